@@ -1,0 +1,257 @@
+//! Control messages between a shim and the broker, over a SOCK_SEQPACKET UNIX
+//! socket: one packet is one message, a [`Header`] and a fixed body. Descriptors
+//! travel beside it (SCM_RIGHTS); each body says how many and in which order.
+//! A packet of another length, kind or descriptor count is a protocol error: the
+//! receiver closes what came and drops the connection.
+//!
+//! ```text
+//!   shim                      broker
+//!   Hello +page +door0  ────►
+//!        ◄──── Welcome +mailbox   (or Refuse, with the broker's ABI_VERSION)
+//!   Offer +socket       ────►        reads the socket's names, closes it
+//!        ◄──── Link                  first channel between two processes only
+//!   Region +memfd       ────►
+//!        ◄──── Peer +memfd +page +doors
+//!        ◄──── Pair                  each channel
+//!   Door +eventfd       ────►        a new waiter
+//!        ◄──── DoorAck;              peers get PeerDoor +eventfd
+//!   Status              ────►        path changed; Closed when the last descriptor went
+//!        ◄──── Downgrade / PeerGone
+//! ```
+//!
+//! After each packet that the broker sends unasked it adds one to the mailbox's
+//! word, so that a running shim sees by one load that there is something to read.
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// First word of `Hello`; says that a Fordway shim is speaking.
+pub const HELLO_MAGIC: u32 = 0x4657_4459; // "FWDY"
+/// Longest packet.
+pub const PACKET_BYTES_MAX: usize = 128;
+/// Most descriptors beside one packet.
+pub const PACKET_FDS_MAX: usize = 66;
+
+/// How a program wants its connections carried (`fordway run --path`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum PathPolicy {
+    /// Rings where they can be had, else the kernel.
+    Auto = 0,
+    /// Never offer.
+    Kernel = 1,
+    /// A connection that cannot have rings fails.
+    Fast = 2,
+}
+
+impl PathPolicy {
+    /// The policy with this number.
+    pub fn from_u32(value: u32) -> Option<Self> {
+        match value {
+            0 => Some(Self::Auto),
+            1 => Some(Self::Kernel),
+            2 => Some(Self::Fast),
+            _ => None,
+        }
+    }
+}
+
+/// Start of each packet.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Header {
+    /// One of [`kind`].
+    pub kind: u32,
+    /// Whole packet's length in bytes, header included.
+    pub length_bytes: u32,
+}
+
+macro_rules! messages {
+    ($($(#[doc = $doc:literal])+ $name:ident = $value:literal, fds $low:literal ..= $high:literal {
+        $($(#[doc = $fdoc:literal])+ $field:ident : $type:ty,)*
+    })+) => {
+        /// Numbers of the messages.
+        #[allow(non_upper_case_globals)]
+        pub mod kind { $($(#[doc = $doc])+ pub const $name: u32 = $value;)+ }
+
+        $($(#[doc = $doc])+
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+        #[repr(C)]
+        pub struct $name { $($(#[doc = $fdoc])+ pub $field: $type,)* }
+
+        impl Message for $name {
+            const KIND: u32 = $value;
+            const FDS: core::ops::RangeInclusive<usize> = $low..=$high;
+        }
+        const _: () = assert!(core::mem::size_of::<$name>() + 8 <= PACKET_BYTES_MAX);)+
+
+        /// Length of the body and allowed number of descriptors of a kind.
+        pub fn shape(kind: u32) -> Option<(usize, core::ops::RangeInclusive<usize>)> {
+            match kind {
+                $($value => Some((core::mem::size_of::<$name>(), $low..=$high)),)+
+                _ => None,
+            }
+        }
+    };
+}
+
+/// A message: its number and how many descriptors go with it.
+pub trait Message: FromBytes + IntoBytes + Immutable + KnownLayout + Copy {
+    /// Number in the header.
+    const KIND: u32;
+    /// Allowed count of descriptors beside it.
+    const FDS: core::ops::RangeInclusive<usize>;
+}
+
+messages! {
+    /// Shim → broker, first on each connection. Descriptors: wait page memfd, doorbell 0.
+    Hello = 1, fds 2..=2 {
+        /// [`HELLO_MAGIC`].
+        magic: u32,
+        /// [`crate::ABI_VERSION`].
+        abi_version: u32,
+        /// A [`PathPolicy`].
+        path_policy: u32,
+        /// 1 when channels of an earlier broker will follow as `Rejoin`.
+        rejoining: u32,
+    }
+    /// Broker → shim. Descriptor: mailbox (one page, its first u32 counts packets), read-only.
+    Welcome = 2, fds 1..=1 {
+        /// [`crate::ABI_VERSION`].
+        abi_version: u32,
+        /// Id of the domain that the process is in.
+        domain_id: u32,
+        /// Number of this process with the broker.
+        process_id: u64,
+    }
+    /// Broker → shim, then the broker closes: `Hello` was not accepted.
+    Refuse = 3, fds 0..=0 {
+        /// The broker's [`crate::ABI_VERSION`].
+        abi_version: u32,
+        /// A [`crate::reason::Reason`].
+        reason: u32,
+    }
+    /// Shim → broker: a connected stream socket may use rings. Descriptor: the socket.
+    Offer = 4, fds 1..=1 {
+        /// The shim's number for the connection, echoed in `Pair` and `Reject`.
+        conn_id: u64,
+    }
+    /// Broker → shim: the connection stays on the kernel path for now.
+    Reject = 5, fds 0..=0 {
+        /// From `Offer`.
+        conn_id: u64,
+        /// A [`crate::reason::Reason`].
+        reason: u32,
+        /// 1: `Pair` may still follow (the other end has not offered yet).
+        pending: u32,
+    }
+    /// Broker → shim: make a region for this link and send it as `Region`.
+    Link = 6, fds 0..=0 {
+        /// Number of the link's side (unique with this broker for ever).
+        link_id: u64,
+        /// Random name of the link, to be shown when rejoining.
+        link_key: [u8; 16],
+    }
+    /// Shim → broker. Descriptor: region memfd, sealed.
+    Region = 7, fds 1..=1 {
+        /// From `Link`.
+        link_id: u64,
+    }
+    /// Broker → shim. Descriptors: the peer's region, its wait page, then one
+    /// doorbell for each bit of `doors`, lowest first.
+    Peer = 8, fds 3..=66 {
+        /// From `Link`.
+        link_id: u64,
+        /// Which doorbells come along.
+        doors: u64,
+    }
+    /// Broker → shim: the connection has a channel.
+    Pair = 9, fds 0..=0 {
+        /// From `Offer`.
+        conn_id: u64,
+        /// The channel's number (unique with this broker for ever; the same on both sides).
+        channel_id: u64,
+        /// The link it is cut from.
+        link_id: u64,
+        /// Which endpoint of the link.
+        slot: u32,
+        /// Generation to set in the own endpoint and to await in the peer's.
+        generation: u32,
+    }
+    /// Shim → broker: a new waiter. Descriptor: its eventfd.
+    Door = 10, fds 1..=1 {
+        /// Index of the doorbell, 1 to 63.
+        door: u64,
+    }
+    /// Broker → shim: every peer has been sent the doorbell.
+    DoorAck = 11, fds 0..=0 {
+        /// From `Door`.
+        door: u64,
+    }
+    /// Broker → shim: a peer has a new waiter. Descriptor: its eventfd.
+    PeerDoor = 12, fds 1..=1 {
+        /// The link over which that peer is reached.
+        link_id: u64,
+        /// Index of the doorbell.
+        door: u64,
+    }
+    /// Shim → broker: a connection changed its path or went away.
+    Status = 13, fds 0..=0 {
+        /// From `Offer`.
+        conn_id: u64,
+        /// From `Pair`; 0 if it never had one.
+        channel_id: u64,
+        /// A [`status`].
+        status: u32,
+        /// A [`crate::reason::Reason`], for `status::KERNEL`.
+        reason: u32,
+        /// Bytes sent through the ring.
+        ring_bytes_tx: u64,
+        /// Bytes received through the ring.
+        ring_bytes_rx: u64,
+    }
+    /// Broker → shim: move the channel to the kernel path.
+    Downgrade = 14, fds 0..=0 {
+        /// From `Pair`.
+        channel_id: u64,
+        /// A [`crate::reason::Reason`].
+        reason: u32,
+        /// Always 0.
+        pad: u32,
+    }
+    /// Broker → shim: the process at the other end of the link is gone.
+    PeerGone = 15, fds 0..=0 {
+        /// The link.
+        link_id: u64,
+    }
+    /// Shim → broker, after a `Hello` with `rejoining`: a link that an earlier broker made.
+    /// Descriptor: own region.
+    RejoinLink = 16, fds 1..=1 {
+        /// The number under the earlier broker.
+        link_id: u64,
+        /// From `Link`; the two sides of a link have the same.
+        link_key: [u8; 16],
+    }
+    /// Shim → broker: a channel that an earlier broker made. Descriptor: the socket.
+    RejoinChannel = 17, fds 1..=1 {
+        /// The shim's number for the connection.
+        conn_id: u64,
+        /// The channel's number under the earlier broker.
+        channel_id: u64,
+        /// The link's number under the earlier broker.
+        link_id: u64,
+        /// Which endpoint.
+        slot: u32,
+        /// Its generation.
+        generation: u32,
+    }
+}
+
+/// Values of `Status::status`.
+pub mod status {
+    /// Both directions are back on the kernel path.
+    pub const KERNEL: u32 = 1;
+    /// The last descriptor was closed.
+    pub const CLOSED: u32 = 2;
+    /// The offer is withdrawn (closed or changed before a channel came).
+    pub const WITHDRAWN: u32 = 3;
+}

@@ -1,0 +1,39 @@
+//! Layouts that two parties must agree on: shared memory ([`shm`]), control
+//! messages between the shim and the broker ([`control`]), and the closed lists
+//! of reasons and environment names. Types only; nothing here acts.
+//!
+//! Whoever changes a layout in this crate raises [`ABI_VERSION`]: the broker
+//! refuses an unlike version before anything is mapped.
+#![cfg_attr(not(loom), no_std)]
+#![forbid(unsafe_code)]
+
+pub mod control;
+pub mod reason;
+pub mod shm;
+
+/// Version of everything in this crate, compared for equality in `Hello`.
+pub const ABI_VERSION: u32 = 1;
+
+/// Names of the environment variables by which the launcher speaks to the shim.
+/// The shim reads them once, in its constructor.
+pub mod env {
+    /// Path of the broker's control socket; absent: the shim stays passive.
+    pub const SOCKET: &str = "FORDWAY_SOCKET";
+    /// `auto`, `kernel` or `fast` (see [`crate::control::PathPolicy`]).
+    pub const PATH: &str = "FORDWAY_PATH";
+    /// Operations on a connection before it is offered (decimal; default 4).
+    pub const OFFER_AFTER: &str = "FORDWAY_OFFER_AFTER";
+    /// Longest spin before a sleep, in microseconds (decimal; default 20; 0: never).
+    pub const SPIN_US: &str = "FORDWAY_SPIN_US";
+}
+
+#[cfg(not(loom))]
+pub mod atomic {
+    //! The atomics of the layouts: the processor's.
+    pub use core::sync::atomic::{AtomicU32, AtomicU64};
+}
+#[cfg(loom)]
+pub mod atomic {
+    //! The atomics of the layouts: loom's, when the protocol is model-checked.
+    pub use loom::sync::atomic::{AtomicU32, AtomicU64};
+}

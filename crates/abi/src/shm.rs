@@ -1,0 +1,258 @@
+//! Shared memory: the region of one side of a link, the endpoint of one channel
+//! in it, and a process's wait page.
+//!
+//! # Who writes what
+//! Every memfd has exactly one writing side: the process that created it (and
+//! its forked children). The other side maps it read-only, and the kernel
+//! enforces that (F_SEAL_FUTURE_WRITE). A link between processes P and Q hence
+//! has two regions, and a channel has an [`Endpoint`] in each, at the same slot:
+//!
+//! ```text
+//!   P's region (P writes, Q reads)            Q's region (Q writes, P reads)
+//!   ┌───────────────┐                         ┌───────────────┐
+//!   │ RegionHeader  │                         │ RegionHeader  │
+//!   │ endpoint[0]   │ tail, segments  ──────► │ endpoint[0]   │ head, doors, rx_state
+//!   │ endpoint[1]   │ head, doors     ◄────── │ endpoint[1]   │ tail, segments
+//!   │ ...           │                         │ ...           │
+//!   │ arena: P's tx │ bytes P → Q             │ arena: Q's tx │ bytes Q → P
+//!   └───────────────┘                         └───────────────┘
+//! ```
+//!
+//! The lines marked *private* are read by nobody but the owning side; they live
+//! in the region because a forked child shares the connection with its parent.
+
+use crate::atomic::{AtomicU32, AtomicU64};
+
+/// Distance between words of different writers: two 64-byte lines, because
+/// adjacent-line prefetch couples pairs.
+pub const LINE_BYTES: usize = 128;
+/// First word of a region.
+pub const REGION_MAGIC: u32 = 0x4657_5247; // "FWRG"
+/// First word of a wait page.
+pub const WAIT_PAGE_MAGIC: u32 = 0x4657_5750; // "FWWP"
+/// Channels of one link.
+pub const SLOT_COUNT: usize = 16 * 1024;
+/// Size of one endpoint.
+pub const ENDPOINT_BYTES: usize = 1024;
+/// Where the endpoints start in a region.
+pub const ENDPOINTS_OFFSET: usize = 4096;
+/// Where ring memory starts in a region.
+pub const ARENA_OFFSET: usize = 32 << 20;
+/// Size of a region; sparse, so untouched pages cost nothing.
+pub const REGION_BYTES: usize = 512 << 20;
+/// log2 of a new ring's capacity.
+pub const SEGMENT_LOG2_MIN: u32 = 13;
+/// log2 of the largest ring's capacity.
+pub const SEGMENT_LOG2_MAX: u32 = 22;
+/// Doorbells of one process; the last one is shared by all waiters that found no other.
+pub const DOOR_COUNT: usize = 64;
+/// Index of the doorbell that is shared by all waiters without one of their own.
+pub const DOOR_SHARED: usize = 0;
+/// Size of a wait page memfd.
+pub const WAIT_PAGE_BYTES: usize = 4096;
+
+const _: () = assert!(ENDPOINTS_OFFSET + SLOT_COUNT * ENDPOINT_BYTES <= ARENA_OFFSET);
+#[cfg(not(loom))]
+const _: () = assert!(core::mem::size_of::<Endpoint>() == ENDPOINT_BYTES);
+#[cfg(not(loom))]
+const _: () = assert!(core::mem::size_of::<WaitPage>() <= WAIT_PAGE_BYTES);
+#[cfg(not(loom))]
+const _: () = assert!(core::mem::size_of::<RegionHeader>() <= ENDPOINTS_OFFSET);
+
+/// First page of a region. Written once before it is handed over, except for the
+/// private words of the arena's allocator.
+#[repr(C, align(128))]
+#[derive(Debug, Default)]
+pub struct RegionHeader {
+    /// [`REGION_MAGIC`].
+    pub magic: AtomicU32,
+    /// [`crate::ABI_VERSION`].
+    pub abi_version: AtomicU32,
+    /// Private: lock of the arena's allocator (0 free, else the holder's thread id).
+    pub arena_lock: AtomicU32,
+    _pad: u32,
+    /// Private: first byte of the arena that was never handed out, from the region's start.
+    pub arena_next: AtomicU64,
+    /// Private: heads of the free lists by log2 of the size (0: empty, else offset
+    /// from the region's start); the first word of a free block is the next one's.
+    pub arena_free: [AtomicU64; 32],
+}
+
+/// State of a direction as its producer has it (`Endpoint::tx_state`).
+pub mod tx_state {
+    /// Bytes go through the kernel; the ring was never used.
+    pub const KERNEL: u32 = 0;
+    /// Bytes from `switch_at` on go through the ring.
+    pub const RING: u32 = 1;
+    /// The ring is over at `tail`; all later bytes go through the kernel.
+    pub const BACK: u32 = 2;
+}
+
+/// State of a direction as its consumer has it (`Endpoint::rx_state`).
+pub mod rx_state {
+    /// The consumer does not look at the ring yet: the producer must not switch.
+    pub const OFF: u32 = 0;
+    /// The consumer looks at the ring whenever it waits.
+    pub const READY: u32 = 1;
+    /// The consumer takes nothing more from the ring: what lies between its final
+    /// `head` and `tail` must be sent again by the kernel, before anything else.
+    pub const STOP: u32 = 2;
+}
+
+/// Bits of `Endpoint::tx_flags`.
+pub mod tx_flags {
+    /// The program has shut its sending half (shutdown): EOF is clean.
+    pub const SHUT: u32 = 1;
+    /// The last descriptor of this side was closed by the program.
+    pub const CLOSED: u32 = 2;
+}
+
+/// One place of ring memory. Published as: `start`, `place`, then `segment_count`.
+#[repr(C)]
+#[derive(Debug, Default)]
+pub struct SegmentWords {
+    /// Stream index (same scale as `tail`) of the first byte that lies in it.
+    pub start: AtomicU64,
+    /// `offset << 8 | log2`: offset in bytes from the region's start, log2 of the capacity.
+    pub place: AtomicU64,
+}
+
+/// One side of a channel. All indices are free-running byte counts from the
+/// moment the ring was entered, so `tail - head` is the fill.
+#[repr(C, align(128))]
+#[derive(Debug, Default)]
+pub struct Endpoint {
+    /// What the producer publishes.
+    pub tx: TxLine,
+    /// What the consumer publishes.
+    pub rx: RxLine,
+    /// Who wants to be woken, and who may switch.
+    pub wait: WaitLine,
+    /// Set rarely.
+    pub cold: ColdLine,
+    /// Private to the owning side: the producer's.
+    pub tx_own: TxOwnLine,
+    /// Private to the owning side: the consumer's.
+    pub rx_own: RxOwnLine,
+    _pad: [TxPad; 2],
+}
+
+/// Line 0 of an [`Endpoint`].
+#[repr(C, align(128))]
+#[derive(Debug, Default)]
+pub struct TxLine {
+    /// Bytes published to the peer.
+    pub tail: AtomicU64,
+    /// One of [`tx_state`].
+    pub tx_state: AtomicU32,
+    /// Bits of [`tx_flags`].
+    pub tx_flags: AtomicU32,
+    /// Segments published so far; the newest is `segments[(segment_count - 1) % 2]`.
+    pub segment_count: AtomicU32,
+}
+
+/// Line 1 of an [`Endpoint`].
+#[repr(C, align(128))]
+#[derive(Debug, Default)]
+pub struct RxLine {
+    /// Bytes taken from the peer's ring.
+    pub head: AtomicU64,
+    /// Segments of the peer that were entered; older ones may be reused.
+    pub segment_seen: AtomicU32,
+}
+
+/// Line 2 of an [`Endpoint`].
+#[repr(C, align(128))]
+#[derive(Debug, Default)]
+pub struct WaitLine {
+    /// One of [`rx_state`].
+    pub rx_state: AtomicU32,
+    /// CPU on which this side was last seen (`u32::MAX`: unknown).
+    pub cpu: AtomicU32,
+    /// Doorbells of this process that want to know of new bytes.
+    pub rx_doors: AtomicU64,
+    /// Doorbells of this process that want to know of free space.
+    pub tx_doors: AtomicU64,
+    /// The peer's head from which on free space is worth a ring.
+    pub space_mark: AtomicU64,
+}
+
+/// Line 3 of an [`Endpoint`].
+#[repr(C, align(128))]
+#[derive(Debug, Default)]
+pub struct ColdLine {
+    /// Set last when the endpoint is made: the channel's generation. A peer that
+    /// sees another number sees a channel that is gone or not there yet.
+    pub generation: AtomicU32,
+    _pad: u32,
+    /// Bytes that the producer had given to the kernel when it entered the ring,
+    /// counted from the connection's start.
+    pub switch_at: AtomicU64,
+    /// The two newest segments.
+    pub segments: [SegmentWords; 2],
+}
+
+/// Line 4 of an [`Endpoint`] (private).
+#[repr(C, align(128))]
+#[derive(Debug, Default)]
+pub struct TxOwnLine {
+    /// 0 free, else the holder's thread id.
+    pub lock: AtomicU32,
+    /// Holders (processes after fork) of this side.
+    pub holders: AtomicU32,
+    /// Last head of the peer that was seen and checked.
+    pub head_seen: AtomicU64,
+    /// In `tx_state::BACK`: bytes from here to `tail` are still to be sent by the kernel.
+    pub back_at: AtomicU64,
+    /// Times the ring was found full since it last grew.
+    pub full_count: AtomicU32,
+    /// 1 after a send found no room: the next room is an edge (SOCK_NOSPACE).
+    pub no_space: AtomicU32,
+}
+
+/// Line 5 of an [`Endpoint`] (private).
+#[repr(C, align(128))]
+#[derive(Debug, Default)]
+pub struct RxOwnLine {
+    /// 0 free, else the holder's thread id.
+    pub lock: AtomicU32,
+    /// 1 once the ring is entered and `kernel_left` is valid.
+    pub entered: AtomicU32,
+    /// Bytes still to be read from the kernel before the ring.
+    pub kernel_left: AtomicU64,
+    /// Last tail of the peer that was seen and checked.
+    pub tail_seen: AtomicU64,
+    /// Current segment: start index, and `offset << 8 | log2`, as checked.
+    pub segment_start: AtomicU64,
+    /// See `segment_start`.
+    pub segment_place: AtomicU64,
+    /// Bytes of this direction that went by the kernel while the channel lived.
+    pub kernel_bytes: AtomicU64,
+}
+
+/// Filler up to [`ENDPOINT_BYTES`].
+#[repr(C, align(128))]
+#[derive(Debug, Default)]
+pub struct TxPad {
+    _words: [u64; 2],
+}
+
+/// What the peers of a process read of it: which of its waiters sleep.
+///
+/// A waiter adds one to its `sleep_count`, sets its bit in `sleeping`, looks at
+/// its rings again, and only then sleeps. A producer publishes, fences, and looks
+/// at `sleeping & rx_doors`; it rings each door once per `sleep_count`.
+#[repr(C, align(128))]
+#[derive(Debug)]
+pub struct WaitPage {
+    /// [`WAIT_PAGE_MAGIC`].
+    pub magic: AtomicU32,
+    /// [`crate::ABI_VERSION`].
+    pub abi_version: AtomicU32,
+    _pad: [u64; 15],
+    /// Bit i: the waiter of doorbell i sleeps.
+    pub sleeping: AtomicU64,
+    _pad2: [u64; 15],
+    /// How often the waiter of doorbell i went to sleep.
+    pub sleep_count: [AtomicU32; DOOR_COUNT],
+}
