@@ -1,1 +1,4 @@
-//! Broker.
+//! The broker: who is who, rendezvous, death.
+#![forbid(unsafe_code)]
+
+pub mod admin;

@@ -1,0 +1,184 @@
+//! The administrator's protocol: one JSON object a line, request then reply, over
+//! the stream socket `admin.sock` in the runtime directory. Only the broker's own
+//! user and root are answered. Also the one home of what `--json` prints, so that
+//! the schema version covers both.
+
+use serde::{Deserialize, Serialize};
+use std::net::Ipv4Addr;
+
+/// Version of every JSON document that Fordway prints.
+pub const SCHEMA: u32 = 1;
+
+/// What an administrator may ask.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "op", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Request {
+    /// Who are you?
+    Info,
+    /// Make a domain: register name and address, lay its namespace, veth and port.
+    /// An existing domain of this name is returned as it is (an unlike `ip` is an error).
+    DomainAdd {
+        /// Host-name syntax, at most 63 bytes.
+        name: String,
+        /// `None`: the next free address of the broker's network.
+        ip: Option<Ipv4Addr>,
+    },
+    /// Register a namespace that someone else made (a container), so that its programs may use rings.
+    DomainAttach {
+        /// Name of the domain.
+        name: String,
+        /// The address that the namespace was given.
+        ip: Ipv4Addr,
+        /// A process in that namespace.
+        pid: i32,
+    },
+    /// All domains.
+    DomainList,
+    /// Remove a domain and its namespace.
+    DomainRemove {
+        /// Name of the domain.
+        name: String,
+        /// Also when programs are still running in it.
+        force: bool,
+    },
+    /// Every connection.
+    Connections,
+    /// Move a channel (or all: `None`) to the kernel path.
+    Downgrade {
+        /// From [`Connection::channel`].
+        channel: Option<u64>,
+    },
+    /// End the broker; domains are removed unless `keep_domains`.
+    Down {
+        /// Leave the namespaces as they are.
+        keep_domains: bool,
+    },
+}
+
+/// The answer to a [`Request`].
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "reply", rename_all = "kebab-case")]
+pub enum Reply {
+    /// Done, nothing to say.
+    Done,
+    /// To `Info`.
+    Info(Info),
+    /// To `DomainAdd`, `DomainAttach`.
+    Domain(Domain),
+    /// To `DomainList`.
+    Domains {
+        /// In order of their ids.
+        domains: Vec<Domain>,
+    },
+    /// To `Connections`.
+    Connections {
+        /// One for each kernel socket that is in a connected state.
+        connections: Vec<Connection>,
+    },
+    /// It was not done.
+    Error {
+        /// Which exit code the command line gives.
+        kind: ErrorKind,
+        /// One line that says what to do.
+        message: String,
+    },
+}
+
+/// Kinds of refusal; the command line has one exit code for each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ErrorKind {
+    /// Malformed name, address or request.
+    BadInput,
+    /// The broker (or the caller) lacks a privilege.
+    Privilege,
+    /// A program or kernel feature is missing.
+    Missing,
+    /// The name or address is taken.
+    Taken,
+    /// No such domain or channel.
+    NotFound,
+    /// Programs are still running in it.
+    Busy,
+    /// Anything else.
+    Internal,
+}
+
+/// What a broker says of itself.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Info {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// Fordway's version.
+    pub version: String,
+    /// [`fordway_abi::ABI_VERSION`].
+    pub abi_version: u32,
+    /// Its process.
+    pub pid: i32,
+    /// Its user.
+    pub uid: u32,
+    /// Whether it can make domains (root) or only serves `--here`.
+    pub domains: bool,
+    /// Network of the fabric, in CIDR form.
+    pub network: String,
+    /// Processes that speak to it.
+    pub processes: u32,
+    /// Live channels.
+    pub channels: u32,
+    /// Protocol errors of shims so far.
+    pub protocol_errors: u64,
+}
+
+/// A domain.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Domain {
+    /// Its name.
+    pub name: String,
+    /// Its number; never used twice by one broker.
+    pub id: u32,
+    /// Its address (`None` for the host's own namespaces, used by `--here`).
+    pub ip: Option<Ipv4Addr>,
+    /// Prefix length of the fabric's network.
+    pub prefix: u8,
+    /// SO_NETNS_COOKIE of its namespace.
+    pub netns_cookie: u64,
+    /// File through which the namespace is entered (a bind mount), if the broker made it.
+    pub netns_path: Option<String>,
+    /// Its /etc/hosts, if the broker made one.
+    pub hosts_path: Option<String>,
+    /// Processes of it that speak to the broker.
+    pub processes: u32,
+}
+
+/// A connection as one of its ends sees it; two ends in Fordway give two rows.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Connection {
+    /// Domain of this end.
+    pub domain: String,
+    /// Domain of the far end, if it is one of ours.
+    pub peer_domain: Option<String>,
+    /// `address:port` of this end.
+    pub local: String,
+    /// `address:port` of the far end.
+    pub remote: String,
+    /// TCP state as `ss` names it (`ESTAB`, `CLOSE-WAIT`, ...).
+    pub state: String,
+    /// `fast` or `kernel`.
+    pub path: String,
+    /// Reason word if `kernel`.
+    pub reason: Option<String>,
+    /// Process of this end, if known.
+    pub pid: Option<i32>,
+    /// SO_COOKIE of the socket.
+    pub cookie: u64,
+    /// Number of the channel, if it has or had one.
+    pub channel: Option<u64>,
+    /// Bytes sent through the ring.
+    pub ring_bytes_tx: u64,
+    /// Bytes received through the ring.
+    pub ring_bytes_rx: u64,
+    /// Bytes sent through the kernel.
+    pub kernel_bytes_tx: u64,
+    /// Bytes received through the kernel.
+    pub kernel_bytes_rx: u64,
+}
