@@ -1,1 +1,17 @@
-//! Platform.
+//! Linux, as Fordway's ordinary processes (broker, command line, launcher) see it:
+//! one module for each kind of kernel object. The shim does not use this crate: it
+//! lives inside foreign programs and has rules of its own.
+//!
+//! Calls go through rustix where it has them. What it has not (SO_PEERPIDFD,
+//! SO_NETNS_COOKIE, netlink, setns in a helper thread) is written here with libc,
+//! each call once.
+
+pub mod diag;
+pub mod elf;
+pub mod fabric;
+pub mod ipc;
+pub mod launch;
+pub mod memfd;
+pub mod netns;
+pub mod process;
+pub mod sockinfo;

@@ -1,0 +1,1 @@
+//! Connected TCP sockets of a namespace, by sock_diag(7).

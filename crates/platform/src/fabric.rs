@@ -1,0 +1,1 @@
+//! The fabric: bridge, veth pairs, hosts files.

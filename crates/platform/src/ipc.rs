@@ -1,0 +1,1 @@
+//! Packets with descriptors over UNIX sockets.

@@ -1,0 +1,1 @@
+//! Starting a program in a domain.

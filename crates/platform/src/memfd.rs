@@ -1,0 +1,1 @@
+//! Shared memory: what a passed memfd must be, and mappings of it.

@@ -1,0 +1,1 @@
+//! Other processes: pidfd, credentials, eventfd.
