@@ -125,6 +125,9 @@ pub struct Info {
     pub processes: u32,
     /// Live channels.
     pub channels: u32,
+    /// Bytes that went through rings so far, closed channels included; each byte counted once, by its sender.
+    #[serde(default)]
+    pub ring_bytes_total: u64,
     /// Protocol errors of shims so far.
     pub protocol_errors: u64,
 }
