@@ -1,0 +1,485 @@
+//! The lab: a broker of its own, domains, and real programs in them; used by the
+//! bench, the demo and the tests of programs, so that all three try the same thing.
+//!
+//! ```text
+//!   Lab ─┬─ broker: fordway up --runtime-dir DIR/run      (restart_broker: killed or ended, then up again)
+//!        ├─ Program: fordway run --domain db ... -- redis-server ...
+//!        └─ Program: fordway run --domain web ... -- redis-benchmark ...
+//! ```
+//!
+//! Everything lies in one new directory, DIR: the broker's runtime directory in
+//! `run`, the files of programs in `work`, what they wrote in `out`. Nothing is
+//! shared with a broker that the machine's owner runs, nor with another lab.
+//!
+//! Who starts what: programs only through the `fordway` command line, as a user
+//! would; questions go to the broker's admin socket, as the command line's do.
+//!
+//! The end, in this order, whether by `close`, by `Drop` or after a signal
+//! ([`crate::interrupt`]): programs, broker, orphans, mounts, directory. `close`
+//! says what it had to remove by force, which a test takes as a failure. Orphans
+//! (daemons that left their program's tree) come to us because the process of
+//! the lab is a subreaper; hence one lab at a time in a process. Killed by
+//! SIGKILL, a lab cleans nothing up.
+
+pub use crate::program::{Output, Program, Spawn, Stdin, Stdout};
+
+use crate::{interrupt, proc, program};
+use anyhow::{Context, Result, anyhow, bail};
+use fordwayd::admin::{Connection, Domain, Info, Reply, Request};
+use rustix::process::Signal;
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{Ipv4Addr, TcpListener};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long the broker may take to answer a question, to start and to end.
+const BROKER_LIMIT: Duration = Duration::from_secs(20);
+/// How long processes may take to vanish once their program has ended.
+const SETTLE_LIMIT: Duration = Duration::from_secs(3);
+/// Between two looks at something that nobody announces.
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
+
+/// Where a program runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In a domain, which is made if it does not exist.
+    Domain {
+        /// Its name.
+        name: String,
+        /// Its address.
+        ip: Ipv4Addr,
+    },
+    /// In our own namespaces, over loopback.
+    Here,
+}
+
+impl Place {
+    /// A domain with an address in the fabric's network.
+    pub fn domain(name: &str, ip: [u8; 4]) -> Place {
+        Place::Domain {
+            name: name.to_owned(),
+            ip: ip.into(),
+        }
+    }
+
+    /// Address at which a server in this place is reached.
+    pub fn ip(&self) -> Ipv4Addr {
+        match self {
+            Place::Domain { ip, .. } => *ip,
+            Place::Here => Ipv4Addr::LOCALHOST,
+        }
+    }
+}
+
+/// The value of `fordway run --path`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PathChoice {
+    /// Rings where they can be had.
+    Auto,
+    /// The kernel only.
+    Kernel,
+    /// Rings, or the connection fails.
+    Fast,
+}
+
+impl PathChoice {
+    fn word(self) -> &'static str {
+        match self {
+            PathChoice::Auto => "auto",
+            PathChoice::Kernel => "kernel",
+            PathChoice::Fast => "fast",
+        }
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Lab {
+    fordway: PathBuf,
+    dir: PathBuf,
+    broker_arguments: Vec<String>,
+    broker: Option<Program>,
+    next_file: AtomicU32,
+    /// Inodes of the network namespaces that were seen in use.
+    namespaces: Mutex<BTreeSet<u64>>,
+}
+
+impl Lab {
+    /// A lab with the broker's defaults.
+    pub fn start() -> Result<Lab> {
+        Lab::start_with(&[])
+    }
+
+    /// A lab whose broker gets more arguments for `fordway up`.
+    pub fn start_with(broker_arguments: &[&str]) -> Result<Lab> {
+        interrupt::install();
+        interrupt::check()?;
+        rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
+        let mut lab = Lab {
+            fordway: find_fordway()?,
+            dir: make_dir()?,
+            broker_arguments: broker_arguments
+                .iter()
+                .map(|&argument| argument.to_owned())
+                .collect(),
+            broker: None,
+            next_file: AtomicU32::new(0),
+            namespaces: Mutex::new(BTreeSet::new()),
+        };
+        lab.start_broker()?;
+        Ok(lab)
+    }
+
+    /// A directory for files of programs; removed with the lab.
+    pub fn work_dir(&self) -> PathBuf {
+        self.dir.join("work")
+    }
+
+    /// The broker's runtime directory.
+    pub fn runtime_dir(&self) -> PathBuf {
+        self.dir.join("run")
+    }
+
+    /// The `fordway` binary that is used.
+    pub fn fordway(&self) -> &Path {
+        &self.fordway
+    }
+
+    /// `fordway SUBCOMMAND` that speaks to this lab's broker.
+    pub fn command(&self, subcommand: &str) -> Command {
+        let mut command = Command::new(&self.fordway);
+        command
+            .args(subcommand.split_whitespace())
+            .arg("--runtime-dir")
+            .arg(self.runtime_dir());
+        command
+    }
+
+    /// A TCP port that is free in our own namespace (in a domain all but a few are).
+    pub fn free_port(&self) -> Result<u16> {
+        Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?
+            .local_addr()?
+            .port())
+    }
+
+    /// Starts a program.
+    pub fn spawn(&self, place: &Place, path: PathChoice, spawn: &Spawn) -> Result<Program> {
+        interrupt::check()?;
+        let mut command = self.command("run");
+        match place {
+            Place::Domain { name, ip } => command
+                .arg("--domain")
+                .arg(name)
+                .arg("--ip")
+                .arg(ip.to_string()),
+            Place::Here => command.arg("--here"),
+        };
+        command.args(["--path", path.word()]);
+        if let Some(list) = &spawn.cpu {
+            command.arg("--cpu").arg(list);
+        }
+        command.arg("--").args(&spawn.argv);
+        self.start_program(command, spawn)
+    }
+
+    /// Starts a program and waits for its end; an error unless its status is 0.
+    pub fn run(&self, place: &Place, path: PathChoice, spawn: &Spawn) -> Result<Output> {
+        self.spawn(place, path, spawn)?.finish()?.ok()
+    }
+
+    /// Starts a program of the caller's own making (no `fordway run`), as part of the lab.
+    pub fn spawn_bare(&self, spawn: &Spawn) -> Result<Program> {
+        let (name, arguments) = spawn
+            .argv
+            .split_first()
+            .context("the command line is empty")?;
+        let mut command = Command::new(name);
+        command.args(arguments);
+        self.start_program(command, spawn)
+    }
+
+    /// The broker's process.
+    pub fn broker_pid(&self) -> Result<u32> {
+        Ok(self
+            .broker
+            .as_ref()
+            .context("the broker is not running")?
+            .pid())
+    }
+
+    /// Ends the broker (by SIGKILL if `kill`) and starts it again on the same
+    /// runtime directory; programs and domains stay.
+    pub fn restart_broker(&mut self, kill: bool) -> Result<()> {
+        self.stop_broker(kill)?;
+        self.start_broker()
+    }
+
+    /// Ends the broker and leaves it so.
+    pub fn stop_broker(&mut self, kill: bool) -> Result<()> {
+        let broker = self.broker.take().context("the broker is not running")?;
+        if !kill {
+            ask(&self.runtime_dir(), &Request::Down { keep_domains: true })?;
+        }
+        broker.stop_with(if kill { Signal::KILL } else { Signal::TERM })?;
+        Ok(())
+    }
+
+    /// Starts the broker after `stop_broker`.
+    pub fn start_broker(&mut self) -> Result<()> {
+        let mut command = self.command("up");
+        command.args(&self.broker_arguments);
+        let spawn = Spawn::new(["fordway up"]);
+        let broker = self.start_program(command, &spawn)?;
+        let dir = self.runtime_dir();
+        broker.wait_until(BROKER_LIMIT, "answers on its admin socket", || {
+            ask(&dir, &Request::Info).is_ok()
+        })?;
+        self.broker = Some(broker);
+        Ok(())
+    }
+
+    /// What the broker has written.
+    pub fn broker_log(&self) -> String {
+        self.broker
+            .as_ref()
+            .map(|broker| broker.stdout_so_far() + &broker.stderr_so_far())
+            .unwrap_or_default()
+    }
+
+    /// Asks the broker.
+    pub fn ask(&self, request: &Request) -> Result<Reply> {
+        interrupt::check()?;
+        ask(&self.runtime_dir(), request)
+    }
+
+    /// What the broker says of itself.
+    pub fn info(&self) -> Result<Info> {
+        match self.ask(&Request::Info)? {
+            Reply::Info(info) => Ok(info),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Every connection, as `fordway ss` shows it.
+    pub fn connections(&self) -> Result<Vec<Connection>> {
+        match self.ask(&Request::Connections)? {
+            Reply::Connections { connections } => Ok(connections),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Every domain.
+    pub fn domains(&self) -> Result<Vec<Domain>> {
+        match self.ask(&Request::DomainList)? {
+            Reply::Domains { domains } => Ok(domains),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Bytes that went through rings so far, closed connections included.
+    pub fn ring_bytes(&self) -> Result<u64> {
+        Ok(self.info()?.ring_bytes_total)
+    }
+
+    /// Returns when a condition holds; bounded, with no other synchronisation at hand.
+    pub fn wait_until(
+        &self,
+        limit: Duration,
+        what: &str,
+        mut holds: impl FnMut() -> Result<bool>,
+    ) -> Result<()> {
+        let until = Instant::now() + limit;
+        while !holds()? {
+            interrupt::check()?;
+            if Instant::now() > until {
+                bail!("waited {limit:?} in vain until {what}");
+            }
+            std::thread::sleep(LOOK_AGAIN);
+        }
+        Ok(())
+    }
+
+    /// Processes that no running program of the lab accounts for: orphans, and
+    /// strangers in the domains' namespaces. Gives those that are about to end the time to.
+    pub fn leftovers(&self) -> Vec<String> {
+        self.remember_namespaces();
+        let until = Instant::now() + SETTLE_LIMIT;
+        loop {
+            let found = self.stray_processes();
+            if found.is_empty() || Instant::now() > until || interrupt::seen() {
+                return found
+                    .iter()
+                    .map(|process| format!("process {} ({})", process.pid, process.name))
+                    .collect();
+            }
+            std::thread::sleep(LOOK_AGAIN);
+        }
+    }
+
+    /// Ends everything and says what had to be removed by force.
+    pub fn close(mut self) -> Vec<String> {
+        self.clean_up()
+    }
+
+    fn start_program(&self, mut command: Command, spawn: &Spawn) -> Result<Program> {
+        let number = self.next_file.fetch_add(1, Ordering::Relaxed);
+        let name = spawn.argv.first().map_or("", String::as_str);
+        let name = Path::new(name)
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy();
+        let files = self
+            .dir
+            .join("out")
+            .join(format!("{number:04}-{}.x", name.replace(' ', "-")));
+        command.env_remove("LD_PRELOAD");
+        Program::start(command, spawn, &files)
+    }
+
+    fn remember_namespaces(&self) {
+        let dir = self.dir.to_string_lossy().into_owned();
+        let mounted = proc::mounts()
+            .into_iter()
+            .filter(|mount| mount.point.starts_with(&dir));
+        self.namespaces
+            .lock()
+            .expect("no holder panics")
+            .extend(mounted.filter_map(|mount| mount.network_namespace));
+    }
+
+    fn stray_processes(&self) -> Vec<proc::Stat> {
+        let namespaces = self.namespaces.lock().expect("no holder panics").clone();
+        let me = std::process::id();
+        let everyone = proc::all();
+        let accounted: BTreeSet<u32> = program::roots()
+            .iter()
+            .flat_map(|&root| proc::tree(root))
+            .map(|process| process.pid)
+            .collect();
+        everyone
+            .into_iter()
+            .filter(|process| {
+                process.pid != me && process.state != 'Z' && !accounted.contains(&process.pid)
+            })
+            .filter(|process| {
+                let in_a_domain = || {
+                    proc::network_namespace(process.pid)
+                        .is_some_and(|inode| namespaces.contains(&inode))
+                };
+                process.parent == me || in_a_domain()
+            })
+            .collect()
+    }
+
+    fn clean_up(&mut self) -> Vec<String> {
+        let mut forced = Vec::new();
+        self.remember_namespaces();
+        // Programs that their owner has not ended yet.
+        let broker_pid = self.broker.as_ref().map(Program::pid);
+        for root in program::roots()
+            .into_iter()
+            .filter(|&root| Some(root) != broker_pid)
+        {
+            for process in proc::tree(root).iter().rev() {
+                proc::signal(process, Signal::KILL);
+            }
+        }
+        if let Some(broker) = self.broker.take() {
+            let _ = ask(
+                &self.runtime_dir(),
+                &Request::Down {
+                    keep_domains: false,
+                },
+            );
+            if !broker.ends_within(BROKER_LIMIT) && !interrupt::seen() {
+                forced.push("the broker, which did not end when asked to".to_owned());
+            }
+            let _ = broker.stop();
+        }
+        forced.extend(self.leftovers());
+        for process in self.stray_processes() {
+            proc::signal(&process, Signal::KILL);
+        }
+        let dir = self.dir.to_string_lossy().into_owned();
+        for mount in proc::mounts()
+            .iter()
+            .rev()
+            .filter(|mount| mount.point.starts_with(&dir))
+        {
+            forced.push(format!("mount {}", mount.point));
+            let _ = rustix::mount::unmount(&mount.point, rustix::mount::UnmountFlags::DETACH);
+        }
+        let mounted = proc::mounts()
+            .iter()
+            .any(|mount| mount.point.starts_with(&dir));
+        if !mounted && let Err(error) = fs::remove_dir_all(&self.dir) {
+            forced.push(format!("directory {dir}: {error}"));
+        }
+        forced
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        if self.dir.exists() {
+            self.clean_up();
+        }
+    }
+}
+
+/// Asks the broker of a runtime directory.
+pub fn ask(runtime_dir: &Path, request: &Request) -> Result<Reply> {
+    let socket = runtime_dir.join("admin.sock");
+    let mut stream = UnixStream::connect(&socket)
+        .with_context(|| format!("no broker answers on {}", socket.display()))?;
+    stream.set_read_timeout(Some(BROKER_LIMIT))?;
+    stream.write_all(format!("{}\n", serde_json::to_string(request)?).as_bytes())?;
+    let mut line = String::new();
+    BufReader::new(stream)
+        .read_line(&mut line)
+        .context("the broker does not answer")?;
+    match serde_json::from_str(&line).context("the broker's answer is not understood")? {
+        Reply::Error { message, .. } => bail!("the broker: {message}"),
+        reply => Ok(reply),
+    }
+}
+
+fn unexpected(reply: &Reply) -> anyhow::Error {
+    anyhow!("the broker answered something else: {reply:?}")
+}
+
+/// `$FORDWAY_BIN`, or ourselves, or the checkout's release build.
+fn find_fordway() -> Result<PathBuf> {
+    if let Some(path) = std::env::var_os("FORDWAY_BIN") {
+        return Ok(path.into());
+    }
+    let own = std::env::current_exe()?;
+    if own.file_name().is_some_and(|name| name == "fordway") {
+        return Ok(own);
+    }
+    // A test's binary lies in TARGET/debug/deps or TARGET/release/deps.
+    let built = own
+        .ancestors()
+        .nth(3)
+        .map(|target| target.join("release/fordway"));
+    built.filter(|path| path.exists()).context(
+        "target/release/fordway is missing: build it (./x build) or name another one in FORDWAY_BIN",
+    )
+}
+
+fn make_dir() -> Result<PathBuf> {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let unique = NEXT.fetch_add(1, Ordering::Relaxed);
+    let dir = std::env::temp_dir().join(format!("fordway-lab-{}-{unique}", std::process::id()));
+    fs::create_dir(&dir).with_context(|| format!("make {}", dir.display()))?;
+    for part in ["run", "work", "out"] {
+        fs::create_dir(dir.join(part))?;
+    }
+    Ok(dir)
+}
