@@ -1,0 +1,164 @@
+//! The fabric on a real kernel. Needs root; without it the tests say so and pass.
+
+use fordway_platform::fabric::{Fabric, FabricError};
+use fordway_platform::netns;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// A runtime directory that is torn down however the test ends.
+struct Runtime(PathBuf);
+
+impl Runtime {
+    fn new(name: &str) -> Option<Runtime> {
+        if !rustix::process::geteuid().is_root() {
+            println!("skipped: needs root");
+            return None;
+        }
+        let dir = std::env::temp_dir().join(format!("fordway-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).expect("runtime directory");
+        Some(Runtime(dir))
+    }
+}
+
+impl Drop for Runtime {
+    fn drop(&mut self) {
+        if let Ok(Some(fabric)) = Fabric::open(&self.0) {
+            let _ = fabric.teardown();
+        }
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn inside<T: Send>(file: &Path, work: impl FnOnce() -> T + Send) -> T {
+    let namespace = netns::open(file).expect("open").expect("a namespace");
+    netns::within(namespace.as_fd(), work).expect("enter")
+}
+
+fn host_devices() -> String {
+    let output = std::process::Command::new("ip")
+        .args(["-o", "link"])
+        .output()
+        .expect("ip");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+fn ip(last: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, 77, 0, last)
+}
+
+#[test]
+fn domains_talk_and_cannot_lie_about_who_they_are() {
+    let Some(runtime) = Runtime::new("talk") else {
+        return;
+    };
+    let before = host_devices();
+    let fabric = Fabric::ensure(&runtime.0).expect("fabric");
+    let db = fabric.add_domain("db", ip(3), 24).expect("db");
+    let web = fabric.add_domain("web", ip(4), 24).expect("web");
+    assert_ne!(db.netns_cookie, web.netns_cookie);
+    assert_eq!(before, host_devices(), "the host's namespace changed");
+
+    let listener = inside(&db.netns_path, || {
+        TcpListener::bind((ip(3), 0)).expect("listen")
+    });
+    let address = listener.local_addr().expect("address");
+    let started = Instant::now();
+    let mut client = inside(&web.netns_path, || {
+        TcpStream::connect(address).expect("connect")
+    });
+    assert!(
+        started.elapsed() < Duration::from_millis(500),
+        "the port forwards late"
+    );
+    client.write_all(b"hello").expect("write");
+    drop(client);
+    let (mut server, from) = listener.accept().expect("accept");
+    let mut text = String::new();
+    server.read_to_string(&mut text).expect("read");
+    assert_eq!((text.as_str(), from.ip()), ("hello", ip(4).into()));
+
+    // A second address on the domain's own device: the host of the address would be
+    // reached, were the port's filter not there.
+    let echo = inside(&db.netns_path, || {
+        UdpSocket::bind((ip(3), 0)).expect("bind")
+    });
+    echo.set_read_timeout(Some(Duration::from_millis(200)))
+        .expect("timeout");
+    let target: SocketAddr = echo.local_addr().expect("address");
+    assert_eq!(fabric.spoofed_frames(ip(4)).expect("counter"), 0);
+    inside(&web.netns_path, || {
+        let status = std::process::Command::new("ip")
+            .args(["addr", "add", "10.77.0.99/24", "dev", "eth0"])
+            .status();
+        assert!(status.expect("ip").success());
+        let liar = UdpSocket::bind((ip(99), 0)).expect("bind");
+        liar.send_to(b"lie", target).expect("send");
+    });
+    let mut buffer = [0; 16];
+    let error = echo
+        .recv_from(&mut buffer)
+        .expect_err("a spoofed packet arrived");
+    assert_eq!(error.kind(), ErrorKind::WouldBlock);
+    assert!(fabric.spoofed_frames(ip(4)).expect("counter") > 0);
+    assert_eq!(fabric.spoofed_frames(ip(3)).expect("counter"), 0);
+}
+
+#[test]
+fn a_second_broker_finds_what_the_first_one_made() {
+    let Some(runtime) = Runtime::new("again") else {
+        return;
+    };
+    let fabric = Fabric::ensure(&runtime.0).expect("fabric");
+    let db = fabric.add_domain("db", ip(3), 24).expect("db");
+    let taken = fabric.add_domain("db", ip(9), 24).expect_err("name");
+    assert!(matches!(taken, FabricError::Taken(_)), "{taken}");
+    let taken = fabric.add_domain("other", ip(3), 24).expect_err("address");
+    assert!(
+        taken.to_string().contains("belongs to the domain \"db\""),
+        "{taken}"
+    );
+    fabric.add_domain("half", ip(5), 24).expect("half");
+    netns::remove(&runtime.0.join("netns/half")).expect("break it");
+    std::fs::write(runtime.0.join("netns/stray"), "").expect("a file that is no namespace");
+    drop(fabric);
+
+    let fabric = Fabric::ensure(&runtime.0).expect("again");
+    let existing = fabric.existing().expect("existing");
+    assert_eq!(existing.len(), 1, "{existing:?}");
+    assert_eq!(
+        (
+            existing[0].name.as_str(),
+            existing[0].ip,
+            existing[0].prefix
+        ),
+        ("db", ip(3), 24)
+    );
+    assert_eq!(existing[0].paths, db);
+    assert!(!runtime.0.join("netns/stray").exists());
+    fabric
+        .add_domain("half", ip(5), 24)
+        .expect("the address is free again");
+
+    fabric
+        .write_hosts(&[("db", ip(3)), ("half", ip(5))])
+        .expect("hosts");
+    let hosts = std::fs::read_to_string(&db.hosts_path).expect("hosts");
+    assert!(hosts.ends_with("10.77.0.3 db\n10.77.0.5 half\n"), "{hosts}");
+    fabric.write_hosts(&[("db", ip(3))]).expect("hosts");
+    let hosts = std::fs::read_to_string(&db.hosts_path).expect("hosts");
+    assert!(hosts.ends_with("10.77.0.3 db\n"), "{hosts}");
+
+    fabric.remove_domain("half").expect("remove");
+    let gone = fabric.remove_domain("half").expect_err("twice");
+    assert!(matches!(gone, FabricError::NotFound(_)), "{gone}");
+    fabric.teardown().expect("teardown");
+    assert!(!runtime.0.join("netns").exists() && !runtime.0.join("hosts").exists());
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").expect("mountinfo");
+    assert!(
+        !mounts.contains(runtime.0.to_str().expect("path")),
+        "a mount is left"
+    );
+}
