@@ -132,14 +132,13 @@ impl Fabric {
         let [netns_dir, hosts_dir] = directories(runtime_dir);
         netns::private_dir(&netns_dir).map_err(doing("making the namespace directory"))?;
         fs::create_dir_all(&hosts_dir).map_err(doing("making the hosts directory"))?;
-        if let Some(fabric) = Fabric::open(runtime_dir)? {
-            if fabric
+        // Without a bridge, a broker died while it laid the fabric: the bridge comes last.
+        if let Some(fabric) = Fabric::open(runtime_dir)?
+            && fabric
                 .ip_in_fabric(&["link", "show", "dev", BRIDGE])
                 .is_ok()
-            {
-                return Ok(fabric);
-            }
-            // A broker died while it laid the fabric: the bridge comes last.
+        {
+            return Ok(fabric);
         }
         let file = netns_dir.join(FABRIC_FILE);
         netns::remove(&file).map_err(doing("removing an unfinished fabric"))?;
