@@ -1,1 +1,217 @@
 //! Packets with descriptors over UNIX sockets.
+//!
+//! The control socket is SOCK_SEQPACKET (unix(7)): a packet arrives whole or not at
+//! all, in order, and the end of the other side is seen. Descriptors come beside a
+//! packet (SCM_RIGHTS). What a receiver must not be fooled by:
+//!
+//! - a packet longer than the protocol's longest (MSG_TRUNC) and more descriptors
+//!   than asked for (MSG_CTRUNC) are both [`ReceiveError::Malformed`]; every
+//!   descriptor that did come is closed,
+//! - received descriptors are close-on-exec from the start (MSG_CMSG_CLOEXEC).
+
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+/// Waiting connections of a listening socket.
+const BACKLOG: i32 = 1024;
+/// Most descriptors that [`send`] and [`receive`] carry beside one packet.
+pub const FDS_MAX: usize = 66;
+
+/// Which kind of UNIX socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// SOCK_SEQPACKET.
+    Packets,
+    /// SOCK_STREAM.
+    Stream,
+}
+
+impl Kind {
+    fn socket(self) -> io::Result<OwnedFd> {
+        let kind = match self {
+            Kind::Packets => SocketType::SEQPACKET,
+            Kind::Stream => SocketType::STREAM,
+        };
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        Ok(rustix::net::socket_with(
+            AddressFamily::UNIX,
+            kind,
+            flags,
+            None,
+        )?)
+    }
+}
+
+/// A listening socket at `path` with the permissions `mode`. What lay at the path is
+/// replaced: the caller holds the lock that says it is stale.
+pub fn listen(path: &Path, kind: Kind, mode: u32) -> io::Result<OwnedFd> {
+    let address = SocketAddrUnix::new(path)?;
+    let socket = kind.socket()?;
+    match rustix::fs::unlink(path) {
+        Ok(()) | Err(Errno::NOENT) => {}
+        Err(error) => return Err(error.into()),
+    }
+    rustix::net::bind(&socket, &address)?;
+    // Before listen(2) nobody can connect, so the wider mode of bind(2) is never in force.
+    rustix::fs::chmod(path, rustix::fs::Mode::from_raw_mode(mode))?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok(socket)
+}
+
+/// The next waiting connection, non-blocking and close-on-exec.
+pub fn accept(listener: impl AsFd) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(rustix::net::accept_with(listener, flags)?)
+}
+
+/// A connection to the socket at `path`, in blocking mode.
+pub fn connect(path: &Path, kind: Kind) -> io::Result<OwnedFd> {
+    let socket = kind.socket()?;
+    rustix::io::ioctl_fionbio(&socket, false)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket)
+}
+
+/// Sends one packet, whole, never raising SIGPIPE; `WouldBlock` if there is no room.
+pub fn send(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    let sent = rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags)?;
+    debug_assert_eq!(sent, bytes.len());
+    Ok(())
+}
+
+/// One packet.
+#[derive(Debug)]
+pub struct Packet {
+    /// Length in bytes of what was written to the buffer.
+    pub len: usize,
+    /// What came beside it.
+    pub fds: Vec<OwnedFd>,
+}
+
+/// Why no packet could be had.
+#[derive(Debug, thiserror::Error)]
+pub enum ReceiveError {
+    /// Nothing is there now.
+    #[error("nothing to receive")]
+    Empty,
+    /// The other side is gone.
+    #[error("the other side has closed the connection")]
+    Closed,
+    /// Longer than the buffer, or with more descriptors than allowed. What came of
+    /// the latter is handed over, because closing may block (see the broker's reaper).
+    #[error("{0}")]
+    Malformed(&'static str, Vec<OwnedFd>),
+    /// The kernel said so.
+    #[error("{0}")]
+    System(io::Error),
+}
+
+/// Receives one packet with at most `fds_max` descriptors, without waiting.
+pub fn receive(
+    socket: impl AsFd,
+    buffer: &mut [u8],
+    fds_max: usize,
+) -> Result<Packet, ReceiveError> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    let iov = &mut [IoSliceMut::new(buffer)];
+    let message = match rustix::net::recvmsg(socket, iov, &mut control, flags) {
+        Ok(message) => message,
+        Err(Errno::AGAIN | Errno::INTR) => return Err(ReceiveError::Empty),
+        Err(Errno::CONNRESET) => return Err(ReceiveError::Closed),
+        Err(error) => return Err(ReceiveError::System(error.into())),
+    };
+    let mut fds = Vec::new();
+    for part in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(received) = part {
+            fds.extend(received);
+        }
+    }
+    if message.flags.contains(ReturnFlags::CTRUNC) || fds.len() > fds_max {
+        return Err(ReceiveError::Malformed("too many descriptors", fds));
+    }
+    if message.flags.contains(ReturnFlags::TRUNC) {
+        return Err(ReceiveError::Malformed("packet too long", fds));
+    }
+    // A SEQPACKET socket shows the end as an empty packet; an empty packet that was
+    // really sent breaks the protocol as well, so both end the connection.
+    if message.bytes == 0 {
+        return if fds.is_empty() {
+            Err(ReceiveError::Closed)
+        } else {
+            Err(ReceiveError::Malformed("empty packet", fds))
+        };
+    }
+    Ok(Packet {
+        len: message.bytes,
+        fds,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{SocketFlags, socketpair};
+
+    fn pair() -> (OwnedFd, OwnedFd) {
+        let kind = SocketType::SEQPACKET;
+        socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).expect("socketpair")
+    }
+
+    fn eventfd() -> OwnedFd {
+        rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).expect("eventfd")
+    }
+
+    #[test]
+    fn a_packet_comes_with_its_descriptors() {
+        let (a, b) = pair();
+        let fds: Vec<OwnedFd> = (0..FDS_MAX).map(|_| eventfd()).collect();
+        let borrowed: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
+        send(&a, b"hello", &borrowed).expect("send");
+        let mut buffer = [0; 16];
+        let packet = receive(&b, &mut buffer, FDS_MAX).expect("receive");
+        assert_eq!(
+            (&buffer[..packet.len], packet.fds.len()),
+            (&b"hello"[..], FDS_MAX)
+        );
+        assert!(matches!(
+            receive(&b, &mut buffer, 0),
+            Err(ReceiveError::Empty)
+        ));
+        drop(a);
+        assert!(matches!(
+            receive(&b, &mut buffer, 0),
+            Err(ReceiveError::Closed)
+        ));
+    }
+
+    #[test]
+    fn too_much_of_anything_is_malformed() {
+        let (a, b) = pair();
+        let fd = eventfd();
+        let mut buffer = [0; 4];
+        send(&a, b"x", &[fd.as_fd(), fd.as_fd()]).expect("send");
+        assert!(
+            matches!(receive(&b, &mut buffer, 1), Err(ReceiveError::Malformed(_, fds)) if fds.len() == 2)
+        );
+        send(&a, b"12345", &[]).expect("send");
+        assert!(matches!(
+            receive(&b, &mut buffer, 1),
+            Err(ReceiveError::Malformed(_, _))
+        ));
+    }
+}

@@ -1,1 +1,142 @@
-//! Other processes: pidfd, credentials, eventfd.
+//! Other processes, and what this one needs of the kernel to serve them: who
+//! connected (credentials, pidfd, namespace), their death, signals as readable
+//! events, doorbells, the limit of descriptors.
+
+use crate::sockinfo;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+
+/// Who is at the other end of a UNIX connection. Read from the kernel.
+#[derive(Debug)]
+pub struct Peer {
+    /// Process number as seen from here; 0 if it lives in a PID namespace we cannot see.
+    pub pid: i32,
+    /// Effective user when it connected.
+    pub uid: u32,
+    /// Readable when the process is gone.
+    pub pidfd: Option<OwnedFd>,
+    /// Its network namespace when it connected.
+    pub netns_cookie: u64,
+}
+
+/// Asks who connected (unix(7) SO_PEERCRED, SO_PEERPIDFD).
+pub fn peer(socket: impl AsFd) -> io::Result<Peer> {
+    let (pid, uid) = credentials(&socket)?;
+    // Before Linux 6.5 there is only the number, which another process may have by
+    // now. Then death is seen late, by the end of the connection; who is who does not
+    // depend on it.
+    let pidfd = sockinfo::peer_pidfd(&socket).ok().or_else(|| {
+        let pid = rustix::process::Pid::from_raw(pid)?;
+        rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok()
+    });
+    Ok(Peer {
+        pid,
+        uid,
+        pidfd,
+        netns_cookie: sockinfo::netns_cookie(&socket)?,
+    })
+}
+
+/// SO_PEERCRED with libc: the numbers may be 0, for which rustix's type has no room.
+fn credentials(socket: &impl AsFd) -> io::Result<(i32, u32)> {
+    let mut value = libc::ucred {
+        pid: 0,
+        uid: 0,
+        gid: 0,
+    };
+    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes to `value`.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut value).cast(),
+            &mut length,
+        )
+    };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok((value.pid, value.uid))
+}
+
+/// Whether a passed descriptor is an eventfd. The name of an anonymous inode cannot
+/// be had by a file, whose name begins with a slash; reading it calls no file system.
+pub fn is_eventfd(fd: impl AsFd) -> bool {
+    let path = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
+    std::fs::read_link(path)
+        .is_ok_and(|name| name.as_os_str().as_encoded_bytes() == b"anon_inode:[eventfd]")
+}
+
+/// Blocks SIGINT and SIGTERM for this thread (and those it starts later) and makes
+/// them readable (signalfd(2)).
+pub fn termination_signals() -> io::Result<OwnedFd> {
+    // SAFETY: a sigset_t is plain data; sigemptyset then sets all of it.
+    let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `set` is valid for all four calls, which keep no reference to it.
+    let raw = unsafe {
+        libc::sigemptyset(&mut set);
+        libc::sigaddset(&mut set, libc::SIGINT);
+        libc::sigaddset(&mut set, libc::SIGTERM);
+        let blocked = libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
+        if blocked != 0 {
+            return Err(io::Error::from_raw_os_error(blocked));
+        }
+        libc::signalfd(-1, &set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK)
+    };
+    if raw < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: signalfd has just made this descriptor.
+    Ok(unsafe { OwnedFd::from_raw_fd(raw) })
+}
+
+/// Raises the soft limit of descriptors to the hard one and returns it.
+pub fn raise_descriptor_limit() -> u64 {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        maximum: limit.maximum,
+    };
+    match setrlimit(Resource::Nofile, raised) {
+        Ok(()) => limit.maximum.unwrap_or(u64::MAX),
+        Err(_) => limit.current.unwrap_or(u64::MAX),
+    }
+}
+
+/// Random bytes from the kernel (getrandom(2)).
+pub fn random<const BYTES: usize>() -> io::Result<[u8; BYTES]> {
+    let mut bytes = [0; BYTES];
+    let mut filled = 0;
+    while filled < BYTES {
+        let flags = rustix::rand::GetRandomFlags::empty();
+        filled += rustix::rand::getrandom(&mut bytes[filled..], flags)?;
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn the_peer_of_a_pair_is_this_process() {
+        let (a, _b) = UnixStream::pair().expect("pair");
+        let peer = peer(&a).expect("peer");
+        assert_eq!(peer.pid, std::process::id() as i32);
+        assert_ne!(peer.netns_cookie, 0);
+        assert!(peer.pidfd.is_some());
+    }
+
+    #[test]
+    fn an_eventfd_is_told_from_others() {
+        let flags = rustix::event::EventfdFlags::CLOEXEC;
+        assert!(is_eventfd(
+            rustix::event::eventfd(0, flags).expect("eventfd")
+        ));
+        assert!(!is_eventfd(UnixStream::pair().expect("pair").0));
+    }
+}
