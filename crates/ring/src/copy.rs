@@ -1,8 +1,9 @@
 //! Copy kernels: how bytes enter and leave a ring.
 //!
-//! The C library's `memcpy` is not used on the data path. It runs `rep movsb` from a few KB on, which collapses when
-//! source and destination lie 1 to 3 bytes apart modulo the page, a thing a byte ring meets all the time; it cannot be
-//! told that the reader sits behind another L3; and a preload library had better not call into what it is loaded over.
+//! The C library's `memcpy` is not used on the data path. From a few KB on it may run `rep movsb`, which on some CPUs
+//! collapses when source and destination lie 1 to 3 bytes apart modulo the page, a thing a byte ring meets all the time;
+//! it cannot be told that the reader sits behind another L3; and a preload library had better not call into what it is
+//! loaded over.
 //!
 //! [`Copier`] is chosen once, by [`Copier::detect`], and is a plain value from then on: no statics, no allocation, no
 //! lock, so that it can be used from a signal handler and before the C library is up. It carries the widest vector
@@ -116,7 +117,7 @@ mod arch {
     use super::{Kernel, Level, NON_TEMPORAL_BYTES_MIN};
 
     const LINE_BYTES: usize = 64;
-    /// How far ahead a source is asked for; 512 and 2048 measured the same, none was a fifth slower out of cache.
+    /// How far ahead a source is asked for: helps 4 KB pieces out of cache while memory is busy, and costs nothing else.
     const PREFETCH_BYTES: usize = 1024;
 
     /// Reads CPUID and XCR0 (Intel SDM vol. 1, 14.3 and 15.2: how software finds AVX and AVX-512).
