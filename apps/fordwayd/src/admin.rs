@@ -8,6 +8,10 @@ use std::net::Ipv4Addr;
 
 /// Version of every JSON document that Fordway prints.
 pub const SCHEMA: u32 = 1;
+/// The socket of this protocol, in the runtime directory.
+pub const ADMIN_SOCKET: &str = "admin.sock";
+/// The socket that shims speak to, in the runtime directory.
+pub const CONTROL_SOCKET: &str = "control.sock";
 
 /// What an administrator may ask.
 #[derive(Clone, Debug, Serialize, Deserialize)]
