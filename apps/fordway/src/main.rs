@@ -1,1 +1,73 @@
-fn main() {}
+//! The `fordway` command: launcher, administrator's tool and the broker's start.
+//!
+//! Every command gives back an [`exit::Outcome`]; here it becomes one line on stderr
+//! and an exit status. Nothing below prints an error or exits by itself.
+#![forbid(unsafe_code)]
+
+mod broker;
+mod cli;
+mod config;
+mod exit;
+mod places;
+mod run;
+mod show;
+mod stopgap;
+mod table;
+mod up;
+
+use broker::Broker;
+use clap::Parser;
+use cli::{Cli, Command};
+use exit::{Exit, Failure, Outcome};
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let outcome = match Cli::try_parse() {
+        Ok(cli) => dispatch(&cli),
+        Err(error) => usage(&error),
+    };
+    match outcome {
+        Ok(exit) => ExitCode::from(exit as u8),
+        Err(failure) => {
+            eprintln!("fordway: {}", failure.message);
+            ExitCode::from(failure.exit as u8)
+        }
+    }
+}
+
+fn dispatch(cli: &Cli) -> Outcome {
+    if let Command::Up(up) = &cli.command {
+        return up::up(up, cli.runtime_dir.as_deref());
+    }
+    let runtime_dir = places::runtime_dir(cli.runtime_dir.as_deref())?;
+    let broker = Broker::at(&runtime_dir);
+    match &cli.command {
+        Command::Up(_) => unreachable!(),
+        Command::Run(run) => run::run(run, &broker),
+        Command::Ss(json) => show::connections(&broker, json.json),
+        Command::Domain(command) => show::domain(&broker, command),
+        Command::Down(down) => up::down(down, &broker),
+        _ => unreachable!(),
+    }
+}
+
+/// Help and versions as clap prints them; errors in one line.
+fn usage(error: &clap::Error) -> Outcome {
+    if !error.use_stderr() {
+        return show::print(&error.render().to_string());
+    }
+    let text = error.render().to_string();
+    // The first paragraph is the error; tips and the usage follow.
+    let paragraph: Vec<&str> = text
+        .lines()
+        .map(str::trim)
+        .take_while(|line| !line.is_empty())
+        .collect();
+    let line = paragraph.join(" ");
+    let line = line.strip_prefix("error: ").unwrap_or(&line);
+    let running = std::env::args_os()
+        .nth(1)
+        .is_some_and(|command| command == "run");
+    let exit = if running { Exit::Launcher } else { Exit::Usage };
+    Err(Failure::new(exit, format!("{line}; see: fordway --help")))
+}

@@ -17,7 +17,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, StatxAttributes, StatxFlags};
 use rustix::mount::{MountPropagationFlags, UnmountFlags};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 
 /// `f_type` of nsfs (linux/magic.h).
@@ -106,32 +106,8 @@ pub fn within<T: Send>(ns: BorrowedFd<'_>, work: impl FnOnce() -> T + Send) -> i
 pub fn cookie(ns: BorrowedFd<'_>) -> io::Result<u64> {
     within(ns, || {
         let socket = std::net::UdpSocket::bind((std::net::Ipv4Addr::UNSPECIFIED, 0))?;
-        cookie_of_socket(socket.as_fd())
+        crate::sockinfo::netns_cookie(socket)
     })?
-}
-
-/// SO_NETNS_COOKIE of the namespace that a socket belongs to (of an accepted UNIX
-/// socket: the client's).
-pub fn cookie_of_socket(socket: BorrowedFd<'_>) -> io::Result<u64> {
-    /// asm-generic/socket.h, since Linux 5.14.
-    const SO_NETNS_COOKIE: libc::c_int = 71;
-    let mut cookie = 0u64;
-    let mut length = size_of::<u64>() as libc::socklen_t;
-    // SAFETY: `cookie` and `length` are live and of the sizes that are passed.
-    let result = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            SO_NETNS_COOKIE,
-            (&raw mut cookie).cast(),
-            &mut length,
-        )
-    };
-    if result == 0 {
-        Ok(cookie)
-    } else {
-        Err(io::Error::last_os_error())
-    }
 }
 
 fn is_namespace(fd: &OwnedFd) -> io::Result<bool> {

@@ -1,0 +1,106 @@
+//! The command line's end of the administrator's protocol.
+
+use crate::exit::{Exit, Failure};
+use fordwayd::admin::{ADMIN_SOCKET, CONTROL_SOCKET, Info, Reply, Request};
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// A broker that does not answer within this time is stuck, not slow.
+const REPLY_LIMIT: Duration = Duration::from_secs(30);
+
+/// The broker of a runtime directory. Nothing is held between two questions.
+#[derive(Debug)]
+pub struct Broker {
+    runtime_dir: PathBuf,
+}
+
+impl Broker {
+    /// The broker that serves `runtime_dir`, whether it runs or not.
+    pub fn at(runtime_dir: &Path) -> Broker {
+        Broker {
+            runtime_dir: runtime_dir.into(),
+        }
+    }
+
+    /// The socket that shims speak to.
+    pub fn control_socket(&self) -> PathBuf {
+        self.runtime_dir.join(CONTROL_SOCKET)
+    }
+
+    /// Its runtime directory.
+    pub fn runtime_dir(&self) -> &Path {
+        &self.runtime_dir
+    }
+
+    /// Asks; a refusal becomes a [`Failure`] with its own status.
+    pub fn ask(&self, request: &Request) -> Result<Reply, Failure> {
+        match self.exchange(request)? {
+            Reply::Error { kind, message } => Err(Failure::new(kind.into(), message)),
+            reply => Ok(reply),
+        }
+    }
+
+    /// Asks who it is.
+    pub fn info(&self) -> Result<Info, Failure> {
+        match self.ask(&Request::Info)? {
+            Reply::Info(info) => Ok(info),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    fn exchange(&self, request: &Request) -> Result<Reply, Failure> {
+        let mut stream = self.connect()?;
+        let answer = (|| {
+            stream.set_read_timeout(Some(REPLY_LIMIT))?;
+            let mut line = serde_json::to_string(request)?;
+            line.push('\n');
+            stream.write_all(line.as_bytes())?;
+            line.clear();
+            BufReader::new(&stream).read_line(&mut line)?;
+            Ok::<String, io::Error>(line)
+        })();
+        let line = answer.map_err(|error| {
+            let text = format!("the broker does not answer ({error}); see its log, or end it");
+            Failure::new(Exit::NoBroker, text)
+        })?;
+        if line.is_empty() {
+            let text = "the broker closed the connection: only its own user and root are answered";
+            return Err(Failure::new(Exit::Privilege, text));
+        }
+        serde_json::from_str(&line).map_err(|error| {
+            let text =
+                format!("the broker's answer is not understood ({error}); its version may differ");
+            Failure::new(Exit::NoBroker, text)
+        })
+    }
+
+    fn connect(&self) -> Result<UnixStream, Failure> {
+        let socket = self.runtime_dir.join(ADMIN_SOCKET);
+        UnixStream::connect(&socket).map_err(|error| match error.kind() {
+            io::ErrorKind::PermissionDenied => {
+                let text = format!(
+                    "{}: not permitted; the broker answers its own user and root",
+                    socket.display()
+                );
+                Failure::new(Exit::Privilege, text)
+            }
+            _ => absent(&self.runtime_dir),
+        })
+    }
+}
+
+/// What is said when nobody answers.
+fn absent(runtime_dir: &Path) -> Failure {
+    let text = format!(
+        "no broker answers in {}; start it with: fordway up",
+        runtime_dir.display()
+    );
+    Failure::new(Exit::NoBroker, text)
+}
+
+/// An answer of another kind than the question.
+pub fn unexpected(reply: &Reply) -> Failure {
+    Failure::internal(format!("the broker answered something else: {reply:?}"))
+}

@@ -1,0 +1,229 @@
+//! The command line's definition: the help, the manual pages and the completions
+//! are all made from it.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use fordway_platform::launch::CpuList;
+use std::ffi::OsString;
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+
+/// Lets unmodified programs in isolated domains talk over shared memory.
+///
+/// Programs keep their TCP sockets; between two programs that were started by
+/// `fordway run`, the bytes move to rings in shared memory, and everything that
+/// cannot goes on over the kernel's TCP.
+#[derive(Debug, Parser)]
+#[command(
+    name = "fordway",
+    version,
+    propagate_version = true,
+    disable_help_subcommand = true
+)]
+pub struct Cli {
+    /// Where the broker's sockets, namespaces and hosts files lie
+    /// [default: /run/fordway, or $XDG_RUNTIME_DIR/fordway for ordinary users]
+    #[arg(long, global = true, value_name = "DIR")]
+    pub runtime_dir: Option<PathBuf>,
+
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Start the broker, in the foreground unless --detach is given
+    Up(Up),
+    /// Start a program in a domain (or here) with the fast path
+    Run(Run),
+    /// List every connection, and the reason if it is on the kernel path
+    Ss(Json),
+    /// Make, list and remove domains
+    #[command(subcommand)]
+    Domain(Domain),
+    /// Move connections back to the kernel path
+    Downgrade(Downgrade),
+    /// Check what Fordway needs on this machine, and say what to do
+    Doctor(Json),
+    /// Print what a container needs for joining: variables and mounts
+    Env(Json),
+    /// End the broker and remove its domains
+    Down(Down),
+    /// Print a completion script
+    Completions {
+        /// For which shell
+        shell: clap_complete::Shell,
+    },
+    /// Write the manual pages into a directory
+    Man {
+        /// Where to; made if it does not exist
+        dir: PathBuf,
+    },
+}
+
+#[derive(Debug, Args)]
+pub struct Json {
+    /// Print a JSON document (with a schema version) instead of text
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Up {
+    /// Go on in the background; returns when the broker answers
+    #[arg(long)]
+    pub detach: bool,
+    /// Configuration in TOML [default: /etc/fordway/fordway.toml, if it exists]
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Read the configuration, say whether it is right, and end
+    #[arg(long)]
+    pub check_config: bool,
+    /// Network of the domains [default: 10.77.0.0/24]
+    #[arg(long, value_name = "CIDR")]
+    pub network: Option<String>,
+    /// Join the host to the domains' network, as its first address
+    #[arg(long)]
+    pub uplink: bool,
+    /// The background process of --detach
+    #[arg(long, hide = true)]
+    pub detached: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("place").required(true).args(["domain", "here"]))]
+pub struct Run {
+    /// Run in the domain of this name; it is made if it does not exist (root)
+    #[arg(long, value_name = "NAME")]
+    pub domain: Option<String>,
+    /// Address of the domain [default: the next free one]
+    #[arg(long, value_name = "ADDRESS", requires = "domain")]
+    pub ip: Option<Ipv4Addr>,
+    /// Run in the caller's own network namespace
+    #[arg(long)]
+    pub here: bool,
+    /// Which path the program's connections take
+    #[arg(long, value_enum, default_value_t = PathChoice::Auto)]
+    pub path: PathChoice,
+    /// The same as --path fast
+    #[arg(long, conflicts_with = "path")]
+    pub require_fast: bool,
+    /// CPUs that the program may use, such as 0-2,5
+    #[arg(long, value_name = "LIST")]
+    pub cpu: Option<CpuList>,
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROG [ARG]...")]
+    pub command: Vec<OsString>,
+}
+
+/// `run --path`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum PathChoice {
+    /// Rings where they can be had, else the kernel
+    Auto,
+    /// The kernel only
+    Kernel,
+    /// Rings, or the connection fails
+    Fast,
+}
+
+impl PathChoice {
+    /// Its value in the environment.
+    pub fn word(self) -> &'static str {
+        match self {
+            PathChoice::Auto => "auto",
+            PathChoice::Kernel => "kernel",
+            PathChoice::Fast => "fast",
+        }
+    }
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Domain {
+    /// Make a domain: a network namespace with an address, joined to the others
+    Add {
+        /// Host-name syntax, at most 63 bytes
+        name: String,
+        /// Its address [default: the next free one]
+        #[arg(long, value_name = "ADDRESS")]
+        ip: Option<Ipv4Addr>,
+        #[command(flatten)]
+        json: Json,
+    },
+    /// Register a namespace that something else made, such as a container's
+    Attach {
+        /// Host-name syntax, at most 63 bytes
+        name: String,
+        /// The address that the namespace was given
+        #[arg(long, value_name = "ADDRESS")]
+        ip: Ipv4Addr,
+        /// A process in that namespace
+        #[arg(long)]
+        pid: i32,
+        #[command(flatten)]
+        json: Json,
+    },
+    /// List the domains
+    List(Json),
+    /// Show one domain
+    Show {
+        /// Its name
+        name: String,
+        #[command(flatten)]
+        json: Json,
+    },
+    /// Remove a domain
+    Rm {
+        /// Its name
+        name: String,
+        /// Also when programs are still running in it
+        #[arg(long)]
+        force: bool,
+        #[command(flatten)]
+        json: Json,
+    },
+}
+
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("which").required(true).args(["channel", "all"]))]
+pub struct Downgrade {
+    /// Number of the channel, from `fordway ss`
+    pub channel: Option<u64>,
+    /// Every channel
+    #[arg(long)]
+    pub all: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Down {
+    /// Leave the domains and the programs in them as they are
+    #[arg(long)]
+    pub keep_domains: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn everything_after_the_program_is_the_programs() {
+        let line = [
+            "fordway",
+            "run",
+            "--here",
+            "redis-server",
+            "--port",
+            "1",
+            "--here",
+        ];
+        let Command::Run(run) = Cli::try_parse_from(line).expect("parse").command else {
+            panic!("not run");
+        };
+        assert_eq!(run.command, ["redis-server", "--port", "1", "--here"]);
+    }
+}

@@ -1,0 +1,66 @@
+//! Where things lie: the runtime directory and the shim.
+
+use crate::exit::{Exit, Failure};
+use std::env;
+use std::path::{Path, PathBuf};
+
+/// File name of the shim.
+pub const SHIM: &str = "libfordway.so";
+/// Names the shim's file, before any other place.
+pub const SHIM_VARIABLE: &str = "FORDWAY_LIB";
+
+/// `--runtime-dir`, else the user's default.
+pub fn runtime_dir(given: Option<&Path>) -> Result<PathBuf, Failure> {
+    if let Some(dir) = given {
+        return std::path::absolute(dir).map_err(Failure::internal);
+    }
+    if rustix::process::geteuid().is_root() {
+        return Ok(PathBuf::from("/run/fordway"));
+    }
+    match env::var_os("XDG_RUNTIME_DIR") {
+        Some(dir) if !dir.is_empty() => Ok(PathBuf::from(dir).join("fordway")),
+        _ => Err(Failure::new(
+            Exit::Usage,
+            "XDG_RUNTIME_DIR is not set; give --runtime-dir DIR",
+        )),
+    }
+}
+
+/// Where the shim may lie, in the order in which it is looked for.
+fn shim_candidates() -> Vec<PathBuf> {
+    if let Some(file) = env::var_os(SHIM_VARIABLE) {
+        return vec![file.into()];
+    }
+    let own = env::current_exe().ok();
+    let own_dir = own.as_deref().and_then(Path::parent);
+    let beside = own_dir.map(|dir| dir.join(SHIM));
+    let installed = own_dir
+        .and_then(Path::parent)
+        .map(|dir| dir.join("lib/fordway").join(SHIM));
+    let system = Path::new("/usr/lib/fordway").join(SHIM);
+    beside
+        .into_iter()
+        .chain(installed)
+        .chain([system])
+        .collect()
+}
+
+/// The shim's file.
+pub fn shim() -> Result<PathBuf, Failure> {
+    let candidates = shim_candidates();
+    let found = candidates
+        .iter()
+        .find(|file| fordway_platform::launch::is_readable(file));
+    found
+        .map(|file| file.canonicalize().unwrap_or_else(|_| file.clone()))
+        .ok_or_else(|| {
+            let places: Vec<String> = candidates
+                .iter()
+                .map(|file| file.display().to_string())
+                .collect();
+            let places = places.join(", ");
+            let text =
+                format!("{SHIM} is not at {places}; install it or name it in {SHIM_VARIABLE}");
+            Failure::new(Exit::Missing, text)
+        })
+}

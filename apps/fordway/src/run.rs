@@ -1,0 +1,214 @@
+//! `fordway run`: become the program, in its domain, with the shim.
+//!
+//! The process that the user started is the program in the end: it asks the broker
+//! for the domain, enters it, and executes; there is no parent between the user and
+//! the program. What cannot be had is said before that: as an error when the program
+//! would then run in the wrong place, as a note when it only stays on the kernel path.
+
+use crate::broker::{Broker, unexpected};
+use crate::cli::{PathChoice, Run};
+use crate::exit::{Exit, Failure, Outcome};
+use crate::places;
+use fordway_abi::ABI_VERSION;
+use fordway_abi::env as names;
+use fordway_platform::elf::{self, Obstacle};
+use fordway_platform::launch;
+use fordwayd::admin::{Domain, Reply, Request};
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::path::{Path, PathBuf};
+
+const PRELOAD: &str = "LD_PRELOAD";
+
+/// Comes back only with an error.
+pub fn run(run: &Run, broker: &Broker) -> Outcome {
+    let path = if run.require_fast {
+        PathChoice::Fast
+    } else {
+        run.path
+    };
+    let (program, arguments) = run
+        .command
+        .split_first()
+        .ok_or_else(|| Failure::internal("no program"))?;
+
+    let shim = match shim_for(path, run, broker) {
+        Ok(shim) => shim,
+        // `--here --path auto` and a missing shim leave the kernel path.
+        Err(cause) if path == PathChoice::Auto && (run.here || cause.exit == Exit::Missing) => {
+            note(&format!(
+                "{}: connections stay on the kernel path",
+                cause.message
+            ));
+            None
+        }
+        Err(cause) => return Err(launcher(cause)),
+    };
+    if shim.is_some() {
+        look_at_image(program, path).map_err(launcher)?;
+    }
+    if let Some(name) = &run.domain {
+        let domain = join(broker, name, run).map_err(launcher)?;
+        enter(&domain).map_err(launcher)?;
+    }
+    if let Some(list) = &run.cpu {
+        launch::set_cpus(list).map_err(|error| {
+            launcher(Failure::internal(format!(
+                "setting the CPUs: {error}; is one of them offline?"
+            )))
+        })?;
+    }
+    let variables = variables(shim.as_deref(), path, broker);
+    let error = launch::exec(program, arguments, &variables);
+    let exit = match error.kind() {
+        io::ErrorKind::NotFound => Exit::NoProgram,
+        _ => Exit::NotExecutable,
+    };
+    Err(Failure::new(
+        exit,
+        format!("{}: {}", program.to_string_lossy(), plain(&error)),
+    ))
+}
+
+/// The shim's file if the program shall have it; checks that a broker answers.
+fn shim_for(path: PathChoice, run: &Run, broker: &Broker) -> Result<Option<PathBuf>, Failure> {
+    if run.domain.is_some() && !launch::has_sys_admin() {
+        let text = "domains need root (CAP_SYS_ADMIN); ordinary users run programs with: fordway run --here";
+        return Err(Failure::new(Exit::Privilege, text));
+    }
+    if path == PathChoice::Kernel {
+        return Ok(None);
+    }
+    let shim = places::shim()?;
+    match broker.info() {
+        Ok(info) if info.abi_version != ABI_VERSION => {
+            let text = format!(
+                "the broker has ABI version {}, this fordway {ABI_VERSION}; start the broker anew: fordway down --keep-domains; fordway up",
+                info.abi_version
+            );
+            Err(Failure::new(Exit::Missing, text))
+        }
+        Ok(_) => Ok(Some(shim)),
+        // Another user's broker: its control socket serves everyone.
+        Err(cause) if cause.exit == Exit::Privilege => Ok(Some(shim)),
+        Err(cause) => Err(cause),
+    }
+}
+
+/// Says what the shim cannot be in; an error where the user insists on the fast path.
+fn look_at_image(program: &OsStr, path: PathChoice) -> Result<(), Failure> {
+    let Some(file) = elf::find_program(program) else {
+        return Ok(());
+    };
+    let Ok(image) = elf::inspect(&file) else {
+        return Ok(());
+    };
+    let Some(obstacle) = image.obstacle else {
+        return Ok(());
+    };
+    let what = format!("{} {}", image.file.display(), obstacle.text());
+    if path == PathChoice::Fast {
+        let text = format!("{what}: it cannot use the fast path; leave --require-fast away");
+        return Err(Failure::new(Exit::Launcher, text));
+    }
+    note(&format!(
+        "{what}: its connections stay on the kernel path (reason {})",
+        reason(obstacle)
+    ));
+    Ok(())
+}
+
+/// Seen from its peers, such a program is one without the shim.
+fn reason(_: Obstacle) -> &'static str {
+    fordway_abi::reason::Reason::NoPeer.word()
+}
+
+fn join(broker: &Broker, name: &str, run: &Run) -> Result<Domain, Failure> {
+    match broker.ask(&Request::DomainAdd {
+        name: name.into(),
+        ip: run.ip,
+    })? {
+        Reply::Domain(domain) => Ok(domain),
+        other => Err(unexpected(&other)),
+    }
+}
+
+fn enter(domain: &Domain) -> Result<(), Failure> {
+    let name = &domain.name;
+    let Some(netns) = &domain.netns_path else {
+        let text = format!(
+            "the domain \"{name}\" was attached; start programs inside its container, see: fordway env"
+        );
+        return Err(Failure::new(Exit::Usage, text));
+    };
+    launch::enter_netns(Path::new(netns)).map_err(|error| {
+        Failure::internal(format!(
+            "entering the namespace of \"{name}\" ({netns}): {error}"
+        ))
+    })?;
+    if let (Some(hosts), Some(netns_dir)) = (&domain.hosts_path, Path::new(netns).parent()) {
+        launch::private_mounts(Path::new(hosts), netns_dir).map_err(|error| {
+            Failure::internal(format!("mounting {hosts} as /etc/hosts: {error}"))
+        })?;
+    }
+    Ok(())
+}
+
+/// The caller's environment, with ours in place of what an outer `fordway run` set.
+fn variables(shim: Option<&Path>, path: PathChoice, broker: &Broker) -> Vec<(OsString, OsString)> {
+    let ours = [names::SOCKET, names::PATH, PRELOAD];
+    let mut variables: Vec<(OsString, OsString)> = env::vars_os()
+        .filter(|(name, _)| !ours.iter().any(|our| name == our))
+        .collect();
+    let others = other_preloads(&env::var_os(PRELOAD).unwrap_or_default());
+    let preload: Vec<OsString> = shim.map(Into::into).into_iter().chain(others).collect();
+    if !preload.is_empty() {
+        variables.push((PRELOAD.into(), preload.join(OsStr::new(":"))));
+    }
+    if shim.is_some() {
+        variables.push((names::SOCKET.into(), broker.control_socket().into()));
+        variables.push((names::PATH.into(), path.word().into()));
+    }
+    variables
+}
+
+/// What LD_PRELOAD held but for the shim (separated by colons or spaces, ld.so(8)).
+fn other_preloads(value: &OsStr) -> Vec<OsString> {
+    let text = value.to_string_lossy();
+    let files = text.split([':', ' ']).filter(|file| !file.is_empty());
+    files
+        .filter(|file| !file.ends_with(places::SHIM))
+        .map(OsString::from)
+        .collect()
+}
+
+/// Every error of the launcher itself has the one status that no program's shadows.
+fn launcher(failure: Failure) -> Failure {
+    Failure {
+        exit: Exit::Launcher,
+        ..failure
+    }
+}
+
+fn note(text: &str) {
+    eprintln!("fordway: note: {text}");
+}
+
+/// `No such file or directory`, without Rust's "(os error 2)".
+fn plain(error: &io::Error) -> String {
+    let text = error.to_string();
+    text.split(" (os error").next().unwrap_or(&text).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_inherited_shim_is_replaced_not_repeated() {
+        let files = other_preloads(OsStr::new("/x/libfordway.so:/y/libasan.so /z/b.so"));
+        assert_eq!(files, ["/y/libasan.so", "/z/b.so"]);
+        assert!(other_preloads(OsStr::new("")).is_empty());
+    }
+}

@@ -1,0 +1,187 @@
+//! What is shown of connections and domains: a table for people, or a JSON document
+//! in the words of the administrator's protocol.
+
+use crate::broker::{Broker, unexpected};
+use crate::cli;
+use crate::exit::{Exit, Failure, Outcome};
+use crate::table::{Table, bytes};
+use fordwayd::admin::{Connection, Domain, Reply, Request, SCHEMA};
+use serde::Serialize;
+use serde_json::json;
+use std::io::{self, Write};
+
+/// `fordway ss`.
+pub fn connections(broker: &Broker, json: bool) -> Outcome {
+    let connections = match broker.ask(&Request::Connections)? {
+        Reply::Connections { connections } => connections,
+        other => return Err(unexpected(&other)),
+    };
+    if json {
+        return document(&json!({ "schema": SCHEMA, "connections": connections }));
+    }
+    let headings = [
+        "DOMAIN",
+        "LOCAL",
+        "PEER",
+        "REMOTE",
+        "STATE",
+        "PATH",
+        "REASON",
+        "CHANNEL",
+        "PID",
+        "RING-TX",
+        "RING-RX",
+        "KERNEL-TX",
+        "KERNEL-RX",
+    ];
+    let mut table = Table::new(&headings, &[7, 8, 9, 10, 11, 12]);
+    for connection in &connections {
+        table.row(connection_row(connection));
+    }
+    print(&table.render())
+}
+
+fn connection_row(connection: &Connection) -> [String; 13] {
+    let Connection {
+        domain,
+        peer_domain,
+        local,
+        remote,
+        state,
+        path,
+        reason,
+        ..
+    } = connection;
+    let number = |value: Option<u64>| value.map_or_else(dash, |value| value.to_string());
+    [
+        domain.clone(),
+        local.clone(),
+        peer_domain.clone().unwrap_or_else(dash),
+        remote.clone(),
+        state.clone(),
+        path.clone(),
+        reason.clone().unwrap_or_else(dash),
+        number(connection.channel),
+        number(connection.pid.map(|pid| pid as u64)),
+        bytes(connection.ring_bytes_tx),
+        bytes(connection.ring_bytes_rx),
+        bytes(connection.kernel_bytes_tx),
+        bytes(connection.kernel_bytes_rx),
+    ]
+}
+
+/// `fordway domain ...`.
+pub fn domain(broker: &Broker, command: &cli::Domain) -> Outcome {
+    match command {
+        cli::Domain::Add { name, ip, json } => {
+            let request = Request::DomainAdd {
+                name: name.clone(),
+                ip: *ip,
+            };
+            one(ask_domain(broker, &request)?, json.json)
+        }
+        cli::Domain::Attach {
+            name,
+            ip,
+            pid,
+            json,
+        } => {
+            let request = Request::DomainAttach {
+                name: name.clone(),
+                ip: *ip,
+                pid: *pid,
+            };
+            one(ask_domain(broker, &request)?, json.json)
+        }
+        cli::Domain::List(json) => list(&domains(broker)?, json.json),
+        cli::Domain::Show { name, json } => {
+            let found = domains(broker)?
+                .into_iter()
+                .find(|domain| domain.name == *name);
+            let domain = found.ok_or_else(|| {
+                let text = format!("there is no domain \"{name}\"; see: fordway domain list");
+                Failure::new(Exit::NotFound, text)
+            })?;
+            one(domain, json.json)
+        }
+        cli::Domain::Rm { name, force, json } => {
+            broker.ask(&Request::DomainRemove {
+                name: name.clone(),
+                force: *force,
+            })?;
+            if json.json {
+                return document(&json!({ "schema": SCHEMA, "removed": name }));
+            }
+            Ok(Exit::Done)
+        }
+    }
+}
+
+fn ask_domain(broker: &Broker, request: &Request) -> Result<Domain, Failure> {
+    match broker.ask(request)? {
+        Reply::Domain(domain) => Ok(domain),
+        other => Err(unexpected(&other)),
+    }
+}
+
+fn domains(broker: &Broker) -> Result<Vec<Domain>, Failure> {
+    match broker.ask(&Request::DomainList)? {
+        Reply::Domains { domains } => Ok(domains),
+        other => Err(unexpected(&other)),
+    }
+}
+
+fn list(domains: &[Domain], json: bool) -> Outcome {
+    if json {
+        return document(&json!({ "schema": SCHEMA, "domains": domains }));
+    }
+    let mut table = Table::new(&["NAME", "ID", "ADDRESS", "PROCESSES"], &[1, 3]);
+    for domain in domains {
+        let counts = [domain.id, domain.processes].map(|count| count.to_string());
+        let [id, processes] = counts;
+        table.row([domain.name.clone(), id, address(domain), processes]);
+    }
+    print(&table.render())
+}
+
+fn one(domain: Domain, json: bool) -> Outcome {
+    if json {
+        return document(&json!({ "schema": SCHEMA, "domain": domain }));
+    }
+    let mut table = Table::new(&["name", &domain.name], &[]);
+    let mut line = |name: &str, value: String| table.row([name.to_owned(), value]);
+    line("id", domain.id.to_string());
+    line("address", address(&domain));
+    line("netns cookie", domain.netns_cookie.to_string());
+    line("netns file", domain.netns_path.clone().unwrap_or_else(dash));
+    line("hosts file", domain.hosts_path.clone().unwrap_or_else(dash));
+    line("processes", domain.processes.to_string());
+    print(&table.render())
+}
+
+fn address(domain: &Domain) -> String {
+    domain
+        .ip
+        .map_or_else(dash, |ip| format!("{ip}/{}", domain.prefix))
+}
+
+fn dash() -> String {
+    "-".to_owned()
+}
+
+/// Prints a JSON document.
+pub fn document(value: &impl Serialize) -> Outcome {
+    let text = serde_json::to_string_pretty(value).map_err(Failure::internal)?;
+    print(&(text + "\n"))
+}
+
+/// Prints; a reader that has gone away (`| head`) is no error.
+pub fn print(text: &str) -> Outcome {
+    match io::stdout()
+        .write_all(text.as_bytes())
+        .and_then(|()| io::stdout().flush())
+    {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::internal(error)),
+        _ => Ok(Exit::Done),
+    }
+}
