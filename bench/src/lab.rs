@@ -25,7 +25,7 @@ pub use crate::program::{Output, Program, Spawn, Stdin, Stdout};
 
 use crate::{interrupt, proc, program};
 use anyhow::{Context, Result, anyhow, bail};
-use fordwayd::admin::{Connection, Domain, Info, Reply, Request};
+use fordwayd::admin::{ADMIN_SOCKET, Connection, Domain, Info, Reply, Request};
 use rustix::process::Signal;
 use std::collections::BTreeSet;
 use std::fs;
@@ -435,7 +435,7 @@ impl Drop for Lab {
 
 /// Asks the broker of a runtime directory.
 pub fn ask(runtime_dir: &Path, request: &Request) -> Result<Reply> {
-    let socket = runtime_dir.join("admin.sock");
+    let socket = runtime_dir.join(ADMIN_SOCKET);
     let mut stream = UnixStream::connect(&socket)
         .with_context(|| format!("no broker answers on {}", socket.display()))?;
     stream.set_read_timeout(Some(BROKER_LIMIT))?;

@@ -1,10 +1,20 @@
-//! Lab, bench suites and the demo.
+//! Lab, bench suites and the demo. Lowest first:
 //!
-//! - [`lab`]: a broker, domains and real programs, brought up and taken down; built on
-//!   `program` (a tree of processes), [`proc`] (what /proc says) and [`interrupt`].
+//! - [`proc`]: what /proc says of processes; [`interrupt`]: Ctrl-C as a flag
+//! - `program`: a tree of processes; [`lab`]: a broker, domains and programs, brought up and taken down
+//! - [`packages`]: the programs that must be there; [`distance`]: how far apart two CPUs are
+//! - [`work`]: real servers and clients, and how to read their figures; [`report`]: tables and JSON
+//! - [`apps`]: the suite of real programs; [`demo`]: the same for people; [`cli`]: their arguments
 #![forbid(unsafe_code)]
 
+pub mod apps;
+pub mod cli;
+pub mod demo;
+pub mod distance;
 pub mod interrupt;
 pub mod lab;
+pub mod packages;
 pub mod proc;
 mod program;
+pub mod report;
+pub mod work;

@@ -273,6 +273,11 @@ impl Program {
         self.child.stdin.take()
     }
 
+    /// Gives the writing end back: it stays open as long as the program is held.
+    pub fn hold_stdin(&mut self, stdin: ChildStdin) {
+        self.child.stdin = Some(stdin);
+    }
+
     /// Whether it has not ended yet.
     pub fn is_running(&self) -> bool {
         !self.ends_within(Duration::ZERO)

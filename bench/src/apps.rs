@@ -1,0 +1,467 @@
+//! Suite `apps`: real programs on the fast path against each rival.
+//!
+//! For each row and rival, pairs of samples are taken in alternation: fast, rival,
+//! fast, rival... Before, between and after the two samples of a pair the distance
+//! of the two CPUs is probed; a pair during which it changed is thrown away, and
+//! pairs of unlike distance never meet in one row. A row is complete when one
+//! regime has `runs` pairs; if that takes too long, the regime with the most pairs
+//! is reported with its count.
+//!
+//! A fast sample during which nothing went through rings is an error, with the
+//! reason that the broker has for it: a figure of the wrong path is worse than none.
+
+use crate::distance::{self, Regime};
+use crate::lab::{Lab, PathChoice, Place, Program, Spawn, Stdin};
+use crate::report::{self, JsonLines, Progress, Row, Table, median};
+use crate::work::{Runner, Sample, Server, ServerKind, Setting, WORKS, Work};
+use crate::{packages, proc};
+use anyhow::{Context, Result, bail, ensure};
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// At most this many pairs are tried for each one that is wanted.
+const ATTEMPTS_PER_RUN: usize = 3;
+/// How long the idle servers are watched.
+const IDLE_WINDOW: Duration = Duration::from_secs(10);
+/// How long a connection may take to come to the fast path.
+const UPGRADE_LIMIT: Duration = Duration::from_secs(5);
+/// CPUs of the servers and of the clients, unless unpinned.
+pub const SERVER_CPU: usize = 0;
+/// See [`SERVER_CPU`].
+pub const CLIENT_CPU: usize = 1;
+
+/// What to measure.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Names of rows; empty: all.
+    pub rows: Vec<String>,
+    /// Pairs of samples for each row and rival.
+    pub runs: usize,
+    /// Length of one sample.
+    pub seconds: f64,
+    /// One CPU for servers, another for clients.
+    pub pinned: bool,
+    /// Where the JSON goes.
+    pub json: Option<PathBuf>,
+}
+
+/// Against what the fast path is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rival {
+    /// The kernel's TCP between two domains: veth, bridge, veth.
+    KernelBridge,
+    /// The kernel's TCP over loopback, no domains.
+    KernelLoopback,
+    /// The program's own UNIX socket.
+    Unix,
+}
+
+impl Rival {
+    fn name(self) -> &'static str {
+        match self {
+            Rival::KernelBridge => "kernel-bridge",
+            Rival::KernelLoopback => "kernel-loopback",
+            Rival::Unix => "unix",
+        }
+    }
+
+    fn of(work: &Work) -> &'static [Rival] {
+        match work.server {
+            ServerKind::Redis => &[Rival::KernelBridge, Rival::KernelLoopback, Rival::Unix],
+            ServerKind::Nginx | ServerKind::Iperf3 => &[Rival::KernelBridge, Rival::KernelLoopback],
+        }
+    }
+}
+
+/// The domain of all servers.
+pub fn server_place() -> Place {
+    Place::domain("server", [10, 77, 0, 11])
+}
+
+/// The domain of all clients.
+pub fn client_place() -> Place {
+    Place::domain("client", [10, 77, 0, 12])
+}
+
+/// Names of everything that `--rows` takes.
+pub fn row_names() -> Vec<&'static str> {
+    suite()
+        .map(|work| work.name)
+        .chain(IDLE_ROWS.iter().map(|row| row.0))
+        .collect()
+}
+
+fn suite() -> impl Iterator<Item = Work> {
+    WORKS
+        .into_iter()
+        .filter(|work| work.name != "nginx-64m-curl")
+}
+
+const IDLE_ROWS: [(&str, ServerKind); 2] = [
+    ("idle-redis", ServerKind::Redis),
+    ("idle-nginx", ServerKind::Nginx),
+];
+
+/// Runs the suite and prints its table.
+pub fn run(options: &Options) -> Result<()> {
+    for name in &options.rows {
+        ensure!(
+            row_names().contains(&name.as_str()),
+            "no row is named {name}; there are {}",
+            row_names().join(", ")
+        );
+    }
+    let cpus = std::thread::available_parallelism()?.get();
+    ensure!(
+        cpus > CLIENT_CPU,
+        "the bench needs two CPUs and may use {cpus}"
+    );
+    packages::ensure(&crate::work::PROGRAMS)?;
+    packages::ensure(&["socat"])?;
+    let wanted = |name: &str| options.rows.is_empty() || options.rows.iter().any(|row| row == name);
+    let works: Vec<Work> = suite().filter(|work| wanted(work.name)).collect();
+    let idle: Vec<_> = IDLE_ROWS.into_iter().filter(|row| wanted(row.0)).collect();
+
+    let mut json = JsonLines::create(options.json.as_deref())?;
+    let mut rows = Vec::new();
+    let mut failures = Vec::new();
+    let lab = Lab::start()?;
+    {
+        let steps = works
+            .iter()
+            .map(|work| Rival::of(work).len() * options.runs)
+            .sum::<usize>()
+            + idle.len();
+        let progress = Progress::new(steps as u64);
+        let mut keep = |name: &str, result: Result<Row>| -> Result<()> {
+            match result {
+                Ok(row) => {
+                    json.write(&row)?;
+                    rows.push(row);
+                }
+                Err(error) => {
+                    crate::interrupt::check()?;
+                    progress.say(&format!("{name}: {error:#}"));
+                    failures.push(name.to_owned());
+                }
+            }
+            Ok(())
+        };
+        let mut bench = Bench {
+            lab: &lab,
+            options,
+            progress: &progress,
+            servers: BTreeMap::new(),
+        };
+        for work in &works {
+            for &rival in Rival::of(work) {
+                keep(
+                    &format!("{} against {}", work.name, rival.name()),
+                    bench.row(work, rival),
+                )?;
+            }
+        }
+        drop(bench);
+        for (name, kind) in idle {
+            progress.step(&format!("{name}, {} s", IDLE_WINDOW.as_secs()));
+            keep(name, idle_row(&lab, name, kind, options))?;
+        }
+    }
+    let forced = lab.close();
+    println!("{}", table(&rows));
+    ensure!(
+        forced.is_empty(),
+        "left behind and removed by force: {}",
+        forced.join(", ")
+    );
+    ensure!(failures.is_empty(), "not measured: {}", failures.join(", "));
+    Ok(())
+}
+
+struct Bench<'a> {
+    lab: &'a Lab,
+    options: &'a Options,
+    progress: &'a Progress,
+    /// By kind and whether it serves the fast path, and where.
+    servers: BTreeMap<(ServerKind, bool, bool), Server>,
+}
+
+impl Bench<'_> {
+    fn row(&mut self, work: &Work, rival: Rival) -> Result<Row> {
+        let fast_setting = self.setting(client_place(), PathChoice::Auto, false);
+        let rival_setting = match rival {
+            Rival::KernelBridge => self.setting(client_place(), PathChoice::Kernel, false),
+            Rival::KernelLoopback => self.setting(Place::Here, PathChoice::Kernel, false),
+            Rival::Unix => self.setting(Place::Here, PathChoice::Kernel, true),
+        };
+        let (fast_key, rival_key) = (
+            (work.server, true, true),
+            (work.server, false, rival == Rival::KernelBridge),
+        );
+        self.ensure_server(fast_key)?;
+        self.ensure_server(rival_key)?;
+        let lab = self.lab;
+        let mut fast = Runner::new(*work, &self.servers[&fast_key], fast_setting);
+        let mut other = Runner::new(*work, &self.servers[&rival_key], rival_setting);
+        fast.warm_up(lab)?;
+        other.warm_up(lab)?;
+
+        let mut pairs: BTreeMap<Regime, Vec<(Sample, Sample)>> = BTreeMap::new();
+        for attempt in 0..self.options.runs * ATTEMPTS_PER_RUN {
+            let done = pairs.values().map(Vec::len).max().unwrap_or(0);
+            if done == self.options.runs {
+                break;
+            }
+            if attempt < self.options.runs {
+                self.progress.step(&format!(
+                    "{} against {}, run {}",
+                    work.name,
+                    rival.name(),
+                    attempt + 1
+                ));
+            }
+            let before = probe()?;
+            let mine = fast.sample(lab, self.options.seconds)?;
+            let between = probe()?;
+            let theirs = other.sample(lab, self.options.seconds)?;
+            if mine.ring_bytes == 0 {
+                bail!("nothing went through rings ({})", reasons(lab));
+            }
+            if before == between && between == probe()? {
+                pairs.entry(before).or_default().push((mine, theirs));
+            }
+        }
+        let (&regime, pairs) = pairs
+            .iter()
+            .max_by_key(|(_, pairs)| pairs.len())
+            .context("the distance of the CPUs changed during every pair")?;
+        Ok(summary(work, rival, regime, pairs, self.options.pinned))
+    }
+
+    fn setting(&self, place: Place, path: PathChoice, unix: bool) -> Setting {
+        Setting {
+            place,
+            path,
+            cpu: self.options.pinned.then(|| CLIENT_CPU.to_string()),
+            unix,
+        }
+    }
+
+    fn ensure_server(&mut self, key: (ServerKind, bool, bool)) -> Result<()> {
+        if !self.servers.contains_key(&key) {
+            let (kind, fast, in_domain) = key;
+            let place = if in_domain {
+                server_place()
+            } else {
+                Place::Here
+            };
+            let path = if fast {
+                PathChoice::Auto
+            } else {
+                PathChoice::Kernel
+            };
+            let cpu = self.options.pinned.then(|| SERVER_CPU.to_string());
+            let server = Server::start(self.lab, kind, &place, path, cpu.as_deref())?;
+            self.servers.insert(key, server);
+        }
+        Ok(())
+    }
+}
+
+fn probe() -> Result<Regime> {
+    distance::regime(SERVER_CPU, CLIENT_CPU)
+}
+
+fn summary(
+    work: &Work,
+    rival: Rival,
+    regime: Regime,
+    pairs: &[(Sample, Sample)],
+    pinned: bool,
+) -> Row {
+    let ratios: Vec<f64> = pairs
+        .iter()
+        .map(|(fast, other)| fast.value / other.value)
+        .collect();
+    let of = |pick: fn(&Sample) -> f64| {
+        (
+            median(pairs.iter().map(|(fast, _)| pick(fast))),
+            median(pairs.iter().map(|(_, other)| pick(other))),
+        )
+    };
+    let unit_size = if work.unit == "GB/s" { 1e9 } else { 1e6 };
+    let per_unit = of(|sample| sample.cpu_s / sample.done);
+    let (cpu_s, rival_cpu_s) = of(|sample| sample.cpu_s);
+    let (value, rival_value) = of(|sample| sample.value);
+    Row {
+        value,
+        rival_value,
+        ratio: Some(median(ratios.iter().copied())),
+        ratio_min: ratios.iter().copied().reduce(f64::min),
+        ratio_max: ratios.iter().copied().reduce(f64::max),
+        runs: pairs.len(),
+        cpu_s,
+        rival_cpu_s,
+        cpu_s_per_unit: Some(per_unit.0 * unit_size),
+        rival_cpu_s_per_unit: Some(per_unit.1 * unit_size),
+        ring_bytes: of(|sample| sample.ring_bytes as f64).0 as u64,
+        ..Row::new(work.name, rival.name(), work.unit, regime, pinned)
+    }
+}
+
+/// Why connections are on the kernel path just now, for an error line.
+fn reasons(lab: &Lab) -> String {
+    let mut words: Vec<String> = lab
+        .connections()
+        .unwrap_or_default()
+        .into_iter()
+        .filter_map(|connection| connection.reason)
+        .collect();
+    words.sort();
+    words.dedup();
+    if words.is_empty() {
+        "the broker gives no reason".to_owned()
+    } else {
+        format!("reasons: {}", words.join(", "))
+    }
+}
+
+/// Two idle servers, each with one established connection, side by side: how often
+/// does each wake up? redis-server has timers of its own, hence the rival.
+fn idle_row(lab: &Lab, name: &str, kind: ServerKind, options: &Options) -> Result<Row> {
+    let cpu = options.pinned.then(|| SERVER_CPU.to_string());
+    let start = |path| -> Result<(Server, Program)> {
+        let server = Server::start(lab, kind, &server_place(), path, cpu.as_deref())?;
+        let client = idle_client(lab, kind, &server, path)?;
+        Ok((server, client))
+    };
+    let (fast, _fast_client) = start(PathChoice::Auto)?;
+    let (other, _other_client) = start(PathChoice::Kernel)?;
+    let suffix = format!(":{}", fast.port());
+    lab.wait_until(
+        UPGRADE_LIMIT,
+        "the idle connection is on the fast path",
+        || {
+            let connections = lab.connections()?;
+            Ok(connections
+                .iter()
+                .any(|connection| connection.local.ends_with(&suffix) && connection.path == "fast"))
+        },
+    )
+    .with_context(|| reasons(lab))?;
+    let regime = probe()?;
+    let look = || {
+        let count = |server: &Server| {
+            (
+                server
+                    .program
+                    .pids()
+                    .into_iter()
+                    .map(proc::sleeps)
+                    .sum::<u64>() as f64,
+                server.program.cpu_s(),
+            )
+        };
+        (count(&fast), count(&other))
+    };
+    let before = look();
+    let until = Instant::now() + IDLE_WINDOW;
+    while Instant::now() < until {
+        crate::interrupt::check()?;
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let after = look();
+    Ok(Row {
+        value: after.0.0 - before.0.0,
+        rival_value: after.1.0 - before.1.0,
+        cpu_s: after.0.1 - before.0.1,
+        rival_cpu_s: after.1.1 - before.1.1,
+        runs: 1,
+        ..Row::new(
+            name,
+            Rival::KernelBridge.name(),
+            "wake-ups/10s",
+            regime,
+            options.pinned,
+        )
+    })
+}
+
+/// A client that talks until its connection has been upgraded, then says nothing.
+fn idle_client(lab: &Lab, kind: ServerKind, server: &Server, path: PathChoice) -> Result<Program> {
+    let (host, port) = (server.host(), server.port().to_string());
+    let (argv, request, answer) = match kind {
+        ServerKind::Redis => (
+            vec![
+                packages::path_of("redis-cli")?,
+                "-h".to_owned(),
+                host.to_owned(),
+                "-p".to_owned(),
+                port,
+            ],
+            "PING\n".to_owned(),
+            "PONG",
+        ),
+        ServerKind::Nginx | ServerKind::Iperf3 => (
+            vec![
+                packages::path_of("socat")?,
+                "-".to_owned(),
+                format!("TCP:{host}:{port}"),
+            ],
+            format!("HEAD /1k HTTP/1.1\r\nHost: {host}\r\n\r\n"),
+            "200 OK",
+        ),
+    };
+    let mut client = lab.spawn(&client_place(), path, &Spawn::new(argv).stdin(Stdin::Pipe))?;
+    let mut input = client.take_stdin().context("the client has no input")?;
+    for round in 1..=16 {
+        input.write_all(request.as_bytes())?;
+        client.wait_until(UPGRADE_LIMIT, "answers", || {
+            client.stdout_so_far().matches(answer).count() >= round
+        })?;
+    }
+    // Held open: end of file would end the client. It ends with its pipe when dropped.
+    client.hold_stdin(input);
+    Ok(client)
+}
+
+fn table(rows: &[Row]) -> Table {
+    let mut table = Table::new([
+        "work",
+        "rival",
+        "fast path",
+        "rival's",
+        "ratio",
+        "min",
+        "max",
+        "CPU s",
+        "rival's",
+        "per",
+        "rings",
+        "CPUs",
+    ]);
+    for row in rows {
+        let per_unit = |value: Option<f64>, total: f64| format!("{:.2}", value.unwrap_or(total));
+        table.line([
+            row.work.clone(),
+            row.rival.to_owned(),
+            report::figure(row.value, row.unit),
+            report::figure(row.rival_value, row.unit),
+            report::ratio(row.ratio),
+            report::ratio(row.ratio_min),
+            report::ratio(row.ratio_max),
+            per_unit(row.cpu_s_per_unit, row.cpu_s),
+            per_unit(row.rival_cpu_s_per_unit, row.rival_cpu_s),
+            if row.cpu_s_per_unit.is_some() {
+                row.cpu_unit.to_owned()
+            } else {
+                "10 s".to_owned()
+            },
+            report::bytes(row.ring_bytes),
+            row.regime.word().to_owned(),
+        ]);
+    }
+    table
+}

@@ -1,0 +1,87 @@
+//! `fordway bench` and `fordway demo` as the command line mounts them.
+
+use crate::{apps, demo};
+use anyhow::{Result, ensure};
+use clap::{Args, Subcommand};
+use std::path::PathBuf;
+
+/// Longest sample: a slip of the finger should not run for a day.
+const SECONDS_MAX: f64 = 600.0;
+
+/// Measure against the kernel path, in alternation.
+#[derive(Clone, Debug, Args)]
+pub struct BenchArgs {
+    #[command(subcommand)]
+    suite: Suite,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+enum Suite {
+    /// Real programs: redis, nginx, iperf3, and idle servers.
+    Apps(AppsArgs),
+}
+
+/// Options of suite `apps`.
+#[derive(Clone, Debug, Args)]
+pub struct AppsArgs {
+    /// Write the rows to this file, one JSON object a line.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Only these rows (comma-separated).
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    rows: Vec<String>,
+    /// Pairs of samples for each row and rival.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=100))]
+    runs: u16,
+    /// Length of one sample.
+    #[arg(long, value_name = "N", default_value_t = 2.0)]
+    seconds: f64,
+    /// Let the scheduler place servers and clients instead of holding them to CPU 0 and CPU 1.
+    #[arg(long)]
+    unpinned: bool,
+}
+
+/// Show the fast path beside the kernel path on redis, nginx, curl and iperf3.
+#[derive(Clone, Debug, Args)]
+pub struct DemoArgs {
+    /// Alternations of each work.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=100))]
+    runs: u16,
+    /// Length of one sample.
+    #[arg(long, value_name = "N", default_value_t = 1.0)]
+    seconds: f64,
+    /// Let the scheduler place servers and clients instead of holding them to CPU 0 and CPU 1.
+    #[arg(long)]
+    unpinned: bool,
+}
+
+/// `fordway bench`.
+pub fn run_bench(args: &BenchArgs) -> Result<()> {
+    let Suite::Apps(args) = &args.suite;
+    check_seconds(args.seconds)?;
+    apps::run(&apps::Options {
+        rows: args.rows.clone(),
+        runs: args.runs.into(),
+        seconds: args.seconds,
+        pinned: !args.unpinned,
+        json: args.json.clone(),
+    })
+}
+
+/// `fordway demo`.
+pub fn run_demo(args: &DemoArgs) -> Result<()> {
+    check_seconds(args.seconds)?;
+    demo::run(&demo::Options {
+        runs: args.runs.into(),
+        seconds: args.seconds,
+        pinned: !args.unpinned,
+    })
+}
+
+fn check_seconds(seconds: f64) -> Result<()> {
+    ensure!(
+        seconds > 0.0 && seconds <= SECONDS_MAX,
+        "--seconds must lie between 0 and {SECONDS_MAX}"
+    );
+    Ok(())
+}

@@ -1,0 +1,291 @@
+//! What a run prints: tables of text, rows of JSON, and how far it has come.
+
+use anyhow::{Context, Result};
+use fordwayd::admin::SCHEMA;
+use indicatif::{ProgressBar, ProgressStyle};
+use std::fs::File;
+use std::io::{IsTerminal, Write};
+use std::path::Path;
+use std::time::Duration;
+
+use crate::distance::Regime;
+
+/// One row of a suite as `--json` writes it.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Row {
+    /// Version of the document.
+    pub schema: u32,
+    /// Name of the work.
+    pub work: String,
+    /// Always `fast`: whose figure `value` is.
+    pub path: &'static str,
+    /// Against what.
+    pub rival: &'static str,
+    /// Median figure.
+    pub value: f64,
+    /// The rival's median figure.
+    pub rival_value: f64,
+    /// Of both.
+    pub unit: &'static str,
+    /// Median of the ratios of neighbouring samples (absent where a figure is no speed).
+    pub ratio: Option<f64>,
+    /// Smallest of them.
+    pub ratio_min: Option<f64>,
+    /// Largest of them.
+    pub ratio_max: Option<f64>,
+    /// How many pairs of samples.
+    pub runs: usize,
+    /// CPU seconds of server and client, median of a sample.
+    pub cpu_s: f64,
+    /// The rival's.
+    pub rival_cpu_s: f64,
+    /// CPU seconds for each `cpu_unit` of work.
+    pub cpu_s_per_unit: Option<f64>,
+    /// The rival's.
+    pub rival_cpu_s_per_unit: Option<f64>,
+    /// What that work is: a million requests, or a GB.
+    pub cpu_unit: &'static str,
+    /// Bytes through rings, median of a fast sample.
+    pub ring_bytes: u64,
+    /// Distance of the two CPUs.
+    pub regime: Regime,
+    /// Whether server and client were held to one CPU each.
+    pub pinned: bool,
+}
+
+impl Row {
+    /// A row without figures.
+    pub fn new(
+        work: &str,
+        rival: &'static str,
+        unit: &'static str,
+        regime: Regime,
+        pinned: bool,
+    ) -> Row {
+        Row {
+            schema: SCHEMA,
+            work: work.to_owned(),
+            path: "fast",
+            rival,
+            value: 0.0,
+            rival_value: 0.0,
+            unit,
+            ratio: None,
+            ratio_min: None,
+            ratio_max: None,
+            runs: 0,
+            cpu_s: 0.0,
+            rival_cpu_s: 0.0,
+            cpu_s_per_unit: None,
+            rival_cpu_s_per_unit: None,
+            cpu_unit: if unit == "GB/s" { "GB" } else { "Mreq" },
+            ring_bytes: 0,
+            regime,
+            pinned,
+        }
+    }
+}
+
+/// Rows in a file, one JSON object a line; each is on disk before the next is measured.
+#[derive(Debug)]
+pub struct JsonLines(Option<File>);
+
+impl JsonLines {
+    /// `None`: nothing is written.
+    pub fn create(path: Option<&Path>) -> Result<JsonLines> {
+        let open =
+            |path: &Path| File::create(path).with_context(|| format!("write {}", path.display()));
+        Ok(JsonLines(path.map(open).transpose()?))
+    }
+
+    /// Adds a row.
+    pub fn write(&mut self, row: &Row) -> Result<()> {
+        if let Some(file) = &mut self.0 {
+            writeln!(file, "{}", serde_json::to_string(row)?)?;
+        }
+        Ok(())
+    }
+}
+
+/// Columns of text: the first is flush left, the others flush right.
+#[derive(Debug)]
+pub struct Table {
+    lines: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// With these headings.
+    pub fn new<const N: usize>(headings: [&str; N]) -> Table {
+        Table {
+            lines: vec![headings.map(str::to_owned).to_vec()],
+        }
+    }
+
+    /// Adds a line.
+    pub fn line<const N: usize>(&mut self, cells: [String; N]) {
+        self.lines.push(cells.to_vec());
+    }
+}
+
+impl std::fmt::Display for Table {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let columns = self.lines[0].len();
+        let widths: Vec<usize> = (0..columns)
+            .map(|column| {
+                self.lines
+                    .iter()
+                    .map(|line| line[column].chars().count())
+                    .max()
+                    .unwrap_or(0)
+            })
+            .collect();
+        for (number, line) in self.lines.iter().enumerate() {
+            for (column, (cell, &width)) in line.iter().zip(&widths).enumerate() {
+                match column {
+                    0 => write!(f, "{cell:<width$}")?,
+                    _ => write!(f, "  {cell:>width$}")?,
+                }
+            }
+            writeln!(f)?;
+            if number == 0 {
+                writeln!(
+                    f,
+                    "{}",
+                    "-".repeat(widths.iter().sum::<usize>() + 2 * (columns - 1))
+                )?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A figure with its unit, in three digits or so.
+pub fn figure(value: f64, unit: &str) -> String {
+    let scaled = match value {
+        _ if unit == "req/s" && value >= 1e6 => format!("{:.2}M", value / 1e6),
+        _ if unit == "req/s" && value >= 1e3 => format!("{:.1}k", value / 1e3),
+        _ if value >= 100.0 || value.fract() == 0.0 => format!("{value:.0}"),
+        _ => format!("{value:.2}"),
+    };
+    format!("{scaled} {unit}")
+}
+
+/// Bytes, for people.
+pub fn bytes(count: u64) -> String {
+    match count as f64 {
+        count if count >= 1e9 => format!("{:.1} GB", count / 1e9),
+        count if count >= 1e6 => format!("{:.1} MB", count / 1e6),
+        count if count >= 1e3 => format!("{:.1} kB", count / 1e3),
+        count => format!("{count} B"),
+    }
+}
+
+/// A ratio, for people.
+pub fn ratio(value: Option<f64>) -> String {
+    value.map_or("-".to_owned(), |value| format!("{value:.2}x"))
+}
+
+/// How far a run has come: a bar on a terminal, else a line for each step.
+#[derive(Debug)]
+pub struct Progress(Option<ProgressBar>);
+
+impl Progress {
+    /// Of this many steps.
+    pub fn new(steps: u64) -> Progress {
+        if !std::io::stderr().is_terminal() {
+            return Progress(None);
+        }
+        let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed} {msg}")
+            .expect("the template is well formed");
+        let bar = ProgressBar::new(steps).with_style(style);
+        bar.enable_steady_tick(Duration::from_millis(200));
+        Progress(Some(bar))
+    }
+
+    /// A step begins.
+    pub fn step(&self, what: &str) {
+        match &self.0 {
+            Some(bar) => {
+                bar.set_message(what.to_owned());
+                bar.inc(1);
+            }
+            None => eprintln!("{what}"),
+        }
+    }
+
+    /// A line that stays.
+    pub fn say(&self, line: &str) {
+        match &self.0 {
+            Some(bar) => bar.println(line),
+            None => eprintln!("{line}"),
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.0 {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+/// The middle of a set; the mean of the two middles if it is even.
+pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
+    let mut sorted: Vec<f64> = values.into_iter().collect();
+    sorted.sort_by(f64::total_cmp);
+    match sorted.len() {
+        0 => f64::NAN,
+        count if count % 2 == 1 => sorted[count / 2],
+        count => (sorted[count / 2 - 1] + sorted[count / 2]) / 2.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn median_of_odd_and_even() {
+        assert_eq!(median([3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median([4.0, 1.0, 2.0, 3.0]), 2.5);
+    }
+
+    #[test]
+    fn figures_are_short() {
+        assert_eq!(figure(1_234_567.0, "req/s"), "1.23M req/s");
+        assert_eq!(figure(45_678.0, "req/s"), "45.7k req/s");
+        assert_eq!(figure(3.456, "GB/s"), "3.46 GB/s");
+        assert_eq!(bytes(1_500_000), "1.5 MB");
+    }
+
+    #[test]
+    fn a_row_is_one_line_with_the_documented_keys() {
+        let row = Row {
+            value: 2.0,
+            ratio: Some(2.0),
+            ..Row::new("iperf3-128k", "kernel-bridge", "GB/s", Regime::Near, true)
+        };
+        let text = serde_json::to_string(&row).unwrap();
+        assert!(!text.contains('\n'));
+        for key in [
+            "schema",
+            "work",
+            "path",
+            "rival",
+            "value",
+            "rival_value",
+            "unit",
+            "ratio",
+            "ratio_min",
+            "ratio_max",
+            "runs",
+            "cpu_s",
+            "rival_cpu_s",
+            "ring_bytes",
+            "regime",
+        ] {
+            assert!(text.contains(&format!("\"{key}\":")), "{key}");
+        }
+    }
+}
