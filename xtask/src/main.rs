@@ -1,1 +1,397 @@
-fn main() {}
+//! The tasks behind `./x`: everything that a person does more than once.
+//!
+//! One table, [`TASKS`], is the help and the dispatch. A task that ends in a program
+//! of ours (`demo`, `bench`) becomes that program by exec, so that a terminal's
+//! Ctrl-C reaches it alone and it can clean up. `test` runs every step even when one
+//! has failed, reads the figures of all test runners, and ends with their sum.
+#![forbid(unsafe_code)]
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
+
+type Outcome = Result<(), String>;
+
+struct Task {
+    name: &'static str,
+    what: &'static str,
+    run: fn(&[String]) -> Outcome,
+}
+
+const TASKS: [Task; 10] = [
+    Task {
+        name: "help",
+        what: "this list",
+        run: help,
+    },
+    Task {
+        name: "demo",
+        what: "redis, nginx and iperf3 over both paths: one table",
+        run: demo,
+    },
+    Task {
+        name: "test",
+        what: "all tests: style, units, models, real programs",
+        run: test,
+    },
+    Task {
+        name: "bench",
+        what: "figures against the rivals ([apps] [--json FILE] ...)",
+        run: bench,
+    },
+    Task {
+        name: "build",
+        what: "fordway and libfordway.so into target/release",
+        run: build,
+    },
+    Task {
+        name: "check",
+        what: "formatting and clippy only",
+        run: check,
+    },
+    Task {
+        name: "doc",
+        what: "the crates' documentation into target/doc",
+        run: doc,
+    },
+    Task {
+        name: "man",
+        what: "manual pages and completions into target/man",
+        run: man,
+    },
+    Task {
+        name: "deny",
+        what: "licences and advisories of what we depend on",
+        run: deny,
+    },
+    Task {
+        name: "clean",
+        what: "remove what was built",
+        run: clean,
+    },
+];
+
+/// The crate whose tests run real programs: as root, one at a time, on release builds.
+const PROGRAM_TESTS: &str = "fordway-test-programs";
+/// Preemptions that loom explores in each interleaving.
+const LOOM_PREEMPTIONS_MAX: &str = "2";
+const FORDWAY: &str = "target/release/fordway";
+
+fn main() -> ExitCode {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("xtask lies in the workspace");
+    if let Err(error) = std::env::set_current_dir(root) {
+        eprintln!("xtask: {}: {error}", root.display());
+        return ExitCode::FAILURE;
+    }
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let (name, rest) = match arguments.split_first() {
+        Some((name, rest)) => (name.as_str(), rest),
+        None => ("help", &[][..]),
+    };
+    let Some(task) = TASKS.iter().find(|task| task.name == name) else {
+        eprintln!("there is no task {name:?}; ./x help lists them");
+        return ExitCode::from(2);
+    };
+    match (task.run)(rest) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn help(_: &[String]) -> Outcome {
+    println!("./x TASK\n");
+    for task in &TASKS {
+        println!("  {:<6} {}", task.name, task.what);
+    }
+    Ok(())
+}
+
+fn build(_: &[String]) -> Outcome {
+    // The shim and the command line that starts programs with it belong together.
+    run(cargo(&[
+        "build",
+        "--release",
+        "-p",
+        "fordway",
+        "-p",
+        "fordway-preload",
+    ]))
+}
+
+fn demo(arguments: &[String]) -> Outcome {
+    build(&[])?;
+    become_program(Command::new(FORDWAY).arg("demo").args(arguments))
+}
+
+fn bench(arguments: &[String]) -> Outcome {
+    build(&[])?;
+    let suite: &[&str] = if arguments
+        .first()
+        .is_some_and(|first| !first.starts_with('-'))
+    {
+        &[]
+    } else {
+        &["apps"]
+    };
+    become_program(
+        Command::new(FORDWAY)
+            .arg("bench")
+            .args(suite)
+            .args(arguments),
+    )
+}
+
+fn check(_: &[String]) -> Outcome {
+    run(formatting())?;
+    run(clippy())
+}
+
+fn doc(_: &[String]) -> Outcome {
+    run(cargo(&[
+        "doc",
+        "--workspace",
+        "--no-deps",
+        "--document-private-items",
+    ]))
+}
+
+fn man(_: &[String]) -> Outcome {
+    build(&[])?;
+    run(program(&[FORDWAY, "man", "target/man"]))?;
+    for shell in ["bash", "zsh", "fish"] {
+        let script = Command::new(FORDWAY)
+            .args(["completions", shell])
+            .output()
+            .map_err(|error| error.to_string())?;
+        let file = format!("target/man/fordway.{shell}");
+        std::fs::write(&file, script.stdout).map_err(|error| format!("{file}: {error}"))?;
+    }
+    println!("manual pages and completions are in target/man");
+    Ok(())
+}
+
+fn deny(_: &[String]) -> Outcome {
+    let present = Command::new("cargo")
+        .args(["deny", "--version"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    if !present.is_ok_and(|status| status.success()) {
+        run(cargo(&["install", "--locked", "cargo-deny"]))?;
+    }
+    run(cargo(&["deny", "check"]))
+}
+
+fn clean(_: &[String]) -> Outcome {
+    run(cargo(&["clean"]))
+}
+
+fn test(_: &[String]) -> Outcome {
+    let mut sum = Sum::default();
+    sum.step("formatting", formatting());
+    sum.step("clippy", clippy());
+    // Before the tests: those of the shim and of real programs use the release build.
+    sum.step(
+        "build",
+        cargo(&[
+            "build",
+            "--release",
+            "-p",
+            "fordway",
+            "-p",
+            "fordway-preload",
+        ]),
+    );
+    sum.step(
+        "units",
+        cargo(&[
+            "test",
+            "--workspace",
+            "--exclude",
+            PROGRAM_TESTS,
+            "--no-fail-fast",
+        ]),
+    );
+    sum.step("models (loom)", loom());
+    let mut programs = cargo(&["test", "-p", PROGRAM_TESTS, "--no-fail-fast", "--"]);
+    programs.arg("--test-threads=1");
+    sum.step("real programs", programs);
+    for step in &sum.failed_steps {
+        println!("failed: {step}");
+    }
+    println!("{} passed, {} failed", sum.passed, sum.failed);
+    if sum.failed == 0 {
+        Ok(())
+    } else {
+        Err("see above".to_owned())
+    }
+}
+
+fn formatting() -> Command {
+    cargo(&["fmt", "--all", "--check"])
+}
+
+fn clippy() -> Command {
+    cargo(&[
+        "clippy",
+        "--workspace",
+        "--all-targets",
+        "--quiet",
+        "--",
+        "-D",
+        "warnings",
+    ])
+}
+
+/// The ring's protocol under all interleavings. A target directory of its own: the
+/// flag changes every crate, and would have all be built anew twice.
+fn loom() -> Command {
+    let mut command = cargo(&[
+        "test",
+        "-p",
+        "fordway-ring",
+        "--release",
+        "--tests",
+        "--target-dir",
+        "target/loom",
+    ]);
+    command
+        .env("RUSTFLAGS", "--cfg loom")
+        .env("LOOM_MAX_PREEMPTIONS", LOOM_PREEMPTIONS_MAX);
+    command
+}
+
+/// What the steps of `test` have come to.
+#[derive(Default)]
+struct Sum {
+    passed: u64,
+    failed: u64,
+    failed_steps: Vec<String>,
+}
+
+impl Sum {
+    /// Runs a step, shows its output, and adds the figures of the test runners in it.
+    /// A step that fails without a failed test counts as one.
+    fn step(&mut self, name: &str, mut command: Command) {
+        println!("== {name}");
+        let failed_before = self.failed;
+        let succeeded = self.watch(&mut command).unwrap_or_else(|error| {
+            eprintln!("{error}");
+            false
+        });
+        if !succeeded {
+            self.failed += u64::from(self.failed == failed_before);
+            self.failed_steps.push(name.to_owned());
+        }
+    }
+
+    fn watch(&mut self, command: &mut Command) -> Result<bool, String> {
+        let text = describe(command);
+        let mut child = command
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|error| format!("{text}: {error}"))?;
+        let output = child.stdout.take().expect("it is piped");
+        let mut shown = std::io::stdout();
+        for line in BufReader::new(output).split(b'\n') {
+            let mut line = line.map_err(|error| format!("{text}: {error}"))?;
+            self.read(&String::from_utf8_lossy(&line));
+            line.push(b'\n');
+            // A closed pipe of ours must not end the tests.
+            let _ = shown.write_all(&line).and_then(|()| shown.flush());
+        }
+        child
+            .wait()
+            .map(|status| status.success())
+            .map_err(|error| format!("{text}: {error}"))
+    }
+
+    /// `test result: ok. 13 passed; 0 failed; 0 ignored; ...`
+    fn read(&mut self, line: &str) {
+        let Some((_, figures)) = line
+            .trim_start()
+            .strip_prefix("test result: ")
+            .and_then(|rest| rest.split_once(". "))
+        else {
+            return;
+        };
+        for figure in figures.split(';') {
+            match figure.trim().split_once(' ') {
+                Some((count, "passed")) => self.passed += count.parse().unwrap_or(0),
+                Some((count, "failed")) => self.failed += count.parse().unwrap_or(0),
+                _ => {}
+            }
+        }
+    }
+}
+
+fn cargo(arguments: &[&str]) -> Command {
+    // The cargo that runs us, so that the whole run uses one toolchain.
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(arguments);
+    command
+}
+
+fn program(argv: &[&str]) -> Command {
+    let mut command = Command::new(argv[0]);
+    command.args(&argv[1..]);
+    command
+}
+
+fn run(mut command: Command) -> Outcome {
+    let text = describe(&command);
+    match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("{text}: {status}")),
+        Err(error) => Err(format!("{text}: {error}")),
+    }
+}
+
+fn become_program(command: &mut Command) -> Outcome {
+    let text = describe(command);
+    Err(format!("{text}: {}", command.exec()))
+}
+
+fn describe(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words
+        .map(|word| word.to_string_lossy())
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_the_figures_of_all_runners() {
+        let mut sum = Sum::default();
+        sum.read("test result: ok. 13 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.32s");
+        sum.read("test result: FAILED. 2 passed; 3 failed; 0 ignored; 0 measured; 0 filtered out");
+        sum.read("test a::b ... ok");
+        assert_eq!((sum.passed, sum.failed), (15, 3));
+    }
+
+    #[test]
+    fn a_step_that_fails_without_tests_counts_as_one_failure() {
+        let mut sum = Sum::default();
+        sum.step("false", Command::new("false"));
+        sum.step("missing", Command::new("/nonexistent"));
+        sum.step(
+            "tests",
+            program(&[
+                "sh",
+                "-c",
+                "echo 'test result: FAILED. 1 passed; 2 failed; 0 ignored'; exit 1",
+            ]),
+        );
+        assert_eq!((sum.passed, sum.failed, sum.failed_steps.len()), (1, 4, 3));
+    }
+}
