@@ -11,7 +11,7 @@
 
 use object::elf;
 use object::read::ReadCache;
-use object::read::elf::{FileHeader, ProgramHeader, SectionHeader};
+use object::read::elf::{FileHeader, ProgramHeader, SectionHeader, Sym};
 use object::{Endianness, ReadRef};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -96,6 +96,30 @@ pub fn inspect(file: &Path) -> io::Result<Image> {
         None => code(&file)?,
     };
     Ok(Image { file, obstacle })
+}
+
+/// The value of an exported variable of a shared object, as it is in the file.
+pub fn exported_u32(file: &Path, symbol: &str) -> Option<u32> {
+    let cache = ReadCache::new(File::open(file).ok()?);
+    let data = &cache;
+    let header = elf::FileHeader64::<Endianness>::parse(data).ok()?;
+    let endian = header.endian().ok()?;
+    let sections = header.sections(endian, data).ok()?;
+    let symbols = sections.symbols(endian, data, elf::SHT_DYNSYM).ok()?;
+    let named = |entry: &&elf::Sym64<Endianness>| {
+        symbols
+            .symbol_name(endian, *entry)
+            .is_ok_and(|name| name == symbol.as_bytes())
+    };
+    let address = symbols.iter().find(named)?.st_value(endian);
+    header
+        .program_headers(endian, data)
+        .ok()?
+        .iter()
+        .find_map(|segment| {
+            let bytes = segment.data_range(endian, data, address, 4).ok()??;
+            Some(u32::from_ne_bytes(bytes.try_into().ok()?))
+        })
 }
 
 /// When the kernel sets AT_SECURE: the identity changes, or capabilities are gained

@@ -166,6 +166,18 @@ impl Fabric {
         }))
     }
 
+    /// Tries in a namespace that vanishes afterwards whether a fabric can be laid.
+    pub fn probe() -> Result<()> {
+        let namespace = netns::anonymous().map_err(doing("making a network namespace"))?;
+        let nowhere = PathBuf::new();
+        let fabric = Fabric {
+            netns_dir: nowhere.clone(),
+            hosts_dir: nowhere,
+            namespace,
+        };
+        fabric.lay()
+    }
+
     /// Makes a domain: namespace, veth pair, switch port, filter, hosts file.
     pub fn add_domain(&self, name: &str, ip: Ipv4Addr, prefix: u8) -> Result<DomainPaths> {
         check_file_name(name)?;

@@ -13,5 +13,6 @@ pub mod ipc;
 pub mod launch;
 pub mod memfd;
 pub mod netns;
+pub mod probe;
 pub mod process;
 pub mod sockinfo;

@@ -29,9 +29,7 @@ pub fn create(file: &Path) -> io::Result<()> {
     let flags = OFlags::CREATE | OFlags::RDONLY | OFlags::CLOEXEC;
     drop(rustix::fs::open(file, flags, Mode::from_raw_mode(0o444))?);
     let made = in_thread(|| {
-        // SAFETY: only CLONE_NEWNET, of a thread that ends with this closure: no
-        // descriptor table or file-system state is unshared.
-        unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET)? };
+        unshare()?;
         rustix::mount::mount_bind("/proc/thread-self/ns/net", file)
     });
     if made.is_err() {
@@ -48,6 +46,16 @@ pub fn open(file: &Path) -> io::Result<Option<OwnedFd>> {
         Err(error) => return Err(error.into()),
     };
     Ok(is_namespace(&fd)?.then_some(fd))
+}
+
+/// Makes a network namespace that lives as long as its descriptor.
+pub fn anonymous() -> io::Result<OwnedFd> {
+    in_thread(|| {
+        unshare()?;
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        rustix::fs::open("/proc/thread-self/ns/net", flags, Mode::empty())
+    })
+    .map_err(io::Error::from)
 }
 
 /// Opens the network namespace that a process is in.
@@ -122,6 +130,12 @@ fn is_mount_point(path: &Path) -> io::Result<bool> {
         StatxFlags::BASIC_STATS,
     )?;
     Ok(stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
+}
+
+/// Moves the calling thread to a new network namespace.
+fn unshare() -> rustix::io::Result<()> {
+    // SAFETY: with CLONE_NEWNET only, no descriptor table or file-system state is unshared.
+    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }
 }
 
 /// A thread of its own, because the namespace of a thread cannot be lent and given
