@@ -1,4 +1,101 @@
 //! The broker: who is who, rendezvous, death.
+//!
+//! One thread and one epoll loop around [`fordway_registry`], which decides; this
+//! crate asks the kernel for facts, moves descriptors, and keeps what belongs to a
+//! process only as long as the process does.
+//!
+//! ```text
+//!   shims ── control.sock (packets) ──► control ──► Registry ──► actions ──► control ──► shims
+//!                                          ▲
+//!   pidfds ── death ───────────────────────┘
+//!   administrators ── admin.sock (JSON lines) ──► admin_socket ──► domains, listing
+//! ```
+//!
+//! - `runtime`: the runtime directory, its lock, its sockets.
+//! - `broker`: the loop.
+//! - `control`: one connection of a shim; `messages`: what a shim may say.
+//! - `memory`: regions that are mapped, read-only, for listings.
+//! - `admin_socket`, `domains`, `listing`: what administrators may ask.
+//! - `reaper`: closing descriptors of strangers where it may block.
+//!
+//! # What holds whatever a program does
+//! - Nothing of a `Hello` with an unlike ABI_VERSION is looked at, least of all mapped.
+//! - A descriptor is checked before anything else is done with it; a socket is closed
+//!   again before the packet's turn is over, for a duplicate would hide its end.
+//! - No call on a stranger's descriptor can block the loop.
+//! - Queues, turns, connections and numbers of descriptors are bounded. A process that
+//!   breaks the protocol or does not read what it is sent loses its connection to the
+//!   broker; its channels then look to its peers as after its death.
+//! - Without the broker everything that is established goes on: it is not on the way
+//!   of any byte.
 #![forbid(unsafe_code)]
 
 pub mod admin;
+mod admin_socket;
+mod broker;
+mod control;
+mod domains;
+mod listing;
+mod memory;
+mod messages;
+mod notify;
+mod reaper;
+mod runtime;
+
+pub use broker::run;
+pub use fordway_registry::Network;
+
+use std::io;
+use std::path::PathBuf;
+
+/// How a broker is to run.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Directory of its sockets; made if it does not exist.
+    pub runtime_dir: PathBuf,
+    /// From which addresses of domains are leased.
+    pub network: Network,
+    /// Join the broker's own namespace to the domains' network, as its first address.
+    pub uplink: bool,
+}
+
+/// Why a broker did not start, or ended.
+#[derive(Debug, thiserror::Error)]
+pub enum BrokerError {
+    /// Another one has the directory.
+    #[error("a broker already runs in {}{}", dir.display(), pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default())]
+    Taken {
+        /// The runtime directory.
+        dir: PathBuf,
+        /// The other one.
+        pid: Option<i32>,
+    },
+    /// The directory cannot be trusted.
+    #[error("{}: {what}", dir.display())]
+    Directory {
+        /// The runtime directory.
+        dir: PathBuf,
+        /// What is wrong and what to do.
+        what: String,
+    },
+    /// A privilege is missing.
+    #[error("{0}")]
+    Privilege(String),
+    /// A program or kernel feature is missing.
+    #[error("{0}")]
+    Missing(String),
+    /// A system call failed.
+    #[error("{what}: {source}")]
+    System {
+        /// What was tried.
+        what: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+/// For `map_err`: names what was tried.
+fn doing(what: impl Into<String>) -> impl FnOnce(io::Error) -> BrokerError {
+    let what = what.into();
+    move |source| BrokerError::System { what, source }
+}

@@ -4,11 +4,12 @@
 //! A netlink socket speaks of the namespace it was made in. For another namespace a
 //! helper thread enters it (setns(2) moves one thread only) and ends with the dump.
 
+use crate::netns;
 use crate::sockinfo::{self, TcpState};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 /// One connected socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,22 +70,12 @@ pub fn connected() -> io::Result<Vec<Row>> {
 /// Connected sockets of another namespace, provided that its SO_NETNS_COOKIE is
 /// `cookie` (the file it was opened by may lead elsewhere by now).
 pub fn connected_in(namespace: OwnedFd, cookie: u64) -> io::Result<Vec<Row>> {
-    let thread = std::thread::Builder::new().spawn(move || {
-        let kind = rustix::thread::LinkNameSpaceType::Network;
-        rustix::thread::move_into_link_name_space(
-            std::os::fd::AsFd::as_fd(&namespace),
-            Some(kind),
-        )?;
+    netns::within(namespace.as_fd(), || {
         if own_netns_cookie()? != cookie {
             return Err(io::ErrorKind::NotFound.into());
         }
         connected()
-    })?;
-    thread.join().unwrap_or_else(|_| {
-        Err(io::Error::other(
-            "the thread that lists connections panicked",
-        ))
-    })
+    })?
 }
 
 /// SO_NETNS_COOKIE of the calling thread's namespace.

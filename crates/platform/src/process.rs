@@ -5,6 +5,8 @@
 use crate::sockinfo;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 /// Who is at the other end of a UNIX connection. Read from the kernel.
 #[derive(Debug)]
@@ -104,6 +106,44 @@ pub fn raise_descriptor_limit() -> u64 {
         Ok(()) => limit.maximum.unwrap_or(u64::MAX),
         Err(_) => limit.current.unwrap_or(u64::MAX),
     }
+}
+
+/// Inodes of the sockets that a process has open (proc(5), /proc/PID/fd). None if it
+/// is gone or may not be looked at.
+pub fn socket_inodes(pid: i32) -> Vec<u32> {
+    let Ok(entries) = std::fs::read_dir(format!("/proc/{pid}/fd")) else {
+        return Vec::new();
+    };
+    entries
+        .flatten()
+        .filter_map(|entry| std::fs::read_link(entry.path()).ok())
+        .filter_map(|target| {
+            let inode = target
+                .to_str()?
+                .strip_prefix("socket:[")?
+                .strip_suffix(']')?;
+            inode.parse().ok()
+        })
+        .collect()
+}
+
+/// Processes in the network namespace that `file` (an nsfs mount) holds.
+pub fn in_namespace(file: &Path) -> Vec<i32> {
+    let Ok(namespace) = std::fs::metadata(file) else {
+        return Vec::new();
+    };
+    let same = |pid: &i32| {
+        std::fs::metadata(format!("/proc/{pid}/ns/net"))
+            .is_ok_and(|own| (own.dev(), own.ino()) == (namespace.dev(), namespace.ino()))
+    };
+    let Ok(entries) = std::fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter(same)
+        .collect()
 }
 
 /// Random bytes from the kernel (getrandom(2)).

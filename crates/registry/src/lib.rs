@@ -1,1 +1,222 @@
-//! Registry.
+//! Who is who: domains and their addresses, processes, offers, links, channels.
+//!
+//! The registry decides and does nothing else: events come in as calls, what must be
+//! done comes back as a list of [`Action`]s, to be carried out in order. It has no
+//! clock, no descriptors, no randomness of its own (see [`Registry::new`]); the same
+//! calls give the same answers. Whatever it is told about a socket or a process was
+//! read from the kernel by the broker; the word of a program counts for nothing but
+//! the numbers by which it wants to be answered.
+//!
+//! # The way of a connection
+//! ```text
+//!   offer ──► Offered ──(the mirrored offer is there and the rule holds)──► Channel ──► Kernel ──► gone
+//!                │                                                            │  status KERNEL
+//!                └── Reject (waiting, unassigned, no-peer ...)                └── status CLOSED, death ──► gone
+//! ```
+//! A process reports each of its ends once; a channel's slot is free again when both
+//! ends are reported or their processes are gone. Until then neither socket can have
+//! another channel.
+//!
+//! # The rule of pairing
+//! Two offered sockets are the two ends of one TCP connection if their names mirror
+//! each other and
+//! - both lie in one network namespace, or
+//! - each local address is assigned, by this registry, to the very namespace that the
+//!   socket lies in.
+//!
+//! The namespace is the socket's own (SO_NETNS_COOKIE of the passed descriptor). The
+//! process's namespace decides only in which domain the process is listed. Mirrored
+//! names alone prove nothing: anyone can build the same four numbers in a namespace
+//! of his own. Such an offer finds no partner, and it disturbs nobody's: an offer is
+//! looked up by names *and* namespace, so a stranger's stands elsewhere.
+//!
+//! # Links
+//! Two processes share links; a link has a side for each (both sides may be the same
+//! process), each side with a number of its own, and hands out slots lowest first. A
+//! link that was made under an earlier broker comes back when both sides show its
+//! key ([`Registry::rejoin_link`]); it keeps its channels but gets no new ones, because
+//! nobody can tell which of its slots are still in use by a channel that has not
+//! come back yet. New channels of the pair get a new link.
+//!
+//! # Limits
+//! Everything a process can make grow is bounded: [`OFFERS_MAX`] connections,
+//! [`LINKS_MAX`] links, [`KERNEL_REMEMBERED_MAX`] remembered downgrades.
+#![forbid(unsafe_code)]
+
+mod domains;
+mod links;
+mod pairing;
+mod processes;
+mod rejoin;
+mod view;
+
+#[cfg(test)]
+mod tests;
+
+pub use domains::{Assigned, Domain, DomainError, HOST_DOMAIN, Network, UNKNOWN_DOMAIN};
+pub use processes::{KERNEL_REMEMBERED_MAX, LINKS_MAX, OFFERS_MAX};
+pub use view::{ChannelView, ConnectionView, LinkSide, Path};
+
+use fordway_abi::control;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+/// Number of a process with this broker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ProcessId(pub u64);
+
+/// What the kernel says of an offered socket. Names are normalised: IPv4 in IPv6 is
+/// IPv4, no scope, no flow label.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SocketFacts {
+    /// SO_COOKIE.
+    pub cookie: u64,
+    /// SO_NETNS_COOKIE.
+    pub netns_cookie: u64,
+    /// getsockname.
+    pub local: SocketAddr,
+    /// getpeername.
+    pub remote: SocketAddr,
+}
+
+/// What the broker is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Send a packet without descriptors.
+    Send {
+        /// To whom.
+        to: ProcessId,
+        /// What.
+        message: Outgoing,
+    },
+    /// Send `control::Peer`: `peer`'s region of `peer_link_id`, wait page and doorbells.
+    Peer {
+        /// To whom.
+        to: ProcessId,
+        /// The receiver's number for the link.
+        link_id: u64,
+        /// Whose memory.
+        peer: ProcessId,
+        /// The peer's number for the link.
+        peer_link_id: u64,
+    },
+    /// Send `control::PeerDoor` with `peer`'s doorbell `door`.
+    PeerDoor {
+        /// To whom.
+        to: ProcessId,
+        /// The receiver's number for the link.
+        link_id: u64,
+        /// Whose doorbell.
+        peer: ProcessId,
+        /// Which.
+        door: u64,
+    },
+    /// Forget what is kept for this side of a link.
+    LinkClosed {
+        /// Whose side.
+        process: ProcessId,
+        /// Its number for the link.
+        link_id: u64,
+    },
+}
+
+/// Packets without descriptors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outgoing {
+    /// See [`control::Reject`].
+    Reject(control::Reject),
+    /// See [`control::Link`].
+    Link(control::Link),
+    /// See [`control::Pair`].
+    Pair(control::Pair),
+    /// See [`control::DoorAck`].
+    DoorAck(control::DoorAck),
+    /// See [`control::Downgrade`].
+    Downgrade(control::Downgrade),
+    /// See [`control::PeerGone`].
+    PeerGone(control::PeerGone),
+}
+
+/// A process did what no honest shim does; its connection is to be dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Violation {
+    /// `Region` for a link that it has no side of, or twice.
+    #[error("a region for a link that was not asked for")]
+    Region,
+    /// A doorbell's index is out of range.
+    #[error("a doorbell of index {0}")]
+    Door(u64),
+    /// An unknown number in `Status`.
+    #[error("a status of {0}")]
+    Status(u32),
+    /// A link was rejoined twice, or one that this broker made.
+    #[error("a link rejoined twice")]
+    RejoinLink,
+    /// A channel was rejoined over an unknown link, or twice, or with a slot out of range.
+    #[error("a channel that cannot be rejoined")]
+    RejoinChannel,
+    /// More links were rejoined than a process can have.
+    #[error("too many links")]
+    TooManyLinks,
+}
+
+/// Where new link keys come from.
+pub type KeySource = Box<dyn FnMut() -> [u8; 16]>;
+
+/// See the module.
+pub struct Registry {
+    id_next: u64,
+    keys: KeySource,
+    domains: domains::Domains,
+    processes: BTreeMap<ProcessId, processes::Process>,
+    links: BTreeMap<links::LinkRef, links::Link>,
+    /// Links of two processes (lower first) in the order they were made.
+    links_between: BTreeMap<(ProcessId, ProcessId), Vec<links::LinkRef>>,
+    /// Rejoined links by their key.
+    links_by_key: BTreeMap<[u8; 16], links::LinkRef>,
+    channels: BTreeMap<links::ChannelRef, links::Channel>,
+    /// The one live connection of a socket, or its newest one that went to the kernel.
+    by_cookie: BTreeMap<u64, processes::ConnKey>,
+    /// Offers without a partner, by local name, remote name and namespace.
+    offers: BTreeMap<(SocketAddr, SocketAddr, u64), processes::ConnKey>,
+    ring_bytes_reported: u64,
+}
+
+impl std::fmt::Debug for Registry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Registry")
+            .field("processes", &self.processes.len())
+            .field("links", &self.links.len())
+            .field("channels", &self.channels.len())
+            .field("offers", &self.offers.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Registry {
+    /// A registry for the addresses of `network`. `epoch` is a random number of 48 bits:
+    /// numbers of processes, links and channels start there, so that those of two
+    /// brokers, one after the other, do not meet. `keys` gives unguessable link keys.
+    pub fn new(network: Network, epoch: u64, keys: KeySource) -> Self {
+        Self {
+            // 48 bits of epoch, 15 bits and all that follows for counting; never 0.
+            id_next: ((epoch & 0xffff_ffff_ffff) << 15) + 1,
+            keys,
+            domains: domains::Domains::new(network),
+            processes: BTreeMap::new(),
+            links: BTreeMap::new(),
+            links_between: BTreeMap::new(),
+            links_by_key: BTreeMap::new(),
+            channels: BTreeMap::new(),
+            by_cookie: BTreeMap::new(),
+            offers: BTreeMap::new(),
+            ring_bytes_reported: 0,
+        }
+    }
+
+    fn new_id(&mut self) -> u64 {
+        let id = self.id_next;
+        self.id_next += 1;
+        id
+    }
+}

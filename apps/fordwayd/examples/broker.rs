@@ -1,0 +1,30 @@
+//! A broker with nothing around it: `cargo run -p fordwayd --example broker -- RUNTIME_DIR`.
+
+use std::net::Ipv4Addr;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    tracing_subscriber::fmt()
+        .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
+        .with_writer(std::io::stderr)
+        .init();
+    let Some(dir) = std::env::args_os().nth(1) else {
+        eprintln!("usage: broker RUNTIME_DIR");
+        return ExitCode::from(2);
+    };
+    let Some(network) = fordwayd::Network::new(Ipv4Addr::new(10, 77, 0, 0), 24) else {
+        return ExitCode::FAILURE;
+    };
+    let config = fordwayd::Config {
+        runtime_dir: dir.into(),
+        network,
+        uplink: false,
+    };
+    match fordwayd::run(&config, || println!("ready")) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("broker: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,547 @@
+//! The loop: readiness in, registry calls and packets out.
+//!
+//! Level-triggered epoll. A turn takes at most [`PACKETS_PER_TURN`] packets of one
+//! connection, so that a flood of one process costs the others a bounded wait. Actions
+//! of the registry are carried out in order; a process that cannot be sent to is
+//! doomed, and given up once the list is done (giving up makes more actions).
+
+use crate::admin_socket::AdminConnection;
+use crate::control::{Connection, SendError};
+use crate::domains::Domains;
+use crate::memory::Memory;
+use crate::messages::Break;
+use crate::reaper::Reaper;
+use crate::runtime::Runtime;
+use crate::{BrokerError, Config, doing, notify};
+use fordway_abi::control as wire;
+use fordway_platform::ipc::{self, ReceiveError};
+use fordway_platform::process;
+use fordway_registry::{Action, LinkSide, Outgoing, ProcessId, Registry};
+use rustix::event::epoll;
+use rustix::io::Errno;
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::{AsFd, OwnedFd};
+
+/// Packets of one connection that are handled before others get their turn.
+const PACKETS_PER_TURN: usize = 64;
+/// Packets of a dead process that are still handled.
+const PACKETS_OF_THE_DEAD_MAX: usize = 4096;
+/// Most connections of shims.
+const CONNECTIONS_MAX: usize = 16_384;
+/// Most connections that have not said `Hello`; the oldest makes way.
+const STRANGERS_MAX: usize = 256;
+/// Most connections of administrators.
+const ADMINS_MAX: usize = 64;
+/// Processes whose breach of the protocol is remembered, to be logged once.
+const CULPRITS_MAX: usize = 1024;
+/// Events taken from epoll at once.
+const EVENTS_MAX: usize = 128;
+
+/// What an epoll event is about: a kind in the low two bits, a number above.
+#[derive(Clone, Copy, Debug)]
+enum Token {
+    /// One of the fixed descriptors.
+    Fixed(u64),
+    /// A shim's socket.
+    Shim(u64),
+    /// The pidfd of a shim's process.
+    Pid(u64),
+    /// An administrator's socket.
+    Admin(u64),
+}
+
+const FIXED_CONTROL: u64 = 0;
+const FIXED_ADMIN: u64 = 1;
+const FIXED_SIGNAL: u64 = 2;
+
+impl Token {
+    fn data(self) -> epoll::EventData {
+        epoll::EventData::new_u64(match self {
+            Token::Fixed(number) => number << 2,
+            Token::Shim(number) => number << 2 | 1,
+            Token::Pid(number) => number << 2 | 2,
+            Token::Admin(number) => number << 2 | 3,
+        })
+    }
+
+    fn from_data(data: u64) -> Self {
+        let number = data >> 2;
+        match data & 3 {
+            0 => Token::Fixed(number),
+            1 => Token::Shim(number),
+            2 => Token::Pid(number),
+            _ => Token::Admin(number),
+        }
+    }
+}
+
+/// Why the loop ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// `Down`.
+    Asked {
+        /// Leave the domains.
+        keep_domains: bool,
+    },
+    /// SIGTERM, as a service manager sends it to restart the broker: domains stay.
+    Terminated,
+    /// SIGINT, from the keyboard: domains in which nothing runs go.
+    Interrupted,
+}
+
+/// The broker's whole state.
+pub(crate) struct Broker {
+    pub(crate) registry: Registry,
+    pub(crate) memory: Memory,
+    pub(crate) domains: Domains,
+    pub(crate) connections: BTreeMap<u64, Connection>,
+    pub(crate) by_process: BTreeMap<ProcessId, u64>,
+    pub(crate) reaper: Reaper,
+    pub(crate) protocol_errors: u64,
+    /// Bytes that the rings of dead processes had carried.
+    pub(crate) ring_bytes_of_the_dead: u64,
+    pub(crate) ending: Option<Ending>,
+    admins: BTreeMap<u64, AdminConnection>,
+    culprits: BTreeSet<i32>,
+    /// No descriptors are left: nobody is accepted until one is free.
+    deaf: bool,
+    number_next: u64,
+    epoll: OwnedFd,
+    signals: OwnedFd,
+    runtime: Runtime,
+}
+
+/// Runs a broker until it is asked to end. Blocks SIGINT and SIGTERM in this thread.
+/// `ready` is called when the sockets are open.
+pub fn run(config: &Config, ready: impl FnOnce()) -> Result<(), BrokerError> {
+    let mut broker = Broker::start(config)?;
+    let (version, abi) = (env!("CARGO_PKG_VERSION"), fordway_abi::ABI_VERSION);
+    let dir = config.runtime_dir.display();
+    tracing::info!("broker {version} (ABI version {abi}) serves {dir}");
+    notify::notify("READY=1");
+    ready();
+    let ending = broker.serve()?;
+    notify::notify("STOPPING=1");
+    broker.end(ending);
+    Ok(())
+}
+
+impl Broker {
+    fn start(config: &Config) -> Result<Self, BrokerError> {
+        process::raise_descriptor_limit();
+        let signals = process::termination_signals().map_err(doing("signalfd"))?;
+        let runtime = Runtime::take(&config.runtime_dir)?;
+        let epoch = process::random::<8>().map_err(doing("getrandom"))?;
+        let keys = || {
+            // getrandom(2) cannot fail once it has worked.
+            process::random::<16>().unwrap_or_default()
+        };
+        let mut registry = Registry::new(config.network, u64::from_ne_bytes(epoch), Box::new(keys));
+        let domains = Domains::start(config, &mut registry)?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
+            .map_err(|error| doing("epoll_create1")(error.into()))?;
+        let broker = Self {
+            registry,
+            memory: Memory::default(),
+            domains,
+            connections: BTreeMap::new(),
+            by_process: BTreeMap::new(),
+            reaper: Reaper::default(),
+            protocol_errors: 0,
+            ring_bytes_of_the_dead: 0,
+            ending: None,
+            admins: BTreeMap::new(),
+            culprits: BTreeSet::new(),
+            deaf: false,
+            number_next: 0,
+            epoll,
+            signals,
+            runtime,
+        };
+        let fixed = [
+            (&broker.runtime.control, FIXED_CONTROL),
+            (&broker.runtime.admin, FIXED_ADMIN),
+            (&broker.signals, FIXED_SIGNAL),
+        ];
+        for (fd, number) in fixed {
+            let token = Token::Fixed(number).data();
+            epoll::add(&broker.epoll, fd, token, epoll::EventFlags::IN)
+                .map_err(|error| doing("epoll_ctl")(error.into()))?;
+        }
+        Ok(broker)
+    }
+
+    fn serve(&mut self) -> Result<Ending, BrokerError> {
+        let mut events = Vec::with_capacity(EVENTS_MAX);
+        loop {
+            if let Some(ending) = self.ending {
+                return Ok(ending);
+            }
+            events.clear();
+            match epoll::wait(
+                &self.epoll,
+                rustix::buffer::spare_capacity(&mut events),
+                None,
+            ) {
+                Ok(_) => {}
+                Err(Errno::INTR) => continue,
+                Err(error) => return Err(doing("epoll_wait")(error.into())),
+            }
+            for event in &events {
+                let flags = event.flags;
+                match Token::from_data(event.data.u64()) {
+                    Token::Fixed(FIXED_CONTROL) => self.accept_shims(),
+                    Token::Fixed(FIXED_ADMIN) => self.accept_admins(),
+                    Token::Fixed(_) => self.read_signal(),
+                    Token::Shim(number) => self.serve_shim(number, flags),
+                    Token::Pid(number) => self.bury(number),
+                    Token::Admin(number) => self.serve_admin(number, flags),
+                }
+            }
+            self.reaper.work();
+        }
+    }
+
+    fn read_signal(&mut self) {
+        // The first word of struct signalfd_siginfo (signalfd(2)) is the signal's number.
+        let mut info = [0; 128];
+        if rustix::io::read(&self.signals, &mut info).is_ok() {
+            let number = u32::from_ne_bytes([info[0], info[1], info[2], info[3]]);
+            let interrupted = number == rustix::process::Signal::INT.as_raw() as u32;
+            self.ending = Some(match interrupted {
+                true => Ending::Interrupted,
+                false => Ending::Terminated,
+            });
+        }
+    }
+
+    /// Established channels go on without us.
+    fn end(mut self, ending: Ending) {
+        self.connections.clear();
+        let Self {
+            domains,
+            runtime,
+            mut registry,
+            ..
+        } = self;
+        domains.end(ending, &mut registry);
+        drop(runtime);
+    }
+
+    fn new_number(&mut self) -> u64 {
+        self.number_next += 1;
+        self.number_next
+    }
+
+    fn accept_shims(&mut self) {
+        loop {
+            let socket = match ipc::accept(&self.runtime.control) {
+                Ok(socket) => socket,
+                Err(error) => {
+                    self.not_accepted(&error);
+                    return;
+                }
+            };
+            if self.connections.len() >= CONNECTIONS_MAX {
+                tracing::warn!("more than {CONNECTIONS_MAX} processes: one was turned away");
+                continue;
+            }
+            self.make_room_for_stranger();
+            let peer = match process::peer(&socket) {
+                Ok(peer) => peer,
+                Err(error) => {
+                    tracing::debug!("a connection whose process is unknown: {error}");
+                    continue;
+                }
+            };
+            let number = self.new_number();
+            let flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP;
+            let watched = epoll::add(&self.epoll, &socket, Token::Shim(number).data(), flags);
+            if let (Ok(()), Some(pidfd)) = (watched, &peer.pidfd) {
+                let flags = epoll::EventFlags::IN;
+                let _ = epoll::add(&self.epoll, pidfd, Token::Pid(number).data(), flags);
+            }
+            self.connections
+                .insert(number, Connection::new(socket, peer));
+        }
+    }
+
+    fn make_room_for_stranger(&mut self) {
+        let strangers = self.connections.len() - self.by_process.len();
+        if strangers >= STRANGERS_MAX {
+            let oldest = self.connections.iter().find(|(_, c)| c.member.is_none());
+            if let Some(number) = oldest.map(|(number, _)| *number) {
+                self.close_connection(number);
+            }
+        }
+    }
+
+    fn not_accepted(&mut self, error: &std::io::Error) {
+        let errno = error.raw_os_error().map(Errno::from_raw_os_error);
+        if !matches!(
+            errno,
+            Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)
+        ) {
+            return;
+        }
+        // Level-triggered, the listener would be reported for ever.
+        tracing::warn!("no new process is accepted for now: {error}");
+        self.deaf = epoll::delete(&self.epoll, &self.runtime.control).is_ok();
+    }
+
+    fn listen_again(&mut self) {
+        if std::mem::take(&mut self.deaf) {
+            let token = Token::Fixed(FIXED_CONTROL).data();
+            let control = &self.runtime.control;
+            self.deaf = epoll::add(&self.epoll, control, token, epoll::EventFlags::IN).is_err();
+        }
+    }
+
+    fn serve_shim(&mut self, number: u64, flags: epoll::EventFlags) {
+        if flags.contains(epoll::EventFlags::OUT)
+            && let Some(connection) = self.connections.get_mut(&number)
+        {
+            match connection.flush() {
+                Ok(()) => self.watch_writable(number),
+                Err(error) => return self.give_up_unsendable(number, &error),
+            }
+        }
+        self.read_packets(number, PACKETS_PER_TURN);
+    }
+
+    /// A process is gone: what it had said before still counts.
+    fn bury(&mut self, number: u64) {
+        self.read_packets(number, PACKETS_OF_THE_DEAD_MAX);
+        self.close_connection(number);
+    }
+
+    fn read_packets(&mut self, number: u64, limit: usize) {
+        for _ in 0..limit {
+            let Some(connection) = self.connections.get(&number) else {
+                return;
+            };
+            let mut buffer = [0; wire::PACKET_BYTES_MAX];
+            let received = ipc::receive(&connection.socket, &mut buffer, ipc::FDS_MAX);
+            let outcome = match received {
+                Ok(packet) => self.handle_packet(number, &buffer[..packet.len], packet.fds),
+                Err(ReceiveError::Empty) => return,
+                Err(ReceiveError::Closed) => return self.close_connection(number),
+                Err(ReceiveError::Malformed(what, fds)) => {
+                    fds.into_iter().for_each(|fd| self.reaper.close_unknown(fd));
+                    Err(Break::Protocol(what.to_owned()))
+                }
+                Err(ReceiveError::System(error)) => {
+                    tracing::debug!("receiving from a process: {error}");
+                    return self.close_connection(number);
+                }
+            };
+            match outcome {
+                Ok(()) => {}
+                Err(Break::Protocol(what)) => return self.drop_culprit(number, &what),
+                Err(Break::Refused) => return self.close_connection(number),
+            }
+        }
+    }
+
+    /// Ends the connection of a process that broke the protocol.
+    fn drop_culprit(&mut self, number: u64, what: &str) {
+        self.protocol_errors += 1;
+        let pid = self.connections.get(&number).map_or(0, |c| c.peer.pid);
+        if self.culprits.len() >= CULPRITS_MAX {
+            self.culprits.clear();
+        }
+        if self.culprits.insert(pid) {
+            tracing::warn!("process {pid} broke the control protocol and was dropped: {what}");
+        }
+        self.close_connection(number);
+    }
+
+    fn give_up_unsendable(&mut self, number: u64, error: &SendError) {
+        let pid = self.connections.get(&number).map_or(0, |c| c.peer.pid);
+        match error {
+            SendError::Overflow => tracing::warn!("process {pid} was dropped: {error}"),
+            SendError::Gone(_) => tracing::debug!("process {pid} was dropped: {error}"),
+        }
+        self.close_connection(number);
+    }
+
+    /// Ends a connection and all that hangs on it.
+    pub(crate) fn close_connection(&mut self, number: u64) {
+        let Some(connection) = self.connections.remove(&number) else {
+            return;
+        };
+        // A descriptor leaves epoll with its last reference; forked children may hold more.
+        let _ = epoll::delete(&self.epoll, &connection.socket);
+        if let Some(pidfd) = &connection.peer.pidfd {
+            let _ = epoll::delete(&self.epoll, pidfd);
+        }
+        let process = connection.member.as_ref().map(|member| member.process);
+        drop(connection);
+        self.listen_again();
+        if let Some(process) = process {
+            self.by_process.remove(&process);
+            for channel in self.registry.live_channels_of(process) {
+                let progress = self.memory.progress(&channel);
+                self.ring_bytes_of_the_dead += progress.map_or(0, |p| p.ring_bytes_tx);
+            }
+            let actions = self.registry.process_gone(process);
+            self.carry_out(actions);
+        }
+    }
+
+    /// Does what the registry says.
+    pub(crate) fn carry_out(&mut self, actions: Vec<Action>) {
+        let mut doomed = BTreeMap::new();
+        for action in actions {
+            let (to, result) = match action {
+                Action::Send { to, message } => (to, self.send_plain(to, &message)),
+                Action::Peer {
+                    to,
+                    link_id,
+                    peer,
+                    peer_link_id,
+                } => (to, self.send_peer(to, link_id, peer, peer_link_id)),
+                Action::PeerDoor {
+                    to,
+                    link_id,
+                    peer,
+                    door,
+                } => (to, self.send_peer_door(to, link_id, peer, door)),
+                Action::LinkClosed { process, link_id } => {
+                    self.memory.remove(LinkSide { process, link_id });
+                    continue;
+                }
+            };
+            let Some(&number) = self.by_process.get(&to) else {
+                continue;
+            };
+            match result {
+                Ok(()) => self.watch_writable(number),
+                Err(error) => {
+                    doomed.entry(number).or_insert(error);
+                }
+            }
+        }
+        for (number, error) in doomed {
+            self.give_up_unsendable(number, &error);
+        }
+    }
+
+    fn send_plain(&mut self, to: ProcessId, message: &Outgoing) -> Result<(), SendError> {
+        let Some(connection) = self.connection_of(to) else {
+            return Ok(());
+        };
+        match message {
+            Outgoing::Reject(body) => connection.send(body, Vec::new()),
+            Outgoing::Link(body) => connection.send(body, Vec::new()),
+            Outgoing::Pair(body) => connection.send(body, Vec::new()),
+            Outgoing::DoorAck(body) => connection.send(body, Vec::new()),
+            Outgoing::Downgrade(body) => connection.send(body, Vec::new()),
+            Outgoing::PeerGone(body) => connection.send(body, Vec::new()),
+        }
+    }
+
+    fn send_peer(
+        &mut self,
+        to: ProcessId,
+        link_id: u64,
+        peer: ProcessId,
+        peer_link_id: u64,
+    ) -> Result<(), SendError> {
+        let side = LinkSide {
+            process: peer,
+            link_id: peer_link_id,
+        };
+        let (Some(region), Some(member)) = (self.memory.take_region(side), self.member(peer))
+        else {
+            return Ok(());
+        };
+        let mut fds = vec![region, member.wait_page.clone()];
+        fds.extend(member.doors.values().cloned());
+        let doors = member
+            .doors
+            .keys()
+            .fold(0, |bits, door| bits | 1u64 << door);
+        let body = wire::Peer { link_id, doors };
+        match self.connection_of(to) {
+            Some(connection) => connection.send(&body, fds),
+            None => Ok(()),
+        }
+    }
+
+    fn send_peer_door(
+        &mut self,
+        to: ProcessId,
+        link_id: u64,
+        peer: ProcessId,
+        door: u64,
+    ) -> Result<(), SendError> {
+        let eventfd = self.member(peer).and_then(|member| member.doors.get(&door));
+        let Some(eventfd) = eventfd.cloned() else {
+            return Ok(());
+        };
+        let body = wire::PeerDoor { link_id, door };
+        match self.connection_of(to) {
+            Some(connection) => connection.send(&body, vec![eventfd]),
+            None => Ok(()),
+        }
+    }
+
+    fn member(&self, process: ProcessId) -> Option<&crate::control::Member> {
+        let number = self.by_process.get(&process)?;
+        self.connections.get(number)?.member.as_ref()
+    }
+
+    fn connection_of(&mut self, process: ProcessId) -> Option<&mut Connection> {
+        let number = self.by_process.get(&process)?;
+        self.connections.get_mut(number)
+    }
+
+    /// Asks epoll for room only while something waits.
+    fn watch_writable(&mut self, number: u64) {
+        let Some(connection) = self.connections.get_mut(&number) else {
+            return;
+        };
+        if connection.is_behind() == connection.watching_writable {
+            return;
+        }
+        connection.watching_writable = connection.is_behind();
+        let mut flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP;
+        flags.set(epoll::EventFlags::OUT, connection.watching_writable);
+        let token = Token::Shim(number).data();
+        let _ = epoll::modify(&self.epoll, connection.socket.as_fd(), token, flags);
+    }
+
+    fn accept_admins(&mut self) {
+        while let Ok(socket) = ipc::accept(&self.runtime.admin) {
+            // The file's mode keeps others out as well; this holds where it was changed.
+            let own = rustix::process::geteuid().as_raw();
+            let allowed = process::peer(&socket).is_ok_and(|p| p.uid == 0 || p.uid == own);
+            if !allowed || self.admins.len() >= ADMINS_MAX {
+                continue;
+            }
+            let number = self.new_number();
+            let flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP;
+            if epoll::add(&self.epoll, &socket, Token::Admin(number).data(), flags).is_ok() {
+                self.admins.insert(number, AdminConnection::new(socket));
+            }
+        }
+    }
+
+    fn serve_admin(&mut self, number: u64, _flags: epoll::EventFlags) {
+        let Some(mut admin) = self.admins.remove(&number) else {
+            return;
+        };
+        let open = admin.serve(|line| self.answer(line));
+        if !open {
+            let _ = epoll::delete(&self.epoll, &admin.socket);
+            return;
+        }
+        let mut flags = epoll::EventFlags::empty();
+        flags.set(epoll::EventFlags::OUT, admin.is_behind());
+        flags.set(epoll::EventFlags::IN, !admin.is_behind());
+        let token = Token::Admin(number).data();
+        let _ = epoll::modify(&self.epoll, &admin.socket, token, flags);
+        self.admins.insert(number, admin);
+    }
+}

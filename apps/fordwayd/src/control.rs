@@ -1,0 +1,131 @@
+//! One connection of a shim: what the kernel says of the process, what it handed in,
+//! and the queue of what it is still to be sent.
+
+use fordway_abi::control::{Header, Message, PACKET_BYTES_MAX};
+use fordway_platform::ipc;
+use fordway_platform::memfd::OwnPage;
+use fordway_platform::process::Peer;
+use fordway_registry::ProcessId;
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
+use zerocopy::IntoBytes;
+
+/// Packets that may wait for a process to read. Enough for a stopped process with
+/// hundreds of peers; beyond it the process is given up.
+const QUEUE_MAX: usize = 4096;
+
+/// A packet to be sent.
+#[derive(Debug)]
+struct Packet {
+    bytes: [u8; PACKET_BYTES_MAX],
+    len: usize,
+    fds: Vec<Rc<OwnedFd>>,
+}
+
+/// What a process handed in with `Hello` and `Door`, for its peers.
+#[derive(Debug)]
+pub(crate) struct Member {
+    pub(crate) process: ProcessId,
+    pub(crate) wait_page: Rc<OwnedFd>,
+    /// Doorbells by index.
+    pub(crate) doors: BTreeMap<u64, Rc<OwnedFd>>,
+    mailbox: OwnPage,
+}
+
+impl Member {
+    pub(crate) fn new(
+        process: ProcessId,
+        wait_page: OwnedFd,
+        door: OwnedFd,
+        mailbox: OwnPage,
+    ) -> Self {
+        Self {
+            process,
+            wait_page: Rc::new(wait_page),
+            doors: BTreeMap::from([(0, Rc::new(door))]),
+            mailbox,
+        }
+    }
+}
+
+/// A shim's connection could not be kept.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SendError {
+    /// Too much waits for it.
+    #[error("it does not read what it is sent")]
+    Overflow,
+    /// The other side is gone.
+    #[error("{0}")]
+    Gone(io::Error),
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub(crate) socket: OwnedFd,
+    pub(crate) peer: Peer,
+    /// After `Hello`.
+    pub(crate) member: Option<Member>,
+    /// Whether epoll was asked for room.
+    pub(crate) watching_writable: bool,
+    queue: VecDeque<Packet>,
+}
+
+impl Connection {
+    pub(crate) fn new(socket: OwnedFd, peer: Peer) -> Self {
+        Self {
+            socket,
+            peer,
+            member: None,
+            watching_writable: false,
+            queue: VecDeque::new(),
+        }
+    }
+
+    /// Whether something waits until the socket can be written.
+    pub(crate) fn is_behind(&self) -> bool {
+        !self.queue.is_empty()
+    }
+
+    /// Sends a message now, or as soon as there is room.
+    pub(crate) fn send<M: Message>(
+        &mut self,
+        message: &M,
+        fds: Vec<Rc<OwnedFd>>,
+    ) -> Result<(), SendError> {
+        if self.queue.len() >= QUEUE_MAX {
+            return Err(SendError::Overflow);
+        }
+        debug_assert!(M::FDS.contains(&fds.len()));
+        let body = message.as_bytes();
+        let len = size_of::<Header>() + body.len();
+        let header = Header {
+            kind: M::KIND,
+            length_bytes: len as u32,
+        };
+        let mut bytes = [0; PACKET_BYTES_MAX];
+        bytes[..size_of::<Header>()].copy_from_slice(header.as_bytes());
+        bytes[size_of::<Header>()..len].copy_from_slice(body);
+        self.queue.push_back(Packet { bytes, len, fds });
+        self.flush()
+    }
+
+    /// Sends what there is room for.
+    pub(crate) fn flush(&mut self) -> Result<(), SendError> {
+        while let Some(packet) = self.queue.front() {
+            let fds: Vec<BorrowedFd<'_>> = packet.fds.iter().map(|fd| fd.as_fd()).collect();
+            match ipc::send(&self.socket, &packet.bytes[..packet.len], &fds) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(SendError::Gone(error)),
+            }
+            self.queue.pop_front();
+            if let Some(member) = &self.member {
+                member.mailbox.bump();
+            }
+        }
+        Ok(())
+    }
+}

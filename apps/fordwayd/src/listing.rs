@@ -1,0 +1,228 @@
+//! Every connection: what the kernel lists in each namespace (sock_diag), beside what
+//! the registry knows of the same socket by its cookie.
+//!
+//! # Path and reason of a socket
+//! 1. It has a channel: `fast`, with the bytes that its own endpoint shows, unless
+//!    its sending half has gone back to the kernel already.
+//! 2. It was offered, or had a channel: `kernel`, with the reason that was given. A
+//!    waiting offer is looked at again, since the listing knows more than the registry:
+//!    no mirrored socket in any namespace means `nat` if the far address is a domain's,
+//!    else `no-peer`; a mirrored socket that no shim holds means `no-peer` as well.
+//! 3. A shim holds it but has not offered it: `policy` or `young`.
+//! 4. No shim holds it: `no-peer`.
+//!
+//! Which process holds a socket is read from /proc/PID/fd of the processes that speak
+//! to the broker, and only for a listing. Namespaces that the broker may not enter
+//! (those of other users' containers) are not listed.
+
+use crate::admin::Connection;
+use crate::broker::Broker;
+use fordway_abi::control::PathPolicy;
+use fordway_abi::reason::Reason;
+use fordway_platform::{diag, netns, process};
+use fordway_registry::{ConnectionView, Path, ProcessId};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::{IpAddr, SocketAddr};
+
+/// One socket and the namespace it was found in.
+struct Found {
+    netns_cookie: u64,
+    row: diag::Row,
+}
+
+/// What is looked up for every row.
+struct Tables {
+    /// Sockets by local and remote name: where in the list.
+    by_names: HashMap<(SocketAddr, SocketAddr), Vec<usize>>,
+    /// Which process holds a socket, by inode.
+    holders: HashMap<u32, ProcessId>,
+}
+
+impl Broker {
+    /// One row for each connected kernel socket of the namespaces that are known.
+    pub(crate) fn list_connections(&self) -> Vec<Connection> {
+        let found = self.dump_namespaces();
+        let mut tables = Tables {
+            by_names: HashMap::new(),
+            holders: self.holders(),
+        };
+        for (index, found) in found.iter().enumerate() {
+            let names = (found.row.local, found.row.remote);
+            tables.by_names.entry(names).or_default().push(index);
+        }
+        found
+            .iter()
+            .map(|one| self.describe_connection(one, &found, &tables))
+            .collect()
+    }
+
+    fn dump_namespaces(&self) -> Vec<Found> {
+        let own = diag::own_netns_cookie().unwrap_or(0);
+        let domains = self.registry.domains().map(|domain| domain.netns_cookie);
+        let cookies: BTreeSet<u64> = domains.chain(self.registry.namespaces()).collect();
+        let mut found = Vec::new();
+        for netns_cookie in cookies {
+            let rows = match netns_cookie == own {
+                true => diag::connected(),
+                false => self.dump_other(netns_cookie),
+            };
+            match rows {
+                Ok(rows) => found.extend(rows.into_iter().map(|row| Found { netns_cookie, row })),
+                Err(error) => {
+                    let name = self.registry.name_of_netns(netns_cookie);
+                    tracing::debug!("connections of {name} cannot be listed: {error}");
+                }
+            }
+        }
+        found
+    }
+
+    fn dump_other(&self, netns_cookie: u64) -> std::io::Result<Vec<diag::Row>> {
+        let domain = self.registry.domain_of_netns(netns_cookie);
+        let by_domain = domain.and_then(|domain| self.domains.open(domain));
+        let by_process = || {
+            let members = self.connections.values();
+            members
+                .filter(|c| c.member.is_some() && c.peer.netns_cookie == netns_cookie)
+                .find_map(|c| netns::of_process(c.peer.pid).ok())
+        };
+        match by_domain.or_else(by_process) {
+            Some(namespace) => diag::connected_in(namespace, netns_cookie),
+            None => Err(std::io::ErrorKind::NotFound.into()),
+        }
+    }
+
+    fn holders(&self) -> HashMap<u32, ProcessId> {
+        let mut holders = HashMap::new();
+        for connection in self.connections.values() {
+            let Some(member) = &connection.member else {
+                continue;
+            };
+            for inode in process::socket_inodes(connection.peer.pid) {
+                holders.entry(inode).or_insert(member.process);
+            }
+        }
+        holders
+    }
+
+    fn describe_connection(&self, one: &Found, all: &[Found], tables: &Tables) -> Connection {
+        let row = &one.row;
+        let known = self.registry.connection(row.cookie);
+        let holder = known
+            .map(|view| view.process)
+            .or_else(|| tables.holders.get(&row.inode).copied());
+        let mirror = tables
+            .by_names
+            .get(&(row.remote, row.local))
+            .into_iter()
+            .flatten()
+            .map(|index| &all[*index])
+            .find(|other| self.may_be_peers(one, other));
+        let mut connection = Connection {
+            domain: self.registry.name_of_netns(one.netns_cookie),
+            peer_domain: mirror.map(|other| self.registry.name_of_netns(other.netns_cookie)),
+            local: row.local.to_string(),
+            remote: row.remote.to_string(),
+            state: row.state.word().to_owned(),
+            path: "kernel".to_owned(),
+            reason: None,
+            pid: holder.and_then(|process| self.pid_of(process)),
+            cookie: row.cookie,
+            channel: None,
+            ring_bytes_tx: 0,
+            ring_bytes_rx: 0,
+            kernel_bytes_tx: row.bytes_tx,
+            kernel_bytes_rx: row.bytes_rx,
+        };
+        let reason = match known {
+            Some(view) => self.fill_in(&mut connection, &view, mirror, tables),
+            None => Some(self.reason_without_offer(holder)),
+        };
+        connection.reason = reason.map(|reason| reason.word().to_owned());
+        connection
+    }
+
+    /// Fills in what the registry knows; returns the reason if it is on the kernel path.
+    fn fill_in(
+        &self,
+        connection: &mut Connection,
+        view: &ConnectionView,
+        mirror: Option<&Found>,
+        tables: &Tables,
+    ) -> Option<Reason> {
+        match view.path {
+            Path::Channel(channel) => {
+                connection.channel = Some(channel.id);
+                let progress = self.memory.progress(&channel);
+                if let Some(progress) = progress {
+                    connection.ring_bytes_tx = progress.ring_bytes_tx;
+                    connection.ring_bytes_rx = progress.ring_bytes_rx;
+                }
+                if progress.is_some_and(|progress| progress.back) {
+                    return Some(channel.downgrading.unwrap_or(Reason::Unsupported));
+                }
+                connection.path = "fast".to_owned();
+                None
+            }
+            Path::Kernel {
+                reason,
+                channel_id,
+                ring_bytes_tx,
+                ring_bytes_rx,
+            } => {
+                connection.channel = channel_id;
+                connection.ring_bytes_tx = ring_bytes_tx;
+                connection.ring_bytes_rx = ring_bytes_rx;
+                if reason != Reason::Waiting {
+                    return Some(reason);
+                }
+                Some(match mirror {
+                    Some(other) if tables.holders.contains_key(&other.row.inode) => reason,
+                    Some(_) => Reason::NoPeer,
+                    None if self.is_a_domains(view.facts.remote.ip()) => Reason::Nat,
+                    None => Reason::NoPeer,
+                })
+            }
+        }
+    }
+
+    fn reason_without_offer(&self, holder: Option<ProcessId>) -> Reason {
+        match holder.and_then(|process| self.registry.policy(process)) {
+            None => Reason::NoPeer,
+            Some(PathPolicy::Kernel) => Reason::Policy,
+            Some(_) => Reason::Young,
+        }
+    }
+
+    /// Whether two sockets with mirrored names can be the ends of one connection: in one
+    /// namespace, or in two domains that own the addresses.
+    fn may_be_peers(&self, a: &Found, b: &Found) -> bool {
+        let owns = |end: &Found| {
+            let domain = self.registry.domain_of_netns(end.netns_cookie);
+            domain.and_then(|domain| domain.ip).map(IpAddr::V4) == Some(end.row.local.ip())
+        };
+        a.row.cookie != b.row.cookie && (a.netns_cookie == b.netns_cookie || (owns(a) && owns(b)))
+    }
+
+    fn is_a_domains(&self, ip: IpAddr) -> bool {
+        let mut domains = self.registry.domains();
+        domains.any(|domain| domain.ip.map(IpAddr::V4) == Some(ip))
+    }
+
+    fn pid_of(&self, process: ProcessId) -> Option<i32> {
+        let connection = self.connections.get(self.by_process.get(&process)?)?;
+        Some(connection.peer.pid).filter(|pid| *pid != 0)
+    }
+
+    /// Bytes that went through rings, counted at their senders.
+    pub(crate) fn ring_bytes_total(&self) -> u64 {
+        let processes: BTreeMap<_, _> = self.by_process.iter().collect();
+        let live: u64 = processes
+            .keys()
+            .flat_map(|process| self.registry.live_channels_of(**process))
+            .filter_map(|channel| self.memory.progress(&channel))
+            .map(|progress| progress.ring_bytes_tx)
+            .sum();
+        live + self.ring_bytes_of_the_dead + self.registry.ring_bytes_reported()
+    }
+}

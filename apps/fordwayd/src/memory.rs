@@ -1,0 +1,92 @@
+//! Regions of shared memory that processes handed in: what is kept of them.
+//!
+//! The descriptor goes on to the peer and is closed; the broker keeps a read-only
+//! mapping of the endpoints (never of the ring memory), from which listings read how
+//! far each direction is. What stands there is the process's own word: good enough to
+//! be shown, never used for a decision.
+
+use fordway_abi::shm::{
+    self, ColdLine, ENDPOINT_BYTES, ENDPOINTS_OFFSET, Endpoint, REGION_BYTES, RxLine, SLOT_COUNT,
+    TxLine, tx_state,
+};
+use fordway_platform::memfd::{self, NotShared, ReadOnly};
+use fordway_registry::{ChannelView, LinkSide};
+use std::collections::BTreeMap;
+use std::mem::offset_of;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+
+/// Header and endpoints: the part of a region that is mapped.
+const MAPPED_BYTES: usize = ENDPOINTS_OFFSET + SLOT_COUNT * ENDPOINT_BYTES;
+const _: () = assert!(MAPPED_BYTES <= shm::ARENA_OFFSET);
+
+/// The memory of one side of a link.
+#[derive(Debug)]
+struct SideMemory {
+    endpoints: ReadOnly,
+    /// Until it is handed to the peer.
+    region: Option<Rc<OwnedFd>>,
+}
+
+/// How far a channel is, by one end's own words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Progress {
+    pub(crate) ring_bytes_tx: u64,
+    pub(crate) ring_bytes_rx: u64,
+    /// It sends through the kernel again.
+    pub(crate) back: bool,
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub(crate) struct Memory(BTreeMap<LinkSide, SideMemory>);
+
+impl Memory {
+    /// Whether a descriptor is a region that may be mapped.
+    pub(crate) fn check_region(region: &OwnedFd) -> Result<(), NotShared> {
+        memfd::check(region, REGION_BYTES)
+    }
+
+    /// Maps the endpoints of a checked region. `hand_over`: keep it for the peer.
+    pub(crate) fn insert(&mut self, side: LinkSide, region: OwnedFd, hand_over: bool) {
+        match ReadOnly::map(&region, MAPPED_BYTES) {
+            Ok(endpoints) => {
+                let region = hand_over.then(|| Rc::new(region));
+                self.0.insert(side, SideMemory { endpoints, region });
+            }
+            // Listings will lack its figures; the channel does not suffer.
+            Err(error) => tracing::warn!("mapping a region: {error}"),
+        }
+    }
+
+    /// The region of a side, once.
+    pub(crate) fn take_region(&mut self, side: LinkSide) -> Option<Rc<OwnedFd>> {
+        self.0.get_mut(&side)?.region.take()
+    }
+
+    pub(crate) fn remove(&mut self, side: LinkSide) {
+        self.0.remove(&side);
+    }
+
+    /// How far a channel is; `None` if its end has not set up its endpoint yet.
+    pub(crate) fn progress(&self, channel: &ChannelView) -> Option<Progress> {
+        let endpoints = &self.0.get(&channel.own)?.endpoints;
+        let slot = channel.slot as usize;
+        if slot >= SLOT_COUNT {
+            return None;
+        }
+        let base = ENDPOINTS_OFFSET + slot * ENDPOINT_BYTES;
+        let generation = offset_of!(Endpoint, cold) + offset_of!(ColdLine, generation);
+        if endpoints.load_u32(base + generation)? != channel.generation {
+            return None;
+        }
+        let tail = offset_of!(Endpoint, tx) + offset_of!(TxLine, tail);
+        let state = offset_of!(Endpoint, tx) + offset_of!(TxLine, tx_state);
+        let head = offset_of!(Endpoint, rx) + offset_of!(RxLine, head);
+        Some(Progress {
+            ring_bytes_tx: endpoints.load_u64(base + tail)?,
+            ring_bytes_rx: endpoints.load_u64(base + head)?,
+            back: endpoints.load_u32(base + state)? == tx_state::BACK,
+        })
+    }
+}

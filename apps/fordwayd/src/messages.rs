@@ -1,0 +1,335 @@
+//! What a shim may say: packets are checked here, whole, before anything is done.
+
+use crate::broker::Broker;
+use crate::control::Member;
+use crate::memory::Memory;
+use fordway_abi::ABI_VERSION;
+use fordway_abi::control::{self as wire, Header, Message, PathPolicy, kind};
+use fordway_abi::reason::Reason;
+use fordway_abi::shm::WAIT_PAGE_BYTES;
+use fordway_platform::memfd::{self, OwnPage};
+use fordway_platform::process;
+use fordway_platform::sockinfo::{self, NotTcp};
+use fordway_registry::{LinkSide, ProcessId, Registry, SocketFacts, Violation};
+use std::os::fd::OwnedFd;
+use zerocopy::FromBytes;
+
+/// Size of the mailbox memfd.
+const MAILBOX_BYTES: usize = 4096;
+
+/// Why a connection ends.
+#[derive(Debug)]
+pub(crate) enum Break {
+    /// The process broke the protocol.
+    Protocol(String),
+    /// It was told that it is not served.
+    Refused,
+}
+
+impl From<Violation> for Break {
+    fn from(violation: Violation) -> Self {
+        Break::Protocol(violation.to_string())
+    }
+}
+
+fn protocol<T>(what: impl std::fmt::Display) -> Result<T, Break> {
+    Err(Break::Protocol(what.to_string()))
+}
+
+impl Broker {
+    /// One packet of one connection.
+    pub(crate) fn handle_packet(
+        &mut self,
+        number: u64,
+        bytes: &[u8],
+        mut fds: Vec<OwnedFd>,
+    ) -> Result<(), Break> {
+        let result = self.dispatch(number, bytes, &mut fds);
+        // What a handler did not take is of unknown kind.
+        fds.into_iter().for_each(|fd| self.reaper.close_unknown(fd));
+        result
+    }
+
+    fn dispatch(&mut self, number: u64, bytes: &[u8], fds: &mut Vec<OwnedFd>) -> Result<(), Break> {
+        let Ok((header, body)) = Header::read_from_prefix(bytes) else {
+            return protocol(format_args!("a packet of {} bytes", bytes.len()));
+        };
+        let Some(connection) = self.connections.get(&number) else {
+            return Ok(());
+        };
+        let process = connection.member.as_ref().map(|member| member.process);
+        if process.is_none() {
+            // A shim of another version may have a longer Hello: its first words say so.
+            self.refuse_unlike(number, header.kind, body)?;
+        }
+        let Some((length, fd_count)) = wire::shape(header.kind) else {
+            return protocol(format_args!("a message of kind {}", header.kind));
+        };
+        if header.length_bytes as usize != bytes.len() || body.len() != length {
+            return protocol(format_args!(
+                "a message of kind {} with {} bytes",
+                header.kind,
+                bytes.len()
+            ));
+        }
+        if !fd_count.contains(&fds.len()) {
+            return protocol(format_args!(
+                "a message of kind {} with {} descriptors",
+                header.kind,
+                fds.len()
+            ));
+        }
+        let Some(process) = process else {
+            return match header.kind {
+                kind::Hello => self.hello(number, read(body)?, fds),
+                other => protocol(format_args!("a message of kind {other} before Hello")),
+            };
+        };
+        match header.kind {
+            kind::Offer => self.offer(process, read(body)?, fds),
+            kind::Region => self.region(process, read(body)?, fds),
+            kind::Door => self.door(number, process, read(body)?, fds),
+            kind::Status => {
+                let actions = self.registry.status(process, read(body)?)?;
+                self.carry_out(actions);
+                Ok(())
+            }
+            kind::RejoinLink => self.rejoin_link(process, read(body)?, fds),
+            kind::RejoinChannel => self.rejoin_channel(process, read(body)?, fds),
+            other => protocol(format_args!("a message of kind {other} from a shim")),
+        }
+    }
+
+    /// Answers a Hello of another ABI version, of which only the first two words are known.
+    fn refuse_unlike(&mut self, number: u64, kind: u32, body: &[u8]) -> Result<(), Break> {
+        let Ok(([magic, abi_version], _)) = <[u32; 2]>::read_from_prefix(body) else {
+            return protocol("a first packet that is no Hello");
+        };
+        if kind != kind::Hello || magic != wire::HELLO_MAGIC {
+            return protocol("a first packet that is no Hello");
+        }
+        if abi_version == ABI_VERSION {
+            return Ok(());
+        }
+        let refusal = wire::Refuse {
+            abi_version: ABI_VERSION,
+            reason: Reason::Version as u32,
+        };
+        if let Some(connection) = self.connections.get_mut(&number) {
+            let pid = connection.peer.pid;
+            tracing::warn!(
+                "process {pid} was refused: its shim has ABI version {abi_version}, this broker {ABI_VERSION}"
+            );
+            // The connection ends in any case; the socket delivers what was sent before.
+            let _ = connection.send(&refusal, Vec::new());
+        }
+        Err(Break::Refused)
+    }
+
+    fn hello(
+        &mut self,
+        number: u64,
+        hello: wire::Hello,
+        fds: &mut Vec<OwnedFd>,
+    ) -> Result<(), Break> {
+        let Some(policy) = PathPolicy::from_u32(hello.path_policy) else {
+            return protocol(format_args!("a path policy of {}", hello.path_policy));
+        };
+        let (Some(door), Some(page)) = (fds.pop(), fds.pop()) else {
+            return protocol("a Hello without descriptors");
+        };
+        if let Err(error) = memfd::check(&page, WAIT_PAGE_BYTES) {
+            fds.extend([page, door]);
+            return protocol(format_args!("a wait page: {error}"));
+        }
+        if !process::is_eventfd(&door) {
+            fds.push(door);
+            return protocol("a doorbell that is no eventfd");
+        }
+        let Some(connection) = self.connections.get_mut(&number) else {
+            return Ok(());
+        };
+        let (mailbox, mailbox_fd) = match OwnPage::create("fordway-mailbox", MAILBOX_BYTES) {
+            Ok(made) => made,
+            Err(error) => {
+                tracing::warn!("process {}: no mailbox: {error}", connection.peer.pid);
+                return Err(Break::Refused);
+            }
+        };
+        let netns_cookie = connection.peer.netns_cookie;
+        let (process, domain_id) = self.registry.add_process(netns_cookie, policy);
+        tracing::debug!("process {} is number {}", connection.peer.pid, process.0);
+        connection.member = Some(Member::new(process, page, door, mailbox));
+        self.by_process.insert(process, number);
+        let welcome = wire::Welcome {
+            abi_version: ABI_VERSION,
+            domain_id,
+            process_id: process.0,
+        };
+        match connection.send(&welcome, vec![mailbox_fd.into()]) {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                tracing::debug!("welcoming a process: {error}");
+                Err(Break::Refused)
+            }
+        }
+    }
+
+    fn offer(
+        &mut self,
+        process: ProcessId,
+        offer: wire::Offer,
+        fds: &mut Vec<OwnedFd>,
+    ) -> Result<(), Break> {
+        let facts = match self.read_socket(fds)? {
+            Some(facts) => facts,
+            // It was reset or closed between the offer and now.
+            None => return Ok(()),
+        };
+        let actions = self.registry.offer(process, offer.conn_id, facts);
+        self.carry_out(actions);
+        Ok(())
+    }
+
+    /// Reads what the passed socket is, and closes it. `None`: not connected any more.
+    fn read_socket(&mut self, fds: &mut Vec<OwnedFd>) -> Result<Option<SocketFacts>, Break> {
+        let Some(socket) = fds.pop() else {
+            return protocol("no socket");
+        };
+        match sockinfo::tcp_socket(&socket) {
+            Ok(facts) => {
+                self.reaper.close_socket(socket);
+                Ok(Some(SocketFacts {
+                    cookie: facts.cookie,
+                    netns_cookie: facts.netns_cookie,
+                    local: facts.local,
+                    remote: facts.remote,
+                }))
+            }
+            Err(NotTcp::State) => {
+                self.reaper.close_socket(socket);
+                Ok(None)
+            }
+            Err(NotTcp::Kind) => {
+                fds.push(socket);
+                protocol("an offer of something that is no TCP socket")
+            }
+        }
+    }
+
+    fn read_region(fds: &mut Vec<OwnedFd>) -> Result<OwnedFd, Break> {
+        let Some(region) = fds.pop() else {
+            return protocol("no region");
+        };
+        match Memory::check_region(&region) {
+            Ok(()) => Ok(region),
+            Err(error) => {
+                fds.push(region);
+                protocol(format_args!("a region: {error}"))
+            }
+        }
+    }
+
+    fn region(
+        &mut self,
+        process: ProcessId,
+        region: wire::Region,
+        fds: &mut Vec<OwnedFd>,
+    ) -> Result<(), Break> {
+        let memory = Self::read_region(fds)?;
+        let link_id = region.link_id;
+        let (wanted, actions) = self.registry.region(process, link_id)?;
+        if wanted {
+            self.memory
+                .insert(LinkSide { process, link_id }, memory, true);
+        }
+        self.carry_out(actions);
+        Ok(())
+    }
+
+    fn door(
+        &mut self,
+        number: u64,
+        process: ProcessId,
+        door: wire::Door,
+        fds: &mut Vec<OwnedFd>,
+    ) -> Result<(), Break> {
+        Registry::check_door(door.door)?;
+        let Some(eventfd) = fds.pop() else {
+            return protocol("no doorbell");
+        };
+        if !process::is_eventfd(&eventfd) {
+            fds.push(eventfd);
+            return protocol("a doorbell that is no eventfd");
+        }
+        if let Some(connection) = self.connections.get_mut(&number)
+            && let Some(member) = &mut connection.member
+        {
+            member.doors.insert(door.door, eventfd.into());
+        }
+        let actions = self.registry.door(process, door.door)?;
+        self.carry_out(actions);
+        Ok(())
+    }
+
+    fn rejoin_link(
+        &mut self,
+        process: ProcessId,
+        link: wire::RejoinLink,
+        fds: &mut Vec<OwnedFd>,
+    ) -> Result<(), Break> {
+        let memory = Self::read_region(fds)?;
+        let actions = self.registry.rejoin_link(process, link)?;
+        let side = LinkSide {
+            process,
+            link_id: link.link_id,
+        };
+        // The peer has it already.
+        self.memory.insert(side, memory, false);
+        self.carry_out(actions);
+        Ok(())
+    }
+
+    fn rejoin_channel(
+        &mut self,
+        process: ProcessId,
+        channel: wire::RejoinChannel,
+        fds: &mut Vec<OwnedFd>,
+    ) -> Result<(), Break> {
+        let Some(facts) = self.read_socket(fds)? else {
+            return Ok(());
+        };
+        let actions = self.registry.rejoin_channel(process, channel, facts)?;
+        self.carry_out(actions);
+        Ok(())
+    }
+}
+
+/// The body, whose length was checked.
+fn read<M: Message>(body: &[u8]) -> Result<M, Break> {
+    match M::read_from_bytes(body) {
+        Ok(message) => Ok(message),
+        Err(_) => protocol("a message of the wrong length"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zerocopy::IntoBytes;
+
+    /// `refuse_unlike` reads them by their place.
+    #[test]
+    fn magic_and_version_open_a_hello() {
+        let hello = wire::Hello {
+            magic: 1,
+            abi_version: 2,
+            path_policy: 3,
+            rejoining: 4,
+        };
+        assert_eq!(
+            <[u32; 4]>::read_from_bytes(hello.as_bytes()),
+            Ok([1, 2, 3, 4])
+        );
+    }
+}

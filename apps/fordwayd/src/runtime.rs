@@ -1,0 +1,102 @@
+//! The runtime directory: one broker each, its sockets, and nobody else's hands in it.
+
+use crate::admin::{ADMIN_SOCKET, CONTROL_SOCKET};
+use crate::{BrokerError, doing};
+use fordway_platform::ipc;
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use std::io::{Read, Seek, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+const LOCK_FILE: &str = "broker.lock";
+
+/// A locked runtime directory with its sockets open; they are removed when dropped.
+#[derive(Debug)]
+pub(crate) struct Runtime {
+    pub(crate) dir: PathBuf,
+    pub(crate) control: OwnedFd,
+    pub(crate) admin: OwnedFd,
+    /// The lock ends with it.
+    _lock: std::fs::File,
+}
+
+impl Runtime {
+    /// Makes the directory if need be and takes it.
+    pub(crate) fn take(dir: &Path) -> Result<Self, BrokerError> {
+        let root = rustix::process::geteuid().is_root();
+        // Programs of any user may be run in a domain and must reach the control socket.
+        let mode = if root { 0o755 } else { 0o700 };
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(mode)
+            .create(dir)
+            .map_err(doing(format!("making {}", dir.display())))?;
+        check_owner(dir)?;
+        let lock = lock(dir)?;
+        let open = |name, kind, mode| {
+            let path = dir.join(name);
+            ipc::listen(&path, kind, mode)
+                .map_err(doing(format!("listening on {}", path.display())))
+        };
+        let control_mode = if root { 0o666 } else { 0o600 };
+        Ok(Self {
+            control: open(CONTROL_SOCKET, ipc::Kind::Packets, control_mode)?,
+            admin: open(ADMIN_SOCKET, ipc::Kind::Stream, 0o600)?,
+            dir: dir.to_owned(),
+            _lock: lock,
+        })
+    }
+}
+
+impl Drop for Runtime {
+    fn drop(&mut self) {
+        for name in [CONTROL_SOCKET, ADMIN_SOCKET] {
+            let _ = std::fs::remove_file(self.dir.join(name));
+        }
+    }
+}
+
+/// Whoever can write to the directory can put a socket of his own there.
+fn check_owner(dir: &Path) -> Result<(), BrokerError> {
+    let wrong = |what: String| BrokerError::Directory {
+        dir: dir.to_owned(),
+        what,
+    };
+    let metadata = std::fs::metadata(dir).map_err(doing(dir.display().to_string()))?;
+    let uid = rustix::process::geteuid().as_raw();
+    if metadata.uid() != uid {
+        let owner = metadata.uid();
+        return Err(wrong(format!(
+            "belongs to user {owner}, not to {uid}; choose another with --runtime-dir"
+        )));
+    }
+    if metadata.mode() & 0o022 != 0 {
+        return Err(wrong(
+            "others can write to it; take that away with chmod go-w".into(),
+        ));
+    }
+    Ok(())
+}
+
+fn lock(dir: &Path) -> Result<std::fs::File, BrokerError> {
+    let path = dir.join(LOCK_FILE);
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let file = rustix::fs::open(&path, flags, Mode::from_raw_mode(0o600))
+        .map_err(|error| doing(format!("opening {}", path.display()))(error.into()))?;
+    let mut file = std::fs::File::from(file);
+    if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+        let mut pid = String::new();
+        let _ = file.read_to_string(&mut pid);
+        return Err(BrokerError::Taken {
+            dir: dir.to_owned(),
+            pid: pid.trim().parse().ok(),
+        });
+    }
+    let written = file
+        .set_len(0)
+        .and_then(|()| file.rewind())
+        .and_then(|()| writeln!(file, "{}", std::process::id()));
+    written.map_err(doing(format!("writing {}", path.display())))?;
+    Ok(file)
+}

@@ -1,0 +1,285 @@
+//! Domains: names, numbers, and which address is leased to which network namespace.
+//!
+//! Domain 0 is the broker's own namespace (`--here`); it has no leased address, so
+//! its sockets pair among themselves only. A namespace that nobody registered is in
+//! no domain: its sockets, too, pair among themselves only.
+
+use crate::Registry;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
+
+/// The domain of the broker's own namespace.
+pub const HOST_DOMAIN: u32 = 0;
+/// What a process in an unregistered namespace is told as its domain.
+pub const UNKNOWN_DOMAIN: u32 = u32::MAX;
+/// Longest name of a domain, in bytes (a host name's label, RFC 1035, 2.3.4).
+const NAME_BYTES_MAX: usize = 63;
+
+/// The network from which addresses are leased.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Network {
+    base: Ipv4Addr,
+    prefix: u8,
+}
+
+impl Network {
+    /// The network in which `address` lies; prefixes of 8 to 30 bits.
+    pub fn new(address: Ipv4Addr, prefix: u8) -> Option<Self> {
+        if !(8..=30).contains(&prefix) {
+            return None;
+        }
+        let mask = u32::MAX << (32 - prefix);
+        let base = Ipv4Addr::from_bits(address.to_bits() & mask);
+        Some(Self { base, prefix })
+    }
+
+    /// Its prefix length.
+    pub fn prefix(self) -> u8 {
+        self.prefix
+    }
+
+    /// Whether a host can have this address.
+    pub fn has_host(self, ip: Ipv4Addr) -> bool {
+        self.hosts().contains(&ip.to_bits())
+    }
+
+    /// The very first address: the far end of an uplink.
+    pub fn uplink_address(self) -> Ipv4Addr {
+        Ipv4Addr::from_bits(self.base.to_bits() + 1)
+    }
+
+    /// First and last address that a host can have; the one before is the uplink's.
+    fn hosts(self) -> std::ops::RangeInclusive<u32> {
+        let first = self.base.to_bits();
+        let last = first | (u32::MAX >> self.prefix);
+        first + 2..=last - 1
+    }
+}
+
+impl std::fmt::Display for Network {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.base, self.prefix)
+    }
+}
+
+/// What ties a domain to the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Assigned {
+    /// Its address.
+    pub ip: Ipv4Addr,
+    /// SO_NETNS_COOKIE of its namespace.
+    pub netns_cookie: u64,
+}
+
+/// A registered domain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Domain {
+    /// Its number, never used twice.
+    pub id: u32,
+    /// Its name.
+    pub name: String,
+    /// Its address; `None` for the host.
+    pub ip: Option<Ipv4Addr>,
+    /// SO_NETNS_COOKIE of its namespace.
+    pub netns_cookie: u64,
+}
+
+/// Why a domain cannot be registered.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DomainError {
+    /// Not the syntax of a host name's label.
+    #[error(
+        "\"{0}\" is no name of a domain: 1 to 63 letters, digits and hyphens, not starting or ending with a hyphen"
+    )]
+    Name(String),
+    /// The name has another domain.
+    #[error("the name \"{0}\" is taken")]
+    NameTaken(String),
+    /// The address has another domain.
+    #[error("the address {0} is taken by domain \"{1}\"")]
+    AddressTaken(Ipv4Addr, String),
+    /// The namespace has another domain.
+    #[error("this network namespace is domain \"{0}\" already")]
+    NamespaceTaken(String),
+    /// Not an address of the network.
+    #[error("{0} is not a host address of the network {1}")]
+    Address(Ipv4Addr, Network),
+    /// None left.
+    #[error("no address is left in the network {0}")]
+    Full(Network),
+    /// Not an address that one namespace can own (loopback, multicast, ...).
+    #[error("{0} cannot be the address of a domain")]
+    Special(Ipv4Addr),
+}
+
+/// All domains.
+#[derive(Debug)]
+pub(crate) struct Domains {
+    network: Network,
+    id_next: u32,
+    by_id: BTreeMap<u32, Domain>,
+    by_netns: BTreeMap<u64, u32>,
+    by_ip: BTreeMap<Ipv4Addr, u32>,
+}
+
+impl Domains {
+    pub(crate) fn new(network: Network) -> Self {
+        Self {
+            network,
+            id_next: HOST_DOMAIN + 1,
+            by_id: BTreeMap::new(),
+            by_netns: BTreeMap::new(),
+            by_ip: BTreeMap::new(),
+        }
+    }
+
+    /// The namespace to which an address is assigned.
+    pub(crate) fn owner_of(&self, ip: IpAddr) -> Option<u64> {
+        let IpAddr::V4(ip) = ip else { return None };
+        Some(self.by_id.get(self.by_ip.get(&ip)?)?.netns_cookie)
+    }
+
+    pub(crate) fn of_netns(&self, netns_cookie: u64) -> Option<&Domain> {
+        self.by_id.get(self.by_netns.get(&netns_cookie)?)
+    }
+
+    fn insert(&mut self, domain: Domain) -> &Domain {
+        let id = domain.id;
+        self.by_netns.insert(domain.netns_cookie, id);
+        if let Some(ip) = domain.ip {
+            self.by_ip.insert(ip, id);
+        }
+        self.by_id.entry(id).or_insert(domain)
+    }
+}
+
+impl Registry {
+    /// The network from which addresses are leased.
+    pub fn network(&self) -> Network {
+        self.domains.network
+    }
+
+    /// Names the broker's own namespace.
+    pub fn set_host(&mut self, name: &str, netns_cookie: u64) {
+        self.domains.insert(Domain {
+            id: HOST_DOMAIN,
+            name: name.to_owned(),
+            ip: None,
+            netns_cookie,
+        });
+    }
+
+    /// Whether a domain of this name and address could be registered, and under which
+    /// address: `ip`, or else the lowest free one. To be asked before a namespace is made.
+    pub fn check_domain(&self, name: &str, ip: Option<Ipv4Addr>) -> Result<Ipv4Addr, DomainError> {
+        self.check_name(name)?;
+        let network = self.domains.network;
+        let free = |ip: &Ipv4Addr| !self.domains.by_ip.contains_key(ip);
+        match ip {
+            Some(ip) if !network.has_host(ip) => Err(DomainError::Address(ip, network)),
+            Some(ip) => self.check_address(ip).map(|()| ip),
+            None => network
+                .hosts()
+                .map(Ipv4Addr::from_bits)
+                .find(free)
+                .ok_or(DomainError::Full(network)),
+        }
+    }
+
+    /// Registers a domain. The caller vouches that the address was given to that
+    /// namespace, and to no other that could speak in its name.
+    pub fn add_domain(&mut self, name: &str, assigned: Assigned) -> Result<Domain, DomainError> {
+        let id = self.domains.id_next;
+        let domain = self.insert_domain(id, name, assigned)?;
+        self.domains.id_next += 1;
+        Ok(domain)
+    }
+
+    fn insert_domain(
+        &mut self,
+        id: u32,
+        name: &str,
+        assigned: Assigned,
+    ) -> Result<Domain, DomainError> {
+        let Assigned { ip, netns_cookie } = assigned;
+        self.check_name(name)?;
+        self.check_address(ip)?;
+        if let Some(other) = self.domains.of_netns(netns_cookie) {
+            return Err(DomainError::NamespaceTaken(other.name.clone()));
+        }
+        let domain = Domain {
+            id,
+            name: name.to_owned(),
+            ip: Some(ip),
+            netns_cookie,
+        };
+        Ok(self.domains.insert(domain).clone())
+    }
+
+    /// Removes a domain; its channels to other namespaces lose their ground and are downgraded.
+    pub fn remove_domain(&mut self, id: u32) -> Vec<crate::Action> {
+        let Some(domain) = self.domains.by_id.remove(&id) else {
+            return Vec::new();
+        };
+        self.domains.by_netns.remove(&domain.netns_cookie);
+        if let Some(ip) = domain.ip {
+            self.domains.by_ip.remove(&ip);
+        }
+        self.downgrade_unassigned()
+    }
+
+    /// All domains, in order of their numbers.
+    pub fn domains(&self) -> impl Iterator<Item = &Domain> {
+        self.domains.by_id.values()
+    }
+
+    /// The domain of this name.
+    pub fn domain_by_name(&self, name: &str) -> Option<&Domain> {
+        self.domains().find(|domain| domain.name == name)
+    }
+
+    /// The domain of this namespace.
+    pub fn domain_of_netns(&self, netns_cookie: u64) -> Option<&Domain> {
+        self.domains.of_netns(netns_cookie)
+    }
+
+    /// What a namespace is called in listings.
+    pub fn name_of_netns(&self, netns_cookie: u64) -> String {
+        match self.domain_of_netns(netns_cookie) {
+            Some(domain) => domain.name.clone(),
+            None => format!("netns-{netns_cookie}"),
+        }
+    }
+
+    fn check_name(&self, name: &str) -> Result<(), DomainError> {
+        let letter = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+        let fits = (1..=NAME_BYTES_MAX).contains(&name.len())
+            && name.bytes().all(letter)
+            && !name.starts_with('-')
+            && !name.ends_with('-');
+        // The form in which unregistered namespaces are listed stays theirs.
+        if !fits || name.starts_with("netns-") {
+            return Err(DomainError::Name(name.to_owned()));
+        }
+        match self.domain_by_name(name) {
+            Some(_) => Err(DomainError::NameTaken(name.to_owned())),
+            None => Ok(()),
+        }
+    }
+
+    fn check_address(&self, ip: Ipv4Addr) -> Result<(), DomainError> {
+        let special = ip.is_loopback()
+            || ip.is_unspecified()
+            || ip.is_multicast()
+            || ip.is_broadcast()
+            || ip.is_link_local();
+        if special {
+            return Err(DomainError::Special(ip));
+        }
+        let owner = self.domains.by_ip.get(&ip);
+        match owner.and_then(|id| self.domains.by_id.get(id)) {
+            Some(other) => Err(DomainError::AddressTaken(ip, other.name.clone())),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! Offers and the rule by which two of them are one connection (see the crate).
+
+use crate::links::{Channel, End};
+use crate::processes::{Conn, ConnKey, ConnState, OnKernel};
+use crate::{Action, ProcessId, Registry, SocketFacts};
+use fordway_abi::control::PathPolicy;
+use fordway_abi::reason::Reason;
+use std::net::{IpAddr, SocketAddr};
+
+/// How many mirrored offers from other namespaces are told that the rule failed; a
+/// bound, because strangers can make many.
+const STRANGERS_TOLD_MAX: usize = 4;
+
+impl Registry {
+    /// A process offers a connected socket under its own number for it.
+    ///
+    /// It may do so again at any time: an offer that stands is left alone, one that
+    /// went to the kernel path starts anew, another socket under the same number ends
+    /// what was there.
+    pub fn offer(&mut self, process: ProcessId, conn_id: u64, facts: SocketFacts) -> Vec<Action> {
+        let mut actions = Vec::new();
+        let key = (process, conn_id);
+        if let Some(conn) = self.conn(key) {
+            let stands = !matches!(conn.state, ConnState::Kernel(_));
+            if stands && conn.facts.cookie == facts.cookie {
+                return actions;
+            }
+            self.end_conn(key, &mut actions);
+        }
+        if !self.free_cookie(key, facts.cookie, &mut actions) {
+            self.reject(key, Reason::Shared, false, &mut actions);
+            return actions;
+        }
+        let Some(owner) = self.processes.get_mut(&process) else {
+            return actions;
+        };
+        let policy = owner.policy;
+        if !owner.has_room_for_conn() {
+            self.reject(key, Reason::NoMemory, false, &mut actions);
+            return actions;
+        }
+        let conn = Conn {
+            facts,
+            state: ConnState::Offered { told: None },
+        };
+        owner.conns.insert(conn_id, conn);
+        self.by_cookie.insert(facts.cookie, key);
+        if let Some(reason) = unpairable(&facts) {
+            self.turn_down(key, reason, &mut actions);
+            return actions;
+        }
+        let stale = self
+            .offers
+            .insert((facts.local, facts.remote, facts.netns_cookie), key);
+        // Two sockets of one namespace cannot have the same names at the same time (but
+        // for sockets bound to devices): the older one is closed and its report under way.
+        if let Some(stale) = stale {
+            self.turn_down(stale, Reason::NoPeer, &mut actions);
+        }
+        match self.partner_of(&facts) {
+            Some(partner) => self.pair(key, partner, &mut actions),
+            None => self.tell_waiting(key, &facts, policy, &mut actions),
+        }
+        actions
+    }
+
+    /// Makes way for a new offer of a socket, unless another connection of it is live.
+    pub(crate) fn free_cookie(
+        &mut self,
+        key: ConnKey,
+        cookie: u64,
+        actions: &mut Vec<Action>,
+    ) -> bool {
+        let Some(&holder) = self.by_cookie.get(&cookie) else {
+            return true;
+        };
+        match self.conn(holder).map(|conn| conn.state) {
+            Some(ConnState::Channel { .. }) => return false,
+            Some(ConnState::Offered { .. }) if holder.0 != key.0 => return false,
+            // The same process under another number, or remembered only.
+            _ => self.end_conn(holder, actions),
+        }
+        true
+    }
+
+    /// The offer that is the other end of this socket's connection.
+    fn partner_of(&self, facts: &SocketFacts) -> Option<ConnKey> {
+        let mirrored = |netns| {
+            self.offers
+                .get(&(facts.remote, facts.local, netns))
+                .copied()
+        };
+        mirrored(facts.netns_cookie).or_else(|| {
+            let own = self.domains.owner_of(facts.local.ip())?;
+            let far = self.domains.owner_of(facts.remote.ip())?;
+            (own == facts.netns_cookie).then(|| mirrored(far)).flatten()
+        })
+    }
+
+    /// Whether two sockets are the two ends of one connection.
+    pub(crate) fn rule_holds(&self, a: &SocketFacts, b: &SocketFacts) -> bool {
+        let mirrored = a.local == b.remote && a.remote == b.local && a.cookie != b.cookie;
+        let owns =
+            |end: &SocketFacts| self.domains.owner_of(end.local.ip()) == Some(end.netns_cookie);
+        mirrored && (a.netns_cookie == b.netns_cookie || (owns(a) && owns(b)))
+    }
+
+    fn pair(&mut self, a: ConnKey, b: ConnKey, actions: &mut Vec<Action>) {
+        let (Some(conn_a), Some(conn_b)) = (self.conn(a).copied(), self.conn(b).copied()) else {
+            return;
+        };
+        debug_assert!(self.rule_holds(&conn_a.facts, &conn_b.facts));
+        self.take_offer_down(a, &conn_a.facts);
+        self.take_offer_down(b, &conn_b.facts);
+        let Some((link_ref, side_a, slot, generation)) = self.link_with_slot(a.0, b.0, actions)
+        else {
+            for key in [a, b] {
+                self.reject(key, Reason::NoMemory, false, actions);
+                self.remember_on_kernel(key, OnKernel::never_had_one(Reason::NoMemory));
+            }
+            return;
+        };
+        let channel_ref = self.new_id();
+        let mut ends = [None; 2];
+        for (key, side) in [(a, side_a), (b, 1 - side_a)] {
+            ends[side] = Some(End {
+                process: key.0,
+                conn_id: key.1,
+                over: false,
+            });
+            if let Some(conn) = self.conn_mut(key) {
+                conn.state = ConnState::Channel {
+                    channel: channel_ref,
+                    side,
+                };
+            }
+        }
+        let channel = Channel {
+            id: channel_ref,
+            link: link_ref,
+            slot,
+            generation,
+            ends,
+            downgrading: None,
+        };
+        self.channels.insert(channel_ref, channel);
+        let Some(link) = self.links.get_mut(&link_ref) else {
+            return;
+        };
+        link.channels.insert(slot, channel_ref);
+        match link.ready {
+            true => self.announce(channel_ref, actions),
+            false => link.waiting.push(channel_ref),
+        }
+    }
+
+    /// What is said of an offer that found no partner yet. Silence means waiting.
+    fn tell_waiting(
+        &mut self,
+        key: ConnKey,
+        facts: &SocketFacts,
+        policy: PathPolicy,
+        actions: &mut Vec<Action>,
+    ) {
+        if policy == PathPolicy::Fast && !self.far_end_possible(facts) {
+            self.turn_down(key, Reason::NoPeer, actions);
+            return;
+        }
+        if facts.local.ip().is_loopback() || facts.remote.ip().is_loopback() {
+            return;
+        }
+        let strangers = (facts.remote, facts.local, 0)..=(facts.remote, facts.local, u64::MAX);
+        let strangers: Vec<ConnKey> = self
+            .offers
+            .range(strangers)
+            .take(STRANGERS_TOLD_MAX)
+            .map(|(_, stranger)| *stranger)
+            .collect();
+        if strangers.is_empty() {
+            return;
+        }
+        for key in strangers.into_iter().chain([key]) {
+            self.tell_unassigned(key, actions);
+        }
+    }
+
+    /// A mirrored offer is there, but the rule does not hold. The offer stands, for the
+    /// mirror image may be a stranger's; only who wants rings or nothing and can have
+    /// none from outside his namespace is turned down.
+    fn tell_unassigned(&mut self, key: ConnKey, actions: &mut Vec<Action>) {
+        let reason = Reason::Unassigned;
+        let Some(conn) = self.conn(key).copied() else {
+            return;
+        };
+        let own = self.domains.owner_of(conn.facts.local.ip()) == Some(conn.facts.netns_cookie);
+        let policy = self.processes.get(&key.0).map(|process| process.policy);
+        if policy == Some(PathPolicy::Fast) && !own {
+            self.turn_down(key, reason, actions);
+            return;
+        }
+        if matches!(conn.state, ConnState::Offered { told } if told != Some(reason)) {
+            if let Some(conn) = self.conn_mut(key) {
+                conn.state = ConnState::Offered { told: Some(reason) };
+            }
+            self.reject(key, reason, true, actions);
+        }
+    }
+
+    /// Whether any namespace that the rule allows can hold the far end.
+    fn far_end_possible(&self, facts: &SocketFacts) -> bool {
+        let [local, remote] = [facts.local.ip(), facts.remote.ip()];
+        local == remote || remote.is_loopback() || self.domains.owner_of(remote).is_some()
+    }
+
+    /// Ends an offer for good.
+    fn turn_down(&mut self, key: ConnKey, reason: Reason, actions: &mut Vec<Action>) {
+        if let Some(conn) = self.conn(key).copied() {
+            self.take_offer_down(key, &conn.facts);
+        }
+        self.reject(key, reason, false, actions);
+        self.remember_on_kernel(key, OnKernel::never_had_one(reason));
+    }
+
+    pub(crate) fn take_offer_down(&mut self, key: ConnKey, facts: &SocketFacts) {
+        let names: (SocketAddr, SocketAddr, u64) = (facts.local, facts.remote, facts.netns_cookie);
+        if self.offers.get(&names) == Some(&key) {
+            self.offers.remove(&names);
+        }
+    }
+
+    /// Downgrades the channels for which the rule does not hold any more.
+    pub(crate) fn downgrade_unassigned(&mut self) -> Vec<Action> {
+        let facts = |end: &End| self.conn((end.process, end.conn_id)).map(|conn| conn.facts);
+        let lost: Vec<_> = self
+            .channels
+            .iter()
+            .filter(|(_, channel)| channel.downgrading.is_none())
+            .filter(|(_, channel)| match &channel.ends {
+                [Some(a), Some(b)] if !a.over && !b.over => match (facts(a), facts(b)) {
+                    (Some(a), Some(b)) => !self.rule_holds(&a, &b),
+                    _ => false,
+                },
+                _ => false,
+            })
+            .map(|(channel, _)| *channel)
+            .collect();
+        let mut actions = Vec::new();
+        for channel in lost {
+            self.downgrade_channel(channel, Reason::Unassigned, &mut actions);
+        }
+        actions
+    }
+}
+
+/// Why a socket can have no partner whatever comes.
+fn unpairable(facts: &SocketFacts) -> Option<Reason> {
+    // Connected to itself (RFC 9293, 3.5, simultaneous open with one socket).
+    if facts.local == facts.remote {
+        return Some(Reason::Unsupported);
+    }
+    // Link-local addresses are not unique in a namespace: each device has its own.
+    let ambiguous = |ip: IpAddr| match ip {
+        IpAddr::V4(ip) => ip.is_link_local() || ip.is_unspecified(),
+        IpAddr::V6(ip) => ip.is_unicast_link_local() || ip.is_unspecified(),
+    };
+    let unsure = ambiguous(facts.local.ip()) || ambiguous(facts.remote.ip());
+    unsure.then_some(Reason::NoPeer)
+}

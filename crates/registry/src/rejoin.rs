@@ -1,0 +1,181 @@
+//! Links and channels that an earlier broker made. The two processes kept them while
+//! no broker was there; each shows its side, and what both show is known again under
+//! its old numbers. Nothing is believed for that: a channel's sockets are read anew,
+//! and the rule of pairing must still hold.
+
+use crate::links::{Channel, End, LinkRef, Side};
+use crate::processes::{Conn, ConnState, OnKernel};
+use crate::{Action, Outgoing, ProcessId, Registry, SocketFacts, Violation};
+use fordway_abi::control;
+use fordway_abi::reason::Reason;
+use fordway_abi::shm::{DOOR_COUNT, SLOT_COUNT};
+
+impl Registry {
+    /// A process shows its side of a link; its region was checked.
+    pub fn rejoin_link(
+        &mut self,
+        process: ProcessId,
+        shown: control::RejoinLink,
+    ) -> Result<Vec<Action>, Violation> {
+        let owner = self.processes.get(&process).ok_or(Violation::RejoinLink)?;
+        if owner.links.contains_key(&shown.link_id) {
+            return Err(Violation::RejoinLink);
+        }
+        if !owner.has_room_for_link() {
+            return Err(Violation::TooManyLinks);
+        }
+        let own = Side {
+            process,
+            link_id: shown.link_id,
+            region: true,
+            gone: false,
+        };
+        // Only the two processes know the key. If the second side is taken already, one
+        // of them cheats the other: whoever comes third stays alone, and unharmed.
+        let half = self.links_by_key.get(&shown.link_key).copied();
+        let half = half.filter(|link_ref| {
+            let link = self.links.get(link_ref);
+            link.is_some_and(|link| link.sides[1].is_none() && !link.dead())
+        });
+        let mut actions = Vec::new();
+        let (link_ref, side) = match half {
+            Some(link_ref) => {
+                if let Some(link) = self.links.get_mut(&link_ref) {
+                    link.sides[1] = Some(own);
+                    link.ready = true;
+                }
+                (link_ref, 1)
+            }
+            None => (self.adopt_link(shown.link_key, own), 0),
+        };
+        if let Some(owner) = self.processes.get_mut(&process) {
+            owner.links.insert(shown.link_id, (link_ref, side));
+        }
+        self.exchange_doors(link_ref, &mut actions);
+        Ok(actions)
+    }
+
+    /// Each side learns the doorbells that the other made in the meantime. Doorbell 0
+    /// never changes.
+    fn exchange_doors(&self, link_ref: LinkRef, actions: &mut Vec<Action>) {
+        let Some([Some(a), Some(b)]) = self.links.get(&link_ref).map(|link| link.sides) else {
+            return;
+        };
+        for (own, peer) in [(a, b), (b, a)] {
+            let doors = self.processes.get(&peer.process).map_or(0, |p| p.doors);
+            for door in (1..DOOR_COUNT as u64).filter(|door| doors >> door & 1 == 1) {
+                actions.push(Action::PeerDoor {
+                    to: own.process,
+                    link_id: own.link_id,
+                    peer: peer.process,
+                    door,
+                });
+            }
+        }
+    }
+
+    /// A process shows its end of a channel; `facts` are those of the passed socket.
+    pub fn rejoin_channel(
+        &mut self,
+        process: ProcessId,
+        shown: control::RejoinChannel,
+        facts: SocketFacts,
+    ) -> Result<Vec<Action>, Violation> {
+        let broken = Violation::RejoinChannel;
+        let key = (process, shown.conn_id);
+        let mut actions = Vec::new();
+        let owner = self.processes.get(&process).ok_or(broken)?;
+        let &(link_ref, side) = owner.links.get(&shown.link_id).ok_or(broken)?;
+        let link = self.links.get(&link_ref).ok_or(broken)?;
+        let slot_fits = (shown.slot as usize) < SLOT_COUNT;
+        if !link.rejoined || !slot_fits || owner.conns.contains_key(&shown.conn_id) {
+            return Err(broken);
+        }
+        let has_room = owner.has_room_for_conn();
+        let existing = link.channels.get(&shown.slot).copied();
+        let taken = existing.and_then(|channel| self.channels.get(&channel));
+        if taken.is_some_and(|channel| channel.ends[side].is_some()) {
+            return Err(broken);
+        }
+        let refused = match self.free_cookie(key, facts.cookie, &mut actions) {
+            false => Some(Reason::Shared),
+            true if !has_room => Some(Reason::NoMemory),
+            true => None,
+        };
+        if let Some(reason) = refused {
+            let message = Outgoing::Downgrade(control::Downgrade {
+                channel_id: shown.channel_id,
+                reason: reason as u32,
+                pad: 0,
+            });
+            actions.push(Action::Send {
+                to: process,
+                message,
+            });
+            return Ok(actions);
+        }
+
+        let channel_ref = match existing {
+            Some(channel_ref) => channel_ref,
+            None => {
+                let channel_ref = self.new_id();
+                let channel = Channel {
+                    id: shown.channel_id,
+                    link: link_ref,
+                    slot: shown.slot,
+                    generation: shown.generation,
+                    ends: [None; 2],
+                    downgrading: None,
+                };
+                self.channels.insert(channel_ref, channel);
+                if let Some(link) = self.links.get_mut(&link_ref) {
+                    link.channels.insert(shown.slot, channel_ref);
+                }
+                channel_ref
+            }
+        };
+        self.by_cookie.insert(facts.cookie, key);
+        let state = ConnState::Channel {
+            channel: channel_ref,
+            side,
+        };
+        if let Some(owner) = self.processes.get_mut(&process) {
+            owner.conns.insert(shown.conn_id, Conn { facts, state });
+        }
+        let other = self.channels.get_mut(&channel_ref).and_then(|channel| {
+            channel.ends[side] = Some(End {
+                process,
+                conn_id: shown.conn_id,
+                over: false,
+            });
+            channel.ends[1 - side]
+        });
+        if let Some(other) = other
+            && let Some(reason) = self.why_not_again(channel_ref, &shown, &facts, &other)
+        {
+            self.downgrade_channel(channel_ref, reason, &mut actions);
+            // An end that knows the channel under another number would not listen.
+            if reason == Reason::Protocol {
+                self.remember_on_kernel(key, OnKernel::never_had_one(reason));
+                self.end_over(channel_ref, side, &mut actions);
+            }
+        }
+        Ok(actions)
+    }
+
+    /// Why a channel that both ends show is not the one it was.
+    fn why_not_again(
+        &self,
+        channel_ref: u64,
+        shown: &control::RejoinChannel,
+        facts: &SocketFacts,
+        other: &End,
+    ) -> Option<Reason> {
+        let channel = self.channels.get(&channel_ref)?;
+        if channel.id != shown.channel_id || channel.generation != shown.generation {
+            return Some(Reason::Protocol);
+        }
+        let other = self.conn((other.process, other.conn_id))?;
+        (!self.rule_holds(facts, &other.facts)).then_some(Reason::Unassigned)
+    }
+}

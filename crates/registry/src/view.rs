@@ -1,0 +1,176 @@
+//! What listings show, and what an administrator may ask for.
+
+use crate::links::ChannelRef;
+use crate::processes::ConnState;
+use crate::{Action, ProcessId, Registry, SocketFacts};
+use fordway_abi::control::PathPolicy;
+use fordway_abi::reason::Reason;
+
+/// A process's side of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LinkSide {
+    /// The process.
+    pub process: ProcessId,
+    /// Its number for the link.
+    pub link_id: u64,
+}
+
+/// A channel, seen from one end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChannelView {
+    /// Its number.
+    pub id: u64,
+    /// Which endpoint of the regions.
+    pub slot: u32,
+    /// Which use of that endpoint.
+    pub generation: u32,
+    /// This end's side of the link.
+    pub own: LinkSide,
+    /// The other's, if it is known.
+    pub peer: Option<LinkSide>,
+    /// Why it is being moved to the kernel path, if it is.
+    pub downgrading: Option<Reason>,
+}
+
+/// Where the bytes of a connection go, as far as the registry knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Path {
+    /// Its channel is being set up or in use.
+    Channel(ChannelView),
+    /// On the kernel path.
+    Kernel {
+        /// Why.
+        reason: Reason,
+        /// The channel it had.
+        channel_id: Option<u64>,
+        /// Bytes that its process says it sent through that one's ring.
+        ring_bytes_tx: u64,
+        /// Bytes that its process says it received through that one's ring.
+        ring_bytes_rx: u64,
+    },
+}
+
+/// A socket that was offered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectionView {
+    /// Whose it is.
+    pub process: ProcessId,
+    /// What it is.
+    pub facts: SocketFacts,
+    /// Where it stands.
+    pub path: Path,
+}
+
+impl Registry {
+    /// What is known of a socket.
+    pub fn connection(&self, cookie: u64) -> Option<ConnectionView> {
+        let key = *self.by_cookie.get(&cookie)?;
+        let conn = self.conn(key)?;
+        let path = match conn.state {
+            ConnState::Offered { told } => Path::Kernel {
+                reason: told.unwrap_or(Reason::Waiting),
+                channel_id: None,
+                ring_bytes_tx: 0,
+                ring_bytes_rx: 0,
+            },
+            ConnState::Kernel(past) => Path::Kernel {
+                reason: past.reason,
+                channel_id: Some(past.channel_id).filter(|id| *id != 0),
+                ring_bytes_tx: past.ring_bytes_tx,
+                ring_bytes_rx: past.ring_bytes_rx,
+            },
+            ConnState::Channel { channel, side } => {
+                Path::Channel(self.channel_view(channel, side)?)
+            }
+        };
+        Some(ConnectionView {
+            process: key.0,
+            facts: conn.facts,
+            path,
+        })
+    }
+
+    fn channel_view(&self, channel_ref: ChannelRef, side: usize) -> Option<ChannelView> {
+        let channel = self.channels.get(&channel_ref)?;
+        let link = self.links.get(&channel.link)?;
+        let of = |side: usize| {
+            link.sides[side].map(|side| LinkSide {
+                process: side.process,
+                link_id: side.link_id,
+            })
+        };
+        Some(ChannelView {
+            id: channel.id,
+            slot: channel.slot,
+            generation: channel.generation,
+            own: of(side)?,
+            peer: of(1 - side),
+            downgrading: channel.downgrading,
+        })
+    }
+
+    /// The ends of channels that a process holds and has not reported on.
+    pub fn live_channels_of(&self, process: ProcessId) -> Vec<ChannelView> {
+        let conns = self.processes.get(&process).map(|process| &process.conns);
+        conns
+            .into_iter()
+            .flat_map(|conns| conns.values())
+            .filter_map(|conn| match conn.state {
+                ConnState::Channel { channel, side } => self.channel_view(channel, side),
+                _ => None,
+            })
+            .collect()
+    }
+
+    /// Bytes sent through rings, as processes said when they were done with a channel.
+    pub fn ring_bytes_reported(&self) -> u64 {
+        self.ring_bytes_reported
+    }
+
+    /// How a process wants its connections carried.
+    pub fn policy(&self, process: ProcessId) -> Option<PathPolicy> {
+        Some(self.processes.get(&process)?.policy)
+    }
+
+    /// Channels that are live.
+    pub fn channel_count(&self) -> usize {
+        self.channels.len()
+    }
+
+    /// Processes of a namespace.
+    pub fn processes_in(&self, netns_cookie: u64) -> usize {
+        let processes = self.processes.values();
+        processes
+            .filter(|process| process.netns_cookie == netns_cookie)
+            .count()
+    }
+
+    /// Namespaces that processes live in.
+    pub fn namespaces(&self) -> std::collections::BTreeSet<u64> {
+        let processes = self.processes.values();
+        processes.map(|process| process.netns_cookie).collect()
+    }
+
+    /// Asks for the kernel path, for one channel or for all; `None` if there is no such
+    /// channel. Asking again sends the request again.
+    pub fn downgrade(&mut self, channel_id: Option<u64>, reason: Reason) -> Option<Vec<Action>> {
+        let chosen: Vec<ChannelRef> = self
+            .channels
+            .iter()
+            .filter(|(_, channel)| channel_id.is_none_or(|id| channel.id == id))
+            .filter(|(_, channel)| {
+                let link = self.links.get(&channel.link);
+                link.is_some_and(|link| link.ready || link.rejoined)
+            })
+            .map(|(channel_ref, _)| *channel_ref)
+            .collect();
+        if chosen.is_empty() && channel_id.is_some() {
+            return None;
+        }
+        let mut actions = Vec::new();
+        for channel_ref in chosen {
+            self.downgrade_channel(channel_ref, reason, &mut actions);
+        }
+        Some(actions)
+    }
+}
