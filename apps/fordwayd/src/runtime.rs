@@ -1,6 +1,6 @@
 //! The runtime directory: one broker each, its sockets, and nobody else's hands in it.
 
-use crate::admin::{ADMIN_SOCKET, CONTROL_SOCKET};
+use crate::admin::{ADMIN_SOCKET, CONTROL_DIR, CONTROL_SOCKET};
 use crate::{BrokerError, doing};
 use fordway_platform::ipc;
 use rustix::fs::{FlockOperation, Mode, OFlags};
@@ -27,13 +27,17 @@ impl Runtime {
         let root = rustix::process::geteuid().is_root();
         // Programs of any user may be run in a domain and must reach the control socket.
         let mode = if root { 0o755 } else { 0o700 };
-        std::fs::DirBuilder::new()
-            .recursive(true)
-            .mode(mode)
-            .create(dir)
-            .map_err(doing(format!("making {}", dir.display())))?;
-        check_owner(dir)?;
+        let make = |dir: &Path| {
+            std::fs::DirBuilder::new()
+                .recursive(true)
+                .mode(mode)
+                .create(dir)
+                .map_err(doing(format!("making {}", dir.display())))?;
+            check_owner(dir)
+        };
+        make(dir)?;
         let lock = lock(dir)?;
+        make(&dir.join(CONTROL_DIR))?;
         let open = |name, kind, mode| {
             let path = dir.join(name);
             ipc::listen(&path, kind, mode)
