@@ -163,7 +163,7 @@ pub fn run(options: &Options) -> Result<()> {
                 )?;
             }
         }
-        drop(bench);
+        bench.servers.into_values().try_for_each(Server::stop)?;
         for (name, kind) in idle {
             progress.step(&format!("{name}, {} s", IDLE_WINDOW.as_secs()));
             keep(name, idle_row(&lab, name, kind, options))?;

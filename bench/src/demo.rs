@@ -135,7 +135,9 @@ fn show(lab: &Lab, works: &[Work], options: &Options) -> Result<(Table, u64)> {
         table.line(line(work, &pairs));
     }
     show_connections(lab, works, &servers, &setting(PathChoice::Auto), &progress)?;
-    Ok((table, lab.ring_bytes()?))
+    let ring_bytes = lab.ring_bytes()?;
+    servers.into_values().try_for_each(Server::stop)?;
+    Ok((table, ring_bytes))
 }
 
 fn line(work: &Work, pairs: &[(Sample, Sample)]) -> [String; 8] {

@@ -403,9 +403,11 @@ impl Lab {
             let _ = broker.stop();
         }
         forced.extend(self.leftovers());
-        for process in self.stray_processes() {
-            proc::signal(&process, Signal::KILL);
-        }
+        let strays = self.stray_processes();
+        strays
+            .iter()
+            .for_each(|process| proc::signal(process, Signal::KILL));
+        program::reap_orphans(strays.iter().map(|process| &process.pid));
         let dir = self.dir.to_string_lossy().into_owned();
         for mount in proc::mounts()
             .iter()

@@ -90,6 +90,11 @@ pub fn tree_cpu_s(root: u32) -> f64 {
     ticks as f64 / rustix::param::clock_ticks_per_second() as f64
 }
 
+/// Whether a process that was seen earlier still runs (a zombie does not).
+pub fn is_alive(process: &Stat) -> bool {
+    stat(process.pid).is_some_and(|now| now.start_ticks == process.start_ticks && now.state != 'Z')
+}
+
 /// Sends a signal to a process, unless its number now belongs to another one.
 pub fn signal(process: &Stat, signal: Signal) {
     let same = stat(process.pid).is_some_and(|now| now.start_ticks == process.start_ticks);

@@ -13,8 +13,8 @@
 use crate::{interrupt, proc};
 use anyhow::{Context, Result, anyhow, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
-use std::collections::BTreeSet;
+use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitOptions};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -424,20 +424,28 @@ impl Program {
     /// SIGKILL to the whole tree until only the root's zombie is left.
     fn kill_tree(&self) {
         let until = Instant::now() + KILL_GRACE;
+        // Once their parent is dead, descendants are ours and no longer in the tree.
+        let mut members: BTreeMap<u32, proc::Stat> = BTreeMap::new();
         loop {
-            let alive: Vec<_> = proc::tree(self.pid())
-                .into_iter()
-                .filter(|process| process.state != 'Z')
+            members.extend(
+                proc::tree(self.pid())
+                    .into_iter()
+                    .map(|process| (process.pid, process)),
+            );
+            let alive: Vec<_> = members
+                .values()
+                .filter(|process| proc::is_alive(process))
                 .collect();
             if alive.is_empty() || Instant::now() > until {
-                return;
+                break;
             }
-            // Children first: a launcher that sees its child die may still pass the status on.
-            for process in alive.iter().rev() {
-                proc::signal(process, Signal::KILL);
-            }
-            let _ = self.wait_end(SLICE);
+            alive
+                .iter()
+                .for_each(|process| proc::signal(process, Signal::KILL));
+            std::thread::sleep(Duration::from_millis(1));
         }
+        members.remove(&self.pid());
+        reap_orphans(members.keys());
     }
 
     /// Takes the zombie's times, reaps it and reads what it wrote.
@@ -480,6 +488,17 @@ impl Drop for Program {
             let _ = self.child.wait();
         }
         ROOTS.lock().expect("no holder panics").remove(&self.pid());
+    }
+}
+
+/// Reaps those of these dead processes that came to us when their parent died.
+pub(crate) fn reap_orphans<'a>(pids: impl IntoIterator<Item = &'a u32>) {
+    let me = std::process::id();
+    for &pid in pids {
+        let ours = proc::stat(pid).is_some_and(|process| process.parent == me);
+        if let (true, Some(pid)) = (ours, Pid::from_raw(pid as i32)) {
+            let _ = rustix::process::waitpid(Some(pid), WaitOptions::NOHANG);
+        }
     }
 }
 
@@ -560,9 +579,7 @@ mod tests {
         assert_eq!(tree.len(), 2);
         drop(program);
         for process in tree {
-            let alive = proc::stat(process.pid)
-                .is_some_and(|now| now.start_ticks == process.start_ticks && now.state != 'Z');
-            assert!(!alive, "{process:?} is left");
+            assert!(!proc::is_alive(&process), "{process:?} is left");
         }
         files.iter().for_each(|file| fs::remove_file(file).unwrap());
     }

@@ -223,6 +223,11 @@ impl Server {
         &self.host
     }
 
+    /// Asks it to end. (One that is merely dropped is killed.)
+    pub fn stop(self) -> Result<()> {
+        self.program.stop().map(drop)
+    }
+
     fn unix_socket(&self) -> String {
         self.dir.join("socket").to_string_lossy().into_owned()
     }
