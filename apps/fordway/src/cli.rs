@@ -84,9 +84,9 @@ pub struct Up {
     /// Join the host to the domains' network, as its first address
     #[arg(long)]
     pub uplink: bool,
-    /// The background process of --detach
-    #[arg(long, hide = true)]
-    pub detached: bool,
+    /// We are the background process of --detach, and report to this socket
+    #[arg(long, hide = true, value_name = "SOCKET")]
+    pub detached: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

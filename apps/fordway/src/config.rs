@@ -2,8 +2,10 @@
 
 use crate::cli::Up;
 use crate::exit::{Exit, Failure};
+use fordwayd::Network;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
+use tracing_subscriber::EnvFilter;
 
 /// Read if it exists and `--config` is not given.
 const DEFAULT_FILE: &str = "/etc/fordway/fordway.toml";
@@ -20,6 +22,34 @@ pub struct File {
     pub uplink: Option<bool>,
     /// What the broker logs: error, warn, info, debug, trace, or a tracing filter.
     pub log: Option<String>,
+}
+
+/// Network of the domains unless something else is said.
+const DEFAULT_NETWORK: &str = "10.77.0.0/24";
+
+/// The network: the command line's, the file's or the default.
+pub fn network(up: &Up, file: &File) -> Result<Network, Failure> {
+    let given = up.network.as_deref().map(|text| (text, Exit::Usage));
+    let configured = file.network.as_deref().map(|text| (text, Exit::Config));
+    let (text, exit) = given
+        .or(configured)
+        .unwrap_or((DEFAULT_NETWORK, Exit::Internal));
+    parse_network(text).ok_or_else(|| {
+        let message = format!("\"{text}\" is no network; give an IPv4 one like {DEFAULT_NETWORK} with a prefix of 8 to 30");
+        Failure::new(exit, message)
+    })
+}
+
+fn parse_network(text: &str) -> Option<Network> {
+    let (address, prefix) = text.split_once('/')?;
+    Network::new(address.parse().ok()?, prefix.parse().ok()?)
+}
+
+/// What the broker logs.
+pub fn log_filter(file: &File) -> Result<EnvFilter, Failure> {
+    let text = file.log.as_deref().unwrap_or("info");
+    EnvFilter::try_new(text)
+        .map_err(|error| Failure::new(Exit::Config, format!("log = \"{text}\": {error}")))
 }
 
 /// Reads the file that `up` names, or the default one.

@@ -7,11 +7,13 @@
 mod broker;
 mod cli;
 mod config;
+mod container;
+mod doctor;
 mod exit;
+mod manual;
 mod places;
 mod run;
 mod show;
-mod stopgap;
 mod table;
 mod up;
 
@@ -36,18 +38,19 @@ fn main() -> ExitCode {
 }
 
 fn dispatch(cli: &Cli) -> Outcome {
-    if let Command::Up(up) = &cli.command {
-        return up::up(up, cli.runtime_dir.as_deref());
-    }
-    let runtime_dir = places::runtime_dir(cli.runtime_dir.as_deref())?;
-    let broker = Broker::at(&runtime_dir);
+    let runtime_dir = cli.runtime_dir.as_deref();
+    let broker = || places::runtime_dir(runtime_dir).map(|dir| Broker::at(&dir));
     match &cli.command {
-        Command::Up(_) => unreachable!(),
-        Command::Run(run) => run::run(run, &broker),
-        Command::Ss(json) => show::connections(&broker, json.json),
-        Command::Domain(command) => show::domain(&broker, command),
-        Command::Down(down) => up::down(down, &broker),
-        _ => unreachable!(),
+        Command::Up(up) => up::up(up, runtime_dir),
+        Command::Run(run) => run::run(run, &broker()?),
+        Command::Ss(json) => show::connections(&broker()?, json.json),
+        Command::Domain(command) => show::domain(&broker()?, command),
+        Command::Downgrade(downgrade) => show::downgrade(&broker()?, downgrade),
+        Command::Doctor(json) => doctor::doctor(&broker()?, json.json),
+        Command::Env(json) => container::environment(&broker()?, json.json),
+        Command::Down(down) => up::down(down, &broker()?),
+        Command::Completions { shell } => manual::completions(*shell),
+        Command::Man { dir } => manual::pages(dir),
     }
 }
 

@@ -19,7 +19,8 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Path, PathBuf};
 
-const PRELOAD: &str = "LD_PRELOAD";
+/// Where the dynamic loader is told of the shim, ld.so(8).
+pub const PRELOAD: &str = "LD_PRELOAD";
 
 /// Comes back only with an error.
 pub fn run(run: &Run, broker: &Broker) -> Outcome {

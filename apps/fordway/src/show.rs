@@ -117,6 +117,13 @@ pub fn domain(broker: &Broker, command: &cli::Domain) -> Outcome {
     }
 }
 
+/// `fordway downgrade`.
+pub fn downgrade(broker: &Broker, downgrade: &cli::Downgrade) -> Outcome {
+    let channel = downgrade.channel;
+    broker.ask(&Request::Downgrade { channel })?;
+    Ok(Exit::Done)
+}
+
 fn ask_domain(broker: &Broker, request: &Request) -> Result<Domain, Failure> {
     match broker.ask(request)? {
         Reply::Domain(domain) => Ok(domain),

@@ -1,32 +1,210 @@
 //! `fordway up` and `fordway down`: the broker's start and end.
+//!
+//! `--detach` starts `fordway up` once more, in a session of its own with its output
+//! in `broker.log`, and waits until it says by a datagram that its sockets are open; a
+//! broker that ends before that has told why in the log.
 
 use crate::broker::Broker;
 use crate::cli::{Down, Up};
 use crate::config;
 use crate::exit::{Exit, Failure, Outcome};
-use crate::places;
-use fordwayd::admin::{Reply, Request};
+use crate::{places, show};
+use fordway_platform::fabric::Fabric;
+use fordwayd::admin::Request;
+use fordwayd::{BrokerError, Config};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use std::fs;
+use std::io::{self, IsTerminal};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixDatagram;
 use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use tracing_subscriber::EnvFilter;
+
+/// Where a detached broker writes.
+const LOG: &str = "broker.log";
+/// What a detached broker says.
+const READY: &[u8] = b"ready";
+/// How long a broker may take to start or to end.
+const LIMIT: Timespec = Timespec {
+    tv_sec: 60,
+    tv_nsec: 0,
+};
 
 /// `fordway up`.
 pub fn up(up: &Up, runtime_dir: Option<&Path>) -> Outcome {
     let file = config::read(up)?;
     let runtime_dir = places::runtime_dir(runtime_dir.or(file.runtime_dir.as_deref()))?;
+    let config = Config {
+        runtime_dir: runtime_dir.clone(),
+        network: config::network(up, &file)?,
+        uplink: up.uplink || file.uplink.unwrap_or(false),
+    };
+    let log = config::log_filter(&file)?;
+    if up.check_config {
+        return show::print("the configuration is right\n");
+    }
     if let Ok(info) = Broker::at(&runtime_dir).info() {
+        let dir = runtime_dir.display();
         let text = format!(
-            "a broker already runs in {} (pid {})",
-            runtime_dir.display(),
+            "a broker already runs in {dir} (pid {}); end it with: fordway down",
             info.pid
         );
         return Err(Failure::new(Exit::Taken, text));
     }
-    crate::stopgap::serve(&runtime_dir)
+    if up.detach {
+        return detach(up, &runtime_dir);
+    }
+    if up.detached.is_some() {
+        rustix::process::setsid().map_err(Failure::internal)?;
+    }
+    serve(&config, log, || {
+        if let Some(starter) = &up.detached {
+            // A starter that does not wait any more is no reason to end.
+            let _ = UnixDatagram::unbound().and_then(|socket| socket.send_to(READY, starter));
+        }
+    })
 }
 
-/// `fordway down`.
+fn serve(config: &Config, log: EnvFilter, ready: impl FnOnce()) -> Outcome {
+    tracing_subscriber::fmt()
+        .with_env_filter(log)
+        .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal())
+        .init();
+    fordwayd::run(config, ready).map_err(|error| {
+        let exit = match &error {
+            BrokerError::Taken { .. } => Exit::Taken,
+            BrokerError::Directory { .. } => Exit::Usage,
+            BrokerError::Privilege(_) => Exit::Privilege,
+            BrokerError::Missing(_) => Exit::Missing,
+            BrokerError::System { source, .. } => match source.kind() {
+                io::ErrorKind::PermissionDenied => Exit::Privilege,
+                _ => Exit::Internal,
+            },
+        };
+        Failure::new(exit, error)
+    })?;
+    Ok(Exit::Done)
+}
+
+fn detach(up: &Up, runtime_dir: &Path) -> Outcome {
+    let dir_error = |error: io::Error| match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            let text = format!(
+                "{}: not permitted; give --runtime-dir DIR",
+                runtime_dir.display()
+            );
+            Failure::new(Exit::Privilege, text)
+        }
+        _ => Failure::internal(format!("{}: {error}", runtime_dir.display())),
+    };
+    fs::create_dir_all(runtime_dir).map_err(dir_error)?;
+    let log = runtime_dir.join(LOG);
+    let output = fs::File::create(&log).map_err(dir_error)?;
+    let notify_path = runtime_dir.join(format!("up-{}.notify", std::process::id()));
+    let notify = UnixDatagram::bind(&notify_path).map_err(dir_error)?;
+    let started = start(up, runtime_dir, &output, &notify_path).and_then(|mut child| {
+        let ready = wait_ready(&notify, &mut child);
+        ready.map(|ready| (ready, child))
+    });
+    let _ = fs::remove_file(&notify_path);
+    let (ready, mut child) =
+        started.map_err(|error| Failure::internal(format!("starting the broker: {error}")))?;
+    if ready {
+        return Ok(Exit::Done);
+    }
+    let said = fs::read_to_string(&log).unwrap_or_default();
+    let last = said
+        .lines()
+        .rev()
+        .find_map(|line| line.strip_prefix("fordway: "));
+    let ended = child
+        .try_wait()
+        .ok()
+        .flatten()
+        .and_then(|status| status.code());
+    let exit = Exit::ALL
+        .iter()
+        .find(|exit| Some(i32::from(**exit as u8)) == ended);
+    let text = match last {
+        Some(line) => line.to_owned(),
+        None => format!("the broker did not start; see {}", log.display()),
+    };
+    Err(Failure::new(exit.copied().unwrap_or(Exit::Internal), text))
+}
+
+fn start(up: &Up, dir: &Path, output: &fs::File, notify: &Path) -> io::Result<Child> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command
+        .arg("up")
+        .arg("--detached")
+        .arg(notify)
+        .arg("--runtime-dir")
+        .arg(dir);
+    if let Some(file) = &up.config {
+        command.arg("--config").arg(file);
+    }
+    if let Some(network) = &up.network {
+        command.arg("--network").arg(network);
+    }
+    if up.uplink {
+        command.arg("--uplink");
+    }
+    command.env_remove("NOTIFY_SOCKET");
+    command
+        .stdin(Stdio::null())
+        .stdout(output.try_clone()?)
+        .stderr(output.try_clone()?);
+    command.spawn()
+}
+
+/// Whether the broker said that it is ready, rather than ending first.
+fn wait_ready(notify: &UnixDatagram, child: &mut Child) -> io::Result<bool> {
+    let pidfd = pidfd_open(Pid::from_child(child), PidfdFlags::empty())?;
+    let mut fds = [
+        PollFd::new(notify, PollFlags::IN),
+        PollFd::new(&pidfd, PollFlags::IN),
+    ];
+    if poll(&mut fds, Some(&LIMIT))? == 0 {
+        child.kill()?;
+    }
+    if fds[0].revents().contains(PollFlags::IN) {
+        return Ok(true);
+    }
+    child.wait()?;
+    Ok(false)
+}
+
+/// `fordway down`: returns when the broker has ended.
 pub fn down(down: &Down, broker: &Broker) -> Outcome {
+    let info = match broker.info() {
+        Ok(info) => info,
+        Err(absent) if absent.exit == Exit::NoBroker => return clear(down, broker, absent),
+        Err(failure) => return Err(failure),
+    };
+    let pidfd = Pid::from_raw(info.pid).map(|pid| pidfd_open(pid, PidfdFlags::empty()));
     broker.ask(&Request::Down {
         keep_domains: down.keep_domains,
     })?;
+    if let Some(Ok(pidfd)) = pidfd {
+        let mut fds = [PollFd::from_borrowed_fd(pidfd.as_fd(), PollFlags::IN)];
+        if poll(&mut fds, Some(&LIMIT)).map_err(Failure::internal)? == 0 {
+            return Err(Failure::internal(format!(
+                "the broker (pid {}) does not end",
+                info.pid
+            )));
+        }
+    }
+    Ok(Exit::Done)
+}
+
+/// Clears away what a broker that was killed has left.
+fn clear(down: &Down, broker: &Broker, absent: Failure) -> Outcome {
+    if down.keep_domains || !Fabric::remove(broker.runtime_dir()).map_err(Failure::internal)? {
+        return Err(absent);
+    }
+    eprintln!("fordway: note: no broker was running; the domains that it had left are removed");
     Ok(Exit::Done)
 }

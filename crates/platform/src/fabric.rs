@@ -132,30 +132,32 @@ impl Fabric {
         let [netns_dir, hosts_dir] = directories(runtime_dir);
         netns::private_dir(&netns_dir).map_err(doing("making the namespace directory"))?;
         fs::create_dir_all(&hosts_dir).map_err(doing("making the hosts directory"))?;
-        // Without a bridge, a broker died while it laid the fabric: the bridge comes last.
-        if let Some(fabric) = Fabric::open(runtime_dir)?
-            && fabric
-                .ip_in_fabric(&["link", "show", "dev", BRIDGE])
-                .is_ok()
-        {
+        if let Some(fabric) = Fabric::open(runtime_dir)? {
             return Ok(fabric);
         }
         let file = netns_dir.join(FABRIC_FILE);
         netns::remove(&file).map_err(doing("removing an unfinished fabric"))?;
         netns::create(&file).map_err(doing("making the fabric's network namespace"))?;
-        let fabric =
-            Fabric::open(runtime_dir)?.ok_or_else(|| FabricError::NotFound(FABRIC_FILE.into()))?;
-        match fabric.lay() {
-            Ok(()) => Ok(fabric),
-            Err(error) => {
-                let _ = fabric.teardown();
-                Err(error)
-            }
+        let laid = Fabric::look(runtime_dir).and_then(|fabric| {
+            let fabric = fabric.ok_or_else(|| FabricError::NotFound(FABRIC_FILE.into()))?;
+            fabric.lay()?;
+            Ok(fabric)
+        });
+        if laid.is_err() {
+            let _ = Fabric::remove(runtime_dir);
         }
+        laid
     }
 
-    /// Opens the fabric below `runtime_dir` if there is one.
+    /// Opens the fabric below `runtime_dir` if there is one. One without a bridge was
+    /// left by a broker that died while it laid it, and counts as none.
     pub fn open(runtime_dir: &Path) -> Result<Option<Fabric>> {
+        let found = Fabric::look(runtime_dir)?;
+        let bridge = ["link", "show", "dev", BRIDGE];
+        Ok(found.filter(|fabric| fabric.ip_in_fabric(&bridge).is_ok()))
+    }
+
+    fn look(runtime_dir: &Path) -> Result<Option<Fabric>> {
         let [netns_dir, hosts_dir] = directories(runtime_dir);
         let file = netns_dir.join(FABRIC_FILE);
         let namespace = netns::open(&file).map_err(doing("opening the fabric"))?;
@@ -164,6 +166,32 @@ impl Fabric {
             hosts_dir,
             namespace,
         }))
+    }
+
+    /// Removes every domain, the fabric and its directories; says whether there was
+    /// anything.
+    pub fn remove(runtime_dir: &Path) -> Result<bool> {
+        let [netns_dir, hosts_dir] = directories(runtime_dir);
+        if let Some(fabric) = Fabric::look(runtime_dir)?
+            && fabric.has_uplink()
+        {
+            // Explicitly, because the end of a namespace is asynchronous and this is
+            // the host's.
+            fabric.ip_in_fabric(&["link", "del", "dev", UPLINK_PORT])?;
+        }
+        let Ok(entries) = fs::read_dir(&netns_dir) else {
+            return Ok(false);
+        };
+        for file in entries.flatten() {
+            netns::remove(&file.path()).map_err(doing("removing a network namespace"))?;
+        }
+        netns::remove_private_dir(&netns_dir).map_err(doing("removing the namespace directory"))?;
+        match fs::remove_dir_all(&hosts_dir) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(doing("removing the hosts directory")(error))
+            }
+            _ => Ok(true),
+        }
     }
 
     /// Tries in a namespace that vanishes afterwards whether a fabric can be laid.
@@ -318,20 +346,10 @@ impl Fabric {
             .is_ok()
     }
 
-    /// Removes every domain, the fabric and its directories.
+    /// Ends the fabric and everything in it.
     pub fn teardown(self) -> Result<()> {
-        if self.has_uplink() {
-            // Explicitly, because the end of a namespace is asynchronous and this is
-            // the host's.
-            self.ip_in_fabric(&["link", "del", "dev", UPLINK_PORT])?;
-        }
-        let entries = fs::read_dir(&self.netns_dir).map_err(doing("listing the namespaces"))?;
-        for file in entries.flatten() {
-            netns::remove(&file.path()).map_err(doing("removing a network namespace"))?;
-        }
-        netns::remove_private_dir(&self.netns_dir)
-            .map_err(doing("removing the namespace directory"))?;
-        fs::remove_dir_all(&self.hosts_dir).map_err(doing("removing the hosts directory"))
+        let runtime_dir = self.netns_dir.parent().unwrap_or(Path::new("/"));
+        Fabric::remove(runtime_dir).map(drop)
     }
 
     fn lay(&self) -> Result<()> {

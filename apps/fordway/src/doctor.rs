@@ -1,0 +1,241 @@
+//! `fordway doctor`: what Fordway needs of this machine, each point tried.
+//!
+//! `fail` is what keeps the fast path, or for root the domains, from working; `warn`
+//! is what one can do without. Each that is not `ok` says what to do.
+
+use crate::broker::Broker;
+use crate::exit::{Exit, Outcome};
+use crate::places;
+use crate::show;
+use fordway_abi::ABI_VERSION;
+use fordway_platform::fabric::{self, Fabric};
+use fordway_platform::{elf, launch, probe};
+use fordwayd::admin::SCHEMA;
+use serde::Serialize;
+use serde_json::json;
+use std::io;
+
+/// The variable of the shim that holds its ABI version.
+const SHIM_VERSION_SYMBOL: &str = "fordway_abi_version";
+/// The oldest kernel that has what pairing rests on (SO_NETNS_COOKIE).
+const KERNEL_MIN: (u32, u32) = (5, 14);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum State {
+    Ok,
+    Warn,
+    Fail,
+}
+
+#[derive(Debug, Serialize)]
+struct Check {
+    name: &'static str,
+    state: State,
+    text: String,
+    /// What to do about it.
+    advice: Option<String>,
+}
+
+/// `fordway doctor`.
+pub fn doctor(broker: &Broker, json: bool) -> Outcome {
+    let root = launch::has_sys_admin();
+    let mut checks = vec![kernel()];
+    checks.push(feature(
+        "memfd-seals",
+        probe::memfd_seals(),
+        State::Fail,
+        "5.1",
+    ));
+    checks.push(feature(
+        "peer-pidfd",
+        probe::peer_pidfd(),
+        State::Warn,
+        "6.5",
+    ));
+    checks.push(feature(
+        "netns-cookie",
+        probe::netns_cookie().map(drop),
+        State::Fail,
+        "5.14",
+    ));
+    checks.push(tool("ip", root));
+    checks.push(tool("nft", root));
+    checks.push(domains(root));
+    checks.push(shim());
+    checks.push(running(broker));
+    let healthy = checks.iter().all(|check| check.state != State::Fail);
+    if json {
+        show::document(&json!({ "schema": SCHEMA, "healthy": healthy, "checks": checks }))?;
+    } else {
+        for Check {
+            name,
+            state,
+            text,
+            advice,
+        } in &checks
+        {
+            let word = format!("{state:?}").to_lowercase();
+            let advice = advice
+                .as_ref()
+                .map_or_else(String::new, |advice| format!("; {advice}"));
+            show::print(&format!("{word:<5} {name:<13} {text}{advice}\n"))?;
+        }
+    }
+    Ok(if healthy { Exit::Done } else { Exit::Unhealthy })
+}
+
+fn kernel() -> Check {
+    let (major, minor) = KERNEL_MIN;
+    match probe::kernel_version() {
+        Some(version) if version >= KERNEL_MIN => {
+            ok("kernel", format!("Linux {}.{}", version.0, version.1))
+        }
+        Some(version) => {
+            let text = format!("Linux {}.{} is too old", version.0, version.1);
+            bad(
+                "kernel",
+                State::Fail,
+                text,
+                format!("boot Linux {major}.{minor} or later"),
+            )
+        }
+        None => bad(
+            "kernel",
+            State::Warn,
+            "its version is not understood".into(),
+            format!("make sure that it is Linux {major}.{minor} or later"),
+        ),
+    }
+}
+
+fn feature(name: &'static str, tried: io::Result<()>, otherwise: State, since: &str) -> Check {
+    match tried {
+        Ok(()) => ok(name, "works".into()),
+        Err(error) => bad(
+            name,
+            otherwise,
+            error.to_string(),
+            format!("Linux {since} has it"),
+        ),
+    }
+}
+
+fn tool(name: &'static str, root: bool) -> Check {
+    match fabric::find_tool(name) {
+        Ok(file) => ok(name, file.display().to_string()),
+        Err(error) => {
+            let (text, advice) = split(&error.to_string());
+            let otherwise = if root { State::Fail } else { State::Warn };
+            bad(name, otherwise, text, advice)
+        }
+    }
+}
+
+fn domains(root: bool) -> Check {
+    if !root {
+        let advice = "become root for domains; fordway run --here works without";
+        return bad(
+            "domains",
+            State::Warn,
+            "no CAP_SYS_ADMIN".into(),
+            advice.into(),
+        );
+    }
+    match Fabric::probe() {
+        Ok(()) => ok("domains", "namespaces, bridge and nftables work".into()),
+        Err(error) => {
+            let advice =
+                "the kernel needs network namespaces, bridge and nf_tables (bridge family)";
+            bad("domains", State::Fail, error.to_string(), advice.into())
+        }
+    }
+}
+
+fn shim() -> Check {
+    let file = match places::shim() {
+        Ok(file) => file,
+        Err(failure) => {
+            let (text, advice) = split(&failure.message);
+            return bad("shim", State::Fail, text, advice);
+        }
+    };
+    let shown = file.display();
+    match elf::exported_u32(&file, SHIM_VERSION_SYMBOL) {
+        Some(ABI_VERSION) => ok("shim", format!("{shown} (ABI version {ABI_VERSION})")),
+        Some(version) => {
+            let text = format!("{shown} has ABI version {version}, this fordway {ABI_VERSION}");
+            bad(
+                "shim",
+                State::Fail,
+                text,
+                "install both from one release".into(),
+            )
+        }
+        None => {
+            let text = format!("{shown} does not say its ABI version");
+            bad(
+                "shim",
+                State::Fail,
+                text,
+                "install libfordway.so of this release".into(),
+            )
+        }
+    }
+}
+
+fn running(broker: &Broker) -> Check {
+    let info = match broker.info() {
+        Ok(info) => info,
+        Err(failure) => {
+            let (text, advice) = split(&failure.message);
+            return bad("broker", State::Warn, text, advice);
+        }
+    };
+    let mine = env!("CARGO_PKG_VERSION");
+    let again = "start it anew: fordway down --keep-domains; fordway up";
+    if info.abi_version != ABI_VERSION {
+        let text = format!(
+            "it has ABI version {}, this fordway {ABI_VERSION}",
+            info.abi_version
+        );
+        return bad("broker", State::Fail, text, again.into());
+    }
+    if info.version != mine {
+        let text = format!("it is version {}, this fordway {mine}", info.version);
+        return bad("broker", State::Warn, text, again.into());
+    }
+    ok(
+        "broker",
+        format!(
+            "answers (pid {}, version {mine}, network {})",
+            info.pid, info.network
+        ),
+    )
+}
+
+/// Messages are written as "what is wrong; what to do".
+fn split(message: &str) -> (String, String) {
+    let (text, advice) = message
+        .split_once("; ")
+        .unwrap_or((message, "see: fordway --help"));
+    (text.into(), advice.into())
+}
+
+fn ok(name: &'static str, text: String) -> Check {
+    Check {
+        name,
+        state: State::Ok,
+        text,
+        advice: None,
+    }
+}
+
+fn bad(name: &'static str, state: State, text: String, advice: String) -> Check {
+    Check {
+        name,
+        state,
+        text,
+        advice: Some(advice),
+    }
+}
