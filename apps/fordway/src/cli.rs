@@ -48,6 +48,10 @@ pub enum Command {
     Env(Json),
     /// End the broker and remove its domains
     Down(Down),
+    /// Measure the fast path beside the kernel path and others
+    Bench(fordway_bench::cli::BenchArgs),
+    /// Show the fast path beside the kernel path on real programs
+    Demo(fordway_bench::cli::DemoArgs),
     /// Print a completion script
     Completions {
         /// For which shell
