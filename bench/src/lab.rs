@@ -18,8 +18,8 @@
 //! ([`crate::interrupt`]): programs, broker, orphans, mounts, directory. `close`
 //! says what it had to remove by force, which a test takes as a failure. Orphans
 //! (daemons that left their program's tree) come to us because the process of
-//! the lab is a subreaper; hence one lab at a time in a process. Killed by
-//! SIGKILL, a lab cleans nothing up.
+//! the lab is a subreaper; hence one lab at a time in a process: a second one waits
+//! for the end of the first. Killed by SIGKILL, a lab cleans nothing up.
 
 pub use crate::program::{Output, Program, Spawn, Stdin, Stdout};
 
@@ -34,8 +34,8 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long the broker may take to answer a question, to start and to end.
@@ -98,9 +98,13 @@ impl PathChoice {
     }
 }
 
+/// Held by the lab of this process.
+static ONE_LAB: Mutex<()> = Mutex::new(());
+
 /// See the module.
 #[derive(Debug)]
 pub struct Lab {
+    _one: MutexGuard<'static, ()>,
     fordway: PathBuf,
     dir: PathBuf,
     broker_arguments: Vec<String>,
@@ -122,6 +126,7 @@ impl Lab {
         interrupt::check()?;
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
         let mut lab = Lab {
+            _one: ONE_LAB.lock().unwrap_or_else(PoisonError::into_inner),
             fordway: find_fordway()?,
             dir: make_dir()?,
             broker_arguments: broker_arguments
@@ -225,6 +230,8 @@ impl Lab {
         let broker = self.broker.take().context("the broker is not running")?;
         if !kill {
             ask(&self.runtime_dir(), &Request::Down { keep_domains: true })?;
+            // A signal now would be another wish: to end with the domains.
+            broker.ends_within(BROKER_LIMIT);
         }
         broker.stop_with(if kill { Signal::KILL } else { Signal::TERM })?;
         Ok(())
