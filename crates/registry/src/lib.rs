@@ -20,7 +20,7 @@
 //! # The rule of pairing
 //! Two offered sockets are the two ends of one TCP connection if their names mirror
 //! each other and
-//! - both lie in one network namespace, or
+//! - both lie in one network namespace, and neither local address is another's, or
 //! - each local address is assigned, by this registry, to the very namespace that the
 //!   socket lies in.
 //!

@@ -20,6 +20,9 @@ impl Registry {
     pub fn offer(&mut self, process: ProcessId, conn_id: u64, facts: SocketFacts) -> Vec<Action> {
         let mut actions = Vec::new();
         let key = (process, conn_id);
+        if !self.processes.contains_key(&process) {
+            return actions;
+        }
         if let Some(conn) = self.conn(key) {
             let stands = !matches!(conn.state, ConnState::Kernel(_));
             if stands && conn.facts.cookie == facts.cookie {
@@ -85,24 +88,26 @@ impl Registry {
 
     /// The offer that is the other end of this socket's connection.
     fn partner_of(&self, facts: &SocketFacts) -> Option<ConnKey> {
-        let mirrored = |netns| {
-            self.offers
-                .get(&(facts.remote, facts.local, netns))
-                .copied()
-        };
-        mirrored(facts.netns_cookie).or_else(|| {
-            let own = self.domains.owner_of(facts.local.ip())?;
-            let far = self.domains.owner_of(facts.remote.ip())?;
-            (own == facts.netns_cookie).then(|| mirrored(far)).flatten()
-        })
+        let far = self.domains.owner_of(facts.remote.ip());
+        [Some(facts.netns_cookie), far]
+            .into_iter()
+            .flatten()
+            .filter_map(|netns| self.offers.get(&(facts.remote, facts.local, netns)))
+            .copied()
+            .find(|key| {
+                let other = self.conn(*key);
+                other.is_some_and(|other| self.rule_holds(facts, &other.facts))
+            })
     }
 
     /// Whether two sockets are the two ends of one connection.
     pub(crate) fn rule_holds(&self, a: &SocketFacts, b: &SocketFacts) -> bool {
+        let owner = |end: &SocketFacts| self.domains.owner_of(end.local.ip());
+        let owns = |end: &SocketFacts| owner(end) == Some(end.netns_cookie);
         let mirrored = a.local == b.remote && a.remote == b.local && a.cookie != b.cookie;
-        let owns =
-            |end: &SocketFacts| self.domains.owner_of(end.local.ip()) == Some(end.netns_cookie);
-        mirrored && (a.netns_cookie == b.netns_cookie || (owns(a) && owns(b)))
+        let together = a.netns_cookie == b.netns_cookie
+            && [a, b].iter().all(|end| owner(end).is_none() || owns(end));
+        mirrored && (together || (owns(a) && owns(b)))
     }
 
     fn pair(&mut self, a: ConnKey, b: ConnKey, actions: &mut Vec<Action>) {
