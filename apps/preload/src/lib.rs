@@ -1,1 +1,89 @@
-//! Shim.
+//! libfordway.so: stands in front of libc's socket calls in an unmodified program
+//! and moves the bytes of its stream sockets through shared memory where the far
+//! end's program does the same.
+//!
+//! # The house
+//! ```text
+//!   hooks_io   hooks_fd   hooks_proc      the names that the program links to
+//!       │          │           │
+//!   transfer   state       fork, signals   bytes · descriptors and connections · processes
+//!       │
+//!   epoll  poll ── wait                    who sleeps, and how it is woken
+//!       │
+//!   upgrade ── link ── control             channels: up, down; memory; the broker
+//! ```
+//!
+//! # Rules
+//! Nothing is allocated from the program's heap, nothing is traced, no libc state
+//! is used but errno. No lock is held while sleeping, and a handler that interrupts
+//! a lock's holder notices that. The library links to nothing, so it loads into any
+//! program; with a libc other than glibc it stays passive.
+//! It is no security boundary: a program can always talk around it.
+#![no_std]
+
+mod config;
+mod control;
+mod epoll;
+mod fork;
+mod hidden;
+mod hooks_fd;
+mod hooks_io;
+mod hooks_proc;
+mod link;
+mod memory;
+mod poll;
+mod real;
+mod signals;
+mod state;
+mod sys;
+mod transfer;
+mod upgrade;
+mod wait;
+
+use core::ffi::c_char;
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static START: extern "C" fn(i32, *const *const c_char, *const *const c_char) = start;
+
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static END: extern "C" fn() = end;
+
+/// Runs before the program. glibc hands the environment to constructors; others do not.
+extern "C" fn start(_count: i32, _arguments: *const *const c_char, environment: *const *const c_char) {
+    if sys::weak_address!("gnu_get_libc_version") == 0 {
+        return;
+    }
+    // SAFETY: glibc passes the process's environment as third argument.
+    unsafe { config::read(environment) };
+    if !config::is_active() {
+        return;
+    }
+    let made = state::set_up().and_then(|()| link::set_up()).and_then(|()| epoll::set_up());
+    if made.and_then(|()| fork::set_up()).is_err() {
+        config::switch_off();
+        return;
+    }
+    transfer::set_up();
+    wait::start_clock();
+    hooks_fd::adopt_listeners();
+}
+
+extern "C" fn end() {
+    if config::is_active() {
+        fork::leaving();
+    }
+}
+
+#[panic_handler]
+fn panic(_info: &core::panic::PanicInfo) -> ! {
+    sys::complain(&["internal error in libfordway.so; the program is ended"]);
+    loop {
+        let _ = sys::sys!(SYS_exit_group, 127);
+    }
+}
+
+/// The precompiled core names it although nothing here unwinds.
+#[unsafe(no_mangle)]
+extern "C" fn rust_eh_personality() {}

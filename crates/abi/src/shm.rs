@@ -86,6 +86,9 @@ pub mod tx_state {
     pub const RING: u32 = 1;
     /// The ring is over at `tail`; all later bytes go through the kernel.
     pub const BACK: u32 = 2;
+    /// As BACK, but the consumer must not take what is left in the ring: the
+    /// producer sends it again by the kernel.
+    pub const WITHDRAWN: u32 = 3;
 }
 
 /// State of a direction as its consumer has it (`Endpoint::rx_state`).
@@ -214,20 +217,17 @@ pub struct TxOwnLine {
 #[repr(C, align(128))]
 #[derive(Debug, Default)]
 pub struct RxOwnLine {
-    /// 0 free, else the holder's thread id.
+    /// 0 free, else the holder's thread id. The peer looks at it too, before it withdraws.
     pub lock: AtomicU32,
-    /// 1 once the ring is entered and `kernel_left` is valid.
-    pub entered: AtomicU32,
-    /// Bytes still to be read from the kernel before the ring.
-    pub kernel_left: AtomicU64,
+    /// Bytes read from the kernel since the connection began; kept from the moment
+    /// this side got ready (`rx_state::READY`).
+    pub kernel_position: AtomicU64,
     /// Last tail of the peer that was seen and checked.
     pub tail_seen: AtomicU64,
     /// Current segment: start index, and `offset << 8 | log2`, as checked.
     pub segment_start: AtomicU64,
     /// See `segment_start`.
     pub segment_place: AtomicU64,
-    /// Bytes of this direction that went by the kernel while the channel lived.
-    pub kernel_bytes: AtomicU64,
 }
 
 /// Filler up to [`ENDPOINT_BYTES`].

@@ -1,1 +1,101 @@
-//! Byte ring.
+//! The byte ring of a channel: producer, consumer, sleep and wake, the switch
+//! between kernel and ring, and the memory it is cut from.
+//!
+//! # States of one direction
+//! ```text
+//!   producer (tx_state)      consumer (rx_state)
+//!   KERNEL ──enter()──► RING ──leave()──► BACK
+//!      needs READY           OFF ──► READY ──► STOP
+//! ```
+//! * The producer may [`Producer::enter`] only when it sees READY: a consumer
+//!   that blocks in the kernel and does not look at rings would never wake.
+//! * A consumer that wants the kernel path sets STOP; its `head` is then final,
+//!   and the producer sends `[head, tail)` again by the kernel ([`Producer::leave`]).
+//!   A producer that wants the kernel path just leaves; the consumer drains the
+//!   ring up to the final `tail` and goes on with the kernel.
+//!
+//! # Who wakes whom
+//! A waiter publishes that it sleeps, fences, and looks again; a producer
+//! publishes bytes (a consumer: space), fences, and looks whether somebody
+//! sleeps. Each of the four places names its counterpart with `SYNC POINT`.
+//!
+//! # Trust
+//! Everything reached through a peer pointer may change at any moment and hold
+//! anything. Each word is loaded once, by an atomic, checked, and only then
+//! used; a word that cannot be is a [`Violation`]. No plain reference to peer
+//! memory is ever made; its bytes are only copied out through raw pointers.
+#![cfg_attr(not(any(loom, test)), no_std)]
+
+pub mod arena;
+mod consumer;
+pub mod copy;
+mod producer;
+mod sleep;
+
+pub use consumer::Consumer;
+pub use producer::{Entered, Producer};
+pub use sleep::{Sleeper, doors_to_ring};
+
+use fordway_abi::shm::{ARENA_OFFSET, REGION_BYTES, SEGMENT_LOG2_MAX, SEGMENT_LOG2_MIN};
+
+#[cfg(loom)]
+use loom::sync::atomic::{Ordering, fence};
+
+#[cfg(not(loom))]
+use core::sync::atomic::{Ordering, fence};
+
+/// The peer broke the protocol. The channel is lost; nothing else is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Violation {
+    /// `head` went backwards or beyond `tail`.
+    Head,
+    /// `tail` went backwards or further ahead than the ring holds.
+    Tail,
+    /// A segment lies outside the arena, is not aligned, or has an odd size.
+    Segment,
+}
+
+/// A place of ring memory, checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// Stream index of its first byte.
+    pub start: u64,
+    /// Offset from the region's start, in bytes.
+    pub offset: usize,
+    /// log2 of its capacity in bytes.
+    pub log2: u32,
+}
+
+impl Segment {
+    /// Capacity in bytes.
+    pub fn capacity_bytes(self) -> u64 {
+        1 << self.log2
+    }
+
+    fn pack(self) -> u64 {
+        (self.offset as u64) << 8 | u64::from(self.log2)
+    }
+
+    /// Reads back what [`Segment::pack`] made, whoever wrote it.
+    fn unpack(start: u64, place: u64) -> Result<Self, Violation> {
+        let log2 = (place & 0xff) as u32;
+        let offset = (place >> 8) as usize;
+        if !(SEGMENT_LOG2_MIN..=SEGMENT_LOG2_MAX).contains(&log2)
+            || !(ARENA_OFFSET..=REGION_BYTES).contains(&offset)
+            || !offset.is_multiple_of(64)
+            || REGION_BYTES - offset < 1 << log2
+        {
+            return Err(Violation::Segment);
+        }
+        Ok(Self { start, offset, log2 })
+    }
+
+    /// The (at most two) runs that hold stream bytes `[at, at + count)`, as
+    /// offsets from the region's start and lengths. `count` must fit the capacity.
+    fn runs(self, at: u64, count: usize) -> [(usize, usize); 2] {
+        let capacity = 1usize << self.log2;
+        let from = (at.wrapping_sub(self.start)) as usize & (capacity - 1);
+        let first = count.min(capacity - from);
+        [(self.offset + from, first), (self.offset, count - first)]
+    }
+}

@@ -1,0 +1,103 @@
+//! What the launcher says to the shim, read once from the environment that the
+//! dynamic linker hands to the constructor (programs like nginx wipe theirs later).
+
+use core::ffi::{CStr, c_char};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use fordway_abi::control::PathPolicy;
+use fordway_abi::env;
+
+/// Longest path of a UNIX socket (man 7 unix).
+pub const SOCKET_PATH_BYTES: usize = 108;
+
+/// Calls that move data before a connection is offered: a connection that carries
+/// one request and one reply is over before an upgrade has paid.
+const OFFER_AFTER_DEFAULT: u32 = 4;
+/// Longest spin before a sleep: what a wake-up on another CPU costs.
+const SPIN_US_DEFAULT: u32 = 20;
+
+static ACTIVE: AtomicBool = AtomicBool::new(false);
+static POLICY: AtomicU32 = AtomicU32::new(0);
+static OFFER_AFTER: AtomicU32 = AtomicU32::new(OFFER_AFTER_DEFAULT);
+static SPIN_US: AtomicU32 = AtomicU32::new(SPIN_US_DEFAULT);
+static mut SOCKET_PATH: [u8; SOCKET_PATH_BYTES] = [0; SOCKET_PATH_BYTES];
+
+/// Whether there is a broker to speak to; without one every call goes straight to libc.
+#[inline]
+pub fn is_active() -> bool {
+    ACTIVE.load(Ordering::Relaxed)
+}
+
+/// `--path`.
+pub fn policy() -> PathPolicy {
+    PathPolicy::from_u32(POLICY.load(Ordering::Relaxed)).unwrap_or(PathPolicy::Auto)
+}
+
+/// Operations before an offer.
+pub fn offer_after() -> u32 {
+    OFFER_AFTER.load(Ordering::Relaxed)
+}
+
+/// Longest spin.
+pub fn spin_us() -> u32 {
+    SPIN_US.load(Ordering::Relaxed)
+}
+
+/// Path of the broker's socket, zero-terminated.
+pub fn socket_path() -> *const [u8; SOCKET_PATH_BYTES] {
+    &raw const SOCKET_PATH
+}
+
+/// Reads the environment.
+///
+/// # Safety
+/// `environment` is the process's environment: C strings up to a null pointer.
+pub unsafe fn read(environment: *const *const c_char) {
+    let mut path_length = 0;
+    let mut policy = PathPolicy::Auto;
+    let mut at = environment;
+    // SAFETY: by contract.
+    while let Some(entry) = unsafe { (*at).as_ref() } {
+        // SAFETY: a C string; the array goes on at least to its null pointer.
+        let entry = unsafe {
+            at = at.add(1);
+            CStr::from_ptr(entry)
+        };
+        let Some((name, value)) = split(entry.to_bytes()) else { continue };
+        if name == env::SOCKET.as_bytes() && value.len() < SOCKET_PATH_BYTES {
+            path_length = value.len();
+            let target: *mut u8 = (&raw mut SOCKET_PATH).cast();
+            // SAFETY: shorter than the array; the constructor runs before other threads.
+            unsafe { core::ptr::copy_nonoverlapping(value.as_ptr(), target, value.len()) };
+        } else if name == env::PATH.as_bytes() {
+            policy = match value {
+                b"kernel" => PathPolicy::Kernel,
+                b"fast" => PathPolicy::Fast,
+                _ => PathPolicy::Auto,
+            };
+        } else if name == env::OFFER_AFTER.as_bytes() {
+            OFFER_AFTER.store(number(value).unwrap_or(OFFER_AFTER_DEFAULT), Ordering::Relaxed);
+        } else if name == env::SPIN_US.as_bytes() {
+            SPIN_US.store(number(value).unwrap_or(SPIN_US_DEFAULT), Ordering::Relaxed);
+        }
+    }
+    POLICY.store(policy as u32, Ordering::Relaxed);
+    ACTIVE.store(path_length != 0 && policy != PathPolicy::Kernel, Ordering::Relaxed);
+}
+
+/// Turns the shim off for good (its tables could not be had).
+pub fn switch_off() {
+    ACTIVE.store(false, Ordering::Relaxed);
+}
+
+fn split(entry: &[u8]) -> Option<(&[u8], &[u8])> {
+    let equals = entry.iter().position(|byte| *byte == b'=')?;
+    Some((&entry[..equals], &entry[equals + 1..]))
+}
+
+fn number(digits: &[u8]) -> Option<u32> {
+    let mut value = 0u32;
+    for digit in digits {
+        value = value.checked_mul(10)?.checked_add(u32::from(digit.wrapping_sub(b'0')))?;
+    }
+    (!digits.is_empty() && digits.iter().all(u8::is_ascii_digit)).then_some(value)
+}

@@ -1,0 +1,461 @@
+//! The conversation with the broker (messages: `fordway_abi::control`).
+//!
+//! The control connection is opened at the first need, and again after the broker
+//! was gone, at most once in [`RETRY_NS`]. Mail is read when the mailbox's counter
+//! has moved (one load in each call on a connection that is not plain kernel), and
+//! by waiters, which poll the control socket too. Channels need no broker: when it
+//! dies they go on; when it is back they are registered again.
+//!
+//! Mail is handled under [`MAIL_LOCK`]; whoever finds it held goes on without.
+
+use crate::state::{self, Conn, Lock, attention, phase};
+use crate::sys::{self, sys};
+use crate::{config, hidden, link, upgrade, wait};
+use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use fordway_abi::control::{
+    self as abi, Door, DoorAck, Downgrade, HELLO_MAGIC, Header, Hello, Link, Message, Offer, PACKET_BYTES_MAX,
+    PACKET_FDS_MAX, Pair, Peer, PeerDoor, PeerGone, Refuse, Region, Reject, RejoinChannel, RejoinLink, Status,
+    kind,
+};
+use fordway_abi::reason::Reason;
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Time between two attempts to reach a broker that did not answer.
+const RETRY_NS: u64 = 1_000_000_000;
+/// Longest wait for the broker's answer to `Hello`, and for room in its socket.
+const ANSWER_MS: i32 = 1000;
+
+static MAIL_LOCK: Lock = Lock::new();
+static FD: AtomicI32 = AtomicI32::new(-1);
+static MAILBOX: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
+static MAIL_SEEN: AtomicU32 = AtomicU32::new(0);
+static RETRY_AT_NS: AtomicU64 = AtomicU64::new(0);
+static VERSION_TOLD: AtomicBool = AtomicBool::new(false);
+
+/// Space for the descriptors beside a packet.
+const ANCILLARY_BYTES: usize = 16 + PACKET_FDS_MAX * 4;
+
+#[repr(C, align(8))]
+struct Ancillary([u8; ANCILLARY_BYTES]);
+
+/// The control socket, to be polled by waiters; -1 if there is none.
+pub fn fd() -> i32 {
+    FD.load(Ordering::Acquire)
+}
+
+/// Whether the broker has gone and waiters should look for a new one now and then.
+pub fn is_orphaned() -> bool {
+    fd() < 0 && link::all().next().is_some()
+}
+
+/// Sends one message. `EAGAIN` never comes back: a broker that takes nothing for
+/// [`ANSWER_MS`] is as good as gone.
+fn send<M: Message>(message: &M, fds: &[i32]) -> sys::Result<()> {
+    let fd = fd();
+    if fd < 0 {
+        return Err(libc::ENOTCONN);
+    }
+    let header = Header { kind: M::KIND, length_bytes: (size_of::<Header>() + size_of::<M>()) as u32 };
+    let parts = [
+        libc::iovec { iov_base: header.as_bytes().as_ptr() as *mut _, iov_len: size_of::<Header>() },
+        libc::iovec { iov_base: message.as_bytes().as_ptr() as *mut _, iov_len: size_of::<M>() },
+    ];
+    let mut ancillary = Ancillary([0; ANCILLARY_BYTES]);
+    let control_bytes = 16 + fds.len() * 4;
+    ancillary.0[0..8].copy_from_slice(&control_bytes.to_ne_bytes());
+    ancillary.0[8..12].copy_from_slice(&libc::SOL_SOCKET.to_ne_bytes());
+    ancillary.0[12..16].copy_from_slice(&libc::SCM_RIGHTS.to_ne_bytes());
+    for (target, fd) in ancillary.0[16..].chunks_exact_mut(4).zip(fds) {
+        target.copy_from_slice(&fd.to_ne_bytes());
+    }
+    let mut packet = empty_message();
+    packet.msg_iov = parts.as_ptr() as *mut _;
+    packet.msg_iovlen = parts.len();
+    if !fds.is_empty() {
+        packet.msg_control = ancillary.0.as_mut_ptr().cast();
+        packet.msg_controllen = control_bytes.next_multiple_of(8);
+    }
+    loop {
+        match sys!(SYS_sendmsg, fd, &raw const packet, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) {
+            Ok(_) => return Ok(()),
+            Err(libc::EINTR) => {}
+            Err(libc::EAGAIN) if poll_one(fd, libc::POLLOUT, ANSWER_MS) => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn empty_message() -> libc::msghdr {
+    // SAFETY: a msghdr of zeros is an empty message.
+    unsafe { MaybeUninit::zeroed().assume_init() }
+}
+
+fn poll_one(fd: i32, events: i16, timeout_ms: i32) -> bool {
+    let mut entry = libc::pollfd { fd, events, revents: 0 };
+    matches!(sys!(SYS_poll, &raw mut entry, 1, timeout_ms), Ok(1))
+}
+
+/// One packet with its descriptors; those that are not taken are closed.
+struct Packet {
+    bytes: [u8; PACKET_BYTES_MAX],
+    length: usize,
+    fds: [i32; PACKET_FDS_MAX],
+    fd_count: usize,
+}
+
+impl Packet {
+    fn receive(fd: i32) -> sys::Result<Option<Self>> {
+        let mut packet =
+            Self { bytes: [0; PACKET_BYTES_MAX], length: 0, fds: [-1; PACKET_FDS_MAX], fd_count: 0 };
+        let mut part =
+            libc::iovec { iov_base: packet.bytes.as_mut_ptr().cast(), iov_len: PACKET_BYTES_MAX };
+        let mut ancillary = Ancillary([0; ANCILLARY_BYTES]);
+        let mut message = empty_message();
+        message.msg_iov = &raw mut part;
+        message.msg_iovlen = 1;
+        message.msg_control = ancillary.0.as_mut_ptr().cast();
+        message.msg_controllen = ANCILLARY_BYTES;
+        packet.length =
+            match sys!(SYS_recvmsg, fd, &raw mut message, libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC) {
+                Ok(0) => return Err(libc::EPIPE),
+                Ok(length) => length,
+                Err(libc::EAGAIN | libc::EINTR) => return Ok(None),
+                Err(error) => return Err(error),
+            };
+        if message.msg_controllen >= 16 {
+            let bytes = u64::from_ne_bytes(ancillary.0[0..8].try_into().unwrap_or([0; 8])) as usize;
+            packet.fd_count = (bytes.saturating_sub(16) / 4).min(PACKET_FDS_MAX);
+            for (target, source) in
+                packet.fds[..packet.fd_count].iter_mut().zip(ancillary.0[16..].chunks_exact(4))
+            {
+                *target = i32::from_ne_bytes(source.try_into().unwrap_or([0xff; 4]));
+            }
+        }
+        Ok(Some(packet))
+    }
+
+    /// The kind, if length and number of descriptors fit it.
+    fn kind(&self) -> Option<u32> {
+        let (header, _) = Header::read_from_prefix(&self.bytes[..self.length]).ok()?;
+        let (body, fds) = abi::shape(header.kind)?;
+        (header.length_bytes as usize == self.length
+            && self.length == size_of::<Header>() + body
+            && fds.contains(&self.fd_count))
+        .then_some(header.kind)
+    }
+
+    fn body<M: Message>(&self) -> Option<M> {
+        M::read_from_prefix(&self.bytes[size_of::<Header>()..]).ok().map(|(body, _)| body)
+    }
+
+    fn take_fd(&mut self, index: usize) -> i32 {
+        core::mem::replace(&mut self.fds[index], -1)
+    }
+}
+
+impl Drop for Packet {
+    fn drop(&mut self) {
+        for fd in self.fds.iter().filter(|fd| **fd >= 0) {
+            let _ = sys!(SYS_close, *fd);
+        }
+    }
+}
+
+/// Opens the control connection if there is none. True if there is one now.
+pub fn connect() -> bool {
+    if fd() >= 0 {
+        return true;
+    }
+    let Some(_guard) = MAIL_LOCK.try_lock() else { return false };
+    let now = sys::now_ns();
+    if fd() >= 0 || now < RETRY_AT_NS.load(Ordering::Relaxed) {
+        return fd() >= 0;
+    }
+    RETRY_AT_NS.store(now + RETRY_NS, Ordering::Relaxed);
+    if open().is_err() {
+        lost();
+        return false;
+    }
+    rejoin();
+    true
+}
+
+fn open() -> sys::Result<()> {
+    let (page_fd, door_fd) = wait::set_up()?;
+    let socket =
+        sys!(SYS_socket, libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0)?
+            as i32;
+    let mut address = [0u8; 2 + config::SOCKET_PATH_BYTES];
+    address[..2].copy_from_slice(&(libc::AF_UNIX as u16).to_ne_bytes());
+    // SAFETY: written once by the constructor.
+    address[2..].copy_from_slice(unsafe { &*config::socket_path() });
+    if let Err(error) = sys!(SYS_connect, socket, address.as_ptr(), address.len()) {
+        let _ = sys!(SYS_close, socket);
+        return Err(error);
+    }
+    let socket = hidden::hide(socket)?;
+    FD.store(socket, Ordering::Release);
+    let hello = Hello {
+        magic: HELLO_MAGIC,
+        abi_version: fordway_abi::ABI_VERSION,
+        path_policy: config::policy() as u32,
+        rejoining: u32::from(link::all().next().is_some()),
+    };
+    send(&hello, &[page_fd, door_fd])?;
+    if !poll_one(socket, libc::POLLIN, ANSWER_MS) {
+        return Err(libc::ETIMEDOUT);
+    }
+    let mut packet = Packet::receive(socket)?.ok_or(libc::EPROTO)?;
+    match packet.kind() {
+        Some(kind::Welcome) => {}
+        Some(kind::Refuse) => {
+            refused(packet.body());
+            return Err(libc::EPROTO);
+        }
+        _ => return Err(libc::EPROTO),
+    }
+    let mailbox_fd = packet.take_fd(0);
+    let mailbox = sys!(SYS_mmap, 0, 4096, libc::PROT_READ, libc::MAP_SHARED, mailbox_fd, 0);
+    let _ = sys!(SYS_close, mailbox_fd);
+    MAIL_SEEN.store(0, Ordering::Relaxed);
+    MAILBOX.store(mailbox? as *mut AtomicU32, Ordering::Release);
+    Ok(())
+}
+
+fn refused(refuse: Option<Refuse>) {
+    let unlike = refuse.is_some_and(|refuse| Reason::from_u32(refuse.reason) == Some(Reason::Version));
+    if unlike && !VERSION_TOLD.swap(true, Ordering::Relaxed) {
+        sys::complain(&["the broker has another ABI version than libfordway.so; ",
+            "connections stay on the kernel path (see: fordway doctor)"]);
+    }
+}
+
+/// The broker is gone: offers are void, channels live on.
+fn lost() {
+    hidden::close(FD.swap(-1, Ordering::AcqRel));
+    let mailbox = MAILBOX.swap(core::ptr::null_mut(), Ordering::AcqRel);
+    if !mailbox.is_null() {
+        let _ = sys!(SYS_munmap, mailbox, 4096);
+    }
+    wait::doors_unregistered();
+    for conn in state::conns() {
+        let _ = conn.phase.compare_exchange(
+            phase::OFFERED,
+            phase::KERNEL,
+            Ordering::AcqRel,
+            Ordering::Relaxed,
+        );
+    }
+}
+
+/// Registers doors, links and channels with a broker that does not know them yet.
+fn rejoin() {
+    wait::register_doors();
+    for (_, link) in link::all() {
+        let mut link_key = [0; 16];
+        link_key[..8].copy_from_slice(&link.key[0].load(Ordering::Relaxed).to_ne_bytes());
+        link_key[8..].copy_from_slice(&link.key[1].load(Ordering::Relaxed).to_ne_bytes());
+        let message = RejoinLink { link_id: link.id.load(Ordering::Relaxed), link_key };
+        let _ = send(&message, &[link.own_fd.load(Ordering::Relaxed)]);
+    }
+    for conn in state::conns().filter(|conn| conn.is_paired()) {
+        let message = RejoinChannel {
+            conn_id: conn.id(),
+            channel_id: conn.channel_id.load(Ordering::Relaxed),
+            link_id: link::at(conn.link.load(Ordering::Relaxed)).id.load(Ordering::Relaxed),
+            slot: conn.slot.load(Ordering::Relaxed),
+            generation: conn.generation.load(Ordering::Relaxed),
+        };
+        let _ = send(&message, &[conn.fd.load(Ordering::Relaxed)]);
+    }
+}
+
+/// Offers a connection; true if the broker has the offer.
+pub fn offer(conn: &Conn, fd: i32) -> bool {
+    if !connect() {
+        return false;
+    }
+    if conn
+        .phase
+        .compare_exchange(phase::KERNEL, phase::OFFERED, Ordering::AcqRel, Ordering::Relaxed)
+        .is_err()
+    {
+        return false;
+    }
+    let sent = send(&Offer { conn_id: conn.id() }, &[fd]).is_ok();
+    if !sent {
+        let _guard = MAIL_LOCK.try_lock();
+        lost();
+    }
+    sent
+}
+
+/// Tells the broker what became of a connection.
+pub fn report(conn: &Conn, status: u32, reason: u32) {
+    let paired = conn.channel_id.load(Ordering::Relaxed) != 0;
+    let (tx, rx) = if paired {
+        (conn.producer().tail(), conn.consumer().head())
+    } else {
+        (0, 0)
+    };
+    let _ = send(
+        &Status {
+            conn_id: conn.id(),
+            channel_id: conn.channel_id.load(Ordering::Relaxed),
+            status,
+            reason,
+            ring_bytes_tx: tx,
+            ring_bytes_rx: rx,
+        },
+        &[],
+    );
+}
+
+/// Registers a doorbell and waits until every peer has been sent it.
+pub fn register_door(door: u64, eventfd: i32) -> bool {
+    if send(&Door { door }, &[eventfd]).is_err() {
+        return false;
+    }
+    let deadline = sys::now_ns() + ANSWER_MS as u64 * 1_000_000;
+    while !wait::is_registered(door) && sys::now_ns() < deadline {
+        if fd() < 0 || !poll_one(fd(), libc::POLLIN, ANSWER_MS) {
+            return false;
+        }
+        drain_mail();
+    }
+    wait::is_registered(door)
+}
+
+/// Sends a doorbell without waiting (after the broker came back).
+pub fn send_door(door: u64, eventfd: i32) {
+    let _ = send(&Door { door }, &[eventfd]);
+}
+
+/// Reads mail if there is some: one load if there is none.
+#[inline]
+pub fn check_mail() {
+    let mailbox = MAILBOX.load(Ordering::Acquire);
+    if mailbox.is_null() {
+        return;
+    }
+    // SAFETY: mapped; written by the broker alone.
+    if unsafe { (*mailbox).load(Ordering::Relaxed) } != MAIL_SEEN.load(Ordering::Relaxed) {
+        drain_mail();
+    }
+}
+
+/// Reads all mail that has come.
+pub fn drain_mail() {
+    let Some(guard) = MAIL_LOCK.try_lock() else { return };
+    let mut turned = false;
+    while fd() >= 0 {
+        let mailbox = MAILBOX.load(Ordering::Acquire);
+        if !mailbox.is_null() {
+            // SAFETY: as in `check_mail`. Noted before the socket is read: a packet
+            // that comes in between moves the counter again.
+            MAIL_SEEN.store(unsafe { (*mailbox).load(Ordering::Acquire) }, Ordering::Relaxed);
+        }
+        match Packet::receive(fd()) {
+            Ok(Some(packet)) => turned |= handle(packet),
+            Ok(None) => break,
+            Err(_) => lost(),
+        }
+    }
+    drop(guard);
+    if turned {
+        upgrade::attend_all();
+    }
+}
+
+/// Acts on one message; true if some connection now has its `attention` set.
+fn handle(mut packet: Packet) -> bool {
+    match packet.kind() {
+        Some(kind::Reject) => {
+            let Some(Reject { conn_id, reason, pending }) = packet.body() else { return false };
+            if pending == 0 && let Some(conn) = Conn::by_id(conn_id) {
+                upgrade::rejected(conn, reason);
+            }
+        }
+        Some(kind::Link) => {
+            let Some(Link { link_id, link_key }) = packet.body() else { return false };
+            match link::make(link_id, link_key) {
+                Ok(fd) => {
+                    let _ = send(&Region { link_id }, &[fd]);
+                }
+                Err(_) => sys::complain(&["no memory for a link; its connections stay on the kernel path"]),
+            }
+        }
+        Some(kind::Peer) => join_link(&mut packet),
+        Some(kind::Pair) => {
+            if let Some(Pair { conn_id, channel_id, link_id, slot, generation }) = packet.body()
+                && let Some(conn) = Conn::by_id(conn_id)
+                && let Some((index, link)) = link::by_id(link_id)
+                && link.state.load(Ordering::Acquire) == link::link_state::LIVE
+            {
+                upgrade::paired(conn, index, slot, generation, channel_id);
+            }
+        }
+        Some(kind::DoorAck) => {
+            if let Some(DoorAck { door }) = packet.body() {
+                wait::registered(door);
+            }
+        }
+        Some(kind::PeerDoor) => {
+            if let Some(PeerDoor { link_id, door }) = packet.body()
+                && let Some((_, link)) = link::by_id(link_id)
+            {
+                link.add_door(door, packet.take_fd(0));
+            }
+        }
+        Some(kind::Downgrade) => {
+            let Some(Downgrade { channel_id, .. }) = packet.body() else { return false };
+            for conn in state::conns().filter(|conn| conn.is_paired()) {
+                if conn.channel_id.load(Ordering::Relaxed) == channel_id {
+                    conn.attention.fetch_or(attention::DOWN, Ordering::AcqRel);
+                }
+            }
+            return true;
+        }
+        Some(kind::PeerGone) => {
+            let Some(PeerGone { link_id }) = packet.body() else { return false };
+            if let Some((index, link)) = link::by_id(link_id) {
+                link.peer_gone.store(1, Ordering::Release);
+                for conn in link::users(index) {
+                    conn.attention.fetch_or(attention::PEER_GONE, Ordering::AcqRel);
+                }
+                link.drop_if_over();
+            }
+        }
+        // The broker is trusted; what a newer one says beyond this list is not for us.
+        _ => {}
+    }
+    false
+}
+
+fn join_link(packet: &mut Packet) {
+    let Some(Peer { link_id, doors }) = packet.body() else { return };
+    let Some((_, link)) = link::by_id(link_id) else { return };
+    if link.join(packet.take_fd(0), packet.take_fd(1)).is_err() {
+        return;
+    }
+    let mut left = doors;
+    for index in 2..packet.fd_count {
+        if left == 0 {
+            break;
+        }
+        link.add_door(u64::from(left.trailing_zeros()), packet.take_fd(index));
+        left &= left - 1;
+    }
+}
+
+/// In a forked child: the connection is the parent's.
+pub fn after_fork() {
+    MAIL_LOCK.reset();
+    hidden::close(FD.swap(-1, Ordering::AcqRel));
+    let mailbox = MAILBOX.swap(core::ptr::null_mut(), Ordering::AcqRel);
+    if !mailbox.is_null() {
+        let _ = sys!(SYS_munmap, mailbox, 4096);
+    }
+    RETRY_AT_NS.store(0, Ordering::Relaxed);
+}

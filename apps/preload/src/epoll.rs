@@ -1,0 +1,725 @@
+//! epoll for programs whose sockets have channels.
+//!
+//! The program's epoll instance stays the kernel's. A registered stream socket has
+//! an [`Item`]; once its connection has a channel the item is *attached*: the
+//! kernel's registration is changed, once, to an edge-triggered one under a tag of
+//! ours, and from then on the program's interest is kept here alone, so that
+//! EPOLL_CTL_MOD costs no system call. The instance also watches its doorbell (an
+//! eventfd, edge-triggered and never drained) and the control socket.
+//!
+//! # A wait
+//! Rings first; then a spin; then the sleep is announced, rings are looked at
+//! again, and the kernel's epoll_wait runs. Every [`KERNEL_TURN`]th wait that the
+//! rings satisfy asks the kernel too, so that busy rings starve nobody.
+//!
+//! # Edges
+//! An edge-triggered item is reported when something came since it was last
+//! reported: the peer's tail moved, the kernel showed an edge, room came after a
+//! send found none, or the item was armed by ADD or MOD. What is then reported is
+//! the whole present state, as the kernel does it.
+
+use crate::state::{self, Conn, Lock, attention, kind};
+use crate::sys::{self, sys};
+use crate::wait::{self, Bell, Deadline};
+use crate::{control, upgrade};
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use fordway_abi::shm::{DOOR_SHARED, tx_state};
+
+const ITEM_COUNT: usize = 1 << 17;
+const INSTANCE_COUNT: usize = 4096;
+/// One wait in so many asks the kernel although rings had events.
+const KERNEL_TURN: u32 = 16;
+
+const IN: u32 = libc::EPOLLIN as u32;
+const OUT: u32 = libc::EPOLLOUT as u32;
+const RDHUP: u32 = libc::EPOLLRDHUP as u32;
+const HUP: u32 = libc::EPOLLHUP as u32;
+const ERR: u32 = libc::EPOLLERR as u32;
+const ET: u32 = libc::EPOLLET as u32;
+const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
+const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
+
+/// Low words of tags that are no items.
+const TAG_BELL: u32 = u32::MAX;
+const TAG_CONTROL: u32 = u32::MAX - 1;
+
+/// A registration of a stream socket. Written under its instance's lock.
+#[repr(C, align(64))]
+struct Item {
+    /// Connection, plus one; 0: free.
+    conn: AtomicU32,
+    instance: AtomicU32,
+    fd: AtomicI32,
+    /// What the program wants.
+    events: AtomicU32,
+    data: AtomicU64,
+    /// 1: the kernel knows it by our tag.
+    attached: AtomicU32,
+    /// 1: armed by ADD or MOD, not looked at since.
+    forced: AtomicU32,
+    /// 1: one-shot, and shot.
+    spent: AtomicU32,
+    /// `Conn::edges` when it was last reported.
+    seen_edges: AtomicU32,
+    /// The peer's tail when it was last reported.
+    seen_tail: AtomicU64,
+    /// Next item of the connection, plus one; of the free list if free.
+    next_of_conn: AtomicU32,
+    /// Next item of the instance, plus one.
+    next_of_instance: AtomicU32,
+}
+
+/// An epoll instance of the program.
+#[repr(C, align(64))]
+struct Instance {
+    fd: AtomicI32,
+    lock: Lock,
+    /// First item, plus one.
+    items: AtomicU32,
+    /// Items that are attached.
+    attached: AtomicU32,
+    /// Where the next walk begins (an item, plus one), so that all get their turn.
+    cursor: AtomicU32,
+    /// The connection that had an event last, plus one: its peer decides about spinning.
+    active: AtomicU32,
+    turns: AtomicU32,
+    /// Doorbell, plus one; 0: none yet.
+    door: AtomicU32,
+    door_fd: AtomicI32,
+    /// The control socket that is watched.
+    control_fd: AtomicI32,
+    used: AtomicU32,
+}
+
+static ITEMS: AtomicPtr<Item> = AtomicPtr::new(core::ptr::null_mut());
+static INSTANCES: AtomicPtr<Instance> = AtomicPtr::new(core::ptr::null_mut());
+static ITEM_NEXT: AtomicU32 = AtomicU32::new(0);
+static ITEM_FREE: AtomicU32 = AtomicU32::new(0);
+static LIST_LOCK: Lock = Lock::new();
+static TAG: AtomicU32 = AtomicU32::new(0);
+
+/// Maps the tables and draws the tag.
+pub fn set_up() -> sys::Result<()> {
+    let mut secret = 0u32;
+    let _ = sys!(SYS_getrandom, &raw mut secret, 4, 0);
+    TAG.store(secret | 1, Ordering::Relaxed);
+    INSTANCES.store(
+        sys::map_anonymous(INSTANCE_COUNT * size_of::<Instance>(), false)?.cast(),
+        Ordering::Relaxed,
+    );
+    ITEMS.store(sys::map_anonymous(ITEM_COUNT * size_of::<Item>(), false)?.cast(), Ordering::Release);
+    Ok(())
+}
+
+fn item_at(index: u32) -> &'static Item {
+    // SAFETY: ITEM_COUNT zeroed entries of atomics, never unmapped.
+    unsafe { &*ITEMS.load(Ordering::Relaxed).add(index as usize % ITEM_COUNT) }
+}
+
+fn instance_at(index: u32) -> &'static Instance {
+    // SAFETY: INSTANCE_COUNT zeroed entries of atomics, never unmapped.
+    unsafe { &*INSTANCES.load(Ordering::Relaxed).add(index as usize % INSTANCE_COUNT) }
+}
+
+fn instance(fd: i32) -> Option<(u32, &'static Instance)> {
+    let word = state::look(fd);
+    (word & kind::MASK == kind::EPOLL).then(|| (word & !kind::MASK, instance_at(word & !kind::MASK)))
+}
+
+fn tag(low: u32) -> u64 {
+    u64::from(TAG.load(Ordering::Relaxed)) << 32 | u64::from(low)
+}
+
+/// The program has made an epoll instance.
+pub fn created(fd: i32) {
+    let Some(word) = state::slot(fd) else { return };
+    let Some(_guard) = LIST_LOCK.lock() else { return };
+    for index in 0..INSTANCE_COUNT as u32 {
+        let instance = instance_at(index);
+        if instance.used.load(Ordering::Relaxed) == 0 {
+            for zeroed in [&instance.items, &instance.attached, &instance.cursor, &instance.active] {
+                zeroed.store(0, Ordering::Relaxed);
+            }
+            instance.door.store(0, Ordering::Relaxed);
+            instance.control_fd.store(-1, Ordering::Relaxed);
+            instance.fd.store(fd, Ordering::Relaxed);
+            instance.used.store(1, Ordering::Relaxed);
+            word.store(kind::EPOLL | index, Ordering::Release);
+            return;
+        }
+    }
+}
+
+/// The program closes an epoll instance (one descriptor of it; duplicates are not followed).
+pub fn closed(fd: i32) {
+    let Some((_, instance)) = instance(fd) else { return };
+    if instance.fd.load(Ordering::Relaxed) != fd {
+        return;
+    }
+    loop {
+        let first = instance.items.load(Ordering::Relaxed);
+        if first == 0 {
+            break;
+        }
+        remove(first - 1);
+    }
+    if let Some(bell) = bell_of(instance) {
+        wait::release(bell);
+    }
+    instance.used.store(0, Ordering::Release);
+}
+
+fn bell_of(instance: &Instance) -> Option<Bell> {
+    let door = instance.door.load(Ordering::Acquire);
+    (door != 0).then(|| Bell { door: door as usize - 1, fd: instance.door_fd.load(Ordering::Relaxed) })
+}
+
+/// Gives the instance a doorbell and lets the kernel watch it and the control socket.
+fn equip(instance: &Instance) -> Option<Bell> {
+    let bell = match bell_of(instance) {
+        Some(bell) => bell,
+        None => {
+            if !control::connect() {
+                return None;
+            }
+            let bell = wait::acquire();
+            watch(instance, bell.fd, TAG_BELL);
+            instance.door_fd.store(bell.fd, Ordering::Relaxed);
+            instance.door.store(bell.door as u32 + 1, Ordering::Release);
+            bell
+        }
+    };
+    let control = control::fd();
+    if instance.control_fd.swap(control, Ordering::Relaxed) != control && control >= 0 {
+        watch(instance, control, TAG_CONTROL);
+    }
+    Some(bell)
+}
+
+fn watch(instance: &Instance, fd: i32, low: u32) {
+    let event = libc::epoll_event { events: IN | ET, u64: tag(low) };
+    let epoll = instance.fd.load(Ordering::Relaxed);
+    let _ = sys!(SYS_epoll_ctl, epoll, libc::EPOLL_CTL_ADD, fd, &raw const event);
+}
+
+/// Items of a connection.
+fn items_of(conn: &Conn) -> impl Iterator<Item = (u32, &'static Item)> {
+    let mut next = conn.items.load(Ordering::Acquire);
+    core::iter::from_fn(move || {
+        let index = next.checked_sub(1)?;
+        next = item_at(index).next_of_conn.load(Ordering::Relaxed);
+        Some((index, item_at(index)))
+    })
+}
+
+/// Items of an instance, from its cursor on.
+fn walk(instance: &Instance) -> impl Iterator<Item = (u32, &'static Item)> + '_ {
+    let start = match instance.cursor.load(Ordering::Relaxed) {
+        0 => instance.items.load(Ordering::Relaxed),
+        cursor => cursor,
+    };
+    let mut next = start;
+    let mut wrapped = false;
+    let mut steps = 0;
+    core::iter::from_fn(move || {
+        if next == 0 && !wrapped {
+            wrapped = true;
+            next = instance.items.load(Ordering::Relaxed);
+        }
+        if next == 0 || wrapped && next == start && steps != 0 || steps as usize >= ITEM_COUNT {
+            return None;
+        }
+        steps += 1;
+        let index = next - 1;
+        next = item_at(index).next_of_instance.load(Ordering::Relaxed);
+        Some((index, item_at(index)))
+    })
+}
+
+fn find(conn: &Conn, instance: u32, fd: i32) -> Option<(u32, &'static Item)> {
+    items_of(conn).find(|(_, item)| {
+        item.instance.load(Ordering::Relaxed) == instance && item.fd.load(Ordering::Relaxed) == fd
+    })
+}
+
+/// epoll_ctl on a stream socket. `None`: it is libc's to do (and to record with [`added`]).
+pub fn control(
+    epoll: i32,
+    operation: i32,
+    conn: &Conn,
+    fd: i32,
+    event: *const libc::epoll_event,
+) -> Option<sys::Result<usize>> {
+    let (instance_index, instance) = instance(epoll)?;
+    let found = find(conn, instance_index, fd);
+    match (operation, found) {
+        (libc::EPOLL_CTL_MOD, Some((_, item))) if !event.is_null() => {
+            // SAFETY: the program's event, as epoll_ctl takes it.
+            let event = unsafe { event.read_unaligned() };
+            let attached = {
+                let _guard = instance.lock.lock();
+                item.events.store(event.events, Ordering::Relaxed);
+                item.data.store(event.u64, Ordering::Relaxed);
+                item.spent.store(0, Ordering::Relaxed);
+                item.forced.store(1, Ordering::Relaxed);
+                item.attached.load(Ordering::Relaxed) != 0
+            };
+            attached.then_some(Ok(0))
+        }
+        (libc::EPOLL_CTL_DEL, Some((index, _))) => {
+            remove(index);
+            None
+        }
+        _ => None,
+    }
+}
+
+/// libc has added a stream socket to an instance.
+pub fn added(epoll: i32, conn: &Conn, fd: i32, event: *const libc::epoll_event) {
+    let Some((instance_index, instance)) = instance(epoll) else { return };
+    // SAFETY: the program's event; the kernel has just read it.
+    let event = unsafe { event.read_unaligned() };
+    equip(instance);
+    let Some(guard) = LIST_LOCK.lock() else { return };
+    let free = ITEM_FREE.load(Ordering::Relaxed);
+    let index = if free != 0 {
+        ITEM_FREE.store(item_at(free - 1).next_of_conn.load(Ordering::Relaxed), Ordering::Relaxed);
+        free - 1
+    } else if (ITEM_NEXT.load(Ordering::Relaxed) as usize) < ITEM_COUNT {
+        ITEM_NEXT.fetch_add(1, Ordering::Relaxed)
+    } else {
+        // Without an item a ready ring would go unnoticed.
+        upgrade::bar(conn, fordway_abi::reason::Reason::NoMemory);
+        return;
+    };
+    let item = item_at(index);
+    item.instance.store(instance_index, Ordering::Relaxed);
+    item.fd.store(fd, Ordering::Relaxed);
+    item.events.store(event.events, Ordering::Relaxed);
+    item.data.store(event.u64, Ordering::Relaxed);
+    for zeroed in [&item.attached, &item.spent, &item.seen_edges] {
+        zeroed.store(0, Ordering::Relaxed);
+    }
+    item.forced.store(1, Ordering::Relaxed);
+    item.seen_tail.store(0, Ordering::Relaxed);
+    item.conn.store(state::index_of(conn) + 1, Ordering::Relaxed);
+    item.next_of_conn.store(conn.items.load(Ordering::Relaxed), Ordering::Relaxed);
+    conn.items.store(index + 1, Ordering::Release);
+    {
+        let _guard = instance.lock.lock();
+        item.next_of_instance.store(instance.items.load(Ordering::Relaxed), Ordering::Relaxed);
+        instance.items.store(index + 1, Ordering::Release);
+    }
+    drop(guard);
+    if conn.is_paired() {
+        attach(conn);
+    }
+}
+
+/// Takes an item out of both lists.
+fn remove(index: u32) {
+    let Some(_list) = LIST_LOCK.lock() else { return };
+    let item = item_at(index);
+    let conn = state::conn_at(item.conn.load(Ordering::Relaxed).wrapping_sub(1));
+    let instance = instance_at(item.instance.load(Ordering::Relaxed));
+    unlink(&conn.items, index, |item| &item.next_of_conn);
+    {
+        let _guard = instance.lock.lock();
+        unlink(&instance.items, index, |item| &item.next_of_instance);
+        instance.cursor.store(0, Ordering::Relaxed);
+        if item.attached.swap(0, Ordering::Relaxed) != 0 {
+            instance.attached.fetch_sub(1, Ordering::Relaxed);
+        }
+        item.conn.store(0, Ordering::Relaxed);
+    }
+    item.next_of_conn.store(ITEM_FREE.load(Ordering::Relaxed), Ordering::Relaxed);
+    ITEM_FREE.store(index + 1, Ordering::Relaxed);
+}
+
+fn unlink(head: &AtomicU32, index: u32, next: impl Fn(&'static Item) -> &'static AtomicU32) {
+    let after = next(item_at(index)).load(Ordering::Relaxed);
+    let mut at = head.load(Ordering::Relaxed);
+    if at == index + 1 {
+        head.store(after, Ordering::Relaxed);
+        return;
+    }
+    while at != 0 {
+        let word = next(item_at(at - 1));
+        at = word.load(Ordering::Relaxed);
+        if at == index + 1 {
+            word.store(after, Ordering::Relaxed);
+            return;
+        }
+    }
+}
+
+/// One descriptor of a connection is closed: the kernel drops its registrations
+/// when the last descriptor of the socket goes.
+pub fn fd_closed(conn: &Conn, last: bool) {
+    while last && let Some((index, _)) = items_of(conn).next() {
+        remove(index);
+    }
+}
+
+/// The connection has a channel: its items are ours from now on.
+pub fn attach(conn: &Conn) {
+    for (index, item) in items_of(conn) {
+        let instance = instance_at(item.instance.load(Ordering::Relaxed));
+        let bell = equip(instance);
+        let _guard = instance.lock.lock();
+        if item.attached.swap(1, Ordering::Relaxed) != 0 {
+            continue;
+        }
+        item.forced.store(1, Ordering::Relaxed);
+        instance.attached.fetch_add(1, Ordering::Relaxed);
+        let event = libc::epoll_event { events: IN | OUT | RDHUP | ET, u64: tag(index) };
+        register(instance, item, event, item.events.load(Ordering::Relaxed) & EXCLUSIVE != 0);
+        let door = bell.map_or(1 << DOOR_SHARED, Bell::bit);
+        conn.own().wait.rx_doors.fetch_or(door, Ordering::SeqCst);
+        conn.own().wait.tx_doors.fetch_or(door, Ordering::SeqCst);
+    }
+}
+
+/// The connection gives its channel up: the kernel gets the program's interest back.
+pub fn detach(conn: &Conn) {
+    for (_, item) in items_of(conn) {
+        let instance = instance_at(item.instance.load(Ordering::Relaxed));
+        let _guard = instance.lock.lock();
+        if item.attached.swap(0, Ordering::Relaxed) == 0 {
+            continue;
+        }
+        instance.attached.fetch_sub(1, Ordering::Relaxed);
+        let mut events = item.events.load(Ordering::Relaxed);
+        if item.spent.load(Ordering::Relaxed) != 0 {
+            // As the kernel has it after the shot: nothing but the flags.
+            events &= ONESHOT | ET;
+        }
+        let event = libc::epoll_event { events, u64: item.data.load(Ordering::Relaxed) };
+        register(instance, item, event, events & EXCLUSIVE != 0);
+    }
+}
+
+/// Changes the kernel's registration. EPOLLEXCLUSIVE cannot be modified (man 2 epoll_ctl).
+fn register(instance: &Instance, item: &Item, event: libc::epoll_event, exclusive: bool) {
+    let epoll = instance.fd.load(Ordering::Relaxed);
+    let fd = item.fd.load(Ordering::Relaxed);
+    if exclusive {
+        let _ = sys!(SYS_epoll_ctl, epoll, libc::EPOLL_CTL_DEL, fd, 0);
+        let _ = sys!(SYS_epoll_ctl, epoll, libc::EPOLL_CTL_ADD, fd, &raw const event);
+    } else {
+        let _ = sys!(SYS_epoll_ctl, epoll, libc::EPOLL_CTL_MOD, fd, &raw const event);
+    }
+}
+
+/// The state of a connection with a channel, as poll(2) bits.
+pub fn mask_of(conn: &Conn, fd: i32, wanted: u32) -> u32 {
+    let hints = conn.hints.load(Ordering::Relaxed);
+    if conn.attention.load(Ordering::Relaxed) & attention::BROKEN != 0 {
+        return IN | OUT | ERR | HUP | RDHUP;
+    }
+    let (producer, consumer) = (conn.producer(), conn.consumer());
+    let there = conn.peer_is_there();
+    let from = if there { consumer.producer_state() } else { tx_state::KERNEL };
+    let on_ring = matches!(from, tx_state::RING | tx_state::BACK) && !consumer.has_stopped();
+    let mut mask = hints & (RDHUP | HUP | ERR);
+    if on_ring && consumer.was_entered() && consumer.looks_readable() {
+        mask |= IN;
+    }
+    let sends = producer.state();
+    let full = conn.own().tx_own.no_space.load(Ordering::Relaxed) != 0;
+    if sends == tx_state::RING {
+        if producer.room_hint() * 3 >= producer.capacity_bytes() {
+            mask |= OUT;
+        }
+    } else if sends == tx_state::KERNEL && !full {
+        mask |= OUT;
+    }
+    let ask_out = wanted & OUT != 0 && mask & OUT == 0 && sends != tx_state::RING;
+    let ask_in = wanted & IN != 0 && mask & IN == 0 && hints & (IN | RDHUP | HUP) != 0;
+    if ask_in || ask_out {
+        mask |= ask_kernel(conn, fd, sends != tx_state::RING && producer.back_bytes_or_zero() == 0);
+    }
+    mask
+}
+
+fn ask_kernel(conn: &Conn, fd: i32, by_kernel: bool) -> u32 {
+    let mut entry =
+        libc::pollfd { fd, events: libc::POLLIN | libc::POLLOUT | libc::POLLRDHUP, revents: 0 };
+    let _ = sys!(SYS_poll, &raw mut entry, 1, 0);
+    let shown = entry.revents as u16 as u32;
+    if shown & IN == 0 {
+        conn.hints.fetch_and(!IN, Ordering::Relaxed);
+    }
+    conn.hints.fetch_or(shown & (RDHUP | HUP | ERR), Ordering::Relaxed);
+    if by_kernel { shown } else { shown & !OUT }
+}
+
+/// What is to be reported of an item now; 0: nothing. With `note`, it is reported.
+fn evaluate(item: &Item, note: bool) -> u32 {
+    let Some(index) = item.conn.load(Ordering::Relaxed).checked_sub(1) else { return 0 };
+    if item.attached.load(Ordering::Relaxed) == 0 || item.spent.load(Ordering::Relaxed) != 0 {
+        return 0;
+    }
+    let conn = state::conn_at(index);
+    if !conn.is_paired() {
+        return 0;
+    }
+    let events = item.events.load(Ordering::Relaxed);
+    let fd = item.fd.load(Ordering::Relaxed);
+    let edge = events & ET != 0;
+    let tail = conn.consumer().tail_hint();
+    let edges = conn.edges.load(Ordering::Relaxed);
+    if edge {
+        let moved = tail != item.seen_tail.load(Ordering::Relaxed) && conn.peer_is_there()
+            || edges != item.seen_edges.load(Ordering::Relaxed)
+            || item.forced.load(Ordering::Relaxed) != 0
+            || events & OUT != 0 && room_came(conn);
+        if !moved {
+            return 0;
+        }
+    }
+    let mask = mask_of(conn, fd, events) & (events | ERR | HUP);
+    if note {
+        item.forced.store(0, Ordering::Relaxed);
+        item.seen_edges.store(edges, Ordering::Relaxed);
+        item.seen_tail.store(tail, Ordering::Relaxed);
+        if mask & OUT != 0 {
+            conn.own().tx_own.no_space.store(0, Ordering::Relaxed);
+        }
+        if mask != 0 && events & ONESHOT != 0 {
+            item.spent.store(1, Ordering::Relaxed);
+        }
+    }
+    mask
+}
+
+/// Whether a send found no room, and there is some now.
+fn room_came(conn: &Conn) -> bool {
+    let producer = conn.producer();
+    conn.own().tx_own.no_space.load(Ordering::Relaxed) != 0
+        && producer.state() == tx_state::RING
+        && producer.room_hint() * 2 >= producer.capacity_bytes()
+}
+
+/// Reports up to `room` items; returns how many.
+fn collect(instance: &Instance, events: *mut libc::epoll_event, room: usize) -> usize {
+    if room == 0 || instance.attached.load(Ordering::Relaxed) == 0 {
+        return 0;
+    }
+    let Some(_guard) = instance.lock.lock() else { return 0 };
+    let mut count = 0;
+    let mut next = 0;
+    for (index, item) in walk(instance) {
+        if count == room {
+            next = index + 1;
+            break;
+        }
+        let mask = evaluate(item, true);
+        if mask != 0 {
+            let event = libc::epoll_event { events: mask, u64: item.data.load(Ordering::Relaxed) };
+            // SAFETY: the program's array, with room for it.
+            unsafe { events.add(count).write_unaligned(event) };
+            count += 1;
+            instance.active.store(item.conn.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+    }
+    instance.cursor.store(next, Ordering::Relaxed);
+    count
+}
+
+/// Whether some item has something to report.
+fn anything(instance: &Instance) -> bool {
+    let Some(_guard) = instance.lock.try_lock() else { return false };
+    walk(instance).any(|(_, item)| evaluate(item, false) != 0)
+}
+
+/// Sorts what the kernel reported: ours is noted, the program's stays, moved together.
+fn translate(instance: &Instance, events: *mut libc::epoll_event, count: usize) -> usize {
+    let mut kept = 0;
+    for at in 0..count {
+        // SAFETY: the kernel has just filled `count` events of the program's array.
+        let event = unsafe { events.add(at).read_unaligned() };
+        let (high, low) = ((event.u64 >> 32) as u32, event.u64 as u32);
+        if high != TAG.load(Ordering::Relaxed) {
+            // SAFETY: as above; `kept <= at`.
+            unsafe { events.add(kept).write_unaligned(event) };
+            kept += 1;
+        } else if low == TAG_CONTROL {
+            control::drain_mail();
+        } else if low != TAG_BELL {
+            note_kernel(instance, low, event.events);
+        }
+    }
+    kept
+}
+
+fn note_kernel(instance: &Instance, index: u32, events: u32) {
+    let item = item_at(index);
+    let ours = core::ptr::eq(instance_at(item.instance.load(Ordering::Relaxed)), instance);
+    let Some(conn) = item.conn.load(Ordering::Relaxed).checked_sub(1).filter(|_| ours) else { return };
+    let conn = state::conn_at(conn);
+    conn.hints.fetch_or(events & (IN | RDHUP | HUP | ERR), Ordering::Relaxed);
+    let by_kernel = conn.is_paired() && conn.producer().state() != tx_state::RING;
+    if by_kernel && events & OUT != 0 {
+        conn.own().tx_own.no_space.store(0, Ordering::Relaxed);
+    }
+    if by_kernel || events & (IN | RDHUP | HUP | ERR) != 0 {
+        conn.edges.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// After a sleep: what peers and the watchdog want of the connections.
+fn serve(instance: &Instance, watch: bool) {
+    let mut next = instance.items.load(Ordering::Acquire);
+    let mut steps = 0;
+    while let Some(index) = next.checked_sub(1) {
+        let item = item_at(index);
+        next = item.next_of_instance.load(Ordering::Relaxed);
+        steps += 1;
+        if steps > ITEM_COUNT || item.attached.load(Ordering::Relaxed) == 0 {
+            continue;
+        }
+        let Some(conn) = item.conn.load(Ordering::Relaxed).checked_sub(1) else { continue };
+        let conn = state::conn_at(conn);
+        upgrade::serve(conn);
+        if watch {
+            upgrade::watch(conn);
+        }
+    }
+}
+
+fn unread(instance: &Instance) -> bool {
+    let Some(_guard) = instance.lock.lock() else { return true };
+    walk(instance).any(|(_, item)| {
+        let conn = item.conn.load(Ordering::Relaxed).checked_sub(1).map(state::conn_at);
+        conn.is_some_and(|conn| {
+            conn.is_paired()
+                && conn.peer_is_there()
+                && conn.producer().state() == tx_state::RING
+                && conn.producer().unread_hint() != 0
+        })
+    })
+}
+
+fn kernel_wait(
+    instance: &Instance,
+    events: *mut libc::epoll_event,
+    room: usize,
+    time_ns: Option<u64>,
+    mask: *const core::ffi::c_void,
+) -> sys::Result<usize> {
+    let time = time_ns.map(wait::timespec);
+    let time_pointer = time.as_ref().map_or(core::ptr::null(), |time| &raw const *time);
+    let epoll = instance.fd.load(Ordering::Relaxed);
+    sys!(SYS_epoll_pwait2, epoll, events, room, time_pointer, mask, 8)
+}
+
+/// epoll_wait and its kin. `None`: no stream socket is registered, it is libc's to do.
+pub fn wait(
+    epoll: i32,
+    events: *mut libc::epoll_event,
+    room: i32,
+    timeout_ns: Option<u64>,
+    mask: *const core::ffi::c_void,
+) -> Option<sys::Result<usize>> {
+    let (_, instance) = instance(epoll)?;
+    if instance.items.load(Ordering::Acquire) == 0 || room <= 0 {
+        return None;
+    }
+    Some(wait_equipped(instance, events, room as usize, timeout_ns, mask))
+}
+
+fn wait_equipped(
+    instance: &Instance,
+    events: *mut libc::epoll_event,
+    room: usize,
+    timeout_ns: Option<u64>,
+    mask: *const core::ffi::c_void,
+) -> sys::Result<usize> {
+    control::check_mail();
+    let mut count = collect(instance, events, room);
+    if count != 0 {
+        let turn = instance.turns.fetch_add(1, Ordering::Relaxed);
+        if turn.is_multiple_of(KERNEL_TURN) && count < room {
+            serve(instance, false);
+            // SAFETY: the program's array, behind what is filled.
+            let rest = unsafe { events.add(count) };
+            if let Ok(more) = kernel_wait(instance, rest, room - count, Some(0), core::ptr::null()) {
+                count += translate(instance, rest, more);
+            }
+        }
+        return Ok(count);
+    }
+    let deadline = Deadline::after(timeout_ns);
+    loop {
+        if timeout_ns != Some(0) && instance.attached.load(Ordering::Relaxed) != 0 {
+            let active = instance.active.load(Ordering::Relaxed).checked_sub(1).map(state::conn_at);
+            let peer_cpu = active.filter(|conn| conn.is_paired()).map_or(u32::MAX, |conn| {
+                wait::note_cpu(conn);
+                conn.peer_cpu()
+            });
+            if wait::spin(peer_cpu, || anything(instance)) {
+                let count = collect(instance, events, room);
+                if count != 0 {
+                    return Ok(count);
+                }
+            }
+        }
+        let (woken, watching) = sleep(instance, events, room, timeout_ns, deadline, mask)?;
+        let kept = translate(instance, events, woken);
+        serve(instance, watching && woken == 0);
+        // SAFETY: the program's array, behind what is kept.
+        let count = kept + collect(instance, unsafe { events.add(kept) }, room - kept);
+        if count != 0 || timeout_ns == Some(0) || deadline.has_passed() {
+            return Ok(count);
+        }
+        control::check_mail();
+    }
+}
+
+/// Announces the sleep, looks once more, and sleeps in the kernel. Returns how many
+/// events the kernel filled in, and whether bytes of ours lay unread.
+fn sleep(
+    instance: &Instance,
+    events: *mut libc::epoll_event,
+    room: usize,
+    timeout_ns: Option<u64>,
+    deadline: Deadline,
+    mask: *const core::ffi::c_void,
+) -> sys::Result<(usize, bool)> {
+    if timeout_ns == Some(0) {
+        return Ok((kernel_wait(instance, events, room, Some(0), mask)?, false));
+    }
+    if control::is_orphaned() {
+        control::connect();
+    }
+    let bell = equip(instance);
+    if let Some(bell) = bell {
+        bell.announce();
+    }
+    let attached = instance.attached.load(Ordering::Relaxed) != 0;
+    let unread = attached && unread(instance);
+    let result = if attached && anything(instance) {
+        Ok(0)
+    } else {
+        let slice = wait::slice_ns(bell, unread);
+        kernel_wait(instance, events, room, deadline.left_ns(slice), mask)
+    };
+    if let Some(bell) = bell {
+        bell.retract();
+    }
+    Ok((result?, unread))
+}
+
+/// In a forked child: locks are free, bells are the parent's.
+pub fn after_fork() {
+    LIST_LOCK.reset();
+    for index in 0..INSTANCE_COUNT as u32 {
+        let instance = instance_at(index);
+        if instance.used.load(Ordering::Relaxed) != 0 {
+            instance.lock.reset();
+            instance.door.store(0, Ordering::Relaxed);
+            instance.control_fd.store(-1, Ordering::Relaxed);
+        }
+    }
+}

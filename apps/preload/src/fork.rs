@@ -1,0 +1,135 @@
+//! Processes: fork, and what a child may do with what it inherits.
+//!
+//! Parent and child hold the same kernel socket. Who may offer it, or use its
+//! channel? Only a sole holder: bytes that one of them sends by the kernel would
+//! otherwise overtake those that the other has in the ring. A cell in memory that
+//! both share counts the holders of each connection from the first fork on.
+//!
+//! A child does not use an inherited channel: doorbells and wait page are the
+//! parent's. Its first call on such a connection moves it to the kernel path, for
+//! both. A child that never touches it (redis saving to disk) harms nothing.
+//!
+//! Forks are seen by glibc's own hook (`__register_atfork`). vfork and posix_spawn children run in the parent's
+//! memory until they exec; they change nothing here.
+
+use crate::state::{self, Conn, attention};
+use crate::sys::{self, sys};
+use crate::{control, wait};
+use core::ffi::c_void;
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
+
+const CELL_COUNT: usize = 1 << 16;
+
+static CELLS: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
+static PID: AtomicI32 = AtomicI32::new(0);
+
+type Handler = Option<unsafe extern "C" fn()>;
+
+/// Maps the cells and asks libc to be called at each fork.
+pub fn set_up() -> sys::Result<()> {
+    // Word 0 is not used: index 0 says that a connection has no cell.
+    CELLS.store(sys::map_anonymous((CELL_COUNT + 1) * 4, true)?.cast(), Ordering::Release);
+    note_pid();
+    let register = sys::weak_address!("__register_atfork");
+    if register != 0 {
+        // SAFETY: glibc's function of this name has this signature; the handlers live as long
+        // as the process, because this library is never unloaded.
+        unsafe {
+            let register: extern "C" fn(Handler, Handler, Handler, *mut c_void) -> i32 =
+                core::mem::transmute(register);
+            register(Some(prepare), None, Some(child), core::ptr::null_mut());
+        }
+    }
+    Ok(())
+}
+
+fn note_pid() {
+    let pid = sys!(SYS_getpid).unwrap_or(0) as i32;
+    PID.store(pid, Ordering::Relaxed);
+    state::set_lock_salt(pid as u32);
+}
+
+/// Whether the caller runs in the memory of another process (a vfork child).
+pub fn in_borrowed_memory() -> bool {
+    sys!(SYS_getpid).unwrap_or(0) as i32 != PID.load(Ordering::Relaxed)
+}
+
+fn cell(conn: &Conn) -> Option<&'static AtomicU32> {
+    let index = conn.cell.load(Ordering::Relaxed);
+    // SAFETY: CELLS has CELL_COUNT + 1 words; indices are 1 to CELL_COUNT.
+    (index != 0).then(|| unsafe { &*CELLS.load(Ordering::Relaxed).add(index as usize) })
+}
+
+/// Processes that hold the connection.
+pub fn holders(conn: &Conn) -> u32 {
+    cell(conn).map_or(1, |cell| cell.load(Ordering::Acquire))
+}
+
+/// This process lets go of it.
+pub fn let_go(conn: &Conn) {
+    if let Some(cell) = cell(conn) {
+        cell.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// Takes a cell that counts nobody and lets it count two.
+fn free_cell() -> Option<u32> {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    for _ in 0..CELL_COUNT {
+        let index = NEXT.fetch_add(1, Ordering::Relaxed) % CELL_COUNT as u32 + 1;
+        // SAFETY: CELLS has CELL_COUNT + 1 words.
+        let cell = unsafe { &*CELLS.load(Ordering::Relaxed).add(index as usize) };
+        if cell.compare_exchange(0, 2, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            return Some(index);
+        }
+    }
+    None
+}
+
+/// Before a fork, in the parent: the child will hold every connection too. A fork
+/// that fails leaves the count too high, which costs an upgrade, nothing else.
+unsafe extern "C" fn prepare() {
+    for conn in state::conns() {
+        if let Some(cell) = cell(conn) {
+            cell.fetch_add(1, Ordering::AcqRel);
+            continue;
+        }
+        match free_cell() {
+            Some(index) => conn.cell.store(index, Ordering::Relaxed),
+            // No cell: taken for shared for ever.
+            None => state::bar_shared(conn),
+        }
+    }
+}
+
+/// After a fork, in the child: only this thread is left.
+unsafe extern "C" fn child() {
+    note_pid();
+    state::reset_locks();
+    control::after_fork();
+    wait::after_fork();
+    crate::epoll::after_fork();
+    for conn in state::conns() {
+        conn.unaware.store(0, Ordering::Relaxed);
+        conn.senders.store(0, Ordering::Relaxed);
+        if conn.is_paired() {
+            conn.attention.fetch_or(attention::FOREIGN, Ordering::Relaxed);
+        } else {
+            // An offer is the parent's.
+            let _ = conn.phase.compare_exchange(
+                state::phase::OFFERED,
+                state::phase::KERNEL,
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            );
+            conn.operations.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+/// At exit: what this process holds is let go, so that a sibling may go on alone.
+pub fn leaving() {
+    for conn in state::conns() {
+        let_go(conn);
+    }
+}

@@ -1,0 +1,441 @@
+//! The calls that make, copy, close and configure descriptors. They keep the
+//! table of descriptors true; what they do to the socket itself is the kernel's.
+
+use crate::state::{self, Conn, kind, slot};
+use crate::sys::{self, give, set_errno, sys};
+use crate::{config, control, epoll, fork, real, transfer, upgrade};
+use core::ffi::{c_int, c_void};
+use core::sync::atomic::Ordering;
+use fordway_abi::reason::Reason;
+use fordway_abi::shm::{tx_flags, tx_state};
+
+/// Descriptors that are searched for another one of the same connection.
+const SEARCH_FDS: i32 = 1 << 16;
+/// Inherited descriptors that are looked at when the library starts.
+const INHERITED_FDS: i32 = 64;
+
+/// What `FDS` says of a listening stream socket.
+const LISTEN: u32 = 5 << 24;
+
+fn set_kind(fd: c_int, word: u32) {
+    if let Some(slot) = slot(fd) {
+        slot.store(word, Ordering::Release);
+    }
+}
+
+/// A stream socket has come under `fd`.
+fn adopt(fd: c_int, nonblock: bool) {
+    forget(fd);
+    let _ = state::add_conn(fd, nonblock);
+}
+
+/// Finds listening sockets that an exec or a service manager left us.
+pub fn adopt_listeners() {
+    for fd in 0..INHERITED_FDS {
+        let mut listening: c_int = 0;
+        let mut length = size_of::<c_int>() as u32;
+        let asked = sys!(
+            SYS_getsockopt, fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN, &raw mut listening, &raw mut length
+        );
+        if asked.is_ok() && listening != 0 && is_tcp(fd) {
+            set_kind(fd, LISTEN);
+        }
+    }
+}
+
+fn is_tcp(fd: c_int) -> bool {
+    let mut protocol: c_int = 0;
+    let mut length = size_of::<c_int>() as u32;
+    sys!(SYS_getsockopt, fd, libc::SOL_SOCKET, libc::SO_PROTOCOL, &raw mut protocol, &raw mut length).is_ok()
+        && protocol == libc::IPPROTO_TCP
+}
+
+/// The descriptor is closed, or about to be, or overwritten.
+fn forget(fd: c_int) {
+    let Some(word) = slot(fd) else { return };
+    let was = word.load(Ordering::Acquire);
+    match was & kind::MASK {
+        kind::CONN => {
+            let conn = state::conn_at(was & !kind::MASK);
+            word.store(kind::UNKNOWN, Ordering::Release);
+            drop_reference(conn, fd);
+        }
+        kind::EPOLL => {
+            epoll::closed(fd);
+            word.store(kind::UNKNOWN, Ordering::Release);
+        }
+        _ => word.store(kind::UNKNOWN, Ordering::Release),
+    }
+}
+
+fn drop_reference(conn: &Conn, fd: c_int) {
+    if conn.refs.fetch_sub(1, Ordering::AcqRel) == 1 {
+        upgrade::closing(conn);
+        epoll::fd_closed(conn, true);
+        fork::let_go(conn);
+        state::free_conn(conn);
+    } else if conn.fd.load(Ordering::Relaxed) == fd {
+        let other = (0..SEARCH_FDS).find(|other| state::look(*other) == kind::CONN | state::index_of(conn));
+        conn.fd.store(other.unwrap_or(-1), Ordering::Relaxed);
+    }
+}
+
+/// `new` is now another descriptor of what `old` is.
+fn duplicated(old: c_int, new: c_int) {
+    if old == new {
+        return;
+    }
+    let word = state::look(old);
+    match word & kind::MASK {
+        kind::CONN => {
+            state::conn_at(word & !kind::MASK).refs.fetch_add(1, Ordering::AcqRel);
+            set_kind(new, word);
+        }
+        kind::EPOLL => set_kind(new, word),
+        _ if word == LISTEN => set_kind(new, word),
+        _ => set_kind(new, kind::UNKNOWN),
+    }
+}
+
+/// Whether the table may be changed: not by a vfork child, whose table is its parent's.
+fn may_change(fd: c_int) -> bool {
+    config::is_active() && (state::look(fd) & kind::MASK != kind::CONN || !fork::in_borrowed_memory())
+}
+
+/// # Safety
+/// As socket(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    // SAFETY: the program's own arguments.
+    let fd = unsafe { real::socket(domain, kind, protocol) };
+    let stream = kind & 0xf == libc::SOCK_STREAM && (domain == libc::AF_INET || domain == libc::AF_INET6);
+    if fd >= 0 && config::is_active() && stream && (protocol == 0 || protocol == libc::IPPROTO_TCP) {
+        adopt(fd, kind & libc::SOCK_NONBLOCK != 0);
+    }
+    fd
+}
+
+/// # Safety
+/// As listen(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
+    // SAFETY: the program's own arguments.
+    let result = unsafe { real::listen(fd, backlog) };
+    if result == 0 && may_change(fd) && state::conn(fd).is_some() {
+        forget(fd);
+        set_kind(fd, LISTEN);
+    }
+    result
+}
+
+/// # Safety
+/// As accept(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn accept(fd: c_int, name: *mut c_void, length: *mut u32) -> c_int {
+    // SAFETY: the program's own arguments.
+    let new = unsafe { real::accept(fd, name, length) };
+    accepted(fd, new, 0)
+}
+
+/// # Safety
+/// As accept4(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn accept4(fd: c_int, name: *mut c_void, length: *mut u32, flags: c_int) -> c_int {
+    // SAFETY: the program's own arguments.
+    let new = unsafe { real::accept4(fd, name, length, flags) };
+    accepted(fd, new, flags)
+}
+
+fn accepted(listener: c_int, fd: c_int, flags: c_int) -> c_int {
+    if fd >= 0 && config::is_active() {
+        if state::look(listener) == LISTEN {
+            adopt(fd, flags & libc::SOCK_NONBLOCK != 0);
+        } else {
+            forget(fd);
+        }
+    }
+    fd
+}
+
+/// # Safety
+/// As shutdown(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
+    let conn = state::conn(fd).filter(|conn| config::is_active() && conn.is_paired());
+    if let Some(conn) = conn {
+        if how == libc::SHUT_WR || how == libc::SHUT_RDWR {
+            // Before the kernel's FIN, so that the peer knows that this end of file is clean.
+            let _guard = state::lock_word(&conn.own().tx_own.lock);
+            conn.own().tx.tx_flags.fetch_or(tx_flags::SHUT, Ordering::Release);
+        }
+        if how != libc::SHUT_WR {
+            conn.hints.fetch_or((libc::POLLIN | libc::POLLRDHUP) as u32, Ordering::Relaxed);
+        }
+    }
+    // SAFETY: the program's own arguments.
+    unsafe { real::shutdown(fd, how) }
+}
+
+/// # Safety
+/// As setsockopt(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn setsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    length: u32,
+) -> c_int {
+    // SAFETY: the program's own arguments.
+    let result = unsafe { real::setsockopt(fd, level, name, value, length) };
+    if result == 0
+        && level == libc::SOL_SOCKET
+        && let Some(conn) = state::conn(fd).filter(|_| config::is_active())
+    {
+        match name {
+            libc::SO_RCVTIMEO | libc::SO_SNDTIMEO => upgrade::read_timeouts(conn, fd),
+            libc::SO_OOBINLINE => {
+                upgrade::bar(conn, Reason::Oob);
+                upgrade::downgrade(conn, fd, Reason::Oob, false);
+            }
+            _ => {}
+        }
+    }
+    result
+}
+
+/// # Safety
+/// As close(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn close(fd: c_int) -> c_int {
+    if state::look(fd) & kind::MASK == kind::HIDDEN {
+        return give(Err(libc::EBADF)) as c_int;
+    }
+    if may_change(fd) {
+        forget(fd);
+    }
+    // SAFETY: the program's own argument.
+    unsafe { real::close(fd) }
+}
+
+/// # Safety
+/// As close(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __close(fd: c_int) -> c_int {
+    // SAFETY: by the caller's contract.
+    unsafe { close(fd) }
+}
+
+/// # Safety
+/// As close_range(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
+    let cloexec = flags & libc::CLOSE_RANGE_CLOEXEC as c_int != 0;
+    if !config::is_active() || first > last || cloexec {
+        // SAFETY: the program's own arguments. Hidden descriptors are close-on-exec anyway.
+        return unsafe { real::close_range(first, last, flags) };
+    }
+    // Runs of descriptors between hidden ones are closed each with one call.
+    let end = last.min(state::FD_COUNT as u32 - 1);
+    let mut from = first;
+    let borrowed = fork::in_borrowed_memory();
+    for fd in first..=end {
+        let word = state::look(fd as c_int);
+        if word & kind::MASK == kind::HIDDEN {
+            if fd > from {
+                // SAFETY: a part of what the program asked to close.
+                unsafe { real::close_range(from, fd - 1, flags) };
+            }
+            from = fd + 1;
+        } else if word != kind::UNKNOWN && !borrowed {
+            forget(fd as c_int);
+        }
+    }
+    if from > last {
+        return 0;
+    }
+    // SAFETY: a part of what the program asked to close.
+    unsafe { real::close_range(from, last, flags) }
+}
+
+/// # Safety
+/// As closefrom(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn closefrom(first: c_int) {
+    // SAFETY: by the caller's contract.
+    unsafe { close_range(first.max(0) as u32, u32::MAX, 0) };
+}
+
+/// # Safety
+/// As dup(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dup(fd: c_int) -> c_int {
+    // SAFETY: the program's own argument.
+    let new = unsafe { real::dup(fd) };
+    if new >= 0 && may_change(fd) {
+        forget(new);
+        duplicated(fd, new);
+    }
+    new
+}
+
+/// # Safety
+/// As dup2(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
+    // SAFETY: the program's own arguments.
+    replace(old, new, || unsafe { real::dup2(old, new) })
+}
+
+/// # Safety
+/// As dup3(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
+    // SAFETY: the program's own arguments.
+    replace(old, new, || unsafe { real::dup3(old, new, flags) })
+}
+
+fn replace(old: c_int, new: c_int, by_libc: impl FnOnce() -> c_int) -> c_int {
+    if state::look(new) & kind::MASK == kind::HIDDEN {
+        return give(Err(libc::EBADF)) as c_int;
+    }
+    let change = old != new && may_change(old) && may_change(new);
+    // Only what is open can be copied; else `new` stays as it is.
+    if change && sys!(SYS_fcntl, old, libc::F_GETFD).is_ok() {
+        forget(new);
+    }
+    let result = by_libc();
+    if result >= 0 && change {
+        duplicated(old, new);
+    }
+    result
+}
+
+/// # Safety
+/// As fcntl(2): a third argument that the command does not take is never looked at.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
+    // SAFETY: the program's own arguments.
+    let result = unsafe { real::fcntl(fd, command, argument) };
+    if result < 0 || !may_change(fd) {
+        return result;
+    }
+    match command {
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => {
+            forget(result);
+            duplicated(fd, result);
+        }
+        libc::F_SETFL => {
+            if let Some(conn) = state::conn(fd) {
+                let nonblock = argument as c_int & libc::O_NONBLOCK != 0;
+                conn.nonblock.store(u32::from(nonblock), Ordering::Relaxed);
+            }
+        }
+        _ => {}
+    }
+    result
+}
+
+/// # Safety
+/// As fcntl(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
+    // SAFETY: by the caller's contract.
+    unsafe { fcntl(fd, command, argument) }
+}
+
+/// # Safety
+/// As fcntl(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
+    // SAFETY: by the caller's contract.
+    unsafe { fcntl(fd, command, argument) }
+}
+
+/// # Safety
+/// As ioctl(2): a third argument that the request does not take is never looked at.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ioctl(fd: c_int, request: usize, argument: usize) -> c_int {
+    let Some(conn) = state::conn(fd).filter(|_| config::is_active()) else {
+        // SAFETY: the program's own arguments.
+        return unsafe { real::ioctl(fd, request, argument) };
+    };
+    match request as u64 & 0xffff_ffff {
+        libc::FIONREAD if conn.is_paired() && conn.peer_is_there() => {
+            let ring = conn.consumer().tail_hint().wrapping_sub(conn.consumer().head());
+            // What is left in the kernel counts too; once the ring is in use there is nothing.
+            let mut queued: c_int = 0;
+            if conn.consumer().producer_state() != tx_state::RING || conn.consumer().head() == 0 {
+                let _ = sys!(SYS_ioctl, fd, libc::FIONREAD, &raw mut queued);
+            }
+            let total = ring.saturating_add(queued as u64).min(c_int::MAX as u64) as c_int;
+            // SAFETY: FIONREAD takes a pointer to an int.
+            unsafe { (argument as *mut c_int).write(total) };
+            0
+        }
+        libc::TIOCOUTQ if conn.is_paired() && !transfer::sends_by_kernel(conn) => {
+            let unread = conn.producer().unread_hint().min(c_int::MAX as u64) as c_int;
+            // SAFETY: SIOCOUTQ takes a pointer to an int.
+            unsafe { (argument as *mut c_int).write(unread) };
+            0
+        }
+        _ => {
+            // SAFETY: the program's own arguments.
+            let result = unsafe { real::ioctl(fd, request, argument) };
+            if result == 0 && request as u64 & 0xffff_ffff == libc::FIONBIO {
+                // SAFETY: FIONBIO takes a pointer to an int, which the kernel has just read.
+                let on = unsafe { *(argument as *const c_int) } != 0;
+                conn.nonblock.store(u32::from(on), Ordering::Relaxed);
+            }
+            result
+        }
+    }
+}
+
+/// Moves stream sockets that are about to be passed to another process to the
+/// kernel path: the receiver may be a program without the shim.
+///
+/// # Safety
+/// `message` is a message as sendmsg takes it.
+pub unsafe fn before_passing(message: *const libc::msghdr) {
+    // SAFETY: by contract.
+    let (mut at, mut left) = unsafe { ((*message).msg_control.cast::<u8>(), (*message).msg_controllen) };
+    const HEADER: usize = size_of::<libc::cmsghdr>();
+    while !at.is_null() && left >= HEADER {
+        // SAFETY: `left` bytes of the program's control data are there.
+        let header = unsafe { at.cast::<libc::cmsghdr>().read_unaligned() };
+        if header.cmsg_len < HEADER || header.cmsg_len > left {
+            return;
+        }
+        if header.cmsg_level == libc::SOL_SOCKET && header.cmsg_type == libc::SCM_RIGHTS {
+            for index in 0..(header.cmsg_len - HEADER) / 4 {
+                // SAFETY: inside this header's data.
+                let fd = unsafe { at.add(HEADER + index * 4).cast::<c_int>().read_unaligned() };
+                if let Some(conn) = state::conn(fd) {
+                    upgrade::bar(conn, Reason::Passed);
+                    upgrade::downgrade(conn, fd, Reason::Passed, true);
+                }
+            }
+        }
+        let step = header.cmsg_len.next_multiple_of(8);
+        if step >= left {
+            return;
+        }
+        left -= step;
+        at = at.wrapping_add(step);
+    }
+}
+
+/// # Safety
+/// As connect(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn connect(fd: c_int, name: *const c_void, length: u32) -> c_int {
+    // SAFETY: the program's own arguments.
+    let result = unsafe { real::connect(fd, name, length) };
+    if config::is_active() && state::conn(fd).is_some() {
+        let errno = sys::errno();
+        control::check_mail();
+        set_errno(errno);
+    }
+    result
+}

@@ -1,0 +1,250 @@
+//! Calls that hand descriptors to code without the shim: exec, spawn, stdio; and
+//! what the shim must know of signals and exits.
+//!
+//! exec and dprintf take variable arguments, which a Rust function cannot pass on.
+//! Their entries are a few instructions that keep every argument register, ask
+//! [`fordway_before`] what libc's address is, and jump there.
+
+use crate::real::Real;
+use crate::state::{self};
+use crate::sys::{self, give, sys};
+use crate::{config, fork, hooks_fd, hooks_io, real, signals, upgrade};
+use core::ffi::{c_char, c_int, c_long, c_void};
+use core::sync::atomic::Ordering;
+use fordway_abi::reason::Reason;
+
+/// The functions behind the jumping entries, by index.
+static JUMPS: [Real; 12] = [
+    Real::new(c"execve"),
+    Real::new(c"execv"),
+    Real::new(c"execvp"),
+    Real::new(c"execvpe"),
+    Real::new(c"execl"),
+    Real::new(c"execlp"),
+    Real::new(c"execle"),
+    Real::new(c"fexecve"),
+    Real::new(c"posix_spawn"),
+    Real::new(c"posix_spawnp"),
+    Real::new(c"dprintf"),
+    Real::new(c"vdprintf"),
+];
+const FIRST_SPAWN: usize = 8;
+const FIRST_STDIO: usize = 10;
+
+macro_rules! jumps {
+    ($($index:literal $name:ident),+) => {
+        $(
+            /// Prepares, then jumps to libc's function of this name.
+            #[unsafe(naked)]
+            #[unsafe(no_mangle)]
+            pub extern "C" fn $name() {
+                core::arch::naked_asm!(
+                    // Seven pushes also align the stack for the call.
+                    "push rax", "push rdi", "push rsi", "push rdx", "push rcx", "push r8", "push r9",
+                    "mov rsi, rdi",
+                    concat!("mov edi, ", $index),
+                    "call {before}",
+                    "mov r11, rax",
+                    "pop r9", "pop r8", "pop rcx", "pop rdx", "pop rsi", "pop rdi", "pop rax",
+                    "jmp r11",
+                    before = sym fordway_before,
+                );
+            }
+        )+
+    };
+}
+
+jumps!(0 execve, 1 execv, 2 execvp, 3 execvpe, 4 execl, 5 execlp, 6 execle, 7 fexecve,
+       8 posix_spawn, 9 posix_spawnp, 10 dprintf, 11 vdprintf);
+
+/// Does what has to be done before the function `index`; returns libc's address of it.
+extern "C" fn fordway_before(index: usize, first: usize) -> usize {
+    let errno = sys::errno();
+    if config::is_active() {
+        if index >= FIRST_STDIO {
+            before_stdio(first as c_int);
+        } else {
+            before_exec(index >= FIRST_SPAWN);
+        }
+    }
+    sys::set_errno(errno);
+    match JUMPS[index].find() {
+        Some(address) => address,
+        None => missing as *const () as usize,
+    }
+}
+
+extern "C" fn missing() -> c_int {
+    give(Err(libc::ENOSYS)) as c_int
+}
+
+/// Sockets that stay open across exec may be used there by the kernel's calls.
+fn before_exec(spawns: bool) {
+    let borrowed = fork::in_borrowed_memory();
+    for conn in state::conns() {
+        let fd = conn.fd.load(Ordering::Relaxed);
+        match sys!(SYS_fcntl, fd, libc::F_GETFD) {
+            Ok(flags) if flags as c_int & libc::FD_CLOEXEC == 0 => {
+                upgrade::bar(conn, Reason::Exec);
+                upgrade::downgrade(conn, fd, Reason::Exec, true);
+            }
+            // Closed by the exec: this process lets go of it.
+            Ok(_) if !borrowed && !spawns => fork::let_go(conn),
+            _ => {}
+        }
+    }
+}
+
+fn before_stdio(fd: c_int) {
+    if let Some(conn) = state::conn(fd) {
+        upgrade::bar(conn, Reason::Stdio);
+        upgrade::downgrade(conn, fd, Reason::Stdio, true);
+    }
+}
+
+/// # Safety
+/// As fdopen(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut c_void {
+    if config::is_active() {
+        before_stdio(fd);
+    }
+    // SAFETY: the program's own arguments.
+    unsafe { real::fdopen(fd, mode) }
+}
+
+/// # Safety
+/// As posix_spawn_file_actions_adddup2(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn posix_spawn_file_actions_adddup2(actions: *mut c_void, fd: c_int, new: c_int) -> c_int {
+    static REAL: Real = Real::new(c"posix_spawn_file_actions_adddup2");
+    if config::is_active()
+        && let Some(conn) = state::conn(fd)
+    {
+        upgrade::bar(conn, Reason::Exec);
+        upgrade::downgrade(conn, fd, Reason::Exec, true);
+    }
+    let Some(address) = REAL.find() else { return libc::ENOSYS };
+    // SAFETY: libc's function of this name has this signature.
+    unsafe {
+        let call: unsafe extern "C" fn(*mut c_void, c_int, c_int) -> c_int = core::mem::transmute(address);
+        call(actions, fd, new)
+    }
+}
+
+/// # Safety
+/// As sigaction(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sigaction(signal: c_int, new: *const c_void, old: *mut c_void) -> c_int {
+    // SAFETY: the program's own arguments.
+    let result = unsafe { real::sigaction(signal, new, old) };
+    if result == 0 && !new.is_null() {
+        // SAFETY: the program's action; the kernel has just read it.
+        let action = unsafe { &*new.cast::<libc::sigaction>() };
+        let handled = action.sa_sigaction != libc::SIG_DFL && action.sa_sigaction != libc::SIG_IGN;
+        signals::changed(signal, handled, action.sa_flags & libc::SA_RESTART != 0);
+    }
+    result
+}
+
+/// # Safety
+/// As sigaction(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __sigaction(signal: c_int, new: *const c_void, old: *mut c_void) -> c_int {
+    // SAFETY: by the caller's contract.
+    unsafe { sigaction(signal, new, old) }
+}
+
+/// # Safety
+/// As signal(2): BSD semantics, that is with SA_RESTART.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn signal(signal: c_int, handler: usize) -> usize {
+    static REAL: Real = Real::new(c"signal");
+    let Some(address) = REAL.find() else { return libc::SIG_ERR };
+    // SAFETY: libc's function of this name has this signature.
+    let old = unsafe {
+        let call: unsafe extern "C" fn(c_int, usize) -> usize = core::mem::transmute(address);
+        call(signal, handler)
+    };
+    if old != libc::SIG_ERR {
+        signals::changed(signal, handler != libc::SIG_DFL && handler != libc::SIG_IGN, true);
+    }
+    old
+}
+
+/// # Safety
+/// As _exit(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _exit(status: c_int) -> ! {
+    if config::is_active() && !fork::in_borrowed_memory() {
+        fork::leaving();
+    }
+    loop {
+        let _ = sys!(SYS_exit_group, status);
+    }
+}
+
+/// # Safety
+/// As _Exit(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _Exit(status: c_int) -> ! {
+    // SAFETY: by the caller's contract.
+    unsafe { _exit(status) }
+}
+
+/// # Safety
+/// As syscall(2): arguments that the call does not take are never looked at.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn syscall(
+    number: c_long,
+    a: usize,
+    b: usize,
+    c: usize,
+    d: usize,
+    e: usize,
+    f: usize,
+) -> c_long {
+    if config::is_active() {
+        // SAFETY: the program's own arguments, as the named call takes them.
+        unsafe {
+            match number {
+                // Completion queues would bypass the channel; node and others fall back.
+                libc::SYS_io_uring_setup => return give(Err(libc::ENOSYS)) as c_long,
+                libc::SYS_read => return hooks_io::read(a as c_int, b as *mut c_void, c) as c_long,
+                libc::SYS_write => return hooks_io::write(a as c_int, b as *const c_void, c) as c_long,
+                libc::SYS_close => return hooks_fd::close(a as c_int).into(),
+                libc::SYS_dup2 => return hooks_fd::dup2(a as c_int, b as c_int).into(),
+                libc::SYS_dup3 => return hooks_fd::dup3(a as c_int, b as c_int, c as c_int).into(),
+                libc::SYS_close_range => return hooks_fd::close_range(a as u32, b as u32, c as c_int).into(),
+                libc::SYS_epoll_ctl => {
+                    return hooks_io::epoll_ctl(a as c_int, b as c_int, c as c_int, d as *mut _).into();
+                }
+                libc::SYS_epoll_wait => {
+                    return hooks_io::epoll_wait(a as c_int, b as *mut _, c as c_int, d as c_int).into();
+                }
+                libc::SYS_epoll_pwait => {
+                    let mask = e as *const c_void;
+                    return hooks_io::epoll_pwait(a as c_int, b as *mut _, c as c_int, d as c_int, mask).into();
+                }
+                libc::SYS_accept4 => {
+                    return hooks_fd::accept4(a as c_int, b as *mut c_void, c as *mut u32, d as c_int).into();
+                }
+                libc::SYS_sendto => {
+                    let name = e as *const c_void;
+                    return hooks_io::sendto(a as c_int, b as *const c_void, c, d as c_int, name, f as u32)
+                        as c_long;
+                }
+                libc::SYS_recvfrom => {
+                    let (name, length) = (e as *mut c_void, f as *mut u32);
+                    return hooks_io::recvfrom(a as c_int, b as *mut c_void, c, d as c_int, name, length)
+                        as c_long;
+                }
+                libc::SYS_sendmsg => return hooks_io::sendmsg(a as c_int, b as *const _, c as c_int) as c_long,
+                libc::SYS_recvmsg => return hooks_io::recvmsg(a as c_int, b as *mut _, c as c_int) as c_long,
+                _ => {}
+            }
+        }
+    }
+    // SAFETY: the program's own arguments.
+    give(sys::check(unsafe { sys::raw(number, a, b, c, d, e, f) })) as c_long
+}

@@ -1,0 +1,355 @@
+//! Links: what this process shares with one other process. A link has a region
+//! of ours (written by us, sealed before anybody else sees it), the peer's region
+//! and wait page (read-only), and the peer's doorbells.
+//!
+//! States: FREE; MADE (our region exists and was sent); LIVE (the peer's side is
+//! mapped). A link is never unmapped while a connection uses it; when the peer's
+//! process is gone and the last connection closed, it is given back.
+
+use crate::hidden;
+use crate::state::{self, Conn};
+use crate::sys::{self, sys};
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use fordway_abi::shm::{
+    DOOR_COUNT, ENDPOINT_BYTES, ENDPOINTS_OFFSET, Endpoint, REGION_BYTES, REGION_MAGIC, RegionHeader,
+    SLOT_COUNT, WAIT_PAGE_BYTES, WAIT_PAGE_MAGIC, WaitPage,
+};
+use fordway_ring::{Consumer, Producer};
+
+/// Links of one process.
+pub const LINK_COUNT: usize = 4096;
+
+/// States of a link.
+pub mod link_state {
+    /// Not in use.
+    pub const FREE: u32 = 0;
+    /// Our region was sent.
+    pub const MADE: u32 = 1;
+    /// The peer's side is mapped.
+    pub const LIVE: u32 = 2;
+}
+
+/// One side of a link, as this process holds it.
+#[repr(C, align(128))]
+pub struct Link {
+    /// A [`link_state`].
+    pub state: AtomicU32,
+    /// 1: the peer's process is gone.
+    pub peer_gone: AtomicU32,
+    /// Connections that use it.
+    pub users: AtomicU32,
+    /// Our region's descriptor (hidden), for a restarted broker.
+    pub own_fd: AtomicI32,
+    /// The broker's number of it.
+    pub id: AtomicU64,
+    /// Its name across brokers: two words.
+    pub key: [AtomicU64; 2],
+    /// Our region.
+    pub own_base: AtomicPtr<u8>,
+    /// The peer's region.
+    pub peer_base: AtomicPtr<u8>,
+    /// The peer's wait page.
+    pub peer_page: AtomicPtr<WaitPage>,
+    /// The peer's doorbells (0: unknown, else descriptor plus one).
+    pub doors: [AtomicI32; DOOR_COUNT],
+    /// `sleep_count` at which each door was rung last.
+    pub rung: [AtomicU32; DOOR_COUNT],
+}
+
+static LINKS: AtomicPtr<Link> = AtomicPtr::new(core::ptr::null_mut());
+static LINK_HIGH: AtomicU32 = AtomicU32::new(0);
+
+/// Maps the table.
+pub fn set_up() -> sys::Result<()> {
+    LINKS.store(sys::map_anonymous(LINK_COUNT * size_of::<Link>(), false)?.cast(), Ordering::Release);
+    Ok(())
+}
+
+/// Link number `index`.
+pub fn at(index: u32) -> &'static Link {
+    // SAFETY: the table has LINK_COUNT zeroed entries of atomics and is never unmapped.
+    unsafe { &*LINKS.load(Ordering::Relaxed).add(index as usize % LINK_COUNT) }
+}
+
+/// All links in use, with their indices.
+pub fn all() -> impl Iterator<Item = (u32, &'static Link)> {
+    (0..LINK_HIGH.load(Ordering::Acquire))
+        .map(|index| (index, at(index)))
+        .filter(|(_, link)| link.state.load(Ordering::Acquire) != link_state::FREE)
+}
+
+/// The link with the broker's number `id`.
+pub fn by_id(id: u64) -> Option<(u32, &'static Link)> {
+    all().find(|(_, link)| link.id.load(Ordering::Relaxed) == id)
+}
+
+/// Makes and seals a memfd that only this mapping can write; returns descriptor and mapping.
+pub fn make_memory(name: &core::ffi::CStr, bytes: usize) -> sys::Result<(i32, *mut u8)> {
+    let fd = sys!(SYS_memfd_create, name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING)? as i32;
+    let made = (|| {
+        sys!(SYS_ftruncate, fd, bytes)?;
+        let base = sys!(SYS_mmap, 0, bytes, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, fd, 0)?;
+        let seals =
+            libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_FUTURE_WRITE | libc::F_SEAL_SEAL;
+        sys!(SYS_fcntl, fd, libc::F_ADD_SEALS, seals)?;
+        Ok(base as *mut u8)
+    })();
+    match made {
+        Ok(base) => Ok((hidden::hide(fd)?, base)),
+        Err(error) => {
+            let _ = sys!(SYS_close, fd);
+            Err(error)
+        }
+    }
+}
+
+/// Maps a peer's memfd read-only after looking at its size and seals, and closes it.
+/// The broker has looked too; a shim trusts nobody it need not.
+pub fn map_peer(fd: i32, bytes: usize) -> sys::Result<*mut u8> {
+    let mapped = (|| {
+        let seals = sys!(SYS_fcntl, fd, libc::F_GET_SEALS)? as i32;
+        let needed = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+        let end = sys!(SYS_lseek, fd, 0, libc::SEEK_END)?;
+        if seals & needed != needed || end != bytes {
+            return Err(libc::EPROTO);
+        }
+        sys!(SYS_mmap, 0, bytes, libc::PROT_READ, libc::MAP_SHARED, fd, 0)
+    })();
+    let _ = sys!(SYS_close, fd);
+    mapped.map(|base| base as *mut u8)
+}
+
+/// A new link with a region of its own; returns its region's descriptor.
+pub fn make(id: u64, key: [u8; 16]) -> sys::Result<i32> {
+    let index = (0..LINK_COUNT as u32)
+        .find(|index| at(*index).state.load(Ordering::Relaxed) == link_state::FREE)
+        .ok_or(libc::ENOBUFS)?;
+    let (fd, base) = make_memory(c"fordway-region", REGION_BYTES)?;
+    // SAFETY: a fresh, zeroed, writable mapping of a region.
+    let header = unsafe { &*base.cast::<RegionHeader>() };
+    header.magic.store(REGION_MAGIC, Ordering::Relaxed);
+    header.abi_version.store(fordway_abi::ABI_VERSION, Ordering::Relaxed);
+    let link = at(index);
+    for (word, bytes) in link.key.iter().zip(key.chunks_exact(8)) {
+        word.store(u64::from_ne_bytes(bytes.try_into().unwrap_or([0; 8])), Ordering::Relaxed);
+    }
+    for (door, rung) in link.doors.iter().zip(&link.rung) {
+        door.store(0, Ordering::Relaxed);
+        rung.store(0, Ordering::Relaxed);
+    }
+    link.id.store(id, Ordering::Relaxed);
+    link.own_fd.store(fd, Ordering::Relaxed);
+    link.own_base.store(base, Ordering::Relaxed);
+    link.users.store(0, Ordering::Relaxed);
+    link.peer_gone.store(0, Ordering::Relaxed);
+    link.state.store(link_state::MADE, Ordering::Release);
+    LINK_HIGH.fetch_max(index + 1, Ordering::AcqRel);
+    Ok(fd)
+}
+
+impl Link {
+    /// The peer's side has come.
+    pub fn join(&self, region: i32, page: i32) -> sys::Result<()> {
+        let base = map_peer(region, REGION_BYTES);
+        let page = map_peer(page, WAIT_PAGE_BYTES);
+        let (base, page) = (base?, page?.cast::<WaitPage>());
+        // SAFETY: both were just mapped, whole; read through atomics only.
+        let (region_magic, page_magic) = unsafe {
+            let header = &*base.cast::<RegionHeader>();
+            (header.magic.load(Ordering::Relaxed), (*page).magic.load(Ordering::Relaxed))
+        };
+        if region_magic != REGION_MAGIC || page_magic != WAIT_PAGE_MAGIC {
+            return Err(libc::EPROTO);
+        }
+        self.peer_base.store(base, Ordering::Relaxed);
+        self.peer_page.store(page, Ordering::Relaxed);
+        self.state.store(link_state::LIVE, Ordering::Release);
+        Ok(())
+    }
+
+    /// A doorbell of the peer has come. A second one for the same index is not needed.
+    pub fn add_door(&self, door: u64, fd: i32) {
+        let known = self.doors.get(door as usize);
+        match known.filter(|known| known.load(Ordering::Relaxed) == 0).zip(hidden::hide(fd).ok()) {
+            Some((word, fd)) => word.store(fd + 1, Ordering::Release),
+            None => {
+                let _ = sys!(SYS_close, fd);
+            }
+        }
+    }
+
+    /// Rings those of `doors` behind which somebody sleeps and was not rung yet.
+    pub fn ring(&self, doors: u64) {
+        let page = self.peer_page.load(Ordering::Relaxed);
+        // SAFETY: mapped since `join`.
+        let mut left = unsafe {
+            fordway_ring::doors_to_ring(page, doors, |door, count| {
+                self.rung[door].swap(count, Ordering::Relaxed) != count
+            })
+        };
+        while left != 0 {
+            let door = left.trailing_zeros() as usize;
+            left &= left - 1;
+            if self.doors[door].load(Ordering::Acquire) == 0 {
+                crate::control::drain_mail();
+            }
+            let known = match self.doors[door].load(Ordering::Acquire) {
+                0 => self.doors[0].load(Ordering::Acquire),
+                known => known,
+            };
+            let one = 1u64;
+            let _ = sys!(SYS_write, known - 1, &raw const one, 8);
+        }
+    }
+
+    /// Gives the link back once the peer's process is gone and nothing uses it.
+    pub fn drop_if_over(&self) {
+        if self.peer_gone.load(Ordering::Relaxed) == 0 || self.users.load(Ordering::Relaxed) != 0 {
+            return;
+        }
+        if self.state.swap(link_state::FREE, Ordering::AcqRel) == link_state::FREE {
+            return;
+        }
+        for (base, bytes) in [(&self.own_base, REGION_BYTES), (&self.peer_base, REGION_BYTES)] {
+            let base = base.swap(core::ptr::null_mut(), Ordering::Relaxed);
+            if !base.is_null() {
+                let _ = sys!(SYS_munmap, base, bytes);
+            }
+        }
+        let page = self.peer_page.swap(core::ptr::null_mut(), Ordering::Relaxed);
+        if !page.is_null() {
+            let _ = sys!(SYS_munmap, page, WAIT_PAGE_BYTES);
+        }
+        hidden::close(self.own_fd.load(Ordering::Relaxed));
+        for door in &self.doors {
+            let known = door.swap(0, Ordering::Relaxed);
+            if known != 0 {
+                hidden::close(known - 1);
+            }
+        }
+    }
+}
+
+/// Endpoint `slot` of a region, by its bounds.
+fn endpoint(base: *mut u8, slot: u32) -> *mut Endpoint {
+    let offset = ENDPOINTS_OFFSET + (slot as usize % SLOT_COUNT) * ENDPOINT_BYTES;
+    // SAFETY: inside the region by the two constants.
+    unsafe { base.add(offset).cast() }
+}
+
+/// Points a connection at its channel and makes our endpoint as new.
+pub fn bind(conn: &Conn, index: u32, slot: u32, generation: u32, channel_id: u64) {
+    let link = at(index);
+    let own_base = link.own_base.load(Ordering::Relaxed);
+    let peer_base = link.peer_base.load(Ordering::Relaxed);
+    let own = endpoint(own_base, slot);
+    let peer = endpoint(peer_base, slot);
+    // SAFETY: our own region; the broker hands a slot out again only when both sides are done with it.
+    let producer = unsafe { Producer::new(own, own_base, peer) };
+    producer.release_memory();
+    // SAFETY: as above; the peer reads nothing of it until it sees the generation.
+    unsafe {
+        (*own).cold.generation.store(0, Ordering::SeqCst);
+        core::ptr::write_bytes(own, 0, 1);
+        (*own).wait.cpu.store(u32::MAX, Ordering::Relaxed);
+        (*own).cold.generation.store(generation, Ordering::Release);
+    }
+    link.users.fetch_add(1, Ordering::Relaxed);
+    conn.own.store(own, Ordering::Relaxed);
+    conn.own_base.store(own_base, Ordering::Relaxed);
+    conn.peer.store(peer, Ordering::Relaxed);
+    conn.peer_base.store(peer_base, Ordering::Relaxed);
+    conn.peer_page.store(link.peer_page.load(Ordering::Relaxed), Ordering::Relaxed);
+    conn.link.store(index, Ordering::Relaxed);
+    conn.slot.store(slot, Ordering::Relaxed);
+    conn.generation.store(generation, Ordering::Relaxed);
+    conn.peer_there.store(0, Ordering::Relaxed);
+    conn.channel_id.store(channel_id, Ordering::Relaxed);
+    conn.attention.store(0, Ordering::Relaxed);
+}
+
+/// The connection lets go of its channel.
+pub fn unbind(conn: &Conn) {
+    let link = at(conn.link.load(Ordering::Relaxed));
+    link.users.fetch_sub(1, Ordering::Relaxed);
+    link.drop_if_over();
+}
+
+/// The connections of a link.
+pub fn users(index: u32) -> impl Iterator<Item = &'static Conn> {
+    state::conns().filter(move |conn| conn.is_paired() && conn.link.load(Ordering::Relaxed) == index)
+}
+
+impl Conn {
+    /// The sending half of its channel. Only when PAIRED.
+    #[inline]
+    pub fn producer(&self) -> Producer {
+        // SAFETY: `bind` pointed these into mapped regions.
+        unsafe {
+            Producer::new(
+                self.own.load(Ordering::Relaxed),
+                self.own_base.load(Ordering::Relaxed),
+                self.peer.load(Ordering::Relaxed),
+            )
+        }
+    }
+
+    /// The receiving half of its channel. Only when PAIRED.
+    #[inline]
+    pub fn consumer(&self) -> Consumer {
+        // SAFETY: as `producer`.
+        unsafe {
+            Consumer::new(
+                self.own.load(Ordering::Relaxed),
+                self.peer.load(Ordering::Relaxed),
+                self.peer_base.load(Ordering::Relaxed),
+            )
+        }
+    }
+
+    /// Whether the peer has made its endpoint for this channel; before that, the
+    /// endpoint there belongs to nobody or to an older channel.
+    #[inline]
+    pub fn peer_is_there(&self) -> bool {
+        if self.peer_there.load(Ordering::Relaxed) != 0 {
+            return true;
+        }
+        // SAFETY: mapped by `bind`; an atomic load.
+        let shown = unsafe { (*self.peer.load(Ordering::Relaxed)).cold.generation.load(Ordering::Acquire) };
+        let there = shown == self.generation.load(Ordering::Relaxed);
+        if there {
+            self.peer_there.store(1, Ordering::Relaxed);
+        }
+        there
+    }
+
+    /// Bits that the peer's endpoint shows (`tx_flags`). Only when the peer is there.
+    pub fn peer_flags(&self) -> u32 {
+        // SAFETY: mapped by `bind`; an atomic load.
+        unsafe { (*self.peer.load(Ordering::Relaxed)).tx.tx_flags.load(Ordering::Acquire) }
+    }
+
+    /// CPU on which the peer was last seen.
+    pub fn peer_cpu(&self) -> u32 {
+        // SAFETY: mapped by `bind`; an atomic load.
+        unsafe { (*self.peer.load(Ordering::Relaxed)).wait.cpu.load(Ordering::Relaxed) }
+    }
+
+    /// Rings those of the peer's doors that sleep.
+    #[inline]
+    pub fn ring(&self, doors: u64) {
+        if doors != 0 {
+            at(self.link.load(Ordering::Relaxed)).ring(doors);
+        }
+    }
+
+    /// Wakes every waiter of the peer that has to do with this connection.
+    pub fn ring_all(&self) {
+        // SAFETY: mapped by `bind`; atomic loads.
+        let doors = unsafe {
+            let wait = &(*self.peer.load(Ordering::Relaxed)).wait;
+            wait.rx_doors.load(Ordering::Relaxed) | wait.tx_doors.load(Ordering::Relaxed)
+        };
+        self.ring(doors);
+    }
+}

@@ -1,0 +1,341 @@
+//! poll, ppoll, select and pselect over sockets with channels: rings first, then a
+//! spin, then one ppoll over the program's descriptors, a doorbell and the control
+//! socket, with the program's signal mask, atomically.
+//!
+//! A socket with a channel stays in the kernel's set: the kernel knows of end of
+//! file, errors, and bytes before or behind the ring. Its POLLOUT is asked only
+//! while bytes go by the kernel: the idle kernel socket is always writable.
+
+use crate::state::{self, Conn, phase};
+use crate::sys::{self, sys};
+use crate::wait::{self, Bell, Deadline};
+use crate::{control, epoll, transfer, upgrade};
+use core::sync::atomic::Ordering;
+
+/// Descriptors of one call that are handled on the stack.
+const SMALL: usize = 64;
+
+/// Space for a call: on the stack, or mapped for its duration.
+struct Scratch {
+    small: [libc::pollfd; SMALL + 2],
+    mapped: *mut u8,
+    bytes: usize,
+}
+
+const EMPTY: libc::pollfd = libc::pollfd { fd: -1, events: 0, revents: 0 };
+
+impl Scratch {
+    fn new(count: usize) -> sys::Result<Self> {
+        let mut scratch = Self { small: [EMPTY; SMALL + 2], mapped: core::ptr::null_mut(), bytes: 0 };
+        if count > SMALL {
+            scratch.bytes = (count + 2) * size_of::<libc::pollfd>();
+            scratch.mapped = sys::map_anonymous(scratch.bytes, false)?;
+        }
+        Ok(scratch)
+    }
+
+    fn entries(&mut self, count: usize) -> &mut [libc::pollfd] {
+        if self.mapped.is_null() {
+            &mut self.small[..count]
+        } else {
+            // SAFETY: mapped for at least `count` zeroed entries.
+            unsafe { core::slice::from_raw_parts_mut(self.mapped.cast(), count) }
+        }
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if !self.mapped.is_null() {
+            let _ = sys!(SYS_munmap, self.mapped, self.bytes);
+        }
+    }
+}
+
+fn paired(fd: i32) -> Option<&'static Conn> {
+    state::conn(fd).filter(|conn| conn.is_paired())
+}
+
+/// Whether any of the descriptors is a stream socket, with a channel or without.
+pub fn concerns(fds: &[libc::pollfd]) -> bool {
+    fds.iter().any(|entry| state::conn(entry.fd).is_some())
+}
+
+/// poll and ppoll over the program's array.
+pub fn poll(
+    fds: &mut [libc::pollfd],
+    timeout_ns: Option<u64>,
+    mask: *const core::ffi::c_void,
+) -> sys::Result<usize> {
+    control::check_mail();
+    for entry in fds.iter() {
+        if let Some(conn) = paired(entry.fd)
+            && conn.attention.load(Ordering::Relaxed) != 0
+        {
+            let _ = upgrade::attend(conn, entry.fd);
+        }
+    }
+    let deadline = Deadline::after(timeout_ns);
+    loop {
+        if !fds.iter().any(|entry| paired(entry.fd).is_some()) {
+            return unaware(fds, deadline, mask);
+        }
+        let ready = look(fds);
+        if ready != 0 && fds.iter().all(|entry| entry.fd < 0 || paired(entry.fd).is_some()) {
+            return Ok(ready);
+        }
+        if ready != 0 || timeout_ns == Some(0) {
+            return ask(fds, None, Some(0), mask);
+        }
+        if spin(fds) {
+            continue;
+        }
+        let count = sleep(fds, deadline, mask)?;
+        if count != 0 || deadline.has_passed() {
+            return Ok(count);
+        }
+        control::check_mail();
+    }
+}
+
+/// None of the sockets has a channel: the kernel's poll, with the threads counted that
+/// would not notice if one got a channel meanwhile.
+fn unaware(fds: &mut [libc::pollfd], deadline: Deadline, mask: *const core::ffi::c_void) -> sys::Result<usize> {
+    let mut scratch = Scratch::new(fds.len())?;
+    let counted = scratch.entries(fds.len());
+    for (counted, entry) in counted.iter_mut().zip(fds.iter()) {
+        counted.fd = -1;
+        if let Some(conn) = state::conn(entry.fd) {
+            conn.unaware.fetch_add(1, Ordering::SeqCst);
+            counted.fd = state::index_of(conn) as i32;
+        }
+    }
+    // A channel that came before the count was seen must be waited for with the rings.
+    let too_late = fds.iter().any(|entry| paired(entry.fd).is_some());
+    let time = if too_late { Some(0) } else { deadline.left_ns(None) };
+    let result = kernel(fds.as_mut_ptr(), fds.len(), time, mask);
+    for counted in counted.iter().filter(|counted| counted.fd >= 0) {
+        let conn = state::conn_at(counted.fd as u32);
+        if conn.unaware.fetch_sub(1, Ordering::SeqCst) == 1 && conn.phase.load(Ordering::SeqCst) == phase::PAIRED {
+            upgrade::try_ready(conn);
+        }
+    }
+    match result {
+        Ok(0) if too_late && !deadline.has_passed() => poll(fds, deadline.left_ns(None), mask),
+        result => result,
+    }
+}
+
+fn kernel(
+    fds: *mut libc::pollfd,
+    count: usize,
+    time_ns: Option<u64>,
+    mask: *const core::ffi::c_void,
+) -> sys::Result<usize> {
+    let time = time_ns.map(wait::timespec);
+    let time_pointer = time.as_ref().map_or(core::ptr::null(), |time| &raw const *time);
+    sys!(SYS_ppoll, fds, count, time_pointer, mask, 8)
+}
+
+/// Fills in what rings (and what is known of the kernel) say; how many are ready.
+fn look(fds: &mut [libc::pollfd]) -> usize {
+    let mut ready = 0;
+    for entry in fds {
+        entry.revents = 0;
+        if let Some(conn) = paired(entry.fd) {
+            entry.revents = ring_events(conn, entry);
+            ready += usize::from(entry.revents != 0);
+        }
+    }
+    ready
+}
+
+fn ring_events(conn: &Conn, entry: &libc::pollfd) -> i16 {
+    let wanted = entry.events as u16 as u32;
+    // POLLRDNORM (1 << 6) and POLLWRNORM (1 << 8) are other names of POLLIN (1) and POLLOUT (1 << 2).
+    let mut mask = epoll::mask_of(conn, entry.fd, wanted | wanted >> 6 & 0b101);
+    mask |= (mask & 0b101) << 6;
+    (mask & (wanted | (libc::POLLERR | libc::POLLHUP) as u32)) as i16
+}
+
+fn spin(fds: &[libc::pollfd]) -> bool {
+    let Some(conn) = fds.iter().find_map(|entry| paired(entry.fd)) else { return false };
+    wait::note_cpu(conn);
+    wait::spin(conn.peer_cpu(), || {
+        fds.iter().any(|entry| {
+            paired(entry.fd).is_some_and(|conn| {
+                conn.attention.load(Ordering::Relaxed) != 0 || ring_events(conn, entry) != 0
+            })
+        })
+    })
+}
+
+fn sleep(fds: &mut [libc::pollfd], deadline: Deadline, mask: *const core::ffi::c_void) -> sys::Result<usize> {
+    let bell = wait::acquire();
+    let mut unread = false;
+    for entry in fds.iter() {
+        if let Some(conn) = paired(entry.fd) {
+            let own = conn.own();
+            own.wait.rx_doors.fetch_or(bell.bit(), Ordering::SeqCst);
+            own.wait.tx_doors.fetch_or(bell.bit(), Ordering::SeqCst);
+            if entry.events & libc::POLLOUT != 0 {
+                conn.producer().ask_for_room();
+            }
+            unread |= conn.peer_is_there() && conn.producer().unread_hint() != 0;
+        }
+    }
+    bell.announce();
+    let result = if look(fds) != 0 {
+        ask(fds, None, Some(0), mask)
+    } else {
+        ask(fds, Some(bell), deadline.left_ns(wait::slice_ns(Some(bell), unread)), mask)
+    };
+    bell.retract();
+    for entry in fds.iter() {
+        if let Some(conn) = paired(entry.fd) {
+            if bell.door != fordway_abi::shm::DOOR_SHARED {
+                conn.own().wait.rx_doors.fetch_and(!bell.bit(), Ordering::SeqCst);
+                conn.own().wait.tx_doors.fetch_and(!bell.bit(), Ordering::SeqCst);
+            }
+            upgrade::serve(conn);
+            if unread && matches!(result, Ok(0)) {
+                upgrade::watch(conn);
+            }
+        }
+    }
+    wait::release(bell);
+    result
+}
+
+/// The kernel's poll over the program's descriptors, the bell and the control
+/// socket; then the kernel's and the rings' answers together.
+fn ask(
+    fds: &mut [libc::pollfd],
+    bell: Option<Bell>,
+    time_ns: Option<u64>,
+    mask: *const core::ffi::c_void,
+) -> sys::Result<usize> {
+    let mut scratch = Scratch::new(fds.len())?;
+    let count = fds.len();
+    let entries = scratch.entries(count + 2);
+    for (target, entry) in entries.iter_mut().zip(fds.iter()) {
+        *target = *entry;
+        target.revents = 0;
+        if let Some(conn) = paired(entry.fd) {
+            target.events = kernel_interest(conn, entry.events);
+        }
+    }
+    entries[count] = EMPTY;
+    entries[count + 1] = EMPTY;
+    if let Some(bell) = bell {
+        let private = bell.door != fordway_abi::shm::DOOR_SHARED;
+        entries[count] =
+            libc::pollfd { fd: if private { bell.fd } else { -1 }, events: libc::POLLIN, revents: 0 };
+        entries[count + 1] = libc::pollfd { fd: control::fd(), events: libc::POLLIN, revents: 0 };
+    }
+    kernel(entries.as_mut_ptr(), count + 2, time_ns, mask)?;
+    if entries[count + 1].revents != 0 || control::is_orphaned() {
+        control::drain_mail();
+        control::connect();
+    }
+    let mut ready = 0;
+    for (entry, shown) in fds.iter_mut().zip(entries.iter()) {
+        entry.revents = match paired(entry.fd) {
+            Some(conn) => {
+                let keep = libc::POLLIN | libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
+                conn.hints.fetch_or((shown.revents & keep) as u16 as u32, Ordering::Relaxed);
+                ring_events(conn, entry)
+            }
+            None => shown.revents,
+        };
+        ready += usize::from(entry.revents != 0);
+    }
+    Ok(ready)
+}
+
+fn kernel_interest(conn: &Conn, events: i16) -> i16 {
+    let mut interest = events & !(libc::POLLOUT | libc::POLLWRNORM) | libc::POLLRDHUP;
+    if conn.hints.load(Ordering::Relaxed) & libc::POLLRDHUP as u32 != 0 && events & libc::POLLIN == 0 {
+        // Seen already, and not asked for: it must not cut every sleep short.
+        interest = events & libc::POLLRDHUP;
+    }
+    if events & (libc::POLLOUT | libc::POLLWRNORM) != 0 && transfer::sends_by_kernel(conn) {
+        interest |= libc::POLLOUT;
+    }
+    interest
+}
+
+/// One of select's sets of descriptors: bits of 64-bit words.
+#[derive(Clone, Copy)]
+pub struct FdSet(pub *mut u64);
+
+impl FdSet {
+    fn has(self, fd: usize) -> bool {
+        // SAFETY: the program's set covers its `count` descriptors.
+        !self.0.is_null() && unsafe { self.0.add(fd / 64).read() } >> (fd % 64) & 1 != 0
+    }
+
+    fn clear(self, count: usize) {
+        if !self.0.is_null() {
+            for word in 0..count.div_ceil(64) {
+                // SAFETY: as in `has`.
+                unsafe { self.0.add(word).write(0) };
+            }
+        }
+    }
+
+    fn set(self, fd: usize) {
+        // SAFETY: as in `has`.
+        unsafe { self.0.add(fd / 64).write(self.0.add(fd / 64).read() | 1 << (fd % 64)) };
+    }
+}
+
+/// select and pselect in terms of poll. `None`: no stream socket is among them.
+pub fn select(
+    count: usize,
+    sets: [FdSet; 3],
+    timeout_ns: Option<u64>,
+    mask: *const core::ffi::c_void,
+) -> Option<sys::Result<usize>> {
+    let members = (0..count).filter(|fd| sets.iter().any(|set| set.has(*fd)));
+    let used = members.clone().count();
+    if !members.clone().any(|fd| state::conn(fd as i32).is_some()) {
+        return None;
+    }
+    let mut scratch = match Scratch::new(used) {
+        Ok(scratch) => scratch,
+        Err(error) => return Some(Err(error)),
+    };
+    let entries = scratch.entries(used);
+    // The bits of select in terms of poll's: man 2 select, "Correspondence between select() and poll()".
+    for (entry, fd) in entries.iter_mut().zip(members) {
+        let wanted = [libc::POLLIN, libc::POLLOUT, libc::POLLPRI];
+        let events = sets.iter().zip(wanted).filter(|(set, _)| set.has(fd)).map(|(_, bit)| bit).sum();
+        *entry = libc::pollfd { fd: fd as i32, events, revents: 0 };
+    }
+    if let Err(error) = poll(entries, timeout_ns, mask) {
+        return Some(Err(error));
+    }
+    if entries.iter().any(|entry| entry.revents & libc::POLLNVAL != 0) {
+        return Some(Err(libc::EBADF));
+    }
+    for set in sets {
+        set.clear(count);
+    }
+    let shown = [
+        libc::POLLIN | libc::POLLHUP | libc::POLLERR,
+        libc::POLLOUT | libc::POLLERR,
+        libc::POLLPRI,
+    ];
+    let asked = [libc::POLLIN, libc::POLLOUT, libc::POLLPRI];
+    let mut ready = 0;
+    for entry in entries.iter() {
+        for ((set, shown), asked) in sets.iter().zip(shown).zip(asked) {
+            if entry.events & asked != 0 && entry.revents & shown != 0 {
+                set.set(entry.fd as usize);
+                ready += 1;
+            }
+        }
+    }
+    Some(Ok(ready))
+}

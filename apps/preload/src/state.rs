@@ -1,0 +1,346 @@
+//! What the shim knows of the process: which descriptor is what, and one
+//! [`Conn`] for each stream socket. Everything lies in memory that the shim
+//! mapped for itself; nothing is allocated from the program's heap.
+//!
+//! # Descriptors
+//! `FDS[fd]` says what a descriptor is: unknown, nothing of ours, hidden, an
+//! epoll instance, or a connection (its index). Descriptors made by dup share a
+//! connection. Only descriptors up to [`FD_COUNT`] are watched; others are the
+//! kernel's alone.
+//!
+//! # States of a connection
+//! ```text
+//!   FREE ─► KERNEL ─offer─► OFFERED ─Pair─► PAIRED ─both directions back─► KERNEL
+//!              ▲───Reject────┘                                      (or closed: FREE)
+//! ```
+//! KERNEL and OFFERED: every call goes to libc, counted. PAIRED: every call looks
+//! at the endpoint first. A thread that sleeps in the kernel without looking at
+//! rings is counted in `unaware`; the channel is not used before it came back.
+
+use crate::sys::{self, map_anonymous};
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use fordway_abi::shm::{Endpoint, WaitPage};
+
+/// Descriptors that are watched.
+pub const FD_COUNT: usize = 1 << 20;
+/// Connections of one process.
+pub const CONN_COUNT: usize = 1 << 16;
+
+/// What a descriptor is: kind in the top byte, index below.
+pub mod kind {
+    /// Never looked at.
+    pub const UNKNOWN: u32 = 0;
+    /// Not ours.
+    pub const OTHER: u32 = 1 << 24;
+    /// One of our own descriptors, which the program must not touch.
+    pub const HIDDEN: u32 = 2 << 24;
+    /// An epoll instance.
+    pub const EPOLL: u32 = 3 << 24;
+    /// A stream socket.
+    pub const CONN: u32 = 4 << 24;
+    /// The kind of a word.
+    pub const MASK: u32 = 0xff << 24;
+}
+
+/// States of a connection.
+pub mod phase {
+    /// Not in use.
+    pub const FREE: u32 = 0;
+    /// On the kernel path.
+    pub const KERNEL: u32 = 1;
+    /// Offered to the broker, still on the kernel path.
+    pub const OFFERED: u32 = 2;
+    /// Has a channel.
+    pub const PAIRED: u32 = 3;
+}
+
+/// Bits of `Conn::attention`.
+pub mod attention {
+    /// Inherited over a fork with its channel: must go to the kernel path before use.
+    pub const FOREIGN: u32 = 1;
+    /// The broker or the watchdog wants the kernel path.
+    pub const DOWN: u32 = 2;
+    /// The process at the far end is gone.
+    pub const PEER_GONE: u32 = 4;
+    /// The peer broke the protocol: every call fails with ECONNRESET.
+    pub const BROKEN: u32 = 8;
+}
+
+/// A stream socket of this process.
+#[repr(C, align(128))]
+#[derive(Debug)]
+pub struct Conn {
+    /// A [`phase`].
+    pub phase: AtomicU32,
+    /// Rises when the entry is used again, so that late mail finds nobody.
+    pub serial: AtomicU32,
+    /// Descriptors of this process.
+    pub refs: AtomicU32,
+    /// One of the descriptors.
+    pub fd: AtomicI32,
+    /// Calls that moved data, up to the offer.
+    pub operations: AtomicU32,
+    /// Threads in the kernel that do not look at the ring.
+    pub unaware: AtomicU32,
+    /// Threads in a kernel send that began before there was a channel.
+    pub senders: AtomicU32,
+    /// O_NONBLOCK.
+    pub nonblock: AtomicU32,
+    /// A reason for which it is never offered (again), or 0.
+    pub barred: AtomicU32,
+    /// Poll bits that the kernel has shown for the socket while PAIRED.
+    pub hints: AtomicU32,
+    /// Rises with each edge that the kernel shows.
+    pub edges: AtomicU32,
+    /// Reads in a row that found the ring empty without asking the kernel.
+    pub empty_reads: AtomicU32,
+    /// First epoll item of it, plus one.
+    pub items: AtomicU32,
+    /// Cell that counts the processes which hold it since a fork, plus one; 0: only this one.
+    pub cell: AtomicU32,
+    /// Link and endpoint, when PAIRED.
+    pub link: AtomicU32,
+    /// See `link`.
+    pub slot: AtomicU32,
+    /// The channel's generation.
+    pub generation: AtomicU32,
+    /// 1 once the peer's endpoint showed the generation.
+    pub peer_there: AtomicU32,
+    /// The channel's number.
+    pub channel_id: AtomicU64,
+    /// SO_RCVTIMEO in nanoseconds; 0: none.
+    pub receive_timeout_ns: AtomicU64,
+    /// SO_SNDTIMEO in nanoseconds; 0: none.
+    pub send_timeout_ns: AtomicU64,
+    /// Own endpoint.
+    pub own: AtomicPtr<Endpoint>,
+    /// Own region.
+    pub own_base: AtomicPtr<u8>,
+    /// Peer's endpoint (read-only).
+    pub peer: AtomicPtr<Endpoint>,
+    /// Peer's region (read-only).
+    pub peer_base: AtomicPtr<u8>,
+    /// Peer's wait page (read-only).
+    pub peer_page: AtomicPtr<WaitPage>,
+    /// Next free entry, plus one.
+    next_free: AtomicU32,
+    /// Bits of [`attention`]: something besides data has to be looked at.
+    pub attention: AtomicU32,
+}
+
+static FDS: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
+static CONNS: AtomicPtr<Conn> = AtomicPtr::new(core::ptr::null_mut());
+static CONN_NEXT: AtomicU32 = AtomicU32::new(0);
+static CONN_FREE: AtomicU32 = AtomicU32::new(0);
+static TABLE_LOCK: Lock = Lock::new();
+static LOCK_SALT: AtomicU32 = AtomicU32::new(0);
+
+/// A lock for a few instructions. Held by a thread, named by its thread pointer,
+/// so that a signal handler that interrupts the holder notices and does not wait.
+#[derive(Debug)]
+#[repr(transparent)]
+pub struct Lock(AtomicU32);
+
+/// Frees its lock.
+pub struct Guard<'a>(&'a AtomicU32);
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        self.0.store(0, Ordering::Release);
+    }
+}
+
+impl Lock {
+    /// A free lock.
+    pub const fn new() -> Self {
+        Self(AtomicU32::new(0))
+    }
+
+    /// Waits for the lock; `None` if the caller itself holds it (it is in a signal handler).
+    pub fn lock(&self) -> Option<Guard<'_>> {
+        lock_word(&self.0)
+    }
+
+    /// Takes the lock if it is free.
+    pub fn try_lock(&self) -> Option<Guard<'_>> {
+        self.0.compare_exchange(0, lock_id(), Ordering::Acquire, Ordering::Relaxed).ok()?;
+        Some(Guard(&self.0))
+    }
+
+    /// Frees it, whoever holds it: in a forked child, where the holder does not exist.
+    pub fn reset(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Names the calling thread in lock words.
+fn lock_id() -> u32 {
+    ((sys::thread_pointer() >> 6) as u32 ^ LOCK_SALT.load(Ordering::Relaxed)) | 1
+}
+
+/// Must be called in a new process: its threads are not the parent's.
+pub fn set_lock_salt(pid: u32) {
+    LOCK_SALT.store(pid.wrapping_mul(0x9e37_79b1), Ordering::Relaxed);
+}
+
+/// As [`Lock::lock`], for the lock words of an endpoint.
+#[inline]
+pub fn lock_word(word: &AtomicU32) -> Option<Guard<'_>> {
+    let id = lock_id();
+    let mut spins = 0u32;
+    loop {
+        match word.compare_exchange(0, id, Ordering::Acquire, Ordering::Relaxed) {
+            Ok(_) => return Some(Guard(word)),
+            Err(holder) if holder == id => return None,
+            Err(_) => {
+                spins += 1;
+                if spins.is_multiple_of(128) {
+                    let _ = sys::sys!(SYS_sched_yield);
+                } else {
+                    core::hint::spin_loop();
+                }
+            }
+        }
+    }
+}
+
+/// Maps the tables. Called once, before any thread but the first exists.
+pub fn set_up() -> sys::Result<()> {
+    CONNS.store(map_anonymous(CONN_COUNT * size_of::<Conn>(), false)?.cast(), Ordering::Relaxed);
+    FDS.store(map_anonymous(FD_COUNT * 4, false)?.cast(), Ordering::Release);
+    Ok(())
+}
+
+/// The word of a descriptor.
+#[inline]
+pub fn slot(fd: i32) -> Option<&'static AtomicU32> {
+    let table = FDS.load(Ordering::Relaxed);
+    if table.is_null() || fd as u32 as usize >= FD_COUNT {
+        return None;
+    }
+    // SAFETY: the table has FD_COUNT entries and is never unmapped.
+    Some(unsafe { &*table.add(fd as usize) })
+}
+
+/// What a descriptor is: kind and index.
+#[inline]
+pub fn look(fd: i32) -> u32 {
+    slot(fd).map_or(kind::OTHER, |word| word.load(Ordering::Relaxed))
+}
+
+/// The connection behind a descriptor.
+#[inline]
+pub fn conn(fd: i32) -> Option<&'static Conn> {
+    let word = look(fd);
+    (word & kind::MASK == kind::CONN).then(|| conn_at(word & !kind::MASK))
+}
+
+/// Connection number `index`.
+pub fn conn_at(index: u32) -> &'static Conn {
+    // SAFETY: the table has CONN_COUNT entries, zeroed, and is never unmapped; all fields are atomics.
+    unsafe { &*CONNS.load(Ordering::Relaxed).add(index as usize % CONN_COUNT) }
+}
+
+/// Index of a connection.
+pub fn index_of(conn: &Conn) -> u32 {
+    let base = CONNS.load(Ordering::Relaxed) as usize;
+    ((conn as *const Conn as usize - base) / size_of::<Conn>()) as u32
+}
+
+/// How many entries were ever in use: the bound of a walk over all.
+pub fn conn_high() -> u32 {
+    CONN_NEXT.load(Ordering::Acquire)
+}
+
+/// The connections in use.
+pub fn conns() -> impl Iterator<Item = &'static Conn> {
+    (0..conn_high()).map(conn_at).filter(|conn| conn.phase.load(Ordering::Acquire) != phase::FREE)
+}
+
+impl Conn {
+    /// Number under which the broker knows it.
+    pub fn id(&self) -> u64 {
+        u64::from(self.serial.load(Ordering::Relaxed)) << 32 | u64::from(index_of(self))
+    }
+
+    /// Whether this is the connection that the broker means.
+    pub fn by_id(id: u64) -> Option<&'static Conn> {
+        let conn = conn_at(id as u32);
+        (conn.serial.load(Ordering::Relaxed) == (id >> 32) as u32
+            && conn.phase.load(Ordering::Acquire) != phase::FREE)
+            .then_some(conn)
+    }
+
+    /// Whether it has a channel.
+    #[inline]
+    pub fn is_paired(&self) -> bool {
+        self.phase.load(Ordering::Acquire) == phase::PAIRED
+    }
+
+    /// Whether calls may not sleep.
+    pub fn is_nonblocking(&self) -> bool {
+        self.nonblock.load(Ordering::Relaxed) != 0
+    }
+
+    /// The endpoint of this side. Only when PAIRED.
+    #[inline]
+    pub fn own(&self) -> &'static Endpoint {
+        // SAFETY: set before PAIRED, and regions stay mapped as long as a connection uses them.
+        unsafe { &*self.own.load(Ordering::Relaxed) }
+    }
+}
+
+/// A new connection for `fd`; `None` when the table is full.
+pub fn add_conn(fd: i32, nonblock: bool) -> Option<&'static Conn> {
+    let word = slot(fd)?;
+    let guard = TABLE_LOCK.lock()?;
+    let free = CONN_FREE.load(Ordering::Relaxed);
+    let index = if free != 0 {
+        CONN_FREE.store(conn_at(free - 1).next_free.load(Ordering::Relaxed), Ordering::Relaxed);
+        free - 1
+    } else {
+        let next = CONN_NEXT.load(Ordering::Relaxed);
+        if next as usize == CONN_COUNT {
+            return None;
+        }
+        CONN_NEXT.store(next + 1, Ordering::Release);
+        next
+    };
+    let conn = conn_at(index);
+    drop(guard);
+    conn.serial.fetch_add(1, Ordering::Relaxed);
+    conn.refs.store(1, Ordering::Relaxed);
+    conn.fd.store(fd, Ordering::Relaxed);
+    for zeroed in [&conn.operations, &conn.unaware, &conn.senders, &conn.barred, &conn.hints, &conn.edges] {
+        zeroed.store(0, Ordering::Relaxed);
+    }
+    for zeroed in [&conn.empty_reads, &conn.items, &conn.cell, &conn.attention] {
+        zeroed.store(0, Ordering::Relaxed);
+    }
+    conn.nonblock.store(u32::from(nonblock), Ordering::Relaxed);
+    conn.channel_id.store(0, Ordering::Relaxed);
+    conn.receive_timeout_ns.store(0, Ordering::Relaxed);
+    conn.send_timeout_ns.store(0, Ordering::Relaxed);
+    conn.phase.store(phase::KERNEL, Ordering::Release);
+    word.store(kind::CONN | index, Ordering::Release);
+    Some(conn)
+}
+
+/// Gives the entry back; its last descriptor is gone.
+pub fn free_conn(conn: &Conn) {
+    conn.phase.store(phase::FREE, Ordering::Release);
+    if let Some(_guard) = TABLE_LOCK.lock() {
+        conn.next_free.store(CONN_FREE.load(Ordering::Relaxed), Ordering::Relaxed);
+        CONN_FREE.store(index_of(conn) + 1, Ordering::Relaxed);
+    }
+}
+
+/// In a forked child: nobody holds a lock any more.
+pub fn reset_locks() {
+    TABLE_LOCK.reset();
+}
+
+/// Takes a connection for shared with another process for ever.
+pub fn bar_shared(conn: &Conn) {
+    conn.barred.store(fordway_abi::reason::Reason::Forked as u32, Ordering::Relaxed);
+}

@@ -1,0 +1,164 @@
+//! System calls, made directly: the shim keeps no state in libc and must work in
+//! signal handlers, in vfork children and before libc's constructors have run.
+//! Results are Linux's own: a negative value is `-errno` (man 2 syscall).
+
+use core::arch::asm;
+use core::ffi::c_int;
+
+/// `Err` carries an errno.
+pub type Result<T> = core::result::Result<T, c_int>;
+
+/// One system call with up to six arguments.
+///
+/// # Safety
+/// As the system call itself: pointers must be valid for what it does with them.
+#[inline(always)]
+pub unsafe fn raw(number: i64, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> isize {
+    let result: isize;
+    // SAFETY: the x86-64 system call convention (man 2 syscall): rcx and r11 are clobbered.
+    unsafe {
+        asm!("syscall",
+            inlateout("rax") number as isize => result,
+            in("rdi") a, in("rsi") b, in("rdx") c, in("r10") d, in("r8") e, in("r9") f,
+            lateout("rcx") _, lateout("r11") _, options(nostack));
+    }
+    result
+}
+
+/// Splits a raw result into value and errno.
+#[inline(always)]
+pub fn check(result: isize) -> Result<usize> {
+    if (-4095..0).contains(&result) { Err(-result as c_int) } else { Ok(result as usize) }
+}
+
+/// `sys!(SYS_close, fd)`: a checked system call.
+macro_rules! sys {
+    ($number:ident $(, $argument:expr)*) => {
+        $crate::sys::sys_args!(libc::$number; $($argument as usize),*)
+    };
+}
+macro_rules! sys_args {
+    ($n:expr;) => { $crate::sys::sys_args!($n; 0, 0, 0, 0, 0, 0) };
+    ($n:expr; $a:expr) => { $crate::sys::sys_args!($n; $a, 0, 0, 0, 0, 0) };
+    ($n:expr; $a:expr, $b:expr) => { $crate::sys::sys_args!($n; $a, $b, 0, 0, 0, 0) };
+    ($n:expr; $a:expr, $b:expr, $c:expr) => { $crate::sys::sys_args!($n; $a, $b, $c, 0, 0, 0) };
+    ($n:expr; $a:expr, $b:expr, $c:expr, $d:expr) => { $crate::sys::sys_args!($n; $a, $b, $c, $d, 0, 0) };
+    ($n:expr; $a:expr, $b:expr, $c:expr, $d:expr, $e:expr) => { $crate::sys::sys_args!($n; $a, $b, $c, $d, $e, 0) };
+    ($n:expr; $a:expr, $b:expr, $c:expr, $d:expr, $e:expr, $f:expr) => {
+        // SAFETY: every caller passes pointers that are valid for this call, or
+        // pointers of the program, which the kernel checks (EFAULT).
+        $crate::sys::check(unsafe { $crate::sys::raw($n, $a, $b, $c, $d, $e, $f) })
+    };
+}
+pub(crate) use {sys, sys_args};
+
+/// Address of a symbol that may not exist (0 then). A weak reference, read from the
+/// global offset table: the compiler takes a function's address for never null.
+macro_rules! weak_address {
+    ($name:literal) => {{
+        let address: usize;
+        // SAFETY: a load from this library's own table.
+        unsafe {
+            core::arch::asm!(
+                concat!(".weak ", $name),
+                concat!("mov {}, qword ptr [rip + ", $name, "@GOTPCREL]"),
+                out(reg) address, options(nostack, readonly, pure, preserves_flags));
+        }
+        address
+    }};
+}
+pub(crate) use weak_address;
+
+fn errno_location() -> Option<*mut c_int> {
+    let address = weak_address!("__errno_location");
+    if address == 0 {
+        return None;
+    }
+    // SAFETY: libc's function of this name has this signature (errno.h).
+    unsafe {
+        let locate: extern "C" fn() -> *mut c_int = core::mem::transmute(address);
+        Some(locate())
+    }
+}
+
+/// The program's errno of this thread.
+pub fn errno() -> c_int {
+    // SAFETY: libc's word of this thread.
+    errno_location().map_or(0, |location| unsafe { *location })
+}
+
+/// Sets the program's errno.
+pub fn set_errno(value: c_int) {
+    if let Some(location) = errno_location() {
+        // SAFETY: libc's word of this thread.
+        unsafe { *location = value };
+    }
+}
+
+/// Turns a result into what libc's functions return.
+pub fn give(result: Result<usize>) -> isize {
+    match result {
+        Ok(value) => value as isize,
+        Err(code) => {
+            set_errno(code);
+            -1
+        }
+    }
+}
+
+/// The thread pointer: differs between the live threads of a process.
+pub fn thread_pointer() -> usize {
+    let pointer: usize;
+    // SAFETY: x86-64 ABI: the word at fs:0 is the thread pointer itself.
+    unsafe { asm!("mov {}, fs:0", out(reg) pointer, options(nostack, readonly, pure)) };
+    pointer
+}
+
+/// CPU on which the caller runs, without a system call where glibc registered
+/// restartable sequences (man 2 rseq: `cpu_id_start` is always a valid CPU once registered).
+pub fn current_cpu() -> u32 {
+    let offset = weak_address!("__rseq_offset") as *const isize;
+    if offset.is_null() {
+        return u32::MAX;
+    }
+    let cpu: u32;
+    // SAFETY: glibc keeps `struct rseq` at this offset from the thread pointer; `cpu_id` is its second word.
+    unsafe {
+        asm!("mov {0:e}, dword ptr fs:[{1} + 4]", out(reg) cpu, in(reg) *offset, options(nostack, readonly));
+    }
+    cpu
+}
+
+/// Monotonic time in nanoseconds.
+pub fn now_ns() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let _ = sys!(SYS_clock_gettime, libc::CLOCK_MONOTONIC, &raw mut time);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// The time stamp counter; its rate is in `wait::TICKS_PER_US`.
+#[inline(always)]
+pub fn ticks() -> u64 {
+    // SAFETY: every x86-64 has it.
+    unsafe { core::arch::x86_64::_rdtsc() }
+}
+
+/// Maps anonymous memory of which only touched pages cost anything.
+pub fn map_anonymous(bytes: usize, shared: bool) -> Result<*mut u8> {
+    let kind = if shared { libc::MAP_SHARED } else { libc::MAP_PRIVATE };
+    let flags = kind | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    sys!(SYS_mmap, 0, bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1isize, 0).map(|p| p as *mut u8)
+}
+
+/// Writes one line to stderr; for the few things a user must know.
+pub fn complain(parts: &[&str]) {
+    let mut line = [0u8; 256];
+    let mut length = 0;
+    for part in ["fordway: "].iter().chain(parts).chain(&["\n"]) {
+        for byte in part.bytes().take(line.len() - length) {
+            line[length] = byte;
+            length += 1;
+        }
+    }
+    let _ = sys!(SYS_write, 2, line.as_ptr(), length);
+}

@@ -1,0 +1,374 @@
+//! Waiting: doorbells, the spin before a sleep, and the sleep itself.
+//!
+//! # Doorbells
+//! A waiter (an epoll instance, or a thread in a blocking call) has a doorbell: an
+//! eventfd, known to all peers, and a bit in the wait page. Bells of epoll
+//! instances belong to them until close; bells of threads are borrowed for one
+//! sleep. Bell 0 is everybody's: it is used when no other can be had, and its
+//! sleepers look around every [`SHARED_SLICE_NS`] because they may miss a ring.
+//!
+//! # Spinning
+//! A spin pays only if the peer answers from another CPU within what a wake-up
+//! costs. Not at all if the peer was last seen on this CPU; less and less after
+//! spins that did not pay; again now and then, to see whether times have changed.
+
+use crate::state::{Conn, Lock};
+use crate::sys::{self, sys};
+use crate::{config, control, hidden, link};
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use fordway_abi::shm::{DOOR_COUNT, DOOR_SHARED, WAIT_PAGE_BYTES, WAIT_PAGE_MAGIC, WaitPage};
+use fordway_ring::Sleeper;
+
+/// Longest sleep on the shared bell.
+const SHARED_SLICE_NS: u64 = 5_000_000;
+/// Longest sleep while the broker is away, so that a new one is found.
+const ORPHAN_SLICE_NS: u64 = 500_000_000;
+/// Longest sleep while bytes of ours lie unread in some ring: the watchdog's period.
+const WATCH_SLICE_NS: u64 = 50_000_000;
+/// Spins in a row that did not pay before spinning is given up.
+const SPIN_FAILURES_MAX: u32 = 8;
+/// One spin in so many is tried although spinning is given up.
+const SPIN_RETRY: u32 = 32;
+
+static PAGE: AtomicPtr<WaitPage> = AtomicPtr::new(core::ptr::null_mut());
+static PAGE_FD: AtomicI32 = AtomicI32::new(-1);
+static DOORS: [AtomicI32; DOOR_COUNT] = [const { AtomicI32::new(-1) }; DOOR_COUNT];
+static BUSY: AtomicU64 = AtomicU64::new(1 << DOOR_SHARED);
+static REGISTERED: AtomicU64 = AtomicU64::new(0);
+static DOOR_LOCK: Lock = Lock::new();
+static SPIN_FAILURES: AtomicU32 = AtomicU32::new(0);
+static SPIN_SKIPPED: AtomicU32 = AtomicU32::new(0);
+static START_TICKS: AtomicU64 = AtomicU64::new(0);
+static START_NS: AtomicU64 = AtomicU64::new(0);
+
+/// A doorbell, and what it takes to sleep on it.
+#[derive(Clone, Copy, Debug)]
+pub struct Bell {
+    /// Index in the wait page.
+    pub door: usize,
+    /// The eventfd.
+    pub fd: i32,
+}
+
+impl Bell {
+    /// Its bit in masks of doors.
+    pub fn bit(self) -> u64 {
+        1 << self.door
+    }
+
+    /// Publishes that its waiter is about to sleep; rings are to be looked at once more.
+    pub fn announce(self) {
+        self.sleeper().announce();
+    }
+
+    /// Its waiter runs again.
+    pub fn retract(self) {
+        self.sleeper().retract();
+    }
+
+    fn sleeper(self) -> Sleeper<'static> {
+        // SAFETY: the page is made before any bell and stays mapped.
+        Sleeper::new(unsafe { &*PAGE.load(Ordering::Relaxed) }, self.door)
+    }
+
+    /// Forgets past rings. Only for bells that one thread sleeps on.
+    fn quiet(self) {
+        let mut count = 0u64;
+        let _ = sys!(SYS_read, self.fd, &raw mut count, 8);
+    }
+}
+
+/// Notes the time, so that ticks can be turned into microseconds later.
+pub fn start_clock() {
+    START_TICKS.store(sys::ticks(), Ordering::Relaxed);
+    START_NS.store(sys::now_ns(), Ordering::Relaxed);
+}
+
+/// Makes the wait page and bell 0, once; returns their descriptors.
+pub fn set_up() -> sys::Result<(i32, i32)> {
+    if PAGE.load(Ordering::Acquire).is_null() {
+        let (fd, base) = link::make_memory(c"fordway-wait", WAIT_PAGE_BYTES)?;
+        let page = base.cast::<WaitPage>();
+        // SAFETY: a fresh, zeroed, writable mapping of the page.
+        unsafe {
+            (*page).magic.store(WAIT_PAGE_MAGIC, Ordering::Relaxed);
+            (*page).abi_version.store(fordway_abi::ABI_VERSION, Ordering::Relaxed);
+        }
+        PAGE_FD.store(fd, Ordering::Relaxed);
+        PAGE.store(page, Ordering::Release);
+    }
+    if DOORS[DOOR_SHARED].load(Ordering::Acquire) < 0 {
+        DOORS[DOOR_SHARED].store(make_door()?, Ordering::Release);
+    }
+    Ok((PAGE_FD.load(Ordering::Relaxed), DOORS[DOOR_SHARED].load(Ordering::Relaxed)))
+}
+
+fn make_door() -> sys::Result<i32> {
+    hidden::hide(sys!(SYS_eventfd2, 0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC)? as i32)
+}
+
+/// The broker has told every peer of bell `door`.
+pub fn registered(door: u64) {
+    REGISTERED.fetch_or(1 << (door % DOOR_COUNT as u64), Ordering::AcqRel);
+}
+
+/// Whether every peer has been told of bell `door`.
+pub fn is_registered(door: u64) -> bool {
+    REGISTERED.load(Ordering::Acquire) >> door & 1 != 0
+}
+
+/// The broker that knew the bells is gone; peers that know them still do.
+pub fn doors_unregistered() {}
+
+/// Tells a new broker of all bells.
+pub fn register_doors() {
+    for (door, fd) in DOORS.iter().enumerate().skip(1) {
+        let fd = fd.load(Ordering::Acquire);
+        if fd >= 0 {
+            control::send_door(door as u64, fd);
+        }
+    }
+}
+
+/// A bell of the caller's own, to be given back with [`release`]; else the shared one.
+pub fn acquire() -> Bell {
+    loop {
+        let busy = BUSY.load(Ordering::Relaxed);
+        let door = (!busy).trailing_zeros() as usize;
+        if door >= DOOR_COUNT {
+            break;
+        }
+        if BUSY.compare_exchange(busy, busy | 1 << door, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            continue;
+        }
+        if let Some(fd) = door_fd(door) {
+            return Bell { door, fd };
+        }
+        BUSY.fetch_and(!(1 << door), Ordering::AcqRel);
+        break;
+    }
+    Bell { door: DOOR_SHARED, fd: DOORS[DOOR_SHARED].load(Ordering::Acquire) }
+}
+
+fn door_fd(door: usize) -> Option<i32> {
+    if is_registered(door as u64) {
+        return Some(DOORS[door].load(Ordering::Acquire));
+    }
+    let _guard = DOOR_LOCK.lock()?;
+    if DOORS[door].load(Ordering::Acquire) < 0 {
+        DOORS[door].store(make_door().ok()?, Ordering::Release);
+    }
+    let fd = DOORS[door].load(Ordering::Acquire);
+    control::register_door(door as u64, fd).then_some(fd)
+}
+
+/// Gives a bell back.
+pub fn release(bell: Bell) {
+    if bell.door != DOOR_SHARED {
+        bell.quiet();
+        BUSY.fetch_and(!bell.bit(), Ordering::AcqRel);
+    }
+}
+
+/// In a forked child: bells and page are the parent's.
+pub fn after_fork() {
+    DOOR_LOCK.reset();
+    for door in &DOORS {
+        hidden::close(door.swap(-1, Ordering::Relaxed));
+    }
+    hidden::close(PAGE_FD.swap(-1, Ordering::Relaxed));
+    PAGE.store(core::ptr::null_mut(), Ordering::Relaxed);
+    BUSY.store(1 << DOOR_SHARED, Ordering::Relaxed);
+    REGISTERED.store(0, Ordering::Relaxed);
+}
+
+fn ticks_per_us() -> u64 {
+    let ticks = sys::ticks() - START_TICKS.load(Ordering::Relaxed);
+    // Before a millisecond has passed the quotient is rough; any modern rate will do.
+    if ticks < 10_000_000 {
+        return 2500;
+    }
+    static RATE: AtomicU64 = AtomicU64::new(0);
+    match RATE.load(Ordering::Relaxed) {
+        0 => {
+            let elapsed_ns = (sys::now_ns() - START_NS.load(Ordering::Relaxed)).max(1);
+            let rate = (ticks as u128 * 1000 / elapsed_ns as u128) as u64;
+            RATE.store(rate.max(100), Ordering::Relaxed);
+            rate.max(100)
+        }
+        rate => rate,
+    }
+}
+
+/// Looks again and again, for as long as that is likely to be cheaper than a
+/// sleep. `peer_cpu` is where the peer that matters was last seen.
+pub fn spin(peer_cpu: u32, mut ready: impl FnMut() -> bool) -> bool {
+    let limit_us = u64::from(config::spin_us());
+    if limit_us == 0 || peer_cpu == sys::current_cpu() && peer_cpu != u32::MAX {
+        return false;
+    }
+    let failures = SPIN_FAILURES.load(Ordering::Relaxed);
+    if failures >= SPIN_FAILURES_MAX
+        && !SPIN_SKIPPED.fetch_add(1, Ordering::Relaxed).is_multiple_of(SPIN_RETRY)
+    {
+        return false;
+    }
+    let end = sys::ticks() + limit_us * ticks_per_us();
+    loop {
+        for _ in 0..8 {
+            if ready() {
+                if failures != 0 {
+                    SPIN_FAILURES.store(failures.min(SPIN_FAILURES_MAX) / 2, Ordering::Relaxed);
+                }
+                return true;
+            }
+            core::hint::spin_loop();
+        }
+        if sys::ticks() >= end {
+            SPIN_FAILURES.store(failures.saturating_add(1), Ordering::Relaxed);
+            return false;
+        }
+    }
+}
+
+/// Publishes on which CPU this side runs, if that has changed.
+#[inline]
+pub fn note_cpu(conn: &Conn) {
+    let cpu = sys::current_cpu();
+    let shown = &conn.own().wait.cpu;
+    if shown.load(Ordering::Relaxed) != cpu {
+        shown.store(cpu, Ordering::Relaxed);
+    }
+}
+
+/// How long a sleep may last for the shim's own sake; `None`: for ever.
+pub fn slice_ns(bell: Option<Bell>, unread: bool) -> Option<u64> {
+    if bell.is_some_and(|bell| bell.door == DOOR_SHARED) {
+        Some(SHARED_SLICE_NS)
+    } else if unread {
+        Some(WATCH_SLICE_NS)
+    } else if control::is_orphaned() {
+        Some(ORPHAN_SLICE_NS)
+    } else {
+        None
+    }
+}
+
+/// When a call that may sleep has to give up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deadline {
+    /// Never.
+    Never,
+    /// At this time, in nanoseconds of the monotonic clock.
+    At(u64),
+}
+
+impl Deadline {
+    /// `timeout_ns` from now; `None`: never.
+    pub fn after(timeout_ns: Option<u64>) -> Self {
+        timeout_ns.map_or(Self::Never, |timeout| Self::At(sys::now_ns().saturating_add(timeout)))
+    }
+
+    /// Time left, cut to `slice`; `None`: for ever.
+    pub fn left_ns(self, slice: Option<u64>) -> Option<u64> {
+        match self {
+            Self::Never => slice,
+            Self::At(at) => {
+                let left = at.saturating_sub(sys::now_ns());
+                Some(slice.map_or(left, |slice| slice.min(left)))
+            }
+        }
+    }
+
+    /// Whether it has passed.
+    pub fn has_passed(self) -> bool {
+        match self {
+            Self::Never => false,
+            Self::At(at) => sys::now_ns() >= at,
+        }
+    }
+}
+
+/// A relative time as the kernel wants it.
+pub fn timespec(ns: u64) -> libc::timespec {
+    libc::timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 }
+}
+
+/// What a connection is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Want {
+    /// Something to read: bytes, EOF, an error.
+    Bytes,
+    /// Room to write, or an error.
+    Room,
+}
+
+/// Sleeps (after a spin) until `conn` is worth another try, for blocking calls.
+/// `Err(EAGAIN)`: the deadline has passed. `Err(EINTR)`: a signal was handled.
+pub fn for_conn(conn: &Conn, fd: i32, want: Want, deadline: Deadline) -> sys::Result<()> {
+    let consumer = conn.consumer();
+    let producer = conn.producer();
+    let ready = || {
+        conn.attention.load(Ordering::Relaxed) != 0
+            || match want {
+                Want::Bytes => consumer.looks_readable(),
+                Want::Room => producer.room_bytes(usize::MAX).is_ok_and(|room| room >= producer.capacity_bytes() / 2),
+            }
+    };
+    note_cpu(conn);
+    if conn.peer_is_there() && spin(conn.peer_cpu(), ready) {
+        return Ok(());
+    }
+    let bell = acquire();
+    let doors = match want {
+        Want::Bytes => &conn.own().wait.rx_doors,
+        Want::Room => &conn.own().wait.tx_doors,
+    };
+    if want == Want::Room {
+        producer.ask_for_room();
+    }
+    doors.fetch_or(bell.bit(), Ordering::SeqCst);
+    bell.announce();
+    let result = if ready() { Ok(()) } else { sleep(conn, fd, want, bell, deadline) };
+    bell.retract();
+    if bell.door != DOOR_SHARED {
+        doors.fetch_and(!bell.bit(), Ordering::SeqCst);
+    }
+    release(bell);
+    control::check_mail();
+    result
+}
+
+fn sleep(conn: &Conn, fd: i32, want: Want, bell: Bell, deadline: Deadline) -> sys::Result<()> {
+    let events = match want {
+        Want::Bytes => libc::POLLIN | libc::POLLRDHUP,
+        // While bytes go through the ring the kernel's socket is always writable.
+        Want::Room if crate::transfer::sends_by_kernel(conn) => libc::POLLOUT,
+        Want::Room => libc::POLLRDHUP,
+    };
+    let mut fds = [
+        libc::pollfd { fd: bell.fd, events: libc::POLLIN, revents: 0 },
+        libc::pollfd { fd, events, revents: 0 },
+        libc::pollfd { fd: control::fd(), events: libc::POLLIN, revents: 0 },
+    ];
+    // A peer that has shut its sending half shows RDHUP for ever: no reason to wake a sender.
+    if want == Want::Room && conn.hints.load(Ordering::Relaxed) & libc::POLLRDHUP as u32 != 0 {
+        fds[1].events &= !libc::POLLRDHUP;
+    }
+    let unread = conn.producer().unread_bytes().is_ok_and(|unread| unread != 0);
+    let left = deadline.left_ns(slice_ns(Some(bell), unread));
+    let time = left.map(timespec);
+    let time_pointer = time.as_ref().map_or(core::ptr::null(), |time| &raw const *time);
+    let woken = sys!(SYS_ppoll, fds.as_mut_ptr(), fds.len(), time_pointer, 0, 8)?;
+    conn.hints.fetch_or(fds[1].revents as u16 as u32, Ordering::Relaxed);
+    if fds[2].revents != 0 || control::is_orphaned() {
+        control::drain_mail();
+        if control::is_orphaned() {
+            control::connect();
+        }
+    }
+    if woken == 0 && unread {
+        crate::upgrade::watch(conn);
+    }
+    if woken == 0 && deadline.has_passed() { Err(libc::EAGAIN) } else { Ok(()) }
+}

@@ -1,0 +1,82 @@
+//! Ring memory of one region, by powers of two: a bump pointer and one free list
+//! for each size. Only the owning side (a process and its forked children) calls
+//! this; the words are private words of [`RegionHeader`], so nothing here is input.
+//!
+//! A freed block keeps its pages warm and is handed out first (last in, first
+//! out). Blocks are never merged: sizes are few, and a region is sparse.
+//! The lock is held for a handful of instructions; a holder that was killed in
+//! between costs its region new segments, not its channels: `take` gives up after
+//! a bound and the ring stays as large as it is.
+
+use crate::Ordering;
+use fordway_abi::shm::{ARENA_OFFSET, REGION_BYTES, RegionHeader};
+
+const LOCK_SPINS_MAX: u32 = 10_000;
+
+/// Allocator of one region; `base` is where its owner mapped it.
+#[derive(Clone, Copy, Debug)]
+pub struct Arena {
+    base: *mut u8,
+}
+
+impl Arena {
+    /// # Safety
+    /// `base` is a writable mapping of a whole region with a valid header.
+    pub unsafe fn new(base: *mut u8) -> Self {
+        Self { base }
+    }
+
+    fn header(&self) -> &RegionHeader {
+        // SAFETY: by the contract of `new`; only the owning side writes it.
+        unsafe { &*self.base.cast::<RegionHeader>() }
+    }
+
+    fn locked<T>(&self, act: impl FnOnce(&RegionHeader) -> Option<T>) -> Option<T> {
+        let header = self.header();
+        for _ in 0..LOCK_SPINS_MAX {
+            if header
+                .arena_lock
+                .compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed)
+                .is_ok()
+            {
+                let result = act(header);
+                header.arena_lock.store(0, Ordering::Release);
+                return result;
+            }
+            core::hint::spin_loop();
+        }
+        None
+    }
+
+    /// A block of `1 << log2` bytes, as an offset from the region's start.
+    pub fn take(&self, log2: u32) -> Option<usize> {
+        self.locked(|header| {
+            let free = &header.arena_free[log2 as usize];
+            let first = free.load(Ordering::Relaxed) as usize;
+            if first != 0 {
+                // SAFETY: a free block's first word belongs to the list; it lies in our own region.
+                let next = unsafe { self.base.add(first).cast::<u64>().read() };
+                free.store(next, Ordering::Relaxed);
+                return Some(first);
+            }
+            let next = (header.arena_next.load(Ordering::Relaxed) as usize).max(ARENA_OFFSET);
+            if REGION_BYTES - next < 1 << log2 {
+                return None;
+            }
+            header.arena_next.store((next + (1 << log2)) as u64, Ordering::Relaxed);
+            Some(next)
+        })
+    }
+
+    /// Gives a block back. It must have come from [`Arena::take`] with this size,
+    /// and the peer must have left it (its content may be read until overwritten).
+    pub fn give(&self, offset: usize, log2: u32) {
+        self.locked(|header| {
+            let free = &header.arena_free[log2 as usize];
+            // SAFETY: the block is ours and unused; its first word joins the list.
+            unsafe { self.base.add(offset).cast::<u64>().write(free.load(Ordering::Relaxed)) };
+            free.store(offset as u64, Ordering::Relaxed);
+            Some(())
+        });
+    }
+}

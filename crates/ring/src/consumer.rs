@@ -1,0 +1,225 @@
+//! The receiving half of a channel. The caller holds the endpoint's rx lock for
+//! every `&self` call, except where a call says otherwise.
+
+use crate::copy::{Copier, Kernel};
+use crate::{Ordering, Segment, Violation, fence};
+use fordway_abi::shm::{Endpoint, SEGMENT_LOG2_MAX, rx_state, tx_state};
+
+/// View of the receiving half: own endpoint (written), peer's endpoint and region (read).
+#[derive(Clone, Copy, Debug)]
+pub struct Consumer {
+    own: *const Endpoint,
+    peer: *const Endpoint,
+    peer_base: *const u8,
+}
+
+impl Consumer {
+    /// # Safety
+    /// `own` lies in our writable region; `peer` lies in the peer's region, mapped
+    /// read-only as a whole at `peer_base`; both stay mapped as long as this is used.
+    pub unsafe fn new(own: *const Endpoint, peer: *const Endpoint, peer_base: *const u8) -> Self {
+        Self { own, peer, peer_base }
+    }
+
+    fn own(&self) -> &Endpoint {
+        // SAFETY: our own region; all fields are atomics.
+        unsafe { &*self.own }
+    }
+
+    fn peer(&self) -> &Endpoint {
+        // SAFETY: mapped; all fields are atomics, loaded once each and checked.
+        unsafe { &*self.peer }
+    }
+
+    /// What the producer says of this direction (a [`tx_state`]). Needs no lock.
+    pub fn producer_state(&self) -> u32 {
+        self.peer().tx.tx_state.load(Ordering::Acquire)
+    }
+
+    /// Stream position in the kernel's connection at which the ring begins; valid
+    /// once the producer has left `tx_state::KERNEL`.
+    pub fn switch_at(&self) -> u64 {
+        self.peer().cold.switch_at.load(Ordering::Relaxed)
+    }
+
+    /// Bytes taken so far.
+    pub fn head(&self) -> u64 {
+        self.own().rx.head.load(Ordering::Relaxed)
+    }
+
+    /// A hint, without lock and check: are there bytes that were not taken?
+    pub fn looks_readable(&self) -> bool {
+        self.peer().tx.tail.load(Ordering::Relaxed) != self.own().rx.head.load(Ordering::Relaxed)
+    }
+
+    /// The producer's tail, unchecked: only good to see whether it moved. Needs no lock.
+    pub fn tail_hint(&self) -> u64 {
+        self.peer().tx.tail.load(Ordering::Acquire)
+    }
+
+    /// Bytes that can be taken.
+    pub fn fill_bytes(&self) -> Result<u64, Violation> {
+        let own = self.own();
+        let head = own.rx.head.load(Ordering::Relaxed);
+        let seen = own.rx_own.tail_seen.load(Ordering::Relaxed);
+        let tail = self.peer().tx.tail.load(Ordering::Acquire);
+        // Two segments may be in use at once while the ring grows.
+        if tail.wrapping_sub(head) > 2 << SEGMENT_LOG2_MAX || tail.wrapping_sub(seen) >> 63 != 0 {
+            return Err(Violation::Tail);
+        }
+        own.rx_own.tail_seen.store(tail, Ordering::Relaxed);
+        Ok(tail.wrapping_sub(head))
+    }
+
+    /// Segment number `index` of the producer, checked.
+    fn load_segment(&self, index: u32) -> Result<Segment, Violation> {
+        let words = &self.peer().cold.segments[index as usize % 2];
+        let place = words.place.load(Ordering::Relaxed);
+        Segment::unpack(words.start.load(Ordering::Relaxed), place)
+    }
+
+    /// The segment that holds stream index `at`, and where it ends if a newer one
+    /// has been published.
+    fn segment_for(&self, at: u64) -> Result<(Segment, Option<u64>), Violation> {
+        let own = self.own();
+        let seen = own.rx.segment_seen.load(Ordering::Relaxed);
+        let count = self.peer().tx.segment_count.load(Ordering::Acquire);
+        let current = Segment {
+            start: own.rx_own.segment_start.load(Ordering::Relaxed),
+            offset: (own.rx_own.segment_place.load(Ordering::Relaxed) >> 8) as usize,
+            log2: (own.rx_own.segment_place.load(Ordering::Relaxed) & 0xff) as u32,
+        };
+        if count == seen {
+            return if seen == 0 { Err(Violation::Segment) } else { Ok((current, None)) };
+        }
+        if count != seen.wrapping_add(1) {
+            return Err(Violation::Segment);
+        }
+        let next = self.load_segment(seen)?;
+        if seen == 0 && next.start != 0 {
+            return Err(Violation::Segment);
+        }
+        if seen != 0 && at < next.start {
+            return Ok((current, Some(next.start)));
+        }
+        Ok((next, None))
+    }
+
+    /// Copies up to `count` bytes, `skip` bytes behind `head`, without taking them.
+    /// Returns how many were copied; fewer than `count` only if fewer are there.
+    ///
+    /// # Safety
+    /// `target` is writable for `count` bytes.
+    pub unsafe fn peek(
+        &self,
+        copier: &Copier,
+        kernel: Kernel,
+        skip: u64,
+        target: *mut u8,
+        count: usize,
+    ) -> Result<usize, Violation> {
+        let fill = self.fill_bytes()?.saturating_sub(skip);
+        let total = (count as u64).min(fill) as usize;
+        let mut at = self.head().wrapping_add(skip);
+        let mut done = 0;
+        // At most two segments hold unread bytes.
+        for _ in 0..2 {
+            if done == total {
+                break;
+            }
+            let (segment, end) = self.segment_for(at)?;
+            let in_segment = match end {
+                Some(end) => ((total - done) as u64).min(end - at) as usize,
+                None => total - done,
+            };
+            if in_segment > 1 << segment.log2 || at < segment.start {
+                return Err(Violation::Tail);
+            }
+            for (offset, length) in segment.runs(at, in_segment) {
+                if length != 0 {
+                    // SAFETY: the segment was checked to lie inside the peer's mapped region;
+                    // `target` by contract.
+                    unsafe {
+                        copier.copy(target.add(done), self.peer_base.add(offset), length, kernel);
+                    }
+                    done += length;
+                }
+            }
+            at = at.wrapping_add(in_segment as u64);
+        }
+        if done == total { Ok(done) } else { Err(Violation::Tail) }
+    }
+
+    /// Takes `count` bytes that were peeked. Returns whether the producer may be
+    /// waiting for room, so that [`Consumer::peer_waits`] must be asked.
+    pub fn take(&self, count: usize) -> Result<bool, Violation> {
+        let own = self.own();
+        let head = own.rx.head.load(Ordering::Relaxed);
+        let after = head.wrapping_add(count as u64);
+        let fill = own.rx_own.tail_seen.load(Ordering::Relaxed).wrapping_sub(head);
+        own.rx.head.store(after, Ordering::Release);
+        let capacity = self.enter_segments(after)?;
+        // A producer without room waits until half its ring is free (`ask_for_room`), so
+        // the take that crosses that mark has found the ring more than half full.
+        let crowded = fill >= capacity / 2;
+        if crowded {
+            // SYNC POINT with `Sleeper::announce`: room before the look at who sleeps.
+            fence(Ordering::SeqCst);
+        }
+        Ok(crowded)
+    }
+
+    /// Enters the newest segment that `head` has reached; returns the capacity in use.
+    fn enter_segments(&self, head: u64) -> Result<u64, Violation> {
+        let own = self.own();
+        let seen = own.rx.segment_seen.load(Ordering::Relaxed);
+        let (segment, end) = self.segment_for(head)?;
+        let count = self.peer().tx.segment_count.load(Ordering::Acquire);
+        if end.is_none() && count == seen.wrapping_add(1) {
+            own.rx_own.segment_start.store(segment.start, Ordering::Relaxed);
+            own.rx_own.segment_place.store(segment.pack(), Ordering::Relaxed);
+            own.rx.segment_seen.store(count, Ordering::Release);
+        }
+        Ok(segment.capacity_bytes())
+    }
+
+    /// After `take` said so: doors of the peer that want to know of room. Needs no lock.
+    pub fn peer_waits(&self) -> u64 {
+        let wait = &self.peer().wait;
+        let doors = wait.tx_doors.load(Ordering::Relaxed);
+        let mark = wait.space_mark.load(Ordering::Relaxed);
+        if doors == 0 || (self.head().wrapping_sub(mark) as i64) < 0 { 0 } else { doors }
+    }
+
+    /// Tells the producer that this side looks at the ring whenever it waits.
+    pub fn get_ready(&self) {
+        let state = &self.own().wait.rx_state;
+        let _ = state.compare_exchange(rx_state::OFF, rx_state::READY, Ordering::SeqCst, Ordering::SeqCst);
+    }
+
+    /// Takes nothing more from the ring; `head` is final. What lies behind it is
+    /// the producer's to send again.
+    pub fn stop(&self) {
+        self.own().wait.rx_state.store(rx_state::STOP, Ordering::SeqCst);
+        // SYNC POINT with `Producer::publish`: STOP before the look at `tail`.
+        fence(Ordering::SeqCst);
+    }
+
+    /// Whether `stop` was called.
+    pub fn has_stopped(&self) -> bool {
+        self.own().wait.rx_state.load(Ordering::Relaxed) == rx_state::STOP
+    }
+
+    /// Whether the producer ever put this direction on the ring.
+    pub fn was_entered(&self) -> bool {
+        self.peer().tx.segment_count.load(Ordering::Acquire) != 0
+    }
+
+    /// Whether everything that went through the ring was taken and the producer
+    /// has left it for good.
+    pub fn is_over(&self) -> Result<bool, Violation> {
+        let state = self.producer_state();
+        Ok(state == tx_state::WITHDRAWN
+            || state == tx_state::BACK && (self.has_stopped() || self.fill_bytes()? == 0))
+    }
+}

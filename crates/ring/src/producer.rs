@@ -1,0 +1,326 @@
+//! The sending half of a channel. The caller holds the endpoint's tx lock for
+//! every `&self` call, except where a call says otherwise.
+
+use crate::arena::Arena;
+use crate::copy::{Copier, Kernel};
+use crate::{Ordering, Segment, Violation, fence};
+use fordway_abi::shm::{Endpoint, SEGMENT_LOG2_MIN, rx_state, tx_state};
+
+/// Times a ring is found full before it grows.
+const FULL_BEFORE_GROWTH: u32 = 2;
+/// log2 of the factor of one growth.
+const GROWTH_LOG2: u32 = 4;
+/// log2 of the largest segment that growth takes: 2 MB, the best of those measured.
+const GROWN_LOG2_MAX: u32 = 21;
+
+/// View of the sending half: own endpoint and arena (written), peer's endpoint (read).
+#[derive(Clone, Copy, Debug)]
+pub struct Producer {
+    own: *const Endpoint,
+    own_base: *mut u8,
+    peer: *const Endpoint,
+}
+
+/// Result of [`Producer::enter`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Entered {
+    /// Bytes go through the ring from now on.
+    Yes,
+    /// The consumer is not ready; try again at the next send.
+    NotYet,
+    /// The consumer wants the kernel path, or there is no ring memory: the direction is over.
+    Never,
+}
+
+impl Producer {
+    /// # Safety
+    /// `own` lies in the writable region mapped at `own_base`; `peer` lies in the
+    /// peer's region, mapped read-only; both stay mapped as long as this is used.
+    pub unsafe fn new(own: *const Endpoint, own_base: *mut u8, peer: *const Endpoint) -> Self {
+        Self { own, own_base, peer }
+    }
+
+    fn own(&self) -> &Endpoint {
+        // SAFETY: our own region; all fields are atomics.
+        unsafe { &*self.own }
+    }
+
+    fn peer(&self) -> &Endpoint {
+        // SAFETY: mapped; all fields are atomics, loaded once each and checked.
+        unsafe { &*self.peer }
+    }
+
+    fn arena(&self) -> Arena {
+        // SAFETY: by the contract of `new`.
+        unsafe { Arena::new(self.own_base) }
+    }
+
+    /// The segment that takes new bytes.
+    fn segment(&self) -> Segment {
+        let own = self.own();
+        let count = own.tx.segment_count.load(Ordering::Relaxed);
+        self.segment_at(count.wrapping_sub(1))
+    }
+
+    fn segment_at(&self, index: u32) -> Segment {
+        let words = &self.own().cold.segments[index as usize % 2];
+        let place = words.place.load(Ordering::Relaxed);
+        Segment {
+            start: words.start.load(Ordering::Relaxed),
+            offset: (place >> 8) as usize,
+            log2: (place & 0xff) as u32,
+        }
+    }
+
+    /// Publishes `segment` as the one that takes bytes from its `start` on.
+    fn publish_segment(&self, segment: Segment) {
+        let own = self.own();
+        let count = own.tx.segment_count.load(Ordering::Relaxed);
+        let words = &own.cold.segments[count as usize % 2];
+        words.start.store(segment.start, Ordering::Relaxed);
+        words.place.store(segment.pack(), Ordering::Relaxed);
+        own.tx.segment_count.store(count.wrapping_add(1), Ordering::Release);
+    }
+
+    /// Moves this direction onto the ring. `kernel_position()` gives the bytes that
+    /// the kernel has taken from this end since the connection began.
+    pub fn enter(&self, kernel_position: impl FnOnce() -> Option<u64>) -> Entered {
+        let own = self.own();
+        match self.peer().wait.rx_state.load(Ordering::Acquire) {
+            rx_state::OFF => return Entered::NotYet,
+            rx_state::READY => {}
+            _ => return self.refuse(),
+        }
+        let Some(position) = kernel_position() else { return self.refuse() };
+        let Some(offset) = self.arena().take(SEGMENT_LOG2_MIN) else { return self.refuse() };
+        self.publish_segment(Segment { start: 0, offset, log2: SEGMENT_LOG2_MIN });
+        own.cold.switch_at.store(position, Ordering::Relaxed);
+        own.tx.tx_state.store(tx_state::RING, Ordering::Release);
+        Entered::Yes
+    }
+
+    fn refuse(&self) -> Entered {
+        self.own().tx.tx_state.store(tx_state::BACK, Ordering::Release);
+        Entered::Never
+    }
+
+    /// Bytes published so far.
+    pub fn tail(&self) -> u64 {
+        self.own().tx.tail.load(Ordering::Relaxed)
+    }
+
+    /// Loads and checks the peer's head.
+    fn head(&self) -> Result<u64, Violation> {
+        let own = self.own();
+        let head = self.peer().rx.head.load(Ordering::Acquire);
+        let seen = own.tx_own.head_seen.load(Ordering::Relaxed);
+        let tail = own.tx.tail.load(Ordering::Relaxed);
+        if head.wrapping_sub(seen) > tail.wrapping_sub(seen) {
+            return Err(Violation::Head);
+        }
+        own.tx_own.head_seen.store(head, Ordering::Relaxed);
+        Ok(head)
+    }
+
+    /// Bytes that the peer has not taken yet.
+    pub fn unread_bytes(&self) -> Result<u64, Violation> {
+        Ok(self.tail().wrapping_sub(self.head()?))
+    }
+
+    /// Free bytes; the peer's index is looked at only if fewer than `wanted` are known.
+    pub fn room_bytes(&self, wanted: usize) -> Result<usize, Violation> {
+        let segment = self.segment();
+        let known = self.room_after(segment, self.own().tx_own.head_seen.load(Ordering::Relaxed));
+        if known >= wanted {
+            return Ok(known);
+        }
+        Ok(self.room_after(segment, self.head()?))
+    }
+
+    fn room_after(&self, segment: Segment, head: u64) -> usize {
+        // Bytes before the segment's start lie in the former one.
+        let from = head.max(segment.start);
+        (segment.capacity_bytes() - self.tail().wrapping_sub(from)) as usize
+    }
+
+    /// Free bytes as they seem, without lock and check: only good for deciding whether to look.
+    pub fn room_hint(&self) -> usize {
+        let segment = self.segment();
+        let head = self.peer().rx.head.load(Ordering::Relaxed);
+        let used = self.tail().wrapping_sub(head.max(segment.start));
+        segment.capacity_bytes().saturating_sub(used) as usize
+    }
+
+    /// Bytes that the peer seems not to have taken, without lock and check.
+    pub fn unread_hint(&self) -> u64 {
+        self.tail().wrapping_sub(self.peer().rx.head.load(Ordering::Relaxed))
+    }
+
+    /// State of this direction (a [`tx_state`]).
+    pub fn state(&self) -> u32 {
+        self.own().tx.tx_state.load(Ordering::Relaxed)
+    }
+
+    /// Whether the consumer has stopped while this direction is still on the ring. Needs no lock.
+    pub fn must_leave(&self) -> bool {
+        self.state() == tx_state::RING
+            && self.peer().wait.rx_state.load(Ordering::Relaxed) == rx_state::STOP
+    }
+
+    /// Capacity of the current segment.
+    pub fn capacity_bytes(&self) -> usize {
+        self.segment().capacity_bytes() as usize
+    }
+
+    /// To be called when a send of `wanted` bytes found too little room: takes a
+    /// larger segment if the ring is busy and the last growth has been noticed.
+    /// True if there is new room.
+    pub fn grow(&self, wanted: usize) -> bool {
+        let own = self.own();
+        let full = own.tx_own.full_count.load(Ordering::Relaxed) + 1;
+        own.tx_own.full_count.store(full, Ordering::Relaxed);
+        let segment = self.segment();
+        if segment.log2 >= GROWN_LOG2_MAX
+            || (full < FULL_BEFORE_GROWTH && wanted < segment.capacity_bytes() as usize)
+        {
+            return false;
+        }
+        let count = own.tx.segment_count.load(Ordering::Relaxed);
+        if self.peer().rx.segment_seen.load(Ordering::Acquire) != count {
+            return false;
+        }
+        let log2 = (segment.log2 + GROWTH_LOG2).min(GROWN_LOG2_MAX);
+        let Some(offset) = self.arena().take(log2) else { return false };
+        // The peer has entered the current segment, so the one before it is free.
+        if count >= 2 {
+            let old = self.segment_at(count.wrapping_sub(2));
+            self.arena().give(old.offset, old.log2);
+        }
+        self.publish_segment(Segment { start: self.tail(), offset, log2 });
+        own.tx_own.full_count.store(0, Ordering::Relaxed);
+        true
+    }
+
+    /// Copies `count` bytes to stream index `at` (at or behind `tail`), unpublished.
+    ///
+    /// # Safety
+    /// `source` is readable for `count` bytes; `at + count - tail` is within the room.
+    pub unsafe fn write(&self, copier: &Copier, kernel: Kernel, at: u64, source: *const u8, count: usize) {
+        let mut source = source;
+        for (offset, length) in self.segment().runs(at, count) {
+            if length != 0 {
+                // SAFETY: `runs` stays inside a segment of our own arena; `source` by contract.
+                unsafe {
+                    copier.copy(self.own_base.add(offset), source, length, kernel);
+                    source = source.add(length);
+                }
+            }
+        }
+    }
+
+    /// Where `count` bytes at `tail` would lie: pointers and lengths (for preadv).
+    /// `count` must be within the room.
+    pub fn runs(&self, count: usize) -> [(*mut u8, usize); 2] {
+        self.segment().runs(self.tail(), count).map(|(offset, length)| {
+            // SAFETY: inside our own region.
+            (unsafe { self.own_base.add(offset) }, length)
+        })
+    }
+
+    /// Hands `count` written bytes to the peer.
+    pub fn publish(&self, count: usize) {
+        let own = self.own();
+        let tail = own.tx.tail.load(Ordering::Relaxed);
+        own.tx.tail.store(tail.wrapping_add(count as u64), Ordering::Release);
+        // SYNC POINT with `Sleeper::announce` and `Consumer::stop`: bytes before the look
+        // at who sleeps, and at whether the peer has stopped.
+        fence(Ordering::SeqCst);
+    }
+
+    /// After `publish`: doors of the peer that want to know of new bytes, and
+    /// whether the peer has stopped taking from the ring. Needs no lock.
+    pub fn peer_waits(&self) -> (u64, bool) {
+        let wait = &self.peer().wait;
+        let stopped = wait.rx_state.load(Ordering::Relaxed) == rx_state::STOP;
+        (wait.rx_doors.load(Ordering::Relaxed), stopped)
+    }
+
+    /// Before a sleep for room: asks for a ring once half the ring is free.
+    pub fn ask_for_room(&self) {
+        let mark = self.tail().wrapping_sub(self.segment().capacity_bytes() / 2);
+        self.own().wait.space_mark.store(mark, Ordering::Relaxed);
+    }
+
+    /// Ends the ring: `tail` is final. If the consumer has stopped (or never
+    /// entered), `[back_at, tail)` is still to be sent by the kernel, and is returned.
+    pub fn leave(&self) -> Result<u64, Violation> {
+        let own = self.own();
+        let stopped = self.peer().wait.rx_state.load(Ordering::Acquire) == rx_state::STOP;
+        if own.tx.tx_state.load(Ordering::Relaxed) == tx_state::RING {
+            let back_at = if stopped { self.head()? } else { self.tail() };
+            own.tx_own.back_at.store(back_at, Ordering::Relaxed);
+            own.tx.tx_state.store(tx_state::BACK, Ordering::Release);
+        } else if own.tx.tx_state.load(Ordering::Relaxed) == tx_state::KERNEL {
+            own.tx.tx_state.store(tx_state::BACK, Ordering::Release);
+        }
+        Ok(self.back_bytes())
+    }
+
+    /// Takes back what the consumer has not taken, to send it by the kernel; false
+    /// (and nothing has changed) if the consumer is just taking.
+    pub fn withdraw(&self) -> Result<bool, Violation> {
+        let own = self.own();
+        own.tx.tx_state.store(tx_state::WITHDRAWN, Ordering::SeqCst);
+        // SYNC POINT with the consumer's lock, an atomic exchange before it loads `tx_state`:
+        // either it sees WITHDRAWN, or its lock is seen here.
+        fence(Ordering::SeqCst);
+        if self.peer().rx_own.lock.load(Ordering::SeqCst) != 0 {
+            own.tx.tx_state.store(tx_state::RING, Ordering::SeqCst);
+            return Ok(false);
+        }
+        own.tx_own.back_at.store(self.head()?, Ordering::Relaxed);
+        Ok(true)
+    }
+
+    /// Bytes that `leave` left to be sent by the kernel.
+    pub fn back_bytes(&self) -> u64 {
+        self.tail().wrapping_sub(self.own().tx_own.back_at.load(Ordering::Relaxed))
+    }
+
+    /// As `back_bytes`, and 0 while the ring is in use.
+    pub fn back_bytes_or_zero(&self) -> u64 {
+        if matches!(self.state(), tx_state::BACK | tx_state::WITHDRAWN) { self.back_bytes() } else { 0 }
+    }
+
+    /// The next run of bytes that `leave` left (contiguous, in our own memory).
+    pub fn back_run(&self) -> (*const u8, usize) {
+        let at = self.own().tx_own.back_at.load(Ordering::Relaxed);
+        let left = self.back_bytes();
+        let newest = self.segment();
+        let count = self.own().tx.segment_count.load(Ordering::Relaxed);
+        let (segment, end) = if at < newest.start && count >= 2 {
+            (self.segment_at(count.wrapping_sub(2)), newest.start)
+        } else {
+            (newest, self.tail())
+        };
+        let count = left.min(end.wrapping_sub(at)) as usize;
+        let (offset, length) = segment.runs(at, count)[0];
+        // SAFETY: inside our own region.
+        (unsafe { self.own_base.add(offset) }, length)
+    }
+
+    /// `count` bytes of `back_run` were taken by the kernel.
+    pub fn back_sent(&self, count: usize) {
+        self.own().tx_own.back_at.fetch_add(count as u64, Ordering::Relaxed);
+    }
+
+    /// Gives the ring memory back. Only when the channel is over on both sides.
+    pub fn release_memory(&self) {
+        let own = self.own();
+        let count = own.tx.segment_count.swap(0, Ordering::Relaxed);
+        for index in count.saturating_sub(2)..count {
+            let segment = self.segment_at(index);
+            self.arena().give(segment.offset, segment.log2);
+        }
+    }
+}
