@@ -148,8 +148,8 @@ fn enter(domain: &Domain) -> Result<(), Failure> {
             "entering the namespace of \"{name}\" ({netns}): {error}"
         ))
     })?;
-    if let (Some(hosts), Some(netns_dir)) = (&domain.hosts_path, Path::new(netns).parent()) {
-        launch::private_mounts(Path::new(hosts), netns_dir).map_err(|error| {
+    if let Some(hosts) = &domain.hosts_path {
+        launch::private_mounts(Path::new(hosts)).map_err(|error| {
             Failure::internal(format!("mounting {hosts} as /etc/hosts: {error}"))
         })?;
     }

@@ -34,7 +34,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 const BRIDGE: &str = "fw0";
-const FABRIC_FILE: &str = ".fabric";
+/// Holds the fabric's own namespace, beside the domains'.
+pub(crate) const FABRIC_FILE: &str = ".fabric";
 const DOMAIN_DEVICE: &str = "eth0";
 /// The switch port of the uplink, and its far end in the host.
 const UPLINK_PORT: &str = "uplink";

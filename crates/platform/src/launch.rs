@@ -5,13 +5,14 @@
 //! first (its file may lie in a mount that the next step drops), then the mounts,
 //! then the CPUs, then exec; nothing is undone on failure, because the caller ends.
 
+use crate::fabric::FABRIC_FILE;
 use rustix::fs::CWD;
 use rustix::mount::{MountPropagationFlags, UnmountFlags};
 use rustix::thread::{CpuSet, LinkNameSpaceType, UnshareFlags};
 use std::ffi::{CString, OsStr, OsString};
 use std::io;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
 
 /// Enters the network namespace held by `file`.
 pub fn enter_netns(file: &Path) -> io::Result<()> {
@@ -25,9 +26,9 @@ pub fn enter_netns(file: &Path) -> io::Result<()> {
 }
 
 /// Gives the process a mount namespace of its own in which `hosts` is /etc/hosts and
-/// the namespaces' directory is not there: the copy of it would keep every other
-/// domain's namespace alive as long as this program runs.
-pub fn private_mounts(hosts: &Path, netns_dir: &Path) -> io::Result<()> {
+/// no fabric's directory of namespaces is there: its copy would keep every domain's
+/// namespace alive as long as this program runs.
+pub fn private_mounts(hosts: &Path) -> io::Result<()> {
     // SAFETY: NEWNS implies unsharing the file-system attributes (umask, working
     // directory) of this thread, and it is the only one: the launcher is single-threaded.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS)? };
@@ -35,11 +36,50 @@ pub fn private_mounts(hosts: &Path, netns_dir: &Path) -> io::Result<()> {
     let downstream = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
     rustix::mount::mount_change("/", downstream)?;
     rustix::mount::mount_bind(hosts, "/etc/hosts")?;
-    match rustix::mount::unmount(netns_dir, UnmountFlags::DETACH) {
-        // Not a mount of ours: nothing to drop.
-        Ok(()) | Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOENT) => Ok(()),
-        Err(error) => Err(error.into()),
+    let mounts = std::fs::read("/proc/self/mountinfo")?;
+    for dir in fabric_dirs(&mounts) {
+        match rustix::mount::unmount(&dir, UnmountFlags::DETACH) {
+            Ok(()) | Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOENT) => {}
+            Err(error) => return Err(error.into()),
+        }
     }
+    Ok(())
+}
+
+/// The directories in which a fabric is mounted, from proc_pid_mountinfo(5): the fifth
+/// word of a line is where a mount lies, with blanks as octal numbers.
+fn fabric_dirs(mounts: &[u8]) -> Vec<PathBuf> {
+    let mut dirs = Vec::new();
+    for line in mounts.split(|&byte| byte == b'\n') {
+        let point = line.split(|&byte| byte == b' ').nth(4).unwrap_or_default();
+        let point = PathBuf::from(OsString::from_vec(unescape(point)));
+        if point.file_name() == Some(OsStr::new(FABRIC_FILE)) {
+            dirs.extend(point.parent().map(Path::to_owned));
+        }
+    }
+    dirs
+}
+
+/// `\040` becomes a blank, and so on.
+fn unescape(text: &[u8]) -> Vec<u8> {
+    let mut plain = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let [first, tail @ ..] = rest {
+        let octal = tail
+            .get(..3)
+            .and_then(|digits| std::str::from_utf8(digits).ok());
+        match octal.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(byte) if *first == b'\\' => {
+                plain.push(byte);
+                rest = &tail[3..];
+            }
+            _ => {
+                plain.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    plain
 }
 
 /// Restricts the process to the CPUs of a list such as `0-2,5`.
@@ -155,6 +195,14 @@ fn pointers(strings: &[CString]) -> Vec<*const libc::c_char> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn fabrics_are_found_among_the_mounts() {
+        let mounts = b"22 1 254:0 / / rw - ext4 /dev/vda rw\n\
+            198 197 0:4 net:[4] /run/a\\040b/netns/.fabric rw - nsfs nsfs rw\n\
+            199 197 0:4 net:[5] /run/a\\040b/netns/web rw - nsfs nsfs rw\n";
+        assert_eq!(fabric_dirs(mounts), [PathBuf::from("/run/a b/netns")]);
+    }
 
     #[test]
     fn cpu_lists_are_tasksets() {

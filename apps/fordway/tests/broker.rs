@@ -1,0 +1,262 @@
+//! `fordway up`, `down`, `doctor`, the configuration and the manual.
+
+mod support;
+
+use fordway_abi::reason::Reason;
+use rustix::process::{PidfdFlags, Signal, kill_process, pidfd_open};
+use std::fs;
+use std::process::{Command, Stdio};
+use support::{Ran, Runtime, harmless_library, host_devices, is_root};
+
+#[test]
+fn one_broker_for_a_directory() {
+    let runtime = Runtime::up();
+    runtime.say("up").fails(6, "already runs");
+    runtime.say("up --detach").fails(6, "already runs");
+    runtime.close();
+}
+
+#[test]
+fn a_killed_broker_leaves_domains_that_the_next_one_takes_over() {
+    if !is_root() {
+        return;
+    }
+    let runtime = Runtime::up();
+    runtime.say("domain add db --ip 10.77.0.3").check(0);
+    let before = runtime.json("domain show db");
+    kill_and_wait(&runtime);
+    runtime.say("ss").fails(8, "start it with: fordway up");
+    runtime.say("up --detach").check(0);
+    let after = runtime.json("domain show db");
+    assert_eq!(
+        before["domain"]["netns_cookie"],
+        after["domain"]["netns_cookie"]
+    );
+    runtime.inside("db", &["true"]).check(0);
+    runtime.say("down --keep-domains").check(0);
+    assert!(runtime.run_dir().join("netns/db").exists());
+    runtime.say("up --detach").check(0);
+    kill_and_wait(&runtime);
+    let ran = runtime.say("down").check(0);
+    assert!(ran.stderr.contains("are removed"), "{ran:?}");
+    assert!(!runtime.run_dir().join("netns").exists());
+    runtime.say("down").fails(8, "no broker");
+}
+
+fn kill_and_wait(runtime: &Runtime) {
+    let pid = runtime.broker_pid();
+    let pidfd = pidfd_open(pid, PidfdFlags::empty()).expect("pidfd");
+    kill_process(pid, Signal::KILL).expect("kill");
+    let mut fds = [rustix::event::PollFd::new(
+        &pidfd,
+        rustix::event::PollFlags::IN,
+    )];
+    rustix::event::poll(&mut fds, None).expect("poll");
+}
+
+#[test]
+fn the_uplink_is_the_only_thing_in_the_host_and_goes_with_the_broker() {
+    if !is_root() {
+        return;
+    }
+    let before = host_devices();
+    if before.contains("fordway0") || before.contains("10.78.") {
+        println!("skipped: the host uses the uplink's name or network");
+        return;
+    }
+    let runtime = Runtime::new();
+    let up = "up --detach --uplink --network 10.78.213.0/28";
+    // A netns of our own stands for the host.
+    let fordway = format!(
+        "{} --runtime-dir {}",
+        env!("CARGO_BIN_EXE_fordway"),
+        runtime.run_dir().display()
+    );
+    let script = format!(
+        "set -e; {fordway} {up}; ip -o -4 addr; {fordway} domain add db; \
+         ! bash -c 'exec 3<>/dev/tcp/10.78.213.2/9' 2>&1 | grep -v refused; \
+         {fordway} down; ip -o link"
+    );
+    let ran = Ran::new(Command::new("unshare").args(["-n", "bash", "-c", &script])).check(0);
+    assert!(ran.stdout.contains("10.78.213.1/28"), "{ran:?}");
+    assert!(
+        !ran.stdout
+            .lines()
+            .last()
+            .expect("a line")
+            .contains("fordway0"),
+        "{ran:?}"
+    );
+    assert_eq!(before, host_devices());
+}
+
+#[test]
+fn the_configuration_is_checked() {
+    let runtime = Runtime::new();
+    let file = runtime.dir.join("fordway.toml");
+    let check = |text: &str| {
+        fs::write(&file, text).expect("write");
+        runtime.say(&format!("up --check-config --config {}", file.display()))
+    };
+    check("").check(0);
+    check("network = \"10.99.0.0/16\"\nuplink = false\nlog = \"debug\"\n").check(0);
+    check("network = \"10.77.0.0/24\"\nnetwrok = \"x\"\n")
+        .fails(3, "line 2: unknown field `netwrok`");
+    check("network = 10\n").fails(3, "line 1");
+    check("network = \"10.77.0.0\"\n").fails(3, "10.77.0.0");
+    check("network = \"fe80::/64\"\n").fails(3, "IPv4");
+    check("log = \"fordwayd=loud\"\n").fails(3, "log");
+    check("network = \n").fails(3, "line 1");
+    runtime
+        .say("up --config /no/such/file.toml")
+        .fails(3, "/no/such/file.toml");
+    runtime
+        .say("up --network 10.77.0.0/33")
+        .fails(2, "10.77.0.0/33");
+    assert!(
+        !runtime.run_dir().exists(),
+        "a check must not make anything"
+    );
+}
+
+#[test]
+fn the_configured_network_and_directory_are_used() {
+    if !is_root() {
+        return;
+    }
+    let runtime = Runtime::new();
+    let file = runtime.dir.join("fordway.toml");
+    let dir = runtime.run_dir();
+    let text = format!(
+        "network = \"10.99.4.0/22\"\nruntime_dir = \"{}\"\n",
+        dir.display()
+    );
+    fs::write(&file, text).expect("write");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fordway"));
+    command.args(["up", "--detach", "--config"]).arg(&file);
+    Ran::new(&mut command).check(0);
+    let added = runtime.json("domain add db");
+    assert_eq!(
+        (&added["domain"]["ip"], &added["domain"]["prefix"]),
+        (&"10.99.4.2".into(), &22.into())
+    );
+    runtime.close();
+}
+
+#[test]
+fn in_the_foreground_a_signal_ends_it() {
+    let runtime = Runtime::new();
+    let mut command = runtime.command(["up"]);
+    let notify_path = runtime.dir.join("notify");
+    let notify = std::os::unix::net::UnixDatagram::bind(&notify_path).expect("bind");
+    command
+        .env("NOTIFY_SOCKET", &notify_path)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    let mut broker = command.spawn().expect("start");
+    let mut message = [0; 64];
+    let length = notify
+        .recv(&mut message)
+        .expect("the service manager is told");
+    assert_eq!(&message[..length], b"READY=1");
+    runtime.say("ss").check(0);
+    let pid = rustix::process::Pid::from_child(&broker);
+    kill_process(pid, Signal::INT).expect("kill");
+    assert!(broker.wait().expect("wait").success());
+    runtime.say("ss").check(8);
+}
+
+#[test]
+fn a_missing_package_is_named() {
+    if !is_root() {
+        return;
+    }
+    let runtime = Runtime::new();
+    // Only what PATH and root's usual directories have is found, so hide them: the
+    // broker runs in a mount namespace in which nft is an empty file.
+    let Some(nft) = ["/usr/sbin/nft", "/sbin/nft"]
+        .iter()
+        .find(|file| fs::exists(file).is_ok_and(|is| is))
+    else {
+        println!("skipped: nft is missing already");
+        return;
+    };
+    let empty = runtime.dir.join("empty");
+    fs::write(&empty, "").expect("write");
+    let fordway = format!(
+        "{} --runtime-dir {}",
+        env!("CARGO_BIN_EXE_fordway"),
+        runtime.run_dir().display()
+    );
+    let script = format!(
+        "mount --bind {} {nft}; {fordway} up --detach && {fordway} domain add db; status=$?; \
+         {fordway} doctor | grep nft; {fordway} down; exit $status",
+        empty.display()
+    );
+    let mut command = Command::new("unshare");
+    command
+        .args(["-m", "bash", "-c", &script])
+        .env("PATH", "/usr/bin:/bin");
+    let ran = Ran::new(command.env("FORDWAY_LIB", harmless_library())).check(5);
+    assert!(
+        ran.stderr
+            .contains("nft is missing; install it with: apt-get install nftables"),
+        "{ran:?}"
+    );
+    assert!(ran.stdout.contains("fail  nft"), "{ran:?}");
+}
+
+#[test]
+fn doctor_tells_what_is_wrong() {
+    let runtime = Runtime::up();
+    let mut command = runtime.command(["doctor", "--json"]);
+    let ran = Ran::new(command.env("FORDWAY_LIB", "/no/such/libfordway.so")).check(10);
+    let document: serde_json::Value = serde_json::from_str(&ran.stdout).expect("JSON");
+    assert_eq!(
+        (&document["schema"], &document["healthy"]),
+        (&1.into(), &false.into())
+    );
+    let checks = document["checks"].as_array().expect("checks");
+    let state = |name: &str| {
+        let check = checks.iter().find(|check| check["name"] == name);
+        check.expect(name)["state"]
+            .as_str()
+            .expect("state")
+            .to_owned()
+    };
+    assert_eq!(
+        (state("shim").as_str(), state("broker").as_str()),
+        ("fail", "ok")
+    );
+    assert!(
+        checks
+            .iter()
+            .all(|check| check["state"] == "ok" || check["advice"].is_string())
+    );
+    runtime.close();
+}
+
+#[test]
+fn the_manual_and_the_completions_come_from_the_definition() {
+    let runtime = Runtime::new();
+    let dir = runtime.dir.join("man");
+    runtime.fordway(["man".as_ref(), dir.as_os_str()]).check(0);
+    let page = fs::read_to_string(dir.join("fordway.1")).expect("fordway.1");
+    for reason in Reason::ALL {
+        let word = reason.word().replace('-', "\\-");
+        assert!(page.contains(&format!("\\fB{word}\\fR")), "no {word}");
+    }
+    for word in ["EXIT STATUS", "\\fB125\\fR", "netns/NAME"] {
+        assert!(page.contains(word), "no {word}");
+    }
+    assert!(
+        fs::read_to_string(dir.join("fordway-run.1"))
+            .expect("page")
+            .contains("require")
+    );
+    assert!(dir.join("fordway-domain-attach.1").exists());
+    for shell in ["bash", "zsh", "fish"] {
+        let script = runtime.fordway(["completions", shell]).check(0).stdout;
+        assert!(script.contains("require-fast"), "{shell}");
+    }
+}

@@ -1,0 +1,397 @@
+//! Domains as a user makes and uses them: real namespaces, by the kernel path.
+
+mod support;
+
+use fordway_platform::netns;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use support::{Ran, Runtime, host_devices, is_root, within};
+
+#[test]
+fn domains_reach_each_other_by_name_and_the_host_stays_as_it_is() {
+    if !is_root() {
+        return;
+    }
+    let before = host_devices();
+    let runtime = Runtime::up();
+    runtime.say("domain add db --ip 10.77.0.3").check(0);
+    let own_hosts = fs::read("/etc/hosts").expect("hosts");
+
+    let netns = runtime.run_dir().join("netns/db");
+    let listener = within(&netns, || {
+        TcpListener::bind(("10.77.0.3", 7000)).expect("bind")
+    });
+    let server = std::thread::spawn(move || {
+        let (mut stream, from) = listener.accept().expect("accept");
+        let mut line = String::new();
+        BufReader::new(&stream).read_line(&mut line).expect("read");
+        stream
+            .write_all(line.to_uppercase().as_bytes())
+            .expect("write");
+        from.ip().to_string()
+    });
+    let script = "exec 3<>/dev/tcp/db/7000; echo hello >&3; head -1 <&3";
+    let run = "run --domain web --ip 10.77.0.4 --path kernel -- bash -c";
+    let ran = runtime.fordway(run.split(' ').chain([script])).check(0);
+    assert_eq!((ran.stdout.as_str(), ran.stderr.as_str()), ("HELLO\n", ""));
+    assert_eq!(server.join().expect("server"), "10.77.0.4");
+
+    let ran = runtime
+        .inside("web", &["getent", "hosts", "db", "web", "localhost"])
+        .check(0);
+    assert!(
+        ran.stdout.contains("10.77.0.3") && ran.stdout.contains("10.77.0.4"),
+        "{ran:?}"
+    );
+    let ran = runtime.inside("db", &["ip", "-o", "-4", "addr"]).check(0);
+    assert!(
+        ran.stdout.contains("10.77.0.3/24") && ran.stdout.contains("127.0.0.1/8"),
+        "{ran:?}"
+    );
+    // A program's namespace holds no way into another domain's.
+    let ran = runtime
+        .inside("web", &["cat", "/proc/self/mountinfo"])
+        .check(0);
+    assert!(!ran.stdout.contains("nsfs"), "{ran:?}");
+
+    assert_eq!(own_hosts, fs::read("/etc/hosts").expect("hosts"));
+    assert_eq!(before, host_devices(), "the host's namespace changed");
+    runtime.close();
+    assert_eq!(before, host_devices(), "the host's namespace changed");
+}
+
+#[test]
+fn a_running_program_hears_of_new_names() {
+    if !is_root() {
+        return;
+    }
+    let runtime = Runtime::up();
+    let script = "echo started; read line; getent hosts later";
+    let run = [
+        "run", "--domain", "early", "--path", "kernel", "--", "bash", "-c", script,
+    ];
+    let mut command = runtime.command(run);
+    let mut program = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("start");
+    let mut stdout = BufReader::new(program.stdout.take().expect("stdout"));
+    let mut line = String::new();
+    stdout.read_line(&mut line).expect("read");
+    runtime.say("domain add later --ip 10.77.0.77").check(0);
+    program
+        .stdin
+        .take()
+        .expect("stdin")
+        .write_all(b"go\n")
+        .expect("write");
+    line.clear();
+    stdout.read_to_string(&mut line).expect("read");
+    assert!(program.wait().expect("wait").success());
+    assert!(line.contains("10.77.0.77"), "{line}");
+    runtime.close();
+}
+
+#[test]
+fn a_spoofed_source_is_dropped_and_counted() {
+    if !is_root() {
+        return;
+    }
+    let runtime = Runtime::up();
+    runtime.say("domain add db --ip 10.77.0.3").check(0);
+    let script = "ip addr add 10.77.0.66/24 dev eth0 && ip route replace 10.77.0.3 dev eth0 src 10.77.0.66 \
+                  && ! timeout 1 bash -c 'exec 3<>/dev/tcp/10.77.0.3/9' 2>&1 | grep refused";
+    runtime.inside("liar", &["bash", "-c", script]).check(0);
+    // From the assigned address the answer comes: nobody listens.
+    let script = "bash -c 'exec 3<>/dev/tcp/10.77.0.3/9' 2>&1 | grep refused";
+    runtime.inside("honest", &["bash", "-c", script]).check(0);
+    let fabric = fordway_platform::fabric::Fabric::open(&runtime.run_dir()).expect("open");
+    let fabric = fabric.expect("the fabric");
+    let dropped = |name: &str| {
+        let domain = runtime.json(&format!("domain show {name}"));
+        let ip = domain["domain"]["ip"]
+            .as_str()
+            .expect("ip")
+            .parse()
+            .expect("ip");
+        fabric.spoofed_frames(ip).expect("counter")
+    };
+    assert!(dropped("liar") > 0);
+    assert_eq!(dropped("honest"), 0);
+    drop(fabric);
+    runtime.close();
+}
+
+#[test]
+fn names_and_addresses_have_one_owner() {
+    if !is_root() {
+        return;
+    }
+    let runtime = Runtime::up();
+    runtime.say("domain add db --ip 10.77.0.3").check(0);
+    runtime.say("domain add db").check(0);
+    runtime
+        .say("domain add db --ip 10.77.0.4")
+        .fails(6, "10.77.0.3");
+    runtime
+        .say("domain add other --ip 10.77.0.3")
+        .fails(6, "10.77.0.3");
+    runtime
+        .say("run --domain other --ip 10.77.0.3 -- true")
+        .fails(125, "10.77.0.3");
+    for bad in ["-a", "a_b", "a/b", "../x", "", &"x".repeat(64)] {
+        let ran = runtime.fordway(["domain", "add", "--", bad]);
+        ran.fails(2, "name");
+    }
+    runtime
+        .say("domain add x --ip 10.77.0.0")
+        .fails(2, "10.77.0.0");
+    runtime
+        .say("domain add x --ip 192.168.1.1")
+        .fails(2, "192.168.1.1");
+    runtime.say("domain add x --ip 10.77.0").fails(2, "10.77.0");
+    runtime.say("domain show nobody").fails(7, "nobody");
+    runtime.say("domain rm nobody").fails(7, "nobody");
+    runtime.say("downgrade 12345").fails(7, "channel");
+    runtime.close();
+}
+
+#[test]
+fn a_domain_in_use_is_removed_by_force_only() {
+    if !is_root() {
+        return;
+    }
+    let runtime = Runtime::up();
+    let run = [
+        "run",
+        "--domain",
+        "busy",
+        "--path",
+        "kernel",
+        "--",
+        "sh",
+        "-c",
+        "echo up; read x",
+    ];
+    let mut program = runtime.command(run);
+    let mut program = program
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("start");
+    let mut line = String::new();
+    let mut stdout = BufReader::new(program.stdout.take().expect("stdout"));
+    stdout.read_line(&mut line).expect("read");
+    runtime.say("domain rm busy").fails(9, "--force");
+    runtime.say("domain rm busy --force").check(0);
+    drop(program.stdin.take());
+    program.wait().expect("wait");
+    runtime.close();
+}
+
+#[test]
+fn documents_have_a_schema_version() {
+    if !is_root() {
+        return;
+    }
+    let runtime = Runtime::up();
+    let added = runtime.json("domain add db --ip 10.77.0.3");
+    assert_eq!(
+        (&added["schema"], &added["domain"]["name"]),
+        (&1.into(), &"db".into())
+    );
+    let listed = runtime.json("domain list");
+    assert_eq!(listed["schema"], 1);
+    let names: Vec<_> = listed["domains"]
+        .as_array()
+        .expect("domains")
+        .iter()
+        .map(|one| &one["name"])
+        .collect();
+    assert!(names.contains(&&"db".into()), "{listed}");
+    let connections = runtime.json("ss");
+    assert!(connections["schema"] == 1 && connections["connections"].is_array());
+    assert_eq!(runtime.json("domain rm db")["removed"], "db");
+    let env = runtime.json("env");
+    assert_eq!(env["schema"], 1);
+    assert!(
+        env["variables"]["FORDWAY_SOCKET"]
+            .as_str()
+            .expect("socket")
+            .starts_with('/')
+    );
+    runtime.close();
+}
+
+#[test]
+fn ss_shows_a_connection_and_why_it_is_on_the_kernel_path() {
+    if !is_root() {
+        return;
+    }
+    let runtime = Runtime::up();
+    runtime.say("domain add db --ip 10.77.0.3").check(0);
+    let netns = runtime.run_dir().join("netns/db");
+    let listener = within(&netns, || {
+        TcpListener::bind(("10.77.0.3", 7000)).expect("bind")
+    });
+    let script = "exec 3<>/dev/tcp/db/7000; echo up; read x";
+    let run = [
+        "run", "--domain", "web", "--path", "kernel", "--", "bash", "-c", script,
+    ];
+    let mut program = runtime.command(run);
+    let mut program = program
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("start");
+    let mut line = String::new();
+    BufReader::new(program.stdout.take().expect("stdout"))
+        .read_line(&mut line)
+        .expect("read");
+    let (_accepted, _) = listener.accept().expect("accept");
+
+    let document = runtime.json("ss");
+    let rows = document["connections"].as_array().expect("connections");
+    let row = rows
+        .iter()
+        .find(|row| row["domain"] == "web")
+        .expect("the client's row");
+    assert_eq!(
+        (&row["remote"], &row["state"]),
+        (&"10.77.0.3:7000".into(), &"ESTAB".into())
+    );
+    assert_eq!(
+        (&row["path"], &row["peer_domain"]),
+        (&"kernel".into(), &"db".into())
+    );
+    assert_eq!(row["reason"], "no-peer");
+    let text = runtime.say("ss").check(0).stdout;
+    let widths: Vec<usize> = text.lines().map(|line| line.chars().count()).collect();
+    assert!(
+        text.starts_with("DOMAIN ") && text.contains("10.77.0.3:7000"),
+        "{text}"
+    );
+    assert!(
+        widths.windows(2).all(|pair| pair[0] == pair[1]),
+        "not aligned:\n{text}"
+    );
+    drop(program.stdin.take());
+    program.wait().expect("wait");
+    runtime.close();
+}
+
+/// A namespace that Fordway did not make, with a process in it that ends on demand.
+struct Container(Child);
+
+impl Container {
+    fn new() -> Container {
+        let mut process = Command::new("unshare")
+            .args(["-n", "sh", "-c", "ip link set lo up; echo up; read x"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("unshare");
+        let mut line = String::new();
+        let stdout = process.stdout.take().expect("stdout");
+        BufReader::new(stdout).read_line(&mut line).expect("read");
+        Container(process)
+    }
+
+    fn ip(&self, arguments: &str) {
+        let pid = self.0.id().to_string();
+        let mut command = Command::new("nsenter");
+        command
+            .args(["-t", &pid, "-n", "ip"])
+            .args(arguments.split(' '));
+        Ran::new(&mut command).check(0);
+    }
+
+    fn within<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        let namespace = netns::of_process(self.0.id() as i32).expect("namespace");
+        netns::within(namespace.as_fd(), work).expect("enter")
+    }
+}
+
+impl Drop for Container {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        self.0.wait().expect("wait");
+    }
+}
+
+/// Two containers: namespaces and a veth pair made by hand, outside any fabric.
+#[test]
+fn hand_made_namespaces_are_attached() {
+    if !is_root() {
+        return;
+    }
+    let runtime = Runtime::up();
+    let (box1, box2) = (Container::new(), Container::new());
+    let (pid1, pid2) = (box1.0.id(), box2.0.id());
+    box1.ip(&format!(
+        "link add eth0 type veth peer name eth0 netns {pid2}"
+    ));
+    for (container, address) in [(&box1, "10.77.0.201/24"), (&box2, "10.77.0.202/24")] {
+        container.ip(&format!("addr add {address} dev eth0"));
+        container.ip("link set eth0 up");
+    }
+    runtime
+        .say(&format!("domain attach box1 --ip 10.77.0.201 --pid {pid1}"))
+        .check(0);
+    runtime
+        .say(&format!("domain attach box1 --ip 10.77.0.201 --pid {pid1}"))
+        .check(0);
+    runtime
+        .say(&format!("domain attach box2 --ip 10.77.0.202 --pid {pid2}"))
+        .check(0);
+    runtime
+        .say(&format!(
+            "domain attach other --ip 10.77.0.201 --pid {pid1}"
+        ))
+        .check(6);
+    runtime
+        .say("domain attach gone --ip 10.77.0.203 --pid 999999999")
+        .check(7);
+    runtime
+        .say("domain add thief --ip 10.77.0.201")
+        .fails(6, "10.77.0.201");
+    runtime
+        .say("run --domain box1 --path kernel -- true")
+        .fails(125, "attached");
+    let namespace = netns::of_process(pid1 as i32).expect("namespace");
+    let cookie = netns::cookie(namespace.as_fd()).expect("cookie");
+    let shown = runtime.json("domain show box1");
+    assert_eq!(shown["domain"]["netns_cookie"], cookie);
+
+    let listener = box1.within(|| TcpListener::bind(("10.77.0.201", 7000)).expect("bind"));
+    let _client = box2.within(|| TcpStream::connect(("10.77.0.201", 7000)).expect("connect"));
+    let _accepted = listener.accept().expect("accept");
+    let document = runtime.json("ss");
+    let rows = document["connections"].as_array().expect("connections");
+    let row = rows
+        .iter()
+        .find(|row| row["domain"] == "box2")
+        .expect("the client's row");
+    assert_eq!(
+        (&row["peer_domain"], &row["remote"]),
+        (&"box1".into(), &"10.77.0.201:7000".into())
+    );
+
+    // Its name resolves in the domains that Fordway made.
+    let ran = runtime.inside("web", &["getent", "hosts", "box1"]).check(0);
+    assert!(ran.stdout.contains("10.77.0.201"), "{ran:?}");
+    let env = runtime.say("env").check(0).stdout;
+    for line in env.lines().filter_map(|line| line.strip_prefix("# mount ")) {
+        assert!(
+            Path::new(line.split(' ').next().expect("a path")).exists(),
+            "{line}"
+        );
+    }
+    runtime.say("domain rm box1").check(0);
+    runtime.close();
+}

@@ -1,0 +1,178 @@
+//! What the tests of the command line share: a runtime directory with a broker, and
+//! `fordway` as a user would call it. Everything is gone when a test ends, however it
+//! ends, and [`Runtime::close`] checks that.
+#![allow(dead_code)] // each test binary uses its own part
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// A shared object that every program may load, in the shim's place where a test is
+/// not about the shim.
+pub fn harmless_library() -> PathBuf {
+    let maps = fs::read_to_string("/proc/self/maps").expect("maps");
+    let file = maps
+        .split_whitespace()
+        .find(|word| word.contains("/libc.so"));
+    file.expect("the C library").into()
+}
+
+pub fn is_root() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        println!("skipped: needs root");
+    }
+    root
+}
+
+/// A private directory, and the broker that may run in it.
+pub struct Runtime {
+    pub dir: PathBuf,
+}
+
+impl Runtime {
+    pub fn new() -> Runtime {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let unique = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("fordway-cli-{}-{unique}", std::process::id());
+        let dir = std::env::temp_dir().join(name);
+        fs::create_dir(&dir).expect("runtime directory");
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o755)).expect("mode");
+        Runtime { dir }
+    }
+
+    /// With a broker in it.
+    pub fn up() -> Runtime {
+        let runtime = Runtime::new();
+        runtime.fordway(["up", "--detach"]).check(0);
+        runtime
+    }
+
+    /// The command, before it is run.
+    pub fn command<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fordway"));
+        command
+            .arg("--runtime-dir")
+            .arg(self.dir.join("run"))
+            .args(args);
+        command
+            .env("FORDWAY_LIB", harmless_library())
+            .stdin(Stdio::null());
+        for name in [
+            "LD_PRELOAD",
+            "FORDWAY_SOCKET",
+            "FORDWAY_PATH",
+            "XDG_RUNTIME_DIR",
+        ] {
+            command.env_remove(name);
+        }
+        command
+    }
+
+    /// `fordway ARGS...`, to its end.
+    pub fn fordway<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Ran {
+        Ran::new(&mut self.command(args))
+    }
+
+    /// `fordway ARGS...` given as one string.
+    pub fn say(&self, line: &str) -> Ran {
+        self.fordway(line.split(' '))
+    }
+
+    /// A program in a domain, by the kernel path.
+    pub fn inside(&self, domain: &str, program: &[&str]) -> Ran {
+        let run = ["run", "--domain", domain, "--path", "kernel", "--"];
+        self.fordway(run.iter().chain(program))
+    }
+
+    /// `fordway ARGS... --json`, read.
+    pub fn json(&self, line: &str) -> serde_json::Value {
+        let ran = self.say(&format!("{line} --json")).check(0);
+        serde_json::from_str(&ran.stdout).expect("a JSON document")
+    }
+
+    pub fn run_dir(&self) -> PathBuf {
+        self.dir.join("run")
+    }
+
+    pub fn broker_pid(&self) -> rustix::process::Pid {
+        let text = fs::read_to_string(self.run_dir().join("broker.lock")).expect("broker.lock");
+        rustix::process::Pid::from_raw(text.trim().parse().expect("a number")).expect("a pid")
+    }
+
+    /// Ends the broker and checks that nothing is left.
+    pub fn close(self) {
+        self.say("down").check(0);
+        let mounts = fs::read_to_string("/proc/self/mountinfo").expect("mountinfo");
+        assert!(
+            !mounts.contains(self.dir.to_str().expect("path")),
+            "a mount is left"
+        );
+        assert!(!self.run_dir().join("netns").exists() && !self.run_dir().join("hosts").exists());
+    }
+}
+
+impl Drop for Runtime {
+    fn drop(&mut self) {
+        // Ends a broker that runs, and clears away what a dead one left.
+        let _ = self.say("down");
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// What a command did.
+#[derive(Debug)]
+pub struct Ran {
+    pub output: Output,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Ran {
+    pub fn new(command: &mut Command) -> Ran {
+        let output = command.output().expect("start");
+        let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        Ran {
+            output,
+            stdout,
+            stderr,
+        }
+    }
+
+    /// Checks the exit status.
+    #[track_caller]
+    pub fn check(self, status: i32) -> Ran {
+        assert_eq!(self.output.status.code(), Some(status), "{self:?}");
+        self
+    }
+
+    /// Checks that it failed with one line, which has `text`.
+    #[track_caller]
+    pub fn fails(self, status: i32, text: &str) -> Ran {
+        let ran = self.check(status);
+        assert_eq!(ran.stderr.lines().count(), 1, "not one line: {ran:?}");
+        assert!(
+            ran.stderr.starts_with("fordway: ") && ran.stderr.contains(text),
+            "{ran:?}"
+        );
+        ran
+    }
+}
+
+/// The network devices of our own namespace, as `ip` lists them.
+pub fn host_devices() -> String {
+    Ran::new(Command::new("ip").args(["-o", "addr"])).stdout
+}
+
+/// Runs `work` in the network namespace of a file.
+pub fn within<T: Send>(file: &Path, work: impl FnOnce() -> T + Send) -> T {
+    use std::os::fd::AsFd;
+    let namespace = fordway_platform::netns::open(file)
+        .expect("open")
+        .expect("a namespace");
+    fordway_platform::netns::within(namespace.as_fd(), work).expect("enter")
+}
