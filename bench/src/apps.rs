@@ -291,7 +291,7 @@ fn summary(
             median(pairs.iter().map(|(_, other)| pick(other))),
         )
     };
-    let unit_size = if work.unit == "GB/s" { 1e9 } else { 1e6 };
+    let (unit_size, cpu_unit) = work.cpu_unit();
     let per_unit = of(|sample| sample.cpu_s / sample.done);
     let (cpu_s, rival_cpu_s) = of(|sample| sample.cpu_s);
     let (value, rival_value) = of(|sample| sample.value);
@@ -306,6 +306,7 @@ fn summary(
         rival_cpu_s,
         cpu_s_per_unit: Some(per_unit.0 * unit_size),
         rival_cpu_s_per_unit: Some(per_unit.1 * unit_size),
+        cpu_unit: Some(cpu_unit),
         ring_bytes: of(|sample| sample.ring_bytes as f64).0 as u64,
         ..Row::new(work.name, rival.name(), work.unit, regime, pinned)
     }
@@ -454,11 +455,7 @@ fn table(rows: &[Row]) -> Table {
             report::ratio(row.ratio_max),
             per_unit(row.cpu_s_per_unit, row.cpu_s),
             per_unit(row.rival_cpu_s_per_unit, row.rival_cpu_s),
-            if row.cpu_s_per_unit.is_some() {
-                row.cpu_unit.to_owned()
-            } else {
-                "10 s".to_owned()
-            },
+            row.cpu_unit.unwrap_or("10 s").to_owned(),
             report::bytes(row.ring_bytes),
             row.regime.word().to_owned(),
         ]);

@@ -22,7 +22,13 @@ const SHOWN: [&str; 5] = [
     "nginx-64m-curl",
     "iperf3-128k",
 ];
-/// The client of the demo.
+/// Servers, each with its domain.
+const SERVERS: [(ServerKind, &str, [u8; 4]); 3] = [
+    (ServerKind::Redis, "db", [10, 77, 0, 3]),
+    (ServerKind::Nginx, "www", [10, 77, 0, 4]),
+    (ServerKind::Iperf3, "store", [10, 77, 0, 5]),
+];
+/// The domain of the clients.
 const CLIENT: (&str, [u8; 4]) = ("web", [10, 77, 0, 6]);
 /// How long a connection may take to show up on the fast path.
 const UPGRADE_LIMIT: Duration = Duration::from_secs(5);
@@ -40,173 +46,174 @@ pub struct Options {
     pub pinned: bool,
 }
 
-fn domain_of(kind: ServerKind) -> Place {
-    match kind {
-        ServerKind::Redis => Place::domain("db", [10, 77, 0, 3]),
-        ServerKind::Nginx => Place::domain("www", [10, 77, 0, 4]),
-        ServerKind::Iperf3 => Place::domain("store", [10, 77, 0, 5]),
-    }
-}
-
 /// Runs it.
 pub fn run(options: &Options) -> Result<()> {
     packages::ensure(&work::PROGRAMS)?;
-    let works: Vec<Work> = WORKS
-        .into_iter()
-        .filter(|work| SHOWN.contains(&work.name))
-        .collect();
     let lab = Lab::start()?;
-    let result = show(&lab, &works, options);
+    let shown = Demo::new(&lab, *options).and_then(Demo::show);
     let forced = lab.close();
-    let (table, ring_bytes) = result?;
-    println!("\n{table}");
-    println!("Files that curl fetched were compared byte by byte.");
-    println!(
-        "{} went through rings. Broker, domains and programs are gone again.",
-        report::bytes(ring_bytes)
-    );
+    let shown = shown?;
+    println!("\n{}", shown.table);
+    println!("What curl fetched was compared byte by byte with the server's file.");
+    let total = report::bytes(shown.ring_bytes);
+    println!("{total} went through rings. Broker, domains and programs are gone again.");
     ensure!(
         forced.is_empty(),
         "left behind and removed by force: {}",
         forced.join(", ")
     );
-    ensure!(
-        ring_bytes > 0,
-        "nothing went through rings: the fast path did not work"
-    );
+    let failures = shown.failures.join(", ");
+    ensure!(failures.is_empty(), "not shown: {failures}");
     Ok(())
 }
 
-fn show(lab: &Lab, works: &[Work], options: &Options) -> Result<(Table, u64)> {
-    // On one CPU there is nothing to choose.
-    let two_cpus = std::thread::available_parallelism()?.get() > CLIENT_CPU;
-    let cpu = |cpu: usize| (options.pinned && two_cpus).then(|| cpu.to_string());
-    let kinds = [ServerKind::Redis, ServerKind::Nginx, ServerKind::Iperf3];
-    let progress = Progress::new((kinds.len() + works.len() * options.runs) as u64);
-    let client = Place::domain(CLIENT.0, CLIENT.1);
-    let setting = |path| Setting {
-        place: client.clone(),
-        path,
-        cpu: cpu(CLIENT_CPU),
-        unix: false,
-    };
+/// What came of it.
+struct Shown {
+    table: Table,
+    ring_bytes: u64,
+    failures: Vec<&'static str>,
+}
 
-    let mut servers = BTreeMap::new();
-    for kind in kinds {
-        let place = domain_of(kind);
-        progress.step(&format!("starting {kind:?} at {}", place.ip()).to_lowercase());
-        for path in [PathChoice::Kernel, PathChoice::Auto] {
-            let server = Server::start(lab, kind, &place, path, cpu(SERVER_CPU).as_deref())?;
-            servers.insert((kind, path == PathChoice::Auto), server);
-        }
+struct Demo<'a> {
+    lab: &'a Lab,
+    options: Options,
+    progress: Progress,
+    /// By kind and whether it serves the fast path.
+    servers: BTreeMap<(ServerKind, bool), Server>,
+}
+
+impl<'a> Demo<'a> {
+    fn new(lab: &'a Lab, mut options: Options) -> Result<Demo<'a>> {
+        // On one CPU there is nothing to choose.
+        options.pinned &= std::thread::available_parallelism()?.get() > CLIENT_CPU;
+        let steps = SERVERS.len() + SHOWN.len() * options.runs;
+        Ok(Demo {
+            lab,
+            options,
+            progress: Progress::new(steps as u64),
+            servers: BTreeMap::new(),
+        })
     }
 
-    let mut table = Table::new([
-        "work",
-        "kernel path",
-        "fast path",
-        "ratio",
-        "CPU s kernel",
-        "CPU s fast",
-        "per",
-        "through rings",
-    ]);
-    for work in works {
-        let mut kernel = Runner::new(
-            *work,
-            &servers[&(work.server, false)],
-            setting(PathChoice::Kernel),
-        );
-        let mut fast = Runner::new(
-            *work,
-            &servers[&(work.server, true)],
-            setting(PathChoice::Auto),
-        );
-        kernel.warm_up(lab)?;
-        fast.warm_up(lab)?;
+    fn show(mut self) -> Result<Shown> {
+        self.start_servers()?;
+        let mut table = Table::new([
+            "work",
+            "kernel path",
+            "fast path",
+            "ratio",
+            "CPU s kernel",
+            "CPU s fast",
+            "per",
+            "through rings",
+        ]);
+        let mut failures = Vec::new();
+        for work in WORKS.iter().filter(|work| SHOWN.contains(&work.name)) {
+            match self.measure(work) {
+                Ok(pairs) => table.line(line(work, &pairs)),
+                Err(error) => {
+                    interrupt::check()?;
+                    self.progress.say(&format!("{}: {error:#}", work.what));
+                    failures.push(work.what);
+                }
+            }
+        }
+        self.show_connections()?;
+        let ring_bytes = self.lab.ring_bytes()?;
+        self.servers.into_values().try_for_each(Server::stop)?;
+        Ok(Shown {
+            table,
+            ring_bytes,
+            failures,
+        })
+    }
+
+    fn start_servers(&mut self) -> Result<()> {
+        let cpu = self.cpu(SERVER_CPU);
+        for (kind, domain, ip) in SERVERS {
+            let place = Place::domain(domain, ip);
+            let what = format!("starting {kind:?} in domain {domain} at {}", place.ip());
+            self.progress.step(&what.to_lowercase());
+            for path in [PathChoice::Kernel, PathChoice::Auto] {
+                let server = Server::start(self.lab, kind, &place, path, cpu.as_deref())?;
+                self.servers
+                    .insert((kind, path == PathChoice::Auto), server);
+            }
+        }
+        Ok(())
+    }
+
+    /// Samples on the kernel path and on the fast path, in turn.
+    fn measure(&self, work: &Work) -> Result<Vec<(Sample, Sample)>> {
+        let mut kernel = self.runner(work, PathChoice::Kernel);
+        let mut fast = self.runner(work, PathChoice::Auto);
+        kernel.warm_up(self.lab)?;
+        fast.warm_up(self.lab)?;
         let mut pairs = Vec::new();
-        for run in 1..=options.runs {
-            progress.step(&format!("{}, run {run} of {}", work.what, options.runs));
-            pairs.push((
-                kernel.sample(lab, options.seconds)?,
-                fast.sample(lab, options.seconds)?,
-            ));
+        for run in 1..=self.options.runs {
+            let runs = self.options.runs;
+            self.progress
+                .step(&format!("{}, {run} of {runs}", work.what));
+            let slow = kernel.sample(self.lab, self.options.seconds)?;
+            let quick = fast.sample(self.lab, self.options.seconds)?;
+            ensure!(quick.ring_bytes > 0, "nothing went through rings");
+            pairs.push((slow, quick));
         }
-        table.line(line(work, &pairs));
+        Ok(pairs)
     }
-    show_connections(lab, works, &servers, &setting(PathChoice::Auto), &progress)?;
-    let ring_bytes = lab.ring_bytes()?;
-    servers.into_values().try_for_each(Server::stop)?;
-    Ok((table, ring_bytes))
+
+    fn runner(&self, work: &Work, path: PathChoice) -> Runner<'_> {
+        let setting = Setting {
+            place: Place::domain(CLIENT.0, CLIENT.1),
+            path,
+            cpu: self.cpu(CLIENT_CPU),
+            unix: false,
+        };
+        let server = &self.servers[&(work.server, path == PathChoice::Auto)];
+        Runner::new(*work, server, setting)
+    }
+
+    fn cpu(&self, cpu: usize) -> Option<String> {
+        self.options.pinned.then(|| cpu.to_string())
+    }
+
+    /// `fordway ss` while connections are open, as a user would see it.
+    fn show_connections(&self) -> Result<()> {
+        let is_iperf3 = |work: &&Work| matches!(work.client, Client::Iperf3 { .. });
+        let work = WORKS.iter().find(is_iperf3).context("no work has iperf3")?;
+        let running = self.runner(work, PathChoice::Auto).spawn(self.lab, 1.0)?;
+        let fast = || {
+            let connections = self.lab.connections()?;
+            Ok(connections
+                .iter()
+                .any(|connection| connection.path == "fast" && connection.ring_bytes_tx > 0))
+        };
+        let what = "a connection is on the fast path";
+        let upgraded = self.lab.wait_until(UPGRADE_LIMIT, what, fast);
+        let output = self.lab.command("ss").stdin(Stdio::null()).output()?;
+        interrupt::check()?;
+        self.progress.say("\n$ fordway ss    (while iperf3 runs)");
+        let text = String::from_utf8_lossy(&output.stdout);
+        text.lines()
+            .take(SS_LINES)
+            .for_each(|line| self.progress.say(line));
+        running.finish()?.ok()?;
+        upgraded
+    }
 }
 
 fn line(work: &Work, pairs: &[(Sample, Sample)]) -> [String; 8] {
-    let kernel = median(pairs.iter().map(|pair| pair.0.value));
-    let fast = median(pairs.iter().map(|pair| pair.1.value));
-    let ratio = median(pairs.iter().map(|pair| pair.1.value / pair.0.value));
-    let (unit_size, unit_name) = if work.unit == "GB/s" {
-        (1e9, "GB")
-    } else {
-        (1e6, "Mreq")
-    };
-    let cpu = |samples: Vec<Sample>| {
-        format!(
-            "{:.2}",
-            median(
-                samples
-                    .iter()
-                    .map(|sample| sample.cpu_s / sample.done * unit_size)
-            )
-        )
-    };
+    let (unit_size, unit_name) = work.cpu_unit();
+    let middle = |pick: &dyn Fn(&(Sample, Sample)) -> f64| median(pairs.iter().map(pick));
+    let cpu_s = |sample: &Sample| sample.cpu_s / sample.done * unit_size;
     [
         work.what.to_owned(),
-        report::figure(kernel, work.unit),
-        report::figure(fast, work.unit),
-        report::ratio(Some(ratio)),
-        cpu(pairs.iter().map(|pair| pair.0).collect()),
-        cpu(pairs.iter().map(|pair| pair.1).collect()),
+        report::figure(middle(&|pair| pair.0.value), work.unit),
+        report::figure(middle(&|pair| pair.1.value), work.unit),
+        report::ratio(Some(middle(&|pair| pair.1.value / pair.0.value))),
+        format!("{:.2}", middle(&|pair| cpu_s(&pair.0))),
+        format!("{:.2}", middle(&|pair| cpu_s(&pair.1))),
         unit_name.to_owned(),
         report::bytes(pairs.iter().map(|pair| pair.1.ring_bytes).sum()),
     ]
-}
-
-/// `fordway ss` while connections are open, as a user would see it.
-fn show_connections(
-    lab: &Lab,
-    works: &[Work],
-    servers: &BTreeMap<(ServerKind, bool), Server>,
-    setting: &Setting,
-    progress: &Progress,
-) -> Result<()> {
-    let Some(work) = works
-        .iter()
-        .find(|work| matches!(work.client, Client::Iperf3 { .. }))
-    else {
-        return Ok(());
-    };
-    let runner = Runner::new(*work, &servers[&(work.server, true)], setting.clone());
-    let running = runner.spawn(lab, 1.0)?;
-    let fast = || {
-        Ok(lab
-            .connections()?
-            .iter()
-            .any(|connection| connection.path == "fast"))
-    };
-    let upgraded = lab.wait_until(UPGRADE_LIMIT, "a connection is on the fast path", fast);
-    let output = lab
-        .command("ss")
-        .stdin(Stdio::null())
-        .output()
-        .context("fordway ss")?;
-    interrupt::check()?;
-    progress.say("\n$ fordway ss        (while iperf3 runs)");
-    for line in String::from_utf8_lossy(&output.stdout)
-        .lines()
-        .take(SS_LINES)
-    {
-        progress.say(&format!("  {line}"));
-    }
-    running.finish()?.ok()?;
-    upgraded
 }

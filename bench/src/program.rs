@@ -515,9 +515,9 @@ fn ending(stdout: &[u8], stderr: &[u8]) -> String {
     };
     let text = String::from_utf8_lossy(text);
     let lines: Vec<&str> = text.trim().lines().collect();
-    match lines[lines.len().saturating_sub(8)..].join("\n    ") {
+    match lines[lines.len().saturating_sub(8)..].join("\n") {
         last if last.is_empty() => String::new(),
-        last => format!("; its last words:\n    {last}"),
+        last => format!("; it wrote: {last}"),
     }
 }
 

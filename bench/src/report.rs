@@ -44,7 +44,7 @@ pub struct Row {
     /// The rival's.
     pub rival_cpu_s_per_unit: Option<f64>,
     /// What that work is: a million requests, or a GB.
-    pub cpu_unit: &'static str,
+    pub cpu_unit: Option<&'static str>,
     /// Bytes through rings, median of a fast sample.
     pub ring_bytes: u64,
     /// Distance of the two CPUs.
@@ -78,7 +78,7 @@ impl Row {
             rival_cpu_s: 0.0,
             cpu_s_per_unit: None,
             rival_cpu_s_per_unit: None,
-            cpu_unit: if unit == "GB/s" { "GB" } else { "Mreq" },
+            cpu_unit: None,
             ring_bytes: 0,
             regime,
             pinned,

@@ -19,7 +19,7 @@ const COUNTED_LIMIT: Duration = Duration::from_secs(1);
 /// A client that takes this much longer than it was asked to is hanging.
 const CLIENT_SLACK: Duration = Duration::from_secs(60);
 /// First guess of redis-benchmark's number of requests; later ones follow the rate.
-const REDIS_REQUESTS_FIRST: f64 = 20_000.0;
+const REDIS_REQUESTS_FIRST: f64 = 10_000.0;
 /// Enough for each of 50 connections to come to its upgrade.
 const REDIS_REQUESTS_MIN: f64 = 5_000.0;
 /// Bytes of the file that curl fetches.
@@ -75,6 +75,16 @@ pub struct Work {
     pub server: ServerKind,
     /// Client.
     pub client: Client,
+}
+
+impl Work {
+    /// By how much work CPU seconds are divided, and what a table calls it.
+    pub fn cpu_unit(&self) -> (f64, &'static str) {
+        match self.unit {
+            "GB/s" => (1e9, "GB"),
+            _ => (1e6, "Mreq"),
+        }
+    }
 }
 
 const fn redis_get(name: &'static str, what: &'static str, clients: u32, pipeline: u32) -> Work {
