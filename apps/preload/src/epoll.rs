@@ -665,9 +665,9 @@ fn wait_equipped(
                 }
             }
         }
-        let (woken, watching) = sleep(instance, events, room, timeout_ns, deadline, mask)?;
+        let (woken, watch) = sleep(instance, events, room, timeout_ns, deadline, mask)?;
         let kept = translate(instance, events, woken);
-        serve(instance, watching && woken == 0);
+        serve(instance, watch);
         // SAFETY: the program's array, behind what is kept.
         let count = kept + collect(instance, unsafe { events.add(kept) }, room - kept);
         if count != 0 || timeout_ns == Some(0) || deadline.has_passed() {
@@ -678,7 +678,7 @@ fn wait_equipped(
 }
 
 /// Announces the sleep, looks once more, and sleeps in the kernel. Returns how many
-/// events the kernel filled in, and whether bytes of ours lay unread.
+/// events the kernel filled in, and whether bytes of ours lay unread for long.
 fn sleep(
     instance: &Instance,
     events: *mut libc::epoll_event,
@@ -699,6 +699,7 @@ fn sleep(
     }
     let attached = instance.attached.load(Ordering::Relaxed) != 0;
     let unread = attached && unread(instance);
+    let since_ns = if unread { sys::now_ns() } else { 0 };
     let result = if attached && anything(instance) {
         Ok(0)
     } else {
@@ -708,7 +709,7 @@ fn sleep(
     if let Some(bell) = bell {
         bell.retract();
     }
-    Ok((result?, unread))
+    Ok((result?, unread && wait::is_watch_due(since_ns)))
 }
 
 /// In a forked child: locks are free, bells are the parent's.

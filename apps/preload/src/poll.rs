@@ -185,12 +185,14 @@ fn sleep(fds: &mut [libc::pollfd], deadline: Deadline, mask: *const core::ffi::c
         }
     }
     bell.announce();
+    let since_ns = if unread { sys::now_ns() } else { 0 };
     let result = if look(fds) != 0 {
         ask(fds, None, Some(0), mask)
     } else {
         ask(fds, Some(bell), deadline.left_ns(wait::slice_ns(Some(bell), unread)), mask)
     };
     bell.retract();
+    let watch = unread && wait::is_watch_due(since_ns);
     for entry in fds.iter() {
         if let Some(conn) = paired(entry.fd) {
             if bell.door != fordway_abi::shm::DOOR_SHARED {
@@ -198,7 +200,7 @@ fn sleep(fds: &mut [libc::pollfd], deadline: Deadline, mask: *const core::ffi::c
                 conn.own().wait.tx_doors.fetch_and(!bell.bit(), Ordering::SeqCst);
             }
             upgrade::serve(conn);
-            if unread && matches!(result, Ok(0)) {
+            if watch {
                 upgrade::watch(conn);
             }
         }
@@ -228,9 +230,7 @@ fn ask(
     entries[count] = EMPTY;
     entries[count + 1] = EMPTY;
     if let Some(bell) = bell {
-        let private = bell.door != fordway_abi::shm::DOOR_SHARED;
-        entries[count] =
-            libc::pollfd { fd: if private { bell.fd } else { -1 }, events: libc::POLLIN, revents: 0 };
+        entries[count] = libc::pollfd { fd: bell.poll_fd(), events: libc::POLLIN, revents: 0 };
         entries[count + 1] = libc::pollfd { fd: control::fd(), events: libc::POLLIN, revents: 0 };
     }
     kernel(entries.as_mut_ptr(), count + 2, time_ns, mask)?;

@@ -71,6 +71,12 @@ impl Bell {
         Sleeper::new(unsafe { &*PAGE.load(Ordering::Relaxed) }, self.door)
     }
 
+    /// What poll(2) is to watch. The shared bell is never quiet again once it was
+    /// rung, so poll does not watch it; its sleepers look around instead.
+    pub fn poll_fd(self) -> i32 {
+        if self.door == DOOR_SHARED { -1 } else { self.fd }
+    }
+
     /// Forgets past rings. Only for bells that one thread sleeps on.
     fn quiet(self) {
         let mut count = 0u64;
@@ -254,6 +260,12 @@ pub fn slice_ns(bell: Option<Bell>, unread: bool) -> Option<u64> {
     }
 }
 
+/// Whether a sleep that began at `since_ns` with bytes unread was long enough for
+/// the watchdog to look.
+pub fn is_watch_due(since_ns: u64) -> bool {
+    sys::now_ns().saturating_sub(since_ns) >= WATCH_SLICE_NS
+}
+
 /// When a call that may sleep has to give up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deadline {
@@ -312,7 +324,8 @@ pub fn for_conn(conn: &Conn, fd: i32, want: Want, deadline: Deadline) -> sys::Re
         conn.attention.load(Ordering::Relaxed) != 0
             || match want {
                 Want::Bytes => consumer.looks_readable(),
-                Want::Room => producer.room_bytes(usize::MAX).is_ok_and(|room| room >= producer.capacity_bytes() / 2),
+                Want::Room if crate::transfer::sends_by_kernel(conn) => false,
+                Want::Room => producer.room_hint() >= producer.capacity_bytes() / 2,
             }
     };
     note_cpu(conn);
@@ -347,7 +360,7 @@ fn sleep(conn: &Conn, fd: i32, want: Want, bell: Bell, deadline: Deadline) -> sy
         Want::Room => libc::POLLRDHUP,
     };
     let mut fds = [
-        libc::pollfd { fd: bell.fd, events: libc::POLLIN, revents: 0 },
+        libc::pollfd { fd: bell.poll_fd(), events: libc::POLLIN, revents: 0 },
         libc::pollfd { fd, events, revents: 0 },
         libc::pollfd { fd: control::fd(), events: libc::POLLIN, revents: 0 },
     ];
@@ -355,10 +368,11 @@ fn sleep(conn: &Conn, fd: i32, want: Want, bell: Bell, deadline: Deadline) -> sy
     if want == Want::Room && conn.hints.load(Ordering::Relaxed) & libc::POLLRDHUP as u32 != 0 {
         fds[1].events &= !libc::POLLRDHUP;
     }
-    let unread = conn.producer().unread_bytes().is_ok_and(|unread| unread != 0);
+    let unread = conn.peer_is_there() && conn.producer().unread_hint() != 0;
     let left = deadline.left_ns(slice_ns(Some(bell), unread));
     let time = left.map(timespec);
     let time_pointer = time.as_ref().map_or(core::ptr::null(), |time| &raw const *time);
+    let since_ns = if unread { sys::now_ns() } else { 0 };
     let woken = sys!(SYS_ppoll, fds.as_mut_ptr(), fds.len(), time_pointer, 0, 8)?;
     conn.hints.fetch_or(fds[1].revents as u16 as u32, Ordering::Relaxed);
     if fds[2].revents != 0 || control::is_orphaned() {
@@ -367,7 +381,7 @@ fn sleep(conn: &Conn, fd: i32, want: Want, bell: Bell, deadline: Deadline) -> sy
             control::connect();
         }
     }
-    if woken == 0 && unread {
+    if woken == 0 && unread && is_watch_due(since_ns) {
         crate::upgrade::watch(conn);
     }
     if woken == 0 && deadline.has_passed() { Err(libc::EAGAIN) } else { Ok(()) }
