@@ -100,7 +100,12 @@ pub struct Run {
     #[arg(long, value_name = "NAME")]
     pub domain: Option<String>,
     /// Address of the domain [default: the next free one]
-    #[arg(long, value_name = "ADDRESS", requires = "domain")]
+    #[arg(
+        long,
+        value_name = "ADDRESS",
+        requires = "domain",
+        conflicts_with = "here"
+    )]
     pub ip: Option<Ipv4Addr>,
     /// Run in the caller's own network namespace
     #[arg(long)]

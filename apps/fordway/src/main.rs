@@ -21,6 +21,7 @@ use broker::Broker;
 use clap::Parser;
 use cli::{Cli, Command};
 use exit::{Exit, Failure, Outcome};
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -80,9 +81,22 @@ fn usage(error: &clap::Error) -> Outcome {
         .collect();
     let line = paragraph.join(" ");
     let line = line.strip_prefix("error: ").unwrap_or(&line);
-    let running = std::env::args_os()
-        .nth(1)
-        .is_some_and(|command| command == "run");
-    let exit = if running { Exit::Launcher } else { Exit::Usage };
+    let exit = if names_run(std::env::args_os().skip(1)) {
+        Exit::Launcher
+    } else {
+        Exit::Usage
+    };
     Err(Failure::new(exit, format!("{line}; see: fordway --help")))
+}
+
+/// Whether a command line that clap refuses is one of `fordway run`.
+fn names_run(mut args: impl Iterator<Item = OsString>) -> bool {
+    while let Some(word) = args.next() {
+        match word.to_str() {
+            Some("--runtime-dir") => drop(args.next()),
+            Some(option) if option.starts_with('-') => {}
+            command => return command == Some("run"),
+        }
+    }
+    false
 }

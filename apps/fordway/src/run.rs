@@ -56,7 +56,7 @@ pub fn run(run: &Run, broker: &Broker) -> Outcome {
     if let Some(list) = &run.cpu {
         launch::set_cpus(list).map_err(|error| {
             launcher(Failure::internal(format!(
-                "setting the CPUs: {error}; is one of them offline?"
+                "setting the CPUs: {error}; do they all exist?"
             )))
         })?;
     }

@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use support::{Ran, Runtime, harmless_library, is_root};
 
 /// The smallest program: exits with status 7. With a note named "Go" if asked.
@@ -50,11 +50,19 @@ fn tiny_elf(go: bool) -> Vec<u8> {
     file
 }
 
+/// An executable file. Another process writes it: a descriptor that we write by could
+/// be in a child of another test, and the file would be busy.
 fn program(runtime: &Runtime, name: &str, contents: &[u8], mode: u32) -> PathBuf {
-    let file = runtime.dir.join(name);
-    fs::write(&file, contents).expect("write");
-    fs::set_permissions(&file, fs::Permissions::from_mode(mode)).expect("mode");
-    file
+    let data = runtime.dir.join(format!("{name}.data"));
+    fs::write(&data, contents).expect("write");
+    install(&data, &runtime.dir.join(name), mode)
+}
+
+fn install(from: &Path, to: &Path, mode: u32) -> PathBuf {
+    let mut command = Command::new("install");
+    command.arg("-m").arg(format!("{mode:o}")).arg(from).arg(to);
+    Ran::new(&mut command).check(0);
+    to.to_owned()
 }
 
 fn here(runtime: &Runtime, file: &Path) -> Ran {
@@ -136,8 +144,10 @@ fn the_program_finds_what_the_shim_needs() {
     let ran = runtime.say("run --here --cpu 0 -- nproc").check(0);
     assert_eq!(ran.stdout, "1\n");
     // No descriptor of the launcher's is left to the program.
-    let ran = runtime.fordway(["run", "--here", "--", "sh", "-c", "ls /proc/$$/fd | wc -l"]);
-    assert_eq!(ran.check(0).stdout.trim(), "3");
+    let list = ["sh", "-c", "ls /proc/$$/fd"];
+    let ran = runtime.fordway(["run", "--here", "--"].iter().chain(&list));
+    let bare = Ran::new(Command::new(list[0]).args(&list[1..]).stdin(Stdio::null()));
+    assert_eq!(ran.check(0).stdout, bare.stdout);
     runtime.close();
 }
 
@@ -272,40 +282,59 @@ fn an_ordinary_user_runs_programs_here() {
     let runtime = Runtime::new();
     // The build directory may be closed to others.
     let fordway = runtime.dir.join("fordway");
-    fs::copy(env!("CARGO_BIN_EXE_fordway"), &fordway).expect("copy");
+    install(Path::new(env!("CARGO_BIN_EXE_fordway")), &fordway, 0o755);
     let home = runtime.dir.join("user");
     fs::create_dir(&home).expect("directory");
     chown(&home, Some(65534), Some(65534)).expect("chown");
-    let user = |line: &str| {
-        let mut command = Command::new(&fordway);
-        command
-            .args(line.split(' '))
-            .uid(65534)
-            .gid(65534)
-            .current_dir("/");
+    let user = User { fordway, home };
+    user.say("run --domain a -- true")
+        .fails(125, "domains need root");
+    user.say("up --detach").check(0);
+    user.say("run --here -- true").check(0);
+    let ran = user.say("run --here -- printenv FORDWAY_SOCKET").check(0);
+    assert!(
+        ran.stdout.starts_with(user.home.to_str().expect("path")),
+        "{ran:?}"
+    );
+    user.say("domain add a").fails(4, "root");
+    // The library in the shim's place has no version.
+    let ran = user.say("doctor").check(10);
+    assert!(ran.stdout.contains("warn  domains"), "{ran:?}");
+    user.say("bench apps").fails(4, "root");
+    user.say("down").check(0);
+    user.say("--runtime-dir /run/fordway-not-there up --detach")
+        .fails(4, "not permitted");
+    user.say("--runtime-dir /run/fordway-not-there up")
+        .fails(4, "ermi");
+    let mut nowhere = user.command();
+    nowhere.arg("ss").env_remove("XDG_RUNTIME_DIR");
+    Ran::new(&mut nowhere).fails(2, "--runtime-dir");
+}
+
+/// Somebody without privileges, and the broker of his own that he may have.
+struct User {
+    fordway: PathBuf,
+    home: PathBuf,
+}
+
+impl User {
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.fordway);
+        command.uid(65534).gid(65534).current_dir("/");
         command
             .env_remove("LD_PRELOAD")
             .env("FORDWAY_LIB", harmless_library());
-        Ran::new(command.env("XDG_RUNTIME_DIR", &home))
-    };
-    user("run --domain a -- true").fails(125, "domains need root");
-    user("up --detach").check(0);
-    user("run --here -- true").check(0);
-    let socket = user("run --here -- printenv FORDWAY_SOCKET")
-        .check(0)
-        .stdout;
-    assert!(socket.starts_with(home.to_str().expect("path")), "{socket}");
-    user("domain add a").fails(4, "root");
-    assert!(user("doctor").check(0).stdout.contains("warn  domains"));
-    user("bench apps").fails(4, "root");
-    user("down").check(0);
-    let mut nowhere = Command::new(&fordway);
-    nowhere
-        .arg("ss")
-        .uid(65534)
-        .gid(65534)
-        .current_dir("/")
-        .env_remove("XDG_RUNTIME_DIR");
-    Ran::new(&mut nowhere).fails(2, "--runtime-dir");
-    user("--runtime-dir /run/fordway-not-there up --detach").fails(4, "not permitted");
+        command.env("XDG_RUNTIME_DIR", &self.home);
+        command
+    }
+
+    fn say(&self, line: &str) -> Ran {
+        Ran::new(self.command().args(line.split(' ')))
+    }
+}
+
+impl Drop for User {
+    fn drop(&mut self) {
+        let _ = self.command().arg("down").output();
+    }
 }
