@@ -56,7 +56,8 @@ pub enum Request {
         /// From [`Connection::channel`].
         channel: Option<u64>,
     },
-    /// End the broker; domains are removed unless `keep_domains`.
+    /// End the broker; domains are removed unless `keep_domains`. The reply comes at
+    /// once; the connection ends when all is done and the sockets are gone.
     Down {
         /// Leave the namespaces as they are.
         keep_domains: bool,

@@ -215,17 +215,21 @@ impl Broker {
         }
     }
 
-    /// Established channels go on without us.
-    fn end(mut self, ending: Ending) {
-        self.connections.clear();
+    /// Established channels go on without us. Administrators see the end of their
+    /// connection when all is done.
+    fn end(self, ending: Ending) {
         let Self {
+            connections,
             domains,
             runtime,
+            admins,
             mut registry,
             ..
         } = self;
+        drop(connections);
         domains.end(ending, &mut registry);
         drop(runtime);
+        drop(admins);
     }
 
     fn new_number(&mut self) -> u64 {

@@ -1,0 +1,426 @@
+//! A broker in a process of its own, and a shim that speaks the protocol by hand.
+#![allow(dead_code)] // Each test file uses a part.
+
+use fordway_abi::control::{self as wire, HELLO_MAGIC, Header, Message, PACKET_BYTES_MAX};
+use fordway_abi::{ABI_VERSION, shm};
+use fordway_platform::ipc::{self, Kind, ReceiveError};
+use fordway_platform::memfd::{self, ReadOnly};
+use fordwayd::admin::{ADMIN_SOCKET, CONTROL_SOCKET, Reply, Request};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// How long anything may take before a test fails.
+const PATIENCE_S: i64 = 10;
+/// The doorbell that [`Shim::expect_silence`] makes.
+const PROBE_DOOR: u64 = 63;
+const DIR_VARIABLE: &str = "FORDWAYD_TEST_DIR";
+
+/// A directory that is removed at the end.
+pub struct TempDir(PathBuf);
+
+impl TempDir {
+    pub fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let dir = std::env::temp_dir().join(format!("fwd-{}-{count}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&dir);
+        std::fs::create_dir(&dir).expect("temporary directory");
+        Self(dir)
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for TempDir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The body of the test `broker_process` that each test file has: the broker itself,
+/// when the test binary was started by [`Broker::start`].
+pub fn broker_process() {
+    let Some(dir) = std::env::var_os(DIR_VARIABLE) else {
+        return;
+    };
+    tracing_subscriber::fmt()
+        .with_ansi(false)
+        .with_writer(std::io::stderr)
+        .with_max_level(tracing_subscriber::filter::LevelFilter::DEBUG)
+        .init();
+    let config = fordwayd::Config {
+        runtime_dir: dir.into(),
+        network: fordwayd::Network::new(Ipv4Addr::new(10, 77, 0, 0), 24).expect("network"),
+        uplink: false,
+    };
+    let result = fordwayd::run(&config, || println!("broker ready"));
+    if let Err(error) = result {
+        println!("broker error: {error}");
+        std::process::exit(1);
+    }
+    std::process::exit(0);
+}
+
+/// A running broker, killed at the end.
+pub struct Broker {
+    pub child: Child,
+    pub dir: PathBuf,
+    log: Arc<Mutex<Vec<String>>>,
+}
+
+impl Broker {
+    pub fn start(dir: &Path) -> Self {
+        Self::try_start(dir, None).expect("broker")
+    }
+
+    /// As another user if `uid` is given; the error is what the broker said.
+    pub fn try_start(dir: &Path, uid: Option<u32>) -> Result<Self, String> {
+        // Through /proc, so that a user who may not enter the build directory can run it.
+        let program = std::fs::File::open("/proc/self/exe").expect("own image");
+        let program = rustix::io::fcntl_dupfd_cloexec(&program, 100).expect("dup");
+        let path = format!(
+            "/proc/self/fd/{}",
+            std::os::fd::AsRawFd::as_raw_fd(&program)
+        );
+        let mut command = Command::new(path);
+        command
+            .args([
+                "--exact",
+                "broker_process",
+                "--nocapture",
+                "--test-threads=1",
+            ])
+            .env(DIR_VARIABLE, dir)
+            .env_remove("NOTIFY_SOCKET")
+            .current_dir("/")
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        if let Some(uid) = uid {
+            command.uid(uid).gid(uid);
+        }
+        let mut broker = Self {
+            child: command.spawn().expect("starting a broker"),
+            dir: dir.to_owned(),
+            log: Arc::new(Mutex::new(Vec::new())),
+        };
+        let child = &mut broker.child;
+        let stderr = BufReader::new(child.stderr.take().expect("stderr"));
+        let sink = Arc::clone(&broker.log);
+        std::thread::spawn(move || {
+            for line in stderr.lines().map_while(Result::ok) {
+                sink.lock().expect("log").push(line);
+            }
+        });
+        let stdout = BufReader::new(child.stdout.take().expect("stdout"));
+        for line in stdout.lines().map_while(Result::ok) {
+            if line.ends_with("broker ready") {
+                return Ok(broker);
+            }
+            if let Some((_, error)) = line.split_once("broker error: ") {
+                return Err(error.to_owned());
+            }
+        }
+        Err("the broker ended without a word".to_owned())
+    }
+
+    /// Waits for a line of the log that has all of `words`, and returns it.
+    pub fn logged(&self, words: &[&str]) -> String {
+        for _ in 0..PATIENCE_S * 100 {
+            let log = self.log.lock().expect("log");
+            let found = log
+                .iter()
+                .find(|line| words.iter().all(|word| line.contains(word)));
+            if let Some(line) = found {
+                return line.clone();
+            }
+            drop(log);
+            // The log comes through a pipe with a reader of its own; nothing can be waited for.
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        panic!(
+            "not logged: {words:?}; but {:#?}",
+            self.log.lock().expect("log")
+        );
+    }
+
+    pub fn log_count(&self, word: &str) -> usize {
+        let log = self.log.lock().expect("log");
+        log.iter().filter(|line| line.contains(word)).count()
+    }
+
+    /// Open descriptors of the broker.
+    pub fn descriptors(&self) -> usize {
+        let dir = format!("/proc/{}/fd", self.child.id());
+        std::fs::read_dir(dir).expect("descriptors").count()
+    }
+
+    pub fn ask(&self, request: &Request) -> Reply {
+        let line = serde_json::to_string(request).expect("request");
+        self.ask_raw(&line)
+    }
+
+    pub fn ask_raw(&self, line: &str) -> Reply {
+        self.exchange(line).0
+    }
+
+    /// Ends the broker, and waits until it has cleared away what it made.
+    pub fn down(&self) {
+        let request = Request::Down {
+            keep_domains: false,
+        };
+        let line = serde_json::to_string(&request).expect("request");
+        let (reply, mut rest) = self.exchange(&line);
+        assert!(matches!(reply, Reply::Done), "{reply:?}");
+        rest.read_to_end(&mut Vec::new()).expect("end");
+    }
+
+    fn exchange(&self, line: &str) -> (Reply, BufReader<UnixStream>) {
+        let mut stream = UnixStream::connect(self.dir.join(ADMIN_SOCKET)).expect("admin socket");
+        stream.write_all(line.as_bytes()).expect("write");
+        stream.write_all(b"\n").expect("write");
+        let mut stream = BufReader::new(stream);
+        let mut reply = String::new();
+        stream.read_line(&mut reply).expect("reply");
+        (serde_json::from_str(&reply).expect("a reply"), stream)
+    }
+
+    pub fn kill(mut self) {
+        self.end();
+    }
+
+    fn end(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// A packet from the broker.
+pub struct Packet {
+    pub kind: u32,
+    body: Vec<u8>,
+    pub fds: Vec<OwnedFd>,
+}
+
+impl Packet {
+    pub fn body<M: Message>(&self) -> M {
+        assert_eq!(self.kind, M::KIND, "another message than expected");
+        M::read_from_bytes(&self.body).expect("body")
+    }
+}
+
+/// What a shim has for its peers.
+pub struct Shim {
+    pub socket: OwnedFd,
+    pub page: OwnedFd,
+    pub door: OwnedFd,
+    pub mailbox: Option<ReadOnly>,
+    pub welcome: Option<wire::Welcome>,
+}
+
+pub fn new_eventfd() -> OwnedFd {
+    eventfd(0, EventfdFlags::CLOEXEC).expect("eventfd")
+}
+
+/// A sealed memfd.
+pub fn sealed(bytes: usize) -> OwnedFd {
+    let fd = memfd::create("test", bytes).expect("memfd");
+    memfd::seal(&fd).expect("seal");
+    fd
+}
+
+impl Shim {
+    /// Connects, says nothing.
+    pub fn connect(dir: &Path) -> Self {
+        Self {
+            socket: ipc::connect(&dir.join(CONTROL_SOCKET), Kind::Packets).expect("control socket"),
+            page: sealed(shm::WAIT_PAGE_BYTES),
+            door: new_eventfd(),
+            mailbox: None,
+            welcome: None,
+        }
+    }
+
+    /// Connects and says hello.
+    pub fn join(dir: &Path) -> Self {
+        let mut shim = Self::connect(dir);
+        shim.send(&hello(ABI_VERSION), &[shim.page.as_fd(), shim.door.as_fd()]);
+        let packet = shim.receive();
+        shim.welcome = Some(packet.body());
+        shim.mailbox = Some(ReadOnly::map(&packet.fds[0], 4096).expect("mailbox"));
+        shim
+    }
+
+    pub fn send<M: Message>(&self, message: &M, fds: &[BorrowedFd<'_>]) {
+        self.send_raw(&packet_of(message), fds);
+    }
+
+    /// That the broker has closed already is not this call's matter.
+    pub fn send_raw(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
+        loop {
+            match ipc::send(&self.socket, bytes, fds) {
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                    self.wait_for(PollFlags::OUT);
+                }
+                _ => return,
+            }
+        }
+    }
+
+    pub fn offer(&self, conn_id: u64, socket: impl AsFd) {
+        self.send(&wire::Offer { conn_id }, &[socket.as_fd()]);
+    }
+
+    fn wait_for(&self, what: PollFlags) {
+        let mut poll_fds = [PollFd::new(&self.socket, what)];
+        let patience = Timespec {
+            tv_sec: PATIENCE_S,
+            tv_nsec: 0,
+        };
+        let ready = poll(&mut poll_fds, Some(&patience)).expect("poll");
+        assert_ne!(ready, 0, "the broker said nothing for {PATIENCE_S} s");
+    }
+
+    /// The next packet, or the end. What a peer's [`Shim::expect_silence`] causes is left out.
+    pub fn next(&self) -> Option<Packet> {
+        loop {
+            let mut buffer = [0; PACKET_BYTES_MAX];
+            match ipc::receive(&self.socket, &mut buffer, wire::PACKET_FDS_MAX) {
+                Ok(packet) => {
+                    let (header, _) = Header::read_from_prefix(&buffer).expect("header");
+                    assert_eq!(header.length_bytes as usize, packet.len);
+                    let body = buffer[size_of::<Header>()..packet.len].to_vec();
+                    let packet = Packet {
+                        kind: header.kind,
+                        body,
+                        fds: packet.fds,
+                    };
+                    let probe = packet.kind == wire::PeerDoor::KIND
+                        && packet.body::<wire::PeerDoor>().door == PROBE_DOOR;
+                    if !probe {
+                        return Some(packet);
+                    }
+                }
+                Err(ReceiveError::Empty) => self.wait_for(PollFlags::IN),
+                Err(ReceiveError::Closed) => return None,
+                Err(error) => panic!("receiving: {error}"),
+            }
+        }
+    }
+
+    pub fn receive(&self) -> Packet {
+        self.next().expect("the broker closed the connection")
+    }
+
+    pub fn expect<M: Message>(&self) -> M {
+        self.receive().body()
+    }
+
+    pub fn expect_end(&self) {
+        if let Some(packet) = self.next() {
+            panic!("message {} instead of the end", packet.kind);
+        }
+    }
+
+    /// That the broker has nothing more to say and has read everything: a new doorbell
+    /// is acknowledged next.
+    pub fn expect_silence(&self) {
+        let door = new_eventfd();
+        self.send(&wire::Door { door: PROBE_DOOR }, &[door.as_fd()]);
+        self.expect::<wire::DoorAck>();
+    }
+}
+
+pub fn hello(abi_version: u32) -> wire::Hello {
+    wire::Hello {
+        magic: HELLO_MAGIC,
+        abi_version,
+        path_policy: 0,
+        rejoining: 0,
+    }
+}
+
+/// Header and body.
+pub fn packet_of<M: Message>(message: &M) -> Vec<u8> {
+    let body = message.as_bytes();
+    let header = Header {
+        kind: M::KIND,
+        length_bytes: (size_of::<Header>() + body.len()) as u32,
+    };
+    [header.as_bytes(), body].concat()
+}
+
+/// Both ends of a TCP connection over loopback.
+pub fn tcp_pair() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("bind");
+    let a = TcpStream::connect(listener.local_addr().expect("name")).expect("connect");
+    let (b, _) = listener.accept().expect("accept");
+    (a, b)
+}
+
+/// Which file a descriptor is.
+pub fn identity(fd: impl AsFd) -> (u64, u64) {
+    let stat = rustix::fs::fstat(fd).expect("fstat");
+    (stat.st_dev, stat.st_ino)
+}
+
+/// A link between two shims and its first channel.
+pub struct Linked {
+    pub a: wire::Pair,
+    pub b: wire::Pair,
+    pub key: [u8; 16],
+    pub regions: [OwnedFd; 2],
+}
+
+/// Offers both ends and goes through all that makes a link.
+pub fn link(a: &Shim, b: &Shim, conn_ids: [u64; 2], sockets: [BorrowedFd<'_>; 2]) -> Linked {
+    a.offer(conn_ids[0], sockets[0]);
+    b.offer(conn_ids[1], sockets[1]);
+    let [link_a, link_b] = [a, b].map(|shim| shim.expect::<wire::Link>());
+    assert_eq!(link_a.link_key, link_b.link_key);
+    let regions = [sealed(shm::REGION_BYTES), sealed(shm::REGION_BYTES)];
+    for (shim, link, region) in [(a, link_a, &regions[0]), (b, link_b, &regions[1])] {
+        let link_id = link.link_id;
+        shim.send(&wire::Region { link_id }, &[region.as_fd()]);
+    }
+    for (shim, peer, region, link) in [(a, b, &regions[1], link_a), (b, a, &regions[0], link_b)] {
+        let packet = shim.receive();
+        let message: wire::Peer = packet.body();
+        assert_eq!((message.link_id, message.doors & 1), (link.link_id, 1));
+        assert_eq!(packet.fds.len(), 2 + message.doors.count_ones() as usize);
+        assert_eq!(identity(&packet.fds[0]), identity(region));
+        assert_eq!(identity(&packet.fds[1]), identity(&peer.page));
+    }
+    let [pair_a, pair_b] = [a, b].map(|shim| shim.expect::<wire::Pair>());
+    assert_eq!(
+        (pair_a.channel_id, pair_a.slot, pair_a.generation),
+        (pair_b.channel_id, pair_b.slot, pair_b.generation)
+    );
+    assert_eq!([pair_a.conn_id, pair_b.conn_id], conn_ids);
+    assert_eq!(
+        [pair_a.link_id, pair_b.link_id],
+        [link_a.link_id, link_b.link_id]
+    );
+    Linked {
+        a: pair_a,
+        b: pair_b,
+        key: link_a.link_key,
+        regions,
+    }
+}

@@ -1,0 +1,426 @@
+//! What the broker does with programs that do not keep to the protocol: they lose
+//! their connection, and nobody else notices.
+
+mod common;
+
+use common::*;
+use fordway_abi::control::{self as wire, Header, PACKET_BYTES_MAX, kind};
+use fordway_abi::{ABI_VERSION, shm};
+use fordway_platform::memfd;
+use fordwayd::admin::{Reply, Request};
+use rustix::fs::SealFlags;
+use std::io::Write;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+use zerocopy::IntoBytes;
+
+#[test]
+fn broker_process() {
+    common::broker_process();
+}
+
+/// That the broker still serves, by pairing a connection.
+fn still_serves(broker: &Broker) {
+    let [a, b] = [Shim::join(&broker.dir), Shim::join(&broker.dir)];
+    let (x, y) = tcp_pair();
+    link(&a, &b, [1, 2], [x.as_fd(), y.as_fd()]);
+}
+
+fn protocol_errors(broker: &Broker) -> u64 {
+    match broker.ask(&Request::Info) {
+        Reply::Info(info) => info.protocol_errors,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn every_wrong_length_ends_the_connection() {
+    let dir = TempDir::new();
+    let broker = Broker::start(dir.path());
+    let (socket, _other) = tcp_pair();
+    let mut dropped = 0;
+    for kind in [
+        kind::Offer,
+        kind::Region,
+        kind::Door,
+        kind::Status,
+        kind::RejoinLink,
+        kind::RejoinChannel,
+    ] {
+        let (body, fds) = wire::shape(kind).expect("kind");
+        for length in 1..=PACKET_BYTES_MAX + 1 {
+            if length == size_of::<Header>() + body {
+                continue;
+            }
+            let shim = Shim::join(dir.path());
+            let header = Header {
+                kind,
+                length_bytes: length as u32,
+            };
+            let mut packet = header.as_bytes().to_vec();
+            packet.resize(length, 0);
+            let fds = vec![socket.as_fd(); *fds.start()];
+            shim.send_raw(&packet, &fds);
+            shim.expect_end();
+            dropped += 1;
+        }
+    }
+    for length in (1..=PACKET_BYTES_MAX + 1).filter(|length| *length != 24) {
+        let shim = Shim::connect(dir.path());
+        let mut packet = packet_of(&hello(ABI_VERSION));
+        packet.resize(length, 0);
+        shim.send_raw(&packet, &[shim.page.as_fd(), shim.door.as_fd()]);
+        shim.expect_end();
+        dropped += 1;
+    }
+    assert_eq!(protocol_errors(&broker), dropped);
+    assert_eq!(
+        broker.log_count("broke the control protocol"),
+        1,
+        "once for each process"
+    );
+    still_serves(&broker);
+}
+
+#[test]
+fn a_header_that_lies_ends_the_connection() {
+    let dir = TempDir::new();
+    let broker = Broker::start(dir.path());
+    for lie in [0, 7, 8, 15, 17, u32::MAX] {
+        let shim = Shim::join(dir.path());
+        let (socket, _other) = tcp_pair();
+        let mut packet = packet_of(&wire::Offer { conn_id: 1 });
+        packet[4..8].copy_from_slice(&lie.to_ne_bytes());
+        shim.send_raw(&packet, &[socket.as_fd()]);
+        shim.expect_end();
+    }
+    still_serves(&broker);
+}
+
+#[test]
+fn messages_that_are_not_a_shims_end_the_connection() {
+    let dir = TempDir::new();
+    let broker = Broker::start(dir.path());
+    let everything = (0..40).chain([u32::MAX]);
+    let allowed = [
+        kind::Offer,
+        kind::Region,
+        kind::Door,
+        kind::Status,
+        kind::RejoinLink,
+        kind::RejoinChannel,
+    ];
+    for kind in everything.filter(|kind| !allowed.contains(kind)) {
+        let (body, fds) = wire::shape(kind).unwrap_or((8, 0..=0));
+        let length = size_of::<Header>() + body;
+        let shim = Shim::join(dir.path());
+        let mut packet = Header {
+            kind,
+            length_bytes: length as u32,
+        }
+        .as_bytes()
+        .to_vec();
+        packet.resize(length, 0);
+        let fds = vec![shim.door.as_fd(); *fds.start()];
+        shim.send_raw(&packet, &fds);
+        shim.expect_end();
+    }
+    // And anything at all before Hello.
+    for kind in allowed {
+        let shim = Shim::connect(dir.path());
+        let (body, fds) = wire::shape(kind).expect("kind");
+        let length = size_of::<Header>() + body;
+        let mut packet = Header {
+            kind,
+            length_bytes: length as u32,
+        }
+        .as_bytes()
+        .to_vec();
+        packet.resize(length, 0);
+        shim.send_raw(&packet, &vec![shim.door.as_fd(); *fds.start()]);
+        shim.expect_end();
+    }
+    still_serves(&broker);
+}
+
+#[test]
+fn wrong_descriptor_counts_end_the_connection() {
+    let dir = TempDir::new();
+    let broker = Broker::start(dir.path());
+    for count in [0, 2, 3, 66] {
+        let shim = Shim::join(dir.path());
+        let (socket, _other) = tcp_pair();
+        shim.send(&wire::Offer { conn_id: 1 }, &vec![socket.as_fd(); count]);
+        shim.expect_end();
+    }
+    // As many as the kernel lets pass at once (SCM_MAX_FD is 253) do not fit the
+    // broker's buffer.
+    let shim = Shim::join(dir.path());
+    let fds: Vec<BorrowedFd<'_>> = vec![shim.door.as_fd(); 253];
+    let mut space = vec![std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(253))];
+    let mut control = rustix::net::SendAncillaryBuffer::new(&mut space);
+    assert!(control.push(rustix::net::SendAncillaryMessage::ScmRights(&fds)));
+    let packet = packet_of(&wire::Offer { conn_id: 1 });
+    let iov = [std::io::IoSlice::new(&packet)];
+    rustix::net::sendmsg(
+        &shim.socket,
+        &iov,
+        &mut control,
+        rustix::net::SendFlags::empty(),
+    )
+    .expect("sendmsg");
+    shim.expect_end();
+    still_serves(&broker);
+}
+
+/// Descriptors that pretend to be shared memory of `bytes` bytes.
+fn false_memory(bytes: usize) -> Vec<OwnedFd> {
+    let with = |bytes, seals| {
+        let fd = memfd::create("false", bytes).expect("memfd");
+        rustix::fs::fcntl_add_seals(&fd, seals).expect("seal");
+        fd
+    };
+    let all = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL | SealFlags::FUTURE_WRITE;
+    let mut list = vec![
+        memfd::create("bare", bytes).expect("memfd"),
+        with(bytes, all - SealFlags::SHRINK),
+        with(bytes, all - SealFlags::GROW),
+        with(bytes, all - SealFlags::SEAL),
+        with(bytes, all - SealFlags::FUTURE_WRITE),
+        with(bytes + 4096, all),
+        with(bytes - 4096, all),
+        std::fs::File::open("/proc/self/exe").expect("file").into(),
+        new_eventfd(),
+        tcp_pair().0.into(),
+    ];
+    // A huge page would do for the size, but could fail to be there when it is touched.
+    let huge = rustix::fs::MemfdFlags::HUGETLB | rustix::fs::MemfdFlags::ALLOW_SEALING;
+    if let Ok(fd) = rustix::fs::memfd_create("huge", huge)
+        && rustix::fs::ftruncate(&fd, bytes as u64).is_ok()
+        && rustix::fs::fcntl_add_seals(&fd, all).is_ok()
+    {
+        list.push(fd);
+    }
+    list
+}
+
+#[test]
+fn a_wait_page_that_is_none_ends_the_connection() {
+    let dir = TempDir::new();
+    let broker = Broker::start(dir.path());
+    for page in false_memory(shm::WAIT_PAGE_BYTES) {
+        let shim = Shim::connect(dir.path());
+        shim.send(&hello(ABI_VERSION), &[page.as_fd(), shim.door.as_fd()]);
+        shim.expect_end();
+    }
+    still_serves(&broker);
+}
+
+#[test]
+fn a_doorbell_that_is_none_ends_the_connection() {
+    let dir = TempDir::new();
+    let broker = Broker::start(dir.path());
+    for door in false_memory(shm::WAIT_PAGE_BYTES) {
+        if rustix::fs::fcntl_get_seals(&door).is_err() && identity(&door) == identity(new_eventfd())
+        {
+            continue; // The one that is an eventfd.
+        }
+        let shim = Shim::connect(dir.path());
+        shim.send(&hello(ABI_VERSION), &[shim.page.as_fd(), door.as_fd()]);
+        shim.expect_end();
+        let shim = Shim::join(dir.path());
+        shim.send(&wire::Door { door: 1 }, &[door.as_fd()]);
+        shim.expect_end();
+    }
+    for index in [0, 64, u64::MAX] {
+        let shim = Shim::join(dir.path());
+        shim.send(&wire::Door { door: index }, &[shim.door.as_fd()]);
+        shim.expect_end();
+    }
+    still_serves(&broker);
+}
+
+#[test]
+fn a_region_that_is_none_ends_the_connection_and_the_peer_stays() {
+    let dir = TempDir::new();
+    let broker = Broker::start(dir.path());
+    let honest = Shim::join(dir.path());
+    for region in false_memory(shm::REGION_BYTES) {
+        let shim = Shim::join(dir.path());
+        let (x, y) = tcp_pair();
+        shim.offer(1, &x);
+        honest.offer(1, &y);
+        let link_id = shim.expect::<wire::Link>().link_id;
+        let own = honest.expect::<wire::Link>().link_id;
+        shim.send(&wire::Region { link_id }, &[region.as_fd()]);
+        shim.expect_end();
+        let mut kinds = [honest.receive().kind, honest.receive().kind];
+        kinds.sort_unstable();
+        assert_eq!(kinds, [kind::Reject, kind::PeerGone]);
+        // Its own region was on the way already: that is no offence.
+        let late = sealed(shm::REGION_BYTES);
+        honest.send(&wire::Region { link_id: own }, &[late.as_fd()]);
+        honest.expect_silence();
+    }
+    still_serves(&broker);
+}
+
+#[test]
+fn regions_that_nobody_asked_for_end_the_connection() {
+    let dir = TempDir::new();
+    let broker = Broker::start(dir.path());
+    let shim = Shim::join(dir.path());
+    let region = sealed(shm::REGION_BYTES);
+    shim.send(&wire::Region { link_id: 5 }, &[region.as_fd()]);
+    shim.expect_end();
+    let [a, b] = [Shim::join(dir.path()), Shim::join(dir.path())];
+    let (x, y) = tcp_pair();
+    let linked = link(&a, &b, [1, 2], [x.as_fd(), y.as_fd()]);
+    // The peer's number for the link, and one's own a second time.
+    for link_id in [linked.b.link_id, linked.a.link_id] {
+        a.send(&wire::Region { link_id }, &[region.as_fd()]);
+    }
+    a.expect_end();
+    assert_eq!(b.expect::<wire::PeerGone>().link_id, linked.b.link_id);
+    still_serves(&broker);
+}
+
+#[test]
+fn an_offer_of_something_else_ends_the_connection() {
+    let dir = TempDir::new();
+    let broker = Broker::start(dir.path());
+    let udp = std::net::UdpSocket::bind("127.0.0.1:0").expect("udp");
+    let (unix, _other) = std::os::unix::net::UnixStream::pair().expect("unix");
+    let file = std::fs::File::open("/proc/self/exe").expect("file");
+    for fd in [udp.as_fd(), unix.as_fd(), file.as_fd()] {
+        let shim = Shim::join(dir.path());
+        shim.offer(1, fd);
+        shim.expect_end();
+    }
+    // A TCP socket that is not connected is only too late.
+    let shim = Shim::join(dir.path());
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("bind");
+    shim.offer(1, &listener);
+    shim.expect_silence();
+    still_serves(&broker);
+}
+
+#[test]
+fn no_descriptor_stays_behind() {
+    let dir = TempDir::new();
+    let broker = Broker::start(dir.path());
+    let [a, b] = [Shim::join(dir.path()), Shim::join(dir.path())];
+    let (x, y) = tcp_pair();
+    link(&a, &b, [1, 2], [x.as_fd(), y.as_fd()]);
+    a.expect_silence();
+    b.expect_silence();
+    let before = broker.descriptors();
+    for n in 0..500 {
+        let (x, y) = tcp_pair();
+        a.offer(10 + n, &x);
+        b.offer(10 + n, &y);
+        let pair = a.expect::<wire::Pair>();
+        b.expect::<wire::Pair>();
+        for shim in [&a, &b] {
+            shim.send(
+                &wire::Status {
+                    conn_id: 10 + n,
+                    channel_id: pair.channel_id,
+                    status: wire::status::CLOSED,
+                    reason: 0,
+                    ring_bytes_tx: 0,
+                    ring_bytes_rx: 0,
+                },
+                &[],
+            );
+        }
+        // The end is seen at once although the broker was passed both sockets.
+        drop(x);
+        y.set_read_timeout(Some(Duration::from_secs(5)))
+            .expect("time-out");
+        let mut y = y;
+        assert_eq!(std::io::Read::read(&mut y, &mut [0; 1]).expect("read"), 0);
+    }
+    for _ in 0..100 {
+        let shim = Shim::join(dir.path());
+        shim.send(&wire::Door { door: 99 }, &[shim.door.as_fd()]);
+        shim.expect_end();
+    }
+    b.expect_silence();
+    // What came with a breach of the protocol is closed by a thread.
+    let patience = std::time::Instant::now() + Duration::from_secs(5);
+    while broker.descriptors() != before && std::time::Instant::now() < patience {
+        std::thread::yield_now();
+    }
+    assert_eq!(broker.descriptors(), before);
+}
+
+#[test]
+fn a_flood_does_not_starve_others() {
+    let dir = TempDir::new();
+    let broker = Broker::start(dir.path());
+    let flooder = Shim::join(dir.path());
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let nothing = wire::Status {
+                conn_id: 77,
+                channel_id: 0,
+                status: wire::status::WITHDRAWN,
+                reason: 0,
+                ring_bytes_tx: 0,
+                ring_bytes_rx: 0,
+            };
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                flooder.send(&nothing, &[]);
+            }
+        });
+        for _ in 0..20 {
+            still_serves(&broker);
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn who_does_not_read_is_given_up() {
+    let dir = TempDir::new();
+    let broker = Broker::start(dir.path());
+    let sleeper = Shim::join(dir.path());
+    // Each doorbell is acknowledged, and the acknowledgements are not read.
+    for _ in 0..20_000 {
+        sleeper.send(&wire::Door { door: 1 }, &[sleeper.door.as_fd()]);
+    }
+    broker.logged(&["dropped", "does not read"]);
+    still_serves(&broker);
+}
+
+#[test]
+fn strangers_who_say_nothing_make_way() {
+    let dir = TempDir::new();
+    let broker = Broker::start(dir.path());
+    let silent: Vec<Shim> = (0..300).map(|_| Shim::connect(dir.path())).collect();
+    still_serves(&broker);
+    silent[0].expect_end();
+}
+
+#[test]
+fn a_lingering_socket_does_not_hold_the_broker_up() {
+    let dir = TempDir::new();
+    let broker = Broker::start(dir.path());
+    let shim = Shim::join(dir.path());
+    for n in 0..20 {
+        let (mut x, _y) = tcp_pair();
+        // Nobody reads at the other end, and close is to wait for that for a minute.
+        x.set_nonblocking(true).expect("non-blocking");
+        while x.write(&[0; 65_536]).is_ok() {}
+        rustix::net::sockopt::set_socket_linger(&x, Some(Duration::from_secs(60))).expect("linger");
+        shim.offer(n, &x);
+        // A thread, because the last reference may be ours after all.
+        std::thread::spawn(move || {
+            drop(x);
+            drop(_y);
+        });
+    }
+    still_serves(&broker);
+}

@@ -1,0 +1,417 @@
+//! Who is who across namespaces, processes and users. Needs root; as an ordinary user
+//! these tests say so and do nothing.
+
+mod common;
+
+use common::*;
+use fordway_abi::control as wire;
+use fordway_abi::reason::Reason;
+use fordway_platform::netns;
+use fordwayd::admin::{Domain, ErrorKind, Reply, Request};
+use std::io::{BufRead, BufReader};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+#[test]
+fn broker_process() {
+    common::broker_process();
+}
+
+fn is_root() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        println!("skipped: needs root");
+    }
+    root
+}
+
+/// Domains of a broker, removed at the end.
+struct Domains<'a>(&'a Broker);
+
+impl Domains<'_> {
+    fn add(&self, name: &str, ip: Option<Ipv4Addr>) -> Domain {
+        let name = name.to_owned();
+        match self.0.ask(&Request::DomainAdd { name, ip }) {
+            Reply::Domain(domain) => domain,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+impl Drop for Domains<'_> {
+    fn drop(&mut self) {
+        self.0.down();
+    }
+}
+
+fn open(domain: &Domain) -> OwnedFd {
+    let path = domain.netns_path.as_ref().expect("path");
+    netns::open(Path::new(path))
+        .expect("open")
+        .expect("namespace")
+}
+
+/// A namespace of nobody's, removed at the end.
+struct PrivateNamespace(std::path::PathBuf);
+
+impl PrivateNamespace {
+    /// With these addresses on its loopback device.
+    fn new(dir: &TempDir, addresses: &[Ipv4Addr]) -> Self {
+        let file = dir.path().join("private");
+        netns::create(&file).expect("namespace");
+        let own = Self(file);
+        own.ip(&["link", "set", "lo", "up"]);
+        for ip in addresses {
+            own.ip(&["address", "add", &format!("{ip}/32"), "dev", "lo"]);
+        }
+        own
+    }
+
+    fn ip(&self, words: &[&str]) {
+        let status = self.within(|| Command::new("ip").args(words).status().expect("ip"));
+        assert!(status.success());
+    }
+
+    fn within<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        let namespace = netns::open(&self.0).expect("open").expect("namespace");
+        netns::within(namespace.as_fd(), work).expect("enter")
+    }
+}
+
+impl Drop for PrivateNamespace {
+    fn drop(&mut self) {
+        let _ = netns::remove(&self.0);
+    }
+}
+
+/// A connection between exactly these names in the calling thread's namespace.
+fn connect_as(client: SocketAddr, server: SocketAddr) -> (TcpStream, TcpStream) {
+    use rustix::net::{AddressFamily, SocketType, sockopt};
+    let listener =
+        rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).expect("socket");
+    sockopt::set_socket_reuseaddr(&listener, true).expect("reuse");
+    rustix::net::bind(&listener, &server).expect("bind server");
+    rustix::net::listen(&listener, 1).expect("listen");
+    let socket =
+        rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).expect("socket");
+    sockopt::set_socket_reuseaddr(&socket, true).expect("reuse");
+    rustix::net::bind(&socket, &client).expect("bind client");
+    rustix::net::connect(&socket, &server).expect("connect");
+    let (accepted, _) = TcpListener::from(listener).accept().expect("accept");
+    (socket.into(), accepted)
+}
+
+/// web connects to db's port 6379.
+fn across(web: &Domain, db: &Domain) -> (TcpStream, TcpStream) {
+    let [web_ns, db_ns] = [open(web), open(db)];
+    let name = SocketAddr::from((db.ip.expect("ip"), 6379));
+    let listener = netns::within(db_ns.as_fd(), || TcpListener::bind(name)).expect("enter");
+    let listener = listener.expect("bind");
+    let a = netns::within(web_ns.as_fd(), || TcpStream::connect(name)).expect("enter");
+    let (b, _) = listener.accept().expect("accept");
+    (a.expect("connect"), b)
+}
+
+#[test]
+fn two_domains_are_paired_and_listed() {
+    if !is_root() {
+        return;
+    }
+    let dir = TempDir::new();
+    let broker = Broker::start(dir.path());
+    let domains = Domains(&broker);
+    let db = domains.add("db", Some(Ipv4Addr::new(10, 77, 0, 3)));
+    let web = domains.add("web", None);
+    assert_eq!(web.ip, Some(Ipv4Addr::new(10, 77, 0, 2)));
+    let again = domains.add("db", None);
+    assert_eq!((again.id, again.netns_cookie), (db.id, db.netns_cookie));
+    for (name, ip) in [
+        ("db", Ipv4Addr::new(10, 77, 0, 9)),
+        ("other", Ipv4Addr::new(10, 77, 0, 3)),
+    ] {
+        let request = Request::DomainAdd {
+            name: name.into(),
+            ip: Some(ip),
+        };
+        assert!(matches!(
+            broker.ask(&request),
+            Reply::Error {
+                kind: ErrorKind::Taken,
+                ..
+            }
+        ));
+    }
+
+    // The processes run here; it is the sockets' namespaces that count.
+    let (x, y) = across(&web, &db);
+    let [a, b] = [Shim::join(dir.path()), Shim::join(dir.path())];
+    let linked = link(&a, &b, [1, 2], [x.as_fd(), y.as_fd()]);
+    let Reply::Connections { connections } = broker.ask(&Request::Connections) else {
+        panic!("no connections")
+    };
+    let own = x.local_addr().expect("name").to_string();
+    let row = connections
+        .iter()
+        .find(|row| row.local == own)
+        .expect("row");
+    assert_eq!(
+        (row.domain.as_str(), row.peer_domain.as_deref()),
+        ("web", Some("db"))
+    );
+    assert_eq!(row.channel, Some(linked.a.channel_id));
+
+    // A domain whose programs still run is not removed without force; then its channels go.
+    let mut sleeper = netns::within(open(&db).as_fd(), || {
+        Command::new("sleep").arg("60").spawn().expect("sleep")
+    })
+    .expect("enter");
+    let remove = |force| Request::DomainRemove {
+        name: "db".into(),
+        force,
+    };
+    assert!(matches!(
+        broker.ask(&remove(false)),
+        Reply::Error {
+            kind: ErrorKind::Busy,
+            ..
+        }
+    ));
+    assert!(matches!(broker.ask(&remove(true)), Reply::Done));
+    sleeper.kill().expect("kill");
+    sleeper.wait().expect("wait");
+    for shim in [&a, &b] {
+        let message: wire::Downgrade = shim.expect();
+        assert_eq!(Reason::from_u32(message.reason), Some(Reason::Unassigned));
+    }
+}
+
+#[test]
+fn a_mirrored_tuple_from_another_namespace_is_refused() {
+    if !is_root() {
+        return;
+    }
+    let dir = TempDir::new();
+    let broker = Broker::start(dir.path());
+    let domains = Domains(&broker);
+    let db = domains.add("db", None);
+    let web = domains.add("web", None);
+    let (x, y) = across(&web, &db);
+    // The very same four numbers, both ends, in a namespace of the thief's own.
+    let names = [&x, &y].map(|stream| stream.local_addr().expect("name"));
+    let ips = [web.ip, db.ip].map(|ip| ip.expect("ip"));
+    let private = PrivateNamespace::new(&dir, &ips);
+    let (false_x, false_y) = private.within(|| connect_as(names[0], names[1]));
+    let [a, b, thief] = [(); 3].map(|()| Shim::join(dir.path()));
+
+    // First come: the thief, as the far end of each.
+    thief.offer(1, &false_y);
+    a.offer(1, &x);
+    for shim in [&thief, &a] {
+        let reject: wire::Reject = shim.expect();
+        let reason = Reason::from_u32(reject.reason);
+        assert_eq!(
+            (reject.conn_id, reason, reject.pending),
+            (1, Some(Reason::Unassigned), 1)
+        );
+    }
+    // Not even with himself: the addresses are others'.
+    thief.offer(2, &false_x);
+    assert_eq!(thief.expect::<wire::Reject>().conn_id, 2);
+    thief.expect_silence();
+    a.expect_silence();
+    // The true end is not kept from its partner.
+    b.offer(1, &y);
+    a.expect::<wire::Link>();
+    b.expect::<wire::Link>();
+    thief.expect_silence();
+
+    // Over loopback, names are worth nothing outside their namespace.
+    let (x, y) = tcp_pair();
+    let names = [&x, &y].map(|stream| stream.local_addr().expect("name"));
+    let (_, false_y) = private.within(|| connect_as(names[0], names[1]));
+    a.offer(5, &x);
+    thief.offer(5, &false_y);
+    thief.expect_silence();
+    a.expect_silence();
+}
+
+#[test]
+fn a_namespace_made_by_others_joins_when_it_is_attached() {
+    if !is_root() {
+        return;
+    }
+    let dir = TempDir::new();
+    let broker = Broker::start(dir.path());
+    let ip = Ipv4Addr::new(192, 168, 55, 2);
+    let private = PrivateNamespace::new(&dir, &[ip]);
+    let mut inside = private.within(|| Command::new("sleep").arg("60").spawn().expect("sleep"));
+    let attach = Request::DomainAttach {
+        name: "box".into(),
+        ip,
+        pid: inside.id() as i32,
+    };
+    let Reply::Domain(attached) = broker.ask(&attach) else {
+        panic!("not attached")
+    };
+    assert_eq!((attached.ip, attached.netns_path), (Some(ip), None));
+    // A broker that is started again knows it.
+    broker.kill();
+    let broker = Broker::start(dir.path());
+    let Reply::Domains { domains } = broker.ask(&Request::DomainList) else {
+        panic!("no list")
+    };
+    let again = domains
+        .iter()
+        .find(|domain| domain.name == "box")
+        .expect("box");
+    assert_eq!(again.netns_cookie, attached.netns_cookie);
+    let none = Request::DomainAttach {
+        name: "none".into(),
+        ip: Ipv4Addr::new(192, 168, 55, 3),
+        pid: i32::MAX,
+    };
+    assert!(matches!(
+        broker.ask(&none),
+        Reply::Error {
+            kind: ErrorKind::NotFound,
+            ..
+        }
+    ));
+    inside.kill().expect("kill");
+    inside.wait().expect("wait");
+    let remove = Request::DomainRemove {
+        name: "box".into(),
+        force: false,
+    };
+    assert!(matches!(broker.ask(&remove), Reply::Done));
+}
+
+#[test]
+fn domains_outlive_a_killed_broker() {
+    if !is_root() {
+        return;
+    }
+    let dir = TempDir::new();
+    let broker = Broker::start(dir.path());
+    let first = {
+        let db = Domains(&broker);
+        let domain = db.add("db", None);
+        std::mem::forget(db);
+        domain
+    };
+    broker.kill();
+    let broker = Broker::start(dir.path());
+    let domains = Domains(&broker);
+    let again = domains.add("db", None);
+    assert_eq!(
+        (again.ip, again.netns_cookie),
+        (first.ip, first.netns_cookie)
+    );
+}
+
+/// Connects, says hello, has a child that keeps the control socket, and waits.
+#[test]
+fn process_with_a_heir() {
+    let Some(dir) = std::env::var_os("FORDWAYD_TEST_HEIR") else {
+        return;
+    };
+    let shim = Shim::join(Path::new(&dir));
+    let (x, y) = tcp_pair();
+    shim.offer(1, &x);
+    shim.offer(2, &y);
+    let inherited = rustix::io::dup(&shim.socket).expect("dup");
+    let mut heir = Command::new("sleep")
+        .arg("60")
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("sleep");
+    println!("\nheir {}", heir.id());
+    // Killed from outside; the heir keeps `inherited`.
+    heir.wait().expect("wait");
+    drop(inherited);
+}
+
+#[test]
+fn death_is_seen_even_if_a_child_holds_the_connection() {
+    let dir = TempDir::new();
+    let broker = Broker::start(dir.path());
+    let mut process = Command::new("/proc/self/exe")
+        .args(["--exact", "process_with_a_heir", "--nocapture"])
+        .env("FORDWAYD_TEST_HEIR", dir.path())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("process");
+    let lines = BufReader::new(process.stdout.take().expect("stdout")).lines();
+    let heir: i32 = lines
+        .map_while(Result::ok)
+        .find_map(|line| line.strip_prefix("heir ")?.parse().ok())
+        .expect("heir");
+    let processes = || match broker.ask(&Request::Info) {
+        Reply::Info(info) => info.processes,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(processes(), 1);
+    process.kill().expect("kill");
+    process.wait().expect("wait");
+    while processes() != 0 {
+        std::thread::yield_now();
+    }
+    let heir = rustix::process::Pid::from_raw(heir).expect("pid");
+    rustix::process::kill_process(heir, rustix::process::Signal::KILL).expect("kill");
+}
+
+#[test]
+fn an_ordinary_user_has_a_broker_of_his_own() {
+    if !is_root() {
+        return;
+    }
+    const NOBODY: u32 = 65_534;
+    let dir = TempDir::new();
+    std::os::unix::fs::chown(dir.path(), Some(NOBODY), Some(NOBODY)).expect("chown");
+    let broker = Broker::try_start(dir.path(), Some(NOBODY)).expect("broker");
+    let Reply::Info(info) = broker.ask(&Request::Info) else {
+        panic!("no info")
+    };
+    assert_eq!((info.uid, info.domains), (NOBODY, false));
+    let [a, b] = [Shim::join(dir.path()), Shim::join(dir.path())];
+    let (x, y) = tcp_pair();
+    link(&a, &b, [1, 2], [x.as_fd(), y.as_fd()]);
+    let Reply::Connections { connections } = broker.ask(&Request::Connections) else {
+        panic!("no connections")
+    };
+    let own = x.local_addr().expect("name").to_string();
+    let row = connections
+        .iter()
+        .find(|row| row.local == own)
+        .expect("row");
+    assert_eq!(row.path, "fast");
+    let add = Request::DomainAdd {
+        name: "db".into(),
+        ip: None,
+    };
+    assert!(matches!(
+        broker.ask(&add),
+        Reply::Error {
+            kind: ErrorKind::Privilege,
+            ..
+        }
+    ));
+}
+
+#[test]
+fn a_directory_of_others_is_refused() {
+    if !is_root() {
+        return;
+    }
+    use std::os::unix::fs::PermissionsExt;
+    let dir = TempDir::new();
+    std::os::unix::fs::chown(dir.path(), Some(1), None).expect("chown");
+    let error = Broker::try_start(dir.path(), None).err().expect("refused");
+    assert!(error.contains("belongs to user 1"), "{error}");
+    std::os::unix::fs::chown(dir.path(), Some(0), None).expect("chown");
+    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o777)).expect("chmod");
+    let error = Broker::try_start(dir.path(), None).err().expect("refused");
+    assert!(error.contains("others can write"), "{error}");
+}

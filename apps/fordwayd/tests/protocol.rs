@@ -1,0 +1,409 @@
+//! What the broker says to shims that keep to the protocol.
+
+mod common;
+
+use common::*;
+use fordway_abi::control as wire;
+use fordway_abi::reason::Reason;
+use fordway_abi::{ABI_VERSION, shm};
+use fordwayd::admin::{ErrorKind, Reply, Request};
+use std::os::fd::{AsFd, BorrowedFd};
+
+#[test]
+fn broker_process() {
+    common::broker_process();
+}
+
+fn connections(broker: &Broker) -> Vec<fordwayd::admin::Connection> {
+    match broker.ask(&Request::Connections) {
+        Reply::Connections { connections } => connections,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn hello_is_answered_with_number_domain_and_mailbox() {
+    let dir = TempDir::new();
+    let _broker = Broker::start(dir.path());
+    let [a, b] = [Shim::join(dir.path()), Shim::join(dir.path())];
+    let [x, y] = [&a, &b].map(|shim| shim.welcome.expect("welcome"));
+    assert_eq!((x.abi_version, x.domain_id), (ABI_VERSION, 0));
+    assert_ne!(x.process_id, y.process_id);
+    assert_ne!(x.process_id, 0);
+    let mailbox = a.mailbox.as_ref().expect("mailbox");
+    // One for the welcome, one for the next packet, each after it was sent.
+    a.expect_silence();
+    while mailbox.load_u32(0) != Some(2) {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn an_unlike_version_is_refused_and_both_are_named() {
+    let dir = TempDir::new();
+    let broker = Broker::start(dir.path());
+    let shim = Shim::connect(dir.path());
+    shim.send(
+        &hello(ABI_VERSION + 41),
+        &[shim.page.as_fd(), shim.door.as_fd()],
+    );
+    let refuse: wire::Refuse = shim.expect();
+    assert_eq!(refuse.abi_version, ABI_VERSION);
+    assert_eq!(Reason::from_u32(refuse.reason), Some(Reason::Version));
+    shim.expect_end();
+    let versions = [(ABI_VERSION + 41).to_string(), ABI_VERSION.to_string()];
+    broker.logged(&["refused", &versions[0], &versions[1]]);
+
+    // A longer Hello of a version to come, with descriptors that we would not map.
+    let shim = Shim::connect(dir.path());
+    let mut packet = packet_of(&hello(ABI_VERSION + 1));
+    packet.extend([0; 24]);
+    packet[4..8].copy_from_slice(&48u32.to_ne_bytes());
+    shim.send_raw(&packet, &[shim.door.as_fd(); 3]);
+    assert_eq!(shim.expect::<wire::Refuse>().abi_version, ABI_VERSION);
+    shim.expect_end();
+}
+
+#[test]
+fn two_processes_get_a_link_and_channels() {
+    let dir = TempDir::new();
+    let broker = Broker::start(dir.path());
+    let [a, b] = [Shim::join(dir.path()), Shim::join(dir.path())];
+    let (x, y) = tcp_pair();
+    let linked = link(&a, &b, [11, 22], [x.as_fd(), y.as_fd()]);
+    assert_eq!((linked.a.slot, linked.a.generation), (0, 1));
+
+    // The second connection needs no link.
+    let (v, w) = tcp_pair();
+    b.offer(33, &w);
+    a.offer(44, &v);
+    assert_eq!(a.expect::<wire::Pair>().slot, 1);
+    assert_eq!(b.expect::<wire::Pair>().slot, 1);
+
+    let rows = connections(&broker);
+    let own = x.local_addr().expect("name").to_string();
+    let row = rows.iter().find(|row| row.local == own).expect("row");
+    assert_eq!((row.path.as_str(), row.reason.as_deref()), ("fast", None));
+    assert_eq!(row.channel, Some(linked.a.channel_id));
+    assert_eq!(
+        (row.domain.as_str(), row.peer_domain.as_deref()),
+        ("host", Some("host"))
+    );
+    assert_eq!(row.pid, Some(std::process::id() as i32));
+    assert_eq!(row.state, "ESTAB");
+    a.expect_silence();
+}
+
+#[test]
+fn one_process_can_hold_both_ends() {
+    let dir = TempDir::new();
+    let _broker = Broker::start(dir.path());
+    let shim = Shim::join(dir.path());
+    let (x, y) = tcp_pair();
+    shim.offer(1, &x);
+    shim.offer(2, &y);
+    let links = [shim.expect::<wire::Link>(), shim.expect::<wire::Link>()];
+    assert_ne!(links[0].link_id, links[1].link_id);
+    assert_eq!(links[0].link_key, links[1].link_key);
+    let regions = links.map(|link| {
+        let region = sealed(shm::REGION_BYTES);
+        let link_id = link.link_id;
+        shim.send(&wire::Region { link_id }, &[region.as_fd()]);
+        (link_id, region)
+    });
+    for _ in 0..2 {
+        let packet = shim.receive();
+        let peer: wire::Peer = packet.body();
+        let (_, other) = regions
+            .iter()
+            .find(|(id, _)| *id != peer.link_id)
+            .expect("side");
+        assert_eq!(identity(&packet.fds[0]), identity(other));
+    }
+    let pairs = [shim.expect::<wire::Pair>(), shim.expect::<wire::Pair>()];
+    assert_eq!(pairs[0].channel_id, pairs[1].channel_id);
+    assert_ne!(pairs[0].conn_id, pairs[1].conn_id);
+    assert_ne!(pairs[0].link_id, pairs[1].link_id);
+}
+
+#[test]
+fn a_new_doorbell_reaches_the_peer_before_it_is_acknowledged() {
+    let dir = TempDir::new();
+    let _broker = Broker::start(dir.path());
+    let [a, b] = [Shim::join(dir.path()), Shim::join(dir.path())];
+    let (x, y) = tcp_pair();
+    let linked = link(&a, &b, [1, 2], [x.as_fd(), y.as_fd()]);
+    let door = new_eventfd();
+    a.send(&wire::Door { door: 7 }, &[door.as_fd()]);
+    assert_eq!(a.expect::<wire::DoorAck>().door, 7);
+    let packet = b.receive();
+    let message: wire::PeerDoor = packet.body();
+    assert_eq!((message.link_id, message.door), (linked.b.link_id, 7));
+    rustix::io::write(&packet.fds[0], &1u64.to_ne_bytes()).expect("ring");
+    let mut count = [0; 8];
+    rustix::io::read(&door, &mut count).expect("read");
+    assert_eq!(u64::from_ne_bytes(count), 1);
+
+    // A later peer gets it with the link.
+    let c = Shim::join(dir.path());
+    let (x, y) = tcp_pair();
+    a.offer(3, &x);
+    c.offer(4, &y);
+    for shim in [&a, &c] {
+        let link_id = shim.expect::<wire::Link>().link_id;
+        let region = sealed(shm::REGION_BYTES);
+        shim.send(&wire::Region { link_id }, &[region.as_fd()]);
+    }
+    let peer = c.receive();
+    assert_eq!(peer.body::<wire::Peer>().doors, 1 << 7 | 1);
+    assert_eq!(peer.fds.len(), 4);
+}
+
+#[test]
+fn the_end_of_a_connection_is_told_to_peers() {
+    let dir = TempDir::new();
+    let broker = Broker::start(dir.path());
+    let [a, b] = [Shim::join(dir.path()), Shim::join(dir.path())];
+    let (x, y) = tcp_pair();
+    let linked = link(&a, &b, [1, 2], [x.as_fd(), y.as_fd()]);
+    drop(a);
+    assert_eq!(b.expect::<wire::PeerGone>().link_id, linked.b.link_id);
+    b.send(
+        &wire::Status {
+            conn_id: 2,
+            channel_id: linked.b.channel_id,
+            status: wire::status::CLOSED,
+            reason: 0,
+            ring_bytes_tx: 5,
+            ring_bytes_rx: 6,
+        },
+        &[],
+    );
+    b.expect_silence();
+    let Reply::Info(info) = broker.ask(&Request::Info) else {
+        panic!("no info")
+    };
+    assert_eq!(
+        (info.processes, info.channels, info.ring_bytes_total),
+        (1, 0, 5)
+    );
+    assert_eq!(info.protocol_errors, 0);
+}
+
+#[test]
+fn an_administrator_can_ask_for_the_kernel_path() {
+    let dir = TempDir::new();
+    let broker = Broker::start(dir.path());
+    let [a, b] = [Shim::join(dir.path()), Shim::join(dir.path())];
+    let (x, y) = tcp_pair();
+    let linked = link(&a, &b, [1, 2], [x.as_fd(), y.as_fd()]);
+    let channel = Some(linked.a.channel_id);
+    assert!(matches!(
+        broker.ask(&Request::Downgrade { channel }),
+        Reply::Done
+    ));
+    for shim in [&a, &b] {
+        let message: wire::Downgrade = shim.expect();
+        assert_eq!(Some(message.channel_id), channel);
+        assert_eq!(Reason::from_u32(message.reason), Some(Reason::Asked));
+    }
+    for (shim, conn_id) in [(&a, 1), (&b, 2)] {
+        shim.send(
+            &wire::Status {
+                conn_id,
+                channel_id: linked.a.channel_id,
+                status: wire::status::KERNEL,
+                reason: Reason::Asked as u32,
+                ring_bytes_tx: 100,
+                ring_bytes_rx: 200,
+            },
+            &[],
+        );
+        shim.expect_silence();
+    }
+    let rows = connections(&broker);
+    let own = x.local_addr().expect("name").to_string();
+    let row = rows.iter().find(|row| row.local == own).expect("row");
+    assert_eq!(
+        (row.path.as_str(), row.reason.as_deref()),
+        ("kernel", Some("asked"))
+    );
+    assert_eq!((row.ring_bytes_tx, row.ring_bytes_rx), (100, 200));
+    let unknown = Request::Downgrade { channel: Some(1) };
+    assert!(matches!(
+        broker.ask(&unknown),
+        Reply::Error {
+            kind: ErrorKind::NotFound,
+            ..
+        }
+    ));
+}
+
+#[test]
+fn reasons_are_shown_for_what_is_on_the_kernel_path() {
+    let dir = TempDir::new();
+    let broker = Broker::start(dir.path());
+    let shim = Shim::join(dir.path());
+    let (x, y) = tcp_pair();
+    let (v, _w) = tcp_pair();
+    shim.offer(1, &x);
+    shim.expect_silence();
+    let rows = connections(&broker);
+    let reason = |stream: &std::net::TcpStream| {
+        let name = stream.local_addr().expect("name").to_string();
+        let row = rows.iter().find(|row| row.local == name).expect("row");
+        row.reason.clone().expect("reason")
+    };
+    // All four sockets are held by this process, which speaks to the broker.
+    assert_eq!(
+        [reason(&x), reason(&y), reason(&v)],
+        ["waiting", "young", "young"]
+    );
+}
+
+#[test]
+fn a_killed_broker_is_followed_by_one_that_knows_the_channels() {
+    let dir = TempDir::new();
+    let broker = Broker::start(dir.path());
+    let [a, b] = [Shim::join(dir.path()), Shim::join(dir.path())];
+    let (x, y) = tcp_pair();
+    let linked = link(&a, &b, [1, 2], [x.as_fd(), y.as_fd()]);
+    let first = [&a, &b].map(|shim| shim.welcome.expect("welcome").process_id);
+    broker.kill();
+    a.expect_end();
+    b.expect_end();
+
+    let broker = Broker::start(dir.path());
+    let [a, b] = [Shim::join(dir.path()), Shim::join(dir.path())];
+    for shim in [&a, &b] {
+        assert!(!first.contains(&shim.welcome.expect("welcome").process_id));
+    }
+    let sides: [(&Shim, wire::Pair, BorrowedFd<'_>, BorrowedFd<'_>); 2] = [
+        (&a, linked.a, linked.regions[0].as_fd(), x.as_fd()),
+        (&b, linked.b, linked.regions[1].as_fd(), y.as_fd()),
+    ];
+    for (shim, pair, region, socket) in sides {
+        let link = wire::RejoinLink {
+            link_id: pair.link_id,
+            link_key: linked.key,
+        };
+        shim.send(&link, &[region]);
+        let channel = wire::RejoinChannel {
+            conn_id: pair.conn_id,
+            channel_id: pair.channel_id,
+            link_id: pair.link_id,
+            slot: pair.slot,
+            generation: pair.generation,
+        };
+        shim.send(&channel, &[socket]);
+        shim.send(&wire::Door { door: 2 }, &[shim.door.as_fd()]);
+    }
+    // Each learns the doorbell of the other, whoever came back first.
+    for (shim, pair) in [(&a, linked.a), (&b, linked.b)] {
+        let mut got = [shim.receive(), shim.receive()];
+        got.sort_by_key(|packet| packet.kind);
+        assert_eq!(got[0].body::<wire::DoorAck>().door, 2);
+        assert_eq!(got[1].body::<wire::PeerDoor>().link_id, pair.link_id);
+    }
+    let rows = connections(&broker);
+    let own = x.local_addr().expect("name").to_string();
+    let row = rows.iter().find(|row| row.local == own).expect("row");
+    assert_eq!(
+        (row.path.as_str(), row.channel),
+        ("fast", Some(linked.a.channel_id))
+    );
+
+    // A new connection does not come near the old slots: it gets a link of its own.
+    let (v, w) = tcp_pair();
+    let second = link(&a, &b, [3, 4], [v.as_fd(), w.as_fd()]);
+    assert_ne!(second.a.link_id, linked.a.link_id);
+    assert_ne!(second.a.channel_id, linked.a.channel_id);
+    let channel = Some(linked.a.channel_id);
+    assert!(matches!(
+        broker.ask(&Request::Downgrade { channel }),
+        Reply::Done
+    ));
+    assert_eq!(
+        b.expect::<wire::Downgrade>().channel_id,
+        linked.a.channel_id
+    );
+}
+
+#[test]
+fn a_directory_has_one_broker() {
+    let dir = TempDir::new();
+    let broker = Broker::start(dir.path());
+    let error = Broker::try_start(dir.path(), None).err().expect("refused");
+    let pid = broker.child.id().to_string();
+    assert!(
+        error.contains("already runs") && error.contains(&pid),
+        "{error}"
+    );
+    assert!(matches!(broker.ask(&Request::Info), Reply::Info(_)));
+    // The sockets of a killed one are replaced.
+    broker.kill();
+    let broker = Broker::start(dir.path());
+    broker.down();
+}
+
+#[test]
+fn down_ends_the_broker_and_its_sockets() {
+    let dir = TempDir::new();
+    let mut broker = Broker::start(dir.path());
+    broker.down();
+    assert!(broker.child.wait().expect("wait").success());
+    assert!(!dir.path().join(fordwayd::admin::ADMIN_SOCKET).exists());
+    assert!(!dir.path().join(fordwayd::admin::CONTROL_SOCKET).exists());
+}
+
+#[test]
+fn an_administrator_who_asks_nonsense_is_told_so() {
+    let dir = TempDir::new();
+    let broker = Broker::start(dir.path());
+    for line in [
+        "",
+        "{}",
+        "[1]",
+        r#"{"op":"fly"}"#,
+        r#"{"op":"down"}"#,
+        &"x".repeat(100_000),
+    ] {
+        assert!(matches!(
+            broker.ask_raw(line),
+            Reply::Error {
+                kind: ErrorKind::BadInput,
+                ..
+            }
+        ));
+    }
+    let name = "a/b".to_owned();
+    assert!(matches!(
+        broker.ask(&Request::DomainAdd { name, ip: None }),
+        Reply::Error {
+            kind: ErrorKind::BadInput,
+            ..
+        }
+    ));
+    let remove = Request::DomainRemove {
+        name: "host".into(),
+        force: true,
+    };
+    assert!(matches!(
+        broker.ask(&remove),
+        Reply::Error {
+            kind: ErrorKind::BadInput,
+            ..
+        }
+    ));
+    let remove = Request::DomainRemove {
+        name: "none".into(),
+        force: true,
+    };
+    assert!(matches!(
+        broker.ask(&remove),
+        Reply::Error {
+            kind: ErrorKind::NotFound,
+            ..
+        }
+    ));
+}
