@@ -42,6 +42,10 @@ mod wait;
 
 use core::ffi::c_char;
 
+/// For `fordway doctor`, which reads it in the file.
+#[unsafe(export_name = "fordway_abi_version")]
+pub static ABI_VERSION: u32 = fordway_abi::ABI_VERSION;
+
 #[used]
 #[unsafe(link_section = ".init_array")]
 static START: extern "C" fn(i32, *const *const c_char, *const *const c_char) = start;
