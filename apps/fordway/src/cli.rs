@@ -45,6 +45,13 @@ pub enum Command {
     /// Check what Fordway needs on this machine, and say what to do
     Doctor(Json),
     /// Print what a container needs for joining: variables and mounts
+    ///
+    /// A container that something else starts joins in three steps: mount what the
+    /// comment lines name, at the same paths; start its program with the variables (the
+    /// text is an --env-file for docker and podman); then tell the broker whose address
+    /// the container's namespace has, with: fordway domain attach NAME --ip ADDRESS
+    /// --pid PID. Whoever made the address must also keep others from using it: only
+    /// domains that Fordway makes have its anti-spoofing.
     Env(Json),
     /// End the broker and remove its domains
     Down(Down),
@@ -159,6 +166,10 @@ pub enum Domain {
         json: Json,
     },
     /// Register a namespace that something else made, such as a container's
+    ///
+    /// Its connections may then use rings, as far as its programs have the shim (see
+    /// fordway env). The broker believes the administrator that this address belongs to
+    /// this namespace and to no other.
     Attach {
         /// Host-name syntax, at most 63 bytes
         name: String,

@@ -51,16 +51,20 @@ pub fn shim() -> Result<PathBuf, Failure> {
     let found = candidates
         .iter()
         .find(|file| fordway_platform::launch::is_readable(file));
-    found
-        .map(|file| file.canonicalize().unwrap_or_else(|_| file.clone()))
-        .ok_or_else(|| {
-            let places: Vec<String> = candidates
-                .iter()
-                .map(|file| file.display().to_string())
-                .collect();
-            let places = places.join(", ");
-            let text =
-                format!("{SHIM} is not at {places}; install it or name it in {SHIM_VARIABLE}");
-            Failure::new(Exit::Missing, text)
-        })
+    let Some(found) = found else {
+        let places = candidates.iter().map(|file| file.display().to_string());
+        let places = places.collect::<Vec<_>>().join(", ");
+        let text = format!("{SHIM} is not at {places}; install it or name it in {SHIM_VARIABLE}");
+        return Err(Failure::new(Exit::Missing, text));
+    };
+    let found = found.canonicalize().unwrap_or_else(|_| found.clone());
+    // LD_PRELOAD has no way to quote them (ld.so(8)).
+    if found.to_string_lossy().contains([' ', ':']) {
+        let text = format!(
+            "{}: LD_PRELOAD takes no blank or colon; move the file",
+            found.display()
+        );
+        return Err(Failure::new(Exit::Missing, text));
+    }
+    Ok(found)
 }

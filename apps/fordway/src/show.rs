@@ -5,6 +5,7 @@ use crate::broker::{Broker, unexpected};
 use crate::cli;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::table::{Table, bytes};
+use fordway_platform::fabric::Fabric;
 use fordwayd::admin::{Connection, Domain, Reply, Request, SCHEMA};
 use serde::Serialize;
 use serde_json::json;
@@ -78,7 +79,7 @@ pub fn domain(broker: &Broker, command: &cli::Domain) -> Outcome {
                 name: name.clone(),
                 ip: *ip,
             };
-            one(ask_domain(broker, &request)?, json.json)
+            one(&ask_domain(broker, &request)?, None, json.json)
         }
         cli::Domain::Attach {
             name,
@@ -91,7 +92,7 @@ pub fn domain(broker: &Broker, command: &cli::Domain) -> Outcome {
                 ip: *ip,
                 pid: *pid,
             };
-            one(ask_domain(broker, &request)?, json.json)
+            one(&ask_domain(broker, &request)?, None, json.json)
         }
         cli::Domain::List(json) => list(&domains(broker)?, json.json),
         cli::Domain::Show { name, json } => {
@@ -102,7 +103,7 @@ pub fn domain(broker: &Broker, command: &cli::Domain) -> Outcome {
                 let text = format!("there is no domain \"{name}\"; see: fordway domain list");
                 Failure::new(Exit::NotFound, text)
             })?;
-            one(domain, json.json)
+            one(&domain, dropped_frames(broker, &domain), json.json)
         }
         cli::Domain::Rm { name, force, json } => {
             broker.ask(&Request::DomainRemove {
@@ -151,19 +152,34 @@ fn list(domains: &[Domain], json: bool) -> Outcome {
     print(&table.render())
 }
 
-fn one(domain: Domain, json: bool) -> Outcome {
+fn one(domain: &Domain, dropped_frames: Option<u64>, json: bool) -> Outcome {
     if json {
-        return document(&json!({ "schema": SCHEMA, "domain": domain }));
+        let mut value = json!({ "schema": SCHEMA, "domain": domain });
+        if let Some(count) = dropped_frames {
+            value["dropped_frames"] = count.into();
+        }
+        return document(&value);
     }
     let mut table = Table::new(&["name", &domain.name], &[]);
     let mut line = |name: &str, value: String| table.row([name.to_owned(), value]);
     line("id", domain.id.to_string());
-    line("address", address(&domain));
+    line("address", address(domain));
     line("netns cookie", domain.netns_cookie.to_string());
     line("netns file", domain.netns_path.clone().unwrap_or_else(dash));
     line("hosts file", domain.hosts_path.clone().unwrap_or_else(dash));
     line("processes", domain.processes.to_string());
+    if let Some(count) = dropped_frames {
+        line("dropped frames", count.to_string());
+    }
     print(&table.render())
+}
+
+/// Frames that the domain sent under an address that is not its own; read from its
+/// switch port, which only root can.
+fn dropped_frames(broker: &Broker, domain: &Domain) -> Option<u64> {
+    domain.netns_path.as_ref()?;
+    let fabric = Fabric::open(broker.runtime_dir()).ok()??;
+    fabric.spoofed_frames(domain.ip?).ok()
 }
 
 fn address(domain: &Domain) -> String {

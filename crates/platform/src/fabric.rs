@@ -23,15 +23,21 @@
 //! The work is done by `ip -batch` and `nft -f` in a helper thread inside the fabric.
 //! Calls come from one broker at a time; nothing here locks.
 
+mod filter;
+mod hosts;
+mod tool;
+
+pub use tool::find_tool;
+
 use crate::netns;
+use filter::{RULES, elements, mac_of, port_name};
 use std::fmt::Write as _;
 use std::fs;
-use std::io::{self, Write as _};
+use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use tool::{ip_batch, run_in};
 
 const BRIDGE: &str = "fw0";
 /// Holds the fabric's own namespace, beside the domains'.
@@ -290,10 +296,10 @@ impl Fabric {
     /// /etc/hosts: longer content first, then the cut. Keep the order of the names
     /// stable, so that a reader in between meets whole lines.
     pub fn write_hosts(&self, domains: &[(&str, Ipv4Addr)]) -> Result<()> {
-        let text = hosts_text(domains);
+        let text = hosts::text(domains);
         let entries = fs::read_dir(&self.hosts_dir).map_err(doing("listing the hosts files"))?;
         for file in entries.flatten() {
-            write_in_place(&file.path(), &text).map_err(doing("writing a hosts file"))?;
+            hosts::write_in_place(&file.path(), &text).map_err(doing("writing a hosts file"))?;
         }
         Ok(())
     }
@@ -354,7 +360,7 @@ impl Fabric {
     }
 
     fn lay(&self) -> Result<()> {
-        self.nft_in_fabric(&["-f", "-"], FILTER)?;
+        self.nft_in_fabric(&["-f", "-"], RULES)?;
         let mut batch = String::from("link set lo up\n");
         let _ = writeln!(batch, "link add {BRIDGE} type bridge mcast_snooping 0");
         no_ipv6_address(&mut batch, BRIDGE);
@@ -377,7 +383,7 @@ impl Fabric {
             prefix,
         })?;
         let hosts_path = self.hosts_dir.join(name);
-        write_in_place(&hosts_path, &hosts_text(&[(name, ip)]))
+        hosts::write_in_place(&hosts_path, &hosts::text(&[(name, ip)]))
             .map_err(doing("writing a hosts file"))?;
         self.paths(name)?
             .ok_or_else(|| FabricError::NotFound(name.into()))
@@ -396,7 +402,7 @@ impl Fabric {
             prefix,
         } = plug;
         let mac = mac_of(ip);
-        self.nft_in_fabric(&["-f", "-"], &filter_elements("add", port, ip))?;
+        self.nft_in_fabric(&["-f", "-"], &elements("add", port, ip))?;
         let namespace_path = namespace_path.display();
         let mut batch = format!(
             "link add {port} type veth peer name {device} address {mac} netns {namespace_path}\n"
@@ -427,7 +433,7 @@ impl Fabric {
             return deleted.map(drop);
         }
         // Added once more, so that the deletion is right also when nothing was there.
-        let elements = filter_elements("add", port, ip) + &filter_elements("delete", port, ip);
+        let elements = elements("add", port, ip) + &elements("delete", port, ip);
         self.nft_in_fabric(&["-f", "-"], &elements).map(drop)
     }
 
@@ -472,51 +478,6 @@ struct Plug<'a> {
     prefix: u8,
 }
 
-/// The rules of the bridge. `assigned` and `assigned_arp` hold what each port may
-/// send, `spoofed` its counter of what else it tried.
-const FILTER: &str = "
-table bridge fordway {
-	counter ipv6 { }
-	set assigned { typeof iifname . ether saddr . ip saddr; }
-	set assigned_arp { typeof iifname . ether saddr . arp saddr ether . arp saddr ip; }
-	map spoofed { type ifname : counter; }
-	chain from_port {
-		type filter hook prerouting priority -300; policy drop;
-		iifname . ether saddr . ip saddr @assigned accept
-		iifname . ether saddr . arp saddr ether . arp saddr ip @assigned_arp accept
-		ether type ip6 counter name ipv6 drop
-		counter name iifname map @spoofed drop
-	}
-}
-";
-
-/// Adds or deletes the elements of one port in [`FILTER`].
-fn filter_elements(verb: &str, port: &str, ip: Ipv4Addr) -> String {
-    let mac = mac_of(ip);
-    let counter = format!("{verb} counter bridge fordway {port}\n");
-    let elements = format!(
-        "{verb} element bridge fordway assigned {{ \"{port}\" . {mac} . {ip} }}\n\
-         {verb} element bridge fordway assigned_arp {{ \"{port}\" . {mac} . {mac} . {ip} }}\n\
-         {verb} element bridge fordway spoofed {{ \"{port}\" : \"{port}\" }}\n"
-    );
-    if verb == "add" {
-        counter + &elements
-    } else {
-        elements + &counter
-    }
-}
-
-/// A locally administered MAC that says whose address it carries.
-fn mac_of(ip: Ipv4Addr) -> String {
-    let [a, b, c, d] = ip.octets();
-    format!("02:46:{a:02x}:{b:02x}:{c:02x}:{d:02x}")
-}
-
-/// At most 15 bytes (IFNAMSIZ), one for each address.
-fn port_name(ip: Ipv4Addr) -> String {
-    format!("p-{:08x}", ip.to_bits())
-}
-
 /// Reads one line of `ip -o link show`: `3: p-0a4d0003@if2: <...> ...\    alias db/24`.
 fn parse_port(line: &str) -> Option<Port> {
     let ip = parse_device(line)?;
@@ -538,33 +499,6 @@ fn parse_device(line: &str) -> Option<Ipv4Addr> {
     let device = line.split_whitespace().nth(1)?.trim_end_matches(':');
     let hex = device.split('@').next()?.strip_prefix("p-")?;
     Some(u32::from_str_radix(hex, 16).ok()?.into())
-}
-
-fn hosts_text(domains: &[(&str, Ipv4Addr)]) -> String {
-    let mut text = String::from("127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n");
-    // Programs look their own host's name up (Java's getLocalHost, sudo): answer it
-    // the way Debian does, unless a domain has that name.
-    let host = rustix::system::uname()
-        .nodename()
-        .to_string_lossy()
-        .into_owned();
-    if !host.is_empty() && !domains.iter().any(|(name, _)| *name == host) {
-        let _ = writeln!(text, "127.0.1.1 {host}");
-    }
-    for (name, ip) in domains {
-        let _ = writeln!(text, "{ip} {name}");
-    }
-    text
-}
-
-fn write_in_place(path: &Path, text: &str) -> io::Result<()> {
-    let file = fs::File::options()
-        .create(true)
-        .write(true)
-        .truncate(false)
-        .open(path)?;
-    file.write_all_at(text.as_bytes(), 0)?;
-    file.set_len(text.len() as u64)
 }
 
 /// Keeps IPv6 silent on a device that does not carry it, where the kernel has IPv6.
@@ -597,68 +531,6 @@ fn doing(what: &'static str) -> impl Fn(io::Error) -> FabricError {
     }
 }
 
-fn ip_batch(namespace: BorrowedFd<'_>, batch: &str) -> Result<()> {
-    run_in(namespace, "ip", &["-batch", "-"], batch).map(drop)
-}
-
-/// Where a tool is: by PATH, else in the directories that root's PATH lacks after `su`.
-/// The error names its Debian package.
-pub fn find_tool(program: &'static str) -> Result<PathBuf> {
-    let package = match program {
-        "nft" => "nftables",
-        _ => "iproute2",
-    };
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let dirs = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
-    dirs.map(|dir| dir.join(program))
-        .find(|file| rustix::fs::access(file, rustix::fs::Access::EXEC_OK).is_ok())
-        .ok_or(FabricError::MissingProgram { program, package })
-}
-
-/// Runs a tool inside a namespace and gives back what it printed.
-fn run_in(
-    namespace: BorrowedFd<'_>,
-    program: &'static str,
-    args: &[&str],
-    input: &str,
-) -> Result<String> {
-    let mut command = Command::new(find_tool(program)?);
-    command
-        .args(args)
-        .env("LC_ALL", "C")
-        .env_remove("LD_PRELOAD");
-    command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    let output = netns::within(namespace, || {
-        let mut child = command.spawn()?;
-        if let Some(mut stdin) = child.stdin.take() {
-            // A tool that stops reading has failed; its status says so.
-            let _ = stdin.write_all(input.as_bytes());
-        }
-        child.wait_with_output()
-    });
-    let output = output
-        .and_then(|result| result)
-        .map_err(doing("running ip or nft"))?;
-    if output.status.success() {
-        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
-    }
-    let said = String::from_utf8_lossy(&output.stderr);
-    let line = said.lines().find(|line| !line.trim().is_empty());
-    let line = line.map_or_else(|| output.status.to_string(), |line| line.trim().to_owned());
-    if line.contains("Operation not permitted") {
-        return Err(FabricError::Privilege {
-            what: format!("{program} says {line}"),
-        });
-    }
-    Err(FabricError::Tool {
-        program,
-        output: line,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -681,12 +553,5 @@ mod tests {
             assert!(check_file_name(bad).is_err(), "{bad:?}");
         }
         assert!(check_file_name("db-1").is_ok());
-    }
-
-    #[test]
-    fn hosts_have_localhost_and_every_domain() {
-        let text = hosts_text(&[("db", Ipv4Addr::new(10, 77, 0, 3))]);
-        assert!(text.starts_with("127.0.0.1 localhost\n"));
-        assert!(text.ends_with("10.77.0.3 db\n"));
     }
 }
