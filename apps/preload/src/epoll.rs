@@ -623,7 +623,9 @@ pub fn wait(
     mask: *const core::ffi::c_void,
 ) -> Option<sys::Result<usize>> {
     let (_, instance) = instance(epoll)?;
-    if instance.items.load(Ordering::Acquire) == 0 || room <= 0 {
+    // Once equipped, the kernel reports our own descriptors too, whatever is registered.
+    let ours = instance.items.load(Ordering::Acquire) != 0 || instance.door.load(Ordering::Acquire) != 0;
+    if !ours || room <= 0 {
         return None;
     }
     Some(wait_equipped(instance, events, room as usize, timeout_ns, mask))
