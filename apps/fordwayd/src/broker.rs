@@ -32,7 +32,12 @@ const CONNECTIONS_MAX: usize = 16_384;
 const STRANGERS_MAX: usize = 256;
 /// Most connections of administrators.
 const ADMINS_MAX: usize = 64;
-/// Processes whose breach of the protocol is remembered, to be logged once.
+/// Connections that are accepted before others get their turn.
+const ACCEPTS_PER_TURN: usize = 64;
+/// Descriptors that shims cannot have: administrators' connections, one packet with as
+/// many as it may carry, and our own.
+const DESCRIPTORS_RESERVED: usize = ADMINS_MAX + ipc::FDS_MAX + 32;
+/// Processes whose mischief is remembered, to be logged once.
 const CULPRITS_MAX: usize = 1024;
 /// Events taken from epoll at once.
 const EVENTS_MAX: usize = 128;
@@ -103,15 +108,17 @@ pub(crate) struct Broker {
     pub(crate) ending: Option<Ending>,
     admins: BTreeMap<u64, AdminConnection>,
     culprits: BTreeSet<i32>,
-    /// No descriptors are left: nobody is accepted until one is free.
-    deaf: bool,
+    /// Descriptors that belong to shims' connections, and how many may.
+    pub(crate) held: usize,
+    held_max: usize,
     number_next: u64,
     epoll: OwnedFd,
     signals: OwnedFd,
     runtime: Runtime,
 }
 
-/// Runs a broker until it is asked to end. Blocks SIGINT and SIGTERM in this thread.
+/// Runs a broker until it is asked to end. Blocks SIGINT and SIGTERM in this thread, so
+/// call it before others are started.
 /// `ready` is called when the sockets are open.
 pub fn run(config: &Config, ready: impl FnOnce()) -> Result<(), BrokerError> {
     let mut broker = Broker::start(config)?;
@@ -128,7 +135,12 @@ pub fn run(config: &Config, ready: impl FnOnce()) -> Result<(), BrokerError> {
 
 impl Broker {
     fn start(config: &Config) -> Result<Self, BrokerError> {
-        process::raise_descriptor_limit();
+        let limit = process::raise_descriptor_limit();
+        if limit <= 2 * DESCRIPTORS_RESERVED as u64 {
+            return Err(BrokerError::Missing(format!(
+                "the limit of open descriptors is {limit}; raise it with ulimit -n"
+            )));
+        }
         let signals = process::termination_signals().map_err(doing("signalfd"))?;
         let runtime = Runtime::take(&config.runtime_dir)?;
         let epoch = process::random::<8>().map_err(doing("getrandom"))?;
@@ -152,7 +164,8 @@ impl Broker {
             ending: None,
             admins: BTreeMap::new(),
             culprits: BTreeSet::new(),
-            deaf: false,
+            held: 0,
+            held_max: usize::try_from(limit).unwrap_or(usize::MAX) - DESCRIPTORS_RESERVED,
             number_next: 0,
             epoll,
             signals,
@@ -238,21 +251,21 @@ impl Broker {
     }
 
     fn accept_shims(&mut self) {
-        loop {
-            let socket = match ipc::accept(&self.runtime.control) {
-                Ok(socket) => socket,
-                Err(error) => {
-                    self.not_accepted(&error);
-                    return;
-                }
+        for _ in 0..ACCEPTS_PER_TURN {
+            let Ok(socket) = ipc::accept(&self.runtime.control) else {
+                return;
             };
-            if self.connections.len() >= CONNECTIONS_MAX {
-                tracing::warn!("more than {CONNECTIONS_MAX} processes: one was turned away");
-                continue;
-            }
             self.make_room_for_stranger();
+            let full = self.connections.len() >= CONNECTIONS_MAX || !self.may_hold_more();
             let peer = match process::peer(&socket) {
-                Ok(peer) => peer,
+                Ok(peer) if !full => peer,
+                Ok(peer) => {
+                    if self.first_mischief(peer.pid) {
+                        let pid = peer.pid;
+                        tracing::warn!("process {pid} was turned away: too many are served");
+                    }
+                    continue;
+                }
                 Err(error) => {
                     tracing::debug!("a connection whose process is unknown: {error}");
                     continue;
@@ -265,9 +278,23 @@ impl Broker {
                 let flags = epoll::EventFlags::IN;
                 let _ = epoll::add(&self.epoll, pidfd, Token::Pid(number).data(), flags);
             }
-            self.connections
-                .insert(number, Connection::new(socket, peer));
+            let connection = Connection::new(socket, peer);
+            self.held += connection.descriptors();
+            self.connections.insert(number, connection);
         }
+    }
+
+    /// Whether another descriptor can be kept for a shim.
+    pub(crate) fn may_hold_more(&self) -> bool {
+        self.held < self.held_max
+    }
+
+    /// Whether this process did nothing wrong so far, as far as is remembered.
+    pub(crate) fn first_mischief(&mut self, pid: i32) -> bool {
+        if self.culprits.len() >= CULPRITS_MAX {
+            self.culprits.clear();
+        }
+        self.culprits.insert(pid)
     }
 
     fn make_room_for_stranger(&mut self) {
@@ -277,27 +304,6 @@ impl Broker {
             if let Some(number) = oldest.map(|(number, _)| *number) {
                 self.close_connection(number);
             }
-        }
-    }
-
-    fn not_accepted(&mut self, error: &std::io::Error) {
-        let errno = error.raw_os_error().map(Errno::from_raw_os_error);
-        if !matches!(
-            errno,
-            Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)
-        ) {
-            return;
-        }
-        // Level-triggered, the listener would be reported for ever.
-        tracing::warn!("no new process is accepted for now: {error}");
-        self.deaf = epoll::delete(&self.epoll, &self.runtime.control).is_ok();
-    }
-
-    fn listen_again(&mut self) {
-        if std::mem::take(&mut self.deaf) {
-            let token = Token::Fixed(FIXED_CONTROL).data();
-            let control = &self.runtime.control;
-            self.deaf = epoll::add(&self.epoll, control, token, epoll::EventFlags::IN).is_err();
         }
     }
 
@@ -351,10 +357,7 @@ impl Broker {
     fn drop_culprit(&mut self, number: u64, what: &str) {
         self.protocol_errors += 1;
         let pid = self.connections.get(&number).map_or(0, |c| c.peer.pid);
-        if self.culprits.len() >= CULPRITS_MAX {
-            self.culprits.clear();
-        }
-        if self.culprits.insert(pid) {
+        if self.first_mischief(pid) {
             tracing::warn!("process {pid} broke the control protocol and was dropped: {what}");
         }
         self.close_connection(number);
@@ -379,9 +382,9 @@ impl Broker {
         if let Some(pidfd) = &connection.peer.pidfd {
             let _ = epoll::delete(&self.epoll, pidfd);
         }
+        self.held -= connection.descriptors();
         let process = connection.member.as_ref().map(|member| member.process);
         drop(connection);
-        self.listen_again();
         if let Some(process) = process {
             self.by_process.remove(&process);
             for channel in self.registry.live_channels_of(process) {

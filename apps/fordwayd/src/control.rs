@@ -84,6 +84,16 @@ impl Connection {
         }
     }
 
+    /// Descriptors that are kept for it.
+    pub(crate) fn descriptors(&self) -> usize {
+        let pidfd = usize::from(self.peer.pidfd.is_some());
+        let member = self
+            .member
+            .as_ref()
+            .map_or(0, |member| 1 + member.doors.len());
+        1 + pidfd + member
+    }
+
     /// Whether something waits until the socket can be written.
     pub(crate) fn is_behind(&self) -> bool {
         !self.queue.is_empty()

@@ -21,7 +21,7 @@ use fordway_abi::control::PathPolicy;
 use fordway_abi::reason::Reason;
 use fordway_platform::{diag, netns, process};
 use fordway_registry::{ConnectionView, Path, ProcessId};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 
 /// One socket and the namespace it was found in.
@@ -120,7 +120,9 @@ impl Broker {
             .find(|other| self.may_be_peers(one, other));
         let mut connection = Connection {
             domain: self.registry.name_of_netns(one.netns_cookie),
-            peer_domain: mirror.map(|other| self.registry.name_of_netns(other.netns_cookie)),
+            peer_domain: mirror
+                .map(|other| self.registry.name_of_netns(other.netns_cookie))
+                .or_else(|| self.domain_with(row.remote.ip())),
             local: row.local.to_string(),
             remote: row.remote.to_string(),
             state: row.state.word().to_owned(),
@@ -179,7 +181,7 @@ impl Broker {
                 Some(match mirror {
                     Some(other) if tables.holders.contains_key(&other.row.inode) => reason,
                     Some(_) => Reason::NoPeer,
-                    None if self.is_a_domains(view.facts.remote.ip()) => Reason::Nat,
+                    None if self.domain_with(view.facts.remote.ip()).is_some() => Reason::Nat,
                     None => Reason::NoPeer,
                 })
             }
@@ -204,9 +206,11 @@ impl Broker {
         a.row.cookie != b.row.cookie && (a.netns_cookie == b.netns_cookie || (owns(a) && owns(b)))
     }
 
-    fn is_a_domains(&self, ip: IpAddr) -> bool {
+    /// The domain to which an address is assigned.
+    fn domain_with(&self, ip: IpAddr) -> Option<String> {
         let mut domains = self.registry.domains();
-        domains.any(|domain| domain.ip.map(IpAddr::V4) == Some(ip))
+        let owner = domains.find(|domain| domain.ip.map(IpAddr::V4) == Some(ip));
+        owner.map(|domain| domain.name.clone())
     }
 
     fn pid_of(&self, process: ProcessId) -> Option<i32> {
@@ -216,10 +220,9 @@ impl Broker {
 
     /// Bytes that went through rings, counted at their senders.
     pub(crate) fn ring_bytes_total(&self) -> u64 {
-        let processes: BTreeMap<_, _> = self.by_process.iter().collect();
+        let processes = self.by_process.keys();
         let live: u64 = processes
-            .keys()
-            .flat_map(|process| self.registry.live_channels_of(**process))
+            .flat_map(|process| self.registry.live_channels_of(*process))
             .filter_map(|channel| self.memory.progress(&channel))
             .map(|progress| progress.ring_bytes_tx)
             .sum();

@@ -10,7 +10,7 @@ use fordway_abi::shm::WAIT_PAGE_BYTES;
 use fordway_platform::memfd::{self, OwnPage};
 use fordway_platform::process;
 use fordway_platform::sockinfo::{self, NotTcp};
-use fordway_registry::{LinkSide, ProcessId, Registry, SocketFacts, Violation};
+use fordway_registry::{Action, LinkSide, Outgoing, ProcessId, Registry, SocketFacts, Violation};
 use std::os::fd::OwnedFd;
 use zerocopy::FromBytes;
 
@@ -115,11 +115,13 @@ impl Broker {
             abi_version: ABI_VERSION,
             reason: Reason::Version as u32,
         };
-        if let Some(connection) = self.connections.get_mut(&number) {
-            let pid = connection.peer.pid;
+        let pid = self.connections.get(&number).map_or(0, |c| c.peer.pid);
+        if self.first_mischief(pid) {
             tracing::warn!(
                 "process {pid} was refused: its shim has ABI version {abi_version}, this broker {ABI_VERSION}"
             );
+        }
+        if let Some(connection) = self.connections.get_mut(&number) {
             // The connection ends in any case; the socket delivers what was sent before.
             let _ = connection.send(&refusal, Vec::new());
         }
@@ -159,7 +161,9 @@ impl Broker {
         let netns_cookie = connection.peer.netns_cookie;
         let (process, domain_id) = self.registry.add_process(netns_cookie, policy);
         tracing::debug!("process {} is number {}", connection.peer.pid, process.0);
+        let before = connection.descriptors();
         connection.member = Some(Member::new(process, page, door, mailbox));
+        self.held += connection.descriptors() - before;
         self.by_process.insert(process, number);
         let welcome = wire::Welcome {
             abi_version: ABI_VERSION,
@@ -184,7 +188,18 @@ impl Broker {
         let facts = match self.read_socket(fds)? {
             Some(facts) => facts,
             // It was reset or closed between the offer and now.
-            None => return Ok(()),
+            None => {
+                let message = Outgoing::Reject(wire::Reject {
+                    conn_id: offer.conn_id,
+                    reason: Reason::NoPeer as u32,
+                    pending: 0,
+                });
+                self.carry_out(vec![Action::Send {
+                    to: process,
+                    message,
+                }]);
+                return Ok(());
+            }
         };
         let actions = self.registry.offer(process, offer.conn_id, facts);
         self.carry_out(actions);
@@ -262,10 +277,20 @@ impl Broker {
             fds.push(eventfd);
             return protocol("a doorbell that is no eventfd");
         }
+        let may_hold_more = self.may_hold_more();
         if let Some(connection) = self.connections.get_mut(&number)
             && let Some(member) = &mut connection.member
         {
+            let before = member.doors.len();
+            if !may_hold_more && !member.doors.contains_key(&door.door) {
+                tracing::warn!(
+                    "process {} was dropped: no descriptor is left",
+                    connection.peer.pid
+                );
+                return Err(Break::Refused);
+            }
             member.doors.insert(door.door, eventfd.into());
+            self.held += member.doors.len() - before;
         }
         let actions = self.registry.door(process, door.door)?;
         self.carry_out(actions);

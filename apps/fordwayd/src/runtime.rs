@@ -4,9 +4,10 @@ use crate::admin::{ADMIN_SOCKET, CONTROL_DIR, CONTROL_SOCKET};
 use crate::{BrokerError, doing};
 use fordway_platform::ipc;
 use rustix::fs::{FlockOperation, Mode, OFlags};
+use std::fs::Permissions;
 use std::io::{Read, Seek, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 const LOCK_FILE: &str = "broker.lock";
@@ -28,11 +29,13 @@ impl Runtime {
         // Programs of any user may be run in a domain and must reach the control socket.
         let mode = if root { 0o755 } else { 0o700 };
         let make = |dir: &Path| {
-            std::fs::DirBuilder::new()
-                .recursive(true)
-                .mode(mode)
-                .create(dir)
-                .map_err(doing(format!("making {}", dir.display())))?;
+            let new = !dir.exists();
+            let made = std::fs::create_dir_all(dir).and_then(|()| match new {
+                // Whatever the umask.
+                true => std::fs::set_permissions(dir, Permissions::from_mode(mode)),
+                false => Ok(()),
+            });
+            made.map_err(doing(format!("making {}", dir.display())))?;
             check_owner(dir)
         };
         make(dir)?;

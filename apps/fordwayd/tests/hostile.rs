@@ -301,7 +301,8 @@ fn an_offer_of_something_else_ends_the_connection() {
     let shim = Shim::join(dir.path());
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("bind");
     shim.offer(1, &listener);
-    shim.expect_silence();
+    let reject: wire::Reject = shim.expect();
+    assert_eq!((reject.conn_id, reject.pending), (1, 0));
     still_serves(&broker);
 }
 
@@ -421,6 +422,77 @@ fn a_lingering_socket_does_not_hold_the_broker_up() {
             drop(x);
             drop(_y);
         });
+    }
+    still_serves(&broker);
+}
+
+#[test]
+fn descriptors_of_the_broker_cannot_be_used_up() {
+    let dir = TempDir::new();
+    let options = Options {
+        prefix: &["sh", "-c", "ulimit -n 400; exec \"$0\" \"$@\""],
+        ..Options::default()
+    };
+    let broker = Broker::try_start(dir.path(), options).expect("broker");
+    // 20 processes with 63 doorbells each would be more than it may open.
+    let hoarders: Vec<Shim> = (0..20).map(|_| Shim::connect(dir.path())).collect();
+    for shim in &hoarders {
+        let fds = [shim.page.as_fd(), shim.door.as_fd()];
+        shim.send(&hello(ABI_VERSION), &fds);
+        for door in 1..64 {
+            shim.send(&wire::Door { door }, &[shim.door.as_fd()]);
+        }
+    }
+    broker.logged(&["no descriptor is left"]);
+    assert!(broker.descriptors() < 400);
+    // An administrator still gets an answer, and the first comers keep what they have.
+    assert_eq!(protocol_errors(&broker), 0);
+    drop(hoarders);
+    while broker.descriptors() > 100 {
+        std::thread::yield_now();
+    }
+    still_serves(&broker);
+}
+
+#[test]
+fn random_packets_do_no_harm() {
+    let dir = TempDir::new();
+    let broker = Broker::start(dir.path());
+    // xorshift64 (Marsaglia 2003): the same packets in every run.
+    let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    let mut random = move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    let (x, _y) = tcp_pair();
+    let region = sealed(shm::REGION_BYTES);
+    for _ in 0..300 {
+        let shim = Shim::join(dir.path());
+        for _ in 0..20 {
+            let kind = random() as u32 % 19;
+            let Some((body, fds)) = wire::shape(kind) else {
+                continue;
+            };
+            let length = size_of::<Header>() + body;
+            let header = Header {
+                kind,
+                length_bytes: length as u32,
+            };
+            let mut packet = header.as_bytes().to_vec();
+            packet.extend((0..body).map(|at| match at % 8 {
+                0 => random() as u8 % 6,
+                _ => (random() % 16 == 0) as u8,
+            }));
+            let given = match random() % 4 {
+                0 => shim.door.as_fd(),
+                1 => region.as_fd(),
+                2 => shim.page.as_fd(),
+                _ => x.as_fd(),
+            };
+            shim.send_raw(&packet, &vec![given; *fds.start()]);
+        }
     }
     still_serves(&broker);
 }

@@ -370,7 +370,11 @@ fn an_ordinary_user_has_a_broker_of_his_own() {
     const NOBODY: u32 = 65_534;
     let dir = TempDir::new();
     std::os::unix::fs::chown(dir.path(), Some(NOBODY), Some(NOBODY)).expect("chown");
-    let broker = Broker::try_start(dir.path(), Some(NOBODY)).expect("broker");
+    let options = Options {
+        uid: Some(NOBODY),
+        ..Options::default()
+    };
+    let broker = Broker::try_start(dir.path(), options).expect("broker");
     let Reply::Info(info) = broker.ask(&Request::Info) else {
         panic!("no info")
     };
@@ -408,10 +412,67 @@ fn a_directory_of_others_is_refused() {
     use std::os::unix::fs::PermissionsExt;
     let dir = TempDir::new();
     std::os::unix::fs::chown(dir.path(), Some(1), None).expect("chown");
-    let error = Broker::try_start(dir.path(), None).err().expect("refused");
+    let error = Broker::try_start(dir.path(), Options::default())
+        .err()
+        .expect("refused");
     assert!(error.contains("belongs to user 1"), "{error}");
     std::os::unix::fs::chown(dir.path(), Some(0), None).expect("chown");
     std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o777)).expect("chmod");
-    let error = Broker::try_start(dir.path(), None).err().expect("refused");
+    let error = Broker::try_start(dir.path(), Options::default())
+        .err()
+        .expect("refused");
     assert!(error.contains("others can write"), "{error}");
+}
+
+#[test]
+fn a_signal_from_the_keyboard_clears_what_nothing_runs_in() {
+    if !is_root() {
+        return;
+    }
+    use rustix::process::{Pid, Signal, kill_process};
+    let dir = TempDir::new();
+    let signal = |broker: &mut Broker, signal| {
+        let pid = Pid::from_raw(broker.child.id() as i32).expect("pid");
+        kill_process(pid, signal).expect("kill");
+        assert!(broker.child.wait().expect("wait").success());
+        assert!(!dir.path().join(fordwayd::admin::ADMIN_SOCKET).exists());
+    };
+    // The test harness has threads of its own, which must not be hit.
+    let start = || {
+        let options = Options {
+            prefix: &["env", "--block-signal=INT", "--block-signal=TERM"],
+            ..Options::default()
+        };
+        Broker::try_start(dir.path(), options).expect("broker")
+    };
+    let mut broker = start();
+    let add = |broker: &Broker, name: &str| match broker.ask(&Request::DomainAdd {
+        name: name.into(),
+        ip: None,
+    }) {
+        Reply::Domain(domain) => domain,
+        other => panic!("{other:?}"),
+    };
+    let [used, unused] = ["used", "unused"].map(|name| add(&broker, name));
+    let mut inside = netns::within(open(&used).as_fd(), || {
+        Command::new("sleep").arg("60").spawn().expect("sleep")
+    })
+    .expect("enter");
+    // A service manager's signal leaves everything, ...
+    signal(&mut broker, Signal::TERM);
+    let mut broker = start();
+    let names = |broker: &Broker| match broker.ask(&Request::DomainList) {
+        Reply::Domains { domains } => domains.into_iter().map(|d| d.name).collect::<Vec<_>>(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(names(&broker).len(), 3);
+    // ... one from the keyboard what is in use.
+    signal(&mut broker, Signal::INT);
+    assert!(!Path::new(unused.netns_path.as_ref().expect("path")).exists());
+    let mut broker = start();
+    assert_eq!(names(&broker), ["host", "used"]);
+    inside.kill().expect("kill");
+    inside.wait().expect("wait");
+    signal(&mut broker, Signal::INT);
+    assert!(!Path::new(used.netns_path.as_ref().expect("path")).exists());
 }

@@ -333,7 +333,9 @@ fn a_killed_broker_is_followed_by_one_that_knows_the_channels() {
 fn a_directory_has_one_broker() {
     let dir = TempDir::new();
     let broker = Broker::start(dir.path());
-    let error = Broker::try_start(dir.path(), None).err().expect("refused");
+    let error = Broker::try_start(dir.path(), Options::default())
+        .err()
+        .expect("refused");
     let pid = broker.child.id().to_string();
     assert!(
         error.contains("already runs") && error.contains(&pid),
@@ -406,4 +408,24 @@ fn an_administrator_who_asks_nonsense_is_told_so() {
             ..
         }
     ));
+}
+
+#[test]
+fn the_service_manager_is_told() {
+    let dir = TempDir::new();
+    let path = dir.path().join("notify");
+    let manager = std::os::unix::net::UnixDatagram::bind(&path).expect("bind");
+    let options = Options {
+        notify_socket: Some(path),
+        ..Options::default()
+    };
+    let broker = Broker::try_start(&dir.path().join("run"), options).expect("broker");
+    let hear = || {
+        let mut buffer = [0; 64];
+        let count = manager.recv(&mut buffer).expect("receive");
+        String::from_utf8_lossy(&buffer[..count]).into_owned()
+    };
+    assert_eq!(hear(), "READY=1");
+    broker.down();
+    assert_eq!(hear(), "STOPPING=1");
 }

@@ -72,6 +72,15 @@ pub fn broker_process() {
     std::process::exit(0);
 }
 
+/// What is special about a broker.
+#[derive(Default)]
+pub struct Options {
+    pub uid: Option<u32>,
+    /// What starts it.
+    pub prefix: &'static [&'static str],
+    pub notify_socket: Option<PathBuf>,
+}
+
 /// A running broker, killed at the end.
 pub struct Broker {
     pub child: Child,
@@ -81,11 +90,11 @@ pub struct Broker {
 
 impl Broker {
     pub fn start(dir: &Path) -> Self {
-        Self::try_start(dir, None).expect("broker")
+        Self::try_start(dir, Options::default()).expect("broker")
     }
 
-    /// As another user if `uid` is given; the error is what the broker said.
-    pub fn try_start(dir: &Path, uid: Option<u32>) -> Result<Self, String> {
+    /// The error is what the broker said.
+    pub fn try_start(dir: &Path, options: Options) -> Result<Self, String> {
         // Through /proc, so that a user who may not enter the build directory can run it.
         let program = std::fs::File::open("/proc/self/exe").expect("own image");
         let program = rustix::io::fcntl_dupfd_cloexec(&program, 100).expect("dup");
@@ -93,7 +102,15 @@ impl Broker {
             "/proc/self/fd/{}",
             std::os::fd::AsRawFd::as_raw_fd(&program)
         );
-        let mut command = Command::new(path);
+        let mut command = match options.prefix {
+            [] => Command::new(path),
+            [first, rest @ ..] => {
+                let mut command = Command::new(first);
+                command.args(rest);
+                command.arg(std::env::current_exe().expect("own image"));
+                command
+            }
+        };
         command
             .args([
                 "--exact",
@@ -103,10 +120,11 @@ impl Broker {
             ])
             .env(DIR_VARIABLE, dir)
             .env_remove("NOTIFY_SOCKET")
+            .envs(options.notify_socket.map(|path| ("NOTIFY_SOCKET", path)))
             .current_dir("/")
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        if let Some(uid) = uid {
+        if let Some(uid) = options.uid {
             command.uid(uid).gid(uid);
         }
         let mut broker = Self {
