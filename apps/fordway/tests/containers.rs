@@ -1,0 +1,234 @@
+//! Containers that Fordway did not make: two plain `unshare` namespaces and a veth made
+//! by hand. Their programs join by the variables and mounts of `fordway env`, and their
+//! bytes then go through rings. Needs root and a built shim; says so otherwise.
+
+mod support;
+
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+use support::{Ran, Runtime, is_root};
+
+/// Set in a container: which of the two programs this process is to be.
+const ROLE: &str = "FORDWAY_TEST_ROLE";
+const SERVER: &str = "10.77.0.201:7000";
+const ROUND_TRIPS: usize = 100;
+const MESSAGE: [u8; 64] = [7; 64];
+
+/// Not a test of its own: the containers run it as an ordinary program.
+#[test]
+fn role() {
+    match std::env::var(ROLE).as_deref() {
+        Ok("server") => serve(),
+        Ok("client") => call(),
+        _ => {}
+    }
+}
+
+fn serve() {
+    let listener = TcpListener::bind(SERVER).expect("bind");
+    say("listening");
+    let (mut stream, _) = listener.accept().expect("accept");
+    let mut message = MESSAGE;
+    while stream.read_exact(&mut message).is_ok() {
+        stream.write_all(&message).expect("write");
+    }
+    say("ended");
+}
+
+/// Exchanges messages, once for each line that it is given.
+fn call() {
+    let mut stream = TcpStream::connect(SERVER).expect("connect");
+    loop {
+        for _ in 0..ROUND_TRIPS {
+            let mut answer = [0; MESSAGE.len()];
+            stream.write_all(&MESSAGE).expect("write");
+            stream.read_exact(&mut answer).expect("read");
+            assert_eq!(answer, MESSAGE);
+        }
+        say("exchanged");
+        if std::io::stdin()
+            .read_line(&mut String::new())
+            .expect("read")
+            == 0
+        {
+            return;
+        }
+    }
+}
+
+fn say(word: &str) {
+    let mut stdout = std::io::stdout();
+    writeln!(stdout, "SAID {word}").expect("write");
+    stdout.flush().expect("flush");
+}
+
+/// A process in network and mount namespaces of its own, in which the broker's runtime
+/// directory shows its control directory and nothing else.
+struct Container {
+    process: Child,
+    stdin: Option<ChildStdin>,
+    stdout: BufReader<ChildStdout>,
+}
+
+impl Container {
+    /// Laid, but its program is not started yet.
+    fn new(runtime: &Runtime, env: &Value, role: &str) -> Container {
+        let run = runtime.run_dir();
+        let control = env["mounts"][1]["source"].as_str().expect("a directory");
+        assert_eq!(Path::new(control).parent(), Some(run.as_path()));
+        let aside = runtime.dir.join(role);
+        std::fs::create_dir(&aside).expect("directory");
+        let (run, aside) = (run.display(), aside.display());
+        let script = format!(
+            "set -e; ip link set lo up; mount --bind {control} {aside}; \
+             mount -t tmpfs none {run}; mkdir {control}; mount --bind {aside} {control}; \
+             echo SAID up; read x; exec \"$@\""
+        );
+        let mut command = Command::new("unshare");
+        command.args(["-n", "-m", "sh", "-c", &script, "sh", "env"]);
+        for (name, value) in env["variables"].as_object().expect("variables") {
+            command.arg(format!("{name}={}", value.as_str().expect("a string")));
+        }
+        let program = std::env::current_exe().expect("path");
+        command.arg(format!("{ROLE}={role}")).arg(program);
+        command.args(["--exact", "role", "--nocapture"]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = command.spawn().expect("unshare");
+        let stdin = process.stdin.take();
+        let stdout = BufReader::new(process.stdout.take().expect("stdout"));
+        let mut container = Container {
+            process,
+            stdin,
+            stdout,
+        };
+        container.hear("up");
+        container
+    }
+
+    fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
+    fn ip(&self, arguments: &str) {
+        let pid = self.pid().to_string();
+        let mut command = Command::new("nsenter");
+        command
+            .args(["-t", &pid, "-n", "ip"])
+            .args(arguments.split(' '));
+        Ran::new(&mut command).check(0);
+    }
+
+    /// Waits until the program says a word.
+    #[track_caller]
+    fn hear(&mut self, word: &str) {
+        let mut line = String::new();
+        while self.stdout.read_line(&mut line).expect("read") > 0 {
+            if line.trim_end().ends_with(&format!("SAID {word}")) {
+                return;
+            }
+            line.clear();
+        }
+        panic!("it ended without saying {word}");
+    }
+
+    /// Lets it go on.
+    fn go_on(&mut self) {
+        self.stdin
+            .as_mut()
+            .expect("stdin")
+            .write_all(b"\n")
+            .expect("write");
+    }
+}
+
+impl Drop for Container {
+    fn drop(&mut self) {
+        self.stdin = None;
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn built_shim() -> Option<PathBuf> {
+    let beside = Path::new(env!("CARGO_BIN_EXE_fordway")).parent()?;
+    let release = beside.parent()?.join("release");
+    let files = [beside, &release].map(|dir| dir.join("libfordway.so"));
+    let made = |file: &PathBuf| file.metadata().and_then(|meta| meta.modified()).ok();
+    let newest = files.into_iter().max_by_key(made);
+    newest.filter(|file| file.exists())
+}
+
+#[test]
+fn containers_join_by_environment_and_a_mounted_directory() {
+    if !is_root() {
+        return;
+    }
+    let Some(shim) = built_shim() else {
+        println!("skipped: libfordway.so is not built");
+        return;
+    };
+    let runtime = Runtime::up();
+    let ran = Ran::new(runtime.command(["env", "--json"]).env("FORDWAY_LIB", shim)).check(0);
+    let env: Value = serde_json::from_str(&ran.stdout).expect("JSON");
+    let mut server = Container::new(&runtime, &env, "server");
+    let mut client = Container::new(&runtime, &env, "client");
+    server.ip(&format!(
+        "link add eth0 type veth peer name eth0 netns {}",
+        client.pid()
+    ));
+    for (container, name, address) in [
+        (&server, "box1", "10.77.0.201"),
+        (&client, "box2", "10.77.0.202"),
+    ] {
+        container.ip(&format!("addr add {address}/24 dev eth0"));
+        container.ip("link set eth0 up");
+        let pid = container.pid();
+        runtime
+            .say(&format!("domain attach {name} --ip {address} --pid {pid}"))
+            .check(0);
+    }
+    server.go_on();
+    server.hear("listening");
+    client.go_on();
+    client.hear("exchanged");
+    wait_for_rings(&runtime, &mut client);
+
+    // The mounted directory shows the socket of the next broker, too.
+    runtime.say("down --keep-domains").check(0);
+    runtime.say("up --detach").check(0);
+    wait_for_rings(&runtime, &mut client);
+    client.stdin = None;
+    server.hear("ended");
+    assert!(client.process.wait().expect("wait").success());
+    assert!(server.process.wait().expect("wait").success());
+    runtime.close();
+}
+
+/// Exchanges messages until the broker shows that both ends of the connection moved them
+/// through rings. A shim looks for a new broker once in a second.
+fn wait_for_rings(runtime: &Runtime, client: &mut Container) {
+    let least = (ROUND_TRIPS * MESSAGE.len()) as u64;
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        let document = runtime.json("ss");
+        let rows = document["connections"].as_array().expect("connections");
+        let moved = |domain: &str| {
+            let row = rows
+                .iter()
+                .find(|row| row["domain"] == domain)
+                .expect("a row");
+            let count = |name: &str| row[name].as_u64().expect("a count");
+            row["path"] == "fast" && count("ring_bytes_tx").min(count("ring_bytes_rx")) > least
+        };
+        if moved("box1") && moved("box2") {
+            return;
+        }
+        assert!(Instant::now() < deadline, "no rings: {document}");
+        client.go_on();
+        client.hear("exchanged");
+    }
+}
