@@ -127,7 +127,7 @@ pub struct Run {
     #[arg(long, value_name = "LIST")]
     pub cpu: Option<CpuList>,
     /// The program and its arguments
-    #[arg(required = true, trailing_var_arg = true, value_name = "PROG [ARG]...")]
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROG")]
     pub command: Vec<OsString>,
 }
 

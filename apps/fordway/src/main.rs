@@ -19,6 +19,7 @@ mod up;
 
 use broker::Broker;
 use clap::Parser;
+use clap::error::ErrorKind;
 use cli::{Cli, Command};
 use exit::{Exit, Failure, Outcome};
 use std::ffi::OsString;
@@ -80,7 +81,11 @@ fn usage(error: &clap::Error) -> Outcome {
         .take_while(|line| !line.is_empty())
         .collect();
     let line = paragraph.join(" ");
-    let line = line.strip_prefix("error: ").unwrap_or(&line);
+    let line = match error.kind() {
+        // clap would print the whole help.
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => "a command is missing",
+        _ => line.strip_prefix("error: ").unwrap_or(&line),
+    };
     let exit = if names_run(std::env::args_os().skip(1)) {
         Exit::Launcher
     } else {

@@ -104,7 +104,8 @@ fn own_errors_have_their_own_statuses() {
     run("--here --cpu 1000 -- true").fails(125, "CPU");
     run("--here --frobnicate -- true").fails(125, "--frobnicate");
     runtime.say("frobnicate").fails(2, "frobnicate");
-    runtime.say("domain").check(2);
+    runtime.say("domain").fails(2, "a command is missing");
+    runtime.fordway([""; 0]).fails(2, "a command is missing");
     runtime.say("downgrade").fails(2, "--all");
     runtime.close();
 }
