@@ -90,7 +90,7 @@ pub(crate) enum Ending {
     },
     /// SIGTERM, as a service manager sends it to restart the broker: domains stay.
     Terminated,
-    /// SIGINT, from the keyboard: domains in which nothing runs go.
+    /// SIGINT or SIGHUP, from the terminal: domains in which nothing runs go.
     Interrupted,
 }
 
@@ -117,8 +117,8 @@ pub(crate) struct Broker {
     runtime: Runtime,
 }
 
-/// Runs a broker until it is asked to end. Blocks SIGINT and SIGTERM in this thread, so
-/// call it before others are started.
+/// Runs a broker until it is asked to end. Blocks SIGINT, SIGHUP and SIGTERM in this
+/// thread, so call it before others are started.
 /// `ready` is called when the sockets are open.
 pub fn run(config: &Config, ready: impl FnOnce()) -> Result<(), BrokerError> {
     let mut broker = Broker::start(config)?;
@@ -208,7 +208,7 @@ impl Broker {
                     Token::Fixed(_) => self.read_signal(),
                     Token::Shim(number) => self.serve_shim(number, flags),
                     Token::Pid(number) => self.bury(number),
-                    Token::Admin(number) => self.serve_admin(number, flags),
+                    Token::Admin(number) => self.serve_admin(number),
                 }
             }
             self.reaper.work();
@@ -220,10 +220,10 @@ impl Broker {
         let mut info = [0; 128];
         if rustix::io::read(&self.signals, &mut info).is_ok() {
             let number = u32::from_ne_bytes([info[0], info[1], info[2], info[3]]);
-            let interrupted = number == rustix::process::Signal::INT.as_raw() as u32;
-            self.ending = Some(match interrupted {
-                true => Ending::Interrupted,
-                false => Ending::Terminated,
+            let terminated = number == rustix::process::Signal::TERM.as_raw() as u32;
+            self.ending = Some(match terminated {
+                true => Ending::Terminated,
+                false => Ending::Interrupted,
             });
         }
     }
@@ -535,7 +535,7 @@ impl Broker {
         }
     }
 
-    fn serve_admin(&mut self, number: u64, _flags: epoll::EventFlags) {
+    fn serve_admin(&mut self, number: u64) {
         let Some(mut admin) = self.admins.remove(&number) else {
             return;
         };

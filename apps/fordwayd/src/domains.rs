@@ -12,7 +12,8 @@ use crate::admin_socket::error;
 use crate::broker::{Broker, Ending};
 use crate::{BrokerError, Config};
 use fordway_platform::fabric::{DomainPaths, Fabric, FabricError};
-use fordway_platform::{diag, netns, process};
+use fordway_platform::process::NamespaceInode;
+use fordway_platform::{diag, netns};
 use fordway_registry::{Assigned, Domain, DomainError, HOST_DOMAIN, Registry};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -34,6 +35,16 @@ struct Attached {
     netns_cookie: u64,
     /// A process that was in it when it was attached.
     pid: i32,
+    /// A [`NamespaceInode`].
+    inode: (u64, u64),
+}
+
+impl Attached {
+    /// Whether a process is in it. One that only a mount holds counts as left.
+    fn is_inhabited(&self) -> bool {
+        let (device, inode) = self.inode;
+        !NamespaceInode(device, inode).processes().is_empty()
+    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -206,7 +217,7 @@ impl Domains {
             return 0;
         };
         self.paths.retain(|id, paths| {
-            let in_use = !process::in_namespace(&paths.netns_path).is_empty();
+            let in_use = processes_in(paths) > 0;
             if !in_use
                 && let Some(domain) = registry.domains().find(|domain| domain.id == *id)
                 && let Err(reason) = fabric.remove_domain(&domain.name)
@@ -282,9 +293,11 @@ impl Broker {
     }
 
     pub(crate) fn domain_attach(&mut self, name: &str, ip: Ipv4Addr, pid: i32) -> Reply {
-        let cookie = netns::of_process(pid).and_then(|ns| netns::cookie(ns.as_fd()));
-        let netns_cookie = match cookie {
-            Ok(cookie) => cookie,
+        let identity = netns::of_process(pid)
+            .and_then(|namespace| netns::cookie(namespace.as_fd()))
+            .and_then(|cookie| Ok((cookie, NamespaceInode::of_process(pid)?)));
+        let (netns_cookie, inode) = match identity {
+            Ok(identity) => identity,
             Err(reason) if reason.kind() == std::io::ErrorKind::NotFound => {
                 return error(
                     ErrorKind::NotFound,
@@ -304,6 +317,7 @@ impl Broker {
         {
             return Reply::Domain(self.describe(&existing.clone()));
         }
+        self.drop_left_behind(name, ip);
         match self
             .registry
             .add_domain(name, Assigned { ip, netns_cookie })
@@ -315,6 +329,7 @@ impl Broker {
                     ip,
                     netns_cookie,
                     pid,
+                    inode: (inode.0, inode.1),
                 };
                 self.domains.attached.insert(domain.id, attached);
                 self.domains.save_attached();
@@ -322,6 +337,24 @@ impl Broker {
                 Reply::Domain(self.describe(&domain))
             }
             Err(reason) => refused(&reason),
+        }
+    }
+
+    /// Makes way for a container that was started again: an attached domain of this
+    /// name or address in whose namespace nobody is any more.
+    fn drop_left_behind(&mut self, name: &str, ip: Ipv4Addr) {
+        let same = |attached: &Attached| attached.name == name || attached.ip == ip;
+        let left: Vec<u32> = self
+            .domains
+            .attached
+            .iter()
+            .filter(|(_, attached)| same(attached) && !attached.is_inhabited())
+            .map(|(id, _)| *id)
+            .collect();
+        for id in left {
+            self.domains.attached.remove(&id);
+            let actions = self.registry.remove_domain(id);
+            self.carry_out(actions);
         }
     }
 
@@ -346,7 +379,7 @@ impl Broker {
             );
         }
         let running = match self.domains.paths.get(&domain.id) {
-            Some(paths) => process::in_namespace(&paths.netns_path).len(),
+            Some(paths) => processes_in(paths),
             None => self.registry.processes_in(domain.netns_cookie),
         };
         if running > 0 && !force {
@@ -388,6 +421,11 @@ impl Broker {
             processes: self.registry.processes_in(domain.netns_cookie) as u32,
         }
     }
+}
+
+/// How many processes are in a domain of the fabric.
+fn processes_in(paths: &DomainPaths) -> usize {
+    NamespaceInode::of_file(&paths.netns_path).map_or(0, |inode| inode.processes().len())
 }
 
 fn refused(reason: &DomainError) -> Reply {

@@ -279,6 +279,33 @@ fn a_namespace_made_by_others_joins_when_it_is_attached() {
             ..
         }
     ));
+    // The same container, started again in a new namespace.
+    let moved = Request::DomainAttach {
+        name: "box".into(),
+        ip,
+        pid: std::process::id() as i32,
+    };
+    assert!(matches!(
+        broker.ask(&moved),
+        Reply::Error {
+            kind: ErrorKind::Taken,
+            ..
+        }
+    ));
+    inside.kill().expect("kill");
+    inside.wait().expect("wait");
+    let second = TempDir::new();
+    let anew = PrivateNamespace::new(&second, &[ip]);
+    let mut inside = anew.within(|| Command::new("sleep").arg("60").spawn().expect("sleep"));
+    let attach = Request::DomainAttach {
+        name: "box".into(),
+        ip,
+        pid: inside.id() as i32,
+    };
+    let Reply::Domain(second) = broker.ask(&attach) else {
+        panic!("not attached")
+    };
+    assert_ne!(second.id, again.id);
     inside.kill().expect("kill");
     inside.wait().expect("wait");
     let remove = Request::DomainRemove {
@@ -475,4 +502,46 @@ fn a_signal_from_the_keyboard_clears_what_nothing_runs_in() {
     inside.wait().expect("wait");
     signal(&mut broker, Signal::INT);
     assert!(!Path::new(used.netns_path.as_ref().expect("path")).exists());
+}
+
+#[test]
+fn translated_names_are_shown_as_such() {
+    if !is_root() {
+        return;
+    }
+    let dir = TempDir::new();
+    let broker = Broker::start(dir.path());
+    let domains = Domains(&broker);
+    let [db, web] = ["db", "web"].map(|name| domains.add(name, None));
+    let rules = "table ip nat { chain in { type nat hook prerouting priority -100; tcp dport 7000 redirect to :6379; }; }";
+    let [web_ns, db_ns] = [open(&web), open(&db)];
+    let translated = netns::within(db_ns.as_fd(), || Command::new("nft").arg(rules).status());
+    if !translated
+        .expect("enter")
+        .is_ok_and(|status| status.success())
+    {
+        println!("skipped: no address translation here");
+        return;
+    }
+    let ip = db.ip.expect("ip");
+    let listener = netns::within(db_ns.as_fd(), || TcpListener::bind((ip, 6379)));
+    let listener = listener.expect("enter").expect("bind");
+    let x = netns::within(web_ns.as_fd(), || TcpStream::connect((ip, 7000)));
+    let x = x.expect("enter").expect("connect");
+    let (y, _) = listener.accept().expect("accept");
+    let shim = Shim::join(dir.path());
+    shim.offer(1, &x);
+    shim.offer(2, &y);
+    shim.expect_silence();
+    let Reply::Connections { connections } = broker.ask(&Request::Connections) else {
+        panic!("no connections")
+    };
+    for stream in [&x, &y] {
+        let name = stream.local_addr().expect("name").to_string();
+        let row = connections
+            .iter()
+            .find(|row| row.local == name)
+            .expect("row");
+        assert_eq!(row.reason.as_deref(), Some("nat"));
+    }
 }

@@ -71,15 +71,16 @@ pub fn is_eventfd(fd: impl AsFd) -> bool {
         .is_ok_and(|name| name.as_os_str().as_encoded_bytes() == b"anon_inode:[eventfd]")
 }
 
-/// Blocks SIGINT and SIGTERM for this thread (and those it starts later) and makes
+/// Blocks SIGINT, SIGHUP and SIGTERM for this thread (and those it starts later) and makes
 /// them readable (signalfd(2)).
 pub fn termination_signals() -> io::Result<OwnedFd> {
     // SAFETY: a sigset_t is plain data; sigemptyset then sets all of it.
     let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
-    // SAFETY: `set` is valid for all four calls, which keep no reference to it.
+    // SAFETY: `set` is valid for all of these calls, which keep no reference to it.
     let raw = unsafe {
         libc::sigemptyset(&mut set);
         libc::sigaddset(&mut set, libc::SIGINT);
+        libc::sigaddset(&mut set, libc::SIGHUP);
         libc::sigaddset(&mut set, libc::SIGTERM);
         let blocked = libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
         if blocked != 0 {
@@ -127,23 +128,34 @@ pub fn socket_inodes(pid: i32) -> Vec<u32> {
         .collect()
 }
 
-/// Processes in the network namespace that `file` (an nsfs mount) holds.
-pub fn in_namespace(file: &Path) -> Vec<i32> {
-    let Ok(namespace) = std::fs::metadata(file) else {
-        return Vec::new();
-    };
-    let same = |pid: &i32| {
-        std::fs::metadata(format!("/proc/{pid}/ns/net"))
-            .is_ok_and(|own| (own.dev(), own.ino()) == (namespace.dev(), namespace.ino()))
-    };
-    let Ok(entries) = std::fs::read_dir("/proc") else {
-        return Vec::new();
-    };
-    entries
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .filter(same)
-        .collect()
+/// Which network namespace a file or a process's `ns/net` stands for: device and
+/// inode on nsfs. Unlike a cookie, it may be given to another namespace later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NamespaceInode(pub u64, pub u64);
+
+impl NamespaceInode {
+    /// Of an nsfs mount.
+    pub fn of_file(file: &Path) -> io::Result<Self> {
+        let metadata = std::fs::metadata(file)?;
+        Ok(Self(metadata.dev(), metadata.ino()))
+    }
+
+    /// Of a process.
+    pub fn of_process(pid: i32) -> io::Result<Self> {
+        Self::of_file(Path::new(&format!("/proc/{pid}/ns/net")))
+    }
+
+    /// The processes in it.
+    pub fn processes(self) -> Vec<i32> {
+        let Ok(entries) = std::fs::read_dir("/proc") else {
+            return Vec::new();
+        };
+        entries
+            .flatten()
+            .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+            .filter(|pid| Self::of_process(*pid).is_ok_and(|other| other == self))
+            .collect()
+    }
 }
 
 /// Random bytes from the kernel (getrandom(2)).
