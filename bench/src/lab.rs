@@ -8,7 +8,8 @@
 //! ```
 //!
 //! Everything lies in one new directory, DIR: the broker's runtime directory in
-//! `run`, the files of programs in `work`, what they wrote in `out`. Nothing is
+//! `run`, the files of programs in `work`, what they wrote in `out`, and in `bin` a
+//! copy of the build that is tried. Nothing is
 //! shared with a broker that the machine's owner runs, nor with another lab.
 //!
 //! Who starts what: programs only through the `fordway` command line, as a user
@@ -125,10 +126,14 @@ impl Lab {
         interrupt::install();
         interrupt::check()?;
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
+        let one = ONE_LAB.lock().unwrap_or_else(PoisonError::into_inner);
+        let fordway = find_fordway()?;
+        let dir = make_dir()?;
+        let fordway = copy_build(&fordway, &dir)?;
         let mut lab = Lab {
-            _one: ONE_LAB.lock().unwrap_or_else(PoisonError::into_inner),
-            fordway: find_fordway()?,
-            dir: make_dir()?,
+            _one: one,
+            fordway,
+            dir,
             broker_arguments: broker_arguments
                 .iter()
                 .map(|&argument| argument.to_owned())
@@ -151,7 +156,7 @@ impl Lab {
         self.dir.join("run")
     }
 
-    /// The `fordway` binary that is used.
+    /// The `fordway` binary that is used (the lab's copy).
     pub fn fordway(&self) -> &Path {
         &self.fordway
     }
@@ -482,12 +487,28 @@ fn find_fordway() -> Result<PathBuf> {
     )
 }
 
+/// Takes a copy of a build directory's launcher and shim, so that a build that goes
+/// on meanwhile cannot change them under a running program. An installed launcher,
+/// which has no shim beside it, is used where it is.
+fn copy_build(fordway: &Path, dir: &Path) -> Result<PathBuf> {
+    const SHIM: &str = "libfordway.so";
+    let shim = fordway.with_file_name(SHIM);
+    if !shim.is_file() {
+        return Ok(fordway.to_owned());
+    }
+    let copy = dir.join("bin/fordway");
+    for (from, to) in [(fordway, &copy), (&shim, &copy.with_file_name(SHIM))] {
+        fs::copy(from, to).with_context(|| format!("copy {}", from.display()))?;
+    }
+    Ok(copy)
+}
+
 fn make_dir() -> Result<PathBuf> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let unique = NEXT.fetch_add(1, Ordering::Relaxed);
     let dir = std::env::temp_dir().join(format!("fordway-lab-{}-{unique}", std::process::id()));
     fs::create_dir(&dir).with_context(|| format!("make {}", dir.display()))?;
-    for part in ["run", "work", "out"] {
+    for part in ["bin", "run", "work", "out"] {
         fs::create_dir(dir.join(part))?;
     }
     Ok(dir)
