@@ -82,8 +82,10 @@ fn usage(error: &clap::Error) -> Outcome {
         .collect();
     let line = paragraph.join(" ");
     let line = match error.kind() {
-        // clap would print the whole help.
-        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => "a command is missing",
+        // clap would print the whole help, or every name.
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {
+            "a command is missing"
+        }
         _ => line.strip_prefix("error: ").unwrap_or(&line),
     };
     let exit = if names_run(std::env::args_os().skip(1)) {
