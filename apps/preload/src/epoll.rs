@@ -44,7 +44,7 @@ const TAG_BELL: u32 = u32::MAX;
 const TAG_CONTROL: u32 = u32::MAX - 1;
 
 /// A registration of a stream socket. Written under its instance's lock.
-#[repr(C, align(64))]
+#[repr(C, align(128))]
 struct Item {
     /// Connection, plus one; 0: free.
     conn: AtomicU32,
@@ -63,6 +63,9 @@ struct Item {
     seen_edges: AtomicU32,
     /// The peer's tail when it was last reported.
     seen_tail: AtomicU64,
+    /// Where the peer's tail and our head of it lie, when attached.
+    tail: AtomicPtr<AtomicU64>,
+    head: AtomicPtr<AtomicU64>,
     /// Next item of the connection, plus one; of the free list if free.
     next_of_conn: AtomicU32,
     /// Next item of the instance, plus one.
@@ -371,6 +374,13 @@ pub fn attach(conn: &Conn) {
             continue;
         }
         item.forced.store(1, Ordering::Relaxed);
+        // SAFETY: both endpoints are mapped as long as the connection has its channel; addresses only.
+        let (tail, head) = unsafe {
+            let peer = conn.peer.load(Ordering::Relaxed);
+            (&raw mut (*peer).tx.tail, (&raw const conn.own().rx.head).cast_mut())
+        };
+        item.tail.store(tail, Ordering::Relaxed);
+        item.head.store(head, Ordering::Relaxed);
         instance.attached.fetch_add(1, Ordering::Relaxed);
         let event = libc::epoll_event { events: IN | OUT | RDHUP | ET, u64: tag(index) };
         register(instance, item, event, item.events.load(Ordering::Relaxed) & EXCLUSIVE != 0);
@@ -417,12 +427,9 @@ pub fn mask_of(conn: &Conn, fd: i32, wanted: u32) -> u32 {
     if conn.attention.load(Ordering::Relaxed) & attention::BROKEN != 0 {
         return IN | OUT | ERR | HUP | RDHUP;
     }
-    let (producer, consumer) = (conn.producer(), conn.consumer());
-    let there = conn.peer_is_there();
-    let from = if there { consumer.producer_state() } else { tx_state::KERNEL };
-    let on_ring = matches!(from, tx_state::RING | tx_state::BACK) && !consumer.has_stopped();
+    let producer = conn.producer();
     let mut mask = hints & (RDHUP | HUP | ERR);
-    if on_ring && consumer.was_entered() && consumer.looks_readable() {
+    if wait::has_ring_bytes(conn) {
         mask |= IN;
     }
     let sends = producer.state();
@@ -452,6 +459,33 @@ fn ask_kernel(conn: &Conn, fd: i32, by_kernel: bool) -> u32 {
     }
     conn.hints.fetch_or(shown & (RDHUP | HUP | ERR), Ordering::Relaxed);
     if by_kernel { shown } else { shown & !OUT }
+}
+
+/// Whether an item is worth an [`evaluate`]: a few loads, because every wait asks it
+/// of every item. May say yes for nothing, never no for something.
+#[inline]
+fn stirs(item: &Item) -> bool {
+    let attached = item.attached.load(Ordering::Relaxed);
+    if attached == 0 || item.spent.load(Ordering::Relaxed) != 0 {
+        return false;
+    }
+    let conn = state::conn_at(item.conn.load(Ordering::Relaxed).wrapping_sub(1));
+    let events = item.events.load(Ordering::Relaxed);
+    // SAFETY: set by `attach`, and regions stay mapped while a connection is attached.
+    let tail = unsafe { (*item.tail.load(Ordering::Relaxed)).load(Ordering::Acquire) };
+    let stirred = conn.attention.load(Ordering::Relaxed) != 0 || item.forced.load(Ordering::Relaxed) != 0;
+    if events & ET != 0 {
+        return stirred
+            || tail != item.seen_tail.load(Ordering::Relaxed)
+            || conn.edges.load(Ordering::Relaxed) != item.seen_edges.load(Ordering::Relaxed)
+            || events & OUT != 0 && conn.own().tx_own.no_space.load(Ordering::Relaxed) != 0;
+    }
+    // SAFETY: as above.
+    let head = unsafe { (*item.head.load(Ordering::Relaxed)).load(Ordering::Relaxed) };
+    stirred
+        || tail != head
+        || events & OUT != 0
+        || conn.hints.load(Ordering::Relaxed) & (IN | RDHUP | HUP | ERR) != 0
 }
 
 /// What is to be reported of an item now; 0: nothing. With `note`, it is reported.
@@ -514,7 +548,7 @@ fn collect(instance: &Instance, events: *mut libc::epoll_event, room: usize) -> 
             next = index + 1;
             break;
         }
-        let mask = evaluate(item, true);
+        let mask = if stirs(item) { evaluate(item, true) } else { 0 };
         if mask != 0 {
             let event = libc::epoll_event { events: mask, u64: item.data.load(Ordering::Relaxed) };
             // SAFETY: the program's array, with room for it.
@@ -530,7 +564,7 @@ fn collect(instance: &Instance, events: *mut libc::epoll_event, room: usize) -> 
 /// Whether some item has something to report.
 fn anything(instance: &Instance) -> bool {
     let Some(_guard) = instance.lock.try_lock() else { return false };
-    walk(instance).any(|(_, item)| evaluate(item, false) != 0)
+    walk(instance).any(|(_, item)| stirs(item) && evaluate(item, false) != 0)
 }
 
 /// Sorts what the kernel reported: ours is noted, the program's stays, moved together.
@@ -640,6 +674,10 @@ fn wait_equipped(
 ) -> sys::Result<usize> {
     control::check_mail();
     let mut count = collect(instance, events, room);
+    if count == room && let Some(bell) = bell_of(instance) && bell.has_sleepers() {
+        // What did not fit is for another thread in the same instance.
+        bell.ring();
+    }
     if count != 0 {
         let turn = instance.turns.fetch_add(1, Ordering::Relaxed);
         if turn.is_multiple_of(KERNEL_TURN) && count < room {

@@ -189,7 +189,8 @@ pub fn lock_word(word: &AtomicU32) -> Option<Guard<'_>> {
     let id = lock_id();
     let mut spins = 0u32;
     loop {
-        match word.compare_exchange(0, id, Ordering::Acquire, Ordering::Relaxed) {
+        // SYNC POINT with `Producer::withdraw`: the lock before the look at the peer's state.
+        match word.compare_exchange(0, id, Ordering::SeqCst, Ordering::Relaxed) {
             Ok(_) => return Some(Guard(word)),
             Err(holder) if holder == id => return None,
             Err(_) => {

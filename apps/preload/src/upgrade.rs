@@ -262,7 +262,8 @@ pub fn watch(conn: &Conn) {
         Ok(true) => {
             let _ = transfer::flush_back(conn, conn.fd.load(Ordering::Relaxed));
         }
-        Ok(false) => {}
+        // A waiter that looked just then may have seen the ring taken away.
+        Ok(false) => conn.ring_all(),
         Err(violation) => broke(conn, violation),
     }
 }

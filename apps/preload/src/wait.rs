@@ -16,7 +16,7 @@ use crate::state::{Conn, Lock};
 use crate::sys::{self, sys};
 use crate::{config, control, hidden, link};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
-use fordway_abi::shm::{DOOR_COUNT, DOOR_SHARED, WAIT_PAGE_BYTES, WAIT_PAGE_MAGIC, WaitPage};
+use fordway_abi::shm::{DOOR_COUNT, DOOR_SHARED, WAIT_PAGE_BYTES, WAIT_PAGE_MAGIC, WaitPage, tx_state};
 use fordway_ring::Sleeper;
 
 /// Longest sleep on the shared bell.
@@ -33,6 +33,7 @@ const SPIN_RETRY: u32 = 32;
 static PAGE: AtomicPtr<WaitPage> = AtomicPtr::new(core::ptr::null_mut());
 static PAGE_FD: AtomicI32 = AtomicI32::new(-1);
 static DOORS: [AtomicI32; DOOR_COUNT] = [const { AtomicI32::new(-1) }; DOOR_COUNT];
+static SLEEPERS: [AtomicU32; DOOR_COUNT] = [const { AtomicU32::new(0) }; DOOR_COUNT];
 static BUSY: AtomicU64 = AtomicU64::new(1 << DOOR_SHARED);
 static REGISTERED: AtomicU64 = AtomicU64::new(0);
 static DOOR_LOCK: Lock = Lock::new();
@@ -58,12 +59,33 @@ impl Bell {
 
     /// Publishes that its waiter is about to sleep; rings are to be looked at once more.
     pub fn announce(self) {
+        SLEEPERS[self.door].fetch_add(1, Ordering::SeqCst);
         self.sleeper().announce();
     }
 
-    /// Its waiter runs again.
+    /// Its waiter runs again. While others sleep behind the same bell (threads in one
+    /// epoll instance), the bell stays announced.
     pub fn retract(self) {
+        if SLEEPERS[self.door].fetch_sub(1, Ordering::SeqCst) != 1 {
+            return;
+        }
         self.sleeper().retract();
+        if self.has_sleepers() {
+            // Somebody announced between the two steps: what was missed since, he looks for.
+            self.sleeper().announce();
+            self.ring();
+        }
+    }
+
+    /// Whether a thread sleeps behind it.
+    pub fn has_sleepers(self) -> bool {
+        SLEEPERS[self.door].load(Ordering::SeqCst) != 0
+    }
+
+    /// Wakes a thread that sleeps behind it, as a peer would.
+    pub fn ring(self) {
+        let one = 1u64;
+        let _ = sys!(SYS_write, self.fd, &raw const one, 8);
     }
 
     fn sleeper(self) -> Sleeper<'static> {
@@ -179,6 +201,9 @@ pub fn release(bell: Bell) {
 /// In a forked child: bells and page are the parent's.
 pub fn after_fork() {
     DOOR_LOCK.reset();
+    for sleepers in &SLEEPERS {
+        sleepers.store(0, Ordering::Relaxed);
+    }
     for door in &DOORS {
         hidden::close(door.swap(-1, Ordering::Relaxed));
     }
@@ -315,15 +340,24 @@ pub enum Want {
     Room,
 }
 
+/// Whether bytes lie in the ring that a receive may take.
+pub fn has_ring_bytes(conn: &Conn) -> bool {
+    let consumer = conn.consumer();
+    consumer.looks_readable()
+        && conn.peer_is_there()
+        && matches!(consumer.producer_state(), tx_state::RING | tx_state::BACK)
+        && consumer.was_entered()
+        && !consumer.has_stopped()
+}
+
 /// Sleeps (after a spin) until `conn` is worth another try, for blocking calls.
 /// `Err(EAGAIN)`: the deadline has passed. `Err(EINTR)`: a signal was handled.
 pub fn for_conn(conn: &Conn, fd: i32, want: Want, deadline: Deadline) -> sys::Result<()> {
-    let consumer = conn.consumer();
     let producer = conn.producer();
     let ready = || {
         conn.attention.load(Ordering::Relaxed) != 0
             || match want {
-                Want::Bytes => consumer.looks_readable(),
+                Want::Bytes => has_ring_bytes(conn),
                 Want::Room if crate::transfer::sends_by_kernel(conn) => false,
                 Want::Room => producer.room_hint() >= producer.capacity_bytes() / 2,
             }
