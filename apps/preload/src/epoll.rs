@@ -43,6 +43,9 @@ const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
 const TAG_BELL: u32 = u32::MAX;
 const TAG_CONTROL: u32 = u32::MAX - 1;
 
+/// `Item::spent`: deleted by the program while attached.
+const DELETED: u32 = 2;
+
 /// A registration of a stream socket. Written under its instance's lock.
 #[repr(C, align(128))]
 struct Item {
@@ -57,7 +60,7 @@ struct Item {
     attached: AtomicU32,
     /// 1: armed by ADD or MOD, not looked at since.
     forced: AtomicU32,
-    /// 1: one-shot, and shot.
+    /// 1: one-shot, and shot; [`DELETED`]: the program deleted it, the kernel still has it.
     spent: AtomicU32,
     /// `Conn::edges` when it was last reported.
     seen_edges: AtomicU32,
@@ -254,27 +257,49 @@ pub fn control(
     event: *const libc::epoll_event,
 ) -> Option<sys::Result<usize>> {
     let (instance_index, instance) = instance(epoll)?;
-    let found = find(conn, instance_index, fd);
-    match (operation, found) {
-        (libc::EPOLL_CTL_MOD, Some((_, item))) if !event.is_null() => {
-            // SAFETY: the program's event, as epoll_ctl takes it.
-            let event = unsafe { event.read_unaligned() };
-            let attached = {
-                let _guard = instance.lock.lock();
-                item.events.store(event.events, Ordering::Relaxed);
-                item.data.store(event.u64, Ordering::Relaxed);
-                item.spent.store(0, Ordering::Relaxed);
-                item.forced.store(1, Ordering::Relaxed);
-                item.attached.load(Ordering::Relaxed) != 0
-            };
-            attached.then_some(Ok(0))
-        }
-        (libc::EPOLL_CTL_DEL, Some((index, _))) => {
-            remove(index);
-            None
-        }
-        _ => None,
+    let (index, item) = find(conn, instance_index, fd)?;
+    let guard = instance.lock.lock();
+    if item.attached.load(Ordering::Relaxed) != 0 {
+        return Some(control_attached(item, operation, event));
     }
+    if operation == libc::EPOLL_CTL_MOD && !event.is_null() {
+        set_interest(item, event);
+    }
+    drop(guard);
+    if operation == libc::EPOLL_CTL_DEL {
+        remove(index);
+    }
+    None
+}
+
+/// epoll_ctl on an attached item: no system call. A deleted item stays with the
+/// kernel, silenced, because programs delete and add the same socket all the time
+/// (redis-benchmark five times a request); the kernel drops it at close.
+fn control_attached(item: &Item, operation: i32, event: *const libc::epoll_event) -> sys::Result<usize> {
+    let deleted = item.spent.load(Ordering::Relaxed) == DELETED;
+    match operation {
+        libc::EPOLL_CTL_ADD if !deleted => Err(libc::EEXIST),
+        libc::EPOLL_CTL_MOD | libc::EPOLL_CTL_DEL if deleted => Err(libc::ENOENT),
+        libc::EPOLL_CTL_DEL => {
+            item.spent.store(DELETED, Ordering::Relaxed);
+            Ok(0)
+        }
+        libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD if event.is_null() => Err(libc::EFAULT),
+        libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD => {
+            set_interest(item, event);
+            Ok(0)
+        }
+        _ => Err(libc::EINVAL),
+    }
+}
+
+fn set_interest(item: &Item, event: *const libc::epoll_event) {
+    // SAFETY: the program's event, as epoll_ctl takes it.
+    let event = unsafe { event.read_unaligned() };
+    item.events.store(event.events, Ordering::Relaxed);
+    item.data.store(event.u64, Ordering::Relaxed);
+    item.spent.store(0, Ordering::Relaxed);
+    item.forced.store(1, Ordering::Relaxed);
 }
 
 /// libc has added a stream socket to an instance.
@@ -399,6 +424,11 @@ pub fn detach(conn: &Conn) {
             continue;
         }
         instance.attached.fetch_sub(1, Ordering::Relaxed);
+        if item.spent.load(Ordering::Relaxed) == DELETED {
+            let epoll = instance.fd.load(Ordering::Relaxed);
+            let _ = sys!(SYS_epoll_ctl, epoll, libc::EPOLL_CTL_DEL, item.fd.load(Ordering::Relaxed), 0);
+            continue;
+        }
         let mut events = item.events.load(Ordering::Relaxed);
         if item.spent.load(Ordering::Relaxed) != 0 {
             // As the kernel has it after the shot: nothing but the flags.
@@ -406,6 +436,10 @@ pub fn detach(conn: &Conn) {
         }
         let event = libc::epoll_event { events, u64: item.data.load(Ordering::Relaxed) };
         register(instance, item, event, events & EXCLUSIVE != 0);
+    }
+    let deleted = |(_, item): &(u32, &Item)| item.spent.load(Ordering::Relaxed) == DELETED;
+    while let Some((index, _)) = items_of(conn).find(deleted) {
+        remove(index);
     }
 }
 
