@@ -62,7 +62,9 @@ pub unsafe fn read(environment: *const *const c_char) {
             at = at.add(1);
             CStr::from_ptr(entry)
         };
-        let Some((name, value)) = split(entry.to_bytes()) else { continue };
+        let Some((name, value)) = split(entry.to_bytes()) else {
+            continue;
+        };
         if name == env::SOCKET.as_bytes() && value.len() < SOCKET_PATH_BYTES {
             path_length = value.len();
             let target: *mut u8 = (&raw mut SOCKET_PATH).cast();
@@ -75,13 +77,19 @@ pub unsafe fn read(environment: *const *const c_char) {
                 _ => PathPolicy::Auto,
             };
         } else if name == env::OFFER_AFTER.as_bytes() {
-            OFFER_AFTER.store(number(value).unwrap_or(OFFER_AFTER_DEFAULT), Ordering::Relaxed);
+            OFFER_AFTER.store(
+                number(value).unwrap_or(OFFER_AFTER_DEFAULT),
+                Ordering::Relaxed,
+            );
         } else if name == env::SPIN_US.as_bytes() {
             SPIN_US.store(number(value).unwrap_or(SPIN_US_DEFAULT), Ordering::Relaxed);
         }
     }
     POLICY.store(policy as u32, Ordering::Relaxed);
-    ACTIVE.store(path_length != 0 && policy != PathPolicy::Kernel, Ordering::Relaxed);
+    ACTIVE.store(
+        path_length != 0 && policy != PathPolicy::Kernel,
+        Ordering::Relaxed,
+    );
 }
 
 /// Turns the shim off for good (its tables could not be had).
@@ -97,7 +105,9 @@ fn split(entry: &[u8]) -> Option<(&[u8], &[u8])> {
 fn number(digits: &[u8]) -> Option<u32> {
     let mut value = 0u32;
     for digit in digits {
-        value = value.checked_mul(10)?.checked_add(u32::from(digit.wrapping_sub(b'0')))?;
+        value = value
+            .checked_mul(10)?
+            .checked_add(u32::from(digit.wrapping_sub(b'0')))?;
     }
     (!digits.is_empty() && digits.iter().all(u8::is_ascii_digit)).then_some(value)
 }

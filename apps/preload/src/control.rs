@@ -14,9 +14,9 @@ use crate::{config, hidden, link, upgrade, wait};
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use fordway_abi::control::{
-    self as abi, Door, DoorAck, Downgrade, HELLO_MAGIC, Header, Hello, Link, Message, Offer, PACKET_BYTES_MAX,
-    PACKET_FDS_MAX, Pair, Peer, PeerDoor, PeerGone, Refuse, Region, Reject, RejoinChannel, RejoinLink, Status,
-    kind,
+    self as abi, Door, DoorAck, Downgrade, HELLO_MAGIC, Header, Hello, Link, Message, Offer,
+    PACKET_BYTES_MAX, PACKET_FDS_MAX, Pair, Peer, PeerDoor, PeerGone, Refuse, Region, Reject,
+    RejoinChannel, RejoinLink, Status, kind,
 };
 use fordway_abi::reason::Reason;
 use zerocopy::{FromBytes, IntoBytes};
@@ -56,10 +56,19 @@ fn send<M: Message>(message: &M, fds: &[i32]) -> sys::Result<()> {
     if fd < 0 {
         return Err(libc::ENOTCONN);
     }
-    let header = Header { kind: M::KIND, length_bytes: (size_of::<Header>() + size_of::<M>()) as u32 };
+    let header = Header {
+        kind: M::KIND,
+        length_bytes: (size_of::<Header>() + size_of::<M>()) as u32,
+    };
     let parts = [
-        libc::iovec { iov_base: header.as_bytes().as_ptr() as *mut _, iov_len: size_of::<Header>() },
-        libc::iovec { iov_base: message.as_bytes().as_ptr() as *mut _, iov_len: size_of::<M>() },
+        libc::iovec {
+            iov_base: header.as_bytes().as_ptr() as *mut _,
+            iov_len: size_of::<Header>(),
+        },
+        libc::iovec {
+            iov_base: message.as_bytes().as_ptr() as *mut _,
+            iov_len: size_of::<M>(),
+        },
     ];
     let mut ancillary = Ancillary([0; ANCILLARY_BYTES]);
     let control_bytes = 16 + fds.len() * 4;
@@ -77,7 +86,12 @@ fn send<M: Message>(message: &M, fds: &[i32]) -> sys::Result<()> {
         packet.msg_controllen = control_bytes.next_multiple_of(8);
     }
     loop {
-        match sys!(SYS_sendmsg, fd, &raw const packet, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) {
+        match sys!(
+            SYS_sendmsg,
+            fd,
+            &raw const packet,
+            libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT
+        ) {
             Ok(_) => return Ok(()),
             Err(libc::EINTR) => {}
             Err(libc::EAGAIN) if poll_one(fd, libc::POLLOUT, ANSWER_MS) => {}
@@ -92,7 +106,11 @@ fn empty_message() -> libc::msghdr {
 }
 
 fn poll_one(fd: i32, events: i16, timeout_ms: i32) -> bool {
-    let mut entry = libc::pollfd { fd, events, revents: 0 };
+    let mut entry = libc::pollfd {
+        fd,
+        events,
+        revents: 0,
+    };
     matches!(sys!(SYS_poll, &raw mut entry, 1, timeout_ms), Ok(1))
 }
 
@@ -106,28 +124,39 @@ struct Packet {
 
 impl Packet {
     fn receive(fd: i32) -> sys::Result<Option<Self>> {
-        let mut packet =
-            Self { bytes: [0; PACKET_BYTES_MAX], length: 0, fds: [-1; PACKET_FDS_MAX], fd_count: 0 };
-        let mut part =
-            libc::iovec { iov_base: packet.bytes.as_mut_ptr().cast(), iov_len: PACKET_BYTES_MAX };
+        let mut packet = Self {
+            bytes: [0; PACKET_BYTES_MAX],
+            length: 0,
+            fds: [-1; PACKET_FDS_MAX],
+            fd_count: 0,
+        };
+        let mut part = libc::iovec {
+            iov_base: packet.bytes.as_mut_ptr().cast(),
+            iov_len: PACKET_BYTES_MAX,
+        };
         let mut ancillary = Ancillary([0; ANCILLARY_BYTES]);
         let mut message = empty_message();
         message.msg_iov = &raw mut part;
         message.msg_iovlen = 1;
         message.msg_control = ancillary.0.as_mut_ptr().cast();
         message.msg_controllen = ANCILLARY_BYTES;
-        packet.length =
-            match sys!(SYS_recvmsg, fd, &raw mut message, libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC) {
-                Ok(0) => return Err(libc::EPIPE),
-                Ok(length) => length,
-                Err(libc::EAGAIN | libc::EINTR) => return Ok(None),
-                Err(error) => return Err(error),
-            };
+        packet.length = match sys!(
+            SYS_recvmsg,
+            fd,
+            &raw mut message,
+            libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC
+        ) {
+            Ok(0) => return Err(libc::EPIPE),
+            Ok(length) => length,
+            Err(libc::EAGAIN | libc::EINTR) => return Ok(None),
+            Err(error) => return Err(error),
+        };
         if message.msg_controllen >= 16 {
             let bytes = u64::from_ne_bytes(ancillary.0[0..8].try_into().unwrap_or([0; 8])) as usize;
             packet.fd_count = (bytes.saturating_sub(16) / 4).min(PACKET_FDS_MAX);
-            for (target, source) in
-                packet.fds[..packet.fd_count].iter_mut().zip(ancillary.0[16..].chunks_exact(4))
+            for (target, source) in packet.fds[..packet.fd_count]
+                .iter_mut()
+                .zip(ancillary.0[16..].chunks_exact(4))
             {
                 *target = i32::from_ne_bytes(source.try_into().unwrap_or([0xff; 4]));
             }
@@ -146,7 +175,9 @@ impl Packet {
     }
 
     fn body<M: Message>(&self) -> Option<M> {
-        M::read_from_prefix(&self.bytes[size_of::<Header>()..]).ok().map(|(body, _)| body)
+        M::read_from_prefix(&self.bytes[size_of::<Header>()..])
+            .ok()
+            .map(|(body, _)| body)
     }
 
     fn take_fd(&mut self, index: usize) -> i32 {
@@ -167,7 +198,9 @@ pub fn connect() -> bool {
     if fd() >= 0 {
         return true;
     }
-    let Some(_guard) = MAIL_LOCK.try_lock() else { return false };
+    let Some(_guard) = MAIL_LOCK.try_lock() else {
+        return false;
+    };
     let now = sys::now_ns();
     if fd() >= 0 || now < RETRY_AT_NS.load(Ordering::Relaxed) {
         return fd() >= 0;
@@ -183,9 +216,12 @@ pub fn connect() -> bool {
 
 fn open() -> sys::Result<()> {
     let (page_fd, door_fd) = wait::set_up()?;
-    let socket =
-        sys!(SYS_socket, libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0)?
-            as i32;
+    let socket = sys!(
+        SYS_socket,
+        libc::AF_UNIX,
+        libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK,
+        0
+    )? as i32;
     let mut address = [0u8; 2 + config::SOCKET_PATH_BYTES];
     address[..2].copy_from_slice(&(libc::AF_UNIX as u16).to_ne_bytes());
     // SAFETY: written once by the constructor.
@@ -216,7 +252,15 @@ fn open() -> sys::Result<()> {
         _ => return Err(libc::EPROTO),
     }
     let mailbox_fd = packet.take_fd(0);
-    let mailbox = sys!(SYS_mmap, 0, 4096, libc::PROT_READ, libc::MAP_SHARED, mailbox_fd, 0);
+    let mailbox = sys!(
+        SYS_mmap,
+        0,
+        4096,
+        libc::PROT_READ,
+        libc::MAP_SHARED,
+        mailbox_fd,
+        0
+    );
     let _ = sys!(SYS_close, mailbox_fd);
     MAIL_SEEN.store(0, Ordering::Relaxed);
     MAILBOX.store(mailbox? as *mut AtomicU32, Ordering::Release);
@@ -224,10 +268,13 @@ fn open() -> sys::Result<()> {
 }
 
 fn refused(refuse: Option<Refuse>) {
-    let unlike = refuse.is_some_and(|refuse| Reason::from_u32(refuse.reason) == Some(Reason::Version));
+    let unlike =
+        refuse.is_some_and(|refuse| Reason::from_u32(refuse.reason) == Some(Reason::Version));
     if unlike && !VERSION_TOLD.swap(true, Ordering::Relaxed) {
-        sys::complain(&["the broker has another ABI version than libfordway.so; ",
-            "connections stay on the kernel path (see: fordway doctor)"]);
+        sys::complain(&[
+            "the broker has another ABI version than libfordway.so; ",
+            "connections stay on the kernel path (see: fordway doctor)",
+        ]);
     }
 }
 
@@ -256,14 +303,19 @@ fn rejoin() {
         let mut link_key = [0; 16];
         link_key[..8].copy_from_slice(&link.key[0].load(Ordering::Relaxed).to_ne_bytes());
         link_key[8..].copy_from_slice(&link.key[1].load(Ordering::Relaxed).to_ne_bytes());
-        let message = RejoinLink { link_id: link.id.load(Ordering::Relaxed), link_key };
+        let message = RejoinLink {
+            link_id: link.id.load(Ordering::Relaxed),
+            link_key,
+        };
         let _ = send(&message, &[link.own_fd.load(Ordering::Relaxed)]);
     }
     for conn in state::conns().filter(|conn| conn.is_paired()) {
         let message = RejoinChannel {
             conn_id: conn.id(),
             channel_id: conn.channel_id.load(Ordering::Relaxed),
-            link_id: link::at(conn.link.load(Ordering::Relaxed)).id.load(Ordering::Relaxed),
+            link_id: link::at(conn.link.load(Ordering::Relaxed))
+                .id
+                .load(Ordering::Relaxed),
             slot: conn.slot.load(Ordering::Relaxed),
             generation: conn.generation.load(Ordering::Relaxed),
         };
@@ -278,7 +330,12 @@ pub fn offer(conn: &Conn, fd: i32) -> bool {
     }
     if conn
         .phase
-        .compare_exchange(phase::KERNEL, phase::OFFERED, Ordering::AcqRel, Ordering::Relaxed)
+        .compare_exchange(
+            phase::KERNEL,
+            phase::OFFERED,
+            Ordering::AcqRel,
+            Ordering::Relaxed,
+        )
         .is_err()
     {
         return false;
@@ -349,14 +406,19 @@ pub fn check_mail() {
 
 /// Reads all mail that has come.
 pub fn drain_mail() {
-    let Some(guard) = MAIL_LOCK.try_lock() else { return };
+    let Some(guard) = MAIL_LOCK.try_lock() else {
+        return;
+    };
     let mut turned = false;
     while fd() >= 0 {
         let mailbox = MAILBOX.load(Ordering::Acquire);
         if !mailbox.is_null() {
             // SAFETY: as in `check_mail`. Noted before the socket is read: a packet
             // that comes in between moves the counter again.
-            MAIL_SEEN.store(unsafe { (*mailbox).load(Ordering::Acquire) }, Ordering::Relaxed);
+            MAIL_SEEN.store(
+                unsafe { (*mailbox).load(Ordering::Acquire) },
+                Ordering::Relaxed,
+            );
         }
         match Packet::receive(fd()) {
             Ok(Some(packet)) => turned |= handle(packet),
@@ -374,23 +436,42 @@ pub fn drain_mail() {
 fn handle(mut packet: Packet) -> bool {
     match packet.kind() {
         Some(kind::Reject) => {
-            let Some(Reject { conn_id, reason, pending }) = packet.body() else { return false };
-            if pending == 0 && let Some(conn) = Conn::by_id(conn_id) {
+            let Some(Reject {
+                conn_id,
+                reason,
+                pending,
+            }) = packet.body()
+            else {
+                return false;
+            };
+            if pending == 0
+                && let Some(conn) = Conn::by_id(conn_id)
+            {
                 upgrade::rejected(conn, reason);
             }
         }
         Some(kind::Link) => {
-            let Some(Link { link_id, link_key }) = packet.body() else { return false };
+            let Some(Link { link_id, link_key }) = packet.body() else {
+                return false;
+            };
             match link::make(link_id, link_key) {
                 Ok(fd) => {
                     let _ = send(&Region { link_id }, &[fd]);
                 }
-                Err(_) => sys::complain(&["no memory for a link; its connections stay on the kernel path"]),
+                Err(_) => sys::complain(&[
+                    "no memory for a link; its connections stay on the kernel path",
+                ]),
             }
         }
         Some(kind::Peer) => join_link(&mut packet),
         Some(kind::Pair) => {
-            if let Some(Pair { conn_id, channel_id, link_id, slot, generation }) = packet.body()
+            if let Some(Pair {
+                conn_id,
+                channel_id,
+                link_id,
+                slot,
+                generation,
+            }) = packet.body()
                 && let Some(conn) = Conn::by_id(conn_id)
                 && let Some((index, link)) = link::by_id(link_id)
                 && link.state.load(Ordering::Acquire) == link::link_state::LIVE
@@ -411,7 +492,9 @@ fn handle(mut packet: Packet) -> bool {
             }
         }
         Some(kind::Downgrade) => {
-            let Some(Downgrade { channel_id, .. }) = packet.body() else { return false };
+            let Some(Downgrade { channel_id, .. }) = packet.body() else {
+                return false;
+            };
             for conn in state::conns().filter(|conn| conn.is_paired()) {
                 if conn.channel_id.load(Ordering::Relaxed) == channel_id {
                     conn.attention.fetch_or(attention::DOWN, Ordering::AcqRel);
@@ -420,11 +503,14 @@ fn handle(mut packet: Packet) -> bool {
             return true;
         }
         Some(kind::PeerGone) => {
-            let Some(PeerGone { link_id }) = packet.body() else { return false };
+            let Some(PeerGone { link_id }) = packet.body() else {
+                return false;
+            };
             if let Some((index, link)) = link::by_id(link_id) {
                 link.peer_gone.store(1, Ordering::Release);
                 for conn in link::users(index) {
-                    conn.attention.fetch_or(attention::PEER_GONE, Ordering::AcqRel);
+                    conn.attention
+                        .fetch_or(attention::PEER_GONE, Ordering::AcqRel);
                 }
                 link.drop_if_over();
             }
@@ -436,8 +522,12 @@ fn handle(mut packet: Packet) -> bool {
 }
 
 fn join_link(packet: &mut Packet) {
-    let Some(Peer { link_id, doors }) = packet.body() else { return };
-    let Some((_, link)) = link::by_id(link_id) else { return };
+    let Some(Peer { link_id, doors }) = packet.body() else {
+        return;
+    };
+    let Some((_, link)) = link::by_id(link_id) else {
+        return;
+    };
     if link.join(packet.take_fd(0), packet.take_fd(1)).is_err() {
         return;
     }

@@ -28,7 +28,10 @@ type Handler = Option<unsafe extern "C" fn()>;
 /// Maps the cells and asks libc to be called at each fork.
 pub fn set_up() -> sys::Result<()> {
     // Word 0 is not used: index 0 says that a connection has no cell.
-    CELLS.store(sys::map_anonymous((CELL_COUNT + 1) * 4, true)?.cast(), Ordering::Release);
+    CELLS.store(
+        sys::map_anonymous((CELL_COUNT + 1) * 4, true)?.cast(),
+        Ordering::Release,
+    );
     note_pid();
     let register = sys::weak_address!("__register_atfork");
     if register != 0 {
@@ -79,7 +82,10 @@ fn free_cell() -> Option<u32> {
         let index = NEXT.fetch_add(1, Ordering::Relaxed) % CELL_COUNT as u32 + 1;
         // SAFETY: CELLS has CELL_COUNT + 1 words.
         let cell = unsafe { &*CELLS.load(Ordering::Relaxed).add(index as usize) };
-        if cell.compare_exchange(0, 2, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+        if cell
+            .compare_exchange(0, 2, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+        {
             return Some(index);
         }
     }
@@ -113,7 +119,8 @@ unsafe extern "C" fn child() {
         conn.unaware.store(0, Ordering::Relaxed);
         conn.senders.store(0, Ordering::Relaxed);
         if conn.is_paired() {
-            conn.attention.fetch_or(attention::FOREIGN, Ordering::Relaxed);
+            conn.attention
+                .fetch_or(attention::FOREIGN, Ordering::Relaxed);
         } else {
             // An offer is the parent's.
             let _ = conn.phase.compare_exchange(

@@ -21,13 +21,19 @@ pub fn hide(fd: i32) -> sys::Result<i32> {
 }
 
 fn duplicate_high(fd: i32) -> sys::Result<i32> {
-    let mut limit = libc::rlimit64 { rlim_cur: 0, rlim_max: 0 };
+    let mut limit = libc::rlimit64 {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
     sys!(SYS_prlimit64, 0, libc::RLIMIT_NOFILE, 0, &raw mut limit)?;
     let soft = limit.rlim_cur;
     let raised = soft.saturating_add(ROOM).min(limit.rlim_max);
     if raised > soft {
         // A raised soft limit is needed only while the descriptor is made.
-        let wide = libc::rlimit64 { rlim_cur: raised, rlim_max: limit.rlim_max };
+        let wide = libc::rlimit64 {
+            rlim_cur: raised,
+            rlim_max: limit.rlim_max,
+        };
         sys!(SYS_prlimit64, 0, libc::RLIMIT_NOFILE, &raw const wide, 0)?;
         let high = sys!(SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, soft);
         sys!(SYS_prlimit64, 0, libc::RLIMIT_NOFILE, &raw const limit, 0)?;

@@ -35,7 +35,12 @@ pub fn adopt_listeners() {
         let mut listening: c_int = 0;
         let mut length = size_of::<c_int>() as u32;
         let asked = sys!(
-            SYS_getsockopt, fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN, &raw mut listening, &raw mut length
+            SYS_getsockopt,
+            fd,
+            libc::SOL_SOCKET,
+            libc::SO_ACCEPTCONN,
+            &raw mut listening,
+            &raw mut length
         );
         if asked.is_ok() && listening != 0 && is_tcp(fd) {
             set_kind(fd, LISTEN);
@@ -46,7 +51,15 @@ pub fn adopt_listeners() {
 fn is_tcp(fd: c_int) -> bool {
     let mut protocol: c_int = 0;
     let mut length = size_of::<c_int>() as u32;
-    sys!(SYS_getsockopt, fd, libc::SOL_SOCKET, libc::SO_PROTOCOL, &raw mut protocol, &raw mut length).is_ok()
+    sys!(
+        SYS_getsockopt,
+        fd,
+        libc::SOL_SOCKET,
+        libc::SO_PROTOCOL,
+        &raw mut protocol,
+        &raw mut length
+    )
+    .is_ok()
         && protocol == libc::IPPROTO_TCP
 }
 
@@ -75,7 +88,8 @@ fn drop_reference(conn: &Conn, fd: c_int) {
         fork::let_go(conn);
         state::free_conn(conn);
     } else if conn.fd.load(Ordering::Relaxed) == fd {
-        let other = (0..SEARCH_FDS).find(|other| state::look(*other) == kind::CONN | state::index_of(conn));
+        let other =
+            (0..SEARCH_FDS).find(|other| state::look(*other) == kind::CONN | state::index_of(conn));
         conn.fd.store(other.unwrap_or(-1), Ordering::Relaxed);
     }
 }
@@ -88,7 +102,9 @@ fn duplicated(old: c_int, new: c_int) {
     let word = state::look(old);
     match word & kind::MASK {
         kind::CONN => {
-            state::conn_at(word & !kind::MASK).refs.fetch_add(1, Ordering::AcqRel);
+            state::conn_at(word & !kind::MASK)
+                .refs
+                .fetch_add(1, Ordering::AcqRel);
             set_kind(new, word);
         }
         kind::EPOLL => set_kind(new, word),
@@ -99,7 +115,8 @@ fn duplicated(old: c_int, new: c_int) {
 
 /// Whether the table may be changed: not by a vfork child, whose table is its parent's.
 fn may_change(fd: c_int) -> bool {
-    config::is_active() && (state::look(fd) & kind::MASK != kind::CONN || !fork::in_borrowed_memory())
+    config::is_active()
+        && (state::look(fd) & kind::MASK != kind::CONN || !fork::in_borrowed_memory())
 }
 
 /// # Safety
@@ -108,8 +125,10 @@ fn may_change(fd: c_int) -> bool {
 pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     // SAFETY: the program's own arguments.
     let fd = unsafe { real::socket(domain, kind, protocol) };
-    let stream = kind & 0xf == libc::SOCK_STREAM && (domain == libc::AF_INET || domain == libc::AF_INET6);
-    if fd >= 0 && config::is_active() && stream && (protocol == 0 || protocol == libc::IPPROTO_TCP) {
+    let stream =
+        kind & 0xf == libc::SOCK_STREAM && (domain == libc::AF_INET || domain == libc::AF_INET6);
+    if fd >= 0 && config::is_active() && stream && (protocol == 0 || protocol == libc::IPPROTO_TCP)
+    {
         adopt(fd, kind & libc::SOCK_NONBLOCK != 0);
     }
     fd
@@ -140,7 +159,12 @@ pub unsafe extern "C" fn accept(fd: c_int, name: *mut c_void, length: *mut u32) 
 /// # Safety
 /// As accept4(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn accept4(fd: c_int, name: *mut c_void, length: *mut u32, flags: c_int) -> c_int {
+pub unsafe extern "C" fn accept4(
+    fd: c_int,
+    name: *mut c_void,
+    length: *mut u32,
+    flags: c_int,
+) -> c_int {
     // SAFETY: the program's own arguments.
     let new = unsafe { real::accept4(fd, name, length, flags) };
     accepted(fd, new, flags)
@@ -166,10 +190,14 @@ pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
         if how == libc::SHUT_WR || how == libc::SHUT_RDWR {
             // Before the kernel's FIN, so that the peer knows that this end of file is clean.
             let _guard = state::lock_word(&conn.own().tx_own.lock);
-            conn.own().tx.tx_flags.fetch_or(tx_flags::SHUT, Ordering::Release);
+            conn.own()
+                .tx
+                .tx_flags
+                .fetch_or(tx_flags::SHUT, Ordering::Release);
         }
         if how != libc::SHUT_WR {
-            conn.hints.fetch_or((libc::POLLIN | libc::POLLRDHUP) as u32, Ordering::Relaxed);
+            conn.hints
+                .fetch_or((libc::POLLIN | libc::POLLRDHUP) as u32, Ordering::Relaxed);
         }
     }
     // SAFETY: the program's own arguments.
@@ -362,7 +390,10 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: usize, argument: usize) -> c_
     };
     match request as u64 & 0xffff_ffff {
         libc::FIONREAD if conn.is_paired() && conn.peer_is_there() => {
-            let ring = conn.consumer().tail_hint().wrapping_sub(conn.consumer().head());
+            let ring = conn
+                .consumer()
+                .tail_hint()
+                .wrapping_sub(conn.consumer().head());
             // What is left in the kernel counts too; once the ring is in use there is nothing.
             let mut queued: c_int = 0;
             if conn.consumer().producer_state() != tx_state::RING || conn.consumer().head() == 0 {
@@ -399,7 +430,12 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: usize, argument: usize) -> c_
 /// `message` is a message as sendmsg takes it.
 pub unsafe fn before_passing(message: *const libc::msghdr) {
     // SAFETY: by contract.
-    let (mut at, mut left) = unsafe { ((*message).msg_control.cast::<u8>(), (*message).msg_controllen) };
+    let (mut at, mut left) = unsafe {
+        (
+            (*message).msg_control.cast::<u8>(),
+            (*message).msg_controllen,
+        )
+    };
     const HEADER: usize = size_of::<libc::cmsghdr>();
     while !at.is_null() && left >= HEADER {
         // SAFETY: `left` bytes of the program's control data are there.

@@ -1,10 +1,10 @@
-//! The calls that move bytes or wait, as the program links to them. Each decides
+//! The calls that move bytes, as the program links to them. Each decides
 //! whether a stream socket is meant; if not, libc's function gets the call as it is.
 
 use crate::state::{self, Conn, phase};
 use crate::sys::{self, give, set_errno, sys};
 use crate::transfer::{self, Buffers, Done, Unaware};
-use crate::{config, epoll, poll, real, upgrade};
+use crate::{config, real, upgrade};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering;
 use fordway_abi::reason::Reason;
@@ -31,7 +31,9 @@ fn way(fd: c_int) -> Way {
     if !config::is_active() {
         return Way::Libc;
     }
-    let Some(conn) = state::conn(fd) else { return Way::Libc };
+    let Some(conn) = state::conn(fd) else {
+        return Way::Libc;
+    };
     match upgrade::count_operation(conn, fd) {
         Err(error) => Way::Refused(error),
         Ok(()) if conn.is_paired() => Way::Channel(conn),
@@ -127,7 +129,14 @@ fn channel_send(
 ) -> isize {
     if flags & SEND_KERNEL != 0 {
         // Urgent data must come behind what is in the ring: this direction goes back.
-        upgrade::bar(conn, if flags & libc::MSG_OOB != 0 { Reason::Oob } else { Reason::Unsupported });
+        upgrade::bar(
+            conn,
+            if flags & libc::MSG_OOB != 0 {
+                Reason::Oob
+            } else {
+                Reason::Unsupported
+            },
+        );
         upgrade::leave_ring(conn, fd);
         return by_libc();
     }
@@ -140,11 +149,17 @@ fn channel_send(
 
 /// One buffer as [`Buffers`], kept alive by the caller's frame.
 fn one(part: &mut libc::iovec, base: *const c_void, length: usize) -> *const libc::iovec {
-    *part = libc::iovec { iov_base: base.cast_mut(), iov_len: length };
+    *part = libc::iovec {
+        iov_base: base.cast_mut(),
+        iov_len: length,
+    };
     part
 }
 
-const NO_PART: libc::iovec = libc::iovec { iov_base: core::ptr::null_mut(), iov_len: 0 };
+const NO_PART: libc::iovec = libc::iovec {
+    iov_base: core::ptr::null_mut(),
+    iov_len: 0,
+};
 
 /// # Safety
 /// As read(2).
@@ -153,7 +168,12 @@ pub unsafe extern "C" fn read(fd: c_int, buffer: *mut c_void, count: usize) -> i
     let mut part = NO_PART;
     let parts = one(&mut part, buffer, count);
     // SAFETY: the program's own arguments.
-    receive(fd, 0, || Buffers::new(parts, 1), || unsafe { real::read(fd, buffer, count) })
+    receive(
+        fd,
+        0,
+        || Buffers::new(parts, 1),
+        || unsafe { real::read(fd, buffer, count) },
+    )
 }
 
 /// # Safety
@@ -167,14 +187,19 @@ pub unsafe extern "C" fn __read(fd: c_int, buffer: *mut c_void, count: usize) ->
 /// # Safety
 /// As read(2); `size` is what the compiler knows of the buffer.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn __read_chk(fd: c_int, buffer: *mut c_void, count: usize, size: usize) -> isize {
+pub unsafe extern "C" fn __read_chk(
+    fd: c_int,
+    buffer: *mut c_void,
+    count: usize,
+    size: usize,
+) -> isize {
     check_size(count, size);
     // SAFETY: by the caller's contract.
     unsafe { read(fd, buffer, count) }
 }
 
 /// The fortified functions end a program that would overrun its buffer.
-fn check_size(count: usize, size: usize) {
+pub fn check_size(count: usize, size: usize) {
     if count > size {
         sys::complain(&["*** buffer overflow detected ***: terminated"]);
         let pid = sys!(SYS_getpid).unwrap_or(0);
@@ -188,7 +213,12 @@ fn check_size(count: usize, size: usize) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn readv(fd: c_int, parts: *const libc::iovec, count: c_int) -> isize {
     // SAFETY: the program's own arguments.
-    receive(fd, 0, || Buffers::new(parts, count as usize), || unsafe { real::readv(fd, parts, count) })
+    receive(
+        fd,
+        0,
+        || Buffers::new(parts, count as usize),
+        || unsafe { real::readv(fd, parts, count) },
+    )
 }
 
 /// # Safety
@@ -198,7 +228,12 @@ pub unsafe extern "C" fn recv(fd: c_int, buffer: *mut c_void, count: usize, flag
     let mut part = NO_PART;
     let parts = one(&mut part, buffer, count);
     // SAFETY: the program's own arguments.
-    receive(fd, flags, || Buffers::new(parts, 1), || unsafe { real::recv(fd, buffer, count, flags) })
+    receive(
+        fd,
+        flags,
+        || Buffers::new(parts, 1),
+        || unsafe { real::recv(fd, buffer, count, flags) },
+    )
 }
 
 /// # Safety
@@ -238,7 +273,9 @@ pub unsafe extern "C" fn recvfrom(
         Buffers::new(parts, 1)
     };
     // SAFETY: the program's own arguments.
-    receive(fd, flags, by_channel, || unsafe { real::recvfrom(fd, buffer, count, flags, name, length) })
+    receive(fd, flags, by_channel, || unsafe {
+        real::recvfrom(fd, buffer, count, flags, name, length)
+    })
 }
 
 /// # Safety
@@ -271,7 +308,9 @@ pub unsafe extern "C" fn recvmsg(fd: c_int, message: *mut libc::msghdr, flags: c
         Buffers::new(message.msg_iov, message.msg_iovlen)
     };
     // SAFETY: the program's own arguments.
-    receive(fd, flags, by_channel, || unsafe { real::recvmsg(fd, message, flags) })
+    receive(fd, flags, by_channel, || unsafe {
+        real::recvmsg(fd, message, flags)
+    })
 }
 
 /// # Safety
@@ -294,14 +333,22 @@ pub unsafe extern "C" fn recvmmsg(
         // SAFETY: the program's array of `count` messages.
         let received = unsafe {
             let entry = messages.add(done as usize);
-            let received = recvmsg(fd, &raw mut (*entry).msg_hdr, flags & !libc::MSG_WAITFORONE | more);
+            let received = recvmsg(
+                fd,
+                &raw mut (*entry).msg_hdr,
+                flags & !libc::MSG_WAITFORONE | more,
+            );
             if received >= 0 {
                 (*entry).msg_len = received as u32;
             }
             received
         };
         if received <= 0 {
-            return if done == 0 && received < 0 { -1 } else { (done + u32::from(received == 0)) as c_int };
+            return if done == 0 && received < 0 {
+                -1
+            } else {
+                (done + u32::from(received == 0)) as c_int
+            };
         }
         done += 1;
     }
@@ -315,7 +362,12 @@ pub unsafe extern "C" fn write(fd: c_int, buffer: *const c_void, count: usize) -
     let mut part = NO_PART;
     let parts = one(&mut part, buffer, count);
     // SAFETY: the program's own arguments.
-    transmit(fd, 0, || Buffers::new(parts, 1), || unsafe { real::write(fd, buffer, count) })
+    transmit(
+        fd,
+        0,
+        || Buffers::new(parts, 1),
+        || unsafe { real::write(fd, buffer, count) },
+    )
 }
 
 /// # Safety
@@ -331,23 +383,43 @@ pub unsafe extern "C" fn __write(fd: c_int, buffer: *const c_void, count: usize)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn writev(fd: c_int, parts: *const libc::iovec, count: c_int) -> isize {
     // SAFETY: the program's own arguments.
-    transmit(fd, 0, || Buffers::new(parts, count as usize), || unsafe { real::writev(fd, parts, count) })
+    transmit(
+        fd,
+        0,
+        || Buffers::new(parts, count as usize),
+        || unsafe { real::writev(fd, parts, count) },
+    )
 }
 
 /// # Safety
 /// As send(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn send(fd: c_int, buffer: *const c_void, count: usize, flags: c_int) -> isize {
+pub unsafe extern "C" fn send(
+    fd: c_int,
+    buffer: *const c_void,
+    count: usize,
+    flags: c_int,
+) -> isize {
     let mut part = NO_PART;
     let parts = one(&mut part, buffer, count);
     // SAFETY: the program's own arguments.
-    transmit(fd, flags, || Buffers::new(parts, 1), || unsafe { real::send(fd, buffer, count, flags) })
+    transmit(
+        fd,
+        flags,
+        || Buffers::new(parts, 1),
+        || unsafe { real::send(fd, buffer, count, flags) },
+    )
 }
 
 /// # Safety
 /// As send(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn __send(fd: c_int, buffer: *const c_void, count: usize, flags: c_int) -> isize {
+pub unsafe extern "C" fn __send(
+    fd: c_int,
+    buffer: *const c_void,
+    count: usize,
+    flags: c_int,
+) -> isize {
     // SAFETY: by the caller's contract.
     unsafe { send(fd, buffer, count, flags) }
 }
@@ -366,9 +438,12 @@ pub unsafe extern "C" fn sendto(
     let mut part = NO_PART;
     let parts = one(&mut part, buffer, count);
     // SAFETY: the program's own arguments.
-    transmit(fd, flags, || Buffers::new(parts, 1), || unsafe {
-        real::sendto(fd, buffer, count, flags, name, length)
-    })
+    transmit(
+        fd,
+        flags,
+        || Buffers::new(parts, 1),
+        || unsafe { real::sendto(fd, buffer, count, flags, name, length) },
+    )
 }
 
 /// # Safety
@@ -385,15 +460,26 @@ pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const libc::msghdr, flags:
         Buffers::new(message.msg_iov, message.msg_iovlen)
     };
     // SAFETY: the program's own arguments.
-    transmit(fd, flags, by_channel, || unsafe { real::sendmsg(fd, message, flags) })
+    transmit(fd, flags, by_channel, || unsafe {
+        real::sendmsg(fd, message, flags)
+    })
 }
 
 /// # Safety
 /// As sendmmsg(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn sendmmsg(fd: c_int, messages: *mut libc::mmsghdr, count: u32, flags: c_int) -> c_int {
+pub unsafe extern "C" fn sendmmsg(
+    fd: c_int,
+    messages: *mut libc::mmsghdr,
+    count: u32,
+    flags: c_int,
+) -> c_int {
     if !config::is_active() || state::conn(fd).is_none_or(|conn| !conn.is_paired()) {
-        for index in 0..if config::is_active() { count as usize } else { 0 } {
+        for index in 0..if config::is_active() {
+            count as usize
+        } else {
+            0
+        } {
             // SAFETY: the program's array of `count` messages.
             unsafe { crate::hooks_fd::before_passing(&raw const (*messages.add(index)).msg_hdr) };
         }
@@ -420,7 +506,12 @@ pub unsafe extern "C" fn sendmmsg(fd: c_int, messages: *mut libc::mmsghdr, count
 /// # Safety
 /// As sendfile(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn sendfile(out: c_int, file: c_int, offset: *mut i64, count: usize) -> isize {
+pub unsafe extern "C" fn sendfile(
+    out: c_int,
+    file: c_int,
+    offset: *mut i64,
+    count: usize,
+) -> isize {
     // SAFETY: the program's own arguments.
     let by_libc = || unsafe { real::sendfile(out, file, offset, count) };
     match way(out) {
@@ -445,7 +536,12 @@ pub unsafe extern "C" fn sendfile(out: c_int, file: c_int, offset: *mut i64, cou
 /// # Safety
 /// As sendfile(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn sendfile64(out: c_int, file: c_int, offset: *mut i64, count: usize) -> isize {
+pub unsafe extern "C" fn sendfile64(
+    out: c_int,
+    file: c_int,
+    offset: *mut i64,
+    count: usize,
+) -> isize {
     // SAFETY: by the caller's contract; off_t has 64 bits.
     unsafe { sendfile(out, file, offset, count) }
 }
@@ -471,262 +567,4 @@ pub unsafe extern "C" fn splice(
     }
     // SAFETY: the program's own arguments.
     unsafe { real::splice(input, input_offset, output, output_offset, count, flags) }
-}
-
-/// Milliseconds as poll and epoll_wait take them.
-fn timeout_of_ms(timeout_ms: c_int) -> Option<u64> {
-    (timeout_ms >= 0).then(|| timeout_ms as u64 * 1_000_000)
-}
-
-fn timeout_of_spec(timeout: *const libc::timespec) -> sys::Result<Option<u64>> {
-    if timeout.is_null() {
-        return Ok(None);
-    }
-    // SAFETY: the program's own argument.
-    let time = unsafe { timeout.read() };
-    if time.tv_sec < 0 || !(0..1_000_000_000).contains(&time.tv_nsec) {
-        return Err(libc::EINVAL);
-    }
-    Ok(Some((time.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(time.tv_nsec as u64)))
-}
-
-/// The program's array of descriptors, if the shim has anything to do with it.
-unsafe fn concerned<'a>(fds: *mut libc::pollfd, count: usize) -> Option<&'a mut [libc::pollfd]> {
-    if !config::is_active() || fds.is_null() {
-        return None;
-    }
-    // SAFETY: the program's array of `count` entries.
-    let entries = unsafe { core::slice::from_raw_parts_mut(fds, count) };
-    poll::concerns(entries).then_some(entries)
-}
-
-/// # Safety
-/// As poll(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn poll(fds: *mut libc::pollfd, count: usize, timeout_ms: c_int) -> c_int {
-    // SAFETY: the program's own arguments.
-    match unsafe { concerned(fds, count) } {
-        Some(entries) => give(poll::poll(entries, timeout_of_ms(timeout_ms), core::ptr::null())) as c_int,
-        // SAFETY: as above.
-        None => unsafe { real::poll(fds, count, timeout_ms) },
-    }
-}
-
-/// # Safety
-/// As poll(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn __poll(fds: *mut libc::pollfd, count: usize, timeout_ms: c_int) -> c_int {
-    // SAFETY: by the caller's contract.
-    unsafe { self::poll(fds, count, timeout_ms) }
-}
-
-/// # Safety
-/// As poll(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn __poll_chk(
-    fds: *mut libc::pollfd,
-    count: usize,
-    timeout_ms: c_int,
-    size: usize,
-) -> c_int {
-    check_size(count * size_of::<libc::pollfd>(), size);
-    // SAFETY: by the caller's contract.
-    unsafe { self::poll(fds, count, timeout_ms) }
-}
-
-/// # Safety
-/// As ppoll(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ppoll(
-    fds: *mut libc::pollfd,
-    count: usize,
-    timeout: *const libc::timespec,
-    mask: *const c_void,
-) -> c_int {
-    // SAFETY: the program's own arguments.
-    match unsafe { concerned(fds, count) } {
-        Some(entries) => {
-            give(timeout_of_spec(timeout).and_then(|time| poll::poll(entries, time, mask))) as c_int
-        }
-        // SAFETY: as above.
-        None => unsafe { real::ppoll(fds, count, timeout, mask) },
-    }
-}
-
-/// # Safety
-/// As ppoll(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn __ppoll_chk(
-    fds: *mut libc::pollfd,
-    count: usize,
-    timeout: *const libc::timespec,
-    mask: *const c_void,
-    size: usize,
-) -> c_int {
-    check_size(count * size_of::<libc::pollfd>(), size);
-    // SAFETY: by the caller's contract.
-    unsafe { ppoll(fds, count, timeout, mask) }
-}
-
-/// # Safety
-/// As select(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn select(
-    count: c_int,
-    read: *mut c_void,
-    write: *mut c_void,
-    except: *mut c_void,
-    timeout: *mut libc::timeval,
-) -> c_int {
-    if config::is_active() && count >= 0 {
-        // SAFETY: the program's own argument.
-        let time = unsafe { timeout.as_ref() }.map(|time| *time);
-        if time.is_some_and(|time| time.tv_sec < 0 || time.tv_usec < 0) {
-            return give(Err(libc::EINVAL)) as c_int;
-        }
-        let time_ns = time.map(|time| time.tv_sec as u64 * 1_000_000_000 + time.tv_usec as u64 * 1000);
-        let start = sys::now_ns();
-        let sets = [read, write, except].map(|set| poll::FdSet(set.cast()));
-        if let Some(result) = poll::select(count as usize, sets, time_ns, core::ptr::null()) {
-            if let Some(time_ns) = time_ns {
-                // Linux tells how much time was left (man 2 select).
-                let left_us = time_ns.saturating_sub(sys::now_ns() - start) / 1000;
-                let left = libc::timeval {
-                    tv_sec: (left_us / 1_000_000) as i64,
-                    tv_usec: (left_us % 1_000_000) as i64,
-                };
-                // SAFETY: the program's own argument, not null.
-                unsafe { timeout.write(left) };
-            }
-            return give(result) as c_int;
-        }
-    }
-    // SAFETY: the program's own arguments.
-    unsafe { real::select(count, read, write, except, timeout) }
-}
-
-/// # Safety
-/// As pselect(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn pselect(
-    count: c_int,
-    read: *mut c_void,
-    write: *mut c_void,
-    except: *mut c_void,
-    timeout: *const libc::timespec,
-    mask: *const c_void,
-) -> c_int {
-    if config::is_active() && count >= 0 {
-        let time_ns = match timeout_of_spec(timeout) {
-            Ok(time_ns) => time_ns,
-            Err(error) => return give(Err(error)) as c_int,
-        };
-        let sets = [read, write, except].map(|set| poll::FdSet(set.cast()));
-        if let Some(result) = poll::select(count as usize, sets, time_ns, mask) {
-            return give(result) as c_int;
-        }
-    }
-    // SAFETY: the program's own arguments.
-    unsafe { real::pselect(count, read, write, except, timeout, mask) }
-}
-
-/// # Safety
-/// As epoll_create1(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn epoll_create1(flags: c_int) -> c_int {
-    // SAFETY: the program's own argument.
-    let fd = unsafe { real::epoll_create1(flags) };
-    if fd >= 0 && config::is_active() {
-        epoll::created(fd);
-    }
-    fd
-}
-
-/// # Safety
-/// As epoll_create(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn epoll_create(size: c_int) -> c_int {
-    if size <= 0 {
-        return give(Err(libc::EINVAL)) as c_int;
-    }
-    // SAFETY: no flags.
-    unsafe { epoll_create1(0) }
-}
-
-/// # Safety
-/// As epoll_ctl(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn epoll_ctl(
-    epoll: c_int,
-    operation: c_int,
-    fd: c_int,
-    event: *mut libc::epoll_event,
-) -> c_int {
-    let conn = if config::is_active() { state::conn(fd) } else { None };
-    if let Some(conn) = conn
-        && let Some(result) = epoll::control(epoll, operation, conn, fd, event)
-    {
-        return give(result) as c_int;
-    }
-    // SAFETY: the program's own arguments.
-    let result = unsafe { real::epoll_ctl(epoll, operation, fd, event) };
-    if result == 0
-        && operation == libc::EPOLL_CTL_ADD
-        && let Some(conn) = conn
-    {
-        epoll::added(epoll, conn, fd, event);
-    }
-    result
-}
-
-/// # Safety
-/// As epoll_wait(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn epoll_wait(
-    epoll: c_int,
-    events: *mut libc::epoll_event,
-    count: c_int,
-    timeout_ms: c_int,
-) -> c_int {
-    if let Some(result) = epoll::wait(epoll, events, count, timeout_of_ms(timeout_ms), core::ptr::null()) {
-        return give(result) as c_int;
-    }
-    // SAFETY: the program's own arguments.
-    unsafe { real::epoll_wait(epoll, events, count, timeout_ms) }
-}
-
-/// # Safety
-/// As epoll_pwait(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn epoll_pwait(
-    epoll: c_int,
-    events: *mut libc::epoll_event,
-    count: c_int,
-    timeout_ms: c_int,
-    mask: *const c_void,
-) -> c_int {
-    if let Some(result) = epoll::wait(epoll, events, count, timeout_of_ms(timeout_ms), mask) {
-        return give(result) as c_int;
-    }
-    // SAFETY: the program's own arguments.
-    unsafe { real::epoll_pwait(epoll, events, count, timeout_ms, mask) }
-}
-
-/// # Safety
-/// As epoll_pwait2(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn epoll_pwait2(
-    epoll: c_int,
-    events: *mut libc::epoll_event,
-    count: c_int,
-    timeout: *const libc::timespec,
-    mask: *const c_void,
-) -> c_int {
-    let result = timeout_of_spec(timeout).map(|time_ns| epoll::wait(epoll, events, count, time_ns, mask));
-    match result {
-        Ok(Some(result)) => give(result) as c_int,
-        Err(error) => give(Err(error)) as c_int,
-        // SAFETY: the program's own arguments.
-        Ok(None) => unsafe { real::epoll_pwait2(epoll, events, count, timeout, mask) },
-    }
 }

@@ -8,7 +8,7 @@
 use crate::real::Real;
 use crate::state::{self};
 use crate::sys::{self, give, sys};
-use crate::{config, fork, hooks_fd, hooks_io, real, signals, upgrade};
+use crate::{config, fork, hooks_fd, hooks_io, hooks_wait, real, signals, upgrade};
 use core::ffi::{c_char, c_int, c_long, c_void};
 use core::sync::atomic::Ordering;
 use fordway_abi::reason::Reason;
@@ -116,7 +116,11 @@ pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut c_void {
 /// # Safety
 /// As posix_spawn_file_actions_adddup2(3).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn posix_spawn_file_actions_adddup2(actions: *mut c_void, fd: c_int, new: c_int) -> c_int {
+pub unsafe extern "C" fn posix_spawn_file_actions_adddup2(
+    actions: *mut c_void,
+    fd: c_int,
+    new: c_int,
+) -> c_int {
     static REAL: Real = Real::new(c"posix_spawn_file_actions_adddup2");
     if config::is_active()
         && let Some(conn) = state::conn(fd)
@@ -124,10 +128,13 @@ pub unsafe extern "C" fn posix_spawn_file_actions_adddup2(actions: *mut c_void, 
         upgrade::bar(conn, Reason::Exec);
         upgrade::downgrade(conn, fd, Reason::Exec, true);
     }
-    let Some(address) = REAL.find() else { return libc::ENOSYS };
+    let Some(address) = REAL.find() else {
+        return libc::ENOSYS;
+    };
     // SAFETY: libc's function of this name has this signature.
     unsafe {
-        let call: unsafe extern "C" fn(*mut c_void, c_int, c_int) -> c_int = core::mem::transmute(address);
+        let call: unsafe extern "C" fn(*mut c_void, c_int, c_int) -> c_int =
+            core::mem::transmute(address);
         call(actions, fd, new)
     }
 }
@@ -160,14 +167,20 @@ pub unsafe extern "C" fn __sigaction(signal: c_int, new: *const c_void, old: *mu
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn signal(signal: c_int, handler: usize) -> usize {
     static REAL: Real = Real::new(c"signal");
-    let Some(address) = REAL.find() else { return libc::SIG_ERR };
+    let Some(address) = REAL.find() else {
+        return libc::SIG_ERR;
+    };
     // SAFETY: libc's function of this name has this signature.
     let old = unsafe {
         let call: unsafe extern "C" fn(c_int, usize) -> usize = core::mem::transmute(address);
         call(signal, handler)
     };
     if old != libc::SIG_ERR {
-        signals::changed(signal, handler != libc::SIG_DFL && handler != libc::SIG_IGN, true);
+        signals::changed(
+            signal,
+            handler != libc::SIG_DFL && handler != libc::SIG_IGN,
+            true,
+        );
     }
     old
 }
@@ -211,36 +224,71 @@ pub unsafe extern "C" fn syscall(
                 // Completion queues would bypass the channel; node and others fall back.
                 libc::SYS_io_uring_setup => return give(Err(libc::ENOSYS)) as c_long,
                 libc::SYS_read => return hooks_io::read(a as c_int, b as *mut c_void, c) as c_long,
-                libc::SYS_write => return hooks_io::write(a as c_int, b as *const c_void, c) as c_long,
+                libc::SYS_write => {
+                    return hooks_io::write(a as c_int, b as *const c_void, c) as c_long;
+                }
                 libc::SYS_close => return hooks_fd::close(a as c_int).into(),
                 libc::SYS_dup2 => return hooks_fd::dup2(a as c_int, b as c_int).into(),
                 libc::SYS_dup3 => return hooks_fd::dup3(a as c_int, b as c_int, c as c_int).into(),
-                libc::SYS_close_range => return hooks_fd::close_range(a as u32, b as u32, c as c_int).into(),
+                libc::SYS_close_range => {
+                    return hooks_fd::close_range(a as u32, b as u32, c as c_int).into();
+                }
                 libc::SYS_epoll_ctl => {
-                    return hooks_io::epoll_ctl(a as c_int, b as c_int, c as c_int, d as *mut _).into();
+                    return hooks_wait::epoll_ctl(a as c_int, b as c_int, c as c_int, d as *mut _)
+                        .into();
                 }
                 libc::SYS_epoll_wait => {
-                    return hooks_io::epoll_wait(a as c_int, b as *mut _, c as c_int, d as c_int).into();
+                    return hooks_wait::epoll_wait(a as c_int, b as *mut _, c as c_int, d as c_int)
+                        .into();
                 }
                 libc::SYS_epoll_pwait => {
                     let mask = e as *const c_void;
-                    return hooks_io::epoll_pwait(a as c_int, b as *mut _, c as c_int, d as c_int, mask).into();
+                    return hooks_wait::epoll_pwait(
+                        a as c_int,
+                        b as *mut _,
+                        c as c_int,
+                        d as c_int,
+                        mask,
+                    )
+                    .into();
                 }
                 libc::SYS_accept4 => {
-                    return hooks_fd::accept4(a as c_int, b as *mut c_void, c as *mut u32, d as c_int).into();
+                    return hooks_fd::accept4(
+                        a as c_int,
+                        b as *mut c_void,
+                        c as *mut u32,
+                        d as c_int,
+                    )
+                    .into();
                 }
                 libc::SYS_sendto => {
                     let name = e as *const c_void;
-                    return hooks_io::sendto(a as c_int, b as *const c_void, c, d as c_int, name, f as u32)
-                        as c_long;
+                    return hooks_io::sendto(
+                        a as c_int,
+                        b as *const c_void,
+                        c,
+                        d as c_int,
+                        name,
+                        f as u32,
+                    ) as c_long;
                 }
                 libc::SYS_recvfrom => {
                     let (name, length) = (e as *mut c_void, f as *mut u32);
-                    return hooks_io::recvfrom(a as c_int, b as *mut c_void, c, d as c_int, name, length)
-                        as c_long;
+                    return hooks_io::recvfrom(
+                        a as c_int,
+                        b as *mut c_void,
+                        c,
+                        d as c_int,
+                        name,
+                        length,
+                    ) as c_long;
                 }
-                libc::SYS_sendmsg => return hooks_io::sendmsg(a as c_int, b as *const _, c as c_int) as c_long,
-                libc::SYS_recvmsg => return hooks_io::recvmsg(a as c_int, b as *mut _, c as c_int) as c_long,
+                libc::SYS_sendmsg => {
+                    return hooks_io::sendmsg(a as c_int, b as *const _, c as c_int) as c_long;
+                }
+                libc::SYS_recvmsg => {
+                    return hooks_io::recvmsg(a as c_int, b as *mut _, c as c_int) as c_long;
+                }
                 _ => {}
             }
         }

@@ -4,7 +4,7 @@
 //!
 //! # The house
 //! ```text
-//!   hooks_io   hooks_fd   hooks_proc      the names that the program links to
+//!   hooks_io, hooks_wait   hooks_fd   hooks_proc      the names that the program links to
 //!       │          │           │
 //!   transfer   state       fork, signals   bytes · descriptors and connections · processes
 //!       │
@@ -29,6 +29,7 @@ mod hidden;
 mod hooks_fd;
 mod hooks_io;
 mod hooks_proc;
+mod hooks_wait;
 mod link;
 mod memory;
 mod poll;
@@ -55,7 +56,11 @@ static START: extern "C" fn(i32, *const *const c_char, *const *const c_char) = s
 static END: extern "C" fn() = end;
 
 /// Runs before the program. glibc hands the environment to constructors; others do not.
-extern "C" fn start(_count: i32, _arguments: *const *const c_char, environment: *const *const c_char) {
+extern "C" fn start(
+    _count: i32,
+    _arguments: *const *const c_char,
+    environment: *const *const c_char,
+) {
     if sys::weak_address!("gnu_get_libc_version") == 0 {
         return;
     }
@@ -64,7 +69,9 @@ extern "C" fn start(_count: i32, _arguments: *const *const c_char, environment: 
     if !config::is_active() {
         return;
     }
-    let made = state::set_up().and_then(|()| link::set_up()).and_then(|()| epoll::set_up());
+    let made = state::set_up()
+        .and_then(|()| link::set_up())
+        .and_then(|()| epoll::set_up());
     if made.and_then(|()| fork::set_up()).is_err() {
         config::switch_off();
         return;

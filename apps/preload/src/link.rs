@@ -11,8 +11,8 @@ use crate::state::{self, Conn};
 use crate::sys::{self, sys};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use fordway_abi::shm::{
-    DOOR_COUNT, ENDPOINT_BYTES, ENDPOINTS_OFFSET, Endpoint, REGION_BYTES, REGION_MAGIC, RegionHeader,
-    SLOT_COUNT, WAIT_PAGE_BYTES, WAIT_PAGE_MAGIC, WaitPage,
+    DOOR_COUNT, ENDPOINT_BYTES, ENDPOINTS_OFFSET, Endpoint, REGION_BYTES, REGION_MAGIC,
+    RegionHeader, SLOT_COUNT, WAIT_PAGE_BYTES, WAIT_PAGE_MAGIC, WaitPage,
 };
 use fordway_ring::{Consumer, Producer};
 
@@ -61,14 +61,21 @@ static LINK_HIGH: AtomicU32 = AtomicU32::new(0);
 
 /// Maps the table.
 pub fn set_up() -> sys::Result<()> {
-    LINKS.store(sys::map_anonymous(LINK_COUNT * size_of::<Link>(), false)?.cast(), Ordering::Release);
+    LINKS.store(
+        sys::map_anonymous(LINK_COUNT * size_of::<Link>(), false)?.cast(),
+        Ordering::Release,
+    );
     Ok(())
 }
 
 /// Link number `index`.
 pub fn at(index: u32) -> &'static Link {
     // SAFETY: the table has LINK_COUNT zeroed entries of atomics and is never unmapped.
-    unsafe { &*LINKS.load(Ordering::Relaxed).add(index as usize % LINK_COUNT) }
+    unsafe {
+        &*LINKS
+            .load(Ordering::Relaxed)
+            .add(index as usize % LINK_COUNT)
+    }
 }
 
 /// All links in use, with their indices.
@@ -85,10 +92,22 @@ pub fn by_id(id: u64) -> Option<(u32, &'static Link)> {
 
 /// Makes and seals a memfd that only this mapping can write; returns descriptor and mapping.
 pub fn make_memory(name: &core::ffi::CStr, bytes: usize) -> sys::Result<(i32, *mut u8)> {
-    let fd = sys!(SYS_memfd_create, name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING)? as i32;
+    let fd = sys!(
+        SYS_memfd_create,
+        name.as_ptr(),
+        libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING
+    )? as i32;
     let made = (|| {
         sys!(SYS_ftruncate, fd, bytes)?;
-        let base = sys!(SYS_mmap, 0, bytes, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, fd, 0)?;
+        let base = sys!(
+            SYS_mmap,
+            0,
+            bytes,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED,
+            fd,
+            0
+        )?;
         let seals =
             libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_FUTURE_WRITE | libc::F_SEAL_SEAL;
         sys!(SYS_fcntl, fd, libc::F_ADD_SEALS, seals)?;
@@ -128,10 +147,15 @@ pub fn make(id: u64, key: [u8; 16]) -> sys::Result<i32> {
     // SAFETY: a fresh, zeroed, writable mapping of a region.
     let header = unsafe { &*base.cast::<RegionHeader>() };
     header.magic.store(REGION_MAGIC, Ordering::Relaxed);
-    header.abi_version.store(fordway_abi::ABI_VERSION, Ordering::Relaxed);
+    header
+        .abi_version
+        .store(fordway_abi::ABI_VERSION, Ordering::Relaxed);
     let link = at(index);
     for (word, bytes) in link.key.iter().zip(key.chunks_exact(8)) {
-        word.store(u64::from_ne_bytes(bytes.try_into().unwrap_or([0; 8])), Ordering::Relaxed);
+        word.store(
+            u64::from_ne_bytes(bytes.try_into().unwrap_or([0; 8])),
+            Ordering::Relaxed,
+        );
     }
     for (door, rung) in link.doors.iter().zip(&link.rung) {
         door.store(0, Ordering::Relaxed);
@@ -156,7 +180,10 @@ impl Link {
         // SAFETY: both were just mapped, whole; read through atomics only.
         let (region_magic, page_magic) = unsafe {
             let header = &*base.cast::<RegionHeader>();
-            (header.magic.load(Ordering::Relaxed), (*page).magic.load(Ordering::Relaxed))
+            (
+                header.magic.load(Ordering::Relaxed),
+                (*page).magic.load(Ordering::Relaxed),
+            )
         };
         if region_magic != REGION_MAGIC || page_magic != WAIT_PAGE_MAGIC {
             return Err(libc::EPROTO);
@@ -170,7 +197,10 @@ impl Link {
     /// A doorbell of the peer has come. A second one for the same index is not needed.
     pub fn add_door(&self, door: u64, fd: i32) {
         let known = self.doors.get(door as usize);
-        match known.filter(|known| known.load(Ordering::Relaxed) == 0).zip(hidden::hide(fd).ok()) {
+        match known
+            .filter(|known| known.load(Ordering::Relaxed) == 0)
+            .zip(hidden::hide(fd).ok())
+        {
             Some((word, fd)) => word.store(fd + 1, Ordering::Release),
             None => {
                 let _ = sys!(SYS_close, fd);
@@ -210,13 +240,18 @@ impl Link {
         if self.state.swap(link_state::FREE, Ordering::AcqRel) == link_state::FREE {
             return;
         }
-        for (base, bytes) in [(&self.own_base, REGION_BYTES), (&self.peer_base, REGION_BYTES)] {
+        for (base, bytes) in [
+            (&self.own_base, REGION_BYTES),
+            (&self.peer_base, REGION_BYTES),
+        ] {
             let base = base.swap(core::ptr::null_mut(), Ordering::Relaxed);
             if !base.is_null() {
                 let _ = sys!(SYS_munmap, base, bytes);
             }
         }
-        let page = self.peer_page.swap(core::ptr::null_mut(), Ordering::Relaxed);
+        let page = self
+            .peer_page
+            .swap(core::ptr::null_mut(), Ordering::Relaxed);
         if !page.is_null() {
             let _ = sys!(SYS_munmap, page, WAIT_PAGE_BYTES);
         }
@@ -259,7 +294,8 @@ pub fn bind(conn: &Conn, index: u32, slot: u32, generation: u32, channel_id: u64
     conn.own_base.store(own_base, Ordering::Relaxed);
     conn.peer.store(peer, Ordering::Relaxed);
     conn.peer_base.store(peer_base, Ordering::Relaxed);
-    conn.peer_page.store(link.peer_page.load(Ordering::Relaxed), Ordering::Relaxed);
+    conn.peer_page
+        .store(link.peer_page.load(Ordering::Relaxed), Ordering::Relaxed);
     conn.link.store(index, Ordering::Relaxed);
     conn.slot.store(slot, Ordering::Relaxed);
     conn.generation.store(generation, Ordering::Relaxed);
@@ -277,7 +313,8 @@ pub fn unbind(conn: &Conn) {
 
 /// The connections of a link.
 pub fn users(index: u32) -> impl Iterator<Item = &'static Conn> {
-    state::conns().filter(move |conn| conn.is_paired() && conn.link.load(Ordering::Relaxed) == index)
+    state::conns()
+        .filter(move |conn| conn.is_paired() && conn.link.load(Ordering::Relaxed) == index)
 }
 
 impl Conn {
@@ -315,7 +352,12 @@ impl Conn {
             return true;
         }
         // SAFETY: mapped by `bind`; an atomic load.
-        let shown = unsafe { (*self.peer.load(Ordering::Relaxed)).cold.generation.load(Ordering::Acquire) };
+        let shown = unsafe {
+            (*self.peer.load(Ordering::Relaxed))
+                .cold
+                .generation
+                .load(Ordering::Acquire)
+        };
         let there = shown == self.generation.load(Ordering::Relaxed);
         if there {
             self.peer_there.store(1, Ordering::Relaxed);
@@ -326,13 +368,23 @@ impl Conn {
     /// Bits that the peer's endpoint shows (`tx_flags`). Only when the peer is there.
     pub fn peer_flags(&self) -> u32 {
         // SAFETY: mapped by `bind`; an atomic load.
-        unsafe { (*self.peer.load(Ordering::Relaxed)).tx.tx_flags.load(Ordering::Acquire) }
+        unsafe {
+            (*self.peer.load(Ordering::Relaxed))
+                .tx
+                .tx_flags
+                .load(Ordering::Acquire)
+        }
     }
 
     /// CPU on which the peer was last seen.
     pub fn peer_cpu(&self) -> u32 {
         // SAFETY: mapped by `bind`; an atomic load.
-        unsafe { (*self.peer.load(Ordering::Relaxed)).wait.cpu.load(Ordering::Relaxed) }
+        unsafe {
+            (*self.peer.load(Ordering::Relaxed))
+                .wait
+                .cpu
+                .load(Ordering::Relaxed)
+        }
     }
 
     /// Rings those of the peer's doors that sleep.

@@ -22,11 +22,19 @@ struct Scratch {
     bytes: usize,
 }
 
-const EMPTY: libc::pollfd = libc::pollfd { fd: -1, events: 0, revents: 0 };
+const EMPTY: libc::pollfd = libc::pollfd {
+    fd: -1,
+    events: 0,
+    revents: 0,
+};
 
 impl Scratch {
     fn new(count: usize) -> sys::Result<Self> {
-        let mut scratch = Self { small: [EMPTY; SMALL + 2], mapped: core::ptr::null_mut(), bytes: 0 };
+        let mut scratch = Self {
+            small: [EMPTY; SMALL + 2],
+            mapped: core::ptr::null_mut(),
+            bytes: 0,
+        };
         if count > SMALL {
             scratch.bytes = (count + 2) * size_of::<libc::pollfd>();
             scratch.mapped = sys::map_anonymous(scratch.bytes, false)?;
@@ -81,7 +89,11 @@ pub fn poll(
             return unaware(fds, deadline, mask);
         }
         let ready = look(fds);
-        if ready != 0 && fds.iter().all(|entry| entry.fd < 0 || paired(entry.fd).is_some()) {
+        if ready != 0
+            && fds
+                .iter()
+                .all(|entry| entry.fd < 0 || paired(entry.fd).is_some())
+        {
             return Ok(ready);
         }
         if ready != 0 || timeout_ns == Some(0) {
@@ -100,7 +112,11 @@ pub fn poll(
 
 /// None of the sockets has a channel: the kernel's poll, with the threads counted that
 /// would not notice if one got a channel meanwhile.
-fn unaware(fds: &mut [libc::pollfd], deadline: Deadline, mask: *const core::ffi::c_void) -> sys::Result<usize> {
+fn unaware(
+    fds: &mut [libc::pollfd],
+    deadline: Deadline,
+    mask: *const core::ffi::c_void,
+) -> sys::Result<usize> {
     let mut scratch = Scratch::new(fds.len())?;
     let counted = scratch.entries(fds.len());
     for (counted, entry) in counted.iter_mut().zip(fds.iter()) {
@@ -112,11 +128,17 @@ fn unaware(fds: &mut [libc::pollfd], deadline: Deadline, mask: *const core::ffi:
     }
     // A channel that came before the count was seen must be waited for with the rings.
     let too_late = fds.iter().any(|entry| paired(entry.fd).is_some());
-    let time = if too_late { Some(0) } else { deadline.left_ns(None) };
+    let time = if too_late {
+        Some(0)
+    } else {
+        deadline.left_ns(None)
+    };
     let result = kernel(fds.as_mut_ptr(), fds.len(), time, mask);
     for counted in counted.iter().filter(|counted| counted.fd >= 0) {
         let conn = state::conn_at(counted.fd as u32);
-        if conn.unaware.fetch_sub(1, Ordering::SeqCst) == 1 && conn.phase.load(Ordering::SeqCst) == phase::PAIRED {
+        if conn.unaware.fetch_sub(1, Ordering::SeqCst) == 1
+            && conn.phase.load(Ordering::SeqCst) == phase::PAIRED
+        {
             upgrade::try_ready(conn);
         }
     }
@@ -133,7 +155,9 @@ fn kernel(
     mask: *const core::ffi::c_void,
 ) -> sys::Result<usize> {
     let time = time_ns.map(wait::timespec);
-    let time_pointer = time.as_ref().map_or(core::ptr::null(), |time| &raw const *time);
+    let time_pointer = time
+        .as_ref()
+        .map_or(core::ptr::null(), |time| &raw const *time);
     sys!(SYS_ppoll, fds, count, time_pointer, mask, 8)
 }
 
@@ -159,7 +183,9 @@ fn ring_events(conn: &Conn, entry: &libc::pollfd) -> i16 {
 }
 
 fn spin(fds: &[libc::pollfd]) -> bool {
-    let Some(conn) = fds.iter().find_map(|entry| paired(entry.fd)) else { return false };
+    let Some(conn) = fds.iter().find_map(|entry| paired(entry.fd)) else {
+        return false;
+    };
     wait::note_cpu(conn);
     wait::spin(conn.peer_cpu(), || {
         fds.iter().any(|entry| {
@@ -170,7 +196,11 @@ fn spin(fds: &[libc::pollfd]) -> bool {
     })
 }
 
-fn sleep(fds: &mut [libc::pollfd], deadline: Deadline, mask: *const core::ffi::c_void) -> sys::Result<usize> {
+fn sleep(
+    fds: &mut [libc::pollfd],
+    deadline: Deadline,
+    mask: *const core::ffi::c_void,
+) -> sys::Result<usize> {
     let bell = wait::acquire();
     let mut unread = false;
     for entry in fds.iter() {
@@ -189,15 +219,26 @@ fn sleep(fds: &mut [libc::pollfd], deadline: Deadline, mask: *const core::ffi::c
     let result = if look(fds) != 0 {
         ask(fds, None, Some(0), mask)
     } else {
-        ask(fds, Some(bell), deadline.left_ns(wait::slice_ns(Some(bell), unread)), mask)
+        ask(
+            fds,
+            Some(bell),
+            deadline.left_ns(wait::slice_ns(Some(bell), unread)),
+            mask,
+        )
     };
     bell.retract();
     let watch = unread && wait::is_watch_due(since_ns);
     for entry in fds.iter() {
         if let Some(conn) = paired(entry.fd) {
             if bell.door != fordway_abi::shm::DOOR_SHARED {
-                conn.own().wait.rx_doors.fetch_and(!bell.bit(), Ordering::SeqCst);
-                conn.own().wait.tx_doors.fetch_and(!bell.bit(), Ordering::SeqCst);
+                conn.own()
+                    .wait
+                    .rx_doors
+                    .fetch_and(!bell.bit(), Ordering::SeqCst);
+                conn.own()
+                    .wait
+                    .tx_doors
+                    .fetch_and(!bell.bit(), Ordering::SeqCst);
             }
             upgrade::serve(conn);
             if watch {
@@ -230,8 +271,16 @@ fn ask(
     entries[count] = EMPTY;
     entries[count + 1] = EMPTY;
     if let Some(bell) = bell {
-        entries[count] = libc::pollfd { fd: bell.poll_fd(), events: libc::POLLIN, revents: 0 };
-        entries[count + 1] = libc::pollfd { fd: control::fd(), events: libc::POLLIN, revents: 0 };
+        entries[count] = libc::pollfd {
+            fd: bell.poll_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        entries[count + 1] = libc::pollfd {
+            fd: control::fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
     }
     kernel(entries.as_mut_ptr(), count + 2, time_ns, mask)?;
     if entries[count + 1].revents != 0 || control::is_orphaned() {
@@ -243,7 +292,8 @@ fn ask(
         entry.revents = match paired(entry.fd) {
             Some(conn) => {
                 let keep = libc::POLLIN | libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
-                conn.hints.fetch_or((shown.revents & keep) as u16 as u32, Ordering::Relaxed);
+                conn.hints
+                    .fetch_or((shown.revents & keep) as u16 as u32, Ordering::Relaxed);
                 ring_events(conn, entry)
             }
             None => shown.revents,
@@ -255,7 +305,9 @@ fn ask(
 
 fn kernel_interest(conn: &Conn, events: i16) -> i16 {
     let mut interest = events & !(libc::POLLOUT | libc::POLLWRNORM) | libc::POLLRDHUP;
-    if conn.hints.load(Ordering::Relaxed) & libc::POLLRDHUP as u32 != 0 && events & libc::POLLIN == 0 {
+    if conn.hints.load(Ordering::Relaxed) & libc::POLLRDHUP as u32 != 0
+        && events & libc::POLLIN == 0
+    {
         // Seen already, and not asked for: it must not cut every sleep short.
         interest = events & libc::POLLRDHUP;
     }
@@ -286,7 +338,11 @@ impl FdSet {
 
     fn set(self, fd: usize) {
         // SAFETY: as in `has`.
-        unsafe { self.0.add(fd / 64).write(self.0.add(fd / 64).read() | 1 << (fd % 64)) };
+        unsafe {
+            self.0
+                .add(fd / 64)
+                .write(self.0.add(fd / 64).read() | 1 << (fd % 64))
+        };
     }
 }
 
@@ -310,13 +366,25 @@ pub fn select(
     // The bits of select in terms of poll's: man 2 select, "Correspondence between select() and poll()".
     for (entry, fd) in entries.iter_mut().zip(members) {
         let wanted = [libc::POLLIN, libc::POLLOUT, libc::POLLPRI];
-        let events = sets.iter().zip(wanted).filter(|(set, _)| set.has(fd)).map(|(_, bit)| bit).sum();
-        *entry = libc::pollfd { fd: fd as i32, events, revents: 0 };
+        let events = sets
+            .iter()
+            .zip(wanted)
+            .filter(|(set, _)| set.has(fd))
+            .map(|(_, bit)| bit)
+            .sum();
+        *entry = libc::pollfd {
+            fd: fd as i32,
+            events,
+            revents: 0,
+        };
     }
     if let Err(error) = poll(entries, timeout_ns, mask) {
         return Some(Err(error));
     }
-    if entries.iter().any(|entry| entry.revents & libc::POLLNVAL != 0) {
+    if entries
+        .iter()
+        .any(|entry| entry.revents & libc::POLLNVAL != 0)
+    {
         return Some(Err(libc::EBADF));
     }
     for set in sets {

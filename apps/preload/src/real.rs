@@ -20,7 +20,10 @@ pub struct Real {
 impl Real {
     /// Names the function; nothing is looked up yet.
     pub const fn new(name: &'static core::ffi::CStr) -> Self {
-        Self { name, address: AtomicUsize::new(0) }
+        Self {
+            name,
+            address: AtomicUsize::new(0),
+        }
     }
 
     /// Its address, or `None` if libc has no such function.
@@ -35,7 +38,8 @@ impl Real {
         }
         // SAFETY: libc's function of this name has this signature (dlfcn.h); the name is a C string.
         let found = unsafe {
-            let dlsym: extern "C" fn(*mut c_void, *const c_char) -> *mut c_void = core::mem::transmute(dlsym);
+            let dlsym: extern "C" fn(*mut c_void, *const c_char) -> *mut c_void =
+                core::mem::transmute(dlsym);
             dlsym(RTLD_NEXT, self.name.as_ptr()) as usize
         };
         if found == 0 {
@@ -64,8 +68,8 @@ macro_rules! reals {
                 );
                 match REAL.find() {
                     Some(address) => {
-                        // SAFETY: libc's function of this name has this signature.
                         let call: unsafe extern "C" fn($($type),*) -> $result =
+                            // SAFETY: libc's function of this name has this signature.
                             unsafe { core::mem::transmute(address) };
                         // SAFETY: by the caller's contract.
                         unsafe { call($($argument),*) }

@@ -163,7 +163,9 @@ impl Lock {
 
     /// Takes the lock if it is free.
     pub fn try_lock(&self) -> Option<Guard<'_>> {
-        self.0.compare_exchange(0, lock_id(), Ordering::Acquire, Ordering::Relaxed).ok()?;
+        self.0
+            .compare_exchange(0, lock_id(), Ordering::Acquire, Ordering::Relaxed)
+            .ok()?;
         Some(Guard(&self.0))
     }
 
@@ -207,8 +209,14 @@ pub fn lock_word(word: &AtomicU32) -> Option<Guard<'_>> {
 
 /// Maps the tables. Called once, before any thread but the first exists.
 pub fn set_up() -> sys::Result<()> {
-    CONNS.store(map_anonymous(CONN_COUNT * size_of::<Conn>(), false)?.cast(), Ordering::Relaxed);
-    FDS.store(map_anonymous(FD_COUNT * 4, false)?.cast(), Ordering::Release);
+    CONNS.store(
+        map_anonymous(CONN_COUNT * size_of::<Conn>(), false)?.cast(),
+        Ordering::Relaxed,
+    );
+    FDS.store(
+        map_anonymous(FD_COUNT * 4, false)?.cast(),
+        Ordering::Release,
+    );
     Ok(())
 }
 
@@ -239,7 +247,11 @@ pub fn conn(fd: i32) -> Option<&'static Conn> {
 /// Connection number `index`.
 pub fn conn_at(index: u32) -> &'static Conn {
     // SAFETY: the table has CONN_COUNT entries, zeroed, and is never unmapped; all fields are atomics.
-    unsafe { &*CONNS.load(Ordering::Relaxed).add(index as usize % CONN_COUNT) }
+    unsafe {
+        &*CONNS
+            .load(Ordering::Relaxed)
+            .add(index as usize % CONN_COUNT)
+    }
 }
 
 /// Index of a connection.
@@ -255,7 +267,9 @@ pub fn conn_high() -> u32 {
 
 /// The connections in use.
 pub fn conns() -> impl Iterator<Item = &'static Conn> {
-    (0..conn_high()).map(conn_at).filter(|conn| conn.phase.load(Ordering::Acquire) != phase::FREE)
+    (0..conn_high())
+        .map(conn_at)
+        .filter(|conn| conn.phase.load(Ordering::Acquire) != phase::FREE)
 }
 
 impl Conn {
@@ -297,7 +311,10 @@ pub fn add_conn(fd: i32, nonblock: bool) -> Option<&'static Conn> {
     let guard = TABLE_LOCK.lock()?;
     let free = CONN_FREE.load(Ordering::Relaxed);
     let index = if free != 0 {
-        CONN_FREE.store(conn_at(free - 1).next_free.load(Ordering::Relaxed), Ordering::Relaxed);
+        CONN_FREE.store(
+            conn_at(free - 1).next_free.load(Ordering::Relaxed),
+            Ordering::Relaxed,
+        );
         free - 1
     } else {
         let next = CONN_NEXT.load(Ordering::Relaxed);
@@ -312,7 +329,14 @@ pub fn add_conn(fd: i32, nonblock: bool) -> Option<&'static Conn> {
     conn.serial.fetch_add(1, Ordering::Relaxed);
     conn.refs.store(1, Ordering::Relaxed);
     conn.fd.store(fd, Ordering::Relaxed);
-    for zeroed in [&conn.operations, &conn.unaware, &conn.senders, &conn.barred, &conn.hints, &conn.edges] {
+    for zeroed in [
+        &conn.operations,
+        &conn.unaware,
+        &conn.senders,
+        &conn.barred,
+        &conn.hints,
+        &conn.edges,
+    ] {
         zeroed.store(0, Ordering::Relaxed);
     }
     for zeroed in [&conn.empty_reads, &conn.items, &conn.cell, &conn.attention] {
@@ -331,7 +355,8 @@ pub fn add_conn(fd: i32, nonblock: bool) -> Option<&'static Conn> {
 pub fn free_conn(conn: &Conn) {
     conn.phase.store(phase::FREE, Ordering::Release);
     if let Some(_guard) = TABLE_LOCK.lock() {
-        conn.next_free.store(CONN_FREE.load(Ordering::Relaxed), Ordering::Relaxed);
+        conn.next_free
+            .store(CONN_FREE.load(Ordering::Relaxed), Ordering::Relaxed);
         CONN_FREE.store(index_of(conn) + 1, Ordering::Relaxed);
     }
 }
@@ -343,5 +368,8 @@ pub fn reset_locks() {
 
 /// Takes a connection for shared with another process for ever.
 pub fn bar_shared(conn: &Conn) {
-    conn.barred.store(fordway_abi::reason::Reason::Forked as u32, Ordering::Relaxed);
+    conn.barred.store(
+        fordway_abi::reason::Reason::Forked as u32,
+        Ordering::Relaxed,
+    );
 }

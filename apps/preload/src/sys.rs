@@ -13,7 +13,15 @@ pub type Result<T> = core::result::Result<T, c_int>;
 /// # Safety
 /// As the system call itself: pointers must be valid for what it does with them.
 #[inline(always)]
-pub unsafe fn raw(number: i64, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> isize {
+pub unsafe fn raw(
+    number: i64,
+    a: usize,
+    b: usize,
+    c: usize,
+    d: usize,
+    e: usize,
+    f: usize,
+) -> isize {
     let result: isize;
     // SAFETY: the x86-64 system call convention (man 2 syscall): rcx and r11 are clobbered.
     unsafe {
@@ -28,7 +36,11 @@ pub unsafe fn raw(number: i64, a: usize, b: usize, c: usize, d: usize, e: usize,
 /// Splits a raw result into value and errno.
 #[inline(always)]
 pub fn check(result: isize) -> Result<usize> {
-    if (-4095..0).contains(&result) { Err(-result as c_int) } else { Ok(result as usize) }
+    if (-4095..0).contains(&result) {
+        Err(-result as c_int)
+    } else {
+        Ok(result as usize)
+    }
 }
 
 /// `sys!(SYS_close, fd)`: a checked system call.
@@ -131,7 +143,10 @@ pub fn current_cpu() -> u32 {
 
 /// Monotonic time in nanoseconds.
 pub fn now_ns() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
     let _ = sys!(SYS_clock_gettime, libc::CLOCK_MONOTONIC, &raw mut time);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
@@ -145,9 +160,22 @@ pub fn ticks() -> u64 {
 
 /// Maps anonymous memory of which only touched pages cost anything.
 pub fn map_anonymous(bytes: usize, shared: bool) -> Result<*mut u8> {
-    let kind = if shared { libc::MAP_SHARED } else { libc::MAP_PRIVATE };
+    let kind = if shared {
+        libc::MAP_SHARED
+    } else {
+        libc::MAP_PRIVATE
+    };
     let flags = kind | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    sys!(SYS_mmap, 0, bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1isize, 0).map(|p| p as *mut u8)
+    sys!(
+        SYS_mmap,
+        0,
+        bytes,
+        libc::PROT_READ | libc::PROT_WRITE,
+        flags,
+        -1isize,
+        0
+    )
+    .map(|p| p as *mut u8)
 }
 
 /// Writes one line to stderr; for the few things a user must know.

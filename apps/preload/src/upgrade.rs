@@ -40,7 +40,11 @@ pub fn count_operation(conn: &Conn, fd: i32) -> sys::Result<()> {
     let barred = conn.barred.load(Ordering::Relaxed);
     if barred != 0 {
         let insist = config::policy() == PathPolicy::Fast;
-        return if insist { Err(libc::ENETUNREACH) } else { Ok(()) };
+        return if insist {
+            Err(libc::ENETUNREACH)
+        } else {
+            Ok(())
+        };
     }
     let operations = conn.operations.fetch_add(1, Ordering::Relaxed);
     if operations == config::offer_after() {
@@ -65,13 +69,23 @@ fn offer(conn: &Conn, fd: i32) {
 
 /// The broker has said no.
 pub fn rejected(conn: &Conn, reason: u32) {
-    let refused =
-        conn.phase.compare_exchange(phase::OFFERED, phase::KERNEL, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+    let refused = conn
+        .phase
+        .compare_exchange(
+            phase::OFFERED,
+            phase::KERNEL,
+            Ordering::AcqRel,
+            Ordering::Relaxed,
+        )
+        .is_ok();
     if !refused {
         return;
     }
     conn.operations.store(0, Ordering::Relaxed);
-    let passing = matches!(Reason::from_u32(reason), Some(Reason::Shared | Reason::NoMemory | Reason::Waiting));
+    let passing = matches!(
+        Reason::from_u32(reason),
+        Some(Reason::Shared | Reason::NoMemory | Reason::Waiting)
+    );
     if !passing {
         conn.barred.store(reason, Ordering::Relaxed);
     }
@@ -85,7 +99,10 @@ pub fn paired(conn: &Conn, index: u32, slot: u32, generation: u32, channel_id: u
     link::bind(conn, index, slot, generation, channel_id);
     let fd = conn.fd.load(Ordering::Relaxed);
     if let Ok(flags) = sys!(SYS_fcntl, fd, libc::F_GETFL) {
-        conn.nonblock.store(u32::from(flags as i32 & libc::O_NONBLOCK != 0), Ordering::Relaxed);
+        conn.nonblock.store(
+            u32::from(flags as i32 & libc::O_NONBLOCK != 0),
+            Ordering::Relaxed,
+        );
     }
     read_timeouts(conn, fd);
     conn.phase.store(phase::PAIRED, Ordering::SeqCst);
@@ -95,13 +112,29 @@ pub fn paired(conn: &Conn, index: u32, slot: u32, generation: u32, channel_id: u
 
 /// Reads SO_RCVTIMEO and SO_SNDTIMEO again.
 pub fn read_timeouts(conn: &Conn, fd: i32) {
-    for (option, target) in
-        [(libc::SO_RCVTIMEO, &conn.receive_timeout_ns), (libc::SO_SNDTIMEO, &conn.send_timeout_ns)]
-    {
-        let mut time = libc::timeval { tv_sec: 0, tv_usec: 0 };
+    for (option, target) in [
+        (libc::SO_RCVTIMEO, &conn.receive_timeout_ns),
+        (libc::SO_SNDTIMEO, &conn.send_timeout_ns),
+    ] {
+        let mut time = libc::timeval {
+            tv_sec: 0,
+            tv_usec: 0,
+        };
         let mut length = size_of::<libc::timeval>() as u32;
-        if sys!(SYS_getsockopt, fd, libc::SOL_SOCKET, option, &raw mut time, &raw mut length).is_ok() {
-            target.store(time.tv_sec as u64 * 1_000_000_000 + time.tv_usec as u64 * 1000, Ordering::Relaxed);
+        if sys!(
+            SYS_getsockopt,
+            fd,
+            libc::SOL_SOCKET,
+            option,
+            &raw mut time,
+            &raw mut length
+        )
+        .is_ok()
+        {
+            target.store(
+                time.tv_sec as u64 * 1_000_000_000 + time.tv_usec as u64 * 1000,
+                Ordering::Relaxed,
+            );
         }
     }
 }
@@ -113,13 +146,19 @@ pub fn try_ready(conn: &Conn) {
         return;
     }
     let own = conn.own();
-    let Some(_guard) = lock_word(&own.rx_own.lock) else { return };
-    if !conn.is_paired() || own.wait.rx_state.load(Ordering::Relaxed) != fordway_abi::shm::rx_state::OFF {
+    let Some(_guard) = lock_word(&own.rx_own.lock) else {
+        return;
+    };
+    if !conn.is_paired()
+        || own.wait.rx_state.load(Ordering::Relaxed) != fordway_abi::shm::rx_state::OFF
+    {
         return;
     }
     match transfer::received_position(conn.fd.load(Ordering::Relaxed)) {
         Some(position) => {
-            own.rx_own.kernel_position.store(position, Ordering::Relaxed);
+            own.rx_own
+                .kernel_position
+                .store(position, Ordering::Relaxed);
             conn.consumer().get_ready();
         }
         // The peer has sent its FIN already: nothing will come.
@@ -173,7 +212,8 @@ pub fn downgrade(conn: &Conn, fd: i32, reason: Reason, wait: bool) {
     if !conn.is_paired() {
         return;
     }
-    conn.attention.fetch_and(!(attention::FOREIGN | attention::DOWN), Ordering::AcqRel);
+    conn.attention
+        .fetch_and(!(attention::FOREIGN | attention::DOWN), Ordering::AcqRel);
     conn.barred.store(reason as u32, Ordering::Relaxed);
     leave_ring(conn, fd);
     if let Some(_guard) = lock_word(&conn.own().rx_own.lock) {
@@ -203,7 +243,9 @@ fn wait_for_peer(conn: &Conn) {
 /// Takes the sending direction off the ring; if the peer has stopped taking, what
 /// it left goes by the kernel at once (or as soon as the kernel takes it).
 pub fn leave_ring(conn: &Conn, fd: i32) {
-    let Some(_guard) = lock_word(&conn.own().tx_own.lock) else { return };
+    let Some(_guard) = lock_word(&conn.own().tx_own.lock) else {
+        return;
+    };
     if !conn.is_paired() {
         return;
     }
@@ -254,7 +296,9 @@ pub fn watch(conn: &Conn) {
     if sleeping & doors != 0 || gone {
         return;
     }
-    let Some(_guard) = lock_word(&conn.own().tx_own.lock) else { return };
+    let Some(_guard) = lock_word(&conn.own().tx_own.lock) else {
+        return;
+    };
     if !conn.is_paired() {
         return;
     }
@@ -279,8 +323,12 @@ pub fn finish_if_over(conn: &Conn) {
     if matches!(producer.state(), tx_state::RING | tx_state::KERNEL) || producer.back_bytes() != 0 {
         return;
     }
-    let Some(tx) = lock_word(&own.tx_own.lock) else { return };
-    let Some(rx) = lock_word(&own.rx_own.lock) else { return };
+    let Some(tx) = lock_word(&own.tx_own.lock) else {
+        return;
+    };
+    let Some(rx) = lock_word(&own.rx_own.lock) else {
+        return;
+    };
     let stopped = producer.must_leave() || peer_has_stopped(conn);
     let drained = stopped || producer.unread_hint() == 0 || producer.state() == tx_state::WITHDRAWN;
     if !conn.is_paired() || !drained || !consumer.is_over().unwrap_or(false) {
@@ -288,8 +336,18 @@ pub fn finish_if_over(conn: &Conn) {
     }
     epoll::detach(conn);
     let reason = conn.barred.load(Ordering::Relaxed);
-    control::report(conn, status::KERNEL, if reason == 0 { Reason::Asked as u32 } else { reason });
-    own.tx.tx_flags.fetch_or(tx_flags::CLOSED, Ordering::Release);
+    control::report(
+        conn,
+        status::KERNEL,
+        if reason == 0 {
+            Reason::Asked as u32
+        } else {
+            reason
+        },
+    );
+    own.tx
+        .tx_flags
+        .fetch_or(tx_flags::CLOSED, Ordering::Release);
     conn.operations.store(0, Ordering::Relaxed);
     conn.phase.store(phase::KERNEL, Ordering::SeqCst);
     drop((tx, rx));
@@ -298,7 +356,12 @@ pub fn finish_if_over(conn: &Conn) {
 
 fn peer_has_stopped(conn: &Conn) -> bool {
     // SAFETY: mapped as long as the connection has its channel; an atomic load.
-    let state = unsafe { (*conn.peer.load(Ordering::Relaxed)).wait.rx_state.load(Ordering::Acquire) };
+    let state = unsafe {
+        (*conn.peer.load(Ordering::Relaxed))
+            .wait
+            .rx_state
+            .load(Ordering::Acquire)
+    };
     state == fordway_abi::shm::rx_state::STOP
 }
 
@@ -310,7 +373,9 @@ pub fn closing(conn: &Conn) {
             let own = conn.own();
             let (tx, rx) = (lock_word(&own.tx_own.lock), lock_word(&own.rx_own.lock));
             if !is_shared(conn) {
-                own.tx.tx_flags.fetch_or(tx_flags::CLOSED, Ordering::Release);
+                own.tx
+                    .tx_flags
+                    .fetch_or(tx_flags::CLOSED, Ordering::Release);
             }
             conn.phase.store(phase::KERNEL, Ordering::SeqCst);
             drop((tx, rx));
@@ -327,4 +392,3 @@ pub fn closing(conn: &Conn) {
 pub fn bar(conn: &Conn, reason: Reason) {
     conn.barred.store(reason as u32, Ordering::Relaxed);
 }
-

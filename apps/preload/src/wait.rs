@@ -16,7 +16,9 @@ use crate::state::{Conn, Lock};
 use crate::sys::{self, sys};
 use crate::{config, control, hidden, link};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
-use fordway_abi::shm::{DOOR_COUNT, DOOR_SHARED, WAIT_PAGE_BYTES, WAIT_PAGE_MAGIC, WaitPage, tx_state};
+use fordway_abi::shm::{
+    DOOR_COUNT, DOOR_SHARED, WAIT_PAGE_BYTES, WAIT_PAGE_MAGIC, WaitPage, tx_state,
+};
 use fordway_ring::Sleeper;
 
 /// Longest sleep on the shared bell.
@@ -96,7 +98,11 @@ impl Bell {
     /// What poll(2) is to watch. The shared bell is never quiet again once it was
     /// rung, so poll does not watch it; its sleepers look around instead.
     pub fn poll_fd(self) -> i32 {
-        if self.door == DOOR_SHARED { -1 } else { self.fd }
+        if self.door == DOOR_SHARED {
+            -1
+        } else {
+            self.fd
+        }
     }
 
     /// Forgets past rings. Only for bells that one thread sleeps on.
@@ -120,7 +126,9 @@ pub fn set_up() -> sys::Result<(i32, i32)> {
         // SAFETY: a fresh, zeroed, writable mapping of the page.
         unsafe {
             (*page).magic.store(WAIT_PAGE_MAGIC, Ordering::Relaxed);
-            (*page).abi_version.store(fordway_abi::ABI_VERSION, Ordering::Relaxed);
+            (*page)
+                .abi_version
+                .store(fordway_abi::ABI_VERSION, Ordering::Relaxed);
         }
         PAGE_FD.store(fd, Ordering::Relaxed);
         PAGE.store(page, Ordering::Release);
@@ -128,7 +136,10 @@ pub fn set_up() -> sys::Result<(i32, i32)> {
     if DOORS[DOOR_SHARED].load(Ordering::Acquire) < 0 {
         DOORS[DOOR_SHARED].store(make_door()?, Ordering::Release);
     }
-    Ok((PAGE_FD.load(Ordering::Relaxed), DOORS[DOOR_SHARED].load(Ordering::Relaxed)))
+    Ok((
+        PAGE_FD.load(Ordering::Relaxed),
+        DOORS[DOOR_SHARED].load(Ordering::Relaxed),
+    ))
 }
 
 fn make_door() -> sys::Result<i32> {
@@ -166,7 +177,10 @@ pub fn acquire() -> Bell {
         if door >= DOOR_COUNT {
             break;
         }
-        if BUSY.compare_exchange(busy, busy | 1 << door, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+        if BUSY
+            .compare_exchange(busy, busy | 1 << door, Ordering::AcqRel, Ordering::Relaxed)
+            .is_err()
+        {
             continue;
         }
         if let Some(fd) = door_fd(door) {
@@ -175,7 +189,10 @@ pub fn acquire() -> Bell {
         BUSY.fetch_and(!(1 << door), Ordering::AcqRel);
         break;
     }
-    Bell { door: DOOR_SHARED, fd: DOORS[DOOR_SHARED].load(Ordering::Acquire) }
+    Bell {
+        door: DOOR_SHARED,
+        fd: DOORS[DOOR_SHARED].load(Ordering::Acquire),
+    }
 }
 
 fn door_fd(door: usize) -> Option<i32> {
@@ -240,7 +257,9 @@ pub fn spin(peer_cpu: u32, mut ready: impl FnMut() -> bool) -> bool {
     }
     let failures = SPIN_FAILURES.load(Ordering::Relaxed);
     if failures >= SPIN_FAILURES_MAX
-        && !SPIN_SKIPPED.fetch_add(1, Ordering::Relaxed).is_multiple_of(SPIN_RETRY)
+        && !SPIN_SKIPPED
+            .fetch_add(1, Ordering::Relaxed)
+            .is_multiple_of(SPIN_RETRY)
     {
         return false;
     }
@@ -303,7 +322,9 @@ pub enum Deadline {
 impl Deadline {
     /// `timeout_ns` from now; `None`: never.
     pub fn after(timeout_ns: Option<u64>) -> Self {
-        timeout_ns.map_or(Self::Never, |timeout| Self::At(sys::now_ns().saturating_add(timeout)))
+        timeout_ns.map_or(Self::Never, |timeout| {
+            Self::At(sys::now_ns().saturating_add(timeout))
+        })
     }
 
     /// Time left, cut to `slice`; `None`: for ever.
@@ -328,7 +349,10 @@ impl Deadline {
 
 /// A relative time as the kernel wants it.
 pub fn timespec(ns: u64) -> libc::timespec {
-    libc::timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 }
+    libc::timespec {
+        tv_sec: (ns / 1_000_000_000) as i64,
+        tv_nsec: (ns % 1_000_000_000) as i64,
+    }
 }
 
 /// What a connection is waited for.
@@ -376,7 +400,11 @@ pub fn for_conn(conn: &Conn, fd: i32, want: Want, deadline: Deadline) -> sys::Re
     }
     doors.fetch_or(bell.bit(), Ordering::SeqCst);
     bell.announce();
-    let result = if ready() { Ok(()) } else { sleep(conn, fd, want, bell, deadline) };
+    let result = if ready() {
+        Ok(())
+    } else {
+        sleep(conn, fd, want, bell, deadline)
+    };
     bell.retract();
     if bell.door != DOOR_SHARED {
         doors.fetch_and(!bell.bit(), Ordering::SeqCst);
@@ -394,9 +422,21 @@ fn sleep(conn: &Conn, fd: i32, want: Want, bell: Bell, deadline: Deadline) -> sy
         Want::Room => libc::POLLRDHUP,
     };
     let mut fds = [
-        libc::pollfd { fd: bell.poll_fd(), events: libc::POLLIN, revents: 0 },
-        libc::pollfd { fd, events, revents: 0 },
-        libc::pollfd { fd: control::fd(), events: libc::POLLIN, revents: 0 },
+        libc::pollfd {
+            fd: bell.poll_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        },
+        libc::pollfd {
+            fd,
+            events,
+            revents: 0,
+        },
+        libc::pollfd {
+            fd: control::fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        },
     ];
     // A peer that has shut its sending half shows RDHUP for ever: no reason to wake a sender.
     if want == Want::Room && conn.hints.load(Ordering::Relaxed) & libc::POLLRDHUP as u32 != 0 {
@@ -405,10 +445,13 @@ fn sleep(conn: &Conn, fd: i32, want: Want, bell: Bell, deadline: Deadline) -> sy
     let unread = conn.peer_is_there() && conn.producer().unread_hint() != 0;
     let left = deadline.left_ns(slice_ns(Some(bell), unread));
     let time = left.map(timespec);
-    let time_pointer = time.as_ref().map_or(core::ptr::null(), |time| &raw const *time);
+    let time_pointer = time
+        .as_ref()
+        .map_or(core::ptr::null(), |time| &raw const *time);
     let since_ns = if unread { sys::now_ns() } else { 0 };
     let woken = sys!(SYS_ppoll, fds.as_mut_ptr(), fds.len(), time_pointer, 0, 8)?;
-    conn.hints.fetch_or(fds[1].revents as u16 as u32, Ordering::Relaxed);
+    conn.hints
+        .fetch_or(fds[1].revents as u16 as u32, Ordering::Relaxed);
     if fds[2].revents != 0 || control::is_orphaned() {
         control::drain_mail();
         if control::is_orphaned() {
@@ -418,5 +461,9 @@ fn sleep(conn: &Conn, fd: i32, want: Want, bell: Bell, deadline: Deadline) -> sy
     if woken == 0 && unread && is_watch_due(since_ns) {
         crate::upgrade::watch(conn);
     }
-    if woken == 0 && deadline.has_passed() { Err(libc::EAGAIN) } else { Ok(()) }
+    if woken == 0 && deadline.has_passed() {
+        Err(libc::EAGAIN)
+    } else {
+        Ok(())
+    }
 }

@@ -18,12 +18,18 @@
 //! send found none, or the item was armed by ADD or MOD. What is then reported is
 //! the whole present state, as the kernel does it.
 
-use crate::state::{self, Conn, Lock, attention, kind};
+mod ready;
+mod waiting;
+
+pub use ready::mask_of;
+pub use waiting::wait_in;
+
+use crate::state::{self, Conn, Lock, kind};
 use crate::sys::{self, sys};
-use crate::wait::{self, Bell, Deadline};
+use crate::wait::{self, Bell};
 use crate::{control, upgrade};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
-use fordway_abi::shm::{DOOR_SHARED, tx_state};
+use fordway_abi::shm::DOOR_SHARED;
 
 const ITEM_COUNT: usize = 1 << 17;
 const INSTANCE_COUNT: usize = 4096;
@@ -113,23 +119,35 @@ pub fn set_up() -> sys::Result<()> {
         sys::map_anonymous(INSTANCE_COUNT * size_of::<Instance>(), false)?.cast(),
         Ordering::Relaxed,
     );
-    ITEMS.store(sys::map_anonymous(ITEM_COUNT * size_of::<Item>(), false)?.cast(), Ordering::Release);
+    ITEMS.store(
+        sys::map_anonymous(ITEM_COUNT * size_of::<Item>(), false)?.cast(),
+        Ordering::Release,
+    );
     Ok(())
 }
 
 fn item_at(index: u32) -> &'static Item {
     // SAFETY: ITEM_COUNT zeroed entries of atomics, never unmapped.
-    unsafe { &*ITEMS.load(Ordering::Relaxed).add(index as usize % ITEM_COUNT) }
+    unsafe {
+        &*ITEMS
+            .load(Ordering::Relaxed)
+            .add(index as usize % ITEM_COUNT)
+    }
 }
 
 fn instance_at(index: u32) -> &'static Instance {
     // SAFETY: INSTANCE_COUNT zeroed entries of atomics, never unmapped.
-    unsafe { &*INSTANCES.load(Ordering::Relaxed).add(index as usize % INSTANCE_COUNT) }
+    unsafe {
+        &*INSTANCES
+            .load(Ordering::Relaxed)
+            .add(index as usize % INSTANCE_COUNT)
+    }
 }
 
 fn instance(fd: i32) -> Option<(u32, &'static Instance)> {
     let word = state::look(fd);
-    (word & kind::MASK == kind::EPOLL).then(|| (word & !kind::MASK, instance_at(word & !kind::MASK)))
+    (word & kind::MASK == kind::EPOLL)
+        .then(|| (word & !kind::MASK, instance_at(word & !kind::MASK)))
 }
 
 fn tag(low: u32) -> u64 {
@@ -139,11 +157,18 @@ fn tag(low: u32) -> u64 {
 /// The program has made an epoll instance.
 pub fn created(fd: i32) {
     let Some(word) = state::slot(fd) else { return };
-    let Some(_guard) = LIST_LOCK.lock() else { return };
+    let Some(_guard) = LIST_LOCK.lock() else {
+        return;
+    };
     for index in 0..INSTANCE_COUNT as u32 {
         let instance = instance_at(index);
         if instance.used.load(Ordering::Relaxed) == 0 {
-            for zeroed in [&instance.items, &instance.attached, &instance.cursor, &instance.active] {
+            for zeroed in [
+                &instance.items,
+                &instance.attached,
+                &instance.cursor,
+                &instance.active,
+            ] {
                 zeroed.store(0, Ordering::Relaxed);
             }
             instance.door.store(0, Ordering::Relaxed);
@@ -158,7 +183,9 @@ pub fn created(fd: i32) {
 
 /// The program closes an epoll instance (one descriptor of it; duplicates are not followed).
 pub fn closed(fd: i32) {
-    let Some((_, instance)) = instance(fd) else { return };
+    let Some((_, instance)) = instance(fd) else {
+        return;
+    };
     if instance.fd.load(Ordering::Relaxed) != fd {
         return;
     }
@@ -177,7 +204,10 @@ pub fn closed(fd: i32) {
 
 fn bell_of(instance: &Instance) -> Option<Bell> {
     let door = instance.door.load(Ordering::Acquire);
-    (door != 0).then(|| Bell { door: door as usize - 1, fd: instance.door_fd.load(Ordering::Relaxed) })
+    (door != 0).then(|| Bell {
+        door: door as usize - 1,
+        fd: instance.door_fd.load(Ordering::Relaxed),
+    })
 }
 
 /// Gives the instance a doorbell and lets the kernel watch it and the control socket.
@@ -203,9 +233,18 @@ fn equip(instance: &Instance) -> Option<Bell> {
 }
 
 fn watch(instance: &Instance, fd: i32, low: u32) {
-    let event = libc::epoll_event { events: IN | ET, u64: tag(low) };
+    let event = libc::epoll_event {
+        events: IN | ET,
+        u64: tag(low),
+    };
     let epoll = instance.fd.load(Ordering::Relaxed);
-    let _ = sys!(SYS_epoll_ctl, epoll, libc::EPOLL_CTL_ADD, fd, &raw const event);
+    let _ = sys!(
+        SYS_epoll_ctl,
+        epoll,
+        libc::EPOLL_CTL_ADD,
+        fd,
+        &raw const event
+    );
 }
 
 /// Items of a connection.
@@ -275,7 +314,11 @@ pub fn control(
 /// epoll_ctl on an attached item: no system call. A deleted item stays with the
 /// kernel, silenced, because programs delete and add the same socket all the time
 /// (redis-benchmark five times a request); the kernel drops it at close.
-fn control_attached(item: &Item, operation: i32, event: *const libc::epoll_event) -> sys::Result<usize> {
+fn control_attached(
+    item: &Item,
+    operation: i32,
+    event: *const libc::epoll_event,
+) -> sys::Result<usize> {
     let deleted = item.spent.load(Ordering::Relaxed) == DELETED;
     match operation {
         libc::EPOLL_CTL_ADD if !deleted => Err(libc::EEXIST),
@@ -304,14 +347,21 @@ fn set_interest(item: &Item, event: *const libc::epoll_event) {
 
 /// libc has added a stream socket to an instance.
 pub fn added(epoll: i32, conn: &Conn, fd: i32, event: *const libc::epoll_event) {
-    let Some((instance_index, instance)) = instance(epoll) else { return };
+    let Some((instance_index, instance)) = instance(epoll) else {
+        return;
+    };
     // SAFETY: the program's event; the kernel has just read it.
     let event = unsafe { event.read_unaligned() };
     equip(instance);
-    let Some(guard) = LIST_LOCK.lock() else { return };
+    let Some(guard) = LIST_LOCK.lock() else {
+        return;
+    };
     let free = ITEM_FREE.load(Ordering::Relaxed);
     let index = if free != 0 {
-        ITEM_FREE.store(item_at(free - 1).next_of_conn.load(Ordering::Relaxed), Ordering::Relaxed);
+        ITEM_FREE.store(
+            item_at(free - 1).next_of_conn.load(Ordering::Relaxed),
+            Ordering::Relaxed,
+        );
         free - 1
     } else if (ITEM_NEXT.load(Ordering::Relaxed) as usize) < ITEM_COUNT {
         ITEM_NEXT.fetch_add(1, Ordering::Relaxed)
@@ -330,12 +380,15 @@ pub fn added(epoll: i32, conn: &Conn, fd: i32, event: *const libc::epoll_event) 
     }
     item.forced.store(1, Ordering::Relaxed);
     item.seen_tail.store(0, Ordering::Relaxed);
-    item.conn.store(state::index_of(conn) + 1, Ordering::Relaxed);
-    item.next_of_conn.store(conn.items.load(Ordering::Relaxed), Ordering::Relaxed);
+    item.conn
+        .store(state::index_of(conn) + 1, Ordering::Relaxed);
+    item.next_of_conn
+        .store(conn.items.load(Ordering::Relaxed), Ordering::Relaxed);
     conn.items.store(index + 1, Ordering::Release);
     {
         let _guard = instance.lock.lock();
-        item.next_of_instance.store(instance.items.load(Ordering::Relaxed), Ordering::Relaxed);
+        item.next_of_instance
+            .store(instance.items.load(Ordering::Relaxed), Ordering::Relaxed);
         instance.items.store(index + 1, Ordering::Release);
     }
     drop(guard);
@@ -346,7 +399,9 @@ pub fn added(epoll: i32, conn: &Conn, fd: i32, event: *const libc::epoll_event) 
 
 /// Takes an item out of both lists.
 fn remove(index: u32) {
-    let Some(_list) = LIST_LOCK.lock() else { return };
+    let Some(_list) = LIST_LOCK.lock() else {
+        return;
+    };
     let item = item_at(index);
     let conn = state::conn_at(item.conn.load(Ordering::Relaxed).wrapping_sub(1));
     let instance = instance_at(item.instance.load(Ordering::Relaxed));
@@ -360,7 +415,8 @@ fn remove(index: u32) {
         }
         item.conn.store(0, Ordering::Relaxed);
     }
-    item.next_of_conn.store(ITEM_FREE.load(Ordering::Relaxed), Ordering::Relaxed);
+    item.next_of_conn
+        .store(ITEM_FREE.load(Ordering::Relaxed), Ordering::Relaxed);
     ITEM_FREE.store(index + 1, Ordering::Relaxed);
 }
 
@@ -402,13 +458,24 @@ pub fn attach(conn: &Conn) {
         // SAFETY: both endpoints are mapped as long as the connection has its channel; addresses only.
         let (tail, head) = unsafe {
             let peer = conn.peer.load(Ordering::Relaxed);
-            (&raw mut (*peer).tx.tail, (&raw const conn.own().rx.head).cast_mut())
+            (
+                &raw mut (*peer).tx.tail,
+                (&raw const conn.own().rx.head).cast_mut(),
+            )
         };
         item.tail.store(tail, Ordering::Relaxed);
         item.head.store(head, Ordering::Relaxed);
         instance.attached.fetch_add(1, Ordering::Relaxed);
-        let event = libc::epoll_event { events: IN | OUT | RDHUP | ET, u64: tag(index) };
-        register(instance, item, event, item.events.load(Ordering::Relaxed) & EXCLUSIVE != 0);
+        let event = libc::epoll_event {
+            events: IN | OUT | RDHUP | ET,
+            u64: tag(index),
+        };
+        register(
+            instance,
+            item,
+            event,
+            item.events.load(Ordering::Relaxed) & EXCLUSIVE != 0,
+        );
         let door = bell.map_or(1 << DOOR_SHARED, Bell::bit);
         conn.own().wait.rx_doors.fetch_or(door, Ordering::SeqCst);
         conn.own().wait.tx_doors.fetch_or(door, Ordering::SeqCst);
@@ -426,7 +493,13 @@ pub fn detach(conn: &Conn) {
         instance.attached.fetch_sub(1, Ordering::Relaxed);
         if item.spent.load(Ordering::Relaxed) == DELETED {
             let epoll = instance.fd.load(Ordering::Relaxed);
-            let _ = sys!(SYS_epoll_ctl, epoll, libc::EPOLL_CTL_DEL, item.fd.load(Ordering::Relaxed), 0);
+            let _ = sys!(
+                SYS_epoll_ctl,
+                epoll,
+                libc::EPOLL_CTL_DEL,
+                item.fd.load(Ordering::Relaxed),
+                0
+            );
             continue;
         }
         let mut events = item.events.load(Ordering::Relaxed);
@@ -434,7 +507,10 @@ pub fn detach(conn: &Conn) {
             // As the kernel has it after the shot: nothing but the flags.
             events &= ONESHOT | ET;
         }
-        let event = libc::epoll_event { events, u64: item.data.load(Ordering::Relaxed) };
+        let event = libc::epoll_event {
+            events,
+            u64: item.data.load(Ordering::Relaxed),
+        };
         register(instance, item, event, events & EXCLUSIVE != 0);
     }
     let deleted = |(_, item): &(u32, &Item)| item.spent.load(Ordering::Relaxed) == DELETED;
@@ -449,341 +525,22 @@ fn register(instance: &Instance, item: &Item, event: libc::epoll_event, exclusiv
     let fd = item.fd.load(Ordering::Relaxed);
     if exclusive {
         let _ = sys!(SYS_epoll_ctl, epoll, libc::EPOLL_CTL_DEL, fd, 0);
-        let _ = sys!(SYS_epoll_ctl, epoll, libc::EPOLL_CTL_ADD, fd, &raw const event);
+        let _ = sys!(
+            SYS_epoll_ctl,
+            epoll,
+            libc::EPOLL_CTL_ADD,
+            fd,
+            &raw const event
+        );
     } else {
-        let _ = sys!(SYS_epoll_ctl, epoll, libc::EPOLL_CTL_MOD, fd, &raw const event);
+        let _ = sys!(
+            SYS_epoll_ctl,
+            epoll,
+            libc::EPOLL_CTL_MOD,
+            fd,
+            &raw const event
+        );
     }
-}
-
-/// The state of a connection with a channel, as poll(2) bits.
-pub fn mask_of(conn: &Conn, fd: i32, wanted: u32) -> u32 {
-    let hints = conn.hints.load(Ordering::Relaxed);
-    if conn.attention.load(Ordering::Relaxed) & attention::BROKEN != 0 {
-        return IN | OUT | ERR | HUP | RDHUP;
-    }
-    let producer = conn.producer();
-    let mut mask = hints & (RDHUP | HUP | ERR);
-    if wait::has_ring_bytes(conn) {
-        mask |= IN;
-    }
-    let sends = producer.state();
-    let full = conn.own().tx_own.no_space.load(Ordering::Relaxed) != 0;
-    if sends == tx_state::RING {
-        if producer.room_hint() * 3 >= producer.capacity_bytes() {
-            mask |= OUT;
-        }
-    } else if sends == tx_state::KERNEL && !full {
-        mask |= OUT;
-    }
-    let ask_out = wanted & OUT != 0 && mask & OUT == 0 && sends != tx_state::RING;
-    let ask_in = wanted & IN != 0 && mask & IN == 0 && hints & (IN | RDHUP | HUP) != 0;
-    if ask_in || ask_out {
-        mask |= ask_kernel(conn, fd, sends != tx_state::RING && producer.back_bytes_or_zero() == 0);
-    }
-    mask
-}
-
-fn ask_kernel(conn: &Conn, fd: i32, by_kernel: bool) -> u32 {
-    let mut entry =
-        libc::pollfd { fd, events: libc::POLLIN | libc::POLLOUT | libc::POLLRDHUP, revents: 0 };
-    let _ = sys!(SYS_poll, &raw mut entry, 1, 0);
-    let shown = entry.revents as u16 as u32;
-    if shown & IN == 0 {
-        conn.hints.fetch_and(!IN, Ordering::Relaxed);
-    }
-    conn.hints.fetch_or(shown & (RDHUP | HUP | ERR), Ordering::Relaxed);
-    if by_kernel { shown } else { shown & !OUT }
-}
-
-/// Whether an item is worth an [`evaluate`]: a few loads, because every wait asks it
-/// of every item. May say yes for nothing, never no for something.
-#[inline]
-fn stirs(item: &Item) -> bool {
-    let attached = item.attached.load(Ordering::Relaxed);
-    if attached == 0 || item.spent.load(Ordering::Relaxed) != 0 {
-        return false;
-    }
-    let conn = state::conn_at(item.conn.load(Ordering::Relaxed).wrapping_sub(1));
-    let events = item.events.load(Ordering::Relaxed);
-    // SAFETY: set by `attach`, and regions stay mapped while a connection is attached.
-    let tail = unsafe { (*item.tail.load(Ordering::Relaxed)).load(Ordering::Acquire) };
-    let stirred = conn.attention.load(Ordering::Relaxed) != 0 || item.forced.load(Ordering::Relaxed) != 0;
-    if events & ET != 0 {
-        return stirred
-            || tail != item.seen_tail.load(Ordering::Relaxed)
-            || conn.edges.load(Ordering::Relaxed) != item.seen_edges.load(Ordering::Relaxed)
-            || events & OUT != 0 && conn.own().tx_own.no_space.load(Ordering::Relaxed) != 0;
-    }
-    // SAFETY: as above.
-    let head = unsafe { (*item.head.load(Ordering::Relaxed)).load(Ordering::Relaxed) };
-    stirred
-        || tail != head
-        || events & OUT != 0
-        || conn.hints.load(Ordering::Relaxed) & (IN | RDHUP | HUP | ERR) != 0
-}
-
-/// What is to be reported of an item now; 0: nothing. With `note`, it is reported.
-fn evaluate(item: &Item, note: bool) -> u32 {
-    let Some(index) = item.conn.load(Ordering::Relaxed).checked_sub(1) else { return 0 };
-    if item.attached.load(Ordering::Relaxed) == 0 || item.spent.load(Ordering::Relaxed) != 0 {
-        return 0;
-    }
-    let conn = state::conn_at(index);
-    if !conn.is_paired() {
-        return 0;
-    }
-    let events = item.events.load(Ordering::Relaxed);
-    let fd = item.fd.load(Ordering::Relaxed);
-    let edge = events & ET != 0;
-    let tail = conn.consumer().tail_hint();
-    let edges = conn.edges.load(Ordering::Relaxed);
-    if edge {
-        let moved = tail != item.seen_tail.load(Ordering::Relaxed) && conn.peer_is_there()
-            || edges != item.seen_edges.load(Ordering::Relaxed)
-            || item.forced.load(Ordering::Relaxed) != 0
-            || events & OUT != 0 && room_came(conn);
-        if !moved {
-            return 0;
-        }
-    }
-    let mask = mask_of(conn, fd, events) & (events | ERR | HUP);
-    if note {
-        item.forced.store(0, Ordering::Relaxed);
-        item.seen_edges.store(edges, Ordering::Relaxed);
-        item.seen_tail.store(tail, Ordering::Relaxed);
-        if mask & OUT != 0 {
-            conn.own().tx_own.no_space.store(0, Ordering::Relaxed);
-        }
-        if mask != 0 && events & ONESHOT != 0 {
-            item.spent.store(1, Ordering::Relaxed);
-        }
-    }
-    mask
-}
-
-/// Whether a send found no room, and there is some now.
-fn room_came(conn: &Conn) -> bool {
-    let producer = conn.producer();
-    conn.own().tx_own.no_space.load(Ordering::Relaxed) != 0
-        && producer.state() == tx_state::RING
-        && producer.room_hint() * 2 >= producer.capacity_bytes()
-}
-
-/// Reports up to `room` items; returns how many.
-fn collect(instance: &Instance, events: *mut libc::epoll_event, room: usize) -> usize {
-    if room == 0 || instance.attached.load(Ordering::Relaxed) == 0 {
-        return 0;
-    }
-    let Some(_guard) = instance.lock.lock() else { return 0 };
-    let mut count = 0;
-    let mut next = 0;
-    for (index, item) in walk(instance) {
-        if count == room {
-            next = index + 1;
-            break;
-        }
-        let mask = if stirs(item) { evaluate(item, true) } else { 0 };
-        if mask != 0 {
-            let event = libc::epoll_event { events: mask, u64: item.data.load(Ordering::Relaxed) };
-            // SAFETY: the program's array, with room for it.
-            unsafe { events.add(count).write_unaligned(event) };
-            count += 1;
-            instance.active.store(item.conn.load(Ordering::Relaxed), Ordering::Relaxed);
-        }
-    }
-    instance.cursor.store(next, Ordering::Relaxed);
-    count
-}
-
-/// Whether some item has something to report.
-fn anything(instance: &Instance) -> bool {
-    let Some(_guard) = instance.lock.try_lock() else { return false };
-    walk(instance).any(|(_, item)| stirs(item) && evaluate(item, false) != 0)
-}
-
-/// Sorts what the kernel reported: ours is noted, the program's stays, moved together.
-fn translate(instance: &Instance, events: *mut libc::epoll_event, count: usize) -> usize {
-    let mut kept = 0;
-    for at in 0..count {
-        // SAFETY: the kernel has just filled `count` events of the program's array.
-        let event = unsafe { events.add(at).read_unaligned() };
-        let (high, low) = ((event.u64 >> 32) as u32, event.u64 as u32);
-        if high != TAG.load(Ordering::Relaxed) {
-            // SAFETY: as above; `kept <= at`.
-            unsafe { events.add(kept).write_unaligned(event) };
-            kept += 1;
-        } else if low == TAG_CONTROL {
-            control::drain_mail();
-        } else if low != TAG_BELL {
-            note_kernel(instance, low, event.events);
-        }
-    }
-    kept
-}
-
-fn note_kernel(instance: &Instance, index: u32, events: u32) {
-    let item = item_at(index);
-    let ours = core::ptr::eq(instance_at(item.instance.load(Ordering::Relaxed)), instance);
-    let Some(conn) = item.conn.load(Ordering::Relaxed).checked_sub(1).filter(|_| ours) else { return };
-    let conn = state::conn_at(conn);
-    conn.hints.fetch_or(events & (IN | RDHUP | HUP | ERR), Ordering::Relaxed);
-    let by_kernel = conn.is_paired() && conn.producer().state() != tx_state::RING;
-    if by_kernel && events & OUT != 0 {
-        conn.own().tx_own.no_space.store(0, Ordering::Relaxed);
-    }
-    if by_kernel || events & (IN | RDHUP | HUP | ERR) != 0 {
-        conn.edges.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-/// After a sleep: what peers and the watchdog want of the connections.
-fn serve(instance: &Instance, watch: bool) {
-    let mut next = instance.items.load(Ordering::Acquire);
-    let mut steps = 0;
-    while let Some(index) = next.checked_sub(1) {
-        let item = item_at(index);
-        next = item.next_of_instance.load(Ordering::Relaxed);
-        steps += 1;
-        if steps > ITEM_COUNT || item.attached.load(Ordering::Relaxed) == 0 {
-            continue;
-        }
-        let Some(conn) = item.conn.load(Ordering::Relaxed).checked_sub(1) else { continue };
-        let conn = state::conn_at(conn);
-        upgrade::serve(conn);
-        if watch {
-            upgrade::watch(conn);
-        }
-    }
-}
-
-fn unread(instance: &Instance) -> bool {
-    let Some(_guard) = instance.lock.lock() else { return true };
-    walk(instance).any(|(_, item)| {
-        let conn = item.conn.load(Ordering::Relaxed).checked_sub(1).map(state::conn_at);
-        conn.is_some_and(|conn| {
-            conn.is_paired()
-                && conn.peer_is_there()
-                && conn.producer().state() == tx_state::RING
-                && conn.producer().unread_hint() != 0
-        })
-    })
-}
-
-fn kernel_wait(
-    instance: &Instance,
-    events: *mut libc::epoll_event,
-    room: usize,
-    time_ns: Option<u64>,
-    mask: *const core::ffi::c_void,
-) -> sys::Result<usize> {
-    let time = time_ns.map(wait::timespec);
-    let time_pointer = time.as_ref().map_or(core::ptr::null(), |time| &raw const *time);
-    let epoll = instance.fd.load(Ordering::Relaxed);
-    sys!(SYS_epoll_pwait2, epoll, events, room, time_pointer, mask, 8)
-}
-
-/// epoll_wait and its kin. `None`: no stream socket is registered, it is libc's to do.
-pub fn wait(
-    epoll: i32,
-    events: *mut libc::epoll_event,
-    room: i32,
-    timeout_ns: Option<u64>,
-    mask: *const core::ffi::c_void,
-) -> Option<sys::Result<usize>> {
-    let (_, instance) = instance(epoll)?;
-    // Once equipped, the kernel reports our own descriptors too, whatever is registered.
-    let ours = instance.items.load(Ordering::Acquire) != 0 || instance.door.load(Ordering::Acquire) != 0;
-    if !ours || room <= 0 {
-        return None;
-    }
-    Some(wait_equipped(instance, events, room as usize, timeout_ns, mask))
-}
-
-fn wait_equipped(
-    instance: &Instance,
-    events: *mut libc::epoll_event,
-    room: usize,
-    timeout_ns: Option<u64>,
-    mask: *const core::ffi::c_void,
-) -> sys::Result<usize> {
-    control::check_mail();
-    let mut count = collect(instance, events, room);
-    if count == room && let Some(bell) = bell_of(instance) && bell.has_sleepers() {
-        // What did not fit is for another thread in the same instance.
-        bell.ring();
-    }
-    if count != 0 {
-        let turn = instance.turns.fetch_add(1, Ordering::Relaxed);
-        if turn.is_multiple_of(KERNEL_TURN) && count < room {
-            serve(instance, false);
-            // SAFETY: the program's array, behind what is filled.
-            let rest = unsafe { events.add(count) };
-            if let Ok(more) = kernel_wait(instance, rest, room - count, Some(0), core::ptr::null()) {
-                count += translate(instance, rest, more);
-            }
-        }
-        return Ok(count);
-    }
-    let deadline = Deadline::after(timeout_ns);
-    loop {
-        if timeout_ns != Some(0) && instance.attached.load(Ordering::Relaxed) != 0 {
-            let active = instance.active.load(Ordering::Relaxed).checked_sub(1).map(state::conn_at);
-            let peer_cpu = active.filter(|conn| conn.is_paired()).map_or(u32::MAX, |conn| {
-                wait::note_cpu(conn);
-                conn.peer_cpu()
-            });
-            if wait::spin(peer_cpu, || anything(instance)) {
-                let count = collect(instance, events, room);
-                if count != 0 {
-                    return Ok(count);
-                }
-            }
-        }
-        let (woken, watch) = sleep(instance, events, room, timeout_ns, deadline, mask)?;
-        let kept = translate(instance, events, woken);
-        serve(instance, watch);
-        // SAFETY: the program's array, behind what is kept.
-        let count = kept + collect(instance, unsafe { events.add(kept) }, room - kept);
-        if count != 0 || timeout_ns == Some(0) || deadline.has_passed() {
-            return Ok(count);
-        }
-        control::check_mail();
-    }
-}
-
-/// Announces the sleep, looks once more, and sleeps in the kernel. Returns how many
-/// events the kernel filled in, and whether bytes of ours lay unread for long.
-fn sleep(
-    instance: &Instance,
-    events: *mut libc::epoll_event,
-    room: usize,
-    timeout_ns: Option<u64>,
-    deadline: Deadline,
-    mask: *const core::ffi::c_void,
-) -> sys::Result<(usize, bool)> {
-    if timeout_ns == Some(0) {
-        return Ok((kernel_wait(instance, events, room, Some(0), mask)?, false));
-    }
-    if control::is_orphaned() {
-        control::connect();
-    }
-    let bell = equip(instance);
-    if let Some(bell) = bell {
-        bell.announce();
-    }
-    let attached = instance.attached.load(Ordering::Relaxed) != 0;
-    let unread = attached && unread(instance);
-    let since_ns = if unread { sys::now_ns() } else { 0 };
-    let result = if attached && anything(instance) {
-        Ok(0)
-    } else {
-        let slice = wait::slice_ns(bell, unread);
-        kernel_wait(instance, events, room, deadline.left_ns(slice), mask)
-    };
-    if let Some(bell) = bell {
-        bell.retract();
-    }
-    Ok((result?, unread && wait::is_watch_due(since_ns)))
 }
 
 /// In a forked child: locks are free, bells are the parent's.

@@ -1,0 +1,134 @@
+//! What is to be reported: the state of a connection as poll(2) bits, and the
+//! rules of level- and edge-triggered items.
+
+use super::{ERR, ET, HUP, IN, Item, ONESHOT, OUT, RDHUP};
+use crate::state::{self, Conn, attention};
+use crate::sys::sys;
+use crate::wait;
+use core::sync::atomic::Ordering;
+use fordway_abi::shm::tx_state;
+
+/// The state of a connection with a channel, as poll(2) bits.
+pub fn mask_of(conn: &Conn, fd: i32, wanted: u32) -> u32 {
+    let hints = conn.hints.load(Ordering::Relaxed);
+    if conn.attention.load(Ordering::Relaxed) & attention::BROKEN != 0 {
+        return IN | OUT | ERR | HUP | RDHUP;
+    }
+    let producer = conn.producer();
+    let mut mask = hints & (RDHUP | HUP | ERR);
+    if wait::has_ring_bytes(conn) {
+        mask |= IN;
+    }
+    let sends = producer.state();
+    let full = conn.own().tx_own.no_space.load(Ordering::Relaxed) != 0;
+    if sends == tx_state::RING {
+        if producer.room_hint() * 3 >= producer.capacity_bytes() {
+            mask |= OUT;
+        }
+    } else if sends == tx_state::KERNEL && !full {
+        mask |= OUT;
+    }
+    let ask_out = wanted & OUT != 0 && mask & OUT == 0 && sends != tx_state::RING;
+    let ask_in = wanted & IN != 0 && mask & IN == 0 && hints & (IN | RDHUP | HUP) != 0;
+    if ask_in || ask_out {
+        mask |= ask_kernel(
+            conn,
+            fd,
+            sends != tx_state::RING && producer.back_bytes_or_zero() == 0,
+        );
+    }
+    mask
+}
+
+fn ask_kernel(conn: &Conn, fd: i32, by_kernel: bool) -> u32 {
+    let mut entry = libc::pollfd {
+        fd,
+        events: libc::POLLIN | libc::POLLOUT | libc::POLLRDHUP,
+        revents: 0,
+    };
+    let _ = sys!(SYS_poll, &raw mut entry, 1, 0);
+    let shown = entry.revents as u16 as u32;
+    if shown & IN == 0 {
+        conn.hints.fetch_and(!IN, Ordering::Relaxed);
+    }
+    conn.hints
+        .fetch_or(shown & (RDHUP | HUP | ERR), Ordering::Relaxed);
+    if by_kernel { shown } else { shown & !OUT }
+}
+
+/// Whether an item is worth an [`evaluate`]: a few loads, because every wait asks it
+/// of every item. May say yes for nothing, never no for something.
+#[inline]
+pub fn stirs(item: &Item) -> bool {
+    let attached = item.attached.load(Ordering::Relaxed);
+    if attached == 0 || item.spent.load(Ordering::Relaxed) != 0 {
+        return false;
+    }
+    let conn = state::conn_at(item.conn.load(Ordering::Relaxed).wrapping_sub(1));
+    let events = item.events.load(Ordering::Relaxed);
+    // SAFETY: set by `attach`, and regions stay mapped while a connection is attached.
+    let tail = unsafe { (*item.tail.load(Ordering::Relaxed)).load(Ordering::Acquire) };
+    let stirred =
+        conn.attention.load(Ordering::Relaxed) != 0 || item.forced.load(Ordering::Relaxed) != 0;
+    if events & ET != 0 {
+        return stirred
+            || tail != item.seen_tail.load(Ordering::Relaxed)
+            || conn.edges.load(Ordering::Relaxed) != item.seen_edges.load(Ordering::Relaxed)
+            || events & OUT != 0 && conn.own().tx_own.no_space.load(Ordering::Relaxed) != 0;
+    }
+    // SAFETY: as above.
+    let head = unsafe { (*item.head.load(Ordering::Relaxed)).load(Ordering::Relaxed) };
+    stirred
+        || tail != head
+        || events & OUT != 0
+        || conn.hints.load(Ordering::Relaxed) & (IN | RDHUP | HUP | ERR) != 0
+}
+
+/// What is to be reported of an item now; 0: nothing. With `note`, it is reported.
+pub fn evaluate(item: &Item, note: bool) -> u32 {
+    let Some(index) = item.conn.load(Ordering::Relaxed).checked_sub(1) else {
+        return 0;
+    };
+    if item.attached.load(Ordering::Relaxed) == 0 || item.spent.load(Ordering::Relaxed) != 0 {
+        return 0;
+    }
+    let conn = state::conn_at(index);
+    if !conn.is_paired() {
+        return 0;
+    }
+    let events = item.events.load(Ordering::Relaxed);
+    let fd = item.fd.load(Ordering::Relaxed);
+    let edge = events & ET != 0;
+    let tail = conn.consumer().tail_hint();
+    let edges = conn.edges.load(Ordering::Relaxed);
+    if edge {
+        let moved = tail != item.seen_tail.load(Ordering::Relaxed) && conn.peer_is_there()
+            || edges != item.seen_edges.load(Ordering::Relaxed)
+            || item.forced.load(Ordering::Relaxed) != 0
+            || events & OUT != 0 && room_came(conn);
+        if !moved {
+            return 0;
+        }
+    }
+    let mask = mask_of(conn, fd, events) & (events | ERR | HUP);
+    if note {
+        item.forced.store(0, Ordering::Relaxed);
+        item.seen_edges.store(edges, Ordering::Relaxed);
+        item.seen_tail.store(tail, Ordering::Relaxed);
+        if mask & OUT != 0 {
+            conn.own().tx_own.no_space.store(0, Ordering::Relaxed);
+        }
+        if mask != 0 && events & ONESHOT != 0 {
+            item.spent.store(1, Ordering::Relaxed);
+        }
+    }
+    mask
+}
+
+/// Whether a send found no room, and there is some now.
+fn room_came(conn: &Conn) -> bool {
+    let producer = conn.producer();
+    conn.own().tx_own.no_space.load(Ordering::Relaxed) != 0
+        && producer.state() == tx_state::RING
+        && producer.room_hint() * 2 >= producer.capacity_bytes()
+}

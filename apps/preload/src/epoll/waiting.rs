@@ -1,0 +1,267 @@
+//! epoll_wait itself.
+
+use super::ready::{evaluate, stirs};
+use super::*;
+use crate::wait::Deadline;
+use fordway_abi::shm::tx_state;
+
+/// Reports up to `room` items; returns how many.
+fn collect(instance: &Instance, events: *mut libc::epoll_event, room: usize) -> usize {
+    if room == 0 || instance.attached.load(Ordering::Relaxed) == 0 {
+        return 0;
+    }
+    let Some(_guard) = instance.lock.lock() else {
+        return 0;
+    };
+    let mut count = 0;
+    let mut next = 0;
+    for (index, item) in walk(instance) {
+        if count == room {
+            next = index + 1;
+            break;
+        }
+        let mask = if stirs(item) { evaluate(item, true) } else { 0 };
+        if mask != 0 {
+            let event = libc::epoll_event {
+                events: mask,
+                u64: item.data.load(Ordering::Relaxed),
+            };
+            // SAFETY: the program's array, with room for it.
+            unsafe { events.add(count).write_unaligned(event) };
+            count += 1;
+            instance
+                .active
+                .store(item.conn.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+    }
+    instance.cursor.store(next, Ordering::Relaxed);
+    count
+}
+
+/// Whether some item has something to report.
+fn anything(instance: &Instance) -> bool {
+    let Some(_guard) = instance.lock.try_lock() else {
+        return false;
+    };
+    walk(instance).any(|(_, item)| stirs(item) && evaluate(item, false) != 0)
+}
+
+/// Sorts what the kernel reported: ours is noted, the program's stays, moved together.
+fn translate(instance: &Instance, events: *mut libc::epoll_event, count: usize) -> usize {
+    let mut kept = 0;
+    for at in 0..count {
+        // SAFETY: the kernel has just filled `count` events of the program's array.
+        let event = unsafe { events.add(at).read_unaligned() };
+        let (high, low) = ((event.u64 >> 32) as u32, event.u64 as u32);
+        if high != TAG.load(Ordering::Relaxed) {
+            // SAFETY: as above; `kept <= at`.
+            unsafe { events.add(kept).write_unaligned(event) };
+            kept += 1;
+        } else if low == TAG_CONTROL {
+            control::drain_mail();
+        } else if low != TAG_BELL {
+            note_kernel(instance, low, event.events);
+        }
+    }
+    kept
+}
+
+fn note_kernel(instance: &Instance, index: u32, events: u32) {
+    let item = item_at(index);
+    let ours = core::ptr::eq(instance_at(item.instance.load(Ordering::Relaxed)), instance);
+    let Some(conn) = item
+        .conn
+        .load(Ordering::Relaxed)
+        .checked_sub(1)
+        .filter(|_| ours)
+    else {
+        return;
+    };
+    let conn = state::conn_at(conn);
+    conn.hints
+        .fetch_or(events & (IN | RDHUP | HUP | ERR), Ordering::Relaxed);
+    let by_kernel = conn.is_paired() && conn.producer().state() != tx_state::RING;
+    if by_kernel && events & OUT != 0 {
+        conn.own().tx_own.no_space.store(0, Ordering::Relaxed);
+    }
+    if by_kernel || events & (IN | RDHUP | HUP | ERR) != 0 {
+        conn.edges.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// After a sleep: what peers and the watchdog want of the connections.
+fn serve(instance: &Instance, watch: bool) {
+    let mut next = instance.items.load(Ordering::Acquire);
+    let mut steps = 0;
+    while let Some(index) = next.checked_sub(1) {
+        let item = item_at(index);
+        next = item.next_of_instance.load(Ordering::Relaxed);
+        steps += 1;
+        if steps > ITEM_COUNT || item.attached.load(Ordering::Relaxed) == 0 {
+            continue;
+        }
+        let Some(conn) = item.conn.load(Ordering::Relaxed).checked_sub(1) else {
+            continue;
+        };
+        let conn = state::conn_at(conn);
+        upgrade::serve(conn);
+        if watch {
+            upgrade::watch(conn);
+        }
+    }
+}
+
+fn unread(instance: &Instance) -> bool {
+    let Some(_guard) = instance.lock.lock() else {
+        return true;
+    };
+    walk(instance).any(|(_, item)| {
+        let conn = item
+            .conn
+            .load(Ordering::Relaxed)
+            .checked_sub(1)
+            .map(state::conn_at);
+        conn.is_some_and(|conn| {
+            conn.is_paired()
+                && conn.peer_is_there()
+                && conn.producer().state() == tx_state::RING
+                && conn.producer().unread_hint() != 0
+        })
+    })
+}
+
+fn kernel_wait(
+    instance: &Instance,
+    events: *mut libc::epoll_event,
+    room: usize,
+    time_ns: Option<u64>,
+    mask: *const core::ffi::c_void,
+) -> sys::Result<usize> {
+    let time = time_ns.map(wait::timespec);
+    let time_pointer = time
+        .as_ref()
+        .map_or(core::ptr::null(), |time| &raw const *time);
+    let epoll = instance.fd.load(Ordering::Relaxed);
+    sys!(SYS_epoll_pwait2, epoll, events, room, time_pointer, mask, 8)
+}
+
+/// epoll_wait and its kin. `None`: no stream socket is registered, it is libc's to do.
+pub fn wait_in(
+    epoll: i32,
+    events: *mut libc::epoll_event,
+    room: i32,
+    timeout_ns: Option<u64>,
+    mask: *const core::ffi::c_void,
+) -> Option<sys::Result<usize>> {
+    let (_, instance) = instance(epoll)?;
+    // Once equipped, the kernel reports our own descriptors too, whatever is registered.
+    let ours =
+        instance.items.load(Ordering::Acquire) != 0 || instance.door.load(Ordering::Acquire) != 0;
+    if !ours || room <= 0 {
+        return None;
+    }
+    Some(wait_equipped(
+        instance,
+        events,
+        room as usize,
+        timeout_ns,
+        mask,
+    ))
+}
+
+fn wait_equipped(
+    instance: &Instance,
+    events: *mut libc::epoll_event,
+    room: usize,
+    timeout_ns: Option<u64>,
+    mask: *const core::ffi::c_void,
+) -> sys::Result<usize> {
+    control::check_mail();
+    let mut count = collect(instance, events, room);
+    if count == room
+        && let Some(bell) = bell_of(instance)
+        && bell.has_sleepers()
+    {
+        // What did not fit is for another thread in the same instance.
+        bell.ring();
+    }
+    if count != 0 {
+        let turn = instance.turns.fetch_add(1, Ordering::Relaxed);
+        if turn.is_multiple_of(KERNEL_TURN) && count < room {
+            serve(instance, false);
+            // SAFETY: the program's array, behind what is filled.
+            let rest = unsafe { events.add(count) };
+            if let Ok(more) = kernel_wait(instance, rest, room - count, Some(0), core::ptr::null())
+            {
+                count += translate(instance, rest, more);
+            }
+        }
+        return Ok(count);
+    }
+    let deadline = Deadline::after(timeout_ns);
+    loop {
+        if timeout_ns != Some(0) && instance.attached.load(Ordering::Relaxed) != 0 {
+            let active = instance
+                .active
+                .load(Ordering::Relaxed)
+                .checked_sub(1)
+                .map(state::conn_at);
+            let peer_cpu = active
+                .filter(|conn| conn.is_paired())
+                .map_or(u32::MAX, |conn| {
+                    wait::note_cpu(conn);
+                    conn.peer_cpu()
+                });
+            if wait::spin(peer_cpu, || anything(instance)) {
+                let count = collect(instance, events, room);
+                if count != 0 {
+                    return Ok(count);
+                }
+            }
+        }
+        let (woken, watch) = sleep(instance, events, room, timeout_ns, deadline, mask)?;
+        let kept = translate(instance, events, woken);
+        serve(instance, watch);
+        // SAFETY: the program's array, behind what is kept.
+        let count = kept + collect(instance, unsafe { events.add(kept) }, room - kept);
+        if count != 0 || timeout_ns == Some(0) || deadline.has_passed() {
+            return Ok(count);
+        }
+        control::check_mail();
+    }
+}
+
+/// Announces the sleep, looks once more, and sleeps in the kernel. Returns how many
+/// events the kernel filled in, and whether bytes of ours lay unread for long.
+fn sleep(
+    instance: &Instance,
+    events: *mut libc::epoll_event,
+    room: usize,
+    timeout_ns: Option<u64>,
+    deadline: Deadline,
+    mask: *const core::ffi::c_void,
+) -> sys::Result<(usize, bool)> {
+    if timeout_ns == Some(0) {
+        return Ok((kernel_wait(instance, events, room, Some(0), mask)?, false));
+    }
+    if control::is_orphaned() {
+        control::connect();
+    }
+    let bell = equip(instance);
+    if let Some(bell) = bell {
+        bell.announce();
+    }
+    let attached = instance.attached.load(Ordering::Relaxed) != 0;
+    let unread = attached && unread(instance);
+    let since_ns = if unread { sys::now_ns() } else { 0 };
+    let result = if attached && anything(instance) {
+        Ok(0)
+    } else {
+        let slice = wait::slice_ns(bell, unread);
+        kernel_wait(instance, events, room, deadline.left_ns(slice), mask)
+    };
+    if let Some(bell) = bell {
+        bell.retract();
+    }
+    Ok((result?, unread && wait::is_watch_due(since_ns)))
+}

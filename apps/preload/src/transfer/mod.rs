@@ -1,0 +1,199 @@
+//! The data path of a connection with a channel: one call of the program, in
+//! terms of the ring and, where the stream is still or again there, the kernel.
+//!
+//! # The way of the bytes
+//! A direction is first the kernel's, then the ring's from `switch_at` on, then
+//! perhaps the kernel's again. The receiver reads each part to its end before the
+//! next. Both ends of a part are known from shared memory, so no byte is lost,
+//! doubled or swapped, whatever the two programs do meanwhile.
+//!
+//! Kernel calls in here never sleep (MSG_DONTWAIT) and are made under the
+//! endpoint's lock, so that the count of what went by the kernel is exact; sleeping
+//! is `wait`'s, without any lock.
+
+mod position;
+mod receive;
+mod send;
+
+pub use position::received_position;
+pub use receive::receive;
+pub use send::{flush_back, send, send_file};
+
+use crate::state::Conn;
+use crate::{sys, upgrade};
+use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicU32, Ordering};
+use fordway_abi::shm::tx_state;
+use fordway_ring::Violation;
+use fordway_ring::copy::Copier;
+
+/// iovecs that a kernel call inside a transfer takes at once.
+const PARTS_MAX: usize = 16;
+
+static COPIER: Copiers = Copiers(core::cell::UnsafeCell::new(Copier::sse2()));
+
+struct Copiers(core::cell::UnsafeCell<Copier>);
+// SAFETY: written once in the constructor, before other threads exist.
+unsafe impl Sync for Copiers {}
+
+/// Chooses the copy kernels of this processor.
+pub fn set_up() {
+    // SAFETY: see `Copiers`.
+    unsafe { *COPIER.0.get() = Copier::detect() };
+}
+
+fn copier() -> &'static Copier {
+    // SAFETY: see `Copiers`.
+    unsafe { &*COPIER.0.get() }
+}
+
+/// The program's buffers of one call, with what was done of them.
+#[derive(Clone, Copy)]
+pub struct Buffers {
+    parts: *const libc::iovec,
+    count: usize,
+    /// Bytes in all parts.
+    pub total: usize,
+}
+
+impl Buffers {
+    /// The parts that a program passed; `EINVAL` as the kernel gives it.
+    pub fn new(parts: *const libc::iovec, count: usize) -> sys::Result<Self> {
+        if count > libc::UIO_MAXIOV as usize {
+            return Err(libc::EINVAL);
+        }
+        let mut total = 0usize;
+        for index in 0..count {
+            // SAFETY: the program's array of `count` parts.
+            let length = unsafe { (*parts.add(index)).iov_len };
+            total = total
+                .checked_add(length)
+                .filter(|total| *total <= isize::MAX as usize)
+                .ok_or(libc::EINVAL)?;
+        }
+        Ok(Self {
+            parts,
+            count,
+            total,
+        })
+    }
+
+    /// Calls `act` with each contiguous piece of the bytes `[skip, skip + count)`.
+    fn pieces(&self, skip: usize, count: usize, mut act: impl FnMut(*mut u8, usize)) {
+        let (mut skip, mut left) = (skip, count);
+        for index in 0..self.count {
+            if left == 0 {
+                break;
+            }
+            // SAFETY: as in `new`.
+            let part = unsafe { *self.parts.add(index) };
+            if skip >= part.iov_len {
+                skip -= part.iov_len;
+                continue;
+            }
+            let length = (part.iov_len - skip).min(left);
+            act(part.iov_base.cast::<u8>().wrapping_add(skip), length);
+            left -= length;
+            skip = 0;
+        }
+    }
+
+    /// The first bytes of `[skip, skip + count)` as parts for a kernel call.
+    fn parts(&self, skip: usize, count: usize) -> ([libc::iovec; PARTS_MAX], usize) {
+        let mut parts = [libc::iovec {
+            iov_base: core::ptr::null_mut(),
+            iov_len: 0,
+        }; PARTS_MAX];
+        let mut used = 0;
+        self.pieces(skip, count, |base, length| {
+            if used < PARTS_MAX {
+                parts[used] = libc::iovec {
+                    iov_base: base.cast(),
+                    iov_len: length,
+                };
+                used += 1;
+            }
+        });
+        (parts, used)
+    }
+}
+
+fn message(parts: &mut [libc::iovec]) -> libc::msghdr {
+    // SAFETY: a msghdr of zeros is an empty message.
+    let mut message: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
+    message.msg_iov = parts.as_mut_ptr();
+    message.msg_iovlen = parts.len();
+    message
+}
+
+/// What one attempt to move bytes came to.
+enum Moved {
+    /// So many bytes (0: end of file).
+    Bytes(usize),
+    /// Nothing can be moved now.
+    Nothing,
+    /// The connection has no channel any more.
+    Kernel,
+}
+
+/// How a whole call ended.
+pub enum Done {
+    /// Its result.
+    Bytes(usize),
+    /// The rest is libc's: the connection has no channel any more.
+    Kernel,
+}
+
+/// Whether bytes of this side go by the kernel at present.
+pub fn sends_by_kernel(conn: &Conn) -> bool {
+    conn.producer().state() != tx_state::RING
+}
+
+fn broken(conn: &Conn, violation: Violation) -> i32 {
+    upgrade::broke(conn, violation);
+    libc::ECONNRESET
+}
+
+/// Attends to what the connection asks for besides data. `Ok(false)`: it has no
+/// channel any more.
+#[inline]
+fn attended(conn: &Conn, fd: i32) -> sys::Result<bool> {
+    if conn.attention.load(Ordering::Relaxed) != 0 {
+        upgrade::attend(conn, fd)?;
+    }
+    Ok(conn.is_paired())
+}
+
+/// Marks a thread as being in the kernel, unaware of rings, for as long as it lives.
+pub struct Unaware<'a> {
+    conn: &'a Conn,
+    counter: &'a AtomicU32,
+}
+
+impl<'a> Unaware<'a> {
+    /// A sleep for bytes.
+    pub fn reader(conn: &'a Conn) -> Self {
+        conn.unaware.fetch_add(1, Ordering::SeqCst);
+        Self {
+            conn,
+            counter: &conn.unaware,
+        }
+    }
+
+    /// A send.
+    pub fn sender(conn: &'a Conn) -> Self {
+        conn.senders.fetch_add(1, Ordering::SeqCst);
+        Self {
+            conn,
+            counter: &conn.senders,
+        }
+    }
+}
+
+impl Drop for Unaware<'_> {
+    fn drop(&mut self) {
+        if self.counter.fetch_sub(1, Ordering::SeqCst) == 1 && self.conn.is_paired() {
+            upgrade::try_ready(self.conn);
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Positions in the kernel's two byte streams, as the kernel itself counts them.
+//! The shim need not have seen the bytes, so it can upgrade a connection in
+//! mid-stream whatever went before, through stdio or a parent process.
+
+use crate::sys::sys;
+
+/// Offsets in `struct tcp_info` (linux/tcp.h); libc's type ends before them.
+mod tcp_info {
+    pub const STATE: usize = 0;
+    pub const BYTES_RECEIVED: usize = 128;
+    pub const NOTSENT_BYTES: usize = 144;
+    pub const BYTES_SENT: usize = 200;
+    pub const BYTES_RETRANS: usize = 208;
+    pub const NEEDED_BYTES: usize = 216;
+}
+
+struct TcpInfo([u8; 256]);
+
+impl TcpInfo {
+    fn of(fd: i32) -> Option<Self> {
+        let mut info = Self([0; 256]);
+        let mut length = info.0.len() as u32;
+        sys!(
+            SYS_getsockopt,
+            fd,
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            info.0.as_mut_ptr(),
+            &raw mut length
+        )
+        .ok()?;
+        (length as usize >= tcp_info::NEEDED_BYTES).then_some(info)
+    }
+
+    fn long(&self, offset: usize) -> u64 {
+        u64::from_ne_bytes(self.0[offset..offset + 8].try_into().unwrap_or([0; 8]))
+    }
+}
+
+/// Bytes that the kernel has taken from this end. The caller keeps others from sending.
+pub fn sent_position(fd: i32) -> Option<u64> {
+    let info = TcpInfo::of(fd)?;
+    let notsent = u32::from_ne_bytes(
+        info.0[tcp_info::NOTSENT_BYTES..tcp_info::NOTSENT_BYTES + 4]
+            .try_into()
+            .unwrap_or([0; 4]),
+    );
+    let sent = info
+        .long(tcp_info::BYTES_SENT)
+        .checked_sub(info.long(tcp_info::BYTES_RETRANS))?;
+    (info.0[tcp_info::STATE] == TCP_ESTABLISHED || info.0[tcp_info::STATE] == TCP_CLOSE_WAIT)
+        .then_some(sent + u64::from(notsent))
+}
+
+const TCP_ESTABLISHED: u8 = 1;
+const TCP_FIN_WAIT1: u8 = 4;
+const TCP_FIN_WAIT2: u8 = 5;
+const TCP_CLOSE_WAIT: u8 = 8;
+
+/// Bytes that this end has read from the kernel; `None` once the peer's FIN is
+/// there (which counts as a byte in some of the kernel's figures).
+pub fn received_position(fd: i32) -> Option<u64> {
+    // Bytes may come in between the two questions: ask until nothing came.
+    for _ in 0..8 {
+        let before = TcpInfo::of(fd)?;
+        let mut queued: i32 = 0;
+        sys!(SYS_ioctl, fd, libc::FIONREAD, &raw mut queued).ok()?;
+        let after = TcpInfo::of(fd)?;
+        if !matches!(
+            after.0[tcp_info::STATE],
+            TCP_ESTABLISHED | TCP_FIN_WAIT1 | TCP_FIN_WAIT2
+        ) {
+            return None;
+        }
+        let received = after.long(tcp_info::BYTES_RECEIVED);
+        if received == before.long(tcp_info::BYTES_RECEIVED) {
+            return received.checked_sub(queued as u64);
+        }
+    }
+    None
+}

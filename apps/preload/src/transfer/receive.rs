@@ -1,0 +1,237 @@
+//! The receiving side of a transfer.
+
+use super::{Buffers, Done, Moved, attended, broken, copier, message};
+use crate::state::{Conn, lock_word};
+use crate::sys::{self, sys};
+use crate::wait::{self, Deadline, Want};
+use crate::{signals, upgrade};
+use core::sync::atomic::Ordering;
+use fordway_abi::shm::{tx_flags, tx_state};
+use fordway_ring::Violation;
+use fordway_ring::copy::Kernel;
+
+/// Empty reads of a ring in a row before the kernel is asked for an end of file.
+const EMPTY_READS_MAX: u32 = 8;
+/// `Conn::hints`: the program was told of the reset.
+const RESET_TOLD: u32 = 1 << 30;
+
+/// recv and its kin.
+pub fn receive(conn: &Conn, fd: i32, buffers: &Buffers, flags: i32) -> sys::Result<Done> {
+    let mut done = 0;
+    let mut deadline = None;
+    let may_wait = flags & libc::MSG_DONTWAIT == 0 && !conn.is_nonblocking();
+    let wait_all = flags & libc::MSG_WAITALL != 0 && flags & libc::MSG_PEEK == 0;
+    loop {
+        if !attended(conn, fd)? {
+            return Ok(if done == 0 {
+                Done::Kernel
+            } else {
+                Done::Bytes(done)
+            });
+        }
+        match try_receive(conn, fd, buffers, done, flags) {
+            Ok(Moved::Bytes(count)) => {
+                done += count;
+                if count == 0 || done == buffers.total || !wait_all {
+                    return Ok(Done::Bytes(done));
+                }
+                continue;
+            }
+            Ok(Moved::Kernel) => {
+                return Ok(if done == 0 {
+                    Done::Kernel
+                } else {
+                    Done::Bytes(done)
+                });
+            }
+            Ok(Moved::Nothing) => {}
+            Err(_) if done != 0 => return Ok(Done::Bytes(done)),
+            Err(error) => return Err(error),
+        }
+        if !may_wait {
+            return if done == 0 {
+                Err(libc::EAGAIN)
+            } else {
+                Ok(Done::Bytes(done))
+            };
+        }
+        let timeout_ns = conn.receive_timeout_ns.load(Ordering::Relaxed);
+        let until = *deadline
+            .get_or_insert_with(|| Deadline::after((timeout_ns != 0).then_some(timeout_ns)));
+        match wait::for_conn(conn, fd, Want::Bytes, until) {
+            Ok(()) => {}
+            Err(libc::EINTR) if timeout_ns == 0 && done == 0 && signals::restarts() => {}
+            Err(_) if done != 0 => return Ok(Done::Bytes(done)),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn try_receive(
+    conn: &Conn,
+    fd: i32,
+    buffers: &Buffers,
+    skip: usize,
+    flags: i32,
+) -> sys::Result<Moved> {
+    let own = conn.own();
+    let Some(guard) = lock_word(&own.rx_own.lock) else {
+        return Err(libc::EAGAIN);
+    };
+    if !conn.is_paired() {
+        return Ok(Moved::Kernel);
+    }
+    let wanted = buffers.total - skip;
+    let consumer = conn.consumer();
+    let state = if conn.peer_is_there() {
+        consumer.producer_state()
+    } else {
+        tx_state::KERNEL
+    };
+    if state == tx_state::KERNEL || state == tx_state::WITHDRAWN || consumer.has_stopped() {
+        return kernel_receive(conn, fd, buffers, skip, wanted, flags);
+    }
+    if !consumer.was_entered() {
+        drop(guard);
+        upgrade::finish_if_over(conn);
+        return kernel_receive(conn, fd, buffers, skip, wanted, flags);
+    }
+    let position = own.rx_own.kernel_position.load(Ordering::Relaxed);
+    let switch_at = consumer.switch_at();
+    if position < switch_at {
+        let limit = (switch_at - position).min(wanted as u64) as usize;
+        return kernel_receive(conn, fd, buffers, skip, limit, flags);
+    }
+    if position > switch_at && consumer.head() == 0 {
+        return Err(broken(conn, Violation::Tail));
+    }
+    let moved = ring_receive(conn, buffers, skip, wanted, flags)
+        .map_err(|violation| broken(conn, violation))?;
+    if let Some((count, crowded)) = moved {
+        drop(guard);
+        conn.empty_reads.store(0, Ordering::Relaxed);
+        if crowded {
+            conn.ring(consumer.peer_waits());
+        }
+        return Ok(Moved::Bytes(count));
+    }
+    if state == tx_state::BACK {
+        drop(guard);
+        upgrade::finish_if_over(conn);
+        return kernel_receive(conn, fd, buffers, skip, wanted, flags);
+    }
+    end_of_file(conn, fd)
+}
+
+/// Copies from the ring: how much, and whether the producer may wait for the room.
+fn ring_receive(
+    conn: &Conn,
+    buffers: &Buffers,
+    skip: usize,
+    wanted: usize,
+    flags: i32,
+) -> Result<Option<(usize, bool)>, Violation> {
+    let consumer = conn.consumer();
+    let fill = consumer.fill_bytes()?;
+    if fill == 0 {
+        return Ok(None);
+    }
+    let count = (wanted as u64).min(fill) as usize;
+    if flags & libc::MSG_TRUNC == 0 {
+        let mut at = 0u64;
+        let mut result = Ok(());
+        buffers.pieces(skip, count, |base, length| {
+            if result.is_ok() {
+                // SAFETY: the program's buffer, as it passed it.
+                result =
+                    unsafe { consumer.peek(copier(), Kernel::Plain, at, base, length) }.map(|_| ());
+                at += length as u64;
+            }
+        });
+        result?;
+    }
+    let crowded = flags & libc::MSG_PEEK == 0 && count != 0 && consumer.take(count)?;
+    Ok(Some((count, crowded)))
+}
+
+/// A receive by the kernel, of at most `limit` bytes, that does not sleep.
+fn kernel_receive(
+    conn: &Conn,
+    fd: i32,
+    buffers: &Buffers,
+    skip: usize,
+    limit: usize,
+    flags: i32,
+) -> sys::Result<Moved> {
+    let (mut parts, used) = buffers.parts(skip, limit);
+    let mut message = message(&mut parts[..used]);
+    let flags = flags & !libc::MSG_WAITALL | libc::MSG_DONTWAIT;
+    match sys!(SYS_recvmsg, fd, &raw mut message, flags) {
+        Ok(count) => {
+            if flags & libc::MSG_PEEK == 0 {
+                conn.own()
+                    .rx_own
+                    .kernel_position
+                    .fetch_add(count as u64, Ordering::Relaxed);
+            }
+            Ok(Moved::Bytes(count))
+        }
+        Err(libc::EAGAIN) => {
+            conn.hints
+                .fetch_and(!(libc::POLLIN as u32), Ordering::Relaxed);
+            Ok(Moved::Nothing)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// The ring is empty: is there an end of file, or an error, behind it? The kernel
+/// knows, but asking costs more than a message, so it is asked only when a wait has
+/// shown something or the program polls by reading.
+fn end_of_file(conn: &Conn, fd: i32) -> sys::Result<Moved> {
+    let shown = libc::POLLIN | libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
+    if conn.hints.load(Ordering::Relaxed) & shown as u32 == 0
+        && conn.empty_reads.fetch_add(1, Ordering::Relaxed) < EMPTY_READS_MAX
+    {
+        return Ok(Moved::Nothing);
+    }
+    conn.empty_reads.store(0, Ordering::Relaxed);
+    let mut byte = 0u8;
+    match sys!(
+        SYS_recvfrom,
+        fd,
+        &raw mut byte,
+        1,
+        libc::MSG_PEEK | libc::MSG_DONTWAIT,
+        0,
+        0
+    ) {
+        // Kernel bytes behind a ring that was left meanwhile: the next attempt sees that.
+        Ok(1..) => Ok(Moved::Nothing),
+        Err(libc::EAGAIN) => {
+            conn.hints
+                .fetch_and(!(libc::POLLIN as u32), Ordering::Relaxed);
+            Ok(Moved::Nothing)
+        }
+        Err(error) => Err(error),
+        Ok(_) => {
+            conn.hints
+                .fetch_or(libc::POLLRDHUP as u32, Ordering::Relaxed);
+            let consumer = conn.consumer();
+            // The last bytes may have come between the look at the ring and at the kernel.
+            if consumer.looks_readable() {
+                return Ok(Moved::Nothing);
+            }
+            let told = conn.hints.load(Ordering::Relaxed) & RESET_TOLD != 0;
+            let clean = conn.peer_flags() & tx_flags::SHUT != 0;
+            let lost =
+                conn.producer().state() == tx_state::RING && conn.producer().unread_hint() != 0;
+            if lost && !clean && !told {
+                // As Linux: an end that closes with bytes unread sends a reset.
+                conn.hints.fetch_or(RESET_TOLD, Ordering::Relaxed);
+                return Err(libc::ECONNRESET);
+            }
+            Ok(Moved::Bytes(0))
+        }
+    }
+}
