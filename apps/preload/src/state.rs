@@ -112,6 +112,8 @@ pub struct Conn {
     pub receive_timeout_ns: AtomicU64,
     /// SO_SNDTIMEO in nanoseconds; 0: none.
     pub send_timeout_ns: AtomicU64,
+    /// What the peer had taken when the watchdog looked last.
+    pub watched: AtomicU64,
     /// Own endpoint.
     pub own: AtomicPtr<Endpoint>,
     /// Own region.

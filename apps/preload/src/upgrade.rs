@@ -250,11 +250,16 @@ pub fn leave_ring(conn: &Conn, fd: i32) {
         return;
     }
     match conn.producer().leave() {
-        Ok(_) => {
-            let _ = transfer::flush_back(conn, fd);
-        }
+        Ok(_) => go_back(conn, fd),
         Err(violation) => broke(conn, violation),
     }
+}
+
+/// The sending direction has left the ring: the rest goes by the kernel. Whoever
+/// waits for room waits for the kernel's now, and must look again: its edge may be long past.
+fn go_back(conn: &Conn, fd: i32) {
+    let _ = transfer::flush_back(conn, fd);
+    conn.edges.fetch_add(1, Ordering::Relaxed);
 }
 
 /// What a waiter does for its connections when it was woken: leave a ring that the
@@ -272,9 +277,21 @@ pub fn serve(conn: &Conn) {
         && producer.back_bytes() != 0
         && let Some(_guard) = lock_word(&conn.own().tx_own.lock)
     {
-        let _ = transfer::flush_back(conn, fd);
+        go_back(conn, fd);
     }
     finish_if_over(conn);
+}
+
+/// Whether the peer has taken bytes, from the ring or from the kernel before it,
+/// since this was asked last: a slow reader is no unseen one.
+fn has_progressed(conn: &Conn) -> bool {
+    // SAFETY: mapped as long as the connection has its channel; atomic loads.
+    let taken = unsafe {
+        let peer = conn.peer.load(Ordering::Relaxed);
+        let by_ring = (*peer).rx.head.load(Ordering::Relaxed);
+        by_ring.wrapping_add((*peer).rx_own.kernel_position.load(Ordering::Relaxed))
+    };
+    conn.watched.swap(taken, Ordering::Relaxed) != taken
 }
 
 /// Bytes of ours have been unread for a while. If nobody on the far side waits for
@@ -293,7 +310,7 @@ pub fn watch(conn: &Conn) {
     // SAFETY: mapped as long as the connection has its channel; an atomic load.
     let sleeping = unsafe { (*page).sleeping.load(Ordering::SeqCst) };
     let gone = conn.attention.load(Ordering::Relaxed) & attention::PEER_GONE != 0;
-    if sleeping & doors != 0 || gone {
+    if sleeping & doors != 0 || gone || has_progressed(conn) {
         return;
     }
     let Some(_guard) = lock_word(&conn.own().tx_own.lock) else {
@@ -303,9 +320,7 @@ pub fn watch(conn: &Conn) {
         return;
     }
     match producer.withdraw() {
-        Ok(true) => {
-            let _ = transfer::flush_back(conn, conn.fd.load(Ordering::Relaxed));
-        }
+        Ok(true) => go_back(conn, conn.fd.load(Ordering::Relaxed)),
         // A waiter that looked just then may have seen the ring taken away.
         Ok(false) => conn.ring_all(),
         Err(violation) => broke(conn, violation),
