@@ -40,8 +40,8 @@ pub const ENDPOINTS_OFFSET: usize = 4096;
 pub const ARENA_OFFSET: usize = 32 << 20;
 /// Size of a region; sparse, so untouched pages cost nothing.
 pub const REGION_BYTES: usize = 512 << 20;
-/// log2 of a new ring's capacity.
-pub const SEGMENT_LOG2_MIN: u32 = 16;
+/// log2 of a new ring's capacity (models copy less).
+pub const SEGMENT_LOG2_MIN: u32 = if cfg!(loom) { 10 } else { 16 };
 /// log2 of the largest ring's capacity.
 pub const SEGMENT_LOG2_MAX: u32 = 22;
 /// Doorbells of one process; the last one is shared by all waiters that found no other.

@@ -8,7 +8,7 @@
 //! between costs its region new segments, not its channels: `take` gives up after
 //! a bound and the ring stays as large as it is.
 
-use crate::Ordering;
+use crate::{Mine, Ordering};
 use fordway_abi::shm::{ARENA_OFFSET, REGION_BYTES, RegionHeader};
 
 const LOCK_SPINS_MAX: u32 = 10_000;
@@ -52,18 +52,20 @@ impl Arena {
     pub fn take(&self, log2: u32) -> Option<usize> {
         self.locked(|header| {
             let free = &header.arena_free[log2 as usize];
-            let first = free.load(Ordering::Relaxed) as usize;
+            let first = free.mine() as usize;
             if first != 0 {
                 // SAFETY: a free block's first word belongs to the list; it lies in our own region.
                 let next = unsafe { self.base.add(first).cast::<u64>().read() };
                 free.store(next, Ordering::Relaxed);
                 return Some(first);
             }
-            let next = (header.arena_next.load(Ordering::Relaxed) as usize).max(ARENA_OFFSET);
+            let next = (header.arena_next.mine() as usize).max(ARENA_OFFSET);
             if REGION_BYTES - next < 1 << log2 {
                 return None;
             }
-            header.arena_next.store((next + (1 << log2)) as u64, Ordering::Relaxed);
+            header
+                .arena_next
+                .store((next + (1 << log2)) as u64, Ordering::Relaxed);
             Some(next)
         })
     }
@@ -73,8 +75,10 @@ impl Arena {
     pub fn give(&self, offset: usize, log2: u32) {
         self.locked(|header| {
             let free = &header.arena_free[log2 as usize];
+            #[cfg(loom)]
+            crate::shadow::write(offset, size_of::<u64>());
             // SAFETY: the block is ours and unused; its first word joins the list.
-            unsafe { self.base.add(offset).cast::<u64>().write(free.load(Ordering::Relaxed)) };
+            unsafe { self.base.add(offset).cast::<u64>().write(free.mine()) };
             free.store(offset as u64, Ordering::Relaxed);
             Some(())
         });

@@ -2,7 +2,7 @@
 //! every `&self` call, except where a call says otherwise.
 
 use crate::copy::{Copier, Kernel};
-use crate::{Ordering, Segment, Violation, fence};
+use crate::{Mine, Ordering, Segment, Violation, fence};
 use fordway_abi::shm::{Endpoint, SEGMENT_LOG2_MAX, rx_state, tx_state};
 
 /// View of the receiving half: own endpoint (written), peer's endpoint and region (read).
@@ -13,12 +13,35 @@ pub struct Consumer {
     peer_base: *const u8,
 }
 
+/// Where a stream index lies.
+struct Reached {
+    segment: Segment,
+    /// Where the segment ends, if a newer one has been published.
+    end: Option<u64>,
+    /// Whether it is the newer one, not entered yet.
+    is_new: bool,
+}
+
+impl Reached {
+    fn current(segment: Segment, end: Option<u64>) -> Self {
+        Self {
+            segment,
+            end,
+            is_new: false,
+        }
+    }
+}
+
 impl Consumer {
     /// # Safety
     /// `own` lies in our writable region; `peer` lies in the peer's region, mapped
     /// read-only as a whole at `peer_base`; both stay mapped as long as this is used.
     pub unsafe fn new(own: *const Endpoint, peer: *const Endpoint, peer_base: *const u8) -> Self {
-        Self { own, peer, peer_base }
+        Self {
+            own,
+            peer,
+            peer_base,
+        }
     }
 
     fn own(&self) -> &Endpoint {
@@ -31,9 +54,15 @@ impl Consumer {
         unsafe { &*self.peer }
     }
 
-    /// What the producer says of this direction (a [`tx_state`]). Needs no lock.
+    /// What the producer says of this direction (a [`tx_state`]). Needs no lock; but only
+    /// under the rx lock, taken by a sequentially consistent exchange, is it sure that
+    /// the ring is not being withdrawn meanwhile.
     pub fn producer_state(&self) -> u32 {
-        self.peer().tx.tx_state.load(Ordering::Acquire)
+        // SYNC POINT with `Producer::withdraw`: the lock before the look at the state.
+        #[cfg(loom)]
+        // loom takes sequentially consistent accesses for acquire and release.
+        fence(Ordering::SeqCst);
+        self.peer().tx.tx_state.load(Ordering::SeqCst)
     }
 
     /// Stream position in the kernel's connection at which the ring begins; valid
@@ -44,12 +73,32 @@ impl Consumer {
 
     /// Bytes taken so far.
     pub fn head(&self) -> u64 {
-        self.own().rx.head.load(Ordering::Relaxed)
+        self.own().rx.head.mine()
     }
 
-    /// A hint, without lock and check: are there bytes that were not taken?
+    /// A hint, without lock and check: are there bytes that may be taken?
     pub fn looks_readable(&self) -> bool {
-        self.peer().tx.tail.load(Ordering::Relaxed) != self.own().rx.head.load(Ordering::Relaxed)
+        self.has_unread() && !self.is_frozen()
+    }
+
+    /// A hint, without lock and check: are there bytes that were not taken, be it that
+    /// the producer is to send them again?
+    pub fn has_unread(&self) -> bool {
+        self.peer().tx.tail.load(Ordering::Relaxed) != self.own().rx.head.mine()
+    }
+
+    /// Bytes that seem to be there to be taken, without lock and check.
+    pub fn fill_hint(&self) -> u64 {
+        if self.is_frozen() {
+            return 0;
+        }
+        self.tail_hint().wrapping_sub(self.head())
+    }
+
+    /// This side has stopped, and the producer has not left the ring to be drained:
+    /// what lies in it is the producer's to send again, or may become so at any moment.
+    fn is_frozen(&self) -> bool {
+        self.own().wait.rx_state.mine() == rx_state::STOP && self.producer_state() != tx_state::BACK
     }
 
     /// The producer's tail, unchecked: only good to see whether it moved. Needs no lock.
@@ -59,9 +108,12 @@ impl Consumer {
 
     /// Bytes that can be taken.
     pub fn fill_bytes(&self) -> Result<u64, Violation> {
+        if self.is_frozen() {
+            return Ok(0);
+        }
         let own = self.own();
-        let head = own.rx.head.load(Ordering::Relaxed);
-        let seen = own.rx_own.tail_seen.load(Ordering::Relaxed);
+        let head = own.rx.head.mine();
+        let seen = own.rx_own.tail_seen.mine();
         let tail = self.peer().tx.tail.load(Ordering::Acquire);
         // Two segments may be in use at once while the ring grows.
         if tail.wrapping_sub(head) > 2 << SEGMENT_LOG2_MAX || tail.wrapping_sub(seen) >> 63 != 0 {
@@ -78,19 +130,22 @@ impl Consumer {
         Segment::unpack(words.start.load(Ordering::Relaxed), place)
     }
 
-    /// The segment that holds stream index `at`, and where it ends if a newer one
-    /// has been published.
-    fn segment_for(&self, at: u64) -> Result<(Segment, Option<u64>), Violation> {
+    /// The segment that holds stream index `at`.
+    fn segment_for(&self, at: u64) -> Result<Reached, Violation> {
         let own = self.own();
-        let seen = own.rx.segment_seen.load(Ordering::Relaxed);
+        let seen = own.rx.segment_seen.mine();
         let count = self.peer().tx.segment_count.load(Ordering::Acquire);
         let current = Segment {
-            start: own.rx_own.segment_start.load(Ordering::Relaxed),
-            offset: (own.rx_own.segment_place.load(Ordering::Relaxed) >> 8) as usize,
-            log2: (own.rx_own.segment_place.load(Ordering::Relaxed) & 0xff) as u32,
+            start: own.rx_own.segment_start.mine(),
+            offset: (own.rx_own.segment_place.mine() >> 8) as usize,
+            log2: (own.rx_own.segment_place.mine() & 0xff) as u32,
         };
         if count == seen {
-            return if seen == 0 { Err(Violation::Segment) } else { Ok((current, None)) };
+            return if seen == 0 {
+                Err(Violation::Segment)
+            } else {
+                Ok(Reached::current(current, None))
+            };
         }
         if count != seen.wrapping_add(1) {
             return Err(Violation::Segment);
@@ -100,9 +155,13 @@ impl Consumer {
             return Err(Violation::Segment);
         }
         if seen != 0 && at < next.start {
-            return Ok((current, Some(next.start)));
+            return Ok(Reached::current(current, Some(next.start)));
         }
-        Ok((next, None))
+        Ok(Reached {
+            segment: next,
+            end: None,
+            is_new: true,
+        })
     }
 
     /// Copies up to `count` bytes, `skip` bytes behind `head`, without taking them.
@@ -127,7 +186,7 @@ impl Consumer {
             if done == total {
                 break;
             }
-            let (segment, end) = self.segment_for(at)?;
+            let Reached { segment, end, .. } = self.segment_for(at)?;
             let in_segment = match end {
                 Some(end) => ((total - done) as u64).min(end - at) as usize,
                 None => total - done,
@@ -137,6 +196,8 @@ impl Consumer {
             }
             for (offset, length) in segment.runs(at, in_segment) {
                 if length != 0 {
+                    #[cfg(loom)]
+                    crate::shadow::read(offset, length);
                     // SAFETY: the segment was checked to lie inside the peer's mapped region;
                     // `target` by contract.
                     unsafe {
@@ -147,21 +208,31 @@ impl Consumer {
             }
             at = at.wrapping_add(in_segment as u64);
         }
-        if done == total { Ok(done) } else { Err(Violation::Tail) }
+        if done == total {
+            Ok(done)
+        } else {
+            Err(Violation::Tail)
+        }
     }
 
     /// Takes `count` bytes that were peeked. Returns whether the producer may be
     /// waiting for room, so that [`Consumer::peer_waits`] must be asked.
     pub fn take(&self, count: usize) -> Result<bool, Violation> {
         let own = self.own();
-        let head = own.rx.head.load(Ordering::Relaxed);
+        let head = own.rx.head.mine();
         let after = head.wrapping_add(count as u64);
-        let fill = own.rx_own.tail_seen.load(Ordering::Relaxed).wrapping_sub(head);
+        let fill = own.rx_own.tail_seen.mine().wrapping_sub(head);
         own.rx.head.store(after, Ordering::Release);
         let capacity = self.enter_segments(after)?;
-        // A producer without room waits until half its ring is free (`ask_for_room`), so
-        // the take that crosses that mark has found the ring more than half full.
-        let crowded = fill >= capacity / 2;
+        // A fence with each take would cost more than a small message, so only those takes
+        // fence (and look who waits) that may cross a waiting producer's mark, half a ring
+        // before its tail. Let F be the last fence here, and P the producer's behind its
+        // final `publish`. If P came first, then all it published was seen by now, and the
+        // take that crosses the mark found the ring half full. If F came first, then the
+        // producer saw the head as it was at F, and found its ring full or nearly so:
+        // the mark lies an eighth of the ring or more behind that head.
+        let eighth = capacity / 8;
+        let crowded = fill >= capacity / 2 || (head ^ after) & !(eighth - 1) != 0;
         if crowded {
             // SYNC POINT with `Sleeper::announce`: room before the look at who sleeps.
             fence(Ordering::SeqCst);
@@ -172,15 +243,20 @@ impl Consumer {
     /// Enters the newest segment that `head` has reached; returns the capacity in use.
     fn enter_segments(&self, head: u64) -> Result<u64, Violation> {
         let own = self.own();
-        let seen = own.rx.segment_seen.load(Ordering::Relaxed);
-        let (segment, end) = self.segment_for(head)?;
-        let count = self.peer().tx.segment_count.load(Ordering::Acquire);
-        if end.is_none() && count == seen.wrapping_add(1) {
-            own.rx_own.segment_start.store(segment.start, Ordering::Relaxed);
-            own.rx_own.segment_place.store(segment.pack(), Ordering::Relaxed);
-            own.rx.segment_seen.store(count, Ordering::Release);
+        let reached = self.segment_for(head)?;
+        if reached.is_new {
+            let seen = own.rx.segment_seen.mine();
+            own.rx_own
+                .segment_start
+                .store(reached.segment.start, Ordering::Relaxed);
+            own.rx_own
+                .segment_place
+                .store(reached.segment.pack(), Ordering::Relaxed);
+            own.rx
+                .segment_seen
+                .store(seen.wrapping_add(1), Ordering::Release);
         }
-        Ok(segment.capacity_bytes())
+        Ok(reached.segment.capacity_bytes())
     }
 
     /// After `take` said so: doors of the peer that want to know of room. Needs no lock.
@@ -188,26 +264,62 @@ impl Consumer {
         let wait = &self.peer().wait;
         let doors = wait.tx_doors.load(Ordering::Relaxed);
         let mark = wait.space_mark.load(Ordering::Relaxed);
-        if doors == 0 || (self.head().wrapping_sub(mark) as i64) < 0 { 0 } else { doors }
+        if doors == 0 || (self.head().wrapping_sub(mark) as i64) < 0 {
+            0
+        } else {
+            doors
+        }
     }
 
     /// Tells the producer that this side looks at the ring whenever it waits.
     pub fn get_ready(&self) {
         let state = &self.own().wait.rx_state;
-        let _ = state.compare_exchange(rx_state::OFF, rx_state::READY, Ordering::SeqCst, Ordering::SeqCst);
+        let _ = state.compare_exchange(
+            rx_state::OFF,
+            rx_state::READY,
+            Ordering::SeqCst,
+            Ordering::SeqCst,
+        );
     }
 
-    /// Takes nothing more from the ring; `head` is final. What lies behind it is
-    /// the producer's to send again.
+    /// Takes nothing more from the ring until the producer has left it: either it takes
+    /// back what was not taken (`tx_state::WITHDRAWN`), and `head` was final; or it had
+    /// left before it saw this (`tx_state::BACK`), and the ring is drained after all.
     pub fn stop(&self) {
-        self.own().wait.rx_state.store(rx_state::STOP, Ordering::SeqCst);
+        self.own()
+            .wait
+            .rx_state
+            .store(rx_state::STOP, Ordering::SeqCst);
         // SYNC POINT with `Producer::publish`: STOP before the look at `tail`.
         fence(Ordering::SeqCst);
     }
 
-    /// Whether `stop` was called.
+    /// Whether, after `stop`, whatever still comes will come by the kernel. Not so while
+    /// the producer has yet to decide what becomes of bytes in the ring: then nothing
+    /// can be received at all.
     pub fn has_stopped(&self) -> bool {
-        self.own().wait.rx_state.load(Ordering::Relaxed) == rx_state::STOP
+        // Once STOP was set, an empty ring stays empty: who publishes sees STOP, and withdraws.
+        self.own().wait.rx_state.mine() == rx_state::STOP
+            && match self.producer_state() {
+                tx_state::BACK => false,
+                tx_state::RING => self.tail_hint() == self.head(),
+                _ => true,
+            }
+    }
+
+    /// The kernel has shown the end of the producer's stream, so it sends nothing again:
+    /// a stop that it did not answer is off. Whether there is something to drain.
+    pub fn resume(&self) -> bool {
+        if self.producer_state() == tx_state::RING {
+            let state = &self.own().wait.rx_state;
+            let _ = state.compare_exchange(
+                rx_state::STOP,
+                rx_state::READY,
+                Ordering::SeqCst,
+                Ordering::SeqCst,
+            );
+        }
+        self.looks_readable()
     }
 
     /// Whether the producer ever put this direction on the ring.
@@ -219,7 +331,6 @@ impl Consumer {
     /// has left it for good.
     pub fn is_over(&self) -> Result<bool, Violation> {
         let state = self.producer_state();
-        Ok(state == tx_state::WITHDRAWN
-            || state == tx_state::BACK && (self.has_stopped() || self.fill_bytes()? == 0))
+        Ok(state == tx_state::WITHDRAWN || state == tx_state::BACK && self.fill_bytes()? == 0)
     }
 }

@@ -3,8 +3,8 @@
 
 use crate::arena::Arena;
 use crate::copy::{Copier, Kernel};
-use crate::{Ordering, Segment, Violation, fence};
-use fordway_abi::shm::{Endpoint, SEGMENT_LOG2_MIN, rx_state, tx_state};
+use crate::{Mine, Ordering, Segment, Violation, fence};
+use fordway_abi::shm::{Endpoint, SEGMENT_LOG2_MIN, rx_state, tx_flags, tx_state};
 
 /// Times a ring is found full before it grows.
 const FULL_BEFORE_GROWTH: u32 = 2;
@@ -37,7 +37,11 @@ impl Producer {
     /// `own` lies in the writable region mapped at `own_base`; `peer` lies in the
     /// peer's region, mapped read-only; both stay mapped as long as this is used.
     pub unsafe fn new(own: *const Endpoint, own_base: *mut u8, peer: *const Endpoint) -> Self {
-        Self { own, own_base, peer }
+        Self {
+            own,
+            own_base,
+            peer,
+        }
     }
 
     fn own(&self) -> &Endpoint {
@@ -58,15 +62,15 @@ impl Producer {
     /// The segment that takes new bytes.
     fn segment(&self) -> Segment {
         let own = self.own();
-        let count = own.tx.segment_count.load(Ordering::Relaxed);
+        let count = own.tx.segment_count.mine();
         self.segment_at(count.wrapping_sub(1))
     }
 
     fn segment_at(&self, index: u32) -> Segment {
         let words = &self.own().cold.segments[index as usize % 2];
-        let place = words.place.load(Ordering::Relaxed);
+        let place = words.place.mine();
         Segment {
-            start: words.start.load(Ordering::Relaxed),
+            start: words.start.mine(),
             offset: (place >> 8) as usize,
             log2: (place & 0xff) as u32,
         }
@@ -75,11 +79,13 @@ impl Producer {
     /// Publishes `segment` as the one that takes bytes from its `start` on.
     fn publish_segment(&self, segment: Segment) {
         let own = self.own();
-        let count = own.tx.segment_count.load(Ordering::Relaxed);
+        let count = own.tx.segment_count.mine();
         let words = &own.cold.segments[count as usize % 2];
         words.start.store(segment.start, Ordering::Relaxed);
         words.place.store(segment.pack(), Ordering::Relaxed);
-        own.tx.segment_count.store(count.wrapping_add(1), Ordering::Release);
+        own.tx
+            .segment_count
+            .store(count.wrapping_add(1), Ordering::Release);
     }
 
     /// Moves this direction onto the ring. `kernel_position()` gives the bytes that
@@ -91,30 +97,41 @@ impl Producer {
             rx_state::READY => {}
             _ => return self.refuse(),
         }
-        let Some(position) = kernel_position() else { return self.refuse() };
-        let Some(offset) = self.arena().take(SEGMENT_LOG2_MIN) else { return self.refuse() };
-        self.publish_segment(Segment { start: 0, offset, log2: SEGMENT_LOG2_MIN });
+        let Some(position) = kernel_position() else {
+            return self.refuse();
+        };
+        let Some(offset) = self.arena().take(SEGMENT_LOG2_MIN) else {
+            return self.refuse();
+        };
+        self.publish_segment(Segment {
+            start: 0,
+            offset,
+            log2: SEGMENT_LOG2_MIN,
+        });
         own.cold.switch_at.store(position, Ordering::Relaxed);
         own.tx.tx_state.store(tx_state::RING, Ordering::Release);
         Entered::Yes
     }
 
     fn refuse(&self) -> Entered {
-        self.own().tx.tx_state.store(tx_state::BACK, Ordering::Release);
+        self.own()
+            .tx
+            .tx_state
+            .store(tx_state::BACK, Ordering::Release);
         Entered::Never
     }
 
     /// Bytes published so far.
     pub fn tail(&self) -> u64 {
-        self.own().tx.tail.load(Ordering::Relaxed)
+        self.own().tx.tail.mine()
     }
 
     /// Loads and checks the peer's head.
     fn head(&self) -> Result<u64, Violation> {
         let own = self.own();
         let head = self.peer().rx.head.load(Ordering::Acquire);
-        let seen = own.tx_own.head_seen.load(Ordering::Relaxed);
-        let tail = own.tx.tail.load(Ordering::Relaxed);
+        let seen = own.tx_own.head_seen.mine();
+        let tail = own.tx.tail.mine();
         if head.wrapping_sub(seen) > tail.wrapping_sub(seen) {
             return Err(Violation::Head);
         }
@@ -130,7 +147,7 @@ impl Producer {
     /// Free bytes; the peer's index is looked at only if fewer than `wanted` are known.
     pub fn room_bytes(&self, wanted: usize) -> Result<usize, Violation> {
         let segment = self.segment();
-        let known = self.room_after(segment, self.own().tx_own.head_seen.load(Ordering::Relaxed));
+        let known = self.room_after(segment, self.own().tx_own.head_seen.mine());
         if known >= wanted {
             return Ok(known);
         }
@@ -153,18 +170,18 @@ impl Producer {
 
     /// Bytes that the peer seems not to have taken, without lock and check.
     pub fn unread_hint(&self) -> u64 {
-        self.tail().wrapping_sub(self.peer().rx.head.load(Ordering::Relaxed))
+        self.tail()
+            .wrapping_sub(self.peer().rx.head.load(Ordering::Relaxed))
     }
 
     /// State of this direction (a [`tx_state`]).
     pub fn state(&self) -> u32 {
-        self.own().tx.tx_state.load(Ordering::Relaxed)
+        self.own().tx.tx_state.mine()
     }
 
     /// Whether the consumer has stopped while this direction is still on the ring. Needs no lock.
     pub fn must_leave(&self) -> bool {
-        self.state() == tx_state::RING
-            && self.peer().wait.rx_state.load(Ordering::Relaxed) == rx_state::STOP
+        self.state() == tx_state::RING && self.peer_has_stopped()
     }
 
     /// Capacity of the current segment.
@@ -177,7 +194,7 @@ impl Producer {
     /// True if there is new room.
     pub fn grow(&self, wanted: usize) -> bool {
         let own = self.own();
-        let full = own.tx_own.full_count.load(Ordering::Relaxed) + 1;
+        let full = own.tx_own.full_count.mine() + 1;
         own.tx_own.full_count.store(full, Ordering::Relaxed);
         let segment = self.segment();
         if segment.log2 >= GROWN_LOG2_MAX
@@ -185,18 +202,24 @@ impl Producer {
         {
             return false;
         }
-        let count = own.tx.segment_count.load(Ordering::Relaxed);
+        let count = own.tx.segment_count.mine();
         if self.peer().rx.segment_seen.load(Ordering::Acquire) != count {
             return false;
         }
         let log2 = (segment.log2 + GROWTH_LOG2).min(GROWN_LOG2_MAX);
-        let Some(offset) = self.arena().take(log2) else { return false };
+        let Some(offset) = self.arena().take(log2) else {
+            return false;
+        };
         // The peer has entered the current segment, so the one before it is free.
         if count >= 2 {
             let old = self.segment_at(count.wrapping_sub(2));
             self.arena().give(old.offset, old.log2);
         }
-        self.publish_segment(Segment { start: self.tail(), offset, log2 });
+        self.publish_segment(Segment {
+            start: self.tail(),
+            offset,
+            log2,
+        });
         own.tx_own.full_count.store(0, Ordering::Relaxed);
         true
     }
@@ -205,10 +228,19 @@ impl Producer {
     ///
     /// # Safety
     /// `source` is readable for `count` bytes; `at + count - tail` is within the room.
-    pub unsafe fn write(&self, copier: &Copier, kernel: Kernel, at: u64, source: *const u8, count: usize) {
+    pub unsafe fn write(
+        &self,
+        copier: &Copier,
+        kernel: Kernel,
+        at: u64,
+        source: *const u8,
+        count: usize,
+    ) {
         let mut source = source;
         for (offset, length) in self.segment().runs(at, count) {
             if length != 0 {
+                #[cfg(loom)]
+                crate::shadow::write(offset, length);
                 // SAFETY: `runs` stays inside a segment of our own arena; `source` by contract.
                 unsafe {
                     copier.copy(self.own_base.add(offset), source, length, kernel);
@@ -221,17 +253,21 @@ impl Producer {
     /// Where `count` bytes at `tail` would lie: pointers and lengths (for preadv).
     /// `count` must be within the room.
     pub fn runs(&self, count: usize) -> [(*mut u8, usize); 2] {
-        self.segment().runs(self.tail(), count).map(|(offset, length)| {
-            // SAFETY: inside our own region.
-            (unsafe { self.own_base.add(offset) }, length)
-        })
+        self.segment()
+            .runs(self.tail(), count)
+            .map(|(offset, length)| {
+                // SAFETY: inside our own region.
+                (unsafe { self.own_base.add(offset) }, length)
+            })
     }
 
     /// Hands `count` written bytes to the peer.
     pub fn publish(&self, count: usize) {
         let own = self.own();
-        let tail = own.tx.tail.load(Ordering::Relaxed);
-        own.tx.tail.store(tail.wrapping_add(count as u64), Ordering::Release);
+        let tail = own.tx.tail.mine();
+        own.tx
+            .tail
+            .store(tail.wrapping_add(count as u64), Ordering::Release);
         // SYNC POINT with `Sleeper::announce` and `Consumer::stop`: bytes before the look
         // at who sleeps, and at whether the peer has stopped.
         fence(Ordering::SeqCst);
@@ -241,63 +277,99 @@ impl Producer {
     /// whether the peer has stopped taking from the ring. Needs no lock.
     pub fn peer_waits(&self) -> (u64, bool) {
         let wait = &self.peer().wait;
-        let stopped = wait.rx_state.load(Ordering::Relaxed) == rx_state::STOP;
-        (wait.rx_doors.load(Ordering::Relaxed), stopped)
+        (
+            wait.rx_doors.load(Ordering::Relaxed),
+            self.peer_has_stopped(),
+        )
     }
 
     /// Before a sleep for room: asks for a ring once half the ring is free.
     pub fn ask_for_room(&self) {
-        let mark = self.tail().wrapping_sub(self.segment().capacity_bytes() / 2);
+        let mark = self
+            .tail()
+            .wrapping_sub(self.segment().capacity_bytes() / 2);
         self.own().wait.space_mark.store(mark, Ordering::Relaxed);
     }
 
-    /// Ends the ring: `tail` is final. If the consumer has stopped (or never
-    /// entered), `[back_at, tail)` is still to be sent by the kernel, and is returned.
+    /// Ends the ring: `tail` is final. If the consumer has stopped, `[back_at, tail)` is
+    /// still to be sent by the kernel, and its length is returned; else the consumer
+    /// drains the ring, also if it stops only now. The decision is this side's alone.
     pub fn leave(&self) -> Result<u64, Violation> {
         let own = self.own();
-        let stopped = self.peer().wait.rx_state.load(Ordering::Acquire) == rx_state::STOP;
-        if own.tx.tx_state.load(Ordering::Relaxed) == tx_state::RING {
-            let back_at = if stopped { self.head()? } else { self.tail() };
-            own.tx_own.back_at.store(back_at, Ordering::Relaxed);
-            own.tx.tx_state.store(tx_state::BACK, Ordering::Release);
-        } else if own.tx.tx_state.load(Ordering::Relaxed) == tx_state::KERNEL {
-            own.tx.tx_state.store(tx_state::BACK, Ordering::Release);
+        match self.state() {
+            tx_state::KERNEL => own.tx.tx_state.store(tx_state::BACK, Ordering::Release),
+            tx_state::RING if self.may_resend() && self.peer_has_stopped() => self.take_back()?,
+            tx_state::RING => {
+                own.tx_own.back_at.store(self.tail(), Ordering::Relaxed);
+                own.tx.tx_state.store(tx_state::BACK, Ordering::Release);
+            }
+            _ => {}
         }
         Ok(self.back_bytes())
     }
 
-    /// Takes back what the consumer has not taken, to send it by the kernel; false
-    /// (and nothing has changed) if the consumer is just taking.
+    /// Takes back what the consumer has not taken, to send it by the kernel; false if
+    /// that cannot be: the direction is not on the ring, its sending half is shut, or
+    /// the consumer is just taking. Afterwards, whatever came of it, the doors of the
+    /// peer are to be rung as after `publish`: it may have seen the ring taken away.
     pub fn withdraw(&self) -> Result<bool, Violation> {
-        let own = self.own();
-        own.tx.tx_state.store(tx_state::WITHDRAWN, Ordering::SeqCst);
-        // SYNC POINT with the consumer's lock, an atomic exchange before it loads `tx_state`:
+        if self.state() != tx_state::RING || !self.may_resend() {
+            return Ok(false);
+        }
+        let state = &self.own().tx.tx_state;
+        state.store(tx_state::WITHDRAWN, Ordering::SeqCst);
+        // SYNC POINT with `Consumer::producer_state`, behind the consumer's lock:
         // either it sees WITHDRAWN, or its lock is seen here.
         fence(Ordering::SeqCst);
         if self.peer().rx_own.lock.load(Ordering::SeqCst) != 0 {
-            own.tx.tx_state.store(tx_state::RING, Ordering::SeqCst);
+            state.store(tx_state::RING, Ordering::SeqCst);
+            // SYNC POINT with `Sleeper::announce`: RING before the look at who sleeps.
+            fence(Ordering::SeqCst);
             return Ok(false);
         }
-        own.tx_own.back_at.store(self.head()?, Ordering::Relaxed);
+        self.take_back()?;
         Ok(true)
+    }
+
+    /// The consumer takes nothing any more: what it has not taken is ours again.
+    fn take_back(&self) -> Result<(), Violation> {
+        let own = self.own();
+        own.tx_own.back_at.store(self.head()?, Ordering::Relaxed);
+        own.tx
+            .tx_state
+            .store(tx_state::WITHDRAWN, Ordering::Release);
+        Ok(())
+    }
+
+    /// Behind the kernel's FIN nothing can be sent again: the consumer has to drain the ring.
+    fn may_resend(&self) -> bool {
+        self.own().tx.tx_flags.mine() & tx_flags::SHUT == 0
+    }
+
+    fn peer_has_stopped(&self) -> bool {
+        self.peer().wait.rx_state.load(Ordering::Acquire) == rx_state::STOP
     }
 
     /// Bytes that `leave` left to be sent by the kernel.
     pub fn back_bytes(&self) -> u64 {
-        self.tail().wrapping_sub(self.own().tx_own.back_at.load(Ordering::Relaxed))
+        self.tail().wrapping_sub(self.own().tx_own.back_at.mine())
     }
 
     /// As `back_bytes`, and 0 while the ring is in use.
     pub fn back_bytes_or_zero(&self) -> u64 {
-        if matches!(self.state(), tx_state::BACK | tx_state::WITHDRAWN) { self.back_bytes() } else { 0 }
+        if matches!(self.state(), tx_state::BACK | tx_state::WITHDRAWN) {
+            self.back_bytes()
+        } else {
+            0
+        }
     }
 
     /// The next run of bytes that `leave` left (contiguous, in our own memory).
     pub fn back_run(&self) -> (*const u8, usize) {
-        let at = self.own().tx_own.back_at.load(Ordering::Relaxed);
+        let at = self.own().tx_own.back_at.mine();
         let left = self.back_bytes();
         let newest = self.segment();
-        let count = self.own().tx.segment_count.load(Ordering::Relaxed);
+        let count = self.own().tx.segment_count.mine();
         let (segment, end) = if at < newest.start && count >= 2 {
             (self.segment_at(count.wrapping_sub(2)), newest.start)
         } else {
@@ -311,7 +383,10 @@ impl Producer {
 
     /// `count` bytes of `back_run` were taken by the kernel.
     pub fn back_sent(&self, count: usize) {
-        self.own().tx_own.back_at.fetch_add(count as u64, Ordering::Relaxed);
+        self.own()
+            .tx_own
+            .back_at
+            .fetch_add(count as u64, Ordering::Relaxed);
     }
 
     /// Gives the ring memory back. Only when the channel is over on both sides.

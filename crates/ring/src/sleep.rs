@@ -29,14 +29,18 @@ impl<'a> Sleeper<'a> {
     /// at its rings once more before it really sleeps.
     pub fn announce(&self) {
         self.page.sleep_count[self.door].fetch_add(1, Ordering::Relaxed);
-        self.page.sleeping.fetch_or(1 << self.door, Ordering::SeqCst);
+        self.page
+            .sleeping
+            .fetch_or(1 << self.door, Ordering::SeqCst);
         // SYNC POINT with `doors_to_ring`: bit before the look at the rings.
         fence(Ordering::SeqCst);
     }
 
     /// Publishes that this waiter runs again.
     pub fn retract(&self) {
-        self.page.sleeping.fetch_and(!(1 << self.door), Ordering::SeqCst);
+        self.page
+            .sleeping
+            .fetch_and(!(1 << self.door), Ordering::SeqCst);
     }
 }
 
@@ -46,7 +50,11 @@ impl<'a> Sleeper<'a> {
 ///
 /// # Safety
 /// `page` is mapped (read-only, written by the peer).
-pub unsafe fn doors_to_ring(page: *const WaitPage, wanted: u64, rung: impl Fn(usize, u32) -> bool) -> u64 {
+pub unsafe fn doors_to_ring(
+    page: *const WaitPage,
+    wanted: u64,
+    rung: impl Fn(usize, u32) -> bool,
+) -> u64 {
     if wanted == 0 {
         return 0;
     }
