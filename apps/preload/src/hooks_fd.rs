@@ -188,6 +188,7 @@ pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
     let conn = state::conn(fd).filter(|conn| config::is_active() && conn.is_paired());
     if let Some(conn) = conn {
         if how == libc::SHUT_WR || how == libc::SHUT_RDWR {
+            upgrade::flush_before_end(conn, fd);
             // Before the kernel's FIN, so that the peer knows that this end of file is clean.
             let _guard = state::lock_word(&conn.own().tx_own.lock);
             conn.own()
@@ -390,10 +391,7 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: usize, argument: usize) -> c_
     };
     match request as u64 & 0xffff_ffff {
         libc::FIONREAD if conn.is_paired() && conn.peer_is_there() => {
-            let ring = conn
-                .consumer()
-                .tail_hint()
-                .wrapping_sub(conn.consumer().head());
+            let ring = conn.consumer().fill_hint();
             // What is left in the kernel counts too; once the ring is in use there is nothing.
             let mut queued: c_int = 0;
             if conn.consumer().producer_state() != tx_state::RING || conn.consumer().head() == 0 {

@@ -229,7 +229,7 @@ pub fn downgrade(conn: &Conn, fd: i32, reason: Reason, wait: bool) {
 fn wait_for_peer(conn: &Conn) {
     let deadline = sys::now_ns() + BACK_WAIT_NS_MAX;
     let consumer = conn.consumer();
-    while consumer.producer_state() == tx_state::RING && consumer.looks_readable() {
+    while consumer.producer_state() == tx_state::RING && consumer.has_unread() {
         let gone = conn.attention.load(Ordering::Relaxed) & attention::PEER_GONE != 0;
         if gone || sys::now_ns() >= deadline || !conn.is_paired() {
             return;
@@ -344,8 +344,8 @@ pub fn finish_if_over(conn: &Conn) {
     let Some(rx) = lock_word(&own.rx_own.lock) else {
         return;
     };
-    let stopped = producer.must_leave() || peer_has_stopped(conn);
-    let drained = stopped || producer.unread_hint() == 0 || producer.state() == tx_state::WITHDRAWN;
+    // A peer that stopped after this direction went back still drains the ring.
+    let drained = producer.unread_hint() == 0 || producer.state() == tx_state::WITHDRAWN;
     if !conn.is_paired() || !drained || !consumer.is_over().unwrap_or(false) {
         return;
     }
@@ -369,15 +369,26 @@ pub fn finish_if_over(conn: &Conn) {
     link::unbind(conn);
 }
 
-fn peer_has_stopped(conn: &Conn) -> bool {
-    // SAFETY: mapped as long as the connection has its channel; an atomic load.
-    let state = unsafe {
-        (*conn.peer.load(Ordering::Relaxed))
-            .wait
-            .rx_state
-            .load(Ordering::Acquire)
-    };
-    state == fordway_abi::shm::rx_state::STOP
+/// Before a FIN: what was taken back from the ring must go before it. Waits for the
+/// kernel's room, within a bound: a peer that takes nothing for so long loses the rest.
+pub fn flush_before_end(conn: &Conn, fd: i32) {
+    let deadline = sys::now_ns() + BACK_WAIT_NS_MAX;
+    while conn.is_paired() && conn.producer().back_bytes_or_zero() != 0 && sys::now_ns() < deadline
+    {
+        let flushed = match lock_word(&conn.own().tx_own.lock) {
+            Some(_guard) => transfer::flush_back(conn, fd),
+            None => return,
+        };
+        if flushed != Ok(false) {
+            return;
+        }
+        let mut entry = libc::pollfd {
+            fd,
+            events: libc::POLLOUT,
+            revents: 0,
+        };
+        let _ = sys!(SYS_poll, &raw mut entry, 1, BACK_LOOK_MS * 100);
+    }
 }
 
 /// The program's last descriptor of this connection is about to be closed.
@@ -385,6 +396,9 @@ pub fn closing(conn: &Conn) {
     match conn.phase.load(Ordering::Acquire) {
         phase::OFFERED => control::report(conn, status::WITHDRAWN, 0),
         phase::PAIRED => {
+            if !is_shared(conn) {
+                flush_before_end(conn, conn.fd.load(Ordering::Relaxed));
+            }
             let own = conn.own();
             let (tx, rx) = (lock_word(&own.tx_own.lock), lock_word(&own.rx_own.lock));
             if !is_shared(conn) {

@@ -102,7 +102,7 @@ fn try_receive(
         let limit = (switch_at - position).min(wanted as u64) as usize;
         return kernel_receive(conn, fd, buffers, skip, limit, flags);
     }
-    if position > switch_at && consumer.head() == 0 {
+    if position > switch_at && consumer.head() == 0 && consumer.has_unread() {
         return Err(broken(conn, Violation::Tail));
     }
     let moved = ring_receive(conn, buffers, skip, wanted, flags)
@@ -219,7 +219,8 @@ fn end_of_file(conn: &Conn, fd: i32) -> sys::Result<Moved> {
                 .fetch_or(libc::POLLRDHUP as u32, Ordering::Relaxed);
             let consumer = conn.consumer();
             // The last bytes may have come between the look at the ring and at the kernel.
-            if consumer.looks_readable() {
+            // Or the producer is gone without having taken back what we left to it.
+            if consumer.resume() {
                 return Ok(Moved::Nothing);
             }
             let told = conn.hints.load(Ordering::Relaxed) & RESET_TOLD != 0;
