@@ -1,1 +1,269 @@
-//! Programs.
+//! Real, unmodified programs over the fast path: what all their tests share.
+//!
+//! A [`Bed`] is one test's lab with its domains made. The tests in `tests/programs`
+//! start servers and clients on it, compare every byte that arrives, and ask
+//! [`Watch`] whether the bytes went through rings at both ends. [`Bed::finish`] then
+//! holds the test to leaving nothing: no process, no namespace, no mount, and of the
+//! broker's descriptors and mappings exactly those that it had before.
+//!
+//! ```text
+//!   Bed::start ── serve ── watch ── run clients, compare ── rings_at_both_ends ── stop ── finish
+//!                            └ a thread that lists connections every few ms
+//! ```
+//!
+//! # When the shim is off
+//! `FORDWAY_TEST_PATH=kernel` runs everything with `--path kernel`. All contents are
+//! then still right, and each test fails at its assertion about rings: that is how to
+//! see that the tests can tell the paths apart. The tests of ssh are the exception:
+//! they state why sshd's connections stay on the kernel path, and see the difference
+//! in that reason.
+//!
+//! # Time
+//! Each client has a limit ([`CLIENT_LIMIT`]) and each server must end within
+//! [`STOP_LIMIT`] of its signal. Whoever does not is a failure, reported with the
+//! connections as the broker sees them and the stacks of every thread ([`stacks`]).
+//!
+//! # Needs
+//! Root, the release build, and the programs of contrib/packages.txt, which are
+//! installed if missing. Without root each test says so and passes. One test at a
+//! time: the lab of a process is one (`--test-threads=1` spares the others the wait).
+#![forbid(unsafe_code)]
+
+mod broker_state;
+pub mod files;
+pub mod stacks;
+mod watch;
+
+pub use fordway_bench::lab::{Output, PathChoice, Place, Program, Spawn, Stdin, Stdout};
+pub use fordway_bench::packages::path_of;
+pub use watch::{Carried, Watch};
+
+use anyhow::{Context, Result, bail, ensure};
+use broker_state::BrokerState;
+use fordway_bench::lab::Lab;
+use fordway_bench::{packages, proc};
+use fordwayd::admin::Request;
+use rustix::process::Signal;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+/// Longest that a client may take; also on a busy machine.
+pub const CLIENT_LIMIT: Duration = Duration::from_secs(60);
+/// Longest that a server may take to end once it was asked to.
+pub const STOP_LIMIT: Duration = Duration::from_secs(10);
+/// How long the broker may take to let go of what ended programs held.
+const LET_GO_LIMIT: Duration = Duration::from_secs(5);
+/// The lab's own limit, behind ours, so that ours fires first and says more.
+const LAB_LIMIT: Duration = Duration::from_secs(600);
+
+/// `kernel` runs every test with `--path kernel`, to see that it fails.
+const PATH_VARIABLE: &str = "FORDWAY_TEST_PATH";
+
+/// The domains of a test, in the order of their making.
+const DOMAINS: [(&str, [u8; 4]); 3] = [
+    (SERVER, [10, 77, 0, 11]),
+    (CLIENT, [10, 77, 0, 12]),
+    (PROXY, [10, 77, 0, 13]),
+];
+/// The domain of the servers.
+pub const SERVER: &str = "server";
+/// The domain of the clients.
+pub const CLIENT: &str = "client";
+/// The domain of what stands in between.
+pub const PROXY: &str = "proxy";
+
+/// One test's lab.
+#[derive(Debug)]
+pub struct Bed {
+    name: &'static str,
+    lab: Lab,
+    path: PathChoice,
+    before: BrokerState,
+    started: Instant,
+}
+
+impl Bed {
+    /// A lab with its domains; `None`, with a line that says why, where there cannot be one.
+    pub fn start(name: &'static str, programs: &[&str]) -> Result<Option<Bed>> {
+        if !rustix::process::getuid().is_root() {
+            eprintln!("{name}: skipped: domains need root");
+            return Ok(None);
+        }
+        install_packages()?;
+        for program in programs {
+            packages::path_of(program)?;
+        }
+        let lab = Lab::start()?;
+        for (domain, ip) in DOMAINS {
+            lab.ask(&Request::DomainAdd {
+                name: domain.to_owned(),
+                ip: Some(ip.into()),
+            })?;
+        }
+        // What the broker sets up once, at the first program, is part of "before".
+        let once = Spawn::new(["true"]);
+        lab.run(&place(SERVER), PathChoice::Auto, &once)?;
+        let before = BrokerState::settled(lab.broker_pid()?);
+        Ok(Some(Bed {
+            name,
+            lab,
+            path: path_from_environment()?,
+            before,
+            started: Instant::now(),
+        }))
+    }
+
+    /// The lab.
+    pub fn lab(&self) -> &Lab {
+        &self.lab
+    }
+
+    /// A directory for the test's files; removed with the lab.
+    pub fn dir(&self) -> PathBuf {
+        self.lab.work_dir()
+    }
+
+    /// Starts a program in a domain.
+    pub fn spawn(&self, domain: &str, spawn: Spawn) -> Result<Program> {
+        let spawn = spawn.time_limit(LAB_LIMIT);
+        self.lab.spawn(&place(domain), self.path, &spawn)
+    }
+
+    /// Starts a server in a domain; returns when it listens.
+    pub fn serve(&self, domain: &str, port: u16, spawn: Spawn) -> Result<Program> {
+        let program = self.spawn(domain, spawn)?;
+        program.wait_for_port(port)?;
+        Ok(program)
+    }
+
+    /// Runs a client in the domain [`CLIENT`] to its end, which must be a success.
+    pub fn run(&self, spawn: Spawn) -> Result<Output> {
+        let name = spawn.argv.join(" ");
+        let program = self.spawn(CLIENT, spawn)?;
+        self.end_of(program, CLIENT_LIMIT, &name)?.ok()
+    }
+
+    /// Waits for the end of a program; one that takes too long is a failure that says
+    /// where all of the lab's programs stand.
+    pub fn end_of(&self, program: Program, limit: Duration, name: &str) -> Result<Output> {
+        if program.ends_within(limit) {
+            return program.finish();
+        }
+        bail!(
+            "{name} hangs: it has not ended after {limit:?}\n{}",
+            self.where_all_stand()
+        )
+    }
+
+    /// Asks a server to end, which it must do by itself in time.
+    pub fn stop(&self, program: Program) -> Result<Output> {
+        self.stop_by(program, Signal::TERM)
+    }
+
+    /// As [`Bed::stop`], with the signal that the program takes as the wish to end.
+    pub fn stop_by(&self, program: Program, signal: Signal) -> Result<Output> {
+        let process = proc::stat(program.pid()).context("the server has no process")?;
+        ensure!(
+            process.state != 'Z',
+            "{} had ended before it was asked to; it wrote: {}",
+            process.name,
+            program.stderr_so_far()
+        );
+        proc::signal(&process, signal);
+        self.end_of(program, STOP_LIMIT, &process.name)
+    }
+
+    /// Begins to watch connections to these TCP ports.
+    pub fn watch(&self) -> Result<Watch> {
+        Watch::start(&self.lab)
+    }
+
+    /// Ends the lab; prints the test's line; an error if anything was left.
+    pub fn finish(self, what_was_carried: &str) -> Result<()> {
+        let leftovers = self.lab.leftovers();
+        ensure!(leftovers.is_empty(), "left behind: {leftovers:?}");
+        self.broker_let_go()?;
+        let (name, seconds) = (self.name, self.started.elapsed().as_secs_f64());
+        let forced = self.lab.close();
+        ensure!(forced.is_empty(), "removed by force: {forced:?}");
+        let line = format!("{name}: {what_was_carried}, {seconds:.1} s\n");
+        // Not by `println!`, which the test runner keeps back when a test passes.
+        std::io::stdout().write_all(line.as_bytes())?;
+        Ok(())
+    }
+
+    /// Every program has ended: the broker's descriptors and mappings are what they were.
+    fn broker_let_go(&self) -> Result<()> {
+        let pid = self.lab.broker_pid()?;
+        let until = Instant::now() + LET_GO_LIMIT;
+        loop {
+            let now = BrokerState::of(pid);
+            let info = self.lab.info()?;
+            if now == self.before && info.channels == 0 && info.processes == 0 {
+                return Ok(());
+            }
+            ensure!(
+                Instant::now() < until,
+                "the broker still has {} channels of {} processes and holds: {}",
+                info.channels,
+                info.processes,
+                now.differences(&self.before)
+            );
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// For a failure: connections, the broker's log, stacks.
+    fn where_all_stand(&self) -> String {
+        let mut text = String::new();
+        for row in self.lab.connections().unwrap_or_default() {
+            text += &format!("{row:?}\n");
+        }
+        text += &self.lab.broker_log();
+        let domains: Vec<_> = DOMAINS
+            .iter()
+            .map(|(name, _)| self.lab.runtime_dir().join("netns").join(name))
+            .collect();
+        text + &stacks::of_namespaces(&domains)
+    }
+}
+
+/// A test's domain.
+fn place(domain: &str) -> Place {
+    let (name, ip) = DOMAINS
+        .into_iter()
+        .find(|(name, _)| *name == domain)
+        .expect("one of the three");
+    Place::domain(name, ip)
+}
+
+/// A helper script of these tests.
+pub fn script(name: &str) -> String {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("scripts")
+        .join(name);
+    file.to_string_lossy().into_owned()
+}
+
+fn path_from_environment() -> Result<PathChoice> {
+    match std::env::var(PATH_VARIABLE).as_deref() {
+        Err(_) | Ok("auto") => Ok(PathChoice::Auto),
+        Ok("kernel") => Ok(PathChoice::Kernel),
+        Ok(other) => bail!("{PATH_VARIABLE}={other}: it is auto or kernel"),
+    }
+}
+
+/// Once for all tests; silent and quick when nothing is missing.
+fn install_packages() -> Result<()> {
+    static DONE: OnceLock<bool> = OnceLock::new();
+    let installer = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib/install-packages");
+    let done = *DONE.get_or_init(|| {
+        let status = Command::new(installer).args(["run", "test"]).status();
+        status.is_ok_and(|status| status.success())
+    });
+    ensure!(done, "programs are missing and could not be installed");
+    Ok(())
+}

@@ -1,0 +1,75 @@
+//! What the broker holds on to: its descriptors and its mappings of shared memory.
+//!
+//! Sockets and namespaces are compared by kind and number, not by inode: the broker
+//! may well close one and open another. A leak of a program's socket, memfd, eventfd
+//! or pidfd shows as one more of its kind.
+
+use fordway_bench::proc;
+use std::collections::BTreeMap;
+use std::fs;
+use std::time::{Duration, Instant};
+
+/// How long the broker may take to come to rest, and between two looks.
+const REST_LIMIT: Duration = Duration::from_secs(2);
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
+/// How many of each kind of thing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BrokerState(BTreeMap<String, usize>);
+
+impl BrokerState {
+    /// Now.
+    pub fn of(pid: u32) -> BrokerState {
+        let mut counts = BTreeMap::new();
+        let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+        let mappings = maps
+            .lines()
+            .filter(|line| line.contains("/memfd:"))
+            .map(|_| "mapping of a memfd".to_owned());
+        let descriptors = proc::descriptors(pid)
+            .into_iter()
+            .map(|target| kind(&target));
+        for what in descriptors.chain(mappings) {
+            *counts.entry(what).or_default() += 1;
+        }
+        BrokerState(counts)
+    }
+
+    /// As soon as two looks agree.
+    pub fn settled(pid: u32) -> BrokerState {
+        let until = Instant::now() + REST_LIMIT;
+        let mut last = BrokerState::of(pid);
+        loop {
+            std::thread::sleep(LOOK_AGAIN);
+            let now = BrokerState::of(pid);
+            if now == last || Instant::now() > until {
+                return now;
+            }
+            last = now;
+        }
+    }
+
+    /// What has become more or less, in words.
+    pub fn differences(&self, before: &BrokerState) -> String {
+        let kinds = self.0.keys().chain(before.0.keys());
+        let mut parts: Vec<String> = kinds
+            .map(|kind| {
+                let count = |state: &BrokerState| state.0.get(kind).copied().unwrap_or(0);
+                (kind, count(self), count(before))
+            })
+            .filter(|(_, now, before)| now != before)
+            .map(|(kind, now, before)| format!("{now} x {kind} (before: {before})"))
+            .collect();
+        parts.sort();
+        parts.dedup();
+        parts.join(", ")
+    }
+}
+
+/// `socket:[1234]` is `socket`; a file is itself.
+fn kind(target: &str) -> String {
+    match target.split_once(":[") {
+        Some((kind, _)) => kind.to_owned(),
+        None => target.to_owned(),
+    }
+}

@@ -1,0 +1,176 @@
+//! Who saw bytes go through rings: a thread that lists the broker's connections every
+//! few milliseconds, because a connection's row goes when the connection goes.
+//!
+//! The figures of the ends are therefore a little low (what went between the last look
+//! and the end is missing); the broker's own total, which counts closed connections
+//! too, is exact. [`Carried`] has both: the total says how much, the rows say that
+//! each end was on the fast path and moved bytes.
+
+use anyhow::{Result, ensure};
+use fordway_bench::lab::{self, Lab};
+use fordwayd::admin::{Connection, Reply, Request};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Between two looks.
+const INTERVAL: Duration = Duration::from_millis(10);
+/// Longest wait for the broker to have counted what closed connections carried.
+const COUNTED_LIMIT: Duration = Duration::from_secs(2);
+
+/// A running watch.
+#[derive(Debug)]
+pub struct Watch {
+    total_before: u64,
+    over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<Rows>>,
+}
+
+/// The last (largest) row of each channel and each end.
+type Rows = BTreeMap<(String, String, String, Option<u64>), Connection>;
+
+impl Watch {
+    pub(crate) fn start(lab: &Lab) -> Result<Watch> {
+        let total_before = lab.ring_bytes()?;
+        let over = Arc::new(AtomicBool::new(false));
+        let (flag, dir) = (Arc::clone(&over), lab.runtime_dir());
+        let thread = std::thread::spawn(move || watch(&dir, &flag));
+        Ok(Watch {
+            total_before,
+            over,
+            thread: Some(thread),
+        })
+    }
+
+    /// Ends it.
+    pub fn end(mut self, bed: &crate::Bed) -> Result<Carried> {
+        let rows = self.join();
+        let until = Instant::now() + COUNTED_LIMIT;
+        let mut total = bed.lab().ring_bytes()?;
+        // A connection's last bytes are counted when its program has said that it closed it.
+        loop {
+            std::thread::sleep(INTERVAL);
+            let now = bed.lab().ring_bytes()?;
+            if now == total || Instant::now() > until {
+                break;
+            }
+            total = now;
+        }
+        Ok(Carried {
+            ring_bytes: total - self.total_before,
+            rows,
+        })
+    }
+
+    fn join(&mut self) -> Rows {
+        self.over.store(true, Ordering::Relaxed);
+        let thread = self.thread.take();
+        thread
+            .and_then(|thread| thread.join().ok())
+            .unwrap_or_default()
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.join();
+    }
+}
+
+fn watch(dir: &Path, over: &AtomicBool) -> Rows {
+    let mut rows = Rows::new();
+    while !over.load(Ordering::Relaxed) {
+        if let Ok(Reply::Connections { connections }) = lab::ask(dir, &Request::Connections) {
+            for row in connections {
+                let key = (
+                    row.domain.clone(),
+                    row.local.clone(),
+                    row.remote.clone(),
+                    row.channel,
+                );
+                rows.insert(key, row);
+            }
+        }
+        std::thread::sleep(INTERVAL);
+    }
+    rows
+}
+
+/// What a watch saw.
+#[derive(Debug)]
+pub struct Carried {
+    /// Bytes through rings, all connections, each byte counted once.
+    pub ring_bytes: u64,
+    rows: Rows,
+}
+
+/// One end's share.
+#[derive(Clone, Copy, Debug, Default)]
+struct End {
+    fast_connections: usize,
+    sent: u64,
+    received: u64,
+}
+
+impl Carried {
+    /// Rows of one domain's sockets that have this port at the server's end.
+    pub fn rows<'a>(&'a self, domain: &'a str, port: u16) -> impl Iterator<Item = &'a Connection> {
+        let suffix = format!(":{port}");
+        self.rows.values().filter(move |row| {
+            row.domain == domain && (row.local.ends_with(&suffix) || row.remote.ends_with(&suffix))
+        })
+    }
+
+    /// Why rows of this port were on the kernel path when they were last seen.
+    pub fn reasons(&self, port: u16) -> BTreeSet<String> {
+        let suffix = format!(":{port}");
+        self.rows
+            .values()
+            .filter(|row| row.local.ends_with(&suffix) || row.remote.ends_with(&suffix))
+            .filter_map(|row| row.reason.clone())
+            .collect()
+    }
+
+    /// Rings carried at least `bytes` in all, and at this port both ends moved bytes through them.
+    pub fn rings_at_both_ends(&self, domains: [&str; 2], port: u16, bytes: u64) -> Result<String> {
+        let ends = domains.map(|domain| self.end(domain, port));
+        ensure!(
+            self.ring_bytes >= bytes,
+            "{} bytes went through rings, {bytes} were expected; port {port}: {ends:?}, reasons for the kernel path: {:?}",
+            self.ring_bytes,
+            self.reasons(port)
+        );
+        for (end, domain) in ends.iter().zip(domains) {
+            ensure!(
+                end.fast_connections != 0 && end.sent + end.received != 0,
+                "no bytes through rings were seen at {domain}'s end of port {port}: {ends:?}, reasons for the kernel path: {:?}",
+                self.reasons(port)
+            );
+        }
+        let [near, far] = ends;
+        let mega = |bytes: u64| bytes as f64 / 1e6;
+        Ok(format!(
+            "{:.1} MB through rings (seen at port {port}: {} sent {:.1} received {:.1}, {} sent {:.1} received {:.1})",
+            mega(self.ring_bytes),
+            domains[0],
+            mega(near.sent),
+            mega(near.received),
+            domains[1],
+            mega(far.sent),
+            mega(far.received)
+        ))
+    }
+
+    fn end(&self, domain: &str, port: u16) -> End {
+        let mut end = End::default();
+        for row in self.rows(domain, port).filter(|row| row.channel.is_some()) {
+            end.fast_connections += 1;
+            end.sent += row.ring_bytes_tx;
+            end.received += row.ring_bytes_rx;
+        }
+        end
+    }
+}

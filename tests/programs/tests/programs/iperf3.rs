@@ -1,0 +1,75 @@
+//! iperf3 in both directions, with several streams, and both ways at once.
+
+use anyhow::{Context, Result, ensure};
+use fordway_test_programs::{Bed, CLIENT, SERVER, Spawn, path_of};
+
+const PORT: u16 = 5201;
+/// Bytes that each run sends, in each direction that it has.
+const RUN_BYTES: u64 = 256 << 20;
+/// Of the bytes sent, what may still be on its way when iperf3 stops counting.
+const IN_FLIGHT_BYTES_MAX: u64 = 32 << 20;
+
+#[test]
+fn iperf3() -> Result<()> {
+    let Some(bed) = Bed::start("iperf3", &["iperf3"])? else {
+        return Ok(());
+    };
+    let program = path_of("iperf3")?;
+    let server = bed.serve(
+        SERVER,
+        PORT,
+        Spawn::line(&format!("{program} -s -p {PORT}")),
+    )?;
+    let watch = bed.watch()?;
+    let runs = [
+        "",
+        "-R",
+        "-P 4",
+        "-P 4 -R",
+        "--bidir",
+        "-P 2 --bidir",
+        "-l 1000",
+    ];
+    let mut sent = 0;
+    for options in runs {
+        sent += run(&bed, &program, options)
+            .with_context(|| format!("iperf3 -c {SERVER} {options}"))?;
+    }
+    let carried = watch.end(&bed)?;
+    let line = carried.rings_at_both_ends([SERVER, CLIENT], PORT, sent * 9 / 10)?;
+    bed.stop(server)?;
+    bed.finish(&line)
+}
+
+/// One run; how many bytes were received.
+fn run(bed: &Bed, program: &str, options: &str) -> Result<u64> {
+    let command = format!("{program} -c {SERVER} -p {PORT} -n {RUN_BYTES} -J {options}");
+    let output = bed.run(Spawn::line(&command))?;
+    let report: serde_json::Value = serde_json::from_str(&output.text())?;
+    ensure!(report["error"].is_null(), "{}", report["error"]);
+    let end = &report["end"];
+    let mut received_in_all = 0;
+    let mut check = |suffix: &str| -> Result<()> {
+        let bytes = |name: &str| {
+            end[format!("{name}{suffix}")]["bytes"]
+                .as_u64()
+                .with_context(|| format!("no {name}{suffix} in {end}"))
+        };
+        let (sent, received) = (bytes("sum_sent")?, bytes("sum_received")?);
+        ensure!(
+            received <= sent && sent - received <= IN_FLIGHT_BYTES_MAX && received > 0,
+            "{sent} bytes sent, {received} received"
+        );
+        received_in_all += received;
+        Ok(())
+    };
+    check("")?;
+    if options.contains("--bidir") {
+        check("_bidir_reverse")?;
+    }
+    ensure!(
+        received_in_all + IN_FLIGHT_BYTES_MAX >= RUN_BYTES,
+        "{received_in_all} bytes were received of {RUN_BYTES}"
+    );
+    Ok(received_in_all)
+}

@@ -1,0 +1,13 @@
+//! Real programs, one module each; see the library for what is asserted of all.
+
+mod haproxy;
+mod iperf3;
+mod java;
+mod memcached;
+mod nginx;
+mod node;
+mod postgresql;
+mod python;
+mod redis;
+mod socat;
+mod ssh;

@@ -1,0 +1,55 @@
+//! memcached with a client of our own (values compared) and memcslap.
+
+use anyhow::{Result, ensure};
+use fordway_test_programs::{Bed, CLIENT, SERVER, Spawn, path_of, script};
+
+const PORT: u16 = 11211;
+/// What the client of our own stores and reads back, at the least.
+const CLIENT_BYTES: u64 = 50_000_000;
+/// A wake-up that is lost shows as a stall until memcached's clock ticks, once a second.
+const MEMCSLAP_S_MAX: f64 = 8.0;
+
+#[test]
+fn memcached() -> Result<()> {
+    let Some(bed) = Bed::start("memcached", &["memcached", "memcslap", "python3"])? else {
+        return Ok(());
+    };
+    let program = path_of("memcached")?;
+    let server = bed.serve(
+        SERVER,
+        PORT,
+        Spawn::line(&format!(
+            "{program} -u root -l 0.0.0.0 -p {PORT} -t 4 -m 256"
+        )),
+    )?;
+    let watch = bed.watch()?;
+    let client = script("memcached_client.py");
+    let output = bed.run(Spawn::new([
+        "/usr/bin/python3",
+        &client,
+        SERVER,
+        &PORT.to_string(),
+    ]))?;
+    ensure!(output.text() == "ok\n", "{}", output.text());
+    let memcslap = path_of("memcslap")?;
+    for test in ["set", "get", "mget"] {
+        let output = bed.run(Spawn::line(&format!(
+            "{memcslap} --servers={SERVER}:{PORT} --test={test} --concurrency=4 --execute-number=1000"
+        )))?;
+        ensure!(
+            output.text().contains("Time total"),
+            "memcslap --test={test}: {}{}",
+            output.text(),
+            output.errors()
+        );
+        ensure!(
+            output.wall_s < MEMCSLAP_S_MAX,
+            "memcslap --test={test} took {:.1} s",
+            output.wall_s
+        );
+    }
+    let carried = watch.end(&bed)?;
+    let line = carried.rings_at_both_ends([SERVER, CLIENT], PORT, CLIENT_BYTES)?;
+    bed.stop(server)?;
+    bed.finish(&line)
+}

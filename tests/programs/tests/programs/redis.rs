@@ -1,0 +1,101 @@
+//! redis-server with redis-benchmark and redis-cli.
+
+use anyhow::{Result, ensure};
+use fordway_test_programs::{Bed, CLIENT, SERVER, Spawn, Stdin, files, path_of};
+
+const PORT: u16 = 6379;
+/// Sizes of the values that are stored and read back; the last does not fit into any ring.
+const VALUE_BYTES: [usize; 6] = [1, 100, 4096, 65_537, 700_000, 5_000_000];
+/// How often each size.
+const ROUNDS: usize = 4;
+
+#[test]
+fn redis() -> Result<()> {
+    let Some(bed) = Bed::start("redis", &["redis-server", "redis-benchmark", "redis-cli"])? else {
+        return Ok(());
+    };
+    let argv = [
+        &path_of("redis-server")?,
+        "--bind",
+        "0.0.0.0",
+        "--port",
+        &PORT.to_string(),
+        "--protected-mode",
+        "no",
+        "--save",
+        "",
+        "--appendonly",
+        "no",
+    ];
+    let server = bed.serve(SERVER, PORT, Spawn::new(argv).dir(&bed.dir()))?;
+    let watch = bed.watch()?;
+    stores_and_reads_values(&bed)?;
+    benchmark(&bed, "-t set,get,incr,lpush,lrange_100,mset -n 5000 -c 20")?;
+    benchmark(&bed, "-t set,get -n 5000 -c 8 -P 16 -d 10000")?;
+    benchmark(&bed, "-t set,get -n 20000 -c 8 -P 4 --threads 2")?;
+    let carried = watch.end(&bed)?;
+    let values: usize = VALUE_BYTES.iter().sum::<usize>() * ROUNDS;
+    // All but the first few calls, both ways.
+    let line = carried.rings_at_both_ends([SERVER, CLIENT], PORT, values as u64 * 3 / 2)?;
+    bed.stop(server)?;
+    bed.finish(&line)
+}
+
+/// Values in a pipeline (redis-cli --pipe), then one after the other, compared.
+fn stores_and_reads_values(bed: &Bed) -> Result<()> {
+    let (mut sets, mut gets, mut expected) = (Vec::new(), Vec::new(), Vec::new());
+    for round in 0..ROUNDS {
+        for length in VALUE_BYTES {
+            let value = files::random_bytes(length)?;
+            let key = format!("{length}-{round}");
+            // The protocol's own form: https://redis.io/docs/reference/protocol-spec, bulk strings.
+            let head = format!(
+                "*3\r\n$3\r\nSET\r\n${}\r\n{key}\r\n${length}\r\n",
+                key.len()
+            );
+            sets.extend_from_slice(head.as_bytes());
+            sets.extend_from_slice(&value);
+            sets.extend_from_slice(b"\r\n");
+            gets.extend_from_slice(format!("GET {key}\n").as_bytes());
+            expected.extend_from_slice(&value);
+            expected.push(b'\n');
+        }
+    }
+    let cli = |arguments: &[&str], input: Vec<u8>| -> Result<Vec<u8>> {
+        let port = PORT.to_string();
+        let program = path_of("redis-cli")?;
+        let argv = [&program, "-h", SERVER, "-p", &port];
+        let argv = argv.into_iter().chain(arguments.iter().copied());
+        Ok(bed.run(Spawn::new(argv).stdin(Stdin::Bytes(input)))?.stdout)
+    };
+    let report = String::from_utf8_lossy(&cli(&["--pipe"], sets)?).into_owned();
+    let replies = VALUE_BYTES.len() * ROUNDS;
+    ensure!(
+        report.contains(&format!("errors: 0, replies: {replies}")),
+        "redis-cli --pipe: {report}"
+    );
+    ensure!(
+        cli(&[], gets)? == expected,
+        "redis-cli GET gives other values than were SET"
+    );
+    Ok(())
+}
+
+fn benchmark(bed: &Bed, arguments: &str) -> Result<()> {
+    let program = path_of("redis-benchmark")?;
+    let output = bed.run(Spawn::line(&format!(
+        "{program} -h {SERVER} -p {PORT} --csv {arguments}"
+    )))?;
+    let text = output.text();
+    let rates: Vec<f64> = text
+        .lines()
+        .skip(1)
+        .filter_map(|line| line.split(',').nth(1)?.trim_matches('"').parse().ok())
+        .collect();
+    ensure!(
+        rates.len() >= 2 && rates.iter().all(|&rate| rate > 0.0),
+        "redis-benchmark {arguments}: {text}{}",
+        output.errors()
+    );
+    Ok(())
+}
