@@ -7,13 +7,14 @@
 //! process is gone and the last connection closed, it is given back.
 
 use crate::hidden;
-use crate::state::{self, Conn};
+use crate::state::{self, Conn, Lock};
 use crate::sys::{self, sys};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use fordway_abi::shm::{
-    DOOR_COUNT, ENDPOINT_BYTES, ENDPOINTS_OFFSET, Endpoint, REGION_BYTES, REGION_MAGIC,
-    RegionHeader, SLOT_COUNT, WAIT_PAGE_BYTES, WAIT_PAGE_MAGIC, WaitPage,
+    DOOR_COUNT, ENDPOINT_BYTES, ENDPOINTS_OFFSET, Endpoint, MARKS_OFFSET, REGION_BYTES,
+    REGION_MAGIC, RegionHeader, SLOT_COUNT, WAIT_PAGE_BYTES, WAIT_PAGE_MAGIC, WaitPage,
 };
+use fordway_ring::marks::Marks;
 use fordway_ring::{Consumer, Producer};
 
 /// Links of one process.
@@ -38,6 +39,8 @@ pub struct Link {
     pub peer_gone: AtomicU32,
     /// Connections that use it.
     pub users: AtomicU32,
+    /// Held by the thread that sweeps the peer's marks.
+    pub sweeping: Lock,
     /// Our region's descriptor (hidden), for a restarted broker.
     pub own_fd: AtomicI32,
     /// The broker's number of it.
@@ -208,6 +211,42 @@ impl Link {
         }
     }
 
+    /// The marks of both sides. Only when LIVE.
+    fn marks(&self) -> Marks {
+        // SAFETY: both regions are mapped while the link is LIVE; the offset is inside.
+        unsafe {
+            Marks::new(
+                self.own_base
+                    .load(Ordering::Relaxed)
+                    .add(MARKS_OFFSET)
+                    .cast(),
+                self.peer_base
+                    .load(Ordering::Relaxed)
+                    .add(MARKS_OFFSET)
+                    .cast(),
+            )
+        }
+    }
+
+    /// Calls `act` with each connection that the peer has marked. Another thread that
+    /// is at it already does it for both.
+    pub fn sweep(&self, mut act: impl FnMut(&'static Conn)) {
+        if self.state.load(Ordering::Acquire) != link_state::LIVE {
+            return;
+        }
+        let Some(_guard) = self.sweeping.try_lock() else {
+            return;
+        };
+        let base = self.own_base.load(Ordering::Relaxed);
+        self.marks().sweep(|slot| {
+            // SAFETY: our own region; an atomic load.
+            let owner = unsafe { (*endpoint(base, slot)).rx_own.owner.load(Ordering::Relaxed) };
+            if let Some(index) = owner.checked_sub(1) {
+                act(state::conn_at(index));
+            }
+        });
+    }
+
     /// Rings those of `doors` behind which somebody sleeps and was not rung yet.
     pub fn ring(&self, doors: u64) {
         let page = self.peer_page.load(Ordering::Relaxed);
@@ -287,6 +326,10 @@ pub fn bind(conn: &Conn, index: u32, slot: u32, generation: u32, channel_id: u64
         (*own).cold.generation.store(0, Ordering::SeqCst);
         core::ptr::write_bytes(own, 0, 1);
         (*own).wait.cpu.store(u32::MAX, Ordering::Relaxed);
+        (*own)
+            .rx_own
+            .owner
+            .store(state::index_of(conn) + 1, Ordering::Relaxed);
         (*own).cold.generation.store(generation, Ordering::Release);
     }
     link.users.fetch_add(1, Ordering::Relaxed);
@@ -395,8 +438,18 @@ impl Conn {
         }
     }
 
+    /// Marks the channel for a peer that does not look at it by itself.
+    #[inline]
+    pub fn mark(&self) {
+        if self.producer().peer_wants_mark() {
+            let link = at(self.link.load(Ordering::Relaxed));
+            link.marks().mark(self.slot.load(Ordering::Relaxed));
+        }
+    }
+
     /// Wakes every waiter of the peer that has to do with this connection.
     pub fn ring_all(&self) {
+        self.mark();
         // SAFETY: mapped by `bind`; atomic loads.
         let doors = unsafe {
             let wait = &(*self.peer.load(Ordering::Relaxed)).wait;

@@ -34,8 +34,10 @@ pub const WAIT_PAGE_MAGIC: u32 = 0x4657_5750; // "FWWP"
 pub const SLOT_COUNT: usize = 16 * 1024;
 /// Size of one endpoint.
 pub const ENDPOINT_BYTES: usize = 1024;
+/// Where the marks lie in a region.
+pub const MARKS_OFFSET: usize = 4096;
 /// Where the endpoints start in a region.
-pub const ENDPOINTS_OFFSET: usize = 4096;
+pub const ENDPOINTS_OFFSET: usize = 3 * 4096;
 /// Where ring memory starts in a region.
 pub const ARENA_OFFSET: usize = 32 << 20;
 /// Size of a region; sparse, so untouched pages cost nothing.
@@ -57,7 +59,9 @@ const _: () = assert!(core::mem::size_of::<Endpoint>() == ENDPOINT_BYTES);
 #[cfg(not(loom))]
 const _: () = assert!(core::mem::size_of::<WaitPage>() <= WAIT_PAGE_BYTES);
 #[cfg(not(loom))]
-const _: () = assert!(core::mem::size_of::<RegionHeader>() <= ENDPOINTS_OFFSET);
+const _: () = assert!(core::mem::size_of::<RegionHeader>() <= MARKS_OFFSET);
+#[cfg(not(loom))]
+const _: () = assert!(MARKS_OFFSET + core::mem::size_of::<MarkPage>() <= ENDPOINTS_OFFSET);
 
 /// First page of a region. Written once before it is handed over, except for the
 /// private words of the arena's allocator.
@@ -76,6 +80,37 @@ pub struct RegionHeader {
     /// Private: heads of the free lists by log2 of the size (0: empty, else offset
     /// from the region's start); the first word of a free block is the next one's.
     pub arena_free: [AtomicU64; 32],
+}
+
+/// A bit for each channel of a link, and a bit for each word of those.
+#[repr(C, align(128))]
+#[derive(Debug)]
+pub struct MarkBits {
+    /// Bit i: something is new in `words[i]`.
+    pub summary: [AtomicU64; SLOT_COUNT / 64 / 64],
+    /// Bit i of word w: something is new in the channel of slot `64 * w + i`.
+    pub words: [AtomicU64; SLOT_COUNT / 64],
+}
+
+impl Default for MarkBits {
+    fn default() -> Self {
+        Self {
+            summary: core::array::from_fn(|_| AtomicU64::default()),
+            words: core::array::from_fn(|_| AtomicU64::default()),
+        }
+    }
+}
+
+/// How a side finds, among thousands of idle channels, those in which something
+/// came. A bit is set where the marker's bit and the other side's seen bit differ:
+/// each side writes its own bits only.
+#[repr(C)]
+#[derive(Debug, Default)]
+pub struct MarkPage {
+    /// Bits that this side flips to mark.
+    pub marks: MarkBits,
+    /// This side's copies of the peer's marks, as far as it has seen them.
+    pub seen: MarkBits,
 }
 
 /// State of a direction as its producer has it (`Endpoint::tx_state`).
@@ -178,6 +213,9 @@ pub struct WaitLine {
     pub tx_doors: AtomicU64,
     /// The peer's head from which on free space is worth a ring.
     pub space_mark: AtomicU64,
+    /// 1: this side does not look at the channel's tail by itself; new bytes must be
+    /// marked ([`MarkPage`]).
+    pub wants_mark: AtomicU32,
 }
 
 /// Line 3 of an [`Endpoint`].
@@ -228,6 +266,8 @@ pub struct RxOwnLine {
     pub segment_start: AtomicU64,
     /// See `segment_start`.
     pub segment_place: AtomicU64,
+    /// The owner's own number for the connection, plus one.
+    pub owner: AtomicU32,
 }
 
 /// Filler up to [`ENDPOINT_BYTES`].

@@ -29,6 +29,7 @@
 pub mod arena;
 mod consumer;
 pub mod copy;
+pub mod marks;
 mod producer;
 #[cfg(loom)]
 mod shadow;

@@ -283,6 +283,12 @@ impl Producer {
         )
     }
 
+    /// After `publish` (or another change that the peer must notice): whether it must be
+    /// marked. Needs no lock.
+    pub fn peer_wants_mark(&self) -> bool {
+        self.peer().wait.wants_mark.load(Ordering::Relaxed) != 0
+    }
+
     /// Before a sleep for room: asks for a ring once half the ring is free.
     pub fn ask_for_room(&self) {
         let mark = self

@@ -12,12 +12,16 @@
 //! again, and the kernel's epoll_wait runs. Every [`KERNEL_TURN`]th wait that the
 //! rings satisfy asks the kernel too, so that busy rings starve nobody.
 //!
+//! Only *hot* items are looked at in each wait; the others are marked by the peer
+//! when something comes ([`hot`]).
+//!
 //! # Edges
 //! An edge-triggered item is reported when something came since it was last
 //! reported: the peer's tail moved, the kernel showed an edge, room came after a
 //! send found none, or the item was armed by ADD or MOD. What is then reported is
 //! the whole present state, as the kernel does it.
 
+mod hot;
 mod ready;
 mod waiting;
 
@@ -75,6 +79,12 @@ struct Item {
     /// Where the peer's tail and our head of it lie, when attached.
     tail: AtomicPtr<AtomicU64>,
     head: AtomicPtr<AtomicU64>,
+    /// 1: in the list of items that every wait looks at.
+    hot: AtomicU32,
+    /// Walks in a row that found nothing, while hot.
+    cool: AtomicU32,
+    /// Next hot item of the instance, plus one.
+    next_hot: AtomicU32,
     /// Next item of the connection, plus one; of the free list if free.
     next_of_conn: AtomicU32,
     /// Next item of the instance, plus one.
@@ -90,7 +100,11 @@ struct Instance {
     items: AtomicU32,
     /// Items that are attached.
     attached: AtomicU32,
-    /// Where the next walk begins (an item, plus one), so that all get their turn.
+    /// First hot item, plus one.
+    hot: AtomicU32,
+    /// Hot items.
+    hot_count: AtomicU32,
+    /// Where the next walk begins (a hot item, plus one), so that all get their turn.
     cursor: AtomicU32,
     /// The connection that had an event last, plus one: its peer decides about spinning.
     active: AtomicU32,
@@ -167,6 +181,8 @@ pub fn created(fd: i32) {
                 &instance.items,
                 &instance.attached,
                 &instance.cursor,
+                &instance.hot,
+                &instance.hot_count,
                 &instance.active,
             ] {
                 zeroed.store(0, Ordering::Relaxed);
@@ -257,30 +273,6 @@ fn items_of(conn: &Conn) -> impl Iterator<Item = (u32, &'static Item)> {
     })
 }
 
-/// Items of an instance, from its cursor on.
-fn walk(instance: &Instance) -> impl Iterator<Item = (u32, &'static Item)> + '_ {
-    let start = match instance.cursor.load(Ordering::Relaxed) {
-        0 => instance.items.load(Ordering::Relaxed),
-        cursor => cursor,
-    };
-    let mut next = start;
-    let mut wrapped = false;
-    let mut steps = 0;
-    core::iter::from_fn(move || {
-        if next == 0 && !wrapped {
-            wrapped = true;
-            next = instance.items.load(Ordering::Relaxed);
-        }
-        if next == 0 || wrapped && next == start && steps != 0 || steps as usize >= ITEM_COUNT {
-            return None;
-        }
-        steps += 1;
-        let index = next - 1;
-        next = item_at(index).next_of_instance.load(Ordering::Relaxed);
-        Some((index, item_at(index)))
-    })
-}
-
 fn find(conn: &Conn, instance: u32, fd: i32) -> Option<(u32, &'static Item)> {
     items_of(conn).find(|(_, item)| {
         item.instance.load(Ordering::Relaxed) == instance && item.fd.load(Ordering::Relaxed) == fd
@@ -299,6 +291,9 @@ pub fn control(
     let (index, item) = find(conn, instance_index, fd)?;
     let guard = instance.lock.lock();
     if item.attached.load(Ordering::Relaxed) != 0 {
+        if operation != libc::EPOLL_CTL_DEL {
+            hot::warm(instance, index);
+        }
         return Some(control_attached(item, operation, event));
     }
     if operation == libc::EPOLL_CTL_MOD && !event.is_null() {
@@ -375,7 +370,7 @@ pub fn added(epoll: i32, conn: &Conn, fd: i32, event: *const libc::epoll_event) 
     item.fd.store(fd, Ordering::Relaxed);
     item.events.store(event.events, Ordering::Relaxed);
     item.data.store(event.u64, Ordering::Relaxed);
-    for zeroed in [&item.attached, &item.spent, &item.seen_edges] {
+    for zeroed in [&item.attached, &item.spent, &item.seen_edges, &item.hot] {
         zeroed.store(0, Ordering::Relaxed);
     }
     item.forced.store(1, Ordering::Relaxed);
@@ -394,6 +389,18 @@ pub fn added(epoll: i32, conn: &Conn, fd: i32, event: *const libc::epoll_event) 
     drop(guard);
     if conn.is_paired() {
         attach(conn);
+        warm_all(conn);
+    }
+}
+
+/// Makes all items of a connection hot: with more than one, none may be cold.
+fn warm_all(conn: &Conn) {
+    for (index, item) in items_of(conn) {
+        let instance = instance_at(item.instance.load(Ordering::Relaxed));
+        let _guard = instance.lock.lock();
+        if item.attached.load(Ordering::Relaxed) != 0 {
+            hot::warm(instance, index);
+        }
     }
 }
 
@@ -409,7 +416,7 @@ fn remove(index: u32) {
     {
         let _guard = instance.lock.lock();
         unlink(&instance.items, index, |item| &item.next_of_instance);
-        instance.cursor.store(0, Ordering::Relaxed);
+        hot::forget(instance, index);
         if item.attached.swap(0, Ordering::Relaxed) != 0 {
             instance.attached.fetch_sub(1, Ordering::Relaxed);
         }
@@ -465,6 +472,7 @@ pub fn attach(conn: &Conn) {
         };
         item.tail.store(tail, Ordering::Relaxed);
         item.head.store(head, Ordering::Relaxed);
+        hot::warm(instance, index);
         instance.attached.fetch_add(1, Ordering::Relaxed);
         let event = libc::epoll_event {
             events: IN | OUT | RDHUP | ET,
@@ -484,9 +492,10 @@ pub fn attach(conn: &Conn) {
 
 /// The connection gives its channel up: the kernel gets the program's interest back.
 pub fn detach(conn: &Conn) {
-    for (_, item) in items_of(conn) {
+    for (index, item) in items_of(conn) {
         let instance = instance_at(item.instance.load(Ordering::Relaxed));
         let _guard = instance.lock.lock();
+        hot::forget(instance, index);
         if item.attached.swap(0, Ordering::Relaxed) == 0 {
             continue;
         }

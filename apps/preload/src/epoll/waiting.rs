@@ -1,5 +1,6 @@
 //! epoll_wait itself.
 
+use super::hot::{self, conn_of, walk};
 use super::ready::{evaluate, stirs};
 use super::*;
 use crate::wait::Deadline;
@@ -10,6 +11,7 @@ fn collect(instance: &Instance, events: *mut libc::epoll_event, room: usize) -> 
     if room == 0 || instance.attached.load(Ordering::Relaxed) == 0 {
         return 0;
     }
+    hot::sweep(instance);
     let Some(_guard) = instance.lock.lock() else {
         return 0;
     };
@@ -22,6 +24,7 @@ fn collect(instance: &Instance, events: *mut libc::epoll_event, room: usize) -> 
         }
         let mask = if stirs(item) { evaluate(item, true) } else { 0 };
         if mask != 0 {
+            item.cool.store(0, Ordering::Relaxed);
             let event = libc::epoll_event {
                 events: mask,
                 u64: item.data.load(Ordering::Relaxed),
@@ -35,11 +38,13 @@ fn collect(instance: &Instance, events: *mut libc::epoll_event, room: usize) -> 
         }
     }
     instance.cursor.store(next, Ordering::Relaxed);
+    hot::cool(instance);
     count
 }
 
 /// Whether some item has something to report.
 fn anything(instance: &Instance) -> bool {
+    hot::sweep(instance);
     let Some(_guard) = instance.lock.try_lock() else {
         return false;
     };
@@ -68,16 +73,15 @@ fn translate(instance: &Instance, events: *mut libc::epoll_event, count: usize) 
 
 fn note_kernel(instance: &Instance, index: u32, events: u32) {
     let item = item_at(index);
+    let guard = instance.lock.lock();
     let ours = core::ptr::eq(instance_at(item.instance.load(Ordering::Relaxed)), instance);
-    let Some(conn) = item
-        .conn
-        .load(Ordering::Relaxed)
-        .checked_sub(1)
-        .filter(|_| ours)
-    else {
+    let Some(conn) = conn_of(item).filter(|_| ours) else {
         return;
     };
-    let conn = state::conn_at(conn);
+    if item.attached.load(Ordering::Relaxed) != 0 {
+        hot::warm(instance, index);
+    }
+    drop(guard);
     conn.hints
         .fetch_or(events & (IN | RDHUP | HUP | ERR), Ordering::Relaxed);
     let by_kernel = conn.is_paired() && conn.producer().state() != tx_state::RING;
@@ -91,19 +95,17 @@ fn note_kernel(instance: &Instance, index: u32, events: u32) {
 
 /// After a sleep: what peers and the watchdog want of the connections.
 fn serve(instance: &Instance, watch: bool) {
-    let mut next = instance.items.load(Ordering::Acquire);
+    let mut next = instance.hot.load(Ordering::Acquire);
     let mut steps = 0;
     while let Some(index) = next.checked_sub(1) {
         let item = item_at(index);
-        next = item.next_of_instance.load(Ordering::Relaxed);
+        next = item.next_hot.load(Ordering::Relaxed);
         steps += 1;
         if steps > ITEM_COUNT || item.attached.load(Ordering::Relaxed) == 0 {
-            continue;
+            // Giving a channel up changes the list under us: the rest has its turn next time.
+            break;
         }
-        let Some(conn) = item.conn.load(Ordering::Relaxed).checked_sub(1) else {
-            continue;
-        };
-        let conn = state::conn_at(conn);
+        let Some(conn) = conn_of(item) else { break };
         upgrade::serve(conn);
         if watch {
             upgrade::watch(conn);
@@ -115,19 +117,14 @@ fn unread(instance: &Instance) -> bool {
     let Some(_guard) = instance.lock.lock() else {
         return true;
     };
-    walk(instance).any(|(_, item)| {
-        let conn = item
-            .conn
-            .load(Ordering::Relaxed)
-            .checked_sub(1)
-            .map(state::conn_at);
-        conn.is_some_and(|conn| {
+    walk(instance)
+        .filter_map(|(_, item)| conn_of(item))
+        .any(|conn| {
             conn.is_paired()
                 && conn.peer_is_there()
                 && conn.producer().state() == tx_state::RING
                 && conn.producer().unread_hint() != 0
         })
-    })
 }
 
 fn kernel_wait(

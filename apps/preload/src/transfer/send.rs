@@ -128,6 +128,7 @@ fn room_for(conn: &Conn, wanted: usize) -> Result<usize, Violation> {
 
 fn after_publish(conn: &Conn, fd: i32) {
     let (doors, stopped) = conn.producer().peer_waits();
+    conn.mark();
     conn.ring(doors);
     wait::note_cpu(conn);
     if stopped {

@@ -1,0 +1,150 @@
+//! Which items every wait looks at.
+//!
+//! An attached item is *hot* (in its instance's list: each wait looks at its tail)
+//! or *cold* (nobody looks; the peer marks it when bytes come, see
+//! `fordway_ring::marks`). New items are hot. When more than [`HOT_MAX`] are, those in
+//! which nothing happened for [`COOL_WALKS`] walks become cold. Marks, the kernel's
+//! events and the program's own epoll_ctl make an item hot again. So a wait costs
+//! the same beside 10 and beside 10,000 idle connections.
+//!
+//! An item stays hot while something else than the peer's next byte may make it
+//! ready: room, an end of file that was shown, bytes of ours that are still unread.
+//! So does one of several items of a connection, because the mark is the connection's.
+//!
+//! All of this happens under the instance's lock. A mark may be swept by a thread of
+//! another instance; it makes the item hot where it belongs and wakes that instance.
+
+use super::ready::stirs;
+use super::*;
+use fordway_abi::shm::tx_state;
+
+/// Hot items up to which none becomes cold.
+const HOT_MAX: u32 = 64;
+/// Walks without an event after which a hot item may become cold.
+const COOL_WALKS: u32 = 32;
+
+/// Puts an attached item into the list. Under the instance's lock.
+pub fn warm(instance: &Instance, index: u32) {
+    let item = item_at(index);
+    item.cool.store(0, Ordering::Relaxed);
+    if item.hot.swap(1, Ordering::Relaxed) != 0 {
+        return;
+    }
+    if let Some(conn) = conn_of(item).filter(|conn| conn.is_paired()) {
+        conn.own().wait.wants_mark.store(0, Ordering::Relaxed);
+    }
+    item.next_hot
+        .store(instance.hot.load(Ordering::Relaxed), Ordering::Relaxed);
+    instance.hot.store(index + 1, Ordering::Relaxed);
+    instance.hot_count.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Takes an item out of the list, if it is there. Under the instance's lock.
+pub fn forget(instance: &Instance, index: u32) {
+    if item_at(index).hot.swap(0, Ordering::Relaxed) != 0 {
+        unlink(&instance.hot, index, |item| &item.next_hot);
+        instance.hot_count.fetch_sub(1, Ordering::Relaxed);
+        instance.cursor.store(0, Ordering::Relaxed);
+    }
+}
+
+pub fn conn_of(item: &Item) -> Option<&'static Conn> {
+    let index = item.conn.load(Ordering::Relaxed).checked_sub(1)?;
+    Some(state::conn_at(index))
+}
+
+/// The hot items, from the cursor on. The current one may be taken out.
+pub fn walk(instance: &Instance) -> impl Iterator<Item = (u32, &'static Item)> + '_ {
+    let start = instance.cursor.load(Ordering::Relaxed);
+    let mut next = start;
+    let mut wrapped = start == 0;
+    if wrapped {
+        next = instance.hot.load(Ordering::Relaxed);
+    }
+    core::iter::from_fn(move || {
+        if next == 0 && !wrapped {
+            wrapped = true;
+            next = instance.hot.load(Ordering::Relaxed);
+        }
+        if next == 0 || wrapped && start != 0 && next == start {
+            return None;
+        }
+        let index = next - 1;
+        next = item_at(index).next_hot.load(Ordering::Relaxed);
+        Some((index, item_at(index)))
+    })
+}
+
+/// Makes those items cold in which nothing has happened for long. Under the lock.
+pub fn cool(instance: &Instance) {
+    if instance.hot_count.load(Ordering::Relaxed) <= HOT_MAX {
+        return;
+    }
+    let mut next = instance.hot.load(Ordering::Relaxed);
+    while let Some(index) = next.checked_sub(1) {
+        let item = item_at(index);
+        next = item.next_hot.load(Ordering::Relaxed);
+        if item.cool.fetch_add(1, Ordering::Relaxed) < COOL_WALKS {
+            continue;
+        }
+        let Some(conn) = conn_of(item).filter(|conn| may_cool(conn)) else {
+            continue;
+        };
+        // SYNC POINT with `Producer::publish`: the wish before the look at the tail.
+        conn.own().wait.wants_mark.store(1, Ordering::SeqCst);
+        core::sync::atomic::fence(Ordering::SeqCst);
+        if stirs(item) {
+            conn.own().wait.wants_mark.store(0, Ordering::Relaxed);
+            item.cool.store(0, Ordering::Relaxed);
+            continue;
+        }
+        forget(instance, index);
+    }
+}
+
+fn may_cool(conn: &Conn) -> bool {
+    if !conn.is_paired() || !conn.peer_is_there() {
+        return false;
+    }
+    let producer = conn.producer();
+    let alone = items_of(conn).nth(1).is_none();
+    alone
+        && producer.state() == tx_state::RING
+        && conn.consumer().producer_state() == tx_state::RING
+        && producer.unread_hint() == 0
+        && conn.own().tx_own.no_space.load(Ordering::Relaxed) == 0
+        && conn.hints.load(Ordering::Relaxed) == 0
+        && conn.attention.load(Ordering::Relaxed) == 0
+}
+
+/// Makes the marked items of all links hot. Without the lock.
+pub fn sweep(instance: &Instance) {
+    let all = instance.attached.load(Ordering::Relaxed);
+    if all == instance.hot_count.load(Ordering::Relaxed) {
+        return;
+    }
+    for (_, link) in crate::link::all() {
+        link.sweep(|conn| {
+            for (index, item) in items_of(conn) {
+                warm_marked(instance, index, item);
+            }
+        });
+    }
+}
+
+fn warm_marked(sweeper: &Instance, index: u32, item: &Item) {
+    let instance = instance_at(item.instance.load(Ordering::Relaxed));
+    let Some(guard) = instance.lock.lock() else {
+        return;
+    };
+    if item.attached.load(Ordering::Relaxed) != 0 {
+        warm(instance, index);
+    }
+    drop(guard);
+    if !core::ptr::eq(instance, sweeper)
+        && let Some(bell) = bell_of(instance)
+        && bell.has_sleepers()
+    {
+        bell.ring();
+    }
+}
