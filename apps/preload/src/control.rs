@@ -492,11 +492,15 @@ fn handle(mut packet: Packet) -> bool {
             }
         }
         Some(kind::Downgrade) => {
-            let Some(Downgrade { channel_id, .. }) = packet.body() else {
+            let Some(Downgrade {
+                channel_id, reason, ..
+            }) = packet.body()
+            else {
                 return false;
             };
             for conn in state::conns().filter(|conn| conn.is_paired()) {
                 if conn.channel_id.load(Ordering::Relaxed) == channel_id {
+                    conn.passing.store(reason, Ordering::Relaxed);
                     conn.attention.fetch_or(attention::DOWN, Ordering::AcqRel);
                 }
             }

@@ -165,6 +165,11 @@ const NO_PART: libc::iovec = libc::iovec {
 /// As read(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn read(fd: c_int, buffer: *mut c_void, count: usize) -> isize {
+    if count == 0 {
+        // Linux asks a socket nothing then; recv with a length of 0 may wait.
+        // SAFETY: the program's own arguments.
+        return unsafe { real::read(fd, buffer, count) };
+    }
     let mut part = NO_PART;
     let parts = one(&mut part, buffer, count);
     // SAFETY: the program's own arguments.

@@ -6,7 +6,7 @@
 //! file, errors, and bytes before or behind the ring. Its POLLOUT is asked only
 //! while bytes go by the kernel: the idle kernel socket is always writable.
 
-use crate::state::{self, Conn, phase};
+use crate::state::{self, Conn, attention, phase};
 use crate::sys::{self, sys};
 use crate::wait::{self, Bell, Deadline};
 use crate::{control, epoll, transfer, upgrade};
@@ -190,7 +190,8 @@ fn spin(fds: &[libc::pollfd]) -> bool {
     wait::spin(conn.peer_cpu(), || {
         fds.iter().any(|entry| {
             paired(entry.fd).is_some_and(|conn| {
-                conn.attention.load(Ordering::Relaxed) != 0 || ring_events(conn, entry) != 0
+                conn.attention.load(Ordering::Relaxed) & attention::URGENT != 0
+                    || ring_events(conn, entry) != 0
             })
         })
     })

@@ -64,6 +64,8 @@ pub mod attention {
     pub const PEER_GONE: u32 = 4;
     /// The peer broke the protocol: every call fails with ECONNRESET.
     pub const BROKEN: u32 = 8;
+    /// Those that end a wait.
+    pub const URGENT: u32 = FOREIGN | DOWN | BROKEN;
 }
 
 /// A stream socket of this process.
@@ -96,7 +98,7 @@ pub struct Conn {
     pub empty_reads: AtomicU32,
     /// First epoll item of it, plus one.
     pub items: AtomicU32,
-    /// Cell that counts the processes which hold it since a fork, plus one; 0: only this one.
+    /// Cell that counts the processes which hold it since a fork; 0: only this one does.
     pub cell: AtomicU32,
     /// Link and endpoint, when PAIRED.
     pub link: AtomicU32,
@@ -112,6 +114,10 @@ pub struct Conn {
     pub receive_timeout_ns: AtomicU64,
     /// SO_SNDTIMEO in nanoseconds; 0: none.
     pub send_timeout_ns: AtomicU64,
+    /// How often the watchdog moved it to the kernel path.
+    pub rescues: AtomicU32,
+    /// A reason for the way back that does not stand, or 0.
+    pub passing: AtomicU32,
     /// What the peer had taken when the watchdog looked last.
     pub watched: AtomicU64,
     /// Own endpoint.
@@ -341,7 +347,14 @@ pub fn add_conn(fd: i32, nonblock: bool) -> Option<&'static Conn> {
     ] {
         zeroed.store(0, Ordering::Relaxed);
     }
-    for zeroed in [&conn.empty_reads, &conn.items, &conn.cell, &conn.attention] {
+    for zeroed in [
+        &conn.empty_reads,
+        &conn.items,
+        &conn.cell,
+        &conn.attention,
+        &conn.rescues,
+        &conn.passing,
+    ] {
         zeroed.store(0, Ordering::Relaxed);
     }
     conn.nonblock.store(u32::from(nonblock), Ordering::Relaxed);

@@ -26,6 +26,8 @@ use fordway_ring::Violation;
 /// Longest wait for a peer to take its direction back before an exec or a passed
 /// descriptor; a peer that was stopped or computes that long holds the caller up.
 const BACK_WAIT_NS_MAX: u64 = 10_000_000_000;
+/// Times that the watchdog may act on a connection before it is left with the kernel.
+const RESCUES_MAX: u32 = 2;
 /// One look at a time while waiting for that.
 const BACK_LOOK_MS: i32 = 1;
 
@@ -179,9 +181,16 @@ pub fn attend(conn: &Conn, fd: i32) -> sys::Result<()> {
         return Err(libc::ECONNRESET);
     }
     if asked & attention::FOREIGN != 0 {
+        bar(conn, Reason::Forked);
         downgrade(conn, fd, Reason::Forked, false);
     } else if asked & attention::DOWN != 0 {
-        downgrade(conn, fd, Reason::Asked, false);
+        // The administrator's wish stands; the far end's reason is the far end's.
+        let told = Reason::from_u32(conn.passing.load(Ordering::Relaxed));
+        let reason = told.unwrap_or(Reason::Asked);
+        if reason == Reason::Asked {
+            bar(conn, reason);
+        }
+        downgrade(conn, fd, reason, false);
     }
     Ok(())
 }
@@ -207,14 +216,15 @@ pub fn broke(conn: &Conn, _violation: Violation) {
 
 /// Moves both directions to the kernel. With `wait`, returns only when the peer has
 /// sent by the kernel what was left in its ring (or is gone), so that a program
-/// without the shim can go on reading.
+/// without the shim can go on reading. A reason that stands is the caller's to
+/// [`bar`] before.
 pub fn downgrade(conn: &Conn, fd: i32, reason: Reason, wait: bool) {
     if !conn.is_paired() {
         return;
     }
     conn.attention
         .fetch_and(!(attention::FOREIGN | attention::DOWN), Ordering::AcqRel);
-    conn.barred.store(reason as u32, Ordering::Relaxed);
+    conn.passing.store(reason as u32, Ordering::Relaxed);
     leave_ring(conn, fd);
     if let Some(_guard) = lock_word(&conn.own().rx_own.lock) {
         conn.consumer().stop();
@@ -313,18 +323,38 @@ pub fn watch(conn: &Conn) {
     if sleeping & doors != 0 || gone || has_progressed(conn) {
         return;
     }
-    let Some(_guard) = lock_word(&conn.own().tx_own.lock) else {
-        return;
-    };
-    if !conn.is_paired() {
+    if !take_back(conn) {
         return;
     }
-    match producer.withdraw() {
-        Ok(true) => go_back(conn, conn.fd.load(Ordering::Relaxed)),
+    if conn.rescues.fetch_add(1, Ordering::Relaxed) >= RESCUES_MAX {
+        bar(conn, Reason::Watchdog);
+    }
+    // The other direction goes too, so that the connection can be offered again.
+    downgrade(
+        conn,
+        conn.fd.load(Ordering::Relaxed),
+        Reason::Watchdog,
+        false,
+    );
+}
+
+fn take_back(conn: &Conn) -> bool {
+    let Some(_guard) = lock_word(&conn.own().tx_own.lock) else {
+        return false;
+    };
+    if !conn.is_paired() {
+        return false;
+    }
+    match conn.producer().withdraw() {
+        Ok(true) => {
+            go_back(conn, conn.fd.load(Ordering::Relaxed));
+            return true;
+        }
         // A waiter that looked just then may have seen the ring taken away.
         Ok(false) => conn.ring_all(),
         Err(violation) => broke(conn, violation),
     }
+    false
 }
 
 /// Gives the channel up if both directions are back with the kernel and nothing is
@@ -350,16 +380,11 @@ pub fn finish_if_over(conn: &Conn) {
         return;
     }
     epoll::detach(conn);
-    let reason = conn.barred.load(Ordering::Relaxed);
-    control::report(
-        conn,
-        status::KERNEL,
-        if reason == 0 {
-            Reason::Asked as u32
-        } else {
-            reason
-        },
-    );
+    let reason = match conn.passing.swap(0, Ordering::Relaxed) {
+        0 => conn.barred.load(Ordering::Relaxed),
+        reason => reason,
+    };
+    control::report(conn, status::KERNEL, reason);
     own.tx
         .tx_flags
         .fetch_or(tx_flags::CLOSED, Ordering::Release);

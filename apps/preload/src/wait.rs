@@ -12,7 +12,7 @@
 //! costs. Not at all if the peer was last seen on this CPU; less and less after
 //! spins that did not pay; again now and then, to see whether times have changed.
 
-use crate::state::{Conn, Lock};
+use crate::state::{Conn, Lock, attention};
 use crate::sys::{self, sys};
 use crate::{config, control, hidden, link};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -379,7 +379,7 @@ pub fn has_ring_bytes(conn: &Conn) -> bool {
 pub fn for_conn(conn: &Conn, fd: i32, want: Want, deadline: Deadline) -> sys::Result<()> {
     let producer = conn.producer();
     let ready = || {
-        conn.attention.load(Ordering::Relaxed) != 0
+        conn.attention.load(Ordering::Relaxed) & attention::URGENT != 0
             || match want {
                 Want::Bytes => has_ring_bytes(conn),
                 Want::Room if crate::transfer::sends_by_kernel(conn) => false,

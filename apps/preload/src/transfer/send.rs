@@ -84,7 +84,7 @@ fn try_send(
     }
     let producer = conn.producer();
     if !on_ring(conn, fd)? {
-        if producer.state() != tx_state::KERNEL && !flush_back(conn, fd)? {
+        if producer.back_bytes_or_zero() != 0 && !flush_back(conn, fd)? {
             return Ok(Moved::Nothing);
         }
         let moved = kernel_send(fd, buffers, skip, flags);
@@ -154,14 +154,17 @@ fn on_ring(conn: &Conn, fd: i32) -> sys::Result<bool> {
 /// The ring is full: because the peer is slow, or because it is gone? A peer that
 /// closed or died takes nothing any more; the kernel then says what Linux says.
 fn blocked(conn: &Conn, fd: i32, buffers: &Buffers, skip: usize, flags: i32) -> sys::Result<Moved> {
-    let gone = conn.attention.load(Ordering::Relaxed) & attention::PEER_GONE != 0
-        || conn.peer_flags() & tx_flags::CLOSED != 0
-        || conn.hints.load(Ordering::Relaxed) & (libc::POLLHUP | libc::POLLERR) as u32 != 0;
-    if gone {
+    if peer_is_gone(conn) {
         kernel_send(fd, buffers, skip, flags)
     } else {
         Ok(Moved::Nothing)
     }
+}
+
+fn peer_is_gone(conn: &Conn) -> bool {
+    conn.attention.load(Ordering::Relaxed) & attention::PEER_GONE != 0
+        || conn.peer_flags() & tx_flags::CLOSED != 0
+        || conn.hints.load(Ordering::Relaxed) & (libc::POLLHUP | libc::POLLERR) as u32 != 0
 }
 
 /// A send by the kernel that does not sleep. It raises SIGPIPE by itself.
@@ -246,7 +249,7 @@ pub fn send_file(
             other => other?,
         }
     }
-    let stays = conn.is_paired() && !sends_by_kernel(conn);
+    let stays = conn.is_paired() && !sends_by_kernel(conn) && !peer_is_gone(conn);
     Ok((done != 0 || stays).then_some(done))
 }
 
@@ -268,6 +271,10 @@ fn try_send_file(
     let wanted = wanted.min(PIECE_BYTES * 4);
     let room = room_for(conn, wanted).map_err(|violation| broken(conn, violation))?;
     if room == 0 {
+        if peer_is_gone(conn) {
+            // The kernel's sendfile then says what Linux says.
+            return Ok(None);
+        }
         return Ok(Some(Moved::Nothing));
     }
     let runs = producer.runs(wanted.min(room));
