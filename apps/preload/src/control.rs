@@ -8,7 +8,7 @@
 //!
 //! Mail is handled under [`MAIL_LOCK`]; whoever finds it held goes on without.
 
-use crate::state::{self, Conn, Lock, attention, phase};
+use crate::state::{self, Conn, Guard, Lock, attention, phase};
 use crate::sys::{self, sys};
 use crate::{config, hidden, link, upgrade, wait};
 use core::mem::MaybeUninit;
@@ -404,11 +404,21 @@ pub fn check_mail() {
     }
 }
 
-/// Reads all mail that has come.
+/// Reads all mail that has come, unless another thread is at it.
 pub fn drain_mail() {
-    let Some(guard) = MAIL_LOCK.try_lock() else {
-        return;
-    };
+    if let Some(guard) = MAIL_LOCK.try_lock() {
+        read_mail(guard);
+    }
+}
+
+/// Reads all mail that has come; when this returns, what came before has been acted on.
+pub fn drain_mail_surely() {
+    if let Some(guard) = MAIL_LOCK.lock() {
+        read_mail(guard);
+    }
+}
+
+fn read_mail(guard: Guard<'_>) {
     let mut turned = false;
     while fd() >= 0 {
         let mailbox = MAILBOX.load(Ordering::Acquire);

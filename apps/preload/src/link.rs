@@ -93,8 +93,19 @@ pub fn by_id(id: u64) -> Option<(u32, &'static Link)> {
     all().find(|(_, link)| link.id.load(Ordering::Relaxed) == id)
 }
 
+/// mmap of a memfd: over the range at `place`, or anywhere if that is null.
+fn map(fd: i32, bytes: usize, protection: i32, place: *mut u8) -> sys::Result<*mut u8> {
+    let fixed = if place.is_null() { 0 } else { libc::MAP_FIXED };
+    let flags = libc::MAP_SHARED | fixed;
+    sys!(SYS_mmap, place, bytes, protection, flags, fd, 0).map(|base| base as *mut u8)
+}
+
 /// Makes and seals a memfd that only this mapping can write; returns descriptor and mapping.
-pub fn make_memory(name: &core::ffi::CStr, bytes: usize) -> sys::Result<(i32, *mut u8)> {
+pub fn make_memory(
+    name: &core::ffi::CStr,
+    bytes: usize,
+    place: *mut u8,
+) -> sys::Result<(i32, *mut u8)> {
     let fd = sys!(
         SYS_memfd_create,
         name.as_ptr(),
@@ -102,19 +113,11 @@ pub fn make_memory(name: &core::ffi::CStr, bytes: usize) -> sys::Result<(i32, *m
     )? as i32;
     let made = (|| {
         sys!(SYS_ftruncate, fd, bytes)?;
-        let base = sys!(
-            SYS_mmap,
-            0,
-            bytes,
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_SHARED,
-            fd,
-            0
-        )?;
+        let base = map(fd, bytes, libc::PROT_READ | libc::PROT_WRITE, place)?;
         let seals =
             libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_FUTURE_WRITE | libc::F_SEAL_SEAL;
         sys!(SYS_fcntl, fd, libc::F_ADD_SEALS, seals)?;
-        Ok(base as *mut u8)
+        Ok(base)
     })();
     match made {
         Ok(base) => Ok((hidden::hide(fd)?, base)),
@@ -127,7 +130,7 @@ pub fn make_memory(name: &core::ffi::CStr, bytes: usize) -> sys::Result<(i32, *m
 
 /// Maps a peer's memfd read-only after looking at its size and seals, and closes it.
 /// The broker has looked too; a shim trusts nobody it need not.
-pub fn map_peer(fd: i32, bytes: usize) -> sys::Result<*mut u8> {
+pub fn map_peer(fd: i32, bytes: usize, place: *mut u8) -> sys::Result<*mut u8> {
     let mapped = (|| {
         let seals = sys!(SYS_fcntl, fd, libc::F_GET_SEALS)? as i32;
         let needed = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
@@ -135,10 +138,20 @@ pub fn map_peer(fd: i32, bytes: usize) -> sys::Result<*mut u8> {
         if seals & needed != needed || end != bytes {
             return Err(libc::EPROTO);
         }
-        sys!(SYS_mmap, 0, bytes, libc::PROT_READ, libc::MAP_SHARED, fd, 0)
+        map(fd, bytes, libc::PROT_READ, place)
     })();
     let _ = sys!(SYS_close, fd);
-    mapped.map(|base| base as *mut u8)
+    mapped
+}
+
+/// Puts empty memory in the place of a region: a thread of the program may still be
+/// about to look at it, and the next link of this slot is laid over it.
+fn blank(base: *mut u8, bytes: usize) {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+    if !base.is_null() {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let _ = sys!(SYS_mmap, base, bytes, protection, flags, -1isize, 0);
+    }
 }
 
 /// A new link with a region of its own; returns its region's descriptor.
@@ -146,7 +159,8 @@ pub fn make(id: u64, key: [u8; 16]) -> sys::Result<i32> {
     let index = (0..LINK_COUNT as u32)
         .find(|index| at(*index).state.load(Ordering::Relaxed) == link_state::FREE)
         .ok_or(libc::ENOBUFS)?;
-    let (fd, base) = make_memory(c"fordway-region", REGION_BYTES)?;
+    let place = at(index).own_base.load(Ordering::Relaxed);
+    let (fd, base) = make_memory(c"fordway-region", REGION_BYTES, place)?;
     // SAFETY: a fresh, zeroed, writable mapping of a region.
     let header = unsafe { &*base.cast::<RegionHeader>() };
     header.magic.store(REGION_MAGIC, Ordering::Relaxed);
@@ -177,8 +191,10 @@ pub fn make(id: u64, key: [u8; 16]) -> sys::Result<i32> {
 impl Link {
     /// The peer's side has come.
     pub fn join(&self, region: i32, page: i32) -> sys::Result<()> {
-        let base = map_peer(region, REGION_BYTES);
-        let page = map_peer(page, WAIT_PAGE_BYTES);
+        let place = self.peer_base.load(Ordering::Relaxed);
+        let base = map_peer(region, REGION_BYTES, place);
+        let place = self.peer_page.load(Ordering::Relaxed);
+        let page = map_peer(page, WAIT_PAGE_BYTES, place.cast());
         let (base, page) = (base?, page?.cast::<WaitPage>());
         // SAFETY: both were just mapped, whole; read through atomics only.
         let (region_magic, page_magic) = unsafe {
@@ -228,13 +244,14 @@ impl Link {
         }
     }
 
-    /// Calls `act` with each connection that the peer has marked. Another thread that
-    /// is at it already does it for both.
-    pub fn sweep(&self, mut act: impl FnMut(&'static Conn)) {
+    /// Calls `act` with each connection that the peer has marked. Unless `surely`, leaves
+    /// it to another thread that is at it; the last look before a sleep must be sure.
+    pub fn sweep(&self, surely: bool, mut act: impl FnMut(&'static Conn)) {
         if self.state.load(Ordering::Acquire) != link_state::LIVE {
             return;
         }
-        let Some(_guard) = self.sweeping.try_lock() else {
+        let lock = &self.sweeping;
+        let Some(_guard) = (if surely { lock.lock() } else { lock.try_lock() }) else {
             return;
         };
         let base = self.own_base.load(Ordering::Relaxed);
@@ -259,16 +276,26 @@ impl Link {
         while left != 0 {
             let door = left.trailing_zeros() as usize;
             left &= left - 1;
-            if self.doors[door].load(Ordering::Acquire) == 0 {
-                crate::control::drain_mail();
-            }
-            let known = match self.doors[door].load(Ordering::Acquire) {
-                0 => self.doors[0].load(Ordering::Acquire),
+            let known = match self.door_fd(door) {
+                0 => {
+                    // Nobody will repeat a ring that went astray: the next send tries again.
+                    self.rung[door].store(0, Ordering::Relaxed);
+                    self.doors[0].load(Ordering::Acquire)
+                }
                 known => known,
             };
             let one = 1u64;
             let _ = sys!(SYS_write, known - 1, &raw const one, 8);
         }
+    }
+
+    /// The peer's doorbell, plus one; 0: unknown. A bell that the peer sleeps on was sent
+    /// to us before it could be used: if it is not here yet, it lies in the mail.
+    fn door_fd(&self, door: usize) -> i32 {
+        if self.doors[door].load(Ordering::Acquire) == 0 {
+            crate::control::drain_mail_surely();
+        }
+        self.doors[door].load(Ordering::Acquire)
     }
 
     /// Gives the link back once the peer's process is gone and nothing uses it.
@@ -279,21 +306,12 @@ impl Link {
         if self.state.swap(link_state::FREE, Ordering::AcqRel) == link_state::FREE {
             return;
         }
-        for (base, bytes) in [
-            (&self.own_base, REGION_BYTES),
-            (&self.peer_base, REGION_BYTES),
-        ] {
-            let base = base.swap(core::ptr::null_mut(), Ordering::Relaxed);
-            if !base.is_null() {
-                let _ = sys!(SYS_munmap, base, bytes);
-            }
-        }
-        let page = self
-            .peer_page
-            .swap(core::ptr::null_mut(), Ordering::Relaxed);
-        if !page.is_null() {
-            let _ = sys!(SYS_munmap, page, WAIT_PAGE_BYTES);
-        }
+        blank(self.own_base.load(Ordering::Relaxed), REGION_BYTES);
+        blank(self.peer_base.load(Ordering::Relaxed), REGION_BYTES);
+        blank(
+            self.peer_page.load(Ordering::Relaxed).cast(),
+            WAIT_PAGE_BYTES,
+        );
         hidden::close(self.own_fd.load(Ordering::Relaxed));
         for door in &self.doors {
             let known = door.swap(0, Ordering::Relaxed);

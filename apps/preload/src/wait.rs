@@ -14,7 +14,7 @@
 
 use crate::state::{Conn, Lock, attention};
 use crate::sys::{self, sys};
-use crate::{config, control, hidden, link};
+use crate::{config, control, hidden, link, upgrade};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use fordway_abi::shm::{
     DOOR_COUNT, DOOR_SHARED, WAIT_PAGE_BYTES, WAIT_PAGE_MAGIC, WaitPage, tx_state,
@@ -121,7 +121,8 @@ pub fn start_clock() {
 /// Makes the wait page and bell 0, once; returns their descriptors.
 pub fn set_up() -> sys::Result<(i32, i32)> {
     if PAGE.load(Ordering::Acquire).is_null() {
-        let (fd, base) = link::make_memory(c"fordway-wait", WAIT_PAGE_BYTES)?;
+        let (fd, base) =
+            link::make_memory(c"fordway-wait", WAIT_PAGE_BYTES, core::ptr::null_mut())?;
         let page = base.cast::<WaitPage>();
         // SAFETY: a fresh, zeroed, writable mapping of the page.
         unsafe {
@@ -383,6 +384,7 @@ pub fn for_conn(conn: &Conn, fd: i32, want: Want, deadline: Deadline) -> sys::Re
             || match want {
                 Want::Bytes => has_ring_bytes(conn),
                 Want::Room if crate::transfer::sends_by_kernel(conn) => false,
+                Want::Room if producer.must_leave() => true,
                 Want::Room => producer.room_hint() >= producer.capacity_bytes() / 2,
             }
     };
@@ -411,6 +413,7 @@ pub fn for_conn(conn: &Conn, fd: i32, want: Want, deadline: Deadline) -> sys::Re
     }
     release(bell);
     control::check_mail();
+    upgrade::serve(conn);
     result
 }
 
@@ -459,7 +462,7 @@ fn sleep(conn: &Conn, fd: i32, want: Want, bell: Bell, deadline: Deadline) -> sy
         }
     }
     if woken == 0 && unread && is_watch_due(since_ns) {
-        crate::upgrade::watch(conn);
+        upgrade::watch(conn);
     }
     if woken == 0 && deadline.has_passed() {
         Err(libc::EAGAIN)

@@ -118,13 +118,13 @@ fn may_cool(conn: &Conn) -> bool {
 }
 
 /// Makes the marked items of all links hot. Without the lock.
-pub fn sweep(instance: &Instance) {
+pub fn sweep(instance: &Instance, surely: bool) {
     let all = instance.attached.load(Ordering::Relaxed);
     if all == instance.hot_count.load(Ordering::Relaxed) {
         return;
     }
     for (_, link) in crate::link::all() {
-        link.sweep(|conn| {
+        link.sweep(surely, |conn| {
             for (index, item) in items_of(conn) {
                 warm_marked(instance, index, item);
             }

@@ -11,7 +11,7 @@ fn collect(instance: &Instance, events: *mut libc::epoll_event, room: usize) -> 
     if room == 0 || instance.attached.load(Ordering::Relaxed) == 0 {
         return 0;
     }
-    hot::sweep(instance);
+    hot::sweep(instance, false);
     let Some(_guard) = instance.lock.lock() else {
         return 0;
     };
@@ -42,10 +42,12 @@ fn collect(instance: &Instance, events: *mut libc::epoll_event, room: usize) -> 
     count
 }
 
-/// Whether some item has something to report.
-fn anything(instance: &Instance) -> bool {
-    hot::sweep(instance);
-    let Some(_guard) = instance.lock.try_lock() else {
+/// Whether some item has something to report. `surely`: the last look before a sleep,
+/// which may not leave anything to a thread that holds a lock.
+fn anything(instance: &Instance, surely: bool) -> bool {
+    hot::sweep(instance, surely);
+    let lock = &instance.lock;
+    let Some(_guard) = (if surely { lock.lock() } else { lock.try_lock() }) else {
         return false;
     };
     walk(instance).any(|(_, item)| stirs(item) && evaluate(item, false) != 0)
@@ -209,7 +211,7 @@ fn wait_equipped(
                     wait::note_cpu(conn);
                     conn.peer_cpu()
                 });
-            if wait::spin(peer_cpu, || anything(instance)) {
+            if wait::spin(peer_cpu, || anything(instance, false)) {
                 let count = collect(instance, events, room);
                 if count != 0 {
                     return Ok(count);
@@ -251,7 +253,7 @@ fn sleep(
     let attached = instance.attached.load(Ordering::Relaxed) != 0;
     let unread = attached && unread(instance);
     let since_ns = if unread { sys::now_ns() } else { 0 };
-    let result = if attached && anything(instance) {
+    let result = if attached && anything(instance, true) {
         Ok(0)
     } else {
         let slice = wait::slice_ns(bell, unread);
