@@ -4,19 +4,19 @@
 //!
 //! # The house
 //! ```text
-//!   hooks_io, hooks_wait   hooks_fd   hooks_proc      the names that the program links to
-//!       │          │           │
-//!   transfer   state       fork, signals   bytes · descriptors and connections · processes
-//!       │
-//!   epoll  poll ── wait                    who sleeps, and how it is woken
-//!       │
-//!   upgrade ── link ── control             channels: up, down; memory; the broker
+//!   hooks_io  hooks_wait  hooks_fd  hooks_proc    the names that the program links to
+//!       │         │          │          │
+//!   transfer  epoll, poll  state   fork, signals  bytes · waits · descriptors · processes
+//!       └────┬────┘
+//!          wait                                   how a sleeper is woken
+//!            │
+//!   upgrade ── link ── control                    channels: up, down; memory; the broker
 //! ```
 //!
 //! # Rules
 //! Nothing is allocated from the program's heap, nothing is traced, no libc state
-//! is used but errno. No lock is held while sleeping, and a handler that interrupts
-//! a lock's holder notices that. The library links to nothing, so it loads into any
+//! is used but errno. No lock of a connection is held while sleeping (but for the file's
+//! pages in sendfile), and a handler that interrupts a lock's holder notices that. The library links to nothing, so it loads into any
 //! program; with a libc other than glibc it stays passive.
 //! It is no security boundary: a program can always talk around it.
 #![no_std]

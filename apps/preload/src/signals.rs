@@ -2,7 +2,7 @@
 //!
 //! Linux restarts recv and send after a handler that was installed with SA_RESTART
 //! (man 7 signal); the shim's sleeps are ppoll, which never restarts, so the shim
-//! must know. It sees every sigaction and keeps two sets; when handlers of both
+//! must know. It sees sigaction and signal (not the rarer ways) and keeps two sets; when handlers of both
 //! kinds are installed it cannot know which one ran, and gives EINTR.
 
 use core::sync::atomic::{AtomicU64, Ordering};

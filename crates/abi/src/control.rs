@@ -19,7 +19,7 @@
 //!        ◄──── Downgrade / PeerGone
 //! ```
 //!
-//! After each packet that the broker sends unasked it adds one to the mailbox's
+//! After each packet that the broker sends it adds one to the mailbox's
 //! word, so that a running shim sees by one load that there is something to read.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};

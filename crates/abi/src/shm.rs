@@ -11,6 +11,7 @@
 //!   P's region (P writes, Q reads)            Q's region (Q writes, P reads)
 //!   ┌───────────────┐                         ┌───────────────┐
 //!   │ RegionHeader  │                         │ RegionHeader  │
+//!   │ MarkPage      │ marks of P, seen of Q's │ MarkPage      │
 //!   │ endpoint[0]   │ tail, segments  ──────► │ endpoint[0]   │ head, doors, rx_state
 //!   │ endpoint[1]   │ head, doors     ◄────── │ endpoint[1]   │ tail, segments
 //!   │ ...           │                         │ ...           │
@@ -18,8 +19,9 @@
 //!   └───────────────┘                         └───────────────┘
 //! ```
 //!
-//! The lines marked *private* are read by nobody but the owning side; they live
-//! in the region because a forked child shares the connection with its parent.
+//! The lines marked *private* are the owning side's own state; they live in the region
+//! because a forked child shares the connection with its parent. Of them the peer reads
+//! two words of [`RxOwnLine`], for its watchdog: `lock` and `kernel_position`.
 
 use crate::atomic::{AtomicU32, AtomicU64};
 
@@ -46,7 +48,7 @@ pub const REGION_BYTES: usize = 512 << 20;
 pub const SEGMENT_LOG2_MIN: u32 = if cfg!(loom) { 10 } else { 16 };
 /// log2 of the largest ring's capacity.
 pub const SEGMENT_LOG2_MAX: u32 = 22;
-/// Doorbells of one process; the last one is shared by all waiters that found no other.
+/// Doorbells of one process.
 pub const DOOR_COUNT: usize = 64;
 /// Index of the doorbell that is shared by all waiters without one of their own.
 pub const DOOR_SHARED: usize = 0;
@@ -72,7 +74,7 @@ pub struct RegionHeader {
     pub magic: AtomicU32,
     /// [`crate::ABI_VERSION`].
     pub abi_version: AtomicU32,
-    /// Private: lock of the arena's allocator (0 free, else the holder's thread id).
+    /// Private: lock of the arena's allocator (0 free, 1 held).
     pub arena_lock: AtomicU32,
     _pad: u32,
     /// Private: first byte of the arena that was never handed out, from the region's start.
@@ -132,8 +134,10 @@ pub mod rx_state {
     pub const OFF: u32 = 0;
     /// The consumer looks at the ring whenever it waits.
     pub const READY: u32 = 1;
-    /// The consumer takes nothing more from the ring: what lies between its final
-    /// `head` and `tail` must be sent again by the kernel, before anything else.
+    /// The consumer asks for the kernel path and takes nothing for now. The producer
+    /// decides: WITHDRAWN, and what lies between `head` and `tail` is sent again by the
+    /// kernel before anything else; or BACK (it had left before it saw the wish), and the
+    /// ring is drained after all.
     pub const STOP: u32 = 2;
 }
 

@@ -4,20 +4,21 @@
 //! # States of one direction
 //! ```text
 //!   producer (tx_state)      consumer (rx_state)
-//!   KERNEL ──enter()──► RING ──leave()──► BACK
-//!      needs READY           OFF ──► READY ──► STOP
+//!   KERNEL ──enter()──► RING ──leave()──► BACK         OFF ──► READY ──► STOP
+//!      needs READY        └──withdraw(), or leave() after STOP──► WITHDRAWN
 //! ```
 //! * The producer may [`Producer::enter`] only when it sees READY: a consumer
 //!   that blocks in the kernel and does not look at rings would never wake.
-//! * A consumer that wants the kernel path sets STOP; its `head` is then final,
-//!   and the producer sends `[head, tail)` again by the kernel ([`Producer::leave`]).
-//!   A producer that wants the kernel path just leaves; the consumer drains the
-//!   ring up to the final `tail` and goes on with the kernel.
+//! * A consumer that wants the kernel path sets STOP and takes nothing for now. The
+//!   producer answers: WITHDRAWN, and it sends `[head, tail)` again by the kernel.
+//! * A producer that wants the kernel path just leaves (BACK); the consumer drains the
+//!   ring up to the final `tail` and goes on with the kernel, even after a STOP that
+//!   the producer had not seen.
 //!
 //! # Who wakes whom
 //! A waiter publishes that it sleeps, fences, and looks again; a producer
 //! publishes bytes (a consumer: space), fences, and looks whether somebody
-//! sleeps. Each of the four places names its counterpart with `SYNC POINT`.
+//! sleeps. Each place of such an ordering names its counterpart with `SYNC POINT`.
 //!
 //! # Trust
 //! Everything reached through a peer pointer may change at any moment and hold

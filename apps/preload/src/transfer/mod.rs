@@ -7,9 +7,9 @@
 //! next. Both ends of a part are known from shared memory, so no byte is lost,
 //! doubled or swapped, whatever the two programs do meanwhile.
 //!
-//! Kernel calls in here never sleep (MSG_DONTWAIT) and are made under the
-//! endpoint's lock, so that the count of what went by the kernel is exact; sleeping
-//! is `wait`'s, without any lock.
+//! Kernel calls on the socket never sleep (MSG_DONTWAIT) and, up to the switch, are
+//! made under the endpoint's lock, so that the count of what went by the kernel is
+//! exact; sleeping is `wait`'s, without any lock.
 
 mod position;
 mod receive;
