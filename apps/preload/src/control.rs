@@ -10,7 +10,7 @@
 
 use crate::state::{self, Conn, Guard, Lock, attention, phase};
 use crate::sys::{self, sys};
-use crate::{config, hidden, link, upgrade, wait};
+use crate::{config, ends, hidden, link, upgrade, wait};
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use fordway_abi::control::{
@@ -523,8 +523,7 @@ fn handle(mut packet: Packet) -> bool {
             if let Some((index, link)) = link::by_id(link_id) {
                 link.peer_gone.store(1, Ordering::Release);
                 for conn in link::users(index) {
-                    conn.attention
-                        .fetch_or(attention::PEER_GONE, Ordering::AcqRel);
+                    ends::peer_process_gone(conn);
                 }
                 link.drop_if_over();
             }

@@ -1,9 +1,9 @@
 //! The calls that make, copy, close and configure descriptors. They keep the
 //! table of descriptors true; what they do to the socket itself is the kernel's.
 
-use crate::state::{self, Conn, kind, slot};
+use crate::state::{self, Conn, hint, kind, slot};
 use crate::sys::{self, give, set_errno, sys};
-use crate::{config, control, epoll, fork, real, transfer, upgrade};
+use crate::{config, control, ends, epoll, fork, real, transfer, upgrade};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering;
 use fordway_abi::reason::Reason;
@@ -83,8 +83,9 @@ fn forget(fd: c_int) {
 
 fn drop_reference(conn: &Conn, fd: c_int) {
     if conn.refs.fetch_sub(1, Ordering::AcqRel) == 1 {
-        upgrade::closing(conn);
+        // Waiters look at the channel through their items: these go first.
         epoll::fd_closed(conn, true);
+        upgrade::closing(conn);
         fork::let_go(conn);
         state::free_conn(conn);
     } else if conn.fd.load(Ordering::Relaxed) == fd {
@@ -113,10 +114,10 @@ fn duplicated(old: c_int, new: c_int) {
     }
 }
 
-/// Whether the table may be changed: not by a vfork child, whose table is its parent's.
+/// Whether what the table says of `fd` may be changed: not by a vfork child, whose table
+/// is its parent's.
 fn may_change(fd: c_int) -> bool {
-    config::is_active()
-        && (state::look(fd) & kind::MASK != kind::CONN || !fork::in_borrowed_memory())
+    config::is_active() && (state::look(fd) == kind::UNKNOWN || !fork::in_borrowed_memory())
 }
 
 /// # Safety
@@ -197,8 +198,9 @@ pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
                 .fetch_or(tx_flags::SHUT, Ordering::Release);
         }
         if how != libc::SHUT_WR {
+            let shown = (libc::POLLIN | libc::POLLRDHUP) as u32;
             conn.hints
-                .fetch_or((libc::POLLIN | libc::POLLRDHUP) as u32, Ordering::Relaxed);
+                .fetch_or(shown | hint::RECEIVE_SHUT, Ordering::Relaxed);
         }
     }
     // SAFETY: the program's own arguments.
@@ -227,7 +229,39 @@ pub unsafe extern "C" fn setsockopt(
                 upgrade::bar(conn, Reason::Oob);
                 upgrade::downgrade(conn, fd, Reason::Oob, false);
             }
+            libc::SO_RCVLOWAT => {
+                upgrade::bar(conn, Reason::Unsupported);
+                upgrade::downgrade(conn, fd, Reason::Unsupported, false);
+            }
             _ => {}
+        }
+    }
+    result
+}
+
+/// # Safety
+/// As getsockopt(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn getsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    length: *mut u32,
+) -> c_int {
+    // SAFETY: the program's own arguments.
+    let result = unsafe { real::getsockopt(fd, level, name, value, length) };
+    if result == 0
+        && level == libc::SOL_SOCKET
+        && name == libc::SO_ERROR
+        && let Some(conn) = state::conn(fd).filter(|conn| config::is_active() && conn.is_paired())
+    {
+        // SAFETY: the kernel has just written an int, if the length says so.
+        unsafe {
+            let error = value.cast::<c_int>();
+            if *length as usize == size_of::<c_int>() && error.read_unaligned() == 0 {
+                error.write_unaligned(ends::socket_error(conn));
+            }
         }
     }
     result
@@ -301,7 +335,7 @@ pub unsafe extern "C" fn closefrom(first: c_int) {
 pub unsafe extern "C" fn dup(fd: c_int) -> c_int {
     // SAFETY: the program's own argument.
     let new = unsafe { real::dup(fd) };
-    if new >= 0 && may_change(fd) {
+    if new >= 0 && may_change(fd) && may_change(new) {
         forget(new);
         duplicated(fd, new);
     }
@@ -350,7 +384,7 @@ pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_
         return result;
     }
     match command {
-        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => {
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC if may_change(result) => {
             forget(result);
             duplicated(fd, result);
         }

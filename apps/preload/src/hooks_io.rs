@@ -1,7 +1,7 @@
 //! The calls that move bytes, as the program links to them. Each decides
 //! whether a stream socket is meant; if not, libc's function gets the call as it is.
 
-use crate::state::{self, Conn, phase};
+use crate::state::{self, Conn, hint, phase};
 use crate::sys::{self, give, set_errno, sys};
 use crate::transfer::{self, Buffers, Done, Unaware};
 use crate::{config, real, upgrade};
@@ -46,50 +46,54 @@ fn way(fd: c_int) -> Way {
 fn receive(
     fd: c_int,
     flags: c_int,
-    buffers: impl FnOnce() -> sys::Result<Buffers>,
+    buffers: impl Fn() -> sys::Result<Buffers>,
     by_libc: impl Fn() -> isize,
 ) -> isize {
-    match way(fd) {
-        Way::Libc => by_libc(),
-        Way::Refused(error) => give(Err(error)),
-        Way::Watched(conn) => watched_receive(conn, fd, flags, buffers, by_libc),
-        Way::Channel(conn) => channel_receive(conn, fd, flags, buffers, by_libc),
+    let conn = match way(fd) {
+        Way::Libc => return by_libc(),
+        Way::Refused(error) => return give(Err(error)),
+        Way::Watched(conn) | Way::Channel(conn) => conn,
+    };
+    if conn.hints.load(Ordering::Relaxed) & hint::READS == 0 {
+        upgrade::reads(conn);
+    }
+    loop {
+        if conn.is_paired()
+            && let Some(result) = channel_receive(conn, fd, flags, &buffers, &by_libc)
+        {
+            return result;
+        }
+        let unaware = Unaware::reader(conn);
+        if conn.phase.load(Ordering::SeqCst) != phase::PAIRED {
+            return counted(unaware, by_libc);
+        }
     }
 }
 
-fn watched_receive(
-    conn: &Conn,
-    fd: c_int,
-    flags: c_int,
-    buffers: impl FnOnce() -> sys::Result<Buffers>,
-    by_libc: impl Fn() -> isize,
-) -> isize {
-    let unaware = Unaware::reader(conn);
-    if conn.phase.load(Ordering::SeqCst) == phase::PAIRED {
-        drop(unaware);
-        return channel_receive(conn, fd, flags, buffers, by_libc);
-    }
+/// libc's call, by a thread that is counted meanwhile.
+fn counted(counter: Unaware<'_>, by_libc: impl Fn() -> isize) -> isize {
     let result = by_libc();
     let errno = sys::errno();
-    drop(unaware);
+    drop(counter);
     set_errno(errno);
     result
 }
 
+/// `None`: the connection has no channel any more.
 fn channel_receive(
     conn: &Conn,
     fd: c_int,
     flags: c_int,
-    buffers: impl FnOnce() -> sys::Result<Buffers>,
-    by_libc: impl Fn() -> isize,
-) -> isize {
+    buffers: &impl Fn() -> sys::Result<Buffers>,
+    by_libc: &impl Fn() -> isize,
+) -> Option<isize> {
     if flags & RECEIVE_KERNEL != 0 {
-        return by_libc();
+        return Some(by_libc());
     }
     match buffers().and_then(|buffers| transfer::receive(conn, fd, &buffers, flags)) {
-        Ok(Done::Bytes(count)) => count as isize,
-        Ok(Done::Kernel) => by_libc(),
-        Err(error) => give(Err(error)),
+        Ok(Done::Bytes(count)) => Some(count as isize),
+        Ok(Done::Kernel) => None,
+        Err(error) => Some(give(Err(error))),
     }
 }
 
@@ -98,52 +102,53 @@ fn channel_receive(
 fn transmit(
     fd: c_int,
     flags: c_int,
-    buffers: impl FnOnce() -> sys::Result<Buffers>,
+    buffers: impl Fn() -> sys::Result<Buffers>,
     by_libc: impl Fn() -> isize,
 ) -> isize {
     match way(fd) {
         Way::Libc => by_libc(),
         Way::Refused(error) => give(Err(error)),
-        Way::Watched(conn) => {
-            let sender = Unaware::sender(conn);
-            if conn.phase.load(Ordering::SeqCst) == phase::PAIRED {
-                drop(sender);
-                return channel_send(conn, fd, flags, buffers, by_libc);
+        Way::Watched(conn) | Way::Channel(conn) => loop {
+            if conn.is_paired()
+                && let Some(result) = channel_send(conn, fd, flags, &buffers, &by_libc)
+            {
+                return result;
             }
-            let result = by_libc();
-            let errno = sys::errno();
-            drop(sender);
-            set_errno(errno);
-            result
-        }
-        Way::Channel(conn) => channel_send(conn, fd, flags, buffers, by_libc),
+            let sender = Unaware::sender(conn);
+            if conn.phase.load(Ordering::SeqCst) != phase::PAIRED {
+                return counted(sender, by_libc);
+            }
+        },
     }
 }
 
+/// `None`: the connection has no channel any more.
 fn channel_send(
     conn: &Conn,
     fd: c_int,
     flags: c_int,
-    buffers: impl FnOnce() -> sys::Result<Buffers>,
-    by_libc: impl Fn() -> isize,
-) -> isize {
+    buffers: &impl Fn() -> sys::Result<Buffers>,
+    by_libc: &impl Fn() -> isize,
+) -> Option<isize> {
     if flags & SEND_KERNEL != 0 {
         // Urgent data must come behind what is in the ring: this direction goes back.
+        let urgent = flags & libc::MSG_OOB != 0;
         upgrade::bar(
             conn,
-            if flags & libc::MSG_OOB != 0 {
+            if urgent {
                 Reason::Oob
             } else {
                 Reason::Unsupported
             },
         );
         upgrade::leave_ring(conn, fd);
-        return by_libc();
+        upgrade::flush_before_end(conn, fd);
+        return Some(by_libc());
     }
     match buffers().and_then(|buffers| transfer::send(conn, fd, &buffers, flags)) {
-        Ok(Done::Bytes(count)) => count as isize,
-        Ok(Done::Kernel) => by_libc(),
-        Err(error) => give(Err(error)),
+        Ok(Done::Bytes(count)) => Some(count as isize),
+        Ok(Done::Kernel) => None,
+        Err(error) => Some(give(Err(error))),
     }
 }
 
@@ -519,23 +524,19 @@ pub unsafe extern "C" fn sendfile(
 ) -> isize {
     // SAFETY: the program's own arguments.
     let by_libc = || unsafe { real::sendfile(out, file, offset, count) };
-    match way(out) {
-        Way::Refused(error) => give(Err(error)),
-        Way::Channel(conn) => match transfer::send_file(conn, out, file, offset, count) {
-            Ok(Some(done)) => done as isize,
-            Ok(None) => by_libc(),
-            Err(error) => give(Err(error)),
-        },
-        Way::Watched(conn) => {
-            let sender = Unaware::sender(conn);
-            let result = by_libc();
-            let errno = sys::errno();
-            drop(sender);
-            set_errno(errno);
-            result
+    let conn = match way(out) {
+        Way::Refused(error) => return give(Err(error)),
+        Way::Libc => return by_libc(),
+        Way::Watched(conn) | Way::Channel(conn) => conn,
+    };
+    if conn.is_paired() {
+        match transfer::send_file(conn, out, file, offset, count) {
+            Ok(Some(done)) => return done as isize,
+            Ok(None) => {}
+            Err(error) => return give(Err(error)),
         }
-        Way::Libc => by_libc(),
     }
+    counted(Unaware::sender(conn), by_libc)
 }
 
 /// # Safety

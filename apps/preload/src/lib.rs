@@ -23,6 +23,7 @@
 
 mod config;
 mod control;
+mod ends;
 mod epoll;
 mod fork;
 mod hidden;

@@ -10,10 +10,15 @@ use crate::state::{self, Conn, attention, phase};
 use crate::sys::{self, sys};
 use crate::wait::{self, Bell, Deadline};
 use crate::{control, epoll, transfer, upgrade};
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU32, Ordering};
 
 /// Descriptors of one call that are handled on the stack.
 const SMALL: usize = 64;
+
+/// One poll in so many asks the kernel although rings had events.
+const KERNEL_TURN: u32 = 16;
+
+static TURNS: AtomicU32 = AtomicU32::new(0);
 
 /// Space for a call: on the stack, or mapped for its duration.
 struct Scratch {
@@ -89,10 +94,16 @@ pub fn poll(
             return unaware(fds, deadline, mask);
         }
         let ready = look(fds);
-        if ready != 0
-            && fds
-                .iter()
+        let all_ours = || {
+            fds.iter()
                 .all(|entry| entry.fd < 0 || paired(entry.fd).is_some())
+        };
+        // Now and then the kernel is asked all the same: it may know of an end.
+        if ready != 0
+            && all_ours()
+            && !TURNS
+                .fetch_add(1, Ordering::Relaxed)
+                .is_multiple_of(KERNEL_TURN)
         {
             return Ok(ready);
         }
@@ -119,13 +130,7 @@ fn unaware(
 ) -> sys::Result<usize> {
     let mut scratch = Scratch::new(fds.len())?;
     let counted = scratch.entries(fds.len());
-    for (counted, entry) in counted.iter_mut().zip(fds.iter()) {
-        counted.fd = -1;
-        if let Some(conn) = state::conn(entry.fd) {
-            conn.unaware.fetch_add(1, Ordering::SeqCst);
-            counted.fd = state::index_of(conn) as i32;
-        }
-    }
+    count_unaware(fds, counted);
     // A channel that came before the count was seen must be waited for with the rings.
     let too_late = fds.iter().any(|entry| paired(entry.fd).is_some());
     let time = if too_late {
@@ -133,7 +138,26 @@ fn unaware(
     } else {
         deadline.left_ns(None)
     };
-    let result = kernel(fds.as_mut_ptr(), fds.len(), time, mask);
+    let result = wait::ppoll(fds.as_mut_ptr(), fds.len(), time, mask);
+    uncount(counted);
+    match result {
+        Ok(0) if too_late && !deadline.has_passed() => poll(fds, deadline.left_ns(None), mask),
+        result => result,
+    }
+}
+
+/// Counts this thread as unaware for each socket without a channel; notes which in `counted`.
+fn count_unaware(fds: &[libc::pollfd], counted: &mut [libc::pollfd]) {
+    for (counted, entry) in counted.iter_mut().zip(fds) {
+        counted.fd = -1;
+        if let Some(conn) = state::conn(entry.fd).filter(|conn| !conn.is_paired()) {
+            conn.unaware.fetch_add(1, Ordering::SeqCst);
+            counted.fd = state::index_of(conn) as i32;
+        }
+    }
+}
+
+fn uncount(counted: &[libc::pollfd]) {
     for counted in counted.iter().filter(|counted| counted.fd >= 0) {
         let conn = state::conn_at(counted.fd as u32);
         if conn.unaware.fetch_sub(1, Ordering::SeqCst) == 1
@@ -142,23 +166,6 @@ fn unaware(
             upgrade::try_ready(conn);
         }
     }
-    match result {
-        Ok(0) if too_late && !deadline.has_passed() => poll(fds, deadline.left_ns(None), mask),
-        result => result,
-    }
-}
-
-fn kernel(
-    fds: *mut libc::pollfd,
-    count: usize,
-    time_ns: Option<u64>,
-    mask: *const core::ffi::c_void,
-) -> sys::Result<usize> {
-    let time = time_ns.map(wait::timespec);
-    let time_pointer = time
-        .as_ref()
-        .map_or(core::ptr::null(), |time| &raw const *time);
-    sys!(SYS_ppoll, fds, count, time_pointer, mask, 8)
 }
 
 /// Fills in what rings (and what is known of the kernel) say; how many are ready.
@@ -202,6 +209,10 @@ fn sleep(
     deadline: Deadline,
     mask: *const core::ffi::c_void,
 ) -> sys::Result<usize> {
+    // Sockets that have no channel yet may get one from another thread.
+    let mut scratch = Scratch::new(fds.len())?;
+    let counted = scratch.entries(fds.len());
+    count_unaware(fds, counted);
     let bell = wait::acquire();
     let mut unread = false;
     for entry in fds.iter() {
@@ -248,6 +259,7 @@ fn sleep(
         }
     }
     wait::release(bell);
+    uncount(counted);
     result
 }
 
@@ -283,7 +295,7 @@ fn ask(
             revents: 0,
         };
     }
-    kernel(entries.as_mut_ptr(), count + 2, time_ns, mask)?;
+    wait::ppoll(entries.as_mut_ptr(), count + 2, time_ns, mask)?;
     if entries[count + 1].revents != 0 || control::is_orphaned() {
         control::drain_mail();
         control::connect();

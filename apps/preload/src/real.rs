@@ -89,6 +89,7 @@ reals! {
     fn accept4(fd: c_int, name: *mut c_void, length: *mut u32, flags: c_int) -> c_int = SYS_accept4;
     fn shutdown(fd: c_int, how: c_int) -> c_int = SYS_shutdown;
     fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, length: u32) -> c_int = SYS_setsockopt;
+    fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, length: *mut u32) -> c_int = SYS_getsockopt;
     fn read(fd: c_int, buffer: *mut c_void, count: usize) -> isize = SYS_read;
     fn readv(fd: c_int, iov: *const libc::iovec, count: c_int) -> isize = SYS_readv;
     fn recv(fd: c_int, buffer: *mut c_void, count: usize, flags: c_int) -> isize = SYS_recvfrom;

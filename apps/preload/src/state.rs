@@ -60,12 +60,22 @@ pub mod attention {
     pub const FOREIGN: u32 = 1;
     /// The broker or the watchdog wants the kernel path.
     pub const DOWN: u32 = 2;
-    /// The process at the far end is gone.
-    pub const PEER_GONE: u32 = 4;
     /// The peer broke the protocol: every call fails with ECONNRESET.
     pub const BROKEN: u32 = 8;
     /// Those that end a wait.
     pub const URGENT: u32 = FOREIGN | DOWN | BROKEN;
+}
+
+/// Bits of `Conn::hints` that are not poll's.
+pub mod hint {
+    /// The program was told of a reset that the kernel does not know of.
+    pub const RESET_TOLD: u32 = 1 << 30;
+    /// The program has shut its receiving half.
+    pub const RECEIVE_SHUT: u32 = 1 << 29;
+    /// The process at the far end is gone (its socket may live on in another one).
+    pub const PEER_GONE: u32 = 1 << 28;
+    /// A receive of the program was seen: its reads come by the library.
+    pub const READS: u32 = 1 << 27;
 }
 
 /// A stream socket of this process.
@@ -90,7 +100,7 @@ pub struct Conn {
     pub nonblock: AtomicU32,
     /// A reason for which it is never offered (again), or 0.
     pub barred: AtomicU32,
-    /// Poll bits that the kernel has shown for the socket while PAIRED.
+    /// Poll bits that the kernel has shown for the socket while PAIRED, and [`hint`]s.
     pub hints: AtomicU32,
     /// Rises with each edge that the kernel shows.
     pub edges: AtomicU32,

@@ -14,9 +14,9 @@
 //! connection gives its channel up ([`finish_if_over`]) and may be offered again,
 //! unless the reason stands.
 
-use crate::state::{self, Conn, attention, lock_word, phase};
+use crate::state::{self, Conn, attention, hint, lock_word, phase};
 use crate::sys::{self, sys};
-use crate::{config, control, epoll, link, transfer};
+use crate::{config, control, ends, epoll, link, transfer};
 use core::sync::atomic::Ordering;
 use fordway_abi::control::{PathPolicy, status};
 use fordway_abi::reason::Reason;
@@ -56,6 +56,10 @@ pub fn count_operation(conn: &Conn, fd: i32) -> sys::Result<()> {
 }
 
 fn offer(conn: &Conn, fd: i32) {
+    if let Some(reason) = unsuited(fd) {
+        bar(conn, reason);
+        return;
+    }
     if is_shared(conn) {
         conn.operations.store(0, Ordering::Relaxed);
         return;
@@ -67,6 +71,28 @@ fn offer(conn: &Conn, fd: i32) {
         return;
     }
     control::check_mail();
+}
+
+/// Options, perhaps inherited from the listening socket, that only the kernel heeds.
+fn unsuited(fd: i32) -> Option<Reason> {
+    let option = |name| {
+        let mut value: i32 = 0;
+        let mut length = size_of::<i32>() as u32;
+        let asked = sys!(
+            SYS_getsockopt,
+            fd,
+            libc::SOL_SOCKET,
+            name,
+            &raw mut value,
+            &raw mut length
+        );
+        asked.map_or(0, |_| value)
+    };
+    if option(libc::SO_OOBINLINE) != 0 {
+        Some(Reason::Oob)
+    } else {
+        (option(libc::SO_RCVLOWAT) > 1).then_some(Reason::Unsupported)
+    }
 }
 
 /// The broker has said no.
@@ -141,10 +167,21 @@ pub fn read_timeouts(conn: &Conn, fd: i32) {
     }
 }
 
+/// The program's first receive by the library.
+#[cold]
+pub fn reads(conn: &Conn) {
+    conn.hints.fetch_or(hint::READS, Ordering::SeqCst);
+    if conn.is_paired() {
+        try_ready(conn);
+    }
+}
+
 /// Tells the peer that it may use the ring, unless a thread sleeps in the kernel
-/// that would not notice; the last such thread calls this when it comes back.
+/// that would not notice; the last such thread calls this when it comes back. Nor
+/// before a receive was seen: a program may read by bare system calls alone.
 pub fn try_ready(conn: &Conn) {
-    if conn.unaware.load(Ordering::SeqCst) != 0 {
+    let reads = conn.hints.load(Ordering::SeqCst) & hint::READS != 0;
+    if !reads || conn.unaware.load(Ordering::SeqCst) != 0 {
         return;
     }
     let own = conn.own();
@@ -240,7 +277,7 @@ fn wait_for_peer(conn: &Conn) {
     let deadline = sys::now_ns() + BACK_WAIT_NS_MAX;
     let consumer = conn.consumer();
     while consumer.producer_state() == tx_state::RING && consumer.has_unread() {
-        let gone = conn.attention.load(Ordering::Relaxed) & attention::PEER_GONE != 0;
+        let gone = conn.hints.load(Ordering::Relaxed) & hint::PEER_GONE != 0;
         if gone || sys::now_ns() >= deadline || !conn.is_paired() {
             return;
         }
@@ -268,7 +305,10 @@ pub fn leave_ring(conn: &Conn, fd: i32) {
 /// The sending direction has left the ring: the rest goes by the kernel. Whoever
 /// waits for room waits for the kernel's now, and must look again: its edge may be long past.
 fn go_back(conn: &Conn, fd: i32) {
-    let _ = transfer::flush_back(conn, fd);
+    // An error is the program's to fetch.
+    if !ends::has_error(conn, fd) {
+        let _ = transfer::flush_back(conn, fd);
+    }
     conn.edges.fetch_add(1, Ordering::Relaxed);
 }
 
@@ -319,8 +359,8 @@ pub fn watch(conn: &Conn) {
     let page = conn.peer_page.load(Ordering::Relaxed);
     // SAFETY: mapped as long as the connection has its channel; an atomic load.
     let sleeping = unsafe { (*page).sleeping.load(Ordering::SeqCst) };
-    let gone = conn.attention.load(Ordering::Relaxed) & attention::PEER_GONE != 0;
-    if sleeping & doors != 0 || gone || has_progressed(conn) {
+    let gone = conn.hints.load(Ordering::Relaxed) & hint::PEER_GONE != 0;
+    if gone && ends::is_dead(conn) || !gone && (sleeping & doors != 0 || has_progressed(conn)) {
         return;
     }
     if !take_back(conn) {
@@ -338,11 +378,13 @@ pub fn watch(conn: &Conn) {
     );
 }
 
-fn take_back(conn: &Conn) -> bool {
+/// Takes what the peer has not read out of the ring and sends it by the kernel; false if
+/// that cannot be.
+pub fn take_back(conn: &Conn) -> bool {
     let Some(_guard) = lock_word(&conn.own().tx_own.lock) else {
         return false;
     };
-    if !conn.is_paired() {
+    if !conn.is_paired() || conn.producer().state() != tx_state::RING {
         return false;
     }
     match conn.producer().withdraw() {
@@ -422,15 +464,10 @@ pub fn closing(conn: &Conn) {
         phase::OFFERED => control::report(conn, status::WITHDRAWN, 0),
         phase::PAIRED => {
             if !is_shared(conn) {
-                flush_before_end(conn, conn.fd.load(Ordering::Relaxed));
+                ends::before_close(conn, conn.fd.load(Ordering::Relaxed));
             }
             let own = conn.own();
             let (tx, rx) = (lock_word(&own.tx_own.lock), lock_word(&own.rx_own.lock));
-            if !is_shared(conn) {
-                own.tx
-                    .tx_flags
-                    .fetch_or(tx_flags::CLOSED, Ordering::Release);
-            }
             conn.phase.store(phase::KERNEL, Ordering::SeqCst);
             drop((tx, rx));
             if !is_shared(conn) {

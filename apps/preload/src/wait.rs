@@ -14,7 +14,7 @@
 
 use crate::state::{Conn, Lock, attention};
 use crate::sys::{self, sys};
-use crate::{config, control, hidden, link, upgrade};
+use crate::{config, control, hidden, link, real, upgrade};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use fordway_abi::shm::{
     DOOR_COUNT, DOOR_SHARED, WAIT_PAGE_BYTES, WAIT_PAGE_MAGIC, WaitPage, tx_state,
@@ -69,6 +69,9 @@ impl Bell {
     /// epoll instance), the bell stays announced.
     pub fn retract(self) {
         if SLEEPERS[self.door].fetch_sub(1, Ordering::SeqCst) != 1 {
+            // Peers have rung for this sleep. What comes while the waiter works is for the
+            // others: peers must ring anew. What came before, the waiter looks for.
+            self.sleeper().announce();
             return;
         }
         self.sleeper().retract();
@@ -356,6 +359,26 @@ pub fn timespec(ns: u64) -> libc::timespec {
     }
 }
 
+/// The kernel's ppoll. By libc, where a thread can be cancelled (man 7 pthreads).
+pub fn ppoll(
+    fds: *mut libc::pollfd,
+    count: usize,
+    time_ns: Option<u64>,
+    mask: *const core::ffi::c_void,
+) -> sys::Result<usize> {
+    let time = time_ns.map(timespec);
+    let time_pointer = time
+        .as_ref()
+        .map_or(core::ptr::null(), |time| &raw const *time);
+    // SAFETY: the caller's array; a time of ours; the program's mask.
+    let shown = unsafe { real::ppoll(fds, count, time_pointer, mask) };
+    if shown < 0 {
+        Err(sys::errno())
+    } else {
+        Ok(shown as usize)
+    }
+}
+
 /// What a connection is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Want {
@@ -447,12 +470,8 @@ fn sleep(conn: &Conn, fd: i32, want: Want, bell: Bell, deadline: Deadline) -> sy
     }
     let unread = conn.peer_is_there() && conn.producer().unread_hint() != 0;
     let left = deadline.left_ns(slice_ns(Some(bell), unread));
-    let time = left.map(timespec);
-    let time_pointer = time
-        .as_ref()
-        .map_or(core::ptr::null(), |time| &raw const *time);
     let since_ns = if unread { sys::now_ns() } else { 0 };
-    let woken = sys!(SYS_ppoll, fds.as_mut_ptr(), fds.len(), time_pointer, 0, 8)?;
+    let woken = ppoll(fds.as_mut_ptr(), fds.len(), left, core::ptr::null())?;
     conn.hints
         .fetch_or(fds[1].revents as u16 as u32, Ordering::Relaxed);
     if fds[2].revents != 0 || control::is_orphaned() {

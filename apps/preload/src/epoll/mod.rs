@@ -28,7 +28,7 @@ mod waiting;
 pub use ready::mask_of;
 pub use waiting::wait_in;
 
-use crate::state::{self, Conn, Lock, kind};
+use crate::state::{self, Conn, Lock, hint, kind};
 use crate::sys::{self, sys};
 use crate::wait::{self, Bell};
 use crate::{control, upgrade};

@@ -4,9 +4,9 @@
 use super::{ERR, ET, HUP, IN, Item, ONESHOT, OUT, RDHUP};
 use crate::state::{self, Conn, attention};
 use crate::sys::sys;
-use crate::wait;
+use crate::{ends, wait};
 use core::sync::atomic::Ordering;
-use fordway_abi::shm::tx_state;
+use fordway_abi::shm::{tx_flags, tx_state};
 
 /// The state of a connection with a channel, as poll(2) bits.
 pub fn mask_of(conn: &Conn, fd: i32, wanted: u32) -> u32 {
@@ -28,14 +28,20 @@ pub fn mask_of(conn: &Conn, fd: i32, wanted: u32) -> u32 {
     } else if sends == tx_state::KERNEL && !full {
         mask |= OUT;
     }
+    let there = conn.peer_is_there();
+    // An end that the kernel has not shown to us yet, and one that only the kernel can explain.
+    let ends =
+        there && hints & RDHUP == 0 && conn.peer_flags() & (tx_flags::SHUT | tx_flags::CLOSED) != 0;
+    let dead = there && sends == tx_state::RING && ends::is_dead(conn);
     let ask_out = wanted & OUT != 0 && mask & OUT == 0 && sends != tx_state::RING;
     let ask_in = wanted & IN != 0 && mask & IN == 0 && hints & (IN | RDHUP | HUP) != 0;
-    if ask_in || ask_out {
-        mask |= ask_kernel(
-            conn,
-            fd,
-            sends != tx_state::RING && producer.back_bytes_or_zero() == 0,
-        );
+    if ask_in || ask_out || ends || dead {
+        let by_kernel = sends != tx_state::RING && producer.back_bytes_or_zero() == 0;
+        mask = mask & !ERR | ask_kernel(conn, fd, dead || by_kernel);
+    }
+    if dead && ends::is_reset(conn) {
+        let untold = if ends::is_untold(conn) { ERR } else { 0 };
+        mask |= IN | OUT | RDHUP | HUP | untold;
     }
     mask
 }
@@ -48,9 +54,9 @@ fn ask_kernel(conn: &Conn, fd: i32, by_kernel: bool) -> u32 {
     };
     let _ = sys!(SYS_poll, &raw mut entry, 1, 0);
     let shown = entry.revents as u16 as u32;
-    if shown & IN == 0 {
-        conn.hints.fetch_and(!IN, Ordering::Relaxed);
-    }
+    // An error is shown until the program has fetched it.
+    let past = (IN | ERR) & !shown;
+    conn.hints.fetch_and(!past, Ordering::Relaxed);
     conn.hints
         .fetch_or(shown & (RDHUP | HUP | ERR), Ordering::Relaxed);
     if by_kernel { shown } else { shown & !OUT }

@@ -3,6 +3,7 @@
 use super::hot::{self, conn_of, walk};
 use super::ready::{evaluate, stirs};
 use super::*;
+use crate::real;
 use crate::wait::Deadline;
 use fordway_abi::shm::tx_state;
 
@@ -84,13 +85,16 @@ fn note_kernel(instance: &Instance, index: u32, events: u32) {
         hot::warm(instance, index);
     }
     drop(guard);
-    conn.hints
-        .fetch_or(events & (IN | RDHUP | HUP | ERR), Ordering::Relaxed);
+    let shown = events & (IN | RDHUP | HUP | ERR);
+    let known = conn.hints.fetch_or(shown, Ordering::Relaxed);
     let by_kernel = conn.is_paired() && conn.producer().state() != tx_state::RING;
     if by_kernel && events & OUT != 0 {
         conn.own().tx_own.no_space.store(0, Ordering::Relaxed);
     }
-    if by_kernel || events & (IN | RDHUP | HUP | ERR) != 0 {
+    // An end that was seen and reported before is no news; nor is it, then, as something to read.
+    let news = shown & !(known & (RDHUP | HUP | ERR));
+    let old_end = known & RDHUP != 0 && news == IN;
+    if by_kernel || news != 0 && !old_end {
         conn.edges.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -141,10 +145,21 @@ fn kernel_wait(
         .as_ref()
         .map_or(core::ptr::null(), |time| &raw const *time);
     let epoll = instance.fd.load(Ordering::Relaxed);
-    sys!(SYS_epoll_pwait2, epoll, events, room, time_pointer, mask, 8)
+    if time_ns == Some(0) {
+        return sys!(SYS_epoll_pwait2, epoll, events, room, time_pointer, mask, 8);
+    }
+    // By libc, where a thread can be cancelled (man 7 pthreads).
+    // SAFETY: the program's array; a time of ours; the program's mask.
+    let woken = unsafe { real::epoll_pwait2(epoll, events, room as i32, time_pointer, mask) };
+    if woken < 0 {
+        Err(sys::errno())
+    } else {
+        Ok(woken as usize)
+    }
 }
 
-/// epoll_wait and its kin. `None`: no stream socket is registered, it is libc's to do.
+/// epoll_wait and its kin. `None`: it is libc's to do. Also an instance without sockets
+/// is waited for here: another thread may add one meanwhile, and our own descriptors with it.
 pub fn wait_in(
     epoll: i32,
     events: *mut libc::epoll_event,
@@ -153,10 +168,7 @@ pub fn wait_in(
     mask: *const core::ffi::c_void,
 ) -> Option<sys::Result<usize>> {
     let (_, instance) = instance(epoll)?;
-    // Once equipped, the kernel reports our own descriptors too, whatever is registered.
-    let ours =
-        instance.items.load(Ordering::Acquire) != 0 || instance.door.load(Ordering::Acquire) != 0;
-    if !ours || room <= 0 {
+    if room <= 0 {
         return None;
     }
     Some(wait_equipped(
@@ -176,25 +188,20 @@ fn wait_equipped(
     mask: *const core::ffi::c_void,
 ) -> sys::Result<usize> {
     control::check_mail();
-    let mut count = collect(instance, events, room);
-    if count == room
-        && let Some(bell) = bell_of(instance)
-        && bell.has_sleepers()
-    {
-        // What did not fit is for another thread in the same instance.
-        bell.ring();
-    }
-    if count != 0 {
-        let turn = instance.turns.fetch_add(1, Ordering::Relaxed);
-        if turn.is_multiple_of(KERNEL_TURN) && count < room {
-            serve(instance, false);
-            // SAFETY: the program's array, behind what is filled.
-            let rest = unsafe { events.add(count) };
-            if let Ok(more) = kernel_wait(instance, rest, room - count, Some(0), core::ptr::null())
-            {
-                count += translate(instance, rest, more);
-            }
+    let mut count = 0;
+    if instance.turns.load(Ordering::Relaxed) >= KERNEL_TURN {
+        // Rings alone have had their turns: the kernel's first, however little room there is.
+        instance.turns.store(0, Ordering::Relaxed);
+        serve(instance, false);
+        if let Ok(more) = kernel_wait(instance, events, room, Some(0), core::ptr::null()) {
+            count = translate(instance, events, more);
         }
+    }
+    // SAFETY: the program's array, behind what is filled.
+    count += collect(instance, unsafe { events.add(count) }, room - count);
+    if count != 0 {
+        instance.turns.fetch_add(1, Ordering::Relaxed);
+        pass_on(instance, count == room);
         return Ok(count);
     }
     let deadline = Deadline::after(timeout_ns);
@@ -214,6 +221,7 @@ fn wait_equipped(
             if wait::spin(peer_cpu, || anything(instance, false)) {
                 let count = collect(instance, events, room);
                 if count != 0 {
+                    pass_on(instance, count == room);
                     return Ok(count);
                 }
             }
@@ -224,9 +232,20 @@ fn wait_equipped(
         // SAFETY: the program's array, behind what is kept.
         let count = kept + collect(instance, unsafe { events.add(kept) }, room - kept);
         if count != 0 || timeout_ns == Some(0) || deadline.has_passed() {
+            pass_on(instance, count == room);
             return Ok(count);
         }
         control::check_mail();
+    }
+}
+
+/// What may not have fitted is for another thread that waits in the same instance.
+fn pass_on(instance: &Instance, full: bool) {
+    if full
+        && let Some(bell) = bell_of(instance)
+        && bell.has_sleepers()
+    {
+        bell.ring();
     }
 }
 
@@ -246,7 +265,12 @@ fn sleep(
     if control::is_orphaned() {
         control::connect();
     }
-    let bell = equip(instance);
+    let empty = instance.items.load(Ordering::Acquire) == 0;
+    let bell = if empty {
+        bell_of(instance)
+    } else {
+        equip(instance)
+    };
     if let Some(bell) = bell {
         bell.announce();
     }

@@ -4,7 +4,7 @@ use super::{Buffers, Done, Moved, attended, broken, copier, message};
 use crate::state::{Conn, lock_word};
 use crate::sys::{self, sys};
 use crate::wait::{self, Deadline, Want};
-use crate::{signals, upgrade};
+use crate::{ends, signals, upgrade};
 use core::sync::atomic::Ordering;
 use fordway_abi::shm::{tx_flags, tx_state};
 use fordway_ring::Violation;
@@ -12,15 +12,16 @@ use fordway_ring::copy::Kernel;
 
 /// Empty reads of a ring in a row before the kernel is asked for an end of file.
 const EMPTY_READS_MAX: u32 = 8;
-/// `Conn::hints`: the program was told of the reset.
-const RESET_TOLD: u32 = 1 << 30;
+/// Between two looks of a MSG_PEEK with MSG_WAITALL.
+const PEEK_AGAIN_MS: i32 = 1;
 
 /// recv and its kin.
 pub fn receive(conn: &Conn, fd: i32, buffers: &Buffers, flags: i32) -> sys::Result<Done> {
     let mut done = 0;
     let mut deadline = None;
     let may_wait = flags & libc::MSG_DONTWAIT == 0 && !conn.is_nonblocking();
-    let wait_all = flags & libc::MSG_WAITALL != 0 && flags & libc::MSG_PEEK == 0;
+    let wait_all = flags & libc::MSG_WAITALL != 0;
+    let peek = flags & libc::MSG_PEEK != 0;
     loop {
         if !attended(conn, fd)? {
             return Ok(if done == 0 {
@@ -30,6 +31,17 @@ pub fn receive(conn: &Conn, fd: i32, buffers: &Buffers, flags: i32) -> sys::Resu
             });
         }
         match try_receive(conn, fd, buffers, done, flags) {
+            Ok(Moved::Bytes(count)) if peek => {
+                let more = count != 0 && count < buffers.total && wait_all && may_wait;
+                let timeout_ns = conn.receive_timeout_ns.load(Ordering::Relaxed);
+                let until = *deadline.get_or_insert_with(|| deadline_after(timeout_ns));
+                if !more || has_end(conn) || until.has_passed() {
+                    return Ok(Done::Bytes(count));
+                }
+                // No bell rings for the bytes behind those that are left.
+                sys!(SYS_poll, 0, 0, PEEK_AGAIN_MS)?;
+                continue;
+            }
             Ok(Moved::Bytes(count)) => {
                 done += count;
                 if count == 0 || done == buffers.total || !wait_all {
@@ -56,8 +68,7 @@ pub fn receive(conn: &Conn, fd: i32, buffers: &Buffers, flags: i32) -> sys::Resu
             };
         }
         let timeout_ns = conn.receive_timeout_ns.load(Ordering::Relaxed);
-        let until = *deadline
-            .get_or_insert_with(|| Deadline::after((timeout_ns != 0).then_some(timeout_ns)));
+        let until = *deadline.get_or_insert_with(|| deadline_after(timeout_ns));
         match wait::for_conn(conn, fd, Want::Bytes, until) {
             Ok(()) => {}
             Err(libc::EINTR) if timeout_ns == 0 && done == 0 && signals::restarts() => {}
@@ -65,6 +76,19 @@ pub fn receive(conn: &Conn, fd: i32, buffers: &Buffers, flags: i32) -> sys::Resu
             Err(error) => return Err(error),
         }
     }
+}
+
+fn deadline_after(timeout_ns: u64) -> Deadline {
+    Deadline::after((timeout_ns != 0).then_some(timeout_ns))
+}
+
+/// Whether the stream ends behind what is there, or the kernel has a part of it still.
+fn has_end(conn: &Conn) -> bool {
+    let ends = tx_flags::SHUT | tx_flags::CLOSED;
+    conn.hints.load(Ordering::Relaxed) & libc::POLLRDHUP as u32 != 0
+        || !conn.is_paired()
+        || conn.peer_is_there() && conn.peer_flags() & ends != 0
+        || conn.consumer().head() == 0
 }
 
 fn try_receive(
@@ -89,7 +113,14 @@ fn try_receive(
         tx_state::KERNEL
     };
     if state == tx_state::KERNEL || state == tx_state::WITHDRAWN || consumer.has_stopped() {
-        return kernel_receive(conn, fd, buffers, skip, wanted, flags);
+        let moved = kernel_receive(conn, fd, buffers, skip, wanted, flags);
+        let ended = matches!(moved, Ok(Moved::Bytes(0))) && wanted != 0;
+        if ended && conn.peer_is_there() && consumer.producer_state() != state {
+            // The producer entered the ring, and ended, between the two looks.
+            drop(guard);
+            return try_receive(conn, fd, buffers, skip, flags);
+        }
+        return moved;
     }
     if !consumer.was_entered() {
         drop(guard);
@@ -223,15 +254,7 @@ fn end_of_file(conn: &Conn, fd: i32) -> sys::Result<Moved> {
             if consumer.resume() {
                 return Ok(Moved::Nothing);
             }
-            let told = conn.hints.load(Ordering::Relaxed) & RESET_TOLD != 0;
-            let clean = conn.peer_flags() & tx_flags::SHUT != 0;
-            let lost =
-                conn.producer().state() == tx_state::RING && conn.producer().unread_hint() != 0;
-            if lost && !clean && !told {
-                // As Linux: an end that closes with bytes unread sends a reset.
-                conn.hints.fetch_or(RESET_TOLD, Ordering::Relaxed);
-                return Err(libc::ECONNRESET);
-            }
+            ends::receive(conn)?;
             Ok(Moved::Bytes(0))
         }
     }

@@ -2,10 +2,10 @@
 
 use super::position::sent_position;
 use super::{Buffers, Done, Moved, attended, broken, copier, message, sends_by_kernel};
-use crate::state::{Conn, attention, lock_word};
+use crate::state::{Conn, lock_word};
 use crate::sys::{self, sys};
 use crate::wait::{self, Deadline, Want};
-use crate::{signals, upgrade};
+use crate::{ends, signals, upgrade};
 use core::sync::atomic::Ordering;
 use fordway_abi::shm::{tx_flags, tx_state};
 use fordway_ring::copy::Kernel;
@@ -15,6 +15,11 @@ use fordway_ring::{Entered, Violation};
 const NON_TEMPORAL_BYTES: usize = 16 * 1024;
 /// A long write is handed over in pieces, so that the peer copies while we do.
 const PIECE_BYTES: usize = 64 * 1024;
+
+/// What sendfile by the kernel copies at once, on the stack.
+const FILE_PIECE_BYTES: usize = 16 * 1024;
+/// Ends a call that has sent something: that is its result, and the error is the next one's to fetch.
+const WENT_SO_FAR: i32 = libc::EPIPE;
 
 /// send and its kin.
 pub fn send(conn: &Conn, fd: i32, buffers: &Buffers, flags: i32) -> sys::Result<Done> {
@@ -84,6 +89,9 @@ fn try_send(
     }
     let producer = conn.producer();
     if !on_ring(conn, fd)? {
+        if skip != 0 && ends::has_error(conn, fd) {
+            return Err(WENT_SO_FAR);
+        }
         if producer.back_bytes_or_zero() != 0 && !flush_back(conn, fd)? {
             return Ok(Moved::Nothing);
         }
@@ -92,11 +100,18 @@ fn try_send(
         upgrade::finish_if_over(conn);
         return moved;
     }
+    if ends::is_dead(conn) {
+        drop(guard);
+        if skip != 0 {
+            return Err(WENT_SO_FAR);
+        }
+        return ends::send(conn, fd, flags, || kernel_send(fd, buffers, skip, flags));
+    }
     let left = (buffers.total - skip).min(PIECE_BYTES);
     let room = room_for(conn, left).map_err(|violation| broken(conn, violation))?;
     let count = left.min(room);
     if count == 0 && left != 0 {
-        return blocked(conn, fd, buffers, skip, flags);
+        return Ok(Moved::Nothing);
     }
     let kernel = if count >= NON_TEMPORAL_BYTES && producer.capacity_bytes() >= 1 << 20 {
         Kernel::NonTemporal
@@ -149,22 +164,6 @@ fn on_ring(conn: &Conn, fd: i32) -> sys::Result<bool> {
             && producer.enter(|| sent_position(fd)) == Entered::Yes),
         _ => Ok(false),
     }
-}
-
-/// The ring is full: because the peer is slow, or because it is gone? A peer that
-/// closed or died takes nothing any more; the kernel then says what Linux says.
-fn blocked(conn: &Conn, fd: i32, buffers: &Buffers, skip: usize, flags: i32) -> sys::Result<Moved> {
-    if peer_is_gone(conn) {
-        kernel_send(fd, buffers, skip, flags)
-    } else {
-        Ok(Moved::Nothing)
-    }
-}
-
-fn peer_is_gone(conn: &Conn) -> bool {
-    conn.attention.load(Ordering::Relaxed) & attention::PEER_GONE != 0
-        || conn.peer_flags() & tx_flags::CLOSED != 0
-        || conn.hints.load(Ordering::Relaxed) & (libc::POLLHUP | libc::POLLERR) as u32 != 0
 }
 
 /// A send by the kernel that does not sleep. It raises SIGPIPE by itself.
@@ -249,7 +248,7 @@ pub fn send_file(
             other => other?,
         }
     }
-    let stays = conn.is_paired() && !sends_by_kernel(conn) && !peer_is_gone(conn);
+    let stays = conn.is_paired() && !sends_by_kernel(conn);
     Ok((done != 0 || stays).then_some(done))
 }
 
@@ -264,17 +263,28 @@ fn try_send_file(
     let Some(guard) = lock_word(&own.tx_own.lock) else {
         return Err(libc::EAGAIN);
     };
-    if !conn.is_paired() || !on_ring(conn, fd)? {
+    if !conn.is_paired() {
         return Ok(None);
     }
     let producer = conn.producer();
+    if !on_ring(conn, fd)? {
+        if producer.back_bytes_or_zero() != 0 && !flush_back(conn, fd)? {
+            return Ok(Some(Moved::Nothing));
+        }
+        let moved = file_by_kernel(fd, file, offset, wanted);
+        drop(guard);
+        upgrade::finish_if_over(conn);
+        return moved;
+    }
+    if ends::is_dead(conn) {
+        drop(guard);
+        return ends::send(conn, fd, 0, || {
+            sys!(SYS_sendfile, fd, file, offset, wanted).map(|count| Some(Moved::Bytes(count)))
+        });
+    }
     let wanted = wanted.min(PIECE_BYTES * 4);
     let room = room_for(conn, wanted).map_err(|violation| broken(conn, violation))?;
     if room == 0 {
-        if peer_is_gone(conn) {
-            // The kernel's sendfile then says what Linux says.
-            return Ok(None);
-        }
         return Ok(Some(Moved::Nothing));
     }
     let runs = producer.runs(wanted.min(room));
@@ -296,4 +306,51 @@ fn try_send_file(
     drop(guard);
     after_publish(conn, fd);
     Ok(Some(Moved::Bytes(count)))
+}
+
+/// sendfile by the kernel while the channel is there, without a sleep under the lock:
+/// sendfile itself takes no MSG_DONTWAIT. `None`: the file has no position, it is libc's to do.
+fn file_by_kernel(
+    fd: i32,
+    file: i32,
+    offset: *mut i64,
+    wanted: usize,
+) -> sys::Result<Option<Moved>> {
+    let at = if offset.is_null() {
+        match sys!(SYS_lseek, file, 0, libc::SEEK_CUR) {
+            Ok(at) => at as i64,
+            Err(libc::ESPIPE) => return Ok(None),
+            Err(error) => return Err(error),
+        }
+    } else {
+        // SAFETY: the program's offset, as sendfile takes it.
+        unsafe { *offset }
+    };
+    let mut buffer = [0u8; FILE_PIECE_BYTES];
+    let wanted = wanted.min(buffer.len());
+    let count = sys!(SYS_pread64, file, buffer.as_mut_ptr(), wanted, at)?;
+    if count == 0 {
+        return Ok(Some(Moved::Bytes(0)));
+    }
+    let sent = match sys!(
+        SYS_sendto,
+        fd,
+        buffer.as_ptr(),
+        count,
+        libc::MSG_DONTWAIT,
+        0,
+        0
+    ) {
+        Ok(sent) => sent,
+        Err(libc::EAGAIN) => return Ok(Some(Moved::Nothing)),
+        Err(error) => return Err(error),
+    };
+    let after = at + sent as i64;
+    if offset.is_null() {
+        sys!(SYS_lseek, file, after, libc::SEEK_SET)?;
+    } else {
+        // SAFETY: as above.
+        unsafe { *offset = after };
+    }
+    Ok(Some(Moved::Bytes(sent)))
 }
