@@ -1,0 +1,19 @@
+//! Each program of scenarios, on the kernel path and on the fast path.
+
+use anyhow::Result;
+use fordway_test_shim::compare_all;
+
+#[test]
+fn stream() -> Result<()> {
+    compare_all("stream")
+}
+
+#[test]
+fn wait() -> Result<()> {
+    compare_all("wait")
+}
+
+#[test]
+fn close() -> Result<()> {
+    compare_all("close")
+}
