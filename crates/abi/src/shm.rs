@@ -48,6 +48,8 @@ pub const REGION_BYTES: usize = 512 << 20;
 pub const SEGMENT_LOG2_MIN: u32 = if cfg!(loom) { 10 } else { 16 };
 /// log2 of the largest ring's capacity.
 pub const SEGMENT_LOG2_MAX: u32 = 22;
+/// Segments that a ring may have in its life; none of their words is used twice.
+pub const SEGMENT_COUNT: usize = 4;
 /// Doorbells of one process.
 pub const DOOR_COUNT: usize = 64;
 /// Index of the doorbell that is shared by all waiters without one of their own.
@@ -189,7 +191,7 @@ pub struct TxLine {
     pub tx_state: AtomicU32,
     /// Bits of [`tx_flags`].
     pub tx_flags: AtomicU32,
-    /// Segments published so far; the newest is `segments[(segment_count - 1) % 2]`.
+    /// Segments published so far; the newest is `segments[segment_count - 1]`.
     pub segment_count: AtomicU32,
 }
 
@@ -233,8 +235,8 @@ pub struct ColdLine {
     /// Bytes that the producer had given to the kernel when it entered the ring,
     /// counted from the connection's start.
     pub switch_at: AtomicU64,
-    /// The two newest segments.
-    pub segments: [SegmentWords; 2],
+    /// The segments, each larger than the one before.
+    pub segments: [SegmentWords; SEGMENT_COUNT],
 }
 
 /// Line 4 of an [`Endpoint`] (private).

@@ -3,7 +3,7 @@
 
 use crate::copy::{Copier, Kernel};
 use crate::{Mine, Ordering, Segment, Violation, fence};
-use fordway_abi::shm::{Endpoint, SEGMENT_LOG2_MAX, rx_state, tx_state};
+use fordway_abi::shm::{Endpoint, SEGMENT_COUNT, SEGMENT_LOG2_MAX, rx_state, tx_state};
 
 /// View of the receiving half: own endpoint (written), peer's endpoint and region (read).
 #[derive(Clone, Copy, Debug)]
@@ -18,18 +18,8 @@ struct Reached {
     segment: Segment,
     /// Where the segment ends, if a newer one has been published.
     end: Option<u64>,
-    /// Whether it is the newer one, not entered yet.
-    is_new: bool,
-}
-
-impl Reached {
-    fn current(segment: Segment, end: Option<u64>) -> Self {
-        Self {
-            segment,
-            end,
-            is_new: false,
-        }
-    }
+    /// `segment_seen` once it is entered.
+    entered: u32,
 }
 
 impl Consumer {
@@ -125,7 +115,7 @@ impl Consumer {
 
     /// Segment number `index` of the producer, checked.
     fn load_segment(&self, index: u32) -> Result<Segment, Violation> {
-        let words = &self.peer().cold.segments[index as usize % 2];
+        let words = &self.peer().cold.segments[index as usize % SEGMENT_COUNT];
         let place = words.place.load(Ordering::Relaxed);
         Segment::unpack(words.start.load(Ordering::Relaxed), place)
     }
@@ -140,28 +130,28 @@ impl Consumer {
             offset: (own.rx_own.segment_place.mine() >> 8) as usize,
             log2: (own.rx_own.segment_place.mine() & 0xff) as u32,
         };
-        if count == seen {
-            return if seen == 0 {
-                Err(Violation::Segment)
-            } else {
-                Ok(Reached::current(current, None))
-            };
-        }
-        if count != seen.wrapping_add(1) {
+        if count as usize > SEGMENT_COUNT || count < seen || count == 0 {
             return Err(Violation::Segment);
         }
-        let next = self.load_segment(seen)?;
-        if seen == 0 && next.start != 0 {
-            return Err(Violation::Segment);
-        }
-        if seen != 0 && at < next.start {
-            return Ok(Reached::current(current, Some(next.start)));
-        }
-        Ok(Reached {
-            segment: next,
+        // The last segment that begins at or before `at`; the next one's start is its end.
+        let mut reached = Reached {
+            segment: current,
             end: None,
-            is_new: true,
-        })
+            entered: seen,
+        };
+        for index in seen..count {
+            let next = self.load_segment(index)?;
+            if index == 0 && next.start != 0 {
+                return Err(Violation::Segment);
+            }
+            if index != 0 && at < next.start {
+                reached.end = Some(next.start);
+                break;
+            }
+            reached.segment = next;
+            reached.entered = index + 1;
+        }
+        Ok(reached)
     }
 
     /// Copies up to `count` bytes, `skip` bytes behind `head`, without taking them.
@@ -181,8 +171,7 @@ impl Consumer {
         let total = (count as u64).min(fill) as usize;
         let mut at = self.head().wrapping_add(skip);
         let mut done = 0;
-        // At most two segments hold unread bytes.
-        for _ in 0..2 {
+        for _ in 0..SEGMENT_COUNT {
             if done == total {
                 break;
             }
@@ -244,8 +233,7 @@ impl Consumer {
     fn enter_segments(&self, head: u64) -> Result<u64, Violation> {
         let own = self.own();
         let reached = self.segment_for(head)?;
-        if reached.is_new {
-            let seen = own.rx.segment_seen.mine();
+        if reached.entered != own.rx.segment_seen.mine() {
             own.rx_own
                 .segment_start
                 .store(reached.segment.start, Ordering::Relaxed);
@@ -254,7 +242,7 @@ impl Consumer {
                 .store(reached.segment.pack(), Ordering::Relaxed);
             own.rx
                 .segment_seen
-                .store(seen.wrapping_add(1), Ordering::Release);
+                .store(reached.entered, Ordering::Release);
         }
         Ok(reached.segment.capacity_bytes())
     }

@@ -4,7 +4,7 @@
 use crate::arena::Arena;
 use crate::copy::{Copier, Kernel};
 use crate::{Mine, Ordering, Segment, Violation, fence};
-use fordway_abi::shm::{Endpoint, SEGMENT_LOG2_MIN, rx_state, tx_flags, tx_state};
+use fordway_abi::shm::{Endpoint, SEGMENT_COUNT, SEGMENT_LOG2_MIN, rx_state, tx_flags, tx_state};
 
 /// Times a ring is found full before it grows.
 const FULL_BEFORE_GROWTH: u32 = 2;
@@ -67,7 +67,7 @@ impl Producer {
     }
 
     fn segment_at(&self, index: u32) -> Segment {
-        let words = &self.own().cold.segments[index as usize % 2];
+        let words = &self.own().cold.segments[index as usize % SEGMENT_COUNT];
         let place = words.place.mine();
         Segment {
             start: words.start.mine(),
@@ -80,7 +80,7 @@ impl Producer {
     fn publish_segment(&self, segment: Segment) {
         let own = self.own();
         let count = own.tx.segment_count.mine();
-        let words = &own.cold.segments[count as usize % 2];
+        let words = &own.cold.segments[count as usize % SEGMENT_COUNT];
         words.start.store(segment.start, Ordering::Relaxed);
         words.place.store(segment.pack(), Ordering::Relaxed);
         own.tx
@@ -190,8 +190,8 @@ impl Producer {
     }
 
     /// To be called when a send of `wanted` bytes found too little room: takes a
-    /// larger segment if the ring is busy and the last growth has been noticed.
-    /// True if there is new room.
+    /// larger segment if the ring is busy. It does not wait for the reader, so that a
+    /// program can send about 2 MB ahead, as with TCP's buffers. True if there is new room.
     pub fn grow(&self, wanted: usize) -> bool {
         let own = self.own();
         let full = own.tx_own.full_count.mine() + 1;
@@ -202,19 +202,13 @@ impl Producer {
         {
             return false;
         }
-        let count = own.tx.segment_count.mine();
-        if self.peer().rx.segment_seen.load(Ordering::Acquire) != count {
+        if own.tx.segment_count.mine() as usize == SEGMENT_COUNT {
             return false;
         }
         let log2 = (segment.log2 + GROWTH_LOG2).min(GROWN_LOG2_MAX);
         let Some(offset) = self.arena().take(log2) else {
             return false;
         };
-        // The peer has entered the current segment, so the one before it is free.
-        if count >= 2 {
-            let old = self.segment_at(count.wrapping_sub(2));
-            self.arena().give(old.offset, old.log2);
-        }
         self.publish_segment(Segment {
             start: self.tail(),
             offset,
@@ -374,13 +368,15 @@ impl Producer {
     pub fn back_run(&self) -> (*const u8, usize) {
         let at = self.own().tx_own.back_at.mine();
         let left = self.back_bytes();
-        let newest = self.segment();
-        let count = self.own().tx.segment_count.mine();
-        let (segment, end) = if at < newest.start && count >= 2 {
-            (self.segment_at(count.wrapping_sub(2)), newest.start)
-        } else {
-            (newest, self.tail())
-        };
+        let mut segment = self.segment();
+        let mut end = self.tail();
+        for index in (0..self.own().tx.segment_count.mine().saturating_sub(1)).rev() {
+            if at >= segment.start {
+                break;
+            }
+            end = segment.start;
+            segment = self.segment_at(index);
+        }
         let count = left.min(end.wrapping_sub(at)) as usize;
         let (offset, length) = segment.runs(at, count)[0];
         // SAFETY: inside our own region.
@@ -399,7 +395,7 @@ impl Producer {
     pub fn release_memory(&self) {
         let own = self.own();
         let count = own.tx.segment_count.swap(0, Ordering::Relaxed);
-        for index in count.saturating_sub(2)..count {
+        for index in 0..count.min(SEGMENT_COUNT as u32) {
             let segment = self.segment_at(index);
             self.arena().give(segment.offset, segment.log2);
         }
