@@ -14,7 +14,7 @@
 //! and its summary bit. Several threads may mark at once; each looks again after its
 //! write, because another may have written in between.
 
-use crate::{Ordering, fence};
+use crate::{Mine, Ordering, fence};
 use fordway_abi::atomic::AtomicU64;
 use fordway_abi::shm::{MarkBits, MarkPage, SLOT_COUNT};
 
@@ -92,7 +92,7 @@ fn differ(mine: &AtomicU64, theirs: &AtomicU64, bit: usize) -> bool {
     for _ in 0..LOOKS_MAX {
         // SYNC POINT with `changed`: the publication (or our write) before this look.
         let seen = theirs.load(Ordering::SeqCst) >> bit & 1;
-        if mine.load(Ordering::SeqCst) >> bit & 1 != seen {
+        if ours(mine) >> bit & 1 != seen {
             break;
         }
         if seen == 0 {
@@ -106,10 +106,20 @@ fn differ(mine: &AtomicU64, theirs: &AtomicU64, bit: usize) -> bool {
     wrote
 }
 
+/// A word of our own that several threads of ours write.
+fn ours(word: &AtomicU64) -> u64 {
+    // As `Mine`: a load of ours would hide from loom that the waiter has loaded the word.
+    if cfg!(loom) {
+        word.fetch_or(0, Ordering::SeqCst)
+    } else {
+        word.load(Ordering::SeqCst)
+    }
+}
+
 /// The bits of `theirs` that are new, noted as seen in `mine`.
 fn changed(theirs: &AtomicU64, mine: &AtomicU64) -> u64 {
     let shown = theirs.load(Ordering::SeqCst);
-    let new = shown ^ mine.load(Ordering::Relaxed);
+    let new = shown ^ mine.mine();
     if new != 0 {
         mine.store(shown, Ordering::SeqCst);
         // SYNC POINT with `differ`: the seen bits before the look at what they stand for.
