@@ -73,3 +73,22 @@ fn kind(target: &str) -> String {
         None => target.to_owned(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    #[test]
+    fn sees_what_was_kept() {
+        let me = std::process::id();
+        let before = BrokerState::of(me);
+        let kept = TcpListener::bind("127.0.0.1:0").unwrap();
+        let now = BrokerState::of(me);
+        assert_ne!(now, before);
+        let differences = now.differences(&before);
+        assert!(differences.contains(" x socket (before: "), "{differences}");
+        drop(kept);
+        assert_eq!(BrokerState::settled(me).differences(&before), "");
+    }
+}

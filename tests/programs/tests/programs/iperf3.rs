@@ -6,8 +6,9 @@ use fordway_test_programs::{Bed, CLIENT, SERVER, Spawn, path_of};
 const PORT: u16 = 5201;
 /// Bytes that each run sends, in each direction that it has.
 const RUN_BYTES: u64 = 256 << 20;
-/// Of the bytes sent, what may still be on its way when iperf3 stops counting.
-const IN_FLIGHT_BYTES_MAX: u64 = 32 << 20;
+/// Of the bytes that a stream sent, what may still be on its way when iperf3 stops
+/// counting: it does not wait for the last ones (seen over the kernel: 12 MB).
+const IN_FLIGHT_BYTES_MAX: u64 = 24 << 20;
 
 #[test]
 fn iperf3() -> Result<()> {
@@ -48,6 +49,8 @@ fn run(bed: &Bed, program: &str, options: &str) -> Result<u64> {
     let report: serde_json::Value = serde_json::from_str(&output.text())?;
     ensure!(report["error"].is_null(), "{}", report["error"]);
     let end = &report["end"];
+    let streams = end["streams"].as_array().map_or(1, Vec::len) as u64;
+    let in_flight_max = streams * IN_FLIGHT_BYTES_MAX;
     let mut received_in_all = 0;
     let mut check = |suffix: &str| -> Result<()> {
         let bytes = |name: &str| {
@@ -57,7 +60,7 @@ fn run(bed: &Bed, program: &str, options: &str) -> Result<u64> {
         };
         let (sent, received) = (bytes("sum_sent")?, bytes("sum_received")?);
         ensure!(
-            received <= sent && sent - received <= IN_FLIGHT_BYTES_MAX && received > 0,
+            received <= sent && sent - received <= in_flight_max && received > 0,
             "{sent} bytes sent, {received} received"
         );
         received_in_all += received;
@@ -68,7 +71,7 @@ fn run(bed: &Bed, program: &str, options: &str) -> Result<u64> {
         check("_bidir_reverse")?;
     }
     ensure!(
-        received_in_all + IN_FLIGHT_BYTES_MAX >= RUN_BYTES,
+        received_in_all + in_flight_max >= RUN_BYTES,
         "{received_in_all} bytes were received of {RUN_BYTES}"
     );
     Ok(received_in_all)
