@@ -1,0 +1,186 @@
+//! Pins what two parties must agree on: sizes and offsets of every field of shared memory
+//! and of control messages, and the numbers that go with them, in `layout.txt` beside the
+//! version that they belong to. A change without a raised `ABI_VERSION` fails here.
+//!
+//! After raising it: `FORDWAY_LAYOUT=write cargo test -p fordway-abi`.
+#![cfg(not(loom))]
+
+use fordway_abi::ABI_VERSION;
+use fordway_abi::control::{self, *};
+use fordway_abi::reason::Reason;
+use fordway_abi::shm::{self, *};
+use std::fmt::Write;
+use std::mem::{align_of, offset_of};
+
+const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/layout.txt");
+/// Kinds of messages that are looked for.
+const KINDS_MAX: u32 = 256;
+
+fn size_of_field<T, F>(_: impl Fn(&T) -> &F) -> usize {
+    size_of::<F>()
+}
+
+/// A line for the type and one for each field. It does not compile until every field is
+/// named, but for types `with fillers`, whose private fields cannot be.
+macro_rules! layout {
+    ($text:ident, $type:ident with fillers { $($field:ident),* }) => {
+        let (size, align) = (size_of::<$type>(), align_of::<$type>());
+        writeln!($text, "\n{}: {size} bytes, aligned to {align}", stringify!($type)).unwrap();
+        $(
+            let offset = offset_of!($type, $field);
+            let size = size_of_field(|value: &$type| &value.$field);
+            writeln!($text, "  {offset:5} {size:5} {}", stringify!($field)).unwrap();
+        )*
+    };
+    ($text:ident, $type:ident { $($field:ident),* }) => {
+        layout!($text, $type with fillers { $($field),* });
+        let _ = |value: $type| { let $type { $($field: _),* } = value; };
+    };
+}
+
+macro_rules! messages {
+    ($text:ident, $kinds:ident: $($type:ident { $($field:ident),* })*) => { $(
+        layout!($text, $type { $($field),* });
+        let (kind, fds) = (<$type as Message>::KIND, <$type as Message>::FDS);
+        writeln!($text, "  kind {kind}, descriptors {fds:?}").unwrap();
+        assert_eq!(control::shape(kind), Some((size_of::<$type>(), fds)));
+        $kinds.push(kind);
+    )* };
+}
+
+macro_rules! numbers {
+    ($text:ident: $($path:path),* $(,)?) => { $(
+        writeln!($text, "  {} = {}", stringify!($path), $path).unwrap();
+    )* };
+}
+
+fn present_layout() -> String {
+    let mut text = format!("ABI_VERSION {ABI_VERSION}\n");
+    writeln!(text, "\nnumbers").unwrap();
+    numbers!(text:
+        LINE_BYTES, REGION_MAGIC, WAIT_PAGE_MAGIC, SLOT_COUNT, ENDPOINT_BYTES, MARKS_OFFSET,
+        ENDPOINTS_OFFSET, ARENA_OFFSET, REGION_BYTES, SEGMENT_LOG2_MIN, SEGMENT_LOG2_MAX,
+        SEGMENT_COUNT, DOOR_COUNT, DOOR_SHARED, WAIT_PAGE_BYTES,
+        shm::tx_state::KERNEL, shm::tx_state::RING, shm::tx_state::BACK, shm::tx_state::WITHDRAWN,
+        shm::rx_state::OFF, shm::rx_state::READY, shm::rx_state::STOP,
+        shm::tx_flags::SHUT, shm::tx_flags::CLOSED,
+        HELLO_MAGIC, PACKET_BYTES_MAX, PACKET_FDS_MAX,
+        control::status::KERNEL, control::status::CLOSED, control::status::WITHDRAWN,
+    );
+    for policy in [PathPolicy::Auto, PathPolicy::Kernel, PathPolicy::Fast] {
+        writeln!(text, "  {policy:?} = {}", policy as u32).unwrap();
+    }
+    for reason in Reason::ALL {
+        writeln!(text, "  {} = {}", reason.word(), *reason as u32).unwrap();
+    }
+    layout!(text, RegionHeader with fillers { magic, abi_version, arena_lock, arena_next, arena_free });
+    layout!(text, MarkBits { summary, words });
+    layout!(text, MarkPage { marks, seen });
+    layout!(text, SegmentWords { start, place });
+    layout!(text, Endpoint with fillers { tx, rx, wait, cold, tx_own, rx_own });
+    layout!(
+        text,
+        TxLine {
+            tail,
+            tx_state,
+            tx_flags,
+            segment_count
+        }
+    );
+    layout!(text, RxLine { head, segment_seen });
+    layout!(
+        text,
+        WaitLine {
+            rx_state,
+            cpu,
+            rx_doors,
+            tx_doors,
+            space_mark,
+            wants_mark
+        }
+    );
+    layout!(text, ColdLine with fillers { generation, switch_at, segments });
+    layout!(
+        text,
+        TxOwnLine {
+            lock,
+            holders,
+            head_seen,
+            back_at,
+            full_count,
+            no_space
+        }
+    );
+    layout!(
+        text,
+        RxOwnLine {
+            lock,
+            kernel_position,
+            tail_seen,
+            segment_start,
+            segment_place,
+            owner
+        }
+    );
+    layout!(text, WaitPage with fillers { magic, abi_version, sleeping, sleep_count });
+    layout!(text, Header { kind, length_bytes });
+    let mut kinds = Vec::new();
+    messages!(text, kinds:
+        Hello { magic, abi_version, path_policy, rejoining }
+        Welcome { abi_version, domain_id, process_id }
+        Refuse { abi_version, reason }
+        Offer { conn_id }
+        Reject { conn_id, reason, pending }
+        Link { link_id, link_key }
+        Region { link_id }
+        Peer { link_id, doors }
+        Pair { conn_id, channel_id, link_id, slot, generation }
+        Door { door }
+        DoorAck { door }
+        PeerDoor { link_id, door }
+        Status { conn_id, channel_id, status, reason, ring_bytes_tx, ring_bytes_rx }
+        Downgrade { channel_id, reason, pad }
+        PeerGone { link_id }
+        RejoinLink { link_id, link_key }
+        RejoinChannel { conn_id, channel_id, link_id, slot, generation }
+    );
+    let known: Vec<u32> = (0..KINDS_MAX)
+        .filter(|kind| control::shape(*kind).is_some())
+        .collect();
+    assert_eq!(kinds, known, "a message is missing in this test");
+    text
+}
+
+fn version_of(layout: &str) -> Option<u32> {
+    layout
+        .lines()
+        .next()?
+        .strip_prefix("ABI_VERSION ")?
+        .parse()
+        .ok()
+}
+
+#[test]
+fn a_changed_layout_has_a_new_version() {
+    let present = present_layout();
+    let pinned = std::fs::read_to_string(PATH).unwrap_or_default();
+    if present == pinned {
+        return;
+    }
+    let changed = present
+        .lines()
+        .filter(|line| !pinned.lines().any(|pinned| pinned == *line))
+        .collect::<Vec<_>>()
+        .join("\n");
+    assert_ne!(
+        version_of(&pinned),
+        Some(ABI_VERSION),
+        "the layout has changed: raise ABI_VERSION in crates/abi/src/lib.rs\n{changed}"
+    );
+    let writes = std::env::var("FORDWAY_LAYOUT").is_ok_and(|value| value == "write");
+    assert!(
+        writes,
+        "layout.txt is of another version: run this test with FORDWAY_LAYOUT=write\n{changed}"
+    );
+    std::fs::write(PATH, present).unwrap();
+}
