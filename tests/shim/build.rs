@@ -5,11 +5,19 @@ use std::path::Path;
 use std::process::Command;
 
 /// Programs of scenarios: `programs/NAME.c` and the framework.
-const SCENARIOS: [&str; 3] = ["stream", "wait", "close"];
+const SCENARIOS: [&str; 4] = ["stream", "wait", "close", "down"];
 
 fn main() {
     println!("cargo::rerun-if-changed=programs");
     let out = std::env::var("OUT_DIR").expect("cargo sets it");
+    compile("cc", "plain", &[], &[], &format!("{out}/plain"));
+    compile(
+        "cc",
+        "plain",
+        &[],
+        &["-static"],
+        &format!("{out}/plain-static"),
+    );
     for name in SCENARIOS {
         compile(
             "cc",

@@ -74,10 +74,18 @@ fn forget(fd: c_int) {
             drop_reference(conn, fd);
         }
         kind::EPOLL => {
-            epoll::closed(fd);
             word.store(kind::UNKNOWN, Ordering::Release);
+            let other = (0..SEARCH_FDS).find(|other| state::look(*other) == was);
+            epoll::closed(was & !kind::MASK, other);
         }
         _ => word.store(kind::UNKNOWN, Ordering::Release),
+    }
+}
+
+/// libc is about to close the descriptor without calling [`close`].
+pub fn closed_by_libc(fd: c_int) {
+    if may_change(fd) {
+        forget(fd);
     }
 }
 

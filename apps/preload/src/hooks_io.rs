@@ -133,16 +133,12 @@ fn channel_send(
     if flags & SEND_KERNEL != 0 {
         // Urgent data must come behind what is in the ring: this direction goes back.
         let urgent = flags & libc::MSG_OOB != 0;
-        upgrade::bar(
-            conn,
-            if urgent {
-                Reason::Oob
-            } else {
-                Reason::Unsupported
-            },
-        );
-        upgrade::leave_ring(conn, fd);
-        upgrade::flush_before_end(conn, fd);
+        let reason = if urgent {
+            Reason::Oob
+        } else {
+            Reason::Unsupported
+        };
+        upgrade::send_by_kernel(conn, fd, reason);
         return Some(by_libc());
     }
     match buffers().and_then(|buffers| transfer::send(conn, fd, &buffers, flags)) {

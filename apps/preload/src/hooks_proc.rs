@@ -8,7 +8,7 @@
 use crate::real::Real;
 use crate::state::{self};
 use crate::sys::{self, give, sys};
-use crate::{config, fork, hooks_fd, hooks_io, hooks_wait, real, signals, upgrade};
+use crate::{config, fork, hooks_fd, hooks_io, hooks_wait, real, signals, stdio, upgrade};
 use core::ffi::{c_char, c_int, c_long, c_void};
 use core::sync::atomic::Ordering;
 use fordway_abi::reason::Reason;
@@ -95,10 +95,10 @@ fn before_exec(spawns: bool) {
     }
 }
 
+/// dprintf writes past the library.
 fn before_stdio(fd: c_int) {
     if let Some(conn) = state::conn(fd) {
-        upgrade::bar(conn, Reason::Stdio);
-        upgrade::downgrade(conn, fd, Reason::Stdio, true);
+        upgrade::send_by_kernel(conn, fd, Reason::Stdio);
     }
 }
 
@@ -106,11 +106,55 @@ fn before_stdio(fd: c_int) {
 /// As fdopen(3).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut c_void {
-    if config::is_active() {
-        before_stdio(fd);
+    let conn = state::conn(fd).filter(|_| config::is_active());
+    let Some(conn) = conn else {
+        // SAFETY: the program's own arguments.
+        return unsafe { real::fdopen(fd, mode) };
+    };
+    // SAFETY: the program's string; "w", "r+" and the like.
+    let mode_bytes = unsafe { core::ffi::CStr::from_ptr(mode) }.to_bytes();
+    let has = |letter: &u8| mode_bytes.contains(letter);
+    if !has(&b'r') || has(&b'+') {
+        upgrade::send_by_kernel(conn, fd, Reason::Stdio);
     }
+    let early = if has(&b'r') || has(&b'+') {
+        stdio::take_early(conn, fd)
+    } else {
+        None
+    };
     // SAFETY: the program's own arguments.
-    unsafe { real::fdopen(fd, mode) }
+    let file = unsafe { real::fdopen(fd, mode) };
+    if let Some(early) = early {
+        early.give(file);
+    }
+    file
+}
+
+/// # Safety
+/// As fclose(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fclose(file: *mut c_void) -> c_int {
+    static FILENO: Real = Real::new(c"fileno");
+    if config::is_active()
+        && !file.is_null()
+        && let Some(address) = FILENO.find()
+    {
+        let errno = sys::errno();
+        // SAFETY: libc's function of this name has this signature; the program's stream.
+        let fd = unsafe {
+            let call: unsafe extern "C" fn(*mut c_void) -> c_int = core::mem::transmute(address);
+            call(file)
+        };
+        sys::set_errno(errno);
+        if state::conn(fd).is_some() {
+            // libc closes the descriptor past the hooks; what is buffered goes first.
+            // SAFETY: the program's stream.
+            unsafe { real::fflush(file) };
+            hooks_fd::closed_by_libc(fd);
+        }
+    }
+    // SAFETY: the program's own argument.
+    unsafe { real::fclose(file) }
 }
 
 /// # Safety

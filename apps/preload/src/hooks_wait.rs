@@ -2,8 +2,9 @@
 //! them. Calls in which no stream socket takes part go to libc as they are.
 
 use crate::hooks_io::check_size;
+use crate::state::{self, kind};
 use crate::sys::{self, give};
-use crate::{config, epoll, poll, real, state};
+use crate::{config, epoll, poll, real};
 use core::ffi::{c_int, c_void};
 
 /// Milliseconds as poll and epoll_wait take them.
@@ -34,7 +35,7 @@ unsafe fn concerned<'a>(fds: *mut libc::pollfd, count: usize) -> Option<&'a mut 
     }
     // SAFETY: the program's array of `count` entries.
     let entries = unsafe { core::slice::from_raw_parts_mut(fds, count) };
-    poll::concerns(entries).then_some(entries)
+    poll::concerns(entries.iter().map(|entry| entry.fd)).then_some(entries)
 }
 
 /// # Safety
@@ -204,23 +205,20 @@ pub unsafe extern "C" fn epoll_ctl(
     fd: c_int,
     event: *mut libc::epoll_event,
 ) -> c_int {
-    let conn = if config::is_active() {
-        state::conn(fd)
-    } else {
-        None
-    };
-    if let Some(conn) = conn
-        && let Some(result) = epoll::control(epoll, operation, conn, fd, event)
+    if config::is_active()
+        && let Some(conn) = state::conn(fd)
     {
-        return give(result) as c_int;
+        if state::look(epoll) == kind::UNKNOWN {
+            epoll::discover(epoll, conn, fd);
+        }
+        if let Some(result) = epoll::control(epoll, operation, conn, fd, event) {
+            return give(result) as c_int;
+        }
     }
     // SAFETY: the program's own arguments.
     let result = unsafe { real::epoll_ctl(epoll, operation, fd, event) };
-    if result == 0
-        && operation == libc::EPOLL_CTL_ADD
-        && let Some(conn) = conn
-    {
-        epoll::added(epoll, conn, fd, event);
+    if result == 0 && operation == libc::EPOLL_CTL_ADD {
+        epoll::watched(fd);
     }
     result
 }

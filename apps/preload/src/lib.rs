@@ -37,6 +37,7 @@ mod poll;
 mod real;
 mod signals;
 mod state;
+mod stdio;
 mod sys;
 mod transfer;
 mod upgrade;

@@ -6,7 +6,7 @@
 //! file, errors, and bytes before or behind the ring. Its POLLOUT is asked only
 //! while bytes go by the kernel: the idle kernel socket is always writable.
 
-use crate::state::{self, Conn, attention, phase};
+use crate::state::{self, Conn, attention, kind, phase};
 use crate::sys::{self, sys};
 use crate::wait::{self, Bell, Deadline};
 use crate::{control, epoll, transfer, upgrade};
@@ -69,9 +69,16 @@ fn paired(fd: i32) -> Option<&'static Conn> {
     state::conn(fd).filter(|conn| conn.is_paired())
 }
 
-/// Whether any of the descriptors is a stream socket, with a channel or without.
-pub fn concerns(fds: &[libc::pollfd]) -> bool {
-    fds.iter().any(|entry| state::conn(entry.fd).is_some())
+/// Whether any of the descriptors is a stream socket, with a channel or without. Epoll
+/// instances among them are told that they are waited for.
+pub fn concerns(fds: impl Iterator<Item = i32>) -> bool {
+    fds.fold(false, |concerns, fd| {
+        let kind = state::look(fd) & kind::MASK;
+        if kind == kind::EPOLL {
+            epoll::watched(fd);
+        }
+        concerns || kind == kind::CONN
+    })
 }
 
 /// poll and ppoll over the program's array.
@@ -307,7 +314,7 @@ fn ask(
                 let keep = libc::POLLIN | libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
                 conn.hints
                     .fetch_or((shown.revents & keep) as u16 as u32, Ordering::Relaxed);
-                ring_events(conn, entry)
+                ring_events(conn, entry) | shown.revents & entry.events & libc::POLLPRI
             }
             None => shown.revents,
         };
@@ -368,7 +375,7 @@ pub fn select(
 ) -> Option<sys::Result<usize>> {
     let members = (0..count).filter(|fd| sets.iter().any(|set| set.has(*fd)));
     let used = members.clone().count();
-    if !members.clone().any(|fd| state::conn(fd as i32).is_some()) {
+    if !concerns(members.clone().map(|fd| fd as i32)) {
         return None;
     }
     let mut scratch = match Scratch::new(used) {

@@ -76,6 +76,8 @@ pub mod hint {
     pub const PEER_GONE: u32 = 1 << 28;
     /// A receive of the program was seen: its reads come by the library.
     pub const READS: u32 = 1 << 27;
+    /// The receiving direction is to leave the ring once it is drained.
+    pub const STOPPING: u32 = 1 << 26;
 }
 
 /// A stream socket of this process.

@@ -133,6 +133,8 @@ pub fn paired(conn: &Conn, index: u32, slot: u32, generation: u32, channel_id: u
         );
     }
     read_timeouts(conn, fd);
+    let former = hint::STOPPING | hint::PEER_GONE | hint::RESET_TOLD;
+    conn.hints.fetch_and(!former, Ordering::Relaxed);
     conn.phase.store(phase::PAIRED, Ordering::SeqCst);
     epoll::attach(conn);
     try_ready(conn);
@@ -264,13 +266,31 @@ pub fn downgrade(conn: &Conn, fd: i32, reason: Reason, wait: bool) {
     conn.passing.store(reason as u32, Ordering::Relaxed);
     leave_ring(conn, fd);
     if let Some(_guard) = lock_word(&conn.own().rx_own.lock) {
-        conn.consumer().stop();
+        if wait {
+            conn.consumer().stop();
+        } else {
+            // What is there already can be read here. A stop would leave it to the peer,
+            // whose program may not call the library for long.
+            conn.hints.fetch_or(hint::STOPPING, Ordering::Relaxed);
+            stop_if_drained(conn);
+        }
     }
     conn.ring_all();
     if wait {
         wait_for_peer(conn);
     }
     finish_if_over(conn);
+}
+
+/// Stops taking from the ring if that is wanted and nothing lies there. Under the rx lock.
+#[inline]
+pub fn stop_if_drained(conn: &Conn) {
+    let wanted = conn.hints.load(Ordering::Relaxed) & hint::STOPPING != 0;
+    if wanted && !conn.consumer().has_unread() {
+        conn.hints.fetch_and(!hint::STOPPING, Ordering::Relaxed);
+        // Who publishes after the look at `tail` sees the stop, and sends again.
+        conn.consumer().stop();
+    }
 }
 
 fn wait_for_peer(conn: &Conn) {
@@ -284,6 +304,16 @@ fn wait_for_peer(conn: &Conn) {
         conn.ring_all();
         let _ = sys!(SYS_poll, 0, 0, BACK_LOOK_MS);
         control::check_mail();
+    }
+}
+
+/// Takes the sending direction off the ring for good, for a writer that the library
+/// does not see; what the peer gave back has gone by the kernel when this returns.
+pub fn send_by_kernel(conn: &Conn, fd: i32, reason: Reason) {
+    bar(conn, reason);
+    if conn.is_paired() {
+        leave_ring(conn, fd);
+        flush_before_end(conn, fd);
     }
 }
 

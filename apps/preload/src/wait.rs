@@ -82,6 +82,11 @@ impl Bell {
         }
     }
 
+    /// Has peers ring it although no thread of ours sleeps behind it.
+    pub fn stand_by(self) {
+        self.sleeper().announce();
+    }
+
     /// Whether a thread sleeps behind it.
     pub fn has_sleepers(self) -> bool {
         SLEEPERS[self.door].load(Ordering::SeqCst) != 0

@@ -17,3 +17,8 @@ fn wait() -> Result<()> {
 fn close() -> Result<()> {
     compare_all("close")
 }
+
+#[test]
+fn down() -> Result<()> {
+    compare_all("down")
+}

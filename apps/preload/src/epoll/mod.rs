@@ -33,6 +33,7 @@ use crate::sys::{self, sys};
 use crate::wait::{self, Bell};
 use crate::{control, upgrade};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use fordway_abi::reason::Reason;
 use fordway_abi::shm::DOOR_SHARED;
 
 const ITEM_COUNT: usize = 1 << 17;
@@ -96,6 +97,8 @@ struct Item {
 struct Instance {
     fd: AtomicI32,
     lock: Lock,
+    /// Held while it gets its doorbell.
+    equipping: Lock,
     /// First item, plus one.
     items: AtomicU32,
     /// Items that are attached.
@@ -114,6 +117,10 @@ struct Instance {
     door_fd: AtomicI32,
     /// The control socket that is watched.
     control_fd: AtomicI32,
+    /// 1: another epoll instance or a poll waits for it.
+    nested: AtomicU32,
+    /// 1: made before a fork, by the parent, which registers under numbers of its own.
+    inherited: AtomicU32,
     used: AtomicU32,
 }
 
@@ -184,6 +191,8 @@ pub fn created(fd: i32) {
                 &instance.hot,
                 &instance.hot_count,
                 &instance.active,
+                &instance.nested,
+                &instance.inherited,
             ] {
                 zeroed.store(0, Ordering::Relaxed);
             }
@@ -197,12 +206,11 @@ pub fn created(fd: i32) {
     }
 }
 
-/// The program closes an epoll instance (one descriptor of it; duplicates are not followed).
-pub fn closed(fd: i32) {
-    let Some((_, instance)) = instance(fd) else {
-        return;
-    };
-    if instance.fd.load(Ordering::Relaxed) != fd {
+/// The program has closed a descriptor of an epoll instance; `other`: one that is left.
+pub fn closed(index: u32, other: Option<i32>) {
+    let instance = instance_at(index);
+    if let Some(other) = other {
+        instance.fd.store(other, Ordering::Relaxed);
         return;
     }
     loop {
@@ -233,6 +241,10 @@ fn equip(instance: &Instance) -> Option<Bell> {
         None => {
             if !control::connect() {
                 return None;
+            }
+            let _guard = instance.equipping.lock();
+            if let Some(bell) = bell_of(instance) {
+                return Some(bell);
             }
             let bell = wait::acquire();
             watch(instance, bell.fd, TAG_BELL);
@@ -279,7 +291,12 @@ fn find(conn: &Conn, instance: u32, fd: i32) -> Option<(u32, &'static Item)> {
     })
 }
 
-/// epoll_ctl on a stream socket. `None`: it is libc's to do (and to record with [`added`]).
+/// epoll_ctl on a stream socket. `None`: it is libc's to do.
+///
+/// Sockets are registered under our tag from the start, with or without a channel, so
+/// that a channel may come at any moment while threads wait: whoever fetches an event
+/// finds the item and sees what has become of it. The kernel's registration changes
+/// only under the instance's lock.
 pub fn control(
     epoll: i32,
     operation: i32,
@@ -288,22 +305,56 @@ pub fn control(
     event: *const libc::epoll_event,
 ) -> Option<sys::Result<usize>> {
     let (instance_index, instance) = instance(epoll)?;
-    let (index, item) = find(conn, instance_index, fd)?;
+    if matches!(operation, libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD) && event.is_null() {
+        return None;
+    }
+    let Some((index, item)) = find(conn, instance_index, fd) else {
+        if operation != libc::EPOLL_CTL_ADD {
+            return None;
+        }
+        let inherited = instance.inherited.load(Ordering::Relaxed) != 0;
+        let Some(index) = new_item().filter(|_| !inherited) else {
+            // Without an item a ready ring would go unnoticed.
+            keep_from_rings(conn, fd);
+            return None;
+        };
+        return Some(add(instance_index, instance, index, conn, fd, event));
+    };
     let guard = instance.lock.lock();
-    if item.attached.load(Ordering::Relaxed) != 0 {
+    let result = if item.attached.load(Ordering::Relaxed) != 0 {
         if operation != libc::EPOLL_CTL_DEL {
             hot::warm(instance, index);
         }
-        return Some(control_attached(item, operation, event));
-    }
-    if operation == libc::EPOLL_CTL_MOD && !event.is_null() {
-        set_interest(item, event);
-    }
+        control_attached(item, operation, event)
+    } else {
+        control_unattached(instance, index, item, operation, event)
+    };
     drop(guard);
-    if operation == libc::EPOLL_CTL_DEL {
+    if operation == libc::EPOLL_CTL_DEL && item.attached.load(Ordering::Relaxed) == 0 {
         remove(index);
     }
-    None
+    stand_by(instance);
+    Some(result)
+}
+
+fn control_unattached(
+    instance: &Instance,
+    index: u32,
+    item: &Item,
+    operation: i32,
+    event: *const libc::epoll_event,
+) -> sys::Result<usize> {
+    let mut ours = libc::epoll_event {
+        events: 0,
+        u64: tag(index),
+    };
+    if operation == libc::EPOLL_CTL_MOD {
+        set_interest(item, event);
+        ours.events = item.events.load(Ordering::Relaxed);
+    }
+    let epoll = instance.fd.load(Ordering::Relaxed);
+    let fd = item.fd.load(Ordering::Relaxed);
+    sys!(SYS_epoll_ctl, epoll, operation, fd, &raw const ours)
 }
 
 /// epoll_ctl on an attached item: no system call. A deleted item stays with the
@@ -340,56 +391,149 @@ fn set_interest(item: &Item, event: *const libc::epoll_event) {
     item.forced.store(1, Ordering::Relaxed);
 }
 
-/// libc has added a stream socket to an instance.
-pub fn added(epoll: i32, conn: &Conn, fd: i32, event: *const libc::epoll_event) {
-    let Some((instance_index, instance)) = instance(epoll) else {
-        return;
-    };
-    // SAFETY: the program's event; the kernel has just read it.
-    let event = unsafe { event.read_unaligned() };
+/// A new registration of a stream socket.
+fn add(
+    instance_index: u32,
+    instance: &Instance,
+    index: u32,
+    conn: &Conn,
+    fd: i32,
+    event: *const libc::epoll_event,
+) -> sys::Result<usize> {
     equip(instance);
-    let Some(guard) = LIST_LOCK.lock() else {
-        return;
-    };
-    let free = ITEM_FREE.load(Ordering::Relaxed);
-    let index = if free != 0 {
-        ITEM_FREE.store(
-            item_at(free - 1).next_of_conn.load(Ordering::Relaxed),
-            Ordering::Relaxed,
-        );
-        free - 1
-    } else if (ITEM_NEXT.load(Ordering::Relaxed) as usize) < ITEM_COUNT {
-        ITEM_NEXT.fetch_add(1, Ordering::Relaxed)
-    } else {
-        // Without an item a ready ring would go unnoticed.
-        upgrade::bar(conn, fordway_abi::reason::Reason::NoMemory);
-        return;
-    };
     let item = item_at(index);
     item.instance.store(instance_index, Ordering::Relaxed);
     item.fd.store(fd, Ordering::Relaxed);
-    item.events.store(event.events, Ordering::Relaxed);
-    item.data.store(event.u64, Ordering::Relaxed);
-    for zeroed in [&item.attached, &item.spent, &item.seen_edges, &item.hot] {
+    set_interest(item, event);
+    for zeroed in [&item.attached, &item.seen_edges, &item.hot] {
         zeroed.store(0, Ordering::Relaxed);
     }
-    item.forced.store(1, Ordering::Relaxed);
     item.seen_tail.store(0, Ordering::Relaxed);
     item.conn
         .store(state::index_of(conn) + 1, Ordering::Relaxed);
+    let Some(list) = LIST_LOCK.lock() else {
+        return Err(libc::ENOMEM);
+    };
     item.next_of_conn
         .store(conn.items.load(Ordering::Relaxed), Ordering::Relaxed);
     conn.items.store(index + 1, Ordering::Release);
-    {
+    let added = {
         let _guard = instance.lock.lock();
         item.next_of_instance
             .store(instance.items.load(Ordering::Relaxed), Ordering::Relaxed);
         instance.items.store(index + 1, Ordering::Release);
-    }
-    drop(guard);
-    if conn.is_paired() {
+        let ours = libc::epoll_event {
+            events: item.events.load(Ordering::Relaxed),
+            u64: tag(index),
+        };
+        let epoll = instance.fd.load(Ordering::Relaxed);
+        sys!(
+            SYS_epoll_ctl,
+            epoll,
+            libc::EPOLL_CTL_ADD,
+            fd,
+            &raw const ours
+        )
+    };
+    drop(list);
+    if added.is_err() {
+        remove(index);
+    } else if conn.is_paired() {
         attach(conn);
         warm_all(conn);
+    }
+    stand_by(instance);
+    added
+}
+
+fn new_item() -> Option<u32> {
+    let _guard = LIST_LOCK.lock()?;
+    let free = ITEM_FREE.load(Ordering::Relaxed);
+    if free != 0 {
+        ITEM_FREE.store(
+            item_at(free - 1).next_of_conn.load(Ordering::Relaxed),
+            Ordering::Relaxed,
+        );
+        Some(free - 1)
+    } else if (ITEM_NEXT.load(Ordering::Relaxed) as usize) < ITEM_COUNT {
+        Some(ITEM_NEXT.fetch_add(1, Ordering::Relaxed))
+    } else {
+        None
+    }
+}
+
+/// For a socket in an instance that we cannot follow.
+fn keep_from_rings(conn: &Conn, fd: i32) {
+    upgrade::bar(conn, Reason::NoMemory);
+    upgrade::downgrade(conn, fd, Reason::NoMemory, false);
+}
+
+/// A stream socket is about to be added to something that may be an instance which we did
+/// not see made: by a bare system call, before an exec, by another process.
+pub fn discover(epoll: i32, conn: &Conn, fd: i32) {
+    let mut path = *b"/proc/self/fd/\0\0\0\0\0\0\0\0\0\0\0\0";
+    let mut digits = [0u8; 10];
+    let mut count = 0;
+    let mut left = epoll.unsigned_abs();
+    while count == 0 || left != 0 {
+        digits[count] = b'0' + (left % 10) as u8;
+        left /= 10;
+        count += 1;
+    }
+    for (target, digit) in path[14..].iter_mut().zip(digits[..count].iter().rev()) {
+        *target = *digit;
+    }
+    let mut target = [0u8; 32];
+    let length = sys!(
+        SYS_readlink,
+        path.as_ptr(),
+        target.as_mut_ptr(),
+        target.len()
+    );
+    if !length.is_ok_and(|length| target[..length] == *b"anon_inode:[eventpoll]") {
+        return;
+    }
+    created(epoll);
+    if instance(epoll).is_none() {
+        keep_from_rings(conn, fd);
+    }
+}
+
+/// The kernel has shown an event of an item that is not attached: what the program
+/// gets of it. Under the instance's lock.
+fn by_kernel(item: &Item, shown: u32) -> Option<libc::epoll_event> {
+    let events = item.events.load(Ordering::Relaxed);
+    let mask = shown & (events | ERR | HUP);
+    if mask == 0 || item.spent.load(Ordering::Relaxed) != 0 {
+        return None;
+    }
+    if events & ONESHOT != 0 {
+        item.spent.store(1, Ordering::Relaxed);
+    }
+    Some(libc::epoll_event {
+        events: mask,
+        u64: item.data.load(Ordering::Relaxed),
+    })
+}
+
+/// Another epoll instance, or a poll, waits for this one: it must look readable to
+/// the kernel whenever it has something.
+pub fn watched(fd: i32) {
+    if let Some((_, instance)) = instance(fd) {
+        instance.nested.store(1, Ordering::Relaxed);
+        stand_by(instance);
+    }
+}
+
+/// Has a nested instance rung by peers although nobody sleeps in it.
+fn stand_by(instance: &Instance) {
+    if instance.nested.load(Ordering::Relaxed) != 0
+        && let Some(bell) = bell_of(instance)
+    {
+        bell.stand_by();
+        if waiting::has_something(instance) {
+            bell.ring();
+        }
     }
 }
 
@@ -518,7 +662,7 @@ pub fn detach(conn: &Conn) {
         }
         let event = libc::epoll_event {
             events,
-            u64: item.data.load(Ordering::Relaxed),
+            u64: tag(index),
         };
         register(instance, item, event, events & EXCLUSIVE != 0);
     }
@@ -559,6 +703,8 @@ pub fn after_fork() {
         let instance = instance_at(index);
         if instance.used.load(Ordering::Relaxed) != 0 {
             instance.lock.reset();
+            instance.equipping.reset();
+            instance.inherited.store(1, Ordering::Relaxed);
             instance.door.store(0, Ordering::Relaxed);
             instance.control_fd.store(-1, Ordering::Relaxed);
         }

@@ -54,6 +54,11 @@ fn anything(instance: &Instance, surely: bool) -> bool {
     walk(instance).any(|(_, item)| stirs(item) && evaluate(item, false) != 0)
 }
 
+/// As `anything`, surely. Without the lock.
+pub fn has_something(instance: &Instance) -> bool {
+    anything(instance, true)
+}
+
 /// Sorts what the kernel reported: ours is noted, the program's stays, moved together.
 fn translate(instance: &Instance, events: *mut libc::epoll_event, count: usize) -> usize {
     let mut kept = 0;
@@ -67,24 +72,33 @@ fn translate(instance: &Instance, events: *mut libc::epoll_event, count: usize) 
             kept += 1;
         } else if low == TAG_CONTROL {
             control::drain_mail();
-        } else if low != TAG_BELL {
-            note_kernel(instance, low, event.events);
+        } else if low != TAG_BELL
+            && let Some(event) = translate_item(instance, low, event.events)
+        {
+            // SAFETY: as above.
+            unsafe { events.add(kept).write_unaligned(event) };
+            kept += 1;
         }
     }
     kept
 }
 
-fn note_kernel(instance: &Instance, index: u32, events: u32) {
+/// An event of one of our items: what the program gets of it by the kernel's word alone.
+fn translate_item(instance: &Instance, index: u32, events: u32) -> Option<libc::epoll_event> {
     let item = item_at(index);
-    let guard = instance.lock.lock();
+    let guard = instance.lock.lock()?;
     let ours = core::ptr::eq(instance_at(item.instance.load(Ordering::Relaxed)), instance);
-    let Some(conn) = conn_of(item).filter(|_| ours) else {
-        return;
-    };
-    if item.attached.load(Ordering::Relaxed) != 0 {
-        hot::warm(instance, index);
+    let conn = conn_of(item).filter(|_| ours)?;
+    if item.attached.load(Ordering::Relaxed) == 0 {
+        return by_kernel(item, events);
     }
+    hot::warm(instance, index);
     drop(guard);
+    note_kernel(conn, events);
+    None
+}
+
+fn note_kernel(conn: &Conn, events: u32) {
     let shown = events & (IN | RDHUP | HUP | ERR);
     let known = conn.hints.fetch_or(shown, Ordering::Relaxed);
     let by_kernel = conn.is_paired() && conn.producer().state() != tx_state::RING;
@@ -171,13 +185,9 @@ pub fn wait_in(
     if room <= 0 {
         return None;
     }
-    Some(wait_equipped(
-        instance,
-        events,
-        room as usize,
-        timeout_ns,
-        mask,
-    ))
+    let result = wait_equipped(instance, events, room as usize, timeout_ns, mask);
+    stand_by(instance);
+    Some(result)
 }
 
 fn wait_equipped(

@@ -138,6 +138,7 @@ fn try_receive(
     }
     let moved = ring_receive(conn, buffers, skip, wanted, flags)
         .map_err(|violation| broken(conn, violation))?;
+    upgrade::stop_if_drained(conn);
     if let Some((count, crowded)) = moved {
         drop(guard);
         conn.empty_reads.store(0, Ordering::Relaxed);

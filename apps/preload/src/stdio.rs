@@ -1,0 +1,84 @@
+//! A socket that becomes a stdio stream: libc reads and writes it past the library.
+//!
+//! What lies unread in the ring cannot be put back into the kernel's socket, and the
+//! peer, which could send it again, may not call the library for long. So it is taken
+//! here and pushed back into the new stream (ungetc, of which glibc takes any number),
+//! and the ring is left with nothing in it.
+
+use crate::state::{Conn, lock_word};
+use crate::sys::{self, sys};
+use crate::transfer::{self, Buffers, Done};
+use crate::{real, upgrade, wait};
+use core::ffi::c_void;
+use fordway_abi::reason::Reason;
+
+/// Most that two rings of a growing connection and the kernel's part before them hold.
+const EARLY_BYTES_MAX: usize = 16 << 20;
+
+/// Bytes that came before the stream was made; mapped for as long as it lives.
+pub struct Early {
+    base: *mut u8,
+    count: usize,
+}
+
+/// Takes the receiving direction off the ring, with all that lies there.
+pub fn take_early(conn: &Conn, fd: i32) -> Option<Early> {
+    upgrade::bar(conn, Reason::Stdio);
+    if !conn.is_paired() {
+        return None;
+    }
+    let base = sys::map_anonymous(EARLY_BYTES_MAX, false).ok()?;
+    let mut early = Early { base, count: 0 };
+    while early.take(conn, fd) {
+        let Some(_guard) = lock_word(&conn.own().rx_own.lock) else {
+            break;
+        };
+        if !conn.is_paired() {
+            break;
+        }
+        if !wait::has_ring_bytes(conn) {
+            // Who publishes from now on sees the stop, and sends again by the kernel.
+            conn.consumer().stop();
+            break;
+        }
+    }
+    upgrade::downgrade(conn, fd, Reason::Stdio, true);
+    Some(early)
+}
+
+impl Early {
+    /// Takes what lies in the ring now; false if that cannot be.
+    fn take(&mut self, conn: &Conn, fd: i32) -> bool {
+        while conn.is_paired() && wait::has_ring_bytes(conn) {
+            let part = libc::iovec {
+                // SAFETY: inside the mapping.
+                iov_base: unsafe { self.base.add(self.count) }.cast(),
+                iov_len: EARLY_BYTES_MAX - self.count,
+            };
+            let received = Buffers::new(&raw const part, 1)
+                .and_then(|buffers| transfer::receive(conn, fd, &buffers, libc::MSG_DONTWAIT));
+            match received {
+                Ok(Done::Bytes(count)) if count != 0 => self.count += count,
+                _ => return false,
+            }
+        }
+        true
+    }
+
+    /// Pushes the bytes back into the stream, the last one first.
+    pub fn give(self, file: *mut c_void) {
+        if file.is_null() {
+            return;
+        }
+        for at in (0..self.count).rev() {
+            // SAFETY: inside the mapping; the program's new stream.
+            unsafe { real::ungetc((*self.base.add(at)).into(), file) };
+        }
+    }
+}
+
+impl Drop for Early {
+    fn drop(&mut self) {
+        let _ = sys!(SYS_munmap, self.base, EARLY_BYTES_MAX);
+    }
+}
