@@ -3,7 +3,7 @@
 
 use crate::state::{self, Conn, hint, kind, slot};
 use crate::sys::{self, give, set_errno, sys};
-use crate::{config, control, ends, epoll, fork, real, transfer, upgrade};
+use crate::{config, control, ends, epoll, fork, real, transfer, upgrade, wait};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering;
 use fordway_abi::reason::Reason;
@@ -439,6 +439,10 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: usize, argument: usize) -> c_
             if conn.consumer().producer_state() != tx_state::RING || conn.consumer().head() == 0 {
                 let _ = sys!(SYS_ioctl, fd, libc::FIONREAD, &raw mut queued);
             }
+            // The ring's bytes can be had only behind all of the kernel's.
+            let entered = conn.consumer().was_entered();
+            let within_reach = !entered || wait::kernel_part_bytes(conn) <= queued as u64;
+            let ring = if within_reach { ring } else { 0 };
             let total = ring.saturating_add(queued as u64).min(c_int::MAX as u64) as c_int;
             // SAFETY: FIONREAD takes a pointer to an int.
             unsafe { (argument as *mut c_int).write(total) };

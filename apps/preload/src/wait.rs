@@ -401,6 +401,14 @@ pub fn has_ring_bytes(conn: &Conn) -> bool {
         && matches!(consumer.producer_state(), tx_state::RING | tx_state::BACK)
         && consumer.was_entered()
         && !consumer.has_stopped()
+        && kernel_part_bytes(conn) == 0
+}
+
+/// Bytes that the kernel has to deliver before the ring's; they may still be on their
+/// way when the ring's are there. Only once the producer has entered the ring.
+pub fn kernel_part_bytes(conn: &Conn) -> u64 {
+    let position = conn.own().rx_own.kernel_position.load(Ordering::Relaxed);
+    conn.consumer().switch_at().saturating_sub(position)
 }
 
 /// Sleeps (after a spin) until `conn` is worth another try, for blocking calls.

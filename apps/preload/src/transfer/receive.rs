@@ -22,6 +22,7 @@ pub fn receive(conn: &Conn, fd: i32, buffers: &Buffers, flags: i32) -> sys::Resu
     let may_wait = flags & libc::MSG_DONTWAIT == 0 && !conn.is_nonblocking();
     let wait_all = flags & libc::MSG_WAITALL != 0;
     let peek = flags & libc::MSG_PEEK != 0;
+    let before = place(conn);
     loop {
         if !attended(conn, fd)? {
             return Ok(if done == 0 {
@@ -44,11 +45,15 @@ pub fn receive(conn: &Conn, fd: i32, buffers: &Buffers, flags: i32) -> sys::Resu
             }
             Ok(Moved::Bytes(count)) => {
                 done += count;
-                if count == 0 || done == buffers.total || !wait_all {
+                if count == 0 || done == buffers.total {
                     return Ok(Done::Bytes(done));
                 }
-                continue;
+                if wait_all || has_crossed(conn, before) {
+                    continue;
+                }
+                return Ok(Done::Bytes(done));
             }
+            Ok(Moved::Nothing) if done != 0 && !wait_all => return Ok(Done::Bytes(done)),
             Ok(Moved::Kernel) => {
                 return Ok(if done == 0 {
                     Done::Kernel
@@ -75,6 +80,29 @@ pub fn receive(conn: &Conn, fd: i32, buffers: &Buffers, flags: i32) -> sys::Resu
             Err(_) if done != 0 => return Ok(Done::Bytes(done)),
             Err(error) => return Err(error),
         }
+    }
+}
+
+/// Where in the stream the next byte is taken: kernel and ring.
+fn place(conn: &Conn) -> (u64, u64) {
+    let position = conn.own().rx_own.kernel_position.load(Ordering::Relaxed);
+    (position, conn.consumer().head())
+}
+
+/// Whether this call has come to the end of the kernel's part, or of a ring that is
+/// over, and there may be more behind it. A program that waits for edges takes a short
+/// read for the end of what there is, so one call must not stop at the seam.
+fn has_crossed(conn: &Conn, before: (u64, u64)) -> bool {
+    if !conn.is_paired() || !conn.peer_is_there() {
+        return false;
+    }
+    let (position, head) = place(conn);
+    match conn.consumer().producer_state() {
+        tx_state::RING => position != before.0 && wait::has_ring_bytes(conn),
+        tx_state::BACK => {
+            (position, head) != before && (head != before.1 || wait::has_ring_bytes(conn))
+        }
+        _ => false,
     }
 }
 
