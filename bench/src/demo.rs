@@ -56,7 +56,10 @@ pub fn run(options: &Options) -> Result<()> {
     println!("\n{}", shown.table);
     println!("What curl fetched was compared byte by byte with the server's file.");
     let total = report::bytes(shown.ring_bytes);
-    println!("{total} went through rings. Broker, domains and programs are gone again.");
+    println!("A ratio is the median of those of the pairs of runs, one right after the other.");
+    println!(
+        "{total} went through rings, warm-up and set-up included. Broker, domains and programs are gone again."
+    );
     ensure!(
         forced.is_empty(),
         "left behind and removed by force: {}",

@@ -135,7 +135,9 @@ pub const WORKS: [Work; 7] = [
 ];
 
 /// Programs that all of it needs.
-pub const PROGRAMS: [&str; 7] = [
+pub const PROGRAMS: [&str; 9] = [
+    "ip",
+    "nft",
     "redis-server",
     "redis-benchmark",
     "redis-cli",

@@ -35,7 +35,8 @@ pub fn network(up: &Up, file: &File) -> Result<Network, Failure> {
         .or(configured)
         .unwrap_or((DEFAULT_NETWORK, Exit::Internal));
     parse_network(text).ok_or_else(|| {
-        let message = format!("\"{text}\" is no network; give an IPv4 one like {DEFAULT_NETWORK} with a prefix of 8 to 30");
+        let place = if exit == Exit::Config { "network in the configuration: " } else { "" };
+        let message = format!("{place}\"{text}\" is no network; give an IPv4 one like {DEFAULT_NETWORK} with a prefix of 8 to 30");
         Failure::new(exit, message)
     })
 }
@@ -59,6 +60,12 @@ pub fn read(up: &Up) -> Result<File, Failure> {
         None if Path::new(DEFAULT_FILE).exists() => read_file(Path::new(DEFAULT_FILE)),
         None => Ok(File::default()),
     }
+}
+
+/// The runtime directory of the default file, for the commands that talk to the
+/// broker. A file that cannot be read is `up`'s and `doctor`'s to complain of.
+pub fn runtime_dir() -> Option<PathBuf> {
+    read_file(Path::new(DEFAULT_FILE)).ok()?.runtime_dir
 }
 
 fn read_file(file: &Path) -> Result<File, Failure> {

@@ -41,10 +41,14 @@ fn main() -> ExitCode {
 
 fn dispatch(cli: &Cli) -> Outcome {
     let runtime_dir = cli.runtime_dir.as_deref();
-    let broker = || places::runtime_dir(runtime_dir).map(|dir| Broker::at(&dir));
+    let broker = || {
+        let configured = config::runtime_dir();
+        let dir = runtime_dir.or(configured.as_deref());
+        places::runtime_dir(dir).map(|dir| Broker::at(&dir))
+    };
     match &cli.command {
         Command::Up(up) => up::up(up, runtime_dir),
-        Command::Run(run) => run::run(run, &broker()?),
+        Command::Run(run) => run::run(run, broker()),
         Command::Ss(json) => show::connections(&broker()?, json.json),
         Command::Domain(command) => show::domain(&broker()?, command),
         Command::Downgrade(downgrade) => show::downgrade(&broker()?, downgrade),

@@ -23,7 +23,8 @@ use std::path::{Path, PathBuf};
 pub const PRELOAD: &str = "LD_PRELOAD";
 
 /// Comes back only with an error.
-pub fn run(run: &Run, broker: &Broker) -> Outcome {
+pub fn run(run: &Run, broker: Result<Broker, Failure>) -> Outcome {
+    let broker = &broker.map_err(launcher)?;
     let path = if run.require_fast {
         PathChoice::Fast
     } else {
@@ -150,7 +151,7 @@ fn enter(domain: &Domain) -> Result<(), Failure> {
     })?;
     if let Some(hosts) = &domain.hosts_path {
         launch::private_mounts(Path::new(hosts)).map_err(|error| {
-            Failure::internal(format!("mounting {hosts} as /etc/hosts: {error}"))
+            Failure::internal(format!("mounting {hosts} over /etc/hosts: {error}"))
         })?;
     }
     Ok(())

@@ -158,7 +158,7 @@ pub struct Domain {
     pub netns_path: Option<String>,
     /// Its /etc/hosts, if the broker made one.
     pub hosts_path: Option<String>,
-    /// Processes of it that speak to the broker.
+    /// Processes in it (for a namespace that the broker did not make: those that speak to it).
     pub processes: u32,
 }
 

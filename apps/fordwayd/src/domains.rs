@@ -385,7 +385,9 @@ impl Broker {
         if running > 0 && !force {
             return error(
                 ErrorKind::Busy,
-                format_args!("{running} processes run in domain \"{name}\"; --force removes it"),
+                format_args!(
+                    "domain \"{name}\" is in use (processes: {running}); --force removes it"
+                ),
             );
         }
         if self.domains.paths.contains_key(&domain.id) {
@@ -418,7 +420,10 @@ impl Broker {
             netns_cookie: domain.netns_cookie,
             netns_path: paths.map(|paths| paths.netns_path.display().to_string()),
             hosts_path: paths.map(|paths| paths.hosts_path.display().to_string()),
-            processes: self.registry.processes_in(domain.netns_cookie) as u32,
+            processes: match paths {
+                Some(paths) => processes_in(paths) as u32,
+                None => self.registry.processes_in(domain.netns_cookie) as u32,
+            },
         }
     }
 }

@@ -34,7 +34,15 @@ pub fn private_mounts(hosts: &Path) -> io::Result<()> {
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS)? };
     // Mounts of the host still arrive here; none of ours go back.
     let downstream = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
-    rustix::mount::mount_change("/", downstream)?;
+    rustix::mount::mount_change("/", downstream).map_err(|error| match error {
+        rustix::io::Errno::INVAL => {
+            io::Error::other("/ is no mount point (a chroot?); bind it onto itself first")
+        }
+        error => error.into(),
+    })?;
+    if !Path::new("/etc/hosts").exists() {
+        return Err(io::Error::other("/etc/hosts does not exist; create it"));
+    }
     rustix::mount::mount_bind(hosts, "/etc/hosts")?;
     let mounts = std::fs::read("/proc/self/mountinfo")?;
     for dir in fabric_dirs(&mounts) {
