@@ -5,7 +5,9 @@ use std::path::Path;
 use std::process::Command;
 
 /// Programs of scenarios: `programs/NAME.c` and the framework.
-const SCENARIOS: [&str; 4] = ["stream", "wait", "close", "down"];
+const SCENARIOS: [&str; 8] = [
+    "stream", "wait", "close", "down", "fork", "fds", "signals", "threads",
+];
 
 fn main() {
     println!("cargo::rerun-if-changed=programs");

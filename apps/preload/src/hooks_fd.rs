@@ -103,6 +103,18 @@ fn drop_reference(conn: &Conn, fd: c_int) {
     }
 }
 
+/// A vfork child copies descriptors for the image that it will become, and nothing
+/// else can be noted of it: the connection goes to the kernel path.
+fn copied_for_exec(old: c_int) {
+    if let Some(conn) = state::conn(old).filter(|_| config::is_active())
+        && fork::in_borrowed_memory()
+        && upgrade::is_under(conn, old)
+    {
+        upgrade::bar(conn, Reason::Exec);
+        upgrade::downgrade(conn, old, Reason::Exec, true);
+    }
+}
+
 /// `new` is now another descriptor of what `old` is.
 fn duplicated(old: c_int, new: c_int) {
     if old == new {
@@ -343,6 +355,7 @@ pub unsafe extern "C" fn closefrom(first: c_int) {
 pub unsafe extern "C" fn dup(fd: c_int) -> c_int {
     // SAFETY: the program's own argument.
     let new = unsafe { real::dup(fd) };
+    copied_for_exec(fd);
     if new >= 0 && may_change(fd) && may_change(new) {
         forget(new);
         duplicated(fd, new);
@@ -379,6 +392,7 @@ fn replace(old: c_int, new: c_int, by_libc: impl FnOnce() -> c_int) -> c_int {
     if result >= 0 && change {
         duplicated(old, new);
     }
+    copied_for_exec(old);
     result
 }
 
@@ -388,6 +402,9 @@ fn replace(old: c_int, new: c_int, by_libc: impl FnOnce() -> c_int) -> c_int {
 pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
     // SAFETY: the program's own arguments.
     let result = unsafe { real::fcntl(fd, command, argument) };
+    if matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {
+        copied_for_exec(fd);
+    }
     if result < 0 || !may_change(fd) {
         return result;
     }

@@ -83,6 +83,9 @@ fn before_exec(spawns: bool) {
     let borrowed = fork::in_borrowed_memory();
     for conn in state::conns() {
         let fd = conn.fd.load(Ordering::Relaxed);
+        if borrowed && !upgrade::is_under(conn, fd) {
+            continue;
+        }
         match sys!(SYS_fcntl, fd, libc::F_GETFD) {
             Ok(flags) if flags as c_int & libc::FD_CLOEXEC == 0 => {
                 upgrade::bar(conn, Reason::Exec);
@@ -227,6 +230,18 @@ pub unsafe extern "C" fn signal(signal: c_int, handler: usize) -> usize {
         );
     }
     old
+}
+
+/// # Safety
+/// As siginterrupt(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn siginterrupt(signal: c_int, interrupts: c_int) -> c_int {
+    // SAFETY: the program's own arguments.
+    let result = unsafe { real::siginterrupt(signal, interrupts) };
+    if result == 0 {
+        signals::kind_changed(signal, interrupts == 0);
+    }
+    result
 }
 
 /// # Safety

@@ -35,6 +35,7 @@ mod link;
 mod memory;
 mod poll;
 mod real;
+mod shared_bell;
 mod signals;
 mod state;
 mod stdio;

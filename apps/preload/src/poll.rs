@@ -220,7 +220,7 @@ fn sleep(
     let mut scratch = Scratch::new(fds.len())?;
     let counted = scratch.entries(fds.len());
     count_unaware(fds, counted);
-    let bell = wait::acquire();
+    let bell = wait::acquire_thread();
     let mut unread = false;
     for entry in fds.iter() {
         if let Some(conn) = paired(entry.fd) {
@@ -265,7 +265,7 @@ fn sleep(
             }
         }
     }
-    wait::release(bell);
+    wait::release_thread(bell);
     uncount(counted);
     result
 }
@@ -292,7 +292,7 @@ fn ask(
     entries[count + 1] = EMPTY;
     if let Some(bell) = bell {
         entries[count] = libc::pollfd {
-            fd: bell.poll_fd(),
+            fd: bell.fd,
             events: libc::POLLIN,
             revents: 0,
         };

@@ -130,6 +130,8 @@ pub struct Conn {
     pub rescues: AtomicU32,
     /// A reason for the way back that does not stand, or 0.
     pub passing: AtomicU32,
+    /// SO_COOKIE of the socket, once it was offered.
+    pub cookie: AtomicU64,
     /// What the peer had taken when the watchdog looked last.
     pub watched: AtomicU64,
     /// Own endpoint.

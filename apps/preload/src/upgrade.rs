@@ -60,6 +60,7 @@ fn offer(conn: &Conn, fd: i32) {
         bar(conn, reason);
         return;
     }
+    conn.cookie.store(cookie(fd), Ordering::Relaxed);
     if is_shared(conn) {
         conn.operations.store(0, Ordering::Relaxed);
         return;
@@ -71,6 +72,26 @@ fn offer(conn: &Conn, fd: i32) {
         return;
     }
     control::check_mail();
+}
+
+fn cookie(fd: i32) -> u64 {
+    let mut cookie = 0u64;
+    let mut length = size_of::<u64>() as u32;
+    let asked = sys!(
+        SYS_getsockopt,
+        fd,
+        libc::SOL_SOCKET,
+        libc::SO_COOKIE,
+        &raw mut cookie,
+        &raw mut length
+    );
+    asked.map_or(0, |_| cookie)
+}
+
+/// Whether `fd` is this connection's socket here and now: in a vfork child the table
+/// of descriptors is the parent's, and need not be true.
+pub fn is_under(conn: &Conn, fd: i32) -> bool {
+    cookie(fd) == conn.cookie.load(Ordering::Relaxed)
 }
 
 /// Options, perhaps inherited from the listening socket, that only the kernel heeds.

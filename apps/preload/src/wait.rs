@@ -4,8 +4,8 @@
 //! A waiter (an epoll instance, or a thread in a blocking call) has a doorbell: an
 //! eventfd, known to all peers, and a bit in the wait page. Bells of epoll
 //! instances belong to them until close; bells of threads are borrowed for one
-//! sleep. Bell 0 is everybody's: it is used when no other can be had, and its
-//! sleepers look around every [`SHARED_SLICE_NS`] because they may miss a ring.
+//! sleep. Bell 0 is everybody's: it is used when no other can be had
+//! ([`crate::shared_bell`]). A sleeper without any bell looks around every [`BLIND_SLICE_NS`].
 //!
 //! # Spinning
 //! A spin pays only if the peer answers from another CPU within what a wake-up
@@ -14,15 +14,15 @@
 
 use crate::state::{Conn, Lock, attention};
 use crate::sys::{self, sys};
-use crate::{config, control, hidden, link, real, upgrade};
+use crate::{config, control, hidden, link, real, shared_bell, signals, upgrade};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use fordway_abi::shm::{
     DOOR_COUNT, DOOR_SHARED, WAIT_PAGE_BYTES, WAIT_PAGE_MAGIC, WaitPage, tx_state,
 };
 use fordway_ring::Sleeper;
 
-/// Longest sleep on the shared bell.
-const SHARED_SLICE_NS: u64 = 5_000_000;
+/// Longest sleep without a bell.
+const BLIND_SLICE_NS: u64 = 5_000_000;
 /// Longest sleep while the broker is away, so that a new one is found.
 const ORPHAN_SLICE_NS: u64 = 500_000_000;
 /// Longest sleep while bytes of ours lie unread in some ring: the watchdog's period.
@@ -49,7 +49,7 @@ static START_NS: AtomicU64 = AtomicU64::new(0);
 pub struct Bell {
     /// Index in the wait page.
     pub door: usize,
-    /// The eventfd.
+    /// What becomes readable at a ring; -1: nothing does.
     pub fd: i32,
 }
 
@@ -62,7 +62,7 @@ impl Bell {
     /// Publishes that its waiter is about to sleep; rings are to be looked at once more.
     pub fn announce(self) {
         SLEEPERS[self.door].fetch_add(1, Ordering::SeqCst);
-        self.sleeper().announce();
+        self.stand_by();
     }
 
     /// Its waiter runs again. While others sleep behind the same bell (threads in one
@@ -71,20 +71,17 @@ impl Bell {
         if SLEEPERS[self.door].fetch_sub(1, Ordering::SeqCst) != 1 {
             // Peers have rung for this sleep. What comes while the waiter works is for the
             // others: peers must ring anew. What came before, the waiter looks for.
-            self.sleeper().announce();
+            self.stand_by();
             return;
         }
-        self.sleeper().retract();
+        if let Some(sleeper) = self.page() {
+            sleeper.retract();
+        }
         if self.has_sleepers() {
             // Somebody announced between the two steps: what was missed since, he looks for.
-            self.sleeper().announce();
+            self.stand_by();
             self.ring();
         }
-    }
-
-    /// Has peers ring it although no thread of ours sleeps behind it.
-    pub fn stand_by(self) {
-        self.sleeper().announce();
     }
 
     /// Whether a thread sleeps behind it.
@@ -95,21 +92,21 @@ impl Bell {
     /// Wakes a thread that sleeps behind it, as a peer would.
     pub fn ring(self) {
         let one = 1u64;
-        let _ = sys!(SYS_write, self.fd, &raw const one, 8);
+        let eventfd = DOORS[self.door].load(Ordering::Acquire);
+        let _ = sys!(SYS_write, eventfd, &raw const one, 8);
     }
 
-    fn sleeper(self) -> Sleeper<'static> {
-        // SAFETY: the page is made before any bell and stays mapped.
-        Sleeper::new(unsafe { &*PAGE.load(Ordering::Relaxed) }, self.door)
+    /// A forked child that speaks to no broker has no page: it sleeps in slices.
+    fn page(self) -> Option<Sleeper<'static>> {
+        // SAFETY: the page stays mapped once it is made.
+        let page = unsafe { PAGE.load(Ordering::Acquire).as_ref() };
+        page.map(|page| Sleeper::new(page, self.door))
     }
 
-    /// What poll(2) is to watch. The shared bell is never quiet again once it was
-    /// rung, so poll does not watch it; its sleepers look around instead.
-    pub fn poll_fd(self) -> i32 {
-        if self.door == DOOR_SHARED {
-            -1
-        } else {
-            self.fd
+    /// Has peers ring it, whether or not a thread of ours sleeps behind it.
+    pub fn stand_by(self) {
+        if let Some(sleeper) = self.page() {
+            sleeper.announce();
         }
     }
 
@@ -178,6 +175,27 @@ pub fn register_doors() {
     }
 }
 
+/// A bell for one sleep of a thread, to be given back with [`release_thread`].
+pub fn acquire_thread() -> Bell {
+    let bell = acquire();
+    if bell.door != DOOR_SHARED || bell.fd < 0 {
+        return bell;
+    }
+    Bell {
+        fd: shared_bell::take(bell.fd),
+        ..bell
+    }
+}
+
+/// Gives the bell of a thread back.
+pub fn release_thread(bell: Bell) {
+    if bell.door == DOOR_SHARED {
+        shared_bell::give(bell.fd);
+    } else {
+        release(bell);
+    }
+}
+
 /// A bell of the caller's own, to be given back with [`release`]; else the shared one.
 pub fn acquire() -> Bell {
     loop {
@@ -227,6 +245,7 @@ pub fn release(bell: Bell) {
 /// In a forked child: bells and page are the parent's.
 pub fn after_fork() {
     DOOR_LOCK.reset();
+    shared_bell::after_fork();
     for sleepers in &SLEEPERS {
         sleepers.store(0, Ordering::Relaxed);
     }
@@ -235,6 +254,9 @@ pub fn after_fork() {
     }
     hidden::close(PAGE_FD.swap(-1, Ordering::Relaxed));
     PAGE.store(core::ptr::null_mut(), Ordering::Relaxed);
+    for sleepers in &SLEEPERS {
+        sleepers.store(0, Ordering::Relaxed);
+    }
     BUSY.store(1 << DOOR_SHARED, Ordering::Relaxed);
     REGISTERED.store(0, Ordering::Relaxed);
 }
@@ -302,8 +324,8 @@ pub fn note_cpu(conn: &Conn) {
 
 /// How long a sleep may last for the shim's own sake; `None`: for ever.
 pub fn slice_ns(bell: Option<Bell>, unread: bool) -> Option<u64> {
-    if bell.is_some_and(|bell| bell.door == DOOR_SHARED) {
-        Some(SHARED_SLICE_NS)
+    if bell.is_some_and(|bell| bell.fd < 0 || PAGE.load(Ordering::Relaxed).is_null()) {
+        Some(BLIND_SLICE_NS)
     } else if unread {
         Some(WATCH_SLICE_NS)
     } else if control::is_orphaned() {
@@ -428,7 +450,7 @@ pub fn for_conn(conn: &Conn, fd: i32, want: Want, deadline: Deadline) -> sys::Re
     if conn.peer_is_there() && spin(conn.peer_cpu(), ready) {
         return Ok(());
     }
-    let bell = acquire();
+    let bell = acquire_thread();
     let doors = match want {
         Want::Bytes => &conn.own().wait.rx_doors,
         Want::Room => &conn.own().wait.tx_doors,
@@ -447,7 +469,7 @@ pub fn for_conn(conn: &Conn, fd: i32, want: Want, deadline: Deadline) -> sys::Re
     if bell.door != DOOR_SHARED {
         doors.fetch_and(!bell.bit(), Ordering::SeqCst);
     }
-    release(bell);
+    release_thread(bell);
     control::check_mail();
     upgrade::serve(conn);
     result
@@ -462,7 +484,7 @@ fn sleep(conn: &Conn, fd: i32, want: Want, bell: Bell, deadline: Deadline) -> sy
     };
     let mut fds = [
         libc::pollfd {
-            fd: bell.poll_fd(),
+            fd: bell.fd,
             events: libc::POLLIN,
             revents: 0,
         },
@@ -476,6 +498,12 @@ fn sleep(conn: &Conn, fd: i32, want: Want, bell: Bell, deadline: Deadline) -> sy
             events: libc::POLLIN,
             revents: 0,
         },
+        // For `signals`.
+        libc::pollfd {
+            fd: -1,
+            events: 0,
+            revents: 0,
+        },
     ];
     // A peer that has shut its sending half shows RDHUP for ever: no reason to wake a sender.
     if want == Want::Room && conn.hints.load(Ordering::Relaxed) & libc::POLLRDHUP as u32 != 0 {
@@ -484,7 +512,8 @@ fn sleep(conn: &Conn, fd: i32, want: Want, bell: Bell, deadline: Deadline) -> sy
     let unread = conn.peer_is_there() && conn.producer().unread_hint() != 0;
     let left = deadline.left_ns(slice_ns(Some(bell), unread));
     let since_ns = if unread { sys::now_ns() } else { 0 };
-    let woken = ppoll(fds.as_mut_ptr(), fds.len(), left, core::ptr::null())?;
+    let timed = deadline != Deadline::Never;
+    let woken = signals::ppoll(&mut fds, left, timed)?;
     conn.hints
         .fetch_or(fds[1].revents as u16 as u32, Ordering::Relaxed);
     if fds[2].revents != 0 || control::is_orphaned() {

@@ -22,3 +22,23 @@ fn close() -> Result<()> {
 fn down() -> Result<()> {
     compare_all("down")
 }
+
+#[test]
+fn fork() -> Result<()> {
+    compare_all("fork")
+}
+
+#[test]
+fn fds() -> Result<()> {
+    compare_all("fds")
+}
+
+#[test]
+fn signals() -> Result<()> {
+    compare_all("signals")
+}
+
+#[test]
+fn threads() -> Result<()> {
+    compare_all("threads")
+}

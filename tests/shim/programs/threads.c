@@ -1,0 +1,247 @@
+// Threads: more of them than doorbells, on one socket together, cancelled.
+#include "try.h"
+#include <sys/resource.h>
+
+#define THREADS 100
+#define ROUNDS 30
+
+static void *echo_thread(void *argument) {
+    int fd = (long)argument;
+    char buffer[1000];
+    ssize_t got;
+    while ((got = recv(fd, buffer, sizeof buffer, 0)) > 0)
+        if (send(fd, buffer, got, 0) != got) die("send");
+    if (got < 0) die("receive");
+    close(fd);
+    return NULL;
+}
+static void hundred_a(int unused) {
+    (void)unused;
+    int port, listener = listen_any(&port);
+    tell(port);
+    pthread_t threads[THREADS];
+    for (int i = 0; i < THREADS; i++)
+        if (pthread_create(threads + i, NULL, echo_thread, (void *)(long)accept(listener, NULL, NULL))) die("thread");
+    for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
+    say("served");
+}
+static void *asking_thread(void *argument) {
+    int fd = dial((long)argument);
+    for (int i = 0; i < ROUNDS; i++) {
+        send_all(fd, i * 100, 100, 100);
+        recv_all(fd, i * 100, 100, 100);
+    }
+    close(fd);
+    return NULL;
+}
+static void hundred_b(int unused) {
+    (void)unused;
+    long port = hear();
+    pthread_t threads[THREADS];
+    for (int i = 0; i < THREADS; i++) pthread_create(threads + i, NULL, asking_thread, (void *)port);
+    for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
+    say("answered");
+}
+// The same, asked one after the other while all the others sleep: nobody is forgotten.
+static void sleepers_b(int unused) {
+    (void)unused;
+    long port = hear();
+    int fds[THREADS];
+    for (int i = 0; i < THREADS; i++) fds[i] = dial(port);
+    for (int round = 0; round < 12; round++)
+        for (int i = 0; i < THREADS; i++) {
+            send_all(fds[i], round * 10, 10, 10);
+            recv_all(fds[i], round * 10, 10, 10);
+        }
+    usleep(100000);
+    uint64_t start = now_ms();
+    for (int i = 0; i < THREADS; i++) {
+        send_all(fds[i], 120, 10, 10);
+        recv_all(fds[i], 120, 10, 10);
+    }
+    if (now_ms() - start > 3000) die("a round took %lu ms", now_ms() - start);
+    for (int i = 0; i < THREADS; i++) close(fds[i]);
+    say("answered");
+}
+// All asleep: what does that cost?
+static void idle_a(int unused) {
+    (void)unused;
+    int port, listener = listen_any(&port);
+    tell(port);
+    pthread_t threads[THREADS];
+    for (int i = 0; i < THREADS; i++) {
+        int fd = accept(listener, NULL, NULL);
+        if (pthread_create(threads + i, NULL, echo_thread, (void *)(long)fd)) die("thread");
+    }
+    step();
+    struct rusage before, after;
+    usleep(300000); // the last news of doorbells
+    getrusage(RUSAGE_SELF, &before);
+    usleep(1000000);
+    getrusage(RUSAGE_SELF, &after);
+    long us = (after.ru_utime.tv_sec - before.ru_utime.tv_sec + after.ru_stime.tv_sec - before.ru_stime.tv_sec) * 1000000 +
+              after.ru_utime.tv_usec - before.ru_utime.tv_usec + after.ru_stime.tv_usec - before.ru_stime.tv_usec;
+    if (us > 20000 || after.ru_nvcsw - before.ru_nvcsw > 20) die("asleep for a second, but %ld us of work and %ld switches", us, after.ru_nvcsw - before.ru_nvcsw);
+    step();
+    for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
+    say("served");
+}
+static void idle_b(int unused) {
+    (void)unused;
+    long port = hear();
+    int fds[THREADS];
+    for (int i = 0; i < THREADS; i++) {
+        fds[i] = dial(port);
+        for (int round = 0; round < 12; round++) {
+            send_all(fds[i], round * 10, 10, 10);
+            recv_all(fds[i], round * 10, 10, 10);
+        }
+    }
+    step();
+    step();
+    for (int i = 0; i < THREADS; i++) close(fds[i]);
+}
+
+// Records of several threads on one socket stay whole.
+#define RECORD 1000
+static void *record_thread(void *argument) {
+    int fd = (long)argument & 0xffff, who = (long)argument >> 16;
+    char record[RECORD];
+    memset(record, 'a' + who, sizeof record);
+    for (int i = 0; i < 500; i++)
+        if (send(fd, record, sizeof record, 0) != sizeof record) die("send");
+    return NULL;
+}
+static void records_a(int fd) {
+    pthread_t threads[4];
+    for (long i = 0; i < 4; i++) pthread_create(threads + i, NULL, record_thread, (void *)(i << 16 | fd));
+    for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
+    step();
+}
+static void records_b(int fd) {
+    int counts[4] = {0};
+    for (int i = 0; i < 2000; i++) {
+        char record[RECORD];
+        if (recv(fd, record, sizeof record, MSG_WAITALL) != sizeof record) die("receive");
+        for (int j = 1; j < RECORD; j++)
+            if (record[j] != record[0]) die("records are mixed");
+        counts[record[0] - 'a']++;
+    }
+    say("%d %d %d %d", counts[0], counts[1], counts[2], counts[3]);
+    step();
+}
+// Several threads receive on one socket: each byte goes to one of them.
+static uint64_t received;
+static void *share_thread(void *argument) {
+    char buffer[100];
+    ssize_t got;
+    while ((got = recv((long)argument, buffer, sizeof buffer, 0)) > 0) __atomic_add_fetch(&received, got, __ATOMIC_SEQ_CST);
+    return NULL;
+}
+static void share_a(int fd) {
+    pthread_t threads[4];
+    for (int i = 0; i < 4; i++) pthread_create(threads + i, NULL, share_thread, (void *)(long)fd);
+    for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
+    say("%lu", received);
+    step();
+}
+static void share_b(int fd) {
+    for (int i = 0; i < 1000; i++) {
+        send_all(fd, 0, 37, 37);
+        if (i % 50 == 0) usleep(1000);
+    }
+    shutdown(fd, SHUT_WR);
+    step();
+}
+
+// A thread is cancelled while it sleeps in each kind of wait.
+static int cancel_ep;
+static void *cancelled_thread(void *argument) {
+    int fd = (long)argument & 0xffff, how = (long)argument >> 16, shown;
+    char byte;
+    struct epoll_event event;
+    if (how == 0) recv(fd, &byte, 1, 0);
+    if (how == 1) pollx(fd, POLLIN, -1, &shown);
+    if (how == 2) epoll_wait(cancel_ep, &event, 1, -1);
+    if (how == 3) read(fd, &byte, 1);
+    return NULL;
+}
+static void cancel_a(int fd) {
+    cancel_ep = epoll_create1(0);
+    struct epoll_event event = {.events = EPOLLIN};
+    epoll_ctl(cancel_ep, EPOLL_CTL_ADD, fd, &event);
+    for (long how = 0; how < 4; how++) {
+        pthread_t thread;
+        void *result;
+        pthread_create(&thread, NULL, cancelled_thread, (void *)(how << 16 | fd));
+        usleep(30000);
+        pthread_cancel(thread);
+        pthread_join(thread, &result);
+        say("%ld cancelled %d", how, result == PTHREAD_CANCELED);
+    }
+    step();
+    recv_all(fd, 0, 1000, 100);
+    send_all(fd, 0, 1000, 100);
+    step();
+}
+static void cancel_b(int fd) {
+    step();
+    send_all(fd, 0, 1000, 100);
+    recv_all(fd, 0, 1000, 100);
+    step();
+}
+
+// A thread polls sockets of which one gets its channel by another thread's doing.
+static int poll_fds[2];
+static void *late_sender(void *unused) {
+    (void)unused;
+    usleep(20000);
+    for (int i = 0; i < 20; i++) {
+        if (send(poll_fds[1], "x", 1, 0) != 1) die("send");
+        usleep(2000);
+    }
+    return NULL;
+}
+static void late_channel_a(int unused) {
+    (void)unused;
+    int port, listener = listen_any(&port);
+    tell(port);
+    for (int i = 0; i < 2; i++) poll_fds[i] = accept(listener, NULL, NULL);
+    warm(poll_fds[0], 0);
+    pthread_t thread;
+    pthread_create(&thread, NULL, late_sender, NULL);
+    for (int got = 0; got < 100;) {
+        struct pollfd entries[2] = {{.fd = poll_fds[0], .events = POLLIN}, {.fd = poll_fds[1], .events = POLLIN}};
+        if (poll(entries, 2, 5000) <= 0) die("poll after %d", got);
+        char buffer[100];
+        ssize_t now = recv(poll_fds[1], buffer, 100, 0);
+        if (now <= 0) die("receive");
+        got += now;
+    }
+    pthread_join(thread, NULL);
+    say("all there");
+    step();
+}
+static void late_channel_b(int unused) {
+    (void)unused;
+    int port = hear(), fds[2];
+    for (int i = 0; i < 2; i++) fds[i] = dial(port);
+    warm(fds[0], 1);
+    for (int i = 0; i < 20; i++) {
+        char byte;
+        if (recv(fds[1], &byte, 1, 0) != 1) die("receive");
+        send_all(fds[1], i * 5, 5, 5);
+    }
+    step();
+}
+
+const struct scenario scenarios[] = {
+    {"hundred", NONE, hundred_a, hundred_b},
+    {"sleepers", NONE, hundred_a, sleepers_b},
+    {"idle", NONE, idle_a, idle_b},
+    {"records", WARM, records_a, records_b},
+    {"share", WARM, share_a, share_b},
+    {"cancel", WARM, cancel_a, cancel_b},
+    {"late_channel", NONE, late_channel_a, late_channel_b},
+    {0},
+};
