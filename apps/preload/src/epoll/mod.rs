@@ -250,6 +250,7 @@ fn equip(instance: &Instance) -> Option<Bell> {
             watch(instance, bell.fd, TAG_BELL);
             instance.door_fd.store(bell.fd, Ordering::Relaxed);
             instance.door.store(bell.door as u32 + 1, Ordering::Release);
+            announce_door(instance, bell);
             bell
         }
     };
@@ -258,6 +259,26 @@ fn equip(instance: &Instance) -> Option<Bell> {
         watch(instance, control, TAG_CONTROL);
     }
     Some(bell)
+}
+
+/// Tells the peers of what is attached already which doorbell the instance has got.
+fn announce_door(instance: &Instance, bell: Bell) {
+    let _guard = instance.lock.lock();
+    let mut next = instance.items.load(Ordering::Relaxed);
+    while let Some(index) = next.checked_sub(1) {
+        let item = item_at(index);
+        next = item.next_of_instance.load(Ordering::Relaxed);
+        if item.attached.load(Ordering::Relaxed) != 0
+            && let Some(conn) = hot::conn_of(item).filter(|conn| conn.is_paired())
+        {
+            want_rings(conn, bell.bit());
+        }
+    }
+}
+
+fn want_rings(conn: &Conn, door: u64) {
+    conn.own().wait.rx_doors.fetch_or(door, Ordering::SeqCst);
+    conn.own().wait.tx_doors.fetch_or(door, Ordering::SeqCst);
 }
 
 fn watch(instance: &Instance, fd: i32, low: u32) {
@@ -596,11 +617,13 @@ pub fn fd_closed(conn: &Conn, last: bool) {
     }
 }
 
-/// The connection has a channel: its items are ours from now on.
+/// The connection has a channel: its items are ours from now on. Runs while mail is
+/// read, so it gives no instance a doorbell (which waits for mail): one that has none
+/// yet gets it before its next sleep, and a thread that sleeps in it now is woken by
+/// the changed registration.
 pub fn attach(conn: &Conn) {
     for (index, item) in items_of(conn) {
         let instance = instance_at(item.instance.load(Ordering::Relaxed));
-        let bell = equip(instance);
         let _guard = instance.lock.lock();
         if item.attached.swap(1, Ordering::Relaxed) != 0 {
             continue;
@@ -628,9 +651,7 @@ pub fn attach(conn: &Conn) {
             event,
             item.events.load(Ordering::Relaxed) & EXCLUSIVE != 0,
         );
-        let door = bell.map_or(1 << DOOR_SHARED, Bell::bit);
-        conn.own().wait.rx_doors.fetch_or(door, Ordering::SeqCst);
-        conn.own().wait.tx_doors.fetch_or(door, Ordering::SeqCst);
+        want_rings(conn, bell_of(instance).map_or(1 << DOOR_SHARED, Bell::bit));
     }
 }
 
