@@ -78,6 +78,8 @@ pub mod hint {
     pub const READS: u32 = 1 << 27;
     /// The receiving direction is to leave the ring once it is drained.
     pub const STOPPING: u32 = 1 << 26;
+    /// Bytes that were taken back from the ring have been waited for.
+    pub const AWAITED: u32 = 1 << 25;
 }
 
 /// A stream socket of this process.

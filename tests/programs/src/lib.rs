@@ -219,7 +219,9 @@ impl Bed {
     /// For a failure: connections, the broker's log, stacks.
     fn where_all_stand(&self) -> String {
         let mut text = String::new();
-        for row in self.lab.connections().unwrap_or_default() {
+        let rows = self.lab.connections().unwrap_or_default().into_iter();
+        let ours = |domain: &str| DOMAINS.iter().any(|(name, _)| *name == domain);
+        for row in rows.filter(|row| ours(&row.domain)) {
             text += &format!("{row:?}\n");
         }
         text += &self.lab.broker_log();

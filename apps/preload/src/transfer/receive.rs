@@ -1,7 +1,7 @@
 //! The receiving side of a transfer.
 
 use super::{Buffers, Done, Moved, attended, broken, copier, message};
-use crate::state::{Conn, lock_word};
+use crate::state::{Conn, hint, lock_word};
 use crate::sys::{self, sys};
 use crate::wait::{self, Deadline, Want};
 use crate::{ends, signals, upgrade};
@@ -14,6 +14,9 @@ use fordway_ring::copy::Kernel;
 const EMPTY_READS_MAX: u32 = 8;
 /// Between two looks of a MSG_PEEK with MSG_WAITALL.
 const PEEK_AGAIN_MS: i32 = 1;
+
+/// Longest wait for bytes that were taken back and are on their way.
+const WITHDRAWN_WAIT_MS: i32 = 20;
 
 /// recv and its kin.
 pub fn receive(conn: &Conn, fd: i32, buffers: &Buffers, flags: i32) -> sys::Result<Done> {
@@ -141,7 +144,10 @@ fn try_receive(
         tx_state::KERNEL
     };
     if state == tx_state::KERNEL || state == tx_state::WITHDRAWN || consumer.has_stopped() {
-        let moved = kernel_receive(conn, fd, buffers, skip, wanted, flags);
+        let mut moved = kernel_receive(conn, fd, buffers, skip, wanted, flags);
+        if matches!(moved, Ok(Moved::Nothing)) && is_on_its_way(conn, fd, state) {
+            moved = kernel_receive(conn, fd, buffers, skip, wanted, flags);
+        }
         let ended = matches!(moved, Ok(Moved::Bytes(0))) && wanted != 0;
         if ended && conn.peer_is_there() && consumer.producer_state() != state {
             // The producer entered the ring, and ended, between the two looks.
@@ -181,6 +187,27 @@ fn try_receive(
         return kernel_receive(conn, fd, buffers, skip, wanted, flags);
     }
     end_of_file(conn, fd)
+}
+
+/// Bytes that the program may have been told of were taken back from the ring and are
+/// being sent by the kernel: waits for them, once and shortly, because a program does
+/// not expect EAGAIN behind an event.
+fn is_on_its_way(conn: &Conn, fd: i32, state: u32) -> bool {
+    if state != tx_state::WITHDRAWN || !conn.consumer().has_unread() {
+        return false;
+    }
+    if conn.hints.fetch_or(hint::AWAITED, Ordering::Relaxed) & hint::AWAITED != 0 {
+        return false;
+    }
+    let mut entry = libc::pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    matches!(
+        sys!(SYS_poll, &raw mut entry, 1, WITHDRAWN_WAIT_MS),
+        Ok(1..)
+    )
 }
 
 /// Copies from the ring: how much, and whether the producer may wait for the room.

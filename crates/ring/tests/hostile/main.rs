@@ -3,66 +3,23 @@
 //! but our own endpoint and arena.
 #![cfg(not(loom))]
 
+#[path = "../memory/mod.rs"]
 mod memory;
+mod victim;
 
 use fordway_abi::shm::{
-    ARENA_OFFSET, ENDPOINT_BYTES, ENDPOINTS_OFFSET, Endpoint, MARKS_OFFSET, MarkPage, REGION_BYTES,
-    SEGMENT_COUNT, SEGMENT_LOG2_MAX, SEGMENT_LOG2_MIN, SLOT_COUNT, WaitPage,
+    ARENA_OFFSET, ENDPOINTS_OFFSET, MARKS_OFFSET, MarkPage, REGION_BYTES, SEGMENT_COUNT,
+    SEGMENT_LOG2_MAX, SEGMENT_LOG2_MIN, SLOT_COUNT, WaitPage,
 };
-use fordway_ring::copy::{Copier, Kernel};
 use fordway_ring::marks::Marks;
-use fordway_ring::{Consumer, Producer, Violation, doors_to_ring};
-use memory::{Guarded, PeerRegion, endpoint, own_region};
+use fordway_ring::{Violation, doors_to_ring};
+use memory::{Guarded, own_region};
 use proptest::prelude::*;
 use std::sync::atomic::{AtomicBool, Ordering};
+use victim::{Call, Index, PeerRegion, Scribble, Victim, on_ring, peeked, shown};
 
-const SLOT: usize = 1;
 /// Longest piece that is read or written at once.
 const PIECE_BYTES_MAX: usize = 3 << 20;
-/// What lies beside our endpoint and must stay as it is.
-const UNTOUCHED: u8 = 0x5a;
-
-/// What the peer writes, and where.
-#[derive(Clone, Copy, Debug)]
-enum Scribble {
-    Tail(Index),
-    TxState(u32),
-    TxFlags(u32),
-    SegmentCount(u32),
-    SegmentStart(usize, Index),
-    SegmentPlace(usize, u64),
-    SwitchAt(u64),
-    Head(Index),
-    SegmentSeen(u32),
-    RxState(u32),
-    Doors(u64),
-    SpaceMark(u64),
-    Lock(u32),
-}
-
-/// An index of the stream, right or wrong.
-#[derive(Clone, Copy, Debug)]
-enum Index {
-    Any(u64),
-    /// So far from where our own side stands.
-    Near(i64),
-}
-
-/// What the program under test does.
-#[derive(Clone, Copy, Debug)]
-enum Call {
-    Receive { skip: u64, count: usize, take: bool },
-    LookAround,
-    Stop,
-    Resume,
-    Enter,
-    Send(usize),
-    SendInPlace(usize),
-    AskForRoom,
-    Leave,
-    Withdraw,
-    SendBack,
-}
 
 fn index() -> impl Strategy<Value = Index> {
     prop_oneof![
@@ -130,192 +87,6 @@ fn call() -> impl Strategy<Value = Call> {
     ]
 }
 
-/// Our side of a channel with such a peer.
-struct Victim {
-    own: Guarded,
-    peer: PeerRegion,
-    producer: Producer,
-    consumer: Consumer,
-    /// The program's buffer.
-    buffer: Guarded,
-}
-
-impl Victim {
-    fn new() -> Self {
-        let (own, peer) = (own_region(), PeerRegion::new());
-        for beside in [SLOT - 1, SLOT + 1] {
-            // SAFETY: an endpoint of our own region.
-            unsafe {
-                endpoint(own.base(), beside)
-                    .cast::<u8>()
-                    .write_bytes(UNTOUCHED, ENDPOINT_BYTES)
-            };
-        }
-        let own_end = endpoint(own.base(), SLOT);
-        let peer_end = endpoint(peer.region.base(), SLOT);
-        // SAFETY: both regions are mapped as long as the victim lives.
-        let (producer, consumer) = unsafe {
-            let producer = Producer::new(own_end, own.base(), peer_end);
-            (
-                producer,
-                Consumer::new(own_end, peer_end, peer.region.base()),
-            )
-        };
-        let buffer = Guarded::new(4 << 20, libc::PROT_READ | libc::PROT_WRITE);
-        Self {
-            own,
-            peer,
-            producer,
-            consumer,
-            buffer,
-        }
-    }
-
-    fn scribble(&self, scribble: Scribble) {
-        let at = |index, near: u64| match index {
-            Index::Any(value) => value,
-            Index::Near(distance) => near.wrapping_add_signed(distance),
-        };
-        let (head, tail) = (self.consumer.head(), self.producer.tail());
-        // SAFETY: the peer's own view of its endpoint.
-        let peer: &Endpoint = unsafe { &*endpoint(self.peer.writable(), SLOT) };
-        match scribble {
-            Scribble::Tail(value) => peer.tx.tail.store(at(value, head), Ordering::Relaxed),
-            Scribble::TxState(value) => peer.tx.tx_state.store(value, Ordering::Relaxed),
-            Scribble::TxFlags(value) => peer.tx.tx_flags.store(value, Ordering::Relaxed),
-            Scribble::SegmentCount(value) => peer.tx.segment_count.store(value, Ordering::Relaxed),
-            Scribble::SegmentStart(segment, value) => {
-                peer.cold.segments[segment]
-                    .start
-                    .store(at(value, head), Ordering::Relaxed);
-            }
-            Scribble::SegmentPlace(segment, value) => {
-                peer.cold.segments[segment]
-                    .place
-                    .store(value, Ordering::Relaxed);
-            }
-            Scribble::SwitchAt(value) => peer.cold.switch_at.store(value, Ordering::Relaxed),
-            Scribble::Head(value) => peer.rx.head.store(at(value, tail), Ordering::Relaxed),
-            Scribble::SegmentSeen(value) => peer.rx.segment_seen.store(value, Ordering::Relaxed),
-            Scribble::RxState(value) => peer.wait.rx_state.store(value, Ordering::Relaxed),
-            Scribble::Doors(value) => {
-                peer.wait.rx_doors.store(value, Ordering::Relaxed);
-                peer.wait.tx_doors.store(value, Ordering::Relaxed);
-            }
-            Scribble::SpaceMark(value) => peer.wait.space_mark.store(value, Ordering::Relaxed),
-            Scribble::Lock(value) => peer.rx_own.lock.store(value, Ordering::Relaxed),
-        }
-    }
-
-    /// As the shim does it; a violation ends a call, and the next one is made all the same.
-    fn call(&self, call: Call) -> Result<(), Violation> {
-        let (producer, consumer) = (&self.producer, &self.consumer);
-        match call {
-            Call::Receive { skip, count, take } => {
-                consumer.fill_bytes()?;
-                let target = self.buffer.end(count);
-                // SAFETY: the buffer's last `count` bytes.
-                let got = unsafe {
-                    consumer.peek(&Copier::detect(), Kernel::Plain, skip, target, count)?
-                };
-                assert!(got <= count);
-                if take && skip == 0 && consumer.take(got)? {
-                    consumer.peer_waits();
-                }
-            }
-            Call::LookAround => {
-                consumer.looks_readable();
-                consumer.has_unread();
-                consumer.fill_hint();
-                consumer.has_stopped();
-                consumer.was_entered();
-                consumer.is_over()?;
-                producer.room_hint();
-                producer.unread_hint();
-                producer.must_leave();
-                producer.unread_bytes()?;
-            }
-            Call::Stop => consumer.stop(),
-            Call::Resume => {
-                consumer.resume();
-            }
-            Call::Enter => {
-                if producer.state() == fordway_abi::shm::tx_state::KERNEL {
-                    producer.enter(|| Some(0));
-                }
-            }
-            Call::Send(wanted) => {
-                let count = wanted.min(self.room(wanted)?);
-                let (tail, source) = (producer.tail(), self.buffer.end(count));
-                // SAFETY: the buffer's last `count` bytes, which are within the room.
-                unsafe { producer.write(&Copier::detect(), Kernel::Plain, tail, source, count) };
-                producer.publish(count);
-                producer.peer_waits();
-            }
-            Call::SendInPlace(wanted) => {
-                let count = wanted.min(self.room(wanted)?);
-                for (start, length) in producer.runs(count) {
-                    if length == 0 {
-                        continue;
-                    }
-                    assert!(self.in_arena(start, length));
-                    // SAFETY: just checked.
-                    unsafe { start.write_bytes(1, length) };
-                }
-                producer.publish(count);
-            }
-            Call::AskForRoom => producer.ask_for_room(),
-            Call::Leave => {
-                producer.leave()?;
-            }
-            Call::Withdraw => {
-                producer.withdraw()?;
-            }
-            Call::SendBack => {
-                // Bounded as `flush_back` is: each run ends at the end of a segment or of its turn.
-                let left = producer.back_bytes_or_zero();
-                if left != 0 {
-                    let (start, length) = producer.back_run();
-                    assert!(length as u64 <= left && length != 0);
-                    assert!(self.in_arena(start, length));
-                    producer.back_sent(length);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Room while the direction is on the ring, grown as the shim does it.
-    fn room(&self, wanted: usize) -> Result<usize, Violation> {
-        if self.producer.state() != fordway_abi::shm::tx_state::RING {
-            return Ok(0);
-        }
-        let mut room = self.producer.room_bytes(wanted)?;
-        if room < wanted && self.producer.grow(wanted) {
-            room = self.producer.room_bytes(wanted)?;
-        }
-        assert!(room <= self.producer.capacity_bytes());
-        Ok(room)
-    }
-
-    fn in_arena(&self, start: *const u8, length: usize) -> bool {
-        let offset = start.addr().wrapping_sub(self.own.base().addr());
-        offset >= ARENA_OFFSET && self.own.contains(start, length)
-    }
-
-    fn assert_untouched(&self) {
-        for beside in [SLOT - 1, SLOT + 1] {
-            let start = endpoint(self.own.base(), beside).cast::<u8>();
-            // SAFETY: an endpoint of our own region.
-            let bytes = unsafe { std::slice::from_raw_parts(start, ENDPOINT_BYTES) };
-            assert!(
-                bytes.iter().all(|byte| *byte == UNTOUCHED),
-                "wrote beside the endpoint"
-            );
-        }
-    }
-}
-
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Call(Call),
@@ -335,7 +106,7 @@ proptest! {
 
     #[test]
     fn whatever_the_peer_writes(steps in steps()) {
-        let victim = Victim::new();
+        let victim = on_ring();
         for step in steps {
             match step {
                 Step::Call(call) => {
@@ -399,7 +170,7 @@ fn whatever_the_peer_writes_meanwhile() {
         strategy.new_tree(&mut runner).unwrap().current()
     };
     let (calls, scribbles) = draw(CALLS);
-    let victim = Victim::new();
+    let victim = on_ring();
     let over = AtomicBool::new(false);
     /// Ends the other thread, also after a failure.
     struct Ends<'a>(&'a AtomicBool);
@@ -430,26 +201,6 @@ fn whatever_the_peer_writes_meanwhile() {
         }
     });
     victim.assert_untouched();
-}
-
-/// What an honest peer would show with `tail` bytes in a segment at `place`.
-fn shown(tail: u64, place: u64) -> Victim {
-    let victim = Victim::new();
-    victim.scribble(Scribble::SegmentPlace(0, place));
-    victim.scribble(Scribble::SegmentCount(1));
-    victim.scribble(Scribble::TxState(fordway_abi::shm::tx_state::RING));
-    victim.scribble(Scribble::Tail(Index::Any(tail)));
-    victim
-}
-
-fn peeked(victim: &Victim, count: usize) -> Result<usize, Violation> {
-    let target = victim.buffer.end(count);
-    // SAFETY: the buffer's last `count` bytes.
-    unsafe {
-        victim
-            .consumer
-            .peek(&Copier::detect(), Kernel::Plain, 0, target, count)
-    }
 }
 
 #[test]
@@ -520,6 +271,10 @@ fn wrong_segment_counts_are_caught() {
     let place = (ARENA_OFFSET as u64) << 8 | u64::from(SEGMENT_LOG2_MIN);
     for count in [0, SEGMENT_COUNT as u32 + 1, u32::MAX] {
         let victim = shown(100, place);
+        // All are in order, so that only the count can end the search.
+        for segment in 0..SEGMENT_COUNT {
+            victim.scribble(Scribble::SegmentPlace(segment, place));
+        }
         victim.scribble(Scribble::SegmentCount(count));
         assert_eq!(peeked(&victim, 100), Err(Violation::Segment), "{count}");
     }
@@ -544,9 +299,7 @@ fn wrong_segment_counts_are_caught() {
 
 #[test]
 fn wrong_heads_are_caught() {
-    let victim = Victim::new();
-    victim.scribble(Scribble::RxState(fordway_abi::shm::rx_state::READY));
-    victim.call(Call::Enter).unwrap();
+    let victim = on_ring();
     victim.call(Call::Send(1000)).unwrap();
     for (head, result) in [
         (0, Ok(1000)),
