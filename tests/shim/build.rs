@@ -1,34 +1,38 @@
-//! Compiles the programs that the tests run: each with the framework, for glibc;
+//! Compiles the programs that the tests run: those of scenarios with the framework;
 //! those that must do without the shim also statically, and with musl if it is there.
 
 use std::path::Path;
 use std::process::Command;
 
 /// Programs of scenarios: `programs/NAME.c` and the framework.
-const SCENARIOS: [&str; 8] = [
-    "stream", "wait", "close", "down", "fork", "fds", "signals", "threads",
+const SCENARIOS: [&str; 9] = [
+    "stream", "wait", "close", "down", "fork", "fds", "signals", "threads", "steady",
 ];
 
 fn main() {
     println!("cargo::rerun-if-changed=programs");
     let out = std::env::var("OUT_DIR").expect("cargo sets it");
-    compile("cc", "plain", &[], &[], &format!("{out}/plain"));
-    compile(
-        "cc",
-        "plain",
-        &[],
-        &["-static"],
-        &format!("{out}/plain-static"),
-    );
     for name in SCENARIOS {
+        let target = format!("{out}/{name}");
+        compile("cc", name, &["try"], &["-lpthread"], &target);
+    }
+    for name in ["plain", "client"] {
+        compile("cc", name, &[], &[], &format!("{out}/{name}"));
         compile(
             "cc",
             name,
-            &["try"],
-            &["-lpthread"],
-            &format!("{out}/{name}"),
+            &[],
+            &["-static"],
+            &format!("{out}/{name}-static"),
         );
     }
+    compile(
+        "musl-gcc",
+        "client",
+        &[],
+        &[],
+        &format!("{out}/client-musl"),
+    );
 }
 
 fn compile(compiler: &str, name: &str, more: &[&str], options: &[&str], target: &str) {
@@ -41,7 +45,7 @@ fn compile(compiler: &str, name: &str, more: &[&str], options: &[&str], target: 
         .status();
     match status {
         Ok(status) if status.success() => {}
-        // Nobody has musl by necessity; its test says that it was skipped.
+        // Nobody needs to have musl; its test says that it was skipped.
         Err(_) if compiler != "cc" => {}
         other => panic!("{compiler} {}: {other:?}", Path::new(target).display()),
     }

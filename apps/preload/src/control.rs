@@ -120,6 +120,8 @@ struct Packet {
     length: usize,
     fds: [i32; PACKET_FDS_MAX],
     fd_count: usize,
+    /// Descriptors were lost: the program's limit is reached.
+    truncated: bool,
 }
 
 impl Packet {
@@ -129,6 +131,7 @@ impl Packet {
             length: 0,
             fds: [-1; PACKET_FDS_MAX],
             fd_count: 0,
+            truncated: false,
         };
         let mut part = libc::iovec {
             iov_base: packet.bytes.as_mut_ptr().cast(),
@@ -151,6 +154,7 @@ impl Packet {
             Err(libc::EAGAIN | libc::EINTR) => return Ok(None),
             Err(error) => return Err(error),
         };
+        packet.truncated = message.msg_flags & libc::MSG_CTRUNC != 0;
         if message.msg_controllen >= 16 {
             let bytes = u64::from_ne_bytes(ancillary.0[0..8].try_into().unwrap_or([0; 8])) as usize;
             packet.fd_count = (bytes.saturating_sub(16) / 4).min(PACKET_FDS_MAX);
@@ -444,6 +448,9 @@ fn read_mail(guard: Guard<'_>) {
 
 /// Acts on one message; true if some connection now has its `attention` set.
 fn handle(mut packet: Packet) -> bool {
+    if packet.truncated {
+        return without_descriptors(&packet);
+    }
     match packet.kind() {
         Some(kind::Reject) => {
             let Some(Reject {
@@ -485,6 +492,7 @@ fn handle(mut packet: Packet) -> bool {
                 && let Some(conn) = Conn::by_id(conn_id)
                 && let Some((index, link)) = link::by_id(link_id)
                 && link.state.load(Ordering::Acquire) == link::link_state::LIVE
+                && link.useless.load(Ordering::Acquire) == 0
             {
                 upgrade::paired(conn, index, slot, generation, channel_id);
             }
@@ -496,9 +504,11 @@ fn handle(mut packet: Packet) -> bool {
         }
         Some(kind::PeerDoor) => {
             if let Some(PeerDoor { link_id, door }) = packet.body()
-                && let Some((_, link)) = link::by_id(link_id)
+                && let Some((index, link)) = link::by_id(link_id)
+                && !link.add_door(door, packet.take_fd(0))
             {
-                link.add_door(door, packet.take_fd(0));
+                link.give_up(index);
+                return true;
             }
         }
         Some(kind::Downgrade) => {
@@ -534,11 +544,28 @@ fn handle(mut packet: Packet) -> bool {
     false
 }
 
+/// Without a doorbell of the peer, or its memory, the link is of no use.
+fn without_descriptors(packet: &Packet) -> bool {
+    let Ok((header, _)) = Header::read_from_prefix(&packet.bytes[..packet.length]) else {
+        return false;
+    };
+    let link_id = match header.kind {
+        kind::Peer => packet.body().map(|Peer { link_id, .. }| link_id),
+        kind::PeerDoor => packet.body().map(|PeerDoor { link_id, .. }| link_id),
+        _ => None,
+    };
+    let link = link_id.and_then(link::by_id);
+    link.is_some_and(|(index, link)| {
+        link.give_up(index);
+        true
+    })
+}
+
 fn join_link(packet: &mut Packet) {
     let Some(Peer { link_id, doors }) = packet.body() else {
         return;
     };
-    let Some((_, link)) = link::by_id(link_id) else {
+    let Some((link_index, link)) = link::by_id(link_id) else {
         return;
     };
     if link.join(packet.take_fd(0), packet.take_fd(1)).is_err() {
@@ -549,7 +576,9 @@ fn join_link(packet: &mut Packet) {
         if left == 0 {
             break;
         }
-        link.add_door(u64::from(left.trailing_zeros()), packet.take_fd(index));
+        if !link.add_door(u64::from(left.trailing_zeros()), packet.take_fd(index)) {
+            link.give_up(link_index);
+        }
         left &= left - 1;
     }
 }

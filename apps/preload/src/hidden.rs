@@ -9,6 +9,20 @@ use core::sync::atomic::Ordering;
 /// Room above the soft limit that is asked for, in descriptors.
 const ROOM: u64 = 8192;
 
+/// Descriptors that a program must be able to have for the shim to take some.
+const ENOUGH: u64 = 256;
+
+/// Whether the program can spare the descriptors that channels need.
+pub fn can_be_had() -> bool {
+    let mut limit = libc::rlimit64 {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    let asked = sys!(SYS_prlimit64, 0, libc::RLIMIT_NOFILE, 0, &raw mut limit);
+    let above = limit.rlim_max.saturating_sub(limit.rlim_cur);
+    asked.is_ok() && (limit.rlim_cur >= ENOUGH || above >= ENOUGH)
+}
+
 /// Moves a descriptor to a high number; the given number is closed in any case.
 pub fn hide(fd: i32) -> sys::Result<i32> {
     let moved = duplicate_high(fd);

@@ -72,6 +72,10 @@ extern "C" fn start(
     if !config::is_active() {
         return;
     }
+    if !hidden::can_be_had() {
+        config::switch_off();
+        return;
+    }
     let made = state::set_up()
         .and_then(|()| link::set_up())
         .and_then(|()| epoll::set_up());

@@ -7,9 +7,10 @@
 //! process is gone and the last connection closed, it is given back.
 
 use crate::hidden;
-use crate::state::{self, Conn, Lock};
+use crate::state::{self, Conn, Lock, attention};
 use crate::sys::{self, sys};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use fordway_abi::reason::Reason;
 use fordway_abi::shm::{
     DOOR_COUNT, ENDPOINT_BYTES, ENDPOINTS_OFFSET, Endpoint, MARKS_OFFSET, REGION_BYTES,
     REGION_MAGIC, RegionHeader, SLOT_COUNT, WAIT_PAGE_BYTES, WAIT_PAGE_MAGIC, WaitPage,
@@ -37,6 +38,8 @@ pub struct Link {
     pub state: AtomicU32,
     /// 1: the peer's process is gone.
     pub peer_gone: AtomicU32,
+    /// 1: descriptors of it were lost; it takes no connections any more.
+    pub useless: AtomicU32,
     /// Connections that use it.
     pub users: AtomicU32,
     /// Held by the thread that sweeps the peer's marks.
@@ -183,6 +186,7 @@ pub fn make(id: u64, key: [u8; 16]) -> sys::Result<i32> {
     link.own_base.store(base, Ordering::Relaxed);
     link.users.store(0, Ordering::Relaxed);
     link.peer_gone.store(0, Ordering::Relaxed);
+    link.useless.store(0, Ordering::Relaxed);
     link.state.store(link_state::MADE, Ordering::Release);
     LINK_HIGH.fetch_max(index + 1, Ordering::AcqRel);
     Ok(fd)
@@ -213,18 +217,29 @@ impl Link {
         Ok(())
     }
 
-    /// A doorbell of the peer has come. A second one for the same index is not needed.
-    pub fn add_door(&self, door: u64, fd: i32) {
-        let known = self.doors.get(door as usize);
-        match known
-            .filter(|known| known.load(Ordering::Relaxed) == 0)
-            .zip(hidden::hide(fd).ok())
-        {
-            Some((word, fd)) => word.store(fd + 1, Ordering::Release),
-            None => {
-                let _ = sys!(SYS_close, fd);
-            }
+    /// Moves its connections to the kernel path, and takes no others.
+    pub fn give_up(&self, index: u32) {
+        self.useless.store(1, Ordering::Release);
+        for conn in users(index) {
+            conn.passing
+                .store(Reason::NoMemory as u32, Ordering::Relaxed);
+            conn.attention.fetch_or(attention::DOWN, Ordering::AcqRel);
         }
+    }
+
+    /// A doorbell of the peer has come. A second one for the same index is not needed.
+    /// False: it cannot be kept, and the link must be given up.
+    pub fn add_door(&self, door: u64, fd: i32) -> bool {
+        let unknown = |word: &&AtomicI32| word.load(Ordering::Relaxed) == 0;
+        let Some(word) = self.doors.get(door as usize).filter(unknown) else {
+            let _ = sys!(SYS_close, fd);
+            return true;
+        };
+        let hidden = hidden::hide(fd);
+        if let Ok(fd) = hidden {
+            word.store(fd + 1, Ordering::Release);
+        }
+        hidden.is_ok()
     }
 
     /// The marks of both sides. Only when LIVE.

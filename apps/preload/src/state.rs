@@ -132,6 +132,8 @@ pub struct Conn {
     pub rescues: AtomicU32,
     /// A reason for the way back that does not stand, or 0.
     pub passing: AtomicU32,
+    /// When it was offered last.
+    pub offered_ns: AtomicU64,
     /// SO_COOKIE of the socket, once it was offered.
     pub cookie: AtomicU64,
     /// What the peer had taken when the watchdog looked last.

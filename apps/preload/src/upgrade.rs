@@ -23,6 +23,8 @@ use fordway_abi::reason::Reason;
 use fordway_abi::shm::{tx_flags, tx_state};
 use fordway_ring::Violation;
 
+/// How long `--path fast` lets an offer stand unanswered.
+const UNANSWERED_NS_MAX: u64 = 2_000_000_000;
 /// Longest wait for a peer to take its direction back before an exec or a passed
 /// descriptor; a peer that was stopped or computes that long holds the caller up.
 const BACK_WAIT_NS_MAX: u64 = 10_000_000_000;
@@ -36,8 +38,13 @@ const BACK_LOOK_MS: i32 = 1;
 #[inline]
 pub fn count_operation(conn: &Conn, fd: i32) -> sys::Result<()> {
     control::check_mail();
-    if conn.phase.load(Ordering::Relaxed) != phase::KERNEL {
-        return Ok(());
+    let now = conn.phase.load(Ordering::Relaxed);
+    if now != phase::KERNEL {
+        return if now == phase::OFFERED && config::policy() == PathPolicy::Fast {
+            insist(conn)
+        } else {
+            Ok(())
+        };
     }
     let barred = conn.barred.load(Ordering::Relaxed);
     if barred != 0 {
@@ -55,12 +62,27 @@ pub fn count_operation(conn: &Conn, fd: i32) -> sys::Result<()> {
     Ok(())
 }
 
+/// For a program that asked for the fast path or nothing: an offer that nobody answers
+/// is a refusal after a while. The far end needs the time to offer, too.
+#[cold]
+fn insist(conn: &Conn) -> sys::Result<()> {
+    let since = conn.offered_ns.load(Ordering::Relaxed);
+    if sys::now_ns().saturating_sub(since) > UNANSWERED_NS_MAX {
+        control::report(conn, status::WITHDRAWN, 0);
+        bar(conn, Reason::NoPeer);
+        conn.phase.store(phase::KERNEL, Ordering::Release);
+        return Err(libc::ENETUNREACH);
+    }
+    Ok(())
+}
+
 fn offer(conn: &Conn, fd: i32) {
     if let Some(reason) = unsuited(fd) {
         bar(conn, reason);
         return;
     }
     conn.cookie.store(cookie(fd), Ordering::Relaxed);
+    conn.offered_ns.store(sys::now_ns(), Ordering::Relaxed);
     if is_shared(conn) {
         conn.operations.store(0, Ordering::Relaxed);
         return;

@@ -17,6 +17,7 @@
 
 use anyhow::{Context, Result, ensure};
 use fordway_bench::lab::{Lab, Output, PathChoice, Place, Program, Spawn, Stdin};
+use fordwayd::admin::Connection;
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -78,17 +79,22 @@ impl Bed {
         let oracle = self.spawn(program, scenario, PathChoice::Kernel)?;
         let fast = self.spawn(program, scenario, PathChoice::Auto)?;
         let (oracle, fast) = (oracle.finish()?, fast.finish()?);
-        if seen(&oracle) != seen(&fast) || !is_good(&oracle) || !is_good(&fast) {
+        self.note(&format!("{program} {scenario}"), &oracle, &fast);
+        Ok(())
+    }
+
+    /// Keeps what differs between two runs of `what`.
+    pub fn note(&mut self, what: &str, oracle: &Output, fast: &Output) {
+        if seen(oracle) != seen(fast) || !is_good(oracle) || !is_good(fast) {
             let _ = writeln!(
                 self.failures,
-                "== {program} {scenario}\n-- kernel path\n{}{}\n-- fast path\n{}{}",
+                "== {what}\n-- kernel path\n{}{}\n-- fast path\n{}{}",
                 oracle.text(),
                 oracle.errors(),
                 fast.text(),
                 fast.errors()
             );
         }
-        Ok(())
     }
 
     /// Ends the lab, and the test with all that was found.
@@ -118,4 +124,67 @@ pub fn compare_all(program: &str) -> Result<()> {
     let mut bed = Bed::start()?;
     bed.compare_all(program).context(program.to_owned())?;
     bed.finish()
+}
+
+/// Traffic that goes on until it is ended: a scenario of `steady`.
+#[derive(Debug)]
+pub struct Steady {
+    program: Program,
+    scenario: String,
+}
+
+impl Steady {
+    /// Starts it and waits until its connection is on the fast path.
+    pub fn start(bed: &Bed, scenario: &str) -> Result<Steady> {
+        let program = Bed::program("steady");
+        let spawn = Spawn::new([program.to_string_lossy().as_ref(), scenario])
+            .env("FORDWAY_OFFER_AFTER", "0")
+            .stdin(Stdin::Pipe)
+            .time_limit(LIMIT);
+        let steady = Steady {
+            program: bed.lab.spawn(&Place::Here, PathChoice::Auto, &spawn)?,
+            scenario: scenario.to_owned(),
+        };
+        bed.wait_for("both ends are fast", |ends| {
+            ends.len() == 2 && ends.iter().all(|end| end.path == "fast")
+        })?;
+        Ok(steady)
+    }
+
+    /// Ends it; every byte must have come.
+    pub fn finish(mut self) -> Result<()> {
+        drop(self.program.take_stdin());
+        let output = self.program.finish()?;
+        let (text, errors) = (output.text(), output.errors());
+        ensure!(
+            text == "A: all there\nB: all there\n",
+            "{}: {text}{errors}",
+            self.scenario
+        );
+        Ok(())
+    }
+}
+
+impl Bed {
+    /// Waits until the connections of this lab's programs are so.
+    pub fn wait_for(&self, what: &str, holds: impl Fn(&[Connection]) -> bool) -> Result<()> {
+        self.lab.wait_until(Duration::from_secs(10), what, || {
+            let own = self.lab.connections()?;
+            let own: Vec<_> = own.into_iter().filter(|end| end.pid.is_some()).collect();
+            Ok(holds(&own))
+        })
+    }
+
+    /// Waits until more bytes have gone through rings.
+    pub fn wait_for_ring_bytes(&self) -> Result<()> {
+        let total = || -> Result<u64> {
+            let ends = self.lab.connections()?;
+            Ok(ends.iter().map(|end| end.ring_bytes_tx).sum())
+        };
+        let before = total()?;
+        self.lab
+            .wait_until(Duration::from_secs(10), "ring bytes rise", || {
+                Ok(total()? > before)
+            })
+    }
 }

@@ -186,7 +186,13 @@ fn try_receive(
         upgrade::finish_if_over(conn);
         return kernel_receive(conn, fd, buffers, skip, wanted, flags);
     }
-    end_of_file(conn, fd)
+    match end_of_file(conn, fd, buffers, skip, flags)? {
+        Some(moved) => Ok(moved),
+        None => {
+            drop(guard);
+            try_receive(conn, fd, buffers, skip, flags)
+        }
+    }
 }
 
 /// Bytes that the program may have been told of were taken back from the ring and are
@@ -274,17 +280,24 @@ fn kernel_receive(
 
 /// The ring is empty: is there an end of file, or an error, behind it? The kernel
 /// knows, but asking costs more than a message, so it is asked only when a wait has
-/// shown something or the program polls by reading.
-fn end_of_file(conn: &Conn, fd: i32) -> sys::Result<Moved> {
+/// shown something or the program polls by reading. `None`: look at the ring again.
+/// Never EAGAIN while something can be had: its edge may have been reported already.
+fn end_of_file(
+    conn: &Conn,
+    fd: i32,
+    buffers: &Buffers,
+    skip: usize,
+    flags: i32,
+) -> sys::Result<Option<Moved>> {
     let shown = libc::POLLIN | libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
     if conn.hints.load(Ordering::Relaxed) & shown as u32 == 0
         && conn.empty_reads.fetch_add(1, Ordering::Relaxed) < EMPTY_READS_MAX
     {
-        return Ok(Moved::Nothing);
+        return Ok(Some(Moved::Nothing));
     }
     conn.empty_reads.store(0, Ordering::Relaxed);
     let mut byte = 0u8;
-    match sys!(
+    let count = match sys!(
         SYS_recvfrom,
         fd,
         &raw mut byte,
@@ -293,25 +306,30 @@ fn end_of_file(conn: &Conn, fd: i32) -> sys::Result<Moved> {
         0,
         0
     ) {
-        // Kernel bytes behind a ring that was left meanwhile: the next attempt sees that.
-        Ok(1..) => Ok(Moved::Nothing),
         Err(libc::EAGAIN) => {
             conn.hints
                 .fetch_and(!(libc::POLLIN as u32), Ordering::Relaxed);
-            Ok(Moved::Nothing)
+            return Ok(Some(Moved::Nothing));
         }
-        Err(error) => Err(error),
-        Ok(_) => {
-            conn.hints
-                .fetch_or(libc::POLLRDHUP as u32, Ordering::Relaxed);
-            let consumer = conn.consumer();
-            // The last bytes may have come between the look at the ring and at the kernel.
-            // Or the producer is gone without having taken back what we left to it.
-            if consumer.resume() {
-                return Ok(Moved::Nothing);
-            }
-            ends::receive(conn)?;
-            Ok(Moved::Bytes(0))
+        other => other?,
+    };
+    let consumer = conn.consumer();
+    if count != 0 {
+        // Kernel bytes: the ring was left meanwhile, or the peer wrote past the library.
+        // What it had put into the ring before is there now, and comes first.
+        if consumer.looks_readable() {
+            return Ok(None);
         }
+        let wanted = buffers.total - skip;
+        return kernel_receive(conn, fd, buffers, skip, wanted, flags).map(Some);
     }
+    conn.hints
+        .fetch_or(libc::POLLRDHUP as u32, Ordering::Relaxed);
+    // The last bytes may have come between the look at the ring and at the kernel.
+    // Or the producer is gone without having taken back what we left to it.
+    if consumer.resume() {
+        return Ok(None);
+    }
+    ends::receive(conn)?;
+    Ok(Some(Moved::Bytes(0)))
 }
