@@ -46,16 +46,19 @@ pub fn fd() -> i32 {
 
 /// Whether the broker has gone and waiters should look for a new one now and then.
 pub fn is_orphaned() -> bool {
-    fd() < 0 && link::all().next().is_some()
+    fd() < 0 && link::own().next().is_some()
 }
 
 /// Sends one message. `EAGAIN` never comes back: a broker that takes nothing for
 /// [`ANSWER_MS`] is as good as gone.
 fn send<M: Message>(message: &M, fds: &[i32]) -> sys::Result<()> {
-    let fd = fd();
-    if fd < 0 {
-        return Err(libc::ENOTCONN);
+    match fd() {
+        ..0 => Err(libc::ENOTCONN),
+        socket => send_on(socket, message, fds),
     }
+}
+
+fn send_on<M: Message>(fd: i32, message: &M, fds: &[i32]) -> sys::Result<()> {
     let header = Header {
         kind: M::KIND,
         length_bytes: (size_of::<Header>() + size_of::<M>()) as u32,
@@ -218,6 +221,8 @@ pub fn connect() -> bool {
     true
 }
 
+/// Other threads may send as soon as [`FD`] is set: not before the broker has answered
+/// `Hello`, which must be the first packet.
 fn open() -> sys::Result<()> {
     let (page_fd, door_fd) = wait::set_up()?;
     let socket = sys!(
@@ -235,14 +240,29 @@ fn open() -> sys::Result<()> {
         return Err(error);
     }
     let socket = hidden::hide(socket)?;
-    FD.store(socket, Ordering::Release);
+    match greet(socket, &[page_fd, door_fd]) {
+        Ok(mailbox) => {
+            MAIL_SEEN.store(0, Ordering::Relaxed);
+            MAILBOX.store(mailbox, Ordering::Release);
+            FD.store(socket, Ordering::Release);
+            Ok(())
+        }
+        Err(error) => {
+            hidden::close(socket);
+            Err(error)
+        }
+    }
+}
+
+/// Hello and its answer; gives the mapped mailbox.
+fn greet(socket: i32, fds: &[i32]) -> sys::Result<*mut AtomicU32> {
     let hello = Hello {
         magic: HELLO_MAGIC,
         abi_version: fordway_abi::ABI_VERSION,
         path_policy: config::policy() as u32,
-        rejoining: u32::from(link::all().next().is_some()),
+        rejoining: u32::from(link::own().next().is_some()),
     };
-    send(&hello, &[page_fd, door_fd])?;
+    send_on(socket, &hello, fds)?;
     if !poll_one(socket, libc::POLLIN, ANSWER_MS) {
         return Err(libc::ETIMEDOUT);
     }
@@ -266,9 +286,7 @@ fn open() -> sys::Result<()> {
         0
     );
     let _ = sys!(SYS_close, mailbox_fd);
-    MAIL_SEEN.store(0, Ordering::Relaxed);
-    MAILBOX.store(mailbox? as *mut AtomicU32, Ordering::Release);
-    Ok(())
+    Ok(mailbox? as *mut AtomicU32)
 }
 
 fn refused(refuse: Option<Refuse>) {
@@ -303,7 +321,7 @@ fn lost() {
 /// Registers doors, links and channels with a broker that does not know them yet.
 fn rejoin() {
     wait::register_doors();
-    for (_, link) in link::all() {
+    for link in link::own() {
         let mut link_key = [0; 16];
         link_key[..8].copy_from_slice(&link.key[0].load(Ordering::Relaxed).to_ne_bytes());
         link_key[8..].copy_from_slice(&link.key[1].load(Ordering::Relaxed).to_ne_bytes());
@@ -314,12 +332,14 @@ fn rejoin() {
         let _ = send(&message, &[link.own_fd.load(Ordering::Relaxed)]);
     }
     for conn in state::conns().filter(|conn| conn.is_paired()) {
+        let link = link::at(conn.link.load(Ordering::Relaxed));
+        if link.inherited.load(Ordering::Relaxed) != 0 {
+            continue;
+        }
         let message = RejoinChannel {
             conn_id: conn.id(),
             channel_id: conn.channel_id.load(Ordering::Relaxed),
-            link_id: link::at(conn.link.load(Ordering::Relaxed))
-                .id
-                .load(Ordering::Relaxed),
+            link_id: link.id.load(Ordering::Relaxed),
             slot: conn.slot.load(Ordering::Relaxed),
             generation: conn.generation.load(Ordering::Relaxed),
         };

@@ -12,9 +12,9 @@
 //! Forks are seen by glibc's own hook (`__register_atfork`). vfork and posix_spawn children run in the parent's
 //! memory until they exec; they change nothing here.
 
-use crate::state::{self, Conn, attention};
+use crate::state::{self, Conn, attention, hint};
 use crate::sys::{self, sys};
-use crate::{control, wait};
+use crate::{control, link, upgrade, wait};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
 
@@ -65,13 +65,23 @@ fn cell(conn: &Conn) -> Option<&'static AtomicU32> {
 
 /// Processes that hold the connection.
 pub fn holders(conn: &Conn) -> u32 {
-    cell(conn).map_or(1, |cell| cell.load(Ordering::Acquire))
+    let gone = conn.hints.load(Ordering::Relaxed) & hint::LET_GO != 0;
+    cell(conn).map_or(1, |cell| cell.load(Ordering::Acquire) + u32::from(gone))
 }
 
-/// This process lets go of it.
+/// This process lets go of it; once, however often it says so.
 pub fn let_go(conn: &Conn) {
-    if let Some(cell) = cell(conn) {
+    let before = conn.hints.fetch_or(hint::LET_GO, Ordering::AcqRel);
+    if let Some(cell) = cell(conn).filter(|_| before & hint::LET_GO == 0) {
         cell.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// This process goes on with it after all: the exec has failed.
+pub fn hold_again(conn: &Conn) {
+    let before = conn.hints.fetch_and(!hint::LET_GO, Ordering::AcqRel);
+    if let Some(cell) = cell(conn).filter(|_| before & hint::LET_GO != 0) {
+        cell.fetch_add(1, Ordering::AcqRel);
     }
 }
 
@@ -96,6 +106,7 @@ fn free_cell() -> Option<u32> {
 /// that fails leaves the count too high, which costs an upgrade, nothing else.
 unsafe extern "C" fn prepare() {
     for conn in state::conns() {
+        hold_again(conn);
         if let Some(cell) = cell(conn) {
             cell.fetch_add(1, Ordering::AcqRel);
             continue;
@@ -115,12 +126,13 @@ unsafe extern "C" fn child() {
     control::after_fork();
     wait::after_fork();
     crate::epoll::after_fork();
+    link::after_fork();
     for conn in state::conns() {
         conn.unaware.store(0, Ordering::Relaxed);
         conn.senders.store(0, Ordering::Relaxed);
         if conn.is_paired() {
-            conn.attention
-                .fetch_or(attention::FOREIGN, Ordering::Relaxed);
+            let marks = attention::FOREIGN | attention::INHERITED;
+            conn.attention.fetch_or(marks, Ordering::Relaxed);
         } else {
             // An offer is the parent's.
             let _ = conn.phase.compare_exchange(
@@ -134,9 +146,13 @@ unsafe extern "C" fn child() {
     }
 }
 
-/// At exit: what this process holds is let go, so that a sibling may go on alone.
+/// At exit: what this process holds is let go, so that a sibling may go on alone; what
+/// was taken back from a ring and waits for the kernel's room is waited for.
 pub fn leaving() {
     for conn in state::conns() {
+        if conn.is_paired() && holders(conn) == 1 {
+            upgrade::flush_before_end(conn, conn.fd.load(Ordering::Relaxed));
+        }
         let_go(conn);
     }
 }

@@ -38,6 +38,8 @@ pub struct Link {
     pub state: AtomicU32,
     /// 1: the peer's process is gone.
     pub peer_gone: AtomicU32,
+    /// 1: inherited over a fork; its registration is the parent's.
+    pub inherited: AtomicU32,
     /// 1: descriptors of it were lost; it takes no connections any more.
     pub useless: AtomicU32,
     /// Connections that use it.
@@ -89,6 +91,22 @@ pub fn all() -> impl Iterator<Item = (u32, &'static Link)> {
     (0..LINK_HIGH.load(Ordering::Acquire))
         .map(|index| (index, at(index)))
         .filter(|(_, link)| link.state.load(Ordering::Acquire) != link_state::FREE)
+}
+
+/// Those that are this process's own, not inherited.
+pub fn own() -> impl Iterator<Item = &'static Link> {
+    all()
+        .map(|(_, link)| link)
+        .filter(|link| link.inherited.load(Ordering::Relaxed) == 0)
+}
+
+/// In a forked child: all links are the parent's. Connections that were inherited still
+/// use their memory until they are on the kernel path.
+pub fn after_fork() {
+    for (_, link) in all() {
+        link.inherited.store(1, Ordering::Relaxed);
+        link.sweeping.reset();
+    }
 }
 
 /// The link with the broker's number `id`.
@@ -187,6 +205,7 @@ pub fn make(id: u64, key: [u8; 16]) -> sys::Result<i32> {
     link.users.store(0, Ordering::Relaxed);
     link.peer_gone.store(0, Ordering::Relaxed);
     link.useless.store(0, Ordering::Relaxed);
+    link.inherited.store(0, Ordering::Relaxed);
     link.state.store(link_state::MADE, Ordering::Release);
     LINK_HIGH.fetch_max(index + 1, Ordering::AcqRel);
     Ok(fd)
@@ -378,6 +397,11 @@ pub fn bind(conn: &Conn, index: u32, slot: u32, generation: u32, channel_id: u64
     conn.peer_there.store(0, Ordering::Relaxed);
     conn.channel_id.store(channel_id, Ordering::Relaxed);
     conn.attention.store(0, Ordering::Relaxed);
+}
+
+/// Whether our endpoint is still that of the connection's channel.
+pub fn is_bound(conn: &Conn) -> bool {
+    conn.own().cold.generation.load(Ordering::Acquire) == conn.generation.load(Ordering::Relaxed)
 }
 
 /// The connection lets go of its channel.

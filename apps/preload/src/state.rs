@@ -62,6 +62,8 @@ pub mod attention {
     pub const DOWN: u32 = 2;
     /// The peer broke the protocol: every call fails with ECONNRESET.
     pub const BROKEN: u32 = 8;
+    /// Inherited over a fork with its channel, for good: whose endpoint it is may change.
+    pub const INHERITED: u32 = 16;
     /// Those that end a wait.
     pub const URGENT: u32 = FOREIGN | DOWN | BROKEN;
 }
@@ -78,6 +80,8 @@ pub mod hint {
     pub const READS: u32 = 1 << 27;
     /// The receiving direction is to leave the ring once it is drained.
     pub const STOPPING: u32 = 1 << 26;
+    /// This process is not counted among the holders any more (an exec was about to close it).
+    pub const LET_GO: u32 = 1 << 24;
     /// Bytes that were taken back from the ring have been waited for.
     pub const AWAITED: u32 = 1 << 25;
 }

@@ -83,6 +83,7 @@ fn offer(conn: &Conn, fd: i32) {
     }
     conn.cookie.store(cookie(fd), Ordering::Relaxed);
     conn.offered_ns.store(sys::now_ns(), Ordering::Relaxed);
+    crate::fork::hold_again(conn);
     if is_shared(conn) {
         conn.operations.store(0, Ordering::Relaxed);
         return;
@@ -180,7 +181,13 @@ pub fn paired(conn: &Conn, index: u32, slot: u32, generation: u32, channel_id: u
     conn.hints.fetch_and(!former, Ordering::Relaxed);
     conn.phase.store(phase::PAIRED, Ordering::SeqCst);
     epoll::attach(conn);
-    try_ready(conn);
+    if is_shared(conn) {
+        // A child that was forked after the offer knows of no channel.
+        bar(conn, Reason::Forked);
+        downgrade(conn, fd, Reason::Forked, false);
+    } else {
+        try_ready(conn);
+    }
 }
 
 /// Reads SO_RCVTIMEO and SO_SNDTIMEO again.
@@ -261,6 +268,12 @@ pub fn attend(conn: &Conn, fd: i32) -> sys::Result<()> {
     let asked = conn.attention.load(Ordering::Acquire);
     if asked & attention::BROKEN != 0 {
         return Err(libc::ECONNRESET);
+    }
+    if asked & attention::INHERITED != 0 && !link::is_bound(conn) {
+        // The parent gave the channel up, and its place has another one by now.
+        conn.phase.store(phase::KERNEL, Ordering::SeqCst);
+        link::unbind(conn);
+        return Ok(());
     }
     if asked & attention::FOREIGN != 0 {
         bar(conn, Reason::Forked);

@@ -4,7 +4,8 @@
 //! start servers and clients on it, compare every byte that arrives, and ask
 //! [`Watch`] whether the bytes went through rings at both ends. [`Bed::finish`] then
 //! holds the test to leaving nothing: no process, no namespace, no mount, and of the
-//! broker's descriptors and mappings exactly those that it had before.
+//! broker's descriptors and mappings exactly those that it had before; nor may the
+//! broker have seen a protocol error, which only a faulty shim makes.
 //!
 //! ```text
 //!   Bed::start ── serve ── watch ── run clients, compare ── rings_at_both_ends ── stop ── finish
@@ -202,6 +203,11 @@ impl Bed {
         loop {
             let now = BrokerState::of(pid);
             let info = self.lab.info()?;
+            ensure!(
+                info.protocol_errors == 0,
+                "the broker took the shim for an attacker: {}",
+                self.lab.broker_log()
+            );
             if now == self.before && info.channels == 0 && info.processes == 0 {
                 return Ok(());
             }

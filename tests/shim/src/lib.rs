@@ -126,6 +126,9 @@ pub fn compare_all(program: &str) -> Result<()> {
     bed.finish()
 }
 
+/// What `warm` in `try.c` sends at most before a scenario begins.
+const WARM_BYTES_MAX: u64 = 2000;
+
 /// Traffic that goes on until it is ended: a scenario of `steady`.
 #[derive(Debug)]
 pub struct Steady {
@@ -145,8 +148,11 @@ impl Steady {
             program: bed.lab.spawn(&Place::Here, PathChoice::Auto, &spawn)?,
             scenario: scenario.to_owned(),
         };
-        bed.wait_for("both ends are fast", |ends| {
-            ends.len() == 2 && ends.iter().all(|end| end.path == "fast")
+        bed.wait_for("both ends send by the ring", |ends| {
+            ends.len() == 2
+                && ends
+                    .iter()
+                    .all(|end| end.path == "fast" && end.ring_bytes_tx > WARM_BYTES_MAX)
         })?;
         Ok(steady)
     }
