@@ -477,12 +477,10 @@ fn find_fordway() -> Result<PathBuf> {
     if own.file_name().is_some_and(|name| name == "fordway") {
         return Ok(own);
     }
-    // A test's binary lies in TARGET/debug/deps or TARGET/release/deps.
-    let built = own
-        .ancestors()
-        .nth(3)
-        .map(|target| target.join("release/fordway"));
-    built.filter(|path| path.exists()).context(
+    // Ours lies in TARGET/PROFILE, a test's in TARGET/PROFILE/deps.
+    let targets = own.ancestors().skip(2).take(2);
+    let mut built = targets.map(|target| target.join("release/fordway"));
+    built.find(|path| path.exists()).context(
         "target/release/fordway is missing: build it (./x build) or name another one in FORDWAY_BIN",
     )
 }

@@ -19,7 +19,7 @@ struct Task {
     run: fn(&[String]) -> Outcome,
 }
 
-const TASKS: [Task; 10] = [
+const TASKS: [Task; 11] = [
     Task {
         name: "help",
         what: "this list",
@@ -34,6 +34,11 @@ const TASKS: [Task; 10] = [
         name: "test",
         what: "all tests: style, units, models, real programs",
         run: test,
+    },
+    Task {
+        name: "conformance",
+        what: "the table of all cases, kernel TCP beside the fast path ([WORD...])",
+        run: conformance,
     },
     Task {
         name: "bench",
@@ -74,6 +79,8 @@ const TASKS: [Task; 10] = [
 
 /// The crate whose tests run real programs: as root, one at a time, on release builds.
 const PROGRAM_TESTS: &str = "fordway-test-programs";
+/// The crate of the cases that every backend must pass.
+const CONFORMANCE: &str = "fordway-test-conformance";
 /// Preemptions that loom explores in each interleaving.
 const LOOM_PREEMPTIONS_MAX: &str = "2";
 const FORDWAY: &str = "target/release/fordway";
@@ -107,7 +114,7 @@ fn main() -> ExitCode {
 fn help(_: &[String]) -> Outcome {
     println!("./x TASK\n");
     for task in &TASKS {
-        println!("  {:<6} {}", task.name, task.what);
+        println!("  {:<11} {}", task.name, task.what);
     }
     Ok(())
 }
@@ -127,6 +134,13 @@ fn build(_: &[String]) -> Outcome {
 fn demo(arguments: &[String]) -> Outcome {
     build(&[])?;
     become_program(Command::new(FORDWAY).arg("demo").args(arguments))
+}
+
+fn conformance(arguments: &[String]) -> Outcome {
+    build(&[])?;
+    let mut suite = cargo(&["run", "--quiet", "-p", CONFORMANCE, "--"]);
+    suite.args(arguments);
+    run(suite)
 }
 
 fn bench(arguments: &[String]) -> Outcome {

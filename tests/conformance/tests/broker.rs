@@ -5,7 +5,7 @@ use fordway_abi::ABI_VERSION;
 use fordway_abi::control::{Header, Message, Refuse};
 use fordway_abi::reason::Reason;
 use fordway_bench::lab::{PathChoice, Place, Spawn};
-use fordway_test_shim::{Bed, Steady};
+use fordway_test_conformance::{Bed, Steady};
 use fordwayd::admin::{Reply, Request};
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept, bind,

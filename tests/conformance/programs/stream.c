@@ -567,7 +567,7 @@ static void pump_both(int fd) {
     say("done");
 }
 
-const struct scenario scenarios[] = {
+const struct test_case cases[] = {
     {"midstream", COLD, midstream, midstream},
     {"both_threads", COLD, both_threads, both_threads},
     {"reader_first", COLD, reader_first, reader_first},

@@ -417,7 +417,7 @@ static void storm_b(int fd) {
     say("all there");
 }
 
-const struct scenario scenarios[] = {
+const struct test_case cases[] = {
     {"child_goes_on", WARM, child_goes_on_a, child_goes_on_b},
     {"child_goes_on_late", WARM, child_goes_on_a, child_goes_on_late_b},
     {"both", WARM, both_a, both_b},

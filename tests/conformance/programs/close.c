@@ -471,7 +471,7 @@ static void exit_unread_b(int fd) {
     show_recv("reset", fd);
 }
 
-const struct scenario scenarios[] = {
+const struct test_case cases[] = {
     {"half", WARM, half_a, half_b},
     {"eof", WARM, eof_a, eof_b},
     {"eof_late", WARM, eof_late_a, eof_late_b},

@@ -1,18 +1,17 @@
-//! Compiles the programs that the tests run: those of scenarios with the framework;
+//! Compiles the programs that the tests run: those of cases with the framework;
 //! those that must do without the shim also statically, and with musl if it is there.
 
 use std::path::Path;
 use std::process::Command;
 
-/// Programs of scenarios: `programs/NAME.c` and the framework.
-const SCENARIOS: [&str; 9] = [
-    "stream", "wait", "close", "down", "fork", "fds", "signals", "threads", "steady",
-];
+/// Programs of cases, the same list as in `src/suite.rs`, and traffic for other tests.
+const CASES: &[&str] = &include!("programs/list.in");
+const TRAFFIC: &str = "steady";
 
 fn main() {
     println!("cargo::rerun-if-changed=programs");
     let out = std::env::var("OUT_DIR").expect("cargo sets it");
-    for name in SCENARIOS {
+    for name in CASES.iter().chain([&TRAFFIC]) {
         let target = format!("{out}/{name}");
         compile("cc", name, &["try"], &["-lpthread"], &target);
     }

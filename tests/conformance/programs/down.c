@@ -413,7 +413,7 @@ static void long_both(int fd) {
     say("all there");
 }
 
-const struct scenario scenarios[] = {
+const struct test_case cases[] = {
     {"exec_static", WARM, exec_static_a, exec_b},
     {"exec_preloaded", WARM, exec_preloaded_a, exec_b},
     {"exec_static_epoll", WARM, exec_static_a, exec_epoll_b},

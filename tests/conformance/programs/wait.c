@@ -709,7 +709,7 @@ static void idle_b(int fd) {
     step();
 }
 
-const struct scenario scenarios[] = {
+const struct test_case cases[] = {
     {"poll", WARM, poll_a, poll_b},
     {"select", WARM, select_a, select_b},
     {"level", WARM, level_a, level_b},

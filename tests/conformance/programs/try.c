@@ -293,11 +293,11 @@ long raw_syscall(long number, long a, long b, long c, long d, long e, long f) {
     return result;
 }
 
-static void play(const struct scenario *scenario) {
+static void play(const struct test_case *found) {
     int fd = -1;
-    if (scenario->prepare != NONE) fd = meet();
-    if (scenario->prepare == WARM) warm(fd, me == 'B');
-    (me == 'A' ? scenario->a : scenario->b)(fd);
+    if (found->prepare != NONE) fd = meet();
+    if (found->prepare == WARM) warm(fd, me == 'B');
+    (me == 'A' ? found->a : found->b)(fd);
 }
 
 static pid_t start(const char *self, const char *role, int sync, int output) {
@@ -333,16 +333,16 @@ static void where(pid_t pid) {
 int main(int count, char **arguments) {
     by_kernel = getenv("TRY_KERNEL") != NULL;
     if (count < 2) {
-        for (const struct scenario *s = scenarios; s->name; s++) puts(s->name);
+        for (const struct test_case *s = cases; s->name; s++) puts(s->name);
         return 0;
     }
     name = arguments[1];
-    const struct scenario *scenario = scenarios;
-    while (scenario->name && strcmp(scenario->name, name)) scenario++;
-    if (!scenario->name) die("no such scenario");
+    const struct test_case *found = cases;
+    while (found->name && strcmp(found->name, name)) found++;
+    if (!found->name) die("no such case");
     if (count == 3) {
         me = arguments[2][0];
-        play(scenario);
+        play(found);
         return 0;
     }
 

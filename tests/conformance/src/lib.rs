@@ -1,21 +1,24 @@
-//! How the shim behaves beside the kernel.
+//! One suite of small programs over plain POSIX sockets, for every backend.
 //!
-//! A program of `programs/` holds scenarios of two roles (`programs/try.h`). Each is
-//! played twice: on the kernel path, which is the oracle, and on the fast path. What
-//! the roles saw must be the same text; that the bytes went through rings, the roles
-//! assert themselves, by the kernel's own count of bytes, and the broker's count is
-//! asked at the end.
+//! A program of `programs/` holds cases of two roles (`programs/try.h`). Each is played
+//! on kernel TCP, which is the oracle, and on the fast path. What the roles saw (return
+//! values, errno, bytes, event masks, order, signals) must be the same text; that the
+//! bytes went through rings, the roles assert themselves, by the kernel's own count of
+//! bytes, and the broker's count stands in the table.
 //!
 //! ```text
-//!   Bed::start ── compare("stream") ─┬─ fordway run --here --path kernel -- stream NAME ─┐ same
-//!                                    └─ fordway run --here               -- stream NAME ─┘ text
+//!   suite::run ── Bed::play(case) ─┬─ fordway run --here --path kernel -- stream NAME ─┐ same
+//!                                  └─ fordway run --here               -- stream NAME ─┘ text
 //! ```
 //!
 //! Everything runs in our own namespaces over loopback, with a broker of its own; no
-//! privilege is needed. One test at a time (the lab of a process is one).
+//! privilege is needed. One bed in a process (the lab of a process is one).
 #![forbid(unsafe_code)]
 
-use anyhow::{Context, Result, ensure};
+pub mod suite;
+
+use crate::suite::{Case, Played};
+use anyhow::{Result, ensure};
 use fordway_bench::lab::{Lab, Output, PathChoice, Place, Program, Spawn, Stdin};
 use fordwayd::admin::Connection;
 use std::fmt::Write;
@@ -60,32 +63,24 @@ impl Bed {
         self.lab.spawn(&Place::Here, path, &spawn)
     }
 
-    /// Plays every scenario of a program on both paths; keeps what differs.
-    pub fn compare_all(&mut self, program: &str) -> Result<()> {
-        let listing = std::process::Command::new(Bed::program(program)).output()?;
-        let names = String::from_utf8(listing.stdout)?;
-        ensure!(!names.is_empty(), "{program} lists no scenario");
+    /// Plays one case on every backend at once: on the oracle, and on the fast path.
+    pub fn play(&mut self, case: &Case) -> Result<Played> {
         let before = self.lab.ring_bytes()?;
-        for name in names.lines() {
-            self.compare(program, name)?;
-        }
-        let ring_bytes = self.lab.ring_bytes()? - before;
-        ensure!(ring_bytes > 0, "{program}: nothing went through rings");
-        Ok(())
-    }
-
-    /// Plays one scenario on both paths, at once.
-    pub fn compare(&mut self, program: &str, scenario: &str) -> Result<()> {
-        let oracle = self.spawn(program, scenario, PathChoice::Kernel)?;
-        let fast = self.spawn(program, scenario, PathChoice::Auto)?;
+        let oracle = self.spawn(case.program, &case.name, PathChoice::Kernel)?;
+        let fast = self.spawn(case.program, &case.name, PathChoice::Auto)?;
         let (oracle, fast) = (oracle.finish()?, fast.finish()?);
-        self.note(&format!("{program} {scenario}"), &oracle, &fast);
-        Ok(())
+        let same = self.note(&case.to_string(), &oracle, &fast);
+        Ok(Played {
+            oracle_is_good: is_good(&oracle),
+            same,
+            ring_bytes: self.lab.ring_bytes()? - before,
+        })
     }
 
-    /// Keeps what differs between two runs of `what`.
-    pub fn note(&mut self, what: &str, oracle: &Output, fast: &Output) {
-        if seen(oracle) != seen(fast) || !is_good(oracle) || !is_good(fast) {
+    /// Keeps what differs between two runs of `what`. True if nothing does.
+    pub fn note(&mut self, what: &str, oracle: &Output, fast: &Output) -> bool {
+        let same = seen(oracle) == seen(fast) && is_good(oracle) && is_good(fast);
+        if !same {
             let _ = writeln!(
                 self.failures,
                 "== {what}\n-- kernel path\n{}{}\n-- fast path\n{}{}",
@@ -95,6 +90,7 @@ impl Bed {
                 fast.errors()
             );
         }
+        same
     }
 
     /// Ends the lab, and the test with all that was found.
@@ -117,13 +113,6 @@ fn seen(output: &Output) -> String {
 fn is_good(output: &Output) -> bool {
     let failed = |line: &str| line.starts_with("A: status") || line.starts_with("B: status");
     output.status.success() && !output.text().lines().any(failed)
-}
-
-/// Plays all scenarios of a program.
-pub fn compare_all(program: &str) -> Result<()> {
-    let mut bed = Bed::start()?;
-    bed.compare_all(program).context(program.to_owned())?;
-    bed.finish()
 }
 
 /// What `warm` in `try.c` sends at most before a scenario begins.

@@ -201,7 +201,7 @@ static void in_handler_b(int fd) {
     step();
 }
 
-const struct scenario scenarios[] = {
+const struct test_case cases[] = {
     {"plain", WARM, plain_a, nagger_b},
     {"restart", WARM, restart_a, nagger_b},
     {"mixed", WARM, mixed_a, nagger_b},

@@ -71,7 +71,7 @@ static void streams(int fd) {
     say("all there");
 }
 
-const struct scenario scenarios[] = {
+const struct test_case cases[] = {
     {"blocks", WARM, blocks_a, blocks_b},
     {"streams", WARM, streams, streams},
     {0},

@@ -1,10 +1,10 @@
 // Small programs that try one thing each, on the kernel path and on the fast path.
 //
-// A scenario has two roles, A (which accepts) and B (which connects), each a process
+// A case has two roles, A (which accepts) and B (which connects), each a process
 // of its own, started by a third (`PROGRAM SCENARIO`). The roles keep in step over a
 // UNIX socket on descriptor 0 (`step`, `tell`, `hear`), and write what they saw to
 // descriptor 1 (`say`): two paths that behave alike give the same text. Nothing else
-// is open, so that a scenario may close what it likes.
+// is open, so that a case may close what it likes.
 #ifndef TRY_H
 #define TRY_H
 #define _GNU_SOURCE
@@ -39,18 +39,18 @@ typedef void role(int fd);
 // How the framework prepares the connection that a role is given.
 enum { WARM, COLD, NONE };
 
-struct scenario {
+struct test_case {
     const char *name;
     int prepare;
     role *a, *b;
 };
-extern const struct scenario scenarios[];
+extern const struct test_case cases[];
 
 extern char me;             // 'A' or 'B'
 extern int by_kernel;       // this run is the oracle: --path kernel
 
 void say(const char *format, ...);           // a line of the transcript
-void die(const char *format, ...);           // the scenario failed
+void die(const char *format, ...);           // the case failed
 void step(void);                             // both roles are here
 void tell(uint64_t value);                   // to the other role ...
 uint64_t hear(void);                         // ... which waits for it

@@ -235,7 +235,7 @@ static void late_channel_b(int unused) {
     step();
 }
 
-const struct scenario scenarios[] = {
+const struct test_case cases[] = {
     {"hundred", NONE, hundred_a, hundred_b},
     {"sleepers", NONE, hundred_a, sleepers_b},
     {"idle", NONE, idle_a, idle_b},

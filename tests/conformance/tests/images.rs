@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 use fordway_bench::lab::{PathChoice, Place, Spawn};
-use fordway_test_shim::Bed;
+use fordway_test_conformance::Bed;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::fs::{PermissionsExt, chown};

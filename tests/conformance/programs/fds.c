@@ -282,7 +282,7 @@ static void churn_b(int unused) {
     step();
 }
 
-const struct scenario scenarios[] = {
+const struct test_case cases[] = {
     {"copies", WARM, copies_a, copies_b},
     {"shared_flags", WARM, shared_flags_a, copies_b},
     {"numbers", NONE, numbers_a, numbers_b},

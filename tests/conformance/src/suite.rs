@@ -1,0 +1,113 @@
+//! The cases, the table of what came of them, and the differences that are allowed.
+
+use crate::Bed;
+use anyhow::{Result, ensure};
+use std::fmt;
+
+/// Programs of cases: `programs/NAME.c` with the framework. `build.rs` compiles them.
+pub const PROGRAMS: &[&str] = &include!("../programs/list.in");
+
+/// Cases whose outcome may differ from Linux's, and the row of docs/semantics.md that
+/// says why no program depends on it. At most five.
+pub const DIFFERENCES: [(&str, &str); 0] = [];
+
+/// One case.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// Which program holds it.
+    pub program: &'static str,
+    /// Its name there.
+    pub name: String,
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{} {}", self.program, self.name)
+    }
+}
+
+/// What came of a case.
+#[derive(Clone, Copy, Debug)]
+pub struct Played {
+    /// The roles ended as they should on kernel TCP.
+    pub oracle_is_good: bool,
+    /// The fast path showed the same.
+    pub same: bool,
+    /// Bytes through rings, both directions, both ends counted once.
+    pub ring_bytes: u64,
+}
+
+/// The cases of a program, in its own order.
+pub fn cases(program: &'static str) -> Result<Vec<Case>> {
+    let listing = std::process::Command::new(Bed::program(program)).output()?;
+    let names = String::from_utf8(listing.stdout)?;
+    ensure!(!names.is_empty(), "{program} lists no case");
+    let case = |name: &str| Case {
+        program,
+        name: name.to_owned(),
+    };
+    Ok(names.lines().map(case).collect())
+}
+
+/// Plays all cases of a program: a test of its own.
+pub fn hold(program: &'static str) -> Result<()> {
+    let mut bed = Bed::start()?;
+    let mut ring_bytes = 0;
+    for case in cases(program)? {
+        ring_bytes += bed.play(&case)?.ring_bytes;
+    }
+    bed.finish()?;
+    ensure!(ring_bytes > 0, "{program}: nothing went through rings");
+    Ok(())
+}
+
+/// How often all cases were played, and with what result.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tally {
+    /// Same on all backends, or a documented difference.
+    pub passed: usize,
+    /// The rest.
+    pub failed: usize,
+}
+
+/// Plays what `wanted` picks and prints the table, a row as soon as it is known.
+pub fn table(wanted: impl Fn(&Case) -> bool) -> Result<Tally> {
+    let mut bed = Bed::start()?;
+    let mut tally = Tally::default();
+    println!(
+        "{:<34} {:<8} {:<10} {:>12}",
+        "case", "kernel", "fast path", "ring bytes"
+    );
+    for program in PROGRAMS {
+        for case in cases(program)?.into_iter().filter(&wanted) {
+            let played = bed.play(&case)?;
+            let label = case.to_string();
+            let documented = DIFFERENCES.iter().find(|(name, _)| *name == label);
+            let verdict = match (played.same, documented) {
+                (true, _) => "same",
+                (false, Some(_)) => "documented",
+                (false, None) => "DIFFERS",
+            };
+            println!(
+                "{label:<34} {:<8} {verdict:<10} {:>12}",
+                if played.oracle_is_good {
+                    "ok"
+                } else {
+                    "FAILED"
+                },
+                played.ring_bytes
+            );
+            match verdict {
+                "DIFFERS" => tally.failed += 1,
+                _ => tally.passed += 1,
+            }
+        }
+    }
+    for (case, row) in DIFFERENCES {
+        println!("{case} differs: docs/semantics.md, {row}");
+    }
+    if let Err(error) = bed.finish() {
+        println!("{error}");
+    }
+    Ok(tally)
+}

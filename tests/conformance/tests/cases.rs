@@ -1,0 +1,21 @@
+//! Each program of cases, on kernel TCP and on the fast path.
+
+use anyhow::{Result, ensure};
+use fordway_test_conformance::suite::{PROGRAMS, hold};
+
+macro_rules! programs {
+    ($($name:ident)*) => {
+        $(#[test]
+        fn $name() -> Result<()> {
+            hold(stringify!($name))
+        })*
+
+        #[test]
+        fn none_is_forgotten() -> Result<()> {
+            ensure!(PROGRAMS == [$(stringify!($name)),*]);
+            Ok(())
+        }
+    };
+}
+
+programs!(stream wait close down fork fds signals threads);
