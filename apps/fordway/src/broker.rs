@@ -1,7 +1,7 @@
 //! The command line's end of the administrator's protocol.
 
 use crate::exit::{Exit, Failure};
-use fordwayd::admin::{ADMIN_SOCKET, CONTROL_SOCKET, Info, Reply, Request};
+use fordwayd::admin::{ADMIN_SOCKET, CONTROL_SOCKET, Domain, Info, Reply, Request};
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -46,6 +46,14 @@ impl Broker {
     pub fn info(&self) -> Result<Info, Failure> {
         match self.ask(&Request::Info)? {
             Reply::Info(info) => Ok(info),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Asks for all domains.
+    pub fn domains(&self) -> Result<Vec<Domain>, Failure> {
+        match self.ask(&Request::DomainList)? {
+            Reply::Domains { domains } => Ok(domains),
             other => Err(unexpected(&other)),
         }
     }

@@ -28,8 +28,8 @@ pub struct File {
 const DEFAULT_NETWORK: &str = "10.77.0.0/24";
 
 /// The network: the command line's, the file's or the default.
-pub fn network(up: &Up, file: &File) -> Result<Network, Failure> {
-    let given = up.network.as_deref().map(|text| (text, Exit::Usage));
+pub fn network(given: Option<&str>, file: &File) -> Result<Network, Failure> {
+    let given = given.map(|text| (text, Exit::Usage));
     let configured = file.network.as_deref().map(|text| (text, Exit::Config));
     let (text, exit) = given
         .or(configured)
@@ -57,9 +57,23 @@ pub fn log_filter(file: &File) -> Result<EnvFilter, Failure> {
 pub fn read(up: &Up) -> Result<File, Failure> {
     match &up.config {
         Some(file) => read_file(file),
-        None if Path::new(DEFAULT_FILE).exists() => read_file(Path::new(DEFAULT_FILE)),
-        None => Ok(File::default()),
+        None => Ok(read_default()?.unwrap_or_default()),
     }
+}
+
+fn read_default() -> Result<Option<File>, Failure> {
+    let file = Path::new(DEFAULT_FILE);
+    file.exists().then(|| read_file(file)).transpose()
+}
+
+/// The default file as `up` would take it: where it lies, if there is one.
+pub fn check() -> Result<Option<&'static str>, Failure> {
+    let Some(file) = read_default()? else {
+        return Ok(None);
+    };
+    network(None, &file)?;
+    log_filter(&file)?;
+    Ok(Some(DEFAULT_FILE))
 }
 
 /// The runtime directory of the default file, for the commands that talk to the

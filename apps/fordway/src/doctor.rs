@@ -4,6 +4,7 @@
 //! is what one can do without. Each that is not `ok` says what to do.
 
 use crate::broker::Broker;
+use crate::config;
 use crate::exit::{Exit, Outcome};
 use crate::places;
 use crate::show;
@@ -63,6 +64,7 @@ pub fn doctor(broker: &Broker, json: bool) -> Outcome {
     checks.push(tool("nft", root));
     checks.push(domains(root));
     checks.push(shim());
+    checks.push(configuration());
     checks.push(running(broker));
     let healthy = checks.iter().all(|check| check.state != State::Fail);
     if json {
@@ -180,6 +182,18 @@ fn shim() -> Check {
                 text,
                 "install libfordway.so of this release".into(),
             )
+        }
+    }
+}
+
+fn configuration() -> Check {
+    const NAME: &str = "configuration";
+    match config::check() {
+        Ok(Some(file)) => ok(NAME, format!("{file} is right")),
+        Ok(None) => ok(NAME, "no file; the defaults hold".into()),
+        Err(failure) => {
+            let advice = "mend the file; fordway up --check-config reads it again";
+            bad(NAME, State::Fail, failure.message, advice.into())
         }
     }
 }

@@ -51,6 +51,8 @@ exits! {
     NotExecutable = 126, "run: the program was found but cannot be executed";
     /// `run`: no program.
     NoProgram = 127, "run: the program was not found";
+    /// `bench`, `demo`: SIGINT, SIGTERM or SIGHUP.
+    Interrupted = 130, "bench and demo: interrupted; what they had made is removed";
 }
 
 /// Why a command ends without having done its work: one line and a status.

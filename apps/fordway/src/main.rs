@@ -68,7 +68,14 @@ fn measured(work: impl FnOnce() -> anyhow::Result<()>) -> Outcome {
         return Err(Failure::new(Exit::Privilege, text));
     }
     // The alternate form names the causes too.
-    work().map_err(|error| Failure::internal(format!("{error:#}")))?;
+    work().map_err(|error| {
+        let exit = if fordway_bench::interrupt::seen() {
+            Exit::Interrupted
+        } else {
+            Exit::Internal
+        };
+        Failure::new(exit, format!("{error:#}"))
+    })?;
     Ok(Exit::Done)
 }
 

@@ -94,9 +94,10 @@ pub fn domain(broker: &Broker, command: &cli::Domain) -> Outcome {
             };
             one(&ask_domain(broker, &request)?, None, json.json)
         }
-        cli::Domain::List(json) => list(&domains(broker)?, json.json),
+        cli::Domain::List(json) => list(&broker.domains()?, json.json),
         cli::Domain::Show { name, json } => {
-            let found = domains(broker)?
+            let found = broker
+                .domains()?
                 .into_iter()
                 .find(|domain| domain.name == *name);
             let domain = found.ok_or_else(|| {
@@ -128,13 +129,6 @@ pub fn downgrade(broker: &Broker, downgrade: &cli::Downgrade) -> Outcome {
 fn ask_domain(broker: &Broker, request: &Request) -> Result<Domain, Failure> {
     match broker.ask(request)? {
         Reply::Domain(domain) => Ok(domain),
-        other => Err(unexpected(&other)),
-    }
-}
-
-fn domains(broker: &Broker) -> Result<Vec<Domain>, Failure> {
-    match broker.ask(&Request::DomainList)? {
-        Reply::Domains { domains } => Ok(domains),
         other => Err(unexpected(&other)),
     }
 }

@@ -10,7 +10,7 @@ use crate::config;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::{places, show};
 use fordway_platform::fabric::Fabric;
-use fordwayd::admin::Request;
+use fordwayd::admin::{Domain, Request};
 use fordwayd::{BrokerError, Config};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -38,7 +38,7 @@ pub fn up(up: &Up, runtime_dir: Option<&Path>) -> Outcome {
     let runtime_dir = places::runtime_dir(runtime_dir.or(file.runtime_dir.as_deref()))?;
     let config = Config {
         runtime_dir: runtime_dir.clone(),
-        network: config::network(up, &file)?,
+        network: config::network(up.network.as_deref(), &file)?,
         uplink: up.uplink || file.uplink.unwrap_or(false),
     };
     let log = config::log_filter(&file)?;
@@ -184,6 +184,11 @@ pub fn down(down: &Down, broker: &Broker) -> Outcome {
         Err(absent) if absent.exit == Exit::NoBroker => return clear(down, broker, absent),
         Err(failure) => return Err(failure),
     };
+    let left = if down.keep_domains {
+        String::new()
+    } else {
+        still_running(broker)?
+    };
     let pidfd = Pid::from_raw(info.pid).map(|pid| pidfd_open(pid, PidfdFlags::empty()));
     broker.ask(&Request::Down {
         keep_domains: down.keep_domains,
@@ -197,7 +202,21 @@ pub fn down(down: &Down, broker: &Broker) -> Outcome {
             )));
         }
     }
+    if !left.is_empty() {
+        eprintln!("fordway: note: programs go on without a network in {left}");
+    }
     Ok(Exit::Done)
+}
+
+/// The domains in which programs run, with their number.
+fn still_running(broker: &Broker) -> Result<String, Failure> {
+    let made = |domain: &Domain| domain.netns_path.is_some() && domain.processes > 0;
+    let domains = broker.domains()?;
+    let busy = domains.iter().filter(|domain| made(domain));
+    let busy: Vec<String> = busy
+        .map(|domain| format!("{} ({})", domain.name, domain.processes))
+        .collect();
+    Ok(busy.join(", "))
 }
 
 /// Clears away what a broker that was killed has left.
