@@ -14,8 +14,11 @@
 //! All of this happens under the instance's lock. A mark may be swept by a thread of
 //! another instance; it makes the item hot where it belongs and wakes that instance.
 
+use super::instances::bell_of;
+use super::items::{items_of, unlink};
 use super::ready::stirs;
 use super::*;
+use crate::state::hint;
 use fordway_abi::shm::tx_state;
 
 /// Hot items up to which none becomes cold.

@@ -138,3 +138,20 @@ fn room_came(conn: &Conn) -> bool {
         && producer.state() == tx_state::RING
         && producer.room_hint() * 2 >= producer.capacity_bytes()
 }
+
+/// The kernel has shown an event of an item that is not attached: what the program
+/// gets of it. Under the instance's lock.
+pub fn by_kernel(item: &Item, shown: u32) -> Option<libc::epoll_event> {
+    let events = item.events.load(Ordering::Relaxed);
+    let mask = shown & (events | ERR | HUP);
+    if mask == 0 || item.spent.load(Ordering::Relaxed) != 0 {
+        return None;
+    }
+    if events & ONESHOT != 0 {
+        item.spent.store(1, Ordering::Relaxed);
+    }
+    Some(libc::epoll_event {
+        events: mask,
+        u64: item.data.load(Ordering::Relaxed),
+    })
+}

@@ -1,10 +1,11 @@
 //! epoll_wait itself.
 
 use super::hot::{self, conn_of, walk};
-use super::ready::{evaluate, stirs};
+use super::instances::{bell_of, equip, stand_by};
+use super::ready::{by_kernel, evaluate, stirs};
 use super::*;
-use crate::real;
-use crate::wait::Deadline;
+use crate::wait::{self, Deadline};
+use crate::{control, real, upgrade};
 use fordway_abi::shm::tx_state;
 
 /// Reports up to `room` items; returns how many.

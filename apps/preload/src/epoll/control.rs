@@ -1,0 +1,160 @@
+//! epoll_ctl.
+
+use super::instances::{equip, keep_from_rings, stand_by};
+use super::items::{find, new_item, remove, warm_all};
+use super::*;
+
+/// epoll_ctl on a stream socket. `None`: it is libc's to do.
+///
+/// Sockets are registered under our tag from the start, with or without a channel, so
+/// that a channel may come at any moment while threads wait: whoever fetches an event
+/// finds the item and sees what has become of it. The kernel's registration changes
+/// only under the instance's lock.
+pub fn control(
+    epoll: i32,
+    operation: i32,
+    conn: &Conn,
+    fd: i32,
+    event: *const libc::epoll_event,
+) -> Option<sys::Result<usize>> {
+    let (instance_index, instance) = instance(epoll)?;
+    if matches!(operation, libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD) && event.is_null() {
+        return None;
+    }
+    let Some((index, item)) = find(conn, instance_index, fd) else {
+        if operation != libc::EPOLL_CTL_ADD {
+            return None;
+        }
+        let inherited = instance.inherited.load(Ordering::Relaxed) != 0;
+        let Some(index) = new_item().filter(|_| !inherited) else {
+            // Without an item a ready ring would go unnoticed.
+            keep_from_rings(conn, fd);
+            return None;
+        };
+        return Some(add(instance_index, instance, index, conn, fd, event));
+    };
+    let guard = instance.lock.lock();
+    let result = if item.attached.load(Ordering::Relaxed) != 0 {
+        if operation != libc::EPOLL_CTL_DEL {
+            hot::warm(instance, index);
+        }
+        control_attached(item, operation, event)
+    } else {
+        control_unattached(instance, index, item, operation, event)
+    };
+    drop(guard);
+    if operation == libc::EPOLL_CTL_DEL && item.attached.load(Ordering::Relaxed) == 0 {
+        remove(index);
+    }
+    stand_by(instance);
+    Some(result)
+}
+
+fn control_unattached(
+    instance: &Instance,
+    index: u32,
+    item: &Item,
+    operation: i32,
+    event: *const libc::epoll_event,
+) -> sys::Result<usize> {
+    let mut ours = libc::epoll_event {
+        events: 0,
+        u64: tag(index),
+    };
+    if operation == libc::EPOLL_CTL_MOD {
+        set_interest(item, event);
+        ours.events = item.events.load(Ordering::Relaxed);
+    }
+    let epoll = instance.fd.load(Ordering::Relaxed);
+    let fd = item.fd.load(Ordering::Relaxed);
+    sys!(SYS_epoll_ctl, epoll, operation, fd, &raw const ours)
+}
+
+/// epoll_ctl on an attached item: no system call. A deleted item stays with the
+/// kernel, silenced, because programs delete and add the same socket all the time
+/// (redis-benchmark five times a request); the kernel drops it at close.
+fn control_attached(
+    item: &Item,
+    operation: i32,
+    event: *const libc::epoll_event,
+) -> sys::Result<usize> {
+    let deleted = item.spent.load(Ordering::Relaxed) == DELETED;
+    match operation {
+        libc::EPOLL_CTL_ADD if !deleted => Err(libc::EEXIST),
+        libc::EPOLL_CTL_MOD | libc::EPOLL_CTL_DEL if deleted => Err(libc::ENOENT),
+        libc::EPOLL_CTL_DEL => {
+            item.spent.store(DELETED, Ordering::Relaxed);
+            Ok(0)
+        }
+        libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD if event.is_null() => Err(libc::EFAULT),
+        libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD => {
+            set_interest(item, event);
+            Ok(0)
+        }
+        _ => Err(libc::EINVAL),
+    }
+}
+
+fn set_interest(item: &Item, event: *const libc::epoll_event) {
+    // SAFETY: the program's event, as epoll_ctl takes it.
+    let event = unsafe { event.read_unaligned() };
+    item.events.store(event.events, Ordering::Relaxed);
+    item.data.store(event.u64, Ordering::Relaxed);
+    item.spent.store(0, Ordering::Relaxed);
+    item.forced.store(1, Ordering::Relaxed);
+}
+
+/// A new registration of a stream socket.
+fn add(
+    instance_index: u32,
+    instance: &Instance,
+    index: u32,
+    conn: &Conn,
+    fd: i32,
+    event: *const libc::epoll_event,
+) -> sys::Result<usize> {
+    equip(instance);
+    let item = item_at(index);
+    item.instance.store(instance_index, Ordering::Relaxed);
+    item.fd.store(fd, Ordering::Relaxed);
+    set_interest(item, event);
+    for zeroed in [&item.attached, &item.seen_edges, &item.hot] {
+        zeroed.store(0, Ordering::Relaxed);
+    }
+    item.seen_tail.store(0, Ordering::Relaxed);
+    item.conn
+        .store(state::index_of(conn) + 1, Ordering::Relaxed);
+    let Some(list) = LIST_LOCK.lock() else {
+        return Err(libc::ENOMEM);
+    };
+    item.next_of_conn
+        .store(conn.items.load(Ordering::Relaxed), Ordering::Relaxed);
+    conn.items.store(index + 1, Ordering::Release);
+    let added = {
+        let _guard = instance.lock.lock();
+        item.next_of_instance
+            .store(instance.items.load(Ordering::Relaxed), Ordering::Relaxed);
+        instance.items.store(index + 1, Ordering::Release);
+        let ours = libc::epoll_event {
+            events: item.events.load(Ordering::Relaxed),
+            u64: tag(index),
+        };
+        let epoll = instance.fd.load(Ordering::Relaxed);
+        sys!(
+            SYS_epoll_ctl,
+            epoll,
+            libc::EPOLL_CTL_ADD,
+            fd,
+            &raw const ours
+        )
+    };
+    drop(list);
+    if added.is_err() {
+        remove(index);
+    } else if conn.is_paired() {
+        attach(conn);
+        warm_all(conn);
+    }
+    stand_by(instance);
+    added
+}

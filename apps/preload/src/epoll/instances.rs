@@ -1,0 +1,207 @@
+//! Epoll instances: made and closed, their doorbells, those that other waits watch.
+//!
+//! An instance gets its doorbell with the first stream socket, or before the first
+//! sleep with one. The kernel watches bell and control socket for it, edge-triggered;
+//! neither is ever drained there.
+
+use super::items::remove;
+use super::*;
+use crate::wait::{self, Bell};
+use crate::{control, upgrade};
+use fordway_abi::reason::Reason;
+
+/// The program has made an epoll instance.
+pub fn created(fd: i32) {
+    let Some(word) = state::slot(fd) else { return };
+    let Some(_guard) = LIST_LOCK.lock() else {
+        return;
+    };
+    for index in 0..INSTANCE_COUNT as u32 {
+        let instance = instance_at(index);
+        if instance.used.load(Ordering::Relaxed) == 0 {
+            for zeroed in [
+                &instance.items,
+                &instance.attached,
+                &instance.cursor,
+                &instance.hot,
+                &instance.hot_count,
+                &instance.active,
+                &instance.nested,
+                &instance.inherited,
+            ] {
+                zeroed.store(0, Ordering::Relaxed);
+            }
+            instance.door.store(0, Ordering::Relaxed);
+            instance.control_fd.store(-1, Ordering::Relaxed);
+            instance.fd.store(fd, Ordering::Relaxed);
+            instance.used.store(1, Ordering::Relaxed);
+            word.store(kind::EPOLL | index, Ordering::Release);
+            return;
+        }
+    }
+}
+
+/// The program has closed a descriptor of an epoll instance; `other`: one that is left.
+pub fn closed(index: u32, other: Option<i32>) {
+    let instance = instance_at(index);
+    if let Some(other) = other {
+        instance.fd.store(other, Ordering::Relaxed);
+        return;
+    }
+    loop {
+        let first = instance.items.load(Ordering::Relaxed);
+        if first == 0 {
+            break;
+        }
+        remove(first - 1);
+    }
+    if let Some(bell) = bell_of(instance) {
+        wait::release(bell);
+    }
+    instance.used.store(0, Ordering::Release);
+}
+
+/// Its doorbell, if it has one yet.
+pub fn bell_of(instance: &Instance) -> Option<Bell> {
+    let door = instance.door.load(Ordering::Acquire);
+    (door != 0).then(|| Bell {
+        door: door as usize - 1,
+        fd: instance.door_fd.load(Ordering::Relaxed),
+    })
+}
+
+/// Gives the instance a doorbell and lets the kernel watch it and the control socket.
+pub fn equip(instance: &Instance) -> Option<Bell> {
+    let bell = match bell_of(instance) {
+        Some(bell) => bell,
+        None => {
+            if !control::connect() {
+                return None;
+            }
+            let _guard = instance.equipping.lock();
+            if let Some(bell) = bell_of(instance) {
+                return Some(bell);
+            }
+            let bell = wait::acquire();
+            watch(instance, bell.fd, TAG_BELL);
+            instance.door_fd.store(bell.fd, Ordering::Relaxed);
+            instance.door.store(bell.door as u32 + 1, Ordering::Release);
+            announce_door(instance, bell);
+            bell
+        }
+    };
+    let control = control::fd();
+    if instance.control_fd.swap(control, Ordering::Relaxed) != control && control >= 0 {
+        watch(instance, control, TAG_CONTROL);
+    }
+    Some(bell)
+}
+
+/// Tells the peers of what is attached already which doorbell the instance has got.
+fn announce_door(instance: &Instance, bell: Bell) {
+    let _guard = instance.lock.lock();
+    let mut next = instance.items.load(Ordering::Relaxed);
+    while let Some(index) = next.checked_sub(1) {
+        let item = item_at(index);
+        next = item.next_of_instance.load(Ordering::Relaxed);
+        if item.attached.load(Ordering::Relaxed) != 0
+            && let Some(conn) = hot::conn_of(item).filter(|conn| conn.is_paired())
+        {
+            want_rings(conn, bell.bit());
+        }
+    }
+}
+
+/// Has the peer ring this door for bytes and for room.
+pub fn want_rings(conn: &Conn, door: u64) {
+    conn.own().wait.rx_doors.fetch_or(door, Ordering::SeqCst);
+    conn.own().wait.tx_doors.fetch_or(door, Ordering::SeqCst);
+}
+
+fn watch(instance: &Instance, fd: i32, low: u32) {
+    let event = libc::epoll_event {
+        events: IN | ET,
+        u64: tag(low),
+    };
+    let epoll = instance.fd.load(Ordering::Relaxed);
+    let _ = sys!(
+        SYS_epoll_ctl,
+        epoll,
+        libc::EPOLL_CTL_ADD,
+        fd,
+        &raw const event
+    );
+}
+
+/// For a socket in an instance that we cannot follow.
+pub fn keep_from_rings(conn: &Conn, fd: i32) {
+    upgrade::bar(conn, Reason::NoMemory);
+    upgrade::downgrade(conn, fd, Reason::NoMemory, false);
+}
+
+/// A stream socket is about to be added to something that may be an instance which we did
+/// not see made: by a bare system call, before an exec, by another process.
+pub fn discover(epoll: i32, conn: &Conn, fd: i32) {
+    let mut path = *b"/proc/self/fd/\0\0\0\0\0\0\0\0\0\0\0\0";
+    let mut digits = [0u8; 10];
+    let mut count = 0;
+    let mut left = epoll.unsigned_abs();
+    while count == 0 || left != 0 {
+        digits[count] = b'0' + (left % 10) as u8;
+        left /= 10;
+        count += 1;
+    }
+    for (target, digit) in path[14..].iter_mut().zip(digits[..count].iter().rev()) {
+        *target = *digit;
+    }
+    let mut target = [0u8; 32];
+    let length = sys!(
+        SYS_readlink,
+        path.as_ptr(),
+        target.as_mut_ptr(),
+        target.len()
+    );
+    if !length.is_ok_and(|length| target[..length] == *b"anon_inode:[eventpoll]") {
+        return;
+    }
+    created(epoll);
+    if instance(epoll).is_none() {
+        keep_from_rings(conn, fd);
+    }
+}
+
+/// Another epoll instance, or a poll, waits for this one: it must look readable to
+/// the kernel whenever it has something.
+pub fn watched(fd: i32) {
+    if let Some((_, instance)) = instance(fd) {
+        instance.nested.store(1, Ordering::Relaxed);
+        stand_by(instance);
+    }
+}
+
+/// Has a nested instance rung by peers although nobody sleeps in it.
+pub fn stand_by(instance: &Instance) {
+    if instance.nested.load(Ordering::Relaxed) != 0
+        && let Some(bell) = bell_of(instance)
+    {
+        bell.stand_by();
+        if waiting::has_something(instance) {
+            bell.ring();
+        }
+    }
+}
+
+/// In a forked child: locks are free, bells are the parent's.
+pub fn after_fork() {
+    LIST_LOCK.reset();
+    for index in 0..INSTANCE_COUNT as u32 {
+        let instance = instance_at(index);
+        if instance.used.load(Ordering::Relaxed) != 0 {
+            instance.lock.reset();
+            instance.equipping.reset();
+            instance.inherited.store(1, Ordering::Relaxed);
+            instance.door.store(0, Ordering::Relaxed);
+            instance.control_fd.store(-1, Ordering::Relaxed);
+        }
+    }
+}
