@@ -150,9 +150,12 @@ fn enter(domain: &Domain) -> Result<(), Failure> {
         ))
     })?;
     if let Some(hosts) = &domain.hosts_path {
-        launch::private_mounts(Path::new(hosts)).map_err(|error| {
+        let named = launch::private_mounts(Path::new(hosts)).map_err(|error| {
             Failure::internal(format!("mounting {hosts} over /etc/hosts: {error}"))
         })?;
+        if !named {
+            note("there is no /etc/hosts: domains have no names here; create an empty one");
+        }
     }
     Ok(())
 }

@@ -27,8 +27,9 @@ pub fn enter_netns(file: &Path) -> io::Result<()> {
 
 /// Gives the process a mount namespace of its own in which `hosts` is /etc/hosts and
 /// no fabric's directory of namespaces is there: its copy would keep every domain's
-/// namespace alive as long as this program runs.
-pub fn private_mounts(hosts: &Path) -> io::Result<()> {
+/// namespace alive as long as this program runs. False if there is no /etc/hosts to
+/// mount over: the rest holds, but names of domains are not found.
+pub fn private_mounts(hosts: &Path) -> io::Result<bool> {
     // SAFETY: NEWNS implies unsharing the file-system attributes (umask, working
     // directory) of this thread, and it is the only one: the launcher is single-threaded.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS)? };
@@ -40,10 +41,10 @@ pub fn private_mounts(hosts: &Path) -> io::Result<()> {
         }
         error => error.into(),
     })?;
-    if !Path::new("/etc/hosts").exists() {
-        return Err(io::Error::other("/etc/hosts does not exist; create it"));
+    let named = Path::new("/etc/hosts").exists();
+    if named {
+        rustix::mount::mount_bind(hosts, "/etc/hosts")?;
     }
-    rustix::mount::mount_bind(hosts, "/etc/hosts")?;
     let mounts = std::fs::read("/proc/self/mountinfo")?;
     for dir in fabric_dirs(&mounts) {
         match rustix::mount::unmount(&dir, UnmountFlags::DETACH) {
@@ -51,7 +52,7 @@ pub fn private_mounts(hosts: &Path) -> io::Result<()> {
             Err(error) => return Err(error.into()),
         }
     }
-    Ok(())
+    Ok(named)
 }
 
 /// The directories in which a fabric is mounted, from proc_pid_mountinfo(5): the fifth
