@@ -10,7 +10,7 @@
 
 use crate::state::{self, Conn, Guard, Lock, attention, phase};
 use crate::sys::{self, sys};
-use crate::{config, ends, hidden, link, upgrade, wait};
+use crate::{config, hidden, link, upgrade, wait};
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use fordway_abi::control::{
@@ -19,6 +19,7 @@ use fordway_abi::control::{
     RejoinChannel, RejoinLink, Status, kind,
 };
 use fordway_abi::reason::Reason;
+use fordway_sockets::ends;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Time between two attempts to reach a broker that did not answer.
@@ -553,7 +554,7 @@ fn handle(mut packet: Packet) -> bool {
             if let Some((index, link)) = link::by_id(link_id) {
                 link.peer_gone.store(1, Ordering::Release);
                 for conn in link::users(index) {
-                    ends::peer_process_gone(conn);
+                    ends::peer_process_gone(&conn.end());
                 }
                 link.drop_if_over();
             }

@@ -14,9 +14,10 @@
 
 use crate::state::{self, Conn, attention, hint};
 use crate::sys::{self, sys};
-use crate::{control, link, upgrade, wait};
+use crate::{control, link, wait};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
+use fordway_sockets::down;
 
 const CELL_COUNT: usize = 1 << 16;
 
@@ -151,7 +152,7 @@ unsafe extern "C" fn child() {
 pub fn leaving() {
     for conn in state::conns() {
         if conn.is_paired() && holders(conn) == 1 {
-            upgrade::flush_before_end(conn, conn.fd.load(Ordering::Relaxed));
+            down::flush_before_end(&conn.end());
         }
         let_go(conn);
     }

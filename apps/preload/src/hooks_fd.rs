@@ -1,13 +1,14 @@
 //! The calls that make, copy, close and configure descriptors. They keep the
 //! table of descriptors true; what they do to the socket itself is the kernel's.
 
-use crate::state::{self, Conn, hint, kind, slot};
+use crate::state::{self, Conn, kind, slot};
 use crate::sys::{self, give, set_errno, sys};
-use crate::{config, control, ends, epoll, fork, real, transfer, upgrade, wait};
+use crate::{config, control, epoll, fork, real, upgrade};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering;
 use fordway_abi::reason::Reason;
-use fordway_abi::shm::{tx_flags, tx_state};
+use fordway_abi::shm::tx_state;
+use fordway_sockets::{down, ends, ready, sends_by_kernel};
 
 /// Descriptors that are searched for another one of the same connection.
 const SEARCH_FDS: i32 = 1 << 16;
@@ -110,8 +111,8 @@ fn copied_for_exec(old: c_int) {
         && fork::in_borrowed_memory()
         && upgrade::is_under(conn, old)
     {
-        upgrade::bar(conn, Reason::Exec);
-        upgrade::downgrade(conn, old, Reason::Exec, true);
+        down::bar(&conn.end(), Reason::Exec);
+        down::downgrade(&conn.at(old), Reason::Exec, true);
     }
 }
 
@@ -207,21 +208,11 @@ fn accepted(listener: c_int, fd: c_int, flags: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
     let conn = state::conn(fd).filter(|conn| config::is_active() && conn.is_paired());
-    if let Some(conn) = conn {
-        if how == libc::SHUT_WR || how == libc::SHUT_RDWR {
-            upgrade::flush_before_end(conn, fd);
-            // Before the kernel's FIN, so that the peer knows that this end of file is clean.
-            let _guard = state::lock_word(&conn.own().tx_own.lock);
-            conn.own()
-                .tx
-                .tx_flags
-                .fetch_or(tx_flags::SHUT, Ordering::Release);
-        }
-        if how != libc::SHUT_WR {
-            let shown = (libc::POLLIN | libc::POLLRDHUP) as u32;
-            conn.hints
-                .fetch_or(shown | hint::RECEIVE_SHUT, Ordering::Relaxed);
-        }
+    if let Some(conn) = conn
+        && (libc::SHUT_RD..=libc::SHUT_RDWR).contains(&how)
+    {
+        let (sends, receives) = (how != libc::SHUT_RD, how != libc::SHUT_WR);
+        ends::before_shutdown(&conn.at(fd), sends, receives);
     }
     // SAFETY: the program's own arguments.
     unsafe { real::shutdown(fd, how) }
@@ -246,12 +237,12 @@ pub unsafe extern "C" fn setsockopt(
         match name {
             libc::SO_RCVTIMEO | libc::SO_SNDTIMEO => upgrade::read_timeouts(conn, fd),
             libc::SO_OOBINLINE => {
-                upgrade::bar(conn, Reason::Oob);
-                upgrade::downgrade(conn, fd, Reason::Oob, false);
+                down::bar(&conn.end(), Reason::Oob);
+                down::downgrade(&conn.at(fd), Reason::Oob, false);
             }
             libc::SO_RCVLOWAT => {
-                upgrade::bar(conn, Reason::Unsupported);
-                upgrade::downgrade(conn, fd, Reason::Unsupported, false);
+                down::bar(&conn.end(), Reason::Unsupported);
+                down::downgrade(&conn.at(fd), Reason::Unsupported, false);
             }
             _ => {}
         }
@@ -280,7 +271,7 @@ pub unsafe extern "C" fn getsockopt(
         unsafe {
             let error = value.cast::<c_int>();
             if *length as usize == size_of::<c_int>() && error.read_unaligned() == 0 {
-                error.write_unaligned(ends::socket_error(conn));
+                error.write_unaligned(ends::socket_error(&conn.end()));
             }
         }
     }
@@ -458,14 +449,14 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: usize, argument: usize) -> c_
             }
             // The ring's bytes can be had only behind all of the kernel's.
             let entered = conn.consumer().was_entered();
-            let within_reach = !entered || wait::kernel_part_bytes(conn) <= queued as u64;
+            let within_reach = !entered || ready::kernel_part_bytes(&conn.end()) <= queued as u64;
             let ring = if within_reach { ring } else { 0 };
             let total = ring.saturating_add(queued as u64).min(c_int::MAX as u64) as c_int;
             // SAFETY: FIONREAD takes a pointer to an int.
             unsafe { (argument as *mut c_int).write(total) };
             0
         }
-        libc::TIOCOUTQ if conn.is_paired() && !transfer::sends_by_kernel(conn) => {
+        libc::TIOCOUTQ if conn.is_paired() && !sends_by_kernel(&conn.end()) => {
             let unread = conn.producer().unread_hint().min(c_int::MAX as u64) as c_int;
             // SAFETY: SIOCOUTQ takes a pointer to an int.
             unsafe { (argument as *mut c_int).write(unread) };
@@ -509,8 +500,8 @@ pub unsafe fn before_passing(message: *const libc::msghdr) {
                 // SAFETY: inside this header's data.
                 let fd = unsafe { at.add(HEADER + index * 4).cast::<c_int>().read_unaligned() };
                 if let Some(conn) = state::conn(fd) {
-                    upgrade::bar(conn, Reason::Passed);
-                    upgrade::downgrade(conn, fd, Reason::Passed, true);
+                    down::bar(&conn.end(), Reason::Passed);
+                    down::downgrade(&conn.at(fd), Reason::Passed, true);
                 }
             }
         }

@@ -8,6 +8,7 @@ use crate::{config, real, upgrade};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering;
 use fordway_abi::reason::Reason;
+use fordway_sockets::{down, up};
 
 /// Flags of a receive that only the kernel carries.
 const RECEIVE_KERNEL: i32 = libc::MSG_OOB | libc::MSG_ERRQUEUE;
@@ -55,7 +56,7 @@ fn receive(
         Way::Watched(conn) | Way::Channel(conn) => conn,
     };
     if conn.hints.load(Ordering::Relaxed) & hint::READS == 0 {
-        upgrade::reads(conn);
+        up::reads(&conn.end());
     }
     loop {
         if conn.is_paired()
@@ -138,7 +139,7 @@ fn channel_send(
         } else {
             Reason::Unsupported
         };
-        upgrade::send_by_kernel(conn, fd, reason);
+        down::send_by_kernel(&conn.at(fd), reason);
         return Some(by_libc());
     }
     match buffers().and_then(|buffers| transfer::send(conn, fd, &buffers, flags)) {
@@ -563,8 +564,8 @@ pub unsafe extern "C" fn splice(
         if config::is_active()
             && let Some(conn) = state::conn(fd)
         {
-            upgrade::bar(conn, Reason::Unsupported);
-            upgrade::downgrade(conn, fd, Reason::Unsupported, true);
+            down::bar(&conn.end(), Reason::Unsupported);
+            down::downgrade(&conn.at(fd), Reason::Unsupported, true);
         }
     }
     // SAFETY: the program's own arguments.

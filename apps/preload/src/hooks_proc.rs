@@ -12,6 +12,7 @@ use crate::{config, fork, hooks_fd, hooks_io, hooks_wait, real, signals, stdio, 
 use core::ffi::{c_char, c_int, c_long, c_void};
 use core::sync::atomic::Ordering;
 use fordway_abi::reason::Reason;
+use fordway_sockets::down;
 
 /// The functions behind the jumping entries, by index.
 static JUMPS: [Real; 12] = [
@@ -88,8 +89,8 @@ fn before_exec(spawns: bool) {
         }
         match sys!(SYS_fcntl, fd, libc::F_GETFD) {
             Ok(flags) if flags as c_int & libc::FD_CLOEXEC == 0 => {
-                upgrade::bar(conn, Reason::Exec);
-                upgrade::downgrade(conn, fd, Reason::Exec, true);
+                down::bar(&conn.end(), Reason::Exec);
+                down::downgrade(&conn.at(fd), Reason::Exec, true);
             }
             // Closed by the exec: this process lets go of it.
             Ok(_) if !borrowed && !spawns => fork::let_go(conn),
@@ -101,7 +102,7 @@ fn before_exec(spawns: bool) {
 /// dprintf writes past the library.
 fn before_stdio(fd: c_int) {
     if let Some(conn) = state::conn(fd) {
-        upgrade::send_by_kernel(conn, fd, Reason::Stdio);
+        down::send_by_kernel(&conn.at(fd), Reason::Stdio);
     }
 }
 
@@ -118,7 +119,7 @@ pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut c_void {
     let mode_bytes = unsafe { core::ffi::CStr::from_ptr(mode) }.to_bytes();
     let has = |letter: &u8| mode_bytes.contains(letter);
     if !has(&b'r') || has(&b'+') {
-        upgrade::send_by_kernel(conn, fd, Reason::Stdio);
+        down::send_by_kernel(&conn.at(fd), Reason::Stdio);
     }
     let early = if has(&b'r') || has(&b'+') {
         stdio::take_early(conn, fd)
@@ -172,8 +173,8 @@ pub unsafe extern "C" fn posix_spawn_file_actions_adddup2(
     if config::is_active()
         && let Some(conn) = state::conn(fd)
     {
-        upgrade::bar(conn, Reason::Exec);
-        upgrade::downgrade(conn, fd, Reason::Exec, true);
+        down::bar(&conn.end(), Reason::Exec);
+        down::downgrade(&conn.at(fd), Reason::Exec, true);
     }
     let Some(address) = REAL.find() else {
         return libc::ENOSYS;

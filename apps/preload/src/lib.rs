@@ -23,7 +23,7 @@
 
 mod config;
 mod control;
-mod ends;
+mod end;
 mod epoll;
 mod fork;
 mod hidden;

@@ -465,17 +465,6 @@ impl Conn {
         there
     }
 
-    /// Bits that the peer's endpoint shows (`tx_flags`). Only when the peer is there.
-    pub fn peer_flags(&self) -> u32 {
-        // SAFETY: mapped by `bind`; an atomic load.
-        unsafe {
-            (*self.peer.load(Ordering::Relaxed))
-                .tx
-                .tx_flags
-                .load(Ordering::Acquire)
-        }
-    }
-
     /// CPU on which the peer was last seen.
     pub fn peer_cpu(&self) -> u32 {
         // SAFETY: mapped by `bind`; an atomic load.

@@ -9,8 +9,9 @@
 use crate::state::{self, Conn, attention, kind, phase};
 use crate::sys::{self, sys};
 use crate::wait::{self, Bell, Deadline};
-use crate::{control, epoll, transfer, upgrade};
+use crate::{control, epoll};
 use core::sync::atomic::{AtomicU32, Ordering};
+use fordway_sockets::{down, sends_by_kernel, up};
 
 /// Descriptors of one call that are handled on the stack.
 const SMALL: usize = 64;
@@ -92,7 +93,7 @@ pub fn poll(
         if let Some(conn) = paired(entry.fd)
             && conn.attention.load(Ordering::Relaxed) != 0
         {
-            let _ = upgrade::attend(conn, entry.fd);
+            let _ = down::attend(&conn.at(entry.fd));
         }
     }
     let deadline = Deadline::after(timeout_ns);
@@ -170,7 +171,7 @@ fn uncount(counted: &[libc::pollfd]) {
         if conn.unaware.fetch_sub(1, Ordering::SeqCst) == 1
             && conn.phase.load(Ordering::SeqCst) == phase::PAIRED
         {
-            upgrade::try_ready(conn);
+            up::try_ready(&conn.end());
         }
     }
 }
@@ -259,9 +260,9 @@ fn sleep(
                     .tx_doors
                     .fetch_and(!bell.bit(), Ordering::SeqCst);
             }
-            upgrade::serve(conn);
+            down::serve(&conn.end());
             if watch {
-                upgrade::watch(conn);
+                down::watch(&conn.end());
             }
         }
     }
@@ -331,7 +332,7 @@ fn kernel_interest(conn: &Conn, events: i16) -> i16 {
         // Seen already, and not asked for: it must not cut every sleep short.
         interest = events & libc::POLLRDHUP;
     }
-    if events & (libc::POLLOUT | libc::POLLWRNORM) != 0 && transfer::sends_by_kernel(conn) {
+    if events & (libc::POLLOUT | libc::POLLWRNORM) != 0 && sends_by_kernel(&conn.end()) {
         interest |= libc::POLLOUT;
     }
     interest

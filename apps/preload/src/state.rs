@@ -20,6 +20,8 @@
 use crate::sys::{self, map_anonymous};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use fordway_abi::shm::{Endpoint, WaitPage};
+use fordway_sockets::State;
+pub use fordway_sockets::{attention, hint};
 
 /// Descriptors that are watched.
 pub const FD_COUNT: usize = 1 << 20;
@@ -54,38 +56,6 @@ pub mod phase {
     pub const PAIRED: u32 = 3;
 }
 
-/// Bits of `Conn::attention`.
-pub mod attention {
-    /// Inherited over a fork with its channel: must go to the kernel path before use.
-    pub const FOREIGN: u32 = 1;
-    /// The broker or the watchdog wants the kernel path.
-    pub const DOWN: u32 = 2;
-    /// The peer broke the protocol: every call fails with ECONNRESET.
-    pub const BROKEN: u32 = 8;
-    /// Inherited over a fork with its channel, for good: whose endpoint it is may change.
-    pub const INHERITED: u32 = 16;
-    /// Those that end a wait.
-    pub const URGENT: u32 = FOREIGN | DOWN | BROKEN;
-}
-
-/// Bits of `Conn::hints` that are not poll's.
-pub mod hint {
-    /// The program was told of a reset that the kernel does not know of.
-    pub const RESET_TOLD: u32 = 1 << 30;
-    /// The program has shut its receiving half.
-    pub const RECEIVE_SHUT: u32 = 1 << 29;
-    /// The process at the far end is gone (its socket may live on in another one).
-    pub const PEER_GONE: u32 = 1 << 28;
-    /// A receive of the program was seen: its reads come by the library.
-    pub const READS: u32 = 1 << 27;
-    /// The receiving direction is to leave the ring once it is drained.
-    pub const STOPPING: u32 = 1 << 26;
-    /// This process is not counted among the holders any more (an exec was about to close it).
-    pub const LET_GO: u32 = 1 << 24;
-    /// Bytes that were taken back from the ring have been waited for.
-    pub const AWAITED: u32 = 1 << 25;
-}
-
 /// A stream socket of this process.
 #[repr(C, align(128))]
 #[derive(Debug)]
@@ -100,20 +70,8 @@ pub struct Conn {
     pub fd: AtomicI32,
     /// Calls that moved data, up to the offer.
     pub operations: AtomicU32,
-    /// Threads in the kernel that do not look at the ring.
-    pub unaware: AtomicU32,
-    /// Threads in a kernel send that began before there was a channel.
-    pub senders: AtomicU32,
     /// O_NONBLOCK.
     pub nonblock: AtomicU32,
-    /// A reason for which it is never offered (again), or 0.
-    pub barred: AtomicU32,
-    /// Poll bits that the kernel has shown for the socket while PAIRED, and [`hint`]s.
-    pub hints: AtomicU32,
-    /// Rises with each edge that the kernel shows.
-    pub edges: AtomicU32,
-    /// Reads in a row that found the ring empty without asking the kernel.
-    pub empty_reads: AtomicU32,
     /// First epoll item of it, plus one.
     pub items: AtomicU32,
     /// Cell that counts the processes which hold it since a fork; 0: only this one does.
@@ -132,16 +90,10 @@ pub struct Conn {
     pub receive_timeout_ns: AtomicU64,
     /// SO_SNDTIMEO in nanoseconds; 0: none.
     pub send_timeout_ns: AtomicU64,
-    /// How often the watchdog moved it to the kernel path.
-    pub rescues: AtomicU32,
-    /// A reason for the way back that does not stand, or 0.
-    pub passing: AtomicU32,
     /// When it was offered last.
     pub offered_ns: AtomicU64,
     /// SO_COOKIE of the socket, once it was offered.
     pub cookie: AtomicU64,
-    /// What the peer had taken when the watchdog looked last.
-    pub watched: AtomicU64,
     /// Own endpoint.
     pub own: AtomicPtr<Endpoint>,
     /// Own region.
@@ -154,8 +106,8 @@ pub struct Conn {
     pub peer_page: AtomicPtr<WaitPage>,
     /// Next free entry, plus one.
     next_free: AtomicU32,
-    /// Bits of [`attention`]: something besides data has to be looked at.
-    pub attention: AtomicU32,
+    /// What the machine remembers of it.
+    state: State,
 }
 
 static FDS: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
@@ -300,6 +252,16 @@ pub fn conns() -> impl Iterator<Item = &'static Conn> {
     (0..conn_high())
         .map(conn_at)
         .filter(|conn| conn.phase.load(Ordering::Acquire) != phase::FREE)
+}
+
+/// A connection is what `fordway_sockets` knows of it, and where it lies.
+impl core::ops::Deref for Conn {
+    type Target = State;
+
+    #[inline(always)]
+    fn deref(&self) -> &State {
+        &self.state
+    }
 }
 
 impl Conn {

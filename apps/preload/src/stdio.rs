@@ -5,12 +5,13 @@
 //! here and pushed back into the new stream (ungetc, of which glibc takes any number),
 //! and the ring is left with nothing in it.
 
+use crate::real;
 use crate::state::{Conn, lock_word};
 use crate::sys::{self, sys};
 use crate::transfer::{self, Buffers, Done};
-use crate::{real, upgrade, wait};
 use core::ffi::c_void;
 use fordway_abi::reason::Reason;
+use fordway_sockets::{down, ready};
 
 /// Most that two rings of a growing connection and the kernel's part before them hold.
 const EARLY_BYTES_MAX: usize = 16 << 20;
@@ -23,7 +24,7 @@ pub struct Early {
 
 /// Takes the receiving direction off the ring, with all that lies there.
 pub fn take_early(conn: &Conn, fd: i32) -> Option<Early> {
-    upgrade::bar(conn, Reason::Stdio);
+    down::bar(&conn.end(), Reason::Stdio);
     if !conn.is_paired() {
         return None;
     }
@@ -36,20 +37,20 @@ pub fn take_early(conn: &Conn, fd: i32) -> Option<Early> {
         if !conn.is_paired() {
             break;
         }
-        if !wait::has_ring_bytes(conn) {
+        if !ready::has_ring_bytes(&conn.end()) {
             // Who publishes from now on sees the stop, and sends again by the kernel.
             conn.consumer().stop();
             break;
         }
     }
-    upgrade::downgrade(conn, fd, Reason::Stdio, true);
+    down::downgrade(&conn.at(fd), Reason::Stdio, true);
     Some(early)
 }
 
 impl Early {
     /// Takes what lies in the ring now; false if that cannot be.
     fn take(&mut self, conn: &Conn, fd: i32) -> bool {
-        while conn.is_paired() && wait::has_ring_bytes(conn) {
+        while conn.is_paired() && ready::has_ring_bytes(&conn.end()) {
             let part = libc::iovec {
                 // SAFETY: inside the mapping.
                 iov_base: unsafe { self.base.add(self.count) }.cast(),

@@ -12,14 +12,14 @@
 //! costs. Not at all if the peer was last seen on this CPU; less and less after
 //! spins that did not pay; again now and then, to see whether times have changed.
 
-use crate::state::{Conn, Lock, attention};
+use crate::state::{Conn, Lock};
 use crate::sys::{self, sys};
-use crate::{config, control, hidden, link, real, shared_bell, signals, upgrade};
+use crate::{config, control, hidden, link, real, shared_bell, signals};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
-use fordway_abi::shm::{
-    DOOR_COUNT, DOOR_SHARED, WAIT_PAGE_BYTES, WAIT_PAGE_MAGIC, WaitPage, tx_state,
-};
+use fordway_abi::shm::{DOOR_COUNT, DOOR_SHARED, WAIT_PAGE_BYTES, WAIT_PAGE_MAGIC, WaitPage};
 use fordway_ring::Sleeper;
+use fordway_sockets::ready::{Want, is_ready};
+use fordway_sockets::{down, sends_by_kernel};
 
 /// Longest sleep without a bell.
 const BLIND_SLICE_NS: u64 = 5_000_000;
@@ -406,46 +406,11 @@ pub fn ppoll(
     }
 }
 
-/// What a connection is waited for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Want {
-    /// Something to read: bytes, EOF, an error.
-    Bytes,
-    /// Room to write, or an error.
-    Room,
-}
-
-/// Whether bytes lie in the ring that a receive may take.
-pub fn has_ring_bytes(conn: &Conn) -> bool {
-    let consumer = conn.consumer();
-    consumer.looks_readable()
-        && conn.peer_is_there()
-        && matches!(consumer.producer_state(), tx_state::RING | tx_state::BACK)
-        && consumer.was_entered()
-        && !consumer.has_stopped()
-        && kernel_part_bytes(conn) == 0
-}
-
-/// Bytes that the kernel has to deliver before the ring's; they may still be on their
-/// way when the ring's are there. Only once the producer has entered the ring.
-pub fn kernel_part_bytes(conn: &Conn) -> u64 {
-    let position = conn.own().rx_own.kernel_position.load(Ordering::Relaxed);
-    conn.consumer().switch_at().saturating_sub(position)
-}
-
 /// Sleeps (after a spin) until `conn` is worth another try, for blocking calls.
 /// `Err(EAGAIN)`: the deadline has passed. `Err(EINTR)`: a signal was handled.
 pub fn for_conn(conn: &Conn, fd: i32, want: Want, deadline: Deadline) -> sys::Result<()> {
-    let producer = conn.producer();
-    let ready = || {
-        conn.attention.load(Ordering::Relaxed) & attention::URGENT != 0
-            || match want {
-                Want::Bytes => has_ring_bytes(conn),
-                Want::Room if crate::transfer::sends_by_kernel(conn) => false,
-                Want::Room if producer.must_leave() => true,
-                Want::Room => producer.room_hint() >= producer.capacity_bytes() / 2,
-            }
-    };
+    let end = conn.at(fd);
+    let ready = || is_ready(&end, want);
     note_cpu(conn);
     if conn.peer_is_there() && spin(conn.peer_cpu(), ready) {
         return Ok(());
@@ -456,7 +421,7 @@ pub fn for_conn(conn: &Conn, fd: i32, want: Want, deadline: Deadline) -> sys::Re
         Want::Room => &conn.own().wait.tx_doors,
     };
     if want == Want::Room {
-        producer.ask_for_room();
+        conn.producer().ask_for_room();
     }
     doors.fetch_or(bell.bit(), Ordering::SeqCst);
     bell.announce();
@@ -471,7 +436,7 @@ pub fn for_conn(conn: &Conn, fd: i32, want: Want, deadline: Deadline) -> sys::Re
     }
     release_thread(bell);
     control::check_mail();
-    upgrade::serve(conn);
+    down::serve(&end);
     result
 }
 
@@ -479,7 +444,7 @@ fn sleep(conn: &Conn, fd: i32, want: Want, bell: Bell, deadline: Deadline) -> sy
     let events = match want {
         Want::Bytes => libc::POLLIN | libc::POLLRDHUP,
         // While bytes go through the ring the kernel's socket is always writable.
-        Want::Room if crate::transfer::sends_by_kernel(conn) => libc::POLLOUT,
+        Want::Room if sends_by_kernel(&conn.at(fd)) => libc::POLLOUT,
         Want::Room => libc::POLLRDHUP,
     };
     let mut fds = [
@@ -523,7 +488,7 @@ fn sleep(conn: &Conn, fd: i32, want: Want, bell: Bell, deadline: Deadline) -> sy
         }
     }
     if woken == 0 && unread && is_watch_due(since_ns) {
-        upgrade::watch(conn);
+        down::watch(&conn.at(fd));
     }
     if woken == 0 && deadline.has_passed() {
         Err(libc::EAGAIN)

@@ -55,6 +55,11 @@ impl Consumer {
         self.peer().tx.tx_state.load(Ordering::SeqCst)
     }
 
+    /// What the producer says of its side besides (`tx_flags`). Needs no lock.
+    pub fn producer_flags(&self) -> u32 {
+        self.peer().tx.tx_flags.load(Ordering::Acquire)
+    }
+
     /// Stream position in the kernel's connection at which the ring begins; valid
     /// once the producer has left `tx_state::KERNEL`.
     pub fn switch_at(&self) -> u64 {

@@ -174,6 +174,14 @@ impl Producer {
             .wrapping_sub(self.peer().rx.head.load(Ordering::Relaxed))
     }
 
+    /// What the peer seems to have taken, from the ring and from the kernel before it,
+    /// without lock and check: only good to see whether it moved.
+    pub fn peer_taken_hint(&self) -> u64 {
+        let peer = self.peer();
+        let by_ring = peer.rx.head.load(Ordering::Relaxed);
+        by_ring.wrapping_add(peer.rx_own.kernel_position.load(Ordering::Relaxed))
+    }
+
     /// State of this direction (a [`tx_state`]).
     pub fn state(&self) -> u32 {
         self.own().tx.tx_state.mine()

@@ -6,9 +6,10 @@
 
 use super::items::remove;
 use super::*;
+use crate::control;
 use crate::wait::{self, Bell};
-use crate::{control, upgrade};
 use fordway_abi::reason::Reason;
+use fordway_sockets::down;
 
 /// The program has made an epoll instance.
 pub fn created(fd: i32) {
@@ -135,8 +136,8 @@ fn watch(instance: &Instance, fd: i32, low: u32) {
 
 /// For a socket in an instance that we cannot follow.
 pub fn keep_from_rings(conn: &Conn, fd: i32) {
-    upgrade::bar(conn, Reason::NoMemory);
-    upgrade::downgrade(conn, fd, Reason::NoMemory, false);
+    down::bar(&conn.end(), Reason::NoMemory);
+    down::downgrade(&conn.at(fd), Reason::NoMemory, false);
 }
 
 /// A stream socket is about to be added to something that may be an instance which we did

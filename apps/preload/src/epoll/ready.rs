@@ -4,9 +4,9 @@
 use super::{ERR, ET, HUP, IN, Item, ONESHOT, OUT, RDHUP};
 use crate::state::{self, Conn, attention};
 use crate::sys::sys;
-use crate::{ends, wait};
 use core::sync::atomic::Ordering;
 use fordway_abi::shm::{tx_flags, tx_state};
+use fordway_sockets::{ends, ready};
 
 /// The state of a connection with a channel, as poll(2) bits.
 pub fn mask_of(conn: &Conn, fd: i32, wanted: u32) -> u32 {
@@ -16,7 +16,7 @@ pub fn mask_of(conn: &Conn, fd: i32, wanted: u32) -> u32 {
     }
     let producer = conn.producer();
     let mut mask = hints & (RDHUP | HUP | ERR);
-    if wait::has_ring_bytes(conn) {
+    if ready::has_ring_bytes(&conn.end()) {
         mask |= IN;
     }
     let sends = producer.state();
@@ -30,17 +30,18 @@ pub fn mask_of(conn: &Conn, fd: i32, wanted: u32) -> u32 {
     }
     let there = conn.peer_is_there();
     // An end that the kernel has not shown to us yet, and one that only the kernel can explain.
-    let ends =
-        there && hints & RDHUP == 0 && conn.peer_flags() & (tx_flags::SHUT | tx_flags::CLOSED) != 0;
-    let dead = there && sends == tx_state::RING && ends::is_dead(conn);
+    let ends = there
+        && hints & RDHUP == 0
+        && conn.consumer().producer_flags() & (tx_flags::SHUT | tx_flags::CLOSED) != 0;
+    let dead = there && sends == tx_state::RING && ends::is_dead(&conn.end());
     let ask_out = wanted & OUT != 0 && mask & OUT == 0 && sends != tx_state::RING;
     let ask_in = wanted & IN != 0 && mask & IN == 0 && hints & (IN | RDHUP | HUP) != 0;
     if ask_in || ask_out || ends || dead {
         let by_kernel = sends != tx_state::RING && producer.back_bytes_or_zero() == 0;
         mask = mask & !ERR | ask_kernel(conn, fd, dead || by_kernel);
     }
-    if dead && ends::is_reset(conn) {
-        let untold = if ends::is_untold(conn) { ERR } else { 0 };
+    if dead && ends::is_reset(&conn.end()) {
+        let untold = if ends::is_untold(&conn.end()) { ERR } else { 0 };
         mask |= IN | OUT | RDHUP | HUP | untold;
     }
     mask

@@ -5,8 +5,9 @@ use super::instances::{bell_of, equip, stand_by};
 use super::ready::{by_kernel, evaluate, stirs};
 use super::*;
 use crate::wait::{self, Deadline};
-use crate::{control, real, upgrade};
+use crate::{control, real};
 use fordway_abi::shm::tx_state;
+use fordway_sockets::down;
 
 /// Reports up to `room` items; returns how many.
 fn collect(instance: &Instance, events: *mut libc::epoll_event, room: usize) -> usize {
@@ -127,9 +128,9 @@ fn serve(instance: &Instance, watch: bool) {
             break;
         }
         let Some(conn) = conn_of(item) else { break };
-        upgrade::serve(conn);
+        down::serve(&conn.end());
         if watch {
-            upgrade::watch(conn);
+            down::watch(&conn.end());
         }
     }
 }

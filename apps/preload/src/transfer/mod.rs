@@ -1,11 +1,5 @@
-//! The data path of a connection with a channel: one call of the program, in
-//! terms of the ring and, where the stream is still or again there, the kernel.
-//!
-//! # The way of the bytes
-//! A direction is first the kernel's, then the ring's from `switch_at` on, then
-//! perhaps the kernel's again. The receiver reads each part to its end before the
-//! next. Both ends of a part are known from shared memory, so no byte is lost,
-//! doubled or swapped, whatever the two programs do meanwhile.
+//! The data path of a connection with a channel: one call of the program, made of
+//! attempts (`fordway_sockets`) and sleeps ([`crate::wait`]), with the program's buffers.
 //!
 //! Kernel calls on the socket never sleep (MSG_DONTWAIT) and, up to the switch, are
 //! made under the endpoint's lock, so that the count of what went by the kernel is
@@ -15,17 +9,16 @@ mod position;
 mod receive;
 mod send;
 
-pub use position::received_position;
+pub use position::{received_position, sent_position};
 pub use receive::receive;
-pub use send::{flush_back, send, send_file};
+pub use send::{send, send_file};
 
 use crate::state::Conn;
-use crate::{sys, upgrade};
+use crate::sys;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU32, Ordering};
-use fordway_abi::shm::tx_state;
-use fordway_ring::Violation;
 use fordway_ring::copy::Copier;
+use fordway_sockets::{down, up};
 
 /// iovecs that a kernel call inside a transfer takes at once.
 const PARTS_MAX: usize = 16;
@@ -126,16 +119,6 @@ fn message(parts: &mut [libc::iovec]) -> libc::msghdr {
     message
 }
 
-/// What one attempt to move bytes came to.
-enum Moved {
-    /// So many bytes (0: end of file).
-    Bytes(usize),
-    /// Nothing can be moved now.
-    Nothing,
-    /// The connection has no channel any more.
-    Kernel,
-}
-
 /// How a whole call ended.
 pub enum Done {
     /// Its result.
@@ -144,22 +127,12 @@ pub enum Done {
     Kernel,
 }
 
-/// Whether bytes of this side go by the kernel at present.
-pub fn sends_by_kernel(conn: &Conn) -> bool {
-    conn.producer().state() != tx_state::RING
-}
-
-fn broken(conn: &Conn, violation: Violation) -> i32 {
-    upgrade::broke(conn, violation);
-    libc::ECONNRESET
-}
-
 /// Attends to what the connection asks for besides data. `Ok(false)`: it has no
 /// channel any more.
 #[inline]
 fn attended(conn: &Conn, fd: i32) -> sys::Result<bool> {
     if conn.attention.load(Ordering::Relaxed) != 0 {
-        upgrade::attend(conn, fd)?;
+        down::attend(&conn.at(fd))?;
     }
     Ok(conn.is_paired())
 }
@@ -193,7 +166,7 @@ impl<'a> Unaware<'a> {
 impl Drop for Unaware<'_> {
     fn drop(&mut self) {
         if self.counter.fetch_sub(1, Ordering::SeqCst) == 1 && self.conn.is_paired() {
-            upgrade::try_ready(self.conn);
+            up::try_ready(&self.conn.end());
         }
     }
 }

@@ -1,0 +1,203 @@
+//! A connection of this process as the machine of `fordway_sockets` sees it: where its
+//! steps become system calls, rings and reports.
+
+use crate::state::{Conn, Guard, lock_word, phase};
+use crate::sys::{self, sys};
+use crate::{control, epoll, link, transfer, wait};
+use core::sync::atomic::Ordering;
+use fordway_abi::control::status;
+use fordway_abi::reason::Reason;
+use fordway_abi::shm::Endpoint;
+use fordway_ring::{Consumer, Producer, Violation};
+use fordway_sockets::{End, Half, Result, State};
+
+/// One look at a time while waiting for the peer or for the kernel's room.
+const PAUSE_MS: i32 = 1;
+const ROOM_WAIT_MS: i32 = 100;
+/// Longest wait for bytes that were taken back and are on their way.
+const BYTES_WAIT_MS: i32 = 20;
+
+/// A connection by one of its descriptors.
+#[derive(Clone, Copy)]
+pub struct At<'a> {
+    /// The connection.
+    pub conn: &'a Conn,
+    /// The descriptor of the program's call.
+    pub fd: i32,
+}
+
+impl Conn {
+    /// By the descriptor of the program's call.
+    #[inline(always)]
+    pub fn at(&self, fd: i32) -> At<'_> {
+        At { conn: self, fd }
+    }
+
+    /// By any descriptor of it.
+    #[inline]
+    pub fn end(&self) -> At<'_> {
+        self.at(self.fd.load(Ordering::Relaxed))
+    }
+}
+
+impl At<'_> {
+    fn poll(&self, events: i16, time_ms: i32) -> u32 {
+        let mut entry = libc::pollfd {
+            fd: self.fd,
+            events,
+            revents: 0,
+        };
+        let _ = sys!(SYS_poll, &raw mut entry, 1, time_ms);
+        entry.revents as u16 as u32
+    }
+}
+
+impl End for At<'_> {
+    type Guard<'a>
+        = Guard<'a>
+    where
+        Self: 'a;
+
+    #[inline(always)]
+    fn state(&self) -> &State {
+        self.conn
+    }
+
+    #[inline]
+    fn has_channel(&self) -> bool {
+        self.conn.is_paired()
+    }
+
+    fn is_bound(&self) -> bool {
+        link::is_bound(self.conn)
+    }
+
+    #[inline]
+    fn peer_is_there(&self) -> bool {
+        self.conn.peer_is_there()
+    }
+
+    #[inline]
+    fn own(&self) -> &Endpoint {
+        self.conn.own()
+    }
+
+    #[inline]
+    fn producer(&self) -> Producer {
+        self.conn.producer()
+    }
+
+    #[inline]
+    fn consumer(&self) -> Consumer {
+        self.conn.consumer()
+    }
+
+    #[inline]
+    fn lock(&self, half: Half) -> Option<Guard<'_>> {
+        let own = self.conn.own();
+        lock_word(match half {
+            Half::Sending => &own.tx_own.lock,
+            Half::Receiving => &own.rx_own.lock,
+        })
+    }
+
+    #[inline]
+    fn tell(&self, doors: u64) {
+        self.conn.mark();
+        self.conn.ring(doors);
+        wait::note_cpu(self.conn);
+    }
+
+    #[inline]
+    fn ring(&self, doors: u64) {
+        self.conn.ring(doors);
+    }
+
+    fn ring_all(&self) {
+        self.conn.ring_all();
+    }
+
+    fn peer_sleeps(&self, doors: u64) -> bool {
+        let page = self.conn.peer_page.load(Ordering::Relaxed);
+        // SAFETY: mapped as long as the connection has its channel; an atomic load.
+        let sleeping = unsafe { (*page).sleeping.load(Ordering::SeqCst) };
+        sleeping & doors != 0
+    }
+
+    fn shown(&self) -> u32 {
+        self.poll(libc::POLLRDHUP, 0)
+    }
+
+    fn peek_kernel(&self) -> Result<usize> {
+        let mut byte = 0u8;
+        let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+        sys!(SYS_recvfrom, self.fd, &raw mut byte, 1, flags, 0, 0)
+    }
+
+    fn send_run(&self, base: *const u8, length: usize) -> Result<usize> {
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        sys!(SYS_sendto, self.fd, base, length, flags, 0, 0)
+    }
+
+    fn sent_position(&self) -> Option<u64> {
+        transfer::sent_position(self.fd)
+    }
+
+    fn received_position(&self) -> Option<u64> {
+        transfer::received_position(self.fd)
+    }
+
+    fn reset_at_close(&self) {
+        let at_once = libc::linger {
+            l_onoff: 1,
+            l_linger: 0,
+        };
+        let _ = sys!(
+            SYS_setsockopt,
+            self.fd,
+            libc::SOL_SOCKET,
+            libc::SO_LINGER,
+            &raw const at_once,
+            size_of::<libc::linger>()
+        );
+    }
+
+    fn lost(&self, _violation: Violation) {
+        sys::complain(&["a peer broke the channel protocol; its connection is reset"]);
+        control::report(self.conn, status::KERNEL, Reason::Protocol as u32);
+        let _ = sys!(SYS_shutdown, self.fd, libc::SHUT_RDWR);
+    }
+
+    fn give_up(&self, reason: u32) {
+        epoll::detach(self.conn);
+        control::report(self.conn, status::KERNEL, reason);
+        self.conn.operations.store(0, Ordering::Relaxed);
+        self.conn.phase.store(phase::KERNEL, Ordering::SeqCst);
+    }
+
+    fn unbind(&self) {
+        link::unbind(self.conn);
+    }
+
+    fn disown(&self) {
+        self.conn.phase.store(phase::KERNEL, Ordering::SeqCst);
+        link::unbind(self.conn);
+    }
+
+    fn now_ns(&self) -> u64 {
+        sys::now_ns()
+    }
+
+    fn pause(&self) {
+        let _ = sys!(SYS_poll, 0, 0, PAUSE_MS);
+        control::check_mail();
+    }
+
+    fn await_room(&self) {
+        self.poll(libc::POLLOUT, ROOM_WAIT_MS);
+    }
+
+    fn await_bytes(&self) -> bool {
+        self.poll(libc::POLLIN, BYTES_WAIT_MS) != 0
+    }
+}

@@ -1,0 +1,271 @@
+//! The way back to the kernel, of one direction or of both.
+
+use crate::{End, Half, Result, attention, ends, flush_back, hint};
+use core::sync::atomic::Ordering;
+use fordway_abi::reason::Reason;
+use fordway_abi::shm::{tx_flags, tx_state};
+use fordway_ring::Violation;
+
+/// Longest wait for a peer to take its direction back before an exec or a passed
+/// descriptor; a peer that was stopped or computes that long holds the caller up.
+const BACK_WAIT_NS_MAX: u64 = 10_000_000_000;
+/// Times that the watchdog may act on a connection before it is left with the kernel.
+const RESCUES_MAX: u32 = 2;
+
+/// Marks a connection as never to be offered again.
+pub fn bar(end: &impl End, reason: Reason) {
+    end.state().barred.store(reason as u32, Ordering::Relaxed);
+}
+
+/// Acts on [`crate::State::attention`]. `Err`: what the program's call gives.
+#[cold]
+pub fn attend(end: &impl End) -> Result<()> {
+    let state = end.state();
+    let asked = state.attention.load(Ordering::Acquire);
+    if asked & attention::BROKEN != 0 {
+        return Err(libc::ECONNRESET);
+    }
+    if asked & attention::INHERITED != 0 && !end.is_bound() {
+        // The parent gave the channel up, and its place has another one by now.
+        end.disown();
+        return Ok(());
+    }
+    if asked & attention::FOREIGN != 0 {
+        bar(end, Reason::Forked);
+        downgrade(end, Reason::Forked, false);
+    } else if asked & attention::DOWN != 0 {
+        // The administrator's wish stands; the far end's reason is the far end's.
+        let told = Reason::from_u32(state.passing.load(Ordering::Relaxed));
+        let reason = told.unwrap_or(Reason::Asked);
+        if reason == Reason::Asked {
+            bar(end, reason);
+        }
+        downgrade(end, reason, false);
+    }
+    Ok(())
+}
+
+/// The peer broke the protocol: this connection is lost, nothing else is. What the
+/// program's call gives.
+#[cold]
+pub fn broke(end: &impl End, violation: Violation) -> i32 {
+    let attention = &end.state().attention;
+    let before = attention.fetch_or(attention::BROKEN, Ordering::AcqRel);
+    if before & attention::BROKEN == 0 {
+        end.lost(violation);
+    }
+    libc::ECONNRESET
+}
+
+/// Moves both directions to the kernel. With `wait`, returns only when the peer has
+/// sent by the kernel what was left in its ring (or is gone), so that a program
+/// without the shim can go on reading. A reason that stands is the caller's to
+/// [`bar`] before.
+pub fn downgrade(end: &impl End, reason: Reason, wait: bool) {
+    if !end.has_channel() {
+        return;
+    }
+    let state = end.state();
+    let asked = attention::FOREIGN | attention::DOWN;
+    state.attention.fetch_and(!asked, Ordering::AcqRel);
+    state.passing.store(reason as u32, Ordering::Relaxed);
+    leave_ring(end);
+    if let Some(_guard) = end.lock(Half::Receiving) {
+        if wait {
+            end.consumer().stop();
+        } else {
+            // What is there already can be read here. A stop would leave it to the peer,
+            // whose program may not call the library for long.
+            state.hints.fetch_or(hint::STOPPING, Ordering::Relaxed);
+            stop_if_drained(end);
+        }
+    }
+    end.ring_all();
+    if wait {
+        wait_for_peer(end);
+    }
+    finish_if_over(end);
+}
+
+/// Stops taking from the ring if that is wanted and nothing lies there. Under the lock.
+#[inline]
+pub(crate) fn stop_if_drained(end: &impl End) {
+    let hints = &end.state().hints;
+    if hints.load(Ordering::Relaxed) & hint::STOPPING != 0 && !end.consumer().has_unread() {
+        hints.fetch_and(!hint::STOPPING, Ordering::Relaxed);
+        // Who publishes after the look at `tail` sees the stop, and sends again.
+        end.consumer().stop();
+    }
+}
+
+fn wait_for_peer(end: &impl End) {
+    let deadline = end.now_ns() + BACK_WAIT_NS_MAX;
+    let consumer = end.consumer();
+    while consumer.producer_state() == tx_state::RING && consumer.has_unread() {
+        let gone = end.state().hints.load(Ordering::Relaxed) & hint::PEER_GONE != 0;
+        if gone || end.now_ns() >= deadline || !end.has_channel() {
+            return;
+        }
+        end.ring_all();
+        end.pause();
+    }
+}
+
+/// Takes the sending direction off the ring for good, for a writer that the library
+/// does not see; what the peer gave back has gone by the kernel when this returns.
+pub fn send_by_kernel(end: &impl End, reason: Reason) {
+    bar(end, reason);
+    if end.has_channel() {
+        leave_ring(end);
+        flush_before_end(end);
+    }
+}
+
+/// Takes the sending direction off the ring; if the peer has stopped taking, what
+/// it left goes by the kernel at once (or as soon as the kernel takes it).
+pub fn leave_ring(end: &impl End) {
+    let Some(_guard) = end.lock(Half::Sending) else {
+        return;
+    };
+    if !end.has_channel() {
+        return;
+    }
+    match end.producer().leave() {
+        Ok(_) => go_back(end),
+        Err(violation) => {
+            broke(end, violation);
+        }
+    }
+}
+
+/// The sending direction has left the ring: the rest goes by the kernel. Whoever
+/// waits for room waits for the kernel's now, and must look again: its edge may be long past.
+fn go_back(end: &impl End) {
+    // An error is the program's to fetch.
+    if !ends::has_error(end) {
+        let _ = flush_back(end);
+    }
+    end.state().edges.fetch_add(1, Ordering::Relaxed);
+}
+
+/// What a waiter does for its connections when it was woken: leave a ring that the
+/// peer has stopped taking from, and go on sending what is left.
+pub fn serve(end: &impl End) {
+    if !end.has_channel() || !end.peer_is_there() {
+        return;
+    }
+    let producer = end.producer();
+    if producer.must_leave() {
+        leave_ring(end);
+    } else if producer.back_bytes_or_zero() != 0
+        && let Some(_guard) = end.lock(Half::Sending)
+    {
+        go_back(end);
+    }
+    finish_if_over(end);
+}
+
+/// Bytes of ours have been unread for a while. If nobody on the far side waits for
+/// them in the library, a waiter that the shim did not see may wait in the kernel:
+/// they are taken back and sent there.
+pub fn watch(end: &impl End) {
+    if !end.has_channel() || !end.peer_is_there() {
+        return;
+    }
+    let producer = end.producer();
+    if producer.state() != tx_state::RING || producer.unread_hint() == 0 {
+        return;
+    }
+    let (doors, _) = producer.peer_waits();
+    let gone = end.state().hints.load(Ordering::Relaxed) & hint::PEER_GONE != 0;
+    if gone && ends::is_dead(end) || !gone && (end.peer_sleeps(doors) || has_progressed(end)) {
+        return;
+    }
+    if !take_back(end) {
+        return;
+    }
+    let rescues = end.state().rescues.fetch_add(1, Ordering::Relaxed);
+    if rescues >= RESCUES_MAX {
+        bar(end, Reason::Watchdog);
+    }
+    // The other direction goes too, so that the connection can be offered again.
+    downgrade(end, Reason::Watchdog, false);
+}
+
+/// Whether the peer has taken bytes, from the ring or from the kernel before it,
+/// since this was asked last: a slow reader is no unseen one.
+fn has_progressed(end: &impl End) -> bool {
+    let taken = end.producer().peer_taken_hint();
+    end.state().watched.swap(taken, Ordering::Relaxed) != taken
+}
+
+/// Takes what the peer has not read out of the ring and sends it by the kernel; false if
+/// that cannot be.
+pub fn take_back(end: &impl End) -> bool {
+    let Some(_guard) = end.lock(Half::Sending) else {
+        return false;
+    };
+    if !end.has_channel() || end.producer().state() != tx_state::RING {
+        return false;
+    }
+    match end.producer().withdraw() {
+        Ok(true) => {
+            go_back(end);
+            return true;
+        }
+        // A waiter that looked just then may have seen the ring taken away.
+        Ok(false) => end.ring_all(),
+        Err(violation) => {
+            broke(end, violation);
+        }
+    }
+    false
+}
+
+/// Gives the channel up if both directions are back with the kernel and nothing is
+/// left in either ring.
+pub fn finish_if_over(end: &impl End) {
+    if !end.has_channel() || !end.peer_is_there() {
+        return;
+    }
+    let (producer, consumer) = (end.producer(), end.consumer());
+    if matches!(producer.state(), tx_state::RING | tx_state::KERNEL) || producer.back_bytes() != 0 {
+        return;
+    }
+    let Some(tx) = end.lock(Half::Sending) else {
+        return;
+    };
+    let Some(rx) = end.lock(Half::Receiving) else {
+        return;
+    };
+    // A peer that stopped after this direction went back still drains the ring.
+    let drained = producer.unread_hint() == 0 || producer.state() == tx_state::WITHDRAWN;
+    if !end.has_channel() || !drained || !consumer.is_over().unwrap_or(false) {
+        return;
+    }
+    let reason = match end.state().passing.swap(0, Ordering::Relaxed) {
+        0 => end.state().barred.load(Ordering::Relaxed),
+        reason => reason,
+    };
+    let flags = &end.own().tx.tx_flags;
+    flags.fetch_or(tx_flags::CLOSED, Ordering::Release);
+    end.give_up(reason);
+    drop((tx, rx));
+    end.unbind();
+}
+
+/// Before a FIN: what was taken back from the ring must go before it. Waits for the
+/// kernel's room, within a bound: a peer that takes nothing for so long loses the rest.
+pub fn flush_before_end(end: &impl End) {
+    let deadline = end.now_ns() + BACK_WAIT_NS_MAX;
+    while end.has_channel() && end.producer().back_bytes_or_zero() != 0 && end.now_ns() < deadline {
+        let flushed = match end.lock(Half::Sending) {
+            Some(_guard) => flush_back(end),
+            None => return,
+        };
+        if flushed != Ok(false) {
+            return;
+        }
+        end.await_room();
+    }
+}

@@ -1,0 +1,149 @@
+//! How a connection with a channel ends, so that it looks as if the kernel had
+//! carried the bytes.
+//!
+//! The kernel shows FIN and RST of its own socket, and these are what wakes and
+//! what decides. It cannot know one thing: whether bytes lay unread in a ring.
+//! * An end that *closes* with bytes unread in the ring resets the kernel's
+//!   connection ([`before_close`]), as Linux does; the rest is the kernel's.
+//! * An end that was *killed* cannot do that: its kernel sends a FIN. The survivor
+//!   sees an end of file that no shutdown announced, and bytes of its own that
+//!   nobody took: it [`is_reset`], and its program is told so once.
+//!
+//! A process may be gone while its socket lives on in a child of it
+//! ([`peer_process_gone`]): then the bytes that nobody took are sent again by the kernel.
+
+use crate::{End, Half, Moved, Result, Source, down, hint};
+use core::sync::atomic::Ordering;
+use fordway_abi::shm::{tx_flags, tx_state};
+
+const RDHUP: u32 = libc::POLLRDHUP as u32;
+/// What the kernel shows of a connection that is over in both directions.
+const OVER: u32 = (libc::POLLHUP | libc::POLLERR) as u32;
+
+/// Whether nobody will take bytes at the far end any more. Only when the peer is there.
+#[inline]
+pub fn is_dead(end: &impl End) -> bool {
+    let hints = end.state().hints.load(Ordering::Relaxed);
+    let flags = end.consumer().producer_flags();
+    // An end of file that the far end announced, or that we made, says nothing of its reading half.
+    let unannounced = flags & tx_flags::SHUT == 0 && hints & hint::RECEIVE_SHUT == 0;
+    flags & tx_flags::CLOSED != 0
+        || hints & OVER != 0
+        || hints & RDHUP != 0 && (unannounced || hints & hint::PEER_GONE != 0)
+}
+
+/// Whether the far end died with bytes of ours unread, and the kernel does not know it.
+pub fn is_reset(end: &impl End) -> bool {
+    end.state().hints.load(Ordering::Relaxed) & OVER == 0
+        && end.producer().state() == tx_state::RING
+        && end.producer().unread_hint() != 0
+        && is_dead(end)
+}
+
+/// The error of the reset, once. After an announced end of file it is EPIPE (linux: tcp_reset).
+pub fn fetch_error(end: &impl End) -> Option<i32> {
+    let before = end
+        .state()
+        .hints
+        .fetch_or(hint::RESET_TOLD, Ordering::AcqRel);
+    let announced = end.consumer().producer_flags() & tx_flags::SHUT != 0;
+    (before & hint::RESET_TOLD == 0).then_some(if announced {
+        libc::EPIPE
+    } else {
+        libc::ECONNRESET
+    })
+}
+
+/// What a receive says behind the last byte: the reset, once, or the end of file.
+pub fn receive(end: &impl End) -> Result<()> {
+    if end.consumer().producer_flags() & tx_flags::SHUT != 0 || !is_reset(end) {
+        return Ok(());
+    }
+    fetch_error(end).map_or(Ok(()), Err)
+}
+
+/// Whether the program has still to be told of the reset.
+pub fn is_untold(end: &impl End) -> bool {
+    end.state().hints.load(Ordering::Relaxed) & hint::RESET_TOLD == 0
+}
+
+/// A send to a far end that is dead: the kernel does it if it knows what to say.
+pub(crate) fn send(end: &impl End, source: &mut impl Source) -> Result<Moved> {
+    look(end);
+    if !is_reset(end) {
+        return source.by_kernel();
+    }
+    if fetch_error(end) == Some(libc::ECONNRESET) {
+        return Err(libc::ECONNRESET);
+    }
+    source.break_pipe();
+    Err(libc::EPIPE)
+}
+
+/// Notes what the kernel shows of the connection's end.
+pub fn look(end: &impl End) -> u32 {
+    let shown = end.shown() & (RDHUP | OVER);
+    end.state().hints.fetch_or(shown, Ordering::Relaxed);
+    shown
+}
+
+/// Whether the kernel has an error for the program.
+pub fn has_error(end: &impl End) -> bool {
+    look(end) & libc::POLLERR as u32 != 0
+}
+
+/// The broker says that the peer's process is gone. If its socket is not, another
+/// process holds it, which knows nothing of the ring or has left it: what lies there goes by the kernel.
+pub fn peer_process_gone(end: &impl End) {
+    let known = is_dead(end);
+    let hints = &end.state().hints;
+    hints.fetch_or(hint::PEER_GONE, Ordering::Relaxed);
+    if look(end) == 0 {
+        down::take_back(end);
+    } else if !known {
+        end.state().edges.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// The program is about to shut halves down by the kernel.
+pub fn before_shutdown(end: &impl End, sends: bool, receives: bool) {
+    if sends {
+        down::flush_before_end(end);
+        // Before the kernel's FIN, so that the peer knows that this end of file is clean.
+        let _guard = end.lock(Half::Sending);
+        let flags = &end.own().tx.tx_flags;
+        flags.fetch_or(tx_flags::SHUT, Ordering::Release);
+    }
+    if receives {
+        let shown = (libc::POLLIN | libc::POLLRDHUP) as u32;
+        let hints = &end.state().hints;
+        hints.fetch_or(shown | hint::RECEIVE_SHUT, Ordering::Relaxed);
+    }
+}
+
+/// The last descriptor is about to be closed by the program, or by its exit: with
+/// bytes unread, Linux resets the connection instead of ending it (RFC 2525, 2.17).
+pub fn before_close(end: &impl End) {
+    down::flush_before_end(end);
+    if end.peer_is_there()
+        && end.consumer().has_unread()
+        && end.consumer().producer_state() == tx_state::RING
+    {
+        end.reset_at_close();
+    }
+    let flags = &end.own().tx.tx_flags;
+    flags.fetch_or(tx_flags::CLOSED, Ordering::Release);
+}
+
+/// The reset's error for getsockopt(SO_ERROR), or 0: beyond the kernel's own answer.
+pub fn socket_error(end: &impl End) -> i32 {
+    if !end.has_channel() || !end.peer_is_there() {
+        return 0;
+    }
+    look(end);
+    if is_reset(end) {
+        fetch_error(end).unwrap_or(0)
+    } else {
+        0
+    }
+}

@@ -1,0 +1,144 @@
+//! What a connection with a channel is: how its two directions come to the ring, what a
+//! receive and a send do meanwhile, how they go back to the kernel, and how they end.
+//!
+//! Nothing here makes a system call, sleeps, or copies a byte. Whoever runs a connection
+//! (the shim in a program, the simulation in the tests) is an [`End`]: it lends its
+//! endpoint and its [`State`], and does what it is asked to do with the kernel's socket.
+//! The order of those steps, and what is made of their results, is decided here alone.
+//!
+//! # The way of the bytes
+//! A direction is first the kernel's, then the ring's from `switch_at` on, then perhaps the
+//! kernel's again (`fordway_ring`). The receiver reads each part to its end before the next
+//! ([`receive`]); the sender enters the ring, and leaves it, under its lock and only after
+//! what must go before has gone ([`send`]). Both ends of a part are known from shared
+//! memory, so no byte is lost, doubled or swapped, whatever the two programs do meanwhile.
+//!
+//! # Up
+//! [`up::begin`] when the broker has paired the connection. [`up::try_ready`] tells the peer
+//! that this end looks at the ring, once no thread sleeps in the kernel unaware of it. Each
+//! end then puts its own sending direction on the ring at its next send.
+//!
+//! # Down
+//! An end that must be on the kernel path leaves the ring with its own direction, stops
+//! taking from the other, and rings the peer; the peer sends by the kernel what was not
+//! taken, before anything else ([`down::downgrade`]). Nobody else has to act, and no byte
+//! depends on timing. When both directions are back, the connection gives its channel up
+//! ([`down::finish_if_over`]).
+//!
+//! # Locks
+//! Each half of an endpoint has a lock ([`Half`]). What is done under it never sleeps. Where
+//! both are held, the sending half's was taken first. The peer looks at the receiving half's.
+#![no_std]
+#![forbid(unsafe_code)]
+
+pub mod down;
+pub mod ends;
+pub mod ready;
+mod receive;
+mod send;
+mod state;
+pub mod up;
+
+pub use receive::{Place, Target, has_crossed, has_end, receive};
+pub use send::{Source, flush_back, send, sends_by_kernel};
+pub use state::{State, attention, hint};
+
+use fordway_abi::shm::Endpoint;
+use fordway_ring::{Consumer, Producer, Violation};
+
+/// What a step came to; the error is an errno.
+pub type Result<T> = core::result::Result<T, i32>;
+
+/// A half of an endpoint, with a lock of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Half {
+    /// The producer's: `Endpoint::tx_own`.
+    Sending,
+    /// The consumer's: `Endpoint::rx_own`.
+    Receiving,
+}
+
+/// What one attempt to move bytes came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moved {
+    /// So many bytes (received: 0 is the end of file).
+    Bytes(usize),
+    /// Nothing can be moved now.
+    Nothing,
+    /// It is the kernel's to do: the connection has no channel (any more).
+    Kernel,
+}
+
+/// One end of a connection, as whoever runs it lends it to this crate. What is said of the
+/// channel holds while it has one. No call sleeps but for those that say so.
+pub trait End {
+    /// Frees the lock.
+    type Guard<'a>
+    where
+        Self: 'a;
+
+    /// What this end remembers.
+    fn state(&self) -> &State;
+    /// Whether it has a channel.
+    fn has_channel(&self) -> bool;
+    /// Whether the endpoint is still that of its channel: one that a forked parent has given
+    /// up may belong to another by now.
+    fn is_bound(&self) -> bool;
+    /// Whether the peer has made its endpoint for this channel; before that, the endpoint
+    /// there belongs to nobody or to an older channel.
+    fn peer_is_there(&self) -> bool;
+    /// The own endpoint.
+    fn own(&self) -> &Endpoint;
+    /// The sending half of the channel.
+    fn producer(&self) -> Producer;
+    /// The receiving half of the channel.
+    fn consumer(&self) -> Consumer;
+    /// Takes a half's lock by a sequentially consistent exchange; `None` if the caller
+    /// itself has interrupted its holder (it is in a signal handler).
+    fn lock(&self, half: Half) -> Option<Self::Guard<'_>>;
+
+    /// Bytes were published: marks the channel, if the peer wants that, and rings those of
+    /// `doors` that sleep.
+    fn tell(&self, doors: u64);
+    /// Room was made: rings those of `doors` that sleep.
+    fn ring(&self, doors: u64);
+    /// Wakes every waiter of the peer that has to do with this connection.
+    fn ring_all(&self);
+    /// Whether a waiter of the peer sleeps behind one of `doors`.
+    fn peer_sleeps(&self, doors: u64) -> bool;
+
+    /// What the kernel shows of the connection's end: POLLRDHUP, POLLHUP, POLLERR.
+    fn shown(&self) -> u32;
+    /// Receives nothing, and says what a receive of one byte would give (MSG_PEEK).
+    fn peek_kernel(&self) -> Result<usize>;
+    /// Sends a run of our own ring memory by the kernel, without SIGPIPE.
+    fn send_run(&self, base: *const u8, length: usize) -> Result<usize>;
+    /// Bytes that the kernel has taken from this end since the connection began; `None` if
+    /// they cannot be told. The caller keeps others from sending.
+    fn sent_position(&self) -> Option<u64>;
+    /// Bytes that this end has read from the kernel since the connection began; `None` once
+    /// the peer's end of file is there.
+    fn received_position(&self) -> Option<u64>;
+    /// Has the close of the socket reset the connection (SO_LINGER of 0).
+    fn reset_at_close(&self);
+
+    /// The peer broke the protocol: the connection is lost, and the kernel's with it.
+    fn lost(&self, violation: Violation);
+    /// Both directions are back, under both locks: it has no channel from here on. `reason`:
+    /// why, or 0.
+    fn give_up(&self, reason: u32);
+    /// Lets go of the channel's memory, behind `give_up` and without a lock.
+    fn unbind(&self);
+
+    /// Lets go of a channel that is a parent's, and perhaps another connection's by now.
+    fn disown(&self);
+
+    /// The monotonic clock.
+    fn now_ns(&self) -> u64;
+    /// Sleeps a little, and acts on the broker's mail.
+    fn pause(&self);
+    /// Sleeps a little, until the kernel can take bytes.
+    fn await_room(&self);
+    /// Sleeps a little, until the kernel has bytes; whether it has.
+    fn await_bytes(&self) -> bool;
+}

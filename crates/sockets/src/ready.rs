@@ -1,0 +1,48 @@
+//! Whether a call is worth another try: what waiters look at, without locks.
+
+use crate::{End, attention, sends_by_kernel};
+use core::sync::atomic::Ordering;
+use fordway_abi::shm::tx_state;
+
+/// What a connection is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Want {
+    /// Something to read: bytes, EOF, an error.
+    Bytes,
+    /// Room to write, or an error.
+    Room,
+}
+
+/// Whether a waiter need not sleep. What the kernel has to say of its own part is not
+/// looked at: that wakes by itself.
+#[inline]
+pub fn is_ready(end: &impl End, want: Want) -> bool {
+    end.state().attention.load(Ordering::Relaxed) & attention::URGENT != 0
+        || match want {
+            Want::Bytes => has_ring_bytes(end),
+            Want::Room if sends_by_kernel(end) => false,
+            Want::Room => {
+                let producer = end.producer();
+                producer.must_leave() || producer.room_hint() >= producer.capacity_bytes() / 2
+            }
+        }
+}
+
+/// Whether bytes lie in the ring that a receive may take.
+#[inline]
+pub fn has_ring_bytes(end: &impl End) -> bool {
+    let consumer = end.consumer();
+    consumer.looks_readable()
+        && end.peer_is_there()
+        && matches!(consumer.producer_state(), tx_state::RING | tx_state::BACK)
+        && consumer.was_entered()
+        && !consumer.has_stopped()
+        && kernel_part_bytes(end) == 0
+}
+
+/// Bytes that the kernel has to deliver before the ring's; they may still be on their
+/// way when the ring's are there. Only once the producer has entered the ring.
+pub fn kernel_part_bytes(end: &impl End) -> u64 {
+    let position = end.own().rx_own.kernel_position.load(Ordering::Relaxed);
+    end.consumer().switch_at().saturating_sub(position)
+}

@@ -1,0 +1,230 @@
+//! One attempt to receive.
+
+use crate::{End, Half, Moved, Result, State, down, ends, hint};
+use core::sync::atomic::Ordering;
+use fordway_abi::shm::{tx_flags, tx_state};
+use fordway_ring::{Consumer, Violation};
+
+/// Empty reads of a ring in a row before the kernel is asked for an end of file.
+const EMPTY_READS_MAX: u32 = 8;
+/// Looks at ring and kernel in turn. The first ones tell; more are only needed if a peer
+/// changes its words as fast as they are looked at.
+const LOOKS_MAX: u32 = 8;
+
+/// The program's buffers of one receive.
+pub trait Target {
+    /// Bytes that are wanted.
+    fn wanted(&self) -> usize;
+    /// Whether what is received stays there to be received again (MSG_PEEK).
+    fn peeks(&self) -> bool;
+    /// Receives at most `limit` bytes by the kernel, without a sleep; 0: end of file.
+    fn by_kernel(&mut self, limit: usize) -> Result<usize>;
+    /// Copies `count` bytes from behind the head, which are there.
+    fn by_ring(&mut self, consumer: &Consumer, count: usize)
+    -> core::result::Result<(), Violation>;
+}
+
+/// Where in the stream the next byte is taken: kernel and ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    kernel: u64,
+    ring: u64,
+}
+
+impl Place {
+    /// That of an end with a channel.
+    pub fn of(end: &impl End) -> Self {
+        Self {
+            kernel: end.own().rx_own.kernel_position.load(Ordering::Relaxed),
+            ring: end.consumer().head(),
+        }
+    }
+}
+
+/// Whether a call that began at `before` has come to the end of the kernel's part, or of a
+/// ring that is over, and there may be more behind it. A program that waits for edges takes
+/// a short read for the end of what there is, so one call must not stop at the seam.
+pub fn has_crossed(end: &impl End, before: Place) -> bool {
+    if !end.has_channel() || !end.peer_is_there() {
+        return false;
+    }
+    let now = Place::of(end);
+    match end.consumer().producer_state() {
+        tx_state::RING => now.kernel != before.kernel && crate::ready::has_ring_bytes(end),
+        tx_state::BACK => {
+            now != before && (now.ring != before.ring || crate::ready::has_ring_bytes(end))
+        }
+        _ => false,
+    }
+}
+
+/// Whether the stream ends behind what is there, or the kernel has a part of it still.
+pub fn has_end(end: &impl End) -> bool {
+    let flags = tx_flags::SHUT | tx_flags::CLOSED;
+    end.state().hints.load(Ordering::Relaxed) & libc::POLLRDHUP as u32 != 0
+        || !end.has_channel()
+        || end.peer_is_there() && end.consumer().producer_flags() & flags != 0
+        || end.consumer().head() == 0
+}
+
+/// Receives what can be had now. Never `Nothing` while something can be had: its edge may
+/// have been reported already.
+#[inline]
+pub fn receive<E: End>(end: &E, target: &mut impl Target) -> Result<Moved> {
+    for _ in 0..LOOKS_MAX {
+        if let Some(moved) = look(end, target)? {
+            return Ok(moved);
+        }
+    }
+    Ok(Moved::Nothing)
+}
+
+/// `None`: what was seen has changed meanwhile, look again.
+#[inline]
+fn look<E: End>(end: &E, target: &mut impl Target) -> Result<Option<Moved>> {
+    let Some(guard) = end.lock(Half::Receiving) else {
+        return Err(libc::EAGAIN);
+    };
+    if !end.has_channel() {
+        return Ok(Some(Moved::Kernel));
+    }
+    let wanted = target.wanted();
+    let consumer = end.consumer();
+    let state = if end.peer_is_there() {
+        consumer.producer_state()
+    } else {
+        tx_state::KERNEL
+    };
+    if state == tx_state::KERNEL || state == tx_state::WITHDRAWN || consumer.has_stopped() {
+        let mut moved = by_kernel(end, target, wanted)?;
+        if moved == Moved::Nothing && is_on_its_way(end, state) {
+            moved = by_kernel(end, target, wanted)?;
+        }
+        let ended = moved == Moved::Bytes(0) && wanted != 0;
+        // The producer may have entered the ring, and ended, between the two looks.
+        let again = ended && end.peer_is_there() && consumer.producer_state() != state;
+        return Ok((!again).then_some(moved));
+    }
+    if !consumer.was_entered() {
+        drop(guard);
+        down::finish_if_over(end);
+        return by_kernel(end, target, wanted).map(Some);
+    }
+    let position = end.own().rx_own.kernel_position.load(Ordering::Relaxed);
+    let switch_at = consumer.switch_at();
+    if position < switch_at {
+        let limit = (switch_at - position).min(wanted as u64) as usize;
+        return by_kernel(end, target, limit).map(Some);
+    }
+    if position > switch_at && consumer.head() == 0 && consumer.has_unread() {
+        return Err(down::broke(end, Violation::Tail));
+    }
+    let moved = by_ring(&consumer, target, wanted).map_err(|found| down::broke(end, found))?;
+    down::stop_if_drained(end);
+    if let Some((count, crowded)) = moved {
+        drop(guard);
+        end.state().empty_reads.store(0, Ordering::Relaxed);
+        if crowded {
+            end.ring(consumer.peer_waits());
+        }
+        return Ok(Some(Moved::Bytes(count)));
+    }
+    if state == tx_state::BACK {
+        drop(guard);
+        down::finish_if_over(end);
+        return by_kernel(end, target, wanted).map(Some);
+    }
+    behind_ring(end, target)
+}
+
+/// Bytes that the program may have been told of were taken back from the ring and are
+/// being sent by the kernel: waits for them, once and shortly, because a program does
+/// not expect EAGAIN behind an event.
+fn is_on_its_way(end: &impl End, state: u32) -> bool {
+    if state != tx_state::WITHDRAWN || !end.consumer().has_unread() {
+        return false;
+    }
+    let before = end.state().hints.fetch_or(hint::AWAITED, Ordering::Relaxed);
+    before & hint::AWAITED == 0 && end.await_bytes()
+}
+
+/// Copies from the ring: how much, and whether the producer may wait for the room.
+#[inline]
+fn by_ring(
+    consumer: &Consumer,
+    target: &mut impl Target,
+    wanted: usize,
+) -> core::result::Result<Option<(usize, bool)>, Violation> {
+    let fill = consumer.fill_bytes()?;
+    if fill == 0 {
+        return Ok(None);
+    }
+    let count = (wanted as u64).min(fill) as usize;
+    target.by_ring(consumer, count)?;
+    let crowded = !target.peeks() && count != 0 && consumer.take(count)?;
+    Ok(Some((count, crowded)))
+}
+
+/// A receive by the kernel, of at most `limit` bytes.
+fn by_kernel(end: &impl End, target: &mut impl Target, limit: usize) -> Result<Moved> {
+    match target.by_kernel(limit) {
+        Ok(count) => {
+            if !target.peeks() {
+                let position = &end.own().rx_own.kernel_position;
+                position.fetch_add(count as u64, Ordering::Relaxed);
+            }
+            Ok(Moved::Bytes(count))
+        }
+        Err(libc::EAGAIN) => {
+            nothing_to_read(end.state());
+            Ok(Moved::Nothing)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn nothing_to_read(state: &State) {
+    let past = libc::POLLIN as u32;
+    state.hints.fetch_and(!past, Ordering::Relaxed);
+}
+
+/// The ring is empty: is there an end of file, or an error, behind it? The kernel
+/// knows, but asking costs more than a message, so it is asked only when a wait has
+/// shown something or the program polls by reading. `None`: look at the ring again.
+#[inline]
+fn behind_ring<E: End>(end: &E, target: &mut impl Target) -> Result<Option<Moved>> {
+    let state = end.state();
+    let shown = libc::POLLIN | libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
+    if state.hints.load(Ordering::Relaxed) & shown as u32 == 0
+        && state.empty_reads.fetch_add(1, Ordering::Relaxed) < EMPTY_READS_MAX
+    {
+        return Ok(Some(Moved::Nothing));
+    }
+    state.empty_reads.store(0, Ordering::Relaxed);
+    let count = match end.peek_kernel() {
+        Err(libc::EAGAIN) => {
+            nothing_to_read(state);
+            return Ok(Some(Moved::Nothing));
+        }
+        other => other?,
+    };
+    let consumer = end.consumer();
+    if count != 0 {
+        // Kernel bytes: the ring was left meanwhile, or the peer wrote past the library.
+        // What it had put into the ring before is there now, and comes first.
+        if consumer.looks_readable() {
+            return Ok(None);
+        }
+        let wanted = target.wanted();
+        return by_kernel(end, target, wanted).map(Some);
+    }
+    let ended = libc::POLLRDHUP as u32;
+    state.hints.fetch_or(ended, Ordering::Relaxed);
+    // The last bytes may have come between the look at the ring and at the kernel.
+    // Or the producer is gone without having taken back what we left to it.
+    if consumer.resume() {
+        return Ok(None);
+    }
+    ends::receive(end)?;
+    Ok(Some(Moved::Bytes(0)))
+}

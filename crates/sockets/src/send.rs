@@ -1,0 +1,118 @@
+//! One attempt to send.
+
+use crate::{End, Half, Moved, Result, down, ends};
+use core::sync::atomic::Ordering;
+use fordway_abi::shm::{tx_flags, tx_state};
+use fordway_ring::{Entered, Producer, Violation};
+
+/// Ends a call that has sent something: that is its result, and the error is the next one's to fetch.
+const WENT_SO_FAR: i32 = libc::EPIPE;
+
+/// What a program sends by one call: its buffers, or a file.
+pub trait Source {
+    /// Bytes that are still to go, as far as they go in one piece.
+    fn wanted(&self) -> usize;
+    /// Whether something of this call has gone before.
+    fn has_begun(&self) -> bool;
+    /// Writes up to `count` bytes behind the tail, within the room; how many there were.
+    fn by_ring(&mut self, producer: &Producer, count: usize) -> Result<usize>;
+    /// Sends by the kernel, without a sleep. It raises SIGPIPE by itself.
+    fn by_kernel(&mut self) -> Result<Moved>;
+    /// Raises SIGPIPE, unless the call forbids it.
+    fn break_pipe(&self);
+}
+
+/// Sends what there is room for, by the ring or by the kernel.
+#[inline]
+pub fn send<E: End>(end: &E, source: &mut impl Source) -> Result<Moved> {
+    let Some(guard) = end.lock(Half::Sending) else {
+        return Err(libc::EAGAIN);
+    };
+    if !end.has_channel() {
+        return Ok(Moved::Kernel);
+    }
+    let producer = end.producer();
+    if !on_ring(end) {
+        if source.has_begun() && ends::has_error(end) {
+            return Err(WENT_SO_FAR);
+        }
+        if producer.back_bytes_or_zero() != 0 && !flush_back(end)? {
+            return Ok(Moved::Nothing);
+        }
+        let moved = source.by_kernel();
+        drop(guard);
+        down::finish_if_over(end);
+        return moved;
+    }
+    if ends::is_dead(end) {
+        drop(guard);
+        if source.has_begun() {
+            return Err(WENT_SO_FAR);
+        }
+        return ends::send(end, source);
+    }
+    let wanted = source.wanted();
+    let room = room_for(&producer, wanted).map_err(|found| down::broke(end, found))?;
+    let count = wanted.min(room);
+    if count == 0 && wanted != 0 {
+        return Ok(Moved::Nothing);
+    }
+    let count = source.by_ring(&producer, count)?;
+    producer.publish(count);
+    drop(guard);
+    let (doors, stopped) = producer.peer_waits();
+    end.tell(doors);
+    if stopped {
+        down::leave_ring(end);
+    }
+    Ok(Moved::Bytes(count))
+}
+
+/// Room for a send of `wanted` bytes, grown if the ring is too small for what goes on.
+#[inline]
+fn room_for(producer: &Producer, wanted: usize) -> core::result::Result<usize, Violation> {
+    let room = producer.room_bytes(wanted)?;
+    if room < wanted && producer.grow(wanted) {
+        producer.room_bytes(wanted)
+    } else {
+        Ok(room)
+    }
+}
+
+/// Whether bytes of this side go by the kernel at present.
+pub fn sends_by_kernel(end: &impl End) -> bool {
+    end.producer().state() != tx_state::RING
+}
+
+/// Whether bytes may go to the ring; enters it if the time has come. Under the lock.
+#[inline]
+fn on_ring(end: &impl End) -> bool {
+    let producer = end.producer();
+    if end.own().tx.tx_flags.load(Ordering::Relaxed) & tx_flags::SHUT != 0 {
+        return false;
+    }
+    match producer.state() {
+        tx_state::RING => true,
+        tx_state::KERNEL => {
+            end.peer_is_there()
+                && end.state().senders.load(Ordering::SeqCst) == 0
+                && producer.enter(|| end.sent_position()) == Entered::Yes
+        }
+        _ => false,
+    }
+}
+
+/// Sends by the kernel what was left in the ring; true when all of it went. Under the lock.
+pub fn flush_back(end: &impl End) -> Result<bool> {
+    let producer = end.producer();
+    while producer.back_bytes() != 0 {
+        let (base, length) = producer.back_run();
+        match end.send_run(base, length) {
+            Ok(count) => producer.back_sent(count),
+            Err(libc::EINTR) => {}
+            Err(libc::EAGAIN) => return Ok(false),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(true)
+}

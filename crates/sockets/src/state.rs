@@ -1,0 +1,61 @@
+//! What an end remembers of its connection besides the endpoint.
+
+use core::sync::atomic::{AtomicU32, AtomicU64};
+
+/// Bits of [`State::attention`].
+pub mod attention {
+    /// Inherited over a fork with its channel: must go to the kernel path before use.
+    pub const FOREIGN: u32 = 1;
+    /// The broker or the watchdog wants the kernel path.
+    pub const DOWN: u32 = 2;
+    /// The peer broke the protocol: every call fails with ECONNRESET.
+    pub const BROKEN: u32 = 8;
+    /// Inherited over a fork with its channel, for good: whose endpoint it is may change.
+    pub const INHERITED: u32 = 16;
+    /// Those that end a wait.
+    pub const URGENT: u32 = FOREIGN | DOWN | BROKEN;
+}
+
+/// Bits of [`State::hints`] that are not poll's.
+pub mod hint {
+    /// The program was told of a reset that the kernel does not know of.
+    pub const RESET_TOLD: u32 = 1 << 30;
+    /// The program has shut its receiving half.
+    pub const RECEIVE_SHUT: u32 = 1 << 29;
+    /// The process at the far end is gone (its socket may live on in another one).
+    pub const PEER_GONE: u32 = 1 << 28;
+    /// A receive of the program was seen: its reads come by the library.
+    pub const READS: u32 = 1 << 27;
+    /// The receiving direction is to leave the ring once it is drained.
+    pub const STOPPING: u32 = 1 << 26;
+    /// Bytes that were taken back from the ring have been waited for.
+    pub const AWAITED: u32 = 1 << 25;
+    /// This process is not counted among the holders any more (an exec was about to close it).
+    pub const LET_GO: u32 = 1 << 24;
+}
+
+/// See the module. Zeros are a new connection.
+#[repr(C)]
+#[derive(Debug, Default)]
+pub struct State {
+    /// Bits of [`attention`]: something besides data has to be looked at.
+    pub attention: AtomicU32,
+    /// Poll bits that the kernel has shown while there is a channel, and [`hint`]s.
+    pub hints: AtomicU32,
+    /// Rises with each edge that the kernel shows.
+    pub edges: AtomicU32,
+    /// Reads in a row that found the ring empty without asking the kernel.
+    pub empty_reads: AtomicU32,
+    /// Threads in the kernel that do not look at the ring.
+    pub unaware: AtomicU32,
+    /// Threads in a kernel send that began before there was a channel.
+    pub senders: AtomicU32,
+    /// A reason for which it is never offered (again), or 0.
+    pub barred: AtomicU32,
+    /// A reason for the way back that does not stand, or 0.
+    pub passing: AtomicU32,
+    /// How often the watchdog moved it to the kernel path.
+    pub rescues: AtomicU32,
+    /// What the peer had taken when the watchdog looked last.
+    pub watched: AtomicU64,
+}

@@ -1,0 +1,46 @@
+//! The way up: from the broker's word to a ring that the peer may use.
+
+use crate::{End, Half, hint};
+use core::sync::atomic::Ordering;
+use fordway_abi::shm::rx_state;
+
+/// The connection gets a channel (another one, perhaps): what was true of a former one is
+/// forgotten. Before [`End::has_channel`] becomes true.
+pub fn begin(end: &impl End) {
+    let former = hint::STOPPING | hint::PEER_GONE | hint::RESET_TOLD;
+    end.state().hints.fetch_and(!former, Ordering::Relaxed);
+}
+
+/// A receive of the program was seen.
+#[cold]
+pub fn reads(end: &impl End) {
+    end.state().hints.fetch_or(hint::READS, Ordering::SeqCst);
+    if end.has_channel() {
+        try_ready(end);
+    }
+}
+
+/// Tells the peer that it may use the ring, unless a thread sleeps in the kernel
+/// that would not notice; the last such thread calls this when it comes back. Nor
+/// before a receive was seen: a program may read by bare system calls alone.
+pub fn try_ready(end: &impl End) {
+    let reads = end.state().hints.load(Ordering::SeqCst) & hint::READS != 0;
+    if !reads || end.state().unaware.load(Ordering::SeqCst) != 0 {
+        return;
+    }
+    let Some(_guard) = end.lock(Half::Receiving) else {
+        return;
+    };
+    if !end.has_channel() || end.own().wait.rx_state.load(Ordering::Relaxed) != rx_state::OFF {
+        return;
+    }
+    match end.received_position() {
+        Some(position) => {
+            let counted = &end.own().rx_own.kernel_position;
+            counted.store(position, Ordering::Relaxed);
+            end.consumer().get_ready();
+        }
+        // The peer has sent its FIN already: nothing will come.
+        None => end.consumer().stop(),
+    }
+}
