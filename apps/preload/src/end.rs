@@ -143,6 +143,10 @@ impl End for At<'_> {
         transfer::sent_position(self.fd)
     }
 
+    fn push_kernel_tail(&self) {
+        transfer::push_kernel_tail(self.fd);
+    }
+
     fn received_position(&self) -> Option<u64> {
         transfer::received_position(self.fd)
     }

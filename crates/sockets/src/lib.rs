@@ -116,6 +116,9 @@ pub trait End {
     /// Bytes that the kernel has taken from this end since the connection began; `None` if
     /// they cannot be told. The caller keeps others from sending.
     fn sent_position(&self) -> Option<u64>;
+    /// The stream goes on by the ring: what the kernel holds back in the hope of more is to
+    /// go now.
+    fn push_kernel_tail(&self);
     /// Bytes that this end has read from the kernel since the connection began; `None` once
     /// the peer's end of file is there.
     fn received_position(&self) -> Option<u64>;

@@ -94,9 +94,13 @@ fn on_ring(end: &impl End) -> bool {
     match producer.state() {
         tx_state::RING => true,
         tx_state::KERNEL => {
-            end.peer_is_there()
+            let entered = end.peer_is_there()
                 && end.state().senders.load(Ordering::SeqCst) == 0
-                && producer.enter(|| end.sent_position()) == Entered::Yes
+                && producer.enter(|| end.sent_position()) == Entered::Yes;
+            if entered {
+                end.push_kernel_tail();
+            }
+            entered
         }
         _ => false,
     }

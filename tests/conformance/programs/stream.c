@@ -567,7 +567,49 @@ static void pump_both(int fd) {
     say("done");
 }
 
+// What the kernel holds back for more to come must not wait once the ring goes on.
+static void corked_a(int fd) {
+    int on = 1;
+    uint64_t sent = 0, before;
+    if (setsockopt(fd, IPPROTO_TCP, TCP_CORK, &on, sizeof on)) die("TCP_CORK");
+    step();
+    for (int round = 0;; round++) {
+        char block[100];
+        before = kernel_sent(fd);
+        fill(block, sent, sizeof block);
+        if (send(fd, block, sizeof block, 0) != sizeof block) die("send");
+        sent += sizeof block;
+        if (by_kernel ? round == 50 : kernel_sent(fd) == before) break;
+        if (round > 2000) die("never on the ring");
+        usleep(1000);
+    }
+    struct tcp_info info = {0};
+    socklen_t length = sizeof info;
+    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length)) die("TCP_INFO");
+    if (!by_kernel && info.tcpi_notsent_bytes) die("%u bytes are held back", info.tcpi_notsent_bytes);
+    tell(sent);
+    step();
+}
+static void corked_b(int fd) {
+    char block[1000];
+    uint64_t got = 0;
+    int told = 0;
+    step();
+    while (!told) {
+        ssize_t now = recv(fd, block, sizeof block, MSG_DONTWAIT);
+        if (now > 0) {
+            check(block, got, now);
+            got += now;
+        }
+        told = pollx(0, POLLIN, 1, &told);
+    }
+    recv_all(fd, got, hear() - got, 1000);
+    say("all there");
+    step();
+}
+
 const struct test_case cases[] = {
+    {"corked", COLD, corked_a, corked_b},
     {"midstream", COLD, midstream, midstream},
     {"both_threads", COLD, both_threads, both_threads},
     {"reader_first", COLD, reader_first, reader_first},

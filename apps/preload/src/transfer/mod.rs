@@ -9,7 +9,7 @@ mod position;
 mod receive;
 mod send;
 
-pub use position::{received_position, sent_position};
+pub use position::{push_kernel_tail, received_position, sent_position};
 pub use receive::receive;
 pub use send::{send, send_file};
 

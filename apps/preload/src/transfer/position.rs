@@ -35,21 +35,60 @@ impl TcpInfo {
     fn long(&self, offset: usize) -> u64 {
         u64::from_ne_bytes(self.0[offset..offset + 8].try_into().unwrap_or([0; 8]))
     }
+
+    fn notsent_bytes(&self) -> u32 {
+        let bytes = &self.0[tcp_info::NOTSENT_BYTES..tcp_info::NOTSENT_BYTES + 4];
+        u32::from_ne_bytes(bytes.try_into().unwrap_or([0; 4]))
+    }
 }
 
 /// Bytes that the kernel has taken from this end. The caller keeps others from sending.
 pub fn sent_position(fd: i32) -> Option<u64> {
     let info = TcpInfo::of(fd)?;
-    let notsent = u32::from_ne_bytes(
-        info.0[tcp_info::NOTSENT_BYTES..tcp_info::NOTSENT_BYTES + 4]
-            .try_into()
-            .unwrap_or([0; 4]),
-    );
     let sent = info
         .long(tcp_info::BYTES_SENT)
         .checked_sub(info.long(tcp_info::BYTES_RETRANS))?;
     (info.0[tcp_info::STATE] == TCP_ESTABLISHED || info.0[tcp_info::STATE] == TCP_CLOSE_WAIT)
-        .then_some(sent + u64::from(notsent))
+        .then_some(sent + u64::from(info.notsent_bytes()))
+}
+
+/// The stream goes on by the ring: what the kernel holds back in the hope of more (TCP_CORK,
+/// up to 200 ms; Nagle's algorithm, up to an acknowledgement) goes now, for nothing will
+/// follow it. Cork stays off: its next use is the program's.
+pub fn push_kernel_tail(fd: i32) {
+    let unsent = TcpInfo::of(fd).is_some_and(|info| info.notsent_bytes() != 0);
+    if unsent && flag(fd, libc::TCP_CORK) {
+        set_flag(fd, libc::TCP_CORK, false);
+    } else if unsent && !flag(fd, libc::TCP_NODELAY) {
+        set_flag(fd, libc::TCP_NODELAY, true);
+        set_flag(fd, libc::TCP_NODELAY, false);
+    }
+}
+
+fn flag(fd: i32, option: i32) -> bool {
+    let mut value = 0i32;
+    let mut length = size_of::<i32>() as u32;
+    let asked = sys!(
+        SYS_getsockopt,
+        fd,
+        libc::IPPROTO_TCP,
+        option,
+        &raw mut value,
+        &raw mut length
+    );
+    asked.is_ok() && value != 0
+}
+
+fn set_flag(fd: i32, option: i32, on: bool) {
+    let value = i32::from(on);
+    let _ = sys!(
+        SYS_setsockopt,
+        fd,
+        libc::IPPROTO_TCP,
+        option,
+        &raw const value,
+        size_of::<i32>()
+    );
 }
 
 const TCP_ESTABLISHED: u8 = 1;
