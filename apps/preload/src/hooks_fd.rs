@@ -162,7 +162,11 @@ pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> 
 pub unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
     // SAFETY: the program's own arguments.
     let result = unsafe { real::listen(fd, backlog) };
-    if result == 0 && may_change(fd) && state::conn(fd).is_some() {
+    if result == 0
+        && may_change(fd)
+        && let Some(conn) = state::conn(fd)
+    {
+        epoll::let_go(conn);
         forget(fd);
         set_kind(fd, LISTEN);
     }

@@ -115,7 +115,14 @@ pub fn poll(
         {
             return Ok(ready);
         }
-        if ready != 0 || timeout_ns == Some(0) {
+        if ready != 0 {
+            // What is ready goes before a signal that the mask lets in (linux: do_poll).
+            let count = ask(fds, None, Some(0), core::ptr::null())?;
+            if count != 0 {
+                return Ok(count);
+            }
+        }
+        if timeout_ns == Some(0) {
             return ask(fds, None, Some(0), mask);
         }
         if spin(fds) {
@@ -237,7 +244,7 @@ fn sleep(
     bell.announce();
     let since_ns = if unread { sys::now_ns() } else { 0 };
     let result = if look(fds) != 0 {
-        ask(fds, None, Some(0), mask)
+        ask(fds, None, Some(0), core::ptr::null())
     } else {
         ask(
             fds,

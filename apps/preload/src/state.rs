@@ -74,6 +74,8 @@ pub struct Conn {
     pub nonblock: AtomicU32,
     /// First epoll item of it, plus one.
     pub items: AtomicU32,
+    /// Rises each time that room, after a send found none, was told to some epoll item.
+    pub rooms: AtomicU32,
     /// Cell that counts the processes which hold it since a fork; 0: only this one does.
     pub cell: AtomicU32,
     /// Link and endpoint, when PAIRED.
@@ -328,6 +330,7 @@ pub fn add_conn(fd: i32, nonblock: bool) -> Option<&'static Conn> {
         &conn.barred,
         &conn.hints,
         &conn.edges,
+        &conn.rooms,
     ] {
         zeroed.store(0, Ordering::Relaxed);
     }

@@ -31,14 +31,14 @@ pub fn attach(conn: &Conn) {
         hot::warm(instance, index);
         instance.attached.fetch_add(1, Ordering::Relaxed);
         let event = libc::epoll_event {
-            events: IN | OUT | RDHUP | ET,
+            events: IN | OUT | PRI | RDHUP | ET,
             u64: tag(index),
         };
         register(
             instance,
             item,
             event,
-            item.events.load(Ordering::Relaxed) & EXCLUSIVE != 0,
+            item.asked.load(Ordering::Relaxed) & EXCLUSIVE != 0,
         );
         want_rings(conn, bell_of(instance).map_or(1 << DOOR_SHARED, Bell::bit));
     }
@@ -65,21 +65,35 @@ pub fn detach(conn: &Conn) {
             );
             continue;
         }
-        let mut events = item.events.load(Ordering::Relaxed);
-        if item.spent.load(Ordering::Relaxed) != 0 {
-            // As the kernel has it after the shot: nothing but the flags.
-            events &= ONESHOT | ET;
-        }
-        let event = libc::epoll_event {
-            events,
-            u64: tag(index),
-        };
-        register(instance, item, event, events & EXCLUSIVE != 0);
+        give_back(instance, item, tag(index));
     }
     let deleted = |(_, item): &(u32, &Item)| item.spent.load(Ordering::Relaxed) == DELETED;
     while let Some((index, _)) = items_of(conn).find(deleted) {
         remove(index);
     }
+}
+
+/// A socket that is no stream any more (it listens) is the kernel's alone, under the
+/// program's own data.
+pub fn let_go(conn: &Conn) {
+    while let Some((index, item)) = items_of(conn).next() {
+        let instance = instance_at(item.instance.load(Ordering::Relaxed));
+        if let Some(_guard) = instance.lock.lock() {
+            give_back(instance, item, item.data.load(Ordering::Relaxed));
+        }
+        remove(index);
+    }
+}
+
+/// Has the kernel show what the program wants of an item. Under the instance's lock.
+fn give_back(instance: &Instance, item: &Item, data: u64) {
+    let mut events = item.asked.load(Ordering::Relaxed);
+    if item.spent.load(Ordering::Relaxed) != 0 {
+        // As the kernel has it after the shot: nothing but the flags.
+        events &= ONESHOT | ET;
+    }
+    let event = libc::epoll_event { events, u64: data };
+    register(instance, item, event, events & EXCLUSIVE != 0);
 }
 
 /// Changes the kernel's registration. EPOLLEXCLUSIVE cannot be modified (man 2 epoll_ctl).

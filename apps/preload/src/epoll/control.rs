@@ -1,6 +1,6 @@
 //! epoll_ctl.
 
-use super::instances::{equip, keep_from_rings, stand_by};
+use super::instances::{bell_of, equip, keep_from_rings, stand_by};
 use super::items::{find, new_item, remove, warm_all};
 use super::*;
 
@@ -43,6 +43,13 @@ pub fn control(
         control_unattached(instance, index, item, operation, event)
     };
     drop(guard);
+    if let Some(bell) = bell_of(instance)
+        && operation != libc::EPOLL_CTL_DEL
+        && bell.has_sleepers()
+    {
+        // The kernel's epoll_ctl would have woken them.
+        bell.ring();
+    }
     if operation == libc::EPOLL_CTL_DEL && item.attached.load(Ordering::Relaxed) == 0 {
         remove(index);
     }
@@ -61,13 +68,17 @@ fn control_unattached(
         events: 0,
         u64: tag(index),
     };
-    if operation == libc::EPOLL_CTL_MOD {
-        set_interest(item, event);
-        ours.events = item.events.load(Ordering::Relaxed);
+    if operation != libc::EPOLL_CTL_DEL {
+        // SAFETY: the program's event, as epoll_ctl takes it.
+        ours.events = unsafe { event.read_unaligned() }.events;
     }
     let epoll = instance.fd.load(Ordering::Relaxed);
     let fd = item.fd.load(Ordering::Relaxed);
-    sys!(SYS_epoll_ctl, epoll, operation, fd, &raw const ours)
+    let result = sys!(SYS_epoll_ctl, epoll, operation, fd, &raw const ours);
+    if operation == libc::EPOLL_CTL_MOD && result.is_ok() {
+        set_interest(item, event);
+    }
+    result
 }
 
 /// epoll_ctl on an attached item: no system call. A deleted item stays with the
@@ -80,13 +91,18 @@ fn control_attached(
 ) -> sys::Result<usize> {
     let deleted = item.spent.load(Ordering::Relaxed) == DELETED;
     match operation {
+        libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD if is_refused(operation, event) => {
+            Err(libc::EINVAL)
+        }
         libc::EPOLL_CTL_ADD if !deleted => Err(libc::EEXIST),
         libc::EPOLL_CTL_MOD | libc::EPOLL_CTL_DEL if deleted => Err(libc::ENOENT),
         libc::EPOLL_CTL_DEL => {
             item.spent.store(DELETED, Ordering::Relaxed);
             Ok(0)
         }
-        libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD if event.is_null() => Err(libc::EFAULT),
+        libc::EPOLL_CTL_MOD if item.asked.load(Ordering::Relaxed) & EXCLUSIVE != 0 => {
+            Err(libc::EINVAL)
+        }
         libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD => {
             set_interest(item, event);
             Ok(0)
@@ -95,10 +111,21 @@ fn control_attached(
     }
 }
 
+/// EPOLLEXCLUSIVE is for ADD alone, and beside few other bits (man 2 epoll_ctl).
+fn is_refused(operation: i32, event: *const libc::epoll_event) -> bool {
+    // SAFETY: the program's event, as epoll_ctl takes it.
+    let events = unsafe { event.read_unaligned() }.events;
+    let beside = IN | OUT | ERR | HUP | ET | EXCLUSIVE | libc::EPOLLWAKEUP as u32;
+    events & EXCLUSIVE != 0 && (operation == libc::EPOLL_CTL_MOD || events & !beside != 0)
+}
+
 fn set_interest(item: &Item, event: *const libc::epoll_event) {
     // SAFETY: the program's event, as epoll_ctl takes it.
     let event = unsafe { event.read_unaligned() };
-    item.events.store(event.events, Ordering::Relaxed);
+    // EPOLLRDNORM (1 << 6) and EPOLLWRNORM (1 << 8) are other names of EPOLLIN (1) and EPOLLOUT (1 << 2).
+    let events = event.events | event.events >> 6 & 0b101;
+    item.asked.store(event.events, Ordering::Relaxed);
+    item.events.store(events, Ordering::Relaxed);
     item.data.store(event.u64, Ordering::Relaxed);
     item.spent.store(0, Ordering::Relaxed);
     item.forced.store(1, Ordering::Relaxed);
@@ -136,7 +163,7 @@ fn add(
             .store(instance.items.load(Ordering::Relaxed), Ordering::Relaxed);
         instance.items.store(index + 1, Ordering::Release);
         let ours = libc::epoll_event {
-            events: item.events.load(Ordering::Relaxed),
+            events: item.asked.load(Ordering::Relaxed),
             u64: tag(index),
         };
         let epoll = instance.fd.load(Ordering::Relaxed);

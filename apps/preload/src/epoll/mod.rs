@@ -33,7 +33,7 @@ mod items;
 mod ready;
 mod waiting;
 
-pub use attach::{attach, detach};
+pub use attach::{attach, detach, let_go};
 pub use control::control;
 pub use instances::{after_fork, closed, created, discover, watched};
 pub use items::fd_closed;
@@ -50,6 +50,7 @@ const INSTANCE_COUNT: usize = 4096;
 const KERNEL_TURN: u32 = 16;
 
 const IN: u32 = libc::EPOLLIN as u32;
+const PRI: u32 = libc::EPOLLPRI as u32;
 const OUT: u32 = libc::EPOLLOUT as u32;
 const RDHUP: u32 = libc::EPOLLRDHUP as u32;
 const HUP: u32 = libc::EPOLLHUP as u32;
@@ -72,7 +73,9 @@ struct Item {
     conn: AtomicU32,
     instance: AtomicU32,
     fd: AtomicI32,
-    /// What the program wants.
+    /// What the program wants, its own bits.
+    asked: AtomicU32,
+    /// The same in terms of IN and OUT.
     events: AtomicU32,
     data: AtomicU64,
     /// 1: the kernel knows it by our tag.
@@ -83,6 +86,8 @@ struct Item {
     spent: AtomicU32,
     /// `Conn::edges` when it was last reported.
     seen_edges: AtomicU32,
+    /// `Conn::rooms` when it was last reported.
+    seen_rooms: AtomicU32,
     /// The peer's tail when it was last reported.
     seen_tail: AtomicU64,
     /// Where the peer's tail and our head of it lie, when attached.

@@ -1,7 +1,7 @@
 //! What is to be reported: the state of a connection as poll(2) bits, and the
 //! rules of level- and edge-triggered items.
 
-use super::{ERR, ET, HUP, IN, Item, ONESHOT, OUT, RDHUP};
+use super::{ERR, ET, HUP, IN, Item, ONESHOT, OUT, PRI, RDHUP};
 use crate::state::{self, Conn, attention};
 use crate::sys::sys;
 use core::sync::atomic::Ordering;
@@ -36,7 +36,8 @@ pub fn mask_of(conn: &Conn, fd: i32, wanted: u32) -> u32 {
     let dead = there && sends == tx_state::RING && ends::is_dead(&conn.end());
     let ask_out = wanted & OUT != 0 && mask & OUT == 0 && sends != tx_state::RING;
     let ask_in = wanted & IN != 0 && mask & IN == 0 && hints & (IN | RDHUP | HUP) != 0;
-    if ask_in || ask_out || ends || dead {
+    let ask_urgent = wanted & hints & PRI != 0;
+    if ask_in || ask_urgent || ask_out || ends || dead {
         let by_kernel = sends != tx_state::RING && producer.back_bytes_or_zero() == 0;
         mask = mask & !ERR | ask_kernel(conn, fd, dead || by_kernel);
     }
@@ -50,16 +51,16 @@ pub fn mask_of(conn: &Conn, fd: i32, wanted: u32) -> u32 {
 fn ask_kernel(conn: &Conn, fd: i32, by_kernel: bool) -> u32 {
     let mut entry = libc::pollfd {
         fd,
-        events: libc::POLLIN | libc::POLLOUT | libc::POLLRDHUP,
+        events: libc::POLLIN | libc::POLLOUT | libc::POLLPRI | libc::POLLRDHUP,
         revents: 0,
     };
     let _ = sys!(SYS_poll, &raw mut entry, 1, 0);
     let shown = entry.revents as u16 as u32;
     // An error is shown until the program has fetched it.
-    let past = (IN | ERR) & !shown;
+    let past = (IN | PRI | ERR) & !shown;
     conn.hints.fetch_and(!past, Ordering::Relaxed);
     conn.hints
-        .fetch_or(shown & (RDHUP | HUP | ERR), Ordering::Relaxed);
+        .fetch_or(shown & (PRI | RDHUP | HUP | ERR), Ordering::Relaxed);
     if by_kernel { shown } else { shown & !OUT }
 }
 
@@ -81,14 +82,17 @@ pub fn stirs(item: &Item) -> bool {
         return stirred
             || tail != item.seen_tail.load(Ordering::Relaxed)
             || conn.edges.load(Ordering::Relaxed) != item.seen_edges.load(Ordering::Relaxed)
-            || events & OUT != 0 && conn.own().tx_own.no_space.load(Ordering::Relaxed) != 0;
+            || events & OUT != 0
+                && (conn.own().tx_own.no_space.load(Ordering::Relaxed) != 0
+                    || conn.rooms.load(Ordering::Relaxed)
+                        != item.seen_rooms.load(Ordering::Relaxed));
     }
     // SAFETY: as above.
     let head = unsafe { (*item.head.load(Ordering::Relaxed)).load(Ordering::Relaxed) };
     stirred
         || tail != head
         || events & OUT != 0
-        || conn.hints.load(Ordering::Relaxed) & (IN | RDHUP | HUP | ERR) != 0
+        || conn.hints.load(Ordering::Relaxed) & (IN | PRI | RDHUP | HUP | ERR) != 0
 }
 
 /// What is to be reported of an item now; 0: nothing. With `note`, it is reported.
@@ -108,22 +112,31 @@ pub fn evaluate(item: &Item, note: bool) -> u32 {
     let edge = events & ET != 0;
     let tail = conn.consumer().tail_hint();
     let edges = conn.edges.load(Ordering::Relaxed);
+    let rooms = conn.rooms.load(Ordering::Relaxed);
     if edge {
         let moved = tail != item.seen_tail.load(Ordering::Relaxed) && conn.peer_is_there()
             || edges != item.seen_edges.load(Ordering::Relaxed)
             || item.forced.load(Ordering::Relaxed) != 0
-            || events & OUT != 0 && room_came(conn);
+            || events & OUT != 0
+                && (rooms != item.seen_rooms.load(Ordering::Relaxed) || room_came(conn));
         if !moved {
             return 0;
         }
     }
-    let mask = mask_of(conn, fd, events) & (events | ERR | HUP);
+    let mask = mask_of(conn, fd, events);
+    let mask = (mask | (mask & 0b101) << 6) & (item.asked.load(Ordering::Relaxed) | ERR | HUP);
     if note {
         item.forced.store(0, Ordering::Relaxed);
         item.seen_edges.store(edges, Ordering::Relaxed);
         item.seen_tail.store(tail, Ordering::Relaxed);
-        if mask & OUT != 0 {
-            conn.own().tx_own.no_space.store(0, Ordering::Relaxed);
+        item.seen_rooms.store(rooms, Ordering::Relaxed);
+        let no_space = &conn.own().tx_own.no_space;
+        if mask & (OUT | OUT << 6) != 0 && no_space.load(Ordering::Relaxed) != 0 {
+            // Told to this item; the others have it still to be told.
+            no_space.store(0, Ordering::Relaxed);
+            conn.rooms.fetch_add(1, Ordering::Relaxed);
+            item.seen_rooms
+                .store(rooms.wrapping_add(1), Ordering::Relaxed);
         }
         if mask != 0 && events & ONESHOT != 0 {
             item.spent.store(1, Ordering::Relaxed);
@@ -143,7 +156,7 @@ fn room_came(conn: &Conn) -> bool {
 /// The kernel has shown an event of an item that is not attached: what the program
 /// gets of it. Under the instance's lock.
 pub fn by_kernel(item: &Item, shown: u32) -> Option<libc::epoll_event> {
-    let events = item.events.load(Ordering::Relaxed);
+    let events = item.asked.load(Ordering::Relaxed);
     let mask = shown & (events | ERR | HUP);
     if mask == 0 || item.spent.load(Ordering::Relaxed) != 0 {
         return None;

@@ -9,6 +9,9 @@ use crate::{control, real};
 use fordway_abi::shm::tx_state;
 use fordway_sockets::down;
 
+/// What epoll_wait takes at most (linux: EP_MAX_EVENTS).
+const ROOM_MAX: i32 = i32::MAX / size_of::<libc::epoll_event>() as i32;
+
 /// Reports up to `room` items; returns how many.
 fn collect(instance: &Instance, events: *mut libc::epoll_event, room: usize) -> usize {
     if room == 0 || instance.attached.load(Ordering::Relaxed) == 0 {
@@ -101,7 +104,7 @@ fn translate_item(instance: &Instance, index: u32, events: u32) -> Option<libc::
 }
 
 fn note_kernel(conn: &Conn, events: u32) {
-    let shown = events & (IN | RDHUP | HUP | ERR);
+    let shown = events & (IN | PRI | RDHUP | HUP | ERR);
     let known = conn.hints.fetch_or(shown, Ordering::Relaxed);
     let by_kernel = conn.is_paired() && conn.producer().state() != tx_state::RING;
     if by_kernel && events & OUT != 0 {
@@ -184,7 +187,7 @@ pub fn wait_in(
     mask: *const core::ffi::c_void,
 ) -> Option<sys::Result<usize>> {
     let (_, instance) = instance(epoll)?;
-    if room <= 0 {
+    if !(1..=ROOM_MAX).contains(&room) {
         return None;
     }
     let result = wait_equipped(instance, events, room as usize, timeout_ns, mask);
