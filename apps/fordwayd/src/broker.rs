@@ -12,7 +12,7 @@ use crate::memory::Memory;
 use crate::messages::Break;
 use crate::reaper::Reaper;
 use crate::runtime::Runtime;
-use crate::{BrokerError, Config, doing, notify};
+use crate::{BrokerError, Config, doing, doorbell, notify};
 use fordway_abi::control as wire;
 use fordway_platform::ipc::{self, ReceiveError};
 use fordway_platform::process;
@@ -278,15 +278,24 @@ impl Broker {
                 let flags = epoll::EventFlags::IN;
                 let _ = epoll::add(&self.epoll, pidfd, Token::Pid(number).data(), flags);
             }
-            let connection = Connection::new(socket, peer);
-            self.held += connection.descriptors();
-            self.connections.insert(number, connection);
+            self.connections
+                .insert(number, Connection::new(socket, peer));
+            self.recount(number);
         }
     }
 
     /// Whether another descriptor can be kept for a shim.
     pub(crate) fn may_hold_more(&self) -> bool {
-        self.held < self.held_max
+        self.held + self.memory.regions_held() < self.held_max
+    }
+
+    /// Counts the descriptors of a connection anew.
+    pub(crate) fn recount(&mut self, number: u64) {
+        if let Some(connection) = self.connections.get_mut(&number) {
+            self.held -= connection.counted;
+            connection.counted = connection.descriptors();
+            self.held += connection.counted;
+        }
     }
 
     /// Whether this process did nothing wrong so far, as far as is remembered.
@@ -382,7 +391,7 @@ impl Broker {
         if let Some(pidfd) = &connection.peer.pidfd {
             let _ = epoll::delete(&self.epoll, pidfd);
         }
-        self.held -= connection.descriptors();
+        self.held -= connection.counted;
         let process = connection.member.as_ref().map(|member| member.process);
         drop(connection);
         if let Some(process) = process {
@@ -408,29 +417,59 @@ impl Broker {
                     peer,
                     peer_link_id,
                 } => (to, self.send_peer(to, link_id, peer, peer_link_id)),
-                Action::PeerDoor {
-                    to,
-                    link_id,
-                    peer,
+                Action::Doorbell {
+                    sleeper,
+                    sleeper_link_id,
+                    ringer,
+                    ringer_link_id,
                     door,
-                } => (to, self.send_peer_door(to, link_id, peer, door)),
+                } => {
+                    let bell = match doorbell::make() {
+                        Ok(bell) => bell,
+                        Err(error) => {
+                            self.note_sent(sleeper, Err(SendError::Gone(error)), &mut doomed);
+                            continue;
+                        }
+                    };
+                    // The sleeper first: he is to find the rings of those who know the door.
+                    let body = wire::OwnDoor {
+                        link_id: sleeper_link_id,
+                        door,
+                    };
+                    let sent = self.send_with(sleeper, &body, bell.shows);
+                    self.note_sent(sleeper, sent, &mut doomed);
+                    let body = wire::PeerDoor {
+                        link_id: ringer_link_id,
+                        door,
+                    };
+                    (ringer, self.send_with(ringer, &body, bell.rings))
+                }
                 Action::LinkClosed { process, link_id } => {
                     self.memory.remove(LinkSide { process, link_id });
                     continue;
                 }
             };
-            let Some(&number) = self.by_process.get(&to) else {
-                continue;
-            };
-            match result {
-                Ok(()) => self.watch_writable(number),
-                Err(error) => {
-                    doomed.entry(number).or_insert(error);
-                }
-            }
+            self.note_sent(to, result, &mut doomed);
         }
         for (number, error) in doomed {
             self.give_up_unsendable(number, &error);
+        }
+    }
+
+    fn note_sent(
+        &mut self,
+        to: ProcessId,
+        result: Result<(), SendError>,
+        doomed: &mut BTreeMap<u64, SendError>,
+    ) {
+        let Some(&number) = self.by_process.get(&to) else {
+            return;
+        };
+        match result {
+            Ok(()) => self.watch_writable(number),
+            Err(error) => {
+                doomed.entry(number).or_insert(error);
+            }
         }
     }
 
@@ -463,33 +502,23 @@ impl Broker {
         else {
             return Ok(());
         };
-        let mut fds = vec![region, member.wait_page.clone()];
-        fds.extend(member.doors.values().cloned());
-        let doors = member
-            .doors
-            .keys()
-            .fold(0, |bits, door| bits | 1u64 << door);
-        let body = wire::Peer { link_id, doors };
+        let fds = vec![region, member.wait_page.clone()];
+        let body = wire::Peer { link_id };
         match self.connection_of(to) {
             Some(connection) => connection.send(&body, fds),
             None => Ok(()),
         }
     }
 
-    fn send_peer_door(
+    /// Sends a message with a descriptor of which nothing is kept.
+    fn send_with<M: wire::Message>(
         &mut self,
         to: ProcessId,
-        link_id: u64,
-        peer: ProcessId,
-        door: u64,
+        body: &M,
+        fd: OwnedFd,
     ) -> Result<(), SendError> {
-        let eventfd = self.member(peer).and_then(|member| member.doors.get(&door));
-        let Some(eventfd) = eventfd.cloned() else {
-            return Ok(());
-        };
-        let body = wire::PeerDoor { link_id, door };
         match self.connection_of(to) {
-            Some(connection) => connection.send(&body, vec![eventfd]),
+            Some(connection) => connection.send(body, vec![fd.into()]),
             None => Ok(()),
         }
     }
@@ -506,6 +535,7 @@ impl Broker {
 
     /// Asks epoll for room only while something waits.
     fn watch_writable(&mut self, number: u64) {
+        self.recount(number);
         let Some(connection) = self.connections.get_mut(&number) else {
             return;
         };

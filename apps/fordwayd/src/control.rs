@@ -6,7 +6,7 @@ use fordway_platform::ipc;
 use fordway_platform::memfd::OwnPage;
 use fordway_platform::process::Peer;
 use fordway_registry::ProcessId;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
@@ -15,6 +15,8 @@ use zerocopy::IntoBytes;
 /// Packets that may wait for a process to read. Enough for a stopped process with
 /// hundreds of peers; beyond it the process is given up.
 const QUEUE_MAX: usize = 4096;
+/// Descriptors that may wait with them.
+const QUEUED_DESCRIPTORS_MAX: usize = 1024;
 
 /// A packet to be sent.
 #[derive(Debug)]
@@ -24,27 +26,19 @@ struct Packet {
     fds: Vec<Rc<OwnedFd>>,
 }
 
-/// What a process handed in with `Hello` and `Door`, for its peers.
+/// What a process handed in with `Hello`, for its peers.
 #[derive(Debug)]
 pub(crate) struct Member {
     pub(crate) process: ProcessId,
     pub(crate) wait_page: Rc<OwnedFd>,
-    /// Doorbells by index.
-    pub(crate) doors: BTreeMap<u64, Rc<OwnedFd>>,
     mailbox: OwnPage,
 }
 
 impl Member {
-    pub(crate) fn new(
-        process: ProcessId,
-        wait_page: OwnedFd,
-        door: OwnedFd,
-        mailbox: OwnPage,
-    ) -> Self {
+    pub(crate) fn new(process: ProcessId, wait_page: OwnedFd, mailbox: OwnPage) -> Self {
         Self {
             process,
             wait_page: Rc::new(wait_page),
-            doors: BTreeMap::from([(0, Rc::new(door))]),
             mailbox,
         }
     }
@@ -71,6 +65,10 @@ pub(crate) struct Connection {
     /// Whether epoll was asked for room.
     pub(crate) watching_writable: bool,
     queue: VecDeque<Packet>,
+    /// Descriptors in `queue`.
+    queued: usize,
+    /// What the broker has counted of its descriptors.
+    pub(crate) counted: usize,
 }
 
 impl Connection {
@@ -81,17 +79,15 @@ impl Connection {
             member: None,
             watching_writable: false,
             queue: VecDeque::new(),
+            queued: 0,
+            counted: 0,
         }
     }
 
     /// Descriptors that are kept for it.
     pub(crate) fn descriptors(&self) -> usize {
         let pidfd = usize::from(self.peer.pidfd.is_some());
-        let member = self
-            .member
-            .as_ref()
-            .map_or(0, |member| 1 + member.doors.len());
-        1 + pidfd + member
+        1 + pidfd + usize::from(self.member.is_some()) + self.queued
     }
 
     /// Whether something waits until the socket can be written.
@@ -105,7 +101,7 @@ impl Connection {
         message: &M,
         fds: Vec<Rc<OwnedFd>>,
     ) -> Result<(), SendError> {
-        if self.queue.len() >= QUEUE_MAX {
+        if self.queue.len() >= QUEUE_MAX || self.queued + fds.len() > QUEUED_DESCRIPTORS_MAX {
             return Err(SendError::Overflow);
         }
         debug_assert!(M::FDS.contains(&fds.len()));
@@ -118,6 +114,7 @@ impl Connection {
         let mut bytes = [0; PACKET_BYTES_MAX];
         bytes[..size_of::<Header>()].copy_from_slice(header.as_bytes());
         bytes[size_of::<Header>()..len].copy_from_slice(body);
+        self.queued += fds.len();
         self.queue.push_back(Packet { bytes, len, fds });
         self.flush()
     }
@@ -131,6 +128,7 @@ impl Connection {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) => return Err(SendError::Gone(error)),
             }
+            self.queued -= packet.fds.len();
             self.queue.pop_front();
             if let Some(member) = &self.member {
                 member.mailbox.bump();

@@ -35,6 +35,7 @@ mod admin_socket;
 mod broker;
 mod control;
 mod domains;
+mod doorbell;
 mod listing;
 mod memory;
 mod messages;

@@ -39,7 +39,11 @@ pub(crate) struct Progress {
 
 /// All of them.
 #[derive(Debug, Default)]
-pub(crate) struct Memory(BTreeMap<LinkSide, SideMemory>);
+pub(crate) struct Memory {
+    sides: BTreeMap<LinkSide, SideMemory>,
+    /// Those of `sides` whose descriptor is kept.
+    regions_held: usize,
+}
 
 impl Memory {
     /// Whether a descriptor is a region that may be mapped.
@@ -52,7 +56,8 @@ impl Memory {
         match ReadOnly::map(&region, MAPPED_BYTES) {
             Ok(endpoints) => {
                 let region = hand_over.then(|| Rc::new(region));
-                self.0.insert(side, SideMemory { endpoints, region });
+                self.regions_held += usize::from(hand_over);
+                self.sides.insert(side, SideMemory { endpoints, region });
             }
             // Listings will lack its figures; the channel does not suffer.
             Err(error) => tracing::warn!("mapping a region: {error}"),
@@ -61,16 +66,24 @@ impl Memory {
 
     /// The region of a side, once.
     pub(crate) fn take_region(&mut self, side: LinkSide) -> Option<Rc<OwnedFd>> {
-        self.0.get_mut(&side)?.region.take()
+        let region = self.sides.get_mut(&side)?.region.take()?;
+        self.regions_held -= 1;
+        Some(region)
+    }
+
+    /// Descriptors that wait for the other side of their link.
+    pub(crate) fn regions_held(&self) -> usize {
+        self.regions_held
     }
 
     pub(crate) fn remove(&mut self, side: LinkSide) {
-        self.0.remove(&side);
+        let _ = self.take_region(side);
+        self.sides.remove(&side);
     }
 
     /// How far a channel is; `None` if its end has not set up its endpoint yet.
     pub(crate) fn progress(&self, channel: &ChannelView) -> Option<Progress> {
-        let endpoints = &self.0.get(&channel.own)?.endpoints;
+        let endpoints = &self.sides.get(&channel.own)?.endpoints;
         let slot = channel.slot as usize;
         if slot >= SLOT_COUNT {
             return None;

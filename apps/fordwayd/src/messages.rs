@@ -8,9 +8,8 @@ use fordway_abi::control::{self as wire, Header, Message, PathPolicy, kind};
 use fordway_abi::reason::Reason;
 use fordway_abi::shm::WAIT_PAGE_BYTES;
 use fordway_platform::memfd::{self, OwnPage};
-use fordway_platform::process;
 use fordway_platform::sockinfo::{self, NotTcp};
-use fordway_registry::{Action, LinkSide, Outgoing, ProcessId, Registry, SocketFacts, Violation};
+use fordway_registry::{Action, LinkSide, Outgoing, ProcessId, SocketFacts, Violation};
 use std::os::fd::OwnedFd;
 use zerocopy::FromBytes;
 
@@ -88,7 +87,7 @@ impl Broker {
         match header.kind {
             kind::Offer => self.offer(process, read(body)?, fds),
             kind::Region => self.region(process, read(body)?, fds),
-            kind::Door => self.door(number, process, read(body)?, fds),
+            kind::Door => self.door(process, read(body)?),
             kind::Status => {
                 let actions = self.registry.status(process, read(body)?)?;
                 self.carry_out(actions);
@@ -137,16 +136,12 @@ impl Broker {
         let Some(policy) = PathPolicy::from_u32(hello.path_policy) else {
             return protocol(format_args!("a path policy of {}", hello.path_policy));
         };
-        let (Some(door), Some(page)) = (fds.pop(), fds.pop()) else {
-            return protocol("a Hello without descriptors");
+        let Some(page) = fds.pop() else {
+            return protocol("a Hello without a wait page");
         };
         if let Err(error) = memfd::check(&page, WAIT_PAGE_BYTES) {
-            fds.extend([page, door]);
+            fds.push(page);
             return protocol(format_args!("a wait page: {error}"));
-        }
-        if !process::is_eventfd(&door) {
-            fds.push(door);
-            return protocol("a doorbell that is no eventfd");
         }
         let Some(connection) = self.connections.get_mut(&number) else {
             return Ok(());
@@ -161,9 +156,7 @@ impl Broker {
         let netns_cookie = connection.peer.netns_cookie;
         let (process, domain_id) = self.registry.add_process(netns_cookie, policy);
         tracing::debug!("process {} is number {}", connection.peer.pid, process.0);
-        let before = connection.descriptors();
-        connection.member = Some(Member::new(process, page, door, mailbox));
-        self.held += connection.descriptors() - before;
+        connection.member = Some(Member::new(process, page, mailbox));
         self.by_process.insert(process, number);
         let welcome = wire::Welcome {
             abi_version: ABI_VERSION,
@@ -171,7 +164,10 @@ impl Broker {
             process_id: process.0,
         };
         match connection.send(&welcome, vec![mailbox_fd.into()]) {
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                self.recount(number);
+                Ok(())
+            }
             Err(error) => {
                 tracing::debug!("welcoming a process: {error}");
                 Err(Break::Refused)
@@ -253,6 +249,11 @@ impl Broker {
     ) -> Result<(), Break> {
         let memory = Self::read_region(fds)?;
         let link_id = region.link_id;
+        if !self.may_hold_more() {
+            tracing::warn!("a process was dropped: no descriptor is left");
+            fds.push(memory);
+            return Err(Break::Refused);
+        }
         let (wanted, actions) = self.registry.region(process, link_id)?;
         if wanted {
             self.memory
@@ -262,36 +263,7 @@ impl Broker {
         Ok(())
     }
 
-    fn door(
-        &mut self,
-        number: u64,
-        process: ProcessId,
-        door: wire::Door,
-        fds: &mut Vec<OwnedFd>,
-    ) -> Result<(), Break> {
-        Registry::check_door(door.door)?;
-        let Some(eventfd) = fds.pop() else {
-            return protocol("no doorbell");
-        };
-        if !process::is_eventfd(&eventfd) {
-            fds.push(eventfd);
-            return protocol("a doorbell that is no eventfd");
-        }
-        let may_hold_more = self.may_hold_more();
-        if let Some(connection) = self.connections.get_mut(&number)
-            && let Some(member) = &mut connection.member
-        {
-            let before = member.doors.len();
-            if !may_hold_more && !member.doors.contains_key(&door.door) {
-                tracing::warn!(
-                    "process {} was dropped: no descriptor is left",
-                    connection.peer.pid
-                );
-                return Err(Break::Refused);
-            }
-            member.doors.insert(door.door, eventfd.into());
-            self.held += member.doors.len() - before;
-        }
+    fn door(&mut self, process: ProcessId, door: wire::Door) -> Result<(), Break> {
         let actions = self.registry.door(process, door.door)?;
         self.carry_out(actions);
         Ok(())

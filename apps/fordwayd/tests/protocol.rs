@@ -7,6 +7,7 @@ use fordway_abi::control as wire;
 use fordway_abi::reason::Reason;
 use fordway_abi::{ABI_VERSION, shm};
 use fordwayd::admin::{ErrorKind, Reply, Request};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::{AsFd, BorrowedFd};
 
 #[test]
@@ -43,10 +44,7 @@ fn an_unlike_version_is_refused_and_both_are_named() {
     let dir = TempDir::new();
     let broker = Broker::start(dir.path());
     let shim = Shim::connect(dir.path());
-    shim.send(
-        &hello(ABI_VERSION + 41),
-        &[shim.page.as_fd(), shim.door.as_fd()],
-    );
+    shim.send(&hello(ABI_VERSION + 41), &[shim.page.as_fd()]);
     let refuse: wire::Refuse = shim.expect();
     assert_eq!(refuse.abi_version, ABI_VERSION);
     assert_eq!(Reason::from_u32(refuse.reason), Some(Reason::Version));
@@ -59,7 +57,7 @@ fn an_unlike_version_is_refused_and_both_are_named() {
     let mut packet = packet_of(&hello(ABI_VERSION + 1));
     packet.extend([0; 24]);
     packet[4..8].copy_from_slice(&48u32.to_ne_bytes());
-    shim.send_raw(&packet, &[shim.door.as_fd(); 3]);
+    shim.send_raw(&packet, &[shim.page.as_fd(); 3]);
     assert_eq!(shim.expect::<wire::Refuse>().abi_version, ABI_VERSION);
     shim.expect_end();
 }
@@ -120,7 +118,9 @@ fn one_process_can_hold_both_ends() {
             .expect("side");
         assert_eq!(identity(&packet.fds[0]), identity(other));
     }
-    let pairs = [shim.expect::<wire::Pair>(), shim.expect::<wire::Pair>()];
+    let (bells, first) = bells_and_pair(&shim);
+    assert_eq!((bells.shows.len(), bells.rings.len()), (1, 1));
+    let pairs = [first, shim.expect::<wire::Pair>()];
     assert_eq!(pairs[0].channel_id, pairs[1].channel_id);
     assert_ne!(pairs[0].conn_id, pairs[1].conn_id);
     assert_ne!(pairs[0].link_id, pairs[1].link_id);
@@ -133,16 +133,26 @@ fn a_new_doorbell_reaches_the_peer_before_it_is_acknowledged() {
     let [a, b] = [Shim::join(dir.path()), Shim::join(dir.path())];
     let (x, y) = tcp_pair();
     let linked = link(&a, &b, [1, 2], [x.as_fd(), y.as_fd()]);
-    let door = new_eventfd();
-    a.send(&wire::Door { door: 7 }, &[door.as_fd()]);
+    a.send(&wire::Door { door: 7 }, &[]);
+    let own = a.receive();
+    let message: wire::OwnDoor = own.body();
+    assert_eq!((message.link_id, message.door), (linked.a.link_id, 7));
     assert_eq!(a.expect::<wire::DoorAck>().door, 7);
     let packet = b.receive();
     let message: wire::PeerDoor = packet.body();
     assert_eq!((message.link_id, message.door), (linked.b.link_id, 7));
+    assert!(!shows(&own.fds[0]));
     rustix::io::write(&packet.fds[0], &1u64.to_ne_bytes()).expect("ring");
+    assert!(shows(&own.fds[0]));
+    // Who sleeps can take nothing away from who rings.
     let mut count = [0; 8];
-    rustix::io::read(&door, &mut count).expect("read");
-    assert_eq!(u64::from_ne_bytes(count), 1);
+    assert!(rustix::io::read(&own.fds[0], &mut count).is_err());
+    assert!(rustix::io::write(&own.fds[0], &count).is_err());
+    assert_eq!(rustix::io::read(&packet.fds[0], &mut count), Ok(8));
+    // A second time is no news for others.
+    a.send(&wire::Door { door: 7 }, &[]);
+    assert_eq!(a.expect::<wire::DoorAck>().door, 7);
+    b.expect_silence();
 
     // A later peer gets it with the link.
     let c = Shim::join(dir.path());
@@ -154,9 +164,15 @@ fn a_new_doorbell_reaches_the_peer_before_it_is_acknowledged() {
         let region = sealed(shm::REGION_BYTES);
         shim.send(&wire::Region { link_id }, &[region.as_fd()]);
     }
-    let peer = c.receive();
-    assert_eq!(peer.body::<wire::Peer>().doors, 1 << 7 | 1);
-    assert_eq!(peer.fds.len(), 4);
+    c.expect::<wire::Peer>();
+    let (bells, _) = bells_and_pair(&c);
+    assert!(bells.rings.keys().eq(&[0, 7]) && bells.shows.keys().eq(&[0]));
+}
+
+/// Whether an epoll instance is readable.
+fn shows(view: &std::os::fd::OwnedFd) -> bool {
+    let mut entries = [PollFd::new(view, PollFlags::IN)];
+    poll(&mut entries, Some(&Timespec::default())).expect("poll") == 1
 }
 
 #[test]
@@ -296,14 +312,35 @@ fn a_killed_broker_is_followed_by_one_that_knows_the_channels() {
             generation: pair.generation,
         };
         shim.send(&channel, &[socket]);
-        shim.send(&wire::Door { door: 2 }, &[shim.door.as_fd()]);
+        shim.send(&wire::Door { door: 2 }, &[]);
     }
-    // Each learns the doorbell of the other, whoever came back first.
+    // Each gets the doorbells of both anew, whoever came back first.
     for (shim, pair) in [(&a, linked.a), (&b, linked.b)] {
-        let mut got = [shim.receive(), shim.receive()];
-        got.sort_by_key(|packet| packet.kind);
-        assert_eq!(got[0].body::<wire::DoorAck>().door, 2);
-        assert_eq!(got[1].body::<wire::PeerDoor>().link_id, pair.link_id);
+        let mut rings = Vec::new();
+        let mut shows = Vec::new();
+        for _ in 0..5 {
+            let packet = shim.receive();
+            let link_id = match packet.kind {
+                wire::kind::PeerDoor => {
+                    let message: wire::PeerDoor = packet.body();
+                    rings.push(message.door);
+                    message.link_id
+                }
+                wire::kind::OwnDoor => {
+                    let message: wire::OwnDoor = packet.body();
+                    shows.push(message.door);
+                    message.link_id
+                }
+                _ => {
+                    assert_eq!(packet.body::<wire::DoorAck>().door, 2);
+                    continue;
+                }
+            };
+            assert_eq!(link_id, pair.link_id);
+        }
+        rings.sort_unstable();
+        shows.sort_unstable();
+        assert_eq!((rings, shows), (vec![0, 2], vec![0, 2]));
     }
     let rows = connections(&broker);
     let own = x.local_addr().expect("name").to_string();

@@ -15,8 +15,8 @@ use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use fordway_abi::control::{
     self as abi, Door, DoorAck, Downgrade, HELLO_MAGIC, Header, Hello, Link, Message, Offer,
-    PACKET_BYTES_MAX, PACKET_FDS_MAX, Pair, Peer, PeerDoor, PeerGone, Refuse, Region, Reject,
-    RejoinChannel, RejoinLink, Status, kind,
+    OwnDoor, PACKET_BYTES_MAX, PACKET_FDS_MAX, Pair, Peer, PeerDoor, PeerGone, Refuse, Region,
+    Reject, RejoinChannel, RejoinLink, Status, kind,
 };
 use fordway_abi::reason::Reason;
 use fordway_sockets::ends;
@@ -225,7 +225,7 @@ pub fn connect() -> bool {
 /// Other threads may send as soon as [`FD`] is set: not before the broker has answered
 /// `Hello`, which must be the first packet.
 fn open() -> sys::Result<()> {
-    let (page_fd, door_fd) = wait::set_up()?;
+    let page_fd = wait::set_up()?;
     let socket = sys!(
         SYS_socket,
         libc::AF_UNIX,
@@ -241,7 +241,7 @@ fn open() -> sys::Result<()> {
         return Err(error);
     }
     let socket = hidden::hide(socket)?;
-    match greet(socket, &[page_fd, door_fd]) {
+    match greet(socket, &[page_fd]) {
         Ok(mailbox) => {
             MAIL_SEEN.store(0, Ordering::Relaxed);
             MAILBOX.store(mailbox, Ordering::Release);
@@ -395,8 +395,8 @@ pub fn report(conn: &Conn, status: u32, reason: u32) {
 }
 
 /// Registers a doorbell and waits until every peer has been sent it.
-pub fn register_door(door: u64, eventfd: i32) -> bool {
-    if send(&Door { door }, &[eventfd]).is_err() {
+pub fn register_door(door: u64) -> bool {
+    if send(&Door { door }, &[]).is_err() {
         return false;
     }
     let deadline = sys::now_ns() + ANSWER_MS as u64 * 1_000_000;
@@ -412,8 +412,8 @@ pub fn register_door(door: u64, eventfd: i32) -> bool {
 }
 
 /// Sends a doorbell without waiting (after the broker came back).
-pub fn send_door(door: u64, eventfd: i32) {
-    let _ = send(&Door { door }, &[eventfd]);
+pub fn send_door(door: u64) {
+    let _ = send(&Door { door }, &[]);
 }
 
 /// Reads mail if there is some: one load if there is none.
@@ -514,6 +514,7 @@ fn handle(mut packet: Packet) -> bool {
                 && let Some((index, link)) = link::by_id(link_id)
                 && link.state.load(Ordering::Acquire) == link::link_state::LIVE
                 && link.useless.load(Ordering::Acquire) == 0
+                && link.has_shared_bells()
             {
                 upgrade::paired(conn, index, slot, generation, channel_id);
             }
@@ -527,6 +528,15 @@ fn handle(mut packet: Packet) -> bool {
             if let Some(PeerDoor { link_id, door }) = packet.body()
                 && let Some((index, link)) = link::by_id(link_id)
                 && !link.add_door(door, packet.take_fd(0))
+            {
+                link.give_up(index);
+                return true;
+            }
+        }
+        Some(kind::OwnDoor) => {
+            if let Some(OwnDoor { link_id, door }) = packet.body()
+                && let Some((index, link)) = link::by_id(link_id)
+                && !link.add_view(door, packet.take_fd(0))
             {
                 link.give_up(index);
                 return true;
@@ -573,6 +583,7 @@ fn without_descriptors(packet: &Packet) -> bool {
     let link_id = match header.kind {
         kind::Peer => packet.body().map(|Peer { link_id, .. }| link_id),
         kind::PeerDoor => packet.body().map(|PeerDoor { link_id, .. }| link_id),
+        kind::OwnDoor => packet.body().map(|OwnDoor { link_id, .. }| link_id),
         _ => None,
     };
     let link = link_id.and_then(link::by_id);
@@ -583,24 +594,11 @@ fn without_descriptors(packet: &Packet) -> bool {
 }
 
 fn join_link(packet: &mut Packet) {
-    let Some(Peer { link_id, doors }) = packet.body() else {
-        return;
-    };
-    let Some((link_index, link)) = link::by_id(link_id) else {
-        return;
-    };
-    if link.join(packet.take_fd(0), packet.take_fd(1)).is_err() {
-        return;
-    }
-    let mut left = doors;
-    for index in 2..packet.fd_count {
-        if left == 0 {
-            break;
-        }
-        if !link.add_door(u64::from(left.trailing_zeros()), packet.take_fd(index)) {
-            link.give_up(link_index);
-        }
-        left &= left - 1;
+    if let Some(Peer { link_id }) = packet.body()
+        && let Some((_, link)) = link::by_id(link_id)
+    {
+        // A link that could not be joined stays MADE: its connections get no channel.
+        let _ = link.join(packet.take_fd(0), packet.take_fd(1));
     }
 }
 

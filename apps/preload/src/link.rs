@@ -6,14 +6,15 @@
 //! mapped). A link is never unmapped while a connection uses it; when the peer's
 //! process is gone and the last connection closed, it is given back.
 
-use crate::hidden;
 use crate::state::{self, Conn, Lock, attention};
 use crate::sys::{self, sys};
+use crate::{hidden, wait};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use fordway_abi::reason::Reason;
 use fordway_abi::shm::{
-    DOOR_COUNT, ENDPOINT_BYTES, ENDPOINTS_OFFSET, Endpoint, MARKS_OFFSET, REGION_BYTES,
-    REGION_MAGIC, RegionHeader, SLOT_COUNT, WAIT_PAGE_BYTES, WAIT_PAGE_MAGIC, WaitPage,
+    DOOR_COUNT, DOOR_SHARED, ENDPOINT_BYTES, ENDPOINTS_OFFSET, Endpoint, MARKS_OFFSET,
+    REGION_BYTES, REGION_MAGIC, RegionHeader, SLOT_COUNT, WAIT_PAGE_BYTES, WAIT_PAGE_MAGIC,
+    WaitPage,
 };
 use fordway_ring::marks::Marks;
 use fordway_ring::{Consumer, Producer};
@@ -60,6 +61,9 @@ pub struct Link {
     pub peer_page: AtomicPtr<WaitPage>,
     /// The peer's doorbells (0: unknown, else descriptor plus one).
     pub doors: [AtomicI32; DOOR_COUNT],
+    /// What shows the peer's rings at our doors (0: not there, else descriptor plus one):
+    /// the newest, and the one before, by which a peer rings that has not heard of it yet.
+    pub views: [[AtomicI32; DOOR_COUNT]; 2],
     /// `sleep_count` at which each door was rung last.
     pub rung: [AtomicU32; DOOR_COUNT],
 }
@@ -106,6 +110,7 @@ pub fn after_fork() {
     for (_, link) in all() {
         link.inherited.store(1, Ordering::Relaxed);
         link.sweeping.reset();
+        link.close_views();
     }
 }
 
@@ -246,19 +251,44 @@ impl Link {
         }
     }
 
-    /// A doorbell of the peer has come. A second one for the same index is not needed.
-    /// False: it cannot be kept, and the link must be given up.
+    /// A doorbell of the peer has come. False: it cannot be kept, and the link must be
+    /// given up.
     pub fn add_door(&self, door: u64, fd: i32) -> bool {
-        let unknown = |word: &&AtomicI32| word.load(Ordering::Relaxed) == 0;
-        let Some(word) = self.doors.get(door as usize).filter(unknown) else {
-            let _ = sys!(SYS_close, fd);
-            return true;
+        let (Some(word), Ok(fd)) = (self.doors.get(door as usize), hidden::hide(fd)) else {
+            return false;
         };
-        let hidden = hidden::hide(fd);
-        if let Ok(fd) = hidden {
-            word.store(fd + 1, Ordering::Release);
+        let former = word.swap(fd + 1, Ordering::AcqRel);
+        if former != 0 {
+            // Over a link that was rejoined. The peer may look at this one only, and a
+            // ring may just have gone by the other.
+            ring_bell(fd);
+            hidden::close(former - 1);
         }
-        hidden.is_ok()
+        true
+    }
+
+    /// What shows the peer's rings at door `door` of ours has come. False: as `add_door`.
+    pub fn add_view(&self, door: u64, fd: i32) -> bool {
+        let (Some(newest), Ok(fd)) = (self.views[0].get(door as usize), hidden::hide(fd)) else {
+            return false;
+        };
+        let before = &self.views[1][door as usize];
+        let former = newest.swap(fd + 1, Ordering::Relaxed);
+        hidden::close(before.swap(former, Ordering::Relaxed) - 1);
+        wait::watch_view(door as usize, fd).is_ok()
+    }
+
+    fn close_views(&self) {
+        for view in self.views.iter().flatten() {
+            hidden::close(view.swap(0, Ordering::Relaxed) - 1);
+        }
+    }
+
+    /// Whether the doors are there that every waiter can fall back to.
+    pub fn has_shared_bells(&self) -> bool {
+        [&self.doors, &self.views[0]]
+            .iter()
+            .all(|list| list[DOOR_SHARED].load(Ordering::Acquire) != 0)
     }
 
     /// The marks of both sides. Only when LIVE.
@@ -307,29 +337,31 @@ impl Link {
                 self.rung[door].swap(count, Ordering::Relaxed) != count
             })
         };
+        let mut mail_is_read = false;
+        let mut astray = false;
         while left != 0 {
             let door = left.trailing_zeros() as usize;
             left &= left - 1;
-            let known = match self.door_fd(door) {
+            let bell = &self.doors[door];
+            // A bell that the peer sleeps on was sent to us before it could be used: if it
+            // is not here yet, it lies in the mail. A hostile peer names bells that do
+            // not exist, so the mail is read once.
+            if bell.load(Ordering::Acquire) == 0 && !mail_is_read {
+                crate::control::drain_mail_surely();
+                mail_is_read = true;
+            }
+            match bell.load(Ordering::Acquire) {
                 0 => {
                     // Nobody will repeat a ring that went astray: the next send tries again.
                     self.rung[door].store(0, Ordering::Relaxed);
-                    self.doors[0].load(Ordering::Acquire)
+                    astray = true;
                 }
-                known => known,
-            };
-            let one = 1u64;
-            let _ = sys!(SYS_write, known - 1, &raw const one, 8);
+                known => ring_bell(known - 1),
+            }
         }
-    }
-
-    /// The peer's doorbell, plus one; 0: unknown. A bell that the peer sleeps on was sent
-    /// to us before it could be used: if it is not here yet, it lies in the mail.
-    fn door_fd(&self, door: usize) -> i32 {
-        if self.doors[door].load(Ordering::Acquire) == 0 {
-            crate::control::drain_mail_surely();
+        if astray {
+            ring_bell(self.doors[DOOR_SHARED].load(Ordering::Acquire) - 1);
         }
-        self.doors[door].load(Ordering::Acquire)
     }
 
     /// Gives the link back once the peer's process is gone and nothing uses it.
@@ -348,12 +380,16 @@ impl Link {
         );
         hidden::close(self.own_fd.load(Ordering::Relaxed));
         for door in &self.doors {
-            let known = door.swap(0, Ordering::Relaxed);
-            if known != 0 {
-                hidden::close(known - 1);
-            }
+            hidden::close(door.swap(0, Ordering::Relaxed) - 1);
         }
+        self.close_views();
     }
+}
+
+/// Rings a bell that the broker gave to us alone: this never blocks.
+fn ring_bell(eventfd: i32) {
+    let one = 1u64;
+    let _ = sys!(SYS_write, eventfd, &raw const one, 8);
 }
 
 /// Endpoint `slot` of a region, by its bounds.

@@ -1,13 +1,13 @@
 //! Sleeping behind the bell that everybody shares.
 //!
 //! There are more threads than doorbells (`DOOR_COUNT`). Threads without a bell of
-//! their own sleep behind bell 0. An eventfd that several poll cannot be read by one
+//! their own sleep behind bell 0. What several poll cannot be made quiet by one
 //! of them without robbing the others; so each such sleeper has an epoll instance of
 //! its own, in which bell 0 is registered edge-triggered: every ring wakes all of
 //! them, once, and each looks at its own rings. The instances are kept for the next sleeper.
 
-use crate::hidden;
 use crate::sys::{self, sys};
+use crate::{hidden, wait};
 use core::sync::atomic::{AtomicI32, Ordering};
 
 /// Instances that are kept.
@@ -15,7 +15,7 @@ const KEPT: usize = 512;
 
 static POOL: [AtomicI32; KEPT] = [const { AtomicI32::new(-1) }; KEPT];
 
-/// A descriptor that becomes readable at each ring of bell 0 (the eventfd `bell`); -1 if
+/// A descriptor that becomes readable at each ring of bell 0 (whose descriptor is `bell`); -1 if
 /// none can be had.
 pub fn take(bell: i32) -> i32 {
     for kept in &POOL {
@@ -31,29 +31,13 @@ pub fn take(bell: i32) -> i32 {
 
 fn make(bell: i32) -> sys::Result<i32> {
     let fd = hidden::hide(sys!(SYS_epoll_create1, libc::EPOLL_CLOEXEC)? as i32)?;
-    let event = libc::epoll_event {
-        events: (libc::EPOLLIN | libc::EPOLLET) as u32,
-        u64: 0,
-    };
-    let added = sys!(
-        SYS_epoll_ctl,
-        fd,
-        libc::EPOLL_CTL_ADD,
-        bell,
-        &raw const event
-    );
-    if let Err(error) = added {
+    if let Err(error) = wait::watch_edges(fd, bell) {
         hidden::close(fd);
         return Err(error);
     }
     // Rings of the past show as one event.
-    quiet(fd);
+    wait::harvest(fd);
     Ok(fd)
-}
-
-fn quiet(fd: i32) {
-    let mut event = libc::epoll_event { events: 0, u64: 0 };
-    let _ = sys!(SYS_epoll_wait, fd, &raw mut event, 1, 0);
 }
 
 /// Gives a descriptor back.
@@ -61,7 +45,7 @@ pub fn give(fd: i32) {
     if fd < 0 {
         return;
     }
-    quiet(fd);
+    wait::harvest(fd);
     for kept in &POOL {
         let free = kept
             .compare_exchange(-1, fd, Ordering::AcqRel, Ordering::Relaxed)

@@ -1,8 +1,10 @@
 //! Waiting: doorbells, the spin before a sleep, and the sleep itself.
 //!
 //! # Doorbells
-//! A waiter (an epoll instance, or a thread in a blocking call) has a doorbell: an
-//! eventfd, known to all peers, and a bit in the wait page. Bells of epoll
+//! A waiter (an epoll instance, or a thread in a blocking call) has a doorbell: a bit in
+//! the wait page, and an epoll instance of ours. In it are, edge-triggered and never
+//! drained, an eventfd of our own and, for each link, what the broker gave us to see
+//! that peer's rings by (`fordway_abi::control`). Bells of epoll
 //! instances belong to them until close; bells of threads are borrowed for one
 //! sleep. Bell 0 is everybody's: it is used when no other can be had
 //! ([`crate::shared_bell`]). A sleeper without any bell looks around every [`BLIND_SLICE_NS`].
@@ -34,7 +36,10 @@ const SPIN_RETRY: u32 = 32;
 
 static PAGE: AtomicPtr<WaitPage> = AtomicPtr::new(core::ptr::null_mut());
 static PAGE_FD: AtomicI32 = AtomicI32::new(-1);
+/// The epoll instance of each door; -1: not made yet.
 static DOORS: [AtomicI32; DOOR_COUNT] = [const { AtomicI32::new(-1) }; DOOR_COUNT];
+/// The eventfd in each, by which we ring our own doors.
+static OWN_RINGS: [AtomicI32; DOOR_COUNT] = [const { AtomicI32::new(-1) }; DOOR_COUNT];
 static SLEEPERS: [AtomicU32; DOOR_COUNT] = [const { AtomicU32::new(0) }; DOOR_COUNT];
 static BUSY: AtomicU64 = AtomicU64::new(1 << DOOR_SHARED);
 static REGISTERED: AtomicU64 = AtomicU64::new(0);
@@ -92,7 +97,7 @@ impl Bell {
     /// Wakes a thread that sleeps behind it, as a peer would.
     pub fn ring(self) {
         let one = 1u64;
-        let eventfd = DOORS[self.door].load(Ordering::Acquire);
+        let eventfd = OWN_RINGS[self.door].load(Ordering::Acquire);
         let _ = sys!(SYS_write, eventfd, &raw const one, 8);
     }
 
@@ -112,8 +117,7 @@ impl Bell {
 
     /// Forgets past rings. Only for bells that one thread sleeps on.
     fn quiet(self) {
-        let mut count = 0u64;
-        let _ = sys!(SYS_read, self.fd, &raw mut count, 8);
+        harvest(self.fd);
     }
 }
 
@@ -123,8 +127,16 @@ pub fn start_clock() {
     START_NS.store(sys::now_ns(), Ordering::Relaxed);
 }
 
-/// Makes the wait page and bell 0, once; returns their descriptors.
-pub fn set_up() -> sys::Result<(i32, i32)> {
+/// Takes the events of an epoll instance of ours, so that it is not readable before the
+/// next. More than fit leave it readable: its waiter wakes once for nothing.
+pub fn harvest(epoll: i32) {
+    let mut events = [libc::epoll_event { events: 0, u64: 0 }; 16];
+    let room = events.len();
+    let _ = sys!(SYS_epoll_wait, epoll, events.as_mut_ptr(), room, 0);
+}
+
+/// Makes the wait page and bell 0, once; returns the page's descriptor.
+pub fn set_up() -> sys::Result<i32> {
     if PAGE.load(Ordering::Acquire).is_null() {
         let (fd, base) =
             link::make_memory(c"fordway-wait", WAIT_PAGE_BYTES, core::ptr::null_mut())?;
@@ -140,16 +152,47 @@ pub fn set_up() -> sys::Result<(i32, i32)> {
         PAGE.store(page, Ordering::Release);
     }
     if DOORS[DOOR_SHARED].load(Ordering::Acquire) < 0 {
-        DOORS[DOOR_SHARED].store(make_door()?, Ordering::Release);
+        make_door(DOOR_SHARED)?;
     }
-    Ok((
-        PAGE_FD.load(Ordering::Relaxed),
-        DOORS[DOOR_SHARED].load(Ordering::Relaxed),
-    ))
+    Ok(PAGE_FD.load(Ordering::Relaxed))
 }
 
-fn make_door() -> sys::Result<i32> {
-    hidden::hide(sys!(SYS_eventfd2, 0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC)? as i32)
+fn make_door(door: usize) -> sys::Result<()> {
+    let rings =
+        hidden::hide(sys!(SYS_eventfd2, 0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC)? as i32)?;
+    let made = sys!(SYS_epoll_create1, libc::EPOLL_CLOEXEC)
+        .and_then(|epoll| hidden::hide(epoll as i32))
+        .and_then(|epoll| {
+            let watched = watch_edges(epoll, rings);
+            watched
+                .inspect_err(|_| hidden::close(epoll))
+                .map(|()| epoll)
+        });
+    let epoll = made.inspect_err(|_| hidden::close(rings))?;
+    OWN_RINGS[door].store(rings, Ordering::Release);
+    DOORS[door].store(epoll, Ordering::Release);
+    Ok(())
+}
+
+/// Has `epoll` become readable at each event of `fd`.
+pub fn watch_edges(epoll: i32, fd: i32) -> sys::Result<()> {
+    let event = libc::epoll_event {
+        events: (libc::EPOLLIN | libc::EPOLLET) as u32,
+        u64: 0,
+    };
+    sys!(
+        SYS_epoll_ctl,
+        epoll,
+        libc::EPOLL_CTL_ADD,
+        fd,
+        &raw const event
+    )?;
+    Ok(())
+}
+
+/// A peer's rings at `door` show by `view` from now on.
+pub fn watch_view(door: usize, view: i32) -> sys::Result<()> {
+    watch_edges(DOORS[door].load(Ordering::Acquire), view)
 }
 
 /// The broker has told every peer of bell `door`.
@@ -170,7 +213,7 @@ pub fn register_doors() {
     for (door, fd) in DOORS.iter().enumerate().skip(1) {
         let fd = fd.load(Ordering::Acquire);
         if fd >= 0 {
-            control::send_door(door as u64, fd);
+            control::send_door(door as u64);
         }
     }
 }
@@ -228,10 +271,10 @@ fn door_fd(door: usize) -> Option<i32> {
     }
     let _guard = DOOR_LOCK.lock()?;
     if DOORS[door].load(Ordering::Acquire) < 0 {
-        DOORS[door].store(make_door().ok()?, Ordering::Release);
+        make_door(door).ok()?;
     }
     let fd = DOORS[door].load(Ordering::Acquire);
-    control::register_door(door as u64, fd).then_some(fd)
+    control::register_door(door as u64).then_some(fd)
 }
 
 /// Gives a bell back.
@@ -249,8 +292,8 @@ pub fn after_fork() {
     for sleepers in &SLEEPERS {
         sleepers.store(0, Ordering::Relaxed);
     }
-    for door in &DOORS {
-        hidden::close(door.swap(-1, Ordering::Relaxed));
+    for fd in DOORS.iter().chain(&OWN_RINGS) {
+        hidden::close(fd.swap(-1, Ordering::Relaxed));
     }
     hidden::close(PAGE_FD.swap(-1, Ordering::Relaxed));
     PAGE.store(core::ptr::null_mut(), Ordering::Relaxed);

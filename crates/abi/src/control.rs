@@ -6,18 +6,27 @@
 //!
 //! ```text
 //!   shim                      broker
-//!   Hello +page +door0  ────►
+//!   Hello +page         ────►
 //!        ◄──── Welcome +mailbox   (or Refuse, with the broker's ABI_VERSION)
 //!   Offer +socket       ────►        reads the socket's names, closes it
 //!        ◄──── Link                  first channel between two processes only
 //!   Region +memfd       ────►
-//!        ◄──── Peer +memfd +page +doors
+//!        ◄──── Peer +memfd +page
+//!        ◄──── OwnDoor +epoll, PeerDoor +eventfd     each door of either side
 //!        ◄──── Pair                  each channel
-//!   Door +eventfd       ────►        a new waiter
-//!        ◄──── DoorAck;              peers get PeerDoor +eventfd
+//!   Door                ────►        a new waiter
+//!        ◄──── OwnDoor +epoll        for each link; its peer gets PeerDoor +eventfd
+//!        ◄──── DoorAck
 //!   Status              ────►        path changed; Closed when the last descriptor went
 //!        ◄──── Downgrade / PeerGone
 //! ```
+//!
+//! # Doorbells
+//! No descriptor of a doorbell is shared by two processes that do not trust each other:
+//! one could drain it, fill it, or clear its O_NONBLOCK. For each door and each link the
+//! broker makes an eventfd and an epoll instance that watches it, edge-triggered. The
+//! ringer gets the eventfd and nobody else has it; the sleeper gets the epoll instance,
+//! which shows each ring and cannot be written to; the broker keeps neither.
 //!
 //! After each packet that the broker sends it adds one to the mailbox's
 //! word, so that a running shim sees by one load that there is something to read.
@@ -29,7 +38,7 @@ pub const HELLO_MAGIC: u32 = 0x4657_4459; // "FWDY"
 /// Longest packet.
 pub const PACKET_BYTES_MAX: usize = 128;
 /// Most descriptors beside one packet.
-pub const PACKET_FDS_MAX: usize = 66;
+pub const PACKET_FDS_MAX: usize = 2;
 
 /// How a program wants its connections carried (`fordway run --path`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,8 +112,8 @@ pub trait Message: FromBytes + IntoBytes + Immutable + KnownLayout + Copy {
 }
 
 messages! {
-    /// Shim → broker, first on each connection. Descriptors: wait page memfd, doorbell 0.
-    Hello = 1, fds 2..=2 {
+    /// Shim → broker, first on each connection. Descriptor: wait page memfd.
+    Hello = 1, fds 1..=1 {
         /// [`HELLO_MAGIC`].
         magic: u32,
         /// [`crate::ABI_VERSION`].
@@ -156,13 +165,10 @@ messages! {
         /// From `Link`.
         link_id: u64,
     }
-    /// Broker → shim. Descriptors: the peer's region, its wait page, then one
-    /// doorbell for each bit of `doors`, lowest first.
-    Peer = 8, fds 3..=66 {
+    /// Broker → shim. Descriptors: the peer's region, its wait page.
+    Peer = 8, fds 2..=2 {
         /// From `Link`.
         link_id: u64,
-        /// Which doorbells come along.
-        doors: u64,
     }
     /// Broker → shim: the connection has a channel.
     Pair = 9, fds 0..=0 {
@@ -177,17 +183,18 @@ messages! {
         /// Generation to set in the own endpoint and to await in the peer's.
         generation: u32,
     }
-    /// Shim → broker: a new waiter. Descriptor: its eventfd.
-    Door = 10, fds 1..=1 {
+    /// Shim → broker: a new waiter. Every process has door 0 from the start.
+    Door = 10, fds 0..=0 {
         /// Index of the doorbell, 1 to 63.
         door: u64,
     }
-    /// Broker → shim: every peer has been sent the doorbell.
+    /// Broker → shim: every peer has been sent a doorbell, and so was the process itself.
     DoorAck = 11, fds 0..=0 {
         /// From `Door`.
         door: u64,
     }
-    /// Broker → shim: a peer has a new waiter. Descriptor: its eventfd.
+    /// Broker → shim: a peer has a new waiter. Descriptor: the eventfd that wakes it. The
+    /// newest for a door takes the place of those before it.
     PeerDoor = 12, fds 1..=1 {
         /// The link over which that peer is reached.
         link_id: u64,
@@ -243,6 +250,14 @@ messages! {
         slot: u32,
         /// Its generation.
         generation: u32,
+    }
+    /// Broker → shim: how a waiter of its own sees the peer's rings. Descriptor: an epoll
+    /// instance that becomes readable at each.
+    OwnDoor = 18, fds 1..=1 {
+        /// The link over which the peer is reached.
+        link_id: u64,
+        /// Index of the door.
+        door: u64,
     }
 }
 

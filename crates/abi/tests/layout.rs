@@ -133,7 +133,7 @@ fn present_layout() -> String {
         Reject { conn_id, reason, pending }
         Link { link_id, link_key }
         Region { link_id }
-        Peer { link_id, doors }
+        Peer { link_id }
         Pair { conn_id, channel_id, link_id, slot, generation }
         Door { door }
         DoorAck { door }
@@ -143,6 +143,7 @@ fn present_layout() -> String {
         PeerGone { link_id }
         RejoinLink { link_id, link_key }
         RejoinChannel { conn_id, channel_id, link_id, slot, generation }
+        OwnDoor { link_id, door }
     );
     let known: Vec<u32> = (0..KINDS_MAX)
         .filter(|kind| control::shape(*kind).is_some())

@@ -22,7 +22,7 @@ use std::path::Path;
 /// Waiting connections of a listening socket.
 const BACKLOG: i32 = 1024;
 /// Most descriptors that [`send`] and [`receive`] carry beside one packet.
-pub const FDS_MAX: usize = 66;
+pub const FDS_MAX: usize = 16;
 
 /// Which kind of UNIX socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

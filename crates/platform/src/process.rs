@@ -63,14 +63,6 @@ fn credentials(socket: &impl AsFd) -> io::Result<(i32, u32)> {
     Ok((value.pid, value.uid))
 }
 
-/// Whether a passed descriptor is an eventfd. The name of an anonymous inode cannot
-/// be had by a file, whose name begins with a slash; reading it calls no file system.
-pub fn is_eventfd(fd: impl AsFd) -> bool {
-    let path = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
-    std::fs::read_link(path)
-        .is_ok_and(|name| name.as_os_str().as_encoded_bytes() == b"anon_inode:[eventfd]")
-}
-
 /// Blocks SIGINT, SIGHUP and SIGTERM for this thread (and those it starts later) and makes
 /// them readable (signalfd(2)).
 pub fn termination_signals() -> io::Result<OwnedFd> {
@@ -181,14 +173,5 @@ mod tests {
         assert_eq!(peer.pid, std::process::id() as i32);
         assert_ne!(peer.netns_cookie, 0);
         assert!(peer.pidfd.is_some());
-    }
-
-    #[test]
-    fn an_eventfd_is_told_from_others() {
-        let flags = rustix::event::EventfdFlags::CLOEXEC;
-        assert!(is_eventfd(
-            rustix::event::eventfd(0, flags).expect("eventfd")
-        ));
-        assert!(!is_eventfd(UnixStream::pair().expect("pair").0));
     }
 }

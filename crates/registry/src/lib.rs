@@ -89,7 +89,7 @@ pub enum Action {
         /// What.
         message: Outgoing,
     },
-    /// Send `control::Peer`: `peer`'s region of `peer_link_id`, wait page and doorbells.
+    /// Send `control::Peer`: `peer`'s region of `peer_link_id`, and its wait page.
     Peer {
         /// To whom.
         to: ProcessId,
@@ -100,15 +100,18 @@ pub enum Action {
         /// The peer's number for the link.
         peer_link_id: u64,
     },
-    /// Send `control::PeerDoor` with `peer`'s doorbell `door`.
-    PeerDoor {
-        /// To whom.
-        to: ProcessId,
-        /// The receiver's number for the link.
-        link_id: u64,
-        /// Whose doorbell.
-        peer: ProcessId,
-        /// Which.
+    /// Make a doorbell: send `control::OwnDoor` to who sleeps behind it, and
+    /// `control::PeerDoor` to who rings it.
+    Doorbell {
+        /// Who sleeps.
+        sleeper: ProcessId,
+        /// The sleeper's number for the link.
+        sleeper_link_id: u64,
+        /// Who rings.
+        ringer: ProcessId,
+        /// The ringer's number for the link.
+        ringer_link_id: u64,
+        /// Which door of the sleeper.
         door: u64,
     },
     /// Forget what is kept for this side of a link.

@@ -180,6 +180,10 @@ impl Registry {
                     peer_link_id: peer.link_id,
                 });
             }
+            self.exchange_doors(link_ref, &mut actions);
+            let Some(link) = self.links.get_mut(&link_ref) else {
+                return Ok((true, actions));
+            };
             for channel in std::mem::take(&mut link.waiting) {
                 self.announce(channel, &mut actions);
             }
@@ -195,24 +199,27 @@ impl Registry {
         }
     }
 
-    /// A process has a new doorbell (or has made one of its doorbells anew).
+    /// A process has a new doorbell. That it has it already is no offence, and no news
+    /// for its peers: their mail is not for others to fill.
     pub fn door(&mut self, process: ProcessId, door: u64) -> Result<Vec<Action>, Violation> {
         Self::check_door(door)?;
         let owner = self
             .processes
             .get_mut(&process)
             .ok_or(Violation::Door(door))?;
+        let known = owner.doors >> door & 1 == 1;
         owner.doors |= 1 << door;
         let mut actions = Vec::new();
-        for &(link_ref, side) in owner.links.values() {
+        for (&link_id, &(link_ref, side)) in owner.links.iter().filter(|_| !known) {
             let Some(link) = self.links.get(&link_ref).filter(|link| link.ready) else {
                 continue;
             };
             if let Some(other) = link.sides[1 - side].filter(|other| !other.gone) {
-                actions.push(Action::PeerDoor {
-                    to: other.process,
-                    link_id: other.link_id,
-                    peer: process,
+                actions.push(Action::Doorbell {
+                    sleeper: process,
+                    sleeper_link_id: link_id,
+                    ringer: other.process,
+                    ringer_link_id: other.link_id,
                     door,
                 });
             }

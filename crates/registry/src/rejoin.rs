@@ -55,19 +55,20 @@ impl Registry {
         Ok(actions)
     }
 
-    /// Each side learns the doorbells that the other made in the meantime. Doorbell 0
-    /// never changes.
-    fn exchange_doors(&self, link_ref: LinkRef, actions: &mut Vec<Action>) {
+    /// Each side gets the doorbells of the other. Over a link that was rejoined they have
+    /// most of them, but an earlier broker may have died between the two halves of one.
+    pub(crate) fn exchange_doors(&self, link_ref: LinkRef, actions: &mut Vec<Action>) {
         let Some([Some(a), Some(b)]) = self.links.get(&link_ref).map(|link| link.sides) else {
             return;
         };
         for (own, peer) in [(a, b), (b, a)] {
-            let doors = self.processes.get(&peer.process).map_or(0, |p| p.doors);
-            for door in (1..DOOR_COUNT as u64).filter(|door| doors >> door & 1 == 1) {
-                actions.push(Action::PeerDoor {
-                    to: own.process,
-                    link_id: own.link_id,
-                    peer: peer.process,
+            let doors = self.processes.get(&own.process).map_or(0, |p| p.doors);
+            for door in (0..DOOR_COUNT as u64).filter(|door| doors >> door & 1 == 1) {
+                actions.push(Action::Doorbell {
+                    sleeper: own.process,
+                    sleeper_link_id: own.link_id,
+                    ringer: peer.process,
+                    ringer_link_id: peer.link_id,
                     door,
                 });
             }

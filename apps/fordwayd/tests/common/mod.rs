@@ -7,6 +7,7 @@ use fordway_platform::ipc::{self, Kind, ReceiveError};
 use fordway_platform::memfd::{self, ReadOnly};
 use fordwayd::admin::{ADMIN_SOCKET, CONTROL_SOCKET, Reply, Request};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -247,7 +248,6 @@ impl Packet {
 pub struct Shim {
     pub socket: OwnedFd,
     pub page: OwnedFd,
-    pub door: OwnedFd,
     pub mailbox: Option<ReadOnly>,
     pub welcome: Option<wire::Welcome>,
 }
@@ -269,7 +269,6 @@ impl Shim {
         Self {
             socket: ipc::connect(&dir.join(CONTROL_SOCKET), Kind::Packets).expect("control socket"),
             page: sealed(shm::WAIT_PAGE_BYTES),
-            door: new_eventfd(),
             mailbox: None,
             welcome: None,
         }
@@ -278,7 +277,7 @@ impl Shim {
     /// Connects and says hello.
     pub fn join(dir: &Path) -> Self {
         let mut shim = Self::connect(dir);
-        shim.send(&hello(ABI_VERSION), &[shim.page.as_fd(), shim.door.as_fd()]);
+        shim.send(&hello(ABI_VERSION), &[shim.page.as_fd()]);
         let packet = shim.receive();
         shim.welcome = Some(packet.body());
         shim.mailbox = Some(ReadOnly::map(&packet.fds[0], 4096).expect("mailbox"));
@@ -329,9 +328,12 @@ impl Shim {
                         body,
                         fds: packet.fds,
                     };
-                    let probe = packet.kind == wire::PeerDoor::KIND
-                        && packet.body::<wire::PeerDoor>().door == PROBE_DOOR;
-                    if !probe {
+                    let probe = match packet.kind {
+                        wire::PeerDoor::KIND => packet.body::<wire::PeerDoor>().door,
+                        wire::OwnDoor::KIND => packet.body::<wire::OwnDoor>().door,
+                        _ => 0,
+                    };
+                    if probe != PROBE_DOOR {
                         return Some(packet);
                     }
                 }
@@ -359,8 +361,7 @@ impl Shim {
     /// That the broker has nothing more to say and has read everything: a new doorbell
     /// is acknowledged next.
     pub fn expect_silence(&self) {
-        let door = new_eventfd();
-        self.send(&wire::Door { door: PROBE_DOOR }, &[door.as_fd()]);
+        self.send(&wire::Door { door: PROBE_DOOR }, &[]);
         self.expect::<wire::DoorAck>();
     }
 }
@@ -398,12 +399,22 @@ pub fn identity(fd: impl AsFd) -> (u64, u64) {
     (stat.st_dev, stat.st_ino)
 }
 
+/// Doorbells of one side of a link, by door.
+#[derive(Default)]
+pub struct Bells {
+    /// By which it sees rings at its own doors.
+    pub shows: BTreeMap<u64, OwnedFd>,
+    /// By which it rings at the peer's.
+    pub rings: BTreeMap<u64, OwnedFd>,
+}
+
 /// A link between two shims and its first channel.
 pub struct Linked {
     pub a: wire::Pair,
     pub b: wire::Pair,
     pub key: [u8; 16],
     pub regions: [OwnedFd; 2],
+    pub bells: [Bells; 2],
 }
 
 /// Offers both ends and goes through all that makes a link.
@@ -419,13 +430,11 @@ pub fn link(a: &Shim, b: &Shim, conn_ids: [u64; 2], sockets: [BorrowedFd<'_>; 2]
     }
     for (shim, peer, region, link) in [(a, b, &regions[1], link_a), (b, a, &regions[0], link_b)] {
         let packet = shim.receive();
-        let message: wire::Peer = packet.body();
-        assert_eq!((message.link_id, message.doors & 1), (link.link_id, 1));
-        assert_eq!(packet.fds.len(), 2 + message.doors.count_ones() as usize);
+        assert_eq!(packet.body::<wire::Peer>().link_id, link.link_id);
         assert_eq!(identity(&packet.fds[0]), identity(region));
         assert_eq!(identity(&packet.fds[1]), identity(&peer.page));
     }
-    let [pair_a, pair_b] = [a, b].map(|shim| shim.expect::<wire::Pair>());
+    let [(bells_a, pair_a), (bells_b, pair_b)] = [a, b].map(bells_and_pair);
     assert_eq!(
         (pair_a.channel_id, pair_a.slot, pair_a.generation),
         (pair_b.channel_id, pair_b.slot, pair_b.generation)
@@ -440,5 +449,25 @@ pub fn link(a: &Shim, b: &Shim, conn_ids: [u64; 2], sockets: [BorrowedFd<'_>; 2]
         b: pair_b,
         key: link_a.link_key,
         regions,
+        bells: [bells_a, bells_b],
+    }
+}
+
+/// The doorbells of a new link, which come before its first channel.
+pub fn bells_and_pair(shim: &Shim) -> (Bells, wire::Pair) {
+    let mut bells = Bells::default();
+    loop {
+        let mut packet = shim.receive();
+        match packet.kind {
+            wire::OwnDoor::KIND => {
+                let door = packet.body::<wire::OwnDoor>().door;
+                bells.shows.insert(door, packet.fds.remove(0));
+            }
+            wire::PeerDoor::KIND => {
+                let door = packet.body::<wire::PeerDoor>().door;
+                bells.rings.insert(door, packet.fds.remove(0));
+            }
+            _ => return (bells, packet.body()),
+        }
     }
 }

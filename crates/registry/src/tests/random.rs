@@ -173,7 +173,11 @@ impl World {
                     assert!(self.links_told[&to].contains(&link_id));
                     self.peers_told.entry(to).or_default().insert(link_id);
                 }
-                Action::PeerDoor { to, .. } => assert!(self.processes.contains(&to)),
+                Action::Doorbell {
+                    sleeper, ringer, ..
+                } => {
+                    assert!(self.processes.contains(&sleeper) && self.processes.contains(&ringer));
+                }
                 Action::LinkClosed { .. } => {}
             }
         }

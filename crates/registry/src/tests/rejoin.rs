@@ -52,11 +52,13 @@ fn a_new_broker_knows_old_channels_again() {
     assert_eq!(links(&registry.offer(db, 4, b)).len(), 2);
     // New doorbells pass over the old link, downgrades too.
     let actions = registry.door(web, 3).expect("door");
-    assert!(
-        actions
-            .iter()
-            .any(|action| matches!(action, Action::PeerDoor { link_id: 72, .. }))
-    );
+    assert!(actions.iter().any(|action| matches!(
+        action,
+        Action::Doorbell {
+            ringer_link_id: 72,
+            ..
+        }
+    )));
     let actions = registry.downgrade(Some(p.pair.channel_id), Reason::Asked);
     assert_eq!(downgrades(&actions.expect("there")).len(), 2);
     let actions = registry.process_gone(web);
@@ -76,14 +78,26 @@ fn doors_made_before_the_peer_came_back_are_passed_on() {
     registry.rejoin_link(web, link(71)).expect("link");
     registry.door(web, 4).expect("door");
     let actions = registry.rejoin_link(db, link(72)).expect("link");
+    let bells: Vec<_> = actions
+        .iter()
+        .map(|action| match action {
+            Action::Doorbell {
+                sleeper,
+                sleeper_link_id,
+                ringer,
+                ringer_link_id,
+                door,
+            } => (*sleeper, *sleeper_link_id, *ringer, *ringer_link_id, *door),
+            other => panic!("{other:?}"),
+        })
+        .collect();
     assert_eq!(
-        actions,
-        [Action::PeerDoor {
-            to: db,
-            link_id: 72,
-            peer: web,
-            door: 4
-        }]
+        bells,
+        [
+            (web, 71, db, 72, 0),
+            (web, 71, db, 72, 4),
+            (db, 72, web, 71, 0)
+        ]
     );
     drop(p);
 }
