@@ -3,7 +3,7 @@
 
 use crate::state::{self, Conn, kind, slot};
 use crate::sys::{self, give, set_errno, sys};
-use crate::{config, control, epoll, fork, real, upgrade};
+use crate::{config, control, epoll, fork, real, thread, upgrade};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering;
 use fordway_abi::reason::Reason;
@@ -286,8 +286,13 @@ pub unsafe extern "C" fn getsockopt(
 /// As close(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn close(fd: c_int) -> c_int {
-    if state::look(fd) & kind::MASK == kind::HIDDEN {
+    let kind = state::look(fd) & kind::MASK;
+    if kind == kind::HIDDEN {
         return give(Err(libc::EBADF)) as c_int;
+    }
+    if kind == kind::CONN {
+        // Not once the connection is forgotten: who is cancelled here leaves it open.
+        thread::cancellation_point();
     }
     if may_change(fd) {
         forget(fd);

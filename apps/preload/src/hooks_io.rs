@@ -2,7 +2,8 @@
 //! whether a stream socket is meant; if not, libc's function gets the call as it is.
 
 use crate::state::{self, Conn, hint, phase};
-use crate::sys::{self, give, set_errno, sys};
+use crate::sys::{self, give, sys};
+use crate::thread::{self, Shield};
 use crate::transfer::{self, Buffers, Done, Unaware};
 use crate::{config, real, upgrade};
 use core::ffi::{c_int, c_void};
@@ -35,6 +36,7 @@ fn way(fd: c_int) -> Way {
     let Some(conn) = state::conn(fd) else {
         return Way::Libc;
     };
+    thread::cancellation_point();
     match upgrade::count_operation(conn, fd) {
         Err(error) => Way::Refused(error),
         Ok(()) if conn.is_paired() => Way::Channel(conn),
@@ -64,20 +66,12 @@ fn receive(
         {
             return result;
         }
+        let shield = Shield::new();
         let unaware = Unaware::reader(conn);
         if conn.phase.load(Ordering::SeqCst) != phase::PAIRED {
-            return counted(unaware, by_libc);
+            return unaware.during(shield, by_libc);
         }
     }
-}
-
-/// libc's call, by a thread that is counted meanwhile.
-fn counted(counter: Unaware<'_>, by_libc: impl Fn() -> isize) -> isize {
-    let result = by_libc();
-    let errno = sys::errno();
-    drop(counter);
-    set_errno(errno);
-    result
 }
 
 /// `None`: the connection has no channel any more.
@@ -115,9 +109,10 @@ fn transmit(
             {
                 return result;
             }
+            let shield = Shield::new();
             let sender = Unaware::sender(conn);
             if conn.phase.load(Ordering::SeqCst) != phase::PAIRED {
-                return counted(sender, by_libc);
+                return sender.during(shield, by_libc);
             }
         },
     }
@@ -533,7 +528,8 @@ pub unsafe extern "C" fn sendfile(
             Err(error) => return give(Err(error)),
         }
     }
-    counted(Unaware::sender(conn), by_libc)
+    let shield = Shield::new();
+    Unaware::sender(conn).during(shield, by_libc)
 }
 
 /// # Safety

@@ -1,5 +1,5 @@
 //! Calls that hand descriptors to code without the shim: exec, spawn, stdio; and
-//! what the shim must know of signals and exits.
+//! what the shim must know of exits.
 //!
 //! exec and dprintf take variable arguments, which a Rust function cannot pass on.
 //! Their entries are a few instructions that keep every argument register, ask
@@ -188,64 +188,6 @@ pub unsafe extern "C" fn posix_spawn_file_actions_adddup2(
 }
 
 /// # Safety
-/// As sigaction(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn sigaction(signal: c_int, new: *const c_void, old: *mut c_void) -> c_int {
-    // SAFETY: the program's own arguments.
-    let result = unsafe { real::sigaction(signal, new, old) };
-    if result == 0 && !new.is_null() {
-        // SAFETY: the program's action; the kernel has just read it.
-        let action = unsafe { &*new.cast::<libc::sigaction>() };
-        let handled = action.sa_sigaction != libc::SIG_DFL && action.sa_sigaction != libc::SIG_IGN;
-        signals::changed(signal, handled, action.sa_flags & libc::SA_RESTART != 0);
-    }
-    result
-}
-
-/// # Safety
-/// As sigaction(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn __sigaction(signal: c_int, new: *const c_void, old: *mut c_void) -> c_int {
-    // SAFETY: by the caller's contract.
-    unsafe { sigaction(signal, new, old) }
-}
-
-/// # Safety
-/// As signal(2): BSD semantics, that is with SA_RESTART.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn signal(signal: c_int, handler: usize) -> usize {
-    static REAL: Real = Real::new(c"signal");
-    let Some(address) = REAL.find() else {
-        return libc::SIG_ERR;
-    };
-    // SAFETY: libc's function of this name has this signature.
-    let old = unsafe {
-        let call: unsafe extern "C" fn(c_int, usize) -> usize = core::mem::transmute(address);
-        call(signal, handler)
-    };
-    if old != libc::SIG_ERR {
-        signals::changed(
-            signal,
-            handler != libc::SIG_DFL && handler != libc::SIG_IGN,
-            true,
-        );
-    }
-    old
-}
-
-/// # Safety
-/// As siginterrupt(3).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn siginterrupt(signal: c_int, interrupts: c_int) -> c_int {
-    // SAFETY: the program's own arguments.
-    let result = unsafe { real::siginterrupt(signal, interrupts) };
-    if result == 0 {
-        signals::kind_changed(signal, interrupts == 0);
-    }
-    result
-}
-
-/// # Safety
 /// As _exit(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _exit(status: c_int) -> ! {
@@ -283,6 +225,10 @@ pub unsafe extern "C" fn syscall(
             match number {
                 // Completion queues would bypass the channel; node and others fall back.
                 libc::SYS_io_uring_setup => return give(Err(libc::ENOSYS)) as c_long,
+                libc::SYS_rt_sigaction => {
+                    let done = signals::raw_sigaction(a as c_int, b as *const _, c as *mut _, d);
+                    return give(done) as c_long;
+                }
                 libc::SYS_read => return hooks_io::read(a as c_int, b as *mut c_void, c) as c_long,
                 libc::SYS_write => {
                     return hooks_io::write(a as c_int, b as *const c_void, c) as c_long;

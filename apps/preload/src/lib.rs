@@ -8,7 +8,7 @@
 //!       │         │          │          │
 //!   transfer  epoll, poll  state   fork, signals  bytes · waits · descriptors · processes
 //!       └────┬────┘
-//!          wait                                   how a sleeper is woken
+//!       wait, thread                              how a sleeper is woken, what a thread holds
 //!            │
 //!   upgrade ── link ── control                    channels: up, down; memory; the broker
 //! ```
@@ -16,7 +16,8 @@
 //! # Rules
 //! Nothing is allocated from the program's heap, nothing is traced, no libc state
 //! is used but errno. No lock of a connection is held while sleeping (but for the file's
-//! pages in sendfile), and a handler that interrupts a lock's holder notices that. The library links to nothing, so it loads into any
+//! pages in sendfile), and no handler of the program runs in a thread that holds one
+//! ([`thread`]). The library links to nothing, so it loads into any
 //! program; with a libc other than glibc it stays passive.
 //! It is no security boundary: a program can always talk around it.
 #![no_std]
@@ -40,6 +41,7 @@ mod signals;
 mod state;
 mod stdio;
 mod sys;
+mod thread;
 mod transfer;
 mod upgrade;
 mod wait;
@@ -84,6 +86,7 @@ extern "C" fn start(
         return;
     }
     transfer::set_up();
+    signals::set_up();
     wait::start_clock();
     hooks_fd::adopt_listeners();
 }

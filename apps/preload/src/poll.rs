@@ -6,11 +6,15 @@
 //! file, errors, and bytes before or behind the ring. Its POLLOUT is asked only
 //! while bytes go by the kernel: the idle kernel socket is always writable.
 
+use crate::signals::Call;
 use crate::state::{self, Conn, attention, kind, phase};
 use crate::sys::{self, sys};
+use crate::thread::{self, Shield};
 use crate::wait::{self, Bell, Deadline};
 use crate::{control, epoll};
+use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, Ordering};
+use fordway_abi::shm::DOOR_SHARED;
 use fordway_sockets::{down, sends_by_kernel, up};
 
 /// Descriptors of one call that are handled on the stack.
@@ -86,8 +90,10 @@ pub fn concerns(fds: impl Iterator<Item = i32>) -> bool {
 pub fn poll(
     fds: &mut [libc::pollfd],
     timeout_ns: Option<u64>,
-    mask: *const core::ffi::c_void,
+    mask: *const c_void,
 ) -> sys::Result<usize> {
+    thread::cancellation_point();
+    let call = Call::begin();
     control::check_mail();
     for entry in fds.iter() {
         if let Some(conn) = paired(entry.fd)
@@ -128,7 +134,7 @@ pub fn poll(
         if spin(fds) {
             continue;
         }
-        let count = sleep(fds, deadline, mask)?;
+        let count = sleep(fds, deadline, mask, call)?;
         if count != 0 || deadline.has_passed() {
             return Ok(count);
         }
@@ -141,20 +147,30 @@ pub fn poll(
 fn unaware(
     fds: &mut [libc::pollfd],
     deadline: Deadline,
-    mask: *const core::ffi::c_void,
+    mask: *const c_void,
 ) -> sys::Result<usize> {
+    let shield = Shield::new();
     let mut scratch = Scratch::new(fds.len())?;
-    let counted = scratch.entries(fds.len());
-    count_unaware(fds, counted);
+    let mut taken = Taken {
+        counted: scratch.entries(fds.len()),
+        fds,
+        bell: None,
+    };
+    count_unaware(taken.fds, taken.counted);
     // A channel that came before the count was seen must be waited for with the rings.
-    let too_late = fds.iter().any(|entry| paired(entry.fd).is_some());
+    let too_late = taken.fds.iter().any(|entry| paired(entry.fd).is_some());
     let time = if too_late {
         Some(0)
     } else {
         deadline.left_ns(None)
     };
-    let result = wait::ppoll(fds.as_mut_ptr(), fds.len(), time, mask);
-    uncount(counted);
+    let (base, count) = (taken.fds.as_mut_ptr(), taken.fds.len());
+    let (result, shield) = thread::guarded(shield, abandon, (&raw mut taken).cast(), || {
+        wait::ppoll(base, count, time, mask)
+    });
+    taken.give_back();
+    let fds = taken.fds;
+    drop(shield);
     match result {
         Ok(0) if too_late && !deadline.has_passed() => poll(fds, deadline.left_ns(None), mask),
         result => result,
@@ -219,13 +235,46 @@ fn spin(fds: &[libc::pollfd]) -> bool {
     })
 }
 
+/// What a sleep has taken.
+struct Taken<'a> {
+    fds: &'a mut [libc::pollfd],
+    counted: &'a mut [libc::pollfd],
+    bell: Option<Bell>,
+}
+
+impl Taken<'_> {
+    fn give_back(&mut self) {
+        if let Some(bell) = self.bell {
+            bell.retract();
+            let paired = self.fds.iter().filter_map(|entry| paired(entry.fd));
+            for conn in paired.filter(|_| bell.door != DOOR_SHARED) {
+                let wait = &conn.own().wait;
+                wait.rx_doors.fetch_and(!bell.bit(), Ordering::SeqCst);
+                wait.tx_doors.fetch_and(!bell.bit(), Ordering::SeqCst);
+            }
+            wait::release_thread(bell);
+        }
+        uncount(self.counted);
+    }
+}
+
+/// For a thread that never comes back from its sleep.
+extern "C" fn abandon(taken: *mut c_void) {
+    let _shield = Shield::new();
+    wait::forget_own();
+    // SAFETY: of `sleep` or `unaware`, whose frame is still there.
+    unsafe { &mut *taken.cast::<Taken<'_>>() }.give_back();
+}
+
 fn sleep(
     fds: &mut [libc::pollfd],
     deadline: Deadline,
-    mask: *const core::ffi::c_void,
+    mask: *const c_void,
+    call: Call,
 ) -> sys::Result<usize> {
-    // Sockets that have no channel yet may get one from another thread.
+    let shield = Shield::new();
     let mut scratch = Scratch::new(fds.len())?;
+    // Sockets that have no channel yet may get one from another thread.
     let counted = scratch.entries(fds.len());
     count_unaware(fds, counted);
     let bell = wait::acquire_thread();
@@ -243,38 +292,30 @@ fn sleep(
     }
     bell.announce();
     let since_ns = if unread { sys::now_ns() } else { 0 };
-    let result = if look(fds) != 0 {
-        ask(fds, None, Some(0), core::ptr::null())
-    } else {
-        ask(
-            fds,
-            Some(bell),
-            deadline.left_ns(wait::slice_ns(Some(bell), unread)),
-            mask,
-        )
+    let mut taken = Taken {
+        fds,
+        counted,
+        bell: Some(bell),
     };
-    bell.retract();
+    let way_out = (abandon as extern "C" fn(_), (&raw mut taken).cast());
+    let fds = &mut *taken.fds;
+    let (result, shield) = if look(fds) != 0 {
+        (ask(fds, None, Some(0), core::ptr::null()), shield)
+    } else {
+        let left = deadline.left_ns(wait::slice_ns(Some(bell), unread));
+        let body = || ask(fds, Some(bell), left, mask);
+        let (result, shield) = wait::asleep(shield, Some(bell), (call, true), way_out, body);
+        (result.map(|count| count.unwrap_or(0)), shield)
+    };
+    taken.give_back();
     let watch = unread && wait::is_watch_due(since_ns);
-    for entry in fds.iter() {
-        if let Some(conn) = paired(entry.fd) {
-            if bell.door != fordway_abi::shm::DOOR_SHARED {
-                conn.own()
-                    .wait
-                    .rx_doors
-                    .fetch_and(!bell.bit(), Ordering::SeqCst);
-                conn.own()
-                    .wait
-                    .tx_doors
-                    .fetch_and(!bell.bit(), Ordering::SeqCst);
-            }
-            down::serve(&conn.end());
-            if watch {
-                down::watch(&conn.end());
-            }
+    for conn in taken.fds.iter().filter_map(|entry| paired(entry.fd)) {
+        down::serve(&conn.end());
+        if watch {
+            down::watch(&conn.end());
         }
     }
-    wait::release_thread(bell);
-    uncount(counted);
+    drop(shield);
     result
 }
 
@@ -284,7 +325,7 @@ fn ask(
     fds: &mut [libc::pollfd],
     bell: Option<Bell>,
     time_ns: Option<u64>,
-    mask: *const core::ffi::c_void,
+    mask: *const c_void,
 ) -> sys::Result<usize> {
     let mut scratch = Scratch::new(fds.len())?;
     let count = fds.len();
@@ -379,7 +420,7 @@ pub fn select(
     count: usize,
     sets: [FdSet; 3],
     timeout_ns: Option<u64>,
-    mask: *const core::ffi::c_void,
+    mask: *const c_void,
 ) -> Option<sys::Result<usize>> {
     let members = (0..count).filter(|fd| sets.iter().any(|set| set.has(*fd)));
     let used = members.clone().count();

@@ -120,7 +120,6 @@ reals! {
     fn epoll_pwait(epoll: c_int, events: *mut libc::epoll_event, count: c_int, timeout_ms: c_int, mask: *const c_void) -> c_int = SYS_epoll_pwait;
     fn epoll_pwait2(epoll: c_int, events: *mut libc::epoll_event, count: c_int, timeout: *const libc::timespec, mask: *const c_void) -> c_int = SYS_epoll_pwait2;
     fn sigaction(signal: c_int, new: *const c_void, old: *mut c_void) -> c_int = SYS_rt_sigaction;
-    fn siginterrupt(signal: c_int, interrupts: c_int) -> c_int = SYS_getpid;
     fn fclose(file: *mut c_void) -> c_int = SYS_getpid;
     fn fflush(file: *mut c_void) -> c_int = SYS_getpid;
     fn ungetc(byte: c_int, file: *mut c_void) -> c_int = SYS_getpid;

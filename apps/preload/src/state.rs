@@ -18,6 +18,7 @@
 //! rings is counted in `unaware`; the channel is not used before it came back.
 
 use crate::sys::{self, map_anonymous};
+use crate::thread;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use fordway_abi::shm::{Endpoint, WaitPage};
 use fordway_sockets::State;
@@ -119,8 +120,9 @@ static CONN_FREE: AtomicU32 = AtomicU32::new(0);
 static TABLE_LOCK: Lock = Lock::new();
 static LOCK_SALT: AtomicU32 = AtomicU32::new(0);
 
-/// A lock for a few instructions. Held by a thread, named by its thread pointer,
-/// so that a signal handler that interrupts the holder notices and does not wait.
+/// A lock for a few instructions, in which no signal handler of the program runs. Held by
+/// a thread, named by its thread pointer, so that the handler of a fault in there notices
+/// and does not wait.
 #[derive(Debug)]
 #[repr(transparent)]
 pub struct Lock(AtomicU32);
@@ -131,6 +133,7 @@ pub struct Guard<'a>(&'a AtomicU32);
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
         self.0.store(0, Ordering::Release);
+        thread::leave();
     }
 }
 
@@ -140,16 +143,21 @@ impl Lock {
         Self(AtomicU32::new(0))
     }
 
-    /// Waits for the lock; `None` if the caller itself holds it (it is in a signal handler).
+    /// Waits for the lock; `None` if the caller itself holds it (it is in a fault's handler).
     pub fn lock(&self) -> Option<Guard<'_>> {
         lock_word(&self.0)
     }
 
     /// Takes the lock if it is free.
     pub fn try_lock(&self) -> Option<Guard<'_>> {
-        self.0
-            .compare_exchange(0, lock_id(), Ordering::Acquire, Ordering::Relaxed)
-            .ok()?;
+        thread::enter();
+        let taken = self
+            .0
+            .compare_exchange(0, lock_id(), Ordering::Acquire, Ordering::Relaxed);
+        if taken.is_err() {
+            thread::leave();
+            return None;
+        }
         Some(Guard(&self.0))
     }
 
@@ -174,11 +182,15 @@ pub fn set_lock_salt(pid: u32) {
 pub fn lock_word(word: &AtomicU32) -> Option<Guard<'_>> {
     let id = lock_id();
     let mut spins = 0u32;
+    thread::enter();
     loop {
         // SYNC POINT with `Producer::withdraw`: the lock before the look at the peer's state.
         match word.compare_exchange(0, id, Ordering::SeqCst, Ordering::Relaxed) {
             Ok(_) => return Some(Guard(word)),
-            Err(holder) if holder == id => return None,
+            Err(holder) if holder == id => {
+                thread::leave();
+                return None;
+            }
             Err(_) => {
                 spins += 1;
                 if spins.is_multiple_of(128) {

@@ -14,9 +14,12 @@
 //! costs. Not at all if the peer was last seen on this CPU; less and less after
 //! spins that did not pay; again now and then, to see whether times have changed.
 
+use crate::signals::Call;
 use crate::state::{Conn, Lock};
 use crate::sys::{self, sys};
-use crate::{config, control, hidden, link, real, shared_bell, signals};
+use crate::thread::{self, Shield};
+use crate::{config, control, hidden, link, real, shared_bell};
+use core::ffi::c_void;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use fordway_abi::shm::{DOOR_COUNT, DOOR_SHARED, WAIT_PAGE_BYTES, WAIT_PAGE_MAGIC, WaitPage};
 use fordway_ring::Sleeper;
@@ -119,6 +122,49 @@ impl Bell {
     fn quiet(self) {
         harvest(self.fd);
     }
+}
+
+/// A handler runs in the thread that is about to sleep behind `door`: it must not, before
+/// it has looked what that means for its call.
+pub fn ring_own(door: usize) {
+    let one = 1u64;
+    let eventfd = DOORS[door % DOOR_COUNT].load(Ordering::Acquire);
+    let _ = sys!(SYS_write, eventfd, &raw const one, 8);
+}
+
+/// Sleeps by `body` behind `bell` (if there is one), unless a handler has run that ends `call`.
+/// `Err(EINTR)` only if the call has to end. The caller's shield is down meanwhile; if the
+/// thread never comes back, `routine` is called.
+pub fn asleep<R>(
+    shield: Shield,
+    bell: Option<Bell>,
+    (call, by_any): (Call, bool),
+    (routine, argument): (extern "C" fn(*mut c_void), *mut c_void),
+    body: impl FnOnce() -> sys::Result<R>,
+) -> (sys::Result<Option<R>>, Shield) {
+    let own = &thread::current().door;
+    own.store(
+        bell.map_or(0, |bell| bell.door as u32 + 1),
+        Ordering::Relaxed,
+    );
+    let (result, shield) = thread::guarded(shield, routine, argument, || {
+        if call.is_interrupted(by_any) {
+            return Err(libc::EINTR);
+        }
+        match body() {
+            Err(libc::EINTR) if call.is_ended(by_any) => Err(libc::EINTR),
+            Err(libc::EINTR) => Ok(None),
+            // What has come comes first; the next sleep does not begin.
+            result => result.map(Some),
+        }
+    });
+    own.store(0, Ordering::Relaxed);
+    (result, shield)
+}
+
+/// The thread will not come back to a sleep behind a bell.
+pub fn forget_own() {
+    thread::current().door.store(0, Ordering::Relaxed);
 }
 
 /// Notes the time, so that ticks can be turned into microseconds later.
@@ -449,40 +495,84 @@ pub fn ppoll(
     }
 }
 
+/// What a sleep of a blocking call has taken.
+struct Taken<'a> {
+    conn: &'a Conn,
+    bell: Bell,
+    want: Want,
+}
+
+impl Taken<'_> {
+    fn doors(&self) -> &AtomicU64 {
+        let wait = &self.conn.own().wait;
+        match self.want {
+            Want::Bytes => &wait.rx_doors,
+            Want::Room => &wait.tx_doors,
+        }
+    }
+
+    fn give_back(&self) {
+        self.bell.retract();
+        if self.bell.door != DOOR_SHARED {
+            self.doors().fetch_and(!self.bell.bit(), Ordering::SeqCst);
+        }
+        release_thread(self.bell);
+    }
+}
+
+/// For a thread that never comes back from its sleep.
+extern "C" fn abandon(taken: *mut c_void) {
+    let _shield = Shield::new();
+    forget_own();
+    // SAFETY: of `for_conn`, whose frame is still there.
+    unsafe { &*taken.cast::<Taken<'_>>() }.give_back();
+}
+
 /// Sleeps (after a spin) until `conn` is worth another try, for blocking calls.
-/// `Err(EAGAIN)`: the deadline has passed. `Err(EINTR)`: a signal was handled.
-pub fn for_conn(conn: &Conn, fd: i32, want: Want, deadline: Deadline) -> sys::Result<()> {
+/// `Err(EAGAIN)`: the deadline has passed. `Err(EINTR)`: a signal was handled that ends
+/// the call, which has moved bytes already if it is `partial`.
+pub fn for_conn(
+    conn: &Conn,
+    fd: i32,
+    want: Want,
+    deadline: Deadline,
+    (call, partial): (Call, bool),
+) -> sys::Result<()> {
     let end = conn.at(fd);
     let ready = || is_ready(&end, want);
     note_cpu(conn);
     if conn.peer_is_there() && spin(conn.peer_cpu(), ready) {
         return Ok(());
     }
-    let bell = acquire_thread();
-    let doors = match want {
-        Want::Bytes => &conn.own().wait.rx_doors,
-        Want::Room => &conn.own().wait.tx_doors,
+    let shield = Shield::new();
+    let mut taken = Taken {
+        conn,
+        bell: acquire_thread(),
+        want,
     };
     if want == Want::Room {
         conn.producer().ask_for_room();
     }
-    doors.fetch_or(bell.bit(), Ordering::SeqCst);
-    bell.announce();
-    let result = if ready() {
-        Ok(())
+    taken.doors().fetch_or(taken.bell.bit(), Ordering::SeqCst);
+    taken.bell.announce();
+    let (result, shield) = if ready() {
+        (Ok(None), shield)
     } else {
-        sleep(conn, fd, want, bell, deadline)
+        // A call with a time-out, or with bytes to show, does not go on (linux: sock_intr_errno).
+        let by_any = partial || deadline != Deadline::Never;
+        let bell = taken.bell;
+        let way_out = (abandon as extern "C" fn(_), (&raw mut taken).cast());
+        let body = || sleep(conn, fd, want, bell, deadline);
+        asleep(shield, Some(bell), (call, by_any), way_out, body)
     };
-    bell.retract();
-    if bell.door != DOOR_SHARED {
-        doors.fetch_and(!bell.bit(), Ordering::SeqCst);
-    }
-    release_thread(bell);
+    taken.give_back();
+    drop(shield);
     control::check_mail();
     down::serve(&end);
-    result
+    result.map(|_| ())
 }
 
+/// The sleep itself, and what it has shown.
 fn sleep(conn: &Conn, fd: i32, want: Want, bell: Bell, deadline: Deadline) -> sys::Result<()> {
     let events = match want {
         Want::Bytes => libc::POLLIN | libc::POLLRDHUP,
@@ -490,28 +580,15 @@ fn sleep(conn: &Conn, fd: i32, want: Want, bell: Bell, deadline: Deadline) -> sy
         Want::Room if sends_by_kernel(&conn.at(fd)) => libc::POLLOUT,
         Want::Room => libc::POLLRDHUP,
     };
+    let entry = |fd, events| libc::pollfd {
+        fd,
+        events,
+        revents: 0,
+    };
     let mut fds = [
-        libc::pollfd {
-            fd: bell.fd,
-            events: libc::POLLIN,
-            revents: 0,
-        },
-        libc::pollfd {
-            fd,
-            events,
-            revents: 0,
-        },
-        libc::pollfd {
-            fd: control::fd(),
-            events: libc::POLLIN,
-            revents: 0,
-        },
-        // For `signals`.
-        libc::pollfd {
-            fd: -1,
-            events: 0,
-            revents: 0,
-        },
+        entry(bell.fd, libc::POLLIN),
+        entry(fd, events),
+        entry(control::fd(), libc::POLLIN),
     ];
     // A peer that has shut its sending half shows RDHUP for ever: no reason to wake a sender.
     if want == Want::Room && conn.hints.load(Ordering::Relaxed) & libc::POLLRDHUP as u32 != 0 {
@@ -520,8 +597,7 @@ fn sleep(conn: &Conn, fd: i32, want: Want, bell: Bell, deadline: Deadline) -> sy
     let unread = conn.peer_is_there() && conn.producer().unread_hint() != 0;
     let left = deadline.left_ns(slice_ns(Some(bell), unread));
     let since_ns = if unread { sys::now_ns() } else { 0 };
-    let timed = deadline != Deadline::Never;
-    let woken = signals::ppoll(&mut fds, left, timed)?;
+    let woken = ppoll(fds.as_mut_ptr(), fds.len(), left, core::ptr::null())?;
     conn.hints
         .fetch_or(fds[1].revents as u16 as u32, Ordering::Relaxed);
     if fds[2].revents != 0 || control::is_orphaned() {

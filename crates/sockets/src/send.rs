@@ -12,6 +12,8 @@ const WENT_SO_FAR: i32 = libc::EPIPE;
 pub trait Source {
     /// Bytes that are still to go, as far as they go in one piece.
     fn wanted(&self) -> usize;
+    /// Bytes below which it waits for room: short records of several threads do not mix.
+    fn least(&self) -> usize;
     /// Whether something of this call has gone before.
     fn has_begun(&self) -> bool;
     /// Writes up to `count` bytes behind the tail, within the room; how many there were.
@@ -54,7 +56,7 @@ pub fn send<E: End>(end: &E, source: &mut impl Source) -> Result<Moved> {
     let wanted = source.wanted();
     let room = room_for(&producer, wanted).map_err(|found| down::broke(end, found))?;
     let count = wanted.min(room);
-    if count == 0 && wanted != 0 {
+    if count < source.least() || count == 0 && wanted != 0 {
         return Ok(Moved::Nothing);
     }
     let count = source.by_ring(&producer, count)?;

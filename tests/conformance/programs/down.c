@@ -7,14 +7,6 @@
 static void send_now(int fd, uint64_t offset, uint64_t count) { send_all(fd, offset, count, 7000); }
 
 // Where a program beside this one lies.
-static const char *beside(const char *name) {
-    static char path[4096];
-    ssize_t length = readlink("/proc/self/exe", path, sizeof path - 64);
-    if (length < 0) die("readlink");
-    path[length] = 0;
-    strcpy(strrchr(path, '/') + 1, name);
-    return path;
-}
 static void become(const char *name, int fd, long read_from, long read_count, long send_from, long send_count) {
     char words[5][32];
     snprintf(words[0], 32, "%d", fd);

@@ -5,20 +5,6 @@
 #define MB (1 << 20)
 extern char **environ;
 
-static void reap(pid_t pid, const char *what) {
-    int status;
-    if (waitpid(pid, &status, 0) != pid) die("%s: wait", what);
-    say("%s: %s %d", what, WIFSIGNALED(status) ? "signal" : "status", WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
-}
-static const char *beside(const char *name) {
-    static char path[4096];
-    ssize_t length = readlink("/proc/self/exe", path, sizeof path - 64);
-    if (length < 0) die("readlink");
-    path[length] = 0;
-    strcpy(strrchr(path, '/') + 1, name);
-    return path;
-}
-
 // The child goes on with an inherited connection, bytes unread in both rings.
 static void child_goes_on_a(int fd) {
     step();

@@ -137,18 +137,10 @@ static void bsd_a(int fd) {
     step();
 }
 // A sender that sleeps because nothing more goes in.
-static void stuff(int fd) {
-    nonblocking(fd, 1);
-    for (int quiet = 0; quiet < 10;) {
-        if (send(fd, buffer, sizeof buffer, 0) > 0) quiet = 0;
-        else usleep(2000), quiet++;
-    }
-    nonblocking(fd, 0);
-}
 static void send_plain_a(int fd) {
     handle(SIGUSR1, 0);
     tell(getpid());
-    stuff(fd);
+    cram(fd);
     tell(SIGUSR1 | 0x200);
     say("send %s", outcome(send(fd, buffer, 100, 0)));
     tell(0);
@@ -157,7 +149,7 @@ static void send_plain_a(int fd) {
 static void send_restart_a(int fd) {
     handle(SIGUSR1, SA_RESTART);
     tell(getpid());
-    stuff(fd);
+    cram(fd);
     tell(SIGUSR1 | 0x200);
     say("send %s", outcome(send(fd, buffer, 100, 0)));
     say("signals %d", (int)seen);

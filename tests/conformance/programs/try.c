@@ -282,6 +282,46 @@ uint32_t chance(uint32_t below) {
     return (state >> 32) % below;
 }
 
+void reap(pid_t pid, const char *what) {
+    int status;
+    if (waitpid(pid, &status, 0) != pid) die("%s: wait", what);
+    say("%s: %s %d", what, WIFSIGNALED(status) ? "signal" : "status", WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
+}
+
+const char *beside(const char *program) {
+    static char path[4096];
+    ssize_t length = readlink("/proc/self/exe", path, sizeof path - 64);
+    if (length < 0) die("readlink");
+    path[length] = 0;
+    strcpy(strrchr(path, '/') + 1, program);
+    return path;
+}
+
+void asleep(pid_t pid, pid_t tid) {
+    char path[64], text[512];
+    snprintf(path, sizeof path, "/proc/%d/task/%d/stat", pid, tid);
+    for (int round = 0, seen = 0; seen < 2; round++) {
+        if (round > 20000) die("%d does not sleep", tid);
+        int fd = open(path, O_RDONLY | O_CLOEXEC);
+        ssize_t length = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+        if (length <= 0) die("%s", path);
+        close(fd);
+        text[length] = 0;
+        seen = strrchr(text, ')')[2] == 'S' ? seen + 1 : 0;
+        usleep(500);
+    }
+}
+
+void cram(int fd) {
+    static char bytes[1 << 20];
+    nonblocking(fd, 1);
+    for (int quiet = 0; quiet < 10;) {
+        if (send(fd, bytes, sizeof bytes, 0) > 0) quiet = 0;
+        else usleep(2000), quiet++;
+    }
+    nonblocking(fd, 0);
+}
+
 // Past every library.
 long raw_syscall(long number, long a, long b, long c, long d, long e, long f) {
     register long r10 __asm__("r10") = d;

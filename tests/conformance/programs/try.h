@@ -24,6 +24,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/select.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
@@ -79,5 +80,9 @@ void send_all(int fd, uint64_t offset, uint64_t count, size_t piece);
 void recv_all(int fd, uint64_t offset, uint64_t count, size_t piece);
 void drained(int fd);                        // end of file comes next
 uint32_t chance(uint32_t below);             // repeatable
+void reap(pid_t pid, const char *what);      // says how a child ended
+const char *beside(const char *name);        // path of another compiled program
+void asleep(pid_t pid, pid_t tid);           // until that thread sleeps in the kernel
+void cram(int fd);                          // sends until nothing more goes in
 long raw_syscall(long number, long a, long b, long c, long d, long e, long f);
 #endif

@@ -4,8 +4,11 @@ use super::hot::{self, conn_of, walk};
 use super::instances::{bell_of, equip, stand_by};
 use super::ready::{by_kernel, evaluate, stirs};
 use super::*;
-use crate::wait::{self, Deadline};
+use crate::signals::Call;
+use crate::thread::{self, Shield};
+use crate::wait::{self, Bell, Deadline};
 use crate::{control, real};
+use core::ffi::c_void;
 use fordway_abi::shm::tx_state;
 use fordway_sockets::down;
 
@@ -157,7 +160,7 @@ fn kernel_wait(
     events: *mut libc::epoll_event,
     room: usize,
     time_ns: Option<u64>,
-    mask: *const core::ffi::c_void,
+    mask: *const c_void,
 ) -> sys::Result<usize> {
     let time = time_ns.map(wait::timespec);
     let time_pointer = time
@@ -184,7 +187,7 @@ pub fn wait_in(
     events: *mut libc::epoll_event,
     room: i32,
     timeout_ns: Option<u64>,
-    mask: *const core::ffi::c_void,
+    mask: *const c_void,
 ) -> Option<sys::Result<usize>> {
     let (_, instance) = instance(epoll)?;
     if !(1..=ROOM_MAX).contains(&room) {
@@ -200,8 +203,10 @@ fn wait_equipped(
     events: *mut libc::epoll_event,
     room: usize,
     timeout_ns: Option<u64>,
-    mask: *const core::ffi::c_void,
+    mask: *const c_void,
 ) -> sys::Result<usize> {
+    thread::cancellation_point();
+    let call = Call::begin();
     control::check_mail();
     let mut count = 0;
     if instance.turns.load(Ordering::Relaxed) >= KERNEL_TURN {
@@ -241,7 +246,7 @@ fn wait_equipped(
                 }
             }
         }
-        let (woken, watch) = sleep(instance, events, room, timeout_ns, deadline, mask)?;
+        let (woken, watch) = sleep(instance, events, room, timeout_ns, (deadline, call), mask)?;
         let kept = translate(instance, events, woken);
         serve(instance, watch);
         // SAFETY: the program's array, behind what is kept.
@@ -264,6 +269,16 @@ fn pass_on(instance: &Instance, full: bool) {
     }
 }
 
+/// For a thread that never comes back from its sleep.
+extern "C" fn abandon(announced: *mut c_void) {
+    let _shield = Shield::new();
+    wait::forget_own();
+    // SAFETY: of `sleep`, whose frame is still there.
+    if let Some(bell) = unsafe { *announced.cast::<Option<Bell>>() } {
+        bell.retract();
+    }
+}
+
 /// Announces the sleep, looks once more, and sleeps in the kernel. Returns how many
 /// events the kernel filled in, and whether bytes of ours lay unread for long.
 fn sleep(
@@ -271,8 +286,8 @@ fn sleep(
     events: *mut libc::epoll_event,
     room: usize,
     timeout_ns: Option<u64>,
-    deadline: Deadline,
-    mask: *const core::ffi::c_void,
+    (deadline, call): (Deadline, Call),
+    mask: *const c_void,
 ) -> sys::Result<(usize, bool)> {
     if timeout_ns == Some(0) {
         return Ok((kernel_wait(instance, events, room, Some(0), mask)?, false));
@@ -286,20 +301,26 @@ fn sleep(
     } else {
         equip(instance)
     };
+    let shield = Shield::new();
     if let Some(bell) = bell {
         bell.announce();
     }
     let attached = instance.attached.load(Ordering::Relaxed) != 0;
     let unread = attached && unread(instance);
     let since_ns = if unread { sys::now_ns() } else { 0 };
-    let result = if attached && anything(instance, true) {
-        Ok(0)
+    let (result, shield) = if attached && anything(instance, true) {
+        (Ok(Some(0)), shield)
     } else {
-        let slice = wait::slice_ns(bell, unread);
-        kernel_wait(instance, events, room, deadline.left_ns(slice), mask)
+        let left = deadline.left_ns(wait::slice_ns(bell, unread));
+        let mut announced = bell;
+        let way_out = (abandon as extern "C" fn(_), (&raw mut announced).cast());
+        let body = || kernel_wait(instance, events, room, left, mask);
+        wait::asleep(shield, bell, (call, true), way_out, body)
     };
     if let Some(bell) = bell {
         bell.retract();
     }
+    drop(shield);
+    let result = result.map(|count| count.unwrap_or(0));
     Ok((result?, unread && wait::is_watch_due(since_ns)))
 }

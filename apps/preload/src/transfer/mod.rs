@@ -15,6 +15,7 @@ pub use send::{send, send_file};
 
 use crate::state::Conn;
 use crate::sys;
+use crate::thread::{self, Shield};
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU32, Ordering};
 use fordway_ring::copy::Copier;
@@ -160,6 +161,29 @@ impl<'a> Unaware<'a> {
             conn,
             counter: &conn.senders,
         }
+    }
+}
+
+/// For a thread that never comes back from libc's call.
+extern "C" fn abandon(unaware: *mut core::ffi::c_void) {
+    let _shield = Shield::new();
+    // SAFETY: of `Unaware::during`, whose frame is still there.
+    drop(unsafe { unaware.cast::<Unaware<'_>>().read() });
+}
+
+impl Unaware<'_> {
+    /// libc's call, with the thread counted meanwhile.
+    pub fn during(self, shield: Shield, by_libc: impl FnOnce() -> isize) -> isize {
+        let mut unaware = core::mem::ManuallyDrop::new(self);
+        let argument = (&raw mut unaware).cast();
+        let ((result, errno), shield) = thread::guarded(shield, abandon, argument, || {
+            let result = by_libc();
+            (result, sys::errno())
+        });
+        drop(core::mem::ManuallyDrop::into_inner(unaware));
+        drop(shield);
+        sys::set_errno(errno);
+        result
     }
 }
 

@@ -1,7 +1,7 @@
 //! The receiving side of a transfer.
 
 use super::{Buffers, Done, attended, copier, message};
-use crate::signals;
+use crate::signals::Call;
 use crate::state::Conn;
 use crate::sys::{self, sys};
 use crate::wait::{self, Deadline};
@@ -18,6 +18,7 @@ const PEEK_AGAIN_MS: i32 = 1;
 pub fn receive(conn: &Conn, fd: i32, buffers: &Buffers, flags: i32) -> sys::Result<Done> {
     let mut done = 0;
     let mut deadline = None;
+    let call = Call::begin();
     let may_wait = flags & libc::MSG_DONTWAIT == 0 && !conn.is_nonblocking();
     let wait_all = flags & libc::MSG_WAITALL != 0;
     let peek = flags & libc::MSG_PEEK != 0;
@@ -46,7 +47,10 @@ pub fn receive(conn: &Conn, fd: i32, buffers: &Buffers, flags: i32) -> sys::Resu
                     return Ok(Done::Bytes(count));
                 }
                 // No bell rings for the bytes behind those that are left.
-                sys!(SYS_poll, 0, 0, PEEK_AGAIN_MS)?;
+                let _ = sys!(SYS_poll, 0, 0, PEEK_AGAIN_MS);
+                if call.is_interrupted(true) {
+                    return Ok(Done::Bytes(count));
+                }
                 continue;
             }
             Ok(Moved::Bytes(count)) => {
@@ -80,9 +84,8 @@ pub fn receive(conn: &Conn, fd: i32, buffers: &Buffers, flags: i32) -> sys::Resu
         }
         let timeout_ns = conn.receive_timeout_ns.load(Ordering::Relaxed);
         let until = *deadline.get_or_insert_with(|| deadline_after(timeout_ns));
-        match wait::for_conn(conn, fd, Want::Bytes, until) {
+        match wait::for_conn(conn, fd, Want::Bytes, until, (call, done != 0)) {
             Ok(()) => {}
-            Err(libc::EINTR) if timeout_ns == 0 && done == 0 && signals::restarts() => {}
             Err(_) if done != 0 => return Ok(Done::Bytes(done)),
             Err(error) => return Err(error),
         }

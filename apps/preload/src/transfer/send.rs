@@ -1,7 +1,7 @@
 //! The sending side of a transfer.
 
 use super::{Buffers, Done, attended, copier, message};
-use crate::signals;
+use crate::signals::Call;
 use crate::state::Conn;
 use crate::sys::{self, sys};
 use crate::wait::{self, Deadline};
@@ -16,6 +16,9 @@ const NON_TEMPORAL_BYTES: usize = 16 * 1024;
 /// A long write is handed over in pieces, so that the peer copies while we do.
 const PIECE_BYTES: usize = 64 * 1024;
 
+/// A write of up to so much that may wait goes as a whole, as a pipe would have it.
+const RECORD_BYTES_MAX: usize = 4096;
+
 /// What sendfile by the kernel copies at once, on the stack.
 const FILE_PIECE_BYTES: usize = 16 * 1024;
 
@@ -23,6 +26,7 @@ const FILE_PIECE_BYTES: usize = 16 * 1024;
 pub fn send(conn: &Conn, fd: i32, buffers: &Buffers, flags: i32) -> sys::Result<Done> {
     let mut done = 0;
     let mut deadline = None;
+    let call = Call::begin();
     let may_wait = flags & libc::MSG_DONTWAIT == 0 && !conn.is_nonblocking();
     loop {
         if !attended(conn, fd)? {
@@ -37,6 +41,7 @@ pub fn send(conn: &Conn, fd: i32, buffers: &Buffers, flags: i32) -> sys::Result<
             fd,
             skip: done,
             flags,
+            may_wait,
         };
         match fordway_sockets::send(&conn.at(fd), &mut parts) {
             Ok(Moved::Bytes(count)) => {
@@ -68,9 +73,8 @@ pub fn send(conn: &Conn, fd: i32, buffers: &Buffers, flags: i32) -> sys::Result<
         let timeout_ns = conn.send_timeout_ns.load(Ordering::Relaxed);
         let until = *deadline
             .get_or_insert_with(|| Deadline::after((timeout_ns != 0).then_some(timeout_ns)));
-        match wait::for_conn(conn, fd, Want::Room, until) {
+        match wait::for_conn(conn, fd, Want::Room, until, (call, done != 0)) {
             Ok(()) => {}
-            Err(libc::EINTR) if timeout_ns == 0 && done == 0 && signals::restarts() => {}
             Err(_) if done != 0 => return Ok(Done::Bytes(done)),
             Err(error) => return Err(error),
         }
@@ -83,12 +87,23 @@ struct Parts<'a> {
     fd: i32,
     skip: usize,
     flags: i32,
+    may_wait: bool,
 }
 
 impl Source for Parts<'_> {
     #[inline]
     fn wanted(&self) -> usize {
         (self.buffers.total - self.skip).min(PIECE_BYTES)
+    }
+
+    #[inline]
+    fn least(&self) -> usize {
+        let whole = self.may_wait && self.buffers.total <= RECORD_BYTES_MAX;
+        if whole {
+            self.buffers.total - self.skip
+        } else {
+            0
+        }
     }
 
     fn has_begun(&self) -> bool {
@@ -158,6 +173,7 @@ pub fn send_file(
 ) -> sys::Result<Option<usize>> {
     let mut done = 0;
     let mut deadline = None;
+    let call = Call::begin();
     while done < count {
         if !attended(conn, fd)? {
             break;
@@ -189,8 +205,7 @@ pub fn send_file(
         let timeout_ns = conn.send_timeout_ns.load(Ordering::Relaxed);
         let until = *deadline
             .get_or_insert_with(|| Deadline::after((timeout_ns != 0).then_some(timeout_ns)));
-        match wait::for_conn(conn, fd, Want::Room, until) {
-            Err(libc::EINTR) if done == 0 && signals::restarts() => {}
+        match wait::for_conn(conn, fd, Want::Room, until, (call, done != 0)) {
             Err(_) if done != 0 => break,
             other => other?,
         }
@@ -210,6 +225,10 @@ struct File {
 impl Source for File {
     fn wanted(&self) -> usize {
         self.wanted.min(PIECE_BYTES * 4)
+    }
+
+    fn least(&self) -> usize {
+        0
     }
 
     fn has_begun(&self) -> bool {

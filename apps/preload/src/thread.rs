@@ -1,0 +1,286 @@
+//! What the shim knows of the calling thread, and the moments in which no handler may run.
+//!
+//! # Held
+//! A signal handler may use the very connection whose call it interrupted. It would
+//! find the connection's lock taken by the frame below it, which cannot go on before
+//! the handler has returned. So while a thread holds a lock (or a [`Shield`]), `held` is
+//! not 0, and [`crate::signals`] lets no handler of the program run: the signal is
+//! queued to the thread again and all others are blocked; the last [`leave`] gives the
+//! thread its signals back, and the handler runs there. Nobody pays for this but a
+//! thread that is interrupted within those few instructions.
+//!
+//! # Never coming back
+//! A thread that sleeps may be cancelled, and a handler may jump out of a sleep
+//! (siglongjmp). What such a sleep had taken is given back by a routine that libc calls
+//! in both cases ([`guarded`]). A thread that may be cancelled at any instruction
+//! (PTHREAD_CANCEL_ASYNCHRONOUS) may not while it holds something.
+
+use crate::real::Real;
+use crate::sys::{self, sys};
+use core::ffi::{c_int, c_void};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+/// Bytes of [`Thread`], for the assembler.
+const BYTES: usize = 24;
+
+/// One for each thread, in the program's static TLS block.
+#[repr(C)]
+pub struct Thread {
+    /// Locks and shields that it holds, [`DEFERRED`] and [`ANY_TIME`]. Changed by one
+    /// instruction each time: handlers run in between.
+    held: AtomicU32,
+    /// The doorbell behind which it is about to sleep, plus one.
+    pub door: AtomicU32,
+    /// Handlers that have run, in the low half; in the high half those that end a blocking call.
+    pub counts: AtomicU64,
+    /// Its signal mask, while signals wait.
+    mask: AtomicU64,
+}
+
+/// Signals wait until the thread holds nothing.
+const DEFERRED: u32 = 1 << 30;
+/// The program lets the thread be cancelled at any instruction. The sign, for [`enter`].
+const ANY_TIME: u32 = 1 << 31;
+const COUNT: u32 = DEFERRED - 1;
+
+const _: () = assert!(size_of::<Thread>() == BYTES);
+
+core::arch::global_asm!(
+    ".pushsection .tbss.fordway_thread,\"awT\",@nobits",
+    ".globl fordway_thread",
+    ".hidden fordway_thread",
+    ".type fordway_thread, @object",
+    ".size fordway_thread, {bytes}",
+    ".p2align 3",
+    "fordway_thread:",
+    ".zero {bytes}",
+    ".popsection",
+    bytes = const BYTES,
+);
+
+/// The calling thread's.
+#[inline(always)]
+pub fn current() -> &'static Thread {
+    let at: usize;
+    // SAFETY: the initial-exec access of the x86-64 TLS ABI: the table holds the distance of
+    // the block from the thread pointer, which is also the word at fs:0.
+    unsafe {
+        core::arch::asm!(
+            "mov {at}, qword ptr [rip + fordway_thread@GOTTPOFF]",
+            "add {at}, qword ptr fs:[0]",
+            at = out(reg) at, options(nostack, pure, readonly));
+        &*(at as *const Thread)
+    }
+}
+
+/// From here on no handler of the program runs in this thread.
+#[inline(always)]
+pub fn enter() {
+    // SAFETY: `held` is the first word; see `current`.
+    unsafe {
+        core::arch::asm!(
+            "mov {at}, qword ptr [rip + fordway_thread@GOTTPOFF]",
+            "add dword ptr fs:[{at}], 1",
+            "js {any_time}",
+            at = out(reg) _,
+            any_time = label { calm() },
+            options(nostack));
+    }
+}
+
+/// The opposite of [`enter`]. Handlers that had to wait run here.
+#[inline(always)]
+pub fn leave() {
+    // SAFETY: as in `enter`.
+    unsafe {
+        core::arch::asm!(
+            "mov {at}, qword ptr [rip + fordway_thread@GOTTPOFF]",
+            "sub dword ptr fs:[{at}], 1",
+            "jnz {not_all}",
+            at = out(reg) _,
+            not_all = label { catch_up() },
+            options(nostack));
+    }
+}
+
+#[cold]
+fn calm() {
+    if current().held.load(Ordering::Relaxed) & COUNT == 1 {
+        set_cancel_type(libc_cancel::DEFERRED);
+    }
+}
+
+#[cold]
+fn catch_up() {
+    let thread = current();
+    let held = thread.held.load(Ordering::Relaxed);
+    if held & COUNT != 0 {
+        return;
+    }
+    if held & DEFERRED != 0 {
+        let mask = thread.mask.load(Ordering::Relaxed);
+        thread.held.fetch_and(!DEFERRED, Ordering::Relaxed);
+        let _ = sys!(SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const mask, 0, 8);
+    }
+    if held & ANY_TIME != 0 {
+        // A thread that was cancelled meanwhile ends here.
+        set_cancel_type(libc_cancel::ASYNCHRONOUS);
+    }
+}
+
+/// No handler of the program runs while it lives.
+pub struct Shield(());
+
+impl Shield {
+    /// From here on.
+    pub fn new() -> Self {
+        enter();
+        Self(())
+    }
+}
+
+impl Drop for Shield {
+    fn drop(&mut self) {
+        leave();
+    }
+}
+
+impl Thread {
+    /// Whether its handlers have to wait.
+    pub fn holds(&self) -> bool {
+        self.held.load(Ordering::Relaxed) & COUNT != 0
+    }
+
+    /// Its signals wait from now on; `mask` is what they wait for to come back.
+    pub fn defer(&self, mask: u64) {
+        self.mask.store(mask, Ordering::Relaxed);
+        self.held.fetch_or(DEFERRED, Ordering::Relaxed);
+    }
+}
+
+/// libc's record of a routine to call when a frame is left for good (pthread.h).
+#[repr(C)]
+struct CleanupBuffer {
+    routine: usize,
+    argument: *mut c_void,
+    cancel_type: c_int,
+    previous: *mut c_void,
+}
+
+/// Sleeps by `body`, without the shield that the caller holds; if the thread does not
+/// come back from it, `routine` gives back what it had taken.
+pub fn guarded<R>(
+    shield: Shield,
+    routine: extern "C" fn(*mut c_void),
+    argument: *mut c_void,
+    body: impl FnOnce() -> R,
+) -> (R, Shield) {
+    static PUSH: Real = Real::new(c"_pthread_cleanup_push");
+    static POP: Real = Real::new(c"_pthread_cleanup_pop");
+    let (Some(push), Some(pop)) = (PUSH.find(), POP.find()) else {
+        drop(shield);
+        return (body(), Shield::new());
+    };
+    let mut buffer = CleanupBuffer {
+        routine: 0,
+        argument: core::ptr::null_mut(),
+        cancel_type: 0,
+        previous: core::ptr::null_mut(),
+    };
+    // SAFETY: libc's functions of these names have these signatures; the buffer outlives its use,
+    // because every way out of this frame takes it off the list.
+    let push: extern "C" fn(*mut CleanupBuffer, extern "C" fn(*mut c_void), *mut c_void) =
+        unsafe { core::mem::transmute(push) };
+    // SAFETY: as above.
+    let pop: extern "C" fn(*mut CleanupBuffer, c_int) = unsafe { core::mem::transmute(pop) };
+    push(&raw mut buffer, routine, argument);
+    drop(shield);
+    let result = body();
+    let shield = Shield::new();
+    pop(&raw mut buffer, 0);
+    (result, shield)
+}
+
+/// Values of PTHREAD_CANCEL_* (pthread.h).
+mod libc_cancel {
+    pub const DEFERRED: i32 = 0;
+    pub const ASYNCHRONOUS: i32 = 1;
+}
+
+static CANCELLING: AtomicBool = AtomicBool::new(false);
+
+/// Every call that may sleep begins with this: a thread that was cancelled ends there,
+/// even if the call would not sleep (man 7 pthreads). One load in programs that never cancel.
+#[inline(always)]
+pub fn cancellation_point() {
+    if CANCELLING.load(Ordering::Relaxed) {
+        test_cancel();
+    }
+}
+
+#[cold]
+fn test_cancel() {
+    static TEST: Real = Real::new(c"pthread_testcancel");
+    if let Some(address) = TEST.find() {
+        // SAFETY: libc's function of this name has this signature.
+        let test: extern "C" fn() = unsafe { core::mem::transmute(address) };
+        let errno = sys::errno();
+        test();
+        sys::set_errno(errno);
+    }
+}
+
+/// Some thread is about to be cancelled.
+pub fn cancelling() {
+    CANCELLING.store(true, Ordering::SeqCst);
+}
+
+static SET_TYPE: Real = Real::new(c"pthread_setcanceltype");
+
+fn set_cancel_type(kind: c_int) {
+    if let Some(address) = SET_TYPE.find() {
+        // SAFETY: libc's function of this name has this signature.
+        let set: extern "C" fn(c_int, *mut c_int) -> c_int =
+            unsafe { core::mem::transmute(address) };
+        set(kind, core::ptr::null_mut());
+    }
+}
+
+/// # Safety
+/// As pthread_setcanceltype(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pthread_setcanceltype(kind: c_int, old: *mut c_int) -> c_int {
+    let Some(address) = SET_TYPE.find() else {
+        return libc::ENOSYS;
+    };
+    let before = current().held.fetch_and(!ANY_TIME, Ordering::Relaxed);
+    // SAFETY: libc's function of this name has this signature; the program's own arguments.
+    let result = unsafe {
+        let set: unsafe extern "C" fn(c_int, *mut c_int) -> c_int = core::mem::transmute(address);
+        set(kind, old)
+    };
+    let asynchronous = match result {
+        0 => kind == libc_cancel::ASYNCHRONOUS,
+        _ => before & ANY_TIME != 0,
+    };
+    if asynchronous {
+        current().held.fetch_or(ANY_TIME, Ordering::Relaxed);
+    }
+    result
+}
+
+/// # Safety
+/// As pthread_cancel(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pthread_cancel(thread: usize) -> c_int {
+    static CANCEL: Real = Real::new(c"pthread_cancel");
+    let Some(address) = CANCEL.find() else {
+        return libc::ENOSYS;
+    };
+    cancelling();
+    // SAFETY: libc's function of this name has this signature; the program's own argument.
+    unsafe {
+        let cancel: unsafe extern "C" fn(usize) -> c_int = core::mem::transmute(address);
+        cancel(thread)
+    }
+}
