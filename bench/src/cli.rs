@@ -1,5 +1,7 @@
 //! `fordway bench` and `fordway demo` as the command line mounts them.
 
+pub use crate::micro::end::EndArgs;
+use crate::micro::{end, suite};
 use crate::{apps, demo};
 use anyhow::{Result, ensure};
 use clap::{Args, Subcommand};
@@ -19,6 +21,33 @@ pub struct BenchArgs {
 enum Suite {
     /// Real programs: redis, nginx, iperf3, and idle servers.
     Apps(AppsArgs),
+    /// Round trips of plain programs, 1 B to 4 MB, against the bare ring, TCP, UNIX sockets and pipes.
+    Rtt(MicroArgs),
+    /// One way, 1 B to 4 MB, against the same.
+    Stream(MicroArgs),
+    /// Connections that carry nothing, or one request.
+    Connect(MicroArgs),
+    /// Many pairs, and one busy connection among idle ones.
+    Scale(MicroArgs),
+    /// Ring memory of idle and of busy connections.
+    Memory(MicroArgs),
+}
+
+/// Options of the suites of plain programs.
+#[derive(Clone, Debug, Args)]
+pub struct MicroArgs {
+    /// Write the rows to this file, one JSON object a line.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Rounds of each job; in each round every contender takes one sample.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=100))]
+    runs: u16,
+    /// Length of one sample.
+    #[arg(long, value_name = "N", default_value_t = 0.3)]
+    seconds: f64,
+    /// Few sizes, and each program on a CPU of its own only.
+    #[arg(long)]
+    quick: bool,
 }
 
 /// Options of suite `apps`.
@@ -57,15 +86,40 @@ pub struct DemoArgs {
 
 /// `fordway bench`.
 pub fn run_bench(args: &BenchArgs) -> Result<()> {
-    let Suite::Apps(args) = &args.suite;
+    match &args.suite {
+        Suite::Apps(args) => {
+            check_seconds(args.seconds)?;
+            apps::run(&apps::Options {
+                rows: args.rows.clone(),
+                runs: args.runs.into(),
+                seconds: args.seconds,
+                pinned: !args.unpinned,
+                json: args.json.clone(),
+            })
+        }
+        Suite::Rtt(args) => run_micro(suite::Suite::Rtt, args),
+        Suite::Stream(args) => run_micro(suite::Suite::Stream, args),
+        Suite::Connect(args) => run_micro(suite::Suite::Connect, args),
+        Suite::Scale(args) => run_micro(suite::Suite::Scale, args),
+        Suite::Memory(args) => run_micro(suite::Suite::Memory, args),
+    }
+}
+
+fn run_micro(which: suite::Suite, args: &MicroArgs) -> Result<()> {
     check_seconds(args.seconds)?;
-    apps::run(&apps::Options {
-        rows: args.rows.clone(),
-        runs: args.runs.into(),
+    let options = suite::Options {
+        suites: vec![which],
+        rounds: args.runs.into(),
         seconds: args.seconds,
-        pinned: !args.unpinned,
+        quick: args.quick,
         json: args.json.clone(),
-    })
+    };
+    suite::run(&options).map(drop)
+}
+
+/// `fordway bench-end`: one end of a conversation that is measured.
+pub fn run_end(args: &EndArgs) -> Result<()> {
+    end::run(args)
 }
 
 /// `fordway demo`.

@@ -121,7 +121,8 @@ fn wait_beyond(ball: &AtomicU64, seen: u64) -> u64 {
     u64::MAX
 }
 
-fn pin(cpu: usize) -> Result<()> {
+/// Holds the calling thread to one CPU.
+pub fn pin(cpu: usize) -> Result<()> {
     let mut set = CpuSet::new();
     set.set(cpu);
     sched_setaffinity(None, &set).with_context(|| format!("run on CPU {cpu}"))

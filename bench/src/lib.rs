@@ -4,6 +4,7 @@
 //! - `program`: a tree of processes; [`lab`]: a broker, domains and programs, brought up and taken down
 //! - [`packages`]: the programs that must be there; [`distance`]: how far apart two CPUs are
 //! - [`work`]: real servers and clients, and how to read their figures; [`report`]: tables and JSON
+//! - [`micro`]: suites of plain programs
 //! - [`apps`]: the suite of real programs; [`demo`]: the same for people; [`cli`]: their arguments
 #![forbid(unsafe_code)]
 
@@ -13,6 +14,7 @@ pub mod demo;
 pub mod distance;
 pub mod interrupt;
 pub mod lab;
+pub mod micro;
 pub mod packages;
 pub mod proc;
 mod program;

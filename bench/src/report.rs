@@ -51,6 +51,20 @@ pub struct Row {
     pub regime: Regime,
     /// Whether server and client were held to one CPU each.
     pub pinned: bool,
+    /// Bytes of a message, in suites of plain programs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub size_bytes: Option<usize>,
+    /// `apart`, `together` or `free`, in suites of plain programs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub placement: Option<&'static str>,
+    /// With a busy loop on each CPU beside.
+    pub hogs: bool,
+    /// 99th percentile of a round, ours and the rival's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub p99_ns: Option<[u64; 2]>,
+    /// 99.9th percentile of a round, ours and the rival's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub p999_ns: Option<[u64; 2]>,
 }
 
 impl Row {
@@ -82,6 +96,11 @@ impl Row {
             ring_bytes: 0,
             regime,
             pinned,
+            size_bytes: None,
+            placement: None,
+            hogs: false,
+            p99_ns: None,
+            p999_ns: None,
         }
     }
 }
@@ -159,11 +178,14 @@ impl std::fmt::Display for Table {
     }
 }
 
+/// Units of things that are counted, not of bytes or times.
+const COUNTED: [&str; 3] = ["req/s", "msg/s", "conn/s"];
+
 /// A figure with its unit, in three digits or so.
 pub fn figure(value: f64, unit: &str) -> String {
     let scaled = match value {
-        _ if unit == "req/s" && value >= 1e6 => format!("{:.2}M", value / 1e6),
-        _ if unit == "req/s" && value >= 1e3 => format!("{:.1}k", value / 1e3),
+        _ if COUNTED.contains(&unit) && value >= 1e6 => format!("{:.2}M", value / 1e6),
+        _ if COUNTED.contains(&unit) && value >= 1e3 => format!("{:.1}k", value / 1e3),
         _ if value >= 100.0 || value.fract() == 0.0 => format!("{value:.0}"),
         _ => format!("{value:.2}"),
     };

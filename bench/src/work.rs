@@ -494,7 +494,7 @@ impl<'a> Runner<'a> {
 }
 
 /// The broker's total, once it no longer moves.
-fn settled_ring_bytes(lab: &Lab) -> Result<u64> {
+pub(crate) fn settled_ring_bytes(lab: &Lab) -> Result<u64> {
     let until = Instant::now() + COUNTED_LIMIT;
     let mut last = lab.ring_bytes()?;
     loop {

@@ -59,6 +59,9 @@ pub enum Command {
     Bench(fordway_bench::cli::BenchArgs),
     /// Show the fast path beside the kernel path on real programs
     Demo(fordway_bench::cli::DemoArgs),
+    /// One end of a conversation that the bench measures
+    #[command(hide = true)]
+    BenchEnd(fordway_bench::cli::EndArgs),
     /// Print a completion script
     Completions {
         /// For which shell

@@ -57,6 +57,9 @@ fn dispatch(cli: &Cli) -> Outcome {
         Command::Down(down) => up::down(down, &broker()?),
         Command::Bench(args) => measured(|| fordway_bench::cli::run_bench(args)),
         Command::Demo(args) => measured(|| fordway_bench::cli::run_demo(args)),
+        Command::BenchEnd(args) => fordway_bench::cli::run_end(args)
+            .map(|()| Exit::Done)
+            .map_err(|error| Failure::internal(format!("{error:#}"))),
         Command::Completions { shell } => manual::completions(*shell),
         Command::Man { dir } => manual::pages(dir),
     }

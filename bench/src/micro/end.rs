@@ -1,0 +1,299 @@
+//! The two plain programs of a conversation that is measured: `fordway bench-end serve`
+//! answers, `fordway bench-end drive` asks, measures, and prints one line of JSON. They
+//! know nothing of Fordway; `fordway run` puts the library under them, or does not.
+//!
+//! | work | the driving end | the serving end |
+//! |---|---|---|
+//! | rtt | sends a message, receives it back, perhaps after a pause | sends back what it received |
+//! | stream | sends messages for a while, announces the end, receives a total | counts to the end, sends the total |
+//! | connect | connects, receives the end | accepts, closes |
+//! | request | connects, sends a message, receives it back and the end | accepts, sends it back, closes |
+//! | crowd | as rtt on one connection, beside many that have talked once and are idle now | as rtt, for all by epoll |
+//!
+//! The serving end closes first where connections end, so that no port of the driving
+//! end is kept by TIME_WAIT.
+
+use super::crowd;
+use super::wire::{Conn, Wire};
+use anyhow::{Context, Result, ensure};
+use clap::{Args, Subcommand, ValueEnum};
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+use std::time::{Duration, Instant};
+
+/// Round trips before anything is counted: the connection comes to its rings meanwhile.
+const WARM_UP_ROUNDS: u32 = 200;
+/// And at least for so long, for what needs time to grow.
+const WARM_UP: Duration = Duration::from_millis(30);
+
+/// `fordway bench-end`.
+#[derive(Clone, Debug, Args)]
+pub struct EndArgs {
+    #[command(subcommand)]
+    role: Role,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+enum Role {
+    /// Answers until it is ended.
+    Serve(Conversation),
+    /// Asks, measures, prints.
+    Drive {
+        #[command(flatten)]
+        conversation: Conversation,
+        /// How long to measure.
+        #[arg(long)]
+        seconds: f64,
+        /// Pause before each round trip.
+        #[arg(long, default_value_t = 0)]
+        pause_us: u64,
+        /// Idle connections beside the measured one (crowd).
+        #[arg(long, default_value_t = 0)]
+        idle: usize,
+    },
+    /// Does nothing but use its CPU.
+    Hog,
+}
+
+#[derive(Clone, Debug, Args)]
+struct Conversation {
+    #[arg(long)]
+    wire: Wire,
+    /// Where.
+    #[arg(long)]
+    at: String,
+    #[arg(long)]
+    work: Talk,
+    /// Bytes of a message.
+    #[arg(long)]
+    size: usize,
+}
+
+/// What is done in a conversation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub enum Talk {
+    /// There and back.
+    Rtt,
+    /// One way.
+    Stream,
+    /// Connect, accept, close.
+    Connect,
+    /// Connect, one request, close.
+    Request,
+    /// There and back among idle connections.
+    Crowd,
+}
+
+/// What the driving end prints.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct Figures {
+    /// Messages, round trips or connections.
+    pub count: u64,
+    /// Payload bytes in one direction.
+    pub bytes: u64,
+    /// Measured time.
+    pub seconds: f64,
+    /// Of a round trip or a connection; 0 where that is not measured.
+    pub p50_ns: u64,
+    /// See `p50_ns`.
+    pub p99_ns: u64,
+    /// See `p50_ns`.
+    pub p999_ns: u64,
+}
+
+/// Times of single rounds.
+#[derive(Debug)]
+pub struct Times(Histogram<u64>);
+
+impl Times {
+    /// Up to a minute, three digits.
+    pub fn new() -> Result<Times> {
+        Ok(Times(Histogram::new_with_max(60_000_000_000, 3)?))
+    }
+
+    /// One round.
+    pub fn add(&mut self, ns: u64) {
+        self.0.saturating_record(ns);
+    }
+
+    /// All of them, done in so long.
+    pub fn figures(&self, size: usize, seconds: f64) -> Figures {
+        Figures {
+            count: self.0.len(),
+            bytes: self.0.len() * size as u64,
+            seconds,
+            p50_ns: self.0.value_at_quantile(0.5),
+            p99_ns: self.0.value_at_quantile(0.99),
+            p999_ns: self.0.value_at_quantile(0.999),
+        }
+    }
+}
+
+/// Plays a role.
+pub fn run(args: &EndArgs) -> Result<()> {
+    match &args.role {
+        Role::Serve(conversation) => serve(conversation),
+        Role::Hog => loop {
+            std::hint::spin_loop();
+        },
+        Role::Drive {
+            conversation,
+            seconds,
+            pause_us,
+            idle,
+        } => {
+            let length = Duration::from_secs_f64(*seconds);
+            let pause = Duration::from_micros(*pause_us);
+            let figures = conversation.drive(length, pause, *idle)?;
+            println!("{}", serde_json::to_string(&figures)?);
+            Ok(())
+        }
+    }
+}
+
+fn serve(conversation: &Conversation) -> Result<()> {
+    let Conversation {
+        wire,
+        at,
+        work,
+        size,
+    } = conversation;
+    if *work == Talk::Crowd {
+        return crowd::serve(at, *size);
+    }
+    let listener = wire.listen(at)?;
+    let mut buffer = vec![0u8; *size];
+    loop {
+        let mut conn = listener.accept()?;
+        let talked = match work {
+            Talk::Stream => count(&mut conn, &mut buffer),
+            Talk::Connect => Ok(()),
+            Talk::Request => once(&mut conn, &mut buffer),
+            Talk::Rtt | Talk::Crowd => echo(&mut conn, &mut buffer),
+        };
+        // The next conversation does not suffer from a driver that was ended.
+        if let Err(error) = talked {
+            eprintln!("{error:#}");
+        }
+        if *wire == Wire::Pipe {
+            return Ok(());
+        }
+    }
+}
+
+fn echo(conn: &mut Conn, buffer: &mut [u8]) -> Result<()> {
+    while conn.receive(buffer)? {
+        conn.send(buffer)?;
+    }
+    Ok(())
+}
+
+fn once(conn: &mut Conn, buffer: &mut [u8]) -> Result<()> {
+    ensure!(conn.receive(buffer)?, "no request came");
+    conn.send(buffer)
+}
+
+fn count(conn: &mut Conn, buffer: &mut [u8]) -> Result<()> {
+    let mut total = 0u64;
+    loop {
+        match conn.receive_some(buffer)? {
+            0 => return conn.send(&total.to_ne_bytes()),
+            got => total += got as u64,
+        }
+    }
+}
+
+impl Conversation {
+    fn drive(&self, length: Duration, pause: Duration, idle: usize) -> Result<Figures> {
+        match self.work {
+            Talk::Rtt => self.round_trips(self.wire.reach(&self.at)?, length, pause),
+            Talk::Stream => self.stream(length),
+            Talk::Connect | Talk::Request => self.connections(length),
+            Talk::Crowd => {
+                // Held open until the figures are there.
+                let _idle = crowd::idle(self.wire, &self.at, self.size, idle)?;
+                self.round_trips(self.wire.reach(&self.at)?, length, pause)
+            }
+        }
+    }
+
+    fn round_trips(&self, mut conn: Conn, length: Duration, pause: Duration) -> Result<Figures> {
+        let (out, mut back) = (vec![7u8; self.size], vec![0u8; self.size]);
+        let mut round = |pause: Duration| -> Result<u64> {
+            if !pause.is_zero() {
+                std::thread::sleep(pause);
+            }
+            let start = Instant::now();
+            conn.send(&out)?;
+            ensure!(conn.receive(&mut back)?, "the serving end is gone");
+            Ok(start.elapsed().as_nanos() as u64)
+        };
+        let start = Instant::now();
+        let mut rounds = 0;
+        while rounds < WARM_UP_ROUNDS || start.elapsed() < WARM_UP {
+            round(Duration::ZERO)?;
+            rounds += 1;
+            if start.elapsed() > WARM_UP * 20 {
+                break;
+            }
+        }
+        let mut times = Times::new()?;
+        let start = Instant::now();
+        while start.elapsed() < length {
+            times.add(round(pause)?);
+        }
+        Ok(times.figures(self.size, start.elapsed().as_secs_f64()))
+    }
+
+    fn stream(&self, length: Duration) -> Result<Figures> {
+        let mut conn = self.wire.reach(&self.at)?;
+        let out = vec![7u8; self.size];
+        let warm = Instant::now();
+        let mut early = 0u64;
+        while warm.elapsed() < WARM_UP {
+            conn.send(&out)?;
+            early += 1;
+        }
+        let (start, mut messages) = (Instant::now(), 0u64);
+        // The clock costs as much as a small message.
+        let batch = (65536 / self.size).clamp(1, 64);
+        while start.elapsed() < length {
+            for _ in 0..batch {
+                conn.send(&out)?;
+            }
+            messages += batch as u64;
+        }
+        conn.finish()?;
+        let mut total = [0u8; 8];
+        ensure!(conn.receive(&mut total)?, "the serving end is gone");
+        let seconds = start.elapsed().as_secs_f64();
+        let sent = (early + messages) * self.size as u64;
+        let total = u64::from_ne_bytes(total);
+        ensure!(total == sent, "{sent} bytes were sent, {total} came");
+        Ok(Figures {
+            count: messages,
+            bytes: messages * self.size as u64,
+            seconds,
+            ..Figures::default()
+        })
+    }
+
+    fn connections(&self, length: Duration) -> Result<Figures> {
+        drop(self.wire.reach(&self.at)?);
+        let mut buffer = vec![7u8; self.size];
+        let mut times = Times::new()?;
+        let start = Instant::now();
+        while start.elapsed() < length {
+            let before = Instant::now();
+            let mut conn = self.wire.reach(&self.at).context("connect")?;
+            if self.work == Talk::Request {
+                conn.send(&buffer)?;
+                ensure!(conn.receive(&mut buffer)?, "no answer came");
+            }
+            ensure!(conn.receive_some(&mut [0u8])? == 0, "no end came");
+            drop(conn);
+            times.add(before.elapsed().as_nanos() as u64);
+        }
+        Ok(times.figures(self.size, start.elapsed().as_secs_f64()))
+    }
+}

@@ -1,0 +1,16 @@
+//! Suites of plain programs: round trips, streams, connections, crowds, memory.
+//!
+//! For each job, rounds are played in which every contender takes one sample, one after
+//! the other. The ratio of a rival is the median over the rounds of fast against rival;
+//! only samples of one regime (distance of the CPUs) are compared, and the regime with
+//! the most rounds is reported.
+//!
+//! - [`wire`]: what can be talked over; [`end`]: the two programs; `crowd`: one among many
+//! - `sample`: one sample; `suite`: jobs, rounds and rows; `memory`: bytes of ring memory
+
+mod crowd;
+pub mod end;
+mod memory;
+mod sample;
+pub mod suite;
+mod wire;

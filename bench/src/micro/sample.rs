@@ -1,0 +1,349 @@
+//! One sample of one contender: two plain programs talk for a while.
+//!
+//! ```text
+//!   fordway run ... -- fordway bench-end serve ...      on the server's CPU
+//!   fordway run ... -- fordway bench-end drive ...      on the client's CPU ──► one line of JSON
+//! ```
+//! The distance of the CPUs is probed before and after; a sample during which it
+//! changed has no regime and is thrown away by the caller.
+
+use super::end::{Figures, Talk, Times};
+use super::wire::Wire;
+use crate::apps::{CLIENT_CPU, SERVER_CPU, client_place, server_place};
+use crate::distance::{self, Regime};
+use crate::lab::{Lab, PathChoice, Place, Program, Spawn};
+use anyhow::{Context, Result, ensure};
+use clap::ValueEnum;
+use std::fs;
+use std::time::Duration;
+
+/// Beyond this, a packet socket refuses a message (net.core.wmem_default).
+const PACKET_BYTES_MAX: usize = 128 << 10;
+/// A driver that takes this much longer than it was asked to is hanging.
+const SLACK: Duration = Duration::from_secs(60);
+
+/// Who takes part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub enum Contender {
+    /// Two programs in two domains, over rings.
+    Fast,
+    /// The bare ring between two threads: no sockets, no sleeping, one process.
+    Ring,
+    /// TCP over loopback.
+    KernelLoopback,
+    /// TCP between two network namespaces over veth and a bridge.
+    KernelBridge,
+    /// UNIX stream sockets.
+    Unix,
+    /// UNIX packet sockets.
+    Seqpacket,
+    /// Two FIFOs.
+    Pipe,
+}
+
+impl Contender {
+    /// As rows and tables name it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Contender::Fast => "fast",
+            Contender::Ring => "ring",
+            Contender::KernelLoopback => "kernel-loopback",
+            Contender::KernelBridge => "kernel-bridge",
+            Contender::Unix => "unix",
+            Contender::Seqpacket => "unix-seqpacket",
+            Contender::Pipe => "pipe",
+        }
+    }
+
+    fn wire(self) -> Wire {
+        match self {
+            Contender::Unix => Wire::Unix,
+            Contender::Seqpacket => Wire::Seqpacket,
+            Contender::Pipe => Wire::Pipe,
+            _ => Wire::Tcp,
+        }
+    }
+
+    /// Between domains; but what is made and closed by the kernel either way is compared
+    /// over one and the same network.
+    fn places(self, job: &Job) -> (Place, Place) {
+        match self {
+            Contender::Fast if job.is_short() => (Place::Here, Place::Here),
+            Contender::Fast | Contender::KernelBridge => (server_place(), client_place()),
+            _ => (Place::Here, Place::Here),
+        }
+    }
+
+    fn path(self) -> PathChoice {
+        match self {
+            Contender::Fast => PathChoice::Auto,
+            _ => PathChoice::Kernel,
+        }
+    }
+
+    /// Whether it can do this work at all.
+    pub fn can(self, job: &Job) -> bool {
+        match self {
+            Contender::Fast | Contender::KernelLoopback => true,
+            Contender::KernelBridge => !job.is_short(),
+            Contender::Ring => {
+                let plain = job.pause.is_zero() && job.pairs == 1 && !job.hogs;
+                matches!(job.talk, Talk::Rtt | Talk::Stream)
+                    && plain
+                    && job.placement == Placement::Apart
+            }
+            Contender::Unix => job.talk != Talk::Crowd,
+            Contender::Seqpacket => {
+                matches!(job.talk, Talk::Rtt | Talk::Stream) && job.size <= PACKET_BYTES_MAX
+            }
+            Contender::Pipe => matches!(job.talk, Talk::Rtt | Talk::Stream),
+        }
+    }
+}
+
+/// Where the two programs run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Placement {
+    /// Each on a CPU of its own.
+    Apart,
+    /// Both on one CPU.
+    Together,
+    /// Where the scheduler puts them.
+    Free,
+}
+
+impl Placement {
+    /// As rows and tables name it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Placement::Apart => "apart",
+            Placement::Together => "together",
+            Placement::Free => "free",
+        }
+    }
+
+    fn cpus(self) -> (Option<String>, Option<String>) {
+        let on = |cpu: usize| Some(cpu.to_string());
+        match self {
+            Placement::Apart => (on(SERVER_CPU), on(CLIENT_CPU)),
+            Placement::Together => (on(SERVER_CPU), on(SERVER_CPU)),
+            Placement::Free => (None, None),
+        }
+    }
+}
+
+/// What is measured.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// Name of the row.
+    pub name: String,
+    /// The conversation.
+    pub talk: Talk,
+    /// Bytes of a message.
+    pub size: usize,
+    /// Before each round trip: the receiver sleeps.
+    pub pause: Duration,
+    /// Idle connections beside the measured one.
+    pub idle: usize,
+    /// Conversations at the same time, each with programs of its own.
+    pub pairs: usize,
+    /// Where.
+    pub placement: Placement,
+    /// With a busy loop on each CPU beside.
+    pub hogs: bool,
+}
+
+impl Job {
+    /// Whether connections end before rings would pay.
+    fn is_short(&self) -> bool {
+        matches!(self.talk, Talk::Connect | Talk::Request)
+    }
+}
+
+/// One sample.
+#[derive(Clone, Copy, Debug)]
+pub struct Taken {
+    /// Of all pairs: counts are sums, times are the worst pair's.
+    pub figures: Figures,
+    /// CPU seconds of both programs, start and warm-up included.
+    pub cpu_s: f64,
+    /// Bytes through rings.
+    pub ring_bytes: u64,
+    /// Distance of the CPUs, if it stayed.
+    pub regime: Option<Regime>,
+}
+
+/// Takes one.
+pub fn take(lab: &Lab, contender: Contender, job: &Job, length: Duration) -> Result<Taken> {
+    let before = distance::regime(SERVER_CPU, CLIENT_CPU)?;
+    let mut taken = if contender == Contender::Ring {
+        bare_ring(job, length)?
+    } else {
+        programs(lab, contender, job, length)
+            .with_context(|| format!("{} over {}", job.name, contender.name()))?
+    };
+    let after = distance::regime(SERVER_CPU, CLIENT_CPU)?;
+    taken.regime = (before == after).then_some(before);
+    Ok(taken)
+}
+
+fn bare_ring(job: &Job, length: Duration) -> Result<Taken> {
+    let pin = |end: usize| {
+        let cpu = if end == 0 { SERVER_CPU } else { CLIENT_CPU };
+        // Fails where we may not use that CPU; the probe has said so by now.
+        let _ = distance::pin(cpu);
+    };
+    let figures = if job.talk == Talk::Stream {
+        let rate = fordway_ring_limit::stream(job.size, length, pin);
+        let bytes = (rate * length.as_secs_f64()) as u64;
+        Figures {
+            count: bytes / job.size as u64,
+            bytes,
+            seconds: length.as_secs_f64(),
+            ..Figures::default()
+        }
+    } else {
+        let mut times = Times::new()?;
+        fordway_ring_limit::round_trips(job.size, length, pin, |ns| times.add(ns));
+        times.figures(job.size, length.as_secs_f64())
+    };
+    // Two threads that never sleep.
+    Ok(Taken {
+        figures,
+        cpu_s: 2.0 * length.as_secs_f64(),
+        ring_bytes: 0,
+        regime: None,
+    })
+}
+
+/// Pairs of programs that talk.
+#[derive(Debug)]
+pub struct Conversation {
+    servers: Vec<Program>,
+    drivers: Vec<Program>,
+}
+
+/// Starts them.
+pub fn start(lab: &Lab, contender: Contender, job: &Job, length: Duration) -> Result<Conversation> {
+    let (server_place, client_place) = contender.places(job);
+    let (server_cpu, client_cpu) = job.placement.cpus();
+    let mut conversation = Conversation {
+        servers: Vec::new(),
+        drivers: Vec::new(),
+    };
+    let more = [
+        format!("--seconds={}", length.as_secs_f64()),
+        format!("--pause-us={}", job.pause.as_micros()),
+        format!("--idle={}", job.idle),
+    ];
+    for _ in 0..job.pairs {
+        let at = address(lab, contender, job)?;
+        let start = |place, cpu: &Option<String>, role, more| {
+            let mut spawn = end(lab, contender, job, &at, role, more);
+            spawn.cpu = cpu.clone();
+            spawn.time_limit = length + SLACK;
+            lab.spawn(place, contender.path(), &spawn)
+        };
+        let server = start(&server_place, &server_cpu, "serve", &[])?;
+        conversation.servers.push(server);
+        let driver = start(&client_place, &client_cpu, "drive", &more)?;
+        conversation.drivers.push(driver);
+    }
+    Ok(conversation)
+}
+
+impl Conversation {
+    /// All programs.
+    pub fn pids(&self) -> Vec<u32> {
+        let programs = self.servers.iter().chain(&self.drivers);
+        programs.flat_map(Program::pids).collect()
+    }
+
+    /// Ends it before its time.
+    pub fn stop(self) -> Result<()> {
+        let mut programs = self.drivers.into_iter().chain(self.servers);
+        programs.try_for_each(|program| program.stop().map(drop))
+    }
+
+    /// What all drivers measured, and the CPU seconds of all programs.
+    fn finish(self) -> Result<(Figures, f64)> {
+        let (mut sum, mut cpu_s) = (Figures::default(), 0.0);
+        for driver in self.drivers {
+            let output = driver.finish()?.ok()?;
+            cpu_s += output.cpu_s;
+            add(&mut sum, &serde_json::from_str(output.text().trim())?);
+        }
+        for server in self.servers {
+            cpu_s += server.stop()?.cpu_s;
+        }
+        Ok((sum, cpu_s))
+    }
+}
+
+fn programs(lab: &Lab, contender: Contender, job: &Job, length: Duration) -> Result<Taken> {
+    let rings_before = lab.ring_bytes()?;
+    let (figures, cpu_s) = start(lab, contender, job, length)?.finish()?;
+    let ring_bytes = crate::work::settled_ring_bytes(lab)?.saturating_sub(rings_before);
+    let expected = contender == Contender::Fast && !job.is_short();
+    ensure!(!expected || ring_bytes > 0, "nothing went through rings");
+    Ok(Taken {
+        figures,
+        cpu_s,
+        ring_bytes,
+        regime: None,
+    })
+}
+
+fn add(sum: &mut Figures, one: &Figures) {
+    sum.count += one.count;
+    sum.bytes += one.bytes;
+    sum.seconds = sum.seconds.max(one.seconds);
+    sum.p50_ns = sum.p50_ns.max(one.p50_ns);
+    sum.p99_ns = sum.p99_ns.max(one.p99_ns);
+    sum.p999_ns = sum.p999_ns.max(one.p999_ns);
+}
+
+fn address(lab: &Lab, contender: Contender, job: &Job) -> Result<String> {
+    let port = lab.free_port()?;
+    Ok(match contender.wire() {
+        Wire::Tcp => format!("{}:{port}", contender.places(job).0.ip()),
+        _ => {
+            let file = lab.work_dir().join(format!("wire-{port}"));
+            // A port may come a second time.
+            let _ = fs::remove_file(&file);
+            file.to_string_lossy().into_owned()
+        }
+    })
+}
+
+/// The command line of one end.
+fn end(lab: &Lab, contender: Contender, job: &Job, at: &str, role: &str, more: &[String]) -> Spawn {
+    let mut argv = vec![
+        lab.fordway().to_string_lossy().into_owned(),
+        "bench-end".to_owned(),
+        role.to_owned(),
+        format!("--wire={}", word(&contender.wire())),
+        format!("--work={}", word(&job.talk)),
+        format!("--at={at}"),
+        format!("--size={}", job.size),
+    ];
+    argv.extend(more.iter().cloned());
+    Spawn::new(argv)
+}
+
+/// As the command line spells it.
+fn word(value: &impl ValueEnum) -> String {
+    let value = value.to_possible_value();
+    value.map_or_else(String::new, |value| value.get_name().to_owned())
+}
+
+/// Two programs that use their CPUs up, until they are dropped.
+pub fn hogs(lab: &Lab) -> Result<Vec<Program>> {
+    let program = lab.fordway().to_string_lossy().into_owned();
+    let hog = |cpu: usize| {
+        let spawn = Spawn::new([&program, "bench-end", "hog"]).cpu(&cpu.to_string());
+        lab.spawn(&Place::Here, PathChoice::Kernel, &spawn)
+    };
+    [SERVER_CPU, CLIENT_CPU].into_iter().map(hog).collect()
+}

@@ -1,0 +1,205 @@
+//! What two plain programs can talk over: TCP, a UNIX stream or packet socket, a pair of
+//! named pipes. TCP and UNIX streams go through libc, as any program's do; packet sockets
+//! and the openings of pipes need not, for no library takes them over.
+
+use anyhow::{Context, Result, bail};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType,
+};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How long the driving end tries to reach the serving one.
+const REACH_LIMIT: Duration = Duration::from_secs(10);
+/// Between two tries.
+const REACH_AGAIN: Duration = Duration::from_millis(2);
+
+/// A kind of wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Wire {
+    /// TCP with TCP_NODELAY; `at` is ADDRESS:PORT.
+    Tcp,
+    /// SOCK_STREAM of AF_UNIX; `at` is a path.
+    Unix,
+    /// SOCK_SEQPACKET of AF_UNIX; `at` is a path.
+    Seqpacket,
+    /// Two FIFOs, one each way; `at` is the start of their paths.
+    Pipe,
+}
+
+/// A serving end that others reach.
+#[derive(Debug)]
+pub enum Listener {
+    /// TCP.
+    Tcp(TcpListener),
+    /// UNIX stream.
+    Unix(UnixListener),
+    /// UNIX packets.
+    Seqpacket(OwnedFd),
+    /// FIFOs, which are made.
+    Pipe(PathBuf),
+}
+
+/// One end of a conversation.
+#[derive(Debug)]
+pub enum Conn {
+    /// TCP.
+    Tcp(TcpStream),
+    /// UNIX stream.
+    Unix(UnixStream),
+    /// UNIX packets.
+    Seqpacket(OwnedFd),
+    /// From, to.
+    Pipe(File, Option<File>),
+}
+
+impl Wire {
+    /// Listens.
+    pub fn listen(self, at: &str) -> Result<Listener> {
+        let path = Path::new(at);
+        Ok(match self {
+            Wire::Tcp => Listener::Tcp(TcpListener::bind(at)?),
+            Wire::Unix => Listener::Unix(UnixListener::bind(path)?),
+            Wire::Seqpacket => {
+                let socket = seqpacket()?;
+                rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+                rustix::net::listen(&socket, 16)?;
+                Listener::Seqpacket(socket)
+            }
+            Wire::Pipe => {
+                for path in fifos(path) {
+                    rustix::fs::mkfifoat(rustix::fs::CWD, &path, 0o600.into())?;
+                }
+                Listener::Pipe(path.to_owned())
+            }
+        })
+    }
+
+    /// Reaches a serving end, which may not listen yet.
+    pub fn reach(self, at: &str) -> Result<Conn> {
+        let until = Instant::now() + REACH_LIMIT;
+        loop {
+            match self.connect(at) {
+                Ok(conn) => return Ok(conn),
+                Err(error) if Instant::now() > until => {
+                    return Err(error).with_context(|| format!("reach {at}"));
+                }
+                Err(_) => std::thread::sleep(REACH_AGAIN),
+            }
+        }
+    }
+
+    fn connect(self, at: &str) -> io::Result<Conn> {
+        let path = Path::new(at);
+        Ok(match self {
+            Wire::Tcp => {
+                let stream = TcpStream::connect(at)?;
+                stream.set_nodelay(true)?;
+                Conn::Tcp(stream)
+            }
+            Wire::Unix => Conn::Unix(UnixStream::connect(path)?),
+            Wire::Seqpacket => {
+                let socket = seqpacket()?;
+                rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+                Conn::Seqpacket(socket)
+            }
+            Wire::Pipe => {
+                let [there, back] = fifos(path);
+                // The order in which the serving end opens them, too.
+                let to = OpenOptions::new().write(true).open(there)?;
+                Conn::Pipe(File::open(back)?, Some(to))
+            }
+        })
+    }
+}
+
+fn seqpacket() -> io::Result<OwnedFd> {
+    let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+    Ok(rustix::net::socket_with(
+        family,
+        kind,
+        SocketFlags::CLOEXEC,
+        None,
+    )?)
+}
+
+fn fifos(path: &Path) -> [PathBuf; 2] {
+    ["there", "back"].map(|suffix| path.with_extension(suffix))
+}
+
+impl Listener {
+    /// The next conversation.
+    pub fn accept(&self) -> Result<Conn> {
+        Ok(match self {
+            Listener::Tcp(listener) => {
+                let (stream, _) = listener.accept()?;
+                stream.set_nodelay(true)?;
+                Conn::Tcp(stream)
+            }
+            Listener::Unix(listener) => Conn::Unix(listener.accept()?.0),
+            Listener::Seqpacket(listener) => {
+                Conn::Seqpacket(rustix::net::accept_with(listener, SocketFlags::CLOEXEC)?)
+            }
+            Listener::Pipe(path) => {
+                let [there, back] = fifos(path);
+                let from = File::open(there)?;
+                Conn::Pipe(from, Some(OpenOptions::new().write(true).open(back)?))
+            }
+        })
+    }
+}
+
+impl Conn {
+    /// Sends all of it; as one packet where the wire has packets.
+    pub fn send(&mut self, bytes: &[u8]) -> Result<()> {
+        match self {
+            Conn::Tcp(stream) => stream.write_all(bytes)?,
+            Conn::Unix(stream) => stream.write_all(bytes)?,
+            Conn::Seqpacket(socket) => {
+                rustix::net::send(&*socket, bytes, SendFlags::NOSIGNAL)?;
+            }
+            Conn::Pipe(_, Some(to)) => to.write_all(bytes)?,
+            Conn::Pipe(_, None) => bail!("the end was announced already"),
+        }
+        Ok(())
+    }
+
+    /// Receives some; 0 at the end.
+    pub fn receive_some(&mut self, buffer: &mut [u8]) -> Result<usize> {
+        Ok(match self {
+            Conn::Tcp(stream) => stream.read(buffer)?,
+            Conn::Unix(stream) => stream.read(buffer)?,
+            Conn::Seqpacket(socket) => rustix::net::recv(&*socket, buffer, RecvFlags::empty())?.0,
+            Conn::Pipe(from, _) => from.read(buffer)?,
+        })
+    }
+
+    /// Fills the buffer; false if the end came instead.
+    pub fn receive(&mut self, buffer: &mut [u8]) -> Result<bool> {
+        let mut done = 0;
+        while done < buffer.len() {
+            match self.receive_some(&mut buffer[done..])? {
+                0 if done == 0 => return Ok(false),
+                0 => bail!("the end came in the middle of a message"),
+                count => done += count,
+            }
+        }
+        Ok(true)
+    }
+
+    /// Announces the end of what this side sends.
+    pub fn finish(&mut self) -> Result<()> {
+        match self {
+            Conn::Tcp(stream) => stream.shutdown(std::net::Shutdown::Write)?,
+            Conn::Unix(stream) => stream.shutdown(std::net::Shutdown::Write)?,
+            Conn::Seqpacket(socket) => rustix::net::shutdown(&*socket, Shutdown::Write)?,
+            Conn::Pipe(_, to) => *to = None,
+        }
+        Ok(())
+    }
+}
