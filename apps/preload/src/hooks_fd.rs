@@ -529,8 +529,12 @@ pub unsafe fn before_passing(message: *const libc::msghdr) {
 pub unsafe extern "C" fn connect(fd: c_int, name: *const c_void, length: u32) -> c_int {
     // SAFETY: the program's own arguments.
     let result = unsafe { real::connect(fd, name, length) };
-    if config::is_active() && state::conn(fd).is_some() {
+    if let Some(conn) = state::conn(fd).filter(|_| config::is_active()) {
         let errno = sys::errno();
+        // SAFETY: the kernel has just read the family of this name, if it took it.
+        if result == 0 && i32::from(unsafe { *name.cast::<u16>() }) == libc::AF_UNSPEC {
+            upgrade::dissolved(conn);
+        }
         control::check_mail();
         set_errno(errno);
     }

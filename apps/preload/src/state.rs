@@ -365,6 +365,26 @@ pub fn add_conn(fd: i32, nonblock: bool) -> Option<&'static Conn> {
     Some(conn)
 }
 
+/// The socket is to have another connection: late mail is for the old one. `unbar`: what
+/// stood against rings does not stand any more.
+pub fn renew_conn(conn: &Conn, unbar: bool) {
+    conn.serial.fetch_add(1, Ordering::Relaxed);
+    if unbar {
+        conn.barred.store(0, Ordering::Relaxed);
+    }
+    for zeroed in [
+        &conn.operations,
+        &conn.empty_reads,
+        &conn.attention,
+        &conn.rescues,
+        &conn.passing,
+    ] {
+        zeroed.store(0, Ordering::Relaxed);
+    }
+    conn.hints.fetch_and(hint::LET_GO, Ordering::Relaxed);
+    conn.channel_id.store(0, Ordering::Relaxed);
+}
+
 /// Gives the entry back; its last descriptor is gone.
 pub fn free_conn(conn: &Conn) {
     conn.phase.store(phase::FREE, Ordering::Release);

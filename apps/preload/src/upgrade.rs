@@ -3,10 +3,11 @@
 
 use crate::state::{self, Conn, attention, lock_word, phase};
 use crate::sys::{self, sys};
-use crate::{config, control, epoll, link};
+use crate::{config, control, epoll, link, transfer};
 use core::sync::atomic::Ordering;
 use fordway_abi::control::{PathPolicy, status};
 use fordway_abi::reason::Reason;
+use fordway_abi::shm::tx_flags;
 use fordway_sockets::{down, ends, up};
 
 /// How long `--path fast` lets an offer stand unanswered.
@@ -58,6 +59,11 @@ fn insist(conn: &Conn) -> sys::Result<()> {
 fn offer(conn: &Conn, fd: i32) {
     if let Some(reason) = unsuited(fd) {
         down::bar(&conn.at(fd), reason);
+        return;
+    }
+    if transfer::sent_position(fd).is_none() {
+        // Not connected yet, or no more: the broker would turn it down for good.
+        conn.operations.store(0, Ordering::Relaxed);
         return;
     }
     conn.cookie.store(cookie(fd), Ordering::Relaxed);
@@ -230,4 +236,29 @@ pub fn closing(conn: &Conn) {
         }
         _ => {}
     }
+}
+
+/// The program has dissolved the connection (connect to AF_UNSPEC, man 2 connect): the
+/// socket is as new, and may be connected to somebody else.
+pub fn dissolved(conn: &Conn) {
+    match conn.phase.load(Ordering::Acquire) {
+        phase::OFFERED => {
+            conn.phase.store(phase::KERNEL, Ordering::SeqCst);
+            control::report(conn, status::WITHDRAWN, 0);
+        }
+        phase::PAIRED => {
+            epoll::detach(conn);
+            let own = conn.own();
+            let (tx, rx) = (lock_word(&own.tx_own.lock), lock_word(&own.rx_own.lock));
+            own.tx
+                .tx_flags
+                .fetch_or(tx_flags::CLOSED, Ordering::Release);
+            conn.phase.store(phase::KERNEL, Ordering::SeqCst);
+            drop((tx, rx));
+            control::report(conn, status::CLOSED, 0);
+            link::unbind(conn);
+        }
+        _ => {}
+    }
+    state::renew_conn(conn, !is_shared(conn));
 }

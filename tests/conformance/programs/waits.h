@@ -107,6 +107,49 @@ HELPER int watching(int fd, uint32_t events, uint64_t data) {
     return epoll;
 }
 
+// --- connections ---
+
+HELPER struct sockaddr_in local(int port) {
+    return (struct sockaddr_in){.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK), .sin_port = htons(port)};
+}
+HELPER int connect_to(int fd, int port) {
+    struct sockaddr_in address = local(port);
+    return connect(fd, (void *)&address, sizeof address);
+}
+HELPER int stream(int flags) {
+    int fd = socket(AF_INET, SOCK_STREAM | flags, 0);
+    if (fd < 0) die("socket");
+    return fd;
+}
+// A port at which nobody listens.
+HELPER int dead_port(void) {
+    int port, listener = listen_any(&port);
+    close(listener);
+    return port;
+}
+HELPER const char *socket_error(int fd) {
+    int error = -1;
+    socklen_t length = sizeof error;
+    if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length)) return error_name(errno);
+    return error ? error_name(error) : "none";
+}
+// A byte from one end to the other; whether it went by a ring.
+HELPER int pass_on(int from, int to, const char *byte) {
+    uint64_t before = kernel_sent(from);
+    put(from, byte);
+    if (*get(to, 1) != *byte) die("received another byte");
+    return kernel_sent(from) == before;
+}
+// Both ends of a connection between two sockets of A: bytes go both ways until they go by rings.
+HELPER void talk(int near, int far) {
+    for (int i = 0; i < 2000; i++) {
+        int rings = pass_on(near, far, "x") + pass_on(far, near, "y");
+        if (rings == 2 || (by_kernel && i == 20)) return;
+        if (i > 20) usleep(1000);
+    }
+    die("the connection was never upgraded");
+}
+
 // --- the servant ---
 
 enum { SEND = 1, SEND_ANYHOW, RECEIVE, SHUT, CLOSE, RESET, DIAL, DIAL_COLD, WARM_UP };
