@@ -12,13 +12,12 @@
 
 use crate::distance::{self, Regime};
 use crate::lab::{Lab, PathChoice, Place, Program, Spawn, Stdin};
-use crate::report::{self, JsonLines, Progress, Row, Table, median};
+use crate::report::{self, JsonLines, Progress, Row, median};
 use crate::work::{Runner, Sample, Server, ServerKind, Setting, WORKS, Work};
 use crate::{packages, proc};
 use anyhow::{Context, Result, bail, ensure};
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// At most this many pairs are tried for each one that is wanted.
@@ -43,8 +42,6 @@ pub struct Options {
     pub seconds: f64,
     /// One CPU for servers, another for clients.
     pub pinned: bool,
-    /// Where the JSON goes.
-    pub json: Option<PathBuf>,
 }
 
 /// Against what the fast path is measured.
@@ -104,8 +101,8 @@ const IDLE_ROWS: [(&str, ServerKind); 2] = [
     ("idle-nginx", ServerKind::Nginx),
 ];
 
-/// Runs the suite and prints its table.
-pub fn run(options: &Options) -> Result<()> {
+/// Runs the suite, prints its table; gives the rows.
+pub fn run(options: &Options, json: &mut JsonLines) -> Result<Vec<Row>> {
     for name in &options.rows {
         ensure!(
             row_names().contains(&name.as_str()),
@@ -124,7 +121,6 @@ pub fn run(options: &Options) -> Result<()> {
     let works: Vec<Work> = suite().filter(|work| wanted(work.name)).collect();
     let idle: Vec<_> = IDLE_ROWS.into_iter().filter(|row| wanted(row.0)).collect();
 
-    let mut json = JsonLines::create(options.json.as_deref())?;
     let mut rows = Vec::new();
     let mut failures = Vec::new();
     let lab = Lab::start()?;
@@ -170,14 +166,14 @@ pub fn run(options: &Options) -> Result<()> {
         }
     }
     let forced = lab.close();
-    println!("{}", table(&rows));
+    println!("{}", report::table(&rows));
     ensure!(
         forced.is_empty(),
         "left behind and removed by force: {}",
         forced.join(", ")
     );
     ensure!(failures.is_empty(), "not measured: {}", failures.join(", "));
-    Ok(())
+    Ok(rows)
 }
 
 struct Bench<'a> {
@@ -306,7 +302,7 @@ fn summary(
         rival_cpu_s,
         cpu_s_per_unit: Some(per_unit.0 * unit_size),
         rival_cpu_s_per_unit: Some(per_unit.1 * unit_size),
-        cpu_unit: Some(cpu_unit),
+        cpu_unit: Some(cpu_unit.into()),
         ring_bytes: of(|sample| sample.ring_bytes as f64).0 as u64,
         ..Row::new(work.name, rival.name(), work.unit, regime, pinned)
     }
@@ -426,39 +422,4 @@ fn idle_client(lab: &Lab, kind: ServerKind, server: &Server, path: PathChoice) -
     // Held open: end of file would end the client. It ends with its pipe when dropped.
     client.hold_stdin(input);
     Ok(client)
-}
-
-fn table(rows: &[Row]) -> Table {
-    let mut table = Table::new([
-        "work",
-        "rival",
-        "fast path",
-        "rival's",
-        "ratio",
-        "min",
-        "max",
-        "CPU s",
-        "rival's",
-        "per",
-        "rings",
-        "CPUs",
-    ]);
-    for row in rows {
-        let per_unit = |value: Option<f64>, total: f64| format!("{:.2}", value.unwrap_or(total));
-        table.line([
-            row.work.clone(),
-            row.rival.to_owned(),
-            report::figure(row.value, row.unit),
-            report::figure(row.rival_value, row.unit),
-            report::ratio(row.ratio),
-            report::ratio(row.ratio_min),
-            report::ratio(row.ratio_max),
-            per_unit(row.cpu_s_per_unit, row.cpu_s),
-            per_unit(row.rival_cpu_s_per_unit, row.rival_cpu_s),
-            row.cpu_unit.unwrap_or("10 s").to_owned(),
-            report::bytes(row.ring_bytes),
-            row.regime.word().to_owned(),
-        ]);
-    }
-    table
 }

@@ -2,13 +2,17 @@
 
 pub use crate::micro::end::EndArgs;
 use crate::micro::{end, suite};
-use crate::{apps, demo};
+use crate::report::JsonLines;
+use crate::{apps, compare, demo, document};
 use anyhow::{Result, ensure};
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
 /// Longest sample: a slip of the finger should not run for a day.
 const SECONDS_MAX: f64 = 600.0;
+
+/// Rows of applications in the short form.
+const QUICK_APPS: [&str; 3] = ["redis-get-c1", "nginx-1k-c10", "iperf3-128k"];
 
 /// Measure against the kernel path, in alternation.
 #[derive(Clone, Debug, Args)]
@@ -31,6 +35,40 @@ enum Suite {
     Scale(MicroArgs),
     /// Ring memory of idle and of busy connections.
     Memory(MicroArgs),
+    /// All suites; rows, tables and plots into a directory.
+    All(AllArgs),
+    /// Tables and plots of rows that were measured before.
+    Report {
+        /// Where report.md and report.html go.
+        dir: PathBuf,
+        /// Files that --json has written.
+        #[arg(required = true)]
+        rows: Vec<PathBuf>,
+    },
+    /// Two builds in alternation; fails if the new one is worse.
+    Compare {
+        /// Directory of the build that is there (fordway and libfordway.so).
+        old: PathBuf,
+        /// Directory of the build that shall replace it.
+        new: PathBuf,
+        /// Rounds; in each, each build plays every job once.
+        #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=100))]
+        runs: u16,
+        /// Length of one sample.
+        #[arg(long, value_name = "N", default_value_t = 0.3)]
+        seconds: f64,
+    },
+}
+
+/// Options of all suites together.
+#[derive(Clone, Debug, Args)]
+pub struct AllArgs {
+    /// Where rows.json, report.md and report.html go.
+    #[arg(default_value = "bench-report")]
+    dir: PathBuf,
+    /// A short form: few sizes, two rounds, one application; under three minutes.
+    #[arg(long)]
+    quick: bool,
 }
 
 /// Options of the suites of plain programs.
@@ -89,19 +127,41 @@ pub fn run_bench(args: &BenchArgs) -> Result<()> {
     match &args.suite {
         Suite::Apps(args) => {
             check_seconds(args.seconds)?;
-            apps::run(&apps::Options {
+            let options = apps::Options {
                 rows: args.rows.clone(),
                 runs: args.runs.into(),
                 seconds: args.seconds,
                 pinned: !args.unpinned,
-                json: args.json.clone(),
-            })
+            };
+            apps::run(&options, &mut JsonLines::create(args.json.as_deref())?).map(drop)
         }
         Suite::Rtt(args) => run_micro(suite::Suite::Rtt, args),
         Suite::Stream(args) => run_micro(suite::Suite::Stream, args),
         Suite::Connect(args) => run_micro(suite::Suite::Connect, args),
         Suite::Scale(args) => run_micro(suite::Suite::Scale, args),
         Suite::Memory(args) => run_micro(suite::Suite::Memory, args),
+        Suite::All(args) => run_all(args),
+        Suite::Report { dir, rows } => {
+            let mut all = Vec::new();
+            for file in rows {
+                all.extend(document::read(file)?);
+            }
+            document::write(dir, &document::machine(), &all)
+        }
+        Suite::Compare {
+            old,
+            new,
+            runs,
+            seconds,
+        } => {
+            check_seconds(*seconds)?;
+            compare::run(&compare::Options {
+                old: old.clone(),
+                new: new.clone(),
+                rounds: (*runs).into(),
+                seconds: *seconds,
+            })
+        }
     }
 }
 
@@ -112,9 +172,41 @@ fn run_micro(which: suite::Suite, args: &MicroArgs) -> Result<()> {
         rounds: args.runs.into(),
         seconds: args.seconds,
         quick: args.quick,
-        json: args.json.clone(),
     };
-    suite::run(&options).map(drop)
+    suite::run(&options, &mut JsonLines::create(args.json.as_deref())?).map(drop)
+}
+
+/// What one suite does not give is missing in the report; its error comes at the end.
+fn run_all(args: &AllArgs) -> Result<()> {
+    std::fs::create_dir_all(&args.dir)?;
+    let file = args.dir.join("rows.json");
+    let mut json = JsonLines::create(Some(&file))?;
+    let micro = suite::Options {
+        suites: suite::Suite::value_variants().to_vec(),
+        rounds: if args.quick { 2 } else { 5 },
+        seconds: if args.quick { 0.1 } else { 0.3 },
+        quick: args.quick,
+    };
+    let app = |pinned| apps::Options {
+        rows: match args.quick {
+            true => QUICK_APPS.map(str::to_owned).to_vec(),
+            false => Vec::new(),
+        },
+        runs: if args.quick { 1 } else { 5 },
+        seconds: 1.0,
+        pinned,
+    };
+    let mut done = vec![suite::run(&micro, &mut json).map(drop)];
+    done.push(apps::run(&app(true), &mut json).map(drop));
+    if !args.quick {
+        done.push(apps::run(&app(false), &mut json).map(drop));
+    }
+    document::write(&args.dir, &document::machine(), &document::read(&file)?)?;
+    println!(
+        "the report is in {}",
+        args.dir.join("report.html").display()
+    );
+    done.into_iter().collect()
 }
 
 /// `fordway bench-end`: one end of a conversation that is measured.

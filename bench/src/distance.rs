@@ -18,7 +18,9 @@ const NEAR_NS_MAX: f64 = 250.0;
 const SPINS_MAX: u32 = 50_000_000;
 
 /// Whether two CPUs share their last-level cache, by the clock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum Regime {
     /// They share it.

@@ -123,13 +123,21 @@ impl Lab {
 
     /// A lab whose broker gets more arguments for `fordway up`.
     pub fn start_with(broker_arguments: &[&str]) -> Result<Lab> {
+        Lab::start_build(&find_fordway()?, broker_arguments)
+    }
+
+    /// A lab of a certain build, named by its launcher.
+    pub fn start_from(fordway: &Path) -> Result<Lab> {
+        Lab::start_build(fordway, &[])
+    }
+
+    fn start_build(fordway: &Path, broker_arguments: &[&str]) -> Result<Lab> {
         interrupt::install();
         interrupt::check()?;
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
         let one = ONE_LAB.lock().unwrap_or_else(PoisonError::into_inner);
-        let fordway = find_fordway()?;
         let dir = make_dir()?;
-        let fordway = copy_build(&fordway, &dir)?;
+        let fordway = copy_build(fordway, &dir)?;
         let mut lab = Lab {
             _one: one,
             fordway,

@@ -3,15 +3,18 @@
 //! - [`proc`]: what /proc says of processes; [`interrupt`]: Ctrl-C as a flag
 //! - `program`: a tree of processes; [`lab`]: a broker, domains and programs, brought up and taken down
 //! - [`packages`]: the programs that must be there; [`distance`]: how far apart two CPUs are
-//! - [`work`]: real servers and clients, and how to read their figures; [`report`]: tables and JSON
+//! - [`work`]: real servers and clients, and how to read their figures; [`report`]: tables and JSON; [`document`]: Markdown, HTML and plots
 //! - [`micro`]: suites of plain programs
+//! - [`compare`]: two builds in alternation
 //! - [`apps`]: the suite of real programs; [`demo`]: the same for people; [`cli`]: their arguments
 #![forbid(unsafe_code)]
 
 pub mod apps;
 pub mod cli;
+pub mod compare;
 pub mod demo;
 pub mod distance;
+pub mod document;
 pub mod interrupt;
 pub mod lab;
 pub mod micro;

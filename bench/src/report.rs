@@ -3,6 +3,7 @@
 use anyhow::{Context, Result};
 use fordwayd::admin::SCHEMA;
 use indicatif::{ProgressBar, ProgressStyle};
+use std::borrow::Cow;
 use std::fs::File;
 use std::io::{IsTerminal, Write};
 use std::path::Path;
@@ -11,22 +12,22 @@ use std::time::Duration;
 use crate::distance::Regime;
 
 /// One row of a suite as `--json` writes it.
-#[derive(Clone, Debug, serde::Serialize)]
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Row {
     /// Version of the document.
     pub schema: u32,
     /// Name of the work.
     pub work: String,
     /// Always `fast`: whose figure `value` is.
-    pub path: &'static str,
+    pub path: Cow<'static, str>,
     /// Against what.
-    pub rival: &'static str,
+    pub rival: Cow<'static, str>,
     /// Median figure.
     pub value: f64,
     /// The rival's median figure.
     pub rival_value: f64,
     /// Of both.
-    pub unit: &'static str,
+    pub unit: Cow<'static, str>,
     /// Median of the ratios of neighbouring samples (absent where a figure is no speed).
     pub ratio: Option<f64>,
     /// Smallest of them.
@@ -44,7 +45,7 @@ pub struct Row {
     /// The rival's.
     pub rival_cpu_s_per_unit: Option<f64>,
     /// What that work is: a million requests, or a GB.
-    pub cpu_unit: Option<&'static str>,
+    pub cpu_unit: Option<Cow<'static, str>>,
     /// Bytes through rings, median of a fast sample.
     pub ring_bytes: u64,
     /// Distance of the two CPUs.
@@ -52,18 +53,19 @@ pub struct Row {
     /// Whether server and client were held to one CPU each.
     pub pinned: bool,
     /// Bytes of a message, in suites of plain programs.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size_bytes: Option<usize>,
     /// `apart`, `together` or `free`, in suites of plain programs.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub placement: Option<&'static str>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub placement: Option<Cow<'static, str>>,
     /// With a busy loop on each CPU beside.
+    #[serde(default)]
     pub hogs: bool,
     /// 99th percentile of a round, ours and the rival's.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p99_ns: Option<[u64; 2]>,
     /// 99.9th percentile of a round, ours and the rival's.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p999_ns: Option<[u64; 2]>,
 }
 
@@ -79,11 +81,11 @@ impl Row {
         Row {
             schema: SCHEMA,
             work: work.to_owned(),
-            path: "fast",
-            rival,
+            path: "fast".into(),
+            rival: rival.into(),
             value: 0.0,
             rival_value: 0.0,
-            unit,
+            unit: unit.into(),
             ratio: None,
             ratio_min: None,
             ratio_max: None,
@@ -146,6 +148,25 @@ impl Table {
     }
 }
 
+impl Table {
+    /// Line by line, the headings first.
+    pub fn cells(&self) -> &[Vec<String>] {
+        &self.lines
+    }
+
+    /// As a table of Markdown, figures flush right.
+    pub fn markdown(&self) -> String {
+        let mut text = String::new();
+        for (number, line) in self.lines.iter().enumerate() {
+            text += &format!("| {} |\n", line.join(" | "));
+            if number == 0 {
+                text += &format!("|---|{}\n", "---:|".repeat(line.len() - 1));
+            }
+        }
+        text
+    }
+}
+
 impl std::fmt::Display for Table {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let columns = self.lines[0].len();
@@ -176,6 +197,57 @@ impl std::fmt::Display for Table {
         }
         Ok(())
     }
+}
+
+/// Rows for people; one home for what a terminal and a document show.
+pub fn table(rows: &[Row]) -> Table {
+    let mut table = Table::new([
+        "work",
+        "where",
+        "rival",
+        "fast path",
+        "rival's",
+        "ratio",
+        "min",
+        "max",
+        "p99",
+        "rival's",
+        "CPU s",
+        "rival's",
+        "per",
+        "rings",
+        "CPUs",
+    ]);
+    for row in rows {
+        let cpu = |seconds: Option<f64>, whole: f64| format!("{:.2}", seconds.unwrap_or(whole));
+        let tail = |index: usize| {
+            let pair = row.p99_ns.map(|pair| figure(pair[index] as f64, "ns"));
+            pair.unwrap_or_else(|| "-".to_owned())
+        };
+        let place = match (&row.placement, row.pinned) {
+            (Some(place), _) => place.as_ref(),
+            (None, true) => "apart",
+            (None, false) => "free",
+        };
+        table.line([
+            row.work.clone(),
+            format!("{place}{}", if row.hogs { "+hogs" } else { "" }),
+            row.rival.to_string(),
+            figure(row.value, &row.unit),
+            figure(row.rival_value, &row.unit),
+            ratio(row.ratio),
+            ratio(row.ratio_min),
+            ratio(row.ratio_max),
+            tail(0),
+            tail(1),
+            cpu(row.cpu_s_per_unit, row.cpu_s),
+            cpu(row.rival_cpu_s_per_unit, row.rival_cpu_s),
+            row.cpu_unit.as_deref().unwrap_or("run").to_owned(),
+            bytes(row.ring_bytes),
+            row.regime.word().to_owned(),
+        ]);
+    }
+    table
 }
 
 /// Units of things that are counted, not of bytes or times.

@@ -38,7 +38,7 @@ pub fn rows(lab: &Lab, quick: bool) -> Result<Vec<Row>> {
     let row = |name: &str, bytes: f64| Row {
         value: bytes,
         runs: 1,
-        placement: Some(Placement::Apart.word()),
+        placement: Some(Placement::Apart.word().into()),
         ..Row::new(name, "none", "B", regime, true)
     };
     Ok(vec![

@@ -11,6 +11,6 @@
 mod crowd;
 pub mod end;
 mod memory;
-mod sample;
+pub mod sample;
 pub mod suite;
 mod wire;

@@ -6,11 +6,10 @@ use super::sample::{self, Contender, Job, Placement, Taken};
 use crate::apps::CLIENT_CPU;
 use crate::distance::Regime;
 use crate::lab::Lab;
-use crate::report::{self, JsonLines, Progress, Row, Table, median};
+use crate::report::{self, JsonLines, Progress, Row, median};
 use crate::{interrupt, packages};
 use anyhow::{Result, ensure};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::time::Duration;
 
 /// Sizes of messages.
@@ -62,19 +61,16 @@ pub struct Options {
     pub seconds: f64,
     /// Few sizes, one placement.
     pub quick: bool,
-    /// Where the JSON goes.
-    pub json: Option<PathBuf>,
 }
 
 /// Runs the suites, prints their table; gives the rows.
-pub fn run(options: &Options) -> Result<Vec<Row>> {
+pub fn run(options: &Options, json: &mut JsonLines) -> Result<Vec<Row>> {
     let cpus = std::thread::available_parallelism()?.get();
     ensure!(
         cpus > CLIENT_CPU,
         "the bench needs two CPUs and may use {cpus}"
     );
     packages::ensure(&["ip", "nft"])?;
-    let mut json = JsonLines::create(options.json.as_deref())?;
     let jobs: Vec<Job> = options
         .suites
         .iter()
@@ -109,7 +105,7 @@ pub fn run(options: &Options) -> Result<Vec<Row>> {
         }
     }
     let forced = lab.close();
-    println!("{}", table(&rows));
+    println!("{}", report::table(&rows));
     ensure!(
         forced.is_empty(),
         "left behind and removed by force: {}",
@@ -119,7 +115,8 @@ pub fn run(options: &Options) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-fn jobs(suite: Suite, quick: bool) -> Vec<Job> {
+/// The jobs of a suite.
+pub fn jobs(suite: Suite, quick: bool) -> Vec<Job> {
     let job = |name: String, talk, size| Job {
         name,
         talk,
@@ -265,7 +262,7 @@ fn measure(lab: &Lab, job: &Job, options: &Options, progress: &Progress) -> Resu
 }
 
 /// The figure of a sample, and whether more is better.
-fn value(job: &Job, figures: &Figures) -> (f64, &'static str, bool) {
+pub fn value(job: &Job, figures: &Figures) -> (f64, &'static str, bool) {
     let rate = figures.count as f64 / figures.seconds;
     match job.talk {
         Talk::Rtt if job.pairs > 1 => (rate, "req/s", true),
@@ -276,18 +273,21 @@ fn value(job: &Job, figures: &Figures) -> (f64, &'static str, bool) {
     }
 }
 
+/// How much better one sample is than another.
+pub fn ratio(job: &Job, one: &Figures, other: &Figures) -> f64 {
+    let (mine, _, more_is_better) = value(job, one);
+    let theirs = value(job, other).0;
+    if more_is_better {
+        mine / theirs
+    } else {
+        theirs / mine
+    }
+}
+
 fn row(job: &Job, rival: Contender, regime: Regime, rounds: &[Vec<Taken>], index: usize) -> Row {
     let pairs = || rounds.iter().map(|round| (&round[0], &round[index]));
     let ratios: Vec<f64> = pairs()
-        .map(|(fast, other)| {
-            let (mine, _, more_is_better) = value(job, &fast.figures);
-            let theirs = value(job, &other.figures).0;
-            if more_is_better {
-                mine / theirs
-            } else {
-                theirs / mine
-            }
-        })
+        .map(|(fast, other)| ratio(job, &fast.figures, &other.figures))
         .collect();
     let middle = |pick: &dyn Fn(&Taken) -> f64| {
         (
@@ -323,10 +323,10 @@ fn row(job: &Job, rival: Contender, regime: Regime, rounds: &[Vec<Taken>], index
         rival_cpu_s,
         cpu_s_per_unit: Some(per_unit.0),
         rival_cpu_s_per_unit: Some(per_unit.1),
-        cpu_unit: Some(cpu_unit),
+        cpu_unit: Some(cpu_unit.into()),
         ring_bytes: middle(&|taken| taken.ring_bytes as f64).0 as u64,
         size_bytes: Some(job.size),
-        placement: Some(job.placement.word()),
+        placement: Some(job.placement.word().into()),
         hogs: job.hogs,
         p99_ns: tail(|figures| figures.p99_ns),
         p999_ns: tail(|figures| figures.p999_ns),
@@ -338,48 +338,4 @@ fn row(job: &Job, rival: Contender, regime: Regime, rounds: &[Vec<Taken>], index
             job.placement != Placement::Free,
         )
     }
-}
-
-fn table(rows: &[Row]) -> Table {
-    let mut table = Table::new([
-        "work",
-        "where",
-        "rival",
-        "fast path",
-        "rival's",
-        "ratio",
-        "min",
-        "max",
-        "p99 fast",
-        "p99 rival's",
-        "CPU s",
-        "rival's",
-        "per",
-        "CPUs",
-    ]);
-    for row in rows {
-        let per = |cpu_s: Option<f64>| cpu_s.map_or("-".to_owned(), |cpu_s| format!("{cpu_s:.2}"));
-        let tail = |index: usize| {
-            row.p99_ns
-                .map_or("-".to_owned(), |pair| format!("{} ns", pair[index]))
-        };
-        let hogs = if row.hogs { "+hogs" } else { "" };
-        table.line([
-            row.work.clone(),
-            format!("{}{hogs}", row.placement.unwrap_or("-")),
-            row.rival.to_owned(),
-            report::figure(row.value, row.unit),
-            report::figure(row.rival_value, row.unit),
-            report::ratio(row.ratio),
-            report::ratio(row.ratio_min),
-            report::ratio(row.ratio_max),
-            tail(0),
-            tail(1),
-            per(row.cpu_s_per_unit),
-            per(row.rival_cpu_s_per_unit),
-            row.cpu_unit.unwrap_or("-").to_owned(),
-            row.regime.word().to_owned(),
-        ]);
-    }
-    table
 }

@@ -1,0 +1,136 @@
+//! `fordway bench compare OLD NEW`: two builds in alternation, for use before a merge.
+//!
+//! In each round each build, with its own broker and library, plays every job once. The
+//! ratio of a job is the median over the rounds of new against old; a job is worse if even
+//! its best round is, so that noise alone seldom says so.
+
+use crate::apps::{CLIENT_CPU, SERVER_CPU};
+use crate::distance::{self, Regime};
+use crate::lab::Lab;
+use crate::micro::sample::{self, Contender, Taken};
+use crate::micro::suite::{self, Suite};
+use crate::report::{self, Progress, Table, median};
+use anyhow::{Context, Result, ensure};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// A build that is slower than this in every round has become worse.
+const WORSE_BELOW: f64 = 0.97;
+
+/// What to compare.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Directory (or launcher) of the build that is there.
+    pub old: PathBuf,
+    /// Of the build that shall replace it.
+    pub new: PathBuf,
+    /// Rounds.
+    pub rounds: usize,
+    /// Length of one sample.
+    pub seconds: f64,
+}
+
+/// Prints the table; an error if a job has become worse.
+pub fn run(options: &Options) -> Result<()> {
+    let builds = [launcher(&options.old)?, launcher(&options.new)?];
+    let suites = [Suite::Rtt, Suite::Stream, Suite::Connect];
+    let jobs: Vec<_> = suites
+        .into_iter()
+        .flat_map(|suite| suite::jobs(suite, true))
+        .collect();
+    let length = Duration::from_secs_f64(options.seconds);
+    let progress = Progress::new((options.rounds * jobs.len() * 2) as u64);
+    // By job and regime: old and new, round by round.
+    let mut pairs: BTreeMap<(usize, Regime), Vec<[Taken; 2]>> = BTreeMap::new();
+    for round in 1..=options.rounds {
+        let mut taken = Vec::new();
+        for (build, name) in builds.iter().zip(["old", "new"]) {
+            let lab = Lab::start_from(build)?;
+            let mut samples = Vec::new();
+            for job in &jobs {
+                progress.step(&format!("{}, {name}, round {round}", job.name));
+                samples.push(sample::take(&lab, Contender::Fast, job, length)?);
+            }
+            let forced = lab.close();
+            ensure!(forced.is_empty(), "left behind: {}", forced.join(", "));
+            taken.push(samples);
+        }
+        for (number, (old, new)) in taken[0].iter().zip(&taken[1]).enumerate() {
+            if let Some(regime) = old.regime.filter(|_| old.regime == new.regime) {
+                pairs
+                    .entry((number, regime))
+                    .or_default()
+                    .push([*old, *new]);
+            }
+        }
+    }
+    drop(progress);
+    let mut table = Table::new([
+        "work",
+        "old",
+        "new",
+        "ratio",
+        "min",
+        "max",
+        "rounds",
+        "CPU s old",
+        "new",
+        "CPUs",
+    ]);
+    let mut worse = Vec::new();
+    for ((number, regime), pairs) in &pairs {
+        let job = &jobs[*number];
+        let value = |taken: &Taken| suite::value(job, &taken.figures);
+        let ratios: Vec<f64> = pairs
+            .iter()
+            .map(|[old, new]| suite::ratio(job, &new.figures, &old.figures))
+            .collect();
+        let best = ratios.iter().copied().fold(0.0, f64::max);
+        let least = ratios.iter().copied().fold(f64::INFINITY, f64::min);
+        if best < WORSE_BELOW {
+            worse.push(job.name.as_str());
+        }
+        let middle = |pick: &dyn Fn(&Taken) -> f64, index: usize| {
+            median(pairs.iter().map(|pair| pick(&pair[index])))
+        };
+        let unit = value(&pairs[0][0]).1;
+        let figure = |index| report::figure(middle(&|taken| value(taken).0, index), unit);
+        let cpu = |index| format!("{:.3}", middle(&|taken| taken.cpu_s, index));
+        table.line([
+            job.name.clone(),
+            figure(0),
+            figure(1),
+            report::ratio(Some(median(ratios.iter().copied()))),
+            report::ratio(Some(least)),
+            report::ratio(Some(best)),
+            pairs.len().to_string(),
+            cpu(0),
+            cpu(1),
+            regime.word().to_owned(),
+        ]);
+    }
+    println!("{table}");
+    ensure!(
+        !pairs.is_empty(),
+        "the distance of the CPUs changed in every round"
+    );
+    ensure!(worse.is_empty(), "worse than before: {}", worse.join(", "));
+    Ok(())
+}
+
+/// The `fordway` of a build that was named by its directory or itself.
+fn launcher(build: &Path) -> Result<PathBuf> {
+    let file = if build.is_dir() {
+        build.join("fordway")
+    } else {
+        build.to_owned()
+    };
+    ensure!(
+        file.with_file_name("libfordway.so").is_file(),
+        "{} has no libfordway.so beside it; name a directory with both, such as target/release",
+        file.display()
+    );
+    distance::regime(SERVER_CPU, CLIENT_CPU).context("the comparison needs two CPUs")?;
+    Ok(file)
+}
