@@ -19,7 +19,7 @@ struct Task {
     run: fn(&[String]) -> Outcome,
 }
 
-const TASKS: [Task; 11] = [
+const TASKS: [Task; 13] = [
     Task {
         name: "help",
         what: "this list",
@@ -39,6 +39,16 @@ const TASKS: [Task; 11] = [
         name: "conformance",
         what: "the table of all cases, kernel TCP beside the fast path ([WORD...])",
         run: conformance,
+    },
+    Task {
+        name: "suites",
+        what: "the table of others' test suites, without Fordway and with ([WORD...])",
+        run: suites,
+    },
+    Task {
+        name: "storm",
+        what: "many connections, deaths and shortages, whole, with figures ([NAME])",
+        run: storm,
     },
     Task {
         name: "bench",
@@ -81,6 +91,10 @@ const TASKS: [Task; 11] = [
 const PROGRAM_TESTS: &str = "fordway-test-programs";
 /// The crate of the cases that every backend must pass.
 const CONFORMANCE: &str = "fordway-test-conformance";
+/// The crate that plays the test suites of others.
+const SUITES: &str = "fordway-test-suites";
+/// The crate of the storms.
+const STORM: &str = "fordway-test-storm";
 /// Preemptions that loom explores in each interleaving.
 const LOOM_PREEMPTIONS_MAX: &str = "2";
 const FORDWAY: &str = "target/release/fordway";
@@ -141,6 +155,20 @@ fn conformance(arguments: &[String]) -> Outcome {
     let mut suite = cargo(&["run", "--quiet", "-p", CONFORMANCE, "--"]);
     suite.args(arguments);
     run(suite)
+}
+
+fn suites(arguments: &[String]) -> Outcome {
+    build(&[])?;
+    let mut suites = cargo(&["run", "--quiet", "-p", SUITES, "--"]);
+    suites.args(arguments);
+    run(suites)
+}
+
+fn storm(arguments: &[String]) -> Outcome {
+    build(&[])?;
+    let mut storm = cargo(&["run", "--quiet", "--release", "-p", STORM, "--", "storm"]);
+    storm.args(arguments);
+    run(storm)
 }
 
 fn bench(arguments: &[String]) -> Outcome {

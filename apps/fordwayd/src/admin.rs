@@ -134,6 +134,17 @@ pub struct Info {
     pub processes: u32,
     /// Live channels.
     pub channels: u32,
+    /// Connections that were given a channel so far: TCP, both ends in programs with the
+    /// library, and both ends offered, which takes enough calls that move data.
+    #[serde(default)]
+    pub paired_total: u64,
+    /// Those of them that carried bytes through rings, or should have: both ends have made
+    /// [`fordway_registry::ENOUGH_CALLS`] calls that move data.
+    #[serde(default)]
+    pub eligible_total: u64,
+    /// Those of them of which bytes went through a ring.
+    #[serde(default)]
+    pub carried_total: u64,
     /// Bytes that went through rings so far, closed channels included; each byte counted once, by its sender.
     #[serde(default)]
     pub ring_bytes_total: u64,

@@ -123,7 +123,9 @@ impl Broker {
         }
     }
 
-    fn info(&self) -> Info {
+    fn info(&mut self) -> Info {
+        self.note_all_usage();
+        let counts = self.registry.counts();
         Info {
             schema: SCHEMA,
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -134,6 +136,9 @@ impl Broker {
             network: self.registry.network().to_string(),
             processes: self.by_process.len() as u32,
             channels: self.registry.channel_count() as u32,
+            paired_total: counts.paired,
+            eligible_total: counts.eligible,
+            carried_total: counts.carried,
             ring_bytes_total: self.ring_bytes_total(),
             protocol_errors: self.protocol_errors,
         }

@@ -20,7 +20,7 @@ use crate::broker::Broker;
 use fordway_abi::control::PathPolicy;
 use fordway_abi::reason::Reason;
 use fordway_platform::{diag, netns, process};
-use fordway_registry::{ConnectionView, Path, ProcessId};
+use fordway_registry::{ChannelView, ConnectionView, Path, ProcessId, Usage};
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 
@@ -216,6 +216,28 @@ impl Broker {
     fn pid_of(&self, process: ProcessId) -> Option<i32> {
         let connection = self.connections.get(self.by_process.get(&process)?)?;
         Some(connection.peer.pid).filter(|pid| *pid != 0)
+    }
+
+    /// Counts the use of every live channel, as far as it has come.
+    pub(crate) fn note_all_usage(&mut self) {
+        let processes = self.by_process.keys();
+        let live: Vec<_> = processes
+            .flat_map(|process| self.registry.live_channels_of(*process))
+            .collect();
+        for channel in live {
+            self.note_usage(&channel);
+        }
+    }
+
+    /// Counts the use of a channel.
+    pub(crate) fn note_usage(&mut self, channel: &ChannelView) {
+        if let Some(progress) = self.memory.progress(channel) {
+            let usage = Usage {
+                carried: progress.ring_bytes_tx | progress.ring_bytes_rx != 0,
+                calls: progress.calls,
+            };
+            self.registry.note_usage(channel, usage);
+        }
     }
 
     /// Bytes that went through rings, counted at their senders.

@@ -7,7 +7,7 @@
 
 use fordway_abi::shm::{
     self, ColdLine, ENDPOINT_BYTES, ENDPOINTS_OFFSET, Endpoint, REGION_BYTES, RxLine, SLOT_COUNT,
-    TxLine, tx_state,
+    TxLine, TxOwnLine, tx_state,
 };
 use fordway_platform::memfd::{self, NotShared, ReadOnly};
 use fordway_registry::{ChannelView, LinkSide};
@@ -35,6 +35,8 @@ pub(crate) struct Progress {
     pub(crate) ring_bytes_rx: u64,
     /// It sends through the kernel again.
     pub(crate) back: bool,
+    /// Calls of its program that move data, until it sent by its ring.
+    pub(crate) calls: u32,
 }
 
 /// All of them.
@@ -96,10 +98,12 @@ impl Memory {
         let tail = offset_of!(Endpoint, tx) + offset_of!(TxLine, tail);
         let state = offset_of!(Endpoint, tx) + offset_of!(TxLine, tx_state);
         let head = offset_of!(Endpoint, rx) + offset_of!(RxLine, head);
+        let calls = offset_of!(Endpoint, tx_own) + offset_of!(TxOwnLine, calls);
         Some(Progress {
             ring_bytes_tx: endpoints.load_u64(base + tail)?,
             ring_bytes_rx: endpoints.load_u64(base + head)?,
             back: endpoints.load_u32(base + state)? == tx_state::BACK,
+            calls: endpoints.load_u32(base + calls)?,
         })
     }
 }

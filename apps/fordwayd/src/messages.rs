@@ -89,7 +89,11 @@ impl Broker {
             kind::Region => self.region(process, read(body)?, fds),
             kind::Door => self.door(process, read(body)?),
             kind::Status => {
-                let actions = self.registry.status(process, read(body)?)?;
+                let report: wire::Status = read(body)?;
+                if let Some(channel) = self.registry.channel_of(process, report.conn_id) {
+                    self.note_usage(&channel);
+                }
+                let actions = self.registry.status(process, report)?;
                 self.carry_out(actions);
                 Ok(())
             }

@@ -414,6 +414,8 @@ pub fn bind(conn: &Conn, index: u32, slot: u32, generation: u32, channel_id: u64
         (*own).cold.generation.store(0, Ordering::SeqCst);
         core::ptr::write_bytes(own, 0, 1);
         (*own).wait.cpu.store(u32::MAX, Ordering::Relaxed);
+        let calls = conn.operations.load(Ordering::Relaxed);
+        (*own).tx_own.calls.store(calls, Ordering::Relaxed);
         (*own)
             .rx_own
             .owner

@@ -19,11 +19,15 @@ const UNANSWERED_NS_MAX: u64 = 2_000_000_000;
 pub fn count_operation(conn: &Conn, fd: i32) -> sys::Result<()> {
     control::check_mail();
     let now = conn.phase.load(Ordering::Relaxed);
-    if now != phase::KERNEL {
-        return if now == phase::OFFERED && config::policy() == PathPolicy::Fast {
-            insist(conn)
-        } else {
-            Ok(())
+    if now == phase::PAIRED {
+        note_call(conn);
+        return Ok(());
+    }
+    if now == phase::OFFERED {
+        conn.operations.fetch_add(1, Ordering::Relaxed);
+        return match config::policy() {
+            PathPolicy::Fast => insist(conn),
+            _ => Ok(()),
         };
     }
     let barred = conn.barred.load(Ordering::Relaxed);
@@ -40,6 +44,16 @@ pub fn count_operation(conn: &Conn, fd: i32) -> sys::Result<()> {
         offer(conn, fd);
     }
     Ok(())
+}
+
+/// Goes on counting until this side sends by its ring. Two threads may count as one.
+#[inline]
+fn note_call(conn: &Conn) {
+    let own = conn.own();
+    if own.tx.tx_state.load(Ordering::Relaxed) == tx_state::KERNEL {
+        let calls = &own.tx_own.calls;
+        calls.store(calls.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
 }
 
 /// For a program that asked for the fast path or nothing: an offer that nobody answers
@@ -163,6 +177,8 @@ pub fn paired(conn: &Conn, index: u32, slot: u32, generation: u32, channel_id: u
     }
     read_timeouts(conn, fd);
     up::begin(&conn.at(fd));
+    // What the kernel holds is not known until it was asked once more.
+    conn.hints.fetch_or(libc::POLLIN as u32, Ordering::Relaxed);
     conn.phase.store(phase::PAIRED, Ordering::SeqCst);
     epoll::attach(conn);
     if is_shared(conn) {

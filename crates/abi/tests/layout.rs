@@ -108,7 +108,8 @@ fn present_layout() -> String {
             head_seen,
             back_at,
             full_count,
-            no_space
+            no_space,
+            calls
         }
     );
     layout!(

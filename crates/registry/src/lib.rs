@@ -43,6 +43,7 @@
 //! [`LINKS_MAX`] links, [`KERNEL_REMEMBERED_MAX`] remembered downgrades.
 #![forbid(unsafe_code)]
 
+mod counts;
 mod domains;
 mod links;
 mod pairing;
@@ -53,6 +54,7 @@ mod view;
 #[cfg(test)]
 mod tests;
 
+pub use counts::{Counts, ENOUGH_CALLS, Usage};
 pub use domains::{Assigned, Domain, DomainError, HOST_DOMAIN, Network, UNKNOWN_DOMAIN};
 pub use processes::{KERNEL_REMEMBERED_MAX, LINKS_MAX, OFFERS_MAX};
 pub use view::{ChannelView, ConnectionView, LinkSide, Path};
@@ -183,6 +185,7 @@ pub struct Registry {
     /// Offers without a partner, by local name, remote name and namespace.
     offers: BTreeMap<(SocketAddr, SocketAddr, u64), processes::ConnKey>,
     ring_bytes_reported: u64,
+    counts: Counts,
 }
 
 impl std::fmt::Debug for Registry {
@@ -214,6 +217,7 @@ impl Registry {
             by_cookie: BTreeMap::new(),
             offers: BTreeMap::new(),
             ring_bytes_reported: 0,
+            counts: Counts::default(),
         }
     }
 

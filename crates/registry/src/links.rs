@@ -1,5 +1,6 @@
 //! Links, their slots, and the channels cut from them.
 
+use crate::counts::Counted;
 use crate::{Action, Outgoing, ProcessId, Registry};
 use fordway_abi::{control, reason::Reason, shm::SLOT_COUNT};
 use std::collections::{BTreeMap, BTreeSet};
@@ -96,6 +97,8 @@ pub(crate) struct Channel {
     pub(crate) ends: [Option<End>; 2],
     /// Why a downgrade was asked for.
     pub(crate) downgrading: Option<Reason>,
+    /// What it was counted for.
+    pub(crate) counted: Counted,
 }
 
 impl Registry {

@@ -1,5 +1,6 @@
 //! Offers and the rule by which two of them are one connection (see the crate).
 
+use crate::counts::Counted;
 use crate::links::{Channel, End};
 use crate::processes::{Conn, ConnKey, ConnState, OnKernel};
 use crate::{Action, ProcessId, Registry, SocketFacts};
@@ -147,7 +148,9 @@ impl Registry {
             generation,
             ends,
             downgrading: None,
+            counted: Counted::default(),
         };
+        self.counts.paired += 1;
         self.channels.insert(channel_ref, channel);
         let Some(link) = self.links.get_mut(&link_ref) else {
             return;

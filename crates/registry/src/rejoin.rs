@@ -3,6 +3,7 @@
 //! its old numbers. Nothing is believed for that: a channel's sockets are read anew,
 //! and the rule of pairing must still hold.
 
+use crate::counts::Counted;
 use crate::links::{Channel, End, LinkRef, Side};
 use crate::processes::{Conn, ConnState, OnKernel};
 use crate::{Action, Outgoing, ProcessId, Registry, SocketFacts, Violation};
@@ -127,6 +128,8 @@ impl Registry {
                     generation: shown.generation,
                     ends: [None; 2],
                     downgrading: None,
+                    // It counted with the broker that paired it.
+                    counted: Counted::ELSEWHERE,
                 };
                 self.channels.insert(channel_ref, channel);
                 if let Some(link) = self.links.get_mut(&link_ref) {

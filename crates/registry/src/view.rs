@@ -122,6 +122,14 @@ impl Registry {
             .collect()
     }
 
+    /// The channel that a process has for its connection of this number.
+    pub fn channel_of(&self, process: ProcessId, conn_id: u64) -> Option<ChannelView> {
+        match self.conn((process, conn_id))?.state {
+            ConnState::Channel { channel, side } => self.channel_view(channel, side),
+            _ => None,
+        }
+    }
+
     /// Bytes sent through rings, as processes said when they were done with a channel.
     pub fn ring_bytes_reported(&self) -> u64 {
         self.ring_bytes_reported

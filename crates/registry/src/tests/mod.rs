@@ -532,3 +532,29 @@ fn names_and_addresses_of_domains_are_unique() {
     let again = registry.add_domain("web", free).expect("domain");
     assert_ne!(again.id, removed);
 }
+
+#[test]
+fn counts_what_could_use_rings_and_what_did() {
+    let mut p = paired();
+    let end = |p: &Paired, process, conn_id| {
+        let channel = p.registry.channel_of(process, conn_id);
+        channel.expect("it has a channel")
+    };
+    let usage = |calls, carried| Usage { carried, calls };
+    let counts = |paired, eligible, carried| Counts {
+        paired,
+        eligible,
+        carried,
+    };
+    let (web, db) = (end(&p, p.web, 1), end(&p, p.db, 2));
+    assert_eq!(p.registry.counts(), counts(1, 0, 0));
+    p.registry.note_usage(&web, usage(ENOUGH_CALLS, false));
+    p.registry.note_usage(&db, usage(ENOUGH_CALLS - 1, false));
+    assert_eq!(p.registry.counts(), counts(1, 0, 0));
+    p.registry.note_usage(&db, usage(ENOUGH_CALLS, false));
+    assert_eq!(p.registry.counts(), counts(1, 1, 0));
+    p.registry.note_usage(&web, usage(ENOUGH_CALLS, true));
+    p.registry.note_usage(&db, usage(ENOUGH_CALLS, true));
+    assert_eq!(p.registry.counts(), counts(1, 1, 1));
+    assert_eq!(p.registry.channel_of(p.web, 7), None);
+}

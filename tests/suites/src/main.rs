@@ -1,0 +1,17 @@
+//! `./x suites [WORD...]`: the table of the suites whose names contain a word.
+#![forbid(unsafe_code)]
+
+use anyhow::Result;
+use fordway_test_suites::table;
+use std::process::ExitCode;
+
+fn main() -> Result<ExitCode> {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let all_hold = table(|suite| {
+        words.is_empty() || words.iter().any(|word| suite.name.contains(word.as_str()))
+    })?;
+    Ok(match all_hold {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
+}
