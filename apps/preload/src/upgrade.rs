@@ -7,7 +7,7 @@ use crate::{config, control, epoll, link, transfer};
 use core::sync::atomic::Ordering;
 use fordway_abi::control::{PathPolicy, status};
 use fordway_abi::reason::Reason;
-use fordway_abi::shm::tx_flags;
+use fordway_abi::shm::{tx_flags, tx_state};
 use fordway_sockets::{down, ends, up};
 
 /// How long `--path fast` lets an offer stand unanswered.
