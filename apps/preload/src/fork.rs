@@ -14,7 +14,7 @@
 
 use crate::state::{self, Conn, attention, hint};
 use crate::sys::{self, sys};
-use crate::{control, link, wait};
+use crate::{control, link, stay, wait};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
 use fordway_sockets::down;
@@ -131,6 +131,7 @@ unsafe extern "C" fn child() {
     for conn in state::conns() {
         conn.unaware.store(0, Ordering::Relaxed);
         conn.senders.store(0, Ordering::Relaxed);
+        stay::after_fork(conn);
         if conn.is_paired() {
             let marks = attention::FOREIGN | attention::INHERITED;
             conn.attention.fetch_or(marks, Ordering::Relaxed);

@@ -25,9 +25,14 @@ pub fn can_be_had() -> bool {
 
 /// Moves a descriptor to a high number; the given number is closed in any case.
 pub fn hide(fd: i32) -> sys::Result<i32> {
-    let moved = duplicate_high(fd);
+    let moved = copy(fd);
     let _ = sys!(SYS_close, fd);
-    let high = moved?;
+    moved
+}
+
+/// A hidden descriptor of the same file.
+pub fn copy(fd: i32) -> sys::Result<i32> {
+    let high = duplicate_high(fd)?;
     if let Some(word) = slot(high) {
         word.store(kind::HIDDEN, Ordering::Release);
     }

@@ -3,7 +3,7 @@
 
 use crate::state::{self, Conn, kind, slot};
 use crate::sys::{self, give, set_errno, sys};
-use crate::{config, control, epoll, fork, real, thread, upgrade};
+use crate::{config, control, epoll, fork, real, stay, thread, upgrade};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering;
 use fordway_abi::reason::Reason;
@@ -92,8 +92,12 @@ pub fn closed_by_libc(fd: c_int) {
 
 fn drop_reference(conn: &Conn, fd: c_int) {
     if conn.refs.fetch_sub(1, Ordering::AcqRel) == 1 {
+        let kept = stay::keep(conn, fd);
         // Waiters look at the channel through their items: these go first.
         epoll::fd_closed(conn, true);
+        if kept {
+            return;
+        }
         upgrade::closing(conn);
         fork::let_go(conn);
         state::free_conn(conn);

@@ -39,6 +39,7 @@ mod real;
 mod shared_bell;
 mod signals;
 mod state;
+mod stay;
 mod stdio;
 mod sys;
 mod thread;

@@ -11,7 +11,7 @@ use crate::state::{self, Conn, attention, kind, phase};
 use crate::sys::{self, sys};
 use crate::thread::{self, Shield};
 use crate::wait::{self, Bell, Deadline};
-use crate::{control, epoll};
+use crate::{control, epoll, stay};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, Ordering};
 use fordway_abi::shm::DOOR_SHARED;
@@ -182,6 +182,7 @@ fn count_unaware(fds: &[libc::pollfd], counted: &mut [libc::pollfd]) {
     for (counted, entry) in counted.iter_mut().zip(fds) {
         counted.fd = -1;
         if let Some(conn) = state::conn(entry.fd).filter(|conn| !conn.is_paired()) {
+            stay::enter(conn);
             conn.unaware.fetch_add(1, Ordering::SeqCst);
             counted.fd = state::index_of(conn) as i32;
         }
@@ -196,6 +197,7 @@ fn uncount(counted: &[libc::pollfd]) {
         {
             up::try_ready(&conn.end());
         }
+        stay::leave(conn);
     }
 }
 

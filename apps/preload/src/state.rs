@@ -69,6 +69,8 @@ pub struct Conn {
     pub refs: AtomicU32,
     /// One of the descriptors.
     pub fd: AtomicI32,
+    /// Threads that may sleep on it ([`crate::stay`]).
+    pub sleepers: AtomicU32,
     /// Calls that moved data, up to the offer.
     pub operations: AtomicU32,
     /// O_NONBLOCK.
@@ -348,6 +350,7 @@ pub fn add_conn(fd: i32, nonblock: bool) -> Option<&'static Conn> {
     }
     for zeroed in [
         &conn.empty_reads,
+        &conn.sleepers,
         &conn.items,
         &conn.cell,
         &conn.attention,

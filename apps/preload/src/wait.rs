@@ -18,7 +18,7 @@ use crate::signals::Call;
 use crate::state::{Conn, Lock};
 use crate::sys::{self, sys};
 use crate::thread::{self, Shield};
-use crate::{config, control, hidden, link, real, shared_bell};
+use crate::{config, control, hidden, link, real, shared_bell, stay};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use fordway_abi::shm::{DOOR_COUNT, DOOR_SHARED, WAIT_PAGE_BYTES, WAIT_PAGE_MAGIC, WaitPage};
@@ -525,12 +525,16 @@ extern "C" fn abandon(taken: *mut c_void) {
     let _shield = Shield::new();
     forget_own();
     // SAFETY: of `for_conn`, whose frame is still there.
-    unsafe { &*taken.cast::<Taken<'_>>() }.give_back();
+    let taken = unsafe { &*taken.cast::<Taken<'_>>() };
+    taken.give_back();
+    // The call's own stay.
+    stay::leave(taken.conn);
 }
 
 /// Sleeps (after a spin) until `conn` is worth another try, for blocking calls.
 /// `Err(EAGAIN)`: the deadline has passed. `Err(EINTR)`: a signal was handled that ends
-/// the call, which has moved bytes already if it is `partial`.
+/// the call, which has moved bytes already if it is `partial`. The caller has a
+/// [`stay::Stay`]; the descriptor may be another one afterwards.
 pub fn for_conn(
     conn: &Conn,
     fd: i32,

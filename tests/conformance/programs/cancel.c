@@ -340,6 +340,7 @@ static void exit_a(int fd) {
 // Another thread closes or shuts down what this one sleeps on.
 static volatile long result;
 static volatile int error;
+static int shown;
 static void *receiving(void *unused) {
     (void)unused;
     tid = syscall(SYS_gettid);
@@ -356,11 +357,8 @@ static void *sending(void *unused) {
 }
 static void *polling(void *unused) {
     (void)unused;
-    int shown;
     tid = syscall(SYS_gettid);
     result = pollx(fd_of_all, POLLIN | POLLRDHUP, -1, &shown);
-    error = 0;
-    say("shown %s", bits(shown));
     return NULL;
 }
 static pthread_t start_asleep(int fd, void *(*body)(void *)) {
@@ -380,7 +378,7 @@ static void shut(int fd, void *(*body)(void *), int how) {
 }
 static void shut_recv_a(int fd) { shut(fd, receiving, SHUT_RD); }
 static void shut_recv_both_a(int fd) { shut(fd, receiving, SHUT_RDWR); }
-static void shut_poll_a(int fd) { shut(fd, polling, SHUT_RDWR); }
+static void shut_poll_a(int fd) { shut(fd, polling, SHUT_RDWR), say("shown %s", bits(shown)); }
 static void shut_send_a(int fd) { cram(fd); shut(fd, sending, SHUT_WR); }
 static void shut_send_both_a(int fd) { cram(fd); shut(fd, sending, SHUT_RDWR); }
 static void idle_b(int fd) {

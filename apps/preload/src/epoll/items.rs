@@ -96,3 +96,14 @@ pub fn fd_closed(conn: &Conn, last: bool) {
         remove(index);
     }
 }
+
+/// Takes the connection's registrations out of the kernel's instances.
+pub fn leave_all(conn: &Conn) {
+    for (_, item) in items_of(conn) {
+        let epoll = instance_at(item.instance.load(Ordering::Relaxed))
+            .fd
+            .load(Ordering::Relaxed);
+        let fd = item.fd.load(Ordering::Relaxed);
+        let _ = sys!(SYS_epoll_ctl, epoll, libc::EPOLL_CTL_DEL, fd, 0);
+    }
+}

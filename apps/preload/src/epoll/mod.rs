@@ -36,7 +36,7 @@ mod waiting;
 pub use attach::{attach, detach, let_go};
 pub use control::control;
 pub use instances::{after_fork, closed, created, discover, watched};
-pub use items::fd_closed;
+pub use items::{fd_closed, leave_all};
 pub use ready::mask_of;
 pub use waiting::wait_in;
 

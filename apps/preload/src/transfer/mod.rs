@@ -14,8 +14,8 @@ pub use receive::receive;
 pub use send::{send, send_file};
 
 use crate::state::Conn;
-use crate::sys;
 use crate::thread::{self, Shield};
+use crate::{stay, sys};
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU32, Ordering};
 use fordway_ring::copy::Copier;
@@ -147,6 +147,7 @@ pub struct Unaware<'a> {
 impl<'a> Unaware<'a> {
     /// A sleep for bytes.
     pub fn reader(conn: &'a Conn) -> Self {
+        stay::enter(conn);
         conn.unaware.fetch_add(1, Ordering::SeqCst);
         Self {
             conn,
@@ -156,6 +157,7 @@ impl<'a> Unaware<'a> {
 
     /// A send.
     pub fn sender(conn: &'a Conn) -> Self {
+        stay::enter(conn);
         conn.senders.fetch_add(1, Ordering::SeqCst);
         Self {
             conn,
@@ -192,5 +194,6 @@ impl Drop for Unaware<'_> {
         if self.counter.fetch_sub(1, Ordering::SeqCst) == 1 && self.conn.is_paired() {
             up::try_ready(&self.conn.end());
         }
+        stay::leave(self.conn);
     }
 }

@@ -3,6 +3,7 @@
 use super::{Buffers, Done, attended, copier, message};
 use crate::signals::Call;
 use crate::state::Conn;
+use crate::stay::{self, Stay};
 use crate::sys::{self, sys};
 use crate::wait::{self, Deadline};
 use core::sync::atomic::Ordering;
@@ -22,9 +23,11 @@ pub fn receive(conn: &Conn, fd: i32, buffers: &Buffers, flags: i32) -> sys::Resu
     let may_wait = flags & libc::MSG_DONTWAIT == 0 && !conn.is_nonblocking();
     let wait_all = flags & libc::MSG_WAITALL != 0;
     let peek = flags & libc::MSG_PEEK != 0;
-    let end = conn.at(fd);
-    let before = Place::of(&end);
+    let mut stay = Stay::none();
+    let mut fd = fd;
+    let before = Place::of(&conn.at(fd));
     loop {
+        let end = conn.at(fd);
         if !attended(conn, fd)? {
             return Ok(if done == 0 {
                 Done::Kernel
@@ -64,6 +67,10 @@ pub fn receive(conn: &Conn, fd: i32, buffers: &Buffers, flags: i32) -> sys::Resu
                 return Ok(Done::Bytes(done));
             }
             Ok(Moved::Nothing) if done != 0 && !wait_all => return Ok(Done::Bytes(done)),
+            Ok(Moved::Kernel) if done == 0 && stay::is_left(conn) => {
+                // The program's number for it is gone; only this call knows the socket.
+                return parts.whole_by_kernel().map(Done::Bytes);
+            }
             Ok(Moved::Kernel) => {
                 return Ok(if done == 0 {
                     Done::Kernel
@@ -84,8 +91,9 @@ pub fn receive(conn: &Conn, fd: i32, buffers: &Buffers, flags: i32) -> sys::Resu
         }
         let timeout_ns = conn.receive_timeout_ns.load(Ordering::Relaxed);
         let until = *deadline.get_or_insert_with(|| deadline_after(timeout_ns));
+        stay.begin(conn);
         match wait::for_conn(conn, fd, Want::Bytes, until, (call, done != 0)) {
-            Ok(()) => {}
+            Ok(()) => fd = stay::descriptor(conn, fd),
             Err(_) if done != 0 => return Ok(Done::Bytes(done)),
             Err(error) => return Err(error),
         }
@@ -102,6 +110,15 @@ struct Parts<'a> {
     fd: i32,
     skip: usize,
     flags: i32,
+}
+
+impl Parts<'_> {
+    /// By the kernel, which may sleep.
+    fn whole_by_kernel(&self) -> sys::Result<usize> {
+        let (mut parts, used) = self.buffers.parts(self.skip, self.buffers.total);
+        let mut message = message(&mut parts[..used]);
+        sys!(SYS_recvmsg, self.fd, &raw mut message, self.flags)
+    }
 }
 
 impl Target for Parts<'_> {

@@ -3,6 +3,7 @@
 use super::{Buffers, Done, attended, copier, message};
 use crate::signals::Call;
 use crate::state::Conn;
+use crate::stay::{self, Stay};
 use crate::sys::{self, sys};
 use crate::wait::{self, Deadline};
 use core::sync::atomic::Ordering;
@@ -27,6 +28,8 @@ pub fn send(conn: &Conn, fd: i32, buffers: &Buffers, flags: i32) -> sys::Result<
     let mut done = 0;
     let mut deadline = None;
     let call = Call::begin();
+    let mut stay = Stay::none();
+    let mut fd = fd;
     let may_wait = flags & libc::MSG_DONTWAIT == 0 && !conn.is_nonblocking();
     loop {
         if !attended(conn, fd)? {
@@ -51,6 +54,10 @@ pub fn send(conn: &Conn, fd: i32, buffers: &Buffers, flags: i32) -> sys::Result<
                 }
                 continue;
             }
+            Ok(Moved::Kernel) if done == 0 && stay::is_left(conn) => {
+                // The program's number for it is gone; only this call knows the socket.
+                return parts.whole_by_kernel().map(Done::Bytes);
+            }
             Ok(Moved::Kernel) => {
                 return Ok(if done == 0 {
                     Done::Kernel
@@ -73,8 +80,9 @@ pub fn send(conn: &Conn, fd: i32, buffers: &Buffers, flags: i32) -> sys::Result<
         let timeout_ns = conn.send_timeout_ns.load(Ordering::Relaxed);
         let until = *deadline
             .get_or_insert_with(|| Deadline::after((timeout_ns != 0).then_some(timeout_ns)));
+        stay.begin(conn);
         match wait::for_conn(conn, fd, Want::Room, until, (call, done != 0)) {
-            Ok(()) => {}
+            Ok(()) => fd = stay::descriptor(conn, fd),
             Err(_) if done != 0 => return Ok(Done::Bytes(done)),
             Err(error) => return Err(error),
         }
@@ -88,6 +96,15 @@ struct Parts<'a> {
     skip: usize,
     flags: i32,
     may_wait: bool,
+}
+
+impl Parts<'_> {
+    /// By the kernel, which may sleep.
+    fn whole_by_kernel(&self) -> sys::Result<usize> {
+        let (mut parts, used) = self.buffers.parts(self.skip, self.buffers.total);
+        let message = message(&mut parts[..used]);
+        sys!(SYS_sendmsg, self.fd, &raw const message, self.flags)
+    }
 }
 
 impl Source for Parts<'_> {
@@ -174,6 +191,8 @@ pub fn send_file(
     let mut done = 0;
     let mut deadline = None;
     let call = Call::begin();
+    let mut stay = Stay::none();
+    let mut fd = fd;
     while done < count {
         if !attended(conn, fd)? {
             break;
@@ -205,9 +224,11 @@ pub fn send_file(
         let timeout_ns = conn.send_timeout_ns.load(Ordering::Relaxed);
         let until = *deadline
             .get_or_insert_with(|| Deadline::after((timeout_ns != 0).then_some(timeout_ns)));
+        stay.begin(conn);
         match wait::for_conn(conn, fd, Want::Room, until, (call, done != 0)) {
+            Ok(()) => fd = stay::descriptor(conn, fd),
             Err(_) if done != 0 => break,
-            other => other?,
+            Err(error) => return Err(error),
         }
     }
     let stays = conn.is_paired() && !sends_by_kernel(&conn.at(fd));

@@ -1,0 +1,101 @@
+//! A call that sleeps keeps its socket, whatever other threads do to the descriptor.
+//!
+//! The kernel's call holds the file: a close or dup2 by another thread frees the number at
+//! once, but the socket lives until the call returns; the peer sees no end before. Our
+//! sleeps hold no file in between. So a connection counts its sleepers ([`Stay`]), and
+//! who closes its last descriptor while there are some leaves the socket to them under a
+//! hidden descriptor ([`keep`]); the last one to leave closes it.
+
+use crate::state::Conn;
+use crate::thread::Shield;
+use crate::{epoll, fork, hidden, state, upgrade};
+use core::sync::atomic::Ordering;
+
+/// Bit of `Conn::sleepers`: the program has no descriptor of it any more.
+const LEFT: u32 = 1 << 31;
+
+/// A thread that may sleep on the connection, for as long as it lives.
+pub struct Stay<'a>(Option<&'a Conn>);
+
+impl<'a> Stay<'a> {
+    /// Not yet.
+    pub fn none() -> Self {
+        Self(None)
+    }
+
+    /// From now on, however often it is said.
+    pub fn begin(&mut self, conn: &'a Conn) {
+        if self.0.is_none() {
+            enter(conn);
+            self.0 = Some(conn);
+        }
+    }
+}
+
+impl Drop for Stay<'_> {
+    fn drop(&mut self) {
+        if let Some(conn) = self.0 {
+            leave(conn);
+        }
+    }
+}
+
+/// One sleeper more, without a [`Stay`].
+pub fn enter(conn: &Conn) {
+    conn.sleepers.fetch_add(1, Ordering::SeqCst);
+}
+
+/// One less. The last one ends what was left to it.
+pub fn leave(conn: &Conn) {
+    if conn.sleepers.fetch_sub(1, Ordering::SeqCst) == LEFT + 1 {
+        let _shield = Shield::new();
+        upgrade::closing(conn);
+        fork::let_go(conn);
+        let fd = conn.fd.load(Ordering::Relaxed);
+        conn.sleepers.store(0, Ordering::Relaxed);
+        state::free_conn(conn);
+        hidden::close(fd);
+    }
+}
+
+/// Whether its socket was left to its sleepers.
+pub fn is_left(conn: &Conn) -> bool {
+    conn.sleepers.load(Ordering::SeqCst) & LEFT != 0
+}
+
+/// What the socket is to be called by, which was `fd` when the call began.
+pub fn descriptor(conn: &Conn, fd: i32) -> i32 {
+    if is_left(conn) {
+        conn.fd.load(Ordering::Relaxed)
+    } else {
+        fd
+    }
+}
+
+/// The last descriptor is about to go; true if sleepers keep the socket.
+pub fn keep(conn: &Conn, fd: i32) -> bool {
+    if conn.sleepers.load(Ordering::SeqCst) == 0 {
+        return false;
+    }
+    let Ok(copy) = hidden::copy(fd) else {
+        return false;
+    };
+    // With the socket alive the kernel would report on.
+    epoll::leave_all(conn);
+    conn.fd.store(copy, Ordering::Relaxed);
+    if conn.sleepers.fetch_or(LEFT, Ordering::SeqCst) != 0 {
+        return true;
+    }
+    conn.sleepers.fetch_and(!LEFT, Ordering::SeqCst);
+    conn.fd.store(fd, Ordering::Relaxed);
+    hidden::close(copy);
+    false
+}
+
+/// In a forked child: nobody sleeps, and what was left is the parent's.
+pub fn after_fork(conn: &Conn) {
+    if conn.sleepers.swap(0, Ordering::Relaxed) & LEFT != 0 {
+        hidden::close(conn.fd.load(Ordering::Relaxed));
+        state::free_conn(conn);
+    }
+}
