@@ -11,6 +11,8 @@ use fordway_abi::shm::Endpoint;
 use fordway_ring::{Consumer, Producer, Violation};
 use fordway_sockets::{End, Half, Result, State};
 
+/// asm-generic/sockios.h.
+pub const SIOCATMARK: usize = 0x8905;
 /// One look at a time while waiting for the peer or for the kernel's room.
 const PAUSE_MS: i32 = 1;
 const ROOM_WAIT_MS: i32 = 100;
@@ -126,6 +128,11 @@ impl End for At<'_> {
 
     fn shown(&self) -> u32 {
         self.poll(libc::POLLRDHUP, 0)
+    }
+
+    fn is_at_mark(&self) -> bool {
+        let mut at: i32 = 0;
+        sys!(SYS_ioctl, self.fd, SIOCATMARK, &raw mut at).is_ok() && at != 0
     }
 
     fn peek_kernel(&self) -> Result<usize> {

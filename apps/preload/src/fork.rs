@@ -132,6 +132,7 @@ unsafe extern "C" fn child() {
         conn.unaware.store(0, Ordering::Relaxed);
         conn.senders.store(0, Ordering::Relaxed);
         stay::after_fork(conn);
+        conn.turn.store(0, Ordering::Relaxed);
         if conn.is_paired() {
             let marks = attention::FOREIGN | attention::INHERITED;
             conn.attention.fetch_or(marks, Ordering::Relaxed);

@@ -3,12 +3,11 @@
 
 use crate::state::{self, Conn, kind, slot};
 use crate::sys::{self, give, set_errno, sys};
-use crate::{config, control, epoll, fork, real, stay, thread, upgrade};
+use crate::{config, control, epoll, faults, fork, real, stay, thread, upgrade};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering;
 use fordway_abi::reason::Reason;
-use fordway_abi::shm::tx_state;
-use fordway_sockets::{down, ends, ready, sends_by_kernel};
+use fordway_sockets::{down, ends};
 
 /// Descriptors that are searched for another one of the same connection.
 const SEARCH_FDS: i32 = 1 << 16;
@@ -227,66 +226,6 @@ pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
 }
 
 /// # Safety
-/// As setsockopt(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn setsockopt(
-    fd: c_int,
-    level: c_int,
-    name: c_int,
-    value: *const c_void,
-    length: u32,
-) -> c_int {
-    // SAFETY: the program's own arguments.
-    let result = unsafe { real::setsockopt(fd, level, name, value, length) };
-    if result == 0
-        && level == libc::SOL_SOCKET
-        && let Some(conn) = state::conn(fd).filter(|_| config::is_active())
-    {
-        match name {
-            libc::SO_RCVTIMEO | libc::SO_SNDTIMEO => upgrade::read_timeouts(conn, fd),
-            libc::SO_OOBINLINE => {
-                down::bar(&conn.end(), Reason::Oob);
-                down::downgrade(&conn.at(fd), Reason::Oob, false);
-            }
-            libc::SO_RCVLOWAT => {
-                down::bar(&conn.end(), Reason::Unsupported);
-                down::downgrade(&conn.at(fd), Reason::Unsupported, false);
-            }
-            _ => {}
-        }
-    }
-    result
-}
-
-/// # Safety
-/// As getsockopt(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn getsockopt(
-    fd: c_int,
-    level: c_int,
-    name: c_int,
-    value: *mut c_void,
-    length: *mut u32,
-) -> c_int {
-    // SAFETY: the program's own arguments.
-    let result = unsafe { real::getsockopt(fd, level, name, value, length) };
-    if result == 0
-        && level == libc::SOL_SOCKET
-        && name == libc::SO_ERROR
-        && let Some(conn) = state::conn(fd).filter(|conn| config::is_active() && conn.is_paired())
-    {
-        // SAFETY: the kernel has just written an int, if the length says so.
-        unsafe {
-            let error = value.cast::<c_int>();
-            if *length as usize == size_of::<c_int>() && error.read_unaligned() == 0 {
-                error.write_unaligned(ends::socket_error(&conn.end()));
-            }
-        }
-    }
-    result
-}
-
-/// # Safety
 /// As close(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn close(fd: c_int) -> c_int {
@@ -444,56 +383,19 @@ pub unsafe extern "C" fn __fcntl(fd: c_int, command: c_int, argument: usize) -> 
     unsafe { fcntl(fd, command, argument) }
 }
 
-/// # Safety
-/// As ioctl(2): a third argument that the request does not take is never looked at.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ioctl(fd: c_int, request: usize, argument: usize) -> c_int {
-    let Some(conn) = state::conn(fd).filter(|_| config::is_active()) else {
-        // SAFETY: the program's own arguments.
-        return unsafe { real::ioctl(fd, request, argument) };
-    };
-    match request as u64 & 0xffff_ffff {
-        libc::FIONREAD if conn.is_paired() && conn.peer_is_there() => {
-            let ring = conn.consumer().fill_hint();
-            // What is left in the kernel counts too; once the ring is in use there is nothing.
-            let mut queued: c_int = 0;
-            if conn.consumer().producer_state() != tx_state::RING || conn.consumer().head() == 0 {
-                let _ = sys!(SYS_ioctl, fd, libc::FIONREAD, &raw mut queued);
-            }
-            // The ring's bytes can be had only behind all of the kernel's.
-            let entered = conn.consumer().was_entered();
-            let within_reach = !entered || ready::kernel_part_bytes(&conn.end()) <= queued as u64;
-            let ring = if within_reach { ring } else { 0 };
-            let total = ring.saturating_add(queued as u64).min(c_int::MAX as u64) as c_int;
-            // SAFETY: FIONREAD takes a pointer to an int.
-            unsafe { (argument as *mut c_int).write(total) };
-            0
-        }
-        libc::TIOCOUTQ if conn.is_paired() && !sends_by_kernel(&conn.end()) => {
-            let unread = conn.producer().unread_hint().min(c_int::MAX as u64) as c_int;
-            // SAFETY: SIOCOUTQ takes a pointer to an int.
-            unsafe { (argument as *mut c_int).write(unread) };
-            0
-        }
-        _ => {
-            // SAFETY: the program's own arguments.
-            let result = unsafe { real::ioctl(fd, request, argument) };
-            if result == 0 && request as u64 & 0xffff_ffff == libc::FIONBIO {
-                // SAFETY: FIONBIO takes a pointer to an int, which the kernel has just read.
-                let on = unsafe { *(argument as *const c_int) } != 0;
-                conn.nonblock.store(u32::from(on), Ordering::Relaxed);
-            }
-            result
-        }
-    }
-}
-
 /// Moves stream sockets that are about to be passed to another process to the
 /// kernel path: the receiver may be a program without the shim.
 ///
 /// # Safety
 /// `message` is a message as sendmsg takes it.
 pub unsafe fn before_passing(message: *const libc::msghdr) {
+    if state::conn_high() == 0 {
+        return;
+    }
+    faults::arm();
+    if !faults::can_read(message) {
+        return;
+    }
     // SAFETY: by contract.
     let (mut at, mut left) = unsafe {
         (
@@ -502,6 +404,9 @@ pub unsafe fn before_passing(message: *const libc::msghdr) {
         )
     };
     const HEADER: usize = size_of::<libc::cmsghdr>();
+    if !faults::is_user_range(at, left) || !faults::is_readable(at, left) {
+        return;
+    }
     while !at.is_null() && left >= HEADER {
         // SAFETY: `left` bytes of the program's control data are there.
         let header = unsafe { at.cast::<libc::cmsghdr>().read_unaligned() };

@@ -5,7 +5,8 @@ use crate::state::{self, Conn, hint, phase};
 use crate::sys::{self, give, sys};
 use crate::thread::{self, Shield};
 use crate::transfer::{self, Buffers, Done, Unaware};
-use crate::{config, real, upgrade};
+use crate::{config, faults, real, upgrade};
+use core::cell::Cell;
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering;
 use fordway_abi::reason::Reason;
@@ -15,6 +16,9 @@ use fordway_sockets::{down, up};
 const RECEIVE_KERNEL: i32 = libc::MSG_OOB | libc::MSG_ERRQUEUE;
 /// Flags of a send that only the kernel carries.
 const SEND_KERNEL: i32 = libc::MSG_OOB | libc::MSG_ZEROCOPY | libc::MSG_FASTOPEN;
+
+/// No error: the parts have no bytes, and readv and writev then ask the socket nothing.
+const NO_BYTES: i32 = 0;
 
 /// What a call on a descriptor has to do.
 enum Way {
@@ -88,6 +92,7 @@ fn channel_receive(
     match buffers().and_then(|buffers| transfer::receive(conn, fd, &buffers, flags)) {
         Ok(Done::Bytes(count)) => Some(count as isize),
         Ok(Done::Kernel) => None,
+        Err(NO_BYTES) => Some(0),
         Err(error) => Some(give(Err(error))),
     }
 }
@@ -110,6 +115,10 @@ fn transmit(
                 return result;
             }
             let shield = Shield::new();
+            if flags & libc::MSG_OOB != 0 {
+                // A byte that is no part of the stream: the kernel's count is not ours any more.
+                down::bar(&conn.at(fd), Reason::Oob);
+            }
             let sender = Unaware::sender(conn);
             if conn.phase.load(Ordering::SeqCst) != phase::PAIRED {
                 return sender.during(shield, by_libc);
@@ -140,23 +149,17 @@ fn channel_send(
     match buffers().and_then(|buffers| transfer::send(conn, fd, &buffers, flags)) {
         Ok(Done::Bytes(count)) => Some(count as isize),
         Ok(Done::Kernel) => None,
+        Err(NO_BYTES) => Some(0),
         Err(error) => Some(give(Err(error))),
     }
 }
 
-/// One buffer as [`Buffers`], kept alive by the caller's frame.
-fn one(part: &mut libc::iovec, base: *const c_void, length: usize) -> *const libc::iovec {
-    *part = libc::iovec {
+fn part_of(base: *const c_void, length: usize) -> libc::iovec {
+    libc::iovec {
         iov_base: base.cast_mut(),
         iov_len: length,
-    };
-    part
+    }
 }
-
-const NO_PART: libc::iovec = libc::iovec {
-    iov_base: core::ptr::null_mut(),
-    iov_len: 0,
-};
 
 /// # Safety
 /// As read(2).
@@ -167,13 +170,12 @@ pub unsafe extern "C" fn read(fd: c_int, buffer: *mut c_void, count: usize) -> i
         // SAFETY: the program's own arguments.
         return unsafe { real::read(fd, buffer, count) };
     }
-    let mut part = NO_PART;
-    let parts = one(&mut part, buffer, count);
+    let part = part_of(buffer, count);
     // SAFETY: the program's own arguments.
     receive(
         fd,
         0,
-        || Buffers::new(parts, 1),
+        || Buffers::one(&part, true),
         || unsafe { real::read(fd, buffer, count) },
     )
 }
@@ -215,25 +217,42 @@ pub fn check_size(count: usize, size: usize) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn readv(fd: c_int, parts: *const libc::iovec, count: c_int) -> isize {
     // SAFETY: the program's own arguments.
-    receive(
-        fd,
-        0,
-        || Buffers::new(parts, count as usize),
-        || unsafe { real::readv(fd, parts, count) },
-    )
+    unsafe { receive_parts(fd, parts, count, 0, || real::readv(fd, parts, count)) }
+}
+
+fn some_bytes(buffers: Buffers) -> sys::Result<Buffers> {
+    if buffers.total == 0 {
+        Err(NO_BYTES)
+    } else {
+        Ok(buffers)
+    }
+}
+
+/// readv by the channel, or by `by_libc`.
+///
+/// # Safety
+/// As readv(2).
+pub unsafe fn receive_parts(
+    fd: c_int,
+    parts: *const libc::iovec,
+    count: c_int,
+    flags: c_int,
+    by_libc: impl Fn() -> isize,
+) -> isize {
+    let by_channel = || some_bytes(Buffers::new(parts, count as usize)?);
+    receive(fd, flags, by_channel, by_libc)
 }
 
 /// # Safety
 /// As recv(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn recv(fd: c_int, buffer: *mut c_void, count: usize, flags: c_int) -> isize {
-    let mut part = NO_PART;
-    let parts = one(&mut part, buffer, count);
+    let part = part_of(buffer, count);
     // SAFETY: the program's own arguments.
     receive(
         fd,
         flags,
-        || Buffers::new(parts, 1),
+        || Buffers::one(&part, false),
         || unsafe { real::recv(fd, buffer, count, flags) },
     )
 }
@@ -264,20 +283,22 @@ pub unsafe extern "C" fn recvfrom(
     name: *mut c_void,
     length: *mut u32,
 ) -> isize {
-    let mut part = NO_PART;
-    let parts = one(&mut part, buffer, count);
+    let part = part_of(buffer, count);
+    let ours = Cell::new(false);
     let by_channel = || {
-        if !name.is_null() && !length.is_null() {
-            // A connected stream gives no address (man 3p recvfrom; Linux sets the length to 0).
-            // SAFETY: the program's own argument.
-            unsafe { *length = 0 };
-        }
-        Buffers::new(parts, 1)
+        ours.set(true);
+        Buffers::one(&part, false)
     };
-    // SAFETY: the program's own arguments.
-    receive(fd, flags, by_channel, || unsafe {
-        real::recvfrom(fd, buffer, count, flags, name, length)
-    })
+    let received = receive(fd, flags, by_channel, || {
+        ours.set(false);
+        // SAFETY: the program's own arguments.
+        unsafe { real::recvfrom(fd, buffer, count, flags, name, length) }
+    });
+    // A connected stream gives no address: its length is 0 (linux: move_addr_to_user).
+    if received >= 0 && ours.get() && !name.is_null() && !faults::give(length, 0) {
+        return give(Err(libc::EFAULT));
+    }
+    received
 }
 
 /// # Safety
@@ -301,73 +322,51 @@ pub unsafe extern "C" fn __recvfrom_chk(
 /// As recvmsg(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn recvmsg(fd: c_int, message: *mut libc::msghdr, flags: c_int) -> isize {
+    let ours = Cell::new(false);
     let by_channel = || {
-        // SAFETY: the program's own message.
-        let message = unsafe { &mut *message };
-        message.msg_namelen = 0;
-        message.msg_controllen = 0;
-        message.msg_flags = 0;
-        Buffers::new(message.msg_iov, message.msg_iovlen)
+        ours.set(true);
+        faults::check(faults::can_read(message))?;
+        // SAFETY: the program's own message, found readable.
+        Buffers::of_message(unsafe { &*message })
     };
-    // SAFETY: the program's own arguments.
-    receive(fd, flags, by_channel, || unsafe {
-        real::recvmsg(fd, message, flags)
-    })
+    let received = receive(fd, flags, by_channel, || {
+        ours.set(false);
+        // SAFETY: the program's own arguments.
+        unsafe { real::recvmsg(fd, message, flags) }
+    });
+    if received >= 0 && ours.get() {
+        // SAFETY: the program's own message.
+        unsafe { no_more_than_bytes(message, flags) };
+    }
+    received
 }
 
+/// What a receive from a connected stream says besides the bytes (linux: ____sys_recvmsg).
+///
 /// # Safety
-/// As recvmmsg(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn recvmmsg(
-    fd: c_int,
-    messages: *mut libc::mmsghdr,
-    count: u32,
-    flags: c_int,
-    timeout: *mut libc::timespec,
-) -> c_int {
-    if !matches!(way(fd), Way::Channel(_)) {
-        // SAFETY: the program's own arguments.
-        return unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
-    }
-    let mut done = 0;
-    while done < count {
-        let more = if done == 0 { 0 } else { libc::MSG_DONTWAIT };
-        // SAFETY: the program's array of `count` messages.
-        let received = unsafe {
-            let entry = messages.add(done as usize);
-            let received = recvmsg(
-                fd,
-                &raw mut (*entry).msg_hdr,
-                flags & !libc::MSG_WAITFORONE | more,
-            );
-            if received >= 0 {
-                (*entry).msg_len = received as u32;
-            }
-            received
-        };
-        if received <= 0 {
-            return if done == 0 && received < 0 {
-                -1
-            } else {
-                (done + u32::from(received == 0)) as c_int
-            };
+/// `message` is readable.
+unsafe fn no_more_than_bytes(message: *mut libc::msghdr, flags: c_int) {
+    // SAFETY: by contract; the fields are only named.
+    unsafe {
+        if !(*message).msg_name.is_null() {
+            faults::give(&raw mut (*message).msg_namelen, 0);
         }
-        done += 1;
+        faults::give(&raw mut (*message).msg_controllen, 0);
+        let kept = flags & libc::MSG_CMSG_CLOEXEC;
+        faults::give(&raw mut (*message).msg_flags, kept);
     }
-    done as c_int
 }
 
 /// # Safety
 /// As write(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn write(fd: c_int, buffer: *const c_void, count: usize) -> isize {
-    let mut part = NO_PART;
-    let parts = one(&mut part, buffer, count);
+    let part = part_of(buffer, count);
     // SAFETY: the program's own arguments.
     transmit(
         fd,
         0,
-        || Buffers::new(parts, 1),
+        || Buffers::one(&part, true),
         || unsafe { real::write(fd, buffer, count) },
     )
 }
@@ -385,12 +384,22 @@ pub unsafe extern "C" fn __write(fd: c_int, buffer: *const c_void, count: usize)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn writev(fd: c_int, parts: *const libc::iovec, count: c_int) -> isize {
     // SAFETY: the program's own arguments.
-    transmit(
-        fd,
-        0,
-        || Buffers::new(parts, count as usize),
-        || unsafe { real::writev(fd, parts, count) },
-    )
+    unsafe { send_parts(fd, parts, count, 0, || real::writev(fd, parts, count)) }
+}
+
+/// writev by the channel, or by `by_libc`.
+///
+/// # Safety
+/// As writev(2).
+pub unsafe fn send_parts(
+    fd: c_int,
+    parts: *const libc::iovec,
+    count: c_int,
+    flags: c_int,
+    by_libc: impl Fn() -> isize,
+) -> isize {
+    let by_channel = || some_bytes(Buffers::new(parts, count as usize)?);
+    transmit(fd, flags, by_channel, by_libc)
 }
 
 /// # Safety
@@ -402,13 +411,12 @@ pub unsafe extern "C" fn send(
     count: usize,
     flags: c_int,
 ) -> isize {
-    let mut part = NO_PART;
-    let parts = one(&mut part, buffer, count);
+    let part = part_of(buffer, count);
     // SAFETY: the program's own arguments.
     transmit(
         fd,
         flags,
-        || Buffers::new(parts, 1),
+        || Buffers::one(&part, false),
         || unsafe { real::send(fd, buffer, count, flags) },
     )
 }
@@ -437,13 +445,12 @@ pub unsafe extern "C" fn sendto(
     name: *const c_void,
     length: u32,
 ) -> isize {
-    let mut part = NO_PART;
-    let parts = one(&mut part, buffer, count);
+    let part = part_of(buffer, count);
     // SAFETY: the program's own arguments.
     transmit(
         fd,
         flags,
-        || Buffers::new(parts, 1),
+        || Buffers::one(&part, false),
         || unsafe { real::sendto(fd, buffer, count, flags, name, length) },
     )
 }
@@ -457,9 +464,13 @@ pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const libc::msghdr, flags:
         unsafe { crate::hooks_fd::before_passing(message) };
     }
     let by_channel = || {
-        // SAFETY: the program's own message.
+        faults::check(faults::can_read(message))?;
+        // SAFETY: the program's own message, found readable.
         let message = unsafe { &*message };
-        Buffers::new(message.msg_iov, message.msg_iovlen)
+        if message.msg_controllen != 0 {
+            check_control(fd, message, flags)?;
+        }
+        Buffers::of_message(message)
     };
     // SAFETY: the program's own arguments.
     transmit(fd, flags, by_channel, || unsafe {
@@ -467,42 +478,15 @@ pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const libc::msghdr, flags:
     })
 }
 
-/// # Safety
-/// As sendmmsg(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn sendmmsg(
-    fd: c_int,
-    messages: *mut libc::mmsghdr,
-    count: u32,
-    flags: c_int,
-) -> c_int {
-    if !config::is_active() || state::conn(fd).is_none_or(|conn| !conn.is_paired()) {
-        for index in 0..if config::is_active() {
-            count as usize
-        } else {
-            0
-        } {
-            // SAFETY: the program's array of `count` messages.
-            unsafe { crate::hooks_fd::before_passing(&raw const (*messages.add(index)).msg_hdr) };
-        }
-        // SAFETY: the program's own arguments.
-        return unsafe { real::sendmmsg(fd, messages, count, flags) };
-    }
-    for done in 0..count {
-        // SAFETY: the program's array of `count` messages.
-        let sent = unsafe {
-            let entry = messages.add(done as usize);
-            let sent = sendmsg(fd, &raw const (*entry).msg_hdr, flags);
-            if sent >= 0 {
-                (*entry).msg_len = sent as u32;
-            }
-            sent
-        };
-        if sent < 0 {
-            return if done == 0 { -1 } else { done as c_int };
-        }
-    }
-    count as c_int
+/// Nothing in a stream's control data moves bytes, but the kernel judges it: a message
+/// without bytes has it say what is wrong.
+fn check_control(fd: c_int, message: &libc::msghdr, flags: c_int) -> sys::Result<()> {
+    let empty = libc::msghdr {
+        msg_iov: core::ptr::null_mut(),
+        msg_iovlen: 0,
+        ..*message
+    };
+    sys!(SYS_sendmsg, fd, &raw const empty, flags).map(drop)
 }
 
 /// # Safety

@@ -92,6 +92,8 @@ reals! {
     fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, length: *mut u32) -> c_int = SYS_getsockopt;
     fn read(fd: c_int, buffer: *mut c_void, count: usize) -> isize = SYS_read;
     fn readv(fd: c_int, iov: *const libc::iovec, count: c_int) -> isize = SYS_readv;
+    fn preadv2(fd: c_int, iov: *const libc::iovec, count: c_int, offset: i64, flags: c_int) -> isize = SYS_preadv2;
+    fn pwritev2(fd: c_int, iov: *const libc::iovec, count: c_int, offset: i64, flags: c_int) -> isize = SYS_pwritev2;
     fn recv(fd: c_int, buffer: *mut c_void, count: usize, flags: c_int) -> isize = SYS_recvfrom;
     fn recvfrom(fd: c_int, buffer: *mut c_void, count: usize, flags: c_int, name: *mut c_void, length: *mut u32) -> isize = SYS_recvfrom;
     fn recvmsg(fd: c_int, message: *mut libc::msghdr, flags: c_int) -> isize = SYS_recvmsg;

@@ -21,7 +21,7 @@
 //! changed, the kernel is asked for their flags.
 
 use crate::sys::{self, sys};
-use crate::{config, fork, real, thread, wait};
+use crate::{config, faults, fork, real, thread, wait};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -105,6 +105,18 @@ extern "C" fn before_handler(
     context: *mut libc::ucontext_t,
 ) -> usize {
     let (handler, flags) = ACTIONS[signal as usize % SIGNALS].get();
+    if BY_FAULTS & bit(signal) != 0 {
+        // SAFETY: the kernel's record and frame of this signal.
+        if unsafe { faults::answer(info.cast(), context) } {
+            keep_once(signal, flags);
+            return 0;
+        }
+        if handler == libc::SIG_DFL {
+            // SAFETY: as above.
+            unsafe { faults::die(signal, info.cast()) };
+            return 0;
+        }
+    }
     let thread = thread::current();
     if thread.holds() && BY_FAULTS & bit(signal) == 0 {
         // SAFETY: the kernel's frame of this signal.
@@ -134,14 +146,7 @@ unsafe fn defer(
 ) {
     let all = !(BY_FAULTS | OF_LIBC);
     let _ = sys!(SYS_rt_sigprocmask, libc::SIG_BLOCK, &raw const all, 0, 8);
-    if flags & libc::SA_RESETHAND as u32 != 0 {
-        // The kernel has removed it; it has yet to run.
-        let action = KernelAction {
-            handler: ours(),
-            ..kernel_action(signal)
-        };
-        let _ = sys!(SYS_rt_sigaction, signal, &raw const action, 0, 8);
-    }
+    keep_once(signal, flags);
     let (pid, id) = (sys!(SYS_getpid), sys!(SYS_gettid));
     let (pid, id) = (pid.unwrap_or(0), id.unwrap_or(0));
     if sys!(SYS_rt_tgsigqueueinfo, pid, id, signal, info).is_err() {
@@ -154,6 +159,17 @@ unsafe fn defer(
     unsafe {
         thread.defer(mask.read());
         mask.write(mask.read() | all);
+    }
+}
+
+/// A handler that is to run once has yet to run, but the kernel has removed it.
+fn keep_once(signal: c_int, flags: u32) {
+    if flags & libc::SA_RESETHAND as u32 != 0 {
+        let action = KernelAction {
+            handler: ours(),
+            ..kernel_action(signal)
+        };
+        let _ = sys!(SYS_rt_sigaction, signal, &raw const action, 0, 8);
     }
 }
 
@@ -238,6 +254,21 @@ pub fn set_up() {
     }
 }
 
+/// Stands in for the default disposition of a signal, for [`crate::faults`].
+pub fn stand_in(signal: c_int) {
+    let found = kernel_action(signal);
+    if found.handler != libc::SIG_DFL || !takes_part(signal) {
+        return;
+    }
+    ACTIONS[signal as usize].set((libc::SIG_DFL, found.flags as u32));
+    // SAFETY: plain data: an empty mask.
+    let mut action: libc::sigaction = unsafe { core::mem::zeroed() };
+    action.sa_sigaction = ours();
+    action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART | libc::SA_ONSTACK;
+    // SAFETY: a whole action; libc adds what brings the handler back.
+    unsafe { real::sigaction(signal, (&raw const action).cast(), core::ptr::null_mut()) };
+}
+
 /// Installs what the program asks for by `install`, which takes the new action's handler
 /// and flags and gives the old one's; translated both ways.
 fn exchange(
@@ -260,6 +291,7 @@ fn exchange(
             known.set(before);
             None
         }
+        Some((handler, _)) if handler == ours() && !is_handler(before.0) => Some(before),
         Some((handler, flags)) if handler == ours() => {
             Some((before.0, flags & !SA_SIGINFO | before.1 & SA_SIGINFO))
         }
@@ -297,6 +329,9 @@ pub unsafe extern "C" fn sigaction(
     let Some((handler, flags)) = found else {
         return -1;
     };
+    if faults::wants(signal) && wanted.is_some() {
+        stand_in(signal);
+    }
     // SAFETY: the program's own argument.
     if let Some(old) = unsafe { old.as_mut() } {
         was.sa_sigaction = handler;

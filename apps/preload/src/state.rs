@@ -75,6 +75,8 @@ pub struct Conn {
     pub operations: AtomicU32,
     /// O_NONBLOCK.
     pub nonblock: AtomicU32,
+    /// Lock of a send in several pieces, which others do not part while there is room.
+    pub turn: AtomicU32,
     /// First epoll item of it, plus one.
     pub items: AtomicU32,
     /// Rises each time that room, after a send found none, was told to some epoll item.
@@ -356,11 +358,16 @@ pub fn add_conn(fd: i32, nonblock: bool) -> Option<&'static Conn> {
         &conn.attention,
         &conn.rescues,
         &conn.passing,
+        &conn.low_bytes,
+        &conn.turn,
+        &conn.error,
     ] {
         zeroed.store(0, Ordering::Relaxed);
     }
     conn.nonblock.store(u32::from(nonblock), Ordering::Relaxed);
     conn.channel_id.store(0, Ordering::Relaxed);
+    conn.sent_by_rings.store(0, Ordering::Relaxed);
+    conn.received_by_rings.store(0, Ordering::Relaxed);
     conn.receive_timeout_ns.store(0, Ordering::Relaxed);
     conn.send_timeout_ns.store(0, Ordering::Relaxed);
     conn.phase.store(phase::KERNEL, Ordering::Release);

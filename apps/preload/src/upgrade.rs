@@ -3,7 +3,7 @@
 
 use crate::state::{self, Conn, attention, lock_word, phase};
 use crate::sys::{self, sys};
-use crate::{config, control, epoll, link, transfer};
+use crate::{config, control, epoll, faults, link, transfer};
 use core::sync::atomic::Ordering;
 use fordway_abi::control::{PathPolicy, status};
 use fordway_abi::reason::Reason;
@@ -118,24 +118,26 @@ pub fn is_under(conn: &Conn, fd: i32) -> bool {
 
 /// Options, perhaps inherited from the listening socket, that only the kernel heeds.
 fn unsuited(fd: i32) -> Option<Reason> {
-    let option = |name| {
-        let mut value: i32 = 0;
-        let mut length = size_of::<i32>() as u32;
-        let asked = sys!(
-            SYS_getsockopt,
-            fd,
-            libc::SOL_SOCKET,
-            name,
-            &raw mut value,
-            &raw mut length
-        );
-        asked.map_or(0, |_| value)
-    };
-    if option(libc::SO_OOBINLINE) != 0 {
+    if int_option(fd, libc::SO_OOBINLINE) != 0 {
         Some(Reason::Oob)
     } else {
-        (option(libc::SO_RCVLOWAT) > 1).then_some(Reason::Unsupported)
+        (int_option(fd, libc::SO_RCVLOWAT) > 1).then_some(Reason::Unsupported)
     }
+}
+
+/// A socket's option as the kernel has it; 0 if it cannot be told.
+pub fn int_option(fd: i32, name: i32) -> i32 {
+    let mut value: i32 = 0;
+    let mut length = size_of::<i32>() as u32;
+    let asked = sys!(
+        SYS_getsockopt,
+        fd,
+        libc::SOL_SOCKET,
+        name,
+        &raw mut value,
+        &raw mut length
+    );
+    asked.map_or(0, |_| value)
 }
 
 /// The broker has said no.
@@ -167,6 +169,7 @@ pub fn paired(conn: &Conn, index: u32, slot: u32, generation: u32, channel_id: u
     if conn.phase.load(Ordering::Acquire) != phase::OFFERED {
         return;
     }
+    faults::arm();
     link::bind(conn, index, slot, generation, channel_id);
     let fd = conn.fd.load(Ordering::Relaxed);
     if let Ok(flags) = sys!(SYS_fcntl, fd, libc::F_GETFL) {
@@ -185,6 +188,9 @@ pub fn paired(conn: &Conn, index: u32, slot: u32, generation: u32, channel_id: u
         // A child that was forked after the offer knows of no channel.
         down::bar(&conn.at(fd), Reason::Forked);
         down::downgrade(&conn.at(fd), Reason::Forked, false);
+    } else if let Some(reason) = Reason::from_u32(conn.barred.load(Ordering::Relaxed)) {
+        // It was barred after the offer.
+        down::downgrade(&conn.at(fd), reason, false);
     } else {
         up::try_ready(&conn.at(fd));
     }

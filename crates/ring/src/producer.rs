@@ -213,7 +213,8 @@ impl Producer {
         if own.tx.segment_count.mine() as usize == SEGMENT_COUNT {
             return false;
         }
-        let log2 = (segment.log2 + GROWTH_LOG2).min(GROWN_LOG2_MAX);
+        let fits = wanted.next_power_of_two().trailing_zeros();
+        let log2 = (segment.log2 + GROWTH_LOG2).max(fits).min(GROWN_LOG2_MAX);
         let Some(offset) = self.arena().take(log2) else {
             return false;
         };

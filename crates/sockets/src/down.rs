@@ -1,6 +1,6 @@
 //! The way back to the kernel, of one direction or of both.
 
-use crate::{End, Half, Result, attention, ends, flush_back, hint};
+use crate::{End, Half, Result, attention, carried, ends, flush_back, hint};
 use core::sync::atomic::Ordering;
 use fordway_abi::reason::Reason;
 use fordway_abi::shm::{tx_flags, tx_state};
@@ -142,8 +142,10 @@ pub fn leave_ring(end: &impl End) {
 /// waits for room waits for the kernel's now, and must look again: its edge may be long past.
 fn go_back(end: &impl End) {
     // An error is the program's to fetch.
-    if !ends::has_error(end) {
-        let _ = flush_back(end);
+    if !ends::has_error(end)
+        && let Err(error) = flush_back(end)
+    {
+        end.state().error.store(error as u32, Ordering::Relaxed);
     }
     end.state().edges.fetch_add(1, Ordering::Relaxed);
 }
@@ -249,6 +251,7 @@ pub fn finish_if_over(end: &impl End) {
     };
     let flags = &end.own().tx.tx_flags;
     flags.fetch_or(tx_flags::CLOSED, Ordering::Release);
+    carried::keep(end);
     end.give_up(reason);
     drop((tx, rx));
     end.unbind();

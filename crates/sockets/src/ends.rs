@@ -135,8 +135,20 @@ pub fn before_close(end: &impl End) {
     flags.fetch_or(tx_flags::CLOSED, Ordering::Release);
 }
 
+/// The error that was met on the program's behalf, once.
+pub(crate) fn take_error(end: &impl End) -> Option<i32> {
+    let error = &end.state().error;
+    if error.load(Ordering::Relaxed) == 0 {
+        return None;
+    }
+    Some(error.swap(0, Ordering::Relaxed) as i32).filter(|error| *error != 0)
+}
+
 /// The reset's error for getsockopt(SO_ERROR), or 0: beyond the kernel's own answer.
 pub fn socket_error(end: &impl End) -> i32 {
+    if let Some(error) = take_error(end) {
+        return error;
+    }
     if !end.has_channel() || !end.peer_is_there() {
         return 0;
     }

@@ -31,6 +31,7 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+mod carried;
 pub mod down;
 pub mod ends;
 pub mod ready;
@@ -39,7 +40,8 @@ mod send;
 mod state;
 pub mod up;
 
-pub use receive::{Place, Target, has_crossed, has_end, receive};
+pub use carried::{Carried, carried};
+pub use receive::{NotCopied, Place, Target, has_crossed, has_end, is_at_mark, receive};
 pub use send::{Source, flush_back, send, sends_by_kernel};
 pub use state::{State, attention, hint};
 
@@ -109,6 +111,8 @@ pub trait End {
 
     /// What the kernel shows of the connection's end: POLLRDHUP, POLLHUP, POLLERR.
     fn shown(&self) -> u32;
+    /// Whether the next byte that the kernel has is the urgent one: a receive stops before it.
+    fn is_at_mark(&self) -> bool;
     /// Receives nothing, and says what a receive of one byte would give (MSG_PEEK).
     fn peek_kernel(&self) -> Result<usize>;
     /// Sends a run of our own ring memory by the kernel, without SIGPIPE.

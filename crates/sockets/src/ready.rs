@@ -19,7 +19,7 @@ pub enum Want {
 pub fn is_ready(end: &impl End, want: Want) -> bool {
     end.state().attention.load(Ordering::Relaxed) & attention::URGENT != 0
         || match want {
-            Want::Bytes => has_ring_bytes(end),
+            Want::Bytes => is_readable(end),
             Want::Room if sends_by_kernel(end) => false,
             Want::Room => {
                 let producer = end.producer();
@@ -38,6 +38,20 @@ pub fn has_ring_bytes(end: &impl End) -> bool {
         && consumer.was_entered()
         && !consumer.has_stopped()
         && kernel_part_bytes(end) == 0
+}
+
+/// Whether a waiter is to be told that bytes lie in the ring: as many as SO_RCVLOWAT asks
+/// for. Once the producer has left, the rest comes by the kernel, and no count is whole.
+#[inline]
+pub fn is_readable(end: &impl End) -> bool {
+    let low = u64::from(end.state().low_bytes.load(Ordering::Relaxed));
+    has_ring_bytes(end) && (low <= 1 || has_enough(end, low))
+}
+
+#[cold]
+fn has_enough(end: &impl End, low: u64) -> bool {
+    let consumer = end.consumer();
+    consumer.producer_state() != tx_state::RING || consumer.fill_hint() >= low
 }
 
 /// Bytes that the kernel has to deliver before the ring's; they may still be on their

@@ -21,7 +21,22 @@ pub trait Target {
     fn by_kernel(&mut self, limit: usize) -> Result<usize>;
     /// Copies `count` bytes from behind the head, which are there.
     fn by_ring(&mut self, consumer: &Consumer, count: usize)
-    -> core::result::Result<(), Violation>;
+    -> core::result::Result<(), NotCopied>;
+}
+
+/// Why bytes that lie in the ring were not copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotCopied {
+    /// The peer broke the protocol.
+    Broken(Violation),
+    /// The program's buffer takes no bytes: an errno. Nothing has been taken.
+    Refused(i32),
+}
+
+impl From<Violation> for NotCopied {
+    fn from(violation: Violation) -> Self {
+        Self::Broken(violation)
+    }
 }
 
 /// Where in the stream the next byte is taken: kernel and ring.
@@ -56,6 +71,20 @@ pub fn has_crossed(end: &impl End, before: Place) -> bool {
         }
         _ => false,
     }
+}
+
+/// Whether the next byte of the stream is an urgent one, before which a call with bytes ends
+/// (linux: tcp_recvmsg). Urgent data goes by the kernel, behind all that is in the ring.
+pub fn is_at_mark(end: &impl End) -> bool {
+    if !end.has_channel() || !end.peer_is_there() {
+        return end.is_at_mark();
+    }
+    let by_ring = match end.consumer().producer_state() {
+        tx_state::RING => crate::ready::kernel_part_bytes(end) == 0,
+        tx_state::BACK => crate::ready::has_ring_bytes(end),
+        _ => false,
+    };
+    !by_ring && end.is_at_mark()
 }
 
 /// Whether the stream ends behind what is there, or the kernel has a part of it still.
@@ -119,7 +148,10 @@ fn look<E: End>(end: &E, target: &mut impl Target) -> Result<Option<Moved>> {
     if position > switch_at && consumer.head() == 0 && consumer.has_unread() {
         return Err(down::broke(end, Violation::Tail));
     }
-    let moved = by_ring(&consumer, target, wanted).map_err(|found| down::broke(end, found))?;
+    let moved = by_ring(&consumer, target, wanted).map_err(|why| match why {
+        NotCopied::Broken(violation) => down::broke(end, violation),
+        NotCopied::Refused(error) => error,
+    })?;
     down::stop_if_drained(end);
     if let Some((count, crowded)) = moved {
         drop(guard);
@@ -154,7 +186,7 @@ fn by_ring(
     consumer: &Consumer,
     target: &mut impl Target,
     wanted: usize,
-) -> core::result::Result<Option<(usize, bool)>, Violation> {
+) -> core::result::Result<Option<(usize, bool)>, NotCopied> {
     let fill = consumer.fill_bytes()?;
     if fill == 0 {
         return Ok(None);

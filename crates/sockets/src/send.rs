@@ -14,6 +14,8 @@ pub trait Source {
     fn wanted(&self) -> usize;
     /// Bytes below which it waits for room: short records of several threads do not mix.
     fn least(&self) -> usize;
+    /// Bytes that are still to go in all: what a ring that is too small is to grow for.
+    fn in_all(&self) -> usize;
     /// Whether something of this call has gone before.
     fn has_begun(&self) -> bool;
     /// Writes up to `count` bytes behind the tail, within the room; how many there were.
@@ -38,8 +40,20 @@ pub fn send<E: End>(end: &E, source: &mut impl Source) -> Result<Moved> {
         if source.has_begun() && ends::has_error(end) {
             return Err(WENT_SO_FAR);
         }
-        if producer.back_bytes_or_zero() != 0 && !flush_back(end)? {
-            return Ok(Moved::Nothing);
+        let flushed = match ends::take_error(end) {
+            Some(error) => Err(error),
+            None if producer.back_bytes_or_zero() != 0 => flush_back(end),
+            None => Ok(true),
+        };
+        match flushed {
+            Ok(true) => {}
+            Ok(false) => return Ok(Moved::Nothing),
+            Err(error) => {
+                if error == libc::EPIPE {
+                    source.break_pipe();
+                }
+                return Err(error);
+            }
         }
         let moved = source.by_kernel();
         drop(guard);
@@ -54,7 +68,7 @@ pub fn send<E: End>(end: &E, source: &mut impl Source) -> Result<Moved> {
         return ends::send(end, source);
     }
     let wanted = source.wanted();
-    let room = room_for(&producer, wanted).map_err(|found| down::broke(end, found))?;
+    let room = room_for(&producer, source).map_err(|found| down::broke(end, found))?;
     let count = wanted.min(room);
     if count < source.least() || count == 0 && wanted != 0 {
         return Ok(Moved::Nothing);
@@ -70,11 +84,12 @@ pub fn send<E: End>(end: &E, source: &mut impl Source) -> Result<Moved> {
     Ok(Moved::Bytes(count))
 }
 
-/// Room for a send of `wanted` bytes, grown if the ring is too small for what goes on.
+/// Room for the next piece, grown if the ring is too small for what goes on.
 #[inline]
-fn room_for(producer: &Producer, wanted: usize) -> core::result::Result<usize, Violation> {
+fn room_for(producer: &Producer, source: &impl Source) -> core::result::Result<usize, Violation> {
+    let wanted = source.wanted();
     let room = producer.room_bytes(wanted)?;
-    if room < wanted && producer.grow(wanted) {
+    if room < wanted && producer.grow(source.in_all()) {
         producer.room_bytes(wanted)
     } else {
         Ok(room)

@@ -58,4 +58,13 @@ pub struct State {
     pub rescues: AtomicU32,
     /// What the peer had taken when the watchdog looked last.
     pub watched: AtomicU64,
+    /// An error of the kernel's socket that sending on from the ring has met, until the
+    /// program is told.
+    pub error: AtomicU32,
+    /// SO_RCVLOWAT: fewer bytes in the ring are nothing to read. 0 and 1 are the same.
+    pub low_bytes: AtomicU32,
+    /// Bytes that former channels have carried out.
+    pub sent_by_rings: AtomicU64,
+    /// Bytes that former channels have brought.
+    pub received_by_rings: AtomicU64,
 }

@@ -92,14 +92,14 @@ int meet(void) {
 uint64_t kernel_sent(int fd) {
     struct tcp_info info = {0};
     socklen_t length = sizeof info;
-    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length)) die("TCP_INFO");
+    if (raw_syscall(SYS_getsockopt, fd, IPPROTO_TCP, TCP_INFO, (long)&info, (long)&length, 0)) die("TCP_INFO");
     return info.tcpi_bytes_sent + info.tcpi_notsent_bytes;
 }
 
 static int tcp_state(int fd) {
     struct tcp_info info = {0};
     socklen_t length = sizeof info;
-    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length)) die("TCP_INFO");
+    if (raw_syscall(SYS_getsockopt, fd, IPPROTO_TCP, TCP_INFO, (long)&info, (long)&length, 0)) die("TCP_INFO");
     return info.tcpi_state;
 }
 

@@ -16,7 +16,7 @@ pub fn mask_of(conn: &Conn, fd: i32, wanted: u32) -> u32 {
     }
     let producer = conn.producer();
     let mut mask = hints & (RDHUP | HUP | ERR);
-    if ready::has_ring_bytes(&conn.end()) {
+    if ready::is_readable(&conn.end()) {
         mask |= IN;
     }
     let sends = producer.state();
@@ -61,7 +61,12 @@ fn ask_kernel(conn: &Conn, fd: i32, by_kernel: bool) -> u32 {
     conn.hints.fetch_and(!past, Ordering::Relaxed);
     conn.hints
         .fetch_or(shown & (PRI | RDHUP | HUP | ERR), Ordering::Relaxed);
-    if by_kernel { shown } else { shown & !OUT }
+    // A send that can only fail need not wait for what was taken back from the ring.
+    if by_kernel || shown & HUP != 0 {
+        shown
+    } else {
+        shown & !OUT
+    }
 }
 
 /// Whether an item is worth an [`evaluate`]: a few loads, because every wait asks it

@@ -5,10 +5,13 @@
 //! made under the endpoint's lock, so that the count of what went by the kernel is
 //! exact; sleeping is `wait`'s, without any lock.
 
+mod buffers;
 mod position;
 mod receive;
 mod send;
+pub mod tcp_info;
 
+pub use buffers::Buffers;
 pub use position::{push_kernel_tail, received_position, sent_position};
 pub use receive::receive;
 pub use send::{send, send_file};
@@ -20,9 +23,6 @@ use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU32, Ordering};
 use fordway_ring::copy::Copier;
 use fordway_sockets::{down, up};
-
-/// iovecs that a kernel call inside a transfer takes at once.
-const PARTS_MAX: usize = 16;
 
 static COPIER: Copiers = Copiers(core::cell::UnsafeCell::new(Copier::sse2()));
 
@@ -39,77 +39,6 @@ pub fn set_up() {
 fn copier() -> &'static Copier {
     // SAFETY: see `Copiers`.
     unsafe { &*COPIER.0.get() }
-}
-
-/// The program's buffers of one call, with what was done of them.
-#[derive(Clone, Copy)]
-pub struct Buffers {
-    parts: *const libc::iovec,
-    count: usize,
-    /// Bytes in all parts.
-    pub total: usize,
-}
-
-impl Buffers {
-    /// The parts that a program passed; `EINVAL` as the kernel gives it.
-    pub fn new(parts: *const libc::iovec, count: usize) -> sys::Result<Self> {
-        if count > libc::UIO_MAXIOV as usize {
-            return Err(libc::EINVAL);
-        }
-        let mut total = 0usize;
-        for index in 0..count {
-            // SAFETY: the program's array of `count` parts.
-            let length = unsafe { (*parts.add(index)).iov_len };
-            total = total
-                .checked_add(length)
-                .filter(|total| *total <= isize::MAX as usize)
-                .ok_or(libc::EINVAL)?;
-        }
-        Ok(Self {
-            parts,
-            count,
-            total,
-        })
-    }
-
-    /// Calls `act` with each contiguous piece of the bytes `[skip, skip + count)`.
-    fn pieces(&self, skip: usize, count: usize, mut act: impl FnMut(*mut u8, usize)) {
-        let (mut skip, mut left) = (skip, count);
-        for index in 0..self.count {
-            if left == 0 {
-                break;
-            }
-            // SAFETY: as in `new`.
-            let part = unsafe { *self.parts.add(index) };
-            if skip >= part.iov_len {
-                skip -= part.iov_len;
-                continue;
-            }
-            let length = (part.iov_len - skip).min(left);
-            act(part.iov_base.cast::<u8>().wrapping_add(skip), length);
-            left -= length;
-            skip = 0;
-        }
-    }
-
-    /// The first bytes of `[skip, skip + count)` as parts for a kernel call.
-    fn parts(&self, skip: usize, count: usize) -> ([libc::iovec; PARTS_MAX], usize) {
-        let mut parts = [libc::iovec {
-            iov_base: core::ptr::null_mut(),
-            iov_len: 0,
-        }; PARTS_MAX];
-        let mut used = 0;
-        self.pieces(skip, count, |base, length| {
-            if used < PARTS_MAX {
-                parts[used] = libc::iovec {
-                    iov_base: base.cast(),
-                    iov_len: length,
-                };
-                used += 1;
-            }
-        });
-        (parts, used)
-    }
 }
 
 fn message(parts: &mut [libc::iovec]) -> libc::msghdr {

@@ -2,17 +2,8 @@
 //! The shim need not have seen the bytes, so it can upgrade a connection in
 //! mid-stream whatever went before, through stdio or a parent process.
 
+use super::tcp_info;
 use crate::sys::sys;
-
-/// Offsets in `struct tcp_info` (linux/tcp.h); libc's type ends before them.
-mod tcp_info {
-    pub const STATE: usize = 0;
-    pub const BYTES_RECEIVED: usize = 128;
-    pub const NOTSENT_BYTES: usize = 144;
-    pub const BYTES_SENT: usize = 200;
-    pub const BYTES_RETRANS: usize = 208;
-    pub const NEEDED_BYTES: usize = 216;
-}
 
 struct TcpInfo([u8; 256]);
 

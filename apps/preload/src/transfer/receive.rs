@@ -1,16 +1,18 @@
 //! The receiving side of a transfer.
 
 use super::{Buffers, Done, attended, copier, message};
+use crate::end::At;
+use crate::faults;
 use crate::signals::Call;
 use crate::state::Conn;
 use crate::stay::{self, Stay};
 use crate::sys::{self, sys};
 use crate::wait::{self, Deadline};
 use core::sync::atomic::Ordering;
+use fordway_ring::Consumer;
 use fordway_ring::copy::Kernel;
-use fordway_ring::{Consumer, Violation};
-use fordway_sockets::ready::Want;
-use fordway_sockets::{Moved, Place, Target, has_crossed, has_end};
+use fordway_sockets::ready::{Want, is_ready};
+use fordway_sockets::{Moved, NotCopied, Place, Target, has_crossed, has_end, is_at_mark};
 
 /// Between two looks of a MSG_PEEK with MSG_WAITALL.
 const PEEK_AGAIN_MS: i32 = 1;
@@ -25,6 +27,14 @@ pub fn receive(conn: &Conn, fd: i32, buffers: &Buffers, flags: i32) -> sys::Resu
     let peek = flags & libc::MSG_PEEK != 0;
     let mut stay = Stay::none();
     let mut fd = fd;
+    // A blocking call goes on until it has so many (linux: sock_rcvlowat).
+    let enough = if wait_all {
+        buffers.total
+    } else {
+        buffers
+            .total
+            .min(conn.low_bytes.load(Ordering::Relaxed) as usize)
+    };
     let before = Place::of(&conn.at(fd));
     loop {
         let end = conn.at(fd);
@@ -43,7 +53,7 @@ pub fn receive(conn: &Conn, fd: i32, buffers: &Buffers, flags: i32) -> sys::Resu
         };
         match fordway_sockets::receive(&end, &mut parts) {
             Ok(Moved::Bytes(count)) if peek => {
-                let more = count != 0 && count < buffers.total && wait_all && may_wait;
+                let more = count != 0 && count < enough && may_wait;
                 let timeout_ns = conn.receive_timeout_ns.load(Ordering::Relaxed);
                 let until = *deadline.get_or_insert_with(|| deadline_after(timeout_ns));
                 if !more || has_end(&end) || until.has_passed() {
@@ -61,12 +71,12 @@ pub fn receive(conn: &Conn, fd: i32, buffers: &Buffers, flags: i32) -> sys::Resu
                 if count == 0 || done == buffers.total {
                     return Ok(Done::Bytes(done));
                 }
-                if wait_all || has_crossed(&end, before) {
+                if (done < enough || has_crossed(&end, before)) && !is_at_mark(&end) {
                     continue;
                 }
                 return Ok(Done::Bytes(done));
             }
-            Ok(Moved::Nothing) if done != 0 && !wait_all => return Ok(Done::Bytes(done)),
+            Ok(Moved::Nothing) if done != 0 && done >= enough => return Ok(Done::Bytes(done)),
             Ok(Moved::Kernel) if done == 0 && stay::is_left(conn) => {
                 // The program's number for it is gone; only this call knows the socket.
                 return parts.whole_by_kernel().map(Done::Bytes);
@@ -92,12 +102,26 @@ pub fn receive(conn: &Conn, fd: i32, buffers: &Buffers, flags: i32) -> sys::Resu
         let timeout_ns = conn.receive_timeout_ns.load(Ordering::Relaxed);
         let until = *deadline.get_or_insert_with(|| deadline_after(timeout_ns));
         stay.begin(conn);
-        match wait::for_conn(conn, fd, Want::Bytes, until, (call, done != 0)) {
+        let low = conn.low_bytes.load(Ordering::Relaxed) > 1;
+        let slept = loop {
+            let slept = wait::for_conn(conn, fd, Want::Bytes, until, (call, done != 0));
+            if !low || slept.is_err() || !conn.is_paired() || has_cause(&end) {
+                break slept;
+            }
+        };
+        match slept {
             Ok(()) => fd = stay::descriptor(conn, fd),
             Err(_) if done != 0 => return Ok(Done::Bytes(done)),
             Err(error) => return Err(error),
         }
     }
+}
+
+/// With SO_RCVLOWAT, fewer bytes than that wake nobody, not even one who has some already
+/// (linux: tcp_data_ready).
+fn has_cause(end: &At<'_>) -> bool {
+    let shown = libc::POLLIN | libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
+    is_ready(end, Want::Bytes) || end.conn.hints.load(Ordering::Relaxed) & shown as u32 != 0
 }
 
 fn deadline_after(timeout_ns: u64) -> Deadline {
@@ -138,20 +162,17 @@ impl Target for Parts<'_> {
     }
 
     #[inline]
-    fn by_ring(&mut self, consumer: &Consumer, count: usize) -> Result<(), Violation> {
+    fn by_ring(&mut self, consumer: &Consumer, count: usize) -> Result<(), NotCopied> {
         if self.flags & libc::MSG_TRUNC != 0 {
             return Ok(());
         }
         let mut at = 0u64;
-        let mut result = Ok(());
         self.buffers.pieces(self.skip, count, |base, length| {
-            if result.is_ok() {
-                // SAFETY: the program's buffer, as it passed it.
-                let copied = unsafe { consumer.peek(copier(), Kernel::Plain, at, base, length) };
-                result = copied.map(|_| ());
-                at += length as u64;
-            }
-        });
-        result
+            faults::check(faults::is_writable(base, length)).map_err(NotCopied::Refused)?;
+            // SAFETY: the program's buffer, found writable.
+            unsafe { consumer.peek(copier(), Kernel::Plain, at, base, length)? };
+            at += length as u64;
+            Ok(())
+        })
     }
 }

@@ -1,8 +1,9 @@
 //! The sending side of a transfer.
 
 use super::{Buffers, Done, attended, copier, message};
+use crate::faults;
 use crate::signals::Call;
-use crate::state::Conn;
+use crate::state::{Conn, lock_word};
 use crate::stay::{self, Stay};
 use crate::sys::{self, sys};
 use crate::wait::{self, Deadline};
@@ -31,7 +32,14 @@ pub fn send(conn: &Conn, fd: i32, buffers: &Buffers, flags: i32) -> sys::Result<
     let mut stay = Stay::none();
     let mut fd = fd;
     let may_wait = flags & libc::MSG_DONTWAIT == 0 && !conn.is_nonblocking();
+    let mut turn = None;
     loop {
+        if buffers.total > PIECE_BYTES && turn.is_none() {
+            turn = lock_word(&conn.turn);
+        } else if turn.is_none() && conn.turn.load(Ordering::Relaxed) != 0 {
+            // Behind a long one.
+            drop(lock_word(&conn.turn));
+        }
         if !attended(conn, fd)? {
             return Ok(if done == 0 {
                 Done::Kernel
@@ -80,6 +88,7 @@ pub fn send(conn: &Conn, fd: i32, buffers: &Buffers, flags: i32) -> sys::Result<
         let timeout_ns = conn.send_timeout_ns.load(Ordering::Relaxed);
         let until = *deadline
             .get_or_insert_with(|| Deadline::after((timeout_ns != 0).then_some(timeout_ns)));
+        turn = None;
         stay.begin(conn);
         match wait::for_conn(conn, fd, Want::Room, until, (call, done != 0)) {
             Ok(()) => fd = stay::descriptor(conn, fd),
@@ -123,6 +132,10 @@ impl Source for Parts<'_> {
         }
     }
 
+    fn in_all(&self) -> usize {
+        self.buffers.total - self.skip
+    }
+
     fn has_begun(&self) -> bool {
         self.skip != 0
     }
@@ -137,10 +150,12 @@ impl Source for Parts<'_> {
         };
         let mut at = producer.tail();
         self.buffers.pieces(self.skip, count, |base, length| {
-            // SAFETY: the program's buffer, as it passed it; within the room.
+            faults::check(faults::is_readable(base, length))?;
+            // SAFETY: the program's buffer, found readable; within the room.
             unsafe { producer.write(copier(), kernel, at, base, length) };
             at = at.wrapping_add(length as u64);
-        });
+            Ok::<(), i32>(())
+        })?;
         Ok(count)
     }
 
@@ -188,6 +203,15 @@ pub fn send_file(
     offset: *mut i64,
     count: usize,
 ) -> sys::Result<Option<usize>> {
+    if offset.is_null() {
+        // Only what has a position is sent in this way (linux: splice_direct_to_actor);
+        // the kernel has the right error for all else.
+        if sys!(SYS_lseek, file, 0, libc::SEEK_CUR).is_err() {
+            return Ok(None);
+        }
+    } else {
+        faults::check(faults::can_read(offset))?;
+    }
     let mut done = 0;
     let mut deadline = None;
     let call = Call::begin();
@@ -252,6 +276,10 @@ impl Source for File {
         0
     }
 
+    fn in_all(&self) -> usize {
+        self.wanted()
+    }
+
     fn has_begun(&self) -> bool {
         false
     }
@@ -264,11 +292,10 @@ impl Source for File {
         if self.offset.is_null() {
             return sys!(SYS_readv, self.file, parts.as_ptr(), 2);
         }
-        // SAFETY: the program's offset, as sendfile takes it.
+        // SAFETY: the program's offset, which `send_file` found readable.
         let at = unsafe { *self.offset };
         let count = sys!(SYS_preadv, self.file, parts.as_ptr(), 2, at, 0)?;
-        // SAFETY: as above.
-        unsafe { *self.offset = at + count as i64 };
+        faults::check(faults::give(self.offset, at + count as i64))?;
         Ok(count)
     }
 
@@ -291,7 +318,7 @@ fn file_by_kernel(fd: i32, file: i32, offset: *mut i64, wanted: usize) -> sys::R
             Err(error) => return Err(error),
         }
     } else {
-        // SAFETY: the program's offset, as sendfile takes it.
+        // SAFETY: as in `File::by_ring`.
         unsafe { *offset }
     };
     let mut buffer = [0u8; FILE_PIECE_BYTES];
@@ -317,8 +344,7 @@ fn file_by_kernel(fd: i32, file: i32, offset: *mut i64, wanted: usize) -> sys::R
     if offset.is_null() {
         sys!(SYS_lseek, file, after, libc::SEEK_SET)?;
     } else {
-        // SAFETY: as above.
-        unsafe { *offset = after };
+        faults::check(faults::give(offset, after))?;
     }
     Ok(Moved::Bytes(sent))
 }

@@ -1,0 +1,181 @@
+//! Bad pointers of the program: EFAULT where the kernel would have said it.
+//!
+//! The copies of the fast path are made here, not by the kernel. Before each, a leaf
+//! routine touches one byte of every page that the copy will touch: it loads before
+//! a send, and stores before a receive, only into bytes that are about to be
+//! overwritten. If such an access faults, the library's handler ([`crate::signals`])
+//! finds it by the instruction's address and lets the routine return "fault" ([`answer`]).
+//!
+//! From the first channel of a process on, that handler stands in for the default
+//! dispositions of SIGSEGV and SIGBUS as well. A fault elsewhere goes to the program's
+//! own handler; if it has none, the default is put back and the instruction faults again,
+//! exactly as without us.
+//!
+//! # Limits
+//! While the program ignores the signal, has it blocked, or has installed a handler by an
+//! inlined system call, a bad pointer ends it as it would in a copy of its own. So does a
+//! page that another thread unmaps between the touch and the copy.
+
+use crate::sys::{self, sys};
+use crate::{real, signals};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+/// Where a program's addresses end (asm/page_64_types.h: TASK_SIZE_MAX).
+const USER_END: usize = (1 << 47) - PAGE_BYTES;
+/// The same with five-level page tables.
+const USER_END_FIVE_LEVELS: usize = (1 << 56) - PAGE_BYTES;
+const PAGE_BYTES: usize = 4096;
+const SIGNALS: [i32; 2] = [libc::SIGSEGV, libc::SIGBUS];
+
+core::arch::global_asm!(
+    // rdi: first byte, rsi: last byte. Returns 0, or 1 after a fault. No frame: the
+    // handler goes on at `fordway_touch_fault`.
+    ".pushsection .text.fordway_touch, \"ax\", @progbits",
+    ".globl fordway_touch_to_read, fordway_touch_to_write, fordway_touch_fault",
+    ".hidden fordway_touch_to_read, fordway_touch_to_write, fordway_touch_fault",
+    "fordway_touch_to_read:",
+    "2: movzx eax, byte ptr [rdi]",
+    "or rdi, 4095",
+    "inc rdi",
+    "cmp rdi, rsi",
+    "jbe 2b",
+    "xor eax, eax",
+    "ret",
+    "fordway_touch_to_write:",
+    "3: mov byte ptr [rdi], 0",
+    "or rdi, 4095",
+    "inc rdi",
+    "cmp rdi, rsi",
+    "jbe 3b",
+    "xor eax, eax",
+    "ret",
+    "fordway_touch_fault:",
+    "mov eax, 1",
+    "ret",
+    ".popsection",
+);
+
+unsafe extern "C" {
+    fn fordway_touch_to_read(first: usize, last: usize) -> u32;
+    fn fordway_touch_to_write(first: usize, last: usize) -> u32;
+    fn fordway_touch_fault();
+}
+
+/// Whether `count` bytes at `base` may be addresses of a program at all (linux: access_ok).
+pub fn is_user_range(base: *const u8, count: usize) -> bool {
+    base.addr()
+        .checked_add(count)
+        .is_some_and(|end| end <= LIMIT.load(Ordering::Relaxed))
+}
+
+/// Whether `count` bytes at `base`, a user range, can be read.
+#[inline]
+pub fn is_readable(base: *const u8, count: usize) -> bool {
+    let first = base.addr();
+    // SAFETY: a fault in the routine is answered; loads change nothing.
+    count == 0 || unsafe { fordway_touch_to_read(first, first + count - 1) == 0 }
+}
+
+/// Whether `count` bytes at `base`, a user range that the caller is about to overwrite, can be written.
+#[inline]
+pub fn is_writable(base: *mut u8, count: usize) -> bool {
+    let first = base.addr();
+    // SAFETY: a fault in the routine is answered; the caller overwrites the bytes anyway.
+    count == 0 || unsafe { fordway_touch_to_write(first, first + count - 1) == 0 }
+}
+
+/// Whether a value of the program can be read.
+#[inline]
+pub fn can_read<T>(value: *const T) -> bool {
+    is_user_range(value.cast(), size_of::<T>()) && is_readable(value.cast(), size_of::<T>())
+}
+
+/// Writes a small result where the program wants it; false: EFAULT.
+pub fn give<T>(target: *mut T, value: T) -> bool {
+    let bytes = target.cast::<u8>();
+    let can = is_user_range(bytes, size_of::<T>()) && is_writable(bytes, size_of::<T>());
+    if can {
+        // SAFETY: the program's own argument, which was just found writable.
+        unsafe { target.write_unaligned(value) };
+    }
+    can
+}
+
+static IS_ARMED: AtomicBool = AtomicBool::new(false);
+static LIMIT: AtomicUsize = AtomicUsize::new(USER_END);
+
+/// Gets the signals of faults, once; with the first channel.
+pub fn arm() {
+    if IS_ARMED.load(Ordering::Relaxed) || IS_ARMED.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    if has_five_levels() {
+        LIMIT.store(USER_END_FIVE_LEVELS, Ordering::Relaxed);
+    }
+    SIGNALS.into_iter().for_each(signals::stand_in);
+}
+
+/// A mapping beyond 47 bits has to be asked for, and can be had only there
+/// (linux: Documentation/arch/x86/x86_64/5level-paging.rst).
+fn has_five_levels() -> bool {
+    let mapped = sys!(
+        SYS_mmap,
+        1usize << 47,
+        PAGE_BYTES,
+        libc::PROT_NONE,
+        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE,
+        -1isize,
+        0
+    );
+    if let Ok(address) = mapped {
+        let _ = sys!(SYS_munmap, address, PAGE_BYTES);
+    }
+    mapped.is_ok() || mapped == Err(libc::EEXIST)
+}
+
+/// Whether [`crate::signals`] is to stand in for the default disposition of `signal`.
+pub fn wants(signal: i32) -> bool {
+    SIGNALS.contains(&signal) && IS_ARMED.load(Ordering::Acquire)
+}
+
+/// Answers a fault of the touching routine; false: the signal is the program's.
+///
+/// # Safety
+/// The kernel's record and frame of a signal.
+pub unsafe fn answer(info: *const libc::siginfo_t, context: *mut libc::ucontext_t) -> bool {
+    // SAFETY: by contract.
+    let (code, registers) = unsafe { ((*info).si_code, &mut (*context).uc_mcontext.gregs) };
+    let place = &mut registers[libc::REG_RIP as usize];
+    let begin = fordway_touch_to_read as *const () as i64;
+    let end = fordway_touch_fault as *const () as i64;
+    // That of a fault is positive; a signal that was sent means no instruction (man 2 sigaction).
+    let ours = code > 0 && (begin..end).contains(place);
+    if ours {
+        *place = end;
+    }
+    ours
+}
+
+/// A signal that the program does not handle: the default is back, and ends it as if it
+/// had never been away.
+///
+/// # Safety
+/// The kernel's record of a signal.
+pub unsafe fn die(signal: i32, info: *const libc::siginfo_t) {
+    // SAFETY: zeros are a valid action: SIG_DFL, no flags.
+    let default: libc::sigaction = unsafe { core::mem::zeroed() };
+    // SAFETY: a whole action.
+    unsafe { real::sigaction(signal, (&raw const default).cast(), core::ptr::null_mut()) };
+    // SAFETY: by contract.
+    if unsafe { (*info).si_code } <= 0 {
+        // No instruction will fault again: it is sent anew, for when this one is over.
+        let (pid, thread) = (sys!(SYS_getpid), sys!(SYS_gettid));
+        let (pid, thread) = (pid.unwrap_or(0), thread.unwrap_or(0));
+        let _ = sys!(SYS_tgkill, pid, thread, signal);
+    }
+}
+
+/// `EFAULT` unless it can be.
+pub fn check(can: bool) -> sys::Result<()> {
+    if can { Ok(()) } else { Err(libc::EFAULT) }
+}

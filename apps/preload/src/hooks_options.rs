@@ -1,0 +1,183 @@
+//! Options, counts and states of a socket: the kernel's, but for what only the library
+//! knows of bytes in rings.
+
+use crate::state::{self, Conn};
+use crate::sys::{give, sys};
+use crate::transfer::tcp_info;
+use crate::{config, end, faults, real, upgrade};
+use core::ffi::{c_int, c_void};
+use core::sync::atomic::Ordering;
+use fordway_abi::reason::Reason;
+use fordway_abi::shm::tx_state;
+use fordway_sockets::{carried, down, ends, is_at_mark, ready};
+
+/// linux/sockios.h.
+const SIOCOUTQNSD: u64 = 0x894b;
+const SIOCATMARK: u64 = end::SIOCATMARK as u64;
+/// Largest SO_RCVLOWAT that a ring respects: the smallest ring holds twice that, so a
+/// sender that waits for room always finds a reader who is told.
+const LOW_BYTES_MAX: u32 = 32 * 1024;
+
+fn stream(fd: c_int) -> Option<&'static Conn> {
+    state::conn(fd).filter(|_| config::is_active())
+}
+
+/// # Safety
+/// As setsockopt(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn setsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    length: u32,
+) -> c_int {
+    // SAFETY: the program's own arguments.
+    let result = unsafe { real::setsockopt(fd, level, name, value, length) };
+    if result == 0
+        && level == libc::SOL_SOCKET
+        && let Some(conn) = stream(fd)
+    {
+        match name {
+            libc::SO_RCVTIMEO | libc::SO_SNDTIMEO => upgrade::read_timeouts(conn, fd),
+            libc::SO_OOBINLINE => {
+                down::bar(&conn.end(), Reason::Oob);
+                down::downgrade(&conn.at(fd), Reason::Oob, false);
+            }
+            libc::SO_RCVLOWAT => set_low(conn, fd),
+            _ => {}
+        }
+    }
+    result
+}
+
+/// SO_RCVLOWAT, as the kernel has understood it. On a ring it is respected there; a
+/// connection that is just coming to one stays with the kernel, which counts its own bytes only.
+fn set_low(conn: &Conn, fd: c_int) {
+    let low = upgrade::int_option(fd, libc::SO_RCVLOWAT).max(1) as u32;
+    conn.low_bytes.store(low, Ordering::Relaxed);
+    let end = conn.at(fd);
+    let on_ring = conn.is_paired()
+        && conn.peer_is_there()
+        && conn.consumer().producer_state() == tx_state::RING
+        && ready::kernel_part_bytes(&end) == 0;
+    if low > LOW_BYTES_MAX || low > 1 && !on_ring {
+        down::bar(&end, Reason::Unsupported);
+        down::downgrade(&end, Reason::Unsupported, false);
+    }
+    // What was too little may be enough now.
+    conn.edges.fetch_add(1, Ordering::Relaxed);
+}
+
+/// # Safety
+/// As getsockopt(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn getsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    length: *mut u32,
+) -> c_int {
+    // SAFETY: the program's own arguments.
+    let result = unsafe { real::getsockopt(fd, level, name, value, length) };
+    let wanted = matches!(
+        (level, name),
+        (libc::SOL_SOCKET, libc::SO_ERROR) | (libc::IPPROTO_TCP, libc::TCP_INFO)
+    );
+    if result != 0 || !wanted {
+        return result;
+    }
+    let Some(conn) = stream(fd) else {
+        return result;
+    };
+    // SAFETY: the kernel has just written `*length` bytes there.
+    unsafe {
+        if name == libc::TCP_INFO && level == libc::IPPROTO_TCP {
+            tcp_info::add(value.cast(), *length as usize, carried(&conn.at(fd)));
+        } else if conn.is_paired() && *length as usize == size_of::<c_int>() {
+            let error = value.cast::<c_int>();
+            if error.read_unaligned() == 0 {
+                error.write_unaligned(ends::socket_error(&conn.end()));
+            }
+        }
+    }
+    result
+}
+
+/// # Safety
+/// As ioctl(2): a third argument that the request does not take is never looked at.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ioctl(fd: c_int, request: usize, argument: usize) -> c_int {
+    // SAFETY: the program's own arguments.
+    let by_libc = || unsafe { real::ioctl(fd, request, argument) };
+    let Some(conn) = stream(fd) else {
+        return by_libc();
+    };
+    let request = request as u64 & 0xffff_ffff;
+    match request {
+        libc::FIONREAD if conn.is_paired() && conn.peer_is_there() => {
+            give_count(argument, Ok(unread_bytes(conn, fd)))
+        }
+        libc::TIOCOUTQ | SIOCOUTQNSD if conn.is_paired() && conn.peer_is_there() => {
+            let by_ring = carried(&conn.at(fd)).queued;
+            let asked = by_kernel(fd, request as usize);
+            give_count(argument, asked.map(|queued| by_ring + queued))
+        }
+        SIOCATMARK if conn.is_paired() => give_count(argument, Ok(is_at_mark(&conn.at(fd)).into())),
+        _ => {
+            let result = by_libc();
+            if result == 0 && request == libc::FIONBIO {
+                // SAFETY: FIONBIO takes a pointer to an int, which the kernel has just read.
+                let on = unsafe { *(argument as *const c_int) } != 0;
+                conn.nonblock.store(u32::from(on), Ordering::Relaxed);
+            }
+            result
+        }
+    }
+}
+
+/// # Safety
+/// As sockatmark(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sockatmark(fd: c_int) -> c_int {
+    let mut at: c_int = 0;
+    // SAFETY: a count of ours.
+    match unsafe { ioctl(fd, SIOCATMARK as usize, (&raw mut at) as usize) } {
+        0 => at,
+        failed => failed,
+    }
+}
+
+/// Bytes that a receive could have now.
+fn unread_bytes(conn: &Conn, fd: c_int) -> u64 {
+    let consumer = conn.consumer();
+    let ring = consumer.fill_hint();
+    // What is left in the kernel counts too; once the ring is in use there is nothing.
+    let in_use = consumer.producer_state() == tx_state::RING && consumer.head() != 0;
+    let queued = if in_use {
+        0
+    } else {
+        by_kernel(fd, libc::FIONREAD as usize).unwrap_or(0)
+    };
+    // The ring's bytes can be had only behind all of the kernel's.
+    let entered = consumer.was_entered();
+    let within_reach = !entered || ready::kernel_part_bytes(&conn.at(fd)) <= queued;
+    queued + if within_reach { ring } else { 0 }
+}
+
+/// What the kernel counts of its own bytes.
+fn by_kernel(fd: c_int, request: usize) -> Result<u64, c_int> {
+    let mut count: c_int = 0;
+    sys!(SYS_ioctl, fd, request, &raw mut count)?;
+    Ok(count as u64)
+}
+
+/// These requests take a pointer to an int.
+fn give_count(argument: usize, count: Result<u64, c_int>) -> c_int {
+    let given = count.and_then(|count| {
+        let count = count.min(c_int::MAX as u64) as c_int;
+        faults::check(faults::give(argument as *mut c_int, count))
+    });
+    give(given.map(|()| 0)) as c_int
+}

@@ -1,0 +1,118 @@
+//! The program's buffers of one call: parts in its memory, checked as the kernel checks
+//! them when a call begins (linux: lib/iov_iter.c), and again piece by piece before a copy.
+
+use crate::{faults, sys};
+use faults::check;
+
+/// iovecs that a kernel call inside a transfer takes at once.
+const PARTS_MAX: usize = 16;
+/// Most that one call moves (man 2 read).
+const BYTES_MAX: usize = 0x7fff_f000;
+
+/// The program's buffers of one call, with what was done of them.
+#[derive(Clone, Copy)]
+pub struct Buffers {
+    parts: *const libc::iovec,
+    count: usize,
+    /// Bytes in all parts.
+    pub total: usize,
+}
+
+impl Buffers {
+    /// One part, which is the caller's own. `whole`: its length is checked as it is (read
+    /// and write), not cut to what one call moves (recv and send).
+    pub fn one(part: &libc::iovec, whole: bool) -> sys::Result<Self> {
+        let total = part.iov_len.min(BYTES_MAX);
+        let checked = if whole { part.iov_len } else { total };
+        check(faults::is_user_range(part.iov_base.cast(), checked))?;
+        Ok(Self {
+            parts: part,
+            count: 1,
+            total,
+        })
+    }
+
+    /// The parts that a program passed to readv or writev.
+    pub fn new(parts: *const libc::iovec, count: usize) -> sys::Result<Self> {
+        if count > libc::UIO_MAXIOV as usize {
+            return Err(libc::EINVAL);
+        }
+        let bytes = count * size_of::<libc::iovec>();
+        check(faults::is_user_range(parts.cast(), bytes))?;
+        check(faults::is_readable(parts.cast(), bytes))?;
+        let lengths = (0..count).map(|index| {
+            // SAFETY: the program's array of `count` parts, found readable.
+            unsafe { (*parts.add(index)).iov_len }
+        });
+        if lengths.clone().any(|length| length > isize::MAX as usize) {
+            return Err(libc::EINVAL);
+        }
+        let mut total = 0usize;
+        for (index, length) in lengths.enumerate() {
+            // SAFETY: as above.
+            let base = unsafe { (*parts.add(index)).iov_base };
+            check(faults::is_user_range(base.cast(), length))?;
+            total += length.min(BYTES_MAX - total);
+        }
+        Ok(Self {
+            parts,
+            count,
+            total,
+        })
+    }
+
+    /// The parts of a message; too many of them have an error of their own.
+    pub fn of_message(message: &libc::msghdr) -> sys::Result<Self> {
+        if message.msg_iovlen > libc::UIO_MAXIOV as usize {
+            return Err(libc::EMSGSIZE);
+        }
+        Self::new(message.msg_iov, message.msg_iovlen)
+    }
+
+    /// Calls `act` with each contiguous piece of the bytes `[skip, skip + count)` until it fails.
+    pub fn pieces<E>(
+        &self,
+        skip: usize,
+        count: usize,
+        mut act: impl FnMut(*mut u8, usize) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let (mut skip, mut left) = (skip, count);
+        for index in 0..self.count {
+            if left == 0 {
+                break;
+            }
+            // SAFETY: as in `new`.
+            let part = unsafe { *self.parts.add(index) };
+            if skip >= part.iov_len {
+                skip -= part.iov_len;
+                continue;
+            }
+            let length = (part.iov_len - skip).min(left);
+            act(part.iov_base.cast::<u8>().wrapping_add(skip), length)?;
+            left -= length;
+            skip = 0;
+        }
+        Ok(())
+    }
+
+    /// The first bytes of `[skip, skip + count)` as parts for a kernel call.
+    pub fn parts(&self, skip: usize, count: usize) -> ([libc::iovec; PARTS_MAX], usize) {
+        let mut parts = [libc::iovec {
+            iov_base: core::ptr::null_mut(),
+            iov_len: 0,
+        }; PARTS_MAX];
+        let mut used = 0;
+        let _ = self.pieces(skip, count, |base, length| {
+            if used == PARTS_MAX {
+                return Err(());
+            }
+            parts[used] = libc::iovec {
+                iov_base: base.cast(),
+                iov_len: length,
+            };
+            used += 1;
+            Ok(())
+        });
+        (parts, used)
+    }
+}
