@@ -13,7 +13,7 @@
 use crate::distance::{self, Regime};
 use crate::lab::{Lab, PathChoice, Place, Program, Spawn, Stdin};
 use crate::report::{self, JsonLines, Progress, Row, median};
-use crate::work::{Runner, Sample, Server, ServerKind, Setting, WORKS, Work};
+use crate::work::{self, Runner, Sample, Server, ServerKind, Setting, WORKS, Work};
 use crate::{packages, proc};
 use anyhow::{Context, Result, bail, ensure};
 use std::collections::BTreeMap;
@@ -66,8 +66,9 @@ impl Rival {
 
     fn of(work: &Work) -> &'static [Rival] {
         match work.server {
+            _ if !work::FIRST.contains(&work.name) => &[Rival::KernelLoopback],
             ServerKind::Redis => &[Rival::KernelBridge, Rival::KernelLoopback, Rival::Unix],
-            ServerKind::Nginx | ServerKind::Iperf3 => &[Rival::KernelBridge, Rival::KernelLoopback],
+            _ => &[Rival::KernelBridge, Rival::KernelLoopback],
         }
     }
 }
@@ -115,10 +116,10 @@ pub fn run(options: &Options, json: &mut JsonLines) -> Result<Vec<Row>> {
         cpus > CLIENT_CPU,
         "the bench needs two CPUs and may use {cpus}"
     );
-    packages::ensure(&crate::work::PROGRAMS)?;
-    packages::ensure(&["socat"])?;
     let wanted = |name: &str| options.rows.is_empty() || options.rows.iter().any(|row| row == name);
     let works: Vec<Work> = suite().filter(|work| wanted(work.name)).collect();
+    packages::ensure(&work::programs(&works))?;
+    packages::ensure(&["socat", "redis-server", "redis-cli", "nginx"])?;
     let idle: Vec<_> = IDLE_ROWS.into_iter().filter(|row| wanted(row.0)).collect();
 
     let mut rows = Vec::new();
@@ -401,7 +402,7 @@ fn idle_client(lab: &Lab, kind: ServerKind, server: &Server, path: PathChoice) -
             "PING\n".to_owned(),
             "PONG",
         ),
-        ServerKind::Nginx | ServerKind::Iperf3 => (
+        _ => (
             vec![
                 packages::path_of("socat")?,
                 "-".to_owned(),

@@ -3,7 +3,7 @@
 pub use crate::micro::end::EndArgs;
 use crate::micro::{end, suite};
 use crate::report::JsonLines;
-use crate::{apps, compare, demo, document};
+use crate::{apps, compare, demo, document, work};
 use anyhow::{Result, ensure};
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -188,9 +188,14 @@ fn run_all(args: &AllArgs) -> Result<()> {
         quick: args.quick,
     };
     let app = |pinned| apps::Options {
-        rows: match args.quick {
-            true => QUICK_APPS.map(str::to_owned).to_vec(),
-            false => Vec::new(),
+        rows: if args.quick {
+            QUICK_APPS.map(str::to_owned).to_vec()
+        } else if pinned {
+            Vec::new()
+        } else {
+            let first = work::FIRST.into_iter();
+            let measured = first.filter(|row| apps::row_names().contains(row));
+            measured.map(str::to_owned).collect()
         },
         runs: if args.quick { 1 } else { 5 },
         seconds: 1.0,

@@ -48,7 +48,11 @@ pub struct Options {
 
 /// Runs it.
 pub fn run(options: &Options) -> Result<()> {
-    packages::ensure(&work::PROGRAMS)?;
+    let shown: Vec<Work> = WORKS
+        .into_iter()
+        .filter(|work| SHOWN.contains(&work.name))
+        .collect();
+    packages::ensure(&work::programs(&shown))?;
     let lab = Lab::start()?;
     let shown = Demo::new(&lab, *options).and_then(Demo::show);
     let forced = lab.close();

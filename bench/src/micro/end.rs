@@ -13,8 +13,8 @@
 //! The serving end closes first where connections end, so that no port of the driving
 //! end is kept by TIME_WAIT.
 
-use super::crowd;
 use super::wire::{Conn, Wire};
+use super::{crowd, memcached};
 use anyhow::{Context, Result, ensure};
 use clap::{Args, Subcommand, ValueEnum};
 use hdrhistogram::Histogram;
@@ -50,6 +50,18 @@ enum Role {
         /// Idle connections beside the measured one (crowd).
         #[arg(long, default_value_t = 0)]
         idle: usize,
+    },
+    /// Asks a memcached.
+    Memcached {
+        /// Where.
+        #[arg(long)]
+        at: String,
+        /// Connections, each with one request in flight.
+        #[arg(long)]
+        connections: usize,
+        /// How long to measure.
+        #[arg(long)]
+        seconds: f64,
     },
     /// Does nothing but use its CPU.
     Hog,
@@ -144,11 +156,23 @@ pub fn run(args: &EndArgs) -> Result<()> {
         } => {
             let length = Duration::from_secs_f64(*seconds);
             let pause = Duration::from_micros(*pause_us);
-            let figures = conversation.drive(length, pause, *idle)?;
-            println!("{}", serde_json::to_string(&figures)?);
-            Ok(())
+            print(&conversation.drive(length, pause, *idle)?)
         }
+        Role::Memcached {
+            at,
+            connections,
+            seconds,
+        } => print(&memcached::drive(
+            at,
+            *connections,
+            Duration::from_secs_f64(*seconds),
+        )?),
     }
+}
+
+fn print(figures: &Figures) -> Result<()> {
+    println!("{}", serde_json::to_string(figures)?);
+    Ok(())
 }
 
 fn serve(conversation: &Conversation) -> Result<()> {

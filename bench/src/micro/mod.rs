@@ -5,11 +5,12 @@
 //! only samples of one regime (distance of the CPUs) are compared, and the regime with
 //! the most rounds is reported.
 //!
-//! - [`wire`]: what can be talked over; [`end`]: the two programs; `crowd`: one among many
+//! - [`wire`]: what can be talked over; [`end`]: the two programs; `crowd`: one among many; `memcached`: its client
 //! - `sample`: one sample; `suite`: jobs, rounds and rows; `memory`: bytes of ring memory
 
 mod crowd;
 pub mod end;
+mod memcached;
 mod memory;
 pub mod sample;
 pub mod suite;

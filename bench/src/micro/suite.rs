@@ -32,6 +32,8 @@ const ASLEEP: Duration = Duration::from_millis(10);
 const REQUEST_BYTES: usize = 64;
 /// Idle connections beside a busy one.
 const CROWDS: [usize; 3] = [0, 1000, 10_000];
+/// At most this many rounds are played for each one that is wanted.
+const ATTEMPTS_PER_ROUND: usize = 3;
 /// Conversations at once.
 const PAIRS: [usize; 4] = [1, 2, 4, 8];
 
@@ -230,14 +232,20 @@ fn measure(lab: &Lab, job: &Job, options: &Options, progress: &Progress) -> Resu
     });
     let contenders = contenders(job);
     let mut rounds: BTreeMap<Regime, Vec<Vec<Taken>>> = BTreeMap::new();
-    for round in 0..options.rounds {
-        progress.step(&format!(
-            "{} {}{}, round {}",
-            job.name,
-            job.placement.word(),
-            if job.hogs { " with hogs" } else { "" },
-            round + 1
-        ));
+    for attempt in 0..options.rounds * ATTEMPTS_PER_ROUND {
+        let done = rounds.values().map(Vec::len).max().unwrap_or(0);
+        if done == options.rounds {
+            break;
+        }
+        if attempt < options.rounds {
+            progress.step(&format!(
+                "{} {}{}, round {}",
+                job.name,
+                job.placement.word(),
+                if job.hogs { " with hogs" } else { "" },
+                attempt + 1
+            ));
+        }
         let mut taken = Vec::new();
         for contender in &contenders {
             taken.push(sample::take(lab, *contender, job, length)?);

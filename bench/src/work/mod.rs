@@ -1,0 +1,356 @@
+//! The pieces of work that the bench and the demo measure: a real server, a real
+//! client, and how to read the client's figure. One home, so that the demo's
+//! table and the bench's rows mean the same.
+//!
+//! A [`Server`] is started once per path and serves several samples. A sample is
+//! one run of the client: its figure, the CPU time that client and server spent
+//! meanwhile, and the bytes that went through rings meanwhile. The CPU time of a
+//! server counts only while a client works, so that servers may stand by idle.
+//!
+//! `server`: how each server is set up and started. `client`: how each client is run, and
+//! how its report is read.
+
+mod client;
+pub mod postgres;
+mod server;
+
+pub use client::Client;
+pub use server::{Server, ServerKind};
+
+use crate::lab::{Lab, PathChoice, Place, Program, Stdin};
+use anyhow::{Context, Result};
+use std::time::{Duration, Instant};
+
+/// Longest wait for the broker to have counted what a closed connection carried.
+const COUNTED_LIMIT: Duration = Duration::from_secs(1);
+/// A client that takes this much longer than it was asked to is hanging.
+const CLIENT_SLACK: Duration = Duration::from_secs(60);
+
+/// One row: who serves, who asks, what is counted.
+#[derive(Clone, Copy, Debug)]
+pub struct Work {
+    /// Name of the row.
+    pub name: &'static str,
+    /// In words.
+    pub what: &'static str,
+    /// Unit of the figure.
+    pub unit: &'static str,
+    /// Server.
+    pub server: ServerKind,
+    /// Client.
+    pub client: Client,
+}
+
+impl Work {
+    /// By how much work CPU seconds are divided, and what a table calls it.
+    pub fn cpu_unit(&self) -> (f64, &'static str) {
+        match self.unit {
+            "GB/s" => (1e9, "GB"),
+            _ => (1e6, "Mreq"),
+        }
+    }
+}
+
+const fn work(
+    name: &'static str,
+    what: &'static str,
+    unit: &'static str,
+    server: ServerKind,
+    client: Client,
+) -> Work {
+    Work {
+        name,
+        what,
+        unit,
+        server,
+        client,
+    }
+}
+
+const fn redis(
+    name: &'static str,
+    what: &'static str,
+    command: &'static str,
+    clients: u32,
+    pipeline: u32,
+) -> Work {
+    let client = Client::Redis {
+        command,
+        clients,
+        pipeline,
+    };
+    work(name, what, "req/s", ServerKind::Redis, client)
+}
+
+const fn wrk(
+    name: &'static str,
+    what: &'static str,
+    document: &'static str,
+    connections: u32,
+) -> Work {
+    let client = Client::Wrk {
+        document,
+        connections,
+    };
+    work(name, what, "req/s", ServerKind::Nginx, client)
+}
+
+const fn iperf3(
+    name: &'static str,
+    what: &'static str,
+    write_bytes: u32,
+    streams: u32,
+    reverse: bool,
+) -> Work {
+    let client = Client::Iperf3 {
+        write_bytes,
+        streams,
+        reverse,
+    };
+    work(name, what, "GB/s", ServerKind::Iperf3, client)
+}
+
+/// Everything that can be measured; the bench's suite `apps` is all but curl's.
+pub const WORKS: [Work; 23] = [
+    redis("redis-get-c1", "redis GET, 1 client", "get", 1, 1),
+    redis("redis-get-c16", "redis GET, 16 clients", "get", 16, 1),
+    redis("redis-get-c50", "redis GET, 50 clients", "get", 50, 1),
+    redis(
+        "redis-get-c16-p16",
+        "redis GET, 16 clients, 16 in flight",
+        "get",
+        16,
+        16,
+    ),
+    wrk(
+        "nginx-1k-c10",
+        "nginx 1 KB, wrk with 10 connections",
+        "1k",
+        10,
+    ),
+    work(
+        "nginx-64m-curl",
+        "nginx 64 MB, curl, each byte compared",
+        "GB/s",
+        ServerKind::Nginx,
+        Client::Curl,
+    ),
+    iperf3("iperf3-128k", "iperf3, 128 KB writes", 128 << 10, 1, false),
+    redis("redis-get-c500", "redis GET, 500 clients", "get", 500, 1),
+    redis(
+        "redis-get-c50-p16",
+        "redis GET, 50 clients, 16 in flight",
+        "get",
+        50,
+        16,
+    ),
+    redis("redis-set-c1", "redis SET, 1 client", "set", 1, 1),
+    redis("redis-set-c50", "redis SET, 50 clients", "set", 50, 1),
+    redis(
+        "redis-set-c50-p16",
+        "redis SET, 50 clients, 16 in flight",
+        "set",
+        50,
+        16,
+    ),
+    wrk(
+        "nginx-1k-c100",
+        "nginx 1 KB, wrk with 100 connections",
+        "1k",
+        100,
+    ),
+    wrk(
+        "nginx-100k-c10",
+        "nginx 100 KB, wrk with 10 connections",
+        "100k",
+        10,
+    ),
+    wrk(
+        "nginx-1m-c10",
+        "nginx 1 MB, wrk with 10 connections",
+        "1m",
+        10,
+    ),
+    wrk(
+        "nginx-1m-c100",
+        "nginx 1 MB, wrk with 100 connections",
+        "1m",
+        100,
+    ),
+    wrk(
+        "nginx-10m-c10",
+        "nginx 10 MB, wrk with 10 connections",
+        "10m",
+        10,
+    ),
+    work(
+        "memcached-get-c10",
+        "memcached get of 100 B, 10 connections",
+        "req/s",
+        ServerKind::Memcached,
+        Client::Memcached { connections: 10 },
+    ),
+    work(
+        "pgbench-s-c8",
+        "PostgreSQL, pgbench -S, 8 clients",
+        "req/s",
+        ServerKind::Postgres,
+        Client::Pgbench { clients: 8 },
+    ),
+    iperf3("iperf3-1m", "iperf3, 1 MB writes", 1 << 20, 1, false),
+    iperf3(
+        "iperf3-128k-p4",
+        "iperf3, 128 KB writes, 4 streams",
+        128 << 10,
+        4,
+        false,
+    ),
+    iperf3(
+        "iperf3-128k-reverse",
+        "iperf3, 128 KB writes, server to client",
+        128 << 10,
+        1,
+        true,
+    ),
+    work(
+        "netpipe",
+        "NetPIPE, best rate of its sizes up to 1 MB",
+        "GB/s",
+        ServerKind::Netpipe,
+        Client::Netpipe,
+    ),
+];
+
+/// The rows that a demo shows and that a quick look needs.
+pub const FIRST: [&str; 7] = [
+    "redis-get-c1",
+    "redis-get-c16",
+    "redis-get-c50",
+    "redis-get-c16-p16",
+    "nginx-1k-c10",
+    "nginx-64m-curl",
+    "iperf3-128k",
+];
+
+/// Programs that these works and their lab need.
+pub fn programs(works: &[Work]) -> Vec<&'static str> {
+    let needed = works.iter().flat_map(|work| {
+        let server = work.server.programs();
+        server.iter().chain(work.client.programs()).copied()
+    });
+    let mut programs: Vec<_> = ["ip", "nft"].into_iter().chain(needed).collect();
+    programs.sort_unstable();
+    programs.dedup();
+    programs
+}
+
+/// How a client is run.
+#[derive(Clone, Debug)]
+pub struct Setting {
+    /// Where the client runs.
+    pub place: Place,
+    /// Its path.
+    pub path: PathChoice,
+    /// Its CPUs.
+    pub cpu: Option<String>,
+    /// Over the server's UNIX socket instead of TCP (redis only).
+    pub unix: bool,
+}
+
+/// What one run of a client gave.
+#[derive(Clone, Copy, Debug)]
+pub struct Sample {
+    /// In the work's unit.
+    pub value: f64,
+    /// CPU seconds of client and server.
+    pub cpu_s: f64,
+    /// Bytes through rings.
+    pub ring_bytes: u64,
+    /// How much was done in all: requests or bytes.
+    pub done: f64,
+}
+
+/// Runs one work's client again and again against one server.
+#[derive(Debug)]
+pub struct Runner<'a> {
+    work: Work,
+    server: &'a Server,
+    setting: Setting,
+    /// Last figure: sizes the next run of clients that count requests, not seconds.
+    rate: Option<f64>,
+}
+
+impl<'a> Runner<'a> {
+    /// A client for a server of the work's kind.
+    pub fn new(work: Work, server: &'a Server, setting: Setting) -> Runner<'a> {
+        debug_assert_eq!(work.server, server.kind());
+        Runner {
+            work,
+            server,
+            setting,
+            rate: None,
+        }
+    }
+
+    /// A short run that is not counted: sizes the next ones and warms both programs up.
+    pub fn warm_up(&mut self, lab: &Lab) -> Result<()> {
+        self.sample(lab, 0.2).map(drop)
+    }
+
+    /// One run of about `seconds`.
+    pub fn sample(&mut self, lab: &Lab, seconds: f64) -> Result<Sample> {
+        if self.server.kind() == ServerKind::Netpipe {
+            // It serves one client, and is started anew.
+            self.server.program.wait_for_port(self.server.port())?;
+        }
+        let rings_before = lab.ring_bytes()?;
+        let server_cpu_before = self.server.program.cpu_s();
+        let output = self.spawn(lab, seconds)?.finish()?.ok()?;
+        let server_cpu_s = self.server.program.cpu_s() - server_cpu_before;
+        let ring_bytes = settled_ring_bytes(lab)?.saturating_sub(rings_before);
+        let text = output.text();
+        let figure = self
+            .work
+            .client
+            .figure(self.server, self.rate, &text, seconds);
+        let (value, done) = figure.with_context(|| {
+            format!(
+                "{}: the client's report is not understood:\n{text}",
+                self.work.name
+            )
+        })?;
+        self.rate = Some(value);
+        Ok(Sample {
+            value,
+            cpu_s: output.cpu_s + server_cpu_s,
+            ring_bytes,
+            done,
+        })
+    }
+
+    /// Starts the client, for about `seconds`.
+    pub fn spawn(&self, lab: &Lab, seconds: f64) -> Result<Program> {
+        let mut spawn = self
+            .work
+            .client
+            .command(self.server, &self.setting, self.rate, seconds)?
+            .stdin(Stdin::Null);
+        spawn.cpu = self.setting.cpu.clone();
+        spawn.time_limit = Duration::from_secs_f64(seconds) + CLIENT_SLACK;
+        lab.spawn(&self.setting.place, self.setting.path, &spawn)
+    }
+}
+
+/// The broker's total, once it no longer moves.
+pub(crate) fn settled_ring_bytes(lab: &Lab) -> Result<u64> {
+    let until = Instant::now() + COUNTED_LIMIT;
+    let mut last = lab.ring_bytes()?;
+    loop {
+        std::thread::sleep(Duration::from_millis(20));
+        let now = lab.ring_bytes()?;
+        if now == last || Instant::now() > until {
+            return Ok(now);
+        }
+        last = now;
+    }
+}

@@ -1,0 +1,265 @@
+//! The servers: what each needs on disk, how it is started, when it is ready.
+
+use super::postgres;
+use crate::lab::{Lab, PathChoice, Place, Program, Spawn};
+use crate::packages;
+use anyhow::{Result, bail};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Bytes of the file that curl fetches.
+pub(super) const CURL_BYTES: usize = 64 << 20;
+/// It has no option for another one.
+const NETPIPE_PORT: u16 = 5002;
+/// Documents that nginx serves.
+const DOCUMENTS: [(&str, usize); 5] = [
+    ("1k", 1024),
+    ("100k", 100 << 10),
+    ("1m", 1 << 20),
+    ("10m", 10 << 20),
+    ("64m", CURL_BYTES),
+];
+
+/// A server program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ServerKind {
+    /// redis-server without persistence.
+    Redis,
+    /// nginx with one worker and sendfile on.
+    Nginx,
+    /// iperf3 -s.
+    Iperf3,
+    /// memcached with one thread.
+    Memcached,
+    /// PostgreSQL with pgbench's tables, not synchronous.
+    Postgres,
+    /// NPtcp, which serves one client and ends.
+    Netpipe,
+}
+
+impl ServerKind {
+    /// Programs that it needs.
+    pub fn programs(self) -> &'static [&'static str] {
+        match self {
+            ServerKind::Redis => &["redis-server", "redis-cli"],
+            ServerKind::Nginx => &["nginx"],
+            ServerKind::Iperf3 => &["iperf3"],
+            ServerKind::Memcached => &["memcached"],
+            ServerKind::Postgres => &["setpriv", "psql"],
+            ServerKind::Netpipe => &["NPtcp"],
+        }
+    }
+}
+
+/// A running server.
+#[derive(Debug)]
+pub struct Server {
+    kind: ServerKind,
+    /// The program itself.
+    pub program: Program,
+    host: String,
+    port: u16,
+    dir: PathBuf,
+}
+
+impl Server {
+    /// Starts a server and returns when it listens and has its data.
+    pub fn start(
+        lab: &Lab,
+        kind: ServerKind,
+        place: &Place,
+        path: PathChoice,
+        cpu: Option<&str>,
+    ) -> Result<Server> {
+        let port = match kind {
+            ServerKind::Netpipe => NETPIPE_PORT,
+            _ => lab.free_port()?,
+        };
+        let dir = lab.work_dir().join(format!("{kind:?}-{port}"));
+        fs::create_dir_all(&dir)?;
+        let host = place.ip().to_string();
+        let mut spawn = match kind {
+            ServerKind::Redis => redis_server(&host, port, &dir)?,
+            ServerKind::Nginx => nginx(&host, port, &dir)?,
+            ServerKind::Iperf3 => Spawn::new([
+                &packages::path_of("iperf3")?,
+                "-s",
+                "-B",
+                &host,
+                "-p",
+                &port.to_string(),
+            ]),
+            ServerKind::Memcached => {
+                let program = packages::path_of("memcached")?;
+                Spawn::line(&format!(
+                    "{program} -u root -l {host} -p {port} -t 1 -m 64 -U 0"
+                ))
+            }
+            ServerKind::Postgres => postgres::server(&dir, &host, port)?,
+            ServerKind::Netpipe => netpipe()?,
+        };
+        spawn.cpu = cpu.map(str::to_owned);
+        let program = lab.spawn(place, path, &spawn)?;
+        match kind {
+            // It accepts before it can answer.
+            ServerKind::Postgres => program.wait_for_output(postgres::READY)?,
+            _ => program.wait_for_port(port)?,
+        }
+        let server = Server {
+            kind,
+            program,
+            host,
+            port,
+            dir,
+        };
+        match kind {
+            ServerKind::Redis => server.store_value(lab, place)?,
+            ServerKind::Postgres => {
+                let fill = postgres::pgbench(server.host(), port, "-i -q -s 1")?;
+                lab.run(place, PathChoice::Kernel, &fill)?;
+            }
+            _ => {}
+        }
+        Ok(server)
+    }
+
+    /// What it is.
+    pub fn kind(&self) -> ServerKind {
+        self.kind
+    }
+
+    /// Its directory, for what a client writes, too.
+    pub(super) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Port on which it listens.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Address on which it listens.
+    pub fn host(&self) -> &str {
+        &self.host
+    }
+
+    /// Asks it to end. (One that is merely dropped is killed.)
+    pub fn stop(self) -> Result<()> {
+        self.program.stop().map(drop)
+    }
+
+    pub(super) fn unix_socket(&self) -> String {
+        self.dir.join("socket").to_string_lossy().into_owned()
+    }
+
+    /// The value that GET asks for (redis-benchmark's own key), 3 bytes.
+    fn store_value(&self, lab: &Lab, place: &Place) -> Result<()> {
+        let port = self.port.to_string();
+        let argv = [
+            &packages::path_of("redis-cli")?,
+            "-h",
+            &self.host,
+            "-p",
+            &port,
+            "SET",
+            "key:__rand_int__",
+            "xxx",
+        ];
+        let output = lab.run(place, PathChoice::Kernel, &Spawn::new(argv))?;
+        match output.text().trim() {
+            "OK" => Ok(()),
+            other => bail!("redis-server answers SET with {other:?}"),
+        }
+    }
+}
+
+fn redis_server(host: &str, port: u16, dir: &Path) -> Result<Spawn> {
+    let socket = dir.join("socket");
+    let argv = [
+        &packages::path_of("redis-server")?,
+        "--bind",
+        host,
+        "--port",
+        &port.to_string(),
+        "--unixsocket",
+        &socket.to_string_lossy(),
+        "--protected-mode",
+        "no",
+        "--save",
+        "",
+        "--appendonly",
+        "no",
+    ];
+    Ok(Spawn::new(argv).dir(dir))
+}
+
+fn nginx(host: &str, port: u16, dir: &Path) -> Result<Spawn> {
+    let www = dir.join("www");
+    fs::create_dir_all(&www)?;
+    for (name, length_bytes) in DOCUMENTS {
+        fs::write(www.join(name), contents(length_bytes))?;
+    }
+    let dir_text = dir.display();
+    // Workers give up root, as Debian's package has them do.
+    let user = if rustix::process::getuid().is_root() {
+        "user www-data;"
+    } else {
+        ""
+    };
+    let config = format!(
+        "daemon off; worker_processes 1; {user} pid {dir_text}/pid; error_log stderr;
+events {{ worker_connections 1024; }}
+http {{
+    access_log off; sendfile on; tcp_nopush on; keepalive_requests 1000000000;
+    client_body_temp_path {dir_text}/body; proxy_temp_path {dir_text}/proxy; fastcgi_temp_path {dir_text}/fastcgi;
+    uwsgi_temp_path {dir_text}/uwsgi; scgi_temp_path {dir_text}/scgi;
+    server {{ listen {host}:{port}; root {dir_text}/www; }}
+}}
+"
+    );
+    let file = dir.join("nginx.conf");
+    fs::write(&file, config)?;
+    let argv = [
+        &packages::path_of("nginx")?,
+        "-p",
+        &dir.to_string_lossy(),
+        "-c",
+        &file.to_string_lossy(),
+        "-e",
+        "stderr",
+    ];
+    Ok(Spawn::new(argv))
+}
+
+/// Bytes in which a lost, doubled or moved piece shows (xorshift, fixed seed).
+pub(super) fn contents(length_bytes: usize) -> Vec<u8> {
+    let mut state = 0x9E37_79B9_7F4A_7C15_u64;
+    let mut bytes = Vec::with_capacity(length_bytes + 8);
+    while bytes.len() < length_bytes {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend_from_slice(&state.to_le_bytes());
+    }
+    bytes.truncate(length_bytes);
+    bytes
+}
+
+/// NPtcp serves one client and ends, by an error or not; the shell starts it anew.
+fn netpipe() -> Result<Spawn> {
+    let program = packages::path_of("NPtcp")?;
+    let forever = format!("while :; do {program} -o /dev/null; done");
+    Ok(Spawn::new(["sh", "-c", &forever]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn contents_do_not_repeat() {
+        let bytes = contents(4096);
+        assert_ne!(bytes[..2048], bytes[2048..]);
+        assert_eq!(contents(1001).len(), 1001);
+    }
+}
