@@ -24,14 +24,8 @@ fn main() {
             &["-static"],
             &format!("{out}/{name}-static"),
         );
+        compile("musl-gcc", name, &[], &[], &format!("{out}/{name}-musl"));
     }
-    compile(
-        "musl-gcc",
-        "client",
-        &[],
-        &[],
-        &format!("{out}/client-musl"),
-    );
 }
 
 fn compile(compiler: &str, name: &str, more: &[&str], options: &[&str], target: &str) {

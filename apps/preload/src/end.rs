@@ -200,6 +200,11 @@ impl End for At<'_> {
     }
 
     fn pause(&self) {
+        // The peer's threads may all sleep on other connections.
+        let page = self.conn.peer_page.load(Ordering::Relaxed);
+        // SAFETY: mapped as long as the connection has its channel; an atomic load.
+        self.conn
+            .ring(unsafe { (*page).sleeping.load(Ordering::SeqCst) });
         let _ = sys!(SYS_poll, 0, 0, PAUSE_MS);
         control::check_mail();
     }

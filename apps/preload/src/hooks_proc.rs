@@ -15,7 +15,7 @@ use fordway_abi::reason::Reason;
 use fordway_sockets::down;
 
 /// The functions behind the jumping entries, by index.
-static JUMPS: [Real; 12] = [
+static JUMPS: [Real; 15] = [
     Real::new(c"execve"),
     Real::new(c"execv"),
     Real::new(c"execvp"),
@@ -24,13 +24,16 @@ static JUMPS: [Real; 12] = [
     Real::new(c"execlp"),
     Real::new(c"execle"),
     Real::new(c"fexecve"),
+    Real::new(c"execveat"),
     Real::new(c"posix_spawn"),
     Real::new(c"posix_spawnp"),
+    Real::new(c"system"),
+    Real::new(c"popen"),
     Real::new(c"dprintf"),
     Real::new(c"vdprintf"),
 ];
-const FIRST_SPAWN: usize = 8;
-const FIRST_STDIO: usize = 10;
+const FIRST_SPAWN: usize = 9;
+const FIRST_STDIO: usize = 13;
 
 macro_rules! jumps {
     ($($index:literal $name:ident),+) => {
@@ -56,7 +59,7 @@ macro_rules! jumps {
 }
 
 jumps!(0 execve, 1 execv, 2 execvp, 3 execvpe, 4 execl, 5 execlp, 6 execle, 7 fexecve,
-       8 posix_spawn, 9 posix_spawnp, 10 dprintf, 11 vdprintf);
+       8 execveat, 9 posix_spawn, 10 posix_spawnp, 11 system, 12 popen, 13 dprintf, 14 vdprintf);
 
 /// Does what has to be done before the function `index`; returns libc's address of it.
 extern "C" fn fordway_before(index: usize, first: usize) -> usize {
@@ -225,6 +228,7 @@ pub unsafe extern "C" fn syscall(
             match number {
                 // Completion queues would bypass the channel; node and others fall back.
                 libc::SYS_io_uring_setup => return give(Err(libc::ENOSYS)) as c_long,
+                libc::SYS_execve | libc::SYS_execveat => before_exec(false),
                 libc::SYS_rt_sigaction => {
                     let done = signals::raw_sigaction(a as c_int, b as *const _, c as *mut _, d);
                     return give(done) as c_long;

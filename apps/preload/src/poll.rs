@@ -11,7 +11,7 @@ use crate::state::{self, Conn, attention, kind, phase};
 use crate::sys::{self, sys};
 use crate::thread::{self, Shield};
 use crate::wait::{self, Bell, Deadline};
-use crate::{control, epoll, stay};
+use crate::{control, epoll, stay, upgrade};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, Ordering};
 use fordway_abi::shm::DOOR_SHARED;
@@ -138,6 +138,7 @@ pub fn poll(
         if count != 0 || deadline.has_passed() {
             return Ok(count);
         }
+        upgrade::serve_others();
         control::check_mail();
     }
 }

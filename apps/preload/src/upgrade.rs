@@ -239,6 +239,17 @@ pub fn attend_all() {
     }
 }
 
+/// A thread was woken and has nothing to do for its own connections: some peer may wait for
+/// another one to leave its ring.
+#[cold]
+pub fn serve_others() {
+    for conn in state::conns().filter(|conn| conn.is_paired() && conn.peer_is_there()) {
+        if conn.producer().must_leave() {
+            down::serve(&conn.end());
+        }
+    }
+}
+
 /// The program's last descriptor of this connection is about to be closed.
 pub fn closing(conn: &Conn) {
     match conn.phase.load(Ordering::Acquire) {

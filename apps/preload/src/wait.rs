@@ -18,7 +18,7 @@ use crate::signals::Call;
 use crate::state::{Conn, Lock};
 use crate::sys::{self, sys};
 use crate::thread::{self, Shield};
-use crate::{config, control, hidden, link, real, shared_bell, stay};
+use crate::{config, control, hidden, link, real, shared_bell, stay, upgrade};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use fordway_abi::shm::{DOOR_COUNT, DOOR_SHARED, WAIT_PAGE_BYTES, WAIT_PAGE_MAGIC, WaitPage};
@@ -573,11 +573,14 @@ pub fn for_conn(
     drop(shield);
     control::check_mail();
     down::serve(&end);
+    if result == Ok(Some(true)) && !ready() {
+        upgrade::serve_others();
+    }
     result.map(|_| ())
 }
 
-/// The sleep itself, and what it has shown.
-fn sleep(conn: &Conn, fd: i32, want: Want, bell: Bell, deadline: Deadline) -> sys::Result<()> {
+/// The sleep itself; whether the bell ended it.
+fn sleep(conn: &Conn, fd: i32, want: Want, bell: Bell, deadline: Deadline) -> sys::Result<bool> {
     let events = match want {
         Want::Bytes => libc::POLLIN | libc::POLLRDHUP,
         // While bytes go through the ring the kernel's socket is always writable.
@@ -616,6 +619,6 @@ fn sleep(conn: &Conn, fd: i32, want: Want, bell: Bell, deadline: Deadline) -> sy
     if woken == 0 && deadline.has_passed() {
         Err(libc::EAGAIN)
     } else {
-        Ok(())
+        Ok(fds[0].revents != 0)
     }
 }

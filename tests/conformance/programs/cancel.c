@@ -10,7 +10,7 @@ static void cleanup(void *argument) {
     cleaned++;
 }
 
-static char buffer[100];
+static char buffer[100], large[1 << 20];
 static struct iovec part = {buffer, sizeof buffer};
 static struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
 static struct epoll_event event = {.events = EPOLLIN};
@@ -29,7 +29,8 @@ static fd_set set;
 #define SENDERS(X) \
     X(write, write(fd_of_all, buffer, 100)) \
     X(send, send(fd_of_all, buffer, 100, 0)) \
-    X(sendmsg, sendmsg(fd_of_all, &message, 0))
+    X(sendmsg, sendmsg(fd_of_all, &message, 0)) \
+    X(send_long, send(fd_of_all, large, sizeof large, 0))
 
 static void prepare(int fd) {
     fd_of_all = fd;

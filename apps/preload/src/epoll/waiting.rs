@@ -7,7 +7,7 @@ use super::*;
 use crate::signals::Call;
 use crate::thread::{self, Shield};
 use crate::wait::{self, Bell, Deadline};
-use crate::{control, real};
+use crate::{control, real, upgrade};
 use core::ffi::c_void;
 use fordway_abi::shm::tx_state;
 use fordway_sockets::down;
@@ -255,6 +255,7 @@ fn wait_equipped(
             pass_on(instance, count == room);
             return Ok(count);
         }
+        upgrade::serve_others();
         control::check_mail();
     }
 }

@@ -16,7 +16,7 @@ pub use position::{push_kernel_tail, received_position, sent_position};
 pub use receive::receive;
 pub use send::{send, send_file};
 
-use crate::state::Conn;
+use crate::state::{Conn, phase};
 use crate::thread::{self, Shield};
 use crate::{stay, sys};
 use core::mem::MaybeUninit;
@@ -93,6 +93,25 @@ impl<'a> Unaware<'a> {
             counter: &conn.senders,
         }
     }
+}
+
+/// libc's `call`, by a thread that is counted meanwhile; `None` if there is a channel again.
+fn by_libc<'a>(
+    count: impl FnOnce(&'a Conn) -> Unaware<'a>,
+    conn: &'a Conn,
+    call: impl FnOnce() -> isize,
+) -> Option<sys::Result<usize>> {
+    let shield = Shield::new();
+    let unaware = count(conn);
+    if conn.phase.load(Ordering::SeqCst) == phase::PAIRED {
+        return None;
+    }
+    let result = unaware.during(shield, call);
+    Some(if result < 0 {
+        Err(sys::errno())
+    } else {
+        Ok(result as usize)
+    })
 }
 
 /// For a thread that never comes back from libc's call.

@@ -1,13 +1,13 @@
 //! The receiving side of a transfer.
 
-use super::{Buffers, Done, attended, copier, message};
+use super::{Buffers, Done, Unaware, attended, by_libc, copier, message};
 use crate::end::At;
-use crate::faults;
 use crate::signals::Call;
 use crate::state::Conn;
 use crate::stay::{self, Stay};
 use crate::sys::{self, sys};
 use crate::wait::{self, Deadline};
+use crate::{faults, real};
 use core::sync::atomic::Ordering;
 use fordway_ring::Consumer;
 use fordway_ring::copy::Kernel;
@@ -38,20 +38,18 @@ pub fn receive(conn: &Conn, fd: i32, buffers: &Buffers, flags: i32) -> sys::Resu
     let before = Place::of(&conn.at(fd));
     loop {
         let end = conn.at(fd);
-        if !attended(conn, fd)? {
-            return Ok(if done == 0 {
-                Done::Kernel
-            } else {
-                Done::Bytes(done)
-            });
-        }
         let mut parts = Parts {
             buffers,
             fd,
             skip: done,
             flags,
         };
-        match fordway_sockets::receive(&end, &mut parts) {
+        let moved = match attended(conn, fd) {
+            Ok(true) => fordway_sockets::receive(&end, &mut parts),
+            Ok(false) => Ok(Moved::Kernel),
+            Err(error) => Err(error),
+        };
+        match moved {
             Ok(Moved::Bytes(count)) if peek => {
                 let more = count != 0 && count < enough && may_wait;
                 let timeout_ns = conn.receive_timeout_ns.load(Ordering::Relaxed);
@@ -77,17 +75,24 @@ pub fn receive(conn: &Conn, fd: i32, buffers: &Buffers, flags: i32) -> sys::Resu
                 return Ok(Done::Bytes(done));
             }
             Ok(Moved::Nothing) if done != 0 && done >= enough => return Ok(Done::Bytes(done)),
-            Ok(Moved::Kernel) if done == 0 && stay::is_left(conn) => {
-                // The program's number for it is gone; only this call knows the socket.
-                return parts.whole_by_kernel().map(Done::Bytes);
+            Ok(Moved::Kernel) if done == 0 && !stay::is_left(conn) => return Ok(Done::Kernel),
+            Ok(Moved::Kernel) if !may_wait || done != 0 && done >= enough => {
+                return Ok(Done::Bytes(done));
             }
-            Ok(Moved::Kernel) => {
-                return Ok(if done == 0 {
-                    Done::Kernel
-                } else {
-                    Done::Bytes(done)
-                });
-            }
+            // A call that waits for all of it, or one whose descriptor is gone: only this
+            // call knows what is left to do.
+            Ok(Moved::Kernel) => match parts.rest_by_kernel(conn) {
+                None => continue,
+                Some(Ok(count)) => {
+                    done += count;
+                    if count == 0 || done >= enough || peek {
+                        return Ok(Done::Bytes(done));
+                    }
+                    continue;
+                }
+                Some(Err(_)) if done != 0 => return Ok(Done::Bytes(done)),
+                Some(Err(error)) => return Err(error),
+            },
             Ok(Moved::Nothing) => {}
             Err(_) if done != 0 => return Ok(Done::Bytes(done)),
             Err(error) => return Err(error),
@@ -137,11 +142,14 @@ struct Parts<'a> {
 }
 
 impl Parts<'_> {
-    /// By the kernel, which may sleep.
-    fn whole_by_kernel(&self) -> sys::Result<usize> {
-        let (mut parts, used) = self.buffers.parts(self.skip, self.buffers.total);
+    /// The rest by libc, which may sleep. `None`: there is a channel again.
+    fn rest_by_kernel(&self, conn: &Conn) -> Option<sys::Result<usize>> {
+        let left = self.buffers.total - self.skip;
+        let (mut parts, used) = self.buffers.parts(self.skip, left);
         let mut message = message(&mut parts[..used]);
-        sys!(SYS_recvmsg, self.fd, &raw mut message, self.flags)
+        // SAFETY: the program's buffers, as it passed them.
+        let receive = || unsafe { real::recvmsg(self.fd, &raw mut message, self.flags) };
+        by_libc(Unaware::reader, conn, receive)
     }
 }
 

@@ -1,12 +1,12 @@
 //! The sending side of a transfer.
 
-use super::{Buffers, Done, attended, copier, message};
-use crate::faults;
+use super::{Buffers, Done, Unaware, attended, by_libc, copier, message};
 use crate::signals::Call;
-use crate::state::{Conn, lock_word};
+use crate::state::{Conn, Guard, lock_word};
 use crate::stay::{self, Stay};
 use crate::sys::{self, sys};
 use crate::wait::{self, Deadline};
+use crate::{faults, real};
 use core::sync::atomic::Ordering;
 use fordway_ring::Producer;
 use fordway_ring::copy::Kernel;
@@ -32,20 +32,13 @@ pub fn send(conn: &Conn, fd: i32, buffers: &Buffers, flags: i32) -> sys::Result<
     let mut stay = Stay::none();
     let mut fd = fd;
     let may_wait = flags & libc::MSG_DONTWAIT == 0 && !conn.is_nonblocking();
-    let mut turn = None;
+    let mut turn: Option<Guard<'_>> = None;
     loop {
         if buffers.total > PIECE_BYTES && turn.is_none() {
             turn = lock_word(&conn.turn);
         } else if turn.is_none() && conn.turn.load(Ordering::Relaxed) != 0 {
             // Behind a long one.
             drop(lock_word(&conn.turn));
-        }
-        if !attended(conn, fd)? {
-            return Ok(if done == 0 {
-                Done::Kernel
-            } else {
-                Done::Bytes(done)
-            });
         }
         let mut parts = Parts {
             buffers,
@@ -54,7 +47,12 @@ pub fn send(conn: &Conn, fd: i32, buffers: &Buffers, flags: i32) -> sys::Result<
             flags,
             may_wait,
         };
-        match fordway_sockets::send(&conn.at(fd), &mut parts) {
+        let moved = match attended(conn, fd) {
+            Ok(true) => fordway_sockets::send(&conn.at(fd), &mut parts),
+            Ok(false) => Ok(Moved::Kernel),
+            Err(error) => Err(error),
+        };
+        match moved {
             Ok(Moved::Bytes(count)) => {
                 done += count;
                 if done == buffers.total {
@@ -62,17 +60,21 @@ pub fn send(conn: &Conn, fd: i32, buffers: &Buffers, flags: i32) -> sys::Result<
                 }
                 continue;
             }
-            Ok(Moved::Kernel) if done == 0 && stay::is_left(conn) => {
-                // The program's number for it is gone; only this call knows the socket.
-                return parts.whole_by_kernel().map(Done::Bytes);
-            }
-            Ok(Moved::Kernel) => {
-                return Ok(if done == 0 {
-                    Done::Kernel
-                } else {
-                    Done::Bytes(done)
-                });
-            }
+            Ok(Moved::Kernel) if done == 0 && !stay::is_left(conn) => return Ok(Done::Kernel),
+            Ok(Moved::Kernel) if !may_wait => return Ok(Done::Bytes(done)),
+            // A call that may wait sends all of it. No turn is held in a sleep.
+            Ok(Moved::Kernel) => match parts.rest_by_kernel(conn, turn.take()) {
+                None => continue,
+                Some(Ok(count)) => {
+                    done += count;
+                    if done == buffers.total || call.is_interrupted(true) {
+                        return Ok(Done::Bytes(done));
+                    }
+                    continue;
+                }
+                Some(Err(_)) if done != 0 => return Ok(Done::Bytes(done)),
+                Some(Err(error)) => return Err(error),
+            },
             Ok(Moved::Nothing) => {}
             Err(_) if done != 0 => return Ok(Done::Bytes(done)),
             Err(error) => return Err(error),
@@ -90,6 +92,8 @@ pub fn send(conn: &Conn, fd: i32, buffers: &Buffers, flags: i32) -> sys::Result<
             .get_or_insert_with(|| Deadline::after((timeout_ns != 0).then_some(timeout_ns)));
         turn = None;
         stay.begin(conn);
+        // Others may go on while this one sleeps, as on Linux.
+        drop(turn.take());
         match wait::for_conn(conn, fd, Want::Room, until, (call, done != 0)) {
             Ok(()) => fd = stay::descriptor(conn, fd),
             Err(_) if done != 0 => return Ok(Done::Bytes(done)),
@@ -108,11 +112,15 @@ struct Parts<'a> {
 }
 
 impl Parts<'_> {
-    /// By the kernel, which may sleep.
-    fn whole_by_kernel(&self) -> sys::Result<usize> {
-        let (mut parts, used) = self.buffers.parts(self.skip, self.buffers.total);
+    /// The rest by libc, which may sleep. `None`: there is a channel again.
+    fn rest_by_kernel(&self, conn: &Conn, turn: Option<Guard<'_>>) -> Option<sys::Result<usize>> {
+        drop(turn);
+        let left = self.buffers.total - self.skip;
+        let (mut parts, used) = self.buffers.parts(self.skip, left);
         let message = message(&mut parts[..used]);
-        sys!(SYS_sendmsg, self.fd, &raw const message, self.flags)
+        // SAFETY: the program's buffers, as it passed them.
+        let send = || unsafe { real::sendmsg(self.fd, &raw const message, self.flags) };
+        by_libc(Unaware::sender, conn, send)
     }
 }
 
