@@ -16,8 +16,9 @@ pub const SIOCATMARK: usize = 0x8905;
 /// One look at a time while waiting for the peer or for the kernel's room.
 const PAUSE_MS: i32 = 1;
 const ROOM_WAIT_MS: i32 = 100;
-/// Longest wait for bytes that were taken back and are on their way.
-const BYTES_WAIT_MS: i32 = 20;
+/// Longest wait for bytes that were taken back and are on their way: a peer that has lost its CPU
+/// in the middle of that comes back within this time, unless it was stopped.
+const BYTES_WAIT_MS: i32 = 1000;
 
 /// A connection by one of its descriptors.
 #[derive(Clone, Copy)]

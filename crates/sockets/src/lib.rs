@@ -146,6 +146,6 @@ pub trait End {
     fn pause(&self);
     /// Sleeps a little, until the kernel can take bytes.
     fn await_room(&self);
-    /// Sleeps a little, until the kernel has bytes; whether it has.
+    /// Sleeps until the kernel has bytes, within a bound; whether it has.
     fn await_bytes(&self) -> bool;
 }

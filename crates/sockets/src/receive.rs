@@ -130,8 +130,10 @@ fn look<E: End>(end: &E, target: &mut impl Target) -> Result<Option<Moved>> {
             moved = by_kernel(end, target, wanted)?;
         }
         let ended = moved == Moved::Bytes(0) && wanted != 0;
-        // The producer may have entered the ring, and ended, between the two looks.
-        let again = ended && end.peer_is_there() && consumer.producer_state() != state;
+        // The producer may have entered the ring, and ended, between the two looks. Or it
+        // had begun to take its bytes back, and has left them when it saw our lock.
+        let vain = ended || moved == Moved::Nothing;
+        let again = vain && end.peer_is_there() && consumer.producer_state() != state;
         return Ok((!again).then_some(moved));
     }
     if !consumer.was_entered() {
@@ -170,14 +172,22 @@ fn look<E: End>(end: &E, target: &mut impl Target) -> Result<Option<Moved>> {
 }
 
 /// Bytes that the program may have been told of were taken back from the ring and are
-/// being sent by the kernel: waits for them, once and shortly, because a program does
+/// being sent by the kernel: waits for them, once for each channel, because a program does
 /// not expect EAGAIN behind an event.
 fn is_on_its_way(end: &impl End, state: u32) -> bool {
-    if state != tx_state::WITHDRAWN || !end.consumer().has_unread() {
+    if state != tx_state::WITHDRAWN || !is_owed(end) {
         return false;
     }
     let before = end.state().hints.fetch_or(hint::AWAITED, Ordering::Relaxed);
     before & hint::AWAITED == 0 && end.await_bytes()
+}
+
+/// Whether fewer bytes have come by the kernel since the ring was left than lay there.
+fn is_owed(end: &impl End) -> bool {
+    let consumer = end.consumer();
+    let left = consumer.tail_hint().wrapping_sub(consumer.head());
+    let position = end.own().rx_own.kernel_position.load(Ordering::Relaxed);
+    position.saturating_sub(consumer.switch_at()) < left
 }
 
 /// Copies from the ring: how much, and whether the producer may wait for the room.

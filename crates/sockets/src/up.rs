@@ -7,7 +7,7 @@ use fordway_abi::shm::rx_state;
 /// The connection gets a channel (another one, perhaps): what was true of a former one is
 /// forgotten. Before [`End::has_channel`] becomes true.
 pub fn begin(end: &impl End) {
-    let former = hint::STOPPING | hint::PEER_GONE | hint::RESET_TOLD;
+    let former = hint::STOPPING | hint::PEER_GONE | hint::RESET_TOLD | hint::AWAITED;
     end.state().hints.fetch_and(!former, Ordering::Relaxed);
 }
 

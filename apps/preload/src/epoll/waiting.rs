@@ -68,8 +68,25 @@ pub fn has_something(instance: &Instance) -> bool {
 }
 
 /// Sorts what the kernel reported: ours is noted, the program's stays, moved together.
-fn translate(instance: &Instance, events: *mut libc::epoll_event, count: usize) -> usize {
-    let mut kept = 0;
+/// Then adds what rings have to report; not beside an item that was reported by the
+/// kernel's word: it may have come to a channel meanwhile, and nothing is reported twice.
+fn report(
+    instance: &Instance,
+    events: *mut libc::epoll_event,
+    room: usize,
+    by_kernel: usize,
+) -> usize {
+    let (kept, has_items) = translate(instance, events, by_kernel);
+    if has_items {
+        return kept;
+    }
+    // SAFETY: the program's array, behind what is kept.
+    kept + collect(instance, unsafe { events.add(kept) }, room - kept)
+}
+
+/// How many of the kernel's events are the program's, and whether one is an item's.
+fn translate(instance: &Instance, events: *mut libc::epoll_event, count: usize) -> (usize, bool) {
+    let (mut kept, mut has_items) = (0, false);
     for at in 0..count {
         // SAFETY: the kernel has just filled `count` events of the program's array.
         let event = unsafe { events.add(at).read_unaligned() };
@@ -86,9 +103,10 @@ fn translate(instance: &Instance, events: *mut libc::epoll_event, count: usize) 
             // SAFETY: as above.
             unsafe { events.add(kept).write_unaligned(event) };
             kept += 1;
+            has_items = true;
         }
     }
-    kept
+    (kept, has_items)
 }
 
 /// An event of one of our items: what the program gets of it by the kernel's word alone.
@@ -208,17 +226,16 @@ fn wait_equipped(
     thread::cancellation_point();
     let call = Call::begin();
     control::check_mail();
-    let mut count = 0;
+    let mut by_kernel = 0;
     if instance.turns.load(Ordering::Relaxed) >= KERNEL_TURN {
         // Rings alone have had their turns: the kernel's first, however little room there is.
         instance.turns.store(0, Ordering::Relaxed);
         serve(instance, false);
         if let Ok(more) = kernel_wait(instance, events, room, Some(0), core::ptr::null()) {
-            count = translate(instance, events, more);
+            by_kernel = more;
         }
     }
-    // SAFETY: the program's array, behind what is filled.
-    count += collect(instance, unsafe { events.add(count) }, room - count);
+    let count = report(instance, events, room, by_kernel);
     if count != 0 {
         instance.turns.fetch_add(1, Ordering::Relaxed);
         pass_on(instance, count == room);
@@ -247,10 +264,8 @@ fn wait_equipped(
             }
         }
         let (woken, watch) = sleep(instance, events, room, timeout_ns, (deadline, call), mask)?;
-        let kept = translate(instance, events, woken);
         serve(instance, watch);
-        // SAFETY: the program's array, behind what is kept.
-        let count = kept + collect(instance, unsafe { events.add(kept) }, room - kept);
+        let count = report(instance, events, room, woken);
         if count != 0 || timeout_ns == Some(0) || deadline.has_passed() {
             pass_on(instance, count == room);
             return Ok(count);
