@@ -14,7 +14,7 @@
 
 use crate::state::{self, Conn, attention, hint};
 use crate::sys::{self, sys};
-use crate::{control, link, stay, wait};
+use crate::{control, epoll, link, stay, wait};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
 use fordway_sockets::down;
@@ -51,6 +51,11 @@ fn note_pid() {
     let pid = sys!(SYS_getpid).unwrap_or(0) as i32;
     PID.store(pid, Ordering::Relaxed);
     state::set_lock_salt(pid as u32);
+}
+
+/// This process.
+pub fn pid() -> i32 {
+    PID.load(Ordering::Relaxed)
 }
 
 /// Whether the caller runs in the memory of another process (a vfork child).
@@ -106,6 +111,7 @@ fn free_cell() -> Option<u32> {
 /// Before a fork, in the parent: the child will hold every connection too. A fork
 /// that fails leaves the count too high, which costs an upgrade, nothing else.
 unsafe extern "C" fn prepare() {
+    epoll::before_fork();
     for conn in state::conns() {
         hold_again(conn);
         if let Some(cell) = cell(conn) {
@@ -125,8 +131,8 @@ unsafe extern "C" fn child() {
     note_pid();
     state::reset_locks();
     control::after_fork();
+    epoll::after_fork();
     wait::after_fork();
-    crate::epoll::after_fork();
     link::after_fork();
     for conn in state::conns() {
         conn.unaware.store(0, Ordering::Relaxed);

@@ -421,6 +421,7 @@ pub unsafe fn before_passing(message: *const libc::msghdr) {
                     down::bar(&conn.end(), Reason::Passed);
                     down::downgrade(&conn.at(fd), Reason::Passed, true);
                 }
+                epoll::let_go_of(fd, Reason::Passed);
             }
         }
         let step = header.cmsg_len.next_multiple_of(8);

@@ -6,6 +6,7 @@ use crate::state::{self, kind};
 use crate::sys::{self, give};
 use crate::{config, epoll, poll, real};
 use core::ffi::{c_int, c_void};
+use fordway_abi::reason::Reason;
 
 /// Milliseconds as poll and epoll_wait take them.
 fn timeout_of_ms(timeout_ms: c_int) -> Option<u64> {
@@ -209,18 +210,21 @@ pub unsafe extern "C" fn epoll_ctl(
         && let Some(conn) = state::conn(fd)
     {
         if state::look(epoll) == kind::UNKNOWN {
-            epoll::discover(epoll, conn, fd);
+            epoll::discover(epoll, conn);
         }
         if let Some(result) = epoll::control(epoll, operation, conn, fd, event) {
             return give(result) as c_int;
         }
     }
-    // SAFETY: the program's own arguments.
-    let result = unsafe { real::epoll_ctl(epoll, operation, fd, event) };
-    if result == 0 && operation == libc::EPOLL_CTL_ADD {
-        epoll::watched(fd);
+    if config::is_active() {
+        epoll::settle_fd(epoll);
+        if operation == libc::EPOLL_CTL_ADD {
+            // Before the kernel counts how deep it lies.
+            epoll::let_go_of(fd, Reason::Unsupported);
+        }
     }
-    result
+    // SAFETY: the program's own arguments.
+    unsafe { real::epoll_ctl(epoll, operation, fd, event) }
 }
 
 /// # Safety

@@ -14,6 +14,7 @@ use crate::wait::{self, Bell, Deadline};
 use crate::{control, epoll, stay, upgrade};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, Ordering};
+use fordway_abi::reason::Reason;
 use fordway_abi::shm::DOOR_SHARED;
 use fordway_sockets::{down, sends_by_kernel, up};
 
@@ -80,7 +81,7 @@ pub fn concerns(fds: impl Iterator<Item = i32>) -> bool {
     fds.fold(false, |concerns, fd| {
         let kind = state::look(fd) & kind::MASK;
         if kind == kind::EPOLL {
-            epoll::watched(fd);
+            epoll::let_go_of(fd, Reason::Unsupported);
         }
         concerns || kind == kind::CONN
     })

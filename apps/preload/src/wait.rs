@@ -331,6 +331,23 @@ pub fn release(bell: Bell) {
     }
 }
 
+/// The parent's page, in a forked child.
+static PARENT_PAGE: AtomicPtr<WaitPage> = AtomicPtr::new(core::ptr::null_mut());
+
+/// In a forked child, before its bells are closed: keeps what rings a bell of the parent's;
+/// the descriptor plus one.
+pub fn keep_ring_of_parent(bell: Bell) -> i32 {
+    PARENT_PAGE.store(PAGE.load(Ordering::Relaxed), Ordering::Relaxed);
+    OWN_RINGS[bell.door].swap(-1, Ordering::Relaxed) + 1
+}
+
+/// Whether a thread of the parent sleeps behind its door.
+pub fn parent_sleeps(door: usize) -> bool {
+    // SAFETY: mapped since before the fork.
+    let page = unsafe { PARENT_PAGE.load(Ordering::Relaxed).as_ref() };
+    page.is_some_and(|page| page.sleeping.load(Ordering::SeqCst) >> door & 1 != 0)
+}
+
 /// In a forked child: bells and page are the parent's.
 pub fn after_fork() {
     DOOR_LOCK.reset();

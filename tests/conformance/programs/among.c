@@ -1,5 +1,6 @@
 // epoll with more than one of something: connections that want their turn, descriptors of
-// other kinds, duplicates, instances in instances, threads, processes. B is the servant of waits.h.
+// other kinds, duplicates, instances in instances; and rings that come while it waits. B is
+// the servant of waits.h.
 #include "waits.h"
 #include <sys/signalfd.h>
 #include <sys/timerfd.h>
@@ -162,8 +163,7 @@ static void add_before_connect(int unused) {
         put(fd, "y");
         if (*get(far, 1) != 'y') die("receive");
     }
-    if (!by_kernel) must_ring(fd, "after an early registration");
-    say("all");
+    talk(fd, far);
 }
 static void add_before_listen(int unused) {
     (void)unused;
@@ -249,6 +249,226 @@ static void dup2_over_a_registered_one(int fd) {
     show_epoll("the other connection", 1000);
 }
 
+// --- instances in instances ---
+
+static void nested_follows_the_level(int fd) {
+    int inner = watching(fd, EPOLLIN, 1);
+    ep = watching(inner, EPOLLIN, 2);
+    for (int round = 0; round < 3; round++) {
+        show_epoll("idle", 0);
+        come_anyhow(fd, 2);
+        show_epoll("outer", 1000);
+        show_epoll("outer", 1000);
+        say("%s", get(fd, 1));
+        show_epoll("partly read", 1000);
+        if (round == 1) show_in("inner", inner, 0);
+        say("%s", get(fd, 1));
+    }
+    show_epoll("read past the inner one", 20);
+    show_in("inner", inner, 0);
+}
+static void nested_edges(int fd) {
+    int inner = watching(fd, EPOLLIN | EPOLLET, 1);
+    ep = watching(inner, EPOLLIN | EPOLLET, 2);
+    show_epoll("idle", 0);
+    for (int round = 0; round < 3; round++) {
+        come_anyhow(fd, 1);
+        show_epoll("outer", 1000);
+        show_epoll("nothing new", 20);
+        show_in("inner", inner, 0);
+        show_in("inner", inner, 0);
+        show_epoll("nothing new", 20);
+    }
+}
+static void nested_three_deep(int fd) {
+    int inner = watching(fd, EPOLLIN, 1), middle = watching(inner, EPOLLIN, 2);
+    ep = watching(middle, EPOLLIN, 3);
+    show_epoll("idle", 0);
+    ask(SEND_ANYHOW | LATER, 1);
+    show_epoll("outer", 5000);
+    show_in("middle", middle, 1000);
+    show_in("inner", inner, 1000);
+    show_epoll("outer", 1000);
+    get(fd, 1);
+    show_in("inner", inner, 20);
+    show_in("middle", middle, 20);
+    show_epoll("outer", 20);
+    ask(SEND_ANYHOW | LATER, 1);
+    int shown;
+    say("poll %d", pollx(ep, POLLIN, 5000, &shown));
+}
+static void nested_member_comes_later(int fd) {
+    int inner = epoll_create1(0);
+    ep = watching(inner, EPOLLIN, 2);
+    come_anyhow(fd, 1);
+    show_epoll("empty", 0);
+    say("add %s", outcome(ctl(inner, EPOLL_CTL_ADD, fd, EPOLLIN, 1)));
+    show_epoll("with a member", 1000);
+    say("del %s", outcome(ctl(inner, EPOLL_CTL_DEL, fd, 0, 0)));
+    show_epoll("without", 20);
+    say("add %s", outcome(ctl(inner, EPOLL_CTL_ADD, fd, EPOLLRDHUP, 1)));
+    show_epoll("nothing of it", 20);
+    say("mod %s", outcome(ctl(inner, EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLRDHUP, 1)));
+    show_epoll("with a member", 1000);
+    close(inner);
+    show_epoll("closed", 20);
+}
+static void nested_in_two(int fd) {
+    int inner = watching(fd, EPOLLIN, 1), one = watching(inner, EPOLLIN, 2), two = watching(inner, EPOLLIN | EPOLLET, 3);
+    come_anyhow(fd, 1);
+    show_in("one", one, 1000);
+    show_in("two", two, 1000);
+    show_in("one", one, 1000);
+    show_in("two", two, 20);
+    show_in("inner", inner, 1000);
+    get(fd, 1);
+    show_in("one", one, 20);
+}
+static void nested_loops(int fd) {
+    int chain[8], one = watching(fd, EPOLLIN, 1), two = watching(one, EPOLLIN, 1);
+    say("a loop %s", outcome(ctl(one, EPOLL_CTL_ADD, two, EPOLLIN, 1)));
+    say("itself %s", outcome(ctl(one, EPOLL_CTL_ADD, one, EPOLLIN, 1)));
+    // An instance with a connection, in others: five deep is too deep.
+    chain[0] = two;
+    for (int i = 1; i < 8; i++) {
+        chain[i] = epoll_create1(0);
+        int result = ctl(chain[i], EPOLL_CTL_ADD, chain[i - 1], EPOLLIN, 1);
+        say("%d deep %s", i + 2, outcome(result));
+        if (result) break;
+    }
+    come_anyhow(fd, 1);
+    show_in("outermost but one", chain[1], 1000);
+}
+
+// --- descriptors of instances ---
+
+static void instance_duplicated(int fd) {
+    ep = watching(fd, EPOLLIN, 1);
+    int copy = dup(ep), third = fcntl(ep, F_DUPFD_CLOEXEC, 50), second = more(1);
+    come(fd, 1);
+    show_in("copy", copy, 1000);
+    show_in("third", third, 1000);
+    say("add by the copy %s", outcome(ctl(copy, EPOLL_CTL_ADD, second, EPOLLIN, 2)));
+    say("add again %s", outcome(ctl(ep, EPOLL_CTL_ADD, second, EPOLLIN, 2)));
+    ask_for(SEND, 1, 1);
+    arrived(second, 1);
+    show_together("both", 2);
+    close(ep);
+    ep = copy;
+    show_together("the first closed", 2);
+    get(fd, 1);
+    ask(SEND | LATER, 1);
+    want(EPOLL_CTL_DEL, second, 0, 0);
+    show_epoll("new", 5000);
+    int last = dup2(copy, 60);
+    close(copy), close(third);
+    get(fd, 1);
+    ask(SEND | LATER, 1);
+    show_in("the last one", last, 5000);
+    say("closed %s", outcome(ctl(copy, EPOLL_CTL_ADD, second, EPOLLIN, 2)));
+    close(last);
+    get(fd, 1);
+    must_ring(fd, "at the end");
+}
+static void instance_overwritten(int fd) {
+    int second = more(1), other = watching(second, EPOLLIN, 2);
+    ep = watching(fd, EPOLLIN, 1);
+    int number = ep;
+    come(fd, 1);
+    ask_for(SEND, 1, 1);
+    arrived(second, 1);
+    if (dup2(other, ep) != ep) die("dup2");
+    show_epoll("the other instance", 1000);
+    say("not in it %s", outcome(ctl(ep, EPOLL_CTL_MOD, fd, EPOLLIN, 1)));
+    close(ep);
+    show_in("the other instance", other, 1000);
+    ep = epoll_create1(0);
+    say("same number %d", ep == number);
+    show_epoll("new", 0);
+    want(EPOLL_CTL_ADD, fd, EPOLLIN, 3);
+    show_epoll("its own member", 1000);
+}
+
+// --- from the first byte on: the rings come while epoll waits ---
+
+// Exactly one event for each byte that comes; nothing beside it.
+static void cold_edges(int fd) {
+    ep = watching(fd, EPOLLIN | EPOLLET, 1);
+    for (int i = 0; another_round(fd, i); i++) {
+        struct epoll_event event;
+        ask(SEND | (i % 10 ? 0 : LATER), 1);
+        int count = epoll_wait(ep, &event, 1, 5000);
+        if (count != 1 || event.events != EPOLLIN) die("byte %d: %s", i, outcome(count));
+        // Bytes are left unread now and then.
+        if (i % 3 == 0) drain(fd);
+    }
+    say("all");
+}
+static void cold_levels(int fd) {
+    ep = watching(fd, EPOLLIN | EPOLLOUT, 1);
+    for (int i = 0; another_round(fd, i); i++) {
+        struct epoll_event event;
+        come(fd, 1);
+        want(EPOLL_CTL_MOD, fd, EPOLLIN, i);
+        for (int again = 0; again < 2; again++)
+            if (epoll_wait(ep, &event, 1, 5000) != 1 || event.events != EPOLLIN || event.data.u64 != (uint64_t)i) die("byte %d: %s", i, bits(event.events));
+        if (*get(fd, 1) != 'a' + i % 26) die("byte %d", i);
+        if (epoll_wait(ep, &event, 1, 0) != 0) die("byte %d, read: %s", i, bits(event.events));
+        want(EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLOUT, i);
+        if (epoll_wait(ep, &event, 1, 5000) != 1 || event.events != EPOLLOUT) die("byte %d, room: %s", i, bits(event.events));
+    }
+    say("all");
+}
+static void cold_one_shots(int fd) {
+    ep = watching(fd, EPOLLIN | EPOLLONESHOT, 1);
+    for (int i = 0; another_round(fd, i); i++) {
+        struct epoll_event event;
+        come(fd, 1);
+        if (epoll_wait(ep, &event, 1, 5000) != 1 || event.events != EPOLLIN) die("byte %d", i);
+        put(fd, "x");
+        ask(RECEIVE, 1);
+        come(fd, 1);
+        if (epoll_wait(ep, &event, 1, i % 20 ? 0 : 5) != 0) die("byte %d, shot: %s", i, bits(event.events));
+        drain(fd);
+        want(EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLONESHOT, 1);
+        if (epoll_wait(ep, &event, 1, 0) != 0) die("byte %d, armed: %s", i, bits(event.events));
+    }
+    say("all");
+}
+static void cold_in_two(int fd) {
+    int one = watching(fd, EPOLLIN | EPOLLET, 1), two = watching(fd, EPOLLIN, 2);
+    for (int i = 0; another_round(fd, i); i++) {
+        struct epoll_event event;
+        ask(SEND | (i % 10 ? 0 : LATER), 1);
+        if (epoll_wait(one, &event, 1, 5000) != 1 || event.data.u64 != 1) die("byte %d, first", i);
+        if (epoll_wait(two, &event, 1, 5000) != 1 || event.data.u64 != 2) die("byte %d, second", i);
+        drain(fd);
+        if (epoll_wait(two, &event, 1, 0) != 0) die("byte %d, second, read", i);
+    }
+    say("all");
+}
+// The end comes while nothing, or little, has gone by rings.
+static void cold_ends(int unused) {
+    (void)unused;
+    for (int i = 1; i <= 40; i++) {
+        int fd = more(0);
+        struct epoll_event event;
+        ep = watching(fd, EPOLLIN | EPOLLRDHUP | EPOLLET, 1);
+        for (int j = 0; j < i; j++) {
+            ask_for(SEND, i, 1);
+            if (epoll_wait(ep, &event, 1, 5000) != 1) die("byte %d of %d", j, i);
+            get(fd, 1);
+            put(fd, "x");
+            ask_for(RECEIVE, i, 1);
+        }
+        ask_for(i % 2 ? CLOSE : CLOSE | LATER, i, 0);
+        if (epoll_wait(ep, &event, 1, 5000) != 1 || event.events != (EPOLLIN | EPOLLRDHUP)) die("end after %d: %s", i, bits(event.events));
+        if (*get(fd, 1)) die("no end of file after %d", i);
+        close(fd), close(ep);
+    }
+    say("all");
+}
+
 const struct test_case cases[] = {
     {"fairness_one_at_a_time", WARM, fairness_one_at_a_time, servant},
     {"fairness_of_others", WARM, fairness_of_others, servant},
@@ -264,5 +484,18 @@ const struct test_case cases[] = {
     {"close_of_the_duplicate", WARM, close_of_the_duplicate, servant},
     {"number_used_again", WARM, number_used_again, servant},
     {"dup2_over_a_registered_one", WARM, dup2_over_a_registered_one, servant},
+    {"nested_follows_the_level", WARM, nested_follows_the_level, servant},
+    {"nested_edges", WARM, nested_edges, servant},
+    {"nested_three_deep", WARM, nested_three_deep, servant},
+    {"nested_member_comes_later", WARM, nested_member_comes_later, servant},
+    {"nested_in_two", WARM, nested_in_two, servant},
+    {"nested_loops", WARM, nested_loops, servant},
+    {"instance_duplicated", WARM, instance_duplicated, servant},
+    {"instance_overwritten", WARM, instance_overwritten, servant},
+    {"cold_edges", COLD, cold_edges, servant},
+    {"cold_levels", COLD, cold_levels, servant},
+    {"cold_one_shots", COLD, cold_one_shots, servant},
+    {"cold_in_two", COLD, cold_in_two, servant},
+    {"cold_ends", NONE, cold_ends, servant},
     {0},
 };

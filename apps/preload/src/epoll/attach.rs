@@ -30,16 +30,16 @@ pub fn attach(conn: &Conn) {
         item.head.store(head, Ordering::Relaxed);
         hot::warm(instance, index);
         instance.attached.fetch_add(1, Ordering::Relaxed);
+        // Room shows at once, which is for those alone who wait here.
+        let watched = instance.plain.load(Ordering::Relaxed) != 0;
         let event = libc::epoll_event {
-            events: IN | OUT | PRI | RDHUP | ET,
+            events: IN | if watched { 0 } else { OUT } | PRI | RDHUP | ET,
             u64: tag(index),
         };
-        register(
-            instance,
-            item,
-            event,
-            item.asked.load(Ordering::Relaxed) & EXCLUSIVE != 0,
-        );
+        let exclusive = item.asked.load(Ordering::Relaxed) & EXCLUSIVE != 0;
+        if watched || !shared::is_or_will_be_left(instance) {
+            register(instance, item, event, exclusive);
+        }
         want_rings(conn, bell_of(instance).map_or(1 << DOOR_SHARED, Bell::bit));
     }
 }
@@ -55,17 +55,12 @@ pub fn detach(conn: &Conn) {
         }
         instance.attached.fetch_sub(1, Ordering::Relaxed);
         if item.spent.load(Ordering::Relaxed) == DELETED {
-            let epoll = instance.fd.load(Ordering::Relaxed);
-            let _ = sys!(
-                SYS_epoll_ctl,
-                epoll,
-                libc::EPOLL_CTL_DEL,
-                item.fd.load(Ordering::Relaxed),
-                0
-            );
+            unregister(instance, item);
             continue;
         }
-        give_back(instance, item, tag(index));
+        if !shared::is_or_will_be_left(instance) {
+            give_back(instance, item, tag(index));
+        }
     }
     let deleted = |(_, item): &(u32, &Item)| item.spent.load(Ordering::Relaxed) == DELETED;
     while let Some((index, _)) = items_of(conn).find(deleted) {
@@ -86,7 +81,7 @@ pub fn let_go(conn: &Conn) {
 }
 
 /// Has the kernel show what the program wants of an item. Under the instance's lock.
-fn give_back(instance: &Instance, item: &Item, data: u64) {
+pub fn give_back(instance: &Instance, item: &Item, data: u64) {
     let mut events = item.asked.load(Ordering::Relaxed);
     if item.spent.load(Ordering::Relaxed) != 0 {
         // As the kernel has it after the shot: nothing but the flags.
@@ -94,6 +89,13 @@ fn give_back(instance: &Instance, item: &Item, data: u64) {
     }
     let event = libc::epoll_event { events, u64: data };
     register(instance, item, event, events & EXCLUSIVE != 0);
+}
+
+/// Has the kernel show nothing of an item any more.
+pub fn unregister(instance: &Instance, item: &Item) {
+    let epoll = instance.fd.load(Ordering::Relaxed);
+    let fd = item.fd.load(Ordering::Relaxed);
+    let _ = sys!(SYS_epoll_ctl, epoll, libc::EPOLL_CTL_DEL, fd, 0);
 }
 
 /// Changes the kernel's registration. EPOLLEXCLUSIVE cannot be modified (man 2 epoll_ctl).

@@ -1,8 +1,9 @@
 //! epoll_ctl.
 
-use super::instances::{bell_of, equip, keep_from_rings, stand_by};
+use super::instances::{bell_of, equip};
 use super::items::{find, new_item, remove, warm_all};
 use super::*;
+use fordway_abi::reason::Reason;
 
 /// epoll_ctl on a stream socket. `None`: it is libc's to do.
 ///
@@ -18,6 +19,7 @@ pub fn control(
     event: *const libc::epoll_event,
 ) -> Option<sys::Result<usize>> {
     let (instance_index, instance) = instance(epoll)?;
+    shared::settle(instance);
     if matches!(operation, libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD) && event.is_null() {
         return None;
     }
@@ -25,13 +27,17 @@ pub fn control(
         if operation != libc::EPOLL_CTL_ADD {
             return None;
         }
-        let inherited = instance.inherited.load(Ordering::Relaxed) != 0;
-        let Some(index) = new_item().filter(|_| !inherited) else {
-            // Without an item a ready ring would go unnoticed.
-            keep_from_rings(conn, fd);
+        let follows = shared::may_follow(instance) || shared::must_follow(instance, conn);
+        let Some(index) = follows.then(new_item).flatten() else {
+            let reason = Reason::from_u32(instance.plain.load(Ordering::Relaxed));
+            shared::keep_from_rings(conn, reason.unwrap_or(Reason::NoMemory), true);
             return None;
         };
-        return Some(add(instance_index, instance, index, conn, fd, event));
+        let added = add(instance_index, instance, index, conn, fd, event);
+        if instance.plain.load(Ordering::Relaxed) != 0 {
+            shared::go_on(instance);
+        }
+        return Some(added);
     };
     let guard = instance.lock.lock();
     let result = if item.attached.load(Ordering::Relaxed) != 0 {
@@ -53,7 +59,9 @@ pub fn control(
     if operation == libc::EPOLL_CTL_DEL && item.attached.load(Ordering::Relaxed) == 0 {
         remove(index);
     }
-    stand_by(instance);
+    if instance.plain.load(Ordering::Relaxed) != 0 {
+        shared::go_on(instance);
+    }
     Some(result)
 }
 
@@ -128,6 +136,7 @@ fn set_interest(item: &Item, event: *const libc::epoll_event) {
     item.events.store(events, Ordering::Relaxed);
     item.data.store(event.u64, Ordering::Relaxed);
     item.spent.store(0, Ordering::Relaxed);
+    item.known_since.store(0, Ordering::Relaxed);
     item.forced.store(1, Ordering::Relaxed);
 }
 
@@ -182,6 +191,5 @@ fn add(
         attach(conn);
         warm_all(conn);
     }
-    stand_by(instance);
     added
 }

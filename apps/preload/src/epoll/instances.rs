@@ -1,4 +1,4 @@
-//! Epoll instances: made and closed, their doorbells, those that other waits watch.
+//! Epoll instances: made and closed, and their doorbells.
 //!
 //! An instance gets its doorbell with the first stream socket, or before the first
 //! sleep with one. The kernel watches bell and control socket for it, edge-triggered;
@@ -9,7 +9,6 @@ use super::*;
 use crate::control;
 use crate::wait::{self, Bell};
 use fordway_abi::reason::Reason;
-use fordway_sockets::down;
 
 /// The program has made an epoll instance.
 pub fn created(fd: i32) {
@@ -27,15 +26,17 @@ pub fn created(fd: i32) {
                 &instance.hot,
                 &instance.hot_count,
                 &instance.active,
-                &instance.nested,
-                &instance.inherited,
+                &instance.plain,
+                &instance.cell,
             ] {
                 zeroed.store(0, Ordering::Relaxed);
             }
             instance.door.store(0, Ordering::Relaxed);
             instance.control_fd.store(-1, Ordering::Relaxed);
             instance.fd.store(fd, Ordering::Relaxed);
+            instance.parent_ring.store(0, Ordering::Relaxed);
             instance.used.store(1, Ordering::Relaxed);
+            INSTANCE_HIGH.fetch_max(index + 1, Ordering::AcqRel);
             word.store(kind::EPOLL | index, Ordering::Release);
             return;
         }
@@ -59,6 +60,7 @@ pub fn closed(index: u32, other: Option<i32>) {
     if let Some(bell) = bell_of(instance) {
         wait::release(bell);
     }
+    shared::closed(instance);
     instance.used.store(0, Ordering::Release);
 }
 
@@ -134,15 +136,9 @@ fn watch(instance: &Instance, fd: i32, low: u32) {
     );
 }
 
-/// For a socket in an instance that we cannot follow.
-pub fn keep_from_rings(conn: &Conn, fd: i32) {
-    down::bar(&conn.end(), Reason::NoMemory);
-    down::downgrade(&conn.at(fd), Reason::NoMemory, false);
-}
-
 /// A stream socket is about to be added to something that may be an instance which we did
 /// not see made: by a bare system call, before an exec, by another process.
-pub fn discover(epoll: i32, conn: &Conn, fd: i32) {
+pub fn discover(epoll: i32, conn: &Conn) {
     let mut path = *b"/proc/self/fd/\0\0\0\0\0\0\0\0\0\0\0\0";
     let mut digits = [0u8; 10];
     let mut count = 0;
@@ -167,42 +163,25 @@ pub fn discover(epoll: i32, conn: &Conn, fd: i32) {
     }
     created(epoll);
     if instance(epoll).is_none() {
-        keep_from_rings(conn, fd);
+        shared::keep_from_rings(conn, Reason::NoMemory, true);
     }
 }
 
-/// Another epoll instance, or a poll, waits for this one: it must look readable to
-/// the kernel whenever it has something.
-pub fn watched(fd: i32) {
-    if let Some((_, instance)) = instance(fd) {
-        instance.nested.store(1, Ordering::Relaxed);
-        stand_by(instance);
-    }
+/// All instances.
+pub fn all() -> impl Iterator<Item = &'static Instance> {
+    (0..INSTANCE_HIGH.load(Ordering::Acquire))
+        .map(instance_at)
+        .filter(|instance| instance.used.load(Ordering::Relaxed) != 0)
 }
 
-/// Has a nested instance rung by peers although nobody sleeps in it.
-pub fn stand_by(instance: &Instance) {
-    if instance.nested.load(Ordering::Relaxed) != 0
-        && let Some(bell) = bell_of(instance)
-    {
-        bell.stand_by();
-        if waiting::has_something(instance) {
-            bell.ring();
-        }
-    }
-}
-
-/// In a forked child: locks are free, bells are the parent's.
+/// In a forked child: locks are free, bells are the parent's. Before bells are closed.
 pub fn after_fork() {
     LIST_LOCK.reset();
-    for index in 0..INSTANCE_COUNT as u32 {
-        let instance = instance_at(index);
-        if instance.used.load(Ordering::Relaxed) != 0 {
-            instance.lock.reset();
-            instance.equipping.reset();
-            instance.inherited.store(1, Ordering::Relaxed);
-            instance.door.store(0, Ordering::Relaxed);
-            instance.control_fd.store(-1, Ordering::Relaxed);
-        }
+    shared::after_fork();
+    for instance in all() {
+        instance.lock.reset();
+        instance.equipping.reset();
+        instance.door.store(0, Ordering::Relaxed);
+        instance.control_fd.store(-1, Ordering::Relaxed);
     }
 }

@@ -54,6 +54,9 @@ pub fn remove(index: u32) {
         return;
     };
     let item = item_at(index);
+    if item.conn.load(Ordering::Relaxed) == 0 {
+        return; // Another thread was quicker.
+    }
     let conn = state::conn_at(item.conn.load(Ordering::Relaxed).wrapping_sub(1));
     let instance = instance_at(item.instance.load(Ordering::Relaxed));
     unlink(&conn.items, index, |item| &item.next_of_conn);

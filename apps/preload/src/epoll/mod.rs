@@ -31,13 +31,15 @@ mod hot;
 mod instances;
 mod items;
 mod ready;
+mod shared;
 mod waiting;
 
 pub use attach::{attach, detach, let_go};
 pub use control::control;
-pub use instances::{after_fork, closed, created, discover, watched};
+pub use instances::{after_fork, closed, created, discover};
 pub use items::{fd_closed, leave_all};
 pub use ready::mask_of;
+pub use shared::{before_fork, let_go_of, settle_fd};
 pub use waiting::wait_in;
 
 use crate::state::{self, Conn, Lock, kind};
@@ -62,6 +64,11 @@ const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
 /// Low words of tags that are no items.
 const TAG_BELL: u32 = u32::MAX;
 const TAG_CONTROL: u32 = u32::MAX - 1;
+
+/// `Instance::plain`: made before a fork, by the parent, and not used here since.
+const UNSETTLED: u32 = u32::MAX;
+/// `Instance::plain`: a thread is letting go of it.
+const LEAVING: u32 = u32::MAX - 1;
 
 /// `Item::spent`: deleted by the program while attached.
 const DELETED: u32 = 2;
@@ -90,6 +97,8 @@ struct Item {
     seen_rooms: AtomicU32,
     /// The peer's tail when it was last reported.
     seen_tail: AtomicU64,
+    /// The first fork since the program's last word on it; 0: there was none.
+    known_since: AtomicU32,
     /// Where the peer's tail and our head of it lie, when attached.
     tail: AtomicPtr<AtomicU64>,
     head: AtomicPtr<AtomicU64>,
@@ -130,15 +139,21 @@ struct Instance {
     door_fd: AtomicI32,
     /// The control socket that is watched.
     control_fd: AtomicI32,
-    /// 1: another epoll instance or a poll waits for it.
-    nested: AtomicU32,
-    /// 1: made before a fork, by the parent, which registers under numbers of its own.
-    inherited: AtomicU32,
+    /// A reason: it is the kernel's alone ([`shared`]); [`UNSETTLED`]; [`LEAVING`]; 0: none of them.
+    plain: AtomicU32,
+    /// Cell that says who has it since a fork, plus one.
+    cell: AtomicU32,
+    /// Since a fork: by what the parent's sleepers in it are woken, plus one.
+    parent_ring: AtomicI32,
+    /// And the door of the parent's behind which they sleep.
+    parent_door: AtomicU32,
     used: AtomicU32,
 }
 
 static ITEMS: AtomicPtr<Item> = AtomicPtr::new(core::ptr::null_mut());
 static INSTANCES: AtomicPtr<Instance> = AtomicPtr::new(core::ptr::null_mut());
+/// How many entries of the table were ever in use.
+static INSTANCE_HIGH: AtomicU32 = AtomicU32::new(0);
 static ITEM_NEXT: AtomicU32 = AtomicU32::new(0);
 static ITEM_FREE: AtomicU32 = AtomicU32::new(0);
 static LIST_LOCK: Lock = Lock::new();
@@ -157,7 +172,7 @@ pub fn set_up() -> sys::Result<()> {
         sys::map_anonymous(ITEM_COUNT * size_of::<Item>(), false)?.cast(),
         Ordering::Release,
     );
-    Ok(())
+    shared::set_up()
 }
 
 fn item_at(index: u32) -> &'static Item {

@@ -1,7 +1,7 @@
 //! epoll_wait itself.
 
 use super::hot::{self, conn_of, walk};
-use super::instances::{bell_of, equip, stand_by};
+use super::instances::{bell_of, equip};
 use super::ready::{by_kernel, evaluate, stirs};
 use super::*;
 use crate::signals::Call;
@@ -14,6 +14,9 @@ use fordway_sockets::down;
 
 /// What epoll_wait takes at most (linux: EP_MAX_EVENTS).
 const ROOM_MAX: i32 = i32::MAX / size_of::<libc::epoll_event>() as i32;
+
+/// Between two waits that showed what is another process's.
+const STRANGE_PAUSE_MS: i32 = 1;
 
 /// Reports up to `room` items; returns how many.
 fn collect(instance: &Instance, events: *mut libc::epoll_event, room: usize) -> usize {
@@ -211,9 +214,48 @@ pub fn wait_in(
     if !(1..=ROOM_MAX).contains(&room) {
         return None;
     }
-    let result = wait_equipped(instance, events, room as usize, timeout_ns, mask);
-    stand_by(instance);
-    Some(result)
+    let room = room as usize;
+    if instance.plain.load(Ordering::Relaxed) != 0 {
+        shared::settle(instance);
+    }
+    Some(wait_equipped(instance, events, room, timeout_ns, mask))
+}
+
+/// Whether the kernel's wait alone will do.
+#[inline]
+fn is_plain(instance: &Instance) -> bool {
+    instance.plain.load(Ordering::Relaxed) != 0 && shared::is_left(instance)
+}
+
+/// The kernel's wait alone, in an instance that was let go of. Other processes may not
+/// have done so yet: what is theirs is not the program's.
+fn wait_plain(
+    instance: &Instance,
+    events: *mut libc::epoll_event,
+    room: usize,
+    timeout_ns: Option<u64>,
+    mask: *const c_void,
+) -> sys::Result<usize> {
+    let deadline = Deadline::after(timeout_ns);
+    loop {
+        let left = deadline.left_ns(None);
+        let woken = kernel_wait(instance, events, room, left, mask)?;
+        let mut kept = 0;
+        for at in 0..woken {
+            // SAFETY: the kernel has just filled `woken` events of the program's array; `kept <= at`.
+            unsafe {
+                let event = events.add(at).read_unaligned();
+                if (event.u64 >> 32) as u32 != TAG.load(Ordering::Relaxed) {
+                    events.add(kept).write_unaligned(event);
+                    kept += 1;
+                }
+            }
+        }
+        if kept != 0 || deadline.has_passed() {
+            return Ok(kept);
+        }
+        let _ = sys!(SYS_poll, 0, 0, STRANGE_PAUSE_MS);
+    }
 }
 
 fn wait_equipped(
@@ -224,6 +266,9 @@ fn wait_equipped(
     mask: *const c_void,
 ) -> sys::Result<usize> {
     thread::cancellation_point();
+    if is_plain(instance) {
+        return wait_plain(instance, events, room, timeout_ns, mask);
+    }
     let call = Call::begin();
     control::check_mail();
     let mut by_kernel = 0;
@@ -263,6 +308,10 @@ fn wait_equipped(
                 }
             }
         }
+        if is_plain(instance) {
+            let left = deadline.left_ns(None);
+            return wait_plain(instance, events, room, left, mask);
+        }
         let (woken, watch) = sleep(instance, events, room, timeout_ns, (deadline, call), mask)?;
         serve(instance, watch);
         let count = report(instance, events, room, woken);
@@ -270,6 +319,7 @@ fn wait_equipped(
             pass_on(instance, count == room);
             return Ok(count);
         }
+        shared::settle(instance);
         upgrade::serve_others();
         control::check_mail();
     }
@@ -324,7 +374,8 @@ fn sleep(
     let attached = instance.attached.load(Ordering::Relaxed) != 0;
     let unread = attached && unread(instance);
     let since_ns = if unread { sys::now_ns() } else { 0 };
-    let (result, shield) = if attached && anything(instance, true) {
+    // SYNC POINT with `shared`: announced before the look, marked before the look for sleepers.
+    let (result, shield) = if shared::is_going(instance) || attached && anything(instance, true) {
         (Ok(Some(0)), shield)
     } else {
         let left = deadline.left_ns(wait::slice_ns(bell, unread));
