@@ -75,3 +75,53 @@ impl Hasher for QuickHasher {
         fold(self.0, FACTOR)
     }
 }
+
+/// Bob Jenkins' lookup3 hash of bytes ("hashlittle"), which nft's `jhash` stands for.
+pub(crate) fn jenkins(bytes: &[u8], seed: u32) -> u32 {
+    let mut state = [0xdead_beef_u32
+        .wrapping_add(bytes.len() as u32)
+        .wrapping_add(seed); 3];
+    let mut rest = bytes;
+    while rest.len() > 12 {
+        let (block, after) = rest.split_at(12);
+        add(&mut state, block);
+        // Each line: x -= z; x ^= z rotated; z += y; and the names move on by one.
+        for (turn, rotation) in [4, 6, 8, 16, 19, 4].into_iter().enumerate() {
+            let (x, y, z) = (turn % 3, (turn + 1) % 3, (turn + 2) % 3);
+            state[x] = state[x].wrapping_sub(state[z]) ^ state[z].rotate_left(rotation);
+            state[z] = state[z].wrapping_add(state[y]);
+        }
+        rest = after;
+    }
+    if !rest.is_empty() {
+        add(&mut state, rest);
+        // c by b, a by c, b by a, and round again.
+        for (turn, rotation) in [14, 11, 25, 16, 4, 14, 24].into_iter().enumerate() {
+            let (x, y) = ((turn + 2) % 3, (turn + 1) % 3);
+            state[x] = (state[x] ^ state[y]).wrapping_sub(state[y].rotate_left(rotation));
+        }
+    }
+    state[2]
+}
+
+/// Adds up to twelve bytes to the three words.
+fn add(state: &mut [u32; 3], bytes: &[u8]) {
+    for (word, chunk) in state.iter_mut().zip(bytes.chunks(4)) {
+        let mut whole = [0; 4];
+        whole[..chunk.len()].copy_from_slice(chunk);
+        *word = word.wrapping_add(u32::from_le_bytes(whole));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::jenkins;
+
+    #[test]
+    fn jenkins_hash_is_that_of_its_author() {
+        // From the self-test of lookup3.c, whose seed is added to the same start.
+        assert_eq!(jenkins(b"", 0), 0xdead_beef);
+        assert_eq!(jenkins(b"Four score and seven years ago", 0), 0x1777_0551);
+        assert_eq!(jenkins(b"Four score and seven years ago", 1), 0xcd62_8161);
+    }
+}

@@ -1,12 +1,48 @@
-//! The packet filter in nftables' semantics: rules as data ([`model`]).
+//! The packet filter in nftables' semantics, without I/O.
 //!
-//! Whoever reads rules (text, JSON) builds [`model::Op`]s and applies them to a
-//! [`model::Ruleset`]; whoever lists rules walks the ruleset. No clock, no randomness,
-//! no descriptors: everything comes in as an argument.
+//! ```text
+//!   text, JSON ──(crate nft)──► model::Op ──► Filter::apply ──► program + state
+//!   frame from switch, stack ──► Packet ──► Filter::hook ──► verdict, changed bytes, counts
+//!   connection from the broker ──► Question ──► Filter::ask ──► allowed, refused, each packet
+//! ```
+//! - [`model`]: rules as data, with the structure of their source; changes whole or not at all.
+//! - `compile`: rules to a flat program; runs of rules that differ in numbers become one lookup.
+//! - `exec`: carries a program out; for a packet (`live`) or a connection (`question`).
+//! - `sets`: hash tables, ranges, ranges of concatenations. `conntrack`: flows and NAT.
+//!
+//! No clock, no randomness, no descriptors: time comes in as nanoseconds of a clock that
+//! only goes forward, everything else by [`Environment`]. Nothing in a packet makes it
+//! panic, and every loop over a packet's bytes ends with them.
 #![no_std]
 #![forbid(unsafe_code)]
 
 extern crate alloc;
 
+mod checksum;
+mod compile;
+mod conntrack;
+mod environment;
+mod exec;
+mod filter;
 mod hash;
+mod limits;
+mod live;
 pub mod model;
+mod packet;
+mod program;
+mod question;
+mod sets;
+mod state;
+
+#[cfg(test)]
+mod tests;
+
+pub use compile::CompileError;
+pub use conntrack::{Config, Conntrack, TcpState, Tuple};
+pub use environment::{Environment, FibAnswer, FibQuery};
+pub use exec::EachPacket;
+pub use filter::{Filter, FilterError, Outcome, Verdict};
+pub use live::{Logged, TraceStep, Traced};
+pub use packet::{Iface, Layer, Meta, Packet};
+pub use program::{Reject, RuleId};
+pub use question::{Answer, Crossing, Decision, Phase, Question};

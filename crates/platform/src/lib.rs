@@ -13,6 +13,7 @@ pub mod ipc;
 pub mod launch;
 pub mod memfd;
 pub mod netns;
+pub mod packet;
 pub mod probe;
 pub mod process;
 pub mod sockinfo;

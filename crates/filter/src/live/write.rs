@@ -1,0 +1,59 @@
+//! Rules that write into a packet: the field's bits change, the rest of its bytes stay, and
+//! the checksums over them follow.
+
+use super::Live;
+use crate::conntrack::{adjust, transport_checksum};
+use crate::model::PayloadBase;
+use crate::packet::{PROTO_UDP, Packet, number};
+use crate::program::low_bits;
+
+/// A place in a header that is written to.
+pub(super) struct Field {
+    pub start: usize,
+    pub offset: u16,
+    pub len: u8,
+    pub shift: u8,
+    pub bits: u16,
+    pub checksum: Option<u16>,
+    pub pseudo: bool,
+}
+
+impl Live<'_, '_, '_> {
+    /// Writes a field; the checksums that cover it follow.
+    pub(super) fn write(&mut self, base: PayloadBase, field: &Field, value: u128) -> Option<()> {
+        let at = field.start + usize::from(field.offset);
+        let len = usize::from(field.len);
+        // A checksum is summed in pairs of bytes, so a whole number of pairs is looked at.
+        let (even, pairs) = (at - (at - field.start) % 2, len + (at - field.start) % 2);
+        let pairs = pairs.next_multiple_of(2).min(18);
+        let mut old = [0; 18];
+        let span = self
+            .packet
+            .slice(even, pairs)
+            .map_or(pairs - 1, <[u8]>::len);
+        old[..span].copy_from_slice(self.packet.slice(even, span)?);
+
+        let place = self.packet.slice_mut(at, len)?;
+        let mask = low_bits(field.bits) << field.shift;
+        let whole = number(place) & !mask | value << field.shift & mask;
+        place.copy_from_slice(&whole.to_be_bytes()[16 - len..]);
+
+        let mut new = [0; 18];
+        new[..span].copy_from_slice(self.packet.slice(even, span)?);
+        let is_udp = |packet: &Packet| packet.transport().is_some_and(|t| t.protocol == PROTO_UDP);
+        if let Some(sum) = field.checksum {
+            let is_udp = base == PayloadBase::Transport && is_udp(self.packet);
+            let at = field.start + usize::from(sum);
+            adjust(self.packet, at, &old[..span], &new[..span], is_udp);
+        }
+        if field.pseudo
+            && let Some(transport) = self.packet.transport().filter(|t| !t.fragment)
+            && let Some((sum, true)) = transport_checksum(transport.protocol)
+        {
+            let is_udp = is_udp(self.packet);
+            let at = transport.at + sum;
+            adjust(self.packet, at, &old[..span], &new[..span], is_udp);
+        }
+        Some(())
+    }
+}

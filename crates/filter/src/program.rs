@@ -1,0 +1,309 @@
+//! What rules become: a flat program.
+//!
+//! A rule is a stretch of instructions; the first that does not hold ends it and the
+//! next rule begins. Everything larger than an instruction (keys, maps, NAT) stands in a
+//! table beside the code and is named by its position. The program never changes; what
+//! it counts and what packets add to sets is in [`crate::state::State`].
+//!
+//! A run of rules that ask the same questions with other numbers is one entry of `rules`
+//! whose last instruction is [`Insn::Run`]: an index from the numbers to the rule, whose
+//! remaining instructions are in `bodies`.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use crate::model::{
+    ChainKind, CtDirection, CtKey, ExthdrKind, FibFlags, FibResult, Log, MetaKey, NatFlags,
+    NatKind, PayloadBase, Policy, SetUpdateOp,
+};
+use crate::packet::Layer;
+use crate::sets::{ElementStatement, Form, Index};
+
+/// A rule, or a chain's policy, by positions in the ruleset that was compiled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RuleId {
+    pub table: u16,
+    pub chain: u16,
+    /// `None` for the policy.
+    pub rule: Option<u32>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum VerdictCode {
+    Accept,
+    Drop,
+    Continue,
+    Return,
+    /// Position in [`Program::chains`].
+    Jump(u32),
+    Goto(u32),
+}
+
+/// What the sender of a rejected packet is to be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Reject {
+    /// ICMP destination unreachable (type 3) with this code.
+    Icmp(u8),
+    /// ICMPv6 destination unreachable (type 1) with this code.
+    Icmpv6(u8),
+    TcpReset,
+}
+
+/// Reject as compiled: `Icmpx` waits for the packet's family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RejectCode {
+    Known(Reject),
+    Icmpx(u8),
+}
+
+/// Where a value comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Load {
+    /// So many bytes, then shifted right; the term keeps `bits` of it.
+    Payload {
+        base: PayloadBase,
+        offset: u16,
+        len: u8,
+        shift: u8,
+    },
+    Meta(MetaKey),
+    Ct {
+        key: CtKey,
+        direction: Option<CtDirection>,
+    },
+    Exthdr {
+        kind: ExthdrKind,
+        offset: u16,
+        len: u8,
+        shift: u8,
+    },
+    ExthdrExists(ExthdrKind),
+    Fib {
+        flags: FibFlags,
+        result: FibResult,
+    },
+    Numgen(u32),
+    Jhash(u32),
+    Map(u32),
+    Constant(u128),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Bitop {
+    And(u128),
+    Or(u128),
+    Xor(u128),
+    Left(u32),
+    Right(u32),
+}
+
+/// A value and what is done to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Term {
+    pub load: Load,
+    pub bits: u16,
+    pub ops: Vec<Bitop>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Test {
+    /// (value & mask) == want
+    Masked {
+        mask: u128,
+        want: u128,
+        negate: bool,
+    },
+    Range {
+        low: u128,
+        high: u128,
+        negate: bool,
+    },
+}
+
+/// Terms side by side.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct KeyCode {
+    /// Each with the width that the set gives it.
+    pub parts: Box<[(Term, u16)]>,
+    pub form: Form,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Run {
+    pub key: KeyCode,
+    /// Leads to [`Program::bodies`].
+    pub index: Index,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Insn {
+    /// (payload & mask) == want, of at most eight bytes: the common case of `Test`.
+    Payload {
+        base: PayloadBase,
+        len: u8,
+        negate: bool,
+        offset: u16,
+        mask: u64,
+        want: u64,
+    },
+    /// `meta nfproto` and `meta l4proto` with one number: the implied dependencies.
+    Nfproto(u8),
+    L4proto(u8),
+    Test {
+        term: u32,
+        test: u32,
+    },
+    Lookup {
+        key: u32,
+        set: u32,
+        negate: bool,
+    },
+    Run(u32),
+    VerdictMap {
+        key: u32,
+        set: u32,
+    },
+    Counter(u32),
+    Limit(u32),
+    Quota(u32),
+    ConnLimit(u32),
+    ObjectMap {
+        key: u32,
+        set: u32,
+        kind: crate::model::ObjectKind,
+    },
+    Log(u32),
+    Nat(u32),
+    Update(u32),
+    Mangle(u32),
+    Notrack,
+    Reject(RejectCode),
+    Verdict(VerdictCode),
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum NatValue {
+    /// One number or a range for each part.
+    Constant(Box<[(u128, u128)]>),
+    Term(Term),
+    Map {
+        key: u32,
+        set: u32,
+    },
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct NatCode {
+    pub kind: NatKind,
+    pub layer: Option<Layer>,
+    pub address: Option<NatValue>,
+    pub port: Option<NatValue>,
+    pub flags: NatFlags,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct UpdateCode {
+    pub op: SetUpdateOp,
+    pub set: u32,
+    pub key: u32,
+    pub data: Option<Term>,
+    pub timeout_ns: Option<u64>,
+    pub statements: Box<[ElementStatement]>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum MangleTarget {
+    Meta(MetaKey),
+    Ct(CtKey),
+    Payload {
+        base: PayloadBase,
+        offset: u16,
+        len: u8,
+        shift: u8,
+        bits: u16,
+        /// Where the header's own checksum lies, from the header's start.
+        checksum: Option<u16>,
+        /// The field is part of the pseudo header that TCP, UDP and ICMPv6 sum up.
+        pseudo: bool,
+    },
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct MangleCode {
+    pub target: MangleTarget,
+    pub value: Term,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct HashCode {
+    pub parts: Box<[(Term, u16)]>,
+    pub modulus: u32,
+    pub seed: u32,
+    pub offset: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NumgenCode {
+    pub random: bool,
+    pub modulus: u32,
+    pub offset: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RuleCode {
+    pub start: u32,
+    pub end: u32,
+    pub id: RuleId,
+}
+
+/// Positions in [`Program::rules`].
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ChainCode {
+    pub start: u32,
+    pub end: u32,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct BaseCode {
+    pub chain: u32,
+    pub id: RuleId,
+    pub kind: ChainKind,
+    pub priority: i32,
+    pub policy: Policy,
+    /// Names as numbers; empty: every device.
+    pub devices: Box<[u128]>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Program {
+    /// For each layer and hook the base chains in the order in which they run.
+    pub hooks: [[Vec<BaseCode>; 7]; Layer::COUNT],
+    pub chains: Vec<ChainCode>,
+    pub rules: Vec<RuleCode>,
+    pub bodies: Vec<RuleCode>,
+    pub insns: Vec<Insn>,
+    pub terms: Vec<Term>,
+    pub tests: Vec<Test>,
+    pub keys: Vec<KeyCode>,
+    pub runs: Vec<Run>,
+    /// Key and set of each map that yields a value.
+    pub maps: Vec<(u32, u32)>,
+    pub hashes: Vec<HashCode>,
+    pub numgens: Vec<NumgenCode>,
+    pub logs: Vec<Log>,
+    pub nats: Vec<NatCode>,
+    pub updates: Vec<UpdateCode>,
+    pub mangles: Vec<MangleCode>,
+    /// Some rule asks for connections in this layer.
+    pub tracks: [bool; Layer::COUNT],
+}
+
+/// As many low bits.
+#[inline]
+pub(crate) fn low_bits(bits: u16) -> u128 {
+    if bits >= 128 {
+        u128::MAX
+    } else {
+        (1 << bits) - 1
+    }
+}

@@ -1,0 +1,290 @@
+//! One case on both sides, what differs, and the smallest case that still differs.
+
+use std::fmt;
+
+use anyhow::{Context, Result, anyhow};
+use fordway_filter::model::Statement;
+
+use crate::generate::{self, Case, Kind, Side};
+use crate::kernel::{Arrivals, Counters, Lab, MAC_A, MAC_B, MAC_C, MAC_D, end_frame};
+use crate::router::Router;
+
+/// What a run came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    pub rulesets: usize,
+    pub packets: usize,
+    /// Packets that came out or were taken.
+    pub arrived: usize,
+    /// Rulesets that nft and the filter both refused.
+    pub refused: usize,
+}
+
+/// What the two sides do not agree about.
+#[derive(Clone, Debug)]
+pub struct Difference {
+    pub case: Case,
+    pub what: String,
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}\n{}", self.what, self.case.text())?;
+        for packet in &self.case.packets {
+            writeln!(f, "{packet:?}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Runs rulesets of a series. Each kind has a namespace of its own: the kernel goes on
+/// reassembling fragments for a while after the last rule that tracks connections is gone.
+pub fn run(seed: u64, rulesets: std::ops::Range<u64>, packets: usize) -> Result<Tally> {
+    let mut tally = Tally::default();
+    for kind in [Kind::Routed, Kind::Tracked, Kind::Bridged] {
+        let ns = fordway_platform::netns::anonymous()?;
+        let range = rulesets.clone();
+        let part = fordway_platform::netns::within(std::os::fd::AsFd::as_fd(&ns), move || {
+            stay_on_one_cpu()?;
+            let lab = Lab::new(kind == Kind::Bridged)?;
+            run_in(&lab, kind, seed, range, packets)
+        })??;
+        tally.rulesets += part.rulesets;
+        tally.packets += part.packets;
+        tally.arrived += part.arrived;
+        tally.refused += part.refused;
+    }
+    Ok(tally)
+}
+
+fn stay_on_one_cpu() -> Result<()> {
+    let mut cpus = rustix::thread::CpuSet::new();
+    cpus.set(rustix::thread::sched_getcpu());
+    rustix::thread::sched_setaffinity(None, &cpus)?;
+    Ok(())
+}
+
+fn run_in(
+    lab: &Lab,
+    kind: Kind,
+    seed: u64,
+    rulesets: std::ops::Range<u64>,
+    packets: usize,
+) -> Result<Tally> {
+    let mut tally = Tally::default();
+    for number in rulesets {
+        let case = generate::case(seed, number, packets);
+        if case.kind != kind {
+            continue;
+        }
+        let bridged = kind == Kind::Bridged;
+        tally.rulesets += 1;
+        tally.packets += packets;
+        match differs(lab, bridged, &case).with_context(|| format!("ruleset {number}"))? {
+            Ok(Some(arrived)) => tally.arrived += arrived,
+            Ok(None) => tally.refused += 1,
+            Err(_) => {
+                let small = shrink(lab, bridged, case)?;
+                return Err(anyhow!("seed {seed}, ruleset {number}:\n{small}"));
+            }
+        }
+    }
+    Ok(tally)
+}
+
+/// How many packets arrived; `None` if both refuse the rules; an error if they differ.
+fn differs(lab: &Lab, bridged: bool, case: &Case) -> Result<Result<Option<usize>, String>> {
+    let mut router = Router::new(bridged);
+    let ours = router.filter.apply(&case.ops(), 1);
+    let theirs = lab.load(&case.text())?;
+    match (ours, theirs) {
+        (Ok(()), Ok(())) => {}
+        (Err(_), Err(_)) => return Ok(Ok(None)),
+        (Ok(()), Err(error)) => return Ok(Err(format!("nft refuses: {error}"))),
+        (Err(error), Ok(())) => return Ok(Err(format!("the filter refuses: {error}"))),
+    }
+    let frames: Vec<(Side, Vec<u8>)> = case
+        .packets
+        .iter()
+        .map(|(side, ip, tags)| {
+            let (to, from) = match (side, bridged) {
+                (Side::Left, false) => (MAC_B, MAC_A),
+                (Side::Right, false) => (MAC_C, MAC_D),
+                (Side::Left, true) => (MAC_D, MAC_A),
+                (Side::Right, true) => (MAC_A, MAC_D),
+            };
+            (*side, ip.frame(to, from, tags))
+        })
+        .collect();
+    let mut theirs = lab.send(&frames)?;
+    let their_counters = lab.read(&mut theirs)?;
+    let mut ours = Arrivals::default();
+    for ((side, frame), (_, ip, _)) in frames.iter().zip(&case.packets) {
+        router.take(*side, ip.id, frame, &mut ours);
+    }
+    for side in [Side::Left, Side::Right] {
+        router.take(side, 0, &end_frame(), &mut Arrivals::default());
+    }
+    if let Some(difference) = difference(&ours, &theirs) {
+        return Ok(Err(difference));
+    }
+    let our_counters = counters(&router);
+    for (chain, ours) in &our_counters {
+        let theirs = their_counters.get(chain).cloned().unwrap_or_default();
+        if *ours != theirs {
+            return Ok(Err(format!(
+                "counters of {chain}: ours {ours:?}, kernel {theirs:?}"
+            )));
+        }
+    }
+    Ok(Ok(Some(
+        ours.left.len() + ours.right.len() + ours.local.len(),
+    )))
+}
+
+fn difference(ours: &Arrivals, theirs: &Arrivals) -> Option<String> {
+    if ours.local != theirs.local {
+        return Some(format!(
+            "taken: ours {:?}, kernel {:?}",
+            ours.local, theirs.local
+        ));
+    }
+    for (name, ours, theirs) in [
+        ("left", &ours.left, &theirs.left),
+        ("right", &ours.right, &theirs.right),
+    ] {
+        let ids: std::collections::BTreeSet<_> = ours.keys().chain(theirs.keys()).collect();
+        for id in ids {
+            match (ours.get(id), theirs.get(id)) {
+                (Some(a), Some(b)) if a == b || is_alike(a, b) => {}
+                (Some(a), Some(b)) => {
+                    return Some(format!(
+                        "packet {id} {name}:\nours   {a:02x?}\nkernel {b:02x?}"
+                    ));
+                }
+                (Some(_), None) => return Some(format!("packet {id} comes out {name} here only")),
+                (None, _) => {
+                    return Some(format!("packet {id} comes out {name} of the kernel only"));
+                }
+            }
+        }
+    }
+    None
+}
+
+fn is_alike(a: &[u8], b: &[u8]) -> bool {
+    let (a, b) = (without_source_port(a), without_source_port(b));
+    a.is_some() && a == b
+}
+
+/// Where two flows would have the same names, NAT gives one of them a source port (of
+/// ICMP, an identifier) at random: the packet without it and without the sum over it.
+fn without_source_port(packet: &[u8]) -> Option<Vec<u8>> {
+    let six = packet.first()? >> 4 == 6;
+    let (protocol, at) = match (six, packet.get(6)) {
+        (true, Some(60)) => (*packet.get(40)?, 48),
+        (true, Some(protocol)) => (*protocol, 40),
+        _ => (*packet.get(9)?, usize::from(packet[0] & 15) * 4),
+    };
+    let (port, sum) = match protocol {
+        6 => (0, 16),
+        17 => (0, 6),
+        1 | 58 => (4, 2),
+        _ => return None,
+    };
+    let mut packet = packet.to_vec();
+    for place in [port, sum] {
+        packet.get_mut(at + place..at + place + 2)?.fill(0);
+    }
+    Some(packet)
+}
+
+fn counters(router: &Router) -> Counters {
+    let mut counters = Counters::new();
+    for table in &router.filter.listing(2).tables {
+        for chain in &table.chains {
+            let list = counters.entry(chain.name.clone()).or_default();
+            for statement in chain.rules.iter().flat_map(|r| &r.statements) {
+                if let Statement::Counter(counter) = statement {
+                    list.push((counter.packets, counter.bytes));
+                }
+            }
+        }
+    }
+    counters
+}
+
+/// Takes away what can be taken away while the two sides still differ.
+fn shrink(lab: &Lab, bridged: bool, mut case: Case) -> Result<Difference> {
+    let shows = |case: &Case| -> Result<Option<String>> {
+        if case.kind != Kind::Tracked {
+            return Ok(differs(lab, bridged, case)?.err());
+        }
+        // The flows of the try before would matter.
+        let ns = fordway_platform::netns::anonymous()?;
+        fordway_platform::netns::within(std::os::fd::AsFd::as_fd(&ns), || {
+            Ok(differs(&Lab::new(bridged)?, bridged, case)?.err())
+        })?
+    };
+    let mut what = String::from("(seen once, not again)");
+    loop {
+        let mut smaller = None;
+        for candidate in candidates(&case) {
+            if let Some(difference) = shows(&candidate)? {
+                smaller = Some((candidate, difference));
+                break;
+            }
+        }
+        match smaller {
+            Some((candidate, difference)) => (case, what) = (candidate, difference),
+            None => {
+                if let Some(difference) = shows(&case)? {
+                    what = difference;
+                }
+                return Ok(Difference { case, what });
+            }
+        }
+    }
+}
+
+fn candidates(case: &Case) -> Vec<Case> {
+    let mut made = Vec::new();
+    let count = case.packets.len();
+    for half in [count / 2, count / 4, 1] {
+        if half == 0 {
+            continue;
+        }
+        for from in (0..count).step_by(half) {
+            let mut less = case.clone();
+            less.packets.drain(from..(from + half).min(count));
+            made.push(less);
+        }
+    }
+    for at in 0..case.chains.len() {
+        let mut less = case.clone();
+        less.chains.remove(at);
+        made.push(less);
+        for rule in 0..case.chains[at].rules.len() {
+            let mut less = case.clone();
+            less.chains[at].rules.remove(rule);
+            made.push(less);
+        }
+    }
+    for at in 0..case.sets.len() {
+        let mut less = case.clone();
+        less.sets.remove(at);
+        made.push(less);
+    }
+    for (at, chain) in case.chains.iter().enumerate() {
+        for (rule, parts) in chain.rules.iter().enumerate() {
+            for part in 0..parts.0.len() {
+                if parts.0.len() > 1 {
+                    let mut less = case.clone();
+                    less.chains[at].rules[rule].0.remove(part);
+                    made.push(less);
+                }
+            }
+        }
+    }
+    made
+}

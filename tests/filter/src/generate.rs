@@ -1,0 +1,479 @@
+//! Rulesets and packets from a seed.
+//!
+//! Everything is made twice at once: as nft's text and as the filter's data. Values come
+//! from small pools, so that rules and packets meet. What two runs of the kernel itself
+//! would not do alike (random NAT ranges, the clock) is left out.
+
+mod atoms;
+
+use std::fmt::Write;
+
+use fordway_filter::model::{
+    BaseChain, Chain, ChainKind, Family, Hook, Op, Policy, Position, Rule, Set, Statement, TableId,
+};
+
+use crate::packets::{Body, Ip};
+
+/// Numbers that look random and follow from a seed (xorshift64*).
+#[derive(Clone, Debug)]
+pub struct Dice(u64);
+
+impl Dice {
+    pub fn new(seed: u64) -> Dice {
+        Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    pub fn roll(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16
+    }
+
+    /// Below `bound`.
+    pub fn below(&mut self, bound: usize) -> usize {
+        (self.roll() % bound.max(1) as u64) as usize
+    }
+
+    pub fn one_in(&mut self, of: usize) -> bool {
+        self.below(of) == 0
+    }
+
+    pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.below(from.len())]
+    }
+}
+
+/// Which end of the lab a packet is put in at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Side {
+    Left,
+    Right,
+}
+
+/// One statement, written and as data.
+pub type Part = (String, Statement);
+
+#[derive(Clone, Debug)]
+pub struct GenRule(pub Vec<Part>);
+
+#[derive(Clone, Debug)]
+pub struct GenChain {
+    pub name: String,
+    pub base: Option<BaseChain>,
+    pub rules: Vec<GenRule>,
+}
+
+#[derive(Clone, Debug)]
+pub struct GenSet {
+    pub text: String,
+    pub set: Set,
+}
+
+/// What a case needs around it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Routed,
+    /// Routed, and rules may track connections.
+    Tracked,
+    Bridged,
+}
+
+#[derive(Clone, Debug)]
+pub struct Case {
+    pub kind: Kind,
+    pub family: Family,
+    pub sets: Vec<GenSet>,
+    pub chains: Vec<GenChain>,
+    pub packets: Vec<(Side, Ip, Vec<u16>)>,
+}
+
+impl Case {
+    fn table(&self) -> TableId {
+        TableId {
+            family: self.family,
+            name: "t".into(),
+        }
+    }
+
+    /// For `nft -f`.
+    pub fn text(&self) -> String {
+        let mut text = format!("table {} t {{\n", self.family);
+        for set in &self.sets {
+            let _ = writeln!(text, "  {}", set.text);
+        }
+        // Chains first: rules may jump to any of them.
+        for chain in &self.chains {
+            let _ = write!(text, "  chain {} {{", chain.name);
+            if let Some(base) = &chain.base {
+                let device = match base.devices.first() {
+                    Some(device) => format!(" device \"{device}\""),
+                    None => String::new(),
+                };
+                let policy = if base.policy == Policy::Drop {
+                    "drop"
+                } else {
+                    "accept"
+                };
+                let _ = write!(
+                    text,
+                    " type {} hook {}{device} priority {}; policy {policy};",
+                    base.kind.name(),
+                    base.hook.name(),
+                    base.priority,
+                );
+            }
+            text.push_str(" }\n");
+        }
+        for chain in &self.chains {
+            let _ = writeln!(text, "  chain {} {{", chain.name);
+            for rule in &chain.rules {
+                let parts: Vec<&str> = rule.0.iter().map(|(text, _)| text.as_str()).collect();
+                let _ = writeln!(text, "    {}", parts.join(" "));
+            }
+            text.push_str("  }\n");
+        }
+        text + "}\n"
+    }
+
+    /// For the filter.
+    pub fn ops(&self) -> Vec<Op> {
+        let table = self.table();
+        let mut ops = vec![Op::AddTable {
+            table: table.clone(),
+            dormant: false,
+            comment: None,
+            exclusive: false,
+        }];
+        for set in &self.sets {
+            ops.push(Op::AddSet {
+                table: table.clone(),
+                set: set.set.clone(),
+                exclusive: false,
+            });
+        }
+        for chain in &self.chains {
+            let made = Chain::new(&chain.name, chain.base.clone());
+            ops.push(Op::AddChain {
+                table: table.clone(),
+                chain: made,
+                exclusive: false,
+            });
+        }
+        for chain in &self.chains {
+            for rule in &chain.rules {
+                let statements = rule
+                    .0
+                    .iter()
+                    .map(|(_, statement)| statement.clone())
+                    .collect();
+                ops.push(Op::AddRule {
+                    table: table.clone(),
+                    chain: chain.name.clone(),
+                    position: Position::Last,
+                    rule: Rule {
+                        handle: 0,
+                        comment: None,
+                        statements,
+                    },
+                });
+            }
+        }
+        ops
+    }
+}
+
+/// What a generator may draw from.
+pub(crate) struct Maker {
+    pub dice: Dice,
+    pub family: Family,
+    /// Of this case alone, so that flows of earlier cases do not matter.
+    pub net: (u8, u8),
+    pub with_ct: bool,
+    pub sets: Vec<GenSet>,
+    pub chain_names: Vec<String>,
+}
+
+const PRIORITIES: [i32; 6] = [-150, -50, -10, 0, 10, 50];
+pub const PORTS: [u16; 6] = [22, 53, 80, 443, 1024, 6379];
+
+/// The case of this number in the series of this seed.
+pub fn case(seed: u64, number: u64, packets: usize) -> Case {
+    let mut dice = Dice::new(seed.wrapping_mul(1_000_003).wrapping_add(number));
+    for _ in 0..8 {
+        dice.roll();
+    }
+    let family = dice.pick(&[
+        Family::Inet,
+        Family::Inet,
+        Family::Inet,
+        Family::Ip,
+        Family::Ip6,
+        Family::Netdev,
+        Family::Bridge,
+    ]);
+    let is_routed = matches!(family, Family::Inet | Family::Ip | Family::Ip6);
+    let mut maker = Maker {
+        with_ct: is_routed && dice.one_in(2),
+        dice,
+        family,
+        net: ((number / 250 % 120 + 1) as u8, (number % 250) as u8),
+        sets: Vec::new(),
+        chain_names: Vec::new(),
+    };
+    let mut chains = maker.chains();
+    for _ in 0..maker.dice.below(3) {
+        maker.named_set();
+    }
+    for at in 0..chains.len() {
+        let is_nat = chains[at]
+            .base
+            .as_ref()
+            .is_some_and(|b| b.kind == ChainKind::Nat);
+        let hook = chains[at].base.as_ref().map(|b| b.hook);
+        for _ in 0..1 + maker.dice.below(if is_nat { 2 } else { 5 }) {
+            // Chains only lead to later ones, so that there are no circles.
+            let later: Vec<String> = chains[at + 1..]
+                .iter()
+                .filter(|c| c.base.is_none())
+                .map(|c| c.name.clone())
+                .collect();
+            maker.chain_names = later;
+            let rules = if is_nat {
+                vec![maker.nat_rule(hook)]
+            } else {
+                maker.rules(hook)
+            };
+            chains[at].rules.extend(rules);
+        }
+    }
+    let packets = (1..=packets).map(|id| maker.packet(id as u16)).collect();
+    let kind = match (family, maker.with_ct) {
+        (Family::Bridge, _) => Kind::Bridged,
+        (_, true) => Kind::Tracked,
+        _ => Kind::Routed,
+    };
+    Case {
+        kind,
+        family,
+        sets: maker.sets,
+        chains,
+        packets,
+    }
+}
+
+impl Maker {
+    fn chains(&mut self) -> Vec<GenChain> {
+        let hooks: &[Hook] = match self.family {
+            Family::Netdev => &[Hook::Ingress],
+            Family::Bridge => &[Hook::Prerouting, Hook::Forward, Hook::Postrouting],
+            _ => &[
+                Hook::Prerouting,
+                Hook::Forward,
+                Hook::Input,
+                Hook::Postrouting,
+            ],
+        };
+        let mut chains = Vec::new();
+        let mut priorities = PRIORITIES.to_vec();
+        for number in 0..1 + self.dice.below(3) {
+            let priority = priorities.swap_remove(self.dice.below(priorities.len()));
+            let hook = self.dice.pick(hooks);
+            let policy = if self.dice.one_in(4) {
+                Policy::Drop
+            } else {
+                Policy::Accept
+            };
+            let devices = match self.family {
+                Family::Netdev => vec!["b0".to_owned()],
+                _ => Vec::new(),
+            };
+            let base = BaseChain {
+                kind: ChainKind::Filter,
+                hook,
+                priority,
+                policy,
+                devices,
+            };
+            chains.push(GenChain {
+                name: format!("base{number}"),
+                base: Some(base),
+                rules: vec![],
+            });
+        }
+        if self.with_ct && self.dice.one_in(2) {
+            for (name, hook, priority) in [
+                ("nat1", Hook::Prerouting, -100),
+                ("nat2", Hook::Postrouting, 100),
+            ] {
+                if self.dice.one_in(3) {
+                    continue;
+                }
+                let (kind, policy) = (ChainKind::Nat, Policy::Accept);
+                let base = BaseChain {
+                    kind,
+                    hook,
+                    priority,
+                    policy,
+                    devices: Vec::new(),
+                };
+                chains.push(GenChain {
+                    name: name.into(),
+                    base: Some(base),
+                    rules: Vec::new(),
+                });
+            }
+        }
+        for number in 0..self.dice.below(3) {
+            chains.push(GenChain {
+                name: format!("sub{number}"),
+                base: None,
+                rules: Vec::new(),
+            });
+        }
+        chains
+    }
+
+    /// One rule, or a run of rules that differ in numbers only.
+    fn rules(&mut self, hook: Option<Hook>) -> Vec<GenRule> {
+        if self.dice.one_in(5) {
+            return self.run_of_rules();
+        }
+        let mut parts = Vec::new();
+        for _ in 0..self.dice.below(4) {
+            if let Some(part) = self.atom(hook, &parts) {
+                parts.push(part);
+            }
+            if self.dice.one_in(6) {
+                parts.push(counter());
+            }
+        }
+        parts.push(counter());
+        parts.extend(self.ending(hook));
+        vec![GenRule(parts)]
+    }
+
+    pub(crate) fn address(&mut self, six: bool) -> String {
+        let (a, b) = self.net;
+        let host = 1 + self.dice.below(4);
+        let kind = self.dice.below(8);
+        match (six, kind) {
+            (false, 0..4) => format!("10.{a}.{b}.{host}"),
+            (false, 4..7) => format!("10.201.0.{host}"),
+            (false, _) => "10.200.0.1".into(),
+            (true, 0..4) => format!("fd00:0:{a:x}:{b:x}::{host}"),
+            (true, 4..7) => format!("fd01::{host}"),
+            (true, _) => "fd02::1".into(),
+        }
+    }
+
+    fn packet(&mut self, id: u16) -> (Side, Ip, Vec<u16>) {
+        let six = match self.family {
+            Family::Ip => self.dice.one_in(8),
+            Family::Ip6 => !self.dice.one_in(8),
+            _ => self.dice.one_in(3),
+        };
+        let (a, b) = self.net;
+        let dice = &mut self.dice;
+        let near = format!("10.{a}.{b}.{}", 1 + dice.below(4));
+        let near6 = format!("fd00:0:{a:x}:{b:x}::{}", 1 + dice.below(4));
+        let far = format!("10.201.0.{}", 1 + dice.below(4));
+        let far6 = format!("fd01::{}", 1 + dice.below(4));
+        let (mut near, mut far) = if six { (near6, far6) } else { (near, far) };
+        let side = if dice.one_in(3) {
+            Side::Right
+        } else {
+            Side::Left
+        };
+        if self.family != Family::Bridge && side == Side::Left && dice.one_in(4) {
+            far = if six {
+                "fd02::1".into()
+            } else {
+                "10.200.0.1".into()
+            };
+        }
+        if side == Side::Right {
+            std::mem::swap(&mut near, &mut far);
+        }
+        let (source, destination) = (
+            crate::packets::address(&near),
+            crate::packets::address(&far),
+        );
+        let body = packet_body(dice, six);
+        let mut ip = Ip::new(source, destination, body);
+        ip.id = id;
+        ip.ttl = dice.pick(&[64, 64, 64, 63, 2, 255]);
+        ip.tos = dice.pick(&[0, 0, 0x10, 0xb8, 0x03]);
+        ip.payload = dice.pick(&[0, 8, 8, 37, 100, 600]);
+        ip.options = dice.one_in(12);
+        // The namespace puts fragments together before it takes them itself.
+        if !self.with_ct && dice.one_in(10) && far != "10.200.0.1" {
+            // Of IPv6 the kernel then takes the IP header for the ports.
+            let offset = if six { 0 } else { dice.pick(&[0, 0, 3, 185]) };
+            ip.fragment = Some((offset, dice.one_in(2)));
+        }
+        if ip.fragment.is_some_and(|(offset, _)| offset > 0) {
+            // Of a later fragment the kernel takes aligned loads of up to four bytes for
+            // ports all the same (seen with 6.18); the filter never does. Without bytes
+            // there is nothing to take.
+            ip.body = Body::Other(dice.pick(&[6, 17]));
+            ip.payload = 0;
+        }
+        if dice.one_in(14) {
+            ip.cut = dice.below(12);
+        }
+        let tags = match self.family {
+            Family::Bridge | Family::Netdev if dice.one_in(4) => (0..1 + dice.below(2))
+                .map(|_| dice.pick(&[5, 7, 0x2005]))
+                .collect(),
+            _ => Vec::new(),
+        };
+        (side, ip, tags)
+    }
+}
+
+fn packet_body(dice: &mut Dice, six: bool) -> Body {
+    let (low, high) = (dice.pick(&[40_000, 40_001, 22]), dice.pick(&PORTS));
+    let (source, destination) = if dice.one_in(3) {
+        (high, low)
+    } else {
+        (low, high)
+    };
+    match dice.below(9) {
+        0..4 => Body::Tcp {
+            source,
+            destination,
+            flags: dice.pick(&[
+                0x02, 0x02, 0x10, 0x12, 0x18, 0x11, 0x04, 0x00, 0x29, 0x03, 0xc2,
+            ]),
+            options: match dice.below(5) {
+                0 => vec![2, 4, 5, 0xb4],
+                1 => vec![1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2],
+                2 => vec![2, 4, 5, 0xb4, 4, 2, 3, 0],
+                _ => vec![],
+            },
+        },
+        4..7 => Body::Udp {
+            source,
+            destination,
+            no_checksum: !six && dice.one_in(6),
+        },
+        7 => {
+            let kind = if six {
+                dice.pick(&[128, 129, 128])
+            } else {
+                dice.pick(&[8, 0, 8, 13])
+            };
+            Body::Icmp {
+                kind,
+                code: 0,
+                id: dice.pick(&[7, 8]),
+            }
+        }
+        _ => Body::Other(dice.pick(&[50, 103])),
+    }
+}
+
+pub fn counter() -> Part {
+    ("counter".into(), Statement::Counter(Default::default()))
+}

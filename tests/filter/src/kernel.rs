@@ -1,0 +1,250 @@
+//! The kernel's side: a namespace with two cables, and the real nft.
+//!
+//! ```text
+//!   routed:   a0 ══ b0 [ rules, routes ] c0 ══ d0
+//!   bridged:  a0 ══ b0 [ br0, rules    ] c0 ══ d0
+//! ```
+//! Packets are put in at `a0` (left) and `d0` (right) and come out there; the stack of the
+//! namespace never answers (a rule drops what it sends), so that nothing but our packets
+//! meets the rules. What the namespace itself would take is noted by a set of packet
+//! numbers behind all rules. One CPU does everything: when the last frame, which is not
+//! IP, has come in, everything before it has been dealt with.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use fordway_platform::packet::PacketSocket;
+use serde_json::Value;
+
+use crate::generate::Side;
+
+pub const MAC_A: [u8; 6] = [2, 0, 0, 0, 0, 0x0a];
+pub const MAC_B: [u8; 6] = [2, 0, 0, 0, 0, 0x0b];
+pub const MAC_C: [u8; 6] = [2, 0, 0, 0, 0, 0x0c];
+pub const MAC_D: [u8; 6] = [2, 0, 0, 0, 0, 0x0d];
+/// Nobody's.
+const MAC_END: [u8; 6] = [2, 0, 0, 0, 0, 0x0e];
+
+/// IEEE 802 local experimental: nothing in the kernel takes it.
+const END_FRAME: [u8; 2] = [0x88, 0xb5];
+
+/// What became of packets, by their numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Arrivals {
+    /// Came out at a cable: from the IP header on.
+    pub left: BTreeMap<u16, Vec<u8>>,
+    pub right: BTreeMap<u16, Vec<u8>>,
+    /// The namespace would have taken it itself.
+    pub local: BTreeSet<u16>,
+}
+
+/// Rules in order, each with the counters in it as (packets, bytes).
+pub type Counters = BTreeMap<String, Vec<(u64, u64)>>;
+
+pub struct Lab {
+    left: PacketSocket,
+    right: PacketSocket,
+    taps: [PacketSocket; 2],
+}
+
+impl Lab {
+    /// In the namespace of the calling thread, which is to be an empty one.
+    pub fn new(bridged: bool) -> Result<Lab> {
+        for (path, value) in [
+            ("ipv6/conf/all/accept_dad", "0"),
+            ("ipv6/conf/default/accept_dad", "0"),
+            ("ipv6/conf/default/router_solicitations", "0"),
+            ("ipv6/conf/default/addr_gen_mode", "1"),
+            ("ipv6/conf/all/forwarding", "1"),
+            ("ipv4/ip_forward", "1"),
+            ("ipv4/conf/all/rp_filter", "0"),
+            ("ipv4/conf/default/rp_filter", "0"),
+            ("ipv4/conf/all/send_redirects", "0"),
+            ("ipv4/conf/default/send_redirects", "0"),
+            // The filter does not look at sequence numbers.
+            ("netfilter/nf_conntrack_tcp_be_liberal", "1"),
+        ] {
+            std::fs::write(format!("/proc/sys/net/{path}"), value)
+                .with_context(|| path.to_owned())?;
+        }
+        let mut links = String::from(
+            "link set lo up\n\
+             link add a0 address 02:00:00:00:00:0a type veth peer name b0 address 02:00:00:00:00:0b\n\
+             link add c0 address 02:00:00:00:00:0c type veth peer name d0 address 02:00:00:00:00:0d\n",
+        );
+        for name in ["a0", "b0", "c0", "d0"] {
+            links += &format!("link set {name} arp off up\n");
+        }
+        links += match bridged {
+            true => {
+                "link add br0 type bridge forward_delay 0 mcast_snooping 0\n\
+                     link set b0 master br0\nlink set c0 master br0\nlink set br0 arp off up\n"
+            }
+            false => {
+                "addr add 10.200.0.1/32 dev lo\naddr add fd02::1/128 dev lo\n\
+                      route add 10.0.0.0/9 dev b0\nroute add 10.201.0.0/16 dev c0\n\
+                      route add fd00::/32 dev b0\nroute add fd01::/32 dev c0\n"
+            }
+        };
+        input("ip", &["-batch", "-"], &links)?;
+        for name in ["a0", "d0"] {
+            std::fs::write(format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6"), "1")?;
+        }
+        // Sums are made and checked in software, as in a packet from outside.
+        Ok(Lab {
+            left: PacketSocket::open("a0")?,
+            right: PacketSocket::open("d0")?,
+            taps: [PacketSocket::open("b0")?, PacketSocket::open("c0")?],
+        })
+    }
+
+    /// Puts a ruleset in force in place of the one before. `false` if nft refuses it.
+    pub fn load(&self, rules: &str) -> Result<Result<(), String>> {
+        let harness = "table inet harness {\n\
+            set seen4 { typeof ip id; flags dynamic; size 65535; }\n\
+            set seen6 { typeof ip6 flowlabel; flags dynamic; size 65535; }\n\
+            chain taken { type filter hook input priority 2147483646;\n\
+              add @seen4 { ip id }\n add @seen6 { ip6 flowlabel }\n }\n\
+            chain sent { type filter hook output priority -2147483647; policy drop; }\n}\n";
+        let text = format!("flush ruleset\n{harness}{rules}");
+        match input("nft", &["-f", "-"], &text) {
+            Ok(_) => Ok(Ok(())),
+            Err(error) => Ok(Err(format!("{error:#}"))),
+        }
+    }
+
+    /// Sends frames, and waits until all have been dealt with.
+    pub fn send(&self, frames: &[(Side, Vec<u8>)]) -> Result<Arrivals> {
+        let mut arrivals = Arrivals::default();
+        self.drain(&mut Arrivals::default())?;
+        let mut tapped = [0; 2];
+        for (side, frame) in frames {
+            let (socket, at) = match side {
+                Side::Left => (&self.left, 0),
+                Side::Right => (&self.right, 1),
+            };
+            socket.send(frame)?;
+            tapped[at] += 1;
+        }
+        self.left.send(&end_frame())?;
+        self.right.send(&end_frame())?;
+        for (tap, _) in self.taps.iter().zip(tapped) {
+            wait_for_end(tap)?;
+        }
+        self.drain(&mut arrivals)?;
+        Ok(arrivals)
+    }
+
+    fn drain(&self, arrivals: &mut Arrivals) -> Result<()> {
+        let mut buffer = [0; 2048];
+        for tap in &self.taps {
+            while tap.receive(&mut buffer)?.is_some() {}
+        }
+        for (socket, left) in [(&self.left, true), (&self.right, false)] {
+            while let Some(len) = socket.receive(&mut buffer)? {
+                if let Some((id, packet)) = packet_of(&buffer[..len]) {
+                    let side = if left {
+                        &mut arrivals.left
+                    } else {
+                        &mut arrivals.right
+                    };
+                    side.insert(id, packet);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What the rules have counted, and which packets the namespace took.
+    pub fn read(&self, arrivals: &mut Arrivals) -> Result<Counters> {
+        let output = Command::new("nft")
+            .args(["-j", "list", "ruleset"])
+            .output()?;
+        let listing: Value = serde_json::from_slice(&output.stdout)?;
+        let mut counters = Counters::new();
+        for item in listing["nftables"].as_array().into_iter().flatten() {
+            if let Some(rule) = item.get("rule").filter(|r| r["table"] == "t") {
+                let chain = rule["chain"].as_str().unwrap_or_default().to_owned();
+                let found = rule["expr"]
+                    .as_array()
+                    .into_iter()
+                    .flatten()
+                    .filter_map(|e| {
+                        let counter = e.get("counter")?;
+                        Some((counter["packets"].as_u64()?, counter["bytes"].as_u64()?))
+                    });
+                counters.entry(chain).or_default().extend(found);
+            }
+            if let Some(set) = item.get("set").filter(|s| s["table"] == "harness") {
+                for element in set["elem"].as_array().into_iter().flatten() {
+                    let id = element.as_u64().or_else(|| element["elem"]["val"].as_u64());
+                    arrivals.local.extend(id.map(|id| id as u16));
+                }
+            }
+        }
+        Ok(counters)
+    }
+}
+
+/// What comes behind the packets of a case, on either side.
+pub fn end_frame() -> [u8; 60] {
+    let mut end = [0; 60];
+    end[..6].copy_from_slice(&[2, 0, 0, 0, 0, 0x0f]);
+    end[6..12].copy_from_slice(&MAC_END);
+    end[12..14].copy_from_slice(&END_FRAME);
+    end
+}
+
+fn wait_for_end(tap: &PacketSocket) -> Result<()> {
+    let until = Instant::now() + Duration::from_secs(30);
+    let mut buffer = [0; 2048];
+    loop {
+        match tap.receive(&mut buffer)? {
+            Some(len) if len >= 14 && buffer[12..14] == END_FRAME => return Ok(()),
+            Some(_) => {}
+            None if Instant::now() > until => bail!("the last frame never came in: {tap:?}"),
+            None => std::thread::yield_now(),
+        }
+    }
+}
+
+/// The packet's number, and its bytes from the IP header to the end that this says.
+fn packet_of(frame: &[u8]) -> Option<(u16, Vec<u8>)> {
+    let (kind, packet) = (frame.get(12..14)?, frame.get(14..)?);
+    // A second VLAN tag stays in place.
+    let (kind, packet) = match kind {
+        [0x81, 0] => (packet.get(2..4)?, packet.get(4..)?),
+        other => (other, packet),
+    };
+    let id_at = match kind {
+        [8, 0] => 4,
+        [0x86, 0xdd] => 2,
+        _ => return None,
+    };
+    let id = u16::from_be_bytes(packet.get(id_at..id_at + 2)?.try_into().ok()?);
+    Some((id, packet.to_vec()))
+}
+
+/// Runs a program with this text as its input.
+pub fn input(program: &str, arguments: &[&str], text: &str) -> Result<()> {
+    let mut child = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .with_context(|| program.to_owned())?;
+    child
+        .stdin
+        .take()
+        .context("no pipe")?
+        .write_all(text.as_bytes())?;
+    let output = child.wait_with_output()?;
+    if !output.status.success() {
+        bail!("{program}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(())
+}
