@@ -3,7 +3,7 @@
 
 use crate::state::{Conn, Guard, lock_word, phase};
 use crate::sys::{self, sys};
-use crate::{control, epoll, link, transfer, wait};
+use crate::{control, epoll, link, transfer, upgrade, wait};
 use core::sync::atomic::Ordering;
 use fordway_abi::control::status;
 use fordway_abi::reason::Reason;
@@ -145,6 +145,14 @@ impl End for At<'_> {
     fn send_run(&self, base: *const u8, length: usize) -> Result<usize> {
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
         sys!(SYS_sendto, self.fd, base, length, flags, 0, 0)
+    }
+
+    fn kernel_room(&self) -> u64 {
+        let (mut queued, buffer): (i32, _) = (0, upgrade::int_option(self.fd, libc::SO_SNDBUF));
+        let asked = sys!(SYS_ioctl, self.fd, libc::TIOCOUTQ, &raw mut queued);
+        // The buffer counts what it costs to keep the bytes; the window is the peer's.
+        let window = asked.map_or(0, |_| 64 * 1024);
+        (buffer / 2 - queued).max(0) as u64 + window
     }
 
     fn sent_position(&self) -> Option<u64> {

@@ -9,6 +9,8 @@ use fordway_ring::Violation;
 /// Longest wait for a peer to take its direction back before an exec or a passed
 /// descriptor; a peer that was stopped or computes that long holds the caller up.
 const BACK_WAIT_NS_MAX: u64 = 10_000_000_000;
+/// A reader holds its lock for a copy, at most.
+const TAKE_BACK_TRIES: u32 = 1000;
 /// Times that the watchdog may act on a connection before it is left with the kernel.
 const RESCUES_MAX: u32 = 2;
 
@@ -70,6 +72,9 @@ pub fn downgrade(end: &impl End, reason: Reason, wait: bool) {
     state.attention.fetch_and(!asked, Ordering::AcqRel);
     state.passing.store(reason as u32, Ordering::Relaxed);
     leave_ring(end);
+    if wait {
+        flush_before_end(end);
+    }
     if let Some(_guard) = end.lock(Half::Receiving) {
         if wait {
             end.consumer().stop();
@@ -130,12 +135,36 @@ pub fn leave_ring(end: &impl End) {
     if !end.has_channel() {
         return;
     }
-    match end.producer().leave() {
+    let left =
+        take_all_back(end).and_then(|taken| if taken { Ok(0) } else { end.producer().leave() });
+    match left {
         Ok(_) => go_back(end),
         Err(violation) => {
             broke(end, violation);
         }
     }
+}
+
+/// Before this side leaves its ring: what lies there goes by the kernel, too, if the kernel
+/// has the room for it. A reader that becomes another program, without the library, then
+/// finds it. Under the lock; false: the reader has to drain the ring.
+fn take_all_back(end: &impl End) -> core::result::Result<bool, Violation> {
+    let producer = end.producer();
+    let unread = producer.unread_hint();
+    let alone = producer.state() != tx_state::RING || !end.peer_is_there() || unread == 0;
+    if alone || producer.must_leave() || unread > end.kernel_room() {
+        return Ok(false);
+    }
+    for _ in 0..TAKE_BACK_TRIES {
+        if producer.withdraw()? {
+            return Ok(true);
+        }
+        // It was just taking.
+        core::hint::spin_loop();
+    }
+    // A waiter that looked meanwhile may have seen the ring taken away.
+    end.ring_all();
+    Ok(false)
 }
 
 /// The sending direction has left the ring: the rest goes by the kernel. Whoever

@@ -117,6 +117,8 @@ pub trait End {
     fn peek_kernel(&self) -> Result<usize>;
     /// Sends a run of our own ring memory by the kernel, without SIGPIPE.
     fn send_run(&self, base: *const u8, length: usize) -> Result<usize>;
+    /// Bytes that the kernel's connection takes at once, by a careful guess.
+    fn kernel_room(&self) -> u64;
     /// Bytes that the kernel has taken from this end since the connection began; `None` if
     /// they cannot be told. The caller keeps others from sending.
     fn sent_position(&self) -> Option<u64>;
