@@ -153,12 +153,16 @@ static void often_a(int fd) {
     still_good(fd);
 }
 
-// Cancelled before the call: it takes nothing, though there is something to take.
+// Cancelled before the call (and at no other point before it): it takes nothing, though
+// there is something to take.
 static volatile int go;
+static void wait_to_go(void) {
+    while (!go) __asm__ volatile("pause");
+}
 static void *late_recv(void *unused) {
     (void)unused;
     pthread_cleanup_push(cleanup, NULL);
-    wait_for(&go);
+    wait_to_go();
     recv(fd_of_all, buffer, 100, 0);
     before_it = 1;
     pthread_cleanup_pop(0);
@@ -167,7 +171,7 @@ static void *late_recv(void *unused) {
 static void *late_send(void *unused) {
     (void)unused;
     pthread_cleanup_push(cleanup, NULL);
-    wait_for(&go);
+    wait_to_go();
     send(fd_of_all, "x", 1, 0);
     before_it = 1;
     pthread_cleanup_pop(0);
@@ -176,7 +180,7 @@ static void *late_send(void *unused) {
 static void *late_poll(void *unused) {
     (void)unused;
     pthread_cleanup_push(cleanup, NULL);
-    wait_for(&go);
+    wait_to_go();
     poll(&(struct pollfd){.fd = fd_of_all, .events = POLLOUT}, 1, -1);
     before_it = 1;
     pthread_cleanup_pop(0);
@@ -185,7 +189,7 @@ static void *late_poll(void *unused) {
 static void *late_epoll(void *unused) {
     (void)unused;
     pthread_cleanup_push(cleanup, NULL);
-    wait_for(&go);
+    wait_to_go();
     epoll_wait(epoll_of_all, &event, 1, -1);
     before_it = 1;
     pthread_cleanup_pop(0);
@@ -194,7 +198,7 @@ static void *late_epoll(void *unused) {
 static void *late_close(void *unused) {
     (void)unused;
     pthread_cleanup_push(cleanup, NULL);
-    wait_for(&go);
+    wait_to_go();
     close(fd_of_all);
     before_it = 1;
     pthread_cleanup_pop(0);

@@ -232,13 +232,13 @@ static void forking_a(int fd) {
 
 // Between the check and the sleep: whenever the signal comes within the call, the call ends.
 // A thread sends it some time after it saw the call begin; what is lost, it sends again.
-enum { TRIES = 300 };
+enum { TRIES = 300, WINDOW = 4000 };
 static volatile int begun;
 static volatile int ended, again;
 static void *sniper(void *main_thread) {
     for (int i = 1; i <= TRIES; i++) {
         while (begun != i) __asm__ volatile("pause");
-        uint32_t delay = chance(30000);
+        uint32_t delay = chance(WINDOW);
         for (volatile uint32_t spin = 0; spin < delay; spin++) {}
         pthread_kill(*(pthread_t *)main_thread, SIGUSR1);
         for (int round = 0; ended != i; round++) {
