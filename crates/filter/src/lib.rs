@@ -34,9 +34,6 @@ mod question;
 mod sets;
 mod state;
 
-#[cfg(test)]
-mod tests;
-
 pub use compile::CompileError;
 pub use conntrack::{Config, Conntrack, TcpState, Tuple};
 pub use environment::{Environment, FibAnswer, FibQuery};

@@ -5,6 +5,7 @@
 //! would not do alike (random NAT ranges, the clock) is left out.
 
 mod atoms;
+mod tables;
 
 use std::fmt::Write;
 
