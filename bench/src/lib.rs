@@ -1,6 +1,6 @@
 //! Lab, bench suites and the demo. Lowest first:
 //!
-//! - [`proc`]: what /proc says of processes; [`interrupt`]: Ctrl-C as a flag
+//! - [`proc`]: what /proc says of processes; [`broker_state`]: what a broker holds on to; [`interrupt`]: Ctrl-C as a flag
 //! - `program`: a tree of processes; [`lab`]: a broker, domains and programs, brought up and taken down
 //! - [`packages`]: the programs that must be there; [`distance`]: how far apart two CPUs are
 //! - [`work`]: real servers and clients, and how to read their figures; [`report`]: tables and JSON; [`document`]: Markdown, HTML and plots
@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 pub mod apps;
+pub mod broker_state;
 pub mod cli;
 pub mod compare;
 pub mod demo;

@@ -19,7 +19,7 @@ use std::fs::{self, File};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// How long a wait sleeps before it looks at the interrupt flag and its own condition again.
@@ -49,6 +49,8 @@ pub enum Stdin {
     Bytes(Vec<u8>),
     /// A file.
     File(PathBuf),
+    /// A socket of the caller's, as inetd(8) passes one.
+    Socket(Arc<OwnedFd>),
     /// What the caller writes to [`Program::take_stdin`].
     Pipe,
 }
@@ -207,6 +209,7 @@ impl Program {
         let stdin = match &spawn.stdin {
             Stdin::Null => Stdio::null(),
             Stdin::Pipe => Stdio::piped(),
+            Stdin::Socket(socket) => socket.try_clone()?.into(),
             Stdin::File(path) => File::open(path)
                 .with_context(|| path.display().to_string())?
                 .into(),

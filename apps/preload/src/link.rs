@@ -132,6 +132,9 @@ pub fn make_memory(
     bytes: usize,
     place: *mut u8,
 ) -> sys::Result<(i32, *mut u8)> {
+    if !sys::may_have_file(bytes) {
+        return Err(libc::EFBIG);
+    }
     let fd = sys!(
         SYS_memfd_create,
         name.as_ptr(),

@@ -190,3 +190,14 @@ pub fn complain(parts: &[&str]) {
     }
     let _ = sys!(SYS_write, 2, line.as_ptr(), length);
 }
+
+/// Whether a file may be that large: ftruncate of a larger one, a memfd too, would end
+/// the program with SIGXFSZ (man 2 setrlimit, RLIMIT_FSIZE).
+pub fn may_have_file(bytes: usize) -> bool {
+    let mut limit = libc::rlimit64 {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    let asked = sys!(SYS_prlimit64, 0, libc::RLIMIT_FSIZE, 0, &raw mut limit);
+    asked.is_ok() && limit.rlim_cur >= bytes as u64
+}

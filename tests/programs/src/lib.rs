@@ -30,7 +30,6 @@
 //! time: the lab of a process is one (`--test-threads=1` spares the others the wait).
 #![forbid(unsafe_code)]
 
-mod broker_state;
 pub mod files;
 pub mod stacks;
 mod watch;
@@ -40,7 +39,7 @@ pub use fordway_bench::packages::path_of;
 pub use watch::{Carried, Watch};
 
 use anyhow::{Context, Result, bail, ensure};
-use broker_state::BrokerState;
+use fordway_bench::broker_state::BrokerState;
 use fordway_bench::lab::Lab;
 use fordway_bench::{packages, proc};
 use fordwayd::admin::Request;

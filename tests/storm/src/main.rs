@@ -1,1 +1,60 @@
-fn main() {}
+//! `fordway-test storm [NAME]`, and the roles that its programs play.
+#![forbid(unsafe_code)]
+
+use anyhow::{Result, ensure};
+use clap::{Parser, Subcommand};
+use fordway_test_storm::{Scale, roles, storms};
+
+/// Many connections, many deaths, and little of everything.
+#[derive(Debug, Parser)]
+#[command(name = "fordway-test")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Let it storm: one by its name, or all
+    Storm {
+        /// held, churn, kills, descriptors or memory
+        name: Option<String>,
+        /// Seconds, or as much as was promised
+        #[arg(long, value_enum, default_value_t = Scale::Whole)]
+        scale: Scale,
+    },
+    /// Play a part in a storm (started by it)
+    #[command(hide = true, subcommand)]
+    Role(roles::Role),
+}
+
+fn main() -> Result<()> {
+    match Cli::parse().command {
+        Command::Role(role) => roles::play(&role),
+        Command::Storm { name, scale } => {
+            let known = |name: &String| storms::ALL.iter().any(|(known, _)| known == name);
+            ensure!(
+                name.as_ref().is_none_or(known),
+                "there is no such storm; there are: {}",
+                storms::ALL.map(|(name, _)| name).join(", ")
+            );
+            let binary = std::env::current_exe()?;
+            let (mut passed, mut failed) = (0, 0);
+            for (storm, _) in storms::ALL {
+                if name.as_ref().is_some_and(|name| name != storm) {
+                    continue;
+                }
+                match storms::run(storm, &binary, scale) {
+                    Ok(()) => passed += 1,
+                    Err(error) => {
+                        println!("  FAILED: {error:#}");
+                        failed += 1;
+                    }
+                }
+            }
+            println!("{passed} passed, {failed} failed");
+            ensure!(failed == 0, "see above");
+            Ok(())
+        }
+    }
+}

@@ -18,6 +18,7 @@ pub fn attach(conn: &Conn) {
             continue;
         }
         item.forced.store(1, Ordering::Relaxed);
+        item.seen_tail.store(0, Ordering::Relaxed);
         // SAFETY: both endpoints are mapped as long as the connection has its channel; addresses only.
         let (tail, head) = unsafe {
             let peer = conn.peer.load(Ordering::Relaxed);

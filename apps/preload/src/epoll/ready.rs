@@ -115,11 +115,16 @@ pub fn evaluate(item: &Item, note: bool) -> u32 {
     let events = item.events.load(Ordering::Relaxed);
     let fd = item.fd.load(Ordering::Relaxed);
     let edge = events & ET != 0;
-    let tail = conn.consumer().tail_hint();
+    // Until the peer is there, its endpoint is that of the slot's former channel; this one
+    // begins at 0, and may well come to the same tail.
+    let tail = match conn.peer_is_there() {
+        true => conn.consumer().tail_hint(),
+        false => 0,
+    };
     let edges = conn.edges.load(Ordering::Relaxed);
     let rooms = conn.rooms.load(Ordering::Relaxed);
     if edge {
-        let moved = tail != item.seen_tail.load(Ordering::Relaxed) && conn.peer_is_there()
+        let moved = tail != item.seen_tail.load(Ordering::Relaxed)
             || edges != item.seen_edges.load(Ordering::Relaxed)
             || item.forced.load(Ordering::Relaxed) != 0
             || events & OUT != 0

@@ -4,7 +4,7 @@
 //! may well close one and open another. A leak of a program's socket, memfd, eventfd
 //! or pidfd shows as one more of its kind.
 
-use fordway_bench::proc;
+use crate::proc;
 use std::collections::BTreeMap;
 use std::fs;
 use std::time::{Duration, Instant};
@@ -66,10 +66,14 @@ impl BrokerState {
     }
 }
 
-/// `socket:[1234]` is `socket`; a file is itself.
+/// `socket:[1234]` is `socket`; a file is itself, but for those that the lab has a
+/// program write to, which another broker of the same lab has under other names.
 fn kind(target: &str) -> String {
     match target.split_once(":[") {
         Some((kind, _)) => kind.to_owned(),
+        None if target.ends_with(".stdout") || target.ends_with(".stderr") => {
+            "output file".to_owned()
+        }
         None => target.to_owned(),
     }
 }

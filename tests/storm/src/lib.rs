@@ -1,0 +1,184 @@
+//! Storms: many connections, many deaths, and little of everything; bounded, with figures.
+//!
+//! ```text
+//!   fordway-test storm NAME ── Storm (lab, broker) ─┬─ fordway run --here -- fordway-test role echo
+//!                                                   └─ fordway run --here -- fordway-test role hold ...
+//! ```
+//!
+//! The programs of a storm are this binary again in a role ([`roles`]): plain sockets of
+//! Rust's standard library and of mio, without any knowledge of Fordway. They say what
+//! they have seen on their standard output; the storm ([`storms`]) starts them, harms
+//! them, and compares. After each storm everything must be as before: no process left,
+//! no channel, no protocol error, and of the broker's descriptors and mappings exactly
+//! those that it had.
+//!
+//! Each storm has two scales: whole (`./x storm`), in pieces that end within ten minutes,
+//! and short (`./x test`).
+#![forbid(unsafe_code)]
+
+pub mod content;
+pub mod roles;
+pub mod storms;
+mod watch;
+
+use anyhow::{Context, Result, ensure};
+use fordway_bench::broker_state::BrokerState;
+use fordway_bench::lab::{Lab, PathChoice, Place, Program, Spawn, Stdin};
+use fordwayd::admin::Info;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Longest that any program of a storm may take: a piece ends within ten minutes.
+const LIMIT: Duration = Duration::from_secs(600);
+/// How long the broker may take to let go of what ended programs held.
+const LET_GO_LIMIT: Duration = Duration::from_secs(10);
+/// Descriptors that the programs of a storm may have, where the hard limit allows it.
+const DESCRIPTORS: u64 = 32_768;
+
+/// How much of a storm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Scale {
+    /// Seconds.
+    Short,
+    /// As much as was promised.
+    Whole,
+}
+
+impl Scale {
+    /// One of two numbers.
+    pub fn pick<T>(self, short: T, whole: T) -> T {
+        match self {
+            Scale::Short => short,
+            Scale::Whole => whole,
+        }
+    }
+}
+
+/// The stage of a storm.
+#[derive(Debug)]
+pub struct Storm {
+    /// Its lab.
+    pub lab: Lab,
+    /// How much of it.
+    pub scale: Scale,
+    binary: PathBuf,
+    before: BrokerState,
+    started: Instant,
+}
+
+impl Storm {
+    /// `binary` plays the roles.
+    pub fn start(binary: &Path, scale: Scale) -> Result<Storm> {
+        raise_descriptor_limit()?;
+        let lab = Lab::start()?;
+        // What the broker sets up once, at the first program, is part of "before".
+        lab.run(&Place::Here, PathChoice::Auto, &Spawn::new(["true"]))?;
+        let before = BrokerState::settled(lab.broker_pid()?);
+        Ok(Storm {
+            lab,
+            scale,
+            binary: binary.to_owned(),
+            before,
+            started: Instant::now(),
+        })
+    }
+
+    /// The command line of a role.
+    pub fn role<S: Into<String>>(&self, words: impl IntoIterator<Item = S>) -> Spawn {
+        let binary = self.binary.to_string_lossy().into_owned();
+        let words = words.into_iter().map(Into::into);
+        Spawn::new([binary, "role".to_owned()].into_iter().chain(words))
+            .stdin(Stdin::Pipe)
+            .time_limit(LIMIT)
+    }
+
+    /// Starts a program over the fast path.
+    pub fn spawn(&self, spawn: &Spawn) -> Result<Program> {
+        self.lab.spawn(&Place::Here, PathChoice::Auto, spawn)
+    }
+
+    /// Starts a server role over the fast path; gives it with its TCP port.
+    pub fn serve(&self, spawn: &Spawn) -> Result<(Program, String)> {
+        let server = self.spawn(spawn)?;
+        server.wait_for_output("listening ")?;
+        let said = server.stdout_so_far();
+        let port = said
+            .lines()
+            .find_map(|line| line.strip_prefix("listening "))
+            .context("no port")?;
+        Ok((server, port.to_owned()))
+    }
+
+    /// Prints a figure.
+    pub fn figure(&self, name: &str, value: impl std::fmt::Display) {
+        println!("  {name}: {value}");
+    }
+
+    /// Returns when no channel is left, and gives the broker's figures then.
+    pub fn channels_gone(&self) -> Result<Info> {
+        self.lab
+            .wait_until(LET_GO_LIMIT, "no channel is left", || {
+                Ok(self.lab.info()?.channels == 0)
+            })?;
+        self.lab.info()
+    }
+
+    /// Everything must be as before.
+    pub fn finish(self) -> Result<()> {
+        let leftovers = self.lab.leftovers();
+        ensure!(leftovers.is_empty(), "left behind: {leftovers:?}");
+        let pid = self.lab.broker_pid()?;
+        let until = Instant::now() + LET_GO_LIMIT;
+        loop {
+            let info = self.lab.info()?;
+            ensure!(
+                info.protocol_errors == 0,
+                "the broker took the shim for an attacker: {}",
+                self.lab.broker_log()
+            );
+            let now = BrokerState::of(pid);
+            if now == self.before && info.channels == 0 && info.processes == 0 {
+                break;
+            }
+            ensure!(
+                Instant::now() < until,
+                "the broker still has {} channels of {} processes and holds: {}",
+                info.channels,
+                info.processes,
+                now.differences(&self.before)
+            );
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let seconds = self.started.elapsed().as_secs_f64();
+        let memory_kb = watch::rss_kb(pid);
+        let forced = self.lab.close();
+        ensure!(forced.is_empty(), "removed by force: {forced:?}");
+        println!("  leaks: none; broker's memory at the end: {memory_kb} KB; {seconds:.0} s");
+        Ok(())
+    }
+}
+
+/// Lets a role go on: a line on its standard input.
+pub fn go_on(program: &mut Program) -> Result<()> {
+    use std::io::Write;
+    let mut stdin = program.take_stdin().context("it has no pipe")?;
+    stdin.write_all(b"go\n")?;
+    program.hold_stdin(stdin);
+    Ok(())
+}
+
+fn raise_descriptor_limit() -> Result<()> {
+    let limit = getrlimit(Resource::Nofile);
+    let wanted = limit
+        .maximum
+        .map_or(DESCRIPTORS, |hard| hard.min(DESCRIPTORS));
+    if limit.current.is_some_and(|soft| soft < wanted) {
+        let raised = Rlimit {
+            current: Some(wanted),
+            maximum: limit.maximum,
+        };
+        setrlimit(Resource::Nofile, raised)?;
+    }
+    Ok(())
+}

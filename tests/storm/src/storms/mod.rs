@@ -1,0 +1,34 @@
+//! The storms.
+
+mod churn;
+mod descriptors;
+mod held;
+mod kills;
+mod memory;
+
+use crate::{Scale, Storm};
+use anyhow::Result;
+use std::path::Path;
+
+type Run = fn(&mut Storm) -> Result<()>;
+
+/// All of them by name.
+pub const ALL: [(&str, Run); 5] = [
+    ("held", held::run),
+    ("churn", churn::run),
+    ("kills", kills::run),
+    ("descriptors", descriptors::run),
+    ("memory", memory::run),
+];
+
+/// Runs one, prints its figures, and looks for leaks.
+pub fn run(name: &str, binary: &Path, scale: Scale) -> Result<()> {
+    let (_, run) = ALL
+        .iter()
+        .find(|(known, _)| *known == name)
+        .ok_or_else(|| anyhow::anyhow!("there is no storm {name}"))?;
+    println!("{name} ({scale:?})");
+    let mut storm = Storm::start(binary, scale)?;
+    run(&mut storm)?;
+    storm.finish()
+}

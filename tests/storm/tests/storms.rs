@@ -1,0 +1,38 @@
+//! A short piece of each storm.
+
+use anyhow::Result;
+use fordway_test_storm::{Scale, storms};
+use std::path::Path;
+
+fn short(name: &str) -> Result<()> {
+    storms::run(
+        name,
+        Path::new(env!("CARGO_BIN_EXE_fordway-test")),
+        Scale::Short,
+    )
+}
+
+#[test]
+fn held() -> Result<()> {
+    short("held")
+}
+
+#[test]
+fn churn() -> Result<()> {
+    short("churn")
+}
+
+#[test]
+fn kills() -> Result<()> {
+    short("kills")
+}
+
+#[test]
+fn descriptors() -> Result<()> {
+    short("descriptors")
+}
+
+#[test]
+fn memory() -> Result<()> {
+    short("memory")
+}
