@@ -20,6 +20,7 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::AsFd;
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -65,7 +66,11 @@ fn keep_worker() -> Result<std::convert::Infallible> {
             .args(["role", "worker"])
             .stdin(Stdio::from(listener))
             .spawn()?;
-        worker.wait()?;
+        let pid = worker.id();
+        let status = worker.wait()?;
+        if status.signal() != Some(Signal::KILL.as_raw()) {
+            say(format_args!("WRONG worker {pid} ended by itself: {status}"))?;
+        }
     }
 }
 

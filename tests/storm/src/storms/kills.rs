@@ -50,9 +50,9 @@ impl Said {
                 _ => {}
             }
         }
-        let panics = output.errors();
-        if panics.contains("panicked") {
-            self.wrong.push(panics);
+        let errors = output.errors();
+        if !errors.is_empty() {
+            self.wrong.push(errors);
         }
     }
 
