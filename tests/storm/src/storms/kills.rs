@@ -12,7 +12,7 @@ use anyhow::{Result, ensure};
 use fordway_bench::lab::{Output, Program, Stdin};
 use fordway_bench::proc;
 use rustix::process::Signal;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -32,10 +32,13 @@ struct Said {
     broken: Vec<(u64, String)>,
     wrong: Vec<String>,
     killed: BTreeSet<u64>,
+    /// Whose they were, by process id.
+    workers: BTreeMap<u64, String>,
 }
 
 impl Said {
-    fn read(&mut self, output: &Output) {
+    /// What a program has said; `who` is what it was.
+    fn read(&mut self, who: &str, output: &Output) {
         for line in output.text().lines() {
             match line.split_once(' ') {
                 Some(("ok", bytes)) => {
@@ -44,16 +47,22 @@ impl Said {
                 }
                 Some(("broken", rest)) => {
                     let peer = rest.split(' ').next().and_then(|pid| pid.parse().ok());
-                    self.broken.push((peer.unwrap_or(0), rest.to_owned()));
+                    let text = format!("{who}: broken {rest}");
+                    self.broken.push((peer.unwrap_or(0), text));
                 }
-                Some(("WRONG", _)) => self.wrong.push(line.to_owned()),
+                Some(("WRONG", _)) => self.wrong.push(format!("{who}: {line}")),
+                Some(("worker", pid)) => {
+                    self.workers
+                        .insert(pid.parse().unwrap_or(0), who.to_owned());
+                }
                 _ => {}
             }
         }
+        // The launcher says so when it meets no broker, whom we have just killed.
         let errors = output.errors();
-        if !errors.is_empty() {
-            self.wrong.push(errors);
-        }
+        let own = |line: &&str| !line.starts_with("fordway: note: ");
+        self.wrong
+            .extend(errors.lines().filter(own).map(str::to_owned));
     }
 
     /// The workers of a server die with it.
@@ -142,7 +151,8 @@ impl Cast<'_> {
         let client = std::mem::replace(&mut self.clients[index], fresh);
         self.said.killed.insert(client.pid().into());
         kill(client.pid());
-        self.said.read(&client.finish()?);
+        let who = format!("client {}", client.pid());
+        self.said.read(&who, &client.finish()?);
         Ok(true)
     }
 
@@ -166,9 +176,10 @@ impl Cast<'_> {
         kill(self.servers[index].pid());
         let fresh = self.new_server(index)?;
         let server = std::mem::replace(&mut self.servers[index], fresh);
+        let who = format!("server {}", server.pid());
         let output = server.finish()?;
         self.said.workers_died(&output);
-        self.said.read(&output);
+        self.said.read(&who, &output);
         Ok(true)
     }
 
@@ -176,10 +187,12 @@ impl Cast<'_> {
         let storm = self.storm;
         for mut client in self.clients.drain(..) {
             drop(client.take_stdin());
-            self.said.read(&client.finish()?.ok()?);
+            let who = format!("client {}, which lived", client.pid());
+            self.said.read(&who, &client.finish()?.ok()?);
         }
         for server in self.servers.drain(..) {
-            self.said.read(&server.stop()?);
+            let who = format!("server {}, which lived", server.pid());
+            self.said.read(&who, &server.stop()?);
         }
         let said = self.said;
         storm.figure(
@@ -191,6 +204,9 @@ impl Cast<'_> {
             .broken
             .iter()
             .filter(|(peer, _)| !by_death(*peer))
+            .map(|(peer, text)| {
+                format!("{text}; far end: a worker of {:?}", said.workers.get(peer))
+            })
             .collect();
         storm.figure("broken by a death", said.broken.len() - lost.len());
         storm.figure("broken between two survivors", lost.len());
