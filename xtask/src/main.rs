@@ -19,7 +19,7 @@ struct Task {
     run: fn(&[String]) -> Outcome,
 }
 
-const TASKS: [Task; 13] = [
+const TASKS: [Task; 14] = [
     Task {
         name: "help",
         what: "this list",
@@ -39,6 +39,11 @@ const TASKS: [Task; 13] = [
         name: "conformance",
         what: "the table of all cases, kernel TCP beside the fast path ([WORD...])",
         run: conformance,
+    },
+    Task {
+        name: "filter",
+        what: "the filter beside the kernel's nf_tables, as root ([RULESETS [PACKETS [SEED]]])",
+        run: filter,
     },
     Task {
         name: "suites",
@@ -171,6 +176,19 @@ fn storm(arguments: &[String]) -> Outcome {
     let mut storm = cargo(&["run", "--quiet", "--release", "-p", STORM, "--", "storm"]);
     storm.args(arguments);
     run(storm)
+}
+
+fn filter(arguments: &[String]) -> Outcome {
+    let mut compared = cargo(&[
+        "run",
+        "--quiet",
+        "--release",
+        "-p",
+        "fordway-test-filter",
+        "--",
+    ]);
+    compared.args(arguments);
+    run(compared)
 }
 
 fn bench(arguments: &[String]) -> Outcome {

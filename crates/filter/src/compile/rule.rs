@@ -37,6 +37,8 @@ pub(crate) struct Context<'t> {
     pub network: Option<Layer>,
     pub transport: Option<u8>,
     pub icmp_typed: bool,
+    /// The frame's header was asked for.
+    pub ether: bool,
 }
 
 impl Context<'_> {
@@ -74,6 +76,7 @@ impl<'r> Compiler<'r> {
             },
             transport: None,
             icmp_typed: false,
+            ether: false,
         };
         for (at, statement) in rule.statements.iter().enumerate() {
             context.statement = at as u16;

@@ -126,13 +126,19 @@ impl<'t> Context<'t> {
             Layer::Ip6 => ETHERTYPE_IP6,
             _ => ETHERTYPE_ARP,
         };
+        let by_frame = match self.family() {
+            Family::Bridge => by_frame || layer == Layer::Arp,
+            // Behind a question about the frame nft goes on with the frame.
+            Family::Inet | Family::Netdev => self.ether,
+            _ => false,
+        };
         match (self.family(), self.vlan) {
-            (Family::Inet, _) => self.test(meta(MetaKey::Nfproto), layer.nfproto().into()),
-            // For messages and extension headers nft asks the frame's own type, which of a
-            // tagged frame is that of the tag.
-            (Family::Bridge, None) if by_frame || layer == Layer::Arp => {
+            // The frame's own type, which of a tagged frame is that of the tag. In family
+            // bridge nft asks for it before messages and extension headers.
+            (_, None) if by_frame => {
                 self.test(load_bits(PayloadBase::Link, 96, 16)?, ethertype.into());
             }
+            (Family::Inet, _) => self.test(meta(MetaKey::Nfproto), layer.nfproto().into()),
             (_, Some(deeper)) => {
                 let term = load_bits(PayloadBase::Link, 128 + deeper, 16)?;
                 self.test(term, ethertype.into());
@@ -167,6 +173,7 @@ impl<'t> Context<'t> {
         let def = field.def();
         match def.protocol {
             Protocol::Ether => {
+                self.ether = true;
                 if self.family() != Family::Bridge {
                     self.test(meta(MetaKey::Iiftype), 1);
                 }

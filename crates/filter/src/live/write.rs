@@ -33,6 +33,18 @@ impl Live<'_, '_, '_> {
             .map_or(pairs - 1, <[u8]>::len);
         old[..span].copy_from_slice(self.packet.slice(even, span)?);
 
+        // A sum that is cut off cannot follow: then nothing changes.
+        let is_cut = |packet: &Packet| {
+            let transport = packet.transport().filter(|t| field.pseudo && !t.fragment);
+            let place = transport.and_then(|t| {
+                let (sum, _) = transport_checksum(t.protocol).filter(|(_, pseudo)| *pseudo)?;
+                Some(t.at + sum)
+            });
+            place.is_some_and(|sum_at| packet.slice(sum_at, 2).is_none())
+        };
+        if is_cut(self.packet) {
+            return None;
+        }
         let place = self.packet.slice_mut(at, len)?;
         let mask = low_bits(field.bits) << field.shift;
         let whole = number(place) & !mask | value << field.shift & mask;
