@@ -150,6 +150,9 @@ pub struct Info {
     pub ring_bytes_total: u64,
     /// Protocol errors of shims so far.
     pub protocol_errors: u64,
+    /// How often a process said that its peer broke the protocol of their channel.
+    #[serde(default)]
+    pub channel_errors: u64,
 }
 
 /// A domain.

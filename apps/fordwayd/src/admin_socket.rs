@@ -141,6 +141,7 @@ impl Broker {
             carried_total: counts.carried,
             ring_bytes_total: self.ring_bytes_total(),
             protocol_errors: self.protocol_errors,
+            channel_errors: self.channel_errors,
         }
     }
 }

@@ -103,11 +103,15 @@ pub(crate) struct Broker {
     pub(crate) by_process: BTreeMap<ProcessId, u64>,
     pub(crate) reaper: Reaper,
     pub(crate) protocol_errors: u64,
+    /// Complaints of processes about their peers.
+    pub(crate) channel_errors: u64,
     /// Bytes that the rings of dead processes had carried.
     pub(crate) ring_bytes_of_the_dead: u64,
     pub(crate) ending: Option<Ending>,
     admins: BTreeMap<u64, AdminConnection>,
     culprits: BTreeSet<i32>,
+    /// Who complained of whom.
+    complaints: BTreeSet<(i32, i32)>,
     /// Descriptors that belong to shims' connections, and how many may.
     pub(crate) held: usize,
     held_max: usize,
@@ -160,10 +164,12 @@ impl Broker {
             by_process: BTreeMap::new(),
             reaper: Reaper::default(),
             protocol_errors: 0,
+            channel_errors: 0,
             ring_bytes_of_the_dead: 0,
             ending: None,
             admins: BTreeMap::new(),
             culprits: BTreeSet::new(),
+            complaints: BTreeSet::new(),
             held: 0,
             held_max: usize::try_from(limit).unwrap_or(usize::MAX) - DESCRIPTORS_RESERVED,
             number_next: 0,
@@ -304,6 +310,14 @@ impl Broker {
             self.culprits.clear();
         }
         self.culprits.insert(pid)
+    }
+
+    /// As [`Broker::first_mischief`], for what one process says of another.
+    pub(crate) fn first_complaint(&mut self, process: i32, of: i32) -> bool {
+        if self.complaints.len() >= CULPRITS_MAX {
+            self.complaints.clear();
+        }
+        self.complaints.insert((process, of))
     }
 
     fn make_room_for_stranger(&mut self) {

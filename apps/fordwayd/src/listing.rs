@@ -213,7 +213,7 @@ impl Broker {
         owner.map(|domain| domain.name.clone())
     }
 
-    fn pid_of(&self, process: ProcessId) -> Option<i32> {
+    pub(crate) fn pid_of(&self, process: ProcessId) -> Option<i32> {
         let connection = self.connections.get(self.by_process.get(&process)?)?;
         Some(connection.peer.pid).filter(|pid| *pid != 0)
     }

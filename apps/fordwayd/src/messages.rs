@@ -9,7 +9,9 @@ use fordway_abi::reason::Reason;
 use fordway_abi::shm::WAIT_PAGE_BYTES;
 use fordway_platform::memfd::{self, OwnPage};
 use fordway_platform::sockinfo::{self, NotTcp};
-use fordway_registry::{Action, LinkSide, Outgoing, ProcessId, SocketFacts, Violation};
+use fordway_registry::{
+    Action, ChannelView, LinkSide, Outgoing, ProcessId, SocketFacts, Violation,
+};
 use std::os::fd::OwnedFd;
 use zerocopy::FromBytes;
 
@@ -92,6 +94,9 @@ impl Broker {
                 let report: wire::Status = read(body)?;
                 if let Some(channel) = self.registry.channel_of(process, report.conn_id) {
                     self.note_usage(&channel);
+                    if Reason::from_u32(report.reason) == Some(Reason::Protocol) {
+                        self.note_complaint(&channel);
+                    }
                 }
                 let actions = self.registry.status(process, report)?;
                 self.carry_out(actions);
@@ -100,6 +105,18 @@ impl Broker {
             kind::RejoinLink => self.rejoin_link(process, read(body)?, fds),
             kind::RejoinChannel => self.rejoin_channel(process, read(body)?, fds),
             other => protocol(format_args!("a message of kind {other} from a shim")),
+        }
+    }
+
+    /// A process says that its peer broke the protocol of their channel: counted, and
+    /// logged once for the two. It proves nothing, so nothing else comes of it.
+    fn note_complaint(&mut self, channel: &ChannelView) {
+        self.channel_errors += 1;
+        let pid = |process| self.pid_of(process).unwrap_or(0);
+        let process = pid(channel.own.process);
+        let peer = channel.peer.map_or(0, |peer| pid(peer.process));
+        if self.first_complaint(process, peer) {
+            tracing::warn!("process {process} says that process {peer} broke the channel protocol");
         }
     }
 

@@ -9,7 +9,7 @@ use fordway_abi::control::status;
 use fordway_abi::reason::Reason;
 use fordway_abi::shm::Endpoint;
 use fordway_ring::{Consumer, Producer, Violation};
-use fordway_sockets::{End, Half, Result, State};
+use fordway_sockets::{End, Half, Patience, Result, State};
 
 /// asm-generic/sockios.h.
 pub const SIOCATMARK: usize = 0x8905;
@@ -19,6 +19,8 @@ const ROOM_WAIT_MS: i32 = 100;
 /// Longest wait for bytes that were taken back and are on their way: a peer that has lost its CPU
 /// in the middle of that comes back within this time, unless it was stopped.
 const BYTES_WAIT_MS: i32 = 1000;
+
+static PATIENCE: Patience = Patience::new();
 
 /// A connection by one of its descriptors.
 #[derive(Clone, Copy)]
@@ -202,6 +204,14 @@ impl End for At<'_> {
     fn disown(&self) {
         self.conn.phase.store(phase::KERNEL, Ordering::SeqCst);
         link::unbind(self.conn);
+    }
+
+    fn is_nonblocking(&self) -> bool {
+        self.conn.is_nonblocking()
+    }
+
+    fn patience(&self) -> &Patience {
+        &PATIENCE
     }
 
     fn now_ns(&self) -> u64 {

@@ -138,7 +138,7 @@ impl ReadOnly {
     }
 }
 
-/// A page that this process alone writes and others map read-only.
+/// Memory that this process alone writes and others map read-only.
 #[derive(Debug)]
 pub struct OwnPage(Mapping);
 
@@ -159,6 +159,28 @@ impl OwnPage {
             let word = unsafe { place.cast::<AtomicU32>().as_ref() };
             word.fetch_add(1, Ordering::Release);
         }
+    }
+
+    /// Writes the 32-bit word at `offset`, after everything before it; false if there is none.
+    pub fn store_u32(&self, offset: usize, value: u32) -> bool {
+        let Some(place) = self.0.at(offset, size_of::<u32>()) else {
+            return false;
+        };
+        // SAFETY: aligned, inside the mapping, and used atomically only.
+        let word = unsafe { place.cast::<AtomicU32>().as_ref() };
+        word.store(value, Ordering::SeqCst);
+        true
+    }
+
+    /// As [`OwnPage::store_u32`], of 64 bits.
+    pub fn store_u64(&self, offset: usize, value: u64) -> bool {
+        let Some(place) = self.0.at(offset, size_of::<u64>()) else {
+            return false;
+        };
+        // SAFETY: aligned, inside the mapping, and used atomically only.
+        let word = unsafe { place.cast::<AtomicU64>().as_ref() };
+        word.store(value, Ordering::SeqCst);
+        true
     }
 
     /// Writes `bytes` at `offset`; false if they do not fit.

@@ -288,16 +288,34 @@ pub fn finish_if_over(end: &impl End) {
 
 /// Before a FIN: what was taken back from the ring must go before it. Waits for the
 /// kernel's room, within a bound: a peer that takes nothing for so long loses the rest.
-pub fn flush_before_end(end: &impl End) {
-    let deadline = end.now_ns() + BACK_WAIT_NS_MAX;
-    while end.has_channel() && end.producer().back_bytes_or_zero() != 0 && end.now_ns() < deadline {
+/// Whether all went, or need not.
+pub fn flush_before_end(end: &impl End) -> bool {
+    let begin = end.now_ns();
+    let impatient = end.is_nonblocking();
+    let limit = match impatient {
+        true => end.patience().left_ns(begin),
+        false => BACK_WAIT_NS_MAX,
+    };
+    let mut waited = false;
+    let all = loop {
+        if !end.has_channel() || end.producer().back_bytes_or_zero() == 0 {
+            break true;
+        }
         let flushed = match end.lock(Half::Sending) {
             Some(_guard) => flush_back(end),
-            None => return,
+            None => break true,
         };
         if flushed != Ok(false) {
-            return;
+            break true;
         }
+        if end.now_ns() - begin >= limit {
+            break false;
+        }
+        waited = true;
         end.await_room();
+    };
+    if impatient && waited {
+        end.patience().spent(begin, end.now_ns());
     }
+    all
 }

@@ -80,10 +80,14 @@ pub(crate) fn send(end: &impl End, source: &mut impl Source) -> Result<Moved> {
     Err(libc::EPIPE)
 }
 
-/// Notes what the kernel shows of the connection's end.
+/// Notes what the kernel shows of the connection's end. Where that is news, it is an edge
+/// for whoever waits for one: the kernel's own event, when it comes, is none any more.
 pub fn look(end: &impl End) -> u32 {
     let shown = end.shown() & (RDHUP | OVER);
-    end.state().hints.fetch_or(shown, Ordering::Relaxed);
+    let state = end.state();
+    if shown & !state.hints.fetch_or(shown, Ordering::Relaxed) != 0 {
+        state.edges.fetch_add(1, Ordering::Relaxed);
+    }
     shown
 }
 
@@ -95,13 +99,10 @@ pub fn has_error(end: &impl End) -> bool {
 /// The broker says that the peer's process is gone. If its socket is not, another
 /// process holds it, which knows nothing of the ring or has left it: what lies there goes by the kernel.
 pub fn peer_process_gone(end: &impl End) {
-    let known = is_dead(end);
     let hints = &end.state().hints;
     hints.fetch_or(hint::PEER_GONE, Ordering::Relaxed);
     if look(end) == 0 {
         down::take_back(end);
-    } else if !known {
-        end.state().edges.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -124,11 +125,11 @@ pub fn before_shutdown(end: &impl End, sends: bool, receives: bool) {
 /// The last descriptor is about to be closed by the program, or by its exit: with
 /// bytes unread, Linux resets the connection instead of ending it (RFC 2525, 2.17).
 pub fn before_close(end: &impl End) {
-    down::flush_before_end(end);
-    if end.peer_is_there()
+    let unread = end.peer_is_there()
         && end.consumer().has_unread()
-        && end.consumer().producer_state() == tx_state::RING
-    {
+        && end.consumer().producer_state() == tx_state::RING;
+    // A peer that misses bytes is to see that its stream did not end well.
+    if !down::flush_before_end(end) || unread {
         end.reset_at_close();
     }
     let flags = &end.own().tx.tx_flags;

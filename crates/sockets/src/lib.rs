@@ -34,6 +34,7 @@
 mod carried;
 pub mod down;
 pub mod ends;
+mod patience;
 pub mod ready;
 mod receive;
 mod send;
@@ -41,6 +42,7 @@ mod state;
 pub mod up;
 
 pub use carried::{Carried, carried};
+pub use patience::Patience;
 pub use receive::{NotCopied, Place, Target, has_crossed, has_end, is_at_mark, receive};
 pub use send::{Source, flush_back, send, sends_by_kernel};
 pub use state::{State, attention, hint};
@@ -142,6 +144,10 @@ pub trait End {
     /// Lets go of a channel that is a parent's, and perhaps another connection's by now.
     fn disown(&self);
 
+    /// Whether the program wants no call on it to sleep (O_NONBLOCK).
+    fn is_nonblocking(&self) -> bool;
+    /// What all connections of the process may wait although they are non-blocking.
+    fn patience(&self) -> &Patience;
     /// The monotonic clock.
     fn now_ns(&self) -> u64;
     /// Sleeps a little, and acts on the broker's mail.

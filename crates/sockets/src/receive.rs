@@ -179,7 +179,15 @@ fn is_on_its_way(end: &impl End, state: u32) -> bool {
         return false;
     }
     let before = end.state().hints.fetch_or(hint::AWAITED, Ordering::Relaxed);
-    before & hint::AWAITED == 0 && end.await_bytes()
+    let begin = end.now_ns();
+    if before & hint::AWAITED != 0 || end.is_nonblocking() && end.patience().left_ns(begin) == 0 {
+        return false;
+    }
+    let came = end.await_bytes();
+    if end.is_nonblocking() {
+        end.patience().spent(begin, end.now_ns());
+    }
+    came
 }
 
 /// Whether fewer bytes have come by the kernel since the ring was left than lay there.

@@ -1,0 +1,349 @@
+//! Mallory: one process with one connection, of which it does everything by hand.
+//!
+//! It begins as an honest shim would ([`Mallory::join`]): hello, offer, region, and an
+//! endpoint that is ready and on the ring. From then on each word of its region and wait
+//! page is its own to write, at any time. It keeps no thread: tests that need one start it.
+
+use crate::Bed;
+use crate::common::{self, Bells, Shim};
+use anyhow::{Context, Result, ensure};
+use fordway_abi::control as wire;
+use fordway_abi::shm::{
+    ARENA_OFFSET, ENDPOINT_BYTES, ENDPOINTS_OFFSET, Endpoint, MARKS_OFFSET, MarkPage, REGION_BYTES,
+    REGION_MAGIC, RegionHeader, SEGMENT_LOG2_MIN, WAIT_PAGE_BYTES, WAIT_PAGE_MAGIC, WaitPage,
+    rx_state, tx_state,
+};
+use fordway_platform::ipc::{self, Kind};
+use fordway_platform::memfd::{OwnPage, ReadOnly};
+use fordwayd::admin::CONTROL_SOCKET;
+use std::io::{ErrorKind, Read, Write};
+use std::mem::offset_of;
+use std::net::TcpStream;
+use std::os::fd::{AsFd, OwnedFd};
+use zerocopy::FromBytes;
+
+/// Mallory's own number for its connection.
+const CONN_ID: u64 = 7;
+
+/// Memory that is his to write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In his region.
+    Region,
+    /// In his wait page.
+    Page,
+}
+
+/// A word that the victim reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Word {
+    /// Its name.
+    pub name: &'static str,
+    /// Where it lies.
+    pub place: Place,
+    /// Offset in bytes.
+    pub offset: usize,
+    /// 4 or 8.
+    pub bytes: usize,
+}
+
+/// See the module.
+pub struct Mallory {
+    /// His connection to the broker.
+    pub shim: Shim,
+    /// His wait page.
+    pub page: OwnPage,
+    /// His region.
+    pub region: OwnPage,
+    /// The victim's region.
+    pub peer: ReadOnly,
+    /// Doorbells of the link.
+    pub bells: Bells,
+    /// His channel.
+    pub pair: wire::Pair,
+    /// His end of the connection.
+    pub socket: TcpStream,
+    /// Bytes that he put into the ring.
+    pub tail: u64,
+    /// Bytes that he took from the victim's.
+    pub head: u64,
+    /// Bytes that came back since he was on the ring, by ring or kernel.
+    pub got: u64,
+}
+
+/// A shim that has said hello, with a page of its own.
+pub fn hello(bed: &Bed) -> Result<(Shim, OwnPage)> {
+    let (page, page_fd) = OwnPage::create("mallory-page", WAIT_PAGE_BYTES)?;
+    page.store_u32(offset_of!(WaitPage, magic), WAIT_PAGE_MAGIC);
+    let path = bed.lab.runtime_dir().join(CONTROL_SOCKET);
+    let mut shim = Shim {
+        socket: ipc::connect(&path, Kind::Packets)?,
+        page: page_fd,
+        mailbox: None,
+        welcome: None,
+    };
+    shim.send(
+        &common::hello(fordway_abi::ABI_VERSION),
+        &[shim.page.as_fd()],
+    );
+    shim.welcome = Some(shim.expect());
+    Ok((shim, page))
+}
+
+impl Mallory {
+    /// Has a channel with the victim, both directions of which are on the ring.
+    pub fn join(bed: &Bed) -> Result<Mallory> {
+        let (region, region_fd) = OwnPage::create("mallory-region", REGION_BYTES)?;
+        region.store_u32(offset_of!(RegionHeader, magic), REGION_MAGIC);
+        Self::join_with(bed, region, region_fd)
+    }
+
+    /// As [`Mallory::join`], with this memory for a region.
+    pub fn join_with(bed: &Bed, region: OwnPage, region_fd: OwnedFd) -> Result<Mallory> {
+        let (shim, page) = hello(bed)?;
+        let mut socket = bed.connect()?;
+        socket.set_nodelay(true)?;
+        socket.set_read_timeout(Some(crate::PATIENCE))?;
+        shim.offer(CONN_ID, &socket);
+        // The victim offers its end when it has used it.
+        let mut kernel_bytes: u64 = 0;
+        let mut byte = [0x55];
+        socket.write_all(&byte)?;
+        socket.read_exact(&mut byte)?;
+        kernel_bytes += 1;
+        let link: wire::Link = shim.expect();
+        let link_id = link.link_id;
+        shim.send(&wire::Region { link_id }, &[region_fd.as_fd()]);
+        let packet = shim.receive();
+        let _: wire::Peer = packet.body();
+        let peer = ReadOnly::map(&packet.fds[0], REGION_BYTES)?;
+        let (bells, pair) = common::bells_and_pair(&shim);
+        let mut mallory = Mallory {
+            shim,
+            page,
+            region,
+            peer,
+            bells,
+            pair,
+            socket,
+            tail: 0,
+            head: 0,
+            got: 0,
+        };
+        mallory.be_there();
+        let ready = offset_of!(Endpoint, wait.rx_state);
+        let end = std::time::Instant::now() + crate::PATIENCE;
+        while mallory.peer_u32(ready) != rx_state::READY {
+            let state = mallory.peer_u32(ready);
+            ensure!(std::time::Instant::now() < end, "the victim stays {state}");
+            // One that sleeps in the kernel does not look at rings yet.
+            mallory.socket.write_all(&[0x55])?;
+            kernel_bytes += 1;
+            let mut got = 0;
+            crate::until("the echo", || {
+                got += mallory.take().unwrap_or(0);
+                got != 0
+            })?;
+        }
+        mallory.enter(kernel_bytes);
+        mallory.got = 0;
+        mallory.echo(1)?;
+        let state = mallory.peer_u32(offset_of!(Endpoint, tx.tx_state));
+        ensure!(state == tx_state::RING, "the victim is in state {state}");
+        Ok(mallory)
+    }
+
+    /// Where a word of his endpoint lies in his region.
+    pub fn own(&self, offset: usize) -> usize {
+        ENDPOINTS_OFFSET + self.pair.slot as usize * ENDPOINT_BYTES + offset
+    }
+
+    /// A word of the victim's endpoint.
+    pub fn peer_u32(&self, offset: usize) -> u32 {
+        self.peer.load_u32(self.own(offset)).unwrap_or(0)
+    }
+
+    /// As [`Mallory::peer_u32`].
+    pub fn peer_u64(&self, offset: usize) -> u64 {
+        self.peer.load_u64(self.own(offset)).unwrap_or(0)
+    }
+
+    /// Writes a word of his endpoint.
+    pub fn set_u32(&self, offset: usize, value: u32) {
+        self.region.store_u32(self.own(offset), value);
+    }
+
+    /// As [`Mallory::set_u32`].
+    pub fn set_u64(&self, offset: usize, value: u64) {
+        self.region.store_u64(self.own(offset), value);
+    }
+
+    fn be_there(&self) {
+        self.set_u32(offset_of!(Endpoint, wait.rx_state), rx_state::READY);
+        self.set_u32(offset_of!(Endpoint, wait.cpu), u32::MAX);
+        self.set_u32(offset_of!(Endpoint, cold.generation), self.pair.generation);
+    }
+
+    fn enter(&self, kernel_bytes: u64) {
+        let place = (ARENA_OFFSET as u64) << 8 | u64::from(SEGMENT_LOG2_MIN);
+        self.set_u64(offset_of!(Endpoint, cold.segments) + 8, place);
+        self.set_u64(offset_of!(Endpoint, cold.switch_at), kernel_bytes);
+        self.set_u32(offset_of!(Endpoint, tx.segment_count), 1);
+        self.set_u32(offset_of!(Endpoint, tx.tx_state), tx_state::RING);
+    }
+
+    /// Rings every door of the victim that he knows, asleep or not.
+    pub fn ring(&self) {
+        for bell in self.bells.rings.values() {
+            let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// Takes the doorbells that came since: the victim's threads get theirs as they sleep.
+    pub fn read_mail(&mut self) {
+        let mut buffer = [0; wire::PACKET_BYTES_MAX];
+        while let Ok(mut packet) = ipc::receive(&self.shim.socket, &mut buffer, 2) {
+            let (header, body) = buffer[..packet.len].split_at(size_of::<wire::Header>());
+            let header = wire::Header::read_from_bytes(header);
+            if header.is_ok_and(|header| header.kind == wire::kind::PeerDoor)
+                && let Ok(message) = wire::PeerDoor::read_from_bytes(body)
+            {
+                self.bells.rings.insert(message.door, packet.fds.remove(0));
+                self.ring();
+            }
+        }
+    }
+
+    /// Puts `count` bytes into his ring, without looking for room, and rings.
+    pub fn put(&mut self, count: u64) {
+        let capacity = 1 << SEGMENT_LOG2_MIN;
+        for _ in 0..count {
+            let at = ARENA_OFFSET + (self.tail % capacity) as usize;
+            self.region.store(at, &[self.tail as u8]);
+            self.tail += 1;
+        }
+        self.set_u64(offset_of!(Endpoint, tx.tail), self.tail);
+        self.ring();
+    }
+
+    /// Takes what the victim has sent, by kernel and ring; returns how much.
+    pub fn take(&mut self) -> Result<u64> {
+        let mut buffer = [0; 65_536];
+        self.socket.set_nonblocking(true)?;
+        let by_kernel = match self.socket.read(&mut buffer) {
+            Ok(count) => count as u64,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => 0,
+            Err(error) => return Err(error).context("reading"),
+        };
+        self.socket.set_nonblocking(false)?;
+        let tail = self.peer_u64(offset_of!(Endpoint, tx.tail));
+        // What the victim took back comes by the kernel.
+        let back = self.peer_u32(offset_of!(Endpoint, tx.tx_state)) == tx_state::WITHDRAWN;
+        let by_ring = if back { 0 } else { tail - self.head };
+        self.head += by_ring;
+        self.set_u64(offset_of!(Endpoint, rx.head), self.head);
+        if by_ring != 0 {
+            self.ring();
+        }
+        self.got += by_kernel + by_ring;
+        Ok(by_kernel + by_ring)
+    }
+
+    /// Sends bytes by the ring and gets as many back, as an honest peer would.
+    pub fn echo(&mut self, count: u64) -> Result<()> {
+        self.put(count);
+        let mut got = 0;
+        let end = std::time::Instant::now() + crate::PATIENCE;
+        while got < count {
+            got += self.take()?;
+            self.read_mail();
+            ensure!(
+                std::time::Instant::now() < end,
+                "{got} of {count} came back"
+            );
+            std::thread::yield_now();
+        }
+        Ok(())
+    }
+
+    /// Makes the victim look at his side: it has something to read, and is woken.
+    pub fn provoke(&self) {
+        self.ring();
+        // Also by the kernel, whatever the victim believes of the ring.
+        let _ = (&self.socket).write(&[0x55]);
+    }
+
+    /// Writes a word.
+    pub fn write(&self, word: Word, value: u64) {
+        let memory = match word.place {
+            Place::Region => &self.region,
+            Place::Page => &self.page,
+        };
+        match word.bytes {
+            4 => memory.store_u32(word.offset, value as u32),
+            _ => memory.store_u64(word.offset, value),
+        };
+    }
+
+    /// Every word of his that the victim may read, and some that it should not.
+    pub fn words(&self) -> Vec<Word> {
+        let mut words = Vec::new();
+        let mut add = |name, place, offset, bytes| {
+            words.push(Word {
+                name,
+                place,
+                offset,
+                bytes,
+            });
+        };
+        macro_rules! endpoint {
+            ($($bytes:literal: $($field:ident).+;)+) => { $(
+                add(stringify!($($field).+), Place::Region, self.own(offset_of!(Endpoint, $($field).+)), $bytes);
+            )+ };
+        }
+        endpoint! {
+            8: tx.tail;
+            4: tx.tx_state;
+            4: tx.tx_flags;
+            4: tx.segment_count;
+            8: rx.head;
+            4: rx.segment_seen;
+            4: wait.rx_state;
+            4: wait.cpu;
+            8: wait.rx_doors;
+            8: wait.tx_doors;
+            8: wait.space_mark;
+            4: wait.wants_mark;
+            4: cold.generation;
+            8: cold.switch_at;
+            4: tx_own.lock;
+            8: tx_own.head_seen;
+            8: tx_own.back_at;
+            4: rx_own.lock;
+            8: rx_own.kernel_position;
+            8: rx_own.tail_seen;
+            8: rx_own.segment_place;
+            4: rx_own.owner;
+        }
+        let segments = self.own(offset_of!(Endpoint, cold.segments));
+        for offset in (0..64).step_by(8) {
+            add("cold.segments", Place::Region, segments + offset, 8);
+        }
+        for (name, start, bytes) in [
+            ("marks", MARKS_OFFSET, size_of::<MarkPage>()),
+            ("header", 0, size_of::<RegionHeader>()),
+        ] {
+            for offset in (0..bytes).step_by(8) {
+                add(name, Place::Region, start + offset, 8);
+            }
+        }
+        let sleeping = offset_of!(WaitPage, sleeping);
+        add("page.sleeping", Place::Page, sleeping, 8);
+        let counts = offset_of!(WaitPage, sleep_count);
+        for offset in (0..256).step_by(4) {
+            add("page.sleep_count", Place::Page, counts + offset, 4);
+        }
+        add("page.magic", Place::Page, 0, 8);
+        words
+    }
+}

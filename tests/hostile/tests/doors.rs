@@ -1,0 +1,112 @@
+//! Doorbells: drained, filled, made blocking, and rung without end.
+
+use anyhow::{Result, ensure};
+use fordway_abi::shm::WaitPage;
+use fordway_test_hostile::mallory::Mallory;
+use fordway_test_hostile::{Bed, Style};
+use rustix::fs::OFlags;
+use std::mem::offset_of;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// How long an attack goes on.
+const ATTACK: Duration = Duration::from_millis(800);
+
+/// What a neighbour must get done at least while it goes on: a lost ring would stop it.
+const TRIPS_MIN: u64 = 200;
+
+/// Runs `act` over and over for as long as the attack lasts, beside whatever the honest do.
+fn attack(bed: &mut Bed, name: &str, act: impl Fn(&Mallory) + Sync) -> Result<()> {
+    let mallory = Mallory::join(bed)?;
+    let (_, trips) = bed.beside(name, |_| {
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    act(&mallory);
+                }
+            });
+            // Its length is all that matters.
+            std::thread::sleep(ATTACK);
+            over.store(true, Ordering::Relaxed);
+        });
+        Ok(())
+    })?;
+    ensure!(
+        trips.iter().all(|trips| trips.count >= TRIPS_MIN),
+        "{name}: {trips:?}"
+    );
+    Ok(())
+}
+
+/// Every descriptor of a doorbell that Mallory has.
+fn all(mallory: &Mallory) -> impl Iterator<Item = &OwnedFd> {
+    mallory
+        .bells
+        .rings
+        .values()
+        .chain(mallory.bells.shows.values())
+}
+
+#[test]
+fn doorbells_of_others_cannot_be_reached() -> Result<()> {
+    for style in [Style::Epoll, Style::Threads] {
+        let mut bed = Bed::start(style)?;
+        attack(&mut bed, "drained", |mallory| {
+            for bell in all(mallory) {
+                let _ = rustix::io::read(bell, &mut [0; 8]);
+            }
+        })?;
+        attack(&mut bed, "filled", |mallory| {
+            for bell in all(mallory) {
+                let _ = rustix::io::write(bell, &(u64::MAX - 1).to_ne_bytes());
+            }
+        })?;
+        attack(&mut bed, "made blocking", |mallory| {
+            for bell in all(mallory) {
+                let _ = rustix::fs::fcntl_setfl(bell, OFlags::empty());
+            }
+        })?;
+        bed.finish()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_flood_of_rings_only_costs_time() -> Result<()> {
+    let mut bed = Bed::start(Style::Epoll)?;
+    attack(&mut bed, "rung without end", Mallory::ring)?;
+    bed.finish()
+}
+
+/// The victim rings who says that he sleeps: with each publication, at every door, also at
+/// doors that do not exist, and however full the bells are.
+#[test]
+fn a_peer_that_always_sleeps_and_never_wakes_blocks_nobody() -> Result<()> {
+    for style in [Style::Epoll, Style::Threads] {
+        let mut bed = Bed::start(style)?;
+        let mut mallory = Mallory::join(&bed)?;
+        let count = offset_of!(WaitPage, sleep_count);
+        bed.beside("always asleep", |_| {
+            for round in 1..2000 {
+                use fordway_abi::shm::Endpoint;
+                mallory.set_u64(offset_of!(Endpoint, wait.rx_doors), u64::MAX);
+                mallory.set_u64(offset_of!(Endpoint, wait.tx_doors), u64::MAX);
+                mallory
+                    .page
+                    .store_u64(offset_of!(WaitPage, sleeping), u64::MAX);
+                for door in 0..64 {
+                    mallory.page.store_u32(count + door * 4, round);
+                }
+                for bell in mallory.bells.shows.values() {
+                    let _ = rustix::fs::fcntl_setfl(bell, OFlags::empty());
+                }
+                mallory.echo(1)?;
+            }
+            Ok(())
+        })?;
+        bed.finish()?;
+    }
+    Ok(())
+}

@@ -1,0 +1,110 @@
+//! A peer that makes the victim wait for it: stopped with the ring full, taking nothing
+//! back, promising bytes that never come.
+
+use anyhow::{Result, ensure};
+use fordway_abi::shm::{Endpoint, rx_state, tx_state};
+use fordway_test_hostile::mallory::Mallory;
+use fordway_test_hostile::{Bed, Style, until};
+use rustix::net::sockopt;
+use std::io::Write;
+use std::mem::offset_of;
+use std::net::Shutdown;
+use std::time::Duration;
+
+/// How long a stopped peer stays so (a minute, by hand).
+const STOPPED: Duration = Duration::from_millis(1500);
+
+/// Has the victim's ring towards him filled: it echoes, and he takes nothing.
+fn fill(mallory: &mut Mallory) -> Result<()> {
+    let sent = offset_of!(Endpoint, tx.tail);
+    let mut last = mallory.peer_u64(sent);
+    let mut quiet = 0;
+    until("the victim's ring is full", || {
+        let taken = mallory.peer_u64(offset_of!(Endpoint, rx.head));
+        if mallory.tail - taken < 1000 {
+            mallory.put(20_000);
+        }
+        let now = mallory.peer_u64(sent);
+        quiet = if now == last && now > 1 << 20 {
+            quiet + 1
+        } else {
+            0
+        };
+        last = now;
+        quiet > 20
+    })
+}
+
+#[test]
+fn a_peer_that_is_stopped_with_the_ring_full_stops_nobody() -> Result<()> {
+    for style in [Style::Epoll, Style::Threads] {
+        let mut bed = Bed::start(style)?;
+        let mut mallory = Mallory::join(&bed)?;
+        bed.beside("stopped with the ring full", |_| {
+            fill(&mut mallory)?;
+            // Its length is the test.
+            std::thread::sleep(STOPPED);
+            Ok(())
+        })?;
+        // He wakes up, and finds all of it.
+        let sent = mallory.tail;
+        until("all comes back", || {
+            let _ = mallory.take();
+            mallory.read_mail();
+            mallory.ring();
+            mallory.got == sent
+        })?;
+        bed.finish()?;
+    }
+    Ok(())
+}
+
+/// He has the victim take its bytes back, and lets the kernel take none of them; then the
+/// victim closes. Closing may not wait for him.
+#[test]
+fn closing_waits_for_no_hostile_peer() -> Result<()> {
+    let mut bed = Bed::start(Style::Epoll)?;
+    let mut stopped = Vec::new();
+    let (_, trips) = bed.beside("takes nothing back", |bed| {
+        for _ in 0..3 {
+            let mut mallory = Mallory::join(bed)?;
+            sockopt::set_socket_recv_buffer_size(&mallory.socket, 4096)?;
+            fill(&mut mallory)?;
+            mallory.set_u32(offset_of!(Endpoint, wait.rx_state), rx_state::STOP);
+            mallory.ring();
+            until("the victim takes its bytes back", || {
+                mallory.peer_u32(offset_of!(Endpoint, tx.tx_state)) == tx_state::WITHDRAWN
+            })?;
+            let ends = bed.all_ends();
+            mallory.socket.shutdown(Shutdown::Write)?;
+            until("the victim closes", || bed.all_ends() > ends)?;
+            stopped.push(mallory);
+        }
+        Ok(())
+    })?;
+    // It used to be 10 s for each, in the middle of the event loop.
+    ensure!(
+        trips.iter().all(|trips| trips.max_us < 5e6),
+        "a neighbour waited: {trips:?}"
+    );
+    bed.finish()
+}
+
+/// He shows bytes that were taken back and are on their way, which they are not.
+#[test]
+fn promised_bytes_are_not_waited_for_without_end() -> Result<()> {
+    let mut bed = Bed::start(Style::Epoll)?;
+    bed.beside("promises bytes", |bed| {
+        for _ in 0..100 {
+            let mut mallory = Mallory::join(bed)?;
+            let tail = mallory.tail + 10;
+            mallory.set_u32(offset_of!(Endpoint, tx.tx_state), tx_state::WITHDRAWN);
+            mallory.set_u64(offset_of!(Endpoint, tx.tail), tail);
+            (&mallory.socket).write_all(&[0x55])?;
+            mallory.ring();
+            until("an answer", || mallory.take().is_ok_and(|count| count != 0))?;
+        }
+        Ok(())
+    })?;
+    bed.finish()
+}
