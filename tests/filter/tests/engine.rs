@@ -217,6 +217,25 @@ fn what_needs_each_packet_is_named_with_its_rule() {
     }
 }
 
+#[test]
+fn of_an_established_connection_syn_is_known_and_fin_is_not() {
+    let flag = |bit| {
+        let flags = Expr::Payload(Field::by_name(Protocol::Tcp, "flags").unwrap());
+        Statement::is(flags, Expr::number(DataType::TcpFlag, bit))
+    };
+    let with = |bit| in_force(vec![vec![flag(bit), to(To::Drop)], vec![to(To::Accept)]]);
+    assert!(decide(&with(2), WEB, Phase::Established).is_allowed());
+    for unknown in [1, 4, 8] {
+        assert!(matches!(
+            decide(&with(unknown), WEB, Phase::Established).decision,
+            Decision::EachPacket {
+                why: EachPacket::Payload,
+                ..
+            }
+        ));
+    }
+}
+
 /// Whatever rules say about a connection once and for all, they say about each of its
 /// packets.
 #[test]
