@@ -397,7 +397,7 @@ int main(int count, char **arguments) {
     }
     close(sync[0]);
     close(sync[1]);
-    uint64_t limit = now_ms() + 20000;
+    uint64_t limit = now_ms() + 60000;
     int hung = 0, held = 0;
     while (!ended[0] || !ended[1]) {
         for (int i = 0; i < 2; i++)

@@ -26,7 +26,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// Longest that one scenario may take; the roles' own limit is shorter.
-const LIMIT: Duration = Duration::from_secs(40);
+const LIMIT: Duration = Duration::from_secs(90);
 
 /// A lab, and what was found in it so far.
 #[derive(Debug)]
