@@ -42,6 +42,9 @@ pub enum Command {
     Domain(Domain),
     /// Move connections back to the kernel path
     Downgrade(Downgrade),
+    /// Read rules of the packet filter, in nftables' language
+    #[command(subcommand)]
+    Filter(FilterCommand),
     /// Check what Fordway needs on this machine, and say what to do
     Doctor(Json),
     /// Print what a container needs for joining: variables and mounts
@@ -71,6 +74,24 @@ pub enum Command {
     Man {
         /// Where to; made if it does not exist
         dir: PathBuf,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum FilterCommand {
+    /// Read a file of rules (nft's text or libnftables' JSON) and say what is wrong with it
+    Check {
+        /// The file
+        file: PathBuf,
+        /// Where include looks for names without ./ or / [default: /etc]
+        #[arg(short = 'I', long = "include", value_name = "DIR")]
+        include: Vec<PathBuf>,
+        /// Print the rules as nft lists them
+        #[arg(long)]
+        list: bool,
+        /// Print the rules as libnftables' JSON
+        #[arg(long)]
+        json: bool,
     },
 }
 

@@ -45,6 +45,8 @@ exits! {
     Busy = 9, "programs are still running in the domain";
     /// Doctor found faults.
     Unhealthy = 10, "doctor found something that keeps Fordway from working";
+    /// Rules that cannot be loaded.
+    Rules = 11, "filter check: the file of rules is wrong or has something that is not supported";
     /// `run`: before the program.
     Launcher = 125, "run: any error of its own, instead of the statuses above";
     /// `run`: exec failed.

@@ -10,6 +10,7 @@ mod config;
 mod container;
 mod doctor;
 mod exit;
+mod filter;
 mod manual;
 mod places;
 mod run;
@@ -51,6 +52,7 @@ fn dispatch(cli: &Cli) -> Outcome {
         Command::Run(run) => run::run(run, broker()),
         Command::Ss(json) => show::connections(&broker()?, json.json),
         Command::Domain(command) => show::domain(&broker()?, command),
+        Command::Filter(command) => filter::filter(command),
         Command::Downgrade(downgrade) => show::downgrade(&broker()?, downgrade),
         Command::Doctor(json) => doctor::doctor(&broker()?, json.json),
         Command::Env(json) => container::environment(&broker()?, json.json),

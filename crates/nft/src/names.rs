@@ -1,0 +1,66 @@
+//! Names of headers and meta keys as the grammar meets them.
+use fordway_filter::model::{ExthdrKind, MetaKey, Protocol};
+
+use crate::parse::MetaWord;
+
+/// A protocol that payload expressions begin with.
+pub fn protocol(name: &str) -> Option<Protocol> {
+    use Protocol::*;
+    [
+        Ether, Vlan, Arp, Ip, Ip6, Icmp, Igmp, Icmpv6, Tcp, Udp, Udplite, Sctp, Dccp, Th, Ah, Esp,
+        Comp,
+    ]
+    .into_iter()
+    .find(|protocol| protocol.name() == name)
+}
+
+/// An extension header, or a TCP option.
+pub fn exthdr_kind(name: &str, tcp_option: bool) -> Option<ExthdrKind> {
+    use ExthdrKind::*;
+    // Other spellings that nft takes.
+    let name = match (tcp_option, name) {
+        (true, "mss") => "maxseg",
+        (true, "sack-permitted") => "sack-perm",
+        (true, "nop" | "noop") => "nop",
+        (_, name) => name,
+    };
+    [
+        Hbh,
+        Rt,
+        Frag,
+        Dst,
+        Mh,
+        TcpEol,
+        TcpNop,
+        TcpMaxseg,
+        TcpWindow,
+        TcpSackPerm,
+        TcpSack,
+        TcpTimestamp,
+    ]
+    .into_iter()
+    .find(|kind| kind.is_tcp_option() == tcp_option && kind.name() == name)
+}
+
+/// A meta key by its word, old spellings included.
+pub(crate) fn meta_key(name: &str) -> Option<MetaWord> {
+    let key = match name {
+        "ibriport" | "ibridgename" => MetaKey::Ibrname,
+        "obriport" | "obridgename" => MetaKey::Obrname,
+        name => MetaKey::by_name(name)?,
+    };
+    use MetaKey::*;
+    let unqualified = !matches!(
+        key,
+        Length | Nfproto | L4proto | Protocol | Priority | Random | Iifkind | Oifkind
+    );
+    Some(MetaWord::new(key, unqualified))
+}
+
+/// Meta keys of nft's that Fordway does not have.
+pub fn is_known_meta(name: &str) -> bool {
+    matches!(
+        name,
+        "sdif" | "sdifname" | "broute" | "ibrpvid" | "ibrvproto" | "obrpvid" | "obrvproto"
+    )
+}
