@@ -56,6 +56,11 @@ const TASKS: [Task; 14] = [
         run: storm,
     },
     Task {
+        name: "simulate",
+        what: "connections under simulation: a million seeds, or one again ([--seeds N] [--seed S])",
+        run: simulate,
+    },
+    Task {
         name: "bench",
         what: "figures against the rivals: all suites into bench-report/, or one ([SUITE] ...)",
         run: bench,
@@ -189,6 +194,12 @@ fn filter(arguments: &[String]) -> Outcome {
     ]);
     compared.args(arguments);
     run(compared)
+}
+
+fn simulate(arguments: &[String]) -> Outcome {
+    let package = ["-p", "fordway-test-simulation"];
+    run(cargo(&[&["build", "--release"], &package[..]].concat()))?;
+    become_program(Command::new("target/release/simulate").args(arguments))
 }
 
 fn bench(arguments: &[String]) -> Outcome {

@@ -3,6 +3,7 @@
 
 use crate::state::{self, Conn, kind, slot};
 use crate::sys::{self, give, set_errno, sys};
+use crate::transfer::Unaware;
 use crate::{config, control, epoll, faults, fork, real, stay, thread, upgrade};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering;
@@ -214,15 +215,21 @@ fn accepted(listener: c_int, fd: c_int, flags: c_int) -> c_int {
 /// As shutdown(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
-    let conn = state::conn(fd).filter(|conn| config::is_active() && conn.is_paired());
-    if let Some(conn) = conn
-        && (libc::SHUT_RD..=libc::SHUT_RDWR).contains(&how)
-    {
-        let (sends, receives) = (how != libc::SHUT_RD, how != libc::SHUT_WR);
-        ends::before_shutdown(&conn.at(fd), sends, receives);
+    let conn = state::conn(fd)
+        .filter(|_| config::is_active() && (libc::SHUT_RD..=libc::SHUT_RDWR).contains(&how));
+    // Without a channel, none is to be used before the kernel's FIN has gone: it would have
+    // to announce it.
+    let unaware = conn.filter(|conn| !conn.is_paired()).map(Unaware::reader);
+    if let Some(conn) = conn {
+        let sends = how != libc::SHUT_RD && conn.is_paired();
+        ends::before_shutdown(&conn.at(fd), sends, how != libc::SHUT_WR);
     }
     // SAFETY: the program's own arguments.
-    unsafe { real::shutdown(fd, how) }
+    let result = unsafe { real::shutdown(fd, how) };
+    let errno = sys::errno();
+    drop(unaware);
+    set_errno(errno);
+    result
 }
 
 /// # Safety

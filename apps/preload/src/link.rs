@@ -261,10 +261,10 @@ impl Link {
             return false;
         };
         let former = word.swap(fd + 1, Ordering::AcqRel);
+        // A ring may have gone astray before the door was here (the peer has found a new
+        // broker before we did), or by the one before, at which the peer does not look any more.
+        ring_bell(fd);
         if former != 0 {
-            // Over a link that was rejoined. The peer may look at this one only, and a
-            // ring may just have gone by the other.
-            ring_bell(fd);
             hidden::close(former - 1);
         }
         true

@@ -184,16 +184,7 @@ pub fn paired(conn: &Conn, index: u32, slot: u32, generation: u32, channel_id: u
     conn.hints.fetch_or(libc::POLLIN as u32, Ordering::Relaxed);
     conn.phase.store(phase::PAIRED, Ordering::SeqCst);
     epoll::attach(conn);
-    if is_shared(conn) {
-        // A child that was forked after the offer knows of no channel.
-        down::bar(&conn.at(fd), Reason::Forked);
-        down::downgrade(&conn.at(fd), Reason::Forked, false);
-    } else if let Some(reason) = Reason::from_u32(conn.barred.load(Ordering::Relaxed)) {
-        // It was barred after the offer.
-        down::downgrade(&conn.at(fd), reason, false);
-    } else {
-        up::try_ready(&conn.at(fd));
-    }
+    up::set_out(&conn.at(fd), is_shared(conn));
 }
 
 /// Reads SO_RCVTIMEO and SO_SNDTIMEO again.

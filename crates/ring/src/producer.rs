@@ -352,7 +352,7 @@ impl Producer {
 
     /// Behind the kernel's FIN nothing can be sent again: the consumer has to drain the ring.
     fn may_resend(&self) -> bool {
-        self.own().tx.tx_flags.mine() & tx_flags::SHUT == 0
+        self.own().tx.tx_flags.mine() & (tx_flags::SHUT | tx_flags::CLOSED) == 0
     }
 
     fn peer_has_stopped(&self) -> bool {

@@ -9,6 +9,8 @@ use fordway_ring::Violation;
 /// Longest wait for a peer to take its direction back before an exec or a passed
 /// descriptor; a peer that was stopped or computes that long holds the caller up.
 const BACK_WAIT_NS_MAX: u64 = 10_000_000_000;
+/// Tries to find nothing taken back when an end is announced.
+const ANNOUNCEMENTS_MAX: u32 = 8;
 /// A reader holds its lock for a copy, at most.
 const TAKE_BACK_TRIES: u32 = 1000;
 /// Times that the watchdog may act on a connection before it is left with the kernel.
@@ -318,4 +320,23 @@ pub fn flush_before_end(end: &impl End) -> bool {
         end.patience().spent(begin, end.now_ns());
     }
     all
+}
+
+/// Says by `flag` that nothing will be sent any more, once all that was taken back from the
+/// ring has gone. From then on nothing is taken back, for behind a FIN it could not be sent.
+/// Whether all went, or need not.
+pub(crate) fn announce_end(end: &impl End, flag: u32) -> bool {
+    let flags = &end.own().tx.tx_flags;
+    // Another thread may have taken something back before the lock was ours.
+    for _ in 0..ANNOUNCEMENTS_MAX {
+        let all = flush_before_end(end);
+        let guard = end.lock(Half::Sending);
+        let left = end.has_channel() && end.producer().back_bytes_or_zero() != 0;
+        if !all || !left || guard.is_none() {
+            flags.fetch_or(flag, Ordering::Release);
+            return all;
+        }
+    }
+    flags.fetch_or(flag, Ordering::Release);
+    true
 }

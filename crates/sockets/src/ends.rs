@@ -12,7 +12,7 @@
 //! A process may be gone while its socket lives on in a child of it
 //! ([`peer_process_gone`]): then the bytes that nobody took are sent again by the kernel.
 
-use crate::{End, Half, Moved, Result, Source, down, hint};
+use crate::{End, Moved, Result, Source, down, hint};
 use core::sync::atomic::Ordering;
 use fordway_abi::shm::{tx_flags, tx_state};
 
@@ -109,11 +109,8 @@ pub fn peer_process_gone(end: &impl End) {
 /// The program is about to shut halves down by the kernel.
 pub fn before_shutdown(end: &impl End, sends: bool, receives: bool) {
     if sends {
-        down::flush_before_end(end);
         // Before the kernel's FIN, so that the peer knows that this end of file is clean.
-        let _guard = end.lock(Half::Sending);
-        let flags = &end.own().tx.tx_flags;
-        flags.fetch_or(tx_flags::SHUT, Ordering::Release);
+        down::announce_end(end, tx_flags::SHUT);
     }
     if receives {
         let shown = (libc::POLLIN | libc::POLLRDHUP) as u32;
@@ -125,15 +122,14 @@ pub fn before_shutdown(end: &impl End, sends: bool, receives: bool) {
 /// The last descriptor is about to be closed by the program, or by its exit: with
 /// bytes unread, Linux resets the connection instead of ending it (RFC 2525, 2.17).
 pub fn before_close(end: &impl End) {
+    let all = down::announce_end(end, tx_flags::CLOSED);
     let unread = end.peer_is_there()
         && end.consumer().has_unread()
         && end.consumer().producer_state() == tx_state::RING;
     // A peer that misses bytes is to see that its stream did not end well.
-    if !down::flush_before_end(end) || unread {
+    if !all || unread {
         end.reset_at_close();
     }
-    let flags = &end.own().tx.tx_flags;
-    flags.fetch_or(tx_flags::CLOSED, Ordering::Release);
 }
 
 /// The error that was met on the program's behalf, once.

@@ -2,7 +2,7 @@
 
 use crate::{End, Half, Moved, Result, State, down, ends, hint};
 use core::sync::atomic::Ordering;
-use fordway_abi::shm::{tx_flags, tx_state};
+use fordway_abi::shm::{rx_state, tx_flags, tx_state};
 use fordway_ring::{Consumer, Violation};
 
 /// Empty reads of a ring in a row before the kernel is asked for an end of file.
@@ -17,8 +17,9 @@ pub trait Target {
     fn wanted(&self) -> usize;
     /// Whether what is received stays there to be received again (MSG_PEEK).
     fn peeks(&self) -> bool;
-    /// Receives at most `limit` bytes by the kernel, without a sleep; 0: end of file.
-    fn by_kernel(&mut self, limit: usize) -> Result<usize>;
+    /// Receives at most `limit` bytes by the kernel, without a sleep; 0: end of file. With
+    /// `peek` they stay there, as if the program had asked for that.
+    fn by_kernel(&mut self, limit: usize, peek: bool) -> Result<usize>;
     /// Copies `count` bytes from behind the head, which are there.
     fn by_ring(&mut self, consumer: &Consumer, count: usize)
     -> core::result::Result<(), NotCopied>;
@@ -119,27 +120,17 @@ fn look<E: End>(end: &E, target: &mut impl Target) -> Result<Option<Moved>> {
     }
     let wanted = target.wanted();
     let consumer = end.consumer();
-    let state = if end.peer_is_there() {
-        consumer.producer_state()
-    } else {
-        tx_state::KERNEL
-    };
+    let state = producer_state(end);
     if state == tx_state::KERNEL || state == tx_state::WITHDRAWN || consumer.has_stopped() {
-        let mut moved = by_kernel(end, target, wanted)?;
-        if moved == Moved::Nothing && is_on_its_way(end, state) {
-            moved = by_kernel(end, target, wanted)?;
+        let mut moved = before_ring(end, target, state)?;
+        if moved == Some(Moved::Nothing) && is_on_its_way(end, state) {
+            moved = before_ring(end, target, state)?;
         }
-        let ended = moved == Moved::Bytes(0) && wanted != 0;
-        // The producer may have entered the ring, and ended, between the two looks. Or it
-        // had begun to take its bytes back, and has left them when it saw our lock.
-        let vain = ended || moved == Moved::Nothing;
-        let again = vain && end.peer_is_there() && consumer.producer_state() != state;
-        return Ok((!again).then_some(moved));
+        return Ok(moved);
     }
     if !consumer.was_entered() {
         drop(guard);
-        down::finish_if_over(end);
-        return by_kernel(end, target, wanted).map(Some);
+        return behind_all(end, target);
     }
     let position = end.own().rx_own.kernel_position.load(Ordering::Relaxed);
     let switch_at = consumer.switch_at();
@@ -165,10 +156,68 @@ fn look<E: End>(end: &E, target: &mut impl Target) -> Result<Option<Moved>> {
     }
     if state == tx_state::BACK {
         drop(guard);
-        down::finish_if_over(end);
-        return by_kernel(end, target, wanted).map(Some);
+        return behind_all(end, target);
     }
     behind_ring(end, target)
+}
+
+/// The ring is over and drained: the rest is the kernel's. Without a channel it is not even
+/// counted, for the endpoint may be another connection's by now.
+fn behind_all<E: End>(end: &E, target: &mut impl Target) -> Result<Option<Moved>> {
+    down::finish_if_over(end);
+    let Some(_guard) = end.lock(Half::Receiving) else {
+        return Err(libc::EAGAIN);
+    };
+    if !end.has_channel() {
+        return Ok(Some(Moved::Kernel));
+    }
+    let wanted = target.wanted();
+    by_kernel(end, target, wanted).map(Some)
+}
+
+/// What the producer says, once it is there.
+#[inline]
+fn producer_state(end: &impl End) -> u32 {
+    if end.peer_is_there() {
+        end.consumer().producer_state()
+    } else {
+        tx_state::KERNEL
+    }
+}
+
+/// A receive by the kernel after the producer has said `state`. It may have entered the ring
+/// since, and left it again, and have sent more by the kernel, or have ended: so the bytes
+/// are taken only when it says the same with them in the queue. `None`: it does not.
+fn before_ring(end: &impl End, target: &mut impl Target, state: u32) -> Result<Option<Moved>> {
+    let mut limit = target.wanted();
+    // After a stop it enters no more, and takes back what it publishes.
+    if end.own().wait.rx_state.load(Ordering::Relaxed) == rx_state::READY {
+        match target.by_kernel(limit, true) {
+            Ok(0) if limit != 0 => {}
+            Ok(count) => limit = count,
+            Err(libc::EAGAIN) => return Ok(vain(end, state, Moved::Nothing)),
+            Err(error) => return Err(error),
+        }
+        if producer_state(end) != state {
+            return Ok(None);
+        }
+    }
+    let moved = by_kernel(end, target, limit)?;
+    let ended = moved == Moved::Bytes(0) && limit != 0;
+    if ended || moved == Moved::Nothing {
+        return Ok(vain(end, state, moved));
+    }
+    Ok(Some(moved))
+}
+
+/// The kernel had no bytes after the producer had said `state`. It may have entered the ring,
+/// and ended, between the two looks. Or it had begun to take its bytes back, and has left
+/// them when it saw our lock.
+fn vain(end: &impl End, state: u32, moved: Moved) -> Option<Moved> {
+    if moved == Moved::Nothing {
+        nothing_to_read(end.state());
+    }
+    (producer_state(end) == state).then_some(moved)
 }
 
 /// Bytes that the program may have been told of were taken back from the ring and are
@@ -217,7 +266,7 @@ fn by_ring(
 
 /// A receive by the kernel, of at most `limit` bytes.
 fn by_kernel(end: &impl End, target: &mut impl Target, limit: usize) -> Result<Moved> {
-    match target.by_kernel(limit) {
+    match target.by_kernel(limit, target.peeks()) {
         Ok(count) => {
             if !target.peeks() {
                 let position = &end.own().rx_own.kernel_position;

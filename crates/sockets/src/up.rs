@@ -1,14 +1,28 @@
 //! The way up: from the broker's word to a ring that the peer may use.
 
-use crate::{End, Half, hint};
+use crate::{End, Half, down, hint};
 use core::sync::atomic::Ordering;
-use fordway_abi::shm::rx_state;
+use fordway_abi::reason::Reason;
+use fordway_abi::shm::{rx_state, tx_flags};
 
 /// The connection gets a channel (another one, perhaps): what was true of a former one is
 /// forgotten. Before [`End::has_channel`] becomes true.
 pub fn begin(end: &impl End) {
     let former = hint::STOPPING | hint::PEER_GONE | hint::RESET_TOLD | hint::AWAITED;
     end.state().hints.fetch_and(!former, Ordering::Relaxed);
+}
+
+/// The connection has its channel. One that must not have one by now (its offer was under
+/// way when it was passed on, or forked: `shared`) goes straight back.
+pub fn set_out(end: &impl End, shared: bool) {
+    if shared {
+        // A child that was forked after the offer knows of no channel.
+        down::bar(end, Reason::Forked);
+    }
+    match Reason::from_u32(end.state().barred.load(Ordering::Relaxed)) {
+        Some(reason) => down::downgrade(end, reason, false),
+        None => try_ready(end),
+    }
 }
 
 /// A receive of the program was seen.
@@ -36,6 +50,12 @@ pub fn try_ready(end: &impl End) {
     }
     match end.received_position() {
         Some(position) => {
+            if end.sent_position().is_none() {
+                // Our sending half was shut before there was a channel: before the peer may
+                // have bytes in its ring, it must know that this end of file is clean.
+                let flags = &end.own().tx.tx_flags;
+                flags.fetch_or(tx_flags::SHUT, Ordering::Release);
+            }
             let counted = &end.own().rx_own.kernel_position;
             counted.store(position, Ordering::Relaxed);
             end.consumer().get_ready();

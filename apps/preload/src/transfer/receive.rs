@@ -162,10 +162,11 @@ impl Target for Parts<'_> {
         self.flags & libc::MSG_PEEK != 0
     }
 
-    fn by_kernel(&mut self, limit: usize) -> sys::Result<usize> {
+    fn by_kernel(&mut self, limit: usize, peek: bool) -> sys::Result<usize> {
         let (mut parts, used) = self.buffers.parts(self.skip, limit);
         let mut message = message(&mut parts[..used]);
-        let flags = self.flags & !libc::MSG_WAITALL | libc::MSG_DONTWAIT;
+        let peek = if peek { libc::MSG_PEEK } else { 0 };
+        let flags = self.flags & !libc::MSG_WAITALL | libc::MSG_DONTWAIT | peek;
         sys!(SYS_recvmsg, self.fd, &raw mut message, flags)
     }
 
