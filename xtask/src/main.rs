@@ -19,7 +19,7 @@ struct Task {
     run: fn(&[String]) -> Outcome,
 }
 
-const TASKS: [Task; 14] = [
+const TASKS: [Task; 15] = [
     Task {
         name: "help",
         what: "this list",

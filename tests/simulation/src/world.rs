@@ -68,7 +68,6 @@ pub struct Figures {
     pub entered: u64,
     pub ring_bytes: u64,
     pub kernel_bytes: u64,
-    pub taken_back: u64,
     pub sent_back_bytes: u64,
     pub given_up: u64,
     pub rescued: u64,
@@ -87,14 +86,13 @@ impl Figures {
     }
 
     /// With their names.
-    pub fn words(&mut self) -> [(&'static str, &mut u64); 13] {
+    pub fn words(&mut self) -> [(&'static str, &mut u64); 12] {
         [
             ("steps", &mut self.steps),
             ("channels", &mut self.paired),
             ("rings entered", &mut self.entered),
             ("bytes by rings", &mut self.ring_bytes),
             ("bytes by the kernel", &mut self.kernel_bytes),
-            ("rings taken back", &mut self.taken_back),
             ("bytes sent back", &mut self.sent_back_bytes),
             ("channels given up", &mut self.given_up),
             ("rescues", &mut self.rescued),
