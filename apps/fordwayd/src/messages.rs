@@ -63,30 +63,14 @@ impl Broker {
             // A shim of another version may have a longer Hello: its first words say so.
             self.refuse_unlike(number, header.kind, body)?;
         }
-        let Some((length, fd_count)) = wire::shape(header.kind) else {
-            return protocol(format_args!("a message of kind {}", header.kind));
-        };
-        if header.length_bytes as usize != bytes.len() || body.len() != length {
-            return protocol(format_args!(
-                "a message of kind {} with {} bytes",
-                header.kind,
-                bytes.len()
-            ));
-        }
-        if !fd_count.contains(&fds.len()) {
-            return protocol(format_args!(
-                "a message of kind {} with {} descriptors",
-                header.kind,
-                fds.len()
-            ));
-        }
+        let (kind, body) = wire::parse(bytes, fds.len()).or_else(protocol)?;
         let Some(process) = process else {
-            return match header.kind {
+            return match kind {
                 kind::Hello => self.hello(number, read(body)?, fds),
                 other => protocol(format_args!("a message of kind {other} before Hello")),
             };
         };
-        match header.kind {
+        match kind {
             kind::Offer => self.offer(process, read(body)?, fds),
             kind::Region => self.region(process, read(body)?, fds),
             kind::Door => self.door(process, read(body)?),

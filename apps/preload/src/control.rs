@@ -174,12 +174,8 @@ impl Packet {
 
     /// The kind, if length and number of descriptors fit it.
     fn kind(&self) -> Option<u32> {
-        let (header, _) = Header::read_from_prefix(&self.bytes[..self.length]).ok()?;
-        let (body, fds) = abi::shape(header.kind)?;
-        (header.length_bytes as usize == self.length
-            && self.length == size_of::<Header>() + body
-            && fds.contains(&self.fd_count))
-        .then_some(header.kind)
+        let parsed = abi::parse(&self.bytes[..self.length], self.fd_count);
+        parsed.ok().map(|(kind, _)| kind)
     }
 
     fn body<M: Message>(&self) -> Option<M> {

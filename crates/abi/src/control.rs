@@ -103,6 +103,50 @@ macro_rules! messages {
     };
 }
 
+/// Why a packet is no message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Malformed {
+    /// Shorter than a header.
+    Short(usize),
+    /// Of a kind that does not exist.
+    Kind(u32),
+    /// With more or fewer bytes than its kind has.
+    Length(u32, usize),
+    /// With more or fewer descriptors than its kind has.
+    Descriptors(u32, usize),
+}
+
+impl core::fmt::Display for Malformed {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Short(bytes) => write!(f, "a packet of {bytes} bytes"),
+            Self::Kind(kind) => write!(f, "a message of kind {kind}"),
+            Self::Length(kind, bytes) => write!(f, "a message of kind {kind} with {bytes} bytes"),
+            Self::Descriptors(kind, count) => {
+                write!(f, "a message of kind {kind} with {count} descriptors")
+            }
+        }
+    }
+}
+
+/// Kind and body of a packet that came with `fd_count` descriptors. Nothing of it was
+/// looked at but its form.
+pub fn parse(packet: &[u8], fd_count: usize) -> Result<(u32, &[u8]), Malformed> {
+    let Ok((header, body)) = Header::read_from_prefix(packet) else {
+        return Err(Malformed::Short(packet.len()));
+    };
+    let Some((length, fds)) = shape(header.kind) else {
+        return Err(Malformed::Kind(header.kind));
+    };
+    if header.length_bytes as usize != packet.len() || body.len() != length {
+        return Err(Malformed::Length(header.kind, packet.len()));
+    }
+    if !fds.contains(&fd_count) {
+        return Err(Malformed::Descriptors(header.kind, fd_count));
+    }
+    Ok((header.kind, body))
+}
+
 /// A message: its number and how many descriptors go with it.
 pub trait Message: FromBytes + IntoBytes + Immutable + KnownLayout + Copy {
     /// Number in the header.
