@@ -8,7 +8,7 @@ use fordway_abi::reason::Reason;
 use fordway_abi::shm::Endpoint;
 use fordway_ring::copy::{Copier, Kernel};
 use fordway_ring::{Consumer, Producer, Violation};
-use fordway_sockets::{End, Half, Moved, Result, Source, State, Target};
+use fordway_sockets::{End, Half, Moved, NotCopied, Result, Source, State, Target};
 use std::sync::atomic::Ordering;
 
 /// Pieces up to this size are not cut.
@@ -177,6 +177,10 @@ impl End for At<'_> {
 
     fn push_kernel_tail(&self) {}
 
+    fn is_at_mark(&self) -> bool {
+        false
+    }
+
     fn received_position(&self) -> Option<u64> {
         self.point();
         let position = self.world.sockets.borrow()[self.conn.socket].received_position();
@@ -248,6 +252,10 @@ pub struct Piece<'a> {
 
 impl Source for Piece<'_> {
     fn wanted(&self) -> usize {
+        self.left
+    }
+
+    fn in_all(&self) -> usize {
         self.left
     }
 
@@ -360,7 +368,7 @@ impl Target for Checked<'_> {
         received
     }
 
-    fn by_ring(&mut self, consumer: &Consumer, count: usize) -> std::result::Result<(), Violation> {
+    fn by_ring(&mut self, consumer: &Consumer, count: usize) -> std::result::Result<(), NotCopied> {
         let mut buffer = [0u8; RECEIVE_BYTES_MAX];
         let first = self.ctx.world.below(count as u64 + 1) as usize;
         for (at, count) in [(0, first), (first, count - first)] {
