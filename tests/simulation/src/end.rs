@@ -8,7 +8,7 @@ use fordway_abi::reason::Reason;
 use fordway_abi::shm::Endpoint;
 use fordway_ring::copy::{Copier, Kernel};
 use fordway_ring::{Consumer, Producer, Violation};
-use fordway_sockets::{End, Half, Moved, NotCopied, Result, Source, State, Target};
+use fordway_sockets::{End, Half, Moved, NotCopied, Patience, Result, Source, State, Target};
 use std::sync::atomic::Ordering;
 
 /// Pieces up to this size are not cut.
@@ -221,6 +221,18 @@ impl End for At<'_> {
     fn disown(&self) {
         self.conn.give_up();
         self.ctx().unbind(self.conn);
+    }
+
+    fn kernel_room(&self) -> u64 {
+        self.world.sockets.borrow()[self.conn.socket].room()
+    }
+
+    fn is_nonblocking(&self) -> bool {
+        false
+    }
+
+    fn patience(&self) -> &Patience {
+        &self.world.patience
     }
 
     fn now_ns(&self) -> u64 {

@@ -103,6 +103,11 @@ impl Socket {
         Ok(count)
     }
 
+    /// Bytes that a send would take.
+    pub fn room(&self) -> u64 {
+        (self.out_bytes_max - self.out.len()) as u64
+    }
+
     /// Bytes taken from the program (see the shim's `position`).
     pub fn sent_position(&self) -> Option<u64> {
         (!self.fin_queued && !self.reset).then_some(self.sent)

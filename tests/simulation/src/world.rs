@@ -14,6 +14,7 @@ use crate::programs;
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 use fordway_abi::atomic::AtomicU32;
+use fordway_sockets::Patience;
 use fordway_sockets::ready::{Want, is_ready};
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::Ordering;
@@ -152,6 +153,7 @@ pub struct World {
     broker_weight: Cell<u64>,
     network_weight: Cell<u64>,
     idle_steps: Cell<u32>,
+    pub patience: Patience,
     /// Rises with whatever a program sees.
     pub progress: Cell<u64>,
 }
@@ -180,6 +182,7 @@ impl World {
             broker_weight: Cell::new(4),
             network_weight: Cell::new(8),
             idle_steps: Cell::new(0),
+            patience: Patience::new(),
             progress: Cell::new(0),
             choices: RefCell::new(choices),
         }
