@@ -278,8 +278,16 @@ fn by_kernel(end: &impl End, target: &mut impl Target, limit: usize) -> Result<M
             nothing_to_read(end.state());
             Ok(Moved::Nothing)
         }
-        Err(error) => Err(error),
+        Err(error) => Err(told_by_kernel(end.state(), error)),
     }
+}
+
+/// The kernel knows of the reset, and has said so: it is not told a second time.
+fn told_by_kernel(state: &State, error: i32) -> i32 {
+    if matches!(error, libc::ECONNRESET | libc::EPIPE) {
+        state.hints.fetch_or(hint::RESET_TOLD, Ordering::Relaxed);
+    }
+    error
 }
 
 fn nothing_to_read(state: &State) {
@@ -305,7 +313,7 @@ fn behind_ring<E: End>(end: &E, target: &mut impl Target) -> Result<Option<Moved
             nothing_to_read(state);
             return Ok(Some(Moved::Nothing));
         }
-        other => other?,
+        other => other.map_err(|error| told_by_kernel(state, error))?,
     };
     let consumer = end.consumer();
     if count != 0 {
