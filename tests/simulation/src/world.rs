@@ -399,10 +399,8 @@ impl World {
                 }
             }
         }
-        if task.as_ref().is_some_and(|task| task.coroutine.done()) {
-            if let Some(task) = task.take() {
-                give_stack(task.coroutine.into_stack());
-            }
+        if let Some(task) = task.take_if(|task| task.coroutine.done()) {
+            give_stack(task.coroutine.into_stack());
         }
         self.tasks.borrow_mut()[index] = task;
     }
