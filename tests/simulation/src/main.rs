@@ -71,7 +71,7 @@ fn many(from: u64, seeds: u64) -> ExitCode {
                         println!("seed {seed}: {failure}");
                         list.push(seed);
                     }
-                    if (seed + 1 - from) % REPORT_SEEDS == 0 {
+                    if (seed + 1 - from).is_multiple_of(REPORT_SEEDS) {
                         let seconds = start.elapsed().as_secs();
                         println!("{} seeds, {seconds} s", seed + 1 - from);
                     }
