@@ -6,12 +6,14 @@
 //! has failed, reads the figures of all test runners, and ends with their sum.
 #![forbid(unsafe_code)]
 
+mod fuzz;
+
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
-type Outcome = Result<(), String>;
+pub(crate) type Outcome = Result<(), String>;
 
 struct Task {
     name: &'static str,
@@ -19,7 +21,7 @@ struct Task {
     run: fn(&[String]) -> Outcome,
 }
 
-const TASKS: [Task; 15] = [
+const TASKS: [Task; 16] = [
     Task {
         name: "help",
         what: "this list",
@@ -54,6 +56,11 @@ const TASKS: [Task; 15] = [
         name: "storm",
         what: "many connections, deaths and shortages, whole, with figures ([NAME])",
         run: storm,
+    },
+    Task {
+        name: "fuzz",
+        what: "each fuzz target for 60 s, with a nightly and cargo-fuzz ([TARGET] [--seconds N])",
+        run: fuzz::run,
     },
     Task {
         name: "simulate",
@@ -295,6 +302,11 @@ fn test(_: &[String]) -> Outcome {
     let mut programs = cargo(&["test", "-p", PROGRAM_TESTS, "--no-fail-fast", "--"]);
     programs.arg("--test-threads=1");
     sum.step("real programs", programs);
+    if fuzz::is_there() {
+        sum.step("fuzz targets, 60 s each", fuzz::all());
+    } else {
+        println!("== fuzz targets: no nightly with cargo-fuzz here; their corpus was played above");
+    }
     sum.step("bench, short form", program(&SHORT_BENCH));
     for step in &sum.failed_steps {
         println!("failed: {step}");
@@ -410,13 +422,13 @@ fn cargo(arguments: &[&str]) -> Command {
     command
 }
 
-fn program(argv: &[&str]) -> Command {
+pub(crate) fn program(argv: &[&str]) -> Command {
     let mut command = Command::new(argv[0]);
     command.args(&argv[1..]);
     command
 }
 
-fn run(mut command: Command) -> Outcome {
+pub(crate) fn run(mut command: Command) -> Outcome {
     let text = describe(&command);
     match command.status() {
         Ok(status) if status.success() => Ok(()),
