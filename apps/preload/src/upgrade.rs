@@ -181,7 +181,7 @@ pub fn paired(conn: &Conn, index: u32, slot: u32, generation: u32, channel_id: u
     read_timeouts(conn, fd);
     up::begin(&conn.at(fd));
     // What the kernel holds is not known until it was asked once more.
-    conn.hints.fetch_or(libc::POLLIN as u32, Ordering::Relaxed);
+    conn.show(libc::POLLIN as u32);
     conn.phase.store(phase::PAIRED, Ordering::SeqCst);
     epoll::attach(conn);
     up::set_out(&conn.at(fd), is_shared(conn));

@@ -190,12 +190,16 @@ fn producer_state(end: &impl End) -> u32 {
 /// are taken only when it says the same with them in the queue. `None`: it does not.
 fn before_ring(end: &impl End, target: &mut impl Target, state: u32) -> Result<Option<Moved>> {
     let mut limit = target.wanted();
+    let seen = end.state().hints.load(Ordering::Relaxed);
     // After a stop it enters no more, and takes back what it publishes.
     if end.own().wait.rx_state.load(Ordering::Relaxed) == rx_state::READY {
         match target.by_kernel(limit, true) {
             Ok(0) if limit != 0 => {}
             Ok(count) => limit = count,
-            Err(libc::EAGAIN) => return Ok(vain(end, state, Moved::Nothing)),
+            Err(libc::EAGAIN) => {
+                end.state().forget(seen, libc::POLLIN as u32);
+                return Ok(vain(end, state, Moved::Nothing));
+            }
             Err(error) => return Err(error),
         }
         if producer_state(end) != state {
@@ -214,9 +218,6 @@ fn before_ring(end: &impl End, target: &mut impl Target, state: u32) -> Result<O
 /// and ended, between the two looks. Or it had begun to take its bytes back, and has left
 /// them when it saw our lock.
 fn vain(end: &impl End, state: u32, moved: Moved) -> Option<Moved> {
-    if moved == Moved::Nothing {
-        nothing_to_read(end.state());
-    }
     (producer_state(end) == state).then_some(moved)
 }
 
@@ -266,6 +267,7 @@ fn by_ring(
 
 /// A receive by the kernel, of at most `limit` bytes.
 fn by_kernel(end: &impl End, target: &mut impl Target, limit: usize) -> Result<Moved> {
+    let seen = end.state().hints.load(Ordering::Relaxed);
     match target.by_kernel(limit, target.peeks()) {
         Ok(count) => {
             if !target.peeks() {
@@ -275,7 +277,7 @@ fn by_kernel(end: &impl End, target: &mut impl Target, limit: usize) -> Result<M
             Ok(Moved::Bytes(count))
         }
         Err(libc::EAGAIN) => {
-            nothing_to_read(end.state());
+            end.state().forget(seen, libc::POLLIN as u32);
             Ok(Moved::Nothing)
         }
         Err(error) => Err(told_by_kernel(end.state(), error)),
@@ -290,11 +292,6 @@ fn told_by_kernel(state: &State, error: i32) -> i32 {
     error
 }
 
-fn nothing_to_read(state: &State) {
-    let past = libc::POLLIN as u32;
-    state.hints.fetch_and(!past, Ordering::Relaxed);
-}
-
 /// The ring is empty: is there an end of file, or an error, behind it? The kernel
 /// knows, but asking costs more than a message, so it is asked only when a wait has
 /// shown something or the program polls by reading. `None`: look at the ring again.
@@ -302,7 +299,8 @@ fn nothing_to_read(state: &State) {
 fn behind_ring<E: End>(end: &E, target: &mut impl Target) -> Result<Option<Moved>> {
     let state = end.state();
     let shown = libc::POLLIN | libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
-    if state.hints.load(Ordering::Relaxed) & shown as u32 == 0
+    let seen = state.hints.load(Ordering::Relaxed);
+    if seen & shown as u32 == 0
         && state.empty_reads.fetch_add(1, Ordering::Relaxed) < EMPTY_READS_MAX
     {
         return Ok(Some(Moved::Nothing));
@@ -310,7 +308,7 @@ fn behind_ring<E: End>(end: &E, target: &mut impl Target) -> Result<Option<Moved
     state.empty_reads.store(0, Ordering::Relaxed);
     let count = match end.peek_kernel() {
         Err(libc::EAGAIN) => {
-            nothing_to_read(state);
+            state.forget(seen, libc::POLLIN as u32);
             return Ok(Some(Moved::Nothing));
         }
         other => other.map_err(|error| told_by_kernel(state, error))?,

@@ -1,6 +1,6 @@
 //! What an end remembers of its connection besides the endpoint.
 
-use core::sync::atomic::{AtomicU32, AtomicU64};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Bits of [`State::attention`].
 pub mod attention {
@@ -32,6 +32,10 @@ pub mod hint {
     pub const AWAITED: u32 = 1 << 25;
     /// This process is not counted among the holders any more (an exec was about to close it).
     pub const LET_GO: u32 = 1 << 24;
+    /// Counts what the kernel has shown by edges, which it does not show again.
+    pub const SHOWN: u32 = 0x3ff << 14;
+    /// One of them.
+    pub(crate) const SHOWN_ONE: u32 = 1 << 14;
 }
 
 /// See the module. Zeros are a new connection.
@@ -67,4 +71,67 @@ pub struct State {
     pub sent_by_rings: AtomicU64,
     /// Bytes that former channels have brought.
     pub received_by_rings: AtomicU64,
+}
+
+impl State {
+    /// The kernel has shown these poll bits by an edge. What was known before.
+    pub fn show(&self, bits: u32) -> u32 {
+        let shown = |hints: u32| {
+            let count = hints.wrapping_add(hint::SHOWN_ONE) & hint::SHOWN;
+            hints & !hint::SHOWN | count | bits
+        };
+        let update = self
+            .hints
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |hints| {
+                Some(shown(hints))
+            });
+        update.unwrap_or_else(|hints| hints)
+    }
+
+    /// The kernel was asked after `hints` had been `seen`, and does not show these bits
+    /// (any more). What was shown meanwhile stays: it may be newer than the answer.
+    pub fn forget(&self, seen: u32, bits: u32) {
+        if seen & bits != 0 {
+            let _ = self.hints.compare_exchange(
+                seen,
+                seen & !bits,
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const IN: u32 = libc::POLLIN as u32;
+
+    #[test]
+    fn an_edge_outlives_an_older_answer() {
+        let state = State::default();
+        state.show(IN);
+        let seen = state.hints.load(Ordering::Relaxed);
+        // Another thread takes an edge while this one waits for the kernel's answer.
+        assert_eq!(state.show(IN) & IN, IN);
+        state.forget(seen, IN);
+        assert_eq!(state.hints.load(Ordering::Relaxed) & IN, IN);
+        let seen = state.hints.load(Ordering::Relaxed);
+        state.forget(seen, IN);
+        assert_eq!(state.hints.load(Ordering::Relaxed) & IN, 0);
+    }
+
+    #[test]
+    fn what_is_shown_disturbs_no_other_bit() {
+        let state = State::default();
+        state
+            .hints
+            .store(hint::LET_GO | hint::READS | IN, Ordering::Relaxed);
+        for _ in 0..5000 {
+            state.show(IN);
+        }
+        let rest = state.hints.load(Ordering::Relaxed) & !hint::SHOWN;
+        assert_eq!(rest, hint::LET_GO | hint::READS | IN);
+    }
 }

@@ -216,6 +216,29 @@ static void child_waits(int fd) {
     come_anyhow(fd, 1);
     show_epoll("parent", 1000);
 }
+// Bytes that came before the fork, by the ring, while B is busy elsewhere.
+static void child_finds_data(int fd) {
+    ep = watching(fd, EPOLLIN, 1);
+    come(fd, 3);
+    pid_t child = child_of();
+    if (!child) {
+        show_epoll("child", 5000);
+        say("%s", get(fd, 2));
+        show_epoll("partly read", 5000);
+        signal_to(to_parent);
+        wait_on(to_child);
+        show_epoll("read by the parent", 20);
+        _exit(0);
+    }
+    wait_on(to_parent);
+    show_epoll("parent", 5000);
+    say("%s", get(fd, 10));
+    signal_to(to_child);
+    ended_well(child);
+    show_epoll("parent, read", 20);
+    come_anyhow(fd, 1);
+    show_epoll("parent, more", 5000);
+}
 static void child_and_parent_wait(int fd) {
     ep = watching(fd, EPOLLIN, 1);
     pid_t child = child_of();
@@ -370,7 +393,7 @@ static void threads_of_the_parent_sleep(int fd) {
     wait_on(to_parent);
     ask(SEND_ANYHOW | LATER, 1);
     for (int i = 0; i < 3; i++)
-        if (end_of(waiting + i) != 1) die("thread %d is not told", i);
+        if (end_of(waiting + i) != 1) die("thread %d is not told: %d", i, waiting[i].count);
     wait_on(to_parent);
     ended_well(child);
     say("all");
@@ -425,6 +448,7 @@ const struct test_case cases[] = {
     {"rest_is_for_others", WARM, rest_is_for_others, servant},
     {"rings_come_under_sleepers", COLD, rings_come_under_sleepers, servant},
     {"child_waits", WARM, child_waits, servant},
+    {"child_finds_data", WARM, child_finds_data, servant},
     {"child_and_parent_wait", WARM, child_and_parent_wait, servant},
     {"child_removes", WARM, child_removes, servant},
     {"child_changes", WARM, child_changes, servant},

@@ -116,7 +116,7 @@ fn may_cool(conn: &Conn) -> bool {
         && conn.consumer().producer_state() == tx_state::RING
         && producer.unread_hint() == 0
         && conn.own().tx_own.no_space.load(Ordering::Relaxed) == 0
-        && conn.hints.load(Ordering::Relaxed) & !hint::READS == 0
+        && conn.hints.load(Ordering::Relaxed) & !(hint::READS | hint::SHOWN) == 0
         && conn.attention.load(Ordering::Relaxed) == 0
 }
 

@@ -54,11 +54,11 @@ fn ask_kernel(conn: &Conn, fd: i32, by_kernel: bool) -> u32 {
         events: libc::POLLIN | libc::POLLOUT | libc::POLLPRI | libc::POLLRDHUP,
         revents: 0,
     };
+    let seen = conn.hints.load(Ordering::Relaxed);
     let _ = sys!(SYS_poll, &raw mut entry, 1, 0);
     let shown = entry.revents as u16 as u32;
     // An error is shown until the program has fetched it.
-    let past = (IN | PRI | ERR) & !shown;
-    conn.hints.fetch_and(!past, Ordering::Relaxed);
+    conn.forget(seen, (IN | PRI | ERR) & !shown);
     conn.hints
         .fetch_or(shown & (PRI | RDHUP | HUP | ERR), Ordering::Relaxed);
     // A send that can only fail need not wait for what was taken back from the ring.

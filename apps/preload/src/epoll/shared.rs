@@ -200,8 +200,7 @@ pub fn is_or_will_be_left(instance: &Instance) -> bool {
     instance.plain.load(Ordering::Relaxed) != 0 || is_to_be_let_go(instance)
 }
 
-/// Before a use of the instance that is not a wait which rings satisfy: what forks and
-/// other processes have made of it.
+/// Before a use of the instance: what forks and other processes have made of it.
 #[inline]
 pub fn settle(instance: &Instance) {
     if instance.cell.load(Ordering::Relaxed) != 0 {
@@ -307,8 +306,9 @@ pub fn let_go(instance: &Instance, reason: Reason) {
         wake(bell);
     }
     for conn in members(instance) {
-        // Another process would not see what is left in the ring; here it can be read.
-        keep_from_rings(conn, reason, reason != Reason::Unsupported);
+        // Another program would not see what is left in the ring; here, and in a child, it
+        // can be read.
+        keep_from_rings(conn, reason, reason == Reason::Passed);
     }
     plain.store(reason as u32, Ordering::SeqCst);
     go_on(instance);

@@ -129,7 +129,7 @@ fn translate_item(instance: &Instance, index: u32, events: u32) -> Option<libc::
 
 fn note_kernel(conn: &Conn, events: u32) {
     let shown = events & (IN | PRI | RDHUP | HUP | ERR);
-    let known = conn.hints.fetch_or(shown, Ordering::Relaxed);
+    let known = conn.show(shown);
     let by_kernel = conn.is_paired() && conn.producer().state() != tx_state::RING;
     if by_kernel && events & OUT != 0 {
         conn.own().tx_own.no_space.store(0, Ordering::Relaxed);
@@ -215,9 +215,7 @@ pub fn wait_in(
         return None;
     }
     let room = room as usize;
-    if instance.plain.load(Ordering::Relaxed) != 0 {
-        shared::settle(instance);
-    }
+    shared::settle(instance);
     Some(wait_equipped(instance, events, room, timeout_ns, mask))
 }
 
