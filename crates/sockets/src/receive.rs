@@ -200,7 +200,7 @@ fn before_ring(end: &impl End, target: &mut impl Target, state: u32) -> Result<O
                 end.state().forget(seen, libc::POLLIN as u32);
                 return Ok(vain(end, state, Moved::Nothing));
             }
-            Err(error) => return Err(error),
+            Err(error) => return Err(told_by_kernel(end.state(), error)),
         }
         if producer_state(end) != state {
             return Ok(None);
