@@ -308,7 +308,8 @@ fn sleep(
     } else {
         let left = deadline.left_ns(wait::slice_ns(Some(bell), unread));
         let body = || ask(fds, Some(bell), left, mask);
-        let (result, shield) = wait::asleep(shield, Some(bell), (call, true), way_out, body);
+        let (result, shield) =
+            wait::asleep(shield, Some(bell), (call.behind(mask), true), way_out, body);
         (result.map(|count| count.unwrap_or(0)), shield)
     };
     taken.give_back();

@@ -184,6 +184,12 @@ impl Call {
         Self(thread::current().counts.load(Ordering::Relaxed))
     }
 
+    /// The same, or now where the program gives a mask for the wait (ppoll, epoll_pwait): its
+    /// own mask has held until here, so that what was handled came before the call.
+    pub fn behind<M>(self, mask: *const M) -> Self {
+        if mask.is_null() { self } else { Self::begin() }
+    }
+
     /// Whether a handler has run since that ends it; `by_any`: all do.
     pub fn is_interrupted(self, by_any: bool) -> bool {
         let now = Self::begin().0;

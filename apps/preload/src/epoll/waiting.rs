@@ -380,7 +380,7 @@ fn sleep(
         let mut announced = bell;
         let way_out = (abandon as extern "C" fn(_), (&raw mut announced).cast());
         let body = || kernel_wait(instance, events, room, left, mask);
-        wait::asleep(shield, bell, (call, true), way_out, body)
+        wait::asleep(shield, bell, (call.behind(mask), true), way_out, body)
     };
     if let Some(bell) = bell {
         bell.retract();
