@@ -5,16 +5,14 @@
 
 // One byte there and back by any descriptor: which must go by the ring, and did.
 static int answers;
-static void ask_anyhow(int fd, const char *what) {
-    char byte = answers, back;
-    if (send(fd, &byte, 1, 0) != 1) die("%s: send", what);
-    if (recv(fd, &back, 1, 0) != 1 || back != byte) die("%s: answer", what);
-    answers++;
-}
 static void ask(int fd, const char *what) {
     uint64_t before = kernel_sent(fd);
-    ask_anyhow(fd, what);
+    char byte = answers;
+    if (send(fd, &byte, 1, 0) != 1) die("%s: send", what);
     if (!by_kernel && kernel_sent(fd) != before) die("%s: not on the ring", what);
+    char back;
+    if (recv(fd, &back, 1, 0) != 1 || back != byte) die("%s: answer", what);
+    answers++;
 }
 static void echo(int fd) {
     char buffer[4096];
@@ -199,9 +197,7 @@ static void exhausted_a(int fd) {
     say("epoll %s", outcome(ep));
     int shown;
     say("poll %d", pollx(fd, POLLIN, 20, &shown));
-    // A peer that has lost its CPU for long looks like one that reads unseen, and without
-    // descriptors the connection cannot rise again.
-    ask_anyhow(fd, "after a poll");
+    ask(fd, "after a poll");
     close(fd);
     say("freed %d", open("/dev/null", O_RDONLY) == fd);
     step();
