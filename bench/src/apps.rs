@@ -7,11 +7,16 @@
 //! regime has `runs` pairs; if that takes too long, the regime with the most pairs
 //! is reported with its count.
 //!
+//! What is made and closed by the kernel either way (connections of one request) is compared
+//! over one and the same network, loopback.
+//!
 //! A fast sample during which nothing went through rings is an error, with the
 //! reason that the broker has for it: a figure of the wrong path is worse than none.
 
-use crate::distance::{self, Regime};
+use crate::distance::Regime;
 use crate::lab::{Lab, PathChoice, Place, Program, Spawn, Stdin};
+use crate::pace::Pace;
+use crate::placement::{self, Placement, client_place, server_place};
 use crate::report::{self, JsonLines, Progress, Row, median};
 use crate::work::{self, Runner, Sample, Server, ServerKind, Setting, WORKS, Work};
 use crate::{packages, proc};
@@ -26,10 +31,12 @@ const ATTEMPTS_PER_RUN: usize = 3;
 const IDLE_WINDOW: Duration = Duration::from_secs(10);
 /// How long a connection may take to come to the fast path.
 const UPGRADE_LIMIT: Duration = Duration::from_secs(5);
-/// CPUs of the servers and of the clients, unless unpinned.
-pub const SERVER_CPU: usize = 0;
-/// See [`SERVER_CPU`].
-pub const CLIENT_CPU: usize = 1;
+/// What a sample takes beside its length.
+const SAMPLE_OVERHEAD: Duration = Duration::from_millis(250);
+/// Shortest sample of a client that counts whole seconds.
+const WHOLE_SECONDS_MIN: f64 = 1.0;
+/// Length of the sample that warms two programs up.
+const WARM_UP_SECONDS: f64 = 0.2;
 
 /// What to measure.
 #[derive(Clone, Debug)]
@@ -40,8 +47,57 @@ pub struct Options {
     pub runs: usize,
     /// Length of one sample.
     pub seconds: f64,
-    /// One CPU for servers, another for clients.
-    pub pinned: bool,
+    /// On which CPUs.
+    pub placement: Placement,
+    /// With a busy loop on each CPU beside.
+    pub hogs: bool,
+    /// Against all rivals, or only against TCP over loopback.
+    pub all_rivals: bool,
+}
+
+impl Options {
+    fn wants(&self, name: &str) -> bool {
+        self.rows.is_empty() || self.rows.iter().any(|row| row == name)
+    }
+
+    fn works(&self) -> Vec<Work> {
+        suite().filter(|work| self.wants(work.name)).collect()
+    }
+
+    fn rivals(&self, work: &Work) -> &'static [Rival] {
+        if self.all_rivals {
+            Rival::of(work)
+        } else {
+            &[Rival::KernelLoopback]
+        }
+    }
+
+    /// Servers that wake up show it only where nothing else runs.
+    fn idle_rows(&self) -> impl Iterator<Item = (&'static str, ServerKind)> {
+        let wanted = IDLE_ROWS.into_iter().filter(|row| self.wants(row.0));
+        wanted.filter(|_| !self.hogs)
+    }
+
+    /// One row against one rival.
+    fn estimate(&self, work: &Work) -> Duration {
+        let whole = work.client.counts_whole_seconds();
+        let length = |seconds: f64| {
+            let seconds = if whole {
+                seconds.max(WHOLE_SECONDS_MIN)
+            } else {
+                seconds
+            };
+            Duration::from_secs_f64(seconds) + SAMPLE_OVERHEAD
+        };
+        (length(self.seconds) * self.runs as u32 + length(WARM_UP_SECONDS)) * 2
+    }
+
+    /// About how long it takes.
+    pub fn estimate_all(&self) -> Duration {
+        let rows = self.works().into_iter();
+        let rows = rows.map(|work| self.estimate(&work) * self.rivals(&work).len() as u32);
+        rows.sum::<Duration>() + IDLE_WINDOW * self.idle_rows().count() as u32
+    }
 }
 
 /// Against what the fast path is measured.
@@ -66,21 +122,13 @@ impl Rival {
 
     fn of(work: &Work) -> &'static [Rival] {
         match work.server {
-            _ if !work::FIRST.contains(&work.name) => &[Rival::KernelLoopback],
+            _ if !work::FIRST.contains(&work.name) || work.client.is_short() => {
+                &[Rival::KernelLoopback]
+            }
             ServerKind::Redis => &[Rival::KernelBridge, Rival::KernelLoopback, Rival::Unix],
             _ => &[Rival::KernelBridge, Rival::KernelLoopback],
         }
     }
-}
-
-/// The domain of all servers.
-pub fn server_place() -> Place {
-    Place::domain("server", [10, 77, 0, 11])
-}
-
-/// The domain of all clients.
-pub fn client_place() -> Place {
-    Place::domain("client", [10, 77, 0, 12])
 }
 
 /// Names of everything that `--rows` takes.
@@ -103,7 +151,7 @@ const IDLE_ROWS: [(&str, ServerKind); 2] = [
 ];
 
 /// Runs the suite, prints its table; gives the rows.
-pub fn run(options: &Options, json: &mut JsonLines) -> Result<Vec<Row>> {
+pub fn run(options: &Options, json: &mut JsonLines, pace: &Pace) -> Result<Vec<Row>> {
     for name in &options.rows {
         ensure!(
             row_names().contains(&name.as_str()),
@@ -111,16 +159,13 @@ pub fn run(options: &Options, json: &mut JsonLines) -> Result<Vec<Row>> {
             row_names().join(", ")
         );
     }
-    let cpus = std::thread::available_parallelism()?.get();
-    ensure!(
-        cpus > CLIENT_CPU,
-        "the bench needs two CPUs and may use {cpus}"
-    );
-    let wanted = |name: &str| options.rows.is_empty() || options.rows.iter().any(|row| row == name);
-    let works: Vec<Work> = suite().filter(|work| wanted(work.name)).collect();
+    placement::ensure_cpus()?;
+    let works = options.works();
     packages::ensure(&work::programs(&works))?;
-    packages::ensure(&["socat", "redis-server", "redis-cli", "nginx"])?;
-    let idle: Vec<_> = IDLE_ROWS.into_iter().filter(|row| wanted(row.0)).collect();
+    let idle: Vec<_> = options.idle_rows().collect();
+    if !idle.is_empty() {
+        packages::ensure(&["socat", "redis-server", "redis-cli", "nginx"])?;
+    }
 
     let mut rows = Vec::new();
     let mut failures = Vec::new();
@@ -128,7 +173,7 @@ pub fn run(options: &Options, json: &mut JsonLines) -> Result<Vec<Row>> {
     {
         let steps = works
             .iter()
-            .map(|work| Rival::of(work).len() * options.runs)
+            .map(|work| options.rivals(work).len() * options.runs)
             .sum::<usize>()
             + idle.len();
         let progress = Progress::new(steps as u64);
@@ -150,10 +195,13 @@ pub fn run(options: &Options, json: &mut JsonLines) -> Result<Vec<Row>> {
             lab: &lab,
             options,
             progress: &progress,
+            pace,
             servers: BTreeMap::new(),
         };
+        let hogs = options.hogs.then(|| placement::hogs(&lab)).transpose()?;
         for work in &works {
-            for &rival in Rival::of(work) {
+            for &rival in options.rivals(work) {
+                pace.begin(options.estimate(work));
                 keep(
                     &format!("{} against {}", work.name, rival.name()),
                     bench.row(work, rival),
@@ -161,8 +209,12 @@ pub fn run(options: &Options, json: &mut JsonLines) -> Result<Vec<Row>> {
             }
         }
         bench.servers.into_values().try_for_each(Server::stop)?;
+        for hog in hogs.into_iter().flatten() {
+            hog.stop()?;
+        }
         for (name, kind) in idle {
             progress.step(&format!("{name}, {} s", IDLE_WINDOW.as_secs()));
+            pace.begin(IDLE_WINDOW);
             keep(name, idle_row(&lab, name, kind, options))?;
         }
     }
@@ -181,20 +233,27 @@ struct Bench<'a> {
     lab: &'a Lab,
     options: &'a Options,
     progress: &'a Progress,
+    pace: &'a Pace,
     /// By kind and whether it serves the fast path, and where.
     servers: BTreeMap<(ServerKind, bool, bool), Server>,
 }
 
 impl Bench<'_> {
     fn row(&mut self, work: &Work, rival: Rival) -> Result<Row> {
-        let fast_setting = self.setting(client_place(), PathChoice::Auto, false);
+        let in_domains = !work.client.is_short();
+        let fast_place = if in_domains {
+            client_place()
+        } else {
+            Place::Here
+        };
+        let fast_setting = self.setting(fast_place, PathChoice::Auto, false);
         let rival_setting = match rival {
             Rival::KernelBridge => self.setting(client_place(), PathChoice::Kernel, false),
             Rival::KernelLoopback => self.setting(Place::Here, PathChoice::Kernel, false),
             Rival::Unix => self.setting(Place::Here, PathChoice::Kernel, true),
         };
         let (fast_key, rival_key) = (
-            (work.server, true, true),
+            (work.server, true, in_domains),
             (work.server, false, rival == Rival::KernelBridge),
         );
         self.ensure_server(fast_key)?;
@@ -208,7 +267,8 @@ impl Bench<'_> {
         let mut pairs: BTreeMap<Regime, Vec<(Sample, Sample)>> = BTreeMap::new();
         for attempt in 0..self.options.runs * ATTEMPTS_PER_RUN {
             let done = pairs.values().map(Vec::len).max().unwrap_or(0);
-            if done == self.options.runs {
+            let repeated = attempt >= self.options.runs && done > 0;
+            if done == self.options.runs || repeated && !self.pace.may_repeat() {
                 break;
             }
             if attempt < self.options.runs {
@@ -219,14 +279,14 @@ impl Bench<'_> {
                     attempt + 1
                 ));
             }
-            let before = probe()?;
+            let before = placement::regime()?;
             let mine = fast.sample(lab, self.options.seconds)?;
-            let between = probe()?;
+            let between = placement::regime()?;
             let theirs = other.sample(lab, self.options.seconds)?;
-            if mine.ring_bytes == 0 {
+            if mine.ring_bytes == 0 && in_domains {
                 bail!("nothing went through rings ({})", reasons(lab));
             }
-            if before == between && between == probe()? {
+            if before == between && between == placement::regime()? {
                 pairs.entry(before).or_default().push((mine, theirs));
             }
         }
@@ -234,14 +294,14 @@ impl Bench<'_> {
             .iter()
             .max_by_key(|(_, pairs)| pairs.len())
             .context("the distance of the CPUs changed during every pair")?;
-        Ok(summary(work, rival, regime, pairs, self.options.pinned))
+        Ok(summary(work, rival, regime, pairs, self.options))
     }
 
     fn setting(&self, place: Place, path: PathChoice, unix: bool) -> Setting {
         Setting {
             place,
             path,
-            cpu: self.options.pinned.then(|| CLIENT_CPU.to_string()),
+            cpu: self.options.placement.cpus().1,
             unix,
         }
     }
@@ -259,7 +319,7 @@ impl Bench<'_> {
             } else {
                 PathChoice::Kernel
             };
-            let cpu = self.options.pinned.then(|| SERVER_CPU.to_string());
+            let cpu = self.options.placement.cpus().0;
             let server = Server::start(self.lab, kind, &place, path, cpu.as_deref())?;
             self.servers.insert(key, server);
         }
@@ -267,16 +327,12 @@ impl Bench<'_> {
     }
 }
 
-fn probe() -> Result<Regime> {
-    distance::regime(SERVER_CPU, CLIENT_CPU)
-}
-
 fn summary(
     work: &Work,
     rival: Rival,
     regime: Regime,
     pairs: &[(Sample, Sample)],
-    pinned: bool,
+    options: &Options,
 ) -> Row {
     let ratios: Vec<f64> = pairs
         .iter()
@@ -305,7 +361,14 @@ fn summary(
         rival_cpu_s_per_unit: Some(per_unit.1 * unit_size),
         cpu_unit: Some(cpu_unit.into()),
         ring_bytes: of(|sample| sample.ring_bytes as f64).0 as u64,
-        ..Row::new(work.name, rival.name(), work.unit, regime, pinned)
+        hogs: options.hogs,
+        ..Row::new(
+            work.name,
+            rival.name(),
+            work.unit,
+            regime,
+            options.placement,
+        )
     }
 }
 
@@ -329,7 +392,7 @@ fn reasons(lab: &Lab) -> String {
 /// Two idle servers, each with one established connection, side by side: how often
 /// does each wake up? redis-server has timers of its own, hence the rival.
 fn idle_row(lab: &Lab, name: &str, kind: ServerKind, options: &Options) -> Result<Row> {
-    let cpu = options.pinned.then(|| SERVER_CPU.to_string());
+    let cpu = options.placement.cpus().0;
     let start = |path| -> Result<(Server, Program)> {
         let server = Server::start(lab, kind, &server_place(), path, cpu.as_deref())?;
         let client = idle_client(lab, kind, &server, path)?;
@@ -349,7 +412,7 @@ fn idle_row(lab: &Lab, name: &str, kind: ServerKind, options: &Options) -> Resul
         },
     )
     .with_context(|| reasons(lab))?;
-    let regime = probe()?;
+    let regime = placement::regime()?;
     let look = || {
         let count = |server: &Server| {
             (
@@ -382,7 +445,7 @@ fn idle_row(lab: &Lab, name: &str, kind: ServerKind, options: &Options) -> Resul
             Rival::KernelBridge.name(),
             "wake-ups/10s",
             regime,
-            options.pinned,
+            options.placement,
         )
     })
 }

@@ -1,15 +1,23 @@
 //! `fordway bench` and `fordway demo` as the command line mounts them.
 
 pub use crate::micro::end::EndArgs;
-use crate::micro::{end, suite};
+use crate::micro::{end, job, suite};
+use crate::pace::Pace;
+use crate::placement::Placement;
 use crate::report::JsonLines;
-use crate::{apps, compare, demo, document, work};
+use crate::{apps, compare, demo, document, marks};
 use anyhow::{Result, ensure};
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Longest sample: a slip of the finger should not run for a day.
 const SECONDS_MAX: f64 = 600.0;
+
+/// A full run ends in less; rounds that must be played again have what the estimate leaves.
+const FULL_MAX: Duration = Duration::from_secs(28 * 60);
+/// The same of the short form.
+const QUICK_MAX: Duration = Duration::from_secs(150);
 
 /// Rows of applications in the short form.
 const QUICK_APPS: [&str; 3] = ["redis-get-c1", "nginx-1k-c10", "iperf3-128k"];
@@ -23,12 +31,14 @@ pub struct BenchArgs {
 
 #[derive(Clone, Debug, Subcommand)]
 enum Suite {
-    /// Real programs: redis, nginx, iperf3, and idle servers.
+    /// Real programs: redis, nginx, memcached, PostgreSQL, iperf3, NetPIPE, and idle servers.
     Apps(AppsArgs),
     /// Round trips of plain programs, 1 B to 4 MB, against the bare ring, TCP, UNIX sockets and pipes.
     Rtt(MicroArgs),
     /// One way, 1 B to 4 MB, against the same.
     Stream(MicroArgs),
+    /// Bare rings of 64 KB to 4 MB, beside the fast path, whose rings grow, and TCP.
+    RingSize(MicroArgs),
     /// Connections that carry nothing, or one request.
     Connect(MicroArgs),
     /// Many pairs, and one busy connection among idle ones.
@@ -103,9 +113,15 @@ pub struct AppsArgs {
     /// Length of one sample.
     #[arg(long, value_name = "N", default_value_t = 2.0)]
     seconds: f64,
-    /// Let the scheduler place servers and clients instead of holding them to CPU 0 and CPU 1.
+    /// Where servers and clients run.
+    #[arg(long, value_enum, default_value_t = Placement::Apart)]
+    placement: Placement,
+    /// Beside a busy loop on each CPU.
     #[arg(long)]
-    unpinned: bool,
+    hogs: bool,
+    /// Only against TCP over loopback.
+    #[arg(long)]
+    loopback: bool,
 }
 
 /// Show the fast path beside the kernel path on redis, nginx, curl and iperf3.
@@ -131,21 +147,27 @@ pub fn run_bench(args: &BenchArgs) -> Result<()> {
                 rows: args.rows.clone(),
                 runs: args.runs.into(),
                 seconds: args.seconds,
-                pinned: !args.unpinned,
+                placement: args.placement,
+                hogs: args.hogs,
+                all_rivals: !args.loopback,
             };
-            apps::run(&options, &mut JsonLines::create(args.json.as_deref())?).map(drop)
+            let mut json = JsonLines::create(args.json.as_deref())?;
+            announce(options.estimate_all());
+            apps::run(&options, &mut json, &Pace::unbounded()).map(drop)
         }
-        Suite::Rtt(args) => run_micro(suite::Suite::Rtt, args),
-        Suite::Stream(args) => run_micro(suite::Suite::Stream, args),
-        Suite::Connect(args) => run_micro(suite::Suite::Connect, args),
-        Suite::Scale(args) => run_micro(suite::Suite::Scale, args),
-        Suite::Memory(args) => run_micro(suite::Suite::Memory, args),
+        Suite::Rtt(args) => run_micro(job::Suite::Rtt, args),
+        Suite::Stream(args) => run_micro(job::Suite::Stream, args),
+        Suite::RingSize(args) => run_micro(job::Suite::RingSize, args),
+        Suite::Connect(args) => run_micro(job::Suite::Connect, args),
+        Suite::Scale(args) => run_micro(job::Suite::Scale, args),
+        Suite::Memory(args) => run_micro(job::Suite::Memory, args),
         Suite::All(args) => run_all(args),
         Suite::Report { dir, rows } => {
             let mut all = Vec::new();
             for file in rows {
                 all.extend(document::read(file)?);
             }
+            println!("{}", marks::table(&all));
             document::write(dir, &document::machine(), &all)
         }
         Suite::Compare {
@@ -165,7 +187,7 @@ pub fn run_bench(args: &BenchArgs) -> Result<()> {
     }
 }
 
-fn run_micro(which: suite::Suite, args: &MicroArgs) -> Result<()> {
+fn run_micro(which: job::Suite, args: &MicroArgs) -> Result<()> {
     check_seconds(args.seconds)?;
     let options = suite::Options {
         suites: vec![which],
@@ -173,7 +195,9 @@ fn run_micro(which: suite::Suite, args: &MicroArgs) -> Result<()> {
         seconds: args.seconds,
         quick: args.quick,
     };
-    suite::run(&options, &mut JsonLines::create(args.json.as_deref())?).map(drop)
+    let mut json = JsonLines::create(args.json.as_deref())?;
+    announce(options.estimate_all());
+    suite::run(&options, &mut json, &Pace::unbounded()).map(drop)
 }
 
 /// What one suite does not give is missing in the report; its error comes at the end.
@@ -182,36 +206,53 @@ fn run_all(args: &AllArgs) -> Result<()> {
     let file = args.dir.join("rows.json");
     let mut json = JsonLines::create(Some(&file))?;
     let micro = suite::Options {
-        suites: suite::Suite::value_variants().to_vec(),
+        suites: job::Suite::value_variants().to_vec(),
         rounds: if args.quick { 2 } else { 5 },
         seconds: if args.quick { 0.1 } else { 0.3 },
         quick: args.quick,
     };
-    let app = |pinned| apps::Options {
-        rows: if args.quick {
-            QUICK_APPS.map(str::to_owned).to_vec()
-        } else if pinned {
-            Vec::new()
-        } else {
-            let first = work::FIRST.into_iter();
-            let measured = first.filter(|row| apps::row_names().contains(row));
-            measured.map(str::to_owned).collect()
-        },
+    let app = |rows: &[&str], placement, hogs, all_rivals| apps::Options {
+        rows: rows.iter().map(|&row| row.to_owned()).collect(),
         runs: if args.quick { 1 } else { 5 },
-        seconds: 1.0,
-        pinned,
+        seconds: 0.5,
+        placement,
+        hogs,
+        all_rivals,
     };
-    let mut done = vec![suite::run(&micro, &mut json).map(drop)];
-    done.push(apps::run(&app(true), &mut json).map(drop));
-    if !args.quick {
-        done.push(apps::run(&app(false), &mut json).map(drop));
+    let apps = if args.quick {
+        vec![app(&QUICK_APPS, Placement::Apart, false, false)]
+    } else {
+        let marked = marks::works();
+        vec![
+            app(&[], Placement::Apart, false, true),
+            app(&marked, Placement::Together, false, false),
+            app(&marked, Placement::Free, false, false),
+            app(&marked, Placement::Free, true, false),
+        ]
+    };
+    let estimates = apps.iter().map(apps::Options::estimate_all);
+    let estimate = micro.estimate_all() + estimates.sum();
+    announce(estimate);
+    let longest = if args.quick { QUICK_MAX } else { FULL_MAX };
+    let pace = Pace::with_slack(longest.saturating_sub(estimate));
+    let mut done = vec![suite::run(&micro, &mut json, &pace).map(drop)];
+    for options in &apps {
+        done.push(apps::run(options, &mut json, &pace).map(drop));
     }
-    document::write(&args.dir, &document::machine(), &document::read(&file)?)?;
+    let rows = document::read(&file)?;
+    document::write(&args.dir, &document::machine(), &rows)?;
+    println!("{}", marks::table(&rows));
     println!(
         "the report is in {}",
         args.dir.join("report.html").display()
     );
     done.into_iter().collect()
+}
+
+/// How long it will take.
+fn announce(estimate: Duration) {
+    let seconds = estimate.as_secs();
+    println!("about {} min {:02} s", seconds / 60, seconds % 60);
 }
 
 /// `fordway bench-end`: one end of a conversation that is measured.

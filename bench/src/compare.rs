@@ -4,11 +4,12 @@
 //! ratio of a job is the median over the rounds of new against old; a job is worse if even
 //! its best round is, so that noise alone seldom says so.
 
-use crate::apps::{CLIENT_CPU, SERVER_CPU};
-use crate::distance::{self, Regime};
+use crate::distance::Regime;
 use crate::lab::Lab;
+use crate::micro::job::{self, Suite};
 use crate::micro::sample::{self, Contender, Taken};
-use crate::micro::suite::{self, Suite};
+use crate::micro::suite;
+use crate::placement;
 use crate::report::{self, Progress, Table, median};
 use anyhow::{Context, Result, ensure};
 use std::collections::BTreeMap;
@@ -37,7 +38,7 @@ pub fn run(options: &Options) -> Result<()> {
     let suites = [Suite::Rtt, Suite::Stream, Suite::Connect];
     let jobs: Vec<_> = suites
         .into_iter()
-        .flat_map(|suite| suite::jobs(suite, true))
+        .flat_map(|suite| job::jobs(suite, true))
         .collect();
     let length = Duration::from_secs_f64(options.seconds);
     let progress = Progress::new((options.rounds * jobs.len() * 2) as u64);
@@ -131,6 +132,6 @@ fn launcher(build: &Path) -> Result<PathBuf> {
         "{} has no libfordway.so beside it; name a directory with both, such as target/release",
         file.display()
     );
-    distance::regime(SERVER_CPU, CLIENT_CPU).context("the comparison needs two CPUs")?;
+    placement::regime().context("the comparison needs two CPUs")?;
     Ok(file)
 }

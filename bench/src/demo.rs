@@ -4,8 +4,8 @@
 //! Each server runs twice in its domain, once started with `--path kernel`, so
 //! that the two paths can alternate without a restart. Takes about a minute.
 
-use crate::apps::{CLIENT_CPU, SERVER_CPU};
 use crate::lab::{Lab, PathChoice, Place};
+use crate::placement::{CLIENT_CPU, SERVER_CPU};
 use crate::report::{self, Progress, Table, median};
 use crate::work::{Client, Runner, Sample, Server, ServerKind, Setting, WORKS, Work};
 use crate::{interrupt, packages, work};

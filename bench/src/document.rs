@@ -5,6 +5,7 @@
 //! is an open circle, one of near CPUs a filled one: the two are different machines.
 
 use crate::distance::Regime;
+use crate::marks;
 use crate::report::{self, Row};
 use anyhow::{Context, Result, anyhow};
 use plotters::coord::combinators::IntoLogRange;
@@ -54,8 +55,12 @@ pub fn read(file: &Path) -> Result<Vec<Row>> {
 /// Writes `report.md` and `report.html` of some rows into a directory.
 pub fn write(dir: &Path, machine: &str, rows: &[Row]) -> Result<()> {
     fs::create_dir_all(dir)?;
-    let table = report::table(rows);
-    let markdown = format!("# Fordway bench\n\n{machine}\n\n{}", table.markdown());
+    let (table, marks) = (report::table(rows), marks::table(rows));
+    let markdown = format!(
+        "# Fordway bench\n\n{machine}\n\n## Marks\n\n{}\n## Rows\n\n{}",
+        marks.markdown(),
+        table.markdown()
+    );
     fs::write(dir.join("report.md"), markdown)?;
     let plots = plots(rows);
     let mut drawn = String::new();
@@ -68,8 +73,9 @@ pub fn write(dir: &Path, machine: &str, rows: &[Row]) -> Result<()> {
          table{{border-collapse:collapse;font-size:12px}}td,th{{padding:2px 8px;text-align:right;\
          border-bottom:1px solid #ddd}}td:first-child,th:first-child{{text-align:left}}</style>\n\
          <h1>Fordway bench</h1>\n<p>{}</p>\n<p>Filled circles: CPUs near each other; open ones: far \
-         apart. Ratios above 1 are in Fordway's favour.</p>\n{drawn}\n{}</html>\n",
+         apart. Ratios above 1 are in Fordway's favour.</p>\n<h2>Marks</h2>\n{}<h2>Plots</h2>\n{drawn}\n<h2>Rows</h2>\n{}</html>\n",
         escape(machine),
+        html_table(marks.cells()),
         html_table(table.cells()),
     );
     fs::write(dir.join("report.html"), page)?;
@@ -115,7 +121,7 @@ fn html_table(lines: &[Vec<String>]) -> String {
 fn plots(rows: &[Row]) -> Vec<Plot> {
     let of = |prefix: &'static str, title, y, pick: fn(&Row) -> [Option<f64>; 2]| {
         let apart = |row: &&Row| {
-            let plain = row.placement.as_deref() == Some("apart") && !row.hogs;
+            let plain = row.placement == "apart" && !row.hogs;
             let size = row.size_bytes.is_some();
             plain && size && row.work.starts_with(prefix) && !row.work.ends_with("-asleep")
         };
@@ -257,6 +263,7 @@ impl Plot {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::placement::Placement;
 
     fn rows() -> Vec<Row> {
         let row = |work: &str, size, value| Row {
@@ -264,8 +271,13 @@ mod tests {
             rival_value: value * 30.0,
             ratio: Some(30.0),
             size_bytes: Some(size),
-            placement: Some("apart".into()),
-            ..Row::new(work, "kernel-loopback", "ns", Regime::Near, true)
+            ..Row::new(
+                work,
+                "kernel-loopback",
+                "ns",
+                Regime::Near,
+                Placement::Apart,
+            )
         };
         vec![row("rtt-64", 64, 300.0), row("rtt-4k", 4096, 900.0)]
     }

@@ -10,6 +10,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::distance::Regime;
+use crate::placement::Placement;
 
 /// One row of a suite as `--json` writes it.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
@@ -18,7 +19,7 @@ pub struct Row {
     pub schema: u32,
     /// Name of the work.
     pub work: String,
-    /// Always `fast`: whose figure `value` is.
+    /// Whose figure `value` is: `fast`, or `ring` where the bare ring is compared.
     pub path: Cow<'static, str>,
     /// Against what.
     pub rival: Cow<'static, str>,
@@ -50,14 +51,13 @@ pub struct Row {
     pub ring_bytes: u64,
     /// Distance of the two CPUs.
     pub regime: Regime,
-    /// Whether server and client were held to one CPU each.
+    /// Whether server and client were held to certain CPUs.
     pub pinned: bool,
+    /// `apart`, `together` or `free`.
+    pub placement: Cow<'static, str>,
     /// Bytes of a message, in suites of plain programs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size_bytes: Option<usize>,
-    /// `apart`, `together` or `free`, in suites of plain programs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub placement: Option<Cow<'static, str>>,
     /// With a busy loop on each CPU beside.
     #[serde(default)]
     pub hogs: bool,
@@ -76,7 +76,7 @@ impl Row {
         rival: &'static str,
         unit: &'static str,
         regime: Regime,
-        pinned: bool,
+        placement: Placement,
     ) -> Row {
         Row {
             schema: SCHEMA,
@@ -97,13 +97,18 @@ impl Row {
             cpu_unit: None,
             ring_bytes: 0,
             regime,
-            pinned,
+            pinned: placement != Placement::Free,
+            placement: placement.word().into(),
             size_bytes: None,
-            placement: None,
             hogs: false,
             p99_ns: None,
             p999_ns: None,
         }
+    }
+
+    /// Where it was measured, and what ran beside it.
+    pub fn place(&self) -> String {
+        format!("{}{}", self.placement, if self.hogs { "+hogs" } else { "" })
     }
 }
 
@@ -224,14 +229,9 @@ pub fn table(rows: &[Row]) -> Table {
             let pair = row.p99_ns.map(|pair| figure(pair[index] as f64, "ns"));
             pair.unwrap_or_else(|| "-".to_owned())
         };
-        let place = match (&row.placement, row.pinned) {
-            (Some(place), _) => place.as_ref(),
-            (None, true) => "apart",
-            (None, false) => "free",
-        };
         table.line([
             row.work.clone(),
-            format!("{place}{}", if row.hogs { "+hogs" } else { "" }),
+            row.place(),
             row.rival.to_string(),
             figure(row.value, &row.unit),
             figure(row.rival_value, &row.unit),
@@ -358,7 +358,13 @@ mod tests {
         let row = Row {
             value: 2.0,
             ratio: Some(2.0),
-            ..Row::new("iperf3-128k", "kernel-bridge", "GB/s", Regime::Near, true)
+            ..Row::new(
+                "iperf3-128k",
+                "kernel-bridge",
+                "GB/s",
+                Regime::Near,
+                Placement::Apart,
+            )
         };
         let text = serde_json::to_string(&row).unwrap();
         assert!(!text.contains('\n'));

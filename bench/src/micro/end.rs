@@ -6,6 +6,7 @@
 //! |---|---|---|
 //! | rtt | sends a message, receives it back, perhaps after a pause | sends back what it received |
 //! | stream | sends messages for a while, announces the end, receives a total | counts to the end, sends the total |
+//! | maerts | receives for a while, closes | sends messages until nobody receives |
 //! | connect | connects, receives the end | accepts, closes |
 //! | request | connects, sends a message, receives it back and the end | accepts, sends it back, closes |
 //! | crowd | as rtt on one connection, beside many that have talked once and are idle now | as rtt, for all by epoll |
@@ -88,12 +89,21 @@ pub enum Talk {
     Rtt,
     /// One way.
     Stream,
+    /// The other way.
+    Maerts,
     /// Connect, accept, close.
     Connect,
     /// Connect, one request, close.
     Request,
     /// There and back among idle connections.
     Crowd,
+}
+
+impl Talk {
+    /// Whether connections end before rings would pay.
+    pub fn is_short(self) -> bool {
+        matches!(self, Talk::Connect | Talk::Request)
+    }
 }
 
 /// What the driving end prints.
@@ -139,6 +149,26 @@ impl Times {
             p999_ns: self.0.value_at_quantile(0.999),
         }
     }
+}
+
+/// The command line of a plain program that plays `role`: `serve` or `drive`.
+pub fn command(role: &str, wire: Wire, talk: Talk, at: &str, size: usize) -> Result<Vec<String>> {
+    let program = std::env::current_exe()?.to_string_lossy().into_owned();
+    Ok(vec![
+        program,
+        "bench-end".to_owned(),
+        role.to_owned(),
+        format!("--wire={}", word(&wire)),
+        format!("--work={}", word(&talk)),
+        format!("--at={at}"),
+        format!("--size={size}"),
+    ])
+}
+
+/// As the command line spells it.
+fn word(value: &impl ValueEnum) -> String {
+    let value = value.to_possible_value();
+    value.map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
 /// Plays a role.
@@ -191,6 +221,10 @@ fn serve(conversation: &Conversation) -> Result<()> {
         let mut conn = listener.accept()?;
         let talked = match work {
             Talk::Stream => count(&mut conn, &mut buffer),
+            Talk::Maerts => {
+                while conn.send(&buffer).is_ok() {}
+                Ok(())
+            }
             Talk::Connect => Ok(()),
             Talk::Request => once(&mut conn, &mut buffer),
             Talk::Rtt | Talk::Crowd => echo(&mut conn, &mut buffer),
@@ -232,6 +266,7 @@ impl Conversation {
         match self.work {
             Talk::Rtt => self.round_trips(self.wire.reach(&self.at)?, length, pause),
             Talk::Stream => self.stream(length),
+            Talk::Maerts => self.maerts(length),
             Talk::Connect | Talk::Request => self.connections(length),
             Talk::Crowd => {
                 // Held open until the figures are there.
@@ -300,6 +335,23 @@ impl Conversation {
             seconds,
             ..Figures::default()
         })
+    }
+
+    fn maerts(&self, length: Duration) -> Result<Figures> {
+        let mut conn = self.wire.reach(&self.at)?;
+        let mut buffer = vec![0u8; self.size];
+        let mut receive = |length: Duration| -> Result<Figures> {
+            let (start, mut figures) = (Instant::now(), Figures::default());
+            while start.elapsed() < length {
+                ensure!(conn.receive(&mut buffer)?, "the serving end is gone");
+                figures.count += 1;
+            }
+            figures.seconds = start.elapsed().as_secs_f64();
+            figures.bytes = figures.count * self.size as u64;
+            Ok(figures)
+        };
+        receive(WARM_UP)?;
+        receive(length)
     }
 
     fn connections(&self, length: Duration) -> Result<Figures> {

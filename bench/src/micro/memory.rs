@@ -2,10 +2,10 @@
 //! counts them (st_blocks), divided by the number of connections.
 
 use super::end::Talk;
-use super::sample::{self, Contender, Job, Placement};
-use crate::apps::{CLIENT_CPU, SERVER_CPU};
-use crate::distance;
+use super::job::Job;
+use super::sample::{self, Contender};
 use crate::lab::Lab;
+use crate::placement::{self, Placement};
 use crate::report::Row;
 use anyhow::Result;
 use std::collections::BTreeMap;
@@ -20,16 +20,10 @@ const OPEN_LIMIT: Duration = Duration::from_secs(60);
 
 /// Bytes for an idle connection, and for one that carries a stream.
 pub fn rows(lab: &Lab, quick: bool) -> Result<Vec<Row>> {
-    let regime = distance::regime(SERVER_CPU, CLIENT_CPU)?;
+    let regime = placement::regime()?;
     let job = |talk, size, idle| Job {
-        name: "memory".to_owned(),
-        talk,
-        size,
-        pause: Duration::ZERO,
         idle,
-        pairs: 1,
-        placement: Placement::Apart,
-        hogs: false,
+        ..Job::new("memory".to_owned(), talk, size)
     };
     let idle_count = if quick { IDLE / 10 } else { IDLE };
     let one = held(lab, &job(Talk::Crowd, 64, 0))?;
@@ -38,8 +32,7 @@ pub fn rows(lab: &Lab, quick: bool) -> Result<Vec<Row>> {
     let row = |name: &str, bytes: f64| Row {
         value: bytes,
         runs: 1,
-        placement: Some(Placement::Apart.word().into()),
-        ..Row::new(name, "none", "B", regime, true)
+        ..Row::new(name, "none", "B", regime, Placement::Apart)
     };
     Ok(vec![
         row("memory-idle", (many - one) / idle_count as f64),

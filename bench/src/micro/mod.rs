@@ -6,12 +6,13 @@
 //! the most rounds is reported.
 //!
 //! - [`wire`]: what can be talked over; [`end`]: the two programs; `crowd`: one among many; `memcached`: its client
-//! - `sample`: one sample; `suite`: jobs, rounds and rows; `memory`: bytes of ring memory
+//! - `job`: what is measured; `sample`: one sample; `suite`: rounds and rows; `memory`: bytes of ring memory
 
 mod crowd;
 pub mod end;
+pub mod job;
 mod memcached;
 mod memory;
 pub mod sample;
 pub mod suite;
-mod wire;
+pub mod wire;

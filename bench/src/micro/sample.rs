@@ -7,11 +7,12 @@
 //! The distance of the CPUs is probed before and after; a sample during which it
 //! changed has no regime and is thrown away by the caller.
 
-use super::end::{Figures, Talk, Times};
+use super::end::{self, Figures, Talk, Times};
+use super::job::Job;
 use super::wire::Wire;
-use crate::apps::{CLIENT_CPU, SERVER_CPU, client_place, server_place};
 use crate::distance::{self, Regime};
 use crate::lab::{Lab, PathChoice, Place, Program, Spawn};
+use crate::placement::{self, CLIENT_CPU, SERVER_CPU, client_place, server_place};
 use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
 use std::fs;
@@ -42,6 +43,9 @@ pub enum Contender {
 }
 
 impl Contender {
+    /// Those that are measured in all placements.
+    pub const FEW: [Contender; 3] = [Contender::Fast, Contender::KernelLoopback, Contender::Unix];
+
     /// As rows and tables name it.
     pub fn name(self) -> &'static str {
         match self {
@@ -68,7 +72,7 @@ impl Contender {
     /// over one and the same network.
     fn places(self, job: &Job) -> (Place, Place) {
         match self {
-            Contender::Fast if job.is_short() => (Place::Here, Place::Here),
+            Contender::Fast if job.talk.is_short() => (Place::Here, Place::Here),
             Contender::Fast | Contender::KernelBridge => (server_place(), client_place()),
             _ => (Place::Here, Place::Here),
         }
@@ -83,81 +87,19 @@ impl Contender {
 
     /// Whether it can do this work at all.
     pub fn can(self, job: &Job) -> bool {
+        let plain_talk = matches!(job.talk, Talk::Rtt | Talk::Stream);
         match self {
             Contender::Fast | Contender::KernelLoopback => true,
-            Contender::KernelBridge => !job.is_short(),
+            Contender::KernelBridge => !job.talk.is_short(),
+            // It spins and never sleeps.
             Contender::Ring => {
-                let plain = job.pause.is_zero() && job.pairs == 1 && !job.hogs;
-                matches!(job.talk, Talk::Rtt | Talk::Stream)
-                    && plain
-                    && job.placement == Placement::Apart
+                let plain = job.pause.is_zero() && job.pairs.is_none();
+                plain_talk && plain && job.is_undisturbed()
             }
             Contender::Unix => job.talk != Talk::Crowd,
-            Contender::Seqpacket => {
-                matches!(job.talk, Talk::Rtt | Talk::Stream) && job.size <= PACKET_BYTES_MAX
-            }
-            Contender::Pipe => matches!(job.talk, Talk::Rtt | Talk::Stream),
+            Contender::Seqpacket => plain_talk && job.size <= PACKET_BYTES_MAX,
+            Contender::Pipe => plain_talk,
         }
-    }
-}
-
-/// Where the two programs run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum, serde::Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Placement {
-    /// Each on a CPU of its own.
-    Apart,
-    /// Both on one CPU.
-    Together,
-    /// Where the scheduler puts them.
-    Free,
-}
-
-impl Placement {
-    /// As rows and tables name it.
-    pub fn word(self) -> &'static str {
-        match self {
-            Placement::Apart => "apart",
-            Placement::Together => "together",
-            Placement::Free => "free",
-        }
-    }
-
-    fn cpus(self) -> (Option<String>, Option<String>) {
-        let on = |cpu: usize| Some(cpu.to_string());
-        match self {
-            Placement::Apart => (on(SERVER_CPU), on(CLIENT_CPU)),
-            Placement::Together => (on(SERVER_CPU), on(SERVER_CPU)),
-            Placement::Free => (None, None),
-        }
-    }
-}
-
-/// What is measured.
-#[derive(Clone, Debug)]
-pub struct Job {
-    /// Name of the row.
-    pub name: String,
-    /// The conversation.
-    pub talk: Talk,
-    /// Bytes of a message.
-    pub size: usize,
-    /// Before each round trip: the receiver sleeps.
-    pub pause: Duration,
-    /// Idle connections beside the measured one.
-    pub idle: usize,
-    /// Conversations at the same time, each with programs of its own.
-    pub pairs: usize,
-    /// Where.
-    pub placement: Placement,
-    /// With a busy loop on each CPU beside.
-    pub hogs: bool,
-}
-
-impl Job {
-    /// Whether connections end before rings would pay.
-    fn is_short(&self) -> bool {
-        matches!(self.talk, Talk::Connect | Talk::Request)
     }
 }
 
@@ -176,14 +118,14 @@ pub struct Taken {
 
 /// Takes one.
 pub fn take(lab: &Lab, contender: Contender, job: &Job, length: Duration) -> Result<Taken> {
-    let before = distance::regime(SERVER_CPU, CLIENT_CPU)?;
+    let before = placement::regime()?;
     let mut taken = if contender == Contender::Ring {
         bare_ring(job, length)?
     } else {
         programs(lab, contender, job, length)
             .with_context(|| format!("{} over {}", job.name, contender.name()))?
     };
-    let after = distance::regime(SERVER_CPU, CLIENT_CPU)?;
+    let after = placement::regime()?;
     taken.regime = (before == after).then_some(before);
     Ok(taken)
 }
@@ -195,7 +137,7 @@ fn bare_ring(job: &Job, length: Duration) -> Result<Taken> {
         let _ = distance::pin(cpu);
     };
     let figures = if job.talk == Talk::Stream {
-        let rate = fordway_ring_limit::stream(job.size, length, pin);
+        let rate = fordway_ring_limit::stream(job.size, job.ring, length, pin);
         let bytes = (rate * length.as_secs_f64()) as u64;
         Figures {
             count: bytes / job.size as u64,
@@ -205,7 +147,7 @@ fn bare_ring(job: &Job, length: Duration) -> Result<Taken> {
         }
     } else {
         let mut times = Times::new()?;
-        fordway_ring_limit::round_trips(job.size, length, pin, |ns| times.add(ns));
+        fordway_ring_limit::round_trips(job.size, job.ring, length, pin, |ns| times.add(ns));
         times.figures(job.size, length.as_secs_f64())
     };
     // Two threads that never sleep.
@@ -237,10 +179,14 @@ pub fn start(lab: &Lab, contender: Contender, job: &Job, length: Duration) -> Re
         format!("--pause-us={}", job.pause.as_micros()),
         format!("--idle={}", job.idle),
     ];
-    for _ in 0..job.pairs {
+    for _ in 0..job.pairs.unwrap_or(1) {
         let at = address(lab, contender, job)?;
-        let start = |place, cpu: &Option<String>, role, more| {
-            let mut spawn = end(lab, contender, job, &at, role, more);
+        let start = |place, cpu: &Option<String>, role, more: &[String]| {
+            let mut argv = end::command(role, contender.wire(), job.talk, &at, job.size)?;
+            // Of the build that is tried, which may be another than ours.
+            argv[0] = lab.fordway().to_string_lossy().into_owned();
+            argv.extend_from_slice(more);
+            let mut spawn = Spawn::new(argv);
             spawn.cpu = cpu.clone();
             spawn.time_limit = length + SLACK;
             lab.spawn(place, contender.path(), &spawn)
@@ -285,7 +231,7 @@ fn programs(lab: &Lab, contender: Contender, job: &Job, length: Duration) -> Res
     let rings_before = lab.ring_bytes()?;
     let (figures, cpu_s) = start(lab, contender, job, length)?.finish()?;
     let ring_bytes = crate::work::settled_ring_bytes(lab)?.saturating_sub(rings_before);
-    let expected = contender == Contender::Fast && !job.is_short();
+    let expected = contender == Contender::Fast && !job.talk.is_short();
     ensure!(!expected || ring_bytes > 0, "nothing went through rings");
     Ok(Taken {
         figures,
@@ -315,35 +261,4 @@ fn address(lab: &Lab, contender: Contender, job: &Job) -> Result<String> {
             file.to_string_lossy().into_owned()
         }
     })
-}
-
-/// The command line of one end.
-fn end(lab: &Lab, contender: Contender, job: &Job, at: &str, role: &str, more: &[String]) -> Spawn {
-    let mut argv = vec![
-        lab.fordway().to_string_lossy().into_owned(),
-        "bench-end".to_owned(),
-        role.to_owned(),
-        format!("--wire={}", word(&contender.wire())),
-        format!("--work={}", word(&job.talk)),
-        format!("--at={at}"),
-        format!("--size={}", job.size),
-    ];
-    argv.extend(more.iter().cloned());
-    Spawn::new(argv)
-}
-
-/// As the command line spells it.
-fn word(value: &impl ValueEnum) -> String {
-    let value = value.to_possible_value();
-    value.map_or_else(String::new, |value| value.get_name().to_owned())
-}
-
-/// Two programs that use their CPUs up, until they are dropped.
-pub fn hogs(lab: &Lab) -> Result<Vec<Program>> {
-    let program = lab.fordway().to_string_lossy().into_owned();
-    let hog = |cpu: usize| {
-        let spawn = Spawn::new([&program, "bench-end", "hog"]).cpu(&cpu.to_string());
-        lab.spawn(&Place::Here, PathChoice::Kernel, &spawn)
-    };
-    [SERVER_CPU, CLIENT_CPU].into_iter().map(hog).collect()
 }

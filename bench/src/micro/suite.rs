@@ -1,56 +1,31 @@
-//! Jobs of each suite, the rounds in which they are measured, and the rows that come of it.
+//! The rounds in which the jobs are measured, and the rows that come of them.
 
 use super::end::{Figures, Talk};
+use super::job::{Job, Suite, jobs};
 use super::memory;
-use super::sample::{self, Contender, Job, Placement, Taken};
-use crate::apps::CLIENT_CPU;
+use super::sample::{self, Contender, Taken};
 use crate::distance::Regime;
 use crate::lab::Lab;
+use crate::pace::Pace;
+use crate::placement;
 use crate::report::{self, JsonLines, Progress, Row, median};
 use crate::{interrupt, packages};
 use anyhow::{Result, ensure};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Sizes of messages.
-const SIZES: [usize; 9] = [
-    1,
-    64,
-    1 << 10,
-    4 << 10,
-    16 << 10,
-    64 << 10,
-    256 << 10,
-    1 << 20,
-    4 << 20,
-];
-/// Those for placements other than the first, and with hogs.
-const SIZES_FEW: [usize; 2] = [64, 64 << 10];
-/// A message each 10 ms finds the receiver asleep.
-const ASLEEP: Duration = Duration::from_millis(10);
-/// A request and its answer.
-const REQUEST_BYTES: usize = 64;
-/// Idle connections beside a busy one.
-const CROWDS: [usize; 3] = [0, 1000, 10_000];
 /// At most this many rounds are played for each one that is wanted.
 const ATTEMPTS_PER_ROUND: usize = 3;
-/// Conversations at once.
-const PAIRS: [usize; 4] = [1, 2, 4, 8];
-
-/// A suite.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Suite {
-    /// Round trips of 1 B to 4 MB.
-    Rtt,
-    /// One way, 1 B to 4 MB.
-    Stream,
-    /// Connections that carry nothing, or one request.
-    Connect,
-    /// Many pairs, and one busy connection among idle ones.
-    Scale,
-    /// Bytes of ring memory of idle and of busy connections.
-    Memory,
-}
+/// Rounds of the rarer regime that make a row of their own.
+const ROUNDS_MIN: usize = 3;
+/// A sample of a job with pauses: a hundred rounds a second.
+const PAUSED: Duration = Duration::from_millis(500);
+/// What a sample takes beside its length: two programs start, warm up and end.
+const SAMPLE_OVERHEAD: Duration = Duration::from_millis(300);
+/// The same, for each idle connection.
+const IDLE_OVERHEAD: Duration = Duration::from_micros(400);
+/// What suite `memory` takes.
+const MEMORY: Duration = Duration::from_secs(5);
 
 /// What to measure.
 #[derive(Clone, Debug)]
@@ -65,26 +40,53 @@ pub struct Options {
     pub quick: bool,
 }
 
+impl Options {
+    fn jobs(&self) -> Vec<Job> {
+        let suites = self.suites.iter();
+        suites.flat_map(|suite| jobs(*suite, self.quick)).collect()
+    }
+
+    fn length(&self, job: &Job) -> Duration {
+        let length = Duration::from_secs_f64(self.seconds);
+        if job.pause.is_zero() {
+            length
+        } else {
+            length.max(PAUSED)
+        }
+    }
+
+    fn estimate(&self, job: &Job) -> Duration {
+        let round = job
+            .contenders()
+            .into_iter()
+            .map(|contender| match contender {
+                Contender::Ring => self.length(job),
+                _ => self.length(job) + SAMPLE_OVERHEAD + IDLE_OVERHEAD * job.idle as u32,
+            });
+        round.sum::<Duration>() * self.rounds as u32
+    }
+
+    /// About how long it takes.
+    pub fn estimate_all(&self) -> Duration {
+        let jobs = self.jobs();
+        let memory = self.suites.contains(&Suite::Memory).then_some(MEMORY);
+        jobs.iter().map(|job| self.estimate(job)).sum::<Duration>() + memory.unwrap_or_default()
+    }
+}
+
 /// Runs the suites, prints their table; gives the rows.
-pub fn run(options: &Options, json: &mut JsonLines) -> Result<Vec<Row>> {
-    let cpus = std::thread::available_parallelism()?.get();
-    ensure!(
-        cpus > CLIENT_CPU,
-        "the bench needs two CPUs and may use {cpus}"
-    );
+pub fn run(options: &Options, json: &mut JsonLines, pace: &Pace) -> Result<Vec<Row>> {
+    placement::ensure_cpus()?;
     packages::ensure(&["ip", "nft"])?;
-    let jobs: Vec<Job> = options
-        .suites
-        .iter()
-        .flat_map(|suite| jobs(*suite, options.quick))
-        .collect();
+    let jobs = options.jobs();
     let lab = Lab::start()?;
     let mut rows = Vec::new();
     let mut failures = Vec::new();
     {
         let progress = Progress::new((jobs.len() * options.rounds) as u64);
         for job in &jobs {
-            match measure(&lab, job, options, &progress) {
+            pace.begin(options.estimate(job));
+            match measure(&lab, job, options, &progress, pace) {
                 Ok(found) => {
                     for row in &found {
                         json.write(row)?;
@@ -99,6 +101,7 @@ pub fn run(options: &Options, json: &mut JsonLines) -> Result<Vec<Row>> {
             }
         }
         if options.suites.contains(&Suite::Memory) {
+            pace.begin(MEMORY);
             progress.say("memory of connections");
             for row in memory::rows(&lab, options.quick)? {
                 json.write(&row)?;
@@ -117,124 +120,21 @@ pub fn run(options: &Options, json: &mut JsonLines) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// The jobs of a suite.
-pub fn jobs(suite: Suite, quick: bool) -> Vec<Job> {
-    let job = |name: String, talk, size| Job {
-        name,
-        talk,
-        size,
-        pause: Duration::ZERO,
-        idle: 0,
-        pairs: 1,
-        placement: Placement::Apart,
-        hogs: false,
-    };
-    let mut jobs = Vec::new();
-    match suite {
-        Suite::Rtt | Suite::Stream => {
-            let (word, talk) = match suite {
-                Suite::Rtt => ("rtt", Talk::Rtt),
-                _ => ("stream", Talk::Stream),
-            };
-            let sizes = if quick { &SIZES_FEW[..] } else { &SIZES[..] };
-            for &size in sizes {
-                jobs.push(job(format!("{word}-{}", size_word(size)), talk, size));
-            }
-            let asleep = |placement| Job {
-                pause: ASLEEP,
-                placement,
-                ..job("rtt-64-asleep".to_owned(), Talk::Rtt, 64)
-            };
-            if suite == Suite::Rtt {
-                jobs.push(asleep(Placement::Apart));
-            }
-            let others = [
-                (Placement::Together, false),
-                (Placement::Free, false),
-                (Placement::Free, true),
-            ];
-            for (placement, hogs) in others.into_iter().filter(|_| !quick) {
-                for size in SIZES_FEW {
-                    jobs.push(Job {
-                        placement,
-                        hogs,
-                        ..job(format!("{word}-{}", size_word(size)), talk, size)
-                    });
-                }
-                if suite == Suite::Rtt {
-                    jobs.push(Job {
-                        hogs,
-                        ..asleep(placement)
-                    });
-                }
-            }
-        }
-        Suite::Connect => {
-            for placement in [Placement::Apart, Placement::Free] {
-                for (name, talk) in [("connect", Talk::Connect), ("request", Talk::Request)] {
-                    jobs.push(Job {
-                        placement,
-                        ..job(name.to_owned(), talk, REQUEST_BYTES)
-                    });
-                }
-                if quick {
-                    break;
-                }
-            }
-        }
-        Suite::Scale => {
-            let pairs = if quick { &PAIRS[..2] } else { &PAIRS[..] };
-            for &pairs in pairs {
-                jobs.push(Job {
-                    pairs,
-                    placement: Placement::Free,
-                    ..job(format!("rtt-64-pairs{pairs}"), Talk::Rtt, 64)
-                });
-            }
-            let crowds = if quick { &CROWDS[..2] } else { &CROWDS[..] };
-            for &idle in crowds {
-                jobs.push(Job {
-                    idle,
-                    ..job(format!("rtt-64-idle{idle}"), Talk::Crowd, 64)
-                });
-            }
-        }
-        Suite::Memory => {}
-    }
-    jobs
-}
-
-fn size_word(bytes: usize) -> String {
-    match bytes {
-        _ if bytes >= 1 << 20 => format!("{}m", bytes >> 20),
-        _ if bytes >= 1 << 10 => format!("{}k", bytes >> 10),
-        _ => bytes.to_string(),
-    }
-}
-
-/// Bare names of sizes are enough for pairs and crowds: their own rivals.
-fn contenders(job: &Job) -> Vec<Contender> {
-    use clap::ValueEnum;
-    let all = Contender::value_variants().iter().copied();
-    let able = all.filter(|contender| contender.can(job));
-    let crowded = job.talk == Talk::Crowd || job.pairs > 1;
-    able.filter(|contender| !crowded || *contender != Contender::KernelBridge)
-        .collect()
-}
-
-fn measure(lab: &Lab, job: &Job, options: &Options, progress: &Progress) -> Result<Vec<Row>> {
-    let hogs = job.hogs.then(|| sample::hogs(lab)).transpose()?;
-    let length = Duration::from_secs_f64(if job.pause.is_zero() {
-        options.seconds
-    } else {
-        // A hundred rounds a second.
-        options.seconds.max(0.5)
-    });
-    let contenders = contenders(job);
+fn measure(
+    lab: &Lab,
+    job: &Job,
+    options: &Options,
+    progress: &Progress,
+    pace: &Pace,
+) -> Result<Vec<Row>> {
+    let hogs = job.hogs.then(|| placement::hogs(lab)).transpose()?;
+    let length = options.length(job);
+    let contenders = job.contenders();
     let mut rounds: BTreeMap<Regime, Vec<Vec<Taken>>> = BTreeMap::new();
     for attempt in 0..options.rounds * ATTEMPTS_PER_ROUND {
         let done = rounds.values().map(Vec::len).max().unwrap_or(0);
-        if done == options.rounds {
+        let repeated = attempt >= options.rounds && done > 0;
+        if done == options.rounds || repeated && !pace.may_repeat() {
             break;
         }
         if attempt < options.rounds {
@@ -255,28 +155,29 @@ fn measure(lab: &Lab, job: &Job, options: &Options, progress: &Progress) -> Resu
             rounds.entry(regime).or_default().push(taken);
         }
     }
-    if let Some(hogs) = hogs {
-        for hog in hogs {
-            hog.stop()?;
-        }
+    for hog in hogs.into_iter().flatten() {
+        hog.stop()?;
     }
-    let Some((&regime, rounds)) = rounds.iter().max_by_key(|(_, rounds)| rounds.len()) else {
+    let most = rounds.values().map(Vec::len).max();
+    let Some(most) = most else {
         anyhow::bail!("the distance of the CPUs changed in every round; run it again");
     };
-    let rivals = contenders.iter().enumerate().skip(1);
-    Ok(rivals
-        .map(|(index, rival)| row(job, *rival, regime, rounds, index))
-        .collect())
+    rounds.retain(|_, rounds| rounds.len() == most || rounds.len() >= ROUNDS_MIN);
+    let rows = rounds.iter().flat_map(|(regime, rounds)| {
+        let rivals = contenders.iter().enumerate().skip(1);
+        rivals.map(|(index, _)| row(job, &contenders, *regime, rounds, index))
+    });
+    Ok(rows.collect())
 }
 
 /// The figure of a sample, and whether more is better.
 pub fn value(job: &Job, figures: &Figures) -> (f64, &'static str, bool) {
     let rate = figures.count as f64 / figures.seconds;
     match job.talk {
-        Talk::Rtt if job.pairs > 1 => (rate, "req/s", true),
+        Talk::Rtt if job.pairs.is_some() => (rate, "req/s", true),
         Talk::Rtt | Talk::Crowd => (figures.p50_ns as f64, "ns", false),
         Talk::Stream if job.size < 1024 => (rate, "msg/s", true),
-        Talk::Stream => (figures.bytes as f64 / figures.seconds / 1e9, "GB/s", true),
+        Talk::Stream | Talk::Maerts => (figures.bytes as f64 / figures.seconds / 1e9, "GB/s", true),
         Talk::Connect | Talk::Request => (rate, "conn/s", true),
     }
 }
@@ -292,7 +193,13 @@ pub fn ratio(job: &Job, one: &Figures, other: &Figures) -> f64 {
     }
 }
 
-fn row(job: &Job, rival: Contender, regime: Regime, rounds: &[Vec<Taken>], index: usize) -> Row {
+fn row(
+    job: &Job,
+    contenders: &[Contender],
+    regime: Regime,
+    rounds: &[Vec<Taken>],
+    index: usize,
+) -> Row {
     let pairs = || rounds.iter().map(|round| (&round[0], &round[index]));
     let ratios: Vec<f64> = pairs()
         .map(|(fast, other)| ratio(job, &fast.figures, &other.figures))
@@ -334,16 +241,16 @@ fn row(job: &Job, rival: Contender, regime: Regime, rounds: &[Vec<Taken>], index
         cpu_unit: Some(cpu_unit.into()),
         ring_bytes: middle(&|taken| taken.ring_bytes as f64).0 as u64,
         size_bytes: Some(job.size),
-        placement: Some(job.placement.word().into()),
         hogs: job.hogs,
         p99_ns: tail(|figures| figures.p99_ns),
         p999_ns: tail(|figures| figures.p999_ns),
+        path: contenders[0].name().into(),
         ..Row::new(
             &job.name,
-            rival.name(),
+            contenders[index].name(),
             value(job, &rounds[0][0].figures).1,
             regime,
-            job.placement != Placement::Free,
+            job.placement,
         )
     }
 }

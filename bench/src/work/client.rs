@@ -3,6 +3,8 @@
 use super::server::{CURL_BYTES, Server, contents};
 use super::{Setting, postgres};
 use crate::lab::Spawn;
+use crate::micro::end::{self, Figures, Talk};
+use crate::micro::wire::Wire;
 use crate::packages;
 use anyhow::{Context, Result, bail};
 use std::fs;
@@ -57,6 +59,13 @@ pub enum Client {
     },
     /// NPtcp.
     Netpipe,
+    /// A plain client of our own.
+    Plain {
+        /// What is done.
+        talk: Talk,
+        /// Bytes of a message.
+        size: usize,
+    },
 }
 
 impl Client {
@@ -67,10 +76,23 @@ impl Client {
             Client::Wrk { .. } => &["wrk"],
             Client::Curl => &["curl"],
             Client::Iperf3 { .. } => &["iperf3"],
-            Client::Memcached { .. } => &[],
+            Client::Memcached { .. } | Client::Plain { .. } => &[],
             Client::Pgbench { .. } => &["psql"],
             Client::Netpipe => &["NPtcp"],
         }
+    }
+
+    /// Whether its connections end before rings would pay.
+    pub fn is_short(self) -> bool {
+        matches!(self, Client::Plain { talk, .. } if talk.is_short())
+    }
+
+    /// Whether it can run for whole seconds only.
+    pub fn counts_whole_seconds(self) -> bool {
+        matches!(
+            self,
+            Client::Wrk { .. } | Client::Iperf3 { .. } | Client::Pgbench { .. }
+        )
     }
 
     /// Its command line for about `seconds`; `rate` is its last figure.
@@ -148,6 +170,12 @@ impl Client {
                     program.display()
                 ))
             }
+            Client::Plain { talk, size } => {
+                let mut argv =
+                    end::command("drive", Wire::Tcp, talk, &format!("{host}:{port}"), size)?;
+                argv.push(format!("--seconds={seconds}"));
+                Spawn::new(argv)
+            }
             Client::Pgbench { clients } => postgres::pgbench(
                 host,
                 server.port(),
@@ -189,9 +217,19 @@ impl Client {
             }
             Client::Iperf3 { .. } => iperf3_rate(text),
             Client::Memcached { .. } => {
-                let figures: crate::micro::end::Figures = serde_json::from_str(text.trim())?;
+                let figures: Figures = serde_json::from_str(text.trim())?;
                 let done = figures.count as f64;
                 Ok((done / figures.seconds, done))
+            }
+            Client::Plain { talk, .. } => {
+                let figures: Figures = serde_json::from_str(text.trim())?;
+                Ok(match talk {
+                    Talk::Stream | Talk::Maerts => {
+                        let bytes = figures.bytes as f64;
+                        (bytes / figures.seconds / 1e9, bytes)
+                    }
+                    _ => (figures.count as f64 / figures.seconds, figures.count as f64),
+                })
             }
             Client::Pgbench { .. } => pgbench_rate(text),
             Client::Netpipe => netpipe_rate(&fs::read_to_string(netpipe_file(server))?),

@@ -18,6 +18,7 @@ pub use client::Client;
 pub use server::{Server, ServerKind};
 
 use crate::lab::{Lab, PathChoice, Place, Program, Stdin};
+use crate::micro::end::Talk;
 use anyhow::{Context, Result};
 use std::time::{Duration, Instant};
 
@@ -110,8 +111,23 @@ const fn iperf3(
     work(name, what, "GB/s", ServerKind::Iperf3, client)
 }
 
+/// As netperf's test of that name, by plain programs of our own.
+const fn plain(
+    name: &'static str,
+    what: &'static str,
+    unit: &'static str,
+    talk: Talk,
+    size: usize,
+) -> Work {
+    let (server, client) = (
+        ServerKind::Plain { talk, size },
+        Client::Plain { talk, size },
+    );
+    work(name, what, unit, server, client)
+}
+
 /// Everything that can be measured; the bench's suite `apps` is all but curl's.
-pub const WORKS: [Work; 23] = [
+pub const WORKS: [Work; 34] = [
     redis("redis-get-c1", "redis GET, 1 client", "get", 1, 1),
     redis("redis-get-c16", "redis GET, 16 clients", "get", 16, 1),
     redis("redis-get-c50", "redis GET, 50 clients", "get", 50, 1),
@@ -144,7 +160,36 @@ pub const WORKS: [Work; 23] = [
         50,
         16,
     ),
+    redis(
+        "redis-get-c1-p16",
+        "redis GET, 1 client, 16 in flight",
+        "get",
+        1,
+        16,
+    ),
+    redis(
+        "redis-get-c500-p16",
+        "redis GET, 500 clients, 16 in flight",
+        "get",
+        500,
+        16,
+    ),
     redis("redis-set-c1", "redis SET, 1 client", "set", 1, 1),
+    redis("redis-set-c500", "redis SET, 500 clients", "set", 500, 1),
+    redis(
+        "redis-set-c1-p16",
+        "redis SET, 1 client, 16 in flight",
+        "set",
+        1,
+        16,
+    ),
+    redis(
+        "redis-set-c500-p16",
+        "redis SET, 500 clients, 16 in flight",
+        "set",
+        500,
+        16,
+    ),
     redis("redis-set-c50", "redis SET, 50 clients", "set", 50, 1),
     redis(
         "redis-set-c50-p16",
@@ -166,6 +211,12 @@ pub const WORKS: [Work; 23] = [
         10,
     ),
     wrk(
+        "nginx-100k-c100",
+        "nginx 100 KB, wrk with 100 connections",
+        "100k",
+        100,
+    ),
+    wrk(
         "nginx-1m-c10",
         "nginx 1 MB, wrk with 10 connections",
         "1m",
@@ -182,6 +233,12 @@ pub const WORKS: [Work; 23] = [
         "nginx 10 MB, wrk with 10 connections",
         "10m",
         10,
+    ),
+    wrk(
+        "nginx-10m-c100",
+        "nginx 10 MB, wrk with 100 connections",
+        "10m",
+        100,
     ),
     work(
         "memcached-get-c10",
@@ -218,6 +275,28 @@ pub const WORKS: [Work; 23] = [
         "GB/s",
         ServerKind::Netpipe,
         Client::Netpipe,
+    ),
+    plain(
+        "tcp-stream",
+        "16 KB messages to the server",
+        "GB/s",
+        Talk::Stream,
+        16 << 10,
+    ),
+    plain(
+        "tcp-maerts",
+        "16 KB messages from the server",
+        "GB/s",
+        Talk::Maerts,
+        16 << 10,
+    ),
+    plain("tcp-rr", "1 B there and back", "req/s", Talk::Rtt, 1),
+    plain(
+        "tcp-crr",
+        "a connection for each 1 B there and back",
+        "conn/s",
+        Talk::Request,
+        1,
     ),
 ];
 

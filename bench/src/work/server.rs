@@ -2,6 +2,8 @@
 
 use super::postgres;
 use crate::lab::{Lab, PathChoice, Place, Program, Spawn};
+use crate::micro::end::{self, Talk};
+use crate::micro::wire::Wire;
 use crate::packages;
 use anyhow::{Result, bail};
 use std::fs;
@@ -35,6 +37,13 @@ pub enum ServerKind {
     Postgres,
     /// NPtcp, which serves one client and ends.
     Netpipe,
+    /// A plain server of our own.
+    Plain {
+        /// What is done.
+        talk: Talk,
+        /// Bytes of a message.
+        size: usize,
+    },
 }
 
 impl ServerKind {
@@ -47,6 +56,7 @@ impl ServerKind {
             ServerKind::Memcached => &["memcached"],
             ServerKind::Postgres => &["setpriv", "psql"],
             ServerKind::Netpipe => &["NPtcp"],
+            ServerKind::Plain { .. } => &[],
         }
     }
 }
@@ -75,7 +85,7 @@ impl Server {
             ServerKind::Netpipe => NETPIPE_PORT,
             _ => lab.free_port()?,
         };
-        let dir = lab.work_dir().join(format!("{kind:?}-{port}"));
+        let dir = lab.work_dir().join(format!("server-{port}"));
         fs::create_dir_all(&dir)?;
         let host = place.ip().to_string();
         let mut spawn = match kind {
@@ -97,6 +107,10 @@ impl Server {
             }
             ServerKind::Postgres => postgres::server(&dir, &host, port)?,
             ServerKind::Netpipe => netpipe()?,
+            ServerKind::Plain { talk, size } => {
+                let at = format!("{host}:{port}");
+                Spawn::new(end::command("serve", Wire::Tcp, talk, &at, size)?)
+            }
         };
         spawn.cpu = cpu.map(str::to_owned);
         let program = lab.spawn(place, path, &spawn)?;

@@ -210,11 +210,18 @@ impl Producer {
         {
             return false;
         }
+        let fits = wanted.next_power_of_two().trailing_zeros();
+        let log2 = (segment.log2 + GROWTH_LOG2).max(fits).min(GROWN_LOG2_MAX);
+        self.grow_to(log2)
+    }
+
+    /// Takes a segment of `1 << log2` bytes, within what the ABI allows; false if there is
+    /// no memory for it, or the ring has grown often enough.
+    pub fn grow_to(&self, log2: u32) -> bool {
+        let own = self.own();
         if own.tx.segment_count.mine() as usize == SEGMENT_COUNT {
             return false;
         }
-        let fits = wanted.next_power_of_two().trailing_zeros();
-        let log2 = (segment.log2 + GROWTH_LOG2).max(fits).min(GROWN_LOG2_MAX);
         let Some(offset) = self.arena().take(log2) else {
             return false;
         };

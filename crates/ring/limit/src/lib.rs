@@ -59,6 +59,8 @@ struct End {
     producer: Producer,
     consumer: Consumer,
     copier: Copier,
+    /// Whether a ring that is often full is made larger.
+    grows: bool,
     silent_since: Instant,
 }
 
@@ -79,12 +81,21 @@ impl End {
             producer,
             consumer,
             copier: Copier::detect(),
+            grows: true,
             silent_since: Instant::now(),
         }
     }
 
-    fn enter(&self) {
+    /// `ring_bytes`: its capacity from the start on; `None`: small, and it grows as in the shim.
+    fn enter(&mut self, ring_bytes: Option<usize>) {
         assert_eq!(self.producer.enter(|| Some(0)), Entered::Yes);
+        let Some(ring_bytes) = ring_bytes else { return };
+        assert!(ring_bytes.is_power_of_two(), "a ring's capacity");
+        self.grows = false;
+        if ring_bytes > self.producer.capacity_bytes() {
+            assert!(self.producer.grow_to(ring_bytes.ilog2()), "no ring memory");
+        }
+        assert_eq!(self.producer.capacity_bytes(), ring_bytes);
     }
 
     /// Waits until `look` gives something.
@@ -114,7 +125,7 @@ impl End {
             let wanted = bytes.len().min(PIECE_BYTES);
             let room = self.spin(|end| {
                 let mut room = end.producer.room_bytes(wanted).expect("the peer is honest");
-                if room < wanted && end.producer.grow(wanted) {
+                if room < wanted && end.grows && end.producer.grow(wanted) {
                     room = end.producer.room_bytes(wanted).expect("the peer is honest");
                 }
                 (room != 0).then_some(room)
@@ -159,11 +170,15 @@ impl End {
 }
 
 /// Runs `a` and `b` on the two ends of a channel, each in a thread of its own.
-fn between<T: Send>(a: impl FnOnce(&mut End) -> T + Send, b: impl FnOnce(&mut End) + Send) -> T {
+fn between<T: Send>(
+    ring_bytes: Option<usize>,
+    a: impl FnOnce(&mut End) -> T + Send,
+    b: impl FnOnce(&mut End) + Send,
+) -> T {
     let (left, right) = (Region::new(), Region::new());
     let (mut first, mut second) = (End::new(&left, &right), End::new(&right, &left));
-    first.enter();
-    second.enter();
+    first.enter(ring_bytes);
+    second.enter(ring_bytes);
     std::thread::scope(|scope| {
         scope.spawn(move || b(&mut second));
         scope
@@ -174,9 +189,10 @@ fn between<T: Send>(a: impl FnOnce(&mut End) -> T + Send, b: impl FnOnce(&mut En
 }
 
 /// Sends `size` bytes there and back for so long; calls `each` with the nanoseconds of
-/// every round. `pin` is called in each thread with 0 or 1.
+/// every round. The ring has `ring_bytes`, or grows. `pin` is called in each thread with 0 or 1.
 pub fn round_trips(
     size: usize,
+    ring_bytes: Option<usize>,
     length: Duration,
     pin: impl Fn(usize) + Sync,
     mut each: impl FnMut(u64) + Send,
@@ -184,6 +200,7 @@ pub fn round_trips(
     let end_mark = 1u8;
     let pin = &pin;
     between(
+        ring_bytes,
         |end| {
             pin(1);
             let (mut out, mut back) = (vec![0u8; size], vec![0u8; size]);
@@ -214,10 +231,16 @@ pub fn round_trips(
 }
 
 /// Sends messages of `size` bytes one way for so long; gives bytes a second.
-pub fn stream(size: usize, length: Duration, pin: impl Fn(usize) + Sync) -> f64 {
+pub fn stream(
+    size: usize,
+    ring_bytes: Option<usize>,
+    length: Duration,
+    pin: impl Fn(usize) + Sync,
+) -> f64 {
     let end_mark = 1u8;
     let pin = &pin;
     between(
+        ring_bytes,
         |end| {
             pin(1);
             let mut out = vec![0u8; size];
@@ -252,12 +275,20 @@ mod tests {
     #[test]
     fn messages_go_round() {
         let mut rounds = 0u64;
-        round_trips(100, Duration::from_millis(20), |_| {}, |_| rounds += 1);
+        round_trips(
+            100,
+            None,
+            Duration::from_millis(20),
+            |_| {},
+            |_| rounds += 1,
+        );
         assert!(rounds > 0);
     }
 
     #[test]
     fn a_stream_flows() {
-        assert!(stream(70_000, Duration::from_millis(20), |_| {}) > 0.0);
+        for ring_bytes in [None, Some(64 << 10), Some(4 << 20)] {
+            assert!(stream(70_000, ring_bytes, Duration::from_millis(20), |_| {}) > 0.0);
+        }
     }
 }

@@ -1,0 +1,213 @@
+//! What the suites of plain programs measure: the conversations, where they are held, and
+//! who takes part.
+//!
+//! Each size is measured with each end on a CPU of its own, against everyone. What the
+//! other placements and two CPU hogs change is shown at two sizes, against TCP and UNIX
+//! sockets.
+
+use super::end::Talk;
+use super::sample::Contender;
+use crate::placement::Placement;
+use clap::ValueEnum;
+use std::time::Duration;
+
+/// Sizes of messages.
+const SIZES: [usize; 9] = [
+    1,
+    64,
+    1 << 10,
+    4 << 10,
+    16 << 10,
+    64 << 10,
+    256 << 10,
+    1 << 20,
+    4 << 20,
+];
+/// Those for placements other than the first, and with hogs.
+const SIZES_FEW: [usize; 2] = [64, 64 << 10];
+/// Capacities of a ring; the largest that a channel may have is the last.
+const RINGS: [usize; 7] = [
+    64 << 10,
+    128 << 10,
+    256 << 10,
+    512 << 10,
+    1 << 20,
+    2 << 20,
+    4 << 20,
+];
+/// Messages that are sent through rings of each capacity.
+const RING_MESSAGE_BYTES: usize = 64 << 10;
+/// A message each 10 ms finds the receiver asleep.
+const ASLEEP: Duration = Duration::from_millis(10);
+/// A request and its answer.
+const REQUEST_BYTES: usize = 64;
+/// Idle connections beside a busy one.
+const CROWDS: [usize; 5] = [0, 10, 100, 1000, 10_000];
+/// Conversations at once.
+const PAIRS: [usize; 4] = [1, 2, 4, 8];
+/// Where else, and with hogs.
+const ELSEWHERE: [(Placement, bool); 4] = [
+    (Placement::Together, false),
+    (Placement::Free, false),
+    (Placement::Free, true),
+    (Placement::Apart, true),
+];
+
+/// A suite.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Suite {
+    /// Round trips of 1 B to 4 MB.
+    Rtt,
+    /// One way, 1 B to 4 MB.
+    Stream,
+    /// Bare rings of 64 KB to 4 MB.
+    RingSize,
+    /// Connections that carry nothing, or one request.
+    Connect,
+    /// Many pairs, and one busy connection among idle ones.
+    Scale,
+    /// Bytes of ring memory of idle and of busy connections.
+    Memory,
+}
+
+/// What is measured.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// Name of the row.
+    pub name: String,
+    /// The conversation.
+    pub talk: Talk,
+    /// Bytes of a message.
+    pub size: usize,
+    /// Before each round trip: the receiver sleeps.
+    pub pause: Duration,
+    /// Idle connections beside the measured one.
+    pub idle: usize,
+    /// Conversations at the same time, each with programs of its own, if the job is about that.
+    pub pairs: Option<usize>,
+    /// Where.
+    pub placement: Placement,
+    /// With a busy loop on each CPU beside.
+    pub hogs: bool,
+    /// Capacity of the bare ring, if the job is about that.
+    pub ring: Option<usize>,
+}
+
+impl Job {
+    /// Two programs, each on a CPU of its own.
+    pub fn new(name: String, talk: Talk, size: usize) -> Job {
+        Job {
+            name,
+            talk,
+            size,
+            pause: Duration::ZERO,
+            idle: 0,
+            pairs: None,
+            placement: Placement::Apart,
+            hogs: false,
+            ring: None,
+        }
+    }
+
+    fn at(self, placement: Placement, hogs: bool) -> Job {
+        Job {
+            placement,
+            hogs,
+            ..self
+        }
+    }
+
+    /// Whether each end has a CPU for itself.
+    pub fn is_undisturbed(&self) -> bool {
+        self.placement == Placement::Apart && !self.hogs
+    }
+
+    /// Who takes part; the first is compared with the others.
+    pub fn contenders(&self) -> Vec<Contender> {
+        if self.ring.is_some() {
+            return vec![Contender::Ring, Contender::Fast, Contender::KernelLoopback];
+        }
+        let all = Contender::value_variants().iter().copied();
+        // What several pairs or a crowd change is each contender's own affair.
+        let few = !self.is_undisturbed() || self.talk == Talk::Crowd || self.pairs.is_some();
+        let wanted = |one: &Contender| !few || Contender::FEW.contains(one);
+        all.filter(|one| one.can(self) && wanted(one)).collect()
+    }
+}
+
+/// The jobs of a suite.
+pub fn jobs(suite: Suite, quick: bool) -> Vec<Job> {
+    let few = |all: &'static [usize], count: usize| if quick { &all[..count] } else { all };
+    let elsewhere = if quick { &[][..] } else { &ELSEWHERE[..] };
+    match suite {
+        Suite::Rtt => {
+            let mut jobs = sizes("rtt", Talk::Rtt, quick, elsewhere);
+            let asleep = || Job {
+                pause: ASLEEP,
+                ..Job::new("rtt-64-asleep".to_owned(), Talk::Rtt, 64)
+            };
+            jobs.push(asleep());
+            jobs.extend(elsewhere.iter().map(|&(at, hogs)| asleep().at(at, hogs)));
+            jobs
+        }
+        Suite::Stream => sizes("stream", Talk::Stream, quick, elsewhere),
+        Suite::RingSize => {
+            let size = RING_MESSAGE_BYTES;
+            let of = |word: &str, talk, ring: usize| Job {
+                ring: Some(ring),
+                ..Job::new(format!("{word}-64k-ring{}", size_word(ring)), talk, size)
+            };
+            let rings = few(&RINGS, 2).iter();
+            rings
+                .flat_map(|&ring| [of("rtt", Talk::Rtt, ring), of("stream", Talk::Stream, ring)])
+                .collect()
+        }
+        Suite::Connect => {
+            let at = [(Placement::Apart, false)].iter().chain(elsewhere);
+            at.flat_map(|&(at, hogs)| {
+                let job = |name: &str, talk| Job::new(name.to_owned(), talk, REQUEST_BYTES);
+                let jobs = [job("connect", Talk::Connect), job("request", Talk::Request)];
+                jobs.map(|job| job.at(at, hogs))
+            })
+            .collect()
+        }
+        Suite::Scale => {
+            let paired = |pairs| Job {
+                pairs: Some(pairs),
+                ..Job::new(format!("rtt-64-pairs{pairs}"), Talk::Rtt, 64)
+            };
+            let crowd = |&idle: &usize| Job {
+                idle,
+                ..Job::new(format!("rtt-64-idle{idle}"), Talk::Crowd, 64)
+            };
+            let free = few(&PAIRS, 2).iter();
+            let free = free.map(|&pairs| paired(pairs).at(Placement::Free, false));
+            let others = elsewhere
+                .iter()
+                .filter(|other| **other != (Placement::Free, false));
+            let others = others.map(|&(at, hogs)| paired(4).at(at, hogs));
+            let crowds = few(&CROWDS, 3).iter().map(crowd);
+            free.chain(others).chain(crowds).collect()
+        }
+        Suite::Memory => Vec::new(),
+    }
+}
+
+fn sizes(word: &str, talk: Talk, quick: bool, elsewhere: &[(Placement, bool)]) -> Vec<Job> {
+    let job = |&size: &usize| Job::new(format!("{word}-{}", size_word(size)), talk, size);
+    let sizes = if quick { &SIZES_FEW[..] } else { &SIZES[..] };
+    let mut jobs: Vec<Job> = sizes.iter().map(job).collect();
+    for &(placement, hogs) in elsewhere {
+        let some = SIZES_FEW.iter().map(job);
+        jobs.extend(some.map(|job| job.at(placement, hogs)));
+    }
+    jobs
+}
+
+fn size_word(bytes: usize) -> String {
+    match bytes {
+        _ if bytes >= 1 << 20 => format!("{}m", bytes >> 20),
+        _ if bytes >= 1 << 10 => format!("{}k", bytes >> 10),
+        _ => bytes.to_string(),
+    }
+}
