@@ -383,6 +383,14 @@ impl Broker {
         if self.first_mischief(pid) {
             tracing::warn!("process {pid} broke the control protocol and was dropped: {what}");
         }
+        let member = self
+            .connections
+            .get(&number)
+            .and_then(|c| c.member.as_ref());
+        if let Some(process) = member.map(|member| member.process) {
+            let actions = self.registry.process_broke(process);
+            self.carry_out(actions);
+        }
         self.close_connection(number);
     }
 

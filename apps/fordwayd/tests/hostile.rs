@@ -5,6 +5,7 @@ mod common;
 
 use common::*;
 use fordway_abi::control::{self as wire, Header, PACKET_BYTES_MAX, kind};
+use fordway_abi::reason::Reason;
 use fordway_abi::{ABI_VERSION, shm};
 use fordway_platform::memfd;
 use fordwayd::admin::{Reply, Request};
@@ -269,6 +270,10 @@ fn regions_that_nobody_asked_for_end_the_connection() {
         a.send(&wire::Region { link_id }, &[region.as_fd()]);
     }
     a.expect_end();
+    // Whoever has a channel with him is to reset it.
+    let reset: wire::Downgrade = b.expect();
+    assert_eq!(reset.channel_id, linked.b.channel_id);
+    assert_eq!(Reason::from_u32(reset.reason), Some(Reason::Protocol));
     assert_eq!(b.expect::<wire::PeerGone>().link_id, linked.b.link_id);
     still_serves(&broker);
 }

@@ -53,56 +53,6 @@ fn open(domain: &Domain) -> OwnedFd {
         .expect("namespace")
 }
 
-/// A namespace of nobody's, removed at the end.
-struct PrivateNamespace(std::path::PathBuf);
-
-impl PrivateNamespace {
-    /// With these addresses on its loopback device.
-    fn new(dir: &TempDir, addresses: &[Ipv4Addr]) -> Self {
-        let file = dir.path().join("private");
-        netns::create(&file).expect("namespace");
-        let own = Self(file);
-        own.ip(&["link", "set", "lo", "up"]);
-        for ip in addresses {
-            own.ip(&["address", "add", &format!("{ip}/32"), "dev", "lo"]);
-        }
-        own
-    }
-
-    fn ip(&self, words: &[&str]) {
-        let status = self.within(|| Command::new("ip").args(words).status().expect("ip"));
-        assert!(status.success());
-    }
-
-    fn within<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
-        let namespace = netns::open(&self.0).expect("open").expect("namespace");
-        netns::within(namespace.as_fd(), work).expect("enter")
-    }
-}
-
-impl Drop for PrivateNamespace {
-    fn drop(&mut self) {
-        let _ = netns::remove(&self.0);
-    }
-}
-
-/// A connection between exactly these names in the calling thread's namespace.
-fn connect_as(client: SocketAddr, server: SocketAddr) -> (TcpStream, TcpStream) {
-    use rustix::net::{AddressFamily, SocketType, sockopt};
-    let listener =
-        rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).expect("socket");
-    sockopt::set_socket_reuseaddr(&listener, true).expect("reuse");
-    rustix::net::bind(&listener, &server).expect("bind server");
-    rustix::net::listen(&listener, 1).expect("listen");
-    let socket =
-        rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).expect("socket");
-    sockopt::set_socket_reuseaddr(&socket, true).expect("reuse");
-    rustix::net::bind(&socket, &client).expect("bind client");
-    rustix::net::connect(&socket, &server).expect("connect");
-    let (accepted, _) = TcpListener::from(listener).accept().expect("accept");
-    (socket.into(), accepted)
-}
-
 /// web connects to db's port 6379.
 fn across(web: &Domain, db: &Domain) -> (TcpStream, TcpStream) {
     let [web_ns, db_ns] = [open(web), open(db)];
@@ -201,7 +151,7 @@ fn a_mirrored_tuple_from_another_namespace_is_refused() {
     // The very same four numbers, both ends, in a namespace of the thief's own.
     let names = [&x, &y].map(|stream| stream.local_addr().expect("name"));
     let ips = [web.ip, db.ip].map(|ip| ip.expect("ip"));
-    let private = PrivateNamespace::new(&dir, &ips);
+    let private = PrivateNamespace::new(dir.path(), &ips);
     let (false_x, false_y) = private.within(|| connect_as(names[0], names[1]));
     let [a, b, thief] = [(); 3].map(|()| Shim::join(dir.path()));
 
@@ -245,7 +195,7 @@ fn a_namespace_made_by_others_joins_when_it_is_attached() {
     let dir = TempDir::new();
     let broker = Broker::start(dir.path());
     let ip = Ipv4Addr::new(192, 168, 55, 2);
-    let private = PrivateNamespace::new(&dir, &[ip]);
+    let private = PrivateNamespace::new(dir.path(), &[ip]);
     let mut inside = private.within(|| Command::new("sleep").arg("60").spawn().expect("sleep"));
     let attach = Request::DomainAttach {
         name: "box".into(),
@@ -295,7 +245,7 @@ fn a_namespace_made_by_others_joins_when_it_is_attached() {
     inside.kill().expect("kill");
     inside.wait().expect("wait");
     let second = TempDir::new();
-    let anew = PrivateNamespace::new(&second, &[ip]);
+    let anew = PrivateNamespace::new(second.path(), &[ip]);
     let mut inside = anew.within(|| Command::new("sleep").arg("60").spawn().expect("sleep"));
     let attach = Request::DomainAttach {
         name: "box".into(),

@@ -546,7 +546,12 @@ fn handle(mut packet: Packet) -> bool {
                 return false;
             };
             for conn in state::conns().filter(|conn| conn.is_paired()) {
-                if conn.channel_id.load(Ordering::Relaxed) == channel_id {
+                if conn.channel_id.load(Ordering::Relaxed) != channel_id {
+                    continue;
+                }
+                if reason == Reason::Protocol as u32 {
+                    upgrade::condemned(conn);
+                } else {
                     conn.passing.store(reason, Ordering::Relaxed);
                     conn.attention.fetch_or(attention::DOWN, Ordering::AcqRel);
                 }

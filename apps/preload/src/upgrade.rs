@@ -187,6 +187,18 @@ pub fn paired(conn: &Conn, index: u32, slot: u32, generation: u32, channel_id: u
     up::set_out(&conn.at(fd), is_shared(conn));
 }
 
+/// The broker has found the far end out: it broke the control protocol.
+#[cold]
+pub fn condemned(conn: &Conn) {
+    let before = conn.attention.fetch_or(attention::BROKEN, Ordering::AcqRel);
+    if before & attention::BROKEN == 0 {
+        sys::complain(&["a peer broke the control protocol; its connection is reset"]);
+        // Whoever sleeps in the kernel on this connection wakes.
+        let fd = conn.fd.load(Ordering::Relaxed);
+        let _ = sys!(SYS_shutdown, fd, libc::SHUT_RDWR);
+    }
+}
+
 /// Reads SO_RCVTIMEO and SO_SNDTIMEO again.
 pub fn read_timeouts(conn: &Conn, fd: i32) {
     for (option, target) in [

@@ -260,7 +260,8 @@ messages! {
         /// Bytes received through the ring.
         ring_bytes_rx: u64,
     }
-    /// Broker → shim: move the channel to the kernel path.
+    /// Broker → shim: move the channel to the kernel path. With [`crate::reason::Reason::Protocol`]:
+    /// the peer broke the control protocol, reset the connection.
     Downgrade = 14, fds 0..=0 {
         /// From `Pair`.
         channel_id: u64,

@@ -111,6 +111,36 @@ impl Registry {
         (id, domain.map_or(UNKNOWN_DOMAIN, |domain| domain.id))
     }
 
+    /// A process broke the control protocol and will be dropped. Whoever has a channel with
+    /// it is to reset that connection: what such a process says by its ring is not to be
+    /// believed any longer, and nobody would tell it to leave.
+    pub fn process_broke(&mut self, culprit: ProcessId) -> Vec<Action> {
+        let channels: Vec<ChannelRef> = self
+            .processes
+            .get(&culprit)
+            .into_iter()
+            .flat_map(|process| process.conns.values())
+            .filter_map(|conn| match conn.state {
+                ConnState::Channel { channel, .. } => Some(channel),
+                _ => None,
+            })
+            .filter(|channel| self.is_announced(*channel))
+            .collect();
+        let mut actions = Vec::new();
+        for channel in channels {
+            self.downgrade_channel(channel, Reason::Protocol, &mut actions);
+        }
+        actions.retain(|action| !matches!(action, Action::Send { to, .. } if *to == culprit));
+        actions
+    }
+
+    /// Whether the ends of a channel were told of it.
+    fn is_announced(&self, channel: ChannelRef) -> bool {
+        let link = self.channels.get(&channel).map(|channel| channel.link);
+        let link = link.and_then(|link| self.links.get(&link));
+        link.is_some_and(|link| link.ready || link.rejoined)
+    }
+
     /// A process is gone, or its connection is.
     pub fn process_gone(&mut self, gone: ProcessId) -> Vec<Action> {
         let mut actions = Vec::new();
@@ -325,12 +355,7 @@ impl Registry {
             ConnState::Kernel(_) => {}
             ConnState::Offered { .. } => self.take_offer_down(key, &conn.facts),
             ConnState::Channel { channel, side } => {
-                let announced = self
-                    .channels
-                    .get(&channel)
-                    .and_then(|channel| self.links.get(&channel.link))
-                    .is_some_and(|link| link.ready || link.rejoined);
-                if !announced {
+                if !self.is_announced(channel) {
                     self.cancel_other_end(channel, side, reason, actions);
                 } else if how == Leave::Alone {
                     self.downgrade_other_end(channel, side, reason, actions);

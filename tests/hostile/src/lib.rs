@@ -11,24 +11,33 @@
 //! over loopback. [`mallory::Mallory`] has one connection to the victim, and does itself
 //! what a shim would do. The neighbours go on throughout: every byte that they get is
 //! checked, and what a round trip took is printed for the time without the attack and for
-//! that with it. [`Census`] counts what an attack might leave behind.
+//! that with it, and for honest peers that are as busy as they can be in mallory's place.
+//! [`Census`] counts what an attack might leave behind.
+//!
+//! What is not in this process is in children of it ([`child`]): who ends, execs, or has
+//! somebody's process number must be another.
 #![forbid(unsafe_code)]
 
+mod bystanders;
+mod census;
+pub mod child;
 #[path = "../../../apps/fordwayd/tests/common/mod.rs"]
 mod common;
 pub mod mallory;
 
-pub use common::{Bells, Shim};
+pub use bystanders::{Style, Trips};
+pub use census::Census;
+pub use common::{Bells, PrivateNamespace, Shim, connect_as, packet_of, sealed};
 
 use anyhow::{Context, Result, ensure};
-use fordway_bench::lab::{Lab, PathChoice, Place, Program, Spawn, Stdin};
+use bystanders::{Echo, Ping};
+use fordway_bench::lab::{Lab, PathChoice, Place, Spawn};
 use fordway_platform::netns;
+use mallory::Mallory;
 use rustix::process::Signal;
-use std::io::Write;
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
-use std::process::ChildStdin;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Longest that anything may take that is sure to come.
@@ -36,70 +45,9 @@ pub const PATIENCE: Duration = Duration::from_secs(10);
 /// Between two looks at something that nobody announces.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 /// How long neighbours are measured without the attack.
-const CALM: Duration = Duration::from_millis(400);
-/// Longest that the programs of a bed run.
-const LIMIT: Duration = Duration::from_secs(120);
-
-/// How the victim waits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Style {
-    /// One thread, edge-triggered epoll.
-    Epoll,
-    /// A thread for each connection, blocking calls.
-    Threads,
-}
-
-/// An echo server.
-#[derive(Debug)]
-pub struct Echo {
-    program: Program,
-    /// Where it listens.
-    pub name: SocketAddr,
-}
-
-/// A neighbour's round trips.
-#[derive(Debug)]
-struct Ping {
-    what: &'static str,
-    program: Program,
-    stdin: ChildStdin,
-    lines: usize,
-}
-
-/// What a neighbour saw in a while.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Trips {
-    /// Round trips.
-    pub count: u64,
-    /// Their median.
-    pub p50_us: f64,
-    /// And the slow ones.
-    pub p99_us: f64,
-    /// The slowest.
-    pub max_us: f64,
-}
-
-/// What an attack might leave behind.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Census {
-    victim_descriptors: usize,
-    victim_memfds: usize,
-    broker_descriptors: usize,
-    broker_memfds: usize,
-    processes: u32,
-    channels: u32,
-}
-
-impl Census {
-    fn exceeds(&self, other: &Census) -> bool {
-        self.victim_descriptors > other.victim_descriptors
-            || self.victim_memfds > other.victim_memfds
-            || self.broker_descriptors > other.broker_descriptors
-            || self.broker_memfds > other.broker_memfds
-            || self.processes > other.processes
-            || self.channels > other.channels
-    }
-}
+const CALM: Duration = Duration::from_millis(300);
+/// How many connections the victim has had at the same time before it is looked what it keeps.
+const TOGETHER: usize = 8;
 
 /// A victim, its neighbours, and where mallory lives.
 #[derive(Debug)]
@@ -110,8 +58,23 @@ pub struct Bed {
     pub victim: Echo,
     other: Echo,
     pings: Vec<Ping>,
+    /// What they see beside an honest and busy peer of the victim, ...
+    beside_busy: Vec<Trips>,
+    /// ... and beside one that comes and goes, without a pause.
+    beside_comers: Vec<Trips>,
+    /// Connections of honest ones that the victim has seen end.
+    seen: usize,
     /// Mallory's namespace; `None`: the same as everybody's.
     home: Option<OwnedFd>,
+}
+
+/// The namespace of a domain.
+fn open_namespace(lab: &Lab, name: &str) -> Result<OwnedFd> {
+    let domains = lab.domains()?;
+    let domain = domains.iter().find(|domain| domain.name == name);
+    let path = domain.and_then(|domain| domain.netns_path.as_deref());
+    let path = path.with_context(|| format!("{name} has no namespace"))?;
+    netns::open(Path::new(path))?.with_context(|| format!("{path} is no namespace"))
 }
 
 /// Whether namespaces can be had. Says so if not: then the caller is not to count as passed.
@@ -135,31 +98,29 @@ impl Bed {
             false => Place::Here,
         };
         let lab = Lab::start_with(&["--network", "10.77.0.0/24"])?;
+        // A domain is made by the first program in it; before the machine is busy, for `ip` is
+        // slow then.
+        let home = match root {
+            true => {
+                let nothing = Spawn::line("true");
+                lab.run(&place("mallory", 13), PathChoice::Auto, &nothing)?;
+                Some(open_namespace(&lab, "mallory")?)
+            }
+            false => None,
+        };
         let victim = Echo::start(&lab, &place("victim", 10), style)?;
         let other = Echo::start(&lab, &place("other", 11), style)?;
         let pings = [("victim's", &victim), ("other's", &other)]
             .map(|(what, echo)| Ping::start(&lab, &place("honest", 12), what, echo.name));
         let pings = pings.into_iter().collect::<Result<Vec<_>>>()?;
-        let home = match root {
-            true => {
-                // A domain is made by the first program in it.
-                lab.run(
-                    &place("mallory", 13),
-                    PathChoice::Auto,
-                    &Spawn::line("true"),
-                )?;
-                let domains = lab.domains()?;
-                let own = domains.iter().find(|domain| domain.name == "mallory");
-                let path = own.and_then(|own| own.netns_path.as_deref());
-                netns::open(Path::new(path.context("mallory has no namespace")?))?
-            }
-            false => None,
-        };
-        let bed = Bed {
+        let mut bed = Bed {
             lab,
             victim,
             other,
             pings,
+            beside_busy: Vec::new(),
+            beside_comers: Vec::new(),
+            seen: 0,
             home,
         };
         bed.wait_for("the neighbours go by rings", || {
@@ -169,7 +130,34 @@ impl Bed {
                 .filter(|end| end.path == "fast" && end.ring_bytes_tx != 0);
             fast.count() == 4
         })?;
+        bed.be_honest()?;
         Ok(bed)
+    }
+
+    /// An honest peer in mallory's place, as busy as he can be. Also makes what the victim
+    /// makes once and keeps.
+    fn be_honest(&mut self) -> Result<()> {
+        let mut honest = Mallory::join(self)?;
+        self.trips()?;
+        let end = Instant::now() + CALM;
+        while Instant::now() < end {
+            honest.echo(64)?;
+        }
+        self.beside_busy = self.trips()?;
+        // Its threads keep a doorbell for each that slept at the same time.
+        let several = (1..TOGETHER).map(|_| Mallory::join(self));
+        let several = several.collect::<Result<Vec<_>>>()?;
+        let mut count = TOGETHER;
+        drop((honest, several));
+        let end = Instant::now() + CALM;
+        while Instant::now() < end {
+            Mallory::join(self)?.echo(64)?;
+            count += 1;
+        }
+        self.beside_comers = self.trips()?;
+        self.wait_for("sees the honest ones go", || self.ends(0) == count)?;
+        self.seen = count;
+        Ok(())
     }
 
     /// Runs `attack`, and prints what the neighbours saw before and meanwhile. They must
@@ -187,17 +175,22 @@ impl Bed {
         let result = attack(self).with_context(|| name.to_owned())?;
         let lasted_ms = begin.elapsed().as_millis();
         let with = self.trips()?;
-        for ((ping, without), with) in self.pings.iter().zip(&without).zip(&with) {
+        for (index, ping) in self.pings.iter().enumerate() {
+            let all = [&without, &self.beside_busy, &self.beside_comers, &with];
+            let [calm, busy, comers, now] = all.map(|all| all[index]);
+            let figures = |of: fn(&Trips) -> f64| {
+                [calm, busy, comers, now]
+                    .map(|trips| format!("{:.1}", of(&trips)))
+                    .join(" / ")
+            };
             println!(
-                "{name} ({lasted_ms} ms), {} neighbour: p50 {:.1} -> {:.1} us, p99 {:.1} -> {:.1} us ({:.1}x), slowest {:.0} -> {:.0} us",
+                "{name} ({lasted_ms} ms), {} neighbour alone / beside an honest busy peer / beside one that comes and goes / now: p50 {} us, p99 {} us (now {:.1}x and {:.1}x the honest ones'), slowest {} us",
                 ping.what,
-                without.p50_us,
-                with.p50_us,
-                without.p99_us,
-                with.p99_us,
-                with.p99_us / without.p99_us.max(0.1),
-                without.max_us,
-                with.max_us,
+                figures(|trips| trips.p50_us),
+                figures(|trips| trips.p99_us),
+                now.p99_us / busy.p99_us.max(0.1),
+                now.p99_us / comers.p99_us.max(0.1),
+                figures(|trips| trips.max_us),
             );
         }
         // They still run, and got more than one answer each since.
@@ -207,6 +200,24 @@ impl Bed {
             "{name}: a neighbour stood still: {with:?}, then {after:?}"
         );
         Ok((result, with))
+    }
+
+    /// As [`Bed::beside`], for an attack that is over when it returns: nothing of it may be
+    /// left then. Prints what there was before and is now.
+    pub fn case<T>(
+        &mut self,
+        name: &str,
+        attack: impl FnOnce(&Bed) -> Result<T>,
+    ) -> Result<(T, Vec<Trips>)> {
+        let before = self.census()?;
+        let result = self.beside(name, attack)?;
+        self.no_more_than(name, &before)?;
+        Ok(result)
+    }
+
+    /// The neighbours' processes.
+    pub fn neighbours(&self) -> Result<Vec<u32>> {
+        self.pings.iter().map(Ping::pid).collect()
     }
 
     fn trips(&mut self) -> Result<Vec<Trips>> {
@@ -234,10 +245,11 @@ impl Bed {
         text.lines().filter(|found| *found == line).count()
     }
 
-    /// How many of the victim's connections have ended, somehow.
+    /// How many of the victim's connections have ended, somehow, since the bed was made.
     pub fn all_ends(&self) -> usize {
         let text = self.victim.program.stdout_so_far();
-        text.lines().filter(|line| line.starts_with("end ")).count()
+        let all = text.lines().filter(|line| line.starts_with("end ")).count();
+        all - self.seen
     }
 
     /// Waits for something that is sure to come.
@@ -262,27 +274,22 @@ impl Bed {
 
     /// Takes a census.
     pub fn census(&self) -> Result<Census> {
-        let info = self.lab.info()?;
-        let victim = self.victim.pid()?;
-        let broker = u32::try_from(info.pid)?;
-        Ok(Census {
-            victim_descriptors: descriptors(victim)?,
-            victim_memfds: memfds(victim)?,
-            broker_descriptors: descriptors(broker)?,
-            broker_memfds: memfds(broker)?,
-            processes: info.processes,
-            channels: info.channels,
-        })
+        Census::take(self.victim.pid()?, &self.lab.info()?)
     }
 
-    /// Waits until nothing is left of what came after `before`.
-    pub fn no_more_than(&self, before: &Census) -> Result<()> {
+    /// Waits until nothing is left of what came after `before`, and prints both.
+    pub fn no_more_than(&self, name: &str, before: &Census) -> Result<()> {
         let mut now = None;
         let settled = self.wait_for("is as it was before", || {
             now = self.census().ok();
             now.as_ref().is_some_and(|now| !now.exceeds(before))
         });
-        settled.with_context(|| format!("{before:?}, then {now:?}"))
+        let now = now.context("no census")?.against(before);
+        println!("{name}, left behind: {now}");
+        settled.with_context(|| now)?;
+        let strays = self.lab.leftovers();
+        ensure!(strays.is_empty(), "left behind: {}", strays.join(", "));
+        Ok(())
     }
 
     /// Resident memory of the broker, in kB.
@@ -291,6 +298,12 @@ impl Bed {
         let line = status.lines().find(|line| line.starts_with("VmRSS:"));
         let figure = line.and_then(|line| line.split_whitespace().nth(1));
         Ok(figure.context("no VmRSS")?.parse()?)
+    }
+
+    /// Does something in the namespace of a domain.
+    pub fn in_domain<T: Send>(&self, name: &str, work: impl FnOnce() -> T + Send) -> Result<T> {
+        let namespace = open_namespace(&self.lab, name)?;
+        Ok(netns::within(namespace.as_fd(), work)?)
     }
 
     /// Ends everything. The honest programs must have come through unharmed.
@@ -303,8 +316,7 @@ impl Bed {
             ..
         } = self;
         for ping in pings {
-            drop(ping.stdin);
-            ping.program.finish()?.ok().context(ping.what)?;
+            ping.finish()?;
         }
         for echo in [victim, other] {
             ensure!(echo.program.is_running(), "an echo server has ended");
@@ -316,89 +328,6 @@ impl Bed {
     }
 }
 
-fn compiled(name: &str) -> String {
-    let path = PathBuf::from(env!("OUT_DIR")).join(name);
-    path.to_string_lossy().into_owned()
-}
-
-impl Echo {
-    fn start(lab: &Lab, place: &Place, style: Style) -> Result<Echo> {
-        let word = match style {
-            Style::Epoll => "epoll",
-            Style::Threads => "threads",
-        };
-        let spawn = Spawn::new([compiled("echo"), word.to_owned()])
-            .env("FORDWAY_OFFER_AFTER", "0")
-            .time_limit(LIMIT);
-        let program = lab.spawn(place, PathChoice::Auto, &spawn)?;
-        program.wait_for_output("port ")?;
-        let text = program.stdout_so_far();
-        let port = text.lines().find_map(|line| line.strip_prefix("port "));
-        let port: u16 = port.context("no port")?.parse()?;
-        Ok(Echo {
-            program,
-            name: SocketAddr::from((place.ip(), port)),
-        })
-    }
-
-    /// The server itself, not the launcher.
-    pub fn pid(&self) -> Result<u32> {
-        let pids = self.program.pids();
-        pids.first().copied().context("the echo server is gone")
-    }
-}
-
-impl Ping {
-    fn start(lab: &Lab, place: &Place, what: &'static str, name: SocketAddr) -> Result<Ping> {
-        let (host, port) = (name.ip().to_string(), name.port().to_string());
-        let spawn = Spawn::new([compiled("ping"), host, port])
-            .stdin(Stdin::Pipe)
-            .time_limit(LIMIT);
-        let mut program = lab.spawn(place, PathChoice::Auto, &spawn)?;
-        let stdin = program.take_stdin().context("no stdin")?;
-        Ok(Ping {
-            what,
-            program,
-            stdin,
-            lines: 0,
-        })
-    }
-
-    /// What it saw since it was asked last.
-    fn trips(&mut self) -> Result<Trips> {
-        self.stdin.write_all(b"\n")?;
-        let wanted = self.lines + 1;
-        let program = &self.program;
-        program.wait_until(PATIENCE, "answers", || {
-            program.stdout_so_far().lines().count() >= wanted
-                && program.stdout_so_far().ends_with('\n')
-        })?;
-        let text = program.stdout_so_far();
-        let line = text.lines().nth(self.lines).context("no line")?;
-        self.lines = wanted;
-        let figures: Vec<f64> = line.split(' ').map(str::parse).collect::<Result<_, _>>()?;
-        let [count, p50_us, p99_us, max_us] = figures[..] else {
-            anyhow::bail!("{line}");
-        };
-        Ok(Trips {
-            count: count as u64,
-            p50_us,
-            p99_us,
-            max_us,
-        })
-    }
-}
-
-fn descriptors(pid: u32) -> Result<usize> {
-    Ok(std::fs::read_dir(format!("/proc/{pid}/fd"))?.count())
-}
-
-/// Mappings of shared memory.
-fn memfds(pid: u32) -> Result<usize> {
-    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps"))?;
-    Ok(maps.lines().filter(|line| line.contains("memfd:")).count())
-}
-
 /// Waits for something of our own, in small steps.
 pub fn until(what: &str, mut holds: impl FnMut() -> bool) -> Result<()> {
     let end = Instant::now() + PATIENCE;
@@ -407,4 +336,19 @@ pub fn until(what: &str, mut holds: impl FnMut() -> bool) -> Result<()> {
         std::thread::sleep(LOOK_AGAIN);
     }
     Ok(())
+}
+
+/// xorshift64 (Marsaglia 2003): the same in every run.
+#[derive(Debug)]
+pub struct Random(pub u64);
+
+impl Random {
+    /// The next number.
+    #[allow(clippy::should_implement_trait)]
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
 }

@@ -20,6 +20,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::mem::offset_of;
 use std::net::TcpStream;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use zerocopy::FromBytes;
 
 /// Mallory's own number for its connection.
@@ -72,12 +73,11 @@ pub struct Mallory {
 }
 
 /// A shim that has said hello, with a page of its own.
-pub fn hello(bed: &Bed) -> Result<(Shim, OwnPage)> {
+pub fn hello(runtime_dir: &Path) -> Result<(Shim, OwnPage)> {
     let (page, page_fd) = OwnPage::create("mallory-page", WAIT_PAGE_BYTES)?;
     page.store_u32(offset_of!(WaitPage, magic), WAIT_PAGE_MAGIC);
-    let path = bed.lab.runtime_dir().join(CONTROL_SOCKET);
     let mut shim = Shim {
-        socket: ipc::connect(&path, Kind::Packets)?,
+        socket: ipc::connect(&runtime_dir.join(CONTROL_SOCKET), Kind::Packets)?,
         page: page_fd,
         mailbox: None,
         welcome: None,
@@ -90,29 +90,69 @@ pub fn hello(bed: &Bed) -> Result<(Shim, OwnPage)> {
     Ok((shim, page))
 }
 
-impl Mallory {
-    /// Has a channel with the victim, both directions of which are on the ring.
-    pub fn join(bed: &Bed) -> Result<Mallory> {
-        let (region, region_fd) = OwnPage::create("mallory-region", REGION_BYTES)?;
-        region.store_u32(offset_of!(RegionHeader, magic), REGION_MAGIC);
-        Self::join_with(bed, region, region_fd)
-    }
+/// Half way to a channel: the victim has offered its end, and awaits his region.
+pub struct Asked {
+    /// His connection to the broker.
+    pub shim: Shim,
+    page: OwnPage,
+    /// His end of the connection.
+    pub socket: TcpStream,
+    /// His number for the link.
+    pub link_id: u64,
+    kernel_bytes: u64,
+}
 
-    /// As [`Mallory::join`], with this memory for a region.
-    pub fn join_with(bed: &Bed, region: OwnPage, region_fd: OwnedFd) -> Result<Mallory> {
-        let (shim, page) = hello(bed)?;
-        let mut socket = bed.connect()?;
+impl Asked {
+    /// Offers a connection to the victim.
+    pub fn start(runtime_dir: &Path, mut socket: TcpStream) -> Result<Asked> {
+        let (shim, page) = hello(runtime_dir)?;
         socket.set_nodelay(true)?;
         socket.set_read_timeout(Some(crate::PATIENCE))?;
         shim.offer(CONN_ID, &socket);
         // The victim offers its end when it has used it.
-        let mut kernel_bytes: u64 = 0;
-        let mut byte = [0x55];
-        socket.write_all(&byte)?;
-        socket.read_exact(&mut byte)?;
-        kernel_bytes += 1;
+        by_kernel(&mut socket)?;
         let link: wire::Link = shim.expect();
-        let link_id = link.link_id;
+        Ok(Asked {
+            shim,
+            page,
+            socket,
+            link_id: link.link_id,
+            kernel_bytes: 1,
+        })
+    }
+}
+
+/// One byte to the victim and back, by the kernel.
+pub fn by_kernel(socket: &mut TcpStream) -> Result<()> {
+    let mut byte = [0x55];
+    socket.write_all(&byte)?;
+    socket
+        .read_exact(&mut byte)
+        .context("no echo by the kernel")
+}
+
+impl Mallory {
+    /// Has a channel with the victim, both directions of which are on the ring.
+    pub fn join(bed: &Bed) -> Result<Mallory> {
+        Self::join_on(&bed.lab.runtime_dir(), bed.connect()?)
+    }
+
+    /// As [`Mallory::join`], over this connection.
+    pub fn join_on(runtime_dir: &Path, socket: TcpStream) -> Result<Mallory> {
+        let (region, region_fd) = OwnPage::create("mallory-region", REGION_BYTES)?;
+        region.store_u32(offset_of!(RegionHeader, magic), REGION_MAGIC);
+        Self::join_with(Asked::start(runtime_dir, socket)?, region, region_fd)
+    }
+
+    /// As [`Mallory::join`], with this memory for a region.
+    pub fn join_with(asked: Asked, region: OwnPage, region_fd: OwnedFd) -> Result<Mallory> {
+        let Asked {
+            shim,
+            page,
+            socket,
+            link_id,
+            mut kernel_bytes,
+        } = asked;
         shim.send(&wire::Region { link_id }, &[region_fd.as_fd()]);
         let packet = shim.receive();
         let _: wire::Peer = packet.body();
@@ -252,6 +292,11 @@ impl Mallory {
     /// Sends bytes by the ring and gets as many back, as an honest peer would.
     pub fn echo(&mut self, count: u64) -> Result<()> {
         self.put(count);
+        self.collect(count)
+    }
+
+    /// Gets so many bytes.
+    pub fn collect(&mut self, count: u64) -> Result<()> {
         let mut got = 0;
         let end = std::time::Instant::now() + crate::PATIENCE;
         while got < count {

@@ -11,15 +11,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// How long an attack goes on.
-const ATTACK: Duration = Duration::from_millis(800);
+const ATTACK: Duration = Duration::from_millis(500);
 
 /// What a neighbour must get done at least while it goes on: a lost ring would stop it.
 const TRIPS_MIN: u64 = 200;
 
 /// Runs `act` over and over for as long as the attack lasts, beside whatever the honest do.
 fn attack(bed: &mut Bed, name: &str, act: impl Fn(&Mallory) + Sync) -> Result<()> {
-    let mallory = Mallory::join(bed)?;
-    let (_, trips) = bed.beside(name, |_| {
+    let (_, trips) = bed.case(name, |bed| {
+        let mallory = Mallory::join(bed)?;
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -86,9 +86,9 @@ fn a_flood_of_rings_only_costs_time() -> Result<()> {
 fn a_peer_that_always_sleeps_and_never_wakes_blocks_nobody() -> Result<()> {
     for style in [Style::Epoll, Style::Threads] {
         let mut bed = Bed::start(style)?;
-        let mut mallory = Mallory::join(&bed)?;
         let count = offset_of!(WaitPage, sleep_count);
-        bed.beside("always asleep", |_| {
+        bed.case("always asleep", |bed| {
+            let mut mallory = Mallory::join(bed)?;
             for round in 1..2000 {
                 use fordway_abi::shm::Endpoint;
                 mallory.set_u64(offset_of!(Endpoint, wait.rx_doors), u64::MAX);

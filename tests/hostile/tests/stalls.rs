@@ -11,8 +11,12 @@ use std::mem::offset_of;
 use std::net::Shutdown;
 use std::time::Duration;
 
-/// How long a stopped peer stays so (a minute, by hand).
-const STOPPED: Duration = Duration::from_millis(1500);
+/// How long a stopped peer stays so: `FORDWAY_STOPPED_S` seconds, or a little.
+fn stopped() -> Duration {
+    let asked = std::env::var("FORDWAY_STOPPED_S").ok();
+    let seconds = asked.and_then(|text| text.parse().ok());
+    seconds.map_or(Duration::from_millis(1500), Duration::from_secs)
+}
 
 /// Has the victim's ring towards him filled: it echoes, and he takes nothing.
 fn fill(mallory: &mut Mallory) -> Result<()> {
@@ -39,11 +43,13 @@ fn fill(mallory: &mut Mallory) -> Result<()> {
 fn a_peer_that_is_stopped_with_the_ring_full_stops_nobody() -> Result<()> {
     for style in [Style::Epoll, Style::Threads] {
         let mut bed = Bed::start(style)?;
+        let name = format!("stopped for {:?} with the ring full", stopped());
+        let before = bed.census()?;
         let mut mallory = Mallory::join(&bed)?;
-        bed.beside("stopped with the ring full", |_| {
+        bed.beside(&name, |_| {
             fill(&mut mallory)?;
             // Its length is the test.
-            std::thread::sleep(STOPPED);
+            std::thread::sleep(stopped());
             Ok(())
         })?;
         // He wakes up, and finds all of it.
@@ -54,6 +60,8 @@ fn a_peer_that_is_stopped_with_the_ring_full_stops_nobody() -> Result<()> {
             mallory.ring();
             mallory.got == sent
         })?;
+        drop(mallory);
+        bed.no_more_than(&name, &before)?;
         bed.finish()?;
     }
     Ok(())
@@ -64,8 +72,8 @@ fn a_peer_that_is_stopped_with_the_ring_full_stops_nobody() -> Result<()> {
 #[test]
 fn closing_waits_for_no_hostile_peer() -> Result<()> {
     let mut bed = Bed::start(Style::Epoll)?;
-    let mut stopped = Vec::new();
-    let (_, trips) = bed.beside("takes nothing back", |bed| {
+    let (_, trips) = bed.case("takes nothing back", |bed| {
+        let mut waiting = Vec::new();
         for _ in 0..3 {
             let mut mallory = Mallory::join(bed)?;
             sockopt::set_socket_recv_buffer_size(&mallory.socket, 4096)?;
@@ -78,7 +86,7 @@ fn closing_waits_for_no_hostile_peer() -> Result<()> {
             let ends = bed.all_ends();
             mallory.socket.shutdown(Shutdown::Write)?;
             until("the victim closes", || bed.all_ends() > ends)?;
-            stopped.push(mallory);
+            waiting.push(mallory);
         }
         Ok(())
     })?;
@@ -94,7 +102,7 @@ fn closing_waits_for_no_hostile_peer() -> Result<()> {
 #[test]
 fn promised_bytes_are_not_waited_for_without_end() -> Result<()> {
     let mut bed = Bed::start(Style::Epoll)?;
-    bed.beside("promises bytes", |bed| {
+    bed.case("promises bytes", |bed| {
         for _ in 0..100 {
             let mut mallory = Mallory::join(bed)?;
             let tail = mallory.tail + 10;

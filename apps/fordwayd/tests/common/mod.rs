@@ -5,11 +5,12 @@ use fordway_abi::control::{self as wire, HELLO_MAGIC, Header, Message, PACKET_BY
 use fordway_abi::{ABI_VERSION, shm};
 use fordway_platform::ipc::{self, Kind, ReceiveError};
 use fordway_platform::memfd::{self, ReadOnly};
+use fordway_platform::netns;
 use fordwayd::admin::{ADMIN_SOCKET, CONTROL_SOCKET, Reply, Request};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -470,4 +471,54 @@ pub fn bells_and_pair(shim: &Shim) -> (Bells, wire::Pair) {
             _ => return (bells, packet.body()),
         }
     }
+}
+
+/// A namespace of nobody's, removed at the end.
+pub struct PrivateNamespace(PathBuf);
+
+impl PrivateNamespace {
+    /// With these addresses on its loopback device.
+    pub fn new(dir: &Path, addresses: &[Ipv4Addr]) -> Self {
+        let file = dir.join("private");
+        netns::create(&file).expect("namespace");
+        let own = Self(file);
+        own.ip(&["link", "set", "lo", "up"]);
+        for ip in addresses {
+            own.ip(&["address", "add", &format!("{ip}/32"), "dev", "lo"]);
+        }
+        own
+    }
+
+    pub fn ip(&self, words: &[&str]) {
+        let status = self.within(|| Command::new("ip").args(words).status().expect("ip"));
+        assert!(status.success());
+    }
+
+    pub fn within<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        let namespace = netns::open(&self.0).expect("open").expect("namespace");
+        netns::within(namespace.as_fd(), work).expect("enter")
+    }
+}
+
+impl Drop for PrivateNamespace {
+    fn drop(&mut self) {
+        let _ = netns::remove(&self.0);
+    }
+}
+
+/// A connection between exactly these names in the calling thread's namespace.
+pub fn connect_as(client: SocketAddr, server: SocketAddr) -> (TcpStream, TcpStream) {
+    use rustix::net::{AddressFamily, SocketType, sockopt};
+    let listener =
+        rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).expect("socket");
+    sockopt::set_socket_reuseaddr(&listener, true).expect("reuse");
+    rustix::net::bind(&listener, &server).expect("bind server");
+    rustix::net::listen(&listener, 1).expect("listen");
+    let socket =
+        rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).expect("socket");
+    sockopt::set_socket_reuseaddr(&socket, true).expect("reuse");
+    rustix::net::bind(&socket, &client).expect("bind client");
+    rustix::net::connect(&socket, &server).expect("connect");
+    let (accepted, _) = TcpListener::from(listener).accept().expect("accept");
+    (socket.into(), accepted)
 }

@@ -1,0 +1,143 @@
+//! The honest programs: the victim, an echo server, and neighbours that measure round trips.
+
+use crate::PATIENCE;
+use anyhow::{Context, Result};
+use fordway_bench::lab::{Lab, PathChoice, Place, Program, Spawn, Stdin};
+use std::io::Write;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ChildStdin;
+use std::time::Duration;
+
+/// Longest that the programs of a bed run.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// How the victim waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Style {
+    /// One thread, edge-triggered epoll.
+    Epoll,
+    /// A thread for each connection, blocking calls.
+    Threads,
+}
+
+/// An echo server.
+#[derive(Debug)]
+pub struct Echo {
+    pub(crate) program: Program,
+    /// Where it listens.
+    pub name: SocketAddr,
+}
+
+/// A neighbour's round trips.
+#[derive(Debug)]
+pub(crate) struct Ping {
+    pub(crate) what: &'static str,
+    program: Program,
+    stdin: ChildStdin,
+    lines: usize,
+}
+
+/// What a neighbour saw in a while.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Trips {
+    /// Round trips.
+    pub count: u64,
+    /// Their median.
+    pub p50_us: f64,
+    /// And the slow ones.
+    pub p99_us: f64,
+    /// The slowest.
+    pub max_us: f64,
+}
+
+fn compiled(name: &str) -> String {
+    let path = PathBuf::from(env!("OUT_DIR")).join(name);
+    path.to_string_lossy().into_owned()
+}
+
+impl Echo {
+    pub(crate) fn start(lab: &Lab, place: &Place, style: Style) -> Result<Echo> {
+        let word = match style {
+            Style::Epoll => "epoll",
+            Style::Threads => "threads",
+        };
+        let spawn = Spawn::new([compiled("echo"), word.to_owned()])
+            .env("FORDWAY_OFFER_AFTER", "0")
+            .time_limit(LIMIT);
+        let program = lab.spawn(place, PathChoice::Auto, &spawn)?;
+        program.wait_for_output("port ")?;
+        let text = program.stdout_so_far();
+        let port = text.lines().find_map(|line| line.strip_prefix("port "));
+        let port: u16 = port.context("no port")?.parse()?;
+        Ok(Echo {
+            program,
+            name: SocketAddr::from((place.ip(), port)),
+        })
+    }
+
+    /// The server itself, not the launcher.
+    pub fn pid(&self) -> Result<u32> {
+        let pids = self.program.pids();
+        pids.first().copied().context("the echo server is gone")
+    }
+}
+
+impl Ping {
+    pub(crate) fn start(
+        lab: &Lab,
+        place: &Place,
+        what: &'static str,
+        name: SocketAddr,
+    ) -> Result<Ping> {
+        let (host, port) = (name.ip().to_string(), name.port().to_string());
+        let spawn = Spawn::new([compiled("ping"), host, port])
+            .stdin(Stdin::Pipe)
+            .time_limit(LIMIT);
+        let mut program = lab.spawn(place, PathChoice::Auto, &spawn)?;
+        let stdin = program.take_stdin().context("no stdin")?;
+        Ok(Ping {
+            what,
+            program,
+            stdin,
+            lines: 0,
+        })
+    }
+
+    /// What it saw since it was asked last.
+    pub(crate) fn trips(&mut self) -> Result<Trips> {
+        self.stdin.write_all(b"\n")?;
+        let wanted = self.lines + 1;
+        let program = &self.program;
+        program.wait_until(PATIENCE, "answers", || {
+            program.stdout_so_far().lines().count() >= wanted
+                && program.stdout_so_far().ends_with('\n')
+        })?;
+        let text = program.stdout_so_far();
+        let line = text.lines().nth(self.lines).context("no line")?;
+        self.lines = wanted;
+        let figures: Vec<f64> = line.split(' ').map(str::parse).collect::<Result<_, _>>()?;
+        let [count, p50_us, p99_us, max_us] = figures[..] else {
+            anyhow::bail!("{line}");
+        };
+        Ok(Trips {
+            count: count as u64,
+            p50_us,
+            p99_us,
+            max_us,
+        })
+    }
+
+    /// The program itself.
+    pub fn pid(&self) -> Result<u32> {
+        let pids = self.program.pids();
+        pids.first().copied().context("a neighbour is gone")
+    }
+
+    /// Ends it; it must have come through unharmed.
+    pub(crate) fn finish(self) -> Result<()> {
+        drop(self.stdin);
+        self.program.finish()?.ok().context(self.what)?;
+        Ok(())
+    }
+}
