@@ -15,6 +15,7 @@ use crate::lab::{Lab, PathChoice, Place, Program, Spawn};
 use crate::placement::{self, CLIENT_CPU, SERVER_CPU, client_place, server_place};
 use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
+use fordway_platform::sockmap;
 use std::fs;
 use std::time::Duration;
 
@@ -34,6 +35,8 @@ pub enum Contender {
     KernelLoopback,
     /// TCP between two network namespaces over veth and a bridge.
     KernelBridge,
+    /// TCP over loopback, its bytes moved from socket to socket by a BPF program.
+    Sockmap,
     /// UNIX stream sockets.
     Unix,
     /// UNIX packet sockets.
@@ -53,14 +56,27 @@ impl Contender {
             Contender::Ring => "ring",
             Contender::KernelLoopback => "kernel-loopback",
             Contender::KernelBridge => "kernel-bridge",
+            Contender::Sockmap => "sockmap",
             Contender::Unix => "unix",
             Contender::Seqpacket => "unix-seqpacket",
             Contender::Pipe => "pipe",
         }
     }
 
+    /// Why it cannot take part on this machine.
+    pub fn obstacle(self) -> Option<String> {
+        match self {
+            Contender::Sockmap => sockmap::Pair::new()
+                .and_then(|maps| maps.ids())
+                .err()
+                .map(|error| format!("bpf(2) makes no sockmap: {error}")),
+            _ => None,
+        }
+    }
+
     fn wire(self) -> Wire {
         match self {
+            Contender::Sockmap => Wire::Sockmap,
             Contender::Unix => Wire::Unix,
             Contender::Seqpacket => Wire::Seqpacket,
             Contender::Pipe => Wire::Pipe,
@@ -98,7 +114,7 @@ impl Contender {
             }
             Contender::Unix => job.talk != Talk::Crowd,
             Contender::Seqpacket => plain_talk && job.size <= PACKET_BYTES_MAX,
-            Contender::Pipe => plain_talk,
+            Contender::Sockmap | Contender::Pipe => plain_talk,
         }
     }
 }
@@ -162,6 +178,8 @@ fn bare_ring(job: &Job, length: Duration) -> Result<Taken> {
 /// Pairs of programs that talk.
 #[derive(Debug)]
 pub struct Conversation {
+    /// Lives as long as they talk.
+    maps: Option<sockmap::Pair>,
     servers: Vec<Program>,
     drivers: Vec<Program>,
 }
@@ -170,7 +188,9 @@ pub struct Conversation {
 pub fn start(lab: &Lab, contender: Contender, job: &Job, length: Duration) -> Result<Conversation> {
     let (server_place, client_place) = contender.places(job);
     let (server_cpu, client_cpu) = job.placement.cpus();
+    let maps = (contender == Contender::Sockmap).then(sockmap::Pair::new);
     let mut conversation = Conversation {
+        maps: maps.transpose()?,
         servers: Vec::new(),
         drivers: Vec::new(),
     };
@@ -180,7 +200,11 @@ pub fn start(lab: &Lab, contender: Contender, job: &Job, length: Duration) -> Re
         format!("--idle={}", job.idle),
     ];
     for _ in 0..job.pairs.unwrap_or(1) {
-        let at = address(lab, contender, job)?;
+        let mut at = address(lab, contender, job)?;
+        if let Some(maps) = &conversation.maps {
+            let [server, driver] = maps.ids()?;
+            at += &format!("/{server}/{driver}");
+        }
         let start = |place, cpu: &Option<String>, role, more: &[String]| {
             let mut argv = end::command(role, contender.wire(), job.talk, &at, job.size)?;
             // Of the build that is tried, which may be another than ours.
@@ -253,7 +277,7 @@ fn add(sum: &mut Figures, one: &Figures) {
 fn address(lab: &Lab, contender: Contender, job: &Job) -> Result<String> {
     let port = lab.free_port()?;
     Ok(match contender.wire() {
-        Wire::Tcp => format!("{}:{port}", contender.places(job).0.ip()),
+        Wire::Tcp | Wire::Sockmap => format!("{}:{port}", contender.places(job).0.ip()),
         _ => {
             let file = lab.work_dir().join(format!("wire-{port}"));
             // A port may come a second time.

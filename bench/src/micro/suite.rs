@@ -79,6 +79,7 @@ pub fn run(options: &Options, json: &mut JsonLines, pace: &Pace) -> Result<Vec<R
     placement::ensure_cpus()?;
     packages::ensure(&["ip", "nft"])?;
     let jobs = options.jobs();
+    let absent = obstacles(&jobs);
     let lab = Lab::start()?;
     let mut rows = Vec::new();
     let mut failures = Vec::new();
@@ -86,7 +87,7 @@ pub fn run(options: &Options, json: &mut JsonLines, pace: &Pace) -> Result<Vec<R
         let progress = Progress::new((jobs.len() * options.rounds) as u64);
         for job in &jobs {
             pace.begin(options.estimate(job));
-            match measure(&lab, job, options, &progress, pace) {
+            match measure(&lab, job, &absent, options, &progress, pace) {
                 Ok(found) => {
                     for row in &found {
                         json.write(row)?;
@@ -120,16 +121,33 @@ pub fn run(options: &Options, json: &mut JsonLines, pace: &Pace) -> Result<Vec<R
     Ok(rows)
 }
 
+/// Contenders that cannot take part here; says why.
+fn obstacles(jobs: &[Job]) -> Vec<Contender> {
+    let mut wanted: Vec<Contender> = jobs.iter().flat_map(Job::contenders).collect();
+    wanted.sort_unstable();
+    wanted.dedup();
+    wanted.retain(|contender| match contender.obstacle() {
+        Some(why) => {
+            eprintln!("without {}: {why}", contender.name());
+            true
+        }
+        None => false,
+    });
+    wanted
+}
+
 fn measure(
     lab: &Lab,
     job: &Job,
+    absent: &[Contender],
     options: &Options,
     progress: &Progress,
     pace: &Pace,
 ) -> Result<Vec<Row>> {
     let hogs = job.hogs.then(|| placement::hogs(lab)).transpose()?;
     let length = options.length(job);
-    let contenders = job.contenders();
+    let mut contenders = job.contenders();
+    contenders.retain(|contender| !absent.contains(contender));
     let mut rounds: BTreeMap<Regime, Vec<Vec<Taken>>> = BTreeMap::new();
     for attempt in 0..options.rounds * ATTEMPTS_PER_ROUND {
         let done = rounds.values().map(Vec::len).max().unwrap_or(0);

@@ -1,8 +1,12 @@
 //! What two plain programs can talk over: TCP, a UNIX stream or packet socket, a pair of
 //! named pipes. TCP and UNIX streams go through libc, as any program's do; packet sockets
 //! and the openings of pipes need not, for no library takes them over.
+//!
+//! A sockmap is TCP whose ends put themselves into a map of the bench's, which it names
+//! by number behind the address: ADDRESS:PORT/SERVER'S/DRIVER'S.
 
 use anyhow::{Context, Result, bail};
+use fordway_platform::sockmap;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType,
 };
@@ -24,6 +28,8 @@ const REACH_AGAIN: Duration = Duration::from_millis(2);
 pub enum Wire {
     /// TCP with TCP_NODELAY; `at` is ADDRESS:PORT.
     Tcp,
+    /// TCP whose bytes a BPF program moves; `at` is ADDRESS:PORT/MAP/MAP.
+    Sockmap,
     /// SOCK_STREAM of AF_UNIX; `at` is a path.
     Unix,
     /// SOCK_SEQPACKET of AF_UNIX; `at` is a path.
@@ -37,6 +43,8 @@ pub enum Wire {
 pub enum Listener {
     /// TCP.
     Tcp(TcpListener),
+    /// TCP, and the number of the serving end's map.
+    Sockmap(TcpListener, u32),
     /// UNIX stream.
     Unix(UnixListener),
     /// UNIX packets.
@@ -64,6 +72,10 @@ impl Wire {
         let path = Path::new(at);
         Ok(match self {
             Wire::Tcp => Listener::Tcp(TcpListener::bind(at)?),
+            Wire::Sockmap => {
+                let (address, [map, _]) = with_maps(at).context("an address and two maps")?;
+                Listener::Sockmap(TcpListener::bind(address)?, map)
+            }
             Wire::Unix => Listener::Unix(UnixListener::bind(path)?),
             Wire::Seqpacket => {
                 let socket = seqpacket()?;
@@ -102,6 +114,15 @@ impl Wire {
                 stream.set_nodelay(true)?;
                 Conn::Tcp(stream)
             }
+            Wire::Sockmap => {
+                let (address, [_, map]) = with_maps(at).ok_or(io::ErrorKind::InvalidInput)?;
+                let mut stream = TcpStream::connect(address)?;
+                stream.set_nodelay(true)?;
+                sockmap::join(map, &stream)?;
+                // The serving end has joined, too.
+                stream.read_exact(&mut [0])?;
+                Conn::Tcp(stream)
+            }
             Wire::Unix => Conn::Unix(UnixStream::connect(path)?),
             Wire::Seqpacket => {
                 let socket = seqpacket()?;
@@ -116,6 +137,13 @@ impl Wire {
             }
         })
     }
+}
+
+fn with_maps(at: &str) -> Option<(&str, [u32; 2])> {
+    let mut parts = at.split('/');
+    let address = parts.next()?;
+    let mut map = || parts.next()?.parse().ok();
+    Some((address, [map()?, map()?]))
 }
 
 fn seqpacket() -> io::Result<OwnedFd> {
@@ -139,6 +167,13 @@ impl Listener {
             Listener::Tcp(listener) => {
                 let (stream, _) = listener.accept()?;
                 stream.set_nodelay(true)?;
+                Conn::Tcp(stream)
+            }
+            Listener::Sockmap(listener, map) => {
+                let (mut stream, _) = listener.accept()?;
+                stream.set_nodelay(true)?;
+                sockmap::join(*map, &stream).context("join a sockmap")?;
+                stream.write_all(&[0])?;
                 Conn::Tcp(stream)
             }
             Listener::Unix(listener) => Conn::Unix(listener.accept()?.0),

@@ -17,3 +17,4 @@ pub mod packet;
 pub mod probe;
 pub mod process;
 pub mod sockinfo;
+pub mod sockmap;
