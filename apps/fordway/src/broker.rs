@@ -58,30 +58,33 @@ impl Broker {
         }
     }
 
-    fn exchange(&self, request: &Request) -> Result<Reply, Failure> {
-        let mut stream = self.connect()?;
-        let answer = (|| {
-            stream.set_read_timeout(Some(REPLY_LIMIT))?;
-            let mut line = serde_json::to_string(request)?;
-            line.push('\n');
-            stream.write_all(line.as_bytes())?;
+    /// Asks, and gives each answer to `heard` until the broker ends or `heard` fails.
+    pub fn listen(
+        &self,
+        request: &Request,
+        mut heard: impl FnMut(Reply) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let stream = self.connect()?;
+        let mut reader = BufReader::new(&stream);
+        let mut line = said(&stream, &mut reader, request)?;
+        // What follows comes when it comes.
+        let patient = stream.set_read_timeout(None);
+        patient.map_err(silent)?;
+        loop {
+            match understood(&line)? {
+                Reply::Error { kind, message } => return Err(Failure::new(kind.into(), message)),
+                reply => heard(reply)?,
+            }
             line.clear();
-            BufReader::new(&stream).read_line(&mut line)?;
-            Ok::<String, io::Error>(line)
-        })();
-        let line = answer.map_err(|error| {
-            let text = format!("the broker does not answer ({error}); see its log, or end it");
-            Failure::new(Exit::NoBroker, text)
-        })?;
-        if line.is_empty() {
-            let text = "the broker closed the connection: only its own user and root are answered";
-            return Err(Failure::new(Exit::Privilege, text));
+            if reader.read_line(&mut line).map_err(silent)? == 0 {
+                return Ok(());
+            }
         }
-        serde_json::from_str(&line).map_err(|error| {
-            let text =
-                format!("the broker's answer is not understood ({error}); its version may differ");
-            Failure::new(Exit::NoBroker, text)
-        })
+    }
+
+    fn exchange(&self, request: &Request) -> Result<Reply, Failure> {
+        let stream = self.connect()?;
+        understood(&said(&stream, &mut BufReader::new(&stream), request)?)
     }
 
     fn connect(&self) -> Result<UnixStream, Failure> {
@@ -97,6 +100,42 @@ impl Broker {
             _ => absent(&self.runtime_dir),
         })
     }
+}
+
+/// Asks and reads the first line of the answer.
+fn said(
+    mut stream: &UnixStream,
+    reader: &mut BufReader<&UnixStream>,
+    request: &Request,
+) -> Result<String, Failure> {
+    let answer = (|| {
+        stream.set_read_timeout(Some(REPLY_LIMIT))?;
+        let mut line = serde_json::to_string(request)?;
+        line.push('\n');
+        stream.write_all(line.as_bytes())?;
+        line.clear();
+        reader.read_line(&mut line)?;
+        Ok::<String, io::Error>(line)
+    })();
+    let line = answer.map_err(silent)?;
+    if line.is_empty() {
+        let text = "the broker closed the connection: only its own user and root are answered";
+        return Err(Failure::new(Exit::Privilege, text));
+    }
+    Ok(line)
+}
+
+fn understood(line: &str) -> Result<Reply, Failure> {
+    serde_json::from_str(line).map_err(|error| {
+        let text =
+            format!("the broker's answer is not understood ({error}); its version may differ");
+        Failure::new(Exit::NoBroker, text)
+    })
+}
+
+fn silent(error: io::Error) -> Failure {
+    let text = format!("the broker does not answer ({error}); see its log, or end it");
+    Failure::new(Exit::NoBroker, text)
 }
 
 /// What is said when nobody answers.

@@ -42,7 +42,7 @@ pub enum Command {
     Domain(Domain),
     /// Move connections back to the kernel path
     Downgrade(Downgrade),
-    /// Read rules of the packet filter, in nftables' language
+    /// Put rules of the packet filter in force, in nftables' language, and look at them
     #[command(subcommand)]
     Filter(FilterCommand),
     /// Check what Fordway needs on this machine, and say what to do
@@ -92,6 +92,51 @@ pub enum FilterCommand {
         /// Print the rules as libnftables' JSON
         #[arg(long)]
         json: bool,
+    },
+    /// Put a file of rules in force in place of those before, in every enforcer or in none
+    ///
+    /// The kernel has them first (real nft, in the network namespace that joins the
+    /// domains), then the broker, which looks at every live connection again: one that a
+    /// rule refuses is cut, one of which a rule needs each packet goes to the kernel path.
+    Load {
+        /// The file
+        file: PathBuf,
+        /// Carry the file's commands out on the rules in force, as nft -f does
+        #[arg(long)]
+        add: bool,
+        /// Where include looks for names without ./ or / [default: /etc]
+        #[arg(short = 'I', long = "include", value_name = "DIR")]
+        include: Vec<PathBuf>,
+        #[command(flatten)]
+        json: Json,
+    },
+    /// Print the rules in force, with what they have counted on both paths
+    List {
+        /// Print libnftables' JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print each change of the rules as it comes, until interrupted
+    Monitor(Json),
+    /// Say which rules in force decide about a connection, or about captured packets
+    ///
+    /// The rules are asked, nothing is sent and nothing counted. For a connection (--from,
+    /// --to) the answer is the one by which the broker gives it rings or not. A capture
+    /// (pcap or pcapng, Ethernet) is taken packet by packet through the hooks between two
+    /// domains, with connection tracking from its first packet on.
+    #[command(group = clap::ArgGroup::new("what").required(true).args(["capture", "to"]))]
+    Trace {
+        /// A file of captured packets
+        capture: Option<PathBuf>,
+        /// The connecting end: address or domain, with a port if it matters
+        #[arg(long, value_name = "END", requires = "to")]
+        from: Option<String>,
+        /// The end that is connected to: address or domain, and port
+        #[arg(long, value_name = "END:PORT", requires = "from")]
+        to: Option<String>,
+        /// Rules to ask instead of those in force (no broker is needed)
+        #[arg(long, value_name = "FILE")]
+        rules: Option<PathBuf>,
     },
 }
 

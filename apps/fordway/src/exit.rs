@@ -46,7 +46,7 @@ exits! {
     /// Doctor found faults.
     Unhealthy = 10, "doctor found something that keeps Fordway from working";
     /// Rules that cannot be loaded.
-    Rules = 11, "filter check: the file of rules is wrong or has something that is not supported";
+    Rules = 11, "filter: the file of rules is wrong, has something that is not supported, or the kernel refuses it";
     /// `run`: before the program.
     Launcher = 125, "run: any error of its own, instead of the statuses above";
     /// `run`: exec failed.
@@ -97,6 +97,7 @@ impl From<ErrorKind> for Exit {
             ErrorKind::Taken => Exit::Taken,
             ErrorKind::NotFound => Exit::NotFound,
             ErrorKind::Busy => Exit::Busy,
+            ErrorKind::Rules => Exit::Rules,
             ErrorKind::Internal => Exit::Internal,
         }
     }

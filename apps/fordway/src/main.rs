@@ -11,11 +11,13 @@ mod container;
 mod doctor;
 mod exit;
 mod filter;
+mod frames;
 mod manual;
 mod places;
 mod run;
 mod show;
 mod table;
+mod trace;
 mod up;
 
 use broker::Broker;
@@ -52,7 +54,7 @@ fn dispatch(cli: &Cli) -> Outcome {
         Command::Run(run) => run::run(run, broker()),
         Command::Ss(json) => show::connections(&broker()?, json.json),
         Command::Domain(command) => show::domain(&broker()?, command),
-        Command::Filter(command) => filter::filter(command),
+        Command::Filter(command) => filter::filter(command, broker),
         Command::Downgrade(downgrade) => show::downgrade(&broker()?, downgrade),
         Command::Doctor(json) => doctor::doctor(&broker()?, json.json),
         Command::Env(json) => container::environment(&broker()?, json.json),

@@ -56,12 +56,73 @@ pub enum Request {
         /// From [`Connection::channel`].
         channel: Option<u64>,
     },
+    /// Put rules of the packet filter in force, in all enforcers or in none.
+    FilterLoad {
+        /// What faults are told of: the file's name.
+        name: String,
+        /// nft's text or libnftables' JSON.
+        text: String,
+        /// What the text includes, as far as it was found.
+        includes: Vec<Include>,
+        /// Carry the commands out on the rules in force, instead of on none.
+        add: bool,
+    },
+    /// The rules in force, with what they have counted.
+    FilterList,
+    /// As `FilterList`; then a `FilterChange` for each change, until the connection ends.
+    FilterMonitor,
     /// End the broker; domains are removed unless `keep_domains`. The reply comes at
     /// once; the connection ends when all is done and the sockets are gone.
     Down {
         /// Leave the namespaces as they are.
         keep_domains: bool,
     },
+}
+
+/// What stands behind an `include`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Include {
+    /// As it is written.
+    pub pattern: String,
+    /// Names and texts of the files, in order.
+    pub files: Vec<(String, String)>,
+}
+
+/// The rules in force.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct FilterRules {
+    /// Goes up with each change.
+    pub epoch: u64,
+    /// As nft lists them.
+    pub text: String,
+    /// As libnftables' JSON.
+    pub nftables: serde_json::Value,
+}
+
+/// A change of the rules.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct FilterChange {
+    /// Of the rules after it.
+    pub epoch: u64,
+    /// Lines that went (`-`) and came (`+`), each with table and chain or set.
+    pub changes: Vec<String>,
+    /// What became of the live channels.
+    pub channels: Looked,
+    /// From the kernel's rules being in force to the last channel told, in microseconds.
+    pub look_us: u64,
+}
+
+/// Live channels that new rules were asked about.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Looked {
+    /// Allowed as before.
+    pub stay: u64,
+    /// On their way to the kernel path: a rule needs each packet.
+    pub moved: u64,
+    /// Ended: no packet would pass.
+    pub cut: u64,
+    /// Given rings that earlier rules had held back.
+    pub paired: u64,
 }
 
 /// The answer to a [`Request`].
@@ -84,6 +145,10 @@ pub enum Reply {
         /// One for each kernel socket that is in a connected state.
         connections: Vec<Connection>,
     },
+    /// To `FilterList`, and first to `FilterMonitor`.
+    Filter(FilterRules),
+    /// To `FilterLoad`, and to who monitors.
+    FilterChange(FilterChange),
     /// It was not done.
     Error {
         /// Which exit code the command line gives.
@@ -109,6 +174,8 @@ pub enum ErrorKind {
     NotFound,
     /// Programs are still running in it.
     Busy,
+    /// Rules that are wrong, or that cannot be in force.
+    Rules,
     /// Anything else.
     Internal,
 }

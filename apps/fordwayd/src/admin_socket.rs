@@ -1,26 +1,39 @@
-//! One connection of an administrator: lines in, lines out, never waiting for it.
+//! Connections of administrators: lines in, lines out, never waiting for them.
 
-use crate::admin::{ErrorKind, Info, Reply, Request, SCHEMA};
-use crate::broker::{Broker, Ending};
+use crate::admin::{ErrorKind, FilterChange, Info, Reply, Request, SCHEMA};
+use crate::broker::{ADMINS_MAX, Broker, Ending, Token};
 use fordway_abi::reason::Reason;
+use fordway_platform::{ipc, process};
+use fordway_registry::HOST_DOMAIN;
+use rustix::event::epoll;
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 
-/// Longest request.
-const LINE_BYTES_MAX: usize = 64 << 10;
+/// Longest request: rules with everything that they include.
+const LINE_BYTES_MAX: usize = 64 << 20;
+/// What may wait for an administrator who is told of changes and does not read.
+const UNREAD_BYTES_MAX: usize = 16 << 20;
+/// Read at once.
+const READ_BYTES: usize = 64 << 10;
 
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct AdminConnection {
     pub(crate) socket: OwnedFd,
+    /// It wants to be told of changes of the rules.
+    pub(crate) monitors: bool,
+    /// It comes from a domain, to which the rules do not belong.
+    pub(crate) from_domain: bool,
     input: Vec<u8>,
     output: Vec<u8>,
 }
 
 impl AdminConnection {
-    pub(crate) fn new(socket: OwnedFd) -> Self {
+    pub(crate) fn new(socket: OwnedFd, from_domain: bool) -> Self {
         Self {
             socket,
+            monitors: false,
+            from_domain,
             input: Vec::new(),
             output: Vec::new(),
         }
@@ -35,7 +48,8 @@ impl AdminConnection {
         if self.is_behind() {
             return self.write();
         }
-        let mut buffer = [0; 4096];
+        let mut buffer = [0; READ_BYTES];
+        let old = self.input.len();
         let open = match rustix::io::read(&self.socket, &mut buffer) {
             Ok(0) => false,
             Ok(count) => {
@@ -45,7 +59,11 @@ impl AdminConnection {
             Err(Errno::AGAIN | Errno::INTR) => true,
             Err(_) => return false,
         };
-        while let Some(end) = self.input.iter().position(|byte| *byte == b'\n') {
+        // What was there before has no end of line.
+        let mut looked = old;
+        while let Some(end) = self.input[looked..].iter().position(|byte| *byte == b'\n') {
+            let end = looked + end;
+            looked = 0;
             let line: Vec<u8> = self.input.drain(..=end).collect();
             let reply = match std::str::from_utf8(&line) {
                 Ok(line) => answer(line),
@@ -59,6 +77,12 @@ impl AdminConnection {
             return false;
         }
         self.write() && open
+    }
+
+    /// Says something that was not asked for just now. False: the connection is over.
+    pub(crate) fn tell(&mut self, reply: &Reply) -> bool {
+        self.push(reply);
+        self.output.len() <= UNREAD_BYTES_MAX && self.write()
     }
 
     fn push(&mut self, reply: &Reply) {
@@ -90,13 +114,99 @@ pub(crate) fn error(kind: ErrorKind, message: impl std::fmt::Display) -> Reply {
 }
 
 impl Broker {
+    pub(crate) fn accept_admins(&mut self) {
+        while let Ok(socket) = ipc::accept(&self.runtime.admin) {
+            // The file's mode keeps others out as well; this holds where it was changed.
+            let own = rustix::process::geteuid().as_raw();
+            let Ok(peer) = process::peer(&socket) else {
+                continue;
+            };
+            let allowed = peer.uid == 0 || peer.uid == own;
+            if !allowed || self.admins.len() >= ADMINS_MAX {
+                continue;
+            }
+            let domain = self.registry.domain_of_netns(peer.netns_cookie);
+            let from_domain = domain.is_some_and(|domain| domain.id != HOST_DOMAIN);
+            let number = self.new_number();
+            let flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP;
+            if epoll::add(&self.epoll, &socket, Token::Admin(number).data(), flags).is_ok() {
+                self.admins
+                    .insert(number, AdminConnection::new(socket, from_domain));
+            }
+        }
+    }
+
+    pub(crate) fn serve_admin(&mut self, number: u64) {
+        let Some(mut admin) = self.admins.remove(&number) else {
+            return;
+        };
+        let from_domain = admin.from_domain;
+        let mut monitors = false;
+        let open = admin.serve(|line| self.answer(line, from_domain, &mut monitors));
+        admin.monitors |= monitors;
+        self.put_back(number, admin, open);
+    }
+
+    /// Tells who monitors of a change of the rules.
+    pub(crate) fn tell_monitors(&mut self, change: &FilterChange) {
+        let monitors: Vec<u64> = self
+            .admins
+            .iter()
+            .filter(|(_, admin)| admin.monitors)
+            .map(|(number, _)| *number)
+            .collect();
+        for number in monitors {
+            if let Some(mut admin) = self.admins.remove(&number) {
+                let open = admin.tell(&Reply::FilterChange(change.clone()));
+                self.put_back(number, admin, open);
+            }
+        }
+    }
+
+    fn put_back(&mut self, number: u64, admin: AdminConnection, open: bool) {
+        if !open {
+            let _ = epoll::delete(&self.epoll, &admin.socket);
+            return;
+        }
+        let mut flags = epoll::EventFlags::empty();
+        flags.set(epoll::EventFlags::OUT, admin.is_behind());
+        flags.set(epoll::EventFlags::IN, !admin.is_behind());
+        let token = Token::Admin(number).data();
+        let _ = epoll::modify(&self.epoll, &admin.socket, token, flags);
+        self.admins.insert(number, admin);
+    }
+
     /// Does what one line asks for.
-    pub(crate) fn answer(&mut self, line: &str) -> Reply {
+    ///
+    /// `from_domain`: it was asked from inside a domain; `monitors` is set if it wants to
+    /// hear more.
+    pub(crate) fn answer(&mut self, line: &str, from_domain: bool, monitors: &mut bool) -> Reply {
         let request = match serde_json::from_str(line) {
             Ok(request) => request,
             Err(reason) => return error(ErrorKind::BadInput, format_args!("request: {reason}")),
         };
+        let about_rules = matches!(
+            request,
+            Request::FilterLoad { .. } | Request::FilterList | Request::FilterMonitor
+        );
+        if about_rules && from_domain {
+            return error(
+                ErrorKind::Privilege,
+                "the rules belong to the broker: ask from outside the domains",
+            );
+        }
         match request {
+            Request::FilterLoad {
+                name,
+                text,
+                includes,
+                add,
+            } => self.filter_load(&name, &text, &includes, add),
+            Request::FilterList => self.filter_list(),
+            Request::FilterMonitor => {
+                *monitors = true;
+                self.filter_list()
+            }
             Request::Info => Reply::Info(self.info()),
             Request::DomainAdd { name, ip } => self.domain_add(&name, ip),
             Request::DomainAttach { name, ip, pid } => self.domain_attach(&name, ip, pid),

@@ -8,6 +8,7 @@
 use crate::admin_socket::AdminConnection;
 use crate::control::{Connection, SendError};
 use crate::domains::Domains;
+use crate::filter::Rules;
 use crate::memory::Memory;
 use crate::messages::Break;
 use crate::reaper::Reaper;
@@ -31,7 +32,7 @@ const CONNECTIONS_MAX: usize = 16_384;
 /// Most connections that have not said `Hello`; the oldest makes way.
 const STRANGERS_MAX: usize = 256;
 /// Most connections of administrators.
-const ADMINS_MAX: usize = 64;
+pub(crate) const ADMINS_MAX: usize = 64;
 /// Connections that are accepted before others get their turn.
 const ACCEPTS_PER_TURN: usize = 64;
 /// Descriptors that shims cannot have: administrators' connections, one packet with as
@@ -44,7 +45,7 @@ const EVENTS_MAX: usize = 128;
 
 /// What an epoll event is about: a kind in the low two bits, a number above.
 #[derive(Clone, Copy, Debug)]
-enum Token {
+pub(crate) enum Token {
     /// One of the fixed descriptors.
     Fixed(u64),
     /// A shim's socket.
@@ -60,7 +61,7 @@ const FIXED_ADMIN: u64 = 1;
 const FIXED_SIGNAL: u64 = 2;
 
 impl Token {
-    fn data(self) -> epoll::EventData {
+    pub(crate) fn data(self) -> epoll::EventData {
         epoll::EventData::new_u64(match self {
             Token::Fixed(number) => number << 2,
             Token::Shim(number) => number << 2 | 1,
@@ -99,6 +100,7 @@ pub(crate) struct Broker {
     pub(crate) registry: Registry,
     pub(crate) memory: Memory,
     pub(crate) domains: Domains,
+    pub(crate) rules: Rules,
     pub(crate) connections: BTreeMap<u64, Connection>,
     pub(crate) by_process: BTreeMap<ProcessId, u64>,
     pub(crate) reaper: Reaper,
@@ -108,7 +110,7 @@ pub(crate) struct Broker {
     /// Bytes that the rings of dead processes had carried.
     pub(crate) ring_bytes_of_the_dead: u64,
     pub(crate) ending: Option<Ending>,
-    admins: BTreeMap<u64, AdminConnection>,
+    pub(crate) admins: BTreeMap<u64, AdminConnection>,
     culprits: BTreeSet<i32>,
     /// Who complained of whom.
     complaints: BTreeSet<(i32, i32)>,
@@ -116,9 +118,9 @@ pub(crate) struct Broker {
     pub(crate) held: usize,
     held_max: usize,
     number_next: u64,
-    epoll: OwnedFd,
+    pub(crate) epoll: OwnedFd,
     signals: OwnedFd,
-    runtime: Runtime,
+    pub(crate) runtime: Runtime,
 }
 
 /// Runs a broker until it is asked to end. Blocks SIGINT, SIGHUP and SIGTERM in this
@@ -154,12 +156,14 @@ impl Broker {
         };
         let mut registry = Registry::new(config.network, u64::from_ne_bytes(epoch), Box::new(keys));
         let domains = Domains::start(config, &mut registry)?;
+        let (rules, had_rules) = Rules::start(config)?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
             .map_err(|error| doing("epoll_create1")(error.into()))?;
-        let broker = Self {
+        let mut broker = Self {
             registry,
             memory: Memory::default(),
             domains,
+            rules,
             connections: BTreeMap::new(),
             by_process: BTreeMap::new(),
             reaper: Reaper::default(),
@@ -177,6 +181,9 @@ impl Broker {
             signals,
             runtime,
         };
+        if had_rules {
+            broker.restore_rules()?;
+        }
         let fixed = [
             (&broker.runtime.control, FIXED_CONTROL),
             (&broker.runtime.admin, FIXED_ADMIN),
@@ -197,10 +204,12 @@ impl Broker {
                 return Ok(ending);
             }
             events.clear();
+            // Until the rules change by themselves, if they do.
+            let patience = self.rules.patience_ns().map(epoll_timeout);
             match epoll::wait(
                 &self.epoll,
                 rustix::buffer::spare_capacity(&mut events),
-                None,
+                patience.as_ref(),
             ) {
                 Ok(_) => {}
                 Err(Errno::INTR) => continue,
@@ -217,6 +226,7 @@ impl Broker {
                     Token::Admin(number) => self.serve_admin(number),
                 }
             }
+            self.on_time();
             self.reaper.work();
         }
     }
@@ -236,8 +246,10 @@ impl Broker {
 
     /// Established channels go on without us. Administrators see the end of their
     /// connection when all is done.
-    fn end(self, ending: Ending) {
+    fn end(mut self, ending: Ending) {
+        self.save_rules();
         let Self {
+            rules,
             connections,
             domains,
             runtime,
@@ -246,12 +258,14 @@ impl Broker {
             ..
         } = self;
         drop(connections);
-        domains.end(ending, &mut registry);
+        if !domains.end(ending, &mut registry) {
+            rules.forget();
+        }
         drop(runtime);
         drop(admins);
     }
 
-    fn new_number(&mut self) -> u64 {
+    pub(crate) fn new_number(&mut self) -> u64 {
         self.number_next += 1;
         self.number_next
     }
@@ -418,6 +432,9 @@ impl Broker {
         drop(connection);
         if let Some(process) = process {
             self.by_process.remove(&process);
+            for channel in self.registry.both_ends_in(process) {
+                self.credit_ending(Some(channel));
+            }
             for channel in self.registry.live_channels_of(process) {
                 let progress = self.memory.progress(&channel);
                 self.ring_bytes_of_the_dead += progress.map_or(0, |p| p.ring_bytes_tx);
@@ -571,37 +588,13 @@ impl Broker {
         let token = Token::Shim(number).data();
         let _ = epoll::modify(&self.epoll, connection.socket.as_fd(), token, flags);
     }
+}
 
-    fn accept_admins(&mut self) {
-        while let Ok(socket) = ipc::accept(&self.runtime.admin) {
-            // The file's mode keeps others out as well; this holds where it was changed.
-            let own = rustix::process::geteuid().as_raw();
-            let allowed = process::peer(&socket).is_ok_and(|p| p.uid == 0 || p.uid == own);
-            if !allowed || self.admins.len() >= ADMINS_MAX {
-                continue;
-            }
-            let number = self.new_number();
-            let flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP;
-            if epoll::add(&self.epoll, &socket, Token::Admin(number).data(), flags).is_ok() {
-                self.admins.insert(number, AdminConnection::new(socket));
-            }
-        }
-    }
-
-    fn serve_admin(&mut self, number: u64) {
-        let Some(mut admin) = self.admins.remove(&number) else {
-            return;
-        };
-        let open = admin.serve(|line| self.answer(line));
-        if !open {
-            let _ = epoll::delete(&self.epoll, &admin.socket);
-            return;
-        }
-        let mut flags = epoll::EventFlags::empty();
-        flags.set(epoll::EventFlags::OUT, admin.is_behind());
-        flags.set(epoll::EventFlags::IN, !admin.is_behind());
-        let token = Token::Admin(number).data();
-        let _ = epoll::modify(&self.epoll, &admin.socket, token, flags);
-        self.admins.insert(number, admin);
+/// Rounded up: a turn that comes too early would find nothing to do.
+fn epoll_timeout(ns: u64) -> rustix::time::Timespec {
+    let ms = ns.div_ceil(1_000_000);
+    rustix::time::Timespec {
+        tv_sec: (ms / 1000) as i64,
+        tv_nsec: (ms % 1000 * 1_000_000) as i64,
     }
 }

@@ -1,11 +1,11 @@
 //! One connection of a shim: what the kernel says of the process, what it handed in,
 //! and the queue of what it is still to be sent.
 
-use fordway_abi::control::{Header, Message, PACKET_BYTES_MAX};
+use fordway_abi::control::{Header, Message, PACKET_BYTES_MAX, kind};
 use fordway_platform::ipc;
 use fordway_platform::memfd::OwnPage;
 use fordway_platform::process::Peer;
-use fordway_registry::ProcessId;
+use fordway_registry::{OFFERS_MAX, ProcessId};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -101,7 +101,12 @@ impl Connection {
         message: &M,
         fds: Vec<Rc<OwnedFd>>,
     ) -> Result<(), SendError> {
-        if self.queue.len() >= QUEUE_MAX || self.queued + fds.len() > QUEUED_DESCRIPTORS_MAX {
+        // New rules may take every connection at once from a process that did nothing wrong.
+        let room = match M::KIND {
+            kind::Downgrade => QUEUE_MAX + OFFERS_MAX,
+            _ => QUEUE_MAX,
+        };
+        if self.queue.len() >= room || self.queued + fds.len() > QUEUED_DESCRIPTORS_MAX {
             return Err(SendError::Overflow);
         }
         debug_assert!(M::FDS.contains(&fds.len()));

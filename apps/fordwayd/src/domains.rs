@@ -117,7 +117,7 @@ impl Domains {
     }
 
     /// The fabric, laid when it is first needed.
-    fn fabric(&mut self) -> Result<&Fabric, FabricError> {
+    pub(crate) fn fabric(&mut self) -> Result<&Fabric, FabricError> {
         let fabric = match self.fabric.take() {
             Some(fabric) => fabric,
             None => Fabric::ensure(&self.runtime_dir)?,
@@ -193,14 +193,15 @@ impl Domains {
     }
 
     /// What of the domains is to go when the broker ends.
-    pub(crate) fn end(mut self, ending: Ending, registry: &mut Registry) {
+    /// True if the fabric stays.
+    pub(crate) fn end(mut self, ending: Ending, registry: &mut Registry) -> bool {
         let keep: bool = match ending {
             Ending::Asked { keep_domains } => keep_domains,
             Ending::Terminated => true,
             Ending::Interrupted => self.remove_empty(registry) > 0,
         };
         if keep {
-            return;
+            return true;
         }
         self.attached.clear();
         self.save_attached();
@@ -209,6 +210,7 @@ impl Domains {
         {
             tracing::warn!("removing the domains: {reason}");
         }
+        false
     }
 
     /// Removes the domains of the fabric in which nothing runs; returns how many stay.
@@ -446,9 +448,9 @@ fn refused(reason: &DomainError) -> Reply {
     error(kind, reason)
 }
 
-fn kind_of(reason: &FabricError) -> ErrorKind {
+pub(crate) fn kind_of(reason: &FabricError) -> ErrorKind {
     match reason {
-        FabricError::MissingProgram { .. } => ErrorKind::Missing,
+        FabricError::MissingProgram { .. } | FabricError::Unsupported(_) => ErrorKind::Missing,
         FabricError::Privilege { .. } => ErrorKind::Privilege,
         FabricError::BadName(_) => ErrorKind::BadInput,
         FabricError::Taken(_) => ErrorKind::Taken,

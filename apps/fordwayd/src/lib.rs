@@ -16,6 +16,7 @@
 //! - `control`: one connection of a shim; `messages`: what a shim may say.
 //! - `memory`: regions that are mapped, read-only, for listings.
 //! - `admin_socket`, `domains`, `listing`: what administrators may ask.
+//! - `filter`: the rules in force, and which connections they let have rings.
 //! - `reaper`: closing descriptors of strangers where it may block.
 //!
 //! # What holds whatever a program does
@@ -36,6 +37,7 @@ mod broker;
 mod control;
 mod domains;
 mod doorbell;
+pub mod filter;
 mod listing;
 mod memory;
 mod messages;

@@ -76,6 +76,7 @@ impl Broker {
             kind::Door => self.door(process, read(body)?),
             kind::Status => {
                 let report: wire::Status = read(body)?;
+                self.credit_ending(self.registry.both_ends_of(process, report.conn_id));
                 if let Some(channel) = self.registry.channel_of(process, report.conn_id) {
                     self.note_usage(&channel);
                     if Reason::from_u32(report.reason) == Some(Reason::Protocol) {
@@ -202,7 +203,10 @@ impl Broker {
                 return Ok(());
             }
         };
-        let actions = self.registry.offer(process, offer.conn_id, facts);
+        let rules = &self.rules;
+        let mut gate = |a: &SocketFacts, b: &SocketFacts| rules.gate(a, b);
+        let registry = &mut self.registry;
+        let actions = registry.offer_through(process, offer.conn_id, facts, &mut gate);
         self.carry_out(actions);
         Ok(())
     }
@@ -303,6 +307,9 @@ impl Broker {
         };
         let actions = self.registry.rejoin_channel(process, channel, facts)?;
         self.carry_out(actions);
+        if let Some(channel) = self.registry.both_ends_of(process, channel.conn_id) {
+            self.look_at(&channel);
+        }
         Ok(())
     }
 }

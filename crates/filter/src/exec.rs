@@ -106,6 +106,11 @@ pub(crate) trait Mode {
 
     fn set(&self, at: u32) -> &SetStore;
     fn now_ns(&self) -> u64;
+    /// Why no lookup in this set can be decided, if none can.
+    #[inline]
+    fn undecided(&self, _program: &Program, _set: u32) -> Option<Next> {
+        None
+    }
     /// An element was found that carries statements.
     fn hit(&mut self, set: u32, slot: u32) -> Next;
     fn counter(&mut self, at: u32);
@@ -503,6 +508,9 @@ pub(crate) fn find_element<M: Mode>(
     key: &KeyCode,
     set: u32,
 ) -> Found {
+    if let Some(why) = mode.undecided(program, set) {
+        return Err(why);
+    }
     let now_ns = mode.now_ns();
     Ok(match key.form {
         Form::Small => {

@@ -42,4 +42,4 @@ pub use filter::{Filter, FilterError, Outcome, Verdict};
 pub use live::{Logged, TraceStep, Traced};
 pub use packet::{Iface, Layer, Meta, Packet};
 pub use program::{Reject, RuleId};
-pub use question::{Answer, Crossing, Decision, Phase, Question};
+pub use question::{Answer, AskedStep, Crossing, Decision, Phase, Question};

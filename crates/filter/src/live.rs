@@ -41,6 +41,37 @@ pub enum Traced {
     Return,
     Jump,
     Goto,
+    /// It has to see each packet (only of a connection that is asked about).
+    EachPacket,
+}
+
+impl Traced {
+    pub(crate) fn of(next: Next) -> Traced {
+        match next {
+            Next::Go | Next::Break | Next::Verdict(VerdictCode::Continue) => Traced::Matched,
+            Next::Verdict(VerdictCode::Accept) | Next::End(End::Accept) => Traced::Accept,
+            Next::Verdict(VerdictCode::Drop) | Next::End(End::Drop) => Traced::Drop,
+            Next::Verdict(VerdictCode::Return) => Traced::Return,
+            Next::Verdict(VerdictCode::Jump(_)) => Traced::Jump,
+            Next::Verdict(VerdictCode::Goto(_)) => Traced::Goto,
+            Next::End(End::Reject(_)) => Traced::Reject,
+            Next::End(End::EachPacket(_)) => Traced::EachPacket,
+        }
+    }
+
+    /// What a listing of steps says.
+    pub fn name(self) -> &'static str {
+        match self {
+            Traced::Matched => "continue",
+            Traced::Accept => "accept",
+            Traced::Drop => "drop",
+            Traced::Reject => "reject",
+            Traced::Return => "return",
+            Traced::Jump => "jump",
+            Traced::Goto => "goto",
+            Traced::EachPacket => "needs each packet",
+        }
+    }
 }
 
 pub(crate) struct Live<'s, 'p, 'a> {
@@ -388,16 +419,10 @@ impl Mode for Live<'_, '_, '_> {
     #[inline]
     fn passed(&mut self, rule: RuleId, next: Next) {
         if let Some(trace) = &mut self.trace {
-            let what = match next {
-                Next::Go | Next::Break | Next::Verdict(VerdictCode::Continue) => Traced::Matched,
-                Next::Verdict(VerdictCode::Accept) | Next::End(End::Accept) => Traced::Accept,
-                Next::Verdict(VerdictCode::Drop) | Next::End(End::Drop) => Traced::Drop,
-                Next::Verdict(VerdictCode::Return) => Traced::Return,
-                Next::Verdict(VerdictCode::Jump(_)) => Traced::Jump,
-                Next::Verdict(VerdictCode::Goto(_)) => Traced::Goto,
-                Next::End(End::Reject(_) | End::EachPacket(_)) => Traced::Reject,
-            };
-            trace.push(TraceStep { rule, what });
+            trace.push(TraceStep {
+                rule,
+                what: Traced::of(next),
+            });
         }
     }
 }

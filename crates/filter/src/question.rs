@@ -18,6 +18,7 @@ use crate::conntrack::{Tuple, ct_state, status};
 use crate::environment::{Environment, FibQuery};
 use crate::exec::{self, EachPacket, End, Mode, Next, Number, Seen};
 use crate::filter::Filter;
+use crate::live::{TraceStep, Traced};
 use crate::model::{ChainKind, CtDirection, CtKey, FibResult, Hook, MetaKey, PayloadBase};
 use crate::packet::{ETHERTYPE_IP, ETHERTYPE_IP6, Iface, Layer, PROTO_TCP, PROTO_UDP};
 use crate::program::{
@@ -75,6 +76,17 @@ pub enum Decision {
     },
 }
 
+/// A rule that matched when a connection was asked about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AskedStep {
+    pub hook: Hook,
+    /// The first packet; else one of those that follow.
+    pub is_new: bool,
+    /// To the connecting end.
+    pub reply: bool,
+    pub step: TraceStep,
+}
+
 /// Something that counts and that the connection's packets go through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Credit {
@@ -104,6 +116,33 @@ impl Filter {
         now_ns: u64,
         environment: &mut dyn Environment,
     ) -> Answer {
+        self.ask_and_note(question, now_ns, environment, None)
+    }
+
+    /// As [`Filter::ask`], with each rule that matched on the way, in order.
+    pub fn ask_traced(
+        &self,
+        question: &Question,
+        now_ns: u64,
+        environment: &mut dyn Environment,
+    ) -> (Answer, Vec<AskedStep>) {
+        let mut steps = Vec::new();
+        let answer = self.ask_and_note(question, now_ns, environment, Some(&mut steps));
+        (answer, steps)
+    }
+
+    /// Whether a rule in force looks at connections, so that packets are tracked.
+    pub fn tracks_connections(&self) -> bool {
+        self.program.tracks.contains(&true)
+    }
+
+    fn ask_and_note(
+        &self,
+        question: &Question,
+        now_ns: u64,
+        environment: &mut dyn Environment,
+        steps: Option<&mut Vec<AskedStep>>,
+    ) -> Answer {
         let mut answer = Answer {
             decision: Decision::Allowed,
             epoch: self.ruleset.epoch,
@@ -126,6 +165,7 @@ impl Filter {
             is_new: false,
             untracked: false,
             credits: Vec::new(),
+            steps,
         };
         let ways = [
             (question.phase == Phase::New, true, false, question.forward),
@@ -199,9 +239,23 @@ struct Asked<'s> {
     is_new: bool,
     untracked: bool,
     credits: Vec<Credit>,
+    steps: Option<&'s mut Vec<AskedStep>>,
 }
 
 impl Asked<'_> {
+    /// Writes down that a rule matched, or that a chain's policy decided.
+    fn note(&mut self, rule: RuleId, what: Traced) {
+        let (hook, is_new, reply) = (self.crossing.map(|c| c.hook), self.is_new, self.reply);
+        if let (Some(steps), Some(hook)) = (&mut self.steps, hook) {
+            steps.push(AskedStep {
+                hook,
+                is_new,
+                reply,
+                step: TraceStep { rule, what },
+            });
+        }
+    }
+
     fn cross(&mut self, program: &Program, crossings: &[Crossing]) -> Decision {
         let own = if self.six { Layer::Ip6 } else { Layer::Ip };
         for crossing in crossings {
@@ -221,6 +275,9 @@ impl Asked<'_> {
                     continue;
                 }
                 let (end, rule) = exec::run(program, self, base);
+                if rule.rule.is_none() {
+                    self.note(rule, Traced::of(Next::End(end)));
+                }
                 match end {
                     End::Accept => {}
                     End::Drop => return Decision::Refused { reject: None, rule },
@@ -403,6 +460,12 @@ impl Mode for Asked<'_> {
         self.now_ns
     }
 
+    /// What packets add to a set is known where packets are, and changes with each.
+    fn undecided(&self, program: &Program, set: u32) -> Option<Next> {
+        let updated = program.updates.iter().any(|update| update.set == set);
+        updated.then_some(each(EachPacket::SetUpdate))
+    }
+
     fn hit(&mut self, set: u32, slot: u32) -> Next {
         let Some(element) = self.set(set).element(slot) else {
             return Next::Break;
@@ -467,7 +530,9 @@ impl Mode for Asked<'_> {
         Next::Go
     }
 
-    fn passed(&mut self, _: RuleId, _: Next) {}
+    fn passed(&mut self, rule: RuleId, next: Next) {
+        self.note(rule, Traced::of(next));
+    }
 }
 
 fn each(why: EachPacket) -> Next {

@@ -35,6 +35,8 @@ const NLMSG_HEADER_BYTES: usize = 16;
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
+const SOCK_DESTROY: u16 = 21;
+const NLM_F_REQUEST_ACK: u16 = 0x001 | 0x004;
 const NLM_F_REQUEST_DUMP: u16 = 0x001 | 0x300;
 const REQUEST_BYTES: usize = NLMSG_HEADER_BYTES + 56;
 const DIAG_MESSAGE_BYTES: usize = 72;
@@ -85,13 +87,87 @@ pub fn own_netns_cookie() -> io::Result<u64> {
     sockinfo::netns_cookie(probe)
 }
 
-fn dump(family: u8, rows: &mut Vec<Row>) -> io::Result<()> {
-    let socket = rustix::net::socket_with(
+/// A socket to be ended, by its names and its cookie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Victim {
+    /// Its own name.
+    pub local: SocketAddr,
+    /// Its far end's.
+    pub remote: SocketAddr,
+    /// SO_COOKIE.
+    pub cookie: u64,
+}
+
+/// Ends connected sockets of another namespace, provided that its SO_NETNS_COOKIE is
+/// `cookie`: their programs get ECONNABORTED, and a reset is sent (SOCK_DESTROY, which
+/// `ss -K` uses; needs CAP_NET_ADMIN there and CONFIG_INET_DIAG_DESTROY). Returns how many
+/// were ended; those that are gone already are not counted.
+pub fn destroy_in(namespace: OwnedFd, cookie: u64, victims: &[Victim]) -> io::Result<usize> {
+    netns::within(namespace.as_fd(), || {
+        if own_netns_cookie()? != cookie {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        destroy(victims)
+    })?
+}
+
+fn destroy(victims: &[Victim]) -> io::Result<usize> {
+    let socket = diag_socket()?;
+    let mut buffer = [0u8; 1024];
+    let mut ended = 0;
+    for victim in victims {
+        rustix::net::send(&socket, &destruction(victim), SendFlags::empty())?;
+        // The work is done within send; the answer is there when it returns.
+        let (_, length) = rustix::net::recv(&socket, &mut buffer[..], RecvFlags::empty())?;
+        let answer = buffer.get(..length).and_then(split_message);
+        let Some((NLMSG_ERROR, body, _)) = answer else {
+            return Err(io::ErrorKind::InvalidData.into());
+        };
+        match read_u32(body, 0).unwrap_or(0) as i32 {
+            0 => ended += 1,
+            code if -code == libc::ENOENT => {}
+            code => return Err(io::Error::from_raw_os_error(-code)),
+        }
+    }
+    Ok(ended)
+}
+
+/// struct nlmsghdr and struct inet_diag_req_v2.
+fn destruction(victim: &Victim) -> [u8; REQUEST_BYTES] {
+    let family = match victim.local {
+        SocketAddr::V4(_) => libc::AF_INET,
+        SocketAddr::V6(_) => libc::AF_INET6,
+    };
+    let mut bytes = [0; REQUEST_BYTES];
+    bytes[0..4].copy_from_slice(&(REQUEST_BYTES as u32).to_ne_bytes());
+    bytes[4..6].copy_from_slice(&SOCK_DESTROY.to_ne_bytes());
+    bytes[6..8].copy_from_slice(&NLM_F_REQUEST_ACK.to_ne_bytes());
+    bytes[16] = family as u8;
+    bytes[17] = libc::IPPROTO_TCP as u8;
+    bytes[20..24].copy_from_slice(&u32::MAX.to_ne_bytes());
+    bytes[24..26].copy_from_slice(&victim.local.port().to_be_bytes());
+    bytes[26..28].copy_from_slice(&victim.remote.port().to_be_bytes());
+    for (at, name) in [(28, victim.local), (44, victim.remote)] {
+        match name.ip() {
+            IpAddr::V4(ip) => bytes[at..at + 4].copy_from_slice(&ip.octets()),
+            IpAddr::V6(ip) => bytes[at..at + 16].copy_from_slice(&ip.octets()),
+        }
+    }
+    bytes[64..72].copy_from_slice(&victim.cookie.to_ne_bytes());
+    bytes
+}
+
+fn diag_socket() -> io::Result<OwnedFd> {
+    Ok(rustix::net::socket_with(
         AddressFamily::NETLINK,
         SocketType::RAW,
         SocketFlags::CLOEXEC,
         Some(netlink::SOCK_DIAG),
-    )?;
+    )?)
+}
+
+fn dump(family: u8, rows: &mut Vec<Row>) -> io::Result<()> {
+    let socket = diag_socket()?;
     rustix::net::send(&socket, &request(family), SendFlags::empty())?;
     let mut buffer = vec![0u8; RECEIVE_BYTES];
     loop {
@@ -228,6 +304,31 @@ mod tests {
         assert_eq!(row(a.cookie).state, TcpState::Established);
         assert_eq!((row(a.cookie).bytes_tx, row(b.cookie).bytes_rx), (5, 5));
         assert_ne!(row(a.cookie).inode, 0);
+    }
+
+    #[test]
+    fn a_socket_is_ended_by_its_names_and_cookie() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("bind");
+        let mut a = TcpStream::connect(listener.local_addr().expect("name")).expect("connect");
+        let (_b, _) = listener.accept().expect("accept");
+        let facts = tcp_socket(&a).expect("facts");
+        let victim = |cookie| Victim {
+            local: facts.local,
+            remote: facts.remote,
+            cookie,
+        };
+        match destroy(&[victim(facts.cookie + 1_000_000), victim(facts.cookie)]) {
+            Ok(ended) => {
+                assert_eq!(ended, 1);
+                let kind = a.read(&mut [0]).expect_err("ended").kind();
+                assert_eq!(kind, io::ErrorKind::ConnectionAborted);
+            }
+            // Without CAP_NET_ADMIN, or where the kernel does not have it.
+            Err(error) => assert!(
+                matches!(error.raw_os_error(), Some(libc::EPERM | libc::EOPNOTSUPP)),
+                "{error}"
+            ),
+        }
     }
 
     #[test]

@@ -25,8 +25,10 @@
 
 mod filter;
 mod hosts;
+mod rules;
 mod tool;
 
+pub use rules::{OWN_TABLE, RULES_DEVICE, port_of};
 pub use tool::find_tool;
 
 use crate::netns;
@@ -73,6 +75,9 @@ pub enum FabricError {
     /// No such domain.
     #[error("there is no domain \"{0}\"")]
     NotFound(String),
+    /// The kernel lacks something.
+    #[error("{0}")]
+    Unsupported(String),
     /// `ip` or `nft` failed.
     #[error("{program} failed: {output}")]
     Tool {

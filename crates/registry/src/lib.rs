@@ -47,6 +47,7 @@ mod counts;
 mod domains;
 mod links;
 mod pairing;
+mod policy;
 mod processes;
 mod rejoin;
 mod view;
@@ -56,6 +57,7 @@ mod tests;
 
 pub use counts::{Counts, ENOUGH_CALLS, Usage};
 pub use domains::{Assigned, Domain, DomainError, HOST_DOMAIN, Network, UNKNOWN_DOMAIN};
+pub use policy::{BothEnds, Gate};
 pub use processes::{KERNEL_REMEMBERED_MAX, LINKS_MAX, OFFERS_MAX};
 pub use view::{ChannelView, ConnectionView, LinkSide, Path};
 

@@ -227,6 +227,16 @@ impl Registry {
                 to: end.process,
                 message,
             });
+            if let Some(reason) = channel.downgrading {
+                actions.push(Action::Send {
+                    to: end.process,
+                    message: Outgoing::Downgrade(control::Downgrade {
+                        channel_id: channel.id,
+                        reason: reason as u32,
+                        pad: 0,
+                    }),
+                });
+            }
         }
     }
 

@@ -2,6 +2,7 @@
 
 use crate::counts::Counted;
 use crate::links::{Channel, End};
+use crate::policy::Gate;
 use crate::processes::{Conn, ConnKey, ConnState, OnKernel};
 use crate::{Action, ProcessId, Registry, SocketFacts};
 use fordway_abi::control::PathPolicy;
@@ -19,6 +20,17 @@ impl Registry {
     /// went to the kernel path starts anew, another socket under the same number ends
     /// what was there.
     pub fn offer(&mut self, process: ProcessId, conn_id: u64, facts: SocketFacts) -> Vec<Action> {
+        self.offer_through(process, conn_id, facts, &mut |_, _| None)
+    }
+
+    /// As [`Registry::offer`]; `gate` is asked before a channel is made.
+    pub fn offer_through(
+        &mut self,
+        process: ProcessId,
+        conn_id: u64,
+        facts: SocketFacts,
+        gate: &mut Gate<'_>,
+    ) -> Vec<Action> {
         let mut actions = Vec::new();
         let key = (process, conn_id);
         if !self.processes.contains_key(&process) {
@@ -62,7 +74,7 @@ impl Registry {
             self.turn_down(stale, Reason::NoPeer, &mut actions);
         }
         match self.partner_of(&facts) {
-            Some(partner) => self.pair(key, partner, &mut actions),
+            Some(partner) => self.pair_through(key, partner, gate, &mut actions),
             None => self.tell_waiting(key, &facts, policy, &mut actions),
         }
         actions
@@ -88,7 +100,7 @@ impl Registry {
     }
 
     /// The offer that is the other end of this socket's connection.
-    fn partner_of(&self, facts: &SocketFacts) -> Option<ConnKey> {
+    pub(crate) fn partner_of(&self, facts: &SocketFacts) -> Option<ConnKey> {
         let far = self.domains.owner_of(facts.remote.ip());
         [Some(facts.netns_cookie), far]
             .into_iter()
@@ -111,7 +123,7 @@ impl Registry {
         mirrored && (together || (owns(a) && owns(b)))
     }
 
-    fn pair(&mut self, a: ConnKey, b: ConnKey, actions: &mut Vec<Action>) {
+    pub(crate) fn pair(&mut self, a: ConnKey, b: ConnKey, actions: &mut Vec<Action>) {
         let (Some(conn_a), Some(conn_b)) = (self.conn(a).copied(), self.conn(b).copied()) else {
             return;
         };
@@ -221,7 +233,7 @@ impl Registry {
     }
 
     /// Ends an offer for good.
-    fn turn_down(&mut self, key: ConnKey, reason: Reason, actions: &mut Vec<Action>) {
+    pub(crate) fn turn_down(&mut self, key: ConnKey, reason: Reason, actions: &mut Vec<Action>) {
         if let Some(conn) = self.conn(key).copied() {
             self.take_offer_down(key, &conn.facts);
         }

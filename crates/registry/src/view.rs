@@ -90,7 +90,7 @@ impl Registry {
         })
     }
 
-    fn channel_view(&self, channel_ref: ChannelRef, side: usize) -> Option<ChannelView> {
+    pub(crate) fn channel_view(&self, channel_ref: ChannelRef, side: usize) -> Option<ChannelView> {
         let channel = self.channels.get(&channel_ref)?;
         let link = self.links.get(&channel.link)?;
         let of = |side: usize| {

@@ -15,7 +15,7 @@ use crate::{
     ast::Listing,
     check::{any_order, order},
 };
-use fordway_filter::model::{Element, Ruleset, Table};
+use fordway_filter::model::{Element, Rule, Ruleset, Table};
 
 /// How rulesets are listed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,6 +40,11 @@ pub fn text(ruleset: &Ruleset, env: &Env, style: Style) -> String {
 /// What a `list` command asked for, as nft's text.
 pub fn text_of(ruleset: &Ruleset, env: &Env, style: Style, listing: &Listing) -> String {
     text::listing(ruleset, env, style, listing)
+}
+
+/// One rule in one line, without what it has counted.
+pub fn rule(rule: &Rule, env: &Env) -> String {
+    text::rule(rule, env)
 }
 
 /// The whole ruleset as libnftables' JSON.

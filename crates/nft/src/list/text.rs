@@ -14,7 +14,7 @@ use crate::{
     words::{write_priority, write_time_ms},
 };
 use fordway_filter::model::{
-    Chain, MapData, Object, ObjectState, Policy, Ruleset, Set, SetType, Table,
+    Chain, MapData, Object, ObjectState, Policy, Rule, Ruleset, Set, SetType, Table,
 };
 use std::fmt::Write;
 
@@ -34,6 +34,18 @@ pub(super) fn listing(ruleset: &Ruleset, env: &Env, style: Style, listing: &List
         lister.table(&mut out, table, listing);
     }
     out
+}
+
+/// One rule in one line, without what it has counted.
+pub(super) fn rule(rule: &Rule, env: &Env) -> String {
+    let lister = Lister {
+        writer: Writer { env },
+        style: Style {
+            stateless: true,
+            ..Style::default()
+        },
+    };
+    lister.rule(rule)
 }
 
 struct Lister<'a> {
@@ -246,6 +258,19 @@ impl Lister<'_> {
         parts.join(" . ")
     }
 
+    /// Statements and comment.
+    fn rule(&self, rule: &Rule) -> String {
+        let statements = rule.statements.iter();
+        let statements: Vec<String> = statements
+            .map(|statement| self.writer.statement(statement, self.style.stateless))
+            .collect();
+        let mut out = statements.join(" ");
+        if let Some(comment) = &rule.comment {
+            let _ = write!(out, " comment \"{comment}\"");
+        }
+        out
+    }
+
     fn chain(&self, table: &Table, chain: &Chain, rules: bool) -> String {
         let mut out = String::new();
         let _ = writeln!(
@@ -281,15 +306,7 @@ impl Lister<'_> {
         }
         if rules {
             for rule in &chain.rules {
-                let statements: Vec<String> = rule
-                    .statements
-                    .iter()
-                    .map(|statement| self.writer.statement(statement, self.style.stateless))
-                    .collect();
-                let _ = write!(out, "\t\t{}", statements.join(" "));
-                if let Some(comment) = &rule.comment {
-                    let _ = write!(out, " comment \"{comment}\"");
-                }
+                let _ = write!(out, "\t\t{}", self.rule(rule));
                 let _ = writeln!(out, "{}", self.handle(rule.handle));
             }
         }

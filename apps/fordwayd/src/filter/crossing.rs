@@ -1,0 +1,107 @@
+//! Which hooks a connection between two domains crosses, with which interfaces: the one
+//! home of it for the broker's question, for `fordway filter trace`, and (in `kernel`) for
+//! what the fabric is given.
+//!
+//! ```text
+//!   domain A ─ port A ─► netdev ingress · bridge prerouting · ip prerouting
+//!                        bridge forward · ip output of A · ip forward · ip input of B
+//!                        bridge postrouting · ip postrouting · netdev egress ─ port B ─► domain B
+//! ```
+//! Families ip, ip6 and inet see the bridge as the interface, both ways, as in the kernel;
+//! families bridge and netdev see the switch ports. Connections within one namespace do
+//! not cross the fabric, so no rule is about them.
+
+use fordway_filter::model::Hook;
+use fordway_filter::{Crossing, Environment, Iface, Layer, Phase, Question, Tuple};
+use fordway_platform::fabric::{RULES_DEVICE, port_of};
+use std::net::{IpAddr, SocketAddr};
+
+const PROTO_TCP: u8 = 6;
+
+/// Where a packet between two domains is looked at, in order.
+const WAY: [(Option<Layer>, Hook); 10] = [
+    (Some(Layer::Netdev), Hook::Ingress),
+    (Some(Layer::Bridge), Hook::Prerouting),
+    (None, Hook::Prerouting),
+    (Some(Layer::Bridge), Hook::Forward),
+    (None, Hook::Output),
+    (None, Hook::Forward),
+    (None, Hook::Input),
+    (Some(Layer::Bridge), Hook::Postrouting),
+    (None, Hook::Postrouting),
+    (Some(Layer::Netdev), Hook::Egress),
+];
+
+/// Number of hooks on the way.
+pub const HOOKS: usize = WAY.len();
+
+/// The hooks that packets from one address to another cross.
+pub fn crossings(from: IpAddr, to: IpAddr) -> [Crossing; HOOKS] {
+    let bridge = Iface::new(0, RULES_DEVICE);
+    let ports = [from, to].map(|ip| match ip {
+        IpAddr::V4(ip) => Iface::new(0, &port_of(ip)),
+        IpAddr::V6(_) => bridge,
+    });
+    WAY.map(|(layer, hook)| {
+        let [into, out] = match layer {
+            Some(_) => ports,
+            None => [bridge, bridge],
+        };
+        Crossing {
+            layer,
+            hook,
+            iif: (!matches!(hook, Hook::Postrouting | Hook::Egress)).then_some(into),
+            oif: (!matches!(hook, Hook::Prerouting | Hook::Ingress)).then_some(out),
+        }
+    })
+}
+
+/// The connection from one name to another.
+pub fn tuple(from: SocketAddr, to: SocketAddr) -> Tuple {
+    let number = |ip: IpAddr| match ip {
+        IpAddr::V4(ip) => ip.to_bits().into(),
+        IpAddr::V6(ip) => ip.to_bits(),
+    };
+    Tuple {
+        source: number(from.ip()),
+        destination: number(to.ip()),
+        source_port: from.port(),
+        destination_port: to.port(),
+        protocol: PROTO_TCP,
+        six: from.is_ipv6(),
+    }
+}
+
+/// Asks about the connection from `from`, the connecting end, to `to`.
+pub fn with_question<T>(
+    (from, to): (SocketAddr, SocketAddr),
+    phase: Phase,
+    ask: impl FnOnce(&Question<'_>) -> T,
+) -> T {
+    let forward = crossings(from.ip(), to.ip());
+    let backward = crossings(to.ip(), from.ip());
+    ask(&Question {
+        tuple: tuple(from, to),
+        phase,
+        forward: &forward,
+        backward: &backward,
+        mark: 0,
+        ct_mark: 0,
+        skuid: None,
+    })
+}
+
+/// What the filter may ask of its surroundings. The fabric has no addresses of its own.
+#[derive(Debug, Default)]
+pub struct Surroundings;
+
+impl Environment for Surroundings {
+    fn random(&mut self) -> u32 {
+        fordway_platform::process::random::<4>().map_or(0, u32::from_ne_bytes)
+    }
+
+    fn wall_ns(&self) -> u64 {
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        since.map_or(0, |since| since.as_nanos() as u64)
+    }
+}

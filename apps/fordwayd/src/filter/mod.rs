@@ -1,0 +1,699 @@
+//! The packet filter in force: one ruleset, enforced where connections ask for rings and
+//! by the kernel in the fabric.
+//!
+//! ```text
+//!   load ─► parse, compile ─► file beside ─► nft in the fabric ─► file in place ─► here ─► each live channel
+//!             (a fault up to here: nothing has changed anywhere)                  one turn of the loop
+//! ```
+//! The broker does nothing else between the kernel's change and its own last word to a
+//! channel, so no offer is answered by rules that the kernel does not have. What old and
+//! new rules both refuse passes at no moment.
+//!
+//! # What is asked
+//! - When two offers are one connection: is every packet of an established connection let
+//!   pass, whatever is in it? The handshake has passed the kernel, under the same rules.
+//!   If a rule needs each packet, or none passes, the offer is held back (reason `filter`)
+//!   and tried again with the next rules.
+//! - With each new epoch, of every channel. One that needs each packet is moved to the
+//!   kernel path; one that is refused is moved *and* its sockets are ended, so that the
+//!   end does not rest on the word of a program. If the rules before did not track
+//!   connections, the kernel takes the next packet of each for a first one, and so is it
+//!   asked.
+//! - Again when the first of the elements with a timeout leaves its set.
+//!
+//! Connections within one namespace cross nothing and are not asked about.
+//!
+//! # Counts
+//! The kernel counts its packets, the broker what went by rings: as the full-sized segments
+//! ([`SEGMENT_BYTES`]) that it would have been. A listing shows the sum.
+
+mod changes;
+pub mod crossing;
+mod kernel;
+mod store;
+
+use crate::admin::{ErrorKind, FilterChange, FilterRules, Include, Looked, Reply};
+use crate::admin_socket::error;
+use crate::broker::Broker;
+use crate::{BrokerError, Config};
+use crossing::Surroundings;
+use fordway_abi::reason::Reason;
+use fordway_filter::model::{Ruleset, Statement};
+use fordway_filter::{Answer, Decision, Filter, Phase};
+use fordway_nft::{Env, Files, list};
+use fordway_platform::diag::{self, Victim};
+use fordway_platform::fabric::FabricError;
+use fordway_registry::{BothEnds, SocketFacts};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Instant;
+
+/// Bytes of a full-sized segment on Ethernet, and of its headers (IPv4, TCP with timestamps).
+const SEGMENT_BYTES: u64 = 1448;
+const HEADER_BYTES: u64 = 52;
+
+/// The rules in force and what the broker has counted by them.
+pub(crate) struct Rules {
+    filter: Filter,
+    env: Env,
+    runtime_dir: PathBuf,
+    /// Clock of the filter: nanoseconds since then.
+    start: Instant,
+    /// There is something to credit.
+    counts: bool,
+    /// Bytes of each live channel that are credited, by side.
+    credited: BTreeMap<u64, [u64; 2]>,
+    /// When the first element with a timeout leaves.
+    expiry_ns: Option<u64>,
+}
+
+impl Rules {
+    /// Finds again what an earlier broker had in force.
+    pub(crate) fn start(config: &Config) -> Result<(Self, bool), BrokerError> {
+        let mut rules = Self {
+            filter: new_filter(),
+            env: Env {
+                // Those of the fabric go by name; the host's are not to be met there.
+                interfaces: Vec::new(),
+                ..Env::system()
+            },
+            runtime_dir: config.runtime_dir.clone(),
+            start: Instant::now(),
+            counts: false,
+            credited: BTreeMap::new(),
+            expiry_ns: None,
+        };
+        let damaged = |what: String| BrokerError::Directory {
+            dir: config.runtime_dir.clone(),
+            what: format!(
+                "the rules of the packet filter cannot be read ({what}); mend or remove filter.json"
+            ),
+        };
+        let stored = store::read(&config.runtime_dir).map_err(|e| damaged(e.to_string()))?;
+        let Some(stored) = stored else {
+            return Ok((rules, false));
+        };
+        let base = Ruleset::default();
+        let read = fordway_nft::load_text(
+            &base,
+            &rules.env,
+            &fordway_nft::NoFiles,
+            "filter.json",
+            &stored.rules,
+            &[],
+        );
+        let mut ruleset = read.map_err(|faults| damaged(faults.to_string()))?.ruleset;
+        ruleset.epoch = stored.epoch;
+        let compiled = rules.compile(ruleset).map_err(damaged)?;
+        rules.put_in_force(compiled);
+        Ok((rules, true))
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.start.elapsed().as_nanos() as u64
+    }
+
+    pub(crate) fn epoch(&self) -> u64 {
+        self.filter.ruleset().epoch
+    }
+
+    fn compile(&self, ruleset: Ruleset) -> Result<Filter, String> {
+        let mut filter = new_filter();
+        filter
+            .replace(ruleset, self.now_ns())
+            .map_err(|fault| fault.to_string())?;
+        Ok(filter)
+    }
+
+    fn put_in_force(&mut self, filter: Filter) {
+        self.filter = filter;
+        self.counts = has_counters(self.filter.ruleset());
+        self.find_expiry();
+    }
+
+    fn find_expiry(&mut self) {
+        let now_ns = self.now_ns();
+        let has_timeouts = |ruleset: &Ruleset| {
+            let mut sets = ruleset.tables.iter().flat_map(|table| &table.sets);
+            sets.any(|set| set.flags.timeout || set.timeout_ms.is_some())
+        };
+        self.expiry_ns = None;
+        if has_timeouts(self.filter.ruleset()) {
+            let listing = self.filter.listing(now_ns);
+            let sets = listing.tables.iter().flat_map(|table| &table.sets);
+            let first_ms = sets
+                .flat_map(|set| &set.elements)
+                .filter_map(|e| e.expires_ms)
+                .min();
+            // A listing rounds down.
+            self.expiry_ns = first_ms.map(|ms| now_ns + (ms + 1) * 1_000_000);
+        }
+    }
+
+    /// How long the loop may sleep, in nanoseconds.
+    pub(crate) fn patience_ns(&self) -> Option<u64> {
+        self.expiry_ns.map(|at| at.saturating_sub(self.now_ns()))
+    }
+
+    /// What the rules say of the connection of two sockets; `None`: nothing, for it crosses nothing.
+    fn ask(&self, ends: [&SocketFacts; 2], phase: Phase) -> Option<(Answer, usize)> {
+        let [a, b] = ends;
+        if a.netns_cookie == b.netns_cookie || self.filter.ruleset().tables.is_empty() {
+            return None;
+        }
+        let connecting = connecting_end(a, b);
+        let from = ends[connecting];
+        let answer = crossing::with_question((from.local, from.remote), phase, |question| {
+            self.filter.ask(question, self.now_ns(), &mut Surroundings)
+        });
+        Some((answer, connecting))
+    }
+
+    /// Why two sockets get no channel.
+    pub(crate) fn gate(&self, a: &SocketFacts, b: &SocketFacts) -> Option<Reason> {
+        let (answer, _) = self.ask([a, b], Phase::Established)?;
+        (!answer.is_allowed()).then_some(Reason::Filter)
+    }
+
+    /// Credits the counters of a channel's rules with what its ends show that they sent.
+    fn credit(&mut self, channel: &BothEnds, sent: [Option<u64>; 2]) {
+        let before = self.credited.get(&channel.key()).copied().unwrap_or([0; 2]);
+        let now = [0, 1].map(|side| sent[side].unwrap_or(0).max(before[side]));
+        let more = [0, 1].map(|side| now[side] - before[side]);
+        if more == [0; 2] {
+            return;
+        }
+        let [a, b] = &channel.facts;
+        if let Some((answer, connecting)) = self.ask([a, b], Phase::Established) {
+            let packets = more.map(|bytes| {
+                let packets = bytes.div_ceil(SEGMENT_BYTES);
+                (packets, bytes + packets * HEADER_BYTES)
+            });
+            self.filter
+                .credit(&answer, packets[connecting], packets[1 - connecting]);
+        }
+        self.credited.insert(channel.key(), now);
+    }
+}
+
+fn new_filter() -> Filter {
+    let seed = fordway_platform::process::random::<8>().map_or(0, u64::from_ne_bytes);
+    Filter::new(fordway_filter::Config::default(), seed)
+}
+
+fn has_counters(ruleset: &Ruleset) -> bool {
+    use fordway_filter::model::{ObjectKind, ObjectState};
+    ruleset.tables.iter().any(|table| {
+        let counts = |s: &Statement| {
+            matches!(
+                s,
+                Statement::Counter(_)
+                    | Statement::Object {
+                        kind: ObjectKind::Counter,
+                        ..
+                    }
+                    | Statement::ObjectMap {
+                        kind: ObjectKind::Counter,
+                        ..
+                    }
+            )
+        };
+        let objects = table.objects.iter();
+        let mut rules = table.chains.iter().flat_map(|chain| &chain.rules);
+        let mut elements = table.sets.iter().flat_map(|set| &set.elements);
+        rules.any(|rule| rule.statements.iter().any(counts))
+            || elements.any(|element| element.statements.iter().any(counts))
+            || objects
+                .into_iter()
+                .any(|o| matches!(o.state, ObjectState::Counter(_)))
+    })
+}
+
+/// Which of two ends connected: nothing that the kernel shows of a socket says so, but who
+/// is connected to is at the lower port, for others come from the ephemeral range.
+fn connecting_end(a: &SocketFacts, b: &SocketFacts) -> usize {
+    usize::from(a.local.port() < b.local.port())
+}
+
+/// Files that came with the request.
+struct Given<'g>(&'g [Include]);
+
+impl Files for Given<'_> {
+    fn read(&self, pattern: &str) -> std::io::Result<Vec<(String, String)>> {
+        let found = self.0.iter().find(|include| include.pattern == pattern);
+        match found {
+            Some(include) => Ok(include.files.clone()),
+            None => Err(std::io::Error::new(
+                std::io::ErrorKind::NotFound,
+                "no such file",
+            )),
+        }
+    }
+}
+
+/// What of the rules cannot be put in force, and how to say it.
+enum Fault {
+    Rules(String),
+    Fabric(FabricError),
+    File(std::io::Error),
+}
+
+impl Fault {
+    fn reply(&self) -> Reply {
+        match self {
+            Fault::Rules(what) => error(ErrorKind::Rules, what),
+            Fault::Fabric(FabricError::Tool { output, .. }) => error(
+                ErrorKind::Rules,
+                format_args!("the kernel refuses the rules, nothing was changed: {output}"),
+            ),
+            Fault::Fabric(reason) => error(
+                crate::domains::kind_of(reason),
+                format_args!("nothing was changed: {reason}"),
+            ),
+            Fault::File(reason) => error(
+                ErrorKind::Internal,
+                format_args!("the rules cannot be kept, nothing was changed: {reason}"),
+            ),
+        }
+    }
+}
+
+impl Broker {
+    /// Gives the kernel what was in force under an earlier broker.
+    pub(crate) fn restore_rules(&mut self) -> Result<(), BrokerError> {
+        let loaded = self
+            .filter_listing()
+            .map_err(Fault::Fabric)
+            .and_then(|ruleset| {
+                self.load_kernel(&ruleset)?;
+                self.rules.compile(ruleset).map_err(Fault::Rules)
+            });
+        match loaded {
+            Ok(filter) => {
+                self.rules.put_in_force(filter);
+                let epoch = self.rules.epoch();
+                tracing::info!("rules of epoch {epoch} are in force again");
+                Ok(())
+            }
+            Err(Fault::Fabric(reason)) => Err(reason.into()),
+            Err(Fault::Rules(what)) => Err(BrokerError::Missing(what)),
+            Err(Fault::File(reason)) => Err(crate::doing("filter.json")(reason)),
+        }
+    }
+
+    fn load_kernel(&mut self, ruleset: &Ruleset) -> Result<(), Fault> {
+        let for_kernel = kernel::translate(ruleset, &self.rules.env).map_err(Fault::Rules)?;
+        let network = self.registry.network();
+        let address = (network.uplink_address(), network.prefix());
+        let fabric = self.domains.fabric().map_err(Fault::Fabric)?;
+        fabric
+            .load_rules(&for_kernel.text, for_kernel.sees_ip, address)
+            .map_err(Fault::Fabric)
+    }
+
+    /// `FilterLoad`.
+    pub(crate) fn filter_load(
+        &mut self,
+        name: &str,
+        text: &str,
+        includes: &[Include],
+        add: bool,
+    ) -> Reply {
+        if !self.domains.possible() {
+            return error(
+                ErrorKind::Privilege,
+                "this broker has no domains between which rules could be in force: start it as root (fordway up)",
+            );
+        }
+        match self.try_load(name, text, includes, add) {
+            Ok(change) => {
+                self.tell_monitors(&change);
+                Reply::FilterChange(change)
+            }
+            Err(fault) => fault.reply(),
+        }
+    }
+
+    fn try_load(
+        &mut self,
+        name: &str,
+        text: &str,
+        includes: &[Include],
+        add: bool,
+    ) -> Result<FilterChange, Fault> {
+        let old = self.filter_listing().map_err(Fault::Fabric)?;
+        let base = match add {
+            true => old.clone(),
+            false => Ruleset {
+                tables: Vec::new(),
+                ..old.clone()
+            },
+        };
+        let loaded = fordway_nft::load(&base, &self.rules.env, &Given(includes), name, text);
+        let mut ruleset = loaded
+            .map_err(|faults| Fault::Rules(faults.to_string()))?
+            .ruleset;
+        ruleset.epoch = old.epoch + 1;
+        let stateless = list::Style {
+            stateless: true,
+            ..list::Style::default()
+        };
+        let listed = |ruleset| list::text(ruleset, &self.rules.env, stateless);
+        let changes = changes::changes(&listed(&old), &listed(&ruleset));
+        let compiled = self.rules.compile(ruleset.clone()).map_err(Fault::Rules)?;
+        let stored = store::Stored {
+            epoch: ruleset.epoch,
+            rules: list::text(&ruleset, &self.rules.env, list::Style::default()),
+        };
+        let file = store::prepare(&self.rules.runtime_dir, &stored).map_err(Fault::File)?;
+        if let Err(fault) = self.load_kernel(&ruleset) {
+            file.discard();
+            return Err(fault);
+        }
+        let in_force = Instant::now();
+        if let Err(reason) = file.take_place() {
+            // The kernel had the old rules a moment ago, so it takes them.
+            let _ = self.load_kernel(&old);
+            return Err(Fault::File(reason));
+        }
+        let tracked = self.rules.filter.tracks_connections();
+        self.rules.put_in_force(compiled);
+        let channels = self.look_again(match tracked {
+            true => Phase::Established,
+            false => Phase::New,
+        });
+        let look_us = in_force.elapsed().as_micros() as u64;
+        let epoch = self.rules.epoch();
+        tracing::info!(
+            "rules of epoch {epoch} are in force: {} channels stay, {} go to the kernel path, {} are cut",
+            channels.stay,
+            channels.moved,
+            channels.cut
+        );
+        Ok(FilterChange {
+            epoch,
+            changes,
+            channels,
+            look_us,
+        })
+    }
+
+    /// `FilterList`.
+    pub(crate) fn filter_list(&mut self) -> Reply {
+        match self.filter_listing() {
+            Ok(ruleset) => Reply::Filter(FilterRules {
+                epoch: ruleset.epoch,
+                text: list::text(&ruleset, &self.rules.env, list::Style::default()),
+                nftables: list::json(&ruleset, &self.rules.env),
+            }),
+            Err(reason) => error(crate::domains::kind_of(&reason), &reason),
+        }
+    }
+
+    /// The rules with the counts of both paths.
+    fn filter_listing(&mut self) -> Result<Ruleset, FabricError> {
+        self.credit_all();
+        let mut ruleset = self.rules.filter.listing(self.rules.now_ns());
+        if ruleset.tables.is_empty() {
+            return Ok(ruleset);
+        }
+        let text = self.domains.fabric()?.list_rules()?;
+        let empty = Ruleset::default();
+        let files = fordway_nft::NoFiles;
+        match fordway_nft::load_text(&empty, &self.rules.env, &files, "nft", &text, &[]) {
+            Ok(counted) => kernel::add_counts(&mut ruleset, &counted.ruleset),
+            Err(faults) => {
+                tracing::warn!("the kernel's counts are left out of a listing: {faults}");
+            }
+        }
+        Ok(ruleset)
+    }
+
+    /// Credits what every live channel has carried so far.
+    fn credit_all(&mut self) {
+        if !self.rules.counts {
+            return;
+        }
+        let channels: Vec<BothEnds> = self.registry.channels_with_both_ends().collect();
+        for channel in channels {
+            self.credit_channel(&channel);
+        }
+    }
+
+    fn credit_channel(&mut self, channel: &BothEnds) {
+        let sent = channel
+            .views
+            .map(|view| Some(self.memory.progress(&view)?.ring_bytes_tx));
+        self.rules.credit(channel, sent);
+    }
+
+    /// A channel is about to lose an end.
+    pub(crate) fn credit_ending(&mut self, channel: Option<BothEnds>) {
+        if let Some(channel) = channel {
+            if self.rules.counts {
+                self.credit_channel(&channel);
+            }
+            self.rules.credited.remove(&channel.key());
+        }
+    }
+
+    /// Asks the rules in force about every live channel, and about what was held back.
+    pub(crate) fn look_again(&mut self, phase: Phase) -> Looked {
+        let mut looked = Looked::default();
+        let (mut moved, mut cut) = (Vec::new(), Vec::new());
+        for channel in self.registry.channels_with_both_ends() {
+            let [a, b] = &channel.facts;
+            match self
+                .rules
+                .ask([a, b], phase)
+                .map(|(answer, _)| answer.decision)
+            {
+                None | Some(Decision::Allowed) => looked.stay += 1,
+                Some(Decision::EachPacket { .. }) => moved.push(channel),
+                Some(Decision::Refused { .. }) => cut.push(channel),
+            }
+        }
+        (looked.moved, looked.cut) = (moved.len() as u64, cut.len() as u64);
+        self.leave(&moved, &cut);
+        let rules = &self.rules;
+        let mut gate = |a: &SocketFacts, b: &SocketFacts| {
+            let reason = rules.gate(a, b);
+            looked.paired += u64::from(reason.is_none());
+            reason
+        };
+        let actions = self.registry.retry_held_back(Reason::Filter, &mut gate);
+        self.carry_out(actions);
+        looked
+    }
+
+    /// Asks about the channel that a process has just shown again.
+    pub(crate) fn look_at(&mut self, channel: &BothEnds) {
+        let [a, b] = &channel.facts;
+        let answer = self.rules.ask([a, b], Phase::Established);
+        match answer.map(|(answer, _)| answer.decision) {
+            None | Some(Decision::Allowed) => {}
+            Some(Decision::EachPacket { .. }) => self.leave(&[*channel], &[]),
+            Some(Decision::Refused { .. }) => self.leave(&[], &[*channel]),
+        }
+    }
+
+    /// When the time of an element is over.
+    pub(crate) fn on_time(&mut self) {
+        let now_ns = self.rules.now_ns();
+        if self.rules.expiry_ns.is_some_and(|at| at <= now_ns) {
+            self.look_again(Phase::Established);
+            self.rules.find_expiry();
+        }
+    }
+
+    /// Moves channels to the kernel path; of those in `cut` the sockets are ended too.
+    fn leave(&mut self, moved: &[BothEnds], cut: &[BothEnds]) {
+        let both = [cut, moved].concat();
+        let actions = self.registry.downgrade_these(&both, Reason::Filter);
+        self.carry_out(actions);
+        let mut victims: BTreeMap<u64, Vec<Victim>> = BTreeMap::new();
+        for facts in cut.iter().flat_map(|channel| &channel.facts) {
+            victims.entry(facts.netns_cookie).or_default().push(Victim {
+                local: facts.local,
+                remote: facts.remote,
+                cookie: facts.cookie,
+            });
+        }
+        for (netns_cookie, victims) in victims {
+            let domain = self.registry.domain_of_netns(netns_cookie);
+            let Some(namespace) = domain.and_then(|domain| self.domains.open(domain)) else {
+                continue;
+            };
+            // Without it the packets of the downgraded connection meet the kernel's rules.
+            if let Err(reason) = diag::destroy_in(namespace, netns_cookie, &victims) {
+                tracing::warn!("sockets that the rules refuse cannot be ended: {reason}");
+            }
+        }
+    }
+
+    /// The broker ends: what went by rings is to be counted on by the next one.
+    pub(crate) fn save_rules(&mut self) {
+        if self.rules.filter.ruleset().tables.is_empty() {
+            return;
+        }
+        self.credit_all();
+        let ruleset = self.rules.filter.listing(self.rules.now_ns());
+        let stored = store::Stored {
+            epoch: ruleset.epoch,
+            rules: list::text(&ruleset, &self.rules.env, list::Style::default()),
+        };
+        let saved = store::prepare(&self.rules.runtime_dir, &stored).and_then(|f| f.take_place());
+        if let Err(reason) = saved {
+            tracing::warn!("the counts of the rules are not kept: {reason}");
+        }
+    }
+}
+
+impl Rules {
+    /// The fabric is gone, and its rules with it.
+    pub(crate) fn forget(&self) {
+        store::forget(&self.runtime_dir);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fordway_nft::NoFiles;
+
+    fn rules(text: &str) -> Rules {
+        let mut rules = Rules {
+            filter: new_filter(),
+            env: Env::default(),
+            runtime_dir: PathBuf::new(),
+            start: Instant::now(),
+            counts: false,
+            credited: BTreeMap::new(),
+            expiry_ns: None,
+        };
+        let none = Ruleset::default();
+        // A block ends with its line.
+        let text = text.replace("} }", "}\n}");
+        let loaded = fordway_nft::load(&none, &rules.env, &NoFiles, "test", &text);
+        let filter = rules.compile(loaded.expect("rules").ruleset);
+        rules.put_in_force(filter.expect("compiled"));
+        rules
+    }
+
+    /// Two ends, in namespaces of these cookies.
+    fn ends(from: &str, to: &str, namespaces: [u64; 2]) -> [SocketFacts; 2] {
+        let [from, to] = [from, to].map(|name| name.parse().expect("name"));
+        let facts = |cookie: u64, local, remote| SocketFacts {
+            cookie,
+            netns_cookie: namespaces[cookie as usize],
+            local,
+            remote,
+        };
+        [facts(0, from, to), facts(1, to, from)]
+    }
+
+    fn gate(rules: &Rules, from: &str, to: &str) -> Option<Reason> {
+        let [a, b] = ends(from, to, [7, 8]);
+        let said = rules.gate(&a, &b);
+        assert_eq!(said, rules.gate(&b, &a), "whoever offers last");
+        said
+    }
+
+    const WEB: &str = "10.77.0.4:40000";
+    const GUEST: &str = "10.77.0.5:40000";
+    const DB: &str = "10.77.0.3:6379";
+
+    #[test]
+    fn every_hook_between_two_domains_has_its_say() {
+        for (family, hook) in [
+            ("ip", "prerouting"),
+            ("inet", "output"),
+            ("inet", "forward"),
+            ("ip", "input"),
+            ("inet", "postrouting"),
+            ("bridge", "prerouting"),
+            ("bridge", "forward"),
+            ("bridge", "postrouting"),
+        ] {
+            let rules = rules(&format!(
+                "table {family} t {{ chain c {{ type filter hook {hook} priority 0; ip saddr 10.77.0.5 drop; }} }}"
+            ));
+            assert_eq!(gate(&rules, WEB, DB), None, "{family} {hook}");
+            let said = gate(&rules, GUEST, DB);
+            assert_eq!(said, Some(Reason::Filter), "{family} {hook}");
+        }
+    }
+
+    #[test]
+    fn interfaces_are_those_of_the_fabric() {
+        let chain = "chain c { type filter hook forward priority 0; policy drop;";
+        for rule in [
+            "table inet t { CHAIN iifname \"fw0\" oifname \"fw0\" accept; } }",
+            "table bridge t { CHAIN iifname \"p-0a4d0004\" oifname \"p-0a4d0003\" accept;
+                iifname \"p-0a4d0003\" oifname \"p-0a4d0004\" accept; } }",
+        ] {
+            let rules = rules(&rule.replace("CHAIN", chain));
+            assert_eq!(gate(&rules, WEB, DB), None, "{rule}");
+        }
+    }
+
+    #[test]
+    fn a_rule_that_needs_each_packet_keeps_a_connection_off_rings() {
+        for rule in [
+            "limit rate 10/second accept",
+            "log",
+            "meta length 100 accept",
+            "ip ttl 3 drop",
+            "ip saddr @seen drop",
+        ] {
+            let rules = rules(&format!(
+                "table inet t {{ set seen {{ type ipv4_addr; flags dynamic; }}
+                 chain c {{ type filter hook forward priority 0; tcp dport 6379 {rule}; }}
+                 chain d {{ type filter hook forward priority 1; tcp dport 1 update @seen {{ ip saddr }}; }} }}"
+            ));
+            assert_eq!(gate(&rules, WEB, DB), Some(Reason::Filter), "{rule}");
+            assert_eq!(gate(&rules, WEB, "10.77.0.3:80"), None, "{rule}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_asked_about_within_one_namespace() {
+        let rules =
+            rules("table inet t { chain c { type filter hook input priority 0; policy drop; } }");
+        let [a, b] = ends("127.0.0.1:40000", "127.0.0.1:80", [7, 7]);
+        assert_eq!(rules.gate(&a, &b), None);
+        assert_eq!(gate(&rules, WEB, DB), Some(Reason::Filter));
+    }
+
+    #[test]
+    fn elements_with_a_timeout_are_looked_at_when_it_is_over() {
+        let set = "table inet t { set s { type ipv4_addr; flags timeout; elements = { 10.77.0.4 TIME } }
+            chain c { type filter hook forward priority 0; ip saddr @s accept; ip saddr 10.77.0.4 drop; } }";
+        assert_eq!(rules(&set.replace("TIME", "")).patience_ns(), None);
+        let patience = rules(&set.replace("TIME", "timeout 5s")).patience_ns();
+        let patience = patience.expect("some");
+        assert!((1..=5_001_000_000).contains(&patience), "{patience}");
+        let soon = rules(&set.replace("TIME", "timeout 1ms"));
+        let mut said = gate(&soon, WEB, DB);
+        while said.is_none() {
+            said = gate(&soon, WEB, DB);
+        }
+        assert_eq!(said, Some(Reason::Filter));
+    }
+
+    #[test]
+    fn what_rings_carried_is_counted_as_segments() {
+        let mut rules = rules(
+            "table inet t { chain c { type filter hook forward priority 0;
+             ip daddr 10.77.0.3 tcp dport 6379 counter accept; } }",
+        );
+        assert!(rules.counts);
+        let [a, b] = ends(WEB, DB, [7, 8]);
+        let (answer, connecting) = rules.ask([&b, &a], Phase::Established).expect("asked");
+        assert_eq!(connecting, 1, "the end at the higher port");
+        assert!(rules.filter.credit(&answer, (3, 3000), (9, 9)));
+        let listing = rules.filter.listing(0);
+        let text = list::text(&listing, &rules.env, list::Style::default());
+        assert!(text.contains("counter packets 3 bytes 3000"), "{text}");
+    }
+}

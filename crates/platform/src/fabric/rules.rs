@@ -1,0 +1,104 @@
+//! The administrator's rules in the fabric: nf_tables for what goes over the kernel path.
+//!
+//! The domains are joined by a bridge, so their packets cross the hooks of families ip and
+//! inet only where the kernel hands bridged packets to them (br_netfilter). There every
+//! packet between domains comes in by the bridge and leaves by it ([`BRIDGE`]); family
+//! bridge sees the switch ports. No domain's root can reach this namespace: it owns its
+//! own, and this one is the broker's.
+//!
+//! A change is one transaction of nft: all or nothing. [`OWN_TABLE`] is not the
+//! administrator's and stays.
+
+use super::{BRIDGE, Fabric, FabricError, Result};
+use std::fmt::Write as _;
+use std::net::Ipv4Addr;
+
+/// The table of family bridge that says who may send what.
+pub const OWN_TABLE: &str = "fordway";
+
+/// The interface that families ip and inet see, both ways.
+pub const RULES_DEVICE: &str = BRIDGE;
+
+/// The switch port of an address: the interface that families bridge and netdev see.
+pub fn port_of(ip: Ipv4Addr) -> String {
+    super::filter::port_name(ip)
+}
+
+impl Fabric {
+    /// Puts `rules` (nft's text of whole tables) in place of all tables but our own, or
+    /// leaves everything as it is. `sees_ip`: there are base chains of families ip or inet.
+    pub fn load_rules(&self, rules: &str, sees_ip: bool, network: (Ipv4Addr, u8)) -> Result<()> {
+        if sees_ip {
+            self.show_bridged_packets(network)?;
+        }
+        let mut batch = String::new();
+        for table in self.foreign_tables()? {
+            let _ = writeln!(batch, "delete table {table}");
+        }
+        batch.push_str(rules);
+        if batch.is_empty() {
+            return Ok(());
+        }
+        self.nft_in_fabric(&["-f", "-"], &batch).map(drop)
+    }
+
+    /// What the kernel has of the rules, with its counts, as nft's text.
+    pub fn list_rules(&self) -> Result<String> {
+        let mut text = String::new();
+        for table in self.foreign_tables()? {
+            let words: Vec<&str> = ["list", "table"]
+                .into_iter()
+                .chain(table.split(' '))
+                .collect();
+            text += &self.nft_in_fabric(&words, "")?;
+        }
+        Ok(text)
+    }
+
+    /// `FAMILY NAME` of each table that is not ours.
+    fn foreign_tables(&self) -> Result<Vec<String>> {
+        let own = format!("bridge {OWN_TABLE}");
+        let listing = self.nft_in_fabric(&["list", "tables"], "")?;
+        let names = listing
+            .lines()
+            .filter_map(|line| line.trim().strip_prefix("table "));
+        Ok(names
+            .filter(|name| *name != own)
+            .map(str::to_owned)
+            .collect())
+    }
+
+    /// Has the kernel hand bridged packets to families ip and inet, and gives it the route
+    /// by which a rejecting rule answers. Nothing is forwarded by it.
+    fn show_bridged_packets(&self, (address, prefix): (Ipv4Addr, u8)) -> Result<()> {
+        let bits = u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0);
+        let network = Ipv4Addr::from_bits(address.to_bits() & bits);
+        let route = format!("{network}/{prefix}");
+        self.ip_in_fabric(&["route", "replace", &route, "dev", BRIDGE])?;
+        self.set("net/ipv4/ip_forward", "0")?;
+        if self.set("net/bridge/bridge-nf-call-iptables", "1").is_ok() {
+            return Ok(());
+        }
+        let _ = std::process::Command::new("modprobe")
+            .arg("br_netfilter")
+            .stderr(std::process::Stdio::null())
+            .status();
+        self.set("net/bridge/bridge-nf-call-iptables", "1")
+            .map_err(|_| {
+                let what = "the kernel does not show bridged packets to families ip and inet: \
+                            load the module br_netfilter, or write the rules in family bridge";
+                FabricError::Unsupported(what.into())
+            })
+    }
+
+    /// Sets a variable of sysctl(8) in the fabric's namespace; /proc/sys/net shows that of
+    /// the thread that looks.
+    fn set(&self, name: &str, value: &str) -> Result<()> {
+        use std::os::fd::AsFd;
+        let path = format!("/proc/sys/{name}");
+        let written = crate::netns::within(self.namespace.as_fd(), || std::fs::write(&path, value));
+        written
+            .flatten()
+            .map_err(super::doing("setting a variable of the fabric"))
+    }
+}

@@ -1,0 +1,157 @@
+//! What a rule from outside (the packet filter) says of connections: asked before a
+//! channel is made, and of all live channels again when the rule has changed.
+//!
+//! ```text
+//!   both offers there ──gate: allowed──► channel ──look_again: not any more──► Downgrade to both
+//!          │                                ▲
+//!          └──gate: reason──► held back ────┘ retry_held_back
+//! ```
+//! An offer that is held back stands: its process is told the reason, and gets its channel
+//! when the rule allows it later. Only who wants rings or nothing is turned down for good.
+
+use crate::links::ChannelRef;
+use crate::processes::{ConnKey, ConnState};
+use crate::{Action, ChannelView, ProcessId, Registry, SocketFacts};
+use fordway_abi::control::PathPolicy;
+use fordway_abi::reason::Reason;
+
+/// Says why two sockets that are one connection get no channel; `None`: they may.
+pub type Gate<'g> = dyn FnMut(&SocketFacts, &SocketFacts) -> Option<Reason> + 'g;
+
+/// A live channel with both its ends.
+#[derive(Clone, Copy, Debug)]
+pub struct BothEnds {
+    /// Each end's socket.
+    pub facts: [SocketFacts; 2],
+    /// The channel as each end sees it.
+    pub views: [ChannelView; 2],
+    handle: ChannelRef,
+}
+
+impl BothEnds {
+    /// What tells this channel from all others of this broker.
+    pub fn key(&self) -> u64 {
+        self.handle
+    }
+}
+
+impl Registry {
+    pub(crate) fn pair_through(
+        &mut self,
+        a: ConnKey,
+        b: ConnKey,
+        gate: &mut Gate<'_>,
+        actions: &mut Vec<Action>,
+    ) {
+        let (Some(conn_a), Some(conn_b)) = (self.conn(a), self.conn(b)) else {
+            return;
+        };
+        match gate(&conn_a.facts, &conn_b.facts) {
+            None => self.pair(a, b, actions),
+            Some(reason) => [a, b]
+                .into_iter()
+                .for_each(|key| self.hold_back(key, reason, actions)),
+        }
+    }
+
+    fn hold_back(&mut self, key: ConnKey, reason: Reason, actions: &mut Vec<Action>) {
+        let policy = self.processes.get(&key.0).map(|process| process.policy);
+        if policy == Some(PathPolicy::Fast) {
+            return self.turn_down(key, reason, actions);
+        }
+        let Some(conn) = self.conn_mut(key) else {
+            return;
+        };
+        let told = Some(reason);
+        if !matches!(conn.state, ConnState::Offered { told: before } if before == told) {
+            conn.state = ConnState::Offered { told };
+            self.reject(key, reason, true, actions);
+        }
+    }
+
+    /// Asks again about the offers that were held back with this reason.
+    pub fn retry_held_back(&mut self, held_for: Reason, gate: &mut Gate<'_>) -> Vec<Action> {
+        let held = |key: &&ConnKey| {
+            let state = self.conn(**key).map(|conn| conn.state);
+            matches!(state, Some(ConnState::Offered { told }) if told == Some(held_for))
+        };
+        let held: Vec<ConnKey> = self.offers.values().filter(held).copied().collect();
+        let mut actions = Vec::new();
+        for key in held {
+            let Some(conn) = self.conn(key).copied() else {
+                continue;
+            };
+            if !matches!(conn.state, ConnState::Offered { .. }) {
+                continue;
+            }
+            if let Some(partner) = self.partner_of(&conn.facts) {
+                self.pair_through(key, partner, gate, &mut actions);
+            }
+        }
+        actions
+    }
+
+    /// Every channel of which both ends are known and not over.
+    pub fn channels_with_both_ends(&self) -> impl Iterator<Item = BothEnds> + '_ {
+        self.channels
+            .keys()
+            .filter_map(|channel| self.both_ends(*channel))
+    }
+
+    /// The channel of a process's connection, if both its ends are known and not over.
+    pub fn both_ends_of(&self, process: ProcessId, conn_id: u64) -> Option<BothEnds> {
+        match self.conn((process, conn_id))?.state {
+            ConnState::Channel { channel, .. } => self.both_ends(channel),
+            _ => None,
+        }
+    }
+
+    /// As [`Registry::channels_with_both_ends`], those that a process has an end of.
+    pub fn both_ends_in(&self, process: ProcessId) -> Vec<BothEnds> {
+        let conns = self.processes.get(&process).map(|process| &process.conns);
+        conns
+            .into_iter()
+            .flat_map(|conns| conns.keys())
+            .filter_map(|conn_id| self.both_ends_of(process, *conn_id))
+            .collect()
+    }
+
+    fn both_ends(&self, handle: ChannelRef) -> Option<BothEnds> {
+        let channel = self.channels.get(&handle)?;
+        let [Some(a), Some(b)] = channel.ends else {
+            return None;
+        };
+        if a.over || b.over {
+            return None;
+        }
+        let facts = |process, conn_id| self.conn((process, conn_id)).map(|conn| conn.facts);
+        Some(BothEnds {
+            facts: [facts(a.process, a.conn_id)?, facts(b.process, b.conn_id)?],
+            views: [self.channel_view(handle, 0)?, self.channel_view(handle, 1)?],
+            handle,
+        })
+    }
+
+    /// Asks both ends of these channels to move to the kernel path. Those that are not
+    /// announced yet are announced first.
+    pub fn downgrade_these(&mut self, channels: &[BothEnds], reason: Reason) -> Vec<Action> {
+        let mut actions = Vec::new();
+        for channel in channels {
+            let announced = self
+                .channels
+                .get(&channel.handle)
+                .and_then(|channel| self.links.get(&channel.link))
+                .is_some_and(|link| link.ready || link.rejoined);
+            match announced {
+                true => self.downgrade_channel(channel.handle, reason, &mut actions),
+                // `announce` sends it behind the pair.
+                false => {
+                    if let Some(channel) = self.channels.get_mut(&channel.handle) {
+                        channel.downgrading = Some(reason);
+                    }
+                }
+            }
+        }
+        actions
+    }
+}
