@@ -9,7 +9,7 @@ use fordway_abi::control::status;
 use fordway_abi::reason::Reason;
 use fordway_abi::shm::Endpoint;
 use fordway_ring::{Consumer, Producer, Violation};
-use fordway_sockets::{End, Half, Patience, Result, State};
+use fordway_sockets::{End, Half, NoLock, Patience, Result, State};
 
 /// asm-generic/sockios.h.
 pub const SIOCATMARK: usize = 0x8905;
@@ -98,12 +98,24 @@ impl End for At<'_> {
     }
 
     #[inline]
-    fn lock(&self, half: Half) -> Option<Guard<'_>> {
-        let own = self.conn.own();
-        lock_word(match half {
-            Half::Sending => &own.tx_own.lock,
-            Half::Receiving => &own.rx_own.lock,
-        })
+    fn lock(&self, half: Half) -> core::result::Result<Guard<'_>, NoLock> {
+        loop {
+            let own = self.conn.own.load(Ordering::Acquire);
+            // SAFETY: a connection that has had a channel points to an endpoint for good.
+            let endpoint = unsafe { &*own };
+            let guard = lock_word(match half {
+                Half::Sending => &endpoint.tx_own.lock,
+                Half::Receiving => &endpoint.rx_own.lock,
+            })
+            .ok_or(NoLock::Interrupted)?;
+            if !self.conn.is_paired() {
+                return Err(NoLock::NoChannel);
+            }
+            // Once it is seen to have a channel, the endpoint is seen to be that channel's.
+            if self.conn.own.load(Ordering::Relaxed) == own {
+                return Ok(guard);
+            }
+        }
     }
 
     #[inline]
@@ -120,6 +132,13 @@ impl End for At<'_> {
 
     fn ring_all(&self) {
         self.conn.ring_all();
+    }
+
+    fn wake_own(&self) {
+        let waiters = &self.conn.own().wait;
+        let doors =
+            waiters.rx_doors.load(Ordering::SeqCst) | waiters.tx_doors.load(Ordering::SeqCst);
+        wait::ring_sleepers(doors);
     }
 
     fn peer_sleeps(&self, doors: u64) -> bool {

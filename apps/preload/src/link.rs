@@ -414,9 +414,7 @@ pub fn bind(conn: &Conn, index: u32, slot: u32, generation: u32, channel_id: u64
     producer.release_memory();
     // SAFETY: as above; the peer reads nothing of it until it sees the generation.
     unsafe {
-        (*own).cold.generation.store(0, Ordering::SeqCst);
-        core::ptr::write_bytes(own, 0, 1);
-        (*own).wait.cpu.store(u32::MAX, Ordering::Relaxed);
+        fordway_ring::renew(own);
         let calls = conn.operations.load(Ordering::Relaxed);
         (*own).tx_own.calls.store(calls, Ordering::Relaxed);
         (*own)

@@ -16,6 +16,7 @@ use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, Ordering};
 use fordway_abi::reason::Reason;
 use fordway_abi::shm::DOOR_SHARED;
+use fordway_sockets::ready::binding;
 use fordway_sockets::{down, sends_by_kernel, up};
 
 /// Descriptors of one call that are handled on the stack.
@@ -281,6 +282,7 @@ fn sleep(
     // Sockets that have no channel yet may get one from another thread.
     let counted = scratch.entries(fds.len());
     count_unaware(fds, counted);
+    let before = bindings(fds);
     let bell = wait::acquire_thread();
     let mut unread = false;
     for entry in fds.iter() {
@@ -303,7 +305,7 @@ fn sleep(
     };
     let way_out = (abandon as extern "C" fn(_), (&raw mut taken).cast());
     let fds = &mut *taken.fds;
-    let (result, shield) = if look(fds) != 0 {
+    let (result, shield) = if look(fds) != 0 || bindings(fds) != before {
         (ask(fds, None, Some(0), core::ptr::null()), shield)
     } else {
         let left = deadline.left_ns(wait::slice_ns(Some(bell), unread));
@@ -322,6 +324,14 @@ fn sleep(
     }
     drop(shield);
     result
+}
+
+/// Changes when one of the connections gets or loses a channel.
+fn bindings(fds: &[libc::pollfd]) -> u32 {
+    let conns = fds.iter().filter_map(|entry| state::conn(entry.fd));
+    conns.fold(0, |sum: u32, conn| {
+        sum.wrapping_mul(31).wrapping_add(binding(&conn.end()))
+    })
 }
 
 /// The kernel's poll over the program's descriptors, the bell and the control

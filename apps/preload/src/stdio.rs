@@ -6,12 +6,12 @@
 //! and the ring is left with nothing in it.
 
 use crate::real;
-use crate::state::{Conn, lock_word};
+use crate::state::Conn;
 use crate::sys::{self, sys};
 use crate::transfer::{self, Buffers, Done};
 use core::ffi::c_void;
 use fordway_abi::reason::Reason;
-use fordway_sockets::{down, ready};
+use fordway_sockets::{End, Half, down, ready};
 
 /// Most that two rings of a growing connection and the kernel's part before them hold.
 const EARLY_BYTES_MAX: usize = 16 << 20;
@@ -31,13 +31,11 @@ pub fn take_early(conn: &Conn, fd: i32) -> Option<Early> {
     let base = sys::map_anonymous(EARLY_BYTES_MAX, false).ok()?;
     let mut early = Early { base, count: 0 };
     while early.take(conn, fd) {
-        let Some(_guard) = lock_word(&conn.own().rx_own.lock) else {
+        let end = conn.at(fd);
+        let Ok(_guard) = end.lock(Half::Receiving) else {
             break;
         };
-        if !conn.is_paired() {
-            break;
-        }
-        if !ready::has_ring_bytes(&conn.end()) {
+        if !ready::has_ring_bytes(&end) {
             // Who publishes from now on sees the stop, and sends again by the kernel.
             conn.consumer().stop();
             break;

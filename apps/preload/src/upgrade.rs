@@ -1,14 +1,14 @@
 //! When a connection is offered to the broker, and what becomes of its answer. How it then
 //! moves to its channel and back is `fordway_sockets`' matter; see [`crate::end`].
 
-use crate::state::{self, Conn, attention, lock_word, phase};
+use crate::state::{self, Conn, attention, phase};
 use crate::sys::{self, sys};
 use crate::{config, control, epoll, faults, link, transfer};
 use core::sync::atomic::Ordering;
 use fordway_abi::control::{PathPolicy, status};
 use fordway_abi::reason::Reason;
 use fordway_abi::shm::{tx_flags, tx_state};
-use fordway_sockets::{down, ends, up};
+use fordway_sockets::{End, Half, NoLock, down, ends, up};
 
 /// How long `--path fast` lets an offer stand unanswered.
 const UNANSWERED_NS_MAX: u64 = 2_000_000_000;
@@ -261,8 +261,15 @@ pub fn closing(conn: &Conn) {
             if !is_shared(conn) {
                 ends::before_close(&conn.end());
             }
-            let own = conn.own();
-            let (tx, rx) = (lock_word(&own.tx_own.lock), lock_word(&own.rx_own.lock));
+            let end = conn.end();
+            let (tx, rx) = (end.lock(Half::Sending), end.lock(Half::Receiving));
+            if matches!(tx, Err(NoLock::NoChannel)) {
+                // Another thread has given it up, and may have offered it again.
+                if conn.phase.swap(phase::KERNEL, Ordering::SeqCst) == phase::OFFERED {
+                    control::report(conn, status::WITHDRAWN, 0);
+                }
+                return;
+            }
             conn.phase.store(phase::KERNEL, Ordering::SeqCst);
             drop((tx, rx));
             if !is_shared(conn) {
@@ -284,8 +291,9 @@ pub fn dissolved(conn: &Conn) {
         }
         phase::PAIRED => {
             epoll::detach(conn);
+            let end = conn.end();
+            let (tx, rx) = (end.lock(Half::Sending), end.lock(Half::Receiving));
             let own = conn.own();
-            let (tx, rx) = (lock_word(&own.tx_own.lock), lock_word(&own.rx_own.lock));
             own.tx
                 .tx_flags
                 .fetch_or(tx_flags::CLOSED, Ordering::Release);

@@ -23,7 +23,7 @@ use core::ffi::c_void;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use fordway_abi::shm::{DOOR_COUNT, DOOR_SHARED, WAIT_PAGE_BYTES, WAIT_PAGE_MAGIC, WaitPage};
 use fordway_ring::Sleeper;
-use fordway_sockets::ready::{Want, is_ready};
+use fordway_sockets::ready::{Want, binding, is_ready};
 use fordway_sockets::{down, sends_by_kernel};
 
 /// Longest sleep without a bell.
@@ -165,6 +165,16 @@ pub fn asleep<R>(
 /// The thread will not come back to a sleep behind a bell.
 pub fn forget_own() {
     thread::current().door.store(0, Ordering::Relaxed);
+}
+
+/// Rings those of our own `doors` behind which somebody sleeps.
+pub fn ring_sleepers(doors: u64) {
+    for door in (0..DOOR_COUNT).filter(|door| doors >> door & 1 != 0) {
+        let bell = Bell { door, fd: -1 };
+        if bell.has_sleepers() {
+            bell.ring();
+        }
+    }
 }
 
 /// Notes the time, so that ticks can be turned into microseconds later.
@@ -565,6 +575,10 @@ pub fn for_conn(
     if conn.peer_is_there() && spin(conn.peer_cpu(), ready) {
         return Ok(());
     }
+    let before = binding(&end);
+    if before & 1 == 0 {
+        return Ok(());
+    }
     let shield = Shield::new();
     let mut taken = Taken {
         conn,
@@ -576,7 +590,7 @@ pub fn for_conn(
     }
     taken.doors().fetch_or(taken.bell.bit(), Ordering::SeqCst);
     taken.bell.announce();
-    let (result, shield) = if ready() {
+    let (result, shield) = if binding(&end) != before || ready() {
         (Ok(None), shield)
     } else {
         // A call with a time-out, or with bytes to show, does not go on (linux: sock_intr_errno).

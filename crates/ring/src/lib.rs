@@ -32,12 +32,16 @@ mod consumer;
 pub mod copy;
 pub mod marks;
 mod producer;
+#[cfg(not(loom))]
+mod renew;
 #[cfg(loom)]
 mod shadow;
 mod sleep;
 
 pub use consumer::Consumer;
 pub use producer::{Entered, Producer};
+#[cfg(not(loom))]
+pub use renew::renew;
 pub use sleep::{Sleeper, doors_to_ring};
 
 use fordway_abi::shm::{ARENA_OFFSET, REGION_BYTES, SEGMENT_LOG2_MAX, SEGMENT_LOG2_MIN};

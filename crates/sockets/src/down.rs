@@ -1,6 +1,6 @@
 //! The way back to the kernel, of one direction or of both.
 
-use crate::{End, Half, Result, attention, carried, ends, flush_back, hint};
+use crate::{End, Half, NoLock, Result, attention, carried, ends, flush_back, hint};
 use core::sync::atomic::Ordering;
 use fordway_abi::reason::Reason;
 use fordway_abi::shm::{tx_flags, tx_state};
@@ -77,7 +77,7 @@ pub fn downgrade(end: &impl End, reason: Reason, wait: bool) {
     if wait {
         flush_before_end(end);
     }
-    if let Some(_guard) = end.lock(Half::Receiving) {
+    if let Ok(_guard) = end.lock(Half::Receiving) {
         if wait {
             end.consumer().stop();
         } else {
@@ -131,12 +131,9 @@ pub fn send_by_kernel(end: &impl End, reason: Reason) {
 /// Takes the sending direction off the ring; if the peer has stopped taking, what
 /// it left goes by the kernel at once (or as soon as the kernel takes it).
 pub fn leave_ring(end: &impl End) {
-    let Some(_guard) = end.lock(Half::Sending) else {
+    let Ok(guard) = end.lock(Half::Sending) else {
         return;
     };
-    if !end.has_channel() {
-        return;
-    }
     let left =
         take_all_back(end).and_then(|taken| if taken { Ok(0) } else { end.producer().leave() });
     match left {
@@ -145,6 +142,9 @@ pub fn leave_ring(end: &impl End) {
             broke(end, violation);
         }
     }
+    drop(guard);
+    // A waiter that looked meanwhile may have seen the ring taken away for a moment.
+    end.ring_all();
 }
 
 /// Before this side leaves its ring: what lies there goes by the kernel, too, if the kernel
@@ -164,8 +164,6 @@ fn take_all_back(end: &impl End) -> core::result::Result<bool, Violation> {
         // It was just taking.
         core::hint::spin_loop();
     }
-    // A waiter that looked meanwhile may have seen the ring taken away.
-    end.ring_all();
     Ok(false)
 }
 
@@ -179,6 +177,7 @@ fn go_back(end: &impl End) {
         end.state().error.store(error as u32, Ordering::Relaxed);
     }
     end.state().edges.fetch_add(1, Ordering::Relaxed);
+    end.wake_own();
 }
 
 /// What a waiter does for its connections when it was woken: leave a ring that the
@@ -191,7 +190,7 @@ pub fn serve(end: &impl End) {
     if producer.must_leave() {
         leave_ring(end);
     } else if producer.back_bytes_or_zero() != 0
-        && let Some(_guard) = end.lock(Half::Sending)
+        && let Ok(_guard) = end.lock(Half::Sending)
     {
         go_back(end);
     }
@@ -211,7 +210,7 @@ pub fn watch(end: &impl End) {
     }
     let (doors, _) = producer.peer_waits();
     let gone = end.state().hints.load(Ordering::Relaxed) & hint::PEER_GONE != 0;
-    if gone && ends::is_dead(end) || !gone && (end.peer_sleeps(doors) || has_progressed(end)) {
+    if !gone && (end.peer_sleeps(doors) || has_progressed(end)) {
         return;
     }
     if !take_back(end) {
@@ -235,10 +234,16 @@ fn has_progressed(end: &impl End) -> bool {
 /// Takes what the peer has not read out of the ring and sends it by the kernel; false if
 /// that cannot be.
 pub fn take_back(end: &impl End) -> bool {
-    let Some(_guard) = end.lock(Half::Sending) else {
+    let Ok(guard) = end.lock(Half::Sending) else {
         return false;
     };
-    if !end.has_channel() || end.producer().state() != tx_state::RING {
+    if end.producer().state() != tx_state::RING {
+        return false;
+    }
+    // Who died with bytes unread has reset the connection: sent behind its FIN, they would
+    // not say so.
+    ends::look(end);
+    if ends::is_dead(end) {
         return false;
     }
     match end.producer().withdraw() {
@@ -247,7 +252,10 @@ pub fn take_back(end: &impl End) -> bool {
             return true;
         }
         // A waiter that looked just then may have seen the ring taken away.
-        Ok(false) => end.ring_all(),
+        Ok(false) => {
+            drop(guard);
+            end.ring_all();
+        }
         Err(violation) => {
             broke(end, violation);
         }
@@ -265,15 +273,15 @@ pub fn finish_if_over(end: &impl End) {
     if matches!(producer.state(), tx_state::RING | tx_state::KERNEL) || producer.back_bytes() != 0 {
         return;
     }
-    let Some(tx) = end.lock(Half::Sending) else {
+    let Ok(tx) = end.lock(Half::Sending) else {
         return;
     };
-    let Some(rx) = end.lock(Half::Receiving) else {
+    let Ok(rx) = end.lock(Half::Receiving) else {
         return;
     };
     // A peer that stopped after this direction went back still drains the ring.
     let drained = producer.unread_hint() == 0 || producer.state() == tx_state::WITHDRAWN;
-    if !end.has_channel() || !drained || !consumer.is_over().unwrap_or(false) {
+    if !drained || !consumer.is_over().unwrap_or(false) {
         return;
     }
     let reason = match end.state().passing.swap(0, Ordering::Relaxed) {
@@ -284,6 +292,7 @@ pub fn finish_if_over(end: &impl End) {
     flags.fetch_or(tx_flags::CLOSED, Ordering::Release);
     carried::keep(end);
     end.give_up(reason);
+    end.wake_own();
     drop((tx, rx));
     end.unbind();
 }
@@ -293,6 +302,8 @@ pub fn finish_if_over(end: &impl End) {
 /// Whether all went, or need not.
 pub fn flush_before_end(end: &impl End) -> bool {
     let begin = end.now_ns();
+    let mut since = begin;
+    let mut left_bytes = u64::MAX;
     let impatient = end.is_nonblocking();
     let limit = match impatient {
         true => end.patience().left_ns(begin),
@@ -304,13 +315,17 @@ pub fn flush_before_end(end: &impl End) -> bool {
             break true;
         }
         let flushed = match end.lock(Half::Sending) {
-            Some(_guard) => flush_back(end),
-            None => break true,
+            Ok(_guard) => flush_back(end).map(|all| (all, end.producer().back_bytes_or_zero())),
+            Err(_) => break true,
         };
-        if flushed != Ok(false) {
+        let Ok((false, left)) = flushed else {
             break true;
+        };
+        if left < left_bytes && !impatient {
+            // The peer takes: only one that does not is waited for no longer.
+            (since, left_bytes) = (end.now_ns(), left);
         }
-        if end.now_ns() - begin >= limit {
+        if end.now_ns() - since >= limit {
             break false;
         }
         waited = true;
@@ -330,9 +345,12 @@ pub(crate) fn announce_end(end: &impl End, flag: u32) -> bool {
     // Another thread may have taken something back before the lock was ours.
     for _ in 0..ANNOUNCEMENTS_MAX {
         let all = flush_before_end(end);
-        let guard = end.lock(Half::Sending);
-        let left = end.has_channel() && end.producer().back_bytes_or_zero() != 0;
-        if !all || !left || guard.is_none() {
+        let guard = match end.lock(Half::Sending) {
+            Err(NoLock::NoChannel) => return all,
+            guard => guard,
+        };
+        let left = end.producer().back_bytes_or_zero() != 0;
+        if !all || !left || guard.is_err() {
             flags.fetch_or(flag, Ordering::Release);
             return all;
         }

@@ -10,7 +10,8 @@
 //!   nobody took: it [`is_reset`], and its program is told so once.
 //!
 //! A process may be gone while its socket lives on in a child of it
-//! ([`peer_process_gone`]): then the bytes that nobody took are sent again by the kernel.
+//! ([`peer_process_gone`]): then the bytes that nobody took are sent again by the kernel, as
+//! soon as it is clear that no FIN is on its way.
 
 use crate::{End, Moved, Result, Source, down, hint};
 use core::sync::atomic::Ordering;
@@ -96,12 +97,18 @@ pub fn has_error(end: &impl End) -> bool {
     look(end) & libc::POLLERR as u32 != 0
 }
 
-/// The broker says that the peer's process is gone. If its socket is not, another
-/// process holds it, which knows nothing of the ring or has left it: what lies there goes by the kernel.
+/// The broker says that the peer's process is gone. Its FIN may come later than this word. If
+/// none comes, another process holds the socket, which knows nothing of the ring or has left
+/// it: the watchdog ([`down::watch`]) sends by the kernel what lies there.
 pub fn peer_process_gone(end: &impl End) {
     let hints = &end.state().hints;
     hints.fetch_or(hint::PEER_GONE, Ordering::Relaxed);
-    if look(end) == 0 {
+    look(end);
+}
+
+/// The watchdog will not come any more.
+fn take_back_from_gone(end: &impl End) {
+    if end.has_channel() && end.state().hints.load(Ordering::Relaxed) & hint::PEER_GONE != 0 {
         down::take_back(end);
     }
 }
@@ -109,6 +116,7 @@ pub fn peer_process_gone(end: &impl End) {
 /// The program is about to shut halves down by the kernel.
 pub fn before_shutdown(end: &impl End, sends: bool, receives: bool) {
     if sends {
+        take_back_from_gone(end);
         // Before the kernel's FIN, so that the peer knows that this end of file is clean.
         down::announce_end(end, tx_flags::SHUT);
     }
@@ -122,6 +130,7 @@ pub fn before_shutdown(end: &impl End, sends: bool, receives: bool) {
 /// The last descriptor is about to be closed by the program, or by its exit: with
 /// bytes unread, Linux resets the connection instead of ending it (RFC 2525, 2.17).
 pub fn before_close(end: &impl End) {
+    take_back_from_gone(end);
     let all = down::announce_end(end, tx_flags::CLOSED);
     let unread = end.peer_is_there()
         && end.consumer().has_unread()

@@ -62,6 +62,25 @@ pub enum Half {
     Receiving,
 }
 
+/// Why a half was not locked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoLock {
+    /// The connection has no channel (any more).
+    NoChannel,
+    /// The caller itself has interrupted the lock's holder: it is in a signal handler.
+    Interrupted,
+}
+
+impl NoLock {
+    /// What it means for an attempt to move bytes.
+    pub(crate) fn moved(self) -> Result<Moved> {
+        match self {
+            Self::NoChannel => Ok(Moved::Kernel),
+            Self::Interrupted => Err(libc::EAGAIN),
+        }
+    }
+}
+
 /// What one attempt to move bytes came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moved {
@@ -97,9 +116,10 @@ pub trait End {
     fn producer(&self) -> Producer;
     /// The receiving half of the channel.
     fn consumer(&self) -> Consumer;
-    /// Takes a half's lock by a sequentially consistent exchange; `None` if the caller
-    /// itself has interrupted its holder (it is in a signal handler).
-    fn lock(&self, half: Half) -> Option<Self::Guard<'_>>;
+    /// Takes the lock of a half of the channel that the connection has now, by a sequentially
+    /// consistent exchange. Under it the connection keeps that channel. Another one may have
+    /// come while the lock was waited for: it is to be looked at again with the lock taken.
+    fn lock(&self, half: Half) -> core::result::Result<Self::Guard<'_>, NoLock>;
 
     /// Bytes were published: marks the channel, if the peer wants that, and rings those of
     /// `doors` that sleep.
@@ -108,6 +128,9 @@ pub trait End {
     fn ring(&self, doors: u64);
     /// Wakes every waiter of the peer that has to do with this connection.
     fn ring_all(&self);
+    /// Wakes every waiter of this end's own process that has to do with this connection: what
+    /// it waits for will come another way.
+    fn wake_own(&self);
     /// Whether a waiter of the peer sleeps behind one of `doors`.
     fn peer_sleeps(&self, doors: u64) -> bool;
 

@@ -28,6 +28,16 @@ pub fn is_ready(end: &impl End, want: Want) -> bool {
         }
 }
 
+/// Which channel the connection has, if any; never the same again for another one. Waiters
+/// are known to the endpoint of one channel only: who has made himself known there looks once
+/// more that it is still the same before he sleeps. If it goes later, he is woken
+/// ([`End::wake_own`]), for nobody at the next one knows of him.
+#[inline]
+pub fn binding(end: &impl End) -> u32 {
+    let channels = end.state().channels.load(Ordering::SeqCst);
+    channels << 1 | u32::from(end.has_channel())
+}
+
 /// Whether bytes lie in the ring that a receive may take.
 #[inline]
 pub fn has_ring_bytes(end: &impl End) -> bool {

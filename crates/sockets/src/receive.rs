@@ -112,12 +112,10 @@ pub fn receive<E: End>(end: &E, target: &mut impl Target) -> Result<Moved> {
 /// `None`: what was seen has changed meanwhile, look again.
 #[inline]
 fn look<E: End>(end: &E, target: &mut impl Target) -> Result<Option<Moved>> {
-    let Some(guard) = end.lock(Half::Receiving) else {
-        return Err(libc::EAGAIN);
+    let guard = match end.lock(Half::Receiving) {
+        Ok(guard) => guard,
+        Err(why) => return why.moved().map(Some),
     };
-    if !end.has_channel() {
-        return Ok(Some(Moved::Kernel));
-    }
     let wanted = target.wanted();
     let consumer = end.consumer();
     let state = producer_state(end);
@@ -165,12 +163,10 @@ fn look<E: End>(end: &E, target: &mut impl Target) -> Result<Option<Moved>> {
 /// counted, for the endpoint may be another connection's by now.
 fn behind_all<E: End>(end: &E, target: &mut impl Target) -> Result<Option<Moved>> {
     down::finish_if_over(end);
-    let Some(_guard) = end.lock(Half::Receiving) else {
-        return Err(libc::EAGAIN);
+    let _guard = match end.lock(Half::Receiving) {
+        Ok(guard) => guard,
+        Err(why) => return why.moved().map(Some),
     };
-    if !end.has_channel() {
-        return Ok(Some(Moved::Kernel));
-    }
     let wanted = target.wanted();
     by_kernel(end, target, wanted).map(Some)
 }

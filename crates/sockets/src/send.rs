@@ -29,12 +29,10 @@ pub trait Source {
 /// Sends what there is room for, by the ring or by the kernel.
 #[inline]
 pub fn send<E: End>(end: &E, source: &mut impl Source) -> Result<Moved> {
-    let Some(guard) = end.lock(Half::Sending) else {
-        return Err(libc::EAGAIN);
+    let guard = match end.lock(Half::Sending) {
+        Ok(guard) => guard,
+        Err(why) => return why.moved(),
     };
-    if !end.has_channel() {
-        return Ok(Moved::Kernel);
-    }
     let producer = end.producer();
     if !on_ring(end) {
         if source.has_begun() && ends::has_error(end) {

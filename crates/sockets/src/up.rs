@@ -10,6 +10,7 @@ use fordway_abi::shm::{rx_state, tx_flags};
 pub fn begin(end: &impl End) {
     let former = hint::STOPPING | hint::PEER_GONE | hint::RESET_TOLD | hint::AWAITED;
     end.state().hints.fetch_and(!former, Ordering::Relaxed);
+    end.state().channels.fetch_add(1, Ordering::SeqCst);
 }
 
 /// The connection has its channel. One that must not have one by now (its offer was under
@@ -42,10 +43,10 @@ pub fn try_ready(end: &impl End) {
     if !reads || end.state().unaware.load(Ordering::SeqCst) != 0 {
         return;
     }
-    let Some(_guard) = end.lock(Half::Receiving) else {
+    let Ok(_guard) = end.lock(Half::Receiving) else {
         return;
     };
-    if !end.has_channel() || end.own().wait.rx_state.load(Ordering::Relaxed) != rx_state::OFF {
+    if end.own().wait.rx_state.load(Ordering::Relaxed) != rx_state::OFF {
         return;
     }
     match end.received_position() {

@@ -257,25 +257,31 @@ static void kill_unread_error_b(int fd) {
     show_recv("after", fd);
 }
 // The survivor sleeps when the other end dies.
-static void kill_later_a(int fd) {
-    (void)fd;
+static void kill_later(int fd, int unread) {
     step();
-    usleep(50000);
+    if (unread) settle(fd, unread);
+    pid_t survivor = hear();
+    asleep(survivor, survivor);
     kill(getpid(), SIGKILL);
 }
+static void kill_later_a(int fd) { kill_later(fd, 0); }
+static void kill_later_unread_a(int fd) { kill_later(fd, 5); }
 static void kill_in_recv_b(int fd) {
     step();
+    tell(getpid());
     show_recv("slept", fd);
 }
 static void kill_in_recv_unread_b(int fd) {
     put(fd, "12345");
     step();
+    tell(getpid());
     show_recv("slept", fd);
     show_recv("then", fd);
 }
 static void kill_in_poll_b(int fd) {
     int shown;
     step();
+    tell(getpid());
     int count = pollx(fd, POLLIN, 5000, &shown);
     say("slept: %d %s", count, bits(shown));
     show_recv("then", fd);
@@ -284,6 +290,7 @@ static void kill_in_poll_quiet_b(int fd) {
     int shown;
     put(fd, "12345");
     step();
+    tell(getpid());
     int count = pollx(fd, 0, 5000, &shown);
     say("slept: %d %s", count, bits(shown));
     show_recv("then", fd);
@@ -298,6 +305,7 @@ static void kill_in_epoll_b(int fd) {
     struct epoll_event event;
     int ep = epoll_with(fd, EPOLLIN | EPOLLRDHUP | EPOLLET);
     step();
+    tell(getpid());
     int count = epoll_wait(ep, &event, 1, 5000);
     say("slept: %d %s", count, bits(event.events));
     count = epoll_wait(ep, &event, 1, 30);
@@ -486,9 +494,9 @@ const struct test_case cases[] = {
     {"kill_unread_send", WARM, kill_unread_a, kill_unread_send_b},
     {"kill_unread_error", WARM, kill_unread_a, kill_unread_error_b},
     {"kill_in_recv", WARM, kill_later_a, kill_in_recv_b},
-    {"kill_in_recv_unread", WARM, kill_later_a, kill_in_recv_unread_b},
+    {"kill_in_recv_unread", WARM, kill_later_unread_a, kill_in_recv_unread_b},
     {"kill_in_poll", WARM, kill_later_a, kill_in_poll_b},
-    {"kill_in_poll_quiet", WARM, kill_later_a, kill_in_poll_quiet_b},
+    {"kill_in_poll_quiet", WARM, kill_later_unread_a, kill_in_poll_quiet_b},
     {"kill_in_epoll", WARM, kill_later_a, kill_in_epoll_b},
     {"full_close", WARM, full_a_close, full_close_b},
     {"full_kill", WARM, full_a_kill, full_b},

@@ -8,7 +8,9 @@ use fordway_abi::reason::Reason;
 use fordway_abi::shm::Endpoint;
 use fordway_ring::copy::{Copier, Kernel};
 use fordway_ring::{Consumer, Producer, Violation};
-use fordway_sockets::{End, Half, Moved, NotCopied, Patience, Result, Source, State, Target};
+use fordway_sockets::{
+    End, Half, Moved, NoLock, NotCopied, Patience, Result, Source, State, Target,
+};
 use std::sync::atomic::Ordering;
 
 /// Pieces up to this size are not cut.
@@ -108,14 +110,22 @@ impl End for At<'_> {
         self.conn.consumer()
     }
 
-    fn lock(&self, half: Half) -> Option<Guard<'_>> {
-        let own = self.conn.bound().own;
-        let word = match half {
-            Half::Sending => &own.tx_own.lock,
-            Half::Receiving => &own.rx_own.lock,
-        };
-        self.ctx().lock(word);
-        Some(Guard(word))
+    fn lock(&self, half: Half) -> std::result::Result<Guard<'_>, NoLock> {
+        loop {
+            let own = self.conn.bound().own;
+            let word = match half {
+                Half::Sending => &own.tx_own.lock,
+                Half::Receiving => &own.rx_own.lock,
+            };
+            self.ctx().lock(word);
+            let guard = Guard(word);
+            if !self.conn.is_paired() {
+                return Err(NoLock::NoChannel);
+            }
+            if std::ptr::eq(self.conn.bound().own, own) {
+                return Ok(guard);
+            }
+        }
     }
 
     fn tell(&self, doors: u64) {
@@ -133,6 +143,13 @@ impl End for At<'_> {
         let wait = &self.conn.bound().peer.wait;
         let doors = wait.rx_doors.load(Ordering::Relaxed) | wait.tx_doors.load(Ordering::Relaxed);
         self.ctx().ring(self.conn, doors);
+    }
+
+    fn wake_own(&self) {
+        self.point();
+        let wait = &self.conn.bound().own.wait;
+        let doors = wait.rx_doors.load(Ordering::Relaxed) | wait.tx_doors.load(Ordering::Relaxed);
+        self.ctx().ring_own(doors);
     }
 
     fn peer_sleeps(&self, doors: u64) -> bool {
@@ -333,12 +350,21 @@ pub struct Checked<'a> {
     pub at: u64,
     pub room: usize,
     pub peek: bool,
+    /// What a peek of the kernel's bytes has shown: the stream's next bytes only if the machine
+    /// takes it for the answer.
+    pub shown: Vec<u8>,
 }
 
 /// Bytes that a receive takes at most.
 pub const RECEIVE_BYTES_MAX: usize = 64 * 1024 - 64;
 
 impl Checked<'_> {
+    /// The machine has answered a peek with `count` bytes.
+    pub fn check_shown(&mut self, count: usize) {
+        let shown = std::mem::take(&mut self.shown);
+        self.check(&shown[..count.min(shown.len())], "kernel");
+    }
+
     fn check(&self, bytes: &[u8], way: &str) {
         let (at, conn) = (self.at, self.conn);
         let expected = self.ctx.world.pattern(conn.streams.1, at, bytes.len());
@@ -370,11 +396,10 @@ impl Target for Checked<'_> {
         let received = world.sockets.borrow_mut()[self.conn.socket].receive(target, peek);
         let (number, at) = (self.conn.number, self.at);
         world.trace(|| format!("end {number} receives {at} by the kernel: {received:?}"));
-        // What was only looked at for the machine's sake may be the stream's later part.
-        if let Ok(count) = received
-            && peek == self.peek
-        {
-            self.check(&buffer[..count], "kernel");
+        match received {
+            Ok(count) if peek => self.shown = buffer[..count].to_vec(),
+            Ok(count) => self.check(&buffer[..count], "kernel"),
+            Err(_) => {}
         }
         self.ctx.point();
         received
@@ -390,6 +415,7 @@ impl Target for Checked<'_> {
             unsafe { consumer.peek(&copier, Kernel::Plain, at as u64, target, count)? };
             self.ctx.point();
         }
+        self.shown.clear();
         let (number, at) = (self.conn.number, self.at);
         self.ctx
             .world

@@ -122,7 +122,7 @@ impl Socket {
     pub fn is_under_way(&self, peer: &Socket) -> bool {
         self.reset_queued
             || !self.out.is_empty() && (peer.closed || peer.queue.len() < peer.queue_bytes_max)
-            || self.out.is_empty() && self.fin_queued && !self.fin_sent
+            || self.out.is_empty() && self.fin_queued && !self.fin_sent && !self.reset
     }
 
     /// shutdown(SHUT_WR).
@@ -166,6 +166,9 @@ pub fn deliver(from: &mut Socket, to: &mut Socket, count: usize) {
     }
     if !from.out.is_empty() {
         if to.closed {
+            // Bytes for nobody: the connection is torn down, both ways (RFC 9293, 3.10.7.4).
+            to.out.clear();
+            to.reset = true;
             from.be_reset();
             return;
         }
@@ -174,7 +177,7 @@ pub fn deliver(from: &mut Socket, to: &mut Socket, count: usize) {
         to.queue.extend(from.out.drain(..count));
         return;
     }
-    if from.fin_queued && !from.fin_sent {
+    if from.fin_queued && !from.fin_sent && !from.reset {
         from.fin_sent = true;
         to.fin_received = true;
     }

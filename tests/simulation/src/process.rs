@@ -577,10 +577,8 @@ impl Ctx<'_> {
         // SAFETY: our own region; the broker hands a slot out again only when both sides are done with it.
         unsafe {
             Producer::new(own, own_base, peer).release_memory();
-            own.cold.generation.store(0, Ordering::SeqCst);
-            std::ptr::from_ref(own).cast_mut().write_bytes(0, 1);
+            fordway_ring::renew(std::ptr::from_ref(own).cast_mut());
         }
-        own.wait.cpu.store(u32::MAX, Ordering::Relaxed);
         let owner = conn.number as u32 + 1;
         own.rx_own.owner.store(owner, Ordering::Relaxed);
         own.cold
@@ -666,6 +664,7 @@ impl Ctx<'_> {
 
     /// Publishes that the thread of `door` is about to sleep.
     pub fn announce(&self, door: usize) {
+        self.point();
         Sleeper::new(self.own_process().page, door).announce();
     }
 
@@ -673,6 +672,17 @@ impl Ctx<'_> {
     pub fn retract(&self, door: usize) {
         Sleeper::new(self.own_process().page, door).retract();
         self.own_process().doors[door].set(0);
+    }
+
+    /// Rings those of the process's own `doors` behind which a thread sleeps.
+    pub fn ring_own(&self, doors: u64) {
+        let process = self.own_process();
+        let sleeping = process.page.sleeping.load(Ordering::SeqCst);
+        for (door, rings) in process.doors.iter().enumerate() {
+            if doors & sleeping & 1 << door != 0 {
+                rings.set(rings.get() + 1);
+            }
+        }
     }
 
     /// The program's last descriptor of the connection is closed.

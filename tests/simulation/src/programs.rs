@@ -12,7 +12,7 @@ use crate::process::{Conn, DOORS, ORPHAN_SLICE_NS, Process};
 use crate::world::{Ctx, Fault, FaultKind, Wait, World};
 use fordway_abi::reason::Reason;
 use fordway_abi::shm::tx_state;
-use fordway_sockets::ready::{Want, is_ready};
+use fordway_sockets::ready::{Want, binding, is_ready};
 use fordway_sockets::{Moved, down, ends, sends_by_kernel, up};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -254,6 +254,7 @@ impl Ctx<'_> {
     /// Sleeps until `conn` is worth another try (apps/preload: wait).
     fn sleep_for(&self, conn: &'static Conn, want: Want, door: usize) {
         let end = At::new(self, conn);
+        let before = binding(&end);
         let bell = self.register_door(door);
         if !conn.is_paired() {
             return;
@@ -269,7 +270,7 @@ impl Ctx<'_> {
         doors.fetch_or(1 << door, Ordering::SeqCst);
         self.announce(door);
         self.point();
-        if !is_ready(&end, want) {
+        if binding(&end) == before && !is_ready(&end, want) {
             self.sleep_now(conn, want, door, bell);
         }
         self.retract(door);
@@ -476,10 +477,12 @@ fn receive(
         at,
         room,
         peek: ctx.world.once_in(10),
+        shown: Vec::new(),
     };
     if target.peek {
         // What was seen must come again.
         let seen = receive_once(ctx, conn, &mut target, None);
+        target.check_shown(seen.unwrap_or(0));
         target.peek = false;
         if seen == Ok(0) {
             let again = receive_once(ctx, conn, &mut target, None);
@@ -776,6 +779,7 @@ fn poll(ctx: &Ctx<'_>, conn: &'static Conn, sends: bool, receives: bool, door: u
         return;
     }
     let end = At::new(ctx, conn);
+    let before = binding(&end);
     let bell = ctx.register_door(door);
     if !conn.is_paired() {
         return;
@@ -790,7 +794,7 @@ fn poll(ctx: &Ctx<'_>, conn: &'static Conn, sends: bool, receives: bool, door: u
     ctx.point();
     let wants = if receives { Want::Bytes } else { Want::Room };
     let ready = receives && is_ready(&end, Want::Bytes) || sends && is_ready(&end, Want::Room);
-    if !ready {
+    if binding(&end) == before && !ready {
         if sends && conn.producer().state() != tx_state::RING {
             events |= out;
         }
