@@ -2,7 +2,8 @@
 //! plots as inline SVG, which opens without a network.
 //!
 //! Plots have logarithmic axes. A figure that was taken while the two CPUs were far apart
-//! is an open circle, one of near CPUs a filled one: the two are different machines.
+//! is an open circle, one of near CPUs a filled one: the two are different machines, and a
+//! contender that was seen on both has two lines.
 
 use crate::distance::Regime;
 use crate::marks;
@@ -16,7 +17,7 @@ use std::path::Path;
 
 const WIDTH: u32 = 860;
 const HEIGHT: u32 = 440;
-const COLOURS: [RGBColor; 8] = [
+const COLOURS: [RGBColor; 10] = [
     RGBColor(200, 30, 30),
     RGBColor(30, 90, 200),
     RGBColor(20, 140, 60),
@@ -25,6 +26,8 @@ const COLOURS: [RGBColor; 8] = [
     RGBColor(0, 150, 160),
     RGBColor(110, 110, 110),
     RGBColor(140, 90, 40),
+    RGBColor(220, 90, 160),
+    RGBColor(110, 130, 20),
 ];
 
 /// A point of a plot.
@@ -32,7 +35,6 @@ const COLOURS: [RGBColor; 8] = [
 struct Point {
     x: f64,
     y: f64,
-    regime: Regime,
 }
 
 /// What is drawn: a title, what the axes say, and a line for each contender.
@@ -41,7 +43,8 @@ struct Plot {
     title: &'static str,
     x: &'static str,
     y: &'static str,
-    lines: BTreeMap<String, Vec<Point>>,
+    /// By contender.
+    lines: BTreeMap<String, BTreeMap<Regime, Vec<Point>>>,
 }
 
 /// Reads rows that a run has written.
@@ -117,13 +120,28 @@ fn html_table(lines: &[Vec<String>]) -> String {
     text + "</table>\n"
 }
 
+/// Before the number, in the names of rows.
+const PAIRS: &str = "rtt-64-pairs";
+/// See `PAIRS`.
+const IDLE: &str = "rtt-64-idle";
+
+/// The number with which the name of a row ends, if nothing but `prefix` is before it.
+fn number_after(row: &Row, prefix: &str) -> Option<f64> {
+    let text = row.work.strip_prefix(prefix)?;
+    let (digits, factor) = match text.strip_suffix(['k', 'm']) {
+        Some(digits) if text.ends_with('k') => (digits, 1 << 10),
+        Some(digits) => (digits, 1 << 20),
+        None => (text, 1),
+    };
+    Some(digits.parse::<f64>().ok()? * f64::from(factor))
+}
+
 /// All plots for which there are rows.
 fn plots(rows: &[Row]) -> Vec<Plot> {
     let of = |prefix: &'static str, title, y, pick: fn(&Row) -> [Option<f64>; 2]| {
         let apart = |row: &&Row| {
             let plain = row.placement == "apart" && !row.hogs;
-            let size = row.size_bytes.is_some();
-            plain && size && row.work.starts_with(prefix) && !row.work.ends_with("-asleep")
+            plain && number_after(row, prefix).is_some()
         };
         Plot::of(
             title,
@@ -143,28 +161,46 @@ fn plots(rows: &[Row]) -> Vec<Plot> {
         };
         [Some(row.value * scale), Some(row.rival_value * scale)]
     };
-    let pairs = rows
-        .iter()
-        .filter(|row| row.work.contains("-pairs") && row.unit == "req/s");
-    let scaling = Plot::of(
-        "Pairs of programs at once: all round trips",
-        "pairs",
-        "round trips a second",
-        pairs,
-        |row| {
-            let count = row
-                .work
-                .rsplit("-pairs")
-                .next()
-                .and_then(|text| text.parse().ok());
-            (count, [Some(row.value), Some(row.rival_value)])
-        },
-    );
+    let numbered = |mark: &'static str, title, x, y| {
+        let place = if mark == PAIRS { "free" } else { "apart" };
+        // There is no zero on a logarithmic axis.
+        let beside = if mark == IDLE { 1.0 } else { 0.0 };
+        let some = rows.iter().filter(|row| row.place() == place);
+        Plot::of(title, x, y, some, |row| {
+            (
+                number_after(row, mark).map(|number| number + beside),
+                values(row),
+            )
+        })
+    };
     let mut plots = vec![
         of("rtt-", "Round trip, median", "ns", values),
         of("stream-", "One way", "GB a second", gigabytes),
         of("stream-", "CPU for a GB, one way", "CPU seconds", cpu),
-        scaling,
+        numbered(
+            "rtt-64k-ring",
+            "Round trip of 64 KB through rings of fixed size",
+            "bytes of a ring",
+            "ns",
+        ),
+        numbered(
+            "stream-64k-ring",
+            "64 KB messages one way through rings of fixed size",
+            "bytes of a ring",
+            "GB a second",
+        ),
+        numbered(
+            PAIRS,
+            "Pairs of programs at once: all round trips",
+            "pairs",
+            "round trips a second",
+        ),
+        numbered(
+            IDLE,
+            "Round trip beside idle connections",
+            "idle connections, and 1",
+            "ns",
+        ),
     ];
     plots.retain(|plot| !plot.lines.is_empty());
     plots
@@ -178,7 +214,7 @@ impl Plot {
         rows: impl Iterator<Item = &'a Row>,
         pick: impl Fn(&Row) -> (Option<f64>, [Option<f64>; 2]),
     ) -> Plot {
-        let mut lines: BTreeMap<String, Vec<Point>> = BTreeMap::new();
+        let mut lines: BTreeMap<String, BTreeMap<Regime, Vec<Point>>> = BTreeMap::new();
         for row in rows {
             let (Some(at), [mine, theirs]) = pick(row) else {
                 continue;
@@ -188,17 +224,13 @@ impl Plot {
                     continue;
                 };
                 let line = lines.entry(name.to_owned()).or_default();
+                let line = line.entry(row.regime).or_default();
                 if line.iter().all(|point| point.x != at) {
-                    let regime = row.regime;
-                    line.push(Point {
-                        x: at,
-                        y: value,
-                        regime,
-                    });
+                    line.push(Point { x: at, y: value });
                 }
             }
         }
-        for line in lines.values_mut() {
+        for line in lines.values_mut().flat_map(BTreeMap::values_mut) {
             line.sort_by(|a, b| a.x.total_cmp(&b.x));
         }
         Plot { title, x, y, lines }
@@ -212,7 +244,7 @@ impl Plot {
     }
 
     fn draw(&self, text: &mut String) -> Result<(), Box<dyn std::error::Error>> {
-        let points = || self.lines.values().flatten();
+        let points = || self.lines.values().flat_map(BTreeMap::values).flatten();
         let range = |pick: fn(&Point) -> f64| {
             let low = points().map(pick).fold(f64::INFINITY, f64::min);
             let high = points().map(pick).fold(0.0, f64::max);
@@ -234,20 +266,24 @@ impl Plot {
             .x_desc(self.x)
             .y_desc(self.y)
             .draw()?;
-        for (number, (name, line)) in self.lines.iter().enumerate() {
+        for (number, (name, regimes)) in self.lines.iter().enumerate() {
             let colour = COLOURS[number % COLOURS.len()];
-            let drawn = line.iter().map(|point| (point.x, point.y));
-            chart
-                .draw_series(LineSeries::new(drawn, colour.stroke_width(2)))?
-                .label(name)
-                .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], colour));
-            chart.draw_series(line.iter().map(|point| {
-                let style = match point.regime {
+            for (order, (regime, line)) in regimes.iter().enumerate() {
+                let drawn = line.iter().map(|point| (point.x, point.y));
+                let series = LineSeries::new(drawn, colour.stroke_width(2));
+                let series = chart.draw_series(series)?;
+                if order == 0 {
+                    series
+                        .label(name)
+                        .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], colour));
+                }
+                let style = match regime {
                     Regime::Near => colour.filled(),
                     Regime::Far => colour.stroke_width(1),
                 };
-                Circle::new((point.x, point.y), 4, style)
-            }))?;
+                let points = line.iter().map(|point| (point.x, point.y));
+                chart.draw_series(points.map(|point| Circle::new(point, 4, style)))?;
+            }
         }
         chart
             .configure_series_labels()
@@ -296,6 +332,27 @@ mod tests {
         let text = fs::read_to_string(dir.join("report.md")).unwrap();
         assert!(text.contains("| rtt-4k | apart | kernel-loopback |"));
         fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn a_contender_has_a_line_for_each_regime_and_suites_do_not_mix() {
+        let mut rows = rows();
+        rows.extend(rows.clone().into_iter().map(|row| Row {
+            regime: Regime::Far,
+            ..row
+        }));
+        let elsewhere = ["rtt-64-idle10", "rtt-64k-ring1m", "rtt-64-asleep"];
+        rows.extend(elsewhere.map(|work| Row {
+            work: work.to_owned(),
+            ..rows[0].clone()
+        }));
+        let plots = plots(&rows);
+        let titles: Vec<_> = plots.iter().map(|plot| plot.title).collect();
+        assert_eq!(titles.len(), 3, "{titles:?}");
+        let line = &plots[0].lines["kernel-loopback"];
+        assert_eq!((line.len(), line[&Regime::Near].len()), (2, 2));
+        let ring = &plots[1].lines["fast"][&Regime::Near];
+        assert_eq!(ring[0].x, 1048576.0);
     }
 
     #[test]

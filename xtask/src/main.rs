@@ -211,6 +211,13 @@ fn simulate(arguments: &[String]) -> Outcome {
 
 fn bench(arguments: &[String]) -> Outcome {
     build(&[])?;
+    // Of its own, or its features would be those of the shim's crates, too.
+    run(cargo(&[
+        "build",
+        "--release",
+        "-p",
+        "fordway-bench-iceoryx2",
+    ]))?;
     let suite: &[&str] = if arguments
         .first()
         .is_some_and(|first| !first.starts_with('-'))

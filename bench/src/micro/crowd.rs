@@ -2,7 +2,7 @@
 //! epoll (mio), as servers do; the driving end opens them one by one, and each talks
 //! until it has had its chance of rings, so that idle means idle on the fast path.
 
-use super::wire::{Conn, Wire};
+use super::wire::{Conn, Talker, Wire};
 use anyhow::{Context, Result, bail, ensure};
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token};

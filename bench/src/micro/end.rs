@@ -14,7 +14,7 @@
 //! The serving end closes first where connections end, so that no port of the driving
 //! end is kept by TIME_WAIT.
 
-use super::wire::{Conn, Wire};
+use super::wire::{Conn, Talker, Wire};
 use super::{crowd, memcached};
 use anyhow::{Context, Result, ensure};
 use clap::{Args, Subcommand, ValueEnum};
@@ -200,7 +200,8 @@ pub fn run(args: &EndArgs) -> Result<()> {
     }
 }
 
-fn print(figures: &Figures) -> Result<()> {
+/// What the bench reads.
+pub fn print(figures: &Figures) -> Result<()> {
     println!("{}", serde_json::to_string(figures)?);
     Ok(())
 }
@@ -239,7 +240,8 @@ fn serve(conversation: &Conversation) -> Result<()> {
     }
 }
 
-fn echo(conn: &mut Conn, buffer: &mut [u8]) -> Result<()> {
+/// Sends back what comes, to the end.
+pub fn echo(conn: &mut impl Talker, buffer: &mut [u8]) -> Result<()> {
     while conn.receive(buffer)? {
         conn.send(buffer)?;
     }
@@ -251,7 +253,8 @@ fn once(conn: &mut Conn, buffer: &mut [u8]) -> Result<()> {
     conn.send(buffer)
 }
 
-fn count(conn: &mut Conn, buffer: &mut [u8]) -> Result<()> {
+/// Counts bytes to the end, sends their number.
+pub fn count(conn: &mut impl Talker, buffer: &mut [u8]) -> Result<()> {
     let mut total = 0u64;
     loop {
         match conn.receive_some(buffer)? {
@@ -261,80 +264,86 @@ fn count(conn: &mut Conn, buffer: &mut [u8]) -> Result<()> {
     }
 }
 
+/// Measures round trips of `size` bytes with someone who echoes.
+pub fn round_trips(
+    conn: &mut impl Talker,
+    size: usize,
+    length: Duration,
+    pause: Duration,
+) -> Result<Figures> {
+    let (out, mut back) = (vec![7u8; size], vec![0u8; size]);
+    let mut round = |pause: Duration| -> Result<u64> {
+        if !pause.is_zero() {
+            std::thread::sleep(pause);
+        }
+        let start = Instant::now();
+        conn.send(&out)?;
+        ensure!(conn.receive(&mut back)?, "the serving end is gone");
+        Ok(start.elapsed().as_nanos() as u64)
+    };
+    let start = Instant::now();
+    let mut rounds = 0;
+    while rounds < WARM_UP_ROUNDS || start.elapsed() < WARM_UP {
+        round(Duration::ZERO)?;
+        rounds += 1;
+        if start.elapsed() > WARM_UP * 20 {
+            break;
+        }
+    }
+    let mut times = Times::new()?;
+    let start = Instant::now();
+    while start.elapsed() < length {
+        times.add(round(pause)?);
+    }
+    Ok(times.figures(size, start.elapsed().as_secs_f64()))
+}
+
+/// Measures messages of `size` bytes to someone who counts.
+pub fn stream(conn: &mut impl Talker, size: usize, length: Duration) -> Result<Figures> {
+    let out = vec![7u8; size];
+    let warm = Instant::now();
+    let mut early = 0u64;
+    while warm.elapsed() < WARM_UP {
+        conn.send(&out)?;
+        early += 1;
+    }
+    let (start, mut messages) = (Instant::now(), 0u64);
+    // The clock costs as much as a small message.
+    let batch = (65536 / size).clamp(1, 64);
+    while start.elapsed() < length {
+        for _ in 0..batch {
+            conn.send(&out)?;
+        }
+        messages += batch as u64;
+    }
+    conn.finish()?;
+    let mut total = [0u8; 8];
+    ensure!(conn.receive(&mut total)?, "the serving end is gone");
+    let seconds = start.elapsed().as_secs_f64();
+    let sent = (early + messages) * size as u64;
+    let total = u64::from_ne_bytes(total);
+    ensure!(total == sent, "{sent} bytes were sent, {total} came");
+    Ok(Figures {
+        count: messages,
+        bytes: messages * size as u64,
+        seconds,
+        ..Figures::default()
+    })
+}
+
 impl Conversation {
     fn drive(&self, length: Duration, pause: Duration, idle: usize) -> Result<Figures> {
         match self.work {
-            Talk::Rtt => self.round_trips(self.wire.reach(&self.at)?, length, pause),
-            Talk::Stream => self.stream(length),
+            Talk::Rtt => round_trips(&mut self.wire.reach(&self.at)?, self.size, length, pause),
+            Talk::Stream => stream(&mut self.wire.reach(&self.at)?, self.size, length),
             Talk::Maerts => self.maerts(length),
             Talk::Connect | Talk::Request => self.connections(length),
             Talk::Crowd => {
                 // Held open until the figures are there.
                 let _idle = crowd::idle(self.wire, &self.at, self.size, idle)?;
-                self.round_trips(self.wire.reach(&self.at)?, length, pause)
+                round_trips(&mut self.wire.reach(&self.at)?, self.size, length, pause)
             }
         }
-    }
-
-    fn round_trips(&self, mut conn: Conn, length: Duration, pause: Duration) -> Result<Figures> {
-        let (out, mut back) = (vec![7u8; self.size], vec![0u8; self.size]);
-        let mut round = |pause: Duration| -> Result<u64> {
-            if !pause.is_zero() {
-                std::thread::sleep(pause);
-            }
-            let start = Instant::now();
-            conn.send(&out)?;
-            ensure!(conn.receive(&mut back)?, "the serving end is gone");
-            Ok(start.elapsed().as_nanos() as u64)
-        };
-        let start = Instant::now();
-        let mut rounds = 0;
-        while rounds < WARM_UP_ROUNDS || start.elapsed() < WARM_UP {
-            round(Duration::ZERO)?;
-            rounds += 1;
-            if start.elapsed() > WARM_UP * 20 {
-                break;
-            }
-        }
-        let mut times = Times::new()?;
-        let start = Instant::now();
-        while start.elapsed() < length {
-            times.add(round(pause)?);
-        }
-        Ok(times.figures(self.size, start.elapsed().as_secs_f64()))
-    }
-
-    fn stream(&self, length: Duration) -> Result<Figures> {
-        let mut conn = self.wire.reach(&self.at)?;
-        let out = vec![7u8; self.size];
-        let warm = Instant::now();
-        let mut early = 0u64;
-        while warm.elapsed() < WARM_UP {
-            conn.send(&out)?;
-            early += 1;
-        }
-        let (start, mut messages) = (Instant::now(), 0u64);
-        // The clock costs as much as a small message.
-        let batch = (65536 / self.size).clamp(1, 64);
-        while start.elapsed() < length {
-            for _ in 0..batch {
-                conn.send(&out)?;
-            }
-            messages += batch as u64;
-        }
-        conn.finish()?;
-        let mut total = [0u8; 8];
-        ensure!(conn.receive(&mut total)?, "the serving end is gone");
-        let seconds = start.elapsed().as_secs_f64();
-        let sent = (early + messages) * self.size as u64;
-        let total = u64::from_ne_bytes(total);
-        ensure!(total == sent, "{sent} bytes were sent, {total} came");
-        Ok(Figures {
-            count: messages,
-            bytes: messages * self.size as u64,
-            seconds,
-            ..Figures::default()
-        })
     }
 
     fn maerts(&self, length: Duration) -> Result<Figures> {

@@ -43,6 +43,8 @@ pub enum Contender {
     Seqpacket,
     /// Two FIFOs.
     Pipe,
+    /// iceoryx2's publish-subscribe; both ends poll.
+    Iceoryx2,
 }
 
 impl Contender {
@@ -60,6 +62,7 @@ impl Contender {
             Contender::Unix => "unix",
             Contender::Seqpacket => "unix-seqpacket",
             Contender::Pipe => "pipe",
+            Contender::Iceoryx2 => "iceoryx2",
         }
     }
 
@@ -70,6 +73,9 @@ impl Contender {
                 .and_then(|maps| maps.ids())
                 .err()
                 .map(|error| format!("bpf(2) makes no sockmap: {error}")),
+            Contender::Iceoryx2 => iceoryx2()
+                .err()
+                .map(|why| format!("{why:#}; `./x bench` builds it")),
             _ => None,
         }
     }
@@ -79,7 +85,8 @@ impl Contender {
             Contender::Sockmap => Wire::Sockmap,
             Contender::Unix => Wire::Unix,
             Contender::Seqpacket => Wire::Seqpacket,
-            Contender::Pipe => Wire::Pipe,
+            // Only a path is wanted of it.
+            Contender::Pipe | Contender::Iceoryx2 => Wire::Pipe,
             _ => Wire::Tcp,
         }
     }
@@ -107,8 +114,8 @@ impl Contender {
         match self {
             Contender::Fast | Contender::KernelLoopback => true,
             Contender::KernelBridge => !job.talk.is_short(),
-            // It spins and never sleeps.
-            Contender::Ring => {
+            // They spin and never sleep.
+            Contender::Ring | Contender::Iceoryx2 => {
                 let plain = job.pause.is_zero() && job.pairs.is_none();
                 plain_talk && plain && job.is_undisturbed()
             }
@@ -207,8 +214,11 @@ pub fn start(lab: &Lab, contender: Contender, job: &Job, length: Duration) -> Re
         }
         let start = |place, cpu: &Option<String>, role, more: &[String]| {
             let mut argv = end::command(role, contender.wire(), job.talk, &at, job.size)?;
-            // Of the build that is tried, which may be another than ours.
-            argv[0] = lab.fordway().to_string_lossy().into_owned();
+            argv[0] = match contender {
+                Contender::Iceoryx2 => iceoryx2()?,
+                // Of the build that is tried, which may be another than ours.
+                _ => lab.fordway().to_string_lossy().into_owned(),
+            };
             argv.extend_from_slice(more);
             let mut spawn = Spawn::new(argv);
             spawn.cpu = cpu.clone();
@@ -253,7 +263,11 @@ impl Conversation {
 
 fn programs(lab: &Lab, contender: Contender, job: &Job, length: Duration) -> Result<Taken> {
     let rings_before = lab.ring_bytes()?;
-    let (figures, cpu_s) = start(lab, contender, job, length)?.finish()?;
+    let talked = start(lab, contender, job, length).and_then(Conversation::finish);
+    if contender == Contender::Iceoryx2 {
+        clean_shared_memory()?;
+    }
+    let (figures, cpu_s) = talked?;
     let ring_bytes = crate::work::settled_ring_bytes(lab)?.saturating_sub(rings_before);
     let expected = contender == Contender::Fast && !job.talk.is_short();
     ensure!(!expected || ring_bytes > 0, "nothing went through rings");
@@ -274,12 +288,37 @@ fn add(sum: &mut Figures, one: &Figures) {
     sum.p999_ns = sum.p999_ns.max(one.p999_ns);
 }
 
+/// The two programs for iceoryx2 are one beside our own: most builds of `fordway` can do
+/// without what it links.
+fn iceoryx2() -> Result<String> {
+    let file = std::env::current_exe()?.with_file_name("fordway-bench-iceoryx2");
+    ensure!(file.is_file(), "there is no {}", file.display());
+    Ok(file.to_string_lossy().into_owned())
+}
+
+/// iceoryx2 leaves a word there for each name it was given, and more if it was ended.
+fn clean_shared_memory() -> Result<()> {
+    for entry in fs::read_dir("/dev/shm")? {
+        let file = entry?.path();
+        let name = file.file_name().unwrap_or_default();
+        if name.to_string_lossy().starts_with(&shared_name("")) {
+            fs::remove_file(file)?;
+        }
+    }
+    Ok(())
+}
+
+/// Begins the names of what a run leaves outside its directory.
+fn shared_name(rest: &str) -> String {
+    format!("fordway-bench-{}-{rest}", std::process::id())
+}
+
 fn address(lab: &Lab, contender: Contender, job: &Job) -> Result<String> {
     let port = lab.free_port()?;
     Ok(match contender.wire() {
         Wire::Tcp | Wire::Sockmap => format!("{}:{port}", contender.places(job).0.ip()),
         _ => {
-            let file = lab.work_dir().join(format!("wire-{port}"));
+            let file = lab.work_dir().join(shared_name(&port.to_string()));
             // A port may come a second time.
             let _ = fs::remove_file(&file);
             file.to_string_lossy().into_owned()

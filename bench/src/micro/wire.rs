@@ -23,6 +23,31 @@ const REACH_LIMIT: Duration = Duration::from_secs(10);
 /// Between two tries.
 const REACH_AGAIN: Duration = Duration::from_millis(2);
 
+/// One end of a conversation of messages.
+pub trait Talker {
+    /// Sends all of it; as one packet where the wire has packets.
+    fn send(&mut self, bytes: &[u8]) -> Result<()>;
+
+    /// Receives some; 0 at the end.
+    fn receive_some(&mut self, buffer: &mut [u8]) -> Result<usize>;
+
+    /// Announces the end of what this side sends.
+    fn finish(&mut self) -> Result<()>;
+
+    /// Fills the buffer; false if the end came instead.
+    fn receive(&mut self, buffer: &mut [u8]) -> Result<bool> {
+        let mut done = 0;
+        while done < buffer.len() {
+            match self.receive_some(&mut buffer[done..])? {
+                0 if done == 0 => return Ok(false),
+                0 => bail!("the end came in the middle of a message"),
+                count => done += count,
+            }
+        }
+        Ok(true)
+    }
+}
+
 /// A kind of wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Wire {
@@ -189,9 +214,8 @@ impl Listener {
     }
 }
 
-impl Conn {
-    /// Sends all of it; as one packet where the wire has packets.
-    pub fn send(&mut self, bytes: &[u8]) -> Result<()> {
+impl Talker for Conn {
+    fn send(&mut self, bytes: &[u8]) -> Result<()> {
         match self {
             Conn::Tcp(stream) => stream.write_all(bytes)?,
             Conn::Unix(stream) => stream.write_all(bytes)?,
@@ -204,8 +228,7 @@ impl Conn {
         Ok(())
     }
 
-    /// Receives some; 0 at the end.
-    pub fn receive_some(&mut self, buffer: &mut [u8]) -> Result<usize> {
+    fn receive_some(&mut self, buffer: &mut [u8]) -> Result<usize> {
         Ok(match self {
             Conn::Tcp(stream) => stream.read(buffer)?,
             Conn::Unix(stream) => stream.read(buffer)?,
@@ -214,21 +237,7 @@ impl Conn {
         })
     }
 
-    /// Fills the buffer; false if the end came instead.
-    pub fn receive(&mut self, buffer: &mut [u8]) -> Result<bool> {
-        let mut done = 0;
-        while done < buffer.len() {
-            match self.receive_some(&mut buffer[done..])? {
-                0 if done == 0 => return Ok(false),
-                0 => bail!("the end came in the middle of a message"),
-                count => done += count,
-            }
-        }
-        Ok(true)
-    }
-
-    /// Announces the end of what this side sends.
-    pub fn finish(&mut self) -> Result<()> {
+    fn finish(&mut self) -> Result<()> {
         match self {
             Conn::Tcp(stream) => stream.shutdown(std::net::Shutdown::Write)?,
             Conn::Unix(stream) => stream.shutdown(std::net::Shutdown::Write)?,
