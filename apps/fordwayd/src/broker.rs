@@ -1,7 +1,8 @@
 //! The loop: readiness in, registry calls and packets out.
 //!
-//! Level-triggered epoll. A turn takes at most [`PACKETS_PER_TURN`] packets of one
-//! connection, so that a flood of one process costs the others a bounded wait. Actions
+//! Level-triggered epoll. A turn takes at most [`PACKETS_PER_TURN`] packets of all
+//! connections that are ready, each of which gets its share, so that a flood of some
+//! costs the others a bounded wait. Actions
 //! of the registry are carried out in order; a process that cannot be sent to is
 //! doomed, and given up once the list is done (giving up makes more actions).
 
@@ -13,33 +14,32 @@ use crate::memory::Memory;
 use crate::messages::Break;
 use crate::reaper::Reaper;
 use crate::runtime::Runtime;
+use crate::shares::{Kept, Shares, Whose};
 use crate::{BrokerError, Config, doing, doorbell, notify};
 use fordway_abi::control as wire;
 use fordway_platform::ipc::{self, ReceiveError};
-use fordway_platform::process;
+use fordway_platform::{process, sockinfo};
 use fordway_registry::{Action, LinkSide, Outgoing, ProcessId, Registry};
 use rustix::event::epoll;
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
 
+/// Packets that are handled in a turn, if no connection is to go without one.
+const PACKETS_PER_TURN: usize = 256;
 /// Packets of one connection that are handled before others get their turn.
-const PACKETS_PER_TURN: usize = 64;
+const PACKETS_OF_ONE_MAX: usize = 64;
 /// Packets of a dead process that are still handled.
 const PACKETS_OF_THE_DEAD_MAX: usize = 4096;
 /// Most connections of shims.
-const CONNECTIONS_MAX: usize = 16_384;
-/// Most connections that have not said `Hello`; the oldest makes way.
-const STRANGERS_MAX: usize = 256;
+pub(crate) const CONNECTIONS_MAX: usize = 16_384;
 /// Most connections of administrators.
 pub(crate) const ADMINS_MAX: usize = 64;
 /// Connections that are accepted before others get their turn.
 const ACCEPTS_PER_TURN: usize = 64;
 /// Descriptors that shims cannot have: administrators' connections, one packet with as
 /// many as it may carry, and our own.
-const DESCRIPTORS_RESERVED: usize = ADMINS_MAX + ipc::FDS_MAX + 32;
-/// Processes whose mischief is remembered, to be logged once.
-const CULPRITS_MAX: usize = 1024;
+const DESCRIPTORS_RESERVED: usize = ADMINS_MAX + ipc::RECEIVED_MAX + 32;
 /// Events taken from epoll at once.
 const EVENTS_MAX: usize = 128;
 
@@ -111,12 +111,13 @@ pub(crate) struct Broker {
     pub(crate) ring_bytes_of_the_dead: u64,
     pub(crate) ending: Option<Ending>,
     pub(crate) admins: BTreeMap<u64, AdminConnection>,
-    culprits: BTreeSet<i32>,
+    pub(crate) culprits: BTreeSet<i32>,
     /// Who complained of whom.
-    complaints: BTreeSet<(i32, i32)>,
+    pub(crate) complaints: BTreeSet<(i32, i32)>,
     /// Descriptors that belong to shims' connections, and how many may.
     pub(crate) held: usize,
-    held_max: usize,
+    pub(crate) held_max: usize,
+    pub(crate) shares: Shares,
     number_next: u64,
     pub(crate) epoll: OwnedFd,
     signals: OwnedFd,
@@ -149,6 +150,11 @@ impl Broker {
         }
         let signals = process::termination_signals().map_err(doing("signalfd"))?;
         let runtime = Runtime::take(&config.runtime_dir)?;
+        let own = Whose {
+            uid: rustix::process::geteuid().as_raw(),
+            netns_cookie: sockinfo::netns_cookie(&runtime.control)
+                .map_err(doing("SO_NETNS_COOKIE"))?,
+        };
         let epoch = process::random::<8>().map_err(doing("getrandom"))?;
         let keys = || {
             // getrandom(2) cannot fail once it has worked.
@@ -176,6 +182,7 @@ impl Broker {
             complaints: BTreeSet::new(),
             held: 0,
             held_max: usize::try_from(limit).unwrap_or(usize::MAX) - DESCRIPTORS_RESERVED,
+            shares: Shares::new(own),
             number_next: 0,
             epoll,
             signals,
@@ -215,13 +222,20 @@ impl Broker {
                 Err(Errno::INTR) => continue,
                 Err(error) => return Err(doing("epoll_wait")(error.into())),
             }
+            let tokens = || {
+                events
+                    .iter()
+                    .map(|event| Token::from_data(event.data.u64()))
+            };
+            let ready = tokens().filter(|token| matches!(token, Token::Shim(_)));
+            let share = (PACKETS_PER_TURN / ready.count().max(1)).clamp(1, PACKETS_OF_ONE_MAX);
             for event in &events {
                 let flags = event.flags;
                 match Token::from_data(event.data.u64()) {
                     Token::Fixed(FIXED_CONTROL) => self.accept_shims(),
                     Token::Fixed(FIXED_ADMIN) => self.accept_admins(),
                     Token::Fixed(_) => self.read_signal(),
-                    Token::Shim(number) => self.serve_shim(number, flags),
+                    Token::Shim(number) => self.serve_shim(number, flags, share),
                     Token::Pid(number) => self.bury(number),
                     Token::Admin(number) => self.serve_admin(number),
                 }
@@ -255,9 +269,12 @@ impl Broker {
             runtime,
             admins,
             mut registry,
+            mut reaper,
             ..
         } = self;
-        drop(connections);
+        for connection in connections.into_values() {
+            reaper.close_connection((&connection.peer).into(), connection.socket);
+        }
         if !domains.end(ending, &mut registry) {
             rules.forget();
         }
@@ -276,14 +293,15 @@ impl Broker {
                 return;
             };
             self.make_room_for_stranger();
-            let full = self.connections.len() >= CONNECTIONS_MAX || !self.may_hold_more();
+            let full = self.connections.len() >= CONNECTIONS_MAX;
             let peer = match process::peer(&socket) {
-                Ok(peer) if !full => peer,
+                Ok(peer) if !full && self.may_hold_more((&peer).into()) => peer,
                 Ok(peer) => {
                     if self.first_mischief(peer.pid) {
                         let pid = peer.pid;
                         tracing::warn!("process {pid} was turned away: too many are served");
                     }
+                    self.reaper.close_connection((&peer).into(), socket);
                     continue;
                 }
                 Err(error) => {
@@ -304,47 +322,7 @@ impl Broker {
         }
     }
 
-    /// Whether another descriptor can be kept for a shim.
-    pub(crate) fn may_hold_more(&self) -> bool {
-        self.held + self.memory.regions_held() < self.held_max
-    }
-
-    /// Counts the descriptors of a connection anew.
-    pub(crate) fn recount(&mut self, number: u64) {
-        if let Some(connection) = self.connections.get_mut(&number) {
-            self.held -= connection.counted;
-            connection.counted = connection.descriptors();
-            self.held += connection.counted;
-        }
-    }
-
-    /// Whether this process did nothing wrong so far, as far as is remembered.
-    pub(crate) fn first_mischief(&mut self, pid: i32) -> bool {
-        if self.culprits.len() >= CULPRITS_MAX {
-            self.culprits.clear();
-        }
-        self.culprits.insert(pid)
-    }
-
-    /// As [`Broker::first_mischief`], for what one process says of another.
-    pub(crate) fn first_complaint(&mut self, process: i32, of: i32) -> bool {
-        if self.complaints.len() >= CULPRITS_MAX {
-            self.complaints.clear();
-        }
-        self.complaints.insert((process, of))
-    }
-
-    fn make_room_for_stranger(&mut self) {
-        let strangers = self.connections.len() - self.by_process.len();
-        if strangers >= STRANGERS_MAX {
-            let oldest = self.connections.iter().find(|(_, c)| c.member.is_none());
-            if let Some(number) = oldest.map(|(number, _)| *number) {
-                self.close_connection(number);
-            }
-        }
-    }
-
-    fn serve_shim(&mut self, number: u64, flags: epoll::EventFlags) {
+    fn serve_shim(&mut self, number: u64, flags: epoll::EventFlags, share: usize) {
         if flags.contains(epoll::EventFlags::OUT)
             && let Some(connection) = self.connections.get_mut(&number)
         {
@@ -353,7 +331,7 @@ impl Broker {
                 Err(error) => return self.give_up_unsendable(number, &error),
             }
         }
-        self.read_packets(number, PACKETS_PER_TURN);
+        self.read_packets(number, share);
     }
 
     /// A process is gone: what it had said before still counts.
@@ -374,7 +352,10 @@ impl Broker {
                 Err(ReceiveError::Empty) => return,
                 Err(ReceiveError::Closed) => return self.close_connection(number),
                 Err(ReceiveError::Malformed(what, fds)) => {
-                    fds.into_iter().for_each(|fd| self.reaper.close_unknown(fd));
+                    let whose = self.whose(number);
+                    for fd in fds {
+                        self.reaper.close_unknown(whose, fd);
+                    }
                     Err(Break::Protocol(what.to_owned()))
                 }
                 Err(ReceiveError::System(error)) => {
@@ -427,9 +408,19 @@ impl Broker {
         if let Some(pidfd) = &connection.peer.pidfd {
             let _ = epoll::delete(&self.epoll, pidfd);
         }
-        self.held -= connection.counted;
-        let process = connection.member.as_ref().map(|member| member.process);
-        drop(connection);
+        let Connection {
+            socket,
+            peer,
+            member,
+            counted,
+            ..
+        } = connection;
+        let whose = Whose::from(&peer);
+        self.held -= counted.descriptors;
+        self.shares.change(whose, counted, Kept::default());
+        let process = member.as_ref().map(|member| member.process);
+        drop(member);
+        self.reaper.close_connection(whose, socket);
         if let Some(process) = process {
             self.by_process.remove(&process);
             for channel in self.registry.both_ends_in(process) {

@@ -1,6 +1,7 @@
 //! One connection of a shim: what the kernel says of the process, what it handed in,
 //! and the queue of what it is still to be sent.
 
+use crate::shares::Kept;
 use fordway_abi::control::{Header, Message, PACKET_BYTES_MAX, kind};
 use fordway_platform::ipc;
 use fordway_platform::memfd::OwnPage;
@@ -67,8 +68,8 @@ pub(crate) struct Connection {
     queue: VecDeque<Packet>,
     /// Descriptors in `queue`.
     queued: usize,
-    /// What the broker has counted of its descriptors.
-    pub(crate) counted: usize,
+    /// What the broker has counted of it.
+    pub(crate) counted: Kept,
 }
 
 impl Connection {
@@ -80,7 +81,7 @@ impl Connection {
             watching_writable: false,
             queue: VecDeque::new(),
             queued: 0,
-            counted: 0,
+            counted: Kept::default(),
         }
     }
 

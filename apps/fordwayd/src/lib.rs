@@ -17,6 +17,7 @@
 //! - `memory`: regions that are mapped, read-only, for listings.
 //! - `admin_socket`, `domains`, `listing`: what administrators may ask.
 //! - `filter`: the rules in force, and which connections they let have rings.
+//! - `limits`, `shares`: how much is kept for all, and for one user or namespace.
 //! - `reaper`: closing descriptors of strangers where it may block.
 //!
 //! # What holds whatever a program does
@@ -38,12 +39,14 @@ mod control;
 mod domains;
 mod doorbell;
 pub mod filter;
+mod limits;
 mod listing;
 mod memory;
 mod messages;
 mod notify;
 mod reaper;
 mod runtime;
+mod shares;
 
 pub use broker::run;
 pub use fordway_registry::Network;

@@ -47,7 +47,11 @@ impl Broker {
     ) -> Result<(), Break> {
         let result = self.dispatch(number, bytes, &mut fds);
         // What a handler did not take is of unknown kind.
-        fds.into_iter().for_each(|fd| self.reaper.close_unknown(fd));
+        let whose = self.whose(number);
+        for fd in fds {
+            self.reaper.close_unknown(whose, fd);
+        }
+        self.recount(number);
         result
     }
 
@@ -71,8 +75,8 @@ impl Broker {
             };
         };
         match kind {
-            kind::Offer => self.offer(process, read(body)?, fds),
-            kind::Region => self.region(process, read(body)?, fds),
+            kind::Offer => self.offer(number, process, read(body)?, fds),
+            kind::Region => self.region(number, process, read(body)?, fds),
             kind::Door => self.door(process, read(body)?),
             kind::Status => {
                 let report: wire::Status = read(body)?;
@@ -88,7 +92,7 @@ impl Broker {
                 Ok(())
             }
             kind::RejoinLink => self.rejoin_link(process, read(body)?, fds),
-            kind::RejoinChannel => self.rejoin_channel(process, read(body)?, fds),
+            kind::RejoinChannel => self.rejoin_channel(number, process, read(body)?, fds),
             other => protocol(format_args!("a message of kind {other} from a shim")),
         }
     }
@@ -183,17 +187,26 @@ impl Broker {
 
     fn offer(
         &mut self,
+        number: u64,
         process: ProcessId,
         offer: wire::Offer,
         fds: &mut Vec<OwnedFd>,
     ) -> Result<(), Break> {
-        let facts = match self.read_socket(fds)? {
-            Some(facts) => facts,
+        let facts = match self.read_socket(number, fds)? {
+            Some(facts) if self.may_offer_more(self.whose(number)) => Ok(facts),
+            Some(_) => {
+                tracing::debug!("an offer of process {} is one too many", process.0);
+                Err(Reason::NoMemory)
+            }
             // It was reset or closed between the offer and now.
-            None => {
+            None => Err(Reason::NoPeer),
+        };
+        let facts = match facts {
+            Ok(facts) => facts,
+            Err(reason) => {
                 let message = Outgoing::Reject(wire::Reject {
                     conn_id: offer.conn_id,
-                    reason: Reason::NoPeer as u32,
+                    reason: reason as u32,
                     pending: 0,
                 });
                 self.carry_out(vec![Action::Send {
@@ -212,13 +225,17 @@ impl Broker {
     }
 
     /// Reads what the passed socket is, and closes it. `None`: not connected any more.
-    fn read_socket(&mut self, fds: &mut Vec<OwnedFd>) -> Result<Option<SocketFacts>, Break> {
+    fn read_socket(
+        &mut self,
+        number: u64,
+        fds: &mut Vec<OwnedFd>,
+    ) -> Result<Option<SocketFacts>, Break> {
         let Some(socket) = fds.pop() else {
             return protocol("no socket");
         };
         match sockinfo::tcp_socket(&socket) {
             Ok(facts) => {
-                self.reaper.close_socket(socket);
+                self.reaper.close_socket(self.whose(number), socket);
                 Ok(Some(SocketFacts {
                     cookie: facts.cookie,
                     netns_cookie: facts.netns_cookie,
@@ -227,7 +244,7 @@ impl Broker {
                 }))
             }
             Err(NotTcp::State) => {
-                self.reaper.close_socket(socket);
+                self.reaper.close_socket(self.whose(number), socket);
                 Ok(None)
             }
             Err(NotTcp::Kind) => {
@@ -252,13 +269,14 @@ impl Broker {
 
     fn region(
         &mut self,
+        number: u64,
         process: ProcessId,
         region: wire::Region,
         fds: &mut Vec<OwnedFd>,
     ) -> Result<(), Break> {
         let memory = Self::read_region(fds)?;
         let link_id = region.link_id;
-        if !self.may_hold_more() {
+        if !self.may_hold_more(self.whose(number)) {
             tracing::warn!("a process was dropped: no descriptor is left");
             fds.push(memory);
             return Err(Break::Refused);
@@ -298,11 +316,12 @@ impl Broker {
 
     fn rejoin_channel(
         &mut self,
+        number: u64,
         process: ProcessId,
         channel: wire::RejoinChannel,
         fds: &mut Vec<OwnedFd>,
     ) -> Result<(), Break> {
-        let Some(facts) = self.read_socket(fds)? else {
+        let Some(facts) = self.read_socket(number, fds)? else {
             return Ok(());
         };
         let actions = self.registry.rejoin_channel(process, channel, facts)?;

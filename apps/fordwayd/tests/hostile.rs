@@ -10,7 +10,9 @@ use fordway_abi::{ABI_VERSION, shm};
 use fordway_platform::memfd;
 use fordwayd::admin::{Reply, Request};
 use rustix::fs::SealFlags;
+use rustix::process::Signal;
 use std::io::Write;
+use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 use zerocopy::IntoBytes;
@@ -154,24 +156,22 @@ fn wrong_descriptor_counts_end_the_connection() {
         shim.send(&wire::Offer { conn_id: 1 }, &vec![socket.as_fd(); count]);
         shim.expect_end();
     }
-    // As many as the kernel lets pass at once (SCM_MAX_FD is 253) do not fit the
-    // broker's buffer.
+    // As many as the kernel lets pass at once (SCM_MAX_FD).
     let shim = Shim::join(dir.path());
-    let fds: Vec<BorrowedFd<'_>> = vec![shim.page.as_fd(); 253];
-    let mut space = vec![std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(253))];
-    let mut control = rustix::net::SendAncillaryBuffer::new(&mut space);
-    assert!(control.push(rustix::net::SendAncillaryMessage::ScmRights(&fds)));
-    let packet = packet_of(&wire::Offer { conn_id: 1 });
-    let iov = [std::io::IoSlice::new(&packet)];
-    rustix::net::sendmsg(
-        &shim.socket,
-        &iov,
-        &mut control,
-        rustix::net::SendFlags::empty(),
-    )
-    .expect("sendmsg");
+    send_many(&shim, &vec![shim.page.as_fd(); 253]);
     shim.expect_end();
     still_serves(&broker);
+}
+
+/// An offer with as many descriptors as the kernel lets pass.
+fn send_many(shim: &Shim, fds: &[BorrowedFd<'_>]) {
+    let mut space = vec![std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(253))];
+    let mut control = rustix::net::SendAncillaryBuffer::new(&mut space);
+    assert!(control.push(rustix::net::SendAncillaryMessage::ScmRights(fds)));
+    let packet = packet_of(&wire::Offer { conn_id: 1 });
+    let iov = [std::io::IoSlice::new(&packet)];
+    let flags = rustix::net::SendFlags::empty();
+    rustix::net::sendmsg(&shim.socket, &iov, &mut control, flags).expect("sendmsg");
 }
 
 /// Descriptors that pretend to be shared memory of `bytes` bytes.
@@ -398,32 +398,107 @@ fn strangers_who_say_nothing_make_way() {
     silent[0].expect_end();
 }
 
+/// A socket of which the last close waits for a minute, and its far end, at which nobody reads.
+fn lingering() -> (TcpStream, TcpStream) {
+    let (mut x, y) = tcp_pair();
+    x.set_nonblocking(true).expect("non-blocking");
+    while x.write(&[0; 65_536]).is_ok() {}
+    rustix::net::sockopt::set_socket_linger(&x, Some(Duration::from_secs(60))).expect("linger");
+    (x, y)
+}
+
 #[test]
 fn a_lingering_socket_does_not_hold_the_broker_up() {
     let dir = TempDir::new();
     let broker = Broker::start(dir.path());
     let shim = Shim::join(dir.path());
     for n in 0..20 {
-        let (mut x, _y) = tcp_pair();
-        // Nobody reads at the other end, and close is to wait for that for a minute.
-        x.set_nonblocking(true).expect("non-blocking");
-        while x.write(&[0; 65_536]).is_ok() {}
-        rustix::net::sockopt::set_socket_linger(&x, Some(Duration::from_secs(60))).expect("linger");
+        let (x, y) = lingering();
         shim.offer(n, &x);
         // A thread, because the last reference may be ours after all.
-        std::thread::spawn(move || {
-            drop(x);
-            drop(_y);
-        });
+        std::thread::spawn(move || drop((x, y)));
     }
     still_serves(&broker);
+}
+
+/// Whoever closes a control connection closes what lies in packets that nobody has read.
+#[test]
+fn packets_behind_a_violation_do_not_hold_the_broker_up() {
+    let dir = TempDir::new();
+    let broker = Broker::start(dir.path());
+    let pid = rustix::process::Pid::from_child(&broker.child);
+    let signal = |signal| rustix::process::kill_process(pid, signal).expect("kill");
+    let shim = Shim::join(dir.path());
+    // Nothing is read before all is there.
+    signal(Signal::STOP);
+    shim.send(&wire::Door { door: 99 }, &[]);
+    let (x, _y) = lingering();
+    shim.offer(1, &x);
+    // The last reference is in the packet now.
+    drop(x);
+    signal(Signal::CONT);
+    shim.expect_end();
+    still_serves(&broker);
+}
+
+/// The kernel closes those for which the receiver has no room.
+#[test]
+fn more_descriptors_than_any_packet_has_do_not_hold_the_broker_up() {
+    let dir = TempDir::new();
+    let broker = Broker::start(dir.path());
+    let shim = Shim::join(dir.path());
+    let (x, y) = lingering();
+    let mut fds: Vec<BorrowedFd<'_>> = vec![shim.page.as_fd(); 252];
+    fds.push(x.as_fd());
+    send_many(&shim, &fds);
+    let closing = std::thread::spawn(move || drop(x));
+    shim.expect_end();
+    still_serves(&broker);
+    drop(y);
+    closing.join().expect("close");
+}
+
+/// A third of a default limit.
+const FEW_DESCRIPTORS: &[&str] = &["sh", "-c", "ulimit -n 720; exec \"$0\" \"$@\""];
+
+#[test]
+fn half_of_the_broker_is_left_to_others() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: needs root, for a namespace");
+        return;
+    }
+    let dir = TempDir::new();
+    let options = Options {
+        prefix: FEW_DESCRIPTORS,
+        ..Options::default()
+    };
+    let broker = Broker::try_start(dir.path(), options).expect("broker");
+    let private = PrivateNamespace::new(dir.path(), &[]);
+    let hoarders: Vec<Shim> = private.within(|| {
+        let join = |_| {
+            let shim = Shim::connect(dir.path());
+            shim.send(&hello(ABI_VERSION), &[shim.page.as_fd()]);
+            shim.next().map(|_| shim)
+        };
+        (0..200).map_while(join).collect()
+    });
+    broker.logged(&["was turned away"]);
+    println!("{} connections of one namespace", hoarders.len());
+    let others: Vec<Shim> = (0..30).map(|_| Shim::join(dir.path())).collect();
+    still_serves(&broker);
+    drop((hoarders, others));
+    // They may come again when they have gone.
+    while broker.descriptors() > 50 {
+        std::thread::yield_now();
+    }
+    private.within(|| drop(Shim::join(dir.path())));
 }
 
 #[test]
 fn descriptors_of_the_broker_cannot_be_used_up() {
     let dir = TempDir::new();
     let options = Options {
-        prefix: &["sh", "-c", "ulimit -n 400; exec \"$0\" \"$@\""],
+        prefix: FEW_DESCRIPTORS,
         ..Options::default()
     };
     let broker = Broker::try_start(dir.path(), options).expect("broker");
@@ -446,7 +521,7 @@ fn descriptors_of_the_broker_cannot_be_used_up() {
         hoarders[one].send(&wire::Region { link_id }, &[region.as_fd()]);
     }
     broker.logged(&["no descriptor is left"]);
-    assert!(broker.descriptors() < 400);
+    assert!(broker.descriptors() < 720);
     // An administrator still gets an answer, and the first comers keep what they have.
     assert_eq!(protocol_errors(&broker), 0);
     drop(hoarders);

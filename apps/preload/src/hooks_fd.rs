@@ -403,6 +403,30 @@ pub unsafe fn before_passing(message: *const libc::msghdr) {
     if !faults::can_read(message) {
         return;
     }
+    let leave = |fd| {
+        if let Some(conn) = state::conn(fd) {
+            down::bar(&conn.end(), Reason::Passed);
+            down::leave_whole(&conn.at(fd), Reason::Passed);
+        }
+    };
+    // SAFETY: by contract.
+    unsafe { each_passed(message, leave) };
+    let deadline_ns = down::deadline(sys::now_ns());
+    let complete = |fd| {
+        if let Some(conn) = state::conn(fd) {
+            down::complete(&conn.at(fd), deadline_ns);
+        }
+        epoll::let_go_of(fd, Reason::Passed);
+    };
+    // SAFETY: by contract.
+    unsafe { each_passed(message, complete) };
+}
+
+/// Visits the descriptors that a message passes.
+///
+/// # Safety
+/// As [`before_passing`]; the message can be read.
+unsafe fn each_passed(message: *const libc::msghdr, mut visit: impl FnMut(c_int)) {
     // SAFETY: by contract.
     let (mut at, mut left) = unsafe {
         (
@@ -424,11 +448,7 @@ pub unsafe fn before_passing(message: *const libc::msghdr) {
             for index in 0..(header.cmsg_len - HEADER) / 4 {
                 // SAFETY: inside this header's data.
                 let fd = unsafe { at.add(HEADER + index * 4).cast::<c_int>().read_unaligned() };
-                if let Some(conn) = state::conn(fd) {
-                    down::bar(&conn.end(), Reason::Passed);
-                    down::downgrade(&conn.at(fd), Reason::Passed, true);
-                }
-                epoll::let_go_of(fd, Reason::Passed);
+                visit(fd);
             }
         }
         let step = header.cmsg_len.next_multiple_of(8);

@@ -6,7 +6,7 @@
 //! [`fordway_before`] what libc's address is, and jump there.
 
 use crate::real::Real;
-use crate::state::{self};
+use crate::state::{self, Conn};
 use crate::sys::{self, give, sys};
 use crate::{config, fork, hooks_fd, hooks_io, hooks_wait, real, signals, stdio, upgrade};
 use core::ffi::{c_char, c_int, c_long, c_void};
@@ -85,21 +85,33 @@ extern "C" fn missing() -> c_int {
 /// Sockets that stay open across exec may be used there by the kernel's calls.
 fn before_exec(spawns: bool) {
     let borrowed = fork::in_borrowed_memory();
-    for conn in state::conns() {
-        let fd = conn.fd.load(Ordering::Relaxed);
-        if borrowed && !upgrade::is_under(conn, fd) {
-            continue;
-        }
-        match sys!(SYS_fcntl, fd, libc::F_GETFD) {
-            Ok(flags) if flags as c_int & libc::FD_CLOEXEC == 0 => {
-                down::bar(&conn.end(), Reason::Exec);
-                down::downgrade(&conn.at(fd), Reason::Exec, true);
-            }
+    for (conn, fd, flags) in under_descriptors(borrowed) {
+        if flags & libc::FD_CLOEXEC == 0 {
+            down::bar(&conn.end(), Reason::Exec);
+            down::leave_whole(&conn.at(fd), Reason::Exec);
+        } else if !borrowed && !spawns {
             // Closed by the exec: this process lets go of it.
-            Ok(_) if !borrowed && !spawns => fork::let_go(conn),
-            _ => {}
+            fork::let_go(conn);
         }
     }
+    let deadline_ns = down::deadline(sys::now_ns());
+    for (conn, fd, flags) in under_descriptors(borrowed) {
+        if flags & libc::FD_CLOEXEC == 0 {
+            down::complete(&conn.at(fd), deadline_ns);
+        }
+    }
+}
+
+/// All connections with their descriptors and these descriptors' flags.
+fn under_descriptors(borrowed: bool) -> impl Iterator<Item = (&'static Conn, c_int, c_int)> {
+    state::conns().filter_map(move |conn| {
+        let fd = conn.fd.load(Ordering::Relaxed);
+        if borrowed && !upgrade::is_under(conn, fd) {
+            return None;
+        }
+        let flags = sys!(SYS_fcntl, fd, libc::F_GETFD).ok()?;
+        Some((conn, fd, flags as c_int))
+    })
 }
 
 /// dprintf writes past the library.

@@ -5,8 +5,8 @@
 //! packet (SCM_RIGHTS). What a receiver must not be fooled by:
 //!
 //! - a packet longer than the protocol's longest (MSG_TRUNC) and more descriptors
-//!   than asked for (MSG_CTRUNC) are both [`ReceiveError::Malformed`]; every
-//!   descriptor that did come is closed,
+//!   than asked for are both [`ReceiveError::Malformed`]; every descriptor that came
+//!   is handed over,
 //! - received descriptors are close-on-exec from the start (MSG_CMSG_CLOEXEC).
 
 use rustix::io::Errno;
@@ -21,8 +21,11 @@ use std::path::Path;
 
 /// Waiting connections of a listening socket.
 const BACKLOG: i32 = 1024;
-/// Most descriptors that [`send`] and [`receive`] carry beside one packet.
+/// Most descriptors that [`send`] passes beside one packet.
 pub const FDS_MAX: usize = 16;
+/// Most descriptors that come beside one packet (SCM_MAX_FD, net/scm.h). [`receive`] has
+/// room for all of them: what there is no room for the kernel closes, and the caller waits for that.
+pub const RECEIVED_MAX: usize = 253;
 
 /// Which kind of UNIX socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,7 +128,7 @@ pub fn receive(
     buffer: &mut [u8],
     fds_max: usize,
 ) -> Result<Packet, ReceiveError> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(RECEIVED_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
     let iov = &mut [IoSliceMut::new(buffer)];

@@ -111,6 +111,12 @@ impl Registry {
         (id, domain.map_or(UNKNOWN_DOMAIN, |domain| domain.id))
     }
 
+    /// How many connections of a process are known: offered, with a channel, or remembered.
+    pub fn connection_count(&self, process: ProcessId) -> usize {
+        let process = self.processes.get(&process);
+        process.map_or(0, |process| process.conns.len())
+    }
+
     /// A process broke the control protocol and will be dropped. Whoever has a channel with
     /// it is to reset that connection: what such a process says by its ring is not to be
     /// believed any longer, and nobody would tell it to leave.

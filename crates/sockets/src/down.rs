@@ -9,6 +9,8 @@ use fordway_ring::Violation;
 /// Longest wait for a peer to take its direction back before an exec or a passed
 /// descriptor; a peer that was stopped or computes that long holds the caller up.
 const BACK_WAIT_NS_MAX: u64 = 10_000_000_000;
+/// What each of several peers has at least to go on taking, when others have used it up.
+const FLUSH_WAIT_NS_MIN: u64 = 200_000_000;
 /// Tries to find nothing taken back when an end is announced.
 const ANNOUNCEMENTS_MAX: u32 = 8;
 /// A reader holds its lock for a copy, at most.
@@ -66,32 +68,58 @@ pub fn broke(end: &impl End, violation: Violation) -> i32 {
 /// without the shim can go on reading. A reason that stands is the caller's to
 /// [`bar`] before.
 pub fn downgrade(end: &impl End, reason: Reason, wait: bool) {
+    if wait {
+        leave_whole(end, reason);
+        complete(end, deadline(end.now_ns()));
+    } else if end.has_channel() {
+        ask_for_kernel(end, reason);
+        leave_ring(end);
+        if let Ok(_guard) = end.lock(Half::Receiving) {
+            // What is there already can be read here. A stop would leave it to the peer,
+            // whose program may not call the library for long.
+            let hints = &end.state().hints;
+            hints.fetch_or(hint::STOPPING, Ordering::Relaxed);
+            stop_if_drained(end);
+        }
+        end.ring_all();
+        finish_if_over(end);
+    }
+}
+
+/// Until when a call waits for the peers of all the connections that it moves.
+pub fn deadline(now_ns: u64) -> u64 {
+    now_ns + BACK_WAIT_NS_MAX
+}
+
+/// The first half of a downgrade with `wait`, of one of several connections: all peers are
+/// asked before any is waited for, so that those that do not answer cost the time of one.
+pub fn leave_whole(end: &impl End, reason: Reason) {
     if !end.has_channel() {
         return;
     }
+    ask_for_kernel(end, reason);
+    leave_ring(end);
+    if let Ok(_guard) = end.lock(Half::Receiving) {
+        end.consumer().stop();
+    }
+    end.ring_all();
+}
+
+/// The second half.
+pub fn complete(end: &impl End, deadline_ns: u64) {
+    if !end.has_channel() {
+        return;
+    }
+    flush_until(end, deadline_ns);
+    wait_for_peer(end, deadline_ns);
+    finish_if_over(end);
+}
+
+fn ask_for_kernel(end: &impl End, reason: Reason) {
     let state = end.state();
     let asked = attention::FOREIGN | attention::DOWN;
     state.attention.fetch_and(!asked, Ordering::AcqRel);
     state.passing.store(reason as u32, Ordering::Relaxed);
-    leave_ring(end);
-    if wait {
-        flush_before_end(end);
-    }
-    if let Ok(_guard) = end.lock(Half::Receiving) {
-        if wait {
-            end.consumer().stop();
-        } else {
-            // What is there already can be read here. A stop would leave it to the peer,
-            // whose program may not call the library for long.
-            state.hints.fetch_or(hint::STOPPING, Ordering::Relaxed);
-            stop_if_drained(end);
-        }
-    }
-    end.ring_all();
-    if wait {
-        wait_for_peer(end);
-    }
-    finish_if_over(end);
 }
 
 /// Stops taking from the ring if that is wanted and nothing lies there. Under the lock.
@@ -105,12 +133,11 @@ pub(crate) fn stop_if_drained(end: &impl End) {
     }
 }
 
-fn wait_for_peer(end: &impl End) {
-    let deadline = end.now_ns() + BACK_WAIT_NS_MAX;
+fn wait_for_peer(end: &impl End, deadline_ns: u64) {
     let consumer = end.consumer();
     while consumer.producer_state() == tx_state::RING && consumer.has_unread() {
         let gone = end.state().hints.load(Ordering::Relaxed) & hint::PEER_GONE != 0;
-        if gone || end.now_ns() >= deadline || !end.has_channel() {
+        if gone || end.now_ns() >= deadline_ns || !end.has_channel() {
             return;
         }
         end.ring_all();
@@ -301,13 +328,17 @@ pub fn finish_if_over(end: &impl End) {
 /// kernel's room, within a bound: a peer that takes nothing for so long loses the rest.
 /// Whether all went, or need not.
 pub fn flush_before_end(end: &impl End) -> bool {
+    flush_until(end, deadline(end.now_ns()))
+}
+
+fn flush_until(end: &impl End, deadline_ns: u64) -> bool {
     let begin = end.now_ns();
     let mut since = begin;
     let mut left_bytes = u64::MAX;
     let impatient = end.is_nonblocking();
     let limit = match impatient {
         true => end.patience().left_ns(begin),
-        false => BACK_WAIT_NS_MAX,
+        false => deadline_ns.saturating_sub(begin).max(FLUSH_WAIT_NS_MIN),
     };
     let mut waited = false;
     let all = loop {

@@ -1,6 +1,7 @@
 // The victim: echoes what it gets, and says how each connection ended ("end ERRNO").
 //   echo epoll    one thread, edge-triggered epoll, non-blocking sockets
 //   echo threads  a thread for each connection, blocking calls
+//   echo exec     as epoll; when stdin ends it becomes true(1), with its connections open
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -58,23 +59,31 @@ static bool turn(int fd)
 	}
 }
 
-static void by_epoll(int listener)
+static void by_epoll(int listener, bool execs)
 {
-	int epoll = epoll_create1(EPOLL_CLOEXEC);
+	int epoll = epoll_create1(EPOLL_CLOEXEC), cloexec = execs ? 0 : SOCK_CLOEXEC;
 	struct epoll_event event = { .events = EPOLLIN, .data.fd = listener };
 	epoll_ctl(epoll, EPOLL_CTL_ADD, listener, &event);
+	event.data.fd = STDIN_FILENO;
+	if (execs)
+		epoll_ctl(epoll, EPOLL_CTL_ADD, STDIN_FILENO, &event);
 	for (;;) {
 		struct epoll_event events[EVENTS];
 		int count = epoll_wait(epoll, events, EVENTS, -1);
 		for (int i = 0; i < count; i++) {
 			int fd = events[i].data.fd;
+			if (fd == STDIN_FILENO) {
+				// What comes meanwhile stays unread.
+				usleep(100 * 1000);
+				execlp("true", "true", NULL);
+			}
 			if (fd != listener) {
 				// Who is gone half and takes nothing is let go, as by many servers.
 				if (turn(fd) && events[i].events & EPOLLRDHUP)
 					ended(fd, 0);
 				continue;
 			}
-			fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+			fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK | cloexec);
 			if (fd < 0)
 				continue;
 			pendings[fd] = calloc(1, sizeof *pendings[fd]);
@@ -121,5 +130,5 @@ int main(int count, char **arguments)
 	if (count > 1 && strcmp(arguments[1], "threads") == 0)
 		by_threads(listener);
 	else
-		by_epoll(listener);
+		by_epoll(listener, count > 1 && strcmp(arguments[1], "exec") == 0);
 }

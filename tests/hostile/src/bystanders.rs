@@ -19,6 +19,8 @@ pub enum Style {
     Epoll,
     /// A thread for each connection, blocking calls.
     Threads,
+    /// As `Epoll`; becomes another program, with all connections, when its stdin ends.
+    Exec,
 }
 
 /// An echo server.
@@ -57,13 +59,16 @@ fn compiled(name: &str) -> String {
 }
 
 impl Echo {
-    pub(crate) fn start(lab: &Lab, place: &Place, style: Style) -> Result<Echo> {
+    /// Starts one, and waits until it listens.
+    pub fn start(lab: &Lab, place: &Place, style: Style) -> Result<Echo> {
         let word = match style {
             Style::Epoll => "epoll",
             Style::Threads => "threads",
+            Style::Exec => "exec",
         };
         let spawn = Spawn::new([compiled("echo"), word.to_owned()])
             .env("FORDWAY_OFFER_AFTER", "0")
+            .stdin(Stdin::Pipe)
             .time_limit(LIMIT);
         let program = lab.spawn(place, PathChoice::Auto, &spawn)?;
         program.wait_for_output("port ")?;
@@ -74,6 +79,13 @@ impl Echo {
             program,
             name: SocketAddr::from((place.ip(), port)),
         })
+    }
+
+    /// Ends its stdin, and waits for its end.
+    pub fn finish(mut self) -> Result<()> {
+        drop(self.program.take_stdin());
+        self.program.finish()?.ok()?;
+        Ok(())
     }
 
     /// The server itself, not the launcher.

@@ -6,6 +6,10 @@ use fordwayd::admin::Info;
 /// Memory that an allocator keeps for next time, or that a page table took: no leak.
 const SLACK_KB: u64 = 2048;
 
+/// Doorbells that a victim with threads keeps: as many as it ever had threads asleep at the
+/// same time, of three descriptors each (one more, for each of its links).
+const DOORS_SLACK: u64 = 12;
+
 /// One look.
 #[derive(Clone, Debug)]
 pub struct Census {
@@ -25,6 +29,7 @@ struct Process {
     threads: usize,
     /// Resident, without what it shares with peers.
     own_kb: u64,
+    descriptors_slack: u64,
 }
 
 impl Process {
@@ -44,13 +49,18 @@ impl Process {
             memfds: maps.lines().filter(|line| line.contains("memfd:")).count(),
             threads: std::fs::read_dir(format!("/proc/{pid}/task"))?.count(),
             own_kb: figure("RssAnon:")?,
+            descriptors_slack: 0,
         })
     }
 
     /// Names and figures, in one order.
     fn figures(&self) -> [(&'static str, u64, u64); 4] {
         [
-            ("descriptors", self.descriptors as u64, 0),
+            (
+                "descriptors",
+                self.descriptors as u64,
+                self.descriptors_slack,
+            ),
             ("memfds", self.memfds as u64, 0),
             ("threads", self.threads as u64, 0),
             ("kB", self.own_kb, SLACK_KB),
@@ -60,9 +70,13 @@ impl Process {
 
 impl Census {
     /// Of the victim and its broker.
-    pub(crate) fn take(victim: u32, info: &Info) -> Result<Self> {
+    pub(crate) fn take(victim: u32, has_threads: bool, info: &Info) -> Result<Self> {
+        let mut victim = Process::look(victim)?;
+        if has_threads {
+            victim.descriptors_slack = DOORS_SLACK;
+        }
         Ok(Self {
-            victim: Process::look(victim)?,
+            victim,
             broker: Process::look(u32::try_from(info.pid)?)?,
             processes: info.processes,
             channels: info.channels,

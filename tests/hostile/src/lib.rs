@@ -25,12 +25,12 @@ pub mod child;
 mod common;
 pub mod mallory;
 
-pub use bystanders::{Style, Trips};
+pub use bystanders::{Echo, Style, Trips};
 pub use census::Census;
 pub use common::{Bells, PrivateNamespace, Shim, connect_as, packet_of, sealed};
 
 use anyhow::{Context, Result, ensure};
-use bystanders::{Echo, Ping};
+use bystanders::Ping;
 use fordway_bench::lab::{Lab, PathChoice, Place, Spawn};
 use fordway_platform::netns;
 use mallory::Mallory;
@@ -45,7 +45,7 @@ pub const PATIENCE: Duration = Duration::from_secs(10);
 /// Between two looks at something that nobody announces.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 /// How long neighbours are measured without the attack.
-const CALM: Duration = Duration::from_millis(300);
+const CALM: Duration = Duration::from_millis(200);
 /// How many connections the victim has had at the same time before it is looked what it keeps.
 const TOGETHER: usize = 8;
 
@@ -58,6 +58,7 @@ pub struct Bed {
     pub victim: Echo,
     other: Echo,
     pings: Vec<Ping>,
+    style: Style,
     /// What they see beside an honest and busy peer of the victim, ...
     beside_busy: Vec<Trips>,
     /// ... and beside one that comes and goes, without a pause.
@@ -93,10 +94,7 @@ impl Bed {
         if !root {
             println!("without root: all over loopback, no domains are crossed");
         }
-        let place = |name: &str, last: u8| match root {
-            true => Place::domain(name, [10, 77, 0, last]),
-            false => Place::Here,
-        };
+        let place = Bed::place;
         let lab = Lab::start_with(&["--network", "10.77.0.0/24"])?;
         // A domain is made by the first program in it; before the machine is busy, for `ip` is
         // slow then.
@@ -118,6 +116,7 @@ impl Bed {
             victim,
             other,
             pings,
+            style,
             beside_busy: Vec::new(),
             beside_comers: Vec::new(),
             seen: 0,
@@ -132,6 +131,14 @@ impl Bed {
         })?;
         bed.be_honest()?;
         Ok(bed)
+    }
+
+    /// A domain, or here if there can be none.
+    pub fn place(name: &str, last: u8) -> Place {
+        match rustix::process::geteuid().is_root() {
+            true => Place::domain(name, [10, 77, 0, last]),
+            false => Place::Here,
+        }
     }
 
     /// An honest peer in mallory's place, as busy as he can be. Also makes what the victim
@@ -274,7 +281,11 @@ impl Bed {
 
     /// Takes a census.
     pub fn census(&self) -> Result<Census> {
-        Census::take(self.victim.pid()?, &self.lab.info()?)
+        Census::take(
+            self.victim.pid()?,
+            self.style == Style::Threads,
+            &self.lab.info()?,
+        )
     }
 
     /// Waits until nothing is left of what came after `before`, and prints both.

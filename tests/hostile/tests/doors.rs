@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// How long an attack goes on.
-const ATTACK: Duration = Duration::from_millis(500);
+const ATTACK: Duration = Duration::from_millis(300);
 
 /// What a neighbour must get done at least while it goes on: a lost ring would stop it.
 const TRIPS_MIN: u64 = 200;

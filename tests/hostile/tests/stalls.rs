@@ -4,18 +4,19 @@
 use anyhow::{Result, ensure};
 use fordway_abi::shm::{Endpoint, rx_state, tx_state};
 use fordway_test_hostile::mallory::Mallory;
-use fordway_test_hostile::{Bed, Style, until};
+use fordway_test_hostile::{Bed, Echo, Style, until};
 use rustix::net::sockopt;
 use std::io::Write;
 use std::mem::offset_of;
-use std::net::Shutdown;
-use std::time::Duration;
+use std::net::{Shutdown, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 /// How long a stopped peer stays so: `FORDWAY_STOPPED_S` seconds, or a little.
 fn stopped() -> Duration {
     let asked = std::env::var("FORDWAY_STOPPED_S").ok();
     let seconds = asked.and_then(|text| text.parse().ok());
-    seconds.map_or(Duration::from_millis(1500), Duration::from_secs)
+    seconds.map_or(Duration::from_millis(800), Duration::from_secs)
 }
 
 /// Has the victim's ring towards him filled: it echoes, and he takes nothing.
@@ -112,6 +113,50 @@ fn promised_bytes_are_not_waited_for_without_end() -> Result<()> {
             mallory.ring();
             until("an answer", || mallory.take().is_ok_and(|count| count != 0))?;
         }
+        Ok(())
+    })?;
+    bed.finish()
+}
+
+/// Programs that others hand over to are no worse off with six of him than with one.
+#[test]
+fn an_exec_waits_for_all_hostile_peers_at_once() -> Result<()> {
+    const PEERS: usize = 6;
+    let mut bed = Bed::start(Style::Epoll)?;
+    bed.case("promises bytes at exec", |bed| {
+        let place = Bed::place("other", 11);
+        let heir = Echo::start(&bed.lab, &place, Style::Exec)?;
+        let name = heir.name;
+        let dir = bed.lab.runtime_dir();
+        let mut peers = Vec::new();
+        for _ in 0..PEERS {
+            let socket = bed.at_home(|| TcpStream::connect(name))??;
+            peers.push(Mallory::join_on(&dir, socket)?);
+        }
+        let over = AtomicBool::new(false);
+        let begin = Instant::now();
+        std::thread::scope(|scope| {
+            for peer in &mut peers {
+                scope.spawn(|| {
+                    while !over.load(Ordering::Relaxed) {
+                        // Nothing is ever taken back, though he is asked to.
+                        peer.put(1);
+                        let _ = peer.take();
+                        std::thread::sleep(Duration::from_micros(200));
+                    }
+                });
+            }
+            let ended = heir.finish();
+            over.store(true, Ordering::Relaxed);
+            ended
+        })?;
+        let waited = begin.elapsed();
+        println!(
+            "promises bytes at exec: {PEERS} peers, waited for {:.1} s",
+            waited.as_secs_f64()
+        );
+        // 10 s are what one may cost; a minute is a hang.
+        ensure!(waited < Duration::from_secs(45), "waited for {waited:?}");
         Ok(())
     })?;
     bed.finish()

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long it goes on, again and again.
-const ATTACK: Duration = Duration::from_millis(1500);
+const ATTACK: Duration = Duration::from_millis(1000);
 /// Processes that are replaced by another program meanwhile.
 const IMAGES: usize = 8;
 

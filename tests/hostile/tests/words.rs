@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 const ECONNRESET: i32 = 104;
 
 /// How long words are written at random.
-const ATTACK: Duration = Duration::from_millis(2000);
+const ATTACK: Duration = Duration::from_millis(1200);
 
 /// One word, and a value that no honest peer writes there.
 type Lie = (&'static str, fn(&mut Mallory));
