@@ -1,11 +1,11 @@
-//! Compiles the victim and its neighbours: programs like any other, linked to libc.
+//! Compiles the victim, its neighbours, and who holds a lock: programs like any other, linked to libc.
 
 use std::process::Command;
 
 fn main() {
     println!("cargo::rerun-if-changed=programs");
     let out = std::env::var("OUT_DIR").expect("cargo sets it");
-    for name in ["echo", "ping"] {
+    for name in ["echo", "ping", "holder"] {
         let options = ["-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"];
         let status = Command::new("cc")
             .args(options)

@@ -7,6 +7,7 @@
 //! doomed, and given up once the list is done (giving up makes more actions).
 
 use crate::admin_socket::AdminConnection;
+use crate::asker::Asker;
 use crate::control::{Connection, SendError};
 use crate::domains::Domains;
 use crate::filter::Rules;
@@ -104,6 +105,7 @@ pub(crate) struct Broker {
     pub(crate) connections: BTreeMap<u64, Connection>,
     pub(crate) by_process: BTreeMap<ProcessId, u64>,
     pub(crate) reaper: Reaper,
+    pub(crate) asker: Asker,
     pub(crate) protocol_errors: u64,
     /// Complaints of processes about their peers.
     pub(crate) channel_errors: u64,
@@ -173,6 +175,7 @@ impl Broker {
             connections: BTreeMap::new(),
             by_process: BTreeMap::new(),
             reaper: Reaper::default(),
+            asker: Asker::default(),
             protocol_errors: 0,
             channel_errors: 0,
             ring_bytes_of_the_dead: 0,

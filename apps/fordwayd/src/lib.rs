@@ -14,6 +14,7 @@
 //! - `runtime`: the runtime directory, its lock, its sockets.
 //! - `broker`: the loop.
 //! - `control`: one connection of a shim; `messages`: what a shim may say.
+//! - `asker`: what the kernel says of offered sockets.
 //! - `memory`: regions that are mapped, read-only, for listings.
 //! - `admin_socket`, `domains`, `listing`: what administrators may ask.
 //! - `filter`: the rules in force, and which connections they let have rings.
@@ -34,6 +35,7 @@
 
 pub mod admin;
 mod admin_socket;
+mod asker;
 mod broker;
 mod control;
 mod domains;

@@ -1,5 +1,6 @@
 //! What a shim may say: packets are checked here, whole, before anything is done.
 
+use crate::asker::Answer;
 use crate::broker::Broker;
 use crate::control::Member;
 use crate::memory::Memory;
@@ -8,7 +9,7 @@ use fordway_abi::control::{self as wire, Header, Message, PathPolicy, kind};
 use fordway_abi::reason::Reason;
 use fordway_abi::shm::WAIT_PAGE_BYTES;
 use fordway_platform::memfd::{self, OwnPage};
-use fordway_platform::sockinfo::{self, NotTcp};
+use fordway_platform::sockinfo::NotTcp;
 use fordway_registry::{
     Action, ChannelView, LinkSide, Outgoing, ProcessId, SocketFacts, Violation,
 };
@@ -193,13 +194,8 @@ impl Broker {
         fds: &mut Vec<OwnedFd>,
     ) -> Result<(), Break> {
         let facts = match self.read_socket(number, fds)? {
-            Some(facts) if self.may_offer_more(self.whose(number)) => Ok(facts),
-            Some(_) => {
-                tracing::debug!("an offer of process {} is one too many", process.0);
-                Err(Reason::NoMemory)
-            }
-            // It was reset or closed between the offer and now.
-            None => Err(Reason::NoPeer),
+            Ok(_) if !self.may_offer_more(self.whose(number)) => Err(Reason::NoMemory),
+            facts => facts,
         };
         let facts = match facts {
             Ok(facts) => facts,
@@ -224,34 +220,44 @@ impl Broker {
         Ok(())
     }
 
-    /// Reads what the passed socket is, and closes it. `None`: not connected any more.
+    /// Reads what the passed socket is, and closes it; or else why that cannot be said.
     fn read_socket(
         &mut self,
         number: u64,
         fds: &mut Vec<OwnedFd>,
-    ) -> Result<Option<SocketFacts>, Break> {
+    ) -> Result<Result<SocketFacts, Reason>, Break> {
         let Some(socket) = fds.pop() else {
             return protocol("no socket");
         };
-        match sockinfo::tcp_socket(&socket) {
-            Ok(facts) => {
-                self.reaper.close_socket(self.whose(number), socket);
-                Ok(Some(SocketFacts {
-                    cookie: facts.cookie,
-                    netns_cookie: facts.netns_cookie,
-                    local: facts.local,
-                    remote: facts.remote,
-                }))
+        let whose = self.whose(number);
+        let (socket, facts) = match self.asker.ask(whose, socket) {
+            Answer::Known(socket, facts) => (socket, facts),
+            // It may be offered again.
+            Answer::Unasked(socket) => {
+                self.reaper.close_socket(whose, socket);
+                return Ok(Err(Reason::NoMemory));
             }
-            Err(NotTcp::State) => {
-                self.reaper.close_socket(self.whose(number), socket);
-                Ok(None)
+            Answer::Hangs => {
+                let pid = self.connections.get(&number).map_or(0, |c| c.peer.pid);
+                if self.first_mischief(pid) {
+                    tracing::warn!("process {pid} offered a socket that does not answer");
+                }
+                return Ok(Err(Reason::NoMemory));
             }
-            Err(NotTcp::Kind) => {
-                fds.push(socket);
-                protocol("an offer of something that is no TCP socket")
-            }
+        };
+        if facts == Err(NotTcp::Kind) {
+            fds.push(socket);
+            return protocol("an offer of something that is no TCP socket");
         }
+        self.reaper.close_socket(whose, socket);
+        let facts = facts.map(|facts| SocketFacts {
+            cookie: facts.cookie,
+            netns_cookie: facts.netns_cookie,
+            local: facts.local,
+            remote: facts.remote,
+        });
+        // It was reset or closed between the offer and now.
+        Ok(facts.map_err(|_| Reason::NoPeer))
     }
 
     fn read_region(fds: &mut Vec<OwnedFd>) -> Result<OwnedFd, Break> {
@@ -321,7 +327,7 @@ impl Broker {
         channel: wire::RejoinChannel,
         fds: &mut Vec<OwnedFd>,
     ) -> Result<(), Break> {
-        let Some(facts) = self.read_socket(number, fds)? else {
+        let Ok(facts) = self.read_socket(number, fds)? else {
             return Ok(());
         };
         let actions = self.registry.rejoin_channel(process, channel, facts)?;

@@ -154,7 +154,8 @@ pub enum NotTcp {
     State,
 }
 
-/// Reads what a passed descriptor is. No call here can block, whatever it is.
+/// Reads what a passed descriptor is. The calls may wait for the socket's lock, which a
+/// program can hold for as long as it likes.
 pub fn tcp_socket(fd: impl AsFd) -> Result<TcpSocket, NotTcp> {
     use rustix::net::{AddressFamily, SocketType, ipproto, sockopt};
     let domain = sockopt::socket_domain(&fd).map_err(|_| NotTcp::Kind)?;

@@ -53,7 +53,8 @@ pub struct Trips {
     pub max_us: f64,
 }
 
-fn compiled(name: &str) -> String {
+/// The path of a program of `programs`.
+pub fn compiled(name: &str) -> String {
     let path = PathBuf::from(env!("OUT_DIR")).join(name);
     path.to_string_lossy().into_owned()
 }

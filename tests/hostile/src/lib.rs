@@ -25,7 +25,7 @@ pub mod child;
 mod common;
 pub mod mallory;
 
-pub use bystanders::{Echo, Style, Trips};
+pub use bystanders::{Echo, Style, Trips, compiled};
 pub use census::Census;
 pub use common::{Bells, PrivateNamespace, Shim, connect_as, packet_of, sealed};
 
