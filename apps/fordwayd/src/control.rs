@@ -25,6 +25,7 @@ struct Packet {
     bytes: [u8; PACKET_BYTES_MAX],
     len: usize,
     fds: Vec<Rc<OwnedFd>>,
+    is_downgrade: bool,
 }
 
 /// What a process handed in with `Hello`, for its peers.
@@ -68,6 +69,8 @@ pub(crate) struct Connection {
     queue: VecDeque<Packet>,
     /// Descriptors in `queue`.
     queued: usize,
+    /// Those of `queue` that move a channel.
+    queued_downgrades: usize,
     /// What the broker has counted of it.
     pub(crate) counted: Kept,
 }
@@ -81,6 +84,7 @@ impl Connection {
             watching_writable: false,
             queue: VecDeque::new(),
             queued: 0,
+            queued_downgrades: 0,
             counted: Kept::default(),
         }
     }
@@ -103,11 +107,12 @@ impl Connection {
         fds: Vec<Rc<OwnedFd>>,
     ) -> Result<(), SendError> {
         // New rules may take every connection at once from a process that did nothing wrong.
-        let room = match M::KIND {
-            kind::Downgrade => QUEUE_MAX + OFFERS_MAX,
-            _ => QUEUE_MAX,
+        let is_downgrade = M::KIND == kind::Downgrade;
+        let full = match is_downgrade {
+            true => self.queued_downgrades >= OFFERS_MAX,
+            false => self.queue.len() - self.queued_downgrades >= QUEUE_MAX,
         };
-        if self.queue.len() >= room || self.queued + fds.len() > QUEUED_DESCRIPTORS_MAX {
+        if full || self.queued + fds.len() > QUEUED_DESCRIPTORS_MAX {
             return Err(SendError::Overflow);
         }
         debug_assert!(M::FDS.contains(&fds.len()));
@@ -121,7 +126,13 @@ impl Connection {
         bytes[..size_of::<Header>()].copy_from_slice(header.as_bytes());
         bytes[size_of::<Header>()..len].copy_from_slice(body);
         self.queued += fds.len();
-        self.queue.push_back(Packet { bytes, len, fds });
+        self.queued_downgrades += usize::from(is_downgrade);
+        self.queue.push_back(Packet {
+            bytes,
+            len,
+            fds,
+            is_downgrade,
+        });
         self.flush()
     }
 
@@ -135,6 +146,7 @@ impl Connection {
                 Err(error) => return Err(SendError::Gone(error)),
             }
             self.queued -= packet.fds.len();
+            self.queued_downgrades -= usize::from(packet.is_downgrade);
             self.queue.pop_front();
             if let Some(member) = &self.member {
                 member.mailbox.bump();

@@ -545,10 +545,7 @@ fn handle(mut packet: Packet) -> bool {
             else {
                 return false;
             };
-            for conn in state::conns().filter(|conn| conn.is_paired()) {
-                if conn.channel_id.load(Ordering::Relaxed) != channel_id {
-                    continue;
-                }
+            if let Some(conn) = state::next_of_channel(channel_id) {
                 if reason == Reason::Protocol as u32 {
                     upgrade::condemned(conn);
                 } else {

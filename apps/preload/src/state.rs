@@ -272,6 +272,21 @@ pub fn conns() -> impl Iterator<Item = &'static Conn> {
         .filter(|conn| conn.phase.load(Ordering::Acquire) != phase::FREE)
 }
 
+/// The connection of this channel; the other one of it, if both ends are ours and it is
+/// asked again (each end is told by itself). Looks on where it found the last one: of
+/// thousands that are told to leave at once, the broker names them about in our order.
+pub fn next_of_channel(channel_id: u64) -> Option<&'static Conn> {
+    static FOUND: AtomicU32 = AtomicU32::new(0);
+    let high = conn_high();
+    let from = (FOUND.load(Ordering::Relaxed) + 1).min(high);
+    let index = (from..high).chain(0..from).find(|index| {
+        let conn = conn_at(*index);
+        conn.is_paired() && conn.channel_id.load(Ordering::Relaxed) == channel_id
+    })?;
+    FOUND.store(index, Ordering::Relaxed);
+    Some(conn_at(index))
+}
+
 /// A connection is what `fordway_sockets` knows of it, and where it lies.
 impl core::ops::Deref for Conn {
     type Target = State;

@@ -519,16 +519,26 @@ impl Broker {
                 cookie: facts.cookie,
             });
         }
-        for (netns_cookie, victims) in victims {
-            let domain = self.registry.domain_of_netns(netns_cookie);
-            let Some(namespace) = domain.and_then(|domain| self.domains.open(domain)) else {
-                continue;
-            };
-            // Without it the packets of the downgraded connection meet the kernel's rules.
-            if let Err(reason) = diag::destroy_in(namespace, netns_cookie, &victims) {
-                tracing::warn!("sockets that the rules refuse cannot be ended: {reason}");
-            }
+        let of_each: Vec<_> = victims
+            .into_iter()
+            .filter_map(|(netns_cookie, victims)| {
+                let domain = self.registry.domain_of_netns(netns_cookie)?;
+                Some((self.domains.open(domain)?, netns_cookie, victims))
+            })
+            .collect();
+        if of_each.is_empty() {
+            return;
         }
+        // Ending a socket sends a reset and wakes its program: the others shall not wait
+        // for that. No byte passes meanwhile: the rings are left, and the packets of the
+        // kernel path meet the kernel's rules.
+        std::thread::spawn(move || {
+            for (namespace, netns_cookie, victims) in of_each {
+                if let Err(reason) = diag::destroy_in(namespace, netns_cookie, &victims) {
+                    tracing::warn!("sockets that the rules refuse cannot be ended: {reason}");
+                }
+            }
+        });
     }
 
     /// The broker ends: what went by rings is to be counted on by the next one.

@@ -1,0 +1,38 @@
+//! The programs of the tests: an echo, and a talker that holds connections and says when
+//! they break. Plain sockets; none of them knows of Fordway.
+#![forbid(unsafe_code)]
+
+use anyhow::{Context, Result, bail};
+use std::net::{IpAddr, SocketAddr};
+
+mod echo;
+mod talk;
+
+use talk::Far;
+
+fn main() -> Result<()> {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    match words[..] {
+        ["echo", port] => echo::run(port.parse()?),
+        ["talk", server, count] => talk::run(Far::Echo, server.parse()?, count.parse()?),
+        ["ask", server] => talk::run(Far::Redis, server.parse()?, 1),
+        ["connect", server, source] => connect(server.parse()?, source.parse()?),
+        _ => bail!("echo PORT, talk SERVER COUNT, ask SERVER, connect SERVER SOURCE"),
+    }
+}
+
+/// Tries one connection from a source address of choice; fails if it is not made.
+fn connect(server: SocketAddr, source: IpAddr) -> Result<()> {
+    use rustix::net::{AddressFamily, SocketType, sockopt};
+    let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None)?;
+    rustix::net::bind(&socket, &SocketAddr::new(source, 0)).context("the source is not there")?;
+    // connect(2) gives up with it too (socket(7)).
+    let limit = Some(std::time::Duration::from_secs(2));
+    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, limit)?;
+    match rustix::net::connect(&socket, &server) {
+        Ok(()) => println!("connected"),
+        Err(error) => println!("refused {error}"),
+    }
+    Ok(())
+}

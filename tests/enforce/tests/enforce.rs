@@ -1,0 +1,370 @@
+//! What the rules promise, on live connections. One test at a time: a process has one lab.
+
+use anyhow::{Context, Result, ensure};
+use fordway_bench::lab::{PathChoice, Spawn};
+use fordway_test_enforce::{Bed, db, guest, in_checkout, program, said, web};
+use std::io::Write;
+use std::process::Command;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+const BINARY: &str = env!("CARGO_BIN_EXE_fordway-test-enforce");
+const LIMIT: Duration = Duration::from_secs(60);
+/// Far below the minutes after which TCP gives a silent connection up.
+const CUT_LIMIT_MS: u64 = 3_000;
+const REDIS: &str = "redis-server --port 6379 --bind 0.0.0.0 --protected-mode no --save ''";
+const BAN: &str = "add element inet shop banned { 10.77.0.4 }\n";
+const UNBAN: &str = "delete element inet shop banned { 10.77.0.4 }\n";
+
+fn now_us() -> Result<u64> {
+    Ok(SystemTime::now().duration_since(UNIX_EPOCH)?.as_micros() as u64)
+}
+
+fn redis(bed: &Bed) -> Result<fordway_bench::lab::Program> {
+    let words = REDIS
+        .split(' ')
+        .map(|word| if word == "''" { "" } else { word });
+    let server = bed.spawn(&db(), &Spawn::new(words).time_limit(LIMIT * 5))?;
+    server.wait_for_port(6379)?;
+    Ok(server)
+}
+
+/// The example of the README: web reaches redis over rings, guest does not, and a live
+/// change cuts web's connection.
+#[test]
+fn redis_is_reached_by_web_only_and_a_change_cuts_it() -> Result<()> {
+    let Some(bed) = Bed::start("redis")? else {
+        return Ok(());
+    };
+    let server = redis(&bed)?;
+    print!("{}", bed.load(&[&in_checkout("examples/redis.nft")])?);
+
+    let output = bed.try_run(&guest(), "redis-cli -h db ping")?;
+    let (text, errors) = (output.text(), output.errors());
+    ensure!(!text.contains("PONG"), "{text}");
+    ensure!(errors.contains("Connection refused"), "{text}{errors}");
+
+    let web_ping = "redis-cli -h db -r 20 ping";
+    let output = bed.try_run(&web(), web_ping)?.ok()?;
+    ensure!(
+        output.text().matches("PONG").count() == 20,
+        "{}",
+        output.text()
+    );
+
+    let mut talker = bed.spawn(&web(), &program("ask 10.77.0.3:6379", BINARY))?;
+    talker.wait_for_output("up 1")?;
+    bed.wait_for_rings("web", 1)?;
+    let began = now_us()?;
+    let ban = bed.load_text(BAN, true)?;
+    talker.wait_until(LIMIT, "sees its connection cut", || {
+        talker.stdout_so_far().contains("down ")
+    })?;
+    let down = said(&talker.stdout_so_far(), "down", 2).context("no time")?;
+    let cut_ms = down.saturating_sub(began) / 1000;
+    print!("{ban}");
+    println!("from `fordway filter load` to the program's error: {cut_ms} ms");
+    ensure!(ban.contains("1 are cut"), "{ban}");
+    ensure!(cut_ms < CUT_LIMIT_MS, "{cut_ms} ms");
+    ensure!(
+        bed.connections_of("web")?
+            .iter()
+            .all(|row| row.path != "fast")
+    );
+
+    let output = bed.try_run(&web(), "redis-cli -h db ping")?;
+    ensure!(
+        output.errors().contains("Connection refused"),
+        "{}",
+        output.errors()
+    );
+    let rules = bed.rules()?;
+    ensure!(
+        rules.epoch == 2 && rules.text.contains("10.77.0.4"),
+        "{}",
+        rules.text
+    );
+    // The rule that let the connection's packets pass counted bytes that the kernel never saw.
+    let all = counted(&rules.text, "ct state established");
+    let kernel = counted(&bed.kernel_rules()?, "ct state established");
+    println!("counted in all {all} bytes, of which the kernel saw {kernel} since the change");
+    ensure!(all > 10_000 && all > kernel + 10_000, "{}", rules.text);
+    drop(talker.take_stdin());
+    talker.finish()?.ok()?;
+    server.stop()?;
+    bed.finish()
+}
+
+/// Bytes of the counter in the first line that has these words.
+fn counted(listing: &str, words: &str) -> u64 {
+    let line = listing.lines().find(|line| line.contains(words));
+    let mut words = line.unwrap_or_default().split(' ');
+    words.find(|word| *word == "bytes");
+    words
+        .next()
+        .and_then(|count| count.parse().ok())
+        .unwrap_or(0)
+}
+
+/// A rule that needs each packet: the connection works, on the kernel path, and says why;
+/// when the rule goes, it gets its rings.
+#[test]
+fn a_rule_that_needs_each_packet_holds_rings_back() -> Result<()> {
+    let Some(bed) = Bed::start("limit")? else {
+        return Ok(());
+    };
+    let rules = |rule: &str| {
+        format!(
+            "table inet t {{\n chain c {{\n type filter hook forward priority 0; policy accept;\n {rule}\n }}\n}}\n"
+        )
+    };
+    let limit = "tcp dport 7000 limit rate over 100000/second drop";
+    let echo = bed.spawn(&db(), &program("echo 7000", BINARY))?;
+    echo.wait_for_port(7000)?;
+    bed.load_text(&rules(limit), false)?;
+    let mut talker = bed.spawn(&web(), &program("talk 10.77.0.3:7000 1", BINARY))?;
+    talker.wait_for_output("up 1")?;
+    let reason = || -> Result<Option<String>> {
+        let rows = bed.connections_of("web")?;
+        Ok(rows.first().and_then(|row| row.reason.clone()))
+    };
+    bed.lab.wait_until(LIMIT, "the reason is known", || {
+        Ok(reason()?.as_deref() == Some("filter"))
+    })?;
+    ensure!(
+        bed.connections_of("web")?
+            .iter()
+            .all(|row| row.ring_bytes_tx == 0)
+    );
+
+    let freed = bed.load_text(&rules("tcp dport 7000 accept"), false)?;
+    ensure!(freed.contains("1 get rings"), "{freed}");
+    bed.wait_for_rings("web", 1)?;
+
+    let moved = bed.load_text(&rules(limit), false)?;
+    ensure!(
+        moved.contains("1 go to the kernel path, 0 are cut"),
+        "{moved}"
+    );
+    bed.lab.wait_until(LIMIT, "it is on the kernel path", || {
+        Ok(reason()?.as_deref() == Some("filter"))
+    })?;
+    ensure!(
+        !talker.stdout_so_far().contains("down"),
+        "it was moved, not cut"
+    );
+    drop(talker.take_stdin());
+    let output = talker.finish()?.ok()?;
+    ensure!(output.text().contains("down 0 "), "{}", output.text());
+    echo.stop()?;
+    bed.finish()
+}
+
+/// Rules that the kernel refuses, or that are wrong, change nothing anywhere.
+#[test]
+fn a_refused_file_changes_nothing_anywhere() -> Result<()> {
+    let Some(bed) = Bed::start("refused")? else {
+        return Ok(());
+    };
+    bed.load(&[&in_checkout("examples/redis.nft")])?;
+    let before = (bed.rules()?.text, bed.kernel_rules()?);
+    // What the kernel refuses differs; the real nft says which of these it does.
+    let candidates = [
+        "table bridge t {\n chain c {\n type filter hook forward priority 0; meta ibrname \"x\" drop\n }\n}\n",
+        "table bridge t {\n chain c {\n type filter hook prerouting priority 0; reject\n }\n}\n",
+        "table netdev t {\n chain c {\n type filter hook ingress device \"nosuch0\" priority 0; policy drop;\n }\n}\n",
+    ];
+    for rules in candidates {
+        let file = bed.write("maybe.nft", rules)?.display().to_string();
+        let nft = ["--net", "nft", "-f", &file];
+        let taken = Command::new("unshare").args(nft).output()?.status.success();
+        let output = bed.filter(&["load", &file])?;
+        println!("{}", String::from_utf8_lossy(&output.stderr).trim());
+        let wanted = if taken { Some(0) } else { Some(11) };
+        ensure!(output.status.code() == wanted, "{rules}: {output:?}");
+        if !taken {
+            ensure!(
+                before == (bed.rules()?.text, bed.kernel_rules()?),
+                "{rules}"
+            );
+        }
+        bed.load(&[&in_checkout("examples/redis.nft")])?;
+    }
+    let epoch = bed.rules()?.epoch;
+    for (what, rules) in [
+        ("the broker's own table", "table bridge fordway {\n}\n"),
+        (
+            "nat of an end",
+            "table ip t {\n chain c {\n type nat hook output priority 0;\n }\n}\n",
+        ),
+        (
+            "a fault",
+            "table ip t {\n chain c {\n type filter hook nowhere priority 0;\n }\n}\n",
+        ),
+    ] {
+        let file = bed.write("bad.nft", rules)?;
+        let output = bed.filter(&["load", &file.display().to_string()])?;
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        println!("{what}: {}", errors.trim());
+        ensure!(output.status.code() == Some(11), "{what}: {output:?}");
+        ensure!(errors.trim().lines().count() == 1, "{what}: {errors}");
+        ensure!(before == (bed.rules()?.text, bed.kernel_rules()?), "{what}");
+        ensure!(bed.rules()?.epoch == epoch, "{what}");
+    }
+    bed.finish()
+}
+
+/// Means that a domain's root has.
+#[test]
+fn a_domain_does_not_get_around_the_rules() -> Result<()> {
+    let Some(bed) = Bed::start("evasion")? else {
+        return Ok(());
+    };
+    let server = redis(&bed)?;
+    bed.load(&[&in_checkout("examples/redis.nft")])?;
+    // Its own namespace is its own; the rules are not there.
+    bed.try_run(&guest(), "nft flush ruleset")?.ok()?;
+    let output = bed.try_run(&guest(), "redis-cli -h db ping")?;
+    ensure!(
+        output.errors().contains("Connection refused"),
+        "{}",
+        output.errors()
+    );
+    // With web's address: anti-spoofing.
+    bed.try_run(&guest(), "ip addr add 10.77.0.4/32 dev eth0")?
+        .ok()?;
+    let spoof = program("connect 10.77.0.3:6379 10.77.0.4", BINARY);
+    let output = bed.lab.run(&guest(), PathChoice::Auto, &spoof)?;
+    ensure!(output.text().contains("refused"), "{}", output.text());
+    let spoof = bed.lab.run(&web(), PathChoice::Auto, &spoof)?;
+    ensure!(spoof.text().contains("connected"), "{}", spoof.text());
+    // The rules are not for a domain to ask about or to change.
+    let dir = bed.lab.runtime_dir();
+    let fordway = bed.lab.fordway().display().to_string();
+    let ban = bed.write("ban.nft", BAN)?.display().to_string();
+    for words in [vec!["load", "--add", &ban], vec!["list"], vec!["monitor"]] {
+        let mut command = vec![fordway.as_str(), "filter"];
+        command.extend(&words);
+        let dir = dir.display().to_string();
+        command.extend(["--runtime-dir", &dir]);
+        let spawn = Spawn::new(command).time_limit(LIMIT);
+        let output = bed.spawn(&guest(), &spawn)?.finish()?;
+        ensure!(
+            output.errors().contains("belong to the broker"),
+            "{words:?}: {}",
+            output.errors()
+        );
+    }
+    ensure!(bed.rules()?.epoch == 1);
+    server.stop()?;
+    bed.finish()
+}
+
+/// Without the broker the kernel's rules stand and nobody gets rings; a new one has the rules.
+#[test]
+fn without_the_broker_the_rules_stand() -> Result<()> {
+    let Some(mut bed) = Bed::start("killed")? else {
+        return Ok(());
+    };
+    let server = redis(&bed)?;
+    bed.load(&[&in_checkout("examples/redis.nft")])?;
+    bed.load_text(BAN, true)?;
+    let before = bed.rules()?;
+    bed.lab.stop_broker(true)?;
+    bed.lab.start_broker()?;
+    let after = bed.rules()?;
+    ensure!(
+        after.epoch == 2 && after.text.contains("10.77.0.4"),
+        "{}",
+        after.text
+    );
+    let lines = |text: &str| text.lines().count();
+    ensure!(lines(&after.text) == lines(&before.text), "{}", after.text);
+    for place in [web(), guest()] {
+        let output = bed.try_run(&place, "redis-cli -h db ping")?;
+        ensure!(
+            output.errors().contains("Connection refused"),
+            "{}",
+            output.errors()
+        );
+    }
+    bed.load_text(UNBAN, true)?;
+    // While there is none, a program that is there already has the kernel's rules.
+    let mut talker = bed.spawn(&web(), &program("ask 10.77.0.3:6379", BINARY))?;
+    talker.wait_for_output("up 1")?;
+    bed.wait_for_rings("web", 1)?;
+    bed.load_text(BAN, true)?;
+    talker.wait_until(LIMIT, "sees its connection cut", || {
+        talker.stdout_so_far().contains("down ")
+    })?;
+    bed.lab.stop_broker(true)?;
+    ensure!(bed.kernel_rules()?.contains("10.77.0.4"));
+    let mut stdin = talker.take_stdin().context("no stdin")?;
+    writeln!(stdin)?;
+    drop(stdin);
+    let output = talker.finish()?;
+    ensure!(
+        output.errors().contains("refused"),
+        "{}{}",
+        output.text(),
+        output.errors()
+    );
+    bed.lab.start_broker()?;
+    server.stop()?;
+    bed.finish()
+}
+
+/// How many channels a load says that it has cut.
+fn cut(told: &str) -> usize {
+    let before = told.split(" are cut").next().unwrap_or_default();
+    let last = before.rsplit(' ').next().unwrap_or_default();
+    last.parse().unwrap_or(0)
+}
+
+/// Many connections while the rules flip: each flip takes all of them, and no byte is wrong.
+/// FORDWAY_TEST_CONNECTIONS sets how many.
+#[test]
+fn many_connections_while_rules_flip() -> Result<()> {
+    let Some(bed) = Bed::start("flips")? else {
+        return Ok(());
+    };
+    let count = std::env::var("FORDWAY_TEST_CONNECTIONS").ok();
+    let count: usize = count.map_or(Ok(500), |count| count.parse())?;
+    let rules = "table inet shop {\n set banned {\n type ipv4_addr\n }\n chain c {\n type filter hook forward priority 0; policy accept;\n ip saddr @banned counter drop\n counter\n }\n}\n";
+    bed.load_text(rules, false)?;
+    let echo = bed.spawn(&db(), &program("echo 7000", BINARY))?;
+    echo.wait_for_port(7000)?;
+    let words = format!("talk 10.77.0.3:7000 {count}");
+    let mut talker = bed.spawn(&web(), &program(&words, BINARY))?;
+    let mut stdin = talker.take_stdin().context("no stdin")?;
+    for flip in 1..=3 {
+        let times = |word: &str| talker.stdout_so_far().matches(word).count();
+        talker.wait_until(LIMIT, "has all connections", || times("up ") == flip)?;
+        // On a busy machine the watchdog moves some to the kernel path.
+        bed.wait_for_rings("web", count * 9 / 10)?;
+        let (began_us, began) = (now_us()?, Instant::now());
+        let told = bed.load_text(BAN, true)?;
+        let loaded_ms = began.elapsed().as_millis();
+        talker.wait_until(LIMIT, "has none", || times("down ") == flip)?;
+        let down = said(&talker.stdout_so_far(), "down", 2).context("no time")?;
+        print!("{told}");
+        println!(
+            "{count} connections: fordway filter load took {loaded_ms} ms, the last program's error came after {} ms",
+            down.saturating_sub(began_us) / 1000
+        );
+        ensure!(cut(&told) >= count * 9 / 10, "{told}");
+        ensure!(said(&talker.stdout_so_far(), "down", 1) == Some(count as u64));
+        bed.load_text(UNBAN, true)?;
+        if flip < 3 {
+            writeln!(stdin)?;
+        }
+    }
+    drop(stdin);
+    talker.finish()?.ok()?;
+    ensure!(
+        bed.lab.info()?.protocol_errors == 0,
+        "{}",
+        bed.lab.broker_log()
+    );
+    echo.stop()?;
+    bed.finish()
+}
