@@ -35,8 +35,6 @@ const UPGRADE_LIMIT: Duration = Duration::from_secs(5);
 const SAMPLE_OVERHEAD: Duration = Duration::from_millis(250);
 /// Shortest sample of a client that counts whole seconds.
 const WHOLE_SECONDS_MIN: f64 = 1.0;
-/// Length of the sample that warms two programs up.
-const WARM_UP_SECONDS: f64 = 0.2;
 
 /// What to measure.
 #[derive(Clone, Debug)]
@@ -80,16 +78,13 @@ impl Options {
 
     /// One row against one rival.
     fn estimate(&self, work: &Work) -> Duration {
-        let whole = work.client.counts_whole_seconds();
-        let length = |seconds: f64| {
-            let seconds = if whole {
-                seconds.max(WHOLE_SECONDS_MIN)
-            } else {
-                seconds
-            };
-            Duration::from_secs_f64(seconds) + SAMPLE_OVERHEAD
-        };
-        (length(self.seconds) * self.runs as u32 + length(WARM_UP_SECONDS)) * 2
+        let length = |seconds: f64| Duration::from_secs_f64(seconds) + SAMPLE_OVERHEAD;
+        let runs = self.runs as u32;
+        if work.client.counts_whole_seconds() {
+            length(self.seconds.max(WHOLE_SECONDS_MIN)) * runs * 2
+        } else {
+            (length(self.seconds) * runs + length(work::WARM_UP_SECONDS)) * 2
+        }
     }
 
     /// About how long it takes.
@@ -177,9 +172,10 @@ pub fn run(options: &Options, json: &mut JsonLines, pace: &Pace) -> Result<Vec<R
             .sum::<usize>()
             + idle.len();
         let progress = Progress::new(steps as u64);
-        let mut keep = |name: &str, result: Result<Row>| -> Result<()> {
+        let mut keep = |name: &str, result: Result<Option<Row>>| -> Result<()> {
             match result {
-                Ok(row) => {
+                Ok(None) => progress.say(&format!("{name}: {}", report::ALWAYS_MOVED)),
+                Ok(Some(row)) => {
                     json.write(&row)?;
                     rows.push(row);
                 }
@@ -215,7 +211,7 @@ pub fn run(options: &Options, json: &mut JsonLines, pace: &Pace) -> Result<Vec<R
         for (name, kind) in idle {
             progress.step(&format!("{name}, {} s", IDLE_WINDOW.as_secs()));
             pace.begin(IDLE_WINDOW);
-            keep(name, idle_row(&lab, name, kind, options))?;
+            keep(name, idle_row(&lab, name, kind, options).map(Some))?;
         }
     }
     let forced = lab.close();
@@ -239,7 +235,8 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    fn row(&mut self, work: &Work, rival: Rival) -> Result<Row> {
+    /// `None`: no pair of samples saw one distance of the CPUs.
+    fn row(&mut self, work: &Work, rival: Rival) -> Result<Option<Row>> {
         let in_domains = !work.client.is_short();
         let fast_place = if in_domains {
             client_place()
@@ -290,11 +287,8 @@ impl Bench<'_> {
                 pairs.entry(before).or_default().push((mine, theirs));
             }
         }
-        let (&regime, pairs) = pairs
-            .iter()
-            .max_by_key(|(_, pairs)| pairs.len())
-            .context("the distance of the CPUs changed during every pair")?;
-        Ok(summary(work, rival, regime, pairs, self.options))
+        let most = pairs.iter().max_by_key(|(_, pairs)| pairs.len());
+        Ok(most.map(|(&regime, pairs)| summary(work, rival, regime, pairs, self.options)))
     }
 
     fn setting(&self, place: Place, path: PathChoice, unix: bool) -> Setting {
@@ -362,6 +356,10 @@ fn summary(
         cpu_unit: Some(cpu_unit.into()),
         ring_bytes: of(|sample| sample.ring_bytes as f64).0 as u64,
         hogs: options.hogs,
+        samples: pairs
+            .iter()
+            .map(|(fast, other)| [fast.value, other.value])
+            .collect(),
         ..Row::new(
             work.name,
             rival.name(),

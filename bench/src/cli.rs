@@ -14,8 +14,9 @@ use std::time::Duration;
 /// Longest sample: a slip of the finger should not run for a day.
 const SECONDS_MAX: f64 = 600.0;
 
-/// A full run ends in less; rounds that must be played again have what the estimate leaves.
-const FULL_MAX: Duration = Duration::from_secs(28 * 60);
+/// A full run ends in less, so that half an hour is enough for building it, too; rounds that
+/// must be played again have what the estimate leaves.
+const FULL_MAX: Duration = Duration::from_secs(25 * 60);
 /// The same of the short form.
 const QUICK_MAX: Duration = Duration::from_secs(150);
 
@@ -208,13 +209,13 @@ fn run_all(args: &AllArgs) -> Result<()> {
     let micro = suite::Options {
         suites: job::Suite::value_variants().to_vec(),
         rounds: if args.quick { 2 } else { 5 },
-        seconds: if args.quick { 0.1 } else { 0.3 },
+        seconds: if args.quick { 0.1 } else { 0.2 },
         quick: args.quick,
     };
     let app = |rows: &[&str], placement, hogs, all_rivals| apps::Options {
         rows: rows.iter().map(|&row| row.to_owned()).collect(),
         runs: if args.quick { 1 } else { 5 },
-        seconds: 0.5,
+        seconds: 0.4,
         placement,
         hogs,
         all_rivals,

@@ -51,7 +51,7 @@ pub fn run(options: &Options) -> Result<()> {
             let mut samples = Vec::new();
             for job in &jobs {
                 progress.step(&format!("{}, {name}, round {round}", job.name));
-                samples.push(sample::take(&lab, Contender::Fast, job, length)?);
+                samples.push(sample::take(&lab, Contender::Fast, job, length, &mut None)?);
             }
             let forced = lab.close();
             ensure!(forced.is_empty(), "left behind: {}", forced.join(", "));

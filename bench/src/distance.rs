@@ -10,10 +10,14 @@ use std::time::{Duration, Instant};
 
 /// How long one probe takes.
 const PROBE: Duration = Duration::from_millis(20);
+/// And at most, if the two threads do not come to run at the same time.
+const PROBE_MAX: Duration = Duration::from_millis(200);
 /// Round trips between two looks at the clock.
 const BATCH: u64 = 200;
 /// Below: one shared L3 (80 to 120 ns); above: separate ones (450 to 480 ns).
 const NEAR_NS_MAX: f64 = 250.0;
+/// Above: no distance, but a thread that was waiting for its CPU.
+const FAR_NS_MAX: f64 = 800.0;
 /// A thread that waits this long for its partner was not running beside it.
 const SPINS_MAX: u32 = 50_000_000;
 
@@ -95,9 +99,9 @@ pub fn regime(a: usize, b: usize) -> Result<Regime> {
 
 /// The best batch: whatever disturbs a probe only makes it slower.
 fn volley(ball: &AtomicU64) -> f64 {
-    let until = Instant::now() + PROBE;
+    let begin = Instant::now();
     let (mut number, mut best) = (0, f64::INFINITY);
-    while Instant::now() < until {
+    while begin.elapsed() < PROBE || best > FAR_NS_MAX && begin.elapsed() < PROBE_MAX {
         let start = Instant::now();
         for _ in 0..BATCH {
             ball.store(number + 1, Ordering::Release);

@@ -37,6 +37,9 @@ pub struct Row {
     pub ratio_max: Option<f64>,
     /// How many pairs of samples.
     pub runs: usize,
+    /// Their figures, ours and the rival's, all of one regime.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub samples: Vec<[f64; 2]>,
     /// CPU seconds of server and client, median of a sample.
     pub cpu_s: f64,
     /// The rival's.
@@ -90,6 +93,7 @@ impl Row {
             ratio_min: None,
             ratio_max: None,
             runs: 0,
+            samples: Vec::new(),
             cpu_s: 0.0,
             rival_cpu_s: 0.0,
             cpu_s_per_unit: None,
@@ -204,6 +208,9 @@ impl std::fmt::Display for Table {
     }
 }
 
+/// Why a row is left out where no two neighbouring samples saw one machine.
+pub const ALWAYS_MOVED: &str = "left out, for the distance of the CPUs changed all the time";
+
 /// Rows for people; one home for what a terminal and a document show.
 pub fn table(rows: &[Row]) -> Table {
     let mut table = Table::new([
@@ -217,6 +224,8 @@ pub fn table(rows: &[Row]) -> Table {
         "max",
         "p99",
         "rival's",
+        "p99.9",
+        "rival's",
         "CPU s",
         "rival's",
         "per",
@@ -225,9 +234,9 @@ pub fn table(rows: &[Row]) -> Table {
     ]);
     for row in rows {
         let cpu = |seconds: Option<f64>, whole: f64| format!("{:.2}", seconds.unwrap_or(whole));
-        let tail = |index: usize| {
-            let pair = row.p99_ns.map(|pair| figure(pair[index] as f64, "ns"));
-            pair.unwrap_or_else(|| "-".to_owned())
+        let tail = |pair: Option<[u64; 2]>, index: usize| {
+            let text = pair.map(|pair| figure(pair[index] as f64, "ns"));
+            text.unwrap_or_else(|| "-".to_owned())
         };
         table.line([
             row.work.clone(),
@@ -238,8 +247,10 @@ pub fn table(rows: &[Row]) -> Table {
             ratio(row.ratio),
             ratio(row.ratio_min),
             ratio(row.ratio_max),
-            tail(0),
-            tail(1),
+            tail(row.p99_ns, 0),
+            tail(row.p99_ns, 1),
+            tail(row.p999_ns, 0),
+            tail(row.p999_ns, 1),
             cpu(row.cpu_s_per_unit, row.cpu_s),
             cpu(row.rival_cpu_s_per_unit, row.rival_cpu_s),
             row.cpu_unit.as_deref().unwrap_or("run").to_owned(),

@@ -69,7 +69,7 @@ const TASKS: [Task; 16] = [
     },
     Task {
         name: "bench",
-        what: "figures against the rivals: all suites into bench-report/, or one ([SUITE] ...)",
+        what: "figures against the rivals: all suites into bench-report/ ([--quick]), or one ([SUITE] ...)",
         run: bench,
     },
     Task {

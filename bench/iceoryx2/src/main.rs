@@ -6,9 +6,9 @@
 //! without history and without overflow: who finds the queue full waits. Messages are copied
 //! in and out, as a socket's are. An empty message is the end, and so is a driver that left;
 //! the serving end leaves after it, for what a publisher has sent may go with it. Both ends
-//! poll; a peer that is silent for too long has failed. What iceoryx2 keeps in files lies in a directory of
-//! the bench's; its shared memory has that directory's name in front, so that the bench can
-//! remove what a program that was ended leaves there.
+//! poll; a peer that is silent for too long has failed. What iceoryx2 keeps in files lies in
+//! a directory of the bench's; its shared memory has that directory's name in front, so that
+//! the bench can remove what a program that was ended leaves there.
 #![forbid(unsafe_code)]
 
 use anyhow::{Result, anyhow, bail, ensure};

@@ -139,9 +139,19 @@ pub struct Taken {
     pub regime: Option<Regime>,
 }
 
-/// Takes one.
-pub fn take(lab: &Lab, contender: Contender, job: &Job, length: Duration) -> Result<Taken> {
-    let before = placement::regime()?;
+/// Takes one. `seen` is the distance of the CPUs as it was seen last: a sample begins where
+/// its neighbour ended.
+pub fn take(
+    lab: &Lab,
+    contender: Contender,
+    job: &Job,
+    length: Duration,
+    seen: &mut Option<Regime>,
+) -> Result<Taken> {
+    let before = match *seen {
+        Some(before) => before,
+        None => placement::regime()?,
+    };
     let mut taken = if contender == Contender::Ring {
         bare_ring(job, length)?
     } else {
@@ -150,6 +160,7 @@ pub fn take(lab: &Lab, contender: Contender, job: &Job, length: Duration) -> Res
     };
     let after = placement::regime()?;
     taken.regime = (before == after).then_some(before);
+    *seen = Some(after);
     Ok(taken)
 }
 
@@ -262,14 +273,19 @@ impl Conversation {
 }
 
 fn programs(lab: &Lab, contender: Contender, job: &Job, length: Duration) -> Result<Taken> {
-    let rings_before = lab.ring_bytes()?;
+    let is_fast = contender == Contender::Fast;
+    let rings_before = if is_fast { lab.ring_bytes()? } else { 0 };
     let talked = start(lab, contender, job, length).and_then(Conversation::finish);
     if contender == Contender::Iceoryx2 {
         clean_shared_memory()?;
     }
     let (figures, cpu_s) = talked?;
-    let ring_bytes = crate::work::settled_ring_bytes(lab)?.saturating_sub(rings_before);
-    let expected = contender == Contender::Fast && !job.talk.is_short();
+    let ring_bytes = if is_fast {
+        crate::work::settled_ring_bytes(lab)?.saturating_sub(rings_before)
+    } else {
+        0
+    };
+    let expected = is_fast && !job.talk.is_short();
     ensure!(!expected || ring_bytes > 0, "nothing went through rings");
     Ok(Taken {
         figures,

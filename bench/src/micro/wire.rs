@@ -83,6 +83,8 @@ pub enum Listener {
 pub enum Conn {
     /// TCP.
     Tcp(TcpStream),
+    /// TCP in a sockmap.
+    Sockmap(TcpStream),
     /// UNIX stream.
     Unix(UnixStream),
     /// UNIX packets.
@@ -145,8 +147,8 @@ impl Wire {
                 stream.set_nodelay(true)?;
                 sockmap::join(map, &stream)?;
                 // The serving end has joined, too.
-                stream.read_exact(&mut [0])?;
-                Conn::Tcp(stream)
+                patiently(|| stream.read(&mut [0]))?;
+                Conn::Sockmap(stream)
             }
             Wire::Unix => Conn::Unix(UnixStream::connect(path)?),
             Wire::Seqpacket => {
@@ -199,7 +201,7 @@ impl Listener {
                 stream.set_nodelay(true)?;
                 sockmap::join(*map, &stream).context("join a sockmap")?;
                 stream.write_all(&[0])?;
-                Conn::Tcp(stream)
+                Conn::Sockmap(stream)
             }
             Listener::Unix(listener) => Conn::Unix(listener.accept()?.0),
             Listener::Seqpacket(listener) => {
@@ -214,10 +216,33 @@ impl Listener {
     }
 }
 
+/// What blocks on other sockets may say EAGAIN in a sockmap.
+fn patiently(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
+    let mut since = None;
+    loop {
+        match call() {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                if since.get_or_insert_with(Instant::now).elapsed() > REACH_LIMIT {
+                    return Err(error);
+                }
+                std::thread::yield_now();
+            }
+            result => return result,
+        }
+    }
+}
+
 impl Talker for Conn {
     fn send(&mut self, bytes: &[u8]) -> Result<()> {
         match self {
             Conn::Tcp(stream) => stream.write_all(bytes)?,
+            Conn::Sockmap(stream) => {
+                let mut rest = bytes;
+                while !rest.is_empty() {
+                    let count = patiently(|| stream.write(rest))?;
+                    rest = &rest[count..];
+                }
+            }
             Conn::Unix(stream) => stream.write_all(bytes)?,
             Conn::Seqpacket(socket) => {
                 rustix::net::send(&*socket, bytes, SendFlags::NOSIGNAL)?;
@@ -231,6 +256,7 @@ impl Talker for Conn {
     fn receive_some(&mut self, buffer: &mut [u8]) -> Result<usize> {
         Ok(match self {
             Conn::Tcp(stream) => stream.read(buffer)?,
+            Conn::Sockmap(stream) => patiently(|| stream.read(buffer))?,
             Conn::Unix(stream) => stream.read(buffer)?,
             Conn::Seqpacket(socket) => rustix::net::recv(&*socket, buffer, RecvFlags::empty())?.0,
             Conn::Pipe(from, _) => from.read(buffer)?,
@@ -239,7 +265,9 @@ impl Talker for Conn {
 
     fn finish(&mut self) -> Result<()> {
         match self {
-            Conn::Tcp(stream) => stream.shutdown(std::net::Shutdown::Write)?,
+            Conn::Tcp(stream) | Conn::Sockmap(stream) => {
+                stream.shutdown(std::net::Shutdown::Write)?;
+            }
             Conn::Unix(stream) => stream.shutdown(std::net::Shutdown::Write)?,
             Conn::Seqpacket(socket) => rustix::net::shutdown(&*socket, Shutdown::Write)?,
             Conn::Pipe(_, to) => *to = None,

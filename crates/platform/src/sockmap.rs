@@ -9,6 +9,8 @@
 //! Whoever makes the pair holds it; each side, in a process of its own, finds its map by
 //! number and puts its socket there. While the other map is empty, bytes take TCP's way: a
 //! side that needs the short one waits for a byte of the other, sent after it had joined.
+//! On such a socket even blocking calls may say EAGAIN: a send where the other's queue is
+//! full, a receive that was woken for nothing.
 //! All of it needs CAP_BPF and CAP_NET_ADMIN, finding by number CAP_SYS_ADMIN.
 
 use std::io;
@@ -246,7 +248,7 @@ mod tests {
         let (mut other, _) = listener.accept().expect("accept");
         join(ids[0], &one).expect("join");
         join(ids[1], &other).expect("join");
-        for size in [1, 1000, 100_000] {
+        for size in [1, 1000, 10_000] {
             let sent = vec![7u8; size];
             let mut got = vec![0u8; size];
             one.write_all(&sent).expect("send");
@@ -258,7 +260,13 @@ mod tests {
         // TCP has carried nothing but its SYN.
         assert_eq!(bytes_acked(&one), 1);
         drop(one);
-        assert_eq!(other.read(&mut [0]).expect("the end"), 0);
+        let end = loop {
+            match other.read(&mut [0]) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                result => break result,
+            }
+        };
+        assert_eq!(end.expect("the end"), 0);
     }
 
     fn bytes_acked(socket: impl AsFd) -> u64 {
