@@ -8,7 +8,14 @@ use crate::{Outcome, program, run as run_one};
 use std::process::{Command, Stdio};
 
 /// The targets of `fuzz/Cargo.toml`.
-const TARGETS: [&str; 4] = ["control", "machine", "ring_consumer", "ring_producer"];
+const TARGETS: [&str; 6] = [
+    "control",
+    "machine",
+    "packet",
+    "ring_consumer",
+    "ring_producer",
+    "rules",
+];
 const SECONDS: &str = "60";
 /// Longest that one input may take.
 const INPUT_SECONDS_MAX: &str = "60";

@@ -62,6 +62,8 @@ impl End for At<'_> {
         = Guard<'a>
     where
         Self: 'a;
+    /// Its index.
+    type Link = u32;
 
     #[inline(always)]
     fn state(&self) -> &State {
@@ -209,20 +211,23 @@ impl End for At<'_> {
         let _ = sys!(SYS_shutdown, self.fd, libc::SHUT_RDWR);
     }
 
-    fn give_up(&self, reason: u32) {
+    fn give_up(&self, reason: u32) -> u32 {
+        let link = self.conn.link.load(Ordering::Relaxed);
         epoll::detach(self.conn);
         control::report(self.conn, status::KERNEL, reason);
         self.conn.operations.store(0, Ordering::Relaxed);
         self.conn.phase.store(phase::KERNEL, Ordering::SeqCst);
+        link
     }
 
-    fn unbind(&self) {
-        link::unbind(self.conn);
+    fn unbind(&self, link: u32) {
+        link::unbind(link);
     }
 
     fn disown(&self) {
+        let link = self.conn.link.load(Ordering::Relaxed);
         self.conn.phase.store(phase::KERNEL, Ordering::SeqCst);
-        link::unbind(self.conn);
+        link::unbind(link);
     }
 
     fn is_nonblocking(&self) -> bool {

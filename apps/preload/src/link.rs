@@ -443,9 +443,9 @@ pub fn is_bound(conn: &Conn) -> bool {
     conn.own().cold.generation.load(Ordering::Acquire) == conn.generation.load(Ordering::Relaxed)
 }
 
-/// The connection lets go of its channel.
-pub fn unbind(conn: &Conn) {
-    let link = at(conn.link.load(Ordering::Relaxed));
+/// A connection lets go of its channel, which was one of link `index`.
+pub fn unbind(index: u32) {
+    let link = at(index);
     link.users.fetch_sub(1, Ordering::Relaxed);
     link.drop_if_over();
 }

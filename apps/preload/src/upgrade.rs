@@ -270,12 +270,13 @@ pub fn closing(conn: &Conn) {
                 }
                 return;
             }
+            let link = conn.link.load(Ordering::Relaxed);
             conn.phase.store(phase::KERNEL, Ordering::SeqCst);
             drop((tx, rx));
             if !is_shared(conn) {
                 control::report(conn, status::CLOSED, 0);
             }
-            link::unbind(conn);
+            link::unbind(link);
         }
         _ => {}
     }
@@ -297,10 +298,11 @@ pub fn dissolved(conn: &Conn) {
             own.tx
                 .tx_flags
                 .fetch_or(tx_flags::CLOSED, Ordering::Release);
+            let link = conn.link.load(Ordering::Relaxed);
             conn.phase.store(phase::KERNEL, Ordering::SeqCst);
             drop((tx, rx));
             control::report(conn, status::CLOSED, 0);
-            link::unbind(conn);
+            link::unbind(link);
         }
         _ => {}
     }

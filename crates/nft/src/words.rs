@@ -163,6 +163,9 @@ pub fn is_reserved(word: &str) -> bool {
     RESERVED.contains(&word)
 }
 
+/// Longest name (linux/netfilter/nf_tables.h: NFT_NAME_MAXLEN, with its zero byte).
+pub const NAME_BYTES_MAX: usize = 255;
+
 /// Whether nft's text takes this as a name: what JSON brings in must be listable as text.
 pub fn is_name(word: &str) -> bool {
     let mut letters = word.chars();
@@ -171,6 +174,7 @@ pub fn is_name(word: &str) -> bool {
         .is_some_and(|c| c.is_ascii_alphabetic() || matches!(c, '_' | '.'))
         && letters.all(|c| c.is_ascii_alphanumeric() || matches!(c, '/' | '-' | '_' | '.'))
         && word != "."
+        && word.len() <= NAME_BYTES_MAX
         && !is_reserved(word)
 }
 

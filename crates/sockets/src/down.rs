@@ -318,10 +318,10 @@ pub fn finish_if_over(end: &impl End) {
     let flags = &end.own().tx.tx_flags;
     flags.fetch_or(tx_flags::CLOSED, Ordering::Release);
     carried::keep(end);
-    end.give_up(reason);
+    let link = end.give_up(reason);
     end.wake_own();
     drop((tx, rx));
-    end.unbind();
+    end.unbind(link);
 }
 
 /// Before a FIN: what was taken back from the ring must go before it. Waits for the

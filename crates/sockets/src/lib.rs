@@ -99,6 +99,8 @@ pub trait End {
     type Guard<'a>
     where
         Self: 'a;
+    /// The link that a channel belongs to.
+    type Link;
 
     /// What this end remembers.
     fn state(&self) -> &State;
@@ -159,10 +161,10 @@ pub trait End {
     /// The peer broke the protocol: the connection is lost, and the kernel's with it.
     fn lost(&self, violation: Violation);
     /// Both directions are back, under both locks: it has no channel from here on. `reason`:
-    /// why, or 0.
-    fn give_up(&self, reason: u32);
+    /// why, or 0. It may get another channel at once; the link is that of this one.
+    fn give_up(&self, reason: u32) -> Self::Link;
     /// Lets go of the channel's memory, behind `give_up` and without a lock.
-    fn unbind(&self);
+    fn unbind(&self, link: Self::Link);
 
     /// Lets go of a channel that is a parent's, and perhaps another connection's by now.
     fn disown(&self);

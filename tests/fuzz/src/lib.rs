@@ -7,9 +7,11 @@
 //!   is parsed as a shim parses it.
 //! * [`ring_consumer`], [`ring_producer`]: one half of a channel whose peer writes anything
 //!   into its own memory between (and, by what it leaves there, within) our calls.
+//! * [`rules`], [`packet`]: the packet filter's rules and frames.
 //! * [`machine`]: the bytes are the schedule of a simulated run of honest ends.
 
 mod control;
+mod filter;
 #[path = "../../../crates/ring/tests/memory/mod.rs"]
 mod memory;
 mod ring;
@@ -18,16 +20,19 @@ mod ring;
 mod victim;
 
 pub use control::control;
+pub use filter::{packet, rules};
 pub use ring::{ring_consumer, ring_producer};
 
 /// A fuzz target.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All of them, by the names of their corpora.
-pub const TARGETS: [Target; 4] = [
+pub const TARGETS: [Target; 6] = [
     ("control", control),
     ("ring_consumer", ring_consumer),
     ("ring_producer", ring_producer),
+    ("rules", rules),
+    ("packet", packet),
     ("machine", machine),
 ];
 

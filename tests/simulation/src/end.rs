@@ -1,6 +1,6 @@
 //! An end of a connection as `fordway_sockets` sees it, with the simulated kernel below.
 
-use crate::process::Conn;
+use crate::process::{Conn, Link};
 use crate::world::{Ctx, World};
 use fordway_abi::atomic::AtomicU32;
 use fordway_abi::control::status;
@@ -79,6 +79,7 @@ impl End for At<'_> {
         = Guard<'b>
     where
         Self: 'b;
+    type Link = &'static Link;
 
     fn state(&self) -> &State {
         &self.conn.state
@@ -219,7 +220,8 @@ impl End for At<'_> {
         ));
     }
 
-    fn give_up(&self, reason: u32) {
+    fn give_up(&self, reason: u32) -> &'static Link {
+        let link = self.conn.bound().link;
         self.world
             .trace(|| format!("end {} gives its channel up", self.conn.number));
         self.world.figures.borrow_mut().given_up += 1;
@@ -228,16 +230,19 @@ impl End for At<'_> {
         if reason == Reason::Watchdog as u32 {
             self.world.figures.borrow_mut().rescued += 1;
         }
+        link
     }
 
-    fn unbind(&self) {
-        self.ctx().unbind(self.conn);
+    fn unbind(&self, link: &'static Link) {
+        self.point();
+        link.unbind();
         self.point();
     }
 
     fn disown(&self) {
+        let link = self.conn.bound().link;
         self.conn.give_up();
-        self.ctx().unbind(self.conn);
+        link.unbind();
     }
 
     fn kernel_room(&self) -> u64 {

@@ -228,6 +228,10 @@ impl Link {
             .store(REGION_BYTES as u64, Ordering::Relaxed);
     }
 
+    pub fn unbind(&self) {
+        self.users.set(self.users.get() - 1);
+    }
+
     /// Whether all ring memory was given back. Only when nobody uses it any more.
     pub fn is_whole(&self) -> bool {
         for slot in 0..memory::SLOTS_MAX as u32 {
@@ -603,11 +607,6 @@ impl Ctx<'_> {
         up::set_out(&At::new(self, conn), false);
     }
 
-    pub fn unbind(&self, conn: &Conn) {
-        let link = conn.bound().link;
-        link.users.set(link.users.get() - 1);
-    }
-
     /// Rings those of the peer's doors that sleep and were not rung yet.
     pub fn ring(&self, conn: &Conn, doors: u64) {
         let Bound {
@@ -696,11 +695,12 @@ impl Ctx<'_> {
                 self.lock(&own.tx_own.lock);
                 self.lock(&own.rx_own.lock);
                 if conn.is_paired() {
+                    let link = conn.bound().link;
                     self.report(conn, status::CLOSED, 0);
                     conn.phase.set(Phase::Kernel);
                     own.tx_own.lock.store(0, Ordering::Release);
                     own.rx_own.lock.store(0, Ordering::Release);
-                    self.unbind(conn);
+                    link.unbind();
                 } else {
                     own.tx_own.lock.store(0, Ordering::Release);
                     own.rx_own.lock.store(0, Ordering::Release);

@@ -176,11 +176,11 @@ fn family(node: &Node) -> Read<Family> {
 fn name_of(node: &Node, property: &str) -> Read<String> {
     let of = node.need(property)?;
     let text = of.text()?;
-    if !is_name(text) || text.len() > 128 {
+    if !is_name(text) {
         return Err(Fault::wrong(
             of.span,
             format!(
-                "\"{text}\" cannot be a name: it begins with a letter, consists of letters, digits, / _ . - and is no keyword"
+                "\"{text}\" cannot be a name: it begins with a letter, consists of letters, digits, / _ . -, is no keyword and no longer than 255 characters"
             ),
         ));
     }

@@ -4,7 +4,7 @@ use crate::{
     error::Fault,
     lex::Token,
     source::Span,
-    words::{is_reserved, parse_time_ms},
+    words::{NAME_BYTES_MAX, is_reserved, parse_time_ms},
 };
 
 const END: Token = Token::End;
@@ -184,6 +184,10 @@ impl Parser<'_> {
             Token::Word(word) if is_reserved(word) => Err(Fault::wrong(
                 self.span(),
                 format!("'{word}' is a keyword and cannot be {what}"),
+            )),
+            Token::Word(word) if word.len() > NAME_BYTES_MAX => Err(Fault::wrong(
+                self.span(),
+                format!("{what} has at most {NAME_BYTES_MAX} characters"),
             )),
             Token::Word(word) => {
                 let word = word.clone();
