@@ -150,6 +150,12 @@ impl End for At<'_> {
         sleeping & doors != 0
     }
 
+    fn peer_beat(&self) -> u32 {
+        let page = self.conn.peer_page.load(Ordering::Relaxed);
+        // SAFETY: as in `peer_sleeps`.
+        unsafe { (*page).beat.load(Ordering::Relaxed) }
+    }
+
     fn shown(&self) -> u32 {
         self.poll(libc::POLLRDHUP, 0)
     }

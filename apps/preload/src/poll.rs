@@ -109,6 +109,7 @@ pub fn poll(
         if !fds.iter().any(|entry| paired(entry.fd).is_some()) {
             return unaware(fds, deadline, mask);
         }
+        wait::beat();
         let ready = look(fds);
         let all_ours = || {
             fds.iter()

@@ -167,6 +167,17 @@ pub fn forget_own() {
     thread::current().door.store(0, Ordering::Relaxed);
 }
 
+/// A thread begins to wait in the library: peers see that the process is alive in there
+/// ([`down::watch`]). Two threads may count as one.
+#[inline]
+pub fn beat() {
+    // SAFETY: the page stays mapped once it is made.
+    if let Some(page) = unsafe { PAGE.load(Ordering::Relaxed).as_ref() } {
+        let beat = page.beat.load(Ordering::Relaxed);
+        page.beat.store(beat.wrapping_add(1), Ordering::Relaxed);
+    }
+}
+
 /// Rings those of our own `doors` behind which somebody sleeps.
 pub fn ring_sleepers(doors: u64) {
     for door in (0..DOOR_COUNT).filter(|door| doors >> door & 1 != 0) {
@@ -572,6 +583,7 @@ pub fn for_conn(
     let end = conn.at(fd);
     let ready = || is_ready(&end, want);
     note_cpu(conn);
+    beat();
     if conn.peer_is_there() && spin(conn.peer_cpu(), ready) {
         return Ok(());
     }

@@ -298,7 +298,10 @@ pub struct WaitPage {
     pub magic: AtomicU32,
     /// [`crate::ABI_VERSION`].
     pub abi_version: AtomicU32,
-    _pad: [u64; 15],
+    /// Moves whenever a thread begins to wait in the library, be it only to look.
+    pub beat: AtomicU32,
+    _pad0: u32,
+    _pad: [u64; 14],
     /// Bit i: the waiter of doorbell i sleeps.
     pub sleeping: AtomicU64,
     _pad2: [u64; 15],

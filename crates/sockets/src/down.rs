@@ -15,6 +15,8 @@ const FLUSH_WAIT_NS_MIN: u64 = 200_000_000;
 const ANNOUNCEMENTS_MAX: u32 = 8;
 /// A reader holds its lock for a copy, at most.
 const TAKE_BACK_TRIES: u32 = 1000;
+/// Looks of the watchdog (50 ms each) that a peer may be busy elsewhere.
+const BUSY_LOOKS_MAX: u32 = 20;
 /// Times that the watchdog may act on a connection before it is left with the kernel.
 const RESCUES_MAX: u32 = 2;
 
@@ -237,7 +239,7 @@ pub fn watch(end: &impl End) {
     }
     let (doors, _) = producer.peer_waits();
     let gone = end.state().hints.load(Ordering::Relaxed) & hint::PEER_GONE != 0;
-    if !gone && (end.peer_sleeps(doors) || has_progressed(end)) {
+    if !gone && (end.peer_sleeps(doors) || has_progressed(end) || is_busy(end)) {
         return;
     }
     if !take_back(end) {
@@ -255,7 +257,21 @@ pub fn watch(end: &impl End) {
 /// since this was asked last: a slow reader is no unseen one.
 fn has_progressed(end: &impl End) -> bool {
     let taken = end.producer().peer_taken_hint();
-    end.state().watched.swap(taken, Ordering::Relaxed) != taken
+    let progressed = end.state().watched.swap(taken, Ordering::Relaxed) != taken;
+    if progressed {
+        end.state().busy_looks.store(0, Ordering::Relaxed);
+    }
+    progressed
+}
+
+/// Whether the peer's process waits in the library now and then, so that this connection may
+/// just not have had its turn. That excuses it for a while: another thread of it may be the
+/// one that waits, and the reader be unseen all the same.
+fn is_busy(end: &impl End) -> bool {
+    let state = end.state();
+    let beat = end.peer_beat();
+    let alive = state.watched_beat.swap(beat, Ordering::Relaxed) != beat;
+    alive && state.busy_looks.fetch_add(1, Ordering::Relaxed) < BUSY_LOOKS_MAX
 }
 
 /// Takes what the peer has not read out of the ring and sends it by the kernel; false if

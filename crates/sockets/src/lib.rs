@@ -136,6 +136,8 @@ pub trait End {
     /// Whether a waiter of the peer sleeps behind one of `doors`.
     fn peer_sleeps(&self, doors: u64) -> bool;
 
+    /// Moves whenever a thread of the peer's process begins to wait in the library.
+    fn peer_beat(&self) -> u32;
     /// What the kernel shows of the connection's end: POLLRDHUP, POLLHUP, POLLERR.
     fn shown(&self) -> u32;
     /// Whether the next byte that the kernel has is the urgent one: a receive stops before it.

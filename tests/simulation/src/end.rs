@@ -158,6 +158,11 @@ impl End for At<'_> {
         peer.page.sleeping.load(Ordering::SeqCst) & doors != 0
     }
 
+    fn peer_beat(&self) -> u32 {
+        let peer = &self.world.processes[self.conn.bound().peer_process];
+        peer.page.beat.load(Ordering::Relaxed)
+    }
+
     fn shown(&self) -> u32 {
         self.point();
         self.world.sockets.borrow()[self.conn.socket].shown()

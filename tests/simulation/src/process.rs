@@ -673,6 +673,11 @@ impl Ctx<'_> {
         self.own_process().doors[door].set(0);
     }
 
+    /// A thread begins to wait in the library.
+    pub fn beat(&self) {
+        self.own_process().page.beat.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Rings those of the process's own `doors` behind which a thread sleeps.
     pub fn ring_own(&self, doors: u64) {
         let process = self.own_process();

@@ -253,6 +253,7 @@ impl Ctx<'_> {
 
     /// Sleeps until `conn` is worth another try (apps/preload: wait).
     fn sleep_for(&self, conn: &'static Conn, want: Want, door: usize) {
+        self.beat();
         let end = At::new(self, conn);
         let before = binding(&end);
         let bell = self.register_door(door);
@@ -778,6 +779,7 @@ fn poll(ctx: &Ctx<'_>, conn: &'static Conn, sends: bool, receives: bool, door: u
         back_from_kernel(ctx, conn, &conn.state.unaware);
         return;
     }
+    ctx.beat();
     let end = At::new(ctx, conn);
     let before = binding(&end);
     let bell = ctx.register_door(door);

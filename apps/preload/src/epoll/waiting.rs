@@ -215,6 +215,7 @@ pub fn wait_in(
         return None;
     }
     let room = room as usize;
+    wait::beat();
     shared::settle(instance);
     Some(wait_equipped(instance, events, room, timeout_ns, mask))
 }
