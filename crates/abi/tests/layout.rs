@@ -123,7 +123,7 @@ fn present_layout() -> String {
             owner
         }
     );
-    layout!(text, WaitPage with fillers { magic, abi_version, sleeping, sleep_count });
+    layout!(text, WaitPage with fillers { magic, abi_version, beat, sleeping, sleep_count });
     layout!(text, Header { kind, length_bytes });
     let mut kinds = Vec::new();
     messages!(text, kinds:
