@@ -42,8 +42,9 @@ pub const MARKS_OFFSET: usize = 4096;
 pub const ENDPOINTS_OFFSET: usize = 3 * 4096;
 /// Where ring memory starts in a region.
 pub const ARENA_OFFSET: usize = 32 << 20;
-/// Size of a region; sparse, so untouched pages cost nothing.
-pub const REGION_BYTES: usize = 512 << 20;
+/// Size of a region; sparse, so untouched pages cost nothing. All slots can have a ring, and
+/// some of them large ones.
+pub const REGION_BYTES: usize = 2 << 30;
 /// log2 of a new ring's capacity (models copy less).
 pub const SEGMENT_LOG2_MIN: u32 = if cfg!(loom) { 10 } else { 16 };
 /// log2 of the largest ring's capacity.
@@ -57,6 +58,8 @@ pub const DOOR_SHARED: usize = 0;
 /// Size of a wait page memfd.
 pub const WAIT_PAGE_BYTES: usize = 4096;
 
+const _: () =
+    assert!(ARENA_OFFSET + (SLOT_COUNT << SEGMENT_LOG2_MIN) <= REGION_BYTES / 2 + ARENA_OFFSET);
 const _: () = assert!(ENDPOINTS_OFFSET + SLOT_COUNT * ENDPOINT_BYTES <= ARENA_OFFSET);
 #[cfg(not(loom))]
 const _: () = assert!(core::mem::size_of::<Endpoint>() == ENDPOINT_BYTES);

@@ -28,8 +28,10 @@ pub enum Entered {
     Yes,
     /// The consumer is not ready; try again at the next send.
     NotYet,
-    /// The consumer wants the kernel path, or there is no ring memory: the direction is over.
+    /// The consumer wants the kernel path: the direction is over.
     Never,
+    /// There is no ring memory: the direction is over.
+    NoMemory,
 }
 
 impl Producer {
@@ -101,7 +103,8 @@ impl Producer {
             return self.refuse();
         };
         let Some(offset) = self.arena().take(SEGMENT_LOG2_MIN) else {
-            return self.refuse();
+            self.refuse();
+            return Entered::NoMemory;
         };
         self.publish_segment(Segment {
             start: 0,

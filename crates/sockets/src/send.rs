@@ -2,6 +2,7 @@
 
 use crate::{End, Half, Moved, Result, down, ends};
 use core::sync::atomic::Ordering;
+use fordway_abi::reason::Reason;
 use fordway_abi::shm::{tx_flags, tx_state};
 use fordway_ring::{Entered, Producer, Violation};
 
@@ -109,13 +110,21 @@ fn on_ring(end: &impl End) -> bool {
     match producer.state() {
         tx_state::RING => true,
         tx_state::KERNEL => {
-            let entered = end.peer_is_there()
-                && end.state().senders.load(Ordering::SeqCst) == 0
-                && producer.enter(|| end.sent_position()) == Entered::Yes;
-            if entered {
-                end.push_kernel_tail();
+            if !end.peer_is_there() || end.state().senders.load(Ordering::SeqCst) != 0 {
+                return false;
             }
-            entered
+            match producer.enter(|| end.sent_position()) {
+                Entered::Yes => {
+                    end.push_kernel_tail();
+                    return true;
+                }
+                Entered::NoMemory => {
+                    let why = &end.state().passing;
+                    why.store(Reason::NoMemory as u32, Ordering::Relaxed);
+                }
+                Entered::NotYet | Entered::Never => {}
+            }
+            false
         }
         _ => false,
     }
