@@ -1,0 +1,141 @@
+//! What the broker is told about connections, by rules alone.
+
+use super::*;
+use fordway_nft::NoFiles;
+
+fn rules(text: &str) -> Rules {
+    let mut rules = Rules {
+        filter: new_filter(),
+        env: Env::default(),
+        runtime_dir: PathBuf::new(),
+        start: Instant::now(),
+        counts: false,
+        credited: BTreeMap::new(),
+        expiry_ns: None,
+    };
+    let none = Ruleset::default();
+    // A block ends with its line.
+    let text = text.replace("} }", "}\n}");
+    let loaded = fordway_nft::load(&none, &rules.env, &NoFiles, "test", &text);
+    let filter = rules.compile(loaded.expect("rules").ruleset);
+    rules.put_in_force(filter.expect("compiled"));
+    rules
+}
+
+/// Two ends, in namespaces of these cookies.
+fn ends(from: &str, to: &str, namespaces: [u64; 2]) -> [SocketFacts; 2] {
+    let [from, to] = [from, to].map(|name| name.parse().expect("name"));
+    let facts = |cookie: u64, local, remote| SocketFacts {
+        cookie,
+        netns_cookie: namespaces[cookie as usize],
+        local,
+        remote,
+    };
+    [facts(0, from, to), facts(1, to, from)]
+}
+
+fn gate(rules: &Rules, from: &str, to: &str) -> Option<Reason> {
+    let [a, b] = ends(from, to, [7, 8]);
+    let said = rules.gate(&a, &b);
+    assert_eq!(said, rules.gate(&b, &a), "whoever offers last");
+    said
+}
+
+const WEB: &str = "10.77.0.4:40000";
+const GUEST: &str = "10.77.0.5:40000";
+const DB: &str = "10.77.0.3:6379";
+
+#[test]
+fn every_hook_between_two_domains_has_its_say() {
+    for (family, hook) in [
+        ("ip", "prerouting"),
+        ("inet", "output"),
+        ("inet", "forward"),
+        ("ip", "input"),
+        ("inet", "postrouting"),
+        ("bridge", "prerouting"),
+        ("bridge", "forward"),
+        ("bridge", "postrouting"),
+    ] {
+        let rules = rules(&format!(
+            "table {family} t {{ chain c {{ type filter hook {hook} priority 0; ip saddr 10.77.0.5 drop; }} }}"
+        ));
+        assert_eq!(gate(&rules, WEB, DB), None, "{family} {hook}");
+        let said = gate(&rules, GUEST, DB);
+        assert_eq!(said, Some(Reason::Filter), "{family} {hook}");
+    }
+}
+
+#[test]
+fn interfaces_are_those_of_the_fabric() {
+    let chain = "chain c { type filter hook forward priority 0; policy drop;";
+    for rule in [
+        "table inet t { CHAIN iifname \"fw0\" oifname \"fw0\" accept; } }",
+        "table bridge t { CHAIN iifname \"p-0a4d0004\" oifname \"p-0a4d0003\" accept;
+            iifname \"p-0a4d0003\" oifname \"p-0a4d0004\" accept; } }",
+    ] {
+        let rules = rules(&rule.replace("CHAIN", chain));
+        assert_eq!(gate(&rules, WEB, DB), None, "{rule}");
+    }
+}
+
+#[test]
+fn a_rule_that_needs_each_packet_keeps_a_connection_off_rings() {
+    for rule in [
+        "limit rate 10/second accept",
+        "log",
+        "meta length 100 accept",
+        "ip ttl 3 drop",
+        "ip saddr @seen drop",
+    ] {
+        let rules = rules(&format!(
+            "table inet t {{ set seen {{ type ipv4_addr; flags dynamic; }}
+             chain c {{ type filter hook forward priority 0; tcp dport 6379 {rule}; }}
+             chain d {{ type filter hook forward priority 1; tcp dport 1 update @seen {{ ip saddr }}; }} }}"
+        ));
+        assert_eq!(gate(&rules, WEB, DB), Some(Reason::Filter), "{rule}");
+        assert_eq!(gate(&rules, WEB, "10.77.0.3:80"), None, "{rule}");
+    }
+}
+
+#[test]
+fn nothing_is_asked_about_within_one_namespace() {
+    let rules =
+        rules("table inet t { chain c { type filter hook input priority 0; policy drop; } }");
+    let [a, b] = ends("127.0.0.1:40000", "127.0.0.1:80", [7, 7]);
+    assert_eq!(rules.gate(&a, &b), None);
+    assert_eq!(gate(&rules, WEB, DB), Some(Reason::Filter));
+}
+
+#[test]
+fn elements_with_a_timeout_are_looked_at_when_it_is_over() {
+    let set = "table inet t { set s { type ipv4_addr; flags timeout; elements = { 10.77.0.4 TIME } }
+        chain c { type filter hook forward priority 0; ip saddr @s accept; ip saddr 10.77.0.4 drop; } }";
+    assert_eq!(rules(&set.replace("TIME", "")).patience_ns(), None);
+    let patience = rules(&set.replace("TIME", "timeout 5s")).patience_ns();
+    let patience = patience.expect("some");
+    assert!((1..=5_001_000_000).contains(&patience), "{patience}");
+    let soon = rules(&set.replace("TIME", "timeout 1ms"));
+    // It may be over between any two questions.
+    let [a, b] = ends(WEB, DB, [7, 8]);
+    let said = std::iter::repeat_with(|| soon.gate(&a, &b))
+        .flatten()
+        .next();
+    assert_eq!(said, Some(Reason::Filter));
+}
+
+#[test]
+fn what_rings_carried_is_counted_as_segments() {
+    let mut rules = rules(
+        "table inet t { chain c { type filter hook forward priority 0;
+         ip daddr 10.77.0.3 tcp dport 6379 counter accept; } }",
+    );
+    assert!(rules.counts);
+    let [a, b] = ends(WEB, DB, [7, 8]);
+    let (answer, connecting) = rules.ask([&b, &a], Phase::Established).expect("asked");
+    assert_eq!(connecting, 1, "the end at the higher port");
+    assert!(rules.filter.credit(&answer, (3, 3000), (9, 9)));
+    let listing = rules.filter.listing(0);
+    let text = list::text(&listing, &rules.env, list::Style::default());
+    assert!(text.contains("counter packets 3 bytes 3000"), "{text}");
+}
