@@ -715,8 +715,9 @@ impl Ctx<'_> {
         }
         conn.phase.set(Phase::Kernel);
         conn.serial.set(conn.serial.get() + 1);
-        conn.closed.set(true);
         self.point();
+        // Who is killed before this step leaves it to its kernel.
+        conn.closed.set(true);
         self.world.sockets.borrow_mut()[conn.socket].close();
     }
 
