@@ -15,8 +15,8 @@ const FLUSH_WAIT_NS_MIN: u64 = 200_000_000;
 const ANNOUNCEMENTS_MAX: u32 = 8;
 /// A reader holds its lock for a copy, at most.
 const TAKE_BACK_TRIES: u32 = 1000;
-/// Looks of the watchdog (50 ms each) that a peer may be busy elsewhere.
-const BUSY_LOOKS_MAX: u32 = 20;
+/// Looks of the watchdog, 50 ms apart, for which a peer is believed.
+const EXCUSES_MAX: u32 = 20;
 /// Times that the watchdog may act on a connection before it is left with the kernel.
 const RESCUES_MAX: u32 = 2;
 
@@ -239,7 +239,7 @@ pub fn watch(end: &impl End) {
     }
     let (doors, _) = producer.peer_waits();
     let gone = end.state().hints.load(Ordering::Relaxed) & hint::PEER_GONE != 0;
-    if !gone && (end.peer_sleeps(doors) || has_progressed(end) || is_busy(end)) {
+    if !gone && (has_progressed(end) || is_excused(end, doors)) {
         return;
     }
     if !take_back(end) {
@@ -259,19 +259,24 @@ fn has_progressed(end: &impl End) -> bool {
     let taken = end.producer().peer_taken_hint();
     let progressed = end.state().watched.swap(taken, Ordering::Relaxed) != taken;
     if progressed {
-        end.state().busy_looks.store(0, Ordering::Relaxed);
+        end.state().excuses.store(0, Ordering::Relaxed);
     }
     progressed
 }
 
-/// Whether the peer's process waits in the library now and then, so that this connection may
-/// just not have had its turn. That excuses it for a while: another thread of it may be the
-/// one that waits, and the reader be unseen all the same.
-fn is_busy(end: &impl End) -> bool {
+/// Whether the peer may leave bytes unread for now. Its waiter sleeps, and is rung: it need not
+/// want them. But one that has shut its half and was killed then shows no other sign of it,
+/// while the broker is away; so it is believed for a while only. The same holds for a process
+/// that waits in the library now and then: this connection may just not have had its turn,
+/// or another thread may be the one that waits, and the reader be unseen all the same.
+fn is_excused(end: &impl End, doors: u64) -> bool {
     let state = end.state();
     let beat = end.peer_beat();
     let alive = state.watched_beat.swap(beat, Ordering::Relaxed) != beat;
-    alive && state.busy_looks.fetch_add(1, Ordering::Relaxed) < BUSY_LOOKS_MAX
+    let sleeps = end.peer_sleeps(doors);
+    let has_shut = state.hints.load(Ordering::Relaxed) & libc::POLLRDHUP as u32 != 0;
+    sleeps && !has_shut
+        || (alive || sleeps) && state.excuses.fetch_add(1, Ordering::Relaxed) < EXCUSES_MAX
 }
 
 /// Takes what the peer has not read out of the ring and sends it by the kernel; false if
