@@ -8,24 +8,20 @@
 //!
 //! Mail is handled under [`MAIL_LOCK`]; whoever finds it held goes on without.
 
+use crate::packet::{ANSWER_MS, Packet, poll_one, send_on};
 use crate::state::{self, Conn, Guard, Lock, attention, phase};
 use crate::sys::{self, sys};
 use crate::{config, hidden, link, upgrade, wait};
-use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use fordway_abi::control::{
-    self as abi, Door, DoorAck, Downgrade, HELLO_MAGIC, Header, Hello, Link, Message, Offer,
-    OwnDoor, PACKET_BYTES_MAX, PACKET_FDS_MAX, Pair, Peer, PeerDoor, PeerGone, Refuse, Region,
-    Reject, RejoinChannel, RejoinLink, Status, kind,
+    Door, DoorAck, Downgrade, HELLO_MAGIC, Hello, Link, Message, Offer, OwnDoor, Pair, Peer,
+    PeerDoor, PeerGone, Refuse, Region, Reject, RejoinChannel, RejoinLink, Status, kind,
 };
 use fordway_abi::reason::Reason;
 use fordway_sockets::ends;
-use zerocopy::{FromBytes, IntoBytes};
 
 /// Time between two attempts to reach a broker that did not answer.
 const RETRY_NS: u64 = 1_000_000_000;
-/// Longest wait for the broker's answer to `Hello`, and for room in its socket.
-const ANSWER_MS: i32 = 1000;
 
 static MAIL_LOCK: Lock = Lock::new();
 static FD: AtomicI32 = AtomicI32::new(-1);
@@ -33,12 +29,6 @@ static MAILBOX: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
 static MAIL_SEEN: AtomicU32 = AtomicU32::new(0);
 static RETRY_AT_NS: AtomicU64 = AtomicU64::new(0);
 static VERSION_TOLD: AtomicBool = AtomicBool::new(false);
-
-/// Space for the descriptors beside a packet.
-const ANCILLARY_BYTES: usize = 16 + PACKET_FDS_MAX * 4;
-
-#[repr(C, align(8))]
-struct Ancillary([u8; ANCILLARY_BYTES]);
 
 /// The control socket, to be polled by waiters; -1 if there is none.
 pub fn fd() -> i32 {
@@ -56,144 +46,6 @@ fn send<M: Message>(message: &M, fds: &[i32]) -> sys::Result<()> {
     match fd() {
         ..0 => Err(libc::ENOTCONN),
         socket => send_on(socket, message, fds),
-    }
-}
-
-fn send_on<M: Message>(fd: i32, message: &M, fds: &[i32]) -> sys::Result<()> {
-    let header = Header {
-        kind: M::KIND,
-        length_bytes: (size_of::<Header>() + size_of::<M>()) as u32,
-    };
-    let parts = [
-        libc::iovec {
-            iov_base: header.as_bytes().as_ptr() as *mut _,
-            iov_len: size_of::<Header>(),
-        },
-        libc::iovec {
-            iov_base: message.as_bytes().as_ptr() as *mut _,
-            iov_len: size_of::<M>(),
-        },
-    ];
-    let mut ancillary = Ancillary([0; ANCILLARY_BYTES]);
-    let control_bytes = 16 + fds.len() * 4;
-    ancillary.0[0..8].copy_from_slice(&control_bytes.to_ne_bytes());
-    ancillary.0[8..12].copy_from_slice(&libc::SOL_SOCKET.to_ne_bytes());
-    ancillary.0[12..16].copy_from_slice(&libc::SCM_RIGHTS.to_ne_bytes());
-    for (target, fd) in ancillary.0[16..].chunks_exact_mut(4).zip(fds) {
-        target.copy_from_slice(&fd.to_ne_bytes());
-    }
-    let mut packet = empty_message();
-    packet.msg_iov = parts.as_ptr() as *mut _;
-    packet.msg_iovlen = parts.len();
-    if !fds.is_empty() {
-        packet.msg_control = ancillary.0.as_mut_ptr().cast();
-        packet.msg_controllen = control_bytes.next_multiple_of(8);
-    }
-    loop {
-        match sys!(
-            SYS_sendmsg,
-            fd,
-            &raw const packet,
-            libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT
-        ) {
-            Ok(_) => return Ok(()),
-            Err(libc::EINTR) => {}
-            Err(libc::EAGAIN) if poll_one(fd, libc::POLLOUT, ANSWER_MS) => {}
-            Err(error) => return Err(error),
-        }
-    }
-}
-
-fn empty_message() -> libc::msghdr {
-    // SAFETY: a msghdr of zeros is an empty message.
-    unsafe { MaybeUninit::zeroed().assume_init() }
-}
-
-fn poll_one(fd: i32, events: i16, timeout_ms: i32) -> bool {
-    let mut entry = libc::pollfd {
-        fd,
-        events,
-        revents: 0,
-    };
-    matches!(sys!(SYS_poll, &raw mut entry, 1, timeout_ms), Ok(1))
-}
-
-/// One packet with its descriptors; those that are not taken are closed.
-struct Packet {
-    bytes: [u8; PACKET_BYTES_MAX],
-    length: usize,
-    fds: [i32; PACKET_FDS_MAX],
-    fd_count: usize,
-    /// Descriptors were lost: the program's limit is reached.
-    truncated: bool,
-}
-
-impl Packet {
-    fn receive(fd: i32) -> sys::Result<Option<Self>> {
-        let mut packet = Self {
-            bytes: [0; PACKET_BYTES_MAX],
-            length: 0,
-            fds: [-1; PACKET_FDS_MAX],
-            fd_count: 0,
-            truncated: false,
-        };
-        let mut part = libc::iovec {
-            iov_base: packet.bytes.as_mut_ptr().cast(),
-            iov_len: PACKET_BYTES_MAX,
-        };
-        let mut ancillary = Ancillary([0; ANCILLARY_BYTES]);
-        let mut message = empty_message();
-        message.msg_iov = &raw mut part;
-        message.msg_iovlen = 1;
-        message.msg_control = ancillary.0.as_mut_ptr().cast();
-        message.msg_controllen = ANCILLARY_BYTES;
-        packet.length = match sys!(
-            SYS_recvmsg,
-            fd,
-            &raw mut message,
-            libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC
-        ) {
-            Ok(0) => return Err(libc::EPIPE),
-            Ok(length) => length,
-            Err(libc::EAGAIN | libc::EINTR) => return Ok(None),
-            Err(error) => return Err(error),
-        };
-        packet.truncated = message.msg_flags & libc::MSG_CTRUNC != 0;
-        if message.msg_controllen >= 16 {
-            let bytes = u64::from_ne_bytes(ancillary.0[0..8].try_into().unwrap_or([0; 8])) as usize;
-            packet.fd_count = (bytes.saturating_sub(16) / 4).min(PACKET_FDS_MAX);
-            for (target, source) in packet.fds[..packet.fd_count]
-                .iter_mut()
-                .zip(ancillary.0[16..].chunks_exact(4))
-            {
-                *target = i32::from_ne_bytes(source.try_into().unwrap_or([0xff; 4]));
-            }
-        }
-        Ok(Some(packet))
-    }
-
-    /// The kind, if length and number of descriptors fit it.
-    fn kind(&self) -> Option<u32> {
-        let parsed = abi::parse(&self.bytes[..self.length], self.fd_count);
-        parsed.ok().map(|(kind, _)| kind)
-    }
-
-    fn body<M: Message>(&self) -> Option<M> {
-        M::read_from_prefix(&self.bytes[size_of::<Header>()..])
-            .ok()
-            .map(|(body, _)| body)
-    }
-
-    fn take_fd(&mut self, index: usize) -> i32 {
-        core::mem::replace(&mut self.fds[index], -1)
-    }
-}
-
-impl Drop for Packet {
-    fn drop(&mut self) {
-        for fd in self.fds.iter().filter(|fd| **fd >= 0) {
-            let _ = sys!(SYS_close, *fd);
-        }
     }
 }
 
@@ -575,13 +427,10 @@ fn handle(mut packet: Packet) -> bool {
 
 /// Without a doorbell of the peer, or its memory, the link is of no use.
 fn without_descriptors(packet: &Packet) -> bool {
-    let Ok((header, _)) = Header::read_from_prefix(&packet.bytes[..packet.length]) else {
-        return false;
-    };
-    let link_id = match header.kind {
-        kind::Peer => packet.body().map(|Peer { link_id, .. }| link_id),
-        kind::PeerDoor => packet.body().map(|PeerDoor { link_id, .. }| link_id),
-        kind::OwnDoor => packet.body().map(|OwnDoor { link_id, .. }| link_id),
+    let link_id = match packet.claimed_kind() {
+        Some(kind::Peer) => packet.body().map(|Peer { link_id, .. }| link_id),
+        Some(kind::PeerDoor) => packet.body().map(|PeerDoor { link_id, .. }| link_id),
+        Some(kind::OwnDoor) => packet.body().map(|OwnDoor { link_id, .. }| link_id),
         _ => None,
     };
     let link = link_id.and_then(link::by_id);

@@ -1,6 +1,7 @@
 //! A connection of this process as the machine of `fordway_sockets` sees it: where its
 //! steps become system calls, rings and reports.
 
+use crate::spin;
 use crate::state::{Conn, Guard, lock_word, phase};
 use crate::sys::{self, sys};
 use crate::{control, epoll, link, transfer, upgrade, wait};
@@ -124,7 +125,7 @@ impl End for At<'_> {
     fn tell(&self, doors: u64) {
         self.conn.mark();
         self.conn.ring(doors);
-        wait::note_cpu(self.conn);
+        spin::note_cpu(self.conn);
     }
 
     #[inline]

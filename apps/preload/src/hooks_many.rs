@@ -1,9 +1,9 @@
 //! The calls that move several messages, or take flags of their own, in terms of those
 //! of [`crate::hooks_io`]: each message goes the way that is right for it at its time.
 
+use crate::deadline::Deadline;
 use crate::hooks_io::{self, recvmsg, sendmsg};
 use crate::sys::{self, give};
-use crate::wait::Deadline;
 use crate::{config, faults, hooks_fd, real, state};
 use core::ffi::c_int;
 
@@ -63,7 +63,7 @@ pub unsafe extern "C" fn recvmmsg(
     }
     if done != 0 && !timeout.is_null() {
         let left = deadline.left_ns(None).unwrap_or(0);
-        if !faults::give(timeout, crate::wait::timespec(left)) {
+        if !faults::give(timeout, crate::deadline::timespec(left)) {
             return give(Err(libc::EFAULT)) as c_int;
         }
     }

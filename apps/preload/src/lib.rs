@@ -24,6 +24,7 @@
 
 mod config;
 mod control;
+mod deadline;
 mod end;
 mod epoll;
 mod faults;
@@ -37,10 +38,12 @@ mod hooks_proc;
 mod hooks_wait;
 mod link;
 mod memory;
+mod packet;
 mod poll;
 mod real;
 mod shared_bell;
 mod signals;
+mod spin;
 mod state;
 mod stay;
 mod stdio;
@@ -91,7 +94,7 @@ extern "C" fn start(
     }
     transfer::set_up();
     signals::set_up();
-    wait::start_clock();
+    spin::start_clock();
     hooks_fd::adopt_listeners();
 }
 

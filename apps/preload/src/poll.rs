@@ -6,11 +6,13 @@
 //! file, errors, and bytes before or behind the ring. Its POLLOUT is asked only
 //! while bytes go by the kernel: the idle kernel socket is always writable.
 
+use crate::deadline::Deadline;
 use crate::signals::Call;
+use crate::spin;
 use crate::state::{self, Conn, attention, kind, phase};
 use crate::sys::{self, sys};
 use crate::thread::{self, Shield};
-use crate::wait::{self, Bell, Deadline};
+use crate::wait::{self, Bell};
 use crate::{control, epoll, stay, upgrade};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -230,8 +232,8 @@ fn spin(fds: &[libc::pollfd]) -> bool {
     let Some(conn) = fds.iter().find_map(|entry| paired(entry.fd)) else {
         return false;
     };
-    wait::note_cpu(conn);
-    wait::spin(conn.peer_cpu(), || {
+    spin::note_cpu(conn);
+    spin::spin(conn.peer_cpu(), || {
         fds.iter().any(|entry| {
             paired(entry.fd).is_some_and(|conn| {
                 conn.attention.load(Ordering::Relaxed) & attention::URGENT != 0

@@ -1,4 +1,4 @@
-//! Waiting: doorbells, the spin before a sleep, and the sleep itself.
+//! Waiting: doorbells, and the sleep itself. The spin before it is [`crate::spin`].
 //!
 //! # Doorbells
 //! A waiter (an epoll instance, or a thread in a blocking call) has a doorbell: a bit in
@@ -8,17 +8,14 @@
 //! instances belong to them until close; bells of threads are borrowed for one
 //! sleep. Bell 0 is everybody's: it is used when no other can be had
 //! ([`crate::shared_bell`]). A sleeper without any bell looks around every [`BLIND_SLICE_NS`].
-//!
-//! # Spinning
-//! A spin pays only if the peer answers from another CPU within what a wake-up
-//! costs. Not at all if the peer was last seen on this CPU; less and less after
-//! spins that did not pay; again now and then, to see whether times have changed.
 
+use crate::deadline::{Deadline, timespec};
 use crate::signals::Call;
+use crate::spin;
 use crate::state::{Conn, Lock};
 use crate::sys::{self, sys};
 use crate::thread::{self, Shield};
-use crate::{config, control, hidden, link, real, shared_bell, stay, upgrade};
+use crate::{control, hidden, link, real, shared_bell, stay, upgrade};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use fordway_abi::shm::{DOOR_COUNT, DOOR_SHARED, WAIT_PAGE_BYTES, WAIT_PAGE_MAGIC, WaitPage};
@@ -32,11 +29,6 @@ const BLIND_SLICE_NS: u64 = 5_000_000;
 const ORPHAN_SLICE_NS: u64 = 500_000_000;
 /// Longest sleep while bytes of ours lie unread in some ring: the watchdog's period.
 const WATCH_SLICE_NS: u64 = 50_000_000;
-/// Spins in a row that did not pay before spinning is given up.
-const SPIN_FAILURES_MAX: u32 = 8;
-/// One spin in so many is tried although spinning is given up.
-const SPIN_RETRY: u32 = 32;
-
 static PAGE: AtomicPtr<WaitPage> = AtomicPtr::new(core::ptr::null_mut());
 static PAGE_FD: AtomicI32 = AtomicI32::new(-1);
 /// The epoll instance of each door; -1: not made yet.
@@ -47,11 +39,6 @@ static SLEEPERS: [AtomicU32; DOOR_COUNT] = [const { AtomicU32::new(0) }; DOOR_CO
 static BUSY: AtomicU64 = AtomicU64::new(1 << DOOR_SHARED);
 static REGISTERED: AtomicU64 = AtomicU64::new(0);
 static DOOR_LOCK: Lock = Lock::new();
-static SPIN_FAILURES: AtomicU32 = AtomicU32::new(0);
-static SPIN_SKIPPED: AtomicU32 = AtomicU32::new(0);
-static START_TICKS: AtomicU64 = AtomicU64::new(0);
-static START_NS: AtomicU64 = AtomicU64::new(0);
-
 /// A doorbell, and what it takes to sleep on it.
 #[derive(Clone, Copy, Debug)]
 pub struct Bell {
@@ -186,12 +173,6 @@ pub fn ring_sleepers(doors: u64) {
             bell.ring();
         }
     }
-}
-
-/// Notes the time, so that ticks can be turned into microseconds later.
-pub fn start_clock() {
-    START_TICKS.store(sys::ticks(), Ordering::Relaxed);
-    START_NS.store(sys::now_ns(), Ordering::Relaxed);
 }
 
 /// Takes the events of an epoll instance of ours, so that it is not readable before the
@@ -388,67 +369,6 @@ pub fn after_fork() {
     REGISTERED.store(0, Ordering::Relaxed);
 }
 
-fn ticks_per_us() -> u64 {
-    let ticks = sys::ticks() - START_TICKS.load(Ordering::Relaxed);
-    // Before a millisecond has passed the quotient is rough; any modern rate will do.
-    if ticks < 10_000_000 {
-        return 2500;
-    }
-    static RATE: AtomicU64 = AtomicU64::new(0);
-    match RATE.load(Ordering::Relaxed) {
-        0 => {
-            let elapsed_ns = (sys::now_ns() - START_NS.load(Ordering::Relaxed)).max(1);
-            let rate = (ticks as u128 * 1000 / elapsed_ns as u128) as u64;
-            RATE.store(rate.max(100), Ordering::Relaxed);
-            rate.max(100)
-        }
-        rate => rate,
-    }
-}
-
-/// Looks again and again, for as long as that is likely to be cheaper than a
-/// sleep. `peer_cpu` is where the peer that matters was last seen.
-pub fn spin(peer_cpu: u32, mut ready: impl FnMut() -> bool) -> bool {
-    let limit_us = u64::from(config::spin_us());
-    if limit_us == 0 || peer_cpu == sys::current_cpu() && peer_cpu != u32::MAX {
-        return false;
-    }
-    let failures = SPIN_FAILURES.load(Ordering::Relaxed);
-    if failures >= SPIN_FAILURES_MAX
-        && !SPIN_SKIPPED
-            .fetch_add(1, Ordering::Relaxed)
-            .is_multiple_of(SPIN_RETRY)
-    {
-        return false;
-    }
-    let end = sys::ticks() + limit_us * ticks_per_us();
-    loop {
-        for _ in 0..8 {
-            if ready() {
-                if failures != 0 {
-                    SPIN_FAILURES.store(failures.min(SPIN_FAILURES_MAX) / 2, Ordering::Relaxed);
-                }
-                return true;
-            }
-            core::hint::spin_loop();
-        }
-        if sys::ticks() >= end {
-            SPIN_FAILURES.store(failures.saturating_add(1), Ordering::Relaxed);
-            return false;
-        }
-    }
-}
-
-/// Publishes on which CPU this side runs, if that has changed.
-#[inline]
-pub fn note_cpu(conn: &Conn) {
-    let cpu = sys::current_cpu();
-    let shown = &conn.own().wait.cpu;
-    if shown.load(Ordering::Relaxed) != cpu {
-        shown.store(cpu, Ordering::Relaxed);
-    }
-}
-
 /// How long a sleep may last for the shim's own sake; `None`: for ever.
 pub fn slice_ns(bell: Option<Bell>, unread: bool) -> Option<u64> {
     if bell.is_some_and(|bell| bell.fd < 0 || PAGE.load(Ordering::Relaxed).is_null()) {
@@ -466,51 +386,6 @@ pub fn slice_ns(bell: Option<Bell>, unread: bool) -> Option<u64> {
 /// the watchdog to look.
 pub fn is_watch_due(since_ns: u64) -> bool {
     sys::now_ns().saturating_sub(since_ns) >= WATCH_SLICE_NS
-}
-
-/// When a call that may sleep has to give up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Deadline {
-    /// Never.
-    Never,
-    /// At this time, in nanoseconds of the monotonic clock.
-    At(u64),
-}
-
-impl Deadline {
-    /// `timeout_ns` from now; `None`: never.
-    pub fn after(timeout_ns: Option<u64>) -> Self {
-        timeout_ns.map_or(Self::Never, |timeout| {
-            Self::At(sys::now_ns().saturating_add(timeout))
-        })
-    }
-
-    /// Time left, cut to `slice`; `None`: for ever.
-    pub fn left_ns(self, slice: Option<u64>) -> Option<u64> {
-        match self {
-            Self::Never => slice,
-            Self::At(at) => {
-                let left = at.saturating_sub(sys::now_ns());
-                Some(slice.map_or(left, |slice| slice.min(left)))
-            }
-        }
-    }
-
-    /// Whether it has passed.
-    pub fn has_passed(self) -> bool {
-        match self {
-            Self::Never => false,
-            Self::At(at) => sys::now_ns() >= at,
-        }
-    }
-}
-
-/// A relative time as the kernel wants it.
-pub fn timespec(ns: u64) -> libc::timespec {
-    libc::timespec {
-        tv_sec: (ns / 1_000_000_000) as i64,
-        tv_nsec: (ns % 1_000_000_000) as i64,
-    }
 }
 
 /// The kernel's ppoll. By libc, where a thread can be cancelled (man 7 pthreads).
@@ -582,9 +457,9 @@ pub fn for_conn(
 ) -> sys::Result<()> {
     let end = conn.at(fd);
     let ready = || is_ready(&end, want);
-    note_cpu(conn);
+    spin::note_cpu(conn);
     beat();
-    if conn.peer_is_there() && spin(conn.peer_cpu(), ready) {
+    if conn.peer_is_there() && spin::spin(conn.peer_cpu(), ready) {
         return Ok(());
     }
     let before = binding(&end);

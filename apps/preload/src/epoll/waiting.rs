@@ -4,9 +4,11 @@ use super::hot::{self, conn_of, walk};
 use super::instances::{bell_of, equip};
 use super::ready::{by_kernel, evaluate, stirs};
 use super::*;
+use crate::deadline::{self, Deadline};
 use crate::signals::Call;
+use crate::spin;
 use crate::thread::{self, Shield};
-use crate::wait::{self, Bell, Deadline};
+use crate::wait::{self, Bell};
 use crate::{control, real, upgrade};
 use core::ffi::c_void;
 use fordway_abi::shm::tx_state;
@@ -183,7 +185,7 @@ fn kernel_wait(
     time_ns: Option<u64>,
     mask: *const c_void,
 ) -> sys::Result<usize> {
-    let time = time_ns.map(wait::timespec);
+    let time = time_ns.map(deadline::timespec);
     let time_pointer = time
         .as_ref()
         .map_or(core::ptr::null(), |time| &raw const *time);
@@ -296,10 +298,10 @@ fn wait_equipped(
             let peer_cpu = active
                 .filter(|conn| conn.is_paired())
                 .map_or(u32::MAX, |conn| {
-                    wait::note_cpu(conn);
+                    spin::note_cpu(conn);
                     conn.peer_cpu()
                 });
-            if wait::spin(peer_cpu, || anything(instance, false)) {
+            if spin::spin(peer_cpu, || anything(instance, false)) {
                 let count = collect(instance, events, room);
                 if count != 0 {
                     pass_on(instance, count == room);

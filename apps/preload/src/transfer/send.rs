@@ -1,11 +1,12 @@
 //! The sending side of a transfer.
 
 use super::{Buffers, Done, Unaware, attended, by_libc, copier, message};
+use crate::deadline::Deadline;
 use crate::signals::Call;
 use crate::state::{Conn, Guard, lock_word};
 use crate::stay::{self, Stay};
 use crate::sys::{self, sys};
-use crate::wait::{self, Deadline};
+use crate::wait;
 use crate::{faults, real};
 use core::sync::atomic::Ordering;
 use fordway_ring::Producer;
