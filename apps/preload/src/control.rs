@@ -158,12 +158,16 @@ fn lost() {
     }
     wait::doors_unregistered();
     for conn in state::conns() {
-        let _ = conn.phase.compare_exchange(
+        let voided = conn.phase.compare_exchange(
             phase::OFFERED,
             phase::KERNEL,
             Ordering::AcqRel,
             Ordering::Relaxed,
         );
+        if voided.is_ok() {
+            // To be offered again, to the next one.
+            conn.operations.store(0, Ordering::Relaxed);
+        }
     }
 }
 

@@ -117,7 +117,7 @@ fn every_word_at_random_times() -> Result<()> {
             let end = Instant::now() + ATTACK;
             let mut rounds = 0;
             while Instant::now() < end {
-                let mallory = Mallory::join(bed)?;
+                let mallory = Mallory::join(bed).with_context(|| bed.lab.broker_log())?;
                 scribble(&mallory, &mut random, 10 << (rounds % 8));
                 rounds += 1;
             }
