@@ -4,15 +4,18 @@
 //! that calls [`run`], which does nothing unless it was started so. It writes one line at
 //! each step, and goes on when it is sent one.
 
+use crate::Bed;
 use crate::mallory::Mallory;
-use crate::{Bed, PATIENCE};
 use anyhow::{Context, Result, bail};
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// How long it writes, if nothing ends it before.
+const WRITING: Duration = Duration::from_secs(10);
 
 const ROLE: &str = "FORDWAY_HOSTILE_ROLE";
 const DIR: &str = "FORDWAY_HOSTILE_DIR";
@@ -159,7 +162,7 @@ fn wait_for_word() -> Result<()> {
 /// Another thread writes, to ring and kernel, when the image is replaced.
 fn exec(mut mallory: Mallory) -> Result<()> {
     std::thread::spawn(move || {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + WRITING;
         while Instant::now() < end {
             mallory.put(1000);
             mallory.provoke();

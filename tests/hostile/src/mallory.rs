@@ -23,6 +23,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use zerocopy::FromBytes;
 
+/// A loop that yields may be put back by the scheduler for long.
+const BETWEEN_LOOKS: std::time::Duration = std::time::Duration::from_micros(20);
+
 /// Mallory's own number for its connection.
 const CONN_ID: u64 = 7;
 
@@ -306,7 +309,7 @@ impl Mallory {
                 std::time::Instant::now() < end,
                 "{got} of {count} came back"
             );
-            std::thread::yield_now();
+            std::thread::sleep(BETWEEN_LOOKS);
         }
         Ok(())
     }

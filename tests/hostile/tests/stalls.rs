@@ -121,7 +121,7 @@ fn promised_bytes_are_not_waited_for_without_end() -> Result<()> {
 /// Programs that others hand over to are no worse off with six of him than with one.
 #[test]
 fn an_exec_waits_for_all_hostile_peers_at_once() -> Result<()> {
-    const PEERS: usize = 6;
+    const PEERS: usize = 12;
     let mut bed = Bed::start(Style::Epoll)?;
     bed.case("promises bytes at exec", |bed| {
         let place = Bed::place("other", 11);
@@ -155,8 +155,8 @@ fn an_exec_waits_for_all_hostile_peers_at_once() -> Result<()> {
             "promises bytes at exec: {PEERS} peers, waited for {:.1} s",
             waited.as_secs_f64()
         );
-        // 10 s are what one may cost; a minute is a hang.
-        ensure!(waited < Duration::from_secs(45), "waited for {waited:?}");
+        // 10 s are what one may cost; each for itself they would cost two minutes.
+        ensure!(waited < Duration::from_secs(110), "waited for {waited:?}");
         Ok(())
     })?;
     bed.finish()
