@@ -81,18 +81,35 @@ fn kind(target: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::TcpListener;
+    use std::io::{BufRead, BufReader, Write};
+    use std::process::{Command, Stdio};
+
+    /// Opens a descriptor at the first line it reads, closes it at the second, and says
+    /// so. A process of the test's own: in this one other tests open what they like.
+    const PROGRAM: &str = "echo; read _; exec 9</dev/zero; echo; read _; exec 9<&-; echo; read _";
 
     #[test]
     fn sees_what_was_kept() {
-        let me = std::process::id();
-        let before = BrokerState::of(me);
-        let kept = TcpListener::bind("127.0.0.1:0").unwrap();
-        let now = BrokerState::of(me);
-        assert_ne!(now, before);
-        let differences = now.differences(&before);
-        assert!(differences.contains(" x socket (before: "), "{differences}");
-        drop(kept);
-        assert_eq!(BrokerState::settled(me).differences(&before), "");
+        let mut child = Command::new("sh")
+            .args(["-c", PROGRAM])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut said = BufReader::new(child.stdout.take().unwrap());
+        let mut orders = child.stdin.take().unwrap();
+        let mut at_next_word = || {
+            said.read_line(&mut String::new()).unwrap();
+            let now = BrokerState::of(child.id());
+            orders.write_all(b"\n").unwrap();
+            now
+        };
+        let before = at_next_word();
+        let kept = at_next_word();
+        let after = at_next_word();
+        child.wait().unwrap();
+        assert_eq!(kept.differences(&before), "1 x /dev/zero (before: 0)");
+        assert_eq!(after.differences(&before), "");
     }
 }
