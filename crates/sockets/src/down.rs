@@ -1,6 +1,6 @@
 //! The way back to the kernel, of one direction or of both.
 
-use crate::{End, Half, NoLock, Result, attention, carried, ends, flush_back, hint};
+use crate::{End, Half, NoLock, Result, attention, carried, ends, flush_back, hint, receive};
 use core::sync::atomic::Ordering;
 use fordway_abi::reason::Reason;
 use fordway_abi::shm::{tx_flags, tx_state};
@@ -329,7 +329,7 @@ pub fn finish_if_over(end: &impl End) {
     };
     // A peer that stopped after this direction went back still drains the ring.
     let drained = producer.unread_hint() == 0 || producer.state() == tx_state::WITHDRAWN;
-    if !drained || !consumer.is_over().unwrap_or(false) {
+    if !drained || !consumer.is_over().unwrap_or(false) || is_waited_for(end) {
         return;
     }
     let reason = match end.state().passing.swap(0, Ordering::Relaxed) {
@@ -343,6 +343,12 @@ pub fn finish_if_over(end: &impl End) {
     end.wake_own();
     drop((tx, rx));
     end.unbind(link);
+}
+
+/// With SO_RCVLOWAT the kernel wakes nobody for the last bytes of a ring that come by it, for
+/// they may be too few (linux: tcp_data_ready): a receive looks for them, with the channel.
+fn is_waited_for(end: &impl End) -> bool {
+    end.state().low_bytes.load(Ordering::Relaxed) > 1 && receive::is_owed(end)
 }
 
 /// Before a FIN: what was taken back from the ring must go before it. Waits for the

@@ -43,7 +43,7 @@ pub mod up;
 
 pub use carried::{Carried, carried};
 pub use patience::Patience;
-pub use receive::{NotCopied, Place, Target, has_crossed, has_end, is_at_mark, receive};
+pub use receive::{NotCopied, Place, Target, has_crossed, has_end, is_at_mark, is_owed, receive};
 pub use send::{Source, flush_back, send, sends_by_kernel};
 pub use state::{State, attention, hint};
 

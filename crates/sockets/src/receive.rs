@@ -221,7 +221,7 @@ fn vain(end: &impl End, state: u32, moved: Moved) -> Option<Moved> {
 /// being sent by the kernel: waits for them, once for each channel, because a program does
 /// not expect EAGAIN behind an event.
 fn is_on_its_way(end: &impl End, state: u32) -> bool {
-    if state != tx_state::WITHDRAWN || !is_owed(end) {
+    if state != tx_state::WITHDRAWN || !lacks_bytes(end) {
         return false;
     }
     let before = end.state().hints.fetch_or(hint::AWAITED, Ordering::Relaxed);
@@ -236,8 +236,14 @@ fn is_on_its_way(end: &impl End, state: u32) -> bool {
     came
 }
 
+/// Whether bytes that lay in the ring were taken back by the producer, and have not been
+/// received by the kernel since. They may be on their way.
+pub fn is_owed(end: &impl End) -> bool {
+    producer_state(end) == tx_state::WITHDRAWN && lacks_bytes(end)
+}
+
 /// Whether fewer bytes have come by the kernel since the ring was left than lay there.
-fn is_owed(end: &impl End) -> bool {
+fn lacks_bytes(end: &impl End) -> bool {
     let consumer = end.consumer();
     let left = consumer.tail_hint().wrapping_sub(consumer.head());
     let position = end.own().rx_own.kernel_position.load(Ordering::Relaxed);

@@ -146,9 +146,9 @@ void must_ring(int fd, const char *what) {
 }
 
 void settle(int fd, int count) {
-    for (int round = 0; by_kernel; round++) {
+    for (int round = 0;; round++) {
         int queued;
-        if (raw_syscall(SYS_ioctl, fd, FIONREAD, (long)&queued, 0, 0, 0) == 0 && queued >= count) return;
+        if (ioctl(fd, FIONREAD, &queued) == 0 && queued >= count) return;
         if (round > 5000) die("%d bytes do not arrive", count);
         usleep(1000);
     }

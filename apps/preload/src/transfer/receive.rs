@@ -13,10 +13,10 @@ use core::sync::atomic::Ordering;
 use fordway_ring::Consumer;
 use fordway_ring::copy::Kernel;
 use fordway_sockets::ready::{Want, is_ready};
-use fordway_sockets::{Moved, NotCopied, Place, Target, has_crossed, has_end, is_at_mark};
+use fordway_sockets::{Moved, NotCopied, Place, Target, has_crossed, has_end, is_at_mark, is_owed};
 
-/// Between two looks of a MSG_PEEK with MSG_WAITALL.
-const PEEK_AGAIN_MS: i32 = 1;
+/// Between two looks for bytes of which no bell and no event tells.
+const LOOK_AGAIN_MS: i32 = 1;
 
 /// recv and its kin.
 pub fn receive(conn: &Conn, fd: i32, buffers: &Buffers, flags: i32) -> sys::Result<Done> {
@@ -59,7 +59,7 @@ pub fn receive(conn: &Conn, fd: i32, buffers: &Buffers, flags: i32) -> sys::Resu
                     return Ok(Done::Bytes(count));
                 }
                 // No bell rings for the bytes behind those that are left.
-                let _ = sys!(SYS_poll, 0, 0, PEEK_AGAIN_MS);
+                let _ = sys!(SYS_poll, 0, 0, LOOK_AGAIN_MS);
                 if call.is_interrupted(true) {
                     return Ok(Done::Bytes(count));
                 }
@@ -109,6 +109,10 @@ pub fn receive(conn: &Conn, fd: i32, buffers: &Buffers, flags: i32) -> sys::Resu
         let until = *deadline.get_or_insert_with(|| deadline_after(timeout_ns));
         stay.begin(conn);
         let low = conn.low_bytes.load(Ordering::Relaxed) > 1;
+        if low && is_owed(&end) && !until.has_passed() && !call.is_interrupted(true) {
+            let _ = sys!(SYS_poll, 0, 0, LOOK_AGAIN_MS);
+            continue;
+        }
         let slept = loop {
             let slept = wait::for_conn(conn, fd, Want::Bytes, until, (call, done != 0));
             if !low || slept.is_err() || !conn.is_paired() || has_cause(&end) {
@@ -127,7 +131,9 @@ pub fn receive(conn: &Conn, fd: i32, buffers: &Buffers, flags: i32) -> sys::Resu
 /// (linux: tcp_data_ready).
 fn has_cause(end: &At<'_>) -> bool {
     let shown = libc::POLLIN | libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
-    is_ready(end, Want::Bytes) || end.conn.hints.load(Ordering::Relaxed) & shown as u32 != 0
+    is_ready(end, Want::Bytes)
+        || is_owed(end)
+        || end.conn.hints.load(Ordering::Relaxed) & shown as u32 != 0
 }
 
 fn deadline_after(timeout_ns: u64) -> Deadline {
