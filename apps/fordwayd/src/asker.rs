@@ -3,24 +3,23 @@
 //! getsockname(2) and TCP_INFO take the socket's lock. A program that is in send(2) on
 //! the same socket holds it while the kernel copies its bytes, and where these lie on
 //! userfaultfd(2) or FUSE it decides how long that takes; who waits for the lock cannot
-//! be interrupted, nor killed. So a thread asks, and the broker waits for it until it is
-//! seen to wait for a lock. Such a thread is left behind with the socket, and another one
-//! takes its place; whoever made it hang is not asked about for a while, so that it costs
-//! the broker a small part of its time at most.
+//! be interrupted, nor killed. A thread of its own for each question would make two
+//! context switches of each offer. So the loop's thread asks itself, and lays the broker
+//! down meanwhile ([`Desk::aside`]). The process's first thread, the warden, sleeps; while
+//! questions are asked it looks every [`LOOK`]. Who is seen to wait for a lock has lost the
+//! broker: the warden takes it, and another thread goes on with the loop. Whoever made the
+//! thread hang is not asked about for a while, so that it costs the broker a small part of
+//! its time at most.
 //!
 //! ```text
-//!   asked ──► known
-//!     └──(LOOK)──► in an uninterruptible sleep: thread given up, owner not asked about for
-//!         PAUSE; the thread ends when the lock is free
+//!   loop ──(aside)──► broker on the desk ──(answer)──► loop
+//!                          └──(LOOK, LOOK, ...: in an uninterruptible sleep)──► the warden
+//!         takes it, starts another loop; the old thread ends when the lock is free
 //! ```
 
 use crate::shares::Whose;
-use fordway_platform::sockinfo::{self, NotTcp, TcpSocket};
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// After so long it is looked what the thread does. An honest program holds the lock for
@@ -34,113 +33,230 @@ const PAUSE: Duration = Duration::from_millis(400);
 const HANGING_MAX: usize = 64;
 /// Owners that are remembered.
 const OWNERS_MAX: usize = 1024;
-/// They make a few system calls.
-const STACK_BYTES: usize = 64 * 1024;
 
-type Facts = Result<TcpSocket, NotTcp>;
-
-/// What became of a question.
-#[derive(Debug)]
-pub(crate) enum Answer {
-    /// What the kernel says, and the socket.
-    Known(OwnedFd, Facts),
-    /// Nobody was asked.
-    Unasked(OwnedFd),
-    /// The one who was asked does not come back, and has the socket.
-    Hangs,
-}
-
-#[derive(Debug)]
-struct Worker {
-    /// 0 until it runs.
-    thread_id: Arc<AtomicI32>,
-    questions: Sender<OwnedFd>,
-    answers: Receiver<(OwnedFd, Facts)>,
-}
-
-/// See the module.
+/// Who may be asked about now.
 #[derive(Debug, Default)]
 pub(crate) struct Asker {
-    worker: Option<Worker>,
-    /// Each thread has one more of these.
-    threads: Arc<()>,
     not_before: BTreeMap<Whose, Instant>,
 }
 
 impl Asker {
-    pub(crate) fn ask(&mut self, whose: Whose, socket: OwnedFd) -> Answer {
-        let now = Instant::now();
-        if self.not_before.get(&whose).is_some_and(|time| now < *time) {
-            return Answer::Unasked(socket);
-        }
-        let Some(worker) = self.worker.take().or_else(|| self.start()) else {
-            return Answer::Unasked(socket);
-        };
-        if let Err(unsent) = worker.questions.send(socket) {
-            return Answer::Unasked(unsent.0);
-        }
-        let Some((socket, facts)) = worker.wait() else {
-            if self.not_before.len() >= OWNERS_MAX {
-                self.not_before.retain(|_, time| now < *time);
-            }
-            self.not_before.insert(whose, now + PAUSE);
-            return Answer::Hangs;
-        };
-        self.worker = Some(worker);
-        Answer::Known(socket, facts)
+    /// Whether a question about a socket of `whose` may be risked, with `hanging` threads
+    /// that did not come back from theirs.
+    pub(crate) fn may_ask(&self, whose: Whose, hanging: usize) -> bool {
+        let paused = self.not_before.get(&whose);
+        hanging < HANGING_MAX && paused.is_none_or(|time| *time <= Instant::now())
     }
 
-    fn start(&self) -> Option<Worker> {
-        if Arc::strong_count(&self.threads) > HANGING_MAX {
-            return None;
+    /// A thread was lost by a question about one of its sockets.
+    pub(crate) fn pause(&mut self, whose: Whose) {
+        let now = Instant::now();
+        if self.not_before.len() >= OWNERS_MAX {
+            self.not_before.retain(|_, time| now < *time);
         }
-        let (questions, asked) = channel::<OwnedFd>();
-        let (tell, answers) = channel();
-        let alive = Arc::clone(&self.threads);
-        let thread_id = Arc::new(AtomicI32::new(0));
-        let own_id = Arc::clone(&thread_id);
-        let builder = std::thread::Builder::new().stack_size(STACK_BYTES);
-        let started = builder.spawn(move || {
-            let id = rustix::thread::gettid().as_raw_nonzero().get();
-            own_id.store(id, Ordering::Relaxed);
-            for socket in asked {
-                let facts = sockinfo::tcp_socket(&socket);
-                // Nobody may listen any more: then the socket is closed here.
-                if tell.send((socket, facts)).is_err() {
-                    break;
-                }
-            }
-            drop(alive);
-        });
-        started.is_ok().then_some(Worker {
-            thread_id,
-            questions,
-            answers,
-        })
+        self.not_before.insert(whose, now + PAUSE);
     }
 }
 
-impl Worker {
-    /// Its answer; `None`: it hangs.
-    fn wait(&self) -> Option<(OwnedFd, Facts)> {
-        for _ in 0..LOOKS_MAX {
-            match self.answers.recv_timeout(LOOK) {
-                Ok(answer) => return Some(answer),
-                Err(RecvTimeoutError::Timeout) if !self.waits_for_a_lock() => {}
-                Err(_) => return None,
-            }
+/// Where `T` lies while the thread that works with it is away, and where it comes back in
+/// the end as `E`.
+#[derive(Debug)]
+pub(crate) struct Desk<T, E> {
+    state: Mutex<State<T, E>>,
+    /// For the warden.
+    change: Condvar,
+    /// Each thread of the loop has one more of these.
+    threads: Arc<()>,
+}
+
+#[derive(Debug)]
+struct State<T, E> {
+    laid: Option<T>,
+    ended: Option<E>,
+    /// Who has laid it down.
+    thread_id: i32,
+    /// Counts the times that it was laid down or taken by the warden.
+    turn: u64,
+    /// Whether the warden looks.
+    watched: bool,
+}
+
+impl<T: Send + 'static, E: Send + 'static> Desk<T, E> {
+    pub(crate) fn new() -> Self {
+        let state = State {
+            laid: None,
+            ended: None,
+            thread_id: 0,
+            turn: 0,
+            watched: false,
+        };
+        Self {
+            state: Mutex::new(state),
+            change: Condvar::new(),
+            threads: Arc::new(()),
         }
-        None
     }
 
-    /// Whether it is in an uninterruptible sleep (proc(5), state D).
-    fn waits_for_a_lock(&self) -> bool {
-        let id = self.thread_id.load(Ordering::Relaxed);
-        let stat = std::fs::read_to_string(format!("/proc/self/task/{id}/stat"));
-        // The name may have anything in it, but for what follows it.
-        stat.is_ok_and(|stat| {
-            let state = stat.rsplit_once(") ").map(|(_, rest)| rest);
-            state.is_some_and(|rest| rest.starts_with('D'))
-        })
+    fn state(&self) -> MutexGuard<'_, State<T, E>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Threads that have lost `T` and are not back yet.
+    pub(crate) fn hanging(&self) -> usize {
+        // One is ours, one is the thread's that has it.
+        Arc::strong_count(&self.threads).saturating_sub(2)
+    }
+
+    /// Does `work`, which may hang, with `load` laid down. `None`: it took too long, and
+    /// another thread has the load.
+    pub(crate) fn aside<R>(&self, load: T, work: impl FnOnce() -> R) -> Option<(T, R)> {
+        let thread_id = rustix::thread::gettid().as_raw_nonzero().get();
+        let mut state = self.state();
+        state.laid = Some(load);
+        state.thread_id = thread_id;
+        state.turn += 1;
+        let turn = state.turn;
+        if !std::mem::replace(&mut state.watched, true) {
+            self.change.notify_one();
+        }
+        drop(state);
+        let result = work();
+        let mut state = self.state();
+        if state.turn != turn {
+            return None;
+        }
+        state.laid.take().map(|load| (load, result))
+    }
+
+    /// The warden's part: runs `serve` with `load` in a thread, again with whatever a lost
+    /// thread had laid down, until one ends.
+    pub(crate) fn watch(
+        self: &Arc<Self>,
+        load: T,
+        serve: fn(&Self, T) -> Option<E>,
+    ) -> std::io::Result<E> {
+        self.start(load, serve)?;
+        let mut looks = 0;
+        let mut state = self.state();
+        loop {
+            if let Some(ended) = state.ended.take() {
+                return Ok(ended);
+            }
+            if !state.watched {
+                state = self.wait(state);
+                continue;
+            }
+            let turn = state.turn;
+            state = self.wait_a_look(state);
+            looks = match state.turn == turn {
+                false => 0,
+                true if state.laid.is_none() => {
+                    // No question since the last look: whoever has one wakes us.
+                    state.watched = false;
+                    0
+                }
+                true => looks + 1,
+            };
+            if looks != 0 && (looks >= LOOKS_MAX || waits_for_a_lock(state.thread_id)) {
+                looks = 0;
+                state.turn += 1;
+                if let Some(load) = state.laid.take() {
+                    self.start(load, serve)?;
+                }
+            }
+        }
+    }
+
+    fn wait<'a>(&self, state: MutexGuard<'a, State<T, E>>) -> MutexGuard<'a, State<T, E>> {
+        let woken = self.change.wait(state);
+        woken.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait_a_look<'a>(&self, state: MutexGuard<'a, State<T, E>>) -> MutexGuard<'a, State<T, E>> {
+        let woken = self.change.wait_timeout(state, LOOK);
+        woken.unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    fn start(self: &Arc<Self>, load: T, serve: fn(&Self, T) -> Option<E>) -> std::io::Result<()> {
+        let (desk, alive) = (Arc::clone(self), Arc::clone(&self.threads));
+        let body = move || {
+            let ended = serve(&desk, load);
+            if ended.is_some() {
+                desk.state().ended = ended;
+                desk.change.notify_one();
+            }
+            drop(alive);
+        };
+        std::thread::Builder::new()
+            .name("loop".into())
+            .spawn(body)
+            .map(drop)
+    }
+}
+
+/// Whether a thread of ours is in an uninterruptible sleep (proc(5), state D).
+fn waits_for_a_lock(thread_id: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/self/task/{thread_id}/stat"));
+    // The name may have anything in it, but for what follows it.
+    stat.is_ok_and(|stat| {
+        let state = stat.rsplit_once(") ").map(|(_, rest)| rest);
+        state.is_some_and(|rest| rest.starts_with('D'))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::{Receiver, channel};
+
+    /// What is passed from thread to thread: questions that hang until they are released.
+    struct Load {
+        hangs: Vec<Receiver<()>>,
+        done: u32,
+    }
+
+    fn serve(desk: &Desk<Load, u32>, mut load: Load) -> Option<u32> {
+        while let Some(hang) = load.hangs.pop() {
+            (load, ()) = desk.aside(load, move || {
+                let _ = hang.recv();
+            })?;
+            load.done += 1;
+        }
+        Some(load.done)
+    }
+
+    #[test]
+    fn another_thread_goes_on_when_one_hangs() {
+        let desk = Arc::new(Desk::new());
+        let ((keep, held), (release, released)) = (channel(), channel());
+        release.send(()).unwrap();
+        let load = Load {
+            hangs: vec![released, held],
+            done: 0,
+        };
+        assert_eq!(desk.watch(load, serve).unwrap(), 1);
+        // The lost thread ends by itself, and says nothing more.
+        let threads_are = |count: usize| {
+            while Arc::strong_count(&desk.threads) != 1 + count {
+                std::thread::yield_now();
+            }
+        };
+        threads_are(1);
+        drop(keep);
+        threads_are(0);
+        assert!(desk.state().ended.is_none());
+    }
+
+    #[test]
+    fn an_owner_that_made_us_wait_is_left_alone() {
+        let mut asker = Asker::default();
+        let [one, other] = [1, 2].map(|uid| Whose {
+            uid,
+            netns_cookie: 0,
+        });
+        assert!(asker.may_ask(one, 0));
+        asker.pause(one);
+        assert!(!asker.may_ask(one, 0) && asker.may_ask(other, 0));
+        assert!(!asker.may_ask(other, HANGING_MAX));
     }
 }

@@ -2,29 +2,29 @@
 //!
 //! Level-triggered epoll. A turn takes at most [`PACKETS_PER_TURN`] packets of all
 //! connections that are ready, each of which gets its share, so that a flood of some
-//! costs the others a bounded wait. Actions
-//! of the registry are carried out in order; a process that cannot be sent to is
-//! doomed, and given up once the list is done (giving up makes more actions).
+//! costs the others a bounded wait. A packet with a socket is a question to the kernel,
+//! which may hang: then this thread loses the broker to another one ([`crate::asker`]).
 
 use crate::admin_socket::AdminConnection;
-use crate::asker::Asker;
+use crate::asker::{Asker, Desk};
 use crate::control::{Connection, SendError};
 use crate::domains::Domains;
 use crate::filter::Rules;
 use crate::memory::Memory;
-use crate::messages::Break;
+use crate::messages::{Asked, Break, Question};
 use crate::reaper::Reaper;
 use crate::runtime::Runtime;
 use crate::shares::{Kept, Shares, Whose};
-use crate::{BrokerError, Config, doing, doorbell, notify};
+use crate::{BrokerError, Config, doing, notify};
 use fordway_abi::control as wire;
 use fordway_platform::ipc::{self, ReceiveError};
 use fordway_platform::{process, sockinfo};
-use fordway_registry::{Action, LinkSide, Outgoing, ProcessId, Registry};
+use fordway_registry::{ProcessId, Registry};
 use rustix::event::epoll;
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 /// Packets that are handled in a turn, if no connection is to go without one.
 const PACKETS_PER_TURN: usize = 256;
@@ -106,6 +106,8 @@ pub(crate) struct Broker {
     pub(crate) by_process: BTreeMap<ProcessId, u64>,
     pub(crate) reaper: Reaper,
     pub(crate) asker: Asker,
+    /// Threads that did not come back from a question.
+    pub(crate) threads_hanging: usize,
     pub(crate) protocol_errors: u64,
     /// Complaints of processes about their peers.
     pub(crate) channel_errors: u64,
@@ -126,20 +128,84 @@ pub(crate) struct Broker {
     pub(crate) runtime: Runtime,
 }
 
+/// What lies on the desk: the broker, and what was asked by the thread that has gone.
+type Laid = (Box<Broker>, Option<Asked>);
+type Ended = (Box<Broker>, Result<Ending, BrokerError>);
+
 /// Runs a broker until it is asked to end. Blocks SIGINT, SIGHUP and SIGTERM in this
 /// thread, so call it before others are started.
 /// `ready` is called when the sockets are open.
 pub fn run(config: &Config, ready: impl FnOnce()) -> Result<(), BrokerError> {
-    let mut broker = Broker::start(config)?;
+    let broker = Broker::start(config)?;
     let (version, abi) = (env!("CARGO_PKG_VERSION"), fordway_abi::ABI_VERSION);
     let dir = config.runtime_dir.display();
     tracing::info!("broker {version} (ABI version {abi}) serves {dir}");
     notify::notify("READY=1");
     ready();
-    let ending = broker.serve()?;
+    let desk = Arc::new(Desk::new());
+    let (broker, ending) = desk
+        .watch((Box::new(broker), None), serve)
+        .map_err(doing("starting a thread"))?;
     notify::notify("STOPPING=1");
-    broker.end(ending);
+    broker.end(ending?);
     Ok(())
+}
+
+/// One thread's part of the loop: until the broker ends, or a question hangs.
+fn serve(desk: &Desk<Laid, Ended>, (mut broker, asked): Laid) -> Option<Ended> {
+    broker.threads_hanging = desk.hanging();
+    if let Some(asked) = asked {
+        let outcome = broker.hangs(asked);
+        broker.after(asked.number, outcome);
+    }
+    let mut events = Vec::with_capacity(EVENTS_MAX);
+    while broker.ending.is_none() {
+        if let Err(error) = broker.wait(&mut events) {
+            return Some((broker, Err(error)));
+        }
+        broker = turn(desk, broker, &events)?;
+    }
+    let ending = broker.ending?;
+    Some((broker, Ok(ending)))
+}
+
+fn turn(
+    desk: &Desk<Laid, Ended>,
+    mut broker: Box<Broker>,
+    events: &[epoll::Event],
+) -> Option<Box<Broker>> {
+    let tokens = || {
+        events
+            .iter()
+            .map(|event| Token::from_data(event.data.u64()))
+    };
+    let ready = tokens().filter(|token| matches!(token, Token::Shim(_)));
+    let share = (PACKETS_PER_TURN / ready.count().max(1)).clamp(1, PACKETS_OF_ONE_MAX);
+    for event in events {
+        match Token::from_data(event.data.u64()) {
+            Token::Fixed(FIXED_CONTROL) => broker.accept_shims(),
+            Token::Fixed(FIXED_ADMIN) => broker.accept_admins(),
+            Token::Fixed(_) => broker.read_signal(),
+            Token::Shim(number) => {
+                broker.flush(number, event.flags);
+                let mut left = share;
+                while let Some(question) = broker.read_packets(number, &mut left) {
+                    let asked = question.asked;
+                    let load = (broker, Some(asked));
+                    let ((back, _), (socket, facts)) = desk.aside(load, || question.ask())?;
+                    broker = back;
+                    broker.threads_hanging = desk.hanging();
+                    let outcome = broker.answered(asked, socket, facts);
+                    broker.after(number, outcome);
+                }
+            }
+            Token::Pid(number) => broker.bury(number),
+            Token::Admin(number) => broker.serve_admin(number),
+        }
+    }
+    broker.on_time();
+    broker.reaper.work();
+    Some(broker)
 }
 
 impl Broker {
@@ -176,6 +242,7 @@ impl Broker {
             by_process: BTreeMap::new(),
             reaper: Reaper::default(),
             asker: Asker::default(),
+            threads_hanging: 0,
             protocol_errors: 0,
             channel_errors: 0,
             ring_bytes_of_the_dead: 0,
@@ -207,44 +274,14 @@ impl Broker {
         Ok(broker)
     }
 
-    fn serve(&mut self) -> Result<Ending, BrokerError> {
-        let mut events = Vec::with_capacity(EVENTS_MAX);
-        loop {
-            if let Some(ending) = self.ending {
-                return Ok(ending);
-            }
-            events.clear();
-            // Until the rules change by themselves, if they do.
-            let patience = self.rules.patience_ns().map(epoll_timeout);
-            match epoll::wait(
-                &self.epoll,
-                rustix::buffer::spare_capacity(&mut events),
-                patience.as_ref(),
-            ) {
-                Ok(_) => {}
-                Err(Errno::INTR) => continue,
-                Err(error) => return Err(doing("epoll_wait")(error.into())),
-            }
-            let tokens = || {
-                events
-                    .iter()
-                    .map(|event| Token::from_data(event.data.u64()))
-            };
-            let ready = tokens().filter(|token| matches!(token, Token::Shim(_)));
-            let share = (PACKETS_PER_TURN / ready.count().max(1)).clamp(1, PACKETS_OF_ONE_MAX);
-            for event in &events {
-                let flags = event.flags;
-                match Token::from_data(event.data.u64()) {
-                    Token::Fixed(FIXED_CONTROL) => self.accept_shims(),
-                    Token::Fixed(FIXED_ADMIN) => self.accept_admins(),
-                    Token::Fixed(_) => self.read_signal(),
-                    Token::Shim(number) => self.serve_shim(number, flags, share),
-                    Token::Pid(number) => self.bury(number),
-                    Token::Admin(number) => self.serve_admin(number),
-                }
-            }
-            self.on_time();
-            self.reaper.work();
+    /// Until something is ready, or the rules change by themselves.
+    fn wait(&self, events: &mut Vec<epoll::Event>) -> Result<(), BrokerError> {
+        events.clear();
+        let patience = self.rules.patience_ns().map(epoll_timeout);
+        let room = rustix::buffer::spare_capacity(events);
+        match epoll::wait(&self.epoll, room, patience.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(doing("epoll_wait")(error.into())),
         }
     }
 
@@ -263,7 +300,7 @@ impl Broker {
 
     /// Established channels go on without us. Administrators see the end of their
     /// connection when all is done.
-    fn end(mut self, ending: Ending) {
+    fn end(mut self: Box<Self>, ending: Ending) {
         self.save_rules();
         let Self {
             rules,
@@ -274,7 +311,7 @@ impl Broker {
             mut registry,
             mut reaper,
             ..
-        } = self;
+        } = *self;
         for connection in connections.into_values() {
             reaper.close_connection((&connection.peer).into(), connection.socket);
         }
@@ -325,35 +362,42 @@ impl Broker {
         }
     }
 
-    fn serve_shim(&mut self, number: u64, flags: epoll::EventFlags, share: usize) {
+    fn flush(&mut self, number: u64, flags: epoll::EventFlags) {
         if flags.contains(epoll::EventFlags::OUT)
             && let Some(connection) = self.connections.get_mut(&number)
         {
             match connection.flush() {
                 Ok(()) => self.watch_writable(number),
-                Err(error) => return self.give_up_unsendable(number, &error),
+                Err(error) => self.give_up_unsendable(number, &error),
             }
         }
-        self.read_packets(number, share);
     }
 
-    /// A process is gone: what it had said before still counts.
+    /// A process is gone: what it had said before still counts, but for what it offered.
     fn bury(&mut self, number: u64) {
-        self.read_packets(number, PACKETS_OF_THE_DEAD_MAX);
+        let mut left = PACKETS_OF_THE_DEAD_MAX;
+        while let Some(question) = self.read_packets(number, &mut left) {
+            let whose = self.whose(number);
+            self.reaper.close_unknown(whose, question.socket);
+        }
         self.close_connection(number);
     }
 
-    fn read_packets(&mut self, number: u64, limit: usize) {
-        for _ in 0..limit {
-            let Some(connection) = self.connections.get(&number) else {
-                return;
-            };
+    /// Handles at most `left` packets of one connection, and says how many are left then;
+    /// stops before, at one that needs an answer.
+    fn read_packets(&mut self, number: u64, left: &mut usize) -> Option<Question> {
+        while *left != 0 {
+            *left -= 1;
+            let connection = self.connections.get(&number)?;
             let mut buffer = [0; wire::PACKET_BYTES_MAX];
             let received = ipc::receive(&connection.socket, &mut buffer, ipc::FDS_MAX);
             let outcome = match received {
                 Ok(packet) => self.handle_packet(number, &buffer[..packet.len], packet.fds),
-                Err(ReceiveError::Empty) => return,
-                Err(ReceiveError::Closed) => return self.close_connection(number),
+                Err(ReceiveError::Empty) => return None,
+                Err(ReceiveError::Closed) => {
+                    self.close_connection(number);
+                    return None;
+                }
                 Err(ReceiveError::Malformed(what, fds)) => {
                     let whose = self.whose(number);
                     for fd in fds {
@@ -363,14 +407,25 @@ impl Broker {
                 }
                 Err(ReceiveError::System(error)) => {
                     tracing::debug!("receiving from a process: {error}");
-                    return self.close_connection(number);
+                    self.close_connection(number);
+                    return None;
                 }
             };
             match outcome {
-                Ok(()) => {}
-                Err(Break::Protocol(what)) => return self.drop_culprit(number, &what),
-                Err(Break::Refused) => return self.close_connection(number),
+                Ok(None) => {}
+                Ok(question) => return question,
+                Err(why) => self.after(number, Err(why)),
             }
+        }
+        None
+    }
+
+    /// Ends a connection whose packet was not as it should be.
+    fn after(&mut self, number: u64, outcome: Result<(), Break>) {
+        match outcome {
+            Ok(()) => {}
+            Err(Break::Protocol(what)) => self.drop_culprit(number, &what),
+            Err(Break::Refused) => self.close_connection(number),
         }
     }
 
@@ -392,7 +447,7 @@ impl Broker {
         self.close_connection(number);
     }
 
-    fn give_up_unsendable(&mut self, number: u64, error: &SendError) {
+    pub(crate) fn give_up_unsendable(&mut self, number: u64, error: &SendError) {
         let pid = self.connections.get(&number).map_or(0, |c| c.peer.pid);
         match error {
             SendError::Overflow => tracing::warn!("process {pid} was dropped: {error}"),
@@ -437,150 +492,6 @@ impl Broker {
             let actions = self.registry.process_gone(process);
             self.carry_out(actions);
         }
-    }
-
-    /// Does what the registry says.
-    pub(crate) fn carry_out(&mut self, actions: Vec<Action>) {
-        let mut doomed = BTreeMap::new();
-        for action in actions {
-            let (to, result) = match action {
-                Action::Send { to, message } => (to, self.send_plain(to, &message)),
-                Action::Peer {
-                    to,
-                    link_id,
-                    peer,
-                    peer_link_id,
-                } => (to, self.send_peer(to, link_id, peer, peer_link_id)),
-                Action::Doorbell {
-                    sleeper,
-                    sleeper_link_id,
-                    ringer,
-                    ringer_link_id,
-                    door,
-                } => {
-                    let bell = match doorbell::make() {
-                        Ok(bell) => bell,
-                        Err(error) => {
-                            self.note_sent(sleeper, Err(SendError::Gone(error)), &mut doomed);
-                            continue;
-                        }
-                    };
-                    // The sleeper first: he is to find the rings of those who know the door.
-                    let body = wire::OwnDoor {
-                        link_id: sleeper_link_id,
-                        door,
-                    };
-                    let sent = self.send_with(sleeper, &body, bell.shows);
-                    self.note_sent(sleeper, sent, &mut doomed);
-                    let body = wire::PeerDoor {
-                        link_id: ringer_link_id,
-                        door,
-                    };
-                    (ringer, self.send_with(ringer, &body, bell.rings))
-                }
-                Action::LinkClosed { process, link_id } => {
-                    self.memory.remove(LinkSide { process, link_id });
-                    continue;
-                }
-            };
-            self.note_sent(to, result, &mut doomed);
-        }
-        for (number, error) in doomed {
-            self.give_up_unsendable(number, &error);
-        }
-    }
-
-    fn note_sent(
-        &mut self,
-        to: ProcessId,
-        result: Result<(), SendError>,
-        doomed: &mut BTreeMap<u64, SendError>,
-    ) {
-        let Some(&number) = self.by_process.get(&to) else {
-            return;
-        };
-        match result {
-            Ok(()) => self.watch_writable(number),
-            Err(error) => {
-                doomed.entry(number).or_insert(error);
-            }
-        }
-    }
-
-    fn send_plain(&mut self, to: ProcessId, message: &Outgoing) -> Result<(), SendError> {
-        let Some(connection) = self.connection_of(to) else {
-            return Ok(());
-        };
-        match message {
-            Outgoing::Reject(body) => connection.send(body, Vec::new()),
-            Outgoing::Link(body) => connection.send(body, Vec::new()),
-            Outgoing::Pair(body) => connection.send(body, Vec::new()),
-            Outgoing::DoorAck(body) => connection.send(body, Vec::new()),
-            Outgoing::Downgrade(body) => connection.send(body, Vec::new()),
-            Outgoing::PeerGone(body) => connection.send(body, Vec::new()),
-        }
-    }
-
-    fn send_peer(
-        &mut self,
-        to: ProcessId,
-        link_id: u64,
-        peer: ProcessId,
-        peer_link_id: u64,
-    ) -> Result<(), SendError> {
-        let side = LinkSide {
-            process: peer,
-            link_id: peer_link_id,
-        };
-        let (Some(region), Some(member)) = (self.memory.take_region(side), self.member(peer))
-        else {
-            return Ok(());
-        };
-        let fds = vec![region, member.wait_page.clone()];
-        let body = wire::Peer { link_id };
-        match self.connection_of(to) {
-            Some(connection) => connection.send(&body, fds),
-            None => Ok(()),
-        }
-    }
-
-    /// Sends a message with a descriptor of which nothing is kept.
-    fn send_with<M: wire::Message>(
-        &mut self,
-        to: ProcessId,
-        body: &M,
-        fd: OwnedFd,
-    ) -> Result<(), SendError> {
-        match self.connection_of(to) {
-            Some(connection) => connection.send(body, vec![fd.into()]),
-            None => Ok(()),
-        }
-    }
-
-    fn member(&self, process: ProcessId) -> Option<&crate::control::Member> {
-        let number = self.by_process.get(&process)?;
-        self.connections.get(number)?.member.as_ref()
-    }
-
-    fn connection_of(&mut self, process: ProcessId) -> Option<&mut Connection> {
-        let number = self.by_process.get(&process)?;
-        self.connections.get_mut(number)
-    }
-
-    /// Asks epoll for room only while something waits.
-    fn watch_writable(&mut self, number: u64) {
-        self.recount(number);
-        let Some(connection) = self.connections.get_mut(&number) else {
-            return;
-        };
-        if connection.is_behind() == connection.watching_writable {
-            return;
-        }
-        connection.watching_writable = connection.is_behind();
-        let mut flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP;
-        flags.set(epoll::EventFlags::OUT, connection.watching_writable);
-        let token = Token::Shim(number).data();
-        let _ = epoll::modify(&self.epoll, connection.socket.as_fd(), token, flags);
     }
 }
 

@@ -10,7 +10,7 @@ use fordway_registry::{OFFERS_MAX, ProcessId};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::rc::Rc;
+use std::sync::Arc;
 use zerocopy::IntoBytes;
 
 /// Packets that may wait for a process to read. Enough for a stopped process with
@@ -24,7 +24,7 @@ const QUEUED_DESCRIPTORS_MAX: usize = 1024;
 struct Packet {
     bytes: [u8; PACKET_BYTES_MAX],
     len: usize,
-    fds: Vec<Rc<OwnedFd>>,
+    fds: Vec<Arc<OwnedFd>>,
     is_downgrade: bool,
 }
 
@@ -32,7 +32,7 @@ struct Packet {
 #[derive(Debug)]
 pub(crate) struct Member {
     pub(crate) process: ProcessId,
-    pub(crate) wait_page: Rc<OwnedFd>,
+    pub(crate) wait_page: Arc<OwnedFd>,
     mailbox: OwnPage,
 }
 
@@ -40,7 +40,7 @@ impl Member {
     pub(crate) fn new(process: ProcessId, wait_page: OwnedFd, mailbox: OwnPage) -> Self {
         Self {
             process,
-            wait_page: Rc::new(wait_page),
+            wait_page: Arc::new(wait_page),
             mailbox,
         }
     }
@@ -104,7 +104,7 @@ impl Connection {
     pub(crate) fn send<M: Message>(
         &mut self,
         message: &M,
-        fds: Vec<Rc<OwnedFd>>,
+        fds: Vec<Arc<OwnedFd>>,
     ) -> Result<(), SendError> {
         // New rules may take every connection at once from a process that did nothing wrong.
         let is_downgrade = M::KIND == kind::Downgrade;

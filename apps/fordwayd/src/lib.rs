@@ -1,6 +1,6 @@
 //! The broker: who is who, rendezvous, death.
 //!
-//! One thread and one epoll loop around [`fordway_registry`], which decides; this
+//! One epoll loop, of one thread at a time, around [`fordway_registry`], which decides; this
 //! crate asks the kernel for facts, moves descriptors, and keeps what belongs to a
 //! process only as long as the process does.
 //!
@@ -12,7 +12,7 @@
 //! ```
 //!
 //! - `runtime`: the runtime directory, its lock, its sockets.
-//! - `broker`: the loop.
+//! - `broker`: the loop; `actions`: what the registry decided, carried out.
 //! - `control`: one connection of a shim; `messages`: what a shim may say.
 //! - `asker`: what the kernel says of offered sockets.
 //! - `memory`: regions that are mapped, read-only, for listings.
@@ -33,6 +33,7 @@
 //!   of any byte.
 #![forbid(unsafe_code)]
 
+mod actions;
 pub mod admin;
 mod admin_socket;
 mod asker;

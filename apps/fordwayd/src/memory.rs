@@ -14,7 +14,7 @@ use fordway_registry::{ChannelView, LinkSide};
 use std::collections::BTreeMap;
 use std::mem::offset_of;
 use std::os::fd::OwnedFd;
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// Header and endpoints: the part of a region that is mapped.
 const MAPPED_BYTES: usize = ENDPOINTS_OFFSET + SLOT_COUNT * ENDPOINT_BYTES;
@@ -25,7 +25,7 @@ const _: () = assert!(MAPPED_BYTES <= shm::ARENA_OFFSET);
 struct SideMemory {
     endpoints: ReadOnly,
     /// Until it is handed to the peer.
-    region: Option<Rc<OwnedFd>>,
+    region: Option<Arc<OwnedFd>>,
 }
 
 /// How far a channel is, by one end's own words.
@@ -57,7 +57,7 @@ impl Memory {
     pub(crate) fn insert(&mut self, side: LinkSide, region: OwnedFd, hand_over: bool) {
         match ReadOnly::map(&region, MAPPED_BYTES) {
             Ok(endpoints) => {
-                let region = hand_over.then(|| Rc::new(region));
+                let region = hand_over.then(|| Arc::new(region));
                 self.regions_held += usize::from(hand_over);
                 self.sides.insert(side, SideMemory { endpoints, region });
             }
@@ -67,7 +67,7 @@ impl Memory {
     }
 
     /// The region of a side, once.
-    pub(crate) fn take_region(&mut self, side: LinkSide) -> Option<Rc<OwnedFd>> {
+    pub(crate) fn take_region(&mut self, side: LinkSide) -> Option<Arc<OwnedFd>> {
         let region = self.sides.get_mut(&side)?.region.take()?;
         self.regions_held -= 1;
         Some(region)

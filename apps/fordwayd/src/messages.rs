@@ -1,15 +1,15 @@
 //! What a shim may say: packets are checked here, whole, before anything is done.
 
-use crate::asker::Answer;
 use crate::broker::Broker;
 use crate::control::Member;
 use crate::memory::Memory;
+use crate::shares::Whose;
 use fordway_abi::ABI_VERSION;
 use fordway_abi::control::{self as wire, Header, Message, PathPolicy, kind};
 use fordway_abi::reason::Reason;
 use fordway_abi::shm::WAIT_PAGE_BYTES;
 use fordway_platform::memfd::{self, OwnPage};
-use fordway_platform::sockinfo::NotTcp;
+use fordway_platform::sockinfo::{self, NotTcp, TcpSocket};
 use fordway_registry::{
     Action, ChannelView, LinkSide, Outgoing, ProcessId, SocketFacts, Violation,
 };
@@ -38,14 +38,48 @@ fn protocol<T>(what: impl std::fmt::Display) -> Result<T, Break> {
     Err(Break::Protocol(what.to_string()))
 }
 
+/// A message whose socket has to be looked at first, which may hang ([`crate::asker`]).
+#[derive(Debug)]
+pub(crate) struct Question {
+    pub(crate) asked: Asked,
+    pub(crate) socket: OwnedFd,
+}
+
+/// What is to be done with the answer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked {
+    /// The connection that the message came by, which is `whose`.
+    pub(crate) number: u64,
+    whose: Whose,
+    process: ProcessId,
+    what: What,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum What {
+    Offer(wire::Offer),
+    Rejoin(wire::RejoinChannel),
+}
+
+/// What the kernel says of a socket.
+pub(crate) type Facts = Result<TcpSocket, NotTcp>;
+
+impl Question {
+    /// Asks it.
+    pub(crate) fn ask(self) -> (OwnedFd, Facts) {
+        let facts = sockinfo::tcp_socket(&self.socket);
+        (self.socket, facts)
+    }
+}
+
 impl Broker {
-    /// One packet of one connection.
+    /// One packet of one connection; what has to be asked before more is done with it.
     pub(crate) fn handle_packet(
         &mut self,
         number: u64,
         bytes: &[u8],
         mut fds: Vec<OwnedFd>,
-    ) -> Result<(), Break> {
+    ) -> Result<Option<Question>, Break> {
         let result = self.dispatch(number, bytes, &mut fds);
         // What a handler did not take is of unknown kind.
         let whose = self.whose(number);
@@ -56,12 +90,17 @@ impl Broker {
         result
     }
 
-    fn dispatch(&mut self, number: u64, bytes: &[u8], fds: &mut Vec<OwnedFd>) -> Result<(), Break> {
+    fn dispatch(
+        &mut self,
+        number: u64,
+        bytes: &[u8],
+        fds: &mut Vec<OwnedFd>,
+    ) -> Result<Option<Question>, Break> {
         let Ok((header, body)) = Header::read_from_prefix(bytes) else {
             return protocol(format_args!("a packet of {} bytes", bytes.len()));
         };
         let Some(connection) = self.connections.get(&number) else {
-            return Ok(());
+            return Ok(None);
         };
         let process = connection.member.as_ref().map(|member| member.process);
         if process.is_none() {
@@ -71,12 +110,19 @@ impl Broker {
         let (kind, body) = wire::parse(bytes, fds.len()).or_else(protocol)?;
         let Some(process) = process else {
             return match kind {
-                kind::Hello => self.hello(number, read(body)?, fds),
+                kind::Hello => self.hello(number, read(body)?, fds).map(|()| None),
                 other => protocol(format_args!("a message of kind {other} before Hello")),
             };
         };
         match kind {
-            kind::Offer => self.offer(number, process, read(body)?, fds),
+            kind::Offer => {
+                let what = What::Offer(read(body)?);
+                return self.question(number, process, what, fds);
+            }
+            kind::RejoinChannel => {
+                let what = What::Rejoin(read(body)?);
+                return self.question(number, process, what, fds);
+            }
             kind::Region => self.region(number, process, read(body)?, fds),
             kind::Door => self.door(process, read(body)?),
             kind::Status => {
@@ -93,9 +139,9 @@ impl Broker {
                 Ok(())
             }
             kind::RejoinLink => self.rejoin_link(process, read(body)?, fds),
-            kind::RejoinChannel => self.rejoin_channel(number, process, read(body)?, fds),
             other => protocol(format_args!("a message of kind {other} from a shim")),
-        }
+        }?;
+        Ok(None)
     }
 
     /// A process says that its peer broke the protocol of their channel: counted, and
@@ -186,70 +232,44 @@ impl Broker {
         }
     }
 
-    fn offer(
+    /// A message with a socket. None is asked about whose owner made us wait just now; it
+    /// may be offered again.
+    fn question(
         &mut self,
         number: u64,
         process: ProcessId,
-        offer: wire::Offer,
+        what: What,
         fds: &mut Vec<OwnedFd>,
-    ) -> Result<(), Break> {
-        let facts = match self.read_socket(number, fds)? {
-            Ok(_) if !self.may_offer_more(self.whose(number)) => Err(Reason::NoMemory),
-            facts => facts,
-        };
-        let facts = match facts {
-            Ok(facts) => facts,
-            Err(reason) => {
-                let message = Outgoing::Reject(wire::Reject {
-                    conn_id: offer.conn_id,
-                    reason: reason as u32,
-                    pending: 0,
-                });
-                self.carry_out(vec![Action::Send {
-                    to: process,
-                    message,
-                }]);
-                return Ok(());
-            }
-        };
-        let rules = &self.rules;
-        let mut gate = |a: &SocketFacts, b: &SocketFacts| rules.gate(a, b);
-        let registry = &mut self.registry;
-        let actions = registry.offer_through(process, offer.conn_id, facts, &mut gate);
-        self.carry_out(actions);
-        Ok(())
-    }
-
-    /// Reads what the passed socket is, and closes it; or else why that cannot be said.
-    fn read_socket(
-        &mut self,
-        number: u64,
-        fds: &mut Vec<OwnedFd>,
-    ) -> Result<Result<SocketFacts, Reason>, Break> {
+    ) -> Result<Option<Question>, Break> {
         let Some(socket) = fds.pop() else {
             return protocol("no socket");
         };
-        let whose = self.whose(number);
-        let (socket, facts) = match self.asker.ask(whose, socket) {
-            Answer::Known(socket, facts) => (socket, facts),
-            // It may be offered again.
-            Answer::Unasked(socket) => {
-                self.reaper.close_socket(whose, socket);
-                return Ok(Err(Reason::NoMemory));
-            }
-            Answer::Hangs => {
-                let pid = self.connections.get(&number).map_or(0, |c| c.peer.pid);
-                if self.first_mischief(pid) {
-                    tracing::warn!("process {pid} offered a socket that does not answer");
-                }
-                return Ok(Err(Reason::NoMemory));
-            }
+        let asked = Asked {
+            number,
+            whose: self.whose(number),
+            process,
+            what,
         };
+        if self.asker.may_ask(asked.whose, self.threads_hanging) {
+            return Ok(Some(Question { asked, socket }));
+        }
+        self.reaper.close_socket(asked.whose, socket);
+        self.known(asked, Err(Reason::NoMemory))?;
+        Ok(None)
+    }
+
+    /// The kernel has answered.
+    pub(crate) fn answered(
+        &mut self,
+        asked: Asked,
+        socket: OwnedFd,
+        facts: Facts,
+    ) -> Result<(), Break> {
         if facts == Err(NotTcp::Kind) {
-            fds.push(socket);
+            self.reaper.close_unknown(asked.whose, socket);
             return protocol("an offer of something that is no TCP socket");
         }
-        self.reaper.close_socket(whose, socket);
+        self.reaper.close_socket(asked.whose, socket);
         let facts = facts.map(|facts| SocketFacts {
             cookie: facts.cookie,
             netns_cookie: facts.netns_cookie,
@@ -257,7 +277,67 @@ impl Broker {
             remote: facts.remote,
         });
         // It was reset or closed between the offer and now.
-        Ok(facts.map_err(|_| Reason::NoPeer))
+        let result = self.known(asked, facts.map_err(|_| Reason::NoPeer));
+        self.recount(asked.number);
+        result
+    }
+
+    /// The thread that asked does not come back, and has the socket.
+    pub(crate) fn hangs(&mut self, asked: Asked) -> Result<(), Break> {
+        self.asker.pause(asked.whose);
+        let connection = self.connections.get(&asked.number);
+        let pid = connection.map_or(0, |connection| connection.peer.pid);
+        if self.first_mischief(pid) {
+            tracing::warn!("process {pid} offered a socket that does not answer");
+        }
+        self.known(asked, Err(Reason::NoMemory))
+    }
+
+    fn known(&mut self, asked: Asked, facts: Result<SocketFacts, Reason>) -> Result<(), Break> {
+        match (asked.what, facts) {
+            (What::Offer(offer), facts) => self.offer(asked, offer, facts),
+            (What::Rejoin(channel), Ok(facts)) => self.rejoin(asked.process, channel, facts)?,
+            (What::Rejoin(_), Err(_)) => {}
+        }
+        Ok(())
+    }
+
+    fn offer(&mut self, asked: Asked, offer: wire::Offer, facts: Result<SocketFacts, Reason>) {
+        let facts = match facts {
+            Ok(_) if !self.may_offer_more(asked.whose) => Err(Reason::NoMemory),
+            facts => facts,
+        };
+        let actions = match facts {
+            Ok(facts) => {
+                let rules = &self.rules;
+                let mut gate = |a: &SocketFacts, b: &SocketFacts| rules.gate(a, b);
+                let registry = &mut self.registry;
+                registry.offer_through(asked.process, offer.conn_id, facts, &mut gate)
+            }
+            Err(reason) => vec![Action::Send {
+                to: asked.process,
+                message: Outgoing::Reject(wire::Reject {
+                    conn_id: offer.conn_id,
+                    reason: reason as u32,
+                    pending: 0,
+                }),
+            }],
+        };
+        self.carry_out(actions);
+    }
+
+    fn rejoin(
+        &mut self,
+        process: ProcessId,
+        channel: wire::RejoinChannel,
+        facts: SocketFacts,
+    ) -> Result<(), Break> {
+        let actions = self.registry.rejoin_channel(process, channel, facts)?;
+        self.carry_out(actions);
+        if let Some(channel) = self.registry.both_ends_of(process, channel.conn_id) {
+            self.look_at(&channel);
+        }
+        Ok(())
     }
 
     fn read_region(fds: &mut Vec<OwnedFd>) -> Result<OwnedFd, Break> {
@@ -317,24 +397,6 @@ impl Broker {
         // The peer has it already.
         self.memory.insert(side, memory, false);
         self.carry_out(actions);
-        Ok(())
-    }
-
-    fn rejoin_channel(
-        &mut self,
-        number: u64,
-        process: ProcessId,
-        channel: wire::RejoinChannel,
-        fds: &mut Vec<OwnedFd>,
-    ) -> Result<(), Break> {
-        let Ok(facts) = self.read_socket(number, fds)? else {
-            return Ok(());
-        };
-        let actions = self.registry.rejoin_channel(process, channel, facts)?;
-        self.carry_out(actions);
-        if let Some(channel) = self.registry.both_ends_of(process, channel.conn_id) {
-            self.look_at(&channel);
-        }
         Ok(())
     }
 }

@@ -168,7 +168,7 @@ pub enum Violation {
 }
 
 /// Where new link keys come from.
-pub type KeySource = Box<dyn FnMut() -> [u8; 16]>;
+pub type KeySource = Box<dyn FnMut() -> [u8; 16] + Send>;
 
 /// See the module.
 pub struct Registry {

@@ -6,8 +6,6 @@ use crate::{Storm, go_on, watch};
 use anyhow::{Result, ensure};
 use std::time::{Duration, Instant};
 
-/// At least one connection in so many must have used its rings.
-const RINGS_ONE_IN: u64 = 20;
 const CLIENTS: u64 = 2;
 /// Longest that a piece may take.
 const PIECE_LIMIT: Duration = Duration::from_secs(590);
@@ -105,10 +103,9 @@ fn run_piece(storm: &Storm, each: u64) -> Result<()> {
         "had a channel, used its rings",
         format_args!("{paired}, {carried}"),
     );
-    // How many live long enough for a channel depends on how busy the machine is.
     ensure!(
-        carried * RINGS_ONE_IN > each * CLIENTS,
-        "hardly any connection used rings"
+        carried * 2 > each * CLIENTS,
+        "most connections did not use rings"
     );
     for ((name, first), last) in names.iter().zip(first).zip(last) {
         storm.figure(
