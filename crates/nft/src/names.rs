@@ -1,7 +1,7 @@
 //! Names of headers and meta keys as the grammar meets them.
-use fordway_filter::model::{ExthdrKind, MetaKey, Protocol};
-
+use crate::ast::Listed;
 use crate::parse::MetaWord;
+use fordway_filter::model::{ExthdrKind, MetaKey, ObjectKind, Protocol};
 
 /// A protocol that payload expressions begin with.
 pub fn protocol(name: &str) -> Option<Protocol> {
@@ -63,4 +63,25 @@ pub fn is_known_meta(name: &str) -> bool {
         name,
         "sdif" | "sdifname" | "broute" | "ibrpvid" | "ibrvproto" | "obrpvid" | "obrvproto"
     )
+}
+
+/// `counter`, `quota`, `limit`.
+pub fn object_kind(name: &str) -> Option<ObjectKind> {
+    [ObjectKind::Counter, ObjectKind::Quota, ObjectKind::Limit]
+        .into_iter()
+        .find(|kind| kind.name() == name)
+}
+
+/// What a word behind `list` shows.
+pub fn listed(word: &str) -> Option<Listed> {
+    Some(match word {
+        "ruleset" | "table" => Listed::Ruleset,
+        "tables" => Listed::Tables,
+        "chain" => Listed::Chain,
+        "chains" => Listed::Chains,
+        "set" | "map" => Listed::Set,
+        "sets" => Listed::Sets,
+        "maps" => Listed::Maps,
+        other => Listed::Objects(object_kind(other.trim_end_matches('s'))?),
+    })
 }

@@ -227,26 +227,8 @@ impl Checker<'_> {
         key: &Expr,
         map: &Expr,
     ) -> Checked<model::Statement> {
-        let seen = self.left(within, key)?;
-        let wanted = self.type_of(within, &seen, key.span)?;
-        let map = match map.resolved() {
-            ExprKind::SetRef(name) => {
-                let found = self.named_map(within, &seen, name, map.span)?;
-                let set = self.need_set(within.table, name, map.span)?;
-                if set.data != Some(MapData::Verdict) {
-                    return Err(Fault::wrong(map.span, format!("{name} holds no verdicts")));
-                }
-                found
-            }
-            ExprKind::Set(elements) => SetRef::Anonymous(self.anonymous(
-                elements,
-                &wanted,
-                Some(&DataWanted::Verdict),
-                map.span,
-            )?),
-            _ => return Err(Fault::wrong(map.span, "expected a map of verdicts")),
-        };
-        Ok(model::Statement::VerdictMap { key: seen, map })
+        let (key, map) = self.keyed(within, key, map, MapData::Verdict)?;
+        Ok(model::Statement::VerdictMap { key, map })
     }
 
     fn object(
@@ -261,36 +243,45 @@ impl Checker<'_> {
                 name: name.clone(),
             }),
             ExprKind::Map(key, map) => {
-                let seen = self.left(within, key)?;
-                let wanted = self.type_of(within, &seen, key.span)?;
-                let map = match map.resolved() {
-                    ExprKind::SetRef(name) => {
-                        let found = self.named_map(within, &seen, name, map.span)?;
-                        let set = self.need_set(within.table, name, map.span)?;
-                        if set.data != Some(MapData::Object(kind)) {
-                            return Err(Fault::wrong(
-                                map.span,
-                                format!("{name} is not a map of type {}", kind.name()),
-                            ));
-                        }
-                        found
-                    }
-                    ExprKind::Set(elements) => SetRef::Anonymous(self.anonymous(
-                        elements,
-                        &wanted,
-                        Some(&DataWanted::Object),
-                        map.span,
-                    )?),
-                    _ => return Err(Fault::wrong(map.span, "expected a map of objects")),
-                };
-                Ok(model::Statement::ObjectMap {
-                    kind,
-                    key: seen,
-                    map,
-                })
+                let (key, map) = self.keyed(within, key, map, MapData::Object(kind))?;
+                Ok(model::Statement::ObjectMap { kind, key, map })
             }
             _ => Err(Fault::wrong(name.span, "expected a name or a map of names")),
         }
+    }
+
+    /// A key and the map that leads from it to verdicts or objects.
+    fn keyed(
+        &mut self,
+        within: &mut Within,
+        key: &Expr,
+        map: &Expr,
+        leads_to: MapData,
+    ) -> Checked<(model::Expr, SetRef)> {
+        let seen = self.left(within, key)?;
+        let wanted = self.type_of(within, &seen, key.span)?;
+        let (data, what) = match &leads_to {
+            MapData::Object(kind) => (
+                DataWanted::Object,
+                format!("objects of type {}", kind.name()),
+            ),
+            _ => (DataWanted::Verdict, "verdicts".to_string()),
+        };
+        let map = match map.resolved() {
+            ExprKind::SetRef(name) => {
+                let found = self.named_map(within, &seen, name, map.span)?;
+                let set = self.need_set(within.table, name, map.span)?;
+                if set.data != Some(leads_to) {
+                    return Err(Fault::wrong(map.span, format!("{name} holds no {what}")));
+                }
+                found
+            }
+            ExprKind::Set(elements) => {
+                SetRef::Anonymous(self.anonymous(elements, &wanted, Some(&data), map.span)?)
+            }
+            _ => return Err(Fault::wrong(map.span, format!("expected a map of {what}"))),
+        };
+        Ok((seen, map))
     }
 
     fn reject(

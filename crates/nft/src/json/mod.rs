@@ -8,10 +8,11 @@ mod statement;
 
 use crate::{
     ast::{
-        Command, CommandKind, DataSpec, ElementsVerb, Expr, ExprKind, Listed, Listing, Rule,
-        RulePlace, SetSpec, TypeSpec,
+        Command, CommandKind, DataSpec, ElementsVerb, Expr, ExprKind, Listing, Rule, RulePlace,
+        SetSpec, TypeSpec,
     },
     error::{FAULTS_MAX, Fault},
+    names::{listed, object_kind},
     source::Span,
     support::Refused,
     words::{is_name, parse_time_ms},
@@ -363,12 +364,6 @@ fn set(node: &Node, is_map: bool) -> Read<SetSpec> {
     Ok(spec)
 }
 
-fn object_kind(word: &str) -> Option<ObjectKind> {
-    [ObjectKind::Counter, ObjectKind::Quota, ObjectKind::Limit]
-        .into_iter()
-        .find(|kind| kind.name() == word)
-}
-
 /// A type by name, several, or the expressions that have it.
 fn types(node: &Node, names: &str, exprs: &str) -> Read<TypeSpec> {
     if let Some(exprs) = node.get(exprs) {
@@ -540,19 +535,7 @@ fn reset(object: &Node) -> Read<CommandKind> {
 
 fn list(object: &Node) -> Read<CommandKind> {
     let (word, inner) = object.only()?;
-    let what = match word {
-        "ruleset" | "table" => Listed::Ruleset,
-        "tables" => Listed::Tables,
-        "chain" => Listed::Chain,
-        "chains" => Listed::Chains,
-        "set" | "map" => Listed::Set,
-        "sets" => Listed::Sets,
-        "maps" => Listed::Maps,
-        other => match object_kind(other.trim_end_matches('s')) {
-            Some(kind) => Listed::Objects(kind),
-            None => return Err(unknown(other, object.span)),
-        },
-    };
+    let what = listed(word).ok_or_else(|| unknown(word, object.span))?;
     let text = |name: &str| inner.text_of(name).map(|text| text.map(str::to_string));
     let family = inner.get("family").map(|_| family(inner)).transpose()?;
     let (table, name) = if word == "table" {

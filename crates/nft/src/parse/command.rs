@@ -2,9 +2,10 @@
 //! `reset`, `rename`, and what each of them may be followed by.
 use super::{Parsed, Parser};
 use crate::{
-    ast::{Command, CommandKind, ElementsVerb, Listed, Listing, RulePlace},
+    ast::{Command, CommandKind, ElementsVerb, Listing, RulePlace},
     error::Fault,
     lex::Token,
+    names::{listed, object_kind},
     source::Span,
     support::Refused,
 };
@@ -135,12 +136,7 @@ impl Parser<'_> {
 
     pub(super) fn eat_object_kind(&mut self) -> Option<ObjectKind> {
         let kind = match self.peek() {
-            Token::Word(word) => match word.as_str() {
-                "counter" => ObjectKind::Counter,
-                "quota" => ObjectKind::Quota,
-                "limit" => ObjectKind::Limit,
-                _ => return None,
-            },
+            Token::Word(word) => object_kind(word)?,
             _ => return None,
         };
         self.next();
@@ -372,21 +368,14 @@ impl Parser<'_> {
             Token::Word(word) => word.clone(),
             _ => return Err(self.expected("what to list")),
         };
-        let what = match word.as_str() {
-            "ruleset" | "table" => Listed::Ruleset,
-            "tables" => Listed::Tables,
-            "chain" => Listed::Chain,
-            "chains" => Listed::Chains,
-            "set" | "map" => Listed::Set,
-            "sets" => Listed::Sets,
-            "maps" => Listed::Maps,
-            "counter" | "counters" => Listed::Objects(ObjectKind::Counter),
-            "quota" | "quotas" => Listed::Objects(ObjectKind::Quota),
-            "limit" | "limits" => Listed::Objects(ObjectKind::Limit),
-            "flowtables" => return Err(Fault::refused(span, Refused::Flowtable)),
-            "meters" | "meter" | "flow" => return Err(Fault::refused(span, Refused::Meter)),
-            "secmarks" => return Err(Fault::refused(span, Refused::Secmark)),
-            "synproxys" => return Err(Fault::refused(span, Refused::Synproxy)),
+        let what = match (listed(&word), word.as_str()) {
+            (Some(what), _) => what,
+            (None, "flowtables") => return Err(Fault::refused(span, Refused::Flowtable)),
+            (None, "meters" | "meter" | "flow") => {
+                return Err(Fault::refused(span, Refused::Meter));
+            }
+            (None, "secmarks") => return Err(Fault::refused(span, Refused::Secmark)),
+            (None, "synproxys") => return Err(Fault::refused(span, Refused::Synproxy)),
             _ => {
                 self.refuse_objects()?;
                 return Err(self.expected("what to list"));
