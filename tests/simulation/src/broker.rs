@@ -1,6 +1,6 @@
 //! The broker: the real registry, with a queue of packets from each process and its mail.
 
-use crate::process::{Mail, Packet};
+use crate::mail::{Mail, Packet};
 use crate::world::World;
 use fordway_abi::control::PathPolicy;
 use fordway_abi::reason::Reason;

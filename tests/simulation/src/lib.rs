@@ -4,8 +4,10 @@
 //! what the network delivers, which faults strike. So every failure can be had again.
 //!
 //! ```text
-//!   programs     threads that send, receive, poll, close; every byte is checked
-//!     process    the shim's control side: offers, links, doorbells, mail
+//!   plan         what a run is made of
+//!   programs     threads that send, receive, poll, close
+//!     calls      one call of theirs; every byte is checked
+//!     process    the shim's control side: links, doorbells; mail: offers and answers
 //!       end      the machine's steps, each a place where others may run
 //!   kernel       TCP: queues, window, delay, FIN, RST
 //!   broker       the registry with a queue from and to each process
@@ -21,10 +23,13 @@
 //! ring), epoll's bookkeeping, and what happens within one call of the ring.
 
 mod broker;
+mod calls;
 mod choices;
 mod end;
 mod kernel;
+mod mail;
 mod memory;
+mod plan;
 mod process;
 mod programs;
 mod world;

@@ -2,23 +2,21 @@
 //! control side keeps them (apps/preload: state, link, wait, control).
 
 use crate::end::At;
+use crate::mail::{Mail, Packet, RETRY_NS};
 use crate::memory::{self, Region};
-use crate::programs::Script;
+use crate::plan::Script;
 use crate::world::{Ctx, Wait, World};
 use fordway_abi::atomic::AtomicU32;
-use fordway_abi::control::{self, status};
-use fordway_abi::reason::Reason;
+use fordway_abi::control::status;
 use fordway_abi::shm::{Endpoint, REGION_BYTES, WaitPage};
 use fordway_ring::{Consumer, Producer, Sleeper, doors_to_ring};
-use fordway_sockets::{State, attention, down, ends, up};
+use fordway_sockets::{State, ends};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 
 /// Threads of a process, at most; each has a doorbell of its own, the first is nobody's.
 pub const DOORS: usize = 24;
-/// Between two attempts to reach a broker.
-const RETRY_NS: u64 = 1_000_000_000;
 /// Longest sleep while the broker is away.
 pub const ORPHAN_SLICE_NS: u64 = 500_000_000;
 /// Longest wait for a doorbell's acknowledgement.
@@ -32,59 +30,16 @@ pub enum Phase {
     Paired,
 }
 
-/// What the broker sends. A `Peer` brings the peer's memory along.
-#[derive(Clone, Copy, Debug)]
-pub enum Mail {
-    Reject(control::Reject),
-    Link(control::Link),
-    Peer {
-        link_id: u64,
-        peer: usize,
-        base: *mut u8,
-    },
-    Pair(control::Pair),
-    DoorAck(u64),
-    PeerDoor {
-        link_id: u64,
-        door: u64,
-    },
-    Downgrade(control::Downgrade),
-    PeerGone(u64),
-}
-
-/// What the broker is sent.
-#[derive(Clone, Copy, Debug)]
-pub enum Packet {
-    Offer {
-        conn: usize,
-        conn_id: u64,
-    },
-    Region {
-        link_id: u64,
-        base: *mut u8,
-    },
-    Door(u64),
-    Status(control::Status),
-    RejoinLink {
-        link: control::RejoinLink,
-        base: *mut u8,
-    },
-    RejoinChannel {
-        channel: control::RejoinChannel,
-        conn: usize,
-    },
-}
-
 /// A side of a link.
 pub struct Link {
-    id: u64,
-    key: [u8; 16],
-    own: Region,
-    peer: Cell<Option<(usize, *mut u8)>>,
-    doors: Cell<u64>,
-    rung: [Cell<u32>; DOORS],
-    users: Cell<u32>,
-    peer_gone: Cell<bool>,
+    pub id: u64,
+    pub key: [u8; 16],
+    pub own: Region,
+    pub peer: Cell<Option<(usize, *mut u8)>>,
+    pub doors: Cell<u64>,
+    pub rung: [Cell<u32>; DOORS],
+    pub users: Cell<u32>,
+    pub peer_gone: Cell<bool>,
 }
 
 /// See the module.
@@ -95,15 +50,15 @@ pub struct Process {
     pub page: &'static WaitPage,
     /// Counters of the eventfds.
     pub doors: [Cell<u64>; DOORS],
-    registered: Cell<u64>,
-    doors_used: Cell<usize>,
+    pub registered: Cell<u64>,
+    pub doors_used: Cell<usize>,
     pub mail: RefCell<VecDeque<Mail>>,
     /// Who reads the mail; 0: nobody.
-    mail_reader: Cell<usize>,
+    pub mail_reader: Cell<usize>,
     pub links: RefCell<Vec<&'static Link>>,
     pub connected: Cell<bool>,
-    retry_at_ns: Cell<u64>,
-    exhausted: Cell<bool>,
+    pub retry_at_ns: Cell<u64>,
+    pub exhausted: Cell<bool>,
 }
 
 /// One end of a connection.
@@ -114,9 +69,9 @@ pub struct Conn {
     /// Streams by which it sends and receives.
     pub streams: (usize, usize),
     pub state: State,
-    phase: Cell<Phase>,
-    serial: Cell<u64>,
-    operations: Cell<u64>,
+    pub phase: Cell<Phase>,
+    pub serial: Cell<u64>,
+    pub operations: Cell<u64>,
     pub offer_after: u64,
     pub bound: Cell<Option<Bound>>,
     pub closed: Cell<bool>,
@@ -132,13 +87,13 @@ pub struct Conn {
 pub struct Bound {
     pub link: &'static Link,
     pub own: &'static Endpoint,
-    own_base: *mut u8,
+    pub own_base: *mut u8,
     pub peer: &'static Endpoint,
-    peer_base: *mut u8,
+    pub peer_base: *mut u8,
     pub peer_process: usize,
-    slot: u32,
-    generation: u32,
-    channel_id: u64,
+    pub slot: u32,
+    pub generation: u32,
+    pub channel_id: u64,
 }
 
 impl Process {
@@ -189,7 +144,7 @@ impl Process {
         door
     }
 
-    fn link(&self, id: u64) -> Option<&'static Link> {
+    pub fn link(&self, id: u64) -> Option<&'static Link> {
         let links = self.links.borrow();
         links.iter().copied().find(|link| link.id == id)
     }
@@ -221,7 +176,7 @@ impl Drop for Process {
 }
 
 impl Link {
-    fn exhaust(&self) {
+    pub fn exhaust(&self) {
         let header = self.own.header();
         header
             .arena_next
@@ -277,7 +232,7 @@ impl Conn {
         self.phase.get() == Phase::Paired
     }
 
-    fn id(&self) -> u64 {
+    pub fn id(&self) -> u64 {
         self.serial.get() << 32 | self.number as u64
     }
 
@@ -333,280 +288,8 @@ impl Conn {
     }
 }
 
-/// What threads of a process do with its connections and the broker.
+/// What threads of a process do with its connections and doorbells.
 impl Ctx<'_> {
-    fn send(&self, packet: Packet) -> bool {
-        let process = self.own_process();
-        if process.connected.get() {
-            self.world.trace(|| format!("to the broker: {packet:?}"));
-            self.world.broker.borrow_mut().post(process.number, packet);
-        }
-        process.connected.get()
-    }
-
-    /// Opens the control connection if there is none.
-    pub fn connect(&self) -> bool {
-        let process = self.own_process();
-        let now = self.world.now_ns.get();
-        if process.connected.get() || now < process.retry_at_ns.get() {
-            return process.connected.get();
-        }
-        process.retry_at_ns.set(now + RETRY_NS);
-        if !self.world.broker.borrow_mut().hello(process.number) {
-            return false;
-        }
-        process.connected.set(true);
-        self.rejoin();
-        true
-    }
-
-    fn rejoin(&self) {
-        let process = self.own_process();
-        for door in (1..DOORS as u64).filter(|door| process.registered.get() >> door & 1 != 0) {
-            self.send(Packet::Door(door));
-        }
-        let links = process.links.borrow().clone();
-        for link in links {
-            self.point();
-            self.send(Packet::RejoinLink {
-                link: control::RejoinLink {
-                    link_id: link.id,
-                    link_key: link.key,
-                },
-                base: link.own.base(),
-            });
-        }
-        for conn in &self.world.conns {
-            if conn.process != process.number || !conn.is_paired() {
-                continue;
-            }
-            self.point();
-            let bound = conn.bound();
-            let channel = control::RejoinChannel {
-                conn_id: conn.id(),
-                channel_id: bound.channel_id,
-                link_id: bound.link.id,
-                slot: bound.slot,
-                generation: bound.generation,
-            };
-            self.send(Packet::RejoinChannel {
-                channel,
-                conn: conn.number,
-            });
-        }
-    }
-
-    /// Counts a call that moves data, and offers the connection in time.
-    pub fn count_operation(&self, conn: &'static Conn) {
-        self.check_mail();
-        if conn.forked.take() && conn.is_paired() {
-            let asked = &conn.state.attention;
-            asked.fetch_or(attention::FOREIGN, Ordering::AcqRel);
-        }
-        if conn.phase.get() != Phase::Kernel || conn.state.barred.load(Ordering::Relaxed) != 0 {
-            return;
-        }
-        let operations = conn.operations.get();
-        conn.operations.set(operations + 1);
-        if operations == conn.offer_after {
-            self.offer(conn);
-        }
-    }
-
-    fn offer(&self, conn: &'static Conn) {
-        if !self.connect() || conn.phase.get() != Phase::Kernel {
-            conn.operations.set(0);
-            return;
-        }
-        conn.phase.set(Phase::Offered);
-        self.point();
-        let offer = Packet::Offer {
-            conn: conn.number,
-            conn_id: conn.id(),
-        };
-        self.send(offer);
-        self.check_mail();
-    }
-
-    pub fn report(&self, conn: &Conn, status: u32, reason: u32) {
-        let paired = conn.phase.get() == Phase::Paired;
-        let bound = conn.bound.get().filter(|_| paired);
-        let (tx, rx) = match bound {
-            Some(_) => (conn.producer().tail(), conn.consumer().head()),
-            None => (0, 0),
-        };
-        self.send(Packet::Status(control::Status {
-            conn_id: conn.id(),
-            channel_id: bound.map_or(0, |bound| bound.channel_id),
-            status,
-            reason,
-            ring_bytes_tx: tx,
-            ring_bytes_rx: rx,
-        }));
-    }
-
-    /// Reads all mail that has come, unless another thread is at it.
-    pub fn check_mail(&self) {
-        let process = self.own_process();
-        if !process.has_mail() {
-            return;
-        }
-        process.mail_reader.set(self.id());
-        let mut turned = false;
-        loop {
-            let next = process.mail.borrow_mut().pop_front();
-            let Some(mail) = next else { break };
-            self.world.trace(|| format!("mail: {mail:?}"));
-            turned |= self.handle(mail);
-            self.point();
-        }
-        process.mail_reader.set(0);
-        if turned {
-            for conn in self.own_conns().filter(|conn| conn.is_paired()) {
-                let asked = conn.state.attention.load(Ordering::Acquire);
-                if asked & attention::DOWN != 0 {
-                    let _ = down::attend(&At::new(self, conn));
-                }
-            }
-        }
-    }
-
-    fn own_conns(&self) -> impl Iterator<Item = &'static Conn> + use<> {
-        let process = self.process;
-        let conns = self.world.conns.iter();
-        conns.filter(move |conn| conn.process == process)
-    }
-
-    fn handle(&self, mail: Mail) -> bool {
-        let process = self.own_process();
-        let by_id = |id: u64| self.own_conns().find(|conn| conn.id() == id);
-        match mail {
-            Mail::Reject(reject) => {
-                if reject.pending == 0
-                    && let Some(conn) = by_id(reject.conn_id)
-                    && conn.phase.get() == Phase::Offered
-                {
-                    conn.phase.set(Phase::Kernel);
-                    conn.operations.set(0);
-                    let passing = [Reason::Shared, Reason::NoMemory, Reason::Waiting];
-                    if !passing.map(|reason| reason as u32).contains(&reject.reason) {
-                        conn.state.barred.store(reject.reason, Ordering::Relaxed);
-                    }
-                }
-            }
-            Mail::Link(link) => {
-                let made = Box::leak(Box::new(Link {
-                    id: link.link_id,
-                    key: link.link_key,
-                    own: Region::take(),
-                    peer: Cell::new(None),
-                    doors: Cell::new(0),
-                    rung: Default::default(),
-                    users: Cell::new(0),
-                    peer_gone: Cell::new(false),
-                }));
-                if process.is_exhausted() {
-                    made.exhaust();
-                }
-                process.links.borrow_mut().push(made);
-                self.send(Packet::Region {
-                    link_id: link.link_id,
-                    base: made.own.base(),
-                });
-            }
-            Mail::Peer {
-                link_id,
-                peer,
-                base,
-            } => {
-                if let Some(link) = process.link(link_id) {
-                    link.peer.set(Some((peer, base)));
-                }
-            }
-            Mail::Pair(pair) => {
-                if let Some(conn) = by_id(pair.conn_id)
-                    && let Some(link) = process.link(pair.link_id)
-                {
-                    self.paired(conn, link, pair);
-                }
-            }
-            Mail::DoorAck(door) => {
-                process.registered.set(process.registered.get() | 1 << door);
-            }
-            Mail::PeerDoor { link_id, door } => {
-                if let Some(link) = process.link(link_id) {
-                    link.doors.set(link.doors.get() | 1 << door);
-                    // A ring may have gone astray before.
-                    if let Some((peer, _)) = link.peer.get() {
-                        let bell = &self.world.processes[peer].doors[door as usize];
-                        bell.set(bell.get() + 1);
-                    }
-                }
-            }
-            Mail::Downgrade(ask) => {
-                for conn in self.own_conns().filter(|conn| conn.is_paired()) {
-                    if conn.bound().channel_id == ask.channel_id {
-                        conn.state.passing.store(ask.reason, Ordering::Relaxed);
-                        let asked = &conn.state.attention;
-                        asked.fetch_or(attention::DOWN, Ordering::AcqRel);
-                    }
-                }
-                return true;
-            }
-            Mail::PeerGone(link_id) => {
-                if let Some(link) = process.link(link_id) {
-                    link.peer_gone.set(true);
-                    for conn in self.own_conns().filter(|conn| conn.is_paired()) {
-                        if std::ptr::eq(conn.bound().link, link) {
-                            ends::peer_process_gone(&At::new(self, conn));
-                        }
-                    }
-                }
-            }
-        }
-        false
-    }
-
-    fn paired(&self, conn: &'static Conn, link: &'static Link, pair: control::Pair) {
-        let Some((peer_process, peer_base)) = link.peer.get() else {
-            return;
-        };
-        if conn.phase.get() != Phase::Offered {
-            return;
-        }
-        self.world.figures.borrow_mut().paired += 1;
-        let own_base = link.own.base();
-        let own = Region::endpoint(own_base, pair.slot);
-        let peer = Region::endpoint(peer_base, pair.slot);
-        // SAFETY: our own region; the broker hands a slot out again only when both sides are done with it.
-        unsafe {
-            Producer::new(own, own_base, peer).release_memory();
-            fordway_ring::renew(std::ptr::from_ref(own).cast_mut());
-        }
-        let owner = conn.number as u32 + 1;
-        own.rx_own.owner.store(owner, Ordering::Relaxed);
-        own.cold
-            .generation
-            .store(pair.generation, Ordering::Release);
-        link.users.set(link.users.get() + 1);
-        conn.bound.set(Some(Bound {
-            link,
-            own,
-            own_base,
-            peer,
-            peer_base,
-            peer_process,
-            slot: pair.slot,
-            generation: pair.generation,
-            channel_id: pair.channel_id,
-        }));
-        conn.state.attention.store(0, Ordering::Relaxed);
-        up::begin(&At::new(self, conn));
-        conn.phase.set(Phase::Paired);
-        self.point();
-        up::set_out(&At::new(self, conn), false);
-    }
-
     /// Rings those of the peer's doors that sleep and were not rung yet.
     pub fn ring(&self, conn: &Conn, doors: u64) {
         let Bound {

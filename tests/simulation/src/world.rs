@@ -9,6 +9,7 @@ use crate::broker::Broker;
 use crate::choices::Choices;
 use crate::kernel::{self, Socket};
 use crate::memory::{give_stack, take_stack};
+use crate::plan::Plan;
 use crate::process::{Conn, Process};
 use crate::programs;
 use corosensei::stack::DefaultStack;
@@ -160,7 +161,7 @@ pub struct World {
 
 impl World {
     pub fn new(mut choices: Choices, tracing: bool) -> Self {
-        let plan = programs::Plan::draw(&mut choices);
+        let plan = Plan::draw(&mut choices);
         let mut pattern = Vec::with_capacity(2 * PATTERN_BYTES);
         let mut source = Choices::of_seed(1);
         pattern.extend((0..PATTERN_BYTES).map(|_| source.below(256) as u8));
