@@ -35,7 +35,7 @@ mod sets;
 mod state;
 
 pub use compile::CompileError;
-pub use conntrack::{Config, Conntrack, TcpState, Tuple};
+pub use conntrack::{Config, Conntrack, Tuple};
 pub use environment::{Environment, FibAnswer, FibQuery};
 pub use exec::EachPacket;
 pub use filter::{Filter, FilterError, Outcome, Verdict};

@@ -255,6 +255,17 @@ pub fn case(seed: u64, number: u64, packets: usize) -> Case {
         // and not the address; the filter changes neither.
         packets.iter_mut().for_each(|(_, ip, _)| ip.cut = 0);
     }
+    for set in &mut maker.sets {
+        let deletes = format!("delete @{} ", set.set.name);
+        let is_deletion =
+            |rule: &GenRule| rule.0.iter().any(|(text, _)| text.starts_with(&deletes));
+        if chains.iter().flat_map(|c| &c.rules).any(is_deletion) {
+            // What a packet deletes keeps its place in the kernel until the collector comes,
+            // some time within a second.
+            set.set.size = Some(65_535);
+            set.text = set.text.replace("size 3", "size 65535");
+        }
+    }
     let kind = match (family, maker.with_ct) {
         (Family::Bridge, _) => Kind::Bridged,
         (_, true) => Kind::Tracked,

@@ -7,16 +7,19 @@
 //! Packets are put in at `a0` (left) and `d0` (right) and come out there; the stack of the
 //! namespace never answers (a rule drops what it sends), so that nothing but our packets
 //! meets the rules. What the namespace itself would take is noted by a set of packet
-//! numbers behind all rules. One CPU does everything: when the last frame, which is not
-//! IP, has come in, everything before it has been dealt with.
+//! numbers behind all rules. One CPU does everything in order, so a frame that is not IP
+//! tells when everything before it has been dealt with: one sent in tells it of the rules,
+//! and one sent out behind it of the cables. That is done for each batch of packets, which is
+//! small enough for the sockets' buffers and for the queue of the CPU.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use fordway_platform::packet::PacketSocket;
+use rustix::event::{PollFd, PollFlags};
 use serde_json::Value;
 
 use crate::generate::Side;
@@ -28,8 +31,33 @@ pub const MAC_D: [u8; 6] = [2, 0, 0, 0, 0, 0x0d];
 /// Nobody's.
 const MAC_END: [u8; 6] = [2, 0, 0, 0, 0, 0x0e];
 
-/// IEEE 802 local experimental: nothing in the kernel takes it.
-const END_FRAME: [u8; 2] = [0x88, 0xb5];
+/// IEEE 802 local experimental: nothing in the kernel takes them. The end of a batch on its
+/// way in, and on its way out.
+const END_IN: [u8; 2] = [0x88, 0xb5];
+const END_OUT: [u8; 2] = [0x88, 0xb6];
+
+/// Configuration testing (loopback): nothing in the kernel takes it either.
+const PROBE: [u8; 2] = [0x90, 0];
+const PROBE_EVERY: Duration = Duration::from_millis(2);
+
+/// A frame that takes longer does not come.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Frames between two ends. A buffer of `net.core.rmem_default` (212,992 bytes) holds twice
+/// as many of the largest.
+pub const BATCH: usize = 50;
+
+/// Notes what the namespace would take, and lets it say nothing.
+const HARNESS: &str = "table inet harness {
+  set seen4 { typeof ip id; flags dynamic; size 65535; }
+  set seen6 { typeof ip6 flowlabel; flags dynamic; size 65535; }
+  chain taken { type filter hook input priority 2147483646;
+    add @seen4 { ip id }
+    add @seen6 { ip6 flowlabel }
+  }
+  chain sent { type filter hook output priority -2147483647; policy drop; }
+}
+";
 
 /// What became of packets, by their numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -70,6 +98,9 @@ impl Lab {
             std::fs::write(format!("/proc/sys/net/{path}"), value)
                 .with_context(|| path.to_owned())?;
         }
+        // Before there are interfaces: what the namespace says of itself about them (MLD
+        // reports, for seconds) is not to meet the rules.
+        input("nft", &["-f", "-"], HARNESS)?;
         let mut links = String::from(
             "link set lo up\n\
              link add a0 address 02:00:00:00:00:0a type veth peer name b0 address 02:00:00:00:00:0b\n\
@@ -94,68 +125,79 @@ impl Lab {
             std::fs::write(format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6"), "1")?;
         }
         // Sums are made and checked in software, as in a packet from outside.
-        Ok(Lab {
+        let lab = Lab {
             left: PacketSocket::open("a0")?,
             right: PacketSocket::open("d0")?,
             taps: [PacketSocket::open("b0")?, PacketSocket::open("c0")?],
-        })
+        };
+        lab.wait_for_cables()?;
+        Ok(lab)
+    }
+
+    /// An interface that came up before its other end drops what it sends until the kernel's
+    /// worker has seen the link.
+    fn wait_for_cables(&self) -> Result<()> {
+        let [inner_left, inner_right] = &self.taps;
+        for (from, to) in [
+            (&self.left, inner_left),
+            (&self.right, inner_right),
+            (inner_left, &self.left),
+            (inner_right, &self.right),
+        ] {
+            let until = Instant::now() + PATIENCE;
+            let mut buffer = [0; 2048];
+            loop {
+                from.send(&end_frame(PROBE))?;
+                wait_for_frame(to, PROBE_EVERY)?;
+                match to.receive(&mut buffer)? {
+                    Some(len) if len >= 14 && buffer[12..14] == PROBE => break,
+                    _ => ensure!(Instant::now() < until, "no link: {to:?}"),
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Puts a ruleset in force in place of the one before. `false` if nft refuses it.
     pub fn load(&self, rules: &str) -> Result<Result<(), String>> {
-        let harness = "table inet harness {\n\
-            set seen4 { typeof ip id; flags dynamic; size 65535; }\n\
-            set seen6 { typeof ip6 flowlabel; flags dynamic; size 65535; }\n\
-            chain taken { type filter hook input priority 2147483646;\n\
-              add @seen4 { ip id }\n add @seen6 { ip6 flowlabel }\n }\n\
-            chain sent { type filter hook output priority -2147483647; policy drop; }\n}\n";
-        let text = format!("flush ruleset\n{harness}{rules}");
+        let mut text = String::from("flush set inet harness seen4\nflush set inet harness seen6\n");
+        for family in ["ip", "ip6", "inet", "bridge", "netdev"] {
+            text += &format!("add table {family} t\ndelete table {family} t\n");
+        }
+        text += rules;
         match input("nft", &["-f", "-"], &text) {
             Ok(_) => Ok(Ok(())),
             Err(error) => Ok(Err(format!("{error:#}"))),
         }
     }
 
-    /// Sends frames, and waits until all have been dealt with.
+    /// Sends frames, and waits until all have been dealt with. Behind each [`BATCH`] an
+    /// [`end_of_batch`] crosses the rules from either side.
     pub fn send(&self, frames: &[(Side, Vec<u8>)]) -> Result<Arrivals> {
         let mut arrivals = Arrivals::default();
-        self.drain(&mut Arrivals::default())?;
-        let mut tapped = [0; 2];
-        for (side, frame) in frames {
-            let (socket, at) = match side {
-                Side::Left => (&self.left, 0),
-                Side::Right => (&self.right, 1),
-            };
-            socket.send(frame)?;
-            tapped[at] += 1;
-        }
-        self.left.send(&end_frame())?;
-        self.right.send(&end_frame())?;
-        for (tap, _) in self.taps.iter().zip(tapped) {
-            wait_for_end(tap)?;
-        }
-        self.drain(&mut arrivals)?;
-        Ok(arrivals)
-    }
-
-    fn drain(&self, arrivals: &mut Arrivals) -> Result<()> {
-        let mut buffer = [0; 2048];
-        for tap in &self.taps {
-            while tap.receive(&mut buffer)?.is_some() {}
-        }
-        for (socket, left) in [(&self.left, true), (&self.right, false)] {
-            while let Some(len) = socket.receive(&mut buffer)? {
-                if let Some((id, packet)) = packet_of(&buffer[..len]) {
-                    let side = if left {
-                        &mut arrivals.left
-                    } else {
-                        &mut arrivals.right
-                    };
-                    side.insert(id, packet);
+        for batch in frames.chunks(BATCH) {
+            for (side, frame) in batch {
+                match side {
+                    Side::Left => self.left.send(frame)?,
+                    Side::Right => self.right.send(frame)?,
                 }
             }
+            self.left.send(&end_frame(END_IN))?;
+            self.right.send(&end_frame(END_IN))?;
+            for tap in &self.taps {
+                read_to_end(tap, END_IN, |_| {})?;
+            }
+            for tap in &self.taps {
+                tap.send(&end_frame(END_OUT))?;
+            }
+            for (socket, arrived) in [
+                (&self.left, &mut arrivals.left),
+                (&self.right, &mut arrivals.right),
+            ] {
+                read_to_end(socket, END_OUT, |frame| arrived.extend(packet_of(frame)))?;
+            }
         }
-        Ok(())
+        Ok(arrivals)
     }
 
     /// What the rules have counted, and which packets the namespace took.
@@ -189,29 +231,43 @@ impl Lab {
     }
 }
 
-/// What comes behind the packets of a case, on either side.
-pub fn end_frame() -> [u8; 60] {
+/// What comes behind the packets of a batch, on either side.
+pub fn end_of_batch() -> [u8; 60] {
+    end_frame(END_IN)
+}
+
+fn end_frame(kind: [u8; 2]) -> [u8; 60] {
     let mut end = [0; 60];
     end[..6].copy_from_slice(&[2, 0, 0, 0, 0, 0x0f]);
     end[6..12].copy_from_slice(&MAC_END);
-    end[12..14].copy_from_slice(&END_FRAME);
+    end[12..14].copy_from_slice(&kind);
     end
 }
 
-fn wait_for_end(tap: &PacketSocket) -> Result<()> {
-    let until = Instant::now() + Duration::from_secs(30);
+fn wait_for_frame(socket: &PacketSocket, longest: Duration) -> Result<()> {
+    let mut wait = [PollFd::new(socket, PollFlags::IN)];
+    rustix::event::poll(&mut wait, Some(&longest.try_into()?))?;
+    Ok(())
+}
+
+fn read_to_end(socket: &PacketSocket, end: [u8; 2], mut take: impl FnMut(&[u8])) -> Result<()> {
+    let until = Instant::now() + PATIENCE;
     let mut buffer = [0; 2048];
     loop {
-        match tap.receive(&mut buffer)? {
-            Some(len) if len >= 14 && buffer[12..14] == END_FRAME => return Ok(()),
-            Some(_) => {}
-            None if Instant::now() > until => bail!("the last frame never came in: {tap:?}"),
-            None => std::thread::yield_now(),
+        match socket.receive(&mut buffer)? {
+            Some(len) if len >= 14 && buffer[12..14] == end => return Ok(()),
+            Some(len) => take(&buffer[..len]),
+            None => {
+                let left = until.saturating_duration_since(Instant::now());
+                ensure!(!left.is_zero(), "the last frame never came: {socket:?}");
+                wait_for_frame(socket, left)?;
+            }
         }
     }
 }
 
-/// The packet's number, and its bytes from the IP header to the end that this says.
+/// The packet's number, and its bytes from the IP header to the end that this says. Not those
+/// of the namespace's own packets (MLD reports of new interfaces), which have number 0.
 fn packet_of(frame: &[u8]) -> Option<(u16, Vec<u8>)> {
     let (kind, packet) = (frame.get(12..14)?, frame.get(14..)?);
     // A second VLAN tag stays in place.
@@ -225,7 +281,15 @@ fn packet_of(frame: &[u8]) -> Option<(u16, Vec<u8>)> {
         _ => return None,
     };
     let id = u16::from_be_bytes(packet.get(id_at..id_at + 2)?.try_into().ok()?);
-    Some((id, packet.to_vec()))
+    (id != 0).then(|| (id, packet.to_vec()))
+}
+
+/// Frames that the host's CPUs have dropped because their queues were full
+/// (`/proc/net/softnet_stat`, second column): they are shared with everybody.
+pub fn dropped_by_cpus() -> Result<Vec<String>> {
+    let text = std::fs::read_to_string("/proc/net/softnet_stat")?;
+    let column = |line: &str| line.split(' ').nth(1).map(str::to_owned);
+    Ok(text.lines().filter_map(column).collect())
 }
 
 /// Runs a program with this text as its input.

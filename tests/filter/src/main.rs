@@ -1,21 +1,41 @@
-//! `fordway-test-filter [RULESETS [PACKETS [SEED]]]`: the filter beside the kernel's
-//! nf_tables, for as many rulesets and packets of each as you like. Needs root and nft.
+//! `fordway-test-filter [RULESETS [PACKETS [SEED [FIRST]]]]`: the filter beside the kernel's
+//! nf_tables, for as many rulesets and packets of each as you like, from the ruleset of number
+//! FIRST on. Needs root and nft. A long run says how far it has come, and goes on behind a
+//! difference.
 
+use std::process::ExitCode;
 use std::time::Instant;
 
-fn main() -> anyhow::Result<()> {
+use fordway_test_filter::compare::{Tally, run};
+
+/// Rulesets between two lines of a long run.
+const SHARD: u64 = 50;
+
+fn main() -> anyhow::Result<ExitCode> {
     let mut numbers = std::env::args().skip(1).map(|a| a.parse::<u64>());
     let mut next = |default| numbers.next().unwrap_or(Ok(default));
-    let (rulesets, packets, seed) = (next(200)?, next(50)?, next(1)?);
-    let start = Instant::now();
-    let tally = fordway_test_filter::compare::run(seed, 0..rulesets, packets as usize)?;
-    println!(
-        "{} rulesets ({} refused by both), {} packets ({} arrived), no difference, {:.1} s",
-        tally.rulesets,
-        tally.refused,
-        tally.packets,
-        tally.arrived,
-        start.elapsed().as_secs_f64(),
+    let (rulesets, packets, seed, first) = (next(200)?, next(50)?, next(1)?, next(0)?);
+    anyhow::ensure!(
+        packets <= u16::MAX.into(),
+        "packets are told apart by 16 bits"
     );
-    Ok(())
+    let start = Instant::now();
+    let mut all = Tally::default();
+    let end = first + rulesets;
+    for from in (first..end).step_by(SHARD as usize) {
+        let to = end.min(from + SHARD);
+        let tally = run(seed, from..to, packets as usize)?;
+        for difference in &tally.differences {
+            println!("{difference}");
+        }
+        all.add(tally);
+        let seconds = start.elapsed().as_secs_f64();
+        eprintln!("seed {seed}, up to ruleset {to}: {all}, {seconds:.1} s");
+    }
+    println!("{all}, {:.1} s", start.elapsed().as_secs_f64());
+    Ok(if all.differences.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }

@@ -25,7 +25,7 @@ use crate::hash::Seed;
 use crate::model::Counter;
 use crate::packet::{Layer, PROTO_ICMP, PROTO_ICMPV6, PROTO_TCP, PROTO_UDP, Packet};
 pub(crate) use nat::{Binding, adjust, transport_checksum};
-pub use tcp::TcpState;
+use tcp::TcpState;
 pub use tuple::Tuple;
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -59,6 +59,8 @@ pub(crate) mod status {
     pub(crate) const DST_NAT: u32 = 1 << 5;
     pub(crate) const SRC_NAT_DONE: u32 = 1 << 7;
     pub(crate) const DST_NAT_DONE: u32 = 1 << 8;
+    /// Out of the table; the packet that ended it still belongs.
+    pub(crate) const DYING: u32 = 1 << 9;
 }
 
 /// Bits of `ct state`.
@@ -101,7 +103,7 @@ pub(crate) struct Flow {
     pub reply: Tuple,
     pub status: u32,
     pub mark: u32,
-    pub tcp: TcpState,
+    tcp: tcp::Tcp,
     pub expires_ns: u64,
     born_ns: u64,
     pub counts: [Counter; 2],
@@ -156,7 +158,7 @@ impl Conntrack {
     fn find(&self, tuple: &Tuple, now_ns: u64) -> Option<(u64, bool)> {
         let (slot, reply) = *self.index.get(tuple)?;
         let flow = self.slots[slot as usize].as_ref()?;
-        (now_ns < flow.expires_ns).then_some((flow.number, reply))
+        (!flow.is_over(now_ns)).then_some((flow.number, reply))
     }
 
     /// Finds or begins the packet's flow. False if the packet must be dropped because
@@ -248,7 +250,7 @@ impl Conntrack {
             reply: tuple.inverted(),
             status: 0,
             mark: 0,
-            tcp: TcpState::None,
+            tcp: tcp::Tcp::default(),
             expires_ns: now_ns + 60 * SECOND_NS,
             born_ns: now_ns,
             counts: [Counter::default(); 2],
@@ -264,7 +266,7 @@ impl Conntrack {
             let Some(flow) = &self.slots[self.scan_at] else {
                 continue;
             };
-            if flow.expires_ns <= now_ns {
+            if flow.is_over(now_ns) {
                 candidate = Some(flow.number);
                 break;
             }
@@ -279,7 +281,7 @@ impl Conntrack {
     pub fn sweep(&mut self, now_ns: u64) {
         for slot in 0..self.slots.len() {
             if let Some(flow) = &self.slots[slot]
-                && flow.expires_ns <= now_ns
+                && flow.is_over(now_ns)
             {
                 self.remove(flow.number);
             }
@@ -321,6 +323,12 @@ impl Conntrack {
                 }
                 match flow.tcp_segment(flags, reply) {
                     Ok(timeout_s) => timeout_s,
+                    Err(Advance::Belongs) => {
+                        if reply {
+                            flow.status |= status::SEEN_REPLY;
+                        }
+                        return Advance::Belongs;
+                    }
                     Err(other) => return other,
                 }
             }
@@ -352,7 +360,9 @@ impl Conntrack {
         if reply {
             flow.status |= status::SEEN_REPLY;
         }
-        flow.expires_ns = now_ns + timeout_s * SECOND_NS;
+        if flow.status & status::DYING == 0 {
+            flow.expires_ns = now_ns + timeout_s * SECOND_NS;
+        }
         let count = &mut flow.counts[usize::from(reply)];
         count.packets += 1;
         count.bytes += packet.len() as u64;
@@ -376,10 +386,10 @@ impl Conntrack {
         if self.index.contains_key(&original) || self.index.contains_key(&reply) {
             // An entry that is over gives way.
             let taken = [original, reply].map(|t| self.index.get(&t).map(|(at, _)| *at));
+            let born_ns = self.slots[slot as usize].as_ref().map_or(0, |f| f.born_ns);
             let now_over = |at: u32| {
-                self.slots[at as usize].as_ref().is_none_or(|f| {
-                    f.expires_ns <= self.slots[slot as usize].as_ref().map_or(0, |f| f.born_ns)
-                })
+                let flow = self.slots[at as usize].as_ref();
+                flow.is_none_or(|flow| flow.is_over(born_ns))
             };
             if !taken.iter().flatten().all(|at| now_over(*at)) {
                 self.remove(number);
@@ -436,21 +446,36 @@ enum Advance {
 impl Flow {
     /// Over, though its names are kept a while longer: `ct count` does not count it.
     pub(crate) fn is_closed(&self) -> bool {
-        matches!(self.tcp, TcpState::TimeWait | TcpState::Close)
+        matches!(self.tcp.state, TcpState::TimeWait | TcpState::Close)
     }
 
-    /// The timeout in seconds, or what else the segment is.
+    /// Its names are free.
+    fn is_over(&self, now_ns: u64) -> bool {
+        self.status & status::DYING != 0 || self.expires_ns <= now_ns
+    }
+
+    /// The timeout in seconds, or what else the segment is; one that belongs and renews
+    /// nothing is `Err(Advance::Belongs)`.
     fn tcp_segment(&mut self, flags: u8, reply: bool) -> Result<u64, Advance> {
-        let next = match tcp::step(self.tcp, flags, reply) {
+        let was = self.tcp.state;
+        let next = match self.tcp.take(flags, reply) {
             tcp::Step::To(next) => next,
-            tcp::Step::Same => self.tcp,
+            tcp::Step::Ignored => return Err(Advance::Belongs),
             tcp::Step::Invalid => return Err(Advance::Invalid),
             tcp::Step::Again => return Err(Advance::Again),
         };
-        let was = core::mem::replace(&mut self.tcp, next);
-        if next == TcpState::Established
+        if self.status & status::SEEN_REPLY == 0 {
+            // Refused, or given up, before there was an answer.
+            if flags & tcp::RST != 0 {
+                self.status |= status::DYING;
+            }
+            // A SYN sent twice, or one from either end.
+            if was == TcpState::SynSent && matches!(next, TcpState::SynSent | TcpState::SynSentBoth)
+            {
+                return Err(Advance::Belongs);
+            }
+        } else if next == TcpState::Established
             && matches!(was, TcpState::SynReceived | TcpState::Established)
-            && (reply || self.status & status::SEEN_REPLY != 0)
         {
             self.status |= status::ASSURED;
         }

@@ -1,0 +1,154 @@
+//! Rules and packets about which the filter and the kernel did not agree once, as small as
+//! they could be made; and what stands beside them in the kernel's table of TCP states.
+
+use fordway_test_filter::compare::written;
+use fordway_test_filter::generate::Side;
+use fordway_test_filter::packets::Ip;
+
+const SYN: u8 = 2;
+const RST: u8 = 4;
+const PSH: u8 = 8;
+const ACK: u8 = 16;
+const FIN: u8 = 1;
+
+/// Everything that rules see of a connection's state, before and behind the routing.
+const STATES: &str = "
+table ip t {
+  chain before { type filter hook prerouting priority 0; policy accept;
+    ct state new counter
+    ct state established counter
+    ct state invalid counter
+    ct status seen-reply counter
+    ct status assured counter
+    ct direction reply counter
+    ct original packets 1 counter
+    ct original packets 2 counter
+    ct reply packets 1 counter
+    ct reply packets 2 counter
+    ct reply packets 3 counter
+  }
+  chain behind { type filter hook postrouting priority 0; policy accept;
+    ct state new counter
+    ct state != new counter
+    ct status confirmed counter
+    ct status dying counter
+  }
+}
+";
+
+/// The same names may stand for another connection only if an address shows it.
+const MOVED: &str = "
+table ip t {
+  chain d { type nat hook prerouting priority -100; policy accept;
+    counter
+    ip daddr 10.201.0.1 dnat to 10.201.1.1
+  }
+}
+";
+
+/// Segments of one connection by their flags; those from the right answer.
+fn agree(what: &str, segments: &[(Side, u8)]) {
+    let is_root =
+        std::fs::metadata("/proc/self").is_ok_and(|m| std::os::unix::fs::MetadataExt::uid(&m) == 0);
+    if !is_root {
+        eprintln!("{what}: not root: nf_tables was not asked");
+        return;
+    }
+    let packet = |(number, (side, flags)): (usize, &(Side, u8))| {
+        let (left, right) = (("10.1.0.1", 40_000), ("10.201.0.1", 80));
+        let (from, to) = match side {
+            Side::Left => (left, right),
+            Side::Right => (right, left),
+        };
+        let mut ip = Ip::tcp(from.0, to.0, from.1, to.1, *flags);
+        ip.id = number as u16 + 1;
+        (*side, ip, Vec::new())
+    };
+    let packets: Vec<_> = segments.iter().enumerate().map(packet).collect();
+    for rules in [STATES, MOVED] {
+        let difference = written(rules, &packets).unwrap_or_else(|e| panic!("{what}: {e:#}"));
+        assert_eq!(difference, None, "{what}\n{rules}");
+    }
+}
+
+use Side::{Left, Right};
+
+#[test]
+fn a_reset_before_an_answer_ends_the_connection_at_once() {
+    agree(
+        "by the end that asked",
+        &[(Left, SYN), (Left, RST), (Left, RST)],
+    );
+    let refused = [(Right, SYN), (Left, RST), (Left, SYN), (Left, SYN)];
+    agree("by the end that was asked", &refused);
+    let late = [(Right, ACK | PSH), (Left, RST), (Left, ACK | PSH)];
+    agree("in the middle", &late);
+}
+
+#[test]
+fn a_segment_that_is_ignored_proves_nothing() {
+    let picked_up = [(Left, ACK), (Right, SYN | ACK), (Left, ACK), (Right, ACK)];
+    agree("SYN and ACK of a connection that was picked up", &picked_up);
+    let again = [
+        (Left, SYN),
+        (Left, SYN),
+        (Right, SYN | ACK),
+        (Right, SYN | ACK),
+    ];
+    agree("segments sent twice", &again);
+}
+
+#[test]
+fn an_answer_to_a_connection_that_was_picked_up_assures_it_the_second_time() {
+    agree(
+        "both ways",
+        &[(Left, ACK), (Right, ACK), (Right, ACK), (Left, ACK)],
+    );
+}
+
+#[test]
+fn names_of_a_reset_connection_begin_anew_only_for_the_end_that_reset_it() {
+    let open = [(Left, SYN), (Right, SYN | ACK), (Left, ACK)];
+    for by in [Left, Right] {
+        let then = [(by, RST), (Left, SYN), (Right, SYN | ACK), (Left, SYN)];
+        agree("reset and begun again", &[&open[..], &then].concat());
+    }
+}
+
+#[test]
+fn both_ends_may_open() {
+    let crossing = [(Left, SYN), (Right, SYN), (Right, SYN | ACK), (Right, ACK)];
+    agree("answered by one", &crossing);
+    agree(
+        "then closed",
+        &[&crossing[..], &[(Left, FIN | ACK), (Left, SYN)]].concat(),
+    );
+    agree(
+        "answered by both",
+        &[(Left, SYN), (Right, SYN), (Left, SYN | ACK), (Right, ACK)],
+    );
+}
+
+#[test]
+fn an_ack_that_asks_about_a_syn_is_not_the_last_one() {
+    let closed = [
+        (Left, ACK),
+        (Right, ACK),
+        (Left, FIN | ACK),
+        (Right, FIN | ACK),
+    ];
+    let asked = [
+        (Left, SYN),
+        (Right, ACK),
+        (Left, SYN),
+        (Right, ACK),
+        (Left, SYN),
+    ];
+    agree("a challenge", &[&closed[..], &asked].concat());
+    let over = [(Left, ACK), (Left, SYN), (Right, SYN | ACK)];
+    agree("begun again", &[&closed[..], &over].concat());
+    agree(
+        "begun by the other end",
+        &[&closed[..], &[(Left, ACK), (Right, SYN)]].concat(),
+    );
+}
