@@ -4,7 +4,7 @@
 use crate::state::{self, Conn, attention, phase};
 use crate::sys::{self, sys};
 use crate::{config, control, epoll, faults, link, transfer};
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use fordway_abi::control::{PathPolicy, status};
 use fordway_abi::reason::Reason;
 use fordway_abi::shm::{tx_flags, tx_state};
@@ -242,10 +242,40 @@ pub fn attend_all() {
     }
 }
 
+/// Looks at all connections take at most one part in so many of the time...
+const LOOK_SHARE: u64 = 16;
+/// ...if they take longer than this: thousands of connections are not looked at at each wake-up.
+const LOOK_TICKS_FREE: u64 = 100_000;
+/// No look at all connections before this time.
+static NEXT_LOOK_TICKS: AtomicU64 = AtomicU64::new(0);
+/// 1: a look was left out.
+static LOOK_OWED: AtomicU32 = AtomicU32::new(0);
+
+/// Whether a look at all connections was left out: the next sleep is a short one.
+pub fn owes_a_look() -> bool {
+    LOOK_OWED.load(Ordering::Relaxed) != 0
+}
+
 /// A thread was woken and has nothing to do for its own connections: some peer may wait for
 /// another one to leave its ring.
 #[cold]
 pub fn serve_others() {
+    let begin_ticks = sys::ticks();
+    if begin_ticks < NEXT_LOOK_TICKS.load(Ordering::Relaxed) {
+        LOOK_OWED.store(1, Ordering::Relaxed);
+        return;
+    }
+    LOOK_OWED.store(0, Ordering::Relaxed);
+    serve_all();
+    let end_ticks = sys::ticks();
+    let took_ticks = end_ticks.saturating_sub(begin_ticks);
+    if took_ticks > LOOK_TICKS_FREE {
+        let next = end_ticks + took_ticks * LOOK_SHARE;
+        NEXT_LOOK_TICKS.store(next, Ordering::Relaxed);
+    }
+}
+
+fn serve_all() {
     for conn in state::conns().filter(|conn| conn.is_paired() && conn.peer_is_there()) {
         if conn.producer().must_leave() {
             down::serve(&conn.end());

@@ -29,6 +29,8 @@ const BLIND_SLICE_NS: u64 = 5_000_000;
 const ORPHAN_SLICE_NS: u64 = 500_000_000;
 /// Longest sleep while bytes of ours lie unread in some ring: the watchdog's period.
 const WATCH_SLICE_NS: u64 = 50_000_000;
+/// Longest sleep while a look at all connections is owed.
+const OWED_SLICE_NS: u64 = 5_000_000;
 static PAGE: AtomicPtr<WaitPage> = AtomicPtr::new(core::ptr::null_mut());
 static PAGE_FD: AtomicI32 = AtomicI32::new(-1);
 /// The epoll instance of each door; -1: not made yet.
@@ -373,6 +375,8 @@ pub fn after_fork() {
 pub fn slice_ns(bell: Option<Bell>, unread: bool) -> Option<u64> {
     if bell.is_some_and(|bell| bell.fd < 0 || PAGE.load(Ordering::Relaxed).is_null()) {
         Some(BLIND_SLICE_NS)
+    } else if upgrade::owes_a_look() {
+        Some(OWED_SLICE_NS)
     } else if unread {
         Some(WATCH_SLICE_NS)
     } else if control::is_orphaned() {
@@ -491,7 +495,8 @@ pub fn for_conn(
     drop(shield);
     control::check_mail();
     down::serve(&end);
-    if result == Ok(Some(true)) && !ready() {
+    let rung = result == Ok(Some(true));
+    if (rung || upgrade::owes_a_look()) && !ready() {
         upgrade::serve_others();
     }
     result.map(|_| ())

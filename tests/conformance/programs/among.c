@@ -72,6 +72,31 @@ static void fairness_beside_idle_ones(int fd) {
     }
     say("all");
 }
+// One of many idle ones finds no room long after its last event: room is an edge for it, too.
+static void fairness_room_of_an_idle_one(int fd) {
+    enum { IDLE = 90, MIDDLE = 5 };
+    int fds[IDLE] = {fd};
+    ep = epoll_create1(0);
+    for (int i = 0; i < IDLE; i++) {
+        if (i) fds[i] = more(1);
+        nonblocking(fds[i], 1);
+        want(EPOLL_CTL_ADD, fds[i], EPOLLIN | EPOLLOUT | EPOLLET, i);
+    }
+    struct epoll_event event;
+    for (int i = 0; i < 400; i++)
+        if (epoll_wait(ep, &event, 1, 0) < 0) die("epoll");
+    static char bytes[1 << 16];
+    uint64_t sent = 0;
+    for (int quiet = 0; quiet < 10;) {
+        ssize_t now = send(fds[MIDDLE], bytes, sizeof bytes, 0);
+        if (now > 0) sent += now, quiet = 0;
+        else usleep(2000), quiet++;
+    }
+    if (epoll_wait(ep, &event, 1, 0) != 0) die("crammed, and %lu: %s", event.data.u64, bits(event.events));
+    ask_for(RECEIVE, MIDDLE, sent);
+    int count = epoll_wait(ep, &event, 1, 5000);
+    say("%s of %d", count == 1 ? bits(event.events) : "nothing", count == 1 ? (int)event.data.u64 : -1);
+}
 
 // --- other descriptors beside a connection on rings ---
 
@@ -473,6 +498,7 @@ const struct test_case cases[] = {
     {"fairness_one_at_a_time", WARM, fairness_one_at_a_time, servant},
     {"fairness_of_others", WARM, fairness_of_others, servant},
     {"fairness_beside_idle_ones", WARM, fairness_beside_idle_ones, servant},
+    {"fairness_room_of_an_idle_one", WARM, fairness_room_of_an_idle_one, servant},
     {"beside_timer_and_event", WARM, beside_timer_and_event, servant},
     {"beside_pipe_ends", WARM, beside_pipe_ends, servant},
     {"beside_listener", WARM, beside_listener, servant},

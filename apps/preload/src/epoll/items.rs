@@ -37,7 +37,8 @@ pub fn new_item() -> Option<u32> {
     }
 }
 
-/// Makes all items of a connection hot: with more than one, none may be cold.
+/// Makes all items of a connection hot: with more than one, or while room is waited for,
+/// none may be cold.
 pub fn warm_all(conn: &Conn) {
     for (index, item) in items_of(conn) {
         let instance = instance_at(item.instance.load(Ordering::Relaxed));

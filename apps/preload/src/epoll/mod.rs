@@ -37,7 +37,7 @@ mod waiting;
 pub use attach::{attach, detach, let_go};
 pub use control::control;
 pub use instances::{after_fork, closed, created, discover};
-pub use items::{fd_closed, leave_all};
+pub use items::{fd_closed, leave_all, warm_all};
 pub use ready::mask_of;
 pub use shared::{before_fork, let_go_of, settle_fd};
 pub use waiting::wait_in;

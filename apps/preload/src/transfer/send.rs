@@ -7,7 +7,7 @@ use crate::state::{Conn, Guard, lock_word};
 use crate::stay::{self, Stay};
 use crate::sys::{self, sys};
 use crate::wait;
-use crate::{faults, real};
+use crate::{epoll, faults, real};
 use core::sync::atomic::Ordering;
 use fordway_ring::Producer;
 use fordway_ring::copy::Kernel;
@@ -81,7 +81,7 @@ pub fn send(conn: &Conn, fd: i32, buffers: &Buffers, flags: i32) -> sys::Result<
             Err(error) => return Err(error),
         }
         if !may_wait {
-            conn.own().tx_own.no_space.store(1, Ordering::Relaxed);
+            await_room(conn);
             return if done == 0 {
                 Err(libc::EAGAIN)
             } else {
@@ -101,6 +101,12 @@ pub fn send(conn: &Conn, fd: i32, buffers: &Buffers, flags: i32) -> sys::Result<
             Err(error) => return Err(error),
         }
     }
+}
+
+/// A send that may not wait found no room: that there is some again is an event.
+fn await_room(conn: &Conn) {
+    conn.own().tx_own.no_space.store(1, Ordering::SeqCst);
+    epoll::warm_all(conn);
 }
 
 /// The buffers of one attempt.
@@ -247,7 +253,7 @@ pub fn send_file(
             Err(error) => return Err(error),
         }
         if conn.is_nonblocking() {
-            conn.own().tx_own.no_space.store(1, Ordering::Relaxed);
+            await_room(conn);
             return if done == 0 {
                 Err(libc::EAGAIN)
             } else {
