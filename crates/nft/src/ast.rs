@@ -213,6 +213,20 @@ pub struct Nat {
     pub joined: bool,
 }
 
+impl Nat {
+    /// Without anything behind the word.
+    pub fn new(kind: NatKind) -> Self {
+        Self {
+            kind,
+            family: None,
+            address: None,
+            port: None,
+            flags: NatFlags::default(),
+            joined: false,
+        }
+    }
+}
+
 /// `set name { ... }` and `map name { ... }`.
 #[derive(Clone, Debug)]
 pub struct SetSpec {

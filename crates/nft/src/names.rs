@@ -1,7 +1,7 @@
 //! Names of headers and meta keys as the grammar meets them.
 use crate::ast::Listed;
 use crate::parse::MetaWord;
-use fordway_filter::model::{ExthdrKind, MetaKey, ObjectKind, Protocol};
+use fordway_filter::model::{ExthdrKind, MetaKey, ObjectKind, Protocol, RelOp};
 
 /// A protocol that payload expressions begin with.
 pub fn protocol(name: &str) -> Option<Protocol> {
@@ -16,7 +16,6 @@ pub fn protocol(name: &str) -> Option<Protocol> {
 
 /// An extension header, or a TCP option.
 pub fn exthdr_kind(name: &str, tcp_option: bool) -> Option<ExthdrKind> {
-    use ExthdrKind::*;
     // Other spellings that nft takes.
     let name = match (tcp_option, name) {
         (true, "mss") => "maxseg",
@@ -24,22 +23,9 @@ pub fn exthdr_kind(name: &str, tcp_option: bool) -> Option<ExthdrKind> {
         (true, "nop" | "noop") => "nop",
         (_, name) => name,
     };
-    [
-        Hbh,
-        Rt,
-        Frag,
-        Dst,
-        Mh,
-        TcpEol,
-        TcpNop,
-        TcpMaxseg,
-        TcpWindow,
-        TcpSackPerm,
-        TcpSack,
-        TcpTimestamp,
-    ]
-    .into_iter()
-    .find(|kind| kind.is_tcp_option() == tcp_option && kind.name() == name)
+    ExthdrKind::ALL
+        .into_iter()
+        .find(|kind| kind.is_tcp_option() == tcp_option && kind.name() == name)
 }
 
 /// A meta key by its word, old spellings included.
@@ -63,6 +49,20 @@ pub fn is_known_meta(name: &str) -> bool {
         name,
         "sdif" | "sdifname" | "broute" | "ibrpvid" | "ibrvproto" | "obrpvid" | "obrvproto"
     )
+}
+
+/// `==` and its like.
+pub fn relation(sign: &str) -> Option<RelOp> {
+    Some(match sign {
+        "==" => RelOp::Eq,
+        "!=" => RelOp::Ne,
+        "<" => RelOp::Lt,
+        ">" => RelOp::Gt,
+        "<=" => RelOp::Le,
+        ">=" => RelOp::Ge,
+        "!" => RelOp::Not,
+        _ => return None,
+    })
 }
 
 /// `counter`, `quota`, `limit`.

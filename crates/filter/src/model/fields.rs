@@ -154,6 +154,25 @@ pub enum ExthdrKind {
 }
 
 impl ExthdrKind {
+    /// Each of them.
+    pub const ALL: [ExthdrKind; 12] = {
+        use ExthdrKind::*;
+        [
+            Hbh,
+            Rt,
+            Frag,
+            Dst,
+            Mh,
+            TcpEol,
+            TcpNop,
+            TcpMaxseg,
+            TcpWindow,
+            TcpSackPerm,
+            TcpSack,
+            TcpTimestamp,
+        ]
+    };
+
     /// `frag`; of TCP options what stands behind `tcp option`.
     pub fn name(self) -> &'static str {
         match self {

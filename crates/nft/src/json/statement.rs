@@ -9,6 +9,7 @@ use super::{
 use crate::{
     ast::{Data, Nat, RejectWith, Statement, StatementKind},
     error::Fault,
+    names,
     parse::{mangle_target, time_unit},
     source::Span,
     support::Refused,
@@ -93,19 +94,8 @@ fn relation(inner: &Node) -> Read<StatementKind> {
     let op = match op.text()? {
         // A test of bits is what no operator means to flags.
         "in" => RelOp::Implicit,
-        "==" => RelOp::Eq,
-        "!=" => RelOp::Ne,
-        "<" => RelOp::Lt,
-        ">" => RelOp::Gt,
-        "<=" => RelOp::Le,
-        ">=" => RelOp::Ge,
-        "!" => RelOp::Not,
-        other => {
-            return Err(Fault::wrong(
-                op.span,
-                format!("there is no operator \"{other}\""),
-            ));
-        }
+        sign => names::relation(sign)
+            .ok_or_else(|| Fault::wrong(op.span, format!("there is no operator \"{sign}\"")))?,
     };
     Ok(StatementKind::Match {
         op,

@@ -1,18 +1,11 @@
 //! `snat`, `dnat`, `masquerade`, `redirect`.
 use super::{Parsed, Parser};
 use crate::{ast::Nat, lex::Token};
-use fordway_filter::model::{Family, NatFlags, NatKind};
+use fordway_filter::model::{Family, NatKind};
 
 impl Parser<'_> {
     pub(super) fn nat(&mut self, kind: NatKind) -> Parsed<Nat> {
-        let mut nat = Nat {
-            kind,
-            family: None,
-            address: None,
-            port: None,
-            flags: NatFlags::default(),
-            joined: false,
-        };
+        let mut nat = Nat::new(kind);
         let to_follows = |parser: &Self, at| {
             ["to", "addr", "interval", "prefix"]
                 .iter()
@@ -50,14 +43,7 @@ impl Parser<'_> {
     }
 
     pub(super) fn nat_port(&mut self, kind: NatKind) -> Parsed<Nat> {
-        let mut nat = Nat {
-            kind,
-            family: None,
-            address: None,
-            port: None,
-            flags: NatFlags::default(),
-            joined: false,
-        };
+        let mut nat = Nat::new(kind);
         if self.eat_word("to") {
             if !self.eat_sign(":") && kind == NatKind::Masquerade {
                 return Err(self.expected("':' and a port"));

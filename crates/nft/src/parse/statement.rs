@@ -4,6 +4,7 @@ use crate::{
     ast::{Element, Expr, ExprKind, RejectWith, Rule, Statement, StatementKind},
     error::Fault,
     lex::Token,
+    names,
     source::Span,
     support::Refused,
 };
@@ -194,17 +195,11 @@ impl Parser<'_> {
 
     fn relation(&mut self) -> RelOp {
         let op = match self.peek() {
-            Token::Sign(sign) => match *sign {
-                "==" => RelOp::Eq,
-                "!=" => RelOp::Ne,
-                "<" => RelOp::Lt,
-                ">" => RelOp::Gt,
-                "<=" => RelOp::Le,
-                ">=" => RelOp::Ge,
-                "!" => RelOp::Not,
-                _ => return RelOp::Implicit,
-            },
-            _ => return RelOp::Implicit,
+            Token::Sign(sign) => names::relation(sign),
+            _ => None,
+        };
+        let Some(op) = op else {
+            return RelOp::Implicit;
         };
         self.next();
         op
