@@ -5,7 +5,7 @@ use crate::micro::{end, job, suite};
 use crate::pace::Pace;
 use crate::placement::Placement;
 use crate::report::JsonLines;
-use crate::{apps, compare, demo, document, marks};
+use crate::{apps, compare, demo, document, filter, marks};
 use anyhow::{Result, ensure};
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -46,6 +46,8 @@ enum Suite {
     Scale(MicroArgs),
     /// Ring memory of idle and of busy connections.
     Memory(MicroArgs),
+    /// What rules cost packets, beside nf_tables, and the fast path (root).
+    Filter(MicroArgs),
     /// All suites; rows, tables and plots into a directory.
     All(AllArgs),
     /// Tables and plots of rows that were measured before.
@@ -94,7 +96,7 @@ pub struct MicroArgs {
     /// Length of one sample.
     #[arg(long, value_name = "N", default_value_t = 0.3)]
     seconds: f64,
-    /// Few sizes, and each program on a CPU of its own only.
+    /// Few sizes, and each program on a CPU of its own only; of the filter, packets only.
     #[arg(long)]
     quick: bool,
 }
@@ -162,6 +164,7 @@ pub fn run_bench(args: &BenchArgs) -> Result<()> {
         Suite::Connect(args) => run_micro(job::Suite::Connect, args),
         Suite::Scale(args) => run_micro(job::Suite::Scale, args),
         Suite::Memory(args) => run_micro(job::Suite::Memory, args),
+        Suite::Filter(args) => run_filter(args),
         Suite::All(args) => run_all(args),
         Suite::Report { dir, rows } => {
             let mut all = Vec::new();
@@ -201,6 +204,20 @@ fn run_micro(which: job::Suite, args: &MicroArgs) -> Result<()> {
     suite::run(&options, &mut json, &Pace::unbounded()).map(drop)
 }
 
+fn run_filter(args: &MicroArgs) -> Result<()> {
+    check_seconds(args.seconds)?;
+    let options = filter::Options {
+        rounds: args.runs.into(),
+        seconds: args.seconds,
+        quick: args.quick,
+    };
+    let mut json = JsonLines::create(args.json.as_deref())?;
+    announce(options.estimate_all());
+    let rows = filter::run(&options, &mut json)?;
+    println!("{}", marks::table_of(&rows, filter::PREFIX));
+    Ok(())
+}
+
 /// What one suite does not give is missing in the report; its error comes at the end.
 fn run_all(args: &AllArgs) -> Result<()> {
     std::fs::create_dir_all(&args.dir)?;
@@ -232,11 +249,18 @@ fn run_all(args: &AllArgs) -> Result<()> {
         ]
     };
     let estimates = apps.iter().map(apps::Options::estimate_all);
-    let estimate = micro.estimate_all() + estimates.sum();
+    let filter = filter::Options {
+        rounds: micro.rounds,
+        seconds: micro.seconds,
+        quick: args.quick,
+    };
+    let estimate = micro.estimate_all() + filter.estimate_all() + estimates.sum::<Duration>();
     announce(estimate);
     let longest = if args.quick { QUICK_MAX } else { FULL_MAX };
     let pace = Pace::with_slack(longest.saturating_sub(estimate));
     let mut done = vec![suite::run(&micro, &mut json, &pace).map(drop)];
+    pace.begin(filter.estimate_all());
+    done.push(filter::run(&filter, &mut json).map(drop));
     for options in &apps {
         done.push(apps::run(options, &mut json, &pace).map(drop));
     }

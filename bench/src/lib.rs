@@ -6,6 +6,7 @@
 //! - [`placement`]: on which CPUs, in which domains; [`pace`]: how long a run may take
 //! - [`work`]: real servers and clients, and how to read their figures; [`report`]: tables and JSON; [`marks`]: what they shall reach; [`document`]: Markdown, HTML and plots
 //! - [`micro`]: suites of plain programs
+//! - [`filter`]: what rules cost packets and the fast path
 //! - [`compare`]: two builds in alternation
 //! - [`apps`]: the suite of real programs; [`demo`]: the same for people; [`cli`]: their arguments
 #![forbid(unsafe_code)]
@@ -17,6 +18,7 @@ pub mod compare;
 pub mod demo;
 pub mod distance;
 pub mod document;
+pub mod filter;
 pub mod interrupt;
 pub mod lab;
 pub mod marks;

@@ -178,6 +178,59 @@ const MARKS: &[Mark] = &[
         what: "wake-ups of an idle redis, beside its own timer's",
         goal: Goal::AtMostRival { work: "idle-redis" },
     },
+    ratio(
+        "filter: a linear rule, at most half of nf_tables'",
+        "filter-per-rule",
+        "apart",
+        "nf_tables",
+        2.0,
+        2.0,
+    ),
+    Mark {
+        what: "filter: lookup in a hash set of 100,000",
+        goal: Goal::AtMost {
+            work: "filter-lookup-hash",
+            most: 100.0,
+        },
+    },
+    Mark {
+        what: "filter: lookup in an interval set of 100,000",
+        goal: Goal::AtMost {
+            work: "filter-lookup-interval",
+            most: 100.0,
+        },
+    },
+    Mark {
+        what: "filter: 1,000 rules of address and port, over one",
+        goal: Goal::Against {
+            work: "filter-differ-1000",
+            base: "filter-differ-1",
+            place: "apart",
+            limit: Limit::AtMost(2.0),
+        },
+    },
+    Mark {
+        what: "filter: what 1,000 rules add to a connect, beside the kernel's",
+        goal: Goal::AtMost {
+            work: "filter-request-added",
+            most: 3_000.0,
+        },
+    },
+    Mark {
+        what: "filter: the question about a connection, 1,000 rules",
+        goal: Goal::AtMost {
+            work: "filter-ask-1000",
+            most: 3_000.0,
+        },
+    },
+    ratio(
+        "filter: 64 B round trip with 1,000 rules, over none",
+        "filter-rtt-64-1000",
+        "apart",
+        "no rules",
+        0.95,
+        0.95,
+    ),
 ];
 
 /// Names of the rows of applications that marks are about.
@@ -193,8 +246,14 @@ pub fn works() -> Vec<&'static str> {
 
 /// Every mark, beside what the rows say of it.
 pub fn table(rows: &[Row]) -> Table {
+    table_of(rows, "")
+}
+
+/// Of the marks of rows whose names begin so.
+pub fn table_of(rows: &[Row], prefix: &str) -> Table {
     let mut table = Table::new(["mark", "goal", "figure", "where", "verdict"]);
-    for mark in MARKS {
+    let wanted = |mark: &&Mark| mark.goal.work().unwrap_or_default().starts_with(prefix);
+    for mark in MARKS.iter().filter(wanted) {
         let mut outcomes = mark.goal.outcomes(rows);
         if outcomes.is_empty() {
             let nothing = || "-".to_owned();
@@ -216,6 +275,17 @@ pub fn table(rows: &[Row]) -> Table {
 }
 
 impl Goal {
+    /// The row that it is about, if it is one.
+    fn work(&self) -> Option<&'static str> {
+        match *self {
+            Goal::Ratio { work, .. }
+            | Goal::Against { work, .. }
+            | Goal::AtMost { work, .. }
+            | Goal::AtMostRival { work } => Some(work),
+            Goal::NeverBelow { .. } => None,
+        }
+    }
+
     fn outcomes(&self, rows: &[Row]) -> Vec<Outcome> {
         match *self {
             Goal::Ratio {

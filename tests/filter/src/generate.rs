@@ -366,6 +366,14 @@ impl Maker {
                 parts.push(counter());
             }
         }
+        if parts.iter().any(|(text, _)| text == "counter") {
+            // nft 1.0.6 makes one comparison of a match of `ether` and of what a later match
+            // needs, and puts it where the later one stands: behind what is between them.
+            let (ether, others): (Vec<Part>, Vec<Part>) = parts
+                .into_iter()
+                .partition(|(text, _)| text.starts_with("ether "));
+            parts = [others, ether].concat();
+        }
         parts.push(counter());
         parts.extend(self.ending(hook));
         vec![GenRule(parts)]

@@ -1,0 +1,174 @@
+//! Suite `filter`: what rules cost a packet, beside the kernel's nf_tables on the same rules
+//! and the same packets, and what they cost the fast path.
+//!
+//! ```text
+//!   rules (nft's text) ──┬─ nft -f ─────► namespace: a0 ══ b0 [forward: rules] c0 ══ ── kernel
+//!                        └─ our reader ─► the filter engine, hook forward            ── packet
+//!   rules ── fordway filter load ──► two domains that connect and talk               ── paths
+//! ```
+//! The kernel's figure is the time of a packet through the namespace with the rules, less the
+//! time through one without any: what the rules cost, with their hook. The filter's is
+//! the time of its hook. Both are medians of batches on one CPU, and take turns.
+
+mod kernel;
+mod packet;
+mod paths;
+mod rules;
+
+use crate::distance::Regime;
+use crate::placement::{self, Placement};
+use crate::report::{self, JsonLines, Progress, Row, median};
+use crate::{interrupt, packages};
+use anyhow::{Context, Result};
+use rules::Rules;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Begins the names of the suite's rows.
+pub const PREFIX: &str = "filter-";
+/// Rules of the largest list; what a rule costs is read off it.
+const RULES_MANY: u32 = 1_000;
+
+/// What to measure.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Rounds; each takes one sample of each row.
+    pub rounds: usize,
+    /// Length of one sample of the fast path.
+    pub seconds: f64,
+    /// Packets only.
+    pub quick: bool,
+}
+
+impl Options {
+    /// About how long it takes.
+    pub fn estimate_all(&self) -> Duration {
+        let packets = Duration::from_secs(3) + Duration::from_secs(2) * self.rounds as u32;
+        match self.quick {
+            true => packets,
+            false => packets + paths::estimate(self),
+        }
+    }
+}
+
+/// Runs the suite, prints its table; gives the rows.
+pub fn run(options: &Options, json: &mut JsonLines) -> Result<Vec<Row>> {
+    placement::ensure_cpus()?;
+    packages::ensure(&["ip", "nft"])?;
+    let regime = placement::regime()?;
+    let mut rows = packets(options, regime)?;
+    if !options.quick {
+        rows.extend(paths::rows(options)?);
+    }
+    for row in &rows {
+        json.write(row)?;
+    }
+    println!("{}", table(&rows));
+    Ok(rows)
+}
+
+/// Figures of one row, ours and the rival's, round by round.
+type Samples = Vec<[f64; 2]>;
+
+fn packets(options: &Options, regime: Regime) -> Result<Vec<Row>> {
+    let all = Rules::all();
+    let progress = Progress::new((all.len() + options.rounds) as u64);
+    let none = kernel::Rig::new(&Rules::none())?;
+    let mut rigs = Vec::new();
+    for rules in &all {
+        progress.step(&format!("{}: into the kernel and the filter", rules.name));
+        let rig = kernel::Rig::new(rules).with_context(|| rules.name.clone())?;
+        rigs.push((rules, rig, packet::Engine::new(rules)?));
+    }
+    let mut samples: BTreeMap<&str, Samples> = BTreeMap::new();
+    for round in 1..=options.rounds {
+        progress.step(&format!("packets, round {round}"));
+        for (rules, rig, engine) in &mut rigs {
+            interrupt::check()?;
+            let sample = on_one_cpu(|| {
+                let without = none.sample_ns()?;
+                let with = rig.sample_ns()?;
+                Ok([engine.sample_ns(), with - without])
+            })?;
+            samples.entry(&rules.name).or_default().push(sample);
+        }
+    }
+    let less = |work: &str, base: &str, by: f64| -> Samples {
+        let pairs = samples[work].iter().zip(&samples[base]);
+        pairs
+            .map(|(of, base)| [0, 1].map(|side| (of[side] - base[side]) / by))
+            .collect()
+    };
+    let derived = [
+        (
+            "filter-per-rule",
+            less("filter-rules-1000", "filter-rules-0", RULES_MANY.into()),
+        ),
+        (
+            "filter-lookup-hash",
+            less("filter-hash-100000", "filter-rules-0", 1.0),
+        ),
+        (
+            "filter-lookup-interval",
+            less("filter-interval-100000", "filter-rules-0", 1.0),
+        ),
+    ];
+    let measured = all.iter().map(|rules| {
+        let name = rules.name.as_str();
+        row(name, "nf_tables", regime, &samples[name])
+    });
+    let derived = derived
+        .iter()
+        .map(|(name, samples)| row(name, "nf_tables", regime, samples));
+    Ok(measured.chain(derived).collect())
+}
+
+/// Runs it on a thread that stays on one CPU.
+fn on_one_cpu<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            crate::distance::pin(placement::CLIENT_CPU)?;
+            work()
+        });
+        thread.join().expect("a sample does not panic")
+    })
+}
+
+/// Times: less is better.
+fn row(work: &str, rival: &'static str, regime: Regime, samples: &Samples) -> Row {
+    let ratios: Vec<f64> = samples.iter().map(|[mine, other]| other / mine).collect();
+    Row {
+        path: if rival == "nf_tables" {
+            "filter"
+        } else {
+            "fast"
+        }
+        .into(),
+        value: median(samples.iter().map(|pair| pair[0])),
+        rival_value: median(samples.iter().map(|pair| pair[1])),
+        ratio: Some(median(ratios.iter().copied())),
+        ratio_min: ratios.iter().copied().reduce(f64::min),
+        ratio_max: ratios.iter().copied().reduce(f64::max),
+        runs: samples.len(),
+        samples: samples.clone(),
+        ..Row::new(work, rival, "ns", regime, Placement::Apart)
+    }
+}
+
+/// The rows for people: without the columns that say nothing here.
+fn table(rows: &[Row]) -> report::Table {
+    let headings = ["work", "ours", "rival", "rival's", "ratio", "min", "max"];
+    let mut table = report::Table::new(headings);
+    for row in rows {
+        table.line([
+            row.work.clone(),
+            report::figure(row.value, &row.unit),
+            row.rival.to_string(),
+            report::figure(row.rival_value, &row.unit),
+            report::ratio(row.ratio),
+            report::ratio(row.ratio_min),
+            report::ratio(row.ratio_max),
+        ]);
+    }
+    table
+}

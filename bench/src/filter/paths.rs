@@ -1,0 +1,116 @@
+//! What rules cost the fast path: a short connection between two domains, the question that
+//! the broker asks for it, and a message.
+//!
+//! A connection crosses the kernel's copy of the rules with its handshake whether it gets
+//! rings or not. What Fordway adds is therefore the difference of two differences: with
+//! and without rules, on the fast path and on the kernel path.
+
+use super::rules::{RULES_ASKED, Rules};
+use super::{Options, Samples, packet, row};
+use crate::distance::Regime;
+use crate::lab::{Lab, PathChoice, Spawn};
+use crate::micro::end::{self, Figures, Talk};
+use crate::micro::wire::Wire;
+use crate::placement::{self, Placement};
+use crate::report::{Progress, Row};
+use anyhow::{Result, ensure};
+use fordwayd::admin::Request;
+use std::time::Duration;
+
+/// Bytes of a request and its answer.
+const SIZE: usize = 64;
+/// What a sample takes beside its length.
+const OVERHEAD: Duration = Duration::from_millis(300);
+const SLACK: Duration = Duration::from_secs(60);
+
+/// About how long it takes.
+pub fn estimate(options: &Options) -> Duration {
+    (Duration::from_secs_f64(options.seconds) + OVERHEAD) * 6 * options.rounds as u32
+}
+
+/// All rows.
+pub fn rows(options: &Options) -> Result<Vec<Row>> {
+    let lab = Lab::start()?;
+    let rows = measure(&lab, options);
+    let forced = lab.close();
+    let rows = rows?;
+    ensure!(forced.is_empty(), "left behind: {}", forced.join(", "));
+    Ok(rows)
+}
+
+fn measure(lab: &Lab, options: &Options) -> Result<Vec<Row>> {
+    let progress = Progress::new(options.rounds as u64);
+    let rulesets = [Rules::differ(0), Rules::differ(RULES_ASKED)];
+    let (mut connects, mut talks) = ([Samples::new(), Samples::new()], Samples::new());
+    let (mut asked, mut regime) = (Samples::new(), Regime::Near);
+    for round in 1..=options.rounds {
+        progress.step(&format!("fast path, round {round}"));
+        regime = placement::regime()?;
+        let mut talked = [0.0; 2];
+        for (index, rules) in rulesets.iter().enumerate() {
+            load(lab, rules)?;
+            let sample = |path, talk| conversation(lab, path, talk, options.seconds);
+            let fast = sample(PathChoice::Auto, Talk::Request)?;
+            let kernel = sample(PathChoice::Kernel, Talk::Request)?;
+            connects[index].push([fast, kernel].map(|f| f.seconds * 1e9 / f.count as f64));
+            talked[index] = sample(PathChoice::Auto, Talk::Rtt)?.p50_ns as f64;
+        }
+        // Ours has rules, the rival has none.
+        talks.push([talked[1], talked[0]]);
+        let [none, many] = [packet::ask_ns(&rulesets[0])?, packet::ask_ns(&rulesets[1])?];
+        asked.push([many, none]);
+    }
+    let difference = |side: usize| -> Vec<f64> {
+        let pairs = connects[1].iter().zip(&connects[0]);
+        pairs.map(|(many, none)| many[side] - none[side]).collect()
+    };
+    let added: Samples = difference(0)
+        .into_iter()
+        .zip(difference(1))
+        .map(|(fast, kernel)| [fast - kernel, kernel])
+        .collect();
+    let row = |work: &str, rival, samples: &Samples| row(work, rival, regime, samples);
+    Ok(vec![
+        row("filter-request-0", "kernel-bridge", &connects[0]),
+        row("filter-request-1000", "kernel-bridge", &connects[1]),
+        Row {
+            ratio: None,
+            ratio_min: None,
+            ratio_max: None,
+            ..row("filter-request-added", "kernel-bridge", &added)
+        },
+        row("filter-ask-1000", "no rules", &asked),
+        row("filter-rtt-64-1000", "no rules", &talks),
+    ])
+}
+
+fn load(lab: &Lab, rules: &Rules) -> Result<()> {
+    lab.ask(&Request::FilterLoad {
+        name: rules.name.clone(),
+        text: rules.text.clone(),
+        includes: Vec::new(),
+        add: false,
+    })
+    .map(drop)
+}
+
+fn conversation(lab: &Lab, path: PathChoice, talk: Talk, seconds: f64) -> Result<Figures> {
+    let (server, client) = (placement::server_place(), placement::client_place());
+    let (server_cpu, client_cpu) = Placement::Apart.cpus();
+    let at = format!("{}:{}", server.ip(), lab.free_port()?);
+    let start = |place, cpu, role, more: &[String]| {
+        let mut argv = end::command(role, Wire::Tcp, talk, &at, SIZE)?;
+        argv[0] = lab.fordway().to_string_lossy().into_owned();
+        argv.extend_from_slice(more);
+        // A connection asks for rings at once, or short ones never would.
+        let mut spawn = Spawn::new(argv).env("FORDWAY_OFFER_AFTER", "0");
+        spawn.cpu = cpu;
+        spawn.time_limit = Duration::from_secs_f64(seconds) + SLACK;
+        lab.spawn(place, path, &spawn)
+    };
+    let server = start(&server, server_cpu, "serve", &[])?;
+    let more = [format!("--seconds={seconds}")];
+    let driver = start(&client, client_cpu, "drive", &more)?.finish()?.ok()?;
+    server.stop()?;
+    Ok(serde_json::from_str(driver.text().trim())?)
+}
