@@ -434,6 +434,7 @@ pub fn bind(conn: &Conn, index: u32, slot: u32, generation: u32, channel_id: u64
     conn.slot.store(slot, Ordering::Relaxed);
     conn.generation.store(generation, Ordering::Relaxed);
     conn.peer_there.store(0, Ordering::Relaxed);
+    conn.far.store(0, Ordering::Relaxed);
     conn.channel_id.store(channel_id, Ordering::Relaxed);
     conn.attention.store(0, Ordering::Relaxed);
 }

@@ -23,7 +23,8 @@ pub fn start_clock() {
     START_NS.store(sys::now_ns(), Ordering::Relaxed);
 }
 
-fn ticks_per_us() -> u64 {
+/// How many ticks a microsecond has.
+pub fn ticks_per_us() -> u64 {
     let ticks = sys::ticks() - START_TICKS.load(Ordering::Relaxed);
     // Before a millisecond has passed the quotient is rough; any modern rate will do.
     if ticks < 10_000_000 {

@@ -73,6 +73,10 @@ pub struct Conn {
     pub sleepers: AtomicU32,
     /// Calls that moved data, up to the offer.
     pub operations: AtomicU32,
+    /// The peer's index when its distance was looked at last.
+    pub looked_head: AtomicU64,
+    /// How many looks found the peer's CPU far away ([`crate::transfer`]).
+    pub far: AtomicU32,
     /// O_NONBLOCK.
     pub nonblock: AtomicU32,
     /// Lock of a send in several pieces, which others do not part while there is room.

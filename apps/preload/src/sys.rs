@@ -158,6 +158,18 @@ pub fn ticks() -> u64 {
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 
+/// The same, after all that comes before it, and before all that comes after it (Intel SDM
+/// vol. 2, RDTSC).
+pub fn ticks_in_order() -> u64 {
+    // SAFETY: every x86-64 has both.
+    unsafe {
+        core::arch::x86_64::_mm_lfence();
+        let ticks = core::arch::x86_64::_rdtsc();
+        core::arch::x86_64::_mm_lfence();
+        ticks
+    }
+}
+
 /// Maps anonymous memory of which only touched pages cost anything.
 pub fn map_anonymous(bytes: usize, shared: bool) -> Result<*mut u8> {
     let kind = if shared {

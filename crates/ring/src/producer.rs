@@ -8,6 +8,8 @@ use fordway_abi::shm::{Endpoint, SEGMENT_COUNT, SEGMENT_LOG2_MIN, rx_state, tx_f
 
 /// Times a ring is found full before it grows.
 const FULL_BEFORE_GROWTH: u32 = 2;
+/// Large writes before a ring grows, though it is never found full.
+const LARGE_BEFORE_GROWTH: u32 = 8;
 /// log2 of the factor of one growth.
 const GROWTH_LOG2: u32 = 4;
 /// log2 of the largest segment that growth takes: 2 MB, the best of those measured.
@@ -216,6 +218,26 @@ impl Producer {
         let fits = wanted.next_power_of_two().trailing_zeros();
         let log2 = (segment.log2 + GROWTH_LOG2).max(fits).min(GROWN_LOG2_MAX);
         self.grow_to(log2)
+    }
+
+    /// To be called before a large write that had better go around the caches, for which a
+    /// ring has to be larger than the peer's: after some of them it grows once.
+    pub fn grow_for_large(&self) {
+        let own = self.own();
+        if self.segment().log2 >= SEGMENT_LOG2_MIN + GROWTH_LOG2 {
+            return;
+        }
+        let large = own.tx_own.full_count.mine() + 1;
+        own.tx_own.full_count.store(large, Ordering::Relaxed);
+        if large >= LARGE_BEFORE_GROWTH {
+            self.grow_to(SEGMENT_LOG2_MIN + GROWTH_LOG2);
+        }
+    }
+
+    /// The peer's index, without lock and check: only good to see whether it moved.
+    #[inline]
+    pub fn head_hint(&self) -> u64 {
+        self.peer().rx.head.load(Ordering::Acquire)
     }
 
     /// Takes a segment of `1 << log2` bytes, within what the ABI allows; false if there is

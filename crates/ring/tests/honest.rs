@@ -149,6 +149,9 @@ impl<'a> Channel<'a> {
             Step::Send { count, kernel } => {
                 let count = count.min(self.room(count));
                 let bytes = self.bytes(count);
+                if kernel == Kernel::NonTemporal {
+                    self.producer.grow_for_large();
+                }
                 let (tail, source) = (self.producer.tail(), bytes.as_ptr());
                 // SAFETY: `bytes` is that long, and within the room.
                 unsafe {
@@ -281,6 +284,27 @@ fn memory_comes_back() {
         assert_eq!(channel.producer.capacity_bytes(), 2 << 20, "life {life}");
         channel.begin_anew();
     }
+}
+
+/// Large writes have the ring grow once, though there is always room; what lies in the
+/// former segment is read first.
+#[test]
+fn large_writes_have_the_ring_grow() {
+    const LARGE_BYTES: usize = 16 << 10;
+    let (from, to) = (own_region(), own_region());
+    let mut channel = Channel::new(0, &from, &to);
+    let small = channel.producer.capacity_bytes();
+    for write in 0..100 {
+        channel.run(Step::Send {
+            count: LARGE_BYTES,
+            kernel: Kernel::NonTemporal,
+        });
+        let grown = channel.producer.capacity_bytes();
+        assert!(grown == small || write >= 3, "{write}: too soon");
+        // One behind: something is always left in the ring.
+        channel.run(Step::Receive(if write == 0 { 1 } else { LARGE_BYTES }));
+    }
+    assert_eq!(channel.producer.capacity_bytes(), 1 << 20);
 }
 
 /// A shut sending half takes nothing back: behind the FIN it could not be sent again.

@@ -6,6 +6,7 @@
 //! exact; sleeping is `wait`'s, without any lock.
 
 mod buffers;
+mod distance;
 mod position;
 mod receive;
 mod send;

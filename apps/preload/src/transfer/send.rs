@@ -1,6 +1,6 @@
 //! The sending side of a transfer.
 
-use super::{Buffers, Done, Unaware, attended, by_libc, copier, message};
+use super::{Buffers, Done, Unaware, attended, by_libc, copier, distance, message};
 use crate::deadline::Deadline;
 use crate::signals::Call;
 use crate::state::{Conn, Guard, lock_word};
@@ -14,7 +14,8 @@ use fordway_ring::copy::Kernel;
 use fordway_sockets::ready::Want;
 use fordway_sockets::{Moved, Source, sends_by_kernel};
 
-/// From this size on, bytes are written around the caches if the ring is large.
+/// From this size on, bytes are written around the caches if the ring is large and the
+/// peer far: three times as fast then, and half as fast if it is near.
 const NON_TEMPORAL_BYTES: usize = 16 * 1024;
 /// A long write is handed over in pieces, so that the peer copies while we do.
 const PIECE_BYTES: usize = 64 * 1024;
@@ -41,7 +42,11 @@ pub fn send(conn: &Conn, fd: i32, buffers: &Buffers, flags: i32) -> sys::Result<
             // Behind a long one.
             drop(lock_word(&conn.turn));
         }
+        if buffers.total >= NON_TEMPORAL_BYTES && conn.is_paired() {
+            distance::look(conn);
+        }
         let mut parts = Parts {
+            conn,
             buffers,
             fd,
             skip: done,
@@ -111,6 +116,7 @@ fn await_room(conn: &Conn) {
 
 /// The buffers of one attempt.
 struct Parts<'a> {
+    conn: &'a Conn,
     buffers: &'a Buffers,
     fd: i32,
     skip: usize,
@@ -157,8 +163,11 @@ impl Source for Parts<'_> {
 
     #[inline]
     fn by_ring(&mut self, producer: &Producer, count: usize) -> sys::Result<usize> {
-        let large = count >= NON_TEMPORAL_BYTES && producer.capacity_bytes() >= 1 << 20;
-        let kernel = if large {
+        let around = count >= NON_TEMPORAL_BYTES && distance::is_far(self.conn);
+        if around {
+            producer.grow_for_large();
+        }
+        let kernel = if around && producer.capacity_bytes() >= 1 << 20 {
             Kernel::NonTemporal
         } else {
             Kernel::Plain
