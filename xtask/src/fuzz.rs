@@ -61,16 +61,9 @@ pub fn is_there() -> bool {
     asked.is_ok_and(|status| status.success())
 }
 
-/// What belongs to the tests: the parsers and the ring. Schedules of the machine are played
-/// there by fixed seeds (`tests/simulation`); new ones are for a person who can look at what they find.
+/// What belongs to the tests: all of them.
 pub fn tested() -> Command {
-    script(
-        &TARGETS
-            .into_iter()
-            .filter(|target| *target != "machine")
-            .collect::<Vec<_>>(),
-        SECONDS,
-    )
+    script(&TARGETS, SECONDS)
 }
 
 /// Builds once, then runs two at a time; fails if one does. What libFuzzer finds goes into

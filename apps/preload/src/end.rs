@@ -2,7 +2,7 @@
 //! steps become system calls, rings and reports.
 
 use crate::spin;
-use crate::state::{Conn, Guard, lock_word, phase};
+use crate::state::{Conn, Guard, lock_shared, phase};
 use crate::sys::{self, sys};
 use crate::{control, epoll, link, transfer, upgrade, wait};
 use core::sync::atomic::Ordering;
@@ -106,10 +106,12 @@ impl End for At<'_> {
             let own = self.conn.own.load(Ordering::Acquire);
             // SAFETY: a connection that has had a channel points to an endpoint for good.
             let endpoint = unsafe { &*own };
-            let guard = lock_word(match half {
-                Half::Sending => &endpoint.tx_own.lock,
-                Half::Receiving => &endpoint.rx_own.lock,
-            })
+            let guard = match half {
+                Half::Sending => lock_shared(&endpoint.tx_own.lock, &endpoint.tx_own.lock_process),
+                Half::Receiving => {
+                    lock_shared(&endpoint.rx_own.lock, &endpoint.rx_own.lock_process)
+                }
+            }
             .ok_or(NoLock::Interrupted)?;
             if !self.conn.is_paired() {
                 return Err(NoLock::NoChannel);

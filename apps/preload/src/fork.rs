@@ -16,13 +16,15 @@ use crate::state::{self, Conn, attention, hint};
 use crate::sys::{self, sys};
 use crate::{control, epoll, link, stay, wait};
 use core::ffi::c_void;
-use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use fordway_sockets::down;
 
 const CELL_COUNT: usize = 1 << 16;
 
 static CELLS: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
 static PID: AtomicI32 = AtomicI32::new(0);
+/// That of the process in which the library was loaded, from which the others were forked.
+static NAMESPACE: AtomicU64 = AtomicU64::new(0);
 
 type Handler = Option<unsafe extern "C" fn()>;
 
@@ -34,6 +36,7 @@ pub fn set_up() -> sys::Result<()> {
         Ordering::Release,
     );
     note_pid();
+    NAMESPACE.store(namespace(), Ordering::Relaxed);
     let register = sys::weak_address!("__register_atfork");
     if register != 0 {
         // SAFETY: glibc's function of this name has this signature; the handlers live as long
@@ -51,6 +54,38 @@ fn note_pid() {
     let pid = sys!(SYS_getpid).unwrap_or(0) as i32;
     PID.store(pid, Ordering::Relaxed);
     state::set_lock_salt(pid as u32);
+}
+
+/// Whether a process is gone that was in this one's family when it had this number. Not so,
+/// if that cannot be told: in another PID namespace the number may be nobody's, or somebody's.
+#[cold]
+pub fn is_gone(pid: i32) -> bool {
+    if pid <= 0 || namespace() != NAMESPACE.load(Ordering::Relaxed) {
+        return false;
+    }
+    let Ok(handle) = sys!(SYS_pidfd_open, pid, 0) else {
+        return sys!(SYS_kill, pid, 0) == Err(libc::ESRCH);
+    };
+    let mut entry = libc::pollfd {
+        fd: handle as i32,
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    // Also one that nobody has waited for yet.
+    let ended = sys!(SYS_poll, &raw mut entry, 1, 0) == Ok(1);
+    let _ = sys!(SYS_close, handle);
+    ended
+}
+
+/// The PID namespace's number (namespaces(7)), or 0.
+fn namespace() -> u64 {
+    let mut text = [0u8; 32];
+    let path = c"/proc/self/ns/pid".as_ptr();
+    let length = sys!(SYS_readlink, path, text.as_mut_ptr(), text.len()).unwrap_or(0);
+    let digits = text[..length].iter().filter(|byte| byte.is_ascii_digit());
+    digits.fold(0, |number: u64, digit| {
+        number.wrapping_mul(10) + u64::from(digit - b'0')
+    })
 }
 
 /// This process.

@@ -121,6 +121,9 @@ pub struct Conn {
     state: State,
 }
 
+/// Tries for a lock before it is asked whether its holder's process lives.
+const SPINS_PATIENT: u32 = 1 << 14;
+
 static FDS: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
 static CONNS: AtomicPtr<Conn> = AtomicPtr::new(core::ptr::null_mut());
 static CONN_NEXT: AtomicU32 = AtomicU32::new(0);
@@ -136,11 +139,17 @@ static LOCK_SALT: AtomicU32 = AtomicU32::new(0);
 pub struct Lock(AtomicU32);
 
 /// Frees its lock.
-pub struct Guard<'a>(&'a AtomicU32);
+pub struct Guard<'a> {
+    word: &'a AtomicU32,
+    holder: Option<&'a AtomicU32>,
+}
 
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
-        self.0.store(0, Ordering::Release);
+        if let Some(holder) = self.holder {
+            holder.store(0, Ordering::Relaxed);
+        }
+        self.word.store(0, Ordering::Release);
         thread::leave();
     }
 }
@@ -166,7 +175,10 @@ impl Lock {
             thread::leave();
             return None;
         }
-        Some(Guard(&self.0))
+        Some(Guard {
+            word: &self.0,
+            holder: None,
+        })
     }
 
     /// Frees it, whoever holds it: in a forked child, where the holder does not exist.
@@ -185,22 +197,50 @@ pub fn set_lock_salt(pid: u32) {
     LOCK_SALT.store(pid.wrapping_mul(0x9e37_79b1), Ordering::Relaxed);
 }
 
-/// As [`Lock::lock`], for the lock words of an endpoint.
+/// As [`Lock::lock`], for a lock word that no other process has.
 #[inline]
 pub fn lock_word(word: &AtomicU32) -> Option<Guard<'_>> {
+    take_lock(word, |_| false)
+}
+
+/// As [`lock_word`], for the lock words of an endpoint, which relatives of a fork share: one
+/// that was killed in the middle of a copy does not free its lock. `holder` is its process, 0
+/// while nobody is known to hold it.
+#[inline]
+pub fn lock_shared<'a>(word: &'a AtomicU32, holder: &'a AtomicU32) -> Option<Guard<'a>> {
+    let own = crate::fork::pid() as u32;
+    let mut guard = take_lock(word, |of| {
+        let process = holder.load(Ordering::Relaxed);
+        process != own
+            && crate::fork::is_gone(process as i32)
+            // One of those who found it out frees it.
+            && holder.compare_exchange(process, 0, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+            && word.compare_exchange(of, 0, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+    })?;
+    holder.store(own, Ordering::Relaxed);
+    guard.holder = Some(holder);
+    Some(guard)
+}
+
+/// Takes a lock; `freed` is asked now and then about one that stays taken.
+#[inline(always)]
+fn take_lock(word: &AtomicU32, freed: impl Fn(u32) -> bool) -> Option<Guard<'_>> {
     let id = lock_id();
     let mut spins = 0u32;
     thread::enter();
     loop {
         // SYNC POINT with `Producer::withdraw`: the lock before the look at the peer's state.
         match word.compare_exchange(0, id, Ordering::SeqCst, Ordering::Relaxed) {
-            Ok(_) => return Some(Guard(word)),
+            Ok(_) => return Some(Guard { word, holder: None }),
             Err(holder) if holder == id => {
                 thread::leave();
                 return None;
             }
-            Err(_) => {
-                spins += 1;
+            Err(holder) => {
+                spins = spins.wrapping_add(1);
+                if spins.is_multiple_of(SPINS_PATIENT) && freed(holder) {
+                    continue;
+                }
                 if spins.is_multiple_of(128) {
                     let _ = sys::sys!(SYS_sched_yield);
                 } else {

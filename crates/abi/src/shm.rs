@@ -144,6 +144,10 @@ pub mod rx_state {
     /// kernel before anything else; or BACK (it had left before it saw the wish), and the
     /// ring is drained after all.
     pub const STOP: u32 = 2;
+    /// The consumer asks for the kernel path, and goes on taking what had been published
+    /// when it did. The producer publishes no more: it sends the rest by the kernel
+    /// (WITHDRAWN, if the consumer's lock lets it), or else the ring is drained (BACK).
+    pub const DRAIN: u32 = 3;
 }
 
 /// Bits of `Endpoint::tx_flags`.
@@ -248,8 +252,8 @@ pub struct ColdLine {
 pub struct TxOwnLine {
     /// 0 free, else the holder's thread id.
     pub lock: AtomicU32,
-    /// Holders (processes after fork) of this side.
-    pub holders: AtomicU32,
+    /// The process that has the lock, for relatives of a fork; 0 while it is free.
+    pub lock_process: AtomicU32,
     /// Last head of the peer that was seen and checked.
     pub head_seen: AtomicU64,
     /// In `tx_state::BACK`: bytes from here to `tail` are still to be sent by the kernel.
@@ -269,6 +273,8 @@ pub struct TxOwnLine {
 pub struct RxOwnLine {
     /// 0 free, else the holder's thread id. The peer looks at it too, before it withdraws.
     pub lock: AtomicU32,
+    /// As in [`TxOwnLine`].
+    pub lock_process: AtomicU32,
     /// Bytes read from the kernel since the connection began; kept from the moment
     /// this side got ready (`rx_state::READY`).
     pub kernel_position: AtomicU64,
@@ -280,6 +286,11 @@ pub struct RxOwnLine {
     pub segment_place: AtomicU64,
     /// The owner's own number for the connection, plus one.
     pub owner: AtomicU32,
+    /// 1: `drain_to` holds.
+    pub drains: AtomicU32,
+    /// Nothing behind this index is taken any more: the peer's tail when this side asked for
+    /// the kernel path, or saw that the peer had left the ring.
+    pub drain_to: AtomicU64,
 }
 
 /// Filler up to [`ENDPOINT_BYTES`].

@@ -63,6 +63,7 @@ fn present_layout() -> String {
         SEGMENT_COUNT, DOOR_COUNT, DOOR_SHARED, WAIT_PAGE_BYTES,
         shm::tx_state::KERNEL, shm::tx_state::RING, shm::tx_state::BACK, shm::tx_state::WITHDRAWN,
         shm::rx_state::OFF, shm::rx_state::READY, shm::rx_state::STOP,
+        shm::rx_state::DRAIN,
         shm::tx_flags::SHUT, shm::tx_flags::CLOSED,
         HELLO_MAGIC, PACKET_BYTES_MAX, PACKET_FDS_MAX,
         control::status::KERNEL, control::status::CLOSED, control::status::WITHDRAWN,
@@ -104,7 +105,7 @@ fn present_layout() -> String {
         text,
         TxOwnLine {
             lock,
-            holders,
+            lock_process,
             head_seen,
             back_at,
             full_count,
@@ -116,11 +117,14 @@ fn present_layout() -> String {
         text,
         RxOwnLine {
             lock,
+            lock_process,
             kernel_position,
             tail_seen,
             segment_start,
             segment_place,
-            owner
+            owner,
+            drains,
+            drain_to
         }
     );
     layout!(text, WaitPage with fillers { magic, abi_version, beat, sleeping, sleep_count });

@@ -24,10 +24,7 @@ pub struct Peer {
 /// Asks who connected (unix(7) SO_PEERCRED, SO_PEERPIDFD).
 pub fn peer(socket: impl AsFd) -> io::Result<Peer> {
     let (pid, uid) = credentials(&socket)?;
-    // Before Linux 6.5 there is only the number, which another process may have by
-    // now. Then death is seen late, by the end of the connection; who is who does not
-    // depend on it.
-    let pidfd = sockinfo::peer_pidfd(&socket).ok().or_else(|| {
+    let pidfd = pidfd_or(sockinfo::peer_pidfd(&socket), || {
         let pid = rustix::process::Pid::from_raw(pid)?;
         rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok()
     });
@@ -37,6 +34,20 @@ pub fn peer(socket: impl AsFd) -> io::Result<Peer> {
         pidfd,
         netns_cookie: sockinfo::netns_cookie(&socket)?,
     })
+}
+
+/// Before Linux 6.5 there is only the number, which another process may have by now. Then
+/// death is seen late, by the end of the connection; who is who does not depend on it. Where
+/// the kernel knows the option and refuses it, the number is no better: it is not asked.
+fn pidfd_or(
+    asked: io::Result<OwnedFd>,
+    by_number: impl FnOnce() -> Option<OwnedFd>,
+) -> Option<OwnedFd> {
+    match asked {
+        Ok(pidfd) => Some(pidfd),
+        Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => by_number(),
+        Err(_) => None,
+    }
 }
 
 /// SO_PEERCRED with libc: the numbers may be 0, for which rustix's type has no room.
@@ -173,5 +184,17 @@ mod tests {
         assert_eq!(peer.pid, std::process::id() as i32);
         assert_ne!(peer.netns_cookie, 0);
         assert!(peer.pidfd.is_some());
+    }
+
+    #[test]
+    fn a_number_stands_for_a_process_on_old_kernels_only() {
+        let own = || {
+            let pid = rustix::process::getpid();
+            rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok()
+        };
+        let error = |number| Err(io::Error::from_raw_os_error(number));
+        assert!(pidfd_or(error(libc::ENOPROTOOPT), own).is_some());
+        assert!(pidfd_or(error(libc::ESRCH), own).is_none());
+        assert!(pidfd_or(error(libc::EMFILE), own).is_none());
     }
 }

@@ -204,20 +204,13 @@ impl Registry {
         }
     }
 
-    /// A mirrored offer is there, but the rule does not hold. The offer stands, for the
-    /// mirror image may be a stranger's; only who wants rings or nothing and can have
-    /// none from outside his namespace is turned down.
+    /// A mirrored offer is there, but the rule does not hold. The offer stands, whoever
+    /// made it: the mirror image may be a stranger's, built to have it turned down.
     fn tell_unassigned(&mut self, key: ConnKey, actions: &mut Vec<Action>) {
         let reason = Reason::Unassigned;
         let Some(conn) = self.conn(key).copied() else {
             return;
         };
-        let own = self.domains.owner_of(conn.facts.local.ip()) == Some(conn.facts.netns_cookie);
-        let policy = self.processes.get(&key.0).map(|process| process.policy);
-        if policy == Some(PathPolicy::Fast) && !own {
-            self.turn_down(key, reason, actions);
-            return;
-        }
         if matches!(conn.state, ConnState::Offered { told } if told != Some(reason)) {
             if let Some(conn) = self.conn_mut(key) {
                 conn.state = ConnState::Offered { told: Some(reason) };

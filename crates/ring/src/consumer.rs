@@ -5,6 +5,11 @@ use crate::copy::{Copier, Kernel};
 use crate::{Mine, Ordering, Segment, Violation, fence};
 use fordway_abi::shm::{Endpoint, SEGMENT_COUNT, SEGMENT_LOG2_MAX, rx_state, tx_state};
 
+/// `RxOwnLine::drains`: up to where the ring is drained is known, ...
+const ONCE: u32 = 1;
+/// ... and is not asked again.
+const FINAL: u32 = 2;
+
 /// View of the receiving half: own endpoint (written), peer's endpoint and region (read).
 #[derive(Clone, Copy, Debug)]
 pub struct Consumer {
@@ -73,7 +78,7 @@ impl Consumer {
 
     /// A hint, without lock and check: are there bytes that may be taken?
     pub fn looks_readable(&self) -> bool {
-        self.has_unread() && !self.is_frozen()
+        self.has_unread() && (!self.has_asked() || self.may_take(self.tail_hint()) != 0)
     }
 
     /// A hint, without lock and check: are there bytes that were not taken, be it that
@@ -84,16 +89,43 @@ impl Consumer {
 
     /// Bytes that seem to be there to be taken, without lock and check.
     pub fn fill_hint(&self) -> u64 {
-        if self.is_frozen() {
-            return 0;
+        let tail = self.tail_hint();
+        if self.has_asked() {
+            self.may_take(tail)
+        } else {
+            tail.wrapping_sub(self.head())
         }
-        self.tail_hint().wrapping_sub(self.head())
     }
 
-    /// This side has stopped, and the producer has not left the ring to be drained:
-    /// what lies in it is the producer's to send again, or may become so at any moment.
-    fn is_frozen(&self) -> bool {
-        self.own().wait.rx_state.mine() == rx_state::STOP && self.producer_state() != tx_state::BACK
+    /// Whether this side has asked for the kernel path.
+    fn has_asked(&self) -> bool {
+        let state = self.own().wait.rx_state.mine();
+        state == rx_state::STOP || state == rx_state::DRAIN
+    }
+
+    /// Bytes that may still be taken, up to `tail`, after this side has asked for the kernel
+    /// path: never more than there were then, or when the producer left the ring, for a peer
+    /// that publishes on and on would be read from for ever. What lies behind is the
+    /// producer's to send again, or may become so at any moment.
+    fn may_take(&self, tail: u64) -> u64 {
+        let own = self.own();
+        let fill = tail.wrapping_sub(self.head());
+        let bound = || own.rx_own.drain_to.mine().wrapping_sub(self.head());
+        match (own.wait.rx_state.mine(), self.producer_state()) {
+            (_, tx_state::BACK) if own.rx_own.drains.mine() != FINAL => fill,
+            // Under the lock that a withdrawal respects, WITHDRAWN is one that is undone.
+            (_, tx_state::BACK) | (rx_state::DRAIN, _) => fill.min(bound()),
+            _ => 0,
+        }
+    }
+
+    /// The producer can publish nothing more: what there is now is all that is drained.
+    fn drain_for_good(&self) {
+        let own = &self.own().rx_own;
+        if own.drains.mine() != FINAL {
+            own.drain_to.store(self.tail_hint(), Ordering::Relaxed);
+            own.drains.store(FINAL, Ordering::Relaxed);
+        }
     }
 
     /// The producer's tail, unchecked: only good to see whether it moved. Needs no lock.
@@ -103,10 +135,11 @@ impl Consumer {
 
     /// Bytes that can be taken.
     pub fn fill_bytes(&self) -> Result<u64, Violation> {
-        if self.is_frozen() {
-            return Ok(0);
-        }
         let own = self.own();
+        let asked = self.has_asked();
+        if asked && self.producer_state() == tx_state::BACK {
+            self.drain_for_good();
+        }
         let head = own.rx.head.mine();
         let seen = own.rx_own.tail_seen.mine();
         let tail = self.peer().tx.tail.load(Ordering::Acquire);
@@ -115,7 +148,10 @@ impl Consumer {
             return Err(Violation::Tail);
         }
         own.rx_own.tail_seen.store(tail, Ordering::Relaxed);
-        Ok(tail.wrapping_sub(head))
+        Ok(match asked {
+            true => self.may_take(tail),
+            false => tail.wrapping_sub(head),
+        })
     }
 
     /// Segment number `index` of the producer, checked.
@@ -287,12 +323,43 @@ impl Consumer {
         fence(Ordering::SeqCst);
     }
 
+    /// As `stop`, but what has been published by now is still taken here, for the producer
+    /// may not look for long; [`Consumer::stop_if_drained`] then follows each take. Nothing is
+    /// ever taken that is published later, unless the producer leaves the ring to be drained.
+    pub fn drain(&self) {
+        let own = self.own();
+        if self.has_asked() {
+            return;
+        }
+        own.rx_own.drains.store(ONCE, Ordering::Relaxed);
+        own.rx_own
+            .drain_to
+            .store(self.tail_hint(), Ordering::Relaxed);
+        own.wait.rx_state.store(rx_state::DRAIN, Ordering::SeqCst);
+        // SYNC POINT with `Producer::publish`: DRAIN before the look at `tail`.
+        fence(Ordering::SeqCst);
+        own.rx_own
+            .drain_to
+            .store(self.tail_hint(), Ordering::Relaxed);
+    }
+
+    /// The end of `drain`: from here on an empty ring is known to stay empty.
+    pub fn stop_if_drained(&self) {
+        let own = self.own();
+        let drains = own.wait.rx_state.mine() == rx_state::DRAIN;
+        if drains && own.rx_own.drains.mine() == ONCE && !self.has_unread() {
+            // Who publishes after the look at `tail` sees the stop, and sends again.
+            self.stop();
+        }
+    }
+
     /// Whether, after `stop`, whatever still comes will come by the kernel. Not so while
     /// the producer has yet to decide what becomes of bytes in the ring: then nothing
     /// can be received at all.
     pub fn has_stopped(&self) -> bool {
         // Once STOP was set, an empty ring stays empty: who publishes sees STOP, and withdraws.
         self.own().wait.rx_state.mine() == rx_state::STOP
+            && self.own().rx_own.drains.mine() != FINAL
             && match self.producer_state() {
                 tx_state::BACK => false,
                 tx_state::RING => self.tail_hint() == self.head(),
@@ -301,16 +368,12 @@ impl Consumer {
     }
 
     /// The kernel has shown the end of the producer's stream, so it sends nothing again:
-    /// a stop that it did not answer is off. Whether there is something to drain.
+    /// what it has not taken back is drained. Whether there is something. Under the lock.
     pub fn resume(&self) -> bool {
-        if self.producer_state() == tx_state::RING {
+        if self.has_asked() && self.producer_state() == tx_state::RING {
+            self.drain_for_good();
             let state = &self.own().wait.rx_state;
-            let _ = state.compare_exchange(
-                rx_state::STOP,
-                rx_state::READY,
-                Ordering::SeqCst,
-                Ordering::SeqCst,
-            );
+            state.store(rx_state::DRAIN, Ordering::SeqCst);
         }
         self.looks_readable()
     }

@@ -4,13 +4,14 @@
 //! # States of one direction
 //! ```text
 //!   producer (tx_state)      consumer (rx_state)
-//!   KERNEL ──enter()──► RING ──leave()──► BACK         OFF ──► READY ──► STOP
-//!      needs READY        └──withdraw(), or leave() after STOP──► WITHDRAWN
+//!   KERNEL ──enter()──► RING ──leave()──► BACK         OFF ──► READY ──► DRAIN ──► STOP
+//!      needs READY        └──withdraw(), or leave() after STOP or DRAIN──► WITHDRAWN
 //! ```
 //! * The producer may [`Producer::enter`] only when it sees READY: a consumer
 //!   that blocks in the kernel and does not look at rings would never wake.
 //! * A consumer that wants the kernel path sets STOP and takes nothing for now. The
 //!   producer answers: WITHDRAWN, and it sends `[head, tail)` again by the kernel.
+//! * Or it sets DRAIN first, and takes what has been published by then, and no more.
 //! * A producer that wants the kernel path just leaves (BACK); the consumer drains the
 //!   ring up to the final `tail` and goes on with the kernel, even after a STOP that
 //!   the producer had not seen.

@@ -14,6 +14,8 @@ const LARGE_BEFORE_GROWTH: u32 = 8;
 const GROWTH_LOG2: u32 = 4;
 /// log2 of the largest segment that growth takes: 2 MB, the best of those measured.
 const GROWN_LOG2_MAX: u32 = 21;
+/// Tries to leave a ring that the consumer drains, before the rest is left to it.
+const WITHDRAW_TRIES: u32 = if cfg!(loom) { 1 } else { 1000 };
 
 /// View of the sending half: own endpoint and arena (written), peer's endpoint (read).
 #[derive(Clone, Copy, Debug)]
@@ -332,14 +334,18 @@ impl Producer {
         self.own().wait.space_mark.store(mark, Ordering::Relaxed);
     }
 
-    /// Ends the ring: `tail` is final. If the consumer has stopped, `[back_at, tail)` is
-    /// still to be sent by the kernel, and its length is returned; else the consumer
-    /// drains the ring, also if it stops only now. The decision is this side's alone.
+    /// Ends the ring: `tail` is final. If the consumer has asked for that, `[back_at, tail)`
+    /// is still to be sent by the kernel, and its length is returned; else (or if a consumer
+    /// that drains is just taking) the consumer drains the ring, also if it asks only now.
+    /// The decision is this side's alone. The doors of the peer are to be rung.
     pub fn leave(&self) -> Result<u64, Violation> {
         let own = self.own();
         match self.state() {
             tx_state::KERNEL => own.tx.tx_state.store(tx_state::BACK, Ordering::Release),
-            tx_state::RING if self.may_resend() && self.peer_has_stopped() => self.take_back()?,
+            tx_state::RING if self.may_resend() && self.peer_rx() == rx_state::STOP => {
+                self.take_back()?;
+            }
+            tx_state::RING if self.peer_rx() == rx_state::DRAIN && self.withdraw_soon()? => {}
             tx_state::RING => {
                 own.tx_own.back_at.store(self.tail(), Ordering::Relaxed);
                 own.tx.tx_state.store(tx_state::BACK, Ordering::Release);
@@ -372,6 +378,17 @@ impl Producer {
         Ok(true)
     }
 
+    /// As `withdraw`, in a few tries: the consumer has its lock for a copy at most.
+    fn withdraw_soon(&self) -> Result<bool, Violation> {
+        for _ in 0..WITHDRAW_TRIES {
+            if self.withdraw()? {
+                return Ok(true);
+            }
+            core::hint::spin_loop();
+        }
+        Ok(false)
+    }
+
     /// The consumer takes nothing any more: what it has not taken is ours again.
     fn take_back(&self) -> Result<(), Violation> {
         let own = self.own();
@@ -388,7 +405,11 @@ impl Producer {
     }
 
     fn peer_has_stopped(&self) -> bool {
-        self.peer().wait.rx_state.load(Ordering::Acquire) == rx_state::STOP
+        matches!(self.peer_rx(), rx_state::STOP | rx_state::DRAIN)
+    }
+
+    fn peer_rx(&self) -> u32 {
+        self.peer().wait.rx_state.load(Ordering::Acquire)
     }
 
     /// Bytes that `leave` left to be sent by the kernel.

@@ -347,6 +347,28 @@ fn a_stop_that_nobody_answers_can_be_taken_back() {
     assert_eq!(channel.peek(0, 1000), 100);
 }
 
+/// A peer that publishes on and on is not read from for ever.
+#[test]
+fn what_is_published_after_a_drain_was_asked_for_is_not_taken() {
+    let (from, to) = (own_region(), own_region());
+    let mut channel = Channel::new(0, &from, &to);
+    channel.run(Step::Send {
+        count: 100,
+        kernel: Kernel::Plain,
+    });
+    channel.consumer.drain();
+    channel.producer.publish(100);
+    assert!(channel.producer.must_leave());
+    assert_eq!(channel.consumer.fill_hint(), 100);
+    assert_eq!(channel.consumer.fill_bytes(), Ok(100));
+    assert_eq!(channel.consumer.take(100), Ok(false));
+    channel.consumer.stop_if_drained();
+    assert_eq!(channel.consumer.fill_bytes(), Ok(0));
+    assert!(channel.consumer.has_unread() && !channel.consumer.looks_readable());
+    assert_eq!(channel.producer.leave(), Ok(100), "it sends the rest");
+    assert_eq!(channel.consumer.is_over(), Ok(true));
+}
+
 /// A consumer that never became ready, or stopped at once, is left to the kernel for good.
 #[test]
 fn entering_needs_a_consumer() {

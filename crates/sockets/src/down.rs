@@ -1,5 +1,6 @@
 //! The way back to the kernel, of one direction or of both.
 
+use crate::flush::Wait;
 use crate::{End, Half, NoLock, Result, attention, carried, ends, flush_back, hint, receive};
 use core::sync::atomic::Ordering;
 use fordway_abi::reason::Reason;
@@ -76,13 +77,7 @@ pub fn downgrade(end: &impl End, reason: Reason, wait: bool) {
     } else if end.has_channel() {
         ask_for_kernel(end, reason);
         leave_ring(end);
-        if let Ok(_guard) = end.lock(Half::Receiving) {
-            // What is there already can be read here. A stop would leave it to the peer,
-            // whose program may not call the library for long.
-            let hints = &end.state().hints;
-            hints.fetch_or(hint::STOPPING, Ordering::Relaxed);
-            stop_if_drained(end);
-        }
+        drain(end);
         end.ring_all();
         finish_if_over(end);
     }
@@ -124,14 +119,16 @@ fn ask_for_kernel(end: &impl End, reason: Reason) {
     state.passing.store(reason as u32, Ordering::Relaxed);
 }
 
-/// Stops taking from the ring if that is wanted and nothing lies there. Under the lock.
-#[inline]
-pub(crate) fn stop_if_drained(end: &impl End) {
-    let hints = &end.state().hints;
-    if hints.load(Ordering::Relaxed) & hint::STOPPING != 0 && !end.consumer().has_unread() {
-        hints.fetch_and(!hint::STOPPING, Ordering::Relaxed);
-        // Who publishes after the look at `tail` sees the stop, and sends again.
-        end.consumer().stop();
+/// Asks the peer for the kernel path. What is there already is taken here: a stop would leave
+/// it to the peer, whose program may not call the library for long.
+pub(crate) fn drain(end: &impl End) {
+    if let Ok(guard) = end.lock(Half::Receiving) {
+        let consumer = end.consumer();
+        consumer.drain();
+        consumer.stop_if_drained();
+        drop(guard);
+        // Who looked meanwhile may not have seen all that may be taken.
+        end.wake_own();
     }
 }
 
@@ -352,22 +349,19 @@ fn is_waited_for(end: &impl End) -> bool {
 }
 
 /// Before a FIN: what was taken back from the ring must go before it. Waits for the
-/// kernel's room, within a bound: a peer that takes nothing for so long loses the rest.
-/// Whether all went, or need not.
+/// kernel's room, within a bound ([`crate::flush`]). Whether all went, or need not.
 pub fn flush_before_end(end: &impl End) -> bool {
     flush_until(end, deadline(end.now_ns()))
 }
 
 fn flush_until(end: &impl End, deadline_ns: u64) -> bool {
     let begin = end.now_ns();
-    let mut since = begin;
-    let mut left_bytes = u64::MAX;
     let impatient = end.is_nonblocking();
-    let limit = match impatient {
-        true => end.patience().left_ns(begin),
-        false => deadline_ns.saturating_sub(begin).max(FLUSH_WAIT_NS_MIN),
+    let (limit_at, least) = match impatient {
+        true => (begin + end.patience().left_ns(begin), 0),
+        false => (deadline_ns, FLUSH_WAIT_NS_MIN),
     };
-    let mut waited = false;
+    let mut wait = None;
     let all = loop {
         if !end.has_channel() || end.producer().back_bytes_or_zero() == 0 {
             break true;
@@ -379,17 +373,14 @@ fn flush_until(end: &impl End, deadline_ns: u64) -> bool {
         let Ok((false, left)) = flushed else {
             break true;
         };
-        if left < left_bytes && !impatient {
-            // The peer takes: only one that does not is waited for no longer.
-            (since, left_bytes) = (end.now_ns(), left);
-        }
-        if end.now_ns() - since >= limit {
+        let wait = wait.get_or_insert_with(|| Wait::begin(begin, limit_at, least));
+        let now = end.now_ns();
+        if impatient && now >= limit_at || !wait.goes_on(now, left) {
             break false;
         }
-        waited = true;
         end.await_room();
     };
-    if impatient && waited {
+    if impatient && wait.is_some() {
         end.patience().spent(begin, end.now_ns());
     }
     all
@@ -400,9 +391,10 @@ fn flush_until(end: &impl End, deadline_ns: u64) -> bool {
 /// Whether all went, or need not.
 pub(crate) fn announce_end(end: &impl End, flag: u32) -> bool {
     let flags = &end.own().tx.tx_flags;
+    let deadline_ns = deadline(end.now_ns());
     // Another thread may have taken something back before the lock was ours.
     for _ in 0..ANNOUNCEMENTS_MAX {
-        let all = flush_before_end(end);
+        let all = flush_until(end, deadline_ns);
         let guard = match end.lock(Half::Sending) {
             Err(NoLock::NoChannel) => return all,
             guard => guard,

@@ -99,11 +99,17 @@ pub fn has_error(end: &impl End) -> bool {
 
 /// The broker says that the peer's process is gone. Its FIN may come later than this word. If
 /// none comes, another process holds the socket, which knows nothing of the ring or has left
-/// it: the watchdog ([`down::watch`]) sends by the kernel what lies there.
+/// it: the watchdog ([`down::watch`]) sends by the kernel what lies there. And a process that
+/// lives and has only left the broker has no ring any more, either: what it publishes from now
+/// on is not taken.
 pub fn peer_process_gone(end: &impl End) {
     let hints = &end.state().hints;
     hints.fetch_or(hint::PEER_GONE, Ordering::Relaxed);
     look(end);
+    if end.has_channel() {
+        down::drain(end);
+        end.ring_all();
+    }
 }
 
 /// The watchdog will not come any more.

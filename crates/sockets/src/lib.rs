@@ -34,6 +34,7 @@
 mod carried;
 pub mod down;
 pub mod ends;
+mod flush;
 mod patience;
 pub mod ready;
 mod receive;

@@ -124,6 +124,9 @@ fn look<E: End>(end: &E, target: &mut impl Target) -> Result<Option<Moved>> {
         if moved == Some(Moved::Nothing) && is_on_its_way(end, state) {
             moved = before_ring(end, target, state)?;
         }
+        if moved == Some(Moved::Bytes(0)) && wanted != 0 && state == tx_state::RING {
+            at_end(end)?;
+        }
         return Ok(moved);
     }
     if !consumer.was_entered() {
@@ -143,7 +146,7 @@ fn look<E: End>(end: &E, target: &mut impl Target) -> Result<Option<Moved>> {
         NotCopied::Broken(violation) => down::broke(end, violation),
         NotCopied::Refused(error) => error,
     })?;
-    down::stop_if_drained(end);
+    consumer.stop_if_drained();
     if let Some((count, crowded)) = moved {
         drop(guard);
         end.state().empty_reads.store(0, Ordering::Relaxed);
@@ -325,13 +328,22 @@ fn behind_ring<E: End>(end: &E, target: &mut impl Target) -> Result<Option<Moved
         let wanted = target.wanted();
         return by_kernel(end, target, wanted).map(Some);
     }
-    let ended = libc::POLLRDHUP as u32;
-    state.hints.fetch_or(ended, Ordering::Relaxed);
+    state
+        .hints
+        .fetch_or(libc::POLLRDHUP as u32, Ordering::Relaxed);
     // The last bytes may have come between the look at the ring and at the kernel.
     // Or the producer is gone without having taken back what we left to it.
     if consumer.resume() {
         return Ok(None);
     }
-    ends::receive(end)?;
+    at_end(end)?;
     Ok(Some(Moved::Bytes(0)))
+}
+
+/// The kernel has shown the end of file, and nothing is left in the ring. `Err`: it is a
+/// reset, of which the kernel does not know.
+fn at_end(end: &impl End) -> Result<()> {
+    let shown = libc::POLLRDHUP as u32;
+    end.state().hints.fetch_or(shown, Ordering::Relaxed);
+    ends::receive(end)
 }

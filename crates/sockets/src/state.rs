@@ -26,8 +26,6 @@ pub mod hint {
     pub const PEER_GONE: u32 = 1 << 28;
     /// A receive of the program was seen: its reads come by the library.
     pub const READS: u32 = 1 << 27;
-    /// The receiving direction is to leave the ring once it is drained.
-    pub const STOPPING: u32 = 1 << 26;
     /// Bytes that were taken back from the ring have been waited for.
     pub const AWAITED: u32 = 1 << 25;
     /// This process is not counted among the holders any more (an exec was about to close it).

@@ -8,7 +8,7 @@ use fordway_abi::shm::{rx_state, tx_flags};
 /// The connection gets a channel (another one, perhaps): what was true of a former one is
 /// forgotten. Before [`End::has_channel`] becomes true.
 pub fn begin(end: &impl End) {
-    let former = hint::STOPPING | hint::PEER_GONE | hint::RESET_TOLD | hint::AWAITED;
+    let former = hint::PEER_GONE | hint::RESET_TOLD | hint::AWAITED;
     end.state().hints.fetch_and(!former, Ordering::Relaxed);
     end.state().channels.fetch_add(1, Ordering::SeqCst);
 }

@@ -10,6 +10,8 @@ use fordway_abi::reason::Reason;
 use std::net::Ipv4Addr;
 
 pub(crate) const HOST: u64 = 3;
+/// A namespace that is no domain's.
+const PRIVATE: u64 = 9;
 pub(crate) const DB: u64 = 100;
 pub(crate) const WEB: u64 = 101;
 pub(crate) const STRANGER: u64 = 102;
@@ -317,6 +319,38 @@ fn fast_or_nothing_is_told_at_once_where_nothing_can_come() {
     assert_eq!(registry.offer(web, 2, a), [], "db may offer later");
     let local = facts(2, WEB, "127.0.0.1:1", "127.0.0.1:2");
     assert_eq!(registry.offer(web, 3, local), []);
+}
+
+/// Anybody can build mirrored names in a namespace of his own.
+#[test]
+fn a_strangers_mirror_image_turns_nobody_down() {
+    let mut registry = registry();
+    let (fast, _) = registry.add_process(HOST, PathPolicy::Fast);
+    let (stranger, _) = registry.add_process(PRIVATE, PathPolicy::Auto);
+    let (peer, _) = registry.add_process(HOST, PathPolicy::Auto);
+    for (before, near, far) in [
+        (false, "192.0.2.1:1", "192.0.2.1:2"),
+        (true, "192.0.2.1:3", "192.0.2.1:4"),
+    ] {
+        let cookie = |n| n + 10 * u64::from(before);
+        let mut actions = Vec::new();
+        let mut offer = |process, number, netns, local, remote| {
+            let offered = facts(cookie(number), netns, local, remote);
+            actions.extend(registry.offer(process, cookie(number), offered));
+        };
+        if before {
+            offer(stranger, 2, PRIVATE, far, near);
+        }
+        offer(fast, 1, HOST, near, far);
+        if !before {
+            offer(stranger, 2, PRIVATE, far, near);
+        }
+        let mut told = rejects(&actions).into_iter();
+        assert!(told.all(|(_, reason, pending)| (reason, pending) == (Reason::Unassigned, 1)));
+        let made = registry.offer(peer, cookie(3), facts(cookie(3), HOST, far, near));
+        assert_eq!(rejects(&made), []);
+        assert_eq!(registry.channel_count(), 1 + usize::from(before));
+    }
 }
 
 #[test]

@@ -49,6 +49,30 @@ fn consumer_stops() {
     });
 }
 
+/// The consumer asks for the kernel path while the producer publishes, and goes on taking:
+/// each unit comes once, from the ring or by the kernel.
+///
+/// Fails if `leave` takes back from a consumer that drains without a look at its lock.
+#[test]
+fn consumer_drains() {
+    explore(|world| {
+        let (sender, receiver) = world.on_ring();
+        sender.send_somehow();
+        let producer = thread::spawn(move || {
+            sender.send_somehow();
+            sender.send_somehow();
+            sender
+        });
+        receiver.drain();
+        receiver.try_receive_somehow();
+        receiver.try_receive_somehow();
+        let sender = producer.join().unwrap();
+        sender.serve();
+        while receiver.try_receive_somehow() != 0 {}
+        receiver.assert_got(3 * QUARTER);
+    });
+}
+
 /// What was published after the stop is never left to a consumer that saw nothing to wait
 /// for: it may hand its descriptor to a program that does not know of rings.
 ///

@@ -322,6 +322,7 @@ impl Sender {
     pub fn leave(&self) {
         self.producer.leave().unwrap();
         self.flush_back();
+        self.wake_reader();
     }
 
     /// Takes back what was not read; whether that could be.
@@ -427,7 +428,9 @@ impl Receiver {
         if left != 0 {
             return self.receive_by_kernel(left.min(QUARTER));
         }
-        match self.try_receive(QUARTER) {
+        let count = self.try_receive(QUARTER);
+        consumer.stop_if_drained();
+        match count {
             0 if state == tx_state::BACK => self.receive_by_kernel(QUARTER),
             count => count,
         }
@@ -460,9 +463,20 @@ impl Receiver {
         side.sleep(&side.endpoint.wait.rx_doors, ready);
     }
 
+    /// Asks for the kernel path, goes on with what is there, and tells whoever sleeps over there.
+    pub fn drain(&self) {
+        self.consumer.drain();
+        self.consumer.stop_if_drained();
+        self.tell();
+    }
+
     /// Asks for the kernel path, and tells whoever sleeps over there.
     pub fn stop(&self) {
         self.consumer.stop();
+        self.tell();
+    }
+
+    fn tell(&self) {
         let wait = &self.world.from.endpoint.wait;
         let doors = wait.rx_doors.load(Ordering::Relaxed) | wait.tx_doors.load(Ordering::Relaxed);
         self.world.from.wake(doors, &self.rung);

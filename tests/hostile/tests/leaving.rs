@@ -1,0 +1,82 @@
+//! A peer that is to leave its ring, and goes on publishing: what is read from it ends.
+
+use anyhow::{Result, ensure};
+use fordway_abi::shm::{Endpoint, rx_state};
+use fordway_test_hostile::mallory::Mallory;
+use fordway_test_hostile::{Bed, Style, until};
+use fordwayd::admin::{Reply, Request};
+use rustix::net::{Shutdown, shutdown};
+use std::mem::offset_of;
+
+/// Bytes that are kept in the ring, so that it never runs dry.
+const KEPT: u64 = 20_000;
+/// Looks in a row at which nothing was taken.
+const QUIET_LOOKS: u32 = 40;
+
+fn taken(mallory: &Mallory) -> u64 {
+    mallory.peer_u64(offset_of!(Endpoint, rx.head))
+}
+
+fn keep_full(mallory: &mut Mallory) {
+    let unread = mallory.tail - taken(mallory);
+    mallory.put(KEPT.saturating_sub(unread));
+    let _ = mallory.take();
+    mallory.read_mail();
+}
+
+/// Goes on publishing, as fast as it is taken, until nothing more is; how much was taken
+/// after the victim was seen to have asked for the kernel path.
+fn publish_on(mallory: &mut Mallory) -> Result<u64> {
+    let mut asked_at = None;
+    let (mut last, mut quiet) = (0, 0);
+    until("the victim takes nothing more", || {
+        keep_full(mallory);
+        let asked = mallory.peer_u32(offset_of!(Endpoint, wait.rx_state));
+        if asked_at.is_none() && matches!(asked, rx_state::STOP | rx_state::DRAIN) {
+            asked_at = Some(taken(mallory));
+        }
+        let now = taken(mallory);
+        quiet = if now == last { quiet + 1 } else { 0 };
+        last = now;
+        asked_at.is_some() && quiet > QUIET_LOOKS
+    })?;
+    ensure!(mallory.tail > last, "there is something to take");
+    Ok(last - asked_at.unwrap_or(0))
+}
+
+fn hold(name: &str, leave: impl Fn(&Bed, &Mallory) -> Result<()>) -> Result<()> {
+    for style in [Style::Epoll, Style::Threads] {
+        let mut bed = Bed::start(style)?;
+        bed.case(name, |bed| {
+            let mut mallory = Mallory::join(bed)?;
+            for _ in 0..100 {
+                keep_full(&mut mallory);
+            }
+            leave(bed, &mallory)?;
+            let more = publish_on(&mut mallory)?;
+            println!("{name}: {more} bytes were taken after the victim had asked for the kernel");
+            // What lay there then, and what came between its look and ours.
+            ensure!(more <= 2 * KEPT, "{more}");
+            Ok(())
+        })?;
+        bed.finish()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_ring_that_never_runs_dry_is_left_all_the_same() -> Result<()> {
+    hold("publishes on after a downgrade", |bed, mallory| {
+        let channel = Some(mallory.pair.channel_id);
+        let reply = bed.lab.ask(&Request::Downgrade { channel })?;
+        ensure!(!matches!(reply, Reply::Error { .. }), "{reply:?}");
+        Ok(())
+    })
+}
+
+#[test]
+fn who_leaves_the_broker_has_no_ring_any_more() -> Result<()> {
+    hold("publishes on without the broker", |_, mallory| {
+        Ok(shutdown(&mallory.shim.socket, Shutdown::Both)?)
+    })
+}
