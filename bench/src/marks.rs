@@ -186,6 +186,14 @@ const MARKS: &[Mark] = &[
         2.0,
         2.0,
     ),
+    ratio(
+        "filter: the same, each asking for something else",
+        "filter-per-mixed-rule",
+        "apart",
+        "nf_tables",
+        2.0,
+        2.0,
+    ),
     Mark {
         what: "filter: lookup in a hash set of 100,000",
         goal: Goal::AtMost {

@@ -105,6 +105,10 @@ fn packets(options: &Options, regime: Regime) -> Result<Vec<Row>> {
             less("filter-rules-1000", "filter-rules-0", RULES_MANY.into()),
         ),
         (
+            "filter-per-mixed-rule",
+            less("filter-mixed-1000", "filter-rules-0", RULES_MANY.into()),
+        ),
+        (
             "filter-lookup-hash",
             less("filter-hash-100000", "filter-rules-0", 1.0),
         ),

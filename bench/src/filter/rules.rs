@@ -101,6 +101,20 @@ impl Rules {
         Rules::new(format!("filter-rules-{count}"), "", &rules)
     }
 
+    /// The same, each asking for something else than its neighbours.
+    fn mixed(count: u32) -> Rules {
+        let mut rules = String::new();
+        for n in 0..count {
+            let other = address(0xac11_0000 + n);
+            let _ = match n % 3 {
+                0 => writeln!(rules, "ip saddr {other} counter"),
+                1 => writeln!(rules, "ip daddr {other} counter"),
+                _ => writeln!(rules, "udp dport {} counter", 1_000 + n),
+            };
+        }
+        Rules::new(format!("filter-mixed-{count}"), "", &rules)
+    }
+
     /// Rules that differ in address and port only. Half of the packets meet theirs.
     pub fn differ(count: u32) -> Rules {
         let mut rules = String::new();
@@ -140,6 +154,7 @@ impl Rules {
             )
         };
         let mut all: Vec<Rules> = [0, 10, 100, RULES_MANY].map(Rules::linear).into();
+        all.push(Rules::mixed(RULES_MANY));
         all.extend([1, RULES_MANY].map(Rules::differ));
         all.push(Rules::set("hash", "", &hash));
         all.push(Rules::set("interval", "flags interval;", &ranges));

@@ -7,7 +7,7 @@
 
 use crate::model::{ObjectKind, PayloadBase};
 use crate::program::{
-    BaseCode, Bitop, ChainCode, HashCode, Insn, KeyCode, Load, NatCode, Program, RejectCode,
+    BaseCode, Bitop, ChainCode, Guard, HashCode, Insn, KeyCode, Load, NatCode, Program, RejectCode,
     RuleCode, RuleId, Term, Test, UpdateCode, VerdictCode, low_bits,
 };
 use crate::program::{MangleCode, NumgenCode};
@@ -139,6 +139,7 @@ pub(crate) fn run<M: Mode>(program: &Program, mode: &mut M, base: &BaseCode) -> 
     let mut depth = 0;
     let mut at = program.chains[base.chain as usize];
     loop {
+        skip(program, mode, &mut at);
         if at.start == at.end {
             if depth == 0 {
                 return (policy, base.id);
@@ -173,6 +174,33 @@ pub(crate) fn run<M: Mode>(program: &Program, mode: &mut M, base: &BaseCode) -> 
             }
             Next::End(end) => return (end, id),
         }
+    }
+}
+
+/// Goes past the rules whose first question the payload denies: they have no effect.
+#[inline]
+fn skip<M: Mode>(program: &Program, mode: &M, at: &mut ChainCode) {
+    let (mut what, mut seen) = (Guard::NONE, None);
+    for guard in &program.guards[at.start as usize..at.end as usize] {
+        if guard.what != what || what == Guard::NONE {
+            let first = program.rules[at.start as usize].start as usize;
+            let Some(&Insn::Payload {
+                base, len, offset, ..
+            }) = program
+                .insns
+                .get(first)
+                .filter(|_| guard.what != Guard::NONE)
+            else {
+                return;
+            };
+            (what, seen) = (guard.what, mode.payload(base, offset, len));
+        }
+        let denied =
+            seen.is_none_or(|seen| (seen.value ^ guard.want) & guard.mask & seen.known != 0);
+        if !denied {
+            return;
+        }
+        at.start += 1;
     }
 }
 

@@ -256,6 +256,42 @@ pub(crate) struct RuleCode {
     pub id: RuleId,
 }
 
+/// What a rule asks first, if that is a payload: most rules are done with there, so they stand
+/// close together, and neighbours that ask for the same bytes load them once.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Guard {
+    /// Base, offset and length as one number; [`Guard::NONE`] if the rule asks something else.
+    pub what: u32,
+    pub mask: u64,
+    pub want: u64,
+}
+
+impl Guard {
+    pub(crate) const NONE: u32 = u32::MAX;
+
+    pub(crate) fn of(first: Option<&Insn>) -> Guard {
+        match first {
+            Some(&Insn::Payload {
+                base,
+                len,
+                negate: false,
+                offset,
+                mask,
+                want,
+            }) => Guard {
+                what: (base as u32) << 24 | u32::from(len) << 16 | u32::from(offset),
+                mask,
+                want,
+            },
+            _ => Guard {
+                what: Guard::NONE,
+                mask: 0,
+                want: 0,
+            },
+        }
+    }
+}
+
 /// Positions in [`Program::rules`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ChainCode {
@@ -280,6 +316,8 @@ pub(crate) struct Program {
     pub hooks: [[Vec<BaseCode>; 7]; Layer::COUNT],
     pub chains: Vec<ChainCode>,
     pub rules: Vec<RuleCode>,
+    /// One for each of `rules`.
+    pub guards: Vec<Guard>,
     pub bodies: Vec<RuleCode>,
     pub insns: Vec<Insn>,
     pub terms: Vec<Term>,

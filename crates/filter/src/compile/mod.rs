@@ -25,7 +25,7 @@ use crate::model::{
     Table, Verdict,
 };
 use crate::packet::{Iface, Layer};
-use crate::program::{BaseCode, ChainCode, Insn, Program, RuleCode, RuleId, VerdictCode};
+use crate::program::{BaseCode, ChainCode, Guard, Insn, Program, RuleCode, RuleId, VerdictCode};
 use crate::state::{Place, State};
 use rule::LoweredRule;
 
@@ -258,6 +258,7 @@ pub(crate) fn rule_name(table: &Table, chain: &Chain, rule: &Rule) -> String {
 
 impl Compiler<'_> {
     fn push_rule(&mut self, id: RuleId, insns: Vec<Insn>) {
+        self.program.guards.push(Guard::of(insns.first()));
         let code = self.push_insns(id, insns);
         self.program.rules.push(code);
     }
