@@ -4,7 +4,7 @@
 use crate::state::{self, Conn};
 use crate::sys::{give, sys};
 use crate::transfer::tcp_info;
-use crate::{config, end, faults, real, upgrade};
+use crate::{config, cork, end, faults, real, upgrade};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering;
 use fordway_abi::reason::Reason;
@@ -32,6 +32,23 @@ pub unsafe extern "C" fn setsockopt(
     value: *const c_void,
     length: u32,
 ) -> c_int {
+    let corks = level == libc::IPPROTO_TCP && name == libc::TCP_CORK;
+    let corked = corks.then(|| stream(fd)).flatten();
+    let on = value.cast::<c_int>();
+    let is_known = length as usize >= size_of::<c_int>();
+    if let Some(conn) = corked.filter(|_| is_known && faults::check(faults::can_read(on)).is_ok()) {
+        // SAFETY: found readable.
+        let on = unsafe { on.read_unaligned() } != 0;
+        if cork::set(conn, on) {
+            return 0;
+        }
+        // SAFETY: the program's own arguments.
+        let result = unsafe { real::setsockopt(fd, level, name, value, length) };
+        if result == 0 {
+            cork::was_set(conn, on);
+        }
+        return result;
+    }
     // SAFETY: the program's own arguments.
     let result = unsafe { real::setsockopt(fd, level, name, value, length) };
     if result == 0
@@ -83,7 +100,7 @@ pub unsafe extern "C" fn getsockopt(
     let result = unsafe { real::getsockopt(fd, level, name, value, length) };
     let wanted = matches!(
         (level, name),
-        (libc::SOL_SOCKET, libc::SO_ERROR) | (libc::IPPROTO_TCP, libc::TCP_INFO)
+        (libc::SOL_SOCKET, libc::SO_ERROR) | (libc::IPPROTO_TCP, libc::TCP_INFO | libc::TCP_CORK)
     );
     if result != 0 || !wanted {
         return result;
@@ -95,6 +112,11 @@ pub unsafe extern "C" fn getsockopt(
     unsafe {
         if name == libc::TCP_INFO && level == libc::IPPROTO_TCP {
             tcp_info::add(value.cast(), *length as usize, carried(&conn.at(fd)));
+        } else if level == libc::IPPROTO_TCP {
+            if cork::is_wanted(conn) && *length != 0 {
+                // The low byte comes first.
+                value.cast::<u8>().write(1);
+            }
         } else if conn.is_paired() && *length as usize == size_of::<c_int>() {
             let error = value.cast::<c_int>();
             if error.read_unaligned() == 0 {

@@ -24,6 +24,7 @@
 
 mod config;
 mod control;
+mod cork;
 mod deadline;
 mod end;
 mod epoll;

@@ -73,6 +73,8 @@ pub struct Conn {
     pub sleepers: AtomicU32,
     /// Calls that moved data, up to the offer.
     pub operations: AtomicU32,
+    /// What the kernel knows of TCP_CORK ([`crate::cork`]).
+    pub cork: AtomicU32,
     /// The peer's index when its distance was looked at last.
     pub looked_head: AtomicU64,
     /// How many looks found the peer's CPU far away ([`crate::transfer`]).
@@ -419,6 +421,7 @@ pub fn add_conn(fd: i32, nonblock: bool) -> Option<&'static Conn> {
         &conn.passing,
         &conn.low_bytes,
         &conn.turn,
+        &conn.cork,
         &conn.error,
     ] {
         zeroed.store(0, Ordering::Relaxed);

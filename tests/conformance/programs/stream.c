@@ -608,8 +608,37 @@ static void corked_b(int fd) {
     step();
 }
 
+// What the program has set it reads back, whoever keeps it; a cork holds nothing back for long.
+static void corks_a(int fd) {
+    char block[100];
+    for (int round = 0; round < 4; round++) {
+        for (int on = 1; on >= 0; on--) {
+            int now = -1;
+            socklen_t length = sizeof now;
+            if (setsockopt(fd, IPPROTO_TCP, TCP_CORK, &on, sizeof on)) die("TCP_CORK");
+            if (getsockopt(fd, IPPROTO_TCP, TCP_CORK, &now, &length)) die("TCP_CORK?");
+            say("%d: set %d, is %d", round, on, now);
+            if (on) {
+                fill(block, round * sizeof block, sizeof block);
+                if (send(fd, block, sizeof block, 0) != sizeof block) die("send");
+            }
+        }
+        step();
+    }
+    say("no value %s", outcome(setsockopt(fd, IPPROTO_TCP, TCP_CORK, NULL, sizeof(int))));
+    int short_one = 1;
+    say("short value %s", outcome(setsockopt(fd, IPPROTO_TCP, TCP_CORK, &short_one, 1)));
+}
+static void corks_b(int fd) {
+    for (int round = 0; round < 4; round++) {
+        recv_all(fd, round * 100, 100, 100);
+        step();
+    }
+}
+
 const struct test_case cases[] = {
     {"corked", COLD, corked_a, corked_b},
+    {"corks", WARM, corks_a, corks_b},
     {"midstream", COLD, midstream, midstream},
     {"both_threads", COLD, both_threads, both_threads},
     {"reader_first", COLD, reader_first, reader_first},
