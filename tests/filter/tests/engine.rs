@@ -421,3 +421,43 @@ fn circles_and_depth_of_jumps_are_refused() {
         ApplyErrorKind::JumpTooDeep
     );
 }
+
+/// Where only what a rule names may pass, a fragment passes only if it shows that it is
+/// what the rule names.
+#[test]
+fn fragments_do_not_get_past_a_list_of_what_is_allowed() {
+    let is_tcp = Statement::is(
+        Expr::Meta(MetaKey::L4proto),
+        Expr::number(DataType::InetProto, 6),
+    );
+    let mut filter = in_force(vec![vec![is_tcp, port_is(6379), to(To::Accept)]]);
+    let mut verdict = |fragment, cut| {
+        let mut ip = Ip::tcp(WEB, REDIS, 40_000, 6379, 2);
+        // Bytes that would be the ports of a later fragment, if it had any.
+        (ip.fragment, ip.cut) = (fragment, cut);
+        let mut bytes = ip.bytes();
+        let mut packet = Packet::ip(&mut bytes, Meta::default()).unwrap();
+        filter
+            .hook(
+                Layer::Ip,
+                Hook::Forward,
+                &mut packet,
+                1,
+                &mut Nothing::default(),
+            )
+            .verdict
+    };
+    assert_eq!(verdict(None, 0), Verdict::Accept, "whole");
+    assert_eq!(verdict(Some((0, true)), 0), Verdict::Accept, "the first");
+    assert_eq!(
+        verdict(Some((0, true)), 26),
+        Verdict::Drop,
+        "without a port"
+    );
+    assert_eq!(
+        verdict(Some((1, true)), 0),
+        Verdict::Drop,
+        "over the header"
+    );
+    assert_eq!(verdict(Some((185, false)), 0), Verdict::Drop, "a later one");
+}
