@@ -74,5 +74,6 @@ static void streams(int fd) {
 const struct test_case cases[] = {
     {"blocks", WARM, blocks_a, blocks_b},
     {"streams", WARM, streams, streams},
+    {"streams_cold", COLD, streams, streams},
     {0},
 };

@@ -1,0 +1,201 @@
+//! The broker is killed at each step of the way up to rings.
+//!
+//! ```text
+//!   steady A ─┐                 ┌─ a message of the chosen kind, the chosen time:
+//!             ├─► middle man ───┤  the broker is killed, the message lost or delivered,
+//!   steady B ─┘                 └─ then a broker is started again
+//!                   └──► broker
+//! ```
+//!
+//! Programs find the middle man where they look for the control socket. It passes packets and
+//! descriptors on, in both directions. The programs compare every byte, whatever happens.
+
+use anyhow::{Context, Result, ensure};
+use fordway_abi::control::{PACKET_BYTES_MAX, kind};
+use fordway_bench::lab::{Spawn, Stdin};
+use fordway_platform::ipc::{self, Kind, ReceiveError};
+use fordway_test_conformance::Bed;
+use fordwayd::admin::CONTROL_SOCKET;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::{Shutdown, shutdown};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// Descriptors beside one packet.
+const FDS_MAX: usize = 2;
+/// Longest that a step may take to come.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What is said on the way up, in order.
+const UP: [(&str, u32); 9] = [
+    ("Hello", kind::Hello),
+    ("Welcome", kind::Welcome),
+    ("Offer", kind::Offer),
+    ("Link", kind::Link),
+    ("Region", kind::Region),
+    ("Peer", kind::Peer),
+    ("OwnDoor", kind::OwnDoor),
+    ("PeerDoor", kind::PeerDoor),
+    ("Pair", kind::Pair),
+];
+/// Up to here neither end has a channel, and both get one from the next broker. Behind it one
+/// end may have its half of a channel, of which the other has never heard: it stays on the
+/// kernel path.
+const LAST_BEFORE_CHANNELS: u32 = kind::Region;
+/// Where the broker is to be killed.
+#[derive(Clone, Copy, Debug)]
+struct Step {
+    name: &'static str,
+    kind: u32,
+    /// Its first message of the kind, or its second: that of the other program, mostly.
+    number: u32,
+    /// Whether the message still comes to whom it is for.
+    delivered: bool,
+}
+
+/// Passes packets on, and stops at one of them.
+struct MiddleMan {
+    broker: PathBuf,
+    step: Step,
+    seen: AtomicU32,
+    /// The step has come.
+    reached: Mutex<Sender<()>>,
+    /// The broker is dead.
+    go_on: Mutex<Receiver<()>>,
+}
+
+impl MiddleMan {
+    fn serve(self: &Arc<Self>, listener: &OwnedFd) {
+        while readable(listener) {
+            let Ok(program) = ipc::accept(listener) else {
+                return;
+            };
+            // Nobody there: the program sees its connection closed, and comes again.
+            let Ok(broker) = ipc::connect(&self.broker, Kind::Packets) else {
+                continue;
+            };
+            let [program, broker] = [program, broker].map(Arc::new);
+            for (from, to) in [(&program, &broker), (&broker, &program)] {
+                let (own, from, to) = (Arc::clone(self), Arc::clone(from), Arc::clone(to));
+                std::thread::spawn(move || {
+                    while own.pass(&from, &to) {}
+                    let _ = shutdown(&*from, Shutdown::Both);
+                    let _ = shutdown(&*to, Shutdown::Both);
+                });
+            }
+        }
+    }
+
+    /// Passes one packet on; false at the end.
+    fn pass(&self, from: &OwnedFd, to: &OwnedFd) -> bool {
+        if !readable(from) {
+            return false;
+        }
+        let mut buffer = [0; PACKET_BYTES_MAX];
+        let packet = match ipc::receive(from, &mut buffer, FDS_MAX) {
+            Ok(packet) => packet,
+            Err(ReceiveError::Empty) => return true,
+            Err(_) => return false,
+        };
+        let bytes = &buffer[..packet.len];
+        let fds: Vec<_> = packet.fds.iter().map(AsFd::as_fd).collect();
+        let said = u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+        let is_here = said == self.step.kind
+            && self.seen.fetch_add(1, Ordering::SeqCst) + 1 == self.step.number;
+        if is_here {
+            if self.step.delivered && ipc::send(to, bytes, &fds).is_err() {
+                return false;
+            }
+            let _ = self.reached.lock().expect("no panic").send(());
+            let _ = self.go_on.lock().expect("no panic").recv();
+            return true;
+        }
+        ipc::send(to, bytes, &fds).is_ok()
+    }
+}
+
+fn readable(socket: &OwnedFd) -> bool {
+    let mut entry = [PollFd::new(socket, PollFlags::IN)];
+    poll(&mut entry, None).is_ok() && entry[0].revents().contains(PollFlags::IN)
+}
+
+fn is_settled(bed: &Bed, path: &str) -> Result<()> {
+    bed.wait_for(&format!("both ends are on the {path} path"), |ends| {
+        ends.len() == 2 && ends.iter().all(|end| end.path == path)
+    })
+}
+
+fn run(bed: &mut Bed, step: Step) -> Result<()> {
+    let path = bed.lab.work_dir().join("middle.sock");
+    let listener = ipc::listen(&path, Kind::Packets, 0o666)?;
+    let ((reached, reaching), (going, go_on)) = (channel(), channel());
+    let middle = Arc::new(MiddleMan {
+        broker: bed.lab.runtime_dir().join(CONTROL_SOCKET),
+        step,
+        seen: AtomicU32::new(0),
+        reached: Mutex::new(reached),
+        go_on: Mutex::new(go_on),
+    });
+    let (own, waiting) = (Arc::clone(&middle), rustix::io::dup(&listener)?);
+    let serving = std::thread::spawn(move || own.serve(&waiting));
+    let result = play(bed, &path, step, &reaching, &going);
+    drop(going);
+    shutdown(&listener, Shutdown::Both)?;
+    serving.join().expect("it does not panic");
+    result
+}
+
+fn play(
+    bed: &mut Bed,
+    path: &Path,
+    step: Step,
+    reaching: &Receiver<()>,
+    going: &Sender<()>,
+) -> Result<()> {
+    let shim = bed.lab.fordway().with_file_name("libfordway.so");
+    let program = Bed::program("steady");
+    let spawn = Spawn::new([program.to_string_lossy().as_ref(), "streams_cold"])
+        .env("FORDWAY_OFFER_AFTER", "0")
+        .env("FORDWAY_SOCKET", &path.to_string_lossy())
+        .env("LD_PRELOAD", &shim.to_string_lossy())
+        .stdin(Stdin::Pipe);
+    let mut steady = bed.lab.spawn_bare(&spawn)?;
+    reaching.recv_timeout(PATIENCE).context("it never came")?;
+    bed.lab.stop_broker(true)?;
+    going.send(())?;
+    bed.lab.start_broker()?;
+    if step.kind <= LAST_BEFORE_CHANNELS {
+        is_settled(bed, "fast")?;
+    }
+    drop(steady.take_stdin());
+    let output = steady.finish()?;
+    let (text, errors) = (output.text(), output.errors());
+    ensure!(text == "A: all there\nB: all there\n", "{text}{errors}");
+    Ok(())
+}
+
+#[test]
+fn killed_at_each_step_of_the_way_up() -> Result<()> {
+    let mut bed = Bed::start()?;
+    let mut steps = 0;
+    for (name, kind) in UP {
+        for number in [1, 2] {
+            for delivered in [false, true] {
+                let step = Step {
+                    name,
+                    kind,
+                    number,
+                    delivered,
+                };
+                run(&mut bed, step).with_context(|| format!("{}, {step:?}", step.name))?;
+                steps += 1;
+            }
+        }
+    }
+    println!("the broker was killed at {steps} steps");
+    bed.finish()
+}
