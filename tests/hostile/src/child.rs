@@ -138,7 +138,7 @@ pub fn run() -> Result<()> {
     let dir = PathBuf::from(std::env::var(DIR)?);
     let victim: SocketAddr = std::env::var(VICTIM)?.parse()?;
     println!("\nstarted");
-    let mut mallory = Mallory::join_on(&dir, TcpStream::connect(victim)?)?;
+    let mut mallory = Mallory::join_by(&dir, || Ok(TcpStream::connect(victim)?))?;
     println!("\njoined {}", mallory.pair.channel_id);
     match role {
         Role::Exec => exec(mallory),

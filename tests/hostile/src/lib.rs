@@ -40,9 +40,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Longest that anything may take that is sure to come: on a busy machine a thread among
-/// spinning ones has been seen to get no turn for half a minute.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+/// Longest that anything may take that is sure to come.
+pub const PATIENCE: Duration = Duration::from_secs(10);
 /// Between two looks at something that nobody announces.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 /// How long neighbours are measured without the attack.

@@ -130,8 +130,8 @@ fn an_exec_waits_for_all_hostile_peers_at_once() -> Result<()> {
         let dir = bed.lab.runtime_dir();
         let mut peers = Vec::new();
         for _ in 0..PEERS {
-            let socket = bed.at_home(|| TcpStream::connect(name))??;
-            peers.push(Mallory::join_on(&dir, socket)?);
+            let connect = || Ok(bed.at_home(|| TcpStream::connect(name))??);
+            peers.push(Mallory::join_by(&dir, connect)?);
         }
         let over = AtomicBool::new(false);
         let begin = Instant::now();
@@ -155,8 +155,8 @@ fn an_exec_waits_for_all_hostile_peers_at_once() -> Result<()> {
             "promises bytes at exec: {PEERS} peers, waited for {:.1} s",
             waited.as_secs_f64()
         );
-        // 10 s are what one may cost; each for itself they would cost two minutes.
-        ensure!(waited < Duration::from_secs(110), "waited for {waited:?}");
+        // A minute in all is what those may cost that take something now and then.
+        ensure!(waited < Duration::from_secs(70), "waited for {waited:?}");
         Ok(())
     })?;
     bed.finish()

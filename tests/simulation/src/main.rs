@@ -1,7 +1,8 @@
 //! `simulate [--seeds N] [--from S]`: that many seeds on all processors.
-//! `simulate --seed S`: one seed, each step printed.
+//! `simulate --seed S`: one seed, each step printed; `simulate --bytes FILE`: the same for
+//! what the fuzz target `machine` has found.
 
-use fordway_test_simulation::{Figures, run_seed};
+use fordway_test_simulation::{Figures, Outcome, run_bytes, run_seed};
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,32 +18,38 @@ fn main() -> ExitCode {
     let (mut seeds, mut from, mut one) = (SEEDS, 0, None);
     let mut arguments = std::env::args().skip(1);
     while let Some(word) = arguments.next() {
-        let value = arguments.next().and_then(|value| value.parse::<u64>().ok());
-        match (word.as_str(), value) {
-            ("--seeds", Some(value)) => seeds = value,
-            ("--from", Some(value)) => from = value,
-            ("--seed", Some(value)) => one = Some(value),
+        let value = arguments.next().unwrap_or_default();
+        match (word.as_str(), value.parse::<u64>()) {
+            ("--seeds", Ok(value)) => seeds = value,
+            ("--from", Ok(value)) => from = value,
+            ("--seed", Ok(value)) => one = Some(value),
+            ("--bytes", _) => match std::fs::read(&value) {
+                Ok(bytes) => return tell(&value, run_bytes(&bytes, true)),
+                Err(error) => {
+                    eprintln!("{value}: {error}");
+                    return ExitCode::from(2);
+                }
+            },
             _ => {
-                eprintln!("usage: simulate [--seeds N] [--from S] | --seed S");
+                eprintln!("usage: simulate [--seeds N] [--from S] | --seed S | --bytes FILE");
                 return ExitCode::from(2);
             }
         }
     }
     match one {
-        Some(seed) => replay(seed),
+        Some(seed) => tell(&format!("seed {seed}"), run_seed(seed, true)),
         None => many(from, seeds),
     }
 }
 
-fn replay(seed: u64) -> ExitCode {
-    let outcome = run_seed(seed, true);
+fn tell(what: &str, outcome: Outcome) -> ExitCode {
     match outcome.failure {
         None => {
-            println!("seed {seed}: passed after {} steps", outcome.figures.steps);
+            println!("{what}: passed after {} steps", outcome.figures.steps);
             ExitCode::SUCCESS
         }
         Some(failure) => {
-            println!("seed {seed}: {failure}");
+            println!("{what}: {failure}");
             ExitCode::FAILURE
         }
     }
