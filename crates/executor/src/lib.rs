@@ -1,0 +1,3 @@
+//! A cooperative executor with timers.
+#![no_std]
+#![forbid(unsafe_code)]

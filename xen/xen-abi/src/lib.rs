@@ -1,0 +1,3 @@
+//! Xen's public interface as types: hypercalls, start_info, grants, event channels, rings.
+#![no_std]
+#![forbid(unsafe_code)]
