@@ -206,9 +206,7 @@ impl Future for Sleep {
         let mut heap = this.timers.heap.borrow_mut();
         match this.name {
             None => this.name = Some(heap.insert(this.deadline_us, context.waker().clone())),
-            Some(name) => heap.slots[name as usize]
-                .waker
-                .clone_from(context.waker()),
+            Some(name) => heap.slots[name as usize].waker.clone_from(context.waker()),
         }
         Poll::Pending
     }
@@ -237,6 +235,8 @@ impl<F: Future + Unpin> Future for Timeout<F> {
         if let Poll::Ready(result) = Pin::new(&mut self.work).poll(context) {
             return Poll::Ready(Ok(result));
         }
-        Pin::new(&mut self.sleep).poll(context).map(|()| Err(Elapsed))
+        Pin::new(&mut self.sleep)
+            .poll(context)
+            .map(|()| Err(Elapsed))
     }
 }
