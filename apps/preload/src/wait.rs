@@ -140,7 +140,9 @@ pub fn asleep<R>(
         if call.is_interrupted(by_any) {
             return Err(libc::EINTR);
         }
-        match body() {
+        let result = body();
+        spin::woke();
+        match result {
             Err(libc::EINTR) if call.is_ended(by_any) => Err(libc::EINTR),
             Err(libc::EINTR) => Ok(None),
             // What has come comes first; the next sleep does not begin.

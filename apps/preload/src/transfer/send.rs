@@ -318,7 +318,12 @@ impl Source for File {
         }
         // SAFETY: the program's offset, which `send_file` found readable.
         let at = unsafe { *self.offset };
-        let count = sys!(SYS_preadv, self.file, parts.as_ptr(), 2, at, 0)?;
+        // One piece, unless the ring wraps: pread spares the kernel a look at the parts.
+        let [first, second] = &parts;
+        let count = match second.iov_len {
+            0 => sys!(SYS_pread64, self.file, first.iov_base, first.iov_len, at)?,
+            _ => sys!(SYS_preadv, self.file, parts.as_ptr(), 2, at, 0)?,
+        };
         faults::check(faults::give(self.offset, at + count as i64))?;
         Ok(count)
     }
