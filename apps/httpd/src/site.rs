@@ -148,15 +148,14 @@ impl<'a> Site<'a> {
             site.places.insert(path, Place::File(at));
         }
         // A directory that has no index is nowhere to go to.
-        let indexed = |path: &str| site.places.contains_key(&alloc::format!("{path}/"));
-        let is_dead =
-            |path: &String, place: &Place| matches!(place, Place::Directory) && !indexed(path);
-        let dead = site
+        let indexed: Vec<String> = site
             .places
-            .iter()
-            .filter(|(path, place)| is_dead(path, place));
-        let dead: Vec<String> = dead.map(|(path, _)| path.clone()).collect();
-        dead.iter().for_each(|path| drop(site.places.remove(path)));
+            .keys()
+            .filter_map(|path| path.strip_suffix('/'))
+            .map(String::from)
+            .collect();
+        site.places
+            .retain(|path, place| !matches!(place, Place::Directory) || indexed.contains(path));
         Ok(site)
     }
 
