@@ -1,3 +1,310 @@
 //! The network frontend: Xen netif rings as a driver without unsafe code.
+//!
+//! ```text
+//!   user (network stack)      poll / send / flush / rearm
+//!        |
+//!    Netfront    states in XenStore (xenbus), one or several queues, staging grants (staging)
+//!        |
+//!    Rx  Tx      frames <-> slots and granted pages; private copies of all that the backend says
+//!        |
+//!    Ring        indices, barriers, who wakes whom; Channel: an event channel with a limit
+//!        |
+//!    Guest       pages, grants, event channels, XenStore of the kernel below
+//! ```
+//!
+//! The user calls [`Netfront::poll`] when an event or a watch has come, sends, calls
+//! [`Netfront::flush`], and before it sleeps [`Netfront::rearm`]. The driver never waits. The
+//! backend is believed nothing: each index and slot is read once and checked, ids must be
+//! those that are out, bytes are copied before anybody parses them, all loops are bounded by
+//! what we offered, and a broken rule ends the connection (a frame with a fault ends with
+//! itself). Buffers are whole pages of zeros, granted once and used again and again.
+//! Limits: frames of 65535 bytes to the backend and of 18 pages from it; eight queues.
 #![no_std]
 #![forbid(unsafe_code)]
+
+extern crate alloc;
+
+mod events;
+mod guest;
+mod ring;
+mod rx;
+mod staging;
+mod tx;
+mod types;
+mod xenbus;
+
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::sync::atomic::{Ordering, fence};
+use events::Channel;
+pub use guest::{GrantRef, Guest, Port};
+use ring::Buffer;
+use rx::Rx;
+use staging::Staging;
+use tx::Tx;
+use types::Env;
+pub use types::{
+    Checksum, Config, Counters, Gso, Offers, Reason, RxFrame, Switches, TxFrame, Wait,
+};
+pub use xenbus::State;
+
+const PAGE_BYTES: usize = 4096;
+const ETHERNET_BYTES: usize = 14;
+/// Pages that a backend may withhold before it is given no more.
+const GRAVES_MAX: usize = 512;
+
+struct Queue<G: Guest> {
+    rx: Rx<G>,
+    tx: Tx<G>,
+    tx_channel: Channel,
+    /// Only if the backend offers split channels.
+    rx_channel: Option<Channel>,
+}
+
+impl<G: Guest> Queue<G> {
+    fn rx_port(&self) -> Port {
+        self.rx_channel.as_ref().unwrap_or(&self.tx_channel).port
+    }
+
+    /// All grants of the pool, made if they are not there, and which are only to be read.
+    fn grants(&mut self, guest: &mut G, env: &mut Env<Buffer<G>>) -> Vec<(GrantRef, bool)> {
+        let rx = self.rx.buffers.iter().flatten();
+        let mut grants: Vec<_> = rx.map(|buffer| (buffer.grant, false)).collect();
+        for id in 0..self.tx.buffers.len() as u16 {
+            let buffer = self.tx.buffer(guest, env, id);
+            grants.extend(buffer.map(|buffer| (buffer.grant, true)));
+        }
+        grants
+    }
+}
+
+/// One network interface.
+pub struct Netfront<G: Guest> {
+    config: Config,
+    env: Env<Buffer<G>>,
+    /// Where the backend has its keys; empty when there is none.
+    backend: String,
+    ours: State,
+    theirs: State,
+    /// Both sides have been Connected since the rings were made.
+    linked: bool,
+    wanted: bool,
+    mac: Option<[u8; 6]>,
+    offers: Offers,
+    queues: Vec<Queue<G>>,
+    staging: Option<Staging<G>>,
+    /// What we wrote into XenStore for this connection.
+    keys: Vec<String>,
+}
+
+impl<G: Guest> Netfront<G> {
+    /// Nothing has happened yet but that the device's place in XenStore is watched.
+    pub fn new(guest: &mut G, config: Config) -> Self {
+        guest.watch(&format!("{}/backend", config.path));
+        Self {
+            env: Env {
+                domain: 0,
+                switches: config.switches,
+                counters: Counters::default(),
+                graves: Vec::new(),
+            },
+            config,
+            backend: String::new(),
+            ours: State::Unknown,
+            theirs: State::Unknown,
+            linked: false,
+            wanted: true,
+            mac: None,
+            offers: Offers::default(),
+            queues: Vec::new(),
+            staging: None,
+            keys: Vec::new(),
+        }
+    }
+
+    /// Whether frames can be sent.
+    pub fn is_up(&self) -> bool {
+        self.linked && self.ours == State::Connected
+    }
+
+    /// Our state and the backend's, as last seen.
+    pub fn states(&self) -> (State, State) {
+        (self.ours, self.theirs)
+    }
+
+    /// Known once a connection has been tried.
+    pub fn mac(&self) -> Option<[u8; 6]> {
+        self.mac
+    }
+
+    /// What the backend does for us; may change with each connection.
+    pub fn offers(&self) -> Offers {
+        self.offers
+    }
+
+    pub fn counters(&self) -> &Counters {
+        &self.env.counters
+    }
+
+    /// Hears the backend: states, frames (each given to `sink` once, whole), buffers that are
+    /// free again. At most a ring's worth of frames in one call.
+    pub fn poll(&mut self, guest: &mut G, now_ns: u64, mut sink: impl FnMut(RxFrame<'_>)) {
+        if guest.take_watch() {
+            self.look(guest);
+        }
+        if !self.env.graves.is_empty() {
+            self.visit_graves(guest);
+        }
+        if self.ours == State::Connected
+            && let Err(reason) = self.poll_rings(guest, now_ns, &mut sink)
+        {
+            self.break_off(guest, reason);
+        }
+    }
+
+    fn poll_rings(
+        &mut self,
+        guest: &mut G,
+        now_ns: u64,
+        sink: &mut impl FnMut(RxFrame<'_>),
+    ) -> Result<(), Reason> {
+        let (env, queues) = (&mut self.env, &mut self.queues);
+        for queue in queues.iter_mut() {
+            let received = queue.rx.poll(guest, env, sink)?;
+            let sent = queue.tx.reap(guest, env)?;
+            if queue.rx.refill(guest, env) {
+                guest.notify(queue.rx_port());
+                env.counters.notifies += 1;
+            }
+            let counters = &mut env.counters;
+            if let Some(rx) = &mut queue.rx_channel {
+                rx.settle(guest, now_ns, received, counters);
+                queue.tx_channel.settle(guest, now_ns, sent, counters);
+            } else {
+                let responses = received + sent;
+                queue.tx_channel.settle(guest, now_ns, responses, counters);
+            }
+            if !env.switches.suppression {
+                queue.rx.ring.wake_at(guest, Some(1));
+                queue.tx.ring.wake_at(guest, Some(1));
+            }
+        }
+        if let Some(staging) = &mut self.staging {
+            staging.poll(guest, env, queues.len(), |guest, env, index| {
+                queues[index].grants(guest, env)
+            })?;
+        }
+        match env.graves.len() > GRAVES_MAX {
+            true => Err(Reason::GrantsHeld),
+            false => Ok(()),
+        }
+    }
+
+    /// Gives a frame to the backend; it leaves with the next [`Netfront::flush`], or at once
+    /// without batching. A frame that cannot be sent now is dropped and counted.
+    pub fn send(&mut self, guest: &mut G, frame: &TxFrame<'_>) -> Result<(), Reason> {
+        if !self.is_up() {
+            self.env.counters.drop(Reason::LinkDown);
+            return Err(Reason::LinkDown);
+        }
+        let index = match self.queues.len() {
+            1 => 0,
+            count => flow_of(frame) % count,
+        };
+        let (tx, env) = (&mut self.queues[index].tx, &mut self.env);
+        if tx.is_short()
+            && let Err(reason) = tx.reap(guest, env)
+        {
+            self.break_off(guest, reason);
+            return Err(reason);
+        }
+        if let Err(reason) = tx.write(guest, env, &self.offers, frame) {
+            env.counters.drop(reason);
+            return Err(reason);
+        }
+        if !env.switches.batching {
+            self.flush(guest);
+        }
+        Ok(())
+    }
+
+    /// Shows the backend what was sent.
+    pub fn flush(&mut self, guest: &mut G) {
+        for queue in &mut self.queues {
+            if queue.tx.ring.push(guest, self.env.switches.suppression) {
+                guest.notify(queue.tx_channel.port);
+                self.env.counters.notifies += 1;
+            }
+        }
+    }
+
+    /// Asks to be woken for what comes from now on. Finished requests are worth waking for only
+    /// if a frame found no room, and then half of them at once.
+    pub fn rearm(&mut self, guest: &mut G) -> Wait {
+        let mut until: Option<u64> = None;
+        for queue in &mut self.queues {
+            let in_flight = queue.tx.ring.in_flight();
+            let tx_ahead = queue.tx.waiting.then_some(in_flight / 2 + 1);
+            if self.env.switches.suppression {
+                queue.rx.ring.wake_at(guest, Some(1));
+                queue.tx.ring.wake_at(guest, tx_ahead);
+            }
+            let channels = [&queue.tx_channel].into_iter().chain(&queue.rx_channel);
+            let masked = channels.filter_map(|channel| channel.masked_until);
+            until = until.into_iter().chain(masked).min();
+        }
+        // Our marks before the last look: pairs with the backend's fence between its index and
+        // its look at the mark.
+        fence(Ordering::SeqCst);
+        let idle = |queue: &Queue<G>| {
+            queue.rx.ring.is_idle(guest) && (!queue.tx.waiting || queue.tx.ring.is_idle(guest))
+        };
+        match self.ours != State::Connected || self.queues.iter().all(idle) {
+            true => Wait::Event(until),
+            false => Wait::No,
+        }
+    }
+
+    /// Ends the connection for good: the domain shuts down. Over when [`Netfront::states`] says
+    /// Closed; poll until then.
+    pub fn close(&mut self, guest: &mut G) {
+        self.wanted = false;
+        if let Some(staging) = &mut self.staging {
+            staging.close(guest);
+        }
+        if !matches!(self.ours, State::Unknown | State::Closed) {
+            self.enter(guest, State::Closing);
+            self.look(guest);
+        }
+    }
+
+    /// After a resume in another place: grants and channels are void, everything is made anew.
+    pub fn restart(&mut self, guest: &mut G) {
+        self.tear_down(guest);
+        self.backend.clear();
+        self.wanted = true;
+        self.look(guest);
+    }
+
+    /// The backend broke a rule. Its rings are not looked at again; a new connection begins
+    /// when it has closed this one.
+    fn break_off(&mut self, guest: &mut G, reason: Reason) {
+        self.env.counters.drop(reason);
+        self.enter(guest, State::Closing);
+        self.look(guest);
+    }
+}
+
+/// Frames of one flow stay in order in one queue: addresses and ports of IPv4 and IPv6.
+fn flow_of(frame: &TxFrame<'_>) -> usize {
+    let header = frame.parts.first().copied().unwrap_or_default();
+    let from = match header.get(12..14) {
+        Some([0x86, 0xdd]) => 22..58,
+        _ => 26..38,
+    };
+    let bytes = header.get(from).unwrap_or_default();
+    bytes.iter().fold(0_usize, |sum, byte| {
+        sum.wrapping_mul(31).wrapping_add(usize::from(*byte))
+    })
+}

@@ -1,0 +1,60 @@
+//! An event channel whose other end may ring it as often as it likes.
+//!
+//! An honest backend rings at most once for each response. Each event costs a credit, each
+//! response gives one; a channel that is far overdrawn is masked, its rings are looked at by
+//! the clock until the mask is lifted, and each storm that follows is masked for longer
+//! (XSA-391: a storm costs nothing but that).
+
+use crate::{Counters, Guest, Port, Reason};
+
+const CREDIT_MAX: i32 = 512;
+const DEBT_MAX: i32 = 64;
+const MASK_NS_MIN: u64 = 1_000_000;
+const MASK_NS_MAX: u64 = 64_000_000;
+
+pub(crate) struct Channel {
+    pub port: Port,
+    credit: i32,
+    mask_ns: u64,
+    pub masked_until: Option<u64>,
+}
+
+impl Channel {
+    pub fn new(port: Port) -> Self {
+        Self {
+            port,
+            credit: 0,
+            mask_ns: MASK_NS_MIN,
+            masked_until: None,
+        }
+    }
+
+    /// Takes what has been rung, and looks after the mask.
+    pub fn settle<G: Guest>(
+        &mut self,
+        guest: &mut G,
+        now_ns: u64,
+        responses: u32,
+        counters: &mut Counters,
+    ) {
+        let rung = guest.take_event(self.port);
+        if let Some(until) = self.masked_until {
+            if now_ns >= until {
+                self.masked_until = None;
+                self.credit = 0;
+                guest.port_mask(self.port, false);
+            }
+            return;
+        }
+        counters.events += u64::from(rung);
+        self.credit = CREDIT_MAX.min(self.credit + responses as i32 - i32::from(rung));
+        if self.credit == CREDIT_MAX {
+            self.mask_ns = MASK_NS_MIN; // it has behaved for a while
+        } else if self.credit < -DEBT_MAX {
+            counters.drop(Reason::EventStorm);
+            guest.port_mask(self.port, true);
+            self.masked_until = Some(now_ns.saturating_add(self.mask_ns));
+            self.mask_ns = (self.mask_ns * 2).min(MASK_NS_MAX);
+        }
+    }
+}

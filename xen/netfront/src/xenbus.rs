@@ -1,0 +1,311 @@
+//! The handshake with the backend, by states in XenStore.
+//!
+//! ```text
+//!              backend InitWait                 backend Connected
+//! Initialising -----------------> Connected ...................... link up
+//!   ^      |                          |
+//!   |      | backend Closing          | backend Closing, Closed, gone or back at its beginning
+//!   |      v                          v
+//!   +--- Closed <-----------------  (everything taken back)      Closing (we want to end, or
+//!    backend Closed and online  ^                                 the backend broke the rules)
+//!                               +---- backend Closing, Closed or gone ----'
+//! ```
+//!
+//! Only what the backend's state is now counts, not how it came to it: a watch that fires
+//! twice, late, or for a state that is over already leads to the same end (XSA-374, 396:
+//! teardown at any moment).
+
+use crate::ring::Buffer;
+use crate::rx::Rx;
+use crate::staging::Staging;
+use crate::tx::Tx;
+use crate::{Channel, Guest, Netfront, Offers, Queue, Reason};
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+
+/// `XenbusState*` of io/xenbus.h; what is none of them is Unknown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum State {
+    #[default]
+    Unknown,
+    Initialising,
+    InitWait,
+    Initialised,
+    Connected,
+    Closing,
+    Closed,
+}
+
+impl State {
+    pub const ALL: [Self; 7] = [
+        Self::Unknown,
+        Self::Initialising,
+        Self::InitWait,
+        Self::Initialised,
+        Self::Connected,
+        Self::Closing,
+        Self::Closed,
+    ];
+}
+
+/// Most queues ever asked for.
+const QUEUES_MAX: u32 = 8;
+/// Steps of one look: all that can follow from one state of the backend.
+const STEPS_MAX: usize = 4;
+/// Graves looked at in one call.
+const VISITS_MAX: usize = 16;
+
+impl<G: Guest> Netfront<G> {
+    /// Looks where both sides stand and does what follows from it.
+    pub(crate) fn look(&mut self, guest: &mut G) {
+        self.find_backend(guest);
+        for _ in 0..STEPS_MAX {
+            let code = self.theirs_at(guest, "state").unwrap_or(0);
+            self.theirs = *State::ALL.get(code as usize).unwrap_or(&State::Unknown);
+            if !self.step(guest) {
+                break;
+            }
+        }
+    }
+
+    /// A device that was unplugged and plugged again may have another backend.
+    fn find_backend(&mut self, guest: &mut G) {
+        let front = &self.config.path;
+        let backend = guest.xs_read(&format!("{front}/backend"));
+        let backend = backend.unwrap_or_default();
+        let domain = number(guest, &format!("{front}/backend-id")).unwrap_or(0) as u16;
+        if backend == self.backend && (domain == self.env.domain || backend.is_empty()) {
+            return;
+        }
+        self.tear_down(guest);
+        if !self.backend.is_empty() {
+            guest.unwatch(&format!("{}/state", self.backend));
+        }
+        if !backend.is_empty() {
+            guest.watch(&format!("{backend}/state"));
+        }
+        self.backend = backend;
+        self.env.domain = domain;
+        self.ours = State::Unknown;
+    }
+
+    /// One step; whether another may follow.
+    fn step(&mut self, guest: &mut G) -> bool {
+        use State::*;
+        let next = match (self.ours, self.theirs) {
+            _ if self.backend.is_empty() => return false,
+            (Unknown, _) => Initialising,
+            (Initialising | Closed, InitWait) if self.wanted => match self.connect(guest) {
+                Ok(()) => Connected,
+                Err(reason) => {
+                    self.env.counters.drop(reason);
+                    self.wanted = false;
+                    Closing
+                }
+            },
+            // It still serves whoever had this device before us.
+            (Initialising, Connected) => Closing,
+            (Initialising, Closing) => Closed,
+            (Connected, Connected) => {
+                if !self.linked {
+                    self.linked = true;
+                    self.kick(guest);
+                }
+                return false;
+            }
+            (Connected | Closing, Closing | Closed) | (Closing, Unknown) => Closed,
+            // It is gone, or has begun again; the latter two are also on its way up.
+            (Connected, Unknown | Initialising) => Initialising,
+            (Connected, InitWait | Initialised) if self.linked => Initialising,
+            (Closed, Closed) if self.wanted && self.theirs_at(guest, "online") == Some(1) => {
+                Initialising
+            }
+            _ => return false,
+        };
+        if matches!(next, Initialising | Closed) {
+            self.tear_down(guest);
+        }
+        self.enter(guest, next);
+        true
+    }
+
+    /// Takes a state and tells it, unless the device is gone: a write would bring back a
+    /// directory that the toolstack has removed.
+    pub(crate) fn enter(&mut self, guest: &mut G, state: State) {
+        self.ours = state;
+        let front = &self.config.path;
+        if guest.xs_read(&format!("{front}/backend")).is_some() {
+            let code = (state as u32).to_string();
+            guest.xs_write(&format!("{front}/state"), &code);
+        }
+    }
+
+    /// A number that the backend tells.
+    fn theirs_at(&self, guest: &mut G, name: &str) -> Option<u32> {
+        number(guest, &format!("{}/{name}", self.backend))
+    }
+
+    /// Reads what is offered, makes the rings, tells the backend of them.
+    fn connect(&mut self, guest: &mut G) -> Result<(), Reason> {
+        let switches = self.env.switches;
+        let front = self.config.path.clone();
+        let mac = guest.xs_read(&format!("{front}/mac"));
+        self.mac = Some(mac.and_then(|mac| parse_mac(&mac)).ok_or(Reason::NoMac)?);
+        let mut has = |name| self.theirs_at(guest, name) == Some(1);
+        if !has("feature-rx-copy") {
+            return Err(Reason::NoRxCopy);
+        }
+        let (csum, sg) = (switches.csum, has("feature-sg"));
+        let gso = switches.gso && csum;
+        let offers = Offers {
+            sg,
+            csum_ipv4: csum && !has("feature-no-csum-offload"),
+            csum_ipv6: csum && has("feature-ipv6-csum-offload"),
+            gso_ipv4: gso && sg && has("feature-gso-tcpv4"),
+            gso_ipv6: gso && sg && has("feature-gso-tcpv6"),
+        };
+        let split = switches.split && has("feature-split-event-channels");
+        let staging = switches.persistent && has("feature-ctrl-ring");
+        self.offers = offers;
+        let queues_offered = self.theirs_at(guest, "multi-queue-max-queues");
+        let queues = queues_offered.unwrap_or(1).min(self.config.queues_max);
+        let queues = queues.clamp(1, QUEUES_MAX);
+
+        let mut keys: Vec<(String, u32)> = Vec::new();
+        let mut tell = |name: &str, value| keys.push((name.to_string(), value));
+        for index in 0..queues {
+            self.add_queue(guest, split).ok_or(Reason::NoMemory)?;
+            let Some(queue) = self.queues.last() else {
+                break;
+            };
+            let at = match queues {
+                1 => String::new(),
+                _ => format!("queue-{index}/"),
+            };
+            let channel = queue.tx_channel.port;
+            tell(&format!("{at}tx-ring-ref"), queue.tx.ring.shared.grant);
+            tell(&format!("{at}rx-ring-ref"), queue.rx.ring.shared.grant);
+            if split {
+                tell(&format!("{at}event-channel-tx"), channel);
+                tell(&format!("{at}event-channel-rx"), queue.rx_port());
+            } else {
+                tell(&format!("{at}event-channel"), channel);
+            }
+        }
+        if staging && let Some(staging) = Staging::new(guest, &mut self.env) {
+            tell("ctrl-ring-ref", staging.ring.shared.grant);
+            tell("event-channel-ctrl", staging.port);
+            self.staging = Some(staging);
+        }
+        if queues_offered.is_some() {
+            tell("multi-queue-num-queues", queues);
+        }
+        tell("request-rx-copy", 1);
+        tell("feature-rx-notify", 1);
+        tell("feature-sg", 1);
+        tell("feature-gso-tcpv4", gso.into());
+        tell("feature-gso-tcpv6", gso.into());
+        tell("feature-no-csum-offload", (!csum).into());
+        tell("feature-ipv6-csum-offload", csum.into());
+        // What an earlier connection wrote and this one does not would mislead the backend.
+        for old in core::mem::take(&mut self.keys) {
+            guest.xs_remove(&format!("{front}/{old}"));
+        }
+        for (name, value) in keys {
+            if !guest.xs_write(&format!("{front}/{name}"), &value.to_string()) {
+                return Err(Reason::NoXenStore);
+            }
+            self.keys.push(name);
+        }
+        self.linked = false;
+        self.env.counters.connections += 1;
+        Ok(())
+    }
+
+    fn add_queue(&mut self, guest: &mut G, split: bool) -> Option<()> {
+        let (config, env) = (&self.config, &mut self.env);
+        let rx = Rx::new(guest, env, config.rx_pages);
+        let tx = Tx::new(guest, env, config.tx_pages);
+        let ports = [true, split].map(|wanted| wanted.then(|| guest.port_new(env.domain)));
+        match (rx, tx, ports) {
+            (Some(mut rx), Some(tx), [Some(Some(port)), other]) if other != Some(None) => {
+                // Nobody listens yet; the backend looks when it connects.
+                let _ = rx.refill(guest, env);
+                self.queues.push(Queue {
+                    rx,
+                    tx,
+                    tx_channel: Channel::new(port),
+                    rx_channel: other.flatten().map(Channel::new),
+                });
+                Some(())
+            }
+            (rx, tx, ports) => {
+                let rings = [rx.map(|rx| rx.ring), tx.map(|tx| tx.ring)];
+                for ring in rings.into_iter().flatten() {
+                    ring.shared.bury(guest, env);
+                }
+                for port in ports.into_iter().flatten().flatten() {
+                    guest.port_close(port);
+                }
+                None
+            }
+        }
+    }
+
+    /// The backend has just connected: it is told of what was offered before.
+    fn kick(&mut self, guest: &mut G) {
+        for queue in &self.queues {
+            guest.notify(queue.rx_port());
+        }
+        if let Some(staging) = &mut self.staging {
+            staging.start(guest);
+        }
+    }
+
+    /// Takes back whatever the backend has of us. Nothing is shared afterwards but pages that
+    /// it will not let go: these stay in their graves until it does.
+    pub(crate) fn tear_down(&mut self, guest: &mut G) {
+        let env = &mut self.env;
+        for queue in self.queues.drain(..) {
+            guest.port_close(queue.tx_channel.port);
+            if let Some(channel) = queue.rx_channel {
+                guest.port_close(channel.port);
+            }
+            queue.rx.ring.shared.bury(guest, env);
+            queue.tx.ring.shared.bury(guest, env);
+            let buffers = queue.rx.buffers.into_iter().chain(queue.tx.buffers);
+            for buffer in buffers.flatten() {
+                buffer.bury(guest, env);
+            }
+        }
+        if let Some(staging) = self.staging.take() {
+            staging.bury(guest, env);
+        }
+        self.linked = false;
+    }
+
+    /// Tries some of the pages that the backend held when they were to be taken back.
+    pub(crate) fn visit_graves(&mut self, guest: &mut G) {
+        let count = self.env.graves.len().min(VISITS_MAX);
+        let some: Vec<Buffer<G>> = self.env.graves.drain(..count).collect();
+        for buffer in some {
+            buffer.bury(guest, &mut self.env);
+        }
+    }
+}
+
+fn number<G: Guest>(guest: &mut G, path: &str) -> Option<u32> {
+    guest.xs_read(path)?.trim().parse().ok()
+}
+
+/// Six bytes in hexadecimal with colons between them; no group address.
+fn parse_mac(text: &str) -> Option<[u8; 6]> {
+    let mut mac = [0; 6];
+    let mut parts = text.trim().split(':');
+    for byte in &mut mac {
+        let part = parts.next().filter(|part| part.len() == 2)?;
+        *byte = u8::from_str_radix(part, 16).ok()?;
+    }
+    (parts.next().is_none() && mac[0] & 1 == 0).then_some(mac)
+}
