@@ -18,6 +18,7 @@
 mod ast;
 mod check;
 mod clock;
+pub mod compact;
 mod env;
 mod error;
 mod json;

@@ -3,7 +3,8 @@
 use std::fmt;
 
 use anyhow::{Context, Result, anyhow, bail};
-use fordway_filter::model::{Op, Statement};
+use fordway_filter::model::{Op, Ruleset, Statement};
+use fordway_nft::{compact, list};
 
 use crate::generate::{self, Case, Kind, Side};
 use crate::kernel::{
@@ -16,6 +17,8 @@ use crate::router::Router;
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
     pub rulesets: usize,
+    /// Those that the kernel got in the broker's short form too.
+    pub shortened: usize,
     pub packets: usize,
     /// Packets that came out or were taken.
     pub arrived: usize,
@@ -29,6 +32,7 @@ impl Tally {
     /// Adds what another run came to.
     pub fn add(&mut self, other: Tally) {
         self.rulesets += other.rulesets;
+        self.shortened += other.shortened;
         self.packets += other.packets;
         self.arrived += other.arrived;
         self.refused += other.refused;
@@ -40,14 +44,24 @@ impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} rulesets ({} refused by both), {} packets ({} arrived), {} differ",
+            "{} rulesets ({} refused by both, {} in two forms), {} packets ({} arrived), {} differ",
             self.rulesets,
             self.refused,
+            self.shortened,
             self.packets,
             self.arrived,
             self.differences.len(),
         )
     }
+}
+
+/// How the kernel gets the rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    /// As they are written.
+    Long,
+    /// As the broker gives them to the fabric: runs of like rules are one lookup.
+    Short,
 }
 
 /// How many packets arrived (`None` if both sides refuse the rules), or what differs.
@@ -115,28 +129,35 @@ fn run_in(
         }
         let bridged = kind == Kind::Bridged;
         tally.rulesets += 1;
-        tally.packets += packets;
-        let outcome = match sound {
-            true => undisturbed(|| case_differs(lab, &case))?,
-            false => None,
-        };
-        sound = outcome.is_some();
-        let outcome = match outcome {
-            Some(outcome) => outcome,
-            None => afresh(|| case_differs(&Lab::new(bridged)?, &case))
-                .with_context(|| format!("ruleset {number}"))?,
-        };
-        match outcome {
-            Ok(Some(arrived)) => tally.arrived += arrived,
-            Ok(None) => tally.refused += 1,
-            Err(what) => {
-                let (case, what) = shrink(lab, bridged, case, what)?;
-                tally.differences.push(Difference {
-                    seed,
-                    ruleset: number,
-                    case,
-                    what,
-                });
+        let has_short = short_form(&case).is_some();
+        tally.shortened += usize::from(has_short);
+        let forms = [Some(Form::Long), has_short.then_some(Form::Short)];
+        for form in forms.into_iter().flatten() {
+            tally.packets += packets;
+            // Flows of the long form's turn would matter.
+            let usable = sound && (form, kind) != (Form::Short, Kind::Tracked);
+            let outcome = match usable {
+                true => undisturbed(|| case_differs(lab, &case, form))?,
+                false => None,
+            };
+            sound &= !usable || outcome.is_some();
+            let outcome = match outcome {
+                Some(outcome) => outcome,
+                None => afresh(|| case_differs(&Lab::new(bridged)?, &case, form))
+                    .with_context(|| format!("ruleset {number}"))?,
+            };
+            match outcome {
+                Ok(Some(arrived)) => tally.arrived += arrived,
+                Ok(None) => tally.refused += usize::from(form == Form::Long),
+                Err(what) => {
+                    let (case, what) = shrink(lab, case.clone(), form, what)?;
+                    tally.differences.push(Difference {
+                        seed,
+                        ruleset: number,
+                        case,
+                        what: format!("{form:?} form: {what}"),
+                    });
+                }
             }
         }
     }
@@ -171,19 +192,49 @@ fn undisturbed(run: impl FnOnce() -> Result<Outcome>) -> Result<Option<Outcome>>
     }
 }
 
-fn case_differs(lab: &Lab, case: &Case) -> Result<Outcome> {
+fn case_differs(lab: &Lab, case: &Case, form: Form) -> Result<Outcome> {
     let bridged = case.kind == Kind::Bridged;
-    differs(lab, bridged, &case.ops(), &case.text(), &case.packets)
+    let text = match form {
+        Form::Long => Some(case.text()),
+        Form::Short => short_form(case),
+    };
+    match text {
+        Some(text) => differs(lab, bridged, form, &case.ops(), &text, &case.packets),
+        None => Ok(Ok(Some(0))),
+    }
+}
+
+/// Two like rules are a run already.
+const RUN_MIN: usize = 2;
+
+/// The rules with runs put together; `None` if there are no runs, or the filter refuses them.
+fn short_form(case: &Case) -> Option<String> {
+    let mut router = Router::new(false);
+    router.filter.apply(&case.ops(), 1).ok()?;
+    let long = router.filter.ruleset();
+    let mut short = long.clone();
+    compact::compact(&mut short, RUN_MIN);
+    let env = fordway_nft::Env::default();
+    let text = list::text(&short, &env, list::Style::default());
+    // The broker never has what our reader does not take.
+    (short != *long && read(&text).is_ok()).then_some(text)
+}
+
+fn read(text: &str) -> Result<Ruleset> {
+    let (env, files) = (fordway_nft::Env::default(), fordway_nft::NoFiles);
+    let read = fordway_nft::load_text(&Ruleset::default(), &env, &files, "nft", text, &[]);
+    Ok(read.map_err(|faults| anyhow!("{faults}\n{text}"))?.ruleset)
 }
 
 /// Rules that were written, with packets, in a routing namespace of their own: what the two
 /// sides do not agree about. The filter gets the rules as our reader of nft's text has them.
 pub fn written(rules: &str, packets: &[(Side, Ip, Vec<u16>)]) -> Result<Option<String>> {
-    let nothing = fordway_filter::model::Ruleset::default();
+    let nothing = Ruleset::default();
     let (env, files) = (fordway_nft::Env::default(), fordway_nft::NoFiles);
     let read = fordway_nft::load_text(&nothing, &env, &files, "rules", rules, &[])
         .map_err(|faults| anyhow!("{faults}"))?;
-    let outcome = afresh(|| differs(&Lab::new(false)?, false, &read.ops, rules, packets))?;
+    let form = Form::Long;
+    let outcome = afresh(|| differs(&Lab::new(false)?, false, form, &read.ops, rules, packets))?;
     Ok(outcome.err())
 }
 
@@ -191,6 +242,7 @@ pub fn written(rules: &str, packets: &[(Side, Ip, Vec<u16>)]) -> Result<Option<S
 fn differs(
     lab: &Lab,
     bridged: bool,
+    form: Form,
     ops: &[Op],
     text: &str,
     packets: &[(Side, Ip, Vec<u16>)],
@@ -217,7 +269,10 @@ fn differs(
         })
         .collect();
     let mut theirs = lab.send(&frames)?;
-    let their_counters = lab.read(&mut theirs)?;
+    let mut their_counters = lab.read(&mut theirs)?;
+    if form == Form::Short {
+        their_counters = of_long_form(lab, router.filter.ruleset())?;
+    }
     let mut ours = Arrivals::default();
     for (frames, packets) in frames.chunks(BATCH).zip(packets.chunks(BATCH)) {
         for ((side, frame), (_, ip, _)) in frames.iter().zip(packets) {
@@ -306,26 +361,50 @@ fn counters(router: &Router) -> Counters {
     for table in &router.filter.listing(2).tables {
         for chain in &table.chains {
             let list = counters.entry(chain.name.clone()).or_default();
-            for statement in chain.rules.iter().flat_map(|r| &r.statements) {
-                if let Statement::Counter(counter) = statement {
-                    list.push((counter.packets, counter.bytes));
-                }
-            }
+            list.extend(chain.rules.iter().flat_map(|r| counts(&r.statements)));
         }
     }
     counters
 }
 
+/// What the kernel has counted by the short form, rule by rule, as the broker reads it.
+fn of_long_form(lab: &Lab, long: &Ruleset) -> Result<Counters> {
+    let mut counters = Counters::new();
+    for table in &long.tables {
+        let kernel = read(&lab.list(table.family, &table.name)?)?;
+        let kernel = kernel
+            .table(table.family, &table.name)
+            .context("no table")?;
+        for chain in &table.chains {
+            let counted = kernel.chain(&chain.name).context("no chain")?;
+            let mut of_rules = vec![Vec::new(); chain.rules.len()];
+            for (rule, statements) in compact::counters(table, chain, counted, RUN_MIN) {
+                of_rules[rule] = counts(statements).collect();
+            }
+            counters.insert(chain.name.clone(), of_rules.concat());
+        }
+    }
+    Ok(counters)
+}
+
+fn counts(statements: &[Statement]) -> impl Iterator<Item = (u64, u64)> {
+    statements.iter().filter_map(|s| match s {
+        Statement::Counter(counter) => Some((counter.packets, counter.bytes)),
+        _ => None,
+    })
+}
+
 /// Takes away what can be taken away while the two sides still differ.
-fn shrink(lab: &Lab, bridged: bool, mut case: Case, seen: String) -> Result<(Case, String)> {
+fn shrink(lab: &Lab, mut case: Case, form: Form, seen: String) -> Result<(Case, String)> {
+    let bridged = case.kind == Kind::Bridged;
     let shows = |case: &Case| -> Result<Option<String>> {
         // Where connections are tracked, the flows of the try before would matter.
         if case.kind != Kind::Tracked
-            && let Some(outcome) = undisturbed(|| case_differs(lab, case))?
+            && let Some(outcome) = undisturbed(|| case_differs(lab, case, form))?
         {
             return Ok(outcome.err());
         }
-        Ok(afresh(|| case_differs(&Lab::new(bridged)?, case))?.err())
+        Ok(afresh(|| case_differs(&Lab::new(bridged)?, case, form))?.err())
     };
     let mut what = format!("(seen once, not again) {seen}");
     loop {

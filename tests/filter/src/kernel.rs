@@ -18,6 +18,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use fordway_filter::model::Family;
 use fordway_platform::packet::PacketSocket;
 use rustix::event::{PollFd, PollFlags};
 use serde_json::Value;
@@ -228,6 +229,14 @@ impl Lab {
             }
         }
         Ok(counters)
+    }
+
+    /// A table with its counts, as nft's text.
+    pub fn list(&self, family: Family, table: &str) -> Result<String> {
+        let words = ["list", "table", family.name(), table];
+        let output = Command::new("nft").args(words).output()?;
+        ensure!(output.status.success(), "nft list table {family} {table}");
+        Ok(String::from_utf8(output.stdout)?)
     }
 }
 

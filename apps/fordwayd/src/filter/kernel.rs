@@ -1,16 +1,17 @@
 //! The rules as the fabric's nf_tables gets them, and its counts back.
 //!
-//! The text is the ruleset's listing with three changes:
+//! The text is the ruleset's listing with four changes:
 //! - chains on hook output (of the sending domain) and input (of the receiving one) are put
 //!   on hook forward, before and behind those that are there already: the fabric lies
 //!   between the domains, and there a packet is neither sent nor received;
 //! - counters and quotas begin at what the kernel is to count on from;
-//! - nothing of family bridge may be called like the fabric's own table.
+//! - nothing of family bridge may be called like the fabric's own table;
+//! - long runs of like rules are one lookup ([`compact`]).
 
 use fordway_filter::model::{
     Chain, ChainKind, Counter, Element, Family, Hook, ObjectState, Ruleset, Set, Statement, Table,
 };
-use fordway_nft::{Env, list};
+use fordway_nft::{Env, compact, list};
 use fordway_platform::fabric::OWN_TABLE;
 
 /// Far enough from every priority that has a name, and from overflow.
@@ -20,6 +21,9 @@ const STAGE: i32 = 1 << 20;
 #[derive(Debug)]
 pub(super) struct ForKernel {
     pub(super) text: String,
+    /// The same rule by rule, if there are runs: should nft not take them as lookups, and for its
+    /// word about what it does not take.
+    pub(super) long: Option<String>,
     /// There are base chains of families that see bridged packets by br_netfilter only.
     pub(super) sees_ip: bool,
 }
@@ -43,8 +47,12 @@ pub(super) fn translate(ruleset: &Ruleset, env: &Env) -> Result<ForKernel, Strin
         }
         forget_counts(table);
     }
+    let listed = |ruleset: &Ruleset| list::text(ruleset, env, list::Style::default());
+    let mut short = ruleset.clone();
+    compact::compact(&mut short, compact::RUN_MIN);
     Ok(ForKernel {
-        text: list::text(&ruleset, env, list::Style::default()),
+        text: listed(&short),
+        long: (short != ruleset).then(|| listed(&ruleset)),
         sees_ip,
     })
 }
@@ -112,12 +120,17 @@ pub(super) fn add_counts(ruleset: &mut Ruleset, kernel: &Ruleset) {
         let Some(counted) = kernel.table(table.family, &table.name) else {
             continue;
         };
-        for chain in &mut table.chains {
+        for at in 0..table.chains.len() {
+            let chain = &table.chains[at];
             let Some(counted) = counted.chain(&chain.name) else {
                 continue;
             };
-            for (rule, counted) in chain.rules.iter_mut().zip(&counted.rules) {
-                add_statements(&mut rule.statements, &counted.statements);
+            let counters = compact::counters(table, chain, counted, compact::RUN_MIN);
+            let rules = &mut table.chains[at].rules;
+            for (rule, counted) in counters {
+                if let Some(rule) = rules.get_mut(rule) {
+                    add_statements(&mut rule.statements, counted);
+                }
             }
         }
         for object in &mut table.objects {

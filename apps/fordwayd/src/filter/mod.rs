@@ -306,9 +306,12 @@ impl Broker {
         let network = self.registry.network();
         let address = (network.uplink_address(), network.prefix());
         let fabric = self.domains.fabric().map_err(Fault::Fabric)?;
-        fabric
-            .load_rules(&for_kernel.text, for_kernel.sees_ip, address)
-            .map_err(Fault::Fabric)
+        let load = |text: &str| fabric.load_rules(text, for_kernel.sees_ip, address);
+        match (load(&for_kernel.text), &for_kernel.long) {
+            (Err(FabricError::Tool { .. }), Some(long)) => load(long),
+            (loaded, _) => loaded,
+        }
+        .map_err(Fault::Fabric)
     }
 
     /// `FilterLoad`.

@@ -141,41 +141,61 @@ impl Maker {
     pub(super) fn run_of_rules(&mut self) -> Vec<GenRule> {
         let six = self.is_six();
         let own = if six { Protocol::Ip6 } else { Protocol::Ip };
-        let with_port = self.dice.one_in(2);
+        let (with_address, with_port) =
+            self.dice
+                .pick(&[(true, false), (true, true), (false, true)]);
+        // Some only count.
+        let ends = !self.dice.one_in(4);
         let count = 4 + self.dice.below(5);
         (0..count)
             .map(|_| {
-                let value = match self.dice.below(3) {
-                    0 => ip(&self.address(six)),
-                    _ => loop {
-                        let value = self.addresses(six);
-                        if !matches!(value.1, Expr::Set(_)) {
-                            break value;
-                        }
-                    },
-                };
-                let mut parts = vec![compare(field(own, "saddr"), RelOp::Implicit, value)];
+                let mut parts = Vec::new();
+                if with_address {
+                    let value = self.of_run(six);
+                    parts.push(compare(field(own, "saddr"), RelOp::Implicit, value));
+                }
                 if with_port {
-                    let port = num(DataType::InetService, self.dice.pick(&PORTS).into());
-                    parts.push(compare(
-                        field(Protocol::Tcp, "dport"),
-                        RelOp::Implicit,
-                        port,
-                    ));
+                    let port = self.port_of_run(with_address);
+                    let dport = field(Protocol::Tcp, "dport");
+                    parts.push(compare(dport, RelOp::Implicit, port));
                 }
                 parts.push(("counter".into(), Statement::Counter(Counter::default())));
-                let (text, verdict) =
-                    self.dice
-                        .pick(&[("accept", false), ("drop", true), ("drop", true)]);
-                let verdict = if verdict {
-                    Verdict::Drop
-                } else {
-                    Verdict::Accept
-                };
-                parts.push((text.into(), Statement::Verdict(verdict)));
+                if ends {
+                    let (text, verdict) = match self.dice.below(5) {
+                        0 => ("return", Verdict::Return),
+                        1..3 => ("accept", Verdict::Accept),
+                        _ => ("drop", Verdict::Drop),
+                    };
+                    parts.push((text.into(), Statement::Verdict(verdict)));
+                }
                 GenRule(parts)
             })
             .collect()
+    }
+
+    /// An address, a prefix or a range.
+    fn of_run(&mut self, six: bool) -> (String, Expr) {
+        if self.dice.one_in(3) {
+            return ip(&self.address(six));
+        }
+        loop {
+            let value = self.addresses(six);
+            if !matches!(value.1, Expr::Set(_)) {
+                return value;
+            }
+        }
+    }
+
+    /// A port, or where nothing else tells rules apart, now and then a range.
+    fn port_of_run(&mut self, with_address: bool) -> (String, Expr) {
+        let port = u128::from(self.dice.pick(&PORTS));
+        let (low, at_low) = num(DataType::InetService, port);
+        if with_address || !self.dice.one_in(4) {
+            return (low, at_low);
+        }
+        let (high, at_high) = num(DataType::InetService, port + 30);
+        let range = Expr::Range(Box::new(at_low), Box::new(at_high));
+        (format!("{low}-{high}"), range)
     }
 
     /// From one address to one, from one port to one: two flows never want the same names,
