@@ -218,7 +218,7 @@ const MARKS: &[Mark] = &[
         },
     },
     Mark {
-        what: "filter: what 1,000 rules add to a connect, beside the kernel's",
+        what: "filter: what 1,000 rules add to a connect, the kernel's walk and all",
         goal: Goal::AtMost {
             work: "filter-request-added",
             most: 3_000.0,

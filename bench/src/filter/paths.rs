@@ -2,8 +2,7 @@
 //! the broker asks for it, and a message.
 //!
 //! A connection crosses the kernel's copy of the rules with its handshake whether it gets
-//! rings or not. What Fordway adds is therefore the difference of two differences: with
-//! and without rules, on the fast path and on the kernel path.
+//! rings or not, so what rules add to it is the broker's question and the kernel's walk.
 
 use super::rules::{RULES_ASKED, Rules};
 use super::{Options, Samples, packet, row};
@@ -64,11 +63,8 @@ fn measure(lab: &Lab, options: &Options) -> Result<Vec<Row>> {
         let pairs = connects[1].iter().zip(&connects[0]);
         pairs.map(|(many, none)| many[side] - none[side]).collect()
     };
-    let added: Samples = difference(0)
-        .into_iter()
-        .zip(difference(1))
-        .map(|(fast, kernel)| [fast - kernel, kernel])
-        .collect();
+    let added = difference(0).into_iter().zip(difference(1));
+    let added: Samples = added.map(|(fast, kernel)| [fast, kernel]).collect();
     let row = |work: &str, rival, samples: &Samples| row(work, rival, regime, samples);
     Ok(vec![
         row("filter-request-0", "kernel-bridge", &connects[0]),
