@@ -25,6 +25,7 @@ use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Packets that are handled in a turn, if no connection is to go without one.
 const PACKETS_PER_TURN: usize = 256;
@@ -123,6 +124,8 @@ pub(crate) struct Broker {
     pub(crate) held_max: usize,
     pub(crate) shares: Shares,
     number_next: u64,
+    /// Where the registry's clock begins.
+    start: Instant,
     pub(crate) epoll: OwnedFd,
     signals: OwnedFd,
     pub(crate) runtime: Runtime,
@@ -204,6 +207,8 @@ fn turn(
         }
     }
     broker.on_time();
+    let actions = broker.registry.on_time(broker.now_ns());
+    broker.carry_out(actions);
     broker.reaper.work();
     Some(broker)
 }
@@ -254,6 +259,7 @@ impl Broker {
             held_max: usize::try_from(limit).unwrap_or(usize::MAX) - DESCRIPTORS_RESERVED,
             shares: Shares::new(own),
             number_next: 0,
+            start: Instant::now(),
             epoll,
             signals,
             runtime,
@@ -274,10 +280,17 @@ impl Broker {
         Ok(broker)
     }
 
-    /// Until something is ready, or the rules change by themselves.
+    pub(crate) fn now_ns(&self) -> u64 {
+        u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// Until something is ready, the rules change by themselves, or somebody has waited long enough.
     fn wait(&self, events: &mut Vec<epoll::Event>) -> Result<(), BrokerError> {
         events.clear();
-        let patience = self.rules.patience_ns().map(epoll_timeout);
+        let registry = self.registry.next_ns();
+        let registry = registry.map(|at| at.saturating_sub(self.now_ns()));
+        let patience = [self.rules.patience_ns(), registry];
+        let patience = patience.into_iter().flatten().min().map(epoll_timeout);
         let room = rustix::buffer::spare_capacity(events);
         match epoll::wait(&self.epoll, room, patience.as_ref()) {
             Ok(_) | Err(Errno::INTR) => Ok(()),

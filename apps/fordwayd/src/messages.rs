@@ -332,7 +332,9 @@ impl Broker {
         channel: wire::RejoinChannel,
         facts: SocketFacts,
     ) -> Result<(), Break> {
-        let actions = self.registry.rejoin_channel(process, channel, facts)?;
+        let now_ns = self.now_ns();
+        let registry = &mut self.registry;
+        let actions = registry.rejoin_channel(process, channel, facts, now_ns)?;
         self.carry_out(actions);
         if let Some(channel) = self.registry.both_ends_of(process, channel.conn_id) {
             self.look_at(&channel);
@@ -389,7 +391,8 @@ impl Broker {
         fds: &mut Vec<OwnedFd>,
     ) -> Result<(), Break> {
         let memory = Self::read_region(fds)?;
-        let actions = self.registry.rejoin_link(process, link)?;
+        let now_ns = self.now_ns();
+        let actions = self.registry.rejoin_link(process, link, now_ns)?;
         let side = LinkSide {
             process,
             link_id: link.link_id,

@@ -149,7 +149,7 @@ fn refused(refuse: Option<Refuse>) {
     }
 }
 
-/// The broker is gone: offers are void, channels live on.
+/// The broker is gone: offers are void, channels live on. Under [`MAIL_LOCK`].
 fn lost() {
     hidden::close(FD.swap(-1, Ordering::AcqRel));
     let mailbox = MAILBOX.swap(core::ptr::null_mut(), Ordering::AcqRel);
@@ -157,17 +157,28 @@ fn lost() {
         let _ = sys!(SYS_munmap, mailbox, 4096);
     }
     wait::doors_unregistered();
+    // Of these the peer's side has not come, and now it will not.
+    for link in
+        link::own().filter(|link| link.state.load(Ordering::Acquire) == link::link_state::MADE)
+    {
+        link.peer_gone.store(1, Ordering::Release);
+        link.drop_if_over();
+    }
     for conn in state::conns() {
-        let voided = conn.phase.compare_exchange(
-            phase::OFFERED,
-            phase::KERNEL,
-            Ordering::AcqRel,
-            Ordering::Relaxed,
-        );
-        if voided.is_ok() {
-            // To be offered again, to the next one.
-            conn.operations.store(0, Ordering::Relaxed);
-        }
+        void(conn);
+    }
+}
+
+/// A connection that was on offer is to be offered again, to the next broker.
+fn void(conn: &Conn) {
+    let voided = conn.phase.compare_exchange(
+        phase::OFFERED,
+        phase::KERNEL,
+        Ordering::AcqRel,
+        Ordering::Relaxed,
+    );
+    if voided.is_ok() {
+        conn.operations.store(0, Ordering::Relaxed);
     }
 }
 
@@ -217,10 +228,16 @@ pub fn offer(conn: &Conn, fd: i32) -> bool {
     {
         return false;
     }
+    let socket = self::fd();
     let sent = send(&Offer { conn_id: conn.id() }, &[fd]).is_ok();
     if !sent {
-        let _guard = MAIL_LOCK.try_lock();
-        lost();
+        void(conn);
+        // Who reads the mail finds out too: another thread, or the one that this call interrupted.
+        if let Some(_guard) = MAIL_LOCK.lock()
+            && self::fd() == socket
+        {
+            lost();
+        }
     }
     sent
 }

@@ -1,9 +1,9 @@
 //! Who is who: domains and their addresses, processes, offers, links, channels.
 //!
 //! The registry decides and does nothing else: events come in as calls, what must be
-//! done comes back as a list of [`Action`]s, to be carried out in order. It has no
-//! clock, no descriptors, no randomness of its own (see [`Registry::new`]); the same
-//! calls give the same answers. Whatever it is told about a socket or a process was
+//! done comes back as a list of [`Action`]s, to be carried out in order. It has no clock
+//! (where time matters the caller tells it: [`Registry::on_time`]), no descriptors, no
+//! randomness of its own (see [`Registry::new`]); the same calls give the same answers. Whatever it is told about a socket or a process was
 //! read from the kernel by the broker; the word of a program counts for nothing but
 //! the numbers by which it wants to be answered.
 //!
@@ -36,13 +36,15 @@
 //! link that was made under an earlier broker comes back when both sides show its
 //! key ([`Registry::rejoin_link`]); it keeps its channels but gets no new ones, because
 //! nobody can tell which of its slots are still in use by a channel that has not
-//! come back yet. New channels of the pair get a new link.
+//! come back yet. New channels of the pair get a new link. What only one side has rejoined
+//! waits for the other within a bound (`alone`).
 //!
 //! # Limits
 //! Everything a process can make grow is bounded: [`OFFERS_MAX`] connections,
 //! [`LINKS_MAX`] links, [`KERNEL_REMEMBERED_MAX`] remembered downgrades.
 #![forbid(unsafe_code)]
 
+mod alone;
 mod counts;
 mod domains;
 mod links;
@@ -55,6 +57,7 @@ mod view;
 #[cfg(test)]
 mod tests;
 
+pub use alone::ALONE_NS_MAX;
 pub use counts::{Counts, ENOUGH_CALLS, Usage};
 pub use domains::{Assigned, Domain, DomainError, HOST_DOMAIN, Network, UNKNOWN_DOMAIN};
 pub use policy::{BothEnds, Gate};
@@ -185,7 +188,9 @@ pub struct Registry {
     /// The one live connection of a socket, or its newest one that went to the kernel.
     by_cookie: BTreeMap<u64, processes::ConnKey>,
     /// Offers without a partner, by local name, remote name and namespace.
-    offers: BTreeMap<(SocketAddr, SocketAddr, u64), processes::ConnKey>,
+    offers: BTreeMap<pairing::Names, processes::ConnKey>,
+    /// What only one side has rejoined.
+    alone: alone::Alone,
     ring_bytes_reported: u64,
     counts: Counts,
 }
@@ -218,6 +223,7 @@ impl Registry {
             channels: BTreeMap::new(),
             by_cookie: BTreeMap::new(),
             offers: BTreeMap::new(),
+            alone: alone::Alone::default(),
             ring_bytes_reported: 0,
             counts: Counts::default(),
         }

@@ -1,5 +1,6 @@
 //! Links, their slots, and the channels cut from them.
 
+use crate::alone::Wait;
 use crate::counts::Counted;
 use crate::{Action, Outgoing, ProcessId, Registry};
 use fordway_abi::{control, reason::Reason, shm::SLOT_COUNT};
@@ -31,6 +32,10 @@ pub(crate) struct Link {
     /// `Peer` was sent to both (for a rejoined link: both are back).
     pub(crate) ready: bool,
     pub(crate) rejoined: bool,
+    /// Until when it waits for its second side.
+    pub(crate) alone_until_ns: Option<u64>,
+    /// The second side did not come in time.
+    pub(crate) overdue: bool,
     slots: Slots,
     /// Channels whose `Pair` waits for both regions.
     pub(crate) waiting: Vec<ChannelRef>,
@@ -97,6 +102,8 @@ pub(crate) struct Channel {
     pub(crate) ends: [Option<End>; 2],
     /// Why a downgrade was asked for.
     pub(crate) downgrading: Option<Reason>,
+    /// It waits for its other end.
+    pub(crate) alone: Option<Wait>,
     /// What it was counted for.
     pub(crate) counted: Counted,
 }
@@ -174,6 +181,8 @@ impl Registry {
             sides,
             ready: false,
             rejoined: false,
+            alone_until_ns: None,
+            overdue: false,
             slots: Slots::default(),
             waiting: Vec::new(),
             channels: BTreeMap::new(),
@@ -195,6 +204,8 @@ impl Registry {
             sides: [Some(first), None],
             ready: false,
             rejoined: true,
+            alone_until_ns: None,
+            overdue: false,
             slots: Slots::default(),
             waiting: Vec::new(),
             channels: BTreeMap::new(),
@@ -247,6 +258,7 @@ impl Registry {
         reason: Reason,
         actions: &mut Vec<Action>,
     ) {
+        self.channel_waits_no_more(channel_ref);
         let Some(channel) = self.channels.get_mut(&channel_ref) else {
             return;
         };
@@ -283,6 +295,7 @@ impl Registry {
     }
 
     fn free_channel(&mut self, channel_ref: ChannelRef, actions: &mut Vec<Action>) {
+        self.channel_waits_no_more(channel_ref);
         let Some(channel) = self.channels.remove(&channel_ref) else {
             return;
         };
@@ -294,15 +307,16 @@ impl Registry {
         self.close_link_if_over(channel.link, actions);
     }
 
-    /// Forgets a link that can serve nobody any more: one side is gone and no channel
-    /// of the other is left, or it was rejoined and its last channel ended.
+    /// Forgets a link that can serve nobody any more: one side is gone, or has not come
+    /// back, and no channel of the other is left.
     pub(crate) fn close_link_if_over(&mut self, link_ref: LinkRef, actions: &mut Vec<Action>) {
         let Some(link) = self.links.get(&link_ref) else {
             return;
         };
-        if !link.dead() || !link.channels.is_empty() {
+        if !(link.dead() || link.overdue) || !link.channels.is_empty() {
             return;
         }
+        self.link_waits_no_more(link_ref);
         let Some(link) = self.links.remove(&link_ref) else {
             return;
         };
@@ -318,6 +332,18 @@ impl Registry {
                 if !side.region {
                     process.regions_unwanted.insert(side.link_id);
                 }
+                // It may be about to rejoin channels over it.
+                if link.overdue {
+                    process.links_overdue.insert(side.link_id);
+                }
+            }
+            if link.overdue && !side.gone {
+                actions.push(Action::Send {
+                    to: side.process,
+                    message: Outgoing::PeerGone(control::PeerGone {
+                        link_id: side.link_id,
+                    }),
+                });
             }
             actions.push(Action::LinkClosed {
                 process: side.process,

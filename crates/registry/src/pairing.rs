@@ -9,6 +9,13 @@ use fordway_abi::control::PathPolicy;
 use fordway_abi::reason::Reason;
 use std::net::{IpAddr, SocketAddr};
 
+/// What a socket is looked up by: its local name, its remote name, its namespace.
+pub(crate) type Names = (SocketAddr, SocketAddr, u64);
+
+pub(crate) fn names(facts: &SocketFacts) -> Names {
+    (facts.local, facts.remote, facts.netns_cookie)
+}
+
 /// How many mirrored offers from other namespaces are told that the rule failed; a
 /// bound, because strangers can make many.
 const STRANGERS_TOLD_MAX: usize = 4;
@@ -65,9 +72,7 @@ impl Registry {
             self.turn_down(key, reason, &mut actions);
             return actions;
         }
-        let stale = self
-            .offers
-            .insert((facts.local, facts.remote, facts.netns_cookie), key);
+        let stale = self.offers.insert(names(&facts), key);
         // Two sockets of one namespace cannot have the same names at the same time (but
         // for sockets bound to devices): the older one is closed and its report under way.
         if let Some(stale) = stale {
@@ -75,7 +80,10 @@ impl Registry {
         }
         match self.partner_of(&facts) {
             Some(partner) => self.pair_through(key, partner, gate, &mut actions),
-            None => self.tell_waiting(key, &facts, policy, &mut actions),
+            None => {
+                self.far_end_has_no_channel(&facts, &mut actions);
+                self.tell_waiting(key, &facts, policy, &mut actions);
+            }
         }
         actions
     }
@@ -101,16 +109,21 @@ impl Registry {
 
     /// The offer that is the other end of this socket's connection.
     pub(crate) fn partner_of(&self, facts: &SocketFacts) -> Option<ConnKey> {
-        let far = self.domains.owner_of(facts.remote.ip());
-        [Some(facts.netns_cookie), far]
-            .into_iter()
-            .flatten()
-            .filter_map(|netns| self.offers.get(&(facts.remote, facts.local, netns)))
+        let offers = self.mirrors(facts).into_iter().flatten();
+        offers
+            .filter_map(|names| self.offers.get(&names))
             .copied()
             .find(|key| {
                 let other = self.conn(*key);
                 other.is_some_and(|other| self.rule_holds(facts, &other.facts))
             })
+    }
+
+    /// What the other end of this socket's connection is looked up by: in its own namespace,
+    /// and in that which has the remote address.
+    pub(crate) fn mirrors(&self, facts: &SocketFacts) -> [Option<Names>; 2] {
+        let far = self.domains.owner_of(facts.remote.ip());
+        [Some(facts.netns_cookie), far].map(|netns| Some((facts.remote, facts.local, netns?)))
     }
 
     /// Whether two sockets are the two ends of one connection.
@@ -160,6 +173,7 @@ impl Registry {
             generation,
             ends,
             downgrading: None,
+            alone: None,
             counted: Counted::default(),
         };
         self.counts.paired += 1;
@@ -235,9 +249,8 @@ impl Registry {
     }
 
     pub(crate) fn take_offer_down(&mut self, key: ConnKey, facts: &SocketFacts) {
-        let names: (SocketAddr, SocketAddr, u64) = (facts.local, facts.remote, facts.netns_cookie);
-        if self.offers.get(&names) == Some(&key) {
-            self.offers.remove(&names);
+        if self.offers.get(&names(facts)) == Some(&key) {
+            self.offers.remove(&names(facts));
         }
     }
 

@@ -68,6 +68,8 @@ pub(crate) struct Process {
     pub(crate) links: BTreeMap<u64, (LinkRef, usize)>,
     /// Links that ended before the region that was asked for came.
     pub(crate) regions_unwanted: BTreeSet<u64>,
+    /// Rejoined links that were closed because the other side did not come.
+    pub(crate) links_overdue: BTreeSet<u64>,
     /// Bit i: doorbell i is there.
     pub(crate) doors: u64,
 }
@@ -104,6 +106,7 @@ impl Registry {
             on_kernel: BTreeSet::new(),
             links: BTreeMap::new(),
             regions_unwanted: BTreeSet::new(),
+            links_overdue: BTreeSet::new(),
             doors: 1,
         };
         self.processes.insert(id, process);

@@ -6,7 +6,7 @@
 use crate::counts::Counted;
 use crate::links::{Channel, End, LinkRef, Side};
 use crate::processes::{Conn, ConnState, OnKernel};
-use crate::{Action, Outgoing, ProcessId, Registry, SocketFacts, Violation};
+use crate::{Action, LINKS_MAX, Outgoing, ProcessId, Registry, SocketFacts, Violation};
 use fordway_abi::control;
 use fordway_abi::reason::Reason;
 use fordway_abi::shm::{DOOR_COUNT, SLOT_COUNT};
@@ -17,12 +17,14 @@ impl Registry {
         &mut self,
         process: ProcessId,
         shown: control::RejoinLink,
+        now_ns: u64,
     ) -> Result<Vec<Action>, Violation> {
         let owner = self.processes.get(&process).ok_or(Violation::RejoinLink)?;
-        if owner.links.contains_key(&shown.link_id) {
+        let overdue = &owner.links_overdue;
+        if owner.links.contains_key(&shown.link_id) || overdue.contains(&shown.link_id) {
             return Err(Violation::RejoinLink);
         }
-        if !owner.has_room_for_link() {
+        if !owner.has_room_for_link() || overdue.len() >= LINKS_MAX {
             return Err(Violation::TooManyLinks);
         }
         let own = Side {
@@ -44,10 +46,16 @@ impl Registry {
                 if let Some(link) = self.links.get_mut(&link_ref) {
                     link.sides[1] = Some(own);
                     link.ready = true;
+                    link.overdue = false;
                 }
+                self.link_waits_no_more(link_ref);
                 (link_ref, 1)
             }
-            None => (self.adopt_link(shown.link_key, own), 0),
+            None => {
+                let link_ref = self.adopt_link(shown.link_key, own);
+                self.link_waits(link_ref, now_ns);
+                (link_ref, 0)
+            }
         };
         if let Some(owner) = self.processes.get_mut(&process) {
             owner.links.insert(shown.link_id, (link_ref, side));
@@ -82,11 +90,15 @@ impl Registry {
         process: ProcessId,
         shown: control::RejoinChannel,
         facts: SocketFacts,
+        now_ns: u64,
     ) -> Result<Vec<Action>, Violation> {
         let broken = Violation::RejoinChannel;
         let key = (process, shown.conn_id);
         let mut actions = Vec::new();
         let owner = self.processes.get(&process).ok_or(broken)?;
+        if owner.links_overdue.contains(&shown.link_id) {
+            return Ok(vec![not_again(process, &shown, Reason::Waiting)]);
+        }
         let &(link_ref, side) = owner.links.get(&shown.link_id).ok_or(broken)?;
         let link = self.links.get(&link_ref).ok_or(broken)?;
         let slot_fits = (shown.slot as usize) < SLOT_COUNT;
@@ -105,15 +117,7 @@ impl Registry {
             true => None,
         };
         if let Some(reason) = refused {
-            let message = Outgoing::Downgrade(control::Downgrade {
-                channel_id: shown.channel_id,
-                reason: reason as u32,
-                pad: 0,
-            });
-            actions.push(Action::Send {
-                to: process,
-                message,
-            });
+            actions.push(not_again(process, &shown, reason));
             return Ok(actions);
         }
 
@@ -128,6 +132,7 @@ impl Registry {
                     generation: shown.generation,
                     ends: [None; 2],
                     downgrading: None,
+                    alone: None,
                     // It counted with the broker that paired it.
                     counted: Counted::ELSEWHERE,
                 };
@@ -146,23 +151,34 @@ impl Registry {
         if let Some(owner) = self.processes.get_mut(&process) {
             owner.conns.insert(shown.conn_id, Conn { facts, state });
         }
+        let mut asked = None;
         let other = self.channels.get_mut(&channel_ref).and_then(|channel| {
             channel.ends[side] = Some(End {
                 process,
                 conn_id: shown.conn_id,
                 over: false,
             });
+            asked = channel.downgrading;
             channel.ends[1 - side]
         });
-        if let Some(other) = other
-            && let Some(reason) = self.why_not_again(channel_ref, &shown, &facts, &other)
-        {
+        let Some(other) = other else {
+            // The other process may have been quicker, and know of no channel.
+            match self.partner_of(&facts) {
+                Some(_) => self.end_alone(channel_ref, &mut actions),
+                None => self.channel_waits(channel_ref, &facts, now_ns),
+            }
+            return Ok(actions);
+        };
+        self.channel_waits_no_more(channel_ref);
+        if let Some(reason) = self.why_not_again(channel_ref, &shown, &facts, &other) {
             self.downgrade_channel(channel_ref, reason, &mut actions);
             // An end that knows the channel under another number would not listen.
             if reason == Reason::Protocol {
                 self.remember_on_kernel(key, OnKernel::never_had_one(reason));
                 self.end_over(channel_ref, side, &mut actions);
             }
+        } else if let Some(reason) = asked {
+            actions.push(not_again(process, &shown, reason));
         }
         Ok(actions)
     }
@@ -181,5 +197,18 @@ impl Registry {
         }
         let other = self.conn((other.process, other.conn_id))?;
         (!self.rule_holds(facts, &other.facts)).then_some(Reason::Unassigned)
+    }
+}
+
+/// An end that shows itself is to leave its channel.
+fn not_again(process: ProcessId, shown: &control::RejoinChannel, reason: Reason) -> Action {
+    let message = Outgoing::Downgrade(control::Downgrade {
+        channel_id: shown.channel_id,
+        reason: reason as u32,
+        pad: 0,
+    });
+    Action::Send {
+        to: process,
+        message,
     }
 }

@@ -2,9 +2,9 @@
 
 use crate::flush::Wait;
 use crate::{End, Half, NoLock, Result, attention, carried, ends, flush_back, hint, receive};
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{Ordering, fence};
 use fordway_abi::reason::Reason;
-use fordway_abi::shm::{tx_flags, tx_state};
+use fordway_abi::shm::{rx_state, tx_flags, tx_state};
 use fordway_ring::Violation;
 
 /// Longest wait for a peer to take its direction back before an exec or a passed
@@ -108,7 +108,10 @@ pub fn complete(end: &impl End, deadline_ns: u64) {
         return;
     }
     flush_until(end, deadline_ns);
-    wait_for_peer(end, deadline_ns);
+    // Who is not there yet finds the ring stopped, and puts nothing in.
+    if end.peer_is_there() {
+        wait_for_peer(end, deadline_ns);
+    }
     finish_if_over(end);
 }
 
@@ -311,8 +314,11 @@ pub fn take_back(end: &impl End) -> bool {
 /// Gives the channel up if both directions are back with the kernel and nothing is
 /// left in either ring.
 pub fn finish_if_over(end: &impl End) {
-    if !end.has_channel() || !end.peer_is_there() {
+    if !end.has_channel() {
         return;
+    }
+    if !end.peer_is_there() {
+        return finish_alone(end);
     }
     let (producer, consumer) = (end.producer(), end.consumer());
     if matches!(producer.state(), tx_state::RING | tx_state::KERNEL) || producer.back_bytes() != 0 {
@@ -329,17 +335,57 @@ pub fn finish_if_over(end: &impl End) {
     if !drained || !consumer.is_over().unwrap_or(false) || is_waited_for(end) {
         return;
     }
+    carried::keep(end);
+    let link = give_up(end);
+    drop((tx, rx));
+    end.unbind(link);
+}
+
+/// The same for a channel at which the peer has not come (it may never have heard of it). If
+/// it comes later, it finds this side off the ring and stopped.
+fn finish_alone(end: &impl End) {
+    let is_off = |end: &_| has_left(end) && has_asked(end);
+    if !is_off(end) {
+        return;
+    }
+    let Ok(tx) = end.lock(Half::Sending) else {
+        return;
+    };
+    let Ok(rx) = end.lock(Half::Receiving) else {
+        return;
+    };
+    // SYNC POINT with `Producer::enter` of a peer that comes just now: our stop before the look
+    // for it; it shows itself before it looks whether we have stopped.
+    fence(Ordering::SeqCst);
+    // Another thread may have given the channel up, and got the next one, meanwhile.
+    if !is_off(end) || end.peer_is_there() {
+        return;
+    }
+    let link = give_up(end);
+    drop((tx, rx));
+    end.unbind(link);
+}
+
+fn has_left(end: &impl End) -> bool {
+    end.own().tx.tx_state.load(Ordering::Relaxed) == tx_state::BACK
+}
+
+fn has_asked(end: &impl End) -> bool {
+    let own = end.own().wait.rx_state.load(Ordering::Relaxed);
+    own == rx_state::STOP || own == rx_state::DRAIN
+}
+
+/// Under both locks.
+fn give_up<E: End>(end: &E) -> E::Link {
     let reason = match end.state().passing.swap(0, Ordering::Relaxed) {
         0 => end.state().barred.load(Ordering::Relaxed),
         reason => reason,
     };
     let flags = &end.own().tx.tx_flags;
     flags.fetch_or(tx_flags::CLOSED, Ordering::Release);
-    carried::keep(end);
     let link = end.give_up(reason);
     end.wake_own();
-    drop((tx, rx));
-    end.unbind(link);
+    link
 }
 
 /// With SO_RCVLOWAT the kernel wakes nobody for the last bytes of a ring that come by it, for

@@ -42,10 +42,6 @@ const UP: [(&str, u32); 9] = [
     ("PeerDoor", kind::PeerDoor),
     ("Pair", kind::Pair),
 ];
-/// Up to here neither end has a channel, and both get one from the next broker. Behind it one
-/// end may have its half of a channel, of which the other has never heard: it stays on the
-/// kernel path.
-const LAST_BEFORE_CHANNELS: u32 = kind::Region;
 /// Where the broker is to be killed.
 #[derive(Clone, Copy, Debug)]
 struct Step {
@@ -142,20 +138,14 @@ fn run(bed: &mut Bed, step: Step) -> Result<()> {
     });
     let (own, waiting) = (Arc::clone(&middle), rustix::io::dup(&listener)?);
     let serving = std::thread::spawn(move || own.serve(&waiting));
-    let result = play(bed, &path, step, &reaching, &going);
+    let result = play(bed, &path, &reaching, &going);
     drop(going);
     shutdown(&listener, Shutdown::Both)?;
     serving.join().expect("it does not panic");
     result
 }
 
-fn play(
-    bed: &mut Bed,
-    path: &Path,
-    step: Step,
-    reaching: &Receiver<()>,
-    going: &Sender<()>,
-) -> Result<()> {
+fn play(bed: &mut Bed, path: &Path, reaching: &Receiver<()>, going: &Sender<()>) -> Result<()> {
     let shim = bed.lab.fordway().with_file_name("libfordway.so");
     let program = Bed::program("steady");
     let spawn = Spawn::new([program.to_string_lossy().as_ref(), "streams_cold"])
@@ -168,9 +158,9 @@ fn play(
     bed.lab.stop_broker(true)?;
     going.send(())?;
     bed.lab.start_broker()?;
-    if step.kind <= LAST_BEFORE_CHANNELS {
-        is_settled(bed, "fast")?;
-    }
+    // Whatever each end had heard of a channel, in the end there is one.
+    is_settled(bed, "fast")?;
+    bed.wait_for_ring_bytes()?;
     drop(steady.take_stdin());
     let output = steady.finish()?;
     let (text, errors) = (output.text(), output.errors());

@@ -4,7 +4,9 @@ use crate::Bytes;
 use fordway_abi::control::{
     self as wire, HELLO_MAGIC, Header, Message, PACKET_BYTES_MAX, PACKET_FDS_MAX, PathPolicy, kind,
 };
-use fordway_registry::{Action, Network, Outgoing, ProcessId, Registry, SocketFacts, Violation};
+use fordway_registry::{
+    ALONE_NS_MAX, Action, Network, Outgoing, ProcessId, Registry, SocketFacts, Violation,
+};
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
 use zerocopy::IntoBytes;
@@ -27,6 +29,7 @@ struct Member {
 /// A broker without a kernel: what its dispatch does with a packet that is in order.
 struct Broker {
     registry: Registry,
+    now_ns: u64,
     members: [Member; MEMBERS],
     offered: BTreeSet<u64>,
 }
@@ -42,6 +45,7 @@ pub fn control(bytes: &[u8]) {
     };
     let mut broker = Broker {
         registry: Registry::new(network, 7, Box::new(source)),
+        now_ns: 0,
         members: Default::default(),
         offered: BTreeSet::new(),
     };
@@ -55,6 +59,7 @@ pub fn control(bytes: &[u8]) {
         let mut packet = [0u8; PACKET_BYTES_MAX];
         let (length, fds) = broker.write_packet(sender, form, &mut bytes, &mut packet);
         broker.receive(sender, &packet[..length], fds, &mut bytes);
+        broker.pass_time(form);
     }
     broker.end();
 }
@@ -166,10 +171,11 @@ impl Broker {
                 self.registry.door(process, door.door)
             }
             kind::Status => self.registry.status(process, read(body)),
-            kind::RejoinLink => self.registry.rejoin_link(process, read(body)),
+            kind::RejoinLink => self.registry.rejoin_link(process, read(body), self.now_ns),
             kind::RejoinChannel => {
                 let facts = self.passed_socket(bytes);
-                self.registry.rejoin_channel(process, read(body), facts)
+                self.registry
+                    .rejoin_channel(process, read(body), facts, self.now_ns)
             }
             _ => Err(Violation::Status(kind)),
         }
@@ -189,6 +195,13 @@ impl Broker {
             local: name(socket),
             remote: name(socket ^ 1),
         }
+    }
+
+    /// Now and then, so that what waits for somebody waits no longer.
+    fn pass_time(&mut self, form: u8) {
+        self.now_ns += u64::from(form) * (ALONE_NS_MAX / 1000);
+        let actions = self.registry.on_time(self.now_ns);
+        self.carry_out(actions);
     }
 
     fn drop_member(&mut self, sender: usize) {

@@ -18,6 +18,10 @@ pub struct Broker {
     inbox: BTreeMap<usize, VecDeque<Packet>>,
     members: BTreeMap<usize, ProcessId>,
     regions: BTreeMap<(ProcessId, u64), (usize, *mut u8)>,
+    /// Counts the mail to all processes.
+    sent: u64,
+    /// It dies once it has told one end of a channel, and comes again after so many steps.
+    dies_at_pair: Option<u64>,
 }
 
 impl Broker {
@@ -28,6 +32,8 @@ impl Broker {
             inbox: BTreeMap::new(),
             members: BTreeMap::new(),
             regions: BTreeMap::new(),
+            sent: 0,
+            dies_at_pair: None,
         };
         broker.begin();
         broker
@@ -44,14 +50,31 @@ impl Broker {
         self.registry = Some(Registry::new(network, self.epoch, Box::new(source)));
     }
 
-    /// It dies: everything that was under way is lost.
-    pub fn die(&mut self, world: &World) {
+    /// It dies: everything that was under way to it is lost. Its mail can still be read, but
+    /// for the last that nobody has seen: it died before it sent that.
+    pub fn die(&mut self, world: &World, steps: u64) {
         self.registry = None;
+        self.dies_at_pair = None;
+        world.plan_broker(steps);
         self.inbox.clear();
         self.regions.clear();
-        for process in std::mem::take(&mut self.members).into_keys() {
-            world.processes[process].lost(world);
+        let seen = world
+            .processes
+            .iter()
+            .map(|process| process.mail_seen.get());
+        let seen = seen.max().unwrap_or(0);
+        let last = seen + world.below(self.sent - seen + 1);
+        for process in &world.processes {
+            let was_sent = |(number, _): &(u64, Mail)| *number <= last;
+            process.mail.borrow_mut().retain(was_sent);
         }
+        for process in std::mem::take(&mut self.members).into_keys() {
+            world.processes[process].broker_gone.set(true);
+        }
+    }
+
+    pub fn die_at_pair(&mut self, steps: u64) {
+        self.dies_at_pair = Some(steps);
     }
 
     /// A new one.
@@ -109,11 +132,20 @@ impl Broker {
         self.inbox.iter().any(|(process, inbox)| {
             !inbox.is_empty() && world.processes[*process].stopped_until_ns.get() <= now
                 || !inbox.is_empty()
-        })
+        }) || self.next_ns().is_some_and(|at| at <= now)
     }
 
-    /// Handles one packet of somebody.
+    /// When it has something to do although nobody says anything.
+    pub fn next_ns(&self) -> Option<u64> {
+        self.registry.as_ref()?.next_ns()
+    }
+
+    /// Handles one packet of somebody, or sees how late it is.
     pub fn step(&mut self, world: &World) {
+        if let Some(registry) = &mut self.registry {
+            let actions = registry.on_time(world.now_ns.get());
+            self.carry_out(world, actions);
+        }
         let waiting: Vec<usize> = (self.inbox.iter())
             .filter(|(_, inbox)| !inbox.is_empty())
             .map(|(process, _)| *process)
@@ -147,6 +179,7 @@ impl Broker {
         let Some(registry) = &mut self.registry else {
             return Ok(Vec::new());
         };
+        let now_ns = world.now_ns.get();
         match packet {
             Packet::Offer { conn, conn_id } => {
                 // A socket that is closed or reset is turned down by the kernel's word.
@@ -173,10 +206,10 @@ impl Broker {
             Packet::Status(status) => registry.status(id, status),
             Packet::RejoinLink { link, base } => {
                 self.regions.insert((id, link.link_id), (process, base));
-                registry.rejoin_link(id, link)
+                registry.rejoin_link(id, link, now_ns)
             }
             Packet::RejoinChannel { channel, conn } => match facts(world, conn) {
-                Some(facts) => registry.rejoin_channel(id, channel, facts),
+                Some(facts) => registry.rejoin_channel(id, channel, facts, now_ns),
                 None => Ok(Vec::new()),
             },
         }
@@ -185,7 +218,10 @@ impl Broker {
     fn carry_out(&mut self, world: &World, actions: Vec<Action>) {
         for action in actions {
             let (to, mail) = match action {
-                Action::Send { to, message } => (to, mail_of(message)),
+                Action::Send { to, message } => {
+                    world.note_alone(&message);
+                    (to, mail_of(message))
+                }
                 Action::Peer {
                     to,
                     link_id,
@@ -214,10 +250,18 @@ impl Broker {
                 }
                 Action::LinkClosed { .. } => continue,
             };
+            let is_pair = matches!(mail, Mail::Pair(_));
             let process = self.members.iter().find(|(_, id)| **id == to);
             if let Some((&process, _)) = process {
                 world.trace(|| format!("to process {process}: {mail:?}"));
+                self.sent += 1;
+                let mail = (self.sent, mail);
                 world.processes[process].mail.borrow_mut().push_back(mail);
+            }
+            if is_pair && let Some(steps) = self.dies_at_pair {
+                world.trace(|| "the broker dies".to_owned());
+                self.die(world, steps);
+                return;
             }
         }
     }

@@ -11,8 +11,8 @@ use fordway_sockets::{attention, down, ends, up};
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
 
-/// Between two attempts to reach a broker.
-pub const RETRY_NS: u64 = 1_000_000_000;
+/// Between two attempts to reach a broker: less than the shim's, for connections are short.
+pub const RETRY_NS: u64 = 1_000_000;
 
 /// What the broker sends. A `Peer` brings the peer's memory along.
 #[derive(Clone, Copy, Debug)]
@@ -60,6 +60,9 @@ pub enum Packet {
 impl Ctx<'_> {
     pub fn send(&self, packet: Packet) -> bool {
         let process = self.own_process();
+        if process.broker_gone.get() {
+            return false;
+        }
         if process.connected.get() {
             self.world.trace(|| format!("to the broker: {packet:?}"));
             self.world.broker.borrow_mut().post(process.number, packet);
@@ -75,6 +78,7 @@ impl Ctx<'_> {
             return process.connected.get();
         }
         process.retry_at_ns.set(now + RETRY_NS);
+        process.mail.borrow_mut().clear();
         if !self.world.broker.borrow_mut().hello(process.number) {
             return false;
         }
@@ -89,7 +93,8 @@ impl Ctx<'_> {
             self.send(Packet::Door(door));
         }
         let links = process.links.borrow().clone();
-        for link in links {
+        // To those without a peer it will not come any more.
+        for link in links.into_iter().filter(|link| link.peer.get().is_some()) {
             self.point();
             self.send(Packet::RejoinLink {
                 link: control::RejoinLink {
@@ -147,7 +152,9 @@ impl Ctx<'_> {
             conn: conn.number,
             conn_id: conn.id(),
         };
-        self.send(offer);
+        if !self.send(offer) {
+            self.own_process().lost(self.world);
+        }
         self.check_mail();
     }
 
@@ -178,10 +185,14 @@ impl Ctx<'_> {
         let mut turned = false;
         loop {
             let next = process.mail.borrow_mut().pop_front();
-            let Some(mail) = next else { break };
+            let Some((number, mail)) = next else { break };
+            process.mail_seen.set(number);
             self.world.trace(|| format!("mail: {mail:?}"));
             turned |= self.handle(mail);
             self.point();
+        }
+        if process.broker_gone.get() {
+            process.lost(self.world);
         }
         process.mail_reader.set(0);
         if turned {

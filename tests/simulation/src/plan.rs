@@ -93,7 +93,8 @@ impl Plan {
             let at_step = step(&mut below);
             let kind = match below(12) {
                 0..3 => FaultKind::Ask,
-                3 => FaultKind::BrokerDies(1 + step(&mut below)),
+                3 if below(2) == 0 => FaultKind::BrokerDies(1 + step(&mut below)),
+                3 => FaultKind::BrokerDiesAtPair(1 + step(&mut below)),
                 4..6 => FaultKind::Stop(below(processes) as usize, 1 + below(400) * 1_000_000),
                 6 => FaultKind::Kill(below(processes) as usize),
                 7..9 => FaultKind::Fork(below(2 * connections) as usize),

@@ -52,11 +52,16 @@ pub struct Process {
     pub doors: [Cell<u64>; DOORS],
     pub registered: Cell<u64>,
     pub doors_used: Cell<usize>,
-    pub mail: RefCell<VecDeque<Mail>>,
+    /// Each with its number.
+    pub mail: RefCell<VecDeque<(u64, Mail)>>,
+    /// The number of the last that was read.
+    pub mail_seen: Cell<u64>,
     /// Who reads the mail; 0: nobody.
     pub mail_reader: Cell<usize>,
     pub links: RefCell<Vec<&'static Link>>,
     pub connected: Cell<bool>,
+    /// The broker has died, which is found out by a send, or behind the last mail.
+    pub broker_gone: Cell<bool>,
     pub retry_at_ns: Cell<u64>,
     pub exhausted: Cell<bool>,
 }
@@ -107,16 +112,19 @@ impl Process {
             registered: Cell::new(0),
             doors_used: Cell::new(1),
             mail: RefCell::default(),
+            mail_seen: Cell::new(0),
             mail_reader: Cell::new(0),
             links: RefCell::default(),
             connected: Cell::new(false),
+            broker_gone: Cell::new(false),
             retry_at_ns: Cell::new(0),
             exhausted: Cell::new(false),
         }
     }
 
     pub fn has_mail(&self) -> bool {
-        !self.mail.borrow().is_empty() && self.mail_reader.get() == 0
+        let readable = !self.mail.borrow().is_empty() || self.broker_gone.get();
+        readable && self.mail_reader.get() == 0
     }
 
     /// From now on its regions have no ring memory left.
@@ -133,7 +141,7 @@ impl Process {
 
     /// Whether it has links but no broker.
     pub fn is_orphaned(&self) -> bool {
-        !self.connected.get() && !self.links.borrow().is_empty()
+        (self.broker_gone.get() || !self.connected.get()) && !self.links.borrow().is_empty()
     }
 
     /// A doorbell for a thread of its own.
@@ -149,9 +157,11 @@ impl Process {
         links.iter().copied().find(|link| link.id == id)
     }
 
-    /// The broker is gone.
+    /// The broker is found to be gone.
     pub fn lost(&self, world: &World) {
         self.connected.set(false);
+        self.broker_gone.set(false);
+        self.mail.borrow_mut().clear();
         self.retry_at_ns.set(world.now_ns.get() + RETRY_NS);
         for conn in world
             .conns
@@ -160,6 +170,7 @@ impl Process {
         {
             if conn.phase.get() == Phase::Offered {
                 conn.phase.set(Phase::Kernel);
+                conn.operations.set(0);
             }
         }
     }

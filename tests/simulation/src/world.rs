@@ -15,6 +15,8 @@ use crate::programs;
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 use fordway_abi::atomic::AtomicU32;
+use fordway_abi::reason::Reason;
+use fordway_registry::Outgoing;
 use fordway_sockets::Patience;
 use fordway_sockets::ready::{Want, is_ready};
 use std::cell::{Cell, RefCell};
@@ -77,6 +79,7 @@ pub struct Figures {
     pub brokers: u64,
     pub resets: u64,
     pub handed_over: u64,
+    pub alone: u64,
 }
 
 impl Figures {
@@ -88,7 +91,7 @@ impl Figures {
     }
 
     /// With their names.
-    pub fn words(&mut self) -> [(&'static str, &mut u64); 12] {
+    pub fn words(&mut self) -> [(&'static str, &mut u64); 13] {
         [
             ("steps", &mut self.steps),
             ("channels", &mut self.paired),
@@ -102,6 +105,7 @@ impl Figures {
             ("brokers ended", &mut self.brokers),
             ("resets seen", &mut self.resets),
             ("handed to unaware programs", &mut self.handed_over),
+            ("ends that waited for the other in vain", &mut self.alone),
         ]
     }
 }
@@ -119,6 +123,8 @@ pub enum FaultKind {
     Ask,
     /// The broker dies; a new one comes after so many steps.
     BrokerDies(u64),
+    /// The same when it has told one end of the next channel, and not the other.
+    BrokerDiesAtPair(u64),
     BrokerComes,
     /// SIGSTOP and, after so many nanoseconds, SIGCONT.
     Stop(usize, u64),
@@ -275,10 +281,9 @@ impl World {
             self.idle_steps.set(0);
             match fault.kind {
                 FaultKind::Ask => self.broker.borrow_mut().ask(self),
-                FaultKind::BrokerDies(steps) => {
-                    self.figures.borrow_mut().brokers += 1;
-                    self.broker.borrow_mut().die(self);
-                    self.plan(step + steps, FaultKind::BrokerComes);
+                FaultKind::BrokerDies(steps) => self.broker.borrow_mut().die(self, steps),
+                FaultKind::BrokerDiesAtPair(steps) => {
+                    self.broker.borrow_mut().die_at_pair(steps);
                 }
                 FaultKind::BrokerComes => self.broker.borrow_mut().come(self),
                 FaultKind::Stop(process, time_ns) => {
@@ -298,6 +303,13 @@ impl World {
                 FaultKind::Connect(number) => programs::connect(self, number),
             }
         }
+    }
+
+    /// A new broker comes after so many steps.
+    pub fn plan_broker(&self, steps: u64) {
+        let at_step = self.figures.borrow().steps + steps;
+        self.figures.borrow_mut().brokers += 1;
+        self.plan(at_step, FaultKind::BrokerComes);
     }
 
     fn plan(&self, at_step: u64, kind: FaultKind) {
@@ -418,6 +430,15 @@ impl World {
         self.trace(|| format!("{index} -> {peer}"));
     }
 
+    /// The broker has moved an end whose other end did not rejoin.
+    pub fn note_alone(&self, message: &Outgoing) {
+        if let Outgoing::Downgrade(ask) = message
+            && ask.reason == Reason::Waiting as u32
+        {
+            self.figures.borrow_mut().alone += 1;
+        }
+    }
+
     /// Something that counts has happened.
     pub fn note_progress(&self) {
         self.progress.set(self.progress.get() + 1);
@@ -450,6 +471,9 @@ impl World {
             if !stopped && !orphaned {
                 self.look_for_lost_wakeups(&tasks);
             }
+        }
+        if left != 0 {
+            next = next.min(self.broker.borrow().next_ns().unwrap_or(u64::MAX));
         }
         let faults = self.faults.borrow().last().map(|fault| fault.at_step);
         if let Some(step) = faults

@@ -1,5 +1,6 @@
-//! Tests by example (of rejoining in `rejoin`, of the gate in `policy`); `random` holds what must be true after any sequence of events.
+//! Tests by example (of rejoining in `rejoin` and `alone`, of the gate in `policy`); `random` holds what must be true after any sequence of events.
 
+mod alone;
 mod policy;
 mod random;
 mod rejoin;

@@ -60,6 +60,9 @@ enum Event {
     RemoveDomain {
         id: u32,
     },
+    Time {
+        passes_ns: u64,
+    },
 }
 
 fn event() -> impl Strategy<Value = Event> {
@@ -82,6 +85,7 @@ fn event() -> impl Strategy<Value = Event> {
             }
         ),
         1 => (1..3u32).prop_map(|id| Event::RemoveDomain { id }),
+        2 => (0..ALONE_NS_MAX).prop_map(|passes_ns| Event::Time { passes_ns }),
     ]
 }
 
@@ -122,6 +126,7 @@ fn sockets() -> Vec<(SocketFacts, Option<usize>)> {
 
 struct World {
     registry: Registry,
+    now_ns: u64,
     sockets: Vec<(SocketFacts, Option<usize>)>,
     processes: Vec<ProcessId>,
     links_told: BTreeMap<ProcessId, BTreeSet<u64>>,
@@ -250,7 +255,7 @@ impl World {
                 let process = self.process(process);
                 let link_key = [key; 16];
                 let shown = RejoinLink { link_id, link_key };
-                let result = self.registry.rejoin_link(process, shown);
+                let result = self.registry.rejoin_link(process, shown, self.now_ns);
                 self.settle(process, result);
             }
             Event::RejoinChannel {
@@ -271,12 +276,20 @@ impl World {
                     generation,
                 };
                 let facts = self.sockets[socket].0;
-                let result = self.registry.rejoin_channel(process, shown, facts);
+                let registry = &mut self.registry;
+                let result = registry.rejoin_channel(process, shown, facts, self.now_ns);
                 self.settle(process, result);
             }
             Event::RemoveDomain { id } => {
                 let actions = self.registry.remove_domain(id);
                 self.watch(&actions);
+            }
+            Event::Time { passes_ns } => {
+                self.now_ns += passes_ns;
+                let actions = self.registry.on_time(self.now_ns);
+                self.watch(&actions);
+                let next_ns = self.registry.next_ns();
+                assert!(next_ns.is_none_or(|at| at > self.now_ns));
             }
         }
     }
@@ -316,6 +329,7 @@ impl World {
             }
         }
         assert_eq!(registry.offers.len(), offered);
+        registry.check_alone();
         for (channel_ref, channel) in &registry.channels {
             let link = &registry.links[&channel.link];
             assert_eq!(link.channels.get(&channel.slot), Some(channel_ref));
@@ -324,7 +338,7 @@ impl World {
         }
         for (link_ref, link) in &registry.links {
             assert!(
-                !(link.dead() && link.channels.is_empty()),
+                !((link.dead() || link.overdue) && link.channels.is_empty()),
                 "a link outlived its use"
             );
             for (slot, channel) in &link.channels {
@@ -376,6 +390,7 @@ proptest! {
     fn nothing_breaks_whatever_comes(events in proptest::collection::vec(event(), 1..150)) {
         let mut world = World {
             registry: registry(),
+            now_ns: 0,
             sockets: sockets(),
             processes: Vec::new(),
             links_told: BTreeMap::new(),
@@ -400,5 +415,6 @@ proptest! {
         prop_assert_eq!(world.registry.by_cookie.len(), 0);
         prop_assert_eq!(world.registry.links_between.len(), 0);
         prop_assert_eq!(world.registry.links_by_key.len(), 0);
+        prop_assert_eq!(world.registry.next_ns(), None);
     }
 }

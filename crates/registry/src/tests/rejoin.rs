@@ -12,7 +12,7 @@ fn rejoin(p: &Paired, web_link: u64, db_link: u64, registry: &mut Registry) -> [
             link_id,
             link_key: key,
         };
-        registry.rejoin_link(process, link).expect("link");
+        registry.rejoin_link(process, link, 0).expect("link");
         let channel = RejoinChannel {
             conn_id,
             channel_id: p.pair.channel_id,
@@ -21,7 +21,7 @@ fn rejoin(p: &Paired, web_link: u64, db_link: u64, registry: &mut Registry) -> [
             generation: p.pair.generation,
         };
         let actions = registry
-            .rejoin_channel(process, channel, facts)
+            .rejoin_channel(process, channel, facts, 0)
             .expect("channel");
         assert_eq!(downgrades(&actions), []);
     }
@@ -75,9 +75,9 @@ fn doors_made_before_the_peer_came_back_are_passed_on() {
         link_id,
         link_key: [9; 16],
     };
-    registry.rejoin_link(web, link(71)).expect("link");
+    registry.rejoin_link(web, link(71), 0).expect("link");
     registry.door(web, 4).expect("door");
-    let actions = registry.rejoin_link(db, link(72)).expect("link");
+    let actions = registry.rejoin_link(db, link(72), 0).expect("link");
     let bells: Vec<_> = actions
         .iter()
         .map(|action| match action {
@@ -122,7 +122,7 @@ fn rejoining_with_foreign_sockets_is_refused() {
             link_id,
             link_key: [9; 16],
         };
-        registry.rejoin_link(process, link).expect("link");
+        registry.rejoin_link(process, link, 0).expect("link");
         let channel = RejoinChannel {
             conn_id: 1,
             channel_id: p.pair.channel_id,
@@ -131,16 +131,16 @@ fn rejoining_with_foreign_sockets_is_refused() {
             generation: 1,
         };
         let actions = registry
-            .rejoin_channel(process, channel, facts)
+            .rejoin_channel(process, channel, facts, 0)
             .expect("channel");
         let expected = if process == db { 2 } else { 0 };
         assert_eq!(downgrades(&actions).len(), expected);
         assert_eq!(
-            registry.rejoin_channel(process, channel, facts),
+            registry.rejoin_channel(process, channel, facts, 0),
             Err(Violation::RejoinChannel)
         );
         assert_eq!(
-            registry.rejoin_link(process, link),
+            registry.rejoin_link(process, link, 0),
             Err(Violation::RejoinLink)
         );
     }
