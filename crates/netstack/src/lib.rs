@@ -1,3 +1,86 @@
-//! A TCP/IP stack for one program: smoltcp with a flow table, listeners and UDP demux.
+//! A TCP/IP stack for one program, without I/O: frames and time go in, frames and readiness
+//! come out.
+//!
+//! ```text
+//!   receive(now, frame)                                              transmit(now, buffer)
+//!        │                                                                   ▲
+//!        ▼                                                                   │
+//!   Ethernet ── ARP, ND ◄──────────── neighbors ──────────────► replies, datagrams (outbox)
+//!        │                                                                   │
+//!       IP ── fragments ── filter ──┬── ICMP: echo, errors, ping             │ filter
+//!                                   ├── UDP: port ──► queue                  │
+//!                                   └── TCP: 5-tuple ──hash──► one flow ── dirty flows only
+//!                                             │              half-open · TIME_WAIT
+//!                                             └── listeners ──► accept queue
+//!   event() ◄── flows, listeners and ports on which something happened, each once
+//! ```
+//! smoltcp's TCP does the work inside a flow. It looks through all sockets for each packet and
+//! knows neither listeners nor backlogs, so each flow is a socket set of its own with one
+//! socket, found by our hash table; only flows with something to send or with a timer that is
+//! due are polled. What stands around a flow (handshake of listeners, TIME_WAIT, neighbors,
+//! routes, UDP, ICMP, fragments, offloads) is done here.
+//!
+//! **Who wakes whom.** The caller gives each arriving frame to [`Stack::receive`], then drains
+//! [`Stack::event`], then calls [`Stack::transmit`] until it answers `None`, then sleeps until a
+//! frame arrives or [`Stack::poll_at`] has come. Sending only marks a flow; frames leave in
+//! `transmit`.
+//!
+//! **Limits.** Everything that a foreign host can make grow is bounded by [`Limits`]: neighbors,
+//! half-open connections (then SYN cookies), accept queues, flows, TIME_WAIT, reassembly, queued
+//! datagrams, frames to be sent, ICMP errors per second.
 #![no_std]
 #![forbid(unsafe_code)]
+
+extern crate alloc;
+
+#[cfg(not(any(feature = "tcp", feature = "udp", feature = "icmp")))]
+compile_error!("a stack without tcp, udp and icmp does nothing: enable one of them");
+#[cfg(all(feature = "ipv6", not(feature = "icmp")))]
+compile_error!("ipv6 finds its neighbors by ICMPv6: enable icmp too");
+#[cfg(all(feature = "dhcp", not(feature = "udp")))]
+compile_error!("dhcp is spoken over UDP: enable udp too");
+#[cfg(all(feature = "dns", not(feature = "udp")))]
+compile_error!("dns is asked over UDP: enable udp too");
+#[cfg(all(feature = "fragments", not(any(feature = "udp", feature = "icmp"))))]
+compile_error!("TCP never sends fragments: fragments needs udp or icmp");
+
+mod checksum;
+mod config;
+mod counters;
+mod frame;
+mod hash;
+#[cfg(feature = "icmp")]
+mod icmp;
+mod ip;
+#[cfg(feature = "ipv6")]
+mod ndp;
+mod neighbor;
+mod outbox;
+mod packet;
+mod route;
+mod stack;
+#[cfg(feature = "tcp")]
+mod tcp;
+#[cfg(feature = "udp")]
+mod udp;
+
+pub use config::{Config, Limits, Link, Offloads};
+#[cfg(feature = "tcp")]
+pub use config::{Congestion, TcpOptions};
+pub use counters::{Counters, Drop};
+pub use frame::{ChecksumRequest, RxChecksum, RxFrame, TxFrame};
+#[cfg(feature = "icmp")]
+pub use icmp::PingReply;
+pub use route::{Cidr, Route};
+pub use stack::{Error, Event, Stack};
+#[cfg(feature = "tcp")]
+pub use tcp::{ListenerId, Ready, TcpId, TcpState};
+#[cfg(feature = "udp")]
+pub use udp::UdpId;
+
+/// Microseconds of a clock that only goes forward.
+pub type Micros = u64;
+/// An Ethernet address.
+pub type Mac = [u8; 6];
+
+pub(crate) const SECOND_US: Micros = 1_000_000;

@@ -1,0 +1,140 @@
+//! What a stack is told when it is made: its link, its bounds, how its connections behave.
+
+use crate::{Mac, Micros, SECOND_US};
+
+/// The network card, as far as the stack must know it.
+#[derive(Clone, Debug)]
+pub struct Link {
+    pub mac: Mac,
+    /// Largest IP packet that the link carries.
+    pub mtu_bytes: usize,
+    pub offloads: Offloads,
+}
+
+/// What the other side of the link does for us.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Offloads {
+    /// TCP and UDP checksums of frames to be sent are completed behind us.
+    pub tx_checksum_v4: bool,
+    pub tx_checksum_v6: bool,
+    /// TCP segments larger than the MSS are cut behind us (needs the checksum too).
+    pub gso_v4: bool,
+    pub gso_v6: bool,
+    /// Largest IP packet that may be handed over to be cut; 0 stands for 65,535.
+    pub gso_bytes_max: usize,
+}
+
+/// Bounds on all that a foreign host can make grow.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    pub flows_max: usize,
+    /// Connections that are half open, over all listeners. Beyond them SYN cookies answer.
+    pub half_open_max: usize,
+    pub time_wait_max: usize,
+    pub neighbors_max: usize,
+    /// Neighbors that are being asked for at one time.
+    pub neighbors_pending_max: usize,
+    /// Packets that wait for one neighbor's address.
+    pub neighbor_packets_max: usize,
+    /// Replies and datagrams that wait for `transmit`.
+    pub outbox_bytes_max: usize,
+    /// Datagrams that wait for one UDP port's reader.
+    pub udp_queue_bytes_max: usize,
+    /// Bytes of all packets that are being put together from fragments.
+    pub reassembly_bytes_max: usize,
+    pub reassembly_packets_max: usize,
+    /// ICMP errors that we send.
+    pub icmp_errors_per_second: u32,
+    /// Ping replies that wait for their reader.
+    pub ping_replies_max: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            flows_max: 16_384,
+            half_open_max: 1_024,
+            time_wait_max: 4_096,
+            neighbors_max: 512,
+            neighbors_pending_max: 64,
+            neighbor_packets_max: 4,
+            outbox_bytes_max: 512 * 1024,
+            udp_queue_bytes_max: 256 * 1024,
+            reassembly_bytes_max: 512 * 1024,
+            reassembly_packets_max: 32,
+            icmp_errors_per_second: 100,
+            ping_replies_max: 64,
+        }
+    }
+}
+
+/// How a connection behaves. Buffers are allocated whole when it is established, so their size
+/// is chosen for the memory there is: 10,000 connections of 2 x 4 KB take 80 MB, 40 connections
+/// of 16 KB and 64 KB take 3 MB. On a system that gives out zeroed pages on first touch, what
+/// is not used costs address space only.
+#[cfg(feature = "tcp")]
+#[derive(Clone, Copy, Debug)]
+pub struct TcpOptions {
+    pub receive_bytes: usize,
+    pub send_bytes: usize,
+    /// Nagle's algorithm: small segments wait while others are in flight.
+    pub is_nagle: bool,
+    /// How long an acknowledgement may wait for company; `None` never waits.
+    pub ack_delay_us: Option<Micros>,
+    /// Probes after so much silence; the connection ends after three probes without an answer.
+    pub keepalive_us: Option<Micros>,
+    /// Gives up when the peer has been silent so long while we waited for an acknowledgement.
+    pub user_timeout_us: Micros,
+    pub congestion: Congestion,
+    pub hop_limit: u8,
+}
+
+#[cfg(feature = "tcp")]
+impl Default for TcpOptions {
+    fn default() -> TcpOptions {
+        TcpOptions {
+            receive_bytes: 32 * 1024,
+            send_bytes: 64 * 1024,
+            is_nagle: true,
+            ack_delay_us: Some(10_000),
+            keepalive_us: None,
+            user_timeout_us: 120 * SECOND_US,
+            congestion: Congestion::Reno,
+            hop_limit: 64,
+        }
+    }
+}
+
+/// What holds a sender back besides the receiver's window.
+#[cfg(feature = "tcp")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Congestion {
+    /// RFC 5681.
+    #[default]
+    Reno,
+    /// Nothing: for a link that ends on the same host.
+    None,
+}
+
+/// What a stack is made from. `seed` is secret and random: hash tables, sequence numbers, ports
+/// and SYN cookies rest on it.
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub link: Link,
+    pub limits: Limits,
+    pub seed: u64,
+}
+
+impl Config {
+    pub fn new(mac: Mac, seed: u64) -> Config {
+        Config {
+            link: Link {
+                mac,
+                mtu_bytes: 1500,
+                offloads: Offloads::default(),
+            },
+            limits: Limits::default(),
+            seed,
+        }
+    }
+}

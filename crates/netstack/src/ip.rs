@@ -1,0 +1,372 @@
+//! Between the link and the protocols: what an arriving frame is, where a packet of ours goes.
+//!
+//! Order of an arriving packet: headers sound, source possible, for us, whole (fragments),
+//! transport checksum, filter, protocol. Order of a packet of ours: route, filter, checksum or
+//! request for it, fragments, neighbor.
+
+use alloc::vec::Vec;
+use core::net::{IpAddr, Ipv4Addr};
+
+use crate::Mac;
+use crate::checksum;
+use crate::config::Offloads;
+use crate::counters::Drop;
+use crate::frame::{ChecksumRequest, RxChecksum};
+use crate::neighbor::{Answer, Request};
+use crate::outbox::Waiting;
+use crate::packet::{self, ETHERNET, Ip};
+use crate::route::{Class, Hop};
+use crate::stack::Stack;
+
+const IP_BYTES_MAX: usize = 65_535;
+/// Packets that wait in the loopback queue.
+pub(crate) const LOOPBACK_MAX: usize = 256;
+
+pub(crate) fn gso_bytes_max(offloads: &Offloads) -> usize {
+    match offloads.gso_bytes_max {
+        0 => IP_BYTES_MAX,
+        some => some.min(IP_BYTES_MAX),
+    }
+}
+
+/// Where an arriving packet came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// From the link, with the sender's Ethernet address.
+    Link(Mac),
+    Loopback,
+}
+
+impl Stack {
+    pub(crate) fn ethernet_input(&mut self, frame: &mut [u8], checksum: RxChecksum) {
+        let Some((header, packet)) = frame.split_at_mut_checked(ETHERNET) else {
+            return self.counters.drop(Drop::Malformed);
+        };
+        // The first bit of an Ethernet address marks groups; which of them are ours is seen
+        // from the IP address.
+        if header[..6] != self.link.mac && header[0] & 1 == 0 {
+            return self.counters.drop(Drop::NotForUs);
+        }
+        let mut source: Mac = [0; 6];
+        source.copy_from_slice(&header[6..12]);
+        match u16::from_be_bytes([header[12], header[13]]) {
+            packet::ETHERTYPE_ARP => self.arp_input(packet),
+            packet::ETHERTYPE_IPV4 if packet.first().is_some_and(|b| b >> 4 == 4) => {
+                self.ip_input(packet, Origin::Link(source), checksum);
+            }
+            #[cfg(feature = "ipv6")]
+            packet::ETHERTYPE_IPV6 if packet.first().is_some_and(|b| b >> 4 == 6) => {
+                self.ip_input(packet, Origin::Link(source), checksum);
+            }
+            _ => self.counters.drop(Drop::Protocol),
+        }
+    }
+
+    pub(crate) fn loopback_input(&mut self, mut frame: Vec<u8>) {
+        self.ip_input(&mut frame[ETHERNET..], Origin::Loopback, RxChecksum::Blank);
+        self.outbox.give_back(frame);
+    }
+
+    pub(crate) fn ip_input(&mut self, bytes: &mut [u8], origin: Origin, known: RxChecksum) {
+        if let Err(why) = self.ip_checked(bytes, origin, known) {
+            self.counters.drop(why);
+        }
+    }
+
+    fn ip_checked(
+        &mut self,
+        bytes: &mut [u8],
+        origin: Origin,
+        known: RxChecksum,
+    ) -> Result<(), Drop> {
+        let ip = packet::parse(bytes).ok_or(Drop::Malformed)?;
+        if ip.dst.is_ipv4() && origin != Origin::Loopback {
+            let header_end = usize::from(bytes[0] & 15) * 4;
+            if !checksum::is_good(0, &bytes[..header_end]) {
+                return Err(Drop::Checksum);
+            }
+        }
+        self.check_source(&ip, origin)?;
+        let class = self.routing.classify(&ip.dst);
+        let is_foreign_group = match ip.dst {
+            #[cfg(feature = "ipv6")]
+            IpAddr::V6(group) => class == Class::Multicast && !self.is_own_group(&group),
+            _ => false,
+        };
+        if class == Class::Other || is_foreign_group {
+            return Err(Drop::NotForUs);
+        }
+        if ip.fragment.is_some() {
+            return Err(Drop::Fragment);
+        }
+        let end = ip.end;
+        if known == RxChecksum::Unchecked && !transport_checksum_is_good(bytes, &ip) {
+            return Err(Drop::Checksum);
+        }
+        self.deliver(&mut bytes[..end], &ip, class, origin)
+    }
+
+    /// A source that is a group, ourselves seen from outside, or unset where it must not be.
+    fn check_source(&self, ip: &Ip, origin: Origin) -> Result<(), Drop> {
+        let src = &ip.src;
+        let is_group = match src {
+            IpAddr::V4(four) => four.is_multicast() || *four == Ipv4Addr::BROADCAST,
+            IpAddr::V6(six) => six.is_multicast(),
+        };
+        let from_outside = origin != Origin::Loopback;
+        let is_ours = self.routing.is_own(src) || ip.dst.is_loopback();
+        if is_group || (from_outside && is_ours) {
+            return Err(Drop::Source);
+        }
+        // Only who looks for an address has none: DHCP, duplicate address detection.
+        if src.is_unspecified() && ip.protocol != packet::UDP && ip.protocol != packet::ICMPV6 {
+            return Err(Drop::Source);
+        }
+        Ok(())
+    }
+
+    fn deliver(
+        &mut self,
+        bytes: &mut [u8],
+        ip: &Ip,
+        class: Class,
+        origin: Origin,
+    ) -> Result<(), Drop> {
+        match ip.protocol {
+            #[cfg(feature = "tcp")]
+            packet::TCP if class == Class::Own => self.tcp_input(bytes, ip, origin),
+            #[cfg(feature = "udp")]
+            packet::UDP => self.udp_input(bytes, ip, class),
+            #[cfg(feature = "icmp")]
+            packet::ICMP if ip.dst.is_ipv4() => self.icmp_input(bytes, ip, class),
+            #[cfg(feature = "ipv6")]
+            packet::ICMPV6 if ip.dst.is_ipv6() => self.icmpv6_input(bytes, ip, class),
+            _ => {
+                #[cfg(feature = "icmp")]
+                self.icmp_unreachable(bytes, ip, class, crate::icmp::Unreachable::Protocol);
+                let _ = (bytes, class, origin);
+                Err(Drop::Protocol)
+            }
+        }
+    }
+
+    /// Sends a packet that `packet::start` began and whose payload is filled in. `field` is
+    /// where in the payload the protocol's checksum stands.
+    pub(crate) fn send(&mut self, frame: Vec<u8>, src: IpAddr, dst: IpAddr, field: usize) {
+        if let Err((why, frame)) = self.send_checked(frame, src, dst, field) {
+            self.counters.drop(why);
+            self.outbox.give_back(frame);
+        }
+    }
+
+    fn send_checked(
+        &mut self,
+        mut frame: Vec<u8>,
+        src: IpAddr,
+        dst: IpAddr,
+        field: usize,
+    ) -> Result<(), (Drop, Vec<u8>)> {
+        let Some(hop) = self.routing.hop(&dst) else {
+            return Err((Drop::Unreachable, frame));
+        };
+        if frame.len() - ETHERNET > self.link.mtu_bytes && hop != Hop::Own {
+            return Err((Drop::Fragment, frame));
+        }
+        let request = if hop == Hop::Own {
+            None
+        } else {
+            self.seal(&mut frame, &src, &dst, field)
+        };
+        self.send_to_hop(hop, frame, request)
+    }
+
+    /// Fills in the checksum, or its pseudo header's part with a request for the rest.
+    pub(crate) fn seal(
+        &self,
+        frame: &mut [u8],
+        src: &IpAddr,
+        dst: &IpAddr,
+        field: usize,
+    ) -> Option<ChecksumRequest> {
+        let payload = ETHERNET + packet::header_len(dst);
+        let protocol = match dst {
+            IpAddr::V4(_) => frame[ETHERNET + 9],
+            IpAddr::V6(_) => frame[ETHERNET + 6],
+        };
+        let has_pseudo = protocol != packet::ICMP;
+        let partial = if has_pseudo {
+            checksum::pseudo(src, dst, protocol, frame.len() - payload)
+        } else {
+            0
+        };
+        let offered = match dst {
+            IpAddr::V4(_) => self.link.offloads.tx_checksum_v4,
+            IpAddr::V6(_) => self.link.offloads.tx_checksum_v6,
+        };
+        if offered && (protocol == packet::TCP || protocol == packet::UDP) {
+            packet::put16(frame, payload + field, checksum::fold(partial));
+            return Some(ChecksumRequest {
+                start: payload as u16,
+                offset: field as u16,
+            });
+        }
+        packet::put16(frame, payload + field, 0);
+        let mut value = checksum::of(partial, &frame[payload..]);
+        // Zero says "none" in UDP (RFC 768).
+        if value == 0 && protocol == packet::UDP {
+            value = 0xffff;
+        }
+        packet::put16(frame, payload + field, value);
+        None
+    }
+
+    pub(crate) fn send_to_hop(
+        &mut self,
+        hop: Hop,
+        mut frame: Vec<u8>,
+        checksum: Option<ChecksumRequest>,
+    ) -> Result<(), (Drop, Vec<u8>)> {
+        let is_v6 = frame[ETHERNET] >> 4 == 6;
+        let mac = match hop {
+            Hop::Own => {
+                if self.loopback.len() >= LOOPBACK_MAX {
+                    return Err((Drop::Full, frame));
+                }
+                self.loopback.push_back(frame);
+                return Ok(());
+            }
+            Hop::Broadcast => packet::BROADCAST,
+            Hop::Multicast => group_mac(&frame[ETHERNET..], is_v6),
+            Hop::Neighbor(address) => match self.neighbors.resolve(address, self.now) {
+                Answer::Known(mac) => mac,
+                Answer::Refused => return Err((Drop::Unreachable, frame)),
+                Answer::Wait => {
+                    packet::put_ethernet(&mut frame, &[0; 6], &self.link.mac, is_v6);
+                    let waiting = Waiting {
+                        bytes: frame,
+                        checksum,
+                    };
+                    return match self.neighbors.park(&address, waiting) {
+                        Some(refused) => Err((Drop::Full, refused.bytes)),
+                        None => Ok(()),
+                    };
+                }
+            },
+        };
+        packet::put_ethernet(&mut frame, &mac, &self.link.mac, is_v6);
+        if !self.outbox.push(Waiting {
+            bytes: frame,
+            checksum,
+        }) {
+            self.counters.drop(Drop::Full);
+        }
+        Ok(())
+    }
+
+    /// Writes what the neighbor table wants to ask.
+    pub(crate) fn send_neighbor_requests(&mut self) {
+        while let Some(request) = self.neighbors.requests.pop() {
+            match request.address {
+                IpAddr::V4(target) => self.send_arp_request(target, request),
+                #[cfg(feature = "ipv6")]
+                IpAddr::V6(target) => self.send_solicitation(target, request.to),
+                #[cfg(not(feature = "ipv6"))]
+                IpAddr::V6(_) => {}
+            }
+        }
+    }
+
+    fn send_arp_request(&mut self, target: Ipv4Addr, request: Request) {
+        let Some(IpAddr::V4(own)) = self.routing.source_for(&request.address) else {
+            return;
+        };
+        let to = request.to.unwrap_or(packet::BROADCAST);
+        self.send_arp(1, to, own, [0; 6], target);
+    }
+
+    fn send_arp(&mut self, operation: u16, to: Mac, own: Ipv4Addr, their: Mac, target: Ipv4Addr) {
+        let mut bytes = self.outbox.buffer();
+        bytes.extend_from_slice(&to);
+        bytes.extend_from_slice(&self.link.mac);
+        // Ethernet type, then: hardware Ethernet, protocol IPv4, lengths 6 and 4.
+        bytes.extend_from_slice(&[0x08, 0x06, 0, 1, 8, 0, 6, 4]);
+        bytes.extend_from_slice(&operation.to_be_bytes());
+        bytes.extend_from_slice(&self.link.mac);
+        bytes.extend_from_slice(&own.octets());
+        bytes.extend_from_slice(&their);
+        bytes.extend_from_slice(&target.octets());
+        if !self.outbox.push(Waiting {
+            bytes,
+            checksum: None,
+        }) {
+            self.counters.drop(Drop::Full);
+        }
+    }
+
+    fn arp_input(&mut self, bytes: &[u8]) {
+        if let Err(why) = self.arp_checked(bytes) {
+            self.counters.drop(why);
+        }
+    }
+
+    fn arp_checked(&mut self, bytes: &[u8]) -> Result<(), Drop> {
+        let arp: &[u8; 28] = bytes.first_chunk().ok_or(Drop::Malformed)?;
+        if arp[..6] != [0, 1, 8, 0, 6, 4] {
+            return Err(Drop::Malformed);
+        }
+        let operation = u16::from_be_bytes([arp[6], arp[7]]);
+        let mut mac: Mac = [0; 6];
+        mac.copy_from_slice(&arp[8..14]);
+        let sender = Ipv4Addr::new(arp[14], arp[15], arp[16], arp[17]);
+        let target = Ipv4Addr::new(arp[24], arp[25], arp[26], arp[27]);
+        let is_for_us = self
+            .routing
+            .addresses
+            .iter()
+            .any(|own| own.address == target);
+        if !is_for_us || mac[0] & 1 != 0 || mac == [0; 6] {
+            return Err(Drop::NotForUs);
+        }
+        let sender_address = IpAddr::V4(sender);
+        let on_link = self
+            .routing
+            .addresses
+            .iter()
+            .any(|own| own.contains(&sender_address));
+        // A probe for a free address has no sender (RFC 5227); whoever claims ours is ignored.
+        if on_link && !self.routing.is_own(&sender_address) {
+            let is_answer = operation == 2;
+            let now = self.now;
+            if let Some(released) = self.neighbors.learn(sender_address, mac, is_answer, now) {
+                self.release(released);
+            }
+        } else if !sender.is_unspecified() {
+            return Err(Drop::Source);
+        }
+        if operation == 1 {
+            self.send_arp(2, mac, target, mac, sender);
+        }
+        Ok(())
+    }
+}
+
+/// The Ethernet group of a multicast address (RFC 1112 section 6.4, RFC 2464 section 7).
+fn group_mac(packet: &[u8], is_v6: bool) -> Mac {
+    if is_v6 {
+        [0x33, 0x33, packet[36], packet[37], packet[38], packet[39]]
+    } else {
+        [1, 0, 0x5e, packet[17] & 0x7f, packet[18], packet[19]]
+    }
+}
+
+fn transport_checksum_is_good(bytes: &[u8], ip: &Ip) -> bool {
+    let payload = &bytes[ip.payload..ip.end];
+    match ip.protocol {
+        packet::TCP | packet::ICMPV6 => checksum::is_good(ip.pseudo(), payload),
+        // No checksum is a choice over IPv4 only.
+        packet::UDP if ip.dst.is_ipv4() && packet::be16(payload, 6) == Some(0) => true,
+        packet::UDP => checksum::is_good(ip.pseudo(), payload),
+        packet::ICMP if ip.dst.is_ipv4() => checksum::is_good(0, payload),
+        _ => true,
+    }
+}

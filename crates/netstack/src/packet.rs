@@ -1,0 +1,359 @@
+//! Headers as offsets into bytes: read with every offset checked, written at fixed places.
+//!
+//! Read first: RFC 791, RFC 8200 (section 4 for the chain of extension headers), RFC 9293
+//! section 3.1.
+
+use core::net::IpAddr;
+use core::net::Ipv4Addr;
+#[cfg(feature = "ipv6")]
+use core::net::Ipv6Addr;
+
+use alloc::vec::Vec;
+
+use crate::{Mac, checksum};
+
+pub(crate) const ETHERNET: usize = 14;
+pub(crate) const ETHERTYPE_IPV4: u16 = 0x0800;
+pub(crate) const ETHERTYPE_ARP: u16 = 0x0806;
+#[cfg(feature = "ipv6")]
+pub(crate) const ETHERTYPE_IPV6: u16 = 0x86dd;
+pub(crate) const BROADCAST: Mac = [0xff; 6];
+
+pub(crate) const IPV4: usize = 20;
+pub(crate) const IPV6: usize = 40;
+pub(crate) const ICMP: u8 = 1;
+pub(crate) const TCP: u8 = 6;
+pub(crate) const UDP: u8 = 17;
+pub(crate) const ICMPV6: u8 = 58;
+
+pub(crate) fn be16(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_be_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
+}
+
+pub(crate) fn be32(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_be_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+}
+
+pub(crate) fn put16(bytes: &mut [u8], at: usize, value: u16) {
+    bytes[at..at + 2].copy_from_slice(&value.to_be_bytes());
+}
+
+pub(crate) fn put32(bytes: &mut [u8], at: usize, value: u32) {
+    bytes[at..at + 4].copy_from_slice(&value.to_be_bytes());
+}
+
+/// What an IP header says. `end` may lie before the end of the bytes (padding).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ip {
+    pub src: IpAddr,
+    pub dst: IpAddr,
+    pub protocol: u8,
+    /// Where the payload begins, behind all extension headers.
+    pub payload: usize,
+    pub end: usize,
+    pub hop_limit: u8,
+    pub fragment: Option<Fragment>,
+}
+
+#[derive(Clone, Copy, Debug)]
+#[expect(dead_code)]
+pub(crate) struct Fragment {
+    pub id: u32,
+    pub offset: usize,
+    pub more: bool,
+}
+
+impl Ip {
+    pub(crate) fn len(&self) -> usize {
+        self.end - self.payload
+    }
+
+    pub(crate) fn pseudo(&self) -> u32 {
+        checksum::pseudo(&self.src, &self.dst, self.protocol, self.len())
+    }
+}
+
+/// Reads the header at the start of `bytes`.
+pub(crate) fn parse(bytes: &[u8]) -> Option<Ip> {
+    match bytes.first()? >> 4 {
+        4 => parse_v4(bytes),
+        #[cfg(feature = "ipv6")]
+        6 => parse_v6(bytes),
+        _ => None,
+    }
+}
+
+fn parse_v4(bytes: &[u8]) -> Option<Ip> {
+    let fixed: &[u8; IPV4] = bytes.get(..IPV4)?.try_into().ok()?;
+    let payload = usize::from(fixed[0] & 15) * 4;
+    let end = usize::from(u16::from_be_bytes([fixed[2], fixed[3]]));
+    if payload < IPV4 || end < payload || end > bytes.len() {
+        return None;
+    }
+    let flags = u16::from_be_bytes([fixed[6], fixed[7]]);
+    let fragment = (flags & 0x3fff != 0).then(|| Fragment {
+        id: u32::from(u16::from_be_bytes([fixed[4], fixed[5]])),
+        offset: usize::from(flags & 0x1fff) * 8,
+        more: flags & 0x2000 != 0,
+    });
+    Some(Ip {
+        src: IpAddr::V4(Ipv4Addr::new(fixed[12], fixed[13], fixed[14], fixed[15])),
+        dst: IpAddr::V4(Ipv4Addr::new(fixed[16], fixed[17], fixed[18], fixed[19])),
+        protocol: fixed[9],
+        payload,
+        end,
+        hop_limit: fixed[8],
+        fragment,
+    })
+}
+
+/// Extension headers that may come before the payload, walked at most this often.
+#[cfg(feature = "ipv6")]
+const EXTENSIONS_MAX: usize = 8;
+
+#[cfg(feature = "ipv6")]
+fn parse_v6(bytes: &[u8]) -> Option<Ip> {
+    let fixed: &[u8; IPV6] = bytes.get(..IPV6)?.try_into().ok()?;
+    let end = IPV6 + usize::from(u16::from_be_bytes([fixed[4], fixed[5]]));
+    if end > bytes.len() {
+        return None;
+    }
+    let address = |at: usize| -> Option<IpAddr> {
+        let octets: [u8; 16] = fixed[at..at + 16].try_into().ok()?;
+        Some(IpAddr::V6(Ipv6Addr::from(octets)))
+    };
+    let mut ip = Ip {
+        src: address(8)?,
+        dst: address(24)?,
+        protocol: fixed[6],
+        payload: IPV6,
+        end,
+        hop_limit: fixed[7],
+        fragment: None,
+    };
+    for _ in 0..EXTENSIONS_MAX {
+        let (next, len) = match ip.protocol {
+            // Hop-by-hop, routing, destination options: length in units of 8 bytes after the first 8.
+            0 | 43 | 60 => {
+                let len = 8 + usize::from(*bytes.get(ip.payload + 1)?) * 8;
+                (*bytes.get(ip.payload)?, len)
+            }
+            44 => {
+                let word = be16(bytes, ip.payload + 2)?;
+                ip.fragment = Some(Fragment {
+                    id: be32(bytes, ip.payload + 4)?,
+                    offset: usize::from(word & 0xfff8),
+                    more: word & 1 != 0,
+                });
+                (*bytes.get(ip.payload)?, 8)
+            }
+            _ => return Some(ip),
+        };
+        ip.payload += len;
+        if ip.payload > ip.end {
+            return None;
+        }
+        ip.protocol = next;
+        if ip.fragment.is_some_and(|f| f.offset != 0) {
+            return Some(ip);
+        }
+    }
+    None
+}
+
+/// Length of the IP header that we write towards this address.
+pub(crate) fn header_len(dst: &IpAddr) -> usize {
+    match dst {
+        IpAddr::V4(_) => IPV4,
+        IpAddr::V6(_) => IPV6,
+    }
+}
+
+/// Writes an IP header without options for a payload that follows it.
+pub(crate) fn put_ip(
+    bytes: &mut [u8],
+    src: &IpAddr,
+    dst: &IpAddr,
+    protocol: u8,
+    hop_limit: u8,
+    payload_len: usize,
+) {
+    match (src, dst) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => {
+            bytes[0] = 0x45;
+            bytes[1] = 0;
+            put16(bytes, 2, (IPV4 + payload_len) as u16);
+            put16(bytes, 4, 0);
+            put16(bytes, 6, 0x4000);
+            bytes[8] = hop_limit;
+            bytes[9] = protocol;
+            put16(bytes, 10, 0);
+            bytes[12..16].copy_from_slice(&src.octets());
+            bytes[16..20].copy_from_slice(&dst.octets());
+            fill_ipv4_checksum(bytes);
+        }
+        (IpAddr::V6(src), IpAddr::V6(dst)) => {
+            put32(bytes, 0, 0x6000_0000);
+            put16(bytes, 4, payload_len as u16);
+            bytes[6] = protocol;
+            bytes[7] = hop_limit;
+            bytes[8..24].copy_from_slice(&src.octets());
+            bytes[24..40].copy_from_slice(&dst.octets());
+        }
+        _ => {}
+    }
+}
+
+/// Of a header without options.
+pub(crate) fn fill_ipv4_checksum(bytes: &mut [u8]) {
+    put16(bytes, 10, 0);
+    let sum = checksum::of(0, &bytes[..IPV4]);
+    put16(bytes, 10, sum);
+}
+
+pub(crate) fn put_ethernet(bytes: &mut [u8], dst: &Mac, src: &Mac, is_v6: bool) {
+    bytes[..6].copy_from_slice(dst);
+    bytes[6..12].copy_from_slice(src);
+    put16(bytes, 12, if is_v6 { 0x86dd } else { ETHERTYPE_IPV4 });
+}
+
+/// A packet of ours that begins with room for the Ethernet header.
+pub(crate) fn start(
+    mut buffer: Vec<u8>,
+    src: &IpAddr,
+    dst: &IpAddr,
+    protocol: u8,
+    hop_limit: u8,
+    payload_len: usize,
+) -> (Vec<u8>, usize) {
+    let payload = ETHERNET + header_len(dst);
+    buffer.clear();
+    buffer.resize(payload + payload_len, 0);
+    put_ip(
+        &mut buffer[ETHERNET..],
+        src,
+        dst,
+        protocol,
+        hop_limit,
+        payload_len,
+    );
+    (buffer, payload)
+}
+
+/// Flags of a TCP header.
+pub(crate) mod flag {
+    pub(crate) const FIN: u8 = 1;
+    pub(crate) const SYN: u8 = 2;
+    pub(crate) const RST: u8 = 4;
+    pub(crate) const PSH: u8 = 8;
+    pub(crate) const ACK: u8 = 16;
+}
+
+/// The fixed part of a TCP header.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tcp {
+    pub src_port: u16,
+    pub dst_port: u16,
+    pub seq: u32,
+    pub ack: u32,
+    pub flags: u8,
+    pub window: u16,
+    /// Length of the header with its options.
+    pub header: usize,
+}
+
+impl Tcp {
+    /// Of a segment that ends with `bytes`.
+    pub(crate) fn parse(bytes: &[u8]) -> Option<Tcp> {
+        let fixed: &[u8; 20] = bytes.get(..20)?.try_into().ok()?;
+        let header = usize::from(fixed[12] >> 4) * 4;
+        if header < 20 || header > bytes.len() {
+            return None;
+        }
+        Some(Tcp {
+            src_port: u16::from_be_bytes([fixed[0], fixed[1]]),
+            dst_port: u16::from_be_bytes([fixed[2], fixed[3]]),
+            seq: u32::from_be_bytes([fixed[4], fixed[5], fixed[6], fixed[7]]),
+            ack: u32::from_be_bytes([fixed[8], fixed[9], fixed[10], fixed[11]]),
+            flags: fixed[13],
+            window: u16::from_be_bytes([fixed[14], fixed[15]]),
+            header,
+        })
+    }
+
+    pub(crate) fn has(&self, flags: u8) -> bool {
+        self.flags & flags == flags
+    }
+}
+
+/// Options of a SYN that we understand.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SynOptions {
+    pub mss: Option<u16>,
+    pub window_scale: Option<u8>,
+    pub is_sack: bool,
+    /// Where the MSS stands in the options, to be rewritten.
+    pub mss_at: Option<usize>,
+}
+
+impl SynOptions {
+    pub(crate) fn parse(options: &[u8]) -> SynOptions {
+        let mut found = SynOptions::default();
+        let mut at = 0;
+        while let Some(&kind) = options.get(at) {
+            let len = match kind {
+                0 => break,
+                1 => 1,
+                _ => match options.get(at + 1) {
+                    Some(&len) if len >= 2 && at + usize::from(len) <= options.len() => {
+                        usize::from(len)
+                    }
+                    _ => break,
+                },
+            };
+            match (kind, len) {
+                (2, 4) => {
+                    found.mss = be16(options, at + 2);
+                    found.mss_at = Some(at + 2);
+                }
+                // RFC 7323 section 2.3: larger shifts count as 14.
+                (3, 3) => found.window_scale = Some(options[at + 2].min(14)),
+                (4, 2) => found.is_sack = true,
+                _ => {}
+            }
+            at += len;
+        }
+        found
+    }
+
+    /// Writes the options of a SYN into `bytes`; gives their length, a multiple of four.
+    pub(crate) fn put(&self, bytes: &mut [u8; 12]) -> usize {
+        let mut at = 0;
+        if let Some(mss) = self.mss {
+            bytes[..2].copy_from_slice(&[2, 4]);
+            put16(bytes, 2, mss);
+            at = 4;
+        }
+        if self.is_sack {
+            bytes[at..at + 4].copy_from_slice(&[1, 1, 4, 2]);
+            at += 4;
+        }
+        if let Some(shift) = self.window_scale {
+            bytes[at..at + 4].copy_from_slice(&[1, 3, 3, shift]);
+            at += 4;
+        }
+        at
+    }
+}
+
+/// Writes a TCP header; the checksum stays zero.
+pub(crate) fn put_tcp(bytes: &mut [u8], tcp: &Tcp) {
+    put16(bytes, 0, tcp.src_port);
+    put16(bytes, 2, tcp.dst_port);
+    put32(bytes, 4, tcp.seq);
+    put32(bytes, 8, tcp.ack);
+    bytes[12] = ((tcp.header / 4) as u8) << 4;
+    bytes[13] = tcp.flags;
+    put16(bytes, 14, tcp.window);
+    put32(bytes, 16, 0);
+}

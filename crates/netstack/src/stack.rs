@@ -1,0 +1,328 @@
+//! The stack as its caller sees it: made, fed, drained, asked when it wants to be called again.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::net::IpAddr;
+
+use crate::config::{Config, Limits, Link};
+use crate::counters::{Counters, Drop};
+use crate::frame::{RxFrame, TxFrame};
+use crate::hash::Random;
+use crate::neighbor::{Neighbors, Released};
+use crate::outbox::{Outbox, Waiting};
+use crate::route::{Cidr, Route, Routing};
+use crate::{Mac, Micros, packet};
+
+/// Why a call failed; names follow errno.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Error {
+    /// Nothing to read, no room to write: an event will tell.
+    WouldBlock,
+    /// No such listener, connection or port (any more).
+    NoSuch,
+    /// The peer refused the connection.
+    Refused,
+    /// The peer broke the connection off.
+    Reset,
+    /// The peer fell silent.
+    TimedOut,
+    /// No route, or no neighbor answered.
+    Unreachable,
+    /// Not connected yet, or no longer.
+    NotConnected,
+    /// The sending side is shut.
+    Pipe,
+    AddressInUse,
+    /// Not an address of ours.
+    AddressNotAvailable,
+    /// A limit was reached.
+    Full,
+    /// Larger than a packet can be.
+    TooLong,
+}
+
+impl core::fmt::Display for Error {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Error::WouldBlock => "would block",
+            Error::NoSuch => "no such socket",
+            Error::Refused => "connection refused",
+            Error::Reset => "connection reset",
+            Error::TimedOut => "timed out",
+            Error::Unreachable => "unreachable",
+            Error::NotConnected => "not connected",
+            Error::Pipe => "sending side is shut",
+            Error::AddressInUse => "address in use",
+            Error::AddressNotAvailable => "address not available",
+            Error::Full => "limit reached",
+            Error::TooLong => "too long",
+        })
+    }
+}
+
+impl core::error::Error for Error {}
+
+/// Something happened. Edge-triggered: read until [`Error::WouldBlock`], the next event comes
+/// when there is more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// [`Stack::tcp_accept`] has connections.
+    #[cfg(feature = "tcp")]
+    Accept(crate::ListenerId),
+    #[cfg(feature = "tcp")]
+    Tcp(crate::TcpId, crate::Ready),
+    /// [`Stack::udp_receive`] has datagrams.
+    #[cfg(feature = "udp")]
+    Udp(crate::UdpId),
+    /// [`Stack::ping_reply`] has replies.
+    #[cfg(feature = "icmp")]
+    Ping,
+}
+
+/// Who has an event that was not drained yet; each stands in the queue once.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Source {
+    #[cfg(feature = "tcp")]
+    Listener(u32),
+    #[cfg(feature = "tcp")]
+    Flow(u32),
+    #[cfg(feature = "udp")]
+    Udp(u32),
+    #[cfg(feature = "icmp")]
+    Ping,
+}
+
+/// Loopback packets that are taken in during one `transmit`, so that two of our own connections
+/// cannot keep it for ever.
+const LOOPBACK_BURST: usize = 64;
+
+/// One network stack.
+#[derive(Debug)]
+pub struct Stack {
+    pub(crate) link: Link,
+    pub(crate) limits: Limits,
+    pub(crate) now: Micros,
+    pub(crate) routing: Routing,
+    pub(crate) neighbors: Neighbors,
+    pub(crate) outbox: Outbox,
+    /// Packets to ourselves, with room for an Ethernet header.
+    pub(crate) loopback: VecDeque<Vec<u8>>,
+    pub(crate) sources: VecDeque<Source>,
+    pub(crate) counters: Counters,
+    pub(crate) random: Random,
+    #[cfg(feature = "tcp")]
+    pub(crate) tcp: crate::tcp::Tcp,
+    #[cfg(feature = "udp")]
+    pub(crate) udp: crate::udp::Udp,
+    #[cfg(feature = "icmp")]
+    pub(crate) icmp: crate::icmp::Icmp,
+}
+
+impl Stack {
+    pub fn new(config: Config) -> Stack {
+        let Config { link, limits, seed } = config;
+        let mut random = Random(seed);
+        Stack {
+            now: 0,
+            routing: Routing::default(),
+            neighbors: Neighbors::new(
+                limits.neighbors_max,
+                limits.neighbors_pending_max,
+                limits.neighbor_packets_max,
+                random.next(),
+            ),
+            outbox: Outbox::new(limits.outbox_bytes_max),
+            loopback: VecDeque::new(),
+            sources: VecDeque::new(),
+            counters: Counters::default(),
+            #[cfg(feature = "tcp")]
+            tcp: crate::tcp::Tcp::new(&link, &limits, &mut random),
+            #[cfg(feature = "udp")]
+            udp: crate::udp::Udp::default(),
+            #[cfg(feature = "icmp")]
+            icmp: crate::icmp::Icmp::new(&limits),
+            link,
+            limits,
+            random,
+        }
+    }
+
+    pub fn mac(&self) -> Mac {
+        self.link.mac
+    }
+
+    pub fn link(&self) -> &Link {
+        &self.link
+    }
+
+    /// After a reconnect to another backend. Connections live on.
+    pub fn set_link(&mut self, link: Link) {
+        #[cfg(feature = "tcp")]
+        self.tcp.set_link(&link, &mut self.random);
+        self.link = link;
+    }
+
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Own addresses. A connection whose address goes away ends.
+    pub fn addresses(&self) -> &[Cidr] {
+        &self.routing.addresses
+    }
+
+    pub fn set_addresses(&mut self, addresses: &[Cidr]) {
+        self.routing.addresses = addresses.to_vec();
+    }
+
+    pub fn routes(&self) -> &[Route] {
+        &self.routing.routes
+    }
+
+    pub fn set_routes(&mut self, routes: &[Route]) {
+        self.routing.routes = routes.to_vec();
+    }
+
+    /// Neighbors whose address is known or being asked for.
+    pub fn neighbor_count(&self) -> usize {
+        self.neighbors.len()
+    }
+
+    /// The largest frame that `transmit` can want to write: its buffer must have this length.
+    pub fn frame_bytes_max(&self) -> usize {
+        let offloads = &self.link.offloads;
+        let largest = if offloads.gso_v4 || offloads.gso_v6 {
+            crate::ip::gso_bytes_max(offloads)
+        } else {
+            self.link.mtu_bytes
+        };
+        packet::ETHERNET + largest
+    }
+
+    /// Takes in a frame.
+    pub fn receive(&mut self, now: Micros, frame: &mut RxFrame<'_>) {
+        self.advance(now);
+        self.counters.rx_frames += 1;
+        self.counters.rx_bytes += frame.bytes.len() as u64;
+        self.ethernet_input(frame.bytes, frame.checksum);
+        self.send_neighbor_requests();
+    }
+
+    /// Writes the next frame that is to be sent into `buffer` (of [`Stack::frame_bytes_max`]).
+    /// `None` if there is nothing to send now.
+    pub fn transmit(&mut self, now: Micros, buffer: &mut [u8]) -> Option<TxFrame> {
+        if buffer.len() < self.frame_bytes_max() {
+            return None;
+        }
+        self.advance(now);
+        let frame = self.next_frame(buffer);
+        if let Some(frame) = &frame {
+            self.counters.tx_frames += 1;
+            self.counters.tx_bytes += frame.len_bytes as u64;
+        }
+        frame
+    }
+
+    fn next_frame(&mut self, buffer: &mut [u8]) -> Option<TxFrame> {
+        let mut loops = 0;
+        loop {
+            if let Some(Waiting { bytes, checksum }) = self.outbox.pop() {
+                let len_bytes = bytes.len();
+                buffer[..len_bytes].copy_from_slice(&bytes);
+                self.outbox.give_back(bytes);
+                let is_ipv6 = packet::be16(buffer, 12) == Some(0x86dd);
+                return Some(TxFrame {
+                    len_bytes,
+                    checksum,
+                    gso_bytes: None,
+                    is_ipv6,
+                });
+            }
+            #[cfg(feature = "tcp")]
+            if let Some(frame) = self.tcp_transmit(buffer) {
+                return Some(frame);
+            }
+            self.send_neighbor_requests();
+            if !self.outbox.is_empty() {
+                continue;
+            }
+            let packet = self
+                .loopback
+                .pop_front()
+                .filter(|_| loops < LOOPBACK_BURST)?;
+            loops += 1;
+            self.loopback_input(packet);
+        }
+    }
+
+    /// When `transmit` has something to do again, if no frame arrives and nothing is sent until
+    /// then. A time that has passed: now.
+    pub fn poll_at(&self) -> Option<Micros> {
+        if !self.outbox.is_empty() || !self.loopback.is_empty() {
+            return Some(self.now);
+        }
+        let times = [
+            self.neighbors.next_at(),
+            #[cfg(feature = "tcp")]
+            self.tcp.poll_at(self.now),
+        ];
+        times.into_iter().flatten().min()
+    }
+
+    /// The next thing that happened.
+    pub fn event(&mut self) -> Option<Event> {
+        loop {
+            let event = match self.sources.pop_front()? {
+                #[cfg(feature = "tcp")]
+                Source::Listener(index) => self.tcp.listener_event(index),
+                #[cfg(feature = "tcp")]
+                Source::Flow(index) => self.tcp.flow_event(index),
+                #[cfg(feature = "udp")]
+                Source::Udp(index) => self.udp.event(index),
+                #[cfg(feature = "icmp")]
+                Source::Ping => self.icmp.event(),
+            };
+            if event.is_some() {
+                return event;
+            }
+        }
+    }
+
+    /// Time has come to `now`: what is due is marked.
+    pub(crate) fn advance(&mut self, now: Micros) {
+        self.now = self.now.max(now);
+        let now = self.now;
+        for released in self.neighbors.advance(now) {
+            self.release(released);
+        }
+        #[cfg(feature = "tcp")]
+        self.tcp_advance();
+    }
+
+    /// Sends what waited for a neighbor, or tells that it is not there.
+    pub(crate) fn release(&mut self, released: Released) {
+        for mut waiting in released.packets {
+            match released.mac {
+                Some(mac) => {
+                    waiting.bytes[..6].copy_from_slice(&mac);
+                    if !self.outbox.push(waiting) {
+                        self.counters.drop(Drop::Full);
+                    }
+                }
+                None => {
+                    self.outbox.give_back(waiting.bytes);
+                    self.counters.drop(Drop::Unreachable);
+                }
+            }
+        }
+        #[cfg(feature = "tcp")]
+        for flow in released.flows {
+            self.tcp_neighbor(flow, released.mac.is_some());
+        }
+    }
+
+    /// The address of ours that would speak to `to`.
+    pub fn source_for(&self, to: &IpAddr) -> Option<IpAddr> {
+        self.routing.source_for(to)
+    }
+}

@@ -1,0 +1,405 @@
+//! What a program does with connections. Names and errors follow the socket calls.
+//!
+//! Nothing here sends: a flow is marked, and `transmit` asks it.
+
+use alloc::collections::VecDeque;
+use core::net::{IpAddr, SocketAddr};
+
+use smoltcp::socket::tcp::State;
+use smoltcp::time::Duration;
+use smoltcp::wire::{IpEndpoint, IpListenEndpoint};
+
+use super::flow::{Flow, TcpState};
+use super::handshake::Listener;
+use super::{Key, ListenerId, Slot, TcpId, instant};
+use crate::Micros;
+use crate::config::TcpOptions;
+use crate::hash::mix;
+use crate::stack::{Error, Source, Stack};
+
+/// As on Linux (ip_local_port_range).
+const EPHEMERAL: core::ops::Range<u16> = 32_768..60_999;
+
+impl Stack {
+    /// Listens on a port of one address, or of all. At most `backlog` connections wait for
+    /// accept, and as many are half open before SYN cookies answer.
+    pub fn tcp_listen(
+        &mut self,
+        address: Option<IpAddr>,
+        port: u16,
+        backlog: usize,
+        options: TcpOptions,
+    ) -> Result<ListenerId, Error> {
+        if address.is_some_and(|a| !self.routing.is_own(&a)) || port == 0 {
+            return Err(Error::AddressNotAvailable);
+        }
+        let tcp = &mut self.tcp;
+        let bound = tcp.ports.entry(port).or_default();
+        if bound
+            .iter()
+            .any(|i| tcp.listeners[*i as usize].address == address)
+        {
+            return Err(Error::AddressInUse);
+        }
+        let free = tcp.listeners.iter().position(|l| !l.is_open);
+        let index = free.unwrap_or(tcp.listeners.len());
+        let generation = free.map_or(0, |i| tcp.listeners[i].generation.wrapping_add(1));
+        let listener = Listener {
+            generation,
+            address,
+            port,
+            backlog: backlog.max(1),
+            options,
+            is_open: true,
+            is_queued: false,
+            half_open: 0,
+            accepted: VecDeque::new(),
+        };
+        match free {
+            Some(index) => tcp.listeners[index] = listener,
+            None => tcp.listeners.push(listener),
+        }
+        bound.push(index as u32);
+        let index = index as u32;
+        Ok(ListenerId { index, generation })
+    }
+
+    /// The next connection and its peer. It may have something to read already: an event says so.
+    pub fn tcp_accept(&mut self, id: ListenerId) -> Result<(TcpId, SocketAddr), Error> {
+        let found = self.tcp.listeners.get_mut(id.index as usize);
+        let listener = found.filter(|l| l.is_open && l.generation == id.generation);
+        let listener = listener.ok_or(Error::NoSuch)?;
+        let index = listener.accepted.pop_front().ok_or(Error::WouldBlock)?;
+        let flow = self.tcp.flow(index).ok_or(Error::NoSuch)?;
+        flow.listener = None;
+        let remote = flow.remote;
+        let has_news = flow.ready != crate::Ready::default();
+        if has_news && !flow.is_queued {
+            flow.is_queued = true;
+            self.sources.push_back(Source::Flow(index));
+        }
+        Ok((self.tcp.id(index), remote))
+    }
+
+    /// Stops listening; connections nobody has accepted are reset.
+    pub fn tcp_unlisten(&mut self, id: ListenerId) -> Result<(), Error> {
+        let found = self.tcp.listeners.get_mut(id.index as usize);
+        let listener = found.filter(|l| l.is_open && l.generation == id.generation);
+        let listener = listener.ok_or(Error::NoSuch)?;
+        listener.is_open = false;
+        let (port, waiting) = (listener.port, core::mem::take(&mut listener.accepted));
+        if let Some(bound) = self.tcp.ports.get_mut(&port) {
+            bound.retain(|index| *index != id.index);
+            if bound.is_empty() {
+                self.tcp.ports.remove(&port);
+            }
+        }
+        for index in waiting {
+            let connection = self.tcp.id(index);
+            let _ = self.tcp_abort(connection);
+        }
+        Ok(())
+    }
+
+    /// Begins a connection; an event tells how it went. `local` may name address and port.
+    pub fn tcp_connect(
+        &mut self,
+        now: Micros,
+        remote: SocketAddr,
+        local: Option<SocketAddr>,
+        options: TcpOptions,
+    ) -> Result<TcpId, Error> {
+        self.advance(now);
+        if self.tcp.flows.len() - self.tcp.free_flows.len() >= self.tcp.flows_max {
+            return Err(Error::Full);
+        }
+        let wanted = local.map(|l| l.ip()).filter(|ip| !ip.is_unspecified());
+        let address = wanted.or_else(|| self.routing.source_for(&remote.ip()));
+        let address = address.ok_or(Error::Unreachable)?;
+        if !self.routing.is_own(&address) || address.is_ipv4() != remote.is_ipv4() {
+            return Err(Error::AddressNotAvailable);
+        }
+        if self.routing.hop(&remote.ip()).is_none() || remote.port() == 0 {
+            return Err(Error::Unreachable);
+        }
+        let local = match local.map(|l| l.port()).filter(|port| *port != 0) {
+            Some(port) => SocketAddr::new(address, port),
+            None => self.ephemeral(address, &remote)?,
+        };
+        if !self.is_free(&local, &remote) {
+            return Err(Error::AddressInUse);
+        }
+        let mut flow = Flow::new(local, remote, &options, self.now);
+        let to: IpEndpoint = remote.into();
+        let from: IpListenEndpoint = IpEndpoint::from(local).into();
+        let context = self.tcp.interface.context();
+        // smoltcp keeps the clock in its interface; the handshake's first timer starts there.
+        if flow.socket().connect(context, to, from).is_err() {
+            return Err(Error::Unreachable);
+        }
+        flow.mss = flow.mss.min(self.own_mss(&remote));
+        flow.waits_since = Some(self.now);
+        let index = self.add_flow(flow);
+        self.tcp.mark_dirty(index);
+        Ok(self.tcp.id(index))
+    }
+
+    fn is_free(&self, local: &SocketAddr, remote: &SocketAddr) -> bool {
+        !self.tcp.table.contains_key(&Key::new(local, remote))
+            && self.find_listener(local).is_none()
+    }
+
+    /// A port that nobody can foretell and that differs by destination (RFC 6056 section 3.3.3).
+    fn ephemeral(&mut self, address: IpAddr, remote: &SocketAddr) -> Result<SocketAddr, Error> {
+        let span = u64::from(EPHEMERAL.end - EPHEMERAL.start);
+        let key = Key::new(&SocketAddr::new(address, 0), remote);
+        let hash = mix(
+            key.remote as u64 ^ self.tcp.secret,
+            u64::from(key.ports) ^ (key.remote >> 64) as u64 ^ !self.tcp.secret,
+        );
+        for _ in 0..span {
+            self.tcp.next_port = self.tcp.next_port.wrapping_add(1);
+            let offset = (hash.wrapping_add(self.tcp.next_port) % span) as u16;
+            let local = SocketAddr::new(address, EPHEMERAL.start + offset);
+            if self.is_free(&local, remote) {
+                return Ok(local);
+            }
+        }
+        Err(Error::AddressInUse)
+    }
+
+    /// Puts bytes into the send buffer; gives how many there was room for. When it was not all,
+    /// an event tells of room.
+    pub fn tcp_send(&mut self, id: TcpId, bytes: &[u8]) -> Result<usize, Error> {
+        let mut sent = 0;
+        // The buffer is a ring: what does not fit before its end may fit at its start.
+        while sent < bytes.len() {
+            let rest = &bytes[sent..];
+            let written = self.tcp_send_with(id, |room| {
+                let len = room.len().min(rest.len());
+                room[..len].copy_from_slice(&rest[..len]);
+                len
+            });
+            match written {
+                Ok(len) => sent += len,
+                Err(_) if sent > 0 => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(sent)
+    }
+
+    /// Lets `write` fill the send buffer's free space, which it gets as one slice; it gives how
+    /// much it wrote.
+    pub fn tcp_send_with(
+        &mut self,
+        id: TcpId,
+        write: impl FnOnce(&mut [u8]) -> usize,
+    ) -> Result<usize, Error> {
+        let now = self.now;
+        let flow = self.tcp.flow_of(id).ok_or(Error::NoSuch)?;
+        let socket = flow.socket();
+        if !socket.may_send() {
+            return Err(match (flow.error, flow.seen_state) {
+                (Some(error), _) => error,
+                (None, State::SynSent | State::SynReceived) => Error::WouldBlock,
+                _ => Error::Pipe,
+            });
+        }
+        if !socket.can_send() {
+            flow.wants_room = true;
+            return Err(Error::WouldBlock);
+        }
+        let was_empty = socket.send_queue() == 0;
+        let sent = socket.send(|room| {
+            let len = write(room).min(room.len());
+            (len, len)
+        });
+        if was_empty {
+            flow.waits_since = Some(now);
+        }
+        self.tcp.mark_dirty(id.index);
+        sent.map_err(|_| Error::Pipe)
+    }
+
+    /// Takes received bytes; `Ok(0)` is the end.
+    pub fn tcp_receive(&mut self, id: TcpId, buffer: &mut [u8]) -> Result<usize, Error> {
+        let mut taken = 0;
+        while taken < buffer.len() {
+            let read = self.tcp_receive_with(id, |bytes| {
+                let len = bytes.len().min(buffer.len() - taken);
+                buffer[taken..taken + len].copy_from_slice(&bytes[..len]);
+                len
+            });
+            match read {
+                Ok(0) => break,
+                Ok(len) => taken += len,
+                Err(_) if taken > 0 => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(taken)
+    }
+
+    /// Lets `read` look at what has arrived, without a copy; it gives how much of it is done
+    /// with. `Ok(0)` without a call of `read` is the end.
+    pub fn tcp_receive_with(
+        &mut self,
+        id: TcpId,
+        read: impl FnOnce(&[u8]) -> usize,
+    ) -> Result<usize, Error> {
+        let flow = self.tcp.flow_of(id).ok_or(Error::NoSuch)?;
+        let socket = flow.socket();
+        if !socket.can_recv() {
+            let (may_recv, state) = (socket.may_recv(), socket.state());
+            return match (flow.error, state) {
+                (Some(error), _) => Err(error),
+                (None, State::SynSent | State::SynReceived) => Err(Error::WouldBlock),
+                (None, _) if may_recv => Err(Error::WouldBlock),
+                (None, _) => Ok(0),
+            };
+        }
+        let done = socket.recv(|bytes| {
+            let len = read(bytes).min(bytes.len());
+            (len, len)
+        });
+        flow.seen_unread = flow.socket_ref().recv_queue();
+        // The window may have opened enough to be told.
+        if flow.is_attached {
+            let at = self.tcp.poll_flow_at(id.index, self.now);
+            if at {
+                self.tcp.mark_dirty(id.index);
+            }
+        }
+        done.map_err(|_| Error::NotConnected)
+    }
+
+    /// Bytes that wait to be read.
+    pub fn tcp_unread(&mut self, id: TcpId) -> Result<usize, Error> {
+        Ok(self
+            .tcp
+            .flow_of(id)
+            .ok_or(Error::NoSuch)?
+            .socket_ref()
+            .recv_queue())
+    }
+
+    /// Bytes that were sent and not acknowledged yet, and those not sent.
+    pub fn tcp_unsent(&mut self, id: TcpId) -> Result<usize, Error> {
+        Ok(self
+            .tcp
+            .flow_of(id)
+            .ok_or(Error::NoSuch)?
+            .socket_ref()
+            .send_queue())
+    }
+
+    pub fn tcp_state(&mut self, id: TcpId) -> Result<TcpState, Error> {
+        Ok(self
+            .tcp
+            .flow_of(id)
+            .ok_or(Error::NoSuch)?
+            .socket_ref()
+            .state()
+            .into())
+    }
+
+    /// Local and remote name.
+    pub fn tcp_names(&mut self, id: TcpId) -> Result<(SocketAddr, SocketAddr), Error> {
+        let flow = self.tcp.flow_of(id).ok_or(Error::NoSuch)?;
+        Ok((flow.local, flow.remote))
+    }
+
+    pub fn tcp_set_nodelay(&mut self, id: TcpId, nodelay: bool) -> Result<(), Error> {
+        let flow = self.tcp.flow_of(id).ok_or(Error::NoSuch)?;
+        flow.options.is_nagle = !nodelay;
+        flow.socket().set_nagle_enabled(!nodelay);
+        self.tcp.mark_dirty(id.index);
+        Ok(())
+    }
+
+    pub fn tcp_set_keepalive(&mut self, id: TcpId, after_us: Option<Micros>) -> Result<(), Error> {
+        let flow = self.tcp.flow_of(id).ok_or(Error::NoSuch)?;
+        flow.options.keepalive_us = after_us;
+        flow.socket()
+            .set_keep_alive(after_us.map(Duration::from_micros));
+        self.tcp.mark_dirty(id.index);
+        Ok(())
+    }
+
+    /// Ends the sending side: what was sent goes out, then a FIN. Receiving goes on.
+    pub fn tcp_shutdown(&mut self, id: TcpId) -> Result<(), Error> {
+        let flow = self.tcp.flow_of(id).ok_or(Error::NoSuch)?;
+        if flow.socket_ref().state() == State::SynSent {
+            return Err(Error::NotConnected);
+        }
+        flow.socket().close();
+        flow.seen_state = flow.socket_ref().state();
+        self.tcp.mark_dirty(id.index);
+        Ok(())
+    }
+
+    /// Gives the connection up: what was sent still goes out. With bytes unread, or coming
+    /// later, the peer gets a RST. The id is no longer valid.
+    pub fn tcp_close(&mut self, id: TcpId) -> Result<(), Error> {
+        let flow = self.tcp.flow_of(id).ok_or(Error::NoSuch)?;
+        if flow.socket_ref().recv_queue() > 0 {
+            flow.socket().abort();
+        } else {
+            flow.socket().close();
+        }
+        self.let_go(id)
+    }
+
+    /// Breaks the connection off with a RST. The id is no longer valid.
+    pub fn tcp_abort(&mut self, id: TcpId) -> Result<(), Error> {
+        let flow = self.tcp.flow_of(id).ok_or(Error::NoSuch)?;
+        if flow.socket_ref().state() == State::SynSent {
+            flow.socket().close();
+        } else {
+            flow.socket().abort();
+        }
+        self.let_go(id)
+    }
+
+    fn let_go(&mut self, id: TcpId) -> Result<(), Error> {
+        let flow = self.tcp.flow_of(id).ok_or(Error::NoSuch)?;
+        flow.is_orphan = true;
+        flow.listener = None;
+        flow.seen_state = flow.socket_ref().state();
+        if flow.is_attached {
+            self.tcp.mark_dirty(id.index);
+            self.settle(id.index);
+        } else {
+            self.free_flow(id.index);
+        }
+        Ok(())
+    }
+
+    /// Connections in the table, half-open ones, and those in TIME_WAIT.
+    pub fn tcp_counts(&self) -> (usize, usize, usize) {
+        let half_open = self.tcp.half_open.len() - self.tcp.free_half_open.len();
+        let time_wait = self
+            .tcp
+            .table
+            .values()
+            .filter(|s| matches!(s, Slot::TimeWait(_)))
+            .count();
+        (
+            self.tcp.table.len() - half_open - time_wait,
+            half_open,
+            time_wait,
+        )
+    }
+}
+
+impl super::Tcp {
+    /// Whether smoltcp wants to send for this flow now.
+    fn poll_flow_at(&mut self, index: u32, now: Micros) -> bool {
+        let Some(flow) = self.flows[index as usize].flow.as_deref() else {
+            return false;
+        };
+        let at = self.interface.poll_at(instant(now), &flow.set);
+        at.is_some_and(|at| at <= instant(now))
+    }
+}
