@@ -47,6 +47,10 @@ pub struct Limits {
     pub icmp_errors_per_second: u32,
     /// Ping replies that wait for their reader.
     pub ping_replies_max: usize,
+    /// Connections that the packet filter tracks.
+    pub tracked_max: usize,
+    /// Questions to name servers at one time.
+    pub dns_queries_max: usize,
 }
 
 impl Default for Limits {
@@ -64,6 +68,8 @@ impl Default for Limits {
             reassembly_packets_max: 32,
             icmp_errors_per_second: 100,
             ping_replies_max: 64,
+            tracked_max: 16_384,
+            dns_queries_max: 16,
         }
     }
 }

@@ -93,15 +93,35 @@ impl Stack {
             IpAddr::V6(group) => class == Class::Multicast && !self.is_own_group(&group),
             _ => false,
         };
+        #[cfg(feature = "dhcp")]
+        let class = self.class_for_dhcp(bytes, &ip, class);
         if class == Class::Other || is_foreign_group {
             return Err(Drop::NotForUs);
         }
         if ip.fragment.is_some() {
+            #[cfg(feature = "fragments")]
+            if let Some(mut whole) = self.reassemble(bytes, &ip)? {
+                let checked =
+                    self.ip_checked(&mut whole[ETHERNET..], origin, RxChecksum::Unchecked);
+                self.outbox.give_back(whole);
+                return checked;
+            } else {
+                return Ok(());
+            }
+            #[cfg(not(feature = "fragments"))]
             return Err(Drop::Fragment);
         }
         let end = ip.end;
         if known == RxChecksum::Unchecked && !transport_checksum_is_good(bytes, &ip) {
             return Err(Drop::Checksum);
+        }
+        #[cfg(feature = "filter")]
+        if self.has_rules() {
+            self.filter_input(&mut bytes[..end], &ip, class, origin)?;
+            // NAT may have changed the names.
+            let ip = packet::parse(bytes).ok_or(Drop::Malformed)?;
+            let class = self.routing.classify(&ip.dst);
+            return self.deliver(&mut bytes[..end], &ip, class, origin);
         }
         self.deliver(&mut bytes[..end], &ip, class, origin)
     }
@@ -136,7 +156,17 @@ impl Stack {
             #[cfg(feature = "tcp")]
             packet::TCP if class == Class::Own => self.tcp_input(bytes, ip, origin),
             #[cfg(feature = "udp")]
-            packet::UDP => self.udp_input(bytes, ip, class),
+            packet::UDP => {
+                #[cfg(feature = "dhcp")]
+                if self.dhcp_input(bytes, ip) {
+                    return Ok(());
+                }
+                #[cfg(feature = "dns")]
+                if self.dns_input(bytes, ip) {
+                    return Ok(());
+                }
+                self.udp_input(bytes, ip, class)
+            }
             #[cfg(feature = "icmp")]
             packet::ICMP if ip.dst.is_ipv4() => self.icmp_input(bytes, ip, class),
             #[cfg(feature = "ipv6")]
@@ -161,7 +191,7 @@ impl Stack {
 
     fn send_checked(
         &mut self,
-        mut frame: Vec<u8>,
+        #[cfg_attr(not(feature = "filter"), expect(unused_mut))] mut frame: Vec<u8>,
         src: IpAddr,
         dst: IpAddr,
         field: usize,
@@ -169,14 +199,56 @@ impl Stack {
         let Some(hop) = self.routing.hop(&dst) else {
             return Err((Drop::Unreachable, frame));
         };
-        if frame.len() - ETHERNET > self.link.mtu_bytes && hop != Hop::Own {
+        #[cfg(feature = "filter")]
+        if self.has_rules() {
+            let judged = self.filter_output(&mut frame[ETHERNET..], hop == Hop::Own);
+            let Some(ip) = packet::parse(&frame[ETHERNET..]) else {
+                return Err((Drop::Malformed, frame));
+            };
+            if !matches!(judged, crate::filter::Judged::Pass) {
+                return Err((Drop::Filter, frame));
+            }
+            return self.send_filtered(frame, ip.src, ip.dst, field);
+        }
+        self.send_sealed(hop, frame, src, dst, field)
+    }
+
+    /// NAT may have changed where it goes.
+    #[cfg(feature = "filter")]
+    fn send_filtered(
+        &mut self,
+        frame: Vec<u8>,
+        src: IpAddr,
+        dst: IpAddr,
+        field: usize,
+    ) -> Result<(), (Drop, Vec<u8>)> {
+        match self.routing.hop(&dst) {
+            Some(hop) => self.send_sealed(hop, frame, src, dst, field),
+            None => Err((Drop::Unreachable, frame)),
+        }
+    }
+
+    fn send_sealed(
+        &mut self,
+        hop: Hop,
+        mut frame: Vec<u8>,
+        src: IpAddr,
+        dst: IpAddr,
+        field: usize,
+    ) -> Result<(), (Drop, Vec<u8>)> {
+        if hop == Hop::Own {
+            return self.send_to_hop(hop, frame, None);
+        }
+        if frame.len() - ETHERNET > self.link.mtu_bytes {
+            #[cfg(feature = "fragments")]
+            {
+                self.seal(&mut frame, &src, &dst, field, false);
+                return self.send_in_fragments(hop, frame);
+            }
+            #[cfg(not(feature = "fragments"))]
             return Err((Drop::Fragment, frame));
         }
-        let request = if hop == Hop::Own {
-            None
-        } else {
-            self.seal(&mut frame, &src, &dst, field)
-        };
+        let request = self.seal(&mut frame, &src, &dst, field, true);
         self.send_to_hop(hop, frame, request)
     }
 
@@ -187,6 +259,7 @@ impl Stack {
         src: &IpAddr,
         dst: &IpAddr,
         field: usize,
+        may_ask: bool,
     ) -> Option<ChecksumRequest> {
         let payload = ETHERNET + packet::header_len(dst);
         let protocol = match dst {
@@ -203,7 +276,7 @@ impl Stack {
             IpAddr::V4(_) => self.link.offloads.tx_checksum_v4,
             IpAddr::V6(_) => self.link.offloads.tx_checksum_v6,
         };
-        if offered && (protocol == packet::TCP || protocol == packet::UDP) {
+        if may_ask && offered && (protocol == packet::TCP || protocol == packet::UDP) {
             packet::put16(frame, payload + field, checksum::fold(partial));
             return Some(ChecksumRequest {
                 start: payload as u16,

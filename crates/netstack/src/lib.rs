@@ -30,6 +30,11 @@
 //! datagrams, frames to be sent, ICMP errors per second.
 #![no_std]
 #![forbid(unsafe_code)]
+// What only a protocol that is left out uses is left out by the linker.
+#![cfg_attr(
+    not(all(feature = "tcp", feature = "udp", feature = "icmp", feature = "ipv6")),
+    allow(dead_code, unused_imports)
+)]
 
 extern crate alloc;
 
@@ -47,6 +52,14 @@ compile_error!("TCP never sends fragments: fragments needs udp or icmp");
 mod checksum;
 mod config;
 mod counters;
+#[cfg(feature = "dhcp")]
+mod dhcp;
+#[cfg(feature = "dns")]
+mod dns;
+#[cfg(feature = "filter")]
+mod filter;
+#[cfg(feature = "fragments")]
+mod fragments;
 mod frame;
 mod hash;
 #[cfg(feature = "icmp")]
@@ -68,6 +81,12 @@ pub use config::{Config, Limits, Link, Offloads};
 #[cfg(feature = "tcp")]
 pub use config::{Congestion, TcpOptions};
 pub use counters::{Counters, Drop};
+#[cfg(feature = "dhcp")]
+pub use dhcp::Lease;
+#[cfg(feature = "dns")]
+pub use dns::{DnsError, DnsId};
+#[cfg(feature = "filter")]
+pub use fordway_filter;
 pub use frame::{ChecksumRequest, RxChecksum, RxFrame, TxFrame};
 #[cfg(feature = "icmp")]
 pub use icmp::PingReply;

@@ -56,7 +56,7 @@ pub(crate) struct Ip {
 }
 
 #[derive(Clone, Copy, Debug)]
-#[expect(dead_code)]
+#[cfg_attr(not(feature = "fragments"), expect(dead_code))]
 pub(crate) struct Fragment {
     pub id: u32,
     pub offset: usize,

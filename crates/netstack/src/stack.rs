@@ -77,6 +77,12 @@ pub enum Event {
     /// [`Stack::ping_reply`] has replies.
     #[cfg(feature = "icmp")]
     Ping,
+    /// DHCP has given addresses, or they have run out: [`Stack::dhcp_lease`].
+    #[cfg(feature = "dhcp")]
+    Lease,
+    /// [`Stack::dns_answer`] has answers.
+    #[cfg(feature = "dns")]
+    Dns,
 }
 
 /// Who has an event that was not drained yet; each stands in the queue once.
@@ -90,6 +96,10 @@ pub(crate) enum Source {
     Udp(u32),
     #[cfg(feature = "icmp")]
     Ping,
+    #[cfg(feature = "dhcp")]
+    Lease,
+    #[cfg(feature = "dns")]
+    Dns,
 }
 
 /// Loopback packets that are taken in during one `transmit`, so that two of our own connections
@@ -116,6 +126,14 @@ pub struct Stack {
     pub(crate) udp: crate::udp::Udp,
     #[cfg(feature = "icmp")]
     pub(crate) icmp: crate::icmp::Icmp,
+    #[cfg(feature = "fragments")]
+    pub(crate) fragments: crate::fragments::Fragments,
+    #[cfg(feature = "filter")]
+    pub(crate) hooks: crate::filter::Hooks,
+    #[cfg(feature = "dhcp")]
+    pub(crate) dhcp: crate::dhcp::Dhcp,
+    #[cfg(feature = "dns")]
+    pub(crate) dns: crate::dns::Dns,
 }
 
 impl Stack {
@@ -141,6 +159,14 @@ impl Stack {
             udp: crate::udp::Udp::default(),
             #[cfg(feature = "icmp")]
             icmp: crate::icmp::Icmp::new(&limits),
+            #[cfg(feature = "fragments")]
+            fragments: crate::fragments::Fragments::default(),
+            #[cfg(feature = "filter")]
+            hooks: crate::filter::Hooks::new(limits.tracked_max, random.next()),
+            #[cfg(feature = "dhcp")]
+            dhcp: crate::dhcp::Dhcp::default(),
+            #[cfg(feature = "dns")]
+            dns: crate::dns::Dns::default(),
             link,
             limits,
             random,
@@ -265,6 +291,12 @@ impl Stack {
             self.neighbors.next_at(),
             #[cfg(feature = "tcp")]
             self.tcp.poll_at(self.now),
+            #[cfg(feature = "fragments")]
+            self.fragments.next_at(),
+            #[cfg(feature = "dhcp")]
+            self.dhcp.next_at(),
+            #[cfg(feature = "dns")]
+            self.dns.next_at(),
         ];
         times.into_iter().flatten().min()
     }
@@ -281,6 +313,10 @@ impl Stack {
                 Source::Udp(index) => self.udp.event(index),
                 #[cfg(feature = "icmp")]
                 Source::Ping => self.icmp.event(),
+                #[cfg(feature = "dhcp")]
+                Source::Lease => Some(Event::Lease),
+                #[cfg(feature = "dns")]
+                Source::Dns => self.dns.event(),
             };
             if event.is_some() {
                 return event;
@@ -297,6 +333,12 @@ impl Stack {
         }
         #[cfg(feature = "tcp")]
         self.tcp_advance();
+        #[cfg(feature = "fragments")]
+        self.fragments.advance(now);
+        #[cfg(feature = "dhcp")]
+        self.dhcp_advance();
+        #[cfg(feature = "dns")]
+        self.dns_advance();
     }
 
     /// Sends what waited for a neighbor, or tells that it is not there.

@@ -80,10 +80,7 @@ impl Device for OneShot<'_> {
         // Checked before, filled in behind.
         capabilities.checksum = ChecksumCapabilities::ignored();
         capabilities.segmentation.tcpv4 = NonZeroUsize::new(self.segment_bytes_max);
-        #[cfg(feature = "ipv6")]
-        {
-            capabilities.segmentation.tcpv6 = NonZeroUsize::new(self.segment_bytes_max);
-        }
+        capabilities.segmentation.tcpv6 = NonZeroUsize::new(self.segment_bytes_max);
         capabilities
     }
 }

@@ -97,6 +97,18 @@ impl Stack {
         self.send_header(local, remote, header, &SynOptions::default(), 64);
     }
 
+    /// The filter has refused a segment and wants its sender to know.
+    #[cfg(feature = "filter")]
+    pub(crate) fn reset_for(&mut self, bytes: &[u8], ip: &Ip) {
+        let Some(tcp) = Tcp::parse(&bytes[ip.payload..]) else {
+            return;
+        };
+        if ip.protocol == packet::TCP && !tcp.has(flag::RST) {
+            let local = SocketAddr::new(ip.dst, tcp.dst_port);
+            self.send_reset(local, SocketAddr::new(ip.src, tcp.src_port), &tcp, ip);
+        }
+    }
+
     fn time_wait_input(
         &mut self,
         number: u32,

@@ -190,6 +190,9 @@ impl Stack {
             }
             packet::put_ethernet(buffer, &mac, &self.link.mac, !is_v4);
             let (_, header) = self.put_right(index, &mut buffer[ETHERNET..ETHERNET + len]);
+            if !self.may_leave(index, &mut buffer[ETHERNET..ETHERNET + len], false) {
+                return None;
+            }
             let mss = self.tcp.flow(index)?.mss;
             let gso = (len - header > usize::from(mss)).then_some(mss);
             return Some(self.seal_segment(buffer, ETHERNET + len, gso));
@@ -207,6 +210,9 @@ impl Stack {
 
     fn begin_cut(&mut self, index: u32, cut: &mut Cut, len: usize, mac: Mac) {
         let (network, header) = self.put_right(index, &mut cut.bytes[..len]);
+        if !self.may_leave(index, &mut cut.bytes[..len], false) {
+            return;
+        }
         let mss = self.tcp.flow(index).map_or(0, |flow| flow.mss);
         cut.begin(len, network, header, mss.into(), mac);
     }
@@ -217,6 +223,8 @@ impl Stack {
         let len = self.write(index, &mut cut, super::device::MTU);
         if len > 0 {
             self.put_right(index, &mut cut[..len]);
+        }
+        if len > 0 && self.may_leave(index, &mut cut[..len], true) {
             let mut frame = self.outbox.buffer();
             frame.resize(ETHERNET, 0);
             frame.extend_from_slice(&cut[..len]);
@@ -247,6 +255,33 @@ impl Stack {
             packet::fill_ipv4_checksum(ip);
         }
         (network, header)
+    }
+
+    /// What the filter says to a segment. A dropped one is lost as if on the link.
+    #[cfg(feature = "filter")]
+    fn may_leave(&mut self, index: u32, ip: &mut [u8], is_loopback: bool) -> bool {
+        use crate::filter::Judged;
+        if !self.has_rules() {
+            return true;
+        }
+        let judged = self.filter_output(ip, is_loopback);
+        if matches!(judged, Judged::Pass) {
+            return true;
+        }
+        self.counters.drop(crate::Drop::Filter);
+        if matches!(judged, Judged::Reject(_))
+            && let Some(flow) = self.tcp.flow(index)
+            && flow.socket_ref().state() == State::SynSent
+        {
+            flow.error = Some(Error::Refused);
+            flow.socket().close();
+        }
+        false
+    }
+
+    #[cfg(not(feature = "filter"))]
+    fn may_leave(&mut self, _index: u32, _ip: &mut [u8], _is_loopback: bool) -> bool {
+        true
     }
 
     /// The checksum of a frame that is ready otherwise, or the request for it.
