@@ -207,6 +207,15 @@ impl<'a> Conn<'a> {
         }
     }
 
+    /// All that is to be sent, slice by slice, for those who can send several at once.
+    pub fn outputs(&self) -> impl Iterator<Item = &[u8]> {
+        let mut start = self.own_taken;
+        self.pieces.iter().map(move |piece| match piece {
+            Piece::Own(end) => &self.own[core::mem::replace(&mut start, *end)..*end],
+            Piece::File(slice) => *slice,
+        })
+    }
+
     /// `bytes` of the output were taken.
     pub fn advance(&mut self, now_us: u64, bytes: usize) {
         let mut left = bytes;
