@@ -186,8 +186,8 @@ impl<G: Guest> Netfront<G> {
                 queue.tx_channel.settle(guest, now_ns, responses, counters);
             }
             if !env.switches.suppression {
-                queue.rx.ring.wake_at(guest, Some(1));
-                queue.tx.ring.wake_at(guest, Some(1));
+                queue.rx.ring.wake_at(guest, 1);
+                queue.tx.ring.wake_at(guest, 1);
             }
         }
         if let Some(staging) = &mut self.staging {
@@ -245,9 +245,9 @@ impl<G: Guest> Netfront<G> {
         let mut until: Option<u64> = None;
         for queue in &mut self.queues {
             let in_flight = queue.tx.ring.in_flight();
-            let tx_ahead = queue.tx.waiting.then_some(in_flight / 2 + 1);
+            let tx_ahead = u32::from(queue.tx.waiting) * (in_flight / 2 + 1);
             if self.env.switches.suppression {
-                queue.rx.ring.wake_at(guest, Some(1));
+                queue.rx.ring.wake_at(guest, 1);
                 queue.tx.ring.wake_at(guest, tx_ahead);
             }
             let channels = [&queue.tx_channel].into_iter().chain(&queue.rx_channel);

@@ -127,13 +127,15 @@ impl<G: Guest> Ring<G> {
         (slot, SLOTS + slot * self.slot_bytes)
     }
 
-    /// Asks for an event at the `ahead`th response from now; with `None` for no event at all
-    /// for what has been asked so far. A fence and [`Ring::is_idle`] have to follow.
-    pub fn wake_at(&mut self, guest: &mut G, ahead: Option<u32>) {
-        let mark = match ahead {
-            Some(ahead) => self.rsp_cons.wrapping_add(ahead),
-            None => self.req_prod.wrapping_add(1),
-        };
+    /// Asks for an event at the `ahead`th response from now; with 0 for none: a mark that was
+    /// passed long ago. A fence and [`Ring::is_idle`] have to follow.
+    pub fn wake_at(&mut self, guest: &mut G, ahead: u32) {
+        let behind = self.rsp_cons.wrapping_sub(self.rsp_event);
+        if ahead == 0 && (1..1 << 31).contains(&behind) {
+            return;
+        }
+        let mark = self.rsp_cons.wrapping_add(ahead);
+        let mark = mark.wrapping_sub(u32::from(ahead == 0));
         if mark != self.rsp_event {
             self.rsp_event = mark;
             guest.store32(&self.shared.page, RSP_EVENT, mark);

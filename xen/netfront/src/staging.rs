@@ -50,7 +50,7 @@ impl<G: Guest> Staging<G> {
         if self.ring.push(guest, true) {
             guest.notify(self.port);
         }
-        self.ring.wake_at(guest, Some(1));
+        self.ring.wake_at(guest, 1);
     }
 
     pub fn start(&mut self, guest: &mut G) {
@@ -66,6 +66,7 @@ impl<G: Guest> Staging<G> {
         queues: usize,
         mut grants: impl FnMut(&mut G, &mut Env<Buffer<G>>, usize) -> Vec<(GrantRef, bool)>,
     ) -> Result<(), Reason> {
+        let _ = guest.take_event(self.port);
         for _ in 0..self.ring.responses(guest)? {
             let (_, at) = self.ring.response();
             let words = [0, 4, 8].map(|word| guest.load32(&self.ring.shared.page, at + word));

@@ -88,6 +88,7 @@ impl<G: Guest> Netfront<G> {
         self.backend = backend;
         self.env.domain = domain;
         self.ours = State::Unknown;
+        self.wanted = true;
     }
 
     /// One step; whether another may follow.

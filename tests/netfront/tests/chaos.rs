@@ -1,0 +1,13 @@
+//! A backend that does anything: see `fordway_test_netfront::chaos`.
+
+use fordway_test_netfront::chaos;
+use proptest::prelude::*;
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_the_backend_does(bytes in proptest::collection::vec(any::<u8>(), 0..800)) {
+        chaos(&bytes);
+    }
+}
