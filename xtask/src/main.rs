@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod fuzz;
+mod unikernel;
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -21,7 +22,7 @@ struct Task {
     run: fn(&[String]) -> Outcome,
 }
 
-const TASKS: [Task; 16] = [
+const TASKS: [Task; 17] = [
     Task {
         name: "help",
         what: "this list",
@@ -76,6 +77,11 @@ const TASKS: [Task; 16] = [
         name: "build",
         what: "fordway and libfordway.so into target/release",
         run: build,
+    },
+    Task {
+        name: "unikernel",
+        what: "images for Xen into target/xen ([httpd|kv ...])",
+        run: unikernel::build,
     },
     Task {
         name: "check",

@@ -1,30 +1,372 @@
-//! A Xen guest.
+//! A Xen guest that serves a network.
+//!
+//! ```text
+//!   ┌──────────────────────────── one turn of the main loop ────────────────────────────┐
+//!   │ events ─► netfront.poll ─► stack.receive ─► dispatch ─► tasks ─► stack.transmit    │
+//!   │                                                                  ─► netfront.send  │
+//!   └── sleep until an event, a timer of the stack, a timer of a task ◄── netfront.rearm ◄┘
+//! ```
+//! One thread, no interrupts. A turn takes everything that has come before it sends anything,
+//! so that replies leave together and the other side is rung once.
 #![no_std]
 #![no_main]
+
 extern crate alloc;
-use fordway_xen_guest::{Domain, console_line, lifecycle, memory};
+
+mod control;
+#[cfg(feature = "httpd")]
+mod http;
+#[cfg(feature = "kv")]
+mod kv;
+mod net;
+mod options;
+mod serve;
+mod xen;
+
+use alloc::rc::Rc;
+use alloc::vec;
+use control::Wish;
+use core::cell::RefCell;
+use core::net::{IpAddr, Ipv4Addr};
+use fordway_executor::{Executor, Next};
+use fordway_netfront as netfront;
+use fordway_netfront::{Netfront, Wait};
+use fordway_netstack as netstack;
+use fordway_netstack::{Cidr, Offloads, Route, Stack, TcpOptions};
+use fordway_profile::{Procedure, Profile};
+use fordway_xen_guest::entropy::Entropy;
+use fordway_xen_guest::lifecycle;
+use fordway_xen_guest::{Domain, console, console_line, memory, time};
+use net::Net;
+use options::Options;
+use serve::Serving;
+use xen::Xen;
+
+#[cfg(all(feature = "httpd", feature = "kv"))]
+compile_error!("one image has one application: httpd or kv");
+#[cfg(not(any(feature = "httpd", feature = "kv")))]
+compile_error!("an image without an application: choose httpd or kv");
+
+pub static PROFILE: Profile = Profile::new(time::tsc);
+
+/// Connections and a few tasks of our own.
+const TASKS_PER_MEGABYTE: usize = 8;
+const TASKS_MIN: usize = 48;
+const TASKS_MAX: usize = 10_016;
+/// How long the backend is waited for before the console says so.
+const LINK_PATIENCE_NS: u64 = 5_000_000_000;
+
 fordway_xen_guest::image!(main);
 
-fn main(mut domain: Domain) -> ! {
-    let name = domain
-        .store
-        .read(fordway_xen_guest::store::Transaction::NONE, "name");
+fn main(domain: Domain) -> ! {
+    let started_ns = domain.clock.now_ns();
+    let memory_bytes = memory::with(|m| m.page_count()) << 12;
+    let mut entropy = Entropy::new(&domain.clock, domain.command_line.0.len() as u64);
+    let config = netfront::Config::default();
+    let options = match Options::read(domain.command_line, config.switches, memory_bytes) {
+        Ok(options) => options,
+        Err(unclear) => lifecycle::unsupported(format_args!("what is \"{}\"?", unclear.0)),
+    };
     console_line!(
-        "hello {:?} from {} free pages of {}, {:?}",
-        name,
-        memory::with(|m| m.free_pages()),
-        memory::with(|m| m.page_count()),
-        domain.command_line
+        "fordway: {} of {} MB, {}{}",
+        if domain.pv { "PV" } else { "PVH" },
+        memory_bytes >> 20,
+        if domain.ramdisk.is_empty() {
+            "files linked in"
+        } else {
+            "files of the ramdisk"
+        },
+        if entropy.is_strong() {
+            ""
+        } else {
+            ", no RDRAND: random numbers are weak"
+        },
     );
-    console_line!("{} {}", domain.clock.now_ns(), domain.clock.wall_ns());
-    if domain.command_line.contains("trap") {
-        let p = core::hint::black_box(8 as *mut u32);
-        // SAFETY: it traps, which is what was asked for.
-        unsafe { p.write_volatile(1) };
+    let ramdisk = domain.ramdisk;
+    let clock = domain.clock;
+    let mut xen = Xen::new(domain);
+    control::start(&mut xen);
+    let is_small = memory_bytes < 32 << 20;
+    let pages = if is_small { 128 } else { 256 };
+    let config = netfront::Config {
+        switches: options.switches,
+        rx_pages: pages,
+        tx_pages: pages,
+        ..config
+    };
+    let mut device = Netfront::new(&mut xen, config);
+    let mac = wait_for_link(&mut xen, &mut device);
+
+    let mut config = netstack::Config::new(mac, entropy.next_u64());
+    config.link.offloads = offloads(&device);
+    let tasks = (memory_bytes >> 20) * TASKS_PER_MEGABYTE;
+    let tasks = tasks.clamp(TASKS_MIN, TASKS_MAX);
+    config.limits.flows_max = tasks;
+    if is_small {
+        config.limits.outbox_bytes_max = 128 << 10;
+        config.limits.udp_queue_bytes_max = 64 << 10;
+        config.limits.reassembly_bytes_max = 64 << 10;
+        config.limits.half_open_max = 128;
+        config.limits.time_wait_max = 256;
     }
-    domain.events.take(|port| console_line!("event {port}"));
-    let t = domain.clock.now_ns();
-    domain.events.sleep(Some(t + 10_000_000));
-    console_line!("slept {}", domain.clock.now_ns() - t);
-    lifecycle::end(lifecycle::Reason::PowerOff)
+    let mut stack = Stack::new(config);
+    if let Some(own) = options.address {
+        let loopback = Cidr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8);
+        stack.set_addresses(&[own, loopback]);
+        if let Some(gateway) = options.gateway {
+            let everywhere = Cidr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+            stack.set_routes(&[Route {
+                destination: everywhere,
+                gateway,
+            }]);
+        }
+    } else {
+        lifecycle::unsupported(format_args!("no address: ip=ADDRESS/PREFIX"));
+    }
+    let net = Net::new(stack);
+    let mut executor = Executor::new(tasks as u32);
+    executor.run_ready(xen.now_ns() / 1000);
+
+    #[cfg(feature = "httpd")]
+    let (server, default_port) = match http::Http::new(ramdisk, tasks) {
+        Ok(server) => (server, http::PORT),
+        Err(error) => lifecycle::unsupported(format_args!("the files: {error:?}")),
+    };
+    #[cfg(feature = "httpd")]
+    console_line!("fordway: {} files", server.files());
+    #[cfg(feature = "kv")]
+    let (server, default_port) = {
+        let _ = ramdisk;
+        let config = fordway_kv::Config {
+            memory_bytes_max: memory_bytes / 2,
+            clients_max: tasks,
+            argument_bytes_max: memory_bytes / 16,
+            command_bytes_max: memory_bytes / 8,
+            reply_bytes_max: memory_bytes / 8,
+            hash_seed: [entropy.next_u64(), entropy.next_u64()],
+            ..fordway_kv::Config::default()
+        };
+        (kv::Kv::new(config, xen.now_ns() / 1000), kv::PORT)
+    };
+    let serving = Serving {
+        net: net.clone(),
+        server: Rc::new(RefCell::new(server)),
+        spawner: executor.spawner(),
+        timers: executor.timers(),
+    };
+    let port = options.port.unwrap_or(default_port);
+    let tcp = TcpOptions {
+        receive_bytes: options.receive_bytes,
+        send_bytes: options.send_bytes,
+        is_nagle: false,
+        ..TcpOptions::default()
+    };
+    let listening = serve::listen(serving.clone(), port, tcp);
+    let spawned = executor.spawn(async move {
+        if let Err(error) = listening.await {
+            console_line!("fordway: the server ends: {error}");
+        }
+    });
+    let ticking = executor.spawn(serve::ticker(serving.clone(), move || {
+        clock.wall_at_zero_ns()
+    }));
+    assert!(spawned.is_ok() && ticking.is_ok(), "two tasks always fit");
+    #[cfg(feature = "kv")]
+    {
+        let work = kv::datagrams(serving, port);
+        let _ = executor.spawn(async move {
+            let _ = work.await;
+        });
+    }
+    if let Some(own) = options.address {
+        console_line!(
+            "fordway: serving at {}:{port}, {} us after the start",
+            own.address,
+            (xen.now_ns() - started_ns) / 1000
+        );
+        xen.write("data/fordway", &alloc::format!("up {}", own.address));
+    }
+    if let Some(target) = options.ping {
+        let work = ping(net.clone(), executor.timers(), target);
+        let _ = executor.spawn(work);
+    }
+    run(xen, device, net, executor)
+}
+
+/// Lets the driver connect; the device's address.
+fn wait_for_link(xen: &mut Xen, device: &mut Netfront<Xen>) -> [u8; 6] {
+    let mut complain_ns = xen.now_ns() + LINK_PATIENCE_NS;
+    loop {
+        xen.take_events();
+        if let Wish::End(reason) = control::look(xen) {
+            lifecycle::end(reason);
+        }
+        device.poll(xen, xen.now_ns(), |_| {});
+        if let (true, Some(mac)) = (device.is_up(), device.mac()) {
+            return mac;
+        }
+        if xen.now_ns() >= complain_ns {
+            console_line!(
+                "fordway: no network device yet: states {:?}",
+                device.states()
+            );
+            complain_ns = u64::MAX;
+        }
+        xen.sleep((complain_ns != u64::MAX).then_some(complain_ns));
+    }
+}
+
+fn offloads(device: &Netfront<Xen>) -> Offloads {
+    let offers = device.offers();
+    Offloads {
+        tx_checksum_v4: offers.csum_ipv4,
+        tx_checksum_v6: offers.csum_ipv6,
+        gso_v4: offers.gso_ipv4 && offers.sg,
+        gso_v6: offers.gso_ipv6 && offers.sg,
+        gso_bytes_max: 0,
+    }
+}
+
+/// The main loop.
+fn run(mut xen: Xen, mut device: Netfront<Xen>, net: Rc<Net>, mut executor: Executor) -> ! {
+    let mut frame = vec![0; 65_535 + 14];
+    let mut received = vec![0; 65_535 + 14];
+    let mut connections = device.counters().connections;
+    let mut ending = None;
+    loop {
+        let now_ns = xen.now_ns();
+        let now_us = now_ns / 1000;
+        let span = PROFILE.span(Procedure::Events);
+        xen.take_events();
+        if let Wish::End(reason) = control::look(&mut xen) {
+            ending = Some(reason);
+            device.close(&mut xen);
+        }
+        drop(span);
+        let span = PROFILE.span(Procedure::DeviceReceive);
+        {
+            let mut stack = net.stack();
+            device.poll(&mut xen, now_ns, |arrived| {
+                let _span = PROFILE.span(Procedure::StackReceive);
+                let bytes = &mut received[..arrived.bytes.len()];
+                bytes.copy_from_slice(arrived.bytes);
+                let checksum = match arrived.checksum {
+                    netfront::Checksum::Unknown => netstack::RxChecksum::Unchecked,
+                    netfront::Checksum::Good => netstack::RxChecksum::Good,
+                    netfront::Checksum::Blank => netstack::RxChecksum::Blank,
+                };
+                stack.receive(now_us, &mut netstack::RxFrame { bytes, checksum });
+            });
+        }
+        drop(span);
+        if device.counters().connections != connections {
+            connections = device.counters().connections;
+            let mut stack = net.stack();
+            let mut link = stack.link().clone();
+            link.offloads = offloads(&device);
+            stack.set_link(link);
+        }
+        net.dispatch();
+        let span = PROFILE.span(Procedure::Executor);
+        let next = executor.run_ready(now_us);
+        drop(span);
+        transmit(&mut xen, &mut device, &net, now_us, &mut frame);
+        read_console(&mut xen);
+        if let Some(reason) = ending
+            && matches!(
+                device.states().0,
+                netfront::State::Closed | netfront::State::Unknown
+            )
+        {
+            lifecycle::end(reason);
+        }
+        let stack_us = net.stack().poll_at();
+        let task_us = match next {
+            Next::Again => Some(now_us),
+            Next::At(at_us) => Some(at_us),
+            Next::Idle => None,
+        };
+        let mut until_ns = [stack_us, task_us]
+            .into_iter()
+            .flatten()
+            .min()
+            .map(|us| us * 1000);
+        if until_ns.is_some_and(|at| at <= now_ns) {
+            continue;
+        }
+        match device.rearm(&mut xen) {
+            Wait::No => continue,
+            Wait::Event(Some(at_ns)) => until_ns = Some(until_ns.map_or(at_ns, |at| at.min(at_ns))),
+            Wait::Event(None) => {}
+        }
+        let _span = PROFILE.span(Procedure::Wait);
+        xen.sleep(until_ns);
+    }
+}
+
+/// Everything that the stack has to send.
+fn transmit(xen: &mut Xen, device: &mut Netfront<Xen>, net: &Net, now_us: u64, buffer: &mut [u8]) {
+    let mut stack = net.stack();
+    loop {
+        let span = PROFILE.span(Procedure::StackTransmit);
+        let next = stack.transmit(now_us, buffer);
+        drop(span);
+        let Some(frame) = next else { break };
+        let _span = PROFILE.span(Procedure::DeviceTransmit);
+        let gso = frame.gso_bytes.map(|size| netfront::Gso {
+            ipv6: frame.is_ipv6,
+            size,
+        });
+        let _ = device.send(
+            xen,
+            &netfront::TxFrame {
+                parts: &[&buffer[..frame.len_bytes]],
+                checksum_blank: frame.checksum.is_some(),
+                gso,
+            },
+        );
+    }
+    let _span = PROFILE.span(Procedure::Notify);
+    device.flush(xen);
+}
+
+/// What is typed is answered with a line about the domain.
+fn read_console(xen: &mut Xen) {
+    let mut typed = [0; 64];
+    if xen.console_rang() && console::read(&mut typed) > 0 {
+        let free = memory::with(|m| m.free_pages());
+        console_line!(
+            "fordway: {} of {} pages free",
+            free,
+            memory::with(|m| m.page_count())
+        );
+    }
+}
+
+/// Four echo requests, a second apart.
+async fn ping(net: Rc<Net>, timers: fordway_executor::Timers, target: Ipv4Addr) {
+    const COUNT: u16 = 4;
+    for sequence in 0..COUNT {
+        let sent_us = timers.now_us();
+        if let Err(error) = net
+            .stack()
+            .ping(IpAddr::V4(target), 1, sequence, b"fordway")
+        {
+            console_line!("fordway: ping {target}: {error}");
+        }
+        let answered = {
+            let wait = net.ping.wait();
+            timers.timeout_at(sent_us + 1_000_000, wait).await.is_ok()
+        };
+        let reply = net.stack().ping_reply();
+        match reply {
+            Some(reply) if answered => console_line!(
+                "fordway: ping {target}: {} answered after {} us",
+                reply.from,
+                timers.now_us() - sent_us
+            ),
+            _ => console_line!("fordway: ping {target}: no answer"),
+        }
+        timers.sleep_until(sent_us + 1_000_000).await;
+    }
 }

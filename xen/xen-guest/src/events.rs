@@ -153,8 +153,7 @@ impl Events {
             .iter()
             .position(|&p| p == port)
         {
-            self.port_count -= 1;
-            self.ports[at] = self.ports[self.port_count];
+            self.forget(at);
             self.bits.mask(port);
         }
         let mut request = Port { port };
@@ -166,6 +165,27 @@ impl Events {
     /// The bitmap itself.
     pub fn bits(&self) -> Bits {
         self.bits
+    }
+
+    /// Closes one's ears to a channel, or opens them again. An event of a masked channel neither
+    /// ends a sleep nor is it taken.
+    pub fn set_masked(&mut self, port: u32, masked: bool) {
+        let at = self.ports[..self.port_count]
+            .iter()
+            .position(|&p| p == port);
+        match (at, masked) {
+            (Some(at), true) => {
+                self.forget(at);
+                self.bits.mask(port);
+            }
+            (None, false) => self.open(port),
+            _ => {}
+        }
+    }
+
+    fn forget(&mut self, at: usize) {
+        self.port_count -= 1;
+        self.ports[at] = self.ports[self.port_count];
     }
 
     /// Whether any channel may be pending.

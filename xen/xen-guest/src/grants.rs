@@ -2,9 +2,8 @@
 //!
 //! An entry is opened by writing the frame and the domain first and the flags last, and closed
 //! by taking the flags away in one exchange that fails while the other side has the page
-//! mapped. An entry whose other side has not let go yet is **lingering**: neither it nor its
-//! page may be used for anything else, until a later [`Grants::reap`] finds it free. So a slow
-//! or hostile backend can keep a page, never see a new use of it.
+//! mapped. An entry whose other side has not let go yet stays out of the free list, and its owner keeps
+//! the page and asks again. So a slow or hostile backend can keep a page, never see a new use of it.
 
 use crate::hypercall::{self, Refused};
 use crate::memory;
@@ -28,7 +27,6 @@ pub type GrantRef = u32;
 pub struct Grants {
     frames: Vec<SharedPage>,
     free: Vec<GrantRef>,
-    lingering: Vec<GrantRef>,
 }
 
 impl Grants {
@@ -79,11 +77,7 @@ impl Grants {
     fn over(frames: Vec<SharedPage>) -> Self {
         let count = (frames.len() * ENTRIES_PER_PAGE) as u32;
         let free = (RESERVED..count).rev().collect();
-        Grants {
-            frames,
-            free,
-            lingering: Vec::new(),
-        }
+        Grants { frames, free }
     }
 
     /// How many grants can still be made.
@@ -98,9 +92,6 @@ impl Grants {
     }
 
     fn grant_frame(&mut self, domain: u16, frame: u32, read_only: bool) -> Option<GrantRef> {
-        if self.free.is_empty() {
-            self.reap();
-        }
         let reference = self.free.pop()?;
         let (page, offset) = self.entry(reference);
         page.store_u32(offset + 4, frame, Ordering::Relaxed);
@@ -114,35 +105,15 @@ impl Grants {
         Some(reference)
     }
 
-    /// Ends a grant. False: the other side still has the page mapped, the grant lingers, and
-    /// the page must not be used for anything else until [`Grants::lingers`] says no.
+    /// Ends a grant. False, and nothing has changed: the other side still has the page mapped, so
+    /// that neither the grant nor the page may be used for anything else; ask again later.
+    #[must_use]
     pub fn end(&mut self, reference: GrantRef) -> bool {
-        if self.close(reference) {
+        let closed = self.close(reference);
+        if closed {
             self.free.push(reference);
-            true
-        } else {
-            self.lingering.push(reference);
-            false
         }
-    }
-
-    /// Looks at the lingering grants again.
-    pub fn reap(&mut self) {
-        let mut at = 0;
-        while at < self.lingering.len() {
-            if self.close(self.lingering[at]) {
-                let reference = self.lingering.swap_remove(at);
-                self.free.push(reference);
-            } else {
-                at += 1;
-            }
-        }
-    }
-
-    /// Whether a grant that was ended is still held by the other side.
-    pub fn lingers(&mut self, reference: GrantRef) -> bool {
-        self.reap();
-        self.lingering.contains(&reference)
+        closed
     }
 
     /// Takes the permission away unless the page is in use.
@@ -202,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mapped_page_lingers_and_is_not_granted_again_before_the_other_side_lets_go() {
+    fn a_grant_is_not_used_again_before_the_other_side_has_let_go() {
         let frames = Vec::from([page()]);
         let mut grants = Grants::over(frames.clone());
         let held = grants.grant_frame(0, 7, true).unwrap();
@@ -213,9 +184,9 @@ mod tests {
         while let Some(other) = grants.grant_frame(0, 8, false) {
             assert_ne!(other, held);
         }
-        assert!(grants.lingers(held));
+        assert!(!grants.end(held));
         frames[0].store_u32(offset, mapped & !u32::from(READING), Ordering::Relaxed);
-        assert!(!grants.lingers(held));
+        assert!(grants.end(held));
         assert_eq!(grants.grant_frame(0, 9, false), Some(held));
     }
 }

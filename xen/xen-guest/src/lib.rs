@@ -23,8 +23,10 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod command_line;
 pub mod console;
 pub mod copy;
+pub mod entropy;
 pub mod events;
 pub mod grants;
 pub mod hypercall;
@@ -44,7 +46,7 @@ mod traps;
 pub struct Domain {
     /// Paravirtual, as against PVH.
     pub pv: bool,
-    pub command_line: &'static str,
+    pub command_line: command_line::CommandLine<'static>,
     pub ramdisk: &'static [u8],
     /// The channel that rings when something was typed.
     pub console_port: u32,

@@ -9,6 +9,7 @@
 //! The order matters: first the console, so that whatever is missing can be said in one line;
 //! then memory (the heap works from there), traps, events, time, grants, XenStore.
 
+use crate::command_line::CommandLine;
 use crate::console::{self, Console};
 use crate::events::Events;
 use crate::grants::Grants;
@@ -379,7 +380,7 @@ fn run(handed: Handed) -> ! {
     let store = Store::new(handed.store_page, handed.store_port, events.bits(), clock);
     fordway_main(Domain {
         pv: handed.pv,
-        command_line: handed.command_line,
+        command_line: CommandLine(handed.command_line),
         ramdisk: handed.ramdisk,
         console_port: handed.console_port,
         clock,
@@ -454,6 +455,13 @@ fn halt() -> ! {
 #[panic_handler]
 fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
     say(format_args!("fordway: {info}"));
+    lifecycle::end(Reason::Crash)
+}
+
+/// The precompiled `alloc` names this in clean-up code that is never reached: a panic ends the
+/// domain and unwinds nothing.
+#[unsafe(no_mangle)]
+extern "C" fn _Unwind_Resume() -> ! {
     lifecycle::end(Reason::Crash)
 }
 

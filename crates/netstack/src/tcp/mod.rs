@@ -72,6 +72,13 @@ pub struct TcpId {
     pub(crate) generation: u32,
 }
 
+impl TcpId {
+    /// A small number that no other connection has at the same time, for a table of one's own.
+    pub fn index(self) -> usize {
+        self.index as usize
+    }
+}
+
 /// A connection's two names; IPv4 addresses as IPv6 maps them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Key {

@@ -30,6 +30,7 @@
 #[cfg(feature = "image")]
 mod heap;
 pub mod pages;
+pub mod pool;
 pub mod tables;
 
 use crate::hypercall::{self, Refused};

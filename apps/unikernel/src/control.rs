@@ -1,0 +1,54 @@
+//! What dom0 asks of the domain through XenStore, and how the domain ends.
+//!
+//! | node, below the domain's directory | written by | meaning |
+//! |---|---|---|
+//! | `control/shutdown` | the toolstack | `poweroff`, `halt`, `reboot`, `suspend`; acknowledged by emptying it |
+//! | `data/fordway` | the guest | one line on how it is: `up 10.0.0.2` |
+
+use crate::xen::Xen;
+use fordway_xen_guest::console_line;
+use fordway_xen_guest::lifecycle::Reason;
+
+pub const SHUTDOWN: &str = "control/shutdown";
+
+/// What the main loop has to do.
+pub enum Wish {
+    Nothing,
+    /// Close the device, then end.
+    End(Reason),
+}
+
+/// Begins to listen.
+pub fn start(xen: &mut Xen) {
+    // The toolstack looks at these before it asks.
+    for feature in ["control/feature-poweroff", "control/feature-reboot"] {
+        xen.write(feature, "1");
+    }
+    xen.watch_as(SHUTDOWN, SHUTDOWN);
+}
+
+/// Looks at what has changed.
+pub fn look(xen: &mut Xen) -> Wish {
+    let mut wish = Wish::Nothing;
+    while let Some(token) = xen.next_watch() {
+        if token == SHUTDOWN {
+            let Some(word) = xen.read(SHUTDOWN) else {
+                continue;
+            };
+            let reason = match word.as_str() {
+                "poweroff" | "halt" => Reason::PowerOff,
+                "reboot" => Reason::Reboot,
+                "" => continue,
+                other => {
+                    console_line!("fordway: control/shutdown says {other}: not done");
+                    xen.write(SHUTDOWN, "");
+                    continue;
+                }
+            };
+            xen.write(SHUTDOWN, "");
+            console_line!("fordway: {word}");
+            wish = Wish::End(reason);
+        }
+    }
+    wish
+}

@@ -1,0 +1,92 @@
+//! The web server of this image: files of the ramdisk, or of the archive linked in.
+
+use crate::PROFILE;
+use crate::serve::Service;
+use alloc::string::String;
+use fordway_httpd::{ArchiveError, Conn, Limits, Page, Refused, Server};
+
+pub const PORT: u16 = 80;
+
+/// Made by the build script: what is served without a ramdisk.
+static BUILT_IN: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/site.tar"));
+
+pub struct Http(Server<'static>);
+
+impl Http {
+    pub fn new(ramdisk: &'static [u8], connections_max: usize) -> Result<Http, ArchiveError> {
+        let archive = if ramdisk.is_empty() {
+            BUILT_IN
+        } else {
+            ramdisk
+        };
+        let mut server = Server::new(
+            archive,
+            Limits {
+                connections_max,
+                ..Limits::default()
+            },
+        )?;
+        server.add_page("/profile", |query| {
+            let mut text = String::new();
+            let (content_type, _) = if query == "json" {
+                ("application/json", PROFILE.write_json(&mut text))
+            } else {
+                ("text/plain", PROFILE.write_text(&mut text))
+            };
+            Page {
+                content_type,
+                body: text.into_bytes(),
+            }
+        });
+        Ok(Http(server))
+    }
+
+    pub fn files(&self) -> usize {
+        self.0.files()
+    }
+}
+
+impl Service for Http {
+    type Conn = Conn<'static>;
+    const REFUSAL: &'static [u8] = Refused::REPLY;
+
+    fn accept(&mut self, now_us: u64) -> Option<Self::Conn> {
+        self.0.accept(now_us).ok()
+    }
+
+    fn closed(&mut self, conn: Self::Conn) {
+        self.0.closed(conn);
+    }
+
+    fn receive(&mut self, conn: &mut Self::Conn, now_us: u64, bytes: &[u8]) -> usize {
+        conn.receive(&mut self.0, now_us, bytes)
+    }
+
+    fn output<'a>(&self, conn: &'a Self::Conn) -> &'a [u8] {
+        conn.output()
+    }
+
+    fn advance(&self, conn: &mut Self::Conn, now_us: u64, bytes: usize) {
+        conn.advance(now_us, bytes);
+    }
+
+    fn end(&self, conn: &mut Self::Conn) {
+        conn.end();
+    }
+
+    fn is_over(&self, conn: &Self::Conn) -> bool {
+        conn.is_over()
+    }
+
+    fn deadline(&self, conn: &Self::Conn) -> u64 {
+        conn.deadline()
+    }
+
+    fn expire(&mut self, conn: &mut Self::Conn, now_us: u64) {
+        conn.expire(&mut self.0, now_us);
+    }
+
+    fn tick(&mut self, _: u64, wall_ns: u64) {
+        self.0.set_wall_time(wall_ns / 1_000_000_000);
+    }
+}

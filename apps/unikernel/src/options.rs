@@ -1,0 +1,89 @@
+//! What the command line asks for.
+//!
+//! | word | meaning |
+//! |---|---|
+//! | `ip=10.0.0.2/24` | an address; without one, or with `dhcp`, the network is asked |
+//! | `gw=10.0.0.1` | the router |
+//! | `port=8080` | instead of the application's own |
+//! | `ping=10.0.0.1` | sends four pings to it after the start, and says what came back |
+//! | `off=split,suppression,gso,csum,batching,persistent` | turns optimisations of the driver off |
+//! | `send=KB`, `receive=KB` | buffers of one connection |
+
+use core::net::{IpAddr, Ipv4Addr};
+use fordway_netfront::Switches;
+use fordway_netstack::Cidr;
+use fordway_xen_guest::command_line::CommandLine;
+
+pub struct Options {
+    pub address: Option<Cidr>,
+    pub gateway: Option<IpAddr>,
+    pub port: Option<u16>,
+    pub ping: Option<Ipv4Addr>,
+    pub switches: Switches,
+    pub send_bytes: usize,
+    pub receive_bytes: usize,
+}
+
+/// A word that cannot be understood.
+pub struct Unclear(pub &'static str);
+
+impl Options {
+    /// `memory_bytes` is what the domain has: small domains get small buffers.
+    pub fn read(
+        line: CommandLine<'static>,
+        defaults: Switches,
+        memory_bytes: usize,
+    ) -> Result<Options, Unclear> {
+        let mut switches = defaults;
+        for name in line
+            .value("off")
+            .unwrap_or("")
+            .split(',')
+            .filter(|name| !name.is_empty())
+        {
+            match name {
+                "split" => switches.split = false,
+                "suppression" => switches.suppression = false,
+                "gso" => switches.gso = false,
+                "csum" => switches.csum = false,
+                "batching" => switches.batching = false,
+                "persistent" => switches.persistent = false,
+                _ => return Err(Unclear(name)),
+            }
+        }
+        let kilobytes = |key: &str, default: usize| match line.value(key) {
+            None => Ok(default),
+            Some(text) => text
+                .parse::<usize>()
+                .map(|kb| kb * 1024)
+                .map_err(|_| Unclear(text)),
+        };
+        let is_small = memory_bytes < 32 << 20;
+        Ok(Options {
+            address: line
+                .value("ip")
+                .map(|text| cidr(text).ok_or(Unclear(text)))
+                .transpose()?,
+            gateway: parsed(line, "gw")?,
+            port: parsed(line, "port")?,
+            ping: parsed(line, "ping")?,
+            switches,
+            send_bytes: kilobytes("send", if is_small { 32 << 10 } else { 256 << 10 })?,
+            receive_bytes: kilobytes("receive", if is_small { 8 << 10 } else { 32 << 10 })?,
+        })
+    }
+}
+
+fn parsed<T: core::str::FromStr>(
+    line: CommandLine<'static>,
+    key: &str,
+) -> Result<Option<T>, Unclear> {
+    line.value(key)
+        .map(|text| text.parse().map_err(|_| Unclear(text)))
+        .transpose()
+}
+
+fn cidr(text: &str) -> Option<Cidr> {
+    let (address, prefix) = text.split_once('/')?;
+    Some(Cidr::new(address.parse().ok()?, prefix.parse().ok()?))
+}
