@@ -1,0 +1,2 @@
+# Without rules and with 100 that the packets pass one after another.
+echo 'filter: to be measured'

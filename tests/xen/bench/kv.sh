@@ -1,0 +1,3 @@
+kv
+gets kv 10.0.0.4
+stop kv

@@ -1,0 +1,51 @@
+# What the cases of the unikernel share, behind the test bed's own library.
+
+# unikernel NAME IMAGE ADDRESS [MEMORY_MIB [WORD...]]: started, unless it runs already.
+unikernel() {
+    local name=$1 image=$2 address=$3 memory=${4:-64} ramdisk=
+    if running "$name"; then return 0; fi
+    shift $(($# < 4 ? $# : 4))
+    if [ "$image" = httpd ]; then
+        ramdisk=/tmp/www.tar
+        # Small memories get a small archive.
+        [ "$memory" -ge 64 ] || ramdisk=/tmp/small.tar
+        archive
+    fi
+    configure "$name" "$address" "/job/$image" "$memory" "ip=$address/24 gw=10.0.0.1 $*" $ramdisk
+    start "$name"
+}
+
+archive() {
+    [ ! -e /tmp/small.tar ] || return 0
+    tar --format=ustar -cf /tmp/www.tar -C /job/www .
+    tar --format=ustar -cf /tmp/small.tar -C /job/www index.html empty 1k 100k
+}
+
+# The two guests that most cases share.
+httpd() { unikernel httpd httpd 10.0.0.3 && listens 10.0.0.3 80; }
+kv() { unikernel kv kv 10.0.0.4 && listens 10.0.0.4 6379; }
+
+hash_of() { sha256sum | cut -d ' ' -f 1; }
+
+# fetches ADDRESS FILE...: by curl and by wget, every byte as in /job/www.
+fetches() {
+    local address=$1 file expected got
+    shift
+    for file in "$@"; do
+        expected=$(hash_of <"/job/www/$file")
+        got=$(curl -sS --fail -m 60 "http://$address/$file" | hash_of)
+        expect "$file by curl" "$got" = "$expected"
+        got=$(wget -q -T 60 -t 1 -O - "http://$address/$file" | hash_of)
+        expect "$file by wget" "$got" = "$expected"
+    done
+}
+
+# no_loss COUNT WORDS...: so many pings, all answered.
+no_loss() {
+    local count=$1 said
+    shift
+    said=$(ping -q -c "$count" "$@") || true
+    echo "$said" | tail -n 3
+    echo "$said" | grep -q "$count packets transmitted, $count received, 0% packet loss" ||
+        fail "pings were lost"
+}

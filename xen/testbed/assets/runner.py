@@ -1,0 +1,102 @@
+"""Runs the cases of /job/list one after another and tells the host about each, by
+frames on the second serial port (their reader is src/frames.rs)."""
+import glob
+import json
+import os
+import signal
+import subprocess
+import time
+import zlib
+
+OUTPUT_BYTES_MAX = 200_000
+PORT = open("/dev/ttyS1", "wb", buffering=0)
+
+
+def frame(**fields):
+    text = json.dumps(fields).encode()
+    PORT.write(b"\nFW1 %08x %s\n" % (zlib.crc32(text), text))
+
+
+def text_of(path, at_most):
+    try:
+        with open(path, "rb") as file:
+            file.seek(0, 2)
+            file.seek(max(0, file.tell() - at_most))
+            return file.read().decode(errors="replace")
+    except OSError as error:
+        return str(error)
+
+
+def said(command):
+    try:
+        done = subprocess.run(command, shell=True, timeout=10, stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        return done.stdout.decode(errors="replace")
+    except subprocess.TimeoutExpired:
+        return "(no answer in time)"
+
+
+def diagnosis():
+    parts = ["-- xl list", said("xl list"),
+             "-- xl dmesg", said("xl dmesg | tail -n 15"),
+             "-- dmesg", said("dmesg | tail -n 15"),
+             "-- xenstore", said("xenstore-ls -f /local/domain | grep -E 'vif|device/' | tail -n 60")]
+    for log in sorted(glob.glob("/var/log/xen/console/guest-*"), key=os.path.getmtime)[-4:]:
+        parts += ["-- " + log, text_of(log, 3000)]
+    return "\n".join(parts)
+
+
+def destroy_guests():
+    for line in said("xl list").splitlines()[1:]:
+        name, domain = line.split()[:2]
+        if domain != "0":
+            said("xl destroy " + domain)
+
+
+def run(case):
+    path = "/tmp/output"
+    script = f"set -eu -o pipefail; cd /job; . /job/library; . {case['script']}"
+    with open(path, "wb") as output:
+        started = time.monotonic()
+        process = subprocess.Popen(["bash", "-c", script], stdin=subprocess.DEVNULL,
+                                   stdout=output, stderr=subprocess.STDOUT,
+                                   start_new_session=True)
+        try:
+            status = process.wait(timeout=case["limit_s"])
+        except subprocess.TimeoutExpired:
+            status = 124
+        seconds = time.monotonic() - started
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        process.wait()
+    found = ""
+    if status != 0:
+        found = diagnosis()
+        # The next case shall find nothing of this one.
+        destroy_guests()
+    # A case killed by a signal is told as shells do.
+    status = 128 - status if status < 0 else status
+    frame(kind="case", name=case["name"], status=status, seconds=seconds,
+          output=text_of(path, OUTPUT_BYTES_MAX), diagnosis=found)
+
+
+def main():
+    with open("/proc/uptime") as uptime:
+        frame(kind="up", uptime_s=float(uptime.read().split()[0]))
+    with open("/job/list") as file:
+        cases = json.load(file)
+    for case in cases:
+        frame(kind="begin", name=case["name"])
+        run(case)
+    for path in sorted(glob.glob("/job/out/*")):
+        with open(path, "rb") as file:
+            frame(kind="file", name=os.path.basename(path), hex=file.read().hex())
+    frame(kind="end")
+    # Until the port has taken all of it.
+    subprocess.run(["stty", "-F", "/dev/ttyS1", "raw"])
+    time.sleep(1)
+
+
+main()

@@ -1,0 +1,401 @@
+//! The images that a run needs, made once and cached by the versions of the packages and
+//! by what we make of them.
+
+use crate::cpio::Archive;
+use crate::packages::{Apt, Package, unpack};
+use crate::{Error, kernel};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// dom0: Xen, its tools, a kernel, and the clients that tests run.
+const DOM0_PACKAGES: &[&str] = &[
+    "xen-hypervisor-4.17-amd64",
+    "linux-image-amd64",
+    "xen-utils-4.17",
+    "xenstore-utils",
+    "apache2-utils",
+    "bash",
+    "bridge-utils",
+    "bsdutils",
+    "coreutils",
+    "curl",
+    "ethtool",
+    "findutils",
+    "gawk",
+    "grep",
+    "gzip",
+    "httperf",
+    "iperf3",
+    "iproute2",
+    "iputils-arping",
+    "iputils-ping",
+    "kmod",
+    "mount",
+    "procps",
+    "redis-tools",
+    "sed",
+    "siege",
+    "tar",
+    "tcpdump",
+    "util-linux",
+    "wget",
+];
+/// The Linux guest: what ours is compared with.
+const GUEST_PACKAGES: &[&str] = &[
+    "linux-image-cloud-amd64",
+    "busybox-static",
+    // The fastest small web servers that Debian has, for new and for kept connections
+    // (against webfs, h2o, mini-httpd and busybox's).
+    "nginx-light",
+    "lighttpd",
+    "redis-server",
+];
+/// Dependencies that only maintainer scripts or a booting host need.
+const LEFT_OUT: &[&str] = &[
+    "adduser",
+    "apparmor",
+    "debconf",
+    "dpkg",
+    "firmware-",
+    "init-system-helpers",
+    "initramfs-tools",
+    "klibc-utils",
+    "libklibc",
+    "libperl",
+    "linux-base",
+    "linux-image-",
+    "passwd",
+    "perl",
+    "systemd",
+    "ucf",
+    "udev",
+    "xen-hypervisor-",
+];
+/// Files that nothing in dom0 reads.
+const PATHS_LEFT_OUT: &[&str] = &[
+    "usr/share/doc",
+    "usr/share/man",
+    "usr/share/locale",
+    "usr/share/info",
+    "usr/share/lintian",
+    "usr/share/bash-completion",
+    "usr/share/bug",
+    "usr/share/perl5",
+    "usr/share/python3",
+    "usr/lib/python3.11/idlelib",
+    "usr/lib/python3.11/lib2to3",
+    "usr/lib/python3.11/pydoc_data",
+    "usr/lib/python3.11/ensurepip",
+    "usr/lib/python3.11/distutils",
+    "usr/lib/python3.11/sqlite3",
+    "usr/lib/x86_64-linux-gnu/gconv",
+    "usr/lib/locale",
+    "usr/lib/xen-4.17/boot",
+    "boot",
+];
+const DOM0_MODULES: &[&str] = &[
+    "xen-evtchn",
+    "xen-gntdev",
+    "xen-gntalloc",
+    "xen-privcmd",
+    "xenfs",
+    "xen-netback",
+    "bridge",
+    "af_packet",
+    "veth",
+];
+const GUEST_MODULES: &[&str] = &["xen-netfront", "af_packet"];
+
+const GUEST_INIT: &str = include_str!("../assets/guest-init.sh");
+const GUEST_NGINX: &str = include_str!("../assets/guest-nginx.conf");
+const GUEST_LIGHTTPD: &str = include_str!("../assets/guest-lighttpd.conf");
+const SIEGE: &str = include_str!("../assets/siege.conf");
+/// Raised when the same inputs are made into something else.
+const RECIPE: u32 = 1;
+
+/// A file for the test bed.
+#[derive(Clone, Debug)]
+pub enum Source {
+    /// Its content.
+    Bytes(Vec<u8>),
+    /// Where it lies.
+    Path(PathBuf),
+}
+
+impl Source {
+    pub(crate) fn bytes(&self) -> io::Result<Vec<u8>> {
+        match self {
+            Source::Bytes(bytes) => Ok(bytes.clone()),
+            Source::Path(path) => std::fs::read(path).map_err(|error| {
+                io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+            }),
+        }
+    }
+}
+
+/// A directory of images, complete.
+#[derive(Clone, Debug)]
+pub struct Images {
+    directory: PathBuf,
+}
+
+impl Images {
+    /// Xen, as QEMU's -kernel takes it.
+    pub const XEN: &str = "xen";
+    /// dom0's kernel.
+    pub const DOM0_KERNEL: &str = "dom0-kernel";
+    /// dom0's initramfs.
+    pub const DOM0: &str = "dom0.cpio";
+    /// The Linux guest's kernel, its smallest initramfs, and the one with servers.
+    pub const LINUX: [&str; 3] = ["kernel", "small.cpio", "servers.cpio"];
+
+    /// One of its files.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+
+    /// The images, from the cache or made now; `say` is told what takes time.
+    pub fn prepare(say: &dyn Fn(&str)) -> Result<Images, Error> {
+        let cache = cache();
+        std::fs::create_dir_all(&cache).map_err(|error| Error::file(&cache, error))?;
+        // One that makes them at a time; the others find them made.
+        let lock = cache.join("lock");
+        let lock = std::fs::File::create(&lock).map_err(|error| Error::file(&lock, error))?;
+        lock.lock().map_err(|error| Error::file(&cache, error))?;
+
+        let apt = Apt::at(&cache.join("apt"))?;
+        let dom0 = apt.resolve(DOM0_PACKAGES)?;
+        let guest = apt.resolve(GUEST_PACKAGES)?;
+        let directory = cache.join(format!("images-{:016x}", key(&dom0, &guest)));
+        if directory.is_dir() {
+            return Ok(Images { directory });
+        }
+        say("fetching Debian's packages");
+        // One by one: of alternatives, both together might take another.
+        apt.fetch(DOM0_PACKAGES)?;
+        apt.fetch(GUEST_PACKAGES)?;
+        let work = cache.join("work");
+        let _ = std::fs::remove_dir_all(&work);
+        let images = Images {
+            directory: work.join("images"),
+        };
+        std::fs::create_dir_all(&images.directory)
+            .map_err(|error| Error::file(&images.directory, error))?;
+        say("unpacking them and making dom0's image");
+        images.make_dom0(&apt, &dom0, &work.join("dom0"))?;
+        say("making the Linux guest's images");
+        images.make_guest(&apt, &guest, &work.join("guest"))?;
+        std::fs::rename(&images.directory, &directory)
+            .map_err(|error| Error::file(&directory, error))?;
+        let _ = std::fs::remove_dir_all(&work);
+        Ok(Images { directory })
+    }
+
+    fn make_dom0(&self, apt: &Apt, packages: &[Package], tree: &Path) -> Result<(), Error> {
+        merged_tree(tree)?;
+        for package in packages {
+            if !left_out(package) {
+                unpack(&apt.archive(package), tree)?;
+            }
+        }
+        let kernel_tree = tree.with_extension("kernel");
+        let (packed, modules) = unpack_kernel(apt, packages, &kernel_tree, DOM0_MODULES)?;
+        // Xen's builder of dom0 wants the ELF image.
+        self.write(Images::DOM0_KERNEL, &kernel::vmlinux(&packed)?)?;
+        let xen_tree = tree.with_extension("xen");
+        make_directory(&xen_tree)?;
+        for package in packages {
+            if package.name.starts_with("xen-hypervisor-") {
+                unpack(&apt.archive(package), &xen_tree)?;
+            }
+        }
+        let packed = only_file(&xen_tree.join("boot"), "xen-", ".gz")?;
+        let xen = std::fs::read(&packed).map_err(|error| Error::file(&packed, error))?;
+        let xen = kernel::unpack("gzip", "gzip", &xen)?;
+        self.write(Images::XEN, &xen)?;
+
+        let wanted = |path: &str| !PATHS_LEFT_OUT.contains(&path) && !path.ends_with("/test");
+        self.archive(Images::DOM0, |archive| {
+            archive.tree(tree, &wanted)?;
+            for directory in ["dev", "proc", "sys", "run", "tmp", "root", "modules"] {
+                let made = tree.join(directory).is_dir();
+                if !made {
+                    archive.directory(directory)?;
+                }
+            }
+            archive.device("dev/console", 5, 1)?;
+            add_modules(archive, &modules)?;
+            // What maintainer scripts would have linked.
+            for (link, target) in [
+                ("sh", "bash"),
+                ("awk", "gawk"),
+                ("which", "which.debianutils"),
+            ] {
+                archive.link(&format!("usr/bin/{link}"), target)?;
+            }
+            archive.directory("root/.siege")?;
+            archive.file("root/.siege/siege.conf", 0o644, SIEGE.as_bytes())?;
+            archive.file("etc/passwd", 0o644, b"root:x:0:0:root:/root:/bin/bash\n")?;
+            archive.file("etc/group", 0o644, b"root:x:0:\n")?;
+            archive.file("etc/hosts", 0o644, b"127.0.0.1 localhost\n")
+        })
+    }
+
+    fn make_guest(&self, apt: &Apt, packages: &[Package], tree: &Path) -> Result<(), Error> {
+        merged_tree(tree)?;
+        for package in packages {
+            if !left_out(package) {
+                unpack(&apt.archive(package), tree)?;
+            }
+        }
+        let [kernel, small, servers] = Images::LINUX;
+        let kernel_tree = tree.with_extension("kernel");
+        let (packed, modules) = unpack_kernel(apt, packages, &kernel_tree, GUEST_MODULES)?;
+        // xl unpacks it.
+        self.write(kernel, &packed)?;
+        let busybox = tree.join("usr/bin/busybox");
+        let busybox = std::fs::read(&busybox).map_err(|error| Error::file(&busybox, error))?;
+        let common = |archive: &mut Archive<_>| {
+            archive.device("dev/console", 5, 1)?;
+            add_modules(archive, &modules)?;
+            archive.file("init", 0o755, GUEST_INIT.as_bytes())?;
+            archive.directory("www")?;
+            archive.file("etc/passwd", 0o644, b"root:x:0:0:root:/:/bin/sh\n")?;
+            archive.file("etc/group", 0o644, b"root:x:0:\n")
+        };
+        self.archive(small, |archive| {
+            for directory in ["dev", "proc", "sys", "run", "tmp", "etc", "bin", "modules"] {
+                archive.directory(directory)?;
+            }
+            archive.file("bin/busybox", 0o755, &busybox)?;
+            archive.link("bin/sh", "busybox")?;
+            common(archive)
+        })?;
+        self.archive(servers, |archive| {
+            archive.tree(tree, &|path| !PATHS_LEFT_OUT.contains(&path))?;
+            for directory in ["dev", "proc", "sys", "run", "tmp", "modules"] {
+                if !tree.join(directory).is_dir() {
+                    archive.directory(directory)?;
+                }
+            }
+            archive.link("usr/bin/sh", "busybox")?;
+            archive.file("etc/nginx.conf", 0o644, GUEST_NGINX.as_bytes())?;
+            archive.file("etc/lighttpd.conf", 0o644, GUEST_LIGHTTPD.as_bytes())?;
+            common(archive)
+        })
+    }
+
+    fn write(&self, name: &str, content: &[u8]) -> Result<(), Error> {
+        let path = self.path(name);
+        std::fs::write(&path, content).map_err(|error| Error::file(&path, error))
+    }
+
+    fn archive(
+        &self,
+        name: &str,
+        fill: impl FnOnce(&mut Archive<io::BufWriter<std::fs::File>>) -> io::Result<()>,
+    ) -> Result<(), Error> {
+        let path = self.path(name);
+        let written = (|| {
+            let mut archive = Archive::new(io::BufWriter::new(std::fs::File::create(&path)?));
+            fill(&mut archive)?;
+            archive.finish().map(drop)
+        })();
+        written.map_err(|error| Error::file(&path, error))
+    }
+}
+
+/// Unpacks the kernel among the packages: its image, and the modules' files.
+fn unpack_kernel(
+    apt: &Apt,
+    packages: &[Package],
+    tree: &Path,
+    modules: &[&str],
+) -> Result<(Vec<u8>, Vec<PathBuf>), Error> {
+    make_directory(tree)?;
+    // The package without a version in its name is empty and depends on the one.
+    for package in packages {
+        if package.name.starts_with("linux-image-") {
+            unpack(&apt.archive(package), tree)?;
+        }
+    }
+    let image = only_file(&tree.join("boot"), "vmlinuz-", "")?;
+    let image = std::fs::read(&image).map_err(|error| Error::file(&image, error))?;
+    Ok((image, kernel::modules(&tree.join("lib/modules"), modules)?))
+}
+
+/// $XDG_CACHE_HOME/fordway/xen, or ~/.cache/fordway/xen.
+fn cache() -> PathBuf {
+    let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
+    std::env::var_os("XDG_CACHE_HOME")
+        .map(PathBuf::from)
+        .filter(|path| path.is_absolute())
+        .or_else(home)
+        .unwrap_or_else(|| PathBuf::from("/var/cache"))
+        .join("fordway/xen")
+}
+
+fn key(dom0: &[Package], guest: &[Package]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    RECIPE.hash(&mut hasher);
+    for package in dom0.iter().chain(guest) {
+        (&package.name, &package.version).hash(&mut hasher);
+    }
+    let assets = [GUEST_INIT, GUEST_NGINX, GUEST_LIGHTTPD, SIEGE];
+    assets.hash(&mut hasher);
+    let lists = [LEFT_OUT, PATHS_LEFT_OUT, DOM0_MODULES, GUEST_MODULES];
+    lists.hash(&mut hasher);
+    hasher.finish()
+}
+
+fn left_out(package: &Package) -> bool {
+    LEFT_OUT.iter().any(|name| match name.strip_suffix('-') {
+        Some(_) => package.name.starts_with(name),
+        None => package.name == *name || package.name.starts_with(&format!("{name}-")),
+    }) || package.name.starts_with("libperl")
+}
+
+/// As Debian lays a system out since 12.
+const MERGED: [(&str, &str); 4] = [
+    ("bin", "usr/bin"),
+    ("sbin", "usr/sbin"),
+    ("lib", "usr/lib"),
+    ("lib64", "usr/lib64"),
+];
+
+fn merged_tree(tree: &Path) -> Result<(), Error> {
+    for (link, target) in MERGED {
+        make_directory(&tree.join(target))?;
+        let link = tree.join(link);
+        std::os::unix::fs::symlink(target, &link).map_err(|error| Error::file(&link, error))?;
+    }
+    Ok(())
+}
+
+fn make_directory(path: &Path) -> Result<(), Error> {
+    std::fs::create_dir_all(path).map_err(|error| Error::file(path, error))
+}
+
+fn only_file(directory: &Path, prefix: &str, suffix: &str) -> Result<PathBuf, Error> {
+    let entries = std::fs::read_dir(directory).map_err(|error| Error::file(directory, error))?;
+    entries
+        .flatten()
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()))
+        .map(|entry| entry.path())
+        .find(|path| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            name.starts_with(prefix) && name.ends_with(suffix)
+        })
+        .ok_or_else(|| Error::Image(format!("no {prefix}*{suffix} in {}", directory.display())))
+}
+
+/// Numbered in the order of insertion, so that an init needs no list of dependencies.
+fn add_modules<W: io::Write>(archive: &mut Archive<W>, modules: &[PathBuf]) -> io::Result<()> {
+    for (number, path) in modules.iter().enumerate() {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let content = std::fs::read(path)?;
+        archive.file(&format!("modules/{number:02}-{name}"), 0o644, &content)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,101 @@
+//! What is to be done in dom0: cases, and the files that they need. It goes into the
+//! initrd as a second archive behind dom0's, and lies in /job there. dom0's first process
+//! and the runner of the cases come with it, so that they are no part of the cache.
+
+use crate::Error;
+use crate::cpio::Archive;
+use crate::images::{Images, Source};
+use serde::Serialize;
+use std::io::{self, Write};
+use std::path::Path;
+
+const INIT: &str = include_str!("../assets/dom0-init.sh");
+const RUNNER: &str = include_str!("../assets/runner.py");
+
+/// Functions for cases: guests made and waited for.
+pub const LIBRARY: &str = include_str!("../assets/library.sh");
+
+/// One shell script, run by bash with `set -eu -o pipefail` after [`LIBRARY`] and
+/// [`Job::library`].
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// Its name, unique in its job.
+    pub name: String,
+    /// The script.
+    pub script: String,
+    /// How long it may take, in emulated seconds.
+    pub limit_s: u32,
+}
+
+/// Cases, run in order, and their files.
+#[derive(Clone, Debug, Default)]
+pub struct Job {
+    /// What every case reads first, behind [`LIBRARY`].
+    pub library: String,
+    /// The cases.
+    pub cases: Vec<Case>,
+    /// Files by their names in /job.
+    pub files: Vec<(String, Source)>,
+    /// Whether the Linux guest's kernel and initramfs are wanted in /job/linux.
+    pub linux: bool,
+}
+
+#[derive(Serialize)]
+struct Entry<'a> {
+    name: &'a str,
+    script: String,
+    limit_s: u32,
+}
+
+impl Job {
+    /// Writes the initrd: dom0's archive and the job's.
+    pub(crate) fn write(&self, images: &Images, to: &Path) -> Result<(), Error> {
+        let written = (|| {
+            let mut file = io::BufWriter::new(std::fs::File::create(to)?);
+            let mut dom0 = std::fs::File::open(images.path(Images::DOM0))?;
+            io::copy(&mut dom0, &mut file)?;
+            self.archive(images, file)
+        })();
+        written.map_err(|error| Error::file(to, error))
+    }
+
+    fn archive(&self, images: &Images, to: impl Write) -> io::Result<()> {
+        let mut archive = Archive::new(to);
+        archive.file("init", 0o755, INIT.as_bytes())?;
+        archive.file("runner.py", 0o755, RUNNER.as_bytes())?;
+        archive.directory("job")?;
+        archive.directory("job/cases")?;
+        let mut list = Vec::new();
+        for (number, case) in self.cases.iter().enumerate() {
+            let script = format!("job/cases/{number:03}");
+            archive.file(&script, 0o644, case.script.as_bytes())?;
+            list.push(Entry {
+                name: &case.name,
+                script: format!("/{script}"),
+                limit_s: case.limit_s,
+            });
+        }
+        archive.file("job/list", 0o644, &serde_json::to_vec(&list)?)?;
+        let library = format!("{LIBRARY}\n{}", self.library);
+        archive.file("job/library", 0o644, library.as_bytes())?;
+        let mut directories = Vec::new();
+        for (name, source) in &self.files {
+            for (at, _) in name.match_indices('/') {
+                let directory = &name[..at];
+                if !directories.contains(&directory) {
+                    archive.directory(&format!("job/{directory}"))?;
+                    directories.push(directory);
+                }
+            }
+            archive.file(&format!("job/{name}"), 0o755, &source.bytes()?)?;
+        }
+        if self.linux {
+            archive.directory("job/linux")?;
+            for name in Images::LINUX {
+                let content = std::fs::read(images.path(name))?;
+                archive.file(&format!("job/linux/{name}"), 0o644, &content)?;
+            }
+        }
+        archive.finish().map(drop)
+    }
+}

@@ -1,0 +1,272 @@
+//! One run: QEMU is started, dom0's frames are read as they come, QEMU is ended.
+//!
+//! It never hangs: QEMU runs under timeout(1), silence on the second serial port for
+//! longer than a limit ends it, and so does our own death (setpriv's pdeathsig, twice:
+//! for timeout and for QEMU). A panic of Xen or of dom0 resets the machine, upon which
+//! QEMU ends by itself (-no-reboot) and its end of the port closes.
+
+use crate::Error;
+use crate::frames::{Frame, from_hex};
+use crate::images::Images;
+use crate::job::Job;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+const QEMU: &str = "qemu-system-x86_64";
+/// How much of the console an error shows.
+const CONSOLE_LINES: usize = 12;
+
+/// Limits of a run, in the host's time.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Until dom0 is up, and between two frames.
+    pub silence: Duration,
+    /// For all of it.
+    pub whole: Duration,
+    /// Memory of the emulated machine.
+    pub memory_mib: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            silence: Duration::from_secs(300),
+            whole: Duration::from_secs(900),
+            memory_mib: 3072,
+        }
+    }
+}
+
+/// What is told while a run goes on.
+#[derive(Debug)]
+pub enum Event<'a> {
+    /// dom0 answers, after this time of the host and of the emulated machine.
+    Up(Duration, f64),
+    /// A case starts.
+    Begin(&'a str),
+    /// A case has ended.
+    Case(&'a Run),
+}
+
+/// What came of a case.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// Its name.
+    pub name: String,
+    /// Its exit status; 124 when its time was up.
+    pub status: i32,
+    /// Emulated time that it took.
+    pub seconds: f64,
+    /// The host's time that it took.
+    pub host: Duration,
+    /// What it wrote.
+    pub output: String,
+    /// What was found out about a failure.
+    pub diagnosis: String,
+}
+
+/// What came of a job.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// The cases, in their order.
+    pub runs: Vec<Run>,
+    /// Files that they left in /job/out.
+    pub files: Vec<(String, Vec<u8>)>,
+    /// Host's time until dom0 was up.
+    pub boot: Duration,
+}
+
+/// Runs a job. Cases that were not reached when the machine went away are an error, with
+/// what was there until then told by `tell`.
+pub fn run(
+    images: &Images,
+    job: &Job,
+    limits: Limits,
+    tell: &mut dyn FnMut(Event),
+) -> Result<Report, Error> {
+    let directory = Scratch::new()?;
+    let initrd = directory.0.join("initrd");
+    job.write(images, &initrd)?;
+    let console = directory.0.join("console");
+    let started = Instant::now();
+    let mut machine = Machine::start(images, &initrd, &console, limits)?;
+    let result = follow(&mut machine, started, limits, tell);
+    machine.end();
+    result.map_err(|what| Error::Machine {
+        what,
+        console: last_lines(&console),
+    })
+}
+
+fn follow(
+    machine: &mut Machine,
+    started: Instant,
+    limits: Limits,
+    tell: &mut dyn FnMut(Event),
+) -> Result<Report, String> {
+    let mut report = Report::default();
+    let mut begun = started;
+    loop {
+        let left = limits.whole.saturating_sub(started.elapsed());
+        let line = match machine.lines.recv_timeout(left.min(limits.silence)) {
+            Ok(line) => line,
+            Err(RecvTimeoutError::Timeout) => {
+                let seconds = started.elapsed().as_secs();
+                return Err(format!("the machine was silent for too long ({seconds} s)"));
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err("the emulated machine went away".to_owned());
+            }
+        };
+        match Frame::parse(&line) {
+            None => {}
+            Some(Frame::Up { uptime_s }) => {
+                report.boot = started.elapsed();
+                tell(Event::Up(report.boot, uptime_s));
+            }
+            Some(Frame::Begin { name }) => {
+                begun = Instant::now();
+                tell(Event::Begin(&name));
+            }
+            Some(Frame::Case {
+                name,
+                status,
+                seconds,
+                output,
+                diagnosis,
+            }) => {
+                let run = Run {
+                    name,
+                    status,
+                    seconds,
+                    host: begun.elapsed(),
+                    output,
+                    diagnosis,
+                };
+                tell(Event::Case(&run));
+                report.runs.push(run);
+            }
+            Some(Frame::File { name, hex }) => {
+                let bytes = from_hex(&hex).ok_or("a file came damaged")?;
+                report.files.push((name, bytes));
+            }
+            Some(Frame::End) => return Ok(report),
+        }
+    }
+}
+
+struct Machine {
+    child: Child,
+    lines: Receiver<Vec<u8>>,
+}
+
+impl Machine {
+    fn start(
+        images: &Images,
+        initrd: &Path,
+        console: &Path,
+        limits: Limits,
+    ) -> Result<Machine, Error> {
+        if !on_path(QEMU) {
+            return Err(Error::Missing {
+                program: QEMU,
+                package: "qemu-system-x86",
+            });
+        }
+        let modules = format!(
+            "{} console=hvc0 nomodeset panic=-1 quiet,{}",
+            images.path(Images::DOM0_KERNEL).display(),
+            initrd.display()
+        );
+        let xen = "console=com1 com1=115200,8n1 dom0_mem=1024M,max:1024M dom0_max_vcpus=1 \
+                   loglvl=warning guest_loglvl=warning";
+        let mut command = Command::new("setpriv");
+        command
+            .args(["--pdeathsig", "TERM", "timeout", "--kill-after=5"])
+            .arg(limits.whole.as_secs().to_string())
+            .args(["setpriv", "--pdeathsig", "KILL", QEMU])
+            .args(["-accel", "tcg,thread=single"])
+            .args(["-icount", "shift=0,sleep=off"])
+            // With SMAP a PV dom0 dies in Xen 4.17's create_bounce_frame under TCG.
+            .args(["-cpu", "max,-smap", "-M", "q35", "-smp", "1"])
+            .args(["-m", &limits.memory_mib.to_string()])
+            .args(["-display", "none", "-vga", "none", "-net", "none"])
+            .args(["-no-reboot", "-monitor", "none"])
+            .args(["-serial", &format!("file:{}", console.display())])
+            .args(["-serial", "file:/dev/stdout"])
+            .arg("-kernel")
+            .arg(images.path(Images::XEN))
+            .args(["-append", xen, "-initrd", &modules])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null());
+        let mut child = command.spawn().map_err(|_| Error::Missing {
+            program: "setpriv",
+            package: "util-linux",
+        })?;
+        let port = child.stdout.take().expect("it is piped");
+        let (sender, lines) = channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(port).split(b'\n') {
+                let Ok(line) = line else { break };
+                if sender.send(line).is_err() {
+                    break;
+                }
+            }
+        });
+        Ok(Machine { child, lines })
+    }
+
+    fn end(&mut self) {
+        // timeout(1) dies, and QEMU with it.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+pub(crate) fn on_path(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
+}
+
+fn last_lines(console: &Path) -> String {
+    let text = std::fs::read(console).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let lines: Vec<&str> = text
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+        .collect();
+    let skipped = lines.len().saturating_sub(CONSOLE_LINES);
+    lines[skipped..].join(" | ")
+}
+
+/// A directory for one run.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Result<Scratch, Error> {
+        use std::sync::atomic::{AtomicU32, Ordering};
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("fordway-xen-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir(&path).map_err(|error| Error::file(&path, error))?;
+        Ok(Scratch(path))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
