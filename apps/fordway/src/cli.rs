@@ -164,6 +164,9 @@ pub struct Up {
     /// Join the host to the domains' network, as its first address
     #[arg(long)]
     pub uplink: bool,
+    /// Most ring memory of one domain, such as 512M [default: half of the machine's memory]
+    #[arg(long, value_name = "SIZE")]
+    pub ring_memory_max: Option<String>,
     /// We are the background process of --detach, and report to this socket
     #[arg(long, hide = true, value_name = "SOCKET")]
     pub detached: Option<PathBuf>,

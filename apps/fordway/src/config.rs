@@ -20,6 +20,8 @@ pub struct File {
     pub runtime_dir: Option<PathBuf>,
     /// As `--uplink`.
     pub uplink: Option<bool>,
+    /// As `--ring-memory-max`.
+    pub ring_memory_max: Option<String>,
     /// What the broker logs: error, warn, info, debug, trace, or a tracing filter.
     pub log: Option<String>,
 }
@@ -39,6 +41,38 @@ pub fn network(given: Option<&str>, file: &File) -> Result<Network, Failure> {
         let message = format!("{place}\"{text}\" is no network; give an IPv4 one like {DEFAULT_NETWORK} with a prefix of 8 to 30");
         Failure::new(exit, message)
     })
+}
+
+/// Most ring memory of a domain, in bytes: the command line's, the file's, or half of the
+/// machine's memory, as tmpfs(5) does.
+pub fn ring_bytes_max(given: Option<&str>, file: &File) -> Result<u64, Failure> {
+    let given = given.map(|text| (text, Exit::Usage));
+    let configured = file.ring_memory_max.as_deref();
+    let Some((text, exit)) = given.or(configured.map(|text| (text, Exit::Config))) else {
+        let memory = rustix::system::sysinfo();
+        return Ok(memory.totalram as u64 * u64::from(memory.mem_unit) / 2);
+    };
+    parse_bytes(text).ok_or_else(|| {
+        let message = format!("\"{text}\" is no size; give bytes, or a number with K, M or G");
+        Failure::new(exit, message)
+    })
+}
+
+/// A number of bytes, or of KiB, MiB or GiB.
+fn parse_bytes(text: &str) -> Option<u64> {
+    let shift = match text.as_bytes().last()? {
+        b'K' => 10,
+        b'M' => 20,
+        b'G' => 30,
+        _ => 0,
+    };
+    let digits = if shift == 0 {
+        text
+    } else {
+        &text[..text.len() - 1]
+    };
+    let number: u64 = digits.parse().ok()?;
+    number.checked_mul(1 << shift)
 }
 
 fn parse_network(text: &str) -> Option<Network> {
@@ -72,6 +106,7 @@ pub fn check() -> Result<Option<&'static str>, Failure> {
         return Ok(None);
     };
     network(None, &file)?;
+    ring_bytes_max(None, &file)?;
     log_filter(&file)?;
     Ok(Some(DEFAULT_FILE))
 }

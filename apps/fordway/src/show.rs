@@ -162,6 +162,8 @@ fn one(domain: &Domain, dropped_frames: Option<u64>, json: bool) -> Outcome {
     line("netns file", domain.netns_path.clone().unwrap_or_else(dash));
     line("hosts file", domain.hosts_path.clone().unwrap_or_else(dash));
     line("processes", domain.processes.to_string());
+    let [taken, most] = [domain.ring_memory_bytes, domain.ring_memory_bytes_max].map(bytes);
+    line("ring memory", format!("{taken} of at most {most}"));
     if let Some(count) = dropped_frames {
         line("dropped frames", count.to_string());
     }

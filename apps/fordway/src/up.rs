@@ -40,6 +40,7 @@ pub fn up(up: &Up, runtime_dir: Option<&Path>) -> Outcome {
         runtime_dir: runtime_dir.clone(),
         network: config::network(up.network.as_deref(), &file)?,
         uplink: up.uplink || file.uplink.unwrap_or(false),
+        ring_bytes_max: config::ring_bytes_max(up.ring_memory_max.as_deref(), &file)?,
     };
     let log = config::log_filter(&file)?;
     if up.check_config {
@@ -148,6 +149,9 @@ fn start(up: &Up, dir: &Path, output: &fs::File, notify: &Path) -> io::Result<Ch
     }
     if let Some(network) = &up.network {
         command.arg("--network").arg(network);
+    }
+    if let Some(size) = &up.ring_memory_max {
+        command.arg("--ring-memory-max").arg(size);
     }
     if up.uplink {
         command.arg("--uplink");

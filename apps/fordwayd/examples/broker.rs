@@ -19,6 +19,7 @@ fn main() -> ExitCode {
         runtime_dir: dir.into(),
         network,
         uplink: false,
+        ring_bytes_max: 1 << 30,
     };
     match fordwayd::run(&config, || println!("ready")) {
         Ok(()) => ExitCode::SUCCESS,

@@ -132,7 +132,7 @@ impl Broker {
         }
     }
 
-    fn member(&self, process: ProcessId) -> Option<&crate::control::Member> {
+    pub(crate) fn member(&self, process: ProcessId) -> Option<&crate::control::Member> {
         let number = self.by_process.get(&process)?;
         self.connections.get(number)?.member.as_ref()
     }

@@ -215,6 +215,9 @@ pub struct Info {
     /// Bytes that went through rings so far, closed channels included; each byte counted once, by its sender.
     #[serde(default)]
     pub ring_bytes_total: u64,
+    /// Ring memory that all programs have taken, by their own words.
+    #[serde(default)]
+    pub ring_memory_bytes: u64,
     /// Protocol errors of shims so far.
     pub protocol_errors: u64,
     /// How often a process said that its peer broke the protocol of their channel.
@@ -241,6 +244,12 @@ pub struct Domain {
     pub hosts_path: Option<String>,
     /// Processes in it (for a namespace that the broker did not make: those that speak to it).
     pub processes: u32,
+    /// Ring memory that its programs have taken, by their own words.
+    #[serde(default)]
+    pub ring_memory_bytes: u64,
+    /// Most that they may take.
+    #[serde(default)]
+    pub ring_memory_bytes_max: u64,
 }
 
 /// A connection as one of its ends sees it; two ends in Fordway give two rows.

@@ -250,6 +250,7 @@ impl Broker {
             eligible_total: counts.eligible,
             carried_total: counts.carried,
             ring_bytes_total: self.ring_bytes_total(),
+            ring_memory_bytes: self.purses.bytes_taken(),
             protocol_errors: self.protocol_errors,
             channel_errors: self.channel_errors,
         }

@@ -12,6 +12,7 @@ use crate::domains::Domains;
 use crate::filter::Rules;
 use crate::memory::Memory;
 use crate::messages::{Asked, Break, Question};
+use crate::purses::Purses;
 use crate::reaper::Reaper;
 use crate::runtime::Runtime;
 use crate::shares::{Kept, Shares, Whose};
@@ -101,6 +102,7 @@ pub(crate) enum Ending {
 pub(crate) struct Broker {
     pub(crate) registry: Registry,
     pub(crate) memory: Memory,
+    pub(crate) purses: Purses,
     pub(crate) domains: Domains,
     pub(crate) rules: Rules,
     pub(crate) connections: BTreeMap<u64, Connection>,
@@ -241,6 +243,7 @@ impl Broker {
         let mut broker = Self {
             registry,
             memory: Memory::default(),
+            purses: Purses::new(config.ring_bytes_max),
             domains,
             rules,
             connections: BTreeMap::new(),

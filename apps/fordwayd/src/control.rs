@@ -1,6 +1,7 @@
 //! One connection of a shim: what the kernel says of the process, what it handed in,
 //! and the queue of what it is still to be sent.
 
+use crate::purses::Purse;
 use crate::shares::Kept;
 use fordway_abi::control::{Header, Message, PACKET_BYTES_MAX, kind};
 use fordway_platform::ipc;
@@ -33,14 +34,21 @@ struct Packet {
 pub(crate) struct Member {
     pub(crate) process: ProcessId,
     pub(crate) wait_page: Arc<OwnedFd>,
+    pub(crate) purse: Arc<Purse>,
     mailbox: OwnPage,
 }
 
 impl Member {
-    pub(crate) fn new(process: ProcessId, wait_page: OwnedFd, mailbox: OwnPage) -> Self {
+    pub(crate) fn new(
+        process: ProcessId,
+        wait_page: OwnedFd,
+        purse: Arc<Purse>,
+        mailbox: OwnPage,
+    ) -> Self {
         Self {
             process,
             wait_page: Arc::new(wait_page),
+            purse,
             mailbox,
         }
     }
@@ -92,7 +100,8 @@ impl Connection {
     /// Descriptors that are kept for it.
     pub(crate) fn descriptors(&self) -> usize {
         let pidfd = usize::from(self.peer.pidfd.is_some());
-        1 + pidfd + usize::from(self.member.is_some()) + self.queued
+        // A member's are its wait page and, at most, a purse.
+        1 + pidfd + 2 * usize::from(self.member.is_some()) + self.queued
     }
 
     /// Whether something waits until the socket can be written.

@@ -426,6 +426,8 @@ impl Broker {
                 Some(paths) => processes_in(paths) as u32,
                 None => self.registry.processes_in(domain.netns_cookie) as u32,
             },
+            ring_memory_bytes: self.purses.bytes_taken_in(domain.netns_cookie),
+            ring_memory_bytes_max: self.purses.bytes_max(),
         }
     }
 }

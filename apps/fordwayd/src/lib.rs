@@ -47,6 +47,7 @@ mod listing;
 mod memory;
 mod messages;
 mod notify;
+mod purses;
 mod reaper;
 mod runtime;
 mod shares;
@@ -66,6 +67,8 @@ pub struct Config {
     pub network: Network,
     /// Join the broker's own namespace to the domains' network, as its first address.
     pub uplink: bool,
+    /// Most ring memory of one domain, in bytes.
+    pub ring_bytes_max: u64,
 }
 
 /// Why a broker did not start, or ended.

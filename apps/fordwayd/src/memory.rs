@@ -5,9 +5,10 @@
 //! far each direction is. What stands there is the process's own word: good enough to
 //! be shown, never used for a decision.
 
+use crate::purses::Purse;
 use fordway_abi::shm::{
-    self, ColdLine, ENDPOINT_BYTES, ENDPOINTS_OFFSET, Endpoint, REGION_BYTES, RxLine, SLOT_COUNT,
-    TxLine, TxOwnLine, tx_state,
+    self, ColdLine, ENDPOINT_BYTES, ENDPOINTS_OFFSET, Endpoint, REGION_BYTES, RegionHeader, RxLine,
+    SLOT_COUNT, TxLine, TxOwnLine, tx_state,
 };
 use fordway_platform::memfd::{self, NotShared, ReadOnly};
 use fordway_registry::{ChannelView, LinkSide};
@@ -26,6 +27,19 @@ struct SideMemory {
     endpoints: ReadOnly,
     /// Until it is handed to the peer.
     region: Option<Arc<OwnedFd>>,
+    /// Out of which its arena was paid.
+    purse: Option<Arc<Purse>>,
+}
+
+impl SideMemory {
+    /// Counts what its arena has taken in its domain's purse, or no longer.
+    fn settle(&self, comes: bool) {
+        let word = offset_of!(RegionHeader, arena_next);
+        let taken = self.endpoints.load_u64(word).unwrap_or(0);
+        if let Some(purse) = &self.purse {
+            purse.change(taken, comes);
+        }
+    }
 }
 
 /// How far a channel is, by one end's own words.
@@ -54,12 +68,24 @@ impl Memory {
     }
 
     /// Maps the endpoints of a checked region. `hand_over`: keep it for the peer.
-    pub(crate) fn insert(&mut self, side: LinkSide, region: OwnedFd, hand_over: bool) {
+    pub(crate) fn insert(
+        &mut self,
+        side: LinkSide,
+        region: OwnedFd,
+        purse: Option<Arc<Purse>>,
+        hand_over: bool,
+    ) {
         match ReadOnly::map(&region, MAPPED_BYTES) {
             Ok(endpoints) => {
                 let region = hand_over.then(|| Arc::new(region));
                 self.regions_held += usize::from(hand_over);
-                self.sides.insert(side, SideMemory { endpoints, region });
+                let memory = SideMemory {
+                    endpoints,
+                    region,
+                    purse,
+                };
+                memory.settle(true);
+                self.sides.insert(side, memory);
             }
             // Listings will lack its figures; the channel does not suffer.
             Err(error) => tracing::warn!("mapping a region: {error}"),
@@ -80,7 +106,9 @@ impl Memory {
 
     pub(crate) fn remove(&mut self, side: LinkSide) {
         let _ = self.take_region(side);
-        self.sides.remove(&side);
+        if let Some(memory) = self.sides.remove(&side) {
+            memory.settle(false);
+        }
     }
 
     /// How far a channel is; `None` if its end has not set up its endpoint yet.

@@ -3,6 +3,7 @@
 use crate::broker::Broker;
 use crate::control::Member;
 use crate::memory::Memory;
+use crate::purses::Purse;
 use crate::shares::Whose;
 use fordway_abi::ABI_VERSION;
 use fordway_abi::control::{self as wire, Header, Message, PathPolicy, kind};
@@ -14,6 +15,7 @@ use fordway_registry::{
     Action, ChannelView, LinkSide, Outgoing, ProcessId, SocketFacts, Violation,
 };
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use zerocopy::FromBytes;
 
 /// Size of the mailbox memfd.
@@ -210,17 +212,26 @@ impl Broker {
                 return Err(Break::Refused);
             }
         };
-        let netns_cookie = connection.peer.netns_cookie;
-        let (process, domain_id) = self.registry.add_process(netns_cookie, policy);
+        let whose = Whose::from(&connection.peer);
+        let in_domain = self.registry.domain_of_netns(whose.netns_cookie).is_some();
+        let purse = match self.purses.of(whose, in_domain) {
+            Ok(purse) => purse,
+            Err(error) => {
+                tracing::warn!("process {}: no purse: {error}", connection.peer.pid);
+                return Err(Break::Refused);
+            }
+        };
+        let (process, domain_id) = self.registry.add_process(whose.netns_cookie, policy);
         tracing::debug!("process {} is number {}", connection.peer.pid, process.0);
-        connection.member = Some(Member::new(process, page, mailbox));
+        let purse_fd = purse.fd.clone();
+        connection.member = Some(Member::new(process, page, purse, mailbox));
         self.by_process.insert(process, number);
         let welcome = wire::Welcome {
             abi_version: ABI_VERSION,
             domain_id,
             process_id: process.0,
         };
-        match connection.send(&welcome, vec![mailbox_fd.into()]) {
+        match connection.send(&welcome, vec![mailbox_fd.into(), purse_fd]) {
             Ok(()) => {
                 self.recount(number);
                 Ok(())
@@ -370,12 +381,17 @@ impl Broker {
             return Err(Break::Refused);
         }
         let (wanted, actions) = self.registry.region(process, link_id)?;
+        let purse = self.purse_of(process);
         if wanted {
             self.memory
-                .insert(LinkSide { process, link_id }, memory, true);
+                .insert(LinkSide { process, link_id }, memory, purse, true);
         }
         self.carry_out(actions);
         Ok(())
+    }
+
+    fn purse_of(&self, process: ProcessId) -> Option<Arc<Purse>> {
+        Some(self.member(process)?.purse.clone())
     }
 
     fn door(&mut self, process: ProcessId, door: wire::Door) -> Result<(), Break> {
@@ -398,7 +414,8 @@ impl Broker {
             link_id: link.link_id,
         };
         // The peer has it already.
-        self.memory.insert(side, memory, false);
+        let purse = self.purse_of(process);
+        self.memory.insert(side, memory, purse, false);
         self.carry_out(actions);
         Ok(())
     }

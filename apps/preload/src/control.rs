@@ -11,7 +11,7 @@
 use crate::packet::{ANSWER_MS, Packet, poll_one, send_on};
 use crate::state::{self, Conn, Guard, Lock, attention, phase};
 use crate::sys::{self, sys};
-use crate::{config, hidden, link, upgrade, wait};
+use crate::{config, hidden, link, purse, upgrade, wait};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use fordway_abi::control::{
     Door, DoorAck, Downgrade, HELLO_MAGIC, Hello, Link, Message, Offer, OwnDoor, Pair, Peer,
@@ -124,6 +124,7 @@ fn greet(socket: i32, fds: &[i32]) -> sys::Result<*mut AtomicU32> {
         }
         _ => return Err(libc::EPROTO),
     }
+    purse::receive(packet.take_fd(1))?;
     let mailbox_fd = packet.take_fd(0);
     let mailbox = sys!(
         SYS_mmap,

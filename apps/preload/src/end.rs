@@ -224,7 +224,7 @@ impl End for At<'_> {
         let link = self.conn.link.load(Ordering::Relaxed);
         epoll::detach(self.conn);
         control::report(self.conn, status::KERNEL, reason);
-        self.conn.operations.store(0, Ordering::Relaxed);
+        upgrade::count_anew(self.conn, reason);
         self.conn.phase.store(phase::KERNEL, Ordering::SeqCst);
         link
     }

@@ -41,6 +41,7 @@ mod link;
 mod memory;
 mod packet;
 mod poll;
+mod purse;
 mod real;
 mod shared_bell;
 mod signals;

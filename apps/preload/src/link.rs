@@ -8,7 +8,7 @@
 
 use crate::state::{self, Conn, Lock, attention};
 use crate::sys::{self, sys};
-use crate::{hidden, wait};
+use crate::{hidden, purse, wait};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use fordway_abi::reason::Reason;
 use fordway_abi::shm::{
@@ -160,6 +160,15 @@ pub fn make_memory(
 /// Maps a peer's memfd read-only after looking at its size and seals, and closes it.
 /// The broker has looked too; a shim trusts nobody it need not.
 pub fn map_peer(fd: i32, bytes: usize, place: *mut u8) -> sys::Result<*mut u8> {
+    map_checked(fd, bytes, libc::PROT_READ, place)
+}
+
+/// As [`map_peer`], for memory that all processes of the domain write.
+pub fn map_purse(fd: i32, bytes: usize, place: *mut u8) -> sys::Result<*mut u8> {
+    map_checked(fd, bytes, libc::PROT_READ | libc::PROT_WRITE, place)
+}
+
+fn map_checked(fd: i32, bytes: usize, protection: i32, place: *mut u8) -> sys::Result<*mut u8> {
     let mapped = (|| {
         let seals = sys!(SYS_fcntl, fd, libc::F_GET_SEALS)? as i32;
         let needed = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
@@ -167,7 +176,7 @@ pub fn map_peer(fd: i32, bytes: usize, place: *mut u8) -> sys::Result<*mut u8> {
         if seals & needed != needed || end != bytes {
             return Err(libc::EPROTO);
         }
-        map(fd, bytes, libc::PROT_READ, place)
+        map(fd, bytes, protection, place)
     })();
     let _ = sys!(SYS_close, fd);
     mapped
@@ -468,6 +477,7 @@ impl Conn {
                 self.own_base.load(Ordering::Relaxed),
                 self.peer.load(Ordering::Relaxed),
             )
+            .paid_from(purse::get())
         }
     }
 

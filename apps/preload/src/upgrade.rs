@@ -12,6 +12,8 @@ use fordway_sockets::{End, Half, NoLock, down, ends, up};
 
 /// How long `--path fast` lets an offer stand unanswered.
 const UNANSWERED_NS_MAX: u64 = 2_000_000_000;
+/// Calls that move data before a connection is offered again for which there was no memory.
+const CALLS_WITHOUT_MEMORY: u32 = 1000;
 
 /// Counts a call that moves data; offers the connection when it has proved itself.
 /// `Err`: the program asked for the fast path or nothing, and it is nothing.
@@ -44,6 +46,16 @@ pub fn count_operation(conn: &Conn, fd: i32) -> sys::Result<()> {
         offer(conn, fd);
     }
     Ok(())
+}
+
+/// A connection is by the kernel again, or still; calls are counted until the next offer. Without
+/// memory that is far off: each try costs both ends a channel.
+pub fn count_anew(conn: &Conn, reason: u32) {
+    let first = match Reason::from_u32(reason) {
+        Some(Reason::NoMemory) => config::offer_after().wrapping_sub(CALLS_WITHOUT_MEMORY),
+        _ => 0,
+    };
+    conn.operations.store(first, Ordering::Relaxed);
 }
 
 /// Goes on counting until this side sends by its ring. Two threads may count as one.
@@ -154,7 +166,7 @@ pub fn rejected(conn: &Conn, reason: u32) {
     if !refused {
         return;
     }
-    conn.operations.store(0, Ordering::Relaxed);
+    count_anew(conn, reason);
     let passing = matches!(
         Reason::from_u32(reason),
         Some(Reason::Shared | Reason::NoMemory | Reason::Waiting)

@@ -167,8 +167,9 @@ messages! {
         /// 1 when channels of an earlier broker will follow as `Rejoin`.
         rejoining: u32,
     }
-    /// Broker → shim. Descriptor: mailbox (one page, its first u32 counts packets), read-only.
-    Welcome = 2, fds 1..=1 {
+    /// Broker → shim. Descriptors: mailbox (one page, its first u32 counts packets), read-only;
+    /// the domain's [`crate::shm::Purse`].
+    Welcome = 2, fds 2..=2 {
         /// [`crate::ABI_VERSION`].
         abi_version: u32,
         /// Id of the domain that the process is in.

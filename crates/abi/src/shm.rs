@@ -22,6 +22,9 @@
 //! The lines marked *private* are the owning side's own state; they live in the region
 //! because a forked child shares the connection with its parent. Of them the peer reads
 //! two words of [`RxOwnLine`], for its watchdog: `lock` and `kernel_position`.
+//!
+//! A [`Purse`] alone has several writers: the processes of one domain and the broker. Nothing
+//! that another domain relies on stands there.
 
 use crate::atomic::{AtomicU32, AtomicU64};
 
@@ -57,6 +60,10 @@ pub const DOOR_COUNT: usize = 64;
 pub const DOOR_SHARED: usize = 0;
 /// Size of a wait page memfd.
 pub const WAIT_PAGE_BYTES: usize = 4096;
+/// First word of a purse.
+pub const PURSE_MAGIC: u32 = 0x4657_5055; // "FWPU"
+/// Size of a purse memfd.
+pub const PURSE_BYTES: usize = 4096;
 
 const _: () =
     assert!(ARENA_OFFSET + (SLOT_COUNT << SEGMENT_LOG2_MIN) <= REGION_BYTES / 2 + ARENA_OFFSET);
@@ -87,6 +94,21 @@ pub struct RegionHeader {
     /// Private: heads of the free lists by log2 of the size (0: empty, else offset
     /// from the region's start); the first word of a free block is the next one's.
     pub arena_free: [AtomicU64; 32],
+}
+
+/// What the rings of one domain may take in all. Made by the broker; its processes add what
+/// their arenas grow by, the broker subtracts what a region that is gone had taken.
+#[repr(C, align(128))]
+#[derive(Debug, Default)]
+pub struct Purse {
+    /// [`PURSE_MAGIC`].
+    pub magic: AtomicU32,
+    /// [`crate::ABI_VERSION`].
+    pub abi_version: AtomicU32,
+    /// Most bytes of ring memory.
+    pub bytes_max: AtomicU64,
+    /// Bytes of ring memory that were taken.
+    pub bytes_taken: AtomicU64,
 }
 
 /// A bit for each channel of a link, and a bit for each word of those.

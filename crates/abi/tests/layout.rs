@@ -74,6 +74,15 @@ fn present_layout() -> String {
     for reason in Reason::ALL {
         writeln!(text, "  {} = {}", reason.word(), *reason as u32).unwrap();
     }
+    layout!(
+        text,
+        Purse {
+            magic,
+            abi_version,
+            bytes_max,
+            bytes_taken
+        }
+    );
     layout!(text, RegionHeader with fillers { magic, abi_version, arena_lock, arena_next, arena_free });
     layout!(text, MarkBits { summary, words });
     layout!(text, MarkPage { marks, seen });

@@ -198,6 +198,57 @@ impl OwnPage {
     }
 }
 
+/// Memory that this process and others write: nobody can resize it, and what stands in it
+/// is believed by nobody.
+#[derive(Debug)]
+pub struct CommonPage(Mapping);
+
+impl CommonPage {
+    /// A memfd of `bytes` bytes, sealed against resizing, and our mapping of it.
+    pub fn create(name: &str, bytes: usize) -> io::Result<(Self, OwnedFd)> {
+        let fd = create(name, bytes)?;
+        let mapping = Mapping::new(&fd, bytes, ProtFlags::READ | ProtFlags::WRITE)?;
+        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        Ok((Self(mapping), fd))
+    }
+
+    fn word(&self, offset: usize) -> Option<&AtomicU64> {
+        let place = self.0.at(offset, size_of::<u64>())?;
+        // SAFETY: aligned, inside the mapping, and used atomically only.
+        Some(unsafe { place.cast::<AtomicU64>().as_ref() })
+    }
+
+    /// Writes the 32-bit word at `offset`; false if there is none.
+    pub fn store_u32(&self, offset: usize, value: u32) -> bool {
+        let Some(place) = self.0.at(offset, size_of::<u32>()) else {
+            return false;
+        };
+        // SAFETY: aligned, inside the mapping, and used atomically only.
+        let word = unsafe { place.cast::<AtomicU32>().as_ref() };
+        word.store(value, Ordering::SeqCst);
+        true
+    }
+
+    /// Writes the 64-bit word at `offset`; false if there is none.
+    pub fn store_u64(&self, offset: usize, value: u64) -> bool {
+        let word = self.word(offset);
+        word.inspect(|word| word.store(value, Ordering::SeqCst))
+            .is_some()
+    }
+
+    /// The 64-bit word at `offset`, if there is one.
+    pub fn load_u64(&self, offset: usize) -> Option<u64> {
+        Some(self.word(offset)?.load(Ordering::SeqCst))
+    }
+
+    /// Adds to the 64-bit word at `offset`, or subtracts; it wraps.
+    pub fn change_u64(&self, offset: usize, by: i64) {
+        if let Some(word) = self.word(offset) {
+            word.fetch_add(by as u64, Ordering::SeqCst);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -9,7 +9,19 @@
 //! a bound and the ring stays as large as it is.
 
 use crate::{Mine, Ordering};
-use fordway_abi::shm::{ARENA_OFFSET, REGION_BYTES, RegionHeader};
+use fordway_abi::shm::{ARENA_OFFSET, Purse, REGION_BYTES, RegionHeader};
+
+/// Takes `bytes` out of a purse, or nothing. Other processes of the domain do the same; what
+/// one of them writes there in malice is its own domain's loss.
+fn draw(purse: &Purse, bytes: u64) -> bool {
+    let max = purse.bytes_max.load(Ordering::Relaxed);
+    let before = purse.bytes_taken.fetch_add(bytes, Ordering::Relaxed);
+    let fits = before.saturating_add(bytes) <= max;
+    if !fits {
+        purse.bytes_taken.fetch_sub(bytes, Ordering::Relaxed);
+    }
+    fits
+}
 
 const LOCK_SPINS_MAX: u32 = 10_000;
 
@@ -48,8 +60,9 @@ impl Arena {
         None
     }
 
-    /// A block of `1 << log2` bytes, as an offset from the region's start.
-    pub fn take(&self, log2: u32) -> Option<usize> {
+    /// A block of `1 << log2` bytes, as an offset from the region's start. `purse` pays for
+    /// what was never handed out before.
+    pub fn take(&self, log2: u32, purse: Option<&Purse>) -> Option<usize> {
         self.locked(|header| {
             let free = &header.arena_free[log2 as usize];
             let first = free.mine() as usize;
@@ -60,7 +73,8 @@ impl Arena {
                 return Some(first);
             }
             let next = (header.arena_next.mine() as usize).max(ARENA_OFFSET);
-            if REGION_BYTES - next < 1 << log2 {
+            if REGION_BYTES - next < 1 << log2 || !purse.is_none_or(|purse| draw(purse, 1 << log2))
+            {
                 return None;
             }
             header

@@ -4,7 +4,9 @@
 use crate::arena::Arena;
 use crate::copy::{Copier, Kernel};
 use crate::{Mine, Ordering, Segment, Violation, fence};
-use fordway_abi::shm::{Endpoint, SEGMENT_COUNT, SEGMENT_LOG2_MIN, rx_state, tx_flags, tx_state};
+use fordway_abi::shm::{
+    Endpoint, Purse, SEGMENT_COUNT, SEGMENT_LOG2_MIN, rx_state, tx_flags, tx_state,
+};
 
 /// Times a ring is found full before it grows.
 const FULL_BEFORE_GROWTH: u32 = 2;
@@ -23,6 +25,7 @@ pub struct Producer {
     own: *const Endpoint,
     own_base: *mut u8,
     peer: *const Endpoint,
+    purse: *const Purse,
 }
 
 /// Result of [`Producer::enter`].
@@ -47,7 +50,16 @@ impl Producer {
             own,
             own_base,
             peer,
+            purse: core::ptr::null(),
         }
+    }
+
+    /// The same, with ring memory from a purse; none if it is null.
+    ///
+    /// # Safety
+    /// A purse stays mapped as long as this is used.
+    pub unsafe fn paid_from(self, purse: *const Purse) -> Self {
+        Self { purse, ..self }
     }
 
     fn own(&self) -> &Endpoint {
@@ -63,6 +75,11 @@ impl Producer {
     fn arena(&self) -> Arena {
         // SAFETY: by the contract of `new`.
         unsafe { Arena::new(self.own_base) }
+    }
+
+    fn take_memory(&self, log2: u32) -> Option<usize> {
+        // SAFETY: by the contract of `paid_from`; all its fields are atomics.
+        self.arena().take(log2, unsafe { self.purse.as_ref() })
     }
 
     /// The segment that takes new bytes.
@@ -106,7 +123,7 @@ impl Producer {
         let Some(position) = kernel_position() else {
             return self.refuse();
         };
-        let Some(offset) = self.arena().take(SEGMENT_LOG2_MIN) else {
+        let Some(offset) = self.take_memory(SEGMENT_LOG2_MIN) else {
             self.refuse();
             return Entered::NoMemory;
         };
@@ -249,7 +266,7 @@ impl Producer {
         if own.tx.segment_count.mine() as usize == SEGMENT_COUNT {
             return false;
         }
-        let Some(offset) = self.arena().take(log2) else {
+        let Some(offset) = self.take_memory(log2) else {
             return false;
         };
         self.publish_segment(Segment {

@@ -69,9 +69,9 @@ pub struct Storm {
 
 impl Storm {
     /// `binary` plays the roles.
-    pub fn start(binary: &Path, scale: Scale) -> Result<Storm> {
+    pub fn start(binary: &Path, scale: Scale, broker_arguments: &[&str]) -> Result<Storm> {
         raise_descriptor_limit()?;
-        let lab = Lab::start()?;
+        let lab = Lab::start_with(broker_arguments)?;
         // What the broker sets up once, at the first program, is part of "before".
         lab.run(&Place::Here, PathChoice::Auto, &Spawn::new(["true"]))?;
         let before = BrokerState::settled(lab.broker_pid()?);

@@ -32,15 +32,15 @@ fn main() -> Result<()> {
     match Cli::parse().command {
         Command::Role(role) => roles::play(&role),
         Command::Storm { name, scale } => {
-            let known = |name: &String| storms::ALL.iter().any(|(known, _)| known == name);
+            let known = |name: &String| storms::ALL.iter().any(|(known, ..)| known == name);
             ensure!(
                 name.as_ref().is_none_or(known),
                 "there is no such storm; there are: {}",
-                storms::ALL.map(|(name, _)| name).join(", ")
+                storms::ALL.map(|(name, ..)| name).join(", ")
             );
             let binary = std::env::current_exe()?;
             let (mut passed, mut failed) = (0, 0);
-            for (storm, _) in storms::ALL {
+            for (storm, ..) in storms::ALL {
                 if name.as_ref().is_some_and(|name| name != storm) {
                     continue;
                 }

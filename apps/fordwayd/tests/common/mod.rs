@@ -65,6 +65,7 @@ pub fn broker_process() {
         runtime_dir: dir.into(),
         network: fordwayd::Network::new(Ipv4Addr::new(10, 77, 0, 0), 24).expect("network"),
         uplink: false,
+        ring_bytes_max: 1 << 30,
     };
     let result = fordwayd::run(&config, || println!("broker ready"));
     if let Err(error) = result {

@@ -111,15 +111,18 @@ pub fn fill(port: u16, count: u64) -> Result<()> {
     }
     say(format_args!("filled {total}"))?;
     wait_for_word()?;
+    let mut late = Vec::new();
     for number in 0..LATE_COUNT {
         let mut stream = connect(port)?;
         stream.write_all(&[LATE])?;
         for round in 0..LATE_ROUNDS {
             talk(&mut stream, number + round, LATE_BYTES)?;
         }
+        late.push(stream);
     }
     say(format_args!("late {LATE_COUNT}"))?;
     wait_for_word()?;
+    drop(late);
     for (number, (stream, sent)) in streams.iter_mut().enumerate() {
         stream.set_nonblocking(false)?;
         total += put(stream, number as u64, *sent, *sent + REST_BYTES)?;

@@ -1,15 +1,20 @@
-//! Ring memory used up: connections are filled and not read until their link has no
+//! Ring memory used up: connections are filled and not read until their domain has no
 //! memory left; those that are made then must do on the kernel path, and every byte of
-//! all of them must come. Then programs whose address space, or whose files, are too
-//! small for a ring at all.
+//! all of them must come, and all memory must be given back. Then programs whose address space,
+//! or whose files, are too small for a ring at all.
 
 use crate::{Storm, go_on, watch};
 use anyhow::{Result, ensure};
 use fordway_bench::lab::{Program, Spawn};
 use std::time::Duration;
 
-/// Connections that would take more than a link's 480 MB if each had all it could.
+/// What the broker allows a domain.
+pub const BROKER_ARGUMENTS: [&str; 2] = ["--ring-memory-max", "64M"];
+const RING_BYTES_MAX: u64 = 64 << 20;
+/// Connections that would take ten times that if each had all it could.
 const CONNECTIONS: u64 = 300;
+/// What else of shared memory there is: regions' first pages, marks, endpoints.
+const OTHER_SHARED_KB: u64 = 32 << 10;
 const STEP_LIMIT: Duration = Duration::from_secs(120);
 /// What a program is kept to, by ulimit(1): address space and size of files in KB.
 const SMALL: [&str; 2] = ["-v 600000", "-f 1000"];
@@ -32,9 +37,23 @@ pub fn run(storm: &mut Storm) -> Result<()> {
         "of it in rings",
         format_args!("{} MB", storm.lab.ring_bytes()? >> 20),
     );
+    let taken = storm.lab.info()?.ring_memory_bytes;
+    storm.figure(
+        "ring memory of the domain",
+        format_args!("{} of {} MB", taken >> 20, RING_BYTES_MAX >> 20),
+    );
+    ensure!(
+        taken <= RING_BYTES_MAX && taken > RING_BYTES_MAX / 2,
+        "{taken} bytes are taken"
+    );
+    let above_kb = watch::shared_kb().saturating_sub(shared_kb);
     storm.figure(
         "shared memory of the machine, above idle",
-        format_args!("{} MB", watch::shared_kb().saturating_sub(shared_kb) / 1024),
+        format_args!("{} MB", above_kb / 1024),
+    );
+    ensure!(
+        above_kb < RING_BYTES_MAX / 1024 + OTHER_SHARED_KB,
+        "{above_kb} KB"
     );
     go_on(&mut fill)?;
     let late = says(&fill, "late")?;
@@ -43,7 +62,9 @@ pub fn run(storm: &mut Storm) -> Result<()> {
         .iter()
         .filter(|row| row.path == "kernel" && row.channel.is_some());
     storm.figure("connections made when nothing was left", late);
-    storm.figure("ends with a channel on the kernel path", kernel.count());
+    let kernel = kernel.count();
+    storm.figure("ends with a channel on the kernel path", kernel);
+    ensure!(kernel != 0, "there was memory for all of them");
     go_on(&mut fill)?;
     go_on(&mut hoard)?;
     let (sent, read) = (says(&fill, "sent")?, says(&hoard, "read")?);
@@ -55,6 +76,8 @@ pub fn run(storm: &mut Storm) -> Result<()> {
         ensure!(!output.text().contains("WRONG"), "{}", output.text());
     }
     storm.channels_gone()?;
+    let left = storm.lab.info()?.ring_memory_bytes;
+    ensure!(left == 0, "{left} bytes are not given back");
     for limit in SMALL {
         run_small(storm, limit)?;
     }

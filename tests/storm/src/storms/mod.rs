@@ -12,23 +12,23 @@ use std::path::Path;
 
 type Run = fn(&mut Storm) -> Result<()>;
 
-/// All of them by name.
-pub const ALL: [(&str, Run); 5] = [
-    ("held", held::run),
-    ("churn", churn::run),
-    ("kills", kills::run),
-    ("descriptors", descriptors::run),
-    ("memory", memory::run),
+/// All of them by name, with what their brokers are told.
+pub const ALL: [(&str, Run, &[&str]); 5] = [
+    ("held", held::run, &[]),
+    ("churn", churn::run, &[]),
+    ("kills", kills::run, &[]),
+    ("descriptors", descriptors::run, &[]),
+    ("memory", memory::run, &memory::BROKER_ARGUMENTS),
 ];
 
 /// Runs one, prints its figures, and looks for leaks.
 pub fn run(name: &str, binary: &Path, scale: Scale) -> Result<()> {
-    let (_, run) = ALL
+    let (_, run, broker_arguments) = ALL
         .iter()
-        .find(|(known, _)| *known == name)
+        .find(|(known, ..)| *known == name)
         .ok_or_else(|| anyhow::anyhow!("there is no storm {name}"))?;
     println!("{name} ({scale:?})");
-    let mut storm = Storm::start(binary, scale)?;
+    let mut storm = Storm::start(binary, scale, broker_arguments)?;
     run(&mut storm)?;
     storm.finish()
 }

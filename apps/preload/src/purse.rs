@@ -1,0 +1,30 @@
+//! The domain's purse: what the rings of all its processes may take in all
+//! ([`fordway_abi::shm::Purse`]). It comes with `Welcome`. The next broker's is laid over it, at the
+//! same place, because a thread may be about to look; that broker has counted what our regions
+//! had taken before.
+
+use crate::link;
+use crate::sys;
+use core::sync::atomic::{AtomicPtr, Ordering};
+use fordway_abi::shm::{PURSE_BYTES, PURSE_MAGIC, Purse};
+
+static PURSE: AtomicPtr<Purse> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Maps the purse that the broker has sent, and closes its descriptor.
+pub fn receive(fd: i32) -> sys::Result<()> {
+    let place = PURSE.load(Ordering::Relaxed);
+    let base = link::map_purse(fd, PURSE_BYTES, place.cast())?.cast::<Purse>();
+    PURSE.store(base, Ordering::Release);
+    // SAFETY: just mapped, whole; all its fields are atomics.
+    let magic = unsafe { &*base }.magic.load(Ordering::Relaxed);
+    if magic == PURSE_MAGIC {
+        Ok(())
+    } else {
+        Err(libc::EPROTO)
+    }
+}
+
+/// It, or null before the first `Welcome`. It stays mapped.
+pub fn get() -> *const Purse {
+    PURSE.load(Ordering::Acquire)
+}
