@@ -312,12 +312,23 @@ void asleep(pid_t pid, pid_t tid) {
     }
 }
 
+// Whether bytes are on their way that may make room when they arrive: the kernel keeps none
+// back only once the peer's window is shut.
+static int is_under_way(int fd) {
+    struct tcp_info info = {0};
+    socklen_t length = sizeof info;
+    if (raw_syscall(SYS_getsockopt, fd, IPPROTO_TCP, TCP_INFO, (long)&info, (long)&length, 0)) die("TCP_INFO");
+    return info.tcpi_unacked || (info.tcpi_notsent_bytes && info.tcpi_snd_wnd);
+}
+
 void cram(int fd) {
     static char bytes[1 << 20];
     nonblocking(fd, 1);
-    for (int quiet = 0; quiet < 10;) {
-        if (send(fd, bytes, sizeof bytes, 0) > 0) quiet = 0;
-        else usleep(2000), quiet++;
+    for (int quiet = 0, round = 0; quiet < 10; round++) {
+        if (round > 10000) die("there is always room");
+        if (send(fd, bytes, sizeof bytes, 0) > 0 || is_under_way(fd)) quiet = 0;
+        else quiet++;
+        usleep(2000);
     }
     nonblocking(fd, 0);
 }

@@ -5,6 +5,7 @@ use fordway_abi::ABI_VERSION;
 use fordway_abi::control::{Header, Message, Refuse};
 use fordway_abi::reason::Reason;
 use fordway_bench::lab::{PathChoice, Place, Spawn};
+use fordway_bench::proc::tree_cpu_s;
 use fordway_test_conformance::{Bed, Steady};
 use fordwayd::admin::{Reply, Request};
 use rustix::net::{
@@ -40,9 +41,23 @@ fn channels_outlive_the_broker_and_are_registered_anew() -> Result<()> {
 fn channels_do_without_a_broker() -> Result<()> {
     let mut bed = Bed::start()?;
     let steady = Steady::start(&bed, "streams")?;
+    let ends = bed.lab.connections()?;
+    let pids = ends.iter().filter_map(|end| u32::try_from(end.pid?).ok());
+    let pids: Vec<u32> = pids.collect();
+    ensure!(pids.len() == 2, "{ends:?}");
     bed.lab.stop_broker(true)?;
-    // Nobody can be asked; the end compares every byte.
-    std::thread::sleep(Duration::from_millis(500));
+    // Nobody can be asked what goes by rings; who moves bytes uses his processor. The end
+    // compares every byte.
+    for pid in pids {
+        let used_s = || tree_cpu_s(pid);
+        let before = used_s();
+        let what = "the traffic goes on";
+        bed.lab.wait_until(
+            Duration::from_secs(20),
+            what,
+            || Ok(used_s() > before + 0.1),
+        )?;
+    }
     bed.lab.start_broker()?;
     bed.wait_for("both ends are registered anew", |ends| {
         ends.len() == 2 && ends.iter().all(|end| end.path == "fast")
