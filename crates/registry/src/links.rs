@@ -276,6 +276,21 @@ impl Registry {
         }
     }
 
+    /// The same, also if its ends were not told of the channel yet: they are asked behind that.
+    pub(crate) fn downgrade_or_note(
+        &mut self,
+        channel_ref: ChannelRef,
+        reason: Reason,
+        actions: &mut Vec<Action>,
+    ) {
+        if self.is_announced(channel_ref) {
+            self.downgrade_channel(channel_ref, reason, actions);
+        } else if let Some(channel) = self.channels.get_mut(&channel_ref) {
+            // `announce` sends it.
+            channel.downgrading = Some(reason);
+        }
+    }
+
     /// Marks one end as over; frees the slot when that was the last one.
     pub(crate) fn end_over(
         &mut self,

@@ -137,20 +137,7 @@ impl Registry {
     pub fn downgrade_these(&mut self, channels: &[BothEnds], reason: Reason) -> Vec<Action> {
         let mut actions = Vec::new();
         for channel in channels {
-            let announced = self
-                .channels
-                .get(&channel.handle)
-                .and_then(|channel| self.links.get(&channel.link))
-                .is_some_and(|link| link.ready || link.rejoined);
-            match announced {
-                true => self.downgrade_channel(channel.handle, reason, &mut actions),
-                // `announce` sends it behind the pair.
-                false => {
-                    if let Some(channel) = self.channels.get_mut(&channel.handle) {
-                        channel.downgrading = Some(reason);
-                    }
-                }
-            }
+            self.downgrade_or_note(channel.handle, reason, &mut actions);
         }
         actions
     }

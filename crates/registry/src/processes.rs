@@ -144,7 +144,7 @@ impl Registry {
     }
 
     /// Whether the ends of a channel were told of it.
-    fn is_announced(&self, channel: ChannelRef) -> bool {
+    pub(crate) fn is_announced(&self, channel: ChannelRef) -> bool {
         let link = self.channels.get(&channel).map(|channel| channel.link);
         let link = link.and_then(|link| self.links.get(&link));
         link.is_some_and(|link| link.ready || link.rejoined)

@@ -166,10 +166,6 @@ impl Registry {
             .channels
             .iter()
             .filter(|(_, channel)| channel_id.is_none_or(|id| channel.id == id))
-            .filter(|(_, channel)| {
-                let link = self.links.get(&channel.link);
-                link.is_some_and(|link| link.ready || link.rejoined)
-            })
             .map(|(channel_ref, _)| *channel_ref)
             .collect();
         if chosen.is_empty() && channel_id.is_some() {
@@ -177,7 +173,7 @@ impl Registry {
         }
         let mut actions = Vec::new();
         for channel_ref in chosen {
-            self.downgrade_channel(channel_ref, reason, &mut actions);
+            self.downgrade_or_note(channel_ref, reason, &mut actions);
         }
         Some(actions)
     }

@@ -172,13 +172,22 @@ impl Bed {
 
     /// Waits until more bytes have gone through rings.
     pub fn wait_for_ring_bytes(&self) -> Result<()> {
+        self.wait_for_more("ring bytes", |end| end.ring_bytes_tx)
+    }
+
+    /// Waits until more bytes have gone, whichever way.
+    pub fn wait_for_bytes(&self) -> Result<()> {
+        self.wait_for_more("bytes", |end| end.ring_bytes_tx + end.kernel_bytes_tx)
+    }
+
+    fn wait_for_more(&self, what: &str, count: impl Fn(&Connection) -> u64) -> Result<()> {
         let total = || -> Result<u64> {
             let ends = self.lab.connections()?;
-            Ok(ends.iter().map(|end| end.ring_bytes_tx).sum())
+            Ok(ends.iter().map(&count).sum())
         };
         let before = total()?;
         self.lab
-            .wait_until(Duration::from_secs(10), "ring bytes rise", || {
+            .wait_until(Duration::from_secs(10), &format!("{what} rise"), || {
                 Ok(total()? > before)
             })
     }

@@ -1,4 +1,4 @@
-//! The broker is killed at each step of the way up to rings.
+//! The broker is killed at each step of the way up to rings, and of the way down.
 //!
 //! ```text
 //!   steady A ─┐                 ┌─ a message of the chosen kind, the chosen time:
@@ -15,12 +15,12 @@ use fordway_abi::control::{PACKET_BYTES_MAX, kind};
 use fordway_bench::lab::{Spawn, Stdin};
 use fordway_platform::ipc::{self, Kind, ReceiveError};
 use fordway_test_conformance::Bed;
-use fordwayd::admin::CONTROL_SOCKET;
+use fordwayd::admin::{CONTROL_SOCKET, Reply, Request};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{Shutdown, shutdown};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -42,9 +42,19 @@ const UP: [(&str, u32); 9] = [
     ("PeerDoor", kind::PeerDoor),
     ("Pair", kind::Pair),
 ];
+/// What is said on the way down, in order.
+const DOWN: [(&str, u32); 2] = [("Downgrade", kind::Downgrade), ("Status", kind::Status)];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Up,
+    Down,
+}
+
 /// Where the broker is to be killed.
 #[derive(Clone, Copy, Debug)]
 struct Step {
+    way: Way,
     name: &'static str,
     kind: u32,
     /// Its first message of the kind, or its second: that of the other program, mostly.
@@ -57,6 +67,8 @@ struct Step {
 struct MiddleMan {
     broker: PathBuf,
     step: Step,
+    /// From now on the messages count.
+    counts: AtomicBool,
     seen: AtomicU32,
     /// The step has come.
     reached: Mutex<Sender<()>>,
@@ -101,6 +113,7 @@ impl MiddleMan {
         let fds: Vec<_> = packet.fds.iter().map(AsFd::as_fd).collect();
         let said = u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
         let is_here = said == self.step.kind
+            && self.counts.load(Ordering::SeqCst)
             && self.seen.fetch_add(1, Ordering::SeqCst) + 1 == self.step.number;
         if is_here {
             if self.step.delivered && ipc::send(to, bytes, &fds).is_err() {
@@ -132,20 +145,27 @@ fn run(bed: &mut Bed, step: Step) -> Result<()> {
     let middle = Arc::new(MiddleMan {
         broker: bed.lab.runtime_dir().join(CONTROL_SOCKET),
         step,
+        counts: AtomicBool::new(step.way == Way::Up),
         seen: AtomicU32::new(0),
         reached: Mutex::new(reached),
         go_on: Mutex::new(go_on),
     });
     let (own, waiting) = (Arc::clone(&middle), rustix::io::dup(&listener)?);
     let serving = std::thread::spawn(move || own.serve(&waiting));
-    let result = play(bed, &path, &reaching, &going);
+    let result = play(bed, &path, &middle, &reaching, &going);
     drop(going);
     shutdown(&listener, Shutdown::Both)?;
     serving.join().expect("it does not panic");
     result
 }
 
-fn play(bed: &mut Bed, path: &Path, reaching: &Receiver<()>, going: &Sender<()>) -> Result<()> {
+fn play(
+    bed: &mut Bed,
+    path: &Path,
+    middle: &MiddleMan,
+    reaching: &Receiver<()>,
+    going: &Sender<()>,
+) -> Result<()> {
     let shim = bed.lab.fordway().with_file_name("libfordway.so");
     let program = Bed::program("steady");
     let spawn = Spawn::new([program.to_string_lossy().as_ref(), "streams_cold"])
@@ -154,13 +174,35 @@ fn play(bed: &mut Bed, path: &Path, reaching: &Receiver<()>, going: &Sender<()>)
         .env("LD_PRELOAD", &shim.to_string_lossy())
         .stdin(Stdin::Pipe);
     let mut steady = bed.lab.spawn_bare(&spawn)?;
+    if middle.step.way == Way::Down {
+        is_settled(bed, "fast")?;
+        bed.wait_for_ring_bytes()?;
+        middle.counts.store(true, Ordering::SeqCst);
+        let reply = bed.lab.ask(&Request::Downgrade { channel: None })?;
+        ensure!(!matches!(reply, Reply::Error { .. }), "{reply:?}");
+    }
     reaching.recv_timeout(PATIENCE).context("it never came")?;
     bed.lab.stop_broker(true)?;
     going.send(())?;
     bed.lab.start_broker()?;
-    // Whatever each end had heard of a channel, in the end there is one.
-    is_settled(bed, "fast")?;
-    bed.wait_for_ring_bytes()?;
+    match middle.step.way {
+        Way::Up => {
+            // Whatever each end had heard of a channel, in the end there is one.
+            is_settled(bed, "fast")?;
+            bed.wait_for_ring_bytes()?;
+        }
+        // Whoever was asked is on the kernel path, and the other end with it; it does not offer
+        // itself again, so the new broker does not know whose it is. If nobody was asked, the
+        // channel is as it was.
+        Way::Down => {
+            let what = "both ends are on one path";
+            bed.lab.wait_until(PATIENCE, what, || {
+                let ends = bed.lab.connections()?;
+                Ok(ends.len() == 2 && ends[0].path == ends[1].path)
+            })?;
+        }
+    }
+    bed.wait_for_bytes()?;
     drop(steady.take_stdin());
     let output = steady.finish()?;
     let (text, errors) = (output.text(), output.errors());
@@ -168,14 +210,14 @@ fn play(bed: &mut Bed, path: &Path, reaching: &Receiver<()>, going: &Sender<()>)
     Ok(())
 }
 
-#[test]
-fn killed_at_each_step_of_the_way_up() -> Result<()> {
+fn kill_at_each(way: Way, messages: &[(&'static str, u32)]) -> Result<()> {
     let mut bed = Bed::start()?;
     let mut steps = 0;
-    for (name, kind) in UP {
+    for &(name, kind) in messages {
         for number in [1, 2] {
             for delivered in [false, true] {
                 let step = Step {
+                    way,
                     name,
                     kind,
                     number,
@@ -188,4 +230,14 @@ fn killed_at_each_step_of_the_way_up() -> Result<()> {
     }
     println!("the broker was killed at {steps} steps");
     bed.finish()
+}
+
+#[test]
+fn killed_at_each_step_of_the_way_up() -> Result<()> {
+    kill_at_each(Way::Up, &UP)
+}
+
+#[test]
+fn killed_at_each_step_of_the_way_down() -> Result<()> {
+    kill_at_each(Way::Down, &DOWN)
 }

@@ -64,29 +64,38 @@ fn channels_are_shown_with_both_ends_and_moved() {
     assert_eq!(p.registry.channels_with_both_ends().count(), 0);
 }
 
-/// Rules may change between the offers and the regions: then the pair is followed by its end.
+type Asking = fn(&mut Registry) -> Vec<Action>;
+
+/// Rules may change, or the administrator ask, between the offers and the regions: then the
+/// pair is followed by its end.
 #[test]
 fn a_channel_that_is_not_announced_yet_is_moved_behind_its_pair() {
-    let mut registry = registry();
-    let (web, _) = registry.add_process(WEB, PathPolicy::Auto);
-    let (db, _) = registry.add_process(DB, PathPolicy::Auto);
-    let (a, b) = ends(0);
-    registry.offer(web, 1, a);
-    let made = links(&registry.offer(db, 2, b));
-    let channels: Vec<BothEnds> = registry.channels_with_both_ends().collect();
-    assert_eq!(registry.downgrade_these(&channels, FILTER), []);
-    registry.region(made[0].0, made[0].1.link_id).expect("one");
-    let (_, actions) = registry.region(made[1].0, made[1].1.link_id).expect("two");
-    assert_eq!((pairs(&actions).len(), downgrades(&actions).len()), (2, 2));
-    for process in [web, db] {
-        let place = |wanted: fn(&Outgoing) -> bool| {
-            actions.iter().position(|action| match action {
-                Action::Send { to, message } => *to == process && wanted(message),
-                _ => false,
-            })
-        };
-        let pair = place(|message| matches!(message, Outgoing::Pair(_)));
-        let end = place(|message| matches!(message, Outgoing::Downgrade(_)));
-        assert!(pair < end && pair.is_some(), "{actions:?}");
+    let by_rules: Asking = |registry| {
+        let channels: Vec<BothEnds> = registry.channels_with_both_ends().collect();
+        registry.downgrade_these(&channels, FILTER)
+    };
+    let by_wish: Asking = |registry| registry.downgrade(None, Reason::Asked).expect("all");
+    for ask in [by_rules, by_wish] {
+        let mut registry = registry();
+        let (web, _) = registry.add_process(WEB, PathPolicy::Auto);
+        let (db, _) = registry.add_process(DB, PathPolicy::Auto);
+        let (a, b) = ends(0);
+        registry.offer(web, 1, a);
+        let made = links(&registry.offer(db, 2, b));
+        assert_eq!(ask(&mut registry), []);
+        registry.region(made[0].0, made[0].1.link_id).expect("one");
+        let (_, actions) = registry.region(made[1].0, made[1].1.link_id).expect("two");
+        assert_eq!((pairs(&actions).len(), downgrades(&actions).len()), (2, 2));
+        for process in [web, db] {
+            let place = |wanted: fn(&Outgoing) -> bool| {
+                actions.iter().position(|action| match action {
+                    Action::Send { to, message } => *to == process && wanted(message),
+                    _ => false,
+                })
+            };
+            let pair = place(|message| matches!(message, Outgoing::Pair(_)));
+            let end = place(|message| matches!(message, Outgoing::Downgrade(_)));
+            assert!(pair < end && pair.is_some(), "{actions:?}");
+        }
     }
 }
