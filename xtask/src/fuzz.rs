@@ -8,9 +8,10 @@ use crate::{Outcome, program, run as run_one};
 use std::process::{Command, Stdio};
 
 /// The targets of `fuzz/Cargo.toml`.
-const TARGETS: [&str; 6] = [
+const TARGETS: [&str; 7] = [
     "control",
     "machine",
+    "netfront",
     "packet",
     "ring_consumer",
     "ring_producer",

@@ -8,6 +8,7 @@
 //! * [`ring_consumer`], [`ring_producer`]: one half of a channel whose peer writes anything
 //!   into its own memory between (and, by what it leaves there, within) our calls.
 //! * [`rules`], [`packet`]: the packet filter's rules and frames.
+//! * [`netfront`]: a Xen backend, its toolstack and the driver's user do anything in any order.
 //! * [`machine`]: the bytes are the schedule of a simulated run of honest ends.
 
 mod control;
@@ -21,17 +22,19 @@ mod victim;
 
 pub use control::control;
 pub use filter::{packet, rules};
+pub use fordway_test_netfront::chaos as netfront;
 pub use ring::{ring_consumer, ring_producer};
 
 /// A fuzz target.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All of them, by the names of their corpora.
-pub const TARGETS: [Target; 6] = [
+pub const TARGETS: [Target; 7] = [
     ("control", control),
     ("ring_consumer", ring_consumer),
     ("ring_producer", ring_producer),
     ("rules", rules),
+    ("netfront", netfront),
     ("packet", packet),
     ("machine", machine),
 ];

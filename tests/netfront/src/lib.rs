@@ -12,6 +12,7 @@
 
 mod backend;
 mod chaos;
+mod hurt;
 mod world;
 
 pub use backend::{BackQueue, Backend, Offer, Packet};
