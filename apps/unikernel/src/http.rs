@@ -26,15 +26,19 @@ impl Http {
                 ..Limits::default()
             },
         )?;
-        server.add_page("/profile", |query| {
+        server.add_page("/profile", |_| {
             let mut text = String::new();
-            let (content_type, _) = if query == "json" {
-                ("application/json", PROFILE.write_json(&mut text))
-            } else {
-                ("text/plain", PROFILE.write_text(&mut text))
-            };
+            let _ = PROFILE.write_text(&mut text);
             Page {
-                content_type,
+                content_type: "text/plain",
+                body: text.into_bytes(),
+            }
+        });
+        server.add_page("/profile.json", |_| {
+            let mut text = String::new();
+            let _ = PROFILE.write_json(&mut text);
+            Page {
+                content_type: "application/json",
                 body: text.into_bytes(),
             }
         });

@@ -56,6 +56,9 @@ const TASKS_MAX: usize = 10_016;
 /// How long the backend is waited for before the console says so.
 const LINK_PATIENCE_NS: u64 = 5_000_000_000;
 
+/// The largest frame that a backend takes, with its Ethernet header: lengths have 16 bits.
+const FRAME_BYTES_MAX: usize = 65_535;
+
 fordway_xen_guest::image!(main);
 
 fn main(domain: Domain) -> ! {
@@ -223,14 +226,14 @@ fn offloads(device: &Netfront<Xen>) -> Offloads {
         tx_checksum_v6: offers.csum_ipv6,
         gso_v4: offers.gso_ipv4 && offers.sg,
         gso_v6: offers.gso_ipv6 && offers.sg,
-        gso_bytes_max: 0,
+        gso_bytes_max: FRAME_BYTES_MAX - 14,
     }
 }
 
 /// The main loop.
 fn run(mut xen: Xen, mut device: Netfront<Xen>, net: Rc<Net>, mut executor: Executor) -> ! {
-    let mut frame = vec![0; 65_535 + 14];
-    let mut received = vec![0; 65_535 + 14];
+    let mut frame = vec![0; FRAME_BYTES_MAX];
+    let mut received = vec![0; FRAME_BYTES_MAX];
     let mut connections = device.counters().connections;
     let mut ending = None;
     loop {

@@ -11,8 +11,10 @@ use fordway_xen_abi::shared::{TimeInfo, offset, time_offset};
 
 /// System time at the TSC value `tsc`, by `info`'s line.
 pub fn system_time_ns(info: &TimeInfo, tsc: u64) -> u64 {
-    // A TSC that lies a little behind the record (another core) is taken as the record's.
-    let delta = tsc.saturating_sub(info.tsc_timestamp);
+    // Both count modulo 2^64: where Xen emulates the TSC it begins at 0 with the domain, and a
+    // record from before that is negative. A TSC that lies a little behind the record (another
+    // core) is taken as the record's.
+    let delta = (tsc.wrapping_sub(info.tsc_timestamp) as i64).max(0) as u64;
     let shifted = if info.tsc_shift < 0 {
         delta >> u32::from(info.tsc_shift.unsigned_abs()).min(63)
     } else {
@@ -129,6 +131,12 @@ mod tests {
         assert_eq!(system_time_ns(&info, 1_000), 7_000_000);
         assert_eq!(system_time_ns(&info, 2_500_001_000) / 1_000, 1_007_000 - 1);
         assert_eq!(system_time_ns(&info, 0), 7_000_000);
+        // A record that was made before the domain was.
+        let early = TimeInfo {
+            tsc_timestamp: 0u64.wrapping_sub(1_000),
+            ..info
+        };
+        assert_eq!(system_time_ns(&early, 1_500) / 100, 70_010 - 1);
         let halved = TimeInfo {
             tsc_shift: -1,
             ..info
