@@ -110,6 +110,8 @@ const TASKS: [Task; 17] = [
     },
 ];
 
+/// What has a lock file of its own.
+const WORKSPACES: [&str; 3] = [".", "fuzz", "apps/unikernel"];
 /// The crate whose tests run real programs: as root, one at a time, on release builds.
 const PROGRAM_TESTS: &str = "fordway-test-programs";
 /// The crate of the cases that every backend must pass.
@@ -288,6 +290,9 @@ fn clean(_: &[String]) -> Outcome {
 fn test(_: &[String]) -> Outcome {
     let mut sum = Sum::default();
     sum.step("formatting", formatting());
+    for workspace in WORKSPACES {
+        sum.step(&format!("lock file of {workspace}"), locked(workspace));
+    }
     sum.step("clippy", clippy());
     // Before the tests: those of the shim and of real programs use the release build.
     sum.step(
@@ -334,6 +339,16 @@ fn test(_: &[String]) -> Outcome {
 
 fn formatting() -> Command {
     cargo(&["fmt", "--all", "--check"])
+}
+
+/// A lock file that is behind would be changed by whoever builds next.
+fn locked(workspace: &str) -> Command {
+    let manifest = format!("{workspace}/Cargo.toml");
+    let mut command = cargo(&["fetch", "--locked", "--quiet"]);
+    // What other systems would need is not fetched.
+    command.args(["--target", "x86_64-unknown-linux-gnu"]);
+    command.args(["--manifest-path", &manifest]);
+    command
 }
 
 fn clippy() -> Command {
