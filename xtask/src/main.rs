@@ -8,6 +8,7 @@
 
 mod fuzz;
 mod unikernel;
+mod xen;
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -22,7 +23,7 @@ struct Task {
     run: fn(&[String]) -> Outcome,
 }
 
-const TASKS: [Task; 17] = [
+const TASKS: [Task; 19] = [
     Task {
         name: "help",
         what: "this list",
@@ -57,6 +58,16 @@ const TASKS: [Task; 17] = [
         name: "storm",
         what: "many connections, deaths and shortages, whole, with figures ([NAME])",
         run: storm,
+    },
+    Task {
+        name: "xen-test",
+        what: "the unikernel on the real Xen, under emulation ([--short] [WORD...])",
+        run: xen::test,
+    },
+    Task {
+        name: "xen-bench",
+        what: "its figures beside a Linux guest's, into bench-report/ ([WORD...])",
+        run: xen::bench,
     },
     Task {
         name: "fuzz",
@@ -325,6 +336,13 @@ fn test(_: &[String]) -> Outcome {
     } else {
         println!("== fuzz targets: no nightly with cargo-fuzz here; their corpus was played above");
     }
+    match unikernel::build(&[]) {
+        Ok(()) => sum.step("Xen, short form", xen::short()),
+        Err(error) => {
+            println!("== Xen: {error}");
+            sum.step("the unikernel's images", program(&["false"]));
+        }
+    }
     sum.step("bench, short form", program(&SHORT_BENCH));
     for step in &sum.failed_steps {
         println!("failed: {step}");
@@ -424,16 +442,15 @@ impl Sum {
             .map_err(|error| format!("{text}: {error}"))
     }
 
-    /// `test result: ok. 13 passed; 0 failed; 0 ignored; ...`
+    /// `test result: ok. 13 passed; 0 failed; 0 ignored; ...`, and the last line of the
+    /// runner that is no `cargo test`: `13 passed, 0 failed`.
     fn read(&mut self, line: &str) {
-        let Some((_, figures)) = line
-            .trim_start()
-            .strip_prefix("test result: ")
-            .and_then(|rest| rest.split_once(". "))
-        else {
-            return;
+        let figures = match line.trim_start().strip_prefix("test result: ") {
+            Some(result) => result.split_once(". ").map_or("", |(_, figures)| figures),
+            None if line.ends_with(" failed") => line,
+            None => return,
         };
-        for figure in figures.split(';') {
+        for figure in figures.split([';', ',']) {
             match figure.trim().split_once(' ') {
                 Some((count, "passed")) => self.passed += count.parse().unwrap_or(0),
                 Some((count, "failed")) => self.failed += count.parse().unwrap_or(0),
@@ -488,7 +505,8 @@ mod tests {
         sum.read("test result: ok. 13 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.32s");
         sum.read("test result: FAILED. 2 passed; 3 failed; 0 ignored; 0 measured; 0 filtered out");
         sum.read("test a::b ... ok");
-        assert_eq!((sum.passed, sum.failed), (15, 3));
+        sum.read("4 passed, 1 failed");
+        assert_eq!((sum.passed, sum.failed), (19, 4));
     }
 
     #[test]

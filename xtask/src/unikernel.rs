@@ -8,21 +8,25 @@ use std::process::Command;
 const WORKSPACE: &str = "apps/unikernel";
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 const IMAGES: &str = "target/xen";
-/// The applications, as their Cargo features are called, and bytes that an image may have.
-const APPLICATIONS: [(&str, u64); 2] = [("httpd", 400 * 1000), ("kv", 500 * 1000)];
+/// The applications, their Cargo features, and bytes that an image may have.
+const APPLICATIONS: [(&str, &str, u64); 3] = [
+    ("httpd", "httpd", 400 * 1000),
+    ("kv", "kv", 500 * 1000),
+    ("profile", "httpd,profile", 450 * 1000),
+];
 
 /// Builds the images of the applications named, or all, and prints their sizes.
 pub fn build(names: &[String]) -> Outcome {
     for name in names {
         if !APPLICATIONS
             .iter()
-            .any(|(application, _)| application == name)
+            .any(|(application, _, _)| application == name)
         {
             return Err(format!("there is no application {name:?}"));
         }
     }
     fs::create_dir_all(IMAGES).map_err(|error| format!("{IMAGES}: {error}"))?;
-    for (application, bytes_max) in APPLICATIONS {
+    for (application, features, bytes_max) in APPLICATIONS {
         if !names.is_empty() && !names.iter().any(|name| name == application) {
             continue;
         }
@@ -37,7 +41,7 @@ pub fn build(names: &[String]) -> Outcome {
                 "--locked",
                 "--no-default-features",
             ])
-            .args(["--features", application])
+            .args(["--features", features])
             .arg("--target-dir")
             .arg(std::path::absolute(&built).map_err(|error| error.to_string())?)
             // What a caller wants for the host's programs does not hold for an image.

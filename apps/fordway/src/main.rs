@@ -19,6 +19,7 @@ mod show;
 mod table;
 mod trace;
 mod up;
+mod xen;
 
 use broker::Broker;
 use clap::Parser;
@@ -59,6 +60,7 @@ fn dispatch(cli: &Cli) -> Outcome {
         Command::Doctor(json) => doctor::doctor(&broker()?, json.json),
         Command::Env(json) => container::environment(&broker()?, json.json),
         Command::Down(down) => up::down(down, &broker()?),
+        Command::Xen(command) => xen::xen(command),
         Command::Bench(args) => measured(|| fordway_bench::cli::run_bench(args)),
         Command::Demo(args) => measured(|| fordway_bench::cli::run_demo(args)),
         Command::BenchEnd(args) => fordway_bench::cli::run_end(args)

@@ -4,12 +4,12 @@ figure() { echo "FIGURE $1 $2 $3"; }
 
 median() { sort -g | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'; }
 
-# boot SUBJECT NAME: of a configured guest, three times, from unpause to the first answer.
+# boot SUBJECT NAME TIMES: of a configured guest, from unpause to the first answer.
 # Pings go out all the time before, 500 a second; xl's own start is counted for each guest.
 boot() {
     local address began turn
     address=$(cat "/run/guests/$2.address")
-    for turn in 1 2 3; do
+    for turn in $(seq "$3"); do
         ! running "$2" || stop "$2"
         create "$2"
         ping -q -i 0.002 -c 1 -w 60 "$address" >/dev/null &
@@ -40,18 +40,18 @@ pages() {
     local port=80 host=${2%:*}
     [ "$host" = "$2" ] || port=${2#*:}
     requests() { sed -n 's/^Requests per second: *\([0-9.]*\).*/\1/p'; }
-    ab -q -c 4 -n 200 "http://$2/index.html" >/dev/null
-    figure "$1" ab_per_s "$(ab -q -c 4 -n "${3:-2000}" "http://$2/index.html" | requests)"
-    figure "$1" ab_keepalive_per_s "$(ab -q -k -c 4 -n $((${3:-2000} * 5)) "http://$2/index.html" | requests)"
-    figure "$1" httperf_per_s "$(httperf --hog --server "$host" --port "$port" --uri /index.html --num-conns "${3:-2000}" 2>/dev/null |
+    ab -q -c 4 -n 50 "http://$2/index.html" >/dev/null
+    figure "$1" ab_per_s "$(ab -q -c 4 -n "${3:-1000}" "http://$2/index.html" | requests)"
+    figure "$1" ab_keepalive_per_s "$(ab -q -k -c 4 -n $((${3:-1000} * 5)) "http://$2/index.html" | requests)"
+    figure "$1" httperf_per_s "$(httperf --hog --server "$host" --port "$port" --uri /index.html --num-conns "${3:-1000}" 2>/dev/null |
         sed -n 's/^Request rate: *\([0-9.]*\).*/\1/p')"
 }
 
-# file SUBJECT ADDRESS: 16 MB, seven times after one for warmth, and back by wget once.
+# file SUBJECT ADDRESS: 16 MB, five times after one for warmth.
 file() {
     local turn
     curl -sS -o /dev/null "http://$2/16m"
-    for turn in 1 2 3 4 5 6 7; do
+    for turn in 1 2 3 4 5; do
         curl -sS -o /dev/null -w '%{speed_download}\n' "http://$2/16m"
     done >/tmp/rates
     figure "$1" curl_mb_per_s "$(median </tmp/rates | awk '{ printf "%.1f", $1 / 1e6 }')"
@@ -60,11 +60,11 @@ file() {
 
 # gets SUBJECT ADDRESS
 gets() {
-    local depth count=20000
+    local depth count=10000
     redis-benchmark -h "$2" -t set -n 1000 -q >/dev/null
     for depth in 1 16; do
         figure "$1" "get_p${depth}_per_s" "$(redis-benchmark -h "$2" -t get -n $count -c 50 -P $depth --csv |
             awk -F '","' '/GET/ { print $2 }')"
-        count=100000
+        count=50000
     done
 }

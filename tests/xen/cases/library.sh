@@ -5,7 +5,7 @@ unikernel() {
     local name=$1 image=$2 address=$3 memory=${4:-64} ramdisk=
     if running "$name"; then return 0; fi
     shift $(($# < 4 ? $# : 4))
-    if [ "$image" = httpd ]; then
+    if [ "$image" != kv ]; then
         ramdisk=/tmp/www.tar
         # Small memories get a small archive.
         [ "$memory" -ge 64 ] || ramdisk=/tmp/small.tar

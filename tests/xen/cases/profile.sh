@@ -1,4 +1,7 @@
-httpd
-fetches 10.0.0.3 1k 100k
-curl -sS --fail -m 10 http://10.0.0.3/profile | head -n 40
-curl -sS --fail -m 10 http://10.0.0.3/profile.json | python3 -m json.tool >/dev/null
+# An image of its own: the ticks are compiled in.
+unikernel profile profile 10.0.0.15 64
+listens 10.0.0.15 80
+fetches 10.0.0.15 1k 100k
+curl -sS --fail -m 10 http://10.0.0.15/profile | head -n 40
+curl -sS --fail -m 10 http://10.0.0.15/profile.json | python3 -m json.tool >/dev/null
+stop profile

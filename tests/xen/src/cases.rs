@@ -10,6 +10,8 @@ pub enum Needs {
     Linux,
     /// The unikernel's image with the web server.
     Httpd,
+    /// The same with the ticks of procedures compiled in.
+    Profile,
     /// The unikernel's image with the key-value server.
     Kv,
 }
@@ -20,6 +22,7 @@ impl Needs {
         match self {
             Needs::Linux => None,
             Needs::Httpd => Some("httpd"),
+            Needs::Profile => Some("profile"),
             Needs::Kv => Some("kv"),
         }
     }
@@ -88,7 +91,7 @@ cases! {
     "ping-flood", [Httpd], long, 120, 60, "100,000 pings as fast as they are answered, none lost";
     "many-connections", [Httpd], long, 120, 20, "1000 connections at a time";
     "wire", [Httpd], long, 60, 10, "handshake, options, order and end of TCP in a capture";
-    "profile", [Httpd], long, 30, 5, "the procedures' ticks at /profile";
+    "profile", [Profile], long, 30, 5, "the procedures' ticks at /profile";
     "pause-unpause", [Httpd], long, 120, 15, "a transfer goes on after xl pause";
     "bridge-down-up", [Httpd], long, 120, 15, "a transfer goes on after dom0's bridge was down";
     "malformed", [Httpd], long, 120, 30, "9000 malformed frames, and it serves as before";

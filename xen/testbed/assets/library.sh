@@ -51,7 +51,7 @@ create() {
     address=$(cat "/run/guests/$1.address")
     wait_gone "$1"
     : >"/var/log/xen/console/guest-$1.log"
-    xl -q create -p "/run/guests/$1.cfg" || xl create -p "/run/guests/$1.cfg"
+    xl create -p "/run/guests/$1.cfg" >/dev/null
     ip neigh replace "$address" lladdr "$(mac "$address")" dev xenbr0
 }
 

@@ -38,9 +38,9 @@ def said(command):
 
 def diagnosis():
     parts = ["-- xl list", said("xl list"),
-             "-- xl dmesg", said("xl dmesg | tail -n 15"),
+             "-- xl dmesg", said("xl dmesg -c"),
              "-- dmesg", said("dmesg | tail -n 15"),
-             "-- xenstore", said("xenstore-ls -f /local/domain | grep -E 'vif|device/' | tail -n 60")]
+             "-- xenstore", said("xenstore-ls -f /local/domain | grep -E 'backend/.*(/state|hotplug)|device/.*/state'")]
     for log in sorted(glob.glob("/var/log/xen/console/guest-*"), key=os.path.getmtime)[-4:]:
         parts += ["-- " + log, text_of(log, 3000)]
     return "\n".join(parts)
@@ -87,6 +87,8 @@ def main():
         frame(kind="up", uptime_s=float(uptime.read().split()[0]))
     with open("/job/list") as file:
         cases = json.load(file)
+    # What Xen said while it booted has nothing to do with the cases.
+    said("xl dmesg -c")
     for case in cases:
         frame(kind="begin", name=case["name"])
         run(case)

@@ -1,0 +1,42 @@
+//! Tasks on Xen's test bed: the unikernel's images, then `fordway-test-xen`.
+
+use crate::{Outcome, cargo, program, run, unikernel};
+use std::process::Command;
+
+const PACKAGE: &str = "fordway-test-xen";
+const PROGRAM: &str = "target/release/fordway-test-xen";
+
+/// `xen-test`.
+pub(crate) fn test(arguments: &[String]) -> Outcome {
+    unikernel::build(&[])?;
+    build_program()?;
+    let mut tests = program(&[PROGRAM]);
+    tests.args(arguments);
+    run(tests)
+}
+
+/// `xen-bench`.
+pub(crate) fn bench(arguments: &[String]) -> Outcome {
+    unikernel::build(&[])?;
+    build_program()?;
+    let mut bench = program(&[PROGRAM, "--bench", "bench-report"]);
+    bench.args(arguments);
+    run(bench)
+}
+
+/// The short form, as a step of `test`.
+pub(crate) fn short() -> Command {
+    cargo(&[
+        "run",
+        "--quiet",
+        "--release",
+        "-p",
+        PACKAGE,
+        "--",
+        "--short",
+    ])
+}
+
+fn build_program() -> Outcome {
+    run(cargo(&["build", "--quiet", "--release", "-p", PACKAGE]))
+}
