@@ -85,7 +85,7 @@ cases! {
     "ping", [Httpd], short, 60, 5, "pings of three sizes and ARP requests are answered";
     "http-files", [Httpd], short, 120, 15, "every file by curl and by wget, all bytes right";
     "http-protocol", [Httpd], long, 200, 15, "statuses, ranges, pipelining; bad and slow clients";
-    "httperf", [Httpd], long, 60, 10, "500 connections of 4 requests";
+    "httperf", [Httpd], long, 30, 10, "500 connections of 4 requests";
     "ab", [Httpd], short, 60, 15, "1 to 50 connections, with keep-alive and without";
     "siege", [Httpd], long, 120, 60, "1, 10, 20 and 40 users";
     "ping-flood", [Httpd], long, 120, 60, "100,000 pings as fast as they are answered, none lost";

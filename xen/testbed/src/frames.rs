@@ -43,6 +43,8 @@ pub enum Frame {
         /// Its bytes, two digits each.
         hex: String,
     },
+    /// dom0 lives, whatever it does.
+    Beat,
     /// All cases have been run.
     End,
 }

@@ -22,7 +22,8 @@ const CONSOLE_LINES: usize = 12;
 /// Limits of a run, in the host's time.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Until dom0 is up, and between two frames.
+    /// Until dom0 is up, and between two frames, of which it sends one each 5 emulated
+    /// seconds at least.
     pub silence: Duration,
     /// For all of it.
     pub whole: Duration,
@@ -122,7 +123,7 @@ fn follow(
             }
         };
         match Frame::parse(&line) {
-            None => {}
+            None | Some(Frame::Beat) => {}
             Some(Frame::Up { uptime_s }) => {
                 report.boot = started.elapsed();
                 tell(Event::Up(report.boot, uptime_s));
