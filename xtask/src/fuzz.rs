@@ -8,10 +8,11 @@ use crate::{Outcome, program, run as run_one};
 use std::process::{Command, Stdio};
 
 /// The targets of `fuzz/Cargo.toml`.
-const TARGETS: [&str; 7] = [
+const TARGETS: [&str; 8] = [
     "control",
     "machine",
     "netfront",
+    "netstack",
     "packet",
     "ring_consumer",
     "ring_producer",

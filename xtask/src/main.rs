@@ -6,6 +6,7 @@
 //! has failed, reads the figures of all test runners, and ends with their sum.
 #![forbid(unsafe_code)]
 
+mod features;
 mod fuzz;
 mod unikernel;
 mod xen;
@@ -23,7 +24,7 @@ struct Task {
     run: fn(&[String]) -> Outcome,
 }
 
-const TASKS: [Task; 19] = [
+const TASKS: [Task; 20] = [
     Task {
         name: "help",
         what: "this list",
@@ -73,6 +74,11 @@ const TASKS: [Task; 19] = [
         name: "fuzz",
         what: "each fuzz target for 60 s, with a nightly and cargo-fuzz ([TARGET] [--seconds N])",
         run: fuzz::run,
+    },
+    Task {
+        name: "features",
+        what: "the network stack's protocols: size of each set, and what must not be combined",
+        run: features::run,
     },
     Task {
         name: "simulate",

@@ -28,6 +28,8 @@ pub struct Offloads {
 #[derive(Clone, Debug)]
 pub struct Limits {
     pub flows_max: usize,
+    /// Buffers of all connections together; beyond it none is made or taken.
+    pub tcp_buffer_bytes_max: usize,
     /// Connections that are half open, over all listeners. Beyond them SYN cookies answer.
     pub half_open_max: usize,
     pub time_wait_max: usize,
@@ -53,15 +55,39 @@ pub struct Limits {
     pub dns_queries_max: usize,
 }
 
+impl Limits {
+    /// Limits for a program that may use this much memory in all: the stack stays below half of
+    /// it whatever comes from the network.
+    pub fn for_memory(bytes: usize) -> Limits {
+        let most = Limits::default();
+        // How many of something that takes `each` bytes may take a share of `1 / share`.
+        let fits = |share: usize, each: usize, max: usize| (bytes / share / each).clamp(16, max);
+        Limits {
+            flows_max: fits(16, 1024, most.flows_max),
+            tcp_buffer_bytes_max: (bytes / 4).min(most.tcp_buffer_bytes_max),
+            half_open_max: fits(64, 256, most.half_open_max),
+            time_wait_max: fits(64, 256, most.time_wait_max),
+            neighbors_max: fits(128, 256, most.neighbors_max),
+            neighbors_pending_max: fits(256, 16 * 1024, most.neighbors_pending_max),
+            outbox_bytes_max: (bytes / 32).min(most.outbox_bytes_max),
+            udp_queue_bytes_max: (bytes / 64).min(most.udp_queue_bytes_max),
+            reassembly_bytes_max: (bytes / 64).min(most.reassembly_bytes_max),
+            tracked_max: fits(32, 1024, most.tracked_max),
+            ..most
+        }
+    }
+}
+
 impl Default for Limits {
     fn default() -> Limits {
         Limits {
             flows_max: 16_384,
+            tcp_buffer_bytes_max: 1 << 30,
             half_open_max: 1_024,
             time_wait_max: 4_096,
             neighbors_max: 512,
-            neighbors_pending_max: 64,
-            neighbor_packets_max: 4,
+            neighbors_pending_max: 32,
+            neighbor_packets_max: 16,
             outbox_bytes_max: 512 * 1024,
             udp_queue_bytes_max: 256 * 1024,
             reassembly_bytes_max: 512 * 1024,
@@ -93,6 +119,21 @@ pub struct TcpOptions {
     pub user_timeout_us: Micros,
     pub congestion: Congestion,
     pub hop_limit: u8,
+}
+
+#[cfg(feature = "tcp")]
+impl TcpOptions {
+    pub(crate) fn receive_bytes(&self) -> usize {
+        self.receive_bytes.clamp(512, 1 << 28)
+    }
+
+    pub(crate) fn send_bytes(&self) -> usize {
+        self.send_bytes.clamp(512, 1 << 28)
+    }
+
+    pub(crate) fn buffer_bytes(&self) -> usize {
+        self.receive_bytes() + self.send_bytes()
+    }
 }
 
 #[cfg(feature = "tcp")]

@@ -383,7 +383,7 @@ impl Stack {
             if let Some(router) = bound.lease.router {
                 self.routing.routes.push(default_route(router));
             }
-            self.neighbors.epoch = self.neighbors.epoch.wrapping_add(1);
+            self.addresses_changed();
             self.sources.push_back(Source::Lease);
         }
         self.dhcp.next_at = Some(bound.renew_at);
@@ -402,7 +402,7 @@ impl Stack {
                 .retain(|route| *route != default_route(router));
         }
         self.dhcp.state = State::Off;
-        self.neighbors.epoch = self.neighbors.epoch.wrapping_add(1);
+        self.addresses_changed();
         self.sources.push_back(Source::Lease);
     }
 }

@@ -42,8 +42,8 @@ struct Entry {
     tries: u8,
     retry_at: Micros,
     packets: VecDeque<Waiting>,
-    /// Flows that wait for the address.
-    flows: Vec<u32>,
+    /// Flows that wait for the address: index and generation.
+    flows: Vec<(u32, u32)>,
 }
 
 /// A request that is to be sent for an address: to all, or to the one that had it.
@@ -66,7 +66,7 @@ pub(crate) enum Answer {
 #[derive(Debug)]
 pub(crate) struct Released {
     pub packets: VecDeque<Waiting>,
-    pub flows: Vec<u32>,
+    pub flows: Vec<(u32, u32)>,
     /// Absent if nobody answered.
     pub mac: Option<Mac>,
 }
@@ -160,7 +160,7 @@ impl Neighbors {
         None
     }
 
-    pub(crate) fn park_flow(&mut self, address: &IpAddr, flow: u32) {
+    pub(crate) fn park_flow(&mut self, address: &IpAddr, flow: (u32, u32)) {
         if let Some(entry) = self.entry(address) {
             entry.flows.push(flow);
         }

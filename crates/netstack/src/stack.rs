@@ -199,6 +199,7 @@ impl Stack {
 
     pub fn set_addresses(&mut self, addresses: &[Cidr]) {
         self.routing.addresses = addresses.to_vec();
+        self.addresses_changed();
     }
 
     pub fn routes(&self) -> &[Route] {
@@ -207,6 +208,14 @@ impl Stack {
 
     pub fn set_routes(&mut self, routes: &[Route]) {
         self.routing.routes = routes.to_vec();
+        self.addresses_changed();
+    }
+
+    /// Who keeps a way looks for it again; connections from an address that is gone end.
+    pub(crate) fn addresses_changed(&mut self) {
+        self.neighbors.epoch = self.neighbors.epoch.wrapping_add(1);
+        #[cfg(feature = "tcp")]
+        self.tcp_end_foreign();
     }
 
     /// Neighbors whose address is known or being asked for.
@@ -272,10 +281,10 @@ impl Stack {
             if !self.outbox.is_empty() {
                 continue;
             }
-            let packet = self
-                .loopback
-                .pop_front()
-                .filter(|_| loops < LOOPBACK_BURST)?;
+            if loops == LOOPBACK_BURST {
+                return None;
+            }
+            let packet = self.loopback.pop_front()?;
             loops += 1;
             self.loopback_input(packet);
         }
@@ -359,7 +368,7 @@ impl Stack {
         }
         #[cfg(feature = "tcp")]
         for flow in released.flows {
-            self.tcp_neighbor(flow, released.mac.is_some());
+            self.tcp_neighbor(flow.0, flow.1, released.mac.is_some());
         }
     }
 

@@ -5,7 +5,7 @@
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
-use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+use core::net::{IpAddr, SocketAddr};
 
 use crate::counters::Drop;
 use crate::packet::{self, Ip};
@@ -216,10 +216,6 @@ impl Stack {
             let _ = class;
             return Err(Drop::Protocol);
         };
-        // Replies could go nowhere.
-        if ip.src == IpAddr::V4(Ipv4Addr::UNSPECIFIED) {
-            return Err(Drop::Source);
-        }
         let mut copy = self.outbox.buffer();
         let socket = &mut self.udp.sockets[index as usize];
         let cost = len - HEADER + DATAGRAM_COST;

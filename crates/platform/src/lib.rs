@@ -18,3 +18,4 @@ pub mod probe;
 pub mod process;
 pub mod sockinfo;
 pub mod sockmap;
+pub mod tap;

@@ -9,6 +9,7 @@
 //!   into its own memory between (and, by what it leaves there, within) our calls.
 //! * [`rules`], [`packet`]: the packet filter's rules and frames.
 //! * [`netfront`]: a Xen backend, its toolstack and the driver's user do anything in any order.
+//! * [`netstack`]: what a hostile network sends to a program's own TCP/IP stack.
 //! * [`machine`]: the bytes are the schedule of a simulated run of honest ends.
 
 mod control;
@@ -16,6 +17,7 @@ mod filter;
 #[path = "../../../crates/ring/tests/memory/mod.rs"]
 mod memory;
 mod ring;
+mod stack;
 #[path = "../../../crates/ring/tests/hostile/victim.rs"]
 #[allow(dead_code)]
 mod victim;
@@ -24,17 +26,19 @@ pub use control::control;
 pub use filter::{packet, rules};
 pub use fordway_test_netfront::chaos as netfront;
 pub use ring::{ring_consumer, ring_producer};
+pub use stack::netstack;
 
 /// A fuzz target.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All of them, by the names of their corpora.
-pub const TARGETS: [Target; 7] = [
+pub const TARGETS: [Target; 8] = [
     ("control", control),
     ("ring_consumer", ring_consumer),
     ("ring_producer", ring_producer),
     ("rules", rules),
     ("netfront", netfront),
+    ("netstack", netstack),
     ("packet", packet),
     ("machine", machine),
 ];

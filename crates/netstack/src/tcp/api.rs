@@ -110,7 +110,7 @@ impl Stack {
         options: TcpOptions,
     ) -> Result<TcpId, Error> {
         self.advance(now);
-        if self.tcp.flows.len() - self.tcp.free_flows.len() >= self.tcp.flows_max {
+        if !self.tcp.has_room_for(&options) {
             return Err(Error::Full);
         }
         let wanted = local.map(|l| l.ip()).filter(|ip| !ip.is_unspecified());
@@ -139,6 +139,7 @@ impl Stack {
         }
         flow.mss = flow.mss.min(self.own_mss(&remote));
         flow.waits_since = Some(self.now);
+        flow.initial_seq = Some(self.initial_seq(&flow.key));
         let index = self.add_flow(flow);
         self.tcp.mark_dirty(index);
         Ok(self.tcp.id(index))

@@ -7,6 +7,7 @@ use smoltcp::iface::{SocketHandle, SocketSet};
 use smoltcp::socket::tcp::{CongestionControl, Socket, SocketBuffer, State};
 use smoltcp::time::Duration;
 
+use super::recovery::Recovery;
 use super::{Key, ListenerId};
 use crate::config::{Congestion, TcpOptions};
 use crate::stack::Error;
@@ -67,6 +68,8 @@ pub(super) struct Flow {
     pub options: TcpOptions,
     /// Our sequence numbers on the wire less smoltcp's.
     pub delta: u32,
+    /// The initial sequence number of a connection that we begin, until its SYN is written.
+    pub initial_seq: Option<u32>,
     /// Payload of one segment on the wire.
     pub mss: u16,
     /// The listener that has not given it away yet.
@@ -90,6 +93,7 @@ pub(super) struct Flow {
     pub waits_since: Option<Micros>,
     pub hop: CachedHop,
     pub confirmed_at: Micros,
+    pub recovery: Recovery,
     /// What the last segment of ours said, for TIME_WAIT.
     pub seq_next: u32,
     pub ack_next: u32,
@@ -110,8 +114,8 @@ impl Flow {
         options: &TcpOptions,
         now: Micros,
     ) -> Flow {
-        let receive = SocketBuffer::new(vec![0; options.receive_bytes.clamp(512, 1 << 28)]);
-        let send = SocketBuffer::new(vec![0; options.send_bytes.clamp(512, 1 << 28)]);
+        let receive = SocketBuffer::new(vec![0; options.receive_bytes()]);
+        let send = SocketBuffer::new(vec![0; options.send_bytes()]);
         let mut socket = Socket::new(receive, send);
         socket.set_nagle_enabled(options.is_nagle);
         socket.set_ack_delay(options.ack_delay_us.map(Duration::from_micros));
@@ -131,6 +135,7 @@ impl Flow {
             remote,
             options: *options,
             delta: 0,
+            initial_seq: None,
             mss: mss_default(&remote),
             listener: None,
             is_orphan: false,
@@ -147,6 +152,7 @@ impl Flow {
             waits_since: None,
             hop: CachedHop::default(),
             confirmed_at: 0,
+            recovery: Recovery::default(),
             seq_next: 0,
             ack_next: 0,
         }
@@ -167,7 +173,7 @@ pub(super) fn mss_default(remote: &SocketAddr) -> u16 {
 }
 
 /// The shift that smoltcp uses for a receive buffer of this size.
-pub(super) fn window_shift(receive_bytes: usize) -> u8 {
-    let bits = usize::BITS - receive_bytes.clamp(512, 1 << 28).leading_zeros();
+pub(super) fn window_shift(options: &TcpOptions) -> u8 {
+    let bits = usize::BITS - options.receive_bytes().leading_zeros();
     bits.saturating_sub(16) as u8
 }

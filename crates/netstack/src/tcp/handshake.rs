@@ -87,7 +87,7 @@ impl Stack {
 
     /// A number that grows by one each 4 us for the same names and that others cannot guess
     /// (RFC 6528).
-    fn initial_seq(&self, key: &Key) -> u32 {
+    pub(super) fn initial_seq(&self, key: &Key) -> u32 {
         let hash = mix(
             (key.remote ^ u128::from(key.ports)) as u64 ^ self.tcp.secret,
             (key.local >> 3) as u64 ^ (key.remote >> 64) as u64 ^ self.tcp.secret.rotate_left(29),
@@ -159,14 +159,14 @@ impl Stack {
         let Some(listener) = self.listener(half_open.listener) else {
             return;
         };
-        let receive_bytes = listener.options.receive_bytes;
-        let hop_limit = listener.options.hop_limit;
+        let tcp_options = listener.options;
+        let hop_limit = tcp_options.hop_limit;
         let options = SynOptions {
             mss: Some(self.own_mss(&half_open.remote)),
             window_scale: half_open
                 .options
                 .window_scale
-                .map(|_| window_shift(receive_bytes)),
+                .map(|_| window_shift(&tcp_options)),
             is_sack: half_open.options.is_sack,
             mss_at: None,
         };
@@ -176,7 +176,7 @@ impl Stack {
             seq: half_open.our_seq,
             ack: half_open.their_seq.wrapping_add(1),
             flags: flag::SYN | flag::ACK,
-            window: u16::try_from(receive_bytes).unwrap_or(u16::MAX),
+            window: u16::try_from(tcp_options.receive_bytes()).unwrap_or(u16::MAX),
             header: 20,
         };
         self.send_header(
@@ -316,13 +316,15 @@ impl Stack {
         ip: &Ip,
         tcp: &Tcp,
     ) -> Result<(), Drop> {
-        let in_use = self.tcp.flows.len() - self.tcp.free_flows.len();
-        let (flows_max, now) = (self.tcp.flows_max, self.now);
+        let now = self.now;
         let listener = self.listener(half_open.listener).ok_or(Drop::Protocol)?;
-        if listener.accepted.len() >= listener.backlog || in_use >= flows_max {
+        let (is_full, options) = (
+            listener.accepted.len() >= listener.backlog,
+            listener.options,
+        );
+        if is_full || !self.tcp.has_room_for(&options) {
             return Err(Drop::Backlog);
         }
-        let options = listener.options;
         let mut flow = Flow::new(half_open.local, half_open.remote, &options, now);
         if !self.shake_hands(&mut flow, &half_open) {
             return Err(Drop::Malformed);
@@ -378,6 +380,9 @@ impl Stack {
             return false;
         };
         flow.delta = half_open.our_seq.wrapping_sub(tcp.seq);
+        flow.seq_next = half_open.our_seq.wrapping_add(1);
+        flow.ack_next = half_open.their_seq.wrapping_add(1);
+        flow.recovery.begin(flow.seq_next);
         flow.socket_ref().state() == State::SynReceived
     }
 }

@@ -178,6 +178,8 @@ impl Stack {
             }
         }
         let payload_len = ip.len() - tcp.header;
+        let is_empty = payload_len == 0 && tcp.flags & (flag::SYN | flag::FIN | flag::RST) == 0;
+        let has_hole = flow.recovery.heard(tcp, is_empty, flow.seq_next, now);
         // Several segments at once (GRO) are acknowledged as several: at once.
         let is_train = payload_len > usize::from(flow.mss);
         if is_train {
@@ -203,18 +205,53 @@ impl Stack {
         if reply_len > 0 {
             self.send_reply(index, &mut reply[..reply_len]);
         }
+        if has_hole {
+            let seq = tcp.seq.wrapping_add(payload_len as u32);
+            self.feign_duplicates(index, seq, tcp.ack, tcp.window);
+        }
         self.settle(index);
         Ok(())
     }
 
+    /// Gives smoltcp the three acknowledgements of the same that make it retransmit.
+    pub(super) fn feign_duplicates(&mut self, index: u32, seq: u32, ack: u32, window: u16) {
+        let now = instant(self.now);
+        let Some(flow) = self.tcp.flows[index as usize].flow.as_deref_mut() else {
+            return;
+        };
+        let (src, dst) = (flow.remote.ip(), flow.local.ip());
+        let network = packet::header_len(&dst);
+        let mut bytes = [0; packet::IPV6 + 20];
+        packet::put_ip(&mut bytes, &src, &dst, packet::TCP, 64, 20);
+        let header = Tcp {
+            src_port: flow.remote.port(),
+            dst_port: flow.local.port(),
+            seq,
+            ack: ack.wrapping_sub(flow.delta),
+            flags: flag::ACK,
+            window,
+            header: 20,
+        };
+        packet::put_tcp(&mut bytes[network..], &header);
+        for _ in 0..3 {
+            let mut nowhere = [0; REPLY_BYTES_MAX];
+            let arriving = &bytes[..network + 20];
+            let mut device = OneShot::new(Some(arriving), &mut nowhere, super::device::MTU);
+            self.tcp
+                .interface
+                .poll_ingress_single(now, &mut device, &mut flow.set);
+        }
+    }
+
     /// Sends what smoltcp answered at once: an ACK out of turn, a RST.
     fn send_reply(&mut self, index: u32, reply: &mut [u8]) {
+        let now = self.now;
         let Some(flow) = self.tcp.flow(index) else {
             return;
         };
         let (local, remote) = (flow.local.ip(), flow.remote.ip());
         let network = packet::header_len(&remote);
-        flow.note_sent(&mut reply[network..]);
+        flow.note_sent(&mut reply[network..], now);
         let mut frame = self.outbox.buffer();
         frame.resize(packet::ETHERNET, 0);
         frame.extend_from_slice(reply);

@@ -17,7 +17,8 @@
 //! **Sequence numbers.** The SYN-ACK of a half-open connection is ours, with an initial sequence
 //! number that nobody can guess (RFC 6528) or that is a cookie. When the ACK comes, smoltcp is
 //! led through the same handshake with packets made here; it chooses a number of its own, and
-//! the difference (`delta`) is added and taken away on the way out and in.
+//! the difference (`delta`) is added and taken away on the way out and in. Connections that we
+//! begin get such a number in the same way, so that names can be used again at once.
 //!
 //! **Large segments.** smoltcp may write segments up to 64 KB; the true MSS goes with them as
 //! `gso_bytes` where the link cuts, else `cut` does it.
@@ -30,6 +31,7 @@ mod flow;
 mod handshake;
 mod input;
 mod output;
+mod recovery;
 mod settle;
 mod time_wait;
 mod timers;
@@ -45,7 +47,7 @@ use smoltcp::time::Instant;
 use smoltcp::wire::HardwareAddress;
 
 use crate::Micros;
-use crate::config::{Limits, Link};
+use crate::config::{Limits, Link, TcpOptions};
 use crate::hash::{Keyed, Random};
 use crate::stack::Event;
 
@@ -135,8 +137,9 @@ pub(crate) struct Tcp {
     cut: Cut,
     secret: u64,
     next_port: u64,
-    /// What a listener's connections may not have together is bounded with the flows.
     flows_max: usize,
+    buffer_bytes: usize,
+    buffer_bytes_max: usize,
     half_open_max: usize,
 }
 
@@ -184,6 +187,8 @@ impl Tcp {
             secret: random.next(),
             next_port: random.next(),
             flows_max: limits.flows_max,
+            buffer_bytes: 0,
+            buffer_bytes_max: limits.tcp_buffer_bytes_max,
             half_open_max: limits.half_open_max,
         }
     }
@@ -191,6 +196,12 @@ impl Tcp {
     pub(crate) fn set_link(&mut self, link: &Link, random: &mut Random) {
         self.interface = new_interface(link, random);
         self.cut.clear();
+    }
+
+    /// Whether the limits have room for one more connection.
+    fn has_room_for(&self, options: &TcpOptions) -> bool {
+        self.flows.len() - self.free_flows.len() < self.flows_max
+            && self.buffer_bytes + options.buffer_bytes() <= self.buffer_bytes_max
     }
 
     fn flow(&mut self, index: u32) -> Option<&mut Flow> {

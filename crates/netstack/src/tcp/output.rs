@@ -29,16 +29,24 @@ enum Way {
 
 impl Flow {
     /// Puts smoltcp's sequence number right and notes what was said.
-    pub(super) fn note_sent(&mut self, segment: &mut [u8]) {
+    pub(super) fn note_sent(&mut self, segment: &mut [u8], now: Micros) {
         let Some(tcp) = Tcp::parse(segment) else {
             return;
         };
+        if let Some(wanted) = self.initial_seq.take() {
+            self.delta = wanted.wrapping_sub(tcp.seq);
+        }
         let seq = tcp.seq.wrapping_add(self.delta);
         if self.delta != 0 {
             packet::put32(segment, 4, seq);
         }
         let controls = u32::from(tcp.has(flag::SYN)) + u32::from(tcp.has(flag::FIN));
         let next = seq.wrapping_add((segment.len() - tcp.header) as u32 + controls);
+        if tcp.has(flag::SYN) {
+            self.recovery.begin(next);
+        } else {
+            self.recovery.sent(seq, next, self.seq_next, now);
+        }
         // A retransmission does not take it back.
         if next.wrapping_sub(self.seq_next).cast_signed() > 0 || tcp.has(flag::SYN) {
             self.seq_next = next;
@@ -117,11 +125,12 @@ impl Stack {
             }
             Answer::Refused => Way::Nowhere,
             Answer::Wait => {
+                let generation = self.tcp.id(index).generation;
                 if let Some(flow) = self.tcp.flow(index)
                     && !flow.is_parked
                 {
                     flow.is_parked = true;
-                    self.neighbors.park_flow(&neighbor, index);
+                    self.neighbors.park_flow(&neighbor, (index, generation));
                 }
                 Way::Parked
             }
@@ -129,8 +138,9 @@ impl Stack {
     }
 
     /// A neighbor that a flow waited for is known, or will not be.
-    pub(crate) fn tcp_neighbor(&mut self, index: u32, is_known: bool) {
-        let Some(flow) = self.tcp.flow(index) else {
+    pub(crate) fn tcp_neighbor(&mut self, index: u32, generation: u32, is_known: bool) {
+        let is_same = self.tcp.id(index).generation == generation;
+        let Some(flow) = self.tcp.flow(index).filter(|_| is_same) else {
             return;
         };
         flow.is_parked = false;
@@ -151,6 +161,9 @@ impl Stack {
             flow.error = Some(Error::Unreachable);
             flow.socket().close();
             self.settle(index);
+        } else if flow.socket_ref().state() == State::Closed {
+            // Its RST has nowhere to go.
+            self.detach(index);
         } else {
             flow.waits_since.get_or_insert(now);
             if self.give_up_if_due(index) {
@@ -248,8 +261,9 @@ impl Stack {
                 packet::put16(ip, network + 20 + at, own_mss);
             }
         }
+        let now = self.now;
         if let Some(flow) = self.tcp.flow(index) {
-            flow.note_sent(&mut ip[network..]);
+            flow.note_sent(&mut ip[network..], now);
         }
         if is_v4 {
             packet::fill_ipv4_checksum(ip);

@@ -123,15 +123,31 @@ impl Stack {
         if let Some(flow) = self.tcp.flow(index) {
             let later = at.filter(|at| *at > now);
             let limit = flow.gives_up_at(now);
-            let deadline = later.into_iter().chain(limit).min();
+            let probe = flow
+                .recovery
+                .probe_at(flow.seq_next)
+                .map(|at| at.max(now + 1));
+            let deadline = later.into_iter().chain(limit).chain(probe).min();
             self.tcp.timers.set(index, deadline);
         }
     }
 
     pub(super) fn flow_timer(&mut self, index: u32) {
-        if !self.give_up_if_due(index) {
-            self.tcp.mark_dirty(index);
+        if self.give_up_if_due(index) {
+            return;
         }
+        let now = self.now;
+        if let Some(flow) = self.tcp.flow(index)
+            && flow
+                .recovery
+                .probe_at(flow.seq_next)
+                .is_some_and(|at| at <= now)
+        {
+            let (ack, window) = flow.recovery.probe(flow.seq_next, now);
+            let seq = flow.ack_next;
+            self.feign_duplicates(index, seq, ack, window);
+        }
+        self.tcp.mark_dirty(index);
     }
 
     /// Ends a flow whose peer has been silent for too long.
@@ -170,7 +186,7 @@ impl Stack {
     }
 
     /// The table no longer leads here. Freed when its owner has closed it.
-    fn detach(&mut self, index: u32) {
+    pub(super) fn detach(&mut self, index: u32) {
         let Some(flow) = self.tcp.flow(index) else {
             return;
         };
@@ -185,9 +201,31 @@ impl Stack {
         }
     }
 
+    /// Ends connections whose own address is no longer ours.
+    pub(crate) fn tcp_end_foreign(&mut self) {
+        for index in 0..self.tcp.flows.len() as u32 {
+            let routing = &self.routing;
+            let Some(flow) = self.tcp.flows[index as usize].flow.as_deref_mut() else {
+                continue;
+            };
+            if !flow.is_attached || routing.is_own(&flow.local.ip()) {
+                continue;
+            }
+            flow.error.get_or_insert(Error::AddressNotAvailable);
+            flow.socket().abort();
+            let is_news = flow.look();
+            if is_news && !flow.is_queued && !flow.is_orphan {
+                flow.is_queued = true;
+                self.sources.push_back(Source::Flow(index));
+            }
+            self.detach(index);
+        }
+    }
+
     pub(super) fn free_flow(&mut self, index: u32) {
         let slot = &mut self.tcp.flows[index as usize];
-        if slot.flow.take().is_some() {
+        if let Some(flow) = slot.flow.take() {
+            self.tcp.buffer_bytes -= flow.options.buffer_bytes();
             slot.generation = slot.generation.wrapping_add(1);
             self.tcp.free_flows.push(index);
         }
@@ -196,6 +234,7 @@ impl Stack {
     pub(super) fn add_flow(&mut self, mut flow: Flow) -> u32 {
         flow.seen_state = flow.socket_ref().state();
         let key = flow.key;
+        self.tcp.buffer_bytes += flow.options.buffer_bytes();
         let index = match self.tcp.free_flows.pop() {
             Some(index) => index,
             None => {

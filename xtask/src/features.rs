@@ -1,0 +1,105 @@
+//! The network stack's protocols as Cargo features: every set that makes sense is built and its
+//! size printed, every combination that makes none must be refused by the compiler.
+//!
+//! The size is that of a program that calls everything the set offers (`examples/size.rs`),
+//! less that of an empty program: machine code and constants, as `size` counts them.
+
+use crate::{Outcome, program};
+use std::path::Path;
+
+const CRATE: &str = "fordway-netstack";
+const SETS: [&str; 11] = [
+    "icmp",
+    "udp",
+    "tcp",
+    "tcp,icmp",
+    "tcp,udp",
+    "tcp,udp,icmp",
+    "tcp,udp,icmp,ipv6",
+    "tcp,udp,icmp,fragments",
+    "tcp,udp,icmp,dhcp,dns",
+    "tcp,udp,icmp,filter",
+    "tcp,udp,icmp,ipv6,fragments,dhcp,dns,filter",
+];
+/// The set, and a part of what the compiler must say to it.
+const REFUSED: [(&str, &str); 6] = [
+    ("", "without tcp, udp and icmp"),
+    ("filter", "without tcp, udp and icmp"),
+    ("tcp,ipv6", "ipv6 finds its neighbors by ICMPv6"),
+    ("tcp,icmp,dhcp", "dhcp is spoken over UDP"),
+    ("tcp,dns", "dns is asked over UDP"),
+    ("tcp,fragments", "fragments needs udp or icmp"),
+];
+
+/// `./x features`.
+pub fn run(_: &[String]) -> Outcome {
+    for (set, why) in REFUSED {
+        let words = [
+            "cargo",
+            "check",
+            "--quiet",
+            "-p",
+            CRATE,
+            "--no-default-features",
+            "--features",
+            set,
+        ];
+        let done = program(&words)
+            .output()
+            .map_err(|error| error.to_string())?;
+        let said = String::from_utf8_lossy(&done.stderr);
+        if done.status.success() || !said.contains(why) {
+            return Err(format!(
+                "features {set:?} must be refused with {why:?}, but: {said}"
+            ));
+        }
+        println!("refused   {:<46} {why}", format!("{set:?}"));
+    }
+    let empty = size("size_empty", "icmp")?;
+    for set in SETS {
+        let bytes = size("size", set)?.saturating_sub(empty);
+        println!("{:>7.1} K {set}", bytes as f64 / 1024.0);
+    }
+    Ok(())
+}
+
+/// Code and constants of one example, in bytes.
+fn size(example: &str, set: &str) -> Result<u64, String> {
+    let target = "target/features";
+    let words = [
+        "cargo",
+        "build",
+        "--quiet",
+        "--release",
+        "-p",
+        CRATE,
+        "--example",
+        example,
+        "--no-default-features",
+        "--features",
+        set,
+        "--target-dir",
+        target,
+    ];
+    let status = program(&words)
+        .status()
+        .map_err(|error| error.to_string())?;
+    if !status.success() {
+        return Err(format!("features {set:?} do not build"));
+    }
+    let file = Path::new(target).join("release/examples").join(example);
+    let file = file.to_string_lossy();
+    let done = program(&["size", &file])
+        .output()
+        .map_err(|error| error.to_string())?;
+    let said = String::from_utf8_lossy(&done.stdout);
+    let line = said.lines().nth(1).unwrap_or_default();
+    let numbers: Vec<u64> = line
+        .split_whitespace()
+        .map_while(|word| word.parse().ok())
+        .collect();
+    match numbers[..] {
+        [text, data, ..] => Ok(text + data),
+        _ => Err(format!("size says {said:?}")),
+    }
+}
