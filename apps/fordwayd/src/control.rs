@@ -136,13 +136,19 @@ impl Connection {
         bytes[size_of::<Header>()..len].copy_from_slice(body);
         self.queued += fds.len();
         self.queued_downgrades += usize::from(is_downgrade);
+        let was_behind = self.is_behind();
         self.queue.push_back(Packet {
             bytes,
             len,
             fds,
             is_downgrade,
         });
-        self.flush()
+        // Else epoll says when there is room; of a thousand packets in one turn most would only
+        // hear that there is none.
+        match was_behind && self.watching_writable {
+            true => Ok(()),
+            false => self.flush(),
+        }
     }
 
     /// Sends what there is room for.

@@ -23,8 +23,6 @@ pub type Gate<'g> = dyn FnMut(&SocketFacts, &SocketFacts) -> Option<Reason> + 'g
 pub struct BothEnds {
     /// Each end's socket.
     pub facts: [SocketFacts; 2],
-    /// The channel as each end sees it.
-    pub views: [ChannelView; 2],
     handle: ChannelRef,
 }
 
@@ -127,9 +125,15 @@ impl Registry {
         let facts = |process, conn_id| self.conn((process, conn_id)).map(|conn| conn.facts);
         Some(BothEnds {
             facts: [facts(a.process, a.conn_id)?, facts(b.process, b.conn_id)?],
-            views: [self.channel_view(handle, 0)?, self.channel_view(handle, 1)?],
             handle,
         })
+    }
+
+    /// The channel as each end sees it. Not part of [`BothEnds`]: when rules change, all channels
+    /// are asked about and none is looked at.
+    pub fn views_of(&self, channel: &BothEnds) -> Option<[ChannelView; 2]> {
+        let view = |side| self.channel_view(channel.handle, side);
+        Some([view(0)?, view(1)?])
     }
 
     /// Asks both ends of these channels to move to the kernel path. Those that are not

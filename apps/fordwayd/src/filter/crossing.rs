@@ -37,11 +37,19 @@ pub const HOOKS: usize = WAY.len();
 
 /// The hooks that packets from one address to another cross.
 pub fn crossings(from: IpAddr, to: IpAddr) -> [Crossing; HOOKS] {
-    let bridge = Iface::new(0, RULES_DEVICE);
-    let ports = [from, to].map(|ip| match ip {
+    between([from, to].map(port))
+}
+
+/// The switch port of an address.
+fn port(ip: IpAddr) -> Iface {
+    match ip {
         IpAddr::V4(ip) => Iface::new(0, &port_of(ip)),
-        IpAddr::V6(_) => bridge,
-    });
+        IpAddr::V6(_) => Iface::new(0, RULES_DEVICE),
+    }
+}
+
+fn between(ports: [Iface; 2]) -> [Crossing; HOOKS] {
+    let bridge = Iface::new(0, RULES_DEVICE);
     WAY.map(|(layer, hook)| {
         let [into, out] = match layer {
             Some(_) => ports,
@@ -78,8 +86,8 @@ pub fn with_question<T>(
     phase: Phase,
     ask: impl FnOnce(&Question<'_>) -> T,
 ) -> T {
-    let forward = crossings(from.ip(), to.ip());
-    let backward = crossings(to.ip(), from.ip());
+    let [a, b] = [from, to].map(|end| port(end.ip()));
+    let (forward, backward) = (between([a, b]), between([b, a]));
     ask(&Question {
         tuple: tuple(from, to),
         phase,

@@ -444,9 +444,10 @@ impl Broker {
     }
 
     fn credit_channel(&mut self, channel: &BothEnds) {
-        let sent = channel
-            .views
-            .map(|view| Some(self.memory.progress(&view)?.ring_bytes_tx));
+        let Some(views) = self.registry.views_of(channel) else {
+            return;
+        };
+        let sent = views.map(|view| Some(self.memory.progress(&view)?.ring_bytes_tx));
         self.rules.credit(channel, sent);
     }
 
@@ -511,9 +512,10 @@ impl Broker {
 
     /// Moves channels to the kernel path; of those in `cut` the sockets are ended too.
     fn leave(&mut self, moved: &[BothEnds], cut: &[BothEnds]) {
-        let both = [cut, moved].concat();
-        let actions = self.registry.downgrade_these(&both, Reason::Filter);
-        self.carry_out(actions);
+        for channels in [cut, moved] {
+            let actions = self.registry.downgrade_these(channels, Reason::Filter);
+            self.carry_out(actions);
+        }
         let mut victims: BTreeMap<u64, Vec<Victim>> = BTreeMap::new();
         for facts in cut.iter().flat_map(|channel| &channel.facts) {
             victims.entry(facts.netns_cookie).or_default().push(Victim {
