@@ -1,6 +1,7 @@
 //! One case on both sides, what differs, and the smallest case that still differs.
 
 use std::fmt;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use fordway_filter::model::{Op, Ruleset, Statement};
@@ -394,6 +395,10 @@ fn counts(statements: &[Statement]) -> impl Iterator<Item = (u64, u64)> {
     })
 }
 
+/// How long a case is made smaller. Each try of a case that tracks connections needs a
+/// namespace of its own, and the kernel takes its time to make one and to end it.
+const SHRINK_LIMIT: Duration = Duration::from_secs(120);
+
 /// Takes away what can be taken away while the two sides still differ.
 fn shrink(lab: &Lab, mut case: Case, form: Form, seen: String) -> Result<(Case, String)> {
     let bridged = case.kind == Kind::Bridged;
@@ -406,10 +411,15 @@ fn shrink(lab: &Lab, mut case: Case, form: Form, seen: String) -> Result<(Case, 
         }
         Ok(afresh(|| case_differs(&Lab::new(bridged)?, case, form))?.err())
     };
+    eprintln!("a difference is made smaller, for {SHRINK_LIMIT:?} at most: {seen}");
+    let until = Instant::now() + SHRINK_LIMIT;
     let mut what = format!("(seen once, not again) {seen}");
     loop {
         let mut smaller = None;
         for candidate in candidates(&case) {
+            if Instant::now() > until {
+                return Ok((case, format!("(not made as small as can be) {what}")));
+            }
             if let Some(difference) = shows(&candidate)? {
                 smaller = Some((candidate, difference));
                 break;
@@ -430,10 +440,8 @@ fn shrink(lab: &Lab, mut case: Case, form: Form, seen: String) -> Result<(Case, 
 fn candidates(case: &Case) -> Vec<Case> {
     let mut made = Vec::new();
     let count = case.packets.len();
-    for half in [count / 2, count / 4, 1] {
-        if half == 0 {
-            continue;
-        }
+    let halves = std::iter::successors(Some(count / 2), |half| Some(half / 2));
+    for half in halves.take_while(|half| *half > 0) {
         for from in (0..count).step_by(half) {
             let mut less = case.clone();
             less.packets.drain(from..(from + half).min(count));

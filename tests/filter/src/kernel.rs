@@ -14,7 +14,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -203,10 +203,8 @@ impl Lab {
 
     /// What the rules have counted, and which packets the namespace took.
     pub fn read(&self, arrivals: &mut Arrivals) -> Result<Counters> {
-        let output = Command::new("nft")
-            .args(["-j", "list", "ruleset"])
-            .output()?;
-        let listing: Value = serde_json::from_slice(&output.stdout)?;
+        let output = limited("nft", &["-j", "list", "ruleset"]).output()?;
+        let listing: Value = serde_json::from_slice(&checked("nft", output)?)?;
         let mut counters = Counters::new();
         for item in listing["nftables"].as_array().into_iter().flatten() {
             if let Some(rule) = item.get("rule").filter(|r| r["table"] == "t") {
@@ -234,9 +232,8 @@ impl Lab {
     /// A table with its counts, as nft's text.
     pub fn list(&self, family: Family, table: &str) -> Result<String> {
         let words = ["list", "table", family.name(), table];
-        let output = Command::new("nft").args(words).output()?;
-        ensure!(output.status.success(), "nft list table {family} {table}");
-        Ok(String::from_utf8(output.stdout)?)
+        let output = limited("nft", &words).output()?;
+        Ok(String::from_utf8(checked("nft", output)?)?)
     }
 }
 
@@ -301,10 +298,29 @@ pub fn dropped_by_cpus() -> Result<Vec<String>> {
     Ok(text.lines().filter_map(column).collect())
 }
 
+/// What nft or ip may take before something is wrong with it.
+const PROGRAM_LIMIT_S: &str = "60";
+
+/// A program that is ended, and then named by [`checked`], if it takes too long.
+fn limited(program: &str, arguments: &[&str]) -> Command {
+    let mut command = Command::new("timeout");
+    command.args(["--kill-after=5", PROGRAM_LIMIT_S, program]);
+    command.args(arguments);
+    command
+}
+
+fn checked(program: &str, output: Output) -> Result<Vec<u8>> {
+    match output.status.code() {
+        Some(0) => Ok(output.stdout),
+        // timeout(1)
+        Some(124 | 137) => bail!("{program} had not ended after {PROGRAM_LIMIT_S} s"),
+        _ => bail!("{program}: {}", String::from_utf8_lossy(&output.stderr)),
+    }
+}
+
 /// Runs a program with this text as its input.
 pub fn input(program: &str, arguments: &[&str], text: &str) -> Result<()> {
-    let mut child = Command::new(program)
-        .args(arguments)
+    let mut child = limited(program, arguments)
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
@@ -315,9 +331,5 @@ pub fn input(program: &str, arguments: &[&str], text: &str) -> Result<()> {
         .take()
         .context("no pipe")?
         .write_all(text.as_bytes())?;
-    let output = child.wait_with_output()?;
-    if !output.status.success() {
-        bail!("{program}: {}", String::from_utf8_lossy(&output.stderr));
-    }
-    Ok(())
+    checked(program, child.wait_with_output()?).map(drop)
 }
