@@ -476,6 +476,32 @@ fn part<M: Mode>(program: &Program, mode: &mut M, term: &Term) -> Result<u128, N
     }
 }
 
+/// As [`packed`], of 64 bits at most: mostly addresses and ports, as they lie in the packet.
+#[inline]
+fn packed_small<M: Mode>(program: &Program, mode: &mut M, key: &KeyCode) -> Result<u64, Next> {
+    let mut sum: u64 = 0;
+    for (term, bits) in &key.parts {
+        let value = match term.load {
+            Load::Payload {
+                base,
+                offset,
+                len: len @ ..=8,
+                shift,
+            } if term.ops.is_empty() => {
+                let seen = mode.payload(base, offset, len).ok_or(Next::Break)?;
+                let all = u64::MAX.checked_shr(64 - u32::from(term.bits)).unwrap_or(0);
+                if !seen.known >> shift & all != 0 {
+                    return Err(Next::End(End::EachPacket(reason(&term.load))));
+                }
+                seen.value >> shift & all
+            }
+            _ => part(program, mode, term)? as u64,
+        };
+        sum = sum.checked_shl((*bits).into()).unwrap_or(0) | value;
+    }
+    Ok(sum)
+}
+
 /// The key's parts side by side.
 #[inline]
 fn packed<M: Mode>(program: &Program, mode: &mut M, key: &KeyCode) -> Result<u128, Next> {
@@ -523,7 +549,7 @@ pub(crate) fn make_key<M: Mode>(
 #[inline]
 fn find<M: Mode>(program: &Program, mode: &mut M, key: &KeyCode, index: &Index) -> Found {
     Ok(match key.form {
-        Form::Small => index.find_small(packed(program, mode, key)? as u64),
+        Form::Small => index.find_small(packed_small(program, mode, key)?),
         Form::Medium => index.find_medium(packed(program, mode, key)?),
         Form::Wide | Form::Fields => index.find(&make_key(program, mode, key)?.0),
     })
@@ -542,7 +568,7 @@ pub(crate) fn find_element<M: Mode>(
     let now_ns = mode.now_ns();
     Ok(match key.form {
         Form::Small => {
-            let key = packed(program, mode, key)? as u64;
+            let key = packed_small(program, mode, key)?;
             let store = mode.set(set);
             store.settle(store.index.find_small(key), now_ns)
         }
