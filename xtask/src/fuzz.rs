@@ -8,12 +8,14 @@ use crate::{Outcome, program, run as run_one};
 use std::process::{Command, Stdio};
 
 /// The targets of `fuzz/Cargo.toml`.
-const TARGETS: [&str; 8] = [
+const TARGETS: [&str; 10] = [
     "control",
+    "http",
     "machine",
     "netfront",
     "netstack",
     "packet",
+    "resp",
     "ring_consumer",
     "ring_producer",
     "rules",

@@ -80,14 +80,16 @@ pub struct Server {
     /// Added to the caller's clock it is the time of day, in milliseconds since 1970.
     pub(crate) wall_offset_ms: u64,
     next_client: u64,
+    ticked_us: u64,
     /// For datagrams.
     parser: Parser,
 }
 
-/// Entries looked at by one [`Server::tick`].
-const TICK_ENTRIES: usize = 64;
+/// How often a tick is wanted while keys have times.
 const TICK_US: u64 = 10_000;
-/// How often a tick comes while entries keep running out of time.
+/// Entries looked at for each such time that has passed, and at most by one tick.
+const TICK_ENTRIES: u64 = 64;
+const TICK_ENTRIES_MAX: u64 = 8192;
 pub(crate) const US_PER_MS: u64 = 1000;
 
 impl Server {
@@ -105,6 +107,7 @@ impl Server {
             started_ms: now_us / US_PER_MS,
             wall_offset_ms: 0,
             next_client: 0,
+            ticked_us: now_us,
             parser: Parser::default(),
             config,
         }
@@ -183,7 +186,10 @@ impl Server {
     /// Drops some keys whose time is over, and says when to call again; `u64::MAX` when no key
     /// has a time. Nothing depends on it but the memory.
     pub fn tick(&mut self, now_us: u64) -> u64 {
-        self.store.expire_some(now_us / US_PER_MS, TICK_ENTRIES);
+        let passed = now_us.saturating_sub(self.ticked_us) / TICK_US;
+        let count = (passed.max(1).saturating_mul(TICK_ENTRIES)).min(TICK_ENTRIES_MAX);
+        self.ticked_us = now_us;
+        self.store.expire_some(now_us / US_PER_MS, count as usize);
         match self.store.volatile() {
             0 => u64::MAX,
             _ => now_us.saturating_add(TICK_US),

@@ -10,6 +10,7 @@
 //! * [`rules`], [`packet`]: the packet filter's rules and frames.
 //! * [`netfront`]: a Xen backend, its toolstack and the driver's user do anything in any order.
 //! * [`netstack`]: what a hostile network sends to a program's own TCP/IP stack.
+//! * [`http`], [`resp`]: a client's bytes to the servers of files and of keys, cut anywhere.
 //! * [`machine`]: the bytes are the schedule of a simulated run of honest ends.
 
 mod control;
@@ -17,6 +18,7 @@ mod filter;
 #[path = "../../../crates/ring/tests/memory/mod.rs"]
 mod memory;
 mod ring;
+mod servers;
 mod stack;
 #[path = "../../../crates/ring/tests/hostile/victim.rs"]
 #[allow(dead_code)]
@@ -26,13 +28,14 @@ pub use control::control;
 pub use filter::{packet, rules};
 pub use fordway_test_netfront::chaos as netfront;
 pub use ring::{ring_consumer, ring_producer};
+pub use servers::{http, resp};
 pub use stack::netstack;
 
 /// A fuzz target.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All of them, by the names of their corpora.
-pub const TARGETS: [Target; 8] = [
+pub const TARGETS: [Target; 10] = [
     ("control", control),
     ("ring_consumer", ring_consumer),
     ("ring_producer", ring_producer),
@@ -40,6 +43,8 @@ pub const TARGETS: [Target; 8] = [
     ("netfront", netfront),
     ("netstack", netstack),
     ("packet", packet),
+    ("http", http),
+    ("resp", resp),
     ("machine", machine),
 ];
 

@@ -73,7 +73,7 @@ fn set_time(call: &mut Call<'_>, reply: &mut Reply<'_>, unit_ms: i64, is_of_day:
             () if is(b"lt") => lt = true,
             () => {
                 let mut error = Vec::from(&b"ERR Unsupported option "[..]);
-                error.extend_from_slice(option);
+                error.extend_from_slice(text::beginning(option, text::REPEATED_BYTES_MAX));
                 call.server.stats.errors += 1;
                 return reply.error_bytes(&error);
             }

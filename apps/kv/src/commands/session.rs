@@ -30,8 +30,13 @@ pub(super) fn quit(call: &mut Call<'_>, reply: &mut Reply<'_>) {
 }
 
 pub(super) fn select(call: &mut Call<'_>, reply: &mut Reply<'_>) {
+    const NO_NUMBER_OF_A_DATABASE: &str =
+        "ERR value is out of range, value must between -2147483648 and 2147483647";
     match integer(call.arguments.at(1)) {
         Some(0) => reply.ok(),
+        Some(number) if i32::try_from(number).is_err() => {
+            call.fail(reply, NO_NUMBER_OF_A_DATABASE);
+        }
         Some(_) => call.fail(reply, "ERR DB index is out of range"),
         None => call.fail(reply, "ERR value is not an integer or out of range"),
     }
@@ -201,8 +206,7 @@ pub(super) fn command(call: &mut Call<'_>, reply: &mut Reply<'_>) {
             for name in call.arguments.from(2) {
                 match find(name) {
                     Some(command) => describe(command, reply),
-                    None if reply.is_resp3 => reply.null(),
-                    None => reply.out.extend_from_slice(b"*-1\r\n"),
+                    None => reply.null(),
                 }
             }
         }

@@ -36,14 +36,17 @@ pub(super) fn mget(call: &mut Call<'_>, reply: &mut Reply<'_>) {
 
 /// Conditions and times of SET and GETEX.
 #[derive(Default)]
-struct Options {
+struct Options<'c> {
     only_new: bool,
     only_there: bool,
     keeps_time: bool,
     gives_old: bool,
     persists: bool,
-    expires_ms: Option<u64>,
+    time: Option<Time<'c>>,
 }
+
+/// A time as the client wrote it, the unit's milliseconds, and whether it is one of day.
+type Time<'c> = (&'c [u8], i64, bool);
 
 /// Why options cannot be taken.
 enum Refused {
@@ -52,7 +55,7 @@ enum Refused {
     Time,
 }
 
-impl Call<'_> {
+impl<'c> Call<'c> {
     fn refuse(&mut self, reply: &mut Reply<'_>, why: Refused) {
         match why {
             Refused::Syntax => self.fail(reply, SYNTAX),
@@ -71,7 +74,7 @@ impl Call<'_> {
 
     /// The end, on the server's clock, of a time given in seconds or milliseconds, from now on
     /// or of day.
-    fn end_ms(&self, text: &[u8], unit_ms: i64, is_of_day: bool) -> Result<u64, Refused> {
+    fn end_ms(&self, (text, unit_ms, is_of_day): Time<'_>) -> Result<u64, Refused> {
         let value = integer(text).ok_or(Refused::Integer)?;
         if value <= 0 {
             return Err(Refused::Time);
@@ -87,13 +90,11 @@ impl Call<'_> {
         }
     }
 
-    fn options(&self, from: usize, is_set: bool) -> Result<Options, Refused> {
+    fn options(&self, from: usize, is_set: bool) -> Result<Options<'c>, Refused> {
         let mut options = Options::default();
         let mut words = self.arguments.from(from);
-        let mut time = None;
         while let Some(option) = words.next() {
             let is = |name: &[u8]| option.eq_ignore_ascii_case(name);
-            let has_time = time.is_some() || options.keeps_time || options.persists;
             let unit = match () {
                 () if is(b"ex") => Some((1000, false)),
                 () if is(b"px") => Some((1, false)),
@@ -102,24 +103,28 @@ impl Call<'_> {
                 () => None,
             };
             if let Some((unit_ms, is_of_day)) = unit {
-                let value = words.next().filter(|_| !has_time).ok_or(Refused::Syntax)?;
-                time = Some((value, unit_ms, is_of_day));
+                // The same option again is taken, and the last one counts.
+                let is_other = options
+                    .time
+                    .is_some_and(|(_, ms, day)| (ms, day) != (unit_ms, is_of_day));
+                if is_other || options.keeps_time || options.persists {
+                    return Err(Refused::Syntax);
+                }
+                let value = words.next().ok_or(Refused::Syntax)?;
+                options.time = Some((value, unit_ms, is_of_day));
             } else if is_set && is(b"nx") && !options.only_there {
                 options.only_new = true;
             } else if is_set && is(b"xx") && !options.only_new {
                 options.only_there = true;
             } else if is_set && is(b"get") {
                 options.gives_old = true;
-            } else if is_set && is(b"keepttl") && time.is_none() {
+            } else if is_set && is(b"keepttl") && options.time.is_none() {
                 options.keeps_time = true;
-            } else if !is_set && is(b"persist") && time.is_none() {
+            } else if !is_set && is(b"persist") && options.time.is_none() {
                 options.persists = true;
             } else {
                 return Err(Refused::Syntax);
             }
-        }
-        if let Some((value, unit_ms, is_of_day)) = time {
-            options.expires_ms = Some(self.end_ms(value, unit_ms, is_of_day)?);
         }
         Ok(options)
     }
@@ -146,6 +151,10 @@ pub(super) fn set(call: &mut Call<'_>, reply: &mut Reply<'_>) {
         Ok(options) => options,
         Err(why) => return call.refuse(reply, why),
     };
+    let asked_ms = match options.time.map(|time| call.end_ms(time)).transpose() {
+        Ok(expires_ms) => expires_ms.unwrap_or(NEVER),
+        Err(why) => return call.refuse(reply, why),
+    };
     let start = reply.out.len();
     let old = call.server.store.get(key, call.now_ms);
     let is_there = old.is_some();
@@ -166,7 +175,7 @@ pub(super) fn set(call: &mut Call<'_>, reply: &mut Reply<'_>) {
             .store
             .expires_ms(key, call.now_ms)
             .unwrap_or(NEVER),
-        false => options.expires_ms.unwrap_or(NEVER),
+        false => asked_ms,
     };
     let put = call.server.store.set(key, value, expires_ms);
     if put.is_err() {
@@ -198,7 +207,7 @@ pub(super) fn psetex(call: &mut Call<'_>, reply: &mut Reply<'_>) {
 
 fn set_for(call: &mut Call<'_>, reply: &mut Reply<'_>, unit_ms: i64) {
     let (key, value) = (call.arguments.at(1), call.arguments.at(3));
-    match call.end_ms(call.arguments.at(2), unit_ms, false) {
+    match call.end_ms((call.arguments.at(2), unit_ms, false)) {
         Err(why) => call.refuse(reply, why),
         Ok(expires_ms) => {
             if call.put(reply, key, value, expires_ms) {
@@ -228,15 +237,21 @@ pub(super) fn getex(call: &mut Call<'_>, reply: &mut Reply<'_>) {
         Ok(options) => options,
         Err(why) => return call.refuse(reply, why),
     };
-    get(call, reply);
     let (key, now_ms) = (call.arguments.at(1), call.now_ms);
-    let expires_ms = match options.persists {
-        true => Some(NEVER),
-        false => options.expires_ms,
-    };
-    if let Some(expires_ms) = expires_ms {
-        call.server.store.set_expires_ms(key, now_ms, expires_ms);
+    // Of a key that is not there no time is too bad.
+    if call.server.store.get(key, now_ms).is_some() {
+        let expires_ms = match options.time.map(|time| call.end_ms(time)).transpose() {
+            Ok(_) if options.persists => Some(NEVER),
+            Ok(expires_ms) => expires_ms,
+            Err(why) => return call.refuse(reply, why),
+        };
+        get(call, reply);
+        if let Some(expires_ms) = expires_ms {
+            call.server.store.set_expires_ms(key, now_ms, expires_ms);
+        }
+        return;
     }
+    get(call, reply);
 }
 
 pub(super) fn mset(call: &mut Call<'_>, reply: &mut Reply<'_>) {

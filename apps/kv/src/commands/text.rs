@@ -6,7 +6,7 @@ use alloc::format;
 use alloc::vec::Vec;
 
 /// Bytes of a client's own words that an error repeats.
-const REPEATED_BYTES_MAX: usize = 128;
+pub(super) const REPEATED_BYTES_MAX: usize = 128;
 
 pub(super) fn wrong_count(reply: &mut Reply<'_>, name: &str) {
     reply.error(&format!(
@@ -15,9 +15,8 @@ pub(super) fn wrong_count(reply: &mut Reply<'_>, name: &str) {
 }
 
 pub(super) fn unknown(reply: &mut Reply<'_>, arguments: Arguments<'_>) {
-    let name = arguments.at(0);
     let mut text = Vec::from(&b"ERR unknown command '"[..]);
-    text.extend_from_slice(&name[..name.len().min(REPEATED_BYTES_MAX)]);
+    text.extend_from_slice(beginning(arguments.at(0), REPEATED_BYTES_MAX));
     text.extend_from_slice(b"', with args beginning with: ");
     let start = text.len();
     for argument in arguments.from(1) {
@@ -26,10 +25,16 @@ pub(super) fn unknown(reply: &mut Reply<'_>, arguments: Arguments<'_>) {
             break;
         }
         text.push(b'\'');
-        text.extend_from_slice(&argument[..argument.len().min(left)]);
+        text.extend_from_slice(beginning(argument, left));
         text.extend_from_slice(b"' ");
     }
     reply.error_bytes(&text);
+}
+
+/// What an error repeats of a word: up to a zero byte, as Redis has it.
+pub(super) fn beginning(word: &[u8], bytes_max: usize) -> &[u8] {
+    let end = word.iter().take(bytes_max).position(|byte| *byte == 0);
+    &word[..end.unwrap_or(word.len().min(bytes_max))]
 }
 
 /// Whether `text` is of the pattern: `*`, `?`, `[a-z]`, `[^a]`, `\` before a sign that means
