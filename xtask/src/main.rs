@@ -97,7 +97,7 @@ const TASKS: [Task; 20] = [
     },
     Task {
         name: "unikernel",
-        what: "images for Xen into target/xen ([httpd|kv ...])",
+        what: "images for Xen into target/xen ([httpd|kv|httpd-filter|kv-filter ...])",
         run: unikernel::build,
     },
     Task {

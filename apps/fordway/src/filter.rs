@@ -9,7 +9,7 @@ use crate::cli::FilterCommand;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::show::print;
 use crate::trace;
-use fordway_nft::{Env, FileSystem, Files, list, load, read_text};
+use fordway_nft::{Env, FileError, FileSystem, Files, list, load, read_text};
 use fordwayd::admin::{FilterChange, FilterRules, Include, Reply, Request, SCHEMA};
 use serde_json::json;
 use std::cell::RefCell;
@@ -102,7 +102,7 @@ struct Noted {
 }
 
 impl Files for Noted {
-    fn read(&self, pattern: &str) -> std::io::Result<Vec<(String, String)>> {
+    fn read(&self, pattern: &str) -> Result<Vec<(String, String)>, FileError> {
         let files = self.files.read(pattern)?;
         self.includes.borrow_mut().push(Include {
             pattern: pattern.to_owned(),

@@ -3,6 +3,7 @@
 //! | node, below the domain's directory | written by | meaning |
 //! |---|---|---|
 //! | `control/shutdown` | the toolstack | `poweroff`, `halt`, `reboot`, `suspend`; acknowledged by emptying it |
+//! | `fordway/rules/...` | dom0 | the packet filter's rules, see `rules` |
 //! | `data/fordway` | the guest | one line on how it is: `up 10.0.0.2` |
 
 use crate::xen::Xen;
@@ -14,6 +15,9 @@ pub const SHUTDOWN: &str = "control/shutdown";
 /// What the main loop has to do.
 pub enum Wish {
     Nothing,
+    /// Look at the rules.
+    #[cfg(feature = "filter")]
+    Rules,
     /// Close the device, then end.
     End(Reason),
 }
@@ -31,6 +35,10 @@ pub fn start(xen: &mut Xen) {
 pub fn look(xen: &mut Xen) -> Wish {
     let mut wish = Wish::Nothing;
     while let Some(token) = xen.next_watch() {
+        #[cfg(feature = "filter")]
+        if token == crate::rules::COMMIT && matches!(wish, Wish::Nothing) {
+            wish = Wish::Rules;
+        }
         if token == SHUTDOWN {
             let Some(word) = xen.read(SHUTDOWN) else {
                 continue;

@@ -20,6 +20,8 @@ mod http;
 mod kv;
 mod net;
 mod options;
+#[cfg(feature = "filter")]
+mod rules;
 mod serve;
 mod xen;
 
@@ -124,9 +126,19 @@ fn main(domain: Domain) -> ! {
             }]);
         }
     } else {
-        lifecycle::unsupported(format_args!("no address: ip=ADDRESS/PREFIX"));
+        stack.set_addresses(&[Cidr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8)]);
+        stack.dhcp_start(xen.now_ns() / 1000);
+    }
+    if let Some(server) = options.name_server {
+        stack.dns_set_servers(&[server]);
     }
     let net = Net::new(stack);
+    #[cfg(feature = "filter")]
+    {
+        let now_us = xen.now_ns() / 1000;
+        net.stack().set_wall_clock(now_us, clock.wall_ns());
+        rules::start(&mut xen, &net, ramdisk, now_us);
+    }
     let mut executor = Executor::new(tasks as u32);
     executor.run_ready(xen.now_ns() / 1000);
 
@@ -162,6 +174,7 @@ fn main(domain: Domain) -> ! {
         receive_bytes: options.receive_bytes,
         send_bytes: options.send_bytes,
         is_nagle: false,
+        congestion: options.congestion,
         ..TcpOptions::default()
     };
     let listening = serve::listen(serving.clone(), port, tcp);
@@ -181,13 +194,21 @@ fn main(domain: Domain) -> ! {
             let _ = work.await;
         });
     }
-    if let Some(own) = options.address {
-        console_line!(
-            "fordway: serving at {}:{port}, {} us after the start",
-            own.address,
-            (xen.now_ns() - started_ns) / 1000
-        );
-        xen.write("data/fordway", &alloc::format!("up {}", own.address));
+    match options.address {
+        Some(own) => {
+            console_line!(
+                "fordway: serving at {}:{port}, {} us after the start",
+                own.address,
+                (xen.now_ns() - started_ns) / 1000
+            );
+            xen.write("data/fordway", &alloc::format!("up {}", own.address));
+        }
+        None => {
+            let _ = executor.spawn(tell_lease(net.clone(), port));
+        }
+    }
+    if let Some(name) = options.lookup {
+        let _ = executor.spawn(look_up(net.clone(), executor.timers(), name));
     }
     if let Some(target) = options.ping {
         let work = ping(net.clone(), executor.timers(), target);
@@ -241,9 +262,14 @@ fn run(mut xen: Xen, mut device: Netfront<Xen>, net: Rc<Net>, mut executor: Exec
         let now_us = now_ns / 1000;
         let span = PROFILE.span(Procedure::Events);
         xen.take_events();
-        if let Wish::End(reason) = control::look(&mut xen) {
-            ending = Some(reason);
-            device.close(&mut xen);
+        match control::look(&mut xen) {
+            Wish::Nothing => {}
+            #[cfg(feature = "filter")]
+            Wish::Rules => rules::look(&mut xen, &net, now_us),
+            Wish::End(reason) => {
+                ending = Some(reason);
+                device.close(&mut xen);
+            }
         }
         drop(span);
         let span = PROFILE.span(Procedure::DeviceReceive);
@@ -344,6 +370,40 @@ fn read_console(xen: &mut Xen) {
             memory::with(|m| m.page_count())
         );
     }
+}
+
+/// Says what DHCP has brought, each time.
+async fn tell_lease(net: Rc<Net>, port: u16) {
+    loop {
+        net.lease.wait().await;
+        match net.stack().dhcp_lease() {
+            Some(lease) => console_line!(
+                "fordway: serving at {}:{port}, by DHCP",
+                lease.address.address
+            ),
+            None => console_line!("fordway: the lease has ended"),
+        }
+    }
+}
+
+/// Asks for a name's addresses, once there is somebody to ask.
+async fn look_up(net: Rc<Net>, timers: fordway_executor::Timers, name: &'static str) {
+    const TRIES: usize = 10;
+    for _ in 0..TRIES {
+        let asked = net.stack().dns_query(timers.now_us(), name, false);
+        if asked.is_ok() {
+            net.name.wait().await;
+            if let Some((_, answer)) = net.stack().dns_answer() {
+                match answer {
+                    Ok(addresses) => console_line!("fordway: {name} is at {addresses:?}"),
+                    Err(error) => console_line!("fordway: {name}: {error:?}"),
+                }
+                return;
+            }
+        }
+        timers.sleep(1_000_000).await;
+    }
+    console_line!("fordway: {name}: no name server");
 }
 
 /// Four echo requests, a second apart.

@@ -21,6 +21,8 @@ pub struct Net {
     listeners: RefCell<Vec<(ListenerId, Rc<Signal>)>>,
     ports: RefCell<Vec<(UdpId, Rc<Signal>)>>,
     pub ping: Signal,
+    pub lease: Signal,
+    pub name: Signal,
 }
 
 impl Net {
@@ -31,6 +33,8 @@ impl Net {
             listeners: RefCell::default(),
             ports: RefCell::default(),
             ping: Signal::new(),
+            lease: Signal::new(),
+            name: Signal::new(),
         })
     }
 
@@ -51,6 +55,8 @@ impl Net {
                 Event::Accept(id) => set(&self.listeners, id),
                 Event::Udp(id) => set(&self.ports, id),
                 Event::Ping => self.ping.set(),
+                Event::Lease => self.lease.set(),
+                Event::Dns => self.name.set(),
             }
         }
     }

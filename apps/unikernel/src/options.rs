@@ -2,16 +2,19 @@
 //!
 //! | word | meaning |
 //! |---|---|
-//! | `ip=10.0.0.2/24` | an address; without one, or with `dhcp`, the network is asked |
+//! | `ip=10.0.0.2/24` | an address; without one DHCP is asked |
 //! | `gw=10.0.0.1` | the router |
+//! | `dns=10.0.0.1` | a name server, where DHCP names none |
+//! | `lookup=NAME` | asks for a name after the start, and says what came back |
 //! | `port=8080` | instead of the application's own |
 //! | `ping=10.0.0.1` | sends four pings to it after the start, and says what came back |
 //! | `off=split,suppression,gso,csum,batching,persistent` | turns optimisations of the driver off |
+//! | `congestion=none` | no congestion control: for peers on the same host only |
 //! | `send=KB`, `receive=KB` | buffers of one connection |
 
 use core::net::{IpAddr, Ipv4Addr};
 use fordway_netfront::Switches;
-use fordway_netstack::Cidr;
+use fordway_netstack::{Cidr, Congestion};
 use fordway_xen_guest::command_line::CommandLine;
 
 pub struct Options {
@@ -19,7 +22,10 @@ pub struct Options {
     pub gateway: Option<IpAddr>,
     pub port: Option<u16>,
     pub ping: Option<Ipv4Addr>,
+    pub name_server: Option<IpAddr>,
+    pub lookup: Option<&'static str>,
     pub switches: Switches,
+    pub congestion: Congestion,
     pub send_bytes: usize,
     pub receive_bytes: usize,
 }
@@ -67,7 +73,14 @@ impl Options {
             gateway: parsed(line, "gw")?,
             port: parsed(line, "port")?,
             ping: parsed(line, "ping")?,
+            name_server: parsed(line, "dns")?,
+            lookup: line.value("lookup"),
             switches,
+            congestion: match line.value("congestion") {
+                None | Some("reno") => Congestion::Reno,
+                Some("none") => Congestion::None,
+                Some(text) => return Err(Unclear(text)),
+            },
             send_bytes: kilobytes("send", if is_small { 32 << 10 } else { 256 << 10 })?,
             receive_bytes: kilobytes("receive", if is_small { 8 << 10 } else { 32 << 10 })?,
         })

@@ -4,12 +4,13 @@
 //! ([`crate::check`]). Leaves that mean the same whatever stands around them (`tcp dport`,
 //! `ct state`) are already the model's; words, numbers and everything that holds words are
 //! not, because only their place says what they mean.
+use crate::prelude::*;
 use crate::source::Span;
+use alloc::rc::Rc;
 use fordway_filter::model::{
     self, BinaryOp, Counter, CtDirection, CtKey, Limit, Log, Mangle, NatFlags, NatKind, ObjectKind,
     Op, Quota, RelOp, SetFlags, SetUpdateOp, TableId, Verdict,
 };
-use std::rc::Rc;
 
 /// An expression and its place.
 #[derive(Clone, Debug)]

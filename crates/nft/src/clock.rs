@@ -2,6 +2,7 @@
 //!
 //! UTC throughout: the rules mean the same wherever they are read. (nft takes the time zone of
 //! the process that loads them.)
+use crate::prelude::*;
 
 const DAY_SECONDS: i64 = 86_400;
 

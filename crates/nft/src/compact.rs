@@ -22,13 +22,14 @@
 //! whose only key is of 16 bits are never counted (nft_set_bitmap gives no element back), so such
 //! a key stands there twice; ranges are merged with their neighbours unless they are
 //! joined with something.
+use crate::prelude::*;
 
+use core::ops::Range;
 use fordway_filter::model::{
     Chain, Counter, DataType, Element, ElementData, Expr, MetaKey, RelOp, Rule, Ruleset, SetRef,
     Statement, Table, Verdict,
 };
-use std::collections::{HashMap, HashSet};
-use std::ops::Range;
+use hashbrown::{HashMap, HashSet};
 
 /// Shorter runs are as quick rule by rule.
 pub const RUN_MIN: usize = 16;
@@ -133,7 +134,7 @@ fn run_length(table: &Table, rules: &[Rule]) -> usize {
     };
     let mut ranged = is_ranged(&first);
     let mut keys = vec![first.clone()];
-    let mut seen = HashSet::from([first]);
+    let mut seen: HashSet<_> = [first].into_iter().collect();
     for rule in &rules[1..] {
         if !is_like(&rules[0], rule, asked) {
             break;

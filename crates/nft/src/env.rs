@@ -1,5 +1,6 @@
 //! What rules name and only the host knows: interfaces, services, users, groups.
-use std::collections::HashMap;
+use crate::prelude::*;
+use hashbrown::HashMap;
 
 /// Names of the host. Empty names are fine: then numbers have to be written.
 #[derive(Clone, Debug, Default)]
@@ -17,6 +18,7 @@ pub struct Env {
 impl Env {
     /// Of the host, as far as it can be read: /sys/class/net, /etc/services, /etc/passwd,
     /// /etc/group.
+    #[cfg(feature = "std")]
     pub fn system() -> Env {
         let mut env = Env::default();
         for entry in std::fs::read_dir("/sys/class/net")
@@ -54,11 +56,13 @@ impl Env {
     }
 }
 
+#[cfg(feature = "std")]
 fn read(path: &str) -> String {
     std::fs::read_to_string(path).unwrap_or_default()
 }
 
 /// `name port/protocol alias...`
+#[cfg(feature = "std")]
 fn services(text: &str) -> HashMap<String, u16> {
     let mut out = HashMap::new();
     for line in text.lines() {
@@ -73,7 +77,7 @@ fn services(text: &str) -> HashMap<String, u16> {
         let Some(port) = port.split('/').next().and_then(|port| port.parse().ok()) else {
             continue;
         };
-        for name in std::iter::once(name).chain(words) {
+        for name in core::iter::once(name).chain(words) {
             out.entry(name.to_string()).or_insert(port);
         }
     }
@@ -81,6 +85,7 @@ fn services(text: &str) -> HashMap<String, u16> {
 }
 
 /// `name:x:number:...`
+#[cfg(feature = "std")]
 fn third_column(text: &str) -> HashMap<String, u32> {
     text.lines()
         .filter_map(|line| {

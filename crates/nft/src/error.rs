@@ -1,9 +1,10 @@
 //! What is wrong with a ruleset: where, in one line, and of which kind.
+use crate::prelude::*;
 use crate::{
     source::{SourceMap, Span},
     support::Refused,
 };
-use std::fmt;
+use core::fmt;
 
 /// No more than this many faults of one ruleset are told.
 pub const FAULTS_MAX: usize = 20;
@@ -132,4 +133,4 @@ impl fmt::Display for Faults {
     }
 }
 
-impl std::error::Error for Faults {}
+impl core::error::Error for Faults {}

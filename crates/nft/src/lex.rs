@@ -4,8 +4,9 @@
 //! `1d2h` are one token each, `10/second` is three, `mbytes/second` is one. Whether a word is a
 //! keyword is left to the grammar, which knows where it stands. A backslash before the end of a
 //! line joins it with the next; `#` begins a comment.
+use crate::prelude::*;
 use crate::{error::Fault, source::Span};
-use std::net::Ipv6Addr;
+use core::net::Ipv6Addr;
 use winnow::{
     LocatingSlice, ModalResult, Parser,
     combinator::{alt, opt, preceded, repeat},

@@ -13,7 +13,24 @@
 //!
 //! What nft takes and Fordway does not is one list, [`Refused`]; its messages say what to write
 //! instead, and docs/filter.md is tested against it.
+//!
+//! Without the feature `std` (a unikernel) there are no files and no names of a host.
+#![no_std]
 #![forbid(unsafe_code)]
+
+extern crate alloc;
+#[cfg(feature = "std")]
+extern crate std;
+
+/// What `std` would put into every module.
+mod prelude {
+    pub use alloc::boxed::Box;
+    pub use alloc::format;
+    pub use alloc::string::{String, ToString};
+    pub use alloc::vec;
+    pub use alloc::vec::Vec;
+}
+use prelude::*;
 
 mod ast;
 mod check;
@@ -21,6 +38,8 @@ mod clock;
 pub mod compact;
 mod env;
 mod error;
+#[cfg(feature = "std")]
+mod files;
 mod json;
 mod lex;
 pub mod list;
@@ -35,7 +54,9 @@ pub use ast::{Listed, Listing};
 pub use check::Outcome;
 pub use env::Env;
 pub use error::{Faults, Kind, Located};
-pub use source::{FileSystem, Files, NoFiles, read_text};
+#[cfg(feature = "std")]
+pub use files::{FileSystem, read_text};
+pub use source::{FileError, Files, NoFiles};
 pub use support::Refused;
 
 use fordway_filter::model::Ruleset;

@@ -1,4 +1,5 @@
 //! Words that stand for something everywhere: keywords, times, priorities.
+use crate::prelude::*;
 use fordway_filter::model::{Family, Hook};
 
 /// Words that nft 1.0.6 does not take as the name of a table, chain, set or variable.
@@ -212,7 +213,7 @@ pub fn parse_time_ms(text: &str) -> Option<u64> {
 
 /// Milliseconds as nft writes them: `1d2h3m4s500ms`.
 pub fn write_time_ms(ms: u64) -> String {
-    use std::fmt::Write;
+    use core::fmt::Write;
     let mut out = String::new();
     let mut rest = ms;
     for (unit, size) in [

@@ -40,7 +40,7 @@ use crossing::Surroundings;
 use fordway_abi::reason::Reason;
 use fordway_filter::model::{Ruleset, Statement};
 use fordway_filter::{Answer, Decision, Filter, Phase};
-use fordway_nft::{Env, Files, list};
+use fordway_nft::{Env, FileError, Files, list};
 use fordway_platform::diag::{self, Victim};
 use fordway_platform::fabric::FabricError;
 use fordway_registry::{BothEnds, SocketFacts};
@@ -239,15 +239,10 @@ fn connecting_end(a: &SocketFacts, b: &SocketFacts) -> usize {
 struct Given<'g>(&'g [Include]);
 
 impl Files for Given<'_> {
-    fn read(&self, pattern: &str) -> std::io::Result<Vec<(String, String)>> {
+    fn read(&self, pattern: &str) -> Result<Vec<(String, String)>, FileError> {
         let found = self.0.iter().find(|include| include.pattern == pattern);
-        match found {
-            Some(include) => Ok(include.files.clone()),
-            None => Err(std::io::Error::new(
-                std::io::ErrorKind::NotFound,
-                "no such file",
-            )),
-        }
+        let include = found.ok_or("no such file")?;
+        Ok(include.files.clone())
     }
 }
 

@@ -1,5 +1,6 @@
 //! Elements of sets and maps, in rules and by name.
 use super::{Checked, Checker, exact, expr::has_range, value::Wanted};
+use crate::prelude::*;
 use crate::{
     ast::{Data, Element, ExprKind},
     error::Fault,

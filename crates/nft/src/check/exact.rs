@@ -1,4 +1,5 @@
 //! Keys as ranges of numbers: overlaps, order, merging.
+use crate::prelude::*;
 use fordway_filter::model::{Element, Expr, Value};
 
 /// First and last number of a key that is no concatenation.
@@ -100,7 +101,7 @@ pub(crate) fn merge(elements: &mut Vec<Element>, touching: bool) {
         return;
     }
     let mut merged: Vec<(Element, u128, u128)> = Vec::new();
-    let mut sorted: Vec<Element> = std::mem::take(elements);
+    let mut sorted: Vec<Element> = core::mem::take(elements);
     sorted.sort_by_key(|element| order(&element.key));
     for element in sorted {
         let Some((low, high)) = bounds(&element.key) else {

@@ -5,6 +5,7 @@ use super::{
     protocols::{Protocols, ct_family},
     value::{Wanted, literal},
 };
+use crate::prelude::*;
 use crate::{
     ast::{Expr, ExprKind, needs_direction},
     error::Fault,

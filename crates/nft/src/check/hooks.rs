@@ -3,6 +3,7 @@
 //! nft leaves these to the kernel, which refuses the whole transaction when a base chain can
 //! reach a statement that does not work at its hook; so the check follows jumps.
 use super::Checked;
+use crate::prelude::*;
 use crate::{error::Fault, source::Span};
 use fordway_filter::model::{
     BaseChain, Chain, ChainKind, ElementData, Expr, Family, FibResult, Hook, Mangle, MetaKey,

@@ -7,6 +7,7 @@
 //!
 //! The checker keeps what later commands have to know of earlier ones ([`scope`]); whether
 //! things exist at all is the model's own business, which carries the operations out on a copy.
+use crate::prelude::*;
 mod elements;
 mod exact;
 mod expr;

@@ -1,5 +1,6 @@
 //! Address translation: which family, which ports.
 use super::{Checked, Checker, expr::Within, value::Wanted};
+use crate::prelude::*;
 use crate::{
     ast::{self, Expr, ExprKind, Nat},
     error::Fault,

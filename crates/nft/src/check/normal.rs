@@ -1,4 +1,5 @@
 //! Matches in the form in which nft lists them, so that what means the same is the same.
+use crate::prelude::*;
 use fordway_filter::model::{self, BinaryOp, DataType, RelOp};
 
 /// One way to say each thing, the one in which nft lists it.

@@ -4,6 +4,7 @@
 //! refuses it, and so do we. What is known grows from left to right: by fields that are used
 //! (`tcp dport` makes it TCP) and by matches on what says the next protocol (`ip protocol tcp`).
 use super::Checked;
+use crate::prelude::*;
 use crate::{error::Fault, source::Span, symbols};
 use fordway_filter::model::{
     self, CtKey, DataType, Expr, Family, MetaKey, PayloadBase, Protocol, RelOp, SetRef,

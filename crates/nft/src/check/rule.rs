@@ -7,6 +7,7 @@ use super::{
     protocols::Protocols,
     value::{Wanted, literal},
 };
+use crate::prelude::*;
 use crate::{
     ast::{self, Expr, ExprKind, RejectWith, Statement, StatementKind},
     error::Fault,

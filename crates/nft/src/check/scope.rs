@@ -1,8 +1,9 @@
 //! What later commands have to know of earlier ones: the types of sets, by name.
+use crate::prelude::*;
 use fordway_filter::model::{
     DataType, Element, Family, MapData, Op, Ruleset, Set, SetFlags, TableId,
 };
-use std::collections::HashMap;
+use hashbrown::HashMap;
 
 /// A set as far as its users care.
 #[derive(Clone, Debug)]

@@ -7,6 +7,7 @@ use super::{
     protocols::Protocols,
     value::Wanted,
 };
+use crate::prelude::*;
 use crate::{
     ast::{DataSpec, ElementsVerb, Expr, ExprKind, SetSpec, TypeSpec},
     error::Fault,

@@ -1,4 +1,5 @@
 //! One literal: from its word to the bytes of its type, and every way in which it can be wrong.
+use crate::prelude::*;
 use crate::{
     ast::{Expr, ExprKind},
     env::Env,
@@ -8,8 +9,8 @@ use crate::{
     symbols::{self, Table, type_name},
     words::parse_time_ms,
 };
+use core::net::{Ipv4Addr, Ipv6Addr};
 use fordway_filter::model::{self, DataType, Value};
-use std::net::{Ipv4Addr, Ipv6Addr};
 
 /// What a literal is expected to be.
 #[derive(Clone, Copy, Debug, PartialEq)]

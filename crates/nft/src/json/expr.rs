@@ -4,6 +4,7 @@ use super::{
     node::{Json, Node},
     quotable, set_of, statement,
 };
+use crate::prelude::*;
 use crate::{
     ast::{self, Data, Element, Expr, ExprKind},
     error::Fault,

@@ -2,6 +2,7 @@
 //!
 //! The schema is libnftables-json(5)'s. Where it is wider than the text (any name, any string)
 //! it is held to what the text can say, so that everything that is loaded can be listed.
+use crate::prelude::*;
 mod expr;
 pub mod node;
 mod statement;
@@ -17,12 +18,12 @@ use crate::{
     support::Refused,
     words::{is_name, parse_time_ms},
 };
+use alloc::rc::Rc;
 use fordway_filter::model::{
     BaseChain, Chain, ChainKind, Family, Hook, Object, ObjectKind, ObjectState, Op, Policy,
     Position, TableId,
 };
 use node::{Json, Node};
-use std::rc::Rc;
 
 pub(crate) type Read<T> = Result<T, Fault>;
 

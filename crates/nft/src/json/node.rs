@@ -1,5 +1,6 @@
 //! JSON with places: a small reader, because faults in a ruleset are told with line and column,
 //! and serde_json's values do not say where they came from.
+use crate::prelude::*;
 use crate::{error::Fault, source::Span};
 use winnow::{
     LocatingSlice, ModalResult, Parser,
@@ -243,7 +244,7 @@ impl Node {
     pub fn many(&self) -> &[Node] {
         match &self.value {
             Json::Array(items) => items,
-            _ => std::slice::from_ref(self),
+            _ => core::slice::from_ref(self),
         }
     }
 

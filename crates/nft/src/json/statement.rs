@@ -6,6 +6,7 @@ use super::{
     node::{Json, Node},
     quotable,
 };
+use crate::prelude::*;
 use crate::{
     ast::{Data, Nat, RejectWith, Statement, StatementKind},
     error::Fault,

@@ -3,6 +3,7 @@ use super::{
     sorted,
     value::{self, Writer},
 };
+use crate::prelude::*;
 use crate::{check::extra_names, symbols::Table};
 use fordway_filter::model::{
     BinaryOp, CtDirection, DataType, Element, ElementData, Expr, ExthdrKind, FibFlags, FibResult,

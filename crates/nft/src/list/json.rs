@@ -11,6 +11,7 @@ use super::{
     text::{key_names, set_flags},
     value::Writer,
 };
+use crate::prelude::*;
 use crate::{env::Env, symbols::type_name};
 use fordway_filter::model::{
     BaseChain, Chain, MapData, Object, ObjectState, Policy, Rule, Ruleset, Set, SetType, Table,

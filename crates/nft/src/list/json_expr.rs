@@ -5,6 +5,7 @@ use super::{
     statement::{all_log_flags, bytes, nat_flags, reject_parts, target_expr, update_op},
     value::{self, Writer},
 };
+use crate::prelude::*;
 use crate::symbols::{self, LOG_LEVELS};
 use fordway_filter::model::{
     BinaryOp, DataType, Element, ElementData, Expr, Limit, Log, Nat, NatKind, PayloadBase, Quota,

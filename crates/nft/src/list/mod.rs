@@ -2,6 +2,7 @@
 //!
 //! What is listed can be loaded again, by nft as by us, and comes out the same. Sets are listed
 //! in order, as nft does it, so that two listings can be compared.
+use crate::prelude::*;
 mod expr;
 mod json;
 mod json_expr;

@@ -1,5 +1,6 @@
 //! Statements as nft writes them.
 use super::value::Writer;
+use crate::prelude::*;
 use crate::symbols::{self, LOG_LEVELS};
 use fordway_filter::model::{
     BinaryOp, DataType, Expr, Limit, Log, LogFlags, Mangle, Nat, NatFlags, NatKind, Quota,

@@ -7,16 +7,17 @@ use super::{
     tables,
     value::Writer,
 };
+use crate::prelude::*;
 use crate::{
     ast::{Listed, Listing},
     env::Env,
     symbols::type_name,
     words::{write_priority, write_time_ms},
 };
+use core::fmt::Write;
 use fordway_filter::model::{
     Chain, MapData, Object, ObjectState, Policy, Rule, Ruleset, Set, SetType, Table,
 };
-use std::fmt::Write;
 
 pub(super) fn listing(ruleset: &Ruleset, env: &Env, style: Style, listing: &Listing) -> String {
     let lister = Lister {

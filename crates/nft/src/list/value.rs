@@ -1,12 +1,13 @@
 //! Literals as nft writes them.
+use crate::prelude::*;
 use crate::{
     clock,
     env::Env,
     symbols::{self, Table},
     words::write_time_ms,
 };
+use core::net::{Ipv4Addr, Ipv6Addr};
 use fordway_filter::model::{DataType, Value};
-use std::net::{Ipv4Addr, Ipv6Addr};
 
 /// How a literal is written: where it stands decides about names and quotes.
 pub(super) struct Writer<'a> {

@@ -3,6 +3,7 @@
 //! A table's block comes out as nft expands it: the table, its chains without rules, its
 //! objects, its sets, and then the rules; so a rule may name what stands below it.
 use super::{Parsed, Parser};
+use crate::prelude::*;
 use crate::{
     ast::{CommandKind, ExprKind, RulePlace},
     error::{FAULTS_MAX, Fault},
@@ -14,7 +15,7 @@ use crate::{
 use fordway_filter::model::{
     BaseChain, Chain, ChainKind, Family, Hook, Op, Policy, Position, TableId,
 };
-use std::collections::HashMap;
+use hashbrown::HashMap;
 
 type Pending = Vec<(Span, CommandKind)>;
 

@@ -1,6 +1,7 @@
 //! Commands: `add`, `create`, `insert`, `delete`, `destroy`, `replace`, `flush`, `list`,
 //! `reset`, `rename`, and what each of them may be followed by.
 use super::{Parsed, Parser};
+use crate::prelude::*;
 use crate::{
     ast::{Command, CommandKind, ElementsVerb, Listing, RulePlace},
     error::Fault,

@@ -1,5 +1,6 @@
 //! Where the parser stands: looking at tokens, eating them, saying what was expected.
 use super::{Parsed, Parser};
+use crate::prelude::*;
 use crate::{
     error::Fault,
     lex::Token,

@@ -1,11 +1,12 @@
 //! `{ ... }`: elements of sets and maps.
 use super::{Parsed, Parser, block::set_once};
+use crate::prelude::*;
 use crate::{
     ast::{Data, Element, Expr, ExprKind},
     error::Fault,
     lex::Token,
 };
-use std::rc::Rc;
+use alloc::rc::Rc;
 
 impl Parser<'_> {
     /// `{ ... }` or a variable that holds one.

@@ -1,6 +1,7 @@
 //! Expressions. nft has three grammars for them, told apart here by [`Side`]: what a match
 //! looks at, what it is compared with, and what a statement is given.
 use super::{Parsed, Parser};
+use crate::prelude::*;
 use crate::{
     ast::{Expr, ExprKind},
     error::Fault,

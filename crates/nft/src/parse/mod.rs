@@ -9,6 +9,7 @@
 //! After a fault the parser goes on behind the end of the line, so that one run tells more than
 //! one; but then no commands come out. Everything is bounded: nesting of expressions and blocks
 //! ([`DEPTH_MAX`]), includes ([`crate::source`]), faults told.
+use crate::prelude::*;
 mod block;
 mod command;
 mod cursor;
@@ -25,7 +26,8 @@ use crate::{
     lex::{self, Spanned, Token},
     source::{FILES_MAX, Files, INCLUDE_DEPTH_MAX, SOURCE_BYTES_MAX, SourceMap, Span},
 };
-use std::{collections::HashMap, rc::Rc};
+use alloc::rc::Rc;
+use hashbrown::HashMap;
 
 /// Brackets in brackets, blocks in blocks.
 pub const DEPTH_MAX: usize = 32;

@@ -1,5 +1,6 @@
 //! Sets, maps and named objects: what stands between their braces.
 use super::{Parsed, Parser, block::set_once};
+use crate::prelude::*;
 use crate::{
     ast::{DataSpec, Expr, SetSpec, TypeSpec},
     error::Fault,

@@ -1,5 +1,6 @@
 //! The smallest expressions: values, and what is read from a packet.
 use super::{Parsed, Parser, expr::Side};
+use crate::prelude::*;
 use crate::{
     ast::{self, Expr, ExprKind},
     error::Fault,

@@ -1,5 +1,6 @@
 //! Rules and their statements.
 use super::{Parsed, Parser, expr::Side};
+use crate::prelude::*;
 use crate::{
     ast::{Element, Expr, ExprKind, RejectWith, Rule, Statement, StatementKind},
     error::Fault,
