@@ -254,7 +254,6 @@ fn offloads(device: &Netfront<Xen>) -> Offloads {
 /// The main loop.
 fn run(mut xen: Xen, mut device: Netfront<Xen>, net: Rc<Net>, mut executor: Executor) -> ! {
     let mut frame = vec![0; FRAME_BYTES_MAX];
-    let mut received = vec![0; FRAME_BYTES_MAX];
     let mut connections = device.counters().connections;
     let mut ending = None;
     loop {
@@ -277,8 +276,7 @@ fn run(mut xen: Xen, mut device: Netfront<Xen>, net: Rc<Net>, mut executor: Exec
             let mut stack = net.stack();
             device.poll(&mut xen, now_ns, |arrived| {
                 let _span = PROFILE.span(Procedure::StackReceive);
-                let bytes = &mut received[..arrived.bytes.len()];
-                bytes.copy_from_slice(arrived.bytes);
+                let bytes = arrived.bytes;
                 let checksum = match arrived.checksum {
                     netfront::Checksum::Unknown => netstack::RxChecksum::Unchecked,
                     netfront::Checksum::Good => netstack::RxChecksum::Good,

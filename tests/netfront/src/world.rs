@@ -35,6 +35,8 @@ type Bytes = Box<[u8; PAGE_BYTES]>;
 pub struct World {
     pages: RefCell<Vec<Option<Bytes>>>,
     grants: BTreeMap<u32, Grant>,
+    /// The pages of these.
+    granted: BTreeSet<usize>,
     grants_made: u32,
     channels: BTreeMap<u32, Channel>,
     ports_made: u32,
@@ -222,7 +224,7 @@ impl Guest for World {
     }
 
     fn page_free(&mut self, page: Page) {
-        let granted = self.grants.values().any(|grant| grant.page == page.0);
+        let granted = self.granted.contains(&page.0);
         assert!(!granted, "a granted page was freed");
         let freed = self.pages.borrow_mut()[page.0].take();
         assert!(freed.is_some(), "a page was freed twice");
@@ -269,8 +271,7 @@ impl Guest for World {
             bytes.iter().all(|byte| *byte == 0),
             "a page was granted with something on it"
         );
-        let shared = self.grants.values().any(|grant| grant.page == page.0);
-        assert!(!shared, "a page was granted twice");
+        assert!(self.granted.insert(page.0), "a page was granted twice");
         self.grants_made += 1;
         let grant = Grant {
             page: page.0,
@@ -284,11 +285,12 @@ impl Guest for World {
 
     fn grant_end(&mut self, grant: u32) -> bool {
         let ended = self.grants.get(&grant).expect("a grant is ended once");
-        let free = ended.mapped == 0;
-        if free {
-            self.grants.remove(&grant);
+        if ended.mapped > 0 {
+            return false;
         }
-        free
+        self.granted.remove(&ended.page);
+        self.grants.remove(&grant);
+        true
     }
 
     fn port_new(&mut self, _domain: u16) -> Option<u32> {

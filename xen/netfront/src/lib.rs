@@ -24,9 +24,6 @@
 
 extern crate alloc;
 
-mod events;
-mod guest;
-mod ring;
 mod rx;
 mod staging;
 mod tx;
@@ -37,22 +34,18 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::sync::atomic::{Ordering, fence};
-use events::Channel;
-pub use guest::{GrantRef, Guest, Port};
-use ring::Buffer;
+use fordway_xen_frontend::{Channel, Garbage, Pool};
+pub use fordway_xen_frontend::{GrantRef, Guest, Port, State};
 use rx::Rx;
 use staging::Staging;
 use tx::Tx;
 use types::Env;
-pub use types::{
-    Checksum, Config, Counters, Gso, Offers, Reason, RxFrame, Switches, TxFrame, Wait,
-};
-pub use xenbus::State;
+pub use types::*;
 
 const PAGE_BYTES: usize = 4096;
 const ETHERNET_BYTES: usize = 14;
 /// Pages that a backend may withhold before it is given no more.
-const GRAVES_MAX: usize = 512;
+const WITHHELD_MAX: usize = 512;
 
 struct Queue<G: Guest> {
     rx: Rx<G>,
@@ -68,7 +61,7 @@ impl<G: Guest> Queue<G> {
     }
 
     /// All grants of the pool, made if they are not there, and which are only to be read.
-    fn grants(&mut self, guest: &mut G, env: &mut Env<Buffer<G>>) -> Vec<(GrantRef, bool)> {
+    fn grants(&mut self, guest: &mut G, env: &mut Env<G>) -> Vec<(GrantRef, bool)> {
         let rx = self.rx.buffers.iter().flatten();
         let mut grants: Vec<_> = rx.map(|buffer| (buffer.grant, false)).collect();
         for id in 0..self.tx.buffers.len() as u16 {
@@ -82,7 +75,7 @@ impl<G: Guest> Queue<G> {
 /// One network interface.
 pub struct Netfront<G: Guest> {
     config: Config,
-    env: Env<Buffer<G>>,
+    env: Env<G>,
     /// Where the backend has its keys; empty when there is none.
     backend: String,
     ours: State,
@@ -104,10 +97,9 @@ impl<G: Guest> Netfront<G> {
         guest.watch(&format!("{}/backend", config.path));
         Self {
             env: Env {
-                domain: 0,
+                pool: Pool::new(),
                 switches: config.switches,
                 counters: Counters::default(),
-                graves: Vec::new(),
             },
             config,
             backend: String::new(),
@@ -147,14 +139,19 @@ impl<G: Guest> Netfront<G> {
         &self.env.counters
     }
 
+    /// Grants made so far.
+    pub fn grants_made(&self) -> u64 {
+        self.env.pool.grants_made
+    }
+
     /// Hears the backend: states, frames (each given to `sink` once, whole), buffers that are
     /// free again. At most a ring's worth of frames in one call.
     pub fn poll(&mut self, guest: &mut G, now_ns: u64, mut sink: impl FnMut(RxFrame<'_>)) {
         if guest.take_watch() {
             self.look(guest);
         }
-        if !self.env.graves.is_empty() {
-            self.visit_graves(guest);
+        if self.env.pool.withheld() > 0 {
+            self.env.pool.visit_graves(guest);
         }
         if self.ours == State::Connected
             && let Err(reason) = self.poll_rings(guest, now_ns, &mut sink)
@@ -171,19 +168,26 @@ impl<G: Guest> Netfront<G> {
     ) -> Result<(), Reason> {
         let (env, queues) = (&mut self.env, &mut self.queues);
         for queue in queues.iter_mut() {
-            let received = queue.rx.poll(guest, env, sink)?;
-            let sent = queue.tx.reap(guest, env)?;
+            let mut received = queue.rx.poll(guest, env, sink)?;
+            queue.tx.reap(guest, env)?;
+            let mut answered = core::mem::take(&mut queue.tx.answers);
             if queue.rx.refill(guest, env) {
                 guest.notify(queue.rx_port());
                 env.counters.notifies += 1;
             }
-            let counters = &mut env.counters;
-            if let Some(rx) = &mut queue.rx_channel {
-                rx.settle(guest, now_ns, received, counters);
-                queue.tx_channel.settle(guest, now_ns, sent, counters);
-            } else {
-                let responses = received + sent;
-                queue.tx_channel.settle(guest, now_ns, responses, counters);
+            if queue.rx_channel.is_none() {
+                answered += core::mem::take(&mut received);
+            }
+            let rx_channel = queue
+                .rx_channel
+                .iter_mut()
+                .map(|channel| (channel, received));
+            for (channel, responses) in rx_channel.chain([(&mut queue.tx_channel, answered)]) {
+                let (rung, is_storm) = channel.settle(guest, now_ns, responses);
+                env.counters.events += u64::from(rung);
+                if is_storm {
+                    env.counters.drop(Reason::EventStorm);
+                }
             }
             if !env.switches.suppression {
                 queue.rx.ring.wake_at(guest, 1);
@@ -195,7 +199,7 @@ impl<G: Guest> Netfront<G> {
                 queues[index].grants(guest, env)
             })?;
         }
-        match env.graves.len() > GRAVES_MAX {
+        match env.pool.withheld() > WITHHELD_MAX {
             true => Err(Reason::GrantsHeld),
             false => Ok(()),
         }
@@ -296,15 +300,15 @@ impl<G: Guest> Netfront<G> {
     }
 }
 
-/// Frames of one flow stay in order in one queue: addresses and ports of IPv4 and IPv6.
+impl From<Garbage> for Reason {
+    fn from(_: Garbage) -> Self {
+        Self::RingGarbage
+    }
+}
+
+/// Frames of one flow stay in order in one queue: by addresses, and IPv4's ports.
 fn flow_of(frame: &TxFrame<'_>) -> usize {
-    let header = frame.parts.first().copied().unwrap_or_default();
-    let from = match header.get(12..14) {
-        Some([0x86, 0xdd]) => 22..58,
-        _ => 26..38,
-    };
-    let bytes = header.get(from).unwrap_or_default();
-    bytes.iter().fold(0_usize, |sum, byte| {
-        sum.wrapping_mul(31).wrapping_add(usize::from(*byte))
-    })
+    let header = frame.parts.first().and_then(|part| part.get(26..38));
+    let bytes = header.unwrap_or_default().iter();
+    bytes.fold(0, |sum, byte| sum * 3 % 65_521 + usize::from(*byte))
 }

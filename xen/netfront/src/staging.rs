@@ -4,14 +4,14 @@
 //! backend that does not know this answers so, and nothing is lost. When we close, it is asked
 //! to let go (DEL), with the same lists; it lets go of everything anyway when it disconnects.
 
-use crate::ring::{Buffer, Ring};
-use crate::{Env, GrantRef, Guest, Port, Reason};
+use crate::{Env, Reason};
 use alloc::vec::Vec;
 use fordway_xen_abi::netif::ctrl::{
     ADD_GREF_MAPPING, DEL_GREF_MAPPING, GET_GREF_MAPPING_SIZE, GREF_READONLY, GREFS_PER_PAGE,
     STATUS_SUCCESS,
 };
 use fordway_xen_abi::netif::{CTRL_SLOT_BYTES, CTRL_SLOTS, CtrlRequest, CtrlResponse, gref_entry};
+use fordway_xen_frontend::{Buffer, GrantRef, Guest, Pool, Port, Ring};
 
 pub(crate) struct Staging<G: Guest> {
     pub ring: Ring<G>,
@@ -23,9 +23,9 @@ pub(crate) struct Staging<G: Guest> {
 }
 
 impl<G: Guest> Staging<G> {
-    pub fn new(guest: &mut G, env: &mut Env<Buffer<G>>) -> Option<Self> {
-        let port = guest.port_new(env.domain)?;
-        let Some(ring) = Ring::new(guest, env, CTRL_SLOTS, CTRL_SLOT_BYTES) else {
+    pub fn new(guest: &mut G, pool: &mut Pool<G>) -> Option<Self> {
+        let port = guest.port_new(pool.domain)?;
+        let Some(ring) = Ring::new(guest, pool, CTRL_SLOTS, CTRL_SLOT_BYTES) else {
             guest.port_close(port);
             return None;
         };
@@ -62,9 +62,9 @@ impl<G: Guest> Staging<G> {
     pub fn poll(
         &mut self,
         guest: &mut G,
-        env: &mut Env<Buffer<G>>,
+        env: &mut Env<G>,
         queues: usize,
-        mut grants: impl FnMut(&mut G, &mut Env<Buffer<G>>, usize) -> Vec<(GrantRef, bool)>,
+        mut grants: impl FnMut(&mut G, &mut Env<G>, usize) -> Vec<(GrantRef, bool)>,
     ) -> Result<(), Reason> {
         let _ = guest.take_event(self.port);
         for _ in 0..self.ring.responses(guest)? {
@@ -80,7 +80,7 @@ impl<G: Guest> Staging<G> {
             }
             let room = (answer.data as usize).min(GREFS_PER_PAGE);
             if answer.kind == GET_GREF_MAPPING_SIZE && room > 0 {
-                let Some(list) = Buffer::new(guest, env, false) else {
+                let Some(list) = env.pool.take(guest, false) else {
                     continue;
                 };
                 let grants = grants(guest, env, queue.into());
@@ -105,11 +105,11 @@ impl<G: Guest> Staging<G> {
         }
     }
 
-    pub fn bury(self, guest: &mut G, env: &mut Env<Buffer<G>>) {
+    pub fn bury(self, guest: &mut G, pool: &mut Pool<G>) {
         guest.port_close(self.port);
         for (list, _) in self.lists {
-            list.bury(guest, env);
+            pool.give_back(guest, list);
         }
-        self.ring.shared.bury(guest, env);
+        pool.give_back(guest, self.ring.shared);
     }
 }

@@ -6,14 +6,11 @@
 //! are collected when room is needed or somebody waits for it; a backend that answers no more
 //! costs the ring's room and nothing else (XSA-392).
 
-use crate::ring::{Buffer, Ring};
-use crate::{ETHERNET_BYTES, Env, Guest, Offers, PAGE_BYTES, Reason, TxFrame};
+use crate::{ETHERNET_BYTES, Env, Offers, PAGE_BYTES, Reason, TxFrame};
 use alloc::vec;
 use alloc::vec::Vec;
-use fordway_xen_abi::netif::{
-    Extra, GSO_TCPV4, GSO_TCPV6, SLOTS_PER_PACKET_MAX, TX_BYTES_MAX, TX_SLOT_BYTES, TX_SLOTS,
-    TxRequest, TxResponse, status, tx_flag,
-};
+use fordway_xen_abi::netif::{self, Extra, SLOTS_PER_PACKET_MAX, TxRequest, TxResponse, tx_flag};
+use fordway_xen_frontend::{Buffer, Guest, Ring};
 
 pub(crate) struct Tx<G: Guest> {
     pub ring: Ring<G>,
@@ -25,18 +22,21 @@ pub(crate) struct Tx<G: Guest> {
     extras_due: u32,
     /// A frame found no room: an event is wanted when there is some.
     pub waiting: bool,
+    /// Answers that were collected since somebody took this number.
+    pub answers: u32,
 }
 
 impl<G: Guest> Tx<G> {
-    pub fn new(guest: &mut G, env: &mut Env<Buffer<G>>, pages: usize) -> Option<Self> {
-        let pages = pages.clamp(SLOTS_PER_PACKET_MAX, TX_SLOTS as usize);
+    pub fn new(guest: &mut G, env: &mut Env<G>, pages: usize) -> Option<Self> {
+        let pages = pages.clamp(SLOTS_PER_PACKET_MAX, netif::TX_SLOTS as usize);
         Some(Self {
-            ring: Ring::new(guest, env, TX_SLOTS, TX_SLOT_BYTES)?,
+            ring: Ring::new(guest, &mut env.pool, netif::TX_SLOTS, netif::TX_SLOT_BYTES)?,
             buffers: (0..pages).map(|_| None).collect(),
             free: (0..pages as u16).rev().collect(),
             busy: vec![false; pages],
             extras_due: 0,
             waiting: false,
+            answers: 0,
         })
     }
 
@@ -46,15 +46,10 @@ impl<G: Guest> Tx<G> {
     }
 
     /// The grant and page of a buffer, made if they are not there.
-    pub fn buffer(
-        &mut self,
-        guest: &mut G,
-        env: &mut Env<Buffer<G>>,
-        id: u16,
-    ) -> Option<&Buffer<G>> {
+    pub fn buffer(&mut self, guest: &mut G, env: &mut Env<G>, id: u16) -> Option<&Buffer<G>> {
         let buffer = &mut self.buffers[usize::from(id)];
         if buffer.is_none() {
-            *buffer = Buffer::new(guest, env, true);
+            *buffer = env.pool.take(guest, true);
         }
         buffer.as_ref()
     }
@@ -63,7 +58,7 @@ impl<G: Guest> Tx<G> {
     pub fn write(
         &mut self,
         guest: &mut G,
-        env: &mut Env<Buffer<G>>,
+        env: &mut Env<G>,
         offers: &Offers,
         frame: &TxFrame<'_>,
     ) -> Result<(), Reason> {
@@ -77,7 +72,7 @@ impl<G: Guest> Tx<G> {
         let csum_offered = offers.csum_ipv4 || offers.csum_ipv6 || !frame.checksum_blank;
         if total < ETHERNET_BYTES {
             return Err(Reason::Runt);
-        } else if total > TX_BYTES_MAX {
+        } else if total > netif::TX_BYTES_MAX {
             return Err(Reason::TooLong);
         } else if !gso_offered || !csum_offered || (pages > 1 && !offers.sg) {
             return Err(Reason::NotOffered);
@@ -134,7 +129,11 @@ impl<G: Guest> Tx<G> {
             self.busy[index] = true;
             self.ring.request(guest, &request.words());
             if let Some(gso) = extra.take() {
-                let kind = if gso.ipv6 { GSO_TCPV6 } else { GSO_TCPV4 };
+                let kind = if gso.ipv6 {
+                    netif::GSO_TCPV6
+                } else {
+                    netif::GSO_TCPV4
+                };
                 let words = Extra::gso(kind, gso.size).tx_words();
                 self.ring.request(guest, &words);
                 self.extras_due += 1;
@@ -147,14 +146,14 @@ impl<G: Guest> Tx<G> {
         Ok(())
     }
 
-    /// Collects the answers. How many there were.
-    pub fn reap(&mut self, guest: &mut G, env: &mut Env<Buffer<G>>) -> Result<u32, Reason> {
+    /// Collects the answers.
+    pub fn reap(&mut self, guest: &mut G, env: &mut Env<G>) -> Result<(), Reason> {
         let count = self.ring.responses(guest)?;
         for _ in 0..count {
             let (_, at) = self.ring.response();
             let word = guest.load32(&self.ring.shared.page, at);
             let TxResponse { id, status } = TxResponse::from_word(word);
-            if status == status::NULL {
+            if status == netif::status::NULL {
                 self.extras_due = self.extras_due.checked_sub(1).ok_or(Reason::BadId)?;
                 continue;
             }
@@ -166,13 +165,14 @@ impl<G: Guest> Tx<G> {
             if !env.switches.persistent
                 && let Some(buffer) = self.buffers[usize::from(id)].take()
             {
-                buffer.bury(guest, env);
+                env.pool.give_back(guest, buffer);
             }
-            if status != status::OKAY {
+            if status != netif::status::OKAY {
                 env.counters.drop(Reason::TxRefused);
             }
         }
         self.waiting &= count == 0;
-        Ok(count)
+        self.answers += count;
+        Ok(())
     }
 }

@@ -1,7 +1,7 @@
 //! What the driver's user sees: switches, frames, counters, reasons.
 
 use alloc::string::String;
-use alloc::vec::Vec;
+use fordway_xen_frontend::{Guest, Pool};
 
 /// Each optimisation can be turned off, to see what it is worth.
 #[derive(Clone, Copy, Debug)]
@@ -79,10 +79,10 @@ pub enum Checksum {
     Blank,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct RxFrame<'a> {
-    /// From the Ethernet header on; a private copy.
-    pub bytes: &'a [u8],
+    /// From the Ethernet header on; a private copy, which may be changed.
+    pub bytes: &'a mut [u8],
     pub checksum: Checksum,
     pub gso: Option<Gso>,
 }
@@ -154,10 +154,9 @@ pub struct Counters {
     pub rx_bytes: u64,
     pub tx_frames: u64,
     pub tx_bytes: u64,
-    /// Events sent and taken, grants made.
+    /// Events sent and taken.
     pub notifies: u64,
     pub events: u64,
-    pub grants: u64,
     pub connections: u64,
     drops: [u64; Reason::ALL.len()],
 }
@@ -173,11 +172,8 @@ impl Counters {
 }
 
 /// What all parts of the driver share.
-pub(crate) struct Env<B> {
-    /// The backend's.
-    pub domain: u16,
+pub(crate) struct Env<G: Guest> {
+    pub pool: Pool<G>,
     pub switches: Switches,
     pub counters: Counters,
-    /// Buffers that were to be taken back while the backend still used them (XSA-396).
-    pub graves: Vec<B>,
 }

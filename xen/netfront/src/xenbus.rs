@@ -15,54 +15,26 @@
 //! twice, late, or for a state that is over already leads to the same end (XSA-374, 396:
 //! teardown at any moment).
 
-use crate::ring::Buffer;
 use crate::rx::Rx;
 use crate::staging::Staging;
 use crate::tx::Tx;
-use crate::{Channel, Guest, Netfront, Offers, Queue, Reason};
+use crate::{Netfront, Offers, Queue, Reason};
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
-
-/// `XenbusState*` of io/xenbus.h; what is none of them is Unknown.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum State {
-    #[default]
-    Unknown,
-    Initialising,
-    InitWait,
-    Initialised,
-    Connected,
-    Closing,
-    Closed,
-}
-
-impl State {
-    pub const ALL: [Self; 7] = [
-        Self::Unknown,
-        Self::Initialising,
-        Self::InitWait,
-        Self::Initialised,
-        Self::Connected,
-        Self::Closing,
-        Self::Closed,
-    ];
-}
+use fordway_xen_frontend::{Channel, Guest, State};
 
 /// Most queues ever asked for.
 const QUEUES_MAX: u32 = 8;
 /// Steps of one look: all that can follow from one state of the backend.
 const STEPS_MAX: usize = 4;
-/// Graves looked at in one call.
-const VISITS_MAX: usize = 16;
 
 impl<G: Guest> Netfront<G> {
     /// Looks where both sides stand and does what follows from it.
     pub(crate) fn look(&mut self, guest: &mut G) {
         self.find_backend(guest);
         for _ in 0..STEPS_MAX {
-            let code = self.theirs_at(guest, "state").unwrap_or(0);
-            self.theirs = *State::ALL.get(code as usize).unwrap_or(&State::Unknown);
+            self.theirs = State::from_code(self.theirs_at(guest, "state"));
             if !self.step(guest) {
                 break;
             }
@@ -75,7 +47,7 @@ impl<G: Guest> Netfront<G> {
         let backend = guest.xs_read(&format!("{front}/backend"));
         let backend = backend.unwrap_or_default();
         let domain = number(guest, &format!("{front}/backend-id")).unwrap_or(0) as u16;
-        if backend == self.backend && (domain == self.env.domain || backend.is_empty()) {
+        if backend == self.backend && (domain == self.env.pool.domain || backend.is_empty()) {
             return;
         }
         self.tear_down(guest);
@@ -86,7 +58,7 @@ impl<G: Guest> Netfront<G> {
             guest.watch(&format!("{backend}/state"));
         }
         self.backend = backend;
-        self.env.domain = domain;
+        self.env.pool.domain = domain;
         self.ours = State::Unknown;
         self.wanted = true;
     }
@@ -194,7 +166,7 @@ impl<G: Guest> Netfront<G> {
                 tell(&format!("{at}event-channel"), channel);
             }
         }
-        if staging && let Some(staging) = Staging::new(guest, &mut self.env) {
+        if staging && let Some(staging) = Staging::new(guest, &mut self.env.pool) {
             tell("ctrl-ring-ref", staging.ring.shared.grant);
             tell("event-channel-ctrl", staging.port);
             self.staging = Some(staging);
@@ -228,7 +200,7 @@ impl<G: Guest> Netfront<G> {
         let (config, env) = (&self.config, &mut self.env);
         let rx = Rx::new(guest, env, config.rx_pages);
         let tx = Tx::new(guest, env, config.tx_pages);
-        let ports = [true, split].map(|wanted| wanted.then(|| guest.port_new(env.domain)));
+        let ports = [true, split].map(|wanted| wanted.then(|| guest.port_new(env.pool.domain)));
         match (rx, tx, ports) {
             (Some(mut rx), Some(tx), [Some(Some(port)), other]) if other != Some(None) => {
                 // Nobody listens yet; the backend looks when it connects.
@@ -244,7 +216,7 @@ impl<G: Guest> Netfront<G> {
             (rx, tx, ports) => {
                 let rings = [rx.map(|rx| rx.ring), tx.map(|tx| tx.ring)];
                 for ring in rings.into_iter().flatten() {
-                    ring.shared.bury(guest, env);
+                    env.pool.give_back(guest, ring.shared);
                 }
                 for port in ports.into_iter().flatten().flatten() {
                     guest.port_close(port);
@@ -267,32 +239,21 @@ impl<G: Guest> Netfront<G> {
     /// Takes back whatever the backend has of us. Nothing is shared afterwards but pages that
     /// it will not let go: these stay in their graves until it does.
     pub(crate) fn tear_down(&mut self, guest: &mut G) {
-        let env = &mut self.env;
+        let pool = &mut self.env.pool;
         for queue in self.queues.drain(..) {
-            guest.port_close(queue.tx_channel.port);
-            if let Some(channel) = queue.rx_channel {
+            for channel in queue.rx_channel.into_iter().chain([queue.tx_channel]) {
                 guest.port_close(channel.port);
             }
-            queue.rx.ring.shared.bury(guest, env);
-            queue.tx.ring.shared.bury(guest, env);
+            let rings = [queue.rx.ring.shared, queue.tx.ring.shared];
             let buffers = queue.rx.buffers.into_iter().chain(queue.tx.buffers);
-            for buffer in buffers.flatten() {
-                buffer.bury(guest, env);
+            for buffer in buffers.flatten().chain(rings) {
+                pool.give_back(guest, buffer);
             }
         }
         if let Some(staging) = self.staging.take() {
-            staging.bury(guest, env);
+            staging.bury(guest, pool);
         }
         self.linked = false;
-    }
-
-    /// Tries some of the pages that the backend held when they were to be taken back.
-    pub(crate) fn visit_graves(&mut self, guest: &mut G) {
-        let count = self.env.graves.len().min(VISITS_MAX);
-        let some: Vec<Buffer<G>> = self.env.graves.drain(..count).collect();
-        for buffer in some {
-            buffer.bury(guest, &mut self.env);
-        }
     }
 }
 

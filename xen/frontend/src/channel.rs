@@ -5,17 +5,18 @@
 //! the clock until the mask is lifted, and each storm that follows is masked for longer
 //! (XSA-391: a storm costs nothing but that).
 
-use crate::{Counters, Guest, Port, Reason};
+use crate::{Guest, Port};
 
 const CREDIT_MAX: i32 = 512;
 const DEBT_MAX: i32 = 64;
 const MASK_NS_MIN: u64 = 1_000_000;
 const MASK_NS_MAX: u64 = 64_000_000;
 
-pub(crate) struct Channel {
+pub struct Channel {
     pub port: Port,
     credit: i32,
     mask_ns: u64,
+    /// While a storm is being sat out.
     pub masked_until: Option<u64>,
 }
 
@@ -29,14 +30,9 @@ impl Channel {
         }
     }
 
-    /// Takes what has been rung, and looks after the mask.
-    pub fn settle<G: Guest>(
-        &mut self,
-        guest: &mut G,
-        now_ns: u64,
-        responses: u32,
-        counters: &mut Counters,
-    ) {
+    /// Takes what has been rung, and looks after the mask. Whether an event has come, and whether
+    /// a storm begins.
+    pub fn settle<G: Guest>(&mut self, guest: &mut G, now_ns: u64, responses: u32) -> (bool, bool) {
         let rung = guest.take_event(self.port);
         if let Some(until) = self.masked_until {
             if now_ns >= until {
@@ -44,17 +40,18 @@ impl Channel {
                 self.credit = 0;
                 guest.port_mask(self.port, false);
             }
-            return;
+            return (false, false);
         }
-        counters.events += u64::from(rung);
         self.credit = CREDIT_MAX.min(self.credit + responses as i32 - i32::from(rung));
         if self.credit == CREDIT_MAX {
             self.mask_ns = MASK_NS_MIN; // it has behaved for a while
-        } else if self.credit < -DEBT_MAX {
-            counters.drop(Reason::EventStorm);
+        }
+        let is_storm = self.credit < -DEBT_MAX;
+        if is_storm {
             guest.port_mask(self.port, true);
             self.masked_until = Some(now_ns.saturating_add(self.mask_ns));
             self.mask_ns = (self.mask_ns * 2).min(MASK_NS_MAX);
         }
+        (rung, is_storm)
     }
 }

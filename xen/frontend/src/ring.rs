@@ -1,4 +1,4 @@
-//! The frontend's half of a shared ring, and the pages that are shared.
+//! The frontend's half of a shared ring, of requests and responses.
 //!
 //! ```text
 //!        rsp_cons        rsp_prod         req_cons        req_prod
@@ -13,38 +13,15 @@
 //! other, and no wake-up is lost. Our own indices are private: the page holds copies for the
 //! backend to read and is never asked what we wrote.
 
-use crate::{Env, GrantRef, Guest, Reason};
+use crate::{Buffer, Guest, Pool};
 use core::sync::atomic::{Ordering, fence};
 use fordway_xen_abi::netif::{REQ_EVENT, REQ_PROD, RSP_EVENT, RSP_PROD, SLOTS};
 
-/// A page and its grant.
-pub(crate) struct Buffer<G: Guest> {
-    pub page: G::Page,
-    pub grant: GrantRef,
-}
+/// The backend shows more responses than there were requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Garbage;
 
-impl<G: Guest> Buffer<G> {
-    pub fn new(guest: &mut G, env: &mut Env<Self>, readonly: bool) -> Option<Self> {
-        let page = guest.page_new()?;
-        let Some(grant) = guest.grant(env.domain, &page, readonly) else {
-            guest.page_free(page);
-            return None;
-        };
-        env.counters.grants += 1;
-        Some(Self { page, grant })
-    }
-
-    /// Takes the page back; while the backend will not let it go it serves nobody else.
-    pub fn bury(self, guest: &mut G, env: &mut Env<Self>) {
-        if guest.grant_end(self.grant) {
-            guest.page_free(self.page);
-        } else {
-            env.graves.push(self);
-        }
-    }
-}
-
-pub(crate) struct Ring<G: Guest> {
+pub struct Ring<G: Guest> {
     pub shared: Buffer<G>,
     slots: u32,
     slot_bytes: usize,
@@ -56,14 +33,14 @@ pub(crate) struct Ring<G: Guest> {
 }
 
 impl<G: Guest> Ring<G> {
-    pub fn new(guest: &mut G, env: &mut Env<Buffer<G>>, slots: u32, bytes: usize) -> Option<Self> {
-        let shared = Buffer::new(guest, env, false)?;
+    pub fn new(guest: &mut G, pool: &mut Pool<G>, slots: u32, slot_bytes: usize) -> Option<Self> {
+        let shared = pool.take(guest, false)?;
         guest.store32(&shared.page, REQ_EVENT, 1);
         guest.store32(&shared.page, RSP_EVENT, 1);
         Some(Self {
             shared,
             slots,
-            slot_bytes: bytes,
+            slot_bytes,
             req_prod: 0,
             pushed: 0,
             rsp_cons: 0,
@@ -109,13 +86,13 @@ impl<G: Guest> Ring<G> {
 
     /// How many responses there are. The index is read once; more answers than questions were
     /// pushed is garbage.
-    pub fn responses(&self, guest: &G) -> Result<u32, Reason> {
+    pub fn responses(&self, guest: &G) -> Result<u32, Garbage> {
         let rsp_prod = guest.load32(&self.shared.page, RSP_PROD);
         // The index before the responses: pairs with the backend's write barrier.
         fence(Ordering::Acquire);
         let count = rsp_prod.wrapping_sub(self.rsp_cons);
         if count > self.pushed.wrapping_sub(self.rsp_cons) {
-            return Err(Reason::RingGarbage);
+            return Err(Garbage);
         }
         Ok(count)
     }
