@@ -43,7 +43,7 @@ pages() {
     ab -q -c 4 -n 50 "http://$2/index.html" >/dev/null
     figure "$1" ab_per_s "$(ab -q -c 4 -n "${3:-1000}" "http://$2/index.html" | requests)"
     figure "$1" ab_keepalive_per_s "$(ab -q -k -c 4 -n $((${3:-1000} * 5)) "http://$2/index.html" | requests)"
-    figure "$1" httperf_per_s "$(eagerly httperf --hog --server "$host" --port "$port" --uri /index.html --num-conns "${3:-1000}" 2>/dev/null |
+    figure "$1" httperf_per_s "$(eagerly httperf --hog --server "$host" --port "$port" --uri /index.html --num-conns $((${3:-1000} / 5)) 2>/dev/null |
         sed -n 's/^Request rate: *\([0-9.]*\).*/\1/p')"
 }
 

@@ -49,3 +49,23 @@ no_loss() {
     echo "$said" | grep -q "$count packets transmitted, $count received, 0% packet loss" ||
         fail "pings were lost"
 }
+
+# rules NAME FILE: nft's text for the guest's filter, through XenStore; prints its answer.
+rules() {
+    local domain part count=0
+    domain=/local/domain/$(xl domid "$1")
+    xenstore-rm "$domain/data/fordway-rules" 2>/dev/null || true
+    rm -f /tmp/part.*
+    split -C 3000 "$2" /tmp/part.
+    for part in /tmp/part.*; do
+        # \n: the shell takes the last line's end away, xenstore-write puts it back.
+        xenstore-write "$domain/fordway/rules/$count" "$(cat "$part")\n"
+        count=$((count + 1))
+    done
+    xenstore-write "$domain/fordway/rules/commit" $count
+    for part in $(seq 200); do
+        xenstore-read "$domain/data/fordway-rules" 2>/dev/null && return 0
+        sleep 0.02
+    done
+    fail 'the guest says nothing of its rules'
+}

@@ -21,7 +21,7 @@ const SCRIPTS: &[(&str, &str, &[Needs])] = &[
     (
         "filter",
         include_str!("../bench/filter.sh"),
-        &[Needs::Httpd],
+        &[Needs::Filter],
     ),
     (
         "memory",
@@ -154,7 +154,7 @@ pub fn run(images: &Images, ours: &Path, directory: &Path, words: &[String]) -> 
         job.cases.push(Case {
             name: (*name).to_owned(),
             script: (*script).to_owned(),
-            limit_s: 400,
+            limit_s: 300,
         });
     }
     ensure!(
@@ -169,16 +169,6 @@ pub fn run(images: &Images, ours: &Path, directory: &Path, words: &[String]) -> 
         ..Limits::default()
     };
     let mut figures = Figures::new();
-    let report = qemu::run(images, &job, limits, &mut |event| {
-        if let Event::Case(run) = event {
-            let word = if run.status == 0 { "ok" } else { "FAILED" };
-            println!("{:<14} {word}  {:.0} s", run.name, run.host.as_secs_f64());
-            if run.status != 0 {
-                println!("{}\n{}", run.output, run.diagnosis);
-            }
-            take_figures(&run.output, &mut figures);
-        }
-    })?;
     for need in [Needs::Httpd, Needs::Kv] {
         let name = need.image().expect("it is an image");
         if let Ok(metadata) = std::fs::metadata(ours.join(name)) {
@@ -187,20 +177,34 @@ pub fn run(images: &Images, ours: &Path, directory: &Path, words: &[String]) -> 
             of_image.insert("image_kb".to_owned(), kb);
         }
     }
-    let tables = tables(&figures);
-    print!("{tables}");
     std::fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
-    std::fs::write(directory.join("xen.md"), tables)?;
-    let document = serde_json::json!({ "schema": 1, "figures": figures });
-    std::fs::write(
-        directory.join("xen.json"),
-        serde_json::to_string_pretty(&document)?,
-    )?;
+    let report = qemu::run(images, &job, limits, &mut |event| {
+        if let Event::Case(run) = event {
+            let word = if run.status == 0 { "ok" } else { "FAILED" };
+            println!("{:<14} {word}  {:.0} s", run.name, run.host.as_secs_f64());
+            if run.status != 0 {
+                println!("{}\n{}", run.output, run.diagnosis);
+            }
+            take_figures(&run.output, &mut figures);
+            // An interrupted run leaves what it has measured.
+            if let Err(error) = write(directory, &figures) {
+                println!("{error:#}");
+            }
+        }
+    })?;
+    print!("{}", tables(&figures));
     ensure!(
         report.runs.iter().all(|run| run.status == 0),
         "a measurement failed"
     );
     Ok(())
+}
+
+fn write(directory: &Path, figures: &Figures) -> Result<()> {
+    std::fs::write(directory.join("xen.md"), tables(figures))?;
+    let document = serde_json::json!({ "schema": 1, "figures": figures });
+    let text = serde_json::to_string_pretty(&document)?;
+    Ok(std::fs::write(directory.join("xen.json"), text)?)
 }
 
 fn take_figures(output: &str, figures: &mut Figures) {

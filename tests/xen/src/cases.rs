@@ -12,6 +12,8 @@ pub enum Needs {
     Httpd,
     /// The same with the ticks of procedures compiled in.
     Profile,
+    /// The image with the web server and the packet filter.
+    Filter,
     /// The unikernel's image with the key-value server.
     Kv,
 }
@@ -23,6 +25,7 @@ impl Needs {
             Needs::Linux => None,
             Needs::Httpd => Some("httpd"),
             Needs::Profile => Some("profile"),
+            Needs::Filter => Some("httpd-filter"),
             Needs::Kv => Some("kv"),
         }
     }
@@ -92,6 +95,7 @@ cases! {
     "many-connections", [Httpd], long, 120, 20, "1000 connections at a time";
     "wire", [Httpd], long, 60, 10, "handshake, options, order and end of TCP in a capture";
     "profile", [Profile], long, 30, 5, "the procedures' ticks at /profile";
+    "filter", [Filter], long, 60, 10, "rules given and replaced by dom0 while it runs";
     "pause-unpause", [Httpd], long, 120, 15, "a transfer goes on after xl pause";
     "bridge-down-up", [Httpd], long, 120, 15, "a transfer goes on after dom0's bridge was down";
     "malformed", [Httpd], long, 120, 30, "9000 malformed frames, and it serves as before";

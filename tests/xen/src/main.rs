@@ -131,7 +131,7 @@ fn job(cases: &[&Case], images: &Path) -> Result<Job> {
 
 /// The unikernel's images, as far as they are there, programs for dom0, and files to serve.
 fn add_files(job: &mut Job, images: &Path) -> Result<()> {
-    for need in [Needs::Httpd, Needs::Profile, Needs::Kv] {
+    for need in [Needs::Httpd, Needs::Profile, Needs::Filter, Needs::Kv] {
         if need.is_there(images) {
             let name = need.image().expect("it is an image").to_owned();
             let path = images.join(&name);

@@ -1,0 +1,44 @@
+# dom0 gives rules and takes them away while the guest runs.
+unikernel filtered httpd-filter 10.0.0.16
+listens 10.0.0.16 80
+fetches 10.0.0.16 1k
+cat >/tmp/closed.nft <<'END'
+table inet t {
+    chain in {
+        type filter hook input priority 0; policy accept;
+        tcp dport 80 drop
+    }
+}
+END
+cat >/tmp/refused.nft <<'END'
+table inet t {
+    chain in {
+        type filter hook input priority 0; policy drop;
+        ip protocol icmp accept
+        tcp dport 80 reject with tcp reset
+    }
+}
+END
+cat >/tmp/open.nft <<'END'
+table inet t {
+    chain in {
+        type filter hook input priority 0; policy accept;
+    }
+}
+END
+echo 'no rules at all {' >/tmp/wrong.nft
+rules filtered /tmp/closed.nft
+! curl -s -o /dev/null -m 2 http://10.0.0.16/1k || fail 'a dropped port answers'
+answers 10.0.0.16
+rules filtered /tmp/refused.nft
+status=0
+curl -s -o /dev/null -m 2 http://10.0.0.16/1k || status=$?
+expect 'refused at once' $status = 7
+# Wrong ones change nothing.
+rules filtered /tmp/wrong.nft
+status=0
+curl -s -o /dev/null -m 2 http://10.0.0.16/1k || status=$?
+expect 'the rules before are in force' $status = 7
+rules filtered /tmp/open.nft
+fetches 10.0.0.16 1k 100k
+stop filtered
