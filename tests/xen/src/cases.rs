@@ -106,7 +106,7 @@ cases! {
     "large-file", [Httpd], long, 120, 30, "a file of 100 MB from a ramdisk";
     "detach-attach", [Httpd], long, 60, 15, "the device goes and comes, three times";
     "shutdown-reboot", [Httpd], long, 60, 15, "xl shutdown and xl reboot are answered";
-    "save-restore", [Httpd], long, 60, 15, "xl save and xl restore";
+    "save-restore", [Httpd], long, 150, 15, "xl save and xl restore, or it goes on as if nobody had asked";
     "pvh", [Httpd], long, 60, 15, "the same image as PVH: it serves, or says why not";
     "create-destroy", [Httpd], long, 200, 120, "50 times created and destroyed";
     "linux-ping", [Linux], short, 60, 15, "the Linux guest is reached";
