@@ -374,6 +374,7 @@ impl Maker {
                 .partition(|(text, _)| text.starts_with("ether "));
             parts = [others, ether].concat();
         }
+        keep_apart(&mut parts);
         parts.push(counter());
         parts.extend(self.ending(hook));
         vec![GenRule(parts)]
@@ -497,6 +498,20 @@ fn packet_body(dice: &mut Dice, six: bool) -> Body {
             }
         }
         _ => Body::Other(dice.pick(&[50, 103])),
+    }
+}
+
+/// nft 1.0.6 makes one comparison of neighbours in a header, also of two with `!=`, which then
+/// holds where one of them does, and also over what stands between them.
+fn keep_apart(parts: &mut Vec<Part>) {
+    let mut is_first = true;
+    parts.retain(|(text, _)| {
+        let is_kept = is_first || !text.contains(" != ");
+        is_first &= !text.contains(" != ");
+        is_kept
+    });
+    if parts.iter().any(|(text, _)| text == "counter") {
+        parts.retain(|(text, _)| !text.starts_with('@'));
     }
 }
 

@@ -1,15 +1,18 @@
 //! The rules as the fabric's nf_tables gets them, and its counts back.
 //!
-//! The text is the ruleset's listing with four changes:
+//! The text is the ruleset's listing with five changes:
 //! - chains on hook output (of the sending domain) and input (of the receiving one) are put
 //!   on hook forward, before and behind those that are there already: the fabric lies
 //!   between the domains, and there a packet is neither sent nor received;
 //! - counters and quotas begin at what the kernel is to count on from;
 //! - nothing of family bridge may be called like the fabric's own table;
+//! - nft 1.0.6 makes one comparison of two neighbours, `tcp sport != 1 tcp dport != 2`, which
+//!   then holds where only one of them does; as ranges they stay two ([`keep_apart`]);
 //! - long runs of like rules are one lookup ([`compact`]).
 
 use fordway_filter::model::{
-    Chain, ChainKind, Counter, Element, Family, Hook, ObjectState, Ruleset, Set, Statement, Table,
+    Chain, ChainKind, Counter, DataType, Element, Expr, Family, Hook, ObjectState, RelOp, Rule,
+    Ruleset, Set, Statement, Table,
 };
 use fordway_nft::{Env, compact, list};
 use fordway_platform::fabric::OWN_TABLE;
@@ -40,6 +43,7 @@ pub(super) fn translate(ruleset: &Ruleset, env: &Env) -> Result<ForKernel, Strin
         }
         let ip = matches!(table.family, Family::Ip | Family::Ip6 | Family::Inet);
         for chain in &mut table.chains {
+            chain.rules.iter_mut().for_each(keep_apart);
             sees_ip |= ip && chain.base.is_some();
             if ip {
                 place(table.family, &table.name, chain)?;
@@ -86,6 +90,41 @@ fn place(family: Family, table: &str, chain: &mut Chain) -> Result<(), String> {
     base.hook = Hook::Forward;
     base.priority = base.priority.saturating_add(stage);
     Ok(())
+}
+
+/// Two and more comparisons of the packet's bytes with `!=` become ranges of one number.
+fn keep_apart(rule: &mut Rule) {
+    let compared: Vec<&mut Expr> = rule
+        .statements
+        .iter_mut()
+        .filter_map(|statement| match statement {
+            Statement::Match {
+                op: RelOp::Ne,
+                left: Expr::Payload(_) | Expr::PayloadRaw { .. },
+                right,
+            } => is_number(right).then_some(right),
+            _ => None,
+        })
+        .collect();
+    if compared.len() > 1 {
+        for right in compared {
+            let number = Box::new(right.clone());
+            *right = Expr::Range(number.clone(), number);
+        }
+    }
+}
+
+/// A literal that may be the end of a range.
+fn is_number(expr: &Expr) -> bool {
+    use DataType::{InetProto, InetService, Integer, Ipv4Addr, Ipv6Addr};
+    let Expr::Value(value) = expr else {
+        return false;
+    };
+    let numbers = matches!(
+        value.data_type,
+        InetProto | InetService | Ipv4Addr | Ipv6Addr
+    );
+    numbers || matches!(value.data_type, Integer(8 | 16 | 32))
 }
 
 fn forget_counts(table: &mut Table) {
@@ -226,6 +265,24 @@ mod tests {
         );
         assert!(text.contains("hook prerouting priority raw;"), "{text}");
         assert!(text.contains("counter packets 0 bytes 0"), "{text}");
+    }
+
+    #[test]
+    fn neighbours_that_are_unequal_stay_two_comparisons() {
+        let rules = "table inet t { chain c { type filter hook forward priority 0;
+            tcp sport != 22 tcp dport != 80 drop
+            ip ttl != 1 @nh,72,8 != 17 drop
+            tcp dport != 443 drop; } }";
+        let text = translated(rules).expect("translated").text;
+        assert!(
+            text.contains("tcp sport != 22-22 tcp dport != 80-80 drop"),
+            "{text}"
+        );
+        assert!(
+            text.contains("ip ttl != 1-1 @nh,72,8 != 0x11-0x11 drop"),
+            "{text}"
+        );
+        assert!(text.contains("tcp dport != 443 drop"), "{text}");
     }
 
     #[test]
