@@ -11,4 +11,4 @@ else
     console pvh
     expect 'one clear line' "$(console pvh | grep -c .)" -ge 1
 fi
-! running pvh || stop pvh
+if running pvh; then stop pvh; fi

@@ -9,8 +9,10 @@ with open("/job/www/index.html", "rb") as file:
 
 connections = []
 for number in range(count):
-    connection = socket.create_connection((address, port), timeout=30)
-    connections.append(connection)
+    try:
+        connections.append(socket.create_connection((address, port), timeout=10))
+    except OSError as error:
+        sys.exit(f"FAILED: after {number} connections: {error}")
 for turn in range(2):
     for connection in connections:
         connection.sendall(REQUEST)
