@@ -171,34 +171,35 @@ impl<'a> Server<'a> {
 
     /// What lies at a target as the client wrote it.
     pub(crate) fn find(&mut self, target: &[u8]) -> Found {
-        let end = target.iter().position(|b| matches!(b, b'?' | b'#' | b'%'));
-        let (mut path, mut query) = (target, &[][..]);
-        if let Some(end) = end {
-            let rest = &target[end..];
-            let mark = rest.iter().position(|b| matches!(b, b'?' | b'#'));
-            let mark = end + mark.unwrap_or(rest.len());
-            if target.get(mark) == Some(&b'?') {
-                query = &target[mark + 1..];
-            }
-            path = &target[..mark];
-            if target[end] == b'%' {
-                self.decoded.clear();
-                if !decode(path, &mut self.decoded) {
-                    return Found::Bad;
-                }
-                path = &self.decoded;
-            }
+        match self.site.find(target) {
+            Some(Place::File(at)) => Found::File(*at),
+            Some(Place::Directory) => Found::Directory,
+            None => self.find_written(target),
         }
-        // What is no UTF-8 is the name of no file.
-        let Ok(path) = core::str::from_utf8(path) else {
-            return Found::Nothing;
+    }
+
+    /// The same for a target with a query, a fragment or escapes, or of a page.
+    fn find_written(&mut self, target: &[u8]) -> Found {
+        let mark = target.iter().position(|byte| matches!(byte, b'?' | b'#'));
+        let (mut path, rest) = target.split_at(mark.unwrap_or(target.len()));
+        let query = match rest {
+            [b'?', query @ ..] => query,
+            _ => &[],
         };
-        match self.site.find(path) {
+        if path.contains(&b'%') {
+            self.decoded.clear();
+            if !decode(path, &mut self.decoded) {
+                return Found::Bad;
+            }
+            path = &self.decoded;
+        }
+        match self.site.find_decoded(path) {
             Some(Place::File(at)) => return Found::File(*at),
             Some(Place::Directory) => return Found::Directory,
             None => {}
         }
-        match self.pages.iter_mut().find(|(page, _)| page == path) {
+        let mut pages = self.pages.iter_mut();
+        match pages.find(|(page, _)| page.as_bytes() == path) {
             Some((_, make)) => Found::Page(make(core::str::from_utf8(query).unwrap_or(""))),
             None => Found::Nothing,
         }

@@ -7,7 +7,7 @@
 use crate::archive::{Archive, ArchiveError};
 use crate::date::{self, DATE_BYTES};
 use crate::status::Status;
-use alloc::string::{String, ToString};
+use alloc::string::ToString;
 use alloc::vec::Vec;
 use core::ops::Range;
 use hashbrown::HashMap;
@@ -122,8 +122,19 @@ pub(crate) enum Place {
 
 pub(crate) struct Site<'a> {
     pub files: Vec<File<'a>>,
-    /// By path, beginning with a slash. No client adds to it, so its hashes need no secret.
-    places: HashMap<String, Place, foldhash::fast::FixedState>,
+    /// By path, beginning with a slash.
+    places: Places,
+    /// The same for paths that a client has to write otherwise, because they have signs with a
+    /// meaning of their own in a target.
+    odd_places: Places,
+}
+
+/// No client adds to it, so its hashes need no secret.
+type Places = HashMap<Vec<u8>, Place, foldhash::fast::FixedState>;
+
+/// Whether a byte means something in a target.
+pub(crate) fn is_sign(byte: &u8) -> bool {
+    matches!(byte, b'?' | b'#' | b'%')
 }
 
 impl<'a> Site<'a> {
@@ -131,6 +142,7 @@ impl<'a> Site<'a> {
         let mut site = Site {
             files: Vec::new(),
             places: HashMap::default(),
+            odd_places: HashMap::default(),
         };
         for entry in Archive::new(archive) {
             let entry = entry?;
@@ -138,29 +150,37 @@ impl<'a> Site<'a> {
             site.files
                 .push(File::new(&entry.name, entry.modified_s, entry.body));
             let path = alloc::format!("/{}", entry.name);
-            for (slash, _) in path.match_indices('/').skip(1) {
-                let directory = String::from(&path[..slash]);
-                site.places.entry(directory).or_insert(Place::Directory);
-            }
             if let Some(directory) = path.strip_suffix(INDEX).filter(|d| d.ends_with('/')) {
-                site.places.insert(directory.into(), Place::File(at));
+                site.put(directory, Place::File(at));
+                let without_slash = &directory[..directory.len() - 1];
+                // A file of the same name goes first; the root has a slash always.
+                if !without_slash.is_empty()
+                    && site.find_decoded(without_slash.as_bytes()).is_none()
+                {
+                    site.put(without_slash, Place::Directory);
+                }
             }
-            site.places.insert(path, Place::File(at));
+            site.put(&path, Place::File(at));
         }
-        // A directory that has no index is nowhere to go to.
-        let indexed: Vec<String> = site
-            .places
-            .keys()
-            .filter_map(|path| path.strip_suffix('/'))
-            .map(String::from)
-            .collect();
-        site.places
-            .retain(|path, place| !matches!(place, Place::Directory) || indexed.contains(path));
         Ok(site)
     }
 
-    pub fn find(&self, path: &str) -> Option<&Place> {
-        self.places.get(path)
+    fn put(&mut self, path: &str, place: Place) {
+        let places = match path.as_bytes().iter().any(is_sign) {
+            true => &mut self.odd_places,
+            false => &mut self.places,
+        };
+        places.insert(path.into(), place);
+    }
+
+    /// What lies at a target that may have signs in it: nothing then.
+    pub fn find(&self, target: &[u8]) -> Option<&Place> {
+        self.places.get(target)
+    }
+
+    /// What lies at a path in which no sign has a meaning any more.
+    pub fn find_decoded(&self, path: &[u8]) -> Option<&Place> {
+        self.places.get(path).or_else(|| self.odd_places.get(path))
     }
 }
 

@@ -18,6 +18,8 @@ fn site() -> Vec<u8> {
         ("docs/index.html", b"docs"),
         ("only/a b.txt", b"with a space"),
         ("empty", b""),
+        ("odd/a?b%#", b"odd"),
+        ("odd?/index.html", b"odd too"),
     ])
 }
 
@@ -63,6 +65,10 @@ fn files_directories_and_what_is_not_there() {
     assert_eq!(get("HTTP://host", ""), index);
     assert_eq!(get("/only/a%20b.txt", "").body, b"with a space");
     assert_eq!(get("/docs/", "").body, b"docs");
+    assert_eq!(get("/odd/a%3fb%25%23", "").body, b"odd");
+    assert_eq!(get("/odd/a?b%#", "").status, 404);
+    assert_eq!(get("/odd%3F/", "").body, b"odd too");
+    assert_eq!(get("/odd%3F", "").line("location"), Some("/odd%3F/"));
     let moved = get("/docs?q", "");
     assert_eq!(
         (moved.status, moved.line("location")),

@@ -102,13 +102,13 @@ impl Conn {
                 self.parser.clear();
                 Some(length)
             }
-            Step::Broken(text) => {
+            Step::Broken(fault) => {
                 server.stats.errors += 1;
                 let mut reply = Reply {
                     out: &mut self.out,
                     is_resp3: false,
                 };
-                reply.error(&text);
+                reply.error(&fault.text());
                 self.session.is_closing = true;
                 Some(bytes.len())
             }

@@ -29,7 +29,26 @@ pub(crate) enum Step {
     /// A command of this many bytes is whole.
     Command(usize),
     /// The client has to be told this, and closed.
-    Broken(String),
+    Broken(Fault),
+}
+
+/// How the protocol was broken.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    Is(&'static str),
+    /// This stands where a bulk string begins.
+    NoBulk(u8),
+}
+
+impl Fault {
+    /// Redis' error for it.
+    pub fn text(&self) -> String {
+        let what = match self {
+            Fault::Is(what) => String::from(*what),
+            Fault::NoBulk(got) => format!("expected '$', got '{}'", char::from(*got)),
+        };
+        format!("ERR Protocol error: {what}")
+    }
 }
 
 #[derive(Default)]
@@ -115,10 +134,7 @@ impl Parser {
             match rest.first() {
                 None => return Step::Partial,
                 Some(b'$') => {}
-                Some(other) => {
-                    let got = char::from(*other);
-                    return broken(&format!("expected '$', got '{got}'"));
-                }
+                Some(other) => return Step::Broken(Fault::NoBulk(*other)),
             }
             let (length, used) = match number(&rest[1..]) {
                 Number::Partial if rest.len() > LINE_BYTES_MAX => {
@@ -225,8 +241,8 @@ fn unescape<'a>(rest: &'a [u8], words: &mut Vec<u8>) -> &'a [u8] {
     after
 }
 
-fn broken(what: &str) -> Step {
-    Step::Broken(format!("ERR Protocol error: {what}"))
+fn broken(what: &'static str) -> Step {
+    Step::Broken(Fault::Is(what))
 }
 
 enum Number {
@@ -237,7 +253,19 @@ enum Number {
 }
 
 /// A decimal number up to an end of line.
+#[inline]
 fn number(bytes: &[u8]) -> Number {
+    // Nearly all have one digit or two.
+    match *bytes {
+        [ones @ b'0'..=b'9', b'\r', _, ..] => Number::Is(i64::from(ones - b'0'), 3),
+        [tens @ b'0'..=b'9', ones @ b'0'..=b'9', b'\r', _, ..] => {
+            Number::Is(i64::from((tens - b'0') * 10 + (ones - b'0')), 4)
+        }
+        _ => any_number(bytes),
+    }
+}
+
+fn any_number(bytes: &[u8]) -> Number {
     let negative = bytes.first() == Some(&b'-');
     let start = usize::from(negative);
     let mut value = 0i64;
@@ -272,7 +300,7 @@ mod tests {
         let mut parser = Parser::default();
         match parser.feed(bytes, &BOUNDS) {
             Step::Partial => Err("partial".into()),
-            Step::Broken(text) => Err(text),
+            Step::Broken(fault) => Err(fault.text()),
             Step::Command(length) => {
                 let arguments = parser.arguments(bytes);
                 Ok((arguments.from(0).map(<[u8]>::to_vec).collect(), length))

@@ -84,6 +84,10 @@ impl Reply<'_> {
     }
 
     fn count(&mut self, kind: u8, count: usize) {
+        if count < 10 {
+            let line = [kind, b'0' + count as u8, b'\r', b'\n'];
+            return self.out.extend_from_slice(&line);
+        }
         self.out.push(kind);
         push_decimal(self.out, count as i64);
         self.out.extend_from_slice(b"\r\n");

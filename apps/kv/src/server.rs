@@ -175,7 +175,7 @@ impl Server {
                     is_resp3: false,
                 };
                 match step {
-                    Step::Broken(text) => reply.error(&text),
+                    Step::Broken(fault) => reply.error(&fault.text()),
                     _ => reply.error("ERR Protocol error: a datagram holds one whole command"),
                 }
             }

@@ -25,7 +25,7 @@ pub(crate) struct Call<'c> {
 
 pub(crate) struct Command {
     pub name: &'static str,
-    word: u128,
+    word: u64,
     /// Number of arguments with the name; if negative, at least so many.
     pub arity: i32,
     pub flags: &'static [&'static str],
@@ -118,25 +118,25 @@ pub(crate) static COMMANDS: [Command; 55] = [
     command("wait", 3, OTHER, NO_KEY, session::wait),
 ];
 
-/// A name as a number, in lower case; 0 for what is longer than any.
-const fn word(name: &[u8]) -> u128 {
-    let mut word = 0;
+/// A name in lower case as a number, to look it up by: that of the last eight letters, with the
+/// ones before folded in.
+const fn word(name: &[u8]) -> u64 {
+    let mut word = 0u64;
     let mut at = 0;
-    if name.len() > 16 {
-        return 0;
-    }
     while at < name.len() {
-        word = word << 8 | (name[at] | 0x20) as u128;
+        word = word.rotate_left(8) ^ (name[at] | 0x20) as u64;
         at += 1;
     }
     word
 }
 
-/// The command of a name. Letters only: `|` with the case's bit makes letters of other signs.
+/// The command of a name.
 pub(crate) fn find(name: &[u8]) -> Option<&'static Command> {
     let wanted = word(name);
-    let found = COMMANDS.iter().find(|command| command.word == wanted)?;
-    name.iter().all(u8::is_ascii_alphabetic).then_some(found)
+    let named = |command: &&Command| {
+        command.word == wanted && command.name.as_bytes().eq_ignore_ascii_case(name)
+    };
+    COMMANDS.iter().find(named)
 }
 
 /// Carries out one command and appends its reply. Without arguments there is nothing to do.
@@ -198,3 +198,21 @@ const NO_INTEGER: &str = "ERR value is not an integer or out of range";
 const OUT_OF_MEMORY: &str = "OOM command not allowed when used memory > 'maxmemory'.";
 const TOO_LARGE: &str = "ERR string exceeds maximum allowed size (proto-max-bulk-len)";
 const REPLY_TOO_LARGE: &str = "ERR the reply would exceed the maximum allowed size";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_is_found_by_its_name_alone() {
+        for command in &COMMANDS {
+            let upper = command.name.to_ascii_uppercase();
+            let found = find(upper.as_bytes()).expect("in the table");
+            assert_eq!(found.name, command.name);
+            // Longer names fold into the same number, and are others.
+            let folded = [b"zzzzzzzz", upper.as_bytes()].concat();
+            assert!(find(&folded).is_none());
+        }
+        assert!(find(b"").is_none() && find(&[b'g'; 1000]).is_none());
+    }
+}
