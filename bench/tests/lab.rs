@@ -15,7 +15,7 @@ fn lab() -> Option<Lab> {
 
 /// Returns when the launcher has become the program.
 fn wait_for_start(lab: &Lab, program: &Program) {
-    let limit = Duration::from_secs(5);
+    let limit = Duration::from_secs(60);
     lab.wait_until(limit, "the program runs", || Ok(!program.pids().is_empty()))
         .unwrap();
 }

@@ -43,14 +43,13 @@ pub(crate) struct Asker {
 impl Asker {
     /// Whether a question about a socket of `whose` may be risked, with `hanging` threads
     /// that did not come back from theirs.
-    pub(crate) fn may_ask(&self, whose: Whose, hanging: usize) -> bool {
+    pub(crate) fn may_ask(&self, whose: Whose, hanging: usize, now: Instant) -> bool {
         let paused = self.not_before.get(&whose);
-        hanging < HANGING_MAX && paused.is_none_or(|time| *time <= Instant::now())
+        hanging < HANGING_MAX && paused.is_none_or(|time| *time <= now)
     }
 
     /// A thread was lost by a question about one of its sockets.
-    pub(crate) fn pause(&mut self, whose: Whose) {
-        let now = Instant::now();
+    pub(crate) fn pause(&mut self, whose: Whose, now: Instant) {
         if self.not_before.len() >= OWNERS_MAX {
             self.not_before.retain(|_, time| now < *time);
         }
@@ -254,9 +253,11 @@ mod tests {
             uid,
             netns_cookie: 0,
         });
-        assert!(asker.may_ask(one, 0));
-        asker.pause(one);
-        assert!(!asker.may_ask(one, 0) && asker.may_ask(other, 0));
-        assert!(!asker.may_ask(other, HANGING_MAX));
+        let now = Instant::now();
+        assert!(asker.may_ask(one, 0, now));
+        asker.pause(one, now);
+        assert!(!asker.may_ask(one, 0, now) && asker.may_ask(other, 0, now));
+        assert!(asker.may_ask(one, 0, now + PAUSE));
+        assert!(!asker.may_ask(other, HANGING_MAX, now));
     }
 }

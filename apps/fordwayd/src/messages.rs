@@ -16,6 +16,7 @@ use fordway_registry::{
 };
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Instant;
 use zerocopy::FromBytes;
 
 /// Size of the mailbox memfd.
@@ -261,7 +262,10 @@ impl Broker {
             process,
             what,
         };
-        if self.asker.may_ask(asked.whose, self.threads_hanging) {
+        if self
+            .asker
+            .may_ask(asked.whose, self.threads_hanging, Instant::now())
+        {
             return Ok(Some(Question { asked, socket }));
         }
         self.reaper.close_socket(asked.whose, socket);
@@ -295,7 +299,7 @@ impl Broker {
 
     /// The thread that asked does not come back, and has the socket.
     pub(crate) fn hangs(&mut self, asked: Asked) -> Result<(), Break> {
-        self.asker.pause(asked.whose);
+        self.asker.pause(asked.whose, Instant::now());
         let connection = self.connections.get(&asked.number);
         let pid = connection.map_or(0, |connection| connection.peer.pid);
         if self.first_mischief(pid) {

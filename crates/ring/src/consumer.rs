@@ -367,10 +367,11 @@ impl Consumer {
             }
     }
 
-    /// The kernel has shown the end of the producer's stream, so it sends nothing again:
-    /// what it has not taken back is drained. Whether there is something. Under the lock.
+    /// The kernel has shown the end of the producer's stream, so it sends nothing again, and
+    /// an honest one publishes nothing more: what there is now and it has not taken back is
+    /// drained. Whether there is something. Under the lock.
     pub fn resume(&self) -> bool {
-        if self.has_asked() && self.producer_state() == tx_state::RING {
+        if self.producer_state() == tx_state::RING && self.own().rx_own.drains.mine() != FINAL {
             self.drain_for_good();
             let state = &self.own().wait.rx_state;
             state.store(rx_state::DRAIN, Ordering::SeqCst);

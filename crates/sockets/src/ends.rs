@@ -33,6 +33,13 @@ pub fn is_dead(end: &impl End) -> bool {
         || hints & RDHUP != 0 && (unannounced || hints & hint::PEER_GONE != 0)
 }
 
+/// Whether the kernel has shown the end of what the far end sends: behind a FIN nothing is
+/// published any more. Not so if the program itself has shut its receiving half.
+#[inline]
+pub fn has_ended(end: &impl End) -> bool {
+    end.state().hints.load(Ordering::Relaxed) & (RDHUP | hint::RECEIVE_SHUT) == RDHUP
+}
+
 /// Whether the far end died with bytes of ours unread, and the kernel does not know it.
 pub fn is_reset(end: &impl End) -> bool {
     end.state().hints.load(Ordering::Relaxed) & OVER == 0

@@ -142,6 +142,9 @@ fn look<E: End>(end: &E, target: &mut impl Target) -> Result<Option<Moved>> {
     if position > switch_at && consumer.head() == 0 && consumer.has_unread() {
         return Err(down::broke(end, Violation::Tail));
     }
+    if state == tx_state::RING && ends::has_ended(end) {
+        consumer.resume();
+    }
     let moved = by_ring(&consumer, target, wanted).map_err(|why| match why {
         NotCopied::Broken(violation) => down::broke(end, violation),
         NotCopied::Refused(error) => error,

@@ -331,8 +331,7 @@ static void stopped_b(int fd) {
     pid_t pid = hear();
     for (int i = 0; i < 2; i++) {
         asleep(pid, pid);
-        kill(pid, SIGSTOP);
-        usleep(5000);
+        halt(pid);
         kill(pid, SIGCONT);
         asleep(pid, pid);
         if (send(fd, "x", 1, 0) != 1) die("send");

@@ -502,7 +502,7 @@ static void stopped(int fd, int how) {
     pid_t pid = hear();
     pthread_t thread;
     send_all(fd, 0, 50000, 5000);
-    kill(pid, SIGSTOP);
+    halt(pid);
     pthread_create(&thread, NULL, continuer, &pid);
     send_all(fd, 50000, 150000, 5000);
     if (how == 0) close(fd);

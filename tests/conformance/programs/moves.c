@@ -173,22 +173,23 @@ static void *continuer(void *pid) {
     kill(*(pid_t *)pid, SIGCONT);
     return NULL;
 }
-// B fills the stream and acts; A reads all only then, and what B sends behind it.
-static void full_b(int fd, int how, int stop) {
+// B fills the stream and acts; A reads all only then, and what B sends behind it. A may be
+// stopped before the stream is full, or then.
+static void full_b(int fd, int how, int when) {
     pid_t pid = hear();
     pthread_t thread;
     uint64_t sent = 0;
-    if (stop == 1) kill(pid, SIGSTOP);
+    if (when == 1) halt(pid);
     // An urgent byte needs room as any other.
     if (how == SPLICE || how == DPRINTF || how == URGENT) send_all(fd, 0, sent = 40000, 9000);
     else sent = stuff(fd);
-    if (stop == 2) kill(pid, SIGSTOP);
-    if (stop) pthread_create(&thread, NULL, continuer, &pid);
+    if (when == 2) halt(pid);
+    if (when) pthread_create(&thread, NULL, continuer, &pid);
     sent += act(how, fd, sent);
     tell(sent);
     send_all(fd, sent, 100000, 10000);
     recv_all(fd, 0, 1000, 1000);
-    if (stop) pthread_join(thread, NULL);
+    if (when) pthread_join(thread, NULL);
     step();
     say("all there");
 }

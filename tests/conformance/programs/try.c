@@ -297,19 +297,26 @@ const char *beside(const char *program) {
     return path;
 }
 
-void asleep(pid_t pid, pid_t tid) {
+static void until_state(pid_t pid, pid_t tid, char state) {
     char path[64], text[512];
     snprintf(path, sizeof path, "/proc/%d/task/%d/stat", pid, tid);
     for (int round = 0, seen = 0; seen < 2; round++) {
-        if (round > 20000) die("%d does not sleep", tid);
+        if (round > 20000) die("%d does not come to state %c", tid, state);
         int fd = open(path, O_RDONLY | O_CLOEXEC);
         ssize_t length = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
         if (length <= 0) die("%s", path);
         close(fd);
         text[length] = 0;
-        seen = strrchr(text, ')')[2] == 'S' ? seen + 1 : 0;
+        seen = strrchr(text, ')')[2] == state ? seen + 1 : 0;
         usleep(500);
     }
+}
+
+void asleep(pid_t pid, pid_t tid) { until_state(pid, tid, 'S'); }
+
+void halt(pid_t pid) {
+    if (kill(pid, SIGSTOP)) die("SIGSTOP");
+    until_state(pid, pid, 'T');
 }
 
 // Whether bytes are on their way that may make room when they arrive: the kernel keeps none

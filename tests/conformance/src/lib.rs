@@ -28,6 +28,9 @@ use std::time::Duration;
 /// Longest that one scenario may take; the roles' own limit is shorter.
 const LIMIT: Duration = Duration::from_secs(90);
 
+/// Longest that anything may take that is sure to come, on a busy machine too.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
 /// A lab, and what was found in it so far.
 #[derive(Debug)]
 pub struct Bed {
@@ -163,7 +166,7 @@ impl Steady {
 impl Bed {
     /// Waits until the connections of this lab's programs are so.
     pub fn wait_for(&self, what: &str, holds: impl Fn(&[Connection]) -> bool) -> Result<()> {
-        self.lab.wait_until(Duration::from_secs(10), what, || {
+        self.lab.wait_until(PATIENCE, what, || {
             let own = self.lab.connections()?;
             let own: Vec<_> = own.into_iter().filter(|end| end.pid.is_some()).collect();
             Ok(holds(&own))
@@ -187,8 +190,6 @@ impl Bed {
         };
         let before = total()?;
         self.lab
-            .wait_until(Duration::from_secs(10), &format!("{what} rise"), || {
-                Ok(total()? > before)
-            })
+            .wait_until(PATIENCE, &format!("{what} rise"), || Ok(total()? > before))
     }
 }

@@ -6,7 +6,7 @@ use fordway_abi::control::{Header, Message, Refuse};
 use fordway_abi::reason::Reason;
 use fordway_bench::lab::{PathChoice, Place, Spawn};
 use fordway_bench::proc::tree_cpu_s;
-use fordway_test_conformance::{Bed, Steady};
+use fordway_test_conformance::{Bed, PATIENCE, Steady};
 use fordwayd::admin::{Reply, Request};
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept, bind,
@@ -15,7 +15,6 @@ use rustix::net::{
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
-use std::time::Duration;
 use zerocopy::IntoBytes;
 
 const SCENARIOS: [&str; 2] = ["blocks", "streams"];
@@ -52,11 +51,8 @@ fn channels_do_without_a_broker() -> Result<()> {
         let used_s = || tree_cpu_s(pid);
         let before = used_s();
         let what = "the traffic goes on";
-        bed.lab.wait_until(
-            Duration::from_secs(20),
-            what,
-            || Ok(used_s() > before + 0.1),
-        )?;
+        bed.lab
+            .wait_until(PATIENCE, what, || Ok(used_s() > before + 0.1))?;
     }
     bed.lab.start_broker()?;
     bed.wait_for("both ends are registered anew", |ends| {

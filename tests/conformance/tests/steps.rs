@@ -14,7 +14,7 @@ use anyhow::{Context, Result, ensure};
 use fordway_abi::control::{PACKET_BYTES_MAX, kind};
 use fordway_bench::lab::{Spawn, Stdin};
 use fordway_platform::ipc::{self, Kind, ReceiveError};
-use fordway_test_conformance::Bed;
+use fordway_test_conformance::{Bed, PATIENCE};
 use fordwayd::admin::{CONTROL_SOCKET, Reply, Request};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{Shutdown, shutdown};
@@ -23,12 +23,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 /// Descriptors beside one packet.
 const FDS_MAX: usize = 2;
-/// Longest that a step may take to come.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What is said on the way up, in order.
 const UP: [(&str, u32); 9] = [

@@ -27,7 +27,7 @@ pub mod mallory;
 
 pub use bystanders::{Echo, Style, Trips, compiled};
 pub use census::Census;
-pub use common::{Bells, PrivateNamespace, Shim, connect_as, packet_of, sealed};
+pub use common::{Bells, PrivateNamespace, Shim, connect_as, packet_of, sealed, stop_process};
 
 use anyhow::{Context, Result, ensure};
 use bystanders::Ping;

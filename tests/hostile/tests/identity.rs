@@ -5,7 +5,7 @@ use fordway_abi::control as wire;
 use fordway_abi::reason::Reason;
 use fordway_test_hostile::child::{self, Role};
 use fordway_test_hostile::mallory::{Mallory, by_kernel, hello};
-use fordway_test_hostile::{Bed, PrivateNamespace, Shim, Style, connect_as, is_root};
+use fordway_test_hostile::{Bed, PrivateNamespace, Shim, Style, connect_as, is_root, stop_process};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, kill_process};
@@ -252,7 +252,7 @@ fn a_process_number_is_used_again() -> Result<()> {
         let heir: i32 = first.says("heir")?.parse()?;
         let pid = first.pid();
         let broker = Pid::from_raw(bed.lab.broker_pid()? as i32).context("pid")?;
-        kill_process(broker, Signal::STOP)?;
+        stop_process(broker);
         first.go_on()?;
         first.wait()?;
         let second = child::start_as(bed, Role::Echo, pid);

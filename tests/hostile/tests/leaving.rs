@@ -12,6 +12,7 @@ use std::mem::offset_of;
 const KEPT: u64 = 20_000;
 /// Looks in a row at which nothing was taken.
 const QUIET_LOOKS: u32 = 40;
+const BOTH: [Style; 2] = [Style::Epoll, Style::Threads];
 
 fn taken(mallory: &Mallory) -> u64 {
     mallory.peer_u64(offset_of!(Endpoint, rx.head))
@@ -44,8 +45,8 @@ fn publish_on(mallory: &mut Mallory) -> Result<u64> {
     Ok(last - asked_at.unwrap_or(0))
 }
 
-fn hold(name: &str, leave: impl Fn(&Bed, &Mallory) -> Result<()>) -> Result<()> {
-    for style in [Style::Epoll, Style::Threads] {
+fn hold(name: &str, styles: &[Style], leave: impl Fn(&Bed, &Mallory) -> Result<()>) -> Result<()> {
+    for &style in styles {
         let mut bed = Bed::start(style)?;
         bed.case(name, |bed| {
             let mut mallory = Mallory::join(bed)?;
@@ -66,7 +67,7 @@ fn hold(name: &str, leave: impl Fn(&Bed, &Mallory) -> Result<()>) -> Result<()> 
 
 #[test]
 fn a_ring_that_never_runs_dry_is_left_all_the_same() -> Result<()> {
-    hold("publishes on after a downgrade", |bed, mallory| {
+    hold("publishes on after a downgrade", &BOTH, |bed, mallory| {
         let channel = Some(mallory.pair.channel_id);
         let reply = bed.lab.ask(&Request::Downgrade { channel })?;
         ensure!(!matches!(reply, Reply::Error { .. }), "{reply:?}");
@@ -74,9 +75,19 @@ fn a_ring_that_never_runs_dry_is_left_all_the_same() -> Result<()> {
     })
 }
 
+/// Whoever waits in the kernel now and then, as an event loop does, sees the FIN.
+#[test]
+fn who_has_ended_by_the_kernel_has_no_ring_any_more() -> Result<()> {
+    hold(
+        "publishes on behind his FIN",
+        &[Style::Epoll],
+        |_, mallory| Ok(shutdown(&mallory.socket, Shutdown::Write)?),
+    )
+}
+
 #[test]
 fn who_leaves_the_broker_has_no_ring_any_more() -> Result<()> {
-    hold("publishes on without the broker", |_, mallory| {
+    hold("publishes on without the broker", &BOTH, |_, mallory| {
         Ok(shutdown(&mallory.shim.socket, Shutdown::Both)?)
     })
 }

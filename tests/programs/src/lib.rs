@@ -55,7 +55,7 @@ pub const CLIENT_LIMIT: Duration = Duration::from_secs(60);
 /// Longest that a server may take to end once it was asked to.
 pub const STOP_LIMIT: Duration = Duration::from_secs(10);
 /// How long the broker may take to let go of what ended programs held.
-const LET_GO_LIMIT: Duration = Duration::from_secs(5);
+const LET_GO_LIMIT: Duration = Duration::from_secs(30);
 /// The lab's own limit, behind ours, so that ours fires first and says more.
 const LAB_LIMIT: Duration = Duration::from_secs(600);
 

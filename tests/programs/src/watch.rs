@@ -19,7 +19,9 @@ use std::time::{Duration, Instant};
 /// Between two looks.
 const INTERVAL: Duration = Duration::from_millis(10);
 /// Longest wait for the broker to have counted what closed connections carried.
-const COUNTED_LIMIT: Duration = Duration::from_secs(2);
+const COUNTED_LIMIT: Duration = Duration::from_secs(10);
+/// Looks in a row that must show the same count.
+const SAME_LOOKS: u32 = 20;
 
 /// A running watch.
 #[derive(Debug)]
@@ -50,14 +52,16 @@ impl Watch {
         let rows = self.join();
         let until = Instant::now() + COUNTED_LIMIT;
         let mut total = bed.lab().ring_bytes()?;
+        let mut same = 0;
         // A connection's last bytes are counted when its program has said that it closed it.
         loop {
             std::thread::sleep(INTERVAL);
             let now = bed.lab().ring_bytes()?;
-            if now == total || Instant::now() > until {
+            same = if now == total { same + 1 } else { 0 };
+            total = now;
+            if same == SAME_LOOKS || Instant::now() > until {
                 break;
             }
-            total = now;
         }
         Ok(Carried {
             ring_bytes: total - self.total_before,

@@ -8,6 +8,7 @@ use fordway_platform::memfd::{self, ReadOnly};
 use fordway_platform::netns;
 use fordwayd::admin::{ADMIN_SOCKET, CONTROL_SOCKET, Reply, Request};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -25,6 +26,22 @@ const PATIENCE_S: i64 = 10;
 /// The doorbell that [`Shim::expect_silence`] makes.
 const PROBE_DOOR: u64 = 63;
 const DIR_VARIABLE: &str = "FORDWAYD_TEST_DIR";
+
+/// Stops a process. Returns when all its threads stand still: the signal alone only asks.
+pub fn stop_process(pid: Pid) {
+    kill_process(pid, Signal::STOP).expect("kill");
+    let tasks = format!("/proc/{}/task", pid.as_raw_nonzero());
+    let stands = |task: &std::fs::DirEntry| {
+        let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+        // proc(5): the state follows the name, which may have anything in it.
+        stat.rsplit_once(") ")
+            .is_none_or(|(_, rest)| rest.starts_with('T'))
+    };
+    let all = || std::fs::read_dir(&tasks).expect("tasks").flatten();
+    while !all().all(|task| stands(&task)) {
+        std::thread::yield_now();
+    }
+}
 
 /// A directory that is removed at the end.
 pub struct TempDir(PathBuf);
