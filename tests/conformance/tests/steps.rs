@@ -8,12 +8,14 @@
 //! ```
 //!
 //! Programs find the middle man where they look for the control socket. It passes packets and
-//! descriptors on, in both directions. The programs compare every byte, whatever happens.
+//! descriptors on, in both directions. The mailbox that a program looks at is his own: the
+//! broker's would tell of packets that are still with him, and not again when they come. The programs compare every byte, whatever happens.
 
 use anyhow::{Context, Result, ensure};
 use fordway_abi::control::{PACKET_BYTES_MAX, kind};
 use fordway_bench::lab::{Spawn, Stdin};
 use fordway_platform::ipc::{self, Kind, ReceiveError};
+use fordway_platform::memfd::OwnPage;
 use fordway_test_conformance::{Bed, PATIENCE};
 use fordwayd::admin::{CONTROL_SOCKET, Reply, Request};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -24,6 +26,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 
+/// As the broker's.
+const MAILBOX_BYTES: usize = 4096;
 /// Descriptors beside one packet.
 const FDS_MAX: usize = 2;
 
@@ -84,10 +88,12 @@ impl MiddleMan {
                 continue;
             };
             let [program, broker] = [program, broker].map(Arc::new);
-            for (from, to) in [(&program, &broker), (&broker, &program)] {
+            for (from, to, to_program) in [(&program, &broker, false), (&broker, &program, true)] {
                 let (own, from, to) = (Arc::clone(self), Arc::clone(from), Arc::clone(to));
                 std::thread::spawn(move || {
-                    while own.pass(&from, &to) {}
+                    let mailbox = OwnPage::create("middle-mailbox", MAILBOX_BYTES);
+                    let mailbox = mailbox.ok().filter(|_| to_program);
+                    while own.pass(&from, &to, mailbox.as_ref()) {}
                     let _ = shutdown(&*from, Shutdown::Both);
                     let _ = shutdown(&*to, Shutdown::Both);
                 });
@@ -96,7 +102,7 @@ impl MiddleMan {
     }
 
     /// Passes one packet on; false at the end.
-    fn pass(&self, from: &OwnedFd, to: &OwnedFd) -> bool {
+    fn pass(&self, from: &OwnedFd, to: &OwnedFd, mailbox: Option<&(OwnPage, OwnedFd)>) -> bool {
         if !readable(from) {
             return false;
         }
@@ -107,20 +113,30 @@ impl MiddleMan {
             Err(_) => return false,
         };
         let bytes = &buffer[..packet.len];
-        let fds: Vec<_> = packet.fds.iter().map(AsFd::as_fd).collect();
+        let mut fds: Vec<_> = packet.fds.iter().map(AsFd::as_fd).collect();
         let said = u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+        if let (Some((_, own)), kind::Welcome, Some(first)) = (mailbox, said, fds.first_mut()) {
+            *first = own.as_fd();
+        }
+        let send = || {
+            let sent = ipc::send(to, bytes, &fds).is_ok();
+            if let Some((page, _)) = mailbox {
+                page.bump();
+            }
+            sent
+        };
         let is_here = said == self.step.kind
             && self.counts.load(Ordering::SeqCst)
             && self.seen.fetch_add(1, Ordering::SeqCst) + 1 == self.step.number;
         if is_here {
-            if self.step.delivered && ipc::send(to, bytes, &fds).is_err() {
+            if self.step.delivered && !send() {
                 return false;
             }
             let _ = self.reached.lock().expect("no panic").send(());
             let _ = self.go_on.lock().expect("no panic").recv();
             return true;
         }
-        ipc::send(to, bytes, &fds).is_ok()
+        send()
     }
 }
 
@@ -171,8 +187,15 @@ fn play(
         .env("LD_PRELOAD", &shim.to_string_lossy())
         .stdin(Stdin::Pipe);
     let mut steady = bed.lab.spawn_bare(&spawn)?;
+    let mut both = Vec::new();
     if middle.step.way == Way::Down {
         is_settled(bed, "fast")?;
+        let ends = bed.lab.connections()?;
+        both.extend(
+            ends.iter()
+                .filter(|end| end.pid.is_some())
+                .map(|end| end.cookie),
+        );
         bed.wait_for_ring_bytes()?;
         middle.counts.store(true, Ordering::SeqCst);
         let reply = bed.lab.ask(&Request::Downgrade { channel: None })?;
@@ -194,7 +217,8 @@ fn play(
         Way::Down => {
             let what = "both ends are on one path";
             bed.lab.wait_until(PATIENCE, what, || {
-                let ends = bed.lab.connections()?;
+                let mut ends = bed.lab.connections()?;
+                ends.retain(|end| both.contains(&end.cookie));
                 Ok(ends.len() == 2 && ends[0].path == ends[1].path)
             })?;
         }
