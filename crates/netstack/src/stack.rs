@@ -337,8 +337,10 @@ impl Stack {
     pub(crate) fn advance(&mut self, now: Micros) {
         self.now = self.now.max(now);
         let now = self.now;
-        for released in self.neighbors.advance(now) {
-            self.release(released);
+        if self.neighbors.next_at().is_some_and(|at| at <= now) {
+            for released in self.neighbors.advance(now) {
+                self.release(released);
+            }
         }
         #[cfg(feature = "tcp")]
         self.tcp_advance();

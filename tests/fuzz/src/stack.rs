@@ -262,7 +262,8 @@ impl Run {
         let mut frames = 0;
         while let Some(frame) = self.stack.transmit(self.now, &mut self.buffer) {
             let bytes = &self.buffer[..frame.len_bytes];
-            assert!(bytes.len() >= 42 && bytes[6..12] == MAC);
+            // The last fragment of a packet may hold one byte.
+            assert!(bytes.len() > 34 && bytes[6..12] == MAC);
             let is_large = bytes.len() > 14 + self.mtu_bytes;
             assert!(!is_large || (frame.gso_bytes.is_some() && self.has_gso));
             if bytes[12..14] == [8, 0] {

@@ -265,10 +265,13 @@ impl Stack {
             (len, len)
         });
         flow.seen_unread = flow.socket_ref().recv_queue();
-        // The window may have opened enough to be told.
-        if flow.is_attached {
-            let at = self.tcp.poll_flow_at(id.index, self.now);
-            if at {
+        // The window may have opened enough to be told. Below two segments it is not worth
+        // asking: that much more is open anyway.
+        flow.taken += done.as_ref().map_or(0, |len| *len);
+        let worth_bytes = (2 * usize::from(flow.mss)).min(flow.options.receive_bytes() / 2);
+        if flow.is_attached && flow.taken >= worth_bytes {
+            flow.taken = 0;
+            if self.tcp.wants_to_send(id.index, self.now) {
                 self.tcp.mark_dirty(id.index);
             }
         }
@@ -396,7 +399,7 @@ impl Stack {
 
 impl super::Tcp {
     /// Whether smoltcp wants to send for this flow now.
-    fn poll_flow_at(&mut self, index: u32, now: Micros) -> bool {
+    fn wants_to_send(&mut self, index: u32, now: Micros) -> bool {
         let Some(flow) = self.flows[index as usize].flow.as_deref() else {
             return false;
         };

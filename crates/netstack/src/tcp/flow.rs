@@ -88,6 +88,8 @@ pub(super) struct Flow {
     pub wants_room: bool,
     pub seen_state: State,
     pub seen_unread: usize,
+    /// Bytes that were read since the window was last looked at.
+    pub taken: usize,
     pub heard_at: Micros,
     /// Since when we have waited for an acknowledgement, a FIN, an answer.
     pub waits_since: Option<Micros>,
@@ -148,6 +150,7 @@ impl Flow {
             wants_room: false,
             seen_state: State::Closed,
             seen_unread: 0,
+            taken: 0,
             heard_at: now,
             waits_since: None,
             hop: CachedHop::default(),

@@ -1,0 +1,264 @@
+//! What a connection does beyond moving bytes: when it acknowledges, when it waits for company,
+//! what it offers and answers, when it gives up. Looked at on the wire.
+
+mod common;
+
+use common::{Conditions, World, at, config, ip};
+use fordway_netstack::{Config, Error, TcpId, TcpOptions, TcpState};
+
+const ACK: u8 = 16;
+const RST: u8 = 4;
+
+fn pair(world: &mut World, options: TcpOptions) -> (TcpId, TcpId) {
+    let listener = world.sides[1]
+        .tcp_listen(None, 80, 4, options)
+        .expect("listens");
+    let now = world.now;
+    let client = world.sides[0]
+        .tcp_connect(now, at(1, 80), None, options)
+        .expect("begins");
+    world.run(200_000);
+    let (server, _) = world.sides[1].tcp_accept(listener).expect("accepts");
+    world.events(0);
+    world.events(1);
+    world.keeps_sent = true;
+    world.sent.clear();
+    (client, server)
+}
+
+/// TCP segments that a side has sent: flags, length of the payload, options.
+fn segments(world: &World, side: usize) -> Vec<(u8, usize, Vec<u8>)> {
+    let ours = world
+        .sent
+        .iter()
+        .filter(|s| s.0 == side && s.1[12..14] == [8, 0] && s.1[23] == 6);
+    ours.map(|(_, frame, _)| {
+        let header = usize::from(frame[46] >> 4) * 4;
+        (
+            frame[47],
+            frame.len() - 34 - header,
+            frame[54..34 + header].to_vec(),
+        )
+    })
+    .collect()
+}
+
+#[test]
+fn an_acknowledgement_waits_for_company_and_then_goes_alone() {
+    let mut world = World::new(Conditions {
+        delay_us: 100,
+        ..Conditions::default()
+    });
+    let (client, _server) = pair(&mut world, TcpOptions::default());
+    world.sides[0].tcp_send(client, b"x").expect("sends");
+    world.run(9_000);
+    assert_eq!(segments(&world, 1), [], "10 ms are not over");
+    world.run(5_000);
+    assert_eq!(segments(&world, 1), [(ACK, 0, vec![])]);
+    // Two full segments are acknowledged at once.
+    world.sent.clear();
+    world.sides[0].tcp_send(client, &[7; 2920]).expect("sends");
+    world.run(1_000);
+    assert_eq!(segments(&world, 1).len(), 1);
+}
+
+/// Ten writes of ten bytes, each given to the link before the next: how many segments go out.
+fn segments_of_ten_writes(is_nagle: bool) -> usize {
+    let mut world = World::new(Conditions {
+        delay_us: 1_000,
+        ..Conditions::default()
+    });
+    let (client, _) = pair(
+        &mut world,
+        TcpOptions {
+            is_nagle,
+            ..TcpOptions::default()
+        },
+    );
+    for _ in 0..10 {
+        world.sides[0].tcp_send(client, &[1; 10]).expect("sends");
+        world.flush();
+    }
+    world.run(100_000);
+    let all = segments(&world, 0);
+    assert_eq!(all.iter().map(|s| s.1).sum::<usize>(), 100);
+    all.iter().filter(|s| s.1 > 0).count()
+}
+
+#[test]
+fn nagle_gathers_small_writes_and_nodelay_does_not() {
+    assert_eq!(segments_of_ten_writes(true), 2);
+    assert_eq!(segments_of_ten_writes(false), 10);
+}
+
+#[test]
+fn keepalive_finds_out_who_is_gone() {
+    let options = TcpOptions {
+        keepalive_us: Some(10_000_000),
+        ..TcpOptions::default()
+    };
+    let mut world = World::new(Conditions::default());
+    let (client, server) = pair(&mut world, options);
+    world.run(100_000_000);
+    assert_eq!(world.sides[0].tcp_state(client), Ok(TcpState::Established));
+    assert!(segments(&world, 0).len() >= 9, "probes and their answers");
+    world.conditions.loss_per_mille = 1000;
+    world.run(60_000_000);
+    for (side, id) in [(0, client), (1, server)] {
+        let got = world.sides[side].tcp_receive(id, &mut [0; 4]);
+        assert_eq!(got, Err(Error::TimedOut));
+    }
+}
+
+#[test]
+fn silence_while_data_waits_ends_a_connection() {
+    let mut world = World::new(Conditions::default());
+    let (client, _) = pair(&mut world, TcpOptions::default());
+    world.conditions.loss_per_mille = 1000;
+    world.sides[0].tcp_send(client, b"lost").expect("sends");
+    world.run(110_000_000);
+    assert_eq!(
+        world.sides[0].tcp_receive(client, &mut [0; 4]),
+        Err(Error::WouldBlock)
+    );
+    world.run(20_000_000);
+    assert_eq!(
+        world.sides[0].tcp_receive(client, &mut [0; 4]),
+        Err(Error::TimedOut)
+    );
+}
+
+#[test]
+fn holes_are_named_by_sack() {
+    let mut world = World::new(Conditions {
+        delay_us: 100,
+        ..Conditions::default()
+    });
+    let (client, _server) = pair(&mut world, TcpOptions::default());
+    world.conditions.loss_per_mille = 1000;
+    world.sides[0].tcp_send(client, &[1; 1460]).expect("sends");
+    world.flush();
+    world.conditions.loss_per_mille = 0;
+    world.sides[0].tcp_send(client, &[2; 500]).expect("sends");
+    world.sides[0].tcp_set_nodelay(client, true).expect("sets");
+    world.run(1_000);
+    let acks = segments(&world, 1);
+    let sacks = acks
+        .iter()
+        .any(|(_, _, options)| options.windows(2).any(|w| w == [5, 10]));
+    assert!(sacks, "{acks:?}");
+}
+
+#[test]
+fn a_reader_that_stops_stops_the_sender_and_starts_it_again() {
+    let options = TcpOptions {
+        receive_bytes: 4096,
+        ..TcpOptions::default()
+    };
+    let mut world = World::new(Conditions {
+        delay_us: 100,
+        ..Conditions::default()
+    });
+    let (client, server) = pair(&mut world, options);
+    let mut sent = world.sides[0]
+        .tcp_send(client, &[1; 60_000])
+        .expect("sends");
+    world.run(30_000_000);
+    assert_eq!(world.sides[1].tcp_unread(server), Ok(4096));
+    let (mut got, mut buffer) = (0, [0; 1000]);
+    while got < 100_000 {
+        if let Ok(len) = world.sides[0].tcp_send(client, &vec![1; 100_000 - sent]) {
+            sent += len;
+        }
+        while let Ok(len) = world.sides[1].tcp_receive(server, &mut buffer) {
+            got += len;
+        }
+        assert!(world.step(world.now + 10_000_000), "stuck at {got}");
+    }
+}
+
+#[test]
+fn closing_with_bytes_unread_resets() {
+    let mut world = World::new(Conditions::default());
+    let (client, server) = pair(&mut world, TcpOptions::default());
+    world.sides[0].tcp_send(client, b"unread").expect("sends");
+    world.run(20_000);
+    world.sides[1].tcp_close(server).expect("closes");
+    world.run(20_000);
+    assert!(segments(&world, 1).iter().any(|s| s.0 & RST != 0));
+    assert_eq!(
+        world.sides[0].tcp_receive(client, &mut [0; 4]),
+        Err(Error::Reset)
+    );
+}
+
+#[test]
+fn connections_of_an_address_that_goes_away_end() {
+    let mut world = World::new(Conditions::default());
+    let (client, _) = pair(&mut world, TcpOptions::default());
+    let kept: Vec<_> = world.sides[0]
+        .addresses()
+        .iter()
+        .copied()
+        .filter(|own| own.address != ip(0))
+        .collect();
+    world.sides[0].set_addresses(&kept);
+    let got = world.sides[0].tcp_receive(client, &mut [0; 4]);
+    assert_eq!(got, Err(Error::AddressNotAvailable));
+    assert_eq!(world.sides[0].tcp_counts().0, 0);
+}
+
+#[test]
+fn buffers_of_all_connections_have_one_bound() {
+    let limited = |side: usize| -> Config {
+        let mut config = config(side);
+        config.limits.tcp_buffer_bytes_max = 100_000;
+        config
+    };
+    let options = TcpOptions {
+        receive_bytes: 10_000,
+        send_bytes: 10_000,
+        ..TcpOptions::default()
+    };
+    let mut world = World::with([config(0), limited(1)], Conditions::default());
+    let listener = world.sides[1]
+        .tcp_listen(None, 80, 64, options)
+        .expect("listens");
+    let now = world.now;
+    for _ in 0..20 {
+        world.sides[0]
+            .tcp_connect(now, at(1, 80), None, options)
+            .expect("begins");
+    }
+    world.run(100_000);
+    let accepted: Vec<TcpId> = std::iter::from_fn(|| world.sides[1].tcp_accept(listener).ok())
+        .map(|(id, _)| id)
+        .collect();
+    assert_eq!(accepted.len(), 5);
+    assert_eq!(world.sides[1].tcp_counts().0, 5);
+    // Room again: those who still try come in.
+    for id in accepted {
+        world.sides[1].tcp_abort(id).expect("aborts");
+    }
+    world.run(10_000_000);
+    assert_eq!(world.sides[1].tcp_counts().0, 5);
+}
+
+#[test]
+fn a_broken_checksum_is_noticed() {
+    let mut world = World::new(Conditions::default());
+    let (client, server) = pair(&mut world, TcpOptions::default());
+    world.sides[0].tcp_send(client, b"right").expect("sends");
+    world.flush();
+    let mut frame = world.sent.last().expect("a frame").1.clone();
+    let last = frame.len() - 1;
+    frame[last] ^= 1;
+    world.inject(1, &frame);
+    assert_eq!(world.sides[1].tcp_unread(server), Ok(0));
+    assert_eq!(
+        world.sides[1].counters().drops[fordway_netstack::Drop::Checksum as usize],
+        1
+    );
+    world.run(1_000);
+    assert_eq!(world.sides[1].tcp_unread(server), Ok(5));
+}
