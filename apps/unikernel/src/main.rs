@@ -34,7 +34,7 @@ use fordway_executor::{Executor, Next};
 use fordway_netfront as netfront;
 use fordway_netfront::{Netfront, Wait};
 use fordway_netstack as netstack;
-use fordway_netstack::{Cidr, Offloads, Route, Stack, TcpOptions};
+use fordway_netstack::{Cidr, Limits, Offloads, Route, Stack, TcpOptions};
 use fordway_profile::{Procedure, Profile};
 use fordway_xen_guest::entropy::Entropy;
 use fordway_xen_guest::lifecycle;
@@ -52,7 +52,7 @@ compile_error!("an image without an application: choose httpd or kv");
 pub static PROFILE: Profile = Profile::new(time::tsc);
 
 /// Connections and a few tasks of our own.
-const TASKS_PER_MEGABYTE: usize = 8;
+const TASKS_PER_MEGABYTE: usize = 16;
 const TASKS_MIN: usize = 48;
 const TASKS_MAX: usize = 10_016;
 /// How long the backend is waited for before the console says so.
@@ -106,14 +106,13 @@ fn main(domain: Domain) -> ! {
     config.link.offloads = offloads(&device);
     let tasks = (memory_bytes >> 20) * TASKS_PER_MEGABYTE;
     let tasks = tasks.clamp(TASKS_MIN, TASKS_MAX);
-    config.limits.flows_max = tasks;
-    if is_small {
-        config.limits.outbox_bytes_max = 128 << 10;
-        config.limits.udp_queue_bytes_max = 64 << 10;
-        config.limits.reassembly_bytes_max = 64 << 10;
-        config.limits.half_open_max = 128;
-        config.limits.time_wait_max = 256;
-    }
+    // The key-value server's values take the other half, see below.
+    let free_bytes = memory::with(|m| m.free_pages()) << 12;
+    config.limits = Limits {
+        flows_max: tasks,
+        tcp_buffer_bytes_max: free_bytes / if cfg!(feature = "kv") { 4 } else { 2 },
+        ..Limits::for_memory(free_bytes)
+    };
     let mut stack = Stack::new(config);
     if let Some(own) = options.address {
         let loopback = Cidr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8);

@@ -141,6 +141,11 @@ fn drive<S: Service>(serving: &Serving<S>, id: TcpId, conn: &mut S::Conn) -> boo
         match received {
             // It takes no more before its output has gone.
             Ok(0) if was_called && !has_room => return true,
+            // It takes nothing and has nothing to say: it never will.
+            Ok(0) if was_called && server.output(conn).is_empty() => {
+                let _ = stack.tcp_abort(id);
+                return false;
+            }
             Ok(_) if was_called => {}
             Ok(_) if server.output(conn).is_empty() => {
                 server.end(conn);

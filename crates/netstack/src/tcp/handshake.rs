@@ -322,6 +322,7 @@ impl Stack {
             listener.accepted.len() >= listener.backlog,
             listener.options,
         );
+        let options = self.tcp.fitting(options);
         if is_full || !self.tcp.has_room_for(&options) {
             return Err(Drop::Backlog);
         }

@@ -67,6 +67,9 @@ pub struct ListenerId {
     pub(crate) generation: u32,
 }
 
+/// Both buffers of a connection when memory is short.
+const SMALL_BUFFERS_BYTES: usize = 8 * 1024;
+
 /// A connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TcpId {
@@ -202,6 +205,19 @@ impl Tcp {
     fn has_room_for(&self, options: &TcpOptions) -> bool {
         self.flows.len() - self.free_flows.len() < self.flows_max
             && self.buffer_bytes + options.buffer_bytes() <= self.buffer_bytes_max
+    }
+
+    /// The options of a new connection: the buffers that were asked for, as long as each of the
+    /// connections that may still come could have small ones.
+    fn fitting(&self, mut options: TcpOptions) -> TcpOptions {
+        let used = self.flows.len() - self.free_flows.len();
+        let reserved = self.flows_max.saturating_sub(used) * SMALL_BUFFERS_BYTES;
+        let left = self.buffer_bytes_max.saturating_sub(self.buffer_bytes);
+        if options.buffer_bytes() > left.saturating_sub(reserved) {
+            options.receive_bytes = options.receive_bytes.min(SMALL_BUFFERS_BYTES / 4);
+            options.send_bytes = options.send_bytes.min(SMALL_BUFFERS_BYTES * 3 / 4);
+        }
+        options
     }
 
     fn flow(&mut self, index: u32) -> Option<&mut Flow> {
