@@ -5,7 +5,7 @@
 //!   they were to be taken back.
 //! * [`Ring`]: the frontend's half of a shared ring.
 //! * [`Channel`]: an event channel whose other end may ring it as often as it likes.
-//! * [`State`]: how the two sides tell each other in XenStore where they stand.
+//! * [`Device`], [`State`]: how the two sides tell each other in XenStore where they stand.
 //!
 //! The backend is hostile here as everywhere: a frontend keeps its own indices to itself, reads
 //! foreign words once, and gives no page away twice.
@@ -15,11 +15,13 @@
 extern crate alloc;
 
 mod channel;
+mod device;
 mod guest;
 mod pool;
 mod ring;
 
 pub use channel::Channel;
+pub use device::Device;
 pub use guest::{GrantRef, Guest, Port};
 pub use pool::{Buffer, Pool};
 pub use ring::{Garbage, Ring};

@@ -30,11 +30,9 @@ mod tx;
 mod types;
 mod xenbus;
 
-use alloc::format;
-use alloc::string::String;
 use alloc::vec::Vec;
 use core::sync::atomic::{Ordering, fence};
-use fordway_xen_frontend::{Channel, Garbage, Pool};
+use fordway_xen_frontend::{Channel, Device, Pool};
 pub use fordway_xen_frontend::{GrantRef, Guest, Port, State};
 use rx::Rx;
 use staging::Staging;
@@ -76,10 +74,7 @@ impl<G: Guest> Queue<G> {
 pub struct Netfront<G: Guest> {
     config: Config,
     env: Env<G>,
-    /// Where the backend has its keys; empty when there is none.
-    backend: String,
-    ours: State,
-    theirs: State,
+    device: Device,
     /// Both sides have been Connected since the rings were made.
     linked: bool,
     wanted: bool,
@@ -87,42 +82,36 @@ pub struct Netfront<G: Guest> {
     offers: Offers,
     queues: Vec<Queue<G>>,
     staging: Option<Staging<G>>,
-    /// What we wrote into XenStore for this connection.
-    keys: Vec<String>,
 }
 
 impl<G: Guest> Netfront<G> {
     /// Nothing has happened yet but that the device's place in XenStore is watched.
     pub fn new(guest: &mut G, config: Config) -> Self {
-        guest.watch(&format!("{}/backend", config.path));
         Self {
+            device: Device::new(guest, &config.path),
             env: Env {
                 pool: Pool::new(),
                 switches: config.switches,
                 counters: Counters::default(),
             },
             config,
-            backend: String::new(),
-            ours: State::Unknown,
-            theirs: State::Unknown,
             linked: false,
             wanted: true,
             mac: None,
             offers: Offers::default(),
             queues: Vec::new(),
             staging: None,
-            keys: Vec::new(),
         }
     }
 
     /// Whether frames can be sent.
     pub fn is_up(&self) -> bool {
-        self.linked && self.ours == State::Connected
+        self.linked && self.device.ours == State::Connected
     }
 
     /// Our state and the backend's, as last seen.
     pub fn states(&self) -> (State, State) {
-        (self.ours, self.theirs)
+        (self.device.ours, self.device.theirs)
     }
 
     /// Known once a connection has been tried.
@@ -153,7 +142,7 @@ impl<G: Guest> Netfront<G> {
         if self.env.pool.withheld() > 0 {
             self.env.pool.visit_graves(guest);
         }
-        if self.ours == State::Connected
+        if self.device.ours == State::Connected
             && let Err(reason) = self.poll_rings(guest, now_ns, &mut sink)
         {
             self.break_off(guest, reason);
@@ -264,7 +253,7 @@ impl<G: Guest> Netfront<G> {
         let idle = |queue: &Queue<G>| {
             queue.rx.ring.is_idle(guest) && (!queue.tx.waiting || queue.tx.ring.is_idle(guest))
         };
-        match self.ours != State::Connected || self.queues.iter().all(idle) {
+        match self.device.ours != State::Connected || self.queues.iter().all(idle) {
             true => Wait::Event(until),
             false => Wait::No,
         }
@@ -277,8 +266,8 @@ impl<G: Guest> Netfront<G> {
         if let Some(staging) = &mut self.staging {
             staging.close(guest);
         }
-        if !matches!(self.ours, State::Unknown | State::Closed) {
-            self.enter(guest, State::Closing);
+        if !matches!(self.device.ours, State::Unknown | State::Closed) {
+            self.device.enter(guest, State::Closing);
             self.look(guest);
         }
     }
@@ -286,7 +275,7 @@ impl<G: Guest> Netfront<G> {
     /// After a resume in another place: grants and channels are void, everything is made anew.
     pub fn restart(&mut self, guest: &mut G) {
         self.tear_down(guest);
-        self.backend.clear();
+        self.device.forget(guest);
         self.wanted = true;
         self.look(guest);
     }
@@ -295,14 +284,8 @@ impl<G: Guest> Netfront<G> {
     /// when it has closed this one.
     fn break_off(&mut self, guest: &mut G, reason: Reason) {
         self.env.counters.drop(reason);
-        self.enter(guest, State::Closing);
+        self.device.enter(guest, State::Closing);
         self.look(guest);
-    }
-}
-
-impl From<Garbage> for Reason {
-    fn from(_: Garbage) -> Self {
-        Self::RingGarbage
     }
 }
 

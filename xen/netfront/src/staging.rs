@@ -37,7 +37,7 @@ impl<G: Guest> Staging<G> {
         })
     }
 
-    fn ask(&mut self, guest: &mut G, kind: u16, queue: u16) {
+    pub fn ask(&mut self, guest: &mut G, kind: u16, queue: u16) {
         let list = self.lists.get(usize::from(queue));
         let (gref, count) = list.map_or((0, 0), |(list, count)| (list.grant, *count));
         let request = CtrlRequest {
@@ -51,10 +51,6 @@ impl<G: Guest> Staging<G> {
             guest.notify(self.port);
         }
         self.ring.wake_at(guest, 1);
-    }
-
-    pub fn start(&mut self, guest: &mut G) {
-        self.ask(guest, GET_GREF_MAPPING_SIZE, 0);
     }
 
     /// Hears an answer and asks the next question. `grants` are those of a queue, with whether

@@ -64,17 +64,11 @@ impl<G: Guest> Tx<G> {
     ) -> Result<(), Reason> {
         let total: usize = frame.parts.iter().map(|part| part.len()).sum();
         let pages = total.div_ceil(PAGE_BYTES);
-        let gso_offered = match frame.gso {
-            None => true,
-            Some(gso) if gso.ipv6 => offers.gso_ipv6,
-            Some(_) => offers.gso_ipv4,
-        };
-        let csum_offered = offers.csum_ipv4 || offers.csum_ipv6 || !frame.checksum_blank;
         if total < ETHERNET_BYTES {
             return Err(Reason::Runt);
         } else if total > netif::TX_BYTES_MAX {
             return Err(Reason::TooLong);
-        } else if !gso_offered || !csum_offered || (pages > 1 && !offers.sg) {
+        } else if !offers.allow(frame) || (pages > 1 && !offers.sg) {
             return Err(Reason::NotOffered);
         }
         let slots = pages + usize::from(frame.gso.is_some());

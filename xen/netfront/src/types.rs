@@ -1,7 +1,7 @@
 //! What the driver's user sees: switches, frames, counters, reasons.
 
 use alloc::string::String;
-use fordway_xen_frontend::{Guest, Pool};
+use fordway_xen_frontend::{Garbage, Guest, Pool};
 
 /// Each optimisation can be turned off, to see what it is worth.
 #[derive(Clone, Copy, Debug)]
@@ -59,6 +59,18 @@ pub struct Offers {
     pub csum_ipv6: bool,
     pub gso_ipv4: bool,
     pub gso_ipv6: bool,
+}
+
+impl Offers {
+    pub(crate) fn allow(&self, frame: &TxFrame<'_>) -> bool {
+        let csum = self.csum_ipv4 || self.csum_ipv6 || !frame.checksum_blank;
+        let gso = match frame.gso {
+            None => true,
+            Some(gso) if gso.ipv6 => self.gso_ipv6,
+            Some(_) => self.gso_ipv4,
+        };
+        csum && gso
+    }
 }
 
 /// A TCP frame that stands for several, each with at most `size` bytes of data.
@@ -146,6 +158,12 @@ reasons! {
     NoMac "no-mac",
     NoRxCopy "no-rx-copy",
     NoXenStore "no-xenstore",
+}
+
+impl From<Garbage> for Reason {
+    fn from(_: Garbage) -> Self {
+        Self::RingGarbage
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

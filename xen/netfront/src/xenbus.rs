@@ -22,6 +22,7 @@ use crate::{Netfront, Offers, Queue, Reason};
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
+use fordway_xen_abi::netif::ctrl::GET_GREF_MAPPING_SIZE;
 use fordway_xen_frontend::{Channel, Guest, State};
 
 /// Most queues ever asked for.
@@ -32,42 +33,24 @@ const STEPS_MAX: usize = 4;
 impl<G: Guest> Netfront<G> {
     /// Looks where both sides stand and does what follows from it.
     pub(crate) fn look(&mut self, guest: &mut G) {
-        self.find_backend(guest);
+        if self.device.has_moved(guest) {
+            self.tear_down(guest);
+            self.env.pool.domain = self.device.domain;
+            self.wanted = true;
+        }
         for _ in 0..STEPS_MAX {
-            self.theirs = State::from_code(self.theirs_at(guest, "state"));
+            self.device.look(guest);
             if !self.step(guest) {
                 break;
             }
         }
     }
 
-    /// A device that was unplugged and plugged again may have another backend.
-    fn find_backend(&mut self, guest: &mut G) {
-        let front = &self.config.path;
-        let backend = guest.xs_read(&format!("{front}/backend"));
-        let backend = backend.unwrap_or_default();
-        let domain = number(guest, &format!("{front}/backend-id")).unwrap_or(0) as u16;
-        if backend == self.backend && (domain == self.env.pool.domain || backend.is_empty()) {
-            return;
-        }
-        self.tear_down(guest);
-        if !self.backend.is_empty() {
-            guest.unwatch(&format!("{}/state", self.backend));
-        }
-        if !backend.is_empty() {
-            guest.watch(&format!("{backend}/state"));
-        }
-        self.backend = backend;
-        self.env.pool.domain = domain;
-        self.ours = State::Unknown;
-        self.wanted = true;
-    }
-
     /// One step; whether another may follow.
     fn step(&mut self, guest: &mut G) -> bool {
         use State::*;
-        let next = match (self.ours, self.theirs) {
-            _ if self.backend.is_empty() => return false,
+        let next = match self.states() {
+            _ if !self.device.is_plugged() => return false,
             (Unknown, _) => Initialising,
             (Initialising | Closed, InitWait) if self.wanted => match self.connect(guest) {
                 Ok(()) => Connected,
@@ -81,9 +64,8 @@ impl<G: Guest> Netfront<G> {
             (Initialising, Connected) => Closing,
             (Initialising, Closing) => Closed,
             (Connected, Connected) => {
-                if !self.linked {
-                    self.linked = true;
-                    self.kick(guest);
+                if !core::mem::replace(&mut self.linked, true) {
+                    self.first_steps(guest);
                 }
                 return false;
             }
@@ -91,7 +73,7 @@ impl<G: Guest> Netfront<G> {
             // It is gone, or has begun again; the latter two are also on its way up.
             (Connected, Unknown | Initialising) => Initialising,
             (Connected, InitWait | Initialised) if self.linked => Initialising,
-            (Closed, Closed) if self.wanted && self.theirs_at(guest, "online") == Some(1) => {
+            (Closed, Closed) if self.wanted && self.device.offer(guest, "online") == Some(1) => {
                 Initialising
             }
             _ => return false,
@@ -99,33 +81,16 @@ impl<G: Guest> Netfront<G> {
         if matches!(next, Initialising | Closed) {
             self.tear_down(guest);
         }
-        self.enter(guest, next);
+        self.device.enter(guest, next);
         true
-    }
-
-    /// Takes a state and tells it, unless the device is gone: a write would bring back a
-    /// directory that the toolstack has removed.
-    pub(crate) fn enter(&mut self, guest: &mut G, state: State) {
-        self.ours = state;
-        let front = &self.config.path;
-        if guest.xs_read(&format!("{front}/backend")).is_some() {
-            let code = (state as u32).to_string();
-            guest.xs_write(&format!("{front}/state"), &code);
-        }
-    }
-
-    /// A number that the backend tells.
-    fn theirs_at(&self, guest: &mut G, name: &str) -> Option<u32> {
-        number(guest, &format!("{}/{name}", self.backend))
     }
 
     /// Reads what is offered, makes the rings, tells the backend of them.
     fn connect(&mut self, guest: &mut G) -> Result<(), Reason> {
         let switches = self.env.switches;
-        let front = self.config.path.clone();
-        let mac = guest.xs_read(&format!("{front}/mac"));
+        let mac = self.device.read(guest, "mac");
         self.mac = Some(mac.and_then(|mac| parse_mac(&mac)).ok_or(Reason::NoMac)?);
-        let mut has = |name| self.theirs_at(guest, name) == Some(1);
+        let mut has = |name| self.device.offer(guest, name) == Some(1);
         if !has("feature-rx-copy") {
             return Err(Reason::NoRxCopy);
         }
@@ -141,7 +106,7 @@ impl<G: Guest> Netfront<G> {
         let split = switches.split && has("feature-split-event-channels");
         let staging = switches.persistent && has("feature-ctrl-ring");
         self.offers = offers;
-        let queues_offered = self.theirs_at(guest, "multi-queue-max-queues");
+        let queues_offered = self.device.offer(guest, "multi-queue-max-queues");
         let queues = queues_offered.unwrap_or(1).min(self.config.queues_max);
         let queues = queues.clamp(1, QUEUES_MAX);
 
@@ -181,17 +146,9 @@ impl<G: Guest> Netfront<G> {
         tell("feature-gso-tcpv6", gso.into());
         tell("feature-no-csum-offload", (!csum).into());
         tell("feature-ipv6-csum-offload", csum.into());
-        // What an earlier connection wrote and this one does not would mislead the backend.
-        for old in core::mem::take(&mut self.keys) {
-            guest.xs_remove(&format!("{front}/{old}"));
+        if !self.device.tell(guest, keys) {
+            return Err(Reason::NoXenStore);
         }
-        for (name, value) in keys {
-            if !guest.xs_write(&format!("{front}/{name}"), &value.to_string()) {
-                return Err(Reason::NoXenStore);
-            }
-            self.keys.push(name);
-        }
-        self.linked = false;
         self.env.counters.connections += 1;
         Ok(())
     }
@@ -227,12 +184,12 @@ impl<G: Guest> Netfront<G> {
     }
 
     /// The backend has just connected: it is told of what was offered before.
-    fn kick(&mut self, guest: &mut G) {
+    fn first_steps(&mut self, guest: &mut G) {
         for queue in &self.queues {
             guest.notify(queue.rx_port());
         }
         if let Some(staging) = &mut self.staging {
-            staging.start(guest);
+            staging.ask(guest, GET_GREF_MAPPING_SIZE, 0);
         }
     }
 
@@ -255,10 +212,6 @@ impl<G: Guest> Netfront<G> {
         }
         self.linked = false;
     }
-}
-
-fn number<G: Guest>(guest: &mut G, path: &str) -> Option<u32> {
-    guest.xs_read(path)?.trim().parse().ok()
 }
 
 /// Six bytes in hexadecimal with colons between them; no group address.
