@@ -80,13 +80,7 @@ impl<G: Guest> Tx<G> {
             let id = self.free[index];
             self.buffer(guest, env, id).ok_or(Reason::NoMemory)?;
         }
-        let mut flags = match frame.checksum_blank {
-            true => tx_flag::CSUM_BLANK | tx_flag::DATA_VALIDATED,
-            false => 0,
-        };
-        if frame.gso.is_some() {
-            flags |= tx_flag::EXTRA_INFO;
-        }
+        let mut flags = frame.flags();
         let mut extra = frame.gso;
         let mut size = total; // the first request tells the whole frame's
         let mut left = total;

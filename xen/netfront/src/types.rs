@@ -1,6 +1,7 @@
 //! What the driver's user sees: switches, frames, counters, reasons.
 
 use alloc::string::String;
+use fordway_xen_abi::netif::tx_flag;
 use fordway_xen_frontend::{Garbage, Guest, Pool};
 
 /// Each optimisation can be turned off, to see what it is worth.
@@ -106,6 +107,15 @@ pub struct TxFrame<'a> {
     /// The TCP or UDP checksum's field holds the pseudo header's sum; the rest is to be added.
     pub checksum_blank: bool,
     pub gso: Option<Gso>,
+}
+
+impl TxFrame<'_> {
+    /// `NETTXF_*` of its first request.
+    pub(crate) fn flags(&self) -> u16 {
+        let blank = tx_flag::CSUM_BLANK | tx_flag::DATA_VALIDATED;
+        let extra = u16::from(self.gso.is_some()) * tx_flag::EXTRA_INFO;
+        extra | (u16::from(self.checksum_blank) * blank)
+    }
 }
 
 /// What to do before sleeping.

@@ -113,10 +113,7 @@ impl<G: Guest> Netfront<G> {
         let mut keys: Vec<(String, u32)> = Vec::new();
         let mut tell = |name: &str, value| keys.push((name.to_string(), value));
         for index in 0..queues {
-            self.add_queue(guest, split).ok_or(Reason::NoMemory)?;
-            let Some(queue) = self.queues.last() else {
-                break;
-            };
+            let queue = self.add_queue(guest, split).ok_or(Reason::NoMemory)?;
             let at = match queues {
                 1 => String::new(),
                 _ => format!("queue-{index}/"),
@@ -153,7 +150,7 @@ impl<G: Guest> Netfront<G> {
         Ok(())
     }
 
-    fn add_queue(&mut self, guest: &mut G, split: bool) -> Option<()> {
+    fn add_queue(&mut self, guest: &mut G, split: bool) -> Option<&Queue<G>> {
         let (config, env) = (&self.config, &mut self.env);
         let rx = Rx::new(guest, env, config.rx_pages);
         let tx = Tx::new(guest, env, config.tx_pages);
@@ -168,7 +165,7 @@ impl<G: Guest> Netfront<G> {
                     tx_channel: Channel::new(port),
                     rx_channel: other.flatten().map(Channel::new),
                 });
-                Some(())
+                self.queues.last()
             }
             (rx, tx, ports) => {
                 let rings = [rx.map(|rx| rx.ring), tx.map(|tx| tx.ring)];
