@@ -178,6 +178,10 @@ fn events_are_suppressed() {
     assert_eq!(bench.world.notified(tx), before, "not before the flush");
     bench.netfront.flush(&mut bench.world);
     assert_eq!(bench.world.notified(tx), before + 1);
+    bench.send(&frame(60, 1)).expect("room");
+    bench.netfront.flush(&mut bench.world);
+    let told = bench.world.notified(tx) - before;
+    assert_eq!(told, 1, "the backend is at work and moved no mark");
     bench.backend.step(&mut bench.world);
     assert!(
         !bench.world.is_awake(),
