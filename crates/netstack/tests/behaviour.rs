@@ -134,7 +134,7 @@ fn holes_are_named_by_sack() {
         delay_us: 100,
         ..Conditions::default()
     });
-    let (client, _server) = pair(&mut world, TcpOptions::default());
+    let (client, server) = pair(&mut world, TcpOptions::default());
     world.conditions.loss_per_mille = 1000;
     world.sides[0].tcp_send(client, &[1; 1460]).expect("sends");
     world.flush();
@@ -147,6 +147,9 @@ fn holes_are_named_by_sack() {
         .iter()
         .any(|(_, _, options)| options.windows(2).any(|w| w == [5, 10]));
     assert!(sacks, "{acks:?}");
+    // The probe repairs it long before a second is over.
+    world.run(400_000);
+    assert_eq!(world.sides[1].tcp_unread(server), Ok(1960));
 }
 
 #[test]

@@ -52,6 +52,7 @@ pub(super) struct HalfOpen {
     /// What the peer's SYN said, its MSS cut to what we can send.
     options: SynOptions,
     tries: u8,
+    sent_at: Micros,
 }
 
 impl HalfOpen {
@@ -127,6 +128,7 @@ impl Stack {
             window: tcp.window,
             options,
             tries: 1,
+            sent_at: now,
         };
         if is_full {
             let mss = options.mss.unwrap_or(MSS_MIN);
@@ -302,6 +304,7 @@ impl Stack {
                 ..SynOptions::default()
             },
             tries: 0,
+            sent_at: self.now,
         };
         self.establish(half_open, None, bytes, ip, tcp)?;
         Ok(true)
@@ -383,7 +386,8 @@ impl Stack {
         flow.delta = half_open.our_seq.wrapping_sub(tcp.seq);
         flow.seq_next = half_open.our_seq.wrapping_add(1);
         flow.ack_next = half_open.their_seq.wrapping_add(1);
-        flow.recovery.begin(flow.seq_next);
+        let sent_at = (half_open.tries == 1).then_some(half_open.sent_at);
+        flow.recovery.begin(flow.seq_next, sent_at);
         flow.socket_ref().state() == State::SynReceived
     }
 }

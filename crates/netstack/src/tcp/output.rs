@@ -43,7 +43,9 @@ impl Flow {
         let controls = u32::from(tcp.has(flag::SYN)) + u32::from(tcp.has(flag::FIN));
         let next = seq.wrapping_add((segment.len() - tcp.header) as u32 + controls);
         if tcp.has(flag::SYN) {
-            self.recovery.begin(next);
+            // Sent again, its answer measures nothing.
+            let is_first = self.seq_next != next;
+            self.recovery.begin(next, is_first.then_some(now));
         } else {
             self.recovery.sent(seq, next, self.seq_next, now);
         }

@@ -30,6 +30,8 @@ pub(super) struct Recovery {
     /// A timeout sends all again up to this.
     timed_out: Option<u32>,
     round_trip_us: Option<Micros>,
+    /// When our side of the handshake went out, if it went out once.
+    shook_at: Option<Micros>,
     /// A sequence number, and when it was sent first.
     sample: Option<(u32, Micros)>,
     heard_at: Micros,
@@ -47,6 +49,9 @@ impl Recovery {
     pub(super) fn heard(&mut self, tcp: &Tcp, is_empty: bool, seq_next: u32, now: Micros) -> bool {
         if !tcp.has(flag::ACK) {
             return false;
+        }
+        if let Some(shook_at) = self.shook_at.take() {
+            self.round_trip_us = Some(now.saturating_sub(shook_at));
         }
         if !after(tcp.ack, self.acknowledged) || after(tcp.ack, seq_next) {
             let is_duplicate = tcp.ack == self.acknowledged
@@ -121,8 +126,10 @@ impl Recovery {
         (self.acknowledged, self.window)
     }
 
-    /// The handshake is done: everything up to here is acknowledged.
-    pub(super) fn begin(&mut self, acknowledged: u32) {
+    /// The handshake will acknowledge everything up to here. Our side of it went out at
+    /// `sent_at`, or more than once.
+    pub(super) fn begin(&mut self, acknowledged: u32, sent_at: Option<Micros>) {
         self.acknowledged = acknowledged;
+        self.shook_at = sent_at;
     }
 }
