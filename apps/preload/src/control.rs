@@ -15,7 +15,7 @@ use crate::{config, hidden, link, purse, upgrade, wait};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use fordway_abi::control::{
     Door, DoorAck, Downgrade, HELLO_MAGIC, Hello, Link, Message, Offer, OwnDoor, Pair, Peer,
-    PeerDoor, PeerGone, Refuse, Region, Reject, RejoinChannel, RejoinLink, Status, kind,
+    PeerDoor, PeerGone, Refuse, Region, Reject, RejoinChannel, RejoinLink, Status, kind, status,
 };
 use fordway_abi::reason::Reason;
 use fordway_sockets::ends;
@@ -245,16 +245,19 @@ pub fn offer(conn: &Conn, fd: i32) -> bool {
 
 /// Tells the broker what became of a connection.
 pub fn report(conn: &Conn, status: u32, reason: u32) {
-    let paired = conn.channel_id.load(Ordering::Relaxed) != 0;
-    let (tx, rx) = if paired {
-        (conn.producer().tail(), conn.consumer().head())
-    } else {
-        (0, 0)
+    // What is withdrawn is an offer: the channel that the connection knows is an earlier one.
+    let channel_id = match status {
+        status::WITHDRAWN => 0,
+        _ => conn.channel_id.load(Ordering::Relaxed),
+    };
+    let (tx, rx) = match channel_id {
+        0 => (0, 0),
+        _ => (conn.producer().tail(), conn.consumer().head()),
     };
     let _ = send(
         &Status {
             conn_id: conn.id(),
-            channel_id: conn.channel_id.load(Ordering::Relaxed),
+            channel_id,
             status,
             reason,
             ring_bytes_tx: tx,

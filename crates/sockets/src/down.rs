@@ -341,11 +341,13 @@ pub fn finish_if_over(end: &impl End) {
     end.unbind(link);
 }
 
-/// The same for a channel at which the peer has not come (it may never have heard of it). If
-/// it comes later, it finds this side off the ring and stopped.
+/// The same for a channel at which the peer has not come, and may never have heard of it: only
+/// if the broker has asked to leave it. Otherwise the peer is on its way, and would be left with
+/// a channel that nobody tells it to give up. If it comes later all the same, it finds this side
+/// off the ring and stopped.
 fn finish_alone(end: &impl End) {
     let is_off = |end: &_| has_left(end) && has_asked(end);
-    if !is_off(end) {
+    if end.state().passing.load(Ordering::Relaxed) == 0 || !is_off(end) {
         return;
     }
     let Ok(tx) = end.lock(Half::Sending) else {
