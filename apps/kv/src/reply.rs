@@ -24,6 +24,9 @@ impl Reply<'_> {
 
     pub fn error_bytes(&mut self, text: &[u8]) {
         self.out.push(b'-');
+        // Redis cuts line ends off the end, and makes spaces of others.
+        let end = text.iter().rposition(|byte| !matches!(byte, b'\r' | b'\n'));
+        let text = &text[..end.map_or(0, |last| last + 1)];
         let plain = |byte: &u8| {
             if matches!(byte, b'\r' | b'\n') {
                 b' '

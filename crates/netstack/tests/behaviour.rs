@@ -237,14 +237,17 @@ fn buffers_of_all_connections_have_one_bound() {
     let accepted: Vec<TcpId> = std::iter::from_fn(|| world.sides[1].tcp_accept(listener).ok())
         .map(|(id, _)| id)
         .collect();
-    assert_eq!(accepted.len(), 5);
-    assert_eq!(world.sides[1].tcp_counts().0, 5);
+    // With so many connections allowed all get small buffers (8 KB), and all in all no more
+    // than the bound.
+    let first = accepted.len();
+    assert!(first >= 5 && first * 8192 <= 100_000, "{first}");
+    assert_eq!(world.sides[1].tcp_counts().0, first);
     // Room again: those who still try come in.
     for id in accepted {
         world.sides[1].tcp_abort(id).expect("aborts");
     }
     world.run(10_000_000);
-    assert_eq!(world.sides[1].tcp_counts().0, 5);
+    assert_eq!(world.sides[1].tcp_counts().0, 20 - first);
 }
 
 #[test]

@@ -38,6 +38,7 @@ use rustix::process::Signal;
 use std::net::TcpStream;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// Longest that anything may take that is sure to come.
@@ -65,6 +66,9 @@ pub struct Bed {
     beside_comers: Vec<Trips>,
     /// Connections of honest ones that the victim has seen end.
     seen: usize,
+    /// Connections to the victim since then; a peer without a turn for long makes several
+    /// before one stays with its rings.
+    made: AtomicUsize,
     /// Mallory's namespace; `None`: the same as everybody's.
     home: Option<OwnedFd>,
 }
@@ -120,6 +124,7 @@ impl Bed {
             beside_busy: Vec::new(),
             beside_comers: Vec::new(),
             seen: 0,
+            made: AtomicUsize::new(0),
             home,
         };
         bed.wait_for("the neighbours go by rings", || {
@@ -154,16 +159,15 @@ impl Bed {
         // Its threads keep a doorbell for each that slept at the same time.
         let several = (1..TOGETHER).map(|_| Mallory::join(self));
         let several = several.collect::<Result<Vec<_>>>()?;
-        let mut count = TOGETHER;
         drop((honest, several));
         let end = Instant::now() + CALM;
         while Instant::now() < end {
             Mallory::join(self)?.echo(64)?;
-            count += 1;
         }
         self.beside_comers = self.trips()?;
-        self.wait_for("sees the honest ones go", || self.ends(0) == count)?;
-        self.seen = count;
+        let made = self.made.swap(0, Ordering::Relaxed);
+        self.wait_for("sees the honest ones go", || self.all_ends() == made)?;
+        self.seen = made;
         Ok(())
     }
 
@@ -233,6 +237,7 @@ impl Bed {
 
     /// A connection to the victim, from mallory's home.
     pub fn connect(&self) -> Result<TcpStream> {
+        self.made.fetch_add(1, Ordering::Relaxed);
         self.at_home(|| TcpStream::connect(self.victim.name))?
             .context("connecting to the victim")
     }
@@ -257,6 +262,11 @@ impl Bed {
         let text = self.victim.program.stdout_so_far();
         let all = text.lines().filter(|line| line.starts_with("end ")).count();
         all - self.seen
+    }
+
+    /// How many connections to the victim were made since the bed was.
+    pub fn made(&self) -> usize {
+        self.made.load(Ordering::Relaxed)
     }
 
     /// Waits for something that is sure to come.

@@ -96,7 +96,7 @@ fn writing_while_he_tears_down() -> Result<()> {
                 take_down(Mallory::join(bed)?, &mut random)?;
                 rounds += 1;
             }
-            bed.wait_for("sees the end of each", || bed.all_ends() == rounds)?;
+            bed.wait_for("sees the end of each", || bed.all_ends() == bed.made())?;
             Ok(rounds)
         })?;
         println!(

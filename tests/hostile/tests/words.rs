@@ -122,7 +122,7 @@ fn every_word_at_random_times() -> Result<()> {
                 rounds += 1;
             }
             // Whatever he wrote: when he is gone, the victim hears of it.
-            bed.wait_for("sees the end of each", || bed.all_ends() == rounds)?;
+            bed.wait_for("sees the end of each", || bed.all_ends() == bed.made())?;
             println!("{rounds} connections");
             Ok(())
         })?;
