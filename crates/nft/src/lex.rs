@@ -88,7 +88,7 @@ pub fn tokens(file: u16, text: &str) -> Result<Vec<Spanned>, Fault> {
             return Err(Fault::wrong(
                 at(start + odd.len_utf8()),
                 if odd == '"' {
-                    "the string has no closing quote".to_string()
+                    "the string has no closing quote on its line".to_string()
                 } else {
                     format!("unexpected character '{}'", odd.escape_default())
                 },
@@ -138,7 +138,7 @@ fn token(input: &mut Input<'_>) -> ModalResult<Token> {
 }
 
 fn quoted(input: &mut Input<'_>) -> ModalResult<Token> {
-    ('"', take_till(0.., '"'), '"')
+    ('"', take_till(0.., ['"', '\n', '\r', '\0']), '"')
         .map(|(_, text, _): (char, &str, char)| Token::Quoted(text.to_string()))
         .parse_next(input)
 }
