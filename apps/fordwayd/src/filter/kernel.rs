@@ -12,7 +12,7 @@
 
 use fordway_filter::model::{
     Chain, ChainKind, Counter, DataType, Element, Expr, Family, Hook, ObjectState, RelOp, Rule,
-    Ruleset, Set, Statement, Table,
+    Ruleset, Set, Statement, Table, Value,
 };
 use fordway_nft::{Env, compact, list};
 use fordway_platform::fabric::OWN_TABLE;
@@ -94,7 +94,7 @@ fn place(family: Family, table: &str, chain: &mut Chain) -> Result<(), String> {
 
 /// Two and more comparisons of the packet's bytes with `!=` become ranges of one number.
 fn keep_apart(rule: &mut Rule) {
-    let compared: Vec<&mut Expr> = rule
+    let compared: Vec<(&mut Expr, Value)> = rule
         .statements
         .iter_mut()
         .filter_map(|statement| match statement {
@@ -102,29 +102,36 @@ fn keep_apart(rule: &mut Rule) {
                 op: RelOp::Ne,
                 left: Expr::Payload(_) | Expr::PayloadRaw { .. },
                 right,
-            } => is_number(right).then_some(right),
+            } => number(right).map(|number| (right, number)),
             _ => None,
         })
         .collect();
     if compared.len() > 1 {
-        for right in compared {
-            let number = Box::new(right.clone());
-            *right = Expr::Range(number.clone(), number);
+        for (right, number) in compared {
+            let end = || Box::new(Expr::Value(number));
+            *right = Expr::Range(end(), end());
         }
     }
 }
 
-/// A literal that may be the end of a range.
-fn is_number(expr: &Expr) -> bool {
-    use DataType::{InetProto, InetService, Integer, Ipv4Addr, Ipv6Addr};
-    let Expr::Value(value) = expr else {
-        return false;
+/// A literal as it can be the end of a range: what has names, as the number that it is. None of a
+/// field that fills no whole bytes, which nft leaves alone.
+fn number(expr: &Expr) -> Option<Value> {
+    use DataType::{
+        ArpOp, EtherAddr, EtherType, IcmpCode, IcmpType, Icmpv6Code, Icmpv6Type, InetProto,
+        InetService, Integer, Ipv4Addr, Ipv6Addr, TcpFlag,
     };
-    let numbers = matches!(
-        value.data_type,
-        InetProto | InetService | Ipv4Addr | Ipv6Addr
-    );
-    numbers || matches!(value.data_type, Integer(8 | 16 | 32))
+    let Expr::Value(value) = expr else {
+        return None;
+    };
+    match value.data_type {
+        InetService | Ipv4Addr | Ipv6Addr | EtherAddr | Integer(8 | 16 | 32) => Some(*value),
+        InetProto | IcmpType | IcmpCode | Icmpv6Type | Icmpv6Code | TcpFlag => {
+            Value::new(Integer(8), value.bytes())
+        }
+        EtherType | ArpOp => Value::new(Integer(16), value.bytes()),
+        _ => None,
+    }
 }
 
 fn forget_counts(table: &mut Table) {
@@ -272,6 +279,9 @@ mod tests {
         let rules = "table inet t { chain c { type filter hook forward priority 0;
             tcp sport != 22 tcp dport != 80 drop
             ip ttl != 1 @nh,72,8 != 17 drop
+            icmp type != echo-request icmp code != 1 drop
+            ether saddr != 00:00:00:00:00:01 ether type != ip drop
+            tcp flags != syn tcp window != 5 drop
             tcp dport != 443 drop; } }";
         let text = translated(rules).expect("translated").text;
         assert!(
@@ -282,6 +292,14 @@ mod tests {
             text.contains("ip ttl != 1-1 @nh,72,8 != 0x11-0x11 drop"),
             "{text}"
         );
+        let named = [
+            "icmp type != 8-8 icmp code != 1-1 drop",
+            "ether type != 2048-2048 drop",
+            "tcp flags != 2-2 tcp window != 5-5 drop",
+        ];
+        for rule in named {
+            assert!(text.contains(rule), "{rule}: {text}");
+        }
         assert!(text.contains("tcp dport != 443 drop"), "{text}");
     }
 
