@@ -12,7 +12,8 @@ pub const SOCKET_PATH_BYTES: usize = 108;
 /// Calls that move data before a connection is offered: a connection that carries
 /// one request and one reply is over before an upgrade has paid.
 const OFFER_AFTER_DEFAULT: u32 = 4;
-/// Longest spin before a sleep: what a wake-up on another CPU costs.
+/// An ordinary spin before a sleep: what a wake-up on another CPU costs. Long ones are a multiple
+/// ([`crate::spin`]).
 const SPIN_US_DEFAULT: u32 = 20;
 
 static ACTIVE: AtomicBool = AtomicBool::new(false);
@@ -37,7 +38,7 @@ pub fn offer_after() -> u32 {
     OFFER_AFTER.load(Ordering::Relaxed)
 }
 
-/// Longest spin.
+/// Length of an ordinary spin; 0: none.
 pub fn spin_us() -> u32 {
     SPIN_US.load(Ordering::Relaxed)
 }

@@ -20,7 +20,8 @@ const LONG: u64 = 3;
 const SHORT_SLEEPS_MIN: u32 = 4;
 
 static SPIN_FAILURES: AtomicU32 = AtomicU32::new(0);
-/// Sleeps that a long spin would have spared, less what long spins have cost since.
+/// Sleeps in a row that ended so soon that a long spin would have spared them; half of them are
+/// forgotten with each that did not.
 static SHORT_SLEEPS: AtomicU32 = AtomicU32::new(0);
 static SPIN_SKIPPED: AtomicU32 = AtomicU32::new(0);
 static START_TICKS: AtomicU64 = AtomicU64::new(0);

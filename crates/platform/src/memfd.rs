@@ -100,6 +100,30 @@ impl Mapping {
         // SAFETY: `offset` was just found to lie inside the mapping.
         Some(unsafe { self.start.add(offset) })
     }
+
+    fn word_u32(&self, offset: usize) -> Option<&AtomicU32> {
+        let place = self.at(offset, size_of::<u32>())?;
+        // SAFETY: aligned, inside the mapping, which outlives the reference; used atomically only.
+        Some(unsafe { place.cast::<AtomicU32>().as_ref() })
+    }
+
+    fn word_u64(&self, offset: usize) -> Option<&AtomicU64> {
+        let place = self.at(offset, size_of::<u64>())?;
+        // SAFETY: as `word_u32`.
+        Some(unsafe { place.cast::<AtomicU64>().as_ref() })
+    }
+
+    fn store_u32(&self, offset: usize, value: u32) -> bool {
+        let word = self.word_u32(offset);
+        word.inspect(|word| word.store(value, Ordering::SeqCst))
+            .is_some()
+    }
+
+    fn store_u64(&self, offset: usize, value: u64) -> bool {
+        let word = self.word_u64(offset);
+        word.inspect(|word| word.store(value, Ordering::SeqCst))
+            .is_some()
+    }
 }
 
 impl Drop for Mapping {
@@ -123,18 +147,12 @@ impl ReadOnly {
 
     /// The 32-bit word at `offset`, if there is one.
     pub fn load_u32(&self, offset: usize) -> Option<u32> {
-        let place = self.0.at(offset, size_of::<u32>())?;
-        // SAFETY: aligned, inside the mapping, and used atomically only.
-        let word = unsafe { place.cast::<AtomicU32>().as_ref() };
-        Some(word.load(Ordering::Acquire))
+        Some(self.0.word_u32(offset)?.load(Ordering::Acquire))
     }
 
     /// The 64-bit word at `offset`, if there is one.
     pub fn load_u64(&self, offset: usize) -> Option<u64> {
-        let place = self.0.at(offset, size_of::<u64>())?;
-        // SAFETY: aligned, inside the mapping, and used atomically only.
-        let word = unsafe { place.cast::<AtomicU64>().as_ref() };
-        Some(word.load(Ordering::Acquire))
+        Some(self.0.word_u64(offset)?.load(Ordering::Acquire))
     }
 }
 
@@ -154,33 +172,19 @@ impl OwnPage {
 
     /// Adds one to the page's first word (which wraps), after everything before it.
     pub fn bump(&self) {
-        if let Some(place) = self.0.at(0, size_of::<u32>()) {
-            // SAFETY: aligned, inside the mapping, and used atomically only.
-            let word = unsafe { place.cast::<AtomicU32>().as_ref() };
+        if let Some(word) = self.0.word_u32(0) {
             word.fetch_add(1, Ordering::Release);
         }
     }
 
     /// Writes the 32-bit word at `offset`, after everything before it; false if there is none.
     pub fn store_u32(&self, offset: usize, value: u32) -> bool {
-        let Some(place) = self.0.at(offset, size_of::<u32>()) else {
-            return false;
-        };
-        // SAFETY: aligned, inside the mapping, and used atomically only.
-        let word = unsafe { place.cast::<AtomicU32>().as_ref() };
-        word.store(value, Ordering::SeqCst);
-        true
+        self.0.store_u32(offset, value)
     }
 
     /// As [`OwnPage::store_u32`], of 64 bits.
     pub fn store_u64(&self, offset: usize, value: u64) -> bool {
-        let Some(place) = self.0.at(offset, size_of::<u64>()) else {
-            return false;
-        };
-        // SAFETY: aligned, inside the mapping, and used atomically only.
-        let word = unsafe { place.cast::<AtomicU64>().as_ref() };
-        word.store(value, Ordering::SeqCst);
-        true
+        self.0.store_u64(offset, value)
     }
 
     /// Writes `bytes` at `offset`; false if they do not fit.
@@ -212,38 +216,24 @@ impl CommonPage {
         Ok((Self(mapping), fd))
     }
 
-    fn word(&self, offset: usize) -> Option<&AtomicU64> {
-        let place = self.0.at(offset, size_of::<u64>())?;
-        // SAFETY: aligned, inside the mapping, and used atomically only.
-        Some(unsafe { place.cast::<AtomicU64>().as_ref() })
-    }
-
     /// Writes the 32-bit word at `offset`; false if there is none.
     pub fn store_u32(&self, offset: usize, value: u32) -> bool {
-        let Some(place) = self.0.at(offset, size_of::<u32>()) else {
-            return false;
-        };
-        // SAFETY: aligned, inside the mapping, and used atomically only.
-        let word = unsafe { place.cast::<AtomicU32>().as_ref() };
-        word.store(value, Ordering::SeqCst);
-        true
+        self.0.store_u32(offset, value)
     }
 
     /// Writes the 64-bit word at `offset`; false if there is none.
     pub fn store_u64(&self, offset: usize, value: u64) -> bool {
-        let word = self.word(offset);
-        word.inspect(|word| word.store(value, Ordering::SeqCst))
-            .is_some()
+        self.0.store_u64(offset, value)
     }
 
     /// The 64-bit word at `offset`, if there is one.
     pub fn load_u64(&self, offset: usize) -> Option<u64> {
-        Some(self.word(offset)?.load(Ordering::SeqCst))
+        Some(self.0.word_u64(offset)?.load(Ordering::SeqCst))
     }
 
     /// Adds to the 64-bit word at `offset`, or subtracts; it wraps.
     pub fn change_u64(&self, offset: usize, by: i64) {
-        if let Some(word) = self.word(offset) {
+        if let Some(word) = self.0.word_u64(offset) {
             word.fetch_add(by as u64, Ordering::SeqCst);
         }
     }
