@@ -261,7 +261,9 @@ fn bench(arguments: &[String]) -> Outcome {
 
 fn check(_: &[String]) -> Outcome {
     run(formatting())?;
-    run(clippy())
+    run(clippy())?;
+    let unikernel = unikernel::checks();
+    unikernel.into_iter().try_for_each(|(_, check)| run(check))
 }
 
 fn doc(_: &[String]) -> Outcome {
@@ -311,6 +313,9 @@ fn test(_: &[String]) -> Outcome {
         sum.step(&format!("lock file of {workspace}"), locked(workspace));
     }
     sum.step("clippy", clippy());
+    for (name, check) in unikernel::checks() {
+        sum.step(&name, check);
+    }
     // Before the tests: those of the shim and of real programs use the release build.
     sum.step(
         "build",

@@ -18,6 +18,33 @@ const KINDS: [(&str, &str, u64); 5] = [
     ("kv-filter", "kv,filter", 1100 * 1000),
 ];
 
+/// Formatting, and clippy for every image's features: what the root's workspace leaves out.
+pub fn checks() -> Vec<(String, Command)> {
+    let formatting = in_workspace(&["fmt", "--check"]);
+    let mut checks = vec![("formatting of the unikernel".to_owned(), formatting)];
+    for (kind, features, _) in KINDS {
+        let mut clippy = in_workspace(&["clippy", "--quiet", "--locked", "--no-default-features"]);
+        clippy
+            .args(["--features", features, "--target-dir"])
+            .arg("../../target/unikernel/check")
+            .args(["--", "-D", "warnings"]);
+        checks.push((format!("clippy of the image {kind}"), clippy));
+    }
+    checks
+}
+
+/// Cargo with the flags of the images' own workspace.
+fn in_workspace(arguments: &[&str]) -> Command {
+    let mut cargo = Command::new("cargo");
+    cargo
+        .current_dir(WORKSPACE)
+        .args(arguments)
+        // What a caller wants for the host's programs does not hold for an image.
+        .env_remove("RUSTFLAGS")
+        .env_remove("CARGO_ENCODED_RUSTFLAGS");
+    cargo
+}
+
 /// Builds the images named, or all, and prints their sizes.
 pub fn build(names: &[String]) -> Outcome {
     for name in names {
@@ -32,21 +59,11 @@ pub fn build(names: &[String]) -> Outcome {
         }
         // A directory of their own: the flags of this workspace differ from the root's.
         let built = Path::new("target/unikernel").join(kind);
-        let status = Command::new("cargo")
-            .current_dir(WORKSPACE)
-            .args([
-                "build",
-                "--release",
-                "--quiet",
-                "--locked",
-                "--no-default-features",
-            ])
-            .args(["--features", features])
+        let mut cargo = in_workspace(&["build", "--release", "--quiet", "--locked"]);
+        let status = cargo
+            .args(["--no-default-features", "--features", features])
             .arg("--target-dir")
             .arg(std::path::absolute(&built).map_err(|error| error.to_string())?)
-            // What a caller wants for the host's programs does not hold for an image.
-            .env_remove("RUSTFLAGS")
-            .env_remove("CARGO_ENCODED_RUSTFLAGS")
             .status()
             .map_err(|error| format!("cargo: {error}"))?;
         if !status.success() {

@@ -2,7 +2,7 @@
 //! come as lines `FIGURE SUBJECT KEY VALUE` of the scripts in `bench/`; the raw ones go
 //! into DIR/xen.json, the tables are printed and go into DIR/xen.md.
 
-use crate::cases::{LIBRARY, Needs};
+use crate::cases::{FUNCTIONS, Needs};
 use anyhow::{Context, Result, ensure};
 use fordway_xen_testbed::{Case, Event, Images, Job, Limits, qemu};
 use std::collections::BTreeMap;
@@ -138,7 +138,7 @@ type Figures = BTreeMap<String, BTreeMap<String, String>>;
 /// Measures (all scripts, or those whose names have one of the words) and writes.
 pub fn run(images: &Images, ours: &Path, directory: &Path, words: &[String]) -> Result<()> {
     let mut job = Job {
-        library: format!("{LIBRARY}\n{}", include_str!("../bench/library.sh")),
+        functions: format!("{FUNCTIONS}\n{}", include_str!("../bench/library.sh")),
         linux: true,
         ..Job::default()
     };

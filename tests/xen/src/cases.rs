@@ -52,7 +52,7 @@ pub struct Case {
 }
 
 /// Functions of the cases.
-pub const LIBRARY: &str = include_str!("../cases/library.sh");
+pub const FUNCTIONS: &str = include_str!("../cases/library.sh");
 
 /// Programs for dom0, in /job.
 pub const PROGRAMS: &[(&str, &str)] = &[

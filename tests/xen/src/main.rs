@@ -114,7 +114,7 @@ impl Cli {
 /// A job with these cases and all that they need.
 fn job(cases: &[&Case], images: &Path) -> Result<Job> {
     let mut job = Job {
-        library: cases::LIBRARY.to_owned(),
+        functions: cases::FUNCTIONS.to_owned(),
         ..Job::default()
     };
     for case in cases {

@@ -61,7 +61,7 @@ def destroy_guests():
 
 def run(case):
     path = "/tmp/output"
-    script = f"set -eu -o pipefail; cd /job; . /job/library; . {case['script']}"
+    script = f"set -eu -o pipefail; cd /job; . /job/functions; . {case['script']}"
     with open(path, "wb") as output:
         started = time.monotonic()
         process = subprocess.Popen(["bash", "-c", script], stdin=subprocess.DEVNULL,

@@ -13,10 +13,10 @@ const INIT: &str = include_str!("../assets/dom0-init.sh");
 const RUNNER: &str = include_str!("../assets/runner.py");
 
 /// Functions for cases: guests made and waited for.
-pub const LIBRARY: &str = include_str!("../assets/library.sh");
+pub const FUNCTIONS: &str = include_str!("../assets/library.sh");
 
-/// One shell script, run by bash with `set -eu -o pipefail` after [`LIBRARY`] and
-/// [`Job::library`].
+/// One shell script, run by bash with `set -eu -o pipefail` after [`FUNCTIONS`] and
+/// [`Job::functions`].
 #[derive(Clone, Debug)]
 pub struct Case {
     /// Its name, unique in its job.
@@ -30,8 +30,8 @@ pub struct Case {
 /// Cases, run in order, and their files.
 #[derive(Clone, Debug, Default)]
 pub struct Job {
-    /// What every case reads first, behind [`LIBRARY`].
-    pub library: String,
+    /// What every case reads first, behind [`FUNCTIONS`].
+    pub functions: String,
     /// The cases.
     pub cases: Vec<Case>,
     /// Files by their names in /job.
@@ -76,8 +76,8 @@ impl Job {
             });
         }
         archive.file("job/list", 0o644, &serde_json::to_vec(&list)?)?;
-        let library = format!("{LIBRARY}\n{}", self.library);
-        archive.file("job/library", 0o644, library.as_bytes())?;
+        let functions = format!("{FUNCTIONS}\n{}", self.functions);
+        archive.file("job/functions", 0o644, functions.as_bytes())?;
         let mut directories = Vec::new();
         for (name, source) in &self.files {
             for (at, _) in name.match_indices('/') {

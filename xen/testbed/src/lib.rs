@@ -29,6 +29,7 @@ pub mod job;
 mod kernel;
 pub mod packages;
 pub mod qemu;
+mod scratch;
 
 pub use images::{Images, Source};
 pub use job::{Case, Job};

@@ -9,8 +9,9 @@ use crate::Error;
 use crate::frames::{Frame, from_hex};
 use crate::images::Images;
 use crate::job::Job;
+use crate::scratch::Scratch;
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
@@ -89,9 +90,9 @@ pub fn run(
     tell: &mut dyn FnMut(Event),
 ) -> Result<Report, Error> {
     let directory = Scratch::new()?;
-    let initrd = directory.0.join("initrd");
+    let initrd = directory.path().join("initrd");
     job.write(images, &initrd)?;
-    let console = directory.0.join("console");
+    let console = directory.path().join("console");
     let started = Instant::now();
     let mut machine = Machine::start(images, &initrd, &console, limits)?;
     let result = follow(&mut machine, started, limits, tell);
@@ -249,25 +250,4 @@ fn last_lines(console: &Path) -> String {
         .collect();
     let skipped = lines.len().saturating_sub(CONSOLE_LINES);
     lines[skipped..].join(" | ")
-}
-
-/// A directory for one run.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new() -> Result<Scratch, Error> {
-        use std::sync::atomic::{AtomicU32, Ordering};
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let name = format!("fordway-xen-{}-{number}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        std::fs::create_dir(&path).map_err(|error| Error::file(&path, error))?;
-        Ok(Scratch(path))
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }
