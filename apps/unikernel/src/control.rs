@@ -20,12 +20,21 @@ pub enum Wish {
     Rules,
     /// Close the device, then end.
     End(Reason),
+    /// Let go of the device and suspend.
+    Suspend,
 }
 
 /// Begins to listen.
 pub fn start(xen: &mut Xen) {
     // The toolstack looks at these before it asks.
-    for feature in ["control/feature-poweroff", "control/feature-reboot"] {
+    let suspend = xen
+        .domain
+        .can_suspend()
+        .then_some("control/feature-suspend");
+    for feature in ["control/feature-poweroff", "control/feature-reboot"]
+        .into_iter()
+        .chain(suspend)
+    {
         xen.write(feature, "1");
     }
     xen.watch_as(SHUTDOWN, SHUTDOWN);
@@ -47,6 +56,10 @@ pub fn look(xen: &mut Xen) -> Wish {
                 "poweroff" | "halt" => Reason::PowerOff,
                 "reboot" => Reason::Reboot,
                 "" => continue,
+                "suspend" if xen.domain.can_suspend() => {
+                    xen.write(SHUTDOWN, "");
+                    return Wish::Suspend;
+                }
                 other => {
                     console_line!("fordway: control/shutdown says {other}: not done");
                     xen.write(SHUTDOWN, "");

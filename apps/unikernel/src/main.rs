@@ -26,6 +26,7 @@ mod serve;
 mod xen;
 
 use alloc::rc::Rc;
+use alloc::string::String;
 use alloc::vec;
 use control::Wish;
 use core::cell::RefCell;
@@ -101,6 +102,9 @@ fn main(domain: Domain) -> ! {
     };
     let mut device = Netfront::new(&mut xen, config);
     let mac = wait_for_link(&mut xen, &mut device);
+    let up = options
+        .address
+        .map(|own| alloc::format!("up {}", own.address));
 
     let mut config = netstack::Config::new(mac, entropy.next_u64());
     config.link.offloads = offloads(&device);
@@ -200,7 +204,6 @@ fn main(domain: Domain) -> ! {
                 own.address,
                 (xen.now_ns() - started_ns) / 1000
             );
-            xen.write("data/fordway", &alloc::format!("up {}", own.address));
         }
         None => {
             let _ = executor.spawn(tell_lease(net.clone(), port));
@@ -213,7 +216,26 @@ fn main(domain: Domain) -> ! {
         let work = ping(net.clone(), executor.timers(), target);
         let _ = executor.spawn(work);
     }
-    run(xen, device, net, executor)
+    tell_up(&mut xen, up.as_deref());
+    run(xen, device, net, executor, up)
+}
+
+/// Tells dom0 that the server serves.
+fn tell_up(xen: &mut Xen, up: Option<&str>) {
+    if let Some(up) = up {
+        xen.write("data/fordway", up);
+    }
+}
+
+/// Suspends the domain; when it runs again, possibly as another one, all that lies in XenStore is
+/// set up anew, and the driver connects.
+fn suspend(xen: &mut Xen, device: &mut Netfront<Xen>) {
+    device.suspend(xen);
+    xen.suspend();
+    control::start(xen);
+    #[cfg(feature = "filter")]
+    rules::listen(xen);
+    device.restart(xen);
 }
 
 /// Lets the driver connect; the device's address.
@@ -221,8 +243,10 @@ fn wait_for_link(xen: &mut Xen, device: &mut Netfront<Xen>) -> [u8; 6] {
     let mut complain_ns = xen.now_ns() + LINK_PATIENCE_NS;
     loop {
         xen.take_events();
-        if let Wish::End(reason) = control::look(xen) {
-            lifecycle::end(reason);
+        match control::look(xen) {
+            Wish::End(reason) => lifecycle::end(reason),
+            Wish::Suspend => suspend(xen, device),
+            _ => {}
         }
         device.poll(xen, xen.now_ns(), |_| {});
         if let (true, Some(mac)) = (device.is_up(), device.mac()) {
@@ -251,7 +275,13 @@ fn offloads(device: &Netfront<Xen>) -> Offloads {
 }
 
 /// The main loop.
-fn run(mut xen: Xen, mut device: Netfront<Xen>, net: Rc<Net>, mut executor: Executor) -> ! {
+fn run(
+    mut xen: Xen,
+    mut device: Netfront<Xen>,
+    net: Rc<Net>,
+    mut executor: Executor,
+    up: Option<String>,
+) -> ! {
     let mut frame = vec![0; FRAME_BYTES_MAX];
     let mut connections = device.counters().connections;
     let mut ending = None;
@@ -267,6 +297,11 @@ fn run(mut xen: Xen, mut device: Netfront<Xen>, net: Rc<Net>, mut executor: Exec
             Wish::End(reason) => {
                 ending = Some(reason);
                 device.close(&mut xen);
+            }
+            Wish::Suspend => {
+                suspend(&mut xen, &mut device);
+                tell_up(&mut xen, up.as_deref());
+                continue;
             }
         }
         drop(span);

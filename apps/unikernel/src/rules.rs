@@ -28,7 +28,7 @@ const PARTS_MAX: u32 = 256;
 
 /// Begins to listen, and puts what is there in force.
 pub fn start(xen: &mut Xen, net: &Net, ramdisk: &'static [u8], now_us: u64) {
-    xen.watch_as(COMMIT, COMMIT);
+    listen(xen);
     if xen.read(COMMIT).is_some() {
         look(xen, net, now_us);
         return;
@@ -39,6 +39,11 @@ pub fn start(xen: &mut Xen, net: &Net, ramdisk: &'static [u8], now_us: u64) {
         let answer = apply(net, RAMDISK_FILE, &text, now_us);
         tell(xen, &answer);
     }
+}
+
+/// Hears of rules that dom0 writes.
+pub fn listen(xen: &mut Xen) {
+    xen.watch_as(COMMIT, COMMIT);
 }
 
 /// Reads what dom0 has written and puts it in force.

@@ -6,11 +6,11 @@
 use alloc::string::String;
 use core::sync::atomic::Ordering::Relaxed;
 use fordway_netfront::{GrantRef, Guest, Port};
-use fordway_xen_guest::Domain;
 use fordway_xen_guest::events;
 use fordway_xen_guest::memory::pool::SharedPool;
 use fordway_xen_guest::shared::SharedPage;
 use fordway_xen_guest::store::Transaction;
+use fordway_xen_guest::{Domain, console_line};
 
 /// The token of the driver's watches.
 const DRIVER_TOKEN: &str = "vif";
@@ -85,6 +85,17 @@ impl Xen {
         if !self.driver_watch && self.others.is_empty() {
             self.domain.events.sleep(until_ns);
         }
+    }
+
+    /// Suspends the domain; the driver has let go, and connects again afterwards. Events and watches
+    /// from before mean nothing any more.
+    pub fn suspend(&mut self) {
+        let resumed = self.domain.suspend();
+        self.fired = [0; 64];
+        self.fired_words = 0;
+        self.driver_watch = false;
+        self.others.clear();
+        console_line!("fordway: resumed, {resumed:?}");
     }
 
     /// Sets a watch of ours and hears of it by [`Xen::next_watch`].

@@ -161,6 +161,17 @@ fn the_domain_is_resumed() {
     bench.assert_works();
 }
 
+/// The suspend came to nothing: the same backend is there, and has not seen us let go.
+#[test]
+fn the_domain_was_not_suspended_after_all() {
+    let mut bench = Bench::up();
+    bench.netfront.suspend(&mut bench.world);
+    assert!(!bench.netfront.is_up());
+    bench.netfront.restart(&mut bench.world);
+    bench.settle();
+    bench.assert_works();
+}
+
 /// Somebody had this device before us and did not close it.
 #[test]
 fn the_backend_is_connected_already() {

@@ -1,3 +1,5 @@
+# By Debian's own script, as on a host.
+VIF_SCRIPT=vif-bridge
 unikernel plugged httpd 10.0.0.10 32
 fetches 10.0.0.10 100k
 for turn in 1 2 3; do

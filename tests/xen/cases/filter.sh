@@ -42,3 +42,24 @@ expect 'the rules before are in force' $status = 7
 rules filtered /tmp/open.nft
 fetches 10.0.0.16 1k 100k
 stop filtered
+
+# Rules of the ramdisk are in force from the first frame on, and so are those that dom0 has
+# written before the start; the latter count.
+mkdir -p /tmp/ruled
+cp /job/www/1k /tmp/ruled
+cp /tmp/refused.nft /tmp/ruled/rules.nft
+tar --format=ustar -cf /tmp/ruled.tar -C /tmp/ruled .
+configure ruled 10.0.0.16 /job/httpd-filter 64 'ip=10.0.0.16/24 gw=10.0.0.1' /tmp/ruled.tar
+start ruled
+says ruled 'rules: 1 tables in force'
+status=0
+curl -s -o /dev/null -m 2 http://10.0.0.16/1k || status=$?
+expect 'refused by the ramdisk' $status = 7
+stop ruled
+create ruled
+give_rules ruled /tmp/open.nft
+xl unpause ruled
+answers 10.0.0.16
+listens 10.0.0.16 80
+fetches 10.0.0.16 1k
+stop ruled

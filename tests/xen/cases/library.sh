@@ -50,11 +50,10 @@ no_loss() {
         fail "pings were lost"
 }
 
-# rules NAME FILE: nft's text for the guest's filter, through XenStore; prints its answer.
-rules() {
+# give_rules NAME FILE: nft's text for the guest's filter, into XenStore.
+give_rules() {
     local domain part count=0
     domain=/local/domain/$(xl domid "$1")
-    xenstore-rm "$domain/data/fordway-rules" 2>/dev/null || true
     rm -f /tmp/part.*
     split -C 3000 "$2" /tmp/part.
     for part in /tmp/part.*; do
@@ -63,8 +62,16 @@ rules() {
         count=$((count + 1))
     done
     xenstore-write "$domain/fordway/rules/commit" $count
-    for part in $(seq 200); do
-        xenstore-read "$domain/data/fordway-rules" 2>/dev/null && return 0
+}
+
+# rules NAME FILE: the same to a guest that runs; prints its answer.
+rules() {
+    local answer i
+    answer=/local/domain/$(xl domid "$1")/data/fordway-rules
+    xenstore-rm "$answer" 2>/dev/null || true
+    give_rules "$1" "$2"
+    for i in $(seq 200); do
+        xenstore-read "$answer" 2>/dev/null && return 0
         sleep 0.02
     done
     fail 'the guest says nothing of its rules'

@@ -272,6 +272,11 @@ impl<G: Guest> Netfront<G> {
         }
     }
 
+    /// Before a suspend: whatever the backend has of us is taken back. [`Netfront::restart`] follows.
+    pub fn suspend(&mut self, guest: &mut G) {
+        self.tear_down(guest);
+    }
+
     /// After a resume in another place: grants and channels are void, everything is made anew.
     pub fn restart(&mut self, guest: &mut G) {
         self.tear_down(guest);

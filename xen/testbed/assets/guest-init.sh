@@ -1,7 +1,7 @@
 #!/bin/sh
 # The Linux guest's first process. Its command line says its address and what it serves:
 # fw_ip=10.0.0.2 fw_run=nginx,lighttpd,redis; and what it is to fetch,
-# whose hash it tells on its console: fw_get=http://10.0.0.3/file
+# whose hashes it tells on its console: fw_get=http://10.0.0.3/file,http://...
 busybox=/bin/busybox
 [ -x $busybox ] || busybox=/usr/bin/busybox
 $busybox mount -t proc proc /proc
@@ -27,7 +27,7 @@ for server in $(echo "$run" | $busybox tr , ' '); do
         redis) redis-server --bind 0.0.0.0 --protected-mode no --save '' --appendonly no --daemonize yes ;;
     esac
 done
-if [ -n "$get" ]; then
-    $busybox wget -q -O - "$get" | $busybox sha256sum
-fi
+for url in $(echo "$get" | $busybox tr , ' '); do
+    $busybox wget -q -O - "$url" | $busybox sha256sum
+done
 while :; do $busybox sleep 3600; done

@@ -20,6 +20,7 @@ expect() {
 less() { awk -v a="$1" -v b="$2" 'BEGIN { exit !(a < b) }'; }
 
 # The guest's configuration in xl.cfg(5)'s form; more lines may be appended to the file.
+# VIF_SCRIPT=vif-bridge has xl run Debian's script instead of the test bed's short one.
 # configure NAME ADDRESS KERNEL MEMORY_MIB COMMAND_LINE [RAMDISK]
 configure() {
     cat >"/run/guests/$1.cfg" <<END
@@ -28,7 +29,7 @@ kernel = "$3"
 memory = $4
 vcpus = 1
 extra = "$5"
-vif = ['bridge=xenbr0,mac=$(mac "$2"),vifname=$1']
+vif = ['bridge=xenbr0,mac=$(mac "$2"),vifname=$1,script=${VIF_SCRIPT:-vif-plug}']
 on_crash = "preserve"
 END
     [ -z "${6:-}" ] || echo "ramdisk = \"$6\"" >>"/run/guests/$1.cfg"

@@ -20,6 +20,8 @@ const DOM0_PACKAGES: &[&str] = &[
     "bsdutils",
     "coreutils",
     "curl",
+    // Gives leases and answers for names.
+    "dnsmasq-base",
     "ethtool",
     "findutils",
     "gawk",

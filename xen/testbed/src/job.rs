@@ -11,6 +11,7 @@ use std::path::Path;
 
 const INIT: &str = include_str!("../assets/dom0-init.sh");
 const RUNNER: &str = include_str!("../assets/runner.py");
+const VIF_PLUG: &str = include_str!("../assets/vif-plug.sh");
 
 /// Functions for cases: guests made and waited for.
 pub const FUNCTIONS: &str = include_str!("../assets/library.sh");
@@ -63,6 +64,7 @@ impl Job {
         let mut archive = Archive::new(to);
         archive.file("init", 0o755, INIT.as_bytes())?;
         archive.file("runner.py", 0o755, RUNNER.as_bytes())?;
+        archive.file("etc/xen/scripts/vif-plug", 0o755, VIF_PLUG.as_bytes())?;
         archive.directory("job")?;
         archive.directory("job/cases")?;
         let mut list = Vec::new();

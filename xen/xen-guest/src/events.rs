@@ -12,6 +12,7 @@
 
 use crate::hypercall::{self, Refused};
 use crate::shared::SharedPage;
+use crate::time;
 use core::sync::atomic::Ordering;
 use fordway_xen_abi::event::{ALLOC_UNBOUND, AllocUnbound, CHANNELS_MAX, CLOSE, Port, SEND, WORDS};
 use fordway_xen_abi::sched::{POLL, POLL_PORTS_MAX, Poll};
@@ -121,6 +122,13 @@ impl Events {
         }
     }
 
+    /// Forgets all channels but these, after a suspend.
+    pub(crate) fn restart(&mut self, ports: &[u32]) {
+        self.bits.reset();
+        self.port_count = 0;
+        ports.iter().for_each(|&port| self.open(port));
+    }
+
     /// Listens to a channel that exists already (console, XenStore).
     pub fn open(&mut self, port: u32) {
         assert!(port < CHANNELS_MAX && self.port_count < POLL_PORTS_MAX);
@@ -200,12 +208,12 @@ impl Events {
         self.bits.take(f);
     }
 
-    /// Sleeps until one of the channels is pending or the system time `until_ns` has come.
+    /// Sleeps until one of the channels is pending or the clock's time `until_ns` has come.
     pub fn sleep(&self, until_ns: Option<u64>) {
         let mut request = Poll {
             ports: self.ports.as_ptr(),
             port_count: self.port_count as u32,
-            timeout_ns: until_ns.map_or(0, |at| at.max(1)),
+            timeout_ns: until_ns.map_or(0, time::to_system_ns),
         };
         // SAFETY: Xen reads the request and the list of ports.
         // An answer is of no use: whoever sleeps looks again anyway.
@@ -213,13 +221,13 @@ impl Events {
     }
 }
 
-/// Sleeps until one channel is pending or the system time `until_ns` has come. The channel's
+/// Sleeps until one channel is pending or the clock's time `until_ns` has come. The channel's
 /// bit stays set.
 pub fn sleep_on(port: u32, until_ns: u64) {
     let mut request = Poll {
         ports: &raw const port,
         port_count: 1,
-        timeout_ns: until_ns.max(1),
+        timeout_ns: time::to_system_ns(until_ns),
     };
     // SAFETY: Xen reads the request and the one port.
     let _ = unsafe { hypercall::command::<{ number::SCHED_OP }, _>(POLL, &mut request) };

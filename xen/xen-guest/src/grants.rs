@@ -53,24 +53,25 @@ impl Grants {
                 })?);
             }
         } else {
-            let mut list = [0u64; FRAMES_WANTED as usize];
-            let mut setup = SetupTable {
-                domain: DOMID_SELF,
-                frames: count,
-                status: 0,
-                frame_list: list.as_mut_ptr(),
-            };
-            // SAFETY: Xen writes at most `count` frame numbers to the list.
-            unsafe { table_op(SETUP_TABLE, &mut setup)? };
-            if setup.status != 0 {
-                return Err(Refused(i32::from(setup.status)));
-            }
-            for &mfn in &list[..count as usize] {
+            for &mfn in &table_frames(count)?[..count as usize] {
                 // SAFETY: a frame of our own grant table.
                 frames.push(memory::with(|m| unsafe { m.map_machine_frame(mfn) })?);
             }
         }
         Ok(Self::over(frames))
+    }
+
+    /// Takes the table out of sight (PV), for a suspend.
+    pub(crate) fn unmap(&self) {
+        memory::with(|memory| self.frames.iter().for_each(|frame| memory.hide(*frame)));
+    }
+
+    /// Maps the table that the domain has now where the old one was. In a new domain it is empty:
+    /// what was granted is not, and ending it succeeds.
+    pub(crate) fn map_again(&self) -> Result<(), Refused> {
+        let frames = table_frames(self.frames.len() as u32)?;
+        let mut pages = self.frames.iter().zip(frames);
+        pages.try_for_each(|(page, mfn)| memory::with(|memory| memory.show(*page, mfn)))
     }
 
     /// The table in these pages. The first entries are the toolstack's.
@@ -134,6 +135,23 @@ impl Grants {
         let reference = reference as usize;
         let page = self.frames[reference / ENTRIES_PER_PAGE];
         (page, reference % ENTRIES_PER_PAGE * ENTRY_SIZE)
+    }
+}
+
+/// Has Xen make the table's first `count` frames, and names them (PV).
+fn table_frames(count: u32) -> Result<[u64; FRAMES_WANTED as usize], Refused> {
+    let mut list = [0u64; FRAMES_WANTED as usize];
+    let mut setup = SetupTable {
+        domain: DOMID_SELF,
+        frames: count.min(FRAMES_WANTED),
+        status: 0,
+        frame_list: list.as_mut_ptr(),
+    };
+    // SAFETY: Xen writes at most as many frame numbers as the list has room for.
+    unsafe { table_op(SETUP_TABLE, &mut setup)? };
+    match setup.status {
+        0 => Ok(list),
+        status => Err(Refused(i32::from(status))),
     }
 }
 

@@ -35,6 +35,7 @@ pub mod local;
 pub mod memory;
 pub mod shared;
 pub mod store;
+pub mod suspend;
 pub mod time;
 
 #[cfg(feature = "image")]
@@ -54,6 +55,7 @@ pub struct Domain {
     pub events: events::Events,
     pub grants: grants::Grants,
     pub store: store::Store,
+    suspension: Option<suspend::Suspension>,
 }
 
 /// Makes `$main`, a `fn(Domain) -> !`, the application of this image.

@@ -18,11 +18,13 @@ use crate::lifecycle::{self, Reason};
 use crate::memory::{self, Memory, Translation};
 use crate::shared::SharedPage;
 use crate::store::Store;
+use crate::suspend::Suspension;
 use crate::time::Clock;
 use crate::{Domain, traps};
 use core::arch::x86_64::__cpuid;
 use core::arch::{asm, global_asm};
 use core::fmt::Arguments;
+use core::mem::offset_of;
 use fordway_xen_abi::elfnote::{self, Note};
 use fordway_xen_abi::hvm;
 use fordway_xen_abi::memory::SPACE_SHARED_INFO;
@@ -199,9 +201,10 @@ pub fn is_stack(address: usize, len: usize) -> bool {
 }
 
 extern "C" fn boot_pv(info: *const StartInfo) -> ! {
-    // SAFETY: Xen's builder put the structure there and maps it; it is copied before memory
-    // is handed out.
-    let info: &'static StartInfo = unsafe { &*info };
+    let info_address = info as usize;
+    // SAFETY: Xen's builder put the structure there and maps it. A copy: the toolstack changes
+    // it while the domain is suspended.
+    let info = unsafe { info.read() };
     if !info.magic.starts_with(MAGIC) {
         // No console yet: the hypervisor's log shows the crash.
         lifecycle::end(Reason::Crash);
@@ -224,7 +227,7 @@ extern "C" fn boot_pv(info: *const StartInfo) -> ! {
         &raw const fordway_image_end as usize,
         (info.module_start + info.module_len) as usize,
         (info.p2m + info.page_count * 8) as usize,
-        (&raw const *info as usize) + size_of::<StartInfo>(),
+        info_address + size_of::<StartInfo>(),
         console_page.address() + PAGE_SIZE,
         store_page.address() + PAGE_SIZE,
         (info.page_table + info.page_table_frames * PAGE_SIZE as u64) as usize,
@@ -255,15 +258,24 @@ extern "C" fn boot_pv(info: *const StartInfo) -> ! {
     });
     let shared_info = need("the shared page", shared_info);
     need("traps", traps::install_pv(shared_info));
-    // SAFETY: the builder put the ramdisk there; its pages are never handed out.
-    let ramdisk = unsafe { bytes_at(info.module_start, info.module_len) };
+    // SAFETY: the builder put these there; their pages are never handed out, and nobody writes them.
+    let (command_line, ramdisk) = unsafe {
+        let line = info_address + offset_of!(StartInfo, command_line);
+        let line = bytes_at(line as u64, info.command_line.len() as u64);
+        let ramdisk = bytes_at(info.module_start, info.module_len);
+        (until_zero(line), ramdisk)
+    };
+    // SAFETY: a page of the builder's, which has nothing else on it that is written.
+    let start_info = unsafe { SharedPage::new(info_address as *mut u8) };
+    let suspension = Suspension::new(start_info, shared_info, info.p2m as usize);
     run(Handed {
         pv: true,
+        suspension,
         shared_info,
         console_port: info.console_port,
         store_page,
         store_port: info.store_port,
-        command_line: until_zero(&info.command_line),
+        command_line,
         ramdisk,
     })
 }
@@ -351,6 +363,7 @@ extern "C" fn boot_pvh(info: *const hvm::StartInfo) -> ! {
     let shared_info = memory::with(|m| unsafe { m.map_space(SPACE_SHARED_INFO, 0) });
     run(Handed {
         pv: false,
+        suspension: None,
         shared_info: need("the shared page", shared_info),
         console_port,
         store_page: special(hvm::PARAM_STORE_PFN),
@@ -363,6 +376,7 @@ extern "C" fn boot_pvh(info: *const hvm::StartInfo) -> ! {
 /// What both ways of booting find.
 struct Handed {
     pv: bool,
+    suspension: Option<Suspension>,
     shared_info: SharedPage,
     console_port: u32,
     store_page: SharedPage,
@@ -387,6 +401,7 @@ fn run(handed: Handed) -> ! {
         events,
         grants,
         store,
+        suspension: handed.suspension,
     })
 }
 

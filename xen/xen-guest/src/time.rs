@@ -4,8 +4,13 @@
 //! and how TSC ticks become nanoseconds. A reader takes the version, the fields, the version
 //! again: odd or changed means that Xen was writing. The record of the wall clock says what
 //! the wall clock showed when system time was 0.
+//!
+//! System time is the host's. A domain that was suspended goes on with its own clock where it
+//! stood, so that no timer fires late or never because the next host has been up for less time.
 
+use crate::local::Local;
 use crate::shared::SharedPage;
+use core::cell::Cell;
 use core::sync::atomic::{Ordering, fence};
 use fordway_xen_abi::shared::{TimeInfo, offset, time_offset};
 
@@ -24,6 +29,19 @@ pub fn system_time_ns(info: &TimeInfo, tsc: u64) -> u64 {
     info.system_time_ns.wrapping_add(scaled as u64)
 }
 
+/// What the domain's clock shows beyond the host's system time, modulo 2^64.
+static AHEAD_NS: Local<Cell<u64>> = Local::new(Cell::new(0));
+
+/// Lets the domain's clock show `now_ns` now.
+pub(crate) fn go_on(clock: &Clock, now_ns: u64) {
+    AHEAD_NS.get().set(now_ns.wrapping_sub(clock.system_ns()));
+}
+
+/// When that is for Xen; at least 1, as 0 would mean never.
+pub(crate) fn to_system_ns(at_ns: u64) -> u64 {
+    (at_ns.wrapping_sub(AHEAD_NS.get().get()) as i64).max(1) as u64
+}
+
 /// Both clocks of this domain.
 #[derive(Clone, Copy)]
 pub struct Clock {
@@ -36,9 +54,15 @@ impl Clock {
         Clock { page: shared_info }
     }
 
-    /// Monotonic: nanoseconds since the machine (not the domain) started.
+    /// Monotonic: nanoseconds since the machine (not the domain) started; since a suspend, from
+    /// where it stood then.
     #[inline]
     pub fn now_ns(&self) -> u64 {
+        self.system_ns().wrapping_add(AHEAD_NS.get().get())
+    }
+
+    #[inline]
+    fn system_ns(&self) -> u64 {
         let mut info = self.info();
         loop {
             let time_ns = system_time_ns(&info.1, tsc());
@@ -49,7 +73,7 @@ impl Clock {
         }
     }
 
-    /// Nanoseconds since 1970 when system time was 0.
+    /// Nanoseconds since 1970 when the monotonic clock was 0.
     pub fn wall_at_zero_ns(&self) -> u64 {
         loop {
             let version = self.page.load_u32(offset::WALL_VERSION, Ordering::Acquire);
@@ -66,7 +90,8 @@ impl Clock {
                 let seconds = u64::from(high) << 32 | u64::from(low);
                 return seconds
                     .wrapping_mul(1_000_000_000)
-                    .wrapping_add(u64::from(ns));
+                    .wrapping_add(u64::from(ns))
+                    .wrapping_sub(AHEAD_NS.get().get());
             }
         }
     }

@@ -170,8 +170,9 @@ impl Memory {
             Translation::Same => pfn as u64,
             Translation::Tables { p2m, .. } => {
                 assert!(pfn < self.pages.page_count());
-                // SAFETY: the builder's list has an entry for each page of the domain.
-                unsafe { p2m.add(pfn).read() }
+                // SAFETY: the builder's list has an entry for each page of the domain. It
+                // changes only while the domain is suspended.
+                unsafe { p2m.add(pfn).read_volatile() }
             }
         }
     }
@@ -216,6 +217,22 @@ impl Memory {
     pub unsafe fn unmap(&mut self, address: usize) -> Result<(), Refused> {
         // SAFETY: as the caller promises; nothing is mapped instead.
         unsafe { self.set_mapping(address, 0) }
+    }
+
+    /// Takes what [`Memory::map_machine_frame`] mapped out of sight (PV).
+    ///
+    /// # Panics
+    /// If Xen refuses, which it has no reason to.
+    pub(crate) fn hide(&mut self, page: SharedPage) {
+        // SAFETY: nothing is mapped instead; whoever touches the page traps.
+        let hidden = unsafe { self.set_mapping(page.address(), 0) };
+        hidden.expect("a mapping can always be taken away");
+    }
+
+    /// Maps a frame where one was hidden (PV).
+    pub(crate) fn show(&mut self, page: SharedPage, mfn: u64) -> Result<(), Refused> {
+        // SAFETY: an address of the window, and the caller has the frame from Xen.
+        unsafe { self.set_mapping(page.address(), entry(mfn, PAGE_FLAGS)) }
     }
 
     fn window_slot(&mut self) -> usize {

@@ -94,6 +94,22 @@ impl Store {
         }
     }
 
+    /// After a suspend. In a new domain nothing that was in the ring means anything, and all
+    /// watches are gone.
+    pub(crate) fn restart(&mut self, port: u32, is_new: bool) {
+        self.port = port;
+        if is_new {
+            let produced = self
+                .page
+                .load_u32(offset::RESPONSE_PRODUCER, Ordering::Acquire);
+            self.page
+                .store_u32(offset::RESPONSE_CONSUMER, produced, Ordering::Release);
+            self.assembly = Assembly::default();
+            self.fired.clear();
+            self.broken = false;
+        }
+    }
+
     /// The channel that rings when there is something to read.
     pub fn port(&self) -> u32 {
         self.port

@@ -1,0 +1,3 @@
+httpd
+echo hello >"$(xenstore-read "/local/domain/$(xl domid httpd)/console/tty")"
+says httpd 'pages free'
