@@ -227,13 +227,13 @@ mod tests {
     #[test]
     fn another_thread_goes_on_when_one_hangs() {
         let desk = Arc::new(Desk::new());
-        let ((keep, held), (release, released)) = (channel(), channel());
-        release.send(()).unwrap();
-        let load = Load {
-            hangs: vec![released, held],
-            done: 0,
-        };
-        assert_eq!(desk.watch(load, serve).unwrap(), 1);
+        let (keep, held) = channel();
+        // At once, each. A busy machine may make the warden take one for lost all the same.
+        let mut hangs: Vec<_> = std::iter::repeat_with(|| channel().1).take(20).collect();
+        hangs.push(held);
+        let load = Load { hangs, done: 0 };
+        let done = desk.watch(load, serve).unwrap();
+        assert!((1..=20).contains(&done), "{done}");
         // The lost thread ends by itself, and says nothing more.
         let threads_are = |count: usize| {
             while Arc::strong_count(&desk.threads) != 1 + count {

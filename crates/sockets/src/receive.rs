@@ -7,6 +7,9 @@ use fordway_ring::{Consumer, Violation};
 
 /// Empty reads of a ring in a row before the kernel is asked for an end of file.
 const EMPTY_READS_MAX: u32 = 8;
+/// Each time that so many bytes (log2) have come by the ring, the kernel is asked for the end:
+/// a ring that is never found empty, by a program that never waits, would hide it for good.
+const LOOK_EVERY_LOG2: u32 = 22;
 /// Looks at ring and kernel in turn. The first ones tell; more are only needed if a peer
 /// changes its words as fast as they are looked at.
 const LOOKS_MAX: u32 = 8;
@@ -151,8 +154,12 @@ fn look<E: End>(end: &E, target: &mut impl Target) -> Result<Option<Moved>> {
     })?;
     consumer.stop_if_drained();
     if let Some((count, crowded)) = moved {
+        let head = consumer.head();
         drop(guard);
         end.state().empty_reads.store(0, Ordering::Relaxed);
+        if is_time_to_look(head, count as u64) {
+            ends::look(end);
+        }
         if crowded {
             end.ring(consumer.peer_waits());
         }
@@ -163,6 +170,11 @@ fn look<E: End>(end: &E, target: &mut impl Target) -> Result<Option<Moved>> {
         return behind_all(end, target);
     }
     behind_ring(end, target)
+}
+
+/// Whether the last `count` bytes before `head` have crossed a mark at which the kernel is asked.
+fn is_time_to_look(head: u64, count: u64) -> bool {
+    (head ^ head.wrapping_sub(count)) >> LOOK_EVERY_LOG2 != 0
 }
 
 /// The ring is over and drained: the rest is the kernel's. Without a channel it is not even
@@ -349,4 +361,24 @@ fn at_end(end: &impl End) -> Result<()> {
     let shown = libc::POLLRDHUP as u32;
     end.state().hints.fetch_or(shown, Ordering::Relaxed);
     ends::receive(end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ring_that_is_never_empty_hides_the_end_for_some_bytes_only() {
+        let mut looks = 0;
+        let mut head = 0;
+        for count in [100, 65_536, 1 << LOOK_EVERY_LOG2].into_iter().cycle() {
+            if head >= 100 << LOOK_EVERY_LOG2 {
+                break;
+            }
+            head += count;
+            looks += u64::from(is_time_to_look(head, count));
+        }
+        assert!((90..=100).contains(&looks), "{looks}");
+        assert!(is_time_to_look(u64::MAX.wrapping_add(3), 5));
+    }
 }

@@ -185,7 +185,7 @@ static void raw_b(int fd) {
     pid_t pid = hear();
     asleep(pid, pid);
     if (kill(pid, SIGUSR1)) die("kill");
-    usleep(20000);
+    delivered(pid, SIGUSR1);
     asleep(pid, pid);
     if (send(fd, "x", 1, 0) != 1) die("send");
     hear();

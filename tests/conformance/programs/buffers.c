@@ -186,21 +186,21 @@ static void recv_empty_b(int fd) {
 }
 // The call waits first, and finds out then.
 static void recv_waits_a(int fd) {
-    step();
+    tell(getpid());
     say("recv %s", outcome(recv(fd, unmapped(), 10, 0)));
     step();
     rest(fd);
 }
 static void recv_waits_b(int fd) {
-    step();
-    usleep(30000);
+    pid_t pid = hear();
+    asleep(pid, pid);
     twenty_b(fd);
 }
 static void waitall_part_a(int fd) {
     step();
     settle(fd, 10);
     char *buffer = edge(10);
-    tell(0);
+    tell(getpid());
     say("waitall %s", outcome(recv(fd, buffer, 20, MSG_WAITALL)));
     say("%.10s", buffer);
     rest(fd);
@@ -208,8 +208,8 @@ static void waitall_part_a(int fd) {
 static void waitall_part_b(int fd) {
     if (send(fd, TWENTY, 10, 0) != 10) die("send");
     step();
-    hear();
-    usleep(30000);
+    pid_t pid = hear();
+    asleep(pid, pid);
     if (send(fd, TWENTY + 10, 10, 0) != 10) die("send");
     step();
 }

@@ -168,8 +168,9 @@ static uint64_t stuff(int fd) {
     nonblocking(fd, 0);
     return sent;
 }
+// Whoever acts waits for the stopped one sooner or later: in what it does, or for the answer.
 static void *continuer(void *pid) {
-    usleep(150000);
+    asleep(getpid(), getpid());
     kill(*(pid_t *)pid, SIGCONT);
     return NULL;
 }

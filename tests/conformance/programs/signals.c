@@ -12,15 +12,16 @@ static void handle(int signal, int flags) {
 }
 static char buffer[1 << 20];
 
-// B interrupts A 60 ms after each `tell`, and sends a byte 60 ms later.
+// B interrupts A when it sleeps after each `tell`, and sends a byte when it sleeps again.
 static void nagger_b(int fd) {
     pid_t pid = hear();
     for (;;) {
         uint64_t what = hear();
         if (what == 0) break;
-        usleep(60000);
+        asleep(pid, pid);
         if (kill(pid, what & 0xff)) die("kill");
-        usleep(60000);
+        delivered(pid, what & 0xff);
+        asleep(pid, pid);
         if (what & 0x100 && send(fd, "x", 1, 0) != 1) die("send");
         if (what & 0x200) {
             static char all[1 << 20];

@@ -314,6 +314,24 @@ static void until_state(pid_t pid, pid_t tid, char state) {
 
 void asleep(pid_t pid, pid_t tid) { until_state(pid, tid, 'S'); }
 
+void delivered(pid_t pid, int number) {
+    char path[64], text[4096];
+    snprintf(path, sizeof path, "/proc/%d/status", pid);
+    for (int round = 0;; round++) {
+        if (round > 20000) die("signal %d is not taken", number);
+        int fd = open(path, O_RDONLY | O_CLOEXEC);
+        ssize_t length = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+        if (length <= 0) die("%s", path);
+        close(fd);
+        text[length] = 0;
+        char *pending = strstr(text, "ShdPnd:"), *blocked = strstr(text, "SigBlk:");
+        if (!pending || !blocked) die("no ShdPnd, no SigBlk");
+        uint64_t waits = strtoull(pending + 7, NULL, 16) & ~strtoull(blocked + 7, NULL, 16);
+        if (!(waits >> (number - 1) & 1)) return;
+        usleep(500);
+    }
+}
+
 void halt(pid_t pid) {
     if (kill(pid, SIGSTOP)) die("SIGSTOP");
     until_state(pid, pid, 'T');

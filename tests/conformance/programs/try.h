@@ -83,6 +83,7 @@ uint32_t chance(uint32_t below);             // repeatable
 void reap(pid_t pid, const char *what);      // says how a child ended
 const char *beside(const char *name);        // path of another compiled program
 void asleep(pid_t pid, pid_t tid);           // until that thread sleeps in the kernel
+void delivered(pid_t pid, int number);       // until that signal, sent to the process, has come, or is blocked
 void halt(pid_t pid);                        // SIGSTOP, until it has stopped
 void cram(int fd);                          // sends until nothing more goes in
 long raw_syscall(long number, long a, long b, long c, long d, long e, long f);
