@@ -24,6 +24,7 @@ pub mod child;
 #[path = "../../../apps/fordwayd/tests/common/mod.rs"]
 mod common;
 pub mod mallory;
+mod rounds;
 
 pub use bystanders::{Echo, Style, Trips, compiled};
 pub use census::Census;
@@ -42,7 +43,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// Longest that anything may take that is sure to come.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+pub const PATIENCE: Duration = Duration::from_secs(30);
 /// Between two looks at something that nobody announces.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 /// How long neighbours are measured without the attack.

@@ -293,6 +293,14 @@ impl Mallory {
         self.ring();
     }
 
+    /// Says that the ring is full, whatever lies there: as fast as it can be said, so that who
+    /// reads finds it empty hardly ever.
+    pub fn fill(&mut self) {
+        let head = self.peer_u64(offset_of!(Endpoint, rx.head));
+        self.tail = head + (1 << SEGMENT_LOG2_MIN);
+        self.set_u64(offset_of!(Endpoint, tx.tail), self.tail);
+    }
+
     /// Takes what the victim has sent, by kernel and ring; returns how much.
     pub fn take(&mut self) -> Result<u64> {
         let mut buffer = [0; 65_536];

@@ -1,15 +1,17 @@
 //! A peer that is to leave its ring, and goes on publishing: what is read from it ends.
 
 use anyhow::{Result, ensure};
-use fordway_abi::shm::{Endpoint, rx_state};
+use fordway_abi::shm::{Endpoint, SEGMENT_LOG2_MIN, rx_state};
 use fordway_test_hostile::mallory::Mallory;
 use fordway_test_hostile::{Bed, Style, until};
 use fordwayd::admin::{Reply, Request};
 use rustix::net::{Shutdown, shutdown};
 use std::mem::offset_of;
 
-/// Bytes that are kept in the ring, so that it never runs dry.
-const KEPT: u64 = 20_000;
+/// Bytes that may lie in the ring.
+const CAPACITY: u64 = 1 << SEGMENT_LOG2_MIN;
+/// How often it is filled before anything else is done.
+const FILLS: u32 = 500;
 /// Looks in a row at which nothing was taken.
 const QUIET_LOOKS: u32 = 40;
 const BOTH: [Style; 2] = [Style::Epoll, Style::Threads];
@@ -19,8 +21,8 @@ fn taken(mallory: &Mallory) -> u64 {
 }
 
 fn keep_full(mallory: &mut Mallory) {
-    let unread = mallory.tail - taken(mallory);
-    mallory.put(KEPT.saturating_sub(unread));
+    (0..FILLS).for_each(|_| mallory.fill());
+    mallory.ring();
     let _ = mallory.take();
     mallory.read_mail();
 }
@@ -57,7 +59,7 @@ fn hold(name: &str, styles: &[Style], leave: impl Fn(&Bed, &Mallory) -> Result<(
             let more = publish_on(&mut mallory)?;
             println!("{name}: {more} bytes were taken after the victim had asked for the kernel");
             // What lay there then, and what came between its look and ours.
-            ensure!(more <= 2 * KEPT, "{more}");
+            ensure!(more <= 2 * CAPACITY, "{more}");
             Ok(())
         })?;
         bed.finish()?;
