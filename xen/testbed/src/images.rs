@@ -53,6 +53,13 @@ const GUEST_PACKAGES: &[&str] = &[
     "lighttpd",
     "redis-server",
 ];
+/// What they are wanted for. An image without one of these is not kept.
+const GUEST_PROGRAMS: &[&str] = &[
+    "usr/bin/busybox",
+    "usr/bin/redis-server",
+    "usr/sbin/lighttpd",
+    "usr/sbin/nginx",
+];
 /// Dependencies that only maintainer scripts or a booting host need.
 const LEFT_OUT: &[&str] = &[
     "adduser",
@@ -249,6 +256,12 @@ impl Images {
         for package in packages {
             if !left_out(package) {
                 unpack(&apt.archive(package), tree)?;
+            }
+        }
+        for program in GUEST_PROGRAMS {
+            // Links are followed.
+            if !tree.join(program).is_file() {
+                return Err(Error::Image(format!("the Linux guest has no {program}")));
             }
         }
         let [kernel, small, servers] = Images::LINUX;
