@@ -61,6 +61,8 @@ const LINK_PATIENCE_NS: u64 = 5_000_000_000;
 
 /// The largest frame that a backend takes, with its Ethernet header: lengths have 16 bits.
 const FRAME_BYTES_MAX: usize = 65_535;
+/// The largest TCP segment in it, behind headers of Ethernet, IPv4 and TCP.
+const SEGMENT_BYTES_MAX: usize = FRAME_BYTES_MAX - 14 - 20 - 20;
 
 fordway_xen_guest::image!(main);
 

@@ -10,8 +10,10 @@
 //! | `ping=10.0.0.1` | sends four pings to it after the start, and says what came back |
 //! | `off=split,suppression,gso,csum,batching,persistent` | turns optimisations of the driver off |
 //! | `congestion=none` | no congestion control: for peers on the same host only |
+//! | `congestion=reno` | from the first segment on, also towards neighbors |
 //! | `send=KB`, `receive=KB` | buffers of one connection |
 
+use crate::SEGMENT_BYTES_MAX;
 use core::net::{IpAddr, Ipv4Addr};
 use fordway_netfront::Switches;
 use fordway_netstack::{Cidr, Congestion};
@@ -29,6 +31,10 @@ pub struct Options {
     pub send_bytes: usize,
     pub receive_bytes: usize,
 }
+
+/// The send buffer holds this many of the largest segments: a segment ends where the buffer
+/// does, so each time around it an odd rest would be one of its own.
+const SEND_SEGMENTS: usize = 4;
 
 /// A word that cannot be understood.
 pub struct Unclear(pub &'static str);
@@ -77,11 +83,19 @@ impl Options {
             lookup: line.value("lookup"),
             switches,
             congestion: match line.value("congestion") {
-                None | Some("reno") => Congestion::Reno,
+                None => Congestion::UntilLoss,
+                Some("reno") => Congestion::Reno,
                 Some("none") => Congestion::None,
                 Some(text) => return Err(Unclear(text)),
             },
-            send_bytes: kilobytes("send", if is_small { 32 << 10 } else { 256 << 10 })?,
+            send_bytes: kilobytes(
+                "send",
+                if is_small {
+                    32 << 10
+                } else {
+                    SEND_SEGMENTS * SEGMENT_BYTES_MAX
+                },
+            )?,
             receive_bytes: kilobytes("receive", if is_small { 8 << 10 } else { 32 << 10 })?,
         })
     }

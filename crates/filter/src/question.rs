@@ -131,6 +131,13 @@ impl Filter {
         (answer, steps)
     }
 
+    /// Whether packets at this hook are looked at by a chain or tracked. Where they are not, asking
+    /// [`Filter::hook`] changes nothing.
+    pub fn acts_at(&self, layer: Layer, hook: Hook) -> bool {
+        self.program.tracks[layer as usize]
+            || !self.program.hooks[layer as usize][hook as usize].is_empty()
+    }
+
     /// Whether a rule in force looks at connections, so that packets are tracked.
     pub fn tracks_connections(&self) -> bool {
         self.program.tracks.contains(&true)

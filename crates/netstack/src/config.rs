@@ -159,6 +159,10 @@ pub enum Congestion {
     /// RFC 5681.
     #[default]
     Reno,
+    /// Towards a neighbor nothing until the first loss, as no router between may lack room;
+    /// then, and through a router always, as RFC 5681. (FreeBSD's
+    /// net.inet.tcp.local_slowstart_flightsize was of the same mind.)
+    UntilLoss,
     /// Nothing: for a link that ends on the same host.
     None,
 }

@@ -164,13 +164,16 @@ impl Stack {
             Layer::Ip
         };
         let mut judged = Judged::Pass;
-        if let Some(mut packet) = Packet::ip(bytes, meta) {
+        let acts = hooks.map(|hook| filter.acts_at(layer, hook));
+        if acts.contains(&true)
+            && let Some(mut packet) = Packet::ip(bytes, meta)
+        {
             let mut around = Surroundings {
                 random: &mut self.random,
                 routing: &self.routing,
                 wall_ns: self.hooks.wall_offset_ns.saturating_add(now_ns),
             };
-            for hook in hooks {
+            for (hook, _) in hooks.into_iter().zip(acts).filter(|(_, acts)| *acts) {
                 let Outcome { verdict, logs, .. } =
                     filter.hook(layer, hook, &mut packet, now_ns, &mut around);
                 let room = LOGS_MAX.saturating_sub(self.hooks.logs.len());

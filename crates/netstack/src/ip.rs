@@ -86,6 +86,13 @@ impl Stack {
                 return Err(Drop::Checksum);
             }
         }
+        // What comes is mostly more of the same.
+        #[cfg(feature = "tcp")]
+        let names = self.names_to_check(bytes, &ip, origin);
+        #[cfg(feature = "tcp")]
+        if names.is_some() && names == self.checked_names {
+            return self.own_input(bytes, &ip, Class::Own, origin, known);
+        }
         self.check_source(&ip, origin)?;
         let class = self.routing.classify(&ip.dst);
         let is_foreign_group = match ip.dst {
@@ -111,19 +118,48 @@ impl Stack {
             #[cfg(not(feature = "fragments"))]
             return Err(Drop::Fragment);
         }
+        #[cfg(feature = "tcp")]
+        if names.is_some() && class == Class::Own {
+            self.checked_names = names;
+        }
+        self.own_input(bytes, &ip, class, origin, known)
+    }
+
+    /// What decides whether a whole TCP segment over IPv4 is for us.
+    #[cfg(feature = "tcp")]
+    fn names_to_check(&self, bytes: &[u8], ip: &Ip, origin: Origin) -> Option<(u64, u32)> {
+        let is_plain = ip.dst.is_ipv4() && ip.protocol == packet::TCP && ip.fragment.is_none();
+        let names = bytes.get(12..20)?.try_into().ok()?;
+        (is_plain && origin != Origin::Loopback)
+            .then(|| (u64::from_ne_bytes(names), self.neighbors.epoch))
+    }
+
+    /// A whole packet that is for us.
+    fn own_input(
+        &mut self,
+        bytes: &mut [u8],
+        ip: &Ip,
+        class: Class,
+        origin: Origin,
+        known: RxChecksum,
+    ) -> Result<(), Drop> {
         let end = ip.end;
-        if known == RxChecksum::Unchecked && !transport_checksum_is_good(bytes, &ip) {
+        if known == RxChecksum::Unchecked && !transport_checksum_is_good(bytes, ip) {
             return Err(Drop::Checksum);
         }
         #[cfg(feature = "filter")]
         if self.has_rules() {
-            self.filter_input(&mut bytes[..end], &ip, class, origin)?;
-            // NAT may have changed the names.
+            let before = names(bytes);
+            self.filter_input(&mut bytes[..end], ip, class, origin)?;
+            if names(bytes) == before {
+                return self.deliver(&mut bytes[..end], ip, class, origin);
+            }
+            // NAT has changed the names.
             let ip = packet::parse(bytes).ok_or(Drop::Malformed)?;
             let class = self.routing.classify(&ip.dst);
             return self.deliver(&mut bytes[..end], &ip, class, origin);
         }
-        self.deliver(&mut bytes[..end], &ip, class, origin)
+        self.deliver(&mut bytes[..end], ip, class, origin)
     }
 
     /// A source that is a group, ourselves seen from outside, or unset where it must not be.
@@ -421,6 +457,15 @@ impl Stack {
         }
         Ok(())
     }
+}
+
+/// The header's beginning with both addresses, as far as it is there.
+#[cfg(feature = "filter")]
+fn names(packet: &[u8]) -> [u8; packet::IPV6] {
+    let mut names = [0; packet::IPV6];
+    let len = packet.len().min(packet::IPV6);
+    names[..len].copy_from_slice(&packet[..len]);
+    names
 }
 
 /// The Ethernet group of a multicast address (RFC 1112 section 6.4, RFC 2464 section 7).

@@ -244,6 +244,7 @@ impl Neighbors {
         Some(entry)
     }
 
+    #[inline]
     pub(crate) fn next_at(&self) -> Option<Micros> {
         (!self.timed.is_empty()).then_some(self.next_at)
     }

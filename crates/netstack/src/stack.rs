@@ -118,6 +118,10 @@ pub struct Stack {
     /// Packets to ourselves, with room for an Ethernet header.
     pub(crate) loopback: VecDeque<Vec<u8>>,
     pub(crate) sources: VecDeque<Source>,
+    /// Both addresses of the last TCP segment over IPv4 that was found to be for us, and the
+    /// epoch of our own.
+    #[cfg(feature = "tcp")]
+    pub(crate) checked_names: Option<(u64, u32)>,
     pub(crate) counters: Counters,
     pub(crate) random: Random,
     #[cfg(feature = "tcp")]
@@ -152,6 +156,8 @@ impl Stack {
             outbox: Outbox::new(limits.outbox_bytes_max),
             loopback: VecDeque::new(),
             sources: VecDeque::new(),
+            #[cfg(feature = "tcp")]
+            checked_names: None,
             counters: Counters::default(),
             #[cfg(feature = "tcp")]
             tcp: crate::tcp::Tcp::new(&link, &limits, &mut random),
@@ -333,17 +339,22 @@ impl Stack {
         }
     }
 
-    /// Time has come to `now`: what is due is marked.
+    /// Time has come to `now`: what is due is marked. Asked for each frame, when hardly ever
+    /// anything is due.
+    #[inline]
     pub(crate) fn advance(&mut self, now: Micros) {
         self.now = self.now.max(now);
         let now = self.now;
-        if self.neighbors.next_at().is_some_and(|at| at <= now) {
+        let is_due = |at: Option<Micros>| at.is_some_and(|at| at <= now);
+        if is_due(self.neighbors.next_at()) {
             for released in self.neighbors.advance(now) {
                 self.release(released);
             }
         }
         #[cfg(feature = "tcp")]
-        self.tcp_advance();
+        if is_due(self.tcp.next_timer_at()) {
+            self.tcp_advance();
+        }
         #[cfg(feature = "fragments")]
         self.fragments.advance(now);
         #[cfg(feature = "dhcp")]

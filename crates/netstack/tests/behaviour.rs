@@ -4,9 +4,11 @@
 mod common;
 
 use common::{Conditions, World, at, config, ip};
-use fordway_netstack::{Config, Error, TcpId, TcpOptions, TcpState};
+use fordway_netstack::{Config, Congestion, Error, RxChecksum, RxFrame};
+use fordway_netstack::{TcpId, TcpOptions, TcpState};
 
 const ACK: u8 = 16;
+const SYN: u8 = 2;
 const RST: u8 = 4;
 
 fn pair(world: &mut World, options: TcpOptions) -> (TcpId, TcpId) {
@@ -152,6 +154,161 @@ fn holes_are_named_by_sack() {
     assert_eq!(world.sides[1].tcp_unread(server), Ok(1960));
 }
 
+const WINDOW_SCALE: u8 = 3;
+/// A buffer that 16 bits cannot tell; its length needs a shift of 3.
+fn large() -> TcpOptions {
+    TcpOptions {
+        receive_bytes: 256 * 1024,
+        send_bytes: 256 * 1024,
+        congestion: Congestion::None,
+        ..TcpOptions::default()
+    }
+}
+
+/// Where an option of this kind lies among a segment's.
+fn option_at(options: &[u8], kind: u8) -> Option<usize> {
+    let mut at = 0;
+    while at < options.len() && options[at] != 0 {
+        if options[at] == kind {
+            return Some(at);
+        }
+        at += if options[at] == 1 {
+            1
+        } else {
+            options[at + 1].into()
+        };
+    }
+    None
+}
+
+#[test]
+fn windows_are_scaled_where_both_sides_say_so() {
+    let mut world = World::new(Conditions {
+        delay_us: 10_000,
+        ..Conditions::default()
+    });
+    world.keeps_sent = true;
+    let now = world.now;
+    world.sides[1]
+        .tcp_listen(None, 80, 4, large())
+        .expect("listens");
+    let client = world.sides[0]
+        .tcp_connect(now, at(1, 80), None, large())
+        .expect("begins");
+    world.run(50_000);
+    for side in [0, 1] {
+        let (_, _, options) = segments(&world, side).remove(0);
+        let at = option_at(&options, WINDOW_SCALE).expect("the option is there");
+        assert_eq!(options[at..at + 3], [WINDOW_SCALE, 3, 3]);
+    }
+    // The window of a SYN is not scaled (RFC 7323 section 2.2): a first byte brings one that is.
+    world.sides[0].tcp_send(client, &[7]).expect("sends");
+    world.run(100_000);
+    // Nobody reads: what is under way is what the window told, and that is all of the buffer.
+    let bytes = vec![7; large().send_bytes - 1];
+    let sent = world.sides[0].tcp_send(client, &bytes).expect("sends");
+    assert_eq!(sent, bytes.len());
+    world.sent.clear();
+    world.flush();
+    let burst: usize = segments(&world, 0).iter().map(|s| s.1).sum();
+    assert!(burst > 128 * 1024, "{burst} bytes before an answer");
+    world.run(1_000_000);
+    // The last word: a full buffer, in units of 8 bytes.
+    let answers = world.sent.iter().filter(|s| s.0 == 1);
+    let windows: Vec<u16> = answers
+        .map(|(_, frame, _)| u16::from_be_bytes([frame[48], frame[49]]))
+        .collect();
+    assert!(
+        windows
+            .iter()
+            .all(|window| usize::from(*window) <= large().receive_bytes >> 3)
+    );
+    assert_eq!(windows.last(), Some(&0));
+}
+
+#[test]
+fn a_peer_that_scales_no_windows_is_told_none() {
+    let mut world = World::new(Conditions {
+        delay_us: 10_000,
+        ..Conditions::default()
+    });
+    world.keeps_sent = true;
+    let now = world.now;
+    world.sides[1]
+        .tcp_listen(None, 80, 4, large())
+        .expect("listens");
+    world.sides[0]
+        .tcp_connect(now, at(1, 80), None, large())
+        .expect("begins");
+    world.flush();
+    while segments(&world, 0).is_empty() {
+        world.step(u64::MAX);
+        world.flush();
+    }
+    let syn = world.sent.iter().rfind(|s| s.0 == 0).expect("a SYN");
+    let mut syn = syn.1.clone();
+    let at = 54 + option_at(&syn[54..], WINDOW_SCALE).expect("the option is there");
+    // Three bytes that say nothing.
+    syn[at..at + 3].fill(1);
+    world.conditions.loss_per_mille = 1000;
+    world.sent.clear();
+    let now = world.now;
+    let mut frame = RxFrame {
+        bytes: &mut syn,
+        checksum: RxChecksum::Good,
+    };
+    world.sides[1].receive(now, &mut frame);
+    world.flush();
+    let (flags, _, options) = segments(&world, 1).remove(0);
+    assert_eq!(flags, SYN | ACK);
+    assert_eq!(option_at(&options, WINDOW_SCALE), None);
+}
+
+#[test]
+fn a_neighbor_is_sent_a_whole_window_until_something_is_lost() {
+    let options = TcpOptions {
+        congestion: Congestion::UntilLoss,
+        ..large()
+    };
+    let mut world = World::new(Conditions {
+        delay_us: 10_000,
+        ..Conditions::default()
+    });
+    let (client, server) = pair(&mut world, options);
+    let in_burst = |world: &mut World| {
+        world.sent.clear();
+        world.flush();
+        segments(world, 0).iter().map(|s| s.1).sum::<usize>()
+    };
+    let bytes = vec![7; 200_000];
+    let read = |world: &mut World| {
+        let mut buffer = vec![0; 200_000];
+        let mut got = 0;
+        while got < 200_000 {
+            got += world.sides[1].tcp_receive(server, &mut buffer).unwrap_or(0);
+            assert!(world.step(world.now + 60_000_000) || got == 200_000);
+        }
+    };
+    // The first window is that of a SYN, 16 bits.
+    world.sides[0].tcp_send(client, &bytes).expect("sends");
+    assert!(in_burst(&mut world) > 64_000);
+    read(&mut world);
+    world.run(100_000);
+    world.sides[0].tcp_send(client, &bytes).expect("sends");
+    assert_eq!(in_burst(&mut world), 200_000);
+    read(&mut world);
+    // All of a burst is lost: what follows begins small.
+    world.sides[0].tcp_send(client, &bytes).expect("sends");
+    world.conditions.loss_per_mille = 1000;
+    world.flush();
+    world.conditions.loss_per_mille = 0;
+    read(&mut world);
+    world.run(1_000_000);
+    world.sides[0].tcp_send(client, &bytes).expect("sends");
+    let burst = in_burst(&mut world);
+    assert!(burst < 200_000, "{burst} bytes after a loss");
+}
+
 #[test]
 fn a_reader_that_stops_stops_the_sender_and_starts_it_again() {
     let options = TcpOptions {
@@ -248,6 +405,51 @@ fn buffers_of_all_connections_have_one_bound() {
     }
     world.run(10_000_000);
     assert_eq!(world.sides[1].tcp_counts().0, 20 - first);
+}
+
+#[test]
+fn a_connection_in_the_buffers_of_an_earlier_one_hears_nothing_of_it() {
+    let mut world = World::new(Conditions {
+        delay_us: 100,
+        ..Conditions::default()
+    });
+    let options = TcpOptions::default();
+    let listener = world.sides[1]
+        .tcp_listen(None, 80, 4, options)
+        .expect("listens");
+    for round in 1..20u8 {
+        let now = world.now;
+        let client = world.sides[0]
+            .tcp_connect(now, at(1, 80), None, options)
+            .expect("begins");
+        world.run(10_000);
+        let (server, _) = world.sides[1].tcp_accept(listener).expect("accepts");
+        assert_eq!(world.sides[1].tcp_unread(server), Ok(0));
+        assert_eq!(world.sides[0].tcp_unsent(client), Ok(0));
+        let said = vec![round; 1000 * usize::from(round)];
+        world.sides[0].tcp_send(client, &said).expect("sends");
+        world.run(100_000);
+        let mut heard = vec![0; 30_000];
+        let len = world.sides[1]
+            .tcp_receive(server, &mut heard)
+            .expect("receives");
+        assert_eq!(heard[..len], said);
+        // Odd rounds end in the middle of things: unread bytes, a FIN on its way, a RST.
+        world.sides[1].tcp_send(server, &said).expect("sends");
+        if round % 2 == 0 {
+            world.sides[1].tcp_close(server).expect("closes");
+            world.run(100_000);
+            let len = world.sides[0].tcp_receive(client, &mut heard);
+            assert_eq!(len, Ok(said.len()));
+            world.sides[0].tcp_close(client).expect("closes");
+        } else {
+            world.sides[0].tcp_abort(client).expect("aborts");
+            world.sides[1].tcp_abort(server).expect("aborts");
+        }
+        world.run(100_000);
+        assert_eq!(world.sides[0].tcp_counts().0, 0);
+        assert_eq!(world.sides[1].tcp_counts().0, 0);
+    }
 }
 
 #[test]

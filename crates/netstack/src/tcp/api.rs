@@ -129,7 +129,8 @@ impl Stack {
         if !self.is_free(&local, &remote) {
             return Err(Error::AddressInUse);
         }
-        let mut flow = Flow::new(local, remote, &options, self.now);
+        let idle = self.tcp.take_idle(&options);
+        let mut flow = Flow::new(local, remote, &options, idle, self.now);
         let to: IpEndpoint = remote.into();
         let from: IpListenEndpoint = IpEndpoint::from(local).into();
         let context = self.tcp.interface.context();

@@ -96,6 +96,8 @@ pub(super) struct Flow {
     pub hop: CachedHop,
     pub confirmed_at: Micros,
     pub recovery: Recovery,
+    /// Congestion control begins with the first loss.
+    is_unhurt: bool,
     /// What the last segment of ours said, for TIME_WAIT.
     pub seq_next: u32,
     pub ack_next: u32,
@@ -109,26 +111,59 @@ pub(super) struct CachedHop {
     pub mac: Mac,
 }
 
+/// smoltcp's socket without a connection. One that was used before saves the time of filling
+/// its buffers with zeros: what is read of a buffer is only what was written into it since.
+#[derive(Debug)]
+pub(super) struct Idle {
+    set: SocketSet<'static>,
+    handle: SocketHandle,
+    /// Of receiving and of sending.
+    buffers_bytes: [usize; 2],
+}
+
+impl Idle {
+    pub(super) fn new(options: &TcpOptions) -> Idle {
+        let buffers_bytes = [options.receive_bytes(), options.send_bytes()];
+        let [receive, send] = buffers_bytes.map(|len| SocketBuffer::new(vec![0; len]));
+        let mut set = SocketSet::new(alloc::vec::Vec::with_capacity(1));
+        let handle = set.add(Socket::new(receive, send));
+        Idle {
+            set,
+            handle,
+            buffers_bytes,
+        }
+    }
+
+    pub(super) fn fits(&self, options: &TcpOptions) -> bool {
+        self.buffers_bytes == [options.receive_bytes(), options.send_bytes()]
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.buffers_bytes.iter().sum()
+    }
+}
+
 impl Flow {
+    /// The socket has to connect or to listen next, which makes it forget what it was used for.
     pub(super) fn new(
         local: SocketAddr,
         remote: SocketAddr,
         options: &TcpOptions,
+        idle: Idle,
         now: Micros,
     ) -> Flow {
-        let receive = SocketBuffer::new(vec![0; options.receive_bytes()]);
-        let send = SocketBuffer::new(vec![0; options.send_bytes()]);
-        let mut socket = Socket::new(receive, send);
+        let Idle {
+            mut set, handle, ..
+        } = idle;
+        let socket = set.get_mut::<Socket>(handle);
         socket.set_nagle_enabled(options.is_nagle);
         socket.set_ack_delay(options.ack_delay_us.map(Duration::from_micros));
         socket.set_keep_alive(options.keepalive_us.map(Duration::from_micros));
         socket.set_hop_limit(Some(options.hop_limit.max(1)));
         socket.set_congestion_control(match options.congestion {
-            Congestion::Reno => CongestionControl::Reno,
+            Congestion::Reno | Congestion::UntilLoss => CongestionControl::Reno,
             Congestion::None => CongestionControl::None,
         });
-        let mut set = SocketSet::new(alloc::vec::Vec::with_capacity(1));
-        let handle = set.add(socket);
         Flow {
             set,
             handle,
@@ -156,8 +191,37 @@ impl Flow {
             hop: CachedHop::default(),
             confirmed_at: 0,
             recovery: Recovery::default(),
+            is_unhurt: false,
             seq_next: 0,
             ack_next: 0,
+        }
+    }
+
+    /// The peer is a neighbor: no router's queue is between us.
+    pub(super) fn begin_near(&mut self) {
+        if self.options.congestion == Congestion::UntilLoss {
+            self.is_unhurt = true;
+            self.socket()
+                .set_congestion_control(CongestionControl::None);
+        }
+    }
+
+    /// A loss begins what [`Flow::begin_near`] put off.
+    pub(super) fn note_loss(&mut self) {
+        if self.is_unhurt && self.recovery.is_repairing() {
+            self.is_unhurt = false;
+            self.socket()
+                .set_congestion_control(CongestionControl::Reno);
+        }
+    }
+
+    /// What another connection may use.
+    pub(super) fn into_idle(mut self) -> Idle {
+        self.socket().abort();
+        Idle {
+            set: self.set,
+            handle: self.handle,
+            buffers_bytes: [self.options.receive_bytes(), self.options.send_bytes()],
         }
     }
 

@@ -329,7 +329,8 @@ impl Stack {
         if is_full || !self.tcp.has_room_for(&options) {
             return Err(Drop::Backlog);
         }
-        let mut flow = Flow::new(half_open.local, half_open.remote, &options, now);
+        let idle = self.tcp.take_idle(&options);
+        let mut flow = Flow::new(half_open.local, half_open.remote, &options, idle, now);
         if !self.shake_hands(&mut flow, &half_open) {
             return Err(Drop::Malformed);
         }

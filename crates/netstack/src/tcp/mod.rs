@@ -55,7 +55,7 @@ pub use flow::{Ready, TcpState};
 
 use cut::Cut;
 use device::OneShot;
-use flow::Flow;
+use flow::{Flow, Idle};
 use handshake::{HalfOpen, Listener};
 use time_wait::TimeWaits;
 use timers::Timers;
@@ -66,6 +66,9 @@ pub struct ListenerId {
     pub(crate) index: u32,
     pub(crate) generation: u32,
 }
+
+/// Sockets without a connection that are kept for the next ones.
+const IDLE_MAX: usize = 64;
 
 /// Both buffers of a connection when memory is short.
 const SMALL_BUFFERS_BYTES: usize = 8 * 1024;
@@ -128,6 +131,9 @@ pub(crate) struct Tcp {
     table: HashMap<Key, Slot, Keyed>,
     flows: Vec<FlowSlot>,
     free_flows: Vec<u32>,
+    /// Sockets for the next connections, and the length of their buffers.
+    idle: Vec<Idle>,
+    idle_bytes: usize,
     dirty: VecDeque<u32>,
     timers: Timers,
     listeners: Vec<Listener>,
@@ -177,6 +183,8 @@ impl Tcp {
             table: HashMap::with_hasher(Keyed(random.next())),
             flows: Vec::new(),
             free_flows: Vec::new(),
+            idle: Vec::new(),
+            idle_bytes: 0,
             dirty: VecDeque::new(),
             timers: Timers::default(),
             listeners: Vec::new(),
@@ -220,6 +228,31 @@ impl Tcp {
         options
     }
 
+    /// A socket for a connection with these options; those that are kept make room for it.
+    fn take_idle(&mut self, options: &TcpOptions) -> Idle {
+        if let Some(at) = self.idle.iter().rposition(|idle| idle.fits(options)) {
+            let idle = self.idle.swap_remove(at);
+            self.idle_bytes -= idle.bytes();
+            return idle;
+        }
+        let wanted = self.buffer_bytes + options.buffer_bytes();
+        while wanted + self.idle_bytes > self.buffer_bytes_max
+            && let Some(idle) = self.idle.pop()
+        {
+            self.idle_bytes -= idle.bytes();
+        }
+        Idle::new(options)
+    }
+
+    /// Keeps the socket of a connection that is over, within the bound of all buffers.
+    fn keep_idle(&mut self, idle: Idle) {
+        let all = self.buffer_bytes + self.idle_bytes + idle.bytes();
+        if self.idle.len() < IDLE_MAX && all <= self.buffer_bytes_max {
+            self.idle_bytes += idle.bytes();
+            self.idle.push(idle);
+        }
+    }
+
     fn flow(&mut self, index: u32) -> Option<&mut Flow> {
         self.flows.get_mut(index as usize)?.flow.as_deref_mut()
     }
@@ -249,6 +282,11 @@ impl Tcp {
         if !self.dirty.is_empty() || !self.cut.is_empty() {
             return Some(now);
         }
+        self.next_timer_at()
+    }
+
+    #[inline]
+    pub(crate) fn next_timer_at(&self) -> Option<Micros> {
         let times = [
             self.timers.next_at(),
             self.half_open_timers.next_at(),

@@ -110,9 +110,14 @@ impl Recovery {
         }
     }
 
+    /// Whether a loss is known that is not repaired yet.
+    pub(super) fn is_repairing(&self) -> bool {
+        self.until.is_some() || self.timed_out.is_some()
+    }
+
     /// When to probe, if nothing is heard until then.
     pub(super) fn probe_at(&self, seq_next: u32) -> Option<Micros> {
-        let is_quiet = self.until.is_none() && self.timed_out.is_none() && !self.has_probed;
+        let is_quiet = !self.is_repairing() && !self.has_probed;
         if !is_quiet || seq_next == self.acknowledged {
             return None;
         }

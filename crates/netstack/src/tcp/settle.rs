@@ -5,6 +5,7 @@ use smoltcp::socket::tcp::State;
 
 use super::flow::Flow;
 use super::{Slot, instant};
+use crate::route::Hop;
 use crate::stack::{Error, Source, Stack};
 use crate::{Micros, SECOND_US};
 
@@ -99,6 +100,7 @@ impl Stack {
         if !flow.is_attached {
             return;
         }
+        flow.note_loss();
         let is_news = flow.look();
         if is_news && !flow.is_queued && !flow.is_orphan {
             flow.is_queued = true;
@@ -228,11 +230,16 @@ impl Stack {
             self.tcp.buffer_bytes -= flow.options.buffer_bytes();
             slot.generation = slot.generation.wrapping_add(1);
             self.tcp.free_flows.push(index);
+            self.tcp.keep_idle(flow.into_idle());
         }
     }
 
     pub(super) fn add_flow(&mut self, mut flow: Flow) -> u32 {
         flow.seen_state = flow.socket_ref().state();
+        let remote = flow.remote.ip();
+        if matches!(self.routing.hop(&remote), Some(Hop::Neighbor(hop)) if hop == remote) {
+            flow.begin_near();
+        }
         let key = flow.key;
         self.tcp.buffer_bytes += flow.options.buffer_bytes();
         let index = match self.tcp.free_flows.pop() {

@@ -84,6 +84,7 @@ impl TimeWaits {
         }
     }
 
+    #[inline]
     pub(super) fn next_at(&self) -> Option<Micros> {
         self.queue.front().map(|wait| wait.ends_at)
     }

@@ -52,6 +52,7 @@ impl Timers {
     }
 
     /// Not after the earliest deadline.
+    #[inline]
     pub(crate) fn next_at(&self) -> Option<Micros> {
         self.heap.first().map(|(at, _)| *at)
     }
