@@ -9,12 +9,17 @@ pub fn rss_kb(pid: u32) -> u64 {
     number(&status, "VmRSS:")
 }
 
-/// All shared memory of the machine in KB (proc(5), Shmem); other programs' too.
-pub fn shared_kb() -> u64 {
-    number(
-        &fs::read_to_string("/proc/meminfo").unwrap_or_default(),
-        "Shmem:",
-    )
+/// Memory of its own that is resident now (proc(5), RssAnon).
+pub fn own_kb(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    number(&status, "RssAnon:")
+}
+
+/// Shared memory in KB; what several processes have mapped counts for each in part, so that the
+/// sum over all of them is what there is (proc_pid_smaps(5), Pss_Shmem).
+pub fn shared_kb(pid: u32) -> u64 {
+    let sums = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
+    number(&sums, "Pss_Shmem:")
 }
 
 /// Open descriptors.
@@ -41,7 +46,8 @@ mod tests {
     #[test]
     fn sees_itself() {
         let me = std::process::id();
-        assert!(rss_kb(me) > 100 && descriptors(me) >= 3 && mappings(me) > 5);
+        assert!(rss_kb(me) > own_kb(me) && own_kb(me) > 100);
+        assert!(descriptors(me) >= 3 && mappings(me) > 5);
         let file = fs::File::open("/dev/null").unwrap();
         let more = descriptors(me);
         drop(file);

@@ -38,7 +38,10 @@ pub enum Role {
     /// Keeps workers that serve transfers on the socket that is its standard input
     Server,
     /// One of them
-    Worker,
+    Worker {
+        /// The server's process id
+        server: u32,
+    },
     /// Transfers until its standard input ends
     Client {
         /// Where servers are
@@ -64,7 +67,7 @@ pub fn play(role: &Role) -> Result<()> {
         Role::Hold { port, count } => crowd::hold(*port, *count),
         Role::Churn { port, count } => crowd::churn(*port, *count),
         Role::Server => transfer::server(),
-        Role::Worker => transfer::worker(),
+        Role::Worker { server } => transfer::worker(*server),
         Role::Client { ports } => transfer::client(ports),
         Role::Few => few::run(),
         Role::Hoard => hoard::hoard(),

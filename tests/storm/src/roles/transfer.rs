@@ -16,7 +16,7 @@
 use super::{connect, say};
 use crate::content::{Dice, check, fill};
 use anyhow::Result;
-use rustix::process::{Signal, set_parent_process_death_signal};
+use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::AsFd;
@@ -63,7 +63,7 @@ fn keep_worker() -> Result<std::convert::Infallible> {
     loop {
         let listener = std::io::stdin().as_fd().try_clone_to_owned()?;
         let mut worker = Command::new(std::env::current_exe()?)
-            .args(["role", "worker"])
+            .args(["role", "worker", &std::process::id().to_string()])
             .stdin(Stdio::from(listener))
             .spawn()?;
         let pid = worker.id();
@@ -74,9 +74,13 @@ fn keep_worker() -> Result<std::convert::Infallible> {
     }
 }
 
-pub fn worker() -> Result<()> {
-    // The workers of a server that is killed die with it.
+pub fn worker(server: u32) -> Result<()> {
+    // The workers of a server that is killed die with it, ...
     set_parent_process_death_signal(Some(Signal::KILL))?;
+    // ... also if it was killed before we had said so.
+    if getppid().map(|parent| parent.as_raw_nonzero().get()) != i32::try_from(server).ok() {
+        return Ok(());
+    }
     say(format_args!("worker {}", std::process::id()))?;
     let listener = TcpListener::from(std::io::stdin().as_fd().try_clone_to_owned()?);
     loop {

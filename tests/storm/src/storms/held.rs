@@ -25,7 +25,8 @@ pub fn run(storm: &mut Storm) -> Result<()> {
         .chain(clients.iter().map(|client| client.pid()))
         .collect();
     let memory_kb = || pids.iter().map(|&pid| watch::rss_kb(pid)).sum::<u64>();
-    let (idle_kb, shared_kb) = (memory_kb(), watch::shared_kb());
+    let shared_kb = || pids.iter().map(|&pid| watch::shared_kb(pid)).sum::<u64>();
+    let (idle_kb, idle_shared_kb) = (memory_kb(), shared_kb());
     let idle_descriptors = watch::descriptors(server.pid());
 
     let mut step = |name: &str, said: &str| -> Result<()> {
@@ -62,8 +63,8 @@ pub fn run(storm: &mut Storm) -> Result<()> {
         format_args!("{} MB", memory_kb().saturating_sub(idle_kb) / 1024),
     );
     storm.figure(
-        "shared memory of the machine, above idle",
-        format_args!("{} MB", watch::shared_kb().saturating_sub(shared_kb) / 1024),
+        "shared memory of all processes, above idle, each page once",
+        format_args!("{} MB", shared_kb().saturating_sub(idle_shared_kb) / 1024),
     );
     step("closing all of them", "closed\n")?;
     storm.channels_gone()?;
