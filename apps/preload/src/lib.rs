@@ -22,6 +22,7 @@
 //! It is no security boundary: a program can always talk around it.
 #![no_std]
 
+mod aside;
 mod config;
 mod control;
 mod cork;
@@ -97,6 +98,7 @@ extern "C" fn start(
     transfer::set_up();
     signals::set_up();
     spin::start_clock();
+    aside::set_up();
     hooks_fd::adopt_listeners();
 }
 

@@ -1,13 +1,13 @@
 //! The spin before a sleep. It pays only if the peer answers from another CPU within what a
-//! wake-up costs. Not at all if the peer was last seen on this CPU; less and less after
+//! wake-up costs. Not at all if the peer was last seen on this CPU ([`aside`] may part them); less and less after
 //! spins that did not pay; again now and then, to see whether times have changed. Longer
 //! while sleeps end soon after they began: then a peer is at work on our request (redis on
 //! 16 pipelines: 40 us), and the sleep would cost both sides more than the rest of the wait.
 
-use crate::config;
 use crate::state::Conn;
 use crate::sys;
 use crate::thread;
+use crate::{aside, config};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Spins in a row that did not pay before spinning is given up.
@@ -16,6 +16,8 @@ const SPIN_FAILURES_MAX: u32 = 8;
 const SPIN_RETRY: u32 = 32;
 /// A long spin is so many ordinary ones.
 const LONG: u64 = 3;
+/// Bit of `spin_since`: the thread and its peer share a CPU.
+const TOGETHER: u64 = 1;
 /// Short sleeps in a row before long spins are tried, and twice that is the most that counts.
 const SHORT_SLEEPS_MIN: u32 = 4;
 
@@ -58,11 +60,15 @@ pub fn ticks_per_us() -> u64 {
 pub fn spin(peer_cpu: u32, mut ready: impl FnMut() -> bool) -> bool {
     let limit_us = u64::from(config::spin_us());
     let since = &thread::current().spin_since;
-    if limit_us == 0 || peer_cpu == sys::current_cpu() && peer_cpu != u32::MAX {
+    if limit_us == 0 {
         since.store(0, Ordering::Relaxed);
         return false;
     }
-    let begun = sys::ticks();
+    if peer_cpu == sys::current_cpu() && peer_cpu != u32::MAX {
+        since.store(sys::ticks() | TOGETHER, Ordering::Relaxed);
+        return false;
+    }
+    let begun = sys::ticks() & !TOGETHER;
     since.store(begun, Ordering::Relaxed);
     let is_long = SHORT_SLEEPS.load(Ordering::Relaxed) >= SHORT_SLEEPS_MIN;
     let failures = SPIN_FAILURES.load(Ordering::Relaxed);
@@ -101,6 +107,9 @@ pub fn woke() {
     }
     let spin_us = u64::from(config::spin_us());
     let was_short = sys::ticks() - since <= (LONG + 1) * spin_us * ticks_per_us();
+    if since & TOGETHER != 0 {
+        return aside::slept_together(was_short);
+    }
     let before = SHORT_SLEEPS.load(Ordering::Relaxed);
     // The wake-up itself took about an ordinary spin's time.
     let after = match was_short {
@@ -110,9 +119,10 @@ pub fn woke() {
     SHORT_SLEEPS.store(after, Ordering::Relaxed);
 }
 
-/// Publishes on which CPU this side runs, if that has changed.
+/// Publishes on which CPU this side runs, if that has changed; before that, it may step aside.
 #[inline]
 pub fn note_cpu(conn: &Conn) {
+    aside::step(conn.peer_cpu());
     let cpu = sys::current_cpu();
     let shown = &conn.own().wait.cpu;
     if shown.load(Ordering::Relaxed) != cpu {
