@@ -134,7 +134,7 @@ fn run_in(
         tally.shortened += usize::from(has_short);
         let forms = [Some(Form::Long), has_short.then_some(Form::Short)];
         for form in forms.into_iter().flatten() {
-            tally.packets += packets;
+            tally.packets += case.packets.len();
             // Flows of the long form's turn would matter.
             let usable = sound && (form, kind) != (Form::Short, Kind::Tracked);
             let outcome = match usable {

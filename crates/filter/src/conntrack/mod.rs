@@ -24,7 +24,7 @@ use hashbrown::HashMap;
 use crate::hash::Seed;
 use crate::model::Counter;
 use crate::packet::{Layer, PROTO_ICMP, PROTO_ICMPV6, PROTO_TCP, PROTO_UDP, Packet};
-pub(crate) use nat::{Binding, adjust, transport_checksum};
+pub(crate) use nat::{Binding, Zero, adjust, transport_checksum};
 use tcp::TcpState;
 pub use tuple::Tuple;
 

@@ -245,20 +245,39 @@ fn exchange(packet: &mut Packet, at: usize, new: &[u8]) -> Option<[u8; 16]> {
     Some(old)
 }
 
-pub(crate) fn adjust(packet: &mut Packet, at: usize, old: &[u8], new: &[u8], is_udp: bool) {
+/// What a checksum of zero is: zero and 0xffff are the same number to whoever adds up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Zero {
+    /// A sum like any other.
+    Sum,
+    /// Never written: a rule that writes into a packet leaves 0xffff, as the kernel's does.
+    Avoided,
+    /// The same, and where it stands there is no checksum (UDP over IPv4, RFC 768).
+    Absent,
+}
+
+/// Lets a checksum follow what it covers.
+pub(crate) fn adjust(packet: &mut Packet, at: usize, old: &[u8], new: &[u8], zero: Zero) {
     let Some(place) = packet.slice_mut(at, 2) else {
         return;
     };
     let before = u16::from_be_bytes([place[0], place[1]]);
-    // UDP over IPv4 without a checksum keeps having none (RFC 768).
-    if is_udp && before == 0 {
+    if zero == Zero::Absent && before == 0 {
         return;
     }
     let after = match checksum::update(before, old, new) {
-        0 if is_udp => 0xffff,
+        0 if zero != Zero::Sum => 0xffff,
         after => after,
     };
     place.copy_from_slice(&after.to_be_bytes());
+}
+
+/// What zero is where NAT changes what a transport's checksum covers.
+fn zero_of(protocol: u8) -> Zero {
+    match protocol {
+        PROTO_UDP => Zero::Absent,
+        _ => Zero::Sum,
+    }
 }
 
 /// Writes an address into an IP header; the header's checksum follows.
@@ -278,7 +297,7 @@ fn put_address(
         header + if destination { 16 } else { 12 },
         &bytes[12..],
     )?;
-    adjust(packet, header + 10, &old[..4], &bytes[12..], false);
+    adjust(packet, header + 10, &old[..4], &bytes[12..], Zero::Sum);
     Some(old)
 }
 
@@ -307,9 +326,9 @@ fn rewrite(packet: &mut Packet, target: &Tuple, destination: bool) {
         return;
     }
     let place = transport_checksum(transport.protocol);
-    let is_udp = transport.protocol == PROTO_UDP;
+    let zero = zero_of(transport.protocol);
     if let Some((at, true)) = place {
-        adjust(packet, transport.at + at, old, new, is_udp);
+        adjust(packet, transport.at + at, old, new, zero);
     }
     let (port_at, port) = match transport.protocol {
         PROTO_TCP | PROTO_UDP | PROTO_SCTP if destination => (2, target.destination_port),
@@ -321,7 +340,7 @@ fn rewrite(packet: &mut Packet, target: &Tuple, destination: bool) {
     let port = port.to_be_bytes();
     if let Some(old) = exchange(packet, transport.at + port_at, &port) {
         if let Some((at, _)) = place {
-            adjust(packet, transport.at + at, &old[..2], &port, is_udp);
+            adjust(packet, transport.at + at, &old[..2], &port, zero);
         }
         if transport.protocol == PROTO_SCTP && old[..2] != port {
             sctp_checksum(packet, transport.at);

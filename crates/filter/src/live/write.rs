@@ -2,7 +2,7 @@
 //! the checksums over them follow.
 
 use super::Live;
-use crate::conntrack::{adjust, transport_checksum};
+use crate::conntrack::{Zero, adjust, transport_checksum};
 use crate::model::PayloadBase;
 use crate::packet::{PROTO_UDP, Packet, number};
 use crate::program::low_bits;
@@ -52,19 +52,22 @@ impl Live<'_, '_, '_> {
 
         let mut new = [0; 18];
         new[..span].copy_from_slice(self.packet.slice(even, span)?);
-        let is_udp = |packet: &Packet| packet.transport().is_some_and(|t| t.protocol == PROTO_UDP);
+        let is_udp = self.packet.transport().map(|t| t.protocol) == Some(PROTO_UDP);
+        let zero = |is_udp: bool| match is_udp {
+            true => Zero::Absent,
+            false => Zero::Avoided,
+        };
         if let Some(sum) = field.checksum {
-            let is_udp = base == PayloadBase::Transport && is_udp(self.packet);
+            let zero = zero(is_udp && base == PayloadBase::Transport);
             let at = field.start + usize::from(sum);
-            adjust(self.packet, at, &old[..span], &new[..span], is_udp);
+            adjust(self.packet, at, &old[..span], &new[..span], zero);
         }
         if field.pseudo
             && let Some(transport) = self.packet.transport().filter(|t| !t.fragment)
             && let Some((sum, true)) = transport_checksum(transport.protocol)
         {
-            let is_udp = is_udp(self.packet);
             let at = transport.at + sum;
-            adjust(self.packet, at, &old[..span], &new[..span], is_udp);
+            adjust(self.packet, at, &old[..span], &new[..span], zero(is_udp));
         }
         Some(())
     }
