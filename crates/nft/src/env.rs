@@ -13,6 +13,9 @@ pub struct Env {
     pub users: HashMap<String, u32>,
     /// Groups.
     pub groups: HashMap<String, u32>,
+    /// The text is a listing of the kernel's rules, which may be there by other words: nft lists
+    /// rules for two protocols at once, though it takes none.
+    pub listed: bool,
 }
 
 impl Env {

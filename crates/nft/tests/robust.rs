@@ -218,3 +218,19 @@ fn nftables_own_examples() {
     }
     println!("{seen} examples");
 }
+
+/// nft lists such rules, where they came by `th` or by JSON, and takes none of them.
+#[test]
+fn a_listing_may_hold_what_can_never_match() {
+    let text = "table ip t {\n\tchain c {\n\t\tip protocol udp icmp type echo-request counter packets 1 bytes 2\n\t\tudp dport 53 tcp option maxseg size 5 drop\n\t}\n}\n";
+    let read = |listed| {
+        let env = fordway_nft::Env {
+            listed,
+            ..fordway_nft::Env::default()
+        };
+        fordway_nft::load_text(&Ruleset::default(), &env, &NoFiles, "listing", text, &[])
+    };
+    let faults = read(false).err().expect("refused").to_string();
+    assert!(faults.contains("it could never match"), "{faults}");
+    assert_eq!(read(true).expect("taken").ruleset.tables.len(), 1);
+}

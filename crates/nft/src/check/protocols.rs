@@ -5,7 +5,7 @@
 //! (`tcp dport` makes it TCP) and by matches on what says the next protocol (`ip protocol tcp`).
 use super::Checked;
 use crate::prelude::*;
-use crate::{error::Fault, source::Span, symbols};
+use crate::{env::Env, error::Fault, source::Span, symbols};
 use fordway_filter::model::{
     self, CtKey, DataType, Expr, Family, MetaKey, PayloadBase, Protocol, RelOp, SetRef,
 };
@@ -21,10 +21,12 @@ pub(crate) struct Protocols {
     network: Option<Protocol>,
     /// Number of the transport protocol.
     transport: Option<u8>,
+    /// What can never match is taken all the same ([`Env::listed`]).
+    listed: bool,
 }
 
 impl Protocols {
-    pub(crate) fn new(family: Family) -> Protocols {
+    pub(crate) fn new(family: Family, env: &Env) -> Protocols {
         Protocols {
             family,
             link_says: None,
@@ -36,6 +38,7 @@ impl Protocols {
                 Family::Inet | Family::Bridge | Family::Netdev => None,
             },
             transport: None,
+            listed: env.listed,
         }
     }
 
@@ -54,6 +57,11 @@ impl Protocols {
 
     /// A field of a protocol is used.
     pub(crate) fn uses(&mut self, protocol: Protocol, span: Span) -> Checked<()> {
+        let fits = self.fits(protocol, span);
+        if self.listed { Ok(()) } else { fits }
+    }
+
+    fn fits(&mut self, protocol: Protocol, span: Span) -> Checked<()> {
         match protocol.base() {
             PayloadBase::Link => match (protocol, self.link_says) {
                 // What was said of the outer type holds; a tag in between says otherwise.
@@ -104,6 +112,7 @@ impl Protocols {
     /// An extension header of IPv6 is used.
     pub(crate) fn uses_exthdr(&mut self, span: Span) -> Checked<()> {
         match self.network {
+            _ if self.listed => Ok(()),
             Some(Protocol::Ip) => Err(Fault::wrong(span, "ip has no extension headers")),
             Some(Protocol::Arp) => Err(Fault::wrong(span, "arp has no extension headers")),
             _ => Ok(()),

@@ -24,7 +24,7 @@ impl Checker<'_> {
     pub(super) fn rule(&mut self, table: &TableId, rule: &ast::Rule) -> Checked<Rule> {
         let mut within = Within {
             table,
-            protocols: Protocols::new(table.family),
+            protocols: Protocols::new(table.family, self.env),
         };
         let mut statements: Vec<model::Statement> = Vec::new();
         for statement in &rule.statements {

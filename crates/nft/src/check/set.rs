@@ -110,7 +110,7 @@ impl Checker<'_> {
                     // Each part stands for itself: `typeof ip saddr . ip6 saddr` is fine.
                     let mut within = Within {
                         table,
-                        protocols: Protocols::new(model::Family::Inet),
+                        protocols: Protocols::new(model::Family::Inet, self.env),
                     };
                     let expr = match &part.kind {
                         ExprKind::Leaf(leaf) => leaf.clone(),
