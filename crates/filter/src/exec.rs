@@ -5,6 +5,10 @@
 //! are known; of a packet that is all of them, and the compiler removes what follows from
 //! it. A comparison that the known bits cannot decide ends the run with the reason.
 
+mod each_packet;
+
+pub use each_packet::EachPacket;
+
 use crate::model::{ObjectKind, PayloadBase};
 use crate::program::{
     BaseCode, Bitop, ChainCode, Guard, HashCode, Insn, KeyCode, Load, NatCode, Program, RejectCode,
@@ -33,45 +37,6 @@ impl Number {
 
     pub(crate) fn unknown() -> Number {
         Seen { value: 0, known: 0 }
-    }
-}
-
-/// Why a connection cannot be decided about once and for all.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum EachPacket {
-    Limit,
-    Quota,
-    Log,
-    ConnectionCount,
-    Payload,
-    Length,
-    Mark,
-    Time,
-    Random,
-    Nat,
-    SetUpdate,
-    Mangle,
-    /// Something else that is not known of the connection.
-    Unknown,
-}
-
-impl EachPacket {
-    pub fn name(self) -> &'static str {
-        match self {
-            EachPacket::Limit => "limit",
-            EachPacket::Quota => "quota",
-            EachPacket::Log => "log",
-            EachPacket::ConnectionCount => "ct count",
-            EachPacket::Payload => "payload",
-            EachPacket::Length => "length",
-            EachPacket::Mark => "mark",
-            EachPacket::Time => "time",
-            EachPacket::Random => "random",
-            EachPacket::Nat => "nat",
-            EachPacket::SetUpdate => "set update",
-            EachPacket::Mangle => "payload set",
-            EachPacket::Unknown => "unknown",
-        }
     }
 }
 

@@ -12,7 +12,12 @@
 //! A rule's effect on marks counts as something done to each packet unless it leaves the
 //! mark as it was: routing may follow the mark, and the fast path has no routes.
 
+mod answer;
+
 use alloc::vec::Vec;
+
+use answer::Credit;
+pub use answer::{Answer, Decision};
 
 use crate::conntrack::{Tuple, ct_state, status};
 use crate::environment::{Environment, FibQuery};
@@ -22,7 +27,7 @@ use crate::live::{TraceStep, Traced};
 use crate::model::{ChainKind, CtDirection, CtKey, FibResult, Hook, MetaKey, PayloadBase};
 use crate::packet::{ETHERTYPE_IP, ETHERTYPE_IP6, Iface, Layer, PROTO_TCP, PROTO_UDP};
 use crate::program::{
-    Load, MangleCode, MangleTarget, NatCode, NumgenCode, Program, Reject, RuleId, UpdateCode,
+    Load, MangleCode, MangleTarget, NatCode, NumgenCode, Program, RuleId, UpdateCode,
 };
 use crate::sets::{ElementStatement, SetStore};
 use crate::state::State;
@@ -61,21 +66,6 @@ pub struct Question<'q> {
     pub skuid: Option<u32>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Decision {
-    Allowed,
-    /// Dropped, or rejected in this way.
-    Refused {
-        reject: Option<Reject>,
-        rule: RuleId,
-    },
-    /// The rule has to see each packet.
-    EachPacket {
-        rule: RuleId,
-        why: EachPacket,
-    },
-}
-
 /// A rule that matched when a connection was asked about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AskedStep {
@@ -85,27 +75,6 @@ pub struct AskedStep {
     /// To the connecting end.
     pub reply: bool,
     pub step: TraceStep,
-}
-
-/// Something that counts and that the connection's packets go through.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Credit {
-    Counter(u32),
-    Element { set: u32, slot: u32 },
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
-    pub decision: Decision,
-    epoch: u64,
-    forward: Vec<Credit>,
-    backward: Vec<Credit>,
-}
-
-impl Answer {
-    pub fn is_allowed(&self) -> bool {
-        self.decision == Decision::Allowed
-    }
 }
 
 impl Filter {
@@ -194,43 +163,6 @@ impl Filter {
             }
         }
         answer
-    }
-
-    /// Credits the counters of an answer with what the fast path carried. False if the
-    /// rules have changed since: the question has to be asked again.
-    pub fn credit(&mut self, answer: &Answer, forward: (u64, u64), backward: (u64, u64)) -> bool {
-        if answer.epoch != self.ruleset.epoch {
-            return false;
-        }
-        for (credits, (packets, bytes)) in
-            [(&answer.forward, forward), (&answer.backward, backward)]
-        {
-            for credit in credits {
-                self.state.credit(credit, packets, bytes);
-            }
-        }
-        true
-    }
-}
-
-impl State {
-    fn credit(&mut self, credit: &Credit, packets: u64, bytes: u64) {
-        match credit {
-            Credit::Counter(at) => {
-                let counter = &mut self.counters[*at as usize].0;
-                counter.packets += packets;
-                counter.bytes += bytes;
-            }
-            Credit::Element { set, slot } => {
-                let element = self.sets[*set as usize].0.element_mut(*slot);
-                for statement in element.into_iter().flat_map(|e| &mut e.statements) {
-                    if let ElementStatement::Counter(counter) = statement {
-                        counter.packets += packets;
-                        counter.bytes += bytes;
-                    }
-                }
-            }
-        }
     }
 }
 

@@ -162,10 +162,18 @@ impl Rules {
             return None;
         }
         let connecting = connecting_end(a, b);
-        let from = ends[connecting];
-        let answer = crossing::with_question((from.local, from.remote), phase, |question| {
-            self.filter.ask(question, self.now_ns(), &mut Surroundings)
-        });
+        let ask = |from: usize| {
+            let names = (ends[from].local, ends[from].remote);
+            crossing::with_question(names, phase, |question| {
+                self.filter.ask(question, self.now_ns(), &mut Surroundings)
+            })
+        };
+        let answer = ask(connecting);
+        let answer = match phase {
+            // A program chooses its port, so that nothing may rest on who seems to connect.
+            Phase::Established => answer.whoever_connected(&ask(1 - connecting)),
+            Phase::New => answer,
+        };
         Some((answer, connecting))
     }
 
@@ -229,8 +237,8 @@ fn has_counters(ruleset: &Ruleset) -> bool {
     })
 }
 
-/// Which of two ends connected: nothing that the kernel shows of a socket says so, but who
-/// is connected to is at the lower port, for others come from the ephemeral range.
+/// Which of two ends seems to have connected: nothing that the kernel shows of a socket says so,
+/// but who is connected to is mostly at the lower port, for others come from the ephemeral range.
 fn connecting_end(a: &SocketFacts, b: &SocketFacts) -> usize {
     usize::from(a.local.port() < b.local.port())
 }
@@ -418,7 +426,11 @@ impl Broker {
         let text = self.domains.fabric()?.list_rules()?;
         let empty = Ruleset::default();
         let files = fordway_nft::NoFiles;
-        match fordway_nft::load_text(&empty, &self.rules.env, &files, "nft", &text, &[]) {
+        let env = Env {
+            listed: true,
+            ..self.rules.env.clone()
+        };
+        match fordway_nft::load_text(&empty, &env, &files, "nft", &text, &[]) {
             Ok(counted) => kernel::add_counts(&mut ruleset, &counted.ruleset),
             Err(faults) => {
                 tracing::warn!("the kernel's counts are left out of a listing: {faults}");

@@ -99,6 +99,33 @@ fn a_rule_that_needs_each_packet_keeps_a_connection_off_rings() {
 }
 
 #[test]
+fn a_rule_about_who_connected_keeps_a_connection_off_rings() {
+    for rule in [
+        "ct direction reply drop",
+        "ct original ip saddr 10.77.0.4 drop",
+        "ct original proto-dst 6379 drop",
+    ] {
+        let rules = rules(&format!(
+            "table inet t {{ chain c {{ type filter hook forward priority 0; tcp dport 6379 {rule}; }} }}"
+        ));
+        // Whichever ports they chose.
+        for from in [WEB, "10.77.0.4:100"] {
+            assert_eq!(gate(&rules, from, DB), Some(Reason::Filter), "{rule}");
+            let [a, b] = ends(from, DB, [7, 8]);
+            let (answer, _) = rules.ask([&a, &b], Phase::Established).expect("asked");
+            let is_moved = matches!(answer.decision, Decision::EachPacket { .. });
+            assert!(is_moved, "{rule}, {from}: {answer:?}");
+        }
+    }
+    let alike = rules(
+        "table inet t { chain c { type filter hook forward priority 0; policy drop;
+         ct direction original accept
+         ct direction reply accept; } }",
+    );
+    assert_eq!(gate(&alike, WEB, DB), None);
+}
+
+#[test]
 fn nothing_is_asked_about_within_one_namespace() {
     let rules =
         rules("table inet t { chain c { type filter hook input priority 0; policy drop; } }");
