@@ -1,10 +1,11 @@
-//! The programs of the tests: an echo, and a talker that holds connections and says when
-//! they break. Plain sockets; none of them knows of Fordway.
+//! The programs of the tests: an echo, a talker that holds connections and says when
+//! they break, and senders of packets that were made by hand. None of them knows of Fordway.
 #![forbid(unsafe_code)]
 
 use anyhow::{Context, Result, bail};
 use std::net::{IpAddr, SocketAddr};
 
+mod craft;
 mod echo;
 mod talk;
 
@@ -18,7 +19,15 @@ fn main() -> Result<()> {
         ["talk", server, count] => talk::run(Far::Echo, server.parse()?, count.parse()?),
         ["ask", server] => talk::run(Far::Redis, server.parse()?, 1),
         ["connect", server, source] => connect(server.parse()?, source.parse()?),
-        _ => bail!("echo PORT, talk SERVER COUNT, ask SERVER, connect SERVER SOURCE"),
+        ["craft", from, server, open_port] => {
+            craft::craft(from.parse()?, server.parse()?, open_port.parse()?)
+        }
+        ["forge", from, server, stolen] => {
+            craft::forge(from.parse()?, server.parse()?, stolen.parse()?)
+        }
+        _ => bail!(
+            "echo PORT, talk SERVER COUNT, ask SERVER, connect SERVER SOURCE, craft FROM SERVER PORT, forge FROM SERVER STOLEN"
+        ),
     }
 }
 

@@ -5,6 +5,9 @@ use std::net::Ipv4Addr;
 
 /// The rules of the bridge. `assigned` and `assigned_arp` hold what each port may
 /// send, `spoofed` its counter of what else it tried.
+///
+/// A tagged frame is nobody's: the kernel does not show it to families ip and inet
+/// (bridge-nf-filter-vlan-tagged), but who gets it takes VLAN 0 for no VLAN.
 pub(super) const RULES: &str = "
 table bridge fordway {
 	counter ipv6 { }
@@ -13,6 +16,7 @@ table bridge fordway {
 	map spoofed { type ifname : counter; }
 	chain from_port {
 		type filter hook prerouting priority -300; policy drop;
+		ether type { 8021q, 8021ad } counter name iifname map @spoofed drop
 		iifname . ether saddr . ip saddr @assigned accept
 		iifname . ether saddr . arp saddr ether . arp saddr ip @assigned_arp accept
 		ether type ip6 counter name ipv6 drop
