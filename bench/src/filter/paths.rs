@@ -24,7 +24,7 @@ const SLACK: Duration = Duration::from_secs(60);
 
 /// About how long it takes.
 pub fn estimate(options: &Options) -> Duration {
-    (Duration::from_secs_f64(options.seconds) + OVERHEAD) * 6 * options.rounds as u32
+    (Duration::from_secs_f64(options.seconds) + OVERHEAD) * 8 * options.rounds as u32
 }
 
 /// All rows.
@@ -39,8 +39,12 @@ pub fn rows(options: &Options) -> Result<Vec<Row>> {
 
 fn measure(lab: &Lab, options: &Options) -> Result<Vec<Row>> {
     let progress = Progress::new(options.rounds as u64);
-    let rulesets = [Rules::differ(0), Rules::differ(RULES_ASKED)];
-    let (mut connects, mut talks) = ([Samples::new(), Samples::new()], Samples::new());
+    let rulesets = [
+        Rules::differ(0),
+        Rules::differ(RULES_ASKED).about_tcp(),
+        Rules::mixed(RULES_ASKED).about_tcp(),
+    ];
+    let (mut connects, mut talks) = ([(); 3].map(|()| Samples::new()), Samples::new());
     let (mut asked, mut regime) = (Samples::new(), Regime::Near);
     for round in 1..=options.rounds {
         progress.step(&format!("fast path, round {round}"));
@@ -52,29 +56,35 @@ fn measure(lab: &Lab, options: &Options) -> Result<Vec<Row>> {
             let fast = sample(PathChoice::Auto, Talk::Request)?;
             let kernel = sample(PathChoice::Kernel, Talk::Request)?;
             connects[index].push([fast, kernel].map(|f| f.seconds * 1e9 / f.count as f64));
-            talked[index] = sample(PathChoice::Auto, Talk::Rtt)?.p50_ns as f64;
+            if let Some(talked) = talked.get_mut(index) {
+                *talked = sample(PathChoice::Auto, Talk::Rtt)?.p50_ns as f64;
+            }
         }
         // Ours has rules, the rival has none.
         talks.push([talked[1], talked[0]]);
         let [none, many] = [packet::ask_ns(&rulesets[0])?, packet::ask_ns(&rulesets[1])?];
         asked.push([many, none]);
     }
-    let difference = |side: usize| -> Vec<f64> {
-        let pairs = connects[1].iter().zip(&connects[0]);
-        pairs.map(|(many, none)| many[side] - none[side]).collect()
-    };
-    let added = difference(0).into_iter().zip(difference(1));
-    let added: Samples = added.map(|(fast, kernel)| [fast, kernel]).collect();
     let row = |work: &str, rival, samples: &Samples| row(work, rival, regime, samples);
-    Ok(vec![
-        row("filter-request-0", "kernel-bridge", &connects[0]),
-        row("filter-request-1000", "kernel-bridge", &connects[1]),
+    // What rules add, on either path.
+    let added = |work: &str, with: &Samples| {
+        let pairs = with.iter().zip(&connects[0]);
+        let samples: Samples = pairs
+            .map(|(many, none)| [0, 1].map(|side| many[side] - none[side]))
+            .collect();
         Row {
             ratio: None,
             ratio_min: None,
             ratio_max: None,
-            ..row("filter-request-added", "kernel-bridge", &added)
-        },
+            ..row(work, "kernel-bridge", &samples)
+        }
+    };
+    Ok(vec![
+        row("filter-request-0", "kernel-bridge", &connects[0]),
+        row("filter-request-1000", "kernel-bridge", &connects[1]),
+        added("filter-request-added", &connects[1]),
+        row("filter-request-mixed", "kernel-bridge", &connects[2]),
+        added("filter-request-mixed-added", &connects[2]),
         row("filter-ask-1000", "no rules", &asked),
         row("filter-rtt-64-1000", "no rules", &talks),
     ])

@@ -102,7 +102,7 @@ impl Rules {
     }
 
     /// The same, each asking for something else than its neighbours.
-    fn mixed(count: u32) -> Rules {
+    pub fn mixed(count: u32) -> Rules {
         let mut rules = String::new();
         for n in 0..count {
             let other = address(0xac11_0000 + n);
@@ -124,6 +124,12 @@ impl Rules {
             let _ = writeln!(rules, "ip saddr {from} udp dport {port} counter accept");
         }
         Rules::new(format!("filter-differ-{count}"), "", &rules)
+    }
+
+    /// The same for connections.
+    pub fn about_tcp(mut self) -> Rules {
+        self.text = self.text.replace("udp dport", "tcp dport");
+        self
     }
 
     fn set(word: &str, flags: &str, elements: &[String]) -> Rules {
