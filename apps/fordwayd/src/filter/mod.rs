@@ -185,13 +185,16 @@ impl Rules {
 
     /// Credits the counters of a channel's rules with what its ends show that they sent.
     fn credit(&mut self, channel: &BothEnds, sent: [Option<u64>; 2]) {
-        let before = self.credited.get(&channel.key()).copied().unwrap_or([0; 2]);
+        self.credit_pair(channel.key(), &channel.facts, sent);
+    }
+
+    fn credit_pair(&mut self, key: u64, [a, b]: &[SocketFacts; 2], sent: [Option<u64>; 2]) {
+        let before = self.credited.get(&key).copied().unwrap_or([0; 2]);
         let now = [0, 1].map(|side| sent[side].unwrap_or(0).max(before[side]));
         let more = [0, 1].map(|side| now[side] - before[side]);
         if more == [0; 2] {
             return;
         }
-        let [a, b] = &channel.facts;
         if let Some((answer, connecting)) = self.ask([a, b], Phase::Established) {
             let packets = more.map(|bytes| {
                 let packets = bytes.div_ceil(SEGMENT_BYTES);
@@ -200,7 +203,7 @@ impl Rules {
             self.filter
                 .credit(&answer, packets[connecting], packets[1 - connecting]);
         }
-        self.credited.insert(channel.key(), now);
+        self.credited.insert(key, now);
     }
 }
 

@@ -145,7 +145,9 @@ fn elements_with_a_timeout_are_looked_at_when_it_is_over() {
     let soon = rules(&set.replace("TIME", "timeout 1ms"));
     // It may be over between any two questions.
     let [a, b] = ends(WEB, DB, [7, 8]);
+    let begin = Instant::now();
     let said = std::iter::repeat_with(|| soon.gate(&a, &b))
+        .take_while(|_| begin.elapsed().as_secs() < 30)
         .flatten()
         .next();
     assert_eq!(said, Some(Reason::Filter));
@@ -165,4 +167,22 @@ fn what_rings_carried_is_counted_as_segments() {
     let listing = rules.filter.listing(0);
     let text = list::text(&listing, &rules.env, list::Style::default());
     assert!(text.contains("counter packets 3 bytes 3000"), "{text}");
+}
+
+#[test]
+fn what_rings_carried_is_counted_once() {
+    let mut rules = rules(
+        "table inet t { chain c { type filter hook forward priority 0;
+         ip daddr 10.77.0.3 tcp dport 6379 counter accept; } }",
+    );
+    let both = ends(WEB, DB, [7, 8]);
+    // What an end shows of itself may also go back: it is its own to write.
+    for segments in [1, 1, 3, 2, 3] {
+        rules.credit_pair(1, &both, [Some(segments * SEGMENT_BYTES), None]);
+    }
+    let listing = rules.filter.listing(0);
+    let text = list::text(&listing, &rules.env, list::Style::default());
+    let bytes = 3 * (SEGMENT_BYTES + HEADER_BYTES);
+    let counter = format!("counter packets 3 bytes {bytes}");
+    assert!(text.contains(&counter), "{text}");
 }
