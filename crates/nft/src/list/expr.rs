@@ -89,11 +89,7 @@ impl Writer<'_> {
                 format!("{}-{}", end(low), end(high))
             }
             Expr::Prefix(value, bits) => format!("{}/{bits}", one(value)),
-            Expr::List(items) => {
-                // A number may be several flags.
-                let item = |expr: &Expr| self.flag_list(expr).unwrap_or_else(|| one(expr));
-                items.iter().map(item).collect::<Vec<_>>().join(",")
-            }
+            Expr::List(items) => items.iter().map(one).collect::<Vec<_>>().join(","),
             Expr::Concat(parts) => {
                 let parts: Vec<String> = parts
                     .iter()
