@@ -98,6 +98,7 @@ fn main(domain: Domain) -> ! {
     let pages = if is_small { 128 } else { 256 };
     let config = netfront::Config {
         switches: options.switches,
+        queues_max: options.queues,
         rx_pages: pages,
         tx_pages: pages,
         ..config

@@ -9,6 +9,7 @@
 //! | `port=8080` | instead of the application's own |
 //! | `ping=10.0.0.1` | sends four pings to it after the start, and says what came back |
 //! | `off=split,suppression,gso,csum,batching,persistent` | turns optimisations of the driver off |
+//! | `queues=4` | at most so many queues of the device, where the backend offers them |
 //! | `congestion=none` | no congestion control: for peers on the same host only |
 //! | `congestion=reno` | from the first segment on, also towards neighbors |
 //! | `send=KB`, `receive=KB` | buffers of one connection |
@@ -27,6 +28,7 @@ pub struct Options {
     pub name_server: Option<IpAddr>,
     pub lookup: Option<&'static str>,
     pub switches: Switches,
+    pub queues: u32,
     pub congestion: Congestion,
     pub send_bytes: usize,
     pub receive_bytes: usize,
@@ -82,6 +84,7 @@ impl Options {
             name_server: parsed(line, "dns")?,
             lookup: line.value("lookup"),
             switches,
+            queues: parsed(line, "queues")?.unwrap_or(1),
             congestion: match line.value("congestion") {
                 None => Congestion::UntilLoss,
                 Some("reno") => Congestion::Reno,

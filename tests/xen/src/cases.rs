@@ -98,12 +98,16 @@ cases! {
     "filter", [Filter], long, 60, 10, "rules of the ramdisk, and of dom0 before the start and while it runs";
     "dhcp-dns", [Httpd], long, 60, 10, "an address by DHCP, a name by DNS, both of dnsmasq";
     "ipv6", [Httpd], long, 60, 10, "pings and files over IPv6";
+    "queues", [Httpd], long, 60, 10, "four queues, where dom0 offers them";
+    "plain-device", [Httpd], long, 60, 10, "all optimisations of the driver off";
+    "cannot-run", [Httpd], long, 30, 5, "a command line that is not understood: one line, and the end";
     "console", [Httpd], long, 30, 5, "what is typed on the console is answered";
     "pause-unpause", [Httpd], long, 120, 15, "a transfer goes on after xl pause";
     "bridge-down-up", [Httpd], long, 120, 15, "a transfer goes on after dom0's bridge was down";
     "malformed", [Httpd], long, 120, 30, "9000 malformed frames, and it serves as before";
     "kv-cli", [Kv], short, 60, 10, "what redis-cli is answered";
     "kv-udp", [Kv], long, 30, 5, "commands in datagrams";
+    "kv-eviction", [Kv], long, 60, 10, "more values than memory: the oldest go";
     "kv-benchmark", [Kv], long, 120, 20, "redis-benchmark, 50 connections, 1 and 16 in flight";
     "two-unikernels", [Httpd], long, 60, 10, "one unikernel pings another over the bridge";
     "memory", [Httpd], long, 120, 30, "8, 16, 64 and 512 MB";

@@ -37,9 +37,14 @@ pub(crate) fn go_on(clock: &Clock, now_ns: u64) {
     AHEAD_NS.get().set(now_ns.wrapping_sub(clock.system_ns()));
 }
 
-/// When that is for Xen; at least 1, as 0 would mean never.
+/// When that is for Xen.
 pub(crate) fn to_system_ns(at_ns: u64) -> u64 {
-    (at_ns.wrapping_sub(AHEAD_NS.get().get()) as i64).max(1) as u64
+    system_ns_of(at_ns, AHEAD_NS.get().get())
+}
+
+/// At least 1: 0 would mean never, and what lies before the host's start is over.
+fn system_ns_of(at_ns: u64, ahead_ns: u64) -> u64 {
+    (at_ns.wrapping_sub(ahead_ns) as i64).max(1) as u64
 }
 
 /// Both clocks of this domain.
@@ -177,6 +182,15 @@ mod tests {
             system_time_ns(&fast, 1_000 + (1 << 56)),
             7_000_000 + (1 << 56)
         );
+    }
+
+    #[test]
+    fn a_time_of_ours_is_one_of_the_hosts() {
+        assert_eq!(system_ns_of(0, 0), 1);
+        assert_eq!(system_ns_of(100, 40), 60);
+        // A host that has been up for longer than the one before.
+        assert_eq!(system_ns_of(100, 0u64.wrapping_sub(50)), 150);
+        assert_eq!(system_ns_of(100, 200), 1);
     }
 
     #[test]
