@@ -70,7 +70,7 @@ fn one_number(items: &[model::Expr]) -> model::Expr {
 }
 
 /// A value of more than one bit as the list of them.
-fn bit_list(value: model::Value) -> model::Expr {
+pub(super) fn bit_list(value: model::Value) -> model::Expr {
     let number = value.as_number();
     if number.count_ones() < 2 {
         return model::Expr::Value(value);

@@ -3,7 +3,7 @@ use super::{
     Checked, Checker,
     elements::DataWanted,
     expr::{Within, has_leaf, has_range},
-    normal::{as_prefix, normal},
+    normal::{as_prefix, bit_list, normal},
     protocols::Protocols,
     value::{Wanted, literal},
 };
@@ -163,7 +163,7 @@ impl Checker<'_> {
         })
     }
 
-    /// `syn,ack`: flags only, in the order of their bits.
+    /// `syn,ack`: flags only, in the order of their bits; a number in it may stand for several.
     fn list(&mut self, items: &[Expr], wanted: Wanted, span: Span) -> Checked<model::Expr> {
         if !wanted.data_type.is_bitmask() {
             return Err(Fault::wrong(
@@ -180,10 +180,20 @@ impl Checker<'_> {
             .collect::<Checked<Vec<_>>>()?;
         values.sort_by_key(model::Value::as_number);
         values.dedup();
-        Ok(match values.as_slice() {
-            [one] => model::Expr::Value(*one),
-            _ => model::Expr::List(values.into_iter().map(model::Expr::Value).collect()),
-        })
+        if let [one] = values.as_slice() {
+            return Ok(model::Expr::Value(*one));
+        }
+        let bits = values.into_iter().flat_map(|value| match bit_list(value) {
+            model::Expr::List(bits) => bits,
+            bit => vec![bit],
+        });
+        let mut flags: Vec<model::Expr> = bits.collect();
+        flags.sort_by_key(|flag| match flag {
+            model::Expr::Value(value) => value.as_number(),
+            _ => 0,
+        });
+        flags.dedup();
+        Ok(model::Expr::List(flags))
     }
 
     fn check_relation(
