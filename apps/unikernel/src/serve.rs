@@ -173,10 +173,11 @@ fn drive<S: Service>(serving: &Serving<S>, id: TcpId, conn: &mut S::Conn) -> boo
 pub async fn ticker<S: Service>(serving: Serving<S>, wall_at_zero_ns: impl Fn() -> u64) {
     loop {
         let now_us = serving.timers.now_us();
-        serving
-            .server
-            .borrow_mut()
-            .tick(now_us, wall_at_zero_ns() + now_us * 1000);
+        let wall_ns = wall_at_zero_ns() + now_us * 1000;
+        serving.server.borrow_mut().tick(now_us, wall_ns);
+        // dom0 may set its clock, and after a suspend it is another host's.
+        #[cfg(feature = "filter")]
+        serving.net.stack().set_wall_clock(now_us, wall_ns);
         serving.net.wake_all();
         serving.timers.sleep(1_000_000).await;
     }

@@ -41,6 +41,29 @@ curl -s -o /dev/null -m 2 http://10.0.0.16/1k || status=$?
 expect 'the rules before are in force' $status = 7
 rules filtered /tmp/open.nft
 fetches 10.0.0.16 1k 100k
+
+# The wall clock of rules goes on while the domain is put away.
+xl save filtered /tmp/saved
+wait_gone filtered
+sleep 5
+xl restore /tmp/saved
+rm /tmp/saved
+says filtered 'resumed, Elsewhere'
+cat >/tmp/past.nft <<END
+table inet t {
+    chain in {
+        type filter hook input priority 0; policy accept;
+        meta time < "$(date -u -d '1 second ago' '+%Y-%m-%d %H:%M:%S')" tcp dport 80 reject with tcp reset
+    }
+}
+END
+rules filtered /tmp/past.nft
+# It is looked at once a second.
+for i in $(seq 60); do
+    ! curl -s -o /dev/null -m 2 http://10.0.0.16/1k || break
+    sleep 0.02
+done
+fetches 10.0.0.16 1k
 stop filtered
 
 # Rules of the ramdisk are in force from the first frame on, and so are those that dom0 has

@@ -95,7 +95,7 @@ cases! {
     "many-connections", [Httpd], long, 120, 20, "1000 connections at a time";
     "wire", [Httpd], long, 60, 10, "handshake, options, order and end of TCP in a capture";
     "profile", [Profile], long, 30, 5, "the procedures' ticks at /profile";
-    "filter", [Filter], long, 60, 10, "rules of the ramdisk, and of dom0 before the start and while it runs";
+    "filter", [Filter], long, 60, 20, "rules of the ramdisk, and of dom0 before the start and while it runs; their clock after xl restore";
     "dhcp-dns", [Httpd], long, 60, 10, "an address by DHCP, a name by DNS, both of dnsmasq";
     "ipv6", [Httpd], long, 60, 10, "pings and files over IPv6";
     "queues", [Httpd], long, 60, 10, "four queues, where dom0 offers them";
