@@ -17,6 +17,7 @@ use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
 use fordway_platform::sockmap;
 use std::fs;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 /// Beyond this, a packet socket refuses a message (net.core.wmem_default).
@@ -260,8 +261,15 @@ impl Conversation {
     /// What all drivers measured, and the CPU seconds of all programs.
     fn finish(self) -> Result<(Figures, f64)> {
         let (mut sum, mut cpu_s) = (Figures::default(), 0.0);
+        let complaints = || {
+            let wrote = self.servers.iter().map(Program::stderr_so_far);
+            format!(
+                "the serving end wrote: {}",
+                wrote.collect::<String>().trim()
+            )
+        };
         for driver in self.drivers {
-            let output = driver.finish()?.ok()?;
+            let output = driver.finish()?.ok().with_context(complaints)?;
             cpu_s += output.cpu_s;
             add(&mut sum, &serde_json::from_str(output.text().trim())?);
         }
@@ -330,13 +338,16 @@ fn shared_name(rest: &str) -> String {
 }
 
 fn address(lab: &Lab, contender: Contender, job: &Job) -> Result<String> {
-    let port = lab.free_port()?;
+    // No name comes a second time: what an ended program left there is in nobody's way.
+    static NAMES: AtomicU32 = AtomicU32::new(0);
     Ok(match contender.wire() {
-        Wire::Tcp | Wire::Sockmap => format!("{}:{port}", contender.places(job).0.ip()),
+        Wire::Tcp | Wire::Sockmap => {
+            let port = lab.free_port()?;
+            format!("{}:{port}", contender.places(job).0.ip())
+        }
         _ => {
-            let file = lab.work_dir().join(shared_name(&port.to_string()));
-            // A port may come a second time.
-            let _ = fs::remove_file(&file);
+            let number = NAMES.fetch_add(1, Ordering::Relaxed);
+            let file = lab.work_dir().join(shared_name(&number.to_string()));
             file.to_string_lossy().into_owned()
         }
     })

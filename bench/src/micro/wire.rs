@@ -93,11 +93,6 @@ pub enum Conn {
     Pipe(File, Option<File>),
 }
 
-/// An end that was ended leaves its name behind, and names may come again.
-fn clear(path: &Path) {
-    let _ = std::fs::remove_file(path);
-}
-
 impl Wire {
     /// Listens.
     pub fn listen(self, at: &str) -> Result<Listener> {
@@ -108,13 +103,9 @@ impl Wire {
                 let (address, [map, _]) = with_maps(at).context("an address and two maps")?;
                 Listener::Sockmap(TcpListener::bind(address)?, map)
             }
-            Wire::Unix => {
-                clear(path);
-                Listener::Unix(UnixListener::bind(path)?)
-            }
+            Wire::Unix => Listener::Unix(UnixListener::bind(path)?),
             Wire::Seqpacket => {
                 let socket = seqpacket()?;
-                clear(path);
                 rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
                 rustix::net::listen(&socket, 16)?;
                 Listener::Seqpacket(socket)
