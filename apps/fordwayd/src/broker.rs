@@ -502,7 +502,8 @@ impl Broker {
             }
             for channel in self.registry.live_channels_of(process) {
                 let progress = self.memory.progress(&channel);
-                self.ring_bytes_of_the_dead += progress.map_or(0, |p| p.ring_bytes_tx);
+                let sent = progress.map_or(0, |p| p.ring_bytes_tx);
+                self.ring_bytes_of_the_dead = self.ring_bytes_of_the_dead.saturating_add(sent);
                 self.note_usage(&channel);
             }
             let actions = self.registry.process_gone(process);

@@ -35,9 +35,11 @@ mod store;
 use crate::admin::{ErrorKind, FilterChange, FilterRules, Include, Looked, Reply};
 use crate::admin_socket::error;
 use crate::broker::Broker;
+use crate::memory::Progress;
 use crate::{BrokerError, Config};
 use crossing::Surroundings;
 use fordway_abi::reason::Reason;
+use fordway_abi::shm::SEGMENT_LOG2_MAX;
 use fordway_filter::model::{Ruleset, Statement};
 use fordway_filter::{Answer, Decision, Filter, Phase};
 use fordway_nft::{Env, FileError, Files, list};
@@ -51,6 +53,8 @@ use std::time::Instant;
 /// Bytes of a full-sized segment on Ethernet, and of its headers (IPv4, TCP with timestamps).
 const SEGMENT_BYTES: u64 = 1448;
 const HEADER_BYTES: u64 = 52;
+/// What lies unread in a ring at most: two segments of the largest, while it grows.
+const IN_RINGS_MAX: u64 = 2 << SEGMENT_LOG2_MAX;
 
 /// The rules in force and what the broker has counted by them.
 pub(crate) struct Rules {
@@ -198,13 +202,24 @@ impl Rules {
         if let Some((answer, connecting)) = self.ask([a, b], Phase::Established) {
             let packets = more.map(|bytes| {
                 let packets = bytes.div_ceil(SEGMENT_BYTES);
-                (packets, bytes + packets * HEADER_BYTES)
+                // The figure is a program's own word, and may be any.
+                (
+                    packets,
+                    bytes.saturating_add(packets.saturating_mul(HEADER_BYTES)),
+                )
             });
             self.filter
                 .credit(&answer, packets[connecting], packets[1 - connecting]);
         }
         self.credited.insert(key, now);
     }
+}
+
+/// What an end has sent by its ring: what it says, but not more than its peer has taken and a
+/// ring holds. So no end alone can fill the counters that others share with it.
+fn sent(own: Option<Progress>, peer: Option<Progress>) -> Option<u64> {
+    let taken = peer.map_or(0, |peer| peer.ring_bytes_rx);
+    Some(own?.ring_bytes_tx.min(taken.saturating_add(IN_RINGS_MAX)))
 }
 
 fn new_filter() -> Filter {
@@ -457,8 +472,8 @@ impl Broker {
         let Some(views) = self.registry.views_of(channel) else {
             return;
         };
-        let sent = views.map(|view| Some(self.memory.progress(&view)?.ring_bytes_tx));
-        self.rules.credit(channel, sent);
+        let [a, b] = views.map(|view| self.memory.progress(&view));
+        self.rules.credit(channel, [sent(a, b), sent(b, a)]);
     }
 
     /// A channel is about to lose an end.

@@ -186,3 +186,40 @@ fn what_rings_carried_is_counted_once() {
     let counter = format!("counter packets 3 bytes {bytes}");
     assert!(text.contains(&counter), "{text}");
 }
+
+#[test]
+fn no_end_can_turn_the_counters_of_others_back() {
+    let mut rules = rules(
+        "table inet t { chain c { type filter hook forward priority 0;
+         ip daddr 10.77.0.3 tcp dport 6379 counter accept; } }",
+    );
+    let honest = ends(WEB, DB, [7, 8]);
+    rules.credit_pair(1, &honest, [Some(100 * SEGMENT_BYTES), None]);
+    // With segments and headers the sums would wrap.
+    for (key, bytes) in [(2, u64::MAX), (3, u64::MAX - 1_000_000), (4, u64::MAX / 2)] {
+        rules.credit_pair(key, &honest, [Some(bytes), None]);
+    }
+    let listing = rules.filter.listing(0);
+    let text = list::text(&listing, &rules.env, list::Style::default());
+    assert!(text.contains(&format!("bytes {}", u64::MAX)), "{text}");
+}
+
+#[test]
+fn an_end_has_sent_no_more_than_its_peer_could_take() {
+    let progress = |ring_bytes_tx, ring_bytes_rx| {
+        Some(Progress {
+            ring_bytes_tx,
+            ring_bytes_rx,
+            back: false,
+            calls: 0,
+        })
+    };
+    assert_eq!(
+        sent(progress(u64::MAX, 0), progress(0, 1000)),
+        Some(1000 + IN_RINGS_MAX)
+    );
+    assert_eq!(sent(progress(1500, 0), progress(0, 1000)), Some(1500));
+    assert_eq!(sent(progress(5, 0), progress(0, u64::MAX)), Some(5));
+    assert_eq!(sent(progress(5, 0), None), Some(5));
+    assert_eq!(sent(None, progress(0, 5)), None);
+}

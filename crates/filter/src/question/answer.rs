@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 
 use crate::exec;
 use crate::filter::Filter;
+use crate::model::Counter;
 use crate::program::{Reject, RuleId};
 use crate::sets::ElementStatement;
 use crate::state::State;
@@ -90,19 +91,22 @@ impl State {
     fn credit(&mut self, credit: &Credit, packets: u64, bytes: u64) {
         match credit {
             Credit::Counter(at) => {
-                let counter = &mut self.counters[*at as usize].0;
-                counter.packets += packets;
-                counter.bytes += bytes;
+                add(&mut self.counters[*at as usize].0, packets, bytes);
             }
             Credit::Element { set, slot } => {
                 let element = self.sets[*set as usize].0.element_mut(*slot);
                 for statement in element.into_iter().flat_map(|e| &mut e.statements) {
                     if let ElementStatement::Counter(counter) = statement {
-                        counter.packets += packets;
-                        counter.bytes += bytes;
+                        add(counter, packets, bytes);
                     }
                 }
             }
         }
     }
+}
+
+/// What a program says that it has carried may be any number: no counter goes back by it.
+fn add(counter: &mut Counter, packets: u64, bytes: u64) {
+    counter.packets = counter.packets.saturating_add(packets);
+    counter.bytes = counter.bytes.saturating_add(bytes);
 }
