@@ -89,7 +89,8 @@ impl Wake for Doorbell {
 }
 
 struct Place {
-    waker: Waker,
+    /// Taken out while the task is polled.
+    waker: Option<Waker>,
     turn: u32,
     state: State,
 }
@@ -182,10 +183,10 @@ impl Executor {
     pub fn new(tasks_max: u32) -> Executor {
         let ready = Arc::new(Ready::new(tasks_max as usize));
         let place = |at: u32| Place {
-            waker: Waker::from(Arc::new(Doorbell {
+            waker: Some(Waker::from(Arc::new(Doorbell {
                 place: at as usize,
                 ready: ready.clone(),
-            })),
+            }))),
             turn: 0,
             state: State::Free,
         };
@@ -246,11 +247,12 @@ impl Executor {
         let (mut work, waker, turn) = {
             let mut places = self.spawner.places.borrow_mut();
             let place = &mut places.all[at];
-            match core::mem::replace(&mut place.state, State::Polled) {
-                State::Waiting(work) => (work, place.waker.clone(), place.turn),
+            let state = core::mem::replace(&mut place.state, State::Polled);
+            match (state, place.waker.take()) {
+                (State::Waiting(work), Some(waker)) => (work, waker, place.turn),
                 // Woken after its end.
-                other => {
-                    place.state = other;
+                (other, waker) => {
+                    (place.state, place.waker) = (other, waker);
                     return;
                 }
             }
@@ -258,6 +260,7 @@ impl Executor {
         let polled = work.as_mut().poll(&mut Context::from_waker(&waker));
         let mut places = self.spawner.places.borrow_mut();
         let place = &mut places.all[at];
+        place.waker = Some(waker);
         if place.turn == turn {
             match polled {
                 Poll::Pending => {

@@ -16,6 +16,8 @@ pub struct Signal {
 #[derive(Default)]
 struct Inner {
     is_set: bool,
+    is_awaited: bool,
+    /// Of the task that waited last; kept, as it is mostly the next one, too.
     waker: Option<Waker>,
 }
 
@@ -29,8 +31,10 @@ impl Signal {
     pub fn set(&self) {
         let mut inner = self.inner.borrow_mut();
         inner.is_set = true;
-        if let Some(waker) = inner.waker.take() {
-            waker.wake();
+        if core::mem::take(&mut inner.is_awaited)
+            && let Some(waker) = &inner.waker
+        {
+            waker.wake_by_ref();
         }
     }
 
@@ -50,11 +54,14 @@ impl Future for Wait<'_> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let mut inner = self.signal.inner.borrow_mut();
-        if core::mem::take(&mut inner.is_set) {
-            inner.waker = None;
+        inner.is_awaited = !core::mem::take(&mut inner.is_set);
+        if !inner.is_awaited {
             return Poll::Ready(());
         }
-        inner.waker = Some(context.waker().clone());
+        match &mut inner.waker {
+            Some(waker) => waker.clone_from(context.waker()),
+            none => *none = Some(context.waker().clone()),
+        }
         Poll::Pending
     }
 }

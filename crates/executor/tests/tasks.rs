@@ -59,6 +59,39 @@ fn a_signal_set_before_the_wait_is_not_lost_and_is_seen_once() {
 }
 
 #[test]
+fn a_signal_rings_for_nobody_who_does_not_wait() {
+    let mut executor = Executor::new(4);
+    let (first, second) = (Signal::new(), Signal::new());
+    let (waited, other) = (first.clone(), second.clone());
+    let polls = Rc::new(Cell::new(0));
+    let counted = polls.clone();
+    let mut work = Box::pin(async move {
+        waited.wait().await;
+        other.wait().await;
+        waited.wait().await;
+    });
+    executor
+        .spawn(poll_fn(move |context: &mut Context<'_>| {
+            counted.set(counted.get() + 1);
+            work.as_mut().poll(context)
+        }))
+        .unwrap();
+    let polls_after = |executor: &mut Executor| {
+        executor.run_ready(0);
+        polls.replace(0)
+    };
+    assert_eq!(polls_after(&mut executor), 1);
+    first.set();
+    assert_eq!(polls_after(&mut executor), 1);
+    // It waits for the other one now.
+    first.set();
+    assert_eq!(polls_after(&mut executor), 0);
+    second.set();
+    assert_eq!(polls_after(&mut executor), 1);
+    assert_eq!(executor.spawner().alive(), 0, "the first was set meanwhile");
+}
+
+#[test]
 fn whoever_yields_is_polled_once_a_pass_beside_all_others() {
     const TASKS: usize = 200;
     let mut executor = Executor::new(TASKS as u32);

@@ -34,6 +34,22 @@ pub(crate) fn sum(data: &[u8]) -> u32 {
     (folded as u32 >> 16) + (folded as u32 & 0xffff)
 }
 
+/// [`sum`] of a short piece of whole 32-bit words, whose length is known where it is called.
+#[inline]
+pub(crate) fn of_words<const LEN: usize>(data: &[u8]) -> u32 {
+    const { assert!(LEN.is_multiple_of(4) && LEN <= 1024) };
+    let Ok(data) = <&[u8; LEN]>::try_from(data) else {
+        return sum(data);
+    };
+    let mut total: u64 = 0;
+    for four in data.chunks_exact(4) {
+        total += u64::from(u32::from_ne_bytes(four.try_into().unwrap_or_default()));
+    }
+    let folded = (total >> 32) + (total & 0xffff_ffff);
+    let folded = (folded >> 16) + (folded & 0xffff);
+    (folded as u32 >> 16) + (folded as u32 & 0xffff)
+}
+
 /// Folds a sum to 16 bits, in the order of the wire.
 pub(crate) fn fold(mut sum: u32) -> u16 {
     sum = (sum >> 16) + (sum & 0xffff);
@@ -44,8 +60,12 @@ pub(crate) fn fold(mut sum: u32) -> u16 {
 /// The pseudo header's part (RFC 9293 section 3.1, RFC 8200 section 8.1).
 pub(crate) fn pseudo(src: &IpAddr, dst: &IpAddr, protocol: u8, len_bytes: usize) -> u32 {
     let addresses = match (src, dst) {
-        (IpAddr::V4(src), IpAddr::V4(dst)) => sum(&src.octets()) + sum(&dst.octets()),
-        (IpAddr::V6(src), IpAddr::V6(dst)) => sum(&src.octets()) + sum(&dst.octets()),
+        (IpAddr::V4(src), IpAddr::V4(dst)) => {
+            of_words::<4>(&src.octets()) + of_words::<4>(&dst.octets())
+        }
+        (IpAddr::V6(src), IpAddr::V6(dst)) => {
+            of_words::<16>(&src.octets()) + of_words::<16>(&dst.octets())
+        }
         _ => 0,
     };
     let len = len_bytes as u32;

@@ -191,11 +191,9 @@ impl Stack {
         };
     }
 
+    #[inline(never)]
     pub(crate) fn dhcp_advance(&mut self) {
         let now = self.now;
-        if self.dhcp.next_at.is_none_or(|at| now < at) {
-            return;
-        }
         let jitter = self.random.next();
         match self.dhcp.state.clone() {
             State::Off => self.dhcp.next_at = None,

@@ -60,6 +60,11 @@ pub(crate) struct Dns {
 }
 
 impl Dns {
+    #[inline]
+    pub(crate) fn is_asking(&self) -> bool {
+        !self.queries.is_empty()
+    }
+
     pub(crate) fn next_at(&self) -> Option<Micros> {
         self.queries.iter().map(|query| query.next_at).min()
     }

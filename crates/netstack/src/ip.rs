@@ -81,8 +81,12 @@ impl Stack {
     ) -> Result<(), Drop> {
         let ip = packet::parse(bytes).ok_or(Drop::Malformed)?;
         if ip.dst.is_ipv4() && origin != Origin::Loopback {
-            let header_end = usize::from(bytes[0] & 15) * 4;
-            if !checksum::is_good(0, &bytes[..header_end]) {
+            let header = &bytes[..usize::from(bytes[0] & 15) * 4];
+            let sum = match header.len() {
+                packet::IPV4 => checksum::of_words::<{ packet::IPV4 }>(header),
+                _ => checksum::sum(header),
+            };
+            if checksum::fold(sum) != 0xffff {
                 return Err(Drop::Checksum);
             }
         }

@@ -143,6 +143,9 @@ impl Neighbors {
         entry.retry_at = now + RETRY_US;
         let to = (state == State::Probed).then_some(entry.mac);
         self.requests.push(Request { address, to });
+        if self.timed.is_empty() {
+            self.next_at = Micros::MAX; // of those who have answered
+        }
         self.timed.push(address);
         self.next_at = self.next_at.min(now + RETRY_US);
     }

@@ -207,8 +207,8 @@ pub(crate) fn put_ip(
 /// Of a header without options.
 pub(crate) fn fill_ipv4_checksum(bytes: &mut [u8]) {
     put16(bytes, 10, 0);
-    let sum = checksum::of(0, &bytes[..IPV4]);
-    put16(bytes, 10, sum);
+    let sum = checksum::fold(checksum::of_words::<IPV4>(&bytes[..IPV4]));
+    put16(bytes, 10, !sum);
 }
 
 pub(crate) fn put_ethernet(bytes: &mut [u8], dst: &Mac, src: &Mac, is_v6: bool) {

@@ -112,6 +112,8 @@ pub struct Stack {
     pub(crate) link: Link,
     pub(crate) limits: Limits,
     pub(crate) now: Micros,
+    /// Until when timers have been looked at.
+    advanced_to: Option<Micros>,
     pub(crate) routing: Routing,
     pub(crate) neighbors: Neighbors,
     pub(crate) outbox: Outbox,
@@ -146,6 +148,7 @@ impl Stack {
         let mut random = Random(seed);
         Stack {
             now: 0,
+            advanced_to: None,
             routing: Routing::default(),
             neighbors: Neighbors::new(
                 limits.neighbors_max,
@@ -339,11 +342,28 @@ impl Stack {
         }
     }
 
-    /// Time has come to `now`: what is due is marked. Asked for each frame, when hardly ever
-    /// anything is due.
+    /// Time has come to `now`: what is due is marked. Asked for each frame, of which many come at
+    /// one time; no timer is ever set to the time that it is.
     #[inline]
     pub(crate) fn advance(&mut self, now: Micros) {
         self.now = self.now.max(now);
+        if self.advanced_to != Some(self.now) {
+            self.advanced_to = Some(self.now);
+            self.look_at_timers();
+        }
+        // These two may begin something at once.
+        #[cfg(feature = "dhcp")]
+        if self.dhcp.next_at().is_some_and(|at| at <= self.now) {
+            self.dhcp_advance();
+        }
+        #[cfg(feature = "dns")]
+        if self.dns.is_asking() {
+            self.dns_advance();
+        }
+    }
+
+    #[inline(never)]
+    fn look_at_timers(&mut self) {
         let now = self.now;
         let is_due = |at: Option<Micros>| at.is_some_and(|at| at <= now);
         if is_due(self.neighbors.next_at()) {
@@ -357,10 +377,6 @@ impl Stack {
         }
         #[cfg(feature = "fragments")]
         self.fragments.advance(now);
-        #[cfg(feature = "dhcp")]
-        self.dhcp_advance();
-        #[cfg(feature = "dns")]
-        self.dns_advance();
     }
 
     /// Sends what waited for a neighbor, or tells that it is not there.

@@ -119,7 +119,8 @@ pub(crate) static COMMANDS: [Command; 55] = [
 ];
 
 /// A name in lower case as a number, to look it up by: that of the last eight letters, with the
-/// ones before folded in.
+/// ones before folded in. Names in the table are letters, so that up to eight bytes with the number
+/// of one are that name: the bit that is set here tells a capital from a small letter and nothing else.
 const fn word(name: &[u8]) -> u64 {
     let mut word = 0u64;
     let mut at = 0;
@@ -133,8 +134,9 @@ const fn word(name: &[u8]) -> u64 {
 /// The command of a name.
 pub(crate) fn find(name: &[u8]) -> Option<&'static Command> {
     let wanted = word(name);
+    let is_short = name.len() <= 8;
     let named = |command: &&Command| {
-        command.word == wanted && command.name.as_bytes().eq_ignore_ascii_case(name)
+        command.word == wanted && (is_short || command.name.as_bytes().eq_ignore_ascii_case(name))
     };
     COMMANDS.iter().find(named)
 }
@@ -209,10 +211,12 @@ mod tests {
             let upper = command.name.to_ascii_uppercase();
             let found = find(upper.as_bytes()).expect("in the table");
             assert_eq!(found.name, command.name);
+            assert!(command.name.bytes().all(|byte| byte.is_ascii_lowercase()));
             // Longer names fold into the same number, and are others.
             let folded = [b"zzzzzzzz", upper.as_bytes()].concat();
             assert!(find(&folded).is_none());
         }
+        assert!(find(b"G\x05T").is_none() && find(b"\0GET").is_none());
         assert!(find(b"").is_none() && find(&[b'g'; 1000]).is_none());
     }
 }

@@ -79,6 +79,8 @@ pub(super) struct Flow {
     /// The table leads here.
     pub is_attached: bool,
     pub is_dirty: bool,
+    /// It is dirty only because a segment came: whether smoltcp wants to send is to be asked.
+    pub is_heard: bool,
     /// Stands among a neighbor's waiters.
     pub is_parked: bool,
     pub is_queued: bool,
@@ -178,6 +180,7 @@ impl Flow {
             is_orphan: false,
             is_attached: true,
             is_dirty: false,
+            is_heard: false,
             is_parked: false,
             is_queued: false,
             ready: Ready::default(),

@@ -209,7 +209,7 @@ impl Stack {
             let seq = tcp.seq.wrapping_add(payload_len as u32);
             self.feign_duplicates(index, seq, tcp.ack, tcp.window);
         }
-        self.settle(index);
+        self.settle_heard(index);
         Ok(())
     }
 

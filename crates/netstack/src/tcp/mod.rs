@@ -9,8 +9,9 @@
 //!
 //!   send, recv, timer, neighbor ──► dirty ──► tcp_transmit: smoltcp writes one segment
 //! ```
-//! **Who may do what when.** A flow is *dirty* while smoltcp wants to send now; it then stands
-//! in `dirty` once. Otherwise its timer is set, or it waits for its neighbor. It is *attached*
+//! **Who may do what when.** A flow is *dirty* while smoltcp wants to send now, or may want to
+//! because a segment came (*heard*); it then stands in `dirty` once. Otherwise its timer is set,
+//! or it waits for its neighbor. It is *attached*
 //! while the table leads to it; afterwards only its reader looks at it. It is freed when it is
 //! detached and its owner has closed it.
 //!
@@ -270,9 +271,20 @@ impl Tcp {
     }
 
     fn mark_dirty(&mut self, index: u32) {
-        if let Some(flow) = self.flows[index as usize].flow.as_deref_mut()
-            && !flow.is_dirty
-        {
+        self.mark(index, false);
+    }
+
+    /// A segment has come for a flow.
+    fn mark_heard(&mut self, index: u32) {
+        self.mark(index, true);
+    }
+
+    fn mark(&mut self, index: u32, is_heard: bool) {
+        let Some(flow) = self.flows[index as usize].flow.as_deref_mut() else {
+            return;
+        };
+        flow.is_heard = is_heard && (flow.is_heard || !flow.is_dirty);
+        if !flow.is_dirty {
             flow.is_dirty = true;
             self.dirty.push_back(index);
         }

@@ -72,6 +72,11 @@ impl Stack {
             if !flow.is_attached {
                 continue;
             }
+            if core::mem::take(&mut flow.is_heard) {
+                // Nobody has answered since: this sets its timer, or makes it dirty.
+                self.settle(index);
+                continue;
+            }
             let frame = match self.way(index) {
                 Way::Link(mac) => self.write_segment(index, mac, buffer),
                 Way::Own if self.loopback.len() < LOOPBACK_MAX => {
@@ -305,13 +310,13 @@ impl Stack {
         let ip = &mut frame[ETHERNET..len_bytes];
         let is_v4 = ip[0] >> 4 == 4;
         let (network, addresses) = if is_v4 {
-            (packet::IPV4, &ip[12..20])
+            (packet::IPV4, checksum::of_words::<8>(&ip[12..20]))
         } else {
-            (packet::IPV6, &ip[8..40])
+            (packet::IPV6, checksum::of_words::<32>(&ip[8..40]))
         };
         let payload_len = ip.len() - network;
         let length = [0, packet::TCP, (payload_len >> 8) as u8, payload_len as u8];
-        let partial = checksum::sum(addresses) + checksum::sum(&length);
+        let partial = addresses + checksum::of_words::<4>(&length);
         let offloads = &self.link.offloads;
         let offered = if is_v4 {
             offloads.tx_checksum_v4

@@ -55,8 +55,12 @@ impl Flow {
     fn look(&mut self) -> bool {
         let socket = self.socket_ref();
         let (state, unread) = (socket.state(), socket.recv_queue());
-        let (may_recv, has_room) = (socket.may_recv(), socket.can_send());
         let before = self.seen_state;
+        if state == before && unread <= self.seen_unread && !self.wants_room {
+            self.seen_unread = unread;
+            return false;
+        }
+        let (may_recv, has_room) = (socket.may_recv(), socket.can_send());
         let mut ready = self.ready;
         if before == State::SynSent && matches!(state, State::Established | State::CloseWait) {
             ready.is_connected = true;
@@ -91,14 +95,29 @@ impl Flow {
 }
 
 impl Stack {
+    /// Looks at a flow that a segment has come for. An open connection's timer waits for the next
+    /// `transmit`: what its owner answers until then moves it anyway.
+    pub(super) fn settle_heard(&mut self, index: u32) {
+        match self.tell(index) {
+            Some(State::Established) => self.tcp.mark_heard(index),
+            Some(_) => self.settle(index),
+            None => {}
+        }
+    }
+
     /// Looks at a flow after smoltcp or its owner has touched it.
     pub(super) fn settle(&mut self, index: u32) {
-        let now = self.now;
-        let Some(flow) = self.tcp.flows[index as usize].flow.as_deref_mut() else {
-            return;
-        };
+        if let Some(state) = self.tell(index) {
+            self.set_timer(index, state);
+        }
+    }
+
+    /// Tells a flow's owner what is new; the state that it is in while it is attached.
+    #[inline]
+    fn tell(&mut self, index: u32) -> Option<State> {
+        let flow = self.tcp.flows[index as usize].flow.as_deref_mut()?;
         if !flow.is_attached {
-            return;
+            return None;
         }
         flow.note_loss();
         let is_news = flow.look();
@@ -111,7 +130,15 @@ impl Stack {
             flow.socket().abort();
             flow.seen_state = State::Closed;
         }
-        let state = flow.seen_state;
+        Some(flow.seen_state)
+    }
+
+    /// Asks smoltcp when it wants to be asked again; a connection that is over leaves the table.
+    fn set_timer(&mut self, index: u32, state: State) {
+        let now = self.now;
+        let Some(flow) = self.tcp.flows[index as usize].flow.as_deref_mut() else {
+            return;
+        };
         let at = self.tcp.interface.poll_at(instant(now), &flow.set);
         let at = at.map(|at| Micros::try_from(at.total_micros()).unwrap_or(0));
         match at {
@@ -125,11 +152,9 @@ impl Stack {
         if let Some(flow) = self.tcp.flow(index) {
             let later = at.filter(|at| *at > now);
             let limit = flow.gives_up_at(now);
-            let probe = flow
-                .recovery
-                .probe_at(flow.seq_next)
-                .map(|at| at.max(now + 1));
+            let probe = flow.recovery.probe_at(flow.seq_next);
             let deadline = later.into_iter().chain(limit).chain(probe).min();
+            let deadline = deadline.map(|at| at.max(now + 1));
             self.tcp.timers.set(index, deadline);
         }
     }
