@@ -246,8 +246,15 @@ fn address(input: &mut Input<'_>) -> ModalResult<Token> {
     {
         long = class;
     }
-    let other = text.chars().take_while(|c| is_word_byte(*c)).count();
-    if long == 0 || (head.is_ascii_alphabetic() && other > long) {
+    // Looked at no further than that: the rest of a line may be one long word.
+    let is_longer_word = || {
+        text.chars()
+            .take(long + 1)
+            .filter(|c| is_word_byte(*c))
+            .count()
+            > long
+    };
+    if long == 0 || (head.is_ascii_alphabetic() && is_longer_word()) {
         return backtrack();
     }
     let address = run[..long].to_string();

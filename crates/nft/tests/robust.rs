@@ -237,3 +237,62 @@ fn a_listing_may_hold_what_can_never_match() {
     assert!(faults.contains("it could never match"), "{faults}");
     assert_eq!(read(true).expect("taken").ruleset.tables.len(), 1);
 }
+
+/// With the square of its length each of these would take hours.
+#[test]
+fn long_texts_take_no_long_time() {
+    for long in [
+        "1-".repeat(300_000),
+        "table t { chain c { tcp dport { ".to_string() + &"1/".repeat(300_000),
+    ] {
+        read(&long);
+    }
+    let address = |i: u32| std::net::Ipv4Addr::from(0x0a00_0000 + 2 * i);
+    for (flags, behind) in [
+        ("", ""),
+        ("flags interval;", "/32"),
+        ("flags interval; auto-merge;", ""),
+    ] {
+        let mut text = format!("table ip t {{\n\tset s {{ type ipv4_addr; {flags} }}\n}}\n");
+        for i in 0..20_000 {
+            text.push_str(&format!(
+                "add element ip t s {{ {}{behind} }}\n",
+                address(i)
+            ));
+        }
+        let loaded = load_text(&Ruleset::default(), &env(), &NoFiles, "t", &text, &[]);
+        let ruleset = loaded.expect("rules").ruleset;
+        assert_eq!(ruleset.tables[0].sets[0].elements.len(), 20_000, "{flags}");
+    }
+}
+
+#[test]
+fn ranges_that_come_one_by_one_are_apart() {
+    let set = "table ip t {\n\tset s { type ipv4_addr; flags interval; elements = { 10.0.0.0/24, 10.0.2.0/24 } }\n}\n";
+    let load = |commands: &str| {
+        let text = format!("{set}{commands}");
+        load_text(&Ruleset::default(), &env(), &NoFiles, "t", &text, &[])
+    };
+    let add = |range: &str| format!("add element ip t s {{ {range} }}\n");
+    for apart in [
+        "10.0.1.0/24",
+        "10.0.0.0/24",
+        "10.0.3.0-10.0.3.7",
+        "9.255.255.255",
+    ] {
+        assert!(load(&add(apart)).is_ok(), "{apart}");
+    }
+    for over in [
+        "10.0.0.7",
+        "10.0.0.0/16",
+        "10.0.0.0/25",
+        "10.0.0.255-10.0.1.0",
+        "10.0.1.9-10.0.2.0",
+    ] {
+        assert!(load(&add(over)).is_err(), "{over}");
+    }
+    let gone = "delete element ip t s { 10.0.0.0/24 }\n";
+    assert!(load(&(gone.to_string() + &add("10.0.0.7"))).is_ok());
+    assert!(load(&(add("10.0.1.0/24") + &add("10.0.1.128/25"))).is_err());
+    assert!(load(&add("10.0.7.0/24, 10.0.7.3")).is_err());
+}

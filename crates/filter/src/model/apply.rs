@@ -3,15 +3,20 @@
 //! A list is tried on a copy; the copy takes the ruleset's place when every change went
 //! through and what came out is sound (names that rules use exist, see `check`).
 
+use alloc::collections::BTreeMap;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt;
 
 use super::check::check_tables;
+use super::elements::Index;
 use super::{
     Chain, Family, ObjectKind, ObjectState, Op, Position, Rule, Ruleset, Set, Statement, Table,
     TableId,
 };
+
+/// By a set's table and name.
+type Indexes = BTreeMap<(TableId, String), Index>;
 
 /// Why a change was refused, and which.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -74,12 +79,14 @@ impl Ruleset {
     /// Carries out all of `ops` in order, or none of them.
     pub fn apply(&mut self, ops: &[Op]) -> Result<(), ApplyError> {
         let mut next = self.clone();
+        let mut indexes = Indexes::new();
         for (index, op) in ops.iter().enumerate() {
-            next.apply_one(op).map_err(|(kind, object)| ApplyError {
-                index,
-                kind,
-                object,
-            })?;
+            next.apply_one(op, &mut indexes)
+                .map_err(|(kind, object)| ApplyError {
+                    index,
+                    kind,
+                    object,
+                })?;
         }
         check_tables(&next.tables).map_err(|(kind, object)| ApplyError {
             index: ops.len(),
@@ -93,7 +100,11 @@ impl Ruleset {
         Ok(())
     }
 
-    fn apply_one(&mut self, op: &Op) -> Done {
+    /// `indexes`: of sets that nothing has changed since but additions to them.
+    fn apply_one(&mut self, op: &Op, indexes: &mut Indexes) -> Done {
+        if !matches!(op, Op::AddElements(_)) {
+            indexes.clear();
+        }
         match op {
             Op::AddTable {
                 table,
@@ -171,7 +182,11 @@ impl Ruleset {
             | Op::FlushSet { table, .. } => self.table_mut(table)?.apply_set(op),
             Op::AddElements(e) => {
                 let set = self.table_mut(&e.table)?.set_mut(&e.set)?;
-                set.add(&e.elements, e.exclusive)
+                let name = (e.table.clone(), e.set.clone());
+                let index = indexes
+                    .entry(name)
+                    .or_insert_with(|| Index::of(&set.elements));
+                set.add(&e.elements, e.exclusive, index)
             }
             Op::DeleteElements(e) => {
                 let set = self.table_mut(&e.table)?.set_mut(&e.set)?;
@@ -381,7 +396,10 @@ impl Table {
                         && found.data == set.data
                         && found.flags == set.flags;
                     return match same {
-                        true => found.add(&set.elements, false),
+                        true => {
+                            let mut index = Index::of(&found.elements);
+                            found.add(&set.elements, false, &mut index)
+                        }
                         false => Err((ApplyErrorKind::Different, name)),
                     };
                 }
@@ -390,7 +408,7 @@ impl Table {
                     ..set.clone()
                 };
                 made.handle = self.next_handle();
-                made.add(&set.elements, false)?;
+                made.add(&set.elements, false, &mut Index::of(&[]))?;
                 self.sets.push(made);
                 Ok(())
             }

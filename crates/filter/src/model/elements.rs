@@ -1,5 +1,5 @@
 //! Elements coming into a set and leaving it; the cost of a list of them does not grow
-//! with the square of its length.
+//! with the square of its length, nor that of additions one by one in a row.
 
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -11,10 +11,10 @@ use super::{ApplyErrorKind, Element, Expr, Set};
 use crate::hash::Seed;
 
 /// Where the elements stand, by the hash of their keys.
-struct Index(BTreeMap<u64, Vec<usize>>);
+pub(super) struct Index(BTreeMap<u64, Vec<usize>>);
 
 impl Index {
-    fn of(elements: &[Element]) -> Index {
+    pub(super) fn of(elements: &[Element]) -> Index {
         let mut index = Index(BTreeMap::new());
         for (at, element) in elements.iter().enumerate() {
             index.put(&element.key, at);
@@ -40,9 +40,8 @@ fn hash_of(key: &Expr) -> u64 {
 }
 
 impl Set {
-    /// An element that is there already stays as it is, unless `exclusive`.
-    pub(super) fn add(&mut self, elements: &[Element], exclusive: bool) -> Done {
-        let mut index = Index::of(&self.elements);
+    /// An element that is there already stays as it is, unless `exclusive`. `index` is the set's.
+    pub(super) fn add(&mut self, elements: &[Element], exclusive: bool, index: &mut Index) -> Done {
         for element in elements {
             if let Some(at) = index.find(&self.elements, &element.key) {
                 if exclusive {

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use super::{Chain, Element, Family, Object, Rule, Set};
 
 /// Which table.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TableId {
     pub family: Family,
     pub name: String,

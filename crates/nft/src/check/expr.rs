@@ -434,14 +434,7 @@ impl Checker<'_> {
     ) -> Checked<super::scope::SetInfo> {
         // Without its elements: they may be many.
         match self.scope.set(table, name) {
-            Some(set) => Ok(super::scope::SetInfo {
-                elements: Vec::new(),
-                key: set.key.clone(),
-                data: set.data.clone(),
-                flags: set.flags,
-                timeout: set.timeout,
-                auto_merge: set.auto_merge,
-            }),
+            Some(set) => Ok(set.without_elements()),
             None => Err(Fault::wrong(
                 span,
                 format!(

@@ -1,5 +1,7 @@
 //! What later commands have to know of earlier ones: the types of sets, by name.
+use super::exact;
 use crate::prelude::*;
+use alloc::collections::BTreeMap;
 use fordway_filter::model::{
     DataType, Element, Family, MapData, Op, Ruleset, Set, SetFlags, TableId,
 };
@@ -14,8 +16,47 @@ pub(crate) struct SetInfo {
     pub flags: SetFlags,
     pub timeout: bool,
     pub auto_merge: bool,
-    /// What is in it, for finding overlaps.
-    pub elements: Vec<Element>,
+    /// Ranges in it, first and last number, for finding overlaps.
+    ranges: BTreeMap<u128, u128>,
+}
+
+impl SetInfo {
+    pub(crate) fn without_elements(&self) -> SetInfo {
+        SetInfo {
+            key: self.key.clone(),
+            data: self.data.clone(),
+            ranges: BTreeMap::new(),
+            ..*self
+        }
+    }
+
+    /// Whether one of these shares a value with one that is there, without being the same, or
+    /// with another of these.
+    pub(crate) fn overlaps(&self, elements: &[Element]) -> bool {
+        let touches = |(low, high): (u128, u128)| {
+            // What is there lies apart, so it is the last that begins before the end, or none.
+            let there = self.ranges.range(..=high).next_back();
+            there.is_some_and(|(first, last)| *last >= low && (*first, *last) != (low, high))
+        };
+        let mut bounds = elements.iter().filter_map(|one| exact::bounds(&one.key));
+        bounds.any(touches) || exact::overlap(elements).is_some()
+    }
+
+    fn keep(&mut self, elements: &[Element]) {
+        // Only ranges can overlap without being the same.
+        if self.flags.interval {
+            self.ranges
+                .extend(elements.iter().filter_map(|one| exact::bounds(&one.key)));
+        }
+    }
+
+    fn forget(&mut self, elements: &[Element]) {
+        for (low, high) in elements.iter().filter_map(|one| exact::bounds(&one.key)) {
+            if self.ranges.get(&low) == Some(&high) {
+                self.ranges.remove(&low);
+            }
+        }
+    }
 }
 
 #[derive(Default)]
@@ -46,22 +87,18 @@ impl Scope {
     fn add_set(&mut self, table: &TableId, set: &Set) {
         let key = (table.family, table.name.clone(), set.name.clone());
         if let Some(there) = self.sets.get_mut(&key) {
-            there.elements.extend(set.elements.iter().cloned());
+            there.keep(&set.elements);
             return;
         }
-        let info = SetInfo {
+        let mut info = SetInfo {
             key: set.key.parts(),
             data: set.data.clone(),
             flags: set.flags,
             timeout: set.flags.timeout || set.timeout_ms.is_some(),
             auto_merge: set.auto_merge,
-            // Only ranges can overlap without being the same.
-            elements: if set.flags.interval {
-                set.elements.clone()
-            } else {
-                Vec::new()
-            },
+            ranges: BTreeMap::new(),
         };
+        info.keep(&set.elements);
         self.sets.insert(key, info);
     }
 
@@ -70,21 +107,18 @@ impl Scope {
         match op {
             Op::AddSet { table, set, .. } => self.add_set(table, set),
             Op::AddElements(change) => {
-                if let Some(set) = self.set_mut(&change.table, &change.set)
-                    && set.flags.interval
-                {
-                    set.elements.extend(change.elements.iter().cloned());
+                if let Some(set) = self.set_mut(&change.table, &change.set) {
+                    set.keep(&change.elements);
                 }
             }
             Op::DeleteElements(change) => {
                 if let Some(set) = self.set_mut(&change.table, &change.set) {
-                    set.elements
-                        .retain(|there| !change.elements.iter().any(|gone| gone.key == there.key));
+                    set.forget(&change.elements);
                 }
             }
             Op::FlushSet { table, set } => {
                 if let Some(set) = self.set_mut(table, set) {
-                    set.elements.clear();
+                    set.ranges.clear();
                 }
             }
             Op::DeleteSet { table, set, .. } => {

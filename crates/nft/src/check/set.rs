@@ -221,15 +221,11 @@ impl Checker<'_> {
         if auto_merge {
             return Ok(());
         }
-        let there = self
-            .scope
-            .set(table, name)
-            .map_or(&[][..], |set| &set.elements);
-        if there.is_empty() && !elements.iter().any(|element| has_range(&element.key)) {
-            return Ok(());
-        }
-        let all: Vec<Element> = there.iter().chain(elements).cloned().collect();
-        if exact::overlap(&all).is_some() {
+        let overlaps = match self.scope.set(table, name) {
+            Some(set) => set.overlaps(elements),
+            None => exact::overlap(elements).is_some(),
+        };
+        if overlaps {
             return Err(Fault::wrong(
                 span,
                 "elements overlap; join them, or give the set auto-merge",
