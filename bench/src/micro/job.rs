@@ -117,6 +117,15 @@ impl Job {
         }
     }
 
+    /// The same without a crowd or other pairs.
+    pub fn alone(&self) -> Job {
+        Job {
+            idle: 0,
+            pairs: self.pairs.map(|_| 1),
+            ..self.clone()
+        }
+    }
+
     /// Whether each end has a CPU for itself.
     pub fn is_undisturbed(&self) -> bool {
         self.placement == Placement::Apart && !self.hogs

@@ -46,11 +46,18 @@ pub enum Contender {
     Pipe,
     /// iceoryx2's publish-subscribe; both ends poll.
     Iceoryx2,
+    /// The fast path without the crowd or the other pairs that the job is about.
+    Alone,
 }
 
 impl Contender {
     /// Those that are measured in all placements.
-    pub const FEW: [Contender; 3] = [Contender::Fast, Contender::KernelLoopback, Contender::Unix];
+    pub const FEW: [Contender; 4] = [
+        Contender::Fast,
+        Contender::KernelLoopback,
+        Contender::Unix,
+        Contender::Alone,
+    ];
 
     /// As rows and tables name it.
     pub fn name(self) -> &'static str {
@@ -64,6 +71,7 @@ impl Contender {
             Contender::Seqpacket => "unix-seqpacket",
             Contender::Pipe => "pipe",
             Contender::Iceoryx2 => "iceoryx2",
+            Contender::Alone => "alone",
         }
     }
 
@@ -123,6 +131,7 @@ impl Contender {
             Contender::Unix => job.talk != Talk::Crowd,
             Contender::Seqpacket => plain_talk && job.size <= PACKET_BYTES_MAX,
             Contender::Sockmap | Contender::Pipe => plain_talk,
+            Contender::Alone => job.idle != 0 || job.pairs.is_some_and(|pairs| pairs > 1),
         }
     }
 }
@@ -149,6 +158,9 @@ pub fn take(
     length: Duration,
     seen: &mut Option<Regime>,
 ) -> Result<Taken> {
+    if contender == Contender::Alone {
+        return take(lab, Contender::Fast, &job.alone(), length, seen);
+    }
     let before = match *seen {
         Some(before) => before,
         None => placement::regime()?,

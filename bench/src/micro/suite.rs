@@ -61,6 +61,7 @@ impl Options {
             .into_iter()
             .map(|contender| match contender {
                 Contender::Ring => self.length(job),
+                Contender::Alone => self.length(job) + SAMPLE_OVERHEAD,
                 _ => self.length(job) + SAMPLE_OVERHEAD + IDLE_OVERHEAD * job.idle as u32,
             });
         round.sum::<Duration>() * self.rounds as u32
