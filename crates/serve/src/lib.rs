@@ -65,6 +65,9 @@ const LINGER_US: u64 = 2_000_000;
 const READ_BYTES: usize = 65_536;
 /// Rounds of reading and sending that a client has before the others have their turn.
 const ROUNDS_MAX: usize = 32;
+/// New clients that are taken, and datagrams that are answered, before the others have theirs.
+const ACCEPTS_MAX: usize = 64;
+const DATAGRAMS_MAX: usize = 64;
 
 const LISTENER: Token = Token(usize::MAX - 1);
 const DATAGRAMS: Token = Token(usize::MAX - 2);
@@ -120,6 +123,8 @@ impl Loop {
         let mut clients = Clients::default();
         let mut buffer = vec![0; READ_BYTES];
         let (mut scan_us, mut tick_us) = (u64::MAX, 0);
+        // Whether there may be more of them; events say so once.
+        let (mut are_coming, mut has_datagrams) = (false, false);
         loop {
             let now_us = self.now_us();
             if now_us >= tick_us {
@@ -130,7 +135,7 @@ impl Loop {
             }
             // Datagrams and new clients may bring what a tick or a scan is for.
             let wake_us = scan_us.min(tick_us).min(now_us + SCAN_US_MAX);
-            let patience = match clients.are_waiting() {
+            let patience = match are_coming || has_datagrams || clients.are_waiting() {
                 true => Duration::ZERO,
                 false => Duration::from_micros(wake_us - now_us),
             };
@@ -143,13 +148,19 @@ impl Loop {
             for event in &events {
                 match event.token() {
                     SIGNALS => return Ok(()),
-                    LISTENER => self.accept(service, &mut clients, now_us, &mut buffer)?,
-                    DATAGRAMS => self.answer(service, now_us, &mut buffer),
+                    LISTENER => are_coming = true,
+                    DATAGRAMS => has_datagrams = true,
                     Token(at) => {
                         clients.readable(at, event.is_readable() || event.is_read_closed());
                         clients.drive(at, service, now_us, &mut buffer);
                     }
                 }
+            }
+            if are_coming {
+                are_coming = self.accept(service, &mut clients, now_us, &mut buffer);
+            }
+            if has_datagrams {
+                has_datagrams = self.answer(service, now_us, &mut buffer);
             }
             if clients.count > 0 {
                 scan_us = scan_us.min(now_us + SCAN_US_MAX);
@@ -162,25 +173,26 @@ impl Loop {
         self.began.elapsed().as_micros() as u64
     }
 
+    /// Takes new clients; whether more may be there.
     fn accept<S: Service>(
         &self,
         service: &mut S,
         clients: &mut Clients<S::Conn>,
         now_us: u64,
         buffer: &mut [u8],
-    ) -> io::Result<()> {
-        loop {
+    ) -> bool {
+        for _ in 0..ACCEPTS_MAX {
             let mut socket = match self.listener.accept() {
                 Ok((socket, _)) => socket,
                 Err(error) => match error.kind() {
-                    ErrorKind::WouldBlock => return Ok(()),
+                    ErrorKind::WouldBlock => return false,
                     // The client has gone again.
                     ErrorKind::ConnectionAborted | ErrorKind::Interrupted => continue,
                     // No descriptors left, or the like: those who are served matter more. Whoever
                     // waits is taken when another one comes.
                     _ => {
                         eprintln!("accept: {error}");
-                        return Ok(());
+                        return false;
                     }
                 },
             };
@@ -193,20 +205,28 @@ impl Loop {
                 Ok(conn) => {
                     let at = clients.place();
                     let all = Interest::READABLE | Interest::WRITABLE;
-                    self.poll.registry().register(&mut socket, Token(at), all)?;
+                    let registry = self.poll.registry();
+                    if let Err(error) = registry.register(&mut socket, Token(at), all) {
+                        eprintln!("accept: {error}");
+                        service.closed(conn);
+                        clients.free.push(at);
+                        continue;
+                    }
                     clients.enter(at, Client::new(socket, conn));
                     clients.drive(at, service, now_us, buffer);
                 }
             }
         }
+        true
     }
 
-    fn answer(&self, service: &mut impl Service, now_us: u64, buffer: &mut [u8]) {
+    /// Answers datagrams; whether more may be there.
+    fn answer(&self, service: &mut impl Service, now_us: u64, buffer: &mut [u8]) -> bool {
         let Some(socket) = &self.datagrams else {
-            return;
+            return false;
         };
         let mut out = Vec::new();
-        loop {
+        for _ in 0..DATAGRAMS_MAX {
             match socket.recv_from(buffer) {
                 Ok((bytes, from)) => {
                     out.clear();
@@ -218,11 +238,12 @@ impl Loop {
                         eprintln!("answer to {from}: {error}");
                     }
                 }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return false,
                 // What a client's host said of an earlier answer.
                 Err(_) => {}
             }
         }
+        true
     }
 }
 
