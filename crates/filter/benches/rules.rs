@@ -1,6 +1,7 @@
 //! What a packet costs in the filter: one hook, a 64-byte UDP packet, and
 //!
 //! - `linear/N`: N rules that cannot be joined (each only counts), none of which matches;
+//! - `mixed/1000`: the same, each asking for something else than its neighbours;
 //! - `one`, `differ/1000`: one rule, and 1,000 that differ in address and port only;
 //! - `set`, `ranges`, `boxes`: one rule that looks the packet up in a named set (hash, ranges
 //!   of addresses, ranges of addresses joined with ranges of ports), not found and found;
@@ -167,6 +168,16 @@ fn main() {
             SOURCE,
         );
     }
+    let mixed = |n: u32| {
+        let asked = match n % 3 {
+            0 => source_is(address(SOURCE + 1 + n)),
+            1 => Statement::is(field(Protocol::Ip, "daddr"), address(SOURCE + 10 + n)),
+            _ => Statement::is(field(Protocol::Udp, "dport"), port(n + 1_000)),
+        };
+        vec![asked, Statement::Counter(Counter::default())]
+    };
+    let mut rules = filter(None, (0..1_000).map(mixed).collect());
+    measure(&mut c, BenchmarkId::new("mixed", 1_000), &mut rules, SOURCE);
     let differ = |n: u32| {
         vec![
             source_is(address(SOURCE + 1 + n)),

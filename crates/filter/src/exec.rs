@@ -6,12 +6,14 @@
 //! it. A comparison that the known bits cannot decide ends the run with the reason.
 
 mod each_packet;
+mod facts;
 
 pub use each_packet::EachPacket;
+pub(crate) use facts::Facts;
 
 use crate::model::{ObjectKind, PayloadBase};
 use crate::program::{
-    BaseCode, Bitop, ChainCode, Guard, HashCode, Insn, KeyCode, Load, NatCode, Program, RejectCode,
+    BaseCode, Bitop, ChainCode, HashCode, Insn, KeyCode, Load, NatCode, Program, RejectCode,
     RuleCode, RuleId, Term, Test, UpdateCode, VerdictCode, low_bits,
 };
 use crate::program::{MangleCode, NumgenCode};
@@ -61,6 +63,9 @@ pub(crate) enum End {
 
 /// Answers a program's questions and takes its effects.
 pub(crate) trait Mode {
+    /// Some answers are not known.
+    const IS_PARTLY_KNOWN: bool;
+
     /// Up to eight bytes. `None`: the rule does not match.
     fn payload(&self, base: PayloadBase, offset: u16, len: u8) -> Option<Seen<u64>>;
     fn nfproto(&self) -> u8;
@@ -95,7 +100,12 @@ pub(crate) trait Mode {
 type Found = Result<Option<u32>, Next>;
 
 /// Runs a base chain; with the rule that ended it, or the chain itself for its policy.
-pub(crate) fn run<M: Mode>(program: &Program, mode: &mut M, base: &BaseCode) -> (End, RuleId) {
+pub(crate) fn run<M: Mode>(
+    program: &Program,
+    mode: &mut M,
+    facts: &mut Facts,
+    base: &BaseCode,
+) -> (End, RuleId) {
     let policy = match base.policy {
         crate::model::Policy::Accept => End::Accept,
         crate::model::Policy::Drop => End::Drop,
@@ -103,19 +113,20 @@ pub(crate) fn run<M: Mode>(program: &Program, mode: &mut M, base: &BaseCode) -> 
     let mut stack = [ChainCode::default(); crate::model::JUMP_DEPTH_MAX];
     let mut depth = 0;
     let mut at = program.chains[base.chain as usize];
+    facts.forget();
     loop {
-        skip(program, mode, &mut at);
-        if at.start == at.end {
+        let Some((rule, answered)) = facts.next_rule(program, mode, &mut at) else {
             if depth == 0 {
                 return (policy, base.id);
             }
             depth -= 1;
             at = stack[depth];
             continue;
+        };
+        let (next, id) = run_rule(program, mode, rule, answered);
+        if program.writes {
+            facts.forget();
         }
-        let rule = &program.rules[at.start as usize];
-        at.start += 1;
-        let (next, id) = run_rule(program, mode, rule);
         match next {
             Next::Go | Next::Break | Next::Verdict(VerdictCode::Continue) => {}
             Next::Verdict(VerdictCode::Accept) => return (End::Accept, id),
@@ -142,37 +153,15 @@ pub(crate) fn run<M: Mode>(program: &Program, mode: &mut M, base: &BaseCode) -> 
     }
 }
 
-/// Goes past the rules whose first question the payload denies: they have no effect.
 #[inline]
-fn skip<M: Mode>(program: &Program, mode: &M, at: &mut ChainCode) {
-    let (mut what, mut seen) = (Guard::NONE, None);
-    for guard in &program.guards[at.start as usize..at.end as usize] {
-        if guard.what != what || what == Guard::NONE {
-            let first = program.rules[at.start as usize].start as usize;
-            let Some(&Insn::Payload {
-                base, len, offset, ..
-            }) = program
-                .insns
-                .get(first)
-                .filter(|_| guard.what != Guard::NONE)
-            else {
-                return;
-            };
-            (what, seen) = (guard.what, mode.payload(base, offset, len));
-        }
-        let denied =
-            seen.is_none_or(|seen| (seen.value ^ guard.want) & guard.mask & seen.known != 0);
-        if !denied {
-            return;
-        }
-        at.start += 1;
-    }
-}
-
-#[inline]
-fn run_rule<M: Mode>(program: &Program, mode: &mut M, rule: &RuleCode) -> (Next, RuleId) {
+fn run_rule<M: Mode>(
+    program: &Program,
+    mode: &mut M,
+    rule: &RuleCode,
+    answered: u32,
+) -> (Next, RuleId) {
     let mut rule = rule;
-    let mut insns = &program.insns[rule.start as usize..rule.end as usize];
+    let mut insns = &program.insns[(rule.start + answered) as usize..rule.end as usize];
     while let Some((insn, rest)) = insns.split_first() {
         insns = rest;
         let next = match insn {

@@ -13,7 +13,7 @@ use alloc::vec::Vec;
 use crate::compile::{CompileError, compile, rule_name};
 use crate::conntrack::{Config, Conntrack, Tracking};
 use crate::environment::Environment;
-use crate::exec::{self, End};
+use crate::exec::{self, End, Facts};
 use crate::live::{Live, Logged, TraceStep};
 use crate::model::{ApplyError, ChainKind, Family, Hook, Log, ObjectState, Op, Ruleset, Statement};
 use crate::packet::{Layer, Packet};
@@ -70,6 +70,8 @@ pub struct Filter {
     pub(crate) program: Program,
     pub(crate) state: State,
     conntrack: Conntrack,
+    /// Room for what is read of a packet.
+    facts: Facts,
     seed: u64,
     trace: bool,
 }
@@ -83,6 +85,7 @@ impl Filter {
             program: Program::default(),
             state: State::default(),
             conntrack: Conntrack::new(config, seed),
+            facts: Facts::new(),
             seed,
             trace: false,
         }
@@ -170,6 +173,7 @@ impl Filter {
             state,
             conntrack,
             ruleset,
+            facts,
             ..
         } = self;
         let tracing = self.trace || packet.meta.nftrace;
@@ -203,7 +207,7 @@ impl Filter {
         };
         let mut ended = (End::Accept, None);
         for base in &program.hooks[layer as usize][hook as usize] {
-            if let Err(end) = pass.before(program, &mut live, base.priority) {
+            if let Err(end) = pass.before(program, &mut live, facts, base.priority) {
                 ended = end;
                 break;
             }
@@ -214,14 +218,14 @@ impl Filter {
             if !applies(base, family, hook, &mut live) {
                 continue;
             }
-            let (end, id) = exec::run(program, &mut live, base);
+            let (end, id) = exec::run(program, &mut live, facts, base);
             if end != End::Accept {
                 ended = (end, Some(id));
                 break;
             }
         }
         if ended.0 == End::Accept
-            && let Err(end) = pass.before(program, &mut live, i32::MAX)
+            && let Err(end) = pass.before(program, &mut live, facts, i32::MAX)
         {
             ended = end;
         }
@@ -297,6 +301,7 @@ impl Pass {
         &mut self,
         program: &Program,
         live: &mut Live,
+        facts: &mut Facts,
         priority: i32,
     ) -> Result<(), (End, Option<RuleId>)> {
         let begins = matches!(self.hook, Hook::Prerouting | Hook::Output);
@@ -315,7 +320,7 @@ impl Pass {
         let has_nat = self.hook != Hook::Forward && self.translates;
         if has_nat && !self.is_translated && priority >= nat_priority {
             self.is_translated = true;
-            self.translate(program, live, begins)?;
+            self.translate(program, live, facts, begins)?;
         }
         Ok(())
     }
@@ -326,6 +331,7 @@ impl Pass {
         &self,
         program: &Program,
         live: &mut Live,
+        facts: &mut Facts,
         destination: bool,
     ) -> Result<(), (End, Option<RuleId>)> {
         if live.is_new_flow() {
@@ -333,7 +339,7 @@ impl Pass {
             let bases = &program.hooks[layer as usize][self.hook as usize];
             for base in bases.iter().filter(|b| b.kind == ChainKind::Nat) {
                 live.nfproto = layer.nfproto();
-                let (end, id) = exec::run(program, live, base);
+                let (end, id) = exec::run(program, live, facts, base);
                 if end != End::Accept {
                     return Err((end, Some(id)));
                 }

@@ -7,6 +7,7 @@
 //! ```
 //! - [`model`]: rules as data, with the structure of their source; changes whole or not at all.
 //! - `compile`: rules to a flat program; runs of rules that differ in numbers become one lookup.
+//! - `guard`: what denies a rule to most packets, in one comparison.
 //! - `exec`: carries a program out; for a packet (`live`) or a connection (`question`).
 //! - `sets`: hash tables, ranges, ranges of concatenations. `conntrack`: flows and NAT.
 //!
@@ -24,6 +25,7 @@ mod conntrack;
 mod environment;
 mod exec;
 mod filter;
+mod guard;
 mod hash;
 mod limits;
 mod live;

@@ -86,6 +86,8 @@ pub(crate) struct Live<'s, 'p, 'a> {
 }
 
 impl Mode for Live<'_, '_, '_> {
+    const IS_PARTLY_KNOWN: bool = false;
+
     #[inline]
     fn payload(&self, base: PayloadBase, offset: u16, len: u8) -> Option<Seen<u64>> {
         let start = match base {

@@ -1,7 +1,8 @@
 //! What rules become: a flat program.
 //!
 //! A rule is a stretch of instructions; the first that does not hold ends it and the
-//! next rule begins. Everything larger than an instruction (keys, maps, NAT) stands in a
+//! next rule begins. Most rules are not even begun: a [`Guard`] beside each denies them to
+//! packets that they do not match. Everything larger than an instruction (keys, maps, NAT) stands in a
 //! table beside the code and is named by its position. The program never changes; what
 //! it counts and what packets add to sets is in [`crate::state::State`].
 //!
@@ -12,6 +13,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
+use crate::guard::{Fact, Guard};
 use crate::model::{
     ChainKind, CtDirection, CtKey, ExthdrKind, FibFlags, FibResult, Log, MetaKey, NatFlags,
     NatKind, PayloadBase, Policy, SetUpdateOp,
@@ -253,43 +255,9 @@ pub(crate) struct NumgenCode {
 pub(crate) struct RuleCode {
     pub start: u32,
     pub end: u32,
+    /// So many of the instructions hold if the guard does.
+    pub answered: u32,
     pub id: RuleId,
-}
-
-/// What a rule asks first, if that is a payload: most rules are done with there, so they stand
-/// close together, and neighbours that ask for the same bytes load them once.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Guard {
-    /// Base, offset and length as one number; [`Guard::NONE`] if the rule asks something else.
-    pub what: u32,
-    pub mask: u64,
-    pub want: u64,
-}
-
-impl Guard {
-    pub(crate) const NONE: u32 = u32::MAX;
-
-    pub(crate) fn of(first: Option<&Insn>) -> Guard {
-        match first {
-            Some(&Insn::Payload {
-                base,
-                len,
-                negate: false,
-                offset,
-                mask,
-                want,
-            }) => Guard {
-                what: (base as u32) << 24 | u32::from(len) << 16 | u32::from(offset),
-                mask,
-                want,
-            },
-            _ => Guard {
-                what: Guard::NONE,
-                mask: 0,
-                want: 0,
-            },
-        }
-    }
 }
 
 /// Positions in [`Program::rules`].
@@ -318,6 +286,10 @@ pub(crate) struct Program {
     pub rules: Vec<RuleCode>,
     /// One for each of `rules`.
     pub guards: Vec<Guard>,
+    /// What guards compare; at most [`crate::guard::FACTS_MAX`].
+    pub facts: Vec<Fact>,
+    /// Some rule changes what facts are read from.
+    pub writes: bool,
     pub bodies: Vec<RuleCode>,
     pub insns: Vec<Insn>,
     pub terms: Vec<Term>,

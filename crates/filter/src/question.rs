@@ -21,7 +21,7 @@ pub use answer::{Answer, Decision};
 
 use crate::conntrack::{Tuple, ct_state, status};
 use crate::environment::{Environment, FibQuery};
-use crate::exec::{self, EachPacket, End, Mode, Next, Number, Seen};
+use crate::exec::{self, EachPacket, End, Facts, Mode, Next, Number, Seen};
 use crate::filter::Filter;
 use crate::live::{TraceStep, Traced};
 use crate::model::{ChainKind, CtDirection, CtKey, FibResult, Hook, MetaKey, PayloadBase};
@@ -197,6 +197,7 @@ impl Asked<'_> {
 
     fn cross(&mut self, program: &Program, crossings: &[Crossing]) -> Decision {
         let own = if self.six { Layer::Ip6 } else { Layer::Ip };
+        let mut facts = Facts::new();
         for crossing in crossings {
             self.layer = crossing.layer.unwrap_or(own);
             self.crossing = Some(*crossing);
@@ -213,7 +214,7 @@ impl Asked<'_> {
                 if !base.devices.is_empty() && !device.is_some_and(is_there) {
                     continue;
                 }
-                let (end, rule) = exec::run(program, self, base);
+                let (end, rule) = exec::run(program, self, &mut facts, base);
                 if rule.rule.is_none() {
                     self.note(rule, Traced::of(Next::End(end)));
                 }
@@ -327,6 +328,8 @@ impl Header {
 }
 
 impl Mode for Asked<'_> {
+    const IS_PARTLY_KNOWN: bool = true;
+
     fn payload(&self, base: PayloadBase, offset: u16, len: u8) -> Option<Seen<u64>> {
         let seen = self.header(base).number(offset, len);
         Some(Seen {

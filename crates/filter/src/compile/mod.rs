@@ -8,6 +8,7 @@
 //! the kernel: `tcp dport 22` asks for `meta l4proto tcp` first. What the kernel would
 //! refuse, or what this engine cannot do, is refused here with the rule's name.
 
+mod guards;
 mod rule;
 mod runs;
 mod sets;
@@ -25,9 +26,10 @@ use crate::model::{
     Table, Verdict,
 };
 use crate::packet::{Iface, Layer};
-use crate::program::{BaseCode, ChainCode, Guard, Insn, Program, RuleCode, RuleId, VerdictCode};
+use crate::program::{BaseCode, ChainCode, Insn, Program, RuleCode, RuleId, VerdictCode};
 use crate::state::{Place, State};
-use rule::LoweredRule;
+use guards::Choice;
+use rule::{LoweredRule, Step};
 
 /// Why a ruleset cannot be put in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,6 +63,8 @@ pub(crate) struct Compiler<'r> {
     objects: Vec<Vec<u32>>,
     /// Sets that stand in rules, to use equal ones once.
     anonymous: Vec<(SetRef, Vec<u16>, u32)>,
+    /// One for each of the program's rules.
+    choices: Vec<Option<Choice>>,
 }
 
 /// Compiles all tables. `now_ns` is when buckets are full and timeouts begin.
@@ -79,6 +83,7 @@ pub(crate) fn compile(
         first_set: Vec::new(),
         objects: Vec::new(),
         anonymous: Vec::new(),
+        choices: Vec::new(),
     };
     compiler.number();
     compiler.named_sets()?;
@@ -88,6 +93,9 @@ pub(crate) fn compile(
         }
     }
     compiler.hooks();
+    compiler.program.set_guards(&compiler.choices);
+    let writes = |insn: &Insn| matches!(insn, Insn::Mangle(_) | Insn::Notrack);
+    compiler.program.writes = compiler.program.insns.iter().any(writes);
     Ok((compiler.program, compiler.state))
 }
 
@@ -257,10 +265,13 @@ pub(crate) fn rule_name(table: &Table, chain: &Chain, rule: &Rule) -> String {
 }
 
 impl Compiler<'_> {
-    fn push_rule(&mut self, id: RuleId, insns: Vec<Insn>) {
-        self.program.guards.push(Guard::of(insns.first()));
-        let code = self.push_insns(id, insns);
+    /// A rule whose first instructions are these questions.
+    fn push_rule(&mut self, id: RuleId, questions: &[Step], insns: Vec<Insn>) {
+        let choice = guards::choose(questions);
+        let mut code = self.push_insns(id, insns);
+        code.answered = choice.as_ref().map_or(0, |choice| choice.answered);
         self.program.rules.push(code);
+        self.choices.push(choice);
     }
 
     fn push_insns(&mut self, id: RuleId, insns: Vec<Insn>) -> RuleCode {
@@ -269,6 +280,7 @@ impl Compiler<'_> {
         RuleCode {
             start,
             end: self.program.insns.len() as u32,
+            answered: 0,
             id,
         }
     }

@@ -93,7 +93,7 @@ impl Compiler<'_> {
             if length < RUN_MIN || !self.emit_run(run) {
                 for rule in run {
                     let insns = rule.steps.iter().map(|step| self.insn(step)).collect();
-                    self.push_rule(rule.id, insns);
+                    self.push_rule(rule.id, &rule.steps, insns);
                 }
             }
             debug_assert_eq!(run[0].id, first.id);
@@ -154,14 +154,15 @@ impl Compiler<'_> {
         let (Some(form), Some(index)) = (form, Index::new(&bits, &keys, ranges, self.seed)) else {
             return false;
         };
-        let mut insns: Vec<Insn> = same.iter().map(|at| self.insn(&first[*at])).collect();
+        let same: Vec<Step> = same.iter().map(|at| first[*at].clone()).collect();
+        let mut insns: Vec<Insn> = same.iter().map(|step| self.insn(step)).collect();
         let key = KeyCode {
             parts: parts.into(),
             form,
         };
         self.program.runs.push(Run { key, index });
         insns.push(Insn::Run(self.program.runs.len() as u32 - 1));
-        self.push_rule(rules[0].id, insns);
+        self.push_rule(rules[0].id, &same, insns);
         for rule in rules {
             let insns = rule.steps[asked..]
                 .iter()
@@ -189,7 +190,7 @@ impl Compiler<'_> {
 }
 
 /// A range that is a prefix (a single number is one), as mask and value.
-fn as_masked(test: &Test, bits: u16) -> Option<(u128, u128, bool)> {
+pub(super) fn as_masked(test: &Test, bits: u16) -> Option<(u128, u128, bool)> {
     match *test {
         Test::Masked { mask, want, negate } => Some((mask, want, negate)),
         Test::Range { low, high, negate } => {
