@@ -96,33 +96,34 @@ fn meaning<'r>(
     };
     let (mut hosts, mut length) = (0, None);
     for line in lines {
+        let (name, value) = (line.name.as_bytes(), line.value);
         // The length of a name tells most of them apart.
-        let is = |name: &str| line.name.eq_ignore_ascii_case(name);
-        let value = line.value;
-        match line.name.len() {
-            4 if is("host") => hosts += 1,
-            5 if is("range") => request.range = Some(value),
-            8 if is("if-range") => request.if_range = Some(value),
-            8 if is("if-match") => request.if_match = Some(value),
-            10 if is("connection") => {
+        match name.len() {
+            4 if is_word(name, b"host") => hosts += 1,
+            5 if is_word(name, b"range") => request.range = Some(value),
+            8 if is_word(name, b"if-range") => request.if_range = Some(value),
+            8 if is_word(name, b"if-match") => request.if_match = Some(value),
+            10 if is_word(name, b"connection") => {
                 for word in value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
-                    if word.eq_ignore_ascii_case(b"close") {
+                    if is_word(word, b"close") {
                         request.keep_alive = false;
                         break;
                     }
-                    request.keep_alive |= word.eq_ignore_ascii_case(b"keep-alive");
+                    request.keep_alive |= is_word(word, b"keep-alive");
                 }
             }
-            13 if is("if-none-match") => request.if_none_match = Some(value),
-            14 if is("content-length") => {
+            13 if is_word(name, b"if-none-match") => request.if_none_match = Some(value),
+            14 if is_word(name, b"content-length") => {
                 let bytes = number(value).ok_or(Status::BadRequest)?;
                 if length.replace(bytes).is_some_and(|before| before != bytes) {
                     return Err(Status::BadRequest);
                 }
             }
-            17 if is("if-modified-since") => request.if_modified_since = Some(value),
-            17 if is("transfer-encoding") => request.has_coding = true,
-            19 if is("if-unmodified-since") => request.if_unmodified_since = Some(value),
+            17 if is_word(name, b"if-modified-since") => request.if_modified_since = Some(value),
+            17 if is_word(name, b"transfer-encoding") => request.has_coding = true,
+            19 if is_word(name, b"if-unmodified-since") => {
+                request.if_unmodified_since = Some(value)
+            }
             _ => {}
         }
     }
@@ -131,6 +132,18 @@ fn meaning<'r>(
     }
     request.body_bytes = length.unwrap_or(0);
     Ok(request)
+}
+
+/// Whether `text` is this word of small letters and hyphens in whatever letters: the bit that is
+/// set here makes a capital small, and a hyphen else only of a carriage return, which no line has.
+#[inline]
+fn is_word<const LEN: usize>(text: &[u8], word: &[u8; LEN]) -> bool {
+    let Ok(text) = <&[u8; LEN]>::try_from(text) else {
+        return false;
+    };
+    // All bytes, with no way out before: that needs no loop.
+    let other = text.iter().zip(word).map(|(a, b)| (a | 0x20) ^ b);
+    other.fold(0, |all, one| all | one) == 0
 }
 
 /// Path and query, of `/path`, `http://host/path`, or `*` and `host:port` for other methods.
@@ -161,4 +174,32 @@ fn names_a_version(bytes: &[u8]) -> bool {
     let word = line.rsplit(|byte| *byte == b' ').next().unwrap_or(line);
     matches!(word, [b'H', b'T', b'T', b'P', b'/', b'0'..=b'9', rest @ ..]
         if matches!(rest, [] | [b'.', b'0'..=b'9']))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_known_in_whatever_letters_and_others_are_not() {
+        for word in [
+            &b"keep-alive"[..],
+            b"KEEP-ALIVE",
+            b"Keep-Alive",
+            b"kEEp-aLIVe",
+        ] {
+            assert!(is_word(word, b"keep-alive"));
+        }
+        for word in [
+            &b"keep-aliv"[..],
+            b"keep-alives",
+            b"keep_alive",
+            b"Leep-alive",
+            b"keep-alivf",
+            b"+eep-alive",
+            b"",
+        ] {
+            assert!(!is_word(word, b"keep-alive"));
+        }
+    }
 }

@@ -131,6 +131,23 @@ fn silence_while_data_waits_ends_a_connection() {
 }
 
 #[test]
+fn a_lone_segment_that_is_lost_goes_out_again_long_before_a_second() {
+    let mut world = World::new(Conditions {
+        delay_us: 100,
+        ..Conditions::default()
+    });
+    let (client, server) = pair(&mut world, TcpOptions::default());
+    for lost in 1..=3 {
+        world.conditions.loss_per_mille = 1000;
+        world.sides[0].tcp_send(client, b"lost").expect("sends");
+        world.flush();
+        world.conditions.loss_per_mille = 0;
+        world.run(400_000);
+        assert_eq!(world.sides[1].tcp_unread(server), Ok(4 * lost));
+    }
+}
+
+#[test]
 fn holes_are_named_by_sack() {
     let mut world = World::new(Conditions {
         delay_us: 100,

@@ -93,10 +93,11 @@ impl Stack {
                     continue;
                 }
             };
-            self.settle(index);
             if frame.is_some() {
+                self.settle_sent(index);
                 return frame;
             }
+            self.settle(index);
             // What was looped back is taken in before more is sent.
             if !self.loopback.is_empty() {
                 return None;

@@ -36,6 +36,8 @@ pub(super) struct Recovery {
     sample: Option<(u32, Micros)>,
     heard_at: Micros,
     has_probed: bool,
+    /// When the last segment went out, it began what is in flight now.
+    is_alone: bool,
 }
 
 /// Whether sequence number `a` is behind `b`.
@@ -89,6 +91,7 @@ impl Recovery {
 
     /// Notes a segment of ours, `seq` as on the wire; `seq_next` is the end of all before it.
     pub(super) fn sent(&mut self, seq: u32, end: u32, seq_next: u32, now: Micros) {
+        self.is_alone = seq == self.acknowledged && seq == seq_next && seq != end;
         if seq == end {
             return;
         }
@@ -113,6 +116,14 @@ impl Recovery {
     /// Whether a loss is known that is not repaired yet.
     pub(super) fn is_repairing(&self) -> bool {
         self.until.is_some() || self.timed_out.is_some()
+    }
+
+    /// When nothing of ours can be due before, if the last segment carried all of the
+    /// `unacknowledged` bytes that the socket holds.
+    pub(super) fn quiet_until(&self, unacknowledged: usize, seq_next: u32) -> Option<Micros> {
+        let in_flight = seq_next.wrapping_sub(self.acknowledged);
+        let is_all = self.is_alone && in_flight as usize == unacknowledged;
+        (is_all && !self.is_repairing()).then_some(self.heard_at + ACK_WAIT_US)
     }
 
     /// When to probe, if nothing is heard until then.

@@ -51,6 +51,15 @@ impl Flow {
         Some(from + patience)
     }
 
+    /// For an open connection whose last segment carried all that there is to send.
+    fn quiet_until(&self) -> Option<Micros> {
+        let socket = self.socket_ref();
+        let is_open = socket.state() == State::Established && self.seen_state == State::Established;
+        self.recovery
+            .quiet_until(socket.send_queue(), self.seq_next)
+            .filter(|_| is_open && !self.is_orphan)
+    }
+
     /// Notes what has changed since the last look; true if the owner is to be told.
     fn look(&mut self) -> bool {
         let socket = self.socket_ref();
@@ -102,6 +111,15 @@ impl Stack {
             Some(State::Established) => self.tcp.mark_heard(index),
             Some(_) => self.settle(index),
             None => {}
+        }
+    }
+
+    /// Looks at a flow that smoltcp has just written a segment for. With all that there
+    /// was on its way, it wants nothing for longer than most connections are silent.
+    pub(super) fn settle_sent(&mut self, index: u32) {
+        match self.tcp.flow(index).and_then(|flow| flow.quiet_until()) {
+            Some(at) => self.tcp.timers.set(index, Some(at)),
+            None => self.settle(index),
         }
     }
 
