@@ -12,8 +12,6 @@ use core::ops::Range;
 
 /// Pieces that may be queued before requests have to wait.
 const PIECES_MAX: usize = 64;
-/// Own bytes that may be queued before requests have to wait.
-const OWN_BYTES_MAX: usize = 65_536;
 /// What a client has to take within `send_us_max`.
 const PROGRESS_BYTES: usize = 4096;
 /// Between the parts of a reply of several ranges: in no text, and in no image by much bad luck.
@@ -119,7 +117,7 @@ impl<'a> Conn<'a> {
     }
 
     fn is_full(&self) -> bool {
-        self.pieces.len() >= PIECES_MAX || self.own.len() >= OWN_BYTES_MAX
+        self.pieces.len() >= PIECES_MAX || self.own.len() >= self.limits.queued_bytes_max
     }
 
     /// Reads on in a head; gives the number of bytes of it in `rest`.

@@ -15,6 +15,9 @@ pub struct Limits {
     pub connections_max: usize,
     /// Of a request's head; 431 (414 if its first line alone is longer).
     pub head_bytes_max: usize,
+    /// Of replies' heads and pages that wait to be taken, before requests have to wait; one reply
+    /// may exceed it.
+    pub queued_bytes_max: usize,
     /// Of a body that nobody wants, to keep the connection; with a longer one it is closed.
     pub body_bytes_max: usize,
     /// From a request's first byte to its last; 408.
@@ -30,6 +33,7 @@ impl Default for Limits {
         Limits {
             connections_max: 1024,
             head_bytes_max: 8192,
+            queued_bytes_max: 65_536,
             body_bytes_max: 65_536,
             request_us_max: 10_000_000,
             idle_us_max: 60_000_000,

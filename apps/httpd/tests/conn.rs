@@ -451,3 +451,25 @@ proptest::proptest! {
         proptest::prop_assert!(conn.is_over());
     }
 }
+
+#[test]
+fn clients_who_take_nothing_are_given_no_more_memory_than_they_may_have() {
+    let tar = site();
+    let limits = Limits {
+        queued_bytes_max: 2000,
+        ..Limits::default()
+    };
+    let mut server = Server::new(&tar, limits).unwrap();
+    let mut conn = server.accept(0).unwrap();
+    let requests = b"GET /nothing HTTP/1.1\r\nHost: a\r\n\r\n".repeat(500);
+    let mut rest = &requests[..];
+    let mut got = 0;
+    while !rest.is_empty() {
+        let taken = conn.receive(&mut server, 0, rest);
+        let queued: usize = conn.outputs().map(<[u8]>::len).sum();
+        assert!((1..2500).contains(&queued), "{queued}");
+        rest = &rest[taken..];
+        got += replies(&drain(&mut conn, 0, 100), &[]).len();
+    }
+    assert_eq!(got, 500);
+}

@@ -1,6 +1,7 @@
 //! One client: commands out of its bytes, replies into its output.
 
 use crate::commands;
+use crate::held::Part;
 use crate::parser::{Parser, Step};
 use crate::reply::Reply;
 use crate::server::{Server, US_PER_MS};
@@ -46,12 +47,14 @@ pub struct Conn {
     partial: Vec<u8>,
     out: Vec<u8>,
     out_taken: usize,
+    /// What these buffers take.
+    held: Part,
     idle_us_max: u64,
     since_us: u64,
 }
 
 impl Conn {
-    pub(crate) fn new(id: u64, idle_us_max: u64, now_us: u64) -> Conn {
+    pub(crate) fn new(id: u64, held: Part, idle_us_max: u64, now_us: u64) -> Conn {
         Conn {
             session: Session {
                 id,
@@ -61,6 +64,7 @@ impl Conn {
             partial: Vec::new(),
             out: Vec::new(),
             out_taken: 0,
+            held,
             idle_us_max,
             since_us: now_us,
         }
@@ -73,23 +77,51 @@ impl Conn {
         let now_ms = now_us / US_PER_MS;
         let mut taken = 0;
         while taken < bytes.len() && !self.session.is_closing {
-            if self.out.len() - self.out_taken >= OUTPUT_BYTES_MAX {
+            let waiting = self.output().len();
+            if waiting != 0 && waiting >= OUTPUT_BYTES_MAX.min(self.held.allowed() / 2) {
                 return taken;
             }
             let rest = &bytes[taken..];
-            if !self.partial.is_empty() {
-                taken += self.read_on(server, now_ms, rest);
-                continue;
-            }
-            match self.step(server, now_ms, rest) {
-                Some(length) => taken += length,
-                None => {
-                    self.partial.extend_from_slice(rest);
-                    return bytes.len();
-                }
+            taken += match self.partial.is_empty() {
+                false => self.read_on(server, now_ms, rest),
+                true => self.step(server, now_ms, rest).unwrap_or_else(|| {
+                    self.keep(rest);
+                    rest.len()
+                }),
+            };
+            self.parser.tidy(BUFFER_BYTES_KEPT);
+            self.count();
+            // Of its replies each was bounded when it was made.
+            if self.held.own() - self.out.capacity() > self.held.allowed() {
+                self.give_up(server);
             }
         }
         bytes.len()
+    }
+
+    /// Keeps bytes of a command that is not whole.
+    fn keep(&mut self, bytes: &[u8]) {
+        let known = self.parser.known();
+        // One large argument: growing by doubling would copy it several times.
+        if known > 2 * self.partial.capacity() && known <= self.held.allowed() {
+            self.partial.reserve_exact(known - self.partial.len());
+        }
+        self.partial.extend_from_slice(bytes);
+    }
+
+    fn count(&mut self) {
+        let buffers = self.partial.capacity() + self.out.capacity();
+        self.held.set(buffers + self.parser.capacity_bytes());
+    }
+
+    /// The command that is coming is more than its part.
+    fn give_up(&mut self, server: &mut Server) {
+        server.stats.errors += 1;
+        (self.partial, self.parser) = (Vec::new(), Parser::default());
+        let mut reply = Reply::new(&mut self.out, false, 0);
+        reply.error("OOM the clients' buffers are full");
+        self.session.is_closing = true;
+        self.count();
     }
 
     /// Carries out the command at the beginning of `bytes` if it is whole; gives its length.
@@ -98,16 +130,15 @@ impl Conn {
             Step::Partial => None,
             Step::Command(length) => {
                 let arguments = self.parser.arguments(bytes);
-                commands::run(server, &mut self.session, now_ms, arguments, &mut self.out);
+                let out = &mut self.out;
+                let room = self.held.allowed().saturating_sub(out.len());
+                commands::run(server, &mut self.session, now_ms, arguments, out, room);
                 self.parser.clear();
                 Some(length)
             }
             Step::Broken(fault) => {
                 server.stats.errors += 1;
-                let mut reply = Reply {
-                    out: &mut self.out,
-                    is_resp3: false,
-                };
+                let mut reply = Reply::new(&mut self.out, false, 0);
                 reply.error(&fault.text());
                 self.session.is_closing = true;
                 Some(bytes.len())
@@ -118,12 +149,12 @@ impl Conn {
     /// Reads on in a command whose beginning is in `partial`; gives how many bytes of `rest` are
     /// its own.
     fn read_on(&mut self, server: &mut Server, now_ms: u64, rest: &[u8]) -> usize {
-        let mut command = core::mem::take(&mut self.partial);
-        let before = command.len();
+        let before = self.partial.len();
         // No more than is needed to see the end of a short command: what follows is read where
         // it lies.
         let wanted = self.parser.wanted(before).min(rest.len());
-        command.extend_from_slice(&rest[..wanted]);
+        self.keep(&rest[..wanted]);
+        let mut command = core::mem::take(&mut self.partial);
         match self.step(server, now_ms, &command) {
             None => {
                 self.partial = command;
@@ -159,6 +190,7 @@ impl Conn {
             if self.out.capacity() > BUFFER_BYTES_KEPT {
                 self.out = Vec::new();
             }
+            self.count();
         }
     }
 
@@ -179,8 +211,9 @@ impl Conn {
     pub fn expire(&mut self, now_us: u64) {
         if now_us >= self.deadline() {
             self.session.is_closing = true;
-            self.out.clear();
+            self.out = Vec::new();
             self.out_taken = 0;
+            self.count();
         }
     }
 }

@@ -14,8 +14,9 @@
 //! - Hashes are keyed by [`Config::hash_seed`], which has to be random: clients choose the keys.
 //! - Commands are one table ([`commands`]): names, arity, flags, functions. What they answer is
 //!   what Redis 7.0 answers; docs/httpd-and-kv.md has the list and the differences.
-//! - Limits: arguments, lengths and replies have bounds ([`Config`]); a client that breaks the
-//!   protocol gets Redis' error and is closed; one that does not read is not read from.
+//! - Limits: arguments, lengths and replies have bounds ([`Config`]), and so have the buffers of
+//!   all clients together ([`held`]); a client that breaks the protocol gets Redis' error and is
+//!   closed; one that does not read is not read from.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -23,6 +24,7 @@ extern crate alloc;
 
 mod commands;
 mod conn;
+mod held;
 mod parser;
 mod reply;
 mod server;

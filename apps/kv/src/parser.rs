@@ -95,6 +95,23 @@ impl Parser {
         (self.left, self.at, self.known, self.is_array) = (0, 0, 0, false);
     }
 
+    /// What it takes.
+    pub fn capacity_bytes(&self) -> usize {
+        self.arguments.capacity() * size_of::<Range<usize>>() + self.words.capacity()
+    }
+
+    /// Between commands: gives back what few need.
+    pub fn tidy(&mut self, bytes_kept: usize) {
+        if self.arguments.is_empty() && self.capacity_bytes() > bytes_kept {
+            (self.arguments, self.words) = (Vec::new(), Vec::new());
+        }
+    }
+
+    /// Length of the whole command, as far as is known.
+    pub fn known(&self) -> usize {
+        self.known
+    }
+
     /// How many more bytes to give, at least one, after `given` were not enough.
     pub fn wanted(&self, given: usize) -> usize {
         self.known.saturating_sub(given).max(LOOK_BYTES)

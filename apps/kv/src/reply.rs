@@ -2,15 +2,45 @@
 
 use alloc::vec::Vec;
 
+/// What stands around the bytes of one item, at most.
+const AROUND_BYTES_MAX: usize = 32;
+/// From here on the output grows by what is needed.
+const EXACT_BYTES_MIN: usize = 4096;
+
 /// Appends replies to a client's output.
 pub(crate) struct Reply<'o> {
     pub out: &'o mut Vec<u8>,
     pub is_resp3: bool,
+    /// How long `out` may become; errors may exceed it.
+    pub end: usize,
+    /// There was more to say.
+    pub is_cut: bool,
 }
 
-impl Reply<'_> {
+impl<'o> Reply<'o> {
+    pub fn new(out: &'o mut Vec<u8>, is_resp3: bool, room: usize) -> Reply<'o> {
+        Reply {
+            end: out.len().saturating_add(room),
+            out,
+            is_resp3,
+            is_cut: false,
+        }
+    }
+
+    /// What still fits.
+    pub fn room(&self) -> usize {
+        self.end.saturating_sub(self.out.len())
+    }
+
+    /// Whether so many bytes more fit, with what stands around them; if not, none are appended.
+    #[inline(always)]
+    fn fits(&mut self, bytes: usize) -> bool {
+        self.is_cut |= self.room() < bytes + AROUND_BYTES_MAX;
+        !self.is_cut
+    }
+
     pub fn ok(&mut self) {
-        self.out.extend_from_slice(b"+OK\r\n");
+        self.simple("OK");
     }
 
     pub fn simple(&mut self, text: &str) {
@@ -39,18 +69,31 @@ impl Reply<'_> {
     }
 
     pub fn integer(&mut self, value: i64) {
+        if !self.fits(0) {
+            return;
+        }
         self.out.push(b':');
         push_decimal(self.out, value);
         self.out.extend_from_slice(b"\r\n");
     }
 
     pub fn bulk(&mut self, bytes: &[u8]) {
-        self.count(b'$', bytes.len());
+        if !self.fits(bytes.len()) {
+            return;
+        }
+        if bytes.len() > EXACT_BYTES_MIN.max(self.out.len()) {
+            // Growing by doubling may take twice as much.
+            self.out.reserve_exact(bytes.len() + AROUND_BYTES_MAX);
+        }
+        self.head(b'$', bytes.len());
         self.out.extend_from_slice(bytes);
         self.out.extend_from_slice(b"\r\n");
     }
 
     pub fn null(&mut self) {
+        if !self.fits(0) {
+            return;
+        }
         let text: &[u8] = if self.is_resp3 { b"_\r\n" } else { b"$-1\r\n" };
         self.out.extend_from_slice(text);
     }
@@ -66,6 +109,9 @@ impl Reply<'_> {
     pub fn verbatim(&mut self, text: &[u8]) {
         if !self.is_resp3 {
             return self.bulk(text);
+        }
+        if !self.fits(text.len()) {
+            return;
         }
         self.count(b'=', text.len() + 4);
         self.out.extend_from_slice(b"txt:");
@@ -87,6 +133,13 @@ impl Reply<'_> {
     }
 
     fn count(&mut self, kind: u8, count: usize) {
+        if self.fits(0) {
+            self.head(kind, count);
+        }
+    }
+
+    #[inline(always)]
+    fn head(&mut self, kind: u8, count: usize) {
         if count < 10 {
             let line = [kind, b'0' + count as u8, b'\r', b'\n'];
             return self.out.extend_from_slice(&line);
@@ -97,6 +150,9 @@ impl Reply<'_> {
     }
 
     fn line(&mut self, kind: u8, text: &[u8]) {
+        if !self.fits(text.len()) {
+            return;
+        }
         self.out.push(kind);
         self.out.extend_from_slice(text);
         self.out.extend_from_slice(b"\r\n");

@@ -2,6 +2,7 @@
 
 use crate::commands;
 use crate::conn::{Conn, Session};
+use crate::held::Held;
 use crate::parser::{Bounds, Parser, Step};
 use crate::reply::Reply;
 use crate::store::Store;
@@ -22,6 +23,8 @@ pub struct Config {
     pub command_bytes_max: usize,
     /// Bytes of one reply; a command that would give more is refused.
     pub reply_bytes_max: usize,
+    /// Buffers of all clients together; one may have half of what the others leave.
+    pub client_bytes_max: usize,
     /// A client that neither sends nor takes anything for so long is closed; 0: never.
     pub idle_us_max: u64,
     /// Keys the hashes. Has to be random, and a secret: clients choose the keys.
@@ -37,6 +40,7 @@ impl Default for Config {
             argument_bytes_max: 16 << 20,
             command_bytes_max: 64 << 20,
             reply_bytes_max: 64 << 20,
+            client_bytes_max: 256 << 20,
             idle_us_max: 0,
             hash_seed: [0; 2],
         }
@@ -76,6 +80,7 @@ pub struct Server {
     pub(crate) store: Store,
     pub(crate) stats: Stats,
     pub(crate) clients: usize,
+    held: Held,
     pub(crate) started_ms: u64,
     /// Added to the caller's clock it is the time of day, in milliseconds since 1970.
     pub(crate) wall_offset_ms: u64,
@@ -85,6 +90,8 @@ pub struct Server {
     parser: Parser,
 }
 
+/// Of a UDP datagram over IPv4 (RFC 768).
+const DATAGRAM_BYTES_MAX: usize = 65_507;
 /// How often a tick is wanted while keys have times.
 const TICK_US: u64 = 10_000;
 /// Entries looked at for each such time that has passed, and at most by one tick.
@@ -104,6 +111,7 @@ impl Server {
             store: Store::new(config.memory_bytes_max, config.hash_seed),
             stats: Stats::default(),
             clients: 0,
+            held: Held::new(config.client_bytes_max),
             started_ms: now_us / US_PER_MS,
             wall_offset_ms: 0,
             next_client: 0,
@@ -127,7 +135,13 @@ impl Server {
         self.clients += 1;
         self.stats.accepted += 1;
         self.next_client += 1;
-        Ok(Conn::new(self.next_client, self.config.idle_us_max, now_us))
+        let idle_us_max = self.config.idle_us_max;
+        Ok(Conn::new(
+            self.next_client,
+            self.held.part(),
+            idle_us_max,
+            now_us,
+        ))
     }
 
     /// Takes a client back, however it ended.
@@ -156,6 +170,11 @@ impl Server {
         self.store.bytes()
     }
 
+    /// What the buffers of all clients take now.
+    pub fn client_bytes(&self) -> usize {
+        self.held.bytes()
+    }
+
     /// Carries out the one command of a datagram and appends its reply. A command that is not
     /// whole gets an error; what follows the first is not looked at. An empty one, no reply.
     pub fn datagram(&mut self, now_us: u64, bytes: &[u8], out: &mut Vec<u8>) {
@@ -165,15 +184,20 @@ impl Server {
         match parser.feed(bytes, &self.bounds) {
             Step::Command(_) => {
                 let arguments = parser.arguments(bytes);
-                commands::run(self, &mut session, now_us / US_PER_MS, arguments, out);
+                let now_ms = now_us / US_PER_MS;
+                commands::run(
+                    self,
+                    &mut session,
+                    now_ms,
+                    arguments,
+                    out,
+                    DATAGRAM_BYTES_MAX,
+                );
             }
             Step::Partial if bytes.is_empty() => {}
             step => {
                 self.stats.errors += 1;
-                let mut reply = Reply {
-                    out,
-                    is_resp3: false,
-                };
+                let mut reply = Reply::new(out, false, DATAGRAM_BYTES_MAX);
                 match step {
                     Step::Broken(fault) => reply.error(&fault.text()),
                     _ => reply.error("ERR Protocol error: a datagram holds one whole command"),

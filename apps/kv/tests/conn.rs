@@ -279,3 +279,102 @@ proptest::proptest! {
         }
     }
 }
+
+#[test]
+fn what_clients_hold_together_is_bounded_and_leaves_some_for_others() {
+    const MAX: usize = 1_000_000;
+    let mut server = server(|config| config.client_bytes_max = MAX);
+    let mut honest = server.accept(0).unwrap();
+    for key in ["a", "b", "c"] {
+        let set = array(&[b"SET", key.as_bytes(), &[b'x'; 40_000]]);
+        assert_eq!(exchange(&mut server, &mut honest, 0, &set), b"+OK\r\n");
+    }
+    let mut half = b"*2\r\n$4\r\nECHO\r\n$300000\r\n".to_vec();
+    half.resize(250_000, b'x');
+    let many = [&b"*1000000\r\n"[..], &b"$0\r\n\r\n".repeat(50_000)].concat();
+    let unread = array(&[b"MGET", b"a", b"b", b"c"]).repeat(100);
+    for what in [half, many, unread, b"COMMAND INFO ".to_vec()] {
+        let mut clients: Vec<Conn> = (0..200).map(|_| server.accept(0).unwrap()).collect();
+        for client in &mut clients {
+            let mut rest = &what[..];
+            while !rest.is_empty() {
+                let taken = client.receive(&mut server, 0, &rest[..rest.len().min(10_000)]);
+                assert!(
+                    server.client_bytes() <= 2 * MAX,
+                    "{}",
+                    server.client_bytes()
+                );
+                rest = &rest[taken..];
+                if taken == 0 {
+                    break;
+                }
+            }
+        }
+        assert_eq!(say(&mut server, &mut honest, "PING"), "+PONG\r\n");
+        assert_eq!(say(&mut server, &mut honest, "SET k v"), "+OK\r\n");
+        assert_eq!(say(&mut server, &mut honest, "GET k"), "$1\r\nv\r\n");
+        for client in clients {
+            server.closed(client);
+        }
+        assert!(server.client_bytes() < MAX / 4, "{}", server.client_bytes());
+        // Alone, it has what it needs again.
+        assert_eq!(say(&mut server, &mut honest, "GET a").len(), 40_010);
+    }
+    let info = [b"COMMAND", &b"INFO"[..]];
+    let words: Vec<&[u8]> = info.into_iter().chain([&b"get"[..]; 10_000]).collect();
+    let reply = exchange(&mut server, &mut honest, 0, &array(&words));
+    assert!(
+        reply.starts_with(b"-ERR the reply would exceed"),
+        "{}",
+        reply.len()
+    );
+    let mut reply = Vec::new();
+    server.datagram(0, &array(&[b"MGET", b"a", b"b"]), &mut reply);
+    assert!(
+        reply.starts_with(b"-ERR the reply would exceed"),
+        "{}",
+        reply.len()
+    );
+    server.closed(honest);
+    assert_eq!(server.client_bytes(), 0);
+}
+
+#[test]
+fn small_entries_leave_nothing_behind() {
+    const MAX: usize = 1_000_000;
+    let mut server = server(|config| {
+        config.memory_bytes_max = MAX;
+        config.argument_bytes_max = MAX;
+    });
+    let mut conn = server.accept(0).unwrap();
+    let large = array(&[b"SET", b"large", &[b'x'; 900_000]]);
+    for round in 0..3 {
+        // More than fit: the oldest go.
+        for key in 0..20_000 {
+            let reply = say(&mut server, &mut conn, &format!("SET {round}:{key} \"\""));
+            assert_eq!(reply, "+OK\r\n");
+        }
+        assert!(server.keys() > 7_000 && server.memory_bytes() <= MAX);
+        // Of what is left each chunk has one.
+        for key in (0..20_000).filter(|key| key % 100 != 0) {
+            say(&mut server, &mut conn, &format!("DEL {round}:{key}"));
+        }
+        let kept = server.keys();
+        assert!((70..=200).contains(&kept), "{kept}");
+        let shown = say(&mut server, &mut conn, "KEYS *")
+            .matches(&format!("{round}:"))
+            .count();
+        assert_eq!(shown, kept);
+        // Their chunks are counted, so that they go for it.
+        assert_eq!(exchange(&mut server, &mut conn, 0, &large), b"+OK\r\n");
+        assert!(server.memory_bytes() <= MAX);
+        assert!(server.keys() < kept, "{} of {kept}", server.keys());
+        assert_eq!(say(&mut server, &mut conn, "STRLEN large"), ":900000\r\n");
+    }
+    assert_eq!(
+        say(&mut server, &mut conn, "DBSIZE"),
+        format!(":{}\r\n", server.keys())
+    );
+    say(&mut server, &mut conn, "FLUSHALL");
+    assert_eq!((server.keys(), server.memory_bytes()), (0, 0));
+}

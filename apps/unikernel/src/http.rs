@@ -13,7 +13,15 @@ static BUILT_IN: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/site.tar"));
 pub struct Http(Server<'static>);
 
 impl Http {
-    pub fn new(ramdisk: &'static [u8], connections_max: usize) -> Result<Http, ArchiveError> {
+    /// Whatever its clients send, and do not take, a connection's buffers stay below a quarter of its
+    /// share of `memory_bytes`; the network stack has half of them all.
+    pub fn new(
+        ramdisk: &'static [u8],
+        connections_max: usize,
+        memory_bytes: usize,
+    ) -> Result<Http, ArchiveError> {
+        let share_bytes = memory_bytes / connections_max;
+        let most = Limits::default();
         let archive = if ramdisk.is_empty() {
             BUILT_IN
         } else {
@@ -23,7 +31,9 @@ impl Http {
             archive,
             Limits {
                 connections_max,
-                ..Limits::default()
+                head_bytes_max: (share_bytes / 8).clamp(1024, most.head_bytes_max),
+                queued_bytes_max: (share_bytes / 16).clamp(1024, most.queued_bytes_max),
+                ..most
             },
         )?;
         server.add_page("/profile", |_| {

@@ -113,7 +113,8 @@ fn main(domain: Domain) -> ! {
     config.link.offloads = offloads(&device);
     let tasks = (memory_bytes >> 20) * TASKS_PER_MEGABYTE;
     let tasks = tasks.clamp(TASKS_MIN, TASKS_MAX);
-    // The key-value server's values take the other half, see below.
+    // The key-value server's values take three eighths of all, its clients' buffers a twelfth, or
+    // an eighth while they grow; see there for what else is bounded.
     let free_bytes = memory::with(|m| m.free_pages()) << 12;
     config.limits = Limits {
         flows_max: tasks,
@@ -149,7 +150,7 @@ fn main(domain: Domain) -> ! {
     executor.run_ready(xen.now_ns() / 1000);
 
     #[cfg(feature = "httpd")]
-    let (server, default_port) = match http::Http::new(ramdisk, tasks) {
+    let (server, default_port) = match http::Http::new(ramdisk, tasks, free_bytes) {
         Ok(server) => (server, http::PORT),
         Err(error) => lifecycle::unsupported(format_args!("the files: {error:?}")),
     };
@@ -159,11 +160,13 @@ fn main(domain: Domain) -> ! {
     let (server, default_port) = {
         let _ = ramdisk;
         let config = fordway_kv::Config {
-            memory_bytes_max: memory_bytes / 2,
+            memory_bytes_max: memory_bytes / 8 * 3,
             clients_max: tasks,
-            argument_bytes_max: memory_bytes / 16,
-            command_bytes_max: memory_bytes / 8,
-            reply_bytes_max: memory_bytes / 8,
+            client_bytes_max: memory_bytes / 12,
+            // One client alone may hold half of that.
+            argument_bytes_max: memory_bytes / 32,
+            command_bytes_max: memory_bytes / 24,
+            reply_bytes_max: memory_bytes / 24,
             hash_seed: [entropy.next_u64(), entropy.next_u64()],
             ..fordway_kv::Config::default()
         };

@@ -1,6 +1,6 @@
 //! Keys: whether they are there, how long, under which name.
 
-use super::{Call, NO_INTEGER, OUT_OF_MEMORY, REPLY_TOO_LARGE, SYNTAX, integer, text};
+use super::{Call, NO_INTEGER, OUT_OF_MEMORY, SYNTAX, integer, text};
 use crate::reply::Reply;
 use crate::store::NEVER;
 use alloc::vec::Vec;
@@ -202,25 +202,28 @@ pub(super) fn randomkey(call: &mut Call<'_>, reply: &mut Reply<'_>) {
 
 pub(super) fn keys(call: &mut Call<'_>, reply: &mut Reply<'_>) {
     let pattern = call.arguments.at(1);
-    let bytes_max = call.server.config.reply_bytes_max;
-    let mut found = Vec::new();
-    let mut bytes = 0;
+    // Counted first: a list of them all would take memory of its own.
+    let mut count = 0;
+    each_like(call, pattern, |_| {
+        count += 1;
+        true
+    });
+    reply.array(count);
+    each_like(call, pattern, |key| {
+        reply.bulk(key);
+        !reply.is_cut
+    });
+}
+
+/// Shows every key of a pattern, until told to stop.
+fn each_like(call: &Call<'_>, pattern: &[u8], mut show: impl FnMut(&[u8]) -> bool) {
     let mut cursor = 0;
-    while bytes <= bytes_max {
-        let Some((at, key)) = call.server.store.key_from(cursor, call.now_ms) else {
-            break;
-        };
+    while let Some((at, key)) = call.server.store.key_from(cursor, call.now_ms) {
         cursor = at + 1;
-        if text::is_like(pattern, key) {
-            bytes += key.len();
-            found.push(key);
+        if text::is_like(pattern, key) && !show(key) {
+            break;
         }
     }
-    if bytes > bytes_max {
-        return call.fail(reply, REPLY_TOO_LARGE);
-    }
-    reply.array(found.len());
-    found.iter().for_each(|key| reply.bulk(key));
 }
 
 /// A cursor is the place of the next entry; entries keep their places as long as they live.
@@ -256,13 +259,13 @@ pub(super) fn scan(call: &mut Call<'_>, reply: &mut Reply<'_>) {
         let Some((at, key)) = call.server.store.key_from(cursor, call.now_ms) else {
             break;
         };
-        if looked == count || bytes > call.server.config.reply_bytes_max {
+        if looked == count || bytes > reply.room() / 4 {
             next = at;
             break;
         }
         cursor = at + 1;
         if is_kind && text::is_like(pattern, key) {
-            bytes += key.len();
+            bytes += key.len() + size_of::<&[u8]>();
             found.push(key);
         }
     }

@@ -141,29 +141,49 @@ pub(crate) fn find(name: &[u8]) -> Option<&'static Command> {
     COMMANDS.iter().find(named)
 }
 
-/// Carries out one command and appends its reply. Without arguments there is nothing to do.
+/// Carries out one command and appends its reply, of at most `room` bytes. Without arguments
+/// there is nothing to do.
 pub(crate) fn run(
     server: &mut Server,
     session: &mut Session,
     now_ms: u64,
     arguments: Arguments<'_>,
     out: &mut Vec<u8>,
+    room: usize,
 ) {
     if arguments.len() == 0 {
         return;
     }
     server.stats.commands += 1;
-    let is_resp3 = session.is_resp3;
-    let mut reply = Reply { out, is_resp3 };
+    let start = out.len();
+    let room = room.min(server.config.reply_bytes_max);
+    let mut reply = Reply::new(out, session.is_resp3, room);
+    carry_out(server, session, now_ms, arguments, &mut reply);
+    if reply.is_cut {
+        server.stats.errors += 1;
+        reply.out.truncate(start);
+        reply.error(REPLY_TOO_LARGE);
+        // What was too large may have made it grow a good deal.
+        reply.out.shrink_to(2 * start);
+    }
+}
+
+fn carry_out(
+    server: &mut Server,
+    session: &mut Session,
+    now_ms: u64,
+    arguments: Arguments<'_>,
+    reply: &mut Reply<'_>,
+) {
     let Some(command) = find(arguments.at(0)) else {
         server.stats.errors += 1;
-        return text::unknown(&mut reply, arguments);
+        return text::unknown(reply, arguments);
     };
     let count = arguments.len() as i64;
     let arity = i64::from(command.arity);
     if (arity > 0 && count != arity) || count < -arity {
         server.stats.errors += 1;
-        return text::wrong_count(&mut reply, command.name);
+        return text::wrong_count(reply, command.name);
     }
     let mut call = Call {
         server,
@@ -172,7 +192,7 @@ pub(crate) fn run(
         arguments,
         command,
     };
-    (command.run)(&mut call, &mut reply);
+    (command.run)(&mut call, reply);
 }
 
 impl Call<'_> {

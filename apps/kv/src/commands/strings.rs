@@ -1,6 +1,6 @@
 //! Values: reading and writing them.
 
-use super::{Call, NO_INTEGER, OUT_OF_MEMORY, REPLY_TOO_LARGE, SYNTAX, TOO_LARGE, integer, text};
+use super::{Call, NO_INTEGER, OUT_OF_MEMORY, SYNTAX, TOO_LARGE, integer, text};
 use crate::reply::Reply;
 use crate::store::NEVER;
 
@@ -19,18 +19,15 @@ pub(super) fn strlen(call: &mut Call<'_>, reply: &mut Reply<'_>) {
 }
 
 pub(super) fn mget(call: &mut Call<'_>, reply: &mut Reply<'_>) {
-    let start = reply.out.len();
     reply.array(call.arguments.len() - 1);
     for key in call.arguments.from(1) {
         let found = call.server.store.get(key, call.now_ms);
-        let bytes = reply.out.len() - start + found.map_or(0, <[u8]>::len);
-        if bytes > call.server.config.reply_bytes_max {
-            reply.out.truncate(start);
-            return call.fail(reply, REPLY_TOO_LARGE);
-        }
         reply.bulk_or_null(found);
         let is_there = found.is_some();
         call.hit(is_there);
+        if reply.is_cut {
+            return;
+        }
     }
 }
 
