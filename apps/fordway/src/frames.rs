@@ -126,4 +126,34 @@ mod tests {
         assert!(read(&path).is_err());
         std::fs::remove_file(&path).expect("remove");
     }
+
+    #[test]
+    fn a_capture_that_is_no_good_is_said_to_be_so() {
+        let path = std::env::temp_dir().join(format!("fordway-bad-{}", std::process::id()));
+        let words = |words: &[u32]| -> Vec<u8> {
+            words.iter().flat_map(|word| word.to_le_bytes()).collect()
+        };
+        let header = words(&[0xa1b2_c3d4, 4 << 16 | 2, 0, 0, 65_535, 1]);
+        let packet = |length: u32| [&header[..], &words(&[1, 1, length, length])].concat();
+        let section = words(&[0x0a0d_0d0a, 28, 0x1a2b_3c4d, 1, !0, !0, 28]);
+        let block = |length: u32| [&section[..], &words(&[6, length])].concat();
+        for (what, head, bytes) in [
+            ("cut off in a packet", packet(1000), 999),
+            ("a packet larger than a buffer", packet(3 << 20), 3 << 20),
+            ("a packet of any length", packet(u32::MAX), 3 << 20),
+            ("cut off in a block", block(1000), 900),
+            (
+                "a block larger than a buffer",
+                block(3 << 20),
+                (3 << 20) - 8,
+            ),
+            ("a block without a length", block(0), 3 << 20),
+        ] {
+            let mut file = head;
+            file.resize(file.len() + bytes, 0);
+            std::fs::write(&path, &file).expect("write");
+            assert!(read(&path).is_err(), "{what}");
+        }
+        std::fs::remove_file(&path).expect("remove");
+    }
 }

@@ -20,12 +20,17 @@ use fordway_abi::control::{
 use fordway_abi::reason::Reason;
 use fordway_sockets::ends;
 
+/// Size of a mailbox.
+const MAILBOX_BYTES: usize = 4096;
 /// Time between two attempts to reach a broker that did not answer.
 const RETRY_NS: u64 = 1_000_000_000;
 
 static MAIL_LOCK: Lock = Lock::new();
 static FD: AtomicI32 = AtomicI32::new(-1);
 static MAILBOX: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
+/// Where the mailboxes of all brokers are mapped, one over the other: a thread may be about to
+/// look at the one before.
+static MAILBOX_PLACE: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
 static MAIL_SEEN: AtomicU32 = AtomicU32::new(0);
 static RETRY_AT_NS: AtomicU64 = AtomicU64::new(0);
 static VERSION_TOLD: AtomicBool = AtomicBool::new(false);
@@ -125,18 +130,10 @@ fn greet(socket: i32, fds: &[i32]) -> sys::Result<*mut AtomicU32> {
         _ => return Err(libc::EPROTO),
     }
     purse::receive(packet.take_fd(1))?;
-    let mailbox_fd = packet.take_fd(0);
-    let mailbox = sys!(
-        SYS_mmap,
-        0,
-        4096,
-        libc::PROT_READ,
-        libc::MAP_SHARED,
-        mailbox_fd,
-        0
-    );
-    let _ = sys!(SYS_close, mailbox_fd);
-    Ok(mailbox? as *mut AtomicU32)
+    let place = MAILBOX_PLACE.load(Ordering::Relaxed);
+    let mailbox = link::map_peer(packet.take_fd(0), MAILBOX_BYTES, place.cast())?.cast();
+    MAILBOX_PLACE.store(mailbox, Ordering::Relaxed);
+    Ok(mailbox)
 }
 
 fn refused(refuse: Option<Refuse>) {
@@ -153,10 +150,7 @@ fn refused(refuse: Option<Refuse>) {
 /// The broker is gone: offers are void, channels live on. Under [`MAIL_LOCK`].
 fn lost() {
     hidden::close(FD.swap(-1, Ordering::AcqRel));
-    let mailbox = MAILBOX.swap(core::ptr::null_mut(), Ordering::AcqRel);
-    if !mailbox.is_null() {
-        let _ = sys!(SYS_munmap, mailbox, 4096);
-    }
+    MAILBOX.store(core::ptr::null_mut(), Ordering::Release);
     wait::doors_unregistered();
     // Of these the peer's side has not come, and now it will not.
     for link in
@@ -296,7 +290,7 @@ pub fn check_mail() {
     if mailbox.is_null() {
         return;
     }
-    // SAFETY: mapped; written by the broker alone.
+    // SAFETY: mapped for good; written by a broker alone.
     if unsafe { (*mailbox).load(Ordering::Relaxed) } != MAIL_SEEN.load(Ordering::Relaxed) {
         drain_mail();
     }
@@ -478,9 +472,6 @@ fn join_link(packet: &mut Packet) {
 pub fn after_fork() {
     MAIL_LOCK.reset();
     hidden::close(FD.swap(-1, Ordering::AcqRel));
-    let mailbox = MAILBOX.swap(core::ptr::null_mut(), Ordering::AcqRel);
-    if !mailbox.is_null() {
-        let _ = sys!(SYS_munmap, mailbox, 4096);
-    }
+    MAILBOX.store(core::ptr::null_mut(), Ordering::Release);
     RETRY_AT_NS.store(0, Ordering::Relaxed);
 }

@@ -138,7 +138,9 @@ pub fn current_cpu() -> u32 {
     unsafe {
         asm!("mov {0:e}, dword ptr fs:[{1} + 4]", out(reg) cpu, in(reg) *offset, options(nostack, readonly));
     }
-    cpu
+    // Negative: not registered, or refused (linux/rseq.h, enum rseq_cpu_id_state). Two threads of
+    // which that is so share no CPU for it.
+    if cpu > i32::MAX as u32 { u32::MAX } else { cpu }
 }
 
 /// Monotonic time in nanoseconds.

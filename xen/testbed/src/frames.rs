@@ -75,6 +75,12 @@ pub fn from_hex(hex: &str) -> Option<Vec<u8>> {
         .collect()
 }
 
+/// Whether [`Frame::File`] names a file in the directory that it is written to, and not one
+/// elsewhere on the host: a job is root in dom0, and may say anything on the serial port.
+pub fn is_plain(name: &str) -> bool {
+    !matches!(name, "" | "." | "..") && !name.contains(['/', '\0'])
+}
+
 /// CRC-32 of IEEE 802.3, as zlib computes it.
 fn crc32(bytes: &[u8]) -> u32 {
     let mut crc = !0u32;
@@ -104,6 +110,14 @@ mod tests {
         assert_eq!(Frame::parse(damaged.as_bytes()), None);
         assert_eq!(Frame::parse(b"[    1.0] Kernel panic"), None);
         assert_eq!(Frame::parse(b"FW1 zz {}"), None);
+    }
+
+    #[test]
+    fn a_file_stays_in_its_directory() {
+        assert!(is_plain("a.log") && is_plain("..a") && is_plain(" "));
+        for name in ["", ".", "..", "/etc/passwd", "../a", "a/b", "a/"] {
+            assert!(!is_plain(name), "{name}");
+        }
     }
 
     #[test]

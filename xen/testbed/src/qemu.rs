@@ -6,7 +6,7 @@
 //! QEMU ends by itself (-no-reboot) and its end of the port closes.
 
 use crate::Error;
-use crate::frames::{Frame, from_hex};
+use crate::frames::{Frame, from_hex, is_plain};
 use crate::images::Images;
 use crate::job::Job;
 use crate::scratch::Scratch;
@@ -153,6 +153,9 @@ fn follow(
             }
             Some(Frame::File { name, hex }) => {
                 let bytes = from_hex(&hex).ok_or("a file came damaged")?;
+                if !is_plain(&name) {
+                    return Err("a file came with a path of its own".into());
+                }
                 report.files.push((name, bytes));
             }
             Some(Frame::End) => return Ok(report),
