@@ -378,3 +378,54 @@ fn small_entries_leave_nothing_behind() {
     say(&mut server, &mut conn, "FLUSHALL");
     assert_eq!((server.keys(), server.memory_bytes()), (0, 0));
 }
+
+#[test]
+fn nothing_is_lost_or_left_over_whatever_comes_and_goes() {
+    const MAX: usize = 60_000;
+    let mut server = server(|config| config.memory_bytes_max = MAX);
+    let mut conn = server.accept(0).unwrap();
+    let mut state = 1u64;
+    let mut dice = |sides: u64| {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (state >> 33) % sides
+    };
+    for now_ms in 0..30_000 {
+        let (key, length) = (dice(600), dice(9) * dice(9) * dice(20));
+        let value = "v".repeat(length as usize);
+        let line = match dice(12) {
+            0..4 => format!("SET {key} \"{value}\""),
+            4 => format!("SET {key} \"{value}\" PX {}", 1 + dice(2000)),
+            5 => format!("APPEND {key} \"{value}\""),
+            6..9 => format!("DEL {key} {}", dice(600)),
+            9 => format!("RENAME {key} {}", dice(600)),
+            10 => format!("SETRANGE {key} {} x", dice(500)),
+            _ => format!("GETDEL {key}"),
+        };
+        say_at(&mut server, &mut conn, now_ms * 1000, &line);
+        assert!(server.memory_bytes() <= MAX);
+        if now_ms % 500 == 0 {
+            server.tick(now_ms * 1000);
+            let keys = say_at(&mut server, &mut conn, now_ms * 1000, "KEYS *");
+            let shown = keys.lines().filter(|line| line.starts_with('$')).count();
+            assert!(
+                shown <= server.keys() && (shown > 20 || now_ms == 0),
+                "{shown}"
+            );
+            for line in keys.lines().filter(|line| !line.starts_with(['$', '*'])) {
+                let there = say_at(
+                    &mut server,
+                    &mut conn,
+                    now_ms * 1000,
+                    &format!("EXISTS {line}"),
+                );
+                assert_eq!(there, ":1\r\n", "{line}");
+            }
+        }
+    }
+    for key in 0..600 {
+        say_at(&mut server, &mut conn, 60_000_000, &format!("DEL {key}"));
+    }
+    assert_eq!((server.keys(), server.memory_bytes()), (0, 0));
+}

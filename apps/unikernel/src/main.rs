@@ -59,6 +59,9 @@ const TASKS_MAX: usize = 10_016;
 /// How long the backend is waited for before the console says so.
 const LINK_PATIENCE_NS: u64 = 5_000_000_000;
 
+/// Silence after which a client is asked whether it is there; as Redis' tcp-keepalive.
+const KEEPALIVE_US: u64 = 300_000_000;
+
 /// The largest frame that a backend takes, with its Ethernet header: lengths have 16 bits.
 const FRAME_BYTES_MAX: usize = 65_535;
 /// The largest TCP segment in it, behind headers of Ethernet, IPv4 and TCP.
@@ -184,6 +187,9 @@ fn main(domain: Domain) -> ! {
         send_bytes: options.send_bytes,
         is_nagle: false,
         congestion: options.congestion,
+        // Clients of the key-value server may be silent for as long as they like, and nobody else
+        // would notice that one is gone for good.
+        keepalive_us: cfg!(feature = "kv").then_some(KEEPALIVE_US),
         ..TcpOptions::default()
     };
     let listening = serve::listen(serving.clone(), port, tcp);
