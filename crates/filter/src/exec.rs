@@ -13,8 +13,8 @@ pub(crate) use facts::Facts;
 
 use crate::model::{ObjectKind, PayloadBase};
 use crate::program::{
-    BaseCode, Bitop, ChainCode, HashCode, Insn, KeyCode, Load, NatCode, Program, RejectCode,
-    RuleCode, RuleId, Term, Test, UpdateCode, VerdictCode, low_bits,
+    BaseCode, Bitop, ChainCode, FieldCode, HashCode, Insn, KeyCode, Load, NatCode, Program,
+    RejectCode, RuleCode, RuleId, Term, Test, UpdateCode, VerdictCode, low_bits,
 };
 use crate::program::{MangleCode, NumgenCode};
 use crate::sets::{Data, FIELDS_MAX, Form, Index, Key, SetStore, pack_wide};
@@ -201,6 +201,11 @@ fn run_rule<M: Mode>(
                     Err(next) => next,
                 }
             }
+            Insn::Counter(at) => {
+                mode.counter(*at);
+                Next::Go
+            }
+            Insn::Verdict(verdict) => Next::Verdict(*verdict),
             other => slow(program, mode, other, rule.id),
         };
         match next {
@@ -221,6 +226,8 @@ fn go_if(holds: bool) -> Next {
     if holds { Next::Go } else { Next::Break }
 }
 
+/// What is asked less, apart: it would cost the others registers.
+#[inline(never)]
 fn slow<M: Mode>(program: &Program, mode: &mut M, insn: &Insn, rule: RuleId) -> Next {
     match *insn {
         Insn::Test { term, test } => {
@@ -267,10 +274,6 @@ fn slow<M: Mode>(program: &Program, mode: &mut M, insn: &Insn, rule: RuleId) -> 
                 Err(next) => next,
             }
         }
-        Insn::Counter(at) => {
-            mode.counter(at);
-            Next::Go
-        }
         Insn::Limit(at) => mode.limit(at),
         Insn::Quota(at) => mode.quota(at),
         Insn::ConnLimit(at) => mode.conn_limit(at),
@@ -280,8 +283,12 @@ fn slow<M: Mode>(program: &Program, mode: &mut M, insn: &Insn, rule: RuleId) -> 
         Insn::Mangle(at) => mode.mangle(program, &program.mangles[at as usize]),
         Insn::Notrack => mode.notrack(),
         Insn::Reject(code) => Next::End(End::Reject(code)),
-        Insn::Verdict(verdict) => Next::Verdict(verdict),
-        Insn::Payload { .. } | Insn::Nfproto(_) | Insn::L4proto(_) | Insn::Run(_) => Next::Go,
+        Insn::Payload { .. }
+        | Insn::Nfproto(_)
+        | Insn::L4proto(_)
+        | Insn::Run(_)
+        | Insn::Counter(_)
+        | Insn::Verdict(_) => Next::Go,
     }
 }
 
@@ -420,6 +427,14 @@ pub(crate) fn load<M: Mode>(
     Ok(Some(seen))
 }
 
+/// A field's number, and whether all of it is known. `None`: the rule does not match.
+#[inline]
+fn field<M: Mode>(mode: &M, code: &FieldCode) -> Option<(u64, bool)> {
+    let seen = mode.payload(code.base, code.offset, code.len)?;
+    let value = (seen.value & code.mask) >> code.shift;
+    Some((value, code.mask & !seen.known == 0))
+}
+
 fn part<M: Mode>(program: &Program, mode: &mut M, term: &Term) -> Result<u128, Next> {
     match load(program, mode, term)? {
         None => Err(Next::Break),
@@ -430,34 +445,24 @@ fn part<M: Mode>(program: &Program, mode: &mut M, term: &Term) -> Result<u128, N
     }
 }
 
-/// As [`packed`], of 64 bits at most: mostly addresses and ports, as they lie in the packet.
+/// As [`packed`], of 64 bits at most: mostly addresses and ports.
 #[inline]
 fn packed_small<M: Mode>(program: &Program, mode: &mut M, key: &KeyCode) -> Result<u64, Next> {
     let mut sum: u64 = 0;
-    for (term, bits) in &key.parts {
-        let value = match term.load {
-            Load::Payload {
-                base,
-                offset,
-                len: len @ ..=8,
-                shift,
-            } if term.ops.is_empty() => {
-                let seen = mode.payload(base, offset, len).ok_or(Next::Break)?;
-                let all = u64::MAX.checked_shr(64 - u32::from(term.bits)).unwrap_or(0);
-                if !seen.known >> shift & all != 0 {
-                    return Err(Next::End(End::EachPacket(reason(&term.load))));
-                }
-                seen.value >> shift & all
-            }
-            _ => part(program, mode, term)? as u64,
-        };
-        sum = sum.checked_shl((*bits).into()).unwrap_or(0) | value;
+    for (code, bits) in &key.fields {
+        match field(mode, code) {
+            Some((value, true)) => sum = sum.checked_shl((*bits).into()).unwrap_or(0) | value,
+            Some((_, false)) => return Err(Next::End(End::EachPacket(EachPacket::Payload))),
+            None => return Err(Next::Break),
+        }
+    }
+    if key.fields.is_empty() {
+        sum = packed(program, mode, key)? as u64;
     }
     Ok(sum)
 }
 
 /// The key's parts side by side.
-#[inline]
 fn packed<M: Mode>(program: &Program, mode: &mut M, key: &KeyCode) -> Result<u128, Next> {
     let mut sum: u128 = 0;
     for (term, bits) in &key.parts {
@@ -500,7 +505,7 @@ pub(crate) fn make_key<M: Mode>(
     Ok((made, parts))
 }
 
-#[inline]
+#[inline(never)]
 fn find<M: Mode>(program: &Program, mode: &mut M, key: &KeyCode, index: &Index) -> Found {
     Ok(match key.form {
         Form::Small => index.find_small(packed_small(program, mode, key)?),

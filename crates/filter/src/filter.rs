@@ -187,14 +187,14 @@ impl Filter {
             outcome.verdict = Verdict::Drop;
             return outcome;
         }
+        let tracks = layer.is_ip() && program.tracks[layer as usize];
         let mut pass = Pass {
             hook,
-            tracks: layer.is_ip() && program.tracks[layer as usize],
-            translates: false,
+            tracks,
+            translates: tracks && program.translates[layer as usize],
             is_tracked: false,
             is_translated: false,
         };
-        pass.translates = pass.tracks && program.has_nat(layer);
         let mut live = Live {
             packet,
             state,
@@ -219,7 +219,7 @@ impl Filter {
                 continue;
             }
             let (end, id) = exec::run(program, &mut live, facts, base);
-            if end != End::Accept {
+            if !matches!(end, End::Accept) {
                 ended = (end, Some(id));
                 break;
             }
@@ -375,15 +375,6 @@ impl Live<'_, '_, '_> {
             return false;
         };
         self.conntrack.is_bound(number, destination)
-    }
-}
-
-impl Program {
-    pub(crate) fn has_nat(&self, layer: Layer) -> bool {
-        self.hooks[layer as usize]
-            .iter()
-            .flatten()
-            .any(|base| base.kind == ChainKind::Nat)
     }
 }
 

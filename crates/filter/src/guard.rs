@@ -19,8 +19,7 @@
 //! before the guard's question in the rule, so only guards that lead count there. Where
 //! rules write into packets, facts are read anew ([`crate::program::Program::writes`]).
 
-use crate::model::PayloadBase;
-use crate::program::{Load, Term};
+use crate::program::{FieldCode, Term};
 
 /// More than so many facts are not kept; rules that ask for others have no guard.
 pub(crate) const FACTS_MAX: usize = 32;
@@ -37,15 +36,13 @@ pub(crate) struct Fact {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Value {
     Nothing,
-    /// A field of at most eight bytes, with the bits of it that are asked for.
-    Field {
-        base: PayloadBase,
-        offset: u16,
-        len: u8,
-        shift: u8,
+    Field(FieldCode),
+    /// Something else of at most 64 bits.
+    Term {
+        term: Term,
         mask: u64,
     },
-    Term {
+    Wide {
         term: Term,
         mask: u128,
     },
@@ -54,23 +51,13 @@ pub(crate) enum Value {
 impl Value {
     /// These bits of a term.
     pub(crate) fn of(term: &Term, mask: u128) -> Value {
-        match (&term.load, u64::try_from(mask)) {
-            (
-                &Load::Payload {
-                    base,
-                    offset,
-                    len: len @ 1..=8,
-                    shift,
-                },
-                Ok(mask),
-            ) if term.ops.is_empty() => Value::Field {
-                base,
-                offset,
-                len,
-                shift,
+        match (FieldCode::of(term, mask), u64::try_from(mask)) {
+            (Some(field), _) => Value::Field(field),
+            (None, Ok(mask)) => Value::Term {
+                term: term.clone(),
                 mask,
             },
-            _ => Value::Term {
+            (None, Err(_)) => Value::Wide {
                 term: term.clone(),
                 mask,
             },

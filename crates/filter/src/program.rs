@@ -122,12 +122,61 @@ pub(crate) enum Test {
     },
 }
 
+/// A field of at most eight bytes, as it lies in the packet: what is asked for most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FieldCode {
+    pub base: PayloadBase,
+    pub offset: u16,
+    pub len: u8,
+    pub shift: u8,
+    /// The bits that count, before the shift.
+    pub mask: u64,
+}
+
+impl FieldCode {
+    /// These bits of a term, if it is a field.
+    pub(crate) fn of(term: &Term, mask: u128) -> Option<FieldCode> {
+        match term.load {
+            Load::Payload {
+                base,
+                offset,
+                len: len @ 1..=8,
+                shift,
+            } if term.ops.is_empty() => Some(FieldCode {
+                base,
+                offset,
+                len,
+                shift,
+                mask: (mask << shift) as u64,
+            }),
+            _ => None,
+        }
+    }
+}
+
 /// Terms side by side.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct KeyCode {
     /// Each with the width that the set gives it.
     pub parts: Box<[(Term, u16)]>,
+    /// The same if all are fields, else none.
+    pub fields: Box<[(FieldCode, u16)]>,
     pub form: Form,
+}
+
+impl KeyCode {
+    pub(crate) fn new(parts: Box<[(Term, u16)]>, form: Form) -> KeyCode {
+        let field = |(term, width): &(Term, u16)| {
+            let code = FieldCode::of(term, low_bits(term.bits))?;
+            Some((code, *width))
+        };
+        let fields: Option<Box<[_]>> = parts.iter().map(field).collect();
+        KeyCode {
+            fields: fields.unwrap_or_default(),
+            parts,
+            form,
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -306,6 +355,8 @@ pub(crate) struct Program {
     pub mangles: Vec<MangleCode>,
     /// Some rule asks for connections in this layer.
     pub tracks: [bool; Layer::COUNT],
+    /// Some chain of this layer is of type nat.
+    pub translates: [bool; Layer::COUNT],
 }
 
 /// As many low bits.

@@ -231,6 +231,7 @@ impl<'r> Compiler<'r> {
                     list.insert(0, code.clone());
                     if base.kind == ChainKind::Nat {
                         self.program.tracks[*layer as usize] = true;
+                        self.program.translates[*layer as usize] = true;
                     }
                 }
             }

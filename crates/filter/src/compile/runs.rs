@@ -156,10 +156,7 @@ impl Compiler<'_> {
         };
         let same: Vec<Step> = same.iter().map(|at| first[*at].clone()).collect();
         let mut insns: Vec<Insn> = same.iter().map(|step| self.insn(step)).collect();
-        let key = KeyCode {
-            parts: parts.into(),
-            form,
-        };
+        let key = KeyCode::new(parts.into(), form);
         self.program.runs.push(Run { key, index });
         insns.push(Insn::Run(self.program.runs.len() as u32 - 1));
         self.push_rule(rules[0].id, &same, insns);

@@ -200,7 +200,7 @@ impl<'r> Compiler<'r> {
         }
         let form = store.form();
         let parts = terms.into_iter().zip(store.bits.iter().copied()).collect();
-        Ok(KeyCode { parts, form })
+        Ok(KeyCode::new(parts, form))
     }
 
     /// A concatenation compared with one: a set of one element.

@@ -1,6 +1,6 @@
 //! The way from rule to rule: past those whose guards deny the packet.
 
-use super::{Mode, load};
+use super::{Mode, field, load};
 use crate::guard::{FACTS_MAX, Fact, Value, fold, fold_half, pack};
 use crate::program::{ChainCode, Program, RuleCode};
 
@@ -71,25 +71,33 @@ impl Facts {
 }
 
 fn number<M: Mode>(program: &Program, mode: &mut M, fact: &Fact) -> Option<u64> {
-    let value = match fact.value {
-        Value::Nothing => None,
-        Value::Field {
-            base,
-            offset,
-            len,
-            shift,
-            mask,
-        } => match mode.payload(base, offset, len) {
-            Some(seen) if mask & !(seen.known >> shift) != 0 => return None,
-            seen => seen.map(|seen| fold_half(seen.value >> shift & mask)),
-        },
-        Value::Term { ref term, mask } => match load(program, mode, term) {
-            Ok(Some(seen)) if mask & !seen.known != 0 => return None,
-            Ok(seen) => seen.map(|seen| fold(seen.value & mask)),
-            Err(_) => return None,
-        },
+    let value = if let Value::Field(code) = &fact.value {
+        match field(mode, code) {
+            Some((_, false)) => return None,
+            seen => seen.map(|(value, _)| fold_half(value)),
+        }
+    } else {
+        other_value(program, mode, &fact.value)?
     };
     let nfproto = fact.nfproto.then(|| mode.nfproto());
     let l4proto = fact.l4proto.then(|| mode.l4proto()).flatten();
     Some(pack(nfproto, l4proto, value))
+}
+
+/// What is not a field, which is rarer: apart, as it would cost fields registers.
+#[inline(never)]
+fn other_value<M: Mode>(program: &Program, mode: &mut M, value: &Value) -> Option<Option<u32>> {
+    match value {
+        Value::Nothing | Value::Field(_) => Some(None),
+        Value::Term { term, mask } => match load(program, mode, term) {
+            Ok(Some(seen)) if mask & !(seen.known as u64) != 0 => None,
+            Ok(seen) => Some(seen.map(|seen| fold_half(seen.value as u64 & mask))),
+            Err(_) => None,
+        },
+        Value::Wide { term, mask } => match load(program, mode, term) {
+            Ok(Some(seen)) if mask & !seen.known != 0 => None,
+            Ok(seen) => Some(seen.map(|seen| fold(seen.value & mask))),
+            Err(_) => None,
+        },
+    }
 }
