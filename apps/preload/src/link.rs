@@ -8,7 +8,7 @@
 
 use crate::state::{self, Conn, Lock, attention};
 use crate::sys::{self, sys};
-use crate::{hidden, purse, wait};
+use crate::{hidden, purse, thread, wait};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use fordway_abi::reason::Reason;
 use fordway_abi::shm::{
@@ -370,6 +370,7 @@ impl Link {
                 }
                 known => ring_bell(known - 1),
             }
+            thread::current().rang.store(1, Ordering::Relaxed);
         }
         if astray {
             ring_bell(self.doors[DOOR_SHARED].load(Ordering::Acquire) - 1);

@@ -3,6 +3,8 @@
 //! spins that did not pay; again now and then, to see whether times have changed. Longer
 //! while sleeps end soon after they began: then a peer is at work on our request (redis on
 //! 16 pipelines: 40 us), and the sleep would cost both sides more than the rest of the wait.
+//! Longest if this thread has just woken its peer, and the like ended soon before: a CPU that
+//! halted takes its time (a virtual one 70 us), and would take it once more for the answer.
 
 use crate::state::Conn;
 use crate::sys;
@@ -16,8 +18,12 @@ const SPIN_FAILURES_MAX: u32 = 8;
 const SPIN_RETRY: u32 = 32;
 /// A long spin is so many ordinary ones.
 const LONG: u64 = 3;
+/// So many is one for a peer that was woken.
+const WAKING: u64 = 12;
 /// Bit of `spin_since`: the thread and its peer share a CPU.
 const TOGETHER: u64 = 1;
+/// Bit of `spin_since`: the thread has rung for its peer.
+const RANG: u64 = 2;
 /// Short sleeps in a row before long spins are tried, and twice that is the most that counts.
 const SHORT_SLEEPS_MIN: u32 = 4;
 
@@ -25,6 +31,8 @@ static SPIN_FAILURES: AtomicU32 = AtomicU32::new(0);
 /// Sleeps in a row that ended so soon that a long spin would have spared them; half of them are
 /// forgotten with each that did not.
 static SHORT_SLEEPS: AtomicU32 = AtomicU32::new(0);
+/// The same of sleeps after the peer was woken.
+static SHORT_WAKES: AtomicU32 = AtomicU32::new(0);
 static SPIN_SKIPPED: AtomicU32 = AtomicU32::new(0);
 static START_TICKS: AtomicU64 = AtomicU64::new(0);
 static START_NS: AtomicU64 = AtomicU64::new(0);
@@ -59,7 +67,9 @@ pub fn ticks_per_us() -> u64 {
 /// sleeps, and says so when it wakes ([`woke`]).
 pub fn spin(peer_cpu: u32, mut ready: impl FnMut() -> bool) -> bool {
     let limit_us = u64::from(config::spin_us());
-    let since = &thread::current().spin_since;
+    let thread = thread::current();
+    let (since, rang) = (&thread.spin_since, thread.rang.load(Ordering::Relaxed) != 0);
+    thread.rang.store(0, Ordering::Relaxed);
     if limit_us == 0 {
         since.store(0, Ordering::Relaxed);
         return false;
@@ -68,11 +78,17 @@ pub fn spin(peer_cpu: u32, mut ready: impl FnMut() -> bool) -> bool {
         since.store(sys::ticks() | TOGETHER, Ordering::Relaxed);
         return false;
     }
-    let begun = sys::ticks() & !TOGETHER;
-    since.store(begun, Ordering::Relaxed);
-    let is_long = SHORT_SLEEPS.load(Ordering::Relaxed) >= SHORT_SLEEPS_MIN;
+    let begun = sys::ticks() & !(TOGETHER | RANG);
+    since.store(begun | if rang { RANG } else { 0 }, Ordering::Relaxed);
+    let times = if rang && are_usual(&SHORT_WAKES) {
+        WAKING
+    } else if are_usual(&SHORT_SLEEPS) {
+        LONG
+    } else {
+        1
+    };
     let failures = SPIN_FAILURES.load(Ordering::Relaxed);
-    if !is_long
+    if times == 1
         && failures >= SPIN_FAILURES_MAX
         && !SPIN_SKIPPED
             .fetch_add(1, Ordering::Relaxed)
@@ -80,7 +96,6 @@ pub fn spin(peer_cpu: u32, mut ready: impl FnMut() -> bool) -> bool {
     {
         return false;
     }
-    let times = if is_long { LONG } else { 1 };
     let end = begun + times * limit_us * ticks_per_us();
     loop {
         for _ in 0..8 {
@@ -105,18 +120,30 @@ pub fn woke() {
     if since == 0 {
         return;
     }
-    let spin_us = u64::from(config::spin_us());
-    let was_short = sys::ticks() - since <= (LONG + 1) * spin_us * ticks_per_us();
+    let waited_ticks = sys::ticks() - since;
+    // The wake-up itself took about an ordinary spin's time.
+    let limit = |times: u64| (times + 1) * u64::from(config::spin_us()) * ticks_per_us();
+    let was_short = waited_ticks <= limit(LONG);
     if since & TOGETHER != 0 {
         return aside::slept_together(was_short);
     }
-    let before = SHORT_SLEEPS.load(Ordering::Relaxed);
-    // The wake-up itself took about an ordinary spin's time.
+    count(&SHORT_SLEEPS, was_short);
+    if since & RANG != 0 {
+        count(&SHORT_WAKES, waited_ticks <= limit(WAKING));
+    }
+}
+
+fn count(sleeps: &AtomicU32, was_short: bool) {
+    let before = sleeps.load(Ordering::Relaxed);
     let after = match was_short {
         true => (before + 1).min(2 * SHORT_SLEEPS_MIN),
         false => before / 2,
     };
-    SHORT_SLEEPS.store(after, Ordering::Relaxed);
+    sleeps.store(after, Ordering::Relaxed);
+}
+
+fn are_usual(sleeps: &AtomicU32) -> bool {
+    sleeps.load(Ordering::Relaxed) >= SHORT_SLEEPS_MIN
 }
 
 /// Publishes on which CPU this side runs, if that has changed; before that, it may step aside.

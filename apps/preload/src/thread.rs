@@ -21,7 +21,7 @@ use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// Bytes of [`Thread`], for the assembler.
-const BYTES: usize = 32;
+const BYTES: usize = 40;
 
 /// One for each thread, in the program's static TLS block.
 #[repr(C)]
@@ -37,6 +37,8 @@ pub struct Thread {
     mask: AtomicU64,
     /// When it began to wait, in ticks; 0: not known ([`crate::spin`]).
     pub spin_since: AtomicU64,
+    /// Whether it has rung for a sleeping peer since its last wait.
+    pub rang: AtomicU64,
 }
 
 /// Signals wait until the thread holds nothing.
