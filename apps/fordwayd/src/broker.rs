@@ -9,6 +9,7 @@ use crate::admin_socket::AdminConnection;
 use crate::asker::{Asker, Desk};
 use crate::control::{Connection, SendError};
 use crate::domains::Domains;
+use crate::dump::Dumps;
 use crate::filter::Rules;
 use crate::memory::Memory;
 use crate::messages::{Asked, Break, Question};
@@ -109,6 +110,7 @@ pub(crate) struct Broker {
     pub(crate) by_process: BTreeMap<ProcessId, u64>,
     pub(crate) reaper: Reaper,
     pub(crate) asker: Asker,
+    pub(crate) dumps: Dumps,
     /// Threads that did not come back from a question.
     pub(crate) threads_hanging: usize,
     pub(crate) protocol_errors: u64,
@@ -250,6 +252,7 @@ impl Broker {
             by_process: BTreeMap::new(),
             reaper: Reaper::default(),
             asker: Asker::default(),
+            dumps: Dumps::default(),
             threads_hanging: 0,
             protocol_errors: 0,
             channel_errors: 0,

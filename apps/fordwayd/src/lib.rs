@@ -41,6 +41,7 @@ mod broker;
 mod control;
 mod domains;
 mod doorbell;
+mod dump;
 pub mod filter;
 mod limits;
 mod listing;

@@ -12,17 +12,23 @@
 //! 4. No shim holds it: `no-peer`.
 //!
 //! Which process holds a socket is read from /proc/PID/fd of the processes that speak
-//! to the broker, and only for a listing. Namespaces that the broker may not enter
+//! to the broker, and only for a listing. Where a socket holds the listing up ([`crate::dump`]), the
+//! bytes that the kernel has carried are missing. Namespaces that the broker may not enter
 //! (those of other users' containers) are not listed.
 
 use crate::admin::Connection;
 use crate::broker::Broker;
+use crate::dump::Listing;
 use fordway_abi::control::PathPolicy;
 use fordway_abi::reason::Reason;
 use fordway_platform::{diag, netns, process};
 use fordway_registry::{ChannelView, ConnectionView, Path, ProcessId, Usage};
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
+
+/// Descriptors of programs that are looked at for one listing: some tenths of a second.
+/// Sockets beyond it seem to be held by nobody.
+const DESCRIPTORS_LOOKED_MAX: usize = 1 << 17;
 
 /// One socket and the namespace it was found in.
 struct Found {
@@ -61,10 +67,11 @@ impl Broker {
         let domains = self.registry.domains().map(|domain| domain.netns_cookie);
         let cookies: BTreeSet<u64> = domains.chain(self.registry.namespaces()).collect();
         let mut found = Vec::new();
+        let mut listing = self.dumps.begin();
         for netns_cookie in cookies {
             let rows = match netns_cookie == own {
-                true => diag::connected(),
-                false => self.dump_other(netns_cookie),
+                true => listing.rows(None, own),
+                false => self.dump_other(&mut listing, netns_cookie),
             };
             match rows {
                 Ok(rows) => found.extend(rows.into_iter().map(|row| Found { netns_cookie, row })),
@@ -77,7 +84,11 @@ impl Broker {
         found
     }
 
-    fn dump_other(&self, netns_cookie: u64) -> std::io::Result<Vec<diag::Row>> {
+    fn dump_other(
+        &self,
+        listing: &mut Listing<'_>,
+        netns_cookie: u64,
+    ) -> std::io::Result<Vec<diag::Row>> {
         let domain = self.registry.domain_of_netns(netns_cookie);
         let by_domain = domain.and_then(|domain| self.domains.open(domain));
         let by_process = || {
@@ -87,18 +98,24 @@ impl Broker {
                 .find_map(|c| netns::of_process(c.peer.pid).ok())
         };
         match by_domain.or_else(by_process) {
-            Some(namespace) => diag::connected_in(namespace, netns_cookie),
+            Some(namespace) => listing.rows(Some(namespace), netns_cookie),
             None => Err(std::io::ErrorKind::NotFound.into()),
         }
     }
 
     fn holders(&self) -> HashMap<u32, ProcessId> {
         let mut holders = HashMap::new();
+        let mut left = DESCRIPTORS_LOOKED_MAX;
+        // One process may have many connections to us.
+        let mut seen = BTreeSet::new();
         for connection in self.connections.values() {
             let Some(member) = &connection.member else {
                 continue;
             };
-            for inode in process::socket_inodes(connection.peer.pid) {
+            if !seen.insert(connection.peer.pid) {
+                continue;
+            }
+            for inode in process::socket_inodes(connection.peer.pid, &mut left) {
                 holders.entry(inode).or_insert(member.process);
             }
         }

@@ -60,23 +60,33 @@ const STATES: [TcpState; 6] = [
     TcpState::Closing,
 ];
 
+/// What is asked of each socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Detail {
+    /// Names and states, without bytes (they are 0). No socket can make the caller wait.
+    Names,
+    /// Bytes too. The kernel takes each socket's lock for them (linux: tcp_get_info), which a
+    /// program can hold for as long as it likes.
+    Bytes,
+}
+
 /// Connected sockets of the calling thread's namespace, IPv4 and IPv6.
-pub fn connected() -> io::Result<Vec<Row>> {
+pub fn connected(detail: Detail) -> io::Result<Vec<Row>> {
     let mut rows = Vec::new();
     for family in [libc::AF_INET, libc::AF_INET6] {
-        dump(family as u8, &mut rows)?;
+        dump(family as u8, detail, &mut rows)?;
     }
     Ok(rows)
 }
 
 /// Connected sockets of another namespace, provided that its SO_NETNS_COOKIE is
 /// `cookie` (the file it was opened by may lead elsewhere by now).
-pub fn connected_in(namespace: OwnedFd, cookie: u64) -> io::Result<Vec<Row>> {
+pub fn connected_in(namespace: OwnedFd, cookie: u64, detail: Detail) -> io::Result<Vec<Row>> {
     netns::within(namespace.as_fd(), || {
         if own_netns_cookie()? != cookie {
             return Err(io::ErrorKind::NotFound.into());
         }
-        connected()
+        connected(detail)
     })?
 }
 
@@ -166,9 +176,9 @@ fn diag_socket() -> io::Result<OwnedFd> {
     )?)
 }
 
-fn dump(family: u8, rows: &mut Vec<Row>) -> io::Result<()> {
+fn dump(family: u8, detail: Detail, rows: &mut Vec<Row>) -> io::Result<()> {
     let socket = diag_socket()?;
-    rustix::net::send(&socket, &request(family), SendFlags::empty())?;
+    rustix::net::send(&socket, &request(family, detail), SendFlags::empty())?;
     let mut buffer = vec![0u8; RECEIVE_BYTES];
     loop {
         let (_, length) = rustix::net::recv(&socket, &mut buffer[..], RecvFlags::TRUNC)?;
@@ -191,14 +201,14 @@ fn dump(family: u8, rows: &mut Vec<Row>) -> io::Result<()> {
 }
 
 /// struct nlmsghdr and struct inet_diag_req_v2.
-fn request(family: u8) -> [u8; REQUEST_BYTES] {
+fn request(family: u8, detail: Detail) -> [u8; REQUEST_BYTES] {
     let mut bytes = [0; REQUEST_BYTES];
     bytes[0..4].copy_from_slice(&(REQUEST_BYTES as u32).to_ne_bytes());
     bytes[4..6].copy_from_slice(&SOCK_DIAG_BY_FAMILY.to_ne_bytes());
     bytes[6..8].copy_from_slice(&NLM_F_REQUEST_DUMP.to_ne_bytes());
     bytes[16] = family;
     bytes[17] = libc::IPPROTO_TCP as u8;
-    bytes[18] = 1 << (INET_DIAG_INFO - 1);
+    bytes[18] = u8::from(detail == Detail::Bytes) << (INET_DIAG_INFO - 1);
     let states = STATES
         .iter()
         .fold(0u32, |bits, state| bits | 1 << (*state as u8));
@@ -295,7 +305,7 @@ mod tests {
         a.write_all(b"12345").expect("write");
         b.read_exact(&mut [0; 5]).expect("read");
         let (a, b) = (tcp_socket(&a).expect("a"), tcp_socket(&b).expect("b"));
-        let rows = connected().expect("dump");
+        let rows = connected(Detail::Bytes).expect("dump");
         let row = |cookie| *rows.iter().find(|row| row.cookie == cookie).expect("row");
         assert_eq!(
             (row(a.cookie).local, row(a.cookie).remote),
@@ -303,6 +313,10 @@ mod tests {
         );
         assert_eq!(row(a.cookie).state, TcpState::Established);
         assert_eq!((row(a.cookie).bytes_tx, row(b.cookie).bytes_rx), (5, 5));
+        let names = connected(Detail::Names).expect("dump");
+        let bare = names.iter().find(|row| row.cookie == a.cookie);
+        let bare = *bare.expect("the same sockets");
+        assert_eq!((bare.local, bare.bytes_tx), (a.local, 0));
         assert_ne!(row(a.cookie).inode, 0);
     }
 

@@ -113,13 +113,17 @@ pub fn raise_descriptor_limit() -> u64 {
 }
 
 /// Inodes of the sockets that a process has open (proc(5), /proc/PID/fd). None if it
-/// is gone or may not be looked at.
-pub fn socket_inodes(pid: i32) -> Vec<u32> {
+/// is gone or may not be looked at. At most `descriptors_left` are looked at, which
+/// is then less by as many.
+pub fn socket_inodes(pid: i32, descriptors_left: &mut usize) -> Vec<u32> {
     let Ok(entries) = std::fs::read_dir(format!("/proc/{pid}/fd")) else {
         return Vec::new();
     };
-    entries
+    let mut looked = 0;
+    let inodes = entries
         .flatten()
+        .take(*descriptors_left)
+        .inspect(|_| looked += 1)
         .filter_map(|entry| std::fs::read_link(entry.path()).ok())
         .filter_map(|target| {
             let inode = target
@@ -128,7 +132,9 @@ pub fn socket_inodes(pid: i32) -> Vec<u32> {
                 .strip_suffix(']')?;
             inode.parse().ok()
         })
-        .collect()
+        .collect();
+    *descriptors_left -= looked;
+    inodes
 }
 
 /// Which network namespace a file or a process's `ns/net` stands for: device and

@@ -56,6 +56,12 @@ fn a_socket_whose_lock_is_held_holds_nobody_up() -> Result<()> {
             "a lock that is held: {OFFERS} offers refused, {OFFERS} honest ones paired in {} ms",
             begin.elapsed().as_millis()
         );
+        // Bytes of every socket are listed, under its lock.
+        for _ in 0..2 {
+            let listed = bed.lab.connections()?;
+            ensure!(!listed.is_empty(), "nothing is listed");
+            Mallory::join(bed)?.echo(10)?;
+        }
         drop(own);
         holder.wait()?;
         Ok(())

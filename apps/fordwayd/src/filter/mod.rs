@@ -556,19 +556,20 @@ impl Broker {
                 Some((self.domains.open(domain)?, netns_cookie, victims))
             })
             .collect();
-        if of_each.is_empty() {
-            return;
-        }
         // Ending a socket sends a reset and wakes its program: the others shall not wait
         // for that. No byte passes meanwhile: the rings are left, and the packets of the
         // kernel path meet the kernel's rules.
-        std::thread::spawn(move || {
-            for (namespace, netns_cookie, victims) in of_each {
+        // A program can hold its own socket's lock, and so this up: a thread for each domain.
+        for (namespace, netns_cookie, victims) in of_each {
+            let end = move || {
                 if let Err(reason) = diag::destroy_in(namespace, netns_cookie, &victims) {
                     tracing::warn!("sockets that the rules refuse cannot be ended: {reason}");
                 }
+            };
+            if let Err(reason) = std::thread::Builder::new().spawn(end) {
+                tracing::warn!("sockets that the rules refuse are not ended: {reason}");
             }
-        });
+        }
     }
 
     /// The broker ends: what went by rings is to be counted on by the next one.
