@@ -3,7 +3,7 @@
 
 use crate::state::{self, Conn, attention, phase};
 use crate::sys::{self, sys};
-use crate::{config, control, epoll, faults, link, transfer};
+use crate::{config, control, epoll, faults, hidden, link, transfer};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use fordway_abi::control::{PathPolicy, status};
 use fordway_abi::reason::Reason;
@@ -202,12 +202,18 @@ pub fn paired(conn: &Conn, index: u32, slot: u32, generation: u32, channel_id: u
 /// The broker has found the far end out: it broke the control protocol.
 #[cold]
 pub fn condemned(conn: &Conn) {
+    let socket = conn.cookie.load(Ordering::Relaxed);
     let before = conn.attention.fetch_or(attention::BROKEN, Ordering::AcqRel);
     if before & attention::BROKEN == 0 {
+        // Whoever sleeps in the kernel on this connection wakes. Another thread may close it
+        // now, and the number be a new connection's at once: a copy stays what it is.
+        if let Ok(copy) = hidden::copy(conn.fd.load(Ordering::Relaxed)) {
+            if cookie(copy) == socket {
+                let _ = sys!(SYS_shutdown, copy, libc::SHUT_RDWR);
+            }
+            hidden::close(copy);
+        }
         sys::complain(&["a peer broke the control protocol; its connection is reset"]);
-        // Whoever sleeps in the kernel on this connection wakes.
-        let fd = conn.fd.load(Ordering::Relaxed);
-        let _ = sys!(SYS_shutdown, fd, libc::SHUT_RDWR);
     }
 }
 
