@@ -216,6 +216,7 @@ impl Mallory {
         mallory.got = 0;
         mallory.echo(1)?;
         let state = mallory.peer_u32(offset_of!(Endpoint, tx.tx_state));
+        ensure!(state != tx_state::WITHDRAWN, Moved);
         ensure!(state == tx_state::RING, "the victim is in state {state}");
         Ok(mallory)
     }
