@@ -138,6 +138,24 @@ impl Teller {
         format!("{table} {chain}: {rule}")
     }
 
+    /// The rules that matched, by the packets that met them.
+    fn ways(&self, out: &mut String, steps: Vec<AskedStep>) {
+        let mut last = None;
+        for asked in steps {
+            let way = (asked.opens, asked.reply);
+            if last.replace(way) != Some(way) {
+                let way = match way {
+                    (true, false) => "first packet",
+                    (true, true) => "the answer to the first packet",
+                    (false, false) => "packets of the connecting end",
+                    (false, true) => "packets to the connecting end",
+                };
+                let _ = writeln!(out, " {way}");
+            }
+            self.step(out, asked.hook, &asked.step);
+        }
+    }
+
     fn step(&self, out: &mut String, hook: Hook, step: &TraceStep) {
         let (hook, what) = (hook.name(), step.what.name());
         let rule = self.rule(step.rule);
@@ -147,52 +165,33 @@ impl Teller {
 
 fn connection(filter: &Filter, teller: &Teller, ends: (SocketAddr, SocketAddr)) -> String {
     let mut out = format!("connection from {} to {}\n", ends.0, ends.1);
-    for (phase, title) in [
-        (Phase::New, "its first packet, and all others"),
-        (
-            Phase::Established,
-            "after the handshake (what rings rest on)",
-        ),
-    ] {
-        let (answer, steps) = crossing::with_question(ends, phase, |question| {
+    let ask = |phase| {
+        crossing::with_question(ends, phase, |question| {
             filter.ask_traced(question, 0, &mut Surroundings)
-        });
-        let _ = writeln!(out, "{title}:");
-        let mut last = None;
-        for AskedStep {
-            hook,
-            is_new,
-            reply,
-            step,
-        } in steps
-        {
-            if last.replace((is_new, reply)) != Some((is_new, reply)) {
-                let way = match (is_new, reply) {
-                    (true, _) => "first packet",
-                    (false, false) => "packets of the connecting end",
-                    (false, true) => "packets to the connecting end",
-                };
-                let _ = writeln!(out, " {way}");
-            }
-            teller.step(&mut out, hook, &step);
+        })
+    };
+    let (whole, steps) = ask(Phase::New);
+    teller.ways(&mut out, steps);
+    let verdict = match whole.decision {
+        Decision::Allowed => "allowed, over rings".to_owned(),
+        Decision::Refused { rule, reject } => {
+            let how = match reject {
+                Some(_) => "rejected",
+                None => "dropped",
+            };
+            format!("{how} by {}", teller.rule(rule))
         }
-        let verdict = match answer.decision {
-            Decision::Allowed => "allowed".to_owned(),
-            Decision::Refused { rule, reject } => {
-                let how = if reject.is_some() {
-                    "rejected"
-                } else {
-                    "dropped"
-                };
-                format!("{how} by {}", teller.rule(rule))
-            }
-            Decision::EachPacket { rule, why } => {
-                let why = why.name();
-                format!("kernel path, reason filter ({why}): {}", teller.rule(rule))
-            }
-        };
-        let _ = writeln!(out, " => {verdict}");
-    }
+        Decision::EachPacket { rule, why } => {
+            let (later, _) = ask(Phase::Established);
+            let path = match later.is_allowed() {
+                // Only its opening needs each packet.
+                true => "rings once the kernel has let its handshake pass",
+                false => "kernel path, reason filter",
+            };
+            format!("{path} ({}): {}", why.name(), teller.rule(rule))
+        }
+    };
+    let _ = writeln!(out, " => {verdict}");
     out
 }
 

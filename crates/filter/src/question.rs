@@ -44,7 +44,8 @@ pub struct Crossing {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// The first packet of the original direction is asked about too.
+    /// The packets of the handshake are asked about too: the first of the connecting end,
+    /// and the answer to it (RFC 9293, 3.5).
     New,
     /// Only what comes after the handshake: the kernel has let that pass, or it has been
     /// asked about before.
@@ -70,8 +71,8 @@ pub struct Question<'q> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AskedStep {
     pub hook: Hook,
-    /// The first packet; else one of those that follow.
-    pub is_new: bool,
+    /// A packet of the handshake; else one of those that follow.
+    pub opens: bool,
     /// To the connecting end.
     pub reply: bool,
     pub step: TraceStep,
@@ -138,25 +139,30 @@ impl Filter {
             six: question.tuple.six,
             crossing: None,
             reply: false,
-            is_new: false,
+            opens: false,
             untracked: false,
             credits: Vec::new(),
             steps,
         };
         let ways = [
-            (question.phase == Phase::New, true, false, question.forward),
-            (true, false, false, question.forward),
-            (true, false, true, question.backward),
+            (true, false, question.forward),
+            (true, true, question.backward),
+            (false, false, question.forward),
+            (false, true, question.backward),
         ];
-        for (_, is_new, reply, crossings) in ways.into_iter().filter(|way| way.0) {
-            (asked.is_new, asked.reply, asked.untracked) = (is_new, reply, false);
+        let first = match question.phase {
+            Phase::New => 0,
+            Phase::Established => 2,
+        };
+        for (opens, reply, crossings) in ways.into_iter().skip(first) {
+            (asked.opens, asked.reply, asked.untracked) = (opens, reply, false);
             asked.credits.clear();
             let decision = asked.cross(&self.program, crossings);
             if decision != Decision::Allowed {
                 answer.decision = decision;
                 return answer;
             }
-            match (is_new, reply) {
+            match (opens, reply) {
                 (false, false) => answer.forward = asked.credits.clone(),
                 (false, true) => answer.backward = asked.credits.clone(),
                 _ => {}
@@ -175,7 +181,7 @@ struct Asked<'s> {
     six: bool,
     crossing: Option<Crossing>,
     reply: bool,
-    is_new: bool,
+    opens: bool,
     untracked: bool,
     credits: Vec<Credit>,
     steps: Option<&'s mut Vec<AskedStep>>,
@@ -184,11 +190,11 @@ struct Asked<'s> {
 impl Asked<'_> {
     /// Writes down that a rule matched, or that a chain's policy decided.
     fn note(&mut self, rule: RuleId, what: Traced) {
-        let (hook, is_new, reply) = (self.crossing.map(|c| c.hook), self.is_new, self.reply);
+        let (hook, opens, reply) = (self.crossing.map(|c| c.hook), self.opens, self.reply);
         if let (Some(steps), Some(hook)) = (&mut self.steps, hook) {
             steps.push(AskedStep {
                 hook,
-                is_new,
+                opens,
                 reply,
                 step: TraceStep { rule, what },
             });
@@ -203,7 +209,7 @@ impl Asked<'_> {
             self.crossing = Some(*crossing);
             for base in &program.hooks[self.layer as usize][crossing.hook as usize] {
                 // An established flow is bound already, or it is not.
-                if base.kind == ChainKind::Nat && !self.is_new {
+                if base.kind == ChainKind::Nat && !self.is_first() {
                     continue;
                 }
                 let device = match crossing.hook {
@@ -232,6 +238,11 @@ impl Asked<'_> {
             }
         }
         Decision::Allowed
+    }
+
+    /// Whether the first packet of the connection is asked about.
+    fn is_first(&self) -> bool {
+        self.opens && !self.reply
     }
 
     /// The tuple of the direction that is asked about.
@@ -267,11 +278,12 @@ impl Asked<'_> {
             (PayloadBase::Transport, _) => {
                 header.put(0, &tuple.source_port.to_be_bytes());
                 header.put(2, &tuple.destination_port.to_be_bytes());
-                match (tuple.protocol, self.is_new) {
+                match (tuple.protocol, self.opens, self.reply) {
                     // SYN and nothing else but what negotiates ECN (RFC 3168).
-                    (PROTO_TCP, true) => header.put_bits(13, 0x02, 0x3f),
+                    (PROTO_TCP, true, false) => header.put_bits(13, 0x02, 0x3f),
+                    (PROTO_TCP, true, true) => header.put_bits(13, 0x12, 0x3f),
                     // ACK, no SYN; data and the end of it come as they come.
-                    (PROTO_TCP, false) => header.put_bits(13, 0x10, 0x12),
+                    (PROTO_TCP, false, _) => header.put_bits(13, 0x10, 0x12),
                     _ => {}
                 }
                 header.len = if tuple.protocol == PROTO_UDP { 8 } else { 20 };
@@ -519,7 +531,7 @@ impl Asked<'_> {
         };
         let only = |six: bool, address: u128| (tuple.six == six).then_some(address);
         Some(Number::known(match key {
-            CtKey::State if self.is_new => ct_state::NEW.into(),
+            CtKey::State if self.is_first() => ct_state::NEW.into(),
             CtKey::State => ct_state::ESTABLISHED.into(),
             CtKey::Direction => self.reply.into(),
             CtKey::Status => {

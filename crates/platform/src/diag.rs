@@ -217,7 +217,7 @@ fn request(family: u8, detail: Detail) -> [u8; REQUEST_BYTES] {
 }
 
 /// The first message of `bytes`: its type, its body, and what follows it.
-fn split_message(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
+pub(crate) fn split_message(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
     let length = read_u32(bytes, 0)? as usize;
     let kind = read_u16(bytes, 4)?;
     let body = bytes.get(NLMSG_HEADER_BYTES..length)?;
@@ -261,7 +261,7 @@ fn address(family: libc::c_int, ip: &[u8], port: &[u8]) -> Option<SocketAddr> {
 }
 
 /// The payload of the attribute (struct nlattr) of this type.
-fn attribute(mut bytes: &[u8], wanted: u16) -> Option<&[u8]> {
+pub(crate) fn attribute(mut bytes: &[u8], wanted: u16) -> Option<&[u8]> {
     loop {
         let length = usize::from(read_u16(bytes, 0)?);
         let payload = bytes.get(4..length)?;
@@ -278,7 +278,7 @@ fn read_u16(bytes: &[u8], offset: usize) -> Option<u16> {
     ))
 }
 
-fn read_u32(bytes: &[u8], offset: usize) -> Option<u32> {
+pub(crate) fn read_u32(bytes: &[u8], offset: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(
         bytes.get(offset..offset + 4)?.try_into().ok()?,
     ))

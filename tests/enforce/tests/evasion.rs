@@ -1,8 +1,10 @@
 //! Packets made by hand, over the live fabric: none walks around the rules.
 
 use anyhow::{Context, Result, ensure};
+use fordway_bench::lab::{Spawn, Stdin};
 use fordway_platform::fabric::Fabric;
 use fordway_test_enforce::{Bed, db, guest, program, web};
+use std::io::Write;
 use std::time::Duration;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_fordway-test-enforce");
@@ -122,6 +124,120 @@ fn a_frame_that_is_not_the_ports_own_does_not_pass() -> Result<()> {
         Ok(spoofed()? >= before + sent)
     })?;
     ensure!(spoofed()? == before + sent);
+    echo.stop()?;
+    bed.finish()
+}
+
+/// What rings between two colluding ends would walk around: whether a rule tracks
+/// connections or not, and whichever packet of the handshake it refuses.
+const NO_HANDSHAKE: [(&str, &str); 3] = [
+    (
+        "only what is established passes",
+        "table inet t {
+           chain c { type filter hook forward priority 0; policy drop;
+             ct state established accept
+           }
+         }",
+    ),
+    (
+        "no first packet passes",
+        "table ip t {
+           chain c { type filter hook forward priority 0;
+             tcp flags & (syn | ack) == syn drop
+           }
+         }",
+    ),
+    (
+        "no answer to a first packet passes",
+        "table ip t {
+           chain c { type filter hook forward priority 0;
+             tcp flags & (syn | ack) == (syn | ack) drop
+           }
+         }",
+    ),
+];
+
+/// The roots of two domains each give the other's address to their own loopback and
+/// connect to themselves. The outer sockets mirror each other, each with its own domain's
+/// address, and no packet of a handshake has met the rules: they get no rings.
+#[test]
+fn mirrored_sockets_without_a_handshake_get_no_rings() -> Result<()> {
+    let Some(bed) = Bed::start("collude")? else {
+        return Ok(());
+    };
+    for (place, far) in [(db(), web()), (web(), db())] {
+        let words = format!("ip addr add {}/32 dev lo", far.ip());
+        bed.try_run(&place, &words)?.ok()?;
+    }
+    for (at, (what, rules)) in NO_HANDSHAKE.into_iter().enumerate() {
+        bed.load_text(&format!("{rules}\n"), false)?;
+        // Names of their own: those of the round before are in TIME-WAIT.
+        let [server, client] = [(db(), 7100), (web(), 7200)].map(|(place, port)| {
+            let port = (port + at).to_string();
+            (place.ip().to_string(), port)
+        });
+        let collude = |place, own: &(String, String), far: &(String, String), role| -> Result<_> {
+            let script = ["python3", "-c", include_str!("../src/collude.py")];
+            let words = [&own.0, &own.1, &far.0, &far.1].map(String::as_str);
+            let words = script.into_iter().chain(words).chain([role]);
+            let spawn = Spawn::new(words)
+                .env("FORDWAY_OFFER_AFTER", "0")
+                .stdin(Stdin::Pipe)
+                .time_limit(LIMIT);
+            let ends = bed.spawn(&place, &spawn)?;
+            ends.wait_for_output("up")?;
+            Ok(ends)
+        };
+        let mut accepts = collude(db(), &server, &client, "accept")?;
+        let mut connects = collude(web(), &client, &server, "connect")?;
+        let [server, client] = [server, client].map(|(ip, port)| format!("{ip}:{port}"));
+        // The broker has found the two outer ends, and asked the rules.
+        bed.lab.wait_until(LIMIT, what, || {
+            let mut held = false;
+            for (domain, local) in [("db", &server), ("web", &client)] {
+                let rows = bed.connections_of(domain)?;
+                let outer = rows.into_iter().find(|row| row.local == *local);
+                let outer = outer.context("no outer end")?;
+                ensure!(outer.path == "kernel", "{what}: {outer:?}");
+                held |= outer.reason.as_deref() == Some("filter");
+            }
+            Ok(held)
+        })?;
+        for ends in [&mut connects, &mut accepts] {
+            let mut stdin = ends.take_stdin().context("no input")?;
+            writeln!(stdin)?;
+        }
+        for ends in [connects, accepts] {
+            let output = ends.finish()?.ok()?;
+            ensure!(output.text().contains("own"), "{what}: {}", output.text());
+        }
+    }
+    bed.finish()
+}
+
+/// The rules say of a first packet only that a limit decides. A connection whose handshake
+/// the kernel has let pass gets its rings: its connection tracking shows that.
+#[test]
+fn a_handshake_that_the_kernel_has_seen_is_enough() -> Result<()> {
+    let Some(bed) = Bed::start("handshake")? else {
+        return Ok(());
+    };
+    bed.load_text(
+        "table inet t {
+           chain c { type filter hook forward priority 0; policy drop;
+             ct state established accept
+             ct state new limit rate 100/second accept
+           }
+         }\n",
+        false,
+    )?;
+    let echo = bed.spawn(&db(), &program("echo 7000", BINARY))?;
+    echo.wait_for_port(7000)?;
+    let mut talker = bed.spawn(&web(), &program(&format!("talk {SERVER} 1"), BINARY))?;
+    talker.wait_for_output("up 1")?;
+    bed.wait_for_rings("web", 1)?;
+    drop(talker.take_stdin());
+    talker.finish()?.ok()?;
     echo.stop()?;
     bed.finish()
 }

@@ -11,9 +11,12 @@
 //!
 //! # What is asked
 //! - When two offers are one connection: is every packet of an established connection let
-//!   pass, whatever is in it? The handshake has passed the kernel, under the same rules.
-//!   If a rule needs each packet, or none passes, the offer is held back (reason `filter`)
-//!   and tried again with the next rules.
+//!   pass, whatever is in it, and is this connection established? Its sockets do not prove
+//!   that. Either the rules let one of its ends connect to the other, or the fabric's
+//!   connection tracking has seen the handshake. If a rule needs each packet, none passes, or
+//!   nothing is proven, the offer is held back (reason `filter`) and tried again with the next
+//!   rules.
+//! - The same when a process shows a channel of an earlier broker again.
 //! - With each new epoch, of every channel. One that needs each packet is moved to the
 //!   kernel path; one that is refused is moved *and* its sockets are ended, so that the
 //!   end does not rest on the word of a program. If the rules before did not track
@@ -44,7 +47,7 @@ use fordway_filter::model::{Ruleset, Statement};
 use fordway_filter::{Answer, Decision, Filter, Phase};
 use fordway_nft::{Env, FileError, Files, list};
 use fordway_platform::diag::{self, Victim};
-use fordway_platform::fabric::FabricError;
+use fordway_platform::fabric::{FabricError, handshake_has_passed};
 use fordway_registry::{BothEnds, SocketFacts};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -166,25 +169,46 @@ impl Rules {
             return None;
         }
         let connecting = connecting_end(a, b);
-        let ask = |from: usize| {
-            let names = (ends[from].local, ends[from].remote);
-            crossing::with_question(names, phase, |question| {
-                self.filter.ask(question, self.now_ns(), &mut Surroundings)
-            })
-        };
-        let answer = ask(connecting);
+        let answer = self.ask_from(ends[connecting], phase);
         let answer = match phase {
             // A program chooses its port, so that nothing may rest on who seems to connect.
-            Phase::Established => answer.whoever_connected(&ask(1 - connecting)),
+            Phase::Established => {
+                answer.whoever_connected(&self.ask_from(ends[1 - connecting], phase))
+            }
             Phase::New => answer,
         };
         Some((answer, connecting))
     }
 
+    /// As if this end had connected.
+    fn ask_from(&self, end: &SocketFacts, phase: Phase) -> Answer {
+        crossing::with_question((end.local, end.remote), phase, |question| {
+            self.filter.ask(question, self.now_ns(), &mut Surroundings)
+        })
+    }
+
     /// Why two sockets get no channel.
     pub(crate) fn gate(&self, a: &SocketFacts, b: &SocketFacts) -> Option<Reason> {
         let (answer, _) = self.ask([a, b], Phase::Established)?;
-        (!answer.is_allowed()).then_some(Reason::Filter)
+        let allowed = answer.is_allowed() && self.may_be_established(a, b);
+        (!allowed).then_some(Reason::Filter)
+    }
+
+    /// Whether the handshake is past which the rules were asked about: by these rules one of
+    /// the ends could make it, or the kernel has seen it.
+    ///
+    /// Two sockets prove nothing about it, whatever their state. The roots of two domains
+    /// can each give the other's address to a device of their own and connect to themselves.
+    fn may_be_established(&self, a: &SocketFacts, b: &SocketFacts) -> bool {
+        let could = |end| self.ask_from(end, Phase::New).is_allowed();
+        if could(a) || could(b) {
+            return true;
+        }
+        let seen = handshake_has_passed(&self.runtime_dir, (a.local, a.remote));
+        seen.unwrap_or_else(|reason| {
+            tracing::warn!("a connection stays on the kernel path: {reason}");
+            false
+        })
     }
 
     /// Credits the counters of a channel's rules with what its ends show that they sent.
@@ -520,8 +544,9 @@ impl Broker {
         let [a, b] = &channel.facts;
         let answer = self.rules.ask([a, b], Phase::Established);
         match answer.map(|(answer, _)| answer.decision) {
-            None | Some(Decision::Allowed) => {}
-            Some(Decision::EachPacket { .. }) => self.leave(&[*channel], &[]),
+            None => {}
+            Some(Decision::Allowed) if self.rules.may_be_established(a, b) => {}
+            Some(Decision::Allowed | Decision::EachPacket { .. }) => self.leave(&[*channel], &[]),
             Some(Decision::Refused { .. }) => self.leave(&[], &[*channel]),
         }
     }

@@ -9,9 +9,12 @@
 //! A change is one transaction of nft: all or nothing. [`OWN_TABLE`] is not the
 //! administrator's and stays.
 
-use super::{BRIDGE, Fabric, FabricError, Result};
+use super::{BRIDGE, Fabric, FabricError, Result, directories, doing};
+use crate::{conntrack, netns};
 use std::fmt::Write as _;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::AsFd;
+use std::path::Path;
 
 /// The table of family bridge that says who may send what.
 pub const OWN_TABLE: &str = "fordway";
@@ -22,6 +25,20 @@ pub const RULES_DEVICE: &str = BRIDGE;
 /// The switch port of an address: the interface that families bridge and netdev see.
 pub fn port_of(ip: Ipv4Addr) -> String {
     super::filter::port_name(ip)
+}
+
+/// Whether the kernel of the fabric below `runtime_dir` has let the handshake of the
+/// connection between these two names pass. False where it does not track connections.
+pub fn handshake_has_passed(runtime_dir: &Path, names: (SocketAddr, SocketAddr)) -> Result<bool> {
+    let [netns_dir, _] = directories(runtime_dir);
+    let file = netns_dir.join(super::FABRIC_FILE);
+    let what = "asking the fabric about a connection";
+    match netns::open(&file).map_err(doing(what))? {
+        None => Ok(false),
+        Some(namespace) => {
+            conntrack::handshake_has_passed(namespace.as_fd(), names).map_err(doing(what))
+        }
+    }
 }
 
 impl Fabric {
@@ -94,11 +111,10 @@ impl Fabric {
     /// Sets a variable of sysctl(8) in the fabric's namespace; /proc/sys/net shows that of
     /// the thread that looks.
     fn set(&self, name: &str, value: &str) -> Result<()> {
-        use std::os::fd::AsFd;
         let path = format!("/proc/sys/{name}");
-        let written = crate::netns::within(self.namespace.as_fd(), || std::fs::write(&path, value));
+        let written = netns::within(self.namespace.as_fd(), || std::fs::write(&path, value));
         written
             .flatten()
-            .map_err(super::doing("setting a variable of the fabric"))
+            .map_err(doing("setting a variable of the fabric"))
     }
 }
