@@ -112,7 +112,11 @@ fn said(
         stream.set_read_timeout(Some(REPLY_LIMIT))?;
         let mut line = serde_json::to_string(request)?;
         line.push('\n');
-        stream.write_all(line.as_bytes())?;
+        match stream.write_all(line.as_bytes()) {
+            // A broker that has no place for us says so before it hears us.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+            written => written?,
+        }
         line.clear();
         reader.read_line(&mut line)?;
         Ok::<String, io::Error>(line)

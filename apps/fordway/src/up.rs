@@ -103,7 +103,7 @@ fn detach(up: &Up, runtime_dir: &Path) -> Outcome {
     };
     fs::create_dir_all(runtime_dir).map_err(dir_error)?;
     let log = runtime_dir.join(LOG);
-    let output = fs::File::create(&log).map_err(dir_error)?;
+    let output = fordwayd::private_file(&log).map_err(dir_error)?;
     let notify_path = runtime_dir.join(format!("up-{}.notify", std::process::id()));
     let notify = UnixDatagram::bind(&notify_path).map_err(dir_error)?;
     let started = start(up, runtime_dir, &output, &notify_path).and_then(|mut child| {

@@ -9,6 +9,9 @@ use rustix::event::epoll;
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 
+/// Most connections from domains, and from one of them.
+const ADMINS_OF_DOMAINS_MAX: usize = ADMINS_MAX / 4;
+const ADMINS_OF_DOMAIN_MAX: usize = 4;
 /// Longest request: rules with everything that they include.
 const LINE_BYTES_MAX: usize = 64 << 20;
 /// What may wait for an administrator who is told of changes and does not read.
@@ -22,18 +25,18 @@ pub(crate) struct AdminConnection {
     pub(crate) socket: OwnedFd,
     /// It wants to be told of changes of the rules.
     pub(crate) monitors: bool,
-    /// It comes from a domain, to which the rules do not belong.
-    pub(crate) from_domain: bool,
+    /// The namespace of the domain that it comes from, to which the rules do not belong.
+    domain: Option<u64>,
     input: Vec<u8>,
     output: Vec<u8>,
 }
 
 impl AdminConnection {
-    pub(crate) fn new(socket: OwnedFd, from_domain: bool) -> Self {
+    pub(crate) fn new(socket: OwnedFd, domain: Option<u64>) -> Self {
         Self {
             socket,
             monitors: false,
-            from_domain,
+            domain,
             input: Vec::new(),
             output: Vec::new(),
         }
@@ -121,17 +124,38 @@ impl Broker {
             let Ok(peer) = process::peer(&socket) else {
                 continue;
             };
-            let allowed = peer.uid == 0 || peer.uid == own;
-            if !allowed || self.admins.len() >= ADMINS_MAX {
+            if peer.uid != 0 && peer.uid != own {
                 continue;
             }
             let domain = self.registry.domain_of_netns(peer.netns_cookie);
-            let from_domain = domain.is_some_and(|domain| domain.id != HOST_DOMAIN);
+            let domain = domain.filter(|domain| domain.id != HOST_DOMAIN);
+            let domain = domain.map(|domain| domain.netns_cookie);
+            let mut admin = AdminConnection::new(socket, domain);
+            if !self.has_place(domain) {
+                admin.tell(&error(
+                    ErrorKind::Busy,
+                    "too many connections of administrators are open; end one, and try again",
+                ));
+                continue;
+            }
             let number = self.new_number();
             let flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP;
-            if epoll::add(&self.epoll, &socket, Token::Admin(number).data(), flags).is_ok() {
-                self.admins
-                    .insert(number, AdminConnection::new(socket, from_domain));
+            let token = Token::Admin(number).data();
+            if epoll::add(&self.epoll, &admin.socket, token, flags).is_ok() {
+                self.admins.insert(number, admin);
+            }
+        }
+    }
+
+    /// Whether one more may come from this domain, or from outside of all. No domain can
+    /// take the places of others, nor all of them those of the administrator.
+    fn has_place(&self, domain: Option<u64>) -> bool {
+        let from_domains = || self.admins.values().filter_map(|admin| admin.domain);
+        match domain {
+            None => self.admins.len() < ADMINS_MAX,
+            Some(own) => {
+                from_domains().count() < ADMINS_OF_DOMAINS_MAX
+                    && from_domains().filter(|from| *from == own).count() < ADMINS_OF_DOMAIN_MAX
             }
         }
     }
@@ -140,7 +164,7 @@ impl Broker {
         let Some(mut admin) = self.admins.remove(&number) else {
             return;
         };
-        let from_domain = admin.from_domain;
+        let from_domain = admin.domain.is_some();
         let mut monitors = false;
         let open = admin.serve(|line| self.answer(line, from_domain, &mut monitors));
         admin.monitors |= monitors;

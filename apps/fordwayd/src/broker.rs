@@ -11,6 +11,7 @@ use crate::control::{Connection, SendError};
 use crate::domains::Domains;
 use crate::dump::Dumps;
 use crate::filter::Rules;
+use crate::limits::Grumbles;
 use crate::memory::Memory;
 use crate::messages::{Asked, Break, Question};
 use crate::purses::Purses;
@@ -123,6 +124,7 @@ pub(crate) struct Broker {
     pub(crate) culprits: BTreeSet<i32>,
     /// Who complained of whom.
     pub(crate) complaints: BTreeSet<(i32, i32)>,
+    pub(crate) grumbles: Grumbles,
     /// Descriptors that belong to shims' connections, and how many may.
     pub(crate) held: usize,
     pub(crate) held_max: usize,
@@ -261,6 +263,7 @@ impl Broker {
             admins: BTreeMap::new(),
             culprits: BTreeSet::new(),
             complaints: BTreeSet::new(),
+            grumbles: Grumbles::default(),
             held: 0,
             held_max: usize::try_from(limit).unwrap_or(usize::MAX) - DESCRIPTORS_RESERVED,
             shares: Shares::new(own),

@@ -10,13 +10,14 @@
 use crate::admin::{self, ErrorKind, Reply};
 use crate::admin_socket::error;
 use crate::broker::{Broker, Ending};
-use crate::{BrokerError, Config};
+use crate::{BrokerError, Config, runtime};
 use fordway_platform::fabric::{DomainPaths, Fabric, FabricError};
 use fordway_platform::process::NamespaceInode;
 use fordway_platform::{diag, netns};
 use fordway_registry::{Assigned, Domain, DomainError, HOST_DOMAIN, Registry};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::net::Ipv4Addr;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
@@ -94,11 +95,23 @@ impl Domains {
         rustix::process::geteuid().is_root()
     }
 
-    fn adopt(&mut self, registry: &mut Registry) -> Result<(), FabricError> {
+    fn adopt(&mut self, registry: &mut Registry) -> Result<(), BrokerError> {
         let Some(fabric) = &self.fabric else {
             return Ok(());
         };
         for found in fabric.existing()? {
+            let network = registry.network();
+            if found.prefix != network.prefix() || !network.has_host(found.ip) {
+                // Of two networks, programs in one would not reach those in the other.
+                let (name, ip, prefix) = (&found.name, found.ip, found.prefix);
+                return Err(BrokerError::Directory {
+                    dir: self.runtime_dir.clone(),
+                    what: format!(
+                        "holds domain \"{name}\" ({ip}/{prefix}), which is not of the network {network}; \
+                         give --network {ip}/{prefix}, or end the domains with: fordway down"
+                    ),
+                });
+            }
             let assigned = Assigned {
                 ip: found.ip,
                 netns_cookie: found.paths.netns_cookie,
@@ -183,7 +196,7 @@ impl Domains {
                 .map_err(std::io::Error::from)
                 .and_then(|text| {
                     let new = path.with_extension("new");
-                    std::fs::write(&new, text)?;
+                    runtime::private_file(&new)?.write_all(&text)?;
                     std::fs::rename(new, &path)
                 }),
         };
@@ -439,9 +452,10 @@ fn processes_in(paths: &DomainPaths) -> usize {
 
 fn refused(reason: &DomainError) -> Reply {
     let kind = match reason {
-        DomainError::Name(_) | DomainError::Address(..) | DomainError::Special(_) => {
-            ErrorKind::BadInput
-        }
+        DomainError::Name(_)
+        | DomainError::NameReserved(_)
+        | DomainError::Address(..)
+        | DomainError::Special(_) => ErrorKind::BadInput,
         DomainError::NameTaken(_)
         | DomainError::AddressTaken(..)
         | DomainError::NamespaceTaken(_)

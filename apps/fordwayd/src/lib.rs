@@ -55,6 +55,7 @@ mod shares;
 
 pub use broker::run;
 pub use fordway_registry::Network;
+pub use runtime::private_file;
 
 use std::io;
 use std::path::PathBuf;

@@ -1,7 +1,9 @@
 //! What the broker keeps for shims, and how much of it: counted, bounded, and remembered.
 
 use crate::broker::{Broker, CONNECTIONS_MAX};
-use crate::shares::{Kept, Whose};
+use crate::shares::{self, Kept, Whose};
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
 
 /// Most connections of programs that are offered, have a channel, or are remembered.
 const OFFERS_MAX: usize = 1 << 19;
@@ -9,6 +11,39 @@ const OFFERS_MAX: usize = 1 << 19;
 const STRANGERS_MAX: usize = 256;
 /// Processes whose mischief is remembered, to be logged once.
 const CULPRITS_MAX: usize = 1024;
+
+/// Lines about the mischief of programs that are logged in [`GRUMBLE_TIME`].
+const GRUMBLES_MAX: u32 = 60;
+const GRUMBLE_TIME: Duration = Duration::from_secs(60);
+
+/// Bounds the log, which programs fill: a process is cheap, and so is another one.
+#[derive(Debug, Default)]
+pub(crate) struct Grumbles {
+    since: Option<Instant>,
+    count: u32,
+}
+
+impl Grumbles {
+    fn may_log(&mut self, now: Instant) -> bool {
+        let stale = |since| now.saturating_duration_since(since) >= GRUMBLE_TIME;
+        if self.since.is_none_or(stale) {
+            (self.since, self.count) = (Some(now), 0);
+        }
+        self.count = self.count.saturating_add(1);
+        if self.count == GRUMBLES_MAX + 1 {
+            tracing::warn!("more mischief of programs is not logged for a while");
+        }
+        self.count <= GRUMBLES_MAX
+    }
+}
+
+/// Whether it is new, among those of late.
+fn remember<T: Ord>(known: &mut BTreeSet<T>, one: T) -> bool {
+    if known.len() >= CULPRITS_MAX {
+        known.clear();
+    }
+    known.insert(one)
+}
 
 impl Broker {
     /// Whether more can be kept for a shim, and for whoever it belongs to.
@@ -19,7 +54,11 @@ impl Broker {
             descriptors: self.held_max,
             offers: usize::MAX,
         };
-        self.held + others < self.held_max && self.shares.has_room(whose, limits)
+        let all = match self.shares.is_administrator(whose) {
+            true => self.held_max,
+            false => self.held_max - self.held_max / shares::RESERVED,
+        };
+        self.held + others < all && self.shares.has_room(whose, limits)
     }
 
     /// Whether another connection may be offered.
@@ -53,20 +92,14 @@ impl Broker {
         }
     }
 
-    /// Whether this process did nothing wrong so far, as far as is remembered.
+    /// Whether to log what this process did: once for each, as far as is remembered.
     pub(crate) fn first_mischief(&mut self, pid: i32) -> bool {
-        if self.culprits.len() >= CULPRITS_MAX {
-            self.culprits.clear();
-        }
-        self.culprits.insert(pid)
+        remember(&mut self.culprits, pid) && self.grumbles.may_log(Instant::now())
     }
 
     /// As [`Broker::first_mischief`], for what one process says of another.
     pub(crate) fn first_complaint(&mut self, process: i32, of: i32) -> bool {
-        if self.complaints.len() >= CULPRITS_MAX {
-            self.complaints.clear();
-        }
-        self.complaints.insert((process, of))
+        remember(&mut self.complaints, (process, of)) && self.grumbles.may_log(Instant::now())
     }
 
     pub(crate) fn make_room_for_stranger(&mut self) {
@@ -76,6 +109,22 @@ impl Broker {
             if let Some(number) = oldest.map(|(number, _)| *number) {
                 self.close_connection(number);
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_minute_has_so_many_lines_about_mischief() {
+        let mut grumbles = Grumbles::default();
+        let start = Instant::now();
+        for minute in 0..3 {
+            let now = start + GRUMBLE_TIME * minute;
+            let logged = (0..10_000).filter(|_| grumbles.may_log(now)).count();
+            assert_eq!(logged, GRUMBLES_MAX as usize);
         }
     }
 }

@@ -7,7 +7,7 @@ use rustix::fs::{FlockOperation, Mode, OFlags};
 use std::fs::Permissions;
 use std::io::{Read, Seek, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 const LOCK_FILE: &str = "broker.lock";
@@ -62,6 +62,20 @@ impl Drop for Runtime {
             let _ = std::fs::remove_file(self.dir.join(name));
         }
     }
+}
+
+/// An empty file of this name that only the broker's user can read, whatever was there and
+/// whatever the umask: others may enter the directory.
+pub fn private_file(path: &Path) -> std::io::Result<std::fs::File> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    std::fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)
 }
 
 /// Whoever can write to the directory can put a socket of his own there.

@@ -15,6 +15,18 @@ pub const UNKNOWN_DOMAIN: u32 = u32::MAX;
 /// Longest name of a domain, in bytes (a host name's label, RFC 1035, 2.3.4).
 const NAME_BYTES_MAX: usize = 63;
 
+/// Names of every host's own hosts file (Debian's, RFC 6761, RFC 8375).
+const RESERVED_NAMES: [&str; 8] = [
+    "localhost",
+    "localdomain",
+    "broadcasthost",
+    "ip6-localhost",
+    "ip6-loopback",
+    "ip6-localnet",
+    "ip6-allnodes",
+    "ip6-allrouters",
+];
+
 /// The network from which addresses are leased.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network {
@@ -89,9 +101,12 @@ pub struct Domain {
 pub enum DomainError {
     /// Not the syntax of a host name's label.
     #[error(
-        "\"{0}\" is no name of a domain: 1 to 63 letters, digits and hyphens, not starting or ending with a hyphen"
+        "\"{0}\" is no name of a domain: 1 to 63 lower-case letters, digits and hyphens, at least one letter, not starting or ending with a hyphen"
     )]
     Name(String),
+    /// It means something else wherever names are looked up.
+    #[error("the name \"{0}\" is reserved; choose another")]
+    NameReserved(String),
     /// The name has another domain.
     #[error("the name \"{0}\" is taken")]
     NameTaken(String),
@@ -252,14 +267,23 @@ impl Registry {
     }
 
     fn check_name(&self, name: &str) -> Result<(), DomainError> {
-        let letter = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+        // Resolvers do not tell `Web` from `web` (RFC 4343), so there is only one of them.
+        let letter = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-');
+        // inet_aton(3), which resolvers ask first, takes `10` and `0x7f` for addresses.
+        let digits = name.strip_prefix("0x").unwrap_or(name);
+        let is_number = digits.bytes().all(|byte| byte.is_ascii_hexdigit())
+            && (digits.len() < name.len() || digits.bytes().all(|byte| byte.is_ascii_digit()));
         let fits = (1..=NAME_BYTES_MAX).contains(&name.len())
             && name.bytes().all(letter)
+            && !is_number
             && !name.starts_with('-')
             && !name.ends_with('-');
-        // The form in which unregistered namespaces are listed stays theirs.
-        if !fits || name.starts_with("netns-") {
+        if !fits {
             return Err(DomainError::Name(name.to_owned()));
+        }
+        // The form in which unregistered namespaces are listed stays theirs.
+        if RESERVED_NAMES.contains(&name) || name.starts_with("netns-") {
+            return Err(DomainError::NameReserved(name.to_owned()));
         }
         match self.domain_by_name(name) {
             Some(_) => Err(DomainError::NameTaken(name.to_owned())),

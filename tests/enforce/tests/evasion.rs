@@ -1,7 +1,7 @@
 //! Packets made by hand, over the live fabric: none walks around the rules.
 
 use anyhow::{Context, Result, ensure};
-use fordway_bench::lab::{Spawn, Stdin};
+use fordway_bench::lab::{Place, Spawn, Stdin};
 use fordway_platform::fabric::Fabric;
 use fordway_test_enforce::{Bed, db, guest, program, web};
 use std::io::Write;
@@ -239,5 +239,55 @@ fn a_handshake_that_the_kernel_has_seen_is_enough() -> Result<()> {
     drop(talker.take_stdin());
     talker.finish()?.ok()?;
     echo.stop()?;
+    bed.finish()
+}
+
+/// Root in a domain may ask the broker, but cannot keep others from asking it.
+#[test]
+fn a_domain_cannot_take_the_places_of_administrators() -> Result<()> {
+    const CONNECTIONS: &str = r#"
+import socket, sys
+held, refused = [], 0
+for _ in range(80):
+    end = socket.socket(socket.AF_UNIX)
+    end.connect(sys.argv[1])
+    try:
+        end.sendall(b'{"op":"info"}\n')
+    except BrokenPipeError:
+        pass  # It was told why before it asked.
+    refused += b"too many" in end.recv(65536)
+    held.append(end)
+print("refused", refused, flush=True)
+sys.stdin.read()
+"#;
+    let Some(bed) = Bed::start("places")? else {
+        return Ok(());
+    };
+    let socket = bed.lab.runtime_dir().join("admin.sock");
+    let socket = socket.to_str().context("no UTF-8")?;
+    let hold = |place: &Place| -> Result<_> {
+        let spawn = Spawn::new(["python3", "-c", CONNECTIONS, socket])
+            .stdin(Stdin::Pipe)
+            .time_limit(LIMIT);
+        let holder = bed.spawn(place, &spawn)?;
+        holder.wait_for_output("refused")?;
+        Ok(holder)
+    };
+    let places = [guest(), web(), db()];
+    let holders = places.iter().map(hold).collect::<Result<Vec<_>>>()?;
+    for holder in &holders {
+        // Each of them has had a few.
+        ensure!(
+            holder.stdout_so_far() == "refused 76\n",
+            "{}",
+            holder.stdout_so_far()
+        );
+    }
+    // The administrator still has one, from outside.
+    ensure!(bed.rules()?.epoch == 0);
+    for mut holder in holders {
+        drop(holder.take_stdin());
+        holder.finish()?.ok()?;
+    }
     bed.finish()
 }

@@ -1,6 +1,7 @@
 //! The rules in the runtime directory: a broker that starts again has them before it
 //! serves anybody. They live as long as the fabric does.
 
+use crate::runtime;
 use serde::{Deserialize, Serialize};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -33,7 +34,7 @@ pub(super) fn read(runtime_dir: &Path) -> io::Result<Option<Stored>> {
 pub(super) fn prepare(runtime_dir: &Path, stored: &Stored) -> io::Result<Prepared> {
     let file = runtime_dir.join(FILE);
     let new = file.with_extension("new");
-    let mut writer = std::fs::File::create(&new)?;
+    let mut writer = runtime::private_file(&new)?;
     writer.write_all(&serde_json::to_vec(stored)?)?;
     writer.sync_all()?;
     Ok(Prepared { new, file })

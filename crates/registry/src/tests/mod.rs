@@ -541,13 +541,23 @@ fn names_and_addresses_of_domains_are_unique() {
         "a b",
         "a/b",
         "..",
-        "netns-5",
+        "Web",
+        "10",
+        "0x7f",
+        "0xdeadbeef",
         &"a".repeat(64),
     ] {
         assert!(
             matches!(registry.add_domain(name, free), Err(DomainError::Name(_))),
             "{name}"
         );
+    }
+    for name in ["localhost", "ip6-loopback", "netns-5"] {
+        let refused = registry.add_domain(name, free);
+        assert_eq!(refused, Err(DomainError::NameReserved(name.to_owned())));
+    }
+    for name in ["beef", "1a", "0x7g", "x"] {
+        assert!(registry.check_domain(name, None).is_ok(), "{name}");
     }
     assert_eq!(
         registry.check_domain("x", None),
