@@ -7,7 +7,7 @@ use std::time::Duration;
 
 fn lab() -> Option<Lab> {
     if !rustix::process::getuid().is_root() {
-        eprintln!("skipped: domains need root");
+        fordway_test_skip::skipped("domains need root");
         return None;
     }
     Some(Lab::start().unwrap())

@@ -15,6 +15,7 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
 
 pub(crate) type Outcome = Result<(), String>;
 
@@ -37,7 +38,7 @@ const TASKS: [Task; 20] = [
     },
     Task {
         name: "test",
-        what: "all tests: style, units, models, real programs",
+        what: "all tests: style, units, models, real programs ([--all]: none may be skipped)",
         run: test,
     },
     Task {
@@ -140,6 +141,12 @@ const STORM: &str = "fordway-test-storm";
 /// Preemptions that loom explores in each interleaving.
 const LOOM_PREEMPTIONS_MAX: &str = "2";
 const FORDWAY: &str = "target/release/fordway";
+/// What may be skipped in CI, and why.
+const SKIPS: &str = "contrib/skips.txt";
+/// How a test that is not played says so (`MARK` of tests/skip).
+const SKIP_MARK: &str = "skipped: ";
+/// Steps whose times end the output of `test`.
+const SLOWEST_SHOWN: usize = 10;
 /// That it runs, not what it says: figures of a busy machine prove nothing.
 const SHORT_BENCH: [&str; 5] = [FORDWAY, "bench", "all", "--quick", "target/bench-report"];
 
@@ -306,7 +313,13 @@ fn clean(_: &[String]) -> Outcome {
     run(cargo(&["clean"]))
 }
 
-fn test(_: &[String]) -> Outcome {
+fn test(arguments: &[String]) -> Outcome {
+    let strict = match arguments {
+        [] => std::env::var("CI").is_ok_and(|value| value == "true"),
+        [all] if all == "--all" => true,
+        _ => return Err("test takes --all and nothing else".to_owned()),
+    };
+    let excused = excused()?;
     let mut sum = Sum::default();
     sum.step("formatting", formatting());
     for workspace in WORKSPACES {
@@ -345,7 +358,7 @@ fn test(_: &[String]) -> Outcome {
     if fuzz::is_there() {
         sum.step("fuzz targets, 60 s each", fuzz::tested());
     } else {
-        println!("== fuzz targets: no nightly with cargo-fuzz here; their corpus was played above");
+        sum.skip("fuzz targets: no nightly with cargo-fuzz here; their corpus was played above");
     }
     match unikernel::build(&[]) {
         Ok(()) => sum.step("Xen, short form", xen::short()),
@@ -355,15 +368,43 @@ fn test(_: &[String]) -> Outcome {
         }
     }
     sum.step("bench, short form", program(&SHORT_BENCH));
+    sum.times.sort_by_key(|(time, _)| std::cmp::Reverse(*time));
+    for (time, step) in sum.times.iter().take(SLOWEST_SHOWN) {
+        println!("took {:>4} s: {step}", time.as_secs());
+    }
+    for skip in &sum.skips {
+        let known = excused.iter().any(|words| skip.contains(words.as_str()));
+        println!("skipped{}: {skip}", if known { " (excused)" } else { "" });
+        if strict && !known {
+            sum.failed += 1;
+            let list = SKIPS;
+            sum.failed_steps
+                .push(format!("skipped, and not in {list}: {skip}"));
+        }
+    }
     for step in &sum.failed_steps {
         println!("failed: {step}");
     }
-    println!("{} passed, {} failed", sum.passed, sum.failed);
+    let skipped = sum.skips.len();
+    println!(
+        "{} passed, {} failed, {skipped} skipped",
+        sum.passed, sum.failed
+    );
     if sum.failed == 0 {
         Ok(())
     } else {
         Err("see above".to_owned())
     }
+}
+
+/// What may be skipped where nothing else may: words of a line each.
+fn excused() -> Result<Vec<String>, String> {
+    let text = std::fs::read_to_string(SKIPS).map_err(|error| format!("{SKIPS}: {error}"))?;
+    let lines = text.lines().map(str::trim);
+    Ok(lines
+        .filter(|line| !line.is_empty() && !line.starts_with('#'))
+        .map(str::to_owned)
+        .collect())
 }
 
 fn formatting() -> Command {
@@ -416,6 +457,10 @@ struct Sum {
     passed: u64,
     failed: u64,
     failed_steps: Vec<String>,
+    /// Tests that were not played, with their reasons (`tests/skip`).
+    skips: Vec<String>,
+    /// How long each step took.
+    times: Vec<(Duration, String)>,
 }
 
 impl Sum {
@@ -424,6 +469,7 @@ impl Sum {
     fn step(&mut self, name: &str, mut command: Command) {
         println!("== {name}");
         let failed_before = self.failed;
+        let start = Instant::now();
         let succeeded = self.watch(&mut command).unwrap_or_else(|error| {
             eprintln!("{error}");
             false
@@ -432,6 +478,12 @@ impl Sum {
             self.failed += u64::from(self.failed == failed_before);
             self.failed_steps.push(name.to_owned());
         }
+        self.times.push((start.elapsed(), name.to_owned()));
+    }
+
+    fn skip(&mut self, what: &str) {
+        println!("== {what}");
+        self.skips.push(what.to_owned());
     }
 
     fn watch(&mut self, command: &mut Command) -> Result<bool, String> {
@@ -456,6 +508,10 @@ impl Sum {
     /// `test result: ok. 13 passed; 0 failed; 0 ignored; ...`, and the last line of the
     /// runner that is no `cargo test`: `13 passed, 0 failed`.
     fn read(&mut self, line: &str) {
+        if let Some(skip) = line.strip_prefix(SKIP_MARK) {
+            self.skips.push(skip.to_owned());
+            return;
+        }
         let figures = match line.trim_start().strip_prefix("test result: ") {
             Some(result) => result.split_once(". ").map_or("", |(_, figures)| figures),
             None if line.ends_with(" failed") => line,

@@ -43,6 +43,43 @@ fn a_killed_broker_leaves_domains_that_the_next_one_takes_over() {
     runtime.say("down").fails(8, "no broker");
 }
 
+#[test]
+fn domains_of_another_network_are_not_taken_over() {
+    if !is_root() {
+        return;
+    }
+    let runtime = Runtime::up();
+    runtime.say("domain add db --ip 10.77.0.3").check(0);
+    runtime.say("down --keep-domains").check(0);
+    let refused = runtime.say("up --detach --network 10.99.4.0/22");
+    refused.fails(2, "give --network 10.77.0.3/24");
+    // Nothing is lost by it.
+    runtime.say("up --detach").check(0);
+    runtime.inside("db", &["true"]).check(0);
+    runtime.close();
+}
+
+/// Others may enter the directory of root's broker, and read nothing there.
+#[test]
+fn log_and_rules_are_the_brokers_own() {
+    use std::os::unix::fs::PermissionsExt;
+    if !is_root() {
+        return;
+    }
+    let runtime = Runtime::up();
+    runtime.say("domain add db --ip 10.77.0.3").check(0);
+    let rules = runtime.dir.join("rules.nft");
+    fs::write(&rules, "table inet t { }\n").expect("write");
+    runtime
+        .say(&format!("filter load {}", rules.display()))
+        .check(0);
+    for name in ["broker.log", "filter.json"] {
+        let file = fs::metadata(runtime.run_dir().join(name)).expect(name);
+        assert_eq!(file.permissions().mode() & 0o777, 0o600, "{name}");
+    }
+    runtime.close();
+}
+
 fn kill_and_wait(runtime: &Runtime) {
     let pid = runtime.broker_pid();
     let pidfd = pidfd_open(pid, PidfdFlags::empty()).expect("pidfd");
@@ -61,7 +98,7 @@ fn the_uplink_is_the_only_thing_in_the_host_and_goes_with_the_broker() {
     }
     let before = host_devices();
     if before.contains("fordway0") || before.contains("10.78.") {
-        println!("skipped: the host uses the uplink's name or network");
+        fordway_test_skip::skipped("the host uses the uplink's name or network");
         return;
     }
     let runtime = Runtime::new();
@@ -178,7 +215,7 @@ fn a_missing_package_is_named() {
         .iter()
         .find(|file| fs::exists(file).is_ok_and(|is| is))
     else {
-        println!("skipped: nft is missing already");
+        fordway_test_skip::skipped("nft is missing already");
         return;
     };
     let empty = runtime.dir.join("empty");

@@ -168,7 +168,7 @@ fn containers_join_by_environment_and_a_mounted_directory() {
         return;
     }
     let Some(shim) = built_shim() else {
-        println!("skipped: libfordway.so is not built");
+        fordway_test_skip::skipped("libfordway.so is not built");
         return;
     };
     let runtime = Runtime::up();

@@ -257,7 +257,7 @@ fn images_that_the_shim_cannot_be_in_are_named_once() {
         command.env("FORDWAY_LIB", empty_library(&runtime));
         noted(Ran::new(&mut command).check(7), &musl, "is linked to musl");
     } else {
-        println!("skipped: no musl-gcc");
+        fordway_test_skip::skipped("no musl-gcc");
     }
     runtime.close();
 }

@@ -463,7 +463,7 @@ const FEW_DESCRIPTORS: &[&str] = &["sh", "-c", "ulimit -n 720; exec \"$0\" \"$@\
 #[test]
 fn half_of_the_broker_is_left_to_others() {
     if !rustix::process::geteuid().is_root() {
-        println!("skipped: needs root, for a namespace");
+        fordway_test_skip::skipped("needs root, for a namespace");
         return;
     }
     let dir = TempDir::new();

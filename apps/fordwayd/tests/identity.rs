@@ -22,7 +22,7 @@ fn broker_process() {
 fn is_root() -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
-        println!("skipped: needs root");
+        fordway_test_skip::skipped("needs root");
     }
     root
 }
@@ -470,7 +470,7 @@ fn translated_names_are_shown_as_such() {
         .expect("enter")
         .is_ok_and(|status| status.success())
     {
-        println!("skipped: no address translation here");
+        fordway_test_skip::skipped("no address translation here");
         return;
     }
     let ip = db.ip.expect("ip");

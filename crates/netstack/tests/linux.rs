@@ -46,7 +46,7 @@ impl Bench {
     /// `None` where this cannot be done.
     fn new(offloads: bool) -> Option<Bench> {
         if !rustix::process::geteuid().is_root() {
-            eprintln!("skipped: needs root for a network namespace with a tap device");
+            fordway_test_skip::skipped("needs root for a network namespace with a tap device");
             return None;
         }
         let namespace = netns::anonymous().expect("a namespace");
@@ -66,7 +66,7 @@ impl Bench {
         let tap = match tap.expect("the namespace is there") {
             Ok(tap) => tap,
             Err(error) => {
-                eprintln!("skipped: no tap device: {error}");
+                fordway_test_skip::skipped(format_args!("no tap device: {error}"));
                 return None;
             }
         };

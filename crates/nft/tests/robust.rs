@@ -156,7 +156,7 @@ fn each_refused_construct_has_an_entry_and_a_row() {
 fn nftables_own_examples() {
     let dir = std::path::Path::new("/usr/share/doc/nftables/examples");
     let Ok(files) = std::fs::read_dir(dir) else {
-        println!("skipped: nftables' examples are not installed");
+        fordway_test_skip::skipped("nftables' examples are not installed");
         return;
     };
     let mut env = env();

@@ -138,7 +138,7 @@ mod tests {
     #[test]
     fn a_handshake_is_known_by_the_names_of_either_direction() {
         let Ok(namespace) = netns::anonymous() else {
-            eprintln!("skipped: network namespaces need root");
+            fordway_test_skip::skipped("network namespaces need root");
             return;
         };
         let rules =

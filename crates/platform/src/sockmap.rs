@@ -237,7 +237,7 @@ mod tests {
     fn bytes_skip_tcp() {
         let pair = match Pair::new() {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                eprintln!("skipped: bpf(2): {error}");
+                fordway_test_skip::skipped(format_args!("bpf(2): {error}"));
                 return;
             }
             made => made.expect("maps and programs"),

@@ -14,7 +14,7 @@ struct Runtime(PathBuf);
 impl Runtime {
     fn new(name: &str) -> Option<Runtime> {
         if !rustix::process::geteuid().is_root() {
-            println!("skipped: needs root");
+            fordway_test_skip::skipped("needs root");
             return None;
         }
         let dir = std::env::temp_dir().join(format!("fordway-{name}-{}", std::process::id()));

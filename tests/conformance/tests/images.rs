@@ -50,8 +50,8 @@ fn static_images() -> Result<()> {
 fn musl_images() -> Result<()> {
     let program = Bed::program("client-musl");
     if !program.exists() {
-        println!(
-            "skipped: musl-gcc was not there when the tests were built (apt install musl-tools)"
+        fordway_test_skip::skipped(
+            "musl-gcc was not there when the tests were built (apt install musl-tools)",
         );
         return Ok(());
     }
@@ -67,7 +67,7 @@ fn setuid_images() -> Result<()> {
     let program = bed.lab.work_dir().join("client-setuid");
     std::fs::copy(Bed::program("client"), &program)?;
     if chown(&program, Some(NOBODY), None).is_err() {
-        println!("skipped: only root can make a program that is another user's");
+        fordway_test_skip::skipped("only root can make a program that is another user's");
         return bed.finish();
     }
     std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o4755))?;

@@ -54,7 +54,7 @@ impl Bed {
     /// `None`, with a line that says why, where there cannot be one.
     pub fn start(name: &str) -> Result<Option<Bed>> {
         if !rustix::process::getuid().is_root() {
-            eprintln!("{name}: skipped: domains need root");
+            fordway_test_skip::skipped(format_args!("{name}: domains need root"));
             return Ok(None);
         }
         packages::path_of("nft")?;

@@ -89,7 +89,7 @@ impl Bed {
     /// A lab with its domains; `None`, with a line that says why, where there cannot be one.
     pub fn start(name: &'static str, programs: &[&str]) -> Result<Option<Bed>> {
         if !rustix::process::getuid().is_root() {
-            eprintln!("{name}: skipped: domains need root");
+            fordway_test_skip::skipped("domains need root");
             return Ok(None);
         }
         install_packages()?;

@@ -64,7 +64,7 @@ fn run(cli: &Cli) -> Result<bool> {
     let images = match Images::prepare(&|what| println!("{what}")) {
         Ok(images) => images,
         Err(error) if cli.short => {
-            println!("xen: skipped, {error}");
+            fordway_test_skip::skipped(format_args!("Xen: {error}"));
             println!("0 passed, 0 failed");
             return Ok(true);
         }
@@ -79,8 +79,11 @@ fn run(cli: &Cli) -> Result<bool> {
         .into_iter()
         .partition(|case| case.needs.iter().all(|need| need.is_there(&cli.images)));
     for case in &missing {
-        let word = if cli.short { "skipped" } else { "FAILED" };
-        println!("{word}: {}, there is no image for it", case.name);
+        let what = format!("{}: there is no image for it", case.name);
+        match cli.short {
+            true => fordway_test_skip::skipped(what),
+            false => println!("FAILED: {what}"),
+        }
     }
     let machines = if cli.short { 1 } else { cli.machines.max(1) };
     let sum = machines::run(

@@ -23,7 +23,7 @@ pub fn harmless_library() -> PathBuf {
 pub fn is_root() -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
-        println!("skipped: needs root");
+        fordway_test_skip::skipped("needs root");
     }
     root
 }

@@ -154,7 +154,7 @@ pub fn real_nft(texts: &[String], json: bool) -> Option<Vec<Verdict>> {
         .output()
         .is_ok_and(|out| out.status.success());
     if !can {
-        println!("skipped: needs root and nft");
+        fordway_test_skip::skipped("needs root and nft");
         return None;
     }
     static NEXT: AtomicUsize = AtomicUsize::new(0);
