@@ -12,10 +12,10 @@ use crate::packet::{ANSWER_MS, Packet, poll_one, send_on};
 use crate::state::{self, Conn, Guard, Lock, attention, phase};
 use crate::sys::{self, sys};
 use crate::{config, hidden, link, purse, upgrade, wait};
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use fordway_abi::control::{
     Door, DoorAck, Downgrade, HELLO_MAGIC, Hello, Link, Message, Offer, OwnDoor, Pair, Peer,
-    PeerDoor, PeerGone, Refuse, Region, Reject, RejoinChannel, RejoinLink, Status, kind, status,
+    PeerDoor, PeerGone, Region, Reject, RejoinChannel, RejoinLink, Status, kind, status,
 };
 use fordway_abi::reason::Reason;
 use fordway_sockets::ends;
@@ -33,7 +33,6 @@ static MAILBOX: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
 static MAILBOX_PLACE: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
 static MAIL_SEEN: AtomicU32 = AtomicU32::new(0);
 static RETRY_AT_NS: AtomicU64 = AtomicU64::new(0);
-static VERSION_TOLD: AtomicBool = AtomicBool::new(false);
 
 /// The control socket, to be polled by waiters; -1 if there is none.
 pub fn fd() -> i32 {
@@ -123,10 +122,6 @@ fn greet(socket: i32, fds: &[i32]) -> sys::Result<*mut AtomicU32> {
     let mut packet = Packet::receive(socket)?.ok_or(libc::EPROTO)?;
     match packet.kind() {
         Some(kind::Welcome) => {}
-        Some(kind::Refuse) => {
-            refused(packet.body());
-            return Err(libc::EPROTO);
-        }
         _ => return Err(libc::EPROTO),
     }
     purse::receive(packet.take_fd(1))?;
@@ -134,17 +129,6 @@ fn greet(socket: i32, fds: &[i32]) -> sys::Result<*mut AtomicU32> {
     let mailbox = link::map_peer(packet.take_fd(0), MAILBOX_BYTES, place.cast())?.cast();
     MAILBOX_PLACE.store(mailbox, Ordering::Relaxed);
     Ok(mailbox)
-}
-
-fn refused(refuse: Option<Refuse>) {
-    let unlike =
-        refuse.is_some_and(|refuse| Reason::from_u32(refuse.reason) == Some(Reason::Version));
-    if unlike && !VERSION_TOLD.swap(true, Ordering::Relaxed) {
-        sys::complain(&[
-            "the broker has another ABI version than libfordway.so; ",
-            "connections stay on the kernel path (see: fordway doctor)",
-        ]);
-    }
 }
 
 /// The broker is gone: offers are void, channels live on. Under [`MAIL_LOCK`].
@@ -359,13 +343,9 @@ fn handle(mut packet: Packet) -> bool {
             let Some(Link { link_id, link_key }) = packet.body() else {
                 return false;
             };
-            match link::make(link_id, link_key) {
-                Ok(fd) => {
-                    let _ = send(&Region { link_id }, &[fd]);
-                }
-                Err(_) => sys::complain(&[
-                    "no memory for a link; its connections stay on the kernel path",
-                ]),
+            // Without memory for it, its connections stay on the kernel path.
+            if let Ok(fd) = link::make(link_id, link_key) {
+                let _ = send(&Region { link_id }, &[fd]);
             }
         }
         Some(kind::Peer) => join_link(&mut packet),

@@ -215,7 +215,6 @@ impl End for At<'_> {
     }
 
     fn lost(&self, _violation: Violation) {
-        sys::complain(&["a peer broke the channel protocol; its connection is reset"]);
         control::report(self.conn, status::KERNEL, Reason::Protocol as u32);
         let _ = sys!(SYS_shutdown, self.fd, libc::SHUT_RDWR);
     }

@@ -1,6 +1,7 @@
 //! The calls that move bytes, as the program links to them. Each decides
 //! whether a stream socket is meant; if not, libc's function gets the call as it is.
 
+use crate::real::Real;
 use crate::state::{self, Conn, hint, phase};
 use crate::sys::{self, give, sys};
 use crate::thread::{self, Shield};
@@ -202,13 +203,16 @@ pub unsafe extern "C" fn __read_chk(
     unsafe { read(fd, buffer, count) }
 }
 
-/// The fortified functions end a program that would overrun its buffer.
+/// The fortified functions end a program that would overrun its buffer, as libc does it.
 pub fn check_size(count: usize, size: usize) {
+    static FAIL: Real = Real::new(c"__chk_fail");
     if count > size {
-        sys::complain(&["*** buffer overflow detected ***: terminated"]);
-        let pid = sys!(SYS_getpid).unwrap_or(0);
-        let _ = sys!(SYS_kill, pid, libc::SIGABRT);
-        let _ = sys!(SYS_exit_group, 134);
+        if let Some(address) = FAIL.find() {
+            // SAFETY: libc's function of this name has this signature.
+            let fail: extern "C" fn() = unsafe { core::mem::transmute(address) };
+            fail();
+        }
+        sys::abort();
     }
 }
 

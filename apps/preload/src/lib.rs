@@ -15,7 +15,8 @@
 //!
 //! # Rules
 //! Nothing is allocated from the program's heap, nothing is traced, no libc state
-//! is used but errno. No lock of a connection is held while sleeping (but for the file's
+//! is used but errno. Nothing is written to a descriptor of the program's, stderr neither:
+//! what a user has to know, the broker logs. No lock of a connection is held while sleeping (but for the file's
 //! pages in sendfile), and no handler of the program runs in a thread that holds one
 //! ([`thread`]). The library links to nothing, so it loads into any
 //! program; with a libc other than glibc it stays passive.
@@ -110,10 +111,7 @@ extern "C" fn end() {
 
 #[panic_handler]
 fn panic(_info: &core::panic::PanicInfo) -> ! {
-    sys::complain(&["internal error in libfordway.so; the program is ended"]);
-    loop {
-        let _ = sys::sys!(SYS_exit_group, 127);
-    }
+    sys::abort()
 }
 
 /// The precompiled core names it although nothing here unwinds.

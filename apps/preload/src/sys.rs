@@ -192,17 +192,21 @@ pub fn map_anonymous(bytes: usize, shared: bool) -> Result<*mut u8> {
     .map(|p| p as *mut u8)
 }
 
-/// Writes one line to stderr; for the few things a user must know.
-pub fn complain(parts: &[&str]) {
-    let mut line = [0u8; 256];
-    let mut length = 0;
-    for part in ["fordway: "].iter().chain(parts).chain(&["\n"]) {
-        for byte in part.bytes().take(line.len() - length) {
-            line[length] = byte;
-            length += 1;
-        }
+/// The library cannot go on: ends the process as abort(3) does, but for the program's handler.
+/// Nothing is written: what is open under any number is the program's.
+pub fn abort() -> ! {
+    // The kernel's own layout: SIG_DFL, no flags, no restorer, an empty mask.
+    let default = [0u64; 4];
+    let set = 1u64 << (libc::SIGABRT - 1);
+    let (signal, unblock) = (libc::SIGABRT, libc::SIG_UNBLOCK);
+    let _ = sys!(SYS_rt_sigaction, signal, default.as_ptr(), 0, 8);
+    let _ = sys!(SYS_rt_sigprocmask, unblock, &raw const set, 0, 8);
+    let (pid, thread) = (sys!(SYS_getpid), sys!(SYS_gettid));
+    let (pid, thread) = (pid.unwrap_or(0), thread.unwrap_or(0));
+    let _ = sys!(SYS_tgkill, pid, thread, signal);
+    loop {
+        let _ = sys!(SYS_exit_group, 128 + signal);
     }
-    let _ = sys!(SYS_write, 2, line.as_ptr(), length);
 }
 
 /// Whether a file may be that large: ftruncate of a larger one, a memfd too, would end

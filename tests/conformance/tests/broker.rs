@@ -117,7 +117,7 @@ fn an_absent_broker_changes_nothing() -> Result<()> {
 }
 
 #[test]
-fn a_broker_of_another_version_is_told_of_in_one_line() -> Result<()> {
+fn a_broker_of_another_version_changes_nothing() -> Result<()> {
     let bed = Bed::start()?;
     let path = bed.lab.work_dir().join("control.sock");
     let listener = socket_with(
@@ -150,8 +150,7 @@ fn a_broker_of_another_version_is_told_of_in_one_line() -> Result<()> {
         Ok(2)
     });
     let errors = with_socket(&bed, &path)?;
-    let told = errors.matches("another ABI version").count();
-    ensure!(told == 2, "each role says it once: {errors}");
+    ensure!(errors.is_empty(), "{errors}");
     refusing.join().expect("it does not panic")?;
     bed.finish()
 }

@@ -2,6 +2,8 @@
 //   echo epoll    one thread, edge-triggered epoll, non-blocking sockets
 //   echo threads  a thread for each connection, blocking calls
 //   echo exec     as epoll; when stdin ends it becomes true(1), with its connections open
+// Its descriptor 2 is a file of data, as in a daemon that has closed its stderr: whatever is
+// written there is said ("wrote BYTES").
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -11,7 +13,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { BUFFER_BYTES = 64 * 1024, EVENTS = 64, DESCRIPTORS = 65536 };
@@ -28,6 +32,9 @@ static void ended(int fd, int error)
 	free(pendings[fd]);
 	pendings[fd] = NULL;
 	close(fd);
+	struct stat data;
+	if (fstat(STDERR_FILENO, &data) || data.st_size != 0)
+		printf("wrote %ld\n", (long)data.st_size);
 	printf("end %d\n", error);
 }
 
@@ -118,6 +125,9 @@ static void by_threads(int listener)
 int main(int count, char **arguments)
 {
 	setvbuf(stdout, NULL, _IOLBF, 0);
+	int data = memfd_create("data", MFD_CLOEXEC);
+	if (data < 0 || dup2(data, STDERR_FILENO) < 0)
+		return 1;
 	int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	int one = 1;
 	setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);

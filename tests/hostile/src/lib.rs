@@ -342,6 +342,9 @@ impl Bed {
         }
         for echo in [victim, other] {
             ensure!(echo.program.is_running(), "an echo server has ended");
+            let text = echo.program.stdout_so_far();
+            let wrote = text.lines().find(|line| line.starts_with("wrote "));
+            ensure!(wrote.is_none(), "into a file of the program's: {wrote:?}");
             echo.program.stop_with(Signal::KILL)?;
         }
         let forced = lab.close();
