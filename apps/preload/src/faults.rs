@@ -1,23 +1,24 @@
 //! Bad pointers of the program: EFAULT where the kernel would have said it.
 //!
-//! The copies of the fast path are made here, not by the kernel. Before each, a leaf
+//! The library looks at what the program passes to calls on stream sockets and on epoll
+//! instances, and makes the copies of the fast path. Before each, a leaf
 //! routine touches one byte of every page that the copy will touch: it loads before
-//! a send, and stores before a receive, only into bytes that are about to be
-//! overwritten. If such an access faults, the library's handler ([`crate::signals`])
+//! a read, and stores what it has loaded before a write. If such an access faults, the
+//! library's handler ([`crate::signals`])
 //! finds it by the instruction's address and lets the routine return "fault" ([`answer`]).
 //!
-//! From the first channel of a process on, that handler stands in for the default
+//! From the first such look in a process on, that handler stands in for the default
 //! dispositions of SIGSEGV and SIGBUS as well. A fault elsewhere goes to the program's
 //! own handler; if it has none, the default is put back and the instruction faults again,
 //! exactly as without us.
 //!
 //! # Limits
 //! While the program ignores the signal, has it blocked, or has installed a handler by an
-//! inlined system call, a bad pointer ends it as it would in a copy of its own. So does a
+//! inlined system call, a bad pointer that the library looks at ends it as it would in a copy of its own. So does a
 //! page that another thread unmaps between the touch and the copy.
 
 use crate::sys::{self, sys};
-use crate::{real, signals};
+use crate::{fork, real, signals};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Where a program's addresses end (asm/page_64_types.h: TASK_SIZE_MAX).
@@ -25,6 +26,8 @@ const USER_END: usize = (1 << 47) - PAGE_BYTES;
 /// The same with five-level page tables.
 const USER_END_FIVE_LEVELS: usize = (1 << 56) - PAGE_BYTES;
 const PAGE_BYTES: usize = 4096;
+/// Pages of an array of results that are looked at for one call.
+const PREFIX_PAGES_MAX: usize = 4;
 const SIGNALS: [i32; 2] = [libc::SIGSEGV, libc::SIGBUS];
 
 core::arch::global_asm!(
@@ -42,7 +45,8 @@ core::arch::global_asm!(
     "xor eax, eax",
     "ret",
     "fordway_touch_to_write:",
-    "3: mov byte ptr [rdi], 0",
+    "3: mov al, byte ptr [rdi]",
+    "mov byte ptr [rdi], al",
     "or rdi, 4095",
     "inc rdi",
     "cmp rdi, rsi",
@@ -76,24 +80,60 @@ pub fn is_readable(base: *const u8, count: usize) -> bool {
     count == 0 || unsafe { fordway_touch_to_read(first, first + count - 1) == 0 }
 }
 
-/// Whether `count` bytes at `base`, a user range that the caller is about to overwrite, can be written.
+/// Whether `count` bytes at `base`, a user range into which the kernel would write now, can be
+/// written. They stay what they are.
 #[inline]
 pub fn is_writable(base: *mut u8, count: usize) -> bool {
     let first = base.addr();
-    // SAFETY: a fault in the routine is answered; the caller overwrites the bytes anyway.
+    // SAFETY: a fault in the routine is answered; it stores what is there.
     count == 0 || unsafe { fordway_touch_to_write(first, first + count - 1) == 0 }
 }
 
 /// Whether a value of the program can be read.
 #[inline]
 pub fn can_read<T>(value: *const T) -> bool {
-    is_user_range(value.cast(), size_of::<T>()) && is_readable(value.cast(), size_of::<T>())
+    can_read_all(value, 1)
+}
+
+/// Whether `count` values of the program can be read.
+#[inline]
+pub fn can_read_all<T>(values: *const T, count: usize) -> bool {
+    arm();
+    count.checked_mul(size_of::<T>()).is_some_and(|bytes| {
+        is_user_range(values.cast(), bytes) && is_readable(values.cast(), bytes)
+    })
+}
+
+/// Whether `count` values of the program can be written. They stay what they are.
+#[inline]
+pub fn can_write_all<T>(values: *mut T, count: usize) -> bool {
+    arm();
+    count.checked_mul(size_of::<T>()).is_some_and(|bytes| {
+        is_user_range(values.cast(), bytes) && is_writable(values.cast(), bytes)
+    })
+}
+
+/// How many of the program's `count` values, of a user range, can be written, as far as
+/// [`PREFIX_PAGES_MAX`] pages go.
+pub fn writable_prefix<T>(values: *mut T, count: usize) -> usize {
+    arm();
+    let begin = values.addr();
+    let end = begin + count * size_of::<T>();
+    let mut good = begin;
+    for _ in 0..PREFIX_PAGES_MAX {
+        let next = (good + 1).next_multiple_of(PAGE_BYTES).min(end);
+        // SAFETY: a fault in the routine is answered; it stores what is there.
+        if good == end || unsafe { fordway_touch_to_write(good, next - 1) } != 0 {
+            break;
+        }
+        good = next;
+    }
+    (good - begin) / size_of::<T>()
 }
 
 /// Writes a small result where the program wants it; false: EFAULT.
 pub fn give<T>(target: *mut T, value: T) -> bool {
-    let bytes = target.cast::<u8>();
-    let can = is_user_range(bytes, size_of::<T>()) && is_writable(bytes, size_of::<T>());
+    let can = can_write_all(target, 1);
     if can {
         // SAFETY: the program's own argument, which was just found writable.
         unsafe { target.write_unaligned(value) };
@@ -104,9 +144,18 @@ pub fn give<T>(target: *mut T, value: T) -> bool {
 static IS_ARMED: AtomicBool = AtomicBool::new(false);
 static LIMIT: AtomicUsize = AtomicUsize::new(USER_END);
 
-/// Gets the signals of faults, once; with the first channel.
+/// Gets the signals of faults, once; before the first look.
+#[inline]
 pub fn arm() {
-    if IS_ARMED.load(Ordering::Relaxed) || IS_ARMED.swap(true, Ordering::AcqRel) {
+    if !IS_ARMED.load(Ordering::Relaxed) {
+        arm_now();
+    }
+}
+
+#[cold]
+fn arm_now() {
+    // A vfork child's dispositions are its own, the rest is its parent's.
+    if fork::in_borrowed_memory() || IS_ARMED.swap(true, Ordering::AcqRel) {
         return;
     }
     if has_five_levels() {

@@ -4,7 +4,7 @@
 use crate::state::{self, Conn, kind, slot};
 use crate::sys::{self, give, set_errno, sys};
 use crate::transfer::Unaware;
-use crate::{config, control, epoll, faults, fork, real, stay, thread, upgrade};
+use crate::{config, control, epoll, faults, fork, real, select, stay, thread, upgrade};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering;
 use fordway_abi::reason::Reason;
@@ -125,6 +125,7 @@ fn duplicated(old: c_int, new: c_int) {
     if old == new {
         return;
     }
+    select::note_descriptor(new);
     let word = state::look(old);
     match word & kind::MASK {
         kind::CONN => {
@@ -248,7 +249,11 @@ pub unsafe extern "C" fn close(fd: c_int) -> c_int {
         forget(fd);
     }
     // SAFETY: the program's own argument.
-    unsafe { real::close(fd) }
+    let result = unsafe { real::close(fd) };
+    if result == 0 {
+        select::note_descriptor(fd);
+    }
+    result
 }
 
 /// # Safety

@@ -298,11 +298,44 @@ pub unsafe extern "C" fn recvfrom(
         // SAFETY: the program's own arguments.
         unsafe { real::recvfrom(fd, buffer, count, flags, name, length) }
     });
-    // A connected stream gives no address: its length is 0 (linux: move_addr_to_user).
-    if received >= 0 && ours.get() && !name.is_null() && !faults::give(length, 0) {
-        return give(Err(libc::EFAULT));
+    if received >= 0 && ours.get() && !name.is_null() {
+        return give(no_name(length).map(|()| received as usize));
     }
     received
+}
+
+/// A connected stream gives no address: its length is 0 (linux: move_addr_to_user).
+fn no_name(length: *mut u32) -> sys::Result<()> {
+    faults::check(faults::can_read(length))?;
+    // SAFETY: the program's own argument, found readable.
+    if (unsafe { length.read_unaligned() } as i32) < 0 {
+        return Err(libc::EINVAL);
+    }
+    faults::check(faults::give(length, 0))
+}
+
+/// A name that a connected stream does not need is judged all the same (linux:
+/// move_addr_to_kernel).
+fn check_name(name: *const c_void, length: u32) -> sys::Result<()> {
+    if name.is_null() || length == 0 {
+        return Ok(());
+    }
+    if length as usize > size_of::<libc::sockaddr_storage>() {
+        return Err(libc::EINVAL);
+    }
+    faults::check(faults::can_read_all(name.cast::<u8>(), length as usize))
+}
+
+/// The same of a message's (linux: __copy_msghdr): one that is too long is cut.
+fn check_name_of(message: &libc::msghdr, sends: bool) -> sys::Result<()> {
+    if !message.msg_name.is_null() && (message.msg_namelen as i32) < 0 {
+        return Err(libc::EINVAL);
+    }
+    let most = size_of::<libc::sockaddr_storage>() as u32;
+    match sends {
+        true => check_name(message.msg_name, message.msg_namelen.min(most)),
+        false => Ok(()),
+    }
 }
 
 /// # Safety
@@ -331,7 +364,9 @@ pub unsafe extern "C" fn recvmsg(fd: c_int, message: *mut libc::msghdr, flags: c
         ours.set(true);
         faults::check(faults::can_read(message))?;
         // SAFETY: the program's own message, found readable.
-        Buffers::of_message(unsafe { &*message })
+        let message = unsafe { &*message };
+        check_name_of(message, false)?;
+        Buffers::of_message(message)
     };
     let received = receive(fd, flags, by_channel, || {
         ours.set(false);
@@ -454,7 +489,10 @@ pub unsafe extern "C" fn sendto(
     transmit(
         fd,
         flags,
-        || Buffers::one(&part, false),
+        || {
+            check_name(name, length)?;
+            Buffers::one(&part, false)
+        },
         || unsafe { real::sendto(fd, buffer, count, flags, name, length) },
     )
 }
@@ -471,6 +509,7 @@ pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const libc::msghdr, flags:
         faults::check(faults::can_read(message))?;
         // SAFETY: the program's own message, found readable.
         let message = unsafe { &*message };
+        check_name_of(message, true)?;
         if message.msg_controllen != 0 {
             check_control(fd, message, flags)?;
         }

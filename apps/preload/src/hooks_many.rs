@@ -3,6 +3,7 @@
 
 use crate::deadline::Deadline;
 use crate::hooks_io::{self, recvmsg, sendmsg};
+use crate::hooks_wait::timeout_of_spec;
 use crate::sys::{self, give};
 use crate::{config, faults, hooks_fd, real, state};
 use core::ffi::c_int;
@@ -30,7 +31,7 @@ pub unsafe extern "C" fn recvmmsg(
         // SAFETY: the program's own arguments.
         return unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
     }
-    let deadline = match deadline_of(timeout) {
+    let deadline = match timeout_of_spec(timeout).map(Deadline::after) {
         Ok(deadline) => deadline,
         Err(error) => return give(Err(error)) as c_int,
     };
@@ -68,23 +69,6 @@ pub unsafe extern "C" fn recvmmsg(
         }
     }
     done as c_int
-}
-
-fn deadline_of(timeout: *const libc::timespec) -> sys::Result<Deadline> {
-    if timeout.is_null() {
-        return Ok(Deadline::Never);
-    }
-    faults::arm();
-    faults::check(faults::can_read(timeout))?;
-    // SAFETY: the program's own argument, found readable.
-    let time = unsafe { timeout.read_unaligned() };
-    if time.tv_sec < 0 || !(0..1_000_000_000).contains(&time.tv_nsec) {
-        return Err(libc::EINVAL);
-    }
-    let time_ns = (time.tv_sec as u64)
-        .saturating_mul(1_000_000_000)
-        .saturating_add(time.tv_nsec as u64);
-    Ok(Deadline::after(Some(time_ns)))
 }
 
 /// # Safety

@@ -2,9 +2,10 @@
 //! them. Calls in which no stream socket takes part go to libc as they are.
 
 use crate::hooks_io::check_size;
+use crate::select::Sets;
 use crate::state::{self, kind};
 use crate::sys::{self, give};
-use crate::{config, epoll, poll, real};
+use crate::{config, epoll, faults, poll, real};
 use core::ffi::{c_int, c_void};
 use fordway_abi::reason::Reason;
 
@@ -13,12 +14,14 @@ fn timeout_of_ms(timeout_ms: c_int) -> Option<u64> {
     (timeout_ms >= 0).then(|| timeout_ms as u64 * 1_000_000)
 }
 
-fn timeout_of_spec(timeout: *const libc::timespec) -> sys::Result<Option<u64>> {
+/// A time as the program gives it, judged as the kernel does it.
+pub fn timeout_of_spec(timeout: *const libc::timespec) -> sys::Result<Option<u64>> {
     if timeout.is_null() {
         return Ok(None);
     }
-    // SAFETY: the program's own argument.
-    let time = unsafe { timeout.read() };
+    faults::check(faults::can_read(timeout))?;
+    // SAFETY: the program's own argument, found readable.
+    let time = unsafe { timeout.read_unaligned() };
     if time.tv_sec < 0 || !(0..1_000_000_000).contains(&time.tv_nsec) {
         return Err(libc::EINVAL);
     }
@@ -29,27 +32,73 @@ fn timeout_of_spec(timeout: *const libc::timespec) -> sys::Result<Option<u64>> {
     ))
 }
 
-/// The program's array of descriptors, if the shim has anything to do with it.
-unsafe fn concerned<'a>(fds: *mut libc::pollfd, count: usize) -> Option<&'a mut [libc::pollfd]> {
-    if !config::is_active() || fds.is_null() {
+/// The same of select, which takes any number of microseconds.
+fn timeout_of_val(timeout: *const libc::timeval) -> sys::Result<Option<u64>> {
+    if timeout.is_null() {
+        return Ok(None);
+    }
+    faults::check(faults::can_read(timeout))?;
+    // SAFETY: the program's own argument, found readable.
+    let time = unsafe { timeout.read_unaligned() };
+    if time.tv_sec < 0 || time.tv_usec < 0 {
+        return Err(libc::EINVAL);
+    }
+    Ok(Some(
+        (time.tv_sec as u64)
+            .saturating_mul(1_000_000_000)
+            .saturating_add((time.tv_usec as u64).saturating_mul(1000)),
+    ))
+}
+
+/// The kernel would look at the program's mask before it waits.
+fn check_mask(mask: *const c_void) -> sys::Result<()> {
+    faults::check(mask.is_null() || faults::can_read(mask.cast::<u64>()))
+}
+
+/// Whether the library may have a part in a wait: until then it looks at no argument.
+fn takes_part() -> bool {
+    config::is_active() && (state::conn_high() != 0 || epoll::is_used())
+}
+
+/// poll and ppoll, if the library has anything to do with them. What is wrong with an array
+/// that cannot be read, or is too long, the kernel says.
+///
+/// # Safety
+/// As ppoll(2).
+unsafe fn polled(
+    fds: *mut libc::pollfd,
+    count: usize,
+    timeout: impl FnOnce() -> sys::Result<Option<u64>>,
+    mask: *const c_void,
+) -> Option<sys::Result<usize>> {
+    if !takes_part() || poll::is_too_many(count) || !faults::can_read_all(fds, count) {
         return None;
     }
-    // SAFETY: the program's array of `count` entries.
-    let entries = unsafe { core::slice::from_raw_parts_mut(fds, count) };
-    poll::concerns(entries.iter().map(|entry| entry.fd)).then_some(entries)
+    // SAFETY: the program's array of `count` entries, found readable.
+    let fd_at = |index| unsafe { (&raw const (*fds.add(index)).fd).read_unaligned() };
+    if !poll::concerns((0..count).map(fd_at)) {
+        return None;
+    }
+    let time_ns = timeout().and_then(|time_ns| check_mask(mask).map(|()| time_ns));
+    Some(time_ns.and_then(|time_ns| {
+        if !fds.is_aligned() || !faults::can_write_all(fds, count) {
+            // SAFETY: as above.
+            return unsafe { poll::poll_in_copy(fds, count, time_ns, mask) };
+        }
+        // SAFETY: the program's array of `count` entries, found readable and writable.
+        let entries = unsafe { core::slice::from_raw_parts_mut(fds, count) };
+        poll::poll(entries, time_ns, mask)
+    }))
 }
 
 /// # Safety
 /// As poll(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn poll(fds: *mut libc::pollfd, count: usize, timeout_ms: c_int) -> c_int {
+    let timeout = || Ok(timeout_of_ms(timeout_ms));
     // SAFETY: the program's own arguments.
-    match unsafe { concerned(fds, count) } {
-        Some(entries) => give(poll::poll(
-            entries,
-            timeout_of_ms(timeout_ms),
-            core::ptr::null(),
-        )) as c_int,
+    match unsafe { polled(fds, count, timeout, core::ptr::null()) } {
+        Some(result) => give(result) as c_int,
         // SAFETY: as above.
         None => unsafe { real::poll(fds, count, timeout_ms) },
     }
@@ -72,7 +121,7 @@ pub unsafe extern "C" fn __poll_chk(
     timeout_ms: c_int,
     size: usize,
 ) -> c_int {
-    check_size(count * size_of::<libc::pollfd>(), size);
+    check_size(count, size / size_of::<libc::pollfd>());
     // SAFETY: by the caller's contract.
     unsafe { self::poll(fds, count, timeout_ms) }
 }
@@ -87,10 +136,8 @@ pub unsafe extern "C" fn ppoll(
     mask: *const c_void,
 ) -> c_int {
     // SAFETY: the program's own arguments.
-    match unsafe { concerned(fds, count) } {
-        Some(entries) => {
-            give(timeout_of_spec(timeout).and_then(|time| poll::poll(entries, time, mask))) as c_int
-        }
+    match unsafe { polled(fds, count, || timeout_of_spec(timeout), mask) } {
+        Some(result) => give(result) as c_int,
         // SAFETY: as above.
         None => unsafe { real::ppoll(fds, count, timeout, mask) },
     }
@@ -106,7 +153,7 @@ pub unsafe extern "C" fn __ppoll_chk(
     mask: *const c_void,
     size: usize,
 ) -> c_int {
-    check_size(count * size_of::<libc::pollfd>(), size);
+    check_size(count, size / size_of::<libc::pollfd>());
     // SAFETY: by the caller's contract.
     unsafe { ppoll(fds, count, timeout, mask) }
 }
@@ -121,26 +168,25 @@ pub unsafe extern "C" fn select(
     except: *mut c_void,
     timeout: *mut libc::timeval,
 ) -> c_int {
-    if config::is_active() && count >= 0 {
-        // SAFETY: the program's own argument.
-        let time = unsafe { timeout.as_ref() }.copied();
-        if time.is_some_and(|time| time.tv_sec < 0 || time.tv_usec < 0) {
-            return give(Err(libc::EINVAL)) as c_int;
-        }
-        let time_ns =
-            time.map(|time| time.tv_sec as u64 * 1_000_000_000 + time.tv_usec as u64 * 1000);
-        let start = sys::now_ns();
-        let sets = [read, write, except].map(|set| poll::FdSet(set.cast()));
-        if let Some(result) = poll::select(count as usize, sets, time_ns, core::ptr::null()) {
+    let mut count = count;
+    if takes_part() && count >= 0 {
+        let start_ns = sys::now_ns();
+        let sets = Sets::of(count, [read, write, except]);
+        count = sets.count();
+        let time_ns = match timeout_of_val(timeout) {
+            Ok(time_ns) => time_ns,
+            Err(error) => return give(Err(error)) as c_int,
+        };
+        if let Some(result) = sets.select(time_ns, core::ptr::null()) {
             if let Some(time_ns) = time_ns {
                 // Linux tells how much time was left (man 2 select).
-                let left_us = time_ns.saturating_sub(sys::now_ns() - start) / 1000;
+                let left_us = time_ns.saturating_sub(sys::now_ns() - start_ns) / 1000;
                 let left = libc::timeval {
                     tv_sec: (left_us / 1_000_000) as i64,
                     tv_usec: (left_us % 1_000_000) as i64,
                 };
-                // SAFETY: the program's own argument, not null.
-                unsafe { timeout.write(left) };
+                // Where it cannot, nothing comes of it (linux: poll_select_finish).
+                faults::give(timeout, left);
             }
             return give(result) as c_int;
         }
@@ -160,13 +206,17 @@ pub unsafe extern "C" fn pselect(
     timeout: *const libc::timespec,
     mask: *const c_void,
 ) -> c_int {
-    if config::is_active() && count >= 0 {
-        let time_ns = match timeout_of_spec(timeout) {
-            Ok(time_ns) => time_ns,
-            Err(error) => return give(Err(error)) as c_int,
+    let mut count = count;
+    if takes_part() && count >= 0 {
+        let sets = Sets::of(count, [read, write, except]);
+        count = sets.count();
+        let time_ns = timeout_of_spec(timeout);
+        let judged = time_ns.and_then(|time_ns| check_mask(mask).map(|()| time_ns));
+        let selected = match judged {
+            Ok(time_ns) => sets.select(time_ns, mask),
+            Err(error) => Some(Err(error)),
         };
-        let sets = [read, write, except].map(|set| poll::FdSet(set.cast()));
-        if let Some(result) = poll::select(count as usize, sets, time_ns, mask) {
+        if let Some(result) = selected {
             return give(result) as c_int;
         }
     }
@@ -197,6 +247,56 @@ pub unsafe extern "C" fn epoll_create(size: c_int) -> c_int {
     unsafe { epoll_create1(0) }
 }
 
+/// The program's event, if it can be read, or is not looked at.
+///
+/// # Safety
+/// As epoll_ctl(2).
+unsafe fn judged_event(
+    operation: c_int,
+    event: *const libc::epoll_event,
+) -> Option<libc::epoll_event> {
+    if operation == libc::EPOLL_CTL_DEL {
+        return Some(libc::epoll_event { events: 0, u64: 0 });
+    }
+    // SAFETY: found readable.
+    faults::can_read(event).then(|| unsafe { event.read_unaligned() })
+}
+
+/// epoll_wait and its kin, if the instance is one that the library has a part in. What is
+/// wrong with arguments that say so by themselves, the kernel says.
+fn waited(
+    epoll: c_int,
+    events: *mut libc::epoll_event,
+    count: c_int,
+    timeout: impl FnOnce() -> sys::Result<Option<u64>>,
+    mask: *const c_void,
+) -> Option<sys::Result<usize>> {
+    if state::look(epoll) & kind::MASK != kind::EPOLL || !(1..=epoll::ROOM_MAX).contains(&count) {
+        return None;
+    }
+    let bytes = count as usize * size_of::<libc::epoll_event>();
+    if !faults::is_user_range(events.cast(), bytes) {
+        return None;
+    }
+    let time_ns = match timeout().and_then(|time_ns| check_mask(mask).map(|()| time_ns)) {
+        Ok(time_ns) => time_ns,
+        Err(error) => return Some(Err(error)),
+    };
+    // Behind what can be written now, nothing is reported.
+    let room = faults::writable_prefix(events, count as usize);
+    if room != 0 {
+        return epoll::wait_in(epoll, events, room as c_int, time_ns, mask);
+    }
+    // An event finds no place (linux: ep_send_events).
+    let mut spare = libc::epoll_event { events: 0, u64: 0 };
+    let result = epoll::wait_in(epoll, &raw mut spare, 1, time_ns, mask)?;
+    Some(match result {
+        Ok(0) => Ok(0),
+        Ok(_) => Err(libc::EFAULT),
+        error => error,
+    })
+}
+
 /// # Safety
 /// As epoll_ctl(2).
 #[unsafe(no_mangle)]
@@ -212,7 +312,12 @@ pub unsafe extern "C" fn epoll_ctl(
         if state::look(epoll) == kind::UNKNOWN {
             epoll::discover(epoll, conn);
         }
-        if let Some(result) = epoll::control(epoll, operation, conn, fd, event) {
+        // SAFETY: the program's own argument.
+        let judged = unsafe { judged_event(operation, event) };
+        // What cannot be read, the kernel finds out before it looks at anything else.
+        if let Some(event) = judged
+            && let Some(result) = epoll::control(epoll, operation, conn, fd, &raw const event)
+        {
             return give(result) as c_int;
         }
     }
@@ -236,13 +341,8 @@ pub unsafe extern "C" fn epoll_wait(
     count: c_int,
     timeout_ms: c_int,
 ) -> c_int {
-    if let Some(result) = epoll::wait_in(
-        epoll,
-        events,
-        count,
-        timeout_of_ms(timeout_ms),
-        core::ptr::null(),
-    ) {
+    let timeout = || Ok(timeout_of_ms(timeout_ms));
+    if let Some(result) = waited(epoll, events, count, timeout, core::ptr::null()) {
         return give(result) as c_int;
     }
     // SAFETY: the program's own arguments.
@@ -259,7 +359,8 @@ pub unsafe extern "C" fn epoll_pwait(
     timeout_ms: c_int,
     mask: *const c_void,
 ) -> c_int {
-    if let Some(result) = epoll::wait_in(epoll, events, count, timeout_of_ms(timeout_ms), mask) {
+    let timeout = || Ok(timeout_of_ms(timeout_ms));
+    if let Some(result) = waited(epoll, events, count, timeout, mask) {
         return give(result) as c_int;
     }
     // SAFETY: the program's own arguments.
@@ -276,12 +377,9 @@ pub unsafe extern "C" fn epoll_pwait2(
     timeout: *const libc::timespec,
     mask: *const c_void,
 ) -> c_int {
-    let result =
-        timeout_of_spec(timeout).map(|time_ns| epoll::wait_in(epoll, events, count, time_ns, mask));
-    match result {
-        Ok(Some(result)) => give(result) as c_int,
-        Err(error) => give(Err(error)) as c_int,
-        // SAFETY: the program's own arguments.
-        Ok(None) => unsafe { real::epoll_pwait2(epoll, events, count, timeout, mask) },
+    if let Some(result) = waited(epoll, events, count, || timeout_of_spec(timeout), mask) {
+        return give(result) as c_int;
     }
+    // SAFETY: the program's own arguments.
+    unsafe { real::epoll_pwait2(epoll, events, count, timeout, mask) }
 }

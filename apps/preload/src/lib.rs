@@ -45,6 +45,7 @@ mod packet;
 mod poll;
 mod purse;
 mod real;
+mod select;
 mod shared_bell;
 mod signals;
 mod spin;
@@ -85,6 +86,7 @@ extern "C" fn start(
     if !config::is_active() {
         return;
     }
+    select::set_up();
     if !hidden::can_be_had() {
         config::switch_off();
         return;

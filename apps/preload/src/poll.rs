@@ -1,4 +1,4 @@
-//! poll, ppoll, select and pselect over sockets with channels: rings first, then a
+//! poll and ppoll over sockets with channels: rings first, then a
 //! spin, then one ppoll over the program's descriptors, a doorbell and the control
 //! socket, with the program's signal mask, atomically.
 //!
@@ -13,7 +13,7 @@ use crate::state::{self, Conn, attention, kind, phase};
 use crate::sys::{self, sys};
 use crate::thread::{self, Shield};
 use crate::wait::{self, Bell};
-use crate::{control, epoll, stay, upgrade};
+use crate::{control, epoll, faults, stay, upgrade};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, Ordering};
 use fordway_abi::reason::Reason;
@@ -24,14 +24,17 @@ use fordway_sockets::{down, sends_by_kernel, up};
 /// Descriptors of one call that are handled on the stack.
 const SMALL: usize = 64;
 
+/// Entries of our own in a sleep: a doorbell and the control socket.
+const OWN_ENTRIES: usize = 2;
+
 /// One poll in so many asks the kernel although rings had events.
 const KERNEL_TURN: u32 = 16;
 
 static TURNS: AtomicU32 = AtomicU32::new(0);
 
 /// Space for a call: on the stack, or mapped for its duration.
-struct Scratch {
-    small: [libc::pollfd; SMALL + 2],
+pub struct Scratch {
+    small: [libc::pollfd; SMALL + OWN_ENTRIES],
     mapped: *mut u8,
     bytes: usize,
 }
@@ -43,20 +46,22 @@ const EMPTY: libc::pollfd = libc::pollfd {
 };
 
 impl Scratch {
-    fn new(count: usize) -> sys::Result<Self> {
+    /// For `count` entries, and two of ours.
+    pub fn new(count: usize) -> sys::Result<Self> {
         let mut scratch = Self {
-            small: [EMPTY; SMALL + 2],
+            small: [EMPTY; SMALL + OWN_ENTRIES],
             mapped: core::ptr::null_mut(),
             bytes: 0,
         };
         if count > SMALL {
-            scratch.bytes = (count + 2) * size_of::<libc::pollfd>();
+            scratch.bytes = (count + OWN_ENTRIES) * size_of::<libc::pollfd>();
             scratch.mapped = sys::map_anonymous(scratch.bytes, false)?;
         }
         Ok(scratch)
     }
 
-    fn entries(&mut self, count: usize) -> &mut [libc::pollfd] {
+    /// The first `count` entries.
+    pub fn entries(&mut self, count: usize) -> &mut [libc::pollfd] {
         if self.mapped.is_null() {
             &mut self.small[..count]
         } else {
@@ -88,6 +93,49 @@ pub fn concerns(fds: impl Iterator<Item = i32>) -> bool {
         }
         concerns || kind == kind::CONN
     })
+}
+
+/// Most descriptors that the kernel takes in one call; asked only where many are wanted.
+fn descriptors_max(wanted: usize) -> usize {
+    let mut limit = libc::rlimit64 {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    if wanted <= SMALL || sys!(SYS_prlimit64, 0, libc::RLIMIT_NOFILE, 0, &raw mut limit).is_err() {
+        return usize::MAX;
+    }
+    limit.rlim_cur as usize
+}
+
+/// Whether the kernel refuses an array of so many (linux: do_sys_poll).
+pub fn is_too_many(count: usize) -> bool {
+    count > descriptors_max(count)
+}
+
+/// As [`poll`], over an array that cannot be changed in place: what came of it is written at
+/// the end, as far as it can be.
+///
+/// # Safety
+/// `count` entries can be read.
+pub unsafe fn poll_in_copy(
+    fds: *mut libc::pollfd,
+    count: usize,
+    timeout_ns: Option<u64>,
+    mask: *const c_void,
+) -> sys::Result<usize> {
+    let mut scratch = Scratch::new(count)?;
+    let entries = scratch.entries(count);
+    for (index, entry) in entries.iter_mut().enumerate() {
+        // SAFETY: by contract.
+        *entry = unsafe { fds.add(index).read_unaligned() };
+    }
+    let ready = poll(entries, timeout_ns, mask)?;
+    for (index, entry) in entries.iter().enumerate() {
+        // SAFETY: only named.
+        let shown = unsafe { &raw mut (*fds.add(index)).revents };
+        faults::check(faults::give(shown, entry.revents))?;
+    }
+    Ok(ready)
 }
 
 /// poll and ppoll over the program's array.
@@ -311,8 +359,13 @@ fn sleep(
     let (result, shield) = if look(fds) != 0 || bindings(fds) != before {
         (ask(fds, None, Some(0), core::ptr::null()), shield)
     } else {
-        let left = deadline.left_ns(wait::slice_ns(Some(bell), unread));
-        let body = || ask(fds, Some(bell), left, mask);
+        // Where the kernel takes no entries more, the sleep is a short one.
+        let fits = fds.len() + OWN_ENTRIES <= descriptors_max(fds.len());
+        let shown = fits.then_some(bell);
+        let blind = Bell { fd: -1, ..bell };
+        let slice = wait::slice_ns(Some(shown.unwrap_or(blind)), unread);
+        let left = deadline.left_ns(slice);
+        let body = || ask(fds, shown, left, mask);
         let (result, shield) =
             wait::asleep(shield, Some(bell), (call.behind(mask), true), way_out, body);
         (result.map(|count| count.unwrap_or(0)), shield)
@@ -347,7 +400,8 @@ fn ask(
 ) -> sys::Result<usize> {
     let mut scratch = Scratch::new(fds.len())?;
     let count = fds.len();
-    let entries = scratch.entries(count + 2);
+    let own = if bell.is_some() { OWN_ENTRIES } else { 0 };
+    let entries = scratch.entries(count + own);
     for (target, entry) in entries.iter_mut().zip(fds.iter()) {
         *target = *entry;
         target.revents = 0;
@@ -355,8 +409,6 @@ fn ask(
             target.events = kernel_interest(conn, entry.events);
         }
     }
-    entries[count] = EMPTY;
-    entries[count + 1] = EMPTY;
     if let Some(bell) = bell {
         entries[count] = libc::pollfd {
             fd: bell.fd,
@@ -369,8 +421,11 @@ fn ask(
             revents: 0,
         };
     }
-    wait::ppoll(entries.as_mut_ptr(), count + 2, time_ns, mask)?;
-    if entries[count + 1].revents != 0 || control::is_orphaned() {
+    wait::ppoll(entries.as_mut_ptr(), count + own, time_ns, mask)?;
+    let mailed = entries
+        .get(count + 1)
+        .is_some_and(|entry| entry.revents != 0);
+    if mailed || control::is_orphaned() {
         control::drain_mail();
         control::connect();
     }
@@ -402,95 +457,4 @@ fn kernel_interest(conn: &Conn, events: i16) -> i16 {
         interest |= libc::POLLOUT;
     }
     interest
-}
-
-/// One of select's sets of descriptors: bits of 64-bit words.
-#[derive(Clone, Copy)]
-pub struct FdSet(pub *mut u64);
-
-impl FdSet {
-    fn has(self, fd: usize) -> bool {
-        // SAFETY: the program's set covers its `count` descriptors.
-        !self.0.is_null() && unsafe { self.0.add(fd / 64).read() } >> (fd % 64) & 1 != 0
-    }
-
-    fn clear(self, count: usize) {
-        if !self.0.is_null() {
-            for word in 0..count.div_ceil(64) {
-                // SAFETY: as in `has`.
-                unsafe { self.0.add(word).write(0) };
-            }
-        }
-    }
-
-    fn set(self, fd: usize) {
-        // SAFETY: as in `has`.
-        unsafe {
-            self.0
-                .add(fd / 64)
-                .write(self.0.add(fd / 64).read() | 1 << (fd % 64))
-        };
-    }
-}
-
-/// select and pselect in terms of poll. `None`: no stream socket is among them.
-pub fn select(
-    count: usize,
-    sets: [FdSet; 3],
-    timeout_ns: Option<u64>,
-    mask: *const c_void,
-) -> Option<sys::Result<usize>> {
-    let members = (0..count).filter(|fd| sets.iter().any(|set| set.has(*fd)));
-    let used = members.clone().count();
-    if !concerns(members.clone().map(|fd| fd as i32)) {
-        return None;
-    }
-    let mut scratch = match Scratch::new(used) {
-        Ok(scratch) => scratch,
-        Err(error) => return Some(Err(error)),
-    };
-    let entries = scratch.entries(used);
-    // The bits of select in terms of poll's: man 2 select, "Correspondence between select() and poll()".
-    for (entry, fd) in entries.iter_mut().zip(members) {
-        let wanted = [libc::POLLIN, libc::POLLOUT, libc::POLLPRI];
-        let events = sets
-            .iter()
-            .zip(wanted)
-            .filter(|(set, _)| set.has(fd))
-            .map(|(_, bit)| bit)
-            .sum();
-        *entry = libc::pollfd {
-            fd: fd as i32,
-            events,
-            revents: 0,
-        };
-    }
-    if let Err(error) = poll(entries, timeout_ns, mask) {
-        return Some(Err(error));
-    }
-    if entries
-        .iter()
-        .any(|entry| entry.revents & libc::POLLNVAL != 0)
-    {
-        return Some(Err(libc::EBADF));
-    }
-    for set in sets {
-        set.clear(count);
-    }
-    let shown = [
-        libc::POLLIN | libc::POLLHUP | libc::POLLERR,
-        libc::POLLOUT | libc::POLLERR,
-        libc::POLLPRI,
-    ];
-    let asked = [libc::POLLIN, libc::POLLOUT, libc::POLLPRI];
-    let mut ready = 0;
-    for entry in entries.iter() {
-        for ((set, shown), asked) in sets.iter().zip(shown).zip(asked) {
-            if entry.events & asked != 0 && entry.revents & shown != 0 {
-                set.set(entry.fd as usize);
-                ready += 1;
-            }
-        }
-    }
-    Some(Ok(ready))
 }

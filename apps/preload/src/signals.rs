@@ -369,8 +369,12 @@ pub unsafe fn raw_sigaction(
     old: *mut c_void,
     mask_bytes: usize,
 ) -> sys::Result<usize> {
-    // SAFETY: the program's own argument.
-    let wanted = unsafe { new.cast::<KernelAction>().as_ref() };
+    let new = new.cast::<KernelAction>();
+    if mask_bytes == size_of::<u64>() {
+        faults::check(new.is_null() || faults::can_read(new))?;
+    }
+    // SAFETY: the program's own argument, found readable; the kernel takes no other size of masks.
+    let wanted = unsafe { new.as_ref() }.filter(|_| mask_bytes == size_of::<u64>());
     let mut was = KernelAction {
         handler: 0,
         flags: 0,
@@ -393,14 +397,17 @@ pub unsafe fn raw_sigaction(
         result = sys!(SYS_rt_sigaction, signal, copy, &raw mut was, mask_bytes);
         result.is_ok().then_some((was.handler, was.flags as u32))
     });
-    // SAFETY: the program's own argument.
-    let old = unsafe { old.cast::<KernelAction>().as_mut() };
-    if let (Some((handler, flags)), Some(old)) = (found, old) {
-        *old = KernelAction {
+    let old = old.cast::<KernelAction>();
+    if let Some((handler, flags)) = found
+        && !old.is_null()
+    {
+        let flags = u64::from(flags);
+        let known = KernelAction {
             handler,
-            flags: u64::from(flags),
+            flags,
             ..was
         };
+        faults::check(faults::give(old, known))?;
     }
     result
 }

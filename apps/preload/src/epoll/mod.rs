@@ -40,7 +40,7 @@ pub use instances::{after_fork, closed, created, discover};
 pub use items::{fd_closed, leave_all, warm_all};
 pub use ready::mask_of;
 pub use shared::{before_fork, let_go_of, settle_fd};
-pub use waiting::wait_in;
+pub use waiting::{ROOM_MAX, wait_in};
 
 use crate::state::{self, Conn, Lock, kind};
 use crate::sys::{self, sys};
@@ -173,6 +173,11 @@ pub fn set_up() -> sys::Result<()> {
         Ordering::Release,
     );
     shared::set_up()
+}
+
+/// Whether an instance was ever noted.
+pub fn is_used() -> bool {
+    INSTANCE_HIGH.load(Ordering::Relaxed) != 0
 }
 
 fn item_at(index: u32) -> &'static Item {

@@ -15,7 +15,7 @@ use fordway_abi::shm::tx_state;
 use fordway_sockets::down;
 
 /// What epoll_wait takes at most (linux: EP_MAX_EVENTS).
-const ROOM_MAX: i32 = i32::MAX / size_of::<libc::epoll_event>() as i32;
+pub const ROOM_MAX: i32 = i32::MAX / size_of::<libc::epoll_event>() as i32;
 
 /// Between two waits that showed what is another process's.
 const STRANGE_PAUSE_MS: i32 = 1;

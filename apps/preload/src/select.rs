@@ -1,0 +1,196 @@
+//! select and pselect in terms of poll.
+//!
+//! Linux looks at no more of the sets than the process's table of descriptors has room for,
+//! and leaves what lies behind as it is (fs/select.c: core_sys_select); programs pass counts
+//! beyond their sets. The library's own descriptors lie high and make the table larger. So
+//! the count is cut to what the table would be without them, as far as the library can tell:
+//! as it was when the program began, with room for each descriptor that was in a set, was
+//! closed, or became a copy.
+
+use crate::faults;
+use crate::poll::{Scratch, concerns, poll};
+use crate::state::{self, kind};
+use crate::sys::{self, sys};
+use core::ffi::{c_int, c_void};
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+const WORD_BITS: usize = 64;
+/// Largest table that is told from larger ones.
+const PROBED_MAX: usize = 4096;
+
+/// Room in the table that the program would have. It begins with a word, and doubles
+/// (linux: fs/file.c, alloc_fdtable).
+static TABLE: AtomicUsize = AtomicUsize::new(WORD_BITS);
+
+/// Finds out how large the table is while nothing hidden is in it. Of a descriptor beyond,
+/// select takes no notice.
+pub fn set_up() {
+    let mut table = WORD_BITS;
+    while table < PROBED_MAX {
+        let mut set = [0u64; PROBED_MAX / WORD_BITS + 1];
+        set[table / WORD_BITS] = 1;
+        let none = [0u64; 2];
+        let shown = sys!(
+            SYS_pselect6,
+            table + 1,
+            set.as_mut_ptr(),
+            0,
+            0,
+            none.as_ptr(),
+            0
+        );
+        if shown == Ok(0) && set[table / WORD_BITS] != 0 {
+            break;
+        }
+        table *= 2;
+    }
+    TABLE.store(table, Ordering::Relaxed);
+}
+
+/// The program has, or has had, this descriptor.
+#[inline]
+pub fn note_descriptor(fd: i32) {
+    if fd as usize >= TABLE.load(Ordering::Relaxed) {
+        TABLE.fetch_max((fd as usize + 1).next_power_of_two(), Ordering::Relaxed);
+    }
+}
+
+/// The program's sets of descriptors to read, to write, with exceptions.
+pub struct Sets {
+    count: usize,
+    sets: [*mut u64; 3],
+}
+
+impl Sets {
+    /// As much of the sets as Linux would look at.
+    pub fn of(count: c_int, sets: [*mut c_void; 3]) -> Self {
+        let mut sets = Self {
+            count: count as usize,
+            sets: sets.map(<*mut c_void>::cast),
+        };
+        let mut word = TABLE.load(Ordering::Relaxed) / WORD_BITS;
+        while word * WORD_BITS < sets.count && sets.can_read(word) {
+            for fd in sets.members(word, word + 1) {
+                let is_own = state::look(fd as i32) & kind::MASK == kind::HIDDEN;
+                if !is_own && sys!(SYS_fcntl, fd, libc::F_GETFD).is_ok() {
+                    note_descriptor(fd as i32);
+                }
+            }
+            word += 1;
+        }
+        sets.count = sets.count.min(TABLE.load(Ordering::Relaxed));
+        sets
+    }
+
+    /// How many descriptors are looked at.
+    pub fn count(&self) -> c_int {
+        self.count as c_int
+    }
+
+    fn given(&self) -> impl Iterator<Item = *mut u64> + Clone {
+        self.sets.into_iter().filter(|set| !set.is_null())
+    }
+
+    fn can_read(&self, word: usize) -> bool {
+        self.given()
+            .all(|set| faults::can_read(set.wrapping_add(word)))
+    }
+
+    /// The descriptors of these words, which can be read, that are in some set.
+    fn members(&self, from: usize, to: usize) -> impl Iterator<Item = usize> + Clone {
+        let (given, count) = (self.given(), self.count);
+        let of_word = move |word: usize| {
+            let all = given.clone().map(|set| word_of(set, word));
+            let bits = all.fold(0, |bits, more| bits | more);
+            let bit = (0..WORD_BITS).filter(move |bit| bits >> bit & 1 != 0);
+            bit.map(move |bit| word * WORD_BITS + bit)
+        };
+        (from..to)
+            .flat_map(of_word)
+            .take_while(move |fd| *fd < count)
+    }
+
+    /// The call itself. `None`: it is libc's, as no stream socket is among them, or as the
+    /// kernel has to say what is wrong.
+    pub fn select(
+        &self,
+        timeout_ns: Option<u64>,
+        mask: *const c_void,
+    ) -> Option<sys::Result<usize>> {
+        let words = self.count.div_ceil(WORD_BITS);
+        if !self.given().all(|set| faults::can_read_all(set, words)) {
+            return None;
+        }
+        let members = self.members(0, words);
+        if !concerns(members.clone().map(|fd| fd as i32)) {
+            return None;
+        }
+        let used = members.clone().count();
+        let mut scratch = match Scratch::new(used) {
+            Ok(scratch) => scratch,
+            Err(error) => return Some(Err(error)),
+        };
+        let entries = scratch.entries(used);
+        // The bits of select in terms of poll's: man 2 select, "Correspondence between select()
+        // and poll()".
+        for (entry, fd) in entries.iter_mut().zip(members) {
+            let wanted = [libc::POLLIN, libc::POLLOUT, libc::POLLPRI];
+            let events = self.sets.iter().zip(wanted);
+            let events = events.filter(|(set, _)| has(**set, fd)).map(|(_, bit)| bit);
+            *entry = libc::pollfd {
+                fd: fd as i32,
+                events: events.sum(),
+                revents: 0,
+            };
+        }
+        Some(poll(entries, timeout_ns, mask).and_then(|_| self.give(entries)))
+    }
+
+    /// Writes the sets as they are afterwards.
+    fn give(&self, entries: &[libc::pollfd]) -> sys::Result<usize> {
+        let is_closed = |entry: &libc::pollfd| entry.revents & libc::POLLNVAL != 0;
+        if entries.iter().any(is_closed) {
+            return Err(libc::EBADF);
+        }
+        let words = self.count.div_ceil(WORD_BITS);
+        for set in self.given() {
+            faults::check(faults::can_write_all(set, words))?;
+            for word in 0..words {
+                // SAFETY: found writable.
+                unsafe { set.add(word).write_unaligned(0) };
+            }
+        }
+        let shown = [
+            libc::POLLIN | libc::POLLHUP | libc::POLLERR,
+            libc::POLLOUT | libc::POLLERR,
+            libc::POLLPRI,
+        ];
+        let asked = [libc::POLLIN, libc::POLLOUT, libc::POLLPRI];
+        let mut ready = 0;
+        for entry in entries {
+            for ((set, shown), asked) in self.sets.iter().zip(shown).zip(asked) {
+                if entry.events & asked != 0 && entry.revents & shown != 0 {
+                    let (word, bit) =
+                        (entry.fd as usize / WORD_BITS, entry.fd as usize % WORD_BITS);
+                    // SAFETY: found writable.
+                    unsafe {
+                        set.add(word)
+                            .write_unaligned(word_of(*set, word) | 1 << bit)
+                    };
+                    ready += 1;
+                }
+            }
+        }
+        Ok(ready)
+    }
+}
+
+/// A word of a set that can be read so far.
+fn word_of(set: *const u64, word: usize) -> u64 {
+    // SAFETY: every caller has found it readable.
+    unsafe { set.add(word).read_unaligned() }
+}
+
+fn has(set: *const u64, fd: usize) -> bool {
+    !set.is_null() && word_of(set, fd / WORD_BITS) >> (fd % WORD_BITS) & 1 != 0
+}
