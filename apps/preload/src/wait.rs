@@ -117,7 +117,7 @@ impl Bell {
 /// it has looked what that means for its call.
 pub fn ring_own(door: usize) {
     let one = 1u64;
-    let eventfd = DOORS[door % DOOR_COUNT].load(Ordering::Acquire);
+    let eventfd = OWN_RINGS[door % DOOR_COUNT].load(Ordering::Acquire);
     let _ = sys!(SYS_write, eventfd, &raw const one, 8);
 }
 
