@@ -327,6 +327,14 @@ pub unsafe extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
 }
 
 /// # Safety
+/// As dup2(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __dup2(old: c_int, new: c_int) -> c_int {
+    // SAFETY: by the caller's contract.
+    unsafe { dup2(old, new) }
+}
+
+/// # Safety
 /// As dup3(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
@@ -463,6 +471,14 @@ unsafe fn each_passed(message: *const libc::msghdr, mut visit: impl FnMut(c_int)
         left -= step;
         at = at.wrapping_add(step);
     }
+}
+
+/// # Safety
+/// As connect(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __connect(fd: c_int, name: *const c_void, length: u32) -> c_int {
+    // SAFETY: by the caller's contract.
+    unsafe { connect(fd, name, length) }
 }
 
 /// # Safety

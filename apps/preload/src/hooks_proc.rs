@@ -8,14 +8,14 @@
 use crate::real::Real;
 use crate::state::{self, Conn};
 use crate::sys::{self, give, sys};
-use crate::{config, fork, hooks_fd, hooks_io, hooks_wait, real, signals, stdio, upgrade};
-use core::ffi::{c_char, c_int, c_long, c_void};
+use crate::{config, fork, hooks_fd, real, stdio, upgrade};
+use core::ffi::{c_char, c_int, c_void};
 use core::sync::atomic::Ordering;
 use fordway_abi::reason::Reason;
 use fordway_sockets::down;
 
 /// The functions behind the jumping entries, by index.
-static JUMPS: [Real; 15] = [
+static JUMPS: [Real; 17] = [
     Real::new(c"execve"),
     Real::new(c"execv"),
     Real::new(c"execvp"),
@@ -31,6 +31,8 @@ static JUMPS: [Real; 15] = [
     Real::new(c"popen"),
     Real::new(c"dprintf"),
     Real::new(c"vdprintf"),
+    Real::new(c"__dprintf_chk"),
+    Real::new(c"__vdprintf_chk"),
 ];
 const FIRST_SPAWN: usize = 9;
 const FIRST_STDIO: usize = 13;
@@ -59,7 +61,8 @@ macro_rules! jumps {
 }
 
 jumps!(0 execve, 1 execv, 2 execvp, 3 execvpe, 4 execl, 5 execlp, 6 execle, 7 fexecve,
-       8 execveat, 9 posix_spawn, 10 posix_spawnp, 11 system, 12 popen, 13 dprintf, 14 vdprintf);
+       8 execveat, 9 posix_spawn, 10 posix_spawnp, 11 system, 12 popen, 13 dprintf, 14 vdprintf,
+       15 __dprintf_chk, 16 __vdprintf_chk);
 
 /// Does what has to be done before the function `index`; returns libc's address of it.
 extern "C" fn fordway_before(index: usize, first: usize) -> usize {
@@ -83,7 +86,7 @@ extern "C" fn missing() -> c_int {
 }
 
 /// Sockets that stay open across exec may be used there by the kernel's calls.
-fn before_exec(spawns: bool) {
+pub fn before_exec(spawns: bool) {
     let borrowed = fork::in_borrowed_memory();
     for (conn, fd, flags) in under_descriptors(borrowed) {
         if flags & libc::FD_CLOEXEC == 0 {
@@ -150,30 +153,77 @@ pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut c_void {
 }
 
 /// # Safety
+/// As fdopen(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _IO_fdopen(fd: c_int, mode: *const c_char) -> *mut c_void {
+    // SAFETY: by the caller's contract.
+    unsafe { fdopen(fd, mode) }
+}
+
+/// libc is about to close a stream's descriptor past the hooks.
+///
+/// # Safety
+/// `file` is a stream of the program's, or null.
+unsafe fn before_closing(file: *mut c_void) {
+    if !config::is_active() || file.is_null() {
+        return;
+    }
+    let errno = sys::errno();
+    // SAFETY: by contract.
+    let fd = unsafe { real::fileno(file) };
+    sys::set_errno(errno);
+    if state::conn(fd).is_some() {
+        // What is buffered goes first.
+        // SAFETY: by contract.
+        unsafe { real::fflush(file) };
+        hooks_fd::closed_by_libc(fd);
+    }
+}
+
+/// # Safety
 /// As fclose(3).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fclose(file: *mut c_void) -> c_int {
-    static FILENO: Real = Real::new(c"fileno");
-    if config::is_active()
-        && !file.is_null()
-        && let Some(address) = FILENO.find()
-    {
-        let errno = sys::errno();
-        // SAFETY: libc's function of this name has this signature; the program's stream.
-        let fd = unsafe {
-            let call: unsafe extern "C" fn(*mut c_void) -> c_int = core::mem::transmute(address);
-            call(file)
-        };
-        sys::set_errno(errno);
-        if state::conn(fd).is_some() {
-            // libc closes the descriptor past the hooks; what is buffered goes first.
-            // SAFETY: the program's stream.
-            unsafe { real::fflush(file) };
-            hooks_fd::closed_by_libc(fd);
-        }
-    }
     // SAFETY: the program's own argument.
-    unsafe { real::fclose(file) }
+    unsafe {
+        before_closing(file);
+        real::fclose(file)
+    }
+}
+
+/// # Safety
+/// As fclose(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _IO_fclose(file: *mut c_void) -> c_int {
+    // SAFETY: by the caller's contract.
+    unsafe { fclose(file) }
+}
+
+/// # Safety
+/// As freopen(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn freopen(
+    path: *const c_char,
+    mode: *const c_char,
+    file: *mut c_void,
+) -> *mut c_void {
+    // SAFETY: the program's own arguments.
+    unsafe {
+        before_closing(file);
+        real::freopen(path, mode, file)
+    }
+}
+
+/// # Safety
+/// As freopen(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn freopen64(
+    path: *const c_char,
+    mode: *const c_char,
+    file: *mut c_void,
+) -> *mut c_void {
+    // SAFETY: by the caller's contract; files have 64 bits.
+    unsafe { freopen(path, mode, file) }
 }
 
 /// # Safety
@@ -220,101 +270,4 @@ pub unsafe extern "C" fn _exit(status: c_int) -> ! {
 pub unsafe extern "C" fn _Exit(status: c_int) -> ! {
     // SAFETY: by the caller's contract.
     unsafe { _exit(status) }
-}
-
-/// # Safety
-/// As syscall(2): arguments that the call does not take are never looked at.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn syscall(
-    number: c_long,
-    a: usize,
-    b: usize,
-    c: usize,
-    d: usize,
-    e: usize,
-    f: usize,
-) -> c_long {
-    if config::is_active() {
-        // SAFETY: the program's own arguments, as the named call takes them.
-        unsafe {
-            match number {
-                // Completion queues would bypass the channel; node and others fall back.
-                libc::SYS_io_uring_setup => return give(Err(libc::ENOSYS)) as c_long,
-                libc::SYS_execve | libc::SYS_execveat => before_exec(false),
-                libc::SYS_rt_sigaction => {
-                    let done = signals::raw_sigaction(a as c_int, b as *const _, c as *mut _, d);
-                    return give(done) as c_long;
-                }
-                libc::SYS_read => return hooks_io::read(a as c_int, b as *mut c_void, c) as c_long,
-                libc::SYS_write => {
-                    return hooks_io::write(a as c_int, b as *const c_void, c) as c_long;
-                }
-                libc::SYS_close => return hooks_fd::close(a as c_int).into(),
-                libc::SYS_dup2 => return hooks_fd::dup2(a as c_int, b as c_int).into(),
-                libc::SYS_dup3 => return hooks_fd::dup3(a as c_int, b as c_int, c as c_int).into(),
-                libc::SYS_close_range => {
-                    return hooks_fd::close_range(a as u32, b as u32, c as c_int).into();
-                }
-                libc::SYS_epoll_ctl => {
-                    return hooks_wait::epoll_ctl(a as c_int, b as c_int, c as c_int, d as *mut _)
-                        .into();
-                }
-                libc::SYS_epoll_wait => {
-                    return hooks_wait::epoll_wait(a as c_int, b as *mut _, c as c_int, d as c_int)
-                        .into();
-                }
-                libc::SYS_epoll_pwait => {
-                    let mask = e as *const c_void;
-                    return hooks_wait::epoll_pwait(
-                        a as c_int,
-                        b as *mut _,
-                        c as c_int,
-                        d as c_int,
-                        mask,
-                    )
-                    .into();
-                }
-                libc::SYS_accept4 => {
-                    return hooks_fd::accept4(
-                        a as c_int,
-                        b as *mut c_void,
-                        c as *mut u32,
-                        d as c_int,
-                    )
-                    .into();
-                }
-                libc::SYS_sendto => {
-                    let name = e as *const c_void;
-                    return hooks_io::sendto(
-                        a as c_int,
-                        b as *const c_void,
-                        c,
-                        d as c_int,
-                        name,
-                        f as u32,
-                    ) as c_long;
-                }
-                libc::SYS_recvfrom => {
-                    let (name, length) = (e as *mut c_void, f as *mut u32);
-                    return hooks_io::recvfrom(
-                        a as c_int,
-                        b as *mut c_void,
-                        c,
-                        d as c_int,
-                        name,
-                        length,
-                    ) as c_long;
-                }
-                libc::SYS_sendmsg => {
-                    return hooks_io::sendmsg(a as c_int, b as *const _, c as c_int) as c_long;
-                }
-                libc::SYS_recvmsg => {
-                    return hooks_io::recvmsg(a as c_int, b as *mut _, c as c_int) as c_long;
-                }
-                _ => {}
-            }
-        }
-    }
-    // SAFETY: the program's own arguments.
-    give(sys::check(unsafe { sys::raw(number, a, b, c, d, e, f) })) as c_long
 }

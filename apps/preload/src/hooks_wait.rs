@@ -10,7 +10,7 @@ use core::ffi::{c_int, c_void};
 use fordway_abi::reason::Reason;
 
 /// Milliseconds as poll and epoll_wait take them.
-fn timeout_of_ms(timeout_ms: c_int) -> Option<u64> {
+pub fn timeout_of_ms(timeout_ms: c_int) -> Option<u64> {
     (timeout_ms >= 0).then(|| timeout_ms as u64 * 1_000_000)
 }
 
@@ -33,7 +33,7 @@ pub fn timeout_of_spec(timeout: *const libc::timespec) -> sys::Result<Option<u64
 }
 
 /// The same of select, which takes any number of microseconds.
-fn timeout_of_val(timeout: *const libc::timeval) -> sys::Result<Option<u64>> {
+pub fn timeout_of_val(timeout: *const libc::timeval) -> sys::Result<Option<u64>> {
     if timeout.is_null() {
         return Ok(None);
     }
@@ -65,7 +65,7 @@ fn takes_part() -> bool {
 ///
 /// # Safety
 /// As ppoll(2).
-unsafe fn polled(
+pub unsafe fn polled(
     fds: *mut libc::pollfd,
     count: usize,
     timeout: impl FnOnce() -> sys::Result<Option<u64>>,
@@ -89,6 +89,42 @@ unsafe fn polled(
         let entries = unsafe { core::slice::from_raw_parts_mut(fds, count) };
         poll::poll(entries, time_ns, mask)
     }))
+}
+
+/// select and pselect, if the library has anything to do with them; `told` is given the time
+/// that was left. Else the kernel's call is to look at `count` descriptors.
+pub fn selected(
+    count: &mut c_int,
+    sets: [*mut c_void; 3],
+    timeout: impl FnOnce() -> sys::Result<Option<u64>>,
+    mask: *const c_void,
+    told: impl FnOnce(u64),
+) -> Option<sys::Result<usize>> {
+    if !takes_part() || *count < 0 {
+        return None;
+    }
+    let start_ns = sys::now_ns();
+    let sets = Sets::of(*count, sets);
+    *count = sets.count();
+    let time_ns = match timeout().and_then(|time_ns| check_mask(mask).map(|()| time_ns)) {
+        Ok(time_ns) => time_ns,
+        Err(error) => return Some(Err(error)),
+    };
+    let result = sets.select(time_ns, mask)?;
+    if let Some(time_ns) = time_ns {
+        told(time_ns.saturating_sub(sys::now_ns() - start_ns));
+    }
+    Some(result)
+}
+
+/// Linux tells how much time was left (man 2 select); where it cannot, nothing comes of it
+/// (linux: poll_select_finish).
+pub fn give_left_val(timeout: *mut libc::timeval, left_ns: u64) {
+    let left = libc::timeval {
+        tv_sec: (left_ns / 1_000_000_000) as i64,
+        tv_usec: (left_ns / 1000 % 1_000_000) as i64,
+    };
+    faults::give(timeout, left);
 }
 
 /// # Safety
@@ -169,30 +205,28 @@ pub unsafe extern "C" fn select(
     timeout: *mut libc::timeval,
 ) -> c_int {
     let mut count = count;
-    if takes_part() && count >= 0 {
-        let start_ns = sys::now_ns();
-        let sets = Sets::of(count, [read, write, except]);
-        count = sets.count();
-        let time_ns = match timeout_of_val(timeout) {
-            Ok(time_ns) => time_ns,
-            Err(error) => return give(Err(error)) as c_int,
-        };
-        if let Some(result) = sets.select(time_ns, core::ptr::null()) {
-            if let Some(time_ns) = time_ns {
-                // Linux tells how much time was left (man 2 select).
-                let left_us = time_ns.saturating_sub(sys::now_ns() - start_ns) / 1000;
-                let left = libc::timeval {
-                    tv_sec: (left_us / 1_000_000) as i64,
-                    tv_usec: (left_us % 1_000_000) as i64,
-                };
-                // Where it cannot, nothing comes of it (linux: poll_select_finish).
-                faults::give(timeout, left);
-            }
-            return give(result) as c_int;
-        }
+    let sets = [read, write, except];
+    let timed = || timeout_of_val(timeout);
+    let told = |left_ns| give_left_val(timeout, left_ns);
+    if let Some(result) = selected(&mut count, sets, timed, core::ptr::null(), told) {
+        return give(result) as c_int;
     }
     // SAFETY: the program's own arguments.
     unsafe { real::select(count, read, write, except, timeout) }
+}
+
+/// # Safety
+/// As select(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __select(
+    count: c_int,
+    read: *mut c_void,
+    write: *mut c_void,
+    except: *mut c_void,
+    timeout: *mut libc::timeval,
+) -> c_int {
+    // SAFETY: by the caller's contract.
+    unsafe { self::select(count, read, write, except, timeout) }
 }
 
 /// # Safety
@@ -207,18 +241,10 @@ pub unsafe extern "C" fn pselect(
     mask: *const c_void,
 ) -> c_int {
     let mut count = count;
-    if takes_part() && count >= 0 {
-        let sets = Sets::of(count, [read, write, except]);
-        count = sets.count();
-        let time_ns = timeout_of_spec(timeout);
-        let judged = time_ns.and_then(|time_ns| check_mask(mask).map(|()| time_ns));
-        let selected = match judged {
-            Ok(time_ns) => sets.select(time_ns, mask),
-            Err(error) => Some(Err(error)),
-        };
-        if let Some(result) = selected {
-            return give(result) as c_int;
-        }
+    let sets = [read, write, except];
+    let timed = || timeout_of_spec(timeout);
+    if let Some(result) = selected(&mut count, sets, timed, mask, |_| ()) {
+        return give(result) as c_int;
     }
     // SAFETY: the program's own arguments.
     unsafe { real::pselect(count, read, write, except, timeout, mask) }
@@ -264,7 +290,7 @@ unsafe fn judged_event(
 
 /// epoll_wait and its kin, if the instance is one that the library has a part in. What is
 /// wrong with arguments that say so by themselves, the kernel says.
-fn waited(
+pub fn waited(
     epoll: c_int,
     events: *mut libc::epoll_event,
     count: c_int,

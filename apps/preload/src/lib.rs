@@ -4,7 +4,8 @@
 //!
 //! # The house
 //! ```text
-//!   hooks_io  hooks_wait  hooks_fd  hooks_proc    the names that the program links to
+//!   hooks_io  hooks_wait  hooks_fd  hooks_proc    the names that the program links to,
+//!                     hooks_syscall               also by syscall(2)
 //!       │         │          │          │
 //!   transfer  epoll, poll  state   fork, signals  bytes · waits · descriptors · processes
 //!       └────┬────┘
@@ -38,6 +39,8 @@ mod hooks_io;
 mod hooks_many;
 mod hooks_options;
 mod hooks_proc;
+mod hooks_syscall;
+mod hooks_unseen;
 mod hooks_wait;
 mod link;
 mod memory;

@@ -6,8 +6,11 @@
 //! reference: a program without it (none is known that loads this library) gets
 //! the system call.
 
-use core::ffi::{c_char, c_int, c_void};
+use core::ffi::{c_char, c_int, c_long, c_void};
 use core::sync::atomic::{AtomicUsize, Ordering};
+
+/// stdio.h.
+const EOF: c_int = -1;
 
 const RTLD_NEXT: *mut c_void = -1isize as *mut c_void;
 
@@ -50,10 +53,19 @@ impl Real {
     }
 }
 
-/// `real!(fn read(fd: c_int, ...) -> isize)` declares `real::read`, which calls
-/// libc's function, or the named system call if there is none.
+/// `reals! { fn read(fd: c_int, ...) -> isize = SYS_read; }` declares `real::read`, which calls
+/// libc's function, or the named system call if there is none. What is no system call fails
+/// then, with the value behind `or`.
 macro_rules! reals {
-    ($(fn $name:ident($($argument:ident: $type:ty),*) -> $result:ty = $number:ident;)+) => {
+    (@without $number:ident ($($argument:ident),*) -> $result:ty) => {
+        crate::sys::give(crate::sys::sys!($number $(, $argument)*)) as $result
+    };
+    (@without (or $failed:expr) ($($argument:ident),*) -> $result:ty) => {{
+        let _ = ($($argument,)*);
+        crate::sys::set_errno(libc::ENOSYS);
+        $failed
+    }};
+    ($(fn $name:ident($($argument:ident: $type:ty),*) -> $result:ty = $number:tt;)+) => {
         $(
             /// libc's function of this name.
             ///
@@ -74,7 +86,7 @@ macro_rules! reals {
                         // SAFETY: by the caller's contract.
                         unsafe { call($($argument),*) }
                     }
-                    None => crate::sys::give(crate::sys::sys!($number $(, $argument)*)) as $result,
+                    None => reals!(@without $number ($($argument),*) -> $result),
                 }
             }
         )+
@@ -122,9 +134,15 @@ reals! {
     fn epoll_pwait(epoll: c_int, events: *mut libc::epoll_event, count: c_int, timeout_ms: c_int, mask: *const c_void) -> c_int = SYS_epoll_pwait;
     fn epoll_pwait2(epoll: c_int, events: *mut libc::epoll_event, count: c_int, timeout: *const libc::timespec, mask: *const c_void) -> c_int = SYS_epoll_pwait2;
     fn sigaction(signal: c_int, new: *const c_void, old: *mut c_void) -> c_int = SYS_rt_sigaction;
-    fn fclose(file: *mut c_void) -> c_int = SYS_getpid;
-    fn fflush(file: *mut c_void) -> c_int = SYS_getpid;
-    fn ungetc(byte: c_int, file: *mut c_void) -> c_int = SYS_getpid;
-    fn fdopen(fd: c_int, mode: *const c_char) -> *mut c_void = SYS_getpid;
+    fn fclose(file: *mut c_void) -> c_int = (or EOF);
+    fn fflush(file: *mut c_void) -> c_int = (or EOF);
+    fn fileno(file: *mut c_void) -> c_int = (or -1);
+    fn ungetc(byte: c_int, file: *mut c_void) -> c_int = (or EOF);
+    fn fdopen(fd: c_int, mode: *const c_char) -> *mut c_void = (or core::ptr::null_mut());
+    fn freopen(path: *const c_char, mode: *const c_char, file: *mut c_void) -> *mut c_void = (or core::ptr::null_mut());
+    fn aio_read(block: *mut c_void) -> c_int = (or -1);
+    fn aio_write(block: *mut c_void) -> c_int = (or -1);
+    fn lio_listio(mode: c_int, list: *const *mut c_void, count: c_int, event: *mut c_void) -> c_int = (or -1);
+    fn io_submit(context: usize, count: c_long, list: *const *mut c_void) -> c_int = (or -libc::ENOSYS);
     fn close_range(first: u32, last: u32, flags: c_int) -> c_int = SYS_close_range;
 }
