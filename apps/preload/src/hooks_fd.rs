@@ -94,18 +94,21 @@ fn drop_reference(conn: &Conn, fd: c_int) {
     if conn.refs.fetch_sub(1, Ordering::AcqRel) == 1 {
         let kept = stay::keep(conn, fd);
         // Waiters look at the channel through their items: these go first.
-        epoll::fd_closed(conn, true);
+        epoll::fd_closed(conn, fd, true);
         if kept {
             return;
         }
         upgrade::closing(conn);
         fork::let_go(conn);
         state::free_conn(conn);
-    } else if conn.fd.load(Ordering::Relaxed) == fd {
+        return;
+    }
+    if conn.fd.load(Ordering::Relaxed) == fd {
         let other =
             (0..SEARCH_FDS).find(|other| state::look(*other) == kind::CONN | state::index_of(conn));
         conn.fd.store(other.unwrap_or(-1), Ordering::Relaxed);
     }
+    epoll::fd_closed(conn, fd, false);
 }
 
 /// A vfork child copies descriptors for the image that it will become, and nothing

@@ -335,7 +335,7 @@ pub unsafe extern "C" fn epoll_ctl(
     if config::is_active()
         && let Some(conn) = state::conn(fd)
     {
-        if state::look(epoll) == kind::UNKNOWN {
+        if state::look(epoll) & kind::MASK != kind::EPOLL {
             epoll::discover(epoll, conn);
         }
         // SAFETY: the program's own argument.

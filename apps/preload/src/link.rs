@@ -454,6 +454,33 @@ pub fn is_bound(conn: &Conn) -> bool {
     conn.own().cold.generation.load(Ordering::Acquire) == conn.generation.load(Ordering::Relaxed)
 }
 
+/// Runs `body` while door `door` shows no peer's rings. Links whose rings it cannot show afterwards
+/// are given up. What was rung meanwhile shows when it is watched again.
+#[cold]
+pub fn without_views<R>(door: usize, body: impl FnOnce() -> R) -> R {
+    let views = |link: &'static Link| link.views.iter().map(move |list| &list[door]);
+    for (_, link) in all() {
+        for view in views(link) {
+            wait::unwatch_view(door, view.load(Ordering::Relaxed) - 1);
+        }
+    }
+    let result = body();
+    let mut given_up = false;
+    for (index, link) in all() {
+        for view in views(link) {
+            let view = view.load(Ordering::Relaxed) - 1;
+            if view >= 0 && wait::watch_view(door, view).is_err() {
+                link.give_up(index);
+                given_up = true;
+            }
+        }
+    }
+    if given_up {
+        crate::upgrade::attend_all();
+    }
+    result
+}
+
 /// A connection lets go of its channel, which was one of link `index`.
 pub fn unbind(index: u32) {
     let link = at(index);

@@ -8,7 +8,7 @@
 
 use crate::state::Conn;
 use crate::thread::Shield;
-use crate::{epoll, fork, hidden, state, upgrade};
+use crate::{fork, hidden, state, upgrade};
 use core::sync::atomic::Ordering;
 
 /// Bit of `Conn::sleepers`: the program has no descriptor of it any more.
@@ -80,8 +80,6 @@ pub fn keep(conn: &Conn, fd: i32) -> bool {
     let Ok(copy) = hidden::copy(fd) else {
         return false;
     };
-    // With the socket alive the kernel would report on.
-    epoll::leave_all(conn);
     conn.fd.store(copy, Ordering::Relaxed);
     if conn.sleepers.fetch_or(LEFT, Ordering::SeqCst) != 0 {
         return true;

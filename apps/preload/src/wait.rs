@@ -24,7 +24,7 @@ use fordway_sockets::ready::{Want, binding, is_ready};
 use fordway_sockets::{down, sends_by_kernel};
 
 /// Longest sleep without a bell.
-const BLIND_SLICE_NS: u64 = 5_000_000;
+pub const BLIND_SLICE_NS: u64 = 5_000_000;
 /// Longest sleep while the broker is away, so that a new one is found.
 const ORPHAN_SLICE_NS: u64 = 500_000_000;
 /// Longest sleep while bytes of ours lie unread in some ring: the watchdog's period.
@@ -232,19 +232,30 @@ pub fn watch_edges(epoll: i32, fd: i32) -> sys::Result<()> {
         events: (libc::EPOLLIN | libc::EPOLLET) as u32,
         u64: 0,
     };
-    sys!(
+    match sys!(
         SYS_epoll_ctl,
         epoll,
         libc::EPOLL_CTL_ADD,
         fd,
         &raw const event
-    )?;
-    Ok(())
+    ) {
+        // Another thread was quicker.
+        Ok(_) | Err(libc::EEXIST) => Ok(()),
+        Err(error) => Err(error),
+    }
 }
 
 /// A peer's rings at `door` show by `view` from now on.
 pub fn watch_view(door: usize, view: i32) -> sys::Result<()> {
     watch_edges(DOORS[door].load(Ordering::Acquire), view)
+}
+
+/// The opposite; a view that was not watched need not go.
+pub fn unwatch_view(door: usize, view: i32) {
+    if view >= 0 {
+        let epoll = DOORS[door].load(Ordering::Acquire);
+        let _ = sys!(SYS_epoll_ctl, epoll, libc::EPOLL_CTL_DEL, view, 0);
+    }
 }
 
 /// The broker has told every peer of bell `door`.

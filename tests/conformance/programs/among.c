@@ -260,6 +260,73 @@ static void number_used_again(int fd) {
     show_epoll("second", 1000);
     (void)fd;
 }
+// The last descriptor of a registered socket is closed in the very moment in which it is offered,
+// and the peer ends it: nothing of it may be told, least of all as the next registration's.
+static void taken_over_at_once(int fd) {
+    int port, listener = listen_any(&port), false_ones = 0;
+    int idle = dial(port), idle_far = accept(listener, NULL, NULL);
+    ep = watching(fd, EPOLLIN, 0);
+    for (int round = 0; round < 300; round++) {
+        struct epoll_event events[4];
+        int near = dial(port), far = accept(listener, NULL, NULL);
+        want(EPOLL_CTL_ADD, near, EPOLLIN | EPOLLOUT | EPOLLRDHUP, 1);
+        put(far, "x");
+        put(near, "y");
+        if (*get(near, 1) != 'x' || *get(far, 1) != 'y') die("receive");
+        put(far, "unread");
+        close(near);
+        close(far);
+        want(EPOLL_CTL_ADD, idle, EPOLLIN | EPOLLRDHUP, 2);
+        for (int look = 0; look < 3; look++) {
+            int count = epoll_wait(ep, events, 4, look == 2);
+            if (count < 0) die("epoll_wait");
+            false_ones += count != 0;
+        }
+        want(EPOLL_CTL_DEL, idle, 0, 0);
+    }
+    say("told of what is not: %d", false_ones);
+    close(idle_far);
+}
+static void pass_descriptor(int by, int fd) {
+    char space[CMSG_SPACE(sizeof fd)];
+    struct iovec part = {"x", 1};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = space, .msg_controllen = sizeof space};
+    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof fd);
+    memcpy(CMSG_DATA(header), &fd, sizeof fd);
+    if (sendmsg(by, &message, 0) != 1) die("sendmsg");
+}
+// As `close_with_a_duplicate`, and the number is another registered socket's when the first
+// connection leaves its rings.
+static void closed_number_used_again(int fd) {
+    int copy = dup(fd), second = more(1);
+    ep = watching(fd, EPOLLIN, 1);
+    close(fd);
+    if (dup2(second, fd) != fd) die("dup2");
+    close(second);
+    want(EPOLL_CTL_ADD, fd, EPOLLIN, 2);
+    // One that is passed leaves its rings.
+    int pair[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair)) die("socketpair");
+    pass_descriptor(pair[0], copy);
+    come_anyhow(copy, 1);
+    show_epoll("the first", 1000);
+    say("%s", get(copy, 10));
+    show_epoll("idle", 20);
+    ask_for(SEND, 1, 1);
+    arrived(fd, 1);
+    show_epoll("the second", 1000);
+    say("%s", get(fd, 10));
+    come_anyhow(copy, 1);
+    show_epoll("the first", 1000);
+    say("%s", get(copy, 10));
+    ask_for(SHUT, 1, 0);
+    no_longer_established(fd);
+    show_epoll("the end of the second", 1000);
+    show_epoll("the end of the second", 1000);
+}
 static void dup2_over_a_registered_one(int fd) {
     int second = more(1);
     ep = watching(second, EPOLLIN, 1);
@@ -272,6 +339,50 @@ static void dup2_over_a_registered_one(int fd) {
     say("add %s", outcome(ctl(ep, EPOLL_CTL_ADD, second, EPOLLIN, 2)));
     come(fd, 1);
     show_epoll("the other connection", 1000);
+}
+
+// More instances than there are doorbells, and than the kernel lets watch one (fs/eventpoll.c).
+enum { INSTANCES = 301 };
+static void many_instances_a(int unused) {
+    static int fds[INSTANCES], instances[INSTANCES];
+    int port, listener = listen_any(&port);
+    struct epoll_event event;
+    (void)unused;
+    tell(port);
+    for (int i = 0; i < INSTANCES; i++) {
+        fds[i] = accept(listener, NULL, NULL);
+        instances[i] = watching(fds[i], EPOLLIN, i);
+        for (int j = 0; j < 30; j++) {
+            if (*get(fds[i], 1) != 'x') die("no byte of %d", i);
+            put(fds[i], "y");
+        }
+    }
+    for (int round = 0; round < 2; round++)
+        for (int i = 0; i < INSTANCES; i++) {
+            tell(i);
+            if (epoll_wait(instances[i], &event, 1, 10000) != 1) die("instance %d is not told, round %d", i, round);
+            if (*get(fds[i], 1) != 'x') die("no byte");
+        }
+    say("all are told");
+}
+static void many_instances_b(int unused) {
+    static int fds[INSTANCES];
+    int port = hear();
+    (void)unused;
+    for (int i = 0; i < INSTANCES; i++) {
+        fds[i] = dial(port);
+        // By rings soon, if there is a bell left for the instance.
+        for (int j = 0; j < 30; j++) {
+            put(fds[i], "x");
+            if (*get(fds[i], 1) != 'y') die("no answer");
+        }
+    }
+    for (int i = 0; i < 2 * INSTANCES; i++) {
+        uint64_t which = hear();
+        // The waiter sleeps, most likely.
+        usleep(2000);
+        put(fds[which], "x");
+    }
 }
 
 // --- instances in instances ---
@@ -509,6 +620,9 @@ const struct test_case cases[] = {
     {"close_with_a_duplicate", WARM, close_with_a_duplicate, servant},
     {"close_of_the_duplicate", WARM, close_of_the_duplicate, servant},
     {"number_used_again", WARM, number_used_again, servant},
+    {"taken_over_at_once", WARM, taken_over_at_once, servant},
+    {"closed_number_used_again", WARM, closed_number_used_again, servant},
+    {"many_instances", NONE, many_instances_a, many_instances_b},
     {"dup2_over_a_registered_one", WARM, dup2_over_a_registered_one, servant},
     {"nested_follows_the_level", WARM, nested_follows_the_level, servant},
     {"nested_edges", WARM, nested_edges, servant},

@@ -1,6 +1,7 @@
 // The victim: echoes what it gets, and says how each connection ended ("end ERRNO").
 //   echo epoll    one thread, edge-triggered epoll, non-blocking sockets
 //   echo threads  a thread for each connection, blocking calls
+//   echo instances  as threads, each with an epoll instance of its own
 //   echo exec     as epoll; when stdin ends it becomes true(1), with its connections open
 // Its descriptor 2 is a file of data, as in a daemon that has closed its stderr: whatever is
 // written there is said ("wrote BYTES").
@@ -109,15 +110,29 @@ static void *serve(void *argument)
 	return NULL;
 }
 
-static void by_threads(int listener)
+static void *serve_by_epoll(void *argument)
 {
+	int fd = (int)(long)argument, epoll = epoll_create1(EPOLL_CLOEXEC);
+	struct epoll_event event = { .events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET };
+	epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event);
+	do
+		epoll_wait(epoll, &event, 1, -1);
+	while (turn(fd));
+	close(epoll);
+	return NULL;
+}
+
+static void by_threads(int listener, bool instances)
+{
+	int flags = SOCK_CLOEXEC | (instances ? SOCK_NONBLOCK : 0);
 	for (;;) {
-		int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+		int fd = accept4(listener, NULL, NULL, flags);
 		if (fd < 0)
 			continue;
 		pendings[fd] = calloc(1, sizeof *pendings[fd]);
 		pthread_t thread;
-		if (pthread_create(&thread, NULL, serve, (void *)(long)fd) == 0)
+		void *(*body)(void *) = instances ? serve_by_epoll : serve;
+		if (pthread_create(&thread, NULL, body, (void *)(long)fd) == 0)
 			pthread_detach(thread);
 	}
 }
@@ -137,8 +152,9 @@ int main(int count, char **arguments)
 		return 1;
 	getsockname(listener, (struct sockaddr *)&name, &length);
 	printf("port %d\n", ntohs(name.sin_port));
-	if (count > 1 && strcmp(arguments[1], "threads") == 0)
-		by_threads(listener);
+	bool instances = count > 1 && strcmp(arguments[1], "instances") == 0;
+	if (instances || (count > 1 && strcmp(arguments[1], "threads") == 0))
+		by_threads(listener, instances);
 	else
 		by_epoll(listener, count > 1 && strcmp(arguments[1], "exec") == 0);
 }

@@ -19,6 +19,8 @@ pub enum Style {
     Epoll,
     /// A thread for each connection, blocking calls.
     Threads,
+    /// The same, each with an epoll instance of its own.
+    Instances,
     /// As `Epoll`; becomes another program, with all connections, when its stdin ends.
     Exec,
 }
@@ -65,6 +67,7 @@ impl Echo {
         let word = match style {
             Style::Epoll => "epoll",
             Style::Threads => "threads",
+            Style::Instances => "instances",
             Style::Exec => "exec",
         };
         let spawn = Spawn::new([compiled("echo"), word.to_owned()])

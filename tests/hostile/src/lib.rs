@@ -294,7 +294,7 @@ impl Bed {
     pub fn census(&self) -> Result<Census> {
         Census::take(
             self.victim.pid()?,
-            self.style == Style::Threads,
+            matches!(self.style, Style::Threads | Style::Instances),
             &self.lab.info()?,
         )
     }

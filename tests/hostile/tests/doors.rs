@@ -4,6 +4,7 @@ use anyhow::{Result, ensure};
 use fordway_abi::shm::WaitPage;
 use fordway_test_hostile::mallory::Mallory;
 use fordway_test_hostile::{Bed, Style};
+use rustix::event::epoll;
 use rustix::fs::OFlags;
 use std::mem::offset_of;
 use std::os::fd::OwnedFd;
@@ -15,6 +16,9 @@ const ATTACK: Duration = Duration::from_millis(300);
 
 /// What a neighbour must get done at least while it goes on: a lost ring would stop it.
 const TRIPS_MIN: u64 = 200;
+
+/// Honest ones who come while a bell's ways are used up.
+const TOGETHER: usize = 6;
 
 /// Runs `act` over and over for as long as the attack lasts, beside whatever the honest do.
 fn attack(bed: &mut Bed, name: &str, act: impl Fn(&Mallory) + Sync) -> Result<()> {
@@ -109,4 +113,50 @@ fn a_peer_that_always_sleeps_and_never_wakes_blocks_nobody() -> Result<()> {
         bed.finish()?;
     }
     Ok(())
+}
+
+/// Watches a bell by so many instances in instances that the kernel lets no other one of that
+/// depth come to it.
+fn use_ways_up(bell: &OwnedFd) -> Result<Vec<OwnedFd>> {
+    let mut instances = vec![];
+    let mut inside = bell.try_clone()?;
+    for _ in 0..2 {
+        let instance = watching(&inside)?;
+        inside = instance.try_clone()?;
+        instances.push(instance);
+    }
+    while let Ok(instance) = watching(&inside) {
+        instances.push(instance);
+    }
+    Ok(instances)
+}
+
+fn watching(fd: &OwnedFd) -> Result<OwnedFd> {
+    let instance = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    let data = epoll::EventData::new_u64(0);
+    epoll::add(&instance, fd, data, epoll::EventFlags::IN)?;
+    Ok(instance)
+}
+
+/// A door that its owner uses for the next waiter: the kernel refuses that one to watch it,
+/// because of the ways that a peer has made to his bell.
+#[test]
+fn ways_to_a_bell_that_are_used_up_cost_nobody_else_a_ring() -> Result<()> {
+    let mut bed = Bed::start(Style::Instances)?;
+    bed.beside("ways used up", |bed| {
+        let mut mallory = Mallory::join(bed)?;
+        mallory.read_mail();
+        ensure!(mallory.bells.rings.len() > 4, "few doors");
+        let ways = mallory.bells.rings.values().map(use_ways_up);
+        let ways = ways.collect::<Result<Vec<_>>>()?;
+        for _ in 0..TOGETHER {
+            let mut honest = Mallory::join(bed)?;
+            for _ in 0..20 {
+                honest.echo(1)?;
+            }
+        }
+        drop(ways);
+        Ok(())
+    })?;
+    bed.finish()
 }

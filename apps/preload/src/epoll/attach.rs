@@ -31,15 +31,8 @@ pub fn attach(conn: &Conn) {
         item.head.store(head, Ordering::Relaxed);
         hot::warm(instance, index);
         instance.attached.fetch_add(1, Ordering::Relaxed);
-        // Room shows at once, which is for those alone who wait here.
-        let watched = instance.plain.load(Ordering::Relaxed) != 0;
-        let event = libc::epoll_event {
-            events: IN | if watched { 0 } else { OUT } | PRI | RDHUP | ET,
-            u64: tag(index),
-        };
-        let exclusive = item.asked.load(Ordering::Relaxed) & EXCLUSIVE != 0;
-        if watched || !shared::is_or_will_be_left(instance) {
-            register(instance, item, event, exclusive);
+        if is_watched(instance) || !shared::is_or_will_be_left(instance) {
+            register(instance, item, event_of(instance, index, item));
         }
         want_rings(conn, bell_of(instance).map_or(1 << DOOR_SHARED, Bell::bit));
     }
@@ -60,7 +53,7 @@ pub fn detach(conn: &Conn) {
             continue;
         }
         if !shared::is_or_will_be_left(instance) {
-            give_back(instance, item, tag(index));
+            give_back(instance, item, tag_of_item(index));
         }
     }
     let deleted = |(_, item): &(u32, &Item)| item.spent.load(Ordering::Relaxed) == DELETED;
@@ -83,42 +76,71 @@ pub fn let_go(conn: &Conn) {
 
 /// Has the kernel show what the program wants of an item. Under the instance's lock.
 pub fn give_back(instance: &Instance, item: &Item, data: u64) {
+    register(instance, item, asked_of(item, data));
+}
+
+/// What the program wants of an item, as the kernel takes it.
+fn asked_of(item: &Item, data: u64) -> libc::epoll_event {
     let mut events = item.asked.load(Ordering::Relaxed);
     if item.spent.load(Ordering::Relaxed) != 0 {
         // As the kernel has it after the shot: nothing but the flags.
         events &= ONESHOT | ET;
     }
-    let event = libc::epoll_event { events, u64: data };
-    register(instance, item, event, events & EXCLUSIVE != 0);
+    libc::epoll_event { events, u64: data }
 }
 
-/// Has the kernel show nothing of an item any more.
-pub fn unregister(instance: &Instance, item: &Item) {
+/// What the kernel is to show of an item now, under our tag.
+fn event_of(instance: &Instance, index: u32, item: &Item) -> libc::epoll_event {
+    let data = tag_of_item(index);
+    if item.attached.load(Ordering::Relaxed) == 0 {
+        return asked_of(item, data);
+    }
+    // Room shows at once, which is for those alone who wait here.
+    let room = if is_watched(instance) { 0 } else { OUT };
+    libc::epoll_event {
+        events: IN | room | PRI | RDHUP | ET,
+        u64: data,
+    }
+}
+
+/// Whether others than our own waiters look at the instance.
+fn is_watched(instance: &Instance) -> bool {
+    instance.plain.load(Ordering::Relaxed) != 0
+}
+
+/// Has the kernel show nothing of an item any more. False: it did not before.
+pub fn unregister(instance: &Instance, item: &Item) -> bool {
+    control(instance, item, libc::EPOLL_CTL_DEL, core::ptr::null()).is_ok()
+}
+
+/// Registers what the kernel does not have. Under the instance's lock.
+pub fn register_anew(instance: &Instance, index: u32, item: &Item) -> bool {
+    let event = event_of(instance, index, item);
+    control(instance, item, libc::EPOLL_CTL_ADD, &raw const event).is_ok()
+}
+
+fn control(
+    instance: &Instance,
+    item: &Item,
+    operation: i32,
+    event: *const libc::epoll_event,
+) -> sys::Result<usize> {
     let epoll = instance.fd.load(Ordering::Relaxed);
-    let fd = item.fd.load(Ordering::Relaxed);
-    let _ = sys!(SYS_epoll_ctl, epoll, libc::EPOLL_CTL_DEL, fd, 0);
+    let key = item.key.load(Ordering::Relaxed);
+    sys!(SYS_epoll_ctl, epoll, operation, key, event)
 }
 
 /// Changes the kernel's registration. EPOLLEXCLUSIVE cannot be modified (man 2 epoll_ctl).
-fn register(instance: &Instance, item: &Item, event: libc::epoll_event, exclusive: bool) {
-    let epoll = instance.fd.load(Ordering::Relaxed);
-    let fd = item.fd.load(Ordering::Relaxed);
-    if exclusive {
-        let _ = sys!(SYS_epoll_ctl, epoll, libc::EPOLL_CTL_DEL, fd, 0);
-        let _ = sys!(
-            SYS_epoll_ctl,
-            epoll,
-            libc::EPOLL_CTL_ADD,
-            fd,
-            &raw const event
-        );
+fn register(instance: &Instance, item: &Item, event: libc::epoll_event) {
+    let event = &raw const event;
+    let changed = if item.asked.load(Ordering::Relaxed) & EXCLUSIVE != 0 {
+        unregister(instance, item);
+        control(instance, item, libc::EPOLL_CTL_ADD, event)
     } else {
-        let _ = sys!(
-            SYS_epoll_ctl,
-            epoll,
-            libc::EPOLL_CTL_MOD,
-            fd,
-            &raw const event
-        );
+        control(instance, item, libc::EPOLL_CTL_MOD, event)
+    };
+    if changed.is_err() {
+        // The program has taken it out past the library: nothing is to be told of it.
+        item.spent.store(DELETED, Ordering::Relaxed);
     }
 }

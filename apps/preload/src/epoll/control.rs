@@ -27,7 +27,8 @@ pub fn control(
         if operation != libc::EPOLL_CTL_ADD {
             return None;
         }
-        let follows = shared::may_follow(instance) || shared::must_follow(instance, conn);
+        let follows = shared::may_follow(instance) && can_wake(instance)
+            || shared::must_follow(instance, conn) && equip(instance).is_some();
         let Some(index) = follows.then(new_item).flatten() else {
             let reason = Reason::from_u32(instance.plain.load(Ordering::Relaxed));
             shared::keep_from_rings(conn, reason.unwrap_or(Reason::NoMemory), true);
@@ -65,6 +66,13 @@ pub fn control(
     Some(result)
 }
 
+/// Whether peers can wake who sleeps in the instance, as far as can be told without a broker.
+/// If not, it is left to the kernel.
+fn can_wake(instance: &Instance) -> bool {
+    equip(instance);
+    instance.plain.load(Ordering::Relaxed) == 0
+}
+
 fn control_unattached(
     instance: &Instance,
     index: u32,
@@ -74,15 +82,15 @@ fn control_unattached(
 ) -> sys::Result<usize> {
     let mut ours = libc::epoll_event {
         events: 0,
-        u64: tag(index),
+        u64: tag_of_item(index),
     };
     if operation != libc::EPOLL_CTL_DEL {
         // SAFETY: the program's event, as epoll_ctl takes it.
         ours.events = unsafe { event.read_unaligned() }.events;
     }
     let epoll = instance.fd.load(Ordering::Relaxed);
-    let fd = item.fd.load(Ordering::Relaxed);
-    let result = sys!(SYS_epoll_ctl, epoll, operation, fd, &raw const ours);
+    let key = item.key.load(Ordering::Relaxed);
+    let result = sys!(SYS_epoll_ctl, epoll, operation, key, &raw const ours);
     if operation == libc::EPOLL_CTL_MOD && result.is_ok() {
         set_interest(item, event);
     }
@@ -136,7 +144,6 @@ fn set_interest(item: &Item, event: *const libc::epoll_event) {
     item.events.store(events, Ordering::Relaxed);
     item.data.store(event.u64, Ordering::Relaxed);
     item.spent.store(0, Ordering::Relaxed);
-    item.known_since.store(0, Ordering::Relaxed);
     item.forced.store(1, Ordering::Relaxed);
 }
 
@@ -149,10 +156,10 @@ fn add(
     fd: i32,
     event: *const libc::epoll_event,
 ) -> sys::Result<usize> {
-    equip(instance);
     let item = item_at(index);
     item.instance.store(instance_index, Ordering::Relaxed);
     item.fd.store(fd, Ordering::Relaxed);
+    item.key.store(fd, Ordering::Relaxed);
     set_interest(item, event);
     for zeroed in [&item.attached, &item.seen_edges, &item.hot] {
         zeroed.store(0, Ordering::Relaxed);
@@ -173,7 +180,7 @@ fn add(
         instance.items.store(index + 1, Ordering::Release);
         let ours = libc::epoll_event {
             events: item.asked.load(Ordering::Relaxed),
-            u64: tag(index),
+            u64: tag_of_item(index),
         };
         let epoll = instance.fd.load(Ordering::Relaxed);
         sys!(

@@ -9,6 +9,7 @@ use super::*;
 use crate::control;
 use crate::wait::{self, Bell};
 use fordway_abi::reason::Reason;
+use fordway_abi::shm::DOOR_SHARED;
 
 /// The program has made an epoll instance.
 pub fn created(fd: i32) {
@@ -81,12 +82,17 @@ pub fn equip(instance: &Instance) -> Option<Bell> {
             if !control::connect() {
                 return None;
             }
-            let _guard = instance.equipping.lock();
+            let guard = instance.equipping.lock();
             if let Some(bell) = bell_of(instance) {
                 return Some(bell);
             }
             let bell = wait::acquire();
-            watch(instance, bell.fd, TAG_BELL);
+            if watch_bell(instance, bell).is_err() {
+                wait::release(bell);
+                drop(guard);
+                shared::let_go(instance, Reason::NoMemory);
+                return None;
+            }
             instance.door_fd.store(bell.fd, Ordering::Relaxed);
             instance.door.store(bell.door as u32 + 1, Ordering::Release);
             announce_door(instance, bell);
@@ -95,9 +101,32 @@ pub fn equip(instance: &Instance) -> Option<Bell> {
     };
     let control = control::fd();
     if instance.control_fd.swap(control, Ordering::Relaxed) != control && control >= 0 {
-        watch(instance, control, TAG_CONTROL);
+        match watch(instance, control, TAG_CONTROL) {
+            Ok(_) | Err(libc::EEXIST) => {}
+            // The broker has gone just now: there will be another one.
+            Err(libc::EBADF) => instance.control_fd.store(-1, Ordering::Relaxed),
+            Err(_) => {
+                shared::let_go(instance, Reason::NoMemory);
+                return bell_of(instance);
+            }
+        }
     }
     Some(bell)
+}
+
+/// Has the kernel watch the doorbell for the instance.
+///
+/// It counts the ways from each file up to the instances that watch it, and refuses one too
+/// many (linux: fs/eventpoll.c, `path_limits`). A peer has the file by which it rings, and may
+/// have used the ways up. Then its link is given up, and no other: those are at fault that the
+/// door cannot watch any more once it is watched itself. The shared door is watched by many
+/// instances; those that come too late have no bell.
+fn watch_bell(instance: &Instance, bell: Bell) -> sys::Result<usize> {
+    let watched = watch(instance, bell.fd, TAG_BELL);
+    if watched != Err(libc::EINVAL) || bell.door == DOOR_SHARED {
+        return watched;
+    }
+    crate::link::without_views(bell.door, || watch(instance, bell.fd, TAG_BELL))
 }
 
 /// Tells the peers of what is attached already which doorbell the instance has got.
@@ -121,36 +150,25 @@ pub fn want_rings(conn: &Conn, door: u64) {
     conn.own().wait.tx_doors.fetch_or(door, Ordering::SeqCst);
 }
 
-fn watch(instance: &Instance, fd: i32, low: u32) {
+fn watch(instance: &Instance, fd: i32, low: u32) -> sys::Result<usize> {
     let event = libc::epoll_event {
         events: IN | ET,
         u64: tag(low),
     };
     let epoll = instance.fd.load(Ordering::Relaxed);
-    let _ = sys!(
+    sys!(
         SYS_epoll_ctl,
         epoll,
         libc::EPOLL_CTL_ADD,
         fd,
         &raw const event
-    );
+    )
 }
 
 /// A stream socket is about to be added to something that may be an instance which we did
 /// not see made: by a bare system call, before an exec, by another process.
 pub fn discover(epoll: i32, conn: &Conn) {
-    let mut path = *b"/proc/self/fd/\0\0\0\0\0\0\0\0\0\0\0\0";
-    let mut digits = [0u8; 10];
-    let mut count = 0;
-    let mut left = epoll.unsigned_abs();
-    while count == 0 || left != 0 {
-        digits[count] = b'0' + (left % 10) as u8;
-        left /= 10;
-        count += 1;
-    }
-    for (target, digit) in path[14..].iter_mut().zip(digits[..count].iter().rev()) {
-        *target = *digit;
-    }
+    let path = proc_path(b"/proc/self/fd/", epoll);
     let mut target = [0u8; 32];
     let length = sys!(
         SYS_readlink,
@@ -165,6 +183,24 @@ pub fn discover(epoll: i32, conn: &Conn) {
     if instance(epoll).is_none() {
         shared::keep_from_rings(conn, Reason::NoMemory, true);
     }
+}
+
+/// A descriptor's entry in a directory of /proc, ended by a zero.
+pub fn proc_path(directory: &[u8], fd: i32) -> [u8; 32] {
+    let mut path = [0u8; 32];
+    let mut digits = [0u8; 10];
+    let mut count = 0;
+    let mut left = fd.unsigned_abs();
+    while count == 0 || left != 0 {
+        digits[count] = b'0' + (left % 10) as u8;
+        left /= 10;
+        count += 1;
+    }
+    let text = directory.iter().chain(digits[..count].iter().rev());
+    for (target, byte) in path.iter_mut().zip(text) {
+        *target = *byte;
+    }
+    path
 }
 
 /// All instances.

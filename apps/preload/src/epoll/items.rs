@@ -2,6 +2,8 @@
 //! instance. [`LIST_LOCK`] first, then the instance's lock.
 
 use super::*;
+use crate::hidden;
+use fordway_abi::reason::Reason;
 
 /// Items of a connection.
 pub fn items_of(conn: &Conn) -> impl Iterator<Item = (u32, &'static Item)> {
@@ -24,17 +26,21 @@ pub fn find(conn: &Conn, instance: u32, fd: i32) -> Option<(u32, &'static Item)>
 pub fn new_item() -> Option<u32> {
     let _guard = LIST_LOCK.lock()?;
     let free = ITEM_FREE.load(Ordering::Relaxed);
-    if free != 0 {
+    let index = if free != 0 {
         ITEM_FREE.store(
             item_at(free - 1).next_of_conn.load(Ordering::Relaxed),
             Ordering::Relaxed,
         );
-        Some(free - 1)
+        free - 1
     } else if (ITEM_NEXT.load(Ordering::Relaxed) as usize) < ITEM_COUNT {
-        Some(ITEM_NEXT.fetch_add(1, Ordering::Relaxed))
+        ITEM_NEXT.fetch_add(1, Ordering::Relaxed)
     } else {
-        None
-    }
+        return None;
+    };
+    let generation = &item_at(index).generation;
+    let next = (generation.load(Ordering::Relaxed) + 1) % GENERATION_COUNT;
+    generation.store(next, Ordering::Relaxed);
+    Some(index)
 }
 
 /// Makes all items of a connection hot: with more than one, or while room is waited for,
@@ -70,6 +76,10 @@ pub fn remove(index: u32) {
         }
         item.conn.store(0, Ordering::Relaxed);
     }
+    let key = item.key.load(Ordering::Relaxed);
+    if key != item.fd.load(Ordering::Relaxed) {
+        hidden::close(key);
+    }
     item.next_of_conn
         .store(ITEM_FREE.load(Ordering::Relaxed), Ordering::Relaxed);
     ITEM_FREE.store(index + 1, Ordering::Relaxed);
@@ -93,21 +103,67 @@ pub fn unlink(head: &AtomicU32, index: u32, next: impl Fn(&'static Item) -> &'st
     }
 }
 
-/// One descriptor of a connection is closed: the kernel drops its registrations
-/// when the last descriptor of the socket goes.
-pub fn fd_closed(conn: &Conn, last: bool) {
-    while last && let Some((index, _)) = items_of(conn).next() {
+/// The program is about to close descriptor `fd` of a connection, perhaps its `last` one.
+///
+/// The kernel drops a registration when nobody has the socket any more. Whoever has a copy for a
+/// moment (a broker) would keep it alive, so it is taken out before. Where another program may
+/// have the socket, the kernel goes on telling of it, and so it is left here.
+pub fn fd_closed(conn: &Conn, fd: i32, last: bool) {
+    if !last {
+        for (index, item) in items_of(conn) {
+            if item.key.load(Ordering::Relaxed) == fd {
+                rename(conn, index, item);
+            }
+        }
+        return;
+    }
+    let passed = conn.barred.load(Ordering::Relaxed) == Reason::Passed as u32;
+    let lives_on = passed || crate::fork::holders(conn) > 1;
+    while let Some((index, item)) = items_of(conn).next() {
+        let instance = instance_at(item.instance.load(Ordering::Relaxed));
+        if let Some(_guard) = instance.lock.lock() {
+            if !lives_on {
+                attach::unregister(instance, item);
+            } else if instance.plain.load(Ordering::Relaxed) == 0 {
+                attach::give_back(instance, item, item.data.load(Ordering::Relaxed));
+            }
+        }
         remove(index);
     }
 }
 
-/// Takes the connection's registrations out of the kernel's instances.
-pub fn leave_all(conn: &Conn) {
-    for (_, item) in items_of(conn) {
-        let epoll = instance_at(item.instance.load(Ordering::Relaxed))
-            .fd
-            .load(Ordering::Relaxed);
-        let fd = item.fd.load(Ordering::Relaxed);
-        let _ = sys!(SYS_epoll_ctl, epoll, libc::EPOLL_CTL_DEL, fd, 0);
+/// The program closes the number of a registration, and has others of the socket: the kernel goes
+/// on with it, under a number that nobody else can get.
+fn rename(conn: &Conn, index: u32, item: &'static Item) {
+    if !has_new_key(index, item) {
+        // Nobody can change it any more: it stays the kernel's, under the program's own data.
+        shared::keep_from_rings(conn, Reason::NoMemory, true);
+        let instance = instance_at(item.instance.load(Ordering::Relaxed));
+        if let Some(_guard) = instance.lock.lock() {
+            attach::give_back(instance, item, item.data.load(Ordering::Relaxed));
+        }
+        remove(index);
     }
+}
+
+fn has_new_key(index: u32, item: &Item) -> bool {
+    let instance = instance_at(item.instance.load(Ordering::Relaxed));
+    let Some(_guard) = instance.lock.lock() else {
+        return false;
+    };
+    let fd = item.key.load(Ordering::Relaxed);
+    let Ok(copy) = hidden::copy(fd) else {
+        return false;
+    };
+    // If the number is another socket's by now, the kernel has dropped the registration.
+    if attach::unregister(instance, item) {
+        item.key.store(copy, Ordering::Relaxed);
+        if attach::register_anew(instance, index, item) {
+            return true;
+        }
+        item.key.store(fd, Ordering::Relaxed);
+        attach::register_anew(instance, index, item);
+    }
+    hidden::close(copy);
+    false
 }

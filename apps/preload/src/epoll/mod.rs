@@ -37,7 +37,7 @@ mod waiting;
 pub use attach::{attach, detach, let_go};
 pub use control::control;
 pub use instances::{after_fork, closed, created, discover};
-pub use items::{fd_closed, leave_all, warm_all};
+pub use items::{fd_closed, warm_all};
 pub use ready::mask_of;
 pub use shared::{before_fork, let_go_of, settle_fd};
 pub use waiting::{ROOM_MAX, wait_in};
@@ -46,7 +46,10 @@ use crate::state::{self, Conn, Lock, kind};
 use crate::sys::{self, sys};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-const ITEM_COUNT: usize = 1 << 17;
+const ITEM_BITS: u32 = 17;
+const ITEM_COUNT: usize = 1 << ITEM_BITS;
+/// Generations of an item. The last one is that of [`TAG_BELL`] and its like.
+const GENERATION_COUNT: u32 = (1 << (32 - ITEM_BITS)) - 1;
 const INSTANCE_COUNT: usize = 4096;
 /// One wait in so many asks the kernel although rings had events.
 const KERNEL_TURN: u32 = 16;
@@ -80,6 +83,9 @@ struct Item {
     conn: AtomicU32,
     instance: AtomicU32,
     fd: AtomicI32,
+    /// The number by which the kernel knows it: `fd`, or a hidden one since the program has closed
+    /// that while it has others of the socket.
+    key: AtomicI32,
     /// What the program wants, its own bits.
     asked: AtomicU32,
     /// The same in terms of IN and OUT.
@@ -97,8 +103,10 @@ struct Item {
     seen_rooms: AtomicU32,
     /// The peer's tail when it was last reported.
     seen_tail: AtomicU64,
-    /// The first fork since the program's last word on it; 0: there was none.
-    known_since: AtomicU32,
+    /// Rises with each use of the entry: late events of a former registration are known by it.
+    generation: AtomicU32,
+    /// 1: the kernel had it under our tag when that was looked for ([`shared`]).
+    registered: AtomicU32,
     /// Where the peer's tail and our head of it lie, when attached.
     tail: AtomicPtr<AtomicU64>,
     head: AtomicPtr<AtomicU64>,
@@ -204,6 +212,20 @@ fn instance(fd: i32) -> Option<(u32, &'static Instance)> {
         .then(|| (word & !kind::MASK, instance_at(word & !kind::MASK)))
 }
 
+/// What the kernel is given as data: a number that no program uses, and what it is about.
 fn tag(low: u32) -> u64 {
     u64::from(TAG.load(Ordering::Relaxed)) << 32 | u64::from(low)
+}
+
+/// Of an item: which one, and its generation.
+fn tag_of_item(index: u32) -> u64 {
+    tag(item_at(index).generation.load(Ordering::Relaxed) << ITEM_BITS | index)
+}
+
+/// The item of a tag, if it is that registration still.
+fn item_of_tag(data: u64) -> Option<(u32, &'static Item)> {
+    let index = data as u32 % ITEM_COUNT as u32;
+    let item = item_at(index);
+    let used = item.conn.load(Ordering::Relaxed) != 0;
+    (used && data == tag_of_item(index)).then_some((index, item))
 }

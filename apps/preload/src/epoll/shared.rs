@@ -8,160 +8,197 @@
 //!
 //! # Fork
 //! Parent and child have one instance of the kernel. Most children never touch it, and
-//! the parent keeps its rings. A [`Cell`] in memory that both share holds who has the
-//! instance. A child's first use of it ([`settle`], [`UNSETTLED`]):
+//! the parent keeps its rings. A child's first use of it ([`settle`], [`UNSETTLED`]):
 //! * nobody else lives that has it (the parent was a daemon's): it is the child's own;
-//! * else the cell is marked, the parent is woken from its sleep in it, and the child
+//! * else its cell is marked, the parent is woken from its sleep in it, and the child
 //!   lets go of it. The parent does so too, before its next sleep or change.
 //!
 //! Once its last other holder is gone, the next socket added to it takes it up again.
+//!
+//! Who has an instance, the kernel knows: each process holds a lock on the byte of a file
+//! that stands for the cell ([`FAMILY`]; POSIX locks, fcntl(2)). The lock ends with the
+//! process, however it ends; there may be any number of holders; and a cell that nobody holds
+//! is free. What a relative has given back already, the kernel knows too: it shows the data of
+//! each registration (proc_pid_fdinfo(5)), and those with a tag of ours are still ours.
 
-use super::instances::bell_of;
+use super::instances::{bell_of, proc_path};
 use super::items::{items_of, remove};
 use super::*;
+use crate::hidden;
 use crate::wait::{self, Bell};
-use crate::{fork, hidden};
 use fordway_abi::reason::Reason;
 use fordway_abi::shm::tx_state;
 use fordway_sockets::down;
 
-/// Instances that forks have shared, in one family of processes.
-const CELL_COUNT: usize = 1024;
-/// Processes that a cell can name.
-const HOLDER_COUNT: usize = 6;
-/// Longest wait for a sleeper to notice that the instance is let go of.
+/// Instances that forks have shared, in one family of processes, at the same time.
+const CELL_COUNT: u32 = 1 << 16;
+/// Cells that are tried before an instance is left to the kernel.
+const CELL_TRIES: u32 = 1024;
+/// Longest wait for a sleeper to notice that the instance is let go of, and for a relative that
+/// gives registrations back.
 const WAKE_MS_MAX: u32 = 500;
 
-/// Who has an instance since a fork. In memory that the processes share.
+/// What relatives share, in memory that all of them map.
 #[repr(C)]
-struct Cell {
-    /// 1: in use.
-    used: AtomicU32,
-    /// Not 0: several processes use the instance, or there are more than can be named.
-    /// The number of the fork by which the first came that was not its maker.
-    shared: AtomicU32,
-    /// Their process ids; 0: free.
-    holders: [AtomicI32; HOLDER_COUNT],
+struct Shared {
+    /// Where the next free cell is looked for.
+    next: AtomicU32,
+    /// 1: some process could not tell that it has an instance. From then on all are taken for
+    /// held by others: those that are let go of stay with the kernel.
+    untold: AtomicU32,
+    /// For each cell, 1: a process uses the instance that did not make it.
+    used_by_others: [AtomicU32; CELL_COUNT as usize],
 }
 
-/// Forks of this process and its ancestors, and the one by which it came.
-static FORKS: AtomicU32 = AtomicU32::new(0);
-static BORN: AtomicU32 = AtomicU32::new(0);
-static CELLS: AtomicPtr<Cell> = AtomicPtr::new(core::ptr::null_mut());
+static SHARED: AtomicPtr<Shared> = AtomicPtr::new(core::ptr::null_mut());
+/// The file of the locks; -1: nobody has forked yet. Byte `i`: who has the instance of cell `i`.
+/// Byte `CELL_COUNT + i`: who gives its registrations back.
+static FAMILY: AtomicI32 = AtomicI32::new(-1);
+/// The cells whose locks this process holds: its own locks stand in nobody's way (fcntl(2)).
+static OWN: [AtomicU64; CELL_COUNT as usize / 64] =
+    [const { AtomicU64::new(0) }; CELL_COUNT as usize / 64];
 
-/// Maps the cells.
+/// Maps what relatives share.
 pub fn set_up() -> sys::Result<()> {
-    let bytes = CELL_COUNT * size_of::<Cell>();
-    CELLS.store(sys::map_anonymous(bytes, true)?.cast(), Ordering::Release);
+    let shared = sys::map_anonymous(size_of::<Shared>(), true)?;
+    SHARED.store(shared.cast(), Ordering::Release);
     Ok(())
 }
 
-fn cell_at(index: u32) -> &'static Cell {
-    // SAFETY: CELL_COUNT zeroed entries of atomics, never unmapped.
-    unsafe {
-        &*CELLS
-            .load(Ordering::Relaxed)
-            .add(index as usize % CELL_COUNT)
-    }
+fn shared() -> &'static Shared {
+    // SAFETY: zeroed atomics, mapped by `set_up`, never unmapped.
+    unsafe { &*SHARED.load(Ordering::Relaxed) }
 }
 
-fn cell_of(instance: &Instance) -> Option<&'static Cell> {
-    let index = instance.cell.load(Ordering::Relaxed).checked_sub(1)?;
-    Some(cell_at(index))
+/// The cell of an instance.
+#[derive(Clone, Copy)]
+struct Cell(u32);
+
+fn cell_of(instance: &Instance) -> Option<Cell> {
+    instance
+        .cell
+        .load(Ordering::Relaxed)
+        .checked_sub(1)
+        .map(Cell)
 }
 
 impl Cell {
-    fn enter(&self, pid: i32) {
-        let entered = self.holders.iter().any(|holder| {
-            holder
-                .compare_exchange(0, pid, Ordering::AcqRel, Ordering::Relaxed)
-                .is_ok()
-        });
-        if !entered {
-            self.shared.store(1, Ordering::SeqCst);
+    /// A cell that nobody holds, held by this process alone.
+    fn claim() -> Option<Self> {
+        if FAMILY.load(Ordering::Relaxed) < 0 {
+            let name = c"fordway-family";
+            let made = sys!(SYS_memfd_create, name.as_ptr(), libc::MFD_CLOEXEC).ok()?;
+            FAMILY.store(hidden::hide(made as i32).ok()?, Ordering::Relaxed);
         }
-    }
-
-    fn leave(&self, pid: i32) {
-        for holder in &self.holders {
-            let _ = holder.compare_exchange(pid, 0, Ordering::AcqRel, Ordering::Relaxed);
-        }
-    }
-
-    /// Whether a process besides this one has the instance. One that is gone has not,
-    /// however it went.
-    fn is_held_by_others(&self) -> bool {
-        let mut named = 0;
-        let mut others = 0;
-        for holder in &self.holders {
-            let pid = holder.load(Ordering::Acquire);
-            if pid != 0 {
-                named += 1;
-                others += u32::from(pid != fork::pid() && lives(pid));
+        (0..CELL_TRIES).find_map(|_| {
+            let next = shared().next.fetch_add(1, Ordering::Relaxed);
+            let cell = Self(next % CELL_COUNT);
+            if cell.is_own() || cell.lock(libc::F_WRLCK).is_err() {
+                return None;
             }
+            cell.used_by_others().store(0, Ordering::Relaxed);
+            cell.enter().ok().map(|()| cell)
+        })
+    }
+
+    fn lock_byte(at: u32, kind: i32) -> sys::Result<usize> {
+        let range = byte_range(at, kind);
+        let file = FAMILY.load(Ordering::Relaxed);
+        sys!(SYS_fcntl, file, libc::F_SETLK, &raw const range)
+    }
+
+    fn lock(self, kind: i32) -> sys::Result<usize> {
+        Self::lock_byte(self.0, kind)
+    }
+
+    fn own_bit(self) -> (&'static AtomicU64, u64) {
+        (&OWN[self.0 as usize / 64], 1 << (self.0 % 64))
+    }
+
+    fn is_own(self) -> bool {
+        let (word, bit) = self.own_bit();
+        word.load(Ordering::Relaxed) & bit != 0
+    }
+
+    /// This process has the instance.
+    fn enter(self) -> sys::Result<()> {
+        self.lock(libc::F_RDLCK)?;
+        let (word, bit) = self.own_bit();
+        word.fetch_or(bit, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn leave(self) {
+        let (word, bit) = self.own_bit();
+        word.fetch_and(!bit, Ordering::Relaxed);
+        if self.lock(libc::F_UNLCK).is_err() {
+            shared().untold.store(1, Ordering::Relaxed);
         }
-        others != 0 || named == HOLDER_COUNT
+    }
+
+    fn used_by_others(self) -> &'static AtomicU32 {
+        &shared().used_by_others[self.0 as usize]
+    }
+
+    /// Whether a process besides this one has the instance.
+    fn is_held_by_others(self) -> bool {
+        if shared().untold.load(Ordering::Relaxed) != 0 {
+            return true;
+        }
+        let mut range = byte_range(self.0, libc::F_WRLCK);
+        let file = FAMILY.load(Ordering::Relaxed);
+        let asked = sys!(SYS_fcntl, file, libc::F_GETLK, &raw mut range);
+        asked.is_err() || i32::from(range.l_type) != libc::F_UNLCK
     }
 }
 
-/// Whether a process runs. One that nobody has waited for does not.
-fn lives(pid: i32) -> bool {
-    match sys!(SYS_pidfd_open, pid, 0) {
-        Err(error) => error != libc::ESRCH,
-        Ok(pidfd) => {
-            let mut entry = libc::pollfd {
-                fd: pidfd as i32,
-                events: libc::POLLIN,
-                revents: 0,
-            };
-            let ended = sys!(SYS_poll, &raw mut entry, 1, 0);
-            let _ = sys!(SYS_close, pidfd);
-            ended != Ok(1)
-        }
+fn byte_range(at: u32, kind: i32) -> libc::flock {
+    libc::flock {
+        l_type: kind as i16,
+        l_whence: libc::SEEK_SET as i16,
+        l_start: i64::from(at),
+        l_len: 1,
+        l_pid: 0,
     }
 }
 
 /// Before a fork, in the parent: the child will have all instances too.
 pub fn before_fork() {
-    let number = FORKS.fetch_add(1, Ordering::Relaxed) + 1;
-    for instance in instances::all() {
-        let mut next = instance.items.load(Ordering::Acquire);
-        while let Some(index) = next.checked_sub(1) {
-            let item = item_at(index);
-            next = item.next_of_instance.load(Ordering::Relaxed);
-            if item.known_since.load(Ordering::Relaxed) == 0 {
-                item.known_since.store(number, Ordering::Relaxed);
-            }
-        }
-        if instance.cell.load(Ordering::Relaxed) != 0 {
-            continue;
-        }
-        let free = (0..CELL_COUNT as u32).find(|index| {
-            let used = &cell_at(*index).used;
-            used.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed)
-                .is_ok()
-        });
-        match free {
-            Some(index) => {
-                instance.cell.store(index + 1, Ordering::Relaxed);
-                cell_at(index).enter(fork::pid());
-            }
+    for instance in instances::all().filter(|instance| cell_of(instance).is_none()) {
+        let Some(cell) = Cell::claim() else {
             // Nobody could tell of its use by several.
-            None => let_go(instance, Reason::NoMemory),
+            let_go(instance, Reason::NoMemory);
+            continue;
+        };
+        let word = &instance.cell;
+        let taken = word.compare_exchange(0, cell.0 + 1, Ordering::Relaxed, Ordering::Relaxed);
+        if taken.is_err() {
+            // Another thread forks, too.
+            cell.leave();
         }
     }
 }
 
 /// In a forked child, before bells are closed there.
 pub fn after_fork() {
-    BORN.store(FORKS.load(Ordering::Relaxed), Ordering::Relaxed);
+    for word in &OWN {
+        word.store(0, Ordering::Relaxed);
+    }
     for instance in instances::all() {
+        let plain = instance.plain.load(Ordering::Relaxed);
         let Some(cell) = cell_of(instance) else {
+            if plain == LEAVING {
+                // By a thread of the parent's.
+                let reason = Reason::NoMemory as u32;
+                instance.plain.store(reason, Ordering::Relaxed);
+            }
             continue;
         };
-        cell.enter(fork::pid());
-        let unsettled = instance.plain.load(Ordering::Relaxed) == 0;
-        if unsettled {
+        if cell.enter().is_err() {
+            shared().untold.store(1, Ordering::Relaxed);
+        }
+        // The parent may take it up again; the child's first use must tell it.
+        if plain == 0 || plain == LEAVING || plain == Reason::Forked as u32 {
             instance.plain.store(UNSETTLED, Ordering::Relaxed);
         }
         if let Some(bell) = bell_of(instance) {
@@ -178,12 +215,8 @@ pub fn after_fork() {
 pub fn closed(instance: &Instance) {
     hidden::close(instance.parent_ring.swap(0, Ordering::Relaxed) - 1);
     if let Some(cell) = cell_of(instance) {
-        cell.leave(fork::pid());
-        if !cell.is_held_by_others() {
-            cell.shared.store(0, Ordering::Relaxed);
-            cell.used.store(0, Ordering::Release);
-        }
         instance.cell.store(0, Ordering::Relaxed);
+        cell.leave();
     }
 }
 
@@ -192,7 +225,11 @@ pub fn closed(instance: &Instance) {
 pub fn is_to_be_let_go(instance: &Instance) -> bool {
     instance.cell.load(Ordering::Relaxed) != 0
         && instance.plain.load(Ordering::Relaxed) == 0
-        && cell_of(instance).is_some_and(|cell| cell.shared.load(Ordering::SeqCst) != 0)
+        && is_used_by_others(instance)
+}
+
+fn is_used_by_others(instance: &Instance) -> bool {
+    cell_of(instance).is_some_and(|cell| cell.used_by_others().load(Ordering::SeqCst) != 0)
 }
 
 /// Whether registrations in it are, or have become, the program's own.
@@ -217,10 +254,7 @@ fn settle_shared(instance: &Instance) {
     match cell_of(instance) {
         Some(cell) if first_use => {
             if cell.is_held_by_others() {
-                let number = BORN.load(Ordering::Relaxed);
-                let _ = cell
-                    .shared
-                    .compare_exchange(0, number, Ordering::SeqCst, Ordering::SeqCst);
+                cell.used_by_others().store(1, Ordering::SeqCst);
                 wake_parent(instance);
             } else {
                 take_up(instance, cell);
@@ -238,12 +272,8 @@ fn settle_shared(instance: &Instance) {
 }
 
 /// The instance is this process's alone.
-fn take_up(instance: &Instance, cell: &Cell) {
-    cell.shared.store(0, Ordering::Relaxed);
-    for holder in &cell.holders {
-        holder.store(0, Ordering::Relaxed);
-    }
-    cell.enter(fork::pid());
+fn take_up(instance: &Instance, cell: Cell) {
+    cell.used_by_others().store(0, Ordering::Relaxed);
     instance.plain.store(0, Ordering::Relaxed);
 }
 
@@ -344,9 +374,7 @@ fn members(instance: &Instance) -> impl Iterator<Item = &'static Conn> {
 /// at rings and whoever watches the instance sees it readable.
 #[cold]
 pub fn go_on(instance: &Instance) {
-    while let Some(index) = give_next_back(instance) {
-        remove(index);
-    }
+    give_all_back(instance);
     let Some(bell) = bell_of(instance) else {
         return;
     };
@@ -362,6 +390,7 @@ pub fn go_on(instance: &Instance) {
     let control = instance.control_fd.swap(-1, Ordering::Relaxed);
     for ours in [bell.fd, control] {
         let epoll = instance.fd.load(Ordering::Relaxed);
+        // Nothing waits for them any more; what is not there need not go.
         let _ = sys!(SYS_epoll_ctl, epoll, libc::EPOLL_CTL_DEL, ours, 0);
     }
     if !bell.has_sleepers() {
@@ -387,35 +416,150 @@ pub fn must_follow(instance: &Instance, conn: &Conn) -> bool {
     }
 }
 
-/// Gives one registration back whose ring has nothing left; the item is to be removed.
-fn give_next_back(instance: &Instance) -> Option<u32> {
+/// Gives the registrations back whose rings have nothing left.
+fn give_all_back(instance: &Instance) {
+    let Some(first) = next_to_give_back(instance) else {
+        return;
+    };
+    let turn = cell_of(instance).filter(|_| is_used_by_others(instance));
+    let turn = turn.map(Turn::take);
+    note_registrations(instance, turn.is_some());
+    let mut next = Some(first);
+    while let Some(index) = next {
+        give_one_back(instance, index);
+        remove(index);
+        next = next_to_give_back(instance);
+    }
+}
+
+fn next_to_give_back(instance: &Instance) -> Option<u32> {
     let _guard = instance.lock.lock()?;
     let mut next = instance.items.load(Ordering::Acquire);
     while let Some(index) = next.checked_sub(1) {
         let item = item_at(index);
-        next = item.next_of_instance.load(Ordering::Relaxed);
         let deleted = item.spent.load(Ordering::Relaxed) == DELETED;
-        if !deleted && hot::conn_of(item).is_some_and(|conn| !is_kernels(conn)) {
-            continue;
+        if deleted || hot::conn_of(item).is_none_or(is_kernels) {
+            return Some(index);
         }
-        if deleted {
-            attach::unregister(instance, item);
-        } else if !is_known_to_sharer(instance, item) {
-            attach::give_back(instance, item, item.data.load(Ordering::Relaxed));
-        }
-        return Some(index);
+        next = item.next_of_instance.load(Ordering::Relaxed);
     }
     None
 }
 
-/// Whether the child that made the instance shared knew of the item and has given it back
-/// already: what it, or its program, made of it since holds.
-fn is_known_to_sharer(instance: &Instance, item: &Item) -> bool {
-    let known_since = item.known_since.load(Ordering::Relaxed);
-    cell_of(instance).is_some_and(|cell| {
-        let sharer = cell.shared.load(Ordering::SeqCst);
-        sharer != BORN.load(Ordering::Relaxed) && known_since != 0 && known_since <= sharer
-    })
+/// Unless a relative has given it back already: what it, or its program, made of it since holds.
+fn give_one_back(instance: &Instance, index: u32) {
+    let item = item_at(index);
+    let Some(_guard) = instance.lock.lock() else {
+        return;
+    };
+    if item.conn.load(Ordering::Relaxed) == 0 || item.registered.load(Ordering::Relaxed) == 0 {
+        return;
+    }
+    if item.spent.load(Ordering::Relaxed) == DELETED {
+        attach::unregister(instance, item);
+    } else {
+        attach::give_back(instance, item, item.data.load(Ordering::Relaxed));
+    }
+}
+
+/// Relatives give registrations back one after the other.
+struct Turn(Cell);
+
+impl Turn {
+    fn take(cell: Cell) -> Self {
+        let mut tries = 0;
+        while Cell::lock_byte(CELL_COUNT + cell.0, libc::F_WRLCK).is_err() && tries < WAKE_MS_MAX {
+            let _ = sys!(SYS_poll, 0, 0, 1);
+            tries += 1;
+        }
+        Self(cell)
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        // One that is not let go of ends with the process; others wait for a while only.
+        let _ = Cell::lock_byte(CELL_COUNT + self.0.0, libc::F_UNLCK);
+    }
+}
+
+/// Notes which items the kernel has under our tags. Without relatives, all of them; so too where
+/// /proc is not to be had, and what a relative has changed is changed back.
+fn note_registrations(instance: &Instance, has_relatives: bool) {
+    let note_all = |registered| {
+        let _guard = instance.lock.lock();
+        let mut next = instance.items.load(Ordering::Acquire);
+        while let Some(index) = next.checked_sub(1) {
+            item_at(index)
+                .registered
+                .store(registered, Ordering::Relaxed);
+            next = item_at(index).next_of_instance.load(Ordering::Relaxed);
+        }
+    };
+    note_all(u32::from(!has_relatives));
+    if has_relatives && note_shown(instance).is_err() {
+        note_all(1);
+    }
+}
+
+/// Reads /proc/self/fdinfo: `tfd: 5 events: 19 data: c3a1f0057e ...`, a line for each registration.
+fn note_shown(instance: &Instance) -> sys::Result<()> {
+    let path = proc_path(b"/proc/self/fdinfo/", instance.fd.load(Ordering::Relaxed));
+    let file = sys!(SYS_open, path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC, 0)?;
+    let mut buffer = [0u8; 1024];
+    let mut data = Data::default();
+    let result = loop {
+        match sys!(SYS_read, file, buffer.as_mut_ptr(), buffer.len()) {
+            Ok(0) => break Ok(()),
+            Ok(count) => {
+                for byte in &buffer[..count] {
+                    if let Some(value) = data.take(*byte)
+                        && let Some((_, item)) = item_of_tag(value)
+                    {
+                        item.registered.store(1, Ordering::Relaxed);
+                    }
+                }
+            }
+            Err(libc::EINTR) => {}
+            Err(error) => break Err(error),
+        }
+    };
+    let _ = sys!(SYS_close, file);
+    result
+}
+
+/// Finds the numbers behind `data:` in a text that comes byte by byte.
+#[derive(Default)]
+struct Data {
+    /// Letters of the word that were seen.
+    matched: usize,
+    value: u64,
+    has_digits: bool,
+}
+
+impl Data {
+    fn take(&mut self, byte: u8) -> Option<u64> {
+        const WORD: &[u8] = b"data:";
+        if self.matched < WORD.len() {
+            self.matched = if byte == WORD[self.matched] {
+                self.matched + 1
+            } else {
+                usize::from(byte == WORD[0])
+            };
+            return None;
+        }
+        if let Some(digit) = (byte as char).to_digit(16) {
+            self.value = self.value << 4 | u64::from(digit);
+            self.has_digits = true;
+            return None;
+        }
+        if !self.has_digits && byte == b' ' {
+            return None;
+        }
+        let found = self.has_digits.then_some(self.value);
+        *self = Self::default();
+        found
+    }
 }
 
 /// Threads of ours that sleep in the instance go on in the kernel's own wait.

@@ -103,7 +103,7 @@ fn translate(instance: &Instance, events: *mut libc::epoll_event, count: usize) 
         } else if low == TAG_CONTROL {
             control::drain_mail();
         } else if low != TAG_BELL
-            && let Some(event) = translate_item(instance, low, event.events)
+            && let Some(event) = translate_item(instance, event)
         {
             // SAFETY: as above.
             unsafe { events.add(kept).write_unaligned(event) };
@@ -115,9 +115,10 @@ fn translate(instance: &Instance, events: *mut libc::epoll_event, count: usize) 
 }
 
 /// An event of one of our items: what the program gets of it by the kernel's word alone.
-fn translate_item(instance: &Instance, index: u32, events: u32) -> Option<libc::epoll_event> {
-    let item = item_at(index);
+fn translate_item(instance: &Instance, event: libc::epoll_event) -> Option<libc::epoll_event> {
     let guard = instance.lock.lock()?;
+    let (index, item) = item_of_tag(event.u64)?;
+    let events = event.events;
     let ours = core::ptr::eq(instance_at(item.instance.load(Ordering::Relaxed)), instance);
     let conn = conn_of(item).filter(|_| ours)?;
     if item.attached.load(Ordering::Relaxed) == 0 {
@@ -379,7 +380,12 @@ fn sleep(
     let (result, shield) = if shared::is_going(instance) || attached && anything(instance, true) {
         (Ok(Some(0)), shield)
     } else {
-        let left = deadline.left_ns(wait::slice_ns(bell, unread));
+        let slice = match bell {
+            // What can be had only soon, or never: the program's, until it is let go of.
+            None if attached => Some(wait::BLIND_SLICE_NS),
+            _ => wait::slice_ns(bell, unread),
+        };
+        let left = deadline.left_ns(slice);
         let mut announced = bell;
         let way_out = (abandon as extern "C" fn(_), (&raw mut announced).cast());
         let body = || kernel_wait(instance, events, room, left, mask);
