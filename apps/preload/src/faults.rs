@@ -1,11 +1,11 @@
 //! Bad pointers of the program: EFAULT where the kernel would have said it.
 //!
 //! The library looks at what the program passes to calls on stream sockets and on epoll
-//! instances, and makes the copies of the fast path. Before each, a leaf
-//! routine touches one byte of every page that the copy will touch: it loads before
-//! a read, and stores what it has loaded before a write. If such an access faults, the
-//! library's handler ([`crate::signals`])
-//! finds it by the instruction's address and lets the routine return "fault" ([`answer`]).
+//! instances, and makes the copies of the fast path. Before each, a leaf routine touches one
+//! byte of every page that the copy will touch. It loads before a read, and stores before a
+//! write, atomically where the byte is to stay what it is. If such an access faults, the
+//! library's handler ([`crate::signals`]) finds it by the instruction's address and lets the
+//! routine return "fault" ([`answer`]).
 //!
 //! From the first such look in a process on, that handler stands in for the default
 //! dispositions of SIGSEGV and SIGBUS as well. A fault elsewhere goes to the program's
@@ -34,8 +34,8 @@ core::arch::global_asm!(
     // rdi: first byte, rsi: last byte. Returns 0, or 1 after a fault. No frame: the
     // handler goes on at `fordway_touch_fault`.
     ".pushsection .text.fordway_touch, \"ax\", @progbits",
-    ".globl fordway_touch_to_read, fordway_touch_to_write, fordway_touch_fault",
-    ".hidden fordway_touch_to_read, fordway_touch_to_write, fordway_touch_fault",
+    ".globl fordway_touch_to_read, fordway_touch_to_write, fordway_touch_to_keep, fordway_touch_fault",
+    ".hidden fordway_touch_to_read, fordway_touch_to_write, fordway_touch_to_keep, fordway_touch_fault",
     "fordway_touch_to_read:",
     "2: movzx eax, byte ptr [rdi]",
     "or rdi, 4095",
@@ -45,12 +45,19 @@ core::arch::global_asm!(
     "xor eax, eax",
     "ret",
     "fordway_touch_to_write:",
-    "3: mov al, byte ptr [rdi]",
-    "mov byte ptr [rdi], al",
+    "3: mov byte ptr [rdi], 0",
     "or rdi, 4095",
     "inc rdi",
     "cmp rdi, rsi",
     "jbe 3b",
+    "xor eax, eax",
+    "ret",
+    "fordway_touch_to_keep:",
+    "4: lock or byte ptr [rdi], 0",
+    "or rdi, 4095",
+    "inc rdi",
+    "cmp rdi, rsi",
+    "jbe 4b",
     "xor eax, eax",
     "ret",
     "fordway_touch_fault:",
@@ -62,6 +69,7 @@ core::arch::global_asm!(
 unsafe extern "C" {
     fn fordway_touch_to_read(first: usize, last: usize) -> u32;
     fn fordway_touch_to_write(first: usize, last: usize) -> u32;
+    fn fordway_touch_to_keep(first: usize, last: usize) -> u32;
     fn fordway_touch_fault();
 }
 
@@ -80,13 +88,21 @@ pub fn is_readable(base: *const u8, count: usize) -> bool {
     count == 0 || unsafe { fordway_touch_to_read(first, first + count - 1) == 0 }
 }
 
-/// Whether `count` bytes at `base`, a user range into which the kernel would write now, can be
-/// written. They stay what they are.
+/// Whether `count` bytes at `base`, a user range that the caller is about to overwrite, can be written.
 #[inline]
 pub fn is_writable(base: *mut u8, count: usize) -> bool {
     let first = base.addr();
-    // SAFETY: a fault in the routine is answered; it stores what is there.
+    // SAFETY: a fault in the routine is answered; the caller overwrites the bytes anyway.
     count == 0 || unsafe { fordway_touch_to_write(first, first + count - 1) == 0 }
+}
+
+/// As [`is_writable`] for bytes that may stay what they are, and that another thread may be
+/// writing: a store of what was loaded before would undo that.
+#[inline]
+fn could_be_written(base: *mut u8, count: usize) -> bool {
+    let first = base.addr();
+    // SAFETY: a fault in the routine is answered; it changes nothing.
+    count == 0 || unsafe { fordway_touch_to_keep(first, first + count - 1) == 0 }
 }
 
 /// Whether a value of the program can be read.
@@ -109,7 +125,7 @@ pub fn can_read_all<T>(values: *const T, count: usize) -> bool {
 pub fn can_write_all<T>(values: *mut T, count: usize) -> bool {
     arm();
     count.checked_mul(size_of::<T>()).is_some_and(|bytes| {
-        is_user_range(values.cast(), bytes) && is_writable(values.cast(), bytes)
+        is_user_range(values.cast(), bytes) && could_be_written(values.cast(), bytes)
     })
 }
 
@@ -122,8 +138,8 @@ pub fn writable_prefix<T>(values: *mut T, count: usize) -> usize {
     let mut good = begin;
     for _ in 0..PREFIX_PAGES_MAX {
         let next = (good + 1).next_multiple_of(PAGE_BYTES).min(end);
-        // SAFETY: a fault in the routine is answered; it stores what is there.
-        if good == end || unsafe { fordway_touch_to_write(good, next - 1) } != 0 {
+        let from = core::ptr::without_provenance_mut(good);
+        if good == end || !could_be_written(from, next - good) {
             break;
         }
         good = next;

@@ -69,6 +69,6 @@ reasons! {
     Protocol = 18, "protocol", "the other end broke the channel protocol";
     /// The same socket is held by two processes.
     Shared = 19, "shared", "two processes offered the same socket";
-    /// The packet filter has to see each packet, or lets none pass.
-    Filter = 20, "filter", "a rule of the packet filter needs each packet, or lets none pass (see: fordway filter trace)";
+    /// The packet filter has to see each packet, lets none pass, or has not seen the handshake.
+    Filter = 20, "filter", "a rule of the packet filter needs each packet, lets none pass, or has not seen the handshake (see: fordway filter trace)";
 }
