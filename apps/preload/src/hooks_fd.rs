@@ -12,8 +12,6 @@ use fordway_sockets::{down, ends};
 
 /// Descriptors that are searched for another one of the same connection.
 const SEARCH_FDS: i32 = 1 << 16;
-/// Inherited descriptors that are looked at when the library starts.
-const INHERITED_FDS: i32 = 64;
 
 /// What `FDS` says of a listening stream socket.
 const LISTEN: u32 = 5 << 24;
@@ -30,22 +28,23 @@ fn adopt(fd: c_int, nonblock: bool) {
     let _ = state::add_conn(fd, nonblock);
 }
 
-/// Finds listening sockets that an exec or a service manager left us.
-pub fn adopt_listeners() {
-    for fd in 0..INHERITED_FDS {
-        let mut listening: c_int = 0;
-        let mut length = size_of::<c_int>() as u32;
-        let asked = sys!(
-            SYS_getsockopt,
-            fd,
-            libc::SOL_SOCKET,
-            libc::SO_ACCEPTCONN,
-            &raw mut listening,
-            &raw mut length
-        );
-        if asked.is_ok() && listening != 0 && is_tcp(fd) {
-            set_kind(fd, LISTEN);
+/// Whether a socket that has just accepted is a listener for TCP. Such a one may have come
+/// without its listen(): over an exec, which may also lie between bind and listen, from a service
+/// manager, or in a message.
+fn is_listener(fd: c_int) -> bool {
+    match state::look(fd) {
+        LISTEN => true,
+        kind::UNKNOWN => {
+            let is_tcp = is_tcp(fd);
+            let word = if is_tcp { LISTEN } else { kind::OTHER };
+            // The number may be another file's by now, which is looked at elsewhere.
+            if let Some(slot) = slot(fd).filter(|_| may_change(fd)) {
+                let order = Ordering::AcqRel;
+                let _ = slot.compare_exchange(kind::UNKNOWN, word, order, Ordering::Relaxed);
+            }
+            is_tcp
         }
+        _ => false,
     }
 }
 
@@ -206,7 +205,7 @@ pub unsafe extern "C" fn accept4(
 
 fn accepted(listener: c_int, fd: c_int, flags: c_int) -> c_int {
     if fd >= 0 && config::is_active() {
-        if state::look(listener) == LISTEN {
+        if is_listener(listener) {
             adopt(fd, flags & libc::SOCK_NONBLOCK != 0);
         } else {
             forget(fd);

@@ -105,7 +105,6 @@ extern "C" fn start(
     signals::set_up();
     spin::start_clock();
     aside::set_up();
-    hooks_fd::adopt_listeners();
 }
 
 extern "C" fn end() {

@@ -304,6 +304,44 @@ static void listener_high_a(int unused) {
     setenv("STAGE", "2", 1);
     again("listener_high");
 }
+// Bound by one image, it listens in the next (python's uvicorn --workers).
+static void listens_later_a(int unused) {
+    (void)unused;
+    const int bound = 90;
+    if (getenv("STAGE")) {
+        if (listen(bound, 5)) die("listen");
+        struct sockaddr_in address;
+        socklen_t length = sizeof address;
+        if (getsockname(bound, (void *)&address, &length)) die("getsockname");
+        tell(ntohs(address.sin_port));
+        serve(bound);
+        return;
+    }
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    if (fd < 0 || bind(fd, (void *)&address, sizeof address)) die("bind");
+    if (dup2(fd, bound) != bound) die("dup2");
+    close(fd);
+    setenv("STAGE", "2", 1);
+    again("listens_later");
+}
+// A listener that came in a message.
+static void listener_passed_a(int unused) {
+    (void)unused;
+    int port, listener = listen_any(&port), pair[2];
+    union { struct cmsghdr header; char room[CMSG_SPACE(sizeof(int))]; } control = {0};
+    char byte = 0;
+    struct iovec part = {&byte, 1};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    tell(port);
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair)) die("socketpair");
+    control.header = (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
+    memcpy(CMSG_DATA(&control.header), &listener, sizeof listener);
+    if (sendmsg(pair[0], &message, 0) != 1 || recvmsg(pair[1], &message, 0) != 1) die("message");
+    close(listener);
+    memcpy(&listener, CMSG_DATA(&control.header), sizeof listener);
+    serve(listener);
+}
 static void served_b(int unused) {
     (void)unused;
     int fd = dial(hear()), byte = 0;
@@ -413,6 +451,8 @@ const struct test_case cases[] = {
     {"inetd_speaks", NONE, inetd_speaks_a, inetd_speaks_b},
     {"activation", NONE, activation_a, served_b},
     {"listener_high", NONE, listener_high_a, served_b},
+    {"listens_later", NONE, listens_later_a, served_b},
+    {"listener_passed", NONE, listener_passed_a, served_b},
     {"reload", NONE, reload_a, reload_b},
     {"cloexec", WARM, cloexec_a, cloexec_b},
     {"range_cloexec", WARM, range_cloexec_a, cloexec_b},
