@@ -14,7 +14,7 @@
 
 use crate::state::{self, Conn, attention, hint};
 use crate::sys::{self, sys};
-use crate::{control, epoll, link, stay, wait};
+use crate::{control, epoll, hidden, link, stay, wait};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use fordway_sockets::down;
@@ -44,7 +44,12 @@ pub fn set_up() -> sys::Result<()> {
         unsafe {
             let register: extern "C" fn(Handler, Handler, Handler, *mut c_void) -> i32 =
                 core::mem::transmute(register);
-            register(Some(prepare), None, Some(child), core::ptr::null_mut());
+            register(
+                Some(prepare),
+                Some(parent),
+                Some(child),
+                core::ptr::null_mut(),
+            );
         }
     }
     Ok(())
@@ -147,6 +152,7 @@ fn free_cell() -> Option<u32> {
 /// that fails leaves the count too high, which costs an upgrade, nothing else.
 unsafe extern "C" fn prepare() {
     epoll::before_fork();
+    hidden::before_fork();
     for conn in state::conns() {
         hold_again(conn);
         if let Some(cell) = cell(conn) {
@@ -161,9 +167,15 @@ unsafe extern "C" fn prepare() {
     }
 }
 
+/// After a fork, or one that failed, in the parent.
+unsafe extern "C" fn parent() {
+    hidden::after_fork();
+}
+
 /// After a fork, in the child: only this thread is left.
 unsafe extern "C" fn child() {
     note_pid();
+    hidden::after_fork();
     state::reset_locks();
     control::after_fork();
     epoll::after_fork();

@@ -1,73 +1,141 @@
 //! Descriptors of the shim's own: kept out of the program's way and out of its
-//! reach. They lie above the program's soft limit where the hard limit allows it,
-//! else as high as they can, and the hooks of close and dup step over them.
+//! reach. The hooks of close and dup step over them.
+//!
+//! What a program may have open is its own: ours lie above its soft limit, so that its open()
+//! fails no sooner than without us. Where no higher limit can be had (soft and hard limit are the
+//! same, and the program is not privileged), the top of a large table is taken, a
+//! [`SHARE`]th of it; of a smaller table nothing, and connections stay on the kernel path.
+//!
+//! Peers decide how many there are (a peer's doors, `crate::link`): [`is_fair`] bounds what one
+//! of them may have.
 
-use crate::state::{kind, slot};
+use crate::state::{Lock, kind, slot};
 use crate::sys::{self, sys};
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// Room above the soft limit that is asked for, in descriptors.
 const ROOM: u64 = 8192;
-
-/// Descriptors that a program must be able to have for the shim to take some.
+/// Descriptors that must be there for the shim to take any.
 const ENOUGH: u64 = 256;
+/// Of a table that cannot be made larger, one in so many may be ours.
+const SHARE: u64 = 64;
+/// A peer may have one in so many of those that are left.
+const PEER_SHARE: u32 = 8;
 
-/// Whether the program can spare the descriptors that channels need.
-pub fn can_be_had() -> bool {
-    let mut limit = libc::rlimit64 {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
-    let asked = sys!(SYS_prlimit64, 0, libc::RLIMIT_NOFILE, 0, &raw mut limit);
-    let above = limit.rlim_max.saturating_sub(limit.rlim_cur);
-    asked.is_ok() && (limit.rlim_cur >= ENOUGH || above >= ENOUGH)
+/// How many there are, and how many there can be.
+static COUNT: AtomicU32 = AtomicU32::new(0);
+static COUNT_MAX: AtomicU32 = AtomicU32::new(0);
+/// The limit is raised for a moment: by one thread at a time, or it would stay raised.
+static RAISING: Lock = Lock::new();
+/// The lock is held for a fork.
+static FORKING: AtomicBool = AtomicBool::new(false);
+
+/// Where descriptors of ours may lie.
+struct Span {
+    /// The lowest number.
+    first: u64,
+    /// Behind the highest number.
+    end: u64,
+    limit: libc::rlimit64,
 }
 
-/// Moves a descriptor to a high number; the given number is closed in any case.
-pub fn hide(fd: i32) -> sys::Result<i32> {
-    let moved = copy(fd);
-    let _ = sys!(SYS_close, fd);
-    moved
-}
-
-/// A hidden descriptor of the same file.
-pub fn copy(fd: i32) -> sys::Result<i32> {
-    let high = duplicate_high(fd)?;
-    if let Some(word) = slot(high) {
-        word.store(kind::HIDDEN, Ordering::Release);
+impl Span {
+    /// The limits under which the span can be had.
+    fn wide(&self) -> libc::rlimit64 {
+        libc::rlimit64 {
+            rlim_cur: self.end,
+            rlim_max: self.limit.rlim_max.max(self.end),
+        }
     }
-    Ok(high)
+
+    fn note(&self) -> &Self {
+        COUNT_MAX.store((self.end - self.first) as u32, Ordering::Relaxed);
+        self
+    }
 }
 
-fn duplicate_high(fd: i32) -> sys::Result<i32> {
+fn set_limit(limit: &libc::rlimit64) -> sys::Result<()> {
+    sys!(
+        SYS_prlimit64,
+        0,
+        libc::RLIMIT_NOFILE,
+        core::ptr::from_ref(limit),
+        0
+    )?;
+    Ok(())
+}
+
+/// `act` with the span, under limits that let it be had.
+fn within<R>(act: impl FnOnce(&Span) -> sys::Result<R>) -> sys::Result<R> {
+    let _guard = RAISING.lock().ok_or(libc::EAGAIN)?;
     let mut limit = libc::rlimit64 {
         rlim_cur: 0,
         rlim_max: 0,
     };
     sys!(SYS_prlimit64, 0, libc::RLIMIT_NOFILE, 0, &raw mut limit)?;
     let soft = limit.rlim_cur;
-    let raised = soft.saturating_add(ROOM).min(limit.rlim_max);
-    if raised > soft {
-        // A raised soft limit is needed only while the descriptor is made.
-        let wide = libc::rlimit64 {
-            rlim_cur: raised,
-            rlim_max: limit.rlim_max,
+    let end = soft.saturating_add(ROOM);
+    // The whole room, for which a privileged program's hard limit moves too; else as much of it
+    // as the hard limit has.
+    for end in [end, end.min(limit.rlim_max)] {
+        let above = Span {
+            first: soft,
+            end,
+            limit,
         };
-        sys!(SYS_prlimit64, 0, libc::RLIMIT_NOFILE, &raw const wide, 0)?;
-        let high = sys!(SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, soft);
-        sys!(SYS_prlimit64, 0, libc::RLIMIT_NOFILE, &raw const limit, 0)?;
-        if let Ok(high) = high {
-            return Ok(high as i32);
+        if end - soft >= ENOUGH && set_limit(&above.wide()).is_ok() {
+            let done = act(above.note());
+            set_limit(&limit)?;
+            return done;
         }
     }
-    let mut floor = soft - soft / 4;
-    loop {
-        match sys!(SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, floor) {
-            Ok(high) => return Ok(high as i32),
-            Err(error) if floor < 8 => return Err(error),
-            Err(_) => floor /= 2,
-        }
+    let share = (soft / SHARE).min(ROOM);
+    if share < ENOUGH {
+        return Err(libc::EMFILE);
     }
+    let top = Span {
+        first: soft - share,
+        end: soft,
+        limit,
+    };
+    act(top.note())
+}
+
+/// Whether descriptors can be had that are not the program's.
+pub fn can_be_had() -> bool {
+    within(|_| Ok(())).is_ok()
+}
+
+/// Whether a peer that has `held` of our descriptors may have another one.
+pub fn is_fair(held: u32) -> bool {
+    let left = COUNT_MAX.load(Ordering::Relaxed);
+    let left = left.saturating_sub(COUNT.load(Ordering::Relaxed));
+    held.saturating_mul(PEER_SHARE) <= left
+}
+
+/// Moves a descriptor to a high number; the given number is closed in any case.
+pub fn hide(fd: i32) -> sys::Result<i32> {
+    let moved = within(|span| duplicate(fd, span.first));
+    let _ = sys!(SYS_close, fd);
+    moved
+}
+
+/// A hidden descriptor of the same file. For a moment, or for a file of which the program has
+/// just let go: where no other number can be had, one of the program's will do.
+pub fn copy(fd: i32) -> sys::Result<i32> {
+    within(|span| duplicate(fd, span.first)).or_else(|_| duplicate(fd, 0))
+}
+
+fn duplicate(fd: i32, first: u64) -> sys::Result<i32> {
+    let copy = sys!(SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, first)? as i32;
+    let Some(word) = slot(copy) else {
+        // The program could close it, unseen by our hooks.
+        let _ = sys!(SYS_close, copy);
+        return Err(libc::EMFILE);
+    };
+    word.store(kind::HIDDEN, Ordering::Release);
+    COUNT.fetch_add(1, Ordering::Relaxed);
+    Ok(copy)
 }
 
 /// Closes a hidden descriptor.
@@ -78,5 +146,21 @@ pub fn close(fd: i32) {
     if let Some(word) = slot(fd) {
         word.store(kind::UNKNOWN, Ordering::Release);
     }
+    COUNT.fetch_sub(1, Ordering::Relaxed);
     let _ = sys!(SYS_close, fd);
+}
+
+/// Before a fork: no other thread may have the limit raised, which the child would keep.
+pub fn before_fork() {
+    if let Some(guard) = RAISING.lock() {
+        core::mem::forget(guard);
+        FORKING.store(true, Ordering::Relaxed);
+    }
+}
+
+/// After a fork, in both processes.
+pub fn after_fork() {
+    if FORKING.swap(false, Ordering::Relaxed) {
+        RAISING.give_back();
+    }
 }

@@ -33,6 +33,7 @@ mod end;
 mod epoll;
 mod faults;
 mod fork;
+mod headroom;
 mod hidden;
 mod hooks_fd;
 mod hooks_io;

@@ -8,7 +8,7 @@
 
 use crate::state::{self, Conn, Lock, attention};
 use crate::sys::{self, sys};
-use crate::{hidden, purse, thread, wait};
+use crate::{headroom, hidden, purse, thread, wait};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use fordway_abi::reason::Reason;
 use fordway_abi::shm::{
@@ -107,6 +107,7 @@ pub fn own() -> impl Iterator<Item = &'static Link> {
 /// In a forked child: all links are the parent's. Connections that were inherited still
 /// use their memory until they are on the kernel path.
 pub fn after_fork() {
+    headroom::after_fork();
     for (_, link) in all() {
         link.inherited.store(1, Ordering::Relaxed);
         link.sweeping.reset();
@@ -117,13 +118,6 @@ pub fn after_fork() {
 /// The link with the broker's number `id`.
 pub fn by_id(id: u64) -> Option<(u32, &'static Link)> {
     all().find(|(_, link)| link.id.load(Ordering::Relaxed) == id)
-}
-
-/// mmap of a memfd: over the range at `place`, or anywhere if that is null.
-fn map(fd: i32, bytes: usize, protection: i32, place: *mut u8) -> sys::Result<*mut u8> {
-    let fixed = if place.is_null() { 0 } else { libc::MAP_FIXED };
-    let flags = libc::MAP_SHARED | fixed;
-    sys!(SYS_mmap, place, bytes, protection, flags, fd, 0).map(|base| base as *mut u8)
 }
 
 /// Makes and seals a memfd that only this mapping can write; returns descriptor and mapping.
@@ -142,7 +136,8 @@ pub fn make_memory(
     )? as i32;
     let made = (|| {
         sys!(SYS_ftruncate, fd, bytes)?;
-        let base = map(fd, bytes, libc::PROT_READ | libc::PROT_WRITE, place)?;
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let base = sys::map(fd, bytes, protection, libc::MAP_SHARED, place)?;
         let seals =
             libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_FUTURE_WRITE | libc::F_SEAL_SEAL;
         sys!(SYS_fcntl, fd, libc::F_ADD_SEALS, seals)?;
@@ -176,7 +171,7 @@ fn map_checked(fd: i32, bytes: usize, protection: i32, place: *mut u8) -> sys::R
         if seals & needed != needed || end != bytes {
             return Err(libc::EPROTO);
         }
-        map(fd, bytes, protection, place)
+        sys::map(fd, bytes, protection, libc::MAP_SHARED, place)
     })();
     let _ = sys!(SYS_close, fd);
     mapped
@@ -185,10 +180,10 @@ fn map_checked(fd: i32, bytes: usize, protection: i32, place: *mut u8) -> sys::R
 /// Puts empty memory in the place of a region: a thread of the program may still be
 /// about to look at it, and the next link of this slot is laid over it.
 fn blank(base: *mut u8, bytes: usize) {
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     if !base.is_null() {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let _ = sys!(SYS_mmap, base, bytes, protection, flags, -1isize, 0);
+        let _ = sys::map(-1, bytes, protection, flags, base);
     }
 }
 
@@ -197,7 +192,12 @@ pub fn make(id: u64, key: [u8; 16]) -> sys::Result<i32> {
     let index = (0..LINK_COUNT as u32)
         .find(|index| at(*index).state.load(Ordering::Relaxed) == link_state::FREE)
         .ok_or(libc::ENOBUFS)?;
+    // What is mapped stays so: links that are free again have their range.
+    let links = LINK_HIGH.load(Ordering::Acquire).max(index + 1) as u64;
     let place = at(index).own_base.load(Ordering::Relaxed);
+    if place.is_null() && !sys::may_have_space(links * 2 * REGION_BYTES as u64) {
+        return Err(libc::ENOMEM);
+    }
     let (fd, base) = make_memory(c"fordway-region", REGION_BYTES, place)?;
     // SAFETY: a fresh, zeroed, writable mapping of a region.
     let header = unsafe { &*base.cast::<RegionHeader>() };
@@ -266,7 +266,7 @@ impl Link {
     /// A doorbell of the peer has come. False: it cannot be kept, and the link must be
     /// given up.
     pub fn add_door(&self, door: u64, fd: i32) -> bool {
-        let (Some(word), Ok(fd)) = (self.doors.get(door as usize), hidden::hide(fd)) else {
+        let (Some(word), Ok(fd)) = (self.doors.get(door as usize), self.keep(door, fd)) else {
             return false;
         };
         let former = word.swap(fd + 1, Ordering::AcqRel);
@@ -281,13 +281,29 @@ impl Link {
 
     /// What shows the peer's rings at door `door` of ours has come. False: as `add_door`.
     pub fn add_view(&self, door: u64, fd: i32) -> bool {
-        let (Some(newest), Ok(fd)) = (self.views[0].get(door as usize), hidden::hide(fd)) else {
+        let (Some(newest), Ok(fd)) = (self.views[0].get(door as usize), self.keep(door, fd)) else {
             return false;
         };
         let before = &self.views[1][door as usize];
         let former = newest.swap(fd + 1, Ordering::Relaxed);
         hidden::close(before.swap(former, Ordering::Relaxed) - 1);
         wait::watch_view(door as usize, fd).is_ok()
+    }
+
+    /// Hides a descriptor of door `door`, of ours or of the peer's, unless the link has more than
+    /// its share: a peer says how many doors it has.
+    fn keep(&self, door: u64, fd: i32) -> sys::Result<i32> {
+        let doors = self.doors.iter().chain(self.views.iter().flatten());
+        let held = doors.filter(|door| door.load(Ordering::Relaxed) != 0);
+        let is_fair = door == DOOR_SHARED as u64 || hidden::is_fair(held.count() as u32);
+        let kept = hidden::hide(fd);
+        match kept {
+            Ok(fd) if !is_fair => {
+                hidden::close(fd);
+                Err(libc::EMFILE)
+            }
+            kept => kept,
+        }
     }
 
     fn close_views(&self) {
@@ -385,7 +401,13 @@ impl Link {
         if self.state.swap(link_state::FREE, Ordering::AcqRel) == link_state::FREE {
             return;
         }
-        blank(self.own_base.load(Ordering::Relaxed), REGION_BYTES);
+        let own = self.own_base.load(Ordering::Relaxed);
+        if self.inherited.load(Ordering::Relaxed) == 0 {
+            // SAFETY: mapped since `make`.
+            let header = unsafe { &*own.cast::<RegionHeader>() };
+            headroom::give_back(header.arena_next.load(Ordering::Relaxed));
+        }
+        blank(own, REGION_BYTES);
         blank(self.peer_base.load(Ordering::Relaxed), REGION_BYTES);
         blank(
             self.peer_page.load(Ordering::Relaxed).cast(),
@@ -414,6 +436,7 @@ fn endpoint(base: *mut u8, slot: u32) -> *mut Endpoint {
 
 /// Points a connection at its channel and makes our endpoint as new.
 pub fn bind(conn: &Conn, index: u32, slot: u32, generation: u32, channel_id: u64) {
+    headroom::look();
     let link = at(index);
     let own_base = link.own_base.load(Ordering::Relaxed);
     let peer_base = link.peer_base.load(Ordering::Relaxed);
@@ -505,7 +528,7 @@ impl Conn {
                 self.own_base.load(Ordering::Relaxed),
                 self.peer.load(Ordering::Relaxed),
             )
-            .paid_from(purse::get())
+            .paid_from([purse::get(), headroom::purse()])
         }
     }
 

@@ -183,6 +183,12 @@ impl Lock {
         })
     }
 
+    /// Ends a hold of this thread of which the guard was forgotten.
+    pub fn give_back(&self) {
+        self.0.store(0, Ordering::Release);
+        thread::leave();
+    }
+
     /// Frees it, whoever holds it: in a forked child, where the holder does not exist.
     pub fn reset(&self) {
         self.0.store(0, Ordering::Relaxed);

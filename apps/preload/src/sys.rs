@@ -180,16 +180,54 @@ pub fn map_anonymous(bytes: usize, shared: bool) -> Result<*mut u8> {
         libc::MAP_PRIVATE
     };
     let flags = kind | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    sys!(
-        SYS_mmap,
-        0,
-        bytes,
-        libc::PROT_READ | libc::PROT_WRITE,
-        flags,
-        -1isize,
-        0
-    )
-    .map(|p| p as *mut u8)
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    map(-1, bytes, protection, flags, core::ptr::null_mut())
+}
+
+/// mmap for memory of the library's own: over the range at `place`, or anywhere if that is null.
+///
+/// It is sparse, and reading a hole of shared memory fills it. So it is in no core dump, and it
+/// is never locked: after mlockall(2) with MCL_FUTURE the kernel would fill a mapping at once. It
+/// fills none that cannot be read yet, and after munlock it does not either.
+pub fn map(
+    fd: c_int,
+    bytes: usize,
+    protection: c_int,
+    flags: c_int,
+    place: *mut u8,
+) -> Result<*mut u8> {
+    let none = libc::PROT_NONE;
+    let base = sys!(SYS_mmap, 0, bytes, none, flags, fd as isize, 0)?;
+    let settled = (|| {
+        sys!(SYS_munlock, base, bytes)?;
+        sys!(SYS_madvise, base, bytes, libc::MADV_DONTDUMP)?;
+        sys!(SYS_mprotect, base, bytes, protection)?;
+        if place.is_null() {
+            return Ok(base);
+        }
+        // In one step: a thread of the program may be about to look there.
+        let moves = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+        sys!(SYS_mremap, base, bytes, bytes, moves, place)
+    })();
+    if settled.is_err() {
+        let _ = sys!(SYS_munmap, base, bytes);
+    }
+    settled.map(|base| base as *mut u8)
+}
+
+/// Of a limited address space, one byte in so many may be the library's.
+const SPACE_SHARE: u64 = 8;
+
+/// Whether links may have so much address space: the program's own mappings are not to fail for
+/// it (man 2 setrlimit, RLIMIT_AS).
+pub fn may_have_space(bytes: u64) -> bool {
+    let mut limit = libc::rlimit64 {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    let asked = sys!(SYS_prlimit64, 0, libc::RLIMIT_AS, 0, &raw mut limit);
+    asked.is_ok()
+        && (limit.rlim_cur == libc::RLIM64_INFINITY || bytes <= limit.rlim_cur / SPACE_SHARE)
 }
 
 /// The library cannot go on: ends the process as abort(3) does, but for the program's handler.

@@ -23,6 +23,19 @@ fn draw(purse: &Purse, bytes: u64) -> bool {
     fits
 }
 
+/// Takes `bytes` out of all of them, or nothing.
+fn draw_from_all(purses: [Option<&Purse>; 2], bytes: u64) -> bool {
+    let [first, second] = purses;
+    if !first.is_none_or(|purse| draw(purse, bytes)) {
+        return false;
+    }
+    let fits = second.is_none_or(|purse| draw(purse, bytes));
+    if let Some(purse) = first.filter(|_| !fits) {
+        purse.bytes_taken.fetch_sub(bytes, Ordering::Relaxed);
+    }
+    fits
+}
+
 const LOCK_SPINS_MAX: u32 = 10_000;
 
 /// Allocator of one region; `base` is where its owner mapped it.
@@ -60,9 +73,9 @@ impl Arena {
         None
     }
 
-    /// A block of `1 << log2` bytes, as an offset from the region's start. `purse` pays for
-    /// what was never handed out before.
-    pub fn take(&self, log2: u32, purse: Option<&Purse>) -> Option<usize> {
+    /// A block of `1 << log2` bytes, as an offset from the region's start. Each purse pays
+    /// for what was never handed out before.
+    pub fn take(&self, log2: u32, purses: [Option<&Purse>; 2]) -> Option<usize> {
         self.locked(|header| {
             let free = &header.arena_free[log2 as usize];
             let first = free.mine() as usize;
@@ -73,8 +86,7 @@ impl Arena {
                 return Some(first);
             }
             let next = (header.arena_next.mine() as usize).max(ARENA_OFFSET);
-            if REGION_BYTES - next < 1 << log2 || !purse.is_none_or(|purse| draw(purse, 1 << log2))
-            {
+            if REGION_BYTES - next < 1 << log2 || !draw_from_all(purses, 1 << log2) {
                 return None;
             }
             header

@@ -25,7 +25,7 @@ pub struct Producer {
     own: *const Endpoint,
     own_base: *mut u8,
     peer: *const Endpoint,
-    purse: *const Purse,
+    purses: [*const Purse; 2],
 }
 
 /// Result of [`Producer::enter`].
@@ -50,16 +50,16 @@ impl Producer {
             own,
             own_base,
             peer,
-            purse: core::ptr::null(),
+            purses: [core::ptr::null(); 2],
         }
     }
 
-    /// The same, with ring memory from a purse; none if it is null.
+    /// The same, with ring memory that each of the purses pays for; null: one that need not.
     ///
     /// # Safety
     /// A purse stays mapped as long as this is used.
-    pub unsafe fn paid_from(self, purse: *const Purse) -> Self {
-        Self { purse, ..self }
+    pub unsafe fn paid_from(self, purses: [*const Purse; 2]) -> Self {
+        Self { purses, ..self }
     }
 
     fn own(&self) -> &Endpoint {
@@ -78,8 +78,9 @@ impl Producer {
     }
 
     fn take_memory(&self, log2: u32) -> Option<usize> {
-        // SAFETY: by the contract of `paid_from`; all its fields are atomics.
-        self.arena().take(log2, unsafe { self.purse.as_ref() })
+        // SAFETY: by the contract of `paid_from`; all their fields are atomics.
+        let purses = self.purses.map(|purse| unsafe { purse.as_ref() });
+        self.arena().take(log2, purses)
     }
 
     /// The segment that takes new bytes.

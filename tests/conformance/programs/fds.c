@@ -234,6 +234,54 @@ static void exhausted_early_b(int fd) {
     step();
 }
 
+// A table that is small from the start, and cannot be made larger by who may not: the program
+// can open as many files as without the library.
+static void count_opens(int fd) {
+    int count = 0;
+    while (open("/dev/null", O_RDONLY) >= 0) count++;
+    say("open %s, %d times", error_name(errno), count);
+    char byte = 7, back = 0;
+    if (send(fd, &byte, 1, 0) != 1 || recv(fd, &back, 1, 0) != 1 || back != byte) die("echo");
+    close(fd);
+    step();
+}
+static void limited_a(int unused) {
+    (void)unused;
+    struct rlimit limit;
+    getrlimit(RLIMIT_NOFILE, &limit);
+    limit.rlim_cur = 300;
+    if (setrlimit(RLIMIT_NOFILE, &limit)) die("setrlimit");
+    int fd = meet(), shown;
+    warm(fd, 0);
+    pid_t other = hear();
+    asleep(other, other);
+    pollx(fd, POLLIN, 20, &shown);
+    ask(fd, "before");
+    count_opens(fd);
+}
+static void limited_b(int unused) {
+    (void)unused;
+    int fd = meet();
+    warm(fd, 1);
+    exhausted_b(fd);
+}
+static void limited_nobody_a(int unused) {
+    (void)unused;
+    struct rlimit limit = {300, 300};
+    if (setrlimit(RLIMIT_NOFILE, &limit) || setresuid(65534, 65534, 65534)) die("limits");
+    int fd = meet(), shown;
+    for (int i = 0; i < 50; i++) {
+        char byte = i, back;
+        if (i % 10 == 0) pollx(fd, POLLIN, 1, &shown);
+        if (send(fd, &byte, 1, 0) != 1 || recv(fd, &back, 1, 0) != 1 || back != byte) die("echo");
+    }
+    count_opens(fd);
+}
+static void limited_nobody_b(int unused) {
+    (void)unused;
+    exhausted_early_b(meet());
+}
+
 // More connections than one page of anything.
 static void many_a(int unused) {
     (void)unused;
@@ -316,6 +364,8 @@ const struct test_case cases[] = {
     {"wiped", NONE, wiped_a, wiped_b},
     {"exhausted", WARM, exhausted_a, exhausted_b},
     {"exhausted_early", WARM, exhausted_early_a, exhausted_early_b},
+    {"limited", NONE, limited_a, limited_b},
+    {"limited_nobody", NONE, limited_nobody_a, limited_nobody_b},
     {"many", NONE, many_a, many_b},
     {"churn", NONE, churn_a, churn_b},
     {0},

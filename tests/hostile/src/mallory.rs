@@ -9,9 +9,9 @@ use crate::common::{self, Bells, Shim};
 use anyhow::{Context, Result, bail, ensure};
 use fordway_abi::control as wire;
 use fordway_abi::shm::{
-    ARENA_OFFSET, ENDPOINT_BYTES, ENDPOINTS_OFFSET, Endpoint, MARKS_OFFSET, MarkPage, REGION_BYTES,
-    REGION_MAGIC, RegionHeader, SEGMENT_LOG2_MIN, WAIT_PAGE_BYTES, WAIT_PAGE_MAGIC, WaitPage,
-    rx_state, tx_state,
+    ARENA_OFFSET, ENDPOINT_BYTES, ENDPOINTS_OFFSET, Endpoint, MARKS_OFFSET, MarkBits, MarkPage,
+    REGION_BYTES, REGION_MAGIC, RegionHeader, SEGMENT_LOG2_MIN, WAIT_PAGE_BYTES, WAIT_PAGE_MAGIC,
+    WaitPage, rx_state, tx_state,
 };
 use fordway_platform::ipc::{self, Kind};
 use fordway_platform::memfd::{OwnPage, ReadOnly};
@@ -291,7 +291,28 @@ impl Mallory {
             self.tail += 1;
         }
         self.set_u64(offset_of!(Endpoint, tx.tail), self.tail);
+        // The tail before the look at whether the victim wants a mark.
+        std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+        self.mark();
         self.ring();
+    }
+
+    /// Marks his channel, the only one of his link, if the victim does not look at it by itself.
+    fn mark(&self) {
+        if self.peer_u32(offset_of!(Endpoint, wait.wants_mark)) == 0 {
+            return;
+        }
+        let slot = self.pair.slot as usize;
+        let [marks, seen] =
+            [offset_of!(MarkPage, marks), offset_of!(MarkPage, seen)].map(|at| MARKS_OFFSET + at);
+        for (bits, index) in [
+            (offset_of!(MarkBits, words), slot),
+            (offset_of!(MarkBits, summary), slot / 64),
+        ] {
+            let at = bits + index / 64 * 8;
+            let seen = self.peer.load_u64(seen + at).unwrap_or(0);
+            self.region.store_u64(marks + at, seen ^ 1 << (index % 64));
+        }
     }
 
     /// Says that the ring is full, whatever lies there: as fast as it can be said, so that who

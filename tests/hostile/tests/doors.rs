@@ -1,9 +1,10 @@
 //! Doorbells: drained, filled, made blocking, and rung without end.
 
-use anyhow::{Result, ensure};
-use fordway_abi::shm::WaitPage;
+use anyhow::{Context, Result, ensure};
+use fordway_abi::control as wire;
+use fordway_abi::shm::{DOOR_COUNT, WaitPage};
 use fordway_test_hostile::mallory::Mallory;
-use fordway_test_hostile::{Bed, Style};
+use fordway_test_hostile::{Bed, Style, is_root};
 use rustix::event::epoll;
 use rustix::fs::OFlags;
 use std::mem::offset_of;
@@ -156,6 +157,58 @@ fn ways_to_a_bell_that_are_used_up_cost_nobody_else_a_ring() -> Result<()> {
             }
         }
         drop(ways);
+        Ok(())
+    })?;
+    bed.finish()
+}
+
+/// Peers of the victim, and the descriptors that it may have.
+const PEERS: usize = 30;
+const TABLE: u64 = 1024;
+
+/// How many descriptors of the victim's have numbers that its own limit allows.
+fn within_its_limit(bed: &Bed) -> Result<usize> {
+    let mut count = 0;
+    for entry in std::fs::read_dir(format!("/proc/{}/fd", bed.victim.pid()?))? {
+        let number: u64 = entry?.file_name().to_string_lossy().parse()?;
+        count += usize::from(number < TABLE);
+    }
+    Ok(count)
+}
+
+/// Each door of a peer's is a descriptor of the victim's: none of those that its program may
+/// open, and never so many that nobody else can be served.
+#[test]
+fn doors_of_many_peers_leave_the_victims_descriptors_alone() -> Result<()> {
+    if !is_root() {
+        return Ok(());
+    }
+    let mut bed = Bed::start(Style::Epoll)?;
+    let pid = rustix::process::Pid::from_raw(bed.victim.pid()? as i32);
+    let limit = rustix::process::Rlimit {
+        current: Some(TABLE),
+        maximum: Some(2 * TABLE),
+    };
+    rustix::process::prlimit(pid, rustix::process::Resource::Nofile, limit)?;
+    bed.beside("doors of many", |bed| {
+        let before = within_its_limit(bed)?;
+        let mut peers = Vec::new();
+        for number in 0..PEERS {
+            let mallory = Mallory::join(bed).with_context(|| format!("peer {number}"))?;
+            for door in 1..DOOR_COUNT as u64 {
+                mallory.shim.send(&wire::Door { door }, &[]);
+            }
+            // Their sockets, and nothing else, are the program's.
+            peers.push(mallory);
+        }
+        // It has read its mail, and serves one more by rings.
+        let mut last = Mallory::join(bed)?;
+        last.echo(100)?;
+        let made = bed.made();
+        let now = within_its_limit(bed)?;
+        println!("doors of many: {PEERS} peers, {before} then {now} descriptors of its own, {made} connections");
+        ensure!(now <= before + made, "{now} descriptors, {before} before");
+        drop(peers);
         Ok(())
     })?;
     bed.finish()
