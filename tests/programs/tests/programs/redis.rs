@@ -6,6 +6,8 @@ use fordway_test_programs::{Bed, CLIENT, SERVER, Spawn, Stdin, files, path_of};
 const PORT: u16 = 6379;
 /// Sizes of the values that are stored and read back; the last does not fit into any ring.
 const VALUE_BYTES: [usize; 6] = [1, 100, 4096, 65_537, 700_000, 5_000_000];
+/// More than any list of children was ever long.
+const SAVES: usize = 10;
 /// How often each size.
 const ROUNDS: usize = 4;
 
@@ -29,6 +31,7 @@ fn redis() -> Result<()> {
     ];
     let server = bed.serve(SERVER, PORT, Spawn::new(argv).dir(&bed.dir()))?;
     let watch = bed.watch()?;
+    saves_in_children(&bed)?;
     stores_and_reads_values(&bed)?;
     benchmark(&bed, "-t set,get,incr,lpush,lrange_100,mset -n 5000 -c 20")?;
     benchmark(&bed, "-t set,get -n 5000 -c 8 -P 16 -d 10000")?;
@@ -39,6 +42,34 @@ fn redis() -> Result<()> {
     let line = carried.rings_at_both_ends([SERVER, CLIENT], PORT, values as u64 * 3 / 2)?;
     bed.stop(server)?;
     bed.finish(&line)
+}
+
+/// Each save is a fork of the server, whose clients go on beside it and after it.
+fn saves_in_children(bed: &Bed) -> Result<()> {
+    for round in 0..SAVES {
+        let begun = text_of(bed, &["BGSAVE"])?;
+        ensure!(begun.contains("Background saving started"), "{begun}");
+        let mut looks = 0;
+        while !text_of(bed, &["INFO", "persistence"])?.contains("rdb_bgsave_in_progress:0") {
+            looks += 1;
+            ensure!(looks < 1000, "save {round} does not end");
+        }
+        benchmark(bed, "-t set,get -n 1000 -c 4")?;
+    }
+    Ok(())
+}
+
+fn text_of(bed: &Bed, arguments: &[&str]) -> Result<String> {
+    let output = cli(bed, arguments, Vec::new())?;
+    Ok(String::from_utf8_lossy(&output).into_owned())
+}
+
+fn cli(bed: &Bed, arguments: &[&str], input: Vec<u8>) -> Result<Vec<u8>> {
+    let port = PORT.to_string();
+    let program = path_of("redis-cli")?;
+    let argv = [&program, "-h", SERVER, "-p", &port];
+    let argv = argv.into_iter().chain(arguments.iter().copied());
+    Ok(bed.run(Spawn::new(argv).stdin(Stdin::Bytes(input)))?.stdout)
 }
 
 /// Values in a pipeline (redis-cli --pipe), then one after the other, compared.
@@ -61,21 +92,14 @@ fn stores_and_reads_values(bed: &Bed) -> Result<()> {
             expected.push(b'\n');
         }
     }
-    let cli = |arguments: &[&str], input: Vec<u8>| -> Result<Vec<u8>> {
-        let port = PORT.to_string();
-        let program = path_of("redis-cli")?;
-        let argv = [&program, "-h", SERVER, "-p", &port];
-        let argv = argv.into_iter().chain(arguments.iter().copied());
-        Ok(bed.run(Spawn::new(argv).stdin(Stdin::Bytes(input)))?.stdout)
-    };
-    let report = String::from_utf8_lossy(&cli(&["--pipe"], sets)?).into_owned();
+    let report = String::from_utf8_lossy(&cli(bed, &["--pipe"], sets)?).into_owned();
     let replies = VALUE_BYTES.len() * ROUNDS;
     ensure!(
         report.contains(&format!("errors: 0, replies: {replies}")),
         "redis-cli --pipe: {report}"
     );
     ensure!(
-        cli(&[], gets)? == expected,
+        cli(bed, &[], gets)? == expected,
         "redis-cli GET gives other values than were SET"
     );
     Ok(())
