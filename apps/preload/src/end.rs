@@ -176,7 +176,9 @@ impl End for At<'_> {
 
     fn send_run(&self, base: *const u8, length: usize) -> Result<usize> {
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-        sys!(SYS_sendto, self.fd, base, length, flags, 0, 0)
+        let sent = sys!(SYS_sendto, self.fd, base, length, flags, 0, 0);
+        wait::acted();
+        sent
     }
 
     fn kernel_room(&self) -> u64 {

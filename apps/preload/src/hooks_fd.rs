@@ -4,7 +4,7 @@
 use crate::state::{self, Conn, kind, slot};
 use crate::sys::{self, give, set_errno, sys};
 use crate::transfer::Unaware;
-use crate::{config, control, epoll, faults, fork, real, select, stay, thread, upgrade};
+use crate::{config, control, epoll, faults, fork, real, select, stay, thread, upgrade, wait};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering;
 use fordway_abi::reason::Reason;
@@ -230,6 +230,7 @@ pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
     // SAFETY: the program's own arguments.
     let result = unsafe { real::shutdown(fd, how) };
     let errno = sys::errno();
+    wait::acted();
     drop(unaware);
     set_errno(errno);
     result
@@ -254,6 +255,9 @@ pub unsafe extern "C" fn close(fd: c_int) -> c_int {
     let result = unsafe { real::close(fd) };
     if result == 0 {
         select::note_descriptor(fd);
+    }
+    if kind == kind::CONN {
+        wait::acted();
     }
     result
 }
@@ -295,7 +299,9 @@ pub unsafe extern "C" fn close_range(first: u32, last: u32, flags: c_int) -> c_i
         return 0;
     }
     // SAFETY: a part of what the program asked to close.
-    unsafe { real::close_range(from, last, flags) }
+    let result = unsafe { real::close_range(from, last, flags) };
+    wait::acted();
+    result
 }
 
 /// # Safety
@@ -356,6 +362,7 @@ fn replace(old: c_int, new: c_int, by_libc: impl FnOnce() -> c_int) -> c_int {
     let result = by_libc();
     if result >= 0 && change {
         duplicated(old, new);
+        wait::acted();
     }
     copied_for_exec(old);
     result
@@ -491,6 +498,7 @@ pub unsafe extern "C" fn connect(fd: c_int, name: *const c_void, length: u32) ->
     let result = unsafe { real::connect(fd, name, length) };
     if let Some(conn) = state::conn(fd).filter(|_| config::is_active()) {
         let errno = sys::errno();
+        wait::acted();
         // SAFETY: the kernel has just read the family of this name, if it took it.
         if result == 0 && i32::from(unsafe { *name.cast::<u16>() }) == libc::AF_UNSPEC {
             upgrade::dissolved(conn);

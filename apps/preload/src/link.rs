@@ -45,6 +45,10 @@ pub struct Link {
     pub useless: AtomicU32,
     /// Connections that use it.
     pub users: AtomicU32,
+    /// The peer's `kernel_acts` when they were looked at last.
+    acts_seen: AtomicU32,
+    /// [`ACTS_SEEN`] when they were seen to have moved last.
+    acted_at: AtomicU32,
     /// Held by the thread that sweeps the peer's marks.
     pub sweeping: Lock,
     /// Our region's descriptor (hidden), for a restarted broker.
@@ -70,6 +74,14 @@ pub struct Link {
 
 static LINKS: AtomicPtr<Link> = AtomicPtr::new(core::ptr::null_mut());
 static LINK_HIGH: AtomicU32 = AtomicU32::new(0);
+
+/// How often some peer was seen to have acted on the kernel's sockets.
+static ACTS_SEEN: AtomicU32 = AtomicU32::new(0);
+
+/// To be noted before the kernel is asked: what was seen up to here, the answer holds.
+pub fn acts_seen() -> u32 {
+    ACTS_SEEN.load(Ordering::SeqCst)
+}
 
 /// Maps the table.
 pub fn set_up() -> sys::Result<()> {
@@ -220,6 +232,7 @@ pub fn make(id: u64, key: [u8; 16]) -> sys::Result<i32> {
     link.own_fd.store(fd, Ordering::Relaxed);
     link.own_base.store(base, Ordering::Relaxed);
     link.users.store(0, Ordering::Relaxed);
+    link.acts_seen.store(0, Ordering::Relaxed);
     link.peer_gone.store(0, Ordering::Relaxed);
     link.useless.store(0, Ordering::Relaxed);
     link.inherited.store(0, Ordering::Relaxed);
@@ -393,6 +406,24 @@ impl Link {
         }
     }
 
+    /// Whether the peer has done something by the kernel, before it published what a ring has shown
+    /// just now, that the kernel was not asked about since [`acts_seen`] was `asked`.
+    #[inline]
+    pub fn has_acted_since(&self, asked: u32) -> bool {
+        // SAFETY: mapped while a connection of the link has its channel; an atomic load.
+        // SYNC POINT with `wait::acted`: the tail was loaded before, by `Acquire`.
+        let acts = unsafe {
+            let page = self.peer_page.load(Ordering::Relaxed);
+            (*page).kernel_acts.load(Ordering::Relaxed)
+        };
+        if acts != self.acts_seen.load(Ordering::Relaxed) {
+            let now = ACTS_SEEN.fetch_add(1, Ordering::SeqCst).wrapping_add(1);
+            self.acted_at.store(now, Ordering::SeqCst);
+            self.acts_seen.store(acts, Ordering::SeqCst);
+        }
+        self.acted_at.load(Ordering::Relaxed).wrapping_sub(asked) as i32 > 0
+    }
+
     /// Gives the link back once the peer's process is gone and nothing uses it.
     pub fn drop_if_over(&self) {
         if self.peer_gone.load(Ordering::Relaxed) == 0 || self.users.load(Ordering::Relaxed) != 0 {
@@ -564,6 +595,12 @@ impl Conn {
             self.peer_there.store(1, Ordering::Relaxed);
         }
         there
+    }
+
+    /// As [`Link::has_acted_since`], of a connection that may have no channel.
+    #[inline]
+    pub fn has_acted_since(&self, asked: u32) -> bool {
+        self.is_paired() && at(self.link.load(Ordering::Relaxed)).has_acted_since(asked)
     }
 
     /// CPU on which the peer was last seen.

@@ -13,9 +13,9 @@ use crate::state::{self, Conn, attention, kind, phase};
 use crate::sys::{self, sys};
 use crate::thread::{self, Shield};
 use crate::wait::{self, Bell};
-use crate::{control, epoll, faults, stay, upgrade};
+use crate::{control, epoll, faults, link, stay, upgrade};
 use core::ffi::c_void;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use fordway_abi::reason::Reason;
 use fordway_abi::shm::DOOR_SHARED;
 use fordway_sockets::ready::binding;
@@ -27,10 +27,10 @@ const SMALL: usize = 64;
 /// Entries of our own in a sleep: a doorbell and the control socket.
 const OWN_ENTRIES: usize = 2;
 
-/// One poll in so many asks the kernel although rings had events.
-const KERNEL_TURN: u32 = 16;
-
-static TURNS: AtomicU32 = AtomicU32::new(0);
+/// [`crate::link::acts_seen`] when the kernel was asked last, by any thread, and when it is to be
+/// asked again although rings have events, in ticks.
+static ASKED: AtomicU32 = AtomicU32::new(0);
+static ASK_AT_TICKS: AtomicU64 = AtomicU64::new(0);
 
 /// Space for a call: on the stack, or mapped for its duration.
 pub struct Scratch {
@@ -165,13 +165,8 @@ pub fn poll(
             fds.iter()
                 .all(|entry| entry.fd < 0 || paired(entry.fd).is_some())
         };
-        // Now and then the kernel is asked all the same: it may know of an end.
-        if ready != 0
-            && all_ours()
-            && !TURNS
-                .fetch_add(1, Ordering::Relaxed)
-                .is_multiple_of(KERNEL_TURN)
-        {
+        // It may know of something that happened before.
+        if ready != 0 && all_ours() && !is_due(fds) {
             return Ok(ready);
         }
         if ready != 0 {
@@ -194,6 +189,15 @@ pub fn poll(
         upgrade::serve_others();
         control::check_mail();
     }
+}
+
+/// Whether the kernel is to be asked before what rings have is told, as in epoll.
+fn is_due(fds: &[libc::pollfd]) -> bool {
+    let asked = ASKED.load(Ordering::Relaxed);
+    let is_behind = |entry: &libc::pollfd| {
+        entry.revents != 0 && paired(entry.fd).is_some_and(|conn| conn.has_acted_since(asked))
+    };
+    sys::ticks() >= ASK_AT_TICKS.load(Ordering::Relaxed) || fds.iter().any(is_behind)
 }
 
 /// None of the sockets has a channel: the kernel's poll, with the threads counted that
@@ -359,13 +363,8 @@ fn sleep(
     let (result, shield) = if look(fds) != 0 || bindings(fds) != before {
         (ask(fds, None, Some(0), core::ptr::null()), shield)
     } else {
-        // Where the kernel takes no entries more, the sleep is a short one.
-        let fits = fds.len() + OWN_ENTRIES <= descriptors_max(fds.len());
-        let shown = fits.then_some(bell);
-        let blind = Bell { fd: -1, ..bell };
-        let slice = wait::slice_ns(Some(shown.unwrap_or(blind)), unread);
-        let left = deadline.left_ns(slice);
-        let body = || ask(fds, shown, left, mask);
+        let left = deadline.left_ns(wait::slice_ns(Some(bell), unread));
+        let body = || ask(fds, Some(bell), left, mask);
         let (result, shield) =
             wait::asleep(shield, Some(bell), (call.behind(mask), true), way_out, body);
         (result.map(|count| count.unwrap_or(0)), shield)
@@ -421,7 +420,18 @@ fn ask(
             revents: 0,
         };
     }
-    wait::ppoll(entries.as_mut_ptr(), count + own, time_ns, mask)?;
+    let asked = link::acts_seen();
+    match wait::ppoll(entries.as_mut_ptr(), count + own, time_ns, mask) {
+        // Where the kernel takes no entries more than the program's, the sleep is a short one.
+        Err(libc::EINVAL) if own != 0 => {
+            let slice_ns = time_ns.map_or(wait::BLIND_SLICE_NS, |ns| ns.min(wait::BLIND_SLICE_NS));
+            wait::ppoll(entries.as_mut_ptr(), count, Some(slice_ns), mask)?
+        }
+        shown => shown?,
+    };
+    ASKED.store(asked, Ordering::Relaxed);
+    let next = sys::ticks() + epoll::UNASKED_US * spin::ticks_per_us();
+    ASK_AT_TICKS.store(next, Ordering::Relaxed);
     let mailed = entries
         .get(count + 1)
         .is_some_and(|entry| entry.revents != 0);

@@ -169,6 +169,17 @@ pub fn beat() {
     }
 }
 
+/// The process has done something to a socket of the kernel's that a peer may see: connect, close,
+/// shutdown, a send. After it, and before what is published in rings next.
+#[inline]
+pub fn acted() {
+    // SAFETY: the page stays mapped once it is made.
+    if let Some(page) = unsafe { PAGE.load(Ordering::Relaxed).as_ref() } {
+        // SYNC POINT with `Link::has_acted_since`: behind the act, before the next tail.
+        page.kernel_acts.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
 /// Rings those of our own `doors` behind which somebody sleeps.
 pub fn ring_sleepers(doors: u64) {
     for door in (0..DOOR_COUNT).filter(|door| doors >> door & 1 != 0) {

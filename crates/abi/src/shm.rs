@@ -340,7 +340,12 @@ pub struct WaitPage {
     _pad: [u64; 14],
     /// Bit i: the waiter of doorbell i sleeps.
     pub sleeping: AtomicU64,
-    _pad2: [u64; 15],
+    /// Moves after each thing that the process did to a socket of the kernel's which others may see:
+    /// connect, close, shutdown, a send by the kernel. What it publishes in a ring afterwards is
+    /// not to be seen before.
+    pub kernel_acts: AtomicU32,
+    _pad2: u32,
+    _pad3: [u64; 14],
     /// How often the waiter of doorbell i went to sleep.
     pub sleep_count: [AtomicU32; DOOR_COUNT],
 }

@@ -341,6 +341,86 @@ static void dup2_over_a_registered_one(int fd) {
     show_epoll("the other connection", 1000);
 }
 
+// B connects, ends a connection, or sends by one without rings, and then sends by the ring: what it
+// did first is told first, or with it. Nobody waits meanwhile; the machine may be late for once.
+enum { ORDERS = 240 };
+static void order_of(int listener, int fd, int by_poll, int others[2], int late[3]) {
+    static const char *const kinds[] = {"connections", "ends", "bytes by the kernel"};
+    for (int round = 0; round < ORDERS; round++) {
+        int kind = round % 3, first_was_told = 0, wanted = kind ? others[kind - 1] : listener;
+        tell(round);
+        hear();
+        for (int told = 0; !told;) {
+            int shown[2] = {0, 0};
+            if (by_poll) {
+                struct pollfd entries[] = {{.fd = wanted, .events = POLLIN}, {.fd = fd, .events = POLLIN}};
+                // The listener is not ours: only sockets with rings are looked at without the kernel.
+                if (poll(entries, 2, 10000) < 1) die("poll");
+                for (int i = 0; i < 2; i++) shown[i] = entries[i].revents != 0;
+            } else {
+                struct epoll_event events[16];
+                int count = epoll_wait(ep, events, 16, 10000);
+                if (count < 1) die("epoll_wait");
+                for (int i = 0; i < count; i++)
+                    if (events[i].data.u64 < 2) shown[events[i].data.u64 == 1] = 1;
+            }
+            first_was_told |= shown[0];
+            told = shown[1];
+        }
+        late[kind] += !first_was_told;
+        if (*get(fd, 1) != 'r') die("no byte");
+        if (kind == 0) {
+            int new = accept(listener, NULL, NULL);
+            if (new < 0) die("accept");
+            close(new);
+        } else {
+            char bytes[8];
+            if (recv(wanted, bytes, sizeof bytes, 0) < 0) die("receive");
+        }
+        // A new one for the one that has ended.
+        if (kind == 1) {
+            if (!by_poll) want(EPOLL_CTL_DEL, wanted, 0, 0);
+            close(wanted);
+            tell(0);
+            others[0] = accept(listener, NULL, NULL);
+            if (others[0] < 0) die("accept");
+            if (!by_poll) want(EPOLL_CTL_ADD, others[0], EPOLLIN, 0);
+        }
+    }
+    for (int kind = 0; kind < 3; kind++)
+        say("%s: %s", kinds[kind], late[kind] * 20 <= ORDERS / 3 ? "in order" : "behind what came later");
+}
+static void first_things_first(int fd, int by_poll) {
+    int port, listener = listen_any(&port), others[2], late[3] = {0};
+    tell(port);
+    for (int i = 0; i < 2; i++) others[i] = accept(listener, NULL, NULL);
+    ep = epoll_create1(0);
+    want(EPOLL_CTL_ADD, fd, EPOLLIN, 1);
+    want(EPOLL_CTL_ADD, listener, EPOLLIN, 0);
+    for (int i = 0; i < 2; i++) want(EPOLL_CTL_ADD, others[i], EPOLLIN, 0);
+    order_of(listener, fd, by_poll, others, late);
+}
+static void in_order_by_epoll(int fd) { first_things_first(fd, 0); }
+static void in_order_by_poll(int fd) { first_things_first(fd, 1); }
+static void in_order_b(int fd) {
+    int port = hear(), others[2] = {dial(port), dial(port)};
+    for (int round = 0; round < ORDERS; round++) {
+        int kind = round % 3, new = -1;
+        if (hear() != (uint64_t)round) die("out of step");
+        if (kind == 0) new = dial(port);
+        if (kind == 1) close(others[0]);
+        // Past the library, so that it stays without rings.
+        if (kind == 2 && raw_syscall(SYS_write, others[1], (long)"k", 1, 0, 0, 0) != 1) die("write");
+        put(fd, "r");
+        tell(0);
+        if (kind == 0) close(new);
+        if (kind == 1) {
+            hear();
+            others[0] = dial(port);
+        }
+    }
+}
+
 // More instances than there are doorbells, and than the kernel lets watch one (fs/eventpoll.c).
 enum { INSTANCES = 301 };
 static void many_instances_a(int unused) {
@@ -622,6 +702,8 @@ const struct test_case cases[] = {
     {"number_used_again", WARM, number_used_again, servant},
     {"taken_over_at_once", WARM, taken_over_at_once, servant},
     {"closed_number_used_again", WARM, closed_number_used_again, servant},
+    {"in_order_by_epoll", WARM, in_order_by_epoll, in_order_b},
+    {"in_order_by_poll", WARM, in_order_by_poll, in_order_b},
     {"many_instances", NONE, many_instances_a, many_instances_b},
     {"dup2_over_a_registered_one", WARM, dup2_over_a_registered_one, servant},
     {"nested_follows_the_level", WARM, nested_follows_the_level, servant},

@@ -72,6 +72,9 @@ static void poll_too_many(int fd) {
     if (setrlimit(RLIMIT_NOFILE, &limit)) die("setrlimit");
     say("65 %s", outcome(poll(entries, 65, 0)));
     say("64 %s", outcome(poll(entries, 64, 0)));
+    entries[0].events = POLLIN;
+    ask(SEND | LATER, 1);
+    say("64, asleep %s", outcome(poll(entries, 64, 5000)));
     setrlimit(RLIMIT_NOFILE, &before);
     say("65 %s", outcome(poll(entries, 65, 0)));
 }

@@ -9,8 +9,11 @@
 //!
 //! # A wait
 //! Rings first; then a spin; then the sleep is announced, rings are looked at
-//! again, and the kernel's epoll_wait runs. Every [`KERNEL_TURN`]th wait that the
-//! rings satisfy asks the kernel too, so that busy rings starve nobody.
+//! again, and the kernel's epoll_wait runs.
+//!
+//! A wait that rings satisfy asks the kernel too, before it tells of them, if the last answer is
+//! older than [`UNASKED_US`] or [`TURNS`] waits, or if the peer has done something by the kernel before it used
+//! the ring ([`crate::link::Link::has_acted_since`]): what happened first is told first, or with it.
 //!
 //! Only *hot* items are looked at in each wait; the others are marked by the peer
 //! when something comes ([`hot`]).
@@ -51,8 +54,14 @@ const ITEM_COUNT: usize = 1 << ITEM_BITS;
 /// Generations of an item. The last one is that of [`TAG_BELL`] and its like.
 const GENERATION_COUNT: u32 = (1 << (32 - ITEM_BITS)) - 1;
 const INSTANCE_COUNT: usize = 4096;
-/// One wait in so many asks the kernel although rings had events.
-const KERNEL_TURN: u32 = 16;
+/// For so long the kernel is not asked while rings have events: what processes without rings do
+/// is seen no later than that. About the time of three requests; the question takes 0.2.
+pub const UNASKED_US: u64 = 20;
+/// Nor for so many waits, of a program that does nothing in between; and as often a wait that rings
+/// satisfy does what peers want of the connections.
+const TURNS: u32 = 16;
+/// Times that one wait asks it because of what peers with rings did meanwhile.
+const ASKED_MAX: u32 = 3;
 
 const IN: u32 = libc::EPOLLIN as u32;
 const PRI: u32 = libc::EPOLLPRI as u32;
@@ -141,7 +150,14 @@ struct Instance {
     cursor: AtomicU32,
     /// The connection that had an event last, plus one: its peer decides about spinning.
     active: AtomicU32,
+    /// [`crate::link::acts_seen`] when the kernel was asked last.
+    asked: AtomicU32,
+    /// When it is to be asked again, although rings have events, in ticks.
+    ask_at_ticks: AtomicU64,
+    /// Waits without a sleep since it was the kernel's turn.
     turns: AtomicU32,
+    /// 1: its answer took all the room; rings have the next turn.
+    filled: AtomicU32,
     /// Doorbell, plus one; 0: none yet.
     door: AtomicU32,
     door_fd: AtomicI32,

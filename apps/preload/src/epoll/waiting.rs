@@ -9,7 +9,7 @@ use crate::signals::Call;
 use crate::spin;
 use crate::thread::{self, Shield};
 use crate::wait::{self, Bell};
-use crate::{control, real, upgrade};
+use crate::{control, link, real, upgrade};
 use core::ffi::c_void;
 use fordway_abi::shm::tx_state;
 use fordway_sockets::down;
@@ -20,23 +20,38 @@ pub const ROOM_MAX: i32 = i32::MAX / size_of::<libc::epoll_event>() as i32;
 /// Between two waits that showed what is another process's.
 const STRANGE_PAUSE_MS: i32 = 1;
 
-/// Reports up to `room` items; returns how many.
-fn collect(instance: &Instance, events: *mut libc::epoll_event, room: usize) -> usize {
+/// Reports up to `room` items; returns how many, and whether the kernel is to be asked before the
+/// next one. `in_order`: it may be.
+fn collect(
+    instance: &Instance,
+    events: *mut libc::epoll_event,
+    room: usize,
+    in_order: bool,
+) -> (usize, bool) {
     if room == 0 || instance.attached.load(Ordering::Relaxed) == 0 {
-        return 0;
+        return (0, false);
     }
     hot::sweep(instance, false);
     let Some(_guard) = instance.lock.lock() else {
-        return 0;
+        return (0, false);
     };
     let mut count = 0;
     let mut next = 0;
+    let mut is_behind = false;
+    let asked = instance.asked.load(Ordering::Relaxed);
     for (index, item) in walk(instance) {
         if count == room {
             next = index + 1;
             break;
         }
-        let mask = if stirs(item) { evaluate(item, true) } else { 0 };
+        let stirs = stirs(item);
+        if stirs && in_order && conn_of(item).is_some_and(|conn| conn.has_acted_since(asked)) {
+            instance.ask_at_ticks.store(0, Ordering::Relaxed);
+            is_behind = true;
+            next = index + 1;
+            break;
+        }
+        let mask = if stirs { evaluate(item, true) } else { 0 };
         if mask != 0 {
             item.cool.store(0, Ordering::Relaxed);
             let event = libc::epoll_event {
@@ -53,6 +68,43 @@ fn collect(instance: &Instance, events: *mut libc::epoll_event, room: usize) -> 
     }
     instance.cursor.store(next, Ordering::Relaxed);
     hot::cool(instance);
+    (count, is_behind)
+}
+
+/// Reports what there is without a sleep: what the kernel has, if it is to be asked, and then what
+/// rings have.
+fn gather(instance: &Instance, events: *mut libc::epoll_event, room: usize) -> usize {
+    // However little room there is, neither may starve the other.
+    let filled = instance.filled.swap(0, Ordering::Relaxed) != 0;
+    let turns = instance.turns.load(Ordering::Relaxed);
+    let is_its_turn = turns >= TURNS;
+    let next_turn = if is_its_turn { 0 } else { turns + 1 };
+    instance.turns.store(next_turn, Ordering::Relaxed);
+    if is_its_turn {
+        serve(instance, false);
+    }
+    let is_due = || is_its_turn || sys::ticks() >= instance.ask_at_ticks.load(Ordering::Relaxed);
+    let mut by_kernel = match !filled && is_due() {
+        true => ask_kernel(instance, events, room),
+        false => 0,
+    };
+    for round in 0..=ASKED_MAX {
+        let in_order = !filled && round != ASKED_MAX;
+        let (count, is_behind) = report(instance, events, room, by_kernel, in_order);
+        if count != 0 || !is_behind {
+            return count;
+        }
+        by_kernel = ask_kernel(instance, events, room);
+    }
+    0
+}
+
+fn ask_kernel(instance: &Instance, events: *mut libc::epoll_event, room: usize) -> usize {
+    let asked = kernel_wait(instance, events, room, Some(0), core::ptr::null());
+    let count = asked.unwrap_or(0);
+    instance
+        .filled
+        .store(u32::from(count == room), Ordering::Relaxed);
     count
 }
 
@@ -80,13 +132,16 @@ fn report(
     events: *mut libc::epoll_event,
     room: usize,
     by_kernel: usize,
-) -> usize {
+    in_order: bool,
+) -> (usize, bool) {
     let (kept, has_items) = translate(instance, events, by_kernel);
     if has_items {
-        return kept;
+        return (kept, false);
     }
     // SAFETY: the program's array, behind what is kept.
-    kept + collect(instance, unsafe { events.add(kept) }, room - kept)
+    let behind = unsafe { events.add(kept) };
+    let (count, is_behind) = collect(instance, behind, room - kept, in_order);
+    (kept + count, is_behind)
 }
 
 /// How many of the kernel's events are the program's, and whether one is an item's.
@@ -191,17 +246,21 @@ fn kernel_wait(
         .as_ref()
         .map_or(core::ptr::null(), |time| &raw const *time);
     let epoll = instance.fd.load(Ordering::Relaxed);
-    if time_ns == Some(0) {
-        return sys!(SYS_epoll_pwait2, epoll, events, room, time_pointer, mask, 8);
-    }
-    // By libc, where a thread can be cancelled (man 7 pthreads).
-    // SAFETY: the program's array; a time of ours; the program's mask.
-    let woken = unsafe { real::epoll_pwait2(epoll, events, room as i32, time_pointer, mask) };
-    if woken < 0 {
-        Err(sys::errno())
+    let asked = link::acts_seen();
+    let woken = if time_ns == Some(0) {
+        sys!(SYS_epoll_pwait2, epoll, events, room, time_pointer, mask, 8)
     } else {
-        Ok(woken as usize)
-    }
+        // By libc, where a thread can be cancelled (man 7 pthreads).
+        // SAFETY: the program's array; a time of ours; the program's mask.
+        match unsafe { real::epoll_pwait2(epoll, events, room as i32, time_pointer, mask) } {
+            ..0 => Err(sys::errno()),
+            woken => Ok(woken as usize),
+        }
+    };
+    instance.asked.store(asked, Ordering::Relaxed);
+    let next = sys::ticks() + UNASKED_US * spin::ticks_per_us();
+    instance.ask_at_ticks.store(next, Ordering::Relaxed);
+    woken
 }
 
 /// epoll_wait and its kin. `None`: it is libc's to do. Also an instance without sockets
@@ -273,18 +332,8 @@ fn wait_equipped(
     }
     let call = Call::begin();
     control::check_mail();
-    let mut by_kernel = 0;
-    if instance.turns.load(Ordering::Relaxed) >= KERNEL_TURN {
-        // Rings alone have had their turns: the kernel's first, however little room there is.
-        instance.turns.store(0, Ordering::Relaxed);
-        serve(instance, false);
-        if let Ok(more) = kernel_wait(instance, events, room, Some(0), core::ptr::null()) {
-            by_kernel = more;
-        }
-    }
-    let count = report(instance, events, room, by_kernel);
+    let count = gather(instance, events, room);
     if count != 0 {
-        instance.turns.fetch_add(1, Ordering::Relaxed);
         pass_on(instance, count == room);
         return Ok(count);
     }
@@ -303,7 +352,7 @@ fn wait_equipped(
                     conn.peer_cpu()
                 });
             if spin::spin(peer_cpu, || anything(instance, false)) {
-                let count = collect(instance, events, room);
+                let count = gather(instance, events, room);
                 if count != 0 {
                     pass_on(instance, count == room);
                     return Ok(count);
@@ -316,7 +365,11 @@ fn wait_equipped(
         }
         let (woken, watch) = sleep(instance, events, room, timeout_ns, (deadline, call), mask)?;
         serve(instance, watch);
-        let count = report(instance, events, room, woken);
+        // What the kernel has not shown, it shows before the rings' next.
+        let (mut count, is_behind) = report(instance, events, room, woken, true);
+        if is_behind && count == 0 {
+            count = gather(instance, events, room);
+        }
         if count != 0 || timeout_ns == Some(0) || deadline.has_passed() {
             pass_on(instance, count == room);
             return Ok(count);

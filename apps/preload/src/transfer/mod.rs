@@ -19,7 +19,7 @@ pub use send::{send, send_file};
 
 use crate::state::{Conn, phase};
 use crate::thread::{self, Shield};
-use crate::{stay, sys};
+use crate::{stay, sys, wait};
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU32, Ordering};
 use fordway_ring::copy::Copier;
@@ -140,6 +140,9 @@ impl Unaware<'_> {
 
 impl Drop for Unaware<'_> {
     fn drop(&mut self) {
+        if core::ptr::eq(self.counter, &raw const self.conn.senders) {
+            wait::acted();
+        }
         if self.counter.fetch_sub(1, Ordering::SeqCst) == 1 && self.conn.is_paired() {
             up::try_ready(&self.conn.end());
         }

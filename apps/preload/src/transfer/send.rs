@@ -200,6 +200,7 @@ impl Source for Parts<'_> {
 }
 
 fn moved(sent: sys::Result<usize>) -> sys::Result<Moved> {
+    wait::acted();
     match sent {
         Ok(count) => Ok(Moved::Bytes(count)),
         Err(libc::EAGAIN) => Ok(Moved::Nothing),
