@@ -12,11 +12,11 @@
 //! Forks are seen by glibc's own hook (`__register_atfork`). vfork and posix_spawn children run in the parent's
 //! memory until they exec; they change nothing here.
 
-use crate::state::{self, Conn, attention, hint};
+use crate::state::{self, Conn, Lock, attention, hint};
 use crate::sys::{self, sys};
 use crate::{control, epoll, hidden, link, stay, wait};
 use core::ffi::c_void;
-use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use fordway_sockets::down;
 
 const CELL_COUNT: usize = 1 << 16;
@@ -151,8 +151,15 @@ fn free_cell() -> Option<u32> {
 /// Before a fork, in the parent: the child will hold every connection too. A fork
 /// that fails leaves the count too high, which costs an upgrade, nothing else.
 unsafe extern "C" fn prepare() {
-    epoll::before_fork();
-    hidden::before_fork();
+    loop {
+        epoll::before_fork();
+        hold_tables();
+        if epoll::has_cells() {
+            break;
+        }
+        // Another thread has made an instance meanwhile.
+        let_go_tables();
+    }
     for conn in state::conns() {
         hold_again(conn);
         if let Some(cell) = cell(conn) {
@@ -167,16 +174,42 @@ unsafe extern "C" fn prepare() {
     }
 }
 
-/// After a fork, or one that failed, in the parent.
+/// After a fork, or in vain, in the parent.
 unsafe extern "C" fn parent() {
-    hidden::after_fork();
+    let_go_tables();
+}
+
+/// Which of the locks the fork has taken.
+static HELD: [AtomicBool; 3] = [const { AtomicBool::new(false) }; 3];
+
+/// In the order in which they are taken.
+fn tables() -> [&'static Lock; 3] {
+    [
+        epoll::list_lock(),
+        state::table_lock(),
+        hidden::raising_lock(),
+    ]
+}
+
+/// No thread is in the middle of a change when the process is copied.
+fn hold_tables() {
+    for (lock, held) in tables().into_iter().zip(&HELD) {
+        held.store(lock.hold(), Ordering::Relaxed);
+    }
+}
+
+fn let_go_tables() {
+    for (lock, held) in tables().into_iter().zip(&HELD).rev() {
+        if held.swap(false, Ordering::Relaxed) {
+            lock.let_go();
+        }
+    }
 }
 
 /// After a fork, in the child: only this thread is left.
 unsafe extern "C" fn child() {
+    let_go_tables();
     note_pid();
-    hidden::after_fork();
-    state::reset_locks();
     control::after_fork();
     epoll::after_fork();
     wait::after_fork();

@@ -11,7 +11,7 @@
 
 use crate::state::{Lock, kind, slot};
 use crate::sys::{self, sys};
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, Ordering};
 
 /// Room above the soft limit that is asked for, in descriptors.
 const ROOM: u64 = 8192;
@@ -27,8 +27,6 @@ static COUNT: AtomicU32 = AtomicU32::new(0);
 static COUNT_MAX: AtomicU32 = AtomicU32::new(0);
 /// The limit is raised for a moment: by one thread at a time, or it would stay raised.
 static RAISING: Lock = Lock::new();
-/// The lock is held for a fork.
-static FORKING: AtomicBool = AtomicBool::new(false);
 
 /// Where descriptors of ours may lie.
 struct Span {
@@ -150,17 +148,8 @@ pub fn close(fd: i32) {
     let _ = sys!(SYS_close, fd);
 }
 
-/// Before a fork: no other thread may have the limit raised, which the child would keep.
-pub fn before_fork() {
-    if let Some(guard) = RAISING.lock() {
-        core::mem::forget(guard);
-        FORKING.store(true, Ordering::Relaxed);
-    }
-}
-
-/// After a fork, in both processes.
-pub fn after_fork() {
-    if FORKING.swap(false, Ordering::Relaxed) {
-        RAISING.give_back();
-    }
+/// For the time of a fork ([`Lock::hold`]): no other thread has the limit raised, which the
+/// child would keep.
+pub fn raising_lock() -> &'static Lock {
+    &RAISING
 }

@@ -183,8 +183,13 @@ impl Lock {
         })
     }
 
-    /// Ends a hold of this thread of which the guard was forgotten.
-    pub fn give_back(&self) {
+    /// Takes it for a fork: what it guards is whole in the child. False: see `lock`.
+    pub fn hold(&self) -> bool {
+        self.lock().map(core::mem::forget).is_some()
+    }
+
+    /// Gives up what `hold` has taken, in the parent and in the child.
+    pub fn let_go(&self) {
         self.0.store(0, Ordering::Release);
         thread::leave();
     }
@@ -473,9 +478,9 @@ pub fn free_conn(conn: &Conn) {
     }
 }
 
-/// In a forked child: nobody holds a lock any more.
-pub fn reset_locks() {
-    TABLE_LOCK.reset();
+/// For the time of a fork ([`Lock::hold`]): nothing comes into the table, or leaves it.
+pub fn table_lock() -> &'static Lock {
+    &TABLE_LOCK
 }
 
 /// Takes a connection for shared with another process for ever.

@@ -166,6 +166,49 @@ static void instances_of_the_dead(int fd) {
     close(gate[1]);
     ended_well(child);
 }
+// Threads register and close sockets all the time: a child finds its tables whole. Each child walks
+// them, and ends.
+static volatile int churning = 1;
+static void *churn(void *argument) {
+    int epolls[2] = {ep, epoll_create1(0)};
+    (void)argument;
+    while (churning) {
+        int fds[4];
+        for (int i = 0; i < 4; i++) {
+            fds[i] = stream(0);
+            for (int j = 0; j < 2; j++) ctl(epolls[j], EPOLL_CTL_ADD, fds[i], EPOLLIN | EPOLLET, 5);
+        }
+        for (int i = 0; i < 4; i++) close(fds[i]);
+    }
+    return NULL;
+}
+static void tables_are_whole_in_children(int fd) {
+    enum { THREADS = 3, FORKS = 400 };
+    pthread_t threads[THREADS];
+    ep = epoll_create1(0);
+    for (int i = 0; i < THREADS; i++)
+        if (pthread_create(threads + i, NULL, churn, NULL)) die("thread");
+    for (int i = 0; i < FORKS; i++) {
+        pid_t child = forked();
+        if (!child) {
+            alarm(20);
+            int mine = epoll_create1(0), fds[8];
+            for (int j = 0; j < 8; j++) {
+                fds[j] = stream(0);
+                if (ctl(mine, EPOLL_CTL_ADD, fds[j], EPOLLIN, j)) _exit(1);
+            }
+            for (int j = 0; j < 8; j++)
+                if (ctl(mine, EPOLL_CTL_DEL, fds[j], 0, 0)) _exit(2);
+            close_range(3, 199, 0);
+            _exit(0);
+        }
+        ended_well(child);
+    }
+    churning = 0;
+    for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
+    must_ring(fd, "after all");
+    say("whole");
+}
 
 const struct test_case cases[] = {
     {"children_only_exit", WARM, children_only_exit, servant},
@@ -174,5 +217,6 @@ const struct test_case cases[] = {
     {"children_wait_at_the_same_time", WARM, children_wait_at_the_same_time, servant},
     {"grandchild_uses_the_instance", WARM, grandchild_uses_the_instance, servant},
     {"instances_of_the_dead", WARM, instances_of_the_dead, servant},
+    {"tables_are_whole_in_children", WARM, tables_are_whole_in_children, servant},
     {0},
 };

@@ -52,6 +52,29 @@ pub fn forget(instance: &Instance, index: u32) {
     }
 }
 
+/// In a forked child: a thread of the parent may have been changing the list.
+pub fn renew(instance: &Instance) {
+    instance.hot.store(0, Ordering::Relaxed);
+    instance.hot_count.store(0, Ordering::Relaxed);
+    instance.cursor.store(0, Ordering::Relaxed);
+    let mut attached = 0;
+    let mut next = instance.items.load(Ordering::Relaxed);
+    while let Some(index) = next.checked_sub(1) {
+        let item = item_at(index);
+        next = item.next_of_instance.load(Ordering::Relaxed);
+        item.hot.store(0, Ordering::Relaxed);
+        if item.attached.load(Ordering::Relaxed) != 0 {
+            attached += 1;
+            item.hot.store(1, Ordering::Relaxed);
+            item.next_hot
+                .store(instance.hot.load(Ordering::Relaxed), Ordering::Relaxed);
+            instance.hot.store(index + 1, Ordering::Relaxed);
+            instance.hot_count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    instance.attached.store(attached, Ordering::Relaxed);
+}
+
 pub fn conn_of(item: &Item) -> Option<&'static Conn> {
     let index = item.conn.load(Ordering::Relaxed).checked_sub(1)?;
     Some(state::conn_at(index))

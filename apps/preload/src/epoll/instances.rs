@@ -210,13 +210,13 @@ pub fn all() -> impl Iterator<Item = &'static Instance> {
         .filter(|instance| instance.used.load(Ordering::Relaxed) != 0)
 }
 
-/// In a forked child: locks are free, bells are the parent's. Before bells are closed.
+/// In a forked child: locks of instances are free, bells are the parent's. Before bells are closed.
 pub fn after_fork() {
-    LIST_LOCK.reset();
     shared::after_fork();
     for instance in all() {
         instance.lock.reset();
         instance.equipping.reset();
+        hot::renew(instance);
         instance.door.store(0, Ordering::Relaxed);
         instance.control_fd.store(-1, Ordering::Relaxed);
     }

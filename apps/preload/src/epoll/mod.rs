@@ -42,7 +42,7 @@ pub use control::control;
 pub use instances::{after_fork, closed, created, discover};
 pub use items::{fd_closed, warm_all};
 pub use ready::mask_of;
-pub use shared::{before_fork, let_go_of, settle_fd};
+pub use shared::{before_fork, has_cells, let_go_of, settle_fd};
 pub use waiting::{ROOM_MAX, wait_in};
 
 use crate::state::{self, Conn, Lock, kind};
@@ -182,6 +182,11 @@ static ITEM_NEXT: AtomicU32 = AtomicU32::new(0);
 static ITEM_FREE: AtomicU32 = AtomicU32::new(0);
 static LIST_LOCK: Lock = Lock::new();
 static TAG: AtomicU32 = AtomicU32::new(0);
+
+/// For the time of a fork: registrations and instances stay as they are.
+pub fn list_lock() -> &'static Lock {
+    &LIST_LOCK
+}
 
 /// Maps the tables and draws the tag.
 pub fn set_up() -> sys::Result<()> {

@@ -179,6 +179,12 @@ pub fn before_fork() {
     }
 }
 
+/// Whether it can be told of each instance who has it.
+pub fn has_cells() -> bool {
+    instances::all()
+        .all(|instance| cell_of(instance).is_some() || instance.plain.load(Ordering::Relaxed) != 0)
+}
+
 /// In a forked child, before bells are closed there.
 pub fn after_fork() {
     for word in &OWN {
