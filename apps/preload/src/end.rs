@@ -9,8 +9,8 @@ use core::sync::atomic::Ordering;
 use fordway_abi::control::status;
 use fordway_abi::reason::Reason;
 use fordway_abi::shm::Endpoint;
-use fordway_ring::{Consumer, Producer, Violation};
-use fordway_sockets::{End, Half, NoLock, Patience, Result, State};
+use fordway_ring::{Consumer, Producer};
+use fordway_sockets::{End, Half, Lost, NoLock, Patience, Result, State};
 
 /// asm-generic/sockios.h.
 pub const SIOCATMARK: usize = 0x8905;
@@ -216,8 +216,12 @@ impl End for At<'_> {
         );
     }
 
-    fn lost(&self, _violation: Violation) {
-        control::report(self.conn, status::KERNEL, Reason::Protocol as u32);
+    fn lost(&self, why: Lost) {
+        let reason = match why {
+            Lost::Broken(_) => Reason::Protocol,
+            Lost::Unseen => Reason::Unseen,
+        };
+        control::report(self.conn, status::KERNEL, reason as u32);
         let _ = sys!(SYS_shutdown, self.fd, libc::SHUT_RDWR);
     }
 

@@ -438,6 +438,7 @@ pub fn add_conn(fd: i32, nonblock: bool) -> Option<&'static Conn> {
         zeroed.store(0, Ordering::Relaxed);
     }
     conn.nonblock.store(u32::from(nonblock), Ordering::Relaxed);
+    conn.calm.store(0, Ordering::Relaxed);
     conn.channel_id.store(0, Ordering::Relaxed);
     conn.sent_by_rings.store(0, Ordering::Relaxed);
     conn.received_by_rings.store(0, Ordering::Relaxed);

@@ -71,4 +71,6 @@ reasons! {
     Shared = 19, "shared", "two processes offered the same socket";
     /// The packet filter has to see each packet, lets none pass, or has not seen the handshake.
     Filter = 20, "filter", "a rule of the packet filter needs each packet, lets none pass, or has not seen the handshake (see: fordway filter trace)";
+    /// Bytes went by the kernel past the library.
+    Unseen = 21, "unseen", "a program sent past the library while a ring was in use";
 }

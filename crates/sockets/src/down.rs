@@ -1,7 +1,7 @@
 //! The way back to the kernel, of one direction or of both.
 
 use crate::flush::Wait;
-use crate::{End, Half, NoLock, Result, attention, carried, ends, flush_back, hint, receive};
+use crate::{End, Half, Lost, NoLock, Result, attention, carried, ends, flush_back, hint, receive};
 use core::sync::atomic::{Ordering, fence};
 use fordway_abi::reason::Reason;
 use fordway_abi::shm::{rx_state, tx_flags, tx_state};
@@ -58,10 +58,16 @@ pub fn attend(end: &impl End) -> Result<()> {
 /// program's call gives.
 #[cold]
 pub fn broke(end: &impl End, violation: Violation) -> i32 {
+    lose(end, Lost::Broken(violation))
+}
+
+/// As [`broke`], for whatever reason.
+#[cold]
+pub(crate) fn lose(end: &impl End, why: Lost) -> i32 {
     let attention = &end.state().attention;
     let before = attention.fetch_or(attention::BROKEN, Ordering::AcqRel);
     if before & attention::BROKEN == 0 {
-        end.lost(violation);
+        end.lost(why);
     }
     libc::ECONNRESET
 }

@@ -13,6 +13,13 @@
 //! what must go before has gone ([`send`]). Both ends of a part are known from shared
 //! memory, so no byte is lost, doubled or swapped, whatever the two programs do meanwhile.
 //!
+//! # Past the library
+//! A program may send in a way that its library does not see. While its ring is in use, the
+//! receiver then finds bytes in the kernel that nobody announced. It looks for them whenever
+//! the kernel shows something, and now and then on a busy ring. If nothing was published since
+//! a look that found none, their place is known: they are received there, and the connection
+//! goes to the kernel path. Else the order may be wrong, and the connection is lost.
+//!
 //! # Up
 //! [`up::begin`] when the broker has paired the connection. [`up::try_ready`] tells the peer
 //! that this end looks at the ring, once no thread sleeps in the kernel unaware of it. Each
@@ -93,6 +100,15 @@ pub enum Moved {
     Kernel,
 }
 
+/// Why a connection is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lost {
+    /// The peer broke the protocol.
+    Broken(Violation),
+    /// The peer's program has sent past the library, and where in the stream is not known.
+    Unseen,
+}
+
 /// One end of a connection, as whoever runs it lends it to this crate. What is said of the
 /// channel holds while it has one. No call sleeps but for those that say so.
 pub trait End {
@@ -161,8 +177,8 @@ pub trait End {
     /// Has the close of the socket reset the connection (SO_LINGER of 0).
     fn reset_at_close(&self);
 
-    /// The peer broke the protocol: the connection is lost, and the kernel's with it.
-    fn lost(&self, violation: Violation);
+    /// The connection is lost, and the kernel's with it.
+    fn lost(&self, why: Lost);
     /// Both directions are back, under both locks: it has no channel from here on. `reason`:
     /// why, or 0. It may get another channel at once; the link is that of this one.
     fn give_up(&self, reason: u32) -> Self::Link;

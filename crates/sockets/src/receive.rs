@@ -1,7 +1,8 @@
 //! One attempt to receive.
 
-use crate::{End, Half, Moved, Result, State, down, ends, hint};
+use crate::{End, Half, Lost, Moved, Result, State, down, ends, hint};
 use core::sync::atomic::Ordering;
+use fordway_abi::reason::Reason;
 use fordway_abi::shm::{rx_state, tx_flags, tx_state};
 use fordway_ring::{Consumer, Violation};
 
@@ -148,6 +149,17 @@ fn look<E: End>(end: &E, target: &mut impl Target) -> Result<Option<Moved>> {
     if state == tx_state::RING && ends::has_ended(end) {
         consumer.resume();
     }
+    let seen = end.state().hints.load(Ordering::Relaxed);
+    let shown = (libc::POLLIN | libc::POLLRDHUP) as u32;
+    if state == tx_state::RING
+        && seen & shown == libc::POLLIN as u32
+        && has_unseen(end, seen)
+        && let Some(moved) = past_library(end, target)?
+    {
+        drop(guard);
+        down::leave_whole(end, Reason::Unseen);
+        return Ok(Some(moved));
+    }
     let moved = by_ring(&consumer, target, wanted).map_err(|why| match why {
         NotCopied::Broken(violation) => down::broke(end, violation),
         NotCopied::Refused(error) => error,
@@ -159,6 +171,11 @@ fn look<E: End>(end: &E, target: &mut impl Target) -> Result<Option<Moved>> {
         end.state().empty_reads.store(0, Ordering::Relaxed);
         if is_time_to_look(head, count as u64) {
             ends::look(end);
+            // The next receive looks at them.
+            if end.peek_kernel().is_ok_and(|count| count != 0) {
+                let hints = &end.state().hints;
+                hints.fetch_or(libc::POLLIN as u32, Ordering::Relaxed);
+            }
         }
         if crowded {
             end.ring(consumer.peer_waits());
@@ -169,7 +186,45 @@ fn look<E: End>(end: &E, target: &mut impl Target) -> Result<Option<Moved>> {
         drop(guard);
         return behind_all(end, target);
     }
-    behind_ring(end, target)
+    let (moved, unseen) = behind_ring(end, target)?;
+    if unseen {
+        drop(guard);
+        down::leave_whole(end, Reason::Unseen);
+    }
+    Ok(moved)
+}
+
+/// Whether the kernel has bytes although the producer's go by the ring. Under the lock.
+fn has_unseen(end: &impl End, seen: u32) -> bool {
+    let consumer = end.consumer();
+    let published = consumer.tail_hint();
+    match end.peek_kernel() {
+        // A producer that has left the ring said so before it sent by the kernel.
+        Ok(count) => count != 0 && consumer.producer_state() == tx_state::RING,
+        Err(libc::EAGAIN) => {
+            end.state().forget(seen, libc::POLLIN as u32);
+            end.state().calm.store(published, Ordering::Relaxed);
+            false
+        }
+        Err(_) => false,
+    }
+}
+
+/// Bytes that were sent past the library lie in the kernel. If nothing was published since it
+/// was last found to have none, they come behind what was: they are received once the ring is
+/// empty, which is stopped; what is published from now on comes behind them by the kernel.
+/// `None`: the ring's bytes are first. Under the lock.
+fn past_library(end: &impl End, target: &mut impl Target) -> Result<Option<Moved>> {
+    let consumer = end.consumer();
+    if consumer.tail_hint() != end.state().calm.load(Ordering::Relaxed) {
+        return Err(down::lose(end, Lost::Unseen));
+    }
+    if consumer.has_unread() {
+        return Ok(None);
+    }
+    consumer.stop();
+    down::bar(end, Reason::Unseen);
+    by_kernel(end, target, target.wanted()).map(Some)
 }
 
 /// Whether the last `count` bytes before `head` have crossed a mark at which the kernel is asked.
@@ -314,34 +369,40 @@ fn told_by_kernel(state: &State, error: i32) -> i32 {
 
 /// The ring is empty: is there an end of file, or an error, behind it? The kernel
 /// knows, but asking costs more than a message, so it is asked only when a wait has
-/// shown something or the program polls by reading. `None`: look at the ring again.
+/// shown something or the program polls by reading. `None`: look at the ring again; true: the
+/// connection is to leave it ([`past_library`]).
 #[inline]
-fn behind_ring<E: End>(end: &E, target: &mut impl Target) -> Result<Option<Moved>> {
+fn behind_ring<E: End>(end: &E, target: &mut impl Target) -> Result<(Option<Moved>, bool)> {
     let state = end.state();
     let shown = libc::POLLIN | libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
     let seen = state.hints.load(Ordering::Relaxed);
     if seen & shown as u32 == 0
         && state.empty_reads.fetch_add(1, Ordering::Relaxed) < EMPTY_READS_MAX
     {
-        return Ok(Some(Moved::Nothing));
+        return Ok((Some(Moved::Nothing), false));
     }
     state.empty_reads.store(0, Ordering::Relaxed);
+    let consumer = end.consumer();
+    let published = consumer.tail_hint();
     let count = match end.peek_kernel() {
         Err(libc::EAGAIN) => {
             state.forget(seen, libc::POLLIN as u32);
-            return Ok(Some(Moved::Nothing));
+            state.calm.store(published, Ordering::Relaxed);
+            return Ok((Some(Moved::Nothing), false));
         }
         other => other.map_err(|error| told_by_kernel(state, error))?,
     };
-    let consumer = end.consumer();
     if count != 0 {
-        // Kernel bytes: the ring was left meanwhile, or the peer wrote past the library.
-        // What it had put into the ring before is there now, and comes first.
-        if consumer.looks_readable() {
-            return Ok(None);
+        if consumer.producer_state() == tx_state::RING {
+            let moved = past_library(end, target)?;
+            return Ok((moved, moved.is_some()));
         }
-        let wanted = target.wanted();
-        return by_kernel(end, target, wanted).map(Some);
+        // The ring was left meanwhile. What was put into it before is there now, and comes first.
+        if consumer.looks_readable() {
+            return Ok((None, false));
+        }
+        let moved = by_kernel(end, target, target.wanted())?;
+        return Ok((Some(moved), false));
     }
     state
         .hints
@@ -349,10 +410,10 @@ fn behind_ring<E: End>(end: &E, target: &mut impl Target) -> Result<Option<Moved
     // The last bytes may have come between the look at the ring and at the kernel.
     // Or the producer is gone without having taken back what we left to it.
     if consumer.resume() {
-        return Ok(None);
+        return Ok((None, false));
     }
     at_end(end)?;
-    Ok(Some(Moved::Bytes(0)))
+    Ok((Some(Moved::Bytes(0)), false))
 }
 
 /// The kernel has shown the end of file, and nothing is left in the ring. `Err`: it is a

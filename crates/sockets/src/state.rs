@@ -69,6 +69,8 @@ pub struct State {
     pub error: AtomicU32,
     /// SO_RCVLOWAT: fewer bytes in the ring are nothing to read. 0 and 1 are the same.
     pub low_bytes: AtomicU32,
+    /// What of the peer's ring was published when the kernel was last found to have no bytes.
+    pub calm: AtomicU64,
     /// How many channels it has had. See [`crate::ready::binding`].
     pub channels: AtomicU32,
     /// Bytes that former channels have carried out.

@@ -10,6 +10,7 @@ use fordway_abi::shm::{rx_state, tx_flags};
 pub fn begin(end: &impl End) {
     let former = hint::PEER_GONE | hint::RESET_TOLD | hint::AWAITED;
     end.state().hints.fetch_and(!former, Ordering::Relaxed);
+    end.state().calm.store(0, Ordering::Relaxed);
     end.state().channels.fetch_add(1, Ordering::SeqCst);
 }
 

@@ -1,7 +1,8 @@
-//! The names of the library, as its file has them.
+//! The names of the library, as its file has them; and what goes past them.
 
 use anyhow::{Result, ensure};
-use fordway_bench::lab::Lab;
+use fordway_bench::lab::{Lab, PathChoice, Place, Spawn, Stdin};
+use fordway_test_conformance::{Bed, PATIENCE};
 use object::{File, Object, ObjectSymbol, RelocationTarget};
 use std::collections::BTreeSet;
 
@@ -31,4 +32,24 @@ fn the_library_binds_its_own_names_to_itself() -> Result<()> {
     ensure!(looked_up.contains("dlsym"), "looked up: {looked_up:?}");
     lab.close();
     Ok(())
+}
+
+#[test]
+fn bytes_past_the_library_are_told_of() -> Result<()> {
+    let bed = Bed::start()?;
+    let program = Bed::program("unseen");
+    let spawn = Spawn::new([program.to_string_lossy().as_ref(), "told"])
+        .env("FORDWAY_OFFER_AFTER", "0")
+        .stdin(Stdin::Pipe);
+    let mut program = bed.lab.spawn(&Place::Here, PathChoice::Auto, &spawn)?;
+    bed.lab.wait_until(PATIENCE, "the reason is listed", || {
+        let ends = bed.lab.connections()?;
+        Ok(ends
+            .iter()
+            .any(|end| end.reason.as_deref() == Some("unseen")))
+    })?;
+    drop(program.take_stdin());
+    let text = program.finish()?.text();
+    ensure!(text.contains("in order, or reset"), "{text}");
+    bed.finish()
 }

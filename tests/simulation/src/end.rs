@@ -7,9 +7,9 @@ use fordway_abi::control::status;
 use fordway_abi::reason::Reason;
 use fordway_abi::shm::Endpoint;
 use fordway_ring::copy::{Copier, Kernel};
-use fordway_ring::{Consumer, Producer, Violation};
+use fordway_ring::{Consumer, Producer};
 use fordway_sockets::{
-    End, Half, Moved, NoLock, NotCopied, Patience, Result, Source, State, Target,
+    End, Half, Lost, Moved, NoLock, NotCopied, Patience, Result, Source, State, Target,
 };
 use std::sync::atomic::Ordering;
 
@@ -217,10 +217,10 @@ impl End for At<'_> {
         self.world.sockets.borrow_mut()[self.conn.socket].linger_none = true;
     }
 
-    fn lost(&self, violation: Violation) {
+    fn lost(&self, why: Lost) {
         let conn = self.conn;
         self.ctx().fail(format!(
-            "end {}: a violation by an honest peer: {violation:?}",
+            "end {}: a violation by an honest peer: {why:?}",
             conn.number
         ));
     }
