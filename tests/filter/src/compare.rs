@@ -1,5 +1,6 @@
 //! One case on both sides, what differs, and the smallest case that still differs.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::{Duration, Instant};
 
@@ -28,9 +29,17 @@ pub struct Tally {
     /// Rulesets with NAT that differed in one run, and not when they were played again: see
     /// [`is_chance`].
     pub by_chance: usize,
+    /// Packets of which the two sides agree but for a source port that NAT gave at random: see
+    /// [`is_alike`].
+    pub ports_by_chance: usize,
     /// Each shrunk.
     pub differences: Vec<Difference>,
 }
+
+/// Of so many rulesets one may differ by chance, and of so many packets that arrived one may
+/// have another source port; one of each in any case.
+const RULESETS_FOR_CHANCE: usize = 500;
+const PACKETS_FOR_CHANCE: usize = 1000;
 
 impl Tally {
     /// Adds what another run came to.
@@ -41,7 +50,14 @@ impl Tally {
         self.arrived += other.arrived;
         self.refused += other.refused;
         self.by_chance += other.by_chance;
+        self.ports_by_chance += other.ports_by_chance;
         self.differences.extend(other.differences);
+    }
+
+    /// Whether chance excuses more than it can have done.
+    pub fn excuses_too_much(&self) -> bool {
+        self.by_chance > 1 + self.rulesets / RULESETS_FOR_CHANCE
+            || self.ports_by_chance > 1 + self.arrived / PACKETS_FOR_CHANCE
     }
 }
 
@@ -49,7 +65,7 @@ impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} rulesets ({} refused by both, {} in two forms), {} packets ({} arrived), {} differ, {} by chance",
+            "{} rulesets ({} refused by both, {} in two forms), {} packets ({} arrived), {} differ; by chance {} rulesets, {} source ports",
             self.rulesets,
             self.refused,
             self.shortened,
@@ -57,6 +73,7 @@ impl fmt::Display for Tally {
             self.arrived,
             self.differences.len(),
             self.by_chance,
+            self.ports_by_chance,
         )
     }
 }
@@ -70,8 +87,17 @@ enum Form {
     Short,
 }
 
-/// How many packets arrived (`None` if both sides refuse the rules), or what differs.
-type Outcome = Result<Option<usize>, String>;
+/// What two sides came to that agree.
+#[derive(Clone, Copy, Debug, Default)]
+struct Agreed {
+    /// Packets.
+    arrived: usize,
+    /// Those of them with a source port by chance.
+    ports_by_chance: usize,
+}
+
+/// `None` if both sides refuse the rules; or what differs.
+type Outcome = Result<Option<Agreed>, String>;
 
 /// What the two sides do not agree about.
 #[derive(Clone, Debug)]
@@ -153,7 +179,10 @@ fn run_in(
                     .with_context(|| format!("ruleset {number}"))?,
             };
             match outcome {
-                Ok(Some(arrived)) => tally.arrived += arrived,
+                Ok(Some(agreed)) => {
+                    tally.arrived += agreed.arrived;
+                    tally.ports_by_chance += agreed.ports_by_chance;
+                }
                 Ok(None) => tally.refused += usize::from(form == Form::Long),
                 Err(_) if is_chance(&case, form)? => tally.by_chance += 1,
                 Err(what) => {
@@ -176,11 +205,8 @@ fn run_in(
 /// below 512; a later packet to just that port then is an answer to that flow. Seen with one
 /// ruleset of some thousand, and with none of them twice.
 fn is_chance(case: &Case, form: Form) -> Result<bool> {
-    let has_nat = |rule: &generate::GenRule| {
-        let mut statements = rule.0.iter().map(|(_, statement)| statement);
-        statements.any(|s| matches!(s, Statement::Nat(_)))
-    };
-    if !case.chains.iter().flat_map(|c| &c.rules).any(has_nat) {
+    let mut router = Router::new(case.kind == Kind::Bridged);
+    if router.filter.apply(&case.ops(), 1).is_err() || !has_nat(router.filter.ruleset()) {
         return Ok(false);
     }
     for _ in 0..REPLAYS {
@@ -189,6 +215,12 @@ fn is_chance(case: &Case, form: Form) -> Result<bool> {
         }
     }
     Ok(true)
+}
+
+fn has_nat(rules: &Ruleset) -> bool {
+    let chains = rules.tables.iter().flat_map(|table| &table.chains);
+    let mut statements = chains.flat_map(|c| &c.rules).flat_map(|r| &r.statements);
+    statements.any(|s| matches!(s, Statement::Nat(_)))
 }
 
 /// Runs without a difference until it was chance.
@@ -230,7 +262,7 @@ fn case_differs(lab: &Lab, case: &Case, form: Form) -> Result<Outcome> {
     };
     match text {
         Some(text) => differs(lab, bridged, form, &case.ops(), &text, &case.packets),
-        None => Ok(Ok(Some(0))),
+        None => Ok(Ok(Some(Agreed::default()))),
     }
 }
 
@@ -273,7 +305,7 @@ pub fn written(rules: &str, packets: &[(Side, Ip, Vec<u16>)]) -> Result<Option<S
     Ok(outcome.err())
 }
 
-/// How many packets arrived; `None` if both refuse the rules; an error if they differ.
+/// What they came to; `None` if both refuse the rules; an error if they differ.
 fn differs(
     lab: &Lab,
     bridged: bool,
@@ -317,9 +349,18 @@ fn differs(
             router.take(side, 0, &end_of_batch(), &mut Arrivals::default());
         }
     }
-    if let Some(difference) = difference(&ours, &theirs) {
-        return Ok(Err(difference));
-    }
+    // Of those that a NAT rule may have translated.
+    let sent: Sent = match has_nat(router.filter.ruleset()) {
+        true => packets
+            .iter()
+            .map(|(_, ip, _)| (ip.id, names(&ip.frame(MAC_A, MAC_B, &[])[ETHERNET..])))
+            .collect(),
+        false => Sent::new(),
+    };
+    let ports_by_chance = match difference(&ours, &theirs, &sent) {
+        Ok(count) => count,
+        Err(difference) => return Ok(Err(difference)),
+    };
     let our_counters = counters(&router);
     for (chain, ours) in &our_counters {
         let theirs = their_counters.get(chain).cloned().unwrap_or_default();
@@ -329,61 +370,98 @@ fn differs(
             )));
         }
     }
-    Ok(Ok(Some(
-        ours.left.len() + ours.right.len() + ours.local.len(),
-    )))
+    Ok(Ok(Some(Agreed {
+        arrived: ours.left.len() + ours.right.len() + ours.local.len(),
+        ports_by_chance,
+    })))
 }
 
-fn difference(ours: &Arrivals, theirs: &Arrivals) -> Option<String> {
+const ETHERNET: usize = 14;
+
+/// The names of packets before any rule, by their numbers.
+type Sent = BTreeMap<u16, Option<Names>>;
+
+/// How many source ports are another one's by chance, or what differs.
+fn difference(ours: &Arrivals, theirs: &Arrivals, sent: &Sent) -> Result<usize, String> {
     if ours.local != theirs.local {
-        return Some(format!(
+        return Err(format!(
             "taken: ours {:?}, kernel {:?}",
             ours.local, theirs.local
         ));
     }
+    let mut by_chance = 0;
     for (name, ours, theirs) in [
         ("left", &ours.left, &theirs.left),
         ("right", &ours.right, &theirs.right),
     ] {
-        let ids: std::collections::BTreeSet<_> = ours.keys().chain(theirs.keys()).collect();
+        let ids: BTreeSet<_> = ours.keys().chain(theirs.keys()).collect();
         for id in ids {
             match (ours.get(id), theirs.get(id)) {
-                (Some(a), Some(b)) if a == b || is_alike(a, b) => {}
+                (Some(a), Some(b)) if a == b => {}
+                (Some(a), Some(b)) if is_alike(a, b, sent.get(id)) => by_chance += 1,
                 (Some(a), Some(b)) => {
-                    return Some(format!(
+                    return Err(format!(
                         "packet {id} {name}:\nours   {a:02x?}\nkernel {b:02x?}"
                     ));
                 }
-                (Some(_), None) => return Some(format!("packet {id} comes out {name} here only")),
+                (Some(_), None) => return Err(format!("packet {id} comes out {name} here only")),
                 (None, _) => {
-                    return Some(format!("packet {id} comes out {name} of the kernel only"));
+                    return Err(format!("packet {id} comes out {name} of the kernel only"));
                 }
             }
         }
     }
-    None
+    Ok(by_chance)
 }
 
-fn is_alike(a: &[u8], b: &[u8]) -> bool {
-    let (a, b) = (without_source_port(a), without_source_port(b));
-    a.is_some() && a == b
+/// Whether two packets differ in nothing but a source port that NAT gave: both were translated,
+/// and what they were sent as has a source port. `sent`: `None` where no rule translates.
+fn is_alike(a: &[u8], b: &[u8], sent: Option<&Option<Names>>) -> bool {
+    let Some(Some(sent)) = sent else {
+        return false;
+    };
+    let translated = |packet| names(packet).is_some_and(|names| names != *sent);
+    let (plain_a, plain_b) = (without_source_port(a), without_source_port(b));
+    translated(a) && translated(b) && plain_a.is_some() && plain_a == plain_b
+}
+
+/// Addresses, and source and destination port (of ICMP, the identifier).
+type Names = (Vec<u8>, [u8; 4]);
+
+fn names(packet: &[u8]) -> Option<Names> {
+    let six = packet.first()? >> 4 == 6;
+    let (protocol, at) = transport(packet)?;
+    let (port, _) = port_and_sum(protocol)?;
+    let addresses = if six { 8..40 } else { 12..20 };
+    let ports = packet.get(at + port..at + port + 4)?;
+    Some((packet.get(addresses)?.to_vec(), ports.try_into().ok()?))
+}
+
+/// The protocol, and where its header begins.
+fn transport(packet: &[u8]) -> Option<(u8, usize)> {
+    let six = packet.first()? >> 4 == 6;
+    Some(match (six, packet.get(6)) {
+        (true, Some(60)) => (*packet.get(40)?, 48),
+        (true, Some(protocol)) => (*protocol, 40),
+        _ => (*packet.get(9)?, usize::from(packet[0] & 15) * 4),
+    })
+}
+
+/// Where a protocol's header has the source port and the sum.
+fn port_and_sum(protocol: u8) -> Option<(usize, usize)> {
+    match protocol {
+        6 => Some((0, 16)),
+        17 => Some((0, 6)),
+        1 | 58 => Some((4, 2)),
+        _ => None,
+    }
 }
 
 /// Where two flows would have the same names, NAT gives one of them a source port (of
 /// ICMP, an identifier) at random: the packet without it and without the sum over it.
 fn without_source_port(packet: &[u8]) -> Option<Vec<u8>> {
-    let six = packet.first()? >> 4 == 6;
-    let (protocol, at) = match (six, packet.get(6)) {
-        (true, Some(60)) => (*packet.get(40)?, 48),
-        (true, Some(protocol)) => (*protocol, 40),
-        _ => (*packet.get(9)?, usize::from(packet[0] & 15) * 4),
-    };
-    let (port, sum) = match protocol {
-        6 => (0, 16),
-        17 => (0, 6),
-        1 | 58 => (4, 2),
-        _ => return None,
-    };
+    let (protocol, at) = transport(packet)?;
+    let (port, sum) = port_and_sum(protocol)?;
     let mut packet = packet.to_vec();
     for place in [port, sum] {
         packet.get_mut(at + place..at + place + 2)?.fill(0);
@@ -509,4 +587,59 @@ fn candidates(case: &Case) -> Vec<Case> {
         }
     }
     made
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// UDP from 10.0.0.1 (or another one) to 10.0.0.2.
+    fn packet(from: u8, port: u16, sum: u16) -> Vec<u8> {
+        let mut packet = vec![0; 28];
+        packet[0] = 0x45;
+        packet[9] = 17;
+        packet[12..20].copy_from_slice(&[10, 0, 0, from, 10, 0, 0, 2]);
+        packet[20..22].copy_from_slice(&port.to_be_bytes());
+        packet[22..24].copy_from_slice(&53u16.to_be_bytes());
+        packet[26..28].copy_from_slice(&sum.to_be_bytes());
+        packet
+    }
+
+    #[test]
+    fn only_what_nat_has_translated_may_have_another_source_port() {
+        let sent = names(&packet(1, 4000, 1));
+        let (a, b) = (packet(9, 5000, 7), packet(9, 6000, 8));
+        assert!(is_alike(&a, &b, Some(&sent)));
+        // No rule translates.
+        assert!(!is_alike(&a, &b, None));
+        // One of the two is as it was sent; and both are, but for a sum.
+        assert!(!is_alike(
+            &packet(1, 4000, 1),
+            &packet(1, 6000, 8),
+            Some(&sent)
+        ));
+        assert!(!is_alike(
+            &packet(1, 4000, 1),
+            &packet(1, 4000, 2),
+            Some(&sent)
+        ));
+        // Another address is no chance.
+        assert!(!is_alike(&a, &packet(8, 6000, 8), Some(&sent)));
+    }
+
+    #[test]
+    fn chance_has_a_bound() {
+        let mut tally = Tally {
+            rulesets: 1,
+            arrived: PACKETS_FOR_CHANCE,
+            by_chance: 1,
+            ports_by_chance: 2,
+            ..Tally::default()
+        };
+        assert!(!tally.excuses_too_much());
+        tally.ports_by_chance += 1;
+        assert!(tally.excuses_too_much());
+        (tally.ports_by_chance, tally.by_chance) = (0, 2);
+        assert!(tally.excuses_too_much());
+    }
 }

@@ -33,7 +33,10 @@ fn main() -> anyhow::Result<ExitCode> {
         eprintln!("seed {seed}, up to ruleset {to}: {all}, {seconds:.1} s");
     }
     println!("{all}, {:.1} s", start.elapsed().as_secs_f64());
-    Ok(if all.differences.is_empty() {
+    if all.excuses_too_much() {
+        println!("chance excuses more than it can have done");
+    }
+    Ok(if all.differences.is_empty() && !all.excuses_too_much() {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
