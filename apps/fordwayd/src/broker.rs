@@ -2,18 +2,17 @@
 //!
 //! Level-triggered epoll. A turn takes at most [`PACKETS_PER_TURN`] packets of all
 //! connections that are ready, each of which gets its share, so that a flood of some
-//! costs the others a bounded wait. A packet with a socket is a question to the kernel,
-//! which may hang: then this thread loses the broker to another one ([`crate::asker`]).
+//! costs the others a bounded wait.
 
 use crate::admin_socket::AdminConnection;
-use crate::asker::{Asker, Desk};
 use crate::control::{Connection, SendError};
 use crate::domains::Domains;
 use crate::dump::Dumps;
 use crate::filter::Rules;
 use crate::limits::Grumbles;
 use crate::memory::Memory;
-use crate::messages::{Asked, Break, Question};
+use crate::messages::Break;
+use crate::proof::Places;
 use crate::purses::Purses;
 use crate::reaper::Reaper;
 use crate::runtime::Runtime;
@@ -27,7 +26,6 @@ use rustix::event::epoll;
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::time::Instant;
 
 /// Packets that are handled in a turn, if no connection is to go without one.
@@ -110,10 +108,8 @@ pub(crate) struct Broker {
     pub(crate) connections: BTreeMap<u64, Connection>,
     pub(crate) by_process: BTreeMap<ProcessId, u64>,
     pub(crate) reaper: Reaper,
-    pub(crate) asker: Asker,
+    pub(crate) places: Places,
     pub(crate) dumps: Dumps,
-    /// Threads that did not come back from a question.
-    pub(crate) threads_hanging: usize,
     pub(crate) protocol_errors: u64,
     /// Complaints of processes about their peers.
     pub(crate) channel_errors: u64,
@@ -137,86 +133,20 @@ pub(crate) struct Broker {
     pub(crate) runtime: Runtime,
 }
 
-/// What lies on the desk: the broker, and what was asked by the thread that has gone.
-type Laid = (Box<Broker>, Option<Asked>);
-type Ended = (Box<Broker>, Result<Ending, BrokerError>);
-
 /// Runs a broker until it is asked to end. Blocks SIGINT, SIGHUP and SIGTERM in this
 /// thread, so call it before others are started.
 /// `ready` is called when the sockets are open.
 pub fn run(config: &Config, ready: impl FnOnce()) -> Result<(), BrokerError> {
-    let broker = Broker::start(config)?;
+    let mut broker = Broker::start(config)?;
     let (version, abi) = (env!("CARGO_PKG_VERSION"), fordway_abi::ABI_VERSION);
     let dir = config.runtime_dir.display();
     tracing::info!("broker {version} (ABI version {abi}) serves {dir}");
     notify::notify("READY=1");
     ready();
-    let desk = Arc::new(Desk::new());
-    let (broker, ending) = desk
-        .watch((Box::new(broker), None), serve)
-        .map_err(doing("starting a thread"))?;
+    let ending = broker.serve();
     notify::notify("STOPPING=1");
     broker.end(ending?);
     Ok(())
-}
-
-/// One thread's part of the loop: until the broker ends, or a question hangs.
-fn serve(desk: &Desk<Laid, Ended>, (mut broker, asked): Laid) -> Option<Ended> {
-    broker.threads_hanging = desk.hanging();
-    if let Some(asked) = asked {
-        let outcome = broker.hangs(asked);
-        broker.after(asked.number, outcome);
-    }
-    let mut events = Vec::with_capacity(EVENTS_MAX);
-    while broker.ending.is_none() {
-        if let Err(error) = broker.wait(&mut events) {
-            return Some((broker, Err(error)));
-        }
-        broker = turn(desk, broker, &events)?;
-    }
-    let ending = broker.ending?;
-    Some((broker, Ok(ending)))
-}
-
-fn turn(
-    desk: &Desk<Laid, Ended>,
-    mut broker: Box<Broker>,
-    events: &[epoll::Event],
-) -> Option<Box<Broker>> {
-    let tokens = || {
-        events
-            .iter()
-            .map(|event| Token::from_data(event.data.u64()))
-    };
-    let ready = tokens().filter(|token| matches!(token, Token::Shim(_)));
-    let share = (PACKETS_PER_TURN / ready.count().max(1)).clamp(1, PACKETS_OF_ONE_MAX);
-    for event in events {
-        match Token::from_data(event.data.u64()) {
-            Token::Fixed(FIXED_CONTROL) => broker.accept_shims(),
-            Token::Fixed(FIXED_ADMIN) => broker.accept_admins(),
-            Token::Fixed(_) => broker.read_signal(),
-            Token::Shim(number) => {
-                broker.flush(number, event.flags);
-                let mut left = share;
-                while let Some(question) = broker.read_packets(number, &mut left) {
-                    let asked = question.asked;
-                    let load = (broker, Some(asked));
-                    let ((back, _), (socket, facts)) = desk.aside(load, || question.ask())?;
-                    broker = back;
-                    broker.threads_hanging = desk.hanging();
-                    let outcome = broker.answered(asked, socket, facts);
-                    broker.after(number, outcome);
-                }
-            }
-            Token::Pid(number) => broker.bury(number),
-            Token::Admin(number) => broker.serve_admin(number),
-        }
-    }
-    broker.on_time();
-    let actions = broker.registry.on_time(broker.now_ns());
-    broker.carry_out(actions);
-    broker.reaper.work();
-    Some(broker)
 }
 
 impl Broker {
@@ -253,9 +183,8 @@ impl Broker {
             connections: BTreeMap::new(),
             by_process: BTreeMap::new(),
             reaper: Reaper::default(),
-            asker: Asker::default(),
+            places: Places::new(own.netns_cookie),
             dumps: Dumps::default(),
-            threads_hanging: 0,
             protocol_errors: 0,
             channel_errors: 0,
             ring_bytes_of_the_dead: 0,
@@ -287,6 +216,44 @@ impl Broker {
                 .map_err(|error| doing("epoll_ctl")(error.into()))?;
         }
         Ok(broker)
+    }
+
+    /// The loop.
+    fn serve(&mut self) -> Result<Ending, BrokerError> {
+        let mut events = Vec::with_capacity(EVENTS_MAX);
+        loop {
+            if let Some(ending) = self.ending {
+                return Ok(ending);
+            }
+            self.wait(&mut events)?;
+            self.turn(&events);
+        }
+    }
+
+    fn turn(&mut self, events: &[epoll::Event]) {
+        let tokens = || {
+            events
+                .iter()
+                .map(|event| Token::from_data(event.data.u64()))
+        };
+        let ready = tokens().filter(|token| matches!(token, Token::Shim(_)));
+        let share = (PACKETS_PER_TURN / ready.count().max(1)).clamp(1, PACKETS_OF_ONE_MAX);
+        for event in events {
+            match Token::from_data(event.data.u64()) {
+                Token::Fixed(FIXED_CONTROL) => self.accept_shims(),
+                Token::Fixed(FIXED_ADMIN) => self.accept_admins(),
+                Token::Fixed(_) => self.read_signal(),
+                Token::Shim(number) => {
+                    self.flush(number, event.flags);
+                    self.read_packets(number, share);
+                }
+                Token::Pid(number) => self.bury(number),
+                Token::Admin(number) => self.serve_admin(number),
+            }
+        }
+        self.on_time();
+        let actions = self.registry.on_time(self.now_ns());
+        self.carry_out(actions);
     }
 
     pub(crate) fn now_ns(&self) -> u64 {
@@ -322,7 +289,7 @@ impl Broker {
 
     /// Established channels go on without us. Administrators see the end of their
     /// connection when all is done.
-    fn end(mut self: Box<Self>, ending: Ending) {
+    fn end(mut self, ending: Ending) {
         self.save_rules();
         let Self {
             rules,
@@ -333,7 +300,7 @@ impl Broker {
             mut registry,
             mut reaper,
             ..
-        } = *self;
+        } = self;
         for connection in connections.into_values() {
             reaper.close_connection((&connection.peer).into(), connection.socket);
         }
@@ -371,6 +338,10 @@ impl Broker {
                     continue;
                 }
             };
+            if let Err(error) = ipc::name_senders(&socket) {
+                tracing::debug!("SO_PASSCRED: {error}");
+                continue;
+            }
             let number = self.new_number();
             let flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP;
             let watched = epoll::add(&self.epoll, &socket, Token::Shim(number).data(), flags);
@@ -395,30 +366,30 @@ impl Broker {
         }
     }
 
-    /// A process is gone: what it had said before still counts, but for what it offered.
+    /// A process is gone: what it had said before still counts, but for what it offered, which
+    /// is gone as well.
     fn bury(&mut self, number: u64) {
-        let mut left = PACKETS_OF_THE_DEAD_MAX;
-        while let Some(question) = self.read_packets(number, &mut left) {
-            let whose = self.whose(number);
-            self.reaper.close_unknown(whose, question.socket);
-        }
+        self.read_packets(number, PACKETS_OF_THE_DEAD_MAX);
         self.close_connection(number);
     }
 
-    /// Handles at most `left` packets of one connection, and says how many are left then;
-    /// stops before, at one that needs an answer.
-    fn read_packets(&mut self, number: u64, left: &mut usize) -> Option<Question> {
-        while *left != 0 {
-            *left -= 1;
-            let connection = self.connections.get(&number)?;
+    /// Handles at most `left` packets of one connection.
+    fn read_packets(&mut self, number: u64, left: usize) {
+        for _ in 0..left {
+            let Some(connection) = self.connections.get(&number) else {
+                return;
+            };
             let mut buffer = [0; wire::PACKET_BYTES_MAX];
             let received = ipc::receive(&connection.socket, &mut buffer, ipc::FDS_MAX);
             let outcome = match received {
-                Ok(packet) => self.handle_packet(number, &buffer[..packet.len], packet.fds),
-                Err(ReceiveError::Empty) => return None,
+                Ok(packet) => {
+                    let bytes = &buffer[..packet.len];
+                    self.handle_packet(number, bytes, packet.fds, packet.sender)
+                }
+                Err(ReceiveError::Empty) => return,
                 Err(ReceiveError::Closed) => {
                     self.close_connection(number);
-                    return None;
+                    return;
                 }
                 Err(ReceiveError::Malformed(what, fds)) => {
                     let whose = self.whose(number);
@@ -430,24 +401,14 @@ impl Broker {
                 Err(ReceiveError::System(error)) => {
                     tracing::debug!("receiving from a process: {error}");
                     self.close_connection(number);
-                    return None;
+                    return;
                 }
             };
             match outcome {
-                Ok(None) => {}
-                Ok(question) => return question,
-                Err(why) => self.after(number, Err(why)),
+                Ok(()) => {}
+                Err(Break::Protocol(what)) => self.drop_culprit(number, &what),
+                Err(Break::Refused) => self.close_connection(number),
             }
-        }
-        None
-    }
-
-    /// Ends a connection whose packet was not as it should be.
-    fn after(&mut self, number: u64, outcome: Result<(), Break>) {
-        match outcome {
-            Ok(()) => {}
-            Err(Break::Protocol(what)) => self.drop_culprit(number, &what),
-            Err(Break::Refused) => self.close_connection(number),
         }
     }
 
@@ -497,6 +458,7 @@ impl Broker {
         } = connection;
         let whose = Whose::from(&peer);
         self.held -= counted.descriptors;
+        self.places.leave(number);
         self.shares.change(whose, counted, Kept::default());
         let process = member.as_ref().map(|member| member.process);
         drop(member);

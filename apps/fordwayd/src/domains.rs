@@ -418,6 +418,7 @@ impl Broker {
         if self.domains.attached.remove(&domain.id).is_some() {
             self.domains.save_attached();
         }
+        self.places.close(domain.netns_cookie);
         let actions = self.registry.remove_domain(domain.id);
         self.carry_out(actions);
         self.domains.write_hosts(&self.registry);

@@ -1,7 +1,8 @@
 //! The kernel's list of a namespace's sockets, without being held up by one of them.
 //!
 //! For the bytes of a socket the kernel takes its lock, which a program can hold for as long as it
-//! likes ([`crate::asker`] says how). So a thread asks, and is left behind when it does not answer
+//! likes: it is in send(2), and the kernel copies its bytes from userfaultfd(2) or FUSE. Who waits for
+//! the lock cannot be interrupted, nor killed. So a thread asks, and is left behind when it does not answer
 //! in time; then the list comes without bytes, for which no lock is taken.
 
 use fordway_platform::diag::{self, Detail, Row};

@@ -1,6 +1,6 @@
 //! The broker: who is who, rendezvous, death.
 //!
-//! One epoll loop, of one thread at a time, around [`fordway_registry`], which decides; this
+//! One epoll loop around [`fordway_registry`], which decides; this
 //! crate asks the kernel for facts, moves descriptors, and keeps what belongs to a
 //! process only as long as the process does.
 //!
@@ -14,7 +14,7 @@
 //! - `runtime`: the runtime directory, its lock, its sockets.
 //! - `broker`: the loop; `actions`: what the registry decided, carried out.
 //! - `control`: one connection of a shim; `messages`: what a shim may say.
-//! - `asker`: what the kernel says of offered sockets.
+//! - `proof`: whose socket an offer is, by the kernel's word.
 //! - `memory`: regions that are mapped, read-only, for listings.
 //! - `admin_socket`, `domains`, `listing`: what administrators may ask.
 //! - `filter`: the rules in force, and which connections they let have rings.
@@ -23,8 +23,8 @@
 //!
 //! # What holds whatever a program does
 //! - Nothing of a `Hello` with an unlike ABI_VERSION is looked at, least of all mapped.
-//! - A descriptor is checked before anything else is done with it; a socket is closed
-//!   again before the packet's turn is over, for a duplicate would hide its end.
+//! - A descriptor is checked before anything else is done with it. No socket is passed: a
+//!   duplicate would hide its end.
 //! - No call on a stranger's descriptor can block the loop.
 //! - Queues, turns, connections and numbers of descriptors are bounded. A process that
 //!   breaks the protocol or does not read what it is sent loses its connection to the
@@ -36,7 +36,6 @@
 mod actions;
 pub mod admin;
 mod admin_socket;
-mod asker;
 mod broker;
 mod control;
 mod domains;
@@ -48,6 +47,7 @@ mod listing;
 mod memory;
 mod messages;
 mod notify;
+mod proof;
 mod purses;
 mod reaper;
 mod runtime;

@@ -48,7 +48,7 @@ fn remember<T: Ord>(known: &mut BTreeSet<T>, one: T) -> bool {
 impl Broker {
     /// Whether more can be kept for a shim, and for whoever it belongs to.
     pub(crate) fn may_hold_more(&self, whose: Whose) -> bool {
-        let others = self.memory.regions_held() + self.reaper.waiting();
+        let others = self.memory.regions_held() + self.reaper.waiting() + self.places.held();
         let limits = Kept {
             connections: CONNECTIONS_MAX,
             descriptors: self.held_max,

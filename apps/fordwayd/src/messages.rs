@@ -3,6 +3,7 @@
 use crate::broker::Broker;
 use crate::control::Member;
 use crate::memory::Memory;
+use crate::proof::Witness;
 use crate::purses::Purse;
 use crate::shares::Whose;
 use fordway_abi::ABI_VERSION;
@@ -10,13 +11,11 @@ use fordway_abi::control::{self as wire, Header, Message, PathPolicy, kind};
 use fordway_abi::reason::Reason;
 use fordway_abi::shm::WAIT_PAGE_BYTES;
 use fordway_platform::memfd::{self, OwnPage};
-use fordway_platform::sockinfo::{self, NotTcp, TcpSocket};
 use fordway_registry::{
     Action, ChannelView, LinkSide, Outgoing, ProcessId, SocketFacts, Violation,
 };
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::Instant;
 use zerocopy::FromBytes;
 
 /// Size of the mailbox memfd.
@@ -41,49 +40,16 @@ fn protocol<T>(what: impl std::fmt::Display) -> Result<T, Break> {
     Err(Break::Protocol(what.to_string()))
 }
 
-/// A message whose socket has to be looked at first, which may hang ([`crate::asker`]).
-#[derive(Debug)]
-pub(crate) struct Question {
-    pub(crate) asked: Asked,
-    pub(crate) socket: OwnedFd,
-}
-
-/// What is to be done with the answer.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Asked {
-    /// The connection that the message came by, which is `whose`.
-    pub(crate) number: u64,
-    whose: Whose,
-    process: ProcessId,
-    what: What,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum What {
-    Offer(wire::Offer),
-    Rejoin(wire::RejoinChannel),
-}
-
-/// What the kernel says of a socket.
-pub(crate) type Facts = Result<TcpSocket, NotTcp>;
-
-impl Question {
-    /// Asks it.
-    pub(crate) fn ask(self) -> (OwnedFd, Facts) {
-        let facts = sockinfo::tcp_socket(&self.socket);
-        (self.socket, facts)
-    }
-}
-
 impl Broker {
-    /// One packet of one connection; what has to be asked before more is done with it.
+    /// One packet of one connection, and the process that sent it.
     pub(crate) fn handle_packet(
         &mut self,
         number: u64,
         bytes: &[u8],
         mut fds: Vec<OwnedFd>,
-    ) -> Result<Option<Question>, Break> {
-        let result = self.dispatch(number, bytes, &mut fds);
+        sender: i32,
+    ) -> Result<(), Break> {
+        let result = self.dispatch(number, bytes, &mut fds, sender);
         // What a handler did not take is of unknown kind.
         let whose = self.whose(number);
         for fd in fds {
@@ -98,12 +64,13 @@ impl Broker {
         number: u64,
         bytes: &[u8],
         fds: &mut Vec<OwnedFd>,
-    ) -> Result<Option<Question>, Break> {
+        sender: i32,
+    ) -> Result<(), Break> {
         let Ok((header, body)) = Header::read_from_prefix(bytes) else {
             return protocol(format_args!("a packet of {} bytes", bytes.len()));
         };
         let Some(connection) = self.connections.get(&number) else {
-            return Ok(None);
+            return Ok(());
         };
         let process = connection.member.as_ref().map(|member| member.process);
         if process.is_none() {
@@ -113,19 +80,16 @@ impl Broker {
         let (kind, body) = wire::parse(bytes, fds.len()).or_else(protocol)?;
         let Some(process) = process else {
             return match kind {
-                kind::Hello => self.hello(number, read(body)?, fds).map(|()| None),
+                kind::Hello => self.hello(number, read(body)?, fds),
                 other => protocol(format_args!("a message of kind {other} before Hello")),
             };
         };
         match kind {
             kind::Offer => {
-                let what = What::Offer(read(body)?);
-                return self.question(number, process, what, fds);
+                self.offer(number, process, sender, &read(body)?);
+                Ok(())
             }
-            kind::RejoinChannel => {
-                let what = What::Rejoin(read(body)?);
-                return self.question(number, process, what, fds);
-            }
+            kind::RejoinChannel => self.rejoin(number, process, sender, read(body)?),
             kind::Region => self.region(number, process, read(body)?, fds),
             kind::Door => self.door(process, read(body)?),
             kind::Status => {
@@ -143,8 +107,7 @@ impl Broker {
             }
             kind::RejoinLink => self.rejoin_link(process, read(body)?, fds),
             other => protocol(format_args!("a message of kind {other} from a shim")),
-        }?;
-        Ok(None)
+        }
     }
 
     /// A process says that its peer broke the protocol of their channel: counted, and
@@ -244,93 +207,26 @@ impl Broker {
         }
     }
 
-    /// A message with a socket. None is asked about whose owner made us wait just now; it
-    /// may be offered again.
-    fn question(
-        &mut self,
-        number: u64,
-        process: ProcessId,
-        what: What,
-        fds: &mut Vec<OwnedFd>,
-    ) -> Result<Option<Question>, Break> {
-        let Some(socket) = fds.pop() else {
-            return protocol("no socket");
-        };
-        let asked = Asked {
-            number,
-            whose: self.whose(number),
-            process,
-            what,
-        };
-        if self
-            .asker
-            .may_ask(asked.whose, self.threads_hanging, Instant::now())
-        {
-            return Ok(Some(Question { asked, socket }));
-        }
-        self.reaper.close_socket(asked.whose, socket);
-        self.known(asked, Err(Reason::NoMemory))?;
-        Ok(None)
-    }
-
-    /// The kernel has answered.
-    pub(crate) fn answered(
-        &mut self,
-        asked: Asked,
-        socket: OwnedFd,
-        facts: Facts,
-    ) -> Result<(), Break> {
-        if facts == Err(NotTcp::Kind) {
-            self.reaper.close_unknown(asked.whose, socket);
-            return protocol("an offer of something that is no TCP socket");
-        }
-        self.reaper.close_socket(asked.whose, socket);
-        let facts = facts.map(|facts| SocketFacts {
-            cookie: facts.cookie,
-            netns_cookie: facts.netns_cookie,
-            local: facts.local,
-            remote: facts.remote,
-        });
-        // It was reset or closed between the offer and now.
-        let result = self.known(asked, facts.map_err(|_| Reason::NoPeer));
-        self.recount(asked.number);
-        result
-    }
-
-    /// The thread that asked does not come back, and has the socket.
-    pub(crate) fn hangs(&mut self, asked: Asked) -> Result<(), Break> {
-        self.asker.pause(asked.whose, Instant::now());
-        let connection = self.connections.get(&asked.number);
-        let pid = connection.map_or(0, |connection| connection.peer.pid);
-        if self.first_mischief(pid) {
-            tracing::warn!("process {pid} offered a socket that does not answer");
-        }
-        self.known(asked, Err(Reason::NoMemory))
-    }
-
-    fn known(&mut self, asked: Asked, facts: Result<SocketFacts, Reason>) -> Result<(), Break> {
-        match (asked.what, facts) {
-            (What::Offer(offer), facts) => self.offer(asked, offer, facts),
-            (What::Rejoin(channel), Ok(facts)) => self.rejoin(asked.process, channel, facts)?,
-            (What::Rejoin(_), Err(_)) => {}
-        }
-        Ok(())
-    }
-
-    fn offer(&mut self, asked: Asked, offer: wire::Offer, facts: Result<SocketFacts, Reason>) {
-        let facts = match facts {
-            Ok(_) if !self.may_offer_more(asked.whose) => Err(Reason::NoMemory),
-            facts => facts,
+    fn offer(&mut self, number: u64, process: ProcessId, sender: i32, offer: &wire::Offer) {
+        let facts = match self.may_offer_more(self.whose(number)) {
+            true => self.prove(number, sender, &offer.claim),
+            false => Err(Reason::NoMemory),
         };
         let actions = match facts {
             Ok(facts) => {
                 let rules = &self.rules;
                 let mut gate = |a: &SocketFacts, b: &SocketFacts| rules.gate(a, b);
-                let registry = &mut self.registry;
-                registry.offer_through(asked.process, offer.conn_id, facts, &mut gate)
+                let mut older = Witness {
+                    places: &mut self.places,
+                    connections: &self.connections,
+                    by_process: &self.by_process,
+                };
+                let mut witness = |process, facts: &SocketFacts| older.still_true(process, facts);
+                let (conn_id, registry) = (offer.conn_id, &mut self.registry);
+                registry.offer_through(process, conn_id, facts, &mut witness, &mut gate)
             }
             Err(reason) => vec![Action::Send {
-                to: asked.process,
+                to: process,
                 message: Outgoing::Reject(wire::Reject {
                     conn_id: offer.conn_id,
                     reason: reason as u32,
@@ -343,13 +239,24 @@ impl Broker {
 
     fn rejoin(
         &mut self,
+        number: u64,
         process: ProcessId,
+        sender: i32,
         channel: wire::RejoinChannel,
-        facts: SocketFacts,
     ) -> Result<(), Break> {
+        // It was reset or closed since: then its end is known without us.
+        let Ok(facts) = self.prove(number, sender, &channel.claim) else {
+            return Ok(());
+        };
         let now_ns = self.now_ns();
+        let mut older = Witness {
+            places: &mut self.places,
+            connections: &self.connections,
+            by_process: &self.by_process,
+        };
+        let mut witness = |process, facts: &SocketFacts| older.still_true(process, facts);
         let registry = &mut self.registry;
-        let actions = registry.rejoin_channel(process, channel, facts, now_ns)?;
+        let actions = registry.rejoin_channel(process, channel, facts, now_ns, &mut witness)?;
         self.carry_out(actions);
         if let Some(channel) = self.registry.both_ends_of(process, channel.conn_id) {
             self.look_at(&channel);

@@ -91,10 +91,9 @@ fn a_header_that_lies_ends_the_connection() {
     let broker = Broker::start(dir.path());
     for lie in [0, 7, 8, 15, 17, u32::MAX] {
         let shim = Shim::join(dir.path());
-        let (socket, _other) = tcp_pair();
-        let mut packet = packet_of(&wire::Offer { conn_id: 1 });
+        let mut packet = packet_of(&empty_offer());
         packet[4..8].copy_from_slice(&lie.to_ne_bytes());
-        shim.send_raw(&packet, &[socket.as_fd()]);
+        shim.send_raw(&packet, &[]);
         shim.expect_end();
     }
     still_serves(&broker);
@@ -150,10 +149,10 @@ fn messages_that_are_not_a_shims_end_the_connection() {
 fn wrong_descriptor_counts_end_the_connection() {
     let dir = TempDir::new();
     let broker = Broker::start(dir.path());
-    for count in [0, 2, 3, 16] {
+    for count in [1, 2, 3, 16] {
         let shim = Shim::join(dir.path());
         let (socket, _other) = tcp_pair();
-        shim.send(&wire::Offer { conn_id: 1 }, &vec![socket.as_fd(); count]);
+        shim.send(&empty_offer(), &vec![socket.as_fd(); count]);
         shim.expect_end();
     }
     // As many as the kernel lets pass at once (SCM_MAX_FD).
@@ -163,12 +162,20 @@ fn wrong_descriptor_counts_end_the_connection() {
     still_serves(&broker);
 }
 
+/// Of nothing.
+fn empty_offer() -> wire::Offer {
+    wire::Offer {
+        conn_id: 1,
+        claim: wire::Claim::NONE,
+    }
+}
+
 /// An offer with as many descriptors as the kernel lets pass.
 fn send_many(shim: &Shim, fds: &[BorrowedFd<'_>]) {
     let mut space = vec![std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(253))];
     let mut control = rustix::net::SendAncillaryBuffer::new(&mut space);
     assert!(control.push(rustix::net::SendAncillaryMessage::ScmRights(fds)));
-    let packet = packet_of(&wire::Offer { conn_id: 1 });
+    let packet = packet_of(&empty_offer());
     let iov = [std::io::IoSlice::new(&packet)];
     let flags = rustix::net::SendFlags::empty();
     rustix::net::sendmsg(&shim.socket, &iov, &mut control, flags).expect("sendmsg");
@@ -278,24 +285,242 @@ fn regions_that_nobody_asked_for_end_the_connection() {
     still_serves(&broker);
 }
 
+/// The reason of the refusal that comes next.
+fn refusal(shim: &Shim) -> Option<Reason> {
+    let reject: wire::Reject = shim.expect();
+    assert_eq!(reject.pending, 0);
+    Reason::from_u32(reject.reason)
+}
+
 #[test]
-fn an_offer_of_something_else_ends_the_connection() {
+fn a_claim_that_is_not_true_is_refused_without_harm() {
     let dir = TempDir::new();
     let broker = Broker::start(dir.path());
+    let shim = Shim::join(dir.path());
+    let (x, y) = tcp_pair();
+    let (true_x, true_y) = (claim(&x), claim(&y));
+    // What is no connection. It may have been one when it was offered.
     let udp = std::net::UdpSocket::bind("127.0.0.1:0").expect("udp");
+    udp.connect(udp.local_addr().expect("name"))
+        .expect("connect");
     let (unix, _other) = std::os::unix::net::UnixStream::pair().expect("unix");
     let file = std::fs::File::open("/proc/self/exe").expect("file");
-    for fd in [udp.as_fd(), unix.as_fd(), file.as_fd()] {
-        let shim = Shim::join(dir.path());
-        shim.offer(1, fd);
-        shim.expect_end();
-    }
-    // A TCP socket that is not connected is only too late.
-    let shim = Shim::join(dir.path());
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("bind");
-    shim.offer(1, &listener);
-    let reject: wire::Reject = shim.expect();
-    assert_eq!((reject.conn_id, reject.pending), (1, 0));
+    let (closed, _far) = tcp_pair();
+    let gone = claim(&closed);
+    drop(closed);
+    let nothing = wire::Claim {
+        netns_cookie: true_x.netns_cookie,
+        ..wire::Claim::NONE
+    };
+    let mut claims = vec![nothing, gone];
+    claims.extend([claim(&udp), claim(&unix), claim(&listener)]);
+    claims.push(wire::Claim {
+        fd: claim(&file).fd,
+        ..nothing
+    });
+    // The names, the cookie or the namespace of another one, or of none.
+    claims.push(wire::Claim {
+        cookie: true_y.cookie,
+        ..true_x
+    });
+    claims.push(wire::Claim {
+        cookie: u64::MAX,
+        ..true_x
+    });
+    claims.push(wire::Claim {
+        local_port: true_x.remote_port,
+        remote_port: true_x.local_port,
+        ..true_x
+    });
+    for claim in claims {
+        shim.claim(1, claim);
+        assert_eq!(refusal(&shim), Some(Reason::NoPeer), "{claim:?}");
+    }
+    // It is there, but not where he says.
+    let file_fd = claim(&file).fd;
+    for fd in [true_y.fd, file_fd, 77_777, u32::MAX] {
+        for thread in [0, true_x.thread, 1, u32::MAX] {
+            shim.claim(
+                1,
+                wire::Claim {
+                    fd,
+                    thread,
+                    ..true_x
+                },
+            );
+            assert_eq!(refusal(&shim), Some(Reason::Unproven), "{fd} {thread}");
+        }
+    }
+    shim.claim(
+        1,
+        wire::Claim {
+            netns_cookie: u64::MAX,
+            ..true_x
+        },
+    );
+    assert_eq!(refusal(&shim), Some(Reason::Unproven));
+    broker.logged(&["offered a socket that it does not hold"]);
+    assert_eq!(broker.log_count("does not hold"), 1);
+    // His own ones are his own all the same.
+    shim.claim(
+        1,
+        wire::Claim {
+            thread: 0,
+            ..true_x
+        },
+    );
+    shim.expect_silence();
+    shim.offer(2, &y);
+    shim.expect::<wire::Link>();
+    assert_eq!(protocol_errors(&broker), 0);
+    still_serves(&broker);
+}
+
+/// Another process's socket, by names, cookie and even number.
+#[test]
+fn a_socket_of_another_process_is_not_ones_own() {
+    let dir = TempDir::new();
+    let broker = Broker::start(dir.path());
+    let (x, y) = tcp_pair();
+    let true_y = claim(&y);
+    // The child has x under the number 0, and nothing else.
+    let mut child = std::process::Command::new("cat")
+        .stdin(OwnedFd::from(x.try_clone().expect("dup")))
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .expect("cat");
+    let claims = [0, child.id()].map(|thread| wire::Claim {
+        fd: 0,
+        thread,
+        ..claim(&x)
+    });
+    drop(x);
+    let shim = Shim::join(dir.path());
+    shim.claim(1, true_y);
+    for claim in claims {
+        shim.claim(2, claim);
+        assert_eq!(refusal(&shim), Some(Reason::Unproven));
+    }
+    shim.expect_silence();
+    drop(y);
+    child.wait().expect("wait");
+    still_serves(&broker);
+}
+
+/// Who inherited a control connection does not speak for the process that it is of.
+#[test]
+fn an_heir_of_the_connection_offers_nothing() {
+    let dir = TempDir::new();
+    let broker = Broker::start(dir.path());
+    let shim = Shim::join(dir.path());
+    let (x, _y) = tcp_pair();
+    let offer = packet_of(&wire::Offer {
+        conn_id: 1,
+        claim: claim(&x),
+    });
+    let mut heir = std::process::Command::new("cat")
+        .stdin(std::process::Stdio::piped())
+        .stdout(rustix::io::dup(&shim.socket).expect("dup"))
+        .spawn()
+        .expect("cat");
+    let mut input = heir.stdin.take().expect("stdin");
+    input.write_all(&offer).expect("write");
+    assert_eq!(refusal(&shim), Some(Reason::Shared));
+    drop(input);
+    heir.wait().expect("wait");
+    shim.offer(1, &x);
+    shim.expect_silence();
+    still_serves(&broker);
+}
+
+/// The attacker connects, offers and resets; somebody else gets the port, and the service
+/// offers its end of that connection. It is not the attacker's.
+#[test]
+fn an_offer_ends_with_its_socket() {
+    let dir = TempDir::new();
+    let broker = Broker::start(dir.path());
+    let [attacker, service, victim] = [(); 3].map(|()| Shim::join(dir.path()));
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("bind");
+    let name = listener.local_addr().expect("name");
+    let connect = |from: std::net::SocketAddr| {
+        let kind = rustix::net::SocketType::STREAM;
+        let socket = rustix::net::socket(rustix::net::AddressFamily::INET, kind, None);
+        let socket = socket.expect("socket");
+        rustix::net::sockopt::set_socket_reuseaddr(&socket, true).expect("reuse");
+        rustix::net::bind(&socket, &from).expect("bind");
+        rustix::net::connect(&socket, &name).expect("connect");
+        (
+            TcpStream::from(socket),
+            listener.accept().expect("accept").0,
+        )
+    };
+    for is_inside in [false, true] {
+        let (planted, served) = connect("127.0.0.1:0".parse().expect("name"));
+        let port = planted.local_addr().expect("name");
+        attacker.offer(1, &planted);
+        attacker.expect_silence();
+        let linger = Some(Duration::ZERO);
+        rustix::net::sockopt::set_socket_linger(&planted, linger).expect("linger");
+        drop((planted, served));
+        let (x, y) = connect(port);
+        service.offer(1, &y);
+        service.expect_silence();
+        // He is told: his offer is void.
+        assert_eq!(refusal(&attacker), Some(Reason::NoPeer));
+        attacker.expect_silence();
+        if is_inside {
+            victim.offer(1, &x);
+            victim.expect::<wire::Link>();
+            service.expect::<wire::Link>();
+            attacker.expect_silence();
+        }
+    }
+    still_serves(&broker);
+}
+
+/// As before, but the socket lives on with somebody to whom it was passed.
+#[test]
+fn an_offer_ends_when_its_process_has_left_the_socket() {
+    let dir = TempDir::new();
+    let broker = Broker::start(dir.path());
+    let [one, other] = [Shim::join(dir.path()), Shim::join(dir.path())];
+    let (x, y) = tcp_pair();
+    one.offer(1, &x);
+    one.expect_silence();
+    let passed = rustix::io::fcntl_dupfd_cloexec(&x, 200).expect("dup");
+    drop(x);
+    other.offer(1, &y);
+    other.expect_silence();
+    assert_eq!(refusal(&one), Some(Reason::Unproven));
+    // Whoever has it now may offer it.
+    one.offer(2, &passed);
+    one.expect::<wire::Link>();
+    other.expect::<wire::Link>();
+    still_serves(&broker);
+}
+
+/// A broker that has not read the offer yet has nothing of the socket.
+#[test]
+fn a_close_behind_an_offer_is_seen_at_once() {
+    let dir = TempDir::new();
+    let broker = Broker::start(dir.path());
+    let pid = rustix::process::Pid::from_child(&broker.child);
+    let shim = Shim::join(dir.path());
+    let sockets: Vec<_> = (0..100).map(|_| tcp_pair()).collect();
+    stop_process(pid);
+    for (number, (x, mut y)) in sockets.into_iter().enumerate() {
+        shim.offer(number as u64, &x);
+        drop(x);
+        let patience = Some(Duration::from_secs(30));
+        y.set_read_timeout(patience).expect("time-out");
+        let end = std::io::Read::read(&mut y, &mut [0; 1]);
+        assert_eq!(end.expect("the end of the stream"), 0);
+    }
+    rustix::process::kill_process(pid, Signal::CONT).expect("kill");
+    for _ in 0..100 {
+        assert_eq!(refusal(&shim), Some(Reason::NoPeer));
+    }
     still_serves(&broker);
 }
 
@@ -328,7 +553,7 @@ fn no_descriptor_stays_behind() {
                 &[],
             );
         }
-        // The end is seen at once although the broker was passed both sockets.
+        // Nothing of the broker's keeps them open.
         drop(x);
         y.set_read_timeout(Some(Duration::from_secs(30)))
             .expect("time-out");
@@ -407,18 +632,36 @@ fn lingering() -> (TcpStream, TcpStream) {
     (x, y)
 }
 
+/// More than may hang at once. The broker has nothing else to do: none waits for its next turn.
 #[test]
-fn a_lingering_socket_does_not_hold_the_broker_up() {
+fn lingering_sockets_are_closed_by_an_idle_broker() {
     let dir = TempDir::new();
     let broker = Broker::start(dir.path());
-    let shim = Shim::join(dir.path());
-    for n in 0..20 {
+    let pid = rustix::process::Pid::from_child(&broker.child);
+    let shims: Vec<Shim> = (0..24).map(|_| Shim::join(dir.path())).collect();
+    stop_process(pid);
+    let mut far = Vec::new();
+    for shim in &shims {
         let (x, y) = lingering();
-        shim.offer(n, &x);
-        // A thread, because the last reference may be ours after all.
-        std::thread::spawn(move || drop((x, y)));
+        shim.send(&empty_offer(), &[x.as_fd()]);
+        // The last reference is in the packet now.
+        drop(x);
+        far.push(y);
     }
+    rustix::process::kill_process(pid, Signal::CONT).expect("kill");
+    shims.iter().for_each(Shim::expect_end);
     still_serves(&broker);
+    let readers: Vec<_> = far
+        .into_iter()
+        .map(|mut y| {
+            let patience = Some(Duration::from_secs(30));
+            y.set_read_timeout(patience).expect("time-out");
+            std::thread::spawn(move || std::io::copy(&mut y, &mut std::io::sink()))
+        })
+        .collect();
+    for reader in readers {
+        reader.join().expect("join").expect("the end of the stream");
+    }
 }
 
 /// Whoever closes a control connection closes what lies in packets that nobody has read.
@@ -432,7 +675,7 @@ fn packets_behind_a_violation_do_not_hold_the_broker_up() {
     stop_process(pid);
     shim.send(&wire::Door { door: 99 }, &[]);
     let (x, _y) = lingering();
-    shim.offer(1, &x);
+    shim.send(&empty_offer(), &[x.as_fd()]);
     // The last reference is in the packet now.
     drop(x);
     rustix::process::kill_process(pid, Signal::CONT).expect("kill");

@@ -8,9 +8,10 @@ use fordway_abi::control as wire;
 use fordway_abi::reason::Reason;
 use fordway_platform::netns;
 use fordwayd::admin::{Domain, ErrorKind, Reply, Request};
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -153,7 +154,8 @@ fn a_mirrored_tuple_from_another_namespace_is_refused() {
     let ips = [web.ip, db.ip].map(|ip| ip.expect("ip"));
     let private = PrivateNamespace::new(dir.path(), &ips);
     let (false_x, false_y) = private.within(|| connect_as(names[0], names[1]));
-    let [a, b, thief] = [(); 3].map(|()| Shim::join(dir.path()));
+    let [a, b] = [(); 2].map(|()| Shim::join(dir.path()));
+    let thief = private.within(|| Shim::join(dir.path()));
 
     // First come: the thief, as the far end of each.
     thief.offer(1, &false_y);
@@ -320,11 +322,7 @@ fn death_is_seen_even_if_a_child_holds_the_connection() {
         .stdout(Stdio::piped())
         .spawn()
         .expect("process");
-    let lines = BufReader::new(process.stdout.take().expect("stdout")).lines();
-    let heir: i32 = lines
-        .map_while(Result::ok)
-        .find_map(|line| line.strip_prefix("heir ")?.parse().ok())
-        .expect("heir");
+    let heir: i32 = says(&mut process, "heir ").parse().expect("heir");
     let processes = || match broker.ask(&Request::Info) {
         Reply::Info(info) => info.processes,
         other => panic!("{other:?}"),
@@ -337,6 +335,28 @@ fn death_is_seen_even_if_a_child_holds_the_connection() {
     }
     let heir = rustix::process::Pid::from_raw(heir).expect("pid");
     rustix::process::kill_process(heir, rustix::process::Signal::KILL).expect("kill");
+}
+
+/// What a process says behind `word`.
+fn says(process: &mut std::process::Child, word: &str) -> String {
+    let lines = BufReader::new(process.stdout.take().expect("stdout")).lines();
+    let mut said = lines.map_while(Result::ok);
+    said.find_map(|line| line.strip_prefix(word).map(str::to_owned))
+        .expect(word)
+}
+
+/// Has both ends of a channel, until its input ends.
+#[test]
+fn process_with_a_channel() {
+    let Some(dir) = std::env::var_os("FORDWAYD_TEST_CHANNEL") else {
+        return;
+    };
+    let dir = Path::new(&dir);
+    let [a, b] = [Shim::join(dir), Shim::join(dir)];
+    let (x, y) = tcp_pair();
+    let _linked = link(&a, &b, [1, 2], [x.as_fd(), y.as_fd()]);
+    println!("\nlinked {}", x.local_addr().expect("name"));
+    std::io::stdin().read_to_end(&mut Vec::new()).expect("end");
 }
 
 #[test]
@@ -356,18 +376,38 @@ fn an_ordinary_user_has_a_broker_of_his_own() {
         panic!("no info")
     };
     assert_eq!((info.uid, info.domains), (NOBODY, false));
-    let [a, b] = [Shim::join(dir.path()), Shim::join(dir.path())];
-    let (x, y) = tcp_pair();
-    link(&a, &b, [1, 2], [x.as_fd(), y.as_fd()]);
+    // Programs of others are none of his business: he may not see what they have open.
+    let (x, _y) = tcp_pair();
+    let other = Shim::join(dir.path());
+    other.offer(1, &x);
+    let reject: wire::Reject = other.expect();
+    let reason = Reason::from_u32(reject.reason);
+    assert_eq!((reason, reject.pending), (Some(Reason::Unproven), 0));
+    // Through /proc, for he may not enter the build directory.
+    let program = std::fs::File::open("/proc/self/exe").expect("own image");
+    let program = rustix::io::fcntl_dupfd_cloexec(&program, 100).expect("dup");
+    let number = std::os::fd::AsRawFd::as_raw_fd(&program);
+    let mut process = Command::new(format!("/proc/self/fd/{number}"))
+        .args(["--exact", "process_with_a_channel", "--nocapture"])
+        .env("FORDWAYD_TEST_CHANNEL", dir.path())
+        .current_dir("/")
+        .uid(NOBODY)
+        .gid(NOBODY)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("process");
+    let own = says(&mut process, "linked ");
     let Reply::Connections { connections } = broker.ask(&Request::Connections) else {
         panic!("no connections")
     };
-    let own = x.local_addr().expect("name").to_string();
     let row = connections
         .iter()
         .find(|row| row.local == own)
         .expect("row");
     assert_eq!(row.path, "fast");
+    drop(process.stdin.take());
+    process.wait().expect("wait");
     let add = Request::DomainAdd {
         name: "db".into(),
         ip: None,

@@ -310,8 +310,9 @@ fn a_killed_broker_is_followed_by_one_that_knows_the_channels() {
             link_id: pair.link_id,
             slot: pair.slot,
             generation: pair.generation,
+            claim: claim(socket),
         };
-        shim.send(&channel, &[socket]);
+        shim.send(&channel, &[]);
         shim.send(&wire::Door { door: 2 }, &[]);
     }
     // Each gets the doorbells of both anew, whoever came back first.

@@ -11,7 +11,7 @@
 use crate::packet::{ANSWER_MS, Packet, poll_one, send_on};
 use crate::state::{self, Conn, Guard, Lock, attention, phase};
 use crate::sys::{self, sys};
-use crate::{config, hidden, link, purse, upgrade, wait};
+use crate::{claim, config, hidden, link, purse, upgrade, wait};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use fordway_abi::control::{
     Door, DoorAck, Downgrade, HELLO_MAGIC, Hello, Link, Message, Offer, OwnDoor, Pair, Peer,
@@ -179,14 +179,19 @@ fn rejoin() {
         if link.inherited.load(Ordering::Relaxed) != 0 {
             continue;
         }
+        // One that is not connected any more needs no broker.
+        let Some(claim) = claim::of(conn.fd.load(Ordering::Relaxed)) else {
+            continue;
+        };
         let message = RejoinChannel {
             conn_id: conn.id(),
             channel_id: conn.channel_id.load(Ordering::Relaxed),
             link_id: link.id.load(Ordering::Relaxed),
             slot: conn.slot.load(Ordering::Relaxed),
             generation: conn.generation.load(Ordering::Relaxed),
+            claim,
         };
-        let _ = send(&message, &[conn.fd.load(Ordering::Relaxed)]);
+        let _ = send(&message, &[]);
     }
 }
 
@@ -195,6 +200,9 @@ pub fn offer(conn: &Conn, fd: i32) -> bool {
     if !connect() {
         return false;
     }
+    let Some(claim) = claim::of(fd) else {
+        return false;
+    };
     if conn
         .phase
         .compare_exchange(
@@ -208,7 +216,11 @@ pub fn offer(conn: &Conn, fd: i32) -> bool {
         return false;
     }
     let socket = self::fd();
-    let sent = send(&Offer { conn_id: conn.id() }, &[fd]).is_ok();
+    let offer = Offer {
+        conn_id: conn.id(),
+        claim,
+    };
+    let sent = send(&offer, &[]).is_ok();
     if !sent {
         void(conn);
         // Who reads the mail finds out too: another thread, or the one that this call interrupted.

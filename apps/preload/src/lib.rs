@@ -25,6 +25,7 @@
 #![no_std]
 
 mod aside;
+mod claim;
 mod config;
 mod control;
 mod cork;

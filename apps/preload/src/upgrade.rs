@@ -3,7 +3,7 @@
 
 use crate::state::{self, Conn, attention, phase};
 use crate::sys::{self, sys};
-use crate::{config, control, epoll, faults, hidden, link, transfer};
+use crate::{claim, config, control, epoll, faults, hidden, link, transfer};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use fordway_abi::control::{PathPolicy, status};
 use fordway_abi::reason::Reason;
@@ -109,17 +109,7 @@ fn offer(conn: &Conn, fd: i32) {
 }
 
 fn cookie(fd: i32) -> u64 {
-    let mut cookie = 0u64;
-    let mut length = size_of::<u64>() as u32;
-    let asked = sys!(
-        SYS_getsockopt,
-        fd,
-        libc::SOL_SOCKET,
-        libc::SO_COOKIE,
-        &raw mut cookie,
-        &raw mut length
-    );
-    asked.map_or(0, |_| cookie)
+    claim::wide_option(fd, libc::SO_COOKIE).unwrap_or(0)
 }
 
 /// Whether `fd` is this connection's socket here and now: in a vfork child the table

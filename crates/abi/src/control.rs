@@ -8,7 +8,7 @@
 //!   shim                      broker
 //!   Hello +page         ────►
 //!        ◄──── Welcome +mailbox   (or Refuse, with the broker's ABI_VERSION)
-//!   Offer +socket       ────►        reads the socket's names, closes it
+//!   Offer               ────►        asks the kernel whether the claim is true
 //!        ◄──── Link                  first channel between two processes only
 //!   Region +memfd       ────►
 //!        ◄──── Peer +memfd +page
@@ -72,6 +72,46 @@ pub struct Header {
     pub kind: u32,
     /// Whole packet's length in bytes, header included.
     pub length_bytes: u32,
+}
+
+/// How a shim shows a socket of its process: by words, without the descriptor. All of them
+/// are claims; the broker asks the kernel about each (apps/fordwayd: proof).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Claim {
+    /// SO_COOKIE.
+    pub cookie: u64,
+    /// SO_NETNS_COOKIE.
+    pub netns_cookie: u64,
+    /// The descriptor's number.
+    pub fd: u32,
+    /// The thread that has it under this number; looked at if the first thread has not.
+    pub thread: u32,
+    /// getsockname: IPv6, or IPv4 in IPv6 (RFC 4291, 2.5.5.2).
+    pub local_ip: [u8; 16],
+    /// getpeername, as `local_ip`.
+    pub remote_ip: [u8; 16],
+    /// In the host's byte order.
+    pub local_port: u16,
+    /// In the host's byte order.
+    pub remote_port: u16,
+    /// Always 0.
+    pub pad: u32,
+}
+
+impl Claim {
+    /// Of no socket.
+    pub const NONE: Claim = Claim {
+        cookie: 0,
+        netns_cookie: 0,
+        fd: 0,
+        thread: 0,
+        local_ip: [0; 16],
+        remote_ip: [0; 16],
+        local_port: 0,
+        remote_port: 0,
+        pad: 0,
+    };
 }
 
 macro_rules! messages {
@@ -184,10 +224,12 @@ messages! {
         /// A [`crate::reason::Reason`].
         reason: u32,
     }
-    /// Shim → broker: a connected stream socket may use rings. Descriptor: the socket.
-    Offer = 4, fds 1..=1 {
+    /// Shim → broker: a connected stream socket may use rings.
+    Offer = 4, fds 0..=0 {
         /// The shim's number for the connection, echoed in `Pair` and `Reject`.
         conn_id: u64,
+        /// The socket.
+        claim: Claim,
     }
     /// Broker → shim: the connection stays on the kernel path for now.
     Reject = 5, fds 0..=0 {
@@ -284,8 +326,8 @@ messages! {
         /// From `Link`; the two sides of a link have the same.
         link_key: [u8; 16],
     }
-    /// Shim → broker: a channel that an earlier broker made. Descriptor: the socket.
-    RejoinChannel = 17, fds 1..=1 {
+    /// Shim → broker: a channel that an earlier broker made.
+    RejoinChannel = 17, fds 0..=0 {
         /// The shim's number for the connection.
         conn_id: u64,
         /// The channel's number under the earlier broker.
@@ -296,6 +338,8 @@ messages! {
         slot: u32,
         /// Its generation.
         generation: u32,
+        /// The socket.
+        claim: Claim,
     }
     /// Broker → shim: how a waiter of its own sees the peer's rings. Descriptor: an epoll
     /// instance that becomes readable at each.

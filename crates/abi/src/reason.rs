@@ -73,4 +73,6 @@ reasons! {
     Filter = 20, "filter", "a rule of the packet filter needs each packet, lets none pass, or has not seen the handshake (see: fordway filter trace)";
     /// Bytes went by the kernel past the library.
     Unseen = 21, "unseen", "a program sent past the library while a ring was in use";
+    /// The broker could not see whose the socket is.
+    Unproven = 22, "unproven", "the broker may not look at the program's descriptors or network namespace, or did not find the socket there";
 }

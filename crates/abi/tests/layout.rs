@@ -138,12 +138,26 @@ fn present_layout() -> String {
     );
     layout!(text, WaitPage with fillers { magic, abi_version, beat, sleeping, sleep_count });
     layout!(text, Header { kind, length_bytes });
+    layout!(
+        text,
+        Claim {
+            cookie,
+            netns_cookie,
+            fd,
+            thread,
+            local_ip,
+            remote_ip,
+            local_port,
+            remote_port,
+            pad
+        }
+    );
     let mut kinds = Vec::new();
     messages!(text, kinds:
         Hello { magic, abi_version, path_policy, rejoining }
         Welcome { abi_version, domain_id, process_id }
         Refuse { abi_version, reason }
-        Offer { conn_id }
+        Offer { conn_id, claim }
         Reject { conn_id, reason, pending }
         Link { link_id, link_key }
         Region { link_id }
@@ -156,7 +170,7 @@ fn present_layout() -> String {
         Downgrade { channel_id, reason, pad }
         PeerGone { link_id }
         RejoinLink { link_id, link_key }
-        RejoinChannel { conn_id, channel_id, link_id, slot, generation }
+        RejoinChannel { conn_id, channel_id, link_id, slot, generation, claim }
         OwnDoor { link_id, door }
     );
     let known: Vec<u32> = (0..KINDS_MAX)

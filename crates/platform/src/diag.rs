@@ -36,6 +36,7 @@ const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const SOCK_DESTROY: u16 = 21;
+const NLM_F_REQUEST: u16 = 0x001;
 const NLM_F_REQUEST_ACK: u16 = 0x001 | 0x004;
 const NLM_F_REQUEST_DUMP: u16 = 0x001 | 0x300;
 const REQUEST_BYTES: usize = NLMSG_HEADER_BYTES + 56;
@@ -70,6 +71,70 @@ pub enum Detail {
     Bytes,
 }
 
+/// What the kernel says of one socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Where TCP is.
+    pub state: TcpState,
+    /// Inode on sockfs; 0 if no process has the socket open any more.
+    pub inode: u32,
+    /// Effective user of who made or accepted it.
+    pub uid: u32,
+}
+
+/// A namespace's answers about single sockets: those of the thread that made it. It keeps the
+/// namespace alive.
+#[derive(Debug)]
+pub struct Asker(OwnedFd);
+
+impl Asker {
+    /// For the calling thread's namespace.
+    pub fn new() -> io::Result<Self> {
+        diag_socket().map(Self)
+    }
+
+    /// For another namespace, provided that its SO_NETNS_COOKIE is `cookie`.
+    pub fn within(namespace: OwnedFd, cookie: u64) -> io::Result<Self> {
+        netns::within(namespace.as_fd(), || {
+            if own_netns_cookie()? != cookie {
+                return Err(io::ErrorKind::NotFound.into());
+            }
+            Self::new()
+        })?
+    }
+
+    /// The TCP socket with these names and this cookie, if there is one now. Names and state
+    /// come without the socket's lock, so nobody can make the caller wait.
+    pub fn find(&self, socket: &Named) -> io::Result<Option<Found>> {
+        let request = request_about(SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST, socket);
+        rustix::net::send(&self.0, &request, SendFlags::empty())?;
+        let mut buffer = [0u8; 1024];
+        // The work is done within send; the answer is there when it returns.
+        let (_, length) = rustix::net::recv(&self.0, &mut buffer[..], RecvFlags::DONTWAIT)?;
+        match buffer.get(..length).and_then(split_message) {
+            Some((SOCK_DIAG_BY_FAMILY, body, _)) => {
+                let Some(row) = parse(body) else {
+                    return Ok(None);
+                };
+                let is_it = row.cookie == socket.cookie
+                    && row.local == sockinfo::normal(socket.local)
+                    && row.remote == sockinfo::normal(socket.remote);
+                Ok(is_it.then_some(Found {
+                    state: row.state,
+                    inode: row.inode,
+                    uid: read_u32(body, 64).unwrap_or(u32::MAX),
+                }))
+            }
+            Some((NLMSG_ERROR, body, _)) => match read_u32(body, 0).unwrap_or(0) as i32 {
+                // Another socket has these names; or none has.
+                code if [libc::ENOENT, libc::ESTALE].contains(&-code) => Ok(None),
+                code => Err(io::Error::from_raw_os_error(-code)),
+            },
+            _ => Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+}
+
 /// Connected sockets of the calling thread's namespace, IPv4 and IPv6.
 pub fn connected(detail: Detail) -> io::Result<Vec<Row>> {
     let mut rows = Vec::new();
@@ -97,9 +162,9 @@ pub fn own_netns_cookie() -> io::Result<u64> {
     sockinfo::netns_cookie(probe)
 }
 
-/// A socket to be ended, by its names and its cookie.
+/// A socket by its names and its cookie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Victim {
+pub struct Named {
     /// Its own name.
     pub local: SocketAddr,
     /// Its far end's.
@@ -112,7 +177,7 @@ pub struct Victim {
 /// `cookie`: their programs get ECONNABORTED, and a reset is sent (SOCK_DESTROY, which
 /// `ss -K` uses; needs CAP_NET_ADMIN there and CONFIG_INET_DIAG_DESTROY). Returns how many
 /// were ended; those that are gone already are not counted.
-pub fn destroy_in(namespace: OwnedFd, cookie: u64, victims: &[Victim]) -> io::Result<usize> {
+pub fn destroy_in(namespace: OwnedFd, cookie: u64, victims: &[Named]) -> io::Result<usize> {
     netns::within(namespace.as_fd(), || {
         if own_netns_cookie()? != cookie {
             return Err(io::ErrorKind::NotFound.into());
@@ -121,12 +186,13 @@ pub fn destroy_in(namespace: OwnedFd, cookie: u64, victims: &[Victim]) -> io::Re
     })?
 }
 
-fn destroy(victims: &[Victim]) -> io::Result<usize> {
+fn destroy(victims: &[Named]) -> io::Result<usize> {
     let socket = diag_socket()?;
     let mut buffer = [0u8; 1024];
     let mut ended = 0;
     for victim in victims {
-        rustix::net::send(&socket, &destruction(victim), SendFlags::empty())?;
+        let request = request_about(SOCK_DESTROY, NLM_F_REQUEST_ACK, victim);
+        rustix::net::send(&socket, &request, SendFlags::empty())?;
         // The work is done within send; the answer is there when it returns.
         let (_, length) = rustix::net::recv(&socket, &mut buffer[..], RecvFlags::empty())?;
         let answer = buffer.get(..length).and_then(split_message);
@@ -142,28 +208,28 @@ fn destroy(victims: &[Victim]) -> io::Result<usize> {
     Ok(ended)
 }
 
-/// struct nlmsghdr and struct inet_diag_req_v2.
-fn destruction(victim: &Victim) -> [u8; REQUEST_BYTES] {
-    let family = match victim.local {
+/// struct nlmsghdr and struct inet_diag_req_v2, about one socket.
+fn request_about(kind: u16, flags: u16, socket: &Named) -> [u8; REQUEST_BYTES] {
+    let family = match socket.local {
         SocketAddr::V4(_) => libc::AF_INET,
         SocketAddr::V6(_) => libc::AF_INET6,
     };
     let mut bytes = [0; REQUEST_BYTES];
     bytes[0..4].copy_from_slice(&(REQUEST_BYTES as u32).to_ne_bytes());
-    bytes[4..6].copy_from_slice(&SOCK_DESTROY.to_ne_bytes());
-    bytes[6..8].copy_from_slice(&NLM_F_REQUEST_ACK.to_ne_bytes());
+    bytes[4..6].copy_from_slice(&kind.to_ne_bytes());
+    bytes[6..8].copy_from_slice(&flags.to_ne_bytes());
     bytes[16] = family as u8;
     bytes[17] = libc::IPPROTO_TCP as u8;
     bytes[20..24].copy_from_slice(&u32::MAX.to_ne_bytes());
-    bytes[24..26].copy_from_slice(&victim.local.port().to_be_bytes());
-    bytes[26..28].copy_from_slice(&victim.remote.port().to_be_bytes());
-    for (at, name) in [(28, victim.local), (44, victim.remote)] {
+    bytes[24..26].copy_from_slice(&socket.local.port().to_be_bytes());
+    bytes[26..28].copy_from_slice(&socket.remote.port().to_be_bytes());
+    for (at, name) in [(28, socket.local), (44, socket.remote)] {
         match name.ip() {
             IpAddr::V4(ip) => bytes[at..at + 4].copy_from_slice(&ip.octets()),
             IpAddr::V6(ip) => bytes[at..at + 16].copy_from_slice(&ip.octets()),
         }
     }
-    bytes[64..72].copy_from_slice(&victim.cookie.to_ne_bytes());
+    bytes[64..72].copy_from_slice(&socket.cookie.to_ne_bytes());
     bytes
 }
 
@@ -321,12 +387,61 @@ mod tests {
     }
 
     #[test]
+    fn one_socket_is_found_by_names_and_cookie() {
+        let listener = TcpListener::bind("[::]:0").expect("bind");
+        let port = listener.local_addr().expect("name").port();
+        let a = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).expect("connect");
+        let (b, _) = listener.accept().expect("accept");
+        let asker = Asker::new().expect("netlink");
+        let named = |stream: &TcpStream| {
+            let facts = tcp_socket(stream).expect("facts");
+            Named {
+                local: facts.local,
+                remote: facts.remote,
+                cookie: facts.cookie,
+            }
+        };
+        let inode = |stream: &TcpStream| rustix::fs::fstat(stream).expect("fstat").st_ino as u32;
+        // The accepted one is IPv4 in IPv6.
+        for stream in [&a, &b] {
+            let found = asker.find(&named(stream)).expect("ask").expect("found");
+            let uid = rustix::process::geteuid().as_raw();
+            let is = (found.state, found.inode, found.uid);
+            assert_eq!(is, (TcpState::Established, inode(stream), uid));
+        }
+        let name = named(&a);
+        let other_cookie = Named {
+            cookie: named(&b).cookie,
+            ..name
+        };
+        // What the kernel takes for "any".
+        let any = Named {
+            cookie: u64::MAX,
+            ..name
+        };
+        let other_name = Named {
+            local: SocketAddr::from((Ipv4Addr::LOCALHOST, port)),
+            ..name
+        };
+        for wrong in [other_cookie, any, other_name] {
+            assert_eq!(asker.find(&wrong).expect("ask"), None);
+        }
+        let far = named(&b);
+        drop(a);
+        // Nobody has it open, whatever TCP has still to do for it.
+        let left = asker.find(&name).expect("ask");
+        assert!(left.is_none_or(|found| found.inode == 0), "{left:?}");
+        let found = asker.find(&far).expect("ask").expect("found");
+        assert_eq!(found.state, TcpState::CloseWait);
+    }
+
+    #[test]
     fn a_socket_is_ended_by_its_names_and_cookie() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("bind");
         let mut a = TcpStream::connect(listener.local_addr().expect("name")).expect("connect");
         let (_b, _) = listener.accept().expect("accept");
         let facts = tcp_socket(&a).expect("facts");
-        let victim = |cookie| Victim {
+        let victim = |cookie| Named {
             local: facts.local,
             remote: facts.remote,
             cookie,

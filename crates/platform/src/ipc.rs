@@ -7,16 +7,18 @@
 //! - a packet longer than the protocol's longest (MSG_TRUNC) and more descriptors
 //!   than asked for are both [`ReceiveError::Malformed`]; every descriptor that came
 //!   is handed over,
-//! - received descriptors are close-on-exec from the start (MSG_CMSG_CLOEXEC).
+//! - received descriptors are close-on-exec from the start (MSG_CMSG_CLOEXEC),
+//! - a connection can be inherited or passed on: [`name_senders`] has the kernel say who sent
+//!   each packet.
 
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
-    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType,
 };
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 
 /// Waiting connections of a listening socket.
@@ -102,6 +104,9 @@ pub struct Packet {
     pub len: usize,
     /// What came beside it.
     pub fds: Vec<OwnedFd>,
+    /// The process that sent it, as seen from here; 0 if it cannot be seen, or if
+    /// [`name_senders`] was not called before it was sent.
+    pub sender: i32,
 }
 
 /// Why no packet could be had.
@@ -122,37 +127,60 @@ pub enum ReceiveError {
     System(io::Error),
 }
 
+/// From now on packets come with their sender's number (unix(7), SO_PASSCRED).
+pub fn name_senders(socket: impl AsFd) -> io::Result<()> {
+    Ok(rustix::net::sockopt::set_socket_passcred(socket, true)?)
+}
+
+/// Room for the credentials and all descriptors that may come beside a packet. Aligned as
+/// struct cmsghdr has to be.
+const CONTROL_WORDS: usize = {
+    // SAFETY: CMSG_SPACE only computes.
+    let bytes = unsafe {
+        libc::CMSG_SPACE(size_of::<libc::ucred>() as u32)
+            + libc::CMSG_SPACE((RECEIVED_MAX * size_of::<libc::c_int>()) as u32)
+    };
+    (bytes as usize).div_ceil(8)
+};
+
 /// Receives one packet with at most `fds_max` descriptors, without waiting.
 pub fn receive(
     socket: impl AsFd,
     buffer: &mut [u8],
     fds_max: usize,
 ) -> Result<Packet, ReceiveError> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(RECEIVED_MAX))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
-    let iov = &mut [IoSliceMut::new(buffer)];
-    let message = match rustix::net::recvmsg(socket, iov, &mut control, flags) {
-        Ok(message) => message,
-        Err(Errno::AGAIN | Errno::INTR) => return Err(ReceiveError::Empty),
-        Err(Errno::CONNRESET) => return Err(ReceiveError::Closed),
-        Err(error) => return Err(ReceiveError::System(error.into())),
+    let mut control = [MaybeUninit::<u64>::uninit(); CONTROL_WORDS];
+    let mut iov = libc::iovec {
+        iov_base: buffer.as_mut_ptr().cast(),
+        iov_len: buffer.len(),
     };
-    let mut fds = Vec::new();
-    for part in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(received) = part {
-            fds.extend(received);
-        }
+    // SAFETY: a msghdr is plain data, and all zeroes is an empty one.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = &mut iov;
+    message.msg_iovlen = 1;
+    message.msg_control = control.as_mut_ptr().cast();
+    message.msg_controllen = size_of_val(&control) as _;
+    let flags = libc::MSG_CMSG_CLOEXEC | libc::MSG_DONTWAIT;
+    // SAFETY: both buffers are ours and as long as is said.
+    let bytes = unsafe { libc::recvmsg(socket.as_fd().as_raw_fd(), &mut message, flags) };
+    if bytes < 0 {
+        let error = io::Error::last_os_error();
+        return Err(match Errno::from_io_error(&error) {
+            Some(Errno::AGAIN | Errno::INTR) => ReceiveError::Empty,
+            Some(Errno::CONNRESET) => ReceiveError::Closed,
+            _ => ReceiveError::System(error),
+        });
     }
-    if message.flags.contains(ReturnFlags::CTRUNC) || fds.len() > fds_max {
+    let (fds, sender) = take_ancillary(&message);
+    if message.msg_flags & libc::MSG_CTRUNC != 0 || fds.len() > fds_max {
         return Err(ReceiveError::Malformed("too many descriptors", fds));
     }
-    if message.flags.contains(ReturnFlags::TRUNC) {
+    if message.msg_flags & libc::MSG_TRUNC != 0 {
         return Err(ReceiveError::Malformed("packet too long", fds));
     }
     // A SEQPACKET socket shows the end as an empty packet; an empty packet that was
     // really sent breaks the protocol as well, so both end the connection.
-    if message.bytes == 0 {
+    if bytes == 0 {
         return if fds.is_empty() {
             Err(ReceiveError::Closed)
         } else {
@@ -160,9 +188,41 @@ pub fn receive(
         };
     }
     Ok(Packet {
-        len: message.bytes,
+        len: bytes as usize,
         fds,
+        sender,
     })
+}
+
+/// Descriptors and sender. By hand, because a sender of number 0 has no place in rustix's type.
+fn take_ancillary(message: &libc::msghdr) -> (Vec<OwnedFd>, i32) {
+    let (mut fds, mut sender) = (Vec::new(), 0);
+    // SAFETY: the kernel has filled in the message, and its buffer still is there.
+    let mut part = unsafe { libc::CMSG_FIRSTHDR(message) };
+    while !part.is_null() {
+        // SAFETY: CMSG_FIRSTHDR and CMSG_NXTHDR give whole headers inside of the buffer.
+        let (header, data) = unsafe { (&*part, libc::CMSG_DATA(part)) };
+        // SAFETY: CMSG_LEN only computes.
+        let payload = header.cmsg_len - unsafe { libc::CMSG_LEN(0) } as usize;
+        match (header.cmsg_level, header.cmsg_type) {
+            (libc::SOL_SOCKET, libc::SCM_RIGHTS) => {
+                for at in 0..payload / size_of::<libc::c_int>() {
+                    // SAFETY: within the payload; each is a new descriptor of ours.
+                    fds.push(unsafe {
+                        OwnedFd::from_raw_fd(data.cast::<libc::c_int>().add(at).read_unaligned())
+                    });
+                }
+            }
+            (libc::SOL_SOCKET, libc::SCM_CREDENTIALS) if payload >= size_of::<libc::ucred>() => {
+                // SAFETY: within the payload, plain data.
+                sender = unsafe { data.cast::<libc::ucred>().read_unaligned() }.pid;
+            }
+            _ => {}
+        }
+        // SAFETY: as for CMSG_FIRSTHDR; `part` came from there.
+        part = unsafe { libc::CMSG_NXTHDR(message, part) };
+    }
+    (fds, sender)
 }
 
 #[cfg(test)]
@@ -200,6 +260,27 @@ mod tests {
             receive(&b, &mut buffer, 0),
             Err(ReceiveError::Closed)
         ));
+    }
+
+    #[test]
+    fn a_packet_names_its_sender_when_asked() {
+        let (a, b) = pair();
+        let mut buffer = [0; 4];
+        send(&a, b"x", &[]).expect("send");
+        assert_eq!(receive(&b, &mut buffer, 0).expect("receive").sender, 0);
+        name_senders(&b).expect("passcred");
+        send(&a, b"x", &[]).expect("send");
+        let own = std::process::id() as i32;
+        assert_eq!(receive(&b, &mut buffer, 0).expect("receive").sender, own);
+        // A child that inherited the socket is somebody else.
+        let mut heir = std::process::Command::new("sh")
+            .args(["-c", "printf x >&0"])
+            .stdin(rustix::io::dup(&a).expect("dup"))
+            .spawn()
+            .expect("sh");
+        heir.wait().expect("wait");
+        let sender = receive(&b, &mut buffer, 0).expect("receive").sender;
+        assert!(sender != own && sender != 0, "{sender}");
     }
 
     #[test]

@@ -17,7 +17,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, StatxAttributes, StatxFlags};
 use rustix::mount::{MountPropagationFlags, UnmountFlags};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags};
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 
 /// `f_type` of nsfs (linux/magic.h).
@@ -66,6 +66,20 @@ pub fn of_process(pid: i32) -> io::Result<OwnedFd> {
         OFlags::RDONLY | OFlags::CLOEXEC,
         Mode::empty(),
     )?)
+}
+
+/// Opens the network namespace that a socket lies in; for an accepted UNIX socket that of the
+/// side that connected (SIOCGSKNS, netdevice(7); needs CAP_NET_ADMIN in that namespace).
+pub fn of_socket(socket: impl AsFd) -> io::Result<OwnedFd> {
+    // linux/sockios.h; not in the libc crate.
+    const SIOCGSKNS: libc::Ioctl = 0x894c;
+    // SAFETY: the call takes no argument and returns a new descriptor.
+    let raw = unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), SIOCGSKNS) };
+    if raw < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just made this descriptor for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(raw) })
 }
 
 /// Undoes [`create`]: the namespace ends when its last process does.

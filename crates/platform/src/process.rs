@@ -125,16 +125,42 @@ pub fn socket_inodes(pid: i32, descriptors_left: &mut usize) -> Vec<u32> {
         .take(*descriptors_left)
         .inspect(|_| looked += 1)
         .filter_map(|entry| std::fs::read_link(entry.path()).ok())
-        .filter_map(|target| {
-            let inode = target
-                .to_str()?
-                .strip_prefix("socket:[")?
-                .strip_suffix(']')?;
-            inode.parse().ok()
-        })
+        .filter_map(|target| socket_inode(&target))
         .collect();
     *descriptors_left -= looked;
     inodes
+}
+
+/// The inode of the socket that a process has open under the number `fd`: what its thread
+/// `thread` has, or with 0 the process (proc(5), /proc/PID/fd). `None`: something else, or nothing.
+/// Neither the socket nor any file system is asked.
+pub fn socket_behind(pid: i32, thread: u32, fd: u32) -> io::Result<Option<u32>> {
+    let path = match thread {
+        0 => format!("/proc/{pid}/fd/{fd}"),
+        thread => format!("/proc/{pid}/task/{thread}/fd/{fd}"),
+    };
+    match std::fs::read_link(path) {
+        Ok(target) => Ok(socket_inode(&target)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Of what /proc/PID/fd/NUMBER points to.
+fn socket_inode(target: &Path) -> Option<u32> {
+    let inode = target.to_str()?.strip_prefix("socket:[")?;
+    inode.strip_suffix(']')?.parse().ok()
+}
+
+/// Whether the process of a pidfd has not ended yet.
+pub fn is_alive(pidfd: impl AsFd) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let mut fds = [PollFd::new(&pidfd, PollFlags::IN)];
+    let now = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    matches!(poll(&mut fds, Some(&now)), Ok(0))
 }
 
 /// Which network namespace a file or a process's `ns/net` stands for: device and
@@ -190,6 +216,38 @@ mod tests {
         assert_eq!(peer.pid, std::process::id() as i32);
         assert_ne!(peer.netns_cookie, 0);
         assert!(peer.pidfd.is_some());
+    }
+
+    #[test]
+    fn a_socket_is_seen_behind_its_number_and_nothing_else_is() {
+        let (a, _b) = UnixStream::pair().expect("pair");
+        let pid = std::process::id() as i32;
+        let inode = rustix::fs::fstat(&a).expect("fstat").st_ino as u32;
+        let fd = a.as_raw_fd() as u32;
+        let thread = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+        for thread in [0, thread] {
+            let seen = socket_behind(pid, thread, fd).expect("readlink");
+            assert_eq!(seen, Some(inode));
+        }
+        let file = std::fs::File::open("/proc/self/exe").expect("open");
+        let file_fd = file.as_raw_fd() as u32;
+        // The first process is no thread of this one.
+        for (thread, fd) in [(0, file_fd), (0, u32::MAX), (1, fd)] {
+            assert_eq!(socket_behind(pid, thread, fd).expect("readlink"), None);
+        }
+    }
+
+    #[test]
+    fn an_ended_process_is_not_alive() {
+        let mut child = std::process::Command::new("true").spawn().expect("spawn");
+        let pid = rustix::process::Pid::from_child(&child);
+        let pidfd = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty());
+        let pidfd = pidfd.expect("pidfd");
+        child.wait().expect("wait");
+        assert!(!is_alive(&pidfd));
+        let own = rustix::process::getpid();
+        let own = rustix::process::pidfd_open(own, rustix::process::PidfdFlags::empty());
+        assert!(is_alive(own.expect("pidfd")));
     }
 
     #[test]

@@ -24,8 +24,11 @@
 //! - each local address is assigned, by this registry, to the very namespace that the
 //!   socket lies in.
 //!
-//! The namespace is the socket's own (SO_NETNS_COOKIE of the passed descriptor). The
-//! process's namespace decides only in which domain the process is listed. Mirrored
+//! An offer is a promise about a socket that may be gone when its mirror image comes, and its
+//! names another's. So before a channel is made, whoever calls is asked to show the older
+//! socket anew ([`Witness`]): nothing older than the pairing is proof of anything.
+//!
+//! The namespace is the socket's own (SO_NETNS_COOKIE). The process's namespace decides only in which domain the process is listed. Mirrored
 //! names alone prove nothing: anyone can build the same four numbers in a namespace
 //! of his own. Such an offer finds no partner, and it disturbs nobody's: an offer is
 //! looked up by names *and* namespace, so a stranger's stands elsewhere.
@@ -65,12 +68,26 @@ pub use processes::{KERNEL_REMEMBERED_MAX, LINKS_MAX, OFFERS_MAX};
 pub use view::{ChannelView, ConnectionView, LinkSide, Path};
 
 use fordway_abi::control;
+use fordway_abi::reason::Reason;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 /// Number of a process with this broker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProcessId(pub u64);
+
+/// Where a process has a socket. The registry keeps it for whoever is asked to witness.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Shown {
+    /// The descriptor's number.
+    pub fd: u32,
+    /// The thread whose number it is, if not every thread's.
+    pub thread: u32,
+}
+
+/// Shows that a process still has this socket, connected under these names; or why not. Asked
+/// of an older offer when its mirror image comes.
+pub type Witness<'w> = dyn FnMut(ProcessId, &SocketFacts) -> Result<(), Reason> + 'w;
 
 /// What the kernel says of an offered socket. Names are normalised: IPv4 in IPv6 is
 /// IPv4, no scope, no flow label.
@@ -84,6 +101,8 @@ pub struct SocketFacts {
     pub local: SocketAddr,
     /// getpeername.
     pub remote: SocketAddr,
+    /// Where its process has it.
+    pub shown: Shown,
 }
 
 /// What the broker is to do.

@@ -4,7 +4,7 @@ use crate::counts::Counted;
 use crate::links::{Channel, End};
 use crate::policy::Gate;
 use crate::processes::{Conn, ConnKey, ConnState, OnKernel};
-use crate::{Action, ProcessId, Registry, SocketFacts};
+use crate::{Action, ProcessId, Registry, SocketFacts, Witness};
 use fordway_abi::control::PathPolicy;
 use fordway_abi::reason::Reason;
 use std::net::{IpAddr, SocketAddr};
@@ -27,15 +27,19 @@ impl Registry {
     /// went to the kernel path starts anew, another socket under the same number ends
     /// what was there.
     pub fn offer(&mut self, process: ProcessId, conn_id: u64, facts: SocketFacts) -> Vec<Action> {
-        self.offer_through(process, conn_id, facts, &mut |_, _| None)
+        self.offer_through(process, conn_id, facts, &mut |_, _| Ok(()), &mut |_, _| {
+            None
+        })
     }
 
-    /// As [`Registry::offer`]; `gate` is asked before a channel is made.
+    /// As [`Registry::offer`]; before a channel is made, `witness` is asked about the older
+    /// socket and `gate` about both.
     pub fn offer_through(
         &mut self,
         process: ProcessId,
         conn_id: u64,
         facts: SocketFacts,
+        witness: &mut Witness<'_>,
         gate: &mut Gate<'_>,
     ) -> Vec<Action> {
         let mut actions = Vec::new();
@@ -50,7 +54,7 @@ impl Registry {
             }
             self.end_conn(key, &mut actions);
         }
-        if !self.free_cookie(key, facts.cookie, &mut actions) {
+        if !self.free_cookie(key, facts.cookie, witness, &mut actions) {
             self.reject(key, Reason::Shared, false, &mut actions);
             return actions;
         }
@@ -78,7 +82,7 @@ impl Registry {
         if let Some(stale) = stale {
             self.turn_down(stale, Reason::NoPeer, &mut actions);
         }
-        match self.partner_of(&facts) {
+        match self.live_partner_of(&facts, witness, &mut actions) {
             Some(partner) => self.pair_through(key, partner, gate, &mut actions),
             None => {
                 self.far_end_has_no_channel(&facts, &mut actions);
@@ -93,21 +97,50 @@ impl Registry {
         &mut self,
         key: ConnKey,
         cookie: u64,
+        witness: &mut Witness<'_>,
         actions: &mut Vec<Action>,
     ) -> bool {
         let Some(&holder) = self.by_cookie.get(&cookie) else {
             return true;
         };
-        match self.conn(holder).map(|conn| conn.state) {
-            Some(ConnState::Channel { .. }) => return false,
-            Some(ConnState::Offered { .. }) if holder.0 != key.0 => return false,
+        match self.conn(holder).map(|conn| (conn.state, conn.facts)) {
+            Some((ConnState::Channel { .. }, _)) => return false,
+            Some((ConnState::Offered { .. }, facts)) if holder.0 != key.0 => {
+                match witness(holder.0, &facts) {
+                    Ok(()) => return false,
+                    // It has passed the socket on.
+                    Err(reason) => {
+                        self.turn_down(holder, reason, actions);
+                        self.end_conn(holder, actions);
+                    }
+                }
+            }
             // The same process under another number, or remembered only.
             _ => self.end_conn(holder, actions),
         }
         true
     }
 
-    /// The offer that is the other end of this socket's connection.
+    /// The offer that is the other end of this socket's connection, and whose socket is there
+    /// now. One whose socket is gone ends: the names may be another's since.
+    pub(crate) fn live_partner_of(
+        &mut self,
+        facts: &SocketFacts,
+        witness: &mut Witness<'_>,
+        actions: &mut Vec<Action>,
+    ) -> Option<ConnKey> {
+        // Each turn has an offer less.
+        while let Some(partner) = self.partner_of(facts) {
+            let shown = self.conn(partner)?.facts;
+            match witness(partner.0, &shown) {
+                Ok(()) => return Some(partner),
+                Err(reason) => self.turn_down(partner, reason, actions),
+            }
+        }
+        None
+    }
+
+    /// The offer that is the other end of this socket's connection, by what it was.
     pub(crate) fn partner_of(&self, facts: &SocketFacts) -> Option<ConnKey> {
         let offers = self.mirrors(facts).into_iter().flatten();
         offers

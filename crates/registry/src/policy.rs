@@ -11,7 +11,7 @@
 
 use crate::links::ChannelRef;
 use crate::processes::{ConnKey, ConnState};
-use crate::{Action, ChannelView, ProcessId, Registry, SocketFacts};
+use crate::{Action, ChannelView, ProcessId, Registry, SocketFacts, Witness};
 use fordway_abi::control::PathPolicy;
 use fordway_abi::reason::Reason;
 
@@ -68,7 +68,12 @@ impl Registry {
     }
 
     /// Asks again about the offers that were held back with this reason.
-    pub fn retry_held_back(&mut self, held_for: Reason, gate: &mut Gate<'_>) -> Vec<Action> {
+    pub fn retry_held_back(
+        &mut self,
+        held_for: Reason,
+        witness: &mut Witness<'_>,
+        gate: &mut Gate<'_>,
+    ) -> Vec<Action> {
         let held = |key: &&ConnKey| {
             let state = self.conn(**key).map(|conn| conn.state);
             matches!(state, Some(ConnState::Offered { told }) if told == Some(held_for))
@@ -82,7 +87,15 @@ impl Registry {
             if !matches!(conn.state, ConnState::Offered { .. }) {
                 continue;
             }
-            if let Some(partner) = self.partner_of(&conn.facts) {
+            // Both are old.
+            if self.partner_of(&conn.facts).is_none() {
+                continue;
+            }
+            if let Err(reason) = witness(key.0, &conn.facts) {
+                self.turn_down(key, reason, &mut actions);
+                continue;
+            }
+            if let Some(partner) = self.live_partner_of(&conn.facts, witness, &mut actions) {
                 self.pair_through(key, partner, gate, &mut actions);
             }
         }

@@ -6,7 +6,7 @@
 use crate::counts::Counted;
 use crate::links::{Channel, End, LinkRef, Side};
 use crate::processes::{Conn, ConnState, OnKernel};
-use crate::{Action, LINKS_MAX, Outgoing, ProcessId, Registry, SocketFacts, Violation};
+use crate::{Action, LINKS_MAX, Outgoing, ProcessId, Registry, SocketFacts, Violation, Witness};
 use fordway_abi::control;
 use fordway_abi::reason::Reason;
 use fordway_abi::shm::{DOOR_COUNT, SLOT_COUNT};
@@ -84,13 +84,15 @@ impl Registry {
         }
     }
 
-    /// A process shows its end of a channel; `facts` are those of the passed socket.
+    /// A process shows its end of a channel; `facts` are those of its socket. `witness` is
+    /// asked about the end that came first.
     pub fn rejoin_channel(
         &mut self,
         process: ProcessId,
         shown: control::RejoinChannel,
         facts: SocketFacts,
         now_ns: u64,
+        witness: &mut Witness<'_>,
     ) -> Result<Vec<Action>, Violation> {
         let broken = Violation::RejoinChannel;
         let key = (process, shown.conn_id);
@@ -111,7 +113,7 @@ impl Registry {
         if taken.is_some_and(|channel| channel.ends[side].is_some()) {
             return Err(broken);
         }
-        let refused = match self.free_cookie(key, facts.cookie, &mut actions) {
+        let refused = match self.free_cookie(key, facts.cookie, witness, &mut actions) {
             false => Some(Reason::Shared),
             true if !has_room => Some(Reason::NoMemory),
             true => None,
@@ -170,7 +172,7 @@ impl Registry {
             return Ok(actions);
         };
         self.channel_waits_no_more(channel_ref);
-        if let Some(reason) = self.why_not_again(channel_ref, &shown, &facts, &other) {
+        if let Some(reason) = self.why_not_again(channel_ref, &shown, &facts, &other, witness) {
             self.downgrade_channel(channel_ref, reason, &mut actions);
             // An end that knows the channel under another number would not listen.
             if reason == Reason::Protocol {
@@ -190,13 +192,18 @@ impl Registry {
         shown: &control::RejoinChannel,
         facts: &SocketFacts,
         other: &End,
+        witness: &mut Witness<'_>,
     ) -> Option<Reason> {
         let channel = self.channels.get(&channel_ref)?;
         if channel.id != shown.channel_id || channel.generation != shown.generation {
             return Some(Reason::Protocol);
         }
-        let other = self.conn((other.process, other.conn_id))?;
-        (!self.rule_holds(facts, &other.facts)).then_some(Reason::Unassigned)
+        let process = other.process;
+        let other = self.conn((process, other.conn_id))?;
+        match self.rule_holds(facts, &other.facts) {
+            true => witness(process, &other.facts).err(),
+            false => Some(Reason::Unassigned),
+        }
     }
 }
 

@@ -479,6 +479,37 @@ static void exit_unread_b(int fd) {
     show_recv("reset", fd);
 }
 
+// Closed right after its first call, which offers it; its far end closes, and the number goes to
+// another connection at once: that one is quiet, and the only one that is watched.
+static void offered_a(int unused) {
+    (void)unused;
+    int port, listener = listen_any(&port), false_reports = 0;
+    int watcher = epoll_create1(0);
+    for (int round = 0; round < 300; round++) {
+        int near[2], far[2];
+        for (int one = 0; one < 2; one++) {
+            near[one] = dial(port);
+            if ((far[one] = accept(listener, 0, 0)) < 0) die("accept");
+            struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP, .data.u64 = one};
+            if (epoll_ctl(watcher, EPOLL_CTL_ADD, near[one], &event)) die("epoll_ctl");
+            if (one == 0) {
+                put(near[0], "x");
+                close(near[0]);
+                put(far[0], "y");
+                close(far[0]);
+            }
+        }
+        struct epoll_event event;
+        false_reports += epoll_wait(watcher, &event, 1, 0) != 0;
+        close(near[1]);
+        close(far[1]);
+    }
+    say("%d false reports", false_reports);
+    close(watcher);
+    close(listener);
+}
+static void offered_b(int unused) { (void)unused; }
+
 const struct test_case cases[] = {
     {"half", WARM, half_a, half_b},
     {"eof", WARM, eof_a, eof_b},
@@ -513,5 +544,6 @@ const struct test_case cases[] = {
     {"shut_rd", WARM, shut_rd_a, shut_rd_b},
     {"exit", WARM, exit_a, exit_b},
     {"exit_unread", WARM, exit_unread_a, exit_unread_b},
+    {"offered", NONE, offered_a, offered_b},
     {0},
 };

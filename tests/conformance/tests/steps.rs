@@ -8,23 +8,27 @@
 //! ```
 //!
 //! Programs find the middle man where they look for the control socket. It passes packets and
-//! descriptors on, in both directions. The mailbox that a program looks at is his own: the
+//! descriptors on, in both directions. To the broker he is the program, so what a program claims to
+//! have he has a copy of, until it has its channel. The mailbox that a program looks at is his own: the
 //! broker's would tell of packets that are still with him, and not again when they come. The programs compare every byte, whatever happens.
 
 use anyhow::{Context, Result, ensure};
-use fordway_abi::control::{PACKET_BYTES_MAX, kind};
+use fordway_abi::control::{Claim, PACKET_BYTES_MAX, kind};
 use fordway_bench::lab::{Spawn, Stdin};
 use fordway_platform::ipc::{self, Kind, ReceiveError};
 use fordway_platform::memfd::OwnPage;
+use fordway_platform::process;
 use fordway_test_conformance::{Bed, PATIENCE};
 use fordwayd::admin::{CONTROL_SOCKET, Reply, Request};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{Shutdown, shutdown};
-use std::os::fd::{AsFd, OwnedFd};
+use rustix::process::{PidfdGetfdFlags, pidfd_getfd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
+use zerocopy::{FromBytes, IntoBytes};
 
 /// As the broker's.
 const MAILBOX_BYTES: usize = 4096;
@@ -88,12 +92,15 @@ impl MiddleMan {
                 continue;
             };
             let [program, broker] = [program, broker].map(Arc::new);
+            let copies = Arc::new(Mutex::new(Vec::new()));
             for (from, to, to_program) in [(&program, &broker, false), (&broker, &program, true)] {
                 let (own, from, to) = (Arc::clone(self), Arc::clone(from), Arc::clone(to));
+                let copies = Arc::clone(&copies);
                 std::thread::spawn(move || {
                     let mailbox = OwnPage::create("middle-mailbox", MAILBOX_BYTES);
                     let mailbox = mailbox.ok().filter(|_| to_program);
-                    while own.pass(&from, &to, mailbox.as_ref()) {}
+                    while own.pass(&from, &to, mailbox.as_ref(), &copies) {}
+                    copies.lock().expect("no panic").clear();
                     let _ = shutdown(&*from, Shutdown::Both);
                     let _ = shutdown(&*to, Shutdown::Both);
                 });
@@ -102,7 +109,13 @@ impl MiddleMan {
     }
 
     /// Passes one packet on; false at the end.
-    fn pass(&self, from: &OwnedFd, to: &OwnedFd, mailbox: Option<&(OwnPage, OwnedFd)>) -> bool {
+    fn pass(
+        &self,
+        from: &OwnedFd,
+        to: &OwnedFd,
+        mailbox: Option<&(OwnPage, OwnedFd)>,
+        copies: &Mutex<Vec<OwnedFd>>,
+    ) -> bool {
         if !readable(from) {
             return false;
         }
@@ -112,6 +125,17 @@ impl MiddleMan {
             Err(ReceiveError::Empty) => return true,
             Err(_) => return false,
         };
+        match u32::from_ne_bytes([buffer[0], buffer[1], buffer[2], buffer[3]]) {
+            kind::Offer | kind::RejoinChannel => {
+                let Some(copy) = own_claim(from, &mut buffer[..packet.len]) else {
+                    // The program has closed it.
+                    return true;
+                };
+                copies.lock().expect("no panic").push(copy);
+            }
+            kind::Pair | kind::Status => copies.lock().expect("no panic").clear(),
+            _ => {}
+        }
         let bytes = &buffer[..packet.len];
         let mut fds: Vec<_> = packet.fds.iter().map(AsFd::as_fd).collect();
         let said = u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
@@ -138,6 +162,18 @@ impl MiddleMan {
         }
         send()
     }
+}
+
+/// Makes a program's claim one of ours, by a copy of its socket. The claim ends the packet.
+fn own_claim(program: &OwnedFd, packet: &mut [u8]) -> Option<OwnedFd> {
+    let at = packet.len() - size_of::<Claim>();
+    let mut claim = Claim::read_from_bytes(&packet[at..]).ok()?;
+    let peer = process::peer(program).ok()?;
+    let flags = PidfdGetfdFlags::empty();
+    let copy = pidfd_getfd(peer.pidfd?, claim.fd as i32, flags).ok()?;
+    (claim.fd, claim.thread) = (copy.as_raw_fd() as u32, 0);
+    packet[at..].copy_from_slice(claim.as_bytes());
+    Some(copy)
 }
 
 fn readable(socket: &OwnedFd) -> bool {

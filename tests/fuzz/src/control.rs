@@ -5,7 +5,7 @@ use fordway_abi::control::{
     self as wire, HELLO_MAGIC, Header, Message, PACKET_BYTES_MAX, PACKET_FDS_MAX, PathPolicy, kind,
 };
 use fordway_registry::{
-    ALONE_NS_MAX, Action, Network, Outgoing, ProcessId, Registry, SocketFacts, Violation,
+    ALONE_NS_MAX, Action, Network, Outgoing, ProcessId, Registry, Shown, SocketFacts, Violation,
 };
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -174,8 +174,13 @@ impl Broker {
             kind::RejoinLink => self.registry.rejoin_link(process, read(body), self.now_ns),
             kind::RejoinChannel => {
                 let facts = self.passed_socket(bytes);
-                self.registry
-                    .rejoin_channel(process, read(body), facts, self.now_ns)
+                self.registry.rejoin_channel(
+                    process,
+                    read(body),
+                    facts,
+                    self.now_ns,
+                    &mut |_, _| Ok(()),
+                )
             }
             _ => Err(Violation::Status(kind)),
         }
@@ -194,6 +199,7 @@ impl Broker {
             netns_cookie: 3,
             local: name(socket),
             remote: name(socket ^ 1),
+            shown: Shown::default(),
         }
     }
 

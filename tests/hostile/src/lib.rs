@@ -28,7 +28,9 @@ mod rounds;
 
 pub use bystanders::{Echo, Style, Trips, compiled};
 pub use census::Census;
-pub use common::{Bells, PrivateNamespace, Shim, connect_as, packet_of, sealed, stop_process};
+pub use common::{
+    Bells, PrivateNamespace, Shim, claim, claim_named, connect_as, packet_of, sealed, stop_process,
+};
 
 use anyhow::{Context, Result, ensure};
 use bystanders::Ping;

@@ -242,7 +242,10 @@ fn surplus_descriptors_cost_the_connection_and_nothing_else() -> Result<()> {
         ring_bytes_rx: 0,
     };
     let packets = [
-        packet_of(&wire::Offer { conn_id: 9 }),
+        packet_of(&wire::Offer {
+            conn_id: 9,
+            claim: wire::Claim::NONE,
+        }),
         packet_of(&wire::Region { link_id: 9 }),
         packet_of(&wire::Door { door: 9 }),
         packet_of(&status),

@@ -5,7 +5,8 @@ use anyhow::{Context, Result, ensure};
 use fordway_abi::ABI_VERSION;
 use fordway_abi::control::{self as wire, Header, PACKET_BYTES_MAX, kind};
 use fordway_test_hostile::mallory::Mallory;
-use fordway_test_hostile::{Bed, Style, packet_of, sealed};
+use fordway_test_hostile::{Bed, Style, claim, packet_of, sealed};
+use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
 use zerocopy::IntoBytes;
 
@@ -86,9 +87,10 @@ fn messages_out_of_turn_reset_the_connection() -> Result<()> {
                 path_policy: 0,
                 rejoining: 1,
             };
+            let end = Mallory::join(bed)?.socket;
             let mut list = vec![
                 ("a second Hello", packet_of(&hello), 1),
-                ("a header that lies", lying(), 1),
+                ("a header that lies", lying(), 0),
                 (
                     "a region unasked for",
                     packet_of(&wire::Region { link_id: 5 }),
@@ -97,7 +99,7 @@ fn messages_out_of_turn_reset_the_connection() -> Result<()> {
                 ("a door 0", packet_of(&wire::Door { door: 0 }), 0),
                 ("a door 64", packet_of(&wire::Door { door: 64 }), 0),
                 ("a status that is none", packet_of(&status(9)), 0),
-                ("a channel of no link", packet_of(&rejoin(5)), 1),
+                ("a channel of no link", packet_of(&rejoin(5, &end)), 0),
             ];
             let others = KINDS.filter(|kind| {
                 !matches!(
@@ -157,6 +159,7 @@ fn messages_about_a_live_link() -> Result<()> {
                 link_id,
                 slot: pair.slot,
                 generation: pair.generation,
+                claim: claim(&mallory.socket),
             };
             let key = wire::RejoinLink {
                 link_id,
@@ -173,7 +176,7 @@ fn messages_about_a_live_link() -> Result<()> {
                     true
                 }
                 2 => {
-                    shim.send(&rejoin, &[mallory.socket.as_fd()]);
+                    shim.send(&rejoin, &[]);
                     true
                 }
                 // The victim's side of the link has a number near his own.
@@ -212,7 +215,10 @@ fn messages_about_a_live_link() -> Result<()> {
 }
 
 fn lying() -> Vec<u8> {
-    let mut packet = packet_of(&wire::Offer { conn_id: 1 });
+    let mut packet = packet_of(&wire::Offer {
+        conn_id: 1,
+        claim: wire::Claim::NONE,
+    });
     packet[4..8].copy_from_slice(&17u32.to_ne_bytes());
     packet
 }
@@ -229,13 +235,14 @@ fn status(status: u32) -> wire::Status {
     }
 }
 
-fn rejoin(link_id: u64) -> wire::RejoinChannel {
+fn rejoin(link_id: u64, socket: &TcpStream) -> wire::RejoinChannel {
     wire::RejoinChannel {
         conn_id: 9,
         channel_id: 9,
         link_id,
         slot: 0,
         generation: 1,
+        claim: claim(socket),
     }
 }
 

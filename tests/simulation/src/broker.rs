@@ -4,7 +4,9 @@ use crate::mail::{Mail, Packet};
 use crate::world::World;
 use fordway_abi::control::PathPolicy;
 use fordway_abi::reason::Reason;
-use fordway_registry::{Action, Network, Outgoing, ProcessId, Registry, SocketFacts, Violation};
+use fordway_registry::{
+    Action, Network, Outgoing, ProcessId, Registry, Shown, SocketFacts, Violation,
+};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -180,11 +182,18 @@ impl Broker {
             return Ok(Vec::new());
         };
         let now_ns = world.now_ns.get();
+        let mut witness = |_, old: &SocketFacts| {
+            let now = facts(world, old.shown.fd as usize);
+            now.filter(|now| now == old).map(drop).ok_or(Reason::NoPeer)
+        };
         match packet {
             Packet::Offer { conn, conn_id } => {
                 // A socket that is closed or reset is turned down by the kernel's word.
                 match facts(world, conn) {
-                    Some(facts) => Ok(registry.offer(id, conn_id, facts)),
+                    Some(facts) => {
+                        let gate = &mut |_: &SocketFacts, _: &SocketFacts| None;
+                        Ok(registry.offer_through(id, conn_id, facts, &mut witness, gate))
+                    }
                     None => {
                         let message = Outgoing::Reject(fordway_abi::control::Reject {
                             conn_id,
@@ -209,7 +218,7 @@ impl Broker {
                 registry.rejoin_link(id, link, now_ns)
             }
             Packet::RejoinChannel { channel, conn } => match facts(world, conn) {
-                Some(facts) => registry.rejoin_channel(id, channel, facts, now_ns),
+                Some(facts) => registry.rejoin_channel(id, channel, facts, now_ns, &mut witness),
                 None => Ok(Vec::new()),
             },
         }
@@ -283,7 +292,7 @@ fn mail_of(message: Outgoing) -> Mail {
     }
 }
 
-/// What the kernel says of a passed socket; `None`: it is not connected any more.
+/// What the kernel says of a socket; `None`: it is not connected any more.
 fn facts(world: &World, conn: usize) -> Option<SocketFacts> {
     let conn = &world.conns[conn];
     let sockets = world.sockets.borrow();
@@ -298,5 +307,9 @@ fn facts(world: &World, conn: usize) -> Option<SocketFacts> {
         netns_cookie: NETNS,
         local: name(conn.socket),
         remote: name(socket.peer),
+        shown: Shown {
+            fd: conn.number as u32,
+            thread: 0,
+        },
     })
 }

@@ -116,6 +116,8 @@ impl Ctx<'_> {
                 link_id: bound.link.id,
                 slot: bound.slot,
                 generation: bound.generation,
+                // The socket is known by the packet's `conn`.
+                claim: control::Claim::NONE,
             };
             self.send(Packet::RejoinChannel {
                 channel,

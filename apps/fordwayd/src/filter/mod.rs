@@ -39,6 +39,7 @@ use crate::admin::{ErrorKind, FilterChange, FilterRules, Include, Looked, Reply}
 use crate::admin_socket::error;
 use crate::broker::Broker;
 use crate::memory::Progress;
+use crate::proof::Witness;
 use crate::{BrokerError, Config};
 use crossing::Surroundings;
 use fordway_abi::reason::Reason;
@@ -46,7 +47,7 @@ use fordway_abi::shm::SEGMENT_LOG2_MAX;
 use fordway_filter::model::{Ruleset, Statement};
 use fordway_filter::{Answer, Decision, Filter, Phase};
 use fordway_nft::{Env, FileError, Files, list};
-use fordway_platform::diag::{self, Victim};
+use fordway_platform::diag::{self, Named};
 use fordway_platform::fabric::{FabricError, handshake_has_passed};
 use fordway_registry::{BothEnds, SocketFacts};
 use std::collections::BTreeMap;
@@ -534,7 +535,14 @@ impl Broker {
             looked.paired += u64::from(reason.is_none());
             reason
         };
-        let actions = self.registry.retry_held_back(Reason::Filter, &mut gate);
+        let mut witness = Witness {
+            places: &mut self.places,
+            connections: &self.connections,
+            by_process: &self.by_process,
+        };
+        let mut witness = |process, facts: &SocketFacts| witness.still_true(process, facts);
+        let registry = &mut self.registry;
+        let actions = registry.retry_held_back(Reason::Filter, &mut witness, &mut gate);
         self.carry_out(actions);
         looked
     }
@@ -566,9 +574,9 @@ impl Broker {
             let actions = self.registry.downgrade_these(channels, Reason::Filter);
             self.carry_out(actions);
         }
-        let mut victims: BTreeMap<u64, Vec<Victim>> = BTreeMap::new();
+        let mut victims: BTreeMap<u64, Vec<Named>> = BTreeMap::new();
         for facts in cut.iter().flat_map(|channel| &channel.facts) {
-            victims.entry(facts.netns_cookie).or_default().push(Victim {
+            victims.entry(facts.netns_cookie).or_default().push(Named {
                 local: facts.local,
                 remote: facts.remote,
                 cookie: facts.cookie,

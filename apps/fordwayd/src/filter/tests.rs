@@ -30,6 +30,7 @@ fn ends(from: &str, to: &str, namespaces: [u64; 2]) -> [SocketFacts; 2] {
         netns_cookie: namespaces[cookie as usize],
         local,
         remote,
+        shown: fordway_registry::Shown::default(),
     };
     [facts(0, from, to), facts(1, to, from)]
 }

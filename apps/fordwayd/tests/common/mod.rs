@@ -5,13 +5,13 @@ use fordway_abi::control::{self as wire, HELLO_MAGIC, Header, Message, PACKET_BY
 use fordway_abi::{ABI_VERSION, shm};
 use fordway_platform::ipc::{self, Kind, ReceiveError};
 use fordway_platform::memfd::{self, ReadOnly};
-use fordway_platform::netns;
+use fordway_platform::{netns, sockinfo};
 use fordwayd::admin::{ADMIN_SOCKET, CONTROL_SOCKET, Reply, Request};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -319,8 +319,13 @@ impl Shim {
         }
     }
 
+    /// Offers a socket of this process, whatever it is, as it is.
     pub fn offer(&self, conn_id: u64, socket: impl AsFd) {
-        self.send(&wire::Offer { conn_id }, &[socket.as_fd()]);
+        self.claim(conn_id, claim(socket));
+    }
+
+    pub fn claim(&self, conn_id: u64, claim: wire::Claim) {
+        self.send(&wire::Offer { conn_id, claim }, &[]);
     }
 
     fn wait_for(&self, what: PollFlags) {
@@ -391,6 +396,35 @@ pub fn hello(abi_version: u32) -> wire::Hello {
         abi_version,
         path_policy: 0,
         rejoining: 0,
+    }
+}
+
+/// What is true of a socket of this process; zeroes where the kernel says nothing.
+pub fn claim(socket: impl AsFd) -> wire::Claim {
+    let name = |address: rustix::net::SocketAddrAny| SocketAddr::try_from(address).ok();
+    let local = rustix::net::getsockname(&socket).ok().and_then(name);
+    let remote = rustix::net::getpeername(&socket).ok().flatten();
+    claim_named(&socket, [local, remote.and_then(name)])
+}
+
+/// As [`claim`], with these names: asking the socket for its own takes its lock.
+pub fn claim_named(socket: impl AsFd, names: [Option<SocketAddr>; 2]) -> wire::Claim {
+    let ips = names.map(|name| match name.map(|name| name.ip()) {
+        None => [0; 16],
+        Some(IpAddr::V4(ip)) => ip.to_ipv6_mapped().octets(),
+        Some(IpAddr::V6(ip)) => ip.octets(),
+    });
+    let ports = names.map(|name| name.map_or(0, |name| name.port()));
+    wire::Claim {
+        cookie: rustix::net::sockopt::socket_cookie(&socket).unwrap_or(0),
+        netns_cookie: sockinfo::netns_cookie(&socket).unwrap_or(0),
+        fd: std::os::fd::AsRawFd::as_raw_fd(&socket.as_fd()) as u32,
+        thread: rustix::thread::gettid().as_raw_nonzero().get() as u32,
+        local_ip: ips[0],
+        remote_ip: ips[1],
+        local_port: ports[0],
+        remote_port: ports[1],
+        pad: 0,
     }
 }
 

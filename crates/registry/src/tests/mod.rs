@@ -42,6 +42,7 @@ fn facts(cookie: u64, netns_cookie: u64, local: &str, remote: &str) -> SocketFac
         netns_cookie,
         local: local.parse().expect("address"),
         remote: remote.parse().expect("address"),
+        shown: Shown::default(),
     }
 }
 
@@ -366,6 +367,7 @@ fn offers_are_bounded() {
             netns_cookie: WEB,
             local: SocketAddr::from((WEB_IP, port)),
             remote: far,
+            shown: Shown::default(),
         }
     };
     for n in 0..OFFERS_MAX as u64 {

@@ -18,18 +18,27 @@ fn what_is_held_back_is_told_once_and_paired_when_the_gate_opens() {
     let (web, _) = registry.add_process(WEB, PathPolicy::Auto);
     let (db, _) = registry.add_process(DB, PathPolicy::Auto);
     let (a, b) = ends(0);
-    assert_eq!(registry.offer_through(web, 1, a, &mut closed), []);
-    let actions = registry.offer_through(db, 2, b, &mut closed);
+    assert_eq!(
+        registry.offer_through(web, 1, a, &mut |_, _| Ok(()), &mut closed),
+        []
+    );
+    let actions = registry.offer_through(db, 2, b, &mut |_, _| Ok(()), &mut closed);
     let mut told = rejects(&actions);
     told.sort_by_key(|told| told.0);
     assert_eq!(told, [(web, FILTER, 1), (db, FILTER, 1)]);
     assert_eq!(registry.channel_count(), 0);
     let kept = registry.connection(a.cookie).map(|view| view.path);
     assert!(matches!(kept, Some(Path::Kernel { reason: FILTER, .. })));
-    assert_eq!(registry.retry_held_back(FILTER, &mut closed), []);
-    let made = links(&registry.retry_held_back(FILTER, &mut open));
+    assert_eq!(
+        registry.retry_held_back(FILTER, &mut |_, _| Ok(()), &mut closed),
+        []
+    );
+    let made = links(&registry.retry_held_back(FILTER, &mut |_, _| Ok(()), &mut open));
     assert_eq!((made.len(), registry.channel_count()), (2, 1));
-    assert_eq!(registry.retry_held_back(FILTER, &mut open), []);
+    assert_eq!(
+        registry.retry_held_back(FILTER, &mut |_, _| Ok(()), &mut open),
+        []
+    );
 }
 
 #[test]
@@ -38,10 +47,13 @@ fn who_wants_rings_or_nothing_is_turned_down_for_good() {
     let (web, _) = registry.add_process(WEB, PathPolicy::Fast);
     let (db, _) = registry.add_process(DB, PathPolicy::Auto);
     let (a, b) = ends(0);
-    registry.offer_through(web, 1, a, &mut closed);
-    let actions = registry.offer_through(db, 2, b, &mut closed);
+    registry.offer_through(web, 1, a, &mut |_, _| Ok(()), &mut closed);
+    let actions = registry.offer_through(db, 2, b, &mut |_, _| Ok(()), &mut closed);
     assert!(rejects(&actions).contains(&(web, FILTER, 0)));
-    assert_eq!(registry.retry_held_back(FILTER, &mut open), []);
+    assert_eq!(
+        registry.retry_held_back(FILTER, &mut |_, _| Ok(()), &mut open),
+        []
+    );
 }
 
 #[test]

@@ -100,6 +100,7 @@ fn sockets() -> Vec<(SocketFacts, Option<usize>)> {
             netns_cookie,
             local,
             remote,
+            shown: Shown::default(),
         };
         cookie += 1;
         list.push((facts, connection));
@@ -274,10 +275,12 @@ impl World {
                     link_id,
                     slot,
                     generation,
+                    claim: control::Claim::NONE,
                 };
                 let facts = self.sockets[socket].0;
                 let registry = &mut self.registry;
-                let result = registry.rejoin_channel(process, shown, facts, self.now_ns);
+                let result =
+                    registry.rejoin_channel(process, shown, facts, self.now_ns, &mut |_, _| Ok(()));
                 self.settle(process, result);
             }
             Event::RemoveDomain { id } => {

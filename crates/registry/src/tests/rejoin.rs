@@ -19,9 +19,10 @@ fn rejoin(p: &Paired, web_link: u64, db_link: u64, registry: &mut Registry) -> [
             link_id,
             slot: p.pair.slot,
             generation: p.pair.generation,
+            claim: control::Claim::NONE,
         };
         let actions = registry
-            .rejoin_channel(process, channel, facts, 0)
+            .rejoin_channel(process, channel, facts, 0, &mut |_, _| Ok(()))
             .expect("channel");
         assert_eq!(downgrades(&actions), []);
     }
@@ -129,14 +130,15 @@ fn rejoining_with_foreign_sockets_is_refused() {
             link_id,
             slot: 0,
             generation: 1,
+            claim: control::Claim::NONE,
         };
         let actions = registry
-            .rejoin_channel(process, channel, facts, 0)
+            .rejoin_channel(process, channel, facts, 0, &mut |_, _| Ok(()))
             .expect("channel");
         let expected = if process == db { 2 } else { 0 };
         assert_eq!(downgrades(&actions).len(), expected);
         assert_eq!(
-            registry.rejoin_channel(process, channel, facts, 0),
+            registry.rejoin_channel(process, channel, facts, 0, &mut |_, _| Ok(())),
             Err(Violation::RejoinChannel)
         );
         assert_eq!(

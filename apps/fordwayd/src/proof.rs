@@ -1,0 +1,254 @@
+//! Whose socket an offer is: asked of the kernel, without a descriptor of it.
+//!
+//! A shim states by which number its process has the socket, and the socket's cookie, names
+//! and namespace. None of it is believed:
+//!
+//! ```text
+//!   sock_diag(7), in that namespace: the socket with these names and this cookie
+//!        ──► its state, its inode on sockfs, the user who made it
+//!   /proc/PID/fd/NUMBER: "socket:[INODE]"         the same inode, so the process has it open
+//!   the pidfd: still alive                         so PID stood for the process all the time
+//!   the packet's credentials: sent by the process  not by an heir of its control connection
+//! ```
+//! An inode's number has 32 bits and comes again after all others; who has the patience can
+//! have a socket with the number of another one. So the user counts too: a process has sockets
+//! of its own user only, unless it is root. And a socket lies in the namespace of its process,
+//! unless that is root in the broker's own.
+//!
+//! No socket's lock is taken, no descriptor is copied: nobody can make the broker wait, and a
+//! close is the end of the socket at once.
+//!
+//! The answers come from a netlink socket of the namespace, which keeps the namespace alive: it
+//! is opened at the first question, through the control connection (SIOCGSKNS), and closed
+//! with the last process that asked there.
+
+use crate::broker::Broker;
+use crate::control::Connection;
+use fordway_abi::control::Claim;
+use fordway_abi::reason::Reason;
+use fordway_platform::diag::{Asker, Found, Named};
+use fordway_platform::{netns, process};
+use fordway_registry::{ProcessId, Shown, SocketFacts};
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::{Ipv6Addr, SocketAddr};
+use std::os::fd::OwnedFd;
+
+/// Who asks the kernel, in each namespace.
+#[derive(Debug)]
+pub(crate) struct Places {
+    own: u64,
+    by_cookie: BTreeMap<u64, Place>,
+}
+
+#[derive(Debug)]
+struct Place {
+    asker: Asker,
+    /// Connections whose processes have sockets there.
+    users: BTreeSet<u64>,
+}
+
+impl Places {
+    /// For a broker in this namespace.
+    pub(crate) fn new(own: u64) -> Self {
+        Self {
+            own,
+            by_cookie: BTreeMap::new(),
+        }
+    }
+
+    /// Descriptors that are held.
+    pub(crate) fn held(&self) -> usize {
+        self.by_cookie.len()
+    }
+
+    /// What the kernel says of a socket in a namespace; `open` gives the namespace, where it
+    /// was not asked yet.
+    fn ask(
+        &mut self,
+        netns_cookie: u64,
+        user: u64,
+        socket: &Named,
+        open: impl FnOnce() -> io::Result<OwnedFd>,
+    ) -> io::Result<Option<Found>> {
+        let place = match self.by_cookie.entry(netns_cookie) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => {
+                let asker = match netns_cookie == self.own {
+                    true => Asker::new()?,
+                    false => Asker::within(open()?, netns_cookie)?,
+                };
+                let users = BTreeSet::new();
+                new.insert(Place { asker, users })
+            }
+        };
+        place.users.insert(user);
+        let found = place.asker.find(socket);
+        if found.is_err() {
+            // An answer may still come, and would be taken for that to the next question.
+            self.close(netns_cookie);
+        }
+        found
+    }
+
+    /// A connection has ended.
+    pub(crate) fn leave(&mut self, user: u64) {
+        self.by_cookie
+            .retain(|_, place| !place.users.remove(&user) || !place.users.is_empty());
+    }
+
+    /// A namespace is to go. It is opened again if there is another question.
+    pub(crate) fn close(&mut self, netns_cookie: u64) {
+        self.by_cookie.remove(&netns_cookie);
+    }
+}
+
+/// Why a claim does not count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Untrue {
+    /// There is no such socket, not any more, or not connected.
+    Gone,
+    /// It is there, and the process has it not under this number.
+    NotHeld,
+    /// The broker may not look.
+    Hidden,
+}
+
+impl Untrue {
+    fn reason(self) -> Reason {
+        match self {
+            Untrue::Gone => Reason::NoPeer,
+            Untrue::NotHeld | Untrue::Hidden => Reason::Unproven,
+        }
+    }
+}
+
+/// Shows older offers anew, for the registry.
+pub(crate) struct Witness<'b> {
+    pub(crate) places: &'b mut Places,
+    pub(crate) connections: &'b BTreeMap<u64, Connection>,
+    pub(crate) by_process: &'b BTreeMap<ProcessId, u64>,
+}
+
+impl Witness<'_> {
+    /// Whether a process still has a socket, connected under these names.
+    pub(crate) fn still_true(
+        &mut self,
+        process: ProcessId,
+        facts: &SocketFacts,
+    ) -> Result<(), Reason> {
+        let number = self.by_process.get(&process).ok_or(Reason::NoPeer)?;
+        let connection = self.connections.get(number).ok_or(Reason::NoPeer)?;
+        let open = || namespace_of(connection, facts);
+        look(self.places, *number, connection, facts, open).map_err(Untrue::reason)
+    }
+}
+
+impl Broker {
+    /// What is true of a claim that came by this connection, from `sender`.
+    pub(crate) fn prove(
+        &mut self,
+        number: u64,
+        sender: i32,
+        claim: &Claim,
+    ) -> Result<SocketFacts, Reason> {
+        let facts = claimed(claim);
+        let connection = self.connections.get(&number).ok_or(Reason::NoPeer)?;
+        let peer = &connection.peer;
+        if sender != peer.pid {
+            // A child that shares its parent's memory (vfork) may be the one that speaks.
+            return Err(Reason::Shared);
+        }
+        let at_home = peer.netns_cookie == facts.netns_cookie;
+        let anywhere = peer.uid == 0 && peer.netns_cookie == self.places.own;
+        if !at_home && !anywhere {
+            return Err(Reason::Unproven);
+        }
+        let (registry, domains) = (&self.registry, &self.domains);
+        let open = || match at_home {
+            true => namespace_of(connection, &facts),
+            false => registry
+                .domain_of_netns(facts.netns_cookie)
+                .and_then(|domain| domains.open(domain))
+                .ok_or(io::ErrorKind::NotFound.into()),
+        };
+        let shown = look(&mut self.places, number, connection, &facts, open);
+        let pid = peer.pid;
+        match shown {
+            Ok(()) => Ok(facts),
+            Err(untrue) => {
+                if untrue == Untrue::NotHeld && self.first_mischief(pid) {
+                    tracing::warn!("process {pid} offered a socket that it does not hold");
+                }
+                Err(untrue.reason())
+            }
+        }
+    }
+}
+
+fn namespace_of(connection: &Connection, facts: &SocketFacts) -> io::Result<OwnedFd> {
+    match connection.peer.netns_cookie == facts.netns_cookie {
+        true => netns::of_socket(&connection.socket),
+        false => Err(io::ErrorKind::NotFound.into()),
+    }
+}
+
+/// The proof (see the module).
+fn look(
+    places: &mut Places,
+    number: u64,
+    connection: &Connection,
+    facts: &SocketFacts,
+    open: impl FnOnce() -> io::Result<OwnedFd>,
+) -> Result<(), Untrue> {
+    let peer = &connection.peer;
+    let pidfd = peer.pidfd.as_ref().ok_or(Untrue::Hidden)?;
+    if peer.pid == 0 {
+        return Err(Untrue::Hidden);
+    }
+    let named = Named {
+        local: facts.local,
+        remote: facts.remote,
+        cookie: facts.cookie,
+    };
+    let found = places.ask(facts.netns_cookie, number, &named, open);
+    let found = found.map_err(|error| {
+        tracing::debug!("process {}: no proof: {error}", peer.pid);
+        Untrue::Hidden
+    })?;
+    // Without an inode no process has it open.
+    let found = found.filter(|found| found.state.carries() && found.inode != 0);
+    let found = found.ok_or(Untrue::Gone)?;
+    let own = peer.uid == 0 || found.uid == peer.uid;
+    if !own || !holds(peer.pid, &facts.shown, found.inode)? {
+        return Err(Untrue::NotHeld);
+    }
+    match process::is_alive(pidfd) {
+        true => Ok(()),
+        false => Err(Untrue::Gone),
+    }
+}
+
+/// Whether a process has the socket of this inode under the number that it says.
+fn holds(pid: i32, shown: &Shown, inode: u32) -> Result<bool, Untrue> {
+    // All threads have the same numbers, but after unshare(2); and a first thread that has ended
+    // before the others has none. A thread of another PID namespace has another number here.
+    let by = |thread| process::socket_behind(pid, thread, shown.fd).map_err(|_| Untrue::Hidden);
+    Ok(by(0)? == Some(inode) || shown.thread != 0 && by(shown.thread)? == Some(inode))
+}
+
+/// The claim as the registry takes it. Names are normalised as everywhere.
+fn claimed(claim: &Claim) -> SocketFacts {
+    let name = |ip: [u8; 16], port| SocketAddr::new(Ipv6Addr::from(ip).to_canonical(), port);
+    SocketFacts {
+        cookie: claim.cookie,
+        netns_cookie: claim.netns_cookie,
+        local: name(claim.local_ip, claim.local_port),
+        remote: name(claim.remote_ip, claim.remote_port),
+        shown: Shown {
+            fd: claim.fd,
+            thread: claim.thread,
+        },
+    }
+}

@@ -1,0 +1,64 @@
+//! What the broker is told of a socket that is offered. Its descriptor is not passed: a copy
+//! would outlive the program's close, and with it the kernel's epoll registrations and the
+//! end of the stream. The broker asks the kernel whether the words are true.
+
+use crate::sys::sys;
+use fordway_abi::control::Claim;
+
+/// asm-generic/socket.h; not in the libc crate.
+const SO_NETNS_COOKIE: i32 = 71;
+/// A struct sockaddr_in6 is the longest that is understood.
+const ADDRESS_BYTES: usize = size_of::<libc::sockaddr_in6>();
+
+/// Of a connected TCP socket.
+pub fn of(fd: i32) -> Option<Claim> {
+    let (mut local, mut remote) = ([0u8; ADDRESS_BYTES], [0u8; ADDRESS_BYTES]);
+    let mut length = ADDRESS_BYTES as u32;
+    sys!(SYS_getsockname, fd, local.as_mut_ptr(), &raw mut length).ok()?;
+    length = ADDRESS_BYTES as u32;
+    sys!(SYS_getpeername, fd, remote.as_mut_ptr(), &raw mut length).ok()?;
+    let (local_ip, local_port) = name(&local)?;
+    let (remote_ip, remote_port) = name(&remote)?;
+    Some(Claim {
+        cookie: wide_option(fd, libc::SO_COOKIE)?,
+        netns_cookie: wide_option(fd, SO_NETNS_COOKIE)?,
+        fd: fd as u32,
+        thread: sys!(SYS_gettid).unwrap_or(0) as u32,
+        local_ip,
+        remote_ip,
+        local_port,
+        remote_port,
+        pad: 0,
+    })
+}
+
+/// A socket's option of 64 bits.
+pub fn wide_option(fd: i32, option: i32) -> Option<u64> {
+    let mut value = 0u64;
+    let mut length = size_of::<u64>() as u32;
+    let asked = sys!(
+        SYS_getsockopt,
+        fd,
+        libc::SOL_SOCKET,
+        option,
+        &raw mut value,
+        &raw mut length
+    );
+    asked.ok().map(|_| value)
+}
+
+/// Address, IPv4 in IPv6 (RFC 4291, 2.5.5.2), and port of a struct sockaddr_in (the address
+/// at 4) or sockaddr_in6 (at 8).
+fn name(address: &[u8; ADDRESS_BYTES]) -> Option<([u8; 16], u16)> {
+    let port = u16::from_be_bytes([address[2], address[3]]);
+    let mut ip = [0; 16];
+    match i32::from(u16::from_ne_bytes([address[0], address[1]])) {
+        libc::AF_INET => {
+            ip[10..12].copy_from_slice(&[0xff, 0xff]);
+            ip[12..].copy_from_slice(&address[4..8]);
+        }
+        libc::AF_INET6 => ip.copy_from_slice(&address[8..24]),
+        _ => return None,
+    }
+    Some((ip, port))
+}
