@@ -4,7 +4,9 @@
 use crate::state::{self, Conn, kind, slot};
 use crate::sys::{self, give, set_errno, sys};
 use crate::transfer::Unaware;
-use crate::{config, control, epoll, faults, fork, real, select, stay, thread, upgrade, wait};
+use crate::{
+    config, control, epoll, faults, fork, hooks_options, real, select, stay, thread, upgrade, wait,
+};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering;
 use fordway_abi::reason::Reason;
@@ -131,10 +133,14 @@ fn duplicated(old: c_int, new: c_int) {
     let word = state::look(old);
     match word & kind::MASK {
         kind::CONN => {
-            state::conn_at(word & !kind::MASK)
-                .refs
-                .fetch_add(1, Ordering::AcqRel);
+            let conn = state::conn_at(word & !kind::MASK);
+            conn.refs.fetch_add(1, Ordering::AcqRel);
             set_kind(new, word);
+            if (0..=libc::STDERR_FILENO).contains(&new) {
+                // libc's streams read and write it past the library.
+                down::bar(&conn.end(), Reason::Stdio);
+                down::downgrade(&conn.at(new), Reason::Stdio, true);
+            }
         }
         kind::EPOLL => set_kind(new, word),
         _ if word == LISTEN => set_kind(new, word),
@@ -389,6 +395,9 @@ pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_
             if let Some(conn) = state::conn(fd) {
                 let nonblock = argument as c_int & libc::O_NONBLOCK != 0;
                 conn.nonblock.store(u32::from(nonblock), Ordering::Relaxed);
+                if argument as c_int & libc::O_ASYNC != 0 {
+                    hooks_options::signalled(conn, fd);
+                }
             }
         }
         _ => {}

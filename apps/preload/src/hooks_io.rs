@@ -541,6 +541,7 @@ pub unsafe extern "C" fn sendfile(
     offset: *mut i64,
     count: usize,
 ) -> isize {
+    leave_for_pipe(file);
     // SAFETY: the program's own arguments.
     let by_libc = || unsafe { real::sendfile(out, file, offset, count) };
     let conn = match way(out) {
@@ -572,6 +573,16 @@ pub unsafe extern "C" fn sendfile64(
     unsafe { sendfile(out, file, offset, count) }
 }
 
+/// The kernel is about to move bytes between a connection and a pipe by itself.
+fn leave_for_pipe(fd: c_int) {
+    if config::is_active()
+        && let Some(conn) = state::conn(fd)
+    {
+        down::bar(&conn.end(), Reason::Unsupported);
+        down::downgrade(&conn.at(fd), Reason::Unsupported, true);
+    }
+}
+
 /// # Safety
 /// As splice(2).
 #[unsafe(no_mangle)]
@@ -583,14 +594,8 @@ pub unsafe extern "C" fn splice(
     count: usize,
     flags: u32,
 ) -> isize {
-    for fd in [input, output] {
-        if config::is_active()
-            && let Some(conn) = state::conn(fd)
-        {
-            down::bar(&conn.end(), Reason::Unsupported);
-            down::downgrade(&conn.at(fd), Reason::Unsupported, true);
-        }
-    }
+    leave_for_pipe(input);
+    leave_for_pipe(output);
     // SAFETY: the program's own arguments.
     unsafe { real::splice(input, input_offset, output, output_offset, count, flags) }
 }

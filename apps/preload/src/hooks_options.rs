@@ -49,11 +49,22 @@ pub unsafe extern "C" fn setsockopt(
         }
         return result;
     }
+    let conn = stream(fd);
+    if let Some(conn) = conn.filter(|_| (level, name) == (libc::IPPROTO_TCP, libc::TCP_ULP)) {
+        // From here on the kernel changes the bytes: those of the ring go before.
+        keep_by_kernel(conn, fd);
+    }
     // SAFETY: the program's own arguments.
     let result = unsafe { real::setsockopt(fd, level, name, value, length) };
     if result == 0
+        && is_of_kernel_only(level, name)
+        && let Some(conn) = conn
+    {
+        keep_by_kernel(conn, fd);
+    }
+    if result == 0
         && level == libc::SOL_SOCKET
-        && let Some(conn) = stream(fd)
+        && let Some(conn) = conn
     {
         match name {
             libc::SO_RCVTIMEO | libc::SO_SNDTIMEO => upgrade::read_timeouts(conn, fd),
@@ -66,6 +77,61 @@ pub unsafe extern "C" fn setsockopt(
         }
     }
     result
+}
+
+/// Options with which the kernel tells of bytes, or judges them, as it has them itself: time
+/// stamps and counts beside them, a place to peek at, a filter. A connection that has one is the
+/// kernel's.
+const OF_KERNEL_ONLY: [(c_int, c_int); 11] = [
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMP),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMPING),
+    (libc::SOL_SOCKET, SO_TIMESTAMP_NEW),
+    (libc::SOL_SOCKET, SO_TIMESTAMPNS_NEW),
+    (libc::SOL_SOCKET, SO_TIMESTAMPING_NEW),
+    (libc::SOL_SOCKET, libc::SO_PEEK_OFF),
+    (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER),
+    (libc::SOL_SOCKET, libc::SO_ATTACH_BPF),
+    (libc::IPPROTO_TCP, libc::TCP_INQ),
+    (libc::IPPROTO_TCP, libc::TCP_REPAIR),
+];
+
+/// asm-generic/socket.h.
+const SO_TIMESTAMP_NEW: c_int = 63;
+const SO_TIMESTAMPNS_NEW: c_int = 64;
+const SO_TIMESTAMPING_NEW: c_int = 65;
+
+fn is_of_kernel_only(level: c_int, name: c_int) -> bool {
+    OF_KERNEL_ONLY.contains(&(level, name))
+}
+
+/// Whether such an option is set, perhaps since before the connection was accepted.
+pub fn has_kernel_option(fd: c_int) -> bool {
+    let asked = [
+        ((libc::SOL_SOCKET, libc::SO_TIMESTAMP), 0),
+        ((libc::SOL_SOCKET, libc::SO_TIMESTAMPNS), 0),
+        ((libc::SOL_SOCKET, libc::SO_TIMESTAMPING), 0),
+        ((libc::SOL_SOCKET, libc::SO_PEEK_OFF), -1),
+        ((libc::IPPROTO_TCP, libc::TCP_INQ), 0),
+    ];
+    asked.into_iter().any(|((level, name), usual)| {
+        let mut value: c_int = usual;
+        let mut length = size_of::<c_int>() as u32;
+        let value_at = &raw mut value;
+        let told = sys!(SYS_getsockopt, fd, level, name, value_at, &raw mut length);
+        told.is_ok() && value != usual
+    })
+}
+
+fn keep_by_kernel(conn: &Conn, fd: c_int) {
+    down::bar(&conn.end(), Reason::Unsupported);
+    down::downgrade(&conn.at(fd), Reason::Unsupported, false);
+}
+
+/// The program wants a signal when something can be read or sent (O_ASYNC): only the kernel's
+/// socket raises it.
+pub fn signalled(conn: &Conn, fd: c_int) {
+    keep_by_kernel(conn, fd);
 }
 
 /// SO_RCVLOWAT, as the kernel has understood it. On a ring it is respected there; a
@@ -153,6 +219,10 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: usize, argument: usize) -> c_
                 // SAFETY: FIONBIO takes a pointer to an int, which the kernel has just read.
                 let on = unsafe { *(argument as *const c_int) } != 0;
                 conn.nonblock.store(u32::from(on), Ordering::Relaxed);
+            }
+            // Whether it is set or taken away makes little difference.
+            if result == 0 && request == libc::FIOASYNC {
+                signalled(conn, fd);
             }
             result
         }

@@ -3,7 +3,7 @@
 
 use crate::state::{self, Conn, attention, phase};
 use crate::sys::{self, sys};
-use crate::{claim, config, control, epoll, faults, hidden, link, transfer};
+use crate::{claim, config, control, epoll, faults, hidden, hooks_options, link, transfer};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use fordway_abi::control::{PathPolicy, status};
 use fordway_abi::reason::Reason;
@@ -121,10 +121,13 @@ pub fn is_under(conn: &Conn, fd: i32) -> bool {
 /// Options, perhaps inherited from the listening socket, that only the kernel heeds.
 fn unsuited(fd: i32) -> Option<Reason> {
     if int_option(fd, libc::SO_OOBINLINE) != 0 {
-        Some(Reason::Oob)
-    } else {
-        (int_option(fd, libc::SO_RCVLOWAT) > 1).then_some(Reason::Unsupported)
+        return Some(Reason::Oob);
     }
+    let flags = sys!(SYS_fcntl, fd, libc::F_GETFL).unwrap_or(0) as i32;
+    let unsuited = int_option(fd, libc::SO_RCVLOWAT) > 1
+        || flags & libc::O_ASYNC != 0
+        || hooks_options::has_kernel_option(fd);
+    unsuited.then_some(Reason::Unsupported)
 }
 
 /// A socket's option as the kernel has it; 0 if it cannot be told.

@@ -77,6 +77,18 @@ static void copies(int fd) {
     must_ring(low, "the last but one");
     end(low);
 }
+// The program's standard output becomes the connection: libc writes there by itself.
+static void standard(int fd) {
+    int kept = dup(2);
+    must_ring(fd, "one");
+    if (dup2(fd, 2) != 2) die("dup2");
+    say("%s", outcome(write(fd, "2", 1)));
+    fprintf(stderr, "-3-");
+    say("%s", outcome(write(fd, "4", 1)));
+    fprintf(stderr, "-5");
+    if (dup2(kept, 2) != 2) die("dup2");
+    end(fd);
+}
 // A stream whose descriptor was made a socket behind its back is opened anew: what the
 // descriptor is then is the file.
 static void reopened(int fd) {
@@ -176,6 +188,7 @@ const struct test_case cases[] = {
     {"stream", WARM, stream, all},
     {"asynchronous", WARM, asynchronous, all},
     {"copies", WARM, copies, all},
+    {"standard", WARM, standard, all},
     {"reopened", WARM, reopened, all},
     {"sending", WARM, sending, all},
     {"receiving", WARM, receiving, twelve},

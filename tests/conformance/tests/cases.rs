@@ -18,4 +18,4 @@ macro_rules! programs {
     };
 }
 
-programs!(stream wait epoll among shared polls masks connect listen close down fork forks fds signals threads eintr handlers actions cancel buffers flags low memory many moves ends held exec family cpus exports pointers aliases unseen);
+programs!(stream wait epoll among shared polls masks connect listen close down fork forks fds signals threads eintr handlers actions cancel buffers flags low memory many moves ends held exec family cpus exports pointers aliases unseen kept);
