@@ -15,6 +15,8 @@ fn main() {
         let target = format!("{out}/{name}");
         compile("cc", name, &["try"], &["-lpthread"], &target);
     }
+    let sanitized = format!("{out}/client-asan");
+    compile("cc", "client", &[], &["-fsanitize=address"], &sanitized);
     for name in ["plain", "client"] {
         compile("cc", name, &[], &[], &format!("{out}/{name}"));
         compile(

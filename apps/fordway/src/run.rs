@@ -22,6 +22,12 @@ use std::path::{Path, PathBuf};
 /// Where the dynamic loader is told of the shim, ld.so(8).
 pub const PRELOAD: &str = "LD_PRELOAD";
 
+/// Where AddressSanitizer is told what to check.
+const ASAN_OPTIONS: &str = "ASAN_OPTIONS";
+/// Its runtime wants to be the first library, as nothing before it may call it before it is set
+/// up; the program sets it up before any library's constructor runs, and the shim may be first.
+const ASAN_ANY_PLACE: &str = "verify_asan_link_order=0";
+
 /// Comes back only with an error.
 pub fn run(run: &Run, broker: Result<Broker, Failure>) -> Outcome {
     let broker = &broker.map_err(launcher)?;
@@ -162,7 +168,10 @@ fn enter(domain: &Domain) -> Result<(), Failure> {
 
 /// The caller's environment, with ours in place of what an outer `fordway run` set.
 fn variables(shim: Option<&Path>, path: PathChoice, broker: &Broker) -> Vec<(OsString, OsString)> {
-    let ours = [names::SOCKET, names::PATH, PRELOAD];
+    let mut ours = vec![names::SOCKET, names::PATH, PRELOAD];
+    if shim.is_some() {
+        ours.push(ASAN_OPTIONS);
+    }
     let mut variables: Vec<(OsString, OsString)> = env::vars_os()
         .filter(|(name, _)| !ours.iter().any(|our| name == our))
         .collect();
@@ -174,8 +183,23 @@ fn variables(shim: Option<&Path>, path: PathChoice, broker: &Broker) -> Vec<(OsS
     if shim.is_some() {
         variables.push((names::SOCKET.into(), broker.control_socket().into()));
         variables.push((names::PATH.into(), path.word().into()));
+        let options = with_any_place(&env::var_os(ASAN_OPTIONS).unwrap_or_default());
+        variables.push((ASAN_OPTIONS.into(), options));
     }
     variables
+}
+
+/// The user's options for AddressSanitizer, and ours behind them.
+fn with_any_place(options: &OsStr) -> OsString {
+    let has_ours = options.to_string_lossy().contains(ASAN_ANY_PLACE);
+    let mut options = options.to_owned();
+    if !has_ours {
+        if !options.is_empty() {
+            options.push(":");
+        }
+        options.push(ASAN_ANY_PLACE);
+    }
+    options
 }
 
 /// What LD_PRELOAD held but for the shim (separated by colons or spaces, ld.so(8)).
@@ -209,6 +233,15 @@ fn plain(error: &io::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_options_of_a_sanitizer_are_kept() {
+        let ours = ASAN_ANY_PLACE;
+        assert_eq!(with_any_place(OsStr::new("")), ours);
+        let both = format!("detect_leaks=0:{ours}");
+        assert_eq!(with_any_place(OsStr::new("detect_leaks=0")), *both);
+        assert_eq!(with_any_place(OsStr::new(&both)), *both);
+    }
 
     #[test]
     fn an_inherited_shim_is_replaced_not_repeated() {

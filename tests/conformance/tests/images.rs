@@ -46,6 +46,14 @@ fn static_images() -> Result<()> {
     bed.finish()
 }
 
+/// The sanitizer's runtime wants to be the first library, and the shim is before it.
+#[test]
+fn sanitized_images() -> Result<()> {
+    let bed = Bed::start()?;
+    runs(&bed, &Bed::program("client-asan"))?;
+    bed.finish()
+}
+
 #[test]
 fn musl_images() -> Result<()> {
     let program = Bed::program("client-musl");
