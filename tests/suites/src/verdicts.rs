@@ -54,6 +54,11 @@ impl Verdicts {
         }
     }
 
+    /// How many passed.
+    pub fn passed(&self) -> usize {
+        self.count(Verdict::Passed)
+    }
+
     fn count(&self, wanted: Verdict) -> usize {
         let all = self.0.values().flatten();
         all.filter(|verdict| **verdict == wanted).count()
