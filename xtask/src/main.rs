@@ -11,9 +11,10 @@ mod fuzz;
 mod unikernel;
 mod xen;
 
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
@@ -151,10 +152,8 @@ const SLOWEST_SHOWN: usize = 10;
 const SHORT_BENCH: [&str; 5] = [FORDWAY, "bench", "all", "--quick", "target/bench-report"];
 
 fn main() -> ExitCode {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .expect("xtask lies in the workspace");
-    if let Err(error) = std::env::set_current_dir(root) {
+    let root = workspace(std::env::var_os("CARGO_MANIFEST_DIR"));
+    if let Err(error) = std::env::set_current_dir(&root) {
         eprintln!("xtask: {}: {error}", root.display());
         return ExitCode::FAILURE;
     }
@@ -194,6 +193,14 @@ fn build(_: &[String]) -> Outcome {
         "-p",
         "fordway-preload",
     ]))
+}
+
+/// The tree in which cargo runs this program: a copied tree may have it built from another one.
+/// Without cargo, the tree that it was built from.
+fn workspace(run_for: Option<OsString>) -> PathBuf {
+    let own = run_for.unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
+    let parent = Path::new(&own).parent();
+    parent.expect("xtask lies in the workspace").to_owned()
 }
 
 fn demo(arguments: &[String]) -> Outcome {
@@ -565,6 +572,13 @@ fn describe(command: &Command) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_tree_is_the_one_that_cargo_runs_it_for() {
+        let copied = Some(OsString::from("/somewhere/else/xtask"));
+        assert_eq!(workspace(copied), Path::new("/somewhere/else"));
+        assert!(workspace(None).join("xtask/Cargo.toml").exists());
+    }
 
     #[test]
     fn sums_the_figures_of_all_runners() {

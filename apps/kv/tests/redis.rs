@@ -331,6 +331,7 @@ fn every_reply_is_redis_own() {
     let (ours, theirs) = (Ours::start(&[]), Redis::start());
     let config = Config {
         cases: 300,
+        // The lists are the same each time: what was found is found again.
         failure_persistence: None,
         ..Config::default()
     };

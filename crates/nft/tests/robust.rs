@@ -5,6 +5,7 @@ use common::{Mark, corpus, env};
 use fordway_filter::model::Ruleset;
 use fordway_nft::{Kind, NoFiles, Refused, load, load_json, load_text};
 use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
 use std::collections::HashSet;
 
 fn read(text: &str) {
@@ -13,7 +14,7 @@ fn read(text: &str) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))), ..ProptestConfig::default() })]
 
     #[test]
     fn any_text(text in ".{0,200}") {

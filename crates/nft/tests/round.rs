@@ -8,6 +8,7 @@ use fordway_filter::model::{
 };
 use fordway_nft::{list, load_json};
 use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
 
 fn text_of(ruleset: &Ruleset) -> String {
     list::text(ruleset, &env(), list::Style::default())
@@ -221,7 +222,7 @@ fn rules(ruleset: &Ruleset) -> Vec<Vec<Statement>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1500, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 1500, failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))), ..ProptestConfig::default() })]
 
     #[test]
     fn random_rules_come_back_from_text_and_json(ruleset in ruleset()) {

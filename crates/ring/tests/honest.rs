@@ -10,6 +10,7 @@ use fordway_ring::copy::{Copier, Kernel};
 use fordway_ring::{Consumer, Entered, Producer};
 use memory::{Guarded, endpoint, own_region};
 use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 
@@ -257,7 +258,7 @@ impl<'a> Channel<'a> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..Default::default() })]
+    #![proptest_config(ProptestConfig { cases: 40, failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))), ..Default::default() })]
 
     #[test]
     fn channels_are_queues(steps in prop::collection::vec((0..CHANNELS, step()), 1..60)) {

@@ -106,8 +106,30 @@ pub fn table(wanted: impl Fn(&Case) -> bool) -> Result<Tally> {
     for (case, row) in DIFFERENCES {
         println!("{case} differs: docs/semantics.md, {row}");
     }
-    if let Err(error) = bed.finish() {
-        println!("{error}");
-    }
+    tally.close(bed.finish());
     Ok(tally)
+}
+
+impl Tally {
+    /// The bed is gone; what it left behind, or could not do, fails the run.
+    fn close(&mut self, finished: Result<()>) {
+        if let Err(error) = finished {
+            println!("{error}");
+            self.failed = self.failed.max(1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_behind_fails_the_run() {
+        let mut tally = Tally::default();
+        tally.close(Ok(()));
+        assert_eq!(tally.failed, 0);
+        tally.close(Err(anyhow::anyhow!("left behind: a process")));
+        assert_eq!(tally.failed, 1);
+    }
 }

@@ -122,6 +122,7 @@ fn promised_bytes_are_not_waited_for_without_end() -> Result<()> {
 #[test]
 fn an_exec_waits_for_all_hostile_peers_at_once() -> Result<()> {
     const PEERS: usize = 12;
+    const ONE_WAIT: Duration = Duration::from_secs(10);
     let mut bed = Bed::start(Style::Epoll)?;
     bed.case("promises bytes at exec", |bed| {
         let place = Bed::place("other", 11);
@@ -155,8 +156,8 @@ fn an_exec_waits_for_all_hostile_peers_at_once() -> Result<()> {
             "promises bytes at exec: {PEERS} peers, waited for {:.1} s",
             waited.as_secs_f64()
         );
-        // A minute in all is what those may cost that take something now and then.
-        ensure!(waited < Duration::from_secs(70), "waited for {waited:?}");
+        // All are waited for together, as long as for one (docs/threat-model.md).
+        ensure!(waited < 2 * ONE_WAIT, "waited for {waited:?}");
         Ok(())
     })?;
     bed.finish()

@@ -15,6 +15,7 @@ use fordway_ring::marks::Marks;
 use fordway_ring::{Violation, doors_to_ring};
 use memory::{Guarded, own_region};
 use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
 use std::sync::atomic::{AtomicBool, Ordering};
 use victim::{Call, Index, PeerRegion, Scribble, Victim, on_ring, peeked, shown};
 
@@ -102,7 +103,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..Default::default() })]
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))), ..Default::default() })]
 
     #[test]
     fn whatever_the_peer_writes(steps in steps()) {
