@@ -3,6 +3,7 @@
 use fordway_netfront::{Config, Netfront, Reason, State};
 use fordway_test_netfront::{Backend, Bench, FRONT, Offer, World};
 use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
 
 #[test]
 fn the_backend_may_come_later() {
@@ -274,7 +275,7 @@ fn every_pair_of_steps() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))), ..ProptestConfig::default() })]
 
     /// States that flip at random, with or without letting the rings go; then an honest start.
     #[test]
