@@ -152,11 +152,10 @@ fn number(text: &[u8]) -> Option<u64> {
 /// The first bytes of the file whose name the parts make.
 fn read<'a>(parts: &[&[u8]], text: &'a mut [u8]) -> Option<&'a [u8]> {
     let mut name = [0; TEXT_BYTES];
-    let mut length = 0;
-    for byte in parts.iter().flat_map(|part| part.iter()) {
-        // The last byte stays zero.
-        *name[..TEXT_BYTES - 1].get_mut(length)? = *byte;
-        length += 1;
+    // The last byte stays zero.
+    let room = &mut name[..TEXT_BYTES - 1];
+    for (at, byte) in parts.iter().flat_map(|part| part.iter()).enumerate() {
+        *room.get_mut(at)? = *byte;
     }
     let flags = libc::O_RDONLY | libc::O_CLOEXEC;
     let fd = sys!(SYS_openat, libc::AT_FDCWD, name.as_ptr(), flags, 0).ok()?;
