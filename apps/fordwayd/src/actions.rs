@@ -33,6 +33,7 @@ impl Broker {
                     ringer_link_id,
                     door,
                 } => {
+                    self.bells_made += 1;
                     let bell = match doorbell::make() {
                         Ok(bell) => bell,
                         Err(error) => {

@@ -126,6 +126,8 @@ pub(crate) struct Broker {
     pub(crate) held_max: usize,
     pub(crate) shares: Shares,
     number_next: u64,
+    /// Doorbells that were made: they cost more than the packet that asks for them.
+    pub(crate) bells_made: usize,
     /// Where the registry's clock begins.
     start: Instant,
     pub(crate) epoll: OwnedFd,
@@ -197,6 +199,7 @@ impl Broker {
             held_max: usize::try_from(limit).unwrap_or(usize::MAX) - DESCRIPTORS_RESERVED,
             shares: Shares::new(own),
             number_next: 0,
+            bells_made: 0,
             start: Instant::now(),
             epoll,
             signals,
@@ -373,14 +376,16 @@ impl Broker {
         self.close_connection(number);
     }
 
-    /// Handles at most `left` packets of one connection.
-    fn read_packets(&mut self, number: u64, left: usize) {
-        for _ in 0..left {
+    /// Handles at most `left` packets of one connection; a doorbell that is made counts as one.
+    fn read_packets(&mut self, number: u64, mut left: usize) {
+        while left != 0 {
+            left -= 1;
             let Some(connection) = self.connections.get(&number) else {
                 return;
             };
             let mut buffer = [0; wire::PACKET_BYTES_MAX];
             let received = ipc::receive(&connection.socket, &mut buffer, ipc::FDS_MAX);
+            let bells_before = self.bells_made;
             let outcome = match received {
                 Ok(packet) => {
                     let bytes = &buffer[..packet.len];
@@ -404,6 +409,7 @@ impl Broker {
                     return;
                 }
             };
+            left = left.saturating_sub(self.bells_made - bells_before);
             match outcome {
                 Ok(()) => {}
                 Err(Break::Protocol(what)) => self.drop_culprit(number, &what),

@@ -614,6 +614,50 @@ fn who_does_not_read_is_given_up() {
     still_serves(&broker);
 }
 
+/// A process that has many links has that many doorbells made with each new door.
+#[test]
+fn who_has_many_doors_made_does_not_hold_others_up() {
+    const LINKS: u64 = 70;
+    const DOORS: u64 = 40;
+    let dir = TempDir::new();
+    let broker = Broker::start(dir.path());
+    let pid = rustix::process::Pid::from_child(&broker.child);
+    let [sleeper, other, witness] = [(); 3].map(|()| Shim::join(dir.path()));
+    let peers: Vec<Shim> = (0..LINKS).map(|_| Shim::join(dir.path())).collect();
+    for (n, peer) in peers.iter().enumerate() {
+        let (x, y) = tcp_pair();
+        link(&sleeper, peer, [n as u64, 1], [x.as_fd(), y.as_fd()]);
+    }
+    let mut link_ids = Vec::new();
+    for (n, shim) in [&sleeper, &other].into_iter().enumerate() {
+        let (x, y) = tcp_pair();
+        let ids = [LINKS, n as u64];
+        link_ids.push(link(shim, &witness, ids, [x.as_fd(), y.as_fd()]).b.link_id);
+    }
+    // Nothing is read before all is there.
+    stop_process(pid);
+    for shim in [&sleeper, &other] {
+        for door in 1..=DOORS {
+            shim.send(&wire::Door { door }, &[]);
+        }
+    }
+    rustix::process::kill_process(pid, rustix::process::Signal::CONT).expect("SIGCONT");
+    // In the order in which the broker had them made.
+    let mut before = 0;
+    loop {
+        match witness.expect::<wire::PeerDoor>() {
+            bell if bell.link_id == link_ids[0] => before += 1,
+            bell if bell.door == DOORS => break,
+            _ => {}
+        }
+    }
+    assert!(
+        before <= 2,
+        "{before} doors for all came before those of one"
+    );
+    still_serves(&broker);
+}
+
 #[test]
 fn strangers_who_say_nothing_make_way() {
     let dir = TempDir::new();
