@@ -84,6 +84,9 @@ impl Broker {
     }
 
     fn send_plain(&mut self, to: ProcessId, message: &Outgoing) -> Result<(), SendError> {
+        if let Outgoing::Pair(pair) = message {
+            self.rules.begins(pair.channel_id);
+        }
         let Some(connection) = self.connection_of(to) else {
             return Ok(());
         };

@@ -60,6 +60,18 @@ const HEADER_BYTES: u64 = 52;
 /// What lies unread in a ring at most: two segments of the largest, while it grows.
 const IN_RINGS_MAX: u64 = 2 << SEGMENT_LOG2_MAX;
 
+/// More than a ring carries in a nanosecond, in bytes.
+const BYTES_PER_NS_MAX: u64 = 64;
+
+/// What is credited of a channel. It only goes up.
+#[derive(Clone, Copy, Debug, Default)]
+struct Credited {
+    /// Bytes by side.
+    sent: [u64; 2],
+    /// When its ends were told of each other, by the filter's clock.
+    since_ns: u64,
+}
+
 /// The rules in force and what the broker has counted by them.
 pub(crate) struct Rules {
     filter: Filter,
@@ -69,8 +81,8 @@ pub(crate) struct Rules {
     start: Instant,
     /// There is something to credit.
     counts: bool,
-    /// Bytes of each live channel that are credited, by side.
-    credited: BTreeMap<u64, [u64; 2]>,
+    /// What is credited of each live channel.
+    credited: BTreeMap<u64, Credited>,
     /// When the first element with a timeout leaves.
     expiry_ns: Option<u64>,
 }
@@ -213,12 +225,32 @@ impl Rules {
     }
 
     /// Credits the counters of a channel's rules with what its ends show that they sent.
+    /// A channel begins.
+    pub(crate) fn begins(&mut self, key: u64) {
+        if self.counts {
+            let since_ns = self.now_ns();
+            let credited = Credited {
+                since_ns,
+                ..Credited::default()
+            };
+            self.credited.entry(key).or_insert(credited);
+        }
+    }
+
+    /// What a channel can have carried in either direction.
+    fn possible(&self, key: u64) -> u64 {
+        let since_ns = self.credited.get(&key).map_or(0, |past| past.since_ns);
+        let age_ns = self.now_ns().saturating_sub(since_ns);
+        age_ns.saturating_mul(BYTES_PER_NS_MAX)
+    }
+
     fn credit(&mut self, channel: &BothEnds, sent: [Option<u64>; 2]) {
         self.credit_pair(channel.key(), &channel.facts, sent);
     }
 
     fn credit_pair(&mut self, key: u64, [a, b]: &[SocketFacts; 2], sent: [Option<u64>; 2]) {
-        let before = self.credited.get(&key).copied().unwrap_or([0; 2]);
+        let past = self.credited.get(&key).copied().unwrap_or_default();
+        let before = past.sent;
         let now = [0, 1].map(|side| sent[side].unwrap_or(0).max(before[side]));
         let more = [0, 1].map(|side| now[side] - before[side]);
         if more == [0; 2] {
@@ -236,15 +268,21 @@ impl Rules {
             self.filter
                 .credit(&answer, packets[connecting], packets[1 - connecting]);
         }
-        self.credited.insert(key, now);
+        let past = Credited { sent: now, ..past };
+        self.credited.insert(key, past);
     }
 }
 
 /// What an end has sent by its ring: what it says, but not more than its peer has taken and a
-/// ring holds. So no end alone can fill the counters that others share with it.
-fn sent(own: Option<Progress>, peer: Option<Progress>) -> Option<u64> {
-    let taken = peer.map_or(0, |peer| peer.ring_bytes_rx);
-    Some(own?.ring_bytes_tx.min(taken.saturating_add(IN_RINGS_MAX)))
+/// ring holds, and not less than its peer has taken, if that is `possible`. So no end alone can
+/// fill the counters that others share with it, and none can hide what it sent by turning its
+/// words back before it ends.
+fn sent(own: Option<Progress>, peer: Option<Progress>, possible: u64) -> Option<u64> {
+    let said = own.map(|own| own.ring_bytes_tx);
+    let taken = peer.map(|peer| peer.ring_bytes_rx);
+    let most = taken.unwrap_or(0).saturating_add(IN_RINGS_MAX);
+    let least = taken.map(|taken| taken.min(possible));
+    said.map(|said| said.min(most)).max(least)
 }
 
 fn new_filter() -> Filter {
@@ -498,7 +536,9 @@ impl Broker {
             return;
         };
         let [a, b] = views.map(|view| self.memory.progress(&view));
-        self.rules.credit(channel, [sent(a, b), sent(b, a)]);
+        let possible = self.rules.possible(channel.key());
+        let sent = [sent(a, b, possible), sent(b, a, possible)];
+        self.rules.credit(channel, sent);
     }
 
     /// A channel is about to lose an end.

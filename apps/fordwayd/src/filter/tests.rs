@@ -215,12 +215,49 @@ fn an_end_has_sent_no_more_than_its_peer_could_take() {
             calls: 0,
         })
     };
+    let day = 86_400_000_000_000 * BYTES_PER_NS_MAX;
+    let sent = |own, peer| sent(own, peer, day);
     assert_eq!(
         sent(progress(u64::MAX, 0), progress(0, 1000)),
         Some(1000 + IN_RINGS_MAX)
     );
     assert_eq!(sent(progress(1500, 0), progress(0, 1000)), Some(1500));
-    assert_eq!(sent(progress(5, 0), progress(0, u64::MAX)), Some(5));
+    assert_eq!(sent(progress(5, 0), progress(0, u64::MAX)), Some(day));
     assert_eq!(sent(progress(5, 0), None), Some(5));
-    assert_eq!(sent(None, progress(0, 5)), None);
+    assert_eq!(sent(None, None), None);
+}
+
+#[test]
+fn an_end_has_sent_no_less_than_its_peer_has_taken() {
+    let mut rules = rules(
+        "table inet t { chain c { type filter hook forward priority 0;
+         ip daddr 10.77.0.3 tcp dport 6379 counter accept; } }",
+    );
+    let progress = |ring_bytes_tx, ring_bytes_rx| {
+        Some(Progress {
+            ring_bytes_tx,
+            ring_bytes_rx,
+            back: false,
+            calls: 0,
+        })
+    };
+    let both = ends(WEB, DB, [7, 8]);
+    rules.begins(1);
+    let at = rules.now_ns();
+    while rules.now_ns() < at + 1_000_000 {}
+    // Ten megabytes, of which the sender's last word is nine hundred bytes, or none at all.
+    let taken = 10_000_000;
+    for own in [progress(900, 0), None] {
+        let sent = sent(own, progress(0, taken), rules.possible(1));
+        assert_eq!(sent, Some(taken));
+        rules.credit_pair(1, &both, [sent, None]);
+    }
+    let listing = rules.filter.listing(0);
+    let text = list::text(&listing, &rules.env, list::Style::default());
+    let segments = taken.div_ceil(SEGMENT_BYTES);
+    let counter = format!("bytes {}", taken + segments * HEADER_BYTES);
+    assert!(text.contains(&counter), "{text}");
+    // A peer that says it has taken what nobody can have sent yet is not believed.
+    let most = sent(progress(5, 0), progress(0, u64::MAX), rules.possible(1));
+    assert!(most < Some(u64::MAX / 1_000_000), "{most:?}");
 }
