@@ -113,7 +113,8 @@ pub fn evaluate(item: &Item, note: bool) -> u32 {
         return 0;
     }
     let events = item.events.load(Ordering::Relaxed);
-    let fd = item.fd.load(Ordering::Relaxed);
+    // The program's number may be another socket's by now.
+    let fd = item.key.load(Ordering::Relaxed);
     let edge = events & ET != 0;
     // Until the peer is there, its endpoint is that of the slot's former channel; this one
     // begins at 0, and may well come to the same tail.
