@@ -3,8 +3,9 @@
 //!
 //! What a program may have open is its own: ours lie above its soft limit, so that its open()
 //! fails no sooner than without us. Where no higher limit can be had (soft and hard limit are the
-//! same, and the program is not privileged), the top of a large table is taken, a
-//! [`SHARE`]th of it; of a smaller table nothing, and connections stay on the kernel path.
+//! same, and the program is not privileged; memcached makes them so), the top of the table is
+//! taken, at most a [`SHARE`]th of it; of a small table nothing, and connections stay on the
+//! kernel path.
 //!
 //! Peers decide how many there are (a peer's doors, `crate::link`): [`is_fair`] bounds what one
 //! of them may have.
@@ -15,10 +16,13 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 /// Room above the soft limit that is asked for, in descriptors.
 const ROOM: u64 = 8192;
-/// Descriptors that must be there for the shim to take any.
+/// Descriptors that must be there above the limit for the shim to take any.
 const ENOUGH: u64 = 256;
-/// Of a table that cannot be made larger, one in so many may be ours.
-const SHARE: u64 = 64;
+/// Of a table that cannot be made larger, one in so many may be ours, if these are so many, and
+/// not more.
+const SHARE: u64 = 8;
+const SHARE_MIN: u64 = 48;
+const SHARE_MAX: u64 = 1024;
 /// A peer may have one in so many of those that are left.
 const PEER_SHARE: u32 = 8;
 
@@ -87,8 +91,8 @@ fn within<R>(act: impl FnOnce(&Span) -> sys::Result<R>) -> sys::Result<R> {
             return done;
         }
     }
-    let share = (soft / SHARE).min(ROOM);
-    if share < ENOUGH {
+    let share = (soft / SHARE).min(SHARE_MAX);
+    if share < SHARE_MIN {
         return Err(libc::EMFILE);
     }
     let top = Span {
