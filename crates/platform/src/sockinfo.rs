@@ -48,11 +48,6 @@ pub(crate) fn peer_pidfd(fd: impl AsFd) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(raw) })
 }
 
-/// Whether a close of the last reference may wait (SO_LINGER with a time, tcp(7)).
-pub fn lingers(fd: impl AsFd) -> bool {
-    !matches!(rustix::net::sockopt::socket_linger(fd), Ok(None))
-}
-
 /// States of TCP, with the kernel's numbers (net/tcp_states.h).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
