@@ -26,8 +26,6 @@ const USER_END: usize = (1 << 47) - PAGE_BYTES;
 /// The same with five-level page tables.
 const USER_END_FIVE_LEVELS: usize = (1 << 56) - PAGE_BYTES;
 const PAGE_BYTES: usize = 4096;
-/// Pages of an array of results that are looked at for one call.
-const PREFIX_PAGES_MAX: usize = 4;
 const SIGNALS: [i32; 2] = [libc::SIGSEGV, libc::SIGBUS];
 
 core::arch::global_asm!(
@@ -129,22 +127,26 @@ pub fn can_write_all<T>(values: *mut T, count: usize) -> bool {
     })
 }
 
-/// How many of the program's `count` values, of a user range, can be written, as far as
-/// [`PREFIX_PAGES_MAX`] pages go.
-pub fn writable_prefix<T>(values: *mut T, count: usize) -> usize {
-    arm();
-    let begin = values.addr();
-    let end = begin + count * size_of::<T>();
-    let mut good = begin;
-    for _ in 0..PREFIX_PAGES_MAX {
-        let next = (good + 1).next_multiple_of(PAGE_BYTES).min(end);
-        let from = core::ptr::without_provenance_mut(good);
-        if good == end || !could_be_written(from, next - good) {
-            break;
+/// Tries the pages of an array of results one by one, as they are come to.
+#[derive(Default)]
+pub struct Results {
+    /// Behind the last byte of the pages that can be written.
+    until: usize,
+}
+
+impl Results {
+    /// Whether this value, of a user range and behind those asked about before, can be written.
+    #[inline]
+    pub fn may_take<T>(&mut self, value: *mut T) -> bool {
+        let end = value.addr() + size_of::<T>();
+        if end > self.until {
+            if !could_be_written(value.cast(), size_of::<T>()) {
+                return false;
+            }
+            self.until = end.next_multiple_of(PAGE_BYTES);
         }
-        good = next;
+        true
     }
-    (good - begin) / size_of::<T>()
 }
 
 /// Writes a small result where the program wants it; false: EFAULT.

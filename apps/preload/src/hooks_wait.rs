@@ -308,10 +308,8 @@ pub fn waited(
         Ok(time_ns) => time_ns,
         Err(error) => return Some(Err(error)),
     };
-    // Behind what can be written now, nothing is reported.
-    let room = faults::writable_prefix(events, count as usize);
-    if room != 0 {
-        return epoll::wait_in(epoll, events, room as c_int, time_ns, mask);
+    if faults::can_write_all(events, 1) {
+        return epoll::wait_in(epoll, events, count, time_ns, mask);
     }
     // An event finds no place (linux: ep_send_events).
     let mut spare = libc::epoll_event { events: 0, u64: 0 };

@@ -9,7 +9,7 @@ use crate::signals::Call;
 use crate::spin;
 use crate::thread::{self, Shield};
 use crate::wait::{self, Bell};
-use crate::{control, link, real, upgrade};
+use crate::{control, faults, link, real, upgrade};
 use core::ffi::c_void;
 use fordway_abi::shm::tx_state;
 use fordway_sockets::down;
@@ -35,6 +35,7 @@ fn collect(
     let Some(_guard) = instance.lock.lock() else {
         return (0, false);
     };
+    let mut results = faults::Results::default();
     let mut count = 0;
     let mut next = 0;
     let mut is_behind = false;
@@ -51,6 +52,13 @@ fn collect(
             next = index + 1;
             break;
         }
+        // SAFETY: the program's array, with room for it.
+        let place = unsafe { events.add(count) };
+        if stirs && !results.may_take(place) {
+            // Behind it nothing is reported (linux: ep_send_events).
+            next = index + 1;
+            break;
+        }
         let mask = if stirs { evaluate(item, true) } else { 0 };
         if mask != 0 {
             item.cool.store(0, Ordering::Relaxed);
@@ -58,8 +66,8 @@ fn collect(
                 events: mask,
                 u64: item.data.load(Ordering::Relaxed),
             };
-            // SAFETY: the program's array, with room for it.
-            unsafe { events.add(count).write_unaligned(event) };
+            // SAFETY: as above, found writable.
+            unsafe { place.write_unaligned(event) };
             count += 1;
             instance
                 .active
