@@ -91,7 +91,12 @@ fn gather(instance: &Instance, events: *mut libc::epoll_event, room: usize) -> u
     if is_its_turn {
         serve(instance, false);
     }
-    let is_due = || is_its_turn || sys::ticks() >= instance.ask_at_ticks.load(Ordering::Relaxed);
+    // Before anything is reported, or what rings have would be parted by the question.
+    let is_due = || {
+        is_any_behind(instance)
+            || is_its_turn
+            || sys::ticks() >= instance.ask_at_ticks.load(Ordering::Relaxed)
+    };
     let mut by_kernel = match !filled && is_due() {
         true => ask_kernel(instance, events, room),
         false => 0,
@@ -105,6 +110,21 @@ fn gather(instance: &Instance, events: *mut libc::epoll_event, room: usize) -> u
         by_kernel = ask_kernel(instance, events, room);
     }
     0
+}
+
+/// Whether the kernel is to be asked before an event of some ring: its peer has acted. All are
+/// looked at, so that what they did up to here is known before the kernel is asked.
+fn is_any_behind(instance: &Instance) -> bool {
+    if instance.attached.load(Ordering::Relaxed) == 0 {
+        return false;
+    }
+    hot::sweep(instance, false);
+    let Some(_guard) = instance.lock.lock() else {
+        return false;
+    };
+    let asked = instance.asked.load(Ordering::Relaxed);
+    let acted = |item| conn_of(item).is_some_and(|conn| conn.has_acted_since(asked));
+    walk(instance).fold(false, |any, (_, item)| stirs(item) && acted(item) || any)
 }
 
 fn ask_kernel(instance: &Instance, events: *mut libc::epoll_event, room: usize) -> usize {
