@@ -128,13 +128,20 @@ pub fn can_write_all<T>(values: *mut T, count: usize) -> bool {
 }
 
 /// Tries the pages of an array of results one by one, as they are come to.
-#[derive(Default)]
 pub struct Results {
     /// Behind the last byte of the pages that can be written.
     until: usize,
 }
 
 impl Results {
+    /// Of an array whose first value was found writable.
+    pub fn of<T>(first: *mut T) -> Self {
+        let end = first.addr() + size_of::<T>();
+        Self {
+            until: end.next_multiple_of(PAGE_BYTES),
+        }
+    }
+
     /// Whether this value, of a user range and behind those asked about before, can be written.
     #[inline]
     pub fn may_take<T>(&mut self, value: *mut T) -> bool {

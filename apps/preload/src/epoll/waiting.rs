@@ -20,11 +20,11 @@ pub const ROOM_MAX: i32 = i32::MAX / size_of::<libc::epoll_event>() as i32;
 /// Between two waits that showed what is another process's.
 const STRANGE_PAUSE_MS: i32 = 1;
 
-/// Reports up to `room` items; returns how many, and whether the kernel is to be asked before the
-/// next one. `in_order`: it may be.
+/// Reports up to `room` items at `events`, in the array that begins at `first`; returns how
+/// many, and whether the kernel is to be asked before the next one. `in_order`: it may be.
 fn collect(
     instance: &Instance,
-    events: *mut libc::epoll_event,
+    (first, events): (*mut libc::epoll_event, *mut libc::epoll_event),
     room: usize,
     in_order: bool,
 ) -> (usize, bool) {
@@ -35,7 +35,7 @@ fn collect(
     let Some(_guard) = instance.lock.lock() else {
         return (0, false);
     };
-    let mut results = faults::Results::default();
+    let mut results = faults::Results::of(first);
     let mut count = 0;
     let mut next = 0;
     let mut is_behind = false;
@@ -83,7 +83,10 @@ fn collect(
 /// rings have.
 fn gather(instance: &Instance, events: *mut libc::epoll_event, room: usize) -> usize {
     // However little room there is, neither may starve the other.
-    let filled = instance.filled.swap(0, Ordering::Relaxed) != 0;
+    let filled = instance.filled.load(Ordering::Relaxed) != 0;
+    if filled {
+        instance.filled.store(0, Ordering::Relaxed);
+    }
     let turns = instance.turns.load(Ordering::Relaxed);
     let is_its_turn = turns >= TURNS;
     let next_turn = if is_its_turn { 0 } else { turns + 1 };
@@ -168,7 +171,7 @@ fn report(
     }
     // SAFETY: the program's array, behind what is kept.
     let behind = unsafe { events.add(kept) };
-    let (count, is_behind) = collect(instance, behind, room - kept, in_order);
+    let (count, is_behind) = collect(instance, (events, behind), room - kept, in_order);
     (kept + count, is_behind)
 }
 
