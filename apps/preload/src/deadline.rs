@@ -1,6 +1,6 @@
 //! When a sleep has to end.
 
-use crate::sys;
+use crate::{spin, sys};
 
 /// When a call that may sleep has to give up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,6 +17,14 @@ impl Deadline {
         timeout_ns.map_or(Self::Never, |timeout| {
             Self::At(sys::now_ns().saturating_add(timeout))
         })
+    }
+
+    /// `timeout_ns` from when the clock showed `ticks`, not long ago; `None`: never. Nothing is asked
+    /// of the kernel before the call has to sleep.
+    pub fn after_ticks(ticks: u64, timeout_ns: Option<u64>) -> Self {
+        // A deadline may come late, not early.
+        let passed_us = sys::ticks().saturating_sub(ticks) / (spin::ticks_per_us() + 1);
+        Self::after(timeout_ns.map(|timeout| timeout.saturating_sub(passed_us * 1000)))
     }
 
     /// Time left, cut to `slice`; `None`: for ever.

@@ -32,8 +32,8 @@ core::arch::global_asm!(
     // rdi: first byte, rsi: last byte. Returns 0, or 1 after a fault. No frame: the
     // handler goes on at `fordway_touch_fault`.
     ".pushsection .text.fordway_touch, \"ax\", @progbits",
-    ".globl fordway_touch_to_read, fordway_touch_to_write, fordway_touch_to_keep, fordway_touch_fault",
-    ".hidden fordway_touch_to_read, fordway_touch_to_write, fordway_touch_to_keep, fordway_touch_fault",
+    ".globl fordway_touch_to_read, fordway_touch_to_write, fordway_touch_to_keep, fordway_touch_to_refill, fordway_touch_fault",
+    ".hidden fordway_touch_to_read, fordway_touch_to_write, fordway_touch_to_keep, fordway_touch_to_refill, fordway_touch_fault",
     "fordway_touch_to_read:",
     "2: movzx eax, byte ptr [rdi]",
     "or rdi, 4095",
@@ -58,6 +58,15 @@ core::arch::global_asm!(
     "jbe 4b",
     "xor eax, eax",
     "ret",
+    "fordway_touch_to_refill:",
+    "5: mov al, byte ptr [rdi]",
+    "mov byte ptr [rdi], al",
+    "or rdi, 4095",
+    "inc rdi",
+    "cmp rdi, rsi",
+    "jbe 5b",
+    "xor eax, eax",
+    "ret",
     "fordway_touch_fault:",
     "mov eax, 1",
     "ret",
@@ -68,6 +77,7 @@ unsafe extern "C" {
     fn fordway_touch_to_read(first: usize, last: usize) -> u32;
     fn fordway_touch_to_write(first: usize, last: usize) -> u32;
     fn fordway_touch_to_keep(first: usize, last: usize) -> u32;
+    fn fordway_touch_to_refill(first: usize, last: usize) -> u32;
     fn fordway_touch_fault();
 }
 
@@ -101,6 +111,16 @@ fn could_be_written(base: *mut u8, count: usize) -> bool {
     let first = base.addr();
     // SAFETY: a fault in the routine is answered; it changes nothing.
     count == 0 || unsafe { fordway_touch_to_keep(first, first + count - 1) == 0 }
+}
+
+/// As [`is_writable`] for a place of results that may stay what it is, but that nobody else writes
+/// while the call runs: the kernel might do so at any time in it. Without a locked instruction,
+/// which would wait for what was stored into rings before.
+#[inline]
+pub fn may_be_filled<T>(place: *mut T) -> bool {
+    let first = place.addr();
+    // SAFETY: a fault in the routine is answered; it stores what was there.
+    unsafe { fordway_touch_to_refill(first, first + size_of::<T>() - 1) == 0 }
 }
 
 /// Whether a value of the program can be read.
@@ -147,7 +167,7 @@ impl Results {
     pub fn may_take<T>(&mut self, value: *mut T) -> bool {
         let end = value.addr() + size_of::<T>();
         if end > self.until {
-            if !could_be_written(value.cast(), size_of::<T>()) {
+            if !may_be_filled(value) {
                 return false;
             }
             self.until = end.next_multiple_of(PAGE_BYTES);
@@ -158,7 +178,9 @@ impl Results {
 
 /// Writes a small result where the program wants it; false: EFAULT.
 pub fn give<T>(target: *mut T, value: T) -> bool {
-    let can = can_write_all(target, 1);
+    arm();
+    let bytes = target.cast::<u8>();
+    let can = is_user_range(bytes, size_of::<T>()) && is_writable(bytes, size_of::<T>());
     if can {
         // SAFETY: the program's own argument, which was just found writable.
         unsafe { target.write_unaligned(value) };

@@ -308,7 +308,8 @@ pub fn waited(
         Ok(time_ns) => time_ns,
         Err(error) => return Some(Err(error)),
     };
-    if faults::can_write_all(events, 1) {
+    faults::arm();
+    if faults::may_be_filled(events) {
         return epoll::wait_in(epoll, events, count, time_ns, mask);
     }
     // An event finds no place (linux: ep_send_events).

@@ -559,7 +559,7 @@ impl Conn {
                 self.own_base.load(Ordering::Relaxed),
                 self.peer.load(Ordering::Relaxed),
             )
-            .paid_from([purse::get(), headroom::purse()])
+            .paid_from(|| [purse::get(), headroom::purse()])
         }
     }
 

@@ -293,6 +293,7 @@ fn spin(fds: &[libc::pollfd]) -> bool {
             })
         })
     })
+    .is_some()
 }
 
 /// What a sleep has taken.

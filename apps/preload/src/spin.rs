@@ -36,6 +36,8 @@ static SHORT_WAKES: AtomicU32 = AtomicU32::new(0);
 static SPIN_SKIPPED: AtomicU32 = AtomicU32::new(0);
 static START_TICKS: AtomicU64 = AtomicU64::new(0);
 static START_NS: AtomicU64 = AtomicU64::new(0);
+/// Ticks of a microsecond, once they are measured.
+static RATE: AtomicU64 = AtomicU64::new(0);
 
 /// Notes the time, so that ticks can be turned into microseconds later.
 pub fn start_clock() {
@@ -44,39 +46,43 @@ pub fn start_clock() {
 }
 
 /// How many ticks a microsecond has.
+#[inline]
 pub fn ticks_per_us() -> u64 {
+    match RATE.load(Ordering::Relaxed) {
+        0 => measure_rate(),
+        rate => rate,
+    }
+}
+
+#[cold]
+fn measure_rate() -> u64 {
     let ticks = sys::ticks() - START_TICKS.load(Ordering::Relaxed);
     // Before a millisecond has passed the quotient is rough; any modern rate will do.
     if ticks < 10_000_000 {
         return 2500;
     }
-    static RATE: AtomicU64 = AtomicU64::new(0);
-    match RATE.load(Ordering::Relaxed) {
-        0 => {
-            let elapsed_ns = (sys::now_ns() - START_NS.load(Ordering::Relaxed)).max(1);
-            let rate = (ticks as u128 * 1000 / elapsed_ns as u128) as u64;
-            RATE.store(rate.max(100), Ordering::Relaxed);
-            rate.max(100)
-        }
-        rate => rate,
-    }
+    let elapsed_ns = (sys::now_ns() - START_NS.load(Ordering::Relaxed)).max(1);
+    let rate = ((ticks as u128 * 1000 / elapsed_ns as u128) as u64).max(100);
+    RATE.store(rate, Ordering::Relaxed);
+    rate
 }
 
 /// Looks again and again, for as long as that is likely to be cheaper than a
-/// sleep. `peer_cpu` is where the peer that matters was last seen. After `false` the caller
-/// sleeps, and says so when it wakes ([`woke`]).
-pub fn spin(peer_cpu: u32, mut ready: impl FnMut() -> bool) -> bool {
+/// sleep. `peer_cpu` is where the peer that matters was last seen. Returns when the clock was last
+/// looked at before `ready`, in ticks. After `None` the caller sleeps, and says so when it wakes
+/// ([`woke`]).
+pub fn spin(peer_cpu: u32, mut ready: impl FnMut() -> bool) -> Option<u64> {
     let limit_us = u64::from(config::spin_us());
     let thread = thread::current();
     let (since, rang) = (&thread.spin_since, thread.rang.load(Ordering::Relaxed) != 0);
     thread.rang.store(0, Ordering::Relaxed);
     if limit_us == 0 {
         since.store(0, Ordering::Relaxed);
-        return false;
+        return None;
     }
     if peer_cpu == sys::current_cpu() && peer_cpu != u32::MAX {
         since.store(sys::ticks() | TOGETHER, Ordering::Relaxed);
-        return false;
+        return None;
     }
     let begun = sys::ticks() & !(TOGETHER | RANG);
     since.store(begun | if rang { RANG } else { 0 }, Ordering::Relaxed);
@@ -94,22 +100,24 @@ pub fn spin(peer_cpu: u32, mut ready: impl FnMut() -> bool) -> bool {
             .fetch_add(1, Ordering::Relaxed)
             .is_multiple_of(SPIN_RETRY)
     {
-        return false;
+        return None;
     }
     let end = begun + times * limit_us * ticks_per_us();
+    let mut now = begun;
     loop {
         for _ in 0..8 {
             if ready() {
                 if failures != 0 {
                     SPIN_FAILURES.store(failures.min(SPIN_FAILURES_MAX) / 2, Ordering::Relaxed);
                 }
-                return true;
+                return Some(now);
             }
             core::hint::spin_loop();
         }
-        if sys::ticks() >= end {
+        now = sys::ticks();
+        if now >= end {
             SPIN_FAILURES.store(failures.saturating_add(1), Ordering::Relaxed);
-            return false;
+            return None;
         }
     }
 }

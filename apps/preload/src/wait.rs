@@ -487,7 +487,7 @@ pub fn for_conn(
     let ready = || is_ready(&end, want);
     spin::note_cpu(conn);
     beat();
-    if conn.peer_is_there() && spin::spin(conn.peer_cpu(), ready) {
+    if conn.peer_is_there() && spin::spin(conn.peer_cpu(), ready).is_some() {
         return Ok(());
     }
     let before = binding(&end);

@@ -25,7 +25,7 @@ pub struct Producer {
     own: *const Endpoint,
     own_base: *mut u8,
     peer: *const Endpoint,
-    purses: [*const Purse; 2],
+    purses: fn() -> [*const Purse; 2],
 }
 
 /// Result of [`Producer::enter`].
@@ -50,15 +50,16 @@ impl Producer {
             own,
             own_base,
             peer,
-            purses: [core::ptr::null(); 2],
+            purses: || [core::ptr::null(); 2],
         }
     }
 
     /// The same, with ring memory that each of the purses pays for; null: one that need not.
+    /// They are asked for when a ring grows.
     ///
     /// # Safety
     /// A purse stays mapped as long as this is used.
-    pub unsafe fn paid_from(self, purses: [*const Purse; 2]) -> Self {
+    pub unsafe fn paid_from(self, purses: fn() -> [*const Purse; 2]) -> Self {
         Self { purses, ..self }
     }
 
@@ -79,7 +80,7 @@ impl Producer {
 
     fn take_memory(&self, log2: u32) -> Option<usize> {
         // SAFETY: by the contract of `paid_from`; all their fields are atomics.
-        let purses = self.purses.map(|purse| unsafe { purse.as_ref() });
+        let purses = (self.purses)().map(|purse| unsafe { purse.as_ref() });
         self.arena().take(log2, purses)
     }
 

@@ -58,6 +58,8 @@ pub struct State {
     pub passing: AtomicU32,
     /// How often the watchdog moved it to the kernel path.
     pub rescues: AtomicU32,
+    /// How many channels it has had. See [`crate::ready::binding`].
+    pub channels: AtomicU32,
     /// What the peer had taken when the watchdog looked last.
     pub watched: AtomicU64,
     /// The peer's beat at that time.
@@ -71,8 +73,6 @@ pub struct State {
     pub low_bytes: AtomicU32,
     /// What of the peer's ring was published when the kernel was last found to have no bytes.
     pub calm: AtomicU64,
-    /// How many channels it has had. See [`crate::ready::binding`].
-    pub channels: AtomicU32,
     /// Bytes that former channels have carried out.
     pub sent_by_rings: AtomicU64,
     /// Bytes that former channels have brought.

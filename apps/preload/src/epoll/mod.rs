@@ -12,8 +12,8 @@
 //! again, and the kernel's epoll_wait runs.
 //!
 //! A wait that rings satisfy asks the kernel too, before it tells of them, if the last answer is
-//! older than [`UNASKED_US`] or [`TURNS`] waits, or if the peer has done something by the kernel before it used
-//! the ring ([`crate::link::Link::has_acted_since`]): what happened first is told first, or with it.
+//! older than [`UNASKED_US`] or [`TURNS`] waits, or if the peer has done something by the kernel
+//! before it used the ring ([`crate::link::Link::has_acted_since`]): what happened first is told first, or with it.
 //!
 //! Only *hot* items are looked at in each wait; the others are marked by the peer
 //! when something comes ([`hot`]).
@@ -57,8 +57,8 @@ const INSTANCE_COUNT: usize = 4096;
 /// For so long the kernel is not asked while rings have events: what processes without rings do
 /// is seen no later than that. About the time of three requests; the question takes 0.2.
 pub const UNASKED_US: u64 = 20;
-/// Nor for so many waits, of a program that does nothing in between; and as often a wait that rings
-/// satisfy does what peers want of the connections.
+/// Nor for so many waits, of a program that does nothing in between; and as often a wait does what
+/// peers want of the connections.
 const TURNS: u32 = 16;
 /// Times that one wait asks it because of what peers with rings did meanwhile.
 const ASKED_MAX: u32 = 3;
@@ -154,7 +154,7 @@ struct Instance {
     asked: AtomicU32,
     /// When it is to be asked again, although rings have events, in ticks.
     ask_at_ticks: AtomicU64,
-    /// Waits without a sleep since it was the kernel's turn.
+    /// Waits since the one in which it was asked whatever the time.
     turns: AtomicU32,
     /// 1: its answer took all the room; rings have the next turn.
     filled: AtomicU32,

@@ -17,16 +17,19 @@ use fordway_sockets::down;
 /// What epoll_wait takes at most (linux: EP_MAX_EVENTS).
 pub const ROOM_MAX: i32 = i32::MAX / size_of::<libc::epoll_event>() as i32;
 
+/// Items that are looked at before the first of them is reported.
+const BATCH_ITEMS: usize = 32;
 /// Between two waits that showed what is another process's.
 const STRANGE_PAUSE_MS: i32 = 1;
 
 /// Reports up to `room` items at `events`, in the array that begins at `first`; returns how
-/// many, and whether the kernel is to be asked before the next one. `in_order`: it may be.
+/// many, and whether the kernel is to be asked before the next one. `now`: it may be, and how
+/// late it is, in ticks.
 fn collect(
     instance: &Instance,
     (first, events): (*mut libc::epoll_event, *mut libc::epoll_event),
     room: usize,
-    in_order: bool,
+    now: Option<u64>,
 ) -> (usize, bool) {
     if room == 0 || instance.attached.load(Ordering::Relaxed) == 0 {
         return (0, false);
@@ -35,99 +38,116 @@ fn collect(
     let Some(_guard) = instance.lock.lock() else {
         return (0, false);
     };
+    if now.is_some_and(|now| is_stale(instance, now)) {
+        return (0, true);
+    }
     let mut results = faults::Results::of(first);
+    let mut items = walk(instance);
+    let mut batch = [0; BATCH_ITEMS];
     let mut count = 0;
     let mut next = 0;
-    let mut is_behind = false;
-    let asked = instance.asked.load(Ordering::Relaxed);
-    for (index, item) in walk(instance) {
+    let mut is_late = false;
+    while next == 0 {
+        let found = fill(&mut batch, room - count, &mut items);
+        // Before any of them is reported, or what rings have would be parted by the question.
+        is_late = now.is_some() && is_any_behind(instance, found);
+        if found.is_empty() || is_late {
+            next = found.first().map_or(0, |index| index + 1);
+            break;
+        }
+        for &index in &*found {
+            let item = item_at(index);
+            // SAFETY: the program's array, with room for it.
+            let place = unsafe { events.add(count) };
+            // Behind a place that takes nothing, nothing is reported (linux: ep_send_events).
+            if !results.may_take(place) {
+                next = index + 1;
+                break;
+            }
+            let mask = evaluate(item, true);
+            if mask != 0 {
+                item.cool.store(0, Ordering::Relaxed);
+                let event = libc::epoll_event {
+                    events: mask,
+                    u64: item.data.load(Ordering::Relaxed),
+                };
+                // SAFETY: as above, found writable.
+                unsafe { place.write_unaligned(event) };
+                count += 1;
+                instance
+                    .active
+                    .store(item.conn.load(Ordering::Relaxed), Ordering::Relaxed);
+            }
+        }
         if count == room {
-            next = index + 1;
+            next = items.next().map_or(0, |(index, _)| index + 1);
             break;
-        }
-        let stirs = stirs(item);
-        if stirs && in_order && conn_of(item).is_some_and(|conn| conn.has_acted_since(asked)) {
-            instance.ask_at_ticks.store(0, Ordering::Relaxed);
-            is_behind = true;
-            next = index + 1;
-            break;
-        }
-        // SAFETY: the program's array, with room for it.
-        let place = unsafe { events.add(count) };
-        if stirs && !results.may_take(place) {
-            // Behind it nothing is reported (linux: ep_send_events).
-            next = index + 1;
-            break;
-        }
-        let mask = if stirs { evaluate(item, true) } else { 0 };
-        if mask != 0 {
-            item.cool.store(0, Ordering::Relaxed);
-            let event = libc::epoll_event {
-                events: mask,
-                u64: item.data.load(Ordering::Relaxed),
-            };
-            // SAFETY: as above, found writable.
-            unsafe { place.write_unaligned(event) };
-            count += 1;
-            instance
-                .active
-                .store(item.conn.load(Ordering::Relaxed), Ordering::Relaxed);
         }
     }
     instance.cursor.store(next, Ordering::Relaxed);
     hot::cool(instance);
-    (count, is_behind)
+    (count, is_late)
+}
+
+/// The next of `items` that stir, `room` at most.
+fn fill<'a>(
+    batch: &'a mut [u32; BATCH_ITEMS],
+    room: usize,
+    items: &mut impl Iterator<Item = (u32, &'static Item)>,
+) -> &'a [u32] {
+    let stirring = items.filter(|(_, item)| stirs(item));
+    let places = batch.iter_mut().take(room);
+    // The places first: what is taken out of `items` has one.
+    let count = places
+        .zip(stirring)
+        .map(|(place, (index, _))| *place = index)
+        .count();
+    &batch[..count]
+}
+
+/// Whether the kernel's last answer is too old.
+fn is_stale(instance: &Instance, now: u64) -> bool {
+    now >= instance.ask_at_ticks.load(Ordering::Relaxed)
+}
+
+/// Whether the kernel is to be asked before what is found in rings is told: some peer has acted.
+/// All are looked at, so that their acts up to here are known before the kernel is asked.
+fn is_any_behind(instance: &Instance, found: &[u32]) -> bool {
+    let asked = instance.asked.load(Ordering::Relaxed);
+    let acted = |conn: &Conn| conn.has_acted_since(asked);
+    found.iter().fold(false, |any, &index| {
+        conn_of(item_at(index)).is_some_and(acted) || any
+    })
 }
 
 /// Reports what there is without a sleep: what the kernel has, if it is to be asked, and then what
-/// rings have.
-fn gather(instance: &Instance, events: *mut libc::epoll_event, room: usize) -> usize {
+/// rings have. `now`: the time in ticks, or a little before.
+fn gather(instance: &Instance, events: *mut libc::epoll_event, room: usize, mut now: u64) -> usize {
     // However little room there is, neither may starve the other.
     let filled = instance.filled.load(Ordering::Relaxed) != 0;
     if filled {
         instance.filled.store(0, Ordering::Relaxed);
     }
-    let turns = instance.turns.load(Ordering::Relaxed);
-    let is_its_turn = turns >= TURNS;
-    let next_turn = if is_its_turn { 0 } else { turns + 1 };
-    instance.turns.store(next_turn, Ordering::Relaxed);
-    if is_its_turn {
-        serve(instance, false);
-    }
-    // Before anything is reported, or what rings have would be parted by the question.
-    let is_due = || {
-        is_any_behind(instance)
-            || is_its_turn
-            || sys::ticks() >= instance.ask_at_ticks.load(Ordering::Relaxed)
-    };
-    let mut by_kernel = match !filled && is_due() {
-        true => ask_kernel(instance, events, room),
-        false => 0,
-    };
+    let mut by_kernel = 0;
     for round in 0..=ASKED_MAX {
-        let in_order = !filled && round != ASKED_MAX;
-        let (count, is_behind) = report(instance, events, room, by_kernel, in_order);
-        if count != 0 || !is_behind {
+        let asks = !filled && round != ASKED_MAX;
+        let (count, is_late) = report(instance, events, room, by_kernel, asks.then_some(now));
+        if count != 0 || !is_late {
             return count;
         }
         by_kernel = ask_kernel(instance, events, room);
+        now = 0;
     }
     0
 }
 
-/// Whether the kernel is to be asked before an event of some ring: its peer has acted. All are
-/// looked at, so that what they did up to here is known before the kernel is asked.
-fn is_any_behind(instance: &Instance) -> bool {
-    if instance.attached.load(Ordering::Relaxed) == 0 {
-        return false;
-    }
-    hot::sweep(instance, false);
-    let Some(_guard) = instance.lock.lock() else {
-        return false;
-    };
-    let asked = instance.asked.load(Ordering::Relaxed);
-    let acted = |item| conn_of(item).is_some_and(|conn| conn.has_acted_since(asked));
-    walk(instance).fold(false, |any, (_, item)| stirs(item) && acted(item) || any)
+/// A wait begins: whether the kernel is to be asked in it, whatever the time.
+fn is_turn(instance: &Instance) -> bool {
+    let turns = instance.turns.load(Ordering::Relaxed) + 1;
+    let is_it = turns == TURNS;
+    let next = if is_it { 0 } else { turns };
+    instance.turns.store(next, Ordering::Relaxed);
+    is_it
 }
 
 fn ask_kernel(instance: &Instance, events: *mut libc::epoll_event, room: usize) -> usize {
@@ -163,7 +183,7 @@ fn report(
     events: *mut libc::epoll_event,
     room: usize,
     by_kernel: usize,
-    in_order: bool,
+    now: Option<u64>,
 ) -> (usize, bool) {
     let (kept, has_items) = translate(instance, events, by_kernel);
     if has_items {
@@ -171,8 +191,8 @@ fn report(
     }
     // SAFETY: the program's array, behind what is kept.
     let behind = unsafe { events.add(kept) };
-    let (count, is_behind) = collect(instance, (events, behind), room - kept, in_order);
-    (kept + count, is_behind)
+    let (count, is_late) = collect(instance, (events, behind), room - kept, now);
+    (kept + count, is_late)
 }
 
 /// How many of the kernel's events are the program's, and whether one is an item's.
@@ -363,12 +383,19 @@ fn wait_equipped(
     }
     let call = Call::begin();
     control::check_mail();
-    let count = gather(instance, events, room);
+    let begun = sys::ticks();
+    let now = if is_turn(instance) {
+        serve(instance, false);
+        u64::MAX
+    } else {
+        begun
+    };
+    let count = gather(instance, events, room, now);
     if count != 0 {
         pass_on(instance, count == room);
         return Ok(count);
     }
-    let deadline = Deadline::after(timeout_ns);
+    let mut deadline = None;
     loop {
         if timeout_ns != Some(0) && instance.attached.load(Ordering::Relaxed) != 0 {
             let active = instance
@@ -382,14 +409,15 @@ fn wait_equipped(
                     spin::note_cpu(conn);
                     conn.peer_cpu()
                 });
-            if spin::spin(peer_cpu, || anything(instance, false)) {
-                let count = gather(instance, events, room);
+            if let Some(now) = spin::spin(peer_cpu, || anything(instance, false)) {
+                let count = gather(instance, events, room, now);
                 if count != 0 {
                     pass_on(instance, count == room);
                     return Ok(count);
                 }
             }
         }
+        let deadline = *deadline.get_or_insert_with(|| Deadline::after_ticks(begun, timeout_ns));
         if is_plain(instance) {
             let left = deadline.left_ns(None);
             return wait_plain(instance, events, room, left, mask);
@@ -397,9 +425,9 @@ fn wait_equipped(
         let (woken, watch) = sleep(instance, events, room, timeout_ns, (deadline, call), mask)?;
         serve(instance, watch);
         // What the kernel has not shown, it shows before the rings' next.
-        let (mut count, is_behind) = report(instance, events, room, woken, true);
-        if is_behind && count == 0 {
-            count = gather(instance, events, room);
+        let (mut count, is_late) = report(instance, events, room, woken, Some(0));
+        if is_late && count == 0 {
+            count = gather(instance, events, room, 0);
         }
         if count != 0 || timeout_ns == Some(0) || deadline.has_passed() {
             pass_on(instance, count == room);
