@@ -98,6 +98,90 @@ static void fairness_room_of_an_idle_one(int fd) {
     say("%s of %d", count == 1 ? bits(event.events) : "nothing", count == 1 ? (int)event.data.u64 : -1);
 }
 
+// --- the order in one wait ---
+
+enum { ORDERED = 6 };
+static int ordered[ORDERED];
+static void order(int fd) {
+    ep = epoll_create1(0);
+    for (int i = 0; i < ORDERED; i++) {
+        ordered[i] = i ? more(1) : fd;
+        want(EPOLL_CTL_ADD, ordered[i], EPOLLIN, i);
+    }
+}
+static void come_to_all(void) {
+    for (int i = 0; i < ORDERED; i++) {
+        ask_for(SEND, i, 1);
+        arrived(ordered[i], 1);
+    }
+}
+static void show_order(const char *when, int room) {
+    struct epoll_event events[ORDERED];
+    char line[8 * ORDERED] = "";
+    int count = epoll_wait(ep, events, room, 1000);
+    for (int i = 0; i < count; i++) sprintf(line + strlen(line), " %d", (int)events[i].data.u64);
+    say("%s:%s", when, line);
+}
+static void empty_all(void) {
+    struct epoll_event event;
+    for (int i = 0; i < ORDERED; i++) drain(ordered[i]);
+    if (epoll_wait(ep, &event, 1, 0) != 0) die("not empty");
+}
+// As they became ready, and then as they were told of.
+static void order_of_rings(int fd) {
+    order(fd);
+    for (int round = 0; round < 3; round++) {
+        come_to_all();
+        show_order("all", ORDERED);
+        show_order("all again", ORDERED);
+        empty_all();
+    }
+}
+// What found no room is first in the next wait.
+static void order_without_room(int fd) {
+    order(fd);
+    come_to_all();
+    for (int round = 0; round < 5; round++) show_order("four of six", 4);
+    for (int round = 0; round < 7; round++) show_order("one of six", 1);
+}
+// What was told of in the wait before is still in the kernel's list, and so before others.
+static void order_of_the_last_one(int fd) {
+    order(fd);
+    for (int last = ORDERED - 1; last >= 0; last--) {
+        come_to_all();
+        empty_all();
+        ask_for(SEND, last, 1);
+        arrived(ordered[last], 1);
+        show_order("one", ORDERED);
+        drain(ordered[last]);
+        come_to_all();
+        struct epoll_event events[ORDERED];
+        if (epoll_wait(ep, events, ORDERED, 1000) != ORDERED) die("not all");
+        say("first %d", (int)events[0].data.u64);
+        empty_all();
+    }
+}
+// A connection without rings always has something, and the program takes its time between waits.
+static void order_beside_the_kernel(int fd) {
+    int port, listener = listen_any(&port), told[3] = {0};
+    struct sockaddr_in address = local(port);
+    // Past the library, so that the other end has nobody to share rings with.
+    long far = raw_syscall(SYS_socket, AF_INET, SOCK_STREAM, 0, 0, 0, 0);
+    if (raw_syscall(SYS_connect, far, (long)&address, sizeof address, 0, 0, 0)) die("connect");
+    int near = accept(listener, NULL, NULL);
+    if (raw_syscall(SYS_write, far, (long)"x", 1, 0, 0, 0) != 1) die("write");
+    ep = watching(near, EPOLLIN, 2);
+    want(EPOLL_CTL_ADD, fd, EPOLLIN, 1);
+    come(fd, 1);
+    for (int round = 0; round < 50; round++) {
+        struct epoll_event events[4];
+        usleep(200);
+        int count = epoll_wait(ep, events, 4, 1000);
+        for (int i = 0; i < count; i++) told[events[i].data.u64]++;
+    }
+    say("by the ring %d of 50, by the kernel %s", told[1], told[2] ? "too" : "never");
+}
+
 // --- other descriptors beside a connection on rings ---
 
 static void beside_timer_and_event(int fd) {
@@ -623,11 +707,15 @@ static void cold_edges(int fd) {
 static void cold_levels(int fd) {
     ep = watching(fd, EPOLLIN | EPOLLOUT, 1);
     for (int i = 0; another_round(fd, i); i++) {
-        struct epoll_event event;
+        // With room for two: nothing is told of twice.
+        struct epoll_event events[2], event;
         come(fd, 1);
         want(EPOLL_CTL_MOD, fd, EPOLLIN, i);
-        for (int again = 0; again < 2; again++)
-            if (epoll_wait(ep, &event, 1, 5000) != 1 || event.events != EPOLLIN || event.data.u64 != (uint64_t)i) die("byte %d: %s", i, bits(event.events));
+        for (int again = 0; again < 2; again++) {
+            if (epoll_wait(ep, events, 2, 5000) != 1) die("byte %d", i);
+            event = events[0];
+            if (event.events != EPOLLIN || event.data.u64 != (uint64_t)i) die("byte %d: %s", i, bits(event.events));
+        }
         if (*get(fd, 1) != 'a' + i % 26) die("byte %d", i);
         if (epoll_wait(ep, &event, 1, 0) != 0) die("byte %d, read: %s", i, bits(event.events));
         want(EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLOUT, i);
@@ -690,6 +778,10 @@ const struct test_case cases[] = {
     {"fairness_of_others", WARM, fairness_of_others, servant},
     {"fairness_beside_idle_ones", WARM, fairness_beside_idle_ones, servant},
     {"fairness_room_of_an_idle_one", WARM, fairness_room_of_an_idle_one, servant},
+    {"order_of_rings", WARM, order_of_rings, servant},
+    {"order_without_room", WARM, order_without_room, servant},
+    {"order_of_the_last_one", WARM, order_of_the_last_one, servant},
+    {"order_beside_the_kernel", WARM, order_beside_the_kernel, servant},
     {"beside_timer_and_event", WARM, beside_timer_and_event, servant},
     {"beside_pipe_ends", WARM, beside_pipe_ends, servant},
     {"beside_listener", WARM, beside_listener, servant},

@@ -11,11 +11,20 @@
 //! ready: room, an end of file that was shown, bytes of ours that are still unread.
 //! So does one of several items of a connection, because the mark is the connection's.
 //!
+//! # Their order
+//! Hot items form a circle, in the order in which a wait looks at them and tells of them. Linux
+//! has a list of what is ready, where level-triggered items stay in the order in which they were
+//! reported, and what became ready since stands behind them (fs/eventpoll.c: ep_send_events).
+//! Nobody is told here when a ring becomes ready, so the circle has the same order as far as it
+//! can be known: first what was told of last, in that order; then what was told of before; last
+//! what is new. If the room was too small, the rest comes first. A program that serves
+//! its connections in the order of their events so finds them in that order again.
+//!
 //! All of this happens under the instance's lock. A mark may be swept by a thread of
 //! another instance; it makes the item hot where it belongs and wakes that instance.
 
 use super::instances::bell_of;
-use super::items::{items_of, unlink};
+use super::items::items_of;
 use super::ready::stirs;
 use super::*;
 use crate::state::hint;
@@ -37,18 +46,68 @@ pub fn warm(instance: &Instance, index: u32) {
     if let Some(conn) = conn_of(item).filter(|conn| conn.is_paired()) {
         conn.own().wait.wants_mark.store(0, Ordering::Relaxed);
     }
-    item.next_hot
-        .store(instance.hot.load(Ordering::Relaxed), Ordering::Relaxed);
-    instance.hot.store(index + 1, Ordering::Relaxed);
+    link(instance, index, first(instance));
     instance.hot_count.fetch_add(1, Ordering::Relaxed);
 }
 
 /// Takes an item out of the list, if it is there. Under the instance's lock.
 pub fn forget(instance: &Instance, index: u32) {
     if item_at(index).hot.swap(0, Ordering::Relaxed) != 0 {
-        unlink(&instance.hot, index, |item| &item.next_hot);
+        unlink(instance, index);
         instance.hot_count.fetch_sub(1, Ordering::Relaxed);
-        instance.cursor.store(0, Ordering::Relaxed);
+    }
+}
+
+/// An item has been told of, behind `told`, or as the first one. Under the instance's lock.
+#[inline]
+pub fn tell(instance: &Instance, index: u32, told: Option<u32>) {
+    let place = match told {
+        None => first(instance),
+        Some(told) => Some(item_at(told).next_hot.load(Ordering::Relaxed)),
+    };
+    if place != Some(index) {
+        unlink(instance, index);
+        link(instance, index, place);
+    }
+    if told.is_none() {
+        begin_with(instance, index);
+    }
+}
+
+/// The next walk begins with this item. Under the instance's lock.
+pub fn begin_with(instance: &Instance, index: u32) {
+    instance.hot.store(index + 1, Ordering::Relaxed);
+}
+
+fn first(instance: &Instance) -> Option<u32> {
+    instance.hot.load(Ordering::Relaxed).checked_sub(1)
+}
+
+/// Puts an item into the circle before `next`, which is behind all others if that is the first
+/// one; alone if there is none.
+fn link(instance: &Instance, index: u32, next: Option<u32>) {
+    let item = item_at(index);
+    let Some(next) = next else {
+        item.next_hot.store(index, Ordering::Relaxed);
+        item.last_hot.store(index, Ordering::Relaxed);
+        begin_with(instance, index);
+        return;
+    };
+    let last = item_at(next).last_hot.swap(index, Ordering::Relaxed);
+    item_at(last).next_hot.store(index, Ordering::Relaxed);
+    item.next_hot.store(next, Ordering::Relaxed);
+    item.last_hot.store(last, Ordering::Relaxed);
+}
+
+fn unlink(instance: &Instance, index: u32) {
+    let item = item_at(index);
+    let next = item.next_hot.load(Ordering::Relaxed);
+    let last = item.last_hot.load(Ordering::Relaxed);
+    item_at(last).next_hot.store(next, Ordering::Relaxed);
+    item_at(next).last_hot.store(last, Ordering::Relaxed);
+    if first(instance) == Some(index) {
+        let left = if next == index { 0 } else { next + 1 };
+        instance.hot.store(left, Ordering::Relaxed);
     }
 }
 
@@ -56,7 +115,6 @@ pub fn forget(instance: &Instance, index: u32) {
 pub fn renew(instance: &Instance) {
     instance.hot.store(0, Ordering::Relaxed);
     instance.hot_count.store(0, Ordering::Relaxed);
-    instance.cursor.store(0, Ordering::Relaxed);
     let mut attached = 0;
     let mut next = instance.items.load(Ordering::Relaxed);
     while let Some(index) = next.checked_sub(1) {
@@ -66,9 +124,9 @@ pub fn renew(instance: &Instance) {
         if item.attached.load(Ordering::Relaxed) != 0 {
             attached += 1;
             item.hot.store(1, Ordering::Relaxed);
-            item.next_hot
-                .store(instance.hot.load(Ordering::Relaxed), Ordering::Relaxed);
-            instance.hot.store(index + 1, Ordering::Relaxed);
+            // The instance has its newest item first.
+            link(instance, index, first(instance));
+            begin_with(instance, index);
             instance.hot_count.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -80,25 +138,15 @@ pub fn conn_of(item: &Item) -> Option<&'static Conn> {
     Some(state::conn_at(index))
 }
 
-/// The hot items, from the cursor on. The current one may be taken out.
-pub fn walk(instance: &Instance) -> impl Iterator<Item = (u32, &'static Item)> + '_ {
-    let start = instance.cursor.load(Ordering::Relaxed);
-    let mut next = start;
-    let mut wrapped = start == 0;
-    if wrapped {
-        next = instance.hot.load(Ordering::Relaxed);
-    }
+/// The hot items, each once. The current one may be taken out, or put before those to come.
+pub fn walk(instance: &Instance) -> impl Iterator<Item = (u32, &'static Item)> {
+    let mut next = first(instance);
+    let last = next.map(|index| item_at(index).last_hot.load(Ordering::Relaxed));
     core::iter::from_fn(move || {
-        if next == 0 && !wrapped {
-            wrapped = true;
-            next = instance.hot.load(Ordering::Relaxed);
-        }
-        if next == 0 || wrapped && start != 0 && next == start {
-            return None;
-        }
-        let index = next - 1;
-        next = item_at(index).next_hot.load(Ordering::Relaxed);
-        Some((index, item_at(index)))
+        let index = next?;
+        let item = item_at(index);
+        next = (next != last).then(|| item.next_hot.load(Ordering::Relaxed));
+        Some((index, item))
     })
 }
 
@@ -107,10 +155,7 @@ pub fn cool(instance: &Instance) {
     if instance.hot_count.load(Ordering::Relaxed) <= HOT_MAX {
         return;
     }
-    let mut next = instance.hot.load(Ordering::Relaxed);
-    while let Some(index) = next.checked_sub(1) {
-        let item = item_at(index);
-        next = item.next_hot.load(Ordering::Relaxed);
+    for (index, item) in walk(instance) {
         if item.cool.fetch_add(1, Ordering::Relaxed) < COOL_WALKS {
             continue;
         }

@@ -23,7 +23,6 @@ pub fn created(fd: i32) {
             for zeroed in [
                 &instance.items,
                 &instance.attached,
-                &instance.cursor,
                 &instance.hot,
                 &instance.hot_count,
                 &instance.active,

@@ -116,6 +116,8 @@ struct Item {
     generation: AtomicU32,
     /// 1: the kernel had it under our tag when that was looked for ([`shared`]).
     registered: AtomicU32,
+    /// Of the wait by whose kernel events it was reported last.
+    ticket: AtomicU32,
     /// Where the peer's tail and our head of it lie, when attached.
     tail: AtomicPtr<AtomicU64>,
     head: AtomicPtr<AtomicU64>,
@@ -123,7 +125,8 @@ struct Item {
     hot: AtomicU32,
     /// Walks in a row that found nothing, while hot.
     cool: AtomicU32,
-    /// Next hot item of the instance, plus one.
+    /// The hot items before and behind it, in the circle of the instance's.
+    last_hot: AtomicU32,
     next_hot: AtomicU32,
     /// Next item of the connection, plus one; of the free list if free.
     next_of_conn: AtomicU32,
@@ -142,12 +145,10 @@ struct Instance {
     items: AtomicU32,
     /// Items that are attached.
     attached: AtomicU32,
-    /// First hot item, plus one.
+    /// First hot item, plus one: the next walk begins with it.
     hot: AtomicU32,
     /// Hot items.
     hot_count: AtomicU32,
-    /// Where the next walk begins (a hot item, plus one), so that all get their turn.
-    cursor: AtomicU32,
     /// The connection that had an event last, plus one: its peer decides about spinning.
     active: AtomicU32,
     /// [`crate::link::acts_seen`] when the kernel was asked last.
@@ -158,6 +159,8 @@ struct Instance {
     turns: AtomicU32,
     /// 1: its answer took all the room; rings have the next turn.
     filled: AtomicU32,
+    /// The next one for [`Item::ticket`].
+    tickets: AtomicU32,
     /// Doorbell, plus one; 0: none yet.
     door: AtomicU32,
     door_fd: AtomicI32,

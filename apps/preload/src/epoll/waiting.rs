@@ -24,12 +24,14 @@ const STRANGE_PAUSE_MS: i32 = 1;
 
 /// Reports up to `room` items at `events`, in the array that begins at `first`; returns how
 /// many, and whether the kernel is to be asked before the next one. `now`: it may be, and how
-/// late it is, in ticks.
+/// late it is, in ticks. Nothing is reported twice: not what the array has by the kernel's word,
+/// under `ticket`.
 fn collect(
     instance: &Instance,
     (first, events): (*mut libc::epoll_event, *mut libc::epoll_event),
     room: usize,
     now: Option<u64>,
+    ticket: u32,
 ) -> (usize, bool) {
     if room == 0 || instance.attached.load(Ordering::Relaxed) == 0 {
         return (0, false);
@@ -45,23 +47,27 @@ fn collect(
     let mut items = walk(instance);
     let mut batch = [0; BATCH_ITEMS];
     let mut count = 0;
-    let mut next = 0;
+    let mut told = None;
     let mut is_late = false;
-    while next == 0 {
-        let found = fill(&mut batch, room - count, &mut items);
+    let mut is_full = false;
+    while !is_full {
+        let found = fill(&mut batch, room - count, ticket, &mut items);
         // Before any of them is reported, or what rings have would be parted by the question.
         is_late = now.is_some() && is_any_behind(instance, found);
         if found.is_empty() || is_late {
-            next = found.first().map_or(0, |index| index + 1);
+            if let Some(&index) = found.first() {
+                hot::begin_with(instance, index);
+            }
             break;
         }
-        for &index in &*found {
+        for &index in found {
             let item = item_at(index);
             // SAFETY: the program's array, with room for it.
             let place = unsafe { events.add(count) };
-            // Behind a place that takes nothing, nothing is reported (linux: ep_send_events).
             if !results.may_take(place) {
-                next = index + 1;
+                // Behind it nothing is reported (linux: ep_send_events).
+                hot::begin_with(instance, index);
+                is_full = true;
                 break;
             }
             let mask = evaluate(item, true);
@@ -74,28 +80,33 @@ fn collect(
                 // SAFETY: as above, found writable.
                 unsafe { place.write_unaligned(event) };
                 count += 1;
+                hot::tell(instance, index, told);
+                told = Some(index);
                 instance
                     .active
                     .store(item.conn.load(Ordering::Relaxed), Ordering::Relaxed);
             }
         }
         if count == room {
-            next = items.next().map_or(0, |(index, _)| index + 1);
-            break;
+            if let Some((index, _)) = items.next() {
+                hot::begin_with(instance, index);
+            }
+            is_full = true;
         }
     }
-    instance.cursor.store(next, Ordering::Relaxed);
     hot::cool(instance);
     (count, is_late)
 }
 
-/// The next of `items` that stir, `room` at most.
+/// The next of `items` that stir, `room` at most, without those that have `ticket`.
 fn fill<'a>(
     batch: &'a mut [u32; BATCH_ITEMS],
     room: usize,
+    ticket: u32,
     items: &mut impl Iterator<Item = (u32, &'static Item)>,
 ) -> &'a [u32] {
-    let stirring = items.filter(|(_, item)| stirs(item));
+    let is_told = |item: &Item| ticket != 0 && item.ticket.load(Ordering::Relaxed) == ticket;
+    let stirring = items.filter(|(_, item)| stirs(item) && !is_told(item));
     let places = batch.iter_mut().take(room);
     // The places first: what is taken out of `items` has one.
     let count = places
@@ -176,8 +187,7 @@ pub fn has_something(instance: &Instance) -> bool {
 }
 
 /// Sorts what the kernel reported: ours is noted, the program's stays, moved together.
-/// Then adds what rings have to report; not beside an item that was reported by the
-/// kernel's word: it may have come to a channel meanwhile, and nothing is reported twice.
+/// Then adds what rings have to report.
 fn report(
     instance: &Instance,
     events: *mut libc::epoll_event,
@@ -185,19 +195,17 @@ fn report(
     by_kernel: usize,
     now: Option<u64>,
 ) -> (usize, bool) {
-    let (kept, has_items) = translate(instance, events, by_kernel);
-    if has_items {
-        return (kept, false);
-    }
+    let (kept, ticket) = translate(instance, events, by_kernel);
     // SAFETY: the program's array, behind what is kept.
     let behind = unsafe { events.add(kept) };
-    let (count, is_late) = collect(instance, (events, behind), room - kept, now);
+    let (count, is_late) = collect(instance, (events, behind), room - kept, now, ticket);
     (kept + count, is_late)
 }
 
-/// How many of the kernel's events are the program's, and whether one is an item's.
-fn translate(instance: &Instance, events: *mut libc::epoll_event, count: usize) -> (usize, bool) {
-    let (mut kept, mut has_items) = (0, false);
+/// How many of the kernel's events are the program's, and the ticket of the items among them,
+/// which is 0 if there are none.
+fn translate(instance: &Instance, events: *mut libc::epoll_event, count: usize) -> (usize, u32) {
+    let (mut kept, mut ticket) = (0, 0);
     for at in 0..count {
         // SAFETY: the kernel has just filled `count` events of the program's array.
         let event = unsafe { events.add(at).read_unaligned() };
@@ -209,25 +217,32 @@ fn translate(instance: &Instance, events: *mut libc::epoll_event, count: usize) 
         } else if low == TAG_CONTROL {
             control::drain_mail();
         } else if low != TAG_BELL
-            && let Some(event) = translate_item(instance, event)
+            && let Some(event) = translate_item(instance, event, &mut ticket)
         {
             // SAFETY: as above.
             unsafe { events.add(kept).write_unaligned(event) };
             kept += 1;
-            has_items = true;
         }
     }
-    (kept, has_items)
+    (kept, ticket)
 }
 
 /// An event of one of our items: what the program gets of it by the kernel's word alone.
-fn translate_item(instance: &Instance, event: libc::epoll_event) -> Option<libc::epoll_event> {
+fn translate_item(
+    instance: &Instance,
+    event: libc::epoll_event,
+    ticket: &mut u32,
+) -> Option<libc::epoll_event> {
     let guard = instance.lock.lock()?;
     let (index, item) = item_of_tag(event.u64)?;
     let events = event.events;
     let ours = core::ptr::eq(instance_at(item.instance.load(Ordering::Relaxed)), instance);
     let conn = conn_of(item).filter(|_| ours)?;
     if item.attached.load(Ordering::Relaxed) == 0 {
+        if *ticket == 0 {
+            *ticket = instance.tickets.fetch_add(1, Ordering::Relaxed) | 1 << 31;
+        }
+        item.ticket.store(*ticket, Ordering::Relaxed);
         return by_kernel(item, events);
     }
     hot::warm(instance, index);
@@ -253,13 +268,9 @@ fn note_kernel(conn: &Conn, events: u32) {
 
 /// After a sleep: what peers and the watchdog want of the connections.
 fn serve(instance: &Instance, watch: bool) {
-    let mut next = instance.hot.load(Ordering::Acquire);
-    let mut steps = 0;
-    while let Some(index) = next.checked_sub(1) {
-        let item = item_at(index);
-        next = item.next_hot.load(Ordering::Relaxed);
-        steps += 1;
-        if steps > ITEM_COUNT || item.attached.load(Ordering::Relaxed) == 0 {
+    let count = instance.hot_count.load(Ordering::Relaxed) as usize;
+    for (_, item) in walk(instance).take(count) {
+        if item.attached.load(Ordering::Relaxed) == 0 {
             // Giving a channel up changes the list under us: the rest has its turn next time.
             break;
         }
