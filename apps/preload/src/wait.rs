@@ -436,6 +436,61 @@ pub fn ppoll(
     }
 }
 
+/// Has `epoll` show the next event of an entry as `number`. Once: a thread that never comes back
+/// from its sleep leaves it there.
+fn show_once(epoll: i32, entry: libc::pollfd, number: usize) -> sys::Result<()> {
+    let event = libc::epoll_event {
+        events: entry.events as u32 | libc::EPOLLONESHOT as u32,
+        u64: number as u64,
+    };
+    let (fd, event) = (entry.fd, &raw const event);
+    if fd < 0 {
+        return Ok(());
+    }
+    let shown = match sys!(SYS_epoll_ctl, epoll, libc::EPOLL_CTL_ADD, fd, event) {
+        Err(libc::EEXIST) => sys!(SYS_epoll_ctl, epoll, libc::EPOLL_CTL_MOD, fd, event),
+        added => added,
+    };
+    shown.map(drop)
+}
+
+/// The same for a bell and what else ends a sleep, but that it ends with EINTR when the process
+/// was stopped and continued meanwhile: so does the kernel's receive or send with a time-out,
+/// and ppoll goes on by itself (man 7 signal).
+fn epoll(fds: &mut [libc::pollfd; 3], time_ns: Option<u64>) -> sys::Result<usize> {
+    let bell = fds[0].fd;
+    let mut added = 1;
+    while bell >= 0 && added < fds.len() && show_once(bell, fds[added], added).is_ok() {
+        added += 1;
+    }
+    let is_whole = added == fds.len();
+    let woken = if is_whole {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 16];
+        let time = time_ns.map(timespec);
+        let time = time
+            .as_ref()
+            .map_or(core::ptr::null(), |time| &raw const *time);
+        let room = events.len() as i32;
+        // SAFETY: ours all.
+        let shown =
+            unsafe { real::epoll_pwait2(bell, events.as_mut_ptr(), room, time, core::ptr::null()) };
+        let shown = usize::try_from(shown).map_err(|_| sys::errno());
+        for event in &events[..shown.unwrap_or(0)] {
+            // What belongs to the bell has 0.
+            let number = event.u64 as usize % fds.len();
+            fds[number].revents |= event.events as i16;
+        }
+        shown
+    } else {
+        // The descriptor is gone, or there is no room for it.
+        ppoll(fds.as_mut_ptr(), fds.len(), time_ns, core::ptr::null())
+    };
+    for entry in fds[1..added].iter().filter(|entry| entry.fd >= 0) {
+        let _ = sys!(SYS_epoll_ctl, bell, libc::EPOLL_CTL_DEL, entry.fd, 0);
+    }
+    woken
+}
+
 /// What a sleep of a blocking call has taken.
 struct Taken<'a> {
     conn: &'a Conn,
@@ -551,7 +606,10 @@ fn sleep(conn: &Conn, fd: i32, want: Want, bell: Bell, deadline: Deadline) -> sy
     let unread = conn.peer_is_there() && conn.producer().unread_hint() != 0;
     let left = deadline.left_ns(slice_ns(Some(bell), unread));
     let since_ns = if unread { sys::now_ns() } else { 0 };
-    let woken = ppoll(fds.as_mut_ptr(), fds.len(), left, core::ptr::null())?;
+    let woken = match deadline {
+        Deadline::Never => ppoll(fds.as_mut_ptr(), fds.len(), left, core::ptr::null())?,
+        Deadline::At(_) => epoll(&mut fds, left)?,
+    };
     conn.hints
         .fetch_or(fds[1].revents as u16 as u32, Ordering::Relaxed);
     if fds[2].revents != 0 || control::is_orphaned() {

@@ -73,7 +73,12 @@ static void poke(int fd, int signal) {
     pid_t pid = hear();
     int sends = hear();
     asleep(pid, pid);
-    if (kill(pid, signal) || hear() != 7) die("kill");
+    if (signal == SIGSTOP) {
+        halt(pid);
+        if (kill(pid, SIGCONT)) die("SIGCONT");
+    } else if (kill(pid, signal) || hear() != 7) {
+        die("kill");
+    }
     asleep(pid, pid);
     if (!sends && send(fd, "x", 1, 0) != 1) die("send");
     static char all[1 << 20];
@@ -84,6 +89,8 @@ static void poke(int fd, int signal) {
     step();
 }
 static void poke_b(int fd) { poke(fd, SIGUSR1); }
+// No handler: the process is stopped in the call and continued (man 7 signal).
+static void stop_b(int fd) { poke(fd, SIGSTOP); }
 static void poke_other_b(int fd) { poke(fd, SIGUSR2); }
 
 static void time_out(int fd, int option) {
@@ -92,9 +99,11 @@ static void time_out(int fd, int option) {
 }
 
 #define RECEIVER(name, call) \
+    static void name##_stopped_a(int fd) { begin(fd, 0); end(call); } \
     static void name##_ends_a(int fd) { handle(SIGUSR1, 0); begin(fd, 0); end(call); } \
     static void name##_restarts_a(int fd) { handle(SIGUSR1, SA_RESTART); begin(fd, 0); end(call); }
 #define SENDER(name, call) \
+    static void name##_stopped_a(int fd) { cram(fd); begin(fd, 1); end(call); } \
     static void name##_ends_a(int fd) { handle(SIGUSR1, 0); cram(fd); begin(fd, 1); end(call); } \
     static void name##_restarts_a(int fd) { handle(SIGUSR1, SA_RESTART); cram(fd); begin(fd, 1); end(call); }
 RECEIVERS(RECEIVER)
@@ -103,11 +112,13 @@ SENDERS(SENDER)
 // With a time-out, no handler lets a call go on.
 #define TIMED(X) X(recv) X(read) X(recvmsg)
 #define TIMED_RECEIVER(name) \
+    static void name##_timed_stopped_a(int fd) { time_out(fd, SO_RCVTIMEO); name##_stopped_a(fd); } \
     static void name##_timed_ends_a(int fd) { time_out(fd, SO_RCVTIMEO); name##_ends_a(fd); } \
     static void name##_timed_restarts_a(int fd) { time_out(fd, SO_RCVTIMEO); name##_restarts_a(fd); }
 TIMED(TIMED_RECEIVER)
 #define TIMED_OUT(X) X(send) X(write) X(sendmsg)
 #define TIMED_SENDER(name) \
+    static void name##_timed_stopped_a(int fd) { time_out(fd, SO_SNDTIMEO); name##_stopped_a(fd); } \
     static void name##_timed_ends_a(int fd) { time_out(fd, SO_SNDTIMEO); name##_ends_a(fd); } \
     static void name##_timed_restarts_a(int fd) { time_out(fd, SO_SNDTIMEO); name##_restarts_a(fd); }
 TIMED_OUT(TIMED_SENDER)
@@ -182,8 +193,8 @@ static void connect_b(int unused) {
     step();
 }
 
-#define RECEIVER_ROWS(name, call) {#name "_ends", WARM, name##_ends_a, poke_b}, {#name "_restarts", WARM, name##_restarts_a, poke_b},
-#define TIMED_ROWS(name) {#name "_timed_ends", WARM, name##_timed_ends_a, poke_b}, {#name "_timed_restarts", WARM, name##_timed_restarts_a, poke_b},
+#define RECEIVER_ROWS(name, call) {#name "_stopped", WARM, name##_stopped_a, stop_b}, {#name "_ends", WARM, name##_ends_a, poke_b}, {#name "_restarts", WARM, name##_restarts_a, poke_b},
+#define TIMED_ROWS(name) {#name "_timed_stopped", WARM, name##_timed_stopped_a, stop_b}, {#name "_timed_ends", WARM, name##_timed_ends_a, poke_b}, {#name "_timed_restarts", WARM, name##_timed_restarts_a, poke_b},
 const struct test_case cases[] = {
     RECEIVERS(RECEIVER_ROWS)
     SENDERS(RECEIVER_ROWS)
