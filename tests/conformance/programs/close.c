@@ -456,6 +456,49 @@ static void shut_rd_b(int fd) {
     step();
 }
 
+// What comes behind a shutdown of the receiving half is received all the same: by calls that
+// may wait and by those that may not, by waits, and more than a ring takes at first.
+static void shut_rd_more_a(int fd) {
+    static char bytes[200000];
+    int ep = epoll_create1(0);
+    struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP | EPOLLET};
+    if (epoll_ctl(ep, EPOLL_CTL_ADD, fd, &event)) die("epoll_ctl");
+    say("shutdown %s", outcome(shutdown(fd, SHUT_RD)));
+    int count = epoll_wait(ep, &event, 1, 3000);
+    say("epoll %d %s", count, bits(event.events));
+    for (int round = 0; round < 8; round++) {
+        int flags = round % 2 ? MSG_DONTWAIT : 0;
+        say("nothing: %s", outcome(recv(fd, bytes, 1, flags)));
+        step();
+        settle(fd, 10);
+        say("peeked: %s", outcome(recv(fd, bytes, 100, flags | MSG_PEEK)));
+        say("whole: %s", outcome(recv(fd, bytes, 100, flags | MSG_WAITALL)));
+    }
+    while (epoll_wait(ep, &event, 1, 0) == 1) {}
+    step();
+    count = epoll_wait(ep, &event, 1, 3000);
+    say("epoll %d %s", count, bits(event.events));
+    size_t got = 0;
+    for (int round = 0; got < sizeof bytes; round++) {
+        ssize_t now = recv(fd, bytes + got, sizeof bytes - got, 0);
+        if (now < 0 || round > 20000) die("received %lu", got);
+        if (now == 0) usleep(500);
+        got += now;
+    }
+    check(bytes, 0, sizeof bytes);
+    show_recv("end", fd);
+    step();
+}
+static void shut_rd_more_b(int fd) {
+    for (int round = 0; round < 8; round++) {
+        step();
+        put(fd, "0123456789");
+    }
+    step();
+    send_all(fd, 0, 200000, 200000);
+    step();
+}
+
 // Exit without close is a close.
 static void exit_a(int fd) {
     put(fd, "bye");
@@ -542,6 +585,7 @@ const struct test_case cases[] = {
     {"shut_then_kill", WARM, shut_then_kill_a, shut_then_kill_b},
     {"shutdown_wakes", WARM, shutdown_wakes_a, shutdown_wakes_b},
     {"shut_rd", WARM, shut_rd_a, shut_rd_b},
+    {"shut_rd_more", WARM, shut_rd_more_a, shut_rd_more_b},
     {"exit", WARM, exit_a, exit_b},
     {"exit_unread", WARM, exit_unread_a, exit_unread_b},
     {"offered", NONE, offered_a, offered_b},

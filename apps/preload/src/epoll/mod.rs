@@ -45,7 +45,7 @@ pub use ready::mask_of;
 pub use shared::{before_fork, has_cells, let_go_of, settle_fd};
 pub use waiting::{ROOM_MAX, wait_in};
 
-use crate::state::{self, Conn, Lock, kind};
+use crate::state::{self, Conn, Lock, hint, kind};
 use crate::sys::{self, sys};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 

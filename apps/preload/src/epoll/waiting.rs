@@ -259,8 +259,9 @@ fn note_kernel(conn: &Conn, events: u32) {
         conn.own().tx_own.no_space.store(0, Ordering::Relaxed);
     }
     // An end that was seen and reported before is no news; nor is it, then, as something to read.
+    // Behind a shutdown of our own there is no end yet: bytes may still come.
     let news = shown & !(known & (RDHUP | HUP | ERR));
-    let old_end = known & RDHUP != 0 && news == IN;
+    let old_end = known & (RDHUP | hint::RECEIVE_SHUT) == RDHUP && news == IN;
     if by_kernel || news != 0 && !old_end {
         conn.edges.fetch_add(1, Ordering::Relaxed);
     }
