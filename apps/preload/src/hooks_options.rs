@@ -177,7 +177,7 @@ pub unsafe extern "C" fn getsockopt(
     // SAFETY: the kernel has just written `*length` bytes there.
     unsafe {
         if name == libc::TCP_INFO && level == libc::IPPROTO_TCP {
-            tcp_info::add(value.cast(), *length as usize, carried(&conn.at(fd)));
+            tcp_info::add(value.cast(), *length as usize, carried(&conn.at(fd)), conn);
         } else if level == libc::IPPROTO_TCP {
             if cork::is_wanted(conn) && *length != 0 {
                 // The low byte comes first.

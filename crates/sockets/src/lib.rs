@@ -53,7 +53,7 @@ pub use carried::{Carried, carried};
 pub use patience::Patience;
 pub use receive::{NotCopied, Place, Target, has_crossed, has_end, is_at_mark, is_owed, receive};
 pub use send::{Source, flush_back, send, sends_by_kernel};
-pub use state::{State, attention, hint};
+pub use state::{Last, State, attention, hint};
 
 use fordway_abi::shm::Endpoint;
 use fordway_ring::{Consumer, Producer, Violation};

@@ -77,6 +77,32 @@ pub struct State {
     pub sent_by_rings: AtomicU64,
     /// Bytes that former channels have brought.
     pub received_by_rings: AtomicU64,
+    /// Of the bytes that rings have carried out.
+    pub sent_last: Last,
+    /// Of those that they have brought.
+    pub received_last: Last,
+}
+
+/// When a count was last found to have moved. Nobody notes the time at each send and receive,
+/// which would cost as much as a short one: the count is looked at when the program asks.
+#[derive(Debug, Default)]
+pub struct Last {
+    count: AtomicU64,
+    found_ns: AtomicU64,
+}
+
+impl Last {
+    /// For how long the count has stood still at least, if it ever moved: since it was found
+    /// to have moved, or not at all if that is found now.
+    pub fn quiet_ns(&self, count: u64, now_ns: u64) -> Option<u64> {
+        if count == 0 {
+            return None;
+        }
+        if self.count.swap(count, Ordering::Relaxed) != count {
+            self.found_ns.store(now_ns, Ordering::Relaxed);
+        }
+        Some(now_ns.saturating_sub(self.found_ns.load(Ordering::Relaxed)))
+    }
 }
 
 impl State {
@@ -126,6 +152,16 @@ mod tests {
         let seen = state.hints.load(Ordering::Relaxed);
         state.forget(seen, IN);
         assert_eq!(state.hints.load(Ordering::Relaxed) & IN, 0);
+    }
+
+    #[test]
+    fn a_count_is_quiet_since_it_was_found_to_have_moved() {
+        let last = Last::default();
+        assert_eq!(last.quiet_ns(0, 100), None);
+        assert_eq!(last.quiet_ns(5, 200), Some(0));
+        assert_eq!(last.quiet_ns(5, 300), Some(100));
+        assert_eq!(last.quiet_ns(6, 1000), Some(0));
+        assert_eq!(last.quiet_ns(6, 1001), Some(1));
     }
 
     #[test]

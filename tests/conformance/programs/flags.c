@@ -37,6 +37,32 @@ static void count(int fd, int reads) {
 }
 static void count_both(int fd) { count(fd, 1); }
 static void count_unread(int fd) { count(fd, 0); }
+// How long ago bytes moved: not longer than since they were asked for, and no less than since
+// they were found to have moved. `slack_ms`: the kernel counts by its own clock.
+static void last(int fd) {
+    enum { slack_ms = 20, quiet_ms = 300 };
+    char byte;
+    step();
+    for (int round = 0; round < 3; round++) {
+        usleep(quiet_ms * 1000);
+        step();
+        uint64_t begin = now_ms();
+        if (send(fd, "l", 1, 0) != 1 || recv(fd, &byte, 1, 0) != 1) die("exchange");
+        struct tcp_info now = info(fd);
+        uint64_t found = now_ms(), most = found - begin + slack_ms;
+        if (now.tcpi_last_data_recv > most) die("received %u ms ago, of %lu", now.tcpi_last_data_recv, most);
+        if (now.tcpi_last_data_sent > most) die("sent %u ms ago, of %lu", now.tcpi_last_data_sent, most);
+        if (now.tcpi_last_ack_recv > most) die("acknowledged %u ms ago, of %lu", now.tcpi_last_ack_recv, most);
+        step();
+        usleep(quiet_ms * 1000);
+        uint64_t least = now_ms() - found - slack_ms;
+        now = info(fd);
+        if (now.tcpi_last_data_recv < least) die("received %u ms ago, not %lu", now.tcpi_last_data_recv, least);
+        if (now.tcpi_last_data_sent < least) die("sent %u ms ago, not %lu", now.tcpi_last_data_sent, least);
+    }
+    say("as it was");
+    step();
+}
 // The peer reads nothing until all is full.
 static void count_full_a(int fd) {
     struct tcp_info before = info(fd);
@@ -417,6 +443,7 @@ static void no_urgent_a(int fd) {
 const struct test_case cases[] = {
     {"count", WARM, count_both, count_both},
     {"count_unread", WARM, count_unread, count_unread},
+    {"last", WARM, last, last},
     {"count_full", WARM, count_full_a, count_full_b},
     {"count_moves", COLD, count_moves, count_moves},
     {"info_short", WARM, info_short_a, step_b},
