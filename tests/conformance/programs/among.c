@@ -53,6 +53,30 @@ static void fairness_of_others(int fd) {
     }
     for (int i = 0; i < 4 + count; i++) say("%d: %s", i, seen[i] ? "seen" : "starved");
 }
+// A program that does something between its waits, and has a connection by the kernel that always
+// has something, is told of a ring's in its next wait all the same.
+static void fairness_beside_the_kernel(int fd) {
+    int cold = more(0);
+    ep = epoll_create1(0);
+    want(EPOLL_CTL_ADD, fd, EPOLLIN, 1);
+    want(EPOLL_CTL_ADD, cold, EPOLLIN, 2);
+    ask_for(SEND, 1, 1);
+    arrived(cold, 1);
+    for (int round = 0; round < 10; round++) {
+        ask_for(SEND, 0, 1);
+        arrived(fd, 1);
+        int waits = 0, told = 0;
+        while (!told) {
+            struct epoll_event events[8];
+            usleep(100);
+            int count = epoll_wait(ep, events, 8, 1000);
+            if (++waits > 100) die("starved");
+            for (int i = 0; i < count; i++) told |= events[i].data.u64 == 1;
+        }
+        say("%d: told in wait %d", round, waits);
+        get(fd, 1);
+    }
+}
 // Idle connections, many of them, hide nobody: not the last, not the first.
 static void fairness_beside_idle_ones(int fd) {
     enum { IDLE = 90 };
@@ -776,6 +800,7 @@ static void cold_ends(int unused) {
 const struct test_case cases[] = {
     {"fairness_one_at_a_time", WARM, fairness_one_at_a_time, servant},
     {"fairness_of_others", WARM, fairness_of_others, servant},
+    {"fairness_beside_the_kernel", WARM, fairness_beside_the_kernel, servant},
     {"fairness_beside_idle_ones", WARM, fairness_beside_idle_ones, servant},
     {"fairness_room_of_an_idle_one", WARM, fairness_room_of_an_idle_one, servant},
     {"order_of_rings", WARM, order_of_rings, servant},
