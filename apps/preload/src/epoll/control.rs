@@ -1,7 +1,7 @@
 //! epoll_ctl.
 
 use super::instances::{bell_of, equip};
-use super::items::{find, new_item, remove, warm_all};
+use super::items::{find, link_of_instance, new_item, remove, warm_all};
 use super::*;
 use fordway_abi::reason::Reason;
 
@@ -175,9 +175,7 @@ fn add(
     conn.items.store(index + 1, Ordering::Release);
     let added = {
         let _guard = instance.lock.lock();
-        item.next_of_instance
-            .store(instance.items.load(Ordering::Relaxed), Ordering::Relaxed);
-        instance.items.store(index + 1, Ordering::Release);
+        link_of_instance(instance, index);
         let ours = libc::epoll_event {
             events: item.asked.load(Ordering::Relaxed),
             u64: tag_of_item(index),

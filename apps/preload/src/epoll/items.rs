@@ -66,10 +66,10 @@ pub fn remove(index: u32) {
     }
     let conn = state::conn_at(item.conn.load(Ordering::Relaxed).wrapping_sub(1));
     let instance = instance_at(item.instance.load(Ordering::Relaxed));
-    unlink(&conn.items, index, |item| &item.next_of_conn);
+    unlink_of_conn(&conn.items, index);
     {
         let _guard = instance.lock.lock();
-        unlink(&instance.items, index, |item| &item.next_of_instance);
+        unlink_of_instance(instance, index);
         hot::forget(instance, index);
         if item.attached.swap(0, Ordering::Relaxed) != 0 {
             instance.attached.fetch_sub(1, Ordering::Relaxed);
@@ -85,21 +85,46 @@ pub fn remove(index: u32) {
     ITEM_FREE.store(index + 1, Ordering::Relaxed);
 }
 
-/// Takes an item out of a list.
-pub fn unlink(head: &AtomicU32, index: u32, next: impl Fn(&'static Item) -> &'static AtomicU32) {
-    let after = next(item_at(index)).load(Ordering::Relaxed);
-    let mut at = head.load(Ordering::Relaxed);
-    if at == index + 1 {
-        head.store(after, Ordering::Relaxed);
-        return;
+/// Puts an item in front of its instance's others. Under the instance's lock.
+pub fn link_of_instance(instance: &Instance, index: u32) {
+    let item = item_at(index);
+    let first = instance.items.load(Ordering::Relaxed);
+    item.next_of_instance.store(first, Ordering::Relaxed);
+    item.before_of_instance.store(0, Ordering::Relaxed);
+    if let Some(first) = first.checked_sub(1) {
+        let before = &item_at(first).before_of_instance;
+        before.store(index + 1, Ordering::Relaxed);
     }
-    while at != 0 {
-        let word = next(item_at(at - 1));
-        at = word.load(Ordering::Relaxed);
-        if at == index + 1 {
+    instance.items.store(index + 1, Ordering::Release);
+}
+
+/// Takes out an item that is there. It still leads to the rest: somebody may stand on it. It costs
+/// the same wherever the item is, for a server closes thousands of them.
+fn unlink_of_instance(instance: &Instance, index: u32) {
+    let item = item_at(index);
+    let next = item.next_of_instance.load(Ordering::Relaxed);
+    let before = item.before_of_instance.load(Ordering::Relaxed);
+    let word = match before.checked_sub(1) {
+        Some(before) => &item_at(before).next_of_instance,
+        None => &instance.items,
+    };
+    word.store(next, Ordering::Relaxed);
+    if let Some(next) = next.checked_sub(1) {
+        let back = &item_at(next).before_of_instance;
+        back.store(before, Ordering::Relaxed);
+    }
+}
+
+/// Takes an item out of its connection's list, which is short.
+fn unlink_of_conn(head: &AtomicU32, index: u32) {
+    let after = item_at(index).next_of_conn.load(Ordering::Relaxed);
+    let mut word = head;
+    while let Some(at) = word.load(Ordering::Relaxed).checked_sub(1) {
+        if at == index {
             word.store(after, Ordering::Relaxed);
             return;
         }
+        word = &item_at(at).next_of_conn;
     }
 }
 

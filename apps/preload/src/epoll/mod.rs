@@ -132,6 +132,8 @@ struct Item {
     next_of_conn: AtomicU32,
     /// Next item of the instance, plus one.
     next_of_instance: AtomicU32,
+    /// The one before it, plus one.
+    before_of_instance: AtomicU32,
 }
 
 /// An epoll instance of the program.
