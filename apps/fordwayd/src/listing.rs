@@ -7,7 +7,8 @@
 //! 2. It was offered, or had a channel: `kernel`, with the reason that was given. A
 //!    waiting offer is looked at again, since the listing knows more than the registry:
 //!    no mirrored socket in any namespace means `nat` if the far address is a domain's,
-//!    else `no-peer`; a mirrored socket that no shim holds means `no-peer` as well.
+//!    else `no-peer`; a mirrored socket that no shim holds means `no-peer` as well; one where
+//!    the rule of pairing does not hold means `unassigned`.
 //! 3. A shim holds it but has not offered it: `policy` or `young`.
 //! 4. No shim holds it: `no-peer`.
 //!
@@ -34,6 +35,16 @@ const DESCRIPTORS_LOOKED_MAX: usize = 1 << 17;
 struct Found {
     netns_cookie: u64,
     row: diag::Row,
+}
+
+/// Where the other end of a connection is.
+enum Far<'f> {
+    /// Where the rule of pairing allows it.
+    Socket(&'f Found),
+    /// Where a socket has the mirrored names, and the rule does not hold.
+    Unassigned,
+    /// No socket has the mirrored names.
+    Nowhere,
 }
 
 /// What is looked up for every row.
@@ -128,13 +139,17 @@ impl Broker {
         let holder = known
             .map(|view| view.process)
             .or_else(|| tables.holders.get(&row.inode).copied());
-        let mirror = tables
-            .by_names
-            .get(&(row.remote, row.local))
-            .into_iter()
-            .flatten()
-            .map(|index| &all[*index])
-            .find(|other| self.may_be_peers(one, other));
+        let mirrored = tables.by_names.get(&(row.remote, row.local));
+        let mirrored = || mirrored.into_iter().flatten().map(|index| &all[*index]);
+        let far = match mirrored().find(|other| self.may_be_peers(one, other)) {
+            Some(other) => Far::Socket(other),
+            None if mirrored().any(|other| other.row.cookie != row.cookie) => Far::Unassigned,
+            None => Far::Nowhere,
+        };
+        let mirror = match far {
+            Far::Socket(other) => Some(other),
+            _ => None,
+        };
         let mut connection = Connection {
             domain: self.registry.name_of_netns(one.netns_cookie),
             peer_domain: mirror
@@ -154,7 +169,7 @@ impl Broker {
             kernel_bytes_rx: row.bytes_rx,
         };
         let reason = match known {
-            Some(view) => self.fill_in(&mut connection, &view, mirror, tables),
+            Some(view) => self.fill_in(&mut connection, &view, &far, tables),
             None => Some(self.reason_without_offer(holder)),
         };
         connection.reason = reason.map(|reason| reason.word().to_owned());
@@ -166,7 +181,7 @@ impl Broker {
         &self,
         connection: &mut Connection,
         view: &ConnectionView,
-        mirror: Option<&Found>,
+        far: &Far<'_>,
         tables: &Tables,
     ) -> Option<Reason> {
         match view.path {
@@ -195,11 +210,14 @@ impl Broker {
                 if reason != Reason::Waiting {
                     return Some(reason);
                 }
-                Some(match mirror {
-                    Some(other) if tables.holders.contains_key(&other.row.inode) => reason,
-                    Some(_) => Reason::NoPeer,
-                    None if self.domain_with(view.facts.remote.ip()).is_some() => Reason::Nat,
-                    None => Reason::NoPeer,
+                Some(match far {
+                    Far::Socket(other) if tables.holders.contains_key(&other.row.inode) => reason,
+                    Far::Socket(_) => Reason::NoPeer,
+                    Far::Unassigned => Reason::Unassigned,
+                    Far::Nowhere if self.domain_with(view.facts.remote.ip()).is_some() => {
+                        Reason::Nat
+                    }
+                    Far::Nowhere => Reason::NoPeer,
                 })
             }
         }

@@ -16,10 +16,6 @@ pub(crate) fn names(facts: &SocketFacts) -> Names {
     (facts.local, facts.remote, facts.netns_cookie)
 }
 
-/// How many mirrored offers from other namespaces are told that the rule failed; a
-/// bound, because strangers can make many.
-const STRANGERS_TOLD_MAX: usize = 4;
-
 impl Registry {
     /// A process offers a connected socket under its own number for it.
     ///
@@ -86,7 +82,7 @@ impl Registry {
             Some(partner) => self.pair_through(key, partner, gate, &mut actions),
             None => {
                 self.far_end_has_no_channel(&facts, &mut actions);
-                self.tell_waiting(key, &facts, policy, &mut actions);
+                self.tell_alone(key, &facts, policy, &mut actions);
             }
         }
         actions
@@ -153,10 +149,15 @@ impl Registry {
     }
 
     /// What the other end of this socket's connection is looked up by: in its own namespace,
-    /// and in that which has the remote address.
+    /// and in that which has the remote address; each only where the rule can hold.
     pub(crate) fn mirrors(&self, facts: &SocketFacts) -> [Option<Names>; 2] {
-        let far = self.domains.owner_of(facts.remote.ip());
-        [Some(facts.netns_cookie), far].map(|netns| Some((facts.remote, facts.local, netns?)))
+        let owner = |name: SocketAddr| self.domains.owner_of(name.ip());
+        let (near, far) = (owner(facts.local), owner(facts.remote));
+        let own = Some(facts.netns_cookie);
+        let strange = |owner: Option<u64>| owner.is_some() && owner != own;
+        let here = own.filter(|_| !strange(near) && !strange(far));
+        let there = far.filter(|_| near == own);
+        [here, there].map(|netns| Some((facts.remote, facts.local, netns?)))
     }
 
     /// Whether two sockets are the two ends of one connection.
@@ -222,48 +223,29 @@ impl Registry {
     }
 
     /// What is said of an offer that found no partner yet. Silence means waiting.
-    fn tell_waiting(
+    ///
+    /// It follows from the socket and from the assigned addresses alone. Anybody can build
+    /// mirrored names in a namespace of his own: he must not learn whether a connection of these
+    /// names exists, and its ends must not hear of him.
+    fn tell_alone(
         &mut self,
         key: ConnKey,
         facts: &SocketFacts,
         policy: PathPolicy,
         actions: &mut Vec<Action>,
     ) {
-        if policy == PathPolicy::Fast && !self.far_end_possible(facts) {
-            self.turn_down(key, Reason::NoPeer, actions);
-            return;
-        }
-        if facts.local.ip().is_loopback() || facts.remote.ip().is_loopback() {
-            return;
-        }
-        let strangers = (facts.remote, facts.local, 0)..=(facts.remote, facts.local, u64::MAX);
-        let strangers: Vec<ConnKey> = self
-            .offers
-            .range(strangers)
-            .take(STRANGERS_TOLD_MAX)
-            .map(|(_, stranger)| *stranger)
-            .collect();
-        if strangers.is_empty() {
-            return;
-        }
-        for key in strangers.into_iter().chain([key]) {
-            self.tell_unassigned(key, actions);
-        }
-    }
-
-    /// A mirrored offer is there, but the rule does not hold. The offer stands, whoever
-    /// made it: the mirror image may be a stranger's, built to have it turned down.
-    fn tell_unassigned(&mut self, key: ConnKey, actions: &mut Vec<Action>) {
-        let reason = Reason::Unassigned;
-        let Some(conn) = self.conn(key).copied() else {
-            return;
+        let reason = match self.mirrors(facts) {
+            [None, None] => Reason::Unassigned,
+            _ if policy == PathPolicy::Fast && !self.far_end_possible(facts) => Reason::NoPeer,
+            _ => return,
         };
-        if matches!(conn.state, ConnState::Offered { told } if told != Some(reason)) {
-            if let Some(conn) = self.conn_mut(key) {
-                conn.state = ConnState::Offered { told: Some(reason) };
-            }
-            self.reject(key, reason, true, actions);
+        if policy == PathPolicy::Fast {
+            return self.turn_down(key, reason, actions);
         }
+        if let Some(conn) = self.conn_mut(key) {
+            conn.state = ConnState::Offered { told: Some(reason) };
+        }
+        self.reject(key, reason, true, actions);
     }
 
     /// Whether any namespace that the rule allows can hold the far end.

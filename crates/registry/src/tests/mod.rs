@@ -228,10 +228,8 @@ fn a_mirrored_tuple_in_a_private_namespace_gets_nothing() {
         ..b
     };
     let told = rejects(&registry.offer(thief, 1, forged));
-    assert_eq!(
-        told,
-        [(web, Reason::Unassigned, 1), (thief, Reason::Unassigned, 1)]
-    );
+    // By his own words: db's address is not his.
+    assert_eq!(told, [(thief, Reason::Unassigned, 1)]);
     // The true end comes later and is not disturbed.
     let actions = registry.offer(db, 1, b);
     let sides: Vec<ProcessId> = links(&actions).iter().map(|(to, _)| *to).collect();
@@ -347,11 +345,52 @@ fn a_strangers_mirror_image_turns_nobody_down() {
         if !before {
             offer(stranger, 2, PRIVATE, far, near);
         }
-        let mut told = rejects(&actions).into_iter();
-        assert!(told.all(|(_, reason, pending)| (reason, pending) == (Reason::Unassigned, 1)));
+        assert_eq!(rejects(&actions), []);
         let made = registry.offer(peer, cookie(3), facts(cookie(3), HOST, far, near));
         assert_eq!(rejects(&made), []);
         assert_eq!(registry.channel_count(), 1 + usize::from(before));
+    }
+}
+
+/// Who builds the names of others' connections in a namespace of his own learns nothing of them,
+/// and they hear nothing of him.
+#[test]
+fn an_answer_does_not_show_whether_a_connection_exists() {
+    let (web, db) = ends(0);
+    let host = facts(1, HOST, "192.0.2.1:1", "192.0.2.1:2");
+    let local = facts(1, HOST, "127.0.0.1:1", "127.0.0.1:2");
+    for (netns, existing) in [(HOST, host), (HOST, local), (WEB, web), (DB, db)] {
+        let mirror = |netns_cookie| SocketFacts {
+            cookie: 99,
+            netns_cookie,
+            local: existing.remote,
+            remote: existing.local,
+            shown: Shown::default(),
+        };
+        for (place, policy) in [PRIVATE, STRANGER, WEB, DB]
+            .into_iter()
+            .flat_map(|place| [PathPolicy::Auto, PathPolicy::Fast].map(|policy| (place, policy)))
+        {
+            // Not the other end itself.
+            if place == netns || (netns, place) == (WEB, DB) || (netns, place) == (DB, WEB) {
+                continue;
+            }
+            let told = |exists: bool| {
+                let mut registry = registry();
+                let (owner, _) = registry.add_process(netns, PathPolicy::Auto);
+                let (asker, _) = registry.add_process(place, policy);
+                if exists {
+                    assert_eq!(registry.offer(owner, 1, existing), []);
+                }
+                let actions = registry.offer(asker, 1, mirror(place));
+                let all = rejects(&actions);
+                assert_eq!(all.len(), actions.len());
+                let own = all.into_iter().filter(|told| told.0 == asker).collect();
+                assert_eq!(actions.len(), Vec::len(&own), "the owner was told");
+                own
+            };
+            assert_eq!(told(true), told(false), "{netns} {existing:?} {place}");
+        }
     }
 }
 
