@@ -60,6 +60,7 @@ pub fn doctor(broker: &Broker, json: bool) -> Outcome {
         State::Fail,
         "5.14",
     ));
+    checks.push(inet_diag());
     checks.push(tool("ip", root));
     checks.push(tool("nft", root));
     checks.push(domains(root));
@@ -120,6 +121,19 @@ fn feature(name: &'static str, tried: io::Result<()>, otherwise: State, since: &
             error.to_string(),
             format!("Linux {since} has it"),
         ),
+    }
+}
+
+/// The broker asks it whose a socket is: without it, it finds no socket.
+fn inet_diag() -> Check {
+    const NAME: &str = "inet-diag";
+    match probe::inet_diag() {
+        Ok(()) => ok(NAME, "works".into()),
+        Err(error) => {
+            let text = format!("sock_diag: {error}; every connection stays on the kernel path");
+            let advice = "load the kernel modules inet_diag and tcp_diag; a container's filter must allow AF_NETLINK";
+            bad(NAME, State::Fail, text, advice.into())
+        }
     }
 }
 

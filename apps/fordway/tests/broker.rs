@@ -265,6 +265,7 @@ fn doctor_tells_what_is_wrong() {
         (state("shim").as_str(), state("broker").as_str()),
         ("fail", "ok")
     );
+    assert_eq!(state("inet-diag"), "ok");
     assert!(
         checks
             .iter()

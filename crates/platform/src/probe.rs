@@ -1,7 +1,9 @@
 //! What this kernel can do, found out by doing it; for `fordway doctor`.
 
+use crate::diag::{Asker, Named};
 use crate::{memfd, sockinfo};
 use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::net::UnixStream;
 
 /// Major and minor version of the running kernel.
@@ -31,6 +33,22 @@ pub fn netns_cookie() -> io::Result<u64> {
     sockinfo::netns_cookie(&socket)
 }
 
+/// Asks sock_diag(7) about a TCP socket of our own. A kernel without inet_diag or tcp_diag knows
+/// of none.
+pub fn inet_diag() -> io::Result<()> {
+    // A listener: in a new namespace the loopback device is down, and connects nobody.
+    let socket = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let named = Named {
+        local: socket.local_addr()?,
+        remote: SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
+        cookie: rustix::net::sockopt::socket_cookie(&socket)?,
+    };
+    match Asker::new()?.find(&named)? {
+        Some(_) => Ok(()),
+        None => Err(io::Error::other("it does not show TCP sockets")),
+    }
+}
+
 fn parse_version(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit());
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
@@ -39,6 +57,11 @@ fn parse_version(release: &str) -> Option<(u32, u32)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sockets_are_shown() {
+        inet_diag().expect("sock_diag");
+    }
 
     #[test]
     fn releases_are_read() {
