@@ -290,6 +290,24 @@ fn a_socket_has_one_holder() {
     assert_eq!(registry.offer(child, 1, a), []);
 }
 
+/// It has passed the socket on, and another process offers it.
+#[test]
+fn a_holder_that_has_left_the_socket_makes_way() {
+    let mut registry = registry();
+    let (web, _) = registry.add_process(WEB, PathPolicy::Auto);
+    let (heir, _) = registry.add_process(WEB, PathPolicy::Auto);
+    let (a, _) = ends(0);
+    registry.offer(web, 1, a);
+    let mut witness = |process, shown: &SocketFacts| {
+        assert_eq!((process, shown.cookie), (web, a.cookie));
+        Err(Reason::Unproven)
+    };
+    let actions = registry.offer_through(heir, 1, a, &mut witness, &mut |_, _| None);
+    assert_eq!(rejects(&actions), [(web, Reason::Unproven, 0)]);
+    let holder = registry.connection(a.cookie).map(|view| view.process);
+    assert_eq!(holder, Some(heir));
+}
+
 #[test]
 fn self_connected_and_link_local_sockets_are_turned_down() {
     let mut registry = registry();

@@ -41,6 +41,27 @@ fn what_is_held_back_is_told_once_and_paired_when_the_gate_opens() {
     );
 }
 
+/// Both offers are old when the gate opens: each is shown anew, and one that is not true any more ends.
+#[test]
+fn what_was_held_back_is_proved_again() {
+    for gone in [0, 1] {
+        let mut registry = registry();
+        let (web, _) = registry.add_process(WEB, PathPolicy::Auto);
+        let (db, _) = registry.add_process(DB, PathPolicy::Auto);
+        let (a, b) = ends(0);
+        registry.offer_through(web, 1, a, &mut |_, _| Ok(()), &mut closed);
+        registry.offer_through(db, 2, b, &mut |_, _| Ok(()), &mut closed);
+        let (process, cookie) = [(web, a.cookie), (db, b.cookie)][gone];
+        let mut witness = |_, shown: &SocketFacts| match shown.cookie == cookie {
+            true => Err(Reason::NoPeer),
+            false => Ok(()),
+        };
+        let actions = registry.retry_held_back(FILTER, &mut witness, &mut open);
+        assert_eq!(rejects(&actions), [(process, Reason::NoPeer, 0)]);
+        assert_eq!((links(&actions), registry.channel_count()), (vec![], 0));
+    }
+}
+
 #[test]
 fn who_wants_rings_or_nothing_is_turned_down_for_good() {
     let mut registry = registry();

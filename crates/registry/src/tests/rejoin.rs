@@ -147,3 +147,36 @@ fn rejoining_with_foreign_sockets_is_refused() {
         );
     }
 }
+
+/// The end that came first may have lost its socket before the other one comes.
+#[test]
+fn an_end_that_came_first_is_proved_again() {
+    let p = paired();
+    let mut registry = registry();
+    let (a, b) = ends(0);
+    let mut told = Vec::new();
+    for (place, conn_id, link_id, facts) in [(WEB, 1, 71, a), (DB, 2, 72, b)] {
+        let (process, _) = registry.add_process(place, PathPolicy::Auto);
+        let link = RejoinLink {
+            link_id,
+            link_key: [9; 16],
+        };
+        registry.rejoin_link(process, link, 0).expect("link");
+        let channel = RejoinChannel {
+            conn_id,
+            channel_id: p.pair.channel_id,
+            link_id,
+            slot: p.pair.slot,
+            generation: p.pair.generation,
+            claim: control::Claim::NONE,
+        };
+        let mut witness = |_, shown: &SocketFacts| {
+            assert_eq!(shown.cookie, a.cookie);
+            Err(Reason::NoPeer)
+        };
+        let actions = registry.rejoin_channel(process, channel, facts, 0, &mut witness);
+        told.extend(downgrades(&actions.expect("in order")));
+    }
+    let reasons: Vec<Reason> = told.iter().map(|told| told.2).collect();
+    assert_eq!(reasons, [Reason::NoPeer; 2]);
+}
