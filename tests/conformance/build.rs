@@ -4,14 +4,14 @@
 use std::path::Path;
 use std::process::Command;
 
-/// Programs of cases, the same list as in `src/suite.rs`, and traffic for other tests.
+/// Programs of cases, the same list as in `src/suite.rs`, and those of other tests.
 const CASES: &[&str] = &include!("programs/list.in");
-const TRAFFIC: &str = "steady";
+const OTHERS: [&str; 2] = ["steady", "shown"];
 
 fn main() {
     println!("cargo::rerun-if-changed=programs");
     let out = std::env::var("OUT_DIR").expect("cargo sets it");
-    for name in CASES.iter().chain([&TRAFFIC]) {
+    for name in CASES.iter().chain(&OTHERS) {
         let target = format!("{out}/{name}");
         compile("cc", name, &["try"], &["-lpthread"], &target);
     }

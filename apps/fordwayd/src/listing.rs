@@ -3,12 +3,13 @@
 //!
 //! # Path and reason of a socket
 //! 1. It has a channel: `fast`, with the bytes that its own endpoint shows, unless
-//!    its sending half has gone back to the kernel already.
+//!    its sending half has gone back to the kernel already, or its peer wants it to.
 //! 2. It was offered, or had a channel: `kernel`, with the reason that was given. A
 //!    waiting offer is looked at again, since the listing knows more than the registry:
 //!    no mirrored socket in any namespace means `nat` if the far address is a domain's,
 //!    else `no-peer`; a mirrored socket that no shim holds means `no-peer` as well; one where
-//!    the rule of pairing does not hold means `unassigned`.
+//!    the rule of pairing does not hold means `unassigned`; one that is known to stay on the
+//!    kernel path gives its own reason.
 //! 3. A shim holds it but has not offered it: `policy` or `young`.
 //! 4. No shim holds it: `no-peer`.
 //!
@@ -20,6 +21,7 @@
 use crate::admin::Connection;
 use crate::broker::Broker;
 use crate::dump::Listing;
+use crate::memory::Progress;
 use fordway_abi::control::PathPolicy;
 use fordway_abi::reason::Reason;
 use fordway_platform::{diag, netns, process};
@@ -53,6 +55,17 @@ struct Tables {
     by_names: HashMap<(SocketAddr, SocketAddr), Vec<usize>>,
     /// Which process holds a socket, by inode.
     holders: HashMap<u32, ProcessId>,
+}
+
+/// Why the end of a channel is on the kernel path already, or on its way there: it sends by the
+/// kernel again, or its peer wants it to.
+fn on_its_way(own: Option<Progress>, peer: Option<Progress>) -> Option<Reason> {
+    let asked = peer.filter(|peer| peer.stopped);
+    let asked = asked.and_then(|peer| peer.left_for);
+    match own.filter(|own| own.back) {
+        Some(own) => own.left_for.or(asked).or(Some(Reason::Unsupported)),
+        None => asked,
+    }
 }
 
 impl Broker {
@@ -192,8 +205,12 @@ impl Broker {
                     connection.ring_bytes_tx = progress.ring_bytes_tx;
                     connection.ring_bytes_rx = progress.ring_bytes_rx;
                 }
-                if progress.is_some_and(|progress| progress.back) {
-                    return Some(channel.downgrading.unwrap_or(Reason::Unsupported));
+                let peer = channel
+                    .from_peer()
+                    .and_then(|channel| self.memory.progress(&channel));
+                let reason = on_its_way(progress, peer);
+                if reason.is_some() {
+                    return channel.downgrading.or(reason);
                 }
                 connection.path = "fast".to_owned();
                 None
@@ -211,8 +228,7 @@ impl Broker {
                     return Some(reason);
                 }
                 Some(match far {
-                    Far::Socket(other) if tables.holders.contains_key(&other.row.inode) => reason,
-                    Far::Socket(_) => Reason::NoPeer,
+                    Far::Socket(other) => self.reason_of_far_end(other, tables),
                     Far::Unassigned => Reason::Unassigned,
                     Far::Nowhere if self.domain_with(view.facts.remote.ip()).is_some() => {
                         Reason::Nat
@@ -220,6 +236,20 @@ impl Broker {
                     Far::Nowhere => Reason::NoPeer,
                 })
             }
+        }
+    }
+
+    /// Why an end waits for the other one.
+    fn reason_of_far_end(&self, far: &Found, tables: &Tables) -> Reason {
+        let known = self.registry.connection(far.row.cookie);
+        match known.map(|view| view.path) {
+            // It has said that it will not come.
+            Some(Path::Kernel { reason, .. }) => reason,
+            Some(Path::Channel(channel)) => {
+                on_its_way(self.memory.progress(&channel), None).unwrap_or(Reason::Waiting)
+            }
+            None if tables.holders.contains_key(&far.row.inode) => Reason::Waiting,
+            None => Reason::NoPeer,
         }
     }
 

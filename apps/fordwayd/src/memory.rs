@@ -6,9 +6,10 @@
 //! be shown, never used for a decision.
 
 use crate::purses::Purse;
+use fordway_abi::reason::Reason;
 use fordway_abi::shm::{
     self, ColdLine, ENDPOINT_BYTES, ENDPOINTS_OFFSET, Endpoint, REGION_BYTES, RegionHeader, RxLine,
-    SLOT_COUNT, TxLine, TxOwnLine, tx_state,
+    SLOT_COUNT, TxLine, TxOwnLine, WaitLine, rx_state, tx_state,
 };
 use fordway_platform::memfd::{self, NotShared, ReadOnly};
 use fordway_registry::{ChannelView, LinkSide};
@@ -49,6 +50,10 @@ pub(crate) struct Progress {
     pub(crate) ring_bytes_rx: u64,
     /// It sends through the kernel again.
     pub(crate) back: bool,
+    /// It takes nothing more from the ring, or soon will.
+    pub(crate) stopped: bool,
+    /// Why it wants the kernel path.
+    pub(crate) left_for: Option<Reason>,
     /// Calls of its program that move data, until it sent by its ring.
     pub(crate) calls: u32,
 }
@@ -127,10 +132,18 @@ impl Memory {
         let state = offset_of!(Endpoint, tx) + offset_of!(TxLine, tx_state);
         let head = offset_of!(Endpoint, rx) + offset_of!(RxLine, head);
         let calls = offset_of!(Endpoint, tx_own) + offset_of!(TxOwnLine, calls);
+        let receives = offset_of!(Endpoint, wait) + offset_of!(WaitLine, rx_state);
+        let left_for = offset_of!(Endpoint, cold) + offset_of!(ColdLine, left_for);
+        let (sends, receives) = (
+            endpoints.load_u32(base + state)?,
+            endpoints.load_u32(base + receives)?,
+        );
         Some(Progress {
             ring_bytes_tx: endpoints.load_u64(base + tail)?,
             ring_bytes_rx: endpoints.load_u64(base + head)?,
-            back: endpoints.load_u32(base + state)? == tx_state::BACK,
+            back: [tx_state::BACK, tx_state::WITHDRAWN].contains(&sends),
+            stopped: [rx_state::STOP, rx_state::DRAIN].contains(&receives),
+            left_for: Reason::from_u32(endpoints.load_u32(base + left_for)?),
             calls: endpoints.load_u32(base + calls)?,
         })
     }

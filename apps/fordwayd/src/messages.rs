@@ -212,6 +212,10 @@ impl Broker {
             true => self.prove(number, sender, &offer.claim),
             false => Err(Reason::NoMemory),
         };
+        let declined = match offer.declined {
+            0 => None,
+            reason => Some(Reason::from_u32(reason).unwrap_or(Reason::Unsupported)),
+        };
         let actions = match facts {
             Ok(facts) => {
                 let rules = &self.rules;
@@ -223,8 +227,14 @@ impl Broker {
                 };
                 let mut witness = |process, facts: &SocketFacts| older.still_true(process, facts);
                 let (conn_id, registry) = (offer.conn_id, &mut self.registry);
-                registry.offer_through(process, conn_id, facts, &mut witness, &mut gate)
+                match declined {
+                    None => {
+                        registry.offer_through(process, conn_id, facts, &mut witness, &mut gate)
+                    }
+                    Some(why) => registry.decline(process, conn_id, facts, why, &mut witness),
+                }
             }
+            Err(_) if declined.is_some() => Vec::new(),
             Err(reason) => vec![Action::Send {
                 to: process,
                 message: Outgoing::Reject(wire::Reject {

@@ -166,6 +166,8 @@ fn wrong_descriptor_counts_end_the_connection() {
 fn empty_offer() -> wire::Offer {
     wire::Offer {
         conn_id: 1,
+        declined: 0,
+        pad: 0,
         claim: wire::Claim::NONE,
     }
 }
@@ -417,6 +419,8 @@ fn an_heir_of_the_connection_offers_nothing() {
     let (x, _y) = tcp_pair();
     let offer = packet_of(&wire::Offer {
         conn_id: 1,
+        declined: 0,
+        pad: 0,
         claim: claim(&x),
     });
     let mut heir = std::process::Command::new("cat")

@@ -277,6 +277,83 @@ fn reasons_are_shown_for_what_is_on_the_kernel_path() {
     );
 }
 
+fn shown(broker: &Broker, stream: &std::net::TcpStream) -> (String, Option<String>) {
+    let name = stream.local_addr().expect("name").to_string();
+    let rows = connections(broker);
+    let row = rows.into_iter().find(|row| row.local == name).expect("row");
+    (row.path, row.reason)
+}
+
+/// One end has left for a reason that stands; the other one offers itself again, and in vain.
+#[test]
+fn who_waits_for_an_end_that_will_not_come_shows_why() {
+    let dir = TempDir::new();
+    let broker = Broker::start(dir.path());
+    let [a, b] = [Shim::join(dir.path()), Shim::join(dir.path())];
+    let (x, y) = tcp_pair();
+    let linked = link(&a, &b, [1, 2], [x.as_fd(), y.as_fd()]);
+    let channel = Some(linked.a.channel_id);
+    assert!(matches!(
+        broker.ask(&Request::Downgrade { channel }),
+        Reply::Done
+    ));
+    for (shim, conn_id, reason) in [(&a, 1, Reason::Asked as u32), (&b, 2, 0)] {
+        shim.expect::<wire::Downgrade>();
+        let report = wire::Status {
+            conn_id,
+            channel_id: linked.a.channel_id,
+            status: wire::status::KERNEL,
+            reason,
+            ring_bytes_tx: 0,
+            ring_bytes_rx: 0,
+        };
+        shim.send(&report, &[]);
+        shim.expect_silence();
+    }
+    let asked = ("kernel".to_owned(), Some("asked".to_owned()));
+    assert_eq!(
+        [shown(&broker, &x), shown(&broker, &y)],
+        [asked.clone(), asked.clone()]
+    );
+    b.offer(2, &y);
+    b.expect_silence();
+    assert_eq!(
+        [shown(&broker, &x), shown(&broker, &y)],
+        [asked.clone(), asked]
+    );
+}
+
+/// What a program knows of a connection that it never offers is listed, at both ends; it is its
+/// own socket, or nothing.
+#[test]
+fn what_is_never_offered_is_listed_with_its_reason() {
+    let dir = TempDir::new();
+    let broker = Broker::start(dir.path());
+    let [a, b] = [Shim::join(dir.path()), Shim::join(dir.path())];
+    let (x, y) = tcp_pair();
+    b.offer(2, &y);
+    b.expect_silence();
+    a.decline(1, &x, Reason::Forked);
+    a.expect_silence();
+    let forked = ("kernel".to_owned(), Some("forked".to_owned()));
+    assert_eq!(
+        [shown(&broker, &x), shown(&broker, &y)],
+        [forked.clone(), forked]
+    );
+    // What another process has offered is not for it to say, nor what is no socket of anybody's.
+    a.decline(3, &y, Reason::Oob);
+    let gone = tcp_pair().0;
+    a.decline(4, &gone, Reason::Oob);
+    drop(gone);
+    a.expect_silence();
+    b.expect_silence();
+    assert_ne!(shown(&broker, &y).1.as_deref(), Some("oob"));
+    // It may come to be offered after all.
+    a.offer(1, &x);
+    a.expect::<wire::Link>();
+    b.expect::<wire::Link>();
+}
+
 #[test]
 fn a_killed_broker_is_followed_by_one_that_knows_the_channels() {
     let dir = TempDir::new();

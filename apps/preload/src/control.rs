@@ -144,6 +144,7 @@ fn lost() {
         link.drop_if_over();
     }
     for conn in state::conns() {
+        conn.told.store(0, Ordering::Relaxed);
         void(conn);
     }
 }
@@ -216,8 +217,11 @@ pub fn offer(conn: &Conn, fd: i32) -> bool {
         return false;
     }
     let socket = self::fd();
+    conn.told.store(0, Ordering::Relaxed);
     let offer = Offer {
         conn_id: conn.id(),
+        declined: 0,
+        pad: 0,
         claim,
     };
     let sent = send(&offer, &[]).is_ok();
@@ -233,8 +237,25 @@ pub fn offer(conn: &Conn, fd: i32) -> bool {
     sent
 }
 
+/// Tells the broker why a connection stays on the kernel path.
+pub fn decline(conn: &Conn, fd: i32, reason: u32) {
+    if connect()
+        && let Some(claim) = claim::of(fd)
+    {
+        let declined = Offer {
+            conn_id: conn.id(),
+            declined: reason,
+            pad: 0,
+            claim,
+        };
+        // It is for listings only. A broker that is gone is found out by the mail.
+        let _ = send(&declined, &[]);
+    }
+}
+
 /// Tells the broker what became of a connection.
 pub fn report(conn: &Conn, status: u32, reason: u32) {
+    conn.told.store(reason, Ordering::Relaxed);
     // What is withdrawn is an offer: the channel that the connection knows is an earlier one.
     let channel_id = match status {
         status::WITHDRAWN => 0,
@@ -409,6 +430,12 @@ fn handle(mut packet: Packet) -> bool {
                 return false;
             };
             if let Some(conn) = state::next_of_channel(channel_id) {
+                if !conn.is_paired() {
+                    if reason == Reason::Asked as u32 {
+                        upgrade::asked_late(conn);
+                    }
+                    return false;
+                }
                 if reason == Reason::Protocol as u32 {
                     upgrade::condemned(conn);
                 } else {

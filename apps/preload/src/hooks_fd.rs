@@ -5,7 +5,8 @@ use crate::state::{self, Conn, kind, slot};
 use crate::sys::{self, give, set_errno, sys};
 use crate::transfer::Unaware;
 use crate::{
-    config, control, epoll, faults, fork, hooks_options, real, select, stay, thread, upgrade, wait,
+    claim, config, control, epoll, faults, fork, hooks_options, real, select, stay, thread,
+    upgrade, wait,
 };
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering;
@@ -453,10 +454,32 @@ pub unsafe fn before_passing(message: *const libc::msghdr) {
     unsafe { each_passed(message, complete) };
 }
 
+/// Connections that came from another process stay on the kernel path here, for who else has
+/// them cannot be told.
+///
+/// # Safety
+/// `message` was received by the kernel just now.
+pub unsafe fn after_passing(message: *const libc::msghdr) {
+    // SAFETY: by contract.
+    if unsafe { (*message).msg_controllen } == 0 {
+        return;
+    }
+    let take = |fd| {
+        if may_change(fd) && is_tcp(fd) && claim::of(fd).is_some() {
+            forget(fd);
+            if let Some(conn) = state::add_conn(fd, false) {
+                down::bar(&conn.end(), Reason::Passed);
+            }
+        }
+    };
+    // SAFETY: by contract.
+    unsafe { each_passed(message, take) };
+}
+
 /// Visits the descriptors that a message passes.
 ///
 /// # Safety
-/// As [`before_passing`]; the message can be read.
+/// As [`before_passing`] or [`after_passing`]; the message can be read.
 unsafe fn each_passed(message: *const libc::msghdr, mut visit: impl FnMut(c_int)) {
     // SAFETY: by contract.
     let (mut at, mut left) = unsafe {

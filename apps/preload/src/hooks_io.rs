@@ -377,6 +377,10 @@ pub unsafe extern "C" fn recvmsg(fd: c_int, message: *mut libc::msghdr, flags: c
         // SAFETY: the program's own message.
         unsafe { no_more_than_bytes(message, flags) };
     }
+    if received >= 0 && !ours.get() && config::is_active() && state::conn(fd).is_none() {
+        // SAFETY: the kernel has just filled in the program's own message.
+        unsafe { crate::hooks_fd::after_passing(message) };
+    }
     received
 }
 

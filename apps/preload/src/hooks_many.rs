@@ -29,7 +29,15 @@ pub unsafe extern "C" fn recvmmsg(
 ) -> c_int {
     if !is_stream(fd) {
         // SAFETY: the program's own arguments.
-        return unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
+        let received = unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
+        for index in 0..received.max(0) as usize {
+            if config::is_active() {
+                let entry = messages.wrapping_add(index);
+                // SAFETY: the kernel has just filled in the program's own messages.
+                unsafe { hooks_fd::after_passing(&raw const (*entry).msg_hdr) };
+            }
+        }
+        return received;
     }
     let deadline = match timeout_of_spec(timeout).map(Deadline::after) {
         Ok(deadline) => deadline,

@@ -81,6 +81,8 @@ pub struct Conn {
     pub far: AtomicU32,
     /// O_NONBLOCK.
     pub nonblock: AtomicU32,
+    /// The reason for the kernel path that the broker was told last, or has told, or 0.
+    pub told: AtomicU32,
     /// Lock of a send in several pieces, which others do not part while there is room.
     pub turn: AtomicU32,
     /// First epoll item of it, plus one.
@@ -332,8 +334,8 @@ pub fn conns() -> impl Iterator<Item = &'static Conn> {
         .filter(|conn| conn.phase.load(Ordering::Acquire) != phase::FREE)
 }
 
-/// The connection of this channel; the other one of it, if both ends are ours and it is
-/// asked again (each end is told by itself). Looks on where it found the last one: of
+/// The connection that has this channel, or had it last; the other one of it, if both ends are
+/// ours and it is asked again (each end is told by itself). Looks on where it found the last one: of
 /// thousands that are told to leave at once, the broker names them about in our order.
 pub fn next_of_channel(channel_id: u64) -> Option<&'static Conn> {
     static FOUND: AtomicU32 = AtomicU32::new(0);
@@ -341,7 +343,8 @@ pub fn next_of_channel(channel_id: u64) -> Option<&'static Conn> {
     let from = (FOUND.load(Ordering::Relaxed) + 1).min(high);
     let index = (from..high).chain(0..from).find(|index| {
         let conn = conn_at(*index);
-        conn.is_paired() && conn.channel_id.load(Ordering::Relaxed) == channel_id
+        conn.channel_id.load(Ordering::Relaxed) == channel_id
+            && conn.phase.load(Ordering::Acquire) != phase::FREE
     })?;
     FOUND.store(index, Ordering::Relaxed);
     Some(conn_at(index))
@@ -436,6 +439,7 @@ pub fn add_conn(fd: i32, nonblock: bool) -> Option<&'static Conn> {
         &conn.low_bytes,
         &conn.turn,
         &conn.cork,
+        &conn.told,
         &conn.error,
     ] {
         zeroed.store(0, Ordering::Relaxed);
@@ -465,6 +469,7 @@ pub fn renew_conn(conn: &Conn, unbar: bool) {
         &conn.attention,
         &conn.rescues,
         &conn.passing,
+        &conn.told,
     ] {
         zeroed.store(0, Ordering::Relaxed);
     }

@@ -34,12 +34,13 @@ pub fn count_operation(conn: &Conn, fd: i32) -> sys::Result<()> {
     }
     let barred = conn.barred.load(Ordering::Relaxed);
     if barred != 0 {
-        let insist = config::policy() == PathPolicy::Fast;
-        return if insist {
-            Err(libc::ENETUNREACH)
-        } else {
-            Ok(())
-        };
+        if config::policy() == PathPolicy::Fast {
+            return Err(libc::ENETUNREACH);
+        }
+        if conn.told.load(Ordering::Relaxed) != barred {
+            tell(conn, fd, barred);
+        }
+        return Ok(());
     }
     let operations = conn.operations.fetch_add(1, Ordering::Relaxed);
     if operations == config::offer_after() {
@@ -82,6 +83,16 @@ fn insist(conn: &Conn) -> sys::Result<()> {
     Ok(())
 }
 
+/// Has the broker list why a connection stays on the kernel path, once it is not young any more.
+#[cold]
+fn tell(conn: &Conn, fd: i32, reason: u32) {
+    if conn.operations.fetch_add(1, Ordering::Relaxed) >= config::offer_after()
+        && conn.told.swap(reason, Ordering::Relaxed) != reason
+    {
+        control::decline(conn, fd, reason);
+    }
+}
+
 fn offer(conn: &Conn, fd: i32) {
     if let Some(reason) = unsuited(fd) {
         down::bar(&conn.at(fd), reason);
@@ -96,6 +107,7 @@ fn offer(conn: &Conn, fd: i32) {
     conn.offered_ns.store(sys::now_ns(), Ordering::Relaxed);
     crate::fork::hold_again(conn);
     if is_shared(conn) {
+        tell(conn, fd, Reason::Forked as u32);
         conn.operations.store(0, Ordering::Relaxed);
         return;
     }
@@ -165,7 +177,26 @@ pub fn rejected(conn: &Conn, reason: u32) {
         Some(Reason::Shared | Reason::NoMemory | Reason::Waiting)
     );
     if !passing {
+        conn.told.store(reason, Ordering::Relaxed);
         conn.barred.store(reason, Ordering::Relaxed);
+    }
+}
+
+/// The broker has asked for the kernel path, and the connection has given its channel up by
+/// itself meanwhile, for the far end was quicker. The administrator's wish stands all the same.
+pub fn asked_late(conn: &Conn) {
+    down::bar(&conn.end(), Reason::Asked);
+    let was_offered = conn
+        .phase
+        .compare_exchange(
+            phase::OFFERED,
+            phase::KERNEL,
+            Ordering::AcqRel,
+            Ordering::Relaxed,
+        )
+        .is_ok();
+    if was_offered {
+        control::report(conn, status::WITHDRAWN, Reason::Asked as u32);
     }
 }
 

@@ -224,10 +224,15 @@ messages! {
         /// A [`crate::reason::Reason`].
         reason: u32,
     }
-    /// Shim → broker: a connected stream socket may use rings.
+    /// Shim → broker: a connected stream socket may use rings, or why it may not.
     Offer = 4, fds 0..=0 {
         /// The shim's number for the connection, echoed in `Pair` and `Reject`.
         conn_id: u64,
+        /// 0, or the [`crate::reason::Reason`] for which this end stays on the kernel path: it is
+        /// listed, and not answered.
+        declined: u32,
+        /// Always 0.
+        pad: u32,
         /// The socket.
         claim: Claim,
     }

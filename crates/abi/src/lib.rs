@@ -12,7 +12,7 @@ pub mod reason;
 pub mod shm;
 
 /// Version of everything in this crate, compared for equality in `Hello`.
-pub const ABI_VERSION: u32 = 7;
+pub const ABI_VERSION: u32 = 8;
 
 /// Names of the environment variables by which the launcher speaks to the shim.
 /// The shim reads them once, in its constructor.

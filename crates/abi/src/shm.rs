@@ -260,7 +260,9 @@ pub struct ColdLine {
     /// Set last when the endpoint is made: the channel's generation. A peer that
     /// sees another number sees a channel that is gone or not there yet.
     pub generation: AtomicU32,
-    _pad: u32,
+    /// Why this side, or a relative of it since a fork, wants the kernel path: a
+    /// [`crate::reason::Reason`], or 0. Set before it leaves its ring; only listed.
+    pub left_for: AtomicU32,
     /// Bytes that the producer had given to the kernel when it entered the ring,
     /// counted from the connection's start.
     pub switch_at: AtomicU64,

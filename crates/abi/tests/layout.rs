@@ -109,7 +109,15 @@ fn present_layout() -> String {
             wants_mark
         }
     );
-    layout!(text, ColdLine with fillers { generation, switch_at, segments });
+    layout!(
+        text,
+        ColdLine {
+            generation,
+            left_for,
+            switch_at,
+            segments
+        }
+    );
     layout!(
         text,
         TxOwnLine {
@@ -157,7 +165,7 @@ fn present_layout() -> String {
         Hello { magic, abi_version, path_policy, rejoining }
         Welcome { abi_version, domain_id, process_id }
         Refuse { abi_version, reason }
-        Offer { conn_id, claim }
+        Offer { conn_id, declined, pad, claim }
         Reject { conn_id, reason, pending }
         Link { link_id, link_key }
         Region { link_id }

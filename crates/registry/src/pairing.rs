@@ -88,6 +88,38 @@ impl Registry {
         actions
     }
 
+    /// A process says why a connected socket of its stays on the kernel path. It is listed, and
+    /// nobody is told. `witness` is asked about whoever else has offered the socket.
+    pub fn decline(
+        &mut self,
+        process: ProcessId,
+        conn_id: u64,
+        facts: SocketFacts,
+        reason: Reason,
+        witness: &mut Witness<'_>,
+    ) -> Vec<Action> {
+        let mut actions = Vec::new();
+        let key = (process, conn_id);
+        let has_channel = |conn: &Conn| matches!(conn.state, ConnState::Channel { .. });
+        if self.conn(key).is_some_and(has_channel) {
+            return actions;
+        }
+        self.end_conn(key, &mut actions);
+        // Somebody else has it, and offers it.
+        if !self.free_cookie(key, facts.cookie, witness, &mut actions) {
+            return actions;
+        }
+        let Some(owner) = self.processes.get_mut(&process) else {
+            return actions;
+        };
+        let past = OnKernel::never_had_one(reason);
+        let state = ConnState::Kernel(past);
+        owner.conns.insert(conn_id, Conn { facts, state });
+        self.by_cookie.insert(facts.cookie, key);
+        self.remember_on_kernel(key, past);
+        actions
+    }
+
     /// Makes way for a new offer of a socket, unless another connection of it is live.
     pub(crate) fn free_cookie(
         &mut self,

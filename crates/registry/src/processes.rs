@@ -303,8 +303,12 @@ impl Registry {
             false if report.status == status::CLOSED => Leave::Alone,
             false => return Ok(actions),
         };
+        let asked = || match conn.state {
+            ConnState::Channel { channel, .. } => self.channels.get(&channel)?.downgrading,
+            _ => None,
+        };
         let stays = match report.status {
-            status::KERNEL => Some(reason.unwrap_or(Reason::Unsupported)),
+            status::KERNEL => Some(reason.or_else(asked).unwrap_or(Reason::Unsupported)),
             status::WITHDRAWN => reason,
             _ => None,
         };

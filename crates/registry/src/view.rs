@@ -32,6 +32,17 @@ pub struct ChannelView {
     pub downgrading: Option<Reason>,
 }
 
+impl ChannelView {
+    /// The same from the other end.
+    pub fn from_peer(&self) -> Option<ChannelView> {
+        Some(ChannelView {
+            own: self.peer?,
+            peer: Some(self.own),
+            ..*self
+        })
+    }
+}
+
 /// Where the bytes of a connection go, as far as the registry knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Path {

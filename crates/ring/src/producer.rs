@@ -213,6 +213,11 @@ impl Producer {
         self.own().tx.tx_state.mine()
     }
 
+    /// Why the peer's side says that it wants the kernel path (a word of the peer's), or 0.
+    pub fn peer_left_for(&self) -> u32 {
+        self.peer().cold.left_for.load(Ordering::Relaxed)
+    }
+
     /// Whether the consumer has stopped while this direction is still on the ring. Needs no lock.
     pub fn must_leave(&self) -> bool {
         self.state() == tx_state::RING && self.peer_has_stopped()

@@ -82,7 +82,7 @@ pub fn downgrade(end: &impl End, reason: Reason, wait: bool) {
         complete(end, deadline(end.now_ns()));
     } else if end.has_channel() {
         ask_for_kernel(end, reason);
-        leave_ring(end);
+        leave_ring(end, Some(reason));
         drain(end);
         end.ring_all();
         finish_if_over(end);
@@ -101,7 +101,7 @@ pub fn leave_whole(end: &impl End, reason: Reason) {
         return;
     }
     ask_for_kernel(end, reason);
-    leave_ring(end);
+    leave_ring(end, Some(reason));
     if let Ok(_guard) = end.lock(Half::Receiving) {
         end.consumer().stop();
     }
@@ -158,17 +158,22 @@ fn wait_for_peer(end: &impl End, deadline_ns: u64) {
 pub fn send_by_kernel(end: &impl End, reason: Reason) {
     bar(end, reason);
     if end.has_channel() {
-        leave_ring(end);
+        leave_ring(end, Some(reason));
         flush_before_end(end);
     }
 }
 
 /// Takes the sending direction off the ring; if the peer has stopped taking, what
-/// it left goes by the kernel at once (or as soon as the kernel takes it).
-pub fn leave_ring(end: &impl End) {
+/// it left goes by the kernel at once (or as soon as the kernel takes it). `reason`: why, if
+/// it is not the peer that wants it.
+pub(crate) fn leave_ring(end: &impl End, reason: Option<Reason>) {
     let Ok(guard) = end.lock(Half::Sending) else {
         return;
     };
+    if let Some(reason) = reason {
+        let told = &end.own().cold.left_for;
+        told.store(reason as u32, Ordering::Relaxed);
+    }
     let left =
         take_all_back(end).and_then(|taken| if taken { Ok(0) } else { end.producer().leave() });
     match left {
@@ -223,7 +228,7 @@ pub fn serve(end: &impl End) {
     }
     let producer = end.producer();
     if producer.must_leave() {
-        leave_ring(end);
+        leave_ring(end, None);
     } else if producer.back_bytes_or_zero() != 0
         && let Ok(_guard) = end.lock(Half::Sending)
     {
@@ -386,7 +391,10 @@ fn has_asked(end: &impl End) -> bool {
 /// Under both locks.
 fn give_up<E: End>(end: &E) -> E::Link {
     let reason = match end.state().passing.swap(0, Ordering::Relaxed) {
-        0 => end.state().barred.load(Ordering::Relaxed),
+        0 => match end.state().barred.load(Ordering::Relaxed) {
+            0 => others_reason(end),
+            reason => reason,
+        },
         reason => reason,
     };
     let flags = &end.own().tx.tx_flags;
@@ -394,6 +402,20 @@ fn give_up<E: End>(end: &E) -> E::Link {
     let link = end.give_up(reason);
     end.wake_own();
     link
+}
+
+/// Why the channel ends, if it is not this end that wants it: what a relative of this process
+/// says, or the peer. Good enough to be listed; that the peer broke the protocol is not the
+/// peer's to say.
+fn others_reason(end: &impl End) -> u32 {
+    let relative = end.own().cold.left_for.load(Ordering::Relaxed);
+    let peer = || match end.peer_is_there() {
+        true => end.producer().peer_left_for(),
+        false => 0,
+    };
+    let told = if relative != 0 { relative } else { peer() };
+    let reason = Reason::from_u32(told).filter(|reason| *reason != Reason::Protocol);
+    reason.map_or(0, |reason| reason as u32)
 }
 
 /// With SO_RCVLOWAT the kernel wakes nobody for the last bytes of a ring that come by it, for

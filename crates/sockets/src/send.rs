@@ -78,7 +78,7 @@ pub fn send<E: End>(end: &E, source: &mut impl Source) -> Result<Moved> {
     let (doors, stopped) = producer.peer_waits();
     end.tell(doors);
     if stopped {
-        down::leave_ring(end);
+        down::leave_ring(end, None);
     }
     Ok(Moved::Bytes(count))
 }
@@ -119,8 +119,9 @@ fn on_ring(end: &impl End) -> bool {
                     return true;
                 }
                 Entered::NoMemory => {
-                    let why = &end.state().passing;
-                    why.store(Reason::NoMemory as u32, Ordering::Relaxed);
+                    let reason = Reason::NoMemory as u32;
+                    end.state().passing.store(reason, Ordering::Relaxed);
+                    end.own().cold.left_for.store(reason, Ordering::Relaxed);
                 }
                 Entered::NotYet | Entered::Never => {}
             }

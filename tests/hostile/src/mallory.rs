@@ -417,6 +417,7 @@ impl Mallory {
             8: wait.space_mark;
             4: wait.wants_mark;
             4: cold.generation;
+            4: cold.left_for;
             8: cold.switch_at;
             4: tx_own.lock;
             8: tx_own.head_seen;

@@ -244,6 +244,8 @@ fn surplus_descriptors_cost_the_connection_and_nothing_else() -> Result<()> {
     let packets = [
         packet_of(&wire::Offer {
             conn_id: 9,
+            declined: 0,
+            pad: 0,
             claim: wire::Claim::NONE,
         }),
         packet_of(&wire::Region { link_id: 9 }),

@@ -217,6 +217,8 @@ fn messages_about_a_live_link() -> Result<()> {
 fn lying() -> Vec<u8> {
     let mut packet = packet_of(&wire::Offer {
         conn_id: 1,
+        declined: 0,
+        pad: 0,
         claim: wire::Claim::NONE,
     });
     packet[4..8].copy_from_slice(&17u32.to_ne_bytes());

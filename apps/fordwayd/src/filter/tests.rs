@@ -212,6 +212,8 @@ fn an_end_has_sent_no_more_than_its_peer_could_take() {
             ring_bytes_tx,
             ring_bytes_rx,
             back: false,
+            stopped: false,
+            left_for: None,
             calls: 0,
         })
     };
@@ -238,6 +240,8 @@ fn an_end_has_sent_no_less_than_its_peer_has_taken() {
             ring_bytes_tx,
             ring_bytes_rx,
             back: false,
+            stopped: false,
+            left_for: None,
             calls: 0,
         })
     };

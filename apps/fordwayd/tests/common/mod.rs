@@ -2,6 +2,7 @@
 #![allow(dead_code)] // Each test file uses a part.
 
 use fordway_abi::control::{self as wire, HELLO_MAGIC, Header, Message, PACKET_BYTES_MAX};
+use fordway_abi::reason::Reason;
 use fordway_abi::{ABI_VERSION, shm};
 use fordway_platform::ipc::{self, Kind, ReceiveError};
 use fordway_platform::memfd::{self, ReadOnly};
@@ -325,7 +326,22 @@ impl Shim {
     }
 
     pub fn claim(&self, conn_id: u64, claim: wire::Claim) {
-        self.send(&wire::Offer { conn_id, claim }, &[]);
+        self.say(conn_id, claim, 0);
+    }
+
+    /// Says why a socket stays on the kernel path.
+    pub fn decline(&self, conn_id: u64, socket: impl AsFd, reason: Reason) {
+        self.say(conn_id, claim(socket), reason as u32);
+    }
+
+    fn say(&self, conn_id: u64, claim: wire::Claim, declined: u32) {
+        let offer = wire::Offer {
+            conn_id,
+            declined,
+            pad: 0,
+            claim,
+        };
+        self.send(&offer, &[]);
     }
 
     fn wait_for(&self, what: PollFlags) {
