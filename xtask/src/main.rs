@@ -148,6 +148,9 @@ const SKIPS: &str = "contrib/skips.txt";
 const SKIP_MARK: &str = "skipped: ";
 /// Steps whose times end the output of `test`.
 const SLOWEST_SHOWN: usize = 10;
+/// Lines that the end of the output repeats of what failed: so many behind each failure, and in all.
+const AFTER_FAILURE: usize = 12;
+const FAILURES_SHOWN: usize = 120;
 /// That it runs, not what it says: figures of a busy machine prove nothing.
 const SHORT_BENCH: [&str; 5] = [FORDWAY, "bench", "all", "--quick", "target/bench-report"];
 
@@ -389,6 +392,11 @@ fn test(arguments: &[String]) -> Outcome {
                 .push(format!("skipped, and not in {list}: {skip}"));
         }
     }
+    if sum.failed != 0 {
+        for line in &sum.failures {
+            println!("failure: {line}");
+        }
+    }
     for step in &sum.failed_steps {
         println!("failed: {step}");
     }
@@ -466,6 +474,10 @@ struct Sum {
     failed_steps: Vec<String>,
     /// Tests that were not played, with their reasons (`tests/skip`).
     skips: Vec<String>,
+    /// What the runners wrote of failures, for the end of the output.
+    failures: Vec<String>,
+    /// Lines that still belong to the last failure.
+    failure_left: usize,
     /// How long each step took.
     times: Vec<(Duration, String)>,
 }
@@ -504,12 +516,24 @@ impl Sum {
             let line = line.map_err(|error| format!("{text}: {error}"))?;
             let line = String::from_utf8_lossy(&line);
             self.read(&line);
+            self.keep_failure(&line);
             println!("{line}");
         }
         child
             .wait()
             .map(|status| status.success())
             .map_err(|error| format!("{text}: {error}"))
+    }
+
+    /// Who reads the end of a long output sees what failed.
+    fn keep_failure(&mut self, line: &str) {
+        if line.contains("FAILED") || line.contains("panicked at") {
+            self.failure_left = AFTER_FAILURE;
+        }
+        if self.failure_left != 0 && self.failures.len() < FAILURES_SHOWN {
+            self.failures.push(line.to_owned());
+        }
+        self.failure_left = self.failure_left.saturating_sub(1);
     }
 
     /// `test result: ok. 13 passed; 0 failed; 0 ignored; ...`, and the last line of the
