@@ -125,9 +125,6 @@ pub struct Conn {
     state: State,
 }
 
-/// Two pairs of cache lines, and an index that is a shift.
-const _: () = assert!(size_of::<Conn>() == 256);
-
 /// Tries for a lock before it is asked whether its holder's process lives.
 const SPINS_PATIENT: u32 = 1 << 14;
 

@@ -40,9 +40,7 @@ fn collect(
     let Some(_guard) = instance.lock.lock() else {
         return (0, false);
     };
-    if now.is_some_and(|now| is_stale(instance, now)) {
-        return (0, true);
-    }
+    let is_stale = now.is_some_and(|now| is_stale(instance, now));
     let mut results = faults::Results::of(first);
     let mut items = walk(instance);
     let mut batch = [0; BATCH_ITEMS];
@@ -52,8 +50,9 @@ fn collect(
     let mut is_full = false;
     while !is_full {
         let found = fill(&mut batch, room - count, ticket, &mut items);
-        // Before any of them is reported, or what rings have would be parted by the question.
-        is_late = now.is_some() && is_any_behind(instance, found);
+        // Before any of them is reported, or what rings have would be parted by the question. And
+        // before that is asked because of its age, so that the answer holds the peers' acts.
+        is_late = now.is_some() && is_any_behind(instance, found) || is_stale;
         if found.is_empty() || is_late {
             if let Some(&index) = found.first() {
                 hot::begin_with(instance, index);
