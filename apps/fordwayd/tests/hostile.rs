@@ -448,9 +448,13 @@ fn an_offer_ends_with_its_socket() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("bind");
     let name = listener.local_addr().expect("name");
     let connect = |from: std::net::SocketAddr| {
-        let kind = rustix::net::SocketType::STREAM;
-        let socket = rustix::net::socket(rustix::net::AddressFamily::INET, kind, None);
-        let socket = socket.expect("socket");
+        let (family, kind) = (
+            rustix::net::AddressFamily::INET,
+            rustix::net::SocketType::STREAM,
+        );
+        // A broker that another test starts would keep it open, and its port taken.
+        let flags = rustix::net::SocketFlags::CLOEXEC;
+        let socket = rustix::net::socket_with(family, kind, flags, None).expect("socket");
         rustix::net::sockopt::set_socket_reuseaddr(&socket, true).expect("reuse");
         rustix::net::bind(&socket, &from).expect("bind");
         rustix::net::connect(&socket, &name).expect("connect");
