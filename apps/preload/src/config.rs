@@ -112,3 +112,19 @@ fn number(digits: &[u8]) -> Option<u32> {
     }
     (!digits.is_empty() && digits.iter().all(u8::is_ascii_digit)).then_some(value)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_whole_or_none() {
+        assert_eq!(number(b"0"), Some(0));
+        assert_eq!(number(b"4294967295"), Some(u32::MAX));
+        for none in [&b""[..], b"4294967296", b"12x", b"-1", b" 1"] {
+            assert_eq!(number(none), None);
+        }
+        assert_eq!(split(b"A=b=c"), Some((&b"A"[..], &b"b=c"[..])));
+        assert_eq!(split(b"A"), None);
+    }
+}

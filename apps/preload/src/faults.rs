@@ -178,9 +178,7 @@ impl Results {
 
 /// Writes a small result where the program wants it; false: EFAULT.
 pub fn give<T>(target: *mut T, value: T) -> bool {
-    arm();
-    let bytes = target.cast::<u8>();
-    let can = is_user_range(bytes, size_of::<T>()) && is_writable(bytes, size_of::<T>());
+    let can = can_write_all(target, 1);
     if can {
         // SAFETY: the program's own argument, which was just found writable.
         unsafe { target.write_unaligned(value) };
@@ -274,4 +272,99 @@ pub unsafe fn die(signal: i32, info: *const libc::siginfo_t) {
 /// `EFAULT` unless it can be.
 pub fn check(can: bool) -> sys::Result<()> {
     if can { Ok(()) } else { Err(libc::EFAULT) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{PAGE, Pages, tables};
+
+    const READ: i32 = libc::PROT_READ;
+    const WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
+
+    fn byte(pages: &Pages, at: usize) -> u8 {
+        // SAFETY: of a page that can be read.
+        unsafe { pages.at(at).read() }
+    }
+
+    #[test]
+    fn each_page_is_tried_and_none_behind_the_last_byte() {
+        let _turn = tables();
+        arm();
+        let pages = Pages::of(&[WRITE, READ, libc::PROT_NONE]);
+        assert!(is_readable(pages.at(0), 2 * PAGE));
+        assert!(!is_readable(pages.at(0), 2 * PAGE + 1));
+        assert!(is_readable(pages.at(2 * PAGE - 1), 1));
+        assert!(!is_readable(pages.at(2 * PAGE - 1), 2));
+        // A range that begins in the last byte of a page has to try the next one.
+        let begins_late = Pages::of(&[READ, libc::PROT_NONE, READ]);
+        assert!(!is_readable(begins_late.at(PAGE - 1), PAGE + 2));
+        assert!(is_readable(pages.at(2 * PAGE), 0));
+        assert!(is_writable(pages.at(0), PAGE));
+        assert!(!is_writable(pages.at(0), PAGE + 1));
+        assert!(could_be_written(pages.at(0), PAGE));
+        assert!(!could_be_written(pages.at(1), PAGE));
+    }
+
+    #[test]
+    fn what_is_only_tried_stays_what_it_is() {
+        let _turn = tables();
+        let pages = Pages::of(&[WRITE, WRITE]);
+        assert!(can_write_all(pages.at(0), 2 * PAGE));
+        assert!(can_read_all(pages.at(0), 2 * PAGE));
+        assert_eq!([byte(&pages, 0), byte(&pages, PAGE)], *b"xx");
+    }
+
+    #[test]
+    fn a_page_behind_the_end_of_its_file_is_none() {
+        let _turn = tables();
+        arm();
+        let pages = Pages::of_file(PAGE + 1, 3);
+        assert!(is_readable(pages.at(0), 2 * PAGE));
+        assert!(!is_readable(pages.at(0), 2 * PAGE + 1));
+        assert!(!is_writable(pages.at(2 * PAGE), 1));
+        assert!(!could_be_written(pages.at(2 * PAGE), 1));
+    }
+
+    #[test]
+    fn addresses_that_no_program_has_are_not_touched() {
+        let _turn = tables();
+        arm();
+        let end = LIMIT.load(Ordering::Relaxed);
+        assert!(is_user_range((end - 1) as *const u8, 1));
+        assert!(!is_user_range((end - 1) as *const u8, 2));
+        assert!(!is_user_range(usize::MAX as *const u8, 2));
+        assert!(!can_read((usize::MAX - 3) as *const u64));
+        assert!(!can_read(64 as *const u64));
+        assert!(!can_write_all(core::ptr::null_mut::<u64>(), 1));
+        // A count of which the bytes cannot be told.
+        let pages = Pages::of(&[WRITE]);
+        let (value, count) = (pages.at(0).cast::<u64>(), usize::MAX / 8 + 2);
+        assert!(!can_read_all(value, count));
+        assert!(!can_write_all(value, count));
+    }
+
+    #[test]
+    fn a_result_across_pages_comes_whole_or_not_at_all() {
+        let _turn = tables();
+        let pages = Pages::of(&[WRITE, READ]);
+        assert!(!give(pages.at(PAGE - 4).cast::<u64>(), 0));
+        assert_eq!([byte(&pages, PAGE - 4), byte(&pages, PAGE)], *b"xx");
+        assert!(give(pages.at(PAGE - 8).cast::<u64>(), 0));
+        assert_eq!(byte(&pages, PAGE - 8), 0);
+    }
+
+    #[test]
+    fn results_are_tried_page_by_page() {
+        let _turn = tables();
+        arm();
+        let pages = Pages::of(&[WRITE, WRITE, READ]);
+        let value = |at: usize| pages.at(at).cast::<[u8; 12]>();
+        let mut results = Results::of(value(0));
+        assert!(results.may_take(value(PAGE - 12)));
+        assert!(results.may_take(value(PAGE - 4)));
+        assert!(results.may_take(value(2 * PAGE - 12)));
+        assert!(!results.may_take(value(2 * PAGE - 11)));
+        assert!(!results.may_take(value(2 * PAGE)));
+    }
 }

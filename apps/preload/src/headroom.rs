@@ -163,3 +163,52 @@ fn read<'a>(parts: &[&[u8]], text: &'a mut [u8]) -> Option<&'a [u8]> {
     let _ = sys!(SYS_close, fd);
     text.get(..count.ok()?)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::tables;
+
+    #[test]
+    fn a_number_ends_at_the_first_byte_that_is_no_digit() {
+        assert_eq!(number(b"4096\n"), Some(4096));
+        assert_eq!(number(b"18446744073709551615"), Some(u64::MAX));
+        for none in [&b"max\n"[..], b"", b"-1", b"18446744073709551616"] {
+            assert_eq!(number(none), None);
+        }
+    }
+
+    #[test]
+    fn a_region_that_is_gone_gives_back_what_it_took() {
+        let _turn = tables();
+        let header = ARENA_OFFSET as u64;
+        OWN.bytes_taken.store(5000, Ordering::Relaxed);
+        give_back(header + 3000);
+        assert_eq!(OWN.bytes_taken.load(Ordering::Relaxed), 2000);
+        // Nothing was handed out: there is nothing to give back.
+        give_back(0);
+        give_back(header);
+        assert_eq!(OWN.bytes_taken.load(Ordering::Relaxed), 2000);
+        after_fork();
+        assert_eq!(OWN.bytes_taken.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn lines_of_other_controllers_say_nothing() {
+        for line in [&b""[..], b"0", b"7:cpu,cpuacct:/", b"1:name=systemd:/"] {
+            assert_eq!(left_by(line), None);
+        }
+    }
+
+    #[test]
+    fn a_name_that_is_too_long_is_not_read() {
+        let mut text = [0; 16];
+        // What fits is the name of a file.
+        let mut long = [b'/'; TEXT_BYTES];
+        long[TEXT_BYTES - 18..].copy_from_slice(b"/proc/self/status?");
+        assert_eq!(read(&[&long], &mut text), None);
+        assert_eq!(read(&[b"/proc/self", b"/no such file"], &mut text), None);
+        let status = read(&[b"/proc/self", b"/status"], &mut text);
+        assert_eq!(status.map(|text| &text[..5]), Some(&b"Name:"[..]));
+    }
+}

@@ -157,3 +157,72 @@ pub fn close(fd: i32) {
 pub fn raising_lock() -> &'static Lock {
     &RAISING
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::tables;
+
+    fn limit() -> (u64, u64) {
+        let mut limit = libc::rlimit64 {
+            rlim_cur: 0,
+            rlim_max: 0,
+        };
+        let asked = sys!(SYS_prlimit64, 0, libc::RLIMIT_NOFILE, 0, &raw mut limit);
+        assert_eq!(asked, Ok(0));
+        (limit.rlim_cur, limit.rlim_max)
+    }
+
+    #[test]
+    fn they_lie_outside_the_programs_range() {
+        let _turn = tables();
+        let (soft, hard) = limit();
+        let low = libc::rlimit64 {
+            rlim_cur: 1000,
+            rlim_max: hard,
+        };
+        assert_eq!(set_limit(&low), Ok(()));
+        let count = COUNT.load(Ordering::Relaxed);
+        let own = copy(0).expect("a hidden descriptor");
+        assert!(own >= 1000);
+        assert_eq!(limit(), (1000, hard), "raised for a moment only");
+        assert_eq!(crate::state::look(own), kind::HIDDEN);
+        assert_eq!(COUNT.load(Ordering::Relaxed), count + 1);
+        close(own);
+        assert_eq!(crate::state::look(own), kind::UNKNOWN);
+        assert_eq!(COUNT.load(Ordering::Relaxed), count);
+        assert_eq!(sys!(SYS_fcntl, own, libc::F_GETFD), Err(libc::EBADF));
+        let before = libc::rlimit64 {
+            rlim_cur: soft,
+            rlim_max: hard,
+        };
+        assert_eq!(set_limit(&before), Ok(()));
+    }
+
+    #[test]
+    fn what_cannot_be_hidden_is_closed_and_not_counted() {
+        let _turn = tables();
+        let count = COUNT.load(Ordering::Relaxed);
+        assert_eq!(hide(-1), Err(libc::EBADF));
+        close(-1);
+        assert_eq!(COUNT.load(Ordering::Relaxed), count);
+    }
+
+    #[test]
+    fn a_peer_has_an_eighth_of_what_is_left() {
+        let _turn = tables();
+        let before = (
+            COUNT.load(Ordering::Relaxed),
+            COUNT_MAX.load(Ordering::Relaxed),
+        );
+        COUNT.store(20, Ordering::Relaxed);
+        COUNT_MAX.store(100, Ordering::Relaxed);
+        assert!(is_fair(0) && is_fair(10) && !is_fair(11));
+        assert!(!is_fair(1 << 29) && !is_fair(u32::MAX));
+        // More than there can be, after the limit was lowered.
+        COUNT.store(120, Ordering::Relaxed);
+        assert!(is_fair(0) && !is_fair(1));
+        COUNT.store(before.0, Ordering::Relaxed);
+        COUNT_MAX.store(before.1, Ordering::Relaxed);
+    }
+}

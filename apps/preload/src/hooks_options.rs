@@ -24,7 +24,7 @@ fn stream(fd: c_int) -> Option<&'static Conn> {
 
 /// # Safety
 /// As setsockopt(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn setsockopt(
     fd: c_int,
     level: c_int,
@@ -154,7 +154,7 @@ fn set_low(conn: &Conn, fd: c_int) {
 
 /// # Safety
 /// As getsockopt(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn getsockopt(
     fd: c_int,
     level: c_int,
@@ -195,7 +195,7 @@ pub unsafe extern "C" fn getsockopt(
 
 /// # Safety
 /// As ioctl(2): a third argument that the request does not take is never looked at.
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn ioctl(fd: c_int, request: usize, argument: usize) -> c_int {
     // SAFETY: the program's own arguments.
     let by_libc = || unsafe { real::ioctl(fd, request, argument) };
@@ -231,7 +231,7 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: usize, argument: usize) -> c_
 
 /// # Safety
 /// As sockatmark(3).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn sockatmark(fd: c_int) -> c_int {
     let mut at: c_int = 0;
     // SAFETY: a count of ours.

@@ -22,7 +22,13 @@
 //! ([`thread`]). The library links to nothing, so it loads into any
 //! program; with a libc other than glibc it stays passive.
 //! It is no security boundary: a program can always talk around it.
-#![no_std]
+//!
+//! # Tests of its functions
+//! `cargo test -p fordway-preload` makes a program of the modules, with std, and without the names
+//! that programs link to: they would stand in front of libc's in the test itself.
+#![cfg_attr(not(test), no_std)]
+// Much is used by the names alone.
+#![cfg_attr(test, allow(dead_code, unused_imports))]
 
 mod aside;
 mod claim;
@@ -36,13 +42,20 @@ mod faults;
 mod fork;
 mod headroom;
 mod hidden;
+#[cfg(not(test))]
 mod hooks_fd;
+#[cfg(not(test))]
 mod hooks_io;
+#[cfg(not(test))]
 mod hooks_many;
 mod hooks_options;
+#[cfg(not(test))]
 mod hooks_proc;
+#[cfg(not(test))]
 mod hooks_syscall;
+#[cfg(not(test))]
 mod hooks_unseen;
+#[cfg(not(test))]
 mod hooks_wait;
 mod link;
 mod memory;
@@ -58,6 +71,8 @@ mod state;
 mod stay;
 mod stdio;
 mod sys;
+#[cfg(test)]
+mod testing;
 mod thread;
 mod transfer;
 mod upgrade;
@@ -69,10 +84,12 @@ use core::ffi::c_char;
 #[unsafe(export_name = "fordway_abi_version")]
 pub static ABI_VERSION: u32 = fordway_abi::ABI_VERSION;
 
+#[cfg(not(test))]
 #[used]
 #[unsafe(link_section = ".init_array")]
 static START: extern "C" fn(i32, *const *const c_char, *const *const c_char) = start;
 
+#[cfg(not(test))]
 #[used]
 #[unsafe(link_section = ".fini_array")]
 static END: extern "C" fn() = end;
@@ -115,11 +132,13 @@ extern "C" fn end() {
     }
 }
 
+#[cfg(not(test))]
 #[panic_handler]
 fn panic(_info: &core::panic::PanicInfo) -> ! {
     sys::abort()
 }
 
 /// The precompiled core names it although nothing here unwinds.
+#[cfg(not(test))]
 #[unsafe(no_mangle)]
 extern "C" fn rust_eh_personality() {}

@@ -194,3 +194,117 @@ fn word_of(set: *const u64, word: usize) -> u64 {
 fn has(set: *const u64, fd: usize) -> bool {
     !set.is_null() && word_of(set, fd / WORD_BITS) >> (fd % WORD_BITS) & 1 != 0
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hidden;
+    use crate::testing::tables;
+
+    /// The sets to read and to write of so many words.
+    fn sets(count: c_int, read: &mut [u64], write: &mut [u64]) -> Sets {
+        let (read, write) = (read.as_mut_ptr().cast(), write.as_mut_ptr().cast());
+        Sets::of(count, [read, write, core::ptr::null_mut()])
+    }
+
+    fn table() -> usize {
+        TABLE.load(Ordering::Relaxed)
+    }
+
+    #[test]
+    fn room_grows_by_doubling_and_never_shrinks() {
+        let _turn = tables();
+        TABLE.store(WORD_BITS, Ordering::Relaxed);
+        for (fd, room) in [
+            (0, 64),
+            (63, 64),
+            (64, 128),
+            (300, 512),
+            (70, 512),
+            (511, 512),
+            (512, 1024),
+        ] {
+            note_descriptor(fd);
+            assert_eq!(table(), room, "{fd}");
+        }
+    }
+
+    #[test]
+    fn a_count_is_cut_to_the_table_that_the_program_would_have() {
+        let _turn = tables();
+        TABLE.store(WORD_BITS, Ordering::Relaxed);
+        let mut read = [0u64; 32];
+        // Nobody has these.
+        read[10] = u64::MAX;
+        assert_eq!(sets(2000, &mut read, &mut [0; 32]).count(), 64);
+        assert_eq!(sets(20, &mut read, &mut [0; 32]).count(), 20);
+        // SAFETY: a copy of a descriptor of ours.
+        let high = unsafe { libc::fcntl(0, libc::F_DUPFD_CLOEXEC, 1500) };
+        assert!((1500..2048).contains(&high));
+        read[high as usize / 64] = 1 << (high % 64);
+        assert_eq!(sets(1000, &mut read, &mut [0; 32]).count(), 64);
+        assert_eq!(sets(2048, &mut read, &mut [0; 32]).count(), 2048);
+        // SAFETY: ours.
+        unsafe { libc::close(high) };
+    }
+
+    #[test]
+    fn a_descriptor_of_the_library_makes_no_room() {
+        let _turn = tables();
+        TABLE.store(WORD_BITS, Ordering::Relaxed);
+        let own = hidden::copy(0).expect("a hidden descriptor");
+        let words = own as usize / WORD_BITS + 1;
+        let mut read = vec![0u64; words];
+        read[words - 1] = 1 << (own as usize % WORD_BITS);
+        assert_eq!(sets(own + 1, &mut read, &mut vec![0; words]).count(), 64);
+        hidden::close(own);
+    }
+
+    #[test]
+    fn members_are_those_below_the_count() {
+        let _turn = tables();
+        TABLE.store(1024, Ordering::Relaxed);
+        let (mut read, mut write) = ([1 | 1 << 63, 0b110], [1 << 3, 1 << 2]);
+        let sets = sets(66, &mut read, &mut write);
+        let members: Vec<usize> = sets.members(0, 2).collect();
+        assert_eq!(members, [0, 3, 63, 65]);
+    }
+
+    #[test]
+    fn words_behind_the_count_are_left_as_they_are() {
+        let _turn = tables();
+        TABLE.store(1024, Ordering::Relaxed);
+        let (mut read, mut write) = ([u64::MAX; 3], [u64::MAX; 3]);
+        let given = sets(65, &mut read, &mut write);
+        let entry = |fd, events, revents| libc::pollfd {
+            fd,
+            events,
+            revents,
+        };
+        let both = libc::POLLIN | libc::POLLOUT;
+        let entries = [
+            entry(0, both, libc::POLLERR),
+            entry(1, both, libc::POLLHUP),
+            entry(2, libc::POLLOUT, libc::POLLIN),
+            entry(64, libc::POLLIN, libc::POLLIN),
+        ];
+        assert_eq!(given.give(&entries), Ok(4));
+        assert_eq!(read, [0b11, 1, u64::MAX]);
+        assert_eq!(write, [0b1, 0, u64::MAX]);
+    }
+
+    #[test]
+    fn a_closed_descriptor_leaves_the_sets_alone() {
+        let _turn = tables();
+        TABLE.store(1024, Ordering::Relaxed);
+        let (mut read, mut write) = ([3], [0]);
+        let given = sets(2, &mut read, &mut write);
+        let entries = [libc::pollfd {
+            fd: 1,
+            events: libc::POLLIN,
+            revents: libc::POLLNVAL,
+        }];
+        assert_eq!(given.give(&entries), Err(libc::EBADF));
+        assert_eq!(read, [3]);
+    }
+}

@@ -307,7 +307,7 @@ fn exchange(
 
 /// # Safety
 /// As sigaction(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn sigaction(
     signal: c_int,
     new: *const libc::sigaction,
@@ -349,7 +349,7 @@ pub unsafe extern "C" fn sigaction(
 
 /// # Safety
 /// As sigaction(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn __sigaction(
     signal: c_int,
     new: *const libc::sigaction,
@@ -435,7 +435,7 @@ fn install(signal: c_int, handler: usize, flags: c_int, masks_itself: bool) -> u
 
 /// # Safety
 /// As signal(2): BSD semantics, that is with SA_RESTART.
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn signal(signal: c_int, handler: usize) -> usize {
     let interrupts = (1..SIGNALS as c_int).contains(&signal)
         && INTERRUPTING.load(Ordering::Relaxed) & bit(signal) != 0;
@@ -445,7 +445,7 @@ pub unsafe extern "C" fn signal(signal: c_int, handler: usize) -> usize {
 
 /// # Safety
 /// As signal(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn bsd_signal(signal: c_int, handler: usize) -> usize {
     // SAFETY: by the caller's contract.
     unsafe { self::signal(signal, handler) }
@@ -453,7 +453,7 @@ pub unsafe extern "C" fn bsd_signal(signal: c_int, handler: usize) -> usize {
 
 /// # Safety
 /// As signal(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn ssignal(signal: c_int, handler: usize) -> usize {
     // SAFETY: by the caller's contract.
     unsafe { self::signal(signal, handler) }
@@ -461,7 +461,7 @@ pub unsafe extern "C" fn ssignal(signal: c_int, handler: usize) -> usize {
 
 /// # Safety
 /// As signal(2) in System V: once, and not masked meanwhile.
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn sysv_signal(signal: c_int, handler: usize) -> usize {
     install(
         signal,
@@ -473,7 +473,7 @@ pub unsafe extern "C" fn sysv_signal(signal: c_int, handler: usize) -> usize {
 
 /// # Safety
 /// As sysv_signal(3).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn __sysv_signal(signal: c_int, handler: usize) -> usize {
     // SAFETY: by the caller's contract.
     unsafe { sysv_signal(signal, handler) }
@@ -481,7 +481,7 @@ pub unsafe extern "C" fn __sysv_signal(signal: c_int, handler: usize) -> usize {
 
 /// # Safety
 /// As sigset(3).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn sigset(signal: c_int, disposition: usize) -> usize {
     const SIG_HOLD: usize = 2;
     if !(1..SIGNALS as c_int).contains(&signal) {
@@ -514,7 +514,7 @@ pub unsafe extern "C" fn sigset(signal: c_int, disposition: usize) -> usize {
 
 /// # Safety
 /// As siginterrupt(3).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn siginterrupt(signal: c_int, interrupts: c_int) -> c_int {
     // SAFETY: plain data; ours.
     let mut action: libc::sigaction = unsafe { core::mem::zeroed() };

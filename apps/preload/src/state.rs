@@ -496,3 +496,75 @@ pub fn bar_shared(conn: &Conn) {
         Ordering::Relaxed,
     );
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::tables;
+
+    #[test]
+    fn descriptors_beyond_the_table_are_the_kernels() {
+        let _turn = tables();
+        for fd in [-1, i32::MIN, FD_COUNT as i32, i32::MAX] {
+            assert!(slot(fd).is_none());
+            assert_eq!(look(fd), kind::OTHER);
+            assert!(conn(fd).is_none());
+            assert!(add_conn(fd, false).is_none());
+        }
+        assert!(slot(FD_COUNT as i32 - 1).is_some());
+    }
+
+    #[test]
+    fn late_mail_finds_nobody() {
+        let _turn = tables();
+        let fd = FD_COUNT as i32 - 2;
+        let first = add_conn(fd, false).expect("a place");
+        let id = first.id();
+        assert!(Conn::by_id(id).is_some_and(|conn| core::ptr::eq(conn, first)));
+        assert!(conn(fd).is_some_and(|conn| core::ptr::eq(conn, first)));
+        first.edges.store(7, Ordering::Relaxed);
+        free_conn(first);
+        assert!(Conn::by_id(id).is_none());
+        let second = add_conn(fd, true).expect("a place");
+        assert!(core::ptr::eq(first, second), "the place is used again");
+        assert!(Conn::by_id(id).is_none() && Conn::by_id(second.id()).is_some());
+        assert!(second.is_nonblocking() && second.edges.load(Ordering::Relaxed) == 0);
+        // A new connection of the same socket.
+        let id = second.id();
+        renew_conn(second, true);
+        assert!(Conn::by_id(id).is_none());
+        free_conn(second);
+    }
+
+    #[test]
+    fn a_lock_is_refused_to_its_holder() {
+        let lock = Lock::new();
+        let guard = lock.lock();
+        assert!(guard.is_some() && lock.lock().is_none() && lock.try_lock().is_none());
+        drop(guard);
+        assert!(lock.try_lock().is_some());
+        assert!(lock.hold() && !lock.hold());
+        lock.let_go();
+        assert!(lock.lock().is_some());
+    }
+
+    #[test]
+    fn a_lock_of_a_process_that_is_gone_is_free() {
+        let _turn = tables();
+        let (word, holder) = (AtomicU32::new(0), AtomicU32::new(0));
+        let own = crate::fork::pid() as u32;
+        let guard = lock_shared(&word, &holder);
+        assert_eq!(holder.load(Ordering::Relaxed), own);
+        drop(guard);
+        assert_eq!(
+            (word.load(Ordering::Relaxed), holder.load(Ordering::Relaxed)),
+            (0, 0)
+        );
+        let mut child = std::process::Command::new("true").spawn().expect("a child");
+        let gone = child.id();
+        child.wait().expect("its end");
+        word.store(1, Ordering::Relaxed);
+        holder.store(gone, Ordering::Relaxed);
+        assert!(lock_shared(&word, &holder).is_some());
+    }
+}

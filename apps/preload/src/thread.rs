@@ -252,7 +252,7 @@ fn set_cancel_type(kind: c_int) {
 
 /// # Safety
 /// As pthread_setcanceltype(3).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn pthread_setcanceltype(kind: c_int, old: *mut c_int) -> c_int {
     let Some(address) = SET_TYPE.find() else {
         return libc::ENOSYS;
@@ -275,7 +275,7 @@ pub unsafe extern "C" fn pthread_setcanceltype(kind: c_int, old: *mut c_int) -> 
 
 /// # Safety
 /// As pthread_cancel(3).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn pthread_cancel(thread: usize) -> c_int {
     static CANCEL: Real = Real::new(c"pthread_cancel");
     let Some(address) = CANCEL.find() else {

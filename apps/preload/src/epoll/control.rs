@@ -198,3 +198,69 @@ fn add(
     }
     added
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::tables;
+
+    fn event(events: u32, data: u64) -> libc::epoll_event {
+        libc::epoll_event { events, u64: data }
+    }
+
+    #[test]
+    fn exclusive_is_for_add_and_beside_few_bits() {
+        let judged = |operation, events| {
+            let event = event(events, 0);
+            is_refused(operation, &raw const event)
+        };
+        assert!(!judged(libc::EPOLL_CTL_ADD, EXCLUSIVE | IN | OUT | ET));
+        assert!(judged(libc::EPOLL_CTL_ADD, EXCLUSIVE | IN | ONESHOT));
+        assert!(judged(libc::EPOLL_CTL_ADD, EXCLUSIVE | RDHUP));
+        assert!(judged(libc::EPOLL_CTL_MOD, EXCLUSIVE | IN));
+        assert!(!judged(libc::EPOLL_CTL_MOD, IN | RDHUP | ONESHOT));
+    }
+
+    #[test]
+    fn an_attached_registration_answers_as_the_kernels() {
+        let _turn = tables();
+        let index = super::super::items::new_item().expect("a place");
+        let item = item_at(index);
+        let (add, change, delete) = (
+            libc::EPOLL_CTL_ADD,
+            libc::EPOLL_CTL_MOD,
+            libc::EPOLL_CTL_DEL,
+        );
+        let call = |operation, events| {
+            let event = event(events, 9);
+            control_attached(item, operation, &raw const event)
+        };
+        item.spent.store(0, Ordering::Relaxed);
+        item.asked.store(IN, Ordering::Relaxed);
+        assert_eq!(call(add, IN), Err(libc::EEXIST));
+        assert_eq!(call(change, OUT | ONESHOT), Ok(0));
+        assert_eq!(item.asked.load(Ordering::Relaxed), OUT | ONESHOT);
+        assert_eq!(item.data.load(Ordering::Relaxed), 9);
+        assert_eq!(call(77, IN), Err(libc::EINVAL));
+        assert_eq!(call(delete, 0), Ok(0));
+        assert_eq!(call(delete, 0), Err(libc::ENOENT));
+        assert_eq!(call(change, IN), Err(libc::ENOENT));
+        assert_eq!(call(add, EXCLUSIVE | IN), Ok(0));
+        assert_eq!(call(change, IN), Err(libc::EINVAL));
+    }
+
+    #[test]
+    fn other_names_of_in_and_out_are_the_same() {
+        let _turn = tables();
+        let index = super::super::items::new_item().expect("a place");
+        let item = item_at(index);
+        item.spent.store(1, Ordering::Relaxed);
+        let asked = (libc::EPOLLRDNORM | libc::EPOLLWRNORM) as u32;
+        let event = event(asked, 5);
+        set_interest(item, &raw const event);
+        assert_eq!(item.asked.load(Ordering::Relaxed), asked);
+        assert_eq!(item.events.load(Ordering::Relaxed), asked | IN | OUT);
+        assert_eq!(item.spent.load(Ordering::Relaxed), 0);
+        assert_eq!(item.forced.load(Ordering::Relaxed), 1);
+    }
+}

@@ -35,6 +35,8 @@ mod instances;
 mod items;
 mod ready;
 mod shared;
+#[cfg(test)]
+mod tests;
 mod waiting;
 
 pub use attach::{attach, detach, let_go};

@@ -589,3 +589,100 @@ pub fn keep_from_rings(conn: &Conn, reason: Reason, wait: bool) {
     }
     down::downgrade(&end, reason, wait);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::tables;
+
+    fn data_of(text: &[u8]) -> Vec<u64> {
+        let mut data = Data::default();
+        text.iter().filter_map(|byte| data.take(*byte)).collect()
+    }
+
+    #[test]
+    fn data_of_registrations_are_read_byte_by_byte() {
+        let line = b"tfd:        5 events:       19 data:         c3a1f0057e  pos:0 ino:9 sdev:6\n";
+        assert_eq!(data_of(line), [0xc3_a1f0_057e]);
+        assert_eq!(data_of(b"data:1 data: ffffffffffffffff\n"), [1, u64::MAX]);
+        assert_eq!(data_of(b"ddata: 2\n"), [2]);
+        assert_eq!(data_of(b"data: \ndate: 3\ndata: 4\n"), [4]);
+    }
+
+    /// Runs it in a child of a fork, which ends without the library's knowledge.
+    fn in_child(act: impl FnOnce()) -> i32 {
+        // SAFETY: the child calls nothing that needs another thread.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // A test that fails leaves nobody behind.
+            // SAFETY: no pointers.
+            unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+            act();
+            loop {
+                // SAFETY: waits for its end.
+                unsafe { libc::pause() };
+            }
+        }
+        assert!(child > 0);
+        child
+    }
+
+    fn kill(child: i32) {
+        // SAFETY: a child of ours.
+        unsafe {
+            libc::kill(child, libc::SIGKILL);
+            libc::waitpid(child, core::ptr::null_mut(), 0);
+        }
+    }
+
+    #[test]
+    fn a_cell_is_held_as_long_as_a_holder_lives() {
+        let _turn = tables();
+        let cell = Cell::claim().expect("a cell");
+        assert!(cell.is_own() && !cell.is_held_by_others());
+        let mut pipe = [0; 2];
+        // SAFETY: room for two.
+        assert_eq!(unsafe { libc::pipe(pipe.as_mut_ptr()) }, 0);
+        let children = [(); 8].map(|()| {
+            in_child(|| {
+                let told = [u8::from(cell.enter().is_ok())];
+                // SAFETY: a byte of ours.
+                unsafe { libc::write(pipe[1], told.as_ptr().cast(), 1) };
+            })
+        });
+        for _ in children {
+            let mut told = [0u8];
+            // SAFETY: room for one.
+            let count = unsafe { libc::read(pipe[0], told.as_mut_ptr().cast(), 1) };
+            assert_eq!((count, told), (1, [1]));
+        }
+        for child in children {
+            assert!(cell.is_held_by_others());
+            kill(child);
+        }
+        assert!(!cell.is_held_by_others());
+        // What this process holds, it does not claim once more.
+        shared().next.store(cell.0, Ordering::Relaxed);
+        let other = Cell::claim().expect("a cell");
+        assert_ne!(other.0, cell.0);
+        cell.leave();
+        other.leave();
+        shared().next.store(cell.0, Ordering::Relaxed);
+        let again = Cell::claim().expect("a cell");
+        assert_eq!(again.0, cell.0, "nobody holds it");
+        again.leave();
+        // SAFETY: ours.
+        unsafe { (libc::close(pipe[0]), libc::close(pipe[1])) };
+    }
+
+    #[test]
+    fn entries_of_proc_have_their_number() {
+        assert_eq!(proc_path(b"/proc/self/fd/", 0)[..16], *b"/proc/self/fd/0\0");
+        assert_eq!(
+            proc_path(b"/proc/self/fd/", 1_048_575)[..22],
+            *b"/proc/self/fd/1048575\0"
+        );
+        let longest = proc_path(b"/proc/self/fdinfo/", i32::MAX);
+        assert_eq!(longest[..29], *b"/proc/self/fdinfo/2147483647\0");
+    }
+}

@@ -124,10 +124,8 @@ fn is_stale(instance: &Instance, now: u64) -> bool {
 /// All are looked at, so that their acts up to here are known before the kernel is asked.
 fn is_any_behind(instance: &Instance, found: &[u32]) -> bool {
     let asked = instance.asked.load(Ordering::Relaxed);
-    let acted = |conn: &Conn| conn.has_acted_since(asked);
-    found.iter().fold(false, |any, &index| {
-        conn_of(item_at(index)).is_some_and(acted) || any
-    })
+    let conns = found.iter().filter_map(|&index| conn_of(item_at(index)));
+    conns.filter(|conn| conn.has_acted_since(asked)).count() != 0
 }
 
 /// Reports what there is without a sleep: what the kernel has, if it is to be asked, and then what
@@ -520,4 +518,65 @@ fn sleep(
     drop(shield);
     let result = result.map(|count| count.unwrap_or(0));
     Ok((result?, unread && wait::is_watch_due(since_ns)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::items::new_item;
+    use super::*;
+    use crate::testing::tables;
+
+    /// The kernel's answer has events of the program, of a registration, and of former ones.
+    #[test]
+    fn what_the_kernel_tells_is_moved_together_and_has_a_ticket() {
+        let _turn = tables();
+        let fd = state::FD_COUNT as i32 - 12;
+        created(fd);
+        let (number, instance) = super::super::instance(fd).expect("an instance");
+        let conn = state::add_conn(fd - 1, false).expect("a connection");
+        let (index, gone) = (new_item().expect("an item"), new_item().expect("an item"));
+        for item in [index, gone].map(item_at) {
+            item.instance.store(number, Ordering::Relaxed);
+            item.conn
+                .store(state::index_of(conn) + 1, Ordering::Relaxed);
+            item.attached.store(0, Ordering::Relaxed);
+            item.spent.store(0, Ordering::Relaxed);
+            item.asked.store(IN, Ordering::Relaxed);
+            item.data.store(7, Ordering::Relaxed);
+        }
+        let of_gone = tag_of_item(gone);
+        item_at(gone).conn.store(0, Ordering::Relaxed);
+        let event = |events, data| libc::epoll_event { events, u64: data };
+        let answer = [
+            event(IN, tag(TAG_BELL)),
+            event(OUT, 3),
+            event(IN, of_gone),
+            event(IN | OUT, tag_of_item(index)),
+            event(IN, 4),
+        ];
+        let told = |events: &[libc::epoll_event]| -> Vec<(u32, u64)> {
+            events
+                .iter()
+                .map(|event| ({ event.events }, { event.u64 }))
+                .collect()
+        };
+        let mut events = answer;
+        let (kept, ticket) = translate(instance, events.as_mut_ptr(), 5);
+        assert_eq!(told(&events[..kept]), [(OUT, 3), (IN, 7), (IN, 4)]);
+        assert_ne!(ticket, 0);
+        assert_eq!(item_at(index).ticket.load(Ordering::Relaxed), ticket);
+        let mut events = answer;
+        let (_, next) = translate(instance, events.as_mut_ptr(), 5);
+        assert_ne!(next, ticket, "each answer has its own");
+        let mut events = [event(IN, 5), event(IN, of_gone)];
+        assert_eq!(translate(instance, events.as_mut_ptr(), 2), (1, 0));
+        item_at(index).conn.store(0, Ordering::Relaxed);
+        instance.used.store(0, Ordering::Relaxed);
+        state::free_conn(conn);
+        for fd in [fd, fd - 1] {
+            if let Some(word) = state::slot(fd) {
+                word.store(state::kind::UNKNOWN, Ordering::Relaxed);
+            }
+        }
+    }
 }
