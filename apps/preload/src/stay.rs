@@ -33,6 +33,7 @@ impl<'a> Stay<'a> {
 }
 
 impl Drop for Stay<'_> {
+    #[inline(always)]
     fn drop(&mut self) {
         if let Some(conn) = self.0 {
             leave(conn);
@@ -46,16 +47,22 @@ pub fn enter(conn: &Conn) {
 }
 
 /// One less. The last one ends what was left to it.
+#[inline]
 pub fn leave(conn: &Conn) {
     if conn.sleepers.fetch_sub(1, Ordering::SeqCst) == LEFT + 1 {
-        let _shield = Shield::new();
-        upgrade::closing(conn);
-        fork::let_go(conn);
-        let fd = conn.fd.load(Ordering::Relaxed);
-        conn.sleepers.store(0, Ordering::Relaxed);
-        state::free_conn(conn);
-        hidden::close(fd);
+        end(conn);
     }
+}
+
+#[cold]
+fn end(conn: &Conn) {
+    let _shield = Shield::new();
+    upgrade::closing(conn);
+    fork::let_go(conn);
+    let fd = conn.fd.load(Ordering::Relaxed);
+    conn.sleepers.store(0, Ordering::Relaxed);
+    state::free_conn(conn);
+    hidden::close(fd);
 }
 
 /// Whether its socket was left to its sleepers.

@@ -195,6 +195,7 @@ fn look<E: End>(end: &E, target: &mut impl Target) -> Result<Option<Moved>> {
 }
 
 /// Whether the kernel has bytes although the producer's go by the ring. Under the lock.
+#[cold]
 fn has_unseen(end: &impl End, seen: u32) -> bool {
     let consumer = end.consumer();
     let published = consumer.tail_hint();
@@ -214,6 +215,7 @@ fn has_unseen(end: &impl End, seen: u32) -> bool {
 /// was last found to have none, they come behind what was: they are received once the ring is
 /// empty, which is stopped; what is published from now on comes behind them by the kernel.
 /// `None`: the ring's bytes are first. Under the lock.
+#[cold]
 fn past_library(end: &impl End, target: &mut impl Target) -> Result<Option<Moved>> {
     let consumer = end.consumer();
     if consumer.tail_hint() != end.state().calm.load(Ordering::Relaxed) {
