@@ -1,5 +1,6 @@
 // The neighbour: round trips of 64 bytes, each checked, until stdin ends. For each line
-// on stdin it prints a line of what it saw since the last: "COUNT P50_US P99_US MAX_US".
+// "LEAST" on stdin it prints a line of what it saw since the last, as soon as those are so
+// many: "COUNT P50_US P99_US MAX_US".
 //   ping HOST PORT
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -71,7 +72,7 @@ int main(int count, char **arguments)
 	int one = 1;
 	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
 	fcntl(0, F_SETFL, fcntl(0, F_GETFL) | O_NONBLOCK);
-	size_t seen = 0;
+	size_t seen = 0, least = SIZE_MAX;
 	int64_t looked_ns = 0;
 	for (uint64_t number = 1;; number++) {
 		char sent[MESSAGE_BYTES], got[MESSAGE_BYTES];
@@ -87,16 +88,19 @@ int main(int count, char **arguments)
 		}
 		if (seen < SAMPLES_MAX)
 			samples_ns[seen++] = end_ns - start_ns;
+		if (seen >= least) {
+			report(seen);
+			seen = 0;
+			least = SIZE_MAX;
+		}
 		if (end_ns - looked_ns < 1000000)
 			continue;
 		looked_ns = end_ns;
-		char line[16];
-		ssize_t asked = read(0, line, sizeof line);
+		char line[16] = "";
+		ssize_t asked = read(0, line, sizeof line - 1);
 		if (asked == 0)
 			return 0;
-		if (asked > 0) {
-			report(seen);
-			seen = 0;
-		}
+		if (asked > 0)
+			least = strtoull(line, NULL, 10);
 	}
 }

@@ -120,18 +120,25 @@ impl Ping {
         })
     }
 
-    /// What it saw since it was asked last.
-    pub(crate) fn trips(&mut self) -> Result<Trips> {
-        self.stdin.write_all(b"\n")?;
-        let wanted = self.lines + 1;
+    /// Asks what it has seen since it was asked last, as soon as that is so many round trips.
+    pub(crate) fn ask(&mut self, least: u64) -> Result<()> {
+        writeln!(self.stdin, "{least}")?;
+        self.lines += 1;
+        Ok(())
+    }
+
+    /// Whether it has answered.
+    pub(crate) fn has_answered(&self) -> bool {
+        let text = self.program.stdout_so_far();
+        text.lines().count() >= self.lines && text.ends_with('\n')
+    }
+
+    /// Its answer; waits for it.
+    pub(crate) fn answer(&self) -> Result<Trips> {
         let program = &self.program;
-        program.wait_until(PATIENCE, "answers", || {
-            program.stdout_so_far().lines().count() >= wanted
-                && program.stdout_so_far().ends_with('\n')
-        })?;
+        program.wait_until(PATIENCE, "answers", || self.has_answered())?;
         let text = program.stdout_so_far();
-        let line = text.lines().nth(self.lines).context("no line")?;
-        self.lines = wanted;
+        let line = text.lines().nth(self.lines - 1).context("no line")?;
         let figures: Vec<f64> = line.split(' ').map(str::parse).collect::<Result<_, _>>()?;
         let [count, p50_us, p99_us, max_us] = figures[..] else {
             anyhow::bail!("{line}");

@@ -11,7 +11,7 @@
 //! over loopback. [`mallory::Mallory`] has one connection to the victim, and does itself
 //! what a shim would do. The neighbours go on throughout: every byte that they get is
 //! checked, and what a round trip took is printed for the time without the attack and for
-//! that with it, and for honest peers that are as busy as they can be in mallory's place.
+//! that with it.
 //! [`Census`] counts what an attack might leave behind.
 //!
 //! What is not in this process is in children of it ([`child`]): who ends, execs, or has
@@ -26,14 +26,14 @@ mod common;
 pub mod mallory;
 mod rounds;
 
-pub use bystanders::{Echo, Style, Trips, compiled};
+pub use bystanders::{Echo, Style, compiled};
 pub use census::Census;
 pub use common::{
     Bells, PrivateNamespace, Shim, claim, claim_named, connect_as, packet_of, sealed, stop_process,
 };
 
 use anyhow::{Context, Result, ensure};
-use bystanders::Ping;
+use bystanders::{Ping, Trips};
 use fordway_bench::lab::{Lab, PathChoice, Place, Spawn};
 use fordway_platform::netns;
 use mallory::Mallory;
@@ -48,8 +48,10 @@ use std::time::{Duration, Instant};
 pub const PATIENCE: Duration = Duration::from_secs(30);
 /// Between two looks at something that nobody announces.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
-/// How long neighbours are measured without the attack.
-const CALM: Duration = Duration::from_millis(200);
+/// Round trips of the neighbours by which they are measured without an attack.
+const CALM_TRIPS: u64 = 1000;
+/// Round trips of an honest peer in mallory's place.
+const HONEST_TRIPS: usize = 100;
 /// How many connections the victim has had at the same time before it is looked what it keeps.
 const TOGETHER: usize = 8;
 
@@ -63,10 +65,6 @@ pub struct Bed {
     other: Echo,
     pings: Vec<Ping>,
     style: Style,
-    /// What they see beside an honest and busy peer of the victim, ...
-    beside_busy: Vec<Trips>,
-    /// ... and beside one that comes and goes, without a pause.
-    beside_comers: Vec<Trips>,
     /// Connections of honest ones that the victim has seen end.
     seen: usize,
     /// Connections to the victim since then; a peer without a turn for long makes several
@@ -124,8 +122,6 @@ impl Bed {
             other,
             pings,
             style,
-            beside_busy: Vec::new(),
-            beside_comers: Vec::new(),
             seen: 0,
             made: AtomicUsize::new(0),
             home,
@@ -149,80 +145,50 @@ impl Bed {
         }
     }
 
-    /// An honest peer in mallory's place, as busy as he can be. Also makes what the victim
-    /// makes once and keeps.
+    /// Honest peers in mallory's place have the victim make what it makes once and keeps.
     fn be_honest(&mut self) -> Result<()> {
         let mut honest = Mallory::join(self)?;
-        self.trips()?;
-        let end = Instant::now() + CALM;
-        while Instant::now() < end {
+        for _ in 0..HONEST_TRIPS {
             honest.echo(64)?;
         }
-        self.beside_busy = self.trips()?;
         // Its threads keep a doorbell for each that slept at the same time.
         let several = (1..TOGETHER).map(|_| Mallory::join(self));
         let several = several.collect::<Result<Vec<_>>>()?;
         drop((honest, several));
-        let end = Instant::now() + CALM;
-        while Instant::now() < end {
-            Mallory::join(self)?.echo(64)?;
-        }
-        self.beside_comers = self.trips()?;
         let made = self.made.swap(0, Ordering::Relaxed);
         self.wait_for("sees the honest ones go", || self.all_ends() == made)?;
         self.seen = made;
         Ok(())
     }
 
-    /// Runs `attack`, and prints what the neighbours saw before and meanwhile. They must
-    /// have gone on: returns what each saw during the attack.
-    pub fn beside<T>(
-        &mut self,
-        name: &str,
-        attack: impl FnOnce(&Bed) -> Result<T>,
-    ) -> Result<(T, Vec<Trips>)> {
-        self.trips()?;
-        // What there is to be measured is how long this lasts.
-        std::thread::sleep(CALM);
-        let without = self.trips()?;
+    /// Runs `attack`, and prints what the neighbours saw before and meanwhile. They must go on.
+    pub fn beside<T>(&mut self, name: &str, attack: impl FnOnce(&Bed) -> Result<T>) -> Result<T> {
+        self.trips(0)?;
+        let without = self.trips(CALM_TRIPS)?;
         let begin = Instant::now();
         let result = attack(self).with_context(|| name.to_owned())?;
         let lasted_ms = begin.elapsed().as_millis();
-        let with = self.trips()?;
-        for (index, ping) in self.pings.iter().enumerate() {
-            let all = [&without, &self.beside_busy, &self.beside_comers, &with];
-            let [calm, busy, comers, now] = all.map(|all| all[index]);
-            let figures = |of: fn(&Trips) -> f64| {
-                [calm, busy, comers, now]
-                    .map(|trips| format!("{:.1}", of(&trips)))
-                    .join(" / ")
-            };
+        let with = self.trips(1)?;
+        for ((ping, calm), now) in self.pings.iter().zip(&without).zip(&with) {
             println!(
-                "{name} ({lasted_ms} ms), {} neighbour alone / beside an honest busy peer / beside one that comes and goes / now: p50 {} us, p99 {} us (now {:.1}x and {:.1}x the honest ones'), slowest {} us",
+                "{name} ({lasted_ms} ms), {} neighbour before / now: p50 {:.1} / {:.1} us, p99 {:.1} / {:.1} us, slowest {:.1} / {:.1} us",
                 ping.what,
-                figures(|trips| trips.p50_us),
-                figures(|trips| trips.p99_us),
-                now.p99_us / busy.p99_us.max(0.1),
-                now.p99_us / comers.p99_us.max(0.1),
-                figures(|trips| trips.max_us),
+                calm.p50_us,
+                now.p50_us,
+                calm.p99_us,
+                now.p99_us,
+                calm.max_us,
+                now.max_us,
             );
         }
-        // They still run, and got more than one answer each since.
-        let after = self.trips()?;
-        ensure!(
-            with.iter().chain(&after).all(|trips| trips.count > 0),
-            "{name}: a neighbour stood still: {with:?}, then {after:?}"
-        );
-        Ok((result, with))
+        // They still run, and get more answers.
+        self.trips(2)?;
+        Ok(result)
     }
 
     /// As [`Bed::beside`], for an attack that is over when it returns: nothing of it may be
     /// left then. Prints what there was before and is now.
-    pub fn case<T>(
-        &mut self,
-        name: &str,
-        attack: impl FnOnce(&Bed) -> Result<T>,
-    ) -> Result<(T, Vec<Trips>)> {
+    pub fn case<T>(&mut self, name: &str, attack: impl FnOnce(&Bed) -> Result<T>) -> Result<T> {
         let before = self.census()?;
         let result = self.beside(name, attack)?;
         self.no_more_than(name, &before)?;
@@ -234,8 +200,13 @@ impl Bed {
         self.pings.iter().map(Ping::pid).collect()
     }
 
-    fn trips(&mut self) -> Result<Vec<Trips>> {
-        self.pings.iter_mut().map(Ping::trips).collect()
+    /// What the neighbours have seen since they were asked last, as soon as that is so many round
+    /// trips of each.
+    pub(crate) fn trips(&mut self, least: u64) -> Result<Vec<Trips>> {
+        for ping in &mut self.pings {
+            ping.ask(least)?;
+        }
+        self.pings.iter().map(Ping::answer).collect()
     }
 
     /// A connection to the victim, from mallory's home.

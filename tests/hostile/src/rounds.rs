@@ -1,119 +1,70 @@
-//! Whether neighbours are worse off beside an attack than beside somebody honest.
+//! Whether neighbours go on beside an attack.
 //!
-//! A slow round trip has many causes on a machine with other work, and most of them are not
-//! mallory. So the two are measured in turn, a round of one beside a round of the other, and
-//! what counts is the median of the ratios. Noise meets both kinds alike: it moves single
-//! ratios far to either side, and their median little. Rounds are added until the median is
-//! within the bound, or there have been so many that chance is no excuse: a neighbour whom an
-//! attack makes slower stays above it, however long that goes on.
+//! How fast they do is no question for a test: a ratio of times moves with whatever else the
+//! machine does, and more rounds of it let chance decide. So an attack goes on, over and over,
+//! until each neighbour has made so many round trips beside it, and nothing of them may have
+//! gone by another way than its ring. One that stands still, or is moved, is found whatever
+//! the machine does; what a round trip took is printed.
 
-use crate::bystanders::Ping;
-use crate::{Bed, Trips};
-use anyhow::{Result, ensure};
-use std::time::{Duration, Instant};
+use crate::{Bed, PATIENCE};
+use anyhow::{Context, Result, ensure};
+use std::collections::BTreeMap;
+use std::time::Instant;
 
-/// How long one round goes on.
-const ROUND: Duration = Duration::from_millis(60);
-/// As many pairs of rounds at least, ...
-const PAIRS_MIN: usize = 5;
-/// ... and at most.
-const PAIRS_MAX: usize = 61;
-/// How much higher the 99th percentile may be beside an attack, and how much fewer the round trips.
-const RATIO_MAX: f64 = 2.0;
-
-/// What one neighbour saw: of each pair of rounds the one beside an honest peer, and the other.
-struct Seen {
-    what: &'static str,
-    pairs: Vec<(Trips, Trips)>,
-}
-
-impl Seen {
-    fn median(&self, of: impl Fn(&(Trips, Trips)) -> f64) -> f64 {
-        let mut sorted: Vec<f64> = self.pairs.iter().map(of).collect();
-        sorted.sort_by(f64::total_cmp);
-        sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
-    }
-
-    /// How much slower the slow ones were.
-    fn p99_ratio(&self) -> f64 {
-        self.median(|(honest, now)| p99_us(now) / p99_us(honest))
-    }
-
-    /// How much fewer there were: a stall is one slow round trip among thousands.
-    fn count_ratio(&self) -> f64 {
-        self.median(|(honest, now)| honest.count as f64 / now.count.max(1) as f64)
-    }
-
-    fn is_no_worse(&self) -> bool {
-        self.p99_ratio() <= RATIO_MAX && self.count_ratio() <= RATIO_MAX
-    }
-
-    fn line(&self) -> String {
-        format!(
-            "{} neighbour, beside an honest one / beside mallory: p99 {:.1} / {:.1} us ({:.2}x), {:.0} / {:.0} round trips ({:.2}x fewer); medians of {} pairs of rounds",
-            self.what,
-            self.median(|(honest, _)| p99_us(honest)),
-            self.median(|(_, now)| p99_us(now)),
-            self.p99_ratio(),
-            self.median(|(honest, _)| honest.count as f64),
-            self.median(|(_, now)| now.count as f64),
-            self.count_ratio(),
-            self.pairs.len(),
-        )
-    }
-}
-
-/// Who had no turn in a round has no 99th percentile there.
-fn p99_us(trips: &Trips) -> f64 {
-    match trips.count {
-        0 => ROUND.as_secs_f64() * 1e6,
-        _ => trips.p99_us.max(0.1),
-    }
-}
+/// Round trips of each neighbour beside an attack, and bytes of one in each direction.
+const TRIPS_MIN: u64 = 1000;
+const TRIP_BYTES: u64 = 64;
+/// Acts of an attack between two looks at the neighbours.
+const ACTS: usize = 20;
 
 impl Bed {
-    /// Compares an attack with what an honest peer does who is as busy. Both are called with
-    /// a time, up to which they are to go on.
-    pub fn no_worse(
+    /// Attacks until each neighbour has made its round trips beside that, by its ring.
+    pub fn goes_on_beside(
         &mut self,
         name: &str,
-        mut honest: impl FnMut(&Bed, Instant) -> Result<()>,
-        mut attack: impl FnMut(&Bed, Instant) -> Result<()>,
+        mut attack: impl FnMut(&Bed) -> Result<()>,
     ) -> Result<()> {
-        let seen = |ping: &Ping| Seen {
-            what: ping.what,
-            pairs: Vec::new(),
-        };
-        let mut all: Vec<Seen> = self.pings.iter().map(seen).collect();
-        for pair in 1..=PAIRS_MAX {
-            // Who comes first takes turns, too.
-            let (beside_honest, beside_attack) = if pair % 2 == 0 {
-                let first = self.round(&mut honest)?;
-                (first, self.round(&mut attack)?)
-            } else {
-                let first = self.round(&mut attack)?;
-                (self.round(&mut honest)?, first)
-            };
-            let rounds = beside_honest.into_iter().zip(beside_attack);
-            all.iter_mut()
-                .zip(rounds)
-                .for_each(|(seen, pair)| seen.pairs.push(pair));
-            if pair >= PAIRS_MIN && all.iter().all(Seen::is_no_worse) {
-                break;
+        let before = self.sent_by_rings()?;
+        self.trips(0)?;
+        for ping in &mut self.pings {
+            ping.ask(TRIPS_MIN)?;
+        }
+        let begin = Instant::now();
+        let mut acts = 0;
+        while !self.pings.iter().all(|ping| ping.has_answered()) {
+            ensure!(
+                begin.elapsed() < PATIENCE,
+                "{name}: a neighbour stands still"
+            );
+            for _ in 0..ACTS {
+                attack(self).with_context(|| name.to_owned())?;
             }
+            acts += ACTS;
         }
-        for seen in &all {
-            println!("{name}, {}", seen.line());
-        }
-        for seen in &all {
-            ensure!(seen.is_no_worse(), "{name}: {}", seen.line());
+        let after = self.sent_by_rings()?;
+        for ping in &self.pings {
+            let (trips, what, pid) = (ping.answer()?, ping.what, ping.pid()?);
+            println!(
+                "{name}, {what} neighbour beside {acts} acts: {} round trips, p50 {:.1} us, p99 {:.1} us, slowest {:.1} us",
+                trips.count, trips.p50_us, trips.p99_us, trips.max_us
+            );
+            let sent = |of: &BTreeMap<u32, u64>| of.get(&pid).copied().context("no ring");
+            let by_ring = sent(&after)?.checked_sub(sent(&before)?);
+            let all = trips.count * TRIP_BYTES;
+            ensure!(
+                by_ring.is_some_and(|sent| sent >= all),
+                "{name}: the {what} neighbour sent {by_ring:?} of {all} bytes by its ring"
+            );
         }
         Ok(())
     }
 
-    fn round(&mut self, act: &mut impl FnMut(&Bed, Instant) -> Result<()>) -> Result<Vec<Trips>> {
-        self.trips()?;
-        act(self, Instant::now() + ROUND)?;
-        self.trips()
+    /// What each neighbour has sent by the ring that it has now.
+    fn sent_by_rings(&self) -> Result<BTreeMap<u32, u64>> {
+        let neighbours = self.neighbours()?;
+        let ends = self.lab.connections()?;
+        let fast = ends.iter().filter(|end| end.path == "fast");
+        let sent = fast.filter_map(|end| Some((u32::try_from(end.pid?).ok()?, end.ring_bytes_tx)));
+        Ok(sent.filter(|(pid, _)| neighbours.contains(pid)).collect())
     }
 }

@@ -9,40 +9,20 @@ use rustix::event::epoll;
 use rustix::fs::OFlags;
 use std::mem::offset_of;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
-
-/// How long an attack goes on.
-const ATTACK: Duration = Duration::from_millis(300);
-
-/// What a neighbour must get done at least while it goes on: a lost ring would stop it.
-const TRIPS_MIN: u64 = 200;
 
 /// Honest ones who come while a bell's ways are used up.
 const TOGETHER: usize = 6;
 
-/// Runs `act` over and over for as long as the attack lasts, beside whatever the honest do.
-fn attack(bed: &mut Bed, name: &str, act: impl Fn(&Mallory) + Sync) -> Result<()> {
-    let (_, trips) = bed.case(name, |bed| {
-        let mallory = Mallory::join(bed)?;
-        let over = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                while !over.load(Ordering::Relaxed) {
-                    act(&mallory);
-                }
-            });
-            // Its length is all that matters.
-            std::thread::sleep(ATTACK);
-            over.store(true, Ordering::Relaxed);
-        });
+/// Runs `act` over and over, until the neighbours have gone on beside it.
+fn attack(bed: &mut Bed, name: &str, act: impl Fn(&Mallory)) -> Result<()> {
+    let before = bed.census()?;
+    let mallory = Mallory::join(bed)?;
+    bed.goes_on_beside(name, |_| {
+        act(&mallory);
         Ok(())
     })?;
-    ensure!(
-        trips.iter().all(|trips| trips.count >= TRIPS_MIN),
-        "{name}: {trips:?}"
-    );
-    Ok(())
+    drop(mallory);
+    bed.no_more_than(name, &before)
 }
 
 /// Every descriptor of a doorbell that Mallory has.

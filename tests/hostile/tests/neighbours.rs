@@ -1,88 +1,39 @@
-//! What neighbours have of each kind of attack: their 99th percentile stays within twice that
-//! beside an honest peer who is as busy in mallory's place.
+//! What neighbours have of each kind of attack: they go on, by their rings.
 
 use anyhow::Result;
 use fordway_abi::control::{Header, kind};
 use fordway_abi::shm::{Endpoint, WaitPage, tx_state};
 use fordway_test_hostile::mallory::{Mallory, hello};
 use fordway_test_hostile::{Bed, Random, Style};
-use std::cell::RefCell;
 use std::mem::offset_of;
 use std::net::{Shutdown, TcpListener};
 use std::os::fd::AsFd;
-use std::time::Instant;
 use zerocopy::IntoBytes;
 
-/// What a shim that comes has for the broker.
-const QUESTIONS: u64 = 20;
+/// What a shim that comes offers the broker.
+const OFFERS: u64 = 20;
 const STYLES: [Style; 2] = [Style::Epoll, Style::Threads];
 
-/// Round trips as fast as they go, on one connection.
-fn busy(mallory: &mut Mallory, end: Instant) -> Result<()> {
-    while Instant::now() < end {
-        mallory.put(64);
-        let mut got = 0;
-        while got < 64 && Instant::now() < end {
-            got += mallory.take()?;
-        }
-    }
-    Ok(())
-}
-
-fn over_and_over(end: Instant, mut act: impl FnMut() -> Result<()>) -> Result<()> {
-    while Instant::now() < end {
-        act()?;
-    }
-    Ok(())
-}
-
-/// Comes, sends something around, and goes.
-fn one_echo(bed: &Bed) -> Result<()> {
-    Mallory::join(bed)?.echo(64)
-}
-
-/// Comes, and asks the broker for something some times.
-fn questions(bed: &Bed) -> Result<()> {
-    let (shim, _page) = hello(&bed.lab.runtime_dir())?;
-    (0..QUESTIONS).for_each(|_| shim.expect_silence());
-    Ok(())
-}
-
-/// One who stays and works, beside one who stays and attacks.
+/// One who stays and attacks.
 fn stays(name: &str, mut attack: impl FnMut(&mut Mallory)) -> Result<()> {
     for style in STYLES {
         let mut bed = Bed::start(style)?;
-        let honest = RefCell::new(Mallory::join(&bed)?);
         let mut mallory = Mallory::join(&bed)?;
-        bed.no_worse(
-            &format!("{name} ({style:?})"),
-            |_, end| busy(&mut honest.borrow_mut(), end),
-            |_, end| {
-                over_and_over(end, || {
-                    attack(&mut mallory);
-                    Ok(())
-                })
-            },
-        )?;
-        drop((honest, mallory));
+        bed.goes_on_beside(&format!("{name} ({style:?})"), |_| {
+            attack(&mut mallory);
+            Ok(())
+        })?;
+        drop(mallory);
         bed.finish()?;
     }
     Ok(())
 }
 
-/// One who comes, works and goes, beside one who comes to attack.
-fn comes(
-    name: &str,
-    honest: fn(&Bed) -> Result<()>,
-    mut attack: impl FnMut(&Bed) -> Result<()>,
-) -> Result<()> {
+/// One who comes to attack, again and again.
+fn comes(name: &str, mut attack: impl FnMut(&Bed) -> Result<()>) -> Result<()> {
     for style in STYLES {
         let mut bed = Bed::start(style)?;
-        bed.no_worse(
-            &format!("{name} ({style:?})"),
-            |bed, end| over_and_over(end, || honest(bed)),
-            |bed, end| over_and_over(end, || attack(bed)),
-        )?;
+        bed.goes_on_beside(&format!("{name} ({style:?})"), &mut attack)?;
         bed.finish()?;
     }
     Ok(())
@@ -126,7 +77,7 @@ fn one_who_takes_nothing() -> Result<()> {
 #[test]
 fn words_at_random() -> Result<()> {
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
-    comes("words at random", one_echo, |bed| {
+    comes("words at random", |bed| {
         let mallory = Mallory::join(bed)?;
         let words = mallory.words();
         for _ in 0..50 {
@@ -141,7 +92,7 @@ fn words_at_random() -> Result<()> {
 #[test]
 fn taking_down_in_any_order() -> Result<()> {
     let mut random = Random(0x2545_f491_4f6c_dd1d);
-    comes("takes down in any order", one_echo, |bed| {
+    comes("takes down in any order", |bed| {
         let mut mallory = Mallory::join(bed)?;
         mallory.put(100);
         match random.next() % 3 {
@@ -156,7 +107,7 @@ fn taking_down_in_any_order() -> Result<()> {
 
 #[test]
 fn messages_that_are_none() -> Result<()> {
-    comes("messages of a wrong length", one_echo, |bed| {
+    comes("messages of a wrong length", |bed| {
         let mallory = Mallory::join(bed)?;
         let header = Header {
             kind: kind::Status,
@@ -171,9 +122,9 @@ fn messages_that_are_none() -> Result<()> {
 #[test]
 fn offers_of_what_is_no_connection() -> Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
-    comes("offers what is no connection", questions, |bed| {
+    comes("offers what is no connection", |bed| {
         let (shim, _page) = hello(&bed.lab.runtime_dir())?;
-        for number in 0..QUESTIONS {
+        for number in 0..OFFERS {
             shim.offer(number, &listener);
             let _ = shim.receive();
         }

@@ -45,7 +45,7 @@ fn each<'a>(
 fn every_wrong_length_resets_the_connection() -> Result<()> {
     let mut bed = Bed::start(Style::Epoll)?;
     let errors = bed.lab.info()?.protocol_errors;
-    let (count, _) = bed.case("wrong lengths", |bed| {
+    let count = bed.case("wrong lengths", |bed| {
         let lengths = KINDS.flat_map(|kind| {
             let (body, fds) = wire::shape(kind).unwrap_or((8, 0..=0));
             let right = size_of::<Header>() + body;
@@ -80,7 +80,7 @@ fn messages_out_of_turn_reset_the_connection() -> Result<()> {
     for style in [Style::Epoll, Style::Threads] {
         let mut bed = Bed::start(style)?;
         let errors = bed.lab.info()?.protocol_errors;
-        let (count, _) = bed.case("out of turn", |bed| {
+        let count = bed.case("out of turn", |bed| {
             let hello = wire::Hello {
                 magic: wire::HELLO_MAGIC,
                 abi_version: ABI_VERSION,
