@@ -11,18 +11,20 @@ use crate::netns;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 // linux/netlink.h, linux/netfilter/nfnetlink.h, linux/netfilter/nfnetlink_conntrack.h
 const NLMSG_HEADER_BYTES: usize = 16;
 const NLMSG_ERROR: u16 = 2;
 const NLM_F_REQUEST: u16 = 1;
+const NLM_F_ACK: u16 = 4;
 const NFNL_HEADER_BYTES: usize = 4;
 const CT_NEW: u16 = 1 << 8;
 const CT_GET: u16 = 1 << 8 | 1;
 const NLA_F_NESTED: u16 = 1 << 15;
 const CTA_TUPLE_ORIG: u16 = 1;
 const CTA_STATUS: u16 = 3;
+const CTA_TIMEOUT: u16 = 7;
 const CTA_TUPLE_IP: u16 = 1;
 const CTA_TUPLE_PROTO: u16 = 2;
 const CTA_IP_V4_SRC: u16 = 1;
@@ -41,34 +43,69 @@ pub(crate) fn handshake_has_passed(
     (one, other): (SocketAddr, SocketAddr),
 ) -> io::Result<bool> {
     netns::within(namespace, || {
-        let socket = rustix::net::socket_with(
-            AddressFamily::NETLINK,
-            SocketType::RAW,
-            SocketFlags::CLOEXEC,
-            Some(netlink::NETFILTER),
-        )?;
-        rustix::net::send(&socket, &question(one, other), SendFlags::empty())?;
-        // The work is done within send; the answer is there when it returns.
-        let mut buffer = [0; ANSWER_BYTES_MAX];
-        let (_, length) = rustix::net::recv(&socket, &mut buffer[..], RecvFlags::empty())?;
-        status(buffer.get(..length).unwrap_or(&[])).map(|bits| bits & IPS_ASSURED != 0)
+        let answer = ask(&netfilter_socket()?, &question(one, other))?;
+        status(&answer).map(|bits| bits & IPS_ASSURED != 0)
     })?
 }
 
-/// struct nlmsghdr, struct nfgenmsg, and one tuple.
+/// Has the kernel of `namespace` know these connections for so many seconds more, as if a packet
+/// of each had just passed. What it does not know stays unknown. Returns how many it knows.
+pub(crate) fn keep(
+    namespace: BorrowedFd<'_>,
+    connections: &[(SocketAddr, SocketAddr)],
+    seconds: u32,
+) -> io::Result<usize> {
+    netns::within(namespace, || {
+        let socket = netfilter_socket()?;
+        let mut known = 0;
+        for (one, other) in connections {
+            let mut body = tuple(*one, *other);
+            body.extend(word(CTA_TIMEOUT, &seconds.to_be_bytes()));
+            let flags = NLM_F_REQUEST | NLM_F_ACK;
+            let request = request((CT_NEW, flags), *one, &body);
+            known += usize::from(is_done(&ask(&socket, &request)?)?);
+        }
+        Ok(known)
+    })?
+}
+
+fn netfilter_socket() -> io::Result<OwnedFd> {
+    let (family, kind) = (AddressFamily::NETLINK, SocketType::RAW);
+    let protocol = Some(netlink::NETFILTER);
+    Ok(rustix::net::socket_with(
+        family,
+        kind,
+        SocketFlags::CLOEXEC,
+        protocol,
+    )?)
+}
+
+/// The work is done within send; the answer is there when it returns.
+fn ask(socket: &OwnedFd, request: &[u8]) -> io::Result<Vec<u8>> {
+    rustix::net::send(socket, request, SendFlags::empty())?;
+    let mut buffer = vec![0; ANSWER_BYTES_MAX];
+    let (_, length) = rustix::net::recv(socket, &mut buffer[..], RecvFlags::DONTWAIT)?;
+    buffer.truncate(length);
+    Ok(buffer)
+}
+
 fn question(from: SocketAddr, to: SocketAddr) -> Vec<u8> {
-    let (family, addresses) = match (from.ip(), to.ip()) {
-        (IpAddr::V4(from), IpAddr::V4(to)) => (
-            libc::AF_INET,
-            nested(CTA_TUPLE_IP, CTA_IP_V4_SRC, [&from.octets(), &to.octets()]),
-        ),
+    request((CT_GET, NLM_F_REQUEST), from, &tuple(from, to))
+}
+
+/// The tuple of a connection, by which the kernel finds it.
+fn tuple(from: SocketAddr, to: SocketAddr) -> Vec<u8> {
+    let addresses = match (from.ip(), to.ip()) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => {
+            nested(CTA_TUPLE_IP, CTA_IP_V4_SRC, [&from.octets(), &to.octets()])
+        }
         (from, to) => {
             let six = |ip: IpAddr| match ip {
                 IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
                 IpAddr::V6(ip) => ip.octets(),
             };
             let words = [&six(from)[..], &six(to)];
-            (libc::AF_INET6, nested(CTA_TUPLE_IP, CTA_IP_V6_SRC, words))
+            nested(CTA_TUPLE_IP, CTA_IP_V6_SRC, words)
         }
     };
     let mut ports = word(CTA_PROTO_NUM, &[libc::IPPROTO_TCP as u8]);
@@ -76,15 +113,23 @@ fn question(from: SocketAddr, to: SocketAddr) -> Vec<u8> {
     ports.extend(word(CTA_PROTO_DST_PORT, &to.port().to_be_bytes()));
     let mut tuple = addresses;
     tuple.extend(word(CTA_TUPLE_PROTO | NLA_F_NESTED, &ports));
-    let tuple = word(CTA_TUPLE_ORIG | NLA_F_NESTED, &tuple);
-    let length = NLMSG_HEADER_BYTES + NFNL_HEADER_BYTES + tuple.len();
+    word(CTA_TUPLE_ORIG | NLA_F_NESTED, &tuple)
+}
+
+/// struct nlmsghdr, struct nfgenmsg, and attributes.
+fn request((kind, flags): (u16, u16), of: SocketAddr, body: &[u8]) -> Vec<u8> {
+    let family = match of {
+        SocketAddr::V4(_) => libc::AF_INET,
+        SocketAddr::V6(_) => libc::AF_INET6,
+    };
+    let length = NLMSG_HEADER_BYTES + NFNL_HEADER_BYTES + body.len();
     let mut bytes = Vec::with_capacity(length);
     bytes.extend((length as u32).to_ne_bytes());
-    bytes.extend(CT_GET.to_ne_bytes());
-    bytes.extend(NLM_F_REQUEST.to_ne_bytes());
+    bytes.extend(kind.to_ne_bytes());
+    bytes.extend(flags.to_ne_bytes());
     bytes.extend([0; 8]);
     bytes.extend([family as u8, 0, 0, 0]);
-    bytes.extend(tuple);
+    bytes.extend(body);
     bytes
 }
 
@@ -107,21 +152,38 @@ fn word(kind: u16, payload: &[u8]) -> Vec<u8> {
 
 /// CTA_STATUS of the answer; 0 if there is no such connection.
 fn status(answer: &[u8]) -> io::Result<u32> {
+    Ok(figure(answer, CTA_STATUS)?.unwrap_or(0))
+}
+
+/// A figure that the answer to a question has; `None` if there is no such connection.
+fn figure(answer: &[u8], of: u16) -> io::Result<Option<u32>> {
     let invalid = || io::Error::from(io::ErrorKind::InvalidData);
     let (kind, body, _) = split_message(answer).ok_or_else(invalid)?;
     match kind {
-        NLMSG_ERROR => match read_u32(body, 0).map(|code| code as i32) {
-            Some(code) if -code == libc::ENOENT => Ok(0),
-            Some(code) => Err(io::Error::from_raw_os_error(-code)),
-            None => Err(invalid()),
+        NLMSG_ERROR => match is_done(answer)? {
+            true => Err(invalid()),
+            false => Ok(None),
         },
         CT_NEW => {
             let attributes = body.get(NFNL_HEADER_BYTES..).ok_or_else(invalid)?;
-            let bits = attribute(attributes, CTA_STATUS).ok_or_else(invalid)?;
-            bits.try_into()
-                .map(u32::from_be_bytes)
-                .map_err(|_| invalid())
+            let bits = attribute(attributes, of).ok_or_else(invalid)?;
+            let bits = bits.try_into().map_err(|_| invalid())?;
+            Ok(Some(u32::from_be_bytes(bits)))
         }
+        _ => Err(invalid()),
+    }
+}
+
+/// Whether a request was carried out; false if there is no such connection.
+fn is_done(answer: &[u8]) -> io::Result<bool> {
+    let invalid = || io::Error::from(io::ErrorKind::InvalidData);
+    match split_message(answer).ok_or_else(invalid)? {
+        (NLMSG_ERROR, body, _) => match read_u32(body, 0).map(|code| code as i32) {
+            Some(0) => Ok(true),
+            Some(code) if -code == libc::ENOENT => Ok(false),
+            Some(code) => Err(io::Error::from_raw_os_error(-code)),
+            None => Err(invalid()),
+        },
         _ => Err(invalid()),
     }
 }
@@ -175,6 +237,23 @@ mod tests {
         let mut other = names;
         other.0.set_port(names.0.port().wrapping_add(1).max(1));
         assert!(!ask(other));
+
+        // For how long it is known, and that what is not known stays so.
+        let left_s = |(one, other)| {
+            let asked = netns::within(namespace.as_fd(), || {
+                let answer = super::ask(&netfilter_socket()?, &question(one, other))?;
+                figure(&answer, CTA_TIMEOUT)
+            });
+            asked.expect("entered").expect("asked")
+        };
+        let swapped = (names.1, names.0);
+        for (named, seconds) in [(names, 1000), (swapped, 1_000_000)] {
+            let known = keep(namespace.as_fd(), &[other, named, other], seconds);
+            assert_eq!(known.expect("kept"), 1);
+            let left = left_s(names).expect("known");
+            assert!((seconds - 100..=seconds).contains(&left), "{left}");
+            assert_eq!(left_s(other), None);
+        }
     }
 
     #[test]

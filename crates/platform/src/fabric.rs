@@ -28,7 +28,7 @@ mod hosts;
 mod rules;
 mod tool;
 
-pub use rules::{OWN_TABLE, RULES_DEVICE, handshake_has_passed, port_of};
+pub use rules::{OWN_TABLE, RULES_DEVICE, handshake_has_passed, keep_connections, port_of};
 pub use tool::find_tool;
 
 use crate::netns;

@@ -26,6 +26,12 @@
 //!
 //! Connections within one namespace cross nothing and are not asked about.
 //!
+//! # What the kernel forgets
+//! Its connection tracking knows an established connection for five days from its last packet
+//! (linux: nf_conntrack_tcp_timeout_established). One on rings has none: the broker has it
+//! known for that long again each day ([`KEEP_EVERY_NS`]), or the packets of a downgrade
+//! would be those of a connection that nobody has seen begin.
+//!
 //! # Counts
 //! The kernel counts its packets, the broker what went by rings: as the full-sized segments
 //! ([`SEGMENT_BYTES`]) that it would have been. A listing shows the sum.
@@ -48,7 +54,7 @@ use fordway_filter::model::{Ruleset, Statement};
 use fordway_filter::{Answer, Decision, Filter, Phase};
 use fordway_nft::{Env, FileError, Files, list};
 use fordway_platform::diag::{self, Named};
-use fordway_platform::fabric::{FabricError, handshake_has_passed};
+use fordway_platform::fabric::{FabricError, handshake_has_passed, keep_connections};
 use fordway_registry::{BothEnds, SocketFacts};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -62,6 +68,11 @@ const IN_RINGS_MAX: u64 = 2 << SEGMENT_LOG2_MAX;
 
 /// More than a ring carries in a nanosecond, in bytes.
 const BYTES_PER_NS_MAX: u64 = 64;
+
+/// How often the kernel is told that connections on rings go on, and for how long it is to
+/// know them then.
+const KEEP_EVERY_NS: u64 = 24 * 3600 * 1_000_000_000;
+const KEEP_S: u32 = 5 * 24 * 3600;
 
 /// What is credited of a channel. It only goes up.
 #[derive(Clone, Copy, Debug, Default)]
@@ -85,6 +96,8 @@ pub(crate) struct Rules {
     credited: BTreeMap<u64, Credited>,
     /// When the first element with a timeout leaves.
     expiry_ns: Option<u64>,
+    /// When the kernel is told again that connections go on, if there are rules.
+    keep_at_ns: Option<u64>,
 }
 
 impl Rules {
@@ -102,6 +115,7 @@ impl Rules {
             counts: false,
             credited: BTreeMap::new(),
             expiry_ns: None,
+            keep_at_ns: None,
         };
         let damaged = |what: String| BrokerError::Directory {
             dir: config.runtime_dir.clone(),
@@ -149,6 +163,17 @@ impl Rules {
         self.filter = filter;
         self.counts = has_counters(self.filter.ruleset());
         self.find_expiry();
+        let has_rules = !self.filter.ruleset().tables.is_empty();
+        self.keep_at_ns = has_rules.then(|| self.now_ns() + KEEP_EVERY_NS);
+    }
+
+    /// Whether the kernel is to be told now that connections go on; then a day later again.
+    fn must_keep(&mut self, now_ns: u64) -> bool {
+        let is_due = self.keep_at_ns.is_some_and(|at| at <= now_ns);
+        if is_due {
+            self.keep_at_ns = Some(now_ns + KEEP_EVERY_NS);
+        }
+        is_due
     }
 
     fn find_expiry(&mut self) {
@@ -172,7 +197,8 @@ impl Rules {
 
     /// How long the loop may sleep, in nanoseconds.
     pub(crate) fn patience_ns(&self) -> Option<u64> {
-        self.expiry_ns.map(|at| at.saturating_sub(self.now_ns()))
+        let next = self.expiry_ns.into_iter().chain(self.keep_at_ns).min();
+        next.map(|at| at.saturating_sub(self.now_ns()))
     }
 
     /// What the rules say of the connection of two sockets; `None`: nothing, for it crosses nothing.
@@ -599,9 +625,24 @@ impl Broker {
         }
     }
 
-    /// When the time of an element is over.
+    /// The kernel goes on knowing the connections between domains that are on rings.
+    fn keep_connections(&self) {
+        let channels = self.registry.channels_with_both_ends();
+        let across = channels
+            .map(|channel| channel.facts)
+            .filter(|[a, b]| a.netns_cookie != b.netns_cookie);
+        let names: Vec<_> = across.map(|[a, _]| (a.local, a.remote)).collect();
+        if let Err(reason) = keep_connections(&self.rules.runtime_dir, &names, KEEP_S) {
+            tracing::warn!("connections on rings may be forgotten by the kernel: {reason}");
+        }
+    }
+
+    /// When the time of an element is over, or a day.
     pub(crate) fn on_time(&mut self) {
         let now_ns = self.rules.now_ns();
+        if self.rules.must_keep(now_ns) {
+            self.keep_connections();
+        }
         if self.rules.expiry_ns.is_some_and(|at| at <= now_ns) {
             self.look_again(Phase::Established);
             self.rules.find_expiry();

@@ -12,6 +12,7 @@ fn rules(text: &str) -> Rules {
         counts: false,
         credited: BTreeMap::new(),
         expiry_ns: None,
+        keep_at_ns: None,
     };
     let none = Ruleset::default();
     // A block ends with its line.
@@ -139,7 +140,7 @@ fn nothing_is_asked_about_within_one_namespace() {
 fn elements_with_a_timeout_are_looked_at_when_it_is_over() {
     let set = "table inet t { set s { type ipv4_addr; flags timeout; elements = { 10.77.0.4 TIME } }
         chain c { type filter hook forward priority 0; ip saddr @s accept; ip saddr 10.77.0.4 drop; } }";
-    assert_eq!(rules(&set.replace("TIME", "")).patience_ns(), None);
+    assert_eq!(rules(&set.replace("TIME", "")).expiry_ns, None);
     let patience = rules(&set.replace("TIME", "timeout 5s")).patience_ns();
     let patience = patience.expect("some");
     assert!((1..=5_001_000_000).contains(&patience), "{patience}");
@@ -152,6 +153,23 @@ fn elements_with_a_timeout_are_looked_at_when_it_is_over() {
         .flatten()
         .next();
     assert_eq!(said, Some(Reason::Filter));
+}
+
+#[test]
+fn the_kernel_is_told_each_day_which_connections_go_on() {
+    let mut rules = rules("table inet t { }");
+    let begin_ns = rules.now_ns();
+    let patience = rules.patience_ns().expect("some");
+    assert!((1..=KEEP_EVERY_NS).contains(&patience), "{patience}");
+    let mut told = 0;
+    // A look each hour, for ten days; known for longer than it takes to be told again.
+    for hour in 1..=240 {
+        told += u64::from(rules.must_keep(begin_ns + hour * KEEP_EVERY_NS / 24));
+    }
+    assert_eq!(told, 10);
+    assert!(u64::from(KEEP_S) * 1_000_000_000 > 2 * KEEP_EVERY_NS);
+    rules.put_in_force(new_filter());
+    assert_eq!(rules.patience_ns(), None);
 }
 
 #[test]

@@ -13,7 +13,7 @@ use super::{BRIDGE, Fabric, FabricError, Result, directories, doing};
 use crate::{conntrack, netns};
 use std::fmt::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 /// The table of family bridge that says who may send what.
@@ -30,15 +30,34 @@ pub fn port_of(ip: Ipv4Addr) -> String {
 /// Whether the kernel of the fabric below `runtime_dir` has let the handshake of the
 /// connection between these two names pass. False where it does not track connections.
 pub fn handshake_has_passed(runtime_dir: &Path, names: (SocketAddr, SocketAddr)) -> Result<bool> {
-    let [netns_dir, _] = directories(runtime_dir);
-    let file = netns_dir.join(super::FABRIC_FILE);
     let what = "asking the fabric about a connection";
-    match netns::open(&file).map_err(doing(what))? {
+    match fabric_below(runtime_dir).map_err(doing(what))? {
         None => Ok(false),
         Some(namespace) => {
             conntrack::handshake_has_passed(namespace.as_fd(), names).map_err(doing(what))
         }
     }
+}
+
+/// Has the kernel of the fabric know these connections for so many seconds more; how many it
+/// knows. It tracks only where a rule in force looks at connections.
+pub fn keep_connections(
+    runtime_dir: &Path,
+    connections: &[(SocketAddr, SocketAddr)],
+    seconds: u32,
+) -> Result<usize> {
+    let what = "keeping connections in the fabric";
+    match fabric_below(runtime_dir).map_err(doing(what))? {
+        None => Ok(0),
+        Some(namespace) => {
+            conntrack::keep(namespace.as_fd(), connections, seconds).map_err(doing(what))
+        }
+    }
+}
+
+fn fabric_below(runtime_dir: &Path) -> std::io::Result<Option<OwnedFd>> {
+    let [netns_dir, _] = directories(runtime_dir);
+    netns::open(&netns_dir.join(super::FABRIC_FILE))
 }
 
 impl Fabric {
