@@ -54,7 +54,7 @@ const TASKS: [Task; 20] = [
     },
     Task {
         name: "suites",
-        what: "the table of others' test suites, without Fordway and with ([WORD...])",
+        what: "the table of others' test suites, without Fordway and with ([--short] [WORD...])",
         run: suites,
     },
     Task {

@@ -1,6 +1,6 @@
 """Runs tests of Python modules and writes one line a test: `passed NAME`, `failed NAME`, `skipped NAME`.
 
-    run_tests.py unittest|trial RESULTS [--resource NAME] [--without WORD] MODULE...
+    run_tests.py [--resource NAME] [--without WORD] unittest|trial RESULTS MODULE...
 
 `started NAME` comes before, so that the last line names the test in which everything
 hung; `end` stands last. What the tests print goes where they print it. --resource is what CPython's own
