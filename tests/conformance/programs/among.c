@@ -2,10 +2,6 @@
 // other kinds, duplicates, instances in instances; and rings that come while it waits. B is
 // the servant of waits.h.
 #include "waits.h"
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <stddef.h>
-#include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/timerfd.h>
 
@@ -344,47 +340,6 @@ static void close_with_a_duplicate(int fd) {
     show_epoll("idle", 0);
     close(copy);
     show_epoll("gone", 0);
-}
-// The kernel takes no more registrations (ENOSPC: /proc/sys/fs/epoll/max_user_watches), and has
-// those that there are.
-static void refuse_registrations(void) {
-    struct sock_filter code[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_epoll_ctl, 0, 3),
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[1])),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, EPOLL_CTL_ADD, 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSPC),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-    };
-    struct sock_fprog program = {sizeof code / sizeof *code, code};
-    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)) die("seccomp");
-}
-static void refused_close_with_a_duplicate(int fd) {
-    int copy = dup(fd);
-    ep = watching(fd, EPOLLIN, 1);
-    come(fd, 1);
-    show_epoll("open", 1000);
-    refuse_registrations();
-    close(fd);
-    show_epoll("still there", 1000);
-    say("%s", get(copy, 10));
-    show_epoll("idle", 20);
-    come_anyhow(copy, 1);
-    show_epoll("still there", 1000);
-}
-// It comes to rings, and goes back, without a registration that could be refused.
-static void refused_exclusive(int fd) {
-    ep = watching(fd, EPOLLIN | EPOLLEXCLUSIVE, 1);
-    refuse_registrations();
-    for (int i = 0; another_round(fd, i); i++) {
-        struct epoll_event event;
-        come(fd, 1);
-        if (epoll_wait(ep, &event, 1, 5000) != 1 || event.events != EPOLLIN) die("byte %d", i);
-        if (*get(fd, 1) != 'a' + i % 26) die("byte %d", i);
-        if (epoll_wait(ep, &event, 1, 0) != 0) die("byte %d, read: %s", i, bits(event.events));
-    }
-    say("mod %s", outcome(ctl(ep, EPOLL_CTL_MOD, fd, EPOLLIN, 2)));
-    say("all");
 }
 static void close_of_the_duplicate(int fd) {
     int copy = dup(fd);
@@ -860,8 +815,6 @@ const struct test_case cases[] = {
     {"add_before_listen", NONE, add_before_listen, servant},
     {"close_takes_it_out", WARM, close_takes_it_out, servant},
     {"close_with_a_duplicate", WARM, close_with_a_duplicate, servant},
-    {"refused_close_with_a_duplicate", WARM, refused_close_with_a_duplicate, servant},
-    {"refused_exclusive", COLD, refused_exclusive, servant},
     {"close_of_the_duplicate", WARM, close_of_the_duplicate, servant},
     {"number_used_again", WARM, number_used_again, servant},
     {"taken_over_at_once", WARM, taken_over_at_once, servant},

@@ -79,11 +79,9 @@ pub fn give_back(instance: &Instance, item: &Item, data: u64) {
     register(instance, item, asked_of(item, data));
 }
 
-/// What the program wants of an item, as the kernel takes it. Without EPOLLEXCLUSIVE, with which
-/// the kernel would change it no more (man 2 epoll_ctl): to take it out and add it again may fail
-/// halfway. Then a socket's event may wake more instances than one, as the manual allows.
-pub fn asked_of(item: &Item, data: u64) -> libc::epoll_event {
-    let mut events = item.asked.load(Ordering::Relaxed) & !EXCLUSIVE;
+/// What the program wants of an item, as the kernel takes it.
+fn asked_of(item: &Item, data: u64) -> libc::epoll_event {
+    let mut events = item.asked.load(Ordering::Relaxed);
     if item.spent.load(Ordering::Relaxed) != 0 {
         // As the kernel has it after the shot: nothing but the flags.
         events &= ONESHOT | ET;
@@ -112,34 +110,36 @@ fn is_watched(instance: &Instance) -> bool {
 
 /// Has the kernel show nothing of an item any more. False: it did not before.
 pub fn unregister(instance: &Instance, item: &Item) -> bool {
-    unregister_as(item.key.load(Ordering::Relaxed), instance)
+    control(instance, item, libc::EPOLL_CTL_DEL, core::ptr::null()).is_ok()
 }
 
-/// The same of the registration under this number.
-pub fn unregister_as(key: i32, instance: &Instance) -> bool {
-    control(instance, libc::EPOLL_CTL_DEL, key, core::ptr::null()).is_ok()
-}
-
-/// Registers an item under another number too. Under the instance's lock.
-pub fn register_as(key: i32, instance: &Instance, index: u32, item: &Item) -> bool {
+/// Registers what the kernel does not have. Under the instance's lock.
+pub fn register_anew(instance: &Instance, index: u32, item: &Item) -> bool {
     let event = event_of(instance, index, item);
-    control(instance, libc::EPOLL_CTL_ADD, key, &raw const event).is_ok()
+    control(instance, item, libc::EPOLL_CTL_ADD, &raw const event).is_ok()
 }
 
 fn control(
     instance: &Instance,
+    item: &Item,
     operation: i32,
-    key: i32,
     event: *const libc::epoll_event,
 ) -> sys::Result<usize> {
     let epoll = instance.fd.load(Ordering::Relaxed);
+    let key = item.key.load(Ordering::Relaxed);
     sys!(SYS_epoll_ctl, epoll, operation, key, event)
 }
 
-/// Changes the kernel's registration, which can always be done: it takes no memory.
+/// Changes the kernel's registration. EPOLLEXCLUSIVE cannot be modified (man 2 epoll_ctl).
 fn register(instance: &Instance, item: &Item, event: libc::epoll_event) {
-    let key = item.key.load(Ordering::Relaxed);
-    if control(instance, libc::EPOLL_CTL_MOD, key, &raw const event).is_err() {
+    let event = &raw const event;
+    let changed = if item.asked.load(Ordering::Relaxed) & EXCLUSIVE != 0 {
+        unregister(instance, item);
+        control(instance, item, libc::EPOLL_CTL_ADD, event)
+    } else {
+        control(instance, item, libc::EPOLL_CTL_MOD, event)
+    };
+    if changed.is_err() {
         // The program has taken it out past the library: nothing is to be told of it.
         item.spent.store(DELETED, Ordering::Relaxed);
     }

@@ -24,7 +24,7 @@ pub fn control(
         return None;
     }
     let Some((index, item)) = find(conn, instance_index, fd) else {
-        if operation != libc::EPOLL_CTL_ADD || is_refused(operation, event) {
+        if operation != libc::EPOLL_CTL_ADD {
             return None;
         }
         let follows = shared::may_follow(instance) && can_wake(instance)
@@ -85,12 +85,8 @@ fn control_unattached(
         u64: tag_of_item(index),
     };
     if operation != libc::EPOLL_CTL_DEL {
-        let is_exclusive = item.asked.load(Ordering::Relaxed) & EXCLUSIVE != 0;
-        if is_refused(operation, event) || operation == libc::EPOLL_CTL_MOD && is_exclusive {
-            return Err(libc::EINVAL);
-        }
         // SAFETY: the program's event, as epoll_ctl takes it.
-        ours.events = unsafe { event.read_unaligned() }.events & !EXCLUSIVE;
+        ours.events = unsafe { event.read_unaligned() }.events;
     }
     let epoll = instance.fd.load(Ordering::Relaxed);
     let key = item.key.load(Ordering::Relaxed);
@@ -180,7 +176,10 @@ fn add(
     let added = {
         let _guard = instance.lock.lock();
         link_of_instance(instance, index);
-        let ours = attach::asked_of(item, tag_of_item(index));
+        let ours = libc::epoll_event {
+            events: item.asked.load(Ordering::Relaxed),
+            u64: tag_of_item(index),
+        };
         let epoll = instance.fd.load(Ordering::Relaxed);
         sys!(
             SYS_epoll_ctl,

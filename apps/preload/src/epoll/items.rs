@@ -180,14 +180,14 @@ fn has_new_key(index: u32, item: &Item) -> bool {
     let Ok(copy) = hidden::copy(fd) else {
         return false;
     };
-    // The new one first: what fails leaves the old one as it is.
-    if attach::register_as(copy, instance, index, item) {
-        if attach::unregister_as(fd, instance) {
-            item.key.store(copy, Ordering::Relaxed);
+    // If the number is another socket's by now, the kernel has dropped the registration.
+    if attach::unregister(instance, item) {
+        item.key.store(copy, Ordering::Relaxed);
+        if attach::register_anew(instance, index, item) {
             return true;
         }
-        // The number is another socket's by now: the kernel has dropped the registration.
-        attach::unregister_as(copy, instance);
+        item.key.store(fd, Ordering::Relaxed);
+        attach::register_anew(instance, index, item);
     }
     hidden::close(copy);
     false
