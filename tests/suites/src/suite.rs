@@ -293,7 +293,7 @@ pub const SUITES: &[Suite] = &[
         &["unit/multi", "unit/pubsub"],
     )
     .short()
-    .at_least(100, [0, 0]),
+    .at_least(90, [10, 16]),
     programs("redis replication", "redis", &["integration/replication"])
         .options(&[
             "--without",
