@@ -530,7 +530,8 @@ impl Sum {
         if line.contains("FAILED") || line.contains("panicked at") {
             self.failure_left = AFTER_FAILURE;
         }
-        if self.failure_left != 0 && self.failures.len() < FAILURES_SHOWN {
+        let says_something = !line.trim().is_empty() && !line.ends_with("... ok");
+        if self.failure_left != 0 && says_something && self.failures.len() < FAILURES_SHOWN {
             self.failures.push(line.to_owned());
         }
         self.failure_left = self.failure_left.saturating_sub(1);
