@@ -234,6 +234,57 @@ static void late_channel_b(int unused) {
     step();
 }
 
+// A registration is added, changed and deleted in one thread while another reads the mail that
+// makes its connection fast: no call finds less than the program has made.
+#define CHURNERS 12
+static void *churned_thread(void *argument) {
+    for (int i = 0; i < ROUNDS; i++) {
+        int fd = accept((long)argument, NULL, NULL);
+        if (fd < 0) die("accept");
+        echo_thread((void *)(long)fd);
+    }
+    return NULL;
+}
+static void churn_a(int unused) {
+    (void)unused;
+    int port, listener = listen_any(&port);
+    tell(port);
+    pthread_t threads[CHURNERS];
+    for (int i = 0; i < CHURNERS; i++) pthread_create(threads + i, NULL, churned_thread, (void *)(long)listener);
+    for (int i = 0; i < CHURNERS; i++) pthread_join(threads[i], NULL);
+    say("served");
+}
+static void *churning_thread(void *argument) {
+    int instance = epoll_create1(0);
+    for (int i = 0; i < ROUNDS; i++) {
+        int fd = dial((long)argument);
+        for (int round = 0; round < 12; round++) {
+            struct epoll_event event = {.events = EPOLLOUT, .data.fd = fd};
+            send_all(fd, round * 10, 10, 10);
+            for (int change = 0; change < 20; change++) {
+                event.events = EPOLLOUT;
+                if (epoll_ctl(instance, EPOLL_CTL_ADD, fd, &event)) die("ADD %d: %s", round, error_name(errno));
+                event.events = EPOLLIN;
+                if (epoll_ctl(instance, EPOLL_CTL_MOD, fd, &event)) die("MOD %d: %s", round, error_name(errno));
+                if (change == 19 && (epoll_wait(instance, &event, 1, 20000) != 1 || event.data.fd != fd)) die("no event %d", round);
+                if (epoll_ctl(instance, EPOLL_CTL_DEL, fd, &event)) die("DEL %d: %s", round, error_name(errno));
+            }
+            recv_all(fd, round * 10, 10, 10);
+        }
+        close(fd);
+    }
+    close(instance);
+    return NULL;
+}
+static void churn_b(int unused) {
+    (void)unused;
+    long port = hear();
+    pthread_t threads[CHURNERS];
+    for (int i = 0; i < CHURNERS; i++) pthread_create(threads + i, NULL, churning_thread, (void *)port);
+    for (int i = 0; i < CHURNERS; i++) pthread_join(threads[i], NULL);
+    say("answered");
+}
+
 const struct test_case cases[] = {
     {"hundred", NONE, hundred_a, hundred_b},
     {"sleepers", NONE, hundred_a, sleepers_b},
@@ -242,5 +293,6 @@ const struct test_case cases[] = {
     {"share", WARM, share_a, share_b},
     {"cancel", WARM, cancel_a, cancel_b},
     {"late_channel", NONE, late_channel_a, late_channel_b},
+    {"register", NONE, churn_a, churn_b},
     {0},
 };

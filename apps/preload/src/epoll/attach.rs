@@ -11,6 +11,7 @@ use fordway_abi::shm::DOOR_SHARED;
 /// yet gets it before its next sleep, and a thread that sleeps in it now is woken by
 /// the changed registration.
 pub fn attach(conn: &Conn) {
+    let _list = LIST_LOCK.lock();
     for (index, item) in items_of(conn) {
         let instance = instance_at(item.instance.load(Ordering::Relaxed));
         let _guard = instance.lock.lock();
@@ -40,6 +41,7 @@ pub fn attach(conn: &Conn) {
 
 /// The connection gives its channel up: the kernel gets the program's interest back.
 pub fn detach(conn: &Conn) {
+    let _list = LIST_LOCK.lock();
     for (index, item) in items_of(conn) {
         let instance = instance_at(item.instance.load(Ordering::Relaxed));
         let _guard = instance.lock.lock();
@@ -65,6 +67,7 @@ pub fn detach(conn: &Conn) {
 /// A socket that is no stream any more (it listens) is the kernel's alone, under the
 /// program's own data.
 pub fn let_go(conn: &Conn) {
+    let _list = LIST_LOCK.lock();
     while let Some((index, item)) = items_of(conn).next() {
         let instance = instance_at(item.instance.load(Ordering::Relaxed));
         if let Some(_guard) = instance.lock.lock() {

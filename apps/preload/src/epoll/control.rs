@@ -1,8 +1,9 @@
 //! epoll_ctl.
 
 use super::instances::{bell_of, equip};
-use super::items::{find, link_of_instance, new_item, remove, warm_all};
+use super::items::{find, is_item_of, link_of_instance, new_item, remove, warm_all};
 use super::*;
+use crate::state::Guard;
 use fordway_abi::reason::Reason;
 
 /// epoll_ctl on a stream socket. `None`: it is libc's to do.
@@ -23,7 +24,8 @@ pub fn control(
     if matches!(operation, libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD) && event.is_null() {
         return None;
     }
-    let Some((index, item)) = find(conn, instance_index, fd) else {
+    let deletes = operation == libc::EPOLL_CTL_DEL;
+    let Some(found) = locked(conn, instance_index, fd, deletes) else {
         if operation != libc::EPOLL_CTL_ADD {
             return None;
         }
@@ -40,30 +42,64 @@ pub fn control(
         }
         return Some(added);
     };
-    let guard = instance.lock.lock();
+    let Found { index, item, .. } = found;
     let result = if item.attached.load(Ordering::Relaxed) != 0 {
-        if operation != libc::EPOLL_CTL_DEL {
+        if !deletes {
             hot::warm(instance, index);
         }
         control_attached(item, operation, event)
     } else {
         control_unattached(instance, index, item, operation, event)
     };
-    drop(guard);
+    drop(found.guard);
+    if found.goes {
+        remove(index);
+    }
+    drop(found.list);
     if let Some(bell) = bell_of(instance)
-        && operation != libc::EPOLL_CTL_DEL
+        && !deletes
         && bell.has_sleepers()
     {
         // The kernel's epoll_ctl would have woken them.
         bell.ring();
     }
-    if operation == libc::EPOLL_CTL_DEL && item.attached.load(Ordering::Relaxed) == 0 {
-        remove(index);
-    }
     if instance.plain.load(Ordering::Relaxed) != 0 {
         shared::go_on(instance);
     }
     Some(result)
+}
+
+/// A registration, under its instance's lock; `goes`: and under [`LIST_LOCK`], for it leaves the
+/// lists.
+struct Found {
+    index: u32,
+    item: &'static Item,
+    goes: bool,
+    list: Option<Guard<'static>>,
+    guard: Option<Guard<'static>>,
+}
+
+/// The registration of `fd` for an epoll_ctl. One that is attached stays in the lists when it is
+/// deleted, and needs no lock of theirs.
+fn locked(conn: &Conn, instance: u32, fd: i32, deletes: bool) -> Option<Found> {
+    loop {
+        let (index, item) = find(conn, instance, fd)?;
+        let is_attached = || item.attached.load(Ordering::Relaxed) != 0;
+        let goes = deletes && !is_attached();
+        let list = goes.then(|| LIST_LOCK.lock()).flatten();
+        let guard = instance_at(instance).lock.lock();
+        let is_same = is_item_of(item, conn, instance, fd);
+        if is_same && goes == (deletes && !is_attached()) {
+            return Some(Found {
+                index,
+                item,
+                goes,
+                list,
+                guard,
+            });
+        }
+        // Another thread has taken it out, or attached or detached it, since it was found.
+    }
 }
 
 /// Whether peers can wake who sleeps in the instance, as far as can be told without a broker.
@@ -165,11 +201,11 @@ fn add(
         zeroed.store(0, Ordering::Relaxed);
     }
     item.seen_tail.store(0, Ordering::Relaxed);
-    item.conn
-        .store(state::index_of(conn) + 1, Ordering::Relaxed);
     let Some(list) = LIST_LOCK.lock() else {
         return Err(libc::ENOMEM);
     };
+    item.conn
+        .store(state::index_of(conn) + 1, Ordering::Relaxed);
     item.next_of_conn
         .store(conn.items.load(Ordering::Relaxed), Ordering::Relaxed);
     conn.items.store(index + 1, Ordering::Release);
@@ -189,10 +225,11 @@ fn add(
             &raw const ours
         )
     };
-    drop(list);
     if added.is_err() {
         remove(index);
-    } else if conn.is_paired() {
+    }
+    drop(list);
+    if added.is_ok() && conn.is_paired() {
         attach(conn);
         warm_all(conn);
     }

@@ -199,6 +199,7 @@ pub fn sweep(instance: &Instance, surely: bool) {
     }
     for (_, link) in crate::link::all() {
         link.sweep(surely, |conn| {
+            let _list = LIST_LOCK.lock();
             for (index, item) in items_of(conn) {
                 warm_marked(instance, index, item);
             }

@@ -50,13 +50,11 @@ pub fn closed(index: u32, other: Option<i32>) {
         instance.fd.store(other, Ordering::Relaxed);
         return;
     }
-    loop {
-        let first = instance.items.load(Ordering::Relaxed);
-        if first == 0 {
-            break;
-        }
-        remove(first - 1);
+    let list = LIST_LOCK.lock();
+    while let Some(first) = instance.items.load(Ordering::Relaxed).checked_sub(1) {
+        remove(first);
     }
+    drop(list);
     if let Some(bell) = bell_of(instance) {
         wait::release(bell);
     }

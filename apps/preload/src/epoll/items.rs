@@ -1,11 +1,17 @@
 //! Registrations of stream sockets, in two lists each: of the connection and of the
 //! instance. [`LIST_LOCK`] first, then the instance's lock.
+//!
+//! An item is in the lists exactly while the kernel has its registration: ADD and DEL change
+//! both under [`LIST_LOCK`]. A thread that attaches the connection meanwhile would otherwise
+//! change a registration which the kernel does not have yet, or has no more, and take the
+//! item for one that the program has deleted.
 
 use super::*;
 use crate::hidden;
 use fordway_abi::reason::Reason;
 
-/// Items of a connection.
+/// Items of a connection. Under [`LIST_LOCK`]: who stands on an item that is taken out would go
+/// on in the list of free ones.
 pub fn items_of(conn: &Conn) -> impl Iterator<Item = (u32, &'static Item)> {
     let mut next = conn.items.load(Ordering::Acquire);
     core::iter::from_fn(move || {
@@ -15,11 +21,25 @@ pub fn items_of(conn: &Conn) -> impl Iterator<Item = (u32, &'static Item)> {
     })
 }
 
-/// The registration of `fd` in an instance.
+/// The registration of `fd` in an instance. The list is locked only when the walk without the
+/// lock, which finds nearly all, found nothing.
 pub fn find(conn: &Conn, instance: u32, fd: i32) -> Option<(u32, &'static Item)> {
-    items_of(conn).find(|(_, item)| {
-        item.instance.load(Ordering::Relaxed) == instance && item.fd.load(Ordering::Relaxed) == fd
+    let is_it = |(_, item): &(u32, &Item)| is_item_of(item, conn, instance, fd);
+    if conn.items.load(Ordering::Acquire) == 0 {
+        return None;
+    }
+    items_of(conn).find(is_it).or_else(|| {
+        let _list = LIST_LOCK.lock();
+        items_of(conn).find(is_it)
     })
+}
+
+/// Whether an item is the registration of `fd` of `conn` in an instance. For sure only under the
+/// instance's lock.
+pub fn is_item_of(item: &Item, conn: &Conn, instance: u32, fd: i32) -> bool {
+    item.conn.load(Ordering::Relaxed) == state::index_of(conn) + 1
+        && item.instance.load(Ordering::Relaxed) == instance
+        && item.fd.load(Ordering::Relaxed) == fd
 }
 
 /// Takes an item that is free.
@@ -46,6 +66,10 @@ pub fn new_item() -> Option<u32> {
 /// Makes all items of a connection hot: with more than one, or while room is waited for,
 /// none may be cold.
 pub fn warm_all(conn: &Conn) {
+    if conn.items.load(Ordering::Acquire) == 0 {
+        return;
+    }
+    let _list = LIST_LOCK.lock();
     for (index, item) in items_of(conn) {
         let instance = instance_at(item.instance.load(Ordering::Relaxed));
         let _guard = instance.lock.lock();
@@ -55,14 +79,11 @@ pub fn warm_all(conn: &Conn) {
     }
 }
 
-/// Takes an item out of both lists.
+/// Takes an item out of both lists. Under [`LIST_LOCK`].
 pub fn remove(index: u32) {
-    let Some(_list) = LIST_LOCK.lock() else {
-        return;
-    };
     let item = item_at(index);
     if item.conn.load(Ordering::Relaxed) == 0 {
-        return; // Another thread was quicker.
+        return;
     }
     let conn = state::conn_at(item.conn.load(Ordering::Relaxed).wrapping_sub(1));
     let instance = instance_at(item.instance.load(Ordering::Relaxed));
@@ -135,15 +156,12 @@ fn unlink_of_conn(head: &AtomicU32, index: u32) {
 /// have the socket, the kernel goes on telling of it, and so it is left here.
 pub fn fd_closed(conn: &Conn, fd: i32, last: bool) {
     if !last {
-        for (index, item) in items_of(conn) {
-            if item.key.load(Ordering::Relaxed) == fd {
-                rename(conn, index, item);
-            }
-        }
+        rename_all(conn, fd);
         return;
     }
     let passed = conn.barred.load(Ordering::Relaxed) == Reason::Passed as u32;
     let lives_on = passed || crate::fork::holders(conn) > 1;
+    let _list = LIST_LOCK.lock();
     while let Some((index, item)) = items_of(conn).next() {
         let instance = instance_at(item.instance.load(Ordering::Relaxed));
         if let Some(_guard) = instance.lock.lock() {
@@ -157,12 +175,22 @@ pub fn fd_closed(conn: &Conn, fd: i32, last: bool) {
     }
 }
 
-/// The program closes the number of a registration, and has others of the socket: the kernel goes
-/// on with it, under a number that nobody else can get.
-fn rename(conn: &Conn, index: u32, item: &'static Item) {
-    if !has_new_key(index, item) {
+/// The program closes the number of registrations, and has others of the socket: the kernel goes
+/// on with them, under a number that nobody else can get.
+fn rename_all(conn: &Conn, fd: i32) {
+    let by_number = || items_of(conn).find(|(_, item)| item.key.load(Ordering::Relaxed) == fd);
+    let mut list = LIST_LOCK.lock();
+    while let Some((index, item)) = by_number() {
+        if has_new_key(index, item) {
+            continue;
+        }
         // Nobody can change it any more: it stays the kernel's, under the program's own data.
+        drop(list.take());
         shared::keep_from_rings(conn, Reason::NoMemory, true);
+        list = LIST_LOCK.lock();
+        let Some((index, item)) = by_number() else {
+            continue;
+        };
         let instance = instance_at(item.instance.load(Ordering::Relaxed));
         if let Some(_guard) = instance.lock.lock() {
             attach::give_back(instance, item, item.data.load(Ordering::Relaxed));

@@ -372,7 +372,10 @@ pub fn is_going(instance: &Instance) -> bool {
 fn members(instance: &Instance) -> impl Iterator<Item = &'static Conn> {
     let inside =
         |item: &Item| core::ptr::eq(instance_at(item.instance.load(Ordering::Relaxed)), instance);
-    state::conns().filter(move |conn| items_of(conn).any(|(_, item)| inside(item)))
+    state::conns().filter(move |conn| {
+        let _list = LIST_LOCK.lock();
+        items_of(conn).any(|(_, item)| inside(item))
+    })
 }
 
 /// Of an instance that is let go of: registrations become the program's own when nothing
@@ -424,17 +427,16 @@ pub fn must_follow(instance: &Instance, conn: &Conn) -> bool {
 
 /// Gives the registrations back whose rings have nothing left.
 fn give_all_back(instance: &Instance) {
-    let Some(first) = next_to_give_back(instance) else {
+    if next_to_give_back(instance).is_none() {
         return;
-    };
+    }
     let turn = cell_of(instance).filter(|_| is_used_by_others(instance));
     let turn = turn.map(Turn::take);
     note_registrations(instance, turn.is_some());
-    let mut next = Some(first);
-    while let Some(index) = next {
+    let _list = LIST_LOCK.lock();
+    while let Some(index) = next_to_give_back(instance) {
         give_one_back(instance, index);
         remove(index);
-        next = next_to_give_back(instance);
     }
 }
 
