@@ -313,6 +313,13 @@ pub fn check_mail() {
     }
 }
 
+/// No mail is acted on while this is held, and what was being acted on has been. A connection that
+/// is closed changes under it: a message found it by its number, and another connection may have
+/// its entry before the last step that the message asks for.
+pub fn hold_mail() -> Option<Guard<'static>> {
+    MAIL_LOCK.lock()
+}
+
 /// Reads all mail that has come, unless another thread is at it.
 pub fn drain_mail() {
     if let Some(guard) = MAIL_LOCK.try_lock() {

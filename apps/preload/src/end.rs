@@ -30,19 +30,33 @@ pub struct At<'a> {
     pub conn: &'a Conn,
     /// The descriptor of the program's call.
     pub fd: i32,
+    /// Which connection of the entry is meant: another one may have it by now.
+    serial: u32,
 }
 
 impl Conn {
     /// By the descriptor of the program's call.
     #[inline(always)]
     pub fn at(&self, fd: i32) -> At<'_> {
-        At { conn: self, fd }
+        let serial = self.serial.load(Ordering::Relaxed);
+        At {
+            conn: self,
+            fd,
+            serial,
+        }
     }
 
     /// By any descriptor of it.
     #[inline]
     pub fn end(&self) -> At<'_> {
-        self.at(self.fd.load(Ordering::Relaxed))
+        // Before the descriptor, which is set before it: the descriptor is not an older one's.
+        let serial = self.serial.load(Ordering::Acquire);
+        let fd = self.fd.load(Ordering::Relaxed);
+        At {
+            conn: self,
+            fd,
+            serial,
+        }
     }
 }
 
@@ -113,7 +127,8 @@ impl End for At<'_> {
                 }
             }
             .ok_or(NoLock::Interrupted)?;
-            if !self.conn.is_paired() {
+            let same = self.conn.serial.load(Ordering::Relaxed) == self.serial;
+            if !self.conn.is_paired() || !same {
                 return Err(NoLock::NoChannel);
             }
             // Once it is seen to have a channel, the endpoint is seen to be that channel's.

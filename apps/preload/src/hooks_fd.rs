@@ -102,6 +102,7 @@ fn drop_reference(conn: &Conn, fd: c_int) {
         }
         upgrade::closing(conn);
         fork::let_go(conn);
+        let _mail = control::hold_mail();
         state::free_conn(conn);
         return;
     }

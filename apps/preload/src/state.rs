@@ -411,9 +411,9 @@ pub fn add_conn(fd: i32, nonblock: bool) -> Option<&'static Conn> {
     };
     let conn = conn_at(index);
     drop(guard);
-    conn.serial.fetch_add(1, Ordering::Relaxed);
     conn.refs.store(1, Ordering::Relaxed);
     conn.fd.store(fd, Ordering::Relaxed);
+    conn.serial.fetch_add(1, Ordering::Release);
     for zeroed in [
         &conn.operations,
         &conn.unaware,

@@ -8,7 +8,7 @@
 
 use crate::state::Conn;
 use crate::thread::Shield;
-use crate::{fork, hidden, state, upgrade};
+use crate::{control, fork, hidden, state, upgrade};
 use core::sync::atomic::Ordering;
 
 /// Bit of `Conn::sleepers`: the program has no descriptor of it any more.
@@ -61,7 +61,9 @@ fn end(conn: &Conn) {
     fork::let_go(conn);
     let fd = conn.fd.load(Ordering::Relaxed);
     conn.sleepers.store(0, Ordering::Relaxed);
+    let mail = control::hold_mail();
     state::free_conn(conn);
+    drop(mail);
     hidden::close(fd);
 }
 

@@ -326,9 +326,14 @@ fn serve_all() {
 
 /// The program's last descriptor of this connection is about to be closed.
 pub fn closing(conn: &Conn) {
+    let mail = control::hold_mail();
     match conn.phase.load(Ordering::Acquire) {
-        phase::OFFERED => control::report(conn, status::WITHDRAWN, 0),
+        phase::OFFERED => {
+            conn.phase.store(phase::KERNEL, Ordering::SeqCst);
+            control::report(conn, status::WITHDRAWN, 0);
+        }
         phase::PAIRED => {
+            drop(mail);
             if !is_shared(conn) {
                 ends::before_close(&conn.end());
             }
@@ -356,12 +361,14 @@ pub fn closing(conn: &Conn) {
 /// The program has dissolved the connection (connect to AF_UNSPEC, man 2 connect): the
 /// socket is as new, and may be connected to somebody else.
 pub fn dissolved(conn: &Conn) {
+    let mail = control::hold_mail();
     match conn.phase.load(Ordering::Acquire) {
         phase::OFFERED => {
             conn.phase.store(phase::KERNEL, Ordering::SeqCst);
             control::report(conn, status::WITHDRAWN, 0);
         }
         phase::PAIRED => {
+            drop(mail);
             epoll::detach(conn);
             let end = conn.end();
             let (tx, rx) = (end.lock(Half::Sending), end.lock(Half::Receiving));

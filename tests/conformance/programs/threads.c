@@ -285,6 +285,80 @@ static void churn_b(int unused) {
     say("answered");
 }
 
+// Connections come and go in many threads of both ends, so that numbers and entries are another
+// connection's at once, while other threads read the mail about those that went. Each event is one
+// thread's alone (EPOLLONESHOT), and each byte the right one.
+#define WORKERS 6
+#define GUESTS 8
+#define VISITS 2000
+#define WORDS_MAX 1000
+static int lobby;
+static void watch(int instance, int operation, int fd) {
+    struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP | EPOLLONESHOT, .data.fd = fd};
+    if (epoll_ctl(instance, operation, fd, &event)) die("epoll_ctl %d: %s", operation, error_name(errno));
+}
+static void *working_thread(void *argument) {
+    int instance = (long)argument;
+    for (;;) {
+        struct epoll_event event;
+        if (epoll_wait(instance, &event, 1, -1) != 1) die("wait");
+        int fd = event.data.fd;
+        if (fd == lobby) {
+            int guest = accept4(lobby, NULL, NULL, SOCK_NONBLOCK);
+            if (guest >= 0) watch(instance, EPOLL_CTL_ADD, guest);
+            watch(instance, EPOLL_CTL_MOD, lobby);
+            continue;
+        }
+        char words[WORDS_MAX];
+        ssize_t got = recv(fd, words, sizeof words, 0);
+        if (got > 0 && send(fd, words, got, 0) != got) die("send: %s", error_name(errno));
+        if (got == 0) {
+            close(fd);
+        } else {
+            if (got < 0 && errno != EAGAIN) die("receive: %s", error_name(errno));
+            watch(instance, EPOLL_CTL_MOD, fd);
+        }
+    }
+    return NULL;
+}
+static void visits_a(int unused) {
+    (void)unused;
+    int port, instance = epoll_create1(0);
+    lobby = listen_any(&port);
+    nonblocking(lobby, 1);
+    watch(instance, EPOLL_CTL_ADD, lobby);
+    pthread_t threads[WORKERS];
+    for (int i = 0; i < WORKERS; i++) pthread_create(threads + i, NULL, working_thread, (void *)(long)instance);
+    tell(port);
+    step();
+    say("served");
+}
+static void *visiting_thread(void *argument) {
+    unsigned seed = (long)argument;
+    for (int i = 0; i < VISITS; i++) {
+        int fd = dial((long)argument >> 8);
+        int rounds = rand_r(&seed) % 10;
+        uint64_t at = 0;
+        for (int round = 0; round < rounds; round++) {
+            int count = 1 + rand_r(&seed) % WORDS_MAX;
+            send_all(fd, at, count, count);
+            recv_all(fd, at, count, count);
+            at += count;
+        }
+        close(fd);
+    }
+    return NULL;
+}
+static void visits_b(int unused) {
+    (void)unused;
+    long port = hear();
+    pthread_t threads[GUESTS];
+    for (long i = 0; i < GUESTS; i++) pthread_create(threads + i, NULL, visiting_thread, (void *)(port << 8 | i));
+    for (int i = 0; i < GUESTS; i++) pthread_join(threads[i], NULL);
+    say("answered");
+    step();
+}
+
 const struct test_case cases[] = {
     {"hundred", NONE, hundred_a, hundred_b},
     {"sleepers", NONE, hundred_a, sleepers_b},
@@ -293,6 +367,7 @@ const struct test_case cases[] = {
     {"share", WARM, share_a, share_b},
     {"cancel", WARM, cancel_a, cancel_b},
     {"late_channel", NONE, late_channel_a, late_channel_b},
+    {"visits", NONE, visits_a, visits_b},
     {"register", NONE, churn_a, churn_b},
     {0},
 };
