@@ -252,3 +252,107 @@ fn claimed(claim: &Claim) -> SocketFacts {
         },
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fordway_platform::process::Peer;
+    use fordway_platform::sockinfo::netns_cookie;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType};
+    use rustix::process::{Pid, PidfdFlags, geteuid, pidfd_open};
+    use std::net::{Ipv4Addr, TcpListener, TcpStream};
+    use std::os::fd::{AsFd, AsRawFd};
+    use std::os::unix::net::UnixStream;
+
+    /// Both ends of a TCP connection of this process.
+    fn connected() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+        let near = TcpStream::connect(listener.local_addr().expect("name")).expect("connect");
+        (near, listener.accept().expect("accept").0)
+    }
+
+    /// This process' own connection to a broker, with other credentials.
+    fn connection(change: impl FnOnce(&mut Peer)) -> Connection {
+        let (socket, _far) = UnixStream::pair().expect("pair");
+        let mut peer = process::peer(&socket).expect("peer");
+        change(&mut peer);
+        Connection::new(socket.into(), peer)
+    }
+
+    /// What the proof says of a socket that this process has open.
+    fn verdict(socket: &TcpStream, change: impl FnOnce(&mut Peer)) -> Result<(), Untrue> {
+        let remote = socket.peer_addr().expect("name");
+        verdict_on(socket, remote, change)
+    }
+
+    fn verdict_on(
+        socket: impl AsFd,
+        remote: SocketAddr,
+        change: impl FnOnce(&mut Peer),
+    ) -> Result<(), Untrue> {
+        let local = rustix::net::getsockname(&socket).expect("name");
+        let facts = SocketFacts {
+            cookie: rustix::net::sockopt::socket_cookie(&socket).expect("cookie"),
+            netns_cookie: netns_cookie(&socket).expect("cookie"),
+            local: SocketAddr::try_from(local).expect("name"),
+            remote,
+            shown: Shown {
+                fd: socket.as_fd().as_raw_fd() as u32,
+                thread: 0,
+            },
+        };
+        let mut places = Places::new(facts.netns_cookie);
+        let open = || Err(io::ErrorKind::NotFound.into());
+        look(&mut places, 1, &connection(change), &facts, open)
+    }
+
+    #[test]
+    fn a_process_has_sockets_of_its_own_user_only() {
+        let (socket, _far) = connected();
+        let own = geteuid().as_raw();
+        assert_eq!(verdict(&socket, |peer| peer.uid = own), Ok(()));
+        let another = verdict(&socket, |peer| peer.uid = own + 1);
+        assert_eq!(another, Err(Untrue::NotHeld));
+    }
+
+    /// The number stands for somebody, who has the socket: another process by now.
+    #[test]
+    fn the_number_of_an_ended_process_proves_nothing() {
+        let (socket, _far) = connected();
+        let mut child = std::process::Command::new("true").spawn().expect("spawn");
+        let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).expect("pidfd");
+        child.wait().expect("wait");
+        let ended = verdict(&socket, |peer| peer.pidfd = Some(pidfd));
+        assert_eq!(ended, Err(Untrue::Gone));
+    }
+
+    #[test]
+    fn who_cannot_be_told_from_others_proves_nothing() {
+        let (socket, _far) = connected();
+        let unwatched = verdict(&socket, |peer| peer.pidfd = None);
+        assert_eq!(unwatched, Err(Untrue::Hidden));
+        let unseen = verdict(&socket, |peer| peer.pid = 0);
+        assert_eq!(unseen, Err(Untrue::Hidden));
+    }
+    /// Nobody has answered yet: whose the other name is, is open.
+    #[test]
+    fn a_connection_that_is_being_made_is_none() {
+        let new = |flags| {
+            let family = AddressFamily::INET;
+            let flags = SocketFlags::CLOEXEC | flags;
+            rustix::net::socket_with(family, SocketType::STREAM, flags, None).expect("socket")
+        };
+        let listener = new(SocketFlags::empty());
+        let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        rustix::net::bind(&listener, &any).expect("bind");
+        rustix::net::listen(&listener, 0).expect("listen");
+        let name = rustix::net::getsockname(&listener).expect("name");
+        let name = SocketAddr::try_from(name).expect("name");
+        // There is room for one.
+        let _first = TcpStream::connect(name).expect("connect");
+        let second = new(SocketFlags::NONBLOCK);
+        let begun = rustix::net::connect(&second, &name);
+        assert_eq!(begun, Err(rustix::io::Errno::INPROGRESS));
+        assert_eq!(verdict_on(&second, name, |_| ()), Err(Untrue::Gone));
+    }
+}

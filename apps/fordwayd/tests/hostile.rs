@@ -287,13 +287,6 @@ fn regions_that_nobody_asked_for_end_the_connection() {
     still_serves(&broker);
 }
 
-/// The reason of the refusal that comes next.
-fn refusal(shim: &Shim) -> Option<Reason> {
-    let reject: wire::Reject = shim.expect();
-    assert_eq!(reject.pending, 0);
-    Reason::from_u32(reject.reason)
-}
-
 #[test]
 fn a_claim_that_is_not_true_is_refused_without_harm() {
     let dir = TempDir::new();

@@ -28,6 +28,20 @@ fn is_root() -> bool {
     root
 }
 
+/// An ordinary user.
+const NOBODY: u32 = 65_534;
+
+/// Works as this user, in a thread of its own.
+fn as_user<T: Send>(uid: u32, work: impl FnOnce() -> T + Send) -> T {
+    let uid = rustix::process::Uid::from_raw(uid);
+    let work = move || {
+        // The system call, unlike libc's function, leaves the other threads as they are.
+        rustix::thread::set_thread_res_uid(uid, uid, uid).expect("setresuid");
+        work()
+    };
+    std::thread::scope(|scope| scope.spawn(work).join()).expect("as another user")
+}
+
 /// Domains of a broker, removed at the end.
 struct Domains<'a>(&'a Broker);
 
@@ -187,6 +201,100 @@ fn a_mirrored_tuple_from_another_namespace_is_refused() {
     thief.offer(5, &false_y);
     thief.expect_silence();
     a.expect_silence();
+}
+
+/// Where a socket lies decides what may be paired with it, so the kernel is asked there.
+#[test]
+fn a_socket_is_looked_for_in_the_namespace_that_is_named() {
+    if !is_root() {
+        return;
+    }
+    let dir = TempDir::new();
+    let broker = Broker::start(dir.path());
+    let domains = Domains(&broker);
+    let db = domains.add("db", None);
+    let web = domains.add("web", None);
+    let (x, y) = across(&web, &db);
+    let (own, _far) = tcp_pair();
+    let shim = Shim::join(dir.path());
+    let here = claim(&own).netns_cookie;
+    for (socket, place) in [
+        (&own, db.netns_cookie),
+        (&x, here),
+        (&x, db.netns_cookie),
+        (&y, web.netns_cookie),
+    ] {
+        let false_claim = wire::Claim {
+            netns_cookie: place,
+            ..claim(socket)
+        };
+        shim.claim(1, false_claim);
+        assert_eq!(refusal(&shim), Some(Reason::NoPeer));
+    }
+    // They are true where they are.
+    shim.offer(1, &x);
+    shim.expect_silence();
+    shim.offer(2, &y);
+    shim.expect::<wire::Link>();
+}
+
+/// An inode's number comes again after all others: whose namespace it is counts as well.
+#[test]
+fn only_root_of_the_brokers_namespace_has_sockets_of_others() {
+    if !is_root() {
+        return;
+    }
+    let dir = TempDir::new();
+    let broker = Broker::start(dir.path());
+    let domains = Domains(&broker);
+    let db = domains.add("db", None);
+    let inside =
+        |user| netns::within(open(&db).as_fd(), || as_user(user, tcp_pair)).expect("enter");
+    for user in [0, NOBODY] {
+        let root = Shim::join(dir.path());
+        let (x, y) = inside(user);
+        // The broker has asked there already.
+        root.offer(1, &y);
+        root.expect_silence();
+        let elsewhere = PrivateNamespace::new(dir.path(), &[]);
+        let join = || as_user(user, || Shim::join(dir.path()));
+        let mut strangers = vec![elsewhere.within(join)];
+        if user != 0 {
+            strangers.push(join());
+        }
+        for stranger in strangers {
+            stranger.offer(1, &x);
+            assert_eq!(refusal(&stranger), Some(Reason::Unproven));
+            root.expect_silence();
+        }
+        let at_home = netns::within(open(&db).as_fd(), join).expect("enter");
+        at_home.offer(1, &x);
+        at_home.expect::<wire::Link>();
+        root.expect::<wire::Link>();
+    }
+}
+
+#[test]
+fn a_user_has_no_socket_that_another_one_made() {
+    if !is_root() {
+        return;
+    }
+    let dir = TempDir::new();
+    let _broker = Broker::start(dir.path());
+    let (of_root, far) = tcp_pair();
+    let (own, own_far) = as_user(NOBODY, tcp_pair);
+    let root = Shim::join(dir.path());
+    let user = as_user(NOBODY, || Shim::join(dir.path()));
+    root.offer(1, &far);
+    user.offer(1, &of_root);
+    assert_eq!(refusal(&user), Some(Reason::Unproven));
+    root.expect_silence();
+    // His own are his; root has whose it likes.
+    user.offer(2, &own);
+    user.expect_silence();
+    root.offer(2, &own_far);
+    user.expect::<wire::Link>();
+    root.expect::<wire::Link>();
 }
 
 #[test]
@@ -364,7 +472,6 @@ fn an_ordinary_user_has_a_broker_of_his_own() {
     if !is_root() {
         return;
     }
-    const NOBODY: u32 = 65_534;
     let dir = TempDir::new();
     std::os::unix::fs::chown(dir.path(), Some(NOBODY), Some(NOBODY)).expect("chown");
     let options = Options {
@@ -380,9 +487,7 @@ fn an_ordinary_user_has_a_broker_of_his_own() {
     let (x, _y) = tcp_pair();
     let other = Shim::join(dir.path());
     other.offer(1, &x);
-    let reject: wire::Reject = other.expect();
-    let reason = Reason::from_u32(reject.reason);
-    assert_eq!((reason, reject.pending), (Some(Reason::Unproven), 0));
+    assert_eq!(refusal(&other), Some(Reason::Unproven));
     // Through /proc, for he may not enter the build directory.
     let program = std::fs::File::open("/proc/self/exe").expect("own image");
     let program = rustix::io::fcntl_dupfd_cloexec(&program, 100).expect("dup");

@@ -460,6 +460,36 @@ mod tests {
         }
     }
 
+    /// The file or the process by which a namespace was known may lead to another one by now.
+    #[test]
+    fn a_namespace_is_asked_only_if_it_is_the_one_that_is_meant() {
+        if !rustix::process::geteuid().is_root() {
+            fordway_test_skip::skipped("needs root");
+            return;
+        }
+        let namespace = || netns::anonymous().expect("namespace");
+        let meant = namespace();
+        let cookie = netns::cookie(meant.as_fd()).expect("cookie");
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("bind");
+        let stream = TcpStream::connect(listener.local_addr().expect("name")).expect("connect");
+        let facts = sockinfo::tcp_socket(&stream).expect("facts");
+        let named = Named {
+            local: facts.local,
+            remote: facts.remote,
+            cookie: facts.cookie,
+        };
+        let kind = |error: io::Error| error.kind();
+        let refused = Some(io::ErrorKind::NotFound);
+        assert_eq!(Asker::within(namespace(), cookie).err().map(kind), refused);
+        let rows = connected_in(namespace(), cookie, Detail::Names);
+        assert_eq!(rows.err().map(kind), refused);
+        let ended = destroy_in(namespace(), cookie, &[named]);
+        assert_eq!(ended.err().map(kind), refused);
+        // Nor does it know sockets of any other.
+        let asker = Asker::within(meant, cookie).expect("ask");
+        assert_eq!(asker.find(&named).expect("find"), None);
+    }
+
     #[test]
     fn malformed_messages_give_nothing() {
         assert!(parse(&[0; 10]).is_none());

@@ -406,6 +406,13 @@ impl Shim {
     }
 }
 
+/// The reason of the refusal that comes next.
+pub fn refusal(shim: &Shim) -> Option<Reason> {
+    let reject: wire::Reject = shim.expect();
+    assert_eq!(reject.pending, 0);
+    Reason::from_u32(reject.reason)
+}
+
 pub fn hello(abi_version: u32) -> wire::Hello {
     wire::Hello {
         magic: HELLO_MAGIC,
