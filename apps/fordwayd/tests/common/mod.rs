@@ -404,6 +404,20 @@ impl Shim {
         self.send(&wire::Door { door: PROBE_DOOR }, &[]);
         self.expect::<wire::DoorAck>();
     }
+
+    /// Reads what the broker says to all that it was told, which is refusals; returns how many.
+    pub fn refusals(&self) -> usize {
+        self.send(&wire::Door { door: PROBE_DOOR }, &[]);
+        let mut count = 0;
+        loop {
+            let packet = self.receive();
+            if packet.kind == wire::DoorAck::KIND {
+                return count;
+            }
+            packet.body::<wire::Reject>();
+            count += 1;
+        }
+    }
 }
 
 /// The reason of the refusal that comes next.
