@@ -497,10 +497,10 @@ pub fn bind(conn: &Conn, index: u32, slot: u32, generation: u32, channel_id: u64
     conn.link.store(index, Ordering::Relaxed);
     conn.slot.store(slot, Ordering::Relaxed);
     conn.generation.store(generation, Ordering::Relaxed);
-    conn.peer_there.store(0, Ordering::Relaxed);
     conn.far.store(0, Ordering::Relaxed);
     conn.channel_id.store(channel_id, Ordering::Relaxed);
     conn.attention.store(0, Ordering::Relaxed);
+    conn.bound.fetch_add(1, Ordering::Release);
 }
 
 /// Whether our endpoint is still that of the connection's channel.
@@ -580,7 +580,8 @@ impl Conn {
     /// endpoint there belongs to nobody or to an older channel.
     #[inline]
     pub fn peer_is_there(&self) -> bool {
-        if self.peer_there.load(Ordering::Relaxed) != 0 {
+        let bound = self.bound.load(Ordering::Acquire);
+        if self.peer_there.load(Ordering::Relaxed) == bound {
             return true;
         }
         // SAFETY: mapped by `bind`; an atomic load.
@@ -592,7 +593,7 @@ impl Conn {
         };
         let there = shown == self.generation.load(Ordering::Relaxed);
         if there {
-            self.peer_there.store(1, Ordering::Relaxed);
+            self.peer_there.store(bound, Ordering::Relaxed);
         }
         there
     }

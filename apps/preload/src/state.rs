@@ -97,7 +97,10 @@ pub struct Conn {
     pub slot: AtomicU32,
     /// The channel's generation.
     pub generation: AtomicU32,
-    /// 1 once the peer's endpoint showed the generation.
+    /// Channels that the entry has had, of whichever connection.
+    pub bound: AtomicU32,
+    /// `bound` of the last one whose generation the peer's endpoint showed. A thread that looked at
+    /// a former one may store it late.
     pub peer_there: AtomicU32,
     /// The channel's number.
     pub channel_id: AtomicU64,
