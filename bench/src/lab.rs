@@ -90,7 +90,8 @@ pub enum PathChoice {
 }
 
 impl PathChoice {
-    fn word(self) -> &'static str {
+    /// As FORDWAY_PATH has it.
+    pub fn word(self) -> &'static str {
         match self {
             PathChoice::Auto => "auto",
             PathChoice::Kernel => "kernel",

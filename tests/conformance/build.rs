@@ -17,6 +17,7 @@ fn main() {
     }
     let sanitized = format!("{out}/client-asan");
     compile("cc", "client", &[], &["-fsanitize=address"], &sanitized);
+    compile("cc", "short", &[], &[], &format!("{out}/short"));
     for name in ["plain", "client"] {
         compile("cc", name, &[], &[], &format!("{out}/{name}"));
         compile(

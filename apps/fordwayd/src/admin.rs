@@ -11,7 +11,7 @@ pub const SCHEMA: u32 = 1;
 /// The socket of this protocol, in the runtime directory.
 pub const ADMIN_SOCKET: &str = "admin.sock";
 /// The directory of the runtime directory that containers mount. It holds the control
-/// socket and nothing else: a mounted directory, unlike a mounted socket, shows the
+/// socket and [`fordway_abi::INSISTED_FILE`] alone: a mounted directory, unlike a mounted socket, shows the
 /// new socket of a broker that was started again.
 pub const CONTROL_DIR: &str = "control";
 /// The socket that shims speak to, in the runtime directory.

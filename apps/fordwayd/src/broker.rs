@@ -121,6 +121,8 @@ pub(crate) struct Broker {
     /// Who complained of whom.
     pub(crate) complaints: BTreeSet<(i32, i32)>,
     pub(crate) grumbles: Grumbles,
+    /// Processes that require the fast path.
+    pub(crate) insisting: usize,
     /// Descriptors that belong to shims' connections, and how many may.
     pub(crate) held: usize,
     pub(crate) held_max: usize,
@@ -195,6 +197,7 @@ impl Broker {
             culprits: BTreeSet::new(),
             complaints: BTreeSet::new(),
             grumbles: Grumbles::default(),
+            insisting: 0,
             held: 0,
             held_max: usize::try_from(limit).unwrap_or(usize::MAX) - DESCRIPTORS_RESERVED,
             shares: Shares::new(own),
@@ -471,6 +474,9 @@ impl Broker {
         self.reaper.close_connection(whose, socket);
         if let Some(process) = process {
             self.by_process.remove(&process);
+            if self.insists(process) {
+                self.count_insisting(self.insisting - 1);
+            }
             for channel in self.registry.both_ends_in(process) {
                 self.credit_ending(Some(channel));
             }

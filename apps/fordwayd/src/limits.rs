@@ -2,6 +2,9 @@
 
 use crate::broker::{Broker, CONNECTIONS_MAX};
 use crate::shares::{self, Kept, Whose};
+use fordway_abi::control::PathPolicy;
+use fordway_abi::reason::Reason;
+use fordway_registry::ProcessId;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
@@ -100,6 +103,33 @@ impl Broker {
     /// As [`Broker::first_mischief`], for what one process says of another.
     pub(crate) fn first_complaint(&mut self, process: i32, of: i32) -> bool {
         remember(&mut self.complaints, (process, of)) && self.grumbles.may_log(Instant::now())
+    }
+
+    /// Whether a process requires the fast path.
+    pub(crate) fn insists(&self, process: ProcessId) -> bool {
+        self.registry.policy(process) == Some(PathPolicy::Fast)
+    }
+
+    /// So many processes require the fast path now.
+    pub(crate) fn count_insisting(&mut self, count: usize) {
+        let was = std::mem::replace(&mut self.insisting, count);
+        if (was == 0) != (count == 0)
+            && let Err(error) = self.runtime.show_insisted(count != 0)
+        {
+            tracing::warn!("programs that require the fast path may be refused: {error}");
+        }
+    }
+
+    /// A program that requires the fast path says that a connection of its gets no rings: its calls
+    /// fail, and the log says why.
+    pub(crate) fn note_refusal(&mut self, process: ProcessId, reason: u32) {
+        if self.insists(process) && self.grumbles.may_log(Instant::now()) {
+            let pid = self.pid_of(process).unwrap_or(0);
+            let reason = Reason::from_u32(reason).map_or("-", Reason::word);
+            tracing::warn!(
+                "process {pid} requires the fast path, and a connection of it has none: {reason}"
+            );
+        }
     }
 
     pub(crate) fn make_room_for_stranger(&mut self) {

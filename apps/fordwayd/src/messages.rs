@@ -101,6 +101,9 @@ impl Broker {
                         self.note_complaint(&channel);
                     }
                 }
+                if report.status == wire::status::WITHDRAWN && report.reason != 0 {
+                    self.note_refusal(process, report.reason);
+                }
                 let actions = self.registry.status(process, report)?;
                 self.carry_out(actions);
                 Ok(())
@@ -190,6 +193,13 @@ impl Broker {
         let purse_fd = purse.fd.clone();
         connection.member = Some(Member::new(process, page, purse, mailbox));
         self.by_process.insert(process, number);
+        if policy == PathPolicy::Fast {
+            // Before the process knows that it is served: its peers see it with their connections.
+            self.count_insisting(self.insisting + 1);
+        }
+        let Some(connection) = self.connections.get_mut(&number) else {
+            return Ok(());
+        };
         let welcome = wire::Welcome {
             abi_version: ABI_VERSION,
             domain_id,
@@ -244,6 +254,8 @@ impl Broker {
                 }),
             }],
         };
+        let now_ns = self.now_ns();
+        self.registry.insists(process, offer.conn_id, now_ns);
         self.carry_out(actions);
     }
 

@@ -2,6 +2,7 @@
 
 use crate::admin::{ADMIN_SOCKET, CONTROL_DIR, CONTROL_SOCKET};
 use crate::{BrokerError, doing};
+use fordway_abi::INSISTED_FILE;
 use fordway_platform::ipc;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use std::fs::Permissions;
@@ -46,6 +47,8 @@ impl Runtime {
             ipc::listen(&path, kind, mode)
                 .map_err(doing(format!("listening on {}", path.display())))
         };
+        // A broker that was killed has left it.
+        remove(&dir.join(CONTROL_DIR).join(INSISTED_FILE))?;
         let control_mode = if root { 0o666 } else { 0o600 };
         Ok(Self {
             control: open(CONTROL_SOCKET, ipc::Kind::Packets, control_mode)?,
@@ -56,11 +59,36 @@ impl Runtime {
     }
 }
 
+impl Runtime {
+    /// Tells all programs whether some program requires the fast path. By a file: those that have
+    /// offered nothing yet speak to no broker.
+    pub(crate) fn show_insisted(&self, insisted: bool) -> Result<(), BrokerError> {
+        let path = self.dir.join(CONTROL_DIR).join(INSISTED_FILE);
+        if !insisted {
+            return remove(&path);
+        }
+        let made = private_file(&path);
+        made.map(drop)
+            .map_err(doing(format!("making {}", path.display())))
+    }
+}
+
 impl Drop for Runtime {
     fn drop(&mut self) {
         for name in [CONTROL_SOCKET, ADMIN_SOCKET] {
             let _ = std::fs::remove_file(self.dir.join(name));
         }
+        let _ = self.show_insisted(false);
+    }
+}
+
+/// Removes a file, if it is there.
+fn remove(path: &Path) -> Result<(), BrokerError> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(doing(format!("removing {}", path.display()))(error))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -4,7 +4,7 @@
 use core::ffi::{CStr, c_char};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use fordway_abi::control::PathPolicy;
-use fordway_abi::env;
+use fordway_abi::{INSISTED_FILE, env};
 
 /// Longest path of a UNIX socket (man 7 unix).
 pub const SOCKET_PATH_BYTES: usize = 108;
@@ -21,6 +21,8 @@ static POLICY: AtomicU32 = AtomicU32::new(0);
 static OFFER_AFTER: AtomicU32 = AtomicU32::new(OFFER_AFTER_DEFAULT);
 static SPIN_US: AtomicU32 = AtomicU32::new(SPIN_US_DEFAULT);
 static mut SOCKET_PATH: [u8; SOCKET_PATH_BYTES] = [0; SOCKET_PATH_BYTES];
+/// Empty if it is too long.
+static mut INSISTED_PATH: [u8; SOCKET_PATH_BYTES] = [0; SOCKET_PATH_BYTES];
 
 /// Whether there is a broker to speak to; without one every call goes straight to libc.
 #[inline]
@@ -31,6 +33,12 @@ pub fn is_active() -> bool {
 /// `--path`.
 pub fn policy() -> PathPolicy {
     PathPolicy::from_u32(POLICY.load(Ordering::Relaxed)).unwrap_or(PathPolicy::Auto)
+}
+
+/// Whether the program requires the fast path.
+#[inline]
+pub fn insists() -> bool {
+    POLICY.load(Ordering::Relaxed) == PathPolicy::Fast as u32
 }
 
 /// Operations before an offer.
@@ -46,6 +54,25 @@ pub fn spin_us() -> u32 {
 /// Path of the broker's socket, zero-terminated.
 pub fn socket_path() -> *const [u8; SOCKET_PATH_BYTES] {
     &raw const SOCKET_PATH
+}
+
+/// Path of the file that is there while some program requires the fast path, zero-terminated.
+pub fn insisted_path() -> *const [u8; SOCKET_PATH_BYTES] {
+    &raw const INSISTED_PATH
+}
+
+/// A file beside another one, zero-terminated; `None` if its path is too long.
+fn beside(path: &[u8], name: &[u8]) -> Option<[u8; SOCKET_PATH_BYTES]> {
+    let directory = path
+        .iter()
+        .rposition(|byte| *byte == b'/')
+        .map_or(0, |at| at + 1);
+    let mut beside = [0; SOCKET_PATH_BYTES];
+    let end = directory + name.len();
+    let target = beside.get_mut(..end).filter(|_| end < SOCKET_PATH_BYTES)?;
+    target[..directory].copy_from_slice(&path[..directory]);
+    target[directory..].copy_from_slice(name);
+    Some(beside)
 }
 
 /// Reads the environment.
@@ -71,6 +98,9 @@ pub unsafe fn read(environment: *const *const c_char) {
             let target: *mut u8 = (&raw mut SOCKET_PATH).cast();
             // SAFETY: shorter than the array; the constructor runs before other threads.
             unsafe { core::ptr::copy_nonoverlapping(value.as_ptr(), target, value.len()) };
+            let insisted = beside(value, INSISTED_FILE.as_bytes());
+            // SAFETY: the constructor runs before other threads.
+            unsafe { INSISTED_PATH = insisted.unwrap_or([0; SOCKET_PATH_BYTES]) };
         } else if name == env::PATH.as_bytes() {
             policy = match value {
                 b"kernel" => PathPolicy::Kernel,
@@ -126,5 +156,19 @@ mod tests {
         }
         assert_eq!(split(b"A=b=c"), Some((&b"A"[..], &b"b=c"[..])));
         assert_eq!(split(b"A"), None);
+    }
+
+    #[test]
+    fn a_file_beside_the_socket_has_the_directory_of_it() {
+        let text = |path: &[u8], name: &[u8]| {
+            let beside = beside(path, name)?;
+            let end = beside.iter().position(|byte| *byte == 0)?;
+            Some(String::from_utf8_lossy(&beside[..end]).into_owned())
+        };
+        assert_eq!(text(b"/a/b.sock", b"c"), Some("/a/c".into()));
+        assert_eq!(text(b"b.sock", b"c"), Some("c".into()));
+        let long = [b'/'; SOCKET_PATH_BYTES - 1];
+        assert_eq!(text(&long, b"c"), None);
+        assert!(text(&long[1..], b"c").is_some());
     }
 }

@@ -11,7 +11,7 @@
 use crate::packet::{ANSWER_MS, Packet, poll_one, send_on};
 use crate::state::{self, Conn, Guard, Lock, attention, phase};
 use crate::sys::{self, sys};
-use crate::{claim, config, hidden, link, purse, upgrade, wait};
+use crate::{claim, config, fork, hidden, link, purse, upgrade, wait};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use fordway_abi::control::{
     Door, DoorAck, Downgrade, HELLO_MAGIC, Hello, Link, Message, Offer, OwnDoor, Pair, Peer,
@@ -72,6 +72,30 @@ pub fn connect() -> bool {
     }
     rejoin();
     true
+}
+
+/// For a program that requires the fast path, before it has a connection: the broker has to have
+/// told the other end's program so by then. Nothing comes of it without a broker.
+#[inline]
+pub fn attach() {
+    if config::insists() && fd() < 0 && config::is_active() {
+        attach_surely();
+    }
+}
+
+#[cold]
+fn attach_surely() {
+    if !fork::in_borrowed_memory() && !connect() {
+        // Another thread may be at it.
+        drop(MAIL_LOCK.lock());
+        connect();
+    }
+}
+
+/// Whether some program requires the fast path: its peers are to offer at once.
+pub fn is_insisted() -> bool {
+    let path = config::insisted_path().cast::<u8>();
+    sys!(SYS_faccessat, libc::AT_FDCWD, path, libc::F_OK).is_ok()
 }
 
 /// Other threads may send as soon as [`FD`] is set: not before the broker has answered

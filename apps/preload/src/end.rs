@@ -246,6 +246,7 @@ impl End for At<'_> {
         control::report(self.conn, status::KERNEL, reason);
         upgrade::count_anew(self.conn, reason);
         self.conn.phase.store(phase::KERNEL, Ordering::SeqCst);
+        upgrade::sight_anew(self.conn, reason);
         link
     }
 

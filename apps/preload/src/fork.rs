@@ -231,6 +231,8 @@ unsafe extern "C" fn child() {
                 Ordering::Relaxed,
             );
             conn.operations.store(0, Ordering::Relaxed);
+            conn.sighted.store(0, Ordering::Relaxed);
+            conn.rings_until_ns.store(0, Ordering::Relaxed);
         }
     }
 }

@@ -175,6 +175,7 @@ pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> 
 /// As listen(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
+    control::attach();
     // SAFETY: the program's own arguments.
     let result = unsafe { real::listen(fd, backlog) };
     if result == 0
@@ -192,6 +193,7 @@ pub unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
 /// As accept(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn accept(fd: c_int, name: *mut c_void, length: *mut u32) -> c_int {
+    control::attach();
     // SAFETY: the program's own arguments.
     let new = unsafe { real::accept(fd, name, length) };
     accepted(fd, new, 0)
@@ -206,6 +208,7 @@ pub unsafe extern "C" fn accept4(
     length: *mut u32,
     flags: c_int,
 ) -> c_int {
+    control::attach();
     // SAFETY: the program's own arguments.
     let new = unsafe { real::accept4(fd, name, length, flags) };
     accepted(fd, new, flags)
@@ -527,6 +530,9 @@ pub unsafe extern "C" fn __connect(fd: c_int, name: *const c_void, length: u32) 
 /// As connect(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn connect(fd: c_int, name: *const c_void, length: u32) -> c_int {
+    if state::conn(fd).is_some() {
+        control::attach();
+    }
     // SAFETY: the program's own arguments.
     let result = unsafe { real::connect(fd, name, length) };
     if let Some(conn) = state::conn(fd).filter(|_| config::is_active()) {
@@ -535,6 +541,8 @@ pub unsafe extern "C" fn connect(fd: c_int, name: *const c_void, length: u32) ->
         // SAFETY: the kernel has just read the family of this name, if it took it.
         if result == 0 && i32::from(unsafe { *name.cast::<u16>() }) == libc::AF_UNSPEC {
             upgrade::dissolved(conn);
+        } else if result == 0 {
+            upgrade::sight(conn, fd);
         }
         control::check_mail();
         set_errno(errno);

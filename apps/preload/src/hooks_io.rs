@@ -6,6 +6,7 @@ use crate::state::{self, Conn, hint, phase};
 use crate::sys::{self, give, sys};
 use crate::thread::{self, Shield};
 use crate::transfer::{self, Buffers, Done, Unaware};
+use crate::upgrade::Does;
 use crate::{config, faults, real, upgrade};
 use core::cell::Cell;
 use core::ffi::{c_int, c_void};
@@ -34,7 +35,7 @@ enum Way {
 }
 
 #[inline]
-fn way(fd: c_int) -> Way {
+fn way(fd: c_int, does: Does) -> Way {
     if !config::is_active() {
         return Way::Libc;
     }
@@ -42,7 +43,7 @@ fn way(fd: c_int) -> Way {
         return Way::Libc;
     };
     thread::cancellation_point();
-    match upgrade::count_operation(conn, fd) {
+    match upgrade::count_operation(conn, fd, does) {
         Err(error) => Way::Refused(error),
         Ok(()) if conn.is_paired() => Way::Channel(conn),
         Ok(()) => Way::Watched(conn),
@@ -57,7 +58,11 @@ fn receive(
     buffers: impl Fn() -> sys::Result<Buffers>,
     by_libc: impl Fn() -> isize,
 ) -> isize {
-    let conn = match way(fd) {
+    let does = match flags & libc::MSG_DONTWAIT {
+        0 => Does::Receive,
+        _ => Does::Look,
+    };
+    let conn = match way(fd, does) {
         Way::Libc => return by_libc(),
         Way::Refused(error) => return give(Err(error)),
         Way::Watched(conn) | Way::Channel(conn) => conn,
@@ -70,6 +75,12 @@ fn receive(
             && let Some(result) = channel_receive(conn, fd, flags, &buffers, &by_libc)
         {
             return result;
+        }
+        if flags & libc::MSG_DONTWAIT == 0
+            && upgrade::is_undecided(conn)
+            && let Err(error) = upgrade::await_rings(conn, fd)
+        {
+            return give(Err(error));
         }
         let shield = Shield::new();
         let unaware = Unaware::reader(conn);
@@ -106,7 +117,7 @@ fn transmit(
     buffers: impl Fn() -> sys::Result<Buffers>,
     by_libc: impl Fn() -> isize,
 ) -> isize {
-    match way(fd) {
+    match way(fd, Does::Send) {
         Way::Libc => by_libc(),
         Way::Refused(error) => give(Err(error)),
         Way::Watched(conn) | Way::Channel(conn) => loop {
@@ -545,10 +556,12 @@ pub unsafe extern "C" fn sendfile(
     offset: *mut i64,
     count: usize,
 ) -> isize {
-    leave_for_pipe(file);
+    if let Err(error) = leave_for_pipe(file) {
+        return give(Err(error));
+    }
     // SAFETY: the program's own arguments.
     let by_libc = || unsafe { real::sendfile(out, file, offset, count) };
-    let conn = match way(out) {
+    let conn = match way(out, Does::Send) {
         Way::Refused(error) => return give(Err(error)),
         Way::Libc => return by_libc(),
         Way::Watched(conn) | Way::Channel(conn) => conn,
@@ -577,14 +590,19 @@ pub unsafe extern "C" fn sendfile64(
     unsafe { sendfile(out, file, offset, count) }
 }
 
-/// The kernel is about to move bytes between a connection and a pipe by itself.
-fn leave_for_pipe(fd: c_int) {
+/// The kernel is about to move bytes between a connection and a pipe by itself. `Err`: not if the
+/// program requires the fast path.
+fn leave_for_pipe(fd: c_int) -> sys::Result<()> {
     if config::is_active()
         && let Some(conn) = state::conn(fd)
     {
+        if config::insists() {
+            return Err(libc::ENETUNREACH);
+        }
         down::bar(&conn.end(), Reason::Unsupported);
         down::downgrade(&conn.at(fd), Reason::Unsupported, true);
     }
+    Ok(())
 }
 
 /// # Safety
@@ -598,8 +616,9 @@ pub unsafe extern "C" fn splice(
     count: usize,
     flags: u32,
 ) -> isize {
-    leave_for_pipe(input);
-    leave_for_pipe(output);
+    if let Err(error) = leave_for_pipe(input).and_then(|()| leave_for_pipe(output)) {
+        return give(Err(error));
+    }
     // SAFETY: the program's own arguments.
     unsafe { real::splice(input, input_offset, output, output_offset, count, flags) }
 }

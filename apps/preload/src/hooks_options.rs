@@ -183,7 +183,10 @@ pub unsafe extern "C" fn getsockopt(
                 // The low byte comes first.
                 value.cast::<u8>().write(1);
             }
-        } else if conn.is_paired() && *length as usize == size_of::<c_int>() {
+        } else if !conn.is_paired() {
+            // A connect that did not wait may be over.
+            upgrade::sight(conn, fd);
+        } else if *length as usize == size_of::<c_int>() {
             let error = value.cast::<c_int>();
             if error.read_unaligned() == 0 {
                 error.write_unaligned(ends::socket_error(&conn.end()));

@@ -5,7 +5,7 @@ use crate::hooks_io::check_size;
 use crate::select::Sets;
 use crate::state::{self, kind};
 use crate::sys::{self, give};
-use crate::{config, epoll, faults, poll, real};
+use crate::{config, control, epoll, faults, poll, real, upgrade};
 use core::ffi::{c_int, c_void};
 use fordway_abi::reason::Reason;
 
@@ -57,7 +57,12 @@ fn check_mask(mask: *const c_void) -> sys::Result<()> {
 
 /// Whether the library may have a part in a wait: until then it looks at no argument.
 fn takes_part() -> bool {
-    config::is_active() && (state::conn_high() != 0 || epoll::is_used())
+    let takes_part = config::is_active() && (state::conn_high() != 0 || epoll::is_used());
+    if takes_part {
+        // A forked child may wait for what its parent listens to.
+        control::attach();
+    }
+    takes_part
 }
 
 /// poll and ppoll, if the library has anything to do with them. What is wrong with an array
@@ -331,9 +336,15 @@ pub unsafe extern "C" fn epoll_ctl(
     fd: c_int,
     event: *mut libc::epoll_event,
 ) -> c_int {
+    if operation == libc::EPOLL_CTL_ADD {
+        control::attach();
+    }
     if config::is_active()
         && let Some(conn) = state::conn(fd)
     {
+        if operation != libc::EPOLL_CTL_DEL {
+            upgrade::sight(conn, fd);
+        }
         if state::look(epoll) & kind::MASK != kind::EPOLL {
             epoll::discover(epoll, conn);
         }

@@ -14,7 +14,7 @@ use fordway_abi::reason::Reason;
 use fordway_abi::shm::{
     DOOR_COUNT, DOOR_SHARED, ENDPOINT_BYTES, ENDPOINTS_OFFSET, Endpoint, MARKS_OFFSET,
     REGION_BYTES, REGION_MAGIC, RegionHeader, SLOT_COUNT, WAIT_PAGE_BYTES, WAIT_PAGE_MAGIC,
-    WaitPage,
+    WaitPage, rx_state,
 };
 use fordway_ring::marks::Marks;
 use fordway_ring::{Consumer, Producer};
@@ -613,6 +613,15 @@ impl Conn {
                 .cpu
                 .load(Ordering::Relaxed)
         }
+    }
+
+    /// Whether the peer looks at the ring, or has a waiter that is to be told of bytes there.
+    pub fn is_attended(&self) -> bool {
+        // SAFETY: as in `peer_cpu`.
+        let wait = unsafe { &(*self.peer.load(Ordering::Relaxed)).wait };
+        self.peer_is_there()
+            && (wait.rx_state.load(Ordering::Relaxed) != rx_state::OFF
+                || wait.rx_doors.load(Ordering::Relaxed) != 0)
     }
 
     /// Rings those of the peer's doors that sleep.

@@ -24,6 +24,9 @@ use fordway_sockets::{down, sends_by_kernel, up};
 /// Descriptors of one call that are handled on the stack.
 const SMALL: usize = 64;
 
+/// Longest sleep while it is not known whether one of the connections gets rings: another thread
+/// may read the mail that says so.
+const UNDECIDED_SLICE_NS: u64 = 5_000_000;
 /// Entries of our own in a sleep: a doorbell and the control socket.
 const OWN_ENTRIES: usize = 2;
 
@@ -77,6 +80,12 @@ impl Drop for Scratch {
             let _ = sys!(SYS_munmap, self.mapped, self.bytes);
         }
     }
+}
+
+/// Whether one of the connections may get rings at any moment, for an end requires them.
+fn is_any_undecided(fds: &[libc::pollfd]) -> bool {
+    let conn = |entry: &libc::pollfd| state::conn(entry.fd);
+    fds.iter().filter_map(conn).any(upgrade::is_undecided)
 }
 
 fn paired(fd: i32) -> Option<&'static Conn> {
@@ -156,7 +165,12 @@ pub fn poll(
     }
     let deadline = Deadline::after(timeout_ns);
     loop {
-        if !fds.iter().any(|entry| paired(entry.fd).is_some()) {
+        for entry in fds.iter() {
+            if let Some(conn) = state::conn(entry.fd) {
+                upgrade::sight(conn, entry.fd);
+            }
+        }
+        if !fds.iter().any(|entry| paired(entry.fd).is_some()) && !is_any_undecided(fds) {
             return unaware(fds, deadline, mask);
         }
         wait::beat();
@@ -364,7 +378,11 @@ fn sleep(
     let (result, shield) = if look(fds) != 0 || bindings(fds) != before {
         (ask(fds, None, Some(0), core::ptr::null()), shield)
     } else {
-        let left = deadline.left_ns(wait::slice_ns(Some(bell), unread));
+        let slice = match is_any_undecided(fds) {
+            true => Some(UNDECIDED_SLICE_NS),
+            false => wait::slice_ns(Some(bell), unread),
+        };
+        let left = deadline.left_ns(slice);
         let body = || ask(fds, Some(bell), left, mask);
         let (result, shield) =
             wait::asleep(shield, Some(bell), (call.behind(mask), true), way_out, body);

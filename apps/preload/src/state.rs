@@ -108,8 +108,10 @@ pub struct Conn {
     pub receive_timeout_ns: AtomicU64,
     /// SO_SNDTIMEO in nanoseconds; 0: none.
     pub send_timeout_ns: AtomicU64,
-    /// When it was offered last.
-    pub offered_ns: AtomicU64,
+    /// 1: it was looked at whether it is to be offered at once ([`crate::upgrade::sight`]).
+    pub sighted: AtomicU32,
+    /// Until when it waits for rings, because an end requires the fast path; 0: it does not.
+    pub rings_until_ns: AtomicU64,
     /// SO_COOKIE of the socket, once it was offered.
     pub cookie: AtomicU64,
     /// Own endpoint.
@@ -440,11 +442,13 @@ pub fn add_conn(fd: i32, nonblock: bool) -> Option<&'static Conn> {
         &conn.turn,
         &conn.cork,
         &conn.told,
+        &conn.sighted,
         &conn.error,
     ] {
         zeroed.store(0, Ordering::Relaxed);
     }
     conn.nonblock.store(u32::from(nonblock), Ordering::Relaxed);
+    conn.rings_until_ns.store(0, Ordering::Relaxed);
     conn.calm.store(0, Ordering::Relaxed);
     conn.channel_id.store(0, Ordering::Relaxed);
     conn.sent_by_rings.store(0, Ordering::Relaxed);
@@ -470,11 +474,13 @@ pub fn renew_conn(conn: &Conn, unbar: bool) {
         &conn.rescues,
         &conn.passing,
         &conn.told,
+        &conn.sighted,
     ] {
         zeroed.store(0, Ordering::Relaxed);
     }
     conn.hints.fetch_and(hint::LET_GO, Ordering::Relaxed);
     conn.channel_id.store(0, Ordering::Relaxed);
+    conn.rings_until_ns.store(0, Ordering::Relaxed);
 }
 
 /// Gives the entry back; its last descriptor is gone.

@@ -1,47 +1,69 @@
 //! When a connection is offered to the broker, and what becomes of its answer. How it then
 //! moves to its channel and back is `fordway_sockets`' matter; see [`crate::end`].
 
+use crate::deadline::{Deadline, timespec};
+use crate::signals::Call;
 use crate::state::{self, Conn, attention, phase};
 use crate::sys::{self, sys};
-use crate::{claim, config, control, epoll, faults, hidden, hooks_options, link, transfer};
+use crate::{
+    claim, config, control, epoll, faults, fork, hidden, hooks_options, link, thread, transfer,
+};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use fordway_abi::control::{PathPolicy, status};
+use fordway_abi::control::status;
 use fordway_abi::reason::Reason;
 use fordway_abi::shm::{tx_flags, tx_state};
-use fordway_sockets::{End, Half, NoLock, down, ends, up};
+use fordway_sockets::{End, Half, NoLock, down, ends, hint, up};
 
-/// How long `--path fast` lets an offer stand unanswered.
-const UNANSWERED_NS_MAX: u64 = 2_000_000_000;
+/// How long a connection waits for rings that an end requires: the far end's program has to see
+/// its connection, and to offer it. The broker refuses an offer a little earlier.
+const INSIST_NS_MAX: u64 = 2_200_000_000;
+/// How long a receive waits for them that may not sleep.
+const LOOK_NS_MAX: u64 = 1_000_000;
+/// How long the first send waits after that until the peer looks at its ring.
+const SETTLE_NS_MAX: u64 = 100_000_000;
+/// Time between two looks at the mail: another thread may have read it.
+const LOOK_NS: u64 = 5_000_000;
+/// The same at the peer's endpoint, of which no bell rings.
+const SETTLE_LOOK_NS: u64 = 50_000;
 /// Calls that move data before a connection is offered again for which there was no memory.
 const CALLS_WITHOUT_MEMORY: u32 = 1000;
+
+/// What a call does that moves data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Does {
+    /// It sends.
+    Send,
+    /// It receives.
+    Receive,
+    /// It receives what is there (MSG_DONTWAIT).
+    Look,
+}
 
 /// Counts a call that moves data; offers the connection when it has proved itself.
 /// `Err`: the program asked for the fast path or nothing, and it is nothing.
 #[inline]
-pub fn count_operation(conn: &Conn, fd: i32) -> sys::Result<()> {
+pub fn count_operation(conn: &Conn, fd: i32, does: Does) -> sys::Result<()> {
     control::check_mail();
     let now = conn.phase.load(Ordering::Relaxed);
     if now == phase::PAIRED {
-        note_call(conn);
+        note_call(conn, does);
         return Ok(());
+    }
+    if config::insists() {
+        return insist(conn, fd, does);
     }
     if now == phase::OFFERED {
         conn.operations.fetch_add(1, Ordering::Relaxed);
-        return match config::policy() {
-            PathPolicy::Fast => insist(conn),
-            _ => Ok(()),
-        };
+        return Ok(());
     }
     let barred = conn.barred.load(Ordering::Relaxed);
     if barred != 0 {
-        if config::policy() == PathPolicy::Fast {
-            return Err(libc::ENETUNREACH);
-        }
         if conn.told.load(Ordering::Relaxed) != barred {
             tell(conn, fd, barred);
         }
         return Ok(());
     }
+    sight(conn, fd);
     let operations = conn.operations.fetch_add(1, Ordering::Relaxed);
     if operations == config::offer_after() {
         offer(conn, fd);
@@ -61,26 +83,240 @@ pub fn count_anew(conn: &Conn, reason: u32) {
 
 /// Goes on counting until this side sends by its ring. Two threads may count as one.
 #[inline]
-fn note_call(conn: &Conn) {
+fn note_call(conn: &Conn, does: Does) {
     let own = conn.own();
     if own.tx.tx_state.load(Ordering::Relaxed) == tx_state::KERNEL {
         let calls = &own.tx_own.calls;
         calls.store(calls.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        if does == Does::Send && conn.rings_until_ns.load(Ordering::Relaxed) != 0 {
+            settle(conn);
+        }
     }
 }
 
-/// For a program that asked for the fast path or nothing: an offer that nobody answers
-/// is a refusal after a while. The far end needs the time to offer, too.
+/// A connection is seen for the first time. If its program requires the fast path, or some other
+/// does, which may be that of the far end, it is offered at once: the far end waits for that.
+/// Not as soon as it is accepted: many a server then forks, and the child goes on with it.
+#[inline]
+pub fn sight(conn: &Conn, fd: i32) {
+    if conn.sighted.load(Ordering::Relaxed) == 0 {
+        sight_first(conn, fd);
+    }
+}
+
+/// A connection is by the kernel again: what was decided at first is decided again.
+pub fn sight_anew(conn: &Conn, reason: u32) {
+    if reason != Reason::NoMemory as u32 {
+        conn.rings_until_ns.store(0, Ordering::Relaxed);
+        conn.sighted.store(0, Ordering::Relaxed);
+    }
+}
+
 #[cold]
-fn insist(conn: &Conn) -> sys::Result<()> {
-    let since = conn.offered_ns.load(Ordering::Relaxed);
-    if sys::now_ns().saturating_sub(since) > UNANSWERED_NS_MAX {
-        control::report(conn, status::WITHDRAWN, 0);
-        down::bar(&conn.end(), Reason::NoPeer);
-        conn.phase.store(phase::KERNEL, Ordering::Release);
-        return Err(libc::ENETUNREACH);
+fn sight_first(conn: &Conn, fd: i32) {
+    let may_have_rings = conn.phase.load(Ordering::Relaxed) == phase::KERNEL
+        && conn.barred.load(Ordering::Relaxed) == 0;
+    // Who requires the fast path attaches to the broker before it connects or listens. So what
+    // the other end of its connection finds here holds for good.
+    if !may_have_rings || !config::insists() && !control::is_insisted() {
+        conn.sighted.store(1, Ordering::Relaxed);
+        return;
+    }
+    if fork::in_borrowed_memory() || claim::of(fd).is_none() {
+        // Not connected yet.
+        return;
+    }
+    let now_ns = sys::now_ns();
+    let until = &conn.rings_until_ns;
+    let _ = until.compare_exchange(
+        0,
+        now_ns + INSIST_NS_MAX,
+        Ordering::Relaxed,
+        Ordering::Relaxed,
+    );
+    // While a forked relative holds it too, the next call looks again.
+    let has_time = now_ns < until.load(Ordering::Relaxed);
+    if !is_shared(conn) || !has_time {
+        conn.sighted.store(1, Ordering::Relaxed);
+    }
+    if has_time {
+        offer(conn, fd);
+    }
+}
+
+/// Whether a connection may get rings at any moment, because an end requires them: who waits for
+/// it has to look at the mail.
+#[inline]
+pub fn is_undecided(conn: &Conn) -> bool {
+    conn.rings_until_ns.load(Ordering::Relaxed) != 0 && has_time(conn)
+}
+
+#[cold]
+fn has_time(conn: &Conn) -> bool {
+    if conn.is_paired() || conn.barred.load(Ordering::Relaxed) != 0 {
+        return false;
+    }
+    let has_time = sys::now_ns() < conn.rings_until_ns.load(Ordering::Relaxed);
+    if !has_time && conn.sighted.load(Ordering::Relaxed) != 0 {
+        // The clock need not be asked again.
+        conn.rings_until_ns.store(0, Ordering::Relaxed);
+    }
+    has_time
+}
+
+/// Offers a connection again that could not be offered, or was turned down for now. Whether the
+/// broker has the offer.
+fn pursue(conn: &Conn, fd: i32) -> bool {
+    if conn.phase.load(Ordering::Relaxed) == phase::KERNEL {
+        if conn.sighted.load(Ordering::Relaxed) != 0 {
+            // What passes takes its time.
+            doze(-1, false, LOOK_NS);
+            offer(conn, fd);
+        }
+        sight(conn, fd);
+    }
+    conn.phase.load(Ordering::Relaxed) == phase::OFFERED
+}
+
+/// Sleeps until there is mail, if the broker `may_answer`, or `fd` has something to read, or for a
+/// while. Whether `fd` has.
+fn doze(fd: i32, may_answer: bool, time_ns: u64) -> bool {
+    let entry = |fd, events| libc::pollfd {
+        fd,
+        events,
+        revents: 0,
+    };
+    let mail = if may_answer { control::fd() } else { -1 };
+    let readable = libc::POLLIN | libc::POLLRDHUP;
+    let mut entries = [entry(fd, readable), entry(mail, libc::POLLIN)];
+    let time = timespec(time_ns);
+    let _ = sys!(SYS_ppoll, entries.as_mut_ptr(), 2, &raw const time, 0, 8);
+    entries[0].revents != 0
+}
+
+/// A receive is about to sleep in the kernel, where the mail is not read and no ring is looked at:
+/// not before it is known whether the connection gets rings, or has bytes.
+#[cold]
+pub fn await_rings(conn: &Conn, fd: i32) -> sys::Result<()> {
+    if conn.is_nonblocking() {
+        return Ok(());
+    }
+    let call = Call::begin();
+    let serial = conn.serial.load(Ordering::Relaxed);
+    read_timeouts(conn, fd);
+    let timeout_ns = conn.receive_timeout_ns.load(Ordering::Relaxed);
+    let deadline = Deadline::after((timeout_ns != 0).then_some(timeout_ns));
+    while is_undecided(conn) && conn.serial.load(Ordering::Relaxed) == serial {
+        control::drain_mail();
+        if conn.is_paired() || doze(fd, pursue(conn, fd), LOOK_NS) {
+            break;
+        }
+        thread::cancellation_point();
+        if call.is_interrupted(deadline != Deadline::Never) {
+            return Err(libc::EINTR);
+        }
+        if deadline.has_passed() {
+            return Err(libc::EAGAIN);
+        }
     }
     Ok(())
+}
+
+/// The program requires the fast path: none of its calls moves a byte before the connection has a
+/// channel. Also a send that may not sleep waits for that, up to the bound: what was reported as
+/// writable must take something. A receive that may not sleep finds nothing yet: a peer that never
+/// offers holds up a server's event loop no longer than that.
+#[cold]
+fn insist(conn: &Conn, fd: i32, does: Does) -> sys::Result<()> {
+    let refused = |reason| {
+        tell(conn, fd, reason);
+        Err(libc::ENETUNREACH)
+    };
+    let call = Call::begin();
+    let serial = conn.serial.load(Ordering::Relaxed);
+    let may_sleep = does != Does::Look && !conn.is_nonblocking();
+    let look_until_ns = match does {
+        Does::Receive | Does::Look if !may_sleep => sys::now_ns() + LOOK_NS_MAX,
+        _ => u64::MAX,
+    };
+    sight(conn, fd);
+    sight_others(conn);
+    loop {
+        control::drain_mail();
+        let barred = conn.barred.load(Ordering::Relaxed);
+        if conn.is_paired() {
+            break;
+        }
+        if barred != 0 {
+            return refused(barred);
+        }
+        if conn.serial.load(Ordering::Relaxed) != serial || claim::of(fd).is_none() {
+            // Not connected (any more): the kernel says so.
+            return Ok(());
+        }
+        if fork::in_borrowed_memory() {
+            return Err(libc::ENETUNREACH);
+        }
+        let is_offered = pursue(conn, fd);
+        if !is_undecided(conn) && !conn.is_paired() {
+            if give_up(conn) {
+                return refused(Reason::NoPeer as u32);
+            }
+            continue;
+        }
+        let left_ns = look_until_ns.saturating_sub(sys::now_ns());
+        if left_ns == 0 {
+            return Err(libc::EAGAIN);
+        }
+        doze(-1, is_offered, left_ns.min(LOOK_NS));
+        thread::cancellation_point();
+        if may_sleep && call.is_interrupted(false) {
+            return Err(libc::EINTR);
+        }
+    }
+    if does == Does::Send {
+        settle(conn);
+    }
+    Ok(())
+}
+
+/// The other end may be this process's own, and this thread the one that would see it.
+fn sight_others(conn: &Conn) {
+    if conn.phase.load(Ordering::Relaxed) == phase::OFFERED {
+        for other in state::conns() {
+            sight(other, other.fd.load(Ordering::Relaxed));
+        }
+    }
+}
+
+/// The time is over. False: it has a channel after all.
+fn give_up(conn: &Conn) -> bool {
+    let (from, to) = (phase::OFFERED, phase::KERNEL);
+    let order = Ordering::AcqRel;
+    match conn
+        .phase
+        .compare_exchange(from, to, order, Ordering::Relaxed)
+    {
+        Err(phase::PAIRED) => return false,
+        Ok(_) => control::report(conn, status::WITHDRAWN, Reason::NoPeer as u32),
+        Err(_) => {}
+    }
+    down::bar(&conn.end(), Reason::NoPeer);
+    break_off(conn);
+    true
+}
+
+/// The first send of a program that requires the fast path: the peer has heard of the channel, or
+/// is about to, and looks at its ring soon, if a thread of its reads. One that waits for an event
+/// need not have read anything yet: then it does not before it has got something by the kernel.
+#[cold]
+fn settle(conn: &Conn) {
+    let until_ns = conn.rings_until_ns.load(Ordering::Relaxed);
+    while conn.is_paired() && !conn.is_attended() && sys::now_ns() < until_ns {
+        doze(-1, false, SETTLE_LOOK_NS);
+        control::drain_mail();
+    }
+    conn.rings_until_ns.store(0, Ordering::Relaxed);
 }
 
 /// Has the broker list why a connection stays on the kernel path, once it is not young any more.
@@ -104,8 +340,7 @@ fn offer(conn: &Conn, fd: i32) {
         return;
     }
     conn.cookie.store(cookie(fd), Ordering::Relaxed);
-    conn.offered_ns.store(sys::now_ns(), Ordering::Relaxed);
-    crate::fork::hold_again(conn);
+    fork::hold_again(conn);
     if is_shared(conn) {
         tell(conn, fd, Reason::Forked as u32);
         conn.operations.store(0, Ordering::Relaxed);
@@ -179,6 +414,11 @@ pub fn rejected(conn: &Conn, reason: u32) {
     if !passing {
         conn.told.store(reason, Ordering::Relaxed);
         conn.barred.store(reason, Ordering::Relaxed);
+        if config::insists() {
+            // It is refused, and not just closed meanwhile: to be logged.
+            control::report(conn, status::WITHDRAWN, reason);
+            break_off(conn);
+        }
     }
 }
 
@@ -215,6 +455,14 @@ pub fn paired(conn: &Conn, index: u32, slot: u32, generation: u32, channel_id: u
         );
     }
     read_timeouts(conn, fd);
+    let mut settles_until_ns = 0;
+    if config::insists() {
+        // It reads by the library or not at all.
+        conn.hints.fetch_or(hint::READS, Ordering::SeqCst);
+        settles_until_ns = sys::now_ns() + SETTLE_NS_MAX;
+    }
+    conn.rings_until_ns
+        .store(settles_until_ns, Ordering::Relaxed);
     up::begin(&conn.at(fd));
     // What the kernel holds is not known until it was asked once more.
     conn.show(libc::POLLIN as u32);
@@ -226,17 +474,21 @@ pub fn paired(conn: &Conn, index: u32, slot: u32, generation: u32, channel_id: u
 /// The broker has found the far end out: it broke the control protocol.
 #[cold]
 pub fn condemned(conn: &Conn) {
-    let socket = conn.cookie.load(Ordering::Relaxed);
     let before = conn.attention.fetch_or(attention::BROKEN, Ordering::AcqRel);
     if before & attention::BROKEN == 0 {
-        // Whoever sleeps in the kernel on this connection wakes. Another thread may close it
-        // now, and the number be a new connection's at once: a copy stays what it is.
-        if let Ok(copy) = hidden::copy(conn.fd.load(Ordering::Relaxed)) {
-            if cookie(copy) == socket {
-                let _ = sys!(SYS_shutdown, copy, libc::SHUT_RDWR);
-            }
-            hidden::close(copy);
+        break_off(conn);
+    }
+}
+
+/// The kernel's connection ends, and whoever sleeps in the kernel on it wakes. Another thread may
+/// close it now, and the number be a new connection's at once: a copy stays what it is.
+fn break_off(conn: &Conn) {
+    let socket = conn.cookie.load(Ordering::Relaxed);
+    if let Ok(copy) = hidden::copy(conn.fd.load(Ordering::Relaxed)) {
+        if cookie(copy) == socket {
+            let _ = sys!(SYS_shutdown, copy, libc::SHUT_RDWR);
         }
+        hidden::close(copy);
     }
 }
 
@@ -271,7 +523,7 @@ pub fn read_timeouts(conn: &Conn, fd: i32) {
 
 /// Whether another process holds the connection too, since a fork.
 pub fn is_shared(conn: &Conn) -> bool {
-    crate::fork::holders(conn) > 1
+    fork::holders(conn) > 1
 }
 
 /// Attends to every connection, after mail that asked for it.

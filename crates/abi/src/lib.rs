@@ -14,6 +14,10 @@ pub mod shm;
 /// Version of everything in this crate, compared for equality in `Hello`.
 pub const ABI_VERSION: u32 = 8;
 
+/// Name of a file beside the broker's control socket: it is there while some program requires the
+/// fast path, so that the programs at the other ends offer their connections at once.
+pub const INSISTED_FILE: &str = "insisted";
+
 /// Names of the environment variables by which the launcher speaks to the shim.
 /// The shim reads them once, in its constructor.
 pub mod env {

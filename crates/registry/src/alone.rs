@@ -46,14 +46,17 @@ pub(crate) struct Wait {
 }
 
 impl Registry {
-    /// When [`Registry::on_time`] is to be called next, on the clock of `rejoin_*`.
+    /// When [`Registry::on_time`] is to be called next, on the clock of `rejoin_*` and `insists`.
     pub fn next_ns(&self) -> Option<u64> {
-        self.alone.due.first().map(|(until_ns, _)| *until_ns)
+        let alone = self.alone.due.first().map(|(until_ns, _)| *until_ns);
+        let both = [alone, self.insisting.next_ns()];
+        both.into_iter().flatten().min()
     }
 
     /// Time has passed.
     pub fn on_time(&mut self, now_ns: u64) -> Vec<Action> {
         let mut actions = Vec::new();
+        self.refuse_overdue(now_ns, &mut actions);
         while let Some(&(until_ns, waiting)) = self.alone.due.first()
             && until_ns <= now_ns
         {

@@ -50,6 +50,7 @@
 mod alone;
 mod counts;
 mod domains;
+mod insist;
 mod links;
 mod pairing;
 mod policy;
@@ -63,6 +64,7 @@ mod tests;
 pub use alone::ALONE_NS_MAX;
 pub use counts::{Counts, ENOUGH_CALLS, Usage};
 pub use domains::{Assigned, Domain, DomainError, HOST_DOMAIN, Network, UNKNOWN_DOMAIN};
+pub use insist::INSIST_NS_MAX;
 pub use policy::{BothEnds, Gate};
 pub use processes::{KERNEL_REMEMBERED_MAX, LINKS_MAX, OFFERS_MAX};
 pub use view::{ChannelView, ConnectionView, LinkSide, Path};
@@ -210,6 +212,8 @@ pub struct Registry {
     offers: BTreeMap<pairing::Names, processes::ConnKey>,
     /// What only one side has rejoined.
     alone: alone::Alone,
+    /// Offers that may not wait for long.
+    insisting: insist::Insisting,
     ring_bytes_reported: u64,
     counts: Counts,
 }
@@ -243,6 +247,7 @@ impl Registry {
             by_cookie: BTreeMap::new(),
             offers: BTreeMap::new(),
             alone: alone::Alone::default(),
+            insisting: insist::Insisting::default(),
             ring_bytes_reported: 0,
             counts: Counts::default(),
         }

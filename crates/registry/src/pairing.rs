@@ -296,6 +296,7 @@ impl Registry {
     }
 
     pub(crate) fn take_offer_down(&mut self, key: ConnKey, facts: &SocketFacts) {
+        self.insisting.remove(key);
         if self.offers.get(&names(facts)) == Some(&key) {
             self.offers.remove(&names(facts));
         }

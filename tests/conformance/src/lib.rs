@@ -131,13 +131,18 @@ pub struct Steady {
 impl Steady {
     /// Starts it and waits until its connection is on the fast path.
     pub fn start(bed: &Bed, scenario: &str) -> Result<Steady> {
+        Self::start_on(bed, scenario, PathChoice::Auto)
+    }
+
+    /// The same with programs that were started with this choice.
+    pub fn start_on(bed: &Bed, scenario: &str, path: PathChoice) -> Result<Steady> {
         let program = Bed::program("steady");
         let spawn = Spawn::new([program.to_string_lossy().as_ref(), scenario])
             .env("FORDWAY_OFFER_AFTER", "0")
             .stdin(Stdin::Pipe)
             .time_limit(LIMIT);
         let steady = Steady {
-            program: bed.lab.spawn(&Place::Here, PathChoice::Auto, &spawn)?,
+            program: bed.lab.spawn(&Place::Here, path, &spawn)?,
             scenario: scenario.to_owned(),
         };
         bed.wait_for("both ends send by the ring", |ends| {

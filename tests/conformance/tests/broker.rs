@@ -6,6 +6,7 @@ use fordway_abi::control::{Header, Message, Refuse};
 use fordway_abi::reason::Reason;
 use fordway_bench::lab::{PathChoice, Place, Spawn};
 use fordway_bench::proc::tree_cpu_s;
+use fordway_test_conformance::suite::cases;
 use fordway_test_conformance::{Bed, PATIENCE, Steady};
 use fordwayd::admin::{Reply, Request};
 use rustix::net::{
@@ -15,6 +16,8 @@ use rustix::net::{
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use zerocopy::IntoBytes;
 
 const SCENARIOS: [&str; 2] = ["blocks", "streams"];
@@ -155,15 +158,19 @@ fn a_broker_of_another_version_changes_nothing() -> Result<()> {
     bed.finish()
 }
 
+/// Not one byte of it goes by the kernel, however short the connection is.
 #[test]
 fn require_fast_fails_towards_a_peer_outside() -> Result<()> {
     let bed = Bed::start()?;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let port = listener.local_addr()?.port();
+    let heard = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&heard);
     std::thread::spawn(move || {
         for mut stream in listener.incoming().flatten() {
             let mut buffer = [0; 64];
             while let Ok(count @ 1..) = stream.read(&mut buffer) {
+                counted.fetch_add(count, Ordering::SeqCst);
                 if stream.write_all(&buffer[..count]).is_err() {
                     break;
                 }
@@ -171,26 +178,113 @@ fn require_fast_fails_towards_a_peer_outside() -> Result<()> {
         }
     });
     let client = Bed::program("client");
-    let arguments =
-        [&client.to_string_lossy(), port.to_string().as_str(), "500"].map(str::to_owned);
-    let fast = bed
-        .lab
-        .run(
-            &Place::Here,
-            PathChoice::Fast,
-            &Spawn::new(arguments.clone()),
-        )
-        .context("fast")?;
-    ensure!(
-        fast.text() == "1: Network is unreachable\n",
-        "{}",
-        fast.text()
-    );
-    let mut short = arguments;
-    "50".clone_into(&mut short[2]);
-    let auto = bed
-        .lab
-        .run(&Place::Here, PathChoice::Auto, &Spawn::new(short))?;
+    let rounds = |count: &str| {
+        Spawn::new([&client.to_string_lossy(), port.to_string().as_str(), count].map(str::to_owned))
+    };
+    for count in ["1", "500"] {
+        let fast = bed
+            .lab
+            .run(&Place::Here, PathChoice::Fast, &rounds(count))
+            .context("fast")?;
+        let text = fast.text();
+        ensure!(text == "0: Network is unreachable\n", "{text}");
+        let heard = heard.load(Ordering::SeqCst);
+        ensure!(heard == 0, "{heard} bytes went by the kernel");
+    }
+    let log = bed.lab.broker_log();
+    let line = "requires the fast path, and a connection of it has none: no-peer";
+    ensure!(log.contains(line), "{log}");
+    let auto = bed.lab.run(&Place::Here, PathChoice::Auto, &rounds("50"))?;
     ensure!(auto.text() == "all\n", "{}", auto.text());
+    bed.finish()
+}
+
+/// What one end of `short` says: how many bytes it sent, and how many of them by the kernel.
+#[derive(Debug)]
+struct Sent {
+    all: u64,
+    by_kernel: u64,
+}
+
+/// What the client and the server of `short` said, which waits in this `way`; or the one that is both.
+fn short(bed: &Bed, server: PathChoice, client: PathChoice, way: &str) -> Result<Vec<Sent>> {
+    let program = Bed::program("short");
+    let arguments = [program.to_string_lossy().as_ref(), client.word(), way].map(str::to_owned);
+    let output = bed.lab.run(&Place::Here, server, &Spawn::new(arguments))?;
+    let (text, errors) = (output.text(), output.errors());
+    let ends = text.lines().map(|line| {
+        let words = line.split([' ', ',']);
+        let mut counts = words.filter_map(|word| word.parse().ok());
+        let (all, by_kernel) = (counts.next()?, counts.next()?);
+        Some(Sent { all, by_kernel })
+    });
+    let ends = ends.collect::<Option<Vec<_>>>();
+    ends.with_context(|| format!("{way}, {server:?} and {client:?}: {text}{errors}"))
+}
+
+const SHORT_BYTES: u64 = 160;
+
+/// The other end's program was started without a word of it, and the connections are so short that
+/// by itself it never offers them.
+#[test]
+fn require_fast_takes_the_other_end_along() -> Result<()> {
+    let bed = Bed::start()?;
+    let (fast, auto) = (PathChoice::Fast, PathChoice::Auto);
+    for (server, client) in [(auto, fast), (fast, auto), (fast, fast)] {
+        let sent = short(&bed, server, client, "sleep")?;
+        // The first request of a client that does not require it may be quicker than the broker.
+        let client_most = if client == fast { 0 } else { SHORT_BYTES / 2 };
+        ensure!(
+            matches!(&sent[..], [of_client, of_server]
+                if of_client.all == SHORT_BYTES && of_client.by_kernel <= client_most
+                && of_server.all == SHORT_BYTES && of_server.by_kernel == 0),
+            "{server:?} and {client:?}: {sent:?}"
+        );
+    }
+    // Nobody requires it any more: all is as before.
+    let sent = short(&bed, auto, auto, "sleep")?;
+    let by_kernel = |end: &Sent| end.all == SHORT_BYTES && end.by_kernel == SHORT_BYTES;
+    ensure!(sent.len() == 2 && sent.iter().all(by_kernel), "{sent:?}");
+    bed.finish()
+}
+
+/// A server that waits for events reads nothing before there is something: the first request
+/// comes by the kernel, behind the pairing, and nothing else does.
+#[test]
+fn require_fast_serves_who_waits_for_events() -> Result<()> {
+    let bed = Bed::start()?;
+    let (fast, auto) = (PathChoice::Fast, PathChoice::Auto);
+    for way in ["poll", "epoll"] {
+        for (server, client) in [(auto, fast), (fast, auto), (fast, fast)] {
+            let sent = short(&bed, server, client, way)?;
+            ensure!(
+                matches!(&sent[..], [of_client, of_server]
+                    if of_client.all == SHORT_BYTES && of_client.by_kernel <= SHORT_BYTES / 2
+                    && of_server.all == SHORT_BYTES && of_server.by_kernel == 0),
+                "{way}, {server:?} and {client:?}: {sent:?}"
+            );
+        }
+    }
+    let sent = short(&bed, fast, fast, "self")?;
+    ensure!(
+        matches!(&sent[..], [both] if both.all == 8 && both.by_kernel == 0),
+        "{sent:?}"
+    );
+    bed.finish()
+}
+
+/// Between programs that both require it: with calls that sleep, with epoll and with poll.
+#[test]
+fn require_fast_serves_two_that_want_it() -> Result<()> {
+    let mut bed = Bed::start()?;
+    for scenario in SCENARIOS {
+        Steady::start_on(&bed, scenario, PathChoice::Fast)?.finish()?;
+    }
+    for case in cases("polls")? {
+        let oracle = bed.spawn(case.program, &case.name, PathChoice::Kernel)?;
+        let fast = bed.spawn(case.program, &case.name, PathChoice::Fast)?;
+        let (oracle, fast) = (oracle.finish()?, fast.finish()?);
+        bed.note(&case.to_string(), &oracle, &fast);
+    }
     bed.finish()
 }

@@ -339,6 +339,32 @@ fn fast_or_nothing_is_told_at_once_where_nothing_can_come() {
     assert_eq!(registry.offer(web, 3, local), []);
 }
 
+#[test]
+fn fast_or_nothing_waits_for_a_while_only() {
+    let mut registry = registry();
+    let (web, _) = registry.add_process(WEB, PathPolicy::Fast);
+    let (db, _) = registry.add_process(DB, PathPolicy::Auto);
+    let (a, b) = ends(0);
+    let (early, late) = ends(1);
+    for (conn_id, facts) in [(1, a), (2, early)] {
+        registry.offer(web, conn_id, facts);
+        registry.insists(web, conn_id, 5);
+    }
+    registry.offer(db, 3, late);
+    registry.insists(db, 3, 5);
+    assert_eq!(registry.channel_count(), 1);
+    let due_ns = 5 + INSIST_NS_MAX;
+    assert_eq!(registry.next_ns(), Some(due_ns));
+    assert_eq!(registry.on_time(due_ns - 1), []);
+    let refused = registry.on_time(due_ns);
+    assert_eq!(rejects(&refused), [(web, Reason::NoPeer, 0)]);
+    assert_eq!(registry.next_ns(), None);
+    // Who does not insist goes on waiting.
+    assert_eq!(registry.offer(db, 4, b), []);
+    registry.insists(db, 4, 5);
+    assert_eq!(registry.next_ns(), None);
+}
+
 /// Anybody can build mirrored names in a namespace of his own.
 #[test]
 fn a_strangers_mirror_image_turns_nobody_down() {
