@@ -195,7 +195,7 @@ pub struct Run {
     /// Which path the program's connections take
     #[arg(long, value_enum, default_value_t = PathChoice::Auto)]
     pub path: PathChoice,
-    /// The same as --path fast
+    /// The same as --path fast: a connection that gets no rings in 2 s fails, and carries nothing before
     #[arg(long, conflicts_with = "path")]
     pub require_fast: bool,
     /// CPUs that the program may use, such as 0-2,5
