@@ -283,7 +283,10 @@ fn insist(conn: &Conn, fd: i32, does: Does) -> sys::Result<()> {
 /// The other end may be this process's own, and this thread the one that would see it.
 fn sight_others(conn: &Conn) {
     if conn.phase.load(Ordering::Relaxed) == phase::OFFERED {
-        for other in state::conns() {
+        // Another thread may close one of them: then it waits with that, or has begun.
+        let _mail = control::hold_mail();
+        let in_use = |other: &&Conn| other.refs.load(Ordering::Acquire) != 0;
+        for other in state::conns().filter(in_use) {
             sight(other, other.fd.load(Ordering::Relaxed));
         }
     }
