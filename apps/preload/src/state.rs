@@ -87,6 +87,8 @@ pub struct Conn {
     pub turn: AtomicU32,
     /// First epoll item of it, plus one.
     pub items: AtomicU32,
+    /// 1: its epoll items are attached to its channel, new ones too ([`crate::epoll::attach`]).
+    pub attaches: AtomicU32,
     /// Rises each time that room, after a send found none, was told to some epoll item.
     pub rooms: AtomicU32,
     /// Cell that counts the processes which hold it since a fork; 0: only this one does.
@@ -434,6 +436,7 @@ pub fn add_conn(fd: i32, nonblock: bool) -> Option<&'static Conn> {
         &conn.empty_reads,
         &conn.sleepers,
         &conn.items,
+        &conn.attaches,
         &conn.cell,
         &conn.attention,
         &conn.rescues,

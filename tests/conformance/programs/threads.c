@@ -359,6 +359,150 @@ static void visits_b(int unused) {
     step();
 }
 
+// The same by threads that all poll all guests: a number that one of them asks about may be closed
+// meanwhile by another, and be a new guest's at once. What was shown of the former is not its.
+#define SEATS 1024
+static struct seat {
+    pthread_mutex_t taken;
+    int guest;
+} seats[SEATS];
+static void *polling_thread(void *unused) {
+    static _Thread_local struct pollfd asked[SEATS];
+    for (;;) {
+        int count = 0;
+        for (int fd = 0; fd < SEATS; fd++)
+            if (__atomic_load_n(&seats[fd].guest, __ATOMIC_SEQ_CST)) asked[count++] = (struct pollfd){.fd = fd, .events = POLLIN};
+        if (poll(asked, count, 20) < 0) die("poll: %s", error_name(errno));
+        for (int i = 0; i < count; i++) {
+            int fd = asked[i].fd;
+            if (!(asked[i].revents & ~POLLNVAL) || pthread_mutex_trylock(&seats[fd].taken)) continue;
+            if (seats[fd].guest) {
+                char words[WORDS_MAX];
+                ssize_t got = recv(fd, words, sizeof words, 0);
+                if (got > 0 && send(fd, words, got, 0) != got) die("send: %s", error_name(errno));
+                if (got < 0 && errno != EAGAIN) die("receive: %s", error_name(errno));
+                if (got == 0) {
+                    __atomic_store_n(&seats[fd].guest, 0, __ATOMIC_SEQ_CST);
+                    close(fd);
+                }
+            }
+            pthread_mutex_unlock(&seats[fd].taken);
+        }
+    }
+    return unused;
+}
+static void *seating_thread(void *listener) {
+    for (;;) {
+        int guest = accept4((long)listener, NULL, NULL, SOCK_NONBLOCK);
+        if (guest < 0) die("accept: %s", error_name(errno));
+        if (guest >= SEATS) die("no seat");
+        pthread_mutex_lock(&seats[guest].taken);
+        __atomic_store_n(&seats[guest].guest, 1, __ATOMIC_SEQ_CST);
+        pthread_mutex_unlock(&seats[guest].taken);
+    }
+    return NULL;
+}
+static void seats_a(int unused) {
+    (void)unused;
+    int port, listener = listen_any(&port);
+    for (int i = 0; i < SEATS; i++) pthread_mutex_init(&seats[i].taken, NULL);
+    pthread_t thread;
+    for (int i = 0; i < 3; i++) pthread_create(&thread, NULL, polling_thread, NULL);
+    pthread_create(&thread, NULL, seating_thread, (void *)(long)listener);
+    tell(port);
+    step();
+    say("served");
+}
+
+// A server waits for edges, and other instances with the same connections come and go beside it:
+// what these were shown first, the first one is told too.
+static int first_instance;
+static void *edge_thread(void *unused) {
+    for (;;) {
+        struct epoll_event event;
+        if (epoll_wait(first_instance, &event, 1, -1) != 1) die("wait");
+        int fd = event.data.fd;
+        pthread_mutex_lock(&seats[fd].taken);
+        char words[WORDS_MAX];
+        ssize_t got = 1;
+        while (seats[fd].guest && got > 0) {
+            got = recv(fd, words, sizeof words, 0);
+            if (got > 0 && send(fd, words, got, 0) != got) die("send: %s", error_name(errno));
+            if (got < 0 && errno != EAGAIN) die("receive: %s", error_name(errno));
+        }
+        if (seats[fd].guest && got == 0) {
+            seats[fd].guest = 0;
+            close(fd);
+        }
+        pthread_mutex_unlock(&seats[fd].taken);
+    }
+    return unused;
+}
+static void *beside_thread(void *unused) {
+    for (;;) {
+        int instance = epoll_create1(0);
+        struct epoll_event event = {.events = EPOLLIN | EPOLLOUT};
+        for (int fd = 0; fd < 64; fd++) {
+            pthread_mutex_lock(&seats[fd].taken);
+            if (seats[fd].guest && epoll_ctl(instance, EPOLL_CTL_ADD, fd, &event)) die("add: %s", error_name(errno));
+            pthread_mutex_unlock(&seats[fd].taken);
+        }
+        if (epoll_wait(instance, &event, 1, 1) < 0) die("wait beside");
+        close(instance);
+    }
+    return unused;
+}
+static void *edges_accept_thread(void *listener) {
+    for (;;) {
+        int fd = accept4((long)listener, NULL, NULL, SOCK_NONBLOCK);
+        if (fd < 0) die("accept: %s", error_name(errno));
+        if (fd >= SEATS) die("no seat");
+        struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP | EPOLLET, .data.fd = fd};
+        pthread_mutex_lock(&seats[fd].taken);
+        seats[fd].guest = 1;
+        if (epoll_ctl(first_instance, EPOLL_CTL_ADD, fd, &event)) die("add: %s", error_name(errno));
+        pthread_mutex_unlock(&seats[fd].taken);
+    }
+    return NULL;
+}
+static void edges_a(int unused) {
+    (void)unused;
+    int port, listener = listen_any(&port);
+    for (int i = 0; i < SEATS; i++) pthread_mutex_init(&seats[i].taken, NULL);
+    first_instance = epoll_create1(0);
+    pthread_t thread;
+    for (int i = 0; i < 5; i++) pthread_create(&thread, NULL, edge_thread, NULL);
+    pthread_create(&thread, NULL, beside_thread, NULL);
+    pthread_create(&thread, NULL, edges_accept_thread, (void *)(long)listener);
+    tell(port);
+    step();
+    say("served");
+}
+static void *parting_thread(void *argument) {
+    unsigned seed = (long)argument;
+    for (int i = 0; i < VISITS; i++) {
+        int fd = dial((long)argument >> 8);
+        int rounds = rand_r(&seed) % 10;
+        for (int round = 0; round < rounds; round++) {
+            send_all(fd, round * 500, 500, 500);
+            recv_all(fd, round * 500, 500, 500);
+        }
+        char word;
+        if (shutdown(fd, SHUT_WR) || recv(fd, &word, 1, 0)) die("no end: %s", error_name(errno));
+        close(fd);
+    }
+    return NULL;
+}
+static void partings_b(int unused) {
+    (void)unused;
+    long port = hear();
+    pthread_t threads[GUESTS];
+    for (long i = 0; i < GUESTS; i++) pthread_create(threads + i, NULL, parting_thread, (void *)(port << 8 | i));
+    for (int i = 0; i < GUESTS; i++) pthread_join(threads[i], NULL);
+    say("answered");
+    step();
+}
+
 const struct test_case cases[] = {
     {"hundred", NONE, hundred_a, hundred_b},
     {"sleepers", NONE, hundred_a, sleepers_b},
@@ -368,6 +512,8 @@ const struct test_case cases[] = {
     {"cancel", WARM, cancel_a, cancel_b},
     {"late_channel", NONE, late_channel_a, late_channel_b},
     {"visits", NONE, visits_a, visits_b},
+    {"seats", NONE, seats_a, visits_b},
+    {"edges", NONE, edges_a, partings_b},
     {"register", NONE, churn_a, churn_b},
     {0},
 };

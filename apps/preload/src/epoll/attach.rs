@@ -12,6 +12,21 @@ use fordway_abi::shm::DOOR_SHARED;
 /// the changed registration.
 pub fn attach(conn: &Conn) {
     let _list = LIST_LOCK.lock();
+    conn.attaches.store(1, Ordering::Relaxed);
+    attach_all(conn);
+}
+
+/// The connection has a registration more. While its channel is given up, the phase still says
+/// that it has one, and `detach` has come already: nobody would detach the item any more.
+pub fn attach_new(conn: &Conn) {
+    let _list = LIST_LOCK.lock();
+    if conn.attaches.load(Ordering::Relaxed) != 0 {
+        attach_all(conn);
+    }
+}
+
+/// Under [`LIST_LOCK`].
+fn attach_all(conn: &Conn) {
     for (index, item) in items_of(conn) {
         let instance = instance_at(item.instance.load(Ordering::Relaxed));
         let _guard = instance.lock.lock();
@@ -42,6 +57,7 @@ pub fn attach(conn: &Conn) {
 /// The connection gives its channel up: the kernel gets the program's interest back.
 pub fn detach(conn: &Conn) {
     let _list = LIST_LOCK.lock();
+    conn.attaches.store(0, Ordering::Relaxed);
     for (index, item) in items_of(conn) {
         let instance = instance_at(item.instance.load(Ordering::Relaxed));
         let _guard = instance.lock.lock();

@@ -1,5 +1,6 @@
 //! epoll_ctl.
 
+use super::attach::attach_new;
 use super::instances::{bell_of, equip};
 use super::items::{find, is_item_of, link_of_instance, new_item, remove, warm_all};
 use super::*;
@@ -197,7 +198,7 @@ fn add(
     item.fd.store(fd, Ordering::Relaxed);
     item.key.store(fd, Ordering::Relaxed);
     set_interest(item, event);
-    for zeroed in [&item.attached, &item.seen_edges, &item.hot] {
+    for zeroed in [&item.attached, &item.seen_edges, &item.seen_ends, &item.hot] {
         zeroed.store(0, Ordering::Relaxed);
     }
     item.seen_tail.store(0, Ordering::Relaxed);
@@ -230,7 +231,7 @@ fn add(
     }
     drop(list);
     if added.is_ok() && conn.is_paired() {
-        attach(conn);
+        attach_new(conn);
         warm_all(conn);
     }
     added

@@ -72,9 +72,20 @@ pub fn warm_all(conn: &Conn) {
     let _list = LIST_LOCK.lock();
     for (index, item) in items_of(conn) {
         let instance = instance_at(item.instance.load(Ordering::Relaxed));
-        let _guard = instance.lock.lock();
-        if item.attached.load(Ordering::Relaxed) != 0 {
+        let guard = instance.lock.lock();
+        let cold =
+            item.attached.load(Ordering::Relaxed) != 0 && item.hot.load(Ordering::Relaxed) == 0;
+        if cold {
             hot::warm(instance, index);
+        }
+        drop(guard);
+        // Bytes that came just before had no mark, if another item was made hot already: who
+        // was rung for them has found nothing.
+        if cold
+            && let Some(bell) = super::instances::bell_of(instance)
+            && bell.has_sleepers()
+        {
+            bell.ring();
         }
     }
 }

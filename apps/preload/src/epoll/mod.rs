@@ -110,6 +110,8 @@ struct Item {
     spent: AtomicU32,
     /// `Conn::edges` when it was last reported.
     seen_edges: AtomicU32,
+    /// The ends and errors that were there then.
+    seen_ends: AtomicU32,
     /// `Conn::rooms` when it was last reported.
     seen_rooms: AtomicU32,
     /// The peer's tail when it was last reported.

@@ -135,9 +135,11 @@ pub fn evaluate(item: &Item, note: bool) -> u32 {
         }
     }
     let mask = mask_of(conn, fd, events);
+    let ends = mask & (RDHUP | HUP | ERR);
     let mask = (mask | (mask & 0b101) << 6) & (item.asked.load(Ordering::Relaxed) | ERR | HUP);
     if note {
         item.forced.store(0, Ordering::Relaxed);
+        item.seen_ends.store(ends, Ordering::Relaxed);
         item.seen_edges.store(edges, Ordering::Relaxed);
         item.seen_tail.store(tail, Ordering::Relaxed);
         item.seen_rooms.store(rooms, Ordering::Relaxed);

@@ -243,8 +243,14 @@ fn translate_item(
         return by_kernel(item, events);
     }
     hot::warm(instance, index);
-    drop(guard);
+    // News to this item, although another instance may have shown it to the connection.
+    let ends = events & (RDHUP | HUP | ERR);
+    if ends & !item.seen_ends.load(Ordering::Relaxed) != 0 {
+        item.forced.store(1, Ordering::Relaxed);
+    }
+    // Under the lock: without it the connection may be closed, and its entry another one's.
     note_kernel(conn, events);
+    drop(guard);
     None
 }
 
