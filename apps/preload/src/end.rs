@@ -175,7 +175,9 @@ impl End for At<'_> {
     }
 
     fn shown(&self) -> u32 {
-        self.poll(libc::POLLRDHUP, 0)
+        let shown = self.poll(libc::POLLRDHUP, 0);
+        let same = self.conn.serial.load(Ordering::Acquire) == self.serial;
+        if same { shown } else { 0 }
     }
 
     fn is_at_mark(&self) -> bool {

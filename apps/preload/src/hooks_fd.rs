@@ -94,10 +94,10 @@ pub fn closed_by_libc(fd: c_int) {
 
 fn drop_reference(conn: &Conn, fd: c_int) {
     if conn.refs.fetch_sub(1, Ordering::AcqRel) == 1 {
-        let kept = stay::keep(conn, fd);
-        // Waiters look at the channel through their items: these go first.
+        // Waiters look at the channel through their items: these go first. And before the
+        // connection is left to its sleepers, the last of which gives the entry back.
         epoll::fd_closed(conn, fd, true);
-        if kept {
+        if stay::keep(conn, fd) {
             return;
         }
         upgrade::closing(conn);

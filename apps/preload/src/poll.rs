@@ -160,7 +160,7 @@ pub fn poll(
         if let Some(conn) = paired(entry.fd)
             && conn.attention.load(Ordering::Relaxed) != 0
         {
-            let _ = down::attend(&conn.at(entry.fd));
+            let _ = down::attend(&conn.end());
         }
     }
     let deadline = Deadline::after(timeout_ns);
@@ -420,9 +420,15 @@ fn ask(
     let count = fds.len();
     let own = if bell.is_some() { OWN_ENTRIES } else { 0 };
     let entries = scratch.entries(count + own);
-    for (target, entry) in entries.iter_mut().zip(fds.iter()) {
+    let mut serials = Scratch::new(count)?;
+    let serials = serials.entries(count);
+    for ((target, entry), asked) in entries.iter_mut().zip(fds.iter()).zip(&mut *serials) {
         *target = *entry;
         target.revents = 0;
+        asked.fd = 0;
+        if let Some(conn) = state::conn(entry.fd) {
+            asked.fd = conn.serial.load(Ordering::Acquire) as i32;
+        }
         if let Some(conn) = paired(entry.fd) {
             target.events = kernel_interest(conn, entry.events);
         }
@@ -459,12 +465,17 @@ fn ask(
         control::connect();
     }
     let mut ready = 0;
-    for (entry, shown) in fds.iter_mut().zip(entries.iter()) {
+    for ((entry, shown), asked) in fds.iter_mut().zip(entries.iter()).zip(&*serials) {
         entry.revents = match paired(entry.fd) {
             Some(conn) => {
                 let keep = libc::POLLIN | libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
-                conn.hints
-                    .fetch_or((shown.revents & keep) as u16 as u32, Ordering::Relaxed);
+                let bits = (shown.revents & keep) as u16 as u32;
+                // The number may be another connection's by now: of this one nothing was shown.
+                if bits != 0 {
+                    stay::if_still(conn, entry.fd, asked.fd as u32, || {
+                        conn.hints.fetch_or(bits, Ordering::Relaxed);
+                    });
+                }
                 ring_events(conn, entry) | shown.revents & entry.events & libc::POLLPRI
             }
             None => shown.revents,

@@ -421,10 +421,10 @@ pub fn add_conn(fd: i32, nonblock: bool) -> Option<&'static Conn> {
     conn.refs.store(1, Ordering::Relaxed);
     conn.fd.store(fd, Ordering::Relaxed);
     conn.serial.fetch_add(1, Ordering::Release);
+    // Not `sleepers`, `unaware` and `senders`: threads that found the entry by a number which was
+    // closed meanwhile are counted there, and count themselves out.
     for zeroed in [
         &conn.operations,
-        &conn.unaware,
-        &conn.senders,
         &conn.barred,
         &conn.hints,
         &conn.edges,
@@ -434,7 +434,6 @@ pub fn add_conn(fd: i32, nonblock: bool) -> Option<&'static Conn> {
     }
     for zeroed in [
         &conn.empty_reads,
-        &conn.sleepers,
         &conn.items,
         &conn.attaches,
         &conn.cell,

@@ -6,7 +6,7 @@
 //! who closes its last descriptor while there are some leaves the socket to them under a
 //! hidden descriptor ([`keep`]); the last one to leave closes it.
 
-use crate::state::Conn;
+use crate::state::{Conn, kind};
 use crate::thread::Shield;
 use crate::{control, fork, hidden, state, upgrade};
 use core::sync::atomic::Ordering;
@@ -41,6 +41,23 @@ impl Drop for Stay<'_> {
     }
 }
 
+/// Acts on the connection `conn` under number `fd`, unless `serial` is not its any more: until
+/// `act` has come back, the entry is no other connection's.
+pub fn if_still(conn: &Conn, fd: i32, serial: u32, act: impl FnOnce()) {
+    let _shield = Shield::new();
+    enter(conn);
+    if conn.serial.load(Ordering::SeqCst) == serial && is_its(conn, fd) {
+        act();
+    }
+    leave(conn);
+}
+
+/// Whether `fd` is a number of the connection: the program's, or a hidden one of the caller's.
+pub fn is_its(conn: &Conn, fd: i32) -> bool {
+    let word = state::look(fd);
+    word == kind::CONN | state::index_of(conn) || word & kind::MASK == kind::HIDDEN
+}
+
 /// One sleeper more, without a [`Stay`].
 pub fn enter(conn: &Conn) {
     conn.sleepers.fetch_add(1, Ordering::SeqCst);
@@ -49,9 +66,18 @@ pub fn enter(conn: &Conn) {
 /// One less. The last one ends what was left to it.
 #[inline]
 pub fn leave(conn: &Conn) {
-    if conn.sleepers.fetch_sub(1, Ordering::SeqCst) == LEFT + 1 {
+    // Whoever still finds the number may have come in between: one of them ends it.
+    if conn.sleepers.fetch_sub(1, Ordering::SeqCst) == LEFT + 1 && is_last(conn) {
         end(conn);
     }
+}
+
+/// Takes what was left, unless somebody has come or has taken it.
+fn is_last(conn: &Conn) -> bool {
+    let taken = conn
+        .sleepers
+        .compare_exchange(LEFT, 0, Ordering::SeqCst, Ordering::Relaxed);
+    taken.is_ok()
 }
 
 #[cold]
@@ -60,7 +86,6 @@ fn end(conn: &Conn) {
     upgrade::closing(conn);
     fork::let_go(conn);
     let fd = conn.fd.load(Ordering::Relaxed);
-    conn.sleepers.store(0, Ordering::Relaxed);
     let mail = control::hold_mail();
     state::free_conn(conn);
     drop(mail);
@@ -93,7 +118,9 @@ pub fn keep(conn: &Conn, fd: i32) -> bool {
     if conn.sleepers.fetch_or(LEFT, Ordering::SeqCst) != 0 {
         return true;
     }
-    conn.sleepers.fetch_and(!LEFT, Ordering::SeqCst);
+    if !is_last(conn) {
+        return true;
+    }
     conn.fd.store(fd, Ordering::Relaxed);
     hidden::close(copy);
     false

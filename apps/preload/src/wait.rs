@@ -610,8 +610,11 @@ fn sleep(conn: &Conn, fd: i32, want: Want, bell: Bell, deadline: Deadline) -> sy
         Deadline::Never => ppoll(fds.as_mut_ptr(), fds.len(), left, core::ptr::null())?,
         Deadline::At(_) => epoll(&mut fds, left)?,
     };
-    conn.hints
-        .fetch_or(fds[1].revents as u16 as u32, Ordering::Relaxed);
+    // Another thread may have closed the number, and a new socket have got it.
+    if stay::is_its(conn, fd) {
+        let shown = fds[1].revents as u16 as u32;
+        conn.hints.fetch_or(shown, Ordering::Relaxed);
+    }
     if fds[2].revents != 0 || control::is_orphaned() {
         control::drain_mail();
         if control::is_orphaned() {

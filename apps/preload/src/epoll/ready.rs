@@ -3,6 +3,7 @@
 
 use super::{ERR, ET, HUP, IN, Item, ONESHOT, OUT, PRI, RDHUP};
 use crate::state::{self, Conn, attention};
+use crate::stay;
 use crate::sys::sys;
 use core::sync::atomic::Ordering;
 use fordway_abi::shm::{tx_flags, tx_state};
@@ -54,13 +55,20 @@ fn ask_kernel(conn: &Conn, fd: i32, by_kernel: bool) -> u32 {
         events: libc::POLLIN | libc::POLLOUT | libc::POLLPRI | libc::POLLRDHUP,
         revents: 0,
     };
+    let serial = conn.serial.load(Ordering::Acquire);
+    let is_its = stay::is_its(conn, fd);
     let seen = conn.hints.load(Ordering::Relaxed);
     let _ = sys!(SYS_poll, &raw mut entry, 1, 0);
     let shown = entry.revents as u16 as u32;
-    // An error is shown until the program has fetched it.
-    conn.forget(seen, (IN | PRI | ERR) & !shown);
-    conn.hints
-        .fetch_or(shown & (PRI | RDHUP | HUP | ERR), Ordering::Relaxed);
+    // Who polls a number may find it closed meanwhile, and number and entry others' by now.
+    if is_its {
+        stay::if_still(conn, fd, serial, || {
+            // An error is shown until the program has fetched it.
+            conn.forget(seen, (IN | PRI | ERR) & !shown);
+            conn.hints
+                .fetch_or(shown & (PRI | RDHUP | HUP | ERR), Ordering::Relaxed);
+        });
+    }
     // A send that can only fail need not wait for what was taken back from the ring.
     if by_kernel || shown & HUP != 0 {
         shown
