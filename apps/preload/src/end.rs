@@ -2,7 +2,7 @@
 //! steps become system calls, rings and reports.
 
 use crate::spin;
-use crate::state::{Conn, Guard, lock_shared, phase};
+use crate::state::{Conn, Guard, attention, lock_shared, phase};
 use crate::sys::{self, sys};
 use crate::{control, epoll, link, transfer, upgrade, wait};
 use core::sync::atomic::Ordering;
@@ -132,9 +132,15 @@ impl End for At<'_> {
                 return Err(NoLock::NoChannel);
             }
             // Once it is seen to have a channel, the endpoint is seen to be that channel's.
-            if self.conn.own.load(Ordering::Relaxed) == own {
-                return Ok(guard);
+            if self.conn.own.load(Ordering::Relaxed) != own {
+                continue;
             }
+            // Not so in a forked child: the parent may have given the channel up.
+            let inherited = self.conn.attention.load(Ordering::Relaxed) & attention::INHERITED != 0;
+            if inherited && !link::is_bound(self.conn) {
+                return Err(NoLock::NoChannel);
+            }
+            return Ok(guard);
         }
     }
 

@@ -9,7 +9,7 @@ use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering;
 use fordway_abi::reason::Reason;
 use fordway_abi::shm::tx_state;
-use fordway_sockets::{carried, down, ends, is_at_mark, ready};
+use fordway_sockets::{Half, carried, down, ends, holding, is_at_mark, ready};
 
 /// linux/sockios.h.
 const SIOCOUTQNSD: u64 = 0x894b;
@@ -207,10 +207,12 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: usize, argument: usize) -> c_
     };
     let request = request as u64 & 0xffff_ffff;
     match request {
-        libc::FIONREAD if conn.is_paired() && conn.peer_is_there() => {
-            give_count(argument, Ok(unread_bytes(conn, fd)))
+        libc::FIONREAD if conn.is_paired() => {
+            let unread = holding(&conn.at(fd), Half::Receiving, || unread_bytes(conn, fd));
+            let count = unread.map_or_else(|| by_kernel(fd, libc::FIONREAD as usize), Ok);
+            give_count(argument, count)
         }
-        libc::TIOCOUTQ | SIOCOUTQNSD if conn.is_paired() && conn.peer_is_there() => {
+        libc::TIOCOUTQ | SIOCOUTQNSD if conn.is_paired() => {
             let by_ring = carried(&conn.at(fd)).queued;
             let asked = by_kernel(fd, request as usize);
             give_count(argument, asked.map(|queued| by_ring + queued))
@@ -247,9 +249,10 @@ pub unsafe extern "C" fn sockatmark(fd: c_int) -> c_int {
 /// Bytes that a receive could have now.
 fn unread_bytes(conn: &Conn, fd: c_int) -> u64 {
     let consumer = conn.consumer();
-    let ring = consumer.fill_hint();
+    let there = conn.peer_is_there();
+    let ring = if there { consumer.fill_hint() } else { 0 };
     // What is left in the kernel counts too; once the ring is in use there is nothing.
-    let in_use = consumer.producer_state() == tx_state::RING && consumer.head() != 0;
+    let in_use = there && consumer.producer_state() == tx_state::RING && consumer.head() != 0;
     let queued = if in_use {
         0
     } else {

@@ -11,7 +11,7 @@ use crate::sys::{self, sys};
 use crate::transfer::{self, Buffers, Done};
 use core::ffi::c_void;
 use fordway_abi::reason::Reason;
-use fordway_sockets::{End, Half, down, ready};
+use fordway_sockets::{Half, down, holding, ready};
 
 /// Most that two rings of a growing connection and the kernel's part before them hold.
 const EARLY_BYTES_MAX: usize = 16 << 20;
@@ -32,12 +32,15 @@ pub fn take_early(conn: &Conn, fd: i32) -> Option<Early> {
     let mut early = Early { base, count: 0 };
     while early.take(conn, fd) {
         let end = conn.at(fd);
-        let Ok(_guard) = end.lock(Half::Receiving) else {
-            break;
-        };
-        if !ready::has_ring_bytes(&end) {
-            // Who publishes from now on sees the stop, and sends again by the kernel.
-            conn.consumer().stop();
+        let stopped = holding(&end, Half::Receiving, || {
+            let drained = !ready::has_ring_bytes(&end);
+            if drained {
+                // Who publishes from now on sees the stop, and sends again by the kernel.
+                conn.consumer().stop();
+            }
+            drained
+        });
+        if stopped != Some(false) {
             break;
         }
     }

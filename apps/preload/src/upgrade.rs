@@ -11,7 +11,7 @@ use crate::{
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use fordway_abi::control::status;
 use fordway_abi::reason::Reason;
-use fordway_abi::shm::{tx_flags, tx_state};
+use fordway_abi::shm::{Endpoint, tx_flags, tx_state};
 use fordway_sockets::{End, Half, NoLock, down, ends, hint, up};
 
 /// How long a connection waits for rings that an end requires: the far end's program has to see
@@ -469,7 +469,6 @@ pub fn paired(conn: &Conn, index: u32, slot: u32, generation: u32, channel_id: u
     up::begin(&conn.at(fd));
     // What the kernel holds is not known until it was asked once more.
     conn.show(libc::POLLIN as u32);
-    conn.phase.store(phase::PAIRED, Ordering::SeqCst);
     epoll::attach(conn);
     up::set_out(&conn.at(fd), is_shared(conn));
 }
@@ -592,25 +591,52 @@ pub fn closing(conn: &Conn) {
             if !is_shared(conn) {
                 ends::before_close(&conn.end());
             }
-            let end = conn.end();
-            let (tx, rx) = (end.lock(Half::Sending), end.lock(Half::Receiving));
-            if matches!(tx, Err(NoLock::NoChannel)) {
-                // Another thread has given it up, and may have offered it again.
-                if conn.phase.swap(phase::KERNEL, Ordering::SeqCst) == phase::OFFERED {
-                    control::report(conn, status::WITHDRAWN, 0);
-                }
-                return;
-            }
-            let link = conn.link.load(Ordering::Relaxed);
-            conn.phase.store(phase::KERNEL, Ordering::SeqCst);
-            drop((tx, rx));
-            if !is_shared(conn) {
-                control::report(conn, status::CLOSED, 0);
-            }
-            link::unbind(link);
+            leave_closed(conn, |_| !is_shared(conn));
         }
         _ => {}
     }
+}
+
+/// Leaves the channel as it is. `told`: what is still to be said there, and whether the broker is
+/// to know.
+fn leave_closed(conn: &Conn, told: impl FnOnce(&Endpoint) -> bool) {
+    loop {
+        let end = conn.end();
+        let (tx, rx) = (end.lock(Half::Sending), end.lock(Half::Receiving));
+        if !matches!(tx, Err(NoLock::NoChannel)) {
+            let tells = told(conn.own());
+            let link = conn.link.load(Ordering::Relaxed);
+            conn.phase.store(phase::KERNEL, Ordering::SeqCst);
+            drop((tx, rx));
+            if tells {
+                control::report(conn, status::CLOSED, 0);
+            }
+            link::unbind(link);
+            return;
+        }
+        if has_lost(conn) {
+            return;
+        }
+    }
+}
+
+/// The connection has lost its channel before its halves were locked. False: it has another one.
+fn has_lost(conn: &Conn) -> bool {
+    let _mail = control::hold_mail();
+    let end = conn.end();
+    if end.has_channel() {
+        // Or it is a forked child's, whose parent has given it up.
+        let gone = !end.is_bound();
+        if gone {
+            end.disown();
+        }
+        return gone;
+    }
+    // Another thread has given it up, and may have offered it again.
+    if conn.phase.swap(phase::KERNEL, Ordering::SeqCst) == phase::OFFERED {
+        control::report(conn, status::WITHDRAWN, 0);
+    }
+    true
 }
 
 /// The program has dissolved the connection (connect to AF_UNSPEC, man 2 connect): the
@@ -625,17 +651,11 @@ pub fn dissolved(conn: &Conn) {
         phase::PAIRED => {
             drop(mail);
             epoll::detach(conn);
-            let end = conn.end();
-            let (tx, rx) = (end.lock(Half::Sending), end.lock(Half::Receiving));
-            let own = conn.own();
-            own.tx
-                .tx_flags
-                .fetch_or(tx_flags::CLOSED, Ordering::Release);
-            let link = conn.link.load(Ordering::Relaxed);
-            conn.phase.store(phase::KERNEL, Ordering::SeqCst);
-            drop((tx, rx));
-            control::report(conn, status::CLOSED, 0);
-            link::unbind(link);
+            leave_closed(conn, |own| {
+                let flags = &own.tx.tx_flags;
+                flags.fetch_or(tx_flags::CLOSED, Ordering::Release);
+                true
+            });
         }
         _ => {}
     }

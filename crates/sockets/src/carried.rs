@@ -4,7 +4,7 @@
 //! sent, acknowledged and received at once, as far as a receive buffer would hold it. What
 //! goes beyond counts as queued and not sent, as TCP has it when a peer does not read.
 
-use crate::End;
+use crate::{End, Half, holding};
 use core::sync::atomic::Ordering;
 use fordway_abi::shm::tx_state;
 
@@ -26,11 +26,10 @@ pub struct Carried {
 /// Since the connection began, by all of its channels.
 pub fn carried(end: &impl End) -> Carried {
     let state = end.state();
-    let mut all = if end.has_channel() && end.peer_is_there() {
-        of_channel(end)
-    } else {
-        Carried::default()
-    };
+    let now = || end.peer_is_there().then(|| of_channel(end));
+    let mut all = holding(end, Half::Sending, now)
+        .flatten()
+        .unwrap_or_default();
     all.sent += state.sent_by_rings.load(Ordering::Relaxed);
     all.received += state.received_by_rings.load(Ordering::Relaxed);
     all

@@ -1,11 +1,13 @@
 //! The way back to the kernel, of one direction or of both.
 
 use crate::flush::Wait;
-use crate::{End, Half, Lost, NoLock, Result, attention, carried, ends, flush_back, hint, receive};
+use crate::{
+    End, Half, Lost, Result, attention, carried, ends, flush_back, hint, holding, receive,
+};
 use core::sync::atomic::{Ordering, fence};
 use fordway_abi::reason::Reason;
 use fordway_abi::shm::{rx_state, tx_flags, tx_state};
-use fordway_ring::Violation;
+use fordway_ring::{Producer, Violation};
 
 /// Longest wait for a peer to take its direction back before an exec or a passed
 /// descriptor; a peer that was stopped or computes that long holds the caller up.
@@ -170,9 +172,14 @@ pub(crate) fn leave_ring(end: &impl End, reason: Option<Reason>) {
     let Ok(guard) = end.lock(Half::Sending) else {
         return;
     };
-    if let Some(reason) = reason {
-        let told = &end.own().cold.left_for;
-        told.store(reason as u32, Ordering::Relaxed);
+    match reason {
+        Some(reason) => {
+            let told = &end.own().cold.left_for;
+            told.store(reason as u32, Ordering::Relaxed);
+        }
+        // Another thread has done it, and the channel may be the next one.
+        None if !end.producer().must_leave() => return,
+        None => {}
     }
     let left =
         take_all_back(end).and_then(|taken| if taken { Ok(0) } else { end.producer().leave() });
@@ -331,8 +338,11 @@ pub fn finish_if_over(end: &impl End) {
     if !end.peer_is_there() {
         return finish_alone(end);
     }
-    let (producer, consumer) = (end.producer(), end.consumer());
-    if matches!(producer.state(), tx_state::RING | tx_state::KERNEL) || producer.back_bytes() != 0 {
+    let has_left = |producer: &Producer| {
+        let on_ring = matches!(producer.state(), tx_state::RING | tx_state::KERNEL);
+        !on_ring && producer.back_bytes() == 0
+    };
+    if !has_left(&end.producer()) {
         return;
     }
     let Ok(tx) = end.lock(Half::Sending) else {
@@ -341,9 +351,11 @@ pub fn finish_if_over(end: &impl End) {
     let Ok(rx) = end.lock(Half::Receiving) else {
         return;
     };
+    let (producer, consumer) = (end.producer(), end.consumer());
     // A peer that stopped after this direction went back still drains the ring.
     let drained = producer.unread_hint() == 0 || producer.state() == tx_state::WITHDRAWN;
-    if !drained || !consumer.is_over().unwrap_or(false) || is_waited_for(end) {
+    let over = || consumer.is_over().unwrap_or(false);
+    if !end.peer_is_there() || !has_left(&producer) || !drained || !over() || is_waited_for(end) {
         return;
     }
     carried::keep(end);
@@ -466,21 +478,23 @@ fn flush_until(end: &impl End, deadline_ns: u64) -> bool {
 /// ring has gone. From then on nothing is taken back, for behind a FIN it could not be sent.
 /// Whether all went, or need not.
 pub(crate) fn announce_end(end: &impl End, flag: u32) -> bool {
-    let flags = &end.own().tx.tx_flags;
     let deadline_ns = deadline(end.now_ns());
-    // Another thread may have taken something back before the lock was ours.
-    for _ in 0..ANNOUNCEMENTS_MAX {
+    let mut attempts_left = ANNOUNCEMENTS_MAX;
+    loop {
         let all = flush_until(end, deadline_ns);
-        let guard = match end.lock(Half::Sending) {
-            Err(NoLock::NoChannel) => return all,
-            guard => guard,
-        };
-        let left = end.producer().back_bytes_or_zero() != 0;
-        if !all || !left || guard.is_err() {
-            flags.fetch_or(flag, Ordering::Release);
+        let said = holding(end, Half::Sending, || {
+            // Another thread may have taken something back before the lock was ours.
+            let left = end.producer().back_bytes_or_zero() != 0;
+            let says = !all || !left || attempts_left == 0;
+            if says {
+                let flags = &end.own().tx.tx_flags;
+                flags.fetch_or(flag, Ordering::Release);
+            }
+            says
+        });
+        if said != Some(false) {
             return all;
         }
+        attempts_left -= 1;
     }
-    flags.fetch_or(flag, Ordering::Release);
-    true
 }

@@ -13,7 +13,7 @@
 //! ([`peer_process_gone`]): then the bytes that nobody took are sent again by the kernel, as
 //! soon as it is clear that no FIN is on its way.
 
-use crate::{End, Moved, Result, Source, down, hint};
+use crate::{End, Half, Moved, Result, Source, down, hint, holding};
 use core::sync::atomic::Ordering;
 use fordway_abi::shm::{tx_flags, tx_state};
 
@@ -75,17 +75,24 @@ pub fn is_untold(end: &impl End) -> bool {
     end.state().hints.load(Ordering::Relaxed) & hint::RESET_TOLD == 0
 }
 
-/// A send to a far end that is dead: the kernel does it if it knows what to say.
-pub(crate) fn send(end: &impl End, source: &mut impl Source) -> Result<Moved> {
+/// A send to a far end that is dead, with the lock of its half: the kernel does it if it knows
+/// what to say.
+pub(crate) fn send<E: End>(
+    end: &E,
+    guard: E::Guard<'_>,
+    source: &mut impl Source,
+) -> Result<Moved> {
     look(end);
-    if !is_reset(end) {
-        return source.by_kernel();
+    let reset = is_reset(end).then(|| fetch_error(end));
+    drop(guard);
+    match reset {
+        None => source.by_kernel(),
+        Some(Some(libc::ECONNRESET)) => Err(libc::ECONNRESET),
+        Some(_) => {
+            source.break_pipe();
+            Err(libc::EPIPE)
+        }
     }
-    if fetch_error(end) == Some(libc::ECONNRESET) {
-        return Err(libc::ECONNRESET);
-    }
-    source.break_pipe();
-    Err(libc::EPIPE)
 }
 
 /// Notes what the kernel shows of the connection's end. Where that is news, it is an edge
@@ -145,11 +152,14 @@ pub fn before_shutdown(end: &impl End, sends: bool, receives: bool) {
 pub fn before_close(end: &impl End) {
     take_back_from_gone(end);
     let all = down::announce_end(end, tx_flags::CLOSED);
-    let unread = end.peer_is_there()
-        && end.consumer().has_unread()
-        && end.consumer().producer_state() == tx_state::RING;
+    // Another thread may give the channel up meanwhile: then the kernel knows of all bytes.
+    let unread = holding(end, Half::Receiving, || {
+        end.peer_is_there()
+            && end.consumer().has_unread()
+            && end.consumer().producer_state() == tx_state::RING
+    });
     // A peer that misses bytes is to see that its stream did not end well.
-    if !all || unread {
+    if !all || unread == Some(true) {
         end.reset_at_close();
     }
 }
@@ -168,13 +178,10 @@ pub fn socket_error(end: &impl End) -> i32 {
     if let Some(error) = take_error(end) {
         return error;
     }
-    if !end.has_channel() || !end.peer_is_there() {
-        return 0;
-    }
-    look(end);
-    if is_reset(end) {
-        fetch_error(end).unwrap_or(0)
-    } else {
-        0
-    }
+    let error = holding(end, Half::Sending, || {
+        look(end);
+        let reset = end.peer_is_there() && is_reset(end);
+        reset.then(|| fetch_error(end)).flatten()
+    });
+    error.flatten().unwrap_or(0)
 }

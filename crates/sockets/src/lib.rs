@@ -35,6 +35,12 @@
 //! # Locks
 //! Each half of an endpoint has a lock ([`Half`]). What is done under it never sleeps. Where
 //! both are held, the sending half's was taken first. The peer looks at the receiving half's.
+//!
+//! A channel is given up under both. So under either of them it stays this connection's, and
+//! what was looked at before is looked at again: another thread may have given the channel up
+//! meanwhile, whose place in memory is then another connection's. Without a lock the
+//! endpoint says nothing for sure: it is looked at ([`ready`]) to see whether a call is worth a
+//! try, and no word of it is written but the bits by which a waiter is rung.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -87,6 +93,17 @@ impl NoLock {
             Self::Interrupted => Err(libc::EAGAIN),
         }
     }
+}
+
+/// Runs `look` while nobody gives the channel up; `None`: there is none. What is read of an
+/// endpoint without that may be another connection's by then.
+pub fn holding<E: End, T>(end: &E, half: Half, look: impl FnOnce() -> T) -> Option<T> {
+    if !end.has_channel() {
+        return None;
+    }
+    let guard = end.lock(half);
+    // Whoever has interrupted the lock's holder is as good as the holder.
+    (!matches!(guard, Err(NoLock::NoChannel))).then(look)
 }
 
 /// What one attempt to move bytes came to.

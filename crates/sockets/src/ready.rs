@@ -1,7 +1,7 @@
 //! Whether a call is worth another try: what waiters look at, without locks.
 
 use crate::{End, attention, sends_by_kernel};
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{Ordering, fence};
 use fordway_abi::shm::tx_state;
 
 /// What a connection is waited for.
@@ -36,6 +36,16 @@ pub fn is_ready(end: &impl End, want: Want) -> bool {
 pub fn binding(end: &impl End) -> u32 {
     let channels = end.state().channels.load(Ordering::SeqCst);
     channels << 1 | u32::from(end.has_channel())
+}
+
+/// What is seen of the channel without a lock, if it was one and the same all the time. Whoever
+/// tells a program of what was seen asks for that; a try of a call finds out by itself.
+#[inline]
+pub fn steadily<E: End, T>(end: &E, look: impl FnOnce() -> T) -> Option<T> {
+    let before = binding(end);
+    let seen = look();
+    fence(Ordering::Acquire);
+    (before & 1 != 0 && binding(end) == before).then_some(seen)
 }
 
 /// Whether bytes lie in the ring that a receive may take.

@@ -1,5 +1,6 @@
 //! One attempt to receive.
 
+use crate::ready::{has_ring_bytes, kernel_part_bytes, steadily};
 use crate::{End, Half, Lost, Moved, Result, State, down, ends, hint};
 use core::sync::atomic::Ordering;
 use fordway_abi::reason::Reason;
@@ -70,10 +71,8 @@ pub fn has_crossed(end: &impl End, before: Place) -> bool {
     }
     let now = Place::of(end);
     match end.consumer().producer_state() {
-        tx_state::RING => now.kernel != before.kernel && crate::ready::has_ring_bytes(end),
-        tx_state::BACK => {
-            now != before && (now.ring != before.ring || crate::ready::has_ring_bytes(end))
-        }
+        tx_state::RING => now.kernel != before.kernel && has_ring_bytes(end),
+        tx_state::BACK => now != before && (now.ring != before.ring || has_ring_bytes(end)),
         _ => false,
     }
 }
@@ -84,21 +83,23 @@ pub fn is_at_mark(end: &impl End) -> bool {
     if !end.has_channel() || !end.peer_is_there() {
         return end.is_at_mark();
     }
-    let by_ring = match end.consumer().producer_state() {
-        tx_state::RING => crate::ready::kernel_part_bytes(end) == 0,
-        tx_state::BACK => crate::ready::has_ring_bytes(end),
+    let by_ring = steadily(end, || match end.consumer().producer_state() {
+        tx_state::RING => kernel_part_bytes(end) == 0,
+        tx_state::BACK => has_ring_bytes(end),
         _ => false,
-    };
-    !by_ring && end.is_at_mark()
+    });
+    by_ring != Some(true) && end.is_at_mark()
 }
 
 /// Whether the stream ends behind what is there, or the kernel has a part of it still.
 pub fn has_end(end: &impl End) -> bool {
     let flags = tx_flags::SHUT | tx_flags::CLOSED;
+    let ends = || {
+        end.peer_is_there() && end.consumer().producer_flags() & flags != 0
+            || end.consumer().head() == 0
+    };
     end.state().hints.load(Ordering::Relaxed) & libc::POLLRDHUP as u32 != 0
-        || !end.has_channel()
-        || end.peer_is_there() && end.consumer().producer_flags() & flags != 0
-        || end.consumer().head() == 0
+        || steadily(end, ends) != Some(false)
 }
 
 /// Receives what can be had now. Never `Nothing` while something can be had: its edge may

@@ -60,11 +60,10 @@ pub fn send<E: End>(end: &E, source: &mut impl Source) -> Result<Moved> {
         return moved;
     }
     if ends::is_dead(end) {
-        drop(guard);
         if source.has_begun() {
             return Err(WENT_SO_FAR);
         }
-        return ends::send(end, source);
+        return ends::send(end, guard, source);
     }
     let wanted = source.wanted();
     let room = room_for(&producer, source).map_err(|found| down::broke(end, found))?;
@@ -134,7 +133,7 @@ fn on_ring(end: &impl End) -> bool {
 /// Sends by the kernel what was left in the ring; true when all of it went. Under the lock.
 pub fn flush_back(end: &impl End) -> Result<bool> {
     let producer = end.producer();
-    while producer.back_bytes() != 0 {
+    while producer.back_bytes_or_zero() != 0 {
         let (base, length) = producer.back_run();
         match end.send_run(base, length) {
             Ok(count) => producer.back_sent(count),

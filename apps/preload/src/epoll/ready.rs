@@ -11,6 +11,18 @@ use fordway_sockets::{ends, ready};
 
 /// The state of a connection with a channel, as poll(2) bits.
 pub fn mask_of(conn: &Conn, fd: i32, wanted: u32) -> u32 {
+    loop {
+        let mask = ready::steadily(&conn.end(), || mask_now(conn, fd, wanted));
+        match mask {
+            Some(mask) => return mask,
+            // Another thread has just given the channel up.
+            None if !conn.is_paired() => return ask_kernel(conn, fd, true),
+            None => {}
+        }
+    }
+}
+
+fn mask_now(conn: &Conn, fd: i32, wanted: u32) -> u32 {
     let hints = conn.hints.load(Ordering::Relaxed);
     if conn.attention.load(Ordering::Relaxed) & attention::BROKEN != 0 {
         return IN | OUT | ERR | HUP | RDHUP;
