@@ -8,7 +8,7 @@
 
 use crate::state::{self, Conn, Lock, attention};
 use crate::sys::{self, sys};
-use crate::{headroom, hidden, purse, thread, wait};
+use crate::{control, headroom, hidden, purse, thread, wait};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use fordway_abi::reason::Reason;
 use fordway_abi::shm::{
@@ -388,7 +388,7 @@ impl Link {
             // is not here yet, it lies in the mail. A hostile peer names bells that do
             // not exist, so the mail is read once.
             if bell.load(Ordering::Acquire) == 0 && !mail_is_read {
-                crate::control::drain_mail_surely();
+                control::drain_mail_surely();
                 mail_is_read = true;
             }
             match bell.load(Ordering::Acquire) {
@@ -424,7 +424,8 @@ impl Link {
         self.acted_at.load(Ordering::Relaxed).wrapping_sub(asked) as i32 > 0
     }
 
-    /// Gives the link back once the peer's process is gone and nothing uses it.
+    /// Gives the link back once the peer's process is gone and nothing uses it. While no other
+    /// thread acts on mail ([`control::hold_mail`]).
     pub fn drop_if_over(&self) {
         if self.peer_gone.load(Ordering::Relaxed) == 0 || self.users.load(Ordering::Relaxed) != 0 {
             return;
@@ -512,6 +513,8 @@ pub fn is_bound(conn: &Conn) -> bool {
 /// are given up. What was rung meanwhile shows when it is watched again.
 #[cold]
 pub fn without_views<R>(door: usize, body: impl FnOnce() -> R) -> R {
+    // A view that goes meanwhile would be watched by its number, another file's.
+    let mail = control::hold_mail();
     let views = |link: &'static Link| link.views.iter().map(move |list| &list[door]);
     for (_, link) in all() {
         for view in views(link) {
@@ -529,16 +532,20 @@ pub fn without_views<R>(door: usize, body: impl FnOnce() -> R) -> R {
             }
         }
     }
+    drop(mail);
     if given_up {
         crate::upgrade::attend_all();
     }
     result
 }
 
-/// A connection lets go of its channel, which was one of link `index`.
+/// A connection lets go of its channel, which was one of link `index`. The caller holds no lock of
+/// a list, of an instance or of a half: mail is acted on under the one taken here, and takes those.
 pub fn unbind(index: u32) {
     let link = at(index);
     link.users.fetch_sub(1, Ordering::Relaxed);
+    // Who reads the mail may be about to send the region to a new broker, by its number.
+    let _mail = control::hold_mail();
     link.drop_if_over();
 }
 
@@ -650,5 +657,34 @@ impl Conn {
             wait.rx_doors.load(Ordering::Relaxed) | wait.tx_doors.load(Ordering::Relaxed)
         };
         self.ring(doors);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::tables;
+
+    #[test]
+    fn no_region_goes_while_mail_is_acted_on() {
+        let _turn = tables();
+        let fd = make(7, [7; 16]).expect("a link");
+        let is_region = || sys!(SYS_fcntl, fd, libc::F_GET_SEALS).is_ok();
+        let (index, link) = by_id(7).expect("the link");
+        link.users.store(1, Ordering::Relaxed);
+        link.peer_gone.store(1, Ordering::Relaxed);
+        let mail = control::hold_mail();
+        let other = std::thread::spawn(move || unbind(index));
+        while link.users.load(Ordering::Relaxed) != 0 {
+            std::thread::yield_now();
+        }
+        // Now the thread waits. One that does not would be done soon.
+        for _ in 0..1000 {
+            std::thread::yield_now();
+        }
+        assert!(is_region(), "a broker could be sent another file");
+        drop(mail);
+        other.join().expect("the thread's end");
+        assert!(by_id(7).is_none() && !is_region());
     }
 }

@@ -1,7 +1,7 @@
 //! What tests of the library's functions share: its tables, one test at a time, and memory of
 //! which some pages cannot be used.
 
-use crate::{config, epoll, fork, state};
+use crate::{config, epoll, fork, link, state};
 use std::ffi::CString;
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
@@ -14,7 +14,8 @@ pub fn tables() -> MutexGuard<'static, ()> {
         let socket = socket.expect("a name and a path");
         // SAFETY: an environment of one variable.
         unsafe { config::read([socket.as_ptr(), std::ptr::null()].as_ptr()) };
-        let made = state::set_up().and_then(|()| epoll::set_up());
+        let made = state::set_up().and_then(|()| link::set_up());
+        let made = made.and_then(|()| epoll::set_up());
         made.and_then(|()| fork::set_up()).expect("tables");
         for signal in [libc::SIGSEGV, libc::SIGBUS] {
             // SAFETY: the default, in the place of std's word about a full stack.
