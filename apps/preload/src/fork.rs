@@ -214,10 +214,14 @@ unsafe extern "C" fn child() {
     epoll::after_fork();
     wait::after_fork();
     link::after_fork();
-    for conn in state::conns() {
+    // Also in entries that are not in use: a thread of the parent that came by a number just
+    // closed counts itself there, and would be counted in the entry's next connection for good.
+    for conn in (0..state::conn_high()).map(state::conn_at) {
         conn.unaware.store(0, Ordering::Relaxed);
         conn.senders.store(0, Ordering::Relaxed);
         stay::after_fork(conn);
+    }
+    for conn in state::conns() {
         conn.turn.store(0, Ordering::Relaxed);
         if conn.is_paired() {
             let marks = attention::FOREIGN | attention::INHERITED;
@@ -245,5 +249,35 @@ pub fn leaving() {
             down::flush_before_end(&conn.end());
         }
         let_go(conn);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::tables;
+
+    #[test]
+    fn a_child_counts_no_thread_of_its_parent() {
+        let _turn = tables();
+        let fds = [state::FD_COUNT as i32 - 3, state::FD_COUNT as i32 - 4];
+        let conns = fds.map(|fd| state::add_conn(fd, false).expect("a place"));
+        let [_, free] = conns;
+        state::free_conn(free);
+        let counts = |conn: &'static Conn| [&conn.unaware, &conn.senders, &conn.sleepers];
+        let all = || conns.into_iter().flat_map(counts);
+        all().for_each(|count| count.store(1, Ordering::Relaxed));
+        // SAFETY: the child reads a few words and ends.
+        let child = unsafe { libc::fork() };
+        let left: u32 = all().map(|count| count.swap(0, Ordering::Relaxed)).sum();
+        if child == 0 {
+            // SAFETY: the child's end.
+            unsafe { libc::_exit(left as i32) };
+        }
+        let mut status = -1;
+        // SAFETY: a child of ours.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!((left, status), (6, 0));
+        state::free_conn(conns[0]);
     }
 }
