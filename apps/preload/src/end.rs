@@ -264,8 +264,17 @@ impl End for At<'_> {
 
     fn disown(&self) {
         let link = self.conn.link.load(Ordering::Relaxed);
-        self.conn.phase.store(phase::KERNEL, Ordering::SeqCst);
-        link::unbind(link);
+        // Of several threads that find it out, one lets go.
+        let (from, to) = (phase::PAIRED, phase::KERNEL);
+        let order = Ordering::SeqCst;
+        if self
+            .conn
+            .phase
+            .compare_exchange(from, to, order, Ordering::Relaxed)
+            .is_ok()
+        {
+            link::unbind(link);
+        }
     }
 
     fn is_nonblocking(&self) -> bool {
