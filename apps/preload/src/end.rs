@@ -2,7 +2,7 @@
 //! steps become system calls, rings and reports.
 
 use crate::spin;
-use crate::state::{Conn, Guard, attention, lock_shared, phase};
+use crate::state::{Conn, Guard, lock_shared, phase};
 use crate::sys::{self, sys};
 use crate::{control, epoll, link, transfer, upgrade, wait};
 use core::sync::atomic::Ordering;
@@ -135,9 +135,8 @@ impl End for At<'_> {
             if self.conn.own.load(Ordering::Relaxed) != own {
                 continue;
             }
-            // Not so in a forked child: the parent may have given the channel up.
-            let inherited = self.conn.attention.load(Ordering::Relaxed) & attention::INHERITED != 0;
-            if inherited && !link::is_bound(self.conn) {
+            // A forked child lets go of it when it attends to the connection.
+            if self.conn.has_lost_its_place() {
                 return Err(NoLock::NoChannel);
             }
             return Ok(guard);

@@ -477,6 +477,11 @@ pub fn bind(conn: &Conn, index: u32, slot: u32, generation: u32, channel_id: u64
     // SAFETY: our own region; the broker hands a slot out again only when both sides are done with it.
     let producer = unsafe { Producer::new(own, own_base, peer) };
     producer.release_memory();
+    // SAFETY: our own region; atomics.
+    let halves = unsafe { (&(*own).tx_own, &(*own).rx_own) };
+    // A child may still look at the channel before, of which its parent has let go.
+    let _sending = state::lock_shared(&halves.0.lock, &halves.0.lock_process);
+    let _receiving = state::lock_shared(&halves.1.lock, &halves.1.lock_process);
     // SAFETY: as above; the peer reads nothing of it until it sees the generation.
     unsafe {
         fordway_ring::renew(own);
@@ -583,6 +588,13 @@ impl Conn {
         }
     }
 
+    /// Whether a forked child finds the channel of another connection where its own was: the
+    /// parent has given that one up. Under a lock of the endpoint this stays so, or not.
+    #[inline]
+    pub fn has_lost_its_place(&self) -> bool {
+        self.attention.load(Ordering::Relaxed) & attention::INHERITED != 0 && !is_bound(self)
+    }
+
     /// Whether the peer has made its endpoint for this channel; before that, the
     /// endpoint there belongs to nobody or to an older channel.
     #[inline]
@@ -664,6 +676,7 @@ impl Conn {
 mod tests {
     use super::*;
     use crate::testing::tables;
+    use fordway_sockets::{End, Half, NoLock};
 
     #[test]
     fn no_region_goes_while_mail_is_acted_on() {
@@ -686,5 +699,34 @@ mod tests {
         drop(mail);
         other.join().expect("the thread's end");
         assert!(by_id(7).is_none() && !is_region());
+    }
+
+    #[test]
+    fn a_child_locks_no_half_of_another_connections_channel() {
+        let _turn = tables();
+        make(8, [8; 16]).expect("a link");
+        let (index, link) = by_id(8).expect("the link");
+        link.users.store(2, Ordering::Relaxed);
+        let conn = state::add_conn(state::FD_COUNT as i32 - 5, false).expect("a place");
+        let own = endpoint(link.own_base.load(Ordering::Relaxed), 0);
+        conn.own.store(own, Ordering::Relaxed);
+        conn.link.store(index, Ordering::Relaxed);
+        conn.generation.store(1, Ordering::Relaxed);
+        conn.attention
+            .store(attention::INHERITED, Ordering::Relaxed);
+        conn.own().cold.generation.store(1, Ordering::Relaxed);
+        conn.phase.store(state::phase::PAIRED, Ordering::Release);
+        assert!(conn.end().lock(Half::Sending).is_ok());
+        // The parent has bound another connection.
+        conn.own().cold.generation.store(2, Ordering::Relaxed);
+        for half in [Half::Sending, Half::Receiving] {
+            assert!(matches!(conn.end().lock(half), Err(NoLock::NoChannel)));
+        }
+        assert!(fordway_sockets::down::attend(&conn.end()).is_ok() && !conn.is_paired());
+        assert_eq!(link.users.load(Ordering::Relaxed), 1, "let go of once");
+        state::free_conn(conn);
+        link.peer_gone.store(1, Ordering::Relaxed);
+        unbind(index);
+        assert!(by_id(8).is_none());
     }
 }
