@@ -588,13 +588,35 @@ pub fn closing(conn: &Conn) {
         }
         phase::PAIRED => {
             drop(mail);
-            if !is_shared(conn) {
+            let has_relatives = is_shared(conn);
+            if has_relatives {
+                leave_to_relatives(conn);
+            } else {
                 ends::before_close(&conn.end());
             }
-            leave_closed(conn, |_| !is_shared(conn));
+            leave_closed(conn, |_| !has_relatives || is_left(conn));
         }
         _ => {}
     }
+}
+
+/// This process closes a connection that forked relatives go on with, or just keep. The broker
+/// knows this process alone, so nobody else can report the channel's end: the channel is moved to
+/// the kernel path here. Not the channel of a parent.
+#[cold]
+fn leave_to_relatives(conn: &Conn) {
+    if conn.attention.load(Ordering::Relaxed) & attention::INHERITED == 0 {
+        down::downgrade(&conn.end(), Reason::Forked, false);
+    }
+}
+
+/// Whether this end of such a channel may be reported: the rest is the peer's to finish. Not so
+/// while the ring has bytes that a relative may want. Under the locks.
+fn is_left(conn: &Conn) -> bool {
+    conn.attention.load(Ordering::Relaxed) & attention::INHERITED == 0
+        && conn.peer_is_there()
+        && conn.consumer().has_stopped()
+        && conn.producer().back_bytes_or_zero() == 0
 }
 
 /// Leaves the channel as it is. `told`: what is still to be said there, and whether the broker is

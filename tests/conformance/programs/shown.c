@@ -60,6 +60,44 @@ static void shared_a(int fd) {
     reap(child, "child");
 }
 
+// The parent closes it before the child, which does not use it, ends in each of several ways.
+static void left_a(int unused) {
+    (void)unused;
+    for (int how = 0; how < 3; how++) {
+        int fd = meet(), gate[2];
+        char byte;
+        warm(fd, 0);
+        step();
+        if (pipe(gate)) die("pipe");
+        pid_t child = fork();
+        if (child == 0) {
+            close(gate[1]);
+            if (read(gate[0], &byte, 1) != 0) _exit(1);
+            if (how == 0) _exit(0);
+            if (how == 1) execl("/bin/true", "true", NULL);
+            kill(getpid(), SIGKILL);
+        }
+        close(fd);
+        close(gate[0]);
+        close(gate[1]);
+        reap(child, "child");
+        step();
+    }
+    hold();
+}
+static void left_b(int unused) {
+    (void)unused;
+    for (int how = 0; how < 3; how++) {
+        int fd = meet();
+        warm(fd, 1);
+        step();
+        drained(fd);
+        close(fd);
+        step();
+    }
+    hold();
+}
+
 // A process that was there before gets it by SCM_RIGHTS, as those of node's cluster do.
 static void passed_a(int unused) {
     int pair[2];
@@ -115,6 +153,7 @@ const struct test_case cases[] = {
     {"forked", WARM, forked_a, asks_b},
     {"forked_both", WARM, shared_a, twice_b},
     {"forked_cold", COLD, forked_a, asks_b},
+    {"left", NONE, left_a, left_b},
     {"passed", NONE, passed_a, meets_b},
     {"oob", COLD, urgent_a, asks_b},
     {"watchdog", WARM, watched_a, watched_b},
