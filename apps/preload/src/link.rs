@@ -8,6 +8,7 @@
 
 use crate::state::{self, Conn, Lock, attention};
 use crate::sys::{self, sys};
+use crate::thread::Shield;
 use crate::{control, headroom, hidden, purse, thread, wait};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use fordway_abi::reason::Reason;
@@ -65,6 +66,8 @@ pub struct Link {
     pub peer_page: AtomicPtr<WaitPage>,
     /// The peer's doorbells (0: unknown, else descriptor plus one).
     pub doors: [AtomicI32; DOOR_COUNT],
+    /// Threads that ring one of them, by a number that is not closed before they have.
+    ringers: AtomicU32,
     /// What shows the peer's rings at our doors (0: not there, else descriptor plus one):
     /// the newest, and the one before, by which a peer rings that has not heard of it yet.
     pub views: [[AtomicI32; DOOR_COUNT]; 2],
@@ -124,6 +127,10 @@ pub fn after_fork() {
         link.inherited.store(1, Ordering::Relaxed);
         link.sweeping.reset();
         link.close_views();
+    }
+    // Also of links that are over: who has come too late rings none, and is counted.
+    for index in 0..LINK_HIGH.load(Ordering::Acquire) {
+        at(index).ringers.store(0, Ordering::Relaxed);
     }
 }
 
@@ -282,13 +289,11 @@ impl Link {
         let (Some(word), Ok(fd)) = (self.doors.get(door as usize), self.keep(door, fd)) else {
             return false;
         };
-        let former = word.swap(fd + 1, Ordering::AcqRel);
+        let former = word.swap(fd + 1, Ordering::SeqCst);
         // A ring may have gone astray before the door was here (the peer has found a new
         // broker before we did), or by the one before, at which the peer does not look any more.
         ring_bell(fd);
-        if former != 0 {
-            hidden::close(former - 1);
-        }
+        self.close_door(former);
         true
     }
 
@@ -383,27 +388,52 @@ impl Link {
         while left != 0 {
             let door = left.trailing_zeros() as usize;
             left &= left - 1;
-            let bell = &self.doors[door];
             // A bell that the peer sleeps on was sent to us before it could be used: if it
             // is not here yet, it lies in the mail. A hostile peer names bells that do
             // not exist, so the mail is read once.
-            if bell.load(Ordering::Acquire) == 0 && !mail_is_read {
+            let mut rung = self.ring_door(door);
+            if !rung && !mail_is_read {
                 control::drain_mail_surely();
                 mail_is_read = true;
+                rung = self.ring_door(door);
             }
-            match bell.load(Ordering::Acquire) {
-                0 => {
-                    // Nobody will repeat a ring that went astray: the next send tries again.
-                    self.rung[door].store(0, Ordering::Relaxed);
-                    astray = true;
-                }
-                known => ring_bell(known - 1),
+            if !rung {
+                // Nobody will repeat a ring that went astray: the next send tries again.
+                self.rung[door].store(0, Ordering::Relaxed);
+                astray = true;
             }
             thread::current().rang.store(1, Ordering::Relaxed);
         }
         if astray {
-            ring_bell(self.doors[DOOR_SHARED].load(Ordering::Acquire) - 1);
+            self.ring_door(DOOR_SHARED);
         }
+    }
+
+    /// Rings a door, if there is one.
+    fn ring_door(&self, door: usize) -> bool {
+        // No handler may come in between, and close a door: it would wait for this.
+        let _shield = Shield::new();
+        // SYNC POINT with `close_door`: counted before the number is looked at.
+        self.ringers.fetch_add(1, Ordering::SeqCst);
+        let known = self.doors[door].load(Ordering::SeqCst);
+        if known != 0 {
+            ring_bell(known - 1);
+        }
+        self.ringers.fetch_sub(1, Ordering::Release);
+        known != 0
+    }
+
+    /// Closes what a door was, once nobody can be about to ring it: the number is another file's
+    /// then, perhaps a socket's of the program ([`crate::stay`]).
+    fn close_door(&self, former: i32) {
+        if former == 0 {
+            return;
+        }
+        // They write eight bytes, without sleeping.
+        while self.ringers.load(Ordering::SeqCst) != 0 {
+            let _ = sys!(SYS_sched_yield);
+        }
+        hidden::close(former - 1);
     }
 
     /// Whether the peer has done something by the kernel, before it published what a ring has shown
@@ -447,7 +477,7 @@ impl Link {
         );
         hidden::close(self.own_fd.load(Ordering::Relaxed));
         for door in &self.doors {
-            hidden::close(door.swap(0, Ordering::Relaxed) - 1);
+            self.close_door(door.swap(0, Ordering::SeqCst));
         }
         self.close_views();
     }
@@ -728,5 +758,32 @@ mod tests {
         link.peer_gone.store(1, Ordering::Relaxed);
         unbind(index);
         assert!(by_id(8).is_none());
+    }
+
+    #[test]
+    fn no_door_goes_while_somebody_rings_by_its_number() {
+        let _turn = tables();
+        make(9, [9; 16]).expect("a link");
+        let (index, link) = by_id(9).expect("the link");
+        let flags = libc::EFD_NONBLOCK | libc::EFD_CLOEXEC;
+        let bell = sys!(SYS_eventfd2, 0, flags).expect("a bell") as i32;
+        assert!(link.add_door(DOOR_SHARED as u64, bell));
+        let fd = link.doors[DOOR_SHARED].load(Ordering::Relaxed) - 1;
+        let is_open = || sys!(SYS_fcntl, fd, libc::F_GETFD).is_ok();
+        assert!(link.ring_door(DOOR_SHARED) && is_open());
+        link.users.store(1, Ordering::Relaxed);
+        link.peer_gone.store(1, Ordering::Relaxed);
+        link.ringers.store(1, Ordering::Relaxed);
+        let other = std::thread::spawn(move || unbind(index));
+        while link.doors[DOOR_SHARED].load(Ordering::Relaxed) != 0 {
+            std::thread::yield_now();
+        }
+        for _ in 0..1000 {
+            std::thread::yield_now();
+        }
+        assert!(is_open(), "a ring would go into another file");
+        link.ringers.store(0, Ordering::Relaxed);
+        other.join().expect("the thread's end");
+        assert!(!is_open() && !link.ring_door(DOOR_SHARED));
     }
 }
