@@ -59,7 +59,7 @@ const TASKS: [Task; 20] = [
     },
     Task {
         name: "storm",
-        what: "many connections, deaths and shortages, whole, with figures ([NAME])",
+        what: "many connections, threads, deaths and shortages, whole, with figures ([NAME])",
         run: storm,
     },
     Task {

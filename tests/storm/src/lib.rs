@@ -6,7 +6,8 @@
 //! ```
 //!
 //! The programs of a storm are this binary again in a role ([`roles`]): plain sockets of
-//! Rust's standard library and of mio, without any knowledge of Fordway. They say what
+//! Rust's standard library and of mio, without any knowledge of Fordway; that of the storm
+//! of threads is `programs/threads.c`. They say what
 //! they have seen on their standard output; the storm ([`storms`]) starts them, harms
 //! them, and compares. After each storm everything must be as before: no process left,
 //! no channel, no protocol error, and of the broker's descriptors and mappings exactly
@@ -107,7 +108,12 @@ impl Storm {
 
     /// Starts a server role over the fast path; gives it with its TCP port.
     pub fn serve(&self, spawn: &Spawn) -> Result<(Program, String)> {
-        let server = self.spawn(spawn)?;
+        self.serve_on(PathChoice::Auto, spawn)
+    }
+
+    /// The same, over a path of the caller's choice.
+    pub fn serve_on(&self, path: PathChoice, spawn: &Spawn) -> Result<(Program, String)> {
+        let server = self.lab.spawn(&Place::Here, path, spawn)?;
         server.wait_for_output("listening ")?;
         let said = server.stdout_so_far();
         let port = said
@@ -183,9 +189,14 @@ impl Storm {
 
 /// Lets a role go on: a line on its standard input.
 pub fn go_on(program: &mut Program) -> Result<()> {
+    tell(program, "go")
+}
+
+/// Writes a line to a program's standard input, which stays open.
+pub fn tell(program: &mut Program, line: &str) -> Result<()> {
     use std::io::Write;
     let mut stdin = program.take_stdin().context("it has no pipe")?;
-    stdin.write_all(b"go\n")?;
+    stdin.write_all(format!("{line}\n").as_bytes())?;
     program.hold_stdin(stdin);
     Ok(())
 }

@@ -17,7 +17,7 @@ struct Cli {
 enum Command {
     /// Let it storm: one by its name, or all
     Storm {
-        /// held, churn, kills, descriptors or memory
+        /// held, churn, kills, descriptors, memory or threads
         name: Option<String>,
         /// Seconds, or as much as was promised
         #[arg(long, value_enum, default_value_t = Scale::Whole)]

@@ -36,3 +36,8 @@ fn descriptors() -> Result<()> {
 fn memory() -> Result<()> {
     short("memory")
 }
+
+#[test]
+fn threads() -> Result<()> {
+    short("threads")
+}

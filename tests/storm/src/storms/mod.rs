@@ -5,6 +5,7 @@ mod descriptors;
 mod held;
 mod kills;
 mod memory;
+mod threads;
 
 use crate::{Scale, Storm};
 use anyhow::Result;
@@ -13,12 +14,13 @@ use std::path::Path;
 type Run = fn(&mut Storm) -> Result<()>;
 
 /// All of them by name, with what their brokers are told.
-pub const ALL: [(&str, Run, &[&str]); 5] = [
+pub const ALL: [(&str, Run, &[&str]); 6] = [
     ("held", held::run, &[]),
     ("churn", churn::run, &[]),
     ("kills", kills::run, &[]),
     ("descriptors", descriptors::run, &[]),
     ("memory", memory::run, &memory::BROKER_ARGUMENTS),
+    ("threads", threads::run, &[]),
 ];
 
 /// Runs one, prints its figures, and looks for leaks.
