@@ -113,7 +113,7 @@ static void *serve_events(void *instance)
 {
     for (;;) {
         struct epoll_event events[6];
-        int count = sure(epoll_wait(*(int *)instance, events, 6, -1));
+        int count = wait_events(*(int *)instance, events, 6, -1);
         for (int i = 0; i < count; i++)
             reported(events[i].data.ptr);
     }
@@ -181,7 +181,7 @@ static void *visit(void *unused)
             pthread_mutex_unlock(&c->lock);
         }
         struct epoll_event events[4];
-        count = sure(epoll_wait(instance, events, 4, 1));
+        count = wait_events(instance, events, 4, 1);
         for (int i = 0; i < count; i++)
             if (events[i].data.ptr != list)
                 fail("an event of another instance");

@@ -57,6 +57,15 @@ int sure_at(const char *file, int line, int result)
     return result;
 }
 
+// A child that ends while posix_spawn has blocked SIGCHLD in its thread ends the waits of other threads: those of epoll,
+// and receives with a time-out, whether the signal has a handler or not (linux: sig_ignored, and man 7 signal).
+int wait_events(int instance, struct epoll_event *events, int room, int timeout_ms)
+{
+    int count;
+    while ((count = epoll_wait(instance, events, room, timeout_ms)) < 0 && errno == EINTR && forks) {}
+    return sure(count);
+}
+
 long now_ms(void)
 {
     struct timespec time;

@@ -43,6 +43,7 @@ void await(struct step *step, const char *what, int fd, short events); // return
 _Noreturn void fail(const char *format, ...);
 int sure_at(const char *file, int line, int result);
 #define sure(call) sure_at(__FILE__, __LINE__, call) // a call that may not fail
+int wait_events(int instance, struct epoll_event *events, int room, int timeout_ms);
 long now_ms(void);
 void start(void *(*run)(void *), void *argument); // a thread that nobody joins
 
