@@ -23,13 +23,16 @@ const BYTES_WAIT_MS: i32 = 1000;
 
 static PATIENCE: Patience = Patience::new();
 
+/// [`At::fd`]: whichever the connection has, when it is used. One of several may be closed, and its
+/// number be another socket's: under a lock of a half, the connection's own is not.
+const ANY: i32 = -1;
+
 /// A connection by one of its descriptors.
 #[derive(Clone, Copy)]
 pub struct At<'a> {
-    /// The connection.
-    pub conn: &'a Conn,
-    /// The descriptor of the program's call.
-    pub fd: i32,
+    conn: &'a Conn,
+    /// The descriptor of the program's call, or [`ANY`].
+    fd: i32,
     /// Which connection of the entry is meant: another one may have it by now.
     serial: u32,
 }
@@ -49,21 +52,34 @@ impl Conn {
     /// By any descriptor of it.
     #[inline]
     pub fn end(&self) -> At<'_> {
-        // Before the descriptor, which is set before it: the descriptor is not an older one's.
+        // Whoever uses the descriptor looks whether it is still this connection's entry.
         let serial = self.serial.load(Ordering::Acquire);
-        let fd = self.fd.load(Ordering::Relaxed);
         At {
             conn: self,
-            fd,
+            fd: ANY,
             serial,
         }
     }
 }
 
 impl At<'_> {
+    /// Whether the entry is not another connection's by now.
+    #[inline(always)]
+    pub fn is_same(&self) -> bool {
+        self.conn.serial.load(Ordering::Acquire) == self.serial
+    }
+
+    /// A descriptor of it.
+    pub fn fd(&self) -> i32 {
+        match self.fd {
+            ANY => self.conn.fd.load(Ordering::Acquire),
+            fd => fd,
+        }
+    }
+
     fn poll(&self, events: i16, time_ms: i32) -> u32 {
         let mut entry = libc::pollfd {
-            fd: self.fd,
+            fd: self.fd(),
             events,
             revents: 0,
         };
@@ -87,7 +103,7 @@ impl End for At<'_> {
 
     #[inline]
     fn has_channel(&self) -> bool {
-        self.conn.is_paired()
+        self.conn.is_paired() && self.is_same()
     }
 
     fn is_bound(&self) -> bool {
@@ -127,8 +143,7 @@ impl End for At<'_> {
                 }
             }
             .ok_or(NoLock::Interrupted)?;
-            let same = self.conn.serial.load(Ordering::Relaxed) == self.serial;
-            if !self.conn.is_paired() || !same {
+            if !self.has_channel() {
                 return Err(NoLock::NoChannel);
             }
             // Once it is seen to have a channel, the endpoint is seen to be that channel's.
@@ -181,46 +196,45 @@ impl End for At<'_> {
 
     fn shown(&self) -> u32 {
         let shown = self.poll(libc::POLLRDHUP, 0);
-        let same = self.conn.serial.load(Ordering::Acquire) == self.serial;
-        if same { shown } else { 0 }
+        if self.is_same() { shown } else { 0 }
     }
 
     fn is_at_mark(&self) -> bool {
         let mut at: i32 = 0;
-        sys!(SYS_ioctl, self.fd, SIOCATMARK, &raw mut at).is_ok() && at != 0
+        sys!(SYS_ioctl, self.fd(), SIOCATMARK, &raw mut at).is_ok() && at != 0
     }
 
     fn peek_kernel(&self) -> Result<usize> {
         let mut byte = 0u8;
         let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
-        sys!(SYS_recvfrom, self.fd, &raw mut byte, 1, flags, 0, 0)
+        sys!(SYS_recvfrom, self.fd(), &raw mut byte, 1, flags, 0, 0)
     }
 
     fn send_run(&self, base: *const u8, length: usize) -> Result<usize> {
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-        let sent = sys!(SYS_sendto, self.fd, base, length, flags, 0, 0);
+        let sent = sys!(SYS_sendto, self.fd(), base, length, flags, 0, 0);
         wait::acted();
         sent
     }
 
     fn kernel_room(&self) -> u64 {
-        let (mut queued, buffer): (i32, _) = (0, upgrade::int_option(self.fd, libc::SO_SNDBUF));
-        let asked = sys!(SYS_ioctl, self.fd, libc::TIOCOUTQ, &raw mut queued);
+        let (mut queued, buffer): (i32, _) = (0, upgrade::int_option(self.fd(), libc::SO_SNDBUF));
+        let asked = sys!(SYS_ioctl, self.fd(), libc::TIOCOUTQ, &raw mut queued);
         // The buffer counts what it costs to keep the bytes; the window is the peer's.
         let window = asked.map_or(0, |_| 64 * 1024);
         (buffer / 2 - queued).max(0) as u64 + window
     }
 
     fn sent_position(&self) -> Option<u64> {
-        transfer::sent_position(self.fd)
+        transfer::sent_position(self.fd())
     }
 
     fn push_kernel_tail(&self) {
-        transfer::push_kernel_tail(self.fd);
+        transfer::push_kernel_tail(self.fd());
     }
 
     fn received_position(&self) -> Option<u64> {
-        transfer::received_position(self.fd)
+        transfer::received_position(self.fd())
     }
 
     fn reset_at_close(&self) {
@@ -230,7 +244,7 @@ impl End for At<'_> {
         };
         let _ = sys!(
             SYS_setsockopt,
-            self.fd,
+            self.fd(),
             libc::SOL_SOCKET,
             libc::SO_LINGER,
             &raw const at_once,
@@ -244,7 +258,7 @@ impl End for At<'_> {
             Lost::Unseen => Reason::Unseen,
         };
         control::report(self.conn, status::KERNEL, reason as u32);
-        let _ = sys!(SYS_shutdown, self.fd, libc::SHUT_RDWR);
+        let _ = sys!(SYS_shutdown, self.fd(), libc::SHUT_RDWR);
     }
 
     fn give_up(&self, reason: u32) -> u32 {

@@ -11,7 +11,7 @@ use crate::{
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering;
 use fordway_abi::reason::Reason;
-use fordway_sockets::{down, ends};
+use fordway_sockets::{End, Half, down, ends};
 
 /// Descriptors that are searched for another one of the same connection.
 const SEARCH_FDS: i32 = 1 << 16;
@@ -109,7 +109,12 @@ fn drop_reference(conn: &Conn, fd: c_int) {
     if conn.fd.load(Ordering::Relaxed) == fd {
         let other =
             (0..SEARCH_FDS).find(|other| state::look(*other) == kind::CONN | state::index_of(conn));
-        conn.fd.store(other.unwrap_or(-1), Ordering::Relaxed);
+        conn.fd.store(other.unwrap_or(-1), Ordering::Release);
+        // Whoever uses the number now does so under a lock of a half; it is closed next.
+        let end = conn.end();
+        if end.has_channel() {
+            drop((end.lock(Half::Sending), end.lock(Half::Receiving)));
+        }
     }
     epoll::fd_closed(conn, fd, false);
 }

@@ -5,12 +5,12 @@
 //! Their entries are a few instructions that keep every argument register, ask
 //! [`fordway_before`] what libc's address is, and jump there.
 
+use crate::end::At;
 use crate::real::Real;
 use crate::state::{self, Conn};
 use crate::sys::{self, give, sys};
 use crate::{config, fork, hooks_fd, real, stdio, upgrade};
 use core::ffi::{c_char, c_int, c_void};
-use core::sync::atomic::Ordering;
 use fordway_abi::reason::Reason;
 use fordway_sockets::down;
 
@@ -88,32 +88,34 @@ extern "C" fn missing() -> c_int {
 /// Sockets that stay open across exec may be used there by the kernel's calls.
 pub fn before_exec(spawns: bool) {
     let borrowed = fork::in_borrowed_memory();
-    for (conn, fd, flags) in under_descriptors(borrowed) {
+    for (conn, end, flags) in with_flags(borrowed) {
         if flags & libc::FD_CLOEXEC == 0 {
-            down::bar(&conn.end(), Reason::Exec);
-            down::leave_whole(&conn.at(fd), Reason::Exec);
+            down::bar(&end, Reason::Exec);
+            down::leave_whole(&end, Reason::Exec);
         } else if !borrowed && !spawns {
             // Closed by the exec: this process lets go of it.
             fork::let_go(conn);
         }
     }
     let deadline_ns = down::deadline(sys::now_ns());
-    for (conn, fd, flags) in under_descriptors(borrowed) {
+    for (_, end, flags) in with_flags(borrowed) {
         if flags & libc::FD_CLOEXEC == 0 {
-            down::complete(&conn.at(fd), deadline_ns);
+            down::complete(&end, deadline_ns);
         }
     }
 }
 
-/// All connections with their descriptors and these descriptors' flags.
-fn under_descriptors(borrowed: bool) -> impl Iterator<Item = (&'static Conn, c_int, c_int)> {
+/// All connections with their descriptors' flags. Other threads may close them meanwhile, and have
+/// others under the same numbers.
+fn with_flags(borrowed: bool) -> impl Iterator<Item = (&'static Conn, At<'static>, c_int)> {
     state::conns().filter_map(move |conn| {
-        let fd = conn.fd.load(Ordering::Relaxed);
+        let end = conn.end();
+        let fd = end.fd();
         if borrowed && !upgrade::is_under(conn, fd) {
             return None;
         }
         let flags = sys!(SYS_fcntl, fd, libc::F_GETFD).ok()?;
-        Some((conn, fd, flags as c_int))
+        end.is_same().then_some((conn, end, flags as c_int))
     })
 }
 

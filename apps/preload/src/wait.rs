@@ -573,7 +573,8 @@ pub fn for_conn(
     taken.give_back();
     drop(shield);
     control::check_mail();
-    down::serve(&end);
+    // The number may have been closed meanwhile.
+    down::serve(&conn.end());
     let rung = result == Ok(Some(true));
     if (rung || upgrade::owes_a_look()) && !ready() {
         upgrade::serve_others();
@@ -622,7 +623,7 @@ fn sleep(conn: &Conn, fd: i32, want: Want, bell: Bell, deadline: Deadline) -> sy
         }
     }
     if woken == 0 && unread && is_watch_due(since_ns) {
-        down::watch(&conn.at(fd));
+        down::watch(&conn.end());
     }
     if woken == 0 && deadline.has_passed() {
         Err(libc::EAGAIN)

@@ -13,7 +13,9 @@ use core::sync::atomic::Ordering;
 use fordway_ring::Consumer;
 use fordway_ring::copy::Kernel;
 use fordway_sockets::ready::{Want, is_ready};
-use fordway_sockets::{Moved, NotCopied, Place, Target, has_crossed, has_end, is_at_mark, is_owed};
+use fordway_sockets::{
+    End, Moved, NotCopied, Place, Target, has_crossed, has_end, is_at_mark, is_owed,
+};
 
 /// Between two looks for bytes of which no bell and no event tells.
 const LOOK_AGAIN_MS: i32 = 1;
@@ -133,7 +135,7 @@ fn has_cause(end: &At<'_>) -> bool {
     let shown = libc::POLLIN | libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
     is_ready(end, Want::Bytes)
         || is_owed(end)
-        || end.conn.hints.load(Ordering::Relaxed) & shown as u32 != 0
+        || end.state().hints.load(Ordering::Relaxed) & shown as u32 != 0
 }
 
 fn deadline_after(timeout_ns: u64) -> Deadline {
