@@ -27,6 +27,7 @@ const RETRY_NS: u64 = 1_000_000_000;
 
 static MAIL_LOCK: Lock = Lock::new();
 static FD: AtomicI32 = AtomicI32::new(-1);
+static NUMBER: AtomicU32 = AtomicU32::new(0);
 static MAILBOX: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
 /// Where the mailboxes of all brokers are mapped, one over the other: a thread may be about to
 /// look at the one before.
@@ -37,6 +38,12 @@ static RETRY_AT_NS: AtomicU64 = AtomicU64::new(0);
 /// The control socket, to be polled by waiters; -1 if there is none.
 pub fn fd() -> i32 {
     FD.load(Ordering::Acquire)
+}
+
+/// Counts control connections: the next one may have the descriptor of the one before. To be asked
+/// before [`fd`].
+pub fn number() -> u32 {
+    NUMBER.load(Ordering::Acquire)
 }
 
 /// Whether the broker has gone and waiters should look for a new one now and then.
@@ -121,6 +128,7 @@ fn open() -> sys::Result<()> {
         Ok(mailbox) => {
             MAIL_SEEN.store(0, Ordering::Relaxed);
             MAILBOX.store(mailbox, Ordering::Release);
+            NUMBER.fetch_add(1, Ordering::Release);
             FD.store(socket, Ordering::Release);
             Ok(())
         }
@@ -217,6 +225,25 @@ fn rejoin() {
             claim,
         };
         let _ = send(&message, &[]);
+        // A thread that gives the channel up meanwhile may have said so before the broker knew it.
+        let is_open =
+            conn.id() == message.conn_id && conn.phase.load(Ordering::Acquire) != phase::FREE;
+        let has_it = conn.channel_id.load(Ordering::Relaxed) == message.channel_id;
+        if !is_open || !has_it || !conn.is_paired() {
+            let over = Status {
+                conn_id: message.conn_id,
+                channel_id: message.channel_id,
+                status: if is_open {
+                    status::KERNEL
+                } else {
+                    status::CLOSED
+                },
+                reason: 0,
+                ring_bytes_tx: 0,
+                ring_bytes_rx: 0,
+            };
+            let _ = send(&over, &[]);
+        }
     }
 }
 

@@ -32,7 +32,7 @@ pub fn created(fd: i32) {
                 zeroed.store(0, Ordering::Relaxed);
             }
             instance.door.store(0, Ordering::Relaxed);
-            instance.control_fd.store(-1, Ordering::Relaxed);
+            instance.control.store(0, Ordering::Relaxed);
             instance.fd.store(fd, Ordering::Relaxed);
             instance.parent_ring.store(0, Ordering::Relaxed);
             instance.used.store(1, Ordering::Relaxed);
@@ -96,12 +96,13 @@ pub fn equip(instance: &Instance) -> Option<Bell> {
             bell
         }
     };
+    let number = control::number();
     let control = control::fd();
-    if instance.control_fd.swap(control, Ordering::Relaxed) != control && control >= 0 {
+    if instance.control.swap(number, Ordering::Relaxed) != number && control >= 0 {
         match watch(instance, control, TAG_CONTROL) {
             Ok(_) | Err(libc::EEXIST) => {}
             // The broker has gone just now: there will be another one.
-            Err(libc::EBADF) => instance.control_fd.store(-1, Ordering::Relaxed),
+            Err(libc::EBADF) => instance.control.store(0, Ordering::Relaxed),
             Err(_) => {
                 shared::let_go(instance, Reason::NoMemory);
                 return bell_of(instance);
@@ -215,6 +216,6 @@ pub fn after_fork() {
         instance.equipping.reset();
         hot::renew(instance);
         instance.door.store(0, Ordering::Relaxed);
-        instance.control_fd.store(-1, Ordering::Relaxed);
+        instance.control.store(0, Ordering::Relaxed);
     }
 }

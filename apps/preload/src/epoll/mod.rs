@@ -170,8 +170,8 @@ struct Instance {
     /// Doorbell, plus one; 0: none yet.
     door: AtomicU32,
     door_fd: AtomicI32,
-    /// The control socket that is watched.
-    control_fd: AtomicI32,
+    /// [`crate::control::number`] of the control connection that is watched; 0: none.
+    control: AtomicU32,
     /// A reason: it is the kernel's alone ([`shared`]); [`UNSETTLED`]; [`LEAVING`]; 0: none of them.
     plain: AtomicU32,
     /// Cell that says who has it since a fork, plus one.

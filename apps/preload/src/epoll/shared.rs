@@ -24,8 +24,8 @@
 use super::instances::{bell_of, proc_path};
 use super::items::{items_of, remove};
 use super::*;
-use crate::hidden;
 use crate::wait::{self, Bell};
+use crate::{control, hidden};
 use fordway_abi::reason::Reason;
 use fordway_abi::shm::tx_state;
 use fordway_sockets::down;
@@ -396,8 +396,8 @@ pub fn go_on(instance: &Instance) {
     if instance.door.swap(0, Ordering::AcqRel) == 0 {
         return;
     }
-    let control = instance.control_fd.swap(-1, Ordering::Relaxed);
-    for ours in [bell.fd, control] {
+    instance.control.store(0, Ordering::Relaxed);
+    for ours in [bell.fd, control::fd()] {
         let epoll = instance.fd.load(Ordering::Relaxed);
         // Nothing waits for them any more; what is not there need not go.
         let _ = sys!(SYS_epoll_ctl, epoll, libc::EPOLL_CTL_DEL, ours, 0);
