@@ -1,5 +1,10 @@
 // Threads: more of them than doorbells, on one socket together, cancelled.
 #include "try.h"
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <spawn.h>
+#include <stddef.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 
 #define THREADS 100
@@ -503,6 +508,85 @@ static void partings_b(int unused) {
     step();
 }
 
+// A thread spawns a program and is held up just when it asks whether a connection stays open over
+// that (a filter for the system call, and a signal). Meanwhile the connection and another one are
+// closed, and two new ones have their numbers: the library's table gives the entry of the last one
+// closed first, the kernel the lowest number. What lies in a ring goes to its own reader.
+static int held_fd, held[2], release[2];
+static void held_up(int number, siginfo_t *unused, void *context) {
+    static int times;
+    char byte = 'h';
+    (void)number, (void)unused;
+    if (!times++) {
+        raw_syscall(SYS_write, held[1], (long)&byte, 1, 0, 0, 0);
+        raw_syscall(SYS_read, release[0], (long)&byte, 1, 0, 0, 0);
+    }
+    // The flags: stays open.
+    ((ucontext_t *)context)->uc_mcontext.gregs[REG_RAX] = 0;
+}
+static void *spawning_thread(void *unused) {
+#define LOAD(field) BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, field))
+#define ALLOWED_UNLESS(value, ahead) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, value, 0, ahead)
+    struct sock_filter filter[] = {
+        LOAD(nr), ALLOWED_UNLESS(SYS_fcntl, 5),
+        LOAD(args[1]), ALLOWED_UNLESS(F_GETFD, 3),
+        LOAD(args[0]), ALLOWED_UNLESS(held_fd, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_TRAP),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {.len = sizeof filter / sizeof *filter, .filter = filter};
+    struct sigaction action = {.sa_sigaction = held_up, .sa_flags = SA_SIGINFO};
+    if (sigaction(SIGSYS, &action, NULL)) die("sigaction");
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)) die("filter: %s", error_name(errno));
+    // What is done for a spawn is done for one that fails, too; no child has the numbers then.
+    pid_t child;
+    char *words[] = {"none", NULL};
+    if (posix_spawn(&child, "/none", NULL, NULL, words, environ) != ENOENT) die("spawn");
+    if (write(held[1], "n", 1) != 1) die("write");
+    return unused;
+}
+static void spawn_a(int unused) {
+    (void)unused;
+    int port, listener = listen_any(&port), fds[2];
+    tell(port);
+    for (int i = 0; i < 2; i++) warm(fds[i] = accept(listener, NULL, NULL), 0);
+    step();
+    for (int i = 0; i < 2; i++) close(fds[i]);
+    for (int i = 0; i < 2; i++) warm(fds[i] = accept(listener, NULL, NULL), 0);
+    step();
+    for (int i = 0; i < 2; i++) {
+        recv_all(fds[i], i * 5000, 3000, 1000);
+        drained(fds[i]);
+    }
+    say("each its own");
+    step();
+}
+static void spawn_b(int unused) {
+    (void)unused;
+    int port = hear(), old[2], new[2];
+    char word;
+    pthread_t thread;
+    if (pipe2(held, O_CLOEXEC) || pipe2(release, O_CLOEXEC)) die("pipe");
+    for (int i = 0; i < 2; i++) warm(old[i] = dial(port), 1);
+    held_fd = old[0];
+    pthread_create(&thread, NULL, spawning_thread, NULL);
+    if (read(held[0], &word, 1) != 1) die("read");
+    if (!by_kernel && word != 'h') die("nobody asked for the flags: hold the thread up elsewhere");
+    for (int i = 0; i < 2; i++) close(old[i]);
+    step();
+    for (int i = 0; i < 2; i++) {
+        warm(new[i] = dial(port), 1);
+        if (new[i] != old[i]) die("not the same number");
+    }
+    send_all(new[1], 5000, 3000, 1000);
+    if (write(release[1], "g", 1) != 1) die("write");
+    pthread_join(thread, NULL);
+    send_all(new[0], 0, 3000, 1000);
+    for (int i = 0; i < 2; i++) shutdown(new[i], SHUT_WR);
+    step();
+    step();
+}
+
 const struct test_case cases[] = {
     {"hundred", NONE, hundred_a, hundred_b},
     {"sleepers", NONE, hundred_a, sleepers_b},
@@ -515,5 +599,6 @@ const struct test_case cases[] = {
     {"seats", NONE, seats_a, visits_b},
     {"edges", NONE, edges_a, partings_b},
     {"register", NONE, churn_a, churn_b},
+    {"spawn", NONE, spawn_a, spawn_b},
     {0},
 };
