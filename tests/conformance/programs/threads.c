@@ -587,6 +587,115 @@ static void spawn_b(int unused) {
     step();
 }
 
+// Has calls of the calling thread held up until somebody answers them ([`answer`]): those of system
+// call `number`, if `fd` is not below 0 with this first argument. What shows them.
+static int hold_calls(int number, int fd) {
+    struct sock_filter filter[] = {
+        LOAD(nr), ALLOWED_UNLESS(number, 3),
+        LOAD(args[0]), ALLOWED_UNLESS(fd, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_USER_NOTIF),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    // Whatever the argument.
+    if (fd < 0) filter[3] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0, 0, 0);
+    struct sock_fprog program = {.len = sizeof filter / sizeof *filter, .filter = filter};
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)) die("no new privileges");
+    int shown = syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_NEW_LISTENER, &program);
+    if (shown < 0) die("filter");
+    return shown;
+}
+// The next one of these calls is made.
+static void answer(int shown) {
+    struct seccomp_notif call = {0};
+    if (raw_syscall(SYS_ioctl, shown, SECCOMP_IOCTL_NOTIF_RECV, (long)&call, 0, 0, 0)) die("no call");
+    struct seccomp_notif_resp made = {.id = call.id, .flags = SECCOMP_USER_NOTIF_FLAG_CONTINUE};
+    if (raw_syscall(SYS_ioctl, shown, SECCOMP_IOCTL_NOTIF_SEND, (long)&made, 0, 0, 0)) die("no answer");
+}
+// Which of two descriptors shows something first, past the library: it may wait for a thread that is held up.
+static int first_of(int one, int two) {
+    struct pollfd entries[2] = {{.fd = one, .events = POLLIN}, {.fd = two, .events = POLLIN}};
+    if (raw_syscall(SYS_poll, (long)entries, 2, 20000, 0, 0, 0) <= 0) die("nothing comes");
+    return entries[0].revents ? one : two;
+}
+
+// A connection has two numbers, and the peer leaves in its ring what a thread, which sleeps in a
+// receive by the first one, has to send by the kernel. That number is closed by another thread.
+static int numbered[2], sends_held, yields_held, receiver_tid;
+static void ended(int unused) { (void)unused; }
+static void *receiving_thread(void *holds) {
+    char byte;
+    if (holds) sends_held = hold_calls(SYS_sendto, numbered[0]);
+    receiver_tid = gettid();
+    if (write(held[1], "r", 1) != 1) die("write");
+    // A signal ends it. That the number is not the connection's any more by then is no matter here.
+    if (recv(numbered[0], &byte, 1, 0) > 0) die("a byte of nobody's");
+    return NULL;
+}
+static pthread_t receiver(int fd, int holds) {
+    struct sigaction action = {.sa_handler = ended};
+    pthread_t thread;
+    char byte;
+    if (pipe2(held, O_CLOEXEC) || sigaction(SIGUSR1, &action, NULL)) die("pipe, sigaction");
+    numbered[0] = fd;
+    numbered[1] = dup(fd);
+    if (pthread_create(&thread, NULL, receiving_thread, holds ? held : NULL)) die("thread");
+    if (read(held[0], &byte, 1) != 1) die("read");
+    asleep(getpid(), receiver_tid);
+    return thread;
+}
+static void end_receiver(pthread_t thread) {
+    while (pthread_tryjoin_np(thread, NULL)) {
+        pthread_kill(thread, SIGUSR1);
+        usleep(1000);
+    }
+}
+static void numbers_a(int fd) {
+    step();
+    // libc's streams use this one past the library: the ring is given back to its writer.
+    int kept = dup(2);
+    if (dup2(fd, 2) != 2 || dup2(kept, 2) != 2) die("dup2");
+    recv_all(fd, 0, 3000, 1000);
+    step();
+    recv_all(fd, 3000, 1000, 1000);
+    drained(fd);
+    say("all there");
+    step();
+}
+static void numbers_end(pthread_t thread) {
+    step();
+    end_receiver(thread);
+    send_all(numbered[1], 3000, 1000, 1000);
+    shutdown(numbered[1], SHUT_WR);
+    step();
+}
+// ... just when the thread has read it: it waits in its send, and the closing thread for it.
+static void *closing_thread(void *unused) {
+    yields_held = hold_calls(SYS_sched_yield, -1);
+    if (write(held[1], "r", 1) != 1) die("write");
+    // Who waits for a lock gives way now and then.
+    close(numbered[0]);
+    if (write(held[1], "c", 1) != 1) die("write");
+    return unused;
+}
+static void closed_b(int fd) {
+    pthread_t thread = receiver(fd, 1), closer;
+    char byte;
+    int other[2];
+    send_all(fd, 0, 3000, 1000);
+    step();
+    if (!by_kernel) first_of(sends_held, sends_held);
+    pthread_create(&closer, NULL, closing_thread, NULL);
+    if (raw_syscall(SYS_read, held[0], (long)&byte, 1, 0, 0, 0) != 1) die("read");
+    first_of(yields_held, held[0]);
+    if (raw_syscall(SYS_socketpair, AF_UNIX, SOCK_STREAM, 0, (long)other, 0, 0)) die("socketpair");
+    // The calls fail from here on, which nobody asks about.
+    raw_syscall(SYS_close, yields_held, 0, 0, 0, 0, 0);
+    if (!by_kernel) answer(sends_held);
+    if (!by_kernel && other[0] == fd) die("another socket has the number by which the library sends");
+    pthread_join(closer, NULL);
+    numbers_end(thread);
+}
+
 const struct test_case cases[] = {
     {"hundred", NONE, hundred_a, hundred_b},
     {"sleepers", NONE, hundred_a, sleepers_b},
@@ -600,5 +709,6 @@ const struct test_case cases[] = {
     {"edges", NONE, edges_a, partings_b},
     {"register", NONE, churn_a, churn_b},
     {"spawn", NONE, spawn_a, spawn_b},
+    {"closed_number", WARM, numbers_a, closed_b},
     {0},
 };
