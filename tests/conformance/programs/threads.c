@@ -695,6 +695,18 @@ static void closed_b(int fd) {
     pthread_join(closer, NULL);
     numbers_end(thread);
 }
+// ... while the thread sleeps: another socket has the number before it wakes.
+static void slept_b(int fd) {
+    pthread_t thread = receiver(fd, 0);
+    int other[2];
+    send_all(fd, 0, 3000, 1000);
+    close(fd);
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, other) || other[0] != fd) die("not the same number");
+    step();
+    // The other role's step comes when it has all of the bytes.
+    if (first_of(other[1], 0) == other[1]) die("bytes of the connection in another socket");
+    numbers_end(thread);
+}
 
 const struct test_case cases[] = {
     {"hundred", NONE, hundred_a, hundred_b},
@@ -710,5 +722,6 @@ const struct test_case cases[] = {
     {"register", NONE, churn_a, churn_b},
     {"spawn", NONE, spawn_a, spawn_b},
     {"closed_number", WARM, numbers_a, closed_b},
+    {"slept_number", WARM, numbers_a, slept_b},
     {0},
 };
