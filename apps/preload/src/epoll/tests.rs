@@ -2,7 +2,9 @@
 
 use super::items::{link_of_instance, new_item, remove};
 use super::*;
+use crate::state::phase;
 use crate::testing::tables;
+use crate::{link, upgrade};
 
 /// A number of no descriptor.
 const FD: i32 = state::FD_COUNT as i32 - 9;
@@ -239,4 +241,38 @@ fn a_one_shot_is_told_of_once_by_the_kernels_word() {
     item.spent.store(0, Ordering::Relaxed);
     let told = ready::by_kernel(item, ERR | HUP).expect("an event");
     assert_eq!({ told.events }, ERR | HUP);
+}
+
+#[test]
+fn who_sees_a_channel_finds_the_connection_attached() {
+    let _turn = tables();
+    link::make(11, [11; 16]).expect("a link");
+    let (index, link) = link::by_id(11).expect("the link");
+    // Only addresses of the peer's region are needed.
+    let region = link.own_base.load(Ordering::Relaxed);
+    let none = link.peer_base.swap(region, Ordering::Relaxed);
+    let conn = state::add_conn(FD - 2, false).expect("a connection");
+    conn.phase.store(phase::OFFERED, Ordering::Release);
+    // Who attaches, or gives a channel up, walks the connection's registrations.
+    let list = LIST_LOCK.lock();
+    let other = std::thread::spawn(move || upgrade::paired(conn, index, 0, 1, 1));
+    while conn.hints.load(Ordering::SeqCst) & IN == 0 {
+        std::thread::yield_now();
+    }
+    // Now the thread waits. One that does not would show the channel soon.
+    for _ in 0..1000 {
+        std::thread::yield_now();
+    }
+    assert!(!conn.is_paired(), "somebody could give it up before");
+    drop(list);
+    other.join().expect("the thread's end");
+    assert!(conn.is_paired());
+    assert_eq!(conn.attaches.load(Ordering::Relaxed), 1);
+    attach::detach(conn);
+    conn.phase.store(phase::KERNEL, Ordering::Release);
+    state::free_conn(conn);
+    link.peer_base.store(none, Ordering::Relaxed);
+    link.peer_gone.store(1, Ordering::Relaxed);
+    link::unbind(index);
+    assert!(link::by_id(11).is_none());
 }
