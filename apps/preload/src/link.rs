@@ -761,6 +761,28 @@ mod tests {
     }
 
     #[test]
+    fn of_several_who_disown_a_channel_one_lets_go() {
+        let _turn = tables();
+        make(10, [10; 16]).expect("a link");
+        let (index, link) = by_id(10).expect("the link");
+        link.users.store(3, Ordering::Relaxed);
+        let conn = state::add_conn(state::FD_COUNT as i32 - 6, false).expect("a place");
+        conn.link.store(index, Ordering::Relaxed);
+        conn.phase.store(state::phase::PAIRED, Ordering::Release);
+        // Both have found out whose channel it is.
+        let (one, other) = (conn.end(), conn.end());
+        one.disown();
+        other.disown();
+        assert_eq!(link.users.load(Ordering::Relaxed), 2, "let go of once");
+        assert!(!conn.is_paired());
+        state::free_conn(conn);
+        link.users.store(1, Ordering::Relaxed);
+        link.peer_gone.store(1, Ordering::Relaxed);
+        unbind(index);
+        assert!(by_id(10).is_none());
+    }
+
+    #[test]
     fn no_door_goes_while_somebody_rings_by_its_number() {
         let _turn = tables();
         make(9, [9; 16]).expect("a link");
