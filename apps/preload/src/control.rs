@@ -46,6 +46,13 @@ pub fn number() -> u32 {
     NUMBER.load(Ordering::Acquire)
 }
 
+/// There is another control connection, under this descriptor; none if it is below 0.
+#[cfg(test)]
+pub fn pretend(fd: i32) {
+    NUMBER.fetch_add(1, Ordering::Release);
+    FD.store(fd, Ordering::Release);
+}
+
 /// Whether the broker has gone and waiters should look for a new one now and then.
 pub fn is_orphaned() -> bool {
     fd() < 0 && link::own().next().is_some()

@@ -1,10 +1,11 @@
 //! Registrations and the circle of hot ones, without kernel and peer.
 
+use super::instances::equip;
 use super::items::{link_of_instance, new_item, remove};
 use super::*;
 use crate::state::phase;
 use crate::testing::tables;
-use crate::{link, upgrade};
+use crate::{control, link, upgrade};
 
 /// A number of no descriptor.
 const FD: i32 = state::FD_COUNT as i32 - 9;
@@ -275,4 +276,37 @@ fn who_sees_a_channel_finds_the_connection_attached() {
     link.peer_gone.store(1, Ordering::Relaxed);
     link::unbind(index);
     assert!(link::by_id(11).is_none());
+}
+
+#[test]
+fn a_control_connection_is_watched_under_the_number_of_the_one_before() {
+    let _turn = tables();
+    let flags = libc::EFD_NONBLOCK | libc::EFD_CLOEXEC;
+    let readable = || sys!(SYS_eventfd2, 1, flags).expect("a file") as i32;
+    let epoll = sys!(SYS_epoll_create1, libc::EPOLL_CLOEXEC).expect("an instance") as i32;
+    created(epoll);
+    let (_, instance) = super::instance(epoll).expect("the instance");
+    // It has a doorbell.
+    instance.door.store(1, Ordering::Relaxed);
+    let is_told = || {
+        let mut event = libc::epoll_event { events: 0, u64: 0 };
+        sys!(SYS_epoll_wait, epoll, &raw mut event, 1, 0) == Ok(1)
+    };
+    let number = readable();
+    control::pretend(number);
+    assert!(equip(instance).is_some() && is_told());
+    assert!(equip(instance).is_some() && !is_told(), "watched already");
+    // The broker goes, and the connection to the next one has the number at once.
+    let next = readable();
+    sys!(SYS_dup3, next, number, libc::O_CLOEXEC).expect("the number");
+    control::pretend(number);
+    assert!(equip(instance).is_some() && is_told());
+    control::pretend(-1);
+    if let Some(word) = state::slot(epoll) {
+        word.store(kind::UNKNOWN, Ordering::Relaxed);
+    }
+    instance.used.store(0, Ordering::Relaxed);
+    for fd in [epoll, number, next] {
+        let _ = sys!(SYS_close, fd);
+    }
 }
