@@ -23,6 +23,15 @@ impl<'a> Stay<'a> {
         Self(None)
     }
 
+    /// What the socket is to be called by, which was `fd` when the call began: that number may have
+    /// been closed in a sleep, and be another socket's.
+    pub fn descriptor(&self, fd: i32) -> i32 {
+        match self.0 {
+            Some(conn) if is_left(conn) || !is_its(conn, fd) => conn.fd.load(Ordering::Acquire),
+            _ => fd,
+        }
+    }
+
     /// From now on, however often it is said.
     pub fn begin(&mut self, conn: &'a Conn) {
         if self.0.is_none() {
@@ -95,15 +104,6 @@ fn end(conn: &Conn) {
 /// Whether its socket was left to its sleepers.
 pub fn is_left(conn: &Conn) -> bool {
     conn.sleepers.load(Ordering::SeqCst) & LEFT != 0
-}
-
-/// What the socket is to be called by, which was `fd` when the call began.
-pub fn descriptor(conn: &Conn, fd: i32) -> i32 {
-    if is_left(conn) {
-        conn.fd.load(Ordering::Relaxed)
-    } else {
-        fd
-    }
 }
 
 /// The last descriptor is about to go; true if sleepers keep the socket.

@@ -643,6 +643,18 @@ static pthread_t receiver(int fd, int holds) {
     asleep(getpid(), receiver_tid);
     return thread;
 }
+// Returns when a thread receives by the kernel from `number` (man 5 proc_pid_syscall).
+static void receives_by(int tid, int number) {
+    char path[64], line[256];
+    long call, first;
+    do {
+        usleep(1000);
+        snprintf(path, sizeof path, "/proc/self/task/%d/syscall", tid);
+        FILE *file = fopen(path, "r");
+        if (!file || !fgets(line, sizeof line, file)) die(path);
+        fclose(file);
+    } while (sscanf(line, "%ld %lx", &call, &first) != 2 || call != SYS_recvmsg || first != number);
+}
 static void end_receiver(pthread_t thread) {
     while (pthread_tryjoin_np(thread, NULL)) {
         pthread_kill(thread, SIGUSR1);
@@ -705,6 +717,11 @@ static void slept_b(int fd) {
     step();
     // The other role's step comes when it has all of the bytes.
     if (first_of(other[1], 0) == other[1]) die("bytes of the connection in another socket");
+    if (!by_kernel) {
+        // The thread goes on in the kernel: not by the number that it began with, which has a byte.
+        if (write(other[1], "n", 1) != 1) die("write");
+        receives_by(receiver_tid, numbered[1]);
+    }
     numbers_end(thread);
 }
 

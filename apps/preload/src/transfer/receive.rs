@@ -5,7 +5,7 @@ use crate::deadline::Deadline;
 use crate::end::At;
 use crate::signals::Call;
 use crate::state::Conn;
-use crate::stay::{self, Stay};
+use crate::stay::Stay;
 use crate::sys::{self, sys};
 use crate::wait;
 use crate::{faults, real};
@@ -29,6 +29,7 @@ pub fn receive(conn: &Conn, fd: i32, buffers: &Buffers, flags: i32) -> sys::Resu
     let wait_all = flags & libc::MSG_WAITALL != 0;
     let peek = flags & libc::MSG_PEEK != 0;
     let mut stay = Stay::none();
+    let number = fd;
     let mut fd = fd;
     // A blocking call goes on until it has so many (linux: sock_rcvlowat).
     let enough = if wait_all {
@@ -78,7 +79,9 @@ pub fn receive(conn: &Conn, fd: i32, buffers: &Buffers, flags: i32) -> sys::Resu
                 return Ok(Done::Bytes(done));
             }
             Ok(Moved::Nothing) if done != 0 && done >= enough => return Ok(Done::Bytes(done)),
-            Ok(Moved::Kernel) if done == 0 && !stay::is_left(conn) => return Ok(Done::Kernel),
+            Ok(Moved::Kernel) if done == 0 && stay.descriptor(fd) == number => {
+                return Ok(Done::Kernel);
+            }
             Ok(Moved::Kernel) if !may_wait || done != 0 && done >= enough => {
                 return Ok(Done::Bytes(done));
             }
@@ -122,7 +125,7 @@ pub fn receive(conn: &Conn, fd: i32, buffers: &Buffers, flags: i32) -> sys::Resu
             }
         };
         match slept {
-            Ok(()) => fd = stay::descriptor(conn, fd),
+            Ok(()) => fd = stay.descriptor(fd),
             Err(_) if done != 0 => return Ok(Done::Bytes(done)),
             Err(error) => return Err(error),
         }

@@ -4,7 +4,7 @@ use super::{Buffers, Done, Unaware, attended, by_libc, copier, distance, message
 use crate::deadline::Deadline;
 use crate::signals::Call;
 use crate::state::{Conn, Guard, lock_word};
-use crate::stay::{self, Stay};
+use crate::stay::Stay;
 use crate::sys::{self, sys};
 use crate::wait;
 use crate::{epoll, faults, real};
@@ -32,6 +32,7 @@ pub fn send(conn: &Conn, fd: i32, buffers: &Buffers, flags: i32) -> sys::Result<
     let mut deadline = None;
     let call = Call::begin();
     let mut stay = Stay::none();
+    let number = fd;
     let mut fd = fd;
     let may_wait = flags & libc::MSG_DONTWAIT == 0 && !conn.is_nonblocking();
     let mut turn: Option<Guard<'_>> = None;
@@ -66,7 +67,9 @@ pub fn send(conn: &Conn, fd: i32, buffers: &Buffers, flags: i32) -> sys::Result<
                 }
                 continue;
             }
-            Ok(Moved::Kernel) if done == 0 && !stay::is_left(conn) => return Ok(Done::Kernel),
+            Ok(Moved::Kernel) if done == 0 && stay.descriptor(fd) == number => {
+                return Ok(Done::Kernel);
+            }
             Ok(Moved::Kernel) if !may_wait => return Ok(Done::Bytes(done)),
             // A call that may wait sends all of it. No turn is held in a sleep.
             Ok(Moved::Kernel) => match parts.rest_by_kernel(conn, turn.take()) {
@@ -101,7 +104,7 @@ pub fn send(conn: &Conn, fd: i32, buffers: &Buffers, flags: i32) -> sys::Result<
         // Others may go on while this one sleeps, as on Linux.
         drop(turn.take());
         match wait::for_conn(conn, fd, Want::Room, until, (call, done != 0)) {
-            Ok(()) => fd = stay::descriptor(conn, fd),
+            Ok(()) => fd = stay.descriptor(fd),
             Err(_) if done != 0 => return Ok(Done::Bytes(done)),
             Err(error) => return Err(error),
         }
@@ -275,7 +278,7 @@ pub fn send_file(
             .get_or_insert_with(|| Deadline::after((timeout_ns != 0).then_some(timeout_ns)));
         stay.begin(conn);
         match wait::for_conn(conn, fd, Want::Room, until, (call, done != 0)) {
-            Ok(()) => fd = stay::descriptor(conn, fd),
+            Ok(()) => fd = stay.descriptor(fd),
             Err(_) if done != 0 => break,
             Err(error) => return Err(error),
         }
