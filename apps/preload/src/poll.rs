@@ -425,10 +425,7 @@ fn ask(
     for ((target, entry), asked) in entries.iter_mut().zip(fds.iter()).zip(&mut *serials) {
         *target = *entry;
         target.revents = 0;
-        asked.fd = 0;
-        if let Some(conn) = state::conn(entry.fd) {
-            asked.fd = conn.serial.load(Ordering::Acquire) as i32;
-        }
+        note_asked(asked, state::conn(entry.fd));
         if let Some(conn) = paired(entry.fd) {
             target.events = kernel_interest(conn, entry.events);
         }
@@ -471,8 +468,10 @@ fn ask(
                 let keep = libc::POLLIN | libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
                 let bits = (shown.revents & keep) as u16 as u32;
                 // The number may be another connection's by now: of this one nothing was shown.
-                if bits != 0 {
-                    stay::if_still(conn, entry.fd, asked.fd as u32, || {
+                if bits != 0
+                    && let Some(serial) = serial_asked(asked, conn)
+                {
+                    stay::if_still(conn, entry.fd, serial, || {
                         conn.hints.fetch_or(bits, Ordering::Relaxed);
                     });
                 }
@@ -483,6 +482,21 @@ fn ask(
         ready += usize::from(entry.revents != 0);
     }
     Ok(ready)
+}
+
+/// Notes of which connection the kernel is about to be asked: its entry and its serial, for other
+/// entries have serials of their own, which may be the same.
+fn note_asked(asked: &mut libc::pollfd, conn: Option<&Conn>) {
+    let index = conn.map_or(0, |conn| state::index_of(conn) + 1);
+    asked.events = index as i16;
+    asked.revents = (index >> 16) as i16;
+    asked.fd = conn.map_or(0, |conn| conn.serial.load(Ordering::Acquire) as i32);
+}
+
+/// The serial that was noted, if it was one of this entry.
+fn serial_asked(asked: &libc::pollfd, conn: &Conn) -> Option<u32> {
+    let index = u32::from(asked.events as u16) | u32::from(asked.revents as u16) << 16;
+    (index == state::index_of(conn) + 1).then_some(asked.fd as u32)
 }
 
 fn kernel_interest(conn: &Conn, events: i16) -> i16 {
@@ -497,4 +511,34 @@ fn kernel_interest(conn: &Conn, events: i16) -> i16 {
         interest |= libc::POLLOUT;
     }
     interest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::tables;
+
+    #[test]
+    fn what_was_shown_of_one_entry_is_not_noted_of_another() {
+        let _turn = tables();
+        let fd = state::FD_COUNT as i32 - 6;
+        let conn = |fd| state::add_conn(fd, false).expect("a place");
+        let (one, other) = (conn(fd), conn(fd - 1));
+        // Each entry counts by itself.
+        let serial = one.serial.load(Ordering::Relaxed);
+        other.serial.store(serial, Ordering::Relaxed);
+        let mut asked = libc::pollfd {
+            fd: 0,
+            events: 0,
+            revents: 0,
+        };
+        note_asked(&mut asked, Some(one));
+        assert_eq!(serial_asked(&asked, one), Some(serial));
+        assert_eq!(serial_asked(&asked, other), None);
+        note_asked(&mut asked, None);
+        assert_eq!(serial_asked(&asked, one), None);
+        for conn in [one, other] {
+            state::free_conn(conn);
+        }
+    }
 }
