@@ -55,11 +55,13 @@ static void take(int fd, int how, const char *expected) {
 
 // All of it is there before A looks.
 static void heap_a(int fd, int how) {
+    step(); // the last byte of the warming-up has been received
     step();
     take(fd, how, "xkyKz");
     step();
 }
 static void heap(int fd, sender *past) {
+    step();
     ring(fd, "x");
     past(fd, "k");
     ring(fd, "y");
@@ -75,11 +77,13 @@ READERS(heap)
 
 // A takes each before the next is sent, as far as it can tell.
 static void turns_a(int fd, int how) {
+    step(); // as in `heap_a`
     take(fd, how, "xkyKz");
     step();
 }
 static void turns(int fd) {
     const char *const all[] = {"x", "k", "y", "K", "z"};
+    step();
     for (int i = 0; i < 5; i++) {
         (i % 2 ? inlined : ring)(fd, all[i]);
         usleep(20000);
