@@ -4,7 +4,7 @@
 use crate::spin;
 use crate::state::{Conn, Guard, lock_shared, phase};
 use crate::sys::{self, sys};
-use crate::{control, epoll, link, transfer, upgrade, wait};
+use crate::{control, epoll, link, stay, transfer, upgrade, wait};
 use core::sync::atomic::Ordering;
 use fordway_abi::control::status;
 use fordway_abi::reason::Reason;
@@ -41,7 +41,7 @@ impl Conn {
     /// By the descriptor of the program's call.
     #[inline(always)]
     pub fn at(&self, fd: i32) -> At<'_> {
-        let serial = self.serial.load(Ordering::Relaxed);
+        let serial = self.serial.load(Ordering::Acquire);
         At {
             conn: self,
             fd,
@@ -62,7 +62,21 @@ impl Conn {
     }
 }
 
-impl At<'_> {
+impl<'a> At<'a> {
+    /// The connection of the program's call on `fd`, found by that number; `None` if another
+    /// thread has closed it since.
+    #[inline(always)]
+    pub fn called(conn: &'a Conn, fd: i32) -> Option<Self> {
+        let end = conn.at(fd);
+        stay::is_its(conn, fd).then_some(end)
+    }
+
+    /// The same connection, by another number of it.
+    #[inline(always)]
+    pub fn by(&self, fd: i32) -> Self {
+        Self { fd, ..*self }
+    }
+
     /// Whether the entry is not another connection's by now.
     #[inline(always)]
     pub fn is_same(&self) -> bool {

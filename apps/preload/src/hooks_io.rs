@@ -7,7 +7,7 @@ use crate::sys::{self, give, sys};
 use crate::thread::{self, Shield};
 use crate::transfer::{self, Buffers, Done, Unaware};
 use crate::upgrade::Does;
-use crate::{config, faults, real, upgrade};
+use crate::{config, faults, real, stay, upgrade};
 use core::cell::Cell;
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering;
@@ -76,6 +76,10 @@ fn receive(
         {
             return result;
         }
+        if !stay::is_its(conn, fd) {
+            // Another thread has closed the number since: the call is made anew.
+            return receive(fd, flags, buffers, by_libc);
+        }
         if flags & libc::MSG_DONTWAIT == 0
             && upgrade::is_undecided(conn)
             && let Err(error) = upgrade::await_rings(conn, fd)
@@ -125,6 +129,9 @@ fn transmit(
                 && let Some(result) = channel_send(conn, fd, flags, &buffers, &by_libc)
             {
                 return result;
+            }
+            if !stay::is_its(conn, fd) {
+                return transmit(fd, flags, buffers, by_libc);
             }
             let shield = Shield::new();
             if flags & libc::MSG_OOB != 0 {

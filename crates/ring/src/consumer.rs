@@ -379,6 +379,11 @@ impl Consumer {
         self.looks_readable()
     }
 
+    /// Whether `resume` has decided what is drained, once for all.
+    pub fn has_resumed(&self) -> bool {
+        self.own().rx_own.drains.mine() == FINAL
+    }
+
     /// Whether the producer ever put this direction on the ring.
     pub fn was_entered(&self) -> bool {
         self.peer().tx.segment_count.load(Ordering::Acquire) != 0

@@ -308,8 +308,7 @@ pub fn take_back(end: &impl End) -> bool {
     }
     // Who died with bytes unread has reset the connection: sent behind its FIN, they would
     // not say so.
-    ends::look(end);
-    if ends::is_dead(end) {
+    if ends::is_dead_now(end) {
         return false;
     }
     match end.producer().withdraw() {

@@ -19,12 +19,17 @@ use fordway_abi::shm::{tx_flags, tx_state};
 
 const RDHUP: u32 = libc::POLLRDHUP as u32;
 /// What the kernel shows of a connection that is over in both directions.
-const OVER: u32 = (libc::POLLHUP | libc::POLLERR) as u32;
+const OVER: u32 = libc::POLLHUP as u32 | ERR;
+const ERR: u32 = libc::POLLERR as u32;
 
 /// Whether nobody will take bytes at the far end any more. Only when the peer is there.
 #[inline]
 pub fn is_dead(end: &impl End) -> bool {
-    let hints = end.state().hints.load(Ordering::Relaxed);
+    is_dead_by(end, end.state().hints.load(Ordering::Relaxed))
+}
+
+#[inline]
+fn is_dead_by(end: &impl End, hints: u32) -> bool {
     let flags = end.consumer().producer_flags();
     // An end of file that the far end announced, or that we made, says nothing of its reading half.
     let unannounced = flags & tx_flags::SHUT == 0 && hints & hint::RECEIVE_SHUT == 0;
@@ -33,11 +38,39 @@ pub fn is_dead(end: &impl End) -> bool {
         || hints & RDHUP != 0 && (unannounced || hints & hint::PEER_GONE != 0)
 }
 
-/// Whether the kernel has shown the end of what the far end sends: behind a FIN nothing is
-/// published any more. Not so if the program itself has shut its receiving half.
+/// Whether nobody will take bytes at the far end, by what the kernel shows now, under a lock. A
+/// hint that the kernel does not bear out (any more) is dropped: on its word alone, bytes would
+/// go by the kernel past a ring that is in use. An error by itself ends nothing: it may be one
+/// that IP_RECVERR asked for, or lie in the queue of errors (linux: tcp_poll).
+pub(crate) fn is_dead_now(end: &impl End) -> bool {
+    let seen = end.state().hints.load(Ordering::Relaxed);
+    let mut shown = look(end);
+    if shown & OVER == ERR {
+        shown &= !ERR;
+    }
+    // The kernel may show the end of a half later that the program is about to shut.
+    if seen & hint::RECEIVE_SHUT != 0 {
+        shown |= seen & RDHUP;
+    }
+    let stale = (RDHUP | OVER) & !shown;
+    end.state().forget(seen, stale);
+    is_dead_by(end, seen & !stale | shown)
+}
+
+/// Whether the kernel shows the end of what the far end sends: behind a FIN nothing is published
+/// any more. Not so if the program itself has shut its receiving half. It is asked if a hint says
+/// so, which alone would have the receiver take nothing more from a ring that is in use.
 #[inline]
-pub fn has_ended(end: &impl End) -> bool {
-    end.state().hints.load(Ordering::Relaxed) & (RDHUP | hint::RECEIVE_SHUT) == RDHUP
+pub(crate) fn has_ended(end: &impl End) -> bool {
+    let seen = end.state().hints.load(Ordering::Relaxed);
+    seen & (RDHUP | hint::RECEIVE_SHUT) == RDHUP && shows_end(end, seen)
+}
+
+#[cold]
+fn shows_end(end: &impl End, seen: u32) -> bool {
+    let stale = RDHUP & !look(end);
+    end.state().forget(seen, stale);
+    stale == 0
 }
 
 /// Whether the far end died with bytes of ours unread, and the kernel does not know it.
@@ -82,7 +115,6 @@ pub(crate) fn send<E: End>(
     guard: E::Guard<'_>,
     source: &mut impl Source,
 ) -> Result<Moved> {
-    look(end);
     let reset = is_reset(end).then(|| fetch_error(end));
     drop(guard);
     match reset {
@@ -108,7 +140,7 @@ pub fn look(end: &impl End) -> u32 {
 
 /// Whether the kernel has an error for the program.
 pub fn has_error(end: &impl End) -> bool {
-    look(end) & libc::POLLERR as u32 != 0
+    look(end) & ERR != 0
 }
 
 /// The broker says that the peer's process is gone. Its FIN may come later than this word. If

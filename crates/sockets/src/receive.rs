@@ -147,7 +147,7 @@ fn look<E: End>(end: &E, target: &mut impl Target) -> Result<Option<Moved>> {
     if position > switch_at && consumer.head() == 0 && consumer.has_unread() {
         return Err(down::broke(end, Violation::Tail));
     }
-    if state == tx_state::RING && ends::has_ended(end) {
+    if state == tx_state::RING && !consumer.has_resumed() && ends::has_ended(end) {
         consumer.resume();
     }
     let seen = end.state().hints.load(Ordering::Relaxed);

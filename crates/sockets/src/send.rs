@@ -1,6 +1,7 @@
 //! One attempt to send.
 
 use crate::{End, Half, Moved, Result, down, ends};
+use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
 use fordway_abi::reason::Reason;
 use fordway_abi::shm::{tx_flags, tx_state};
@@ -60,10 +61,16 @@ pub fn send<E: End>(end: &E, source: &mut impl Source) -> Result<Moved> {
         return moved;
     }
     if ends::is_dead(end) {
-        if source.has_begun() {
-            return Err(WENT_SO_FAR);
+        if ends::is_dead_now(end) {
+            return match source.has_begun() {
+                true => Err(WENT_SO_FAR),
+                false => ends::send(end, guard, source),
+            };
         }
-        return ends::send(end, guard, source);
+        // An error that ends nothing is told before anything goes (linux: tcp_sendmsg_locked).
+        if !source.has_begun() {
+            end.send_run(NonNull::dangling().as_ptr(), 0)?;
+        }
     }
     let wanted = source.wanted();
     let room = room_for(&producer, source).map_err(|found| down::broke(end, found))?;

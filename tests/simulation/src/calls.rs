@@ -5,6 +5,8 @@ use crate::end::{At, Checked, Piece};
 use crate::plan::Script;
 use crate::process::{Conn, ORPHAN_SLICE_NS};
 use crate::world::{Ctx, Wait};
+use fordway_abi::shm::tx_state;
+use fordway_sockets::End;
 use fordway_sockets::ready::{Want, binding, is_ready};
 use fordway_sockets::{Moved, down, sends_by_kernel, up};
 use std::sync::atomic::Ordering;
@@ -202,6 +204,7 @@ fn send_by_channel(
     count: usize,
     door: Option<usize>,
 ) -> Option<Result<usize, i32>> {
+    let world = ctx.world;
     let end = At::new(ctx, conn);
     let mut done = 0;
     loop {
@@ -220,6 +223,12 @@ fn send_by_channel(
             left: count - done,
             begun: done != 0,
         };
+        if world.once_in(32) && end.producer().state() == tx_state::RING {
+            // A hint that was noted for this connection, and is not true.
+            let stale = [libc::POLLRDHUP, libc::POLLHUP, libc::POLLERR][world.below(3) as usize];
+            conn.state.hints.fetch_or(stale as u32, Ordering::Relaxed);
+            world.figures.borrow_mut().stale_hints += 1;
+        }
         match fordway_sockets::send(&end, &mut piece) {
             Ok(Moved::Bytes(moved)) => {
                 done += moved;

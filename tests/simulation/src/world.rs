@@ -73,6 +73,7 @@ pub struct Figures {
     pub ring_bytes: u64,
     pub kernel_bytes: u64,
     pub sent_back_bytes: u64,
+    pub stale_hints: u64,
     pub given_up: u64,
     pub rescued: u64,
     pub killed: u64,
@@ -91,7 +92,7 @@ impl Figures {
     }
 
     /// With their names.
-    pub fn words(&mut self) -> [(&'static str, &mut u64); 13] {
+    pub fn words(&mut self) -> [(&'static str, &mut u64); 14] {
         [
             ("steps", &mut self.steps),
             ("channels", &mut self.paired),
@@ -99,6 +100,7 @@ impl Figures {
             ("bytes by rings", &mut self.ring_bytes),
             ("bytes by the kernel", &mut self.kernel_bytes),
             ("bytes sent back", &mut self.sent_back_bytes),
+            ("hints that are not true", &mut self.stale_hints),
             ("channels given up", &mut self.given_up),
             ("rescues", &mut self.rescued),
             ("processes killed", &mut self.killed),

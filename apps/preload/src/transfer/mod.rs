@@ -17,13 +17,14 @@ pub use position::{push_kernel_tail, received_position, sent_position};
 pub use receive::receive;
 pub use send::{send, send_file};
 
+use crate::end::At;
 use crate::state::{Conn, phase};
 use crate::thread::{self, Shield};
 use crate::{stay, sys, wait};
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU32, Ordering};
 use fordway_ring::copy::Copier;
-use fordway_sockets::{down, up};
+use fordway_sockets::{End, down, up};
 
 static COPIER: Copiers = Copiers(core::cell::UnsafeCell::new(Copier::sse2()));
 
@@ -54,18 +55,28 @@ fn message(parts: &mut [libc::iovec]) -> libc::msghdr {
 pub enum Done {
     /// Its result.
     Bytes(usize),
-    /// The rest is libc's: the connection has no channel any more.
+    /// The rest is libc's: the connection has no channel any more, or its number is another's.
     Kernel,
+}
+
+impl Done {
+    /// What there is to say once the connection is gone.
+    fn so_far(done: usize) -> Self {
+        match done {
+            0 => Self::Kernel,
+            count => Self::Bytes(count),
+        }
+    }
 }
 
 /// Attends to what the connection asks for besides data. `Ok(false)`: it has no
 /// channel any more.
 #[inline]
-fn attended(conn: &Conn, fd: i32) -> sys::Result<bool> {
-    if conn.attention.load(Ordering::Relaxed) != 0 {
-        down::attend(&conn.at(fd))?;
+fn attended(end: &At<'_>) -> sys::Result<bool> {
+    if end.state().attention.load(Ordering::Relaxed) != 0 {
+        down::attend(end)?;
     }
-    Ok(conn.is_paired())
+    Ok(end.has_channel())
 }
 
 /// Marks a thread as being in the kernel, unaware of rings, for as long as it lives.

@@ -22,6 +22,9 @@ const LOOK_AGAIN_MS: i32 = 1;
 
 /// recv and its kin.
 pub fn receive(conn: &Conn, fd: i32, buffers: &Buffers, flags: i32) -> sys::Result<Done> {
+    let Some(called) = At::called(conn, fd) else {
+        return Ok(Done::Kernel);
+    };
     let mut done = 0;
     let mut deadline = None;
     let call = Call::begin();
@@ -39,16 +42,16 @@ pub fn receive(conn: &Conn, fd: i32, buffers: &Buffers, flags: i32) -> sys::Resu
             .total
             .min(conn.low_bytes.load(Ordering::Relaxed) as usize)
     };
-    let before = Place::of(&conn.at(fd));
+    let before = Place::of(&called);
     loop {
-        let end = conn.at(fd);
+        let end = called.by(fd);
         let mut parts = Parts {
             buffers,
             fd,
             skip: done,
             flags,
         };
-        let moved = match attended(conn, fd) {
+        let moved = match attended(&end) {
             Ok(true) => fordway_sockets::receive(&end, &mut parts),
             Ok(false) => Ok(Moved::Kernel),
             Err(error) => Err(error),
@@ -79,6 +82,8 @@ pub fn receive(conn: &Conn, fd: i32, buffers: &Buffers, flags: i32) -> sys::Resu
                 return Ok(Done::Bytes(done));
             }
             Ok(Moved::Nothing) if done != 0 && done >= enough => return Ok(Done::Bytes(done)),
+            // The entry is another connection's.
+            Ok(Moved::Kernel) if !end.is_same() => return Ok(Done::so_far(done)),
             Ok(Moved::Kernel) if done == 0 && stay.descriptor(fd) == number => {
                 return Ok(Done::Kernel);
             }
@@ -113,6 +118,9 @@ pub fn receive(conn: &Conn, fd: i32, buffers: &Buffers, flags: i32) -> sys::Resu
         let timeout_ns = conn.receive_timeout_ns.load(Ordering::Relaxed);
         let until = *deadline.get_or_insert_with(|| deadline_after(timeout_ns));
         stay.begin(conn);
+        if !end.is_same() {
+            continue;
+        }
         let low = conn.low_bytes.load(Ordering::Relaxed) > 1;
         if low && is_owed(&end) && !until.has_passed() && !call.is_interrupted(true) {
             let _ = sys!(SYS_poll, 0, 0, LOOK_AGAIN_MS);
@@ -195,5 +203,39 @@ impl Target for Parts<'_> {
             at += length as u64;
             Ok(())
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state;
+    use crate::testing::tables;
+    use crate::transfer::send;
+
+    #[test]
+    fn a_call_by_a_number_that_another_connection_has_is_libcs() {
+        let _turn = tables();
+        let fd = state::FD_COUNT as i32 - 3;
+        // As `state::conn` finds it, before another thread closes the number...
+        let found = state::add_conn(fd, false).expect("a place");
+        state::free_conn(found);
+        state::slot(fd)
+            .expect("watched")
+            .store(state::kind::OTHER, Ordering::Relaxed);
+        // ... and the entry is another connection's, under another number, with a channel.
+        let other = state::add_conn(fd - 1, false).expect("a place");
+        assert!(core::ptr::eq(found, other), "the place is used again");
+        other.phase.store(state::phase::PAIRED, Ordering::Relaxed);
+        let mut byte = 0u8;
+        let part = libc::iovec {
+            iov_base: (&raw mut byte).cast(),
+            iov_len: 1,
+        };
+        let buffers = Buffers::one(&part, true).expect("a buffer");
+        assert!(matches!(receive(found, fd, &buffers, 0), Ok(Done::Kernel)));
+        assert!(matches!(send(found, fd, &buffers, 0), Ok(Done::Kernel)));
+        other.phase.store(state::phase::KERNEL, Ordering::Relaxed);
+        state::free_conn(other);
     }
 }

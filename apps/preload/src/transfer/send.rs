@@ -2,17 +2,19 @@
 
 use super::{Buffers, Done, Unaware, attended, by_libc, copier, distance, message};
 use crate::deadline::Deadline;
+use crate::end::At;
 use crate::signals::Call;
 use crate::state::{Conn, Guard, lock_word};
 use crate::stay::Stay;
 use crate::sys::{self, sys};
+use crate::thread::Shield;
 use crate::wait;
 use crate::{epoll, faults, real};
 use core::sync::atomic::Ordering;
 use fordway_ring::Producer;
 use fordway_ring::copy::Kernel;
 use fordway_sockets::ready::Want;
-use fordway_sockets::{Moved, Source, sends_by_kernel};
+use fordway_sockets::{End, Moved, Source, sends_by_kernel};
 
 /// From this size on, bytes are written around the caches if the ring is large and the
 /// peer far: three times as fast then, and half as fast if it is near.
@@ -28,6 +30,9 @@ const FILE_PIECE_BYTES: usize = 16 * 1024;
 
 /// send and its kin.
 pub fn send(conn: &Conn, fd: i32, buffers: &Buffers, flags: i32) -> sys::Result<Done> {
+    let Some(called) = At::called(conn, fd) else {
+        return Ok(Done::Kernel);
+    };
     let mut done = 0;
     let mut deadline = None;
     let call = Call::begin();
@@ -54,8 +59,9 @@ pub fn send(conn: &Conn, fd: i32, buffers: &Buffers, flags: i32) -> sys::Result<
             flags,
             may_wait,
         };
-        let moved = match attended(conn, fd) {
-            Ok(true) => fordway_sockets::send(&conn.at(fd), &mut parts),
+        let end = called.by(fd);
+        let moved = match attended(&end) {
+            Ok(true) => fordway_sockets::send(&end, &mut parts),
             Ok(false) => Ok(Moved::Kernel),
             Err(error) => Err(error),
         };
@@ -67,6 +73,8 @@ pub fn send(conn: &Conn, fd: i32, buffers: &Buffers, flags: i32) -> sys::Result<
                 }
                 continue;
             }
+            // The entry is another connection's.
+            Ok(Moved::Kernel) if !end.is_same() => return Ok(Done::so_far(done)),
             Ok(Moved::Kernel) if done == 0 && stay.descriptor(fd) == number => {
                 return Ok(Done::Kernel);
             }
@@ -103,6 +111,9 @@ pub fn send(conn: &Conn, fd: i32, buffers: &Buffers, flags: i32) -> sys::Result<
         stay.begin(conn);
         // Others may go on while this one sleeps, as on Linux.
         drop(turn.take());
+        if !end.is_same() {
+            continue;
+        }
         match wait::for_conn(conn, fd, Want::Room, until, (call, done != 0)) {
             Ok(()) => fd = stay.descriptor(fd),
             Err(_) if done != 0 => return Ok(Done::Bytes(done)),
@@ -240,13 +251,18 @@ pub fn send_file(
     } else {
         faults::check(faults::can_read(offset))?;
     }
+    let Some(called) = At::called(conn, fd) else {
+        return Ok(None);
+    };
     let mut done = 0;
     let mut deadline = None;
     let call = Call::begin();
     let mut stay = Stay::none();
+    let number = fd;
     let mut fd = fd;
     while done < count {
-        if !attended(conn, fd)? {
+        let end = called.by(fd);
+        if !attended(&end)? {
             break;
         }
         let mut stretch = File {
@@ -255,7 +271,7 @@ pub fn send_file(
             offset,
             wanted: count - done,
         };
-        match fordway_sockets::send(&conn.at(fd), &mut stretch) {
+        match fordway_sockets::send(&end, &mut stretch) {
             Ok(Moved::Bytes(0) | Moved::Kernel) => break,
             Ok(Moved::Bytes(moved)) => {
                 done += moved;
@@ -277,14 +293,30 @@ pub fn send_file(
         let until = *deadline
             .get_or_insert_with(|| Deadline::after((timeout_ns != 0).then_some(timeout_ns)));
         stay.begin(conn);
+        if !end.is_same() {
+            continue;
+        }
         match wait::for_conn(conn, fd, Want::Room, until, (call, done != 0)) {
             Ok(()) => fd = stay.descriptor(fd),
             Err(_) if done != 0 => break,
             Err(error) => return Err(error),
         }
     }
-    let stays = conn.is_paired() && !sends_by_kernel(&conn.at(fd));
-    Ok((done != 0 || stays).then_some(done))
+    let end = called.by(fd);
+    if done != 0 || end.has_channel() && !sends_by_kernel(&end) {
+        return Ok(Some(done));
+    }
+    // Libc's to do; but behind a sleep the program's number may be another file's.
+    if !end.is_same() || stay.descriptor(fd) == number {
+        return Ok(None);
+    }
+    // SAFETY: the program's own arguments, and a descriptor of the connection.
+    let by_libc = || unsafe { real::sendfile(stay.descriptor(fd), file, offset, count) };
+    let sent = Unaware::sender(conn).during(Shield::new(), by_libc);
+    if sent < 0 {
+        return Err(sys::errno());
+    }
+    Ok(Some(sent as usize))
 }
 
 /// A stretch of a file.
