@@ -72,6 +72,15 @@ static void script_a(int fd) {
     execlp("sh", "sh", "-c", "exec \"$PLAIN\" 7 1000 99000 30000 70000", NULL);
     die("exec");
 }
+// Of two numbers the exec closes the one by which the connection was made.
+static void second_number_a(int fd) {
+    step();
+    recv_all(fd, 0, 1000, 1000);
+    send_all(fd, 0, 30000, 5000);
+    if (dup2(fd, 7) != 7 || fcntl(fd, F_SETFD, FD_CLOEXEC)) die("dup2, fcntl");
+    execv(beside("plain"), words);
+    die("exec");
+}
 // From another thread than the first, while a third one sleeps on the connection.
 static void *sleeping_thread(void *fd) {
     char byte;
@@ -439,6 +448,7 @@ const struct test_case cases[] = {
     {"musl", WARM, musl_a, goes_on_b},
     {"setuid", WARM, setuid_a, goes_on_b},
     {"script", WARM, script_a, goes_on_b},
+    {"second_number", WARM, second_number_a, goes_on_b},
     {"thread", WARM, thread_a, goes_on_b},
     {"both_images", WARM, both_images_a, both_images_b},
     {"system", WARM, system_a, system_b},
