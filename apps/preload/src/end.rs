@@ -68,7 +68,7 @@ impl<'a> At<'a> {
     #[inline(always)]
     pub fn called(conn: &'a Conn, fd: i32) -> Option<Self> {
         let end = conn.at(fd);
-        stay::is_its(conn, fd).then_some(end)
+        stay::is_callable(conn, fd).then_some(end)
     }
 
     /// The same connection, by another number of it.
@@ -91,14 +91,20 @@ impl<'a> At<'a> {
         }
     }
 
-    fn poll(&self, events: i16, time_ms: i32) -> u32 {
+    /// `None`: nothing was learned; the number may have been closed meanwhile, and be another's.
+    fn poll(&self, events: i16, time_ms: i32) -> Option<u32> {
+        let fd = self.fd();
         let mut entry = libc::pollfd {
-            fd: self.fd(),
+            fd,
             events,
             revents: 0,
         };
-        let _ = sys!(SYS_poll, &raw mut entry, 1, time_ms);
-        entry.revents as u16 as u32
+        let polled = sys!(SYS_poll, &raw mut entry, 1, time_ms).is_ok();
+        let learned = polled
+            && entry.revents & libc::POLLNVAL == 0
+            && stay::is_callable(self.conn, fd)
+            && self.is_same();
+        learned.then_some(entry.revents as u16 as u32)
     }
 }
 
@@ -209,8 +215,8 @@ impl End for At<'_> {
     }
 
     fn shown(&self) -> u32 {
-        let shown = self.poll(libc::POLLRDHUP, 0);
-        if self.is_same() { shown } else { 0 }
+        let known = || self.conn.hints.load(Ordering::Relaxed);
+        self.poll(libc::POLLRDHUP, 0).unwrap_or_else(known)
     }
 
     fn is_at_mark(&self) -> bool {
@@ -331,6 +337,7 @@ impl End for At<'_> {
     }
 
     fn await_bytes(&self) -> bool {
-        self.poll(libc::POLLIN, BYTES_WAIT_MS) != 0
+        self.poll(libc::POLLIN, BYTES_WAIT_MS)
+            .is_none_or(|shown| shown != 0)
     }
 }

@@ -76,7 +76,7 @@ fn receive(
         {
             return result;
         }
-        if !stay::is_its(conn, fd) {
+        if !stay::is_callable(conn, fd) {
             // Another thread has closed the number since: the call is made anew.
             return receive(fd, flags, buffers, by_libc);
         }
@@ -130,7 +130,7 @@ fn transmit(
             {
                 return result;
             }
-            if !stay::is_its(conn, fd) {
+            if !stay::is_callable(conn, fd) {
                 return transmit(fd, flags, buffers, by_libc);
             }
             let shield = Shield::new();
@@ -579,6 +579,10 @@ pub unsafe extern "C" fn sendfile(
             Ok(None) => {}
             Err(error) => return give(Err(error)),
         }
+    }
+    if !stay::is_callable(conn, out) {
+        // SAFETY: by the caller's contract.
+        return unsafe { sendfile(out, file, offset, count) };
     }
     let shield = Shield::new();
     Unaware::sender(conn).during(shield, by_libc)

@@ -63,7 +63,7 @@ pub mod phase {
 pub struct Conn {
     /// A [`phase`].
     pub phase: AtomicU32,
-    /// Rises when the entry is used again, so that late mail finds nobody.
+    /// Rises when the entry is given back, and when it is used again: late mail finds nobody.
     pub serial: AtomicU32,
     /// Descriptors of this process.
     pub refs: AtomicU32,
@@ -488,6 +488,8 @@ pub fn renew_conn(conn: &Conn, unbar: bool) {
 /// Gives the entry back; its last descriptor is gone.
 pub fn free_conn(conn: &Conn) {
     conn.phase.store(phase::FREE, Ordering::Release);
+    // Who still has it by its serial finds nobody.
+    conn.serial.fetch_add(1, Ordering::Release);
     if let Some(_guard) = TABLE_LOCK.lock() {
         conn.next_free
             .store(CONN_FREE.load(Ordering::Relaxed), Ordering::Relaxed);

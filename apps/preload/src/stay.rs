@@ -6,7 +6,7 @@
 //! who closes its last descriptor while there are some leaves the socket to them under a
 //! hidden descriptor ([`keep`]); the last one to leave closes it.
 
-use crate::state::{Conn, kind};
+use crate::state::{Conn, kind, phase};
 use crate::thread::Shield;
 use crate::{control, fork, hidden, state, upgrade};
 use core::sync::atomic::Ordering;
@@ -62,9 +62,24 @@ pub fn if_still(conn: &Conn, fd: i32, serial: u32, act: impl FnOnce()) {
 }
 
 /// Whether `fd` is a number of the connection: the program's, or a hidden one of the caller's.
+#[inline(always)]
 pub fn is_its(conn: &Conn, fd: i32) -> bool {
     let word = state::look(fd);
     word == kind::CONN | state::index_of(conn) || word & kind::MASK == kind::HIDDEN
+}
+
+/// Whether a call by `fd` that has found the connection may act on it. While the last number is
+/// being closed the table says nothing of that number any more, and the connection does.
+#[inline(always)]
+pub fn is_callable(conn: &Conn, fd: i32) -> bool {
+    is_its(conn, fd) || is_closing(conn, fd)
+}
+
+#[cold]
+fn is_closing(conn: &Conn, fd: i32) -> bool {
+    state::look(fd) == kind::UNKNOWN
+        && conn.fd.load(Ordering::Acquire) == fd
+        && conn.phase.load(Ordering::Acquire) != phase::FREE
 }
 
 /// One sleeper more, without a [`Stay`].

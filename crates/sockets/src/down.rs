@@ -308,7 +308,7 @@ pub fn take_back(end: &impl End) -> bool {
     }
     // Who died with bytes unread has reset the connection: sent behind its FIN, they would
     // not say so.
-    if ends::is_dead_now(end) {
+    if ends::is_dead_now(end) || ends::has_error(end) {
         return false;
     }
     match end.producer().withdraw() {

@@ -45,16 +45,16 @@ fn is_dead_by(end: &impl End, hints: u32) -> bool {
 pub(crate) fn is_dead_now(end: &impl End) -> bool {
     let seen = end.state().hints.load(Ordering::Relaxed);
     let mut shown = look(end);
-    if shown & OVER == ERR {
-        shown &= !ERR;
-    }
     // The kernel may show the end of a half later that the program is about to shut.
     if seen & hint::RECEIVE_SHUT != 0 {
         shown |= seen & RDHUP;
     }
     let stale = (RDHUP | OVER) & !shown;
     end.state().forget(seen, stale);
-    is_dead_by(end, seen & !stale | shown)
+    if shown & OVER == ERR {
+        shown &= !ERR;
+    }
+    is_dead_by(end, seen & !(RDHUP | OVER) | shown)
 }
 
 /// Whether the kernel shows the end of what the far end sends: behind a FIN nothing is published

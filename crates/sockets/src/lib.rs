@@ -172,7 +172,8 @@ pub trait End {
 
     /// Moves whenever a thread of the peer's process begins to wait in the library.
     fn peer_beat(&self) -> u32;
-    /// What the kernel shows of the connection's end: POLLRDHUP, POLLHUP, POLLERR.
+    /// What the kernel shows of the connection's end: POLLRDHUP, POLLHUP, POLLERR. What was known
+    /// before, if it cannot be asked.
     fn shown(&self) -> u32;
     /// Whether the next byte that the kernel has is the urgent one: a receive stops before it.
     fn is_at_mark(&self) -> bool;

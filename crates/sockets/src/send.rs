@@ -68,8 +68,13 @@ pub fn send<E: End>(end: &E, source: &mut impl Source) -> Result<Moved> {
             };
         }
         // An error that ends nothing is told before anything goes (linux: tcp_sendmsg_locked).
-        if !source.has_begun() {
-            end.send_run(NonNull::dangling().as_ptr(), 0)?;
+        if !source.has_begun()
+            && let Err(error) = end.send_run(NonNull::dangling().as_ptr(), 0)
+        {
+            if error == libc::EPIPE {
+                source.break_pipe();
+            }
+            return Err(error);
         }
     }
     let wanted = source.wanted();

@@ -7,7 +7,6 @@ use crate::signals::Call;
 use crate::state::{Conn, Guard, lock_word};
 use crate::stay::Stay;
 use crate::sys::{self, sys};
-use crate::thread::Shield;
 use crate::wait;
 use crate::{epoll, faults, real};
 use core::sync::atomic::Ordering;
@@ -310,13 +309,13 @@ pub fn send_file(
     if !end.is_same() || stay.descriptor(fd) == number {
         return Ok(None);
     }
+    let fd = stay.descriptor(fd);
     // SAFETY: the program's own arguments, and a descriptor of the connection.
-    let by_libc = || unsafe { real::sendfile(stay.descriptor(fd), file, offset, count) };
-    let sent = Unaware::sender(conn).during(Shield::new(), by_libc);
-    if sent < 0 {
-        return Err(sys::errno());
+    let call = || unsafe { real::sendfile(fd, file, offset, count) };
+    match by_libc(Unaware::sender, conn, call) {
+        Some(sent) => sent.map(Some),
+        None => send_file(conn, fd, file, offset, count),
     }
-    Ok(Some(sent as usize))
 }
 
 /// A stretch of a file.
