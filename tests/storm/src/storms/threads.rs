@@ -20,6 +20,8 @@ const ROUND_LIMIT: Duration = Duration::from_secs(60);
 const RING_SHARE: u64 = 10;
 /// How long the client makes connections.
 const ROUND_SECONDS: &str = "0.7";
+/// What the broker said last is shown with a round that failed: so many lines.
+const LOG_LINES: usize = 10;
 /// Between two requests to give up all channels.
 const DOWNGRADES_EVERY: Duration = Duration::from_millis(300);
 const SERVERS: [&str; 7] = [
@@ -128,6 +130,11 @@ pub fn run(storm: &mut Storm) -> Result<()> {
         for (server, client, _) in rounds.iter().filter(|round| round.2 == beside) {
             if let Err(error) = round(storm, server, client, beside, &mut sum) {
                 println!("  FAILED: {server}, {client} ({beside}): {error:#}");
+                let log = storm.lab.broker_log();
+                let last = log.lines().rev().take(LOG_LINES).collect::<Vec<_>>();
+                last.iter()
+                    .rev()
+                    .for_each(|line| println!("  broker: {line}"));
                 failed += 1;
             }
         }
