@@ -8,6 +8,7 @@
 //!
 //! Mail is handled under [`MAIL_LOCK`]; whoever finds it held goes on without.
 
+use crate::end::At;
 use crate::packet::{ANSWER_MS, Packet, poll_one, send_on};
 use crate::state::{self, Conn, Guard, Lock, attention, phase};
 use crate::sys::{self, sys};
@@ -220,7 +221,7 @@ fn rejoin() {
             continue;
         }
         // One that is not connected any more needs no broker.
-        let Some(claim) = claim::of(conn.fd.load(Ordering::Relaxed)) else {
+        let Some(claim) = conn.ask(claim::of) else {
             continue;
         };
         let message = RejoinChannel {
@@ -255,11 +256,11 @@ fn rejoin() {
 }
 
 /// Offers a connection; true if the broker has the offer.
-pub fn offer(conn: &Conn, fd: i32) -> bool {
+pub fn offer(conn: &Conn, end: &At<'_>) -> bool {
     if !connect() {
         return false;
     }
-    let Some(claim) = claim::of(fd) else {
+    let Some(claim) = claim::of(end.fd()) else {
         return false;
     };
     if conn
@@ -274,7 +275,13 @@ pub fn offer(conn: &Conn, fd: i32) -> bool {
     {
         return false;
     }
+    // Another thread may have closed the number: then the claim is another connection's.
+    if !end.is_callable() {
+        void(conn);
+        return false;
+    }
     let socket = self::fd();
+    conn.cookie.store(claim.cookie, Ordering::Relaxed);
     conn.told.store(0, Ordering::Relaxed);
     let offer = Offer {
         conn_id: conn.id(),

@@ -49,6 +49,19 @@ impl Conn {
         }
     }
 
+    /// What `ask` learns of the socket by a number of it, while no mail is acted on by others.
+    /// The program may close one of several meanwhile, which is another socket's then: the
+    /// connection has exchanged it before, and it is asked again.
+    pub fn ask<T>(&self, mut ask: impl FnMut(i32) -> T) -> T {
+        loop {
+            let fd = self.fd.load(Ordering::SeqCst);
+            let learned = ask(fd);
+            if self.fd.load(Ordering::SeqCst) == fd {
+                return learned;
+            }
+        }
+    }
+
     /// By any descriptor of it.
     #[inline]
     pub fn end(&self) -> At<'_> {
@@ -75,6 +88,11 @@ impl<'a> At<'a> {
     #[inline(always)]
     pub fn by(&self, fd: i32) -> Self {
         Self { fd, ..*self }
+    }
+
+    /// Whether its number is still one of the connection's.
+    pub fn is_callable(&self) -> bool {
+        stay::is_callable(self.conn, self.fd()) && self.is_same()
     }
 
     /// Whether the entry is not another connection's by now.

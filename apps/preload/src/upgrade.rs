@@ -2,6 +2,7 @@
 //! moves to its channel and back is `fordway_sockets`' matter; see [`crate::end`].
 
 use crate::deadline::{Deadline, timespec};
+use crate::end::At;
 use crate::signals::Call;
 use crate::state::{self, Conn, attention, phase};
 use crate::sys::{self, sys};
@@ -333,23 +334,30 @@ fn tell(conn: &Conn, fd: i32, reason: u32) {
 }
 
 fn offer(conn: &Conn, fd: i32) {
-    if let Some(reason) = unsuited(fd) {
-        down::bar(&conn.at(fd), reason);
+    let Some(end) = At::called(conn, fd) else {
+        return;
+    };
+    let reason = unsuited(fd);
+    let is_connected = transfer::sent_position(fd).is_some();
+    if !end.is_callable() {
         return;
     }
-    if transfer::sent_position(fd).is_none() {
-        // Not connected yet, or no more: the broker would turn it down for good.
+    if let Some(reason) = reason {
+        down::bar(&end, reason);
+        return;
+    }
+    if !is_connected {
+        // Not yet, or no more: the broker would turn it down for good.
         conn.operations.store(0, Ordering::Relaxed);
         return;
     }
-    conn.cookie.store(cookie(fd), Ordering::Relaxed);
     fork::hold_again(conn);
     if is_shared(conn) {
         tell(conn, fd, Reason::Forked as u32);
         conn.operations.store(0, Ordering::Relaxed);
         return;
     }
-    if !control::offer(conn, fd) {
+    if !control::offer(conn, &end) {
         if conn.phase.load(Ordering::Relaxed) == phase::KERNEL {
             conn.operations.store(0, Ordering::Relaxed);
         }
@@ -450,14 +458,13 @@ pub fn paired(conn: &Conn, index: u32, slot: u32, generation: u32, channel_id: u
     }
     faults::arm();
     link::bind(conn, index, slot, generation, channel_id);
-    let fd = conn.fd.load(Ordering::Relaxed);
-    if let Ok(flags) = sys!(SYS_fcntl, fd, libc::F_GETFL) {
-        conn.nonblock.store(
-            u32::from(flags as i32 & libc::O_NONBLOCK != 0),
-            Ordering::Relaxed,
-        );
-    }
-    read_timeouts(conn, fd);
+    conn.ask(|fd| {
+        if let Ok(flags) = sys!(SYS_fcntl, fd, libc::F_GETFL) {
+            let nonblock = u32::from(flags as i32 & libc::O_NONBLOCK != 0);
+            conn.nonblock.store(nonblock, Ordering::Relaxed);
+        }
+        read_timeouts(conn, fd);
+    });
     let mut settles_until_ns = 0;
     if config::insists() {
         // It reads by the library or not at all.
@@ -466,11 +473,11 @@ pub fn paired(conn: &Conn, index: u32, slot: u32, generation: u32, channel_id: u
     }
     conn.rings_until_ns
         .store(settles_until_ns, Ordering::Relaxed);
-    up::begin(&conn.at(fd));
+    up::begin(&conn.end());
     // What the kernel holds is not known until it was asked once more.
     conn.show(libc::POLLIN as u32);
     epoll::attach(conn);
-    up::set_out(&conn.at(fd), is_shared(conn));
+    up::set_out(&conn.end(), is_shared(conn));
 }
 
 /// The broker has found the far end out: it broke the control protocol.

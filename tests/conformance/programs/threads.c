@@ -725,6 +725,61 @@ static void slept_b(int fd) {
     numbers_end(thread);
 }
 
+// ... while a thread, which reads that the connection has got a channel, is about to ask the kernel
+// about it by that number: another connection has it then, of which it says something else.
+static int asks_held;
+static void *warming_thread(void *unused) {
+    asks_held = hold_calls(SYS_fcntl, numbered[0]);
+    if (write(held[1], "r", 1) != 1) die("write");
+    warm(numbered[1], 1);
+    return unused;
+}
+static void *sending_thread(void *listener) {
+    int fd = accept((long)listener, NULL, NULL);
+    send_all(fd, 0, 3000, 1000);
+    drained(fd);
+    return NULL;
+}
+static void paired_a(int unused) {
+    (void)unused;
+    int port, listener = listen_any(&port);
+    pthread_t sender;
+    tell(port);
+    int fd = accept(listener, NULL, NULL);
+    if (pthread_create(&sender, NULL, sending_thread, (void *)(long)listener)) die("thread");
+    warm(fd, 0);
+    recv_all(fd, 0, 3000, 1000);
+    send_all(fd, 5000, 3000, 1000);
+    drained(fd);
+    pthread_join(sender, NULL);
+    say("each its own");
+    step();
+}
+static void paired_b(int unused) {
+    (void)unused;
+    int port = hear();
+    char byte;
+    pthread_t thread;
+    if (pipe2(held, O_CLOEXEC)) die("pipe");
+    numbered[0] = dial(port);
+    numbered[1] = dup(numbered[0]);
+    if (pthread_create(&thread, NULL, warming_thread, NULL) || read(held[0], &byte, 1) != 1) die("thread");
+    if (!by_kernel) first_of(asks_held, asks_held);
+    close(numbered[0]);
+    int other = dial(port);
+    if (other != numbered[0]) die("not the same number");
+    recv_all(other, 0, 3000, 3000);
+    if (!by_kernel) answer(asks_held);
+    // The calls fail from here on, which nobody asks about.
+    close(asks_held);
+    pthread_join(thread, NULL);
+    send_all(numbered[1], 0, 3000, 1000);
+    recv_all(numbered[1], 5000, 3000, 1000);
+    shutdown(numbered[1], SHUT_WR);
+    close(other);
+    step();
+}
+
 const struct test_case cases[] = {
     {"hundred", NONE, hundred_a, hundred_b},
     {"sleepers", NONE, hundred_a, sleepers_b},
@@ -740,5 +795,6 @@ const struct test_case cases[] = {
     {"spawn", NONE, spawn_a, spawn_b},
     {"closed_number", WARM, numbers_a, closed_b},
     {"slept_number", WARM, numbers_a, slept_b},
+    {"paired_number", NONE, paired_a, paired_b},
     {0},
 };
