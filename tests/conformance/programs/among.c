@@ -208,6 +208,40 @@ static void order_beside_the_kernel(int fd) {
 
 // --- other descriptors beside a connection on rings ---
 
+// A connection that was told of by the kernel's word, and by nothing since, gets a ring: it keeps
+// its place. When that is cannot be chosen, so several get theirs in turn.
+static void told_in_order(int count, const int numbers[2], const int fds[2]) {
+    // What has a ring and what has none need not come by the same wait.
+    for (int told = 0; told < count;) {
+        struct epoll_event events[8];
+        char byte;
+        int found = epoll_wait(ep, events, 8, 1000);
+        if (found <= 0) die("epoll");
+        for (int i = 0; i < found; i++, told++) {
+            if (told == count || events[i].data.u64 != (uint64_t)numbers[told]) die("not in the order of arrival");
+            if (recv(fds[told], &byte, 1, 0) != 1) die("receive");
+        }
+    }
+}
+static void order_of_a_new_ring(int fd) {
+    ep = epoll_create1(0);
+    want(EPOLL_CTL_ADD, fd, EPOLLIN, 0);
+    for (int i = 1; i <= 10; i++) {
+        int late = more(0), number = number_of_more;
+        want(EPOLL_CTL_ADD, late, EPOLLIN, i);
+        for (int round = 0; round < 6; round++) {
+            ask_for(SEND, number, 1);
+            arrived(late, 1);
+            told_in_order(1, (int[2]){i}, (int[2]){late});
+            ask_for(SEND, number, 1);
+            arrived(late, 1);
+            ask_for(SEND, 0, 1);
+            arrived(fd, 1);
+            told_in_order(2, (int[2]){i, 0}, (int[2]){late, fd});
+        }
+    }
+    say("in order");
+}
 static void beside_timer_and_event(int fd) {
     struct itimerspec time = {.it_value.tv_nsec = 20000000};
     int timer = timerfd_create(CLOCK_MONOTONIC, 0), event = eventfd(0, EFD_NONBLOCK);
@@ -807,6 +841,7 @@ const struct test_case cases[] = {
     {"order_without_room", WARM, order_without_room, servant},
     {"order_of_the_last_one", WARM, order_of_the_last_one, servant},
     {"order_beside_the_kernel", WARM, order_beside_the_kernel, servant},
+    {"order_of_a_new_ring", WARM, order_of_a_new_ring, servant},
     {"beside_timer_and_event", WARM, beside_timer_and_event, servant},
     {"beside_pipe_ends", WARM, beside_pipe_ends, servant},
     {"beside_listener", WARM, beside_listener, servant},

@@ -16,9 +16,10 @@
 //! has a list of what is ready, where level-triggered items stay in the order in which they were
 //! reported, and what became ready since stands behind them (fs/eventpoll.c: ep_send_events).
 //! Nobody is told here when a ring becomes ready, so the circle has the same order as far as it
-//! can be known: first what was told of last, in that order; then what was told of before; last
-//! what is new. If the room was too small, the rest comes first. A program that serves
-//! its connections in the order of their events so finds them in that order again.
+//! can be known: first what was told of last, in that order, also what the kernel's word told of
+//! then and has a ring since; then what was told of before; last what is new. If the room was too
+//! small, the rest comes first. A program that serves its connections in the order of their events
+//! so finds them in that order again.
 //!
 //! All of this happens under the instance's lock. A mark may be swept by a thread of
 //! another instance; it makes the item hot where it belongs and wakes that instance.
@@ -33,6 +34,8 @@ use fordway_abi::shm::tx_state;
 /// Hot items up to which none becomes cold. Each costs every wait 3 ns, and a mark costs
 /// 100 ns; with 64 of them a round trip beside idle connections took twice as long.
 const HOT_MAX: u32 = 8;
+/// Bit of each ticket.
+const TICKET: u32 = 1 << 31;
 /// Walks without an event after which a hot item may become cold.
 const COOL_WALKS: u32 = 32;
 
@@ -48,6 +51,27 @@ pub fn warm(instance: &Instance, index: u32) {
     }
     link(instance, index, first(instance));
     instance.hot_count.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Puts an item into the list whose connection has got its channel: among the first, if the last
+/// wait that told of anything told of it by the kernel's word. Under the instance's lock.
+pub fn warm_new(instance: &Instance, index: u32) {
+    warm(instance, index);
+    let last = instance.tickets.load(Ordering::Relaxed).wrapping_sub(1) | TICKET;
+    let was_told = |item: &Item| item.ticket.load(Ordering::Relaxed) == last;
+    if was_told(item_at(index)) {
+        let others = walk(instance).take_while(|(other, item)| *other != index && was_told(item));
+        let told = others.last().map(|(other, _)| other);
+        tell(instance, index, told);
+    }
+}
+
+/// The number of a wait that tells of something: never 0. Under the instance's lock.
+pub fn next_ticket(instance: &Instance) -> u32 {
+    let number = instance.tickets.load(Ordering::Relaxed);
+    let next = number.wrapping_add(1);
+    instance.tickets.store(next, Ordering::Relaxed);
+    number | TICKET
 }
 
 /// Takes an item out of the list, if it is there. Under the instance's lock.

@@ -79,6 +79,9 @@ fn collect(
                 // SAFETY: as above, found writable.
                 unsafe { place.write_unaligned(event) };
                 count += 1;
+                if told.is_none() && ticket == 0 {
+                    hot::next_ticket(instance);
+                }
                 hot::tell(instance, index, told);
                 told = Some(index);
                 instance
@@ -237,7 +240,7 @@ fn translate_item(
     let conn = conn_of(item).filter(|_| ours)?;
     if item.attached.load(Ordering::Relaxed) == 0 {
         if *ticket == 0 {
-            *ticket = instance.tickets.fetch_add(1, Ordering::Relaxed) | 1 << 31;
+            *ticket = hot::next_ticket(instance);
         }
         item.ticket.store(*ticket, Ordering::Relaxed);
         return by_kernel(item, events);
