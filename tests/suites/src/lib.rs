@@ -14,9 +14,10 @@
 //! [`RUNS_AGAIN`] times: if it varies by itself, it is listed as unsteady and counts
 //! for nothing; else it differs, unless the table of suites knows why.
 //!
-//! Python's suites play on both paths at once, over loopback. The others have ports and
-//! files of fixed names: one play after the other, as root each in a network namespace of
-//! its own.
+//! Each play has loopback in a network namespace of its own, if root starts it: suites bind
+//! ports and abstract names that are fixed, or that they just found to be free. Python's play
+//! on both paths at once. The others have files of fixed names: one play after the other, as
+//! all do without root.
 //!
 //! # When a connection is offered
 //! [`Offer::Default`] is what users have. Suites open connections for a few bytes, so that
@@ -54,6 +55,8 @@ use std::time::Duration;
 pub const RUNS_AGAIN: usize = 2;
 /// The least share of eligible connections that must have used rings.
 pub const SHARE_MIN: f64 = 0.9;
+/// Of each output of a play that differs: more, and the verdict is lost among passed tests.
+const LINES_SHOWN_MAX: usize = 60;
 /// How long the broker may take to hear of the last closed connection.
 const SETTLE_LIMIT: Duration = Duration::from_secs(30);
 
@@ -334,11 +337,11 @@ fn print_played(suite: &Suite, without: &Verdicts, played: &Played) -> bool {
             println!("  known: {name}: {}: {reason}", both(&name));
         }
     }
+    if !played.differing.is_empty() {
+        print_ends(&played.output);
+    }
     for name in &played.differing {
         println!("  DIFFERS: {name}: {}", both(name));
-    }
-    if !played.differing.is_empty() {
-        println!("{}{}", played.output.text(), played.output.errors());
     }
     let passed = [without, with].map(Verdicts::passed);
     let short = suite.shortfalls(played.offer, passed, played.counts);
@@ -346,6 +349,16 @@ fn print_played(suite: &Suite, without: &Verdicts, played: &Played) -> bool {
         println!("  TOO FEW: {what}");
     }
     played.differing.is_empty() && short.is_empty()
+}
+
+/// The ends of what a play wrote, where runners of tests say what failed.
+fn print_ends(output: &Output) {
+    for text in [output.text(), output.errors()] {
+        let lines: Vec<&str> = text.lines().collect();
+        for line in &lines[lines.len().saturating_sub(LINES_SHOWN_MAX)..] {
+            println!("    {line}");
+        }
+    }
 }
 
 fn print_row(name: &str, offer: &str, without: &str, with: &str, counts: Counts) {

@@ -7,6 +7,16 @@ use std::time::Duration;
 
 /// Debian's own, which the packages with tests belong to.
 const PYTHON: &str = "/usr/bin/python3";
+/// Starts what follows, in a network namespace that was just made.
+const WITH_LOOPBACK: &str = "ip link set lo up; exec \"$@\"";
+/// The same. Tests of scoped IPv6 addresses need a link-local one, at once: no duplicate address
+/// detection, RFC 4862 section 5.4.
+const WITH_LINK_LOCAL: &str = "ip link set lo up
+    echo 0 > /proc/sys/net/ipv6/conf/default/accept_dad
+    ip link add near type veth peer name far
+    ip link set near up
+    ip link set far up
+    exec \"$@\"";
 /// The least share of the eligible connections of one suite that must have used rings.
 const SHARE_OF_ONE_MIN: f64 = 0.75;
 /// Fewer eligible connections are judged in the sum of all suites alone: of three, one that is
@@ -63,7 +73,8 @@ pub struct Suite {
     /// As many must pass at least: modules that are missing on both sides are alike there.
     passed_min: usize,
     /// As many connections must have used rings at least, by default and with an offer at the
-    /// first call. Suites of waits have hardly any that live long enough.
+    /// first call: about a third of what an idle machine shows, half on a busy one. Suites of
+    /// waits have hardly any that live long enough.
     carried_min: [u64; 2],
     /// Whether the share of those that used rings is judged.
     pub has_share: bool,
@@ -129,9 +140,9 @@ impl Suite {
         Suite { options, ..self }
     }
 
-    /// Whether its tests have ports and files of fixed names: two plays cannot go on at once.
+    /// Whether two plays cannot go on at once: they have files of fixed names, or share ports.
     pub fn is_alone(&self) -> bool {
-        matches!(self.runner, Runner::Programs(_))
+        matches!(self.runner, Runner::Programs(_)) || !has_own_namespace()
     }
 
     /// Longest that one run may take.
@@ -165,10 +176,12 @@ impl Suite {
             Runner::Python(word) => ("run_tests.py", word),
             Runner::Programs(word) => ("run_programs.py", word),
         };
-        // Fixed ports are free in a network namespace of its own, for which it takes root.
-        if self.is_alone() && rustix::process::geteuid().is_root() {
-            let up = "ip link set lo up && exec \"$@\"";
-            argv.extend(["unshare", "--net", "sh", "-c", up, "sh"].map(str::to_owned));
+        if has_own_namespace() {
+            let links = match self.runner {
+                Runner::Python(_) => WITH_LINK_LOCAL,
+                Runner::Programs(_) => WITH_LOOPBACK,
+            };
+            argv.extend(["unshare", "--net", "sh", "-ec", links, "sh"].map(str::to_owned));
         }
         let path = |path: &Path| path.to_string_lossy().into_owned();
         argv.push(PYTHON.to_owned());
@@ -251,13 +264,13 @@ pub const SUITES: &[Suite] = &[
         "unittest",
         &["test.test_urllib2_localnet"],
     )
-    .at_least(22, [0, 6]),
+    .at_least(22, [0, 3]),
     python(
         "cpython asyncore, asynchat",
         "unittest",
         &["test.test_asyncore", "test.test_asynchat"],
     )
-    .at_least(110, [0, 20]),
+    .at_least(110, [0, 10]),
     python(
         "cpython asyncio",
         "unittest",
@@ -269,7 +282,7 @@ pub const SUITES: &[Suite] = &[
             "test.test_asyncio.test_buffered_proto",
         ],
     )
-    .at_least(158, [0, 30]),
+    .at_least(158, [0, 15]),
     python(
         "twisted tcp",
         "trial",
@@ -280,7 +293,7 @@ pub const SUITES: &[Suite] = &[
             "twisted.protocols.test.test_basic",
         ],
     )
-    .at_least(640, [0, 10]),
+    .at_least(640, [0, 5]),
     python(
         "tornado",
         "unittest",
@@ -293,7 +306,7 @@ pub const SUITES: &[Suite] = &[
             "tornado.test.websocket_test",
         ],
     )
-    .at_least(385, [0, 250]),
+    .at_least(385, [0, 100]),
     programs(
         "redis multi, pubsub",
         "redis",
@@ -325,6 +338,12 @@ pub const SUITES: &[Suite] = &[
         .at_least(395, [300, 300])
         .without_share(),
 ];
+
+/// Whether a play gets a network namespace of its own, for which it takes root: there, no other
+/// play has bound its ports and abstract names, whether fixed or just found to be free.
+fn has_own_namespace() -> bool {
+    rustix::process::geteuid().is_root()
+}
 
 fn here() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
