@@ -17,11 +17,11 @@ const WITH_LINK_LOCAL: &str = "ip link set lo up
     ip link set near up
     ip link set far up
     exec \"$@\"";
-/// The least share of the eligible connections of one suite that must have used rings.
+/// The least share of the eligible connections of one suite that should have used rings.
 const SHARE_OF_ONE_MIN: f64 = 0.75;
-/// Fewer eligible connections are judged in the sum of all suites alone: of three, one that is
-/// over before the broker has answered is a third. `carried_min` holds for them as for all.
-const ELIGIBLE_JUDGED_MIN: u64 = 8;
+/// A share is too small if one as small came by chance at most so often, were the least share the
+/// true one: some connections are over before the broker has answered, and of three, one is a third.
+const CHANCE_MAX: f64 = 0.01;
 
 /// When a connection is offered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -224,11 +224,7 @@ impl Suite {
             ));
         }
         match counts.share() {
-            Some(share)
-                if self.has_share
-                    && counts.eligible >= ELIGIBLE_JUDGED_MIN
-                    && share < SHARE_OF_ONE_MIN =>
-            {
+            Some(share) if self.has_share && chance_of(counts) < CHANCE_MAX => {
                 short.push(format!("{:.1} % of the eligible used rings", share * 100.0));
             }
             _ => {}
@@ -330,7 +326,19 @@ pub const SUITES: &[Suite] = &[
     programs("libuv", "libuv", &[])
         .at_least(390, [3, 3])
         .without_share(),
-    programs("libevent", "libevent", &[]).at_least(1200, [15, 45]),
+    // Of these threads of a resolver, some come late by chance, with and without Fordway.
+    programs("libevent", "libevent", &[])
+        .options(&[
+            "--without",
+            "epoll dns/getaddrinfo_cancel_stress",
+            "--without",
+            "changelist dns/getaddrinfo_cancel_stress",
+            "--without",
+            "poll dns/getaddrinfo_cancel_stress",
+            "--without",
+            "select dns/getaddrinfo_cancel_stress",
+        ])
+        .at_least(1200, [10, 45]),
     // test_filter_ipc, on UNIX sockets, passes or fails by chance. Greetings take enough calls for
     // rings within less time than the broker's answer, and many connections end with them.
     programs("libzmq", "libzmq", &[])
@@ -338,6 +346,23 @@ pub const SUITES: &[Suite] = &[
         .at_least(395, [300, 300])
         .without_share(),
 ];
+
+/// How often at most so many of the eligible are carried, if each is with [`SHARE_OF_ONE_MIN`]: the
+/// lower tail of the binomial distribution.
+fn chance_of(counts: Counts) -> f64 {
+    let Counts {
+        eligible, carried, ..
+    } = counts;
+    let ratio = SHARE_OF_ONE_MIN / (1.0 - SHARE_OF_ONE_MIN);
+    // Logarithms: of hundreds, the first are smaller than a number can be.
+    let mut log_of_one = eligible as f64 * (1.0 - SHARE_OF_ONE_MIN).ln();
+    let mut sum = log_of_one.exp();
+    for count in 0..carried.min(eligible) {
+        log_of_one += ((eligible - count) as f64 / (count + 1) as f64 * ratio).ln();
+        sum += log_of_one.exp();
+    }
+    sum
+}
 
 /// Whether a play gets a network namespace of its own, for which it takes root: there, no other
 /// play has bound its ports and abstract names, whether fixed or just found to be free.
@@ -366,15 +391,19 @@ mod tests {
         let passed = [suite.passed_min; 2];
         let least = suite.carried_min[Offer::FirstCall as usize];
         assert_eq!(short(passed, counts(least, least)), 0);
-        assert_eq!(short(passed, counts(least * 2, least)), 1);
+        assert_eq!(short(passed, counts(least * 4, least)), 1);
         assert_eq!(short([0, passed[1]], counts(least, least)), 1);
-        let few = |carried| {
-            let counts = counts(3, carried);
+        let of = |eligible, carried| {
+            let counts = counts(eligible, carried);
             suite.shortfalls(Offer::Default, passed, counts).len()
         };
-        let floor = suite.carried_min[Offer::Default as usize];
-        assert_eq!(few(3), usize::from(floor > 3));
-        assert_eq!(few(1), usize::from(floor > 1));
+        assert_eq!(
+            [of(3, 1), of(28, 20), of(8, 4)],
+            [0; 3],
+            "that may be chance"
+        );
+        assert_eq!([of(4, 0), of(28, 13), of(300, 200)], [1; 3], "that is none");
+        assert_eq!(of(1500, 1499), 0, "no number is too small to be summed up");
         let all_have = SUITES.iter().all(|suite| suite.passed_min > 0);
         assert!(all_have, "each suite has a floor");
     }
