@@ -279,14 +279,6 @@ pub unsafe extern "C" fn close(fd: c_int) -> c_int {
 }
 
 /// # Safety
-/// As close(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn __close(fd: c_int) -> c_int {
-    // SAFETY: by the caller's contract.
-    unsafe { close(fd) }
-}
-
-/// # Safety
 /// As close_range(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
@@ -351,14 +343,6 @@ pub unsafe extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
 }
 
 /// # Safety
-/// As dup2(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn __dup2(old: c_int, new: c_int) -> c_int {
-    // SAFETY: by the caller's contract.
-    unsafe { dup2(old, new) }
-}
-
-/// # Safety
 /// As dup3(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
@@ -413,22 +397,6 @@ pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_
         _ => {}
     }
     result
-}
-
-/// # Safety
-/// As fcntl(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
-    // SAFETY: by the caller's contract.
-    unsafe { fcntl(fd, command, argument) }
-}
-
-/// # Safety
-/// As fcntl(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn __fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
-    // SAFETY: by the caller's contract.
-    unsafe { fcntl(fd, command, argument) }
 }
 
 /// Moves stream sockets that are about to be passed to another process to the
@@ -521,14 +489,6 @@ unsafe fn each_passed(message: *const libc::msghdr, mut visit: impl FnMut(c_int)
         left -= step;
         at = at.wrapping_add(step);
     }
-}
-
-/// # Safety
-/// As connect(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn __connect(fd: c_int, name: *const c_void, length: u32) -> c_int {
-    // SAFETY: by the caller's contract.
-    unsafe { connect(fd, name, length) }
 }
 
 /// # Safety

@@ -1,7 +1,6 @@
 //! The calls that move bytes, as the program links to them. Each decides
 //! whether a stream socket is meant; if not, libc's function gets the call as it is.
 
-use crate::real::Real;
 use crate::state::{self, Conn, hint, phase};
 use crate::sys::{self, give, sys};
 use crate::thread::{self, Shield};
@@ -200,41 +199,6 @@ pub unsafe extern "C" fn read(fd: c_int, buffer: *mut c_void, count: usize) -> i
 }
 
 /// # Safety
-/// As read(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn __read(fd: c_int, buffer: *mut c_void, count: usize) -> isize {
-    // SAFETY: by the caller's contract.
-    unsafe { read(fd, buffer, count) }
-}
-
-/// # Safety
-/// As read(2); `size` is what the compiler knows of the buffer.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn __read_chk(
-    fd: c_int,
-    buffer: *mut c_void,
-    count: usize,
-    size: usize,
-) -> isize {
-    check_size(count, size);
-    // SAFETY: by the caller's contract.
-    unsafe { read(fd, buffer, count) }
-}
-
-/// The fortified functions end a program that would overrun its buffer, as libc does it.
-pub fn check_size(count: usize, size: usize) {
-    static FAIL: Real = Real::new(c"__chk_fail");
-    if count > size {
-        if let Some(address) = FAIL.find() {
-            // SAFETY: libc's function of this name has this signature.
-            let fail: extern "C" fn() = unsafe { core::mem::transmute(address) };
-            fail();
-        }
-        sys::abort();
-    }
-}
-
-/// # Safety
 /// As readv(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn readv(fd: c_int, parts: *const libc::iovec, count: c_int) -> isize {
@@ -277,21 +241,6 @@ pub unsafe extern "C" fn recv(fd: c_int, buffer: *mut c_void, count: usize, flag
         || Buffers::one(&part, false),
         || unsafe { real::recv(fd, buffer, count, flags) },
     )
-}
-
-/// # Safety
-/// As recv(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn __recv_chk(
-    fd: c_int,
-    buffer: *mut c_void,
-    count: usize,
-    size: usize,
-    flags: c_int,
-) -> isize {
-    check_size(count, size);
-    // SAFETY: by the caller's contract.
-    unsafe { recv(fd, buffer, count, flags) }
 }
 
 /// # Safety
@@ -357,23 +306,6 @@ fn check_name_of(message: &libc::msghdr, sends: bool) -> sys::Result<()> {
 }
 
 /// # Safety
-/// As recvfrom(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn __recvfrom_chk(
-    fd: c_int,
-    buffer: *mut c_void,
-    count: usize,
-    size: usize,
-    flags: c_int,
-    name: *mut c_void,
-    length: *mut u32,
-) -> isize {
-    check_size(count, size);
-    // SAFETY: by the caller's contract.
-    unsafe { recvfrom(fd, buffer, count, flags, name, length) }
-}
-
-/// # Safety
 /// As recvmsg(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn recvmsg(fd: c_int, message: *mut libc::msghdr, flags: c_int) -> isize {
@@ -433,14 +365,6 @@ pub unsafe extern "C" fn write(fd: c_int, buffer: *const c_void, count: usize) -
 }
 
 /// # Safety
-/// As write(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn __write(fd: c_int, buffer: *const c_void, count: usize) -> isize {
-    // SAFETY: by the caller's contract.
-    unsafe { write(fd, buffer, count) }
-}
-
-/// # Safety
 /// As writev(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn writev(fd: c_int, parts: *const libc::iovec, count: c_int) -> isize {
@@ -480,19 +404,6 @@ pub unsafe extern "C" fn send(
         || Buffers::one(&part, false),
         || unsafe { real::send(fd, buffer, count, flags) },
     )
-}
-
-/// # Safety
-/// As send(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn __send(
-    fd: c_int,
-    buffer: *const c_void,
-    count: usize,
-    flags: c_int,
-) -> isize {
-    // SAFETY: by the caller's contract.
-    unsafe { send(fd, buffer, count, flags) }
 }
 
 /// # Safety
@@ -586,19 +497,6 @@ pub unsafe extern "C" fn sendfile(
     }
     let shield = Shield::new();
     Unaware::sender(conn).during(shield, by_libc)
-}
-
-/// # Safety
-/// As sendfile(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn sendfile64(
-    out: c_int,
-    file: c_int,
-    offset: *mut i64,
-    count: usize,
-) -> isize {
-    // SAFETY: by the caller's contract; off_t has 64 bits.
-    unsafe { sendfile(out, file, offset, count) }
 }
 
 /// The kernel is about to move bytes between a connection and a pipe by itself. `Err`: not if the

@@ -162,20 +162,6 @@ pub unsafe extern "C" fn preadv2(
 }
 
 /// # Safety
-/// As preadv2(2); off_t has 64 bits.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn preadv64v2(
-    fd: c_int,
-    parts: *const libc::iovec,
-    count: c_int,
-    offset: i64,
-    flags: c_int,
-) -> isize {
-    // SAFETY: by the caller's contract.
-    unsafe { preadv2(fd, parts, count, offset, flags) }
-}
-
-/// # Safety
 /// As pwritev2(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pwritev2(
@@ -195,20 +181,6 @@ pub unsafe extern "C" fn pwritev2(
         Some(flags) => unsafe { hooks_io::send_parts(fd, parts, count, flags, by_libc) },
         None => give(Err(libc::EOPNOTSUPP)),
     }
-}
-
-/// # Safety
-/// As pwritev2(2); off_t has 64 bits.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn pwritev64v2(
-    fd: c_int,
-    parts: *const libc::iovec,
-    count: c_int,
-    offset: i64,
-    flags: c_int,
-) -> isize {
-    // SAFETY: by the caller's contract.
-    unsafe { pwritev2(fd, parts, count, offset, flags) }
 }
 
 /// What the flags of preadv2 mean for a socket; `None`: there is one that it does not know.

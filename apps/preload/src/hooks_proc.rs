@@ -154,14 +154,6 @@ pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut c_void {
     file
 }
 
-/// # Safety
-/// As fdopen(3).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn _IO_fdopen(fd: c_int, mode: *const c_char) -> *mut c_void {
-    // SAFETY: by the caller's contract.
-    unsafe { fdopen(fd, mode) }
-}
-
 /// libc is about to close a stream's descriptor past the hooks.
 ///
 /// # Safety
@@ -194,14 +186,6 @@ pub unsafe extern "C" fn fclose(file: *mut c_void) -> c_int {
 }
 
 /// # Safety
-/// As fclose(3).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn _IO_fclose(file: *mut c_void) -> c_int {
-    // SAFETY: by the caller's contract.
-    unsafe { fclose(file) }
-}
-
-/// # Safety
 /// As freopen(3).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn freopen(
@@ -214,18 +198,6 @@ pub unsafe extern "C" fn freopen(
         before_closing(file);
         real::freopen(path, mode, file)
     }
-}
-
-/// # Safety
-/// As freopen(3).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn freopen64(
-    path: *const c_char,
-    mode: *const c_char,
-    file: *mut c_void,
-) -> *mut c_void {
-    // SAFETY: by the caller's contract; files have 64 bits.
-    unsafe { freopen(path, mode, file) }
 }
 
 /// # Safety
@@ -264,12 +236,4 @@ pub unsafe extern "C" fn _exit(status: c_int) -> ! {
     loop {
         let _ = sys!(SYS_exit_group, status);
     }
-}
-
-/// # Safety
-/// As _Exit(3).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn _Exit(status: c_int) -> ! {
-    // SAFETY: by the caller's contract.
-    unsafe { _exit(status) }
 }

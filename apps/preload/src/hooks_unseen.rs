@@ -78,19 +78,6 @@ pub unsafe extern "C" fn lio_listio(
     unsafe { real::lio_listio(mode, list, count, event) }
 }
 
-/// # Safety
-/// As lio_listio(3); files have 64 bits.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn lio_listio64(
-    mode: c_int,
-    list: *const *mut c_void,
-    count: c_int,
-    event: *mut c_void,
-) -> c_int {
-    // SAFETY: by the caller's contract.
-    unsafe { lio_listio(mode, list, count, event) }
-}
-
 /// libaio's function, where the program has that library.
 ///
 /// # Safety

@@ -1,7 +1,6 @@
 //! The calls that wait: poll, select, epoll and their kin, as the program links to
 //! them. Calls in which no stream socket takes part go to libc as they are.
 
-use crate::hooks_io::check_size;
 use crate::select::Sets;
 use crate::state::{self, kind};
 use crate::sys::{self, give};
@@ -146,28 +145,6 @@ pub unsafe extern "C" fn poll(fds: *mut libc::pollfd, count: usize, timeout_ms: 
 }
 
 /// # Safety
-/// As poll(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn __poll(fds: *mut libc::pollfd, count: usize, timeout_ms: c_int) -> c_int {
-    // SAFETY: by the caller's contract.
-    unsafe { self::poll(fds, count, timeout_ms) }
-}
-
-/// # Safety
-/// As poll(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn __poll_chk(
-    fds: *mut libc::pollfd,
-    count: usize,
-    timeout_ms: c_int,
-    size: usize,
-) -> c_int {
-    check_size(count, size / size_of::<libc::pollfd>());
-    // SAFETY: by the caller's contract.
-    unsafe { self::poll(fds, count, timeout_ms) }
-}
-
-/// # Safety
 /// As ppoll(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ppoll(
@@ -182,21 +159,6 @@ pub unsafe extern "C" fn ppoll(
         // SAFETY: as above.
         None => unsafe { real::ppoll(fds, count, timeout, mask) },
     }
-}
-
-/// # Safety
-/// As ppoll(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn __ppoll_chk(
-    fds: *mut libc::pollfd,
-    count: usize,
-    timeout: *const libc::timespec,
-    mask: *const c_void,
-    size: usize,
-) -> c_int {
-    check_size(count, size / size_of::<libc::pollfd>());
-    // SAFETY: by the caller's contract.
-    unsafe { ppoll(fds, count, timeout, mask) }
 }
 
 /// # Safety
@@ -218,20 +180,6 @@ pub unsafe extern "C" fn select(
     }
     // SAFETY: the program's own arguments.
     unsafe { real::select(count, read, write, except, timeout) }
-}
-
-/// # Safety
-/// As select(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn __select(
-    count: c_int,
-    read: *mut c_void,
-    write: *mut c_void,
-    except: *mut c_void,
-    timeout: *mut libc::timeval,
-) -> c_int {
-    // SAFETY: by the caller's contract.
-    unsafe { self::select(count, read, write, except, timeout) }
 }
 
 /// # Safety

@@ -30,6 +30,8 @@
 // Much is used by the names alone.
 #![cfg_attr(test, allow(dead_code, unused_imports))]
 
+#[cfg(not(test))]
+mod aliases;
 mod aside;
 mod claim;
 mod config;

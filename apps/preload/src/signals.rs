@@ -347,18 +347,6 @@ pub unsafe extern "C" fn sigaction(
     0
 }
 
-/// # Safety
-/// As sigaction(2).
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn __sigaction(
-    signal: c_int,
-    new: *const libc::sigaction,
-    old: *mut libc::sigaction,
-) -> c_int {
-    // SAFETY: by the caller's contract.
-    unsafe { sigaction(signal, new, old) }
-}
-
 /// rt_sigaction by syscall(2), in the kernel's layout.
 ///
 /// # Safety
@@ -444,22 +432,6 @@ pub unsafe extern "C" fn signal(signal: c_int, handler: usize) -> usize {
 }
 
 /// # Safety
-/// As signal(2).
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn bsd_signal(signal: c_int, handler: usize) -> usize {
-    // SAFETY: by the caller's contract.
-    unsafe { self::signal(signal, handler) }
-}
-
-/// # Safety
-/// As signal(2).
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn ssignal(signal: c_int, handler: usize) -> usize {
-    // SAFETY: by the caller's contract.
-    unsafe { self::signal(signal, handler) }
-}
-
-/// # Safety
 /// As signal(2) in System V: once, and not masked meanwhile.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn sysv_signal(signal: c_int, handler: usize) -> usize {
@@ -469,14 +441,6 @@ pub unsafe extern "C" fn sysv_signal(signal: c_int, handler: usize) -> usize {
         libc::SA_RESETHAND | libc::SA_NODEFER,
         false,
     )
-}
-
-/// # Safety
-/// As sysv_signal(3).
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn __sysv_signal(signal: c_int, handler: usize) -> usize {
-    // SAFETY: by the caller's contract.
-    unsafe { sysv_signal(signal, handler) }
 }
 
 /// # Safety
