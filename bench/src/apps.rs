@@ -1,7 +1,7 @@
 //! Suite `apps`: real programs on the fast path against each rival.
 //!
-//! For each row and rival, pairs of samples are taken in alternation: fast, rival,
-//! fast, rival... Before, between and after the two samples of a pair the distance
+//! For each row and rival, pairs of samples are taken in alternation: fast, rival, rival,
+//! fast, fast, rival... Before, between and after the two samples of a pair the distance
 //! of the two CPUs is probed; a pair during which it changed is thrown away, and
 //! pairs of unlike distance never meet in one row. A row is complete when one
 //! regime has `runs` pairs; if that takes too long, the regime with the most pairs
@@ -10,17 +10,21 @@
 //! What is made and closed by the kernel either way (connections of one request) is compared
 //! over one and the same network, loopback.
 //!
+//! Once the placements are known, [`best`] says where each side of a work was fastest, and the
+//! work is measured once more with each side there.
+//!
 //! A fast sample during which nothing went through rings is an error, with the
 //! reason that the broker has for it: a figure of the wrong path is worse than none.
 
 use crate::distance::Regime;
-use crate::lab::{Lab, PathChoice, Place, Program, Spawn, Stdin};
 use crate::pace::Pace;
+use crate::pairs::median;
 use crate::placement::{self, Placement, client_place, server_place};
-use crate::report::{self, JsonLines, Progress, Row, median};
+use crate::report::{self, JsonLines, Progress, Row};
 use crate::work::{self, Runner, Sample, Server, ServerKind, Setting, WORKS, Work};
-use crate::{packages, proc};
 use anyhow::{Context, Result, bail, ensure};
+use fordway_lab::{Lab, PathChoice, Place, Program, Spawn, Stdin};
+use fordway_lab::{packages, proc};
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -47,6 +51,8 @@ pub struct Options {
     pub seconds: f64,
     /// On which CPUs.
     pub placement: Placement,
+    /// Where the rivals are, if not there, too: each side is where it is fastest.
+    pub rival_placement: Option<Placement>,
     /// With a busy loop on each CPU beside.
     pub hogs: bool,
     /// Against all rivals, or only against TCP over loopback.
@@ -73,18 +79,17 @@ impl Options {
     /// Servers that wake up show it only where nothing else runs.
     fn idle_rows(&self) -> impl Iterator<Item = (&'static str, ServerKind)> {
         let wanted = IDLE_ROWS.into_iter().filter(|row| self.wants(row.0));
-        wanted.filter(|_| !self.hogs)
+        wanted.filter(|_| !self.hogs && self.rival_placement.is_none())
     }
 
     /// One row against one rival.
     fn estimate(&self, work: &Work) -> Duration {
-        let length = |seconds: f64| Duration::from_secs_f64(seconds) + SAMPLE_OVERHEAD;
-        let runs = self.runs as u32;
-        if work.client.counts_whole_seconds() {
-            length(self.seconds.max(WHOLE_SECONDS_MIN)) * runs * 2
-        } else {
-            (length(self.seconds) * runs + length(work::WARM_UP_SECONDS)) * 2
-        }
+        let least = match work.client.counts_whole_seconds() {
+            true => WHOLE_SECONDS_MIN,
+            false => 0.0,
+        };
+        let length = |seconds: f64| Duration::from_secs_f64(seconds.max(least)) + SAMPLE_OVERHEAD;
+        (length(self.seconds) * self.runs as u32 + length(work::WARM_UP_SECONDS)) * 2
     }
 
     /// About how long it takes.
@@ -93,6 +98,22 @@ impl Options {
         let rows = rows.map(|work| self.estimate(&work) * self.rivals(&work).len() as u32);
         rows.sum::<Duration>() + IDLE_WINDOW * self.idle_rows().count() as u32
     }
+}
+
+/// These works once more, each side where these rows show it fastest against TCP over loopback.
+pub fn best(works: &[&str], rows: &[Row], base: &Options) -> Vec<Options> {
+    let at_best = |&work: &&str| {
+        let [placement, rival] = placement::best(rows, work, Rival::KernelLoopback.name())?;
+        Some(Options {
+            rows: vec![work.to_owned()],
+            placement,
+            rival_placement: Some(rival),
+            all_rivals: false,
+            hogs: false,
+            ..base.clone()
+        })
+    };
+    works.iter().filter_map(at_best).collect()
 }
 
 /// Against what the fast path is measured.
@@ -180,7 +201,7 @@ pub fn run(options: &Options, json: &mut JsonLines, pace: &Pace) -> Result<Vec<R
                     rows.push(row);
                 }
                 Err(error) => {
-                    crate::interrupt::check()?;
+                    fordway_lab::interrupt::check()?;
                     progress.say(&format!("{name}: {error:#}"));
                     failures.push(name.to_owned());
                 }
@@ -244,11 +265,12 @@ impl Bench<'_> {
             Place::Here
         };
         let fast_setting = self.setting(fast_place, PathChoice::Auto, false);
-        let rival_setting = match rival {
-            Rival::KernelBridge => self.setting(client_place(), PathChoice::Kernel, false),
-            Rival::KernelLoopback => self.setting(Place::Here, PathChoice::Kernel, false),
-            Rival::Unix => self.setting(Place::Here, PathChoice::Kernel, true),
+        let (place, unix) = match rival {
+            Rival::KernelBridge => (client_place(), false),
+            Rival::KernelLoopback => (Place::Here, false),
+            Rival::Unix => (Place::Here, true),
         };
+        let rival_setting = self.setting(place, PathChoice::Kernel, unix);
         let (fast_key, rival_key) = (
             (work.server, true, in_domains),
             (work.server, false, rival == Rival::KernelBridge),
@@ -276,10 +298,16 @@ impl Bench<'_> {
                     attempt + 1
                 ));
             }
+            let seconds = self.options.seconds;
             let before = placement::regime()?;
-            let mine = fast.sample(lab, self.options.seconds)?;
-            let between = placement::regime()?;
-            let theirs = other.sample(lab, self.options.seconds)?;
+            let (mine, between, theirs) = if attempt % 2 == 0 {
+                let mine = fast.sample(lab, seconds)?;
+                (mine, placement::regime()?, other.sample(lab, seconds)?)
+            } else {
+                let theirs = other.sample(lab, seconds)?;
+                let between = placement::regime()?;
+                (fast.sample(lab, seconds)?, between, theirs)
+            };
             if mine.ring_bytes == 0 && in_domains {
                 bail!("nothing went through rings ({})", reasons(lab));
             }
@@ -291,11 +319,17 @@ impl Bench<'_> {
         Ok(most.map(|(&regime, pairs)| summary(work, rival, regime, pairs, self.options)))
     }
 
+    /// CPUs of the server and of the client.
+    fn cpus(&self, is_fast: bool) -> (Option<String>, Option<String>) {
+        let rival = self.options.rival_placement.filter(|_| !is_fast);
+        rival.unwrap_or(self.options.placement).cpus()
+    }
+
     fn setting(&self, place: Place, path: PathChoice, unix: bool) -> Setting {
         Setting {
             place,
             path,
-            cpu: self.options.placement.cpus().1,
+            cpu: self.cpus(path == PathChoice::Auto).1,
             unix,
         }
     }
@@ -313,7 +347,7 @@ impl Bench<'_> {
             } else {
                 PathChoice::Kernel
             };
-            let cpu = self.options.placement.cpus().0;
+            let cpu = self.cpus(fast).0;
             let server = Server::start(self.lab, kind, &place, path, cpu.as_deref())?;
             self.servers.insert(key, server);
         }
@@ -328,10 +362,6 @@ fn summary(
     pairs: &[(Sample, Sample)],
     options: &Options,
 ) -> Row {
-    let ratios: Vec<f64> = pairs
-        .iter()
-        .map(|(fast, other)| fast.value / other.value)
-        .collect();
     let of = |pick: fn(&Sample) -> f64| {
         (
             median(pairs.iter().map(|(fast, _)| pick(fast))),
@@ -341,14 +371,7 @@ fn summary(
     let (unit_size, cpu_unit) = work.cpu_unit();
     let per_unit = of(|sample| sample.cpu_s / sample.done);
     let (cpu_s, rival_cpu_s) = of(|sample| sample.cpu_s);
-    let (value, rival_value) = of(|sample| sample.value);
-    Row {
-        value,
-        rival_value,
-        ratio: Some(median(ratios.iter().copied())),
-        ratio_min: ratios.iter().copied().reduce(f64::min),
-        ratio_max: ratios.iter().copied().reduce(f64::max),
-        runs: pairs.len(),
+    let row = Row {
         cpu_s,
         rival_cpu_s,
         cpu_s_per_unit: Some(per_unit.0 * unit_size),
@@ -356,10 +379,6 @@ fn summary(
         cpu_unit: Some(cpu_unit.into()),
         ring_bytes: of(|sample| sample.ring_bytes as f64).0 as u64,
         hogs: options.hogs,
-        samples: pairs
-            .iter()
-            .map(|(fast, other)| [fast.value, other.value])
-            .collect(),
         ..Row::new(
             work.name,
             rival.name(),
@@ -367,6 +386,12 @@ fn summary(
             regime,
             options.placement,
         )
+    };
+    let figures = pairs.iter().map(|(fast, other)| [fast.value, other.value]);
+    let row = row.of_pairs(figures.collect());
+    match options.rival_placement {
+        Some(rival) => row.best([options.placement, rival]),
+        None => row,
     }
 }
 
@@ -428,7 +453,7 @@ fn idle_row(lab: &Lab, name: &str, kind: ServerKind, options: &Options) -> Resul
     let before = look();
     let until = Instant::now() + IDLE_WINDOW;
     while Instant::now() < until {
-        crate::interrupt::check()?;
+        fordway_lab::interrupt::check()?;
         std::thread::sleep(Duration::from_millis(100));
     }
     let after = look();

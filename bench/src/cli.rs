@@ -1,10 +1,11 @@
-//! `fordway bench` and `fordway demo` as the command line mounts them.
+//! What `fordway-bench` takes, and what it comes to.
 
-pub use crate::micro::end::EndArgs;
-use crate::micro::{end, job, suite};
+use crate::micro::end::{self, EndArgs};
+use crate::micro::{job, suite};
 use crate::pace::Pace;
+use crate::pairs::PAIRS_MIN;
 use crate::placement::Placement;
-use crate::report::JsonLines;
+use crate::report::{JsonLines, Row};
 use crate::{apps, compare, demo, document, filter, marks};
 use anyhow::{Result, ensure};
 use clap::{Args, Subcommand, ValueEnum};
@@ -14,24 +15,18 @@ use std::time::Duration;
 /// Longest sample: a slip of the finger should not run for a day.
 const SECONDS_MAX: f64 = 600.0;
 
-/// A full run ends in less, so that half an hour is enough for building it, too; rounds that
-/// must be played again have what the estimate leaves.
-const FULL_MAX: Duration = Duration::from_secs(25 * 60);
+/// A full run ends in less, but for what each side does at its best, which comes behind; rounds
+/// that must be played again have what the estimate leaves.
+const FULL_MAX: Duration = Duration::from_secs(45 * 60);
 /// The same of the short form.
 const QUICK_MAX: Duration = Duration::from_secs(150);
 
 /// Rows of applications in the short form.
 const QUICK_APPS: [&str; 3] = ["redis-get-c1", "nginx-1k-c10", "iperf3-128k"];
 
-/// Measure against the kernel path, in alternation.
-#[derive(Clone, Debug, Args)]
-pub struct BenchArgs {
-    #[command(subcommand)]
-    suite: Suite,
-}
-
+/// Measures the fast path beside the kernel path and other ways, in alternation.
 #[derive(Clone, Debug, Subcommand)]
-enum Suite {
+pub enum Command {
     /// Real programs: redis, nginx, memcached, PostgreSQL, iperf3, NetPIPE, and idle servers.
     Apps(AppsArgs),
     /// Round trips of plain programs, 1 B to 4 MB, against the bare ring, TCP, UNIX sockets and pipes.
@@ -65,12 +60,17 @@ enum Suite {
         /// Directory of the build that shall replace it.
         new: PathBuf,
         /// Rounds; in each, each build plays every job once.
-        #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=100))]
+        #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u16).range(1..=100))]
         runs: u16,
         /// Length of one sample.
         #[arg(long, value_name = "N", default_value_t = 0.3)]
         seconds: f64,
     },
+    /// Show the fast path beside the kernel path on redis, nginx, curl and iperf3.
+    Demo(DemoArgs),
+    /// One end of a conversation that is measured.
+    #[command(hide = true)]
+    End(EndArgs),
 }
 
 /// Options of all suites together.
@@ -91,7 +91,7 @@ pub struct MicroArgs {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Rounds of each job; in each round every contender takes one sample.
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=100))]
+    #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u16).range(1..=100))]
     runs: u16,
     /// Length of one sample.
     #[arg(long, value_name = "N", default_value_t = 0.3)]
@@ -111,7 +111,7 @@ pub struct AppsArgs {
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     rows: Vec<String>,
     /// Pairs of samples for each row and rival.
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=100))]
+    #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u16).range(1..=100))]
     runs: u16,
     /// Length of one sample.
     #[arg(long, value_name = "N", default_value_t = 2.0)]
@@ -127,7 +127,7 @@ pub struct AppsArgs {
     loopback: bool,
 }
 
-/// Show the fast path beside the kernel path on redis, nginx, curl and iperf3.
+/// Options of the demo.
 #[derive(Clone, Debug, Args)]
 pub struct DemoArgs {
     /// Alternations of each work.
@@ -136,21 +136,22 @@ pub struct DemoArgs {
     /// Length of one sample.
     #[arg(long, value_name = "N", default_value_t = 1.0)]
     seconds: f64,
-    /// Let the scheduler place servers and clients instead of holding them to CPU 0 and CPU 1.
+    /// Hold servers to CPU 0 and clients to CPU 1 instead of letting the scheduler place them.
     #[arg(long)]
-    unpinned: bool,
+    pinned: bool,
 }
 
-/// `fordway bench`.
-pub fn run_bench(args: &BenchArgs) -> Result<()> {
-    match &args.suite {
-        Suite::Apps(args) => {
+/// Carries one out.
+pub fn run(command: &Command) -> Result<()> {
+    match command {
+        Command::Apps(args) => {
             check_seconds(args.seconds)?;
             let options = apps::Options {
                 rows: args.rows.clone(),
                 runs: args.runs.into(),
                 seconds: args.seconds,
                 placement: args.placement,
+                rival_placement: None,
                 hogs: args.hogs,
                 all_rivals: !args.loopback,
             };
@@ -158,15 +159,15 @@ pub fn run_bench(args: &BenchArgs) -> Result<()> {
             announce(options.estimate_all());
             apps::run(&options, &mut json, &Pace::unbounded()).map(drop)
         }
-        Suite::Rtt(args) => run_micro(job::Suite::Rtt, args),
-        Suite::Stream(args) => run_micro(job::Suite::Stream, args),
-        Suite::RingSize(args) => run_micro(job::Suite::RingSize, args),
-        Suite::Connect(args) => run_micro(job::Suite::Connect, args),
-        Suite::Scale(args) => run_micro(job::Suite::Scale, args),
-        Suite::Memory(args) => run_micro(job::Suite::Memory, args),
-        Suite::Filter(args) => run_filter(args),
-        Suite::All(args) => run_all(args),
-        Suite::Report { dir, rows } => {
+        Command::Rtt(args) => run_micro(job::Suite::Rtt, args),
+        Command::Stream(args) => run_micro(job::Suite::Stream, args),
+        Command::RingSize(args) => run_micro(job::Suite::RingSize, args),
+        Command::Connect(args) => run_micro(job::Suite::Connect, args),
+        Command::Scale(args) => run_micro(job::Suite::Scale, args),
+        Command::Memory(args) => run_micro(job::Suite::Memory, args),
+        Command::Filter(args) => run_filter(args),
+        Command::All(args) => run_all(args),
+        Command::Report { dir, rows } => {
             let mut all = Vec::new();
             for file in rows {
                 all.extend(document::read(file)?);
@@ -174,7 +175,7 @@ pub fn run_bench(args: &BenchArgs) -> Result<()> {
             println!("{}", marks::table(&all));
             document::write(dir, &document::machine(), &all)
         }
-        Suite::Compare {
+        Command::Compare {
             old,
             new,
             runs,
@@ -188,6 +189,15 @@ pub fn run_bench(args: &BenchArgs) -> Result<()> {
                 seconds: *seconds,
             })
         }
+        Command::Demo(args) => {
+            check_seconds(args.seconds)?;
+            demo::run(&demo::Options {
+                runs: args.runs.into(),
+                seconds: args.seconds,
+                pinned: args.pinned,
+            })
+        }
+        Command::End(args) => end::run(args),
     }
 }
 
@@ -198,6 +208,7 @@ fn run_micro(which: job::Suite, args: &MicroArgs) -> Result<()> {
         rounds: args.runs.into(),
         seconds: args.seconds,
         quick: args.quick,
+        best: Vec::new(),
     };
     let mut json = JsonLines::create(args.json.as_deref())?;
     announce(options.estimate_all());
@@ -225,26 +236,28 @@ fn run_all(args: &AllArgs) -> Result<()> {
     let mut json = JsonLines::create(Some(&file))?;
     let micro = suite::Options {
         suites: job::Suite::value_variants().to_vec(),
-        rounds: if args.quick { 2 } else { 5 },
+        rounds: if args.quick { 2 } else { PAIRS_MIN },
         seconds: if args.quick { 0.1 } else { 0.2 },
         quick: args.quick,
+        best: Vec::new(),
     };
     let app = |rows: &[&str], placement, hogs, all_rivals| apps::Options {
         rows: rows.iter().map(|&row| row.to_owned()).collect(),
-        runs: if args.quick { 1 } else { 5 },
+        runs: if args.quick { 1 } else { PAIRS_MIN },
         seconds: 0.4,
         placement,
+        rival_placement: None,
         hogs,
         all_rivals,
     };
+    let marked = marks::works();
     let apps = if args.quick {
         vec![app(&QUICK_APPS, Placement::Apart, false, false)]
     } else {
-        let marked = marks::works();
         vec![
+            app(&marked, Placement::Free, false, false),
             app(&[], Placement::Apart, false, true),
             app(&marked, Placement::Together, false, false),
-            app(&marked, Placement::Free, false, false),
             app(&marked, Placement::Free, true, false),
         ]
     };
@@ -258,11 +271,32 @@ fn run_all(args: &AllArgs) -> Result<()> {
     announce(estimate);
     let longest = if args.quick { QUICK_MAX } else { FULL_MAX };
     let pace = Pace::with_slack(longest.saturating_sub(estimate));
-    let mut done = vec![suite::run(&micro, &mut json, &pace).map(drop)];
+    let mut failed = Ok(());
+    let mut keep = |measured: Result<Vec<Row>>| {
+        if let Err(error) = measured
+            && failed.is_ok()
+        {
+            failed = Err(error);
+        }
+    };
+    keep(suite::run(&micro, &mut json, &pace));
     pace.begin(filter.estimate_all());
-    done.push(filter::run(&filter, &mut json).map(drop));
+    keep(filter::run(&filter, &mut json));
     for options in &apps {
-        done.push(apps::run(options, &mut json, &pace).map(drop));
+        keep(apps::run(options, &mut json, &pace));
+    }
+    // What is written is what is known, also where a suite lacks a row.
+    let known = document::read(&file)?;
+    if !args.quick {
+        let best = suite::Options {
+            suites: Vec::new(),
+            best: job::best(&known),
+            ..micro
+        };
+        keep(suite::run(&best, &mut json, &pace));
+        for options in apps::best(&marked, &known, &apps[0]) {
+            keep(apps::run(&options, &mut json, &pace));
+        }
     }
     let rows = document::read(&file)?;
     document::write(&args.dir, &document::machine(), &rows)?;
@@ -271,28 +305,13 @@ fn run_all(args: &AllArgs) -> Result<()> {
         "the report is in {}",
         args.dir.join("report.html").display()
     );
-    done.into_iter().collect()
+    failed
 }
 
 /// How long it will take.
 fn announce(estimate: Duration) {
     let seconds = estimate.as_secs();
     println!("about {} min {:02} s", seconds / 60, seconds % 60);
-}
-
-/// `fordway bench-end`: one end of a conversation that is measured.
-pub fn run_end(args: &EndArgs) -> Result<()> {
-    end::run(args)
-}
-
-/// `fordway demo`.
-pub fn run_demo(args: &DemoArgs) -> Result<()> {
-    check_seconds(args.seconds)?;
-    demo::run(&demo::Options {
-        runs: args.runs.into(),
-        seconds: args.seconds,
-        pinned: !args.unpinned,
-    })
 }
 
 fn check_seconds(seconds: f64) -> Result<()> {

@@ -1,22 +1,23 @@
-//! `fordway bench compare OLD NEW`: two builds in alternation, for use before a merge.
+//! `fordway-bench compare OLD NEW`: two builds in alternation, for use before a merge.
 //!
-//! In each round each build, with its own broker and library, plays every job once. The
-//! ratio of a job is the median over the rounds of new against old; a job is worse if even
-//! its best round is, so that noise alone seldom says so.
+//! In each round each build, with its own broker and library, plays every job once, in turns the
+//! old or the new one first. The ratio of a job is the median over the rounds of new against old;
+//! a job is worse if its whole interval ([`crate::pairs`]) is, so that noise alone seldom says so.
 
 use crate::distance::Regime;
-use crate::lab::Lab;
 use crate::micro::job::{self, Suite};
 use crate::micro::sample::{self, Contender, Taken};
 use crate::micro::suite;
+use crate::pairs::{self, median};
 use crate::placement;
-use crate::report::{self, Progress, Table, median};
+use crate::report::{self, Progress, Table};
 use anyhow::{Context, Result, ensure};
+use fordway_lab::Lab;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// A build that is slower than this in every round has become worse.
+/// A build that is surely slower than this has become worse.
 const WORSE_BELOW: f64 = 0.97;
 
 /// What to compare.
@@ -43,10 +44,12 @@ pub fn run(options: &Options) -> Result<()> {
     let length = Duration::from_secs_f64(options.seconds);
     let progress = Progress::new((options.rounds * jobs.len() * 2) as u64);
     // By job and regime: old and new, round by round.
-    let mut pairs: BTreeMap<(usize, Regime), Vec<[Taken; 2]>> = BTreeMap::new();
+    let mut pairs_of: BTreeMap<(usize, Regime), Vec<[Taken; 2]>> = BTreeMap::new();
     for round in 1..=options.rounds {
-        let mut taken = Vec::new();
-        for (build, name) in builds.iter().zip(["old", "new"]) {
+        let mut taken = [Vec::new(), Vec::new()];
+        let order = if round % 2 == 1 { [0, 1] } else { [1, 0] };
+        for index in order {
+            let (build, name) = (&builds[index], ["old", "new"][index]);
             let lab = Lab::start_from(build)?;
             let mut samples = Vec::new();
             for job in &jobs {
@@ -55,11 +58,11 @@ pub fn run(options: &Options) -> Result<()> {
             }
             let forced = lab.close();
             ensure!(forced.is_empty(), "left behind: {}", forced.join(", "));
-            taken.push(samples);
+            taken[index] = samples;
         }
         for (number, (old, new)) in taken[0].iter().zip(&taken[1]).enumerate() {
             if let Some(regime) = old.regime.filter(|_| old.regime == new.regime) {
-                pairs
+                pairs_of
                     .entry((number, regime))
                     .or_default()
                     .push([*old, *new]);
@@ -72,30 +75,29 @@ pub fn run(options: &Options) -> Result<()> {
         "old",
         "new",
         "ratio",
-        "min",
-        "max",
+        "from",
+        "to",
         "rounds",
         "CPU s old",
         "new",
         "CPUs",
     ]);
     let mut worse = Vec::new();
-    for ((number, regime), pairs) in &pairs {
+    for ((number, regime), rounds) in &pairs_of {
         let job = &jobs[*number];
         let value = |taken: &Taken| suite::value(job, &taken.figures);
-        let ratios: Vec<f64> = pairs
+        let ratios: Vec<f64> = rounds
             .iter()
             .map(|[old, new]| suite::ratio(job, &new.figures, &old.figures))
             .collect();
-        let best = ratios.iter().copied().fold(0.0, f64::max);
-        let least = ratios.iter().copied().fold(f64::INFINITY, f64::min);
-        if best < WORSE_BELOW {
+        let interval = pairs::interval(&ratios);
+        if interval.is_some_and(|[_, high]| high < WORSE_BELOW) {
             worse.push(job.name.as_str());
         }
         let middle = |pick: &dyn Fn(&Taken) -> f64, index: usize| {
-            median(pairs.iter().map(|pair| pick(&pair[index])))
+            median(rounds.iter().map(|pair| pick(&pair[index])))
         };
-        let unit = value(&pairs[0][0]).1;
+        let unit = value(&rounds[0][0]).1;
         let figure = |index| report::figure(middle(&|taken| value(taken).0, index), unit);
         let cpu = |index| format!("{:.3}", middle(&|taken| taken.cpu_s, index));
         table.line([
@@ -103,9 +105,9 @@ pub fn run(options: &Options) -> Result<()> {
             figure(0),
             figure(1),
             report::ratio(Some(median(ratios.iter().copied()))),
-            report::ratio(Some(least)),
-            report::ratio(Some(best)),
-            pairs.len().to_string(),
+            report::ratio(interval.map(|[low, _]| low)),
+            report::ratio(interval.map(|[_, high]| high)),
+            rounds.len().to_string(),
             cpu(0),
             cpu(1),
             regime.word().to_owned(),
@@ -113,7 +115,7 @@ pub fn run(options: &Options) -> Result<()> {
     }
     println!("{table}");
     ensure!(
-        !pairs.is_empty(),
+        !pairs_of.is_empty(),
         "the distance of the CPUs changed in every round"
     );
     ensure!(worse.is_empty(), "worse than before: {}", worse.join(", "));

@@ -4,12 +4,14 @@
 //! Each server runs twice in its domain, once started with `--path kernel`, so
 //! that the two paths can alternate without a restart. Takes about a minute.
 
-use crate::lab::{Lab, PathChoice, Place};
+use crate::pairs::median;
 use crate::placement::{CLIENT_CPU, SERVER_CPU};
-use crate::report::{self, Progress, Table, median};
+use crate::report::{self, Progress, Table};
+use crate::work;
 use crate::work::{Client, Runner, Sample, Server, ServerKind, Setting, WORKS, Work};
-use crate::{interrupt, packages, work};
 use anyhow::{Context, Result, ensure};
+use fordway_lab::{Lab, PathChoice, Place};
+use fordway_lab::{interrupt, packages};
 use std::collections::BTreeMap;
 use std::process::Stdio;
 use std::time::Duration;
@@ -61,6 +63,11 @@ pub fn run(options: &Options) -> Result<()> {
     println!("What curl fetched was compared byte by byte with the server's file.");
     let total = report::bytes(shown.ring_bytes);
     println!("A ratio is the median of those of the pairs of runs, one right after the other.");
+    let placed = match options.pinned {
+        true => "servers on CPU 0, clients on CPU 1",
+        false => "the scheduler placed the programs",
+    };
+    println!("{}; {placed}.", report::cpu_model());
     println!(
         "{total} went through rings, warm-up and set-up included. Broker, domains and programs are gone again."
     );

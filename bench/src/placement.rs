@@ -2,9 +2,10 @@
 //! beside them.
 
 use crate::distance::{self, Regime};
-use crate::lab::{Lab, PathChoice, Place, Program, Spawn};
+use crate::report::Row;
 use anyhow::{Result, ensure};
 use clap::ValueEnum;
+use fordway_lab::{Lab, PathChoice, Place, Program, Spawn};
 
 /// CPUs of the servers and of the clients, where each has its own.
 pub const SERVER_CPU: usize = 0;
@@ -43,6 +44,24 @@ impl Placement {
     }
 }
 
+/// Where some rows show a work fastest, for us and for this rival; `None` without such rows.
+pub fn best(rows: &[Row], work: &str, rival: &str) -> Option<[Placement; 2]> {
+    let plain = |row: &&Row| row.work == work && !row.hogs && row.best_of.is_none();
+    let ours = rows.iter().filter(plain).map(|row| (row.value, row));
+    let of_rival = rows.iter().filter(plain).filter(|row| row.rival == rival);
+    let theirs = of_rival.map(|row| (row.rival_value, row));
+    Some([fastest(ours)?, fastest(theirs)?])
+}
+
+fn fastest<'r>(figures: impl Iterator<Item = (f64, &'r Row)>) -> Option<Placement> {
+    let (_, row) = figures.max_by(|a, b| match a.1.less_is_better() {
+        true => b.0.total_cmp(&a.0),
+        false => a.0.total_cmp(&b.0),
+    })?;
+    let mut all = Placement::value_variants().iter().copied();
+    all.find(|placement| placement.word() == row.placement)
+}
+
 /// The domain of all servers.
 pub fn server_place() -> Place {
     Place::domain("server", [10, 77, 0, 11])
@@ -70,10 +89,31 @@ pub fn regime() -> Result<Regime> {
 
 /// Two programs that use the CPUs up, until they are stopped or dropped.
 pub fn hogs(lab: &Lab) -> Result<Vec<Program>> {
-    let program = lab.fordway().to_string_lossy().into_owned();
+    let program = std::env::current_exe()?.to_string_lossy().into_owned();
     let hog = |cpu: usize| {
-        let spawn = Spawn::new([&program, "bench-end", "hog"]).cpu(&cpu.to_string());
+        let spawn = Spawn::new([&program, "end", "hog"]).cpu(&cpu.to_string());
         lab.spawn(&Place::Here, PathChoice::Kernel, &spawn)
     };
     [SERVER_CPU, CLIENT_CPU].into_iter().map(hog).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_side_is_looked_for_where_it_is_fastest() {
+        let row = |placement, hogs, pair| Row {
+            hogs,
+            ..Row::new("rtt-64", "unix", "ns", Regime::Near, placement).of_pairs(vec![pair])
+        };
+        let rows = [
+            row(Placement::Apart, false, [300.0, 9_000.0]),
+            row(Placement::Together, false, [4_000.0, 3_000.0]),
+            row(Placement::Free, true, [100.0, 100.0]),
+        ];
+        let best = |rival| best(&rows, "rtt-64", rival);
+        assert_eq!(best("unix"), Some([Placement::Apart, Placement::Together]));
+        assert_eq!(best("pipe"), None);
+    }
 }

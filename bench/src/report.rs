@@ -10,6 +10,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::distance::Regime;
+use crate::pairs::{self, median};
 use crate::placement::Placement;
 
 /// One row of a suite as `--json` writes it.
@@ -29,18 +30,14 @@ pub struct Row {
     pub rival_value: f64,
     /// Of both.
     pub unit: Cow<'static, str>,
-    /// Median of the ratios of neighbouring samples (absent where a figure is no speed).
+    /// Median of the ratios of pairs (absent where a figure is no speed).
     pub ratio: Option<f64>,
-    /// Smallest of them.
-    pub ratio_min: Option<f64>,
-    /// Largest of them.
-    pub ratio_max: Option<f64>,
     /// How many pairs of samples.
     pub runs: usize,
     /// Their figures, ours and the rival's, all of one regime.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub samples: Vec<[f64; 2]>,
-    /// CPU seconds of server and client, median of a sample.
+    /// CPU seconds of server, client and broker, median of a sample.
     pub cpu_s: f64,
     /// The rival's.
     pub rival_cpu_s: f64,
@@ -56,8 +53,14 @@ pub struct Row {
     pub regime: Regime,
     /// Whether server and client were held to certain CPUs.
     pub pinned: bool,
-    /// `apart`, `together` or `free`.
+    /// `apart`, `together`, `free`, or `best`: each side where it is fastest.
     pub placement: Cow<'static, str>,
+    /// The two placements of a row of `best`, ours and the rival's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub best_of: Option<[Cow<'static, str>; 2]>,
+    /// Of which CPU the figures are.
+    #[serde(default)]
+    pub cpu_model: String,
     /// Bytes of a message, in suites of plain programs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size_bytes: Option<usize>,
@@ -90,8 +93,6 @@ impl Row {
             rival_value: 0.0,
             unit: unit.into(),
             ratio: None,
-            ratio_min: None,
-            ratio_max: None,
             runs: 0,
             samples: Vec::new(),
             cpu_s: 0.0,
@@ -103,6 +104,8 @@ impl Row {
             regime,
             pinned: placement != Placement::Free,
             placement: placement.word().into(),
+            best_of: None,
+            cpu_model: cpu_model(),
             size_bytes: None,
             hogs: false,
             p99_ns: None,
@@ -110,9 +113,78 @@ impl Row {
         }
     }
 
+    /// With the figures of these pairs, all of one regime.
+    pub fn of_pairs(self, samples: Vec<[f64; 2]>) -> Row {
+        let ratios = pairs::ratios(&samples, self.less_is_better());
+        Row {
+            value: median(samples.iter().map(|pair| pair[0])),
+            rival_value: median(samples.iter().map(|pair| pair[1])),
+            ratio: Some(median(ratios)),
+            runs: samples.len(),
+            samples,
+            ..self
+        }
+    }
+
+    /// Each side where it is fastest.
+    pub fn best(self, [ours, theirs]: [Placement; 2]) -> Row {
+        Row {
+            placement: "best".into(),
+            pinned: [ours, theirs].iter().any(|&one| one != Placement::Free),
+            best_of: Some([ours, theirs].map(|one| one.word().into())),
+            ..self
+        }
+    }
+
+    /// Where the ratio lies, with 95 % certainty.
+    pub fn interval(&self) -> Option<[f64; 2]> {
+        self.ratio?;
+        pairs::interval(&pairs::ratios(&self.samples, self.less_is_better()))
+    }
+
+    /// CPU time for the same work, ours over the rival's.
+    pub fn cpu_ratio(&self) -> Option<f64> {
+        let ratio = self.cpu_s_per_unit? / self.rival_cpu_s_per_unit?;
+        ratio.is_finite().then_some(ratio)
+    }
+
+    /// Times and sizes are better if they are small.
+    pub fn less_is_better(&self) -> bool {
+        ["ns", "B", "wake-ups/10s"].contains(&self.unit.as_ref())
+    }
+
     /// Where it was measured, and what ran beside it.
     pub fn place(&self) -> String {
         format!("{}{}", self.placement, if self.hogs { "+hogs" } else { "" })
+    }
+
+    /// The same in full.
+    pub fn place_in_full(&self) -> String {
+        match &self.best_of {
+            Some([ours, theirs]) => format!("{}: {ours}, rival {theirs}", self.place()),
+            None => self.place(),
+        }
+    }
+}
+
+/// Of the machine that we are on.
+pub fn cpu_model() -> String {
+    let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let mut lines = cpuinfo.lines();
+    let model = lines.find_map(|line| line.strip_prefix("model name"));
+    let model = model.map(|rest| rest.trim_start_matches([' ', '\t', ':']));
+    model.unwrap_or("unknown CPU").to_owned()
+}
+
+/// Of which CPUs some rows are, for the heading of a table.
+pub fn cpu_models(rows: &[Row]) -> String {
+    let mut models: Vec<&str> = rows.iter().map(|row| row.cpu_model.as_str()).collect();
+    models.retain(|model| !model.is_empty());
+    models.sort_unstable();
+    models.dedup();
+    match models.is_empty() {
+        true => "unknown CPU".to_owned(),
+        false => models.join(", "),
     }
 }
 
@@ -213,15 +285,16 @@ pub const ALWAYS_MOVED: &str = "left out, for the distance of the CPUs changed a
 
 /// Rows for people; one home for what a terminal and a document show.
 pub fn table(rows: &[Row]) -> Table {
+    let heading = format!("work, on {}", cpu_models(rows));
     let mut table = Table::new([
-        "work",
+        heading.as_str(),
         "where",
         "rival",
         "fast path",
         "rival's",
         "ratio",
-        "min",
-        "max",
+        "from",
+        "to",
         "p99",
         "rival's",
         "p99.9",
@@ -233,6 +306,7 @@ pub fn table(rows: &[Row]) -> Table {
         "CPUs",
     ]);
     for row in rows {
+        let interval = row.interval();
         let cpu = |seconds: Option<f64>, whole: f64| format!("{:.2}", seconds.unwrap_or(whole));
         let tail = |pair: Option<[u64; 2]>, index: usize| {
             let text = pair.map(|pair| figure(pair[index] as f64, "ns"));
@@ -240,13 +314,13 @@ pub fn table(rows: &[Row]) -> Table {
         };
         table.line([
             row.work.clone(),
-            row.place(),
+            row.place_in_full(),
             row.rival.to_string(),
             figure(row.value, &row.unit),
             figure(row.rival_value, &row.unit),
             ratio(row.ratio),
-            ratio(row.ratio_min),
-            ratio(row.ratio_max),
+            ratio(interval.map(|[low, _]| low)),
+            ratio(interval.map(|[_, high]| high)),
             tail(row.p99_ns, 0),
             tail(row.p99_ns, 1),
             tail(row.p999_ns, 0),
@@ -335,26 +409,9 @@ impl Drop for Progress {
     }
 }
 
-/// The middle of a set; the mean of the two middles if it is even.
-pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
-    let mut sorted: Vec<f64> = values.into_iter().collect();
-    sorted.sort_by(f64::total_cmp);
-    match sorted.len() {
-        0 => f64::NAN,
-        count if count % 2 == 1 => sorted[count / 2],
-        count => (sorted[count / 2 - 1] + sorted[count / 2]) / 2.0,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn median_of_odd_and_even() {
-        assert_eq!(median([3.0, 1.0, 2.0]), 2.0);
-        assert_eq!(median([4.0, 1.0, 2.0, 3.0]), 2.5);
-    }
 
     #[test]
     fn figures_are_short() {
@@ -366,17 +423,15 @@ mod tests {
 
     #[test]
     fn a_row_is_one_line_with_the_documented_keys() {
-        let row = Row {
-            value: 2.0,
-            ratio: Some(2.0),
-            ..Row::new(
-                "iperf3-128k",
-                "kernel-bridge",
-                "GB/s",
-                Regime::Near,
-                Placement::Apart,
-            )
-        };
+        let row = Row::new(
+            "iperf3-128k",
+            "kernel-bridge",
+            "GB/s",
+            Regime::Near,
+            Placement::Apart,
+        );
+        let row = row.of_pairs(vec![[2.0, 1.0]; 7]);
+        assert_eq!((row.ratio, row.interval()), (Some(2.0), Some([2.0, 2.0])));
         let text = serde_json::to_string(&row).unwrap();
         assert!(!text.contains('\n'));
         for key in [
@@ -388,9 +443,9 @@ mod tests {
             "rival_value",
             "unit",
             "ratio",
-            "ratio_min",
-            "ratio_max",
             "runs",
+            "samples",
+            "cpu_model",
             "cpu_s",
             "rival_cpu_s",
             "ring_bytes",

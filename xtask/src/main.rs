@@ -8,6 +8,7 @@
 
 mod features;
 mod fuzz;
+mod house;
 mod unikernel;
 mod xen;
 
@@ -26,7 +27,7 @@ struct Task {
     run: fn(&[String]) -> Outcome,
 }
 
-const TASKS: [Task; 20] = [
+const TASKS: [Task; 21] = [
     Task {
         name: "help",
         what: "this list",
@@ -113,6 +114,11 @@ const TASKS: [Task; 20] = [
         run: doc,
     },
     Task {
+        name: "house",
+        what: "the picture of the crates in docs/architecture.md, from Cargo's graph",
+        run: house::house,
+    },
+    Task {
         name: "man",
         what: "manual pages and completions into target/man",
         run: man,
@@ -142,6 +148,7 @@ const STORM: &str = "fordway-test-storm";
 /// Preemptions that loom explores in each interleaving.
 const LOOM_PREEMPTIONS_MAX: &str = "2";
 const FORDWAY: &str = "target/release/fordway";
+const BENCH: &str = "target/release/fordway-bench";
 /// What may be skipped in CI, and why.
 const SKIPS: &str = "contrib/skips.txt";
 /// How a test that is not played says so (`MARK` of tests/skip).
@@ -152,7 +159,7 @@ const SLOWEST_SHOWN: usize = 10;
 const AFTER_FAILURE: usize = 12;
 const FAILURES_SHOWN: usize = 120;
 /// That it runs, not what it says: figures of a busy machine prove nothing.
-const SHORT_BENCH: [&str; 5] = [FORDWAY, "bench", "all", "--quick", "target/bench-report"];
+const SHORT_BENCH: [&str; 4] = [BENCH, "all", "--quick", "target/bench-report"];
 
 fn main() -> ExitCode {
     let root = workspace(std::env::var_os("CARGO_MANIFEST_DIR"));
@@ -187,15 +194,16 @@ fn help(_: &[String]) -> Outcome {
 }
 
 fn build(_: &[String]) -> Outcome {
-    // The shim and the command line that starts programs with it belong together.
-    run(cargo(&[
-        "build",
-        "--release",
-        "-p",
-        "fordway",
-        "-p",
-        "fordway-preload",
-    ]))
+    run(built())
+}
+
+/// The shim and the command that starts programs with it belong together; the bench and the demo
+/// stand on them.
+fn built() -> Command {
+    let packages = ["fordway", "fordway-preload", "fordway-bench"];
+    let named = packages.into_iter().flat_map(|package| ["-p", package]);
+    let words: Vec<&str> = ["build", "--release"].into_iter().chain(named).collect();
+    cargo(&words)
 }
 
 /// The tree in which cargo runs this program: a copied tree may have it built from another one.
@@ -208,7 +216,7 @@ fn workspace(run_for: Option<OsString>) -> PathBuf {
 
 fn demo(arguments: &[String]) -> Outcome {
     build(&[])?;
-    become_program(Command::new(FORDWAY).arg("demo").args(arguments))
+    become_program(Command::new(BENCH).arg("demo").args(arguments))
 }
 
 fn conformance(arguments: &[String]) -> Outcome {
@@ -268,12 +276,7 @@ fn bench(arguments: &[String]) -> Outcome {
     } else {
         &["all"]
     };
-    become_program(
-        Command::new(FORDWAY)
-            .arg("bench")
-            .args(suite)
-            .args(arguments),
-    )
+    become_program(Command::new(BENCH).args(suite).args(arguments))
 }
 
 fn check(_: &[String]) -> Outcome {
@@ -340,17 +343,7 @@ fn test(arguments: &[String]) -> Outcome {
         sum.step(&name, check);
     }
     // Before the tests: those of the shim and of real programs use the release build.
-    sum.step(
-        "build",
-        cargo(&[
-            "build",
-            "--release",
-            "-p",
-            "fordway",
-            "-p",
-            "fordway-preload",
-        ]),
-    );
+    sum.step("build", built());
     sum.step(
         "units",
         cargo(&[

@@ -58,16 +58,6 @@ pub enum Command {
     Env(Json),
     /// End the broker and remove its domains
     Down(Down),
-    /// Try a Xen guest without Xen hardware
-    #[command(subcommand)]
-    Xen(XenCommand),
-    /// Measure the fast path beside the kernel path and others
-    Bench(fordway_bench::cli::BenchArgs),
-    /// Show the fast path beside the kernel path on real programs
-    Demo(fordway_bench::cli::DemoArgs),
-    /// One end of a conversation that the bench measures
-    #[command(hide = true)]
-    BenchEnd(fordway_bench::cli::EndArgs),
     /// Print a completion script
     Completions {
         /// For which shell
@@ -276,62 +266,6 @@ pub enum Domain {
         #[command(flatten)]
         json: Json,
     },
-}
-
-#[derive(Debug, Subcommand)]
-pub enum XenCommand {
-    /// Start an image on the real Xen, under emulation, and run a job in dom0 beside it
-    ///
-    /// Xen, a Linux dom0 with netback and a bridge, and the guest run in QEMU, without
-    /// hardware support; what they need is fetched from Debian and kept under
-    /// ~/.cache/fordway/xen. Time in there counts instructions, so that what a job
-    /// measures repeats, and compares with another guest's in the same test bed only. The
-    /// job finds the guest's address in $GUEST, the files given in its directory, and what
-    /// it leaves in /job/out comes back by --out. ping, arping, curl, wget, ab, httperf,
-    /// siege, redis-cli, redis-benchmark, iperf3, tcpdump, ethtool and python3 are there.
-    Run(XenRun),
-}
-
-#[derive(Debug, Args)]
-pub struct XenRun {
-    /// The guest's image, as xl's kernel= takes it
-    pub image: PathBuf,
-    /// A line for the guest's xl.cfg, behind ours; may be given more than once
-    #[arg(long, value_name = "LINE")]
-    pub config: Vec<String>,
-    /// Words for the guest's command line, behind its address
-    #[arg(long, value_name = "WORDS", default_value = "")]
-    pub extra: String,
-    /// The guest's ramdisk
-    #[arg(long, value_name = "FILE")]
-    pub ramdisk: Option<PathBuf>,
-    /// The guest's memory in MiB
-    #[arg(long, value_name = "MIB", default_value_t = 64)]
-    pub memory: u32,
-    /// The guest's address on dom0's bridge (10.0.0.1/24)
-    #[arg(long, value_name = "ADDRESS", default_value_t = Ipv4Addr::new(10, 0, 0, 2))]
-    pub ip: Ipv4Addr,
-    /// A file for the job; may be given more than once
-    #[arg(long, value_name = "FILE")]
-    pub file: Vec<PathBuf>,
-    /// Where the files of /job/out go
-    #[arg(long, value_name = "DIR")]
-    pub out: Option<PathBuf>,
-    /// Start the job without waiting for the guest to answer a ping
-    #[arg(long)]
-    pub no_wait: bool,
-    /// Print the guest's console at the end
-    #[arg(long)]
-    pub console: bool,
-    /// Emulated seconds that the job may take
-    #[arg(long, value_name = "SECONDS", default_value_t = 120)]
-    pub limit: u32,
-    /// Seconds that all of it may take
-    #[arg(long, value_name = "SECONDS", default_value_t = 900)]
-    pub timeout: u64,
-    /// The job and its arguments
-    #[arg(required = true, last = true, value_name = "JOB")]
-    pub job: Vec<String>,
 }
 
 #[derive(Debug, Args)]

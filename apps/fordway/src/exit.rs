@@ -47,18 +47,12 @@ exits! {
     Unhealthy = 10, "doctor found something that keeps Fordway from working";
     /// Rules that cannot be loaded.
     Rules = 11, "filter: the file of rules is wrong, has something that is not supported, or the kernel refuses it";
-    /// The test bed, or the guest in it.
-    Machine = 12, "xen run: the emulated machine or the guest in it did not come up";
-    /// The job said no.
-    Job = 13, "xen run: the job failed, or its time was up";
     /// `run`: before the program.
     Launcher = 125, "run: any error of its own, instead of the statuses above";
     /// `run`: exec failed.
     NotExecutable = 126, "run: the program was found but cannot be executed";
     /// `run`: no program.
     NoProgram = 127, "run: the program was not found";
-    /// `bench`, `demo`: SIGINT, SIGTERM or SIGHUP.
-    Interrupted = 130, "bench and demo: interrupted; what they had made is removed";
 }
 
 /// Why a command ends without having done its work: one line and a status.

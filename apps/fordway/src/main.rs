@@ -19,7 +19,6 @@ mod show;
 mod table;
 mod trace;
 mod up;
-mod xen;
 
 use broker::Broker;
 use clap::Parser;
@@ -60,32 +59,9 @@ fn dispatch(cli: &Cli) -> Outcome {
         Command::Doctor(json) => doctor::doctor(&broker()?, json.json),
         Command::Env(json) => container::environment(&broker()?, json.json),
         Command::Down(down) => up::down(down, &broker()?),
-        Command::Xen(command) => xen::xen(command),
-        Command::Bench(args) => measured(|| fordway_bench::cli::run_bench(args)),
-        Command::Demo(args) => measured(|| fordway_bench::cli::run_demo(args)),
-        Command::BenchEnd(args) => fordway_bench::cli::run_end(args)
-            .map(|()| Exit::Done)
-            .map_err(|error| Failure::internal(format!("{error:#}"))),
         Command::Completions { shell } => manual::completions(*shell),
         Command::Man { dir } => manual::pages(dir),
     }
-}
-
-fn measured(work: impl FnOnce() -> anyhow::Result<()>) -> Outcome {
-    if !fordway_platform::launch::has_sys_admin() {
-        let text = "measuring makes domains, which needs root (CAP_SYS_ADMIN)";
-        return Err(Failure::new(Exit::Privilege, text));
-    }
-    // The alternate form names the causes too.
-    work().map_err(|error| {
-        let exit = if fordway_bench::interrupt::seen() {
-            Exit::Interrupted
-        } else {
-            Exit::Internal
-        };
-        Failure::new(exit, format!("{error:#}"))
-    })?;
-    Ok(Exit::Done)
 }
 
 /// Help and versions as clap prints them; errors in one line.

@@ -301,7 +301,6 @@ fn an_ordinary_user_runs_programs_here() {
     // The library in the shim's place has no version.
     let ran = user.say("doctor").check(10);
     assert!(ran.stdout.contains("warn  domains"), "{ran:?}");
-    user.say("bench apps").fails(4, "root");
     user.say("down").check(0);
     user.say("--runtime-dir /run/fordway-not-there up --detach")
         .fails(4, "not permitted");

@@ -1,4 +1,4 @@
-//! The two plain programs of a conversation over iceoryx2, as `fordway bench-end` plays them
+//! The two plain programs of a conversation over iceoryx2, as `fordway-bench end` plays them
 //! over other wires, and with the same arguments. A program of its own, because iceoryx2
 //! brings more crates than all of `fordway` needs without it.
 //!
@@ -32,7 +32,7 @@ const QUEUE_MAX: usize = 256;
 #[derive(Parser)]
 struct Args {
     /// As the bench starts both kinds of programs.
-    #[arg(value_parser = ["bench-end"])]
+    #[arg(value_parser = ["end"])]
     _name: String,
     role: Role,
     /// Over which wire other programs would talk.

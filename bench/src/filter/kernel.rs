@@ -3,7 +3,7 @@
 //! system call.
 
 use super::rules::{self, Rules};
-use crate::report::median;
+use crate::pairs::median;
 use anyhow::{Context, Result, bail, ensure};
 use fordway_platform::{netns, packet::PacketSocket};
 use std::io::Write;

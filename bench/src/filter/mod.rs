@@ -17,9 +17,9 @@ mod rules;
 
 use crate::distance::Regime;
 use crate::placement::{self, Placement};
-use crate::report::{self, JsonLines, Progress, Row, median};
-use crate::{interrupt, packages};
+use crate::report::{self, JsonLines, Progress, Row};
 use anyhow::{Context, Result};
+use fordway_lab::{interrupt, packages};
 use rules::Rules;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -55,8 +55,7 @@ impl Options {
 pub fn run(options: &Options, json: &mut JsonLines) -> Result<Vec<Row>> {
     placement::ensure_cpus()?;
     packages::ensure(&["ip", "nft"])?;
-    let regime = placement::regime()?;
-    let mut rows = packets(options, regime)?;
+    let mut rows = packets(options)?;
     if !options.quick {
         rows.extend(paths::rows(options)?);
     }
@@ -70,7 +69,44 @@ pub fn run(options: &Options, json: &mut JsonLines) -> Result<Vec<Row>> {
 /// Figures of one row, ours and the rival's, round by round.
 type Samples = Vec<[f64; 2]>;
 
-fn packets(options: &Options, regime: Regime) -> Result<Vec<Row>> {
+/// The rounds, each with the distance of the CPUs if it stayed: rows are of one regime.
+#[derive(Debug, Default)]
+struct Rounds {
+    begun: Option<Regime>,
+    seen: Vec<Option<Regime>>,
+}
+
+impl Rounds {
+    fn begin(&mut self) -> Result<()> {
+        self.begun = Some(placement::regime()?);
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<()> {
+        let ended = placement::regime()?;
+        self.seen.push(self.begun.filter(|begun| *begun == ended));
+        Ok(())
+    }
+
+    /// The regime of most rounds, and which ones these are.
+    fn most(&self) -> Option<(Regime, Vec<usize>)> {
+        let of = |regime| {
+            let seen = self.seen.iter().enumerate();
+            let of = seen.filter(move |(_, seen)| **seen == Some(regime));
+            of.map(|(round, _)| round).collect::<Vec<_>>()
+        };
+        let regimes = [Regime::Near, Regime::Far].map(|regime| (regime, of(regime)));
+        let most = regimes.into_iter().max_by_key(|(_, rounds)| rounds.len())?;
+        (!most.1.is_empty()).then_some(most)
+    }
+}
+
+/// The samples of some rounds.
+fn kept_of(samples: &Samples, rounds: &[usize]) -> Samples {
+    rounds.iter().map(|&round| samples[round]).collect()
+}
+
+fn packets(options: &Options) -> Result<Vec<Row>> {
     let all = Rules::all();
     let progress = Progress::new((all.len() + options.rounds) as u64);
     let none = kernel::Rig::new(&Rules::none())?;
@@ -81,8 +117,10 @@ fn packets(options: &Options, regime: Regime) -> Result<Vec<Row>> {
         rigs.push((rules, rig, packet::Engine::new(rules)?));
     }
     let mut samples: BTreeMap<&str, Samples> = BTreeMap::new();
+    let mut rounds = Rounds::default();
     for round in 1..=options.rounds {
         progress.step(&format!("packets, round {round}"));
+        rounds.begin()?;
         for (rules, rig, engine) in &mut rigs {
             interrupt::check()?;
             let sample = on_one_cpu(|| {
@@ -92,6 +130,11 @@ fn packets(options: &Options, regime: Regime) -> Result<Vec<Row>> {
             })?;
             samples.entry(&rules.name).or_default().push(sample);
         }
+        rounds.end()?;
+    }
+    let (regime, kept) = rounds.most().context(report::ALWAYS_MOVED)?;
+    for samples in samples.values_mut() {
+        *samples = kept_of(samples, &kept);
     }
     let less = |work: &str, base: &str, by: f64| -> Samples {
         let pairs = samples[work].iter().zip(&samples[base]);
@@ -140,38 +183,32 @@ fn on_one_cpu<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
 
 /// Times: less is better.
 fn row(work: &str, rival: &'static str, regime: Regime, samples: &Samples) -> Row {
-    let ratios: Vec<f64> = samples.iter().map(|[mine, other]| other / mine).collect();
-    Row {
+    let row = Row {
         path: if rival == "nf_tables" {
             "filter"
         } else {
             "fast"
         }
         .into(),
-        value: median(samples.iter().map(|pair| pair[0])),
-        rival_value: median(samples.iter().map(|pair| pair[1])),
-        ratio: Some(median(ratios.iter().copied())),
-        ratio_min: ratios.iter().copied().reduce(f64::min),
-        ratio_max: ratios.iter().copied().reduce(f64::max),
-        runs: samples.len(),
-        samples: samples.clone(),
         ..Row::new(work, rival, "ns", regime, Placement::Apart)
-    }
+    };
+    row.of_pairs(samples.clone())
 }
 
 /// The rows for people: without the columns that say nothing here.
 fn table(rows: &[Row]) -> report::Table {
-    let headings = ["work", "ours", "rival", "rival's", "ratio", "min", "max"];
+    let headings = ["work", "ours", "rival", "rival's", "ratio", "from", "to"];
     let mut table = report::Table::new(headings);
     for row in rows {
+        let interval = row.interval();
         table.line([
             row.work.clone(),
             report::figure(row.value, &row.unit),
             row.rival.to_string(),
             report::figure(row.rival_value, &row.unit),
             report::ratio(row.ratio),
-            report::ratio(row.ratio_min),
-            report::ratio(row.ratio_max),
+            report::ratio(interval.map(|[low, _]| low)),
+            report::ratio(interval.map(|[_, high]| high)),
         ]);
     }
     table

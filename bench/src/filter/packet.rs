@@ -1,7 +1,7 @@
 //! The filter engine on the same packets, hook by hook as a router calls it.
 
 use super::rules::{self, RULES_ASKED, Rules};
-use crate::report::median;
+use crate::pairs::median;
 use anyhow::{Result, anyhow};
 use fordway_filter::model::{Hook, Ruleset};
 use fordway_filter::{

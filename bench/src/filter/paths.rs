@@ -5,14 +5,13 @@
 //! rings or not, so what rules add to it is the broker's question and the kernel's walk.
 
 use super::rules::{RULES_ASKED, Rules};
-use super::{Options, Samples, packet, row};
-use crate::distance::Regime;
-use crate::lab::{Lab, PathChoice, Spawn};
+use super::{Options, Rounds, Samples, kept_of, packet, row};
 use crate::micro::end::{self, Figures, Talk};
 use crate::micro::wire::Wire;
 use crate::placement::{self, Placement};
-use crate::report::{Progress, Row};
-use anyhow::{Result, ensure};
+use crate::report::{self, Progress, Row};
+use anyhow::{Context, Result, ensure};
+use fordway_lab::{Lab, PathChoice, Spawn};
 use fordwayd::admin::Request;
 use std::time::Duration;
 
@@ -45,10 +44,11 @@ fn measure(lab: &Lab, options: &Options) -> Result<Vec<Row>> {
         Rules::mixed(RULES_ASKED).about_tcp(),
     ];
     let (mut connects, mut talks) = ([(); 3].map(|()| Samples::new()), Samples::new());
-    let (mut asked, mut regime) = (Samples::new(), Regime::Near);
+    let mut asked = Samples::new();
+    let mut rounds = Rounds::default();
     for round in 1..=options.rounds {
         progress.step(&format!("fast path, round {round}"));
-        regime = placement::regime()?;
+        rounds.begin()?;
         let mut talked = [0.0; 2];
         for (index, rules) in rulesets.iter().enumerate() {
             load(lab, rules)?;
@@ -64,6 +64,11 @@ fn measure(lab: &Lab, options: &Options) -> Result<Vec<Row>> {
         talks.push([talked[1], talked[0]]);
         let [none, many] = [packet::ask_ns(&rulesets[0])?, packet::ask_ns(&rulesets[1])?];
         asked.push([many, none]);
+        rounds.end()?;
+    }
+    let (regime, kept) = rounds.most().context(report::ALWAYS_MOVED)?;
+    for samples in connects.iter_mut().chain([&mut talks, &mut asked]) {
+        *samples = kept_of(samples, &kept);
     }
     let row = |work: &str, rival, samples: &Samples| row(work, rival, regime, samples);
     // What rules add, on either path.
@@ -74,8 +79,6 @@ fn measure(lab: &Lab, options: &Options) -> Result<Vec<Row>> {
             .collect();
         Row {
             ratio: None,
-            ratio_min: None,
-            ratio_max: None,
             ..row(work, "kernel-bridge", &samples)
         }
     };
@@ -106,7 +109,6 @@ fn conversation(lab: &Lab, path: PathChoice, talk: Talk, seconds: f64) -> Result
     let at = format!("{}:{}", server.ip(), lab.free_port()?);
     let start = |place, cpu, role, more: &[String]| {
         let mut argv = end::command(role, Wire::Tcp, talk, &at, SIZE)?;
-        argv[0] = lab.fordway().to_string_lossy().into_owned();
         argv.extend_from_slice(more);
         // A connection asks for rings at once, or short ones never would.
         let mut spawn = Spawn::new(argv).env("FORDWAY_OFFER_AFTER", "0");

@@ -1,5 +1,5 @@
-//! The two plain programs of a conversation that is measured: `fordway bench-end serve`
-//! answers, `fordway bench-end drive` asks, measures, and prints one line of JSON. They
+//! The two plain programs of a conversation that is measured: `fordway-bench end serve`
+//! answers, `fordway-bench end drive` asks, measures, and prints one line of JSON. They
 //! know nothing of Fordway; `fordway run` puts the library under them, or does not.
 //!
 //! | work | the driving end | the serving end |
@@ -27,7 +27,7 @@ const WARM_UP_ROUNDS: u32 = 200;
 /// And at least for so long, for what needs time to grow.
 const WARM_UP: Duration = Duration::from_millis(30);
 
-/// `fordway bench-end`.
+/// `fordway-bench end`.
 #[derive(Clone, Debug, Args)]
 pub struct EndArgs {
     #[command(subcommand)]
@@ -156,7 +156,7 @@ pub fn command(role: &str, wire: Wire, talk: Talk, at: &str, size: usize) -> Res
     let program = std::env::current_exe()?.to_string_lossy().into_owned();
     Ok(vec![
         program,
-        "bench-end".to_owned(),
+        "end".to_owned(),
         role.to_owned(),
         format!("--wire={}", word(&wire)),
         format!("--work={}", word(&talk)),

@@ -3,26 +3,18 @@
 //!
 //! Each size is measured with each end on a CPU of its own, against everyone. What the
 //! other placements and two CPU hogs change is shown at two sizes, against TCP and UNIX
-//! sockets.
+//! sockets. Once these are known, each side is measured again where it was fastest ([`best`]):
+//! such a row says what a rival at its best loses.
 
 use super::end::Talk;
 use super::sample::Contender;
-use crate::placement::Placement;
+use crate::placement::{self, Placement};
+use crate::report::Row;
 use clap::ValueEnum;
 use std::time::Duration;
 
 /// Sizes of messages.
-const SIZES: [usize; 9] = [
-    1,
-    64,
-    1 << 10,
-    4 << 10,
-    16 << 10,
-    64 << 10,
-    256 << 10,
-    1 << 20,
-    4 << 20,
-];
+const SIZES: [usize; 7] = [1, 64, 1 << 10, 16 << 10, 64 << 10, 1 << 20, 4 << 20];
 /// Those for placements other than the first, and with hogs.
 const SIZES_FEW: [usize; 2] = [64, 64 << 10];
 /// Capacities of a ring; the largest that a channel may have is the last.
@@ -85,8 +77,14 @@ pub struct Job {
     pub idle: usize,
     /// Conversations at the same time, each with programs of its own, if the job is about that.
     pub pairs: Option<usize>,
-    /// Where.
+    /// Where the fast path (or the bare ring) is measured.
     pub placement: Placement,
+    /// Where its rivals are.
+    pub rival_placement: Placement,
+    /// The only rival, of a job with each side at its best.
+    pub best: Option<Contender>,
+    /// Connections of one request between domains, not over loopback.
+    pub is_between_domains: bool,
     /// With a busy loop on each CPU beside.
     pub hogs: bool,
     /// Capacity of the bare ring, if the job is about that.
@@ -104,6 +102,9 @@ impl Job {
             idle: 0,
             pairs: None,
             placement: Placement::Apart,
+            rival_placement: Placement::Apart,
+            best: None,
+            is_between_domains: false,
             hogs: false,
             ring: None,
         }
@@ -112,8 +113,17 @@ impl Job {
     fn at(self, placement: Placement, hogs: bool) -> Job {
         Job {
             placement,
+            rival_placement: placement,
             hogs,
             ..self
+        }
+    }
+
+    /// Where a contender is measured.
+    pub fn placement_of(&self, contender: Contender) -> Placement {
+        match contender {
+            Contender::Fast | Contender::Ring | Contender::Alone => self.placement,
+            _ => self.rival_placement,
         }
     }
 
@@ -135,6 +145,9 @@ impl Job {
     pub fn contenders(&self) -> Vec<Contender> {
         if self.ring.is_some() {
             return vec![Contender::Ring, Contender::Fast, Contender::KernelLoopback];
+        }
+        if let Some(rival) = self.best {
+            return vec![Contender::Fast, rival];
         }
         let all = Contender::value_variants().iter().copied();
         // What several pairs or a crowd change is each contender's own affair.
@@ -175,7 +188,15 @@ pub fn jobs(suite: Suite, quick: bool) -> Vec<Job> {
             let at = [(Placement::Apart, false)].iter().chain(elsewhere);
             at.flat_map(|&(at, hogs)| {
                 let job = |name: &str, talk| Job::new(name.to_owned(), talk, REQUEST_BYTES);
-                let jobs = [job("connect", Talk::Connect), job("request", Talk::Request)];
+                let between_domains = Job {
+                    is_between_domains: true,
+                    ..job("request-domains", Talk::Request)
+                };
+                let jobs = [
+                    job("connect", Talk::Connect),
+                    job("request", Talk::Request),
+                    between_domains,
+                ];
                 jobs.map(|job| job.at(at, hogs))
             })
             .collect()
@@ -200,6 +221,30 @@ pub fn jobs(suite: Suite, quick: bool) -> Vec<Job> {
         }
         Suite::Memory => Vec::new(),
     }
+}
+
+/// Jobs with each side where these rows show it fastest.
+pub fn best(rows: &[Row]) -> Vec<Job> {
+    let all = [Suite::Rtt, Suite::Stream].into_iter();
+    let mut best = Vec::new();
+    for job in all.flat_map(|suite| jobs(suite, true)) {
+        let rivals = [
+            Contender::KernelLoopback,
+            Contender::KernelPolling,
+            Contender::Unix,
+        ];
+        for rival in rivals {
+            if let Some([ours, theirs]) = placement::best(rows, &job.name, rival.name()) {
+                best.push(Job {
+                    placement: ours,
+                    rival_placement: theirs,
+                    best: Some(rival),
+                    ..job.clone()
+                });
+            }
+        }
+    }
+    best
 }
 
 fn sizes(word: &str, talk: Talk, quick: bool, elsewhere: &[(Placement, bool)]) -> Vec<Job> {

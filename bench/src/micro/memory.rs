@@ -4,10 +4,10 @@
 use super::end::Talk;
 use super::job::Job;
 use super::sample::{self, Contender};
-use crate::lab::Lab;
 use crate::placement::{self, Placement};
 use crate::report::Row;
 use anyhow::Result;
+use fordway_lab::Lab;
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;

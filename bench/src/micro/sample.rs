@@ -1,8 +1,8 @@
 //! One sample of one contender: two plain programs talk for a while.
 //!
 //! ```text
-//!   fordway run ... -- fordway bench-end serve ...      on the server's CPU
-//!   fordway run ... -- fordway bench-end drive ...      on the client's CPU ──► one line of JSON
+//!   fordway run ... -- fordway-bench end serve ...      on the server's CPU
+//!   fordway run ... -- fordway-bench end drive ...      on the client's CPU ──► one line of JSON
 //! ```
 //! The distance of the CPUs is probed before and after; a sample during which it
 //! changed has no regime and is thrown away by the caller.
@@ -11,11 +11,12 @@ use super::end::{self, Figures, Talk, Times};
 use super::job::Job;
 use super::wire::Wire;
 use crate::distance::{self, Regime};
-use crate::lab::{Lab, PathChoice, Place, Program, Spawn};
-use crate::placement::{self, CLIENT_CPU, SERVER_CPU, client_place, server_place};
+use crate::placement::{self, CLIENT_CPU, Placement, SERVER_CPU, client_place, server_place};
 use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
+use fordway_lab::{Lab, PathChoice, Place, Program, Spawn};
 use fordway_platform::sockmap;
+use rustix::time::{ClockId, clock_gettime};
 use std::fs;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -34,6 +35,9 @@ pub enum Contender {
     Ring,
     /// TCP over loopback.
     KernelLoopback,
+    /// The same with nonblocking sockets: both ends ask again until there is something. (A
+    /// socket that polls its device, SO_BUSY_POLL, does nothing here: loopback has no queue to poll.)
+    KernelPolling,
     /// TCP between two network namespaces over veth and a bridge.
     KernelBridge,
     /// TCP over loopback, its bytes moved from socket to socket by a BPF program.
@@ -52,9 +56,10 @@ pub enum Contender {
 
 impl Contender {
     /// Those that are measured in all placements.
-    pub const FEW: [Contender; 4] = [
+    pub const FEW: [Contender; 5] = [
         Contender::Fast,
         Contender::KernelLoopback,
+        Contender::KernelPolling,
         Contender::Unix,
         Contender::Alone,
     ];
@@ -65,6 +70,7 @@ impl Contender {
             Contender::Fast => "fast",
             Contender::Ring => "ring",
             Contender::KernelLoopback => "kernel-loopback",
+            Contender::KernelPolling => "kernel-polling",
             Contender::KernelBridge => "kernel-bridge",
             Contender::Sockmap => "sockmap",
             Contender::Unix => "unix",
@@ -91,6 +97,7 @@ impl Contender {
 
     fn wire(self) -> Wire {
         match self {
+            Contender::KernelPolling => Wire::Polling,
             Contender::Sockmap => Wire::Sockmap,
             Contender::Unix => Wire::Unix,
             Contender::Seqpacket => Wire::Seqpacket,
@@ -104,7 +111,9 @@ impl Contender {
     /// over one and the same network.
     fn places(self, job: &Job) -> (Place, Place) {
         match self {
-            Contender::Fast if job.talk.is_short() => (Place::Here, Place::Here),
+            Contender::Fast if job.talk.is_short() && !job.is_between_domains => {
+                (Place::Here, Place::Here)
+            }
             Contender::Fast | Contender::KernelBridge => (server_place(), client_place()),
             _ => (Place::Here, Place::Here),
         }
@@ -120,13 +129,15 @@ impl Contender {
     /// Whether it can do this work at all.
     pub fn can(self, job: &Job) -> bool {
         let plain_talk = matches!(job.talk, Talk::Rtt | Talk::Stream);
+        let spins = plain_talk && job.pause.is_zero() && job.pairs.is_none();
         match self {
             Contender::Fast | Contender::KernelLoopback => true,
-            Contender::KernelBridge => !job.talk.is_short(),
+            Contender::KernelBridge => !job.talk.is_short() || job.is_between_domains,
             // They spin and never sleep.
-            Contender::Ring | Contender::Iceoryx2 => {
-                let plain = job.pause.is_zero() && job.pairs.is_none();
-                plain_talk && plain && job.is_undisturbed()
+            Contender::Ring | Contender::Iceoryx2 => spins && job.is_undisturbed(),
+            // Two that spin in turns on one CPU measure the scheduler.
+            Contender::KernelPolling => {
+                spins && job.rival_placement != Placement::Together && !job.hogs
             }
             Contender::Unix => job.talk != Talk::Crowd,
             Contender::Seqpacket => plain_talk && job.size <= PACKET_BYTES_MAX,
@@ -141,7 +152,7 @@ impl Contender {
 pub struct Taken {
     /// Of all pairs: counts are sums, times are the worst pair's.
     pub figures: Figures,
-    /// CPU seconds of both programs, start and warm-up included.
+    /// CPU seconds of both programs, start and warm-up included, and of the broker meanwhile.
     pub cpu_s: f64,
     /// Bytes through rings.
     pub ring_bytes: u64,
@@ -183,6 +194,11 @@ fn bare_ring(job: &Job, length: Duration) -> Result<Taken> {
         // Fails where we may not use that CPU; the probe has said so by now.
         let _ = distance::pin(cpu);
     };
+    let cpu_s = || {
+        let time = clock_gettime(ClockId::ProcessCPUTime);
+        time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+    };
+    let before = cpu_s();
     let figures = if job.talk == Talk::Stream {
         let rate = fordway_ring_limit::stream(job.size, job.ring, length, pin);
         let bytes = (rate * length.as_secs_f64()) as u64;
@@ -197,10 +213,9 @@ fn bare_ring(job: &Job, length: Duration) -> Result<Taken> {
         fordway_ring_limit::round_trips(job.size, job.ring, length, pin, |ns| times.add(ns));
         times.figures(job.size, length.as_secs_f64())
     };
-    // Two threads that never sleep.
     Ok(Taken {
         figures,
-        cpu_s: 2.0 * length.as_secs_f64(),
+        cpu_s: cpu_s() - before,
         ring_bytes: 0,
         regime: None,
     })
@@ -218,7 +233,7 @@ pub struct Conversation {
 /// Starts them.
 pub fn start(lab: &Lab, contender: Contender, job: &Job, length: Duration) -> Result<Conversation> {
     let (server_place, client_place) = contender.places(job);
-    let (server_cpu, client_cpu) = job.placement.cpus();
+    let (server_cpu, client_cpu) = job.placement_of(contender).cpus();
     let maps = (contender == Contender::Sockmap).then(sockmap::Pair::new);
     let mut conversation = Conversation {
         maps: maps.transpose()?,
@@ -238,11 +253,9 @@ pub fn start(lab: &Lab, contender: Contender, job: &Job, length: Duration) -> Re
         }
         let start = |place, cpu: &Option<String>, role, more: &[String]| {
             let mut argv = end::command(role, contender.wire(), job.talk, &at, job.size)?;
-            argv[0] = match contender {
-                Contender::Iceoryx2 => iceoryx2()?,
-                // Of the build that is tried, which may be another than ours.
-                _ => lab.fordway().to_string_lossy().into_owned(),
-            };
+            if contender == Contender::Iceoryx2 {
+                argv[0] = iceoryx2()?;
+            }
             argv.extend_from_slice(more);
             let mut spawn = Spawn::new(argv);
             spawn.cpu = cpu.clone();
@@ -295,11 +308,15 @@ impl Conversation {
 fn programs(lab: &Lab, contender: Contender, job: &Job, length: Duration) -> Result<Taken> {
     let is_fast = contender == Contender::Fast;
     let rings_before = if is_fast { lab.ring_bytes()? } else { 0 };
+    let broker_before = lab.broker_cpu_s()?;
     let talked = start(lab, contender, job, length).and_then(Conversation::finish);
     if contender == Contender::Iceoryx2 {
         clean_shared_memory()?;
     }
-    let (figures, cpu_s) = talked?;
+    let (figures, mut cpu_s) = talked?;
+    if is_fast {
+        cpu_s += lab.broker_cpu_s()? - broker_before;
+    }
     let ring_bytes = if is_fast {
         crate::work::settled_ring_bytes(lab)?.saturating_sub(rings_before)
     } else {
@@ -324,8 +341,7 @@ fn add(sum: &mut Figures, one: &Figures) {
     sum.p999_ns = sum.p999_ns.max(one.p999_ns);
 }
 
-/// The two programs for iceoryx2 are one beside our own: most builds of `fordway` can do
-/// without what it links.
+/// The two programs for iceoryx2 are one beside our own: most builds can do without what it links.
 fn iceoryx2() -> Result<String> {
     let file = std::env::current_exe()?.with_file_name("fordway-bench-iceoryx2");
     ensure!(file.is_file(), "there is no {}", file.display());
@@ -353,7 +369,7 @@ fn address(lab: &Lab, contender: Contender, job: &Job) -> Result<String> {
     // No name comes a second time: what an ended program left there is in nobody's way.
     static NAMES: AtomicU32 = AtomicU32::new(0);
     Ok(match contender.wire() {
-        Wire::Tcp | Wire::Sockmap => {
+        Wire::Tcp | Wire::Polling | Wire::Sockmap => {
             let port = lab.free_port()?;
             format!("{}:{port}", contender.places(job).0.ip())
         }

@@ -1,16 +1,17 @@
-//! The rounds in which the jobs are measured, and the rows that come of them.
+//! The rounds in which the jobs are measured, and the rows that come of their pairs.
 
 use super::end::{Figures, Talk};
-use super::job::{Job, Suite, jobs};
+use super::job::{self, Job, Suite};
 use super::memory;
 use super::sample::{self, Contender, Taken};
 use crate::distance::Regime;
-use crate::lab::Lab;
 use crate::pace::Pace;
+use crate::pairs::median;
 use crate::placement;
-use crate::report::{self, JsonLines, Progress, Row, median};
-use crate::{interrupt, packages};
+use crate::report::{self, JsonLines, Progress, Row};
 use anyhow::{Result, ensure};
+use fordway_lab::Lab;
+use fordway_lab::{interrupt, packages};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -38,12 +39,15 @@ pub struct Options {
     pub seconds: f64,
     /// Few sizes, one placement.
     pub quick: bool,
+    /// More jobs: those of each side at its best.
+    pub best: Vec<Job>,
 }
 
 impl Options {
     fn jobs(&self) -> Vec<Job> {
         let suites = self.suites.iter();
-        suites.flat_map(|suite| jobs(*suite, self.quick)).collect()
+        let jobs = suites.flat_map(|suite| job::jobs(*suite, self.quick));
+        jobs.chain(self.best.iter().cloned()).collect()
     }
 
     fn length(&self, job: &Job) -> Duration {
@@ -56,14 +60,13 @@ impl Options {
     }
 
     fn estimate(&self, job: &Job) -> Duration {
-        let round = job
-            .contenders()
-            .into_iter()
-            .map(|contender| match contender {
-                Contender::Ring => self.length(job),
-                Contender::Alone => self.length(job) + SAMPLE_OVERHEAD,
-                _ => self.length(job) + SAMPLE_OVERHEAD + IDLE_OVERHEAD * job.idle as u32,
-            });
+        let contenders = job.contenders();
+        let round = order(contenders.len(), false).into_iter();
+        let round = round.map(|index| match contenders[index] {
+            Contender::Ring => self.length(job),
+            Contender::Alone => self.length(job) + SAMPLE_OVERHEAD,
+            _ => self.length(job) + SAMPLE_OVERHEAD + IDLE_OVERHEAD * job.idle as u32,
+        });
         round.sum::<Duration>() * self.rounds as u32
     }
 
@@ -149,11 +152,21 @@ fn measure(
     let length = options.length(job);
     let mut contenders = job.contenders();
     contenders.retain(|contender| !absent.contains(contender));
-    let mut rounds: BTreeMap<Regime, Vec<Vec<Taken>>> = BTreeMap::new();
+    let rivals = 1..contenders.len();
+    // By rival and regime.
+    let mut pairs: BTreeMap<(usize, Regime), Vec<[Taken; 2]>> = BTreeMap::new();
+    let fewest = |pairs: &BTreeMap<(usize, Regime), Vec<[Taken; 2]>>| {
+        let of = |rival: usize| {
+            let regimes = [Regime::Near, Regime::Far].into_iter();
+            regimes.filter_map(move |regime| pairs.get(&(rival, regime)).map(Vec::len))
+        };
+        let counts = rivals.clone().map(|rival| of(rival).max().unwrap_or(0));
+        counts.min().unwrap_or(0)
+    };
     for attempt in 0..options.rounds * ATTEMPTS_PER_ROUND {
-        let done = rounds.values().map(Vec::len).max().unwrap_or(0);
+        let done = fewest(&pairs);
         let repeated = attempt >= options.rounds && done > 0;
-        if done == options.rounds || repeated && !pace.may_repeat() {
+        if done >= options.rounds || repeated && !pace.may_repeat() {
             break;
         }
         if attempt < options.rounds {
@@ -165,29 +178,63 @@ fn measure(
                 attempt + 1
             ));
         }
-        let (mut taken, mut seen) = (Vec::new(), None);
-        for contender in &contenders {
-            taken.push(sample::take(lab, *contender, job, length, &mut seen)?);
+        let mut seen = None;
+        let mut taken: Vec<(usize, Taken)> = Vec::new();
+        for index in order(contenders.len(), attempt % 2 == 1) {
+            let sample = sample::take(lab, contenders[index], job, length, &mut seen)?;
+            taken.push((index, sample));
         }
-        let first = taken[0].regime;
-        if let Some(regime) = first.filter(|_| taken.iter().all(|one| one.regime == first)) {
-            rounds.entry(regime).or_default().push(taken);
+        for two in taken.windows(2) {
+            let [(fast, mine), (rival, theirs)] = match two {
+                [one, other] if one.0 == 0 => [*one, *other],
+                [one, other] => [*other, *one],
+                _ => continue,
+            };
+            if fast == 0
+                && rival != 0
+                && let Some(regime) = mine.regime.filter(|_| mine.regime == theirs.regime)
+            {
+                pairs
+                    .entry((rival, regime))
+                    .or_default()
+                    .push([mine, theirs]);
+            }
         }
     }
     for hog in hogs.into_iter().flatten() {
         hog.stop()?;
     }
-    let most = rounds.values().map(Vec::len).max();
-    let Some(most) = most else {
+    if pairs.is_empty() {
         progress.say(&format!("{}: {}", job.name, report::ALWAYS_MOVED));
-        return Ok(Vec::new());
+    }
+    let most = |rival| {
+        let of_rival = pairs.iter().filter(move |((of, _), _)| *of == rival);
+        of_rival.map(|(_, pairs)| pairs.len()).max().unwrap_or(0)
     };
-    rounds.retain(|_, rounds| rounds.len() == most || rounds.len() >= ROUNDS_MIN);
-    let rows = rounds.iter().flat_map(|(regime, rounds)| {
-        let rivals = contenders.iter().enumerate().skip(1);
-        rivals.map(|(index, _)| row(job, &contenders, *regime, rounds, index))
-    });
+    let wanted = |rival, count| count == most(rival) || count >= ROUNDS_MIN;
+    let rows = pairs
+        .iter()
+        .filter(|((rival, _), pairs)| wanted(*rival, pairs.len()))
+        .map(|((rival, regime), pairs)| {
+            let names = [contenders[0], contenders[*rival]].map(Contender::name);
+            row(job, names, *regime, pairs)
+        });
     Ok(rows.collect())
+}
+
+/// In which order the contenders of a round take their samples, the first of them (ours) beside
+/// each other: `a 0 b, c 0 d, ...` or that backwards.
+fn order(contenders: usize, backwards: bool) -> Vec<usize> {
+    let rivals: Vec<usize> = (1..contenders).collect();
+    let mut order = Vec::new();
+    for two in rivals.chunks(2) {
+        order.extend([two[0], 0]);
+        order.extend(two.get(1));
+    }
+    if backwards {
+        order.reverse();
+    }
+    order
 }
 
 /// The figure of a sample, and whether more is better.
@@ -213,22 +260,9 @@ pub fn ratio(job: &Job, one: &Figures, other: &Figures) -> f64 {
     }
 }
 
-fn row(
-    job: &Job,
-    contenders: &[Contender],
-    regime: Regime,
-    rounds: &[Vec<Taken>],
-    index: usize,
-) -> Row {
-    let pairs = || rounds.iter().map(|round| (&round[0], &round[index]));
-    let ratios: Vec<f64> = pairs()
-        .map(|(fast, other)| ratio(job, &fast.figures, &other.figures))
-        .collect();
+fn row(job: &Job, [ours, rival]: [&'static str; 2], regime: Regime, pairs: &[[Taken; 2]]) -> Row {
     let middle = |pick: &dyn Fn(&Taken) -> f64| {
-        (
-            median(pairs().map(|(fast, _)| pick(fast))),
-            median(pairs().map(|(_, other)| pick(other))),
-        )
+        [0, 1].map(|side| median(pairs.iter().map(|two| pick(&two[side]))))
     };
     let (unit_size, cpu_unit) = match job.talk {
         Talk::Stream => (1e9, "GB"),
@@ -241,39 +275,44 @@ fn row(
         };
         taken.cpu_s / done.max(1) as f64 * unit_size
     });
-    let (mine, theirs) = middle(&|taken| value(job, &taken.figures).0);
-    let (cpu_s, rival_cpu_s) = middle(&|taken| taken.cpu_s);
+    let [cpu_s, rival_cpu_s] = middle(&|taken| taken.cpu_s);
     let tail = |pick: fn(&Figures) -> u64| {
-        let (fast, other) = middle(&|taken| pick(&taken.figures) as f64);
+        let [fast, other] = middle(&|taken| pick(&taken.figures) as f64);
         (fast > 0.0).then_some([fast as u64, other as u64])
     };
-    Row {
-        value: mine,
-        rival_value: theirs,
-        ratio: Some(median(ratios.iter().copied())),
-        ratio_min: ratios.iter().copied().reduce(f64::min),
-        ratio_max: ratios.iter().copied().reduce(f64::max),
-        runs: rounds.len(),
+    let unit = value(job, &pairs[0][0].figures).1;
+    let row = Row {
         cpu_s,
         rival_cpu_s,
-        cpu_s_per_unit: Some(per_unit.0),
-        rival_cpu_s_per_unit: Some(per_unit.1),
+        cpu_s_per_unit: Some(per_unit[0]),
+        rival_cpu_s_per_unit: Some(per_unit[1]),
         cpu_unit: Some(cpu_unit.into()),
-        ring_bytes: middle(&|taken| taken.ring_bytes as f64).0 as u64,
+        ring_bytes: middle(&|taken| taken.ring_bytes as f64)[0] as u64,
         size_bytes: Some(job.size),
         hogs: job.hogs,
-        samples: pairs()
-            .map(|(fast, other)| [fast, other].map(|taken| value(job, &taken.figures).0))
-            .collect(),
         p99_ns: tail(|figures| figures.p99_ns),
         p999_ns: tail(|figures| figures.p999_ns),
-        path: contenders[0].name().into(),
-        ..Row::new(
-            &job.name,
-            contenders[index].name(),
-            value(job, &rounds[0][0].figures).1,
-            regime,
-            job.placement,
-        )
+        path: ours.into(),
+        ..Row::new(&job.name, rival, unit, regime, job.placement)
+    };
+    let figures = pairs
+        .iter()
+        .map(|two| two.map(|taken| value(job, &taken.figures).0));
+    let row = row.of_pairs(figures.collect());
+    match job.best {
+        Some(_) => row.best([job.placement, job.rival_placement]),
+        None => row,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_rival_stands_beside_ours() {
+        assert_eq!(order(6, false), [1, 0, 2, 3, 0, 4, 5, 0]);
+        assert_eq!(order(3, true), [2, 0, 1]);
+        assert_eq!(order(2, false), [1, 0]);
     }
 }

@@ -1,4 +1,4 @@
-//! What two plain programs can talk over: TCP, a UNIX stream or packet socket, a pair of
+//! What two plain programs can talk over: TCP, TCP that is polled, a UNIX stream or packet socket, a pair of
 //! named pipes. TCP and UNIX streams go through libc, as any program's do; packet sockets
 //! and the openings of pipes need not, for no library takes them over.
 //!
@@ -53,6 +53,8 @@ pub trait Talker {
 pub enum Wire {
     /// TCP with TCP_NODELAY; `at` is ADDRESS:PORT.
     Tcp,
+    /// The same, nonblocking: asked again and again; `at` is ADDRESS:PORT.
+    Polling,
     /// TCP whose bytes a BPF program moves; `at` is ADDRESS:PORT/MAP/MAP.
     Sockmap,
     /// SOCK_STREAM of AF_UNIX; `at` is a path.
@@ -68,6 +70,8 @@ pub enum Wire {
 pub enum Listener {
     /// TCP.
     Tcp(TcpListener),
+    /// TCP whose connections are polled.
+    Polling(TcpListener),
     /// TCP, and the number of the serving end's map.
     Sockmap(TcpListener, u32),
     /// UNIX stream.
@@ -83,6 +87,8 @@ pub enum Listener {
 pub enum Conn {
     /// TCP.
     Tcp(TcpStream),
+    /// TCP that is polled.
+    Polling(TcpStream),
     /// TCP in a sockmap.
     Sockmap(TcpStream),
     /// UNIX stream.
@@ -99,6 +105,7 @@ impl Wire {
         let path = Path::new(at);
         Ok(match self {
             Wire::Tcp => Listener::Tcp(TcpListener::bind(at)?),
+            Wire::Polling => Listener::Polling(TcpListener::bind(at)?),
             Wire::Sockmap => {
                 let (address, [map, _]) = with_maps(at).context("an address and two maps")?;
                 Listener::Sockmap(TcpListener::bind(address)?, map)
@@ -141,6 +148,7 @@ impl Wire {
                 stream.set_nodelay(true)?;
                 Conn::Tcp(stream)
             }
+            Wire::Polling => polled(TcpStream::connect(at)?)?,
             Wire::Sockmap => {
                 let (address, [_, map]) = with_maps(at).ok_or(io::ErrorKind::InvalidInput)?;
                 let mut stream = TcpStream::connect(address)?;
@@ -196,6 +204,7 @@ impl Listener {
                 stream.set_nodelay(true)?;
                 Conn::Tcp(stream)
             }
+            Listener::Polling(listener) => polled(listener.accept()?.0)?,
             Listener::Sockmap(listener, map) => {
                 let (mut stream, _) = listener.accept()?;
                 stream.set_nodelay(true)?;
@@ -213,6 +222,22 @@ impl Listener {
                 Conn::Pipe(from, Some(OpenOptions::new().write(true).open(back)?))
             }
         })
+    }
+}
+
+fn polled(stream: TcpStream) -> io::Result<Conn> {
+    stream.set_nodelay(true)?;
+    stream.set_nonblocking(true)?;
+    Ok(Conn::Polling(stream))
+}
+
+/// Asks until there is an answer.
+fn polling(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => std::hint::spin_loop(),
+            result => return result,
+        }
     }
 }
 
@@ -234,12 +259,18 @@ fn patiently(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
 
 impl Talker for Conn {
     fn send(&mut self, bytes: &[u8]) -> Result<()> {
+        let polls = matches!(self, Conn::Polling(_));
         match self {
             Conn::Tcp(stream) => stream.write_all(bytes)?,
-            Conn::Sockmap(stream) => {
+            Conn::Polling(stream) | Conn::Sockmap(stream) => {
                 let mut rest = bytes;
                 while !rest.is_empty() {
-                    let count = patiently(|| stream.write(rest))?;
+                    let write = || stream.write(rest);
+                    let count = if polls {
+                        polling(write)
+                    } else {
+                        patiently(write)
+                    }?;
                     rest = &rest[count..];
                 }
             }
@@ -256,6 +287,7 @@ impl Talker for Conn {
     fn receive_some(&mut self, buffer: &mut [u8]) -> Result<usize> {
         Ok(match self {
             Conn::Tcp(stream) => stream.read(buffer)?,
+            Conn::Polling(stream) => polling(|| stream.read(buffer))?,
             Conn::Sockmap(stream) => patiently(|| stream.read(buffer))?,
             Conn::Unix(stream) => stream.read(buffer)?,
             Conn::Seqpacket(socket) => rustix::net::recv(&*socket, buffer, RecvFlags::empty())?.0,
@@ -265,7 +297,7 @@ impl Talker for Conn {
 
     fn finish(&mut self) -> Result<()> {
         match self {
-            Conn::Tcp(stream) | Conn::Sockmap(stream) => {
+            Conn::Tcp(stream) | Conn::Polling(stream) | Conn::Sockmap(stream) => {
                 stream.shutdown(std::net::Shutdown::Write)?;
             }
             Conn::Unix(stream) => stream.shutdown(std::net::Shutdown::Write)?,

@@ -2,11 +2,11 @@
 
 use super::server::{CURL_BYTES, Server, contents};
 use super::{Setting, postgres};
-use crate::lab::Spawn;
 use crate::micro::end::{self, Figures, Talk};
 use crate::micro::wire::Wire;
-use crate::packages;
 use anyhow::{Context, Result, bail};
+use fordway_lab::Spawn;
+use fordway_lab::packages;
 use std::fs;
 use std::path::PathBuf;
 
@@ -166,7 +166,7 @@ impl Client {
             Client::Memcached { connections } => {
                 let program = std::env::current_exe()?;
                 Spawn::line(&format!(
-                    "{} bench-end memcached --at={host}:{port} --connections={connections} --seconds={seconds}",
+                    "{} end memcached --at={host}:{port} --connections={connections} --seconds={seconds}",
                     program.display()
                 ))
             }

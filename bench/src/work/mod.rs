@@ -17,9 +17,9 @@ mod server;
 pub use client::Client;
 pub use server::{Server, ServerKind};
 
-use crate::lab::{Lab, PathChoice, Place, Program, Stdin};
 use crate::micro::end::Talk;
 use anyhow::{Context, Result};
+use fordway_lab::{Lab, PathChoice, Place, Program, Stdin};
 use std::time::{Duration, Instant};
 
 /// Longest wait for the broker to have counted what a closed connection carried.
@@ -343,7 +343,7 @@ pub struct Setting {
 pub struct Sample {
     /// In the work's unit.
     pub value: f64,
-    /// CPU seconds of client and server.
+    /// CPU seconds of client and server, and of the broker on the fast path.
     pub cpu_s: f64,
     /// Bytes through rings.
     pub ring_bytes: u64,
@@ -374,11 +374,7 @@ impl<'a> Runner<'a> {
     }
 
     /// A short run that is not counted: sizes the next ones and warms both programs up.
-    /// Not for clients that would take a whole second for it.
     pub fn warm_up(&mut self, lab: &Lab) -> Result<()> {
-        if self.work.client.counts_whole_seconds() {
-            return Ok(());
-        }
         self.sample(lab, WARM_UP_SECONDS).map(drop)
     }
 
@@ -390,9 +386,13 @@ impl<'a> Runner<'a> {
         }
         let is_fast = self.setting.path != PathChoice::Kernel;
         let rings_before = if is_fast { lab.ring_bytes()? } else { 0 };
-        let server_cpu_before = self.server.program.cpu_s();
+        let beside_cpu_s = || -> Result<f64> {
+            let broker = if is_fast { lab.broker_cpu_s()? } else { 0.0 };
+            Ok(self.server.program.cpu_s() + broker)
+        };
+        let beside_before = beside_cpu_s()?;
         let output = self.spawn(lab, seconds)?.finish()?.ok()?;
-        let server_cpu_s = self.server.program.cpu_s() - server_cpu_before;
+        let beside = beside_cpu_s()? - beside_before;
         let ring_bytes = if is_fast {
             settled_ring_bytes(lab)?.saturating_sub(rings_before)
         } else {
@@ -412,7 +412,7 @@ impl<'a> Runner<'a> {
         self.rate = Some(value);
         Ok(Sample {
             value,
-            cpu_s: output.cpu_s + server_cpu_s,
+            cpu_s: output.cpu_s + beside,
             ring_bytes,
             done,
         })

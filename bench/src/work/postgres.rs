@@ -1,7 +1,7 @@
 //! PostgreSQL: a cluster made for one run, its server and pgbench, none of it as root.
 
-use crate::lab::Spawn;
 use anyhow::{Context, Result, ensure};
+use fordway_lab::Spawn;
 use std::fs;
 use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};

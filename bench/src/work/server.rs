@@ -1,11 +1,11 @@
 //! The servers: what each needs on disk, how it is started, when it is ready.
 
 use super::postgres;
-use crate::lab::{Lab, PathChoice, Place, Program, Spawn};
 use crate::micro::end::{self, Talk};
 use crate::micro::wire::Wire;
-use crate::packages;
 use anyhow::{Result, bail};
+use fordway_lab::packages;
+use fordway_lab::{Lab, PathChoice, Place, Program, Spawn};
 use std::fs;
 use std::path::{Path, PathBuf};
 

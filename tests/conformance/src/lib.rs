@@ -19,7 +19,7 @@ pub mod suite;
 
 use crate::suite::{Case, Played};
 use anyhow::{Result, ensure};
-use fordway_bench::lab::{Lab, Output, PathChoice, Place, Program, Spawn, Stdin};
+use fordway_lab::{Lab, Output, PathChoice, Place, Program, Spawn, Stdin};
 use fordwayd::admin::Connection;
 use std::fmt::Write;
 use std::path::PathBuf;

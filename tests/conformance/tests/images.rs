@@ -1,7 +1,7 @@
 //! Programs that the shim is not in, or had better not be: they start and run unharmed.
 
 use anyhow::{Result, ensure};
-use fordway_bench::lab::{PathChoice, Place, Spawn};
+use fordway_lab::{PathChoice, Place, Spawn};
 use fordway_test_conformance::Bed;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener};

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use fordway_abi::reason::Reason;
-use fordway_bench::lab::{PathChoice, Place, Spawn, Stdin};
+use fordway_lab::{PathChoice, Place, Spawn, Stdin};
 use fordway_test_conformance::{Bed, PATIENCE};
 use fordwayd::admin::{Reply, Request};
 

@@ -1,7 +1,7 @@
 //! The names of the library, as its file has them; and what goes past them.
 
 use anyhow::{Result, ensure};
-use fordway_bench::lab::{Lab, PathChoice, Place, Spawn, Stdin};
+use fordway_lab::{Lab, PathChoice, Place, Spawn, Stdin};
 use fordway_test_conformance::{Bed, PATIENCE};
 use object::{File, Object, ObjectSymbol, RelocationTarget};
 use std::collections::BTreeSet;

@@ -14,7 +14,7 @@
 
 use anyhow::{Context, Result, ensure};
 use fordway_abi::control::{Claim, PACKET_BYTES_MAX, kind};
-use fordway_bench::lab::{Spawn, Stdin};
+use fordway_lab::{Spawn, Stdin};
 use fordway_platform::ipc::{self, Kind, ReceiveError};
 use fordway_platform::memfd::OwnPage;
 use fordway_platform::process;

@@ -9,8 +9,8 @@
 #![forbid(unsafe_code)]
 
 use anyhow::{Context, Result, ensure};
-use fordway_bench::lab::{Lab, PathChoice, Place, Program, Spawn, Stdin};
-use fordway_bench::packages;
+use fordway_lab::packages;
+use fordway_lab::{Lab, PathChoice, Place, Program, Spawn, Stdin};
 use fordwayd::admin::{Connection, FilterRules, Reply, Request};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -81,7 +81,7 @@ impl Bed {
     }
 
     /// Runs a program to its end, whatever its status.
-    pub fn try_run(&self, place: &Place, command: &str) -> Result<fordway_bench::lab::Output> {
+    pub fn try_run(&self, place: &Place, command: &str) -> Result<fordway_lab::Output> {
         let spawn = Spawn::line(command).time_limit(LIMIT);
         self.spawn(place, &spawn)?.finish()
     }

@@ -1,7 +1,7 @@
 //! What the rules promise, on live connections. One test at a time: a process has one lab.
 
 use anyhow::{Context, Result, ensure};
-use fordway_bench::lab::{PathChoice, Spawn};
+use fordway_lab::{PathChoice, Spawn};
 use fordway_test_enforce::{Bed, db, guest, in_checkout, program, said, web};
 use std::io::Write;
 use std::process::Command;
@@ -21,7 +21,7 @@ fn now_us() -> Result<u64> {
     Ok(SystemTime::now().duration_since(UNIX_EPOCH)?.as_micros() as u64)
 }
 
-fn redis(bed: &Bed) -> Result<fordway_bench::lab::Program> {
+fn redis(bed: &Bed) -> Result<fordway_lab::Program> {
     let words = REDIS
         .split(' ')
         .map(|word| if word == "''" { "" } else { word });

@@ -1,7 +1,7 @@
 //! Packets made by hand, over the live fabric: none walks around the rules.
 
 use anyhow::{Context, Result, ensure};
-use fordway_bench::lab::{Place, Spawn, Stdin};
+use fordway_lab::{Place, Spawn, Stdin};
 use fordway_platform::fabric::Fabric;
 use fordway_test_enforce::{Bed, db, guest, program, web};
 use std::io::Write;

@@ -2,7 +2,7 @@
 
 use crate::PATIENCE;
 use anyhow::{Context, Result};
-use fordway_bench::lab::{Lab, PathChoice, Place, Program, Spawn, Stdin};
+use fordway_lab::{Lab, PathChoice, Place, Program, Spawn, Stdin};
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;

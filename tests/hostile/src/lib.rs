@@ -34,7 +34,7 @@ pub use common::{
 
 use anyhow::{Context, Result, ensure};
 use bystanders::{Ping, Trips};
-use fordway_bench::lab::{Lab, PathChoice, Place, Spawn};
+use fordway_lab::{Lab, PathChoice, Place, Spawn};
 use fordway_platform::netns;
 use mallory::Mallory;
 use rustix::process::Signal;

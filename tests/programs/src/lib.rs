@@ -34,14 +34,14 @@ pub mod files;
 pub mod stacks;
 mod watch;
 
-pub use fordway_bench::lab::{Output, PathChoice, Place, Program, Spawn, Stdin, Stdout};
-pub use fordway_bench::packages::path_of;
+pub use fordway_lab::packages::path_of;
+pub use fordway_lab::{Output, PathChoice, Place, Program, Spawn, Stdin, Stdout};
 pub use watch::{Carried, Watch};
 
 use anyhow::{Context, Result, bail, ensure};
-use fordway_bench::broker_state::BrokerState;
-use fordway_bench::lab::Lab;
-use fordway_bench::{packages, proc};
+use fordway_lab::Lab;
+use fordway_lab::broker_state::BrokerState;
+use fordway_lab::{packages, proc};
 use fordwayd::admin::Request;
 use rustix::process::Signal;
 use std::io::Write;

@@ -1,7 +1,7 @@
 //! Where programs stand, for the report of one that hangs: every thread's name, state
 //! and system call, and its stack if gdb is installed.
 
-use fordway_bench::{packages, proc};
+use fordway_lab::{packages, proc};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;

@@ -7,7 +7,7 @@
 //! each end was on the fast path and moved bytes.
 
 use anyhow::{Result, ensure};
-use fordway_bench::lab::{self, Lab};
+use fordway_lab::Lab;
 use fordwayd::admin::{Connection, Reply, Request};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -87,7 +87,8 @@ impl Drop for Watch {
 fn watch(dir: &Path, over: &AtomicBool) -> Rows {
     let mut rows = Rows::new();
     while !over.load(Ordering::Relaxed) {
-        if let Ok(Reply::Connections { connections }) = lab::ask(dir, &Request::Connections) {
+        if let Ok(Reply::Connections { connections }) = fordway_lab::ask(dir, &Request::Connections)
+        {
             for row in connections {
                 let key = (
                     row.domain.clone(),

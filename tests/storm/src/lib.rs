@@ -23,8 +23,8 @@ pub mod storms;
 mod watch;
 
 use anyhow::{Context, Result, ensure};
-use fordway_bench::broker_state::BrokerState;
-use fordway_bench::lab::{Lab, PathChoice, Place, Program, Spawn, Stdin};
+use fordway_lab::broker_state::BrokerState;
+use fordway_lab::{Lab, PathChoice, Place, Program, Spawn, Stdin};
 use fordwayd::admin::Info;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
 //! What a process holds, from /proc.
 
-use fordway_bench::proc;
+use fordway_lab::proc;
 use std::fs;
 
 /// Memory that is resident now (proc(5), VmRSS).

@@ -46,7 +46,7 @@ pub use suite::{Fetched, Offer, SUITES, Suite};
 pub use verdicts::Verdicts;
 
 use anyhow::{Context, Result, ensure};
-use fordway_bench::lab::{Lab, Output, PathChoice, Place, Program, Spawn};
+use fordway_lab::{Lab, Output, PathChoice, Place, Program, Spawn};
 use fordwayd::admin::Info;
 use std::path::PathBuf;
 use std::time::Duration;

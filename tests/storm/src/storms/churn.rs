@@ -45,7 +45,7 @@ pub fn run(storm: &mut Storm) -> Result<()> {
 }
 
 fn run_piece(storm: &Storm, each: u64) -> Result<()> {
-    let offered = |spawn: fordway_bench::lab::Spawn| spawn.env("FORDWAY_OFFER_AFTER", "0");
+    let offered = |spawn: fordway_lab::Spawn| spawn.env("FORDWAY_OFFER_AFTER", "0");
     let before = storm.lab.info()?;
     let began = Instant::now();
     let (server, port) = storm.serve(&offered(storm.role(["echo"])))?;

@@ -3,7 +3,7 @@
 
 use crate::Storm;
 use anyhow::{Result, ensure};
-use fordway_bench::lab::{Output, PathChoice, Place, Spawn, Stdin};
+use fordway_lab::{Output, PathChoice, Place, Spawn, Stdin};
 use std::fmt::Write;
 
 pub fn run(storm: &mut Storm) -> Result<()> {

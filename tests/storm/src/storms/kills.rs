@@ -9,8 +9,8 @@
 use crate::Storm;
 use crate::content::Dice;
 use anyhow::{Result, ensure};
-use fordway_bench::lab::{Output, Program, Stdin};
-use fordway_bench::proc;
+use fordway_lab::proc;
+use fordway_lab::{Output, Program, Stdin};
 use rustix::process::Signal;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, TcpListener};

@@ -5,7 +5,7 @@
 
 use crate::{LET_GO_LIMIT, Storm, go_on, watch};
 use anyhow::{Result, ensure};
-use fordway_bench::lab::{Program, Spawn};
+use fordway_lab::{Program, Spawn};
 use std::time::Duration;
 
 /// What the broker allows a domain.

@@ -7,7 +7,7 @@
 
 use crate::{Scale, Storm, tell};
 use anyhow::{Context, Result, bail, ensure};
-use fordway_bench::lab::{Output, PathChoice, Place, Spawn, Stdin};
+use fordway_lab::{Output, PathChoice, Place, Spawn, Stdin};
 use fordwayd::admin::Request;
 use std::fmt;
 use std::time::{Duration, Instant};

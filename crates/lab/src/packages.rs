@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const LIST: &str = include_str!("../../contrib/packages.txt");
+const LIST: &str = include_str!("../../../contrib/packages.txt");
 
 /// Directories that a user's PATH often lacks.
 const SYSTEM_DIRS: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];

@@ -232,6 +232,11 @@ impl Lab {
             .pid())
     }
 
+    /// CPU seconds of the broker so far.
+    pub fn broker_cpu_s(&self) -> Result<f64> {
+        Ok(proc::tree_cpu_s(self.broker_pid()?))
+    }
+
     /// Ends the broker (by SIGKILL if `kill`) and starts it again on the same
     /// runtime directory; programs and domains stay.
     pub fn restart_broker(&mut self, kill: bool) -> Result<()> {
@@ -477,19 +482,17 @@ fn unexpected(reply: &Reply) -> anyhow::Error {
     anyhow!("the broker answered something else: {reply:?}")
 }
 
-/// `$FORDWAY_BIN`, or ourselves, or the checkout's release build.
+/// `$FORDWAY_BIN`, or the checkout's release build, or what lies beside us.
 fn find_fordway() -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("FORDWAY_BIN") {
         return Ok(path.into());
     }
     let own = std::env::current_exe()?;
-    if own.file_name().is_some_and(|name| name == "fordway") {
-        return Ok(own);
-    }
-    // Ours lies in TARGET/PROFILE, a test's in TARGET/PROFILE/deps.
+    // A program lies in TARGET/PROFILE, a test in TARGET/PROFILE/deps.
     let targets = own.ancestors().skip(2).take(2);
-    let mut built = targets.map(|target| target.join("release/fordway"));
-    built.find(|path| path.exists()).context(
+    let built = targets.map(|target| target.join("release/fordway"));
+    let mut found = built.chain([own.with_file_name("fordway")]);
+    found.find(|path| path.exists()).context(
         "target/release/fordway is missing: build it (./x build) or name another one in FORDWAY_BIN",
     )
 }

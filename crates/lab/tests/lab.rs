@@ -1,8 +1,8 @@
 //! The lab itself: it finds what a program leaves, and leaves nothing. As root, on
 //! the release build; without them the tests say so and pass.
 
-use fordway_bench::lab::{Lab, PathChoice, Place, Program, Spawn, Stdin};
-use fordway_bench::proc;
+use fordway_lab::proc;
+use fordway_lab::{Lab, PathChoice, Place, Program, Spawn, Stdin};
 use std::time::Duration;
 
 fn lab() -> Option<Lab> {
