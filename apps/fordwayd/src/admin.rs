@@ -206,7 +206,7 @@ pub struct Info {
     #[serde(default)]
     pub paired_total: u64,
     /// Those of them that carried bytes through rings, or should have: both ends have made
-    /// [`fordway_registry::ENOUGH_CALLS`] calls that move data.
+    /// [`fordway_registry::ENOUGH_CALLS`] calls that move data since they have their channel.
     #[serde(default)]
     pub eligible_total: u64,
     /// Those of them of which bytes went through a ring.

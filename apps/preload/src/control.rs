@@ -216,43 +216,47 @@ fn rejoin() {
         let _ = send(&message, &[link.own_fd.load(Ordering::Relaxed)]);
     }
     for conn in state::conns().filter(|conn| conn.is_paired()) {
-        let link = link::at(conn.link.load(Ordering::Relaxed));
-        if link.inherited.load(Ordering::Relaxed) != 0 {
-            continue;
-        }
-        // One that is not connected any more needs no broker.
-        let Some(claim) = conn.ask(claim::of) else {
-            continue;
-        };
-        let message = RejoinChannel {
-            conn_id: conn.id(),
-            channel_id: conn.channel_id.load(Ordering::Relaxed),
-            link_id: link.id.load(Ordering::Relaxed),
-            slot: conn.slot.load(Ordering::Relaxed),
-            generation: conn.generation.load(Ordering::Relaxed),
-            claim,
-        };
-        let _ = send(&message, &[]);
-        // A thread that gives the channel up meanwhile may have said so before the broker knew it.
-        let is_open =
-            conn.id() == message.conn_id && conn.phase.load(Ordering::Acquire) != phase::FREE;
-        let has_it = conn.channel_id.load(Ordering::Relaxed) == message.channel_id;
-        if !is_open || !has_it || !conn.is_paired() {
-            let over = Status {
-                conn_id: message.conn_id,
-                channel_id: message.channel_id,
-                status: if is_open {
-                    status::KERNEL
-                } else {
-                    status::CLOSED
-                },
-                reason: 0,
-                ring_bytes_tx: 0,
-                ring_bytes_rx: 0,
-            };
-            let _ = send(&over, &[]);
-        }
+        rejoin_channel(conn);
     }
+}
+
+fn rejoin_channel(conn: &Conn) {
+    let link = link::at(conn.link.load(Ordering::Relaxed));
+    if link.inherited.load(Ordering::Relaxed) != 0 {
+        return;
+    }
+    // One that is not connected any more needs no broker.
+    let Some(claim) = conn.ask(claim::of) else {
+        return;
+    };
+    let message = RejoinChannel {
+        conn_id: conn.id(),
+        channel_id: conn.channel_id.load(Ordering::Relaxed),
+        link_id: link.id.load(Ordering::Relaxed),
+        slot: conn.slot.load(Ordering::Relaxed),
+        generation: conn.generation.load(Ordering::Relaxed),
+        claim,
+    };
+    let _ = send(&message, &[]);
+    // A thread that gives the channel up meanwhile may have said so before the broker knew it.
+    let is_open = conn.id() == message.conn_id && conn.phase.load(Ordering::Acquire) != phase::FREE;
+    let has_it = conn.channel_id.load(Ordering::Relaxed) == message.channel_id;
+    if is_open && has_it && conn.is_paired() {
+        return;
+    }
+    let over = Status {
+        conn_id: message.conn_id,
+        channel_id: message.channel_id,
+        status: if is_open {
+            status::KERNEL
+        } else {
+            status::CLOSED
+        },
+        reason: 0,
+        ring_bytes_tx: 0,
+        ring_bytes_rx: 0,
+    };
+    let _ = send(&over, &[]);
 }
 
 /// Offers a connection; true if the broker has the offer.
@@ -565,4 +569,175 @@ pub fn after_fork() {
     hidden::close(FD.swap(-1, Ordering::AcqRel));
     MAILBOX.store(core::ptr::null_mut(), Ordering::Release);
     RETRY_AT_NS.store(0, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::tables;
+
+    /// A test that is held up for longer than a send waits for room is made again.
+    const TRIES_MAX: usize = 10;
+
+    /// Files, closed at the end.
+    struct Files<const COUNT: usize>([i32; COUNT]);
+
+    impl<const COUNT: usize> Drop for Files<COUNT> {
+        fn drop(&mut self) {
+            for fd in self.0 {
+                let _ = sys!(SYS_close, fd);
+            }
+        }
+    }
+
+    /// A control connection: ours, and the broker's end.
+    fn pretended() -> Files<2> {
+        let mut ends = [-1; 2];
+        let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+        let made = sys!(SYS_socketpair, libc::AF_UNIX, kind, 0, ends.as_mut_ptr());
+        made.expect("two sockets");
+        pretend(ends[0]);
+        Files(ends)
+    }
+
+    /// A connection over loopback: connecting, accepted, listening.
+    fn connection() -> Files<3> {
+        let socket = || {
+            let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
+            sys!(SYS_socket, libc::AF_INET, kind, 0).expect("a socket") as i32
+        };
+        let (near, listener) = (socket(), socket());
+        let mut name = [0u8; 16];
+        let mut length = name.len() as u32;
+        sys!(SYS_listen, listener, 1).expect("a listener");
+        let named = sys!(
+            SYS_getsockname,
+            listener,
+            name.as_mut_ptr(),
+            &raw mut length
+        );
+        named.expect("its port");
+        name[4..8].copy_from_slice(&[127, 0, 0, 1]);
+        sys!(SYS_connect, near, name.as_ptr(), length).expect("a connection");
+        let far = sys!(SYS_accept4, listener, 0, 0, libc::SOCK_CLOEXEC).expect("its other end");
+        Files([near, far as i32, listener])
+    }
+
+    /// The next packet for the broker.
+    fn told(broker: i32) -> Option<Packet> {
+        Packet::receive(broker).expect("it is open")
+    }
+
+    #[test]
+    fn an_offer_by_a_number_that_another_connection_has_is_none() {
+        let _turn = tables();
+        let Files([_, broker]) = &pretended();
+        let Files([fd, ..]) = &connection();
+        let conn = state::add_conn(*fd, false).expect("a place");
+        let end = At::called(conn, *fd).expect("its number");
+        // Another thread closes the number, under which it goes on no more, and accepts this one.
+        let other = state::add_conn(*fd, false).expect("a place");
+        assert!(!offer(conn, &end), "the claim is the other connection's");
+        assert_eq!(conn.phase.load(Ordering::Relaxed), phase::KERNEL);
+        assert!(told(*broker).is_none(), "the broker was told");
+        let end = At::called(other, *fd).expect("its number");
+        assert!(offer(other, &end));
+        let packet = told(*broker).expect("an offer");
+        let claim = packet.body::<Offer>().expect("an offer").claim;
+        assert_eq!(claim.cookie, other.cookie.load(Ordering::Relaxed));
+        pretend(-1);
+        for conn in [conn, other] {
+            conn.phase.store(phase::KERNEL, Ordering::Relaxed);
+            state::free_conn(conn);
+        }
+    }
+
+    /// What a new broker was told at last of a channel with number 5, if `change` came to its
+    /// connection while the broker was told of it. `None`: the broker was not told in time.
+    fn told_meanwhile(change: impl Fn(&Conn)) -> Option<Vec<Packet>> {
+        let Files([ours, broker]) = &pretended();
+        let Files([fd, ..]) = &connection();
+        let conn = state::add_conn(*fd, false).expect("a place");
+        conn.channel_id.store(5, Ordering::Relaxed);
+        conn.phase.store(phase::PAIRED, Ordering::Relaxed);
+        // The broker's socket takes no more for now.
+        let least = 1;
+        let set = sys!(
+            SYS_setsockopt,
+            *ours,
+            libc::SOL_SOCKET,
+            libc::SO_SNDBUF,
+            &raw const least,
+            4
+        );
+        set.expect("a small buffer");
+        while sys!(
+            SYS_sendto,
+            *ours,
+            c"x".as_ptr(),
+            1,
+            libc::MSG_DONTWAIT,
+            0,
+            0
+        )
+        .is_ok()
+        {}
+        let thread = AtomicU32::new(0);
+        std::thread::scope(|scope| {
+            let telling = scope.spawn(|| {
+                thread.store(
+                    sys!(SYS_gettid).expect("a number") as u32,
+                    Ordering::Relaxed,
+                );
+                rejoin_channel(conn);
+            });
+            // proc_pid_syscall(5): it waits for room.
+            let waits = format!("{} ", libc::SYS_poll);
+            let call = || {
+                let thread = thread.load(Ordering::Relaxed);
+                std::fs::read_to_string(format!("/proc/self/task/{thread}/syscall"))
+            };
+            while !telling.is_finished() && !call().is_ok_and(|call| call.starts_with(&waits)) {
+                std::thread::yield_now();
+            }
+            change(conn);
+            let mut packets = Vec::new();
+            loop {
+                let is_over = telling.is_finished();
+                match told(*broker) {
+                    Some(packet) if packet.kind().is_some() => packets.push(packet),
+                    Some(_) => {}
+                    None if is_over => break,
+                    None => std::thread::yield_now(),
+                }
+            }
+            pretend(-1);
+            if conn.phase.load(Ordering::Relaxed) != phase::FREE {
+                conn.phase.store(phase::KERNEL, Ordering::Relaxed);
+                state::free_conn(conn);
+            }
+            let first = packets.first().and_then(Packet::kind);
+            (first == Some(kind::RejoinChannel)).then_some(packets)
+        })
+    }
+
+    #[test]
+    fn a_new_broker_keeps_no_channel_that_went_while_it_was_told() {
+        let _turn = tables();
+        let after = |change: &dyn Fn(&Conn)| -> Option<(u64, u32)> {
+            let packets = (0..TRIES_MAX).find_map(|_| told_meanwhile(change));
+            let packets = packets.expect("a word about the channel");
+            let over = packets.get(1)?.body::<Status>().expect("its status");
+            Some((over.channel_id, over.status))
+        };
+        assert_eq!(after(&|_| ()), None, "it is there");
+        assert_eq!(
+            after(&|conn| state::free_conn(conn)),
+            Some((5, status::CLOSED))
+        );
+        let by_kernel = |conn: &Conn| conn.phase.store(phase::KERNEL, Ordering::Relaxed);
+        assert_eq!(after(&by_kernel), Some((5, status::KERNEL)));
+        let has_another = |conn: &Conn| conn.channel_id.store(6, Ordering::Relaxed);
+        assert_eq!(after(&has_another), Some((5, status::KERNEL)));
+    }
 }

@@ -515,8 +515,7 @@ pub fn bind(conn: &Conn, index: u32, slot: u32, generation: u32, channel_id: u64
     // SAFETY: as above; the peer reads nothing of it until it sees the generation.
     unsafe {
         fordway_ring::renew(own);
-        let calls = conn.operations.load(Ordering::Relaxed);
-        (*own).tx_own.calls.store(calls, Ordering::Relaxed);
+        (*own).tx_own.calls.store(0, Ordering::Relaxed);
         (*own)
             .rx_own
             .owner

@@ -286,8 +286,8 @@ pub struct TxOwnLine {
     pub full_count: AtomicU32,
     /// 1 after a send found no room: the next room is an edge (SOCK_NOSPACE).
     pub no_space: AtomicU32,
-    /// Calls of the program that move data, up to the moment when this side entered its
-    /// ring, about. For the broker's counts.
+    /// Calls of the program that move data, from the moment when this side got its channel
+    /// up to the one when it entered its ring, about. For the broker's counts.
     pub calls: AtomicU32,
 }
 

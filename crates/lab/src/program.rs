@@ -520,7 +520,7 @@ fn ending(stdout: &[u8], stderr: &[u8]) -> String {
     let lines: Vec<&str> = text.trim().lines().collect();
     match lines[lines.len().saturating_sub(8)..].join("\n") {
         last if last.is_empty() => String::new(),
-        last => format!("; it wrote: {last}"),
+        last => format!("; it wrote at last: {last}"),
     }
 }
 

@@ -5,17 +5,18 @@
 //! ```
 //! *Paired*: both ends were offered, so both programs have the library and have made
 //! as many calls as an offer takes. *Carried*: bytes went through a ring. *Eligible*:
-//! carried, or both ends have made [`ENOUGH_CALLS`] calls that move data, so that there
-//! was time for it. What was used is read from the shared memory of the ends, by the
+//! carried, or both ends have made [`ENOUGH_CALLS`] calls that move data since they knew
+//! of their channel: programs may make hundreds before the broker's answer comes, and then
+//! hardly any. What was used is read from the shared memory of the ends, by the
 //! broker, at the latest when an end is reported or dies; each channel counts once, with
 //! the broker that paired it.
 
 use crate::{ChannelView, Registry};
 
-/// From so many calls of each end on, a connection should have come to its rings: those
-/// that the library lets pass by default before it offers a connection, and as many
-/// again for the broker's answer and for a reader that fell asleep in the kernel before it.
-pub const ENOUGH_CALLS: u32 = 8;
+/// Within so many calls of each end, a connection with a channel should come to its rings: a
+/// receive of each end shows that it reads by the library, and the next send goes by the ring.
+/// Twice that, for an end that fell asleep in the kernel before it knew of the channel.
+pub const ENOUGH_CALLS: u32 = 4;
 
 /// So far, closed connections included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,7 +34,7 @@ pub struct Counts {
 pub struct Usage {
     /// Bytes went through a ring.
     pub carried: bool,
-    /// Calls of the program that move data.
+    /// Calls of the program that move data, since this end has its channel.
     pub calls: u32,
 }
 

@@ -725,6 +725,56 @@ static void slept_b(int fd) {
     numbers_end(thread);
 }
 
+// ... while a thread sleeps in sendfile, of which nothing has gone yet: libc's goes on with it, not by
+// the number that it began with.
+#define FILE_BYTES 3000
+static int filed;
+static void *filing_thread(void *unused) {
+    receiver_tid = gettid();
+    if (write(held[1], "r", 1) != 1) die("write");
+    if (sendfile(numbered[0], filed, NULL, FILE_BYTES) != FILE_BYTES) die("sendfile");
+    if (write(held[1], "s", 1) != 1) die("write");
+    return unused;
+}
+static void filed_a(int fd) {
+    step();
+    int kept = dup(2);
+    if (dup2(fd, 2) != 2 || dup2(kept, 2) != 2) die("dup2");
+    recv_all(fd, 0, hear(), 1000);
+    drained(fd);
+    say("all there");
+    step();
+}
+static void filed_b(int fd) {
+    pthread_t thread;
+    char bytes[FILE_BYTES], byte;
+    uint64_t sent = 0;
+    int other[2];
+    ssize_t went;
+    do {
+        fill(bytes, sent, sizeof bytes);
+        went = send(fd, bytes, sizeof bytes, MSG_DONTWAIT);
+        sent += went > 0 ? went : 0;
+    } while (went > 0);
+    if (errno != EAGAIN) die("send");
+    fill(bytes, sent, sizeof bytes);
+    filed = memfd_create("file", 0);
+    if (write(filed, bytes, sizeof bytes) != sizeof bytes || lseek(filed, 0, SEEK_SET)) die("file");
+    numbered[0] = fd;
+    numbered[1] = dup(fd);
+    if (pipe2(held, O_CLOEXEC) || pthread_create(&thread, NULL, filing_thread, NULL)) die("thread");
+    if (read(held[0], &byte, 1) != 1) die("read");
+    asleep(getpid(), receiver_tid);
+    close(fd);
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, other) || other[0] != fd) die("not the same number");
+    step();
+    tell(sent + FILE_BYTES);
+    if (first_of(other[1], held[0]) == other[1]) die("bytes of the connection in another socket");
+    pthread_join(thread, NULL);
+    shutdown(numbered[1], SHUT_WR);
+    step();
+}
+
 // ... while a thread, which reads that the connection has got a channel, is about to ask the kernel
 // about it by that number: another connection has it then, of which it says something else.
 static int asks_held;
@@ -795,6 +845,7 @@ const struct test_case cases[] = {
     {"spawn", NONE, spawn_a, spawn_b},
     {"closed_number", WARM, numbers_a, closed_b},
     {"slept_number", WARM, numbers_a, slept_b},
+    {"filed_number", WARM, filed_a, filed_b},
     {"paired_number", NONE, paired_a, paired_b},
     {0},
 };

@@ -2,7 +2,8 @@
 //!
 //! The child is the test binary again: a test file that uses [`start`] has a test `child`
 //! that calls [`run`], which does nothing unless it was started so. It writes one line at
-//! each step, and goes on when it is sent one.
+//! each step, one for each connection that it makes ([`Bed::made`] counts them), and goes on
+//! when it is sent one.
 
 use crate::Bed;
 use crate::mallory::Mallory;
@@ -12,6 +13,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// How long it writes, if nothing ends it before.
@@ -20,6 +22,8 @@ const WRITING: Duration = Duration::from_secs(10);
 const ROLE: &str = "FORDWAY_HOSTILE_ROLE";
 const DIR: &str = "FORDWAY_HOSTILE_DIR";
 const VICTIM: &str = "FORDWAY_HOSTILE_VICTIM";
+/// Its line for a connection that it is about to make.
+const CONNECTS: &str = "connects";
 
 /// How often a certain process number is tried for.
 const ATTEMPTS_MAX: u32 = 50;
@@ -43,28 +47,32 @@ const ROLES: [(Role, &str); 3] = [
 
 /// A child at work.
 #[derive(Debug)]
-pub struct Child {
+pub struct Child<'bed> {
+    bed: &'bed Bed,
     process: std::process::Child,
     lines: BufReader<std::process::ChildStdout>,
 }
 
 /// Starts one, in mallory's namespace.
-pub fn start(bed: &Bed, role: Role) -> Result<Child> {
-    start_after(bed, role, || Ok(()))
+pub fn start(bed: &Bed, role: Role) -> Result<Child<'_>> {
+    let mut child = start_after(bed, role, || Ok(()))?;
+    child.go_on()?;
+    Ok(child)
 }
 
 /// Starts one that has this process number, which is free: the kernel gives the next one
 /// after the last that it gave in this PID namespace (proc(5), ns_last_pid).
-pub fn start_as(bed: &Bed, role: Role, pid: u32) -> Result<Child> {
+pub fn start_as(bed: &Bed, role: Role, pid: u32) -> Result<Child<'_>> {
     for _ in 0..ATTEMPTS_MAX {
         let last = (pid - 1).to_string();
-        let child = start_after(bed, role, || {
+        let mut child = start_after(bed, role, || {
             std::fs::write("/proc/sys/kernel/ns_last_pid", &last)
         })?;
         if child.pid() == pid {
+            child.go_on()?;
             return Ok(child);
         }
-        // Somebody else started something.
+        // Somebody else started something. This one has not begun.
         child.end()?;
     }
     bail!("process number {pid} is not to be had")
@@ -74,7 +82,7 @@ fn start_after(
     bed: &Bed,
     role: Role,
     before: impl FnOnce() -> std::io::Result<()> + Send,
-) -> Result<Child> {
+) -> Result<Child<'_>> {
     let word = ROLES.iter().find(|(own, _)| *own == role);
     let mut command = Command::new("/proc/self/exe");
     command
@@ -86,10 +94,14 @@ fn start_after(
         .stdout(Stdio::piped());
     let mut process = bed.at_home(|| before().and_then(|()| command.spawn()))??;
     let lines = BufReader::new(process.stdout.take().context("no stdout")?);
-    Ok(Child { process, lines })
+    Ok(Child {
+        bed,
+        process,
+        lines,
+    })
 }
 
-impl Child {
+impl Child<'_> {
     /// Its number.
     pub fn pid(&self) -> u32 {
         self.process.id()
@@ -102,7 +114,11 @@ impl Child {
             if self.lines.read_line(&mut line)? == 0 {
                 bail!("the child ended before it said {word:?}");
             }
-            if let Some((_, rest)) = line.trim_end().split_once(word) {
+            let line = line.trim_end();
+            if line == CONNECTS {
+                self.bed.made.fetch_add(1, Ordering::Relaxed);
+            }
+            if let Some((_, rest)) = line.split_once(word) {
                 return Ok(rest.trim().to_owned());
             }
         }
@@ -137,8 +153,12 @@ pub fn run() -> Result<()> {
     let (role, _) = role.context("an unknown role")?;
     let dir = PathBuf::from(std::env::var(DIR)?);
     let victim: SocketAddr = std::env::var(VICTIM)?.parse()?;
+    wait_for_word()?;
     println!("\nstarted");
-    let mut mallory = Mallory::join_by(&dir, || Ok(TcpStream::connect(victim)?))?;
+    let mut mallory = Mallory::join_by(&dir, || {
+        println!("\n{CONNECTS}");
+        Ok(TcpStream::connect(victim)?)
+    })?;
     println!("\njoined {}", mallory.pair.channel_id);
     match role {
         Role::Exec => exec(mallory),

@@ -268,7 +268,7 @@ fn a_process_number_is_used_again() -> Result<()> {
         kill_process(heir, Signal::KILL)?;
         // We are the one that orphans are given to.
         rustix::process::waitpid(Some(heir), rustix::process::WaitOptions::empty())?;
-        bed.wait_for("sees both go", || bed.all_ends() == 2)?;
+        bed.wait_for("sees both go", || bed.all_ends() == bed.made())?;
         Ok(())
     })?;
     bed.finish()

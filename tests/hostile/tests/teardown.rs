@@ -108,11 +108,11 @@ fn writing_while_he_tears_down() -> Result<()> {
 fn another_program_in_the_middle_of_a_write() -> Result<()> {
     let mut bed = Bed::start(Style::Epoll)?;
     bed.case("execs while he writes", |bed| {
-        for round in 0..IMAGES {
+        for _ in 0..IMAGES {
             let mut writer = child::start(bed, Role::Exec)?;
             writer.says("joined")?;
             writer.wait()?;
-            bed.wait_for("sees him go", || bed.all_ends() == round + 1)?;
+            bed.wait_for("sees him go", || bed.all_ends() == bed.made())?;
         }
         Ok(())
     })?;

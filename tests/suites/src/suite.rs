@@ -17,11 +17,11 @@ const WITH_LINK_LOCAL: &str = "ip link set lo up
     ip link set near up
     ip link set far up
     exec \"$@\"";
-/// The least share of the eligible connections of one suite that should have used rings.
-const SHARE_OF_ONE_MIN: f64 = 0.75;
-/// A share is too small if one as small came by chance at most so often, were the least share the
-/// true one: some connections are over before the broker has answered, and of three, one is a third.
-const CHANCE_MAX: f64 = 0.01;
+/// The least share of the eligible connections of one suite that must have used rings.
+const SHARE_OF_ONE_MIN: f64 = 0.8;
+/// Fewer eligible connections are judged in the sum of all suites alone: of three, one that is
+/// over before the broker has answered is a third. `carried_min` holds for them as for all.
+const ELIGIBLE_JUDGED_MIN: u64 = 8;
 
 /// When a connection is offered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,8 +73,7 @@ pub struct Suite {
     /// As many must pass at least: modules that are missing on both sides are alike there.
     passed_min: usize,
     /// As many connections must have used rings at least, by default and with an offer at the
-    /// first call: about a third of what an idle machine shows, half on a busy one. Suites of
-    /// waits have hardly any that live long enough.
+    /// first call. Suites of waits have hardly any that live long enough.
     carried_min: [u64; 2],
     /// Whether the share of those that used rings is judged.
     pub has_share: bool,
@@ -224,7 +223,11 @@ impl Suite {
             ));
         }
         match counts.share() {
-            Some(share) if self.has_share && chance_of(counts) < CHANCE_MAX => {
+            Some(share)
+                if self.has_share
+                    && counts.eligible >= ELIGIBLE_JUDGED_MIN
+                    && share < SHARE_OF_ONE_MIN =>
+            {
                 short.push(format!("{:.1} % of the eligible used rings", share * 100.0));
             }
             _ => {}
@@ -260,13 +263,13 @@ pub const SUITES: &[Suite] = &[
         "unittest",
         &["test.test_urllib2_localnet"],
     )
-    .at_least(22, [0, 3]),
+    .at_least(22, [0, 6]),
     python(
         "cpython asyncore, asynchat",
         "unittest",
         &["test.test_asyncore", "test.test_asynchat"],
     )
-    .at_least(110, [0, 10]),
+    .at_least(110, [0, 20]),
     python(
         "cpython asyncio",
         "unittest",
@@ -278,7 +281,7 @@ pub const SUITES: &[Suite] = &[
             "test.test_asyncio.test_buffered_proto",
         ],
     )
-    .at_least(158, [0, 15]),
+    .at_least(158, [0, 30]),
     python(
         "twisted tcp",
         "trial",
@@ -289,7 +292,7 @@ pub const SUITES: &[Suite] = &[
             "twisted.protocols.test.test_basic",
         ],
     )
-    .at_least(640, [0, 5]),
+    .at_least(640, [0, 10]),
     python(
         "tornado",
         "unittest",
@@ -302,7 +305,7 @@ pub const SUITES: &[Suite] = &[
             "tornado.test.websocket_test",
         ],
     )
-    .at_least(385, [0, 100]),
+    .at_least(385, [0, 250]),
     programs(
         "redis multi, pubsub",
         "redis",
@@ -322,7 +325,8 @@ pub const SUITES: &[Suite] = &[
             "Blocked commands and configs during async-loading",
         ])
         .at_least(50, [0, 0]),
-    // poll_duplex and poll_unidirectional, most of its long connections, send all they have in one go.
+    // poll_duplex and poll_unidirectional, most of its long connections, send all they have in one
+    // go, and go on with many receives of that.
     programs("libuv", "libuv", &[])
         .at_least(390, [3, 3])
         .without_share(),
@@ -338,31 +342,12 @@ pub const SUITES: &[Suite] = &[
             "--without",
             "select dns/getaddrinfo_cancel_stress",
         ])
-        .at_least(1200, [10, 45]),
-    // test_filter_ipc, on UNIX sockets, passes or fails by chance. Greetings take enough calls for
-    // rings within less time than the broker's answer, and many connections end with them.
+        .at_least(1200, [15, 45]),
+    // test_filter_ipc, on UNIX sockets, passes or fails by chance.
     programs("libzmq", "libzmq", &[])
         .options(&["--without", "test_filter_ipc"])
-        .at_least(395, [300, 300])
-        .without_share(),
+        .at_least(395, [300, 300]),
 ];
-
-/// How often at most so many of the eligible are carried, if each is with [`SHARE_OF_ONE_MIN`]: the
-/// lower tail of the binomial distribution.
-fn chance_of(counts: Counts) -> f64 {
-    let Counts {
-        eligible, carried, ..
-    } = counts;
-    let ratio = SHARE_OF_ONE_MIN / (1.0 - SHARE_OF_ONE_MIN);
-    // Logarithms: of hundreds, the first are smaller than a number can be.
-    let mut log_of_one = eligible as f64 * (1.0 - SHARE_OF_ONE_MIN).ln();
-    let mut sum = log_of_one.exp();
-    for count in 0..carried.min(eligible) {
-        log_of_one += ((eligible - count) as f64 / (count + 1) as f64 * ratio).ln();
-        sum += log_of_one.exp();
-    }
-    sum
-}
 
 /// Whether a play gets a network namespace of its own, for which it takes root: there, no other
 /// play has bound its ports and abstract names, whether fixed or just found to be free.
@@ -391,19 +376,15 @@ mod tests {
         let passed = [suite.passed_min; 2];
         let least = suite.carried_min[Offer::FirstCall as usize];
         assert_eq!(short(passed, counts(least, least)), 0);
-        assert_eq!(short(passed, counts(least * 4, least)), 1);
+        assert_eq!(short(passed, counts(least * 2, least)), 1);
         assert_eq!(short([0, passed[1]], counts(least, least)), 1);
-        let of = |eligible, carried| {
-            let counts = counts(eligible, carried);
+        let few = |carried| {
+            let counts = counts(3, carried);
             suite.shortfalls(Offer::Default, passed, counts).len()
         };
-        assert_eq!(
-            [of(3, 1), of(28, 20), of(8, 4)],
-            [0; 3],
-            "that may be chance"
-        );
-        assert_eq!([of(4, 0), of(28, 13), of(300, 200)], [1; 3], "that is none");
-        assert_eq!(of(1500, 1499), 0, "no number is too small to be summed up");
+        let floor = suite.carried_min[Offer::Default as usize];
+        assert_eq!(few(3), usize::from(floor > 3));
+        assert_eq!(few(1), usize::from(floor > 1));
         let all_have = SUITES.iter().all(|suite| suite.passed_min > 0);
         assert!(all_have, "each suite has a floor");
     }
