@@ -842,20 +842,14 @@ fn descriptors_of_the_broker_cannot_be_used_up() {
 fn random_packets_do_no_harm() {
     let dir = TempDir::new();
     let broker = Broker::start(dir.path());
-    // xorshift64 (Marsaglia 2003): the same packets in every run.
-    let mut state = 0x9e37_79b9_7f4a_7c15u64;
-    let mut random = move || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state
-    };
+    // The same packets in every run.
+    let mut random = fastrand::Rng::with_seed(1);
     let (x, _y) = tcp_pair();
     let region = sealed(shm::REGION_BYTES);
     for _ in 0..300 {
         let shim = Shim::join(dir.path());
         for _ in 0..20 {
-            let kind = random() as u32 % 19;
+            let kind = random.u32(..19);
             let Some((body, fds)) = wire::shape(kind) else {
                 continue;
             };
@@ -866,10 +860,10 @@ fn random_packets_do_no_harm() {
             };
             let mut packet = header.as_bytes().to_vec();
             packet.extend((0..body).map(|at| match at % 8 {
-                0 => random() as u8 % 6,
-                _ => (random() % 16 == 0) as u8,
+                0 => random.u8(..6),
+                _ => u8::from(random.u8(..16) == 0),
             }));
-            let given = match random() % 4 {
+            let given = match random.u8(..4) {
                 0 => x.as_fd(),
                 1 => region.as_fd(),
                 2 => shim.page.as_fd(),

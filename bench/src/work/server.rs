@@ -245,17 +245,10 @@ http {{
     Ok(Spawn::new(argv))
 }
 
-/// Bytes in which a lost, doubled or moved piece shows (xorshift, fixed seed).
+/// Bytes in which a lost, doubled or moved piece shows, the same in every run.
 pub(super) fn contents(length_bytes: usize) -> Vec<u8> {
-    let mut state = 0x9E37_79B9_7F4A_7C15_u64;
-    let mut bytes = Vec::with_capacity(length_bytes + 8);
-    while bytes.len() < length_bytes {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        bytes.extend_from_slice(&state.to_le_bytes());
-    }
-    bytes.truncate(length_bytes);
+    let mut bytes = vec![0; length_bytes];
+    fastrand::Rng::with_seed(1).fill(&mut bytes);
     bytes
 }
 

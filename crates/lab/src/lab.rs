@@ -112,8 +112,6 @@ pub struct Lab {
     broker_arguments: Vec<String>,
     broker: Option<Program>,
     next_file: AtomicU32,
-    /// Inodes of the network namespaces that were seen in use.
-    namespaces: Mutex<BTreeSet<u64>>,
 }
 
 impl Lab {
@@ -149,7 +147,6 @@ impl Lab {
                 .collect(),
             broker: None,
             next_file: AtomicU32::new(0),
-            namespaces: Mutex::new(BTreeSet::new()),
         };
         lab.start_broker()?;
         Ok(lab)
@@ -331,10 +328,9 @@ impl Lab {
         Ok(())
     }
 
-    /// Processes that no running program of the lab accounts for: orphans, and
-    /// strangers in the domains' namespaces. Gives those that are about to end the time to.
+    /// Our descendants that no running program of the lab accounts for: orphans, and what they
+    /// started. Gives those that are about to end the time to.
     pub fn leftovers(&self) -> Vec<String> {
-        self.remember_namespaces();
         let until = Instant::now() + SETTLE_LIMIT;
         loop {
             let found = self.stray_processes();
@@ -368,44 +364,25 @@ impl Lab {
         Program::start(command, spawn, &files)
     }
 
-    fn remember_namespaces(&self) {
-        let dir = self.dir.to_string_lossy().into_owned();
-        let mounted = proc::mounts()
-            .into_iter()
-            .filter(|mount| mount.point.starts_with(&dir));
-        self.namespaces
-            .lock()
-            .expect("no holder panics")
-            .extend(mounted.filter_map(|mount| mount.network_namespace));
-    }
-
+    /// Only descendants: the number of a namespace that is gone may by now be that of another lab's.
     fn stray_processes(&self) -> Vec<proc::Stat> {
-        let namespaces = self.namespaces.lock().expect("no holder panics").clone();
         let me = std::process::id();
-        let everyone = proc::all();
+        let descendants = proc::tree(me);
         let accounted: BTreeSet<u32> = program::roots()
             .iter()
             .flat_map(|&root| proc::tree(root))
             .map(|process| process.pid)
             .collect();
-        everyone
+        descendants
             .into_iter()
             .filter(|process| {
                 process.pid != me && process.state != 'Z' && !accounted.contains(&process.pid)
-            })
-            .filter(|process| {
-                let in_a_domain = || {
-                    proc::network_namespace(process.pid)
-                        .is_some_and(|inode| namespaces.contains(&inode))
-                };
-                process.parent == me || in_a_domain()
             })
             .collect()
     }
 
     fn clean_up(&mut self) -> Vec<String> {
         let mut forced = Vec::new();
-        self.remember_namespaces();
         // Programs that their owner has not ended yet.
         let broker_pid = self.broker.as_ref().map(Program::pid);
         for root in program::roots()
@@ -435,17 +412,15 @@ impl Lab {
             .for_each(|process| proc::signal(process, Signal::KILL));
         program::reap_orphans(strays.iter().map(|process| &process.pid));
         let dir = self.dir.to_string_lossy().into_owned();
-        for mount in proc::mounts()
-            .iter()
-            .rev()
-            .filter(|mount| mount.point.starts_with(&dir))
-        {
-            forced.push(format!("mount {}", mount.point));
-            let _ = rustix::mount::unmount(&mount.point, rustix::mount::UnmountFlags::DETACH);
+        let mounted = || {
+            let points = proc::mount_points().into_iter();
+            points.filter(|point| point.starts_with(&dir))
+        };
+        for point in mounted().rev() {
+            let _ = rustix::mount::unmount(&point, rustix::mount::UnmountFlags::DETACH);
+            forced.push(format!("mount {point}"));
         }
-        let mounted = proc::mounts()
-            .iter()
-            .any(|mount| mount.point.starts_with(&dir));
+        let mounted = mounted().next().is_some();
         if !mounted && let Err(error) = fs::remove_dir_all(&self.dir) {
             forced.push(format!("directory {dir}: {error}"));
         }

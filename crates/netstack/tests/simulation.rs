@@ -38,7 +38,7 @@ fn seconds(conditions: Conditions, buffer_bytes: usize, congestion: Congestion, 
     world.run(1_000_000);
     let (server, _) = world.sides[1].tcp_accept(listener).expect("accepts");
     world.conditions = conditions;
-    world.rng.0 ^= seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    world.rng = fastrand::Rng::with_seed(seed);
     let byte = |at: usize| (at * 13 + at / 255) as u8;
     let bytes: Vec<u8> = (0..TOTAL).map(byte).collect();
     let (start, mut sent, mut received) = (world.now, 0, 0);

@@ -399,18 +399,6 @@ mod tests {
 
     use super::*;
 
-    /// Marsaglia's xorshift64: repeatable, and no dependency.
-    struct Random(u64);
-
-    impl Random {
-        fn below(&mut self, limit: usize) -> usize {
-            self.0 ^= self.0 << 13;
-            self.0 ^= self.0 >> 7;
-            self.0 ^= self.0 << 17;
-            (self.0 % limit as u64) as usize
-        }
-    }
-
     fn every_copier() -> Vec<Copier> {
         let best = Copier::detect();
         [Level::Baseline, Level::Avx2, Level::Avx512]
@@ -483,10 +471,10 @@ mod tests {
     #[test]
     fn every_size_up_to_4096() {
         let mut arena = Arena::new(4096);
-        let mut random = Random(0x9e37_79b9_7f4a_7c15);
+        let mut random = fastrand::Rng::with_seed(1);
         under_all(|copier, kernel| {
             for n in 0..=4096 {
-                let ats = (random.below(4096), random.below(4096));
+                let ats = (random.usize(..4096), random.usize(..4096));
                 arena.check(copier, kernel, n, ats);
             }
         });
@@ -510,11 +498,11 @@ mod tests {
     fn random_sizes_and_alignments() {
         const BYTES_MAX: usize = 300_000;
         let mut arena = Arena::new(BYTES_MAX);
-        let mut random = Random(0x2545_f491_4f6c_dd1d);
+        let mut random = fastrand::Rng::with_seed(2);
         under_all(|copier, kernel| {
             for _ in 0..40 {
-                let n = random.below(BYTES_MAX);
-                let ats = (random.below(4096), random.below(4096));
+                let n = random.usize(..BYTES_MAX);
+                let ats = (random.usize(..4096), random.usize(..4096));
                 arena.check(copier, kernel, n, ats);
             }
         });

@@ -74,8 +74,8 @@ struct Channel<'a> {
     /// Where the program reads to.
     buffer: Guarded,
     queue: VecDeque<u8>,
-    /// Makes the next byte, so that no two stretches of any two channels look the same.
-    seed: u64,
+    /// Makes the next bytes, so that no two stretches of any two channels look the same.
+    random: fastrand::Rng,
 }
 
 impl<'a> Channel<'a> {
@@ -86,7 +86,7 @@ impl<'a> Channel<'a> {
             let producer = Producer::new(own, from.base(), peer);
             (producer, Consumer::new(peer, own, from.base()))
         };
-        let seed = 0x9e37_79b9_7f4a_7c15 ^ slot as u64;
+        let random = fastrand::Rng::with_seed(slot as u64);
         let channel = Self {
             slot,
             from,
@@ -95,7 +95,7 @@ impl<'a> Channel<'a> {
             consumer,
             buffer: Guarded::new(4 << 20, libc::PROT_READ | libc::PROT_WRITE),
             queue: VecDeque::new(),
-            seed,
+            random,
         };
         channel.enter();
         channel
@@ -124,14 +124,9 @@ impl<'a> Channel<'a> {
     }
 
     fn bytes(&mut self, count: usize) -> Vec<u8> {
-        let mut next = || {
-            // xorshift64
-            self.seed ^= self.seed << 13;
-            self.seed ^= self.seed >> 7;
-            self.seed ^= self.seed << 17;
-            self.seed as u8
-        };
-        (0..count).map(|_| next()).collect()
+        let mut bytes = vec![0; count];
+        self.random.fill(&mut bytes);
+        bytes
     }
 
     /// Room as the shim asks for it.

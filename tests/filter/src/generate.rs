@@ -17,25 +17,22 @@ use fordway_filter::model::{
 
 use crate::packets::{Body, Ip};
 
-/// Numbers that look random and follow from a seed (xorshift64*).
+/// Numbers that look random and follow from a seed.
 #[derive(Clone, Debug)]
-pub struct Dice(u64);
+pub struct Dice(fastrand::Rng);
 
 impl Dice {
     pub fn new(seed: u64) -> Dice {
-        Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+        Dice(fastrand::Rng::with_seed(seed))
     }
 
     pub fn roll(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16
+        self.0.u64(..)
     }
 
     /// Below `bound`.
     pub fn below(&mut self, bound: usize) -> usize {
-        (self.roll() % bound.max(1) as u64) as usize
+        self.0.usize(..bound.max(1))
     }
 
     pub fn one_in(&mut self, of: usize) -> bool {
@@ -203,9 +200,6 @@ pub const PORTS: [u16; 6] = [22, 53, 80, 443, 1024, 6379];
 /// The case of this number in the series of this seed.
 pub fn case(seed: u64, number: u64, packets: usize) -> Case {
     let mut dice = Dice::new(seed.wrapping_mul(1_000_003).wrapping_add(number));
-    for _ in 0..8 {
-        dice.roll();
-    }
     let family = dice.pick(&[
         Family::Inet,
         Family::Inet,

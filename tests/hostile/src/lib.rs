@@ -335,18 +335,3 @@ pub fn until(what: &str, mut holds: impl FnMut() -> bool) -> Result<()> {
     }
     Ok(())
 }
-
-/// xorshift64 (Marsaglia 2003): the same in every run.
-#[derive(Debug)]
-pub struct Random(pub u64);
-
-impl Random {
-    /// The next number.
-    #[allow(clippy::should_implement_trait)]
-    pub fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-}

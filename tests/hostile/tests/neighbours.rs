@@ -1,10 +1,11 @@
 //! What neighbours have of each kind of attack: they go on, by their rings.
 
 use anyhow::Result;
+use fastrand::Rng;
 use fordway_abi::control::{Header, kind};
 use fordway_abi::shm::{Endpoint, WaitPage, tx_state};
 use fordway_test_hostile::mallory::{Mallory, hello};
-use fordway_test_hostile::{Bed, Random, Style};
+use fordway_test_hostile::{Bed, Style};
 use std::mem::offset_of;
 use std::net::{Shutdown, TcpListener};
 use std::os::fd::AsFd;
@@ -76,13 +77,13 @@ fn one_who_takes_nothing() -> Result<()> {
 
 #[test]
 fn words_at_random() -> Result<()> {
-    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    let mut random = Rng::with_seed(1);
     comes("words at random", |bed| {
         let mallory = Mallory::join(bed)?;
         let words = mallory.words();
         for _ in 0..50 {
-            let word = words[random.next() as usize % words.len()];
-            mallory.write(word, random.next() >> (random.next() % 64));
+            let word = words[random.usize(..words.len())];
+            mallory.write(word, random.u64(..) >> random.u32(..64));
             mallory.provoke();
         }
         Ok(())
@@ -91,11 +92,11 @@ fn words_at_random() -> Result<()> {
 
 #[test]
 fn taking_down_in_any_order() -> Result<()> {
-    let mut random = Random(0x2545_f491_4f6c_dd1d);
+    let mut random = Rng::with_seed(2);
     comes("takes down in any order", |bed| {
         let mut mallory = Mallory::join(bed)?;
         mallory.put(100);
-        match random.next() % 3 {
+        match random.u8(..3) {
             0 => mallory.socket.shutdown(Shutdown::Both)?,
             1 => mallory.set_u32(offset_of!(Endpoint, tx.tx_state), tx_state::WITHDRAWN),
             _ => rustix::net::shutdown(&mallory.shim.socket, rustix::net::Shutdown::Both)?,

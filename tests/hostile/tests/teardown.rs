@@ -1,10 +1,11 @@
 //! Writing while everything is taken down.
 
 use anyhow::{Result, ensure};
+use fastrand::Rng;
 use fordway_abi::shm::{ARENA_OFFSET, Endpoint, tx_flags, tx_state};
 use fordway_test_hostile::child::{self, Role};
 use fordway_test_hostile::mallory::Mallory;
-use fordway_test_hostile::{Bed, Random, Style};
+use fordway_test_hostile::{Bed, Style};
 use rustix::net::sockopt;
 use std::mem::offset_of;
 use std::net::Shutdown;
@@ -23,7 +24,7 @@ fn child() -> Result<()> {
 
 /// One thread writes to ring, endpoint and doorbells; another takes down, in some order,
 /// the connection, what the broker knows of it, and the memory.
-fn take_down(mallory: Mallory, random: &mut Random) -> Result<()> {
+fn take_down(mallory: Mallory, random: &mut Rng) -> Result<()> {
     let [tail_at, state_at, flags_at] = [
         offset_of!(Endpoint, tx.tail),
         offset_of!(Endpoint, tx.tx_state),
@@ -57,7 +58,7 @@ fn take_down(mallory: Mallory, random: &mut Random) -> Result<()> {
         let mut steps = 0;
         while socket.is_some() {
             steps += 1;
-            match (random.next() % 9, &socket) {
+            match (random.u8(..9), &socket) {
                 (0, Some(socket)) => drop(socket.shutdown(Shutdown::Write)),
                 (1, Some(socket)) => drop(socket.shutdown(Shutdown::Read)),
                 (2, Some(socket)) => drop(socket.shutdown(Shutdown::Both)),
@@ -66,14 +67,14 @@ fn take_down(mallory: Mallory, random: &mut Random) -> Result<()> {
                 (5, _) => drop(region.store_u32(flags_at, tx_flags::CLOSED)),
                 (6, _) => {
                     let states = [tx_state::KERNEL, tx_state::BACK, tx_state::WITHDRAWN];
-                    let state = states[random.next() as usize % states.len()];
+                    let state = states[random.usize(..states.len())];
                     region.store_u32(state_at, state);
                 }
                 (7, _) => drop(shim.take()),
                 _ => drop(socket.take()),
             }
-            if random.next().is_multiple_of(4) {
-                std::thread::sleep(Duration::from_micros(random.next() % 300));
+            if random.u8(..4) == 0 {
+                std::thread::sleep(Duration::from_micros(random.u64(..300)));
             }
         }
         ensure!(steps > 0, "nothing was taken down");
@@ -88,7 +89,7 @@ fn take_down(mallory: Mallory, random: &mut Random) -> Result<()> {
 fn writing_while_he_tears_down() -> Result<()> {
     for style in [Style::Epoll, Style::Threads] {
         let mut bed = Bed::start(style)?;
-        let mut random = Random(0x2545_f491_4f6c_dd1d);
+        let mut random = Rng::with_seed(2);
         bed.case("tears down while he writes", |bed| {
             for _ in 0..ROUNDS {
                 take_down(Mallory::join(bed)?, &mut random)?;

@@ -9,23 +9,6 @@ pub fn mix(number: u64) -> u64 {
     word ^ word >> 32
 }
 
-/// A source of such numbers.
-#[derive(Clone, Debug)]
-pub struct Dice(u64);
-
-impl Dice {
-    /// The same seed gives the same numbers.
-    pub fn new(seed: u64) -> Dice {
-        Dice(mix(seed))
-    }
-
-    /// A number below `bound`.
-    pub fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x2545_f491_4f6c_dd1d);
-        mix(self.0) % bound
-    }
-}
-
 /// Fills `bytes` with the stream's from `at` on.
 pub fn fill(seed: u64, at: u64, bytes: &mut [u8]) {
     let mut index = at / 8;

@@ -31,28 +31,13 @@ pub struct Conditions {
     pub bits_per_us: u64,
 }
 
-pub struct Rng(pub u64);
-
-impl Rng {
-    pub fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    pub fn hits(&mut self, per_mille: u32) -> bool {
-        self.next() % 1000 < u64::from(per_mille)
-    }
-}
-
 type InFlight = Reverse<(Micros, u64, usize, Vec<u8>, u8)>;
 
 pub struct World {
     pub sides: [Stack; 2],
     pub now: Micros,
     pub conditions: Conditions,
-    pub rng: Rng,
+    pub rng: fastrand::Rng,
     in_flight: BinaryHeap<InFlight>,
     order: u64,
     free_at: [Micros; 2],
@@ -81,7 +66,7 @@ impl World {
             sides,
             now: 1_000_000,
             conditions,
-            rng: Rng(0x1234_5678_9abc_def1),
+            rng: fastrand::Rng::with_seed(1),
             in_flight: BinaryHeap::new(),
             order: 0,
             free_at: [0; 2],
@@ -107,7 +92,8 @@ impl World {
 
     fn put(&mut self, from: usize, bytes: Vec<u8>, frame: &TxFrame) {
         let c = self.conditions;
-        if self.rng.hits(c.loss_per_mille) {
+        let mut hits = |per_mille: u32| self.rng.u32(..1000) < per_mille;
+        if hits(c.loss_per_mille) {
             return;
         }
         let start = self.now.max(self.free_at[from]);
@@ -115,9 +101,9 @@ impl World {
             .checked_div(c.bits_per_us)
             .unwrap_or(0);
         self.free_at[from] = start + duration;
-        let copies = 1 + u32::from(self.rng.hits(c.double_per_mille));
+        let copies = 1 + u32::from(hits(c.double_per_mille));
         for _ in 0..copies {
-            let extra = if self.rng.hits(c.reorder_per_mille) {
+            let extra = if hits(c.reorder_per_mille) {
                 c.delay_us / 2 + 300
             } else {
                 0

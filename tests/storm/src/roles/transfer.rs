@@ -14,8 +14,9 @@
 //! should be if that process was killed, and wrong if it was not.
 
 use super::{connect, say};
-use crate::content::{Dice, check, fill};
+use crate::content::{check, fill};
 use anyhow::Result;
+use fastrand::Rng;
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -111,10 +112,10 @@ pub fn client(ports: &[Port]) -> Result<()> {
     let threads: Vec<_> = (0..CLIENT_THREADS)
         .map(|thread| {
             let (over, ports) = (over.clone(), ports.to_vec());
-            let mut dice = Dice::new(u64::from(std::process::id()) << 8 | thread);
+            let mut dice = Rng::with_seed(u64::from(std::process::id()) << 8 | thread);
             std::thread::spawn(move || {
                 while !over.load(Ordering::Relaxed) {
-                    let port = ports[dice.below(ports.len() as u64) as usize];
+                    let port = ports[dice.usize(..ports.len())];
                     let mut peer = 0;
                     let outcome = transfer(port, &mut dice, &mut peer);
                     let _ = report(peer, outcome);
@@ -131,12 +132,12 @@ pub fn client(ports: &[Port]) -> Result<()> {
     Ok(())
 }
 
-fn transfer(port: Port, dice: &mut Dice, peer: &mut u64) -> Result<u64, Fault> {
+fn transfer(port: Port, dice: &mut Rng, peer: &mut u64) -> Result<u64, Fault> {
     let mut stream = connect(port)?;
     let mut greeting = [0; 8];
     stream.read_exact(&mut greeting)?;
     *peer = u64::from_le_bytes(greeting);
-    let (seed, length) = (dice.below(u64::MAX), dice.below(LENGTH_MAX));
+    let (seed, length) = (dice.u64(..), dice.u64(..LENGTH_MAX));
     let own = u64::from(std::process::id());
     let header = [seed, length, own].map(u64::to_le_bytes).concat();
     stream.write_all(&header)?;
@@ -147,11 +148,11 @@ fn transfer(port: Port, dice: &mut Dice, peer: &mut u64) -> Result<u64, Fault> {
 fn exchange(stream: &TcpStream, [out, back]: [u64; 2], length: u64) -> Result<u64, Fault> {
     let mut writing = stream.try_clone()?;
     let writer = std::thread::spawn(move || -> Result<(), Fault> {
-        let mut dice = Dice::new(out);
+        let mut dice = Rng::with_seed(out);
         let mut piece = vec![0; PIECE_BYTES];
         let mut at = 0;
         while at < length {
-            let wanted = 1 + dice.below(PIECE_BYTES as u64);
+            let wanted = 1 + dice.u64(..PIECE_BYTES as u64);
             let count = wanted.min(length - at) as usize;
             fill(out, at, &mut piece[..count]);
             writing.write_all(&piece[..count])?;

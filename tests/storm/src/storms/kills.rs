@@ -7,8 +7,8 @@
 //! end was killed.
 
 use crate::Storm;
-use crate::content::Dice;
 use anyhow::{Result, ensure};
+use fastrand::Rng;
 use fordway_lab::proc;
 use fordway_lab::{Output, Program, Stdin};
 use rustix::process::Signal;
@@ -105,22 +105,22 @@ pub fn run(storm: &mut Storm) -> Result<()> {
         cast.clients.push(client);
     }
     let mut counts = [0; 3];
-    let mut dice = Dice::new(kills);
+    let mut dice = Rng::with_seed(kills);
     for number in 0..kills {
-        std::thread::sleep(Duration::from_millis(dice.below(PAUSE_MS_MAX)));
-        let kind = match dice.below(20) {
+        std::thread::sleep(Duration::from_millis(dice.u64(..PAUSE_MS_MAX)));
+        let kind = match dice.u8(..20) {
             0..10 => 0,
             10..17 => 1,
             _ => 2,
         };
         let died = match kind {
-            0 => cast.kill_client(dice.below(CLIENTS as u64) as usize)?,
+            0 => cast.kill_client(dice.usize(..CLIENTS))?,
             1 => cast.kill_worker(&mut dice),
-            _ => cast.kill_server(dice.below(SERVERS as u64) as usize)?,
+            _ => cast.kill_server(dice.usize(..SERVERS))?,
         };
         counts[kind] += u64::from(died);
         if number % (kills / restarts) == 0 {
-            let hard = dice.below(2) == 0;
+            let hard = dice.bool();
             cast.storm.lab.restart_broker(hard)?;
         }
     }
@@ -156,8 +156,8 @@ impl Cast<'_> {
         Ok(true)
     }
 
-    fn kill_worker(&mut self, dice: &mut Dice) -> bool {
-        let server = &self.servers[dice.below(SERVERS as u64) as usize];
+    fn kill_worker(&mut self, dice: &mut Rng) -> bool {
+        let server = &self.servers[dice.usize(..SERVERS)];
         let workers = &proc::tree(server.pid())[1..];
         let alive: Vec<_> = workers
             .iter()
@@ -166,7 +166,7 @@ impl Cast<'_> {
         if alive.is_empty() {
             return false;
         }
-        let worker = alive[dice.below(alive.len() as u64) as usize];
+        let worker = alive[dice.usize(..alive.len())];
         self.said.killed.insert(worker.pid.into());
         proc::signal(worker, Signal::KILL);
         true
