@@ -60,7 +60,7 @@ pub enum Command {
         /// Directory of the build that shall replace it.
         new: PathBuf,
         /// Rounds; in each, each build plays every job once.
-        #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u16).range(1..=100))]
+        #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u16).range(6..=100))]
         runs: u16,
         /// Length of one sample.
         #[arg(long, value_name = "N", default_value_t = 0.3)]
@@ -79,7 +79,7 @@ pub struct AllArgs {
     /// Where rows.json, report.md and report.html go.
     #[arg(default_value = "bench-report")]
     dir: PathBuf,
-    /// A short form: few sizes, two rounds, one application; under three minutes.
+    /// A short form: few sizes, two rounds, three applications; under three minutes.
     #[arg(long)]
     quick: bool,
 }
@@ -224,7 +224,7 @@ fn run_filter(args: &MicroArgs) -> Result<()> {
     };
     let mut json = JsonLines::create(args.json.as_deref())?;
     announce(options.estimate_all());
-    let rows = filter::run(&options, &mut json)?;
+    let rows = filter::run(&options, &mut json, &Pace::unbounded())?;
     println!("{}", marks::table_of(&rows, filter::PREFIX));
     Ok(())
 }
@@ -261,6 +261,22 @@ fn run_all(args: &AllArgs) -> Result<()> {
             app(&marked, Placement::Free, true, false),
         ]
     };
+    // What each side does at its best comes behind, once the placements are known.
+    let at_best = |best: Vec<job::Job>| suite::Options {
+        suites: Vec::new(),
+        best,
+        ..micro.clone()
+    };
+    let behind = match args.quick {
+        true => Duration::ZERO,
+        false => {
+            let apps = apps::Options {
+                rival_placement: Some(Placement::Apart),
+                ..app(&marked, Placement::Apart, false, false)
+            };
+            at_best(job::best_at_most()).estimate_all() + apps.estimate_all()
+        }
+    };
     let estimates = apps.iter().map(apps::Options::estimate_all);
     let filter = filter::Options {
         rounds: micro.rounds,
@@ -268,7 +284,7 @@ fn run_all(args: &AllArgs) -> Result<()> {
         quick: args.quick,
     };
     let estimate = micro.estimate_all() + filter.estimate_all() + estimates.sum::<Duration>();
-    announce(estimate);
+    announce(estimate + behind);
     let longest = if args.quick { QUICK_MAX } else { FULL_MAX };
     let pace = Pace::with_slack(longest.saturating_sub(estimate));
     let mut failed = Ok(());
@@ -281,19 +297,14 @@ fn run_all(args: &AllArgs) -> Result<()> {
     };
     keep(suite::run(&micro, &mut json, &pace));
     pace.begin(filter.estimate_all());
-    keep(filter::run(&filter, &mut json));
+    keep(filter::run(&filter, &mut json, &pace));
     for options in &apps {
         keep(apps::run(options, &mut json, &pace));
     }
     // What is written is what is known, also where a suite lacks a row.
     let known = document::read(&file)?;
     if !args.quick {
-        let best = suite::Options {
-            suites: Vec::new(),
-            best: job::best(&known),
-            ..micro
-        };
-        keep(suite::run(&best, &mut json, &pace));
+        keep(suite::run(&at_best(job::best(&known)), &mut json, &pace));
         for options in apps::best(&marked, &known, &apps[0]) {
             keep(apps::run(&options, &mut json, &pace));
         }

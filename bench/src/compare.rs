@@ -1,8 +1,10 @@
 //! `fordway-bench compare OLD NEW`: two builds in alternation, for use before a merge.
 //!
 //! In each round each build, with its own broker and library, plays every job once, in turns the
-//! old or the new one first. The ratio of a job is the median over the rounds of new against old;
-//! a job is worse if its whole interval ([`crate::pairs`]) is, so that noise alone seldom says so.
+//! old or the new one first. The two samples of a pair lie one build's jobs apart, for a broker is
+//! not started anew for each. The ratio of a job is the median over the rounds of new against old. A
+//! job is worse if its whole interval ([`crate::pairs`]) is, so that noise alone seldom says so.
+//! A job with fewer rounds than an interval takes is not judged; a line below the table names it.
 
 use crate::distance::Regime;
 use crate::micro::job::{self, Suite};
@@ -13,7 +15,7 @@ use crate::placement;
 use crate::report::{self, Progress, Table};
 use anyhow::{Context, Result, ensure};
 use fordway_lab::Lab;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -82,7 +84,7 @@ pub fn run(options: &Options) -> Result<()> {
         "new",
         "CPUs",
     ]);
-    let mut worse = Vec::new();
+    let (mut worse, mut judged) = (Vec::new(), BTreeSet::new());
     for ((number, regime), rounds) in &pairs_of {
         let job = &jobs[*number];
         let value = |taken: &Taken| suite::value(job, &taken.figures);
@@ -91,15 +93,18 @@ pub fn run(options: &Options) -> Result<()> {
             .map(|[old, new]| suite::ratio(job, &new.figures, &old.figures))
             .collect();
         let interval = pairs::interval(&ratios);
-        if interval.is_some_and(|[_, high]| high < WORSE_BELOW) {
-            worse.push(job.name.as_str());
+        if let Some([_, high]) = interval {
+            judged.insert(*number);
+            if high < WORSE_BELOW {
+                worse.push(job.name.as_str());
+            }
         }
         let middle = |pick: &dyn Fn(&Taken) -> f64, index: usize| {
             median(rounds.iter().map(|pair| pick(&pair[index])))
         };
         let unit = value(&rounds[0][0]).1;
         let figure = |index| report::figure(middle(&|taken| value(taken).0, index), unit);
-        let cpu = |index| format!("{:.3}", middle(&|taken| taken.cpu_s, index));
+        let cpu = |index| format!("{:.3}", middle(&|taken| taken.figures.cpu_s, index));
         table.line([
             job.name.clone(),
             figure(0),
@@ -118,6 +123,13 @@ pub fn run(options: &Options) -> Result<()> {
         !pairs_of.is_empty(),
         "the distance of the CPUs changed in every round"
     );
+    let unknown: Vec<&str> = (0..jobs.len())
+        .filter(|number| !judged.contains(number))
+        .map(|number| jobs[number].name.as_str())
+        .collect();
+    if !unknown.is_empty() {
+        println!("too few rounds to judge: {}", unknown.join(", "));
+    }
     ensure!(worse.is_empty(), "worse than before: {}", worse.join(", "));
     Ok(())
 }

@@ -44,9 +44,20 @@ impl Placement {
     }
 }
 
-/// Where some rows show a work fastest, for us and for this rival; `None` without such rows.
+/// Where some rows show a work fastest, for us and for this rival; `None` without such rows. Rows
+/// of near and of far CPUs are not mixed: those of more pairs say it.
 pub fn best(rows: &[Row], work: &str, rival: &str) -> Option<[Placement; 2]> {
-    let plain = |row: &&Row| row.work == work && !row.hogs && row.best_of.is_none();
+    let of_work = |row: &&Row| row.work == work && !row.hogs && row.best_of.is_none();
+    let count = |regime| {
+        let rows = rows.iter().filter(of_work);
+        let rows = rows.filter(|row| row.regime == regime);
+        rows.map(|row| row.runs).sum::<usize>()
+    };
+    let regime = match count(Regime::Far) > count(Regime::Near) {
+        true => Regime::Far,
+        false => Regime::Near,
+    };
+    let plain = |row: &&Row| of_work(row) && row.regime == regime;
     let ours = rows.iter().filter(plain).map(|row| (row.value, row));
     let of_rival = rows.iter().filter(plain).filter(|row| row.rival == rival);
     let theirs = of_rival.map(|row| (row.rival_value, row));
@@ -103,14 +114,16 @@ mod tests {
 
     #[test]
     fn each_side_is_looked_for_where_it_is_fastest() {
-        let row = |placement, hogs, pair| Row {
+        let row = |placement, regime, hogs, pair| Row {
             hogs,
-            ..Row::new("rtt-64", "unix", "ns", Regime::Near, placement).of_pairs(vec![pair])
+            ..Row::new("rtt-64", "unix", "ns", regime, placement).of_pairs(vec![pair])
         };
+        let (near, far) = (Regime::Near, Regime::Far);
         let rows = [
-            row(Placement::Apart, false, [300.0, 9_000.0]),
-            row(Placement::Together, false, [4_000.0, 3_000.0]),
-            row(Placement::Free, true, [100.0, 100.0]),
+            row(Placement::Apart, near, false, [300.0, 9_000.0]),
+            row(Placement::Together, near, false, [4_000.0, 3_000.0]),
+            row(Placement::Free, near, true, [100.0, 100.0]),
+            row(Placement::Free, far, false, [200.0, 200.0]),
         ];
         let best = |rival| best(&rows, "rtt-64", rival);
         assert_eq!(best("unix"), Some([Placement::Apart, Placement::Together]));

@@ -37,7 +37,8 @@ pub struct Row {
     /// Their figures, ours and the rival's, all of one regime.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub samples: Vec<[f64; 2]>,
-    /// CPU seconds of server, client and broker, median of a sample.
+    /// CPU seconds of server, client and broker, median of a sample; of plain programs, over the
+    /// measured stretch only.
     pub cpu_s: f64,
     /// The rival's.
     pub rival_cpu_s: f64,

@@ -44,7 +44,7 @@ fn graph() -> Result<Graph, String> {
     for manifest in MANIFESTS {
         let output = cargo(&[
             "tree",
-            "--offline",
+            "--locked",
             "--workspace",
             "--all-features",
             "--no-dedupe",

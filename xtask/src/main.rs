@@ -95,7 +95,7 @@ const TASKS: [Task; 21] = [
     },
     Task {
         name: "build",
-        what: "fordway and libfordway.so into target/release",
+        what: "fordway, libfordway.so, fordway-bench and fordway-xen into target/release",
         run: build,
     },
     Task {
@@ -198,9 +198,14 @@ fn build(_: &[String]) -> Outcome {
 }
 
 /// The shim and the command that starts programs with it belong together; the bench and the demo
-/// stand on them.
+/// stand on them. The Xen test bed comes along for those who have `./x build`.
 fn built() -> Command {
-    let packages = ["fordway", "fordway-preload", "fordway-bench"];
+    let packages = [
+        "fordway",
+        "fordway-preload",
+        "fordway-bench",
+        "fordway-xen-testbed",
+    ];
     let named = packages.into_iter().flat_map(|package| ["-p", package]);
     let words: Vec<&str> = ["build", "--release"].into_iter().chain(named).collect();
     cargo(&words)

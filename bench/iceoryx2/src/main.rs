@@ -14,6 +14,7 @@
 use anyhow::{Result, anyhow, bail, ensure};
 use clap::{Parser, ValueEnum};
 use fordway_bench::micro::end::{self, Talk};
+use fordway_bench::micro::measure::Measure;
 use fordway_bench::micro::wire::Talker;
 use iceoryx2::port::publisher::Publisher;
 use iceoryx2::port::subscriber::Subscriber;
@@ -45,12 +46,8 @@ struct Args {
     at: String,
     #[arg(long)]
     size: usize,
-    #[arg(long, default_value_t = 0.0)]
-    seconds: f64,
-    #[arg(long, default_value_t = 0)]
-    pause_us: u64,
-    #[arg(long, default_value_t = 0)]
-    idle: usize,
+    #[command(flatten)]
+    measure: Measure,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -62,12 +59,8 @@ enum Role {
 fn main() -> Result<()> {
     set_log_level(LogLevel::Fatal);
     let args = Args::parse();
-    ensure!(args.idle == 0, "no crowds here");
+    ensure!(args.measure.idle == 0, "no crowds here");
     let mut peer = Peer::new(&args)?;
-    let (length, pause) = (
-        Duration::from_secs_f64(args.seconds),
-        Duration::from_micros(args.pause_us),
-    );
     let mut buffer = vec![0u8; args.size];
     match (args.role, args.work) {
         (Role::Serve, Talk::Rtt) => end::echo(&mut peer, &mut buffer),
@@ -76,9 +69,11 @@ fn main() -> Result<()> {
             poll(|| Ok(peer.is_alone().then_some(())))
         }
         (Role::Drive, Talk::Rtt) => {
-            end::print(&end::round_trips(&mut peer, args.size, length, pause)?)
+            end::print(&end::round_trips(&mut peer, args.size, &args.measure)?)
         }
-        (Role::Drive, Talk::Stream) => end::print(&end::stream(&mut peer, args.size, length)?),
+        (Role::Drive, Talk::Stream) => {
+            end::print(&end::stream(&mut peer, args.size, &args.measure)?)
+        }
         _ => bail!("not over iceoryx2"),
     }
 }

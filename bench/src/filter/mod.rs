@@ -8,7 +8,9 @@
 //! ```
 //! The kernel's figure is the time of a packet through the namespace with the rules, less the
 //! time through one without any: what the rules cost, with their hook. The filter's is
-//! the time of its hook. Both are medians of batches on one CPU, and take turns.
+//! the time of its hook. Both are medians of batches on one CPU, and take turns: each second round
+//! goes backwards. Rounds in which the distance of the CPUs changed are played again, while there is
+//! time.
 
 mod kernel;
 mod packet;
@@ -16,6 +18,7 @@ mod paths;
 mod rules;
 
 use crate::distance::Regime;
+use crate::pace::Pace;
 use crate::placement::{self, Placement};
 use crate::report::{self, JsonLines, Progress, Row};
 use anyhow::{Context, Result};
@@ -26,6 +29,8 @@ use std::time::Duration;
 
 /// Begins the names of the suite's rows.
 pub const PREFIX: &str = "filter-";
+/// At most this many rounds are played for each one that is wanted.
+const ATTEMPTS_PER_ROUND: usize = 3;
 /// Rules of the largest list; what a rule costs is read off it.
 const RULES_MANY: u32 = 1_000;
 
@@ -52,12 +57,12 @@ impl Options {
 }
 
 /// Runs the suite, prints its table; gives the rows.
-pub fn run(options: &Options, json: &mut JsonLines) -> Result<Vec<Row>> {
+pub fn run(options: &Options, json: &mut JsonLines, pace: &Pace) -> Result<Vec<Row>> {
     placement::ensure_cpus()?;
     packages::ensure(&["ip", "nft"])?;
-    let mut rows = packets(options)?;
+    let mut rows = packets(options, pace)?;
     if !options.quick {
-        rows.extend(paths::rows(options)?);
+        rows.extend(paths::rows(options, pace)?);
     }
     for row in &rows {
         json.write(row)?;
@@ -70,13 +75,39 @@ pub fn run(options: &Options, json: &mut JsonLines) -> Result<Vec<Row>> {
 type Samples = Vec<[f64; 2]>;
 
 /// The rounds, each with the distance of the CPUs if it stayed: rows are of one regime.
-#[derive(Debug, Default)]
-struct Rounds {
+#[derive(Debug)]
+struct Rounds<'p> {
+    wanted: usize,
+    pace: &'p Pace,
     begun: Option<Regime>,
     seen: Vec<Option<Regime>>,
 }
 
-impl Rounds {
+impl Rounds<'_> {
+    fn new(wanted: usize, pace: &Pace) -> Rounds<'_> {
+        Rounds {
+            wanted,
+            pace,
+            begun: None,
+            seen: Vec::new(),
+        }
+    }
+
+    /// Whether one more is to be played.
+    fn goes_on(&self) -> bool {
+        let (played, kept) = (
+            self.seen.len(),
+            self.most().map_or(0, |(_, rounds)| rounds.len()),
+        );
+        let may_repeat = played < self.wanted || kept == 0 || self.pace.may_repeat();
+        kept < self.wanted && played < self.wanted * ATTEMPTS_PER_ROUND && may_repeat
+    }
+
+    /// Whether this round goes backwards.
+    fn is_backwards(&self) -> bool {
+        self.seen.len() % 2 == 1
+    }
+
     fn begin(&mut self) -> Result<()> {
         self.begun = Some(placement::regime()?);
         Ok(())
@@ -101,12 +132,25 @@ impl Rounds {
     }
 }
 
+/// Takes both samples, backwards the second one first; gives them in the order of the arguments.
+fn both<A, B>(
+    is_backwards: bool,
+    one: impl FnOnce() -> Result<A>,
+    other: impl FnOnce() -> Result<B>,
+) -> Result<(A, B)> {
+    if is_backwards {
+        let other = other()?;
+        return Ok((one()?, other));
+    }
+    Ok((one()?, other()?))
+}
+
 /// The samples of some rounds.
 fn kept_of(samples: &Samples, rounds: &[usize]) -> Samples {
     rounds.iter().map(|&round| samples[round]).collect()
 }
 
-fn packets(options: &Options) -> Result<Vec<Row>> {
+fn packets(options: &Options, pace: &Pace) -> Result<Vec<Row>> {
     let all = Rules::all();
     let progress = Progress::new((all.len() + options.rounds) as u64);
     let none = kernel::Rig::new(&Rules::none())?;
@@ -117,16 +161,22 @@ fn packets(options: &Options) -> Result<Vec<Row>> {
         rigs.push((rules, rig, packet::Engine::new(rules)?));
     }
     let mut samples: BTreeMap<&str, Samples> = BTreeMap::new();
-    let mut rounds = Rounds::default();
-    for round in 1..=options.rounds {
-        progress.step(&format!("packets, round {round}"));
+    let mut rounds = Rounds::new(options.rounds, pace);
+    while rounds.goes_on() {
+        progress.step(&format!("packets, round {}", rounds.seen.len() + 1));
         rounds.begin()?;
-        for (rules, rig, engine) in &mut rigs {
+        let is_backwards = rounds.is_backwards();
+        let mut order: Vec<_> = rigs.iter_mut().collect();
+        if is_backwards {
+            order.reverse();
+        }
+        for (rules, rig, engine) in order {
             interrupt::check()?;
             let sample = on_one_cpu(|| {
-                let without = none.sample_ns()?;
-                let with = rig.sample_ns()?;
-                Ok([engine.sample_ns(), with - without])
+                let kernel = || both(is_backwards, || none.sample_ns(), || rig.sample_ns());
+                let ours = || Ok(engine.sample_ns());
+                let (ours, (without, with)) = both(is_backwards, ours, kernel)?;
+                Ok([ours, with - without])
             })?;
             samples.entry(&rules.name).or_default().push(sample);
         }

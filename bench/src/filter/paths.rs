@@ -5,9 +5,10 @@
 //! rings or not, so what rules add to it is the broker's question and the kernel's walk.
 
 use super::rules::{RULES_ASKED, Rules};
-use super::{Options, Rounds, Samples, kept_of, packet, row};
+use super::{Options, Rounds, Samples, both, kept_of, packet, row};
 use crate::micro::end::{self, Figures, Talk};
 use crate::micro::wire::Wire;
+use crate::pace::Pace;
 use crate::placement::{self, Placement};
 use crate::report::{self, Progress, Row};
 use anyhow::{Context, Result, ensure};
@@ -27,16 +28,16 @@ pub fn estimate(options: &Options) -> Duration {
 }
 
 /// All rows.
-pub fn rows(options: &Options) -> Result<Vec<Row>> {
+pub fn rows(options: &Options, pace: &Pace) -> Result<Vec<Row>> {
     let lab = Lab::start()?;
-    let rows = measure(&lab, options);
+    let rows = measure(&lab, options, pace);
     let forced = lab.close();
     let rows = rows?;
     ensure!(forced.is_empty(), "left behind: {}", forced.join(", "));
     Ok(rows)
 }
 
-fn measure(lab: &Lab, options: &Options) -> Result<Vec<Row>> {
+fn measure(lab: &Lab, options: &Options, pace: &Pace) -> Result<Vec<Row>> {
     let progress = Progress::new(options.rounds as u64);
     let rulesets = [
         Rules::differ(0),
@@ -45,16 +46,24 @@ fn measure(lab: &Lab, options: &Options) -> Result<Vec<Row>> {
     ];
     let (mut connects, mut talks) = ([(); 3].map(|()| Samples::new()), Samples::new());
     let mut asked = Samples::new();
-    let mut rounds = Rounds::default();
-    for round in 1..=options.rounds {
-        progress.step(&format!("fast path, round {round}"));
+    let mut rounds = Rounds::new(options.rounds, pace);
+    while rounds.goes_on() {
+        progress.step(&format!("fast path, round {}", rounds.seen.len() + 1));
         rounds.begin()?;
         let mut talked = [0.0; 2];
-        for (index, rules) in rulesets.iter().enumerate() {
-            load(lab, rules)?;
+        let is_backwards = rounds.is_backwards();
+        let mut order = [0, 1, 2];
+        if is_backwards {
+            order.reverse();
+        }
+        for index in order {
+            load(lab, &rulesets[index])?;
             let sample = |path, talk| conversation(lab, path, talk, options.seconds);
-            let fast = sample(PathChoice::Auto, Talk::Request)?;
-            let kernel = sample(PathChoice::Kernel, Talk::Request)?;
+            let (fast, kernel) = both(
+                is_backwards,
+                || sample(PathChoice::Auto, Talk::Request),
+                || sample(PathChoice::Kernel, Talk::Request),
+            )?;
             connects[index].push([fast, kernel].map(|f| f.seconds * 1e9 / f.count as f64));
             if let Some(talked) = talked.get_mut(index) {
                 *talked = sample(PathChoice::Auto, Talk::Rtt)?.p50_ns as f64;
@@ -62,7 +71,11 @@ fn measure(lab: &Lab, options: &Options) -> Result<Vec<Row>> {
         }
         // Ours has rules, the rival has none.
         talks.push([talked[1], talked[0]]);
-        let [none, many] = [packet::ask_ns(&rulesets[0])?, packet::ask_ns(&rulesets[1])?];
+        let (none, many) = both(
+            is_backwards,
+            || packet::ask_ns(&rulesets[0]),
+            || packet::ask_ns(&rulesets[1]),
+        )?;
         asked.push([many, none]);
         rounds.end()?;
     }

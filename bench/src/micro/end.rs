@@ -13,7 +13,11 @@
 //!
 //! The serving end closes first where connections end, so that no port of the driving
 //! end is kept by TIME_WAIT.
+//!
+//! The driving end also reads the CPU time of the processes that it is told of. It alone knows when
+//! start and warm-up, which are not measured, are over.
 
+use super::measure::Measure;
 use super::wire::{Conn, Talker, Wire};
 use super::{crowd, memcached};
 use anyhow::{Context, Result, ensure};
@@ -42,15 +46,8 @@ enum Role {
     Drive {
         #[command(flatten)]
         conversation: Conversation,
-        /// How long to measure.
-        #[arg(long)]
-        seconds: f64,
-        /// Pause before each round trip.
-        #[arg(long, default_value_t = 0)]
-        pause_us: u64,
-        /// Idle connections beside the measured one (crowd).
-        #[arg(long, default_value_t = 0)]
-        idle: usize,
+        #[command(flatten)]
+        measure: Measure,
     },
     /// Asks a memcached.
     Memcached {
@@ -115,6 +112,9 @@ pub struct Figures {
     pub bytes: u64,
     /// Measured time.
     pub seconds: f64,
+    /// CPU seconds of the driving end meanwhile, and of those that it was told of; 0 for
+    /// memcached's client.
+    pub cpu_s: f64,
     /// Of a round trip or a connection; 0 where that is not measured.
     pub p50_ns: u64,
     /// See `p50_ns`.
@@ -138,15 +138,15 @@ impl Times {
         self.0.saturating_record(ns);
     }
 
-    /// All of them, done in so long.
-    pub fn figures(&self, size: usize, seconds: f64) -> Figures {
+    /// All of them.
+    pub fn figures(&self, size: usize) -> Figures {
         Figures {
             count: self.0.len(),
             bytes: self.0.len() * size as u64,
-            seconds,
             p50_ns: self.0.value_at_quantile(0.5),
             p99_ns: self.0.value_at_quantile(0.99),
             p999_ns: self.0.value_at_quantile(0.999),
+            ..Figures::default()
         }
     }
 }
@@ -180,14 +180,8 @@ pub fn run(args: &EndArgs) -> Result<()> {
         },
         Role::Drive {
             conversation,
-            seconds,
-            pause_us,
-            idle,
-        } => {
-            let length = Duration::from_secs_f64(*seconds);
-            let pause = Duration::from_micros(*pause_us);
-            print(&conversation.drive(length, pause, *idle)?)
-        }
+            measure,
+        } => print(&conversation.drive(measure)?),
         Role::Memcached {
             at,
             connections,
@@ -265,12 +259,7 @@ pub fn count(conn: &mut impl Talker, buffer: &mut [u8]) -> Result<()> {
 }
 
 /// Measures round trips of `size` bytes with someone who echoes.
-pub fn round_trips(
-    conn: &mut impl Talker,
-    size: usize,
-    length: Duration,
-    pause: Duration,
-) -> Result<Figures> {
+pub fn round_trips(conn: &mut impl Talker, size: usize, measure: &Measure) -> Result<Figures> {
     let (out, mut back) = (vec![7u8; size], vec![0u8; size]);
     let mut round = |pause: Duration| -> Result<u64> {
         if !pause.is_zero() {
@@ -291,15 +280,15 @@ pub fn round_trips(
         }
     }
     let mut times = Times::new()?;
-    let start = Instant::now();
-    while start.elapsed() < length {
-        times.add(round(pause)?);
+    let measured = measure.begin()?;
+    while measured.goes_on() {
+        times.add(round(measure.pause())?);
     }
-    Ok(times.figures(size, start.elapsed().as_secs_f64()))
+    measured.end(times.figures(size))
 }
 
 /// Measures messages of `size` bytes to someone who counts.
-pub fn stream(conn: &mut impl Talker, size: usize, length: Duration) -> Result<Figures> {
+pub fn stream(conn: &mut impl Talker, size: usize, measure: &Measure) -> Result<Figures> {
     let out = vec![7u8; size];
     let warm = Instant::now();
     let mut early = 0u64;
@@ -307,10 +296,10 @@ pub fn stream(conn: &mut impl Talker, size: usize, length: Duration) -> Result<F
         conn.send(&out)?;
         early += 1;
     }
-    let (start, mut messages) = (Instant::now(), 0u64);
+    let (measured, mut messages) = (measure.begin()?, 0u64);
     // The clock costs as much as a small message.
     let batch = (65536 / size).clamp(1, 64);
-    while start.elapsed() < length {
+    while measured.goes_on() {
         for _ in 0..batch {
             conn.send(&out)?;
         }
@@ -319,56 +308,58 @@ pub fn stream(conn: &mut impl Talker, size: usize, length: Duration) -> Result<F
     conn.finish()?;
     let mut total = [0u8; 8];
     ensure!(conn.receive(&mut total)?, "the serving end is gone");
-    let seconds = start.elapsed().as_secs_f64();
+    let figures = measured.end(Figures {
+        count: messages,
+        bytes: messages * size as u64,
+        ..Figures::default()
+    })?;
     let sent = (early + messages) * size as u64;
     let total = u64::from_ne_bytes(total);
     ensure!(total == sent, "{sent} bytes were sent, {total} came");
-    Ok(Figures {
-        count: messages,
-        bytes: messages * size as u64,
-        seconds,
-        ..Figures::default()
-    })
+    Ok(figures)
 }
 
 impl Conversation {
-    fn drive(&self, length: Duration, pause: Duration, idle: usize) -> Result<Figures> {
+    fn drive(&self, measure: &Measure) -> Result<Figures> {
         match self.work {
-            Talk::Rtt => round_trips(&mut self.wire.reach(&self.at)?, self.size, length, pause),
-            Talk::Stream => stream(&mut self.wire.reach(&self.at)?, self.size, length),
-            Talk::Maerts => self.maerts(length),
-            Talk::Connect | Talk::Request => self.connections(length),
+            Talk::Rtt => round_trips(&mut self.wire.reach(&self.at)?, self.size, measure),
+            Talk::Stream => stream(&mut self.wire.reach(&self.at)?, self.size, measure),
+            Talk::Maerts => self.maerts(measure),
+            Talk::Connect | Talk::Request => self.connections(measure),
             Talk::Crowd => {
                 // Held open until the figures are there.
-                let _idle = crowd::idle(self.wire, &self.at, self.size, idle)?;
-                round_trips(&mut self.wire.reach(&self.at)?, self.size, length, pause)
+                let _idle = crowd::idle(self.wire, &self.at, self.size, measure.idle)?;
+                round_trips(&mut self.wire.reach(&self.at)?, self.size, measure)
             }
         }
     }
 
-    fn maerts(&self, length: Duration) -> Result<Figures> {
+    fn maerts(&self, measure: &Measure) -> Result<Figures> {
         let mut conn = self.wire.reach(&self.at)?;
         let mut buffer = vec![0u8; self.size];
-        let mut receive = |length: Duration| -> Result<Figures> {
-            let (start, mut figures) = (Instant::now(), Figures::default());
-            while start.elapsed() < length {
-                ensure!(conn.receive(&mut buffer)?, "the serving end is gone");
-                figures.count += 1;
-            }
-            figures.seconds = start.elapsed().as_secs_f64();
-            figures.bytes = figures.count * self.size as u64;
-            Ok(figures)
+        let mut receive = || -> Result<()> {
+            ensure!(conn.receive(&mut buffer)?, "the serving end is gone");
+            Ok(())
         };
-        receive(WARM_UP)?;
-        receive(length)
+        let warm = Instant::now();
+        while warm.elapsed() < WARM_UP {
+            receive()?;
+        }
+        let (measured, mut figures) = (measure.begin()?, Figures::default());
+        while measured.goes_on() {
+            receive()?;
+            figures.count += 1;
+        }
+        figures.bytes = figures.count * self.size as u64;
+        measured.end(figures)
     }
 
-    fn connections(&self, length: Duration) -> Result<Figures> {
+    fn connections(&self, measure: &Measure) -> Result<Figures> {
         drop(self.wire.reach(&self.at)?);
         let mut buffer = vec![7u8; self.size];
         let mut times = Times::new()?;
-        let start = Instant::now();
-        while start.elapsed() < length {
+        let measured = measure.begin()?;
+        while measured.goes_on() {
             let before = Instant::now();
             let mut conn = self.wire.reach(&self.at).context("connect")?;
             if self.work == Talk::Request {
@@ -379,6 +370,6 @@ impl Conversation {
             drop(conn);
             times.add(before.elapsed().as_nanos() as u64);
         }
-        Ok(times.figures(self.size, start.elapsed().as_secs_f64()))
+        measured.end(times.figures(self.size))
     }
 }

@@ -66,7 +66,10 @@ pub fn drive(at: &str, connections: usize, length: Duration) -> Result<Figures> 
             }
         }
     }
-    Ok(times.figures(VALUE_BYTES, start.elapsed().as_secs_f64()))
+    Ok(Figures {
+        seconds: start.elapsed().as_secs_f64(),
+        ..times.figures(VALUE_BYTES)
+    })
 }
 
 fn store(address: SocketAddr, value: &str) -> Result<()> {

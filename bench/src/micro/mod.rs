@@ -5,12 +5,14 @@
 //! (see [`crate::pairs`]); only samples of one regime (distance of the CPUs) are paired, and the
 //! regime with the most pairs is reported.
 //!
-//! - [`wire`]: what can be talked over; [`end`]: the two programs; `crowd`: one among many; `memcached`: its client
+//! - [`wire`]: what can be talked over; [`end`]: the two programs; [`measure`]: how long, and what they read meanwhile;
+//!   `crowd`: one among many; `memcached`: its client
 //! - `job`: what is measured; `sample`: one sample; `suite`: rounds and rows; `memory`: bytes of ring memory
 
 mod crowd;
 pub mod end;
 pub mod job;
+pub mod measure;
 mod memcached;
 mod memory;
 pub mod sample;

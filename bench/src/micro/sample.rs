@@ -9,6 +9,7 @@
 
 use super::end::{self, Figures, Talk, Times};
 use super::job::Job;
+use super::measure::own_cpu_s;
 use super::wire::Wire;
 use crate::distance::{self, Regime};
 use crate::placement::{self, CLIENT_CPU, Placement, SERVER_CPU, client_place, server_place};
@@ -16,7 +17,6 @@ use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
 use fordway_lab::{Lab, PathChoice, Place, Program, Spawn};
 use fordway_platform::sockmap;
-use rustix::time::{ClockId, clock_gettime};
 use std::fs;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -132,7 +132,7 @@ impl Contender {
         let spins = plain_talk && job.pause.is_zero() && job.pairs.is_none();
         match self {
             Contender::Fast | Contender::KernelLoopback => true,
-            Contender::KernelBridge => !job.talk.is_short() || job.is_between_domains,
+            Contender::KernelBridge => !job.talk.is_short(),
             // They spin and never sleep.
             Contender::Ring | Contender::Iceoryx2 => spins && job.is_undisturbed(),
             // Two that spin in turns on one CPU measure the scheduler.
@@ -152,9 +152,7 @@ impl Contender {
 pub struct Taken {
     /// Of all pairs: counts are sums, times are the worst pair's.
     pub figures: Figures,
-    /// CPU seconds of both programs, start and warm-up included, and of the broker meanwhile.
-    pub cpu_s: f64,
-    /// Bytes through rings.
+    /// Bytes through rings, warm-up included.
     pub ring_bytes: u64,
     /// Distance of the CPUs, if it stayed.
     pub regime: Option<Regime>,
@@ -194,28 +192,27 @@ fn bare_ring(job: &Job, length: Duration) -> Result<Taken> {
         // Fails where we may not use that CPU; the probe has said so by now.
         let _ = distance::pin(cpu);
     };
-    let cpu_s = || {
-        let time = clock_gettime(ClockId::ProcessCPUTime);
-        time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
-    };
-    let before = cpu_s();
+    let before = own_cpu_s();
     let figures = if job.talk == Talk::Stream {
         let rate = fordway_ring_limit::stream(job.size, job.ring, length, pin);
         let bytes = (rate * length.as_secs_f64()) as u64;
         Figures {
             count: bytes / job.size as u64,
             bytes,
-            seconds: length.as_secs_f64(),
             ..Figures::default()
         }
     } else {
         let mut times = Times::new()?;
         fordway_ring_limit::round_trips(job.size, job.ring, length, pin, |ns| times.add(ns));
-        times.figures(job.size, length.as_secs_f64())
+        times.figures(job.size)
+    };
+    let figures = Figures {
+        seconds: length.as_secs_f64(),
+        cpu_s: own_cpu_s() - before,
+        ..figures
     };
     Ok(Taken {
         figures,
-        cpu_s: cpu_s() - before,
         ring_bytes: 0,
         regime: None,
     })
@@ -263,6 +260,13 @@ pub fn start(lab: &Lab, contender: Contender, job: &Job, length: Duration) -> Re
             lab.spawn(place, contender.path(), &spawn)
         };
         let server = start(&server_place, &server_cpu, "serve", &[])?;
+        let cpu_of = |pid| format!("--cpu-of={pid}");
+        let mut more = more.to_vec();
+        more.push(cpu_of(server.pid()));
+        // The broker's once.
+        if contender == Contender::Fast && conversation.servers.is_empty() {
+            more.push(cpu_of(lab.broker_pid()?));
+        }
         conversation.servers.push(server);
         let driver = start(&client_place, &client_cpu, "drive", &more)?;
         conversation.drivers.push(driver);
@@ -283,9 +287,9 @@ impl Conversation {
         programs.try_for_each(|program| program.stop().map(drop))
     }
 
-    /// What all drivers measured, and the CPU seconds of all programs.
-    fn finish(self) -> Result<(Figures, f64)> {
-        let (mut sum, mut cpu_s) = (Figures::default(), 0.0);
+    /// What all drivers measured.
+    fn finish(self) -> Result<Figures> {
+        let mut sum = Figures::default();
         let complaints = || {
             let wrote = self.servers.iter().map(Program::stderr_so_far);
             format!(
@@ -295,28 +299,23 @@ impl Conversation {
         };
         for driver in self.drivers {
             let output = driver.finish()?.ok().with_context(complaints)?;
-            cpu_s += output.cpu_s;
             add(&mut sum, &serde_json::from_str(output.text().trim())?);
         }
         for server in self.servers {
-            cpu_s += server.stop()?.cpu_s;
+            server.stop()?;
         }
-        Ok((sum, cpu_s))
+        Ok(sum)
     }
 }
 
 fn programs(lab: &Lab, contender: Contender, job: &Job, length: Duration) -> Result<Taken> {
     let is_fast = contender == Contender::Fast;
     let rings_before = if is_fast { lab.ring_bytes()? } else { 0 };
-    let broker_before = lab.broker_cpu_s()?;
     let talked = start(lab, contender, job, length).and_then(Conversation::finish);
     if contender == Contender::Iceoryx2 {
         clean_shared_memory()?;
     }
-    let (figures, mut cpu_s) = talked?;
-    if is_fast {
-        cpu_s += lab.broker_cpu_s()? - broker_before;
-    }
+    let figures = talked?;
     let ring_bytes = if is_fast {
         crate::work::settled_ring_bytes(lab)?.saturating_sub(rings_before)
     } else {
@@ -326,7 +325,6 @@ fn programs(lab: &Lab, contender: Contender, job: &Job, length: Duration) -> Res
     ensure!(!expected || ring_bytes > 0, "nothing went through rings");
     Ok(Taken {
         figures,
-        cpu_s,
         ring_bytes,
         regime: None,
     })
@@ -336,6 +334,7 @@ fn add(sum: &mut Figures, one: &Figures) {
     sum.count += one.count;
     sum.bytes += one.bytes;
     sum.seconds = sum.seconds.max(one.seconds);
+    sum.cpu_s += one.cpu_s;
     sum.p50_ns = sum.p50_ns.max(one.p50_ns);
     sum.p99_ns = sum.p99_ns.max(one.p99_ns);
     sum.p999_ns = sum.p999_ns.max(one.p999_ns);

@@ -273,9 +273,9 @@ fn row(job: &Job, [ours, rival]: [&'static str; 2], regime: Regime, pairs: &[[Ta
             Talk::Stream => taken.figures.bytes,
             _ => taken.figures.count,
         };
-        taken.cpu_s / done.max(1) as f64 * unit_size
+        taken.figures.cpu_s / done.max(1) as f64 * unit_size
     });
-    let [cpu_s, rival_cpu_s] = middle(&|taken| taken.cpu_s);
+    let [cpu_s, rival_cpu_s] = middle(&|taken| taken.figures.cpu_s);
     let tail = |pick: fn(&Figures) -> u64| {
         let [fast, other] = middle(&|taken| pick(&taken.figures) as f64);
         (fast > 0.0).then_some([fast as u64, other as u64])
