@@ -153,12 +153,8 @@ pub fn now_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// The time stamp counter; its rate is in `wait::TICKS_PER_US`.
-#[inline(always)]
-pub fn ticks() -> u64 {
-    // SAFETY: every x86-64 has it.
-    unsafe { core::arch::x86_64::_rdtsc() }
-}
+/// The time stamp counter; its rate is [`crate::spin::ticks_per_us`].
+pub use fordway_ring::ticks;
 
 /// The same, after all that comes before it, and before all that comes after it (Intel SDM
 /// vol. 2, RDTSC).

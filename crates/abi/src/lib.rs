@@ -12,7 +12,7 @@ pub mod reason;
 pub mod shm;
 
 /// Version of everything in this crate, compared for equality in `Hello`.
-pub const ABI_VERSION: u32 = 8;
+pub const ABI_VERSION: u32 = 9;
 
 /// Name of a file beside the broker's control socket: it is there while some program requires the
 /// fast path, so that the programs at the other ends offer their connections at once.

@@ -21,7 +21,8 @@
 //!
 //! The lines marked *private* are the owning side's own state; they live in the region
 //! because a forked child shares the connection with its parent. Of them the peer reads
-//! two words of [`RxOwnLine`], for its watchdog: `lock` and `kernel_position`.
+//! two words of [`RxOwnLine`], for its watchdog: `lock` and `kernel_position`, and `back_at` of
+//! [`TxOwnLine`], before it closes.
 //!
 //! A [`Purse`] alone has several writers: the processes of one domain and the broker. Nothing
 //! that another domain relies on stands there.
@@ -54,6 +55,8 @@ pub const SEGMENT_LOG2_MIN: u32 = if cfg!(loom) { 10 } else { 16 };
 pub const SEGMENT_LOG2_MAX: u32 = 22;
 /// Segments that a ring may have in its life; none of their words is used twice.
 pub const SEGMENT_COUNT: usize = 4;
+/// Publications of a ring whose moments are known.
+pub const MOMENT_COUNT: usize = 15;
 /// Doorbells of one process.
 pub const DOOR_COUNT: usize = 64;
 /// Index of the doorbell that is shared by all waiters without one of their own.
@@ -207,7 +210,9 @@ pub struct Endpoint {
     pub tx_own: TxOwnLine,
     /// Private to the owning side: the consumer's.
     pub rx_own: RxOwnLine,
-    _pad: [TxPad; 2],
+    /// What the producer publishes for a consumer that has several rings to tell of.
+    pub moments: MomentLine,
+    _pad: TxPad,
 }
 
 /// Line 0 of an [`Endpoint`].
@@ -222,6 +227,9 @@ pub struct TxLine {
     pub tx_flags: AtomicU32,
     /// Segments published so far; the newest is `segments[segment_count - 1]`.
     pub segment_count: AtomicU32,
+    /// The last publication: the lower half of the stream index at which it began, above the
+    /// moment in which it was made (lower half of the processor's ticks / 128); 0: none.
+    pub moment: AtomicU64,
 }
 
 /// Line 1 of an [`Endpoint`].
@@ -315,6 +323,16 @@ pub struct RxOwnLine {
     /// Nothing behind this index is taken any more: the peer's tail when this side asked for
     /// the kernel path, or saw that the peer had left the ring.
     pub drain_to: AtomicU64,
+}
+
+/// Line 6 of an [`Endpoint`].
+#[repr(C, align(128))]
+#[derive(Debug, Default)]
+pub struct MomentLine {
+    /// The last publications, each as [`TxLine::moment`] had it.
+    pub moments: [AtomicU64; MOMENT_COUNT],
+    /// Publications so far; number n stands in `moments[n % MOMENT_COUNT]`.
+    pub count: AtomicU32,
 }
 
 /// Filler up to [`ENDPOINT_BYTES`].

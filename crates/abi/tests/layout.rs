@@ -60,7 +60,7 @@ fn present_layout() -> String {
     numbers!(text:
         LINE_BYTES, REGION_MAGIC, WAIT_PAGE_MAGIC, SLOT_COUNT, ENDPOINT_BYTES, MARKS_OFFSET,
         ENDPOINTS_OFFSET, ARENA_OFFSET, REGION_BYTES, SEGMENT_LOG2_MIN, SEGMENT_LOG2_MAX,
-        SEGMENT_COUNT, DOOR_COUNT, DOOR_SHARED, WAIT_PAGE_BYTES,
+        SEGMENT_COUNT, MOMENT_COUNT, DOOR_COUNT, DOOR_SHARED, WAIT_PAGE_BYTES,
         shm::tx_state::KERNEL, shm::tx_state::RING, shm::tx_state::BACK, shm::tx_state::WITHDRAWN,
         shm::rx_state::OFF, shm::rx_state::READY, shm::rx_state::STOP,
         shm::rx_state::DRAIN,
@@ -87,14 +87,16 @@ fn present_layout() -> String {
     layout!(text, MarkBits { summary, words });
     layout!(text, MarkPage { marks, seen });
     layout!(text, SegmentWords { start, place });
-    layout!(text, Endpoint with fillers { tx, rx, wait, cold, tx_own, rx_own });
+    layout!(text, Endpoint with fillers { tx, rx, wait, cold, tx_own, rx_own, moments });
+    layout!(text, MomentLine { moments, count });
     layout!(
         text,
         TxLine {
             tail,
             tx_state,
             tx_flags,
-            segment_count
+            segment_count,
+            moment
         }
     );
     layout!(text, RxLine { head, segment_seen });

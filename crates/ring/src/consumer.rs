@@ -87,6 +87,12 @@ impl Consumer {
         self.peer().tx.tail.load(Ordering::Relaxed) != self.own().rx.head.mine()
     }
 
+    /// A hint, without lock and check: in `tx_state::WITHDRAWN`, has the producer still to send by
+    /// the kernel what it took back?
+    pub fn is_still_to_send(&self) -> bool {
+        self.tail_hint() != self.peer().tx_own.back_at.load(Ordering::Relaxed)
+    }
+
     /// Bytes that seem to be there to be taken, without lock and check.
     pub fn fill_hint(&self) -> u64 {
         let tail = self.tail_hint();
@@ -131,6 +137,15 @@ impl Consumer {
     /// The producer's tail, unchecked: only good to see whether it moved. Needs no lock.
     pub fn tail_hint(&self) -> u64 {
         self.peer().tx.tail.load(Ordering::Acquire)
+    }
+
+    /// When the first byte at or behind stream index `from` was published, in [`crate::ticks`] and
+    /// not after `now`, by what the peer says; `None`: there is none. Needs no lock: only good for
+    /// the order in which rings are told of.
+    #[cfg(not(loom))]
+    pub fn published_at(&self, from: u64, now: u64) -> Option<u64> {
+        let is_there = self.tail_hint() != from;
+        is_there.then(|| crate::moment::published_at(self.peer(), from, now))
     }
 
     /// Bytes that can be taken.

@@ -32,6 +32,8 @@ pub mod arena;
 mod consumer;
 pub mod copy;
 pub mod marks;
+#[cfg(not(loom))]
+mod moment;
 mod producer;
 #[cfg(not(loom))]
 mod renew;
@@ -40,6 +42,8 @@ mod shadow;
 mod sleep;
 
 pub use consumer::Consumer;
+#[cfg(not(loom))]
+pub use moment::ticks;
 pub use producer::{Entered, Producer};
 #[cfg(not(loom))]
 pub use renew::renew;

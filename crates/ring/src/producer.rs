@@ -326,6 +326,8 @@ impl Producer {
     pub fn publish(&self, count: usize) {
         let own = self.own();
         let tail = own.tx.tail.mine();
+        #[cfg(not(loom))]
+        crate::moment::note(own, tail);
         own.tx
             .tail
             .store(tail.wrapping_add(count as u64), Ordering::Release);

@@ -13,8 +13,8 @@
 //! ([`peer_process_gone`]): then the bytes that nobody took are sent again by the kernel, as
 //! soon as it is clear that no FIN is on its way.
 
-use crate::{End, Half, Moved, Result, Source, down, hint, holding};
-use core::sync::atomic::Ordering;
+use crate::{End, Half, Moved, Result, Source, down, hint, holding, is_owed};
+use core::sync::atomic::{Ordering, fence};
 use fordway_abi::shm::{tx_flags, tx_state};
 
 const RDHUP: u32 = libc::POLLRDHUP as u32;
@@ -73,12 +73,30 @@ fn shows_end(end: &impl End, seen: u32) -> bool {
     stale == 0
 }
 
+/// Whether bytes of ours lie in the ring, or can, of which the kernel knows nothing: also behind a
+/// ring that was left, while the far end drains it.
+#[inline]
+pub fn is_by_ring(end: &impl End) -> bool {
+    let producer = end.producer();
+    match producer.state() {
+        tx_state::RING => true,
+        tx_state::BACK => {
+            let unread = producer.unread_hint() != 0;
+            // A far end that has drained it may have given the channel up, and begun the next one.
+            fence(Ordering::Acquire);
+            unread && end.peer_is_there()
+        }
+        _ => false,
+    }
+}
+
 /// Whether the far end died with bytes of ours unread, and the kernel does not know it.
 pub fn is_reset(end: &impl End) -> bool {
+    // The end first: who drains the ring gives the channel up, and says so, behind the last byte.
     end.state().hints.load(Ordering::Relaxed) & OVER == 0
-        && end.producer().state() == tx_state::RING
-        && end.producer().unread_hint() != 0
         && is_dead(end)
+        && end.producer().unread_hint() != 0
+        && is_by_ring(end)
 }
 
 /// The error of the reset, once. After an announced end of file it is EPIPE (linux: tcp_reset).
@@ -186,9 +204,15 @@ pub fn before_close(end: &impl End) {
     let all = down::announce_end(end, tx_flags::CLOSED);
     // Another thread may give the channel up meanwhile: then the kernel knows of all bytes.
     let unread = holding(end, Half::Receiving, || {
+        let consumer = end.consumer();
         end.peer_is_there()
-            && end.consumer().has_unread()
-            && end.consumer().producer_state() == tx_state::RING
+            && match consumer.producer_state() {
+                tx_state::RING | tx_state::BACK => consumer.has_unread(),
+                // Neither is sure alone: a program may read past the library, and the far end
+                // counts what it has sent a moment later.
+                tx_state::WITHDRAWN => is_owed(end) && consumer.is_still_to_send(),
+                _ => false,
+            }
     });
     // A peer that misses bytes is to see that its stream did not end well.
     if !all || unread == Some(true) {

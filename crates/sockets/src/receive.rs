@@ -129,7 +129,7 @@ fn look<E: End>(end: &E, target: &mut impl Target) -> Result<Option<Moved>> {
         if moved == Some(Moved::Nothing) && is_on_its_way(end, state) {
             moved = before_ring(end, target, state)?;
         }
-        if moved == Some(Moved::Bytes(0)) && wanted != 0 && state == tx_state::RING {
+        if moved == Some(Moved::Bytes(0)) && wanted != 0 && end.peer_is_there() {
             at_end(end)?;
         }
         return Ok(moved);
@@ -244,7 +244,11 @@ fn behind_all<E: End>(end: &E, target: &mut impl Target) -> Result<Option<Moved>
         Err(why) => return why.moved().map(Some),
     };
     let wanted = target.wanted();
-    by_kernel(end, target, wanted).map(Some)
+    let moved = by_kernel(end, target, wanted)?;
+    if moved == Moved::Bytes(0) && wanted != 0 && end.peer_is_there() {
+        at_end(end)?;
+    }
+    Ok(Some(moved))
 }
 
 /// What the producer says, once it is there.
@@ -370,16 +374,18 @@ fn told_by_kernel(state: &State, error: i32) -> i32 {
     error
 }
 
-/// The ring is empty: is there an end of file, or an error, behind it? The kernel
-/// knows, but asking costs more than a message, so it is asked only when a wait has
-/// shown something or the program polls by reading. `None`: look at the ring again; true: the
+/// The ring is empty: is there an end of file, or an error, behind it? The kernel knows, but
+/// asking costs more than a message. So it is asked only when a wait has shown something, the
+/// far end has said that it ends, or the program polls by reading. `None`: look at the ring again; true: the
 /// connection is to leave it ([`past_library`]).
 #[inline]
 fn behind_ring<E: End>(end: &E, target: &mut impl Target) -> Result<(Option<Moved>, bool)> {
     let state = end.state();
     let shown = libc::POLLIN | libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
     let seen = state.hints.load(Ordering::Relaxed);
+    let ends = end.consumer().producer_flags() & (tx_flags::SHUT | tx_flags::CLOSED) != 0;
     if seen & shown as u32 == 0
+        && !ends
         && state.empty_reads.fetch_add(1, Ordering::Relaxed) < EMPTY_READS_MAX
     {
         return Ok((Some(Moved::Nothing), false));

@@ -40,6 +40,12 @@ pub fn send<E: End>(end: &E, source: &mut impl Source) -> Result<Moved> {
         if source.has_begun() && ends::has_error(end) {
             return Err(WENT_SO_FAR);
         }
+        if producer.state() == tx_state::BACK && ends::is_reset(end) && ends::is_dead_now(end) {
+            return match source.has_begun() {
+                true => Err(WENT_SO_FAR),
+                false => ends::send(end, guard, source),
+            };
+        }
         let flushed = match ends::take_error(end) {
             Some(error) => Err(error),
             None if producer.back_bytes_or_zero() != 0 => flush_back(end),

@@ -139,6 +139,10 @@ static void come_to_all(void) {
         arrived(ordered[i], 1);
     }
 }
+static void show_nothing(void) {
+    struct epoll_event event;
+    if (epoll_wait(ep, &event, 1, 0) != 0) die("not empty");
+}
 static void show_order(const char *when, int room) {
     struct epoll_event events[ORDERED];
     char line[8 * ORDERED] = "";
@@ -147,9 +151,8 @@ static void show_order(const char *when, int room) {
     say("%s:%s", when, line);
 }
 static void empty_all(void) {
-    struct epoll_event event;
     for (int i = 0; i < ORDERED; i++) drain(ordered[i]);
-    if (epoll_wait(ep, &event, 1, 0) != 0) die("not empty");
+    show_nothing();
 }
 // As they became ready, and then as they were told of.
 static void order_of_rings(int fd) {
@@ -185,6 +188,70 @@ static void order_of_the_last_one(int fd) {
         empty_all();
     }
 }
+// In the order of arrival, whatever was registered or told of before; what is told of at each level
+// keeps its place, and a second byte does not take it away.
+static void order_of_arrival_as(int fd, int how) {
+    static const int orders[][ORDERED] = {{5, 3, 1, 0, 2, 4}, {2, 5, 0, 4, 1, 3}, {0, 1, 2, 3, 4, 5}, {4, 2, 0, 5, 3, 1}};
+    order(fd);
+    for (int i = 0; i < ORDERED; i++) want(EPOLL_CTL_MOD, ordered[i], how, i);
+    for (int round = 0; round < 4; round++) {
+        for (int i = 0; i < ORDERED; i++) {
+            ask_for(SEND, orders[round][i], 1);
+            arrived(ordered[orders[round][i]], 1);
+            // The first one again, behind each of the others.
+            ask_for(SEND, orders[round][0], 1);
+            arrived(ordered[orders[round][0]], i + 2);
+        }
+        show_order("four", 4);
+        show_order("the rest, and again", ORDERED);
+        if (!(how & EPOLLET)) show_order("again", ORDERED);
+        empty_all();
+    }
+}
+// With room for one, each has its turn, also beside those that get new bytes whenever they are told of.
+static void order_in_turns_as(int fd, int how) {
+    struct epoll_event event;
+    char line[100] = "";
+    order(fd);
+    for (int i = 0; i < ORDERED; i++) want(EPOLL_CTL_MOD, ordered[i], how, i);
+    come_to_all();
+    for (int round = 0; round < 3 * ORDERED; round++) {
+        if (epoll_wait(ep, &event, 1, 1000) != 1) die("epoll");
+        int told = event.data.u64;
+        sprintf(line + strlen(line), " %d", told);
+        drain(ordered[told]);
+        ask_for(SEND, told, 1);
+        arrived(ordered[told], 1);
+    }
+    say("turns:%s", line);
+}
+static void order_in_turns(int fd) { order_in_turns_as(fd, EPOLLIN); }
+static void order_in_turns_edges(int fd) { order_in_turns_as(fd, EPOLLIN | EPOLLET); }
+// What is ready when it is armed again comes behind what was ready by then.
+static void order_rearmed(int fd) {
+    static const int rearmed[ORDERED] = {3, 1, 5, 0, 2, 4};
+    order(fd);
+    for (int i = 0; i < ORDERED; i++) {
+        want(EPOLL_CTL_MOD, ordered[i], EPOLLIN | EPOLLONESHOT, i);
+        ask_for(SEND, i, 2);
+        arrived(ordered[i], 2);
+    }
+    for (int round = 0; round < 3; round++) {
+        show_order("all", ORDERED);
+        for (int i = 0; i < ORDERED; i++) {
+            char byte;
+            if (i % 2 && recv(ordered[rearmed[i]], &byte, 1, 0) != 1) die("recv");
+            want(EPOLL_CTL_MOD, ordered[rearmed[i]], EPOLLIN | EPOLLONESHOT, rearmed[i]);
+            if (i % 2) {
+                ask_for(SEND, rearmed[i], 1);
+                arrived(ordered[rearmed[i]], 2);
+            }
+        }
+    }
+    show_order("at last", ORDERED);
+}
+static void order_of_arrival(int fd) { order_of_arrival_as(fd, EPOLLIN); }
+static void order_of_arrival_edges(int fd) { order_of_arrival_as(fd, EPOLLIN | EPOLLET); }
 // A connection without rings always has something, and the program takes its time between waits.
 static void order_beside_the_kernel(int fd) {
     int port, listener = listen_any(&port), told[3] = {0};
@@ -838,6 +905,11 @@ const struct test_case cases[] = {
     {"fairness_beside_idle_ones", WARM, fairness_beside_idle_ones, servant},
     {"fairness_room_of_an_idle_one", WARM, fairness_room_of_an_idle_one, servant},
     {"order_of_rings", WARM, order_of_rings, servant},
+    {"order_of_arrival", WARM, order_of_arrival, servant},
+    {"order_of_arrival_edges", WARM, order_of_arrival_edges, servant},
+    {"order_in_turns", WARM, order_in_turns, servant},
+    {"order_in_turns_edges", WARM, order_in_turns_edges, servant},
+    {"order_rearmed", WARM, order_rearmed, servant},
     {"order_without_room", WARM, order_without_room, servant},
     {"order_of_the_last_one", WARM, order_of_the_last_one, servant},
     {"order_beside_the_kernel", WARM, order_beside_the_kernel, servant},

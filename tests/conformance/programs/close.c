@@ -125,6 +125,65 @@ static void unread_error_b(int fd) {
     step();
 }
 
+// By nothing but reads that may not wait.
+static void reading(int fd) {
+    no_longer_established(fd);
+    for (int i = 0; i < 3; i++) {
+        ssize_t got = recv(fd, buffer, sizeof buffer, MSG_DONTWAIT);
+        say("read %s", outcome(got));
+    }
+}
+static void unread_reading_b(int fd) {
+    put(fd, "12345");
+    step();
+    step();
+    step();
+    reading(fd);
+    step();
+}
+static void eof_reading_a(int fd) {
+    put(fd, "abc");
+    close(fd);
+    step();
+    step();
+}
+static void eof_reading_b(int fd) {
+    step();
+    reading(fd);
+    step();
+}
+// B fills the path and leaves its ring: what lies there, and has no room in the kernel, is A's to
+// drain. It is unread all the same.
+static void leave_full(int fd) {
+    int small = 4096, on = 1;
+    if (setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &small, sizeof small)) die("SO_SNDBUF");
+    nonblocking(fd, 1);
+    while (send(fd, buffer, sizeof buffer, 0) > 0) {}
+    nonblocking(fd, 0);
+    // Only the kernel has the time of bytes.
+    if (setsockopt(fd, SOL_SOCKET, SO_TIMESTAMP, &on, sizeof on)) die("SO_TIMESTAMP");
+}
+static void left_unread_a(int fd) {
+    int on = 1;
+    // A reset throws away what Nagle's algorithm holds back (RFC 896).
+    if (setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on)) die("TCP_NODELAY");
+    unread_a(fd);
+}
+static void left_unread_b(int fd) {
+    leave_full(fd);
+    step();
+    step();
+    step();
+    no_longer_established(fd);
+    show_poll("reset", fd);
+    show_recv("before", fd);
+    show_recv("error", fd);
+    show_recv("after", fd);
+    show_poll("after", fd);
+    show_send("after", fd);
+    step();
+}
+
 static void linger_a(int fd) {
     struct linger zero = {1, 0};
     step();
@@ -233,6 +292,50 @@ static void kill_unread_b(int fd) {
     show_recv("after", fd);
     show_poll("after", fd);
     show_send("after", fd);
+}
+static void kill_left_unread_b(int fd) {
+    leave_full(fd);
+    step();
+    wait_dead();
+    no_longer_established(fd);
+    a_moment();
+    show_poll("dead", fd);
+    show_recv("before", fd);
+    show_recv("error", fd);
+    show_recv("after", fd);
+    show_poll("after", fd);
+    show_send("after", fd);
+}
+// A has answered the wish to leave the rings when it dies.
+static void kill_served_a(int fd) {
+    int shown;
+    step();
+    for (int i = 0; i < 5; i++) {
+        pollx(fd, POLLIN, 20, &shown);
+        if (recv(fd, buffer, 1, MSG_PEEK | MSG_DONTWAIT) != 1) die("nothing");
+    }
+    kill(getpid(), SIGKILL);
+}
+static void kill_served_b(int fd) {
+    leave_full(fd);
+    step();
+    wait_dead();
+    no_longer_established(fd);
+    a_moment();
+    show_recv("error", fd);
+    show_recv("after", fd);
+    show_poll("after", fd);
+}
+static void kill_left_unread_send_b(int fd) {
+    leave_full(fd);
+    step();
+    wait_dead();
+    no_longer_established(fd);
+    a_moment();
+    show_send("first", fd);
+    show_send("second", fd);
+    show_recv("before", fd);
+    show_recv("after", fd);
 }
 static void kill_unread_send_b(int fd) {
     put(fd, "12345");
@@ -560,11 +663,17 @@ const struct test_case cases[] = {
     {"unread", WARM, unread_a, unread_b},
     {"unread_send", WARM, unread_a, unread_send_b},
     {"unread_error", WARM, unread_a, unread_error_b},
+    {"unread_reading", WARM, unread_a, unread_reading_b},
+    {"eof_reading", WARM, eof_reading_a, eof_reading_b},
+    {"left_unread", WARM, left_unread_a, left_unread_b},
     {"linger", WARM, linger_a, linger_b},
     {"sigpipe", WARM, sigpipe_a, sigpipe_b},
     {"sigpipe_death", WARM, sigpipe_death_a, sigpipe_death_b},
     {"kill_clean", WARM, kill_clean_a, kill_clean_b},
     {"kill_unread", WARM, kill_unread_a, kill_unread_b},
+    {"kill_left_unread", WARM, kill_unread_a, kill_left_unread_b},
+    {"kill_served", WARM, kill_served_a, kill_served_b},
+    {"kill_left_unread_send", WARM, kill_unread_a, kill_left_unread_send_b},
     {"kill_unread_send", WARM, kill_unread_a, kill_unread_send_b},
     {"kill_unread_error", WARM, kill_unread_a, kill_unread_error_b},
     {"kill_in_recv", WARM, kill_later_a, kill_in_recv_b},

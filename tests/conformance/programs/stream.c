@@ -636,9 +636,43 @@ static void corks_b(int fd) {
     }
 }
 
+// What more is said to follow comes all the same, and before what follows: bytes, the end.
+static void more_a(int fd) {
+    char block[300];
+    uint64_t sent = 0;
+    for (int round = 0; round < 4; round++) {
+        fill(block, sent, sizeof block);
+        if (send(fd, block, 100, MSG_MORE) != 100) die("send");
+        if (round % 2) {
+            if (write(fd, block + 100, 100) != 100) die("write");
+        } else {
+            step(); // B has the first part
+            if (send(fd, block + 100, 100, 0) != 100) die("send");
+        }
+        struct iovec part = {block + 200, 100};
+        struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+        if (sendmsg(fd, &message, MSG_MORE) != 100) die("sendmsg");
+        sent += sizeof block;
+        if (round == 3) shutdown(fd, SHUT_WR);
+        step();
+    }
+}
+static void more_b(int fd) {
+    char byte;
+    for (int round = 0; round < 4; round++) {
+        int first = round % 2 ? 0 : 100;
+        recv_all(fd, round * 300, first, 50);
+        if (first) step();
+        recv_all(fd, round * 300 + first, 300 - first, 50);
+        if (round == 3) say("then %s", outcome(recv(fd, &byte, 1, 0)));
+        step();
+    }
+}
+
 const struct test_case cases[] = {
     {"corked", COLD, corked_a, corked_b},
     {"corks", WARM, corks_a, corks_b},
+    {"more", WARM, more_a, more_b},
     {"midstream", COLD, midstream, midstream},
     {"both_threads", COLD, both_threads, both_threads},
     {"reader_first", COLD, reader_first, reader_first},

@@ -427,6 +427,9 @@ impl Mallory {
             8: rx_own.tail_seen;
             8: rx_own.segment_place;
             4: rx_own.owner;
+            8: tx.moment;
+            8: moments.moments;
+            4: moments.count;
         }
         let segments = self.own(offset_of!(Endpoint, cold.segments));
         for offset in (0..64).step_by(8) {

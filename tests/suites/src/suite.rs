@@ -314,18 +314,7 @@ pub const SUITES: &[Suite] = &[
     )
     .short()
     .at_least(90, [10, 16]),
-    // What arrived on two rings before one late wait is not told in the order of its arrival
-    // (docs/semantics.md), which these tests judge by: redis waits each 200 ms while it loads.
-    programs("redis replication", "redis", &["integration/replication"])
-        .options(&[
-            "--without",
-            "/Fullsync should not free scripting engine on a replica",
-            "--without",
-            "Busy script during async loading",
-            "--without",
-            "Blocked commands and configs during async-loading",
-        ])
-        .at_least(50, [0, 0]),
+    programs("redis replication", "redis", &["integration/replication"]).at_least(57, [0, 0]),
     // poll_duplex and poll_unidirectional, most of its long connections, send all they have in one
     // go, and go on with many receives of that.
     programs("libuv", "libuv", &[])

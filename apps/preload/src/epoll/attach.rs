@@ -48,7 +48,8 @@ fn attach_all(conn: &Conn) {
         };
         item.tail.store(tail, Ordering::Relaxed);
         item.head.store(head, Ordering::Relaxed);
-        hot::warm_new(instance, index);
+        hot::keep_place(instance, item);
+        hot::warm(instance, index);
         instance.attached.fetch_add(1, Ordering::Relaxed);
         if is_watched(instance) || !shared::is_or_will_be_left(instance) {
             register(instance, item, event_of(instance, index, item));

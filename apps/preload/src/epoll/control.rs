@@ -182,6 +182,7 @@ fn set_interest(item: &Item, event: *const libc::epoll_event) {
     item.data.store(event.u64, Ordering::Relaxed);
     item.spent.store(0, Ordering::Relaxed);
     item.forced.store(1, Ordering::Relaxed);
+    hot::arm(item);
 }
 
 /// A new registration of a stream socket.

@@ -12,21 +12,28 @@
 //! So does one of several items of a connection, because the mark is the connection's.
 //!
 //! # Their order
-//! Hot items form a circle, in the order in which a wait looks at them and tells of them. Linux
-//! has a list of what is ready, where level-triggered items stay in the order in which they were
-//! reported, and what became ready since stands behind them (fs/eventpoll.c: ep_send_events).
-//! Nobody is told here when a ring becomes ready, so the circle has the same order as far as it
-//! can be known: first what was told of last, in that order, also what the kernel's word told of
-//! then and has a ring since; then what was told of before; last what is new. If the room was too
-//! small, the rest comes first. A program that serves its connections in the order of their events
-//! so finds them in that order again.
+//! Linux has a list of what is ready (fs/eventpoll.c: ep_send_events). What became ready stands at
+//! its end. What is told of at each level is put there again; what found no room keeps its place.
+//! EPOLL_CTL_MOD puts at the end what is ready and not in the list.
+//!
+//! Nobody is told here when a ring becomes ready. So the wait that tells of items puts them in order
+//! ([`in_order`]), by their place in that list, which is a time: when it was told of at each level,
+//! armed, or became ready. The latter is when the first byte was published that the program does
+//! not know of (`fordway_ring::moment`), by the peer's word. It counts as not before the last time
+//! when anything was told: else a peer that lies would be the first in each wait.
+//!
+//! Hot items form a circle, in the order in which a wait looks at them and told of them. It is their
+//! order if more of them have something than a wait looks at before it tells of any. First comes
+//! what was told of last, then what was told of before, last what is new. If the room was too small,
+//! the rest comes first.
 //!
 //! All of this happens under the instance's lock. A mark may be swept by a thread of
 //! another instance; it makes the item hot where it belongs and wakes that instance.
 
 use super::instances::bell_of;
 use super::items::items_of;
-use super::ready::stirs;
+use super::ready::{has_bytes, stirs};
+use super::waiting::BATCH_ITEMS;
 use super::*;
 use crate::state::hint;
 use fordway_abi::shm::tx_state;
@@ -34,8 +41,10 @@ use fordway_abi::shm::tx_state;
 /// Hot items up to which none becomes cold. Each costs every wait 3 ns, and a mark costs
 /// 100 ns; with 64 of them a round trip beside idle connections took twice as long.
 const HOT_MAX: u32 = 8;
-/// Bit of each ticket.
-const TICKET: u32 = 1 << 31;
+/// Bit of [`Item::place`].
+pub const TOLD_ONCE: u64 = 1;
+/// Ticks between the places of what the kernel's word told of and of the rings in the same wait.
+pub const BEHIND_KERNEL: u64 = 2;
 /// Walks without an event after which a hot item may become cold.
 const COOL_WALKS: u32 = 32;
 
@@ -53,25 +62,85 @@ pub fn warm(instance: &Instance, index: u32) {
     instance.hot_count.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Puts an item into the list whose connection has got its channel: among the first, if the last
-/// wait that told of anything told of it by the kernel's word. Under the instance's lock.
-pub fn warm_new(instance: &Instance, index: u32) {
-    warm(instance, index);
-    let last = instance.tickets.load(Ordering::Relaxed).wrapping_sub(1) | TICKET;
-    let was_told = |item: &Item| item.ticket.load(Ordering::Relaxed) == last;
-    if was_told(item_at(index)) {
-        let others = walk(instance).take_while(|(other, item)| *other != index && was_told(item));
-        let told = others.last().map(|(other, _)| other);
-        tell(instance, index, told);
+/// An item gets a ring, and has the place of what the kernel told of, if nothing was told of since
+/// but rings right behind it. Under the instance's lock.
+pub fn keep_place(instance: &Instance, item: &Item) {
+    let last = instance.told_at.load(Ordering::Relaxed);
+    if (item.place.load(Ordering::Relaxed) | TOLD_ONCE) < last.saturating_sub(BEHIND_KERNEL) {
+        item.place.store(0, Ordering::Relaxed);
     }
 }
 
-/// The number of a wait that tells of something: never 0. Under the instance's lock.
-pub fn next_ticket(instance: &Instance) -> u32 {
-    let number = instance.tickets.load(Ordering::Relaxed);
-    let next = number.wrapping_add(1);
-    instance.tickets.store(next, Ordering::Relaxed);
-    number | TICKET
+/// The program arms an item anew. Under the instance's lock.
+pub fn arm(item: &Item) {
+    if has_place(item).is_none() {
+        let is_ready = item.attached.load(Ordering::Relaxed) != 0 && has_bytes(item);
+        let place = if is_ready {
+            sys::ticks() & !TOLD_ONCE
+        } else {
+            0
+        };
+        item.place.store(place, Ordering::Relaxed);
+    }
+}
+
+/// An item has been told of at a time, in ticks. Under the instance's lock.
+pub fn note_told(item: &Item, told_at: u64) {
+    let once = item.events.load(Ordering::Relaxed) & (ET | ONESHOT) != 0;
+    let place = if once { told_at | TOLD_ONCE } else { told_at };
+    item.place.store(place, Ordering::Relaxed);
+}
+
+/// Whether it was told of at that time.
+pub fn was_told(item: &Item, told_at: u64) -> bool {
+    item.place.load(Ordering::Relaxed) | TOLD_ONCE == told_at | TOLD_ONCE
+}
+
+/// A wait has found an item with nothing.
+#[inline]
+pub fn lose_place(item: &Item) {
+    if item.place.load(Ordering::Relaxed) != 0 {
+        item.place.store(0, Ordering::Relaxed);
+    }
+}
+
+fn has_place(item: &Item) -> Option<u64> {
+    let place = item.place.load(Ordering::Relaxed);
+    (place != 0 && place & TOLD_ONCE == 0).then_some(place)
+}
+
+/// Puts items that have something into the order in which they are told of, and gives them their
+/// places. Under the instance's lock.
+pub fn in_order(instance: &Instance, items: &mut [u32]) {
+    let now = sys::ticks();
+    let last = instance.told_at.load(Ordering::Relaxed);
+    let mut places = [(0, 0, 0); BATCH_ITEMS];
+    let places = &mut places[..items.len()];
+    for (at, (place, &index)) in places.iter_mut().zip(&*items).enumerate() {
+        let item = item_at(index);
+        let ticks = has_place(item).unwrap_or_else(|| {
+            // Without bytes it has something else, which the kernel has shown.
+            ready_since(item, now).map_or(last, |ticks| ticks.max(last)) & !TOLD_ONCE
+        });
+        item.place.store(ticks, Ordering::Relaxed);
+        // Those of one time stay in the order in which they were told of.
+        *place = (ticks, at, index);
+    }
+    places.sort_unstable();
+    for (place, (.., index)) in items.iter_mut().zip(places) {
+        *place = *index;
+    }
+}
+
+/// When the first byte came that the program does not know of, in ticks up to `now`, if there is one.
+fn ready_since(item: &Item, now: u64) -> Option<u64> {
+    let conn = conn_of(item).filter(|conn| conn.is_paired() && conn.peer_is_there())?;
+    let taken = conn.consumer().head();
+    let from = match item.events.load(Ordering::Relaxed) & ET {
+        0 => taken,
+        _ => taken.max(item.seen_tail.load(Ordering::Relaxed)),
+    };
+    conn.consumer().published_at(from, now)
 }
 
 /// Takes an item out of the list, if it is there. Under the instance's lock.

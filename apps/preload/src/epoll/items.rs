@@ -60,6 +60,7 @@ pub fn new_item() -> Option<u32> {
     let generation = &item_at(index).generation;
     let next = (generation.load(Ordering::Relaxed) + 1) % GENERATION_COUNT;
     generation.store(next, Ordering::Relaxed);
+    item_at(index).place.store(0, Ordering::Relaxed);
     Some(index)
 }
 

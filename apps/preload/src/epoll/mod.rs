@@ -120,8 +120,9 @@ struct Item {
     generation: AtomicU32,
     /// 1: the kernel had it under our tag when that was looked for ([`shared`]).
     registered: AtomicU32,
-    /// Of the wait by whose kernel events it was reported last.
-    ticket: AtomicU32,
+    /// Its place among those that have something, in ticks ([`hot`]); 0: a wait has found it with
+    /// nothing since. With [`hot::TOLD_ONCE`]: when it was told of, and no place.
+    place: AtomicU64,
     /// Where the peer's tail and our head of it lie, when attached.
     tail: AtomicPtr<AtomicU64>,
     head: AtomicPtr<AtomicU64>,
@@ -165,8 +166,8 @@ struct Instance {
     turns: AtomicU32,
     /// 1: its answer took all the room; rings have the next turn.
     filled: AtomicU32,
-    /// The next one for [`Item::ticket`].
-    tickets: AtomicU32,
+    /// When a wait told of sockets last, in ticks.
+    told_at: AtomicU64,
     /// Doorbell, plus one; 0: none yet.
     door: AtomicU32,
     door_fd: AtomicI32,

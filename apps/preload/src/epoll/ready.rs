@@ -46,7 +46,7 @@ fn mask_now(conn: &Conn, fd: i32, wanted: u32) -> u32 {
     let ends = there
         && hints & RDHUP == 0
         && conn.consumer().producer_flags() & (tx_flags::SHUT | tx_flags::CLOSED) != 0;
-    let dead = there && sends == tx_state::RING && ends::is_dead(&conn.end());
+    let dead = there && ends::is_by_ring(&conn.end()) && ends::is_dead(&conn.end());
     let ask_out = wanted & OUT != 0 && mask & OUT == 0 && sends != tx_state::RING;
     let ask_in = wanted & IN != 0 && mask & IN == 0 && hints & (IN | RDHUP | HUP) != 0;
     let ask_urgent = wanted & hints & PRI != 0;
@@ -87,6 +87,15 @@ fn ask_kernel(conn: &Conn, fd: i32, by_kernel: bool) -> u32 {
     } else {
         shown & !OUT
     }
+}
+
+/// Whether bytes of an attached item's ring are unread.
+pub fn has_bytes(item: &Item) -> bool {
+    let (tail, head) = (&item.tail, &item.head);
+    // SAFETY: set by `attach`, and regions stay mapped while a connection is attached.
+    let [tail, head] =
+        [tail, head].map(|word| unsafe { (*word.load(Ordering::Relaxed)).load(Ordering::Acquire) });
+    tail != head
 }
 
 /// Whether an item is worth an [`evaluate`]: a few loads, because every wait asks it

@@ -18,20 +18,20 @@ use fordway_sockets::down;
 pub const ROOM_MAX: i32 = i32::MAX / size_of::<libc::epoll_event>() as i32;
 
 /// Items that are looked at before the first of them is reported.
-const BATCH_ITEMS: usize = 32;
+pub const BATCH_ITEMS: usize = 32;
 /// Between two waits that showed what is another process's.
 const STRANGE_PAUSE_MS: i32 = 1;
 
 /// Reports up to `room` items at `events`, in the array that begins at `first`; returns how
 /// many, and whether the kernel is to be asked before the next one. `now`: it may be, and how
 /// late it is, in ticks. Nothing is reported twice: not what the array has by the kernel's word,
-/// under `ticket`.
+/// told of at `by_kernel_at`.
 fn collect(
     instance: &Instance,
     (first, events): (*mut libc::epoll_event, *mut libc::epoll_event),
     room: usize,
     now: Option<u64>,
-    ticket: u32,
+    by_kernel_at: u64,
 ) -> (usize, bool) {
     if room == 0 || instance.attached.load(Ordering::Relaxed) == 0 {
         return (0, false);
@@ -46,10 +46,11 @@ fn collect(
     let mut batch = [0; BATCH_ITEMS];
     let mut count = 0;
     let mut told = None;
+    let mut told_at = 0;
     let mut is_late = false;
     let mut is_full = false;
     while !is_full {
-        let found = fill(&mut batch, room - count, ticket, &mut items);
+        let found = fill(&mut batch, by_kernel_at, &mut items);
         // Before any of them is reported, or what rings have would be parted by the question. And
         // before that is asked because of its age, so that the answer holds the peers' acts.
         is_late = now.is_some() && is_any_behind(instance, found) || is_stale;
@@ -59,8 +60,17 @@ fn collect(
             }
             break;
         }
-        for &index in found {
+        let is_all = told.is_none() && found.len() < BATCH_ITEMS;
+        if is_all && found.len() > 1 {
+            hot::in_order(instance, found);
+        }
+        for &index in &*found {
             let item = item_at(index);
+            if count == room {
+                hot::begin_with(instance, index);
+                is_full = true;
+                break;
+            }
             // SAFETY: the program's array, with room for it.
             let place = unsafe { events.add(count) };
             if !results.may_take(place) {
@@ -70,7 +80,9 @@ fn collect(
                 break;
             }
             let mask = evaluate(item, true);
-            if mask != 0 {
+            if mask == 0 {
+                hot::lose_place(item);
+            } else {
                 item.cool.store(0, Ordering::Relaxed);
                 let event = libc::epoll_event {
                     events: mask,
@@ -79,9 +91,14 @@ fn collect(
                 // SAFETY: as above, found writable.
                 unsafe { place.write_unaligned(event) };
                 count += 1;
-                if told.is_none() && ticket == 0 {
-                    hot::next_ticket(instance);
+                if told.is_none() {
+                    told_at = match by_kernel_at {
+                        0 => sys::ticks() & !hot::TOLD_ONCE,
+                        before => before + hot::BEHIND_KERNEL,
+                    };
+                    instance.told_at.store(told_at, Ordering::Relaxed);
                 }
+                hot::note_told(item, told_at);
                 hot::tell(instance, index, told);
                 told = Some(index);
                 instance
@@ -89,7 +106,7 @@ fn collect(
                     .store(item.conn.load(Ordering::Relaxed), Ordering::Relaxed);
             }
         }
-        if count == room {
+        if count == room && !is_full {
             if let Some((index, _)) = items.next() {
                 hot::begin_with(instance, index);
             }
@@ -100,22 +117,26 @@ fn collect(
     (count, is_late)
 }
 
-/// The next of `items` that stir, `room` at most, without those that have `ticket`.
+/// The next of `items` that stir, without those that were told of at `by_kernel_at`.
 fn fill<'a>(
     batch: &'a mut [u32; BATCH_ITEMS],
-    room: usize,
-    ticket: u32,
+    by_kernel_at: u64,
     items: &mut impl Iterator<Item = (u32, &'static Item)>,
-) -> &'a [u32] {
-    let is_told = |item: &Item| ticket != 0 && item.ticket.load(Ordering::Relaxed) == ticket;
-    let stirring = items.filter(|(_, item)| stirs(item) && !is_told(item));
-    let places = batch.iter_mut().take(room);
+) -> &'a mut [u32] {
+    let stirring = items.filter(|(_, item)| {
+        if !stirs(item) {
+            hot::lose_place(item);
+            return false;
+        }
+        by_kernel_at == 0 || !hot::was_told(item, by_kernel_at)
+    });
     // The places first: what is taken out of `items` has one.
-    let count = places
+    let count = batch
+        .iter_mut()
         .zip(stirring)
         .map(|(place, (index, _))| *place = index)
         .count();
-    &batch[..count]
+    &mut batch[..count]
 }
 
 /// Whether the kernel's last answer is too old.
@@ -195,17 +216,21 @@ fn report(
     by_kernel: usize,
     now: Option<u64>,
 ) -> (usize, bool) {
-    let (kept, ticket) = translate(instance, events, by_kernel);
+    let (kept, told_at) = translate(instance, events, by_kernel);
     // SAFETY: the program's array, behind what is kept.
     let behind = unsafe { events.add(kept) };
-    let (count, is_late) = collect(instance, (events, behind), room - kept, now, ticket);
+    let (count, is_late) = collect(instance, (events, behind), room - kept, now, told_at);
+    if told_at != 0 {
+        // Behind `collect`, which goes by the wait before.
+        instance.told_at.fetch_max(told_at, Ordering::Relaxed);
+    }
     (kept + count, is_late)
 }
 
-/// How many of the kernel's events are the program's, and the ticket of the items among them,
-/// which is 0 if there are none.
-fn translate(instance: &Instance, events: *mut libc::epoll_event, count: usize) -> (usize, u32) {
-    let (mut kept, mut ticket) = (0, 0);
+/// How many of the kernel's events are the program's, and when the items among them were told of,
+/// in ticks; 0 if there are none.
+fn translate(instance: &Instance, events: *mut libc::epoll_event, count: usize) -> (usize, u64) {
+    let (mut kept, mut told_at) = (0, 0);
     for at in 0..count {
         // SAFETY: the kernel has just filled `count` events of the program's array.
         let event = unsafe { events.add(at).read_unaligned() };
@@ -217,21 +242,21 @@ fn translate(instance: &Instance, events: *mut libc::epoll_event, count: usize) 
         } else if low == TAG_CONTROL {
             control::drain_mail();
         } else if low != TAG_BELL
-            && let Some(event) = translate_item(instance, event, &mut ticket)
+            && let Some(event) = translate_item(instance, event, &mut told_at)
         {
             // SAFETY: as above.
             unsafe { events.add(kept).write_unaligned(event) };
             kept += 1;
         }
     }
-    (kept, ticket)
+    (kept, told_at)
 }
 
 /// An event of one of our items: what the program gets of it by the kernel's word alone.
 fn translate_item(
     instance: &Instance,
     event: libc::epoll_event,
-    ticket: &mut u32,
+    told_at: &mut u64,
 ) -> Option<libc::epoll_event> {
     let guard = instance.lock.lock()?;
     let (index, item) = item_of_tag(event.u64)?;
@@ -239,10 +264,10 @@ fn translate_item(
     let ours = core::ptr::eq(instance_at(item.instance.load(Ordering::Relaxed)), instance);
     let conn = conn_of(item).filter(|_| ours)?;
     if item.attached.load(Ordering::Relaxed) == 0 {
-        if *ticket == 0 {
-            *ticket = hot::next_ticket(instance);
+        if *told_at == 0 {
+            *told_at = sys::ticks() & !hot::TOLD_ONCE;
         }
-        item.ticket.store(*ticket, Ordering::Relaxed);
+        hot::note_told(item, *told_at);
         return by_kernel(item, events);
     }
     hot::warm(instance, index);
@@ -537,7 +562,7 @@ mod tests {
 
     /// The kernel's answer has events of the program, of a registration, and of former ones.
     #[test]
-    fn what_the_kernel_tells_is_moved_together_and_has_a_ticket() {
+    fn what_the_kernel_tells_is_moved_together_and_has_its_time() {
         let _turn = tables();
         let fd = state::FD_COUNT as i32 - 12;
         created(fd);
@@ -570,13 +595,13 @@ mod tests {
                 .collect()
         };
         let mut events = answer;
-        let (kept, ticket) = translate(instance, events.as_mut_ptr(), 5);
+        let (kept, told_at) = translate(instance, events.as_mut_ptr(), 5);
         assert_eq!(told(&events[..kept]), [(OUT, 3), (IN, 7), (IN, 4)]);
-        assert_ne!(ticket, 0);
-        assert_eq!(item_at(index).ticket.load(Ordering::Relaxed), ticket);
+        assert_ne!(told_at, 0);
+        assert!(hot::was_told(item_at(index), told_at));
         let mut events = answer;
         let (_, next) = translate(instance, events.as_mut_ptr(), 5);
-        assert_ne!(next, ticket, "each answer has its own");
+        assert_ne!(next, told_at, "each answer has its own");
         let mut events = [event(IN, 5), event(IN, of_gone)];
         assert_eq!(translate(instance, events.as_mut_ptr(), 2), (1, 0));
         item_at(index).conn.store(0, Ordering::Relaxed);

@@ -8,8 +8,8 @@ mod memory;
 mod victim;
 
 use fordway_abi::shm::{
-    ARENA_OFFSET, ENDPOINTS_OFFSET, MARKS_OFFSET, MarkPage, REGION_BYTES, SEGMENT_COUNT,
-    SEGMENT_LOG2_MAX, SEGMENT_LOG2_MIN, SLOT_COUNT, WaitPage,
+    ARENA_OFFSET, ENDPOINTS_OFFSET, MARKS_OFFSET, MOMENT_COUNT, MarkPage, REGION_BYTES,
+    SEGMENT_COUNT, SEGMENT_LOG2_MAX, SEGMENT_LOG2_MIN, SLOT_COUNT, WaitPage,
 };
 use fordway_ring::marks::Marks;
 use fordway_ring::{Violation, doors_to_ring};
@@ -57,6 +57,8 @@ fn scribble() -> impl Strategy<Value = Scribble> {
         2 => (0..SEGMENT_COUNT, index()).prop_map(|(segment, start)| Scribble::SegmentStart(segment, start)),
         3 => (0..SEGMENT_COUNT, place()).prop_map(|(segment, place)| Scribble::SegmentPlace(segment, place)),
         1 => any::<u64>().prop_map(Scribble::SwitchAt),
+        1 => any::<u64>().prop_map(Scribble::Moment),
+        1 => (0..MOMENT_COUNT, any::<u64>()).prop_map(|(index, value)| Scribble::Moments(index, value)),
         4 => index().prop_map(Scribble::Head),
         1 => small().prop_map(Scribble::SegmentSeen),
         2 => small().prop_map(Scribble::RxState),

@@ -24,6 +24,8 @@ pub enum Scribble {
     SegmentStart(usize, Index),
     SegmentPlace(usize, u64),
     SwitchAt(u64),
+    Moment(u64),
+    Moments(usize, u64),
     Head(Index),
     SegmentSeen(u32),
     RxState(u32),
@@ -163,6 +165,10 @@ impl Victim {
                     .place
                     .store(value, Ordering::Relaxed);
             }
+            Scribble::Moment(value) => peer.tx.moment.store(value, Ordering::Relaxed),
+            Scribble::Moments(index, value) => {
+                peer.moments.moments[index].store(value, Ordering::Relaxed);
+            }
             Scribble::SwitchAt(value) => peer.cold.switch_at.store(value, Ordering::Relaxed),
             Scribble::Head(value) => peer.rx.head.store(at(value, tail), Ordering::Relaxed),
             Scribble::SegmentSeen(value) => peer.rx.segment_seen.store(value, Ordering::Relaxed),
@@ -199,6 +205,10 @@ impl Victim {
                 consumer.has_stopped();
                 consumer.was_entered();
                 consumer.is_over()?;
+                consumer.is_still_to_send();
+                let now = fordway_ring::ticks();
+                let published = consumer.published_at(consumer.head(), now);
+                assert!(published.is_none_or(|ticks| ticks <= now));
                 producer.room_hint();
                 producer.unread_hint();
                 producer.must_leave();
