@@ -59,8 +59,11 @@ static void low_recv_a(int fd) {
     low(fd, 10);
     five(fd, 5);
     five_later();
-    show("waits", fd, 100, 0);
+    // A reader that is late finds what comes after the ten, too.
+    show("waits", fd, 10, 0);
     pthread_join(later_thread, NULL);
+    settle(fd, 5);
+    show("rest", fd, 100, MSG_DONTWAIT);
     over(fd);
 }
 static void low_short_a(int fd) {
