@@ -42,8 +42,28 @@ def said(command):
         return "(no answer in time)"
 
 
-def diagnosis():
+def busiest():
+    """Processes of dom0 by the CPU time that they have taken: who hangs, and where."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    found = []
+    for path in glob.glob("/proc/[0-9]*"):
+        try:
+            with open(path + "/stat") as file:
+                name, rest = file.read().rsplit(")", 1)
+            with open(path + "/cmdline") as file:
+                command = file.read().replace("\0", " ")
+            words = rest.split()
+            found.append(((int(words[11]) + int(words[12])) / ticks, words[0],
+                          command or name.split("(", 1)[1], text_of(path + "/wchan", 100)))
+        except OSError:
+            pass  # It has ended.
+    found.sort(reverse=True)
+    return "\n".join("%8.2f s %s %s (%s)" % one for one in found[:12])
+
+
+def diagnosis(processes):
     parts = ["-- xl list", said("xl list"),
+             "-- dom0, by CPU time", processes,
              "-- xl dmesg", said("xl dmesg -c"),
              "-- dmesg", said("dmesg | tail -n 15"),
              "-- xenstore", said("xenstore-ls -f /local/domain | grep -E 'backend/.*(/state|hotplug)|device/.*/state'")]
@@ -72,6 +92,7 @@ def run(case):
         except subprocess.TimeoutExpired:
             status = 124
         seconds = time.monotonic() - started
+        processes = busiest() if status != 0 else ""
         try:
             os.killpg(process.pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -79,7 +100,7 @@ def run(case):
         process.wait()
     found = ""
     if status != 0:
-        found = diagnosis()
+        found = diagnosis(processes)
         # The next case shall find nothing of this one.
         destroy_guests()
     # A case killed by a signal is told as shells do.
