@@ -376,8 +376,8 @@ fn told_by_kernel(state: &State, error: i32) -> i32 {
 
 /// The ring is empty: is there an end of file, or an error, behind it? The kernel knows, but
 /// asking costs more than a message. So it is asked only when a wait has shown something, the
-/// far end has said that it ends, or the program polls by reading. `None`: look at the ring again; true: the
-/// connection is to leave it ([`past_library`]).
+/// far end has said that it ends, or the program polls by reading. `None`: look at the ring again;
+/// true: the connection is to leave it ([`past_library`]).
 #[inline]
 fn behind_ring<E: End>(end: &E, target: &mut impl Target) -> Result<(Option<Moved>, bool)> {
     let state = end.state();

@@ -250,6 +250,21 @@ static void order_rearmed(int fd) {
     }
     show_order("at last", ORDERED);
 }
+// What is deleted and added between two waits comes behind what was ready by then.
+static void order_added_again(int fd) {
+    order(fd);
+    for (int round = 0; round < 3; round++) {
+        come_to_all();
+        show_order("all", ORDERED);
+        for (int i = 1; i < ORDERED; i += 2) {
+            want(EPOLL_CTL_DEL, ordered[i], 0, i);
+            want(EPOLL_CTL_ADD, ordered[i], EPOLLIN, i);
+        }
+        show_order("some added again", ORDERED);
+        show_order("again", ORDERED);
+        empty_all();
+    }
+}
 static void order_of_arrival(int fd) { order_of_arrival_as(fd, EPOLLIN); }
 static void order_of_arrival_edges(int fd) { order_of_arrival_as(fd, EPOLLIN | EPOLLET); }
 // A connection without rings always has something, and the program takes its time between waits.
@@ -910,6 +925,7 @@ const struct test_case cases[] = {
     {"order_in_turns", WARM, order_in_turns, servant},
     {"order_in_turns_edges", WARM, order_in_turns_edges, servant},
     {"order_rearmed", WARM, order_rearmed, servant},
+    {"order_added_again", WARM, order_added_again, servant},
     {"order_without_room", WARM, order_without_room, servant},
     {"order_of_the_last_one", WARM, order_of_the_last_one, servant},
     {"order_beside_the_kernel", WARM, order_beside_the_kernel, servant},

@@ -86,18 +86,22 @@ static void unread_a(int fd) {
     step();
     step();
 }
+// A connection after a reset: what is unread is gone, the error is told once.
+static void show_reset(const char *when, int fd) {
+    show_poll(when, fd);
+    show_recv("before", fd);
+    show_recv("error", fd);
+    show_recv("after", fd);
+    show_poll("after", fd);
+    show_send("after", fd);
+}
 static void unread_b(int fd) {
     put(fd, "12345");
     step();
     step();
     step();
     no_longer_established(fd);
-    show_poll("reset", fd);
-    show_recv("before", fd);
-    show_recv("error", fd);
-    show_recv("after", fd);
-    show_poll("after", fd);
-    show_send("after", fd);
+    show_reset("reset", fd);
     step();
 }
 static void unread_send_b(int fd) {
@@ -175,12 +179,7 @@ static void left_unread_b(int fd) {
     step();
     step();
     no_longer_established(fd);
-    show_poll("reset", fd);
-    show_recv("before", fd);
-    show_recv("error", fd);
-    show_recv("after", fd);
-    show_poll("after", fd);
-    show_send("after", fd);
+    show_reset("reset", fd);
     step();
 }
 
@@ -286,12 +285,7 @@ static void kill_unread_b(int fd) {
     wait_dead();
     no_longer_established(fd);
     a_moment();
-    show_poll("dead", fd);
-    show_recv("before", fd);
-    show_recv("error", fd);
-    show_recv("after", fd);
-    show_poll("after", fd);
-    show_send("after", fd);
+    show_reset("dead", fd);
 }
 static void kill_left_unread_b(int fd) {
     leave_full(fd);
@@ -299,12 +293,7 @@ static void kill_left_unread_b(int fd) {
     wait_dead();
     no_longer_established(fd);
     a_moment();
-    show_poll("dead", fd);
-    show_recv("before", fd);
-    show_recv("error", fd);
-    show_recv("after", fd);
-    show_poll("after", fd);
-    show_send("after", fd);
+    show_reset("dead", fd);
 }
 // A has answered the wish to leave the rings when it dies.
 static void kill_served_a(int fd) {

@@ -151,6 +151,8 @@ fn control_attached(
         libc::EPOLL_CTL_MOD | libc::EPOLL_CTL_DEL if deleted => Err(libc::ENOENT),
         libc::EPOLL_CTL_DEL => {
             item.spent.store(DELETED, Ordering::Relaxed);
+            // It leaves the kernel's list, too, and an ADD puts it at the end.
+            hot::lose_place(item);
             Ok(0)
         }
         libc::EPOLL_CTL_MOD if item.asked.load(Ordering::Relaxed) & EXCLUSIVE != 0 => {

@@ -96,7 +96,7 @@ pub fn was_told(item: &Item, told_at: u64) -> bool {
     item.place.load(Ordering::Relaxed) | TOLD_ONCE == told_at | TOLD_ONCE
 }
 
-/// A wait has found an item with nothing.
+/// A wait has found an item with nothing, or it was deleted. Under the instance's lock.
 #[inline]
 pub fn lose_place(item: &Item) {
     if item.place.load(Ordering::Relaxed) != 0 {
