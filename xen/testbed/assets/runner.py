@@ -43,7 +43,7 @@ def said(command):
 
 
 def busiest():
-    """Processes of dom0 by the CPU time that they have taken: who hangs, and where."""
+    """Processes of dom0 by the CPU time that they have taken: who hangs, in the kernel or outside."""
     ticks = os.sysconf("SC_CLK_TCK")
     found = []
     for path in glob.glob("/proc/[0-9]*"):
@@ -53,12 +53,12 @@ def busiest():
             with open(path + "/cmdline") as file:
                 command = file.read().replace("\0", " ")
             words = rest.split()
-            found.append(((int(words[11]) + int(words[12])) / ticks, words[0],
-                          command or name.split("(", 1)[1], text_of(path + "/wchan", 100)))
+            user, kernel = int(words[11]) / ticks, int(words[12]) / ticks
+            found.append((user + kernel, user, words[0], command or name.split("(", 1)[1]))
         except OSError:
             pass  # It has ended.
     found.sort(reverse=True)
-    return "\n".join("%8.2f s %s %s (%s)" % one for one in found[:12])
+    return "\n".join("%8.2f s, %.2f s user, %s %s" % one for one in found[:12])
 
 
 def diagnosis(processes):
