@@ -70,7 +70,25 @@ fn on_its_way(own: Option<Progress>, peer: Option<Progress>) -> Option<Reason> {
 
 impl Broker {
     /// One row for each connected kernel socket of the namespaces that are known.
+    ///
+    /// Namespaces are looked at one after the other. A connection that ends meanwhile has one end
+    /// left, as if its address was translated on the way: that is said of those that stay so.
     pub(crate) fn list_connections(&self) -> Vec<Connection> {
+        let translated = |row: &Connection| row.reason.as_deref() == Some(Reason::Nat.word());
+        let mut rows = self.look_at_connections();
+        let seen: BTreeSet<u64> = rows
+            .iter()
+            .filter(|row| translated(row))
+            .map(|row| row.cookie)
+            .collect();
+        if !seen.is_empty() {
+            rows = self.look_at_connections();
+            rows.retain(|row| !translated(row) || seen.contains(&row.cookie));
+        }
+        rows
+    }
+
+    fn look_at_connections(&self) -> Vec<Connection> {
         let found = self.dump_namespaces();
         let mut tables = Tables {
             by_names: HashMap::new(),

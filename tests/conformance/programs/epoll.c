@@ -246,6 +246,29 @@ static void oneshot_each_is_armed(int fd) {
     show_epoll("added", 0);
     show_epoll("shot", 0);
 }
+// A child still has the socket: the kernel goes on with the registration.
+static void oneshot_closed_beside_a_child(int fd) {
+    int open[2];
+    char byte;
+    ep = watching(fd, EPOLLIN | EPOLLRDHUP | EPOLLONESHOT, 1);
+    come(fd, 2);
+    show_epoll("shot", 1000);
+    drain(fd);
+    if (pipe(open)) die("pipe");
+    pid_t child = fork();
+    if (child == 0) {
+        close(open[1]);
+        _exit(read(open[0], &byte, 1));
+    }
+    ask(CLOSE, 0);
+    no_longer_established(fd);
+    shutdown(fd, SHUT_WR);
+    close(fd);
+    show_epoll("closed", 20);
+    close(open[1]);
+    if (waitpid(child, NULL, 0) != child) die("child");
+    show_epoll("gone", 20);
+}
 static void oneshot_del_of_a_shot_one(int fd) {
     ep = watching(fd, EPOLLOUT | EPOLLONESHOT, 1);
     show_epoll("shot", 0);
@@ -379,6 +402,7 @@ const struct test_case cases[] = {
     {"data_is_kept", WARM, data_is_kept, servant},
     {"oneshot_hides_the_end", WARM, oneshot_hides_the_end, servant},
     {"oneshot_each_is_armed", WARM, oneshot_each_is_armed, servant},
+    {"oneshot_closed_beside_a_child", WARM, oneshot_closed_beside_a_child, servant},
     {"oneshot_del_of_a_shot_one", WARM, oneshot_del_of_a_shot_one, servant},
     {"rdhup_only", WARM, rdhup_only, servant},
     {"rdhup_is_not_asked", WARM, rdhup_is_not_asked, servant},

@@ -75,7 +75,7 @@ pub fn detach(conn: &Conn) {
             continue;
         }
         if !shared::is_or_will_be_left(instance) {
-            give_back(instance, item, tag_of_item(index));
+            register(instance, item, asked_of(item, tag_of_item(index)));
         }
     }
     let deleted = |(_, item): &(u32, &Item)| item.spent.load(Ordering::Relaxed) == DELETED;
@@ -91,14 +91,21 @@ pub fn let_go(conn: &Conn) {
     while let Some((index, item)) = items_of(conn).next() {
         let instance = instance_at(item.instance.load(Ordering::Relaxed));
         if let Some(_guard) = instance.lock.lock() {
-            give_back(instance, item, item.data.load(Ordering::Relaxed));
+            give_back(instance, index);
         }
         remove(index);
     }
 }
 
-/// Has the kernel show what the program wants of an item. Under the instance's lock.
-pub fn give_back(instance: &Instance, item: &Item, data: u64) {
+/// Has the kernel show what the program wants of an item, as the program's own. Under the instance's
+/// lock. A one-shot that was shot wants nothing, but EPOLL_CTL_MOD arms it for ends and errors (linux:
+/// fs/eventpoll.c, do_epoll_ctl): these come with our tag, and are dropped.
+pub fn give_back(instance: &Instance, index: u32) {
+    let item = item_at(index);
+    let data = match item.spent.load(Ordering::Relaxed) {
+        0 => item.data.load(Ordering::Relaxed),
+        _ => tag_of_item(index),
+    };
     register(instance, item, asked_of(item, data));
 }
 

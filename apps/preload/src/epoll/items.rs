@@ -180,7 +180,7 @@ pub fn fd_closed(conn: &Conn, fd: i32, last: bool) {
             if !lives_on {
                 attach::unregister(instance, item);
             } else if instance.plain.load(Ordering::Relaxed) == 0 {
-                attach::give_back(instance, item, item.data.load(Ordering::Relaxed));
+                attach::give_back(instance, index);
             }
         }
         remove(index);
@@ -205,7 +205,7 @@ fn rename_all(conn: &Conn, fd: i32) {
         };
         let instance = instance_at(item.instance.load(Ordering::Relaxed));
         if let Some(_guard) = instance.lock.lock() {
-            attach::give_back(instance, item, item.data.load(Ordering::Relaxed));
+            attach::give_back(instance, index);
         }
         remove(index);
     }

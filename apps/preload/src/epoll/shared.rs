@@ -466,7 +466,7 @@ fn give_one_back(instance: &Instance, index: u32) {
     if item.spent.load(Ordering::Relaxed) == DELETED {
         attach::unregister(instance, item);
     } else {
-        attach::give_back(instance, item, item.data.load(Ordering::Relaxed));
+        attach::give_back(instance, index);
     }
 }
 
