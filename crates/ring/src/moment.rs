@@ -12,8 +12,8 @@
 //! Beside more than [`MOMENT_COUNT`] unread publications, the oldest that is known counts. Moments
 //! are 128 ticks long, and what lies further back than 2^31 of them (a minute or more) counts as
 //! just come. They order what is told and nothing else. A liar's events are told later, or earlier
-//! among those of one wait: who waits lets no moment count before its last wait. Where two domains do not have one clock (Xen guests whose tsc has an offset), the order
-//! among their rings is any.
+//! among those of one wait: who waits lets no moment count before its last wait. Where two domains
+//! do not have one clock (Xen guests whose tsc has an offset), the order among their rings is any.
 
 use crate::Mine;
 use core::sync::atomic::Ordering;

@@ -269,6 +269,58 @@ static void oneshot_closed_beside_a_child(int fd) {
     if (waitpid(child, NULL, 0) != child) die("child");
     show_epoll("gone", 20);
 }
+// What a child that does nothing else finds in the instance once it is told to look.
+static pid_t looker(int go[2]) {
+    struct epoll_event event;
+    char byte;
+    if (pipe(go)) die("pipe");
+    pid_t child = fork();
+    if (child == 0) {
+        close(go[1]);
+        if (read(go[0], &byte, 1) != 0) _exit(99);
+        int count = epoll_wait(ep, &event, 1, 20);
+        _exit(count < 0 ? 98 : count);
+    }
+    close(go[0]);
+    return child;
+}
+static void look_of(const char *name, pid_t child, int go[2]) {
+    int status;
+    close(go[1]);
+    if (waitpid(child, &status, 0) != child) die("child");
+    say("%s: %d", name, WIFEXITED(status) ? WEXITSTATUS(status) : -1);
+}
+// Shot after one child was made, and before another: neither is told once more.
+static void oneshot_shot_among_relatives(int fd) {
+    int first[2], second[2];
+    ep = watching(fd, EPOLLIN | EPOLLONESHOT, 1);
+    pid_t before = looker(first);
+    come(fd, 2);
+    show_epoll("shot", 1000);
+    drain(fd);
+    pid_t after = looker(second);
+    look_of("made after the shot", after, second);
+    show_epoll("parent", 0);
+    come_anyhow(fd, 2);
+    look_of("made before the shot", before, first);
+    show_epoll("still shot", 0);
+    want(EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLONESHOT, 2);
+    show_epoll("armed", 1000);
+}
+// Armed since the child was made, which looks first: the parent is told.
+static void oneshot_armed_among_relatives(int fd) {
+    int go[2];
+    ep = watching(fd, EPOLLIN | EPOLLONESHOT, 1);
+    come(fd, 2);
+    show_epoll("shot", 1000);
+    drain(fd);
+    pid_t child = looker(go);
+    want(EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLONESHOT, 2);
+    look_of("child", child, go);
+    come_anyhow(fd, 2);
+    show_epoll("armed", 1000);
+    show_epoll("shot", 0);
+}
 static void oneshot_del_of_a_shot_one(int fd) {
     ep = watching(fd, EPOLLOUT | EPOLLONESHOT, 1);
     show_epoll("shot", 0);
@@ -403,6 +455,8 @@ const struct test_case cases[] = {
     {"oneshot_hides_the_end", WARM, oneshot_hides_the_end, servant},
     {"oneshot_each_is_armed", WARM, oneshot_each_is_armed, servant},
     {"oneshot_closed_beside_a_child", WARM, oneshot_closed_beside_a_child, servant},
+    {"oneshot_shot_among_relatives", WARM, oneshot_shot_among_relatives, servant},
+    {"oneshot_armed_among_relatives", WARM, oneshot_armed_among_relatives, servant},
     {"oneshot_del_of_a_shot_one", WARM, oneshot_del_of_a_shot_one, servant},
     {"rdhup_only", WARM, rdhup_only, servant},
     {"rdhup_is_not_asked", WARM, rdhup_is_not_asked, servant},

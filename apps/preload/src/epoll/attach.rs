@@ -99,12 +99,18 @@ pub fn let_go(conn: &Conn) {
 
 /// Has the kernel show what the program wants of an item, as the program's own. Under the instance's
 /// lock. A one-shot that was shot wants nothing, but EPOLL_CTL_MOD arms it for ends and errors (linux:
-/// fs/eventpoll.c, do_epoll_ctl): these come with our tag, and are dropped.
+/// fs/eventpoll.c, do_epoll_ctl): these come with a tag of ours, and are dropped. It is nobody's item,
+/// so that no relative takes it for one that is still to be given back. A child knows only that
+/// the item was shot when it was forked: under the item's own tag its parent finds it, and may arm it.
 pub fn give_back(instance: &Instance, index: u32) {
     let item = item_at(index);
-    let data = match item.spent.load(Ordering::Relaxed) {
-        0 => item.data.load(Ordering::Relaxed),
-        _ => tag_of_item(index),
+    let is_shot = item.spent.load(Ordering::Relaxed) != 0;
+    let data = if !is_shot {
+        item.data.load(Ordering::Relaxed)
+    } else if instance.inherited.load(Ordering::Relaxed) != 0 {
+        tag_of_item(index)
+    } else {
+        tag(TAG_BELL)
     };
     register(instance, item, asked_of(item, data));
 }

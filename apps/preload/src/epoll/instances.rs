@@ -28,6 +28,7 @@ pub fn created(fd: i32) {
                 &instance.active,
                 &instance.plain,
                 &instance.cell,
+                &instance.inherited,
             ] {
                 zeroed.store(0, Ordering::Relaxed);
             }

@@ -177,6 +177,9 @@ struct Instance {
     plain: AtomicU32,
     /// Cell that says who has it since a fork, plus one.
     cell: AtomicU32,
+    /// 1: shared with the parent since a fork, which knows better than this process what became of its
+    /// items in the meantime ([`attach::give_back`]).
+    inherited: AtomicU32,
     /// Since a fork: by what the parent's sleepers in it are woken, plus one.
     parent_ring: AtomicI32,
     /// And the door of the parent's behind which they sleep.

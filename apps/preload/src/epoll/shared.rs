@@ -13,6 +13,10 @@
 //! * else its cell is marked, the parent is woken from its sleep in it, and the child
 //!   lets go of it. The parent does so too, before its next sleep or change.
 //!
+//! What was shot or armed between the fork and the child's first use, the parent alone knows. If the
+//! child is the first to give it back, what it holds for armed is armed, though the parent has been
+//! told of it since: of a one-shot that relatives share in such a way, two may be told.
+//!
 //! Once its last other holder is gone, the next socket added to it takes it up again.
 //!
 //! Who has an instance, the kernel knows: each process holds a lock on the byte of a file
@@ -261,6 +265,7 @@ fn settle_shared(instance: &Instance) {
         Some(cell) if first_use => {
             if cell.is_held_by_others() {
                 cell.used_by_others().store(1, Ordering::SeqCst);
+                instance.inherited.store(1, Ordering::Relaxed);
                 wake_parent(instance);
             } else {
                 take_up(instance, cell);
@@ -281,6 +286,7 @@ fn settle_shared(instance: &Instance) {
 fn take_up(instance: &Instance, cell: Cell) {
     cell.used_by_others().store(0, Ordering::Relaxed);
     instance.plain.store(0, Ordering::Relaxed);
+    instance.inherited.store(0, Ordering::Relaxed);
 }
 
 /// A socket is to be added to an instance that was let go of: may it be followed again?
