@@ -8,6 +8,9 @@
 //! at hand; the ones before it in a line of their own, which the consumer looks at only if more
 //! than one is unread.
 //!
+//! Nothing is noted for a peer that wants no doorbell: an epoll instance wants one from the
+//! registration on, a receive only while it sleeps.
+//!
 //! # Limits
 //! Beside more than [`MOMENT_COUNT`] unread publications, the oldest that is known counts. Moments
 //! are 128 ticks long, and what lies further back than 2^31 of them (a minute or more) counts as
