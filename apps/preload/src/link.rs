@@ -6,6 +6,7 @@
 //! mapped). A link is never unmapped while a connection uses it; when the peer's
 //! process is gone and the last connection closed, it is given back.
 
+use crate::spin::Spins;
 use crate::state::{self, Conn, Lock, attention};
 use crate::sys::{self, sys};
 use crate::thread::Shield;
@@ -73,6 +74,8 @@ pub struct Link {
     pub views: [[AtomicI32; DOOR_COUNT]; 2],
     /// `sleep_count` at which each door was rung last.
     pub rung: [AtomicU32; DOOR_COUNT],
+    /// What waits for this peer have shown.
+    pub spins: Spins,
 }
 
 static LINKS: AtomicPtr<Link> = AtomicPtr::new(core::ptr::null_mut());
@@ -239,6 +242,7 @@ pub fn make(id: u64, key: [u8; 16]) -> sys::Result<i32> {
     link.own_fd.store(fd, Ordering::Relaxed);
     link.own_base.store(base, Ordering::Relaxed);
     link.users.store(0, Ordering::Relaxed);
+    link.spins.forget();
     link.acts_seen.store(0, Ordering::Relaxed);
     link.peer_gone.store(0, Ordering::Relaxed);
     link.useless.store(0, Ordering::Relaxed);

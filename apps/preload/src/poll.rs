@@ -298,8 +298,7 @@ fn spin(fds: &[libc::pollfd]) -> bool {
     let Some(conn) = fds.iter().find_map(|entry| paired(entry.fd)) else {
         return false;
     };
-    spin::note_cpu(conn);
-    spin::spin(conn.peer_cpu(), || {
+    spin::spin(Some(conn), || {
         fds.iter().any(|entry| {
             paired(entry.fd).is_some_and(|conn| {
                 conn.attention.load(Ordering::Relaxed) & attention::URGENT != 0

@@ -5,11 +5,14 @@
 //! 16 pipelines: 40 us), and the sleep would cost both sides more than the rest of the wait.
 //! Longest if this thread has just woken its peer, and the like ended soon before: a CPU that
 //! halted takes its time (a virtual one 70 us), and would take it once more for the answer.
+//!
+//! What was learnt holds for one peer, that is for one [`Link`](link::Link) ([`Spins`]): a slow peer
+//! says nothing of a fast one.
 
 use crate::state::Conn;
 use crate::sys;
 use crate::thread;
-use crate::{aside, config};
+use crate::{aside, config, link};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Spins in a row that did not pay before spinning is given up.
@@ -27,13 +30,80 @@ const RANG: u64 = 2;
 /// Short sleeps in a row before long spins are tried, and twice that is the most that counts.
 const SHORT_SLEEPS_MIN: u32 = 4;
 
-static SPIN_FAILURES: AtomicU32 = AtomicU32::new(0);
-/// Sleeps in a row that ended so soon that a long spin would have spared them; half of them are
-/// forgotten with each that did not.
-static SHORT_SLEEPS: AtomicU32 = AtomicU32::new(0);
-/// The same of sleeps after the peer was woken.
-static SHORT_WAKES: AtomicU32 = AtomicU32::new(0);
-static SPIN_SKIPPED: AtomicU32 = AtomicU32::new(0);
+/// What waits for one peer have shown. A lost update costs a spin, or a sleep.
+#[derive(Debug, Default)]
+pub struct Spins {
+    /// Waits in a row in which no spin paid: those whose spin was in vain, and those without one.
+    failures: AtomicU32,
+    /// Sleeps in a row that ended so soon that a long spin would have spared them; half of them are
+    /// forgotten with each that did not.
+    short_sleeps: AtomicU32,
+    /// The same of sleeps after the peer was woken.
+    short_wakes: AtomicU32,
+}
+
+/// Of waits for nobody in particular: an epoll instance that has told of no connection yet.
+static NOBODY: Spins = Spins::new();
+
+impl Spins {
+    const fn new() -> Self {
+        Self {
+            failures: AtomicU32::new(0),
+            short_sleeps: AtomicU32::new(0),
+            short_wakes: AtomicU32::new(0),
+        }
+    }
+
+    /// Another peer.
+    pub fn forget(&self) {
+        for number in [&self.failures, &self.short_sleeps, &self.short_wakes] {
+            number.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Those of a link, by [`Thread::spin_link`](thread::Thread).
+    fn of(link: u32) -> &'static Self {
+        match link.checked_sub(1) {
+            Some(index) => &link::at(index).spins,
+            None => &NOBODY,
+        }
+    }
+
+    /// How many ordinary spins the next one is; `None`: there is none.
+    fn times(&self, rang: bool) -> Option<u64> {
+        if rang && are_usual(&self.short_wakes) {
+            return Some(WAKING);
+        }
+        if are_usual(&self.short_sleeps) {
+            return Some(LONG);
+        }
+        let failures = self.failures.load(Ordering::Relaxed);
+        if failures < SPIN_FAILURES_MAX {
+            return Some(1);
+        }
+        let is_retried = (failures - SPIN_FAILURES_MAX).is_multiple_of(SPIN_RETRY);
+        if !is_retried {
+            self.fails();
+        }
+        is_retried.then_some(1)
+    }
+
+    fn pays(&self) {
+        let failures = self.failures.load(Ordering::Relaxed);
+        if failures != 0 {
+            let half = failures.min(SPIN_FAILURES_MAX) / 2;
+            self.failures.store(half, Ordering::Relaxed);
+        }
+    }
+
+    fn fails(&self) {
+        let failures = self.failures.load(Ordering::Relaxed);
+        // Beyond any count spinning is tried anew.
+        self.failures
+            .store(failures.wrapping_add(1), Ordering::Relaxed);
+    }
+}
+
 static START_TICKS: AtomicU64 = AtomicU64::new(0);
 static START_NS: AtomicU64 = AtomicU64::new(0);
 /// Ticks of a microsecond, once they are measured.
@@ -68,10 +138,14 @@ fn measure_rate() -> u64 {
 }
 
 /// Looks again and again, for as long as that is likely to be cheaper than a
-/// sleep. `peer_cpu` is where the peer that matters was last seen. Returns when the clock was last
+/// sleep. `conn`: the one whose peer is most likely to end the wait. Returns when the clock was last
 /// looked at before `ready`, in ticks. After `None` the caller sleeps, and says so when it wakes
 /// ([`woke`]).
-pub fn spin(peer_cpu: u32, mut ready: impl FnMut() -> bool) -> Option<u64> {
+pub fn spin(conn: Option<&Conn>, mut ready: impl FnMut() -> bool) -> Option<u64> {
+    let peer_cpu = conn.map_or(u32::MAX, |conn| {
+        note_cpu(conn);
+        conn.peer_cpu()
+    });
     let limit_us = u64::from(config::spin_us());
     let thread = thread::current();
     let (since, rang) = (&thread.spin_since, thread.rang.load(Ordering::Relaxed) != 0);
@@ -86,37 +160,22 @@ pub fn spin(peer_cpu: u32, mut ready: impl FnMut() -> bool) -> Option<u64> {
     }
     let begun = sys::ticks() & !(TOGETHER | RANG);
     since.store(begun | if rang { RANG } else { 0 }, Ordering::Relaxed);
-    let times = if rang && are_usual(&SHORT_WAKES) {
-        WAKING
-    } else if are_usual(&SHORT_SLEEPS) {
-        LONG
-    } else {
-        1
-    };
-    let failures = SPIN_FAILURES.load(Ordering::Relaxed);
-    if times == 1
-        && failures >= SPIN_FAILURES_MAX
-        && !SPIN_SKIPPED
-            .fetch_add(1, Ordering::Relaxed)
-            .is_multiple_of(SPIN_RETRY)
-    {
-        return None;
-    }
-    let end = begun + times * limit_us * ticks_per_us();
+    let link = conn.map_or(0, |conn| conn.link.load(Ordering::Relaxed).wrapping_add(1));
+    thread.spin_link.store(link, Ordering::Relaxed);
+    let spins = Spins::of(link);
+    let end = begun + spins.times(rang)? * limit_us * ticks_per_us();
     let mut now = begun;
     loop {
         for _ in 0..8 {
             if ready() {
-                if failures != 0 {
-                    SPIN_FAILURES.store(failures.min(SPIN_FAILURES_MAX) / 2, Ordering::Relaxed);
-                }
+                spins.pays();
                 return Some(now);
             }
             core::hint::spin_loop();
         }
         now = sys::ticks();
         if now >= end {
-            SPIN_FAILURES.store(failures.saturating_add(1), Ordering::Relaxed);
+            spins.fails();
             return None;
         }
     }
@@ -124,7 +183,8 @@ pub fn spin(peer_cpu: u32, mut ready: impl FnMut() -> bool) -> Option<u64> {
 
 /// The calling thread has slept, after a spin that was in vain or not made at all.
 pub fn woke() {
-    let since = thread::current().spin_since.swap(0, Ordering::Relaxed);
+    let thread = thread::current();
+    let since = thread.spin_since.swap(0, Ordering::Relaxed);
     if since == 0 {
         return;
     }
@@ -135,9 +195,10 @@ pub fn woke() {
     if since & TOGETHER != 0 {
         return aside::slept_together(was_short);
     }
-    count(&SHORT_SLEEPS, was_short);
+    let spins = Spins::of(thread.spin_link.load(Ordering::Relaxed));
+    count(&spins.short_sleeps, was_short);
     if since & RANG != 0 {
-        count(&SHORT_WAKES, waited_ticks <= limit(WAKING));
+        count(&spins.short_wakes, waited_ticks <= limit(WAKING));
     }
 }
 
@@ -162,5 +223,46 @@ pub fn note_cpu(conn: &Conn) {
     let shown = &conn.own().wait.cpu;
     if shown.load(Ordering::Relaxed) != cpu {
         shown.store(cpu, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spins_that_do_not_pay_are_given_up_and_tried_now_and_then() {
+        let spins = Spins::new();
+        for _ in 0..SPIN_FAILURES_MAX {
+            assert_eq!(spins.times(false), Some(1));
+            spins.fails();
+        }
+        // Those that are made are in vain, too.
+        let made = (0..10 * SPIN_RETRY).filter(|_| {
+            let is_made = spins.times(false).is_some();
+            if is_made {
+                spins.fails();
+            }
+            is_made
+        });
+        assert_eq!(made.count(), 10);
+        spins.pays();
+        assert_eq!(spins.times(false), Some(1));
+    }
+
+    #[test]
+    fn a_peer_is_judged_by_itself() {
+        let _turn = crate::testing::tables();
+        let [slow, fast] = [2, 3].map(Spins::of);
+        for _ in 0..SPIN_FAILURES_MAX {
+            count(&fast.short_sleeps, true);
+            count(&slow.short_sleeps, false);
+            slow.fails();
+        }
+        slow.fails();
+        assert_eq!(slow.times(true), None);
+        assert_eq!(fast.times(true), Some(LONG));
+        slow.forget();
+        fast.forget();
     }
 }

@@ -38,7 +38,9 @@ pub struct Thread {
     /// When it began to wait, in ticks; 0: not known ([`crate::spin`]).
     pub spin_since: AtomicU64,
     /// Whether it has rung for a sleeping peer since its last wait.
-    pub rang: AtomicU64,
+    pub rang: AtomicU32,
+    /// Link of the peer for which it waits, plus one; 0: for none in particular.
+    pub spin_link: AtomicU32,
 }
 
 /// Signals wait until the thread holds nothing.

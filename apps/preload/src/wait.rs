@@ -540,9 +540,8 @@ pub fn for_conn(
 ) -> sys::Result<()> {
     let end = conn.at(fd);
     let ready = || is_ready(&end, want);
-    spin::note_cpu(conn);
     beat();
-    if conn.peer_is_there() && spin::spin(conn.peer_cpu(), ready).is_some() {
+    if conn.peer_is_there() && spin::spin(Some(conn), ready).is_some() {
         return Ok(());
     }
     let before = binding(&end);

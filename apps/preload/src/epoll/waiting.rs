@@ -446,13 +446,8 @@ fn wait_equipped(
                 .load(Ordering::Relaxed)
                 .checked_sub(1)
                 .map(state::conn_at);
-            let peer_cpu = active
-                .filter(|conn| conn.is_paired())
-                .map_or(u32::MAX, |conn| {
-                    spin::note_cpu(conn);
-                    conn.peer_cpu()
-                });
-            if let Some(now) = spin::spin(peer_cpu, || anything(instance, false)) {
+            let active = active.filter(|conn| conn.is_paired());
+            if let Some(now) = spin::spin(active, || anything(instance, false)) {
                 let count = gather(instance, events, room, now);
                 if count != 0 {
                     pass_on(instance, count == room);
