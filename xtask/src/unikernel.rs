@@ -14,8 +14,8 @@ const KINDS: [(&str, &str, u64); 5] = [
     ("httpd", "httpd", 400 * 1000),
     ("kv", "kv", 430 * 1000),
     ("profile", "httpd,profile", 450 * 1000),
-    ("httpd-filter", "httpd,filter", 1100 * 1000),
-    ("kv-filter", "kv,filter", 1100 * 1000),
+    ("httpd-filter", "httpd,filter", 760 * 1000),
+    ("kv-filter", "kv,filter", 800 * 1000),
 ];
 
 /// Formatting, and clippy for every image's features: what the root's workspace leaves out.

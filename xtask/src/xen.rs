@@ -38,5 +38,14 @@ pub(crate) fn short() -> Command {
 }
 
 fn build_program() -> Outcome {
-    run(cargo(&["build", "--quiet", "--release", "-p", PACKAGE]))
+    // fordway compiles rules for guests.
+    run(cargo(&[
+        "build",
+        "--quiet",
+        "--release",
+        "-p",
+        PACKAGE,
+        "-p",
+        "fordway",
+    ]))
 }

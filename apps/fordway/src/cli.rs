@@ -72,7 +72,7 @@ pub enum Command {
 
 #[derive(Debug, Subcommand)]
 pub enum FilterCommand {
-    /// Read a file of rules (nft's text or libnftables' JSON) and say what is wrong with it
+    /// Have nft read a file of rules (its text or libnftables' JSON) and say what is wrong with it
     Check {
         /// The file
         file: PathBuf,
@@ -102,6 +102,20 @@ pub enum FilterCommand {
         include: Vec<PathBuf>,
         #[command(flatten)]
         json: Json,
+    },
+    /// Write a file of rules for who has no kernel to ask: a unikernel, a stack of its own
+    ///
+    /// nft reads the text here, with eth0 as a guest's interface; what comes out is what
+    /// nf_tables would carry out.
+    Compile {
+        /// The file
+        file: PathBuf,
+        /// Where include looks for names without ./ or / [default: /etc]
+        #[arg(short = 'I', long = "include", value_name = "DIR")]
+        include: Vec<PathBuf>,
+        /// Where the compiled rules go
+        #[arg(short, long, value_name = "FILE")]
+        out: PathBuf,
     },
     /// Print the rules in force, with what they have counted on both paths
     List {

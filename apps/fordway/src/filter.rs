@@ -1,19 +1,22 @@
 //! `fordway filter`: rules of the packet filter.
 //!
-//! `check` needs no broker and no privilege: it reads a file as the broker would, against an
-//! empty ruleset, and says each fault with file, line and column. `load` sends the text with
-//! all that it includes: the broker opens no file in anybody's name.
+//! What rules mean, nft says: each command loads them into a network namespace of its own first, with
+//! what they include, in the user's own name and with the user's own files. `check` is no more than
+//! that, and needs no broker and no privilege. `load` sends what nft lists there: the broker opens no
+//! file in anybody's name.
 
 use crate::broker::{Broker, unexpected};
 use crate::cli::FilterCommand;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::show::print;
 use crate::trace;
-use fordway_nft::{Env, FileError, FileSystem, Files, list, load, read_text};
-use fordwayd::admin::{FilterChange, FilterRules, Include, Reply, Request, SCHEMA};
+use fordway_platform::nftables::{LoadError, Scratch, Source, own_user_namespace};
+use fordwayd::admin::{FilterChange, FilterRules, Reply, Request, SCHEMA};
 use serde_json::json;
-use std::cell::RefCell;
 use std::path::{Path, PathBuf};
+
+/// Times that rules are added anew because somebody else was quicker.
+const ATTEMPTS_MAX: usize = 10;
 
 /// Carries out a subcommand.
 pub fn filter(command: &FilterCommand, broker: impl Fn() -> Result<Broker, Failure>) -> Outcome {
@@ -33,10 +36,15 @@ pub fn filter(command: &FilterCommand, broker: impl Fn() -> Result<Broker, Failu
         FilterCommand::List { json } => {
             let rules = rules(&broker()?)?;
             match json {
-                true => print(&format!("{}\n", rules.nftables)),
+                true => {
+                    let scratch = scratch()?;
+                    load(&scratch, Source::text(&rules.text))?;
+                    print(&scratch.list_json().map_err(failure)?)
+                }
                 false => print(&rules.text),
             }
         }
+        FilterCommand::Compile { file, include, out } => compile(file, include, out),
         FilterCommand::Monitor(json) => monitor(&broker()?, json.json),
         FilterCommand::Trace {
             capture,
@@ -53,89 +61,89 @@ pub fn filter(command: &FilterCommand, broker: impl Fn() -> Result<Broker, Failu
     }
 }
 
-fn check(file: &Path, include: &[PathBuf], list: bool, json: bool) -> Outcome {
-    let env = Env::system();
-    let text = read(file)?;
+/// Where rules are loaded to see what they become.
+pub fn scratch() -> Result<Scratch, Failure> {
+    let may = own_user_namespace().map_err(LoadError::from);
+    may.and_then(|()| Scratch::new()).map_err(failure)
+}
+
+/// Carries `source` out there.
+pub fn load(scratch: &Scratch, source: Source<'_>) -> Result<(), Failure> {
+    scratch.load(source).map_err(failure)
+}
+
+/// Carries a file out there.
+pub fn load_file(scratch: &Scratch, file: &Path, include: &[PathBuf]) -> Result<(), Failure> {
     let name = file.display().to_string();
-    let loaded = match load(
-        &Default::default(),
-        &env,
-        &file_system(include),
-        &name,
-        &text,
-    ) {
-        Ok(loaded) => loaded,
-        Err(faults) => return Ok(faulty(&faults)),
-    };
+    let text = std::fs::read_to_string(file)
+        .map_err(|why| Failure::new(Exit::NotFound, format!("cannot read {name}: {why}")))?;
+    load(
+        scratch,
+        Source {
+            text: &text,
+            name: &name,
+            include,
+        },
+    )
+}
+
+/// What nft says about faults is meant to be jumped to, and printed as it is.
+pub fn failure(error: LoadError) -> Failure {
+    match error {
+        LoadError::Refused(said) => Failure {
+            exit: Exit::Rules,
+            message: format!("nft refuses the rules:\n{said}"),
+        },
+        LoadError::Tool(reason) => Failure::new(Exit::Missing, reason),
+        LoadError::Io(reason) => Failure::new(Exit::Internal, reason),
+    }
+}
+
+fn check(file: &Path, include: &[PathBuf], list: bool, json: bool) -> Outcome {
+    let scratch = scratch()?;
+    load_file(&scratch, file, include)?;
     print(&match (list, json) {
         (false, false) => String::new(),
-        (_, true) => format!("{}\n", list::json(&loaded.ruleset, &env)),
-        (true, false) => list::text(&loaded.ruleset, &env, list::Style::default()),
+        (_, true) => scratch.list_json().map_err(failure)?,
+        (true, false) => scratch.list().map_err(failure)?,
     })
 }
 
-/// A line for each: they are meant to be jumped to.
-pub fn faulty(faults: &fordway_nft::Faults) -> Exit {
-    eprintln!("{faults}");
-    Exit::Rules
-}
-
-/// The text of a file.
-pub fn read(file: &Path) -> Result<String, Failure> {
-    let name = file.display();
-    read_text(file)
-        .map_err(|why| Failure::new(Exit::NotFound, format!("cannot read {name}: {why}")))
-}
-
-fn file_system(include: &[PathBuf]) -> FileSystem {
-    let mut files = FileSystem::default();
-    if !include.is_empty() {
-        files.search = include.to_vec();
-    }
-    files
-}
-
-/// Notes what is included.
-struct Noted {
-    files: FileSystem,
-    includes: RefCell<Vec<Include>>,
-}
-
-impl Files for Noted {
-    fn read(&self, pattern: &str) -> Result<Vec<(String, String)>, FileError> {
-        let files = self.files.read(pattern)?;
-        self.includes.borrow_mut().push(Include {
-            pattern: pattern.to_owned(),
-            files: files.clone(),
-        });
-        Ok(files)
-    }
+fn compile(file: &Path, include: &[PathBuf], out: &Path) -> Outcome {
+    let scratch = scratch()?;
+    // What a guest calls its interfaces.
+    scratch.add_device("eth0", Some(2)).map_err(failure)?;
+    load_file(&scratch, file, include)?;
+    let compiled = fordway_filter::rules::packed(&scratch.dump().map_err(failure)?);
+    std::fs::write(out, compiled).map_err(|why| {
+        Failure::new(
+            Exit::Internal,
+            format!("cannot write {}: {why}", out.display()),
+        )
+    })?;
+    Ok(Exit::Done)
 }
 
 fn load_rules(broker: &Broker, file: &Path, add: bool, include: &[PathBuf], json: bool) -> Outcome {
-    let text = read(file)?;
-    let name = file.display().to_string();
-    let noted = Noted {
-        files: file_system(include),
-        includes: RefCell::default(),
-    };
-    // What stands alone is checked here, so that each fault gets its line; what is added
-    // means something on the rules in force only, which the broker has.
-    let alone = load(&Default::default(), &Env::system(), &noted, &name, &text);
-    if let (false, Err(faults)) = (add, &alone) {
-        return Ok(faulty(faults));
+    for attempts_left in (0..ATTEMPTS_MAX).rev() {
+        let scratch = scratch()?;
+        let mut epoch = None;
+        if add {
+            let rules = rules(broker)?;
+            load(&scratch, Source::text(&rules.text))?;
+            epoch = Some(rules.epoch);
+        }
+        load_file(&scratch, file, include)?;
+        let text = scratch.list().map_err(failure)?;
+        match broker.ask(&Request::FilterLoad { text, epoch }) {
+            Ok(Reply::FilterChange(change)) if json => return document(&change),
+            Ok(Reply::FilterChange(change)) => return print(&format!("{}\n", summary(&change))),
+            Ok(other) => return Err(unexpected(&other)),
+            Err(failure) if failure.exit == Exit::Busy && attempts_left != 0 => {}
+            Err(failure) => return Err(failure),
+        }
     }
-    let request = Request::FilterLoad {
-        name,
-        text,
-        includes: noted.includes.into_inner(),
-        add,
-    };
-    match broker.ask(&request)? {
-        Reply::FilterChange(change) if json => document(&change),
-        Reply::FilterChange(change) => print(&format!("{}\n", summary(&change))),
-        other => Err(unexpected(&other)),
-    }
+    unreachable!("the last attempt returns")
 }
 
 fn document(change: &FilterChange) -> Outcome {

@@ -4,16 +4,18 @@
 
 use crate::broker::Broker;
 use crate::exit::{Exit, Failure, Outcome};
-use crate::filter::{faulty, read, rules};
+use crate::filter::{failure, load, load_file, rules, scratch};
 use crate::frames::{self, Frame};
 use crate::show::print;
-use fordway_filter::model::{Hook, Ruleset};
+use fordway_filter::rules::{self as kept, Hook};
 use fordway_filter::{
     AskedStep, Config, Crossing, Decision, Filter, Layer, Meta, Packet, Phase, RuleId, TraceStep,
-    Verdict,
+    Traced, Verdict,
 };
-use fordway_nft::{Env, FileSystem, list, load};
+use fordway_platform::nftables::Source;
 use fordwayd::filter::crossing::{self, Surroundings};
+use fordwayd::filter::listing::{Line, lines};
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
@@ -26,35 +28,32 @@ pub fn trace(
     file: Option<&Path>,
     broker: impl Fn() -> Result<Broker, Failure>,
 ) -> Outcome {
-    let env = Env::system();
-    let (name, text) = match file {
-        Some(file) => (file.display().to_string(), read(file)?),
-        None => ("the rules in force".to_owned(), rules(&broker()?)?.text),
+    // The broker is asked before this process moves to a namespace of its own.
+    let in_force = match file {
+        Some(_) => None,
+        None => Some(rules(&broker()?)?.text),
     };
-    let ruleset = match load(
-        &Ruleset::default(),
-        &env,
-        &FileSystem::default(),
-        &name,
-        &text,
-    ) {
-        Ok(loaded) => loaded.ruleset,
-        Err(faults) => return Ok(faulty(&faults)),
-    };
+    let addresses = Addresses::of([from, to], &broker)?;
+    let scratch = scratch()?;
+    match (file, &in_force) {
+        (Some(file), _) => load_file(&scratch, file, &[])?,
+        (None, text) => load(&scratch, Source::text(text.as_deref().unwrap_or("")))?,
+    }
+    let listing = scratch.list().map_err(failure)?;
+    let dump = scratch.dump().map_err(failure)?;
+    let ruleset = kept::read(&dump).map_err(Failure::internal)?;
     // Sums of captured packets are often not there yet: the card would have made them.
     let config = Config {
         verify_checksums: false,
         ..Config::default()
     };
     let mut filter = Filter::new(config, 0);
-    filter
-        .replace(ruleset, 0)
-        .map_err(|fault| Failure::new(Exit::Rules, fault))?;
-    let teller = Teller::new(&filter, &env);
+    filter.replace(ruleset, 0, 0);
+    let teller = Teller::new(&filter, &listing);
     let text = match (capture, from, to) {
         (Some(capture), _, _) => packets(&mut filter, &teller, capture)?,
         (None, Some(from), Some(to)) => {
-            let address = |name: &str| address_of(name, &broker);
+            let address = |name: &str| addresses.get(name);
             connection(
                 &filter,
                 &teller,
@@ -88,15 +87,31 @@ fn end(
     Ok(SocketAddr::new(address(name)?, port))
 }
 
-fn address_of(
-    name: &str,
-    broker: &impl Fn() -> Result<Broker, Failure>,
-) -> Result<IpAddr, Failure> {
-    let domains = broker()?.domains()?;
-    let found = domains.into_iter().find(|domain| domain.name == name);
-    let ip = found.and_then(|domain| domain.ip);
-    ip.map(IpAddr::V4)
-        .ok_or_else(|| Failure::new(Exit::NotFound, format!("there is no domain \"{name}\"")))
+/// The domains' addresses by their names.
+struct Addresses(BTreeMap<String, IpAddr>);
+
+impl Addresses {
+    /// The broker is asked only if an end is no address.
+    fn of(
+        ends: [Option<&str>; 2],
+        broker: &impl Fn() -> Result<Broker, Failure>,
+    ) -> Result<Addresses, Failure> {
+        let is_named =
+            |end: &str| end.parse::<SocketAddr>().is_err() && end.parse::<IpAddr>().is_err();
+        if !ends.into_iter().flatten().any(is_named) {
+            return Ok(Addresses(BTreeMap::new()));
+        }
+        let domains = broker()?.domains()?;
+        let known = domains
+            .into_iter()
+            .filter_map(|domain| Some((domain.name, IpAddr::V4(domain.ip?))));
+        Ok(Addresses(known.collect()))
+    }
+
+    fn get(&self, name: &str) -> Result<IpAddr, Failure> {
+        let missing = || Failure::new(Exit::NotFound, format!("there is no domain \"{name}\""));
+        self.0.get(name).copied().ok_or_else(missing)
+    }
 }
 
 /// Says rules by their text.
@@ -109,13 +124,22 @@ struct Teller {
 type NamedChain = (String, Vec<String>);
 
 impl Teller {
-    fn new(filter: &Filter, env: &Env) -> Teller {
-        let tables = filter.ruleset().tables.iter().map(|table| {
+    fn new(filter: &Filter, listing: &str) -> Teller {
+        let mut rules: BTreeMap<(&str, &str), Vec<String>> = BTreeMap::new();
+        for (line, what) in lines(listing) {
+            if let Line::Rule { chain, .. } = what {
+                let of_chain = rules.entry((chain.table, chain.name)).or_default();
+                of_chain.push(line.trim().to_owned());
+            }
+        }
+        let tables = filter.rules().tables.iter().map(|table| {
+            let name = format!("{} {}", table.family, table.name);
             let chains = table.chains.iter().map(|chain| {
-                let rules = chain.rules.iter().map(|rule| list::rule(rule, env));
-                (chain.name.clone(), rules.collect())
+                let of_chain = rules.get(&(name.as_str(), chain.name.as_str()));
+                (chain.name.clone(), of_chain.cloned().unwrap_or_default())
             });
-            (format!("{} {}", table.family, table.name), chains.collect())
+            let chains = chains.collect();
+            (name, chains)
         });
         Teller {
             tables: tables.collect(),
@@ -245,7 +269,11 @@ fn cross(
             || "the filter itself (no place for its flow)".to_owned(),
             |rule| teller.rule(rule),
         );
+        let asks = |step: &TraceStep| step.what == Traced::EachPacket;
         match outcome.verdict {
+            _ if outcome.trace.last().is_some_and(asks) => {
+                return format!("the kernel alone decides: {decided}");
+            }
             Verdict::Accept => {}
             Verdict::Drop => return format!("dropped by {decided}"),
             Verdict::Reject(_) => return format!("rejected by {decided}"),

@@ -58,14 +58,10 @@ pub enum Request {
     },
     /// Put rules of the packet filter in force, in all enforcers or in none.
     FilterLoad {
-        /// What faults are told of: the file's name.
-        name: String,
-        /// nft's text or libnftables' JSON.
+        /// All of them, as nft lists them: nothing is included.
         text: String,
-        /// What the text includes, as far as it was found.
-        includes: Vec<Include>,
-        /// Carry the commands out on the rules in force, instead of on none.
-        add: bool,
+        /// Only if the rules in force are of this epoch still.
+        epoch: Option<u64>,
     },
     /// The rules in force, with what they have counted.
     FilterList,
@@ -79,15 +75,6 @@ pub enum Request {
     },
 }
 
-/// What stands behind an `include`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Include {
-    /// As it is written.
-    pub pattern: String,
-    /// Names and texts of the files, in order.
-    pub files: Vec<(String, String)>,
-}
-
 /// The rules in force.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct FilterRules {
@@ -95,8 +82,6 @@ pub struct FilterRules {
     pub epoch: u64,
     /// As nft lists them.
     pub text: String,
-    /// As libnftables' JSON.
-    pub nftables: serde_json::Value,
 }
 
 /// A change of the rules.
@@ -172,7 +157,7 @@ pub enum ErrorKind {
     Taken,
     /// No such domain or channel.
     NotFound,
-    /// Programs are still running in it.
+    /// Programs are still running in it, or somebody else was first.
     Busy,
     /// Rules that are wrong, or that cannot be in force.
     Rules,

@@ -220,12 +220,7 @@ impl Broker {
             );
         }
         match request {
-            Request::FilterLoad {
-                name,
-                text,
-                includes,
-                add,
-            } => self.filter_load(&name, &text, &includes, add),
+            Request::FilterLoad { text, epoch } => self.filter_load(&text, epoch),
             Request::FilterList => self.filter_list(),
             Request::FilterMonitor => {
                 *monitors = true;

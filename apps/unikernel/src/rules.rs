@@ -1,29 +1,31 @@
-//! The packet filter's rules: nftables' text, out of the application's reach.
+//! The packet filter's rules, as `fordway filter compile` makes them: out of the application's reach.
 //!
 //! dom0 writes them below the domain's own directory in XenStore, which the guest may read and
 //! not write (the toolstack makes it so), and which no application sees:
 //!
 //! ```text
-//!   fordway/rules/0, /1, ...    the text, in parts of at most 4096 bytes
+//!   fordway/rules/0, /1, ...    the bytes in hexadecimal digits, in parts of at most 4096 digits
 //!   fordway/rules/commit        how many parts there are; written last, in the same transaction
-//!   data/fordway-rules          the guest's answer: "2 tables in force", or what is wrong where
+//!   data/fordway-rules          the guest's answer: "2 tables in force", or what is wrong
 //! ```
-//! The whole text is taken or none of it: a fault leaves the rules as they were. Rules that are there
-//! before the domain is unpaused are in force before the first frame; without any, a file
-//! `rules.nft` of the ramdisk is taken. What nft calls interfaces are `lo` and `eth0`.
+//! All of them are taken or none: a fault leaves the rules as they were, and so does a rule of which
+//! something is not known here. Rules that are there before the domain is unpaused are in force before
+//! the first frame; without any, a file `rules.fwnf` of the ramdisk is taken. What nft calls
+//! interfaces are `lo` and `eth0`.
 
 use crate::net::Net;
 use crate::xen::Xen;
 use alloc::format;
 use alloc::string::String;
+use alloc::vec::Vec;
+use fordway_filter::rules::{Damaged, Rules, read, unpacked};
 use fordway_httpd::Archive;
-use fordway_nft::{Env, NoFiles};
 use fordway_xen_guest::console_line;
 
 pub const COMMIT: &str = "fordway/rules/commit";
 const ANSWER: &str = "data/fordway-rules";
-const RAMDISK_FILE: &str = "rules.nft";
-/// More text than any administrator writes.
+const RAMDISK_FILE: &str = "rules.fwnf";
+/// More than any administrator writes.
 const PARTS_MAX: u32 = 256;
 
 /// Begins to listen, and puts what is there in force.
@@ -35,8 +37,7 @@ pub fn start(xen: &mut Xen, net: &Net, ramdisk: &'static [u8], now_us: u64) {
     }
     let mut files = Archive::new(ramdisk).flatten();
     if let Some(file) = files.find(|file| file.name == RAMDISK_FILE) {
-        let text = String::from_utf8_lossy(file.body);
-        let answer = apply(net, RAMDISK_FILE, &text, now_us);
+        let answer = apply(net, file.body, now_us);
         tell(xen, &answer);
     }
 }
@@ -55,7 +56,10 @@ pub fn look(xen: &mut Xen, net: &Net, now_us: u64) {
         Ok(parts) if parts <= PARTS_MAX => {
             let read = (0..parts).map(|part| xen.read(&format!("fordway/rules/{part}")));
             match read.collect::<Option<String>>() {
-                Some(text) => apply(net, "xenstore", &text, now_us),
+                Some(digits) => match bytes_of(&digits) {
+                    Some(bytes) => apply(net, &bytes, now_us),
+                    None => "these are no hexadecimal digits".into(),
+                },
                 None => "a part is missing".into(),
             }
         }
@@ -64,20 +68,24 @@ pub fn look(xen: &mut Xen, net: &Net, now_us: u64) {
     tell(xen, &answer);
 }
 
-fn apply(net: &Net, name: &str, text: &str, now_us: u64) -> String {
-    let env = Env {
-        interfaces: [("lo".into(), 1), ("eth0".into(), 2)].into(),
-        ..Env::default()
+/// Two digits are a byte.
+fn bytes_of(digits: &str) -> Option<Vec<u8>> {
+    let digits = digits.trim().as_bytes();
+    let byte = |pair: &[u8]| u8::from_str_radix(core::str::from_utf8(pair).ok()?, 16).ok();
+    let whole = digits.len().is_multiple_of(2);
+    whole.then(|| digits.chunks_exact(2).map(byte).collect())?
+}
+
+fn apply(net: &Net, bytes: &[u8], now_us: u64) -> String {
+    let rules: Result<Rules, Damaged> = unpacked(bytes).and_then(read);
+    let rules = match rules {
+        Ok(rules) => rules,
+        Err(what) => return format!("refused: {what}"),
     };
-    let loaded = fordway_nft::load_text(&Default::default(), &env, &NoFiles, name, text, &[]);
-    let ruleset = match loaded {
-        Ok(outcome) => outcome.ruleset,
-        Err(faults) => return format!("refused: {faults}"),
-    };
-    let tables = ruleset.tables.len();
-    match net.stack().set_rules(now_us, ruleset) {
+    let tables = rules.tables.len();
+    match net.stack().set_rules(now_us, rules) {
         Ok(()) => format!("{tables} tables in force"),
-        Err(error) => format!("refused: {error}"),
+        Err(what) => format!("refused: {what}"),
     }
 }
 

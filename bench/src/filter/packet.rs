@@ -2,11 +2,12 @@
 
 use super::rules::{self, RULES_ASKED, Rules};
 use crate::pairs::median;
-use anyhow::{Result, anyhow};
-use fordway_filter::model::{Hook, Ruleset};
+use anyhow::Result;
+use fordway_filter::rules::{Hook, read};
 use fordway_filter::{
     Config, Crossing, Environment, Filter, Iface, Layer, Meta, Packet, Phase, Question, Tuple,
 };
+use fordway_platform::nftables::{Scratch, Source};
 use std::hint::black_box;
 use std::time::Instant;
 
@@ -33,14 +34,10 @@ pub struct Engine {
 
 /// Rules of nft's text, as the broker and the switch have them.
 fn filter(rules: &Rules) -> Result<Filter> {
-    let (env, files) = (fordway_nft::Env::default(), fordway_nft::NoFiles);
-    let nothing = Ruleset::default();
-    let read = fordway_nft::load_text(&nothing, &env, &files, &rules.name, &rules.text, &[])
-        .map_err(|faults| anyhow!("{faults}"))?;
+    let scratch = Scratch::new()?;
+    scratch.load(Source::text(&rules.text))?;
     let mut filter = Filter::new(Config::default(), 7);
-    filter
-        .apply(&read.ops, 0)
-        .map_err(|error| anyhow!("{error}"))?;
+    filter.replace(read(&scratch.dump()?)?, 1, 0);
     Ok(filter)
 }
 

@@ -108,10 +108,8 @@ fn measure(lab: &Lab, options: &Options, pace: &Pace) -> Result<Vec<Row>> {
 
 fn load(lab: &Lab, rules: &Rules) -> Result<()> {
     lab.ask(&Request::FilterLoad {
-        name: rules.name.clone(),
         text: rules.text.clone(),
-        includes: Vec::new(),
-        add: false,
+        epoch: None,
     })
     .map(drop)
 }

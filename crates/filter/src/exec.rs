@@ -11,13 +11,44 @@ mod facts;
 pub use each_packet::EachPacket;
 pub(crate) use facts::Facts;
 
-use crate::model::{ObjectKind, PayloadBase};
 use crate::program::{
-    BaseCode, Bitop, ChainCode, FieldCode, HashCode, Insn, KeyCode, Load, NatCode, Program,
-    RejectCode, RuleCode, RuleId, Term, Test, UpdateCode, VerdictCode, low_bits,
+    BaseCode, Bitop, ChainCode, FieldCode, HashCode, Insn, KeyCode, Load, MangleCode, MetaKey,
+    NatCode, NumgenCode, Program, RejectCode, RuleCode, RuleId, Term, Test, UpdateCode,
+    VerdictCode, low_bits, number,
 };
-use crate::program::{MangleCode, NumgenCode};
+use crate::rules::PayloadBase;
 use crate::sets::{Data, FIELDS_MAX, Form, Index, Key, SetStore, pack_wide};
+
+/// Values that one rule may look up ([`Insn::Map`]).
+pub(crate) const MAPPED_MAX: usize = 4;
+/// Chains that may wait for others to return (linux: NFT_JUMP_STACK_SIZE).
+const JUMP_DEPTH_MAX: usize = 16;
+
+/// What a rule has looked up: which map led to which slot.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Mapped {
+    slots: [(u32, u32); MAPPED_MAX],
+    count: usize,
+}
+
+impl Mapped {
+    fn note(&mut self, map: u32, slot: u32) {
+        // A rule that is met again looks up anew.
+        let mut noted = self.slots[..self.count.min(MAPPED_MAX)].iter();
+        let at = noted.position(|(known, _)| *known == map);
+        let at = at.unwrap_or_else(|| {
+            self.count += 1;
+            (self.count - 1) % MAPPED_MAX
+        });
+        self.slots[at] = (map, slot);
+    }
+
+    /// Only behind the instruction that notes it, in the same rule.
+    fn slot(&self, map: u32) -> Option<u32> {
+        let found = self.slots.iter().find(|(known, _)| *known == map);
+        found.map(|(_, slot)| *slot).filter(|_| self.count != 0)
+    }
+}
 
 /// A value and which of its bits are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,10 +101,11 @@ pub(crate) trait Mode {
     fn payload(&self, base: PayloadBase, offset: u16, len: u8) -> Option<Seen<u64>>;
     fn nfproto(&self) -> u8;
     fn l4proto(&self) -> Option<u8>;
-    /// Any load but those that the program itself does (maps, hashes, constants).
+    /// Any load but those that the program itself does (data of maps, hashes, constants).
     fn load(&mut self, load: &Load) -> Option<Number>;
     fn numgen(&mut self, at: u32, code: &NumgenCode) -> Number;
 
+    fn mapped(&mut self) -> &mut Mapped;
     fn set(&self, at: u32) -> &SetStore;
     fn now_ns(&self) -> u64;
     /// Why no lookup in this set can be decided, if none can.
@@ -106,11 +138,8 @@ pub(crate) fn run<M: Mode>(
     facts: &mut Facts,
     base: &BaseCode,
 ) -> (End, RuleId) {
-    let policy = match base.policy {
-        crate::model::Policy::Accept => End::Accept,
-        crate::model::Policy::Drop => End::Drop,
-    };
-    let mut stack = [ChainCode::default(); crate::model::JUMP_DEPTH_MAX];
+    let policy = if base.drops { End::Drop } else { End::Accept };
+    let mut stack = [ChainCode::default(); JUMP_DEPTH_MAX];
     let mut depth = 0;
     let mut at = program.chains[base.chain as usize];
     facts.forget();
@@ -140,7 +169,7 @@ pub(crate) fn run<M: Mode>(
             }
             Next::Verdict(VerdictCode::Goto(chain)) => at = program.chains[chain as usize],
             Next::Verdict(VerdictCode::Jump(chain)) => {
-                // The model refuses deeper jumps; a full stack would still fail closed.
+                // The kernel refuses deeper jumps; a full stack would still fail closed.
                 let Some(place) = stack.get_mut(depth) else {
                     return (End::Drop, id);
                 };
@@ -264,16 +293,28 @@ fn slow<M: Mode>(program: &Program, mode: &mut M, insn: &Insn, rule: RuleId) -> 
                 Err(next) => next,
             }
         }
-        Insn::ObjectMap { key, set, kind } => {
+        Insn::ObjectMap { key, set } => {
             match find_element(program, mode, &program.keys[key as usize], set) {
                 Ok(Some(slot)) => match mode.set(set).element(slot).map(|e| &e.data) {
-                    Some(Data::Object(at)) => object(mode, kind, *at),
+                    Some(Data::Object(insn)) => object(mode, *insn),
                     _ => Next::Break,
                 },
                 Ok(None) => Next::Break,
                 Err(next) => next,
             }
         }
+        Insn::Map(map) => {
+            let (key, set) = program.maps[map as usize];
+            match find_element(program, mode, &program.keys[key as usize], set) {
+                Ok(Some(slot)) => {
+                    mode.mapped().note(map, slot);
+                    hit(mode, set, slot)
+                }
+                Ok(None) => Next::Break,
+                Err(next) => next,
+            }
+        }
+        Insn::Unknown => Next::End(End::EachPacket(EachPacket::Unknown)),
         Insn::Limit(at) => mode.limit(at),
         Insn::Quota(at) => mode.quota(at),
         Insn::ConnLimit(at) => mode.conn_limit(at),
@@ -292,14 +333,15 @@ fn slow<M: Mode>(program: &Program, mode: &mut M, insn: &Insn, rule: RuleId) -> 
     }
 }
 
-fn object<M: Mode>(mode: &mut M, kind: ObjectKind, at: u32) -> Next {
-    match kind {
-        ObjectKind::Counter => {
+fn object<M: Mode>(mode: &mut M, insn: Insn) -> Next {
+    match insn {
+        Insn::Counter(at) => {
             mode.counter(at);
             Next::Go
         }
-        ObjectKind::Limit => mode.limit(at),
-        ObjectKind::Quota => mode.quota(at),
+        Insn::Limit(at) => mode.limit(at),
+        Insn::Quota(at) => mode.quota(at),
+        _ => Next::Break,
     }
 }
 
@@ -319,9 +361,10 @@ fn hit<M: Mode>(mode: &mut M, set: u32, slot: u32) -> Next {
 
 /// The reason why an unknown value of this kind needs each packet.
 fn reason(load: &Load) -> EachPacket {
-    use crate::model::MetaKey;
     match load {
-        Load::Payload { .. } | Load::Exthdr { .. } | Load::ExthdrExists(_) => EachPacket::Payload,
+        Load::Payload { .. } | Load::Exthdr { .. } | Load::ExthdrExists { .. } => {
+            EachPacket::Payload
+        }
         Load::Meta(MetaKey::Length) => EachPacket::Length,
         Load::Meta(MetaKey::Mark) => EachPacket::Mark,
         Load::Meta(MetaKey::Time | MetaKey::Day | MetaKey::Hour) => EachPacket::Time,
@@ -375,21 +418,21 @@ pub(crate) fn load<M: Mode>(
             value: u128::from(seen.value >> shift),
             known: u128::from(seen.known >> shift) | !u128::from(u64::MAX >> shift),
         }),
-        Load::Map(at) => {
-            let (key, set) = program.maps[*at as usize];
-            match find_element(program, mode, &program.keys[key as usize], set)? {
-                None => None,
-                Some(slot) => {
-                    let number = match mode.set(set).element(slot).map(|e| &e.data) {
-                        Some(Data::Number(number)) => Some(*number),
-                        Some(Data::Value(parts)) => parts.first().map(|part| part.0),
-                        _ => None,
-                    };
-                    match hit(mode, set, slot) {
-                        Next::Go => number.map(Number::known),
-                        other => return Err(other),
-                    }
-                }
+        Load::Data {
+            map,
+            offset,
+            len,
+            host,
+        } => {
+            let (_, set) = program.maps[*map as usize];
+            let slot = mode.mapped().slot(*map);
+            let element = slot.and_then(|slot| mode.set(set).element(slot));
+            let range = usize::from(*offset)..usize::from(*offset) + usize::from(*len);
+            match element.map(|element| &element.data) {
+                Some(Data::Bytes(bytes)) => bytes
+                    .get(range)
+                    .map(|bytes| Number::known(number(bytes, *host))),
+                _ => None,
             }
         }
         Load::Numgen(at) => Some(mode.numgen(*at, &program.numgens[*at as usize])),
@@ -407,11 +450,16 @@ pub(crate) fn load<M: Mode>(
                 seen.value &= bits;
                 seen.known |= !bits;
             }
-            Bitop::Or(bits) => {
-                seen.value |= bits;
-                seen.known |= bits;
-            }
             Bitop::Xor(bits) => seen.value ^= bits,
+            Bitop::Swap(bytes) => {
+                let own = low_bits(u16::from(bytes) * 8);
+                let rest = 128 - u32::from(bytes) * 8;
+                let swapped = |number: u128| (number & own).swap_bytes() >> rest;
+                seen = Seen {
+                    value: swapped(seen.value),
+                    known: swapped(seen.known) | !own,
+                };
+            }
             Bitop::Left(bits) => {
                 seen.value = seen.value.checked_shl(bits).unwrap_or(0);
                 seen.known = seen.known.checked_shl(bits).unwrap_or(0)
@@ -548,7 +596,7 @@ pub(crate) fn find_element<M: Mode>(
 fn hash<M: Mode>(program: &Program, mode: &mut M, code: &HashCode) -> Result<Option<Number>, Next> {
     let mut bytes = [0u8; 64];
     let mut len = 0;
-    for (term, bits) in &code.parts {
+    for (term, bits, host) in &code.parts {
         let value = match part(program, mode, term) {
             Ok(value) => value,
             Err(Next::Break) => return Ok(None),
@@ -556,7 +604,10 @@ fn hash<M: Mode>(program: &Program, mode: &mut M, code: &HashCode) -> Result<Opt
         };
         let width = usize::from(bits.div_ceil(8));
         let room = bytes.get_mut(len..len + width).ok_or(Next::Break)?;
-        room.copy_from_slice(&value.to_be_bytes()[16 - width..]);
+        match host {
+            true => room.copy_from_slice(&value.to_le_bytes()[..width]),
+            false => room.copy_from_slice(&value.to_be_bytes()[16 - width..]),
+        }
         len += width.next_multiple_of(4);
     }
     let hash = crate::hash::jenkins(&bytes[..len.min(64)], code.seed);

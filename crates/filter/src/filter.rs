@@ -1,47 +1,30 @@
-//! A ruleset in force: compiled, with its counts, and with the flows it tracks.
+//! Rules in force: compiled, with their counts, and with the flows that they track.
 //!
 //! ```text
-//!   apply(ops) ─► ruleset with live counts ─► changed copy ─► compiled ─► takes the old one's place
+//!   replace(rules) ─► compiled ─► takes the place of what was in force
 //!   hook(packet) ─► track (-200) · base chains by priority · NAT (-100 / 100) · confirm (last) ─► verdict
 //! ```
-//! A change is taken whole or not at all: what cannot be compiled changes nothing. What
-//! rules have counted, buckets that stand in unchanged rules, elements that packets added
-//! and all flows live on across changes.
+//! Counts begin with what the rules say. Buckets that stand in rules which stay, and all flows, live on
+//! across changes.
 
+use alloc::format;
+use alloc::string::String;
 use alloc::vec::Vec;
 
-use crate::compile::{CompileError, compile, rule_name};
+use crate::compile::{compile, unknown_expr};
 use crate::conntrack::{Config, Conntrack, Tracking};
 use crate::environment::Environment;
 use crate::exec::{self, End, Facts};
 use crate::live::{Live, Logged, TraceStep};
-use crate::model::{ApplyError, ChainKind, Family, Hook, Log, ObjectState, Op, Ruleset, Statement};
 use crate::packet::{Layer, Packet};
 use crate::program::{BaseCode, Program, Reject, RejectCode, RuleId};
-use crate::state::{Place, SetPlace, State};
+use crate::rules::{Chain, ChainKind, Family, Hook, Log, Rule, Rules, Table};
+use crate::state::{Counter, Place, State};
 
 /// Where connection tracking sits among the priorities of a hook, and where NAT.
-const PRIORITY_CONNTRACK: i32 = -200;
+pub(crate) const PRIORITY_CONNTRACK: i32 = -200;
 const PRIORITY_NAT_DST: i32 = -100;
 const PRIORITY_NAT_SRC: i32 = 100;
-
-/// Why a change was refused.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum FilterError {
-    Apply(ApplyError),
-    Compile(CompileError),
-}
-
-impl core::fmt::Display for FilterError {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        match self {
-            FilterError::Apply(error) => error.fmt(f),
-            FilterError::Compile(error) => error.fmt(f),
-        }
-    }
-}
-
-impl core::error::Error for FilterError {}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
@@ -63,10 +46,35 @@ pub struct Outcome {
     pub trace: Vec<TraceStep>,
 }
 
-/// A ruleset in force.
+/// The rules that the kernel alone can decide: each by its place, with the expression that is not
+/// known here.
+pub fn unknown_in(rules: &Rules) -> Vec<String> {
+    let (program, _) = compile(rules, 0, 0);
+    let unknown = rules.ids().filter(|(id, _)| program.unknown.contains(id));
+    let told =
+        unknown.map(|(id, rule)| format!("{}: {}", describe(rules, id), unknown_expr(&rule.exprs)));
+    told.collect()
+}
+
+fn describe(rules: &Rules, id: RuleId) -> String {
+    let table = rules.tables.get(usize::from(id.table));
+    let chain = table.and_then(|table| table.chains.get(usize::from(id.chain)));
+    let (Some(table), Some(chain)) = (table, chain) else {
+        return "a chain that is gone".into();
+    };
+    let name = format!("chain {} {} {}", table.family, table.name, chain.name);
+    match id.rule {
+        Some(at) => format!("rule {} of {name}", at + 1),
+        None => format!("policy of {name}"),
+    }
+}
+
+/// Rules in force.
 #[derive(Debug)]
 pub struct Filter {
-    pub(crate) ruleset: Ruleset,
+    rules: Rules,
+    /// Moves with each change.
+    pub(crate) epoch: u64,
     pub(crate) program: Program,
     pub(crate) state: State,
     conntrack: Conntrack,
@@ -81,7 +89,8 @@ impl Filter {
     /// aim at one bucket of a hash table.
     pub fn new(config: Config, seed: u64) -> Filter {
         Filter {
-            ruleset: Ruleset::default(),
+            rules: Rules::default(),
+            epoch: 0,
             program: Program::default(),
             state: State::default(),
             conntrack: Conntrack::new(config, seed),
@@ -91,32 +100,65 @@ impl Filter {
         }
     }
 
-    /// The rules in force, with the counts that they had when they were put in force;
-    /// [`Filter::listing`] has those of now.
-    pub fn ruleset(&self) -> &Ruleset {
-        &self.ruleset
+    /// The rules in force, with the counts that they had when they were put in force.
+    pub fn rules(&self) -> &Rules {
+        &self.rules
     }
 
-    /// The rules in force, with what they have counted and what packets have added.
-    pub fn listing(&self, now_ns: u64) -> Ruleset {
-        let mut ruleset = self.ruleset.clone();
-        self.state.write_back(&mut ruleset, now_ns);
-        ruleset
+    /// Which change they are of.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
     }
 
-    /// Carries out all of `ops`, or none of them.
-    pub fn apply(&mut self, ops: &[Op], now_ns: u64) -> Result<(), FilterError> {
-        let mut ruleset = self.listing(now_ns);
-        ruleset.apply(ops).map_err(FilterError::Apply)?;
-        self.replace(ruleset, now_ns).map_err(FilterError::Compile)
+    /// Puts these rules in force in place of those before, as those of another epoch.
+    pub fn replace(&mut self, rules: Rules, epoch: u64, now_ns: u64) {
+        let (program, mut state) = compile(&rules, self.seed, now_ns);
+        state.inherit(&rules, &self.state, &self.rules);
+        (self.rules, self.program, self.state) = (rules, program, state);
+        self.epoch = epoch;
     }
 
-    /// Puts this ruleset in force in place of the one before.
-    pub fn replace(&mut self, ruleset: Ruleset, now_ns: u64) -> Result<(), CompileError> {
-        let (program, mut state) = compile(&ruleset, self.seed, now_ns)?;
-        state.inherit(&ruleset, &self.state, &self.ruleset);
-        (self.ruleset, self.program, self.state) = (ruleset, program, state);
-        Ok(())
+    /// What a rule's counters have counted, in their order in it.
+    pub fn counts(&self, id: RuleId) -> impl Iterator<Item = Counter> {
+        self.state
+            .counters
+            .iter()
+            .filter_map(move |(counter, place)| match *place {
+                Place::Expr {
+                    table, chain, rule, ..
+                } if id.rule == Some(rule) && (id.table, id.chain) == (table, chain) => {
+                    Some(*counter)
+                }
+                _ => None,
+            })
+    }
+
+    /// When the first element leaves its set, on the clock of `replace`.
+    pub fn first_expiry_ns(&self) -> Option<u64> {
+        let sets = self.state.sets.iter();
+        let elements = sets.flat_map(|set| set.elements.iter().flatten());
+        let timed = elements.filter(|element| element.timeout_ns > 0);
+        timed.map(|element| element.expires_ns).min()
+    }
+
+    /// Whether anything of the rules counts what passes.
+    pub fn counts_anything(&self) -> bool {
+        let in_sets = || {
+            let mut sets = self.state.sets.iter();
+            sets.any(|set| set.counts())
+        };
+        !self.state.counters.is_empty() || in_sets()
+    }
+
+    /// What a counter with a name has counted: of which table and which of its objects.
+    pub fn object_counts(&self) -> impl Iterator<Item = (u16, u32, Counter)> {
+        self.state
+            .counters
+            .iter()
+            .filter_map(|(counter, place)| match *place {
+                Place::Object { table, object } => Some((table, object, *counter)),
+                Place::Expr { .. } => None,
+            })
     }
 
     /// Whether every packet's way is to be written down (`nftrace` does it for one).
@@ -137,26 +179,17 @@ impl Filter {
         self.program.logs.get(logged.log as usize)
     }
 
-    /// `rule with handle 4 in chain inet filter input`, or the chain whose policy it was.
-    pub fn describe(&self, id: RuleId) -> alloc::string::String {
-        let Some(table) = self.ruleset.tables.get(usize::from(id.table)) else {
-            return "a rule that is gone".into();
-        };
-        let Some(chain) = table.chains.get(usize::from(id.chain)) else {
-            return "a chain that is gone".into();
-        };
-        match id.rule {
-            Some(at) => match chain.rules.get(at as usize) {
-                Some(rule) => rule_name(table, chain, rule),
-                None => "a rule that is gone".into(),
-            },
-            None => alloc::format!(
-                "policy of chain {} {} {}",
-                table.family,
-                table.name,
-                chain.name
-            ),
-        }
+    /// Table, chain and rule that an answer names; no rule for a chain's policy.
+    pub fn place(&self, id: RuleId) -> Option<(&Table, &Chain, Option<&Rule>)> {
+        let table = self.rules.tables.get(usize::from(id.table))?;
+        let chain = table.chains.get(usize::from(id.chain))?;
+        let rule = id.rule.and_then(|at| chain.rules.get(at as usize));
+        Some((table, chain, rule))
+    }
+
+    /// `rule 3 of chain inet filter input`, or the chain whose policy it was.
+    pub fn describe(&self, id: RuleId) -> String {
+        describe(&self.rules, id)
     }
 
     /// Takes a packet through one hook of one layer.
@@ -172,7 +205,6 @@ impl Filter {
             program,
             state,
             conntrack,
-            ruleset,
             facts,
             ..
         } = self;
@@ -202,6 +234,7 @@ impl Filter {
             environment,
             now_ns,
             nfproto: layer.nfproto(),
+            mapped: exec::Mapped::default(),
             logs: Vec::new(),
             trace: tracing.then(Vec::new),
         };
@@ -214,8 +247,7 @@ impl Filter {
             if base.kind == ChainKind::Nat {
                 continue;
             }
-            let family = ruleset.tables[usize::from(base.id.table)].family;
-            if !applies(base, family, hook, &mut live) {
+            if !applies(base, hook, &mut live) {
                 continue;
             }
             let (end, id) = exec::run(program, &mut live, facts, base);
@@ -257,6 +289,8 @@ impl RejectCode {
     pub(crate) fn known(self, six: bool) -> Option<Reject> {
         Some(match self {
             RejectCode::Known(reject) => reject,
+            RejectCode::ByFamily(code) if six => Reject::Icmpv6(code),
+            RejectCode::ByFamily(code) => Reject::Icmp(code),
             RejectCode::Icmpx(code) if six => Reject::Icmpv6(*[0, 4, 3, 1].get(usize::from(code))?),
             RejectCode::Icmpx(code) => Reject::Icmp(*[0, 3, 1, 13].get(usize::from(code))?),
         })
@@ -264,7 +298,7 @@ impl RejectCode {
 }
 
 /// Whether the base chain looks at this packet at all; sets what `meta nfproto` says.
-fn applies(base: &BaseCode, family: Family, hook: Hook, live: &mut Live) -> bool {
+fn applies(base: &BaseCode, hook: Hook, live: &mut Live) -> bool {
     let device = match hook {
         Hook::Ingress => live.packet.meta.iif,
         Hook::Egress => live.packet.meta.oif,
@@ -276,8 +310,7 @@ fn applies(base: &BaseCode, family: Family, hook: Hook, live: &mut Live) -> bool
     }
     let layer = live.packet.layer();
     live.nfproto = layer.nfproto();
-    if family == Family::Inet && layer == Layer::Netdev {
-        // The ingress hook of family inet sees IP only, and calls it by its name.
+    if base.calls_ip_by_name {
         match live.packet.ip_layer().filter(|l| l.is_ip()) {
             Some(ip) if live.packet.transport().is_some() => live.nfproto = ip.nfproto(),
             _ => return false,
@@ -379,59 +412,27 @@ impl Live<'_, '_, '_> {
 }
 
 impl State {
-    /// Writes counts and elements into the ruleset that was compiled.
-    fn write_back(&self, ruleset: &mut Ruleset, now_ns: u64) {
-        for (counter, place) in &self.counters {
-            match place {
-                Place::Object { .. } => {
-                    if let Some(ObjectState::Counter(c)) = object_mut(ruleset, *place) {
-                        *c = *counter;
-                    }
-                }
-                Place::Statement { .. } => {
-                    if let Some(Statement::Counter(c)) = statement_mut(ruleset, *place) {
-                        *c = *counter;
-                    }
-                }
-            }
-        }
-        for (quota, place) in &self.quotas {
-            if let Some(ObjectState::Quota(q)) = object_mut(ruleset, *place) {
-                *q = quota.quota;
-            }
-            if let Some(Statement::Quota(q)) = statement_mut(ruleset, *place) {
-                *q = quota.quota;
-            }
-        }
-        for (store, place) in &self.sets {
-            let SetPlace::Named { table, set } = *place else {
-                continue;
-            };
-            let Some(table) = ruleset.tables.get_mut(usize::from(table)) else {
-                continue;
-            };
-            if let Some(set) = table.sets.get_mut(set as usize) {
-                store.write_back(set, now_ns);
-            }
-        }
-    }
-
-    /// Takes over what is not in the listing: buckets and counted flows of rules that
-    /// stayed, and the turn of `numgen`.
-    fn inherit(&mut self, ruleset: &Ruleset, old: &State, old_ruleset: &Ruleset) {
+    /// Takes over what the rules do not say: buckets and counted flows of rules that stayed.
+    fn inherit(&mut self, rules: &Rules, old: &State, old_rules: &Rules) {
+        let is_same = |place: Place, old_place: Place| {
+            let here = name_of(rules, place);
+            here.is_some() && here == name_of(old_rules, old_place)
+        };
         for (bucket, place) in &mut self.limits {
-            let same = old.limits.iter().find(|(other, other_place)| {
-                other.limit == bucket.limit && is_same(ruleset, *place, old_ruleset, *other_place)
+            let mut others = old.limits.iter();
+            let same = others.find(|(other, old_place)| {
+                other.limit == bucket.limit && is_same(*place, *old_place)
             });
             if let Some((other, _)) = same {
                 *bucket = *other;
             }
         }
         for (state, place) in &mut self.conn_limits {
-            let same = old
-                .conn_limits
-                .iter()
-                .find(|(_, other)| is_same(ruleset, *place, old_ruleset, *other));
+            let mut others = old.conn_limits.iter();
+            let same = others.find(|(other, old_place)| {
+                (other.count, other.over) == (state.count, state.over)
+                    && is_same(*place, *old_place)
+            });
             if let Some((other, _)) = same {
                 state.flows.clone_from(&other.flows);
             }
@@ -439,64 +440,25 @@ impl State {
     }
 }
 
-/// The two places are one thing, by handles.
-fn is_same(new: &Ruleset, at: Place, old: &Ruleset, old_at: Place) -> bool {
-    match (handles(new, at), handles(old, old_at)) {
-        (Some(a), Some(b)) => a == b,
-        _ => false,
-    }
-}
+/// What a place is called, whatever comes before it in other tables.
+type Name<'r> = (Family, &'r str, &'r str, Option<(u32, u16)>);
 
-fn handles(ruleset: &Ruleset, place: Place) -> Option<(u64, u64, u16)> {
+fn name_of(rules: &Rules, place: Place) -> Option<Name<'_>> {
     match place {
-        Place::Statement {
+        Place::Expr {
             table,
             chain,
             rule,
-            statement,
+            expr,
         } => {
-            let table = ruleset.tables.get(usize::from(table))?;
-            let rule = table
-                .chains
-                .get(usize::from(chain))?
-                .rules
-                .get(rule as usize)?;
-            Some((table.handle, rule.handle, statement))
+            let table = rules.tables.get(usize::from(table))?;
+            let chain = table.chains.get(usize::from(chain))?;
+            Some((table.family, &table.name, &chain.name, Some((rule, expr))))
         }
         Place::Object { table, object } => {
-            let table = ruleset.tables.get(usize::from(table))?;
-            Some((
-                table.handle,
-                table.objects.get(object as usize)?.handle,
-                u16::MAX,
-            ))
+            let table = rules.tables.get(usize::from(table))?;
+            let object = table.objects.get(object as usize)?;
+            Some((table.family, &table.name, &object.name, None))
         }
     }
-}
-
-fn object_mut(ruleset: &mut Ruleset, place: Place) -> Option<&mut ObjectState> {
-    let Place::Object { table, object } = place else {
-        return None;
-    };
-    let table = ruleset.tables.get_mut(usize::from(table))?;
-    Some(&mut table.objects.get_mut(object as usize)?.state)
-}
-
-fn statement_mut(ruleset: &mut Ruleset, place: Place) -> Option<&mut Statement> {
-    let Place::Statement {
-        table,
-        chain,
-        rule,
-        statement,
-    } = place
-    else {
-        return None;
-    };
-    let table = ruleset.tables.get_mut(usize::from(table))?;
-    let rule = table
-        .chains
-        .get_mut(usize::from(chain))?
-        .rules
-        .get_mut(rule as usize)?;
-    rule.statements.get_mut(usize::from(statement))
 }

@@ -1,11 +1,11 @@
 //! The packet filter in nftables' semantics, without I/O.
 //!
 //! ```text
-//!   text, JSON ──(crate nft)──► model::Op ──► Filter::apply ──► program + state
+//!   the kernel's dump ──(rules)──► Rules ──► Filter::replace ──► program + state
 //!   frame from switch, stack ──► Packet ──► Filter::hook ──► verdict, changed bytes, counts
 //!   connection from the broker ──► Question ──► Filter::ask ──► allowed, refused, each packet
 //! ```
-//! - [`model`]: rules as data, with the structure of their source; changes whole or not at all.
+//! - [`rules`]: rules as the kernel keeps them, read from its own messages.
 //! - `compile`: rules to a flat program; runs of rules that differ in numbers become one lookup.
 //! - `guard`: what denies a rule to most packets, in one comparison.
 //! - `exec`: carries a program out; for a packet (`live`) or a connection (`question`).
@@ -29,19 +29,19 @@ mod guard;
 mod hash;
 mod limits;
 mod live;
-pub mod model;
 mod packet;
 mod program;
 mod question;
+pub mod rules;
 mod sets;
 mod state;
 
-pub use compile::CompileError;
 pub use conntrack::{Config, Conntrack, Tuple};
 pub use environment::{Environment, FibAnswer, FibQuery};
 pub use exec::EachPacket;
-pub use filter::{Filter, FilterError, Outcome, Verdict};
+pub use filter::{Filter, Outcome, Verdict, unknown_in};
 pub use live::{Logged, TraceStep, Traced};
 pub use packet::{Iface, Layer, Meta, Packet};
 pub use program::{Reject, RuleId};
 pub use question::{Answer, AskedStep, Crossing, Decision, Phase, Question};
+pub use state::Counter;

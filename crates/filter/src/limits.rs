@@ -1,7 +1,7 @@
 //! Token buckets and quotas, with the kernel's arithmetic (nft_limit.c, nft_quota.c), so
 //! that the same packets at the same times pass.
 
-use crate::model::{Limit, Quota};
+use crate::rules::{Limit, Quota};
 
 /// A limit while it is in use. Tokens are nanoseconds: a packet costs the time in which
 /// the rate earns it.
@@ -17,7 +17,7 @@ pub(crate) struct Bucket {
 impl Bucket {
     /// A full bucket.
     pub(crate) fn new(limit: &Limit, now_ns: u64) -> Bucket {
-        let unit_ns = limit.unit.seconds() * 1_000_000_000;
+        let unit_ns = limit.unit_s.saturating_mul(1_000_000_000);
         let rate = limit.rate.max(1);
         let tokens_max = if limit.bytes {
             let full = u128::from(unit_ns) * (u128::from(rate) + u128::from(limit.burst));

@@ -6,15 +6,20 @@ use alloc::vec::Vec;
 
 use crate::conntrack::{Binding, Conntrack, Tracking, Tuple};
 use crate::environment::{Environment, FibAnswer, FibQuery};
-use crate::exec::{End, Mode, Next, Number, Seen, load, make_key};
-use crate::model::{CtDirection, CtKey, FibResult, MetaKey, NatKind, PayloadBase, SetUpdateOp};
+use crate::exec::{End, Mapped, Mode, Next, Number, Seen, load, make_key};
 use crate::packet::{Layer, Packet, number};
 use crate::program::{
-    Load, MangleCode, MangleTarget, NatCode, NatValue, NumgenCode, Program, RuleId, UpdateCode,
-    VerdictCode,
+    CtKey, FibFlags, FibResult, Load, MangleCode, MangleTarget, MetaKey, NatCode, NumgenCode,
+    Program, RuleId, Term, UpdateCode, VerdictCode,
 };
+use crate::rules::{NatKind, PayloadBase, SetOp};
 use crate::sets::{Data, Element, ElementStatement, SetStore};
-use crate::state::State;
+use crate::state::{Counter, State};
+
+/// NF_NAT_RANGE_* (linux/netfilter/nf_nat.h).
+const NAT_RANDOM: u32 = 4 | 16;
+const NAT_PERSISTENT: u32 = 8;
+const NAT_NETMAP: u32 = 64;
 
 /// A rule's wish to have the packet logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,6 +86,7 @@ pub(crate) struct Live<'s, 'p, 'a> {
     pub environment: &'s mut dyn Environment,
     pub now_ns: u64,
     pub nfproto: u8,
+    pub mapped: Mapped,
     pub logs: Vec<Logged>,
     pub trace: Option<Vec<TraceStep>>,
 }
@@ -133,37 +139,42 @@ impl Mode for Live<'_, '_, '_> {
             }
             Load::Meta(MetaKey::Random) => self.environment.random().into(),
             Load::Meta(key) => self.meta(*key)?,
-            Load::Ct { key, direction } => self.ct(*key, *direction)?,
+            Load::Ct { key, reply } => self.ct(*key, *reply)?,
             Load::Exthdr {
+                tcp,
                 kind,
                 offset,
                 len,
-                shift,
             } => {
                 let (offset, len) = (usize::from(*offset), usize::from(*len));
-                let at = if kind.is_tcp_option() {
-                    let (at, length) = self.packet.find_tcp_option(kind.number())?;
+                let at = if *tcp {
+                    let (at, length) = self.packet.find_tcp_option(*kind)?;
                     (offset + len <= length).then_some(at)?
                 } else {
-                    self.packet.find_extension(kind.number())?
+                    self.packet.find_extension(*kind)?
                 };
-                number(self.packet.slice(at + offset, len)?) >> shift
+                number(self.packet.slice(at + offset, len)?)
             }
-            Load::ExthdrExists(kind) => if kind.is_tcp_option() {
-                self.packet.find_tcp_option(kind.number()).is_some()
-            } else {
-                self.packet.find_extension(kind.number()).is_some()
+            Load::ExthdrExists { tcp: true, kind } => {
+                self.packet.find_tcp_option(*kind).is_some().into()
             }
-            .into(),
+            Load::ExthdrExists { tcp: false, kind } => {
+                self.packet.find_extension(*kind).is_some().into()
+            }
             Load::Fib { flags, result } => {
                 let answer = self.fib(*flags)?;
                 match result {
+                    FibResult::Oif | FibResult::Oifname if flags.present => {
+                        answer.interface.is_some().into()
+                    }
                     FibResult::Oif => answer.interface.map_or(0, |i| i.index.into()),
                     FibResult::Oifname => answer.interface.map_or(0, |i| i.name_number()),
                     FibResult::Type => answer.kind.into(),
                 }
             }
-            Load::Numgen(_) | Load::Jhash(_) | Load::Map(_) | Load::Constant(_) => return None,
+            Load::Numgen(_) | Load::Jhash(_) | Load::Data { .. } | Load::Constant(_) => {
+                return None;
+            }
         }))
     }
 
@@ -183,8 +194,13 @@ impl Mode for Live<'_, '_, '_> {
     }
 
     #[inline]
+    fn mapped(&mut self) -> &mut Mapped {
+        &mut self.mapped
+    }
+
+    #[inline]
     fn set(&self, at: u32) -> &SetStore {
-        &self.state.sets[at as usize].0
+        &self.state.sets[at as usize]
     }
 
     #[inline]
@@ -194,7 +210,7 @@ impl Mode for Live<'_, '_, '_> {
 
     fn hit(&mut self, set: u32, slot: u32) -> Next {
         let bytes = self.packet.len();
-        let Some(element) = self.state.sets[set as usize].0.element_mut(slot) else {
+        let Some(element) = self.state.sets[set as usize].element_mut(slot) else {
             return Next::Break;
         };
         for statement in &mut element.statements {
@@ -257,10 +273,10 @@ impl Mode for Live<'_, '_, '_> {
         let Tracking::Flow { .. } = self.packet.tracking else {
             return Next::Break;
         };
-        if code.layer.is_some_and(|layer| layer != self.packet.layer()) {
+        let six = self.packet.layer() == Layer::Ip6;
+        if code.six.is_some_and(|only| only != six) {
             return Next::Break;
         }
-        let six = self.packet.layer() == Layer::Ip6;
         let destination = matches!(code.kind, NatKind::Dnat | NatKind::Redirect);
         let mut address = None;
         let mut port = None;
@@ -281,30 +297,25 @@ impl Mode for Live<'_, '_, '_> {
                 }
             }
         }
-        let mut values = [const { None }; 2];
-        for (value, place) in [&code.address, &code.port].into_iter().zip(&mut values) {
-            if let Some(value) = value {
-                match self.nat_value(program, value) {
-                    Ok(parts) => *place = Some(parts),
-                    Err(next) => return next,
-                }
+        if let Some(range) = &code.address {
+            match self.range(program, range) {
+                Ok(range) => address = Some(range),
+                Err(next) => return next,
             }
         }
-        let to_port = |(low, high): (u128, u128)| (low as u16, high as u16);
-        if let Some(parts) = &values[0] {
-            address = parts.first().copied();
-            port = parts.get(1).copied().map(to_port);
-        }
-        if let Some(parts) = &values[1] {
-            port = parts.first().copied().map(to_port);
+        if let Some(range) = &code.port {
+            match self.range(program, range) {
+                Ok((low, high)) => port = Some((low as u16, high as u16)),
+                Err(next) => return next,
+            }
         }
         let wish = Binding {
             destination,
             address,
             port,
-            netmap: code.flags.netmap,
-            random: code.flags.random || code.flags.fully_random,
-            persistent: code.flags.persistent,
+            netmap: code.flags & NAT_NETMAP != 0,
+            random: code.flags & NAT_RANDOM != 0,
+            persistent: code.flags & NAT_PERSISTENT != 0,
         };
         let random = self.environment.random();
         match self
@@ -321,20 +332,26 @@ impl Mode for Live<'_, '_, '_> {
             Ok(made) => made,
             Err(next) => return next,
         };
-        if code.op == SetUpdateOp::Delete {
-            self.state.sets[code.set as usize].0.remove(&key);
+        if code.op == SetOp::Delete {
+            self.state.sets[code.set as usize].remove(&key);
             return Next::Go;
         }
         let data = match &code.data {
             None => Data::None,
-            Some(term) => match load(program, self, term) {
-                Ok(Some(seen)) => Data::Number(seen.value),
+            Some((term, host)) => match load(program, self, term) {
+                Ok(Some(seen)) => {
+                    let len = usize::from(term.bits / 8);
+                    Data::Bytes(match host {
+                        true => seen.value.to_le_bytes()[..len].into(),
+                        false => seen.value.to_be_bytes()[16 - len..].into(),
+                    })
+                }
                 Ok(None) => return Next::Break,
                 Err(next) => return next,
             },
         };
         let now_ns = self.now_ns;
-        let store = &mut self.state.sets[code.set as usize].0;
+        let store = &mut self.state.sets[code.set as usize];
         let timeout_ns = code.timeout_ns.unwrap_or(store.timeout_ns);
         let template = if code.statements.is_empty() {
             &store.template
@@ -348,13 +365,12 @@ impl Mode for Live<'_, '_, '_> {
             timeout_ns,
             expires_ns: now_ns.saturating_add(timeout_ns),
             statements: template.clone(),
-            source: None,
         };
         let Some((slot, fresh)) = store.add(&key, element, now_ns) else {
             return Next::Break;
         };
         if !fresh
-            && code.op == SetUpdateOp::Update
+            && code.op == SetOp::Update
             && let Some(element) = store.element_mut(slot).filter(|e| e.timeout_ns > 0)
         {
             let timeout_ns = code.timeout_ns.unwrap_or(element.timeout_ns);
@@ -375,7 +391,7 @@ impl Mode for Live<'_, '_, '_> {
             MangleTarget::Meta(MetaKey::Pkttype) => self.packet.meta.pkttype = value as u8,
             MangleTarget::Meta(MetaKey::Nftrace) => self.packet.meta.nftrace = value != 0,
             MangleTarget::Meta(_) => {}
-            MangleTarget::Ct(_) => {
+            MangleTarget::CtMark => {
                 if let Tracking::Flow { number, .. } = self.packet.tracking
                     && let Some(flow) = self.conntrack.flow_mut(number)
                 {
@@ -386,8 +402,6 @@ impl Mode for Live<'_, '_, '_> {
                 base,
                 offset,
                 len,
-                shift,
-                bits,
                 checksum,
                 pseudo,
             } => {
@@ -398,8 +412,6 @@ impl Mode for Live<'_, '_, '_> {
                     start,
                     offset,
                     len,
-                    shift,
-                    bits,
                     checksum,
                     pseudo,
                 };
@@ -468,17 +480,11 @@ impl Live<'_, '_, '_> {
             MetaKey::Hour => (self.environment.wall_ns() / 1_000_000_000 % 86_400).into(),
             // 1 January 1970 was a Thursday.
             MetaKey::Day => ((self.environment.wall_ns() / 86_400_000_000_000 + 4) % 7).into(),
-            MetaKey::Random
-            | MetaKey::Iifkind
-            | MetaKey::Oifkind
-            | MetaKey::Cgroup
-            | MetaKey::Rtclassid => {
-                return None;
-            }
+            MetaKey::Random => return None,
         })
     }
 
-    fn ct(&self, key: CtKey, direction: Option<CtDirection>) -> Option<u128> {
+    fn ct(&self, key: CtKey, of_reply: Option<bool>) -> Option<u128> {
         let tracking = self.packet.tracking;
         if key == CtKey::State {
             return Some(tracking.state().into());
@@ -487,14 +493,13 @@ impl Live<'_, '_, '_> {
             return None;
         };
         let flow = self.conntrack.flow(number)?;
-        let tuple = match direction {
-            Some(CtDirection::Reply) => &flow.reply,
+        let tuple = match of_reply {
+            Some(true) => &flow.reply,
             _ => &flow.original,
         };
-        let counts = match direction {
-            Some(CtDirection::Original) => flow.counts[0],
-            Some(CtDirection::Reply) => flow.counts[1],
-            None => crate::model::Counter {
+        let counts = match of_reply {
+            Some(of_reply) => flow.counts[usize::from(of_reply)],
+            None => Counter {
                 packets: flow.counts[0].packets + flow.counts[1].packets,
                 bytes: flow.counts[0].bytes + flow.counts[1].bytes,
             },
@@ -525,11 +530,11 @@ impl Live<'_, '_, '_> {
             CtKey::Packets => counts.packets.into(),
             CtKey::Avgpkt => (counts.bytes / counts.packets.max(1)).into(),
             CtKey::Id => (flow.number as u32).into(),
-            CtKey::State | CtKey::Helper | CtKey::Label | CtKey::Zone => return None,
+            CtKey::State => return None,
         })
     }
 
-    fn fib(&self, flags: crate::model::FibFlags) -> Option<FibAnswer> {
+    fn fib(&self, flags: FibFlags) -> Option<FibAnswer> {
         let layer = self.packet.ip_layer()?;
         let at = self.packet.network_at();
         let (six, from, len) = match (layer, flags.saddr) {
@@ -550,29 +555,13 @@ impl Live<'_, '_, '_> {
         Some(self.environment.fib(&query))
     }
 
-    fn nat_value(
-        &mut self,
-        program: &Program,
-        value: &NatValue,
-    ) -> Result<Vec<(u128, u128)>, Next> {
-        match value {
-            NatValue::Constant(parts) => Ok(parts.to_vec()),
-            NatValue::Term(term) => match load(program, self, term)? {
-                Some(seen) => Ok(alloc::vec![(seen.value, seen.value)]),
-                None => Err(Next::Break),
-            },
-            NatValue::Map { key, set } => {
-                let key = &program.keys[*key as usize];
-                let Some(slot) = crate::exec::find_element(program, self, key, *set)? else {
-                    return Err(Next::Break);
-                };
-                match self.set(*set).element(slot).map(|e| &e.data) {
-                    Some(Data::Number(number)) => Ok(alloc::vec![(*number, *number)]),
-                    Some(Data::Value(parts)) => Ok(parts.to_vec()),
-                    _ => Err(Next::Break),
-                }
-            }
-        }
+    /// The lowest and the highest number.
+    fn range(&mut self, program: &Program, terms: &[Term; 2]) -> Result<(u128, u128), Next> {
+        let mut number = |term| match load(program, self, term)? {
+            Some(seen) => Ok(seen.value),
+            None => Err(Next::Break),
+        };
+        Ok((number(&terms[0])?, number(&terms[1])?))
     }
 }
 

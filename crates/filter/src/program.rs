@@ -14,11 +14,8 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crate::guard::{Fact, Guard};
-use crate::model::{
-    ChainKind, CtDirection, CtKey, ExthdrKind, FibFlags, FibResult, Log, MetaKey, NatFlags,
-    NatKind, PayloadBase, Policy, SetUpdateOp,
-};
 use crate::packet::Layer;
+use crate::rules::{ChainKind, Log, NatKind, PayloadBase, SetOp};
 use crate::sets::{ElementStatement, Form, Index};
 
 /// A rule, or a chain's policy, by positions in the ruleset that was compiled.
@@ -51,11 +48,106 @@ pub enum Reject {
     TcpReset,
 }
 
-/// Reject as compiled: `Icmpx` waits for the packet's family.
+/// Reject as compiled: two wait for the packet's family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RejectCode {
     Known(Reject),
+    /// NFT_REJECT_ICMPX_*.
     Icmpx(u8),
+    /// Of ICMP or ICMPv6, whichever the packet's family has.
+    ByFamily(u8),
+}
+
+/// What is known of a packet besides its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MetaKey {
+    Length,
+    Protocol,
+    Priority,
+    Mark,
+    Iif,
+    Oif,
+    Iifname,
+    Oifname,
+    Iiftype,
+    Oiftype,
+    Skuid,
+    Skgid,
+    Nftrace,
+    Nfproto,
+    L4proto,
+    Ibrname,
+    Obrname,
+    Pkttype,
+    Cpu,
+    Iifgroup,
+    Oifgroup,
+    Random,
+    Time,
+    Day,
+    Hour,
+}
+
+impl MetaKey {
+    pub(crate) fn can_be_set(self) -> bool {
+        use MetaKey::{Mark, Nftrace, Pkttype, Priority};
+        matches!(self, Mark | Priority | Pkttype | Nftrace)
+    }
+}
+
+/// What is known of a packet's connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CtKey {
+    State,
+    Direction,
+    Status,
+    Mark,
+    Expiration,
+    L3proto,
+    Saddr,
+    Daddr,
+    Protocol,
+    ProtoSrc,
+    ProtoDst,
+    Packets,
+    Bytes,
+    Avgpkt,
+    IpSaddr,
+    IpDaddr,
+    Ip6Saddr,
+    Ip6Daddr,
+    Id,
+}
+
+/// Which route is asked for (NFTA_FIB_F_*).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FibFlags {
+    pub saddr: bool,
+    pub mark: bool,
+    pub iif: bool,
+    pub oif: bool,
+    /// Only whether there is one.
+    pub present: bool,
+}
+
+impl FibFlags {
+    pub(crate) fn new(bits: u32) -> FibFlags {
+        let has = |bit: u32| bits & bit != 0;
+        FibFlags {
+            saddr: has(1),
+            mark: has(4),
+            iif: has(8),
+            oif: has(16),
+            present: has(32),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FibResult {
+    Oif,
+    Oifname,
+    Type,
 }
 
 /// Where a value comes from.
@@ -69,32 +161,44 @@ pub(crate) enum Load {
         shift: u8,
     },
     Meta(MetaKey),
+    /// Of the flow's reply, of its original direction, or of both.
     Ct {
         key: CtKey,
-        direction: Option<CtDirection>,
+        reply: Option<bool>,
     },
+    /// An option of TCP, or an extension header of IPv6, by its number.
     Exthdr {
-        kind: ExthdrKind,
+        tcp: bool,
+        kind: u8,
         offset: u16,
         len: u8,
-        shift: u8,
     },
-    ExthdrExists(ExthdrKind),
+    ExthdrExists {
+        tcp: bool,
+        kind: u8,
+    },
     Fib {
         flags: FibFlags,
         result: FibResult,
     },
     Numgen(u32),
     Jhash(u32),
-    Map(u32),
+    /// Bytes of what [`Insn::Map`] has found; `host`: in the machine's order.
+    Data {
+        map: u32,
+        offset: u8,
+        len: u8,
+        host: bool,
+    },
     Constant(u128),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bitop {
     And(u128),
-    Or(u128),
     Xor(u128),
+    /// The last so many bytes the other way round.
+    Swap(u8),
     Left(u32),
     Right(u32),
 }
@@ -186,7 +290,7 @@ pub(crate) struct Run {
     pub index: Index,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Insn {
     /// (payload & mask) == want, of at most eight bytes: the common case of `Test`.
     Payload {
@@ -221,8 +325,11 @@ pub(crate) enum Insn {
     ObjectMap {
         key: u32,
         set: u32,
-        kind: crate::model::ObjectKind,
     },
+    /// Looks up in [`Program::maps`], for [`Load::Data`]; the rule ends if there is nothing.
+    Map(u32),
+    /// What is not known here: the kernel alone decides.
+    Unknown,
     Log(u32),
     Nat(u32),
     Update(u32),
@@ -233,31 +340,24 @@ pub(crate) enum Insn {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) enum NatValue {
-    /// One number or a range for each part.
-    Constant(Box<[(u128, u128)]>),
-    Term(Term),
-    Map {
-        key: u32,
-        set: u32,
-    },
-}
-
-#[derive(Clone, Debug)]
 pub(crate) struct NatCode {
     pub kind: NatKind,
-    pub layer: Option<Layer>,
-    pub address: Option<NatValue>,
-    pub port: Option<NatValue>,
-    pub flags: NatFlags,
+    /// Only packets of IPv6, or only of IPv4.
+    pub six: Option<bool>,
+    /// The lowest and the highest.
+    pub address: Option<[Term; 2]>,
+    pub port: Option<[Term; 2]>,
+    /// NF_NAT_RANGE_* (linux/netfilter/nf_nat.h).
+    pub flags: u32,
 }
 
 #[derive(Clone, Debug)]
 pub(crate) struct UpdateCode {
-    pub op: SetUpdateOp,
+    pub op: SetOp,
     pub set: u32,
     pub key: u32,
-    pub data: Option<Term>,
+    /// `true`: its bytes lie in the machine's order.
+    pub data: Option<(Term, bool)>,
     pub timeout_ns: Option<u64>,
     pub statements: Box<[ElementStatement]>,
 }
@@ -265,16 +365,14 @@ pub(crate) struct UpdateCode {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum MangleTarget {
     Meta(MetaKey),
-    Ct(CtKey),
+    CtMark,
     Payload {
         base: PayloadBase,
         offset: u16,
         len: u8,
-        shift: u8,
-        bits: u16,
         /// Where the header's own checksum lies, from the header's start.
         checksum: Option<u16>,
-        /// The field is part of the pseudo header that TCP, UDP and ICMPv6 sum up.
+        /// They are part of the pseudo header that TCP, UDP and ICMPv6 sum up.
         pseudo: bool,
     },
 }
@@ -287,7 +385,8 @@ pub(crate) struct MangleCode {
 
 #[derive(Clone, Debug)]
 pub(crate) struct HashCode {
-    pub parts: Box<[(Term, u16)]>,
+    /// Each with its bits, and whether its bytes lie in the machine's order.
+    pub parts: Box<[(Term, u16, bool)]>,
     pub modulus: u32,
     pub seed: u32,
     pub offset: u32,
@@ -322,13 +421,18 @@ pub(crate) struct BaseCode {
     pub id: RuleId,
     pub kind: ChainKind,
     pub priority: i32,
-    pub policy: Policy,
+    /// What its policy says.
+    pub drops: bool,
     /// Names as numbers; empty: every device.
     pub devices: Box<[u128]>,
+    /// Hook ingress of family inet: it sees IP only, and `meta nfproto` says which.
+    pub calls_ip_by_name: bool,
 }
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Program {
+    /// Sets that packets change, also by a rule of which not all is known here.
+    pub changing_sets: Vec<u32>,
     /// For each layer and hook the base chains in the order in which they run.
     pub hooks: [[Vec<BaseCode>; 7]; Layer::COUNT],
     pub chains: Vec<ChainCode>,
@@ -340,6 +444,8 @@ pub(crate) struct Program {
     /// Some rule changes what facts are read from.
     pub writes: bool,
     pub bodies: Vec<RuleCode>,
+    /// Rules that do what is not known here.
+    pub unknown: Vec<RuleId>,
     pub insns: Vec<Insn>,
     pub terms: Vec<Term>,
     pub tests: Vec<Test>,
@@ -357,6 +463,15 @@ pub(crate) struct Program {
     pub tracks: [bool; Layer::COUNT],
     /// Some chain of this layer is of type nat.
     pub translates: [bool; Layer::COUNT],
+}
+
+/// The number that bytes are, in the network's or the machine's order.
+pub(crate) fn number(bytes: &[u8], host: bool) -> u128 {
+    let add = |sum: u128, byte: &u8| sum << 8 | u128::from(*byte);
+    match host {
+        false => bytes.iter().fold(0, add),
+        true => bytes.iter().rev().fold(0, add),
+    }
 }
 
 /// As many low bits.

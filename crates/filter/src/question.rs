@@ -21,14 +21,15 @@ pub use answer::{Answer, Decision};
 
 use crate::conntrack::{Tuple, ct_state, status};
 use crate::environment::{Environment, FibQuery};
-use crate::exec::{self, EachPacket, End, Facts, Mode, Next, Number, Seen};
-use crate::filter::Filter;
+use crate::exec::{self, EachPacket, End, Facts, Mapped, Mode, Next, Number, Seen};
+use crate::filter::{Filter, PRIORITY_CONNTRACK};
 use crate::live::{TraceStep, Traced};
-use crate::model::{ChainKind, CtDirection, CtKey, FibResult, Hook, MetaKey, PayloadBase};
 use crate::packet::{ETHERTYPE_IP, ETHERTYPE_IP6, Iface, Layer, PROTO_TCP, PROTO_UDP};
 use crate::program::{
-    Load, MangleCode, MangleTarget, NatCode, NumgenCode, Program, RuleId, UpdateCode,
+    CtKey, FibResult, Load, MangleCode, MangleTarget, MetaKey, NatCode, NumgenCode, Program,
+    RuleId, UpdateCode,
 };
+use crate::rules::{ChainKind, Hook, PayloadBase};
 use crate::sets::{ElementStatement, SetStore};
 use crate::state::State;
 
@@ -122,7 +123,7 @@ impl Filter {
     ) -> Answer {
         let mut answer = Answer {
             decision: Decision::Allowed,
-            epoch: self.ruleset.epoch,
+            epoch: self.epoch,
             forward: Vec::new(),
             backward: Vec::new(),
         };
@@ -141,6 +142,9 @@ impl Filter {
             reply: false,
             opens: false,
             untracked: false,
+            nfproto: 0,
+            has_flow: false,
+            mapped: Mapped::default(),
             credits: Vec::new(),
             steps,
         };
@@ -183,6 +187,11 @@ struct Asked<'s> {
     reply: bool,
     opens: bool,
     untracked: bool,
+    /// What `meta nfproto` says in this chain.
+    nfproto: u8,
+    /// The packet has met connection tracking.
+    has_flow: bool,
+    mapped: Mapped,
     credits: Vec<Credit>,
     steps: Option<&'s mut Vec<AskedStep>>,
 }
@@ -220,6 +229,13 @@ impl Asked<'_> {
                 if !base.devices.is_empty() && !device.is_some_and(is_there) {
                     continue;
                 }
+                self.nfproto = match base.calls_ip_by_name {
+                    true => own.nfproto(),
+                    false => self.layer.nfproto(),
+                };
+                let begins = matches!(crossing.hook, Hook::Prerouting | Hook::Output);
+                self.has_flow =
+                    self.layer.is_ip() && !(begins && base.priority < PRIORITY_CONNTRACK);
                 let (end, rule) = exec::run(program, self, &mut facts, base);
                 if rule.rule.is_none() {
                     self.note(rule, Traced::of(Next::End(end)));
@@ -351,7 +367,7 @@ impl Mode for Asked<'_> {
     }
 
     fn nfproto(&self) -> u8 {
-        self.layer.nfproto()
+        self.nfproto
     }
 
     fn l4proto(&self) -> Option<u8> {
@@ -373,10 +389,10 @@ impl Mode for Asked<'_> {
                 }
             }
             Load::Meta(key) => self.meta(*key)?,
-            Load::Ct { key, direction } => self.ct(*key, *direction)?,
-            Load::Exthdr { kind, .. } if !kind.is_tcp_option() => return None,
-            Load::ExthdrExists(kind) if !kind.is_tcp_option() => Number::known(0),
-            Load::Exthdr { .. } | Load::ExthdrExists(_) => Number::unknown(),
+            Load::Ct { key, reply } => self.ct(*key, *reply)?,
+            Load::Exthdr { tcp: false, .. } => return None,
+            Load::ExthdrExists { tcp: false, .. } => Number::known(0),
+            Load::Exthdr { .. } | Load::ExthdrExists { .. } => Number::unknown(),
             Load::Fib { flags, result } => {
                 let tuple = self.tuple();
                 let crossing = self.crossing?;
@@ -393,12 +409,17 @@ impl Mode for Asked<'_> {
                     is_source: flags.saddr,
                 });
                 Number::known(match result {
-                    FibResult::Oif => answer.interface.map_or(0, |i| i.index.into()),
+                    FibResult::Oif | FibResult::Oifname if flags.present => {
+                        answer.interface.is_some().into()
+                    }
+                    FibResult::Oif => return Some(index(answer.interface)),
                     FibResult::Oifname => answer.interface.map_or(0, |i| i.name_number()),
                     FibResult::Type => answer.kind.into(),
                 })
             }
-            Load::Numgen(_) | Load::Jhash(_) | Load::Map(_) | Load::Constant(_) => return None,
+            Load::Numgen(_) | Load::Jhash(_) | Load::Data { .. } | Load::Constant(_) => {
+                return None;
+            }
         })
     }
 
@@ -406,8 +427,12 @@ impl Mode for Asked<'_> {
         Number::unknown()
     }
 
+    fn mapped(&mut self) -> &mut Mapped {
+        &mut self.mapped
+    }
+
     fn set(&self, at: u32) -> &SetStore {
-        &self.state.sets[at as usize].0
+        &self.state.sets[at as usize]
     }
 
     fn now_ns(&self) -> u64 {
@@ -416,8 +441,8 @@ impl Mode for Asked<'_> {
 
     /// What packets add to a set is known where packets are, and changes with each.
     fn undecided(&self, program: &Program, set: u32) -> Option<Next> {
-        let updated = program.updates.iter().any(|update| update.set == set);
-        updated.then_some(each(EachPacket::SetUpdate))
+        let changes = program.changing_sets.contains(&set);
+        changes.then_some(each(EachPacket::SetUpdate))
     }
 
     fn hit(&mut self, set: u32, slot: u32) -> Next {
@@ -467,8 +492,8 @@ impl Mode for Asked<'_> {
     fn mangle(&mut self, program: &Program, code: &MangleCode) -> Next {
         let now = match code.target {
             MangleTarget::Meta(MetaKey::Mark) => self.question.mark,
-            MangleTarget::Ct(CtKey::Mark) => self.question.ct_mark,
-            MangleTarget::Meta(_) | MangleTarget::Ct(_) => return each(EachPacket::Mark),
+            MangleTarget::CtMark => self.question.ct_mark,
+            MangleTarget::Meta(_) => return each(EachPacket::Mark),
             MangleTarget::Payload { .. } => return each(EachPacket::Mangle),
         };
         match exec::load(program, self, &code.value) {
@@ -489,6 +514,14 @@ impl Mode for Asked<'_> {
     }
 }
 
+/// An interface's number, which only the namespace knows that it is in.
+fn index(interface: Option<Iface>) -> Number {
+    match interface {
+        Some(interface) if interface.index == 0 => Number::unknown(),
+        found => Number::known(found.map_or(0, |found| found.index.into())),
+    }
+}
+
 fn each(why: EachPacket) -> Next {
     Next::End(End::EachPacket(why))
 }
@@ -497,6 +530,11 @@ impl Asked<'_> {
     fn meta(&self, key: MetaKey) -> Option<Number> {
         let crossing = self.crossing?;
         let (iif, oif) = (crossing.iif, crossing.oif);
+        match key {
+            MetaKey::Iif => return Some(index(iif)),
+            MetaKey::Oif => return Some(index(oif)),
+            _ => {}
+        }
         Some(Number::known(match key {
             MetaKey::Protocol => if self.six {
                 ETHERTYPE_IP6
@@ -504,12 +542,10 @@ impl Asked<'_> {
                 ETHERTYPE_IP
             }
             .into(),
-            MetaKey::Nfproto => self.layer.nfproto().into(),
+            MetaKey::Nfproto => self.nfproto.into(),
             MetaKey::L4proto => self.question.tuple.protocol.into(),
             MetaKey::Mark => self.question.mark.into(),
             MetaKey::Nftrace => 0,
-            MetaKey::Iif => iif.map_or(0, |i| i.index.into()),
-            MetaKey::Oif => oif.map_or(0, |i| i.index.into()),
             MetaKey::Iifname => iif.map_or(0, |i| i.name_number()),
             MetaKey::Oifname => oif.map_or(0, |i| i.name_number()),
             MetaKey::Iiftype => iif?.kind.into(),
@@ -521,12 +557,15 @@ impl Asked<'_> {
         }))
     }
 
-    fn ct(&self, key: CtKey, direction: Option<CtDirection>) -> Option<Number> {
+    fn ct(&self, key: CtKey, of_reply: Option<bool>) -> Option<Number> {
+        if !self.has_flow {
+            return (key == CtKey::State).then_some(Number::known(ct_state::INVALID.into()));
+        }
         if self.untracked {
             return (key == CtKey::State).then_some(Number::known(ct_state::UNTRACKED.into()));
         }
-        let tuple = match direction {
-            Some(CtDirection::Reply) => self.question.tuple.inverted(),
+        let tuple = match of_reply {
+            Some(true) => self.question.tuple.inverted(),
             _ => self.question.tuple,
         };
         let only = |six: bool, address: u128| (tuple.six == six).then_some(address);

@@ -3,29 +3,34 @@
 use alloc::vec::Vec;
 
 use crate::limits::{Bucket, QuotaState};
-use crate::model::Counter;
 use crate::sets::SetStore;
 
-/// Where in the ruleset something that counts is written.
+/// Packets, and their bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counter {
+    pub packets: u64,
+    pub bytes: u64,
+}
+
+impl From<(u64, u64)> for Counter {
+    fn from((packets, bytes): (u64, u64)) -> Counter {
+        Counter { packets, bytes }
+    }
+}
+
+/// Where in the rules something that counts stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    Statement {
+    Expr {
         table: u16,
         chain: u16,
         rule: u32,
-        statement: u16,
+        expr: u16,
     },
     Object {
         table: u16,
         object: u32,
     },
-}
-
-/// A set by position; anonymous sets stand nowhere by themselves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SetPlace {
-    Named { table: u16, set: u32 },
-    Anonymous,
 }
 
 /// `ct count`: the connections that were counted, by their numbers.
@@ -43,5 +48,5 @@ pub(crate) struct State {
     pub quotas: Vec<(QuotaState, Place)>,
     pub conn_limits: Vec<(ConnLimitState, Place)>,
     pub numgens: Vec<u32>,
-    pub sets: Vec<(SetStore, SetPlace)>,
+    pub sets: Vec<SetStore>,
 }

@@ -458,7 +458,7 @@ fn unexpected(reply: &Reply) -> anyhow::Error {
 }
 
 /// `$FORDWAY_BIN`, or the checkout's release build, or what lies beside us.
-fn find_fordway() -> Result<PathBuf> {
+pub fn find_fordway() -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("FORDWAY_BIN") {
         return Ok(path.into());
     }

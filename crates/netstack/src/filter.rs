@@ -5,13 +5,16 @@
 //! Transport checksums are checked before and made behind the filter. A segment that is yet to
 //! be cut passes once, whole, as the kernel's own filter sees it.
 
+use alloc::borrow::ToOwned;
 use alloc::boxed::Box;
+use alloc::format;
+use alloc::string::String;
 use core::net::IpAddr;
 
-use fordway_filter::model::{Hook, Ruleset};
+use fordway_filter::rules::{Family, Hook, Rules};
 use fordway_filter::{
-    CompileError, Environment, FibAnswer, FibQuery, Filter, Iface, Layer, Logged, Meta, Outcome,
-    Packet, Reject, Verdict,
+    Environment, FibAnswer, FibQuery, Filter, Iface, Layer, Logged, Meta, Outcome, Packet, Reject,
+    Verdict,
 };
 
 use crate::Micros;
@@ -123,14 +126,34 @@ pub(crate) enum Judged {
 }
 
 impl Stack {
-    /// Puts a ruleset in force in place of the one before, or leaves all as it was.
-    pub fn set_rules(&mut self, now: Micros, ruleset: Ruleset) -> Result<(), CompileError> {
+    /// Puts rules in force in place of those before. Rules of which something is not known here
+    /// leave all as it was: no kernel decides behind this one. `Err`: what is not known.
+    pub fn set_rules(&mut self, now: Micros, rules: Rules) -> Result<(), String> {
         let Some(filter) = &mut self.hooks.filter else {
-            return Ok(());
+            return Err("the stack has no filter".to_owned());
         };
-        let is_active = !ruleset.tables.is_empty();
-        filter.replace(ruleset, now.saturating_mul(1000))?;
-        self.hooks.is_active = is_active;
+        for table in &rules.tables {
+            let layer_of_ip = matches!(table.family, Family::Ip | Family::Ip6 | Family::Inet);
+            let others = table.chains.iter().find(|chain| {
+                let hook = chain.base.as_ref().map(|base| base.hook);
+                hook.is_some_and(|hook| {
+                    !layer_of_ip || matches!(hook, Hook::Ingress | Hook::Egress)
+                })
+            });
+            if let Some(chain) = others {
+                return Err(format!(
+                    "chain {} {} {}: the stack has hooks of IP alone, without ingress and egress",
+                    table.family, table.name, chain.name
+                ));
+            }
+        }
+        let unknown = fordway_filter::unknown_in(&rules);
+        if let Some(what) = unknown.first() {
+            return Err(what.clone());
+        }
+        self.hooks.is_active = !rules.tables.is_empty();
+        let epoch = filter.epoch() + 1;
+        filter.replace(rules, epoch, now.saturating_mul(1000));
         Ok(())
     }
 

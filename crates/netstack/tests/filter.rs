@@ -5,19 +5,27 @@
 mod common;
 
 use common::{Conditions, World, at};
-use fordway_netstack::fordway_filter::model::Ruleset;
+use fordway_netstack::fordway_filter::rules::read;
 use fordway_netstack::{Error, TcpOptions};
-use fordway_nft::{Env, NoFiles};
+use fordway_platform::nftables::{Scratch, Source};
+
+/// Whether nft can be asked.
+fn is_root() -> bool {
+    let is_root = Scratch::new().is_ok();
+    if !is_root {
+        fordway_test_skip::skipped("network namespaces need root");
+    }
+    is_root
+}
 
 /// Puts nft's text in force on side 1.
 fn rules(world: &mut World, text: &str) {
     let now = world.now;
-    let (base, env) = (Ruleset::default(), Env::default());
-    let read = fordway_nft::load(&base, &env, &NoFiles, "rules", text);
-    let read = read.unwrap_or_else(|faults| panic!("{faults}"));
-    world.sides[1]
-        .set_rules(now, read.ruleset)
-        .expect("the rules compile");
+    let scratch = Scratch::new().expect("a namespace");
+    scratch.load(Source::text(text)).expect("nft takes them");
+    let dump = scratch.dump().expect("dumped");
+    let rules = read(&dump).expect("read");
+    world.sides[1].set_rules(now, rules).expect("all is known");
 }
 
 fn connects(world: &mut World, port: u16) -> Result<(), Error> {
@@ -36,6 +44,9 @@ fn connects(world: &mut World, port: u16) -> Result<(), Error> {
 
 #[test]
 fn rules_decide_and_can_be_replaced() {
+    if !is_root() {
+        return;
+    }
     let mut world = World::new(Conditions::default());
     for port in [80, 81, 82] {
         world.sides[1]
@@ -78,7 +89,30 @@ fn rules_decide_and_can_be_replaced() {
 }
 
 #[test]
+fn what_is_not_known_is_refused_and_changes_nothing() {
+    if !is_root() {
+        return;
+    }
+    let scratch = Scratch::new().expect("a namespace");
+    let text = "table inet fw {
+        chain input { type filter hook input priority 0; tcp dport 80 meta iifkind \"bridge\"
+        }
+    }";
+    scratch.load(Source::text(text)).expect("nft takes them");
+    let rules = read(&scratch.dump().expect("dumped")).expect("read");
+    let mut world = World::new(Conditions::default());
+    let said = world.sides[1].set_rules(0, rules).expect_err("refused");
+    assert_eq!(
+        said,
+        "rule 1 of chain inet fw input: an expression that is used in a way that is not known"
+    );
+}
+
+#[test]
 fn output_rules_hold_our_own_packets() {
+    if !is_root() {
+        return;
+    }
     let mut world = World::new(Conditions::default());
     rules(
         &mut world,

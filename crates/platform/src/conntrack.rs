@@ -69,7 +69,7 @@ pub(crate) fn keep(
     })?
 }
 
-fn netfilter_socket() -> io::Result<OwnedFd> {
+pub(crate) fn netfilter_socket() -> io::Result<OwnedFd> {
     let (family, kind) = (AddressFamily::NETLINK, SocketType::RAW);
     let protocol = Some(netlink::NETFILTER);
     Ok(rustix::net::socket_with(
@@ -141,7 +141,7 @@ fn nested(kind: u16, first: u16, values: [&[u8]; 2]) -> Vec<u8> {
 }
 
 /// struct nlattr with its payload, filled up to four bytes.
-fn word(kind: u16, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn word(kind: u16, payload: &[u8]) -> Vec<u8> {
     let length = 4 + payload.len();
     let mut bytes = (length as u16).to_ne_bytes().to_vec();
     bytes.extend(kind.to_ne_bytes());

@@ -131,10 +131,16 @@ impl Bed {
 
     /// What the kernel has in the namespace that joins the domains.
     pub fn kernel_rules(&self) -> Result<String> {
+        self.nft_in_fabric(&["list", "ruleset"])
+    }
+
+    /// nft there, past the broker.
+    pub fn nft_in_fabric(&self, words: &[&str]) -> Result<String> {
         let namespace = self.lab.runtime_dir().join("netns/.fabric");
         let net = format!("--net={}", namespace.display());
         let output = Command::new("nsenter")
-            .args([&net, "nft", "list", "ruleset"])
+            .args([&net, "nft"])
+            .args(words)
             .output()?;
         ensure!(output.status.success(), "{output:?}");
         Ok(String::from_utf8(output.stdout)?)

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail};
-use fordway_filter::model::{Op, Ruleset, Statement};
-use fordway_nft::{compact, list};
+use anyhow::{Context, Result, bail};
+use fordway_filter::rules::{Expr, Rules};
+use fordway_filter::unknown_in;
 
 use crate::generate::{self, Case, Kind, Side};
 use crate::kernel::{
@@ -19,12 +19,10 @@ use crate::router::Router;
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
     pub rulesets: usize,
-    /// Those that the kernel got in the broker's short form too.
-    pub shortened: usize,
     pub packets: usize,
     /// Packets that came out or were taken.
     pub arrived: usize,
-    /// Rulesets that nft and the filter both refused.
+    /// Rulesets that nft refused.
     pub refused: usize,
     /// Rulesets with NAT that differed in one run, and not when they were played again: see
     /// [`is_chance`].
@@ -45,7 +43,6 @@ impl Tally {
     /// Adds what another run came to.
     pub fn add(&mut self, other: Tally) {
         self.rulesets += other.rulesets;
-        self.shortened += other.shortened;
         self.packets += other.packets;
         self.arrived += other.arrived;
         self.refused += other.refused;
@@ -65,10 +62,9 @@ impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} rulesets ({} refused by both, {} in two forms), {} packets ({} arrived), {} differ; by chance {} rulesets, {} source ports",
+            "{} rulesets ({} refused), {} packets ({} arrived), {} differ; by chance {} rulesets, {} source ports",
             self.rulesets,
             self.refused,
-            self.shortened,
             self.packets,
             self.arrived,
             self.differences.len(),
@@ -76,15 +72,6 @@ impl fmt::Display for Tally {
             self.ports_by_chance,
         )
     }
-}
-
-/// How the kernel gets the rules.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Form {
-    /// As they are written.
-    Long,
-    /// As the broker gives them to the fabric: runs of like rules are one lookup.
-    Short,
 }
 
 /// What two sides came to that agree.
@@ -96,7 +83,7 @@ struct Agreed {
     ports_by_chance: usize,
 }
 
-/// `None` if both sides refuse the rules; or what differs.
+/// `None` if nft refuses the rules; or what differs.
 type Outcome = Result<Option<Agreed>, String>;
 
 /// What the two sides do not agree about.
@@ -161,39 +148,32 @@ fn run_in(
         }
         let bridged = kind == Kind::Bridged;
         tally.rulesets += 1;
-        let has_short = short_form(&case).is_some();
-        tally.shortened += usize::from(has_short);
-        let forms = [Some(Form::Long), has_short.then_some(Form::Short)];
-        for form in forms.into_iter().flatten() {
-            tally.packets += case.packets.len();
-            // Flows of the long form's turn would matter.
-            let usable = sound && (form, kind) != (Form::Short, Kind::Tracked);
-            let outcome = match usable {
-                true => undisturbed(|| case_differs(lab, &case, form))?,
-                false => None,
-            };
-            sound &= !usable || outcome.is_some();
-            let outcome = match outcome {
-                Some(outcome) => outcome,
-                None => afresh(|| case_differs(&Lab::new(bridged)?, &case, form))
-                    .with_context(|| format!("ruleset {number}"))?,
-            };
-            match outcome {
-                Ok(Some(agreed)) => {
-                    tally.arrived += agreed.arrived;
-                    tally.ports_by_chance += agreed.ports_by_chance;
-                }
-                Ok(None) => tally.refused += usize::from(form == Form::Long),
-                Err(_) if is_chance(&case, form)? => tally.by_chance += 1,
-                Err(what) => {
-                    let (case, what) = shrink(lab, case.clone(), form, what)?;
-                    tally.differences.push(Difference {
-                        seed,
-                        ruleset: number,
-                        case,
-                        what: format!("{form:?} form: {what}"),
-                    });
-                }
+        tally.packets += case.packets.len();
+        let outcome = match sound {
+            true => undisturbed(|| case_differs(lab, &case))?,
+            false => None,
+        };
+        sound &= outcome.is_some();
+        let outcome = match outcome {
+            Some(outcome) => outcome,
+            None => afresh(|| case_differs(&Lab::new(bridged)?, &case))
+                .with_context(|| format!("ruleset {number}"))?,
+        };
+        match outcome {
+            Ok(Some(agreed)) => {
+                tally.arrived += agreed.arrived;
+                tally.ports_by_chance += agreed.ports_by_chance;
+            }
+            Ok(None) => tally.refused += 1,
+            Err(_) if is_chance(&case)? => tally.by_chance += 1,
+            Err(what) => {
+                let (case, what) = shrink(lab, case.clone(), what)?;
+                tally.differences.push(Difference {
+                    seed,
+                    ruleset: number,
+                    case,
+                    what,
+                });
             }
         }
     }
@@ -204,23 +184,23 @@ fn run_in(
 /// gives one of them a port at random (`nf_nat_l4proto_unique_tuple`), of a low port another one
 /// below 512; a later packet to just that port then is an answer to that flow. Seen with one
 /// ruleset of some thousand, and with none of them twice.
-fn is_chance(case: &Case, form: Form) -> Result<bool> {
-    let mut router = Router::new(case.kind == Kind::Bridged);
-    if router.filter.apply(&case.ops(), 1).is_err() || !has_nat(router.filter.ruleset()) {
+fn is_chance(case: &Case) -> Result<bool> {
+    let chains = case.chains.iter();
+    let mut bases = chains.filter_map(|chain| chain.base.as_ref());
+    if !bases.any(|base| base.is_nat) {
         return Ok(false);
     }
     for _ in 0..REPLAYS {
-        if afresh(|| case_differs(&Lab::new(false)?, case, form))?.is_err() {
+        if afresh(|| case_differs(&Lab::new(false)?, case))?.is_err() {
             return Ok(false);
         }
     }
     Ok(true)
 }
 
-fn has_nat(rules: &Ruleset) -> bool {
-    let chains = rules.tables.iter().flat_map(|table| &table.chains);
-    let mut statements = chains.flat_map(|c| &c.rules).flat_map(|r| &r.statements);
-    statements.any(|s| matches!(s, Statement::Nat(_)))
+fn has_nat(rules: &Rules) -> bool {
+    let mut exprs = rules.ids().flat_map(|(_, rule)| &rule.exprs);
+    exprs.any(|expr| matches!(expr, Expr::Nat(_)))
 }
 
 /// Runs without a difference until it was chance.
@@ -254,75 +234,39 @@ fn undisturbed(run: impl FnOnce() -> Result<Outcome>) -> Result<Option<Outcome>>
     }
 }
 
-fn case_differs(lab: &Lab, case: &Case, form: Form) -> Result<Outcome> {
+fn case_differs(lab: &Lab, case: &Case) -> Result<Outcome> {
     let bridged = case.kind == Kind::Bridged;
-    let text = match form {
-        Form::Long => Some(case.text()),
-        Form::Short => short_form(case),
-    };
-    match text {
-        Some(text) => differs(lab, bridged, form, &case.ops(), &text, &case.packets),
-        None => Ok(Ok(Some(Agreed::default()))),
-    }
-}
-
-/// Two like rules are a run already.
-const RUN_MIN: usize = 2;
-
-/// The rules with runs put together; `None` if there are no runs, or the filter refuses them.
-fn short_form(case: &Case) -> Option<String> {
-    let mut router = Router::new(false);
-    router.filter.apply(&case.ops(), 1).ok()?;
-    let long = router.filter.ruleset();
-    let mut short = long.clone();
-    compact::compact(&mut short, RUN_MIN);
-    let env = fordway_nft::Env::default();
-    let text = list::text(&short, &env, list::Style::default());
-    // The broker never has what our reader does not take.
-    (short != *long && read(&text, false).is_ok()).then_some(text)
-}
-
-/// Rules that somebody wrote, or that nft has `listed`.
-fn read(text: &str, listed: bool) -> Result<Ruleset> {
-    let env = fordway_nft::Env {
-        listed,
-        ..fordway_nft::Env::default()
-    };
-    let files = fordway_nft::NoFiles;
-    let read = fordway_nft::load_text(&Ruleset::default(), &env, &files, "nft", text, &[]);
-    Ok(read.map_err(|faults| anyhow!("{faults}\n{text}"))?.ruleset)
+    differs(lab, bridged, &case.text(), &case.packets)
 }
 
 /// Rules that were written, with packets, in a routing namespace of their own: what the two
-/// sides do not agree about. The filter gets the rules as our reader of nft's text has them.
+/// sides do not agree about.
 pub fn written(rules: &str, packets: &[(Side, Ip, Vec<u16>)]) -> Result<Option<String>> {
-    let nothing = Ruleset::default();
-    let (env, files) = (fordway_nft::Env::default(), fordway_nft::NoFiles);
-    let read = fordway_nft::load_text(&nothing, &env, &files, "rules", rules, &[])
-        .map_err(|faults| anyhow!("{faults}"))?;
-    let form = Form::Long;
-    let outcome = afresh(|| differs(&Lab::new(false)?, false, form, &read.ops, rules, packets))?;
-    Ok(outcome.err())
+    let outcome = afresh(|| differs(&Lab::new(false)?, false, rules, packets))?;
+    match outcome {
+        Ok(Some(_)) => Ok(None),
+        Ok(None) => bail!("nft refuses the rules"),
+        Err(what) => Ok(Some(what)),
+    }
 }
 
-/// What they came to; `None` if both refuse the rules; an error if they differ.
+/// What they came to. The filter has the rules as the kernel has them.
 fn differs(
     lab: &Lab,
     bridged: bool,
-    form: Form,
-    ops: &[Op],
     text: &str,
     packets: &[(Side, Ip, Vec<u16>)],
 ) -> Result<Outcome> {
-    let mut router = Router::new(bridged);
-    let ours = router.filter.apply(ops, 1);
-    let theirs = lab.load(text)?;
-    match (ours, theirs) {
-        (Ok(()), Ok(())) => {}
-        (Err(_), Err(_)) => return Ok(Ok(None)),
-        (Ok(()), Err(error)) => return Ok(Err(format!("nft refuses: {error}"))),
-        (Err(error), Ok(())) => return Ok(Err(format!("the filter refuses: {error}"))),
+    if !lab.load(text)? {
+        return Ok(Ok(None));
     }
+    let rules = lab.rules()?;
+    if let Some(what) = unknown_in(&rules).first() {
+        return Ok(Err(format!("the filter does not know {what}")));
+    }
+    let has_nat = has_nat(&rules);
+    let mut router = Router::new(bridged);
+    router.filter.replace(rules, 1, 1);
     let frames: Vec<(Side, Vec<u8>)> = packets
         .iter()
         .map(|(side, ip, tags)| {
@@ -336,10 +280,7 @@ fn differs(
         })
         .collect();
     let mut theirs = lab.send(&frames)?;
-    let mut their_counters = lab.read(&mut theirs)?;
-    if form == Form::Short {
-        their_counters = of_long_form(lab, router.filter.ruleset())?;
-    }
+    let their_counters = lab.read(&mut theirs)?;
     let mut ours = Arrivals::default();
     for (frames, packets) in frames.chunks(BATCH).zip(packets.chunks(BATCH)) {
         for ((side, frame), (_, ip, _)) in frames.iter().zip(packets) {
@@ -350,7 +291,7 @@ fn differs(
         }
     }
     // Of those that a NAT rule may have translated.
-    let sent: Sent = match has_nat(router.filter.ruleset()) {
+    let sent: Sent = match has_nat {
         true => packets
             .iter()
             .map(|(_, ip, _)| (ip.id, names(&ip.frame(MAC_A, MAC_B, &[])[ETHERNET..])))
@@ -470,41 +411,21 @@ fn without_source_port(packet: &[u8]) -> Option<Vec<u8>> {
 }
 
 fn counters(router: &Router) -> Counters {
+    let filter = &router.filter;
     let mut counters = Counters::new();
-    for table in &router.filter.listing(2).tables {
-        for chain in &table.chains {
-            let list = counters.entry(chain.name.clone()).or_default();
-            list.extend(chain.rules.iter().flat_map(|r| counts(&r.statements)));
+    for chain in filter.rules().tables.iter().flat_map(|table| &table.chains) {
+        counters.entry(chain.name.clone()).or_default();
+    }
+    for (id, _) in filter.rules().ids() {
+        if let Some((_, chain, _)) = filter.place(id) {
+            let counted = filter
+                .counts(id)
+                .map(|counter| (counter.packets, counter.bytes));
+            let of_chain = counters.entry(chain.name.clone()).or_default();
+            of_chain.extend(counted);
         }
     }
     counters
-}
-
-/// What the kernel has counted by the short form, rule by rule, as the broker reads it.
-fn of_long_form(lab: &Lab, long: &Ruleset) -> Result<Counters> {
-    let mut counters = Counters::new();
-    for table in &long.tables {
-        let kernel = read(&lab.list(table.family, &table.name)?, true)?;
-        let kernel = kernel
-            .table(table.family, &table.name)
-            .context("no table")?;
-        for chain in &table.chains {
-            let counted = kernel.chain(&chain.name).context("no chain")?;
-            let mut of_rules = vec![Vec::new(); chain.rules.len()];
-            for (rule, statements) in compact::counters(table, chain, counted, RUN_MIN) {
-                of_rules[rule] = counts(statements).collect();
-            }
-            counters.insert(chain.name.clone(), of_rules.concat());
-        }
-    }
-    Ok(counters)
-}
-
-fn counts(statements: &[Statement]) -> impl Iterator<Item = (u64, u64)> {
-    statements.iter().filter_map(|s| match s {
-        Statement::Counter(counter) => Some((counter.packets, counter.bytes)),
-        _ => None,
-    })
 }
 
 /// How long a case is made smaller. Each try of a case that tracks connections needs a
@@ -512,16 +433,16 @@ fn counts(statements: &[Statement]) -> impl Iterator<Item = (u64, u64)> {
 const SHRINK_LIMIT: Duration = Duration::from_secs(120);
 
 /// Takes away what can be taken away while the two sides still differ.
-fn shrink(lab: &Lab, mut case: Case, form: Form, seen: String) -> Result<(Case, String)> {
+fn shrink(lab: &Lab, mut case: Case, seen: String) -> Result<(Case, String)> {
     let bridged = case.kind == Kind::Bridged;
     let shows = |case: &Case| -> Result<Option<String>> {
         // Where connections are tracked, the flows of the try before would matter.
         if case.kind != Kind::Tracked
-            && let Some(outcome) = undisturbed(|| case_differs(lab, case, form))?
+            && let Some(outcome) = undisturbed(|| case_differs(lab, case))?
         {
             return Ok(outcome.err());
         }
-        Ok(afresh(|| case_differs(&Lab::new(bridged)?, case, form))?.err())
+        Ok(afresh(|| case_differs(&Lab::new(bridged)?, case))?.err())
     };
     eprintln!("a difference is made smaller, for {SHRINK_LIMIT:?} at most: {seen}");
     let until = Instant::now() + SHRINK_LIMIT;

@@ -1,8 +1,7 @@
 //! Rulesets and packets from a seed.
 //!
-//! Everything is made twice at once: as nft's text and as the filter's data. Values come
-//! from small pools, so that rules and packets meet. What two runs of the kernel itself
-//! would not do alike (random NAT ranges, the clock) is left out.
+//! Rules are made as nft's text. Values come from small pools, so that rules and packets meet. What two
+//! runs of the kernel itself would not do alike (random NAT ranges, the clock) is left out.
 
 mod atoms;
 mod tables;
@@ -11,9 +10,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::net::IpAddr;
 
-use fordway_filter::model::{
-    BaseChain, Chain, ChainKind, Family, Hook, Op, Policy, Position, Rule, Set, Statement, TableId,
-};
+use fordway_filter::rules::{Family, Hook};
 
 use crate::packets::{Body, Ip};
 
@@ -51,23 +48,41 @@ pub enum Side {
     Right,
 }
 
-/// One statement, written and as data.
-pub type Part = (String, Statement);
-
+/// Statements.
 #[derive(Clone, Debug)]
-pub struct GenRule(pub Vec<Part>);
+pub struct GenRule(pub Vec<String>);
 
 #[derive(Clone, Debug)]
 pub struct GenChain {
     pub name: String,
-    pub base: Option<BaseChain>,
+    pub base: Option<GenBase>,
     pub rules: Vec<GenRule>,
+}
+
+#[derive(Clone, Debug)]
+pub struct GenBase {
+    pub is_nat: bool,
+    pub hook: Hook,
+    pub priority: i32,
+    pub drops: bool,
+    pub device: Option<&'static str>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetKind {
+    Plain,
+    Dynamic,
+    /// A map to marks.
+    Marks,
 }
 
 #[derive(Clone, Debug)]
 pub struct GenSet {
     pub text: String,
-    pub set: Set,
+    pub name: String,
+    pub kind: SetKind,
+    /// Of addresses of IPv6.
+    pub six: bool,
 }
 
 /// What a case needs around it.
@@ -89,13 +104,6 @@ pub struct Case {
 }
 
 impl Case {
-    fn table(&self) -> TableId {
-        TableId {
-            family: self.family,
-            name: "t".into(),
-        }
-    }
-
     /// For `nft -f`.
     pub fn text(&self) -> String {
         let mut text = format!("table {} t {{\n", self.family);
@@ -106,20 +114,14 @@ impl Case {
         for chain in &self.chains {
             let _ = write!(text, "  chain {} {{", chain.name);
             if let Some(base) = &chain.base {
-                let device = match base.devices.first() {
-                    Some(device) => format!(" device \"{device}\""),
-                    None => String::new(),
-                };
-                let policy = if base.policy == Policy::Drop {
-                    "drop"
-                } else {
-                    "accept"
-                };
+                let kind = if base.is_nat { "nat" } else { "filter" };
+                let policy = if base.drops { "drop" } else { "accept" };
+                let device = base.device.map(|device| format!(" device \"{device}\""));
                 let _ = write!(
                     text,
-                    " type {} hook {}{device} priority {}; policy {policy};",
-                    base.kind.name(),
+                    " type {kind} hook {}{} priority {}; policy {policy};",
                     base.hook.name(),
+                    device.unwrap_or_default(),
                     base.priority,
                 );
             }
@@ -128,58 +130,11 @@ impl Case {
         for chain in &self.chains {
             let _ = writeln!(text, "  chain {} {{", chain.name);
             for rule in &chain.rules {
-                let parts: Vec<&str> = rule.0.iter().map(|(text, _)| text.as_str()).collect();
-                let _ = writeln!(text, "    {}", parts.join(" "));
+                let _ = writeln!(text, "    {}", rule.0.join(" "));
             }
             text.push_str("  }\n");
         }
         text + "}\n"
-    }
-
-    /// For the filter.
-    pub fn ops(&self) -> Vec<Op> {
-        let table = self.table();
-        let mut ops = vec![Op::AddTable {
-            table: table.clone(),
-            dormant: false,
-            comment: None,
-            exclusive: false,
-        }];
-        for set in &self.sets {
-            ops.push(Op::AddSet {
-                table: table.clone(),
-                set: set.set.clone(),
-                exclusive: false,
-            });
-        }
-        for chain in &self.chains {
-            let made = Chain::new(&chain.name, chain.base.clone());
-            ops.push(Op::AddChain {
-                table: table.clone(),
-                chain: made,
-                exclusive: false,
-            });
-        }
-        for chain in &self.chains {
-            for rule in &chain.rules {
-                let statements = rule
-                    .0
-                    .iter()
-                    .map(|(_, statement)| statement.clone())
-                    .collect();
-                ops.push(Op::AddRule {
-                    table: table.clone(),
-                    chain: chain.name.clone(),
-                    position: Position::Last,
-                    rule: Rule {
-                        handle: 0,
-                        comment: None,
-                        statements,
-                    },
-                });
-            }
-        }
-        ops
     }
 }
 
@@ -196,6 +151,7 @@ pub(crate) struct Maker {
 
 const PRIORITIES: [i32; 6] = [-150, -50, -10, 0, 10, 50];
 pub const PORTS: [u16; 6] = [22, 53, 80, 443, 1024, 6379];
+pub const COUNTER: &str = "counter";
 
 /// The case of this number in the series of this seed.
 pub fn case(seed: u64, number: u64, packets: usize) -> Case {
@@ -223,10 +179,7 @@ pub fn case(seed: u64, number: u64, packets: usize) -> Case {
         maker.named_set();
     }
     for at in 0..chains.len() {
-        let is_nat = chains[at]
-            .base
-            .as_ref()
-            .is_some_and(|b| b.kind == ChainKind::Nat);
+        let is_nat = chains[at].base.as_ref().is_some_and(|base| base.is_nat);
         let hook = chains[at].base.as_ref().map(|b| b.hook);
         for _ in 0..1 + maker.dice.below(if is_nat { 2 } else { 5 }) {
             // Chains only lead to later ones, so that there are no circles.
@@ -245,21 +198,20 @@ pub fn case(seed: u64, number: u64, packets: usize) -> Case {
         }
     }
     let mut packets: Vec<_> = (1..=packets).map(|id| maker.packet(id as u16)).collect();
-    let sets_address = |rule: &GenRule| rule.0.iter().any(|(text, _)| text.contains("addr set"));
+    let sets_address = |rule: &GenRule| rule.0.iter().any(|text| text.contains("addr set"));
     if chains.iter().flat_map(|c| &c.rules).any(sets_address) {
         // Where the transport's sum is cut off, the kernel changes the sum of the IP header
         // and not the address; the filter changes neither.
         packets.iter_mut().for_each(|(_, ip, _)| ip.cut = 0);
     }
     for set in &mut maker.sets {
-        let deletes = format!("delete @{} ", set.set.name);
+        let deletes = format!("delete @{} ", set.name);
         let rules = chains.iter().flat_map(|c| &c.rules);
         let parts = rules.flat_map(|rule| &rule.0);
-        let deletions = parts.filter(|(text, _)| text.starts_with(&deletes)).count();
+        let deletions = parts.filter(|text| text.starts_with(&deletes)).count();
         if let Some(count) = SAME_KEY_MAX.checked_div(deletions) {
             // What a packet deletes keeps its place in the kernel until the collector comes,
             // some time within a second.
-            set.set.size = Some(65_535);
             set.text = set.text.replace("size 3", "size 65535");
             packets = few_of_each(packets, count);
         }
@@ -313,21 +265,12 @@ impl Maker {
         for number in 0..1 + self.dice.below(3) {
             let priority = priorities.swap_remove(self.dice.below(priorities.len()));
             let hook = self.dice.pick(hooks);
-            let policy = if self.dice.one_in(4) {
-                Policy::Drop
-            } else {
-                Policy::Accept
-            };
-            let devices = match self.family {
-                Family::Netdev => vec!["b0".to_owned()],
-                _ => Vec::new(),
-            };
-            let base = BaseChain {
-                kind: ChainKind::Filter,
+            let base = GenBase {
+                is_nat: false,
                 hook,
                 priority,
-                policy,
-                devices,
+                drops: self.dice.one_in(4),
+                device: (self.family == Family::Netdev).then_some("b0"),
             };
             chains.push(GenChain {
                 name: format!("base{number}"),
@@ -343,13 +286,12 @@ impl Maker {
                 if self.dice.one_in(3) {
                     continue;
                 }
-                let (kind, policy) = (ChainKind::Nat, Policy::Accept);
-                let base = BaseChain {
-                    kind,
+                let base = GenBase {
+                    is_nat: true,
                     hook,
                     priority,
-                    policy,
-                    devices: Vec::new(),
+                    drops: false,
+                    device: None,
                 };
                 chains.push(GenChain {
                     name: name.into(),
@@ -379,19 +321,10 @@ impl Maker {
                 parts.push(part);
             }
             if self.dice.one_in(6) {
-                parts.push(counter());
+                parts.push(COUNTER.into());
             }
         }
-        if parts.iter().any(|(text, _)| text == "counter") {
-            // nft 1.0.6 makes one comparison of a match of `ether` and of what a later match
-            // needs, and puts it where the later one stands: behind what is between them.
-            let (ether, others): (Vec<Part>, Vec<Part>) = parts
-                .into_iter()
-                .partition(|(text, _)| text.starts_with("ether "));
-            parts = [others, ether].concat();
-        }
-        keep_apart(&mut parts);
-        parts.push(counter());
+        parts.push(COUNTER.into());
         parts.extend(self.ending(hook));
         vec![GenRule(parts)]
     }
@@ -515,22 +448,4 @@ fn packet_body(dice: &mut Dice, six: bool) -> Body {
         }
         _ => Body::Other(dice.pick(&[50, 103])),
     }
-}
-
-/// nft 1.0.6 makes one comparison of neighbours in a header, also of two with `!=`, which then
-/// holds where one of them does, and also over what stands between them.
-fn keep_apart(parts: &mut Vec<Part>) {
-    let mut is_first = true;
-    parts.retain(|(text, _)| {
-        let is_kept = is_first || !text.contains(" != ");
-        is_first &= !text.contains(" != ");
-        is_kept
-    });
-    if parts.iter().any(|(text, _)| text == "counter") {
-        parts.retain(|(text, _)| !text.starts_with('@'));
-    }
-}
-
-pub fn counter() -> Part {
-    ("counter".into(), Statement::Counter(Default::default()))
 }

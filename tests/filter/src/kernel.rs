@@ -18,10 +18,10 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use fordway_filter::model::Family;
+use fordway_filter::rules::{self, Expr, Rules, Stateful};
+use fordway_platform::nftables;
 use fordway_platform::packet::PacketSocket;
 use rustix::event::{PollFd, PollFlags};
-use serde_json::Value;
 
 use crate::generate::Side;
 
@@ -47,6 +47,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Frames between two ends. A buffer of `net.core.rmem_default` (212,992 bytes) holds twice
 /// as many of the largest.
 pub const BATCH: usize = 50;
+
+const HARNESS_TABLE: &str = "harness";
 
 /// Notes what the namespace would take, and lets it say nothing.
 const HARNESS: &str = "table inet harness {
@@ -160,16 +162,25 @@ impl Lab {
     }
 
     /// Puts a ruleset in force in place of the one before. `false` if nft refuses it.
-    pub fn load(&self, rules: &str) -> Result<Result<(), String>> {
+    pub fn load(&self, rules: &str) -> Result<bool> {
         let mut text = String::from("flush set inet harness seen4\nflush set inet harness seen6\n");
         for family in ["ip", "ip6", "inet", "bridge", "netdev"] {
             text += &format!("add table {family} t\ndelete table {family} t\n");
         }
         text += rules;
-        match input("nft", &["-f", "-"], &text) {
-            Ok(_) => Ok(Ok(())),
-            Err(error) => Ok(Err(format!("{error:#}"))),
-        }
+        Ok(input("nft", &["-f", "-"], &text).is_ok())
+    }
+
+    /// What is in force, as the kernel has it; without what belongs to the lab.
+    pub fn rules(&self) -> Result<Rules> {
+        let mut rules = self.all()?;
+        rules.tables.retain(|table| table.name != HARNESS_TABLE);
+        Ok(rules)
+    }
+
+    fn all(&self) -> Result<Rules> {
+        let dump = nftables::dump_of_thread()?;
+        Ok(rules::read(&dump)?)
     }
 
     /// Sends frames, and waits until all have been dealt with. Behind each [`BATCH`] an
@@ -203,37 +214,31 @@ impl Lab {
 
     /// What the rules have counted, and which packets the namespace took.
     pub fn read(&self, arrivals: &mut Arrivals) -> Result<Counters> {
-        let output = limited("nft", &["-j", "list", "ruleset"]).output()?;
-        let listing: Value = serde_json::from_slice(&checked("nft", output)?)?;
         let mut counters = Counters::new();
-        for item in listing["nftables"].as_array().into_iter().flatten() {
-            if let Some(rule) = item.get("rule").filter(|r| r["table"] == "t") {
-                let chain = rule["chain"].as_str().unwrap_or_default().to_owned();
-                let found = rule["expr"]
-                    .as_array()
-                    .into_iter()
-                    .flatten()
-                    .filter_map(|e| {
-                        let counter = e.get("counter")?;
-                        Some((counter["packets"].as_u64()?, counter["bytes"].as_u64()?))
-                    });
-                counters.entry(chain).or_default().extend(found);
+        for table in self.all()?.tables {
+            if table.name == HARNESS_TABLE {
+                let elements = table.sets.iter().flat_map(|set| &set.elements);
+                let number = |key: &[u8]| {
+                    key.iter()
+                        .fold(0u16, |sum, byte| sum << 8 | u16::from(*byte))
+                };
+                arrivals
+                    .local
+                    .extend(elements.map(|element| number(&element.key)));
+                continue;
             }
-            if let Some(set) = item.get("set").filter(|s| s["table"] == "harness") {
-                for element in set["elem"].as_array().into_iter().flatten() {
-                    let id = element.as_u64().or_else(|| element["elem"]["val"].as_u64());
-                    arrivals.local.extend(id.map(|id| id as u16));
-                }
+            for chain in table.chains {
+                let exprs = chain.rules.iter().flat_map(|rule| &rule.exprs);
+                let counted = exprs.filter_map(|expr| match expr {
+                    Expr::Stateful(Stateful::Counter { packets, bytes }) => {
+                        Some((*packets, *bytes))
+                    }
+                    _ => None,
+                });
+                counters.insert(chain.name.clone(), counted.collect());
             }
         }
         Ok(counters)
-    }
-
-    /// A table with its counts, as nft's text.
-    pub fn list(&self, family: Family, table: &str) -> Result<String> {
-        let words = ["list", "table", family.name(), table];
-        let output = limited("nft", &words).output()?;
-        Ok(String::from_utf8(checked("nft", output)?)?)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Our side: a router and a bridge of a few lines around the filter, alike to the
 //! namespace of [`crate::kernel`].
 
-use fordway_filter::model::Hook;
+use fordway_filter::rules::Hook;
 use fordway_filter::{Config, Environment, Filter, Iface, Layer, Meta, Packet, Verdict};
 
 use crate::generate::Side;

@@ -1,12 +1,21 @@
 //! Rules are denied to a packet by one number: where that must not be the wrong one.
 
-use fordway_filter::model::{Hook, ObjectState, Ruleset};
+use fordway_filter::rules::Hook;
 use fordway_filter::{
     Config, Crossing, Decision, EachPacket, Filter, Layer, Meta, Packet, Phase, Question, Tuple,
 };
-use fordway_nft::{Env, NoFiles, load_text};
+use fordway_test_filter::Nft;
 use fordway_test_filter::packets::{Body, Ip, address};
 use fordway_test_filter::router::Nothing;
+
+/// Whether nft can be asked.
+fn is_root() -> bool {
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        fordway_test_skip::skipped("network namespaces need root");
+    }
+    is_root
+}
 
 /// Rules of a chain on hook forward, each with a counter behind it.
 fn filter(rules: &[String]) -> Filter {
@@ -19,11 +28,8 @@ fn filter(rules: &[String]) -> Filter {
         text += &format!("{rule} counter name c{n}\n");
     }
     text += "}\n}\n";
-    let nothing = Ruleset::default();
-    let read = load_text(&nothing, &Env::default(), &NoFiles, "rules", &text, &[]).unwrap();
-    let mut filter = Filter::new(Config::default(), 1);
-    filter.apply(&read.ops, 0).unwrap();
-    filter
+    let nft = Nft::new().expect("a namespace");
+    nft.filter(&text, Config::default()).expect("rules")
 }
 
 /// How often each rule was carried out, after one packet.
@@ -38,12 +44,14 @@ fn counts(filter: &mut Filter, ip: &Ip) -> Vec<u64> {
         1,
         &mut Nothing::default(),
     );
-    let objects = &filter.listing(1).tables[0].objects;
-    let count = |object: &fordway_filter::model::Object| match &object.state {
-        ObjectState::Counter(counter) => counter.packets,
-        _ => 0,
-    };
-    objects.iter().map(count).collect()
+    let objects = &filter.rules().tables[0].objects;
+    let mut counts = vec![0; objects.len()];
+    for (_, at, counter) in filter.object_counts() {
+        let name = &objects[at as usize].name;
+        let number: usize = name[1..].parse().expect("c and a number");
+        counts[number] = counter.packets;
+    }
+    counts
 }
 
 fn strings(rules: &[&str]) -> Vec<String> {
@@ -52,6 +60,9 @@ fn strings(rules: &[&str]) -> Vec<String> {
 
 #[test]
 fn what_a_rule_has_written_the_next_one_reads() {
+    if !is_root() {
+        return;
+    }
     let mut filter = filter(&strings(&[
         "ip ttl 64 udp dport 80",
         "meta mark 7",
@@ -70,6 +81,9 @@ fn what_a_rule_has_written_the_next_one_reads() {
 
 #[test]
 fn more_questions_than_facts_are_kept() {
+    if !is_root() {
+        return;
+    }
     let ip = Ip::udp("10.1.2.3", "10.4.5.6", 0x1234, 0x5678);
     let bytes = ip.bytes();
     let ask = |at: usize, off: u8| format!("@nh,{},8 {}", at * 8, bytes[at] ^ off);
@@ -87,6 +101,9 @@ fn more_questions_than_facts_are_kept() {
 /// A wide field is compared by 32 bits first: others may have the same.
 #[test]
 fn addresses_that_fold_alike_are_told_apart() {
+    if !is_root() {
+        return;
+    }
     let source = "2001:db8::1:0:0:5";
     let mut filter = filter(&strings(&[
         "ip6 saddr 2001:db8::1:0:0:5",
@@ -108,6 +125,9 @@ fn addresses_that_fold_alike_are_told_apart() {
 
 #[test]
 fn ranges_and_masks_hold_to_their_ends() {
+    if !is_root() {
+        return;
+    }
     let rules = strings(&[
         "udp dport 80-90",
         "udp dport 79-80",
@@ -129,6 +149,9 @@ fn ranges_and_masks_hold_to_their_ends() {
 /// Ports of a later fragment and of a packet that is cut are not there.
 #[test]
 fn what_is_absent_matches_nothing() {
+    if !is_root() {
+        return;
+    }
     let rules = strings(&["udp dport 0-65535", "th dport 0", "meta l4proto udp"]);
     let mut ip = Ip::udp("10.0.0.1", "10.0.0.2", 1000, 0);
     assert_eq!(counts(&mut filter(&rules), &ip), [1, 1, 1]);
@@ -140,6 +163,9 @@ fn what_is_absent_matches_nothing() {
 /// its second question would deny; one that asks for what is known first is not.
 #[test]
 fn of_a_connection_questions_count_in_their_order() {
+    if !is_root() {
+        return;
+    }
     let crossing = Crossing {
         layer: None,
         hook: Hook::Forward,

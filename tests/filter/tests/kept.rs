@@ -200,3 +200,53 @@ fn a_packet_adds_what_packets_deleted() {
     let many: Vec<_> = (1..=100).map(packet).collect();
     println!("a hundred packets: {:?}", written(rules, &many));
 }
+
+#[test]
+fn statements_behind_continue_are_carried_out() {
+    let rules = "table ip t {
+      chain c { type filter hook prerouting priority 0; policy accept;
+        ip saddr 10.1.0.1 continue drop
+      }
+    }
+    ";
+    let ip = Ip::tcp("10.1.0.1", "10.201.0.1", 40_000, 80, SYN);
+    same("continue", rules, &[(Left, ip, Vec::new())]);
+}
+
+#[test]
+fn a_rule_that_is_met_again_looks_up_anew() {
+    let rules = "table ip t {
+      chain up { meta mark set meta mark map { 0 : 1, 1 : 2 }
+      }
+      chain c { type filter hook prerouting priority 0; policy accept;
+        jump up
+        jump up
+        meta mark 2 drop
+      }
+    }
+    ";
+    let ip = Ip::tcp("10.1.0.1", "10.201.0.1", 40_000, 80, SYN);
+    same(
+        "a map that is asked twice",
+        rules,
+        &[(Left, ip, Vec::new())],
+    );
+}
+
+#[test]
+fn what_an_element_counts_of_connections_is_tracked() {
+    let rules = "table ip t {
+      set s { type ipv4_addr; flags dynamic; size 65535; }
+      chain c { type filter hook prerouting priority 0; policy accept;
+        tcp dport 80 add @s { ip saddr ct count over 2 } drop
+      }
+    }
+    ";
+    let packet = |id: u16| {
+        let mut ip = Ip::tcp("10.1.0.1", "10.201.0.1", 40_000 + id, 80, SYN);
+        ip.id = id;
+        (Left, ip, Vec::new())
+    };
+    let packets: Vec<_> = (1..=6).map(packet).collect();
+    same("connections by element", rules, &packets);
+}

@@ -2,44 +2,20 @@
 unikernel filtered httpd-filter 10.0.0.16
 listens 10.0.0.16 80
 fetches 10.0.0.16 1k
-cat >/tmp/closed.nft <<'END'
-table inet t {
-    chain in {
-        type filter hook input priority 0; policy accept;
-        tcp dport 80 drop
-    }
-}
-END
-cat >/tmp/refused.nft <<'END'
-table inet t {
-    chain in {
-        type filter hook input priority 0; policy drop;
-        ip protocol icmp accept
-        tcp dport 80 reject with tcp reset
-    }
-}
-END
-cat >/tmp/open.nft <<'END'
-table inet t {
-    chain in {
-        type filter hook input priority 0; policy accept;
-    }
-}
-END
-echo 'no rules at all {' >/tmp/wrong.nft
-rules filtered /tmp/closed.nft
+echo 'no rules at all' >/tmp/wrong.fwnf
+rules filtered /job/closed.fwnf
 ! curl -s -o /dev/null -m 2 http://10.0.0.16/1k || fail 'a dropped port answers'
 answers 10.0.0.16
-rules filtered /tmp/refused.nft
+rules filtered /job/refused.fwnf
 status=0
 curl -s -o /dev/null -m 2 http://10.0.0.16/1k || status=$?
 expect 'refused at once' $status = 7
 # Wrong ones change nothing.
-rules filtered /tmp/wrong.nft
+rules filtered /tmp/wrong.fwnf
 status=0
 curl -s -o /dev/null -m 2 http://10.0.0.16/1k || status=$?
 expect 'the rules before are in force' $status = 7
-rules filtered /tmp/open.nft
+rules filtered /job/open.fwnf
 fetches 10.0.0.16 1k 100k
 
 # The wall clock of rules goes on while the domain is put away.
@@ -49,15 +25,8 @@ sleep 5
 xl restore /tmp/saved
 rm /tmp/saved
 says filtered 'resumed, Elsewhere'
-cat >/tmp/past.nft <<END
-table inet t {
-    chain in {
-        type filter hook input priority 0; policy accept;
-        meta time < "$(date -u -d '1 second ago' '+%Y-%m-%d %H:%M:%S')" tcp dport 80 reject with tcp reset
-    }
-}
-END
-rules filtered /tmp/past.nft
+python3 /job/clock.py /job/past.fwnf >/tmp/past.fwnf
+rules filtered /tmp/past.fwnf
 # It is looked at once a second.
 for i in $(seq 60); do
     ! curl -s -o /dev/null -m 2 http://10.0.0.16/1k || break
@@ -70,7 +39,7 @@ stop filtered
 # written before the start; the latter count.
 mkdir -p /tmp/ruled
 cp /job/www/1k /tmp/ruled
-cp /tmp/refused.nft /tmp/ruled/rules.nft
+cp /job/refused.fwnf /tmp/ruled/rules.fwnf
 tar --format=ustar -cf /tmp/ruled.tar -C /tmp/ruled .
 configure ruled 10.0.0.16 /job/httpd-filter 64 'ip=10.0.0.16/24 gw=10.0.0.1' /tmp/ruled.tar
 start ruled
@@ -80,7 +49,7 @@ curl -s -o /dev/null -m 2 http://10.0.0.16/1k || status=$?
 expect 'refused by the ramdisk' $status = 7
 stop ruled
 create ruled
-give_rules ruled /tmp/open.nft
+give_rules ruled /job/open.fwnf
 xl unpause ruled
 answers 10.0.0.16
 listens 10.0.0.16 80

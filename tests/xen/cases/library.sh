@@ -50,15 +50,14 @@ no_loss() {
         fail "pings were lost"
 }
 
-# give_rules NAME FILE: nft's text for the guest's filter, into XenStore.
+# give_rules NAME FILE: compiled rules for the guest's filter, into XenStore.
 give_rules() {
     local domain part count=0
     domain=/local/domain/$(xl domid "$1")
     rm -f /tmp/part.*
-    split -C 3000 "$2" /tmp/part.
+    od -An -v -tx1 "$2" | tr -d ' \n' | split -b 4000 - /tmp/part.
     for part in /tmp/part.*; do
-        # \n: the shell takes the last line's end away, xenstore-write puts it back.
-        xenstore-write "$domain/fordway/rules/$count" "$(cat "$part")\n"
+        xenstore-write "$domain/fordway/rules/$count" "$(cat "$part")"
         count=$((count + 1))
     done
     xenstore-write "$domain/fordway/rules/commit" $count

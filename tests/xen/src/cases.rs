@@ -58,6 +58,7 @@ pub const FUNCTIONS: &str = include_str!("../cases/library.sh");
 pub const PROGRAMS: &[(&str, &str)] = &[
     ("clients.py", include_str!("../programs/clients.py")),
     ("crowd.py", include_str!("../programs/crowd.py")),
+    ("clock.py", include_str!("../programs/clock.py")),
     ("malformed.py", include_str!("../programs/malformed.py")),
     ("wire.py", include_str!("../programs/wire.py")),
 ];

@@ -7,6 +7,7 @@
 mod bench;
 mod cases;
 mod machines;
+mod rules;
 mod www;
 
 use anyhow::{Result, bail, ensure};
@@ -132,7 +133,7 @@ fn job(cases: &[&Case], images: &Path) -> Result<Job> {
     Ok(job)
 }
 
-/// The unikernel's images, as far as they are there, programs for dom0, and files to serve.
+/// The unikernel's images, as far as they are there, programs for dom0, rules, and files to serve.
 fn add_files(job: &mut Job, images: &Path) -> Result<()> {
     for need in [Needs::Httpd, Needs::Profile, Needs::Filter, Needs::Kv] {
         if need.is_there(images) {
@@ -145,5 +146,6 @@ fn add_files(job: &mut Job, images: &Path) -> Result<()> {
         let source = Source::Bytes(text.as_bytes().to_vec());
         job.files.push(((*name).to_owned(), source));
     }
+    rules::add_to(job)?;
     Ok(www::add_to(job)?)
 }

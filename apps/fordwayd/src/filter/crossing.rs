@@ -11,7 +11,7 @@
 //! families bridge and netdev see the switch ports. Connections within one namespace do
 //! not cross the fabric, so no rule is about them.
 
-use fordway_filter::model::Hook;
+use fordway_filter::rules::Hook;
 use fordway_filter::{Crossing, Environment, Iface, Layer, Phase, Question, Tuple};
 use fordway_platform::fabric::{RULES_DEVICE, port_of};
 use std::net::{IpAddr, SocketAddr};

@@ -2,7 +2,7 @@
 //! by the kernel in the fabric.
 //!
 //! ```text
-//!   load ─► parse, compile ─► file beside ─► nft in the fabric ─► file in place ─► here ─► each live channel
+//!   load ─► nft beside, dump ─► file beside ─► nft in the fabric ─► file in place ─► here ─► each live channel
 //!             (a fault up to here: nothing has changed anywhere)                  one turn of the loop
 //! ```
 //! The broker does nothing else between the kernel's change and its own last word to a
@@ -39,9 +39,10 @@
 mod changes;
 pub mod crossing;
 mod kernel;
+pub mod listing;
 mod store;
 
-use crate::admin::{ErrorKind, FilterChange, FilterRules, Include, Looked, Reply};
+use crate::admin::{ErrorKind, FilterChange, FilterRules, Looked, Reply};
 use crate::admin_socket::error;
 use crate::broker::Broker;
 use crate::memory::Progress;
@@ -50,11 +51,10 @@ use crate::{BrokerError, Config};
 use crossing::Surroundings;
 use fordway_abi::reason::Reason;
 use fordway_abi::shm::SEGMENT_LOG2_MAX;
-use fordway_filter::model::{Ruleset, Statement};
-use fordway_filter::{Answer, Decision, Filter, Phase};
-use fordway_nft::{Env, FileError, Files, list};
+use fordway_filter::{Answer, Decision, Filter, Phase, rules};
 use fordway_platform::diag::{self, Named};
 use fordway_platform::fabric::{FabricError, handshake_has_passed, keep_connections};
+use fordway_platform::nftables::{LoadError, Scratch, Source};
 use fordway_registry::{BothEnds, SocketFacts};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -86,7 +86,7 @@ struct Credited {
 /// The rules in force and what the broker has counted by them.
 pub(crate) struct Rules {
     filter: Filter,
-    env: Env,
+    moved: kernel::Moved,
     runtime_dir: PathBuf,
     /// Clock of the filter: nanoseconds since then.
     start: Instant,
@@ -105,11 +105,7 @@ impl Rules {
     pub(crate) fn start(config: &Config) -> Result<(Self, bool), BrokerError> {
         let mut rules = Self {
             filter: new_filter(),
-            env: Env {
-                // Those of the fabric go by name; the host's are not to be met there.
-                interfaces: Vec::new(),
-                ..Env::system()
-            },
+            moved: kernel::Moved::new(),
             runtime_dir: config.runtime_dir.clone(),
             start: Instant::now(),
             counts: false,
@@ -127,19 +123,8 @@ impl Rules {
         let Some(stored) = stored else {
             return Ok((rules, false));
         };
-        let base = Ruleset::default();
-        let read = fordway_nft::load_text(
-            &base,
-            &rules.env,
-            &fordway_nft::NoFiles,
-            "filter.json",
-            &stored.rules,
-            &[],
-        );
-        let mut ruleset = read.map_err(|faults| damaged(faults.to_string()))?.ruleset;
-        ruleset.epoch = stored.epoch;
-        let compiled = rules.compile(ruleset).map_err(damaged)?;
-        rules.put_in_force(compiled);
+        let made = Made::of(&stored.rules).map_err(|fault| damaged(fault.to_string()))?;
+        rules.put_in_force(made, stored.epoch);
         Ok((rules, true))
     }
 
@@ -148,23 +133,17 @@ impl Rules {
     }
 
     pub(crate) fn epoch(&self) -> u64 {
-        self.filter.ruleset().epoch
+        self.filter.epoch()
     }
 
-    fn compile(&self, ruleset: Ruleset) -> Result<Filter, String> {
-        let mut filter = new_filter();
-        filter
-            .replace(ruleset, self.now_ns())
-            .map_err(|fault| fault.to_string())?;
-        Ok(filter)
-    }
-
-    fn put_in_force(&mut self, filter: Filter) {
-        self.filter = filter;
-        self.counts = has_counters(self.filter.ruleset());
+    fn put_in_force(&mut self, made: Made, epoch: u64) {
+        let now_ns = self.now_ns();
+        let has_rules = !made.rules.tables.is_empty();
+        self.moved = made.for_kernel.moved;
+        self.filter.replace(made.rules, epoch, now_ns);
+        self.counts = self.filter.counts_anything();
         self.find_expiry();
-        let has_rules = !self.filter.ruleset().tables.is_empty();
-        self.keep_at_ns = has_rules.then(|| self.now_ns() + KEEP_EVERY_NS);
+        self.keep_at_ns = has_rules.then(|| now_ns + KEEP_EVERY_NS);
     }
 
     /// Whether the kernel is to be told now that connections go on; then a day later again.
@@ -178,21 +157,8 @@ impl Rules {
 
     fn find_expiry(&mut self) {
         let now_ns = self.now_ns();
-        let has_timeouts = |ruleset: &Ruleset| {
-            let mut sets = ruleset.tables.iter().flat_map(|table| &table.sets);
-            sets.any(|set| set.flags.timeout || set.timeout_ms.is_some())
-        };
-        self.expiry_ns = None;
-        if has_timeouts(self.filter.ruleset()) {
-            let listing = self.filter.listing(now_ns);
-            let sets = listing.tables.iter().flat_map(|table| &table.sets);
-            let first_ms = sets
-                .flat_map(|set| &set.elements)
-                .filter_map(|e| e.expires_ms)
-                .min();
-            // A listing rounds down.
-            self.expiry_ns = first_ms.map(|ms| now_ns + (ms + 1) * 1_000_000);
-        }
+        let first = self.filter.first_expiry_ns();
+        self.expiry_ns = first.filter(|at| *at > now_ns);
     }
 
     /// How long the loop may sleep, in nanoseconds.
@@ -204,7 +170,7 @@ impl Rules {
     /// What the rules say of the connection of two sockets; `None`: nothing, for it crosses nothing.
     fn ask(&self, ends: [&SocketFacts; 2], phase: Phase) -> Option<(Answer, usize)> {
         let [a, b] = ends;
-        if a.netns_cookie == b.netns_cookie || self.filter.ruleset().tables.is_empty() {
+        if a.netns_cookie == b.netns_cookie || self.filter.rules().tables.is_empty() {
             return None;
         }
         let connecting = connecting_end(a, b);
@@ -316,62 +282,72 @@ fn new_filter() -> Filter {
     Filter::new(fordway_filter::Config::default(), seed)
 }
 
-fn has_counters(ruleset: &Ruleset) -> bool {
-    use fordway_filter::model::{ObjectKind, ObjectState};
-    ruleset.tables.iter().any(|table| {
-        let counts = |s: &Statement| {
-            matches!(
-                s,
-                Statement::Counter(_)
-                    | Statement::Object {
-                        kind: ObjectKind::Counter,
-                        ..
-                    }
-                    | Statement::ObjectMap {
-                        kind: ObjectKind::Counter,
-                        ..
-                    }
-            )
-        };
-        let objects = table.objects.iter();
-        let mut rules = table.chains.iter().flat_map(|chain| &chain.rules);
-        let mut elements = table.sets.iter().flat_map(|set| &set.elements);
-        rules.any(|rule| rule.statements.iter().any(counts))
-            || elements.any(|element| element.statements.iter().any(counts))
-            || objects
-                .into_iter()
-                .any(|o| matches!(o.state, ObjectState::Counter(_)))
-    })
-}
-
 /// Which of two ends seems to have connected: nothing that the kernel shows of a socket says so,
 /// but who is connected to is mostly at the lower port, for others come from the ephemeral range.
 fn connecting_end(a: &SocketFacts, b: &SocketFacts) -> usize {
     usize::from(a.local.port() < b.local.port())
 }
 
-/// Files that came with the request.
-struct Given<'g>(&'g [Include]);
+/// What nft and the kernel have made of a text.
+#[derive(Debug)]
+struct Made {
+    /// As nft lists it.
+    listing: String,
+    /// What the filter carries out. Its counters begin at nothing: the kernel counts on.
+    rules: rules::Rules,
+    for_kernel: kernel::ForKernel,
+}
 
-impl Files for Given<'_> {
-    fn read(&self, pattern: &str) -> Result<Vec<(String, String)>, FileError> {
-        let found = self.0.iter().find(|include| include.pattern == pattern);
-        let include = found.ok_or("no such file")?;
-        Ok(include.files.clone())
+impl Made {
+    fn of(text: &str) -> Result<Made, Fault> {
+        let scratch = Scratch::new()?;
+        scratch.load(Source::text(text))?;
+        let listing = scratch.list()?;
+        // The fabric gets what nft has listed. Where nft lists a rule as another one, rings are under
+        // that other one, too.
+        let scratch = Scratch::new()?;
+        scratch.load(Source::text(&listing))?;
+        let dump = scratch.dump()?;
+        let read = rules::read(&dump).map_err(|what| Fault::Rules(what.0.to_owned()));
+        let mut rules = read?;
+        let for_kernel = kernel::translate(&listing, &rules).map_err(Fault::Rules)?;
+        rules.forget_counts();
+        Ok(Made {
+            listing,
+            rules,
+            for_kernel,
+        })
     }
 }
 
 /// What of the rules cannot be put in force, and how to say it.
+#[derive(Debug, thiserror::Error)]
 enum Fault {
+    #[error("{0}")]
     Rules(String),
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    #[error(transparent)]
     Fabric(FabricError),
+    #[error("{0}")]
     File(std::io::Error),
+    #[error("the kernel has the new rules and the broker the old ones: load them again ({0})")]
+    Apart(String),
+    /// Somebody else has changed them meanwhile.
+    #[error("the rules are of another epoch by now; nothing was changed, try again")]
+    Late,
 }
 
 impl Fault {
     fn reply(&self) -> Reply {
         match self {
-            Fault::Rules(what) => error(ErrorKind::Rules, what),
+            Fault::Rules(what) | Fault::Load(LoadError::Refused(what)) => {
+                error(ErrorKind::Rules, what)
+            }
+            Fault::Load(LoadError::Tool(reason)) => error(crate::domains::kind_of(reason), reason),
+            Fault::Load(reason) => error(ErrorKind::Internal, reason),
+            Fault::Apart(_) => error(ErrorKind::Internal, self),
+            Fault::Late => error(ErrorKind::Busy, self),
             Fault::Fabric(FabricError::Tool { output, .. }) => error(
                 ErrorKind::Rules,
                 format_args!("the kernel refuses the rules, nothing was changed: {output}"),
@@ -391,54 +367,61 @@ impl Fault {
 impl Broker {
     /// Gives the kernel what was in force under an earlier broker.
     pub(crate) fn restore_rules(&mut self) -> Result<(), BrokerError> {
-        let loaded = self
-            .filter_listing()
-            .map_err(Fault::Fabric)
-            .and_then(|ruleset| {
-                self.load_kernel(&ruleset)?;
-                self.rules.compile(ruleset).map_err(Fault::Rules)
-            });
-        match loaded {
-            Ok(filter) => {
-                self.rules.put_in_force(filter);
-                let epoch = self.rules.epoch();
+        let epoch = self.rules.epoch();
+        match self.try_restore(epoch) {
+            Ok(()) => {
                 tracing::info!("rules of epoch {epoch} are in force again");
                 Ok(())
             }
             Err(Fault::Fabric(reason)) => Err(reason.into()),
-            Err(Fault::Rules(what)) => Err(BrokerError::Missing(what)),
             Err(Fault::File(reason)) => Err(crate::doing("filter.json")(reason)),
+            Err(other) => Err(BrokerError::Missing(other.to_string())),
         }
     }
 
-    fn load_kernel(&mut self, ruleset: &Ruleset) -> Result<(), Fault> {
-        let for_kernel = kernel::translate(ruleset, &self.rules.env).map_err(Fault::Rules)?;
+    /// The fabric has counted on and kept what packets added, if it is the one that had these rules.
+    /// One that was laid anew, or that somebody changed, gets them as they were written.
+    fn try_restore(&mut self, epoch: u64) -> Result<(), Fault> {
+        let made = match self.made_of_fabric()? {
+            Some(made) => made,
+            None => {
+                tracing::warn!(
+                    "the fabric had other rules than filter.json, which is in force now"
+                );
+                let stored = store::read(&self.rules.runtime_dir).map_err(Fault::File)?;
+                Made::of(&stored.map_or(String::new(), |stored| stored.rules))?
+            }
+        };
+        self.load_kernel(&made.for_kernel)?;
+        self.rules.put_in_force(made, epoch);
+        Ok(())
+    }
+
+    /// What the fabric has, if these are the rules in force.
+    fn made_of_fabric(&mut self) -> Result<Option<Made>, Fault> {
+        let text = self.filter_listing().map_err(Fault::Fabric)?;
+        let made = Made::of(&text).ok();
+        Ok(made.filter(|made| made.rules.is_alike(self.rules.filter.rules())))
+    }
+
+    fn load_kernel(&mut self, rules: &kernel::ForKernel) -> Result<(), Fault> {
         let network = self.registry.network();
         let address = (network.uplink_address(), network.prefix());
         let fabric = self.domains.fabric().map_err(Fault::Fabric)?;
-        let load = |text: &str| fabric.load_rules(text, for_kernel.sees_ip, address);
-        match (load(&for_kernel.text), &for_kernel.long) {
-            (Err(FabricError::Tool { .. }), Some(long)) => load(long),
-            (loaded, _) => loaded,
-        }
-        .map_err(Fault::Fabric)
+        fabric
+            .load_rules(&rules.text, rules.sees_ip, address)
+            .map_err(Fault::Fabric)
     }
 
     /// `FilterLoad`.
-    pub(crate) fn filter_load(
-        &mut self,
-        name: &str,
-        text: &str,
-        includes: &[Include],
-        add: bool,
-    ) -> Reply {
+    pub(crate) fn filter_load(&mut self, text: &str, epoch: Option<u64>) -> Reply {
         if !self.domains.possible() {
             return error(
                 ErrorKind::Privilege,
                 "this broker has no domains between which rules could be in force: start it as root (fordway up)",
             );
         }
-        match self.try_load(name, text, includes, add) {
+        match self.try_load(text, epoch) {
             Ok(change) => {
                 self.tell_monitors(&change);
                 Reply::FilterChange(change)
@@ -447,56 +430,41 @@ impl Broker {
         }
     }
 
-    fn try_load(
-        &mut self,
-        name: &str,
-        text: &str,
-        includes: &[Include],
-        add: bool,
-    ) -> Result<FilterChange, Fault> {
+    fn try_load(&mut self, text: &str, on: Option<u64>) -> Result<FilterChange, Fault> {
+        let before = self.rules.epoch();
+        if on.is_some_and(|on| on != before) {
+            return Err(Fault::Late);
+        }
         let old = self.filter_listing().map_err(Fault::Fabric)?;
-        let base = match add {
-            true => old.clone(),
-            false => Ruleset {
-                tables: Vec::new(),
-                ..old.clone()
-            },
-        };
-        let loaded = fordway_nft::load(&base, &self.rules.env, &Given(includes), name, text);
-        let mut ruleset = loaded
-            .map_err(|faults| Fault::Rules(faults.to_string()))?
-            .ruleset;
-        ruleset.epoch = old.epoch + 1;
-        let stateless = list::Style {
-            stateless: true,
-            ..list::Style::default()
-        };
-        let listed = |ruleset| list::text(ruleset, &self.rules.env, stateless);
-        let changes = changes::changes(&listed(&old), &listed(&ruleset));
-        let compiled = self.rules.compile(ruleset.clone()).map_err(Fault::Rules)?;
+        let made = Made::of(text)?;
+        let changes = changes::changes(&old, &made.listing);
+        let epoch = before + 1;
         let stored = store::Stored {
-            epoch: ruleset.epoch,
-            rules: list::text(&ruleset, &self.rules.env, list::Style::default()),
+            epoch,
+            rules: made.listing.clone(),
         };
+        // Rings count on in the filter, so the kernel would have its own counts back.
+        let plain = self.kernel_listing(false).map_err(Fault::Fabric)?;
+        let back = Made::of(&plain)?.for_kernel;
         let file = store::prepare(&self.rules.runtime_dir, &stored).map_err(Fault::File)?;
-        if let Err(fault) = self.load_kernel(&ruleset) {
+        if let Err(fault) = self.load_kernel(&made.for_kernel) {
             file.discard();
             return Err(fault);
         }
         let in_force = Instant::now();
         if let Err(reason) = file.take_place() {
-            // The kernel had the old rules a moment ago, so it takes them.
-            let _ = self.load_kernel(&old);
-            return Err(Fault::File(reason));
+            return Err(match self.load_kernel(&back) {
+                Ok(()) => Fault::File(reason),
+                Err(fault) => Fault::Apart(fault.to_string()),
+            });
         }
         let tracked = self.rules.filter.tracks_connections();
-        self.rules.put_in_force(compiled);
+        self.rules.put_in_force(made, epoch);
         let channels = self.look_again(match tracked {
             true => Phase::Established,
             false => Phase::New,
         });
         let look_us = in_force.elapsed().as_micros() as u64;
-        let epoch = self.rules.epoch();
         tracing::info!(
             "rules of epoch {epoch} are in force: {} channels stay, {} go to the kernel path, {} are cut",
             channels.stay,
@@ -514,36 +482,32 @@ impl Broker {
     /// `FilterList`.
     pub(crate) fn filter_list(&mut self) -> Reply {
         match self.filter_listing() {
-            Ok(ruleset) => Reply::Filter(FilterRules {
-                epoch: ruleset.epoch,
-                text: list::text(&ruleset, &self.rules.env, list::Style::default()),
-                nftables: list::json(&ruleset, &self.rules.env),
+            Ok(text) => Reply::Filter(FilterRules {
+                epoch: self.rules.epoch(),
+                text,
             }),
             Err(reason) => error(crate::domains::kind_of(&reason), &reason),
         }
     }
 
     /// The rules with the counts of both paths.
-    fn filter_listing(&mut self) -> Result<Ruleset, FabricError> {
+    fn filter_listing(&mut self) -> Result<String, FabricError> {
         self.credit_all();
-        let mut ruleset = self.rules.filter.listing(self.rules.now_ns());
-        if ruleset.tables.is_empty() {
-            return Ok(ruleset);
+        self.kernel_listing(true)
+    }
+
+    /// The kernel's rules as they were written, if wanted with what rings have carried.
+    fn kernel_listing(&mut self, with_rings: bool) -> Result<String, FabricError> {
+        if self.rules.filter.rules().tables.is_empty() {
+            return Ok(String::new());
         }
         let text = self.domains.fabric()?.list_rules()?;
-        let empty = Ruleset::default();
-        let files = fordway_nft::NoFiles;
-        let env = Env {
-            listed: true,
-            ..self.rules.env.clone()
-        };
-        match fordway_nft::load_text(&empty, &env, &files, "nft", &text, &[]) {
-            Ok(counted) => kernel::add_counts(&mut ruleset, &counted.ruleset),
-            Err(faults) => {
-                tracing::warn!("the kernel's counts are left out of a listing: {faults}");
-            }
-        }
-        Ok(ruleset)
+        let rules = &self.rules;
+        Ok(kernel::listed(
+            &text,
+            &rules.moved,
+            with_rings.then_some(&rules.filter),
+        ))
     }
 
     /// Credits what every live channel has carried so far.
@@ -688,19 +652,29 @@ impl Broker {
 
     /// The broker ends: what went by rings is to be counted on by the next one.
     pub(crate) fn save_rules(&mut self) {
-        if self.rules.filter.ruleset().tables.is_empty() {
+        if self.rules.filter.rules().tables.is_empty() {
             return;
         }
-        self.credit_all();
-        let ruleset = self.rules.filter.listing(self.rules.now_ns());
-        let stored = store::Stored {
-            epoch: ruleset.epoch,
-            rules: list::text(&ruleset, &self.rules.env, list::Style::default()),
-        };
-        let saved = store::prepare(&self.rules.runtime_dir, &stored).and_then(|f| f.take_place());
-        if let Err(reason) = saved {
-            tracing::warn!("the counts of the rules are not kept: {reason}");
+        if let Err(fault) = self.try_save() {
+            tracing::warn!("the counts of the rules are not kept: {fault}");
         }
+    }
+
+    fn try_save(&mut self) -> Result<(), Fault> {
+        let Some(made) = self.made_of_fabric()? else {
+            tracing::warn!(
+                "the fabric has other rules than the broker; filter.json stays as it is"
+            );
+            return Ok(());
+        };
+        // The kernel counts on from there, whoever is the next broker.
+        self.load_kernel(&made.for_kernel)?;
+        let stored = store::Stored {
+            epoch: self.rules.epoch(),
+            rules: made.listing,
+        };
+        let file = store::prepare(&self.rules.runtime_dir, &stored).map_err(Fault::File)?;
+        file.take_place().map_err(Fault::File)
     }
 }
 

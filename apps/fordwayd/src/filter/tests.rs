@@ -1,12 +1,22 @@
 //! What the broker is told about connections, by rules alone.
 
 use super::*;
-use fordway_nft::NoFiles;
+use fordway_filter::RuleId;
 
+/// Whether nft can be asked.
+fn is_root() -> bool {
+    let is_root = fordway_platform::nftables::Scratch::new().is_ok();
+    if !is_root {
+        fordway_test_skip::skipped("network namespaces need root");
+    }
+    is_root
+}
+
+/// Rules as nft and the kernel make them.
 fn rules(text: &str) -> Rules {
     let mut rules = Rules {
         filter: new_filter(),
-        env: Env::default(),
+        moved: kernel::Moved::new(),
         runtime_dir: PathBuf::new(),
         start: Instant::now(),
         counts: false,
@@ -14,13 +24,21 @@ fn rules(text: &str) -> Rules {
         expiry_ns: None,
         keep_at_ns: None,
     };
-    let none = Ruleset::default();
     // A block ends with its line.
     let text = text.replace("} }", "}\n}");
-    let loaded = fordway_nft::load(&none, &rules.env, &NoFiles, "test", &text);
-    let filter = rules.compile(loaded.expect("rules").ruleset);
-    rules.put_in_force(filter.expect("compiled"));
+    rules.put_in_force(Made::of(&text).expect("rules"), 1);
     rules
+}
+
+/// What the first counter of the first chain has.
+fn counted(rules: &Rules) -> (u64, u64) {
+    let id = RuleId {
+        table: 0,
+        chain: 0,
+        rule: Some(0),
+    };
+    let counter = rules.filter.counts(id).next().expect("a counter");
+    (counter.packets, counter.bytes)
 }
 
 /// Two ends, in namespaces of these cookies.
@@ -49,6 +67,9 @@ const DB: &str = "10.77.0.3:6379";
 
 #[test]
 fn every_hook_between_two_domains_has_its_say() {
+    if !is_root() {
+        return;
+    }
     for (family, hook) in [
         ("ip", "prerouting"),
         ("inet", "output"),
@@ -70,6 +91,9 @@ fn every_hook_between_two_domains_has_its_say() {
 
 #[test]
 fn interfaces_are_those_of_the_fabric() {
+    if !is_root() {
+        return;
+    }
     let chain = "chain c { type filter hook forward priority 0; policy drop;";
     for rule in [
         "table inet t { CHAIN iifname \"fw0\" oifname \"fw0\" accept; } }",
@@ -81,14 +105,60 @@ fn interfaces_are_those_of_the_fabric() {
     }
 }
 
+/// Of `inet` as well, whose chains there see frames.
+#[test]
+fn chains_of_a_port_have_their_say() {
+    if !is_root() {
+        return;
+    }
+    for (family, hook, port) in [
+        ("netdev", "ingress", "p-0a4d0005"),
+        ("netdev", "egress", "p-0a4d0003"),
+        ("inet", "ingress", "p-0a4d0005"),
+    ] {
+        let rules = rules(&format!(
+            "table {family} t {{ chain c {{ type filter hook {hook} device {port} priority 0; ip saddr 10.77.0.5 drop; }} }}"
+        ));
+        assert_eq!(gate(&rules, WEB, DB), None, "{family} {hook}");
+        let said = gate(&rules, GUEST, DB);
+        assert_eq!(said, Some(Reason::Filter), "{family} {hook}");
+    }
+}
+
+/// Before tracking there is no state: the kernel takes the packet for an invalid one.
+#[test]
+fn nothing_is_established_before_tracking() {
+    if !is_root() {
+        return;
+    }
+    let chain = |priority: &str| {
+        rules(&format!(
+            "table inet t {{ chain c {{ type filter hook prerouting priority {priority}; policy drop; ct state established accept; }} }}"
+        ))
+    };
+    assert_eq!(gate(&chain("raw"), WEB, DB), Some(Reason::Filter));
+    let answer = |rules: &Rules| {
+        let [a, b] = ends(WEB, DB, [7, 8]);
+        let (answer, _) = rules.ask([&a, &b], Phase::Established).expect("asked");
+        answer.is_allowed()
+    };
+    assert!(!answer(&chain("raw")));
+    assert!(answer(&chain("mangle")));
+}
+
 #[test]
 fn a_rule_that_needs_each_packet_keeps_a_connection_off_rings() {
+    if !is_root() {
+        return;
+    }
     for rule in [
         "limit rate 10/second accept",
         "log",
         "meta length 100 accept",
         "ip ttl 3 drop",
         "ip saddr @seen drop",
+        // Numbers of interfaces are the fabric's, which rules are not asked with.
+        "iif 2 drop",
     ] {
         let rules = rules(&format!(
             "table inet t {{ set seen {{ type ipv4_addr; flags dynamic; }}
@@ -102,6 +172,9 @@ fn a_rule_that_needs_each_packet_keeps_a_connection_off_rings() {
 
 #[test]
 fn a_rule_about_who_connected_keeps_a_connection_off_rings() {
+    if !is_root() {
+        return;
+    }
     for rule in [
         "ct direction reply drop",
         "ct original ip saddr 10.77.0.4 drop",
@@ -129,6 +202,9 @@ fn a_rule_about_who_connected_keeps_a_connection_off_rings() {
 
 #[test]
 fn nothing_is_asked_about_within_one_namespace() {
+    if !is_root() {
+        return;
+    }
     let rules =
         rules("table inet t { chain c { type filter hook input priority 0; policy drop; } }");
     let [a, b] = ends("127.0.0.1:40000", "127.0.0.1:80", [7, 7]);
@@ -138,6 +214,9 @@ fn nothing_is_asked_about_within_one_namespace() {
 
 #[test]
 fn elements_with_a_timeout_are_looked_at_when_it_is_over() {
+    if !is_root() {
+        return;
+    }
     let set = "table inet t { set s { type ipv4_addr; flags timeout; elements = { 10.77.0.4 TIME } }
         chain c { type filter hook forward priority 0; ip saddr @s accept; ip saddr 10.77.0.4 drop; } }";
     assert_eq!(rules(&set.replace("TIME", "")).expiry_ns, None);
@@ -157,6 +236,9 @@ fn elements_with_a_timeout_are_looked_at_when_it_is_over() {
 
 #[test]
 fn the_kernel_is_told_each_day_which_connections_go_on() {
+    if !is_root() {
+        return;
+    }
     let mut rules = rules("table inet t { }");
     let begin_ns = rules.now_ns();
     let patience = rules.patience_ns().expect("some");
@@ -168,12 +250,15 @@ fn the_kernel_is_told_each_day_which_connections_go_on() {
     }
     assert_eq!(told, 10);
     assert!(u64::from(KEEP_S) * 1_000_000_000 > 2 * KEEP_EVERY_NS);
-    rules.put_in_force(new_filter());
+    rules.put_in_force(Made::of("").expect("none"), 2);
     assert_eq!(rules.patience_ns(), None);
 }
 
 #[test]
 fn what_rings_carried_is_counted_as_segments() {
+    if !is_root() {
+        return;
+    }
     let mut rules = rules(
         "table inet t { chain c { type filter hook forward priority 0;
          ip daddr 10.77.0.3 tcp dport 6379 counter accept; } }",
@@ -183,13 +268,14 @@ fn what_rings_carried_is_counted_as_segments() {
     let (answer, connecting) = rules.ask([&b, &a], Phase::Established).expect("asked");
     assert_eq!(connecting, 1, "the end at the higher port");
     assert!(rules.filter.credit(&answer, (3, 3000), (9, 9)));
-    let listing = rules.filter.listing(0);
-    let text = list::text(&listing, &rules.env, list::Style::default());
-    assert!(text.contains("counter packets 3 bytes 3000"), "{text}");
+    assert_eq!(counted(&rules), (3, 3000));
 }
 
 #[test]
 fn what_rings_carried_is_counted_once() {
+    if !is_root() {
+        return;
+    }
     let mut rules = rules(
         "table inet t { chain c { type filter hook forward priority 0;
          ip daddr 10.77.0.3 tcp dport 6379 counter accept; } }",
@@ -199,15 +285,14 @@ fn what_rings_carried_is_counted_once() {
     for segments in [1, 1, 3, 2, 3] {
         rules.credit_pair(1, &both, [Some(segments * SEGMENT_BYTES), None]);
     }
-    let listing = rules.filter.listing(0);
-    let text = list::text(&listing, &rules.env, list::Style::default());
-    let bytes = 3 * (SEGMENT_BYTES + HEADER_BYTES);
-    let counter = format!("counter packets 3 bytes {bytes}");
-    assert!(text.contains(&counter), "{text}");
+    assert_eq!(counted(&rules), (3, 3 * (SEGMENT_BYTES + HEADER_BYTES)));
 }
 
 #[test]
 fn no_end_can_turn_the_counters_of_others_back() {
+    if !is_root() {
+        return;
+    }
     let mut rules = rules(
         "table inet t { chain c { type filter hook forward priority 0;
          ip daddr 10.77.0.3 tcp dport 6379 counter accept; } }",
@@ -218,13 +303,14 @@ fn no_end_can_turn_the_counters_of_others_back() {
     for (key, bytes) in [(2, u64::MAX), (3, u64::MAX - 1_000_000), (4, u64::MAX / 2)] {
         rules.credit_pair(key, &honest, [Some(bytes), None]);
     }
-    let listing = rules.filter.listing(0);
-    let text = list::text(&listing, &rules.env, list::Style::default());
-    assert!(text.contains(&format!("bytes {}", u64::MAX)), "{text}");
+    assert_eq!(counted(&rules).1, u64::MAX);
 }
 
 #[test]
 fn an_end_has_sent_no_more_than_its_peer_could_take() {
+    if !is_root() {
+        return;
+    }
     let progress = |ring_bytes_tx, ring_bytes_rx| {
         Some(Progress {
             ring_bytes_tx,
@@ -249,6 +335,9 @@ fn an_end_has_sent_no_more_than_its_peer_could_take() {
 
 #[test]
 fn an_end_has_sent_no_less_than_its_peer_has_taken() {
+    if !is_root() {
+        return;
+    }
     let mut rules = rules(
         "table inet t { chain c { type filter hook forward priority 0;
          ip daddr 10.77.0.3 tcp dport 6379 counter accept; } }",
@@ -274,12 +363,119 @@ fn an_end_has_sent_no_less_than_its_peer_has_taken() {
         assert_eq!(sent, Some(taken));
         rules.credit_pair(1, &both, [sent, None]);
     }
-    let listing = rules.filter.listing(0);
-    let text = list::text(&listing, &rules.env, list::Style::default());
     let segments = taken.div_ceil(SEGMENT_BYTES);
-    let counter = format!("bytes {}", taken + segments * HEADER_BYTES);
-    assert!(text.contains(&counter), "{text}");
+    assert_eq!(counted(&rules).1, taken + segments * HEADER_BYTES);
     // A peer that says it has taken what nobody can have sent yet is not believed.
     let most = sent(progress(5, 0), progress(0, u64::MAX), rules.possible(1));
     assert!(most < Some(u64::MAX / 1_000_000), "{most:?}");
+}
+
+fn for_kernel(text: &str) -> Result<Made, Fault> {
+    Made::of(&text.replace("} }", "}\n}"))
+}
+
+#[test]
+fn hooks_of_the_ends_lie_around_forward() {
+    if !is_root() {
+        return;
+    }
+    let rules = "table inet t {
+        chain out { type filter hook output priority raw; tcp dport 1 drop; }
+        chain in { type filter hook input priority filter; policy drop; counter packets 3 bytes 4; }
+        chain pre { type filter hook prerouting priority raw; notrack; } }";
+    let made = for_kernel(rules).expect("made");
+    let text = &made.for_kernel.text;
+    let lines = [
+        "hook forward priority -1048876; policy accept;",
+        "hook forward priority 1048576; policy drop;",
+        "hook prerouting priority raw; policy accept;",
+        // The kernel counts on.
+        "counter packets 3 bytes 4",
+    ];
+    for line in lines {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+    let mut filter = new_filter();
+    filter.replace(made.rules, 1, 0);
+    let listed = kernel::listed(text, &made.for_kernel.moved, Some(&filter));
+    assert_eq!(listed, made.listing);
+}
+
+#[test]
+fn what_cannot_be_in_force_between_domains_is_refused() {
+    if !is_root() {
+        return;
+    }
+    for (rules, why) in [
+        ("table bridge fordway { }", "another name"),
+        (
+            "table ip t { chain o { type nat hook output priority 0; } }",
+            "type nat on hook output",
+        ),
+        (
+            "table ip t { chain o { type filter hook output priority 0; notrack; } }",
+            "notrack",
+        ),
+        (
+            "table ip t { comment \"a\nb\"\nchain o { type filter hook output priority 0; policy drop; } }",
+            "comments in one line",
+        ),
+    ] {
+        let fault = for_kernel(rules).expect_err("refused").to_string();
+        assert!(fault.contains(why), "{fault}");
+    }
+}
+
+/// What differs from load to load, and as packets come, makes no other rules of them.
+#[test]
+fn the_same_rules_are_known_again() {
+    if !is_root() {
+        return;
+    }
+    let set = |elements: &str| {
+        format!("set s {{ type ipv4_addr; flags timeout; elements = {{ {elements} }}; }}")
+    };
+    let rules = |set: &str, used: &str, more: &str| {
+        for_kernel(&format!(
+            "table inet t {{ {set}
+             chain c {{ type filter hook forward priority 0;
+             ip saddr @s counter accept
+             tcp dport 1 jump {{ counter packets 3 bytes 9 drop; }}
+             tcp dport 6379 quota over 1000 bytes {used} drop
+             {more}
+             }}
+             }}"
+        ))
+        .expect("rules")
+        .rules
+    };
+    let all = "10.0.0.1, 10.0.0.2, 10.0.0.3, 10.0.0.4, 10.0.0.5 timeout 1h";
+    let first = rules(&set(all), "", "");
+    assert!(first.is_alike(&rules(&set(all), "used 500 bytes", "")));
+    assert!(first.is_alike(&rules(&set("10.0.0.1, 10.0.0.2"), "", "")));
+    assert!(!first.is_alike(&rules(&set(all), "", "tcp dport 2 accept")));
+    assert!(!first.is_alike(&for_kernel("").expect("none").rules));
+}
+
+#[test]
+fn counts_of_both_paths_are_one_sum() {
+    if !is_root() {
+        return;
+    }
+    let text = "table inet t { counter c { packets 2 bytes 10; }
+        chain f { type filter hook forward priority 0;
+        ip daddr 10.77.0.3 tcp dport 6379 counter packets 1 bytes 100 counter name \"c\" accept; } }";
+    let mut rules = rules(text);
+    let both = ends(WEB, DB, [7, 8]);
+    rules.credit_pair(1, &both, [Some(SEGMENT_BYTES), None]);
+    let made = for_kernel(text).expect("made");
+    let listed = kernel::listed(&made.for_kernel.text, &rules.moved, Some(&rules.filter));
+    let bytes = SEGMENT_BYTES + HEADER_BYTES;
+    let sums = [
+        format!("counter packets 2 bytes {}", 100 + bytes),
+        format!("packets 3 bytes {}", 10 + bytes),
+    ];
+    for sum in sums {
+        assert!(listed.contains(&sum), "{sum}: {listed}");
+    }
 }

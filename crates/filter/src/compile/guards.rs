@@ -6,11 +6,10 @@
 
 use alloc::vec::Vec;
 
-use super::rule::Step;
+use super::lower::Step;
 use super::runs::as_masked;
 use crate::guard::{FACTS_MAX, Fact, Guard, Value, fold, pack};
-use crate::model::{CtKey, MetaKey};
-use crate::program::{Load, Program, Term, Test, low_bits};
+use crate::program::{CtKey, Load, MetaKey, Program, Term, Test, low_bits};
 
 /// A guard, its fact, and how many of the rule's first questions it answers for good.
 pub(super) struct Choice {
@@ -152,15 +151,17 @@ pub(super) fn choose(steps: &[Step]) -> Option<Choice> {
 /// Reading it has no effect, and yields the same until a rule writes to the packet.
 fn is_settled(term: &Term) -> bool {
     match term.load {
-        Load::Payload { .. } | Load::Exthdr { .. } | Load::ExthdrExists(_) => true,
+        Load::Payload { .. } | Load::Exthdr { .. } | Load::ExthdrExists { .. } => true,
         Load::Meta(key) => !matches!(
             key,
             MetaKey::Random | MetaKey::Nftrace | MetaKey::Time | MetaKey::Day | MetaKey::Hour
         ),
         Load::Ct { key, .. } => matches!(key, CtKey::State | CtKey::Direction | CtKey::Mark),
-        Load::Fib { .. } | Load::Numgen(_) | Load::Jhash(_) | Load::Map(_) | Load::Constant(_) => {
-            false
-        }
+        Load::Fib { .. }
+        | Load::Numgen(_)
+        | Load::Jhash(_)
+        | Load::Data { .. }
+        | Load::Constant(_) => false,
     }
 }
 

@@ -1,109 +1,97 @@
-//! From a ruleset to a program and its first state.
+//! From rules as the kernel keeps them to a program and its first state.
 //!
 //! ```text
-//!   rule ──► terms (what is loaded) ──► steps (tests, then actions) ──► runs ──► instructions
-//!             └ implied dependencies        (rules that differ in numbers only: one lookup)
+//!   rule ──► expressions (lower) ──► steps (tests, then actions) ──► runs ──► instructions
+//!                └ registers: what each holds      (rules that differ in numbers only: one lookup)
 //! ```
-//! The implied dependencies are those that nft writes into a rule before it hands it to
-//! the kernel: `tcp dport 22` asks for `meta l4proto tcp` first. What the kernel would
-//! refuse, or what this engine cannot do, is refused here with the rule's name.
+//! Nothing is refused: an expression that is not known here becomes [`Insn::Unknown`], behind which nothing
+//! of the rule is carried out. [`crate::Filter::unknown`] names such rules; who has packets to decide about,
+//! and no kernel behind that decides, does not put them in force.
 
 mod guards;
-mod rule;
+mod keys;
+mod lower;
 mod runs;
 mod sets;
-mod statements;
-mod terms;
 
 use alloc::string::String;
 use alloc::vec::Vec;
-use core::fmt;
 
 use crate::hash::Seed;
 use crate::limits::{Bucket, QuotaState};
-use crate::model::{
-    BaseChain, Chain, ChainKind, Family, Hook, ObjectKind, ObjectState, Rule, Ruleset, SetRef,
-    Table, Verdict,
-};
 use crate::packet::{Iface, Layer};
-use crate::program::{BaseCode, ChainCode, Insn, Program, RuleCode, RuleId, VerdictCode};
+use crate::program::{
+    BaseCode, ChainCode, HashCode, Insn, MangleCode, NatCode, NumgenCode, Program, RuleCode,
+    RuleId, UpdateCode, VerdictCode,
+};
+use crate::rules::{
+    Base, ChainKind, Expr, Family, Hook, Log, ObjectState, Rules, Stateful, Verdict,
+};
 use crate::state::{Place, State};
 use guards::Choice;
-use rule::{LoweredRule, Step};
-
-/// Why a ruleset cannot be put in force.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CompileError {
-    /// Where: a rule (`rule with handle 4 in chain inet filter input`) or a set.
-    pub object: String,
-    pub why: String,
-}
-
-impl fmt::Display for CompileError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.object, self.why)
-    }
-}
-
-impl core::error::Error for CompileError {}
-
-/// The reason alone; whoever knows the object adds it.
-type Why = String;
+use lower::{LoweredRule, Step};
 
 pub(crate) struct Compiler<'r> {
-    ruleset: &'r Ruleset,
+    rules: &'r Rules,
     pub program: Program,
     pub state: State,
     seed: Seed,
     now_ns: u64,
-    /// Position in the program of each table's first chain, and of each table's sets.
+    /// Position in the program of each table's first chain.
     first_chain: Vec<u32>,
-    first_set: Vec<u32>,
+    /// Which of the state's sets each set of each table is; `None` before a rule asks for it.
+    set_numbers: Vec<Vec<Option<u32>>>,
     /// Which counter, limit or quota each object of each table is.
-    objects: Vec<Vec<u32>>,
-    /// Sets that stand in rules, to use equal ones once.
-    anonymous: Vec<(SetRef, Vec<u16>, u32)>,
+    objects: Vec<Vec<Option<u32>>>,
     /// One for each of the program's rules.
     choices: Vec<Option<Choice>>,
 }
 
 /// Compiles all tables. `now_ns` is when buckets are full and timeouts begin.
-pub(crate) fn compile(
-    ruleset: &Ruleset,
-    seed: u64,
-    now_ns: u64,
-) -> Result<(Program, State), CompileError> {
+pub(crate) fn compile(rules: &Rules, seed: u64, now_ns: u64) -> (Program, State) {
     let mut compiler = Compiler {
-        ruleset,
+        rules,
         program: Program::default(),
         state: State::default(),
         seed: Seed(seed),
         now_ns,
         first_chain: Vec::new(),
-        first_set: Vec::new(),
+        set_numbers: Vec::new(),
         objects: Vec::new(),
-        anonymous: Vec::new(),
         choices: Vec::new(),
     };
     compiler.number();
-    compiler.named_sets()?;
-    for (at, table) in ruleset.tables.iter().enumerate() {
+    for (at, table) in rules.tables.iter().enumerate() {
         for (chain_at, chain) in table.chains.iter().enumerate() {
-            compiler.chain(at, table, chain_at, chain)?;
+            let lowered = chain.rules.iter().enumerate().map(|(rule_at, rule)| {
+                let id = RuleId {
+                    table: at as u16,
+                    chain: chain_at as u16,
+                    rule: Some(rule_at as u32),
+                };
+                compiler.lower(at, table, rule, id)
+            });
+            let lowered: Vec<LoweredRule> = lowered.collect();
+            let start = compiler.program.rules.len() as u32;
+            compiler.emit_chain(lowered);
+            let end = compiler.program.rules.len() as u32;
+            let number = compiler.first_chain[at] + chain_at as u32;
+            compiler.program.chains[number as usize] = ChainCode { start, end };
         }
     }
+    compiler.note_changing_sets();
     compiler.hooks();
     compiler.program.set_guards(&compiler.choices);
     let writes = |insn: &Insn| matches!(insn, Insn::Mangle(_) | Insn::Notrack);
     compiler.program.writes = compiler.program.insns.iter().any(writes);
-    Ok((compiler.program, compiler.state))
+    (compiler.program, compiler.state)
 }
 
 impl<'r> Compiler<'r> {
-    /// Gives chains and objects their positions.
+    /// Gives chains and objects their positions. Sets get theirs when a rule asks for one.
     fn number(&mut self) {
         let mut chains = 0;
-        for (at, table) in self.ruleset.tables.iter().enumerate() {
+        for (at, table) in self.rules.tables.iter().enumerate() {
             self.first_chain.push(chains);
             chains += table.chains.len() as u32;
             let mut numbers = Vec::new();
@@ -113,99 +101,129 @@ impl<'r> Compiler<'r> {
                     object: object_at as u32,
                 };
                 numbers.push(match &object.state {
-                    ObjectState::Counter(counter) => {
-                        self.state.counters.push((*counter, place));
-                        self.state.counters.len() - 1
+                    ObjectState::Stateful(Stateful::Counter { packets, bytes }) => {
+                        self.state.counters.push(((*packets, *bytes).into(), place));
+                        Some(self.state.counters.len() as u32 - 1)
                     }
-                    ObjectState::Quota(quota) => {
+                    ObjectState::Stateful(Stateful::Quota(quota)) => {
                         self.state.quotas.push((QuotaState::new(quota), place));
-                        self.state.quotas.len() - 1
+                        Some(self.state.quotas.len() as u32 - 1)
                     }
-                    ObjectState::Limit(limit) => {
+                    ObjectState::Stateful(Stateful::Limit(limit)) => {
                         self.state
                             .limits
                             .push((Bucket::new(limit, self.now_ns), place));
-                        self.state.limits.len() - 1
+                        Some(self.state.limits.len() as u32 - 1)
                     }
-                } as u32);
+                    _ => None,
+                });
             }
             self.objects.push(numbers);
+            self.set_numbers.push(alloc::vec![None; table.sets.len()]);
         }
         self.program.chains = alloc::vec![ChainCode::default(); chains as usize];
     }
 
-    fn chain(
-        &mut self,
-        table_at: usize,
-        table: &'r Table,
-        chain_at: usize,
-        chain: &'r Chain,
-    ) -> Result<(), CompileError> {
-        let mut lowered = Vec::with_capacity(chain.rules.len());
-        for (at, rule) in chain.rules.iter().enumerate() {
-            let id = RuleId {
-                table: table_at as u16,
-                chain: chain_at as u16,
-                rule: Some(at as u32),
-            };
-            let rule = self.rule(table_at, table, chain, rule, id)?;
-            lowered.push(rule);
+    fn note_changing_sets(&mut self) {
+        for (table, numbers) in self.rules.tables.iter().zip(&self.set_numbers) {
+            let rules = table.chains.iter().flat_map(|chain| &chain.rules);
+            for expr in rules.flat_map(|rule| &rule.exprs) {
+                if let Expr::Dynset { set, .. } = expr
+                    && let Some(at) = table.sets.iter().position(|of| of.name == *set)
+                    && let Some(number) = numbers[at]
+                {
+                    self.program.changing_sets.push(number);
+                }
+            }
         }
-        let start = self.program.rules.len() as u32;
-        self.emit_chain(lowered);
-        let end = self.program.rules.len() as u32;
-        let number = self.first_chain[table_at] + chain_at as u32;
-        self.program.chains[number as usize] = ChainCode { start, end };
-        Ok(())
     }
 
-    fn rule(
-        &mut self,
-        table_at: usize,
-        table: &'r Table,
-        chain: &'r Chain,
-        rule: &'r Rule,
-        id: RuleId,
-    ) -> Result<LoweredRule, CompileError> {
-        self.lower(table_at, table, chain, rule, id)
-            .map_err(|why| CompileError {
-                object: rule_name(table, chain, rule),
-                why,
-            })
-    }
-
-    fn verdict(&self, table_at: usize, verdict: &Verdict) -> Result<VerdictCode, Why> {
-        let chain = |name: &str| {
-            let at = self.ruleset.tables[table_at]
-                .chains
-                .iter()
-                .position(|c| c.name == name);
-            at.map(|at| self.first_chain[table_at] + at as u32)
-                .ok_or_else(|| alloc::format!("no chain {name} in the table"))
+    fn verdict(&self, table_at: usize, verdict: &Verdict) -> Option<VerdictCode> {
+        let chain = |name: &String| {
+            let chains = &self.rules.tables[table_at].chains;
+            let at = chains.iter().position(|chain| chain.name == *name)?;
+            Some(self.first_chain[table_at] + at as u32)
         };
-        Ok(match verdict {
+        Some(match verdict {
             Verdict::Accept => VerdictCode::Accept,
             Verdict::Drop => VerdictCode::Drop,
             Verdict::Continue => VerdictCode::Continue,
             Verdict::Return => VerdictCode::Return,
             Verdict::Jump(name) => VerdictCode::Jump(chain(name)?),
             Verdict::Goto(name) => VerdictCode::Goto(chain(name)?),
+            Verdict::Break | Verdict::Other => return None,
         })
     }
 
-    fn object(&self, table_at: usize, kind: ObjectKind, name: &str) -> Result<u32, Why> {
-        let objects = &self.ruleset.tables[table_at].objects;
-        let at = objects
-            .iter()
-            .position(|o| o.name == name && o.state.kind() == kind);
-        at.map(|at| self.objects[table_at][at])
-            .ok_or_else(|| alloc::format!("no {} {name} in the table", kind.name()))
+    /// The instruction that an object is, by its type (NFT_OBJECT_*) and name.
+    fn object(&self, table_at: usize, kind: u32, name: &str) -> Option<Insn> {
+        let objects = &self.rules.tables[table_at].objects;
+        let is_it = |object: &crate::rules::Object| {
+            let own = match &object.state {
+                ObjectState::Stateful(Stateful::Counter { .. }) => 1,
+                ObjectState::Stateful(Stateful::Quota(_)) => 2,
+                ObjectState::Stateful(Stateful::Limit(_)) => 4,
+                ObjectState::Stateful(_) => 5,
+                ObjectState::Unknown(own) => *own,
+            };
+            object.name == name && own == kind
+        };
+        let at = objects.iter().position(is_it)?;
+        let number = self.objects[table_at][at]?;
+        Some(match kind {
+            1 => Insn::Counter(number),
+            2 => Insn::Quota(number),
+            _ => Insn::Limit(number),
+        })
+    }
+
+    fn numgen(&mut self, code: NumgenCode) -> u32 {
+        self.state.numgens.push(code.modulus - 1);
+        push(&mut self.program.numgens, code)
+    }
+
+    fn hash(&mut self, code: HashCode) -> u32 {
+        push(&mut self.program.hashes, code)
+    }
+
+    fn map(&mut self, key: u32, set: u32) -> u32 {
+        push(&mut self.program.maps, (key, set))
+    }
+
+    fn log(&mut self, log: &Log) -> Insn {
+        Insn::Log(push(&mut self.program.logs, log.clone()))
+    }
+
+    fn nat(&mut self, code: NatCode) -> Insn {
+        Insn::Nat(push(&mut self.program.nats, code))
+    }
+
+    fn update(&mut self, code: UpdateCode) -> Insn {
+        Insn::Update(push(&mut self.program.updates, code))
+    }
+
+    fn mangle(&mut self, code: MangleCode) -> Insn {
+        Insn::Mangle(push(&mut self.program.mangles, code))
+    }
+
+    /// A rule of this family asks for connections; `None` where they are not tracked here.
+    fn track(&mut self, family: Family) -> Option<()> {
+        let layers: &[Layer] = match family {
+            Family::Ip => &[Layer::Ip],
+            Family::Ip6 => &[Layer::Ip6],
+            Family::Inet => &[Layer::Ip, Layer::Ip6],
+            Family::Arp | Family::Bridge | Family::Netdev => return None,
+        };
+        for layer in layers {
+            self.program.tracks[*layer as usize] = true;
+        }
+        Some(())
     }
 
     /// Puts the base chains in order. Of equal priorities the one that came last runs
     /// first, as the kernel's list of hooks has it.
     fn hooks(&mut self) {
-        for (at, table) in self.ruleset.tables.iter().enumerate() {
+        for (at, table) in self.rules.tables.iter().enumerate() {
             for (chain_at, chain) in table.chains.iter().enumerate() {
                 let Some(base) = chain.base.as_ref().filter(|_| !table.dormant) else {
                     continue;
@@ -219,12 +237,13 @@ impl<'r> Compiler<'r> {
                     },
                     kind: base.kind,
                     priority: base.priority,
-                    policy: base.policy,
+                    drops: base.drops,
                     devices: base
                         .devices
                         .iter()
-                        .map(|d| Iface::new(0, d).name_number())
+                        .map(|name| Iface::new(0, name).name_number())
                         .collect(),
+                    calls_ip_by_name: table.family == Family::Inet && base.hook == Hook::Ingress,
                 };
                 for layer in layers(table.family, base) {
                     let list = &mut self.program.hooks[*layer as usize][base.hook as usize];
@@ -240,32 +259,7 @@ impl<'r> Compiler<'r> {
             list.sort_by_key(|base| base.priority);
         }
     }
-}
 
-/// Where a base chain of this family is run.
-fn layers(family: Family, base: &BaseChain) -> &'static [Layer] {
-    match (family, base.hook) {
-        (Family::Inet, Hook::Ingress) => &[Layer::Netdev],
-        (Family::Inet, _) => &[Layer::Ip, Layer::Ip6],
-        (Family::Ip, _) => &[Layer::Ip],
-        (Family::Ip6, _) => &[Layer::Ip6],
-        (Family::Arp, _) => &[Layer::Arp],
-        (Family::Bridge, _) => &[Layer::Bridge],
-        (Family::Netdev, _) => &[Layer::Netdev],
-    }
-}
-
-pub(crate) fn rule_name(table: &Table, chain: &Chain, rule: &Rule) -> String {
-    let Rule { handle, .. } = rule;
-    alloc::format!(
-        "rule with handle {handle} in chain {} {} {}",
-        table.family,
-        table.name,
-        chain.name
-    )
-}
-
-impl Compiler<'_> {
     /// A rule whose first instructions are these questions.
     fn push_rule(&mut self, id: RuleId, questions: &[Step], insns: Vec<Insn>) {
         let choice = guards::choose(questions);
@@ -285,4 +279,31 @@ impl Compiler<'_> {
             id,
         }
     }
+}
+
+fn push<T>(list: &mut Vec<T>, one: T) -> u32 {
+    list.push(one);
+    list.len() as u32 - 1
+}
+
+/// Where a base chain of this family is run.
+fn layers(family: Family, base: &Base) -> &'static [Layer] {
+    match (family, base.hook) {
+        (Family::Inet, Hook::Ingress) => &[Layer::Netdev],
+        (Family::Inet, _) => &[Layer::Ip, Layer::Ip6],
+        (Family::Ip, _) => &[Layer::Ip],
+        (Family::Ip6, _) => &[Layer::Ip6],
+        (Family::Arp, _) => &[Layer::Arp],
+        (Family::Bridge, _) => &[Layer::Bridge],
+        (Family::Netdev, _) => &[Layer::Netdev],
+    }
+}
+
+/// Which expression of a rule is not known here, as far as one has another name.
+pub(crate) fn unknown_expr(exprs: &[Expr]) -> &str {
+    let named = exprs.iter().find_map(|expr| match expr {
+        Expr::Unknown(name) => Some(name.as_str()),
+        _ => None,
+    });
+    named.unwrap_or("an expression that is used in a way that is not known")
 }

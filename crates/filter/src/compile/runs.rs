@@ -10,9 +10,11 @@
 use alloc::vec::Vec;
 
 use super::Compiler;
-use super::rule::{LoweredRule, Step};
-use crate::model::{MetaKey, PayloadBase};
-use crate::program::{Bitop, Insn, KeyCode, Load, Program, Run, Term, Test, VerdictCode, low_bits};
+use super::lower::{LoweredRule, Step};
+use crate::program::{
+    Bitop, Insn, KeyCode, Load, MetaKey, Program, Run, Term, Test, VerdictCode, low_bits,
+};
+use crate::rules::PayloadBase;
 use crate::sets::{FIELDS_MAX, Index, form_of};
 
 /// Shorter runs are quicker one by one.
@@ -56,7 +58,7 @@ fn questions(compiler: &Compiler, rule: &LoweredRule) -> Option<usize> {
 fn is_pure(term: &Term) -> bool {
     !matches!(
         term.load,
-        Load::Numgen(_) | Load::Map(_) | Load::Meta(MetaKey::Random | MetaKey::Nftrace)
+        Load::Numgen(_) | Load::Data { .. } | Load::Meta(MetaKey::Random | MetaKey::Nftrace)
     )
 }
 

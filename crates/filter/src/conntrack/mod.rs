@@ -22,8 +22,8 @@ use alloc::vec::Vec;
 use hashbrown::HashMap;
 
 use crate::hash::Seed;
-use crate::model::Counter;
 use crate::packet::{Layer, PROTO_ICMP, PROTO_ICMPV6, PROTO_TCP, PROTO_UDP, Packet};
+use crate::state::Counter;
 pub(crate) use nat::{Binding, Zero, adjust, transport_checksum};
 use tcp::TcpState;
 pub use tuple::Tuple;

@@ -1,19 +1,15 @@
-//! Rules that write into a packet: the field's bits change, the rest of its bytes stay, and
-//! the checksums over them follow.
+//! Rules that write into a packet: bytes change, and the checksums over them follow.
 
 use super::Live;
 use crate::conntrack::{Zero, adjust, transport_checksum};
-use crate::model::PayloadBase;
-use crate::packet::{PROTO_UDP, Packet, number};
-use crate::program::low_bits;
+use crate::packet::{PROTO_UDP, Packet};
+use crate::rules::PayloadBase;
 
 /// A place in a header that is written to.
 pub(super) struct Field {
     pub start: usize,
     pub offset: u16,
     pub len: u8,
-    pub shift: u8,
-    pub bits: u16,
     pub checksum: Option<u16>,
     pub pseudo: bool,
 }
@@ -46,9 +42,7 @@ impl Live<'_, '_, '_> {
             return None;
         }
         let place = self.packet.slice_mut(at, len)?;
-        let mask = low_bits(field.bits) << field.shift;
-        let whole = number(place) & !mask | value << field.shift & mask;
-        place.copy_from_slice(&whole.to_be_bytes()[16 - len..]);
+        place.copy_from_slice(&value.to_be_bytes()[16 - len..]);
 
         let mut new = [0; 18];
         new[..span].copy_from_slice(self.packet.slice(even, span)?);

@@ -7,10 +7,9 @@ use alloc::vec::Vec;
 
 use crate::exec;
 use crate::filter::Filter;
-use crate::model::Counter;
 use crate::program::{Reject, RuleId};
 use crate::sets::ElementStatement;
-use crate::state::State;
+use crate::state::{Counter, State};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
@@ -73,7 +72,7 @@ impl Filter {
     /// Credits the counters of an answer with what the fast path carried. False if the
     /// rules have changed since: the question has to be asked again.
     pub fn credit(&mut self, answer: &Answer, forward: (u64, u64), backward: (u64, u64)) -> bool {
-        if answer.epoch != self.ruleset.epoch {
+        if answer.epoch != self.epoch {
             return false;
         }
         for (credits, (packets, bytes)) in
@@ -94,7 +93,7 @@ impl State {
                 add(&mut self.counters[*at as usize].0, packets, bytes);
             }
             Credit::Element { set, slot } => {
-                let element = self.sets[*set as usize].0.element_mut(*slot);
+                let element = self.sets[*set as usize].element_mut(*slot);
                 for statement in element.into_iter().flat_map(|e| &mut e.statements) {
                     if let ElementStatement::Counter(counter) = statement {
                         add(counter, packets, bytes);

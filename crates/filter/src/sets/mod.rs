@@ -7,7 +7,6 @@
 //! into one lookup. An element whose time is over counts as absent at once and is
 //! removed when its room is needed.
 
-mod back;
 mod boxes;
 mod intervals;
 
@@ -17,8 +16,8 @@ use hashbrown::HashMap;
 
 use crate::hash::Seed;
 use crate::limits::{Bucket, QuotaState};
-use crate::model::{Counter, Statement};
-use crate::program::VerdictCode;
+use crate::program::{Insn, VerdictCode};
+use crate::state::Counter;
 use boxes::{Bounds, Boxes};
 use intervals::Intervals;
 
@@ -231,13 +230,11 @@ pub(crate) enum Key {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Data {
     None,
-    /// A number for each part, as ranges (NAT to a range); most have one part and no range.
-    Value(Box<[(u128, u128)]>),
-    /// One part, no range.
-    Number(u128),
+    /// As the kernel would load them into registers.
+    Bytes(Box<[u8]>),
     Verdict(VerdictCode),
-    /// Which of the program's counters, limits or quotas.
-    Object(u32),
+    /// A counter, limit or quota.
+    Object(Insn),
 }
 
 /// A statement that stands with an element and keeps its count there.
@@ -261,8 +258,6 @@ pub(crate) struct Element {
     pub timeout_ns: u64,
     pub expires_ns: u64,
     pub statements: Box<[ElementStatement]>,
-    /// Where the element stands in the model; elements that packets added stand nowhere.
-    pub source: Option<u32>,
 }
 
 impl Element {
@@ -395,6 +390,14 @@ impl SetStore {
         }
     }
 
+    /// Whether some element counts, or will.
+    pub(crate) fn counts(&self) -> bool {
+        let counts = |one: &ElementStatement| matches!(one, ElementStatement::Counter(_));
+        let mut elements = self.elements.iter().flatten();
+        self.template.iter().any(counts)
+            || elements.any(|element| element.statements.iter().any(counts))
+    }
+
     /// Removes what is over.
     pub(crate) fn sweep(&mut self, now_ns: u64) {
         let SetStore {
@@ -412,22 +415,5 @@ impl SetStore {
             }
             keep
         });
-    }
-}
-
-impl ElementStatement {
-    /// What stands with an element in the rules. `None` for what cannot stand there.
-    pub(crate) fn new(statement: &Statement, now_ns: u64) -> Option<ElementStatement> {
-        Some(match statement {
-            Statement::Counter(counter) => ElementStatement::Counter(*counter),
-            Statement::Limit(limit) => ElementStatement::Limit(Bucket::new(limit, now_ns)),
-            Statement::Quota(quota) => ElementStatement::Quota(QuotaState::new(quota)),
-            Statement::ConnLimit { count, over } => ElementStatement::ConnLimit {
-                count: *count,
-                over: *over,
-                flows: Vec::new(),
-            },
-            _ => return None,
-        })
     }
 }
