@@ -265,6 +265,17 @@ static void order_added_again(int fd) {
         empty_all();
     }
 }
+// What has something when it is added stands where it was added, whenever that came.
+static void order_added_when_ready(int fd) {
+    const int turn[ORDERED] = {3, 0, 5, 1, 4, 2};
+    for (int i = 0; i < ORDERED; i++) ordered[i] = i ? more(1) : fd;
+    come_to_all();
+    ep = epoll_create1(0);
+    for (int i = 0; i < ORDERED; i++) want(EPOLL_CTL_ADD, ordered[turn[i]], EPOLLIN, turn[i]);
+    show_order("as added", ORDERED);
+    show_order("again", ORDERED);
+    empty_all();
+}
 static void order_of_arrival(int fd) { order_of_arrival_as(fd, EPOLLIN); }
 static void order_of_arrival_edges(int fd) { order_of_arrival_as(fd, EPOLLIN | EPOLLET); }
 // A connection without rings always has something, and the program takes its time between waits.
@@ -925,6 +936,7 @@ const struct test_case cases[] = {
     {"order_in_turns", WARM, order_in_turns, servant},
     {"order_in_turns_edges", WARM, order_in_turns_edges, servant},
     {"order_rearmed", WARM, order_rearmed, servant},
+    {"order_added_when_ready", WARM, order_added_when_ready, servant},
     {"order_added_again", WARM, order_added_again, servant},
     {"order_without_room", WARM, order_without_room, servant},
     {"order_of_the_last_one", WARM, order_of_the_last_one, servant},

@@ -321,6 +321,32 @@ static void oneshot_armed_among_relatives(int fd) {
     show_epoll("armed", 1000);
     show_epoll("shot", 0);
 }
+// A child has armed it for itself; the parent, which has done nothing with the instance since,
+// closes its descriptor.
+static void oneshot_armed_by_a_child(int fd) {
+    int go[2], done[2];
+    char byte;
+    ep = watching(fd, EPOLLIN | EPOLLONESHOT, 1);
+    come(fd, 2);
+    show_epoll("shot", 1000);
+    drain(fd);
+    if (pipe(go) || pipe(done)) die("pipe");
+    pid_t child = fork();
+    if (child == 0) {
+        struct epoll_event event;
+        if (epoll_wait(ep, &event, 1, 0) != 0) _exit(99);
+        want(EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLONESHOT, 2);
+        if (write(done[1], "x", 1) != 1 || read(go[0], &byte, 1) != 1) _exit(98);
+        int count = epoll_wait(ep, &event, 1, 1000);
+        _exit(count == 1 ? (int)event.data.u64 : 97);
+    }
+    int status;
+    if (read(done[0], &byte, 1) != 1) die("child");
+    close(fd);
+    ask(SEND_ANYHOW, 1);
+    if (write(go[1], "x", 1) != 1 || waitpid(child, &status, 0) != child) die("child");
+    say("child: %d", WIFEXITED(status) ? WEXITSTATUS(status) : -1);
+}
 static void oneshot_del_of_a_shot_one(int fd) {
     ep = watching(fd, EPOLLOUT | EPOLLONESHOT, 1);
     show_epoll("shot", 0);
@@ -457,6 +483,7 @@ const struct test_case cases[] = {
     {"oneshot_closed_beside_a_child", WARM, oneshot_closed_beside_a_child, servant},
     {"oneshot_shot_among_relatives", WARM, oneshot_shot_among_relatives, servant},
     {"oneshot_armed_among_relatives", WARM, oneshot_armed_among_relatives, servant},
+    {"oneshot_armed_by_a_child", WARM, oneshot_armed_by_a_child, servant},
     {"oneshot_del_of_a_shot_one", WARM, oneshot_del_of_a_shot_one, servant},
     {"rdhup_only", WARM, rdhup_only, servant},
     {"rdhup_is_not_asked", WARM, rdhup_is_not_asked, servant},

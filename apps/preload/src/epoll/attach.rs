@@ -16,7 +16,7 @@ pub fn attach(conn: &Conn) {
     // Whoever sees the channel may give it up at once: `detach` is to come behind this.
     conn.phase.store(phase::PAIRED, Ordering::SeqCst);
     conn.attaches.store(1, Ordering::Relaxed);
-    attach_all(conn);
+    attach_all(conn, false);
 }
 
 /// The connection has a registration more. While its channel is given up, the phase still says
@@ -24,12 +24,13 @@ pub fn attach(conn: &Conn) {
 pub fn attach_new(conn: &Conn) {
     let _list = LIST_LOCK.lock();
     if conn.attaches.load(Ordering::Relaxed) != 0 {
-        attach_all(conn);
+        attach_all(conn, true);
     }
 }
 
-/// Under [`LIST_LOCK`].
-fn attach_all(conn: &Conn) {
+/// Under [`LIST_LOCK`]. `added`: what is not attached yet has just been added, and has its place as of
+/// now if it is ready. What came before is noted nowhere (`fordway_ring::moment`).
+fn attach_all(conn: &Conn, added: bool) {
     for (index, item) in items_of(conn) {
         let instance = instance_at(item.instance.load(Ordering::Relaxed));
         let _guard = instance.lock.lock();
@@ -49,6 +50,9 @@ fn attach_all(conn: &Conn) {
         item.tail.store(tail, Ordering::Relaxed);
         item.head.store(head, Ordering::Relaxed);
         hot::keep_place(instance, item);
+        if added {
+            hot::arm(item);
+        }
         hot::warm(instance, index);
         instance.attached.fetch_add(1, Ordering::Relaxed);
         if is_watched(instance) || !shared::is_or_will_be_left(instance) {

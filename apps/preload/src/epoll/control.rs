@@ -200,10 +200,11 @@ fn add(
     item.instance.store(instance_index, Ordering::Relaxed);
     item.fd.store(fd, Ordering::Relaxed);
     item.key.store(fd, Ordering::Relaxed);
-    set_interest(item, event);
     for zeroed in [&item.attached, &item.seen_edges, &item.seen_ends, &item.hot] {
         zeroed.store(0, Ordering::Relaxed);
     }
+    item.place.store(0, Ordering::Relaxed);
+    set_interest(item, event);
     item.seen_tail.store(0, Ordering::Relaxed);
     let Some(list) = LIST_LOCK.lock() else {
         return Err(libc::ENOMEM);

@@ -173,6 +173,9 @@ pub fn fd_closed(conn: &Conn, fd: i32, last: bool) {
     }
     let passed = conn.barred.load(Ordering::Relaxed) == Reason::Passed as u32;
     let lives_on = passed || crate::fork::holders(conn) > 1;
+    if lives_on {
+        settle_all(conn);
+    }
     let _list = LIST_LOCK.lock();
     while let Some((index, item)) = items_of(conn).next() {
         let instance = instance_at(item.instance.load(Ordering::Relaxed));
@@ -184,6 +187,20 @@ pub fn fd_closed(conn: &Conn, fd: i32, last: bool) {
             }
         }
         remove(index);
+    }
+}
+
+/// Lets go of the connection's instances that a relative has begun to use: what it has given back
+/// and armed since is its own.
+fn settle_all(conn: &Conn) {
+    let to_be_let_go = || {
+        let _list = LIST_LOCK.lock();
+        let mut instances =
+            items_of(conn).map(|(_, item)| instance_at(item.instance.load(Ordering::Relaxed)));
+        instances.find(|instance| shared::is_to_be_let_go(instance))
+    };
+    while let Some(instance) = to_be_let_go() {
+        shared::settle(instance);
     }
 }
 
