@@ -2,7 +2,8 @@
 //!
 //! Each crate stands there once, with what its Cargo.toml says of it; all of tests/ is one. An arrow
 //! points at what a crate uses, unless another way leads there as well (the graph's transitive
-//! reduction: Aho, Garey, Ullman 1972). A test holds the document against the graph.
+//! reduction: Aho, Garey, Ullman 1972). Tests hold the document against the graph, and the stops on
+//! the way of a byte against the functions.
 
 use crate::{Outcome, cargo};
 use std::collections::{BTreeMap, BTreeSet};
@@ -143,6 +144,28 @@ mod tests {
         let text = read(DOCUMENT).unwrap();
         let now = replaced(&text, &picture(&graph().unwrap()).unwrap()).unwrap();
         assert!(now == text, "{DOCUMENT} shows another house: ./x house");
+    }
+
+    /// Stops on the way of a byte, at most.
+    const STOPS_MAX: usize = 12;
+
+    #[test]
+    fn each_stop_on_the_way_of_a_byte_is_a_function() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let text = std::fs::read_to_string(root.join(DOCUMENT)).unwrap();
+        let (_, way) = text.split_once("## The way of a byte\n").unwrap();
+        let stops = way.lines().skip_while(|line| !line.starts_with("| 1 |"));
+        let stops: Vec<_> = stops.take_while(|line| line.starts_with('|')).collect();
+        assert!((1..=STOPS_MAX).contains(&stops.len()), "{stops:#?}");
+        for stop in stops {
+            let named = stop.split('`').nth(1).unwrap();
+            let (_, file) = stop.split_once(" (").unwrap();
+            let (file, _) = file.split_once(')').unwrap();
+            let code = std::fs::read_to_string(root.join(file)).unwrap();
+            let is_there =
+                code.contains(&format!("fn {named}(")) || code.contains(&format!("fn {named}<"));
+            assert!(is_there, "no `{named}` in {file}");
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! would outlive the program's close, and with it the kernel's epoll registrations and the
 //! end of the stream. The broker asks the kernel whether the words are true.
 
-use crate::sys::sys;
+use crate::sys::{self, sys};
 use fordway_abi::control::Claim;
 
 /// asm-generic/socket.h; not in the libc crate.
@@ -34,17 +34,8 @@ pub fn of(fd: i32) -> Option<Claim> {
 
 /// A socket's option of 64 bits.
 pub fn wide_option(fd: i32, option: i32) -> Option<u64> {
-    let mut value = 0u64;
-    let mut length = size_of::<u64>() as u32;
-    let asked = sys!(
-        SYS_getsockopt,
-        fd,
-        libc::SOL_SOCKET,
-        option,
-        &raw mut value,
-        &raw mut length
-    );
-    asked.ok().map(|_| value)
+    let asked = sys::option(fd, libc::SOL_SOCKET, option, 0u64);
+    asked.ok().map(|(value, _)| value)
 }
 
 /// Address, IPv4 in IPv6 (RFC 4291, 2.5.5.2), and port of a struct sockaddr_in (the address

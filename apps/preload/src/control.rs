@@ -9,8 +9,9 @@
 //! Mail is handled under [`MAIL_LOCK`]; whoever finds it held goes on without.
 
 use crate::end::At;
+use crate::lock::{Guard, Lock, rank};
 use crate::packet::{ANSWER_MS, Packet, poll_one, send_on};
-use crate::state::{self, Conn, Guard, Lock, attention, phase};
+use crate::state::{self, Conn, phase};
 use crate::sys::{self, sys};
 use crate::{claim, config, fork, hidden, link, purse, upgrade, wait};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -19,14 +20,14 @@ use fordway_abi::control::{
     PeerDoor, PeerGone, Region, Reject, RejoinChannel, RejoinLink, Status, kind, status,
 };
 use fordway_abi::reason::Reason;
-use fordway_sockets::ends;
+use fordway_sockets::{Event, down, ends};
 
 /// Size of a mailbox.
 const MAILBOX_BYTES: usize = 4096;
 /// Time between two attempts to reach a broker that did not answer.
 const RETRY_NS: u64 = 1_000_000_000;
 
-static MAIL_LOCK: Lock = Lock::new();
+static MAIL_LOCK: Lock<{ rank::MAIL }> = Lock::new();
 static FD: AtomicI32 = AtomicI32::new(-1);
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 static MAILBOX: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
@@ -175,7 +176,6 @@ fn greet(socket: i32, fds: &[i32]) -> sys::Result<*mut AtomicU32> {
 fn lost() {
     hidden::close(FD.swap(-1, Ordering::AcqRel));
     MAILBOX.store(core::ptr::null_mut(), Ordering::Release);
-    wait::doors_unregistered();
     // Of these the peer's side has not come, and now it will not.
     for link in
         link::own().filter(|link| link.state.load(Ordering::Acquire) == link::link_state::MADE)
@@ -191,13 +191,7 @@ fn lost() {
 
 /// A connection that was on offer is to be offered again, to the next broker.
 fn void(conn: &Conn) {
-    let voided = conn.phase.compare_exchange(
-        phase::OFFERED,
-        phase::KERNEL,
-        Ordering::AcqRel,
-        Ordering::Relaxed,
-    );
-    if voided.is_ok() {
+    if conn.phase.transition(Event::Voided).is_ok() {
         conn.operations.store(0, Ordering::Relaxed);
     }
 }
@@ -267,16 +261,7 @@ pub fn offer(conn: &Conn, end: &At<'_>) -> bool {
     let Some(claim) = claim::of(end.fd()) else {
         return false;
     };
-    if conn
-        .phase
-        .compare_exchange(
-            phase::KERNEL,
-            phase::OFFERED,
-            Ordering::AcqRel,
-            Ordering::Relaxed,
-        )
-        .is_err()
-    {
+    if conn.phase.transition(Event::Offered).is_err() {
         return false;
     }
     // Another thread may have closed the number: then the claim is another connection's.
@@ -515,8 +500,7 @@ fn handle(mut packet: Packet) -> bool {
                 if reason == Reason::Protocol as u32 {
                     upgrade::condemned(conn);
                 } else {
-                    conn.passing.store(reason, Ordering::Relaxed);
-                    conn.attention.fetch_or(attention::DOWN, Ordering::AcqRel);
+                    down::ask(conn, reason);
                 }
             }
             return true;
@@ -574,7 +558,7 @@ pub fn after_fork() {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::tables;
+    use crate::testing::{pair, tables};
 
     /// A test that is held up for longer than a send waits for room is made again.
     const TRIES_MAX: usize = 10;
@@ -647,7 +631,6 @@ mod tests {
         assert_eq!(claim.cookie, other.cookie.load(Ordering::Relaxed));
         pretend(-1);
         for conn in [conn, other] {
-            conn.phase.store(phase::KERNEL, Ordering::Relaxed);
             state::free_conn(conn);
         }
     }
@@ -659,7 +642,7 @@ mod tests {
         let Files([fd, ..]) = &connection();
         let conn = state::add_conn(*fd, false).expect("a place");
         conn.channel_id.store(5, Ordering::Relaxed);
-        conn.phase.store(phase::PAIRED, Ordering::Relaxed);
+        pair(conn);
         // The broker's socket takes no more for now.
         let least = 1;
         let set = sys!(
@@ -713,7 +696,6 @@ mod tests {
             }
             pretend(-1);
             if conn.phase.load(Ordering::Relaxed) != phase::FREE {
-                conn.phase.store(phase::KERNEL, Ordering::Relaxed);
                 state::free_conn(conn);
             }
             let first = packets.first().and_then(Packet::kind);
@@ -735,7 +717,7 @@ mod tests {
             after(&|conn| state::free_conn(conn)),
             Some((5, status::CLOSED))
         );
-        let by_kernel = |conn: &Conn| conn.phase.store(phase::KERNEL, Ordering::Relaxed);
+        let by_kernel = |conn: &Conn| conn.phase.advance(Event::Left);
         assert_eq!(after(&by_kernel), Some((5, status::KERNEL)));
         let has_another = |conn: &Conn| conn.channel_id.store(6, Ordering::Relaxed);
         assert_eq!(after(&has_another), Some((5, status::KERNEL)));

@@ -1,8 +1,9 @@
 //! A connection of this process as the machine of `fordway_sockets` sees it: where its
 //! steps become system calls, rings and reports.
 
+use crate::lock::{Guard, lock_shared, rank};
 use crate::spin;
-use crate::state::{Conn, Guard, lock_shared, phase};
+use crate::state::Conn;
 use crate::sys::{self, sys};
 use crate::{control, epoll, link, stay, transfer, upgrade, wait};
 use core::sync::atomic::Ordering;
@@ -10,7 +11,7 @@ use fordway_abi::control::status;
 use fordway_abi::reason::Reason;
 use fordway_abi::shm::Endpoint;
 use fordway_ring::{Consumer, Producer};
-use fordway_sockets::{End, Half, Lost, NoLock, Patience, Result, State};
+use fordway_sockets::{End, Event, Half, Lost, NoLock, Patience, Result, State};
 
 /// asm-generic/sockios.h.
 pub const SIOCATMARK: usize = 0x8905;
@@ -175,9 +176,13 @@ impl End for At<'_> {
             // SAFETY: a connection that has had a channel points to an endpoint for good.
             let endpoint = unsafe { &*own };
             let guard = match half {
-                Half::Sending => lock_shared(&endpoint.tx_own.lock, &endpoint.tx_own.lock_process),
+                Half::Sending => {
+                    let own = &endpoint.tx_own;
+                    lock_shared(&own.lock, &own.lock_process, rank::SENDING)
+                }
                 Half::Receiving => {
-                    lock_shared(&endpoint.rx_own.lock, &endpoint.rx_own.lock_process)
+                    let own = &endpoint.rx_own;
+                    lock_shared(&own.lock, &own.lock_process, rank::RECEIVING)
                 }
             }
             .ok_or(NoLock::Interrupted)?;
@@ -232,8 +237,8 @@ impl End for At<'_> {
         unsafe { (*page).beat.load(Ordering::Relaxed) }
     }
 
-    fn shown(&self) -> u32 {
-        let known = || self.conn.hints.load(Ordering::Relaxed);
+    fn kernel_shows(&self) -> u32 {
+        let known = || self.conn.shown();
         self.poll(libc::POLLRDHUP, 0).unwrap_or_else(known)
     }
 
@@ -256,7 +261,8 @@ impl End for At<'_> {
     }
 
     fn kernel_room(&self) -> u64 {
-        let (mut queued, buffer): (i32, _) = (0, upgrade::int_option(self.fd(), libc::SO_SNDBUF));
+        let buffer = sys::int_option(self.fd(), libc::SOL_SOCKET, libc::SO_SNDBUF);
+        let mut queued: i32 = 0;
         let asked = sys!(SYS_ioctl, self.fd(), libc::TIOCOUTQ, &raw mut queued);
         // The buffer counts what it costs to keep the bytes; the window is the peer's.
         let window = asked.map_or(0, |_| 64 * 1024);
@@ -280,14 +286,7 @@ impl End for At<'_> {
             l_onoff: 1,
             l_linger: 0,
         };
-        let _ = sys!(
-            SYS_setsockopt,
-            self.fd(),
-            libc::SOL_SOCKET,
-            libc::SO_LINGER,
-            &raw const at_once,
-            size_of::<libc::linger>()
-        );
+        sys::set_option(self.fd(), libc::SOL_SOCKET, libc::SO_LINGER, at_once);
     }
 
     fn lost(&self, why: Lost) {
@@ -304,7 +303,7 @@ impl End for At<'_> {
         epoll::detach(self.conn);
         control::report(self.conn, status::KERNEL, reason);
         upgrade::count_anew(self.conn, reason);
-        self.conn.phase.store(phase::KERNEL, Ordering::SeqCst);
+        self.conn.phase.advance(Event::Left);
         upgrade::sight_anew(self.conn, reason);
         link
     }
@@ -316,14 +315,7 @@ impl End for At<'_> {
     fn disown(&self) {
         let link = self.conn.link.load(Ordering::Relaxed);
         // Of several threads that find it out, one lets go.
-        let (from, to) = (phase::PAIRED, phase::KERNEL);
-        let order = Ordering::SeqCst;
-        if self
-            .conn
-            .phase
-            .compare_exchange(from, to, order, Ordering::Relaxed)
-            .is_ok()
-        {
+        if self.conn.phase.transition(Event::Left).is_ok() {
             link::unbind(link);
         }
     }

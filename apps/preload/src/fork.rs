@@ -12,12 +12,12 @@
 //! Forks are seen by glibc's own hook (`__register_atfork`). vfork and posix_spawn children run in the parent's
 //! memory until they exec; they change nothing here.
 
-use crate::state::{self, Conn, Lock, attention, hint};
+use crate::state::{self, Conn, attention};
 use crate::sys::{self, sys};
-use crate::{control, epoll, hidden, link, stay, wait};
+use crate::{control, epoll, headroom, hidden, link, lock, shared_bell, stay, wait};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
-use fordway_sockets::down;
+use fordway_sockets::{Event, down};
 
 const CELL_COUNT: usize = 1 << 16;
 
@@ -58,7 +58,7 @@ pub fn set_up() -> sys::Result<()> {
 fn note_pid() {
     let pid = sys!(SYS_getpid).unwrap_or(0) as i32;
     PID.store(pid, Ordering::Relaxed);
-    state::set_lock_salt(pid as u32);
+    lock::set_lock_salt(pid as u32);
 }
 
 /// Whether a process is gone that was in this one's family when it had this number. Not so,
@@ -111,22 +111,22 @@ fn cell(conn: &Conn) -> Option<&'static AtomicU32> {
 
 /// Processes that hold the connection.
 pub fn holders(conn: &Conn) -> u32 {
-    let gone = conn.hints.load(Ordering::Relaxed) & hint::LET_GO != 0;
+    let gone = conn.let_go.load(Ordering::Relaxed);
     cell(conn).map_or(1, |cell| cell.load(Ordering::Acquire) + u32::from(gone))
 }
 
 /// This process lets go of it; once, however often it says so.
 pub fn let_go(conn: &Conn) {
-    let before = conn.hints.fetch_or(hint::LET_GO, Ordering::AcqRel);
-    if let Some(cell) = cell(conn).filter(|_| before & hint::LET_GO == 0) {
+    let had = conn.let_go.swap(true, Ordering::AcqRel);
+    if let Some(cell) = cell(conn).filter(|_| !had) {
         cell.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
 /// This process goes on with it after all: the exec has failed.
 pub fn hold_again(conn: &Conn) {
-    let before = conn.hints.fetch_and(!hint::LET_GO, Ordering::AcqRel);
-    if let Some(cell) = cell(conn).filter(|_| before & hint::LET_GO != 0) {
+    let had = conn.let_go.swap(false, Ordering::AcqRel);
+    if let Some(cell) = cell(conn).filter(|_| had) {
         cell.fetch_add(1, Ordering::AcqRel);
     }
 }
@@ -182,38 +182,47 @@ unsafe extern "C" fn parent() {
 /// Which of the locks the fork has taken.
 static HELD: [AtomicBool; 3] = [const { AtomicBool::new(false) }; 3];
 
-/// In the order in which they are taken.
-fn tables() -> [&'static Lock; 3] {
-    [
-        epoll::list_lock(),
-        state::table_lock(),
-        hidden::raising_lock(),
-    ]
-}
-
 /// No thread is in the middle of a change when the process is copied.
 fn hold_tables() {
-    for (lock, held) in tables().into_iter().zip(&HELD) {
-        held.store(lock.hold(), Ordering::Relaxed);
-    }
+    let [list, table, raising] = &HELD;
+    list.store(epoll::list_lock().hold(), Ordering::Relaxed);
+    table.store(state::table_lock().hold(), Ordering::Relaxed);
+    raising.store(hidden::raising_lock().hold(), Ordering::Relaxed);
 }
 
 fn let_go_tables() {
-    for (lock, held) in tables().into_iter().zip(&HELD).rev() {
-        if held.swap(false, Ordering::Relaxed) {
-            lock.let_go();
-        }
+    let was_held = |held: &AtomicBool| held.swap(false, Ordering::Relaxed);
+    let [list, table, raising] = &HELD;
+    if was_held(raising) {
+        hidden::raising_lock().let_go();
+    }
+    if was_held(table) {
+        state::table_lock().let_go();
+    }
+    if was_held(list) {
+        epoll::list_lock().let_go();
     }
 }
+
+/// What is the parent's. The cells first: they keep what rings the parent's bells, which are closed
+/// in the child then.
+const AFTER_FORK: [fn(); 7] = [
+    control::after_fork,
+    epoll::cells_after_fork,
+    epoll::after_fork,
+    wait::after_fork,
+    shared_bell::after_fork,
+    link::after_fork,
+    headroom::after_fork,
+];
 
 /// After a fork, in the child: only this thread is left.
 unsafe extern "C" fn child() {
     let_go_tables();
     note_pid();
-    control::after_fork();
-    epoll::after_fork();
-    wait::after_fork();
-    link::after_fork();
+    for after_fork in AFTER_FORK {
+        after_fork();
+    }
     // Also in entries that are not in use: a thread of the parent that came by a number just
     // closed counts itself there, and would be counted in the entry's next connection for good.
     for conn in (0..state::conn_high()).map(state::conn_at) {
@@ -227,13 +236,8 @@ unsafe extern "C" fn child() {
             let marks = attention::FOREIGN | attention::INHERITED;
             conn.attention.fetch_or(marks, Ordering::Relaxed);
         } else {
-            // An offer is the parent's.
-            let _ = conn.phase.compare_exchange(
-                state::phase::OFFERED,
-                state::phase::KERNEL,
-                Ordering::Relaxed,
-                Ordering::Relaxed,
-            );
+            // An offer is the parent's, if there is one.
+            let _ = conn.phase.transition(Event::Voided);
             conn.operations.store(0, Ordering::Relaxed);
             conn.sighted.store(0, Ordering::Relaxed);
             conn.rings_until_ns.store(0, Ordering::Relaxed);

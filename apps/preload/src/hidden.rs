@@ -10,7 +10,8 @@
 //! Peers decide how many there are (a peer's doors, `crate::link`): [`is_fair`] bounds what one
 //! of them may have.
 
-use crate::state::{Lock, kind, slot};
+use crate::lock::{Lock, rank};
+use crate::state::{kind, slot};
 use crate::sys::{self, sys};
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -30,7 +31,7 @@ const PEER_SHARE: u32 = 8;
 static COUNT: AtomicU32 = AtomicU32::new(0);
 static COUNT_MAX: AtomicU32 = AtomicU32::new(0);
 /// The limit is raised for a moment: by one thread at a time, or it would stay raised.
-static RAISING: Lock = Lock::new();
+static RAISING: Lock<{ rank::RAISING }> = Lock::new();
 
 /// Where descriptors of ours may lie.
 struct Span {
@@ -154,7 +155,7 @@ pub fn close(fd: i32) {
 
 /// For the time of a fork ([`Lock::hold`]): no other thread has the limit raised, which the
 /// child would keep.
-pub fn raising_lock() -> &'static Lock {
+pub fn raising_lock() -> &'static Lock<{ rank::RAISING }> {
     &RAISING
 }
 

@@ -52,18 +52,7 @@ fn is_listener(fd: c_int) -> bool {
 }
 
 fn is_tcp(fd: c_int) -> bool {
-    let mut protocol: c_int = 0;
-    let mut length = size_of::<c_int>() as u32;
-    sys!(
-        SYS_getsockopt,
-        fd,
-        libc::SOL_SOCKET,
-        libc::SO_PROTOCOL,
-        &raw mut protocol,
-        &raw mut length
-    )
-    .is_ok()
-        && protocol == libc::IPPROTO_TCP
+    sys::int_option(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) == libc::IPPROTO_TCP
 }
 
 /// The descriptor is closed, or about to be, or overwritten.
@@ -415,7 +404,7 @@ pub unsafe fn before_passing(message: *const libc::msghdr) {
     let leave = |fd| {
         if let Some(conn) = state::conn(fd) {
             down::bar(&conn.end(), Reason::Passed);
-            down::leave_whole(&conn.at(fd), Reason::Passed);
+            down::leave_and_stop(&conn.at(fd), Reason::Passed);
         }
     };
     // SAFETY: by contract.
@@ -423,7 +412,7 @@ pub unsafe fn before_passing(message: *const libc::msghdr) {
     let deadline_ns = down::deadline(sys::now_ns());
     let complete = |fd| {
         if let Some(conn) = state::conn(fd) {
-            down::complete(&conn.at(fd), deadline_ns);
+            down::settle(&conn.at(fd), deadline_ns);
         }
         epoll::let_go_of(fd, Reason::Passed);
     };

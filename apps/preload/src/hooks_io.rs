@@ -1,7 +1,7 @@
 //! The calls that move bytes, as the program links to them. Each decides
 //! whether a stream socket is meant; if not, libc's function gets the call as it is.
 
-use crate::state::{self, Conn, hint, phase};
+use crate::state::{self, Conn, phase};
 use crate::sys::{self, give, sys};
 use crate::thread::{self, Shield};
 use crate::transfer::{self, Buffers, Done, Unaware};
@@ -66,7 +66,7 @@ fn receive(
         Way::Refused(error) => return give(Err(error)),
         Way::Watched(conn) | Way::Channel(conn) => conn,
     };
-    if conn.hints.load(Ordering::Relaxed) & hint::READS == 0 {
+    if !conn.reads.load(Ordering::Relaxed) {
         up::reads(&conn.end());
     }
     loop {
@@ -486,8 +486,8 @@ pub unsafe extern "C" fn sendfile(
     };
     if conn.is_paired() {
         match transfer::send_file(conn, out, file, offset, count) {
-            Ok(Some(done)) => return done as isize,
-            Ok(None) => {}
+            Ok(Done::Bytes(done)) => return done as isize,
+            Ok(Done::Kernel) => {}
             Err(error) => return give(Err(error)),
         }
     }

@@ -2,7 +2,7 @@
 //! knows of bytes in rings.
 
 use crate::state::{self, Conn};
-use crate::sys::{give, sys};
+use crate::sys::{self, give, sys};
 use crate::transfer::tcp_info;
 use crate::{config, cork, end, faults, real, upgrade};
 use core::ffi::{c_int, c_void};
@@ -115,11 +115,7 @@ pub fn has_kernel_option(fd: c_int) -> bool {
         ((libc::IPPROTO_TCP, libc::TCP_INQ), 0),
     ];
     asked.into_iter().any(|((level, name), usual)| {
-        let mut value: c_int = usual;
-        let mut length = size_of::<c_int>() as u32;
-        let value_at = &raw mut value;
-        let told = sys!(SYS_getsockopt, fd, level, name, value_at, &raw mut length);
-        told.is_ok() && value != usual
+        sys::option(fd, level, name, usual).is_ok_and(|(value, _)| value != usual)
     })
 }
 
@@ -137,7 +133,7 @@ pub fn signalled(conn: &Conn, fd: c_int) {
 /// SO_RCVLOWAT, as the kernel has understood it. On a ring it is respected there; a
 /// connection that is just coming to one stays with the kernel, which counts its own bytes only.
 fn set_low(conn: &Conn, fd: c_int) {
-    let low = upgrade::int_option(fd, libc::SO_RCVLOWAT).max(1) as u32;
+    let low = sys::int_option(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT).max(1) as u32;
     conn.low_bytes.store(low, Ordering::Relaxed);
     let end = conn.at(fd);
     let on_ring = conn.is_paired()

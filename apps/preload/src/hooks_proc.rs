@@ -91,7 +91,7 @@ pub fn before_exec(spawns: bool) {
     for (conn, end, flags) in with_flags(borrowed) {
         if flags & libc::FD_CLOEXEC == 0 {
             down::bar(&end, Reason::Exec);
-            down::leave_whole(&end, Reason::Exec);
+            down::leave_and_stop(&end, Reason::Exec);
         } else if !borrowed && !spawns {
             // Closed by the exec: this process lets go of it.
             fork::let_go(conn);
@@ -100,7 +100,7 @@ pub fn before_exec(spawns: bool) {
     let deadline_ns = down::deadline(sys::now_ns());
     for (_, end, flags) in with_flags(borrowed) {
         if flags & libc::FD_CLOEXEC == 0 {
-            down::complete(&end, deadline_ns);
+            down::settle(&end, deadline_ns);
         }
     }
 }

@@ -17,9 +17,8 @@
 //! # Rules
 //! Nothing is allocated from the program's heap, nothing is traced, no libc state
 //! is used but errno. Nothing is written to a descriptor of the program's, stderr neither:
-//! what a user has to know, the broker logs. No lock of a connection is held while sleeping (but for the file's
-//! pages in sendfile), and no handler of the program runs in a thread that holds one
-//! ([`thread`]). The library links to nothing, so it loads into any
+//! what a user has to know, the broker logs. No lock is held in a sleep, and no handler of the
+//! program runs in a thread that holds one ([`lock`]: their order, and who may take them). The library links to nothing, so it loads into any
 //! program; with a libc other than glibc it stays passive.
 //! It is no security boundary: a program can always talk around it.
 //!
@@ -60,6 +59,7 @@ mod hooks_unseen;
 #[cfg(not(test))]
 mod hooks_wait;
 mod link;
+mod lock;
 mod memory;
 mod packet;
 mod poll;

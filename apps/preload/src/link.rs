@@ -6,8 +6,9 @@
 //! mapped). A link is never unmapped while a connection uses it; when the peer's
 //! process is gone and the last connection closed, it is given back.
 
+use crate::lock::{Lock, lock_shared, rank};
 use crate::spin::Spins;
-use crate::state::{self, Conn, Lock, attention};
+use crate::state::{self, Conn, attention};
 use crate::sys::{self, sys};
 use crate::thread::Shield;
 use crate::{control, headroom, hidden, purse, thread, wait};
@@ -20,6 +21,7 @@ use fordway_abi::shm::{
 };
 use fordway_ring::marks::Marks;
 use fordway_ring::{Consumer, Producer};
+use fordway_sockets::down;
 
 /// Links of one process.
 pub const LINK_COUNT: usize = 4096;
@@ -52,7 +54,7 @@ pub struct Link {
     /// [`ACTS_SEEN`] when they were seen to have moved last.
     acted_at: AtomicU32,
     /// Held by the thread that sweeps the peer's marks.
-    pub sweeping: Lock,
+    pub sweeping: Lock<{ rank::SWEEP }>,
     /// Our region's descriptor (hidden), for a restarted broker.
     pub own_fd: AtomicI32,
     /// The broker's number of it.
@@ -125,7 +127,6 @@ pub fn own() -> impl Iterator<Item = &'static Link> {
 /// In a forked child: all links are the parent's. Connections that were inherited still
 /// use their memory until they are on the kernel path.
 pub fn after_fork() {
-    headroom::after_fork();
     for (_, link) in all() {
         link.inherited.store(1, Ordering::Relaxed);
         link.sweeping.reset();
@@ -281,9 +282,7 @@ impl Link {
     pub fn give_up(&self, index: u32) {
         self.useless.store(1, Ordering::Release);
         for conn in users(index) {
-            conn.passing
-                .store(Reason::NoMemory as u32, Ordering::Relaxed);
-            conn.attention.fetch_or(attention::DOWN, Ordering::AcqRel);
+            down::ask(conn, Reason::NoMemory as u32);
         }
     }
 
@@ -514,8 +513,8 @@ pub fn bind(conn: &Conn, index: u32, slot: u32, generation: u32, channel_id: u64
     // SAFETY: our own region; atomics.
     let halves = unsafe { (&(*own).tx_own, &(*own).rx_own) };
     // A child may still look at the channel before, of which its parent has let go.
-    let _sending = state::lock_shared(&halves.0.lock, &halves.0.lock_process);
-    let _receiving = state::lock_shared(&halves.1.lock, &halves.1.lock_process);
+    let _sending = lock_shared(&halves.0.lock, &halves.0.lock_process, rank::SENDING);
+    let _receiving = lock_shared(&halves.1.lock, &halves.1.lock_process, rank::RECEIVING);
     // SAFETY: as above; the peer reads nothing of it until it sees the generation.
     unsafe {
         fordway_ring::renew(own);
@@ -708,7 +707,7 @@ impl Conn {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::tables;
+    use crate::testing::{pair, tables};
     use fordway_sockets::{End, Half, NoLock};
 
     #[test]
@@ -748,7 +747,7 @@ mod tests {
         conn.attention
             .store(attention::INHERITED, Ordering::Relaxed);
         conn.own().cold.generation.store(1, Ordering::Relaxed);
-        conn.phase.store(state::phase::PAIRED, Ordering::Release);
+        pair(conn);
         assert!(conn.end().lock(Half::Sending).is_ok());
         // The parent has bound another connection.
         conn.own().cold.generation.store(2, Ordering::Relaxed);
@@ -771,7 +770,7 @@ mod tests {
         link.users.store(3, Ordering::Relaxed);
         let conn = state::add_conn(state::FD_COUNT as i32 - 6, false).expect("a place");
         conn.link.store(index, Ordering::Relaxed);
-        conn.phase.store(state::phase::PAIRED, Ordering::Release);
+        pair(conn);
         // Both have found out whose channel it is.
         let (one, other) = (conn.end(), conn.end());
         one.disown();

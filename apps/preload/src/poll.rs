@@ -471,7 +471,7 @@ fn ask(
                     && let Some(serial) = serial_asked(asked, conn)
                 {
                     stay::if_still(conn, entry.fd, serial, || {
-                        conn.hints.fetch_or(bits, Ordering::Relaxed);
+                        conn.note(bits);
                     });
                 }
                 ring_events(conn, entry) | shown.revents & entry.events & libc::POLLPRI
@@ -500,9 +500,7 @@ fn serial_asked(asked: &libc::pollfd, conn: &Conn) -> Option<u32> {
 
 fn kernel_interest(conn: &Conn, events: i16) -> i16 {
     let mut interest = events & !(libc::POLLOUT | libc::POLLWRNORM) | libc::POLLRDHUP;
-    if conn.hints.load(Ordering::Relaxed) & libc::POLLRDHUP as u32 != 0
-        && events & libc::POLLIN == 0
-    {
+    if conn.shown() & libc::POLLRDHUP as u32 != 0 && events & libc::POLLIN == 0 {
         // Seen already, and not asked for: it must not cut every sleep short.
         interest = events & libc::POLLRDHUP;
     }

@@ -9,20 +9,15 @@
 //! kernel's alone.
 //!
 //! # States of a connection
-//! ```text
-//!   FREE ─► KERNEL ─offer─► OFFERED ─Pair─► PAIRED ─both directions back─► KERNEL
-//!              ▲───Reject────┘                                      (or closed: FREE)
-//! ```
-//! KERNEL and OFFERED: every call goes to libc, counted. PAIRED: every call looks
-//! at the endpoint first. A thread that sleeps in the kernel without looking at
-//! rings is counted in `unaware`; the channel is not used before it came back.
+//! `fordway_sockets::phase` has them, and moves them. A thread that sleeps in the kernel without
+//! looking at rings is counted in `unaware`; the channel is not used before it came back.
 
+use crate::lock::{Lock, rank};
 use crate::sys::{self, map_anonymous};
-use crate::thread;
-use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use fordway_abi::shm::{Endpoint, WaitPage};
-use fordway_sockets::State;
-pub use fordway_sockets::{attention, hint};
+use fordway_sockets::{Event, Phase, State};
+pub use fordway_sockets::{attention, phase};
 
 /// Descriptors that are watched.
 pub const FD_COUNT: usize = 1 << 20;
@@ -45,24 +40,12 @@ pub mod kind {
     pub const MASK: u32 = 0xff << 24;
 }
 
-/// States of a connection.
-pub mod phase {
-    /// Not in use.
-    pub const FREE: u32 = 0;
-    /// On the kernel path.
-    pub const KERNEL: u32 = 1;
-    /// Offered to the broker, still on the kernel path.
-    pub const OFFERED: u32 = 2;
-    /// Has a channel.
-    pub const PAIRED: u32 = 3;
-}
-
 /// A stream socket of this process.
 #[repr(C, align(128))]
 #[derive(Debug)]
 pub struct Conn {
-    /// A [`phase`].
-    pub phase: AtomicU32,
+    /// Where it stands.
+    pub phase: Phase,
     /// Rises when the entry is given back, and when it is used again: late mail finds nobody.
     pub serial: AtomicU32,
     /// Descriptors of this process.
@@ -93,6 +76,8 @@ pub struct Conn {
     pub rooms: AtomicU32,
     /// Cell that counts the processes which hold it since a fork; 0: only this one does.
     pub cell: AtomicU32,
+    /// This process is not counted there any more (an exec was about to close the socket).
+    pub let_go: AtomicBool,
     /// Link and endpoint, when PAIRED.
     pub link: AtomicU32,
     /// See `link`.
@@ -132,146 +117,11 @@ pub struct Conn {
     state: State,
 }
 
-/// Tries for a lock before it is asked whether its holder's process lives.
-const SPINS_PATIENT: u32 = 1 << 14;
-
 static FDS: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
 static CONNS: AtomicPtr<Conn> = AtomicPtr::new(core::ptr::null_mut());
 static CONN_NEXT: AtomicU32 = AtomicU32::new(0);
 static CONN_FREE: AtomicU32 = AtomicU32::new(0);
-static TABLE_LOCK: Lock = Lock::new();
-static LOCK_SALT: AtomicU32 = AtomicU32::new(0);
-
-/// A lock for a few instructions, in which no signal handler of the program runs. Held by
-/// a thread, named by its thread pointer, so that the handler of a fault in there notices
-/// and does not wait.
-#[derive(Debug)]
-#[repr(transparent)]
-pub struct Lock(AtomicU32);
-
-/// Frees its lock.
-pub struct Guard<'a> {
-    word: &'a AtomicU32,
-    holder: Option<&'a AtomicU32>,
-}
-
-impl Drop for Guard<'_> {
-    fn drop(&mut self) {
-        if let Some(holder) = self.holder {
-            holder.store(0, Ordering::Relaxed);
-        }
-        self.word.store(0, Ordering::Release);
-        thread::leave();
-    }
-}
-
-impl Lock {
-    /// A free lock.
-    pub const fn new() -> Self {
-        Self(AtomicU32::new(0))
-    }
-
-    /// Waits for the lock; `None` if the caller itself holds it (it is in a fault's handler).
-    pub fn lock(&self) -> Option<Guard<'_>> {
-        lock_word(&self.0)
-    }
-
-    /// Takes the lock if it is free.
-    pub fn try_lock(&self) -> Option<Guard<'_>> {
-        thread::enter();
-        let taken = self
-            .0
-            .compare_exchange(0, lock_id(), Ordering::Acquire, Ordering::Relaxed);
-        if taken.is_err() {
-            thread::leave();
-            return None;
-        }
-        Some(Guard {
-            word: &self.0,
-            holder: None,
-        })
-    }
-
-    /// Takes it for a fork: what it guards is whole in the child. False: see `lock`.
-    pub fn hold(&self) -> bool {
-        self.lock().map(core::mem::forget).is_some()
-    }
-
-    /// Gives up what `hold` has taken, in the parent and in the child.
-    pub fn let_go(&self) {
-        self.0.store(0, Ordering::Release);
-        thread::leave();
-    }
-
-    /// Frees it, whoever holds it: in a forked child, where the holder does not exist.
-    pub fn reset(&self) {
-        self.0.store(0, Ordering::Relaxed);
-    }
-}
-
-/// Names the calling thread in lock words.
-fn lock_id() -> u32 {
-    ((sys::thread_pointer() >> 6) as u32 ^ LOCK_SALT.load(Ordering::Relaxed)) | 1
-}
-
-/// Must be called in a new process: its threads are not the parent's.
-pub fn set_lock_salt(pid: u32) {
-    LOCK_SALT.store(pid.wrapping_mul(0x9e37_79b1), Ordering::Relaxed);
-}
-
-/// As [`Lock::lock`], for a lock word that no other process has.
-#[inline]
-pub fn lock_word(word: &AtomicU32) -> Option<Guard<'_>> {
-    take_lock(word, |_| false)
-}
-
-/// As [`lock_word`], for the lock words of an endpoint, which relatives of a fork share: one
-/// that was killed in the middle of a copy does not free its lock. `holder` is its process, 0
-/// while nobody is known to hold it.
-#[inline]
-pub fn lock_shared<'a>(word: &'a AtomicU32, holder: &'a AtomicU32) -> Option<Guard<'a>> {
-    let own = crate::fork::pid() as u32;
-    let mut guard = take_lock(word, |of| {
-        let process = holder.load(Ordering::Relaxed);
-        process != own
-            && crate::fork::is_gone(process as i32)
-            // One of those who found it out frees it.
-            && holder.compare_exchange(process, 0, Ordering::SeqCst, Ordering::Relaxed).is_ok()
-            && word.compare_exchange(of, 0, Ordering::SeqCst, Ordering::Relaxed).is_ok()
-    })?;
-    holder.store(own, Ordering::Relaxed);
-    guard.holder = Some(holder);
-    Some(guard)
-}
-
-/// Takes a lock; `freed` is asked now and then about one that stays taken.
-#[inline(always)]
-fn take_lock(word: &AtomicU32, freed: impl Fn(u32) -> bool) -> Option<Guard<'_>> {
-    let id = lock_id();
-    let mut spins = 0u32;
-    thread::enter();
-    loop {
-        // SYNC POINT with `Producer::withdraw`: the lock before the look at the peer's state.
-        match word.compare_exchange(0, id, Ordering::SeqCst, Ordering::Relaxed) {
-            Ok(_) => return Some(Guard { word, holder: None }),
-            Err(holder) if holder == id => {
-                thread::leave();
-                return None;
-            }
-            Err(holder) => {
-                spins = spins.wrapping_add(1);
-                if spins.is_multiple_of(SPINS_PATIENT) && freed(holder) {
-                    continue;
-                }
-                if spins.is_multiple_of(128) {
-                    let _ = sys::sys!(SYS_sched_yield);
-                } else {
-                    core::hint::spin_loop();
-                }
-            }
-        }
-    }
-}
+static TABLE_LOCK: Lock<{ rank::TABLE }> = Lock::new();
 
 /// Maps the tables. Called once, before any thread but the first exists.
 pub fn set_up() -> sys::Result<()> {
@@ -423,15 +273,11 @@ pub fn add_conn(fd: i32, nonblock: bool) -> Option<&'static Conn> {
     conn.serial.fetch_add(1, Ordering::Release);
     // Not `sleepers`, `unaware` and `senders`: threads that found the entry by a number which was
     // closed meanwhile are counted there, and count themselves out.
-    for zeroed in [
-        &conn.operations,
-        &conn.barred,
-        &conn.hints,
-        &conn.edges,
-        &conn.rooms,
-    ] {
+    for zeroed in [&conn.operations, &conn.barred, &conn.edges, &conn.rooms] {
         zeroed.store(0, Ordering::Relaxed);
     }
+    conn.let_go.store(false, Ordering::Relaxed);
+    conn.forget_all();
     for zeroed in [
         &conn.empty_reads,
         &conn.items,
@@ -457,7 +303,7 @@ pub fn add_conn(fd: i32, nonblock: bool) -> Option<&'static Conn> {
     conn.received_by_rings.store(0, Ordering::Relaxed);
     conn.receive_timeout_ns.store(0, Ordering::Relaxed);
     conn.send_timeout_ns.store(0, Ordering::Relaxed);
-    conn.phase.store(phase::KERNEL, Ordering::Release);
+    conn.phase.advance(Event::Opened);
     word.store(kind::CONN | index, Ordering::Release);
     Some(conn)
 }
@@ -480,14 +326,14 @@ pub fn renew_conn(conn: &Conn, unbar: bool) {
     ] {
         zeroed.store(0, Ordering::Relaxed);
     }
-    conn.hints.fetch_and(hint::LET_GO, Ordering::Relaxed);
+    conn.forget_all();
     conn.channel_id.store(0, Ordering::Relaxed);
     conn.rings_until_ns.store(0, Ordering::Relaxed);
 }
 
 /// Gives the entry back; its last descriptor is gone.
 pub fn free_conn(conn: &Conn) {
-    conn.phase.store(phase::FREE, Ordering::Release);
+    conn.phase.advance(Event::Freed);
     // Who still has it by its serial finds nobody.
     conn.serial.fetch_add(1, Ordering::Release);
     if let Some(_guard) = TABLE_LOCK.lock() {
@@ -498,7 +344,7 @@ pub fn free_conn(conn: &Conn) {
 }
 
 /// For the time of a fork ([`Lock::hold`]): nothing comes into the table, or leaves it.
-pub fn table_lock() -> &'static Lock {
+pub fn table_lock() -> &'static Lock<{ rank::TABLE }> {
     &TABLE_LOCK
 }
 
@@ -547,37 +393,5 @@ mod tests {
         renew_conn(second, true);
         assert!(Conn::by_id(id).is_none());
         free_conn(second);
-    }
-
-    #[test]
-    fn a_lock_is_refused_to_its_holder() {
-        let lock = Lock::new();
-        let guard = lock.lock();
-        assert!(guard.is_some() && lock.lock().is_none() && lock.try_lock().is_none());
-        drop(guard);
-        assert!(lock.try_lock().is_some());
-        assert!(lock.hold() && !lock.hold());
-        lock.let_go();
-        assert!(lock.lock().is_some());
-    }
-
-    #[test]
-    fn a_lock_of_a_process_that_is_gone_is_free() {
-        let _turn = tables();
-        let (word, holder) = (AtomicU32::new(0), AtomicU32::new(0));
-        let own = crate::fork::pid() as u32;
-        let guard = lock_shared(&word, &holder);
-        assert_eq!(holder.load(Ordering::Relaxed), own);
-        drop(guard);
-        assert_eq!(
-            (word.load(Ordering::Relaxed), holder.load(Ordering::Relaxed)),
-            (0, 0)
-        );
-        let mut child = std::process::Command::new("true").spawn().expect("a child");
-        let gone = child.id();
-        child.wait().expect("its end");
-        word.store(1, Ordering::Relaxed);
-        holder.store(gone, Ordering::Relaxed);
-        assert!(lock_shared(&word, &holder).is_some());
     }
 }

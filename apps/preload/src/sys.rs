@@ -107,6 +107,26 @@ pub fn set_errno(value: c_int) {
     }
 }
 
+/// A socket's option as the kernel has it, and its length in bytes. `value`: what a shorter one leaves
+/// as it is.
+pub fn option<T: Copy>(fd: i32, level: i32, name: i32, mut value: T) -> Result<(T, usize)> {
+    let mut length = size_of::<T>() as u32;
+    let (at, length_at) = (&raw mut value, &raw mut length);
+    sys!(SYS_getsockopt, fd, level, name, at, length_at)?;
+    Ok((value, length as usize))
+}
+
+/// The same of one that is a number; 0 if it cannot be told.
+pub fn int_option(fd: i32, level: i32, name: i32) -> i32 {
+    option(fd, level, name, 0).map_or(0, |(value, _)| value)
+}
+
+/// Sets a socket's option. One that the kernel refuses stays as it is.
+pub fn set_option<T: Copy>(fd: i32, level: i32, name: i32, value: T) {
+    let value = &raw const value;
+    let _ = sys!(SYS_setsockopt, fd, level, name, value, size_of::<T>());
+}
+
 /// Turns a result into what libc's functions return.
 pub fn give(result: Result<usize>) -> isize {
     match result {

@@ -2,6 +2,7 @@
 //! which some pages cannot be used.
 
 use crate::{config, epoll, fork, link, state};
+use fordway_sockets::Event;
 use std::ffi::CString;
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
@@ -23,6 +24,12 @@ pub fn tables() -> MutexGuard<'static, ()> {
         }
     });
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The connection has a channel, of which nothing is bound.
+pub fn pair(conn: &state::Conn) {
+    conn.phase.advance(Event::Offered);
+    conn.phase.advance(Event::Paired);
 }
 
 pub const PAGE: usize = 4096;

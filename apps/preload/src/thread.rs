@@ -21,7 +21,7 @@ use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// Bytes of [`Thread`], for the assembler.
-const BYTES: usize = 40;
+const BYTES: usize = if cfg!(debug_assertions) { 48 } else { 40 };
 
 /// One for each thread, in the program's static TLS block.
 #[repr(C)]
@@ -41,6 +41,9 @@ pub struct Thread {
     pub rang: AtomicU32,
     /// Link of the peer for which it waits, plus one; 0: for none in particular.
     pub spin_link: AtomicU32,
+    /// Ranks of the locks that it holds ([`crate::lock`]).
+    #[cfg(debug_assertions)]
+    ranks: AtomicU64,
 }
 
 /// Signals wait until the thread holds nothing.
@@ -155,6 +158,12 @@ impl Thread {
     /// Whether its handlers have to wait.
     pub fn holds(&self) -> bool {
         self.held.load(Ordering::Relaxed) & COUNT != 0
+    }
+
+    /// Ranks of the locks that it holds, in debug builds.
+    #[cfg(debug_assertions)]
+    pub fn ranks(&self) -> &AtomicU64 {
+        &self.ranks
     }
 
     /// Its signals wait from now on; `mask` is what they wait for to come back.

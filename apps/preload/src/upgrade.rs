@@ -13,7 +13,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use fordway_abi::control::status;
 use fordway_abi::reason::Reason;
 use fordway_abi::shm::{Endpoint, tx_flags, tx_state};
-use fordway_sockets::{End, Half, NoLock, down, ends, hint, up};
+use fordway_sockets::{End, Event, Half, NoLock, down, ends, up};
 
 /// How long a connection waits for rings that an end requires: the far end's program has to see
 /// its connection, and to offer it. The broker refuses an offer a little earlier.
@@ -260,7 +260,7 @@ fn insist(conn: &Conn, fd: i32, does: Does) -> sys::Result<()> {
         }
         let is_offered = pursue(conn, fd);
         if !is_undecided(conn) && !conn.is_paired() {
-            if give_up(conn) {
+            if stop_waiting(conn) {
                 return refused(Reason::NoPeer as u32);
             }
             continue;
@@ -294,20 +294,26 @@ fn sight_others(conn: &Conn) {
 }
 
 /// The time is over. False: it has a channel after all.
-fn give_up(conn: &Conn) -> bool {
-    let (from, to) = (phase::OFFERED, phase::KERNEL);
-    let order = Ordering::AcqRel;
-    match conn
-        .phase
-        .compare_exchange(from, to, order, Ordering::Relaxed)
-    {
-        Err(phase::PAIRED) => return false,
-        Ok(_) => control::report(conn, status::WITHDRAWN, Reason::NoPeer as u32),
-        Err(_) => {}
+fn stop_waiting(conn: &Conn) -> bool {
+    // Nobody binds the connection to a channel meanwhile.
+    let mail = control::hold_mail();
+    if conn.is_paired() {
+        return false;
     }
+    withdraw(conn, Reason::NoPeer as u32);
+    drop(mail);
     down::bar(&conn.end(), Reason::NoPeer);
     break_off(conn);
     true
+}
+
+/// Takes the connection's offer back. Whether there was one.
+fn withdraw(conn: &Conn, reason: u32) -> bool {
+    let withdrawn = conn.phase.transition(Event::Voided).is_ok();
+    if withdrawn {
+        control::report(conn, status::WITHDRAWN, reason);
+    }
+    withdrawn
 }
 
 /// The first send of a program that requires the fast path: the peer has heard of the channel, or
@@ -378,51 +384,24 @@ pub fn is_under(conn: &Conn, fd: i32) -> bool {
 
 /// Options, perhaps inherited from the listening socket, that only the kernel heeds.
 fn unsuited(fd: i32) -> Option<Reason> {
-    if int_option(fd, libc::SO_OOBINLINE) != 0 {
+    let option = |name| sys::int_option(fd, libc::SOL_SOCKET, name);
+    if option(libc::SO_OOBINLINE) != 0 {
         return Some(Reason::Oob);
     }
     let flags = sys!(SYS_fcntl, fd, libc::F_GETFL).unwrap_or(0) as i32;
-    let unsuited = int_option(fd, libc::SO_RCVLOWAT) > 1
+    let unsuited = option(libc::SO_RCVLOWAT) > 1
         || flags & libc::O_ASYNC != 0
         || hooks_options::has_kernel_option(fd);
     unsuited.then_some(Reason::Unsupported)
 }
 
-/// A socket's option as the kernel has it; 0 if it cannot be told.
-pub fn int_option(fd: i32, name: i32) -> i32 {
-    let mut value: i32 = 0;
-    let mut length = size_of::<i32>() as u32;
-    let asked = sys!(
-        SYS_getsockopt,
-        fd,
-        libc::SOL_SOCKET,
-        name,
-        &raw mut value,
-        &raw mut length
-    );
-    asked.map_or(0, |_| value)
-}
-
 /// The broker has said no.
 pub fn rejected(conn: &Conn, reason: u32) {
-    let refused = conn
-        .phase
-        .compare_exchange(
-            phase::OFFERED,
-            phase::KERNEL,
-            Ordering::AcqRel,
-            Ordering::Relaxed,
-        )
-        .is_ok();
-    if !refused {
+    if conn.phase.transition(Event::Voided).is_err() {
         return;
     }
     count_anew(conn, reason);
-    let passing = matches!(
-        Reason::from_u32(reason),
-        Some(Reason::Shared | Reason::NoMemory | Reason::Waiting)
-    );
-    if !passing {
+    if up::is_for_good(reason) {
         conn.told.store(reason, Ordering::Relaxed);
         conn.barred.store(reason, Ordering::Relaxed);
         if config::insists() {
@@ -437,18 +416,7 @@ pub fn rejected(conn: &Conn, reason: u32) {
 /// itself meanwhile, for the far end was quicker. The administrator's wish stands all the same.
 pub fn asked_late(conn: &Conn) {
     down::bar(&conn.end(), Reason::Asked);
-    let was_offered = conn
-        .phase
-        .compare_exchange(
-            phase::OFFERED,
-            phase::KERNEL,
-            Ordering::AcqRel,
-            Ordering::Relaxed,
-        )
-        .is_ok();
-    if was_offered {
-        control::report(conn, status::WITHDRAWN, Reason::Asked as u32);
-    }
+    withdraw(conn, Reason::Asked as u32);
 }
 
 /// The broker has cut a channel for the connection.
@@ -468,14 +436,14 @@ pub fn paired(conn: &Conn, index: u32, slot: u32, generation: u32, channel_id: u
     let mut settles_until_ns = 0;
     if config::insists() {
         // It reads by the library or not at all.
-        conn.hints.fetch_or(hint::READS, Ordering::SeqCst);
+        conn.reads.store(true, Ordering::SeqCst);
         settles_until_ns = sys::now_ns() + SETTLE_NS_MAX;
     }
     conn.rings_until_ns
         .store(settles_until_ns, Ordering::Relaxed);
     up::begin(&conn.end());
     // What the kernel holds is not known until it was asked once more.
-    conn.show(libc::POLLIN as u32);
+    conn.note_edge(libc::POLLIN as u32);
     epoll::attach(conn);
     up::set_out(&conn.end(), is_shared(conn));
 }
@@ -507,25 +475,13 @@ pub fn read_timeouts(conn: &Conn, fd: i32) {
         (libc::SO_RCVTIMEO, &conn.receive_timeout_ns),
         (libc::SO_SNDTIMEO, &conn.send_timeout_ns),
     ] {
-        let mut time = libc::timeval {
+        let none = libc::timeval {
             tv_sec: 0,
             tv_usec: 0,
         };
-        let mut length = size_of::<libc::timeval>() as u32;
-        if sys!(
-            SYS_getsockopt,
-            fd,
-            libc::SOL_SOCKET,
-            option,
-            &raw mut time,
-            &raw mut length
-        )
-        .is_ok()
-        {
-            target.store(
-                time.tv_sec as u64 * 1_000_000_000 + time.tv_usec as u64 * 1000,
-                Ordering::Relaxed,
-            );
+        if let Ok((time, _)) = sys::option(fd, libc::SOL_SOCKET, option, none) {
+            let time_us = time.tv_sec as u64 * 1_000_000 + time.tv_usec as u64;
+            target.store(time_us * 1000, Ordering::Relaxed);
         }
     }
 }
@@ -588,23 +544,17 @@ fn serve_all() {
 /// The program's last descriptor of this connection is about to be closed.
 pub fn closing(conn: &Conn) {
     let mail = control::hold_mail();
-    match conn.phase.load(Ordering::Acquire) {
-        phase::OFFERED => {
-            conn.phase.store(phase::KERNEL, Ordering::SeqCst);
-            control::report(conn, status::WITHDRAWN, 0);
-        }
-        phase::PAIRED => {
-            drop(mail);
-            let has_relatives = is_shared(conn);
-            if has_relatives {
-                leave_to_relatives(conn);
-            } else {
-                ends::before_close(&conn.end());
-            }
-            leave_closed(conn, |_| !has_relatives || is_left(conn));
-        }
-        _ => {}
+    if withdraw(conn, 0) || !conn.is_paired() {
+        return;
     }
+    drop(mail);
+    let has_relatives = is_shared(conn);
+    if has_relatives {
+        leave_to_relatives(conn);
+    } else {
+        ends::before_close(&conn.end());
+    }
+    leave_closed(conn, |_| !has_relatives || is_left(conn));
 }
 
 /// This process closes a connection that forked relatives go on with, or just keep. The broker
@@ -635,7 +585,7 @@ fn leave_closed(conn: &Conn, told: impl FnOnce(&Endpoint) -> bool) {
         if !matches!(tx, Err(NoLock::NoChannel)) {
             let tells = told(conn.own());
             let link = conn.link.load(Ordering::Relaxed);
-            conn.phase.store(phase::KERNEL, Ordering::SeqCst);
+            conn.phase.advance(Event::Left);
             drop((tx, rx));
             if tells {
                 control::report(conn, status::CLOSED, 0);
@@ -662,9 +612,7 @@ fn has_lost(conn: &Conn) -> bool {
         return gone;
     }
     // Another thread has given it up, and may have offered it again.
-    if conn.phase.swap(phase::KERNEL, Ordering::SeqCst) == phase::OFFERED {
-        control::report(conn, status::WITHDRAWN, 0);
-    }
+    withdraw(conn, 0);
     true
 }
 
@@ -672,21 +620,14 @@ fn has_lost(conn: &Conn) -> bool {
 /// socket is as new, and may be connected to somebody else.
 pub fn dissolved(conn: &Conn) {
     let mail = control::hold_mail();
-    match conn.phase.load(Ordering::Acquire) {
-        phase::OFFERED => {
-            conn.phase.store(phase::KERNEL, Ordering::SeqCst);
-            control::report(conn, status::WITHDRAWN, 0);
-        }
-        phase::PAIRED => {
-            drop(mail);
-            epoll::detach(conn);
-            leave_closed(conn, |own| {
-                let flags = &own.tx.tx_flags;
-                flags.fetch_or(tx_flags::CLOSED, Ordering::Release);
-                true
-            });
-        }
-        _ => {}
+    if !withdraw(conn, 0) && conn.is_paired() {
+        drop(mail);
+        epoll::detach(conn);
+        leave_closed(conn, |own| {
+            let flags = &own.tx.tx_flags;
+            flags.fetch_or(tx_flags::CLOSED, Ordering::Release);
+            true
+        });
     }
     state::renew_conn(conn, !is_shared(conn));
 }

@@ -10,9 +10,10 @@
 //! ([`crate::shared_bell`]). A sleeper without any bell looks around every [`BLIND_SLICE_NS`].
 
 use crate::deadline::{Deadline, timespec};
+use crate::lock::{Lock, rank};
 use crate::signals::Call;
 use crate::spin;
-use crate::state::{Conn, Lock};
+use crate::state::Conn;
 use crate::sys::{self, sys};
 use crate::thread::{self, Shield};
 use crate::{control, hidden, link, real, shared_bell, stay, upgrade};
@@ -20,7 +21,7 @@ use core::ffi::c_void;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use fordway_abi::shm::{DOOR_COUNT, DOOR_SHARED, WAIT_PAGE_BYTES, WAIT_PAGE_MAGIC, WaitPage};
 use fordway_ring::Sleeper;
-use fordway_sockets::ready::{Want, binding, is_ready};
+use fordway_sockets::ready::{Want, announce, binding, is_ready, retract};
 use fordway_sockets::{down, sends_by_kernel};
 
 /// Longest sleep without a bell.
@@ -40,7 +41,7 @@ static OWN_RINGS: [AtomicI32; DOOR_COUNT] = [const { AtomicI32::new(-1) }; DOOR_
 static SLEEPERS: [AtomicU32; DOOR_COUNT] = [const { AtomicU32::new(0) }; DOOR_COUNT];
 static BUSY: AtomicU64 = AtomicU64::new(1 << DOOR_SHARED);
 static REGISTERED: AtomicU64 = AtomicU64::new(0);
-static DOOR_LOCK: Lock = Lock::new();
+static DOOR_LOCK: Lock<{ rank::DOOR }> = Lock::new();
 /// A doorbell, and what it takes to sleep on it.
 #[derive(Clone, Copy, Debug)]
 pub struct Bell {
@@ -279,9 +280,6 @@ pub fn is_registered(door: u64) -> bool {
     REGISTERED.load(Ordering::Acquire) >> door & 1 != 0
 }
 
-/// The broker that knew the bells is gone; peers that know them still do.
-pub fn doors_unregistered() {}
-
 /// Tells a new broker of all bells.
 pub fn register_doors() {
     for (door, fd) in DOORS.iter().enumerate().skip(1) {
@@ -379,7 +377,6 @@ pub fn parent_sleeps(door: usize) -> bool {
 /// In a forked child: bells and page are the parent's.
 pub fn after_fork() {
     DOOR_LOCK.reset();
-    shared_bell::after_fork();
     for sleepers in &SLEEPERS {
         sleepers.store(0, Ordering::Relaxed);
     }
@@ -388,9 +385,6 @@ pub fn after_fork() {
     }
     hidden::close(PAGE_FD.swap(-1, Ordering::Relaxed));
     PAGE.store(core::ptr::null_mut(), Ordering::Relaxed);
-    for sleepers in &SLEEPERS {
-        sleepers.store(0, Ordering::Relaxed);
-    }
     BUSY.store(1 << DOOR_SHARED, Ordering::Relaxed);
     REGISTERED.store(0, Ordering::Relaxed);
 }
@@ -499,18 +493,10 @@ struct Taken<'a> {
 }
 
 impl Taken<'_> {
-    fn doors(&self) -> &AtomicU64 {
-        let wait = &self.conn.own().wait;
-        match self.want {
-            Want::Bytes => &wait.rx_doors,
-            Want::Room => &wait.tx_doors,
-        }
-    }
-
     fn give_back(&self) {
         self.bell.retract();
         if self.bell.door != DOOR_SHARED {
-            self.doors().fetch_and(!self.bell.bit(), Ordering::SeqCst);
+            retract(&self.conn.end(), (self.want, self.bell.bit()));
         }
         release_thread(self.bell);
     }
@@ -549,22 +535,14 @@ pub fn for_conn(
         return Ok(());
     }
     let shield = Shield::new();
-    let mut taken = Taken {
-        conn,
-        bell: acquire_thread(),
-        want,
-    };
-    if want == Want::Room {
-        conn.producer().ask_for_room();
-    }
-    taken.doors().fetch_or(taken.bell.bit(), Ordering::SeqCst);
-    taken.bell.announce();
-    let (result, shield) = if binding(&end) != before || ready() {
+    let bell = acquire_thread();
+    let mut taken = Taken { conn, bell, want };
+    let sleeps = announce(&end, (want, bell.bit()), before, || bell.announce());
+    let (result, shield) = if !sleeps {
         (Ok(None), shield)
     } else {
         // A call with a time-out, or with bytes to show, does not go on (linux: sock_intr_errno).
         let by_any = partial || deadline != Deadline::Never;
-        let bell = taken.bell;
         let way_out = (abandon as extern "C" fn(_), (&raw mut taken).cast());
         let body = || sleep(conn, fd, want, bell, deadline);
         asleep(shield, Some(bell), (call, by_any), way_out, body)
@@ -600,7 +578,7 @@ fn sleep(conn: &Conn, fd: i32, want: Want, bell: Bell, deadline: Deadline) -> sy
         entry(control::fd(), libc::POLLIN),
     ];
     // A peer that has shut its sending half shows RDHUP for ever: no reason to wake a sender.
-    if want == Want::Room && conn.hints.load(Ordering::Relaxed) & libc::POLLRDHUP as u32 != 0 {
+    if want == Want::Room && conn.shown() & libc::POLLRDHUP as u32 != 0 {
         fds[1].events &= !libc::POLLRDHUP;
     }
     let unread = conn.peer_is_there() && conn.producer().unread_hint() != 0;
@@ -612,8 +590,7 @@ fn sleep(conn: &Conn, fd: i32, want: Want, bell: Bell, deadline: Deadline) -> sy
     };
     // Another thread may have closed the number, and a new socket have got it.
     if stay::is_its(conn, fd) {
-        let shown = fds[1].revents as u16 as u32;
-        conn.hints.fetch_or(shown, Ordering::Relaxed);
+        conn.note(fds[1].revents as u16 as u32);
     }
     if fds[2].revents != 0 || control::is_orphaned() {
         control::drain_mail();

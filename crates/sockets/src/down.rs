@@ -1,13 +1,33 @@
 //! The way back to the kernel, of one direction or of both.
+//!
+//! # States
+//! A half goes down by itself, and says so in its endpoint (`fordway_abi::shm`: `tx_state`,
+//! `rx_state`). The connection is over when both have, and gives its channel up.
+//! ```text
+//!   sending                                     receiving
+//!   RING ── leave ───► BACK       the peer      READY ── drain ──► DRAIN ── empty ──► STOP
+//!     │                           drains it       └────── stop, at once ───────────────▲
+//!     └─ withdraw ──► WITHDRAWN   what it had not taken goes by the kernel (send_rest)
+//! ```
+//!
+//! | step | from, to | asked by | lock |
+//! |---|---|---|---|
+//! | [`downgrade`] | all of the below, both halves | the administrator, the program, a fork | - |
+//! | [`leave_and_stop`], [`settle`] | the same in two steps, of many connections | exec, a passed descriptor | - |
+//! | `leave` | RING to WITHDRAWN if the kernel has room for all that is unread, else to BACK | this end, or a peer that stopped | sending |
+//! | `withdraw` | RING to WITHDRAWN, however much is unread | [`watch`], a close | sending |
+//! | `send_rest` | WITHDRAWN: the rest goes by the kernel | each call and wake-up ([`serve`]) | sending |
+//! | `drain` | READY to DRAIN, and to STOP once it is empty | this end | receiving |
+//! | [`give_up_if_over`] | both halves down and empty: no channel | whoever moved last | both |
 
 use crate::flush::Wait;
 use crate::{
-    End, Half, Lost, Result, attention, carried, ends, flush_back, hint, holding, receive,
+    End, Half, Lost, Result, State, attention, carried, ends, flush_back, holding, receive,
 };
 use core::sync::atomic::{Ordering, fence};
 use fordway_abi::reason::Reason;
 use fordway_abi::shm::{rx_state, tx_flags, tx_state};
-use fordway_ring::{Producer, Violation};
+use fordway_ring::Violation;
 
 /// Longest wait for a peer to take its direction back before an exec or a passed
 /// descriptor; a peer that was stopped or computes that long holds the caller up.
@@ -26,6 +46,14 @@ const RESCUES_MAX: u32 = 2;
 /// Marks a connection as never to be offered again.
 pub fn bar(end: &impl End, reason: Reason) {
     end.state().barred.store(reason as u32, Ordering::Relaxed);
+}
+
+/// The kernel path is asked for by whoever cannot move the connection himself: the reader of the
+/// mail, under locks. The next call on it, or [`attend`] behind the mail, acts on it.
+pub fn ask(state: &State, reason: u32) {
+    state.passing.store(reason, Ordering::Relaxed);
+    let asked = &state.attention;
+    asked.fetch_or(attention::DOWN, Ordering::AcqRel);
 }
 
 /// Acts on [`crate::State::attention`]. `Err`: what the program's call gives.
@@ -80,14 +108,14 @@ pub(crate) fn lose(end: &impl End, why: Lost) -> i32 {
 /// [`bar`] before.
 pub fn downgrade(end: &impl End, reason: Reason, wait: bool) {
     if wait {
-        leave_whole(end, reason);
-        complete(end, deadline(end.now_ns()));
+        leave_and_stop(end, reason);
+        settle(end, deadline(end.now_ns()));
     } else if end.has_channel() {
         ask_for_kernel(end, reason);
-        leave_ring(end, Some(reason));
+        leave(end, Some(reason));
         drain(end);
         end.ring_all();
-        finish_if_over(end);
+        give_up_if_over(end);
     }
 }
 
@@ -98,12 +126,12 @@ pub fn deadline(now_ns: u64) -> u64 {
 
 /// The first half of a downgrade with `wait`, of one of several connections: all peers are
 /// asked before any is waited for, so that those that do not answer cost the time of one.
-pub fn leave_whole(end: &impl End, reason: Reason) {
+pub fn leave_and_stop(end: &impl End, reason: Reason) {
     if !end.has_channel() {
         return;
     }
     ask_for_kernel(end, reason);
-    leave_ring(end, Some(reason));
+    leave(end, Some(reason));
     if let Ok(_guard) = end.lock(Half::Receiving) {
         end.consumer().stop();
     }
@@ -111,7 +139,7 @@ pub fn leave_whole(end: &impl End, reason: Reason) {
 }
 
 /// The second half.
-pub fn complete(end: &impl End, deadline_ns: u64) {
+pub fn settle(end: &impl End, deadline_ns: u64) {
     if !end.has_channel() {
         return;
     }
@@ -120,7 +148,7 @@ pub fn complete(end: &impl End, deadline_ns: u64) {
     if end.peer_is_there() {
         wait_for_peer(end, deadline_ns);
     }
-    finish_if_over(end);
+    give_up_if_over(end);
 }
 
 fn ask_for_kernel(end: &impl End, reason: Reason) {
@@ -146,7 +174,7 @@ pub(crate) fn drain(end: &impl End) {
 fn wait_for_peer(end: &impl End, deadline_ns: u64) {
     let consumer = end.consumer();
     while consumer.producer_state() == tx_state::RING && consumer.has_unread() {
-        let gone = end.state().hints.load(Ordering::Relaxed) & hint::PEER_GONE != 0;
+        let gone = end.state().peer_gone.load(Ordering::Relaxed);
         if gone || end.now_ns() >= deadline_ns || !end.has_channel() {
             return;
         }
@@ -160,7 +188,7 @@ fn wait_for_peer(end: &impl End, deadline_ns: u64) {
 pub fn send_by_kernel(end: &impl End, reason: Reason) {
     bar(end, reason);
     if end.has_channel() {
-        leave_ring(end, Some(reason));
+        leave(end, Some(reason));
         flush_before_end(end);
     }
 }
@@ -168,7 +196,7 @@ pub fn send_by_kernel(end: &impl End, reason: Reason) {
 /// Takes the sending direction off the ring; if the peer has stopped taking, what
 /// it left goes by the kernel at once (or as soon as the kernel takes it). `reason`: why, if
 /// it is not the peer that wants it.
-pub(crate) fn leave_ring(end: &impl End, reason: Option<Reason>) {
+pub(crate) fn leave(end: &impl End, reason: Option<Reason>) {
     let Ok(guard) = end.lock(Half::Sending) else {
         return;
     };
@@ -182,9 +210,9 @@ pub(crate) fn leave_ring(end: &impl End, reason: Option<Reason>) {
         None => {}
     }
     let left =
-        take_all_back(end).and_then(|taken| if taken { Ok(0) } else { end.producer().leave() });
+        withdraw_all(end).and_then(|taken| if taken { Ok(0) } else { end.producer().leave() });
     match left {
-        Ok(_) => go_back(end),
+        Ok(_) => send_rest(end),
         Err(violation) => {
             broke(end, violation);
         }
@@ -197,7 +225,7 @@ pub(crate) fn leave_ring(end: &impl End, reason: Option<Reason>) {
 /// Before this side leaves its ring: what lies there goes by the kernel, too, if the kernel
 /// has the room for it. A reader that becomes another program, without the library, then
 /// finds it. Under the lock; false: the reader has to drain the ring.
-fn take_all_back(end: &impl End) -> core::result::Result<bool, Violation> {
+fn withdraw_all(end: &impl End) -> core::result::Result<bool, Violation> {
     let producer = end.producer();
     let unread = producer.unread_hint();
     let alone = producer.state() != tx_state::RING || !end.peer_is_there() || unread == 0;
@@ -216,7 +244,7 @@ fn take_all_back(end: &impl End) -> core::result::Result<bool, Violation> {
 
 /// The sending direction has left the ring: the rest goes by the kernel. Whoever
 /// waits for room waits for the kernel's now, and must look again: its edge may be long past.
-fn go_back(end: &impl End) {
+fn send_rest(end: &impl End) {
     // An error is the program's to fetch.
     if !ends::has_error(end)
         && let Err(error) = flush_back(end)
@@ -235,13 +263,13 @@ pub fn serve(end: &impl End) {
     }
     let producer = end.producer();
     if producer.must_leave() {
-        leave_ring(end, None);
+        leave(end, None);
     } else if producer.back_bytes_or_zero() != 0
         && let Ok(_guard) = end.lock(Half::Sending)
     {
-        go_back(end);
+        send_rest(end);
     }
-    finish_if_over(end);
+    give_up_if_over(end);
 }
 
 /// Bytes of ours have been unread for a while. If nobody on the far side waits for
@@ -256,11 +284,11 @@ pub fn watch(end: &impl End) {
         return;
     }
     let (doors, _) = producer.peer_waits();
-    let gone = end.state().hints.load(Ordering::Relaxed) & hint::PEER_GONE != 0;
+    let gone = end.state().peer_gone.load(Ordering::Relaxed);
     if !gone && (has_progressed(end) || is_excused(end, doors)) {
         return;
     }
-    if !take_back(end) {
+    if !withdraw(end) {
         return;
     }
     let rescues = end.state().rescues.fetch_add(1, Ordering::Relaxed);
@@ -292,14 +320,14 @@ fn is_excused(end: &impl End, doors: u64) -> bool {
     let beat = end.peer_beat();
     let alive = state.watched_beat.swap(beat, Ordering::Relaxed) != beat;
     let sleeps = end.peer_sleeps(doors);
-    let has_shut = state.hints.load(Ordering::Relaxed) & libc::POLLRDHUP as u32 != 0;
+    let has_shut = state.shown() & libc::POLLRDHUP as u32 != 0;
     sleeps && !has_shut
         || (alive || sleeps) && state.excuses.fetch_add(1, Ordering::Relaxed) < EXCUSES_MAX
 }
 
 /// Takes what the peer has not read out of the ring and sends it by the kernel; false if
 /// that cannot be.
-pub fn take_back(end: &impl End) -> bool {
+pub fn withdraw(end: &impl End) -> bool {
     let Ok(guard) = end.lock(Half::Sending) else {
         return false;
     };
@@ -313,7 +341,7 @@ pub fn take_back(end: &impl End) -> bool {
     }
     match end.producer().withdraw() {
         Ok(true) => {
-            go_back(end);
+            send_rest(end);
             return true;
         }
         // A waiter that looked just then may have seen the ring taken away.
@@ -328,48 +356,9 @@ pub fn take_back(end: &impl End) -> bool {
     false
 }
 
-/// Gives the channel up if both directions are back with the kernel and nothing is
-/// left in either ring.
-pub fn finish_if_over(end: &impl End) {
-    if !end.has_channel() {
-        return;
-    }
-    if !end.peer_is_there() {
-        return finish_alone(end);
-    }
-    let has_left = |producer: &Producer| {
-        let on_ring = matches!(producer.state(), tx_state::RING | tx_state::KERNEL);
-        !on_ring && producer.back_bytes() == 0
-    };
-    if !has_left(&end.producer()) {
-        return;
-    }
-    let Ok(tx) = end.lock(Half::Sending) else {
-        return;
-    };
-    let Ok(rx) = end.lock(Half::Receiving) else {
-        return;
-    };
-    let (producer, consumer) = (end.producer(), end.consumer());
-    // A peer that stopped after this direction went back still drains the ring.
-    let drained = producer.unread_hint() == 0 || producer.state() == tx_state::WITHDRAWN;
-    let over = || consumer.is_over().unwrap_or(false);
-    if !end.peer_is_there() || !has_left(&producer) || !drained || !over() || is_waited_for(end) {
-        return;
-    }
-    carried::keep(end);
-    let link = give_up(end);
-    drop((tx, rx));
-    end.unbind(link);
-}
-
-/// The same for a channel at which the peer has not come, and may never have heard of it: only
-/// if the broker has asked to leave it. Otherwise the peer is on its way, and would be left with
-/// a channel that nobody tells it to give up. If it comes later all the same, it finds this side
-/// off the ring and stopped.
-fn finish_alone(end: &impl End) {
-    let is_off = |end: &_| has_left(end) && has_asked(end);
-    if end.state().passing.load(Ordering::Relaxed) == 0 || !is_off(end) {
+/// Gives the channel up if both halves are down, and nothing is left in either ring.
+pub fn give_up_if_over(end: &impl End) {
+    if !end.has_channel() || !may_be_over(end, end.peer_is_there()) {
         return;
     }
     let Ok(tx) = end.lock(Half::Sending) else {
@@ -381,22 +370,41 @@ fn finish_alone(end: &impl End) {
     // SYNC POINT with `Producer::enter` of a peer that comes just now: our stop before the look
     // for it; it shows itself before it looks whether we have stopped.
     fence(Ordering::SeqCst);
+    let is_there = end.peer_is_there();
     // Another thread may have given the channel up, and got the next one, meanwhile.
-    if !is_off(end) || end.peer_is_there() {
+    if !may_be_over(end, is_there) || is_there && !is_over(end) {
         return;
+    }
+    if is_there {
+        carried::keep(end);
     }
     let link = give_up(end);
     drop((tx, rx));
     end.unbind(link);
 }
 
-fn has_left(end: &impl End) -> bool {
-    end.own().tx.tx_state.load(Ordering::Relaxed) == tx_state::BACK
+/// What is looked at before the locks. At a channel to which the peer has not come, and of which it
+/// may never have heard: only if the broker has asked to leave it. Otherwise the peer is on its
+/// way, and would be left with a channel that nobody tells it to give up. If it comes later all the
+/// same, it finds this side off the ring and stopped.
+fn may_be_over(end: &impl End, peer_is_there: bool) -> bool {
+    let producer = end.producer();
+    if peer_is_there {
+        let on_ring = matches!(producer.state(), tx_state::RING | tx_state::KERNEL);
+        return !on_ring && producer.back_bytes() == 0;
+    }
+    let asked = end.own().wait.rx_state.load(Ordering::Relaxed);
+    producer.state() == tx_state::BACK
+        && matches!(asked, rx_state::STOP | rx_state::DRAIN)
+        && end.state().passing.load(Ordering::Relaxed) != 0
 }
 
-fn has_asked(end: &impl End) -> bool {
-    let own = end.own().wait.rx_state.load(Ordering::Relaxed);
-    own == rx_state::STOP || own == rx_state::DRAIN
+/// Under both locks, when the peer is there.
+fn is_over(end: &impl End) -> bool {
+    let (producer, consumer) = (end.producer(), end.consumer());
+    // A peer that stopped after this direction went back still drains the ring.
+    let drained = producer.unread_hint() == 0 || producer.state() == tx_state::WITHDRAWN;
+    drained && consumer.is_over().unwrap_or(false) && !is_waited_for(end)
 }
 
 /// Under both locks.

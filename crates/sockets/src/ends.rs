@@ -13,7 +13,7 @@
 //! ([`peer_process_gone`]): then the bytes that nobody took are sent again by the kernel, as
 //! soon as it is clear that no FIN is on its way.
 
-use crate::{End, Half, Moved, Result, Source, down, hint, holding, is_owed};
+use crate::{End, Half, Moved, Result, Source, down, holding, is_owed};
 use core::sync::atomic::{Ordering, fence};
 use fordway_abi::shm::{tx_flags, tx_state};
 
@@ -25,17 +25,18 @@ const ERR: u32 = libc::POLLERR as u32;
 /// Whether nobody will take bytes at the far end any more. Only when the peer is there.
 #[inline]
 pub fn is_dead(end: &impl End) -> bool {
-    is_dead_by(end, end.state().hints.load(Ordering::Relaxed))
+    is_dead_by(end, end.state().shown())
 }
 
 #[inline]
-fn is_dead_by(end: &impl End, hints: u32) -> bool {
+fn is_dead_by(end: &impl End, shown: u32) -> bool {
+    let state = end.state();
     let flags = end.consumer().producer_flags();
     // An end of file that the far end announced, or that we made, says nothing of its reading half.
-    let unannounced = flags & tx_flags::SHUT == 0 && hints & hint::RECEIVE_SHUT == 0;
+    let is_announced = || flags & tx_flags::SHUT != 0 || state.receive_shut.load(Ordering::Relaxed);
     flags & tx_flags::CLOSED != 0
-        || hints & OVER != 0
-        || hints & RDHUP != 0 && (unannounced || hints & hint::PEER_GONE != 0)
+        || shown & OVER != 0
+        || shown & RDHUP != 0 && (!is_announced() || state.peer_gone.load(Ordering::Relaxed))
 }
 
 /// Whether nobody will take bytes at the far end, by what the kernel shows now, under a lock. A
@@ -43,18 +44,18 @@ fn is_dead_by(end: &impl End, hints: u32) -> bool {
 /// go by the kernel past a ring that is in use. An error by itself ends nothing: it may be one
 /// that IP_RECVERR asked for, or lie in the queue of errors (linux: tcp_poll).
 pub(crate) fn is_dead_now(end: &impl End) -> bool {
-    let seen = end.state().hints.load(Ordering::Relaxed);
+    let state = end.state();
+    let seen = state.shown();
     let mut shown = look(end);
     // The kernel may show the end of a half later that the program is about to shut.
-    if seen & hint::RECEIVE_SHUT != 0 {
+    if state.receive_shut.load(Ordering::Relaxed) {
         shown |= seen & RDHUP;
     }
-    let stale = (RDHUP | OVER) & !shown;
-    end.state().forget(seen, stale);
+    state.forget(seen, (RDHUP | OVER) & !shown);
     if shown & OVER == ERR {
         shown &= !ERR;
     }
-    is_dead_by(end, seen & !(RDHUP | OVER) | shown)
+    is_dead_by(end, shown)
 }
 
 /// Whether the kernel shows the end of what the far end sends: behind a FIN nothing is published
@@ -62,8 +63,9 @@ pub(crate) fn is_dead_now(end: &impl End) -> bool {
 /// so, which alone would have the receiver take nothing more from a ring that is in use.
 #[inline]
 pub(crate) fn has_ended(end: &impl End) -> bool {
-    let seen = end.state().hints.load(Ordering::Relaxed);
-    seen & (RDHUP | hint::RECEIVE_SHUT) == RDHUP && shows_end(end, seen)
+    let state = end.state();
+    let seen = state.shown();
+    seen & RDHUP != 0 && !state.receive_shut.load(Ordering::Relaxed) && shows_end(end, seen)
 }
 
 #[cold]
@@ -93,7 +95,7 @@ pub fn is_by_ring(end: &impl End) -> bool {
 /// Whether the far end died with bytes of ours unread, and the kernel does not know it.
 pub fn is_reset(end: &impl End) -> bool {
     // The end first: who drains the ring gives the channel up, and says so, behind the last byte.
-    end.state().hints.load(Ordering::Relaxed) & OVER == 0
+    end.state().shown() & OVER == 0
         && is_dead(end)
         && end.producer().unread_hint() != 0
         && is_by_ring(end)
@@ -101,12 +103,9 @@ pub fn is_reset(end: &impl End) -> bool {
 
 /// The error of the reset, once. After an announced end of file it is EPIPE (linux: tcp_reset).
 pub fn fetch_error(end: &impl End) -> Option<i32> {
-    let before = end
-        .state()
-        .hints
-        .fetch_or(hint::RESET_TOLD, Ordering::AcqRel);
+    let was_told = end.state().reset_told.swap(true, Ordering::AcqRel);
     let announced = end.consumer().producer_flags() & tx_flags::SHUT != 0;
-    (before & hint::RESET_TOLD == 0).then_some(if announced {
+    (!was_told).then_some(if announced {
         libc::EPIPE
     } else {
         libc::ECONNRESET
@@ -123,7 +122,7 @@ pub fn receive(end: &impl End) -> Result<()> {
 
 /// Whether the program has still to be told of the reset.
 pub fn is_untold(end: &impl End) -> bool {
-    end.state().hints.load(Ordering::Relaxed) & hint::RESET_TOLD == 0
+    !end.state().reset_told.load(Ordering::Relaxed)
 }
 
 /// A send to a far end that is dead, with the lock of its half: the kernel does it if it knows
@@ -148,9 +147,9 @@ pub(crate) fn send<E: End>(
 /// Notes what the kernel shows of the connection's end. Where that is news, it is an edge
 /// for whoever waits for one: the kernel's own event, when it comes, is none any more.
 pub fn look(end: &impl End) -> u32 {
-    let shown = end.shown() & (RDHUP | OVER);
+    let shown = end.kernel_shows() & (RDHUP | OVER);
     let state = end.state();
-    if shown & !state.hints.fetch_or(shown, Ordering::Relaxed) != 0 {
+    if shown & !state.note(shown) != 0 {
         state.edges.fetch_add(1, Ordering::Relaxed);
     }
     shown
@@ -167,8 +166,7 @@ pub fn has_error(end: &impl End) -> bool {
 /// lives and has only left the broker has no ring any more, either: what it publishes from now
 /// on is not taken.
 pub fn peer_process_gone(end: &impl End) {
-    let hints = &end.state().hints;
-    hints.fetch_or(hint::PEER_GONE, Ordering::Relaxed);
+    end.state().peer_gone.store(true, Ordering::Relaxed);
     look(end);
     if end.has_channel() {
         down::drain(end);
@@ -177,30 +175,30 @@ pub fn peer_process_gone(end: &impl End) {
 }
 
 /// The watchdog will not come any more.
-fn take_back_from_gone(end: &impl End) {
-    if end.has_channel() && end.state().hints.load(Ordering::Relaxed) & hint::PEER_GONE != 0 {
-        down::take_back(end);
+fn withdraw_from_gone(end: &impl End) {
+    if end.has_channel() && end.state().peer_gone.load(Ordering::Relaxed) {
+        down::withdraw(end);
     }
 }
 
 /// The program is about to shut halves down by the kernel.
 pub fn before_shutdown(end: &impl End, sends: bool, receives: bool) {
     if sends {
-        take_back_from_gone(end);
+        withdraw_from_gone(end);
         // Before the kernel's FIN, so that the peer knows that this end of file is clean.
         down::announce_end(end, tx_flags::SHUT);
     }
     if receives {
-        let shown = (libc::POLLIN | libc::POLLRDHUP) as u32;
-        let hints = &end.state().hints;
-        hints.fetch_or(shown | hint::RECEIVE_SHUT, Ordering::Relaxed);
+        // Who sees the end of file sees that it is our own.
+        end.state().receive_shut.store(true, Ordering::Relaxed);
+        end.state().note((libc::POLLIN | libc::POLLRDHUP) as u32);
     }
 }
 
 /// The last descriptor is about to be closed by the program, or by its exit: with
 /// bytes unread, Linux resets the connection instead of ending it (RFC 2525, 2.17).
 pub fn before_close(end: &impl End) {
-    take_back_from_gone(end);
+    withdraw_from_gone(end);
     let all = down::announce_end(end, tx_flags::CLOSED);
     // Another thread may give the channel up meanwhile: then the kernel knows of all bytes.
     let unread = holding(end, Half::Receiving, || {

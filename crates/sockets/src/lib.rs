@@ -30,7 +30,7 @@
 //! taking from the other, and rings the peer; the peer sends by the kernel what was not
 //! taken, before anything else ([`down::downgrade`]). Nobody else has to act, and no byte
 //! depends on timing. When both directions are back, the connection gives its channel up
-//! ([`down::finish_if_over`]).
+//! ([`down::give_up_if_over`]). [`phase`] has the table of all its steps.
 //!
 //! # Locks
 //! Each half of an endpoint has a lock ([`Half`]). What is done under it never sleeps. Where
@@ -49,17 +49,21 @@ pub mod down;
 pub mod ends;
 mod flush;
 mod patience;
+pub mod phase;
 pub mod ready;
 mod receive;
 mod send;
 mod state;
+mod transfer;
 pub mod up;
 
 pub use carried::{Carried, carried};
 pub use patience::Patience;
+pub use phase::{Event, Phase};
 pub use receive::{NotCopied, Place, Target, has_crossed, has_end, is_at_mark, is_owed, receive};
 pub use send::{Source, flush_back, send, sends_by_kernel};
-pub use state::{Last, State, attention, hint};
+pub use state::{Last, State, attention};
+pub use transfer::{Caller, Done, Receive, Transfer, receive_enough, send_all};
 
 use fordway_abi::shm::Endpoint;
 use fordway_ring::{Consumer, Producer, Violation};
@@ -174,7 +178,7 @@ pub trait End {
     fn peer_beat(&self) -> u32;
     /// What the kernel shows of the connection's end: POLLRDHUP, POLLHUP, POLLERR. What was known
     /// before, if it cannot be asked.
-    fn shown(&self) -> u32;
+    fn kernel_shows(&self) -> u32;
     /// Whether the next byte that the kernel has is the urgent one: a receive stops before it.
     fn is_at_mark(&self) -> bool;
     /// Receives nothing, and says what a receive of one byte would give (MSG_PEEK).

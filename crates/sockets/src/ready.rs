@@ -1,7 +1,7 @@
 //! Whether a call is worth another try: what waiters look at, without locks.
 
 use crate::{End, attention, sends_by_kernel};
-use core::sync::atomic::{Ordering, fence};
+use core::sync::atomic::{AtomicU64, Ordering, fence};
 use fordway_abi::shm::tx_state;
 
 /// What a connection is waited for.
@@ -36,6 +36,38 @@ pub fn is_ready(end: &impl End, want: Want) -> bool {
 pub fn binding(end: &impl End) -> u32 {
     let channels = end.state().channels.load(Ordering::SeqCst);
     channels << 1 | u32::from(end.has_channel())
+}
+
+/// Where those who wait for `want` are known to the peer.
+fn doors_of(end: &impl End, want: Want) -> &AtomicU64 {
+    let wait = &end.own().wait;
+    match want {
+        Want::Bytes => &wait.rx_doors,
+        Want::Room => &wait.tx_doors,
+    }
+}
+
+/// A waiter behind door `bit` makes itself known: to the peer here, to its own process by `announce`.
+/// Whether it is to sleep: not if what it waits for has come since it found `before` ([`binding`]).
+#[inline]
+pub fn announce(
+    end: &impl End,
+    (want, bit): (Want, u64),
+    before: u32,
+    announce: impl FnOnce(),
+) -> bool {
+    if want == Want::Room {
+        end.producer().ask_for_room();
+    }
+    // SYNC POINT with `Producer::publish` and `Consumer::take`: known first, then the last look.
+    doors_of(end, want).fetch_or(bit, Ordering::SeqCst);
+    announce();
+    binding(end) == before && !is_ready(end, want)
+}
+
+/// The waiter is not to be rung for the connection any more.
+pub fn retract(end: &impl End, (want, bit): (Want, u64)) {
+    doors_of(end, want).fetch_and(!bit, Ordering::SeqCst);
 }
 
 /// What is seen of the channel without a lock, if it was one and the same all the time. Whoever

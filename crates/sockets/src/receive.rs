@@ -1,7 +1,7 @@
 //! One attempt to receive.
 
 use crate::ready::{has_ring_bytes, kernel_part_bytes, steadily};
-use crate::{End, Half, Lost, Moved, Result, State, down, ends, hint};
+use crate::{End, Half, Lost, Moved, Result, State, down, ends};
 use core::sync::atomic::Ordering;
 use fordway_abi::reason::Reason;
 use fordway_abi::shm::{rx_state, tx_flags, tx_state};
@@ -98,8 +98,7 @@ pub fn has_end(end: &impl End) -> bool {
         end.peer_is_there() && end.consumer().producer_flags() & flags != 0
             || end.consumer().head() == 0
     };
-    end.state().hints.load(Ordering::Relaxed) & libc::POLLRDHUP as u32 != 0
-        || steadily(end, ends) != Some(false)
+    end.state().shown() & libc::POLLRDHUP as u32 != 0 || steadily(end, ends) != Some(false)
 }
 
 /// Receives what can be had now. Never `Nothing` while something can be had: its edge may
@@ -150,7 +149,7 @@ fn look<E: End>(end: &E, target: &mut impl Target) -> Result<Option<Moved>> {
     if state == tx_state::RING && !consumer.has_resumed() && ends::has_ended(end) {
         consumer.resume();
     }
-    let seen = end.state().hints.load(Ordering::Relaxed);
+    let seen = end.state().shown();
     let shown = (libc::POLLIN | libc::POLLRDHUP) as u32;
     if state == tx_state::RING
         && seen & shown == libc::POLLIN as u32
@@ -158,7 +157,7 @@ fn look<E: End>(end: &E, target: &mut impl Target) -> Result<Option<Moved>> {
         && let Some(moved) = past_library(end, target)?
     {
         drop(guard);
-        down::leave_whole(end, Reason::Unseen);
+        down::leave_and_stop(end, Reason::Unseen);
         return Ok(Some(moved));
     }
     let moved = by_ring(&consumer, target, wanted).map_err(|why| match why {
@@ -174,8 +173,7 @@ fn look<E: End>(end: &E, target: &mut impl Target) -> Result<Option<Moved>> {
             ends::look(end);
             // The next receive looks at them.
             if end.peek_kernel().is_ok_and(|count| count != 0) {
-                let hints = &end.state().hints;
-                hints.fetch_or(libc::POLLIN as u32, Ordering::Relaxed);
+                end.state().note(libc::POLLIN as u32);
             }
         }
         if crowded {
@@ -190,7 +188,7 @@ fn look<E: End>(end: &E, target: &mut impl Target) -> Result<Option<Moved>> {
     let (moved, unseen) = behind_ring(end, target)?;
     if unseen {
         drop(guard);
-        down::leave_whole(end, Reason::Unseen);
+        down::leave_and_stop(end, Reason::Unseen);
     }
     Ok(moved)
 }
@@ -238,7 +236,7 @@ fn is_time_to_look(head: u64, count: u64) -> bool {
 /// The ring is over and drained: the rest is the kernel's. Without a channel it is not even
 /// counted, for the endpoint may be another connection's by now.
 fn behind_all<E: End>(end: &E, target: &mut impl Target) -> Result<Option<Moved>> {
-    down::finish_if_over(end);
+    down::give_up_if_over(end);
     let _guard = match end.lock(Half::Receiving) {
         Ok(guard) => guard,
         Err(why) => return why.moved().map(Some),
@@ -266,7 +264,7 @@ fn producer_state(end: &impl End) -> u32 {
 /// are taken only when it says the same with them in the queue. `None`: it does not.
 fn before_ring(end: &impl End, target: &mut impl Target, state: u32) -> Result<Option<Moved>> {
     let mut limit = target.wanted();
-    let seen = end.state().hints.load(Ordering::Relaxed);
+    let seen = end.state().shown();
     // After a stop it enters no more, and takes back what it publishes.
     if end.own().wait.rx_state.load(Ordering::Relaxed) == rx_state::READY {
         match target.by_kernel(limit, true) {
@@ -304,9 +302,9 @@ fn is_on_its_way(end: &impl End, state: u32) -> bool {
     if state != tx_state::WITHDRAWN || !lacks_bytes(end) {
         return false;
     }
-    let before = end.state().hints.fetch_or(hint::AWAITED, Ordering::Relaxed);
+    let was_awaited = end.state().awaited.swap(true, Ordering::Relaxed);
     let begin = end.now_ns();
-    if before & hint::AWAITED != 0 || end.is_nonblocking() && end.patience().left_ns(begin) == 0 {
+    if was_awaited || end.is_nonblocking() && end.patience().left_ns(begin) == 0 {
         return false;
     }
     let came = end.await_bytes();
@@ -349,7 +347,7 @@ fn by_ring(
 
 /// A receive by the kernel, of at most `limit` bytes.
 fn by_kernel(end: &impl End, target: &mut impl Target, limit: usize) -> Result<Moved> {
-    let seen = end.state().hints.load(Ordering::Relaxed);
+    let seen = end.state().shown();
     match target.by_kernel(limit, target.peeks()) {
         Ok(count) => {
             if !target.peeks() {
@@ -369,7 +367,7 @@ fn by_kernel(end: &impl End, target: &mut impl Target, limit: usize) -> Result<M
 /// The kernel knows of the reset, and has said so: it is not told a second time.
 fn told_by_kernel(state: &State, error: i32) -> i32 {
     if matches!(error, libc::ECONNRESET | libc::EPIPE) {
-        state.hints.fetch_or(hint::RESET_TOLD, Ordering::Relaxed);
+        state.reset_told.store(true, Ordering::Relaxed);
     }
     error
 }
@@ -382,7 +380,7 @@ fn told_by_kernel(state: &State, error: i32) -> i32 {
 fn behind_ring<E: End>(end: &E, target: &mut impl Target) -> Result<(Option<Moved>, bool)> {
     let state = end.state();
     let shown = libc::POLLIN | libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
-    let seen = state.hints.load(Ordering::Relaxed);
+    let seen = state.shown();
     let ends = end.consumer().producer_flags() & (tx_flags::SHUT | tx_flags::CLOSED) != 0;
     if seen & shown as u32 == 0
         && !ends
@@ -413,9 +411,7 @@ fn behind_ring<E: End>(end: &E, target: &mut impl Target) -> Result<(Option<Move
         let moved = by_kernel(end, target, target.wanted())?;
         return Ok((Some(moved), false));
     }
-    state
-        .hints
-        .fetch_or(libc::POLLRDHUP as u32, Ordering::Relaxed);
+    state.note(libc::POLLRDHUP as u32);
     // The last bytes may have come between the look at the ring and at the kernel.
     // Or the producer is gone without having taken back what we left to it.
     if consumer.resume() {
@@ -428,8 +424,7 @@ fn behind_ring<E: End>(end: &E, target: &mut impl Target) -> Result<(Option<Move
 /// The kernel has shown the end of file, and nothing is left in the ring. `Err`: it is a
 /// reset, of which the kernel does not know.
 fn at_end(end: &impl End) -> Result<()> {
-    let shown = libc::POLLRDHUP as u32;
-    end.state().hints.fetch_or(shown, Ordering::Relaxed);
+    end.state().note(libc::POLLRDHUP as u32);
     ends::receive(end)
 }
 

@@ -63,7 +63,7 @@ pub fn send<E: End>(end: &E, source: &mut impl Source) -> Result<Moved> {
         }
         let moved = source.by_kernel();
         drop(guard);
-        down::finish_if_over(end);
+        down::give_up_if_over(end);
         return moved;
     }
     if ends::is_dead(end) {
@@ -95,7 +95,7 @@ pub fn send<E: End>(end: &E, source: &mut impl Source) -> Result<Moved> {
     let (doors, stopped) = producer.peer_waits();
     end.tell(doors);
     if stopped {
-        down::leave_ring(end, None);
+        down::leave(end, None);
     }
     Ok(Moved::Bytes(count))
 }

@@ -1,6 +1,6 @@
 //! What an end remembers of its connection besides the endpoint.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// Bits of [`State::attention`].
 pub mod attention {
@@ -16,25 +16,11 @@ pub mod attention {
     pub const URGENT: u32 = FOREIGN | DOWN | BROKEN;
 }
 
-/// Bits of [`State::hints`] that are not poll's.
-pub mod hint {
-    /// The program was told of a reset that the kernel does not know of.
-    pub const RESET_TOLD: u32 = 1 << 30;
-    /// The program has shut its receiving half.
-    pub const RECEIVE_SHUT: u32 = 1 << 29;
-    /// The process at the far end is gone (its socket may live on in another one).
-    pub const PEER_GONE: u32 = 1 << 28;
-    /// A receive of the program was seen: its reads come by the library.
-    pub const READS: u32 = 1 << 27;
-    /// Bytes that were taken back from the ring have been waited for.
-    pub const AWAITED: u32 = 1 << 25;
-    /// This process is not counted among the holders any more (an exec was about to close it).
-    pub const LET_GO: u32 = 1 << 24;
-    /// Counts what the kernel has shown by edges, which it does not show again.
-    pub const SHOWN: u32 = 0x3ff << 14;
-    /// One of them.
-    pub(crate) const SHOWN_ONE: u32 = 1 << 14;
-}
+/// In [`State::shown`], above the poll bits: counts what the kernel has shown by edges, which it does
+/// not show again.
+const EDGE_COUNT: u32 = !(EDGE_ONE - 1);
+/// One of them.
+const EDGE_ONE: u32 = 1 << 16;
 
 /// See the module. Zeros are a new connection.
 #[repr(C)]
@@ -42,8 +28,19 @@ pub mod hint {
 pub struct State {
     /// Bits of [`attention`]: something besides data has to be looked at.
     pub attention: AtomicU32,
-    /// Poll bits that the kernel has shown while there is a channel, and [`hint`]s.
-    pub hints: AtomicU32,
+    /// Poll bits that the kernel has shown while there is a channel, and a count ([`EDGE_COUNT`]).
+    /// A bit may be stale: the kernel is asked before bytes depend on one.
+    shown: AtomicU32,
+    /// A receive of the program was seen: its reads come by the library.
+    pub reads: AtomicBool,
+    /// The program has shut its receiving half.
+    pub receive_shut: AtomicBool,
+    /// The process at the far end is gone (its socket may live on in another one).
+    pub peer_gone: AtomicBool,
+    /// The program was told of a reset that the kernel does not know of.
+    pub reset_told: AtomicBool,
+    /// Bytes that were taken back from the ring have been waited for.
+    pub awaited: AtomicBool,
     /// Rises with each edge that the kernel shows.
     pub edges: AtomicU32,
     /// Reads in a row that found the ring empty without asking the kernel.
@@ -106,31 +103,59 @@ impl Last {
 }
 
 impl State {
-    /// The kernel has shown these poll bits by an edge. What was known before.
-    pub fn show(&self, bits: u32) -> u32 {
-        let shown = |hints: u32| {
-            let count = hints.wrapping_add(hint::SHOWN_ONE) & hint::SHOWN;
-            hints & !hint::SHOWN | count | bits
-        };
-        let update = self
-            .hints
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |hints| {
-                Some(shown(hints))
-            });
-        update.unwrap_or_else(|hints| hints)
+    /// What the kernel has shown: poll bits, and the count of edges above them, for [`State::forget`].
+    /// What this end did to the connection before a bit was shown is seen with the bit.
+    #[inline(always)]
+    pub fn shown(&self) -> u32 {
+        self.shown.load(Ordering::Acquire)
     }
 
-    /// The kernel was asked after `hints` had been `seen`, and does not show these bits
+    /// The kernel shows these poll bits. What was known before.
+    pub fn note(&self, bits: u32) -> u32 {
+        self.shown.fetch_or(bits, Ordering::AcqRel)
+    }
+
+    /// As [`State::note`], by an edge.
+    pub fn note_edge(&self, bits: u32) -> u32 {
+        let (set, fetch) = (Ordering::AcqRel, Ordering::Acquire);
+        let shown = |seen: u32| Some(seen.wrapping_add(EDGE_ONE) | bits);
+        let update = self.shown.fetch_update(set, fetch, shown);
+        update.unwrap_or_else(|seen| seen)
+    }
+
+    /// The kernel was asked after `seen` had been shown, and does not show these bits
     /// (any more). What was shown meanwhile stays: it may be newer than the answer.
     pub fn forget(&self, seen: u32, bits: u32) {
         if seen & bits != 0 {
-            let _ = self.hints.compare_exchange(
-                seen,
-                seen & !bits,
-                Ordering::Relaxed,
-                Ordering::Relaxed,
-            );
+            let (set, fetch) = (Ordering::AcqRel, Ordering::Relaxed);
+            let _ = self.shown.compare_exchange(seen, seen & !bits, set, fetch);
         }
+    }
+
+    /// Another connection begins: what was seen of the one before is not true of it.
+    pub fn forget_all(&self) {
+        self.shown.store(0, Ordering::Relaxed);
+        self.reads.store(false, Ordering::Relaxed);
+        self.receive_shut.store(false, Ordering::Relaxed);
+        self.forget_peer();
+    }
+
+    /// The same of another channel.
+    pub(crate) fn forget_peer(&self) {
+        for flag in [&self.peer_gone, &self.reset_told, &self.awaited] {
+            flag.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether nothing is known of the connection but that bytes come and go.
+    pub fn is_plain(&self) -> bool {
+        let told = [
+            &self.receive_shut,
+            &self.peer_gone,
+            &self.reset_told,
+            &self.awaited,
+        ];
+        self.shown() & !EDGE_COUNT == 0 && told.iter().all(|flag| !flag.load(Ordering::Relaxed))
     }
 }
 
@@ -143,15 +168,15 @@ mod tests {
     #[test]
     fn an_edge_outlives_an_older_answer() {
         let state = State::default();
-        state.show(IN);
-        let seen = state.hints.load(Ordering::Relaxed);
+        state.note_edge(IN);
+        let seen = state.shown();
         // Another thread takes an edge while this one waits for the kernel's answer.
-        assert_eq!(state.show(IN) & IN, IN);
+        assert_eq!(state.note_edge(IN) & IN, IN);
         state.forget(seen, IN);
-        assert_eq!(state.hints.load(Ordering::Relaxed) & IN, IN);
-        let seen = state.hints.load(Ordering::Relaxed);
+        assert_eq!(state.shown() & IN, IN);
+        let seen = state.shown();
         state.forget(seen, IN);
-        assert_eq!(state.hints.load(Ordering::Relaxed) & IN, 0);
+        assert_eq!(state.shown() & IN, 0);
     }
 
     #[test]
@@ -165,15 +190,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_disturbs_no_other_bit() {
+    fn the_count_of_edges_disturbs_no_bit() {
         let state = State::default();
-        state
-            .hints
-            .store(hint::LET_GO | hint::READS | IN, Ordering::Relaxed);
-        for _ in 0..5000 {
-            state.show(IN);
+        state.note(libc::POLLRDHUP as u32);
+        for _ in 0..100_000 {
+            state.note_edge(IN);
         }
-        let rest = state.hints.load(Ordering::Relaxed) & !hint::SHOWN;
-        assert_eq!(rest, hint::LET_GO | hint::READS | IN);
+        assert_eq!(state.shown() & !EDGE_COUNT, libc::POLLRDHUP as u32 | IN);
+        assert!(!state.is_plain());
+        state.forget_all();
+        state.note_edge(0);
+        assert!(state.is_plain());
     }
 }

@@ -1,15 +1,22 @@
 //! The way up: from the broker's word to a ring that the peer may use.
 
-use crate::{End, Half, down, hint};
+use crate::{End, Half, down};
 use core::sync::atomic::Ordering;
 use fordway_abi::reason::Reason;
 use fordway_abi::shm::{rx_state, tx_flags};
 
+/// Whether a refusal of the broker stands: the connection is not offered again.
+pub fn is_for_good(reason: u32) -> bool {
+    !matches!(
+        Reason::from_u32(reason),
+        Some(Reason::Shared | Reason::NoMemory | Reason::Waiting)
+    )
+}
+
 /// The connection gets a channel (another one, perhaps): what was true of a former one is
 /// forgotten. Before [`End::has_channel`] becomes true.
 pub fn begin(end: &impl End) {
-    let former = hint::PEER_GONE | hint::RESET_TOLD | hint::AWAITED;
-    end.state().hints.fetch_and(!former, Ordering::Relaxed);
+    end.state().forget_peer();
     end.state().calm.store(0, Ordering::Relaxed);
     end.state().channels.fetch_add(1, Ordering::SeqCst);
 }
@@ -30,7 +37,7 @@ pub fn set_out(end: &impl End, shared: bool) {
 /// A receive of the program was seen.
 #[cold]
 pub fn reads(end: &impl End) {
-    end.state().hints.fetch_or(hint::READS, Ordering::SeqCst);
+    end.state().reads.store(true, Ordering::SeqCst);
     if end.has_channel() {
         try_ready(end);
     }
@@ -40,7 +47,7 @@ pub fn reads(end: &impl End) {
 /// that would not notice; the last such thread calls this when it comes back. Nor
 /// before a receive was seen: a program may read by bare system calls alone.
 pub fn try_ready(end: &impl End) {
-    let reads = end.state().hints.load(Ordering::SeqCst) & hint::READS != 0;
+    let reads = end.state().reads.load(Ordering::SeqCst);
     if !reads || end.state().unaware.load(Ordering::SeqCst) != 0 {
         return;
     }

@@ -7,9 +7,9 @@ use crate::process::{Conn, ORPHAN_SLICE_NS};
 use crate::world::{Ctx, Wait};
 use fordway_abi::shm::tx_state;
 use fordway_sockets::End;
-use fordway_sockets::ready::{Want, binding, is_ready};
-use fordway_sockets::{Moved, down, sends_by_kernel, up};
-use std::sync::atomic::Ordering;
+use fordway_sockets::ready::{Want, announce, binding, retract};
+use fordway_sockets::{Done, Moved, Transfer, down, receive_enough, send_all, sends_by_kernel, up};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Longest sleep without a doorbell, and with unread bytes of ours at a peer.
 const BLIND_SLICE_NS: u64 = 5_000_000;
@@ -42,22 +42,15 @@ impl Ctx<'_> {
         if !conn.is_paired() {
             return;
         }
-        let own = &conn.bound().own.wait;
-        let doors = match want {
-            Want::Bytes => &own.rx_doors,
-            Want::Room => &own.tx_doors,
+        let announced = || {
+            self.announce(door);
+            self.point();
         };
-        if want == Want::Room {
-            conn.producer().ask_for_room();
-        }
-        doors.fetch_or(1 << door, Ordering::SeqCst);
-        self.announce(door);
-        self.point();
-        if binding(&end) == before && !is_ready(&end, want) {
+        if announce(&end, (want, 1 << door), before, announced) {
             self.sleep_now(conn, want, door, bell);
         }
         self.retract(door);
-        doors.fetch_and(!(1 << door), Ordering::SeqCst);
+        retract(&end, (want, 1 << door));
         self.check_mail();
         down::serve(&end);
     }
@@ -70,7 +63,7 @@ impl Ctx<'_> {
             Want::Room if by_kernel => libc::POLLOUT,
             Want::Room => libc::POLLRDHUP,
         } as u32;
-        let ended = conn.state.hints.load(Ordering::Relaxed) & libc::POLLRDHUP as u32 != 0;
+        let ended = conn.state.shown() & libc::POLLRDHUP as u32 != 0;
         if want == Want::Room && ended {
             events &= !(libc::POLLRDHUP as u32);
         }
@@ -110,7 +103,7 @@ impl Ctx<'_> {
         let shown = world.sockets.borrow()[conn.socket].shown();
         let always = (libc::POLLERR | libc::POLLHUP) as u32;
         let shown = shown & (events | always);
-        conn.state.hints.fetch_or(shown, Ordering::Relaxed);
+        conn.state.note(shown);
         let timed_out = shown == 0 && world.now_ns.get() >= until_ns;
         if self.own_process().is_orphaned() {
             self.connect();
@@ -135,19 +128,18 @@ fn send(
         loop {
             ctx.point();
             if conn.is_paired() {
-                match send_by_channel(ctx, conn, at, count, door) {
-                    Some(result) => return result,
-                    None => continue,
+                let caller = Caller { ctx, conn, door };
+                match send_all(&mut Sending { caller, at, count }, count) {
+                    Ok(Done::Bytes(count)) => return Ok(count),
+                    Ok(Done::Kernel) => {}
+                    Err(error) => return Err(error),
                 }
             }
-            conn.state.senders.fetch_add(1, Ordering::SeqCst);
-            ctx.point();
-            if !conn.is_paired() {
-                let sent = send_by_kernel(ctx, conn, at, count, door.is_some());
-                back_from_kernel(ctx, conn, &conn.state.senders);
+            let send = || send_by_kernel(ctx, conn, at, count, door.is_some());
+            let caller = Caller { ctx, conn, door };
+            if let Some(sent) = caller.unaware(&conn.state.senders, send) {
                 return sent;
             }
-            back_from_kernel(ctx, conn, &conn.state.senders);
         }
     }
     let sent = send_by_kernel(ctx, conn, at, count, door.is_some());
@@ -156,11 +148,7 @@ fn send(
 }
 
 /// A thread that was unaware of rings is back.
-pub fn back_from_kernel(
-    ctx: &Ctx<'_>,
-    conn: &'static Conn,
-    counter: &std::sync::atomic::AtomicU32,
-) {
+pub fn back_from_kernel(ctx: &Ctx<'_>, conn: &'static Conn, counter: &AtomicU32) {
     ctx.point();
     if counter.fetch_sub(1, Ordering::SeqCst) == 1 && conn.is_paired() {
         up::try_ready(&At::new(ctx, conn));
@@ -196,69 +184,114 @@ fn send_by_kernel(
     }
 }
 
-/// `None`: the connection has no channel any more.
-fn send_by_channel(
-    ctx: &Ctx<'_>,
+/// A call of a program on a connection with a channel.
+#[derive(Clone, Copy)]
+struct Caller<'a> {
+    ctx: &'a Ctx<'a>,
     conn: &'static Conn,
+    /// None: the call may not wait.
+    door: Option<usize>,
+}
+
+impl<'a> fordway_sockets::Caller for Caller<'a> {
+    type End = At<'a>;
+
+    fn end(&self) -> At<'a> {
+        At::new(self.ctx, self.conn)
+    }
+
+    fn is_same(&self) -> bool {
+        true
+    }
+
+    fn has_its_number(&self) -> bool {
+        true
+    }
+
+    fn may_wait(&self) -> bool {
+        self.door.is_some()
+    }
+
+    fn is_interrupted(&self) -> bool {
+        false
+    }
+}
+
+impl Caller<'_> {
+    fn sleep(&self, want: Want) -> Result<(), i32> {
+        let door = self.door.expect("a call that may wait");
+        self.ctx.sleep_for(self.conn, want, door);
+        Ok(())
+    }
+
+    /// By the kernel, by a thread that is counted meanwhile. `None`: there is a channel again.
+    fn unaware(
+        &self,
+        counter: &'static AtomicU32,
+        call: impl FnOnce() -> Result<usize, i32>,
+    ) -> Option<Result<usize, i32>> {
+        counter.fetch_add(1, Ordering::SeqCst);
+        self.ctx.point();
+        let result = (!self.conn.is_paired()).then(call);
+        back_from_kernel(self.ctx, self.conn, counter);
+        result
+    }
+}
+
+/// A piece of the stream.
+struct Sending<'a> {
+    caller: Caller<'a>,
     at: u64,
     count: usize,
-    door: Option<usize>,
-) -> Option<Result<usize, i32>> {
-    let world = ctx.world;
-    let end = At::new(ctx, conn);
-    let mut done = 0;
-    loop {
-        if conn.state.attention.load(Ordering::Relaxed) != 0
-            && let Err(error) = down::attend(&end)
-        {
-            return Some(Err(error));
-        }
-        if !conn.is_paired() {
-            return (done != 0).then_some(Ok(done));
-        }
+}
+
+impl<'a> Transfer for Sending<'a> {
+    type Caller = Caller<'a>;
+
+    fn caller(&self) -> &Caller<'a> {
+        &self.caller
+    }
+
+    fn attempt(&mut self, done: usize) -> Result<Moved, i32> {
+        let Caller { ctx, conn, .. } = self.caller;
+        let end = At::new(ctx, conn);
         let mut piece = Piece {
             ctx,
             conn,
-            at: at + done as u64,
-            left: count - done,
+            at: self.at + done as u64,
+            left: self.count - done,
             begun: done != 0,
         };
-        if world.once_in(32) && end.producer().state() == tx_state::RING {
-            // A hint that was noted for this connection, and is not true.
-            let stale = [libc::POLLRDHUP, libc::POLLHUP, libc::POLLERR][world.below(3) as usize];
-            conn.state.hints.fetch_or(stale as u32, Ordering::Relaxed);
-            world.figures.borrow_mut().stale_hints += 1;
+        if ctx.world.once_in(32) && end.producer().state() == tx_state::RING {
+            // An end that was noted for this connection, and is not true.
+            let stale =
+                [libc::POLLRDHUP, libc::POLLHUP, libc::POLLERR][ctx.world.below(3) as usize];
+            conn.state.note(stale as u32);
+            ctx.world.figures.borrow_mut().stale_ends += 1;
         }
-        match fordway_sockets::send(&end, &mut piece) {
-            Ok(Moved::Bytes(moved)) => {
-                done += moved;
-                if done == count {
-                    return Some(Ok(done));
-                }
-                continue;
-            }
-            Ok(Moved::Kernel) => return (done != 0).then_some(Ok(done)),
-            Ok(Moved::Nothing) => {}
-            Err(_) if done != 0 => return Some(Ok(done)),
-            Err(error) => return Some(Err(error)),
-        }
-        match door {
-            Some(door) => ctx.sleep_for(conn, Want::Room, door),
-            None => {
-                conn.bound().own.tx_own.no_space.store(1, Ordering::Relaxed);
-                return Some(if done == 0 {
-                    Err(libc::EAGAIN)
-                } else {
-                    Ok(done)
-                });
-            }
-        }
+        fordway_sockets::send(&end, &mut piece)
+    }
+
+    fn rest_by_kernel(&mut self, done: usize) -> Option<Result<usize, i32>> {
+        let Caller { ctx, conn, .. } = self.caller;
+        let (at, left) = (self.at + done as u64, self.count - done);
+        let send = || send_by_kernel(ctx, conn, at, left, true);
+        self.caller.unaware(&conn.state.senders, send)
+    }
+
+    fn sleep(&mut self, _: usize) -> Result<(), i32> {
+        self.caller.sleep(Want::Room)
+    }
+
+    fn ends_in_vain(&self) {
+        let own = self.caller.conn.bound().own;
+        own.tx_own.no_space.store(1, Ordering::Relaxed);
     }
 }
 
 /// recv(2), as the shim's hooks make it.
-fn receive(
-    ctx: &Ctx<'_>,
+fn receive<'a>(
+    ctx: &'a Ctx<'a>,
     conn: &'static Conn,
     room: usize,
     door: Option<usize>,
@@ -289,34 +322,39 @@ fn receive(
     receive_once(ctx, conn, &mut target, door)
 }
 
-fn receive_once(
-    ctx: &Ctx<'_>,
+fn receive_once<'a>(
+    ctx: &'a Ctx<'a>,
     conn: &'static Conn,
-    target: &mut Checked<'_>,
+    target: &mut Checked<'a>,
     door: Option<usize>,
 ) -> Result<usize, i32> {
     if conn.script.raw.get() {
         return receive_by_kernel(ctx, conn, target, door.is_some());
     }
     ctx.count_operation(conn);
-    if conn.state.hints.load(Ordering::Relaxed) & fordway_sockets::hint::READS == 0 {
+    if !conn.state.reads.load(Ordering::Relaxed) {
         up::reads(&At::new(ctx, conn));
     }
     loop {
         ctx.point();
-        if conn.is_paired()
-            && let Some(result) = receive_by_channel(ctx, conn, target, door)
-        {
-            return result;
+        let caller = || Caller { ctx, conn, door };
+        if conn.is_paired() {
+            let (begin, room) = ((target.at, target.room), target.room);
+            let call = &mut Receiving {
+                caller: caller(),
+                target: &mut *target,
+                begin,
+            };
+            match receive_enough(call, room) {
+                Ok(Done::Bytes(count)) => return Ok(count),
+                Ok(Done::Kernel) => {}
+                Err(error) => return Err(error),
+            }
         }
-        conn.state.unaware.fetch_add(1, Ordering::SeqCst);
-        ctx.point();
-        if !conn.is_paired() {
-            let received = receive_by_kernel(ctx, conn, target, door.is_some());
-            back_from_kernel(ctx, conn, &conn.state.unaware);
+        let receive = || receive_by_kernel(ctx, conn, target, door.is_some());
+        if let Some(received) = caller().unaware(&conn.state.unaware, receive) {
             return received;
         }
-        back_from_kernel(ctx, conn, &conn.state.unaware);
     }
 }
 
@@ -337,32 +375,56 @@ fn receive_by_kernel(
     }
 }
 
-fn receive_by_channel(
-    ctx: &Ctx<'_>,
-    conn: &'static Conn,
-    target: &mut Checked<'_>,
-    door: Option<usize>,
-) -> Option<Result<usize, i32>> {
-    let end = At::new(ctx, conn);
-    loop {
-        if conn.state.attention.load(Ordering::Relaxed) != 0
-            && let Err(error) = down::attend(&end)
-        {
-            return Some(Err(error));
-        }
-        if !conn.is_paired() {
-            return None;
-        }
-        match fordway_sockets::receive(&end, target) {
-            Ok(Moved::Bytes(count)) => return Some(Ok(count)),
-            Ok(Moved::Kernel) => return None,
-            Ok(Moved::Nothing) => {}
-            Err(error) => return Some(Err(error)),
-        }
-        match door {
-            Some(door) => ctx.sleep_for(conn, Want::Bytes, door),
-            None => return Some(Err(libc::EAGAIN)),
-        }
+/// A receive into a buffer that is checked.
+struct Receiving<'a, 'b> {
+    caller: Caller<'a>,
+    target: &'b mut Checked<'a>,
+    begin: (u64, usize),
+}
+
+impl Receiving<'_, '_> {
+    fn target(&mut self, done: usize) -> &mut Self {
+        let (at, room) = self.begin;
+        (self.target.at, self.target.room) = (at + done as u64, room - done);
+        self
+    }
+}
+
+impl<'a> Transfer for Receiving<'a, '_> {
+    type Caller = Caller<'a>;
+
+    fn caller(&self) -> &Caller<'a> {
+        &self.caller
+    }
+
+    fn attempt(&mut self, done: usize) -> Result<Moved, i32> {
+        let end = At::new(self.caller.ctx, self.caller.conn);
+        fordway_sockets::receive(&end, self.target(done).target)
+    }
+
+    fn rest_by_kernel(&mut self, done: usize) -> Option<Result<usize, i32>> {
+        let caller = self.caller;
+        let target = &mut *self.target(done).target;
+        let receive = || receive_by_kernel(caller.ctx, caller.conn, target, true);
+        caller.unaware(&caller.conn.state.unaware, receive)
+    }
+
+    fn sleep(&mut self, _: usize) -> Result<(), i32> {
+        self.caller.sleep(Want::Bytes)
+    }
+}
+
+impl fordway_sockets::Receive for Receiving<'_, '_> {
+    fn peeks(&self) -> bool {
+        self.target.peek
+    }
+
+    fn enough(&self) -> usize {
+        0
+    }
+
+    fn look_again(&mut self) -> bool {
+        false
     }
 }
 

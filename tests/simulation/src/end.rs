@@ -163,7 +163,7 @@ impl End for At<'_> {
         peer.page.beat.load(Ordering::Relaxed)
     }
 
-    fn shown(&self) -> u32 {
+    fn kernel_shows(&self) -> u32 {
         self.point();
         self.world.sockets.borrow()[self.conn.socket].shown()
     }

@@ -2,12 +2,11 @@
 
 use crate::end::At;
 use crate::memory::Region;
-use crate::process::{Bound, Conn, DOORS, Link, Phase};
+use crate::process::{Bound, Conn, DOORS, Link};
 use crate::world::Ctx;
 use fordway_abi::control;
-use fordway_abi::reason::Reason;
 use fordway_ring::Producer;
-use fordway_sockets::{attention, down, ends, up};
+use fordway_sockets::{Event, attention, down, ends, phase, up};
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
 
@@ -133,7 +132,9 @@ impl Ctx<'_> {
             let asked = &conn.state.attention;
             asked.fetch_or(attention::FOREIGN, Ordering::AcqRel);
         }
-        if conn.phase.get() != Phase::Kernel || conn.state.barred.load(Ordering::Relaxed) != 0 {
+        if conn.phase.load(Ordering::Relaxed) != phase::KERNEL
+            || conn.state.barred.load(Ordering::Relaxed) != 0
+        {
             return;
         }
         let operations = conn.operations.get();
@@ -144,11 +145,10 @@ impl Ctx<'_> {
     }
 
     fn offer(&self, conn: &'static Conn) {
-        if !self.connect() || conn.phase.get() != Phase::Kernel {
+        if !self.connect() || conn.phase.transition(Event::Offered).is_err() {
             conn.operations.set(0);
             return;
         }
-        conn.phase.set(Phase::Offered);
         self.point();
         let offer = Packet::Offer {
             conn: conn.number,
@@ -161,8 +161,7 @@ impl Ctx<'_> {
     }
 
     pub fn report(&self, conn: &Conn, status: u32, reason: u32) {
-        let paired = conn.phase.get() == Phase::Paired;
-        let bound = conn.bound.get().filter(|_| paired);
+        let bound = conn.bound.get().filter(|_| conn.is_paired());
         let (tx, rx) = match bound {
             Some(_) => (conn.producer().tail(), conn.consumer().head()),
             None => (0, 0),
@@ -220,12 +219,10 @@ impl Ctx<'_> {
             Mail::Reject(reject) => {
                 if reject.pending == 0
                     && let Some(conn) = by_id(reject.conn_id)
-                    && conn.phase.get() == Phase::Offered
+                    && conn.phase.transition(Event::Voided).is_ok()
                 {
-                    conn.phase.set(Phase::Kernel);
                     conn.operations.set(0);
-                    let passing = [Reason::Shared, Reason::NoMemory, Reason::Waiting];
-                    if !passing.map(|reason| reason as u32).contains(&reject.reason) {
+                    if up::is_for_good(reject.reason) {
                         conn.state.barred.store(reject.reason, Ordering::Relaxed);
                     }
                 }
@@ -282,9 +279,7 @@ impl Ctx<'_> {
             Mail::Downgrade(ask) => {
                 for conn in self.own_conns().filter(|conn| conn.is_paired()) {
                     if conn.bound().channel_id == ask.channel_id {
-                        conn.state.passing.store(ask.reason, Ordering::Relaxed);
-                        let asked = &conn.state.attention;
-                        asked.fetch_or(attention::DOWN, Ordering::AcqRel);
+                        down::ask(&conn.state, ask.reason);
                     }
                 }
                 return true;
@@ -307,7 +302,7 @@ impl Ctx<'_> {
         let Some((peer_process, peer_base)) = link.peer.get() else {
             return;
         };
-        if conn.phase.get() != Phase::Offered {
+        if conn.phase.load(Ordering::Relaxed) != phase::OFFERED {
             return;
         }
         self.world.figures.borrow_mut().paired += 1;
@@ -338,7 +333,7 @@ impl Ctx<'_> {
         }));
         conn.state.attention.store(0, Ordering::Relaxed);
         up::begin(&At::new(self, conn));
-        conn.phase.set(Phase::Paired);
+        conn.phase.advance(Event::Paired);
         self.point();
         up::set_out(&At::new(self, conn), false);
     }

@@ -10,7 +10,7 @@ use fordway_abi::atomic::AtomicU32;
 use fordway_abi::control::status;
 use fordway_abi::shm::{Endpoint, REGION_BYTES, WaitPage};
 use fordway_ring::{Consumer, Producer, Sleeper, doors_to_ring};
-use fordway_sockets::{State, ends};
+use fordway_sockets::{Event, Phase, State, ends, phase};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -21,14 +21,6 @@ pub const DOORS: usize = 24;
 pub const ORPHAN_SLICE_NS: u64 = 500_000_000;
 /// Longest wait for a doorbell's acknowledgement.
 const ANSWER_NS: u64 = 1_000_000_000;
-
-/// States of a connection (apps/preload: state).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
-    Kernel,
-    Offered,
-    Paired,
-}
 
 /// A side of a link.
 pub struct Link {
@@ -74,7 +66,7 @@ pub struct Conn {
     /// Streams by which it sends and receives.
     pub streams: (usize, usize),
     pub state: State,
-    pub phase: Cell<Phase>,
+    pub phase: Phase,
     pub serial: Cell<u64>,
     pub operations: Cell<u64>,
     pub offer_after: u64,
@@ -168,8 +160,7 @@ impl Process {
             .iter()
             .filter(|conn| conn.process == self.number)
         {
-            if conn.phase.get() == Phase::Offered {
-                conn.phase.set(Phase::Kernel);
+            if conn.phase.transition(Event::Voided).is_ok() {
                 conn.operations.set(0);
             }
         }
@@ -221,13 +212,15 @@ impl Conn {
         streams: (usize, usize),
         offer_after: u64,
     ) -> Self {
+        let phase = Phase::default();
+        phase.advance(Event::Opened);
         Self {
             number,
             process,
             socket,
             streams,
             state: State::default(),
-            phase: Cell::new(Phase::Kernel),
+            phase,
             serial: Cell::new(1),
             operations: Cell::new(0),
             offer_after,
@@ -240,7 +233,7 @@ impl Conn {
     }
 
     pub fn is_paired(&self) -> bool {
-        self.phase.get() == Phase::Paired
+        self.phase.load(Ordering::Acquire) == phase::PAIRED
     }
 
     pub fn id(&self) -> u64 {
@@ -276,12 +269,12 @@ impl Conn {
 
     pub fn give_up(&self) {
         self.operations.set(0);
-        self.phase.set(Phase::Kernel);
+        self.phase.advance(Event::Left);
     }
 
     /// For the end of a run.
     pub fn describe(&self) -> String {
-        let name = format!("end {} {:?}", self.number, self.phase.get());
+        let name = format!("end {} {:?}", self.number, self.phase);
         let Some(bound) = self.bound.get() else {
             return name;
         };
@@ -385,29 +378,26 @@ impl Ctx<'_> {
 
     /// The program's last descriptor of the connection is closed.
     pub fn close(&self, conn: &'static Conn) {
-        match conn.phase.get() {
-            Phase::Offered => self.report(conn, status::WITHDRAWN, 0),
-            Phase::Paired => {
-                let end = At::new(self, conn);
-                ends::before_close(&end);
-                let own = conn.bound().own;
-                self.lock(&own.tx_own.lock);
-                self.lock(&own.rx_own.lock);
-                if conn.is_paired() {
-                    let link = conn.bound().link;
-                    self.report(conn, status::CLOSED, 0);
-                    conn.phase.set(Phase::Kernel);
-                    own.tx_own.lock.store(0, Ordering::Release);
-                    own.rx_own.lock.store(0, Ordering::Release);
-                    link.unbind();
-                } else {
-                    own.tx_own.lock.store(0, Ordering::Release);
-                    own.rx_own.lock.store(0, Ordering::Release);
-                }
+        if conn.phase.transition(Event::Voided).is_ok() {
+            self.report(conn, status::WITHDRAWN, 0);
+        } else if conn.is_paired() {
+            let end = At::new(self, conn);
+            ends::before_close(&end);
+            let own = conn.bound().own;
+            self.lock(&own.tx_own.lock);
+            self.lock(&own.rx_own.lock);
+            let has_it = conn.is_paired();
+            if has_it {
+                self.report(conn, status::CLOSED, 0);
+                conn.phase.advance(Event::Left);
             }
-            Phase::Kernel => {}
+            let link = conn.bound().link;
+            own.tx_own.lock.store(0, Ordering::Release);
+            own.rx_own.lock.store(0, Ordering::Release);
+            if has_it {
+                link.unbind();
+            }
         }
-        conn.phase.set(Phase::Kernel);
         conn.serial.set(conn.serial.get() + 1);
         self.point();
         // Who is killed before this step leaves it to its kernel.

@@ -3,9 +3,9 @@
 use super::instances::{bell_of, want_rings};
 use super::items::{items_of, remove};
 use super::*;
-use crate::state::phase;
 use crate::wait::Bell;
 use fordway_abi::shm::DOOR_SHARED;
+use fordway_sockets::Event;
 
 /// The connection has a channel from here on, and its items are ours. Runs while mail is
 /// read, so it gives no instance a doorbell (which waits for mail): one that has none
@@ -14,7 +14,7 @@ use fordway_abi::shm::DOOR_SHARED;
 pub fn attach(conn: &Conn) {
     let _list = LIST_LOCK.lock();
     // Whoever sees the channel may give it up at once: `detach` is to come behind this.
-    conn.phase.store(phase::PAIRED, Ordering::SeqCst);
+    conn.phase.advance(Event::Paired);
     conn.attaches.store(1, Ordering::Relaxed);
     attach_all(conn, false);
 }

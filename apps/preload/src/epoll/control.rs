@@ -4,7 +4,7 @@ use super::attach::attach_new;
 use super::instances::{bell_of, equip};
 use super::items::{find, is_item_of, link_of_instance, new_item, remove, warm_all};
 use super::*;
-use crate::state::Guard;
+use crate::lock::Guard;
 use fordway_abi::reason::Reason;
 
 /// epoll_ctl on a stream socket. `None`: it is libc's to do.

@@ -35,7 +35,6 @@ use super::items::items_of;
 use super::ready::{has_bytes, stirs};
 use super::waiting::BATCH_ITEMS;
 use super::*;
-use crate::state::hint;
 use fordway_abi::shm::tx_state;
 
 /// Hot items up to which none becomes cold. Each costs every wait 3 ns, and a mark costs
@@ -280,7 +279,7 @@ fn may_cool(conn: &Conn) -> bool {
         && stays(conn.consumer().producer_state())
         && producer.unread_hint() == 0
         && conn.own().tx_own.no_space.load(Ordering::Relaxed) == 0
-        && conn.hints.load(Ordering::Relaxed) & !(hint::READS | hint::SHOWN) == 0
+        && conn.is_plain()
         && conn.attention.load(Ordering::Relaxed) == 0
 }
 

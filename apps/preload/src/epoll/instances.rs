@@ -209,9 +209,8 @@ pub fn all() -> impl Iterator<Item = &'static Instance> {
         .filter(|instance| instance.used.load(Ordering::Relaxed) != 0)
 }
 
-/// In a forked child: locks of instances are free, bells are the parent's. Before bells are closed.
+/// In a forked child: locks of instances are free, bells are the parent's.
 pub fn after_fork() {
-    shared::after_fork();
     for instance in all() {
         instance.lock.reset();
         instance.equipping.reset();

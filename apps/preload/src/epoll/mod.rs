@@ -44,10 +44,11 @@ pub use control::control;
 pub use instances::{after_fork, closed, created, discover};
 pub use items::{fd_closed, warm_all};
 pub use ready::mask_of;
-pub use shared::{before_fork, has_cells, let_go_of, settle_fd};
+pub use shared::{after_fork as cells_after_fork, before_fork, has_cells, let_go_of, settle_fd};
 pub use waiting::{ROOM_MAX, wait_in};
 
-use crate::state::{self, Conn, Lock, hint, kind};
+use crate::lock::{Lock, rank};
+use crate::state::{self, Conn, kind};
 use crate::sys::{self, sys};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
@@ -145,9 +146,9 @@ struct Item {
 #[repr(C, align(64))]
 struct Instance {
     fd: AtomicI32,
-    lock: Lock,
+    lock: Lock<{ rank::INSTANCE }>,
     /// Held while it gets its doorbell.
-    equipping: Lock,
+    equipping: Lock<{ rank::EQUIP }>,
     /// First item, plus one.
     items: AtomicU32,
     /// Items that are attached.
@@ -193,11 +194,11 @@ static INSTANCES: AtomicPtr<Instance> = AtomicPtr::new(core::ptr::null_mut());
 static INSTANCE_HIGH: AtomicU32 = AtomicU32::new(0);
 static ITEM_NEXT: AtomicU32 = AtomicU32::new(0);
 static ITEM_FREE: AtomicU32 = AtomicU32::new(0);
-static LIST_LOCK: Lock = Lock::new();
+static LIST_LOCK: Lock<{ rank::LIST }> = Lock::new();
 static TAG: AtomicU32 = AtomicU32::new(0);
 
 /// For the time of a fork: registrations and instances stay as they are.
-pub fn list_lock() -> &'static Lock {
+pub fn list_lock() -> &'static Lock<{ rank::LIST }> {
     &LIST_LOCK
 }
 

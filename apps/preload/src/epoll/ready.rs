@@ -23,12 +23,12 @@ pub fn mask_of(conn: &Conn, fd: i32, wanted: u32) -> u32 {
 }
 
 fn mask_now(conn: &Conn, fd: i32, wanted: u32) -> u32 {
-    let hints = conn.hints.load(Ordering::Relaxed);
+    let seen = conn.shown();
     if conn.attention.load(Ordering::Relaxed) & attention::BROKEN != 0 {
         return IN | OUT | ERR | HUP | RDHUP;
     }
     let producer = conn.producer();
-    let mut mask = hints & (RDHUP | HUP | ERR);
+    let mut mask = seen & (RDHUP | HUP | ERR);
     if ready::is_readable(&conn.end()) {
         mask |= IN;
     }
@@ -44,12 +44,12 @@ fn mask_now(conn: &Conn, fd: i32, wanted: u32) -> u32 {
     let there = conn.peer_is_there();
     // An end that the kernel has not shown to us yet, and one that only the kernel can explain.
     let ends = there
-        && hints & RDHUP == 0
+        && seen & RDHUP == 0
         && conn.consumer().producer_flags() & (tx_flags::SHUT | tx_flags::CLOSED) != 0;
     let dead = there && ends::is_by_ring(&conn.end()) && ends::is_dead(&conn.end());
     let ask_out = wanted & OUT != 0 && mask & OUT == 0 && sends != tx_state::RING;
-    let ask_in = wanted & IN != 0 && mask & IN == 0 && hints & (IN | RDHUP | HUP) != 0;
-    let ask_urgent = wanted & hints & PRI != 0;
+    let ask_in = wanted & IN != 0 && mask & IN == 0 && seen & (IN | RDHUP | HUP) != 0;
+    let ask_urgent = wanted & seen & PRI != 0;
     if ask_in || ask_urgent || ask_out || ends || dead {
         let by_kernel = sends != tx_state::RING && producer.back_bytes_or_zero() == 0;
         mask = mask & !ERR | ask_kernel(conn, fd, dead || by_kernel);
@@ -69,7 +69,7 @@ fn ask_kernel(conn: &Conn, fd: i32, by_kernel: bool) -> u32 {
     };
     let serial = conn.serial.load(Ordering::Acquire);
     let is_its = stay::is_its(conn, fd);
-    let seen = conn.hints.load(Ordering::Relaxed);
+    let seen = conn.shown();
     let _ = sys!(SYS_poll, &raw mut entry, 1, 0);
     let shown = entry.revents as u16 as u32;
     // Who polls a number may find it closed meanwhile, and number and entry others' by now.
@@ -77,8 +77,7 @@ fn ask_kernel(conn: &Conn, fd: i32, by_kernel: bool) -> u32 {
         stay::if_still(conn, fd, serial, || {
             // An error is shown until the program has fetched it.
             conn.forget(seen, (IN | PRI | ERR) & !shown);
-            conn.hints
-                .fetch_or(shown & (PRI | RDHUP | HUP | ERR), Ordering::Relaxed);
+            conn.note(shown & (PRI | RDHUP | HUP | ERR));
         });
     }
     // A send that can only fail need not wait for what was taken back from the ring.
@@ -126,7 +125,7 @@ pub fn stirs(item: &Item) -> bool {
     stirred
         || tail != head
         || events & OUT != 0
-        || conn.hints.load(Ordering::Relaxed) & (IN | PRI | RDHUP | HUP | ERR) != 0
+        || conn.shown() & (IN | PRI | RDHUP | HUP | ERR) != 0
 }
 
 /// What is to be reported of an item now; 0: nothing. With `note`, it is reported.

@@ -3,7 +3,6 @@
 use super::instances::equip;
 use super::items::{link_of_instance, new_item, remove};
 use super::*;
-use crate::state::phase;
 use crate::testing::tables;
 use crate::{control, link, upgrade};
 
@@ -253,11 +252,11 @@ fn who_sees_a_channel_finds_the_connection_attached() {
     let region = link.own_base.load(Ordering::Relaxed);
     let none = link.peer_base.swap(region, Ordering::Relaxed);
     let conn = state::add_conn(FD - 2, false).expect("a connection");
-    conn.phase.store(phase::OFFERED, Ordering::Release);
+    conn.phase.advance(fordway_sockets::Event::Offered);
     // Who attaches, or gives a channel up, walks the connection's registrations.
     let list = LIST_LOCK.lock();
     let other = std::thread::spawn(move || upgrade::paired(conn, index, 0, 1, 1));
-    while conn.hints.load(Ordering::SeqCst) & IN == 0 {
+    while conn.shown() & IN == 0 {
         std::thread::yield_now();
     }
     // Now the thread waits. One that does not would show the channel soon.
@@ -270,7 +269,6 @@ fn who_sees_a_channel_finds_the_connection_attached() {
     assert!(conn.is_paired());
     assert_eq!(conn.attaches.load(Ordering::Relaxed), 1);
     attach::detach(conn);
-    conn.phase.store(phase::KERNEL, Ordering::Release);
     state::free_conn(conn);
     link.peer_base.store(none, Ordering::Relaxed);
     link.peer_gone.store(1, Ordering::Relaxed);

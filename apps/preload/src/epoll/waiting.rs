@@ -284,7 +284,7 @@ fn translate_item(
 
 fn note_kernel(conn: &Conn, events: u32) {
     let shown = events & (IN | PRI | RDHUP | HUP | ERR);
-    let known = conn.show(shown);
+    let known = conn.note_edge(shown);
     let by_kernel = conn.is_paired() && conn.producer().state() != tx_state::RING;
     if by_kernel && events & OUT != 0 {
         conn.own().tx_own.no_space.store(0, Ordering::Relaxed);
@@ -292,7 +292,8 @@ fn note_kernel(conn: &Conn, events: u32) {
     // An end that was seen and reported before is no news; nor is it, then, as something to read.
     // Behind a shutdown of our own there is no end yet: bytes may still come.
     let news = shown & !(known & (RDHUP | HUP | ERR));
-    let old_end = known & (RDHUP | hint::RECEIVE_SHUT) == RDHUP && news == IN;
+    let is_ours = conn.receive_shut.load(Ordering::Relaxed);
+    let old_end = known & RDHUP != 0 && !is_ours && news == IN;
     if by_kernel || news != 0 && !old_end {
         conn.edges.fetch_add(1, Ordering::Relaxed);
     }

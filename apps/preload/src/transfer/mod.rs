@@ -1,5 +1,5 @@
 //! The data path of a connection with a channel: one call of the program, made of
-//! attempts (`fordway_sockets`) and sleeps ([`crate::wait`]), with the program's buffers.
+//! attempts and sleeps (`fordway_sockets::Transfer`), with the program's buffers.
 //!
 //! Kernel calls on the socket never sleep (MSG_DONTWAIT) and, up to the switch, are
 //! made under the endpoint's lock, so that the count of what went by the kernel is
@@ -17,14 +17,20 @@ pub use position::{push_kernel_tail, received_position, sent_position};
 pub use receive::receive;
 pub use send::{send, send_file};
 
+use crate::deadline::Deadline;
 use crate::end::At;
+use crate::signals::Call;
 use crate::state::{Conn, phase};
+use crate::stay::Stay;
 use crate::thread::{self, Shield};
 use crate::{stay, sys, wait};
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU32, Ordering};
 use fordway_ring::copy::Copier;
-use fordway_sockets::{End, down, up};
+use fordway_sockets::Caller as _;
+pub use fordway_sockets::Done;
+use fordway_sockets::ready::Want;
+use fordway_sockets::up;
 
 static COPIER: Copiers = Copiers(core::cell::UnsafeCell::new(Copier::sse2()));
 
@@ -51,32 +57,99 @@ fn message(parts: &mut [libc::iovec]) -> libc::msghdr {
     message
 }
 
-/// How a whole call ended.
-pub enum Done {
-    /// Its result.
-    Bytes(usize),
-    /// The rest is libc's: the connection has no channel any more, or its number is another's.
-    Kernel,
+/// What calls of all kinds have: the connection, its number, and when their sleeps end.
+struct Caller<'a> {
+    conn: &'a Conn,
+    /// The connection as the call has found it.
+    called: At<'a>,
+    /// The number of the program's call.
+    number: i32,
+    /// The number that the connection goes by now: in a sleep the program's may be closed.
+    fd: i32,
+    may_wait: bool,
+    handled: Call,
+    stay: Stay<'a>,
+    deadline: Option<Deadline>,
 }
 
-impl Done {
-    /// What there is to say once the connection is gone.
-    fn so_far(done: usize) -> Self {
-        match done {
-            0 => Self::Kernel,
-            count => Self::Bytes(count),
+impl<'a> Caller<'a> {
+    /// `None`: the number is not the connection's any more.
+    #[inline]
+    fn new(conn: &'a Conn, fd: i32, may_wait: bool) -> Option<Self> {
+        Some(Self {
+            conn,
+            called: At::called(conn, fd)?,
+            number: fd,
+            fd,
+            may_wait: may_wait && !conn.is_nonblocking(),
+            handled: Call::begin(),
+            stay: Stay::none(),
+            deadline: None,
+        })
+    }
+
+    /// When the call gives up, by SO_RCVTIMEO or SO_SNDTIMEO.
+    fn until(&mut self, want: Want) -> Deadline {
+        let timeout = match want {
+            Want::Bytes => &self.conn.receive_timeout_ns,
+            Want::Room => &self.conn.send_timeout_ns,
+        };
+        let timeout_ns = timeout.load(Ordering::Relaxed);
+        *self
+            .deadline
+            .get_or_insert_with(|| Deadline::after((timeout_ns != 0).then_some(timeout_ns)))
+    }
+
+    /// Whether neither its time is over nor a handler has run.
+    fn has_time(&mut self, want: Want) -> bool {
+        !self.until(want).has_passed() && !self.is_interrupted()
+    }
+
+    /// Sleeps until the connection is worth another try, and as long as `goes_on` says so.
+    fn sleep(
+        &mut self,
+        want: Want,
+        done: usize,
+        goes_on: impl Fn(&At<'_>) -> bool,
+    ) -> sys::Result<()> {
+        let until = self.until(want);
+        self.stay.begin(self.conn);
+        let end = self.end();
+        while end.is_same() {
+            wait::for_conn(self.conn, self.fd, want, until, (self.handled, done != 0))?;
+            if !goes_on(&end) {
+                self.fd = self.stay.descriptor(self.fd);
+                break;
+            }
         }
+        Ok(())
     }
 }
 
-/// Attends to what the connection asks for besides data. `Ok(false)`: it has no
-/// channel any more.
-#[inline]
-fn attended(end: &At<'_>) -> sys::Result<bool> {
-    if end.state().attention.load(Ordering::Relaxed) != 0 {
-        down::attend(end)?;
+impl<'a> fordway_sockets::Caller for Caller<'a> {
+    type End = At<'a>;
+
+    #[inline]
+    fn end(&self) -> At<'a> {
+        self.called.by(self.fd)
     }
-    Ok(end.has_channel())
+
+    fn is_same(&self) -> bool {
+        self.called.is_same()
+    }
+
+    fn has_its_number(&self) -> bool {
+        self.stay.descriptor(self.fd) == self.number
+    }
+
+    #[inline]
+    fn may_wait(&self) -> bool {
+        self.may_wait
+    }
+
+    fn is_interrupted(&self) -> bool {
+        self.handled.is_interrupted(true)
+    }
 }
 
 /// Marks a thread as being in the kernel, unaware of rings, for as long as it lives.

@@ -3,24 +3,15 @@
 //! mid-stream whatever went before, through stdio or a parent process.
 
 use super::tcp_info;
-use crate::sys::sys;
+use crate::sys::{self, sys};
 
 struct TcpInfo([u8; 256]);
 
 impl TcpInfo {
     fn of(fd: i32) -> Option<Self> {
-        let mut info = Self([0; 256]);
-        let mut length = info.0.len() as u32;
-        sys!(
-            SYS_getsockopt,
-            fd,
-            libc::IPPROTO_TCP,
-            libc::TCP_INFO,
-            info.0.as_mut_ptr(),
-            &raw mut length
-        )
-        .ok()?;
-        (length as usize >= tcp_info::NEEDED_BYTES).then_some(info)
+        let none = [0; 256];
+        let (info, length) = sys::option(fd, libc::IPPROTO_TCP, libc::TCP_INFO, none).ok()?;
+        (length >= tcp_info::NEEDED_BYTES).then_some(Self(info))
     }
 
     fn long(&self, offset: usize) -> u64 {
@@ -57,29 +48,11 @@ pub fn push_kernel_tail(fd: i32) {
 }
 
 fn flag(fd: i32, option: i32) -> bool {
-    let mut value = 0i32;
-    let mut length = size_of::<i32>() as u32;
-    let asked = sys!(
-        SYS_getsockopt,
-        fd,
-        libc::IPPROTO_TCP,
-        option,
-        &raw mut value,
-        &raw mut length
-    );
-    asked.is_ok() && value != 0
+    sys::int_option(fd, libc::IPPROTO_TCP, option) != 0
 }
 
 fn set_flag(fd: i32, option: i32, on: bool) {
-    let value = i32::from(on);
-    let _ = sys!(
-        SYS_setsockopt,
-        fd,
-        libc::IPPROTO_TCP,
-        option,
-        &raw const value,
-        size_of::<i32>()
-    );
+    sys::set_option(fd, libc::IPPROTO_TCP, option, i32::from(on));
 }
 
 const TCP_ESTABLISHED: u8 = 1;

@@ -1,20 +1,16 @@
 //! The receiving side of a transfer.
 
-use super::{Buffers, Done, Unaware, attended, by_libc, copier, message};
-use crate::deadline::Deadline;
+use super::{Buffers, Caller, Unaware, by_libc, copier, message};
 use crate::end::At;
-use crate::signals::Call;
 use crate::state::Conn;
-use crate::stay::Stay;
 use crate::sys::{self, sys};
-use crate::wait;
 use crate::{faults, real};
 use core::sync::atomic::Ordering;
 use fordway_ring::Consumer;
 use fordway_ring::copy::Kernel;
 use fordway_sockets::ready::{Want, is_ready};
 use fordway_sockets::{
-    End, Moved, NotCopied, Place, Target, has_crossed, has_end, is_at_mark, is_owed,
+    Caller as _, Done, End, Moved, NotCopied, Receive, Target, Transfer, is_owed, receive_enough,
 };
 
 /// Between two looks for bytes of which no bell and no event tells.
@@ -22,121 +18,85 @@ const LOOK_AGAIN_MS: i32 = 1;
 
 /// recv and its kin.
 pub fn receive(conn: &Conn, fd: i32, buffers: &Buffers, flags: i32) -> sys::Result<Done> {
-    let Some(called) = At::called(conn, fd) else {
+    let Some(caller) = Caller::new(conn, fd, flags & libc::MSG_DONTWAIT == 0) else {
         return Ok(Done::Kernel);
     };
-    let mut done = 0;
-    let mut deadline = None;
-    let call = Call::begin();
-    let may_wait = flags & libc::MSG_DONTWAIT == 0 && !conn.is_nonblocking();
-    let wait_all = flags & libc::MSG_WAITALL != 0;
-    let peek = flags & libc::MSG_PEEK != 0;
-    let mut stay = Stay::none();
-    let number = fd;
-    let mut fd = fd;
-    // A blocking call goes on until it has so many (linux: sock_rcvlowat).
-    let enough = if wait_all {
-        buffers.total
-    } else {
-        buffers
-            .total
-            .min(conn.low_bytes.load(Ordering::Relaxed) as usize)
+    let call = &mut Receiving {
+        caller,
+        buffers,
+        flags,
     };
-    let before = Place::of(&called);
-    loop {
-        let end = called.by(fd);
-        let mut parts = Parts {
-            buffers,
-            fd,
+    receive_enough(call, buffers.total)
+}
+
+/// A receive into the program's buffers.
+struct Receiving<'a> {
+    caller: Caller<'a>,
+    buffers: &'a Buffers,
+    flags: i32,
+}
+
+impl Receiving<'_> {
+    fn parts(&self, done: usize) -> Parts<'_> {
+        Parts {
+            buffers: self.buffers,
+            fd: self.caller.fd,
             skip: done,
-            flags,
-        };
-        let moved = match attended(&end) {
-            Ok(true) => fordway_sockets::receive(&end, &mut parts),
-            Ok(false) => Ok(Moved::Kernel),
-            Err(error) => Err(error),
-        };
-        match moved {
-            Ok(Moved::Bytes(count)) if peek => {
-                let more = count != 0 && count < enough && may_wait;
-                let timeout_ns = conn.receive_timeout_ns.load(Ordering::Relaxed);
-                let until = *deadline.get_or_insert_with(|| deadline_after(timeout_ns));
-                if !more || has_end(&end) || until.has_passed() {
-                    return Ok(Done::Bytes(count));
-                }
-                // No bell rings for the bytes behind those that are left.
-                let _ = sys!(SYS_poll, 0, 0, LOOK_AGAIN_MS);
-                if call.is_interrupted(true) {
-                    return Ok(Done::Bytes(count));
-                }
-                continue;
-            }
-            Ok(Moved::Bytes(count)) => {
-                done += count;
-                if count == 0 || done == buffers.total {
-                    return Ok(Done::Bytes(done));
-                }
-                if (done < enough || has_crossed(&end, before)) && !is_at_mark(&end) {
-                    continue;
-                }
-                return Ok(Done::Bytes(done));
-            }
-            Ok(Moved::Nothing) if done != 0 && done >= enough => return Ok(Done::Bytes(done)),
-            // The entry is another connection's.
-            Ok(Moved::Kernel) if !end.is_same() => return Ok(Done::so_far(done)),
-            Ok(Moved::Kernel) if done == 0 && stay.descriptor(fd) == number => {
-                return Ok(Done::Kernel);
-            }
-            Ok(Moved::Kernel) if !may_wait || done != 0 && done >= enough => {
-                return Ok(Done::Bytes(done));
-            }
-            // A call that waits for all of it, or one whose descriptor is gone: only this
-            // call knows what is left to do.
-            Ok(Moved::Kernel) => match parts.rest_by_kernel(conn) {
-                None => continue,
-                Some(Ok(count)) => {
-                    done += count;
-                    if count == 0 || done >= enough || peek {
-                        return Ok(Done::Bytes(done));
-                    }
-                    continue;
-                }
-                Some(Err(_)) if done != 0 => return Ok(Done::Bytes(done)),
-                Some(Err(error)) => return Err(error),
-            },
-            Ok(Moved::Nothing) => {}
-            Err(_) if done != 0 => return Ok(Done::Bytes(done)),
-            Err(error) => return Err(error),
+            flags: self.flags,
         }
-        if !may_wait {
-            return if done == 0 {
-                Err(libc::EAGAIN)
-            } else {
-                Ok(Done::Bytes(done))
-            };
-        }
-        let timeout_ns = conn.receive_timeout_ns.load(Ordering::Relaxed);
-        let until = *deadline.get_or_insert_with(|| deadline_after(timeout_ns));
-        stay.begin(conn);
-        if !end.is_same() {
-            continue;
-        }
-        let low = conn.low_bytes.load(Ordering::Relaxed) > 1;
-        if low && is_owed(&end) && !until.has_passed() && !call.is_interrupted(true) {
+    }
+}
+
+impl<'a> Transfer for Receiving<'a> {
+    type Caller = Caller<'a>;
+
+    #[inline]
+    fn caller(&self) -> &Caller<'a> {
+        &self.caller
+    }
+
+    #[inline]
+    fn attempt(&mut self, done: usize) -> sys::Result<Moved> {
+        fordway_sockets::receive(&self.caller.end(), &mut self.parts(done))
+    }
+
+    fn rest_by_kernel(&mut self, done: usize) -> Option<sys::Result<usize>> {
+        self.parts(done).rest_by_kernel(self.caller.conn)
+    }
+
+    fn sleep(&mut self, done: usize) -> sys::Result<()> {
+        let caller = &mut self.caller;
+        // SO_RCVLOWAT asks for more than a byte.
+        let low = caller.conn.low_bytes.load(Ordering::Relaxed) > 1;
+        caller.stay.begin(caller.conn);
+        if low && is_owed(&caller.end()) && caller.has_time(Want::Bytes) {
             let _ = sys!(SYS_poll, 0, 0, LOOK_AGAIN_MS);
-            continue;
+            return Ok(());
         }
-        let slept = loop {
-            let slept = wait::for_conn(conn, fd, Want::Bytes, until, (call, done != 0));
-            if !low || slept.is_err() || !conn.is_paired() || has_cause(&end) {
-                break slept;
-            }
-        };
-        match slept {
-            Ok(()) => fd = stay.descriptor(fd),
-            Err(_) if done != 0 => return Ok(Done::Bytes(done)),
-            Err(error) => return Err(error),
+        let goes_on = |end: &At<'_>| low && end.has_channel() && !has_cause(end);
+        caller.sleep(Want::Bytes, done, goes_on)
+    }
+}
+
+impl Receive for Receiving<'_> {
+    fn peeks(&self) -> bool {
+        self.flags & libc::MSG_PEEK != 0
+    }
+
+    fn enough(&self) -> usize {
+        let low = self.caller.conn.low_bytes.load(Ordering::Relaxed) as usize;
+        match self.flags & libc::MSG_WAITALL {
+            0 => low.min(self.buffers.total),
+            _ => self.buffers.total,
         }
+    }
+
+    fn look_again(&mut self) -> bool {
+        if !self.caller.has_time(Want::Bytes) {
+            return false;
+        }
+        let _ = sys!(SYS_poll, 0, 0, LOOK_AGAIN_MS);
+        !self.caller.is_interrupted()
     }
 }
 
@@ -144,13 +104,7 @@ pub fn receive(conn: &Conn, fd: i32, buffers: &Buffers, flags: i32) -> sys::Resu
 /// (linux: tcp_data_ready).
 fn has_cause(end: &At<'_>) -> bool {
     let shown = libc::POLLIN | libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
-    is_ready(end, Want::Bytes)
-        || is_owed(end)
-        || end.state().hints.load(Ordering::Relaxed) & shown as u32 != 0
-}
-
-fn deadline_after(timeout_ns: u64) -> Deadline {
-    Deadline::after((timeout_ns != 0).then_some(timeout_ns))
+    is_ready(end, Want::Bytes) || is_owed(end) || end.state().shown() & shown as u32 != 0
 }
 
 /// The buffers of one attempt.
@@ -210,7 +164,7 @@ impl Target for Parts<'_> {
 mod tests {
     use super::*;
     use crate::state;
-    use crate::testing::tables;
+    use crate::testing::{pair, tables};
     use crate::transfer::send;
 
     #[test]
@@ -226,7 +180,7 @@ mod tests {
         // ... and the entry is another connection's, under another number, with a channel.
         let other = state::add_conn(fd - 1, false).expect("a place");
         assert!(core::ptr::eq(found, other), "the place is used again");
-        other.phase.store(state::phase::PAIRED, Ordering::Relaxed);
+        pair(other);
         let mut byte = 0u8;
         let part = libc::iovec {
             iov_base: (&raw mut byte).cast(),
@@ -235,7 +189,6 @@ mod tests {
         let buffers = Buffers::one(&part, true).expect("a buffer");
         assert!(matches!(receive(found, fd, &buffers, 0), Ok(Done::Kernel)));
         assert!(matches!(send(found, fd, &buffers, 0), Ok(Done::Kernel)));
-        other.phase.store(state::phase::KERNEL, Ordering::Relaxed);
         state::free_conn(other);
     }
 }

@@ -1,11 +1,8 @@
 //! The sending side of a transfer.
 
-use super::{Buffers, Done, Unaware, attended, by_libc, copier, distance, message};
-use crate::deadline::Deadline;
-use crate::end::At;
-use crate::signals::Call;
-use crate::state::{Conn, Guard, lock_word};
-use crate::stay::Stay;
+use super::{Buffers, Caller, Unaware, by_libc, copier, distance, message};
+use crate::lock::{Guard, lock_word, rank};
+use crate::state::Conn;
 use crate::sys::{self, sys};
 use crate::wait;
 use crate::{epoll, faults, real};
@@ -13,7 +10,7 @@ use core::sync::atomic::Ordering;
 use fordway_ring::Producer;
 use fordway_ring::copy::Kernel;
 use fordway_sockets::ready::Want;
-use fordway_sockets::{End, Moved, Source, sends_by_kernel};
+use fordway_sockets::{Caller as _, Done, Moved, Source, Transfer, send_all};
 
 /// From this size on, bytes are written around the caches if the ring is large and the
 /// peer far: three times as fast then, and half as fast if it is near.
@@ -29,95 +26,79 @@ const FILE_PIECE_BYTES: usize = 16 * 1024;
 
 /// send and its kin.
 pub fn send(conn: &Conn, fd: i32, buffers: &Buffers, flags: i32) -> sys::Result<Done> {
-    let Some(called) = At::called(conn, fd) else {
+    let Some(caller) = Caller::new(conn, fd, flags & libc::MSG_DONTWAIT == 0) else {
         return Ok(Done::Kernel);
     };
-    let mut done = 0;
-    let mut deadline = None;
-    let call = Call::begin();
-    let mut stay = Stay::none();
-    let number = fd;
-    let mut fd = fd;
-    let may_wait = flags & libc::MSG_DONTWAIT == 0 && !conn.is_nonblocking();
-    let mut turn: Option<Guard<'_>> = None;
-    loop {
-        if buffers.total > PIECE_BYTES && turn.is_none() {
-            turn = lock_word(&conn.turn);
-        } else if turn.is_none() && conn.turn.load(Ordering::Relaxed) != 0 {
-            // Behind a long one.
-            drop(lock_word(&conn.turn));
+    let call = &mut Sending {
+        caller,
+        buffers,
+        flags,
+        turn: None,
+    };
+    send_all(call, buffers.total)
+}
+
+/// A send of the program's buffers.
+struct Sending<'a> {
+    caller: Caller<'a>,
+    buffers: &'a Buffers,
+    flags: i32,
+    /// Held by a long send, which others do not part while there is room.
+    turn: Option<Guard<'a>>,
+}
+
+impl Sending<'_> {
+    fn parts(&self, done: usize) -> Parts<'_> {
+        Parts {
+            conn: self.caller.conn,
+            buffers: self.buffers,
+            fd: self.caller.fd,
+            skip: done,
+            flags: self.flags,
+            may_wait: self.caller.may_wait,
         }
-        if buffers.total >= NON_TEMPORAL_BYTES && conn.is_paired() {
+    }
+}
+
+impl<'a> Transfer for Sending<'a> {
+    type Caller = Caller<'a>;
+
+    #[inline]
+    fn caller(&self) -> &Caller<'a> {
+        &self.caller
+    }
+
+    #[inline]
+    fn attempt(&mut self, done: usize) -> sys::Result<Moved> {
+        let conn = self.caller.conn;
+        if self.turn.is_none() {
+            if self.buffers.total > PIECE_BYTES {
+                self.turn = lock_word(&conn.turn, rank::TURN);
+            } else if conn.turn.load(Ordering::Relaxed) != 0 {
+                // Behind a long one.
+                drop(lock_word(&conn.turn, rank::TURN));
+            }
+        }
+        if self.buffers.total >= NON_TEMPORAL_BYTES {
             distance::look(conn);
         }
-        let mut parts = Parts {
-            conn,
-            buffers,
-            fd,
-            skip: done,
-            flags,
-            may_wait,
-        };
-        let end = called.by(fd);
-        let moved = match attended(&end) {
-            Ok(true) => fordway_sockets::send(&end, &mut parts),
-            Ok(false) => Ok(Moved::Kernel),
-            Err(error) => Err(error),
-        };
-        match moved {
-            Ok(Moved::Bytes(count)) => {
-                done += count;
-                if done == buffers.total {
-                    return Ok(Done::Bytes(done));
-                }
-                continue;
-            }
-            // The entry is another connection's.
-            Ok(Moved::Kernel) if !end.is_same() => return Ok(Done::so_far(done)),
-            Ok(Moved::Kernel) if done == 0 && stay.descriptor(fd) == number => {
-                return Ok(Done::Kernel);
-            }
-            Ok(Moved::Kernel) if !may_wait => return Ok(Done::Bytes(done)),
-            // A call that may wait sends all of it. No turn is held in a sleep.
-            Ok(Moved::Kernel) => match parts.rest_by_kernel(conn, turn.take()) {
-                None => continue,
-                Some(Ok(count)) => {
-                    done += count;
-                    if done == buffers.total || call.is_interrupted(true) {
-                        return Ok(Done::Bytes(done));
-                    }
-                    continue;
-                }
-                Some(Err(_)) if done != 0 => return Ok(Done::Bytes(done)),
-                Some(Err(error)) => return Err(error),
-            },
-            Ok(Moved::Nothing) => {}
-            Err(_) if done != 0 => return Ok(Done::Bytes(done)),
-            Err(error) => return Err(error),
-        }
-        if !may_wait {
-            await_room(conn);
-            return if done == 0 {
-                Err(libc::EAGAIN)
-            } else {
-                Ok(Done::Bytes(done))
-            };
-        }
-        let timeout_ns = conn.send_timeout_ns.load(Ordering::Relaxed);
-        let until = *deadline
-            .get_or_insert_with(|| Deadline::after((timeout_ns != 0).then_some(timeout_ns)));
-        turn = None;
-        stay.begin(conn);
+        fordway_sockets::send(&self.caller.end(), &mut self.parts(done))
+    }
+
+    fn rest_by_kernel(&mut self, done: usize) -> Option<sys::Result<usize>> {
+        // No turn is held in a sleep.
+        self.turn = None;
+        self.parts(done).rest_by_kernel(self.caller.conn)
+    }
+
+    fn sleep(&mut self, done: usize) -> sys::Result<()> {
         // Others may go on while this one sleeps, as on Linux.
-        drop(turn.take());
-        if !end.is_same() {
-            continue;
-        }
-        match wait::for_conn(conn, fd, Want::Room, until, (call, done != 0)) {
-            Ok(()) => fd = stay.descriptor(fd),
-            Err(_) if done != 0 => return Ok(Done::Bytes(done)),
-            Err(error) => return Err(error),
-        }
+        self.turn = None;
+        self.caller.sleep(Want::Room, done, |_| false)
+    }
+
+    fn ends_in_vain(&self) {
+        await_room(self.caller.conn);
     }
 }
 
@@ -139,8 +120,7 @@ struct Parts<'a> {
 
 impl Parts<'_> {
     /// The rest by libc, which may sleep. `None`: there is a channel again.
-    fn rest_by_kernel(&self, conn: &Conn, turn: Option<Guard<'_>>) -> Option<sys::Result<usize>> {
-        drop(turn);
+    fn rest_by_kernel(&self, conn: &Conn) -> Option<sys::Result<usize>> {
         let left = self.buffers.total - self.skip;
         let (mut parts, used) = self.buffers.parts(self.skip, left);
         let message = message(&mut parts[..used]);
@@ -233,88 +213,74 @@ fn break_pipe() {
 }
 
 /// sendfile into the ring: the file's bytes are read right into ring memory.
-/// `None`: the connection has no channel, or does not send by the ring at present.
 pub fn send_file(
     conn: &Conn,
     fd: i32,
     file: i32,
     offset: *mut i64,
     count: usize,
-) -> sys::Result<Option<usize>> {
+) -> sys::Result<Done> {
     if offset.is_null() {
         // Only what has a position is sent in this way (linux: splice_direct_to_actor);
         // the kernel has the right error for all else.
         if sys!(SYS_lseek, file, 0, libc::SEEK_CUR).is_err() {
-            return Ok(None);
+            return Ok(Done::Kernel);
         }
     } else {
         faults::check(faults::can_read(offset))?;
     }
-    let Some(called) = At::called(conn, fd) else {
-        return Ok(None);
+    let Some(caller) = Caller::new(conn, fd, true) else {
+        return Ok(Done::Kernel);
     };
-    let mut done = 0;
-    let mut deadline = None;
-    let call = Call::begin();
-    let mut stay = Stay::none();
-    let number = fd;
-    let mut fd = fd;
-    while done < count {
-        let end = called.by(fd);
-        if !attended(&end)? {
-            break;
-        }
-        let mut stretch = File {
-            fd,
-            file,
-            offset,
-            wanted: count - done,
+    let call = &mut Filing {
+        caller,
+        file,
+        offset,
+        count,
+    };
+    send_all(call, count)
+}
+
+/// A send of a stretch of a file.
+struct Filing<'a> {
+    caller: Caller<'a>,
+    file: i32,
+    offset: *mut i64,
+    count: usize,
+}
+
+impl<'a> Transfer for Filing<'a> {
+    type Caller = Caller<'a>;
+
+    #[inline]
+    fn caller(&self) -> &Caller<'a> {
+        &self.caller
+    }
+
+    fn attempt(&mut self, done: usize) -> sys::Result<Moved> {
+        let stretch = &mut File {
+            fd: self.caller.fd,
+            file: self.file,
+            offset: self.offset,
+            wanted: self.count - done,
         };
-        match fordway_sockets::send(&end, &mut stretch) {
-            Ok(Moved::Bytes(0) | Moved::Kernel) => break,
-            Ok(Moved::Bytes(moved)) => {
-                done += moved;
-                continue;
-            }
-            Ok(Moved::Nothing) => {}
-            Err(_) if done != 0 => break,
-            Err(error) => return Err(error),
-        }
-        if conn.is_nonblocking() {
-            await_room(conn);
-            return if done == 0 {
-                Err(libc::EAGAIN)
-            } else {
-                Ok(Some(done))
-            };
-        }
-        let timeout_ns = conn.send_timeout_ns.load(Ordering::Relaxed);
-        let until = *deadline
-            .get_or_insert_with(|| Deadline::after((timeout_ns != 0).then_some(timeout_ns)));
-        stay.begin(conn);
-        if !end.is_same() {
-            continue;
-        }
-        match wait::for_conn(conn, fd, Want::Room, until, (call, done != 0)) {
-            Ok(()) => fd = stay.descriptor(fd),
-            Err(_) if done != 0 => break,
-            Err(error) => return Err(error),
-        }
+        fordway_sockets::send(&self.caller.end(), stretch)
     }
-    let end = called.by(fd);
-    if done != 0 || end.has_channel() && !sends_by_kernel(&end) {
-        return Ok(Some(done));
+
+    fn rest_by_kernel(&mut self, done: usize) -> Option<sys::Result<usize>> {
+        let (fd, file, offset) = (self.caller.fd, self.file, self.offset);
+        let left = self.count - done;
+        // SAFETY: the program's own arguments, and a descriptor of the connection.
+        let call = || unsafe { real::sendfile(fd, file, offset, left) };
+        by_libc(Unaware::sender, self.caller.conn, call)
     }
-    // Libc's to do; but behind a sleep the program's number may be another file's.
-    if !end.is_same() || stay.descriptor(fd) == number {
-        return Ok(None);
+
+    fn sleep(&mut self, done: usize) -> sys::Result<()> {
+        self.caller.sleep(Want::Room, done, |_| false)
     }
-    let fd = stay.descriptor(fd);
-    // SAFETY: the program's own arguments, and a descriptor of the connection.
-    let call = || unsafe { real::sendfile(fd, file, offset, count) };
-    match by_libc(Unaware::sender, conn, call) {
-        Some(sent) => sent.map(Some),
-        None => send_file(conn, fd, file, offset, count),
+
+    fn ends_in_vain(&self) {
+        await_room(self.caller.conn);
     }
 }
 
