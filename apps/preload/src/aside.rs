@@ -13,6 +13,7 @@
 //! forbidden). A change of the thread's affinity by somebody else in these few
 //! microseconds is lost.
 
+use crate::process::PROCESS;
 use crate::sys::{self, sys};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -24,40 +25,56 @@ const SET_WORDS: usize = 128;
 
 type Set = [u64; SET_WORDS];
 
-/// Whether the calls are certain to be allowed.
-static MAY_MOVE: AtomicBool = AtomicBool::new(false);
-static SLEEPS: AtomicU32 = AtomicU32::new(0);
+/// Of the process: whether threads may step aside.
+pub struct Aside {
+    /// Whether the calls are certain to be allowed.
+    may_move: AtomicBool,
+    sleeps: AtomicU32,
+}
+
+impl Aside {
+    /// As a process begins.
+    pub const fn new() -> Self {
+        Self {
+            may_move: AtomicBool::new(false),
+            sleeps: AtomicU32::new(0),
+        }
+    }
+}
 
 /// To be called when the process starts: what its parent has forbidden it, it cannot try.
 pub fn set_up() {
     let mode = sys!(SYS_prctl, libc::PR_GET_SECCOMP);
-    MAY_MOVE.store(mode == Ok(0), Ordering::Relaxed);
+    PROCESS
+        .aside
+        .may_move
+        .store(mode == Ok(0), Ordering::Relaxed);
 }
 
 /// A thread has slept beside its peer, on one CPU; `was_short`: for no longer than a spin may take.
 pub fn slept_together(was_short: bool) {
-    let before = SLEEPS.load(Ordering::Relaxed);
+    let before = PROCESS.aside.sleeps.load(Ordering::Relaxed);
     let after = match was_short {
         true => before.saturating_add(1),
         false => before / 2,
     };
-    SLEEPS.store(after, Ordering::Relaxed);
+    PROCESS.aside.sleeps.store(after, Ordering::Relaxed);
 }
 
 /// The calling thread is about to wait for a peer that was last seen on `peer_cpu`, and moves if
 /// it is time. To be called before it shows the peer its CPU: who moved second would follow the first.
 #[inline]
 pub fn step(peer_cpu: u32) {
-    let sleeps = SLEEPS.load(Ordering::Relaxed);
+    let sleeps = PROCESS.aside.sleeps.load(Ordering::Relaxed);
     if sleeps == 0 {
         return;
     }
     let cpu = sys::current_cpu();
     if peer_cpu != cpu {
-        SLEEPS.store(0, Ordering::Relaxed);
+        PROCESS.aside.sleeps.store(0, Ordering::Relaxed);
     } else if sleeps >= SLEEPS_MIN {
-        SLEEPS.store(0, Ordering::Relaxed);
-        if MAY_MOVE.load(Ordering::Relaxed) {
+        PROCESS.aside.sleeps.store(0, Ordering::Relaxed);
+        if PROCESS.aside.may_move.load(Ordering::Relaxed) {
             move_away(cpu as usize);
         }
     }

@@ -6,11 +6,12 @@
 //! by waiters, which poll the control socket too. Channels need no broker: when it
 //! dies they go on; when it is back they are registered again.
 //!
-//! Mail is handled under [`MAIL_LOCK`]; whoever finds it held goes on without.
+//! Mail is handled under `Broker::mail_lock`; whoever finds it held goes on without.
 
 use crate::end::At;
 use crate::lock::{Guard, Lock, rank};
 use crate::packet::{ANSWER_MS, Packet, poll_one, send_on};
+use crate::process::PROCESS;
 use crate::state::{self, Conn, phase};
 use crate::sys::{self, sys};
 use crate::{claim, config, fork, hidden, link, purse, upgrade, wait};
@@ -27,32 +28,50 @@ const MAILBOX_BYTES: usize = 4096;
 /// Time between two attempts to reach a broker that did not answer.
 const RETRY_NS: u64 = 1_000_000_000;
 
-static MAIL_LOCK: Lock<{ rank::MAIL }> = Lock::new();
-static FD: AtomicI32 = AtomicI32::new(-1);
-static NUMBER: AtomicU32 = AtomicU32::new(0);
-static MAILBOX: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
-/// Where the mailboxes of all brokers are mapped, one over the other: a thread may be about to
-/// look at the one before.
-static MAILBOX_PLACE: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
-static MAIL_SEEN: AtomicU32 = AtomicU32::new(0);
-static RETRY_AT_NS: AtomicU64 = AtomicU64::new(0);
+/// Of the process: the conversation with the broker.
+pub struct Broker {
+    mail_lock: Lock<{ rank::MAIL }>,
+    fd: AtomicI32,
+    number: AtomicU32,
+    mailbox: AtomicPtr<AtomicU32>,
+    /// Where the mailboxes of all brokers are mapped, one over the other: a thread may be about to
+    /// look at the one before.
+    mailbox_place: AtomicPtr<AtomicU32>,
+    mail_seen: AtomicU32,
+    retry_at_ns: AtomicU64,
+}
+
+impl Broker {
+    /// As a process begins.
+    pub const fn new() -> Self {
+        Self {
+            mail_lock: Lock::new(),
+            fd: AtomicI32::new(-1),
+            number: AtomicU32::new(0),
+            mailbox: AtomicPtr::new(core::ptr::null_mut()),
+            mailbox_place: AtomicPtr::new(core::ptr::null_mut()),
+            mail_seen: AtomicU32::new(0),
+            retry_at_ns: AtomicU64::new(0),
+        }
+    }
+}
 
 /// The control socket, to be polled by waiters; -1 if there is none.
 pub fn fd() -> i32 {
-    FD.load(Ordering::Acquire)
+    PROCESS.broker.fd.load(Ordering::Acquire)
 }
 
 /// Counts control connections: the next one may have the descriptor of the one before. To be asked
 /// before [`fd`].
 pub fn number() -> u32 {
-    NUMBER.load(Ordering::Acquire)
+    PROCESS.broker.number.load(Ordering::Acquire)
 }
 
 /// There is another control connection, under this descriptor; none if it is below 0.
 #[cfg(test)]
 pub fn pretend(fd: i32) {
-    NUMBER.fetch_add(1, Ordering::Release);
-    FD.store(fd, Ordering::Release);
+    PROCESS.broker.number.fetch_add(1, Ordering::Release);
+    PROCESS.broker.fd.store(fd, Ordering::Release);
 }
 
 /// Whether the broker has gone and waiters should look for a new one now and then.
@@ -74,14 +93,17 @@ pub fn connect() -> bool {
     if fd() >= 0 {
         return true;
     }
-    let Some(_guard) = MAIL_LOCK.try_lock() else {
+    let Some(_guard) = PROCESS.broker.mail_lock.try_lock() else {
         return false;
     };
     let now = sys::now_ns();
-    if fd() >= 0 || now < RETRY_AT_NS.load(Ordering::Relaxed) {
+    if fd() >= 0 || now < PROCESS.broker.retry_at_ns.load(Ordering::Relaxed) {
         return fd() >= 0;
     }
-    RETRY_AT_NS.store(now + RETRY_NS, Ordering::Relaxed);
+    PROCESS
+        .broker
+        .retry_at_ns
+        .store(now + RETRY_NS, Ordering::Relaxed);
     if open().is_err() {
         lost();
         return false;
@@ -103,7 +125,7 @@ pub fn attach() {
 fn attach_surely() {
     if !fork::in_borrowed_memory() && !connect() {
         // Another thread may be at it.
-        drop(MAIL_LOCK.lock());
+        drop(PROCESS.broker.mail_lock.lock());
         connect();
     }
 }
@@ -114,7 +136,7 @@ pub fn is_insisted() -> bool {
     sys!(SYS_faccessat, libc::AT_FDCWD, path, libc::F_OK).is_ok()
 }
 
-/// Other threads may send as soon as [`FD`] is set: not before the broker has answered
+/// Other threads may send as soon as `Broker::fd` is set: not before the broker has answered
 /// `Hello`, which must be the first packet.
 fn open() -> sys::Result<()> {
     let page_fd = wait::set_up()?;
@@ -135,10 +157,10 @@ fn open() -> sys::Result<()> {
     let socket = hidden::hide(socket)?;
     match greet(socket, &[page_fd]) {
         Ok(mailbox) => {
-            MAIL_SEEN.store(0, Ordering::Relaxed);
-            MAILBOX.store(mailbox, Ordering::Release);
-            NUMBER.fetch_add(1, Ordering::Release);
-            FD.store(socket, Ordering::Release);
+            PROCESS.broker.mail_seen.store(0, Ordering::Relaxed);
+            PROCESS.broker.mailbox.store(mailbox, Ordering::Release);
+            PROCESS.broker.number.fetch_add(1, Ordering::Release);
+            PROCESS.broker.fd.store(socket, Ordering::Release);
             Ok(())
         }
         Err(error) => {
@@ -166,16 +188,22 @@ fn greet(socket: i32, fds: &[i32]) -> sys::Result<*mut AtomicU32> {
         _ => return Err(libc::EPROTO),
     }
     purse::receive(packet.take_fd(1))?;
-    let place = MAILBOX_PLACE.load(Ordering::Relaxed);
+    let place = PROCESS.broker.mailbox_place.load(Ordering::Relaxed);
     let mailbox = link::map_peer(packet.take_fd(0), MAILBOX_BYTES, place.cast())?.cast();
-    MAILBOX_PLACE.store(mailbox, Ordering::Relaxed);
+    PROCESS
+        .broker
+        .mailbox_place
+        .store(mailbox, Ordering::Relaxed);
     Ok(mailbox)
 }
 
-/// The broker is gone: offers are void, channels live on. Under [`MAIL_LOCK`].
+/// The broker is gone: offers are void, channels live on. Under `Broker::mail_lock`.
 fn lost() {
-    hidden::close(FD.swap(-1, Ordering::AcqRel));
-    MAILBOX.store(core::ptr::null_mut(), Ordering::Release);
+    hidden::close(PROCESS.broker.fd.swap(-1, Ordering::AcqRel));
+    PROCESS
+        .broker
+        .mailbox
+        .store(core::ptr::null_mut(), Ordering::Release);
     // Of these the peer's side has not come, and now it will not.
     for link in
         link::own().filter(|link| link.state.load(Ordering::Acquire) == link::link_state::MADE)
@@ -282,7 +310,7 @@ pub fn offer(conn: &Conn, end: &At<'_>) -> bool {
     if !sent {
         void(conn);
         // Who reads the mail finds out too: another thread, or the one that this call interrupted.
-        if let Some(_guard) = MAIL_LOCK.lock()
+        if let Some(_guard) = PROCESS.broker.mail_lock.lock()
             && self::fd() == socket
         {
             lost();
@@ -357,12 +385,14 @@ pub fn send_door(door: u64) {
 /// Reads mail if there is some: one load if there is none.
 #[inline]
 pub fn check_mail() {
-    let mailbox = MAILBOX.load(Ordering::Acquire);
+    let mailbox = PROCESS.broker.mailbox.load(Ordering::Acquire);
     if mailbox.is_null() {
         return;
     }
     // SAFETY: mapped for good; written by a broker alone.
-    if unsafe { (*mailbox).load(Ordering::Relaxed) } != MAIL_SEEN.load(Ordering::Relaxed) {
+    if unsafe { (*mailbox).load(Ordering::Relaxed) }
+        != PROCESS.broker.mail_seen.load(Ordering::Relaxed)
+    {
         drain_mail();
     }
 }
@@ -371,19 +401,19 @@ pub fn check_mail() {
 /// is closed changes under it: a message found it by its number, and another connection may have
 /// its entry before the last step that the message asks for.
 pub fn hold_mail() -> Option<Guard<'static>> {
-    MAIL_LOCK.lock()
+    PROCESS.broker.mail_lock.lock()
 }
 
 /// Reads all mail that has come, unless another thread is at it.
 pub fn drain_mail() {
-    if let Some(guard) = MAIL_LOCK.try_lock() {
+    if let Some(guard) = PROCESS.broker.mail_lock.try_lock() {
         read_mail(guard);
     }
 }
 
 /// Reads all mail that has come; when this returns, what came before has been acted on.
 pub fn drain_mail_surely() {
-    if let Some(guard) = MAIL_LOCK.lock() {
+    if let Some(guard) = PROCESS.broker.mail_lock.lock() {
         read_mail(guard);
     }
 }
@@ -391,11 +421,11 @@ pub fn drain_mail_surely() {
 fn read_mail(guard: Guard<'_>) {
     let mut turned = false;
     while fd() >= 0 {
-        let mailbox = MAILBOX.load(Ordering::Acquire);
+        let mailbox = PROCESS.broker.mailbox.load(Ordering::Acquire);
         if !mailbox.is_null() {
             // SAFETY: as in `check_mail`. Noted before the socket is read: a packet
             // that comes in between moves the counter again.
-            MAIL_SEEN.store(
+            PROCESS.broker.mail_seen.store(
                 unsafe { (*mailbox).load(Ordering::Acquire) },
                 Ordering::Relaxed,
             );
@@ -549,10 +579,13 @@ fn join_link(packet: &mut Packet) {
 
 /// In a forked child: the connection is the parent's.
 pub fn after_fork() {
-    MAIL_LOCK.reset();
-    hidden::close(FD.swap(-1, Ordering::AcqRel));
-    MAILBOX.store(core::ptr::null_mut(), Ordering::Release);
-    RETRY_AT_NS.store(0, Ordering::Relaxed);
+    PROCESS.broker.mail_lock.reset();
+    hidden::close(PROCESS.broker.fd.swap(-1, Ordering::AcqRel));
+    PROCESS
+        .broker
+        .mailbox
+        .store(core::ptr::null_mut(), Ordering::Release);
+    PROCESS.broker.retry_at_ns.store(0, Ordering::Relaxed);
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@
 //! Forks are seen by glibc's own hook (`__register_atfork`). vfork and posix_spawn children run in the parent's
 //! memory until they exec; they change nothing here.
 
+use crate::process::PROCESS;
 use crate::state::{self, Conn, attention};
 use crate::sys::{self, sys};
 use crate::{control, epoll, headroom, hidden, link, lock, shared_bell, stay, wait};
@@ -21,22 +22,45 @@ use fordway_sockets::{Event, down};
 
 const CELL_COUNT: usize = 1 << 16;
 
-static CELLS: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
-static PID: AtomicI32 = AtomicI32::new(0);
-/// That of the process in which the library was loaded, from which the others were forked.
-static NAMESPACE: AtomicU64 = AtomicU64::new(0);
+/// Of the process: who it is, and who holds its connections too.
+pub struct Family {
+    cells: AtomicPtr<AtomicU32>,
+    pid: AtomicI32,
+    /// That of the process in which the library was loaded, from which the others were forked.
+    namespace: AtomicU64,
+    /// Where the next free cell is looked for.
+    next_cell: AtomicU32,
+    /// Which of the locks the fork has taken.
+    held: [AtomicBool; 3],
+}
+
+impl Family {
+    /// As a process begins.
+    pub const fn new() -> Self {
+        Self {
+            cells: AtomicPtr::new(core::ptr::null_mut()),
+            pid: AtomicI32::new(0),
+            namespace: AtomicU64::new(0),
+            next_cell: AtomicU32::new(0),
+            held: [const { AtomicBool::new(false) }; 3],
+        }
+    }
+}
 
 type Handler = Option<unsafe extern "C" fn()>;
 
 /// Maps the cells and asks libc to be called at each fork.
 pub fn set_up() -> sys::Result<()> {
     // Word 0 is not used: index 0 says that a connection has no cell.
-    CELLS.store(
+    PROCESS.family.cells.store(
         sys::map_anonymous((CELL_COUNT + 1) * 4, true)?.cast(),
         Ordering::Release,
     );
     note_pid();
-    NAMESPACE.store(namespace(), Ordering::Relaxed);
+    PROCESS
+        .family
+        .namespace
+        .store(namespace(), Ordering::Relaxed);
     let register = sys::weak_address!("__register_atfork");
     if register != 0 {
         // SAFETY: glibc's function of this name has this signature; the handlers live as long
@@ -57,7 +81,7 @@ pub fn set_up() -> sys::Result<()> {
 
 fn note_pid() {
     let pid = sys!(SYS_getpid).unwrap_or(0) as i32;
-    PID.store(pid, Ordering::Relaxed);
+    PROCESS.family.pid.store(pid, Ordering::Relaxed);
     lock::set_lock_salt(pid as u32);
 }
 
@@ -65,7 +89,7 @@ fn note_pid() {
 /// if that cannot be told: in another PID namespace the number may be nobody's, or somebody's.
 #[cold]
 pub fn is_gone(pid: i32) -> bool {
-    if pid <= 0 || namespace() != NAMESPACE.load(Ordering::Relaxed) {
+    if pid <= 0 || namespace() != PROCESS.family.namespace.load(Ordering::Relaxed) {
         return false;
     }
     let Ok(handle) = sys!(SYS_pidfd_open, pid, 0) else {
@@ -95,18 +119,24 @@ fn namespace() -> u64 {
 
 /// This process.
 pub fn pid() -> i32 {
-    PID.load(Ordering::Relaxed)
+    PROCESS.family.pid.load(Ordering::Relaxed)
 }
 
 /// Whether the caller runs in the memory of another process (a vfork child).
 pub fn in_borrowed_memory() -> bool {
-    sys!(SYS_getpid).unwrap_or(0) as i32 != PID.load(Ordering::Relaxed)
+    sys!(SYS_getpid).unwrap_or(0) as i32 != PROCESS.family.pid.load(Ordering::Relaxed)
 }
 
 fn cell(conn: &Conn) -> Option<&'static AtomicU32> {
     let index = conn.cell.load(Ordering::Relaxed);
-    // SAFETY: CELLS has CELL_COUNT + 1 words; indices are 1 to CELL_COUNT.
-    (index != 0).then(|| unsafe { &*CELLS.load(Ordering::Relaxed).add(index as usize) })
+    // SAFETY: the table has CELL_COUNT + 1 words; indices are 1 to CELL_COUNT.
+    (index != 0).then(|| unsafe {
+        &*PROCESS
+            .family
+            .cells
+            .load(Ordering::Relaxed)
+            .add(index as usize)
+    })
 }
 
 /// Processes that hold the connection.
@@ -133,11 +163,17 @@ pub fn hold_again(conn: &Conn) {
 
 /// Takes a cell that counts nobody and lets it count two.
 fn free_cell() -> Option<u32> {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
     for _ in 0..CELL_COUNT {
-        let index = NEXT.fetch_add(1, Ordering::Relaxed) % CELL_COUNT as u32 + 1;
-        // SAFETY: CELLS has CELL_COUNT + 1 words.
-        let cell = unsafe { &*CELLS.load(Ordering::Relaxed).add(index as usize) };
+        let index =
+            PROCESS.family.next_cell.fetch_add(1, Ordering::Relaxed) % CELL_COUNT as u32 + 1;
+        // SAFETY: the table has CELL_COUNT + 1 words.
+        let cell = unsafe {
+            &*PROCESS
+                .family
+                .cells
+                .load(Ordering::Relaxed)
+                .add(index as usize)
+        };
         if cell
             .compare_exchange(0, 2, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
@@ -179,12 +215,9 @@ unsafe extern "C" fn parent() {
     let_go_tables();
 }
 
-/// Which of the locks the fork has taken.
-static HELD: [AtomicBool; 3] = [const { AtomicBool::new(false) }; 3];
-
 /// No thread is in the middle of a change when the process is copied.
 fn hold_tables() {
-    let [list, table, raising] = &HELD;
+    let [list, table, raising] = &PROCESS.family.held;
     list.store(epoll::list_lock().hold(), Ordering::Relaxed);
     table.store(state::table_lock().hold(), Ordering::Relaxed);
     raising.store(hidden::raising_lock().hold(), Ordering::Relaxed);
@@ -192,7 +225,7 @@ fn hold_tables() {
 
 fn let_go_tables() {
     let was_held = |held: &AtomicBool| held.swap(false, Ordering::Relaxed);
-    let [list, table, raising] = &HELD;
+    let [list, table, raising] = &PROCESS.family.held;
     if was_held(raising) {
         hidden::raising_lock().let_go();
     }

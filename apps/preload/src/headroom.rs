@@ -10,6 +10,7 @@
 //! Documentation/admin-guide/cgroup-v2.rst (memory.max, memory.high, memory.stat). Where they
 //! cannot be read there is no limit but the domain's.
 
+use crate::process::PROCESS;
 use crate::sys::{self, sys};
 use core::sync::atomic::{AtomicU64, Ordering};
 use fordway_abi::shm::{ARENA_OFFSET, Purse};
@@ -22,44 +23,63 @@ const AGAIN_NS: u64 = 100_000_000;
 const DEPTH_MAX: u32 = 32;
 const TEXT_BYTES: usize = 4096;
 
-static OWN: Purse = Purse {
-    magic: core::sync::atomic::AtomicU32::new(0),
-    abi_version: core::sync::atomic::AtomicU32::new(0),
-    bytes_max: AtomicU64::new(u64::MAX),
-    bytes_taken: AtomicU64::new(0),
-};
-static AGAIN_AT_NS: AtomicU64 = AtomicU64::new(0);
+/// Of the process: what its memory has room for.
+pub struct Headroom {
+    own: Purse,
+    again_at_ns: AtomicU64,
+}
+
+impl Headroom {
+    /// As a process begins.
+    pub const fn new() -> Self {
+        Self {
+            own: Purse {
+                magic: core::sync::atomic::AtomicU32::new(0),
+                abi_version: core::sync::atomic::AtomicU32::new(0),
+                bytes_max: AtomicU64::new(u64::MAX),
+                bytes_taken: AtomicU64::new(0),
+            },
+            again_at_ns: AtomicU64::new(0),
+        }
+    }
+}
 
 /// The process's own purse.
 pub fn purse() -> &'static Purse {
-    &OWN
+    &PROCESS.headroom.own
 }
 
 /// A region of ours is gone, of which so much was handed out.
 pub fn give_back(arena_next: u64) {
     let taken = arena_next.saturating_sub(ARENA_OFFSET as u64);
-    OWN.bytes_taken.fetch_sub(taken, Ordering::Relaxed);
+    PROCESS
+        .headroom
+        .own
+        .bytes_taken
+        .fetch_sub(taken, Ordering::Relaxed);
 }
 
 /// In a forked child: its regions are the parent's.
 pub fn after_fork() {
-    OWN.bytes_taken.store(0, Ordering::Relaxed);
-    AGAIN_AT_NS.store(0, Ordering::Relaxed);
+    PROCESS.headroom.own.bytes_taken.store(0, Ordering::Relaxed);
+    PROCESS.headroom.again_at_ns.store(0, Ordering::Relaxed);
 }
 
 /// Fills the purse anew, now and then.
 pub fn look() {
     let now = sys::now_ns();
-    let at = AGAIN_AT_NS.load(Ordering::Relaxed);
+    let at = PROCESS.headroom.again_at_ns.load(Ordering::Relaxed);
     let again = now.wrapping_add(AGAIN_NS);
     let is_due = now >= at
-        && AGAIN_AT_NS
+        && PROCESS
+            .headroom
+            .again_at_ns
             .compare_exchange(at, again, Ordering::Relaxed, Ordering::Relaxed)
             .is_ok();
     if is_due {
-        let taken = OWN.bytes_taken.load(Ordering::Relaxed);
+        let taken = PROCESS.headroom.own.bytes_taken.load(Ordering::Relaxed);
         let max = left().map_or(u64::MAX, |left| taken.saturating_add(left / SHARE));
-        OWN.bytes_max.store(max, Ordering::Relaxed);
+        PROCESS.headroom.own.bytes_max.store(max, Ordering::Relaxed);
     }
 }
 
@@ -182,15 +202,25 @@ mod tests {
     fn a_region_that_is_gone_gives_back_what_it_took() {
         let _turn = tables();
         let header = ARENA_OFFSET as u64;
-        OWN.bytes_taken.store(5000, Ordering::Relaxed);
+        PROCESS
+            .headroom
+            .own
+            .bytes_taken
+            .store(5000, Ordering::Relaxed);
         give_back(header + 3000);
-        assert_eq!(OWN.bytes_taken.load(Ordering::Relaxed), 2000);
+        assert_eq!(
+            PROCESS.headroom.own.bytes_taken.load(Ordering::Relaxed),
+            2000
+        );
         // Nothing was handed out: there is nothing to give back.
         give_back(0);
         give_back(header);
-        assert_eq!(OWN.bytes_taken.load(Ordering::Relaxed), 2000);
+        assert_eq!(
+            PROCESS.headroom.own.bytes_taken.load(Ordering::Relaxed),
+            2000
+        );
         after_fork();
-        assert_eq!(OWN.bytes_taken.load(Ordering::Relaxed), 0);
+        assert_eq!(PROCESS.headroom.own.bytes_taken.load(Ordering::Relaxed), 0);
     }
 
     #[test]

@@ -11,6 +11,7 @@
 //! of them may have.
 
 use crate::lock::{Lock, rank};
+use crate::process::PROCESS;
 use crate::state::{kind, slot};
 use crate::sys::{self, sys};
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -27,11 +28,25 @@ const SHARE_MAX: u64 = 1024;
 /// A peer may have one in so many of those that are left.
 const PEER_SHARE: u32 = 8;
 
-/// How many there are, and how many there can be.
-static COUNT: AtomicU32 = AtomicU32::new(0);
-static COUNT_MAX: AtomicU32 = AtomicU32::new(0);
-/// The limit is raised for a moment: by one thread at a time, or it would stay raised.
-static RAISING: Lock<{ rank::RAISING }> = Lock::new();
+/// Of the process: descriptors of its own.
+pub struct Hidden {
+    /// How many there are, and how many there can be.
+    count: AtomicU32,
+    count_max: AtomicU32,
+    /// The limit is raised for a moment: by one thread at a time, or it would stay raised.
+    raising: Lock<{ rank::RAISING }>,
+}
+
+impl Hidden {
+    /// As a process begins.
+    pub const fn new() -> Self {
+        Self {
+            count: AtomicU32::new(0),
+            count_max: AtomicU32::new(0),
+            raising: Lock::new(),
+        }
+    }
+}
 
 /// Where descriptors of ours may lie.
 struct Span {
@@ -52,7 +67,10 @@ impl Span {
     }
 
     fn note(&self) -> &Self {
-        COUNT_MAX.store((self.end - self.first) as u32, Ordering::Relaxed);
+        PROCESS
+            .hidden
+            .count_max
+            .store((self.end - self.first) as u32, Ordering::Relaxed);
         self
     }
 }
@@ -70,7 +88,7 @@ fn set_limit(limit: &libc::rlimit64) -> sys::Result<()> {
 
 /// `act` with the span, under limits that let it be had.
 fn within<R>(act: impl FnOnce(&Span) -> sys::Result<R>) -> sys::Result<R> {
-    let _guard = RAISING.lock().ok_or(libc::EAGAIN)?;
+    let _guard = PROCESS.hidden.raising.lock().ok_or(libc::EAGAIN)?;
     let mut limit = libc::rlimit64 {
         rlim_cur: 0,
         rlim_max: 0,
@@ -111,8 +129,8 @@ pub fn can_be_had() -> bool {
 
 /// Whether a peer that has `held` of our descriptors may have another one.
 pub fn is_fair(held: u32) -> bool {
-    let left = COUNT_MAX.load(Ordering::Relaxed);
-    let left = left.saturating_sub(COUNT.load(Ordering::Relaxed));
+    let left = PROCESS.hidden.count_max.load(Ordering::Relaxed);
+    let left = left.saturating_sub(PROCESS.hidden.count.load(Ordering::Relaxed));
     held.saturating_mul(PEER_SHARE) <= left
 }
 
@@ -137,7 +155,7 @@ fn duplicate(fd: i32, first: u64) -> sys::Result<i32> {
         return Err(libc::EMFILE);
     };
     word.store(kind::HIDDEN, Ordering::Release);
-    COUNT.fetch_add(1, Ordering::Relaxed);
+    PROCESS.hidden.count.fetch_add(1, Ordering::Relaxed);
     Ok(copy)
 }
 
@@ -149,14 +167,14 @@ pub fn close(fd: i32) {
     if let Some(word) = slot(fd) {
         word.store(kind::UNKNOWN, Ordering::Release);
     }
-    COUNT.fetch_sub(1, Ordering::Relaxed);
+    PROCESS.hidden.count.fetch_sub(1, Ordering::Relaxed);
     let _ = sys!(SYS_close, fd);
 }
 
 /// For the time of a fork ([`Lock::hold`]): no other thread has the limit raised, which the
 /// child would keep.
 pub fn raising_lock() -> &'static Lock<{ rank::RAISING }> {
-    &RAISING
+    &PROCESS.hidden.raising
 }
 
 #[cfg(test)]
@@ -183,15 +201,15 @@ mod tests {
             rlim_max: hard,
         };
         assert_eq!(set_limit(&low), Ok(()));
-        let count = COUNT.load(Ordering::Relaxed);
+        let count = PROCESS.hidden.count.load(Ordering::Relaxed);
         let own = copy(0).expect("a hidden descriptor");
         assert!(own >= 1000);
         assert_eq!(limit(), (1000, hard), "raised for a moment only");
         assert_eq!(crate::state::look(own), kind::HIDDEN);
-        assert_eq!(COUNT.load(Ordering::Relaxed), count + 1);
+        assert_eq!(PROCESS.hidden.count.load(Ordering::Relaxed), count + 1);
         close(own);
         assert_eq!(crate::state::look(own), kind::UNKNOWN);
-        assert_eq!(COUNT.load(Ordering::Relaxed), count);
+        assert_eq!(PROCESS.hidden.count.load(Ordering::Relaxed), count);
         assert_eq!(sys!(SYS_fcntl, own, libc::F_GETFD), Err(libc::EBADF));
         let before = libc::rlimit64 {
             rlim_cur: soft,
@@ -203,27 +221,27 @@ mod tests {
     #[test]
     fn what_cannot_be_hidden_is_closed_and_not_counted() {
         let _turn = tables();
-        let count = COUNT.load(Ordering::Relaxed);
+        let count = PROCESS.hidden.count.load(Ordering::Relaxed);
         assert_eq!(hide(-1), Err(libc::EBADF));
         close(-1);
-        assert_eq!(COUNT.load(Ordering::Relaxed), count);
+        assert_eq!(PROCESS.hidden.count.load(Ordering::Relaxed), count);
     }
 
     #[test]
     fn a_peer_has_an_eighth_of_what_is_left() {
         let _turn = tables();
         let before = (
-            COUNT.load(Ordering::Relaxed),
-            COUNT_MAX.load(Ordering::Relaxed),
+            PROCESS.hidden.count.load(Ordering::Relaxed),
+            PROCESS.hidden.count_max.load(Ordering::Relaxed),
         );
-        COUNT.store(20, Ordering::Relaxed);
-        COUNT_MAX.store(100, Ordering::Relaxed);
+        PROCESS.hidden.count.store(20, Ordering::Relaxed);
+        PROCESS.hidden.count_max.store(100, Ordering::Relaxed);
         assert!(is_fair(0) && is_fair(10) && !is_fair(11));
         assert!(!is_fair(1 << 29) && !is_fair(u32::MAX));
         // More than there can be, after the limit was lowered.
-        COUNT.store(120, Ordering::Relaxed);
+        PROCESS.hidden.count.store(120, Ordering::Relaxed);
         assert!(is_fair(0) && !is_fair(1));
-        COUNT.store(before.0, Ordering::Relaxed);
-        COUNT_MAX.store(before.1, Ordering::Relaxed);
+        PROCESS.hidden.count.store(before.0, Ordering::Relaxed);
+        PROCESS.hidden.count_max.store(before.1, Ordering::Relaxed);
     }
 }

@@ -16,7 +16,7 @@ use fordway_sockets::{End, Half, down, ends};
 /// Descriptors that are searched for another one of the same connection.
 const SEARCH_FDS: i32 = 1 << 16;
 
-/// What `FDS` says of a listening stream socket.
+/// What the table says of a listening stream socket.
 const LISTEN: u32 = 5 << 24;
 
 fn set_kind(fd: c_int, word: u32) {

@@ -63,6 +63,7 @@ mod lock;
 mod memory;
 mod packet;
 mod poll;
+mod process;
 mod purse;
 mod real;
 mod select;

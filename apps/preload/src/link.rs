@@ -7,6 +7,7 @@
 //! process is gone and the last connection closed, it is given back.
 
 use crate::lock::{Lock, lock_shared, rank};
+use crate::process::PROCESS;
 use crate::spin::Spins;
 use crate::state::{self, Conn, attention};
 use crate::sys::{self, sys};
@@ -51,7 +52,7 @@ pub struct Link {
     pub users: AtomicU32,
     /// The peer's `kernel_acts` when they were looked at last.
     acts_seen: AtomicU32,
-    /// [`ACTS_SEEN`] when they were seen to have moved last.
+    /// `Links::acts_seen` when they were seen to have moved last.
     acted_at: AtomicU32,
     /// Held by the thread that sweeps the peer's marks.
     pub sweeping: Lock<{ rank::SWEEP }>,
@@ -80,20 +81,33 @@ pub struct Link {
     pub spins: Spins,
 }
 
-static LINKS: AtomicPtr<Link> = AtomicPtr::new(core::ptr::null_mut());
-static LINK_HIGH: AtomicU32 = AtomicU32::new(0);
+/// Of the process: what it shares with other processes.
+pub struct Links {
+    links: AtomicPtr<Link>,
+    link_high: AtomicU32,
+    /// How often some peer was seen to have acted on the kernel's sockets.
+    acts_seen: AtomicU32,
+}
 
-/// How often some peer was seen to have acted on the kernel's sockets.
-static ACTS_SEEN: AtomicU32 = AtomicU32::new(0);
+impl Links {
+    /// As a process begins.
+    pub const fn new() -> Self {
+        Self {
+            links: AtomicPtr::new(core::ptr::null_mut()),
+            link_high: AtomicU32::new(0),
+            acts_seen: AtomicU32::new(0),
+        }
+    }
+}
 
 /// To be noted before the kernel is asked: what was seen up to here, the answer holds.
 pub fn acts_seen() -> u32 {
-    ACTS_SEEN.load(Ordering::SeqCst)
+    PROCESS.links.acts_seen.load(Ordering::SeqCst)
 }
 
 /// Maps the table.
 pub fn set_up() -> sys::Result<()> {
-    LINKS.store(
+    PROCESS.links.links.store(
         sys::map_anonymous(LINK_COUNT * size_of::<Link>(), false)?.cast(),
         Ordering::Release,
     );
@@ -104,7 +118,9 @@ pub fn set_up() -> sys::Result<()> {
 pub fn at(index: u32) -> &'static Link {
     // SAFETY: the table has LINK_COUNT zeroed entries of atomics and is never unmapped.
     unsafe {
-        &*LINKS
+        &*PROCESS
+            .links
+            .links
             .load(Ordering::Relaxed)
             .add(index as usize % LINK_COUNT)
     }
@@ -112,7 +128,7 @@ pub fn at(index: u32) -> &'static Link {
 
 /// All links in use, with their indices.
 pub fn all() -> impl Iterator<Item = (u32, &'static Link)> {
-    (0..LINK_HIGH.load(Ordering::Acquire))
+    (0..PROCESS.links.link_high.load(Ordering::Acquire))
         .map(|index| (index, at(index)))
         .filter(|(_, link)| link.state.load(Ordering::Acquire) != link_state::FREE)
 }
@@ -133,7 +149,7 @@ pub fn after_fork() {
         link.close_views();
     }
     // Also of links that are over: who has come too late rings none, and is counted.
-    for index in 0..LINK_HIGH.load(Ordering::Acquire) {
+    for index in 0..PROCESS.links.link_high.load(Ordering::Acquire) {
         at(index).ringers.store(0, Ordering::Relaxed);
     }
 }
@@ -216,7 +232,11 @@ pub fn make(id: u64, key: [u8; 16]) -> sys::Result<i32> {
         .find(|index| at(*index).state.load(Ordering::Relaxed) == link_state::FREE)
         .ok_or(libc::ENOBUFS)?;
     // What is mapped stays so: links that are free again have their range.
-    let links = LINK_HIGH.load(Ordering::Acquire).max(index + 1) as u64;
+    let links = PROCESS
+        .links
+        .link_high
+        .load(Ordering::Acquire)
+        .max(index + 1) as u64;
     let place = at(index).own_base.load(Ordering::Relaxed);
     if place.is_null() && !sys::may_have_space(links * 2 * REGION_BYTES as u64) {
         return Err(libc::ENOMEM);
@@ -249,7 +269,10 @@ pub fn make(id: u64, key: [u8; 16]) -> sys::Result<i32> {
     link.useless.store(0, Ordering::Relaxed);
     link.inherited.store(0, Ordering::Relaxed);
     link.state.store(link_state::MADE, Ordering::Release);
-    LINK_HIGH.fetch_max(index + 1, Ordering::AcqRel);
+    PROCESS
+        .links
+        .link_high
+        .fetch_max(index + 1, Ordering::AcqRel);
     Ok(fd)
 }
 
@@ -450,7 +473,11 @@ impl Link {
             (*page).kernel_acts.load(Ordering::Relaxed)
         };
         if acts != self.acts_seen.load(Ordering::Relaxed) {
-            let now = ACTS_SEEN.fetch_add(1, Ordering::SeqCst).wrapping_add(1);
+            let now = PROCESS
+                .links
+                .acts_seen
+                .fetch_add(1, Ordering::SeqCst)
+                .wrapping_add(1);
             self.acted_at.store(now, Ordering::SeqCst);
             self.acts_seen.store(acts, Ordering::SeqCst);
         }

@@ -7,6 +7,7 @@
 //! while bytes go by the kernel: the idle kernel socket is always writable.
 
 use crate::deadline::Deadline;
+use crate::process::PROCESS;
 use crate::signals::Call;
 use crate::spin;
 use crate::state::{self, Conn, attention, kind, phase};
@@ -30,10 +31,23 @@ const UNDECIDED_SLICE_NS: u64 = 5_000_000;
 /// Entries of our own in a sleep: a doorbell and the control socket.
 const OWN_ENTRIES: usize = 2;
 
-/// [`crate::link::acts_seen`] when the kernel was asked last, by any thread, and when it is to be
-/// asked again although rings have events, in ticks.
-static ASKED: AtomicU32 = AtomicU32::new(0);
-static ASK_AT_TICKS: AtomicU64 = AtomicU64::new(0);
+/// Of the process: when poll has asked the kernel.
+pub struct Polled {
+    /// [`crate::link::acts_seen`] when the kernel was asked last, by any thread, and when it is to be
+    /// asked again although rings have events, in ticks.
+    asked: AtomicU32,
+    ask_at_ticks: AtomicU64,
+}
+
+impl Polled {
+    /// As a process begins.
+    pub const fn new() -> Self {
+        Self {
+            asked: AtomicU32::new(0),
+            ask_at_ticks: AtomicU64::new(0),
+        }
+    }
+}
 
 /// Space for a call: on the stack, or mapped for its duration.
 pub struct Scratch {
@@ -207,11 +221,11 @@ pub fn poll(
 
 /// Whether the kernel is to be asked before what rings have is told, as in epoll.
 fn is_due(fds: &[libc::pollfd]) -> bool {
-    let asked = ASKED.load(Ordering::Relaxed);
+    let asked = PROCESS.polled.asked.load(Ordering::Relaxed);
     let is_behind = |entry: &libc::pollfd| {
         entry.revents != 0 && paired(entry.fd).is_some_and(|conn| conn.has_acted_since(asked))
     };
-    sys::ticks() >= ASK_AT_TICKS.load(Ordering::Relaxed) || fds.iter().any(is_behind)
+    sys::ticks() >= PROCESS.polled.ask_at_ticks.load(Ordering::Relaxed) || fds.iter().any(is_behind)
 }
 
 /// None of the sockets has a channel: the kernel's poll, with the threads counted that
@@ -450,9 +464,9 @@ fn ask(
         }
         shown => shown?,
     };
-    ASKED.store(asked, Ordering::Relaxed);
+    PROCESS.polled.asked.store(asked, Ordering::Relaxed);
     let next = sys::ticks() + epoll::UNASKED_US * spin::ticks_per_us();
-    ASK_AT_TICKS.store(next, Ordering::Relaxed);
+    PROCESS.polled.ask_at_ticks.store(next, Ordering::Relaxed);
     let mailed = entries
         .get(count + 1)
         .is_some_and(|entry| entry.revents != 0);

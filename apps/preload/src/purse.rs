@@ -4,17 +4,30 @@
 //! had taken before.
 
 use crate::link;
+use crate::process::PROCESS;
 use crate::sys;
 use core::sync::atomic::{AtomicPtr, Ordering};
 use fordway_abi::shm::{PURSE_BYTES, PURSE_MAGIC, Purse};
 
-static PURSE: AtomicPtr<Purse> = AtomicPtr::new(core::ptr::null_mut());
+/// Of the process: what the domain's rings may take.
+pub struct DomainsPurse {
+    purse: AtomicPtr<Purse>,
+}
+
+impl DomainsPurse {
+    /// As a process begins.
+    pub const fn new() -> Self {
+        Self {
+            purse: AtomicPtr::new(core::ptr::null_mut()),
+        }
+    }
+}
 
 /// Maps the purse that the broker has sent, and closes its descriptor.
 pub fn receive(fd: i32) -> sys::Result<()> {
-    let place = PURSE.load(Ordering::Relaxed);
+    let place = PROCESS.purse.purse.load(Ordering::Relaxed);
     let base = link::map_purse(fd, PURSE_BYTES, place.cast())?.cast::<Purse>();
-    PURSE.store(base, Ordering::Release);
+    PROCESS.purse.purse.store(base, Ordering::Release);
     // SAFETY: just mapped, whole; all its fields are atomics.
     let magic = unsafe { &*base }.magic.load(Ordering::Relaxed);
     if magic == PURSE_MAGIC {
@@ -26,5 +39,5 @@ pub fn receive(fd: i32) -> sys::Result<()> {
 
 /// It, or null before the first `Welcome`. It stays mapped.
 pub fn get() -> *const Purse {
-    PURSE.load(Ordering::Acquire)
+    PROCESS.purse.purse.load(Ordering::Acquire)
 }

@@ -6,6 +6,7 @@
 //! its own, in which bell 0 is registered edge-triggered: every ring wakes all of
 //! them, once, and each looks at its own rings. The instances are kept for the next sleeper.
 
+use crate::process::PROCESS;
 use crate::sys::{self, sys};
 use crate::{hidden, wait};
 use core::sync::atomic::{AtomicI32, Ordering};
@@ -13,12 +14,24 @@ use core::sync::atomic::{AtomicI32, Ordering};
 /// Instances that are kept.
 const KEPT: usize = 512;
 
-static POOL: [AtomicI32; KEPT] = [const { AtomicI32::new(-1) }; KEPT];
+/// Of the process: bells for those who share a door.
+pub struct SharedBells {
+    pool: [AtomicI32; KEPT],
+}
+
+impl SharedBells {
+    /// As a process begins.
+    pub const fn new() -> Self {
+        Self {
+            pool: [const { AtomicI32::new(-1) }; KEPT],
+        }
+    }
+}
 
 /// A descriptor that becomes readable at each ring of bell 0 (whose descriptor is `bell`); -1 if
 /// none can be had.
 pub fn take(bell: i32) -> i32 {
-    for kept in &POOL {
+    for kept in &PROCESS.shared_bells.pool {
         if kept.load(Ordering::Relaxed) >= 0 {
             let fd = kept.swap(-1, Ordering::AcqRel);
             if fd >= 0 {
@@ -46,7 +59,7 @@ pub fn give(fd: i32) {
         return;
     }
     wait::harvest(fd);
-    for kept in &POOL {
+    for kept in &PROCESS.shared_bells.pool {
         let free = kept
             .compare_exchange(-1, fd, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok();
@@ -59,7 +72,7 @@ pub fn give(fd: i32) {
 
 /// In a forked child: the bell is the parent's.
 pub fn after_fork() {
-    for kept in &POOL {
+    for kept in &PROCESS.shared_bells.pool {
         hidden::close(kept.swap(-1, Ordering::Relaxed));
     }
 }

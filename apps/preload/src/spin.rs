@@ -9,6 +9,7 @@
 //! What was learnt holds for one peer, that is for one [`Link`](link::Link) ([`Spins`]): a slow peer
 //! says nothing of a fast one.
 
+use crate::process::PROCESS;
 use crate::state::Conn;
 use crate::sys;
 use crate::thread;
@@ -104,21 +105,41 @@ impl Spins {
     }
 }
 
-static START_TICKS: AtomicU64 = AtomicU64::new(0);
-static START_NS: AtomicU64 = AtomicU64::new(0);
-/// Ticks of a microsecond, once they are measured.
-static RATE: AtomicU64 = AtomicU64::new(0);
+/// Of the process: the clock that spins go by.
+pub struct Clock {
+    start_ticks: AtomicU64,
+    start_ns: AtomicU64,
+    /// Ticks of a microsecond, once they are measured.
+    rate: AtomicU64,
+}
+
+impl Clock {
+    /// As a process begins.
+    pub const fn new() -> Self {
+        Self {
+            start_ticks: AtomicU64::new(0),
+            start_ns: AtomicU64::new(0),
+            rate: AtomicU64::new(0),
+        }
+    }
+}
 
 /// Notes the time, so that ticks can be turned into microseconds later.
 pub fn start_clock() {
-    START_TICKS.store(sys::ticks(), Ordering::Relaxed);
-    START_NS.store(sys::now_ns(), Ordering::Relaxed);
+    PROCESS
+        .clock
+        .start_ticks
+        .store(sys::ticks(), Ordering::Relaxed);
+    PROCESS
+        .clock
+        .start_ns
+        .store(sys::now_ns(), Ordering::Relaxed);
 }
 
 /// How many ticks a microsecond has.
 #[inline]
 pub fn ticks_per_us() -> u64 {
-    match RATE.load(Ordering::Relaxed) {
+    match PROCESS.clock.rate.load(Ordering::Relaxed) {
         0 => measure_rate(),
         rate => rate,
     }
@@ -126,14 +147,14 @@ pub fn ticks_per_us() -> u64 {
 
 #[cold]
 fn measure_rate() -> u64 {
-    let ticks = sys::ticks() - START_TICKS.load(Ordering::Relaxed);
+    let ticks = sys::ticks() - PROCESS.clock.start_ticks.load(Ordering::Relaxed);
     // Before a millisecond has passed the quotient is rough; any modern rate will do.
     if ticks < 10_000_000 {
         return 2500;
     }
-    let elapsed_ns = (sys::now_ns() - START_NS.load(Ordering::Relaxed)).max(1);
+    let elapsed_ns = (sys::now_ns() - PROCESS.clock.start_ns.load(Ordering::Relaxed)).max(1);
     let rate = ((ticks as u128 * 1000 / elapsed_ns as u128) as u64).max(100);
-    RATE.store(rate, Ordering::Relaxed);
+    PROCESS.clock.rate.store(rate, Ordering::Relaxed);
     rate
 }
 

@@ -3,7 +3,7 @@
 //! mapped for itself; nothing is allocated from the program's heap.
 //!
 //! # Descriptors
-//! `FDS[fd]` says what a descriptor is: unknown, nothing of ours, hidden, an
+//! A word for each says what a descriptor is: unknown, nothing of ours, hidden, an
 //! epoll instance, or a connection (its index). Descriptors made by dup share a
 //! connection. Only descriptors up to [`FD_COUNT`] are watched; others are the
 //! kernel's alone.
@@ -13,6 +13,7 @@
 //! looking at rings is counted in `unaware`; the channel is not used before it came back.
 
 use crate::lock::{Lock, rank};
+use crate::process::PROCESS;
 use crate::sys::{self, map_anonymous};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use fordway_abi::shm::{Endpoint, WaitPage};
@@ -117,19 +118,38 @@ pub struct Conn {
     state: State,
 }
 
-static FDS: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
-static CONNS: AtomicPtr<Conn> = AtomicPtr::new(core::ptr::null_mut());
-static CONN_NEXT: AtomicU32 = AtomicU32::new(0);
-static CONN_FREE: AtomicU32 = AtomicU32::new(0);
-static TABLE_LOCK: Lock<{ rank::TABLE }> = Lock::new();
+/// Of the process: which descriptor is what, and the connections.
+pub struct Table {
+    fds: AtomicPtr<AtomicU32>,
+    conns: AtomicPtr<Conn>,
+    conn_next: AtomicU32,
+    conn_free: AtomicU32,
+    table_lock: Lock<{ rank::TABLE }>,
+    /// Where [`next_of_channel`] found the last one.
+    found: AtomicU32,
+}
+
+impl Table {
+    /// As a process begins.
+    pub const fn new() -> Self {
+        Self {
+            fds: AtomicPtr::new(core::ptr::null_mut()),
+            conns: AtomicPtr::new(core::ptr::null_mut()),
+            conn_next: AtomicU32::new(0),
+            conn_free: AtomicU32::new(0),
+            table_lock: Lock::new(),
+            found: AtomicU32::new(0),
+        }
+    }
+}
 
 /// Maps the tables. Called once, before any thread but the first exists.
 pub fn set_up() -> sys::Result<()> {
-    CONNS.store(
+    PROCESS.table.conns.store(
         map_anonymous(CONN_COUNT * size_of::<Conn>(), false)?.cast(),
         Ordering::Relaxed,
     );
-    FDS.store(
+    PROCESS.table.fds.store(
         map_anonymous(FD_COUNT * 4, false)?.cast(),
         Ordering::Release,
     );
@@ -139,7 +159,7 @@ pub fn set_up() -> sys::Result<()> {
 /// The word of a descriptor.
 #[inline]
 pub fn slot(fd: i32) -> Option<&'static AtomicU32> {
-    let table = FDS.load(Ordering::Relaxed);
+    let table = PROCESS.table.fds.load(Ordering::Relaxed);
     if table.is_null() || fd as u32 as usize >= FD_COUNT {
         return None;
     }
@@ -164,7 +184,9 @@ pub fn conn(fd: i32) -> Option<&'static Conn> {
 pub fn conn_at(index: u32) -> &'static Conn {
     // SAFETY: the table has CONN_COUNT entries, zeroed, and is never unmapped; all fields are atomics.
     unsafe {
-        &*CONNS
+        &*PROCESS
+            .table
+            .conns
             .load(Ordering::Relaxed)
             .add(index as usize % CONN_COUNT)
     }
@@ -172,13 +194,13 @@ pub fn conn_at(index: u32) -> &'static Conn {
 
 /// Index of a connection.
 pub fn index_of(conn: &Conn) -> u32 {
-    let base = CONNS.load(Ordering::Relaxed) as usize;
+    let base = PROCESS.table.conns.load(Ordering::Relaxed) as usize;
     ((conn as *const Conn as usize - base) / size_of::<Conn>()) as u32
 }
 
 /// How many entries were ever in use: the bound of a walk over all.
 pub fn conn_high() -> u32 {
-    CONN_NEXT.load(Ordering::Acquire)
+    PROCESS.table.conn_next.load(Ordering::Acquire)
 }
 
 /// The connections in use.
@@ -192,15 +214,14 @@ pub fn conns() -> impl Iterator<Item = &'static Conn> {
 /// ours and it is asked again (each end is told by itself). Looks on where it found the last one: of
 /// thousands that are told to leave at once, the broker names them about in our order.
 pub fn next_of_channel(channel_id: u64) -> Option<&'static Conn> {
-    static FOUND: AtomicU32 = AtomicU32::new(0);
     let high = conn_high();
-    let from = (FOUND.load(Ordering::Relaxed) + 1).min(high);
+    let from = (PROCESS.table.found.load(Ordering::Relaxed) + 1).min(high);
     let index = (from..high).chain(0..from).find(|index| {
         let conn = conn_at(*index);
         conn.channel_id.load(Ordering::Relaxed) == channel_id
             && conn.phase.load(Ordering::Acquire) != phase::FREE
     })?;
-    FOUND.store(index, Ordering::Relaxed);
+    PROCESS.table.found.store(index, Ordering::Relaxed);
     Some(conn_at(index))
 }
 
@@ -250,20 +271,20 @@ impl Conn {
 /// A new connection for `fd`; `None` when the table is full.
 pub fn add_conn(fd: i32, nonblock: bool) -> Option<&'static Conn> {
     let word = slot(fd)?;
-    let guard = TABLE_LOCK.lock()?;
-    let free = CONN_FREE.load(Ordering::Relaxed);
+    let guard = PROCESS.table.table_lock.lock()?;
+    let free = PROCESS.table.conn_free.load(Ordering::Relaxed);
     let index = if free != 0 {
-        CONN_FREE.store(
+        PROCESS.table.conn_free.store(
             conn_at(free - 1).next_free.load(Ordering::Relaxed),
             Ordering::Relaxed,
         );
         free - 1
     } else {
-        let next = CONN_NEXT.load(Ordering::Relaxed);
+        let next = PROCESS.table.conn_next.load(Ordering::Relaxed);
         if next as usize == CONN_COUNT {
             return None;
         }
-        CONN_NEXT.store(next + 1, Ordering::Release);
+        PROCESS.table.conn_next.store(next + 1, Ordering::Release);
         next
     };
     let conn = conn_at(index);
@@ -336,16 +357,21 @@ pub fn free_conn(conn: &Conn) {
     conn.phase.advance(Event::Freed);
     // Who still has it by its serial finds nobody.
     conn.serial.fetch_add(1, Ordering::Release);
-    if let Some(_guard) = TABLE_LOCK.lock() {
-        conn.next_free
-            .store(CONN_FREE.load(Ordering::Relaxed), Ordering::Relaxed);
-        CONN_FREE.store(index_of(conn) + 1, Ordering::Relaxed);
+    if let Some(_guard) = PROCESS.table.table_lock.lock() {
+        conn.next_free.store(
+            PROCESS.table.conn_free.load(Ordering::Relaxed),
+            Ordering::Relaxed,
+        );
+        PROCESS
+            .table
+            .conn_free
+            .store(index_of(conn) + 1, Ordering::Relaxed);
     }
 }
 
 /// For the time of a fork ([`Lock::hold`]): nothing comes into the table, or leaves it.
 pub fn table_lock() -> &'static Lock<{ rank::TABLE }> {
-    &TABLE_LOCK
+    &PROCESS.table.table_lock
 }
 
 /// Takes a connection for shared with another process for ever.

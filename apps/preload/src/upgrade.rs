@@ -3,6 +3,7 @@
 
 use crate::deadline::{Deadline, timespec};
 use crate::end::At;
+use crate::process::PROCESS;
 use crate::signals::Call;
 use crate::state::{self, Conn, attention, phase};
 use crate::sys::{self, sys};
@@ -504,14 +505,28 @@ pub fn attend_all() {
 const LOOK_SHARE: u64 = 16;
 /// ...if they take longer than this: thousands of connections are not looked at at each wake-up.
 const LOOK_TICKS_FREE: u64 = 100_000;
-/// No look at all connections before this time.
-static NEXT_LOOK_TICKS: AtomicU64 = AtomicU64::new(0);
-/// 1: a look was left out.
-static LOOK_OWED: AtomicU32 = AtomicU32::new(0);
+
+/// Of the process: looks at all connections.
+pub struct Looks {
+    /// No look at all connections before this time.
+    next_look_ticks: AtomicU64,
+    /// 1: a look was left out.
+    look_owed: AtomicU32,
+}
+
+impl Looks {
+    /// As a process begins.
+    pub const fn new() -> Self {
+        Self {
+            next_look_ticks: AtomicU64::new(0),
+            look_owed: AtomicU32::new(0),
+        }
+    }
+}
 
 /// Whether a look at all connections was left out: the next sleep is a short one.
 pub fn owes_a_look() -> bool {
-    LOOK_OWED.load(Ordering::Relaxed) != 0
+    PROCESS.looks.look_owed.load(Ordering::Relaxed) != 0
 }
 
 /// A thread was woken and has nothing to do for its own connections: some peer may wait for
@@ -519,17 +534,17 @@ pub fn owes_a_look() -> bool {
 #[cold]
 pub fn serve_others() {
     let begin_ticks = sys::ticks();
-    if begin_ticks < NEXT_LOOK_TICKS.load(Ordering::Relaxed) {
-        LOOK_OWED.store(1, Ordering::Relaxed);
+    if begin_ticks < PROCESS.looks.next_look_ticks.load(Ordering::Relaxed) {
+        PROCESS.looks.look_owed.store(1, Ordering::Relaxed);
         return;
     }
-    LOOK_OWED.store(0, Ordering::Relaxed);
+    PROCESS.looks.look_owed.store(0, Ordering::Relaxed);
     serve_all();
     let end_ticks = sys::ticks();
     let took_ticks = end_ticks.saturating_sub(begin_ticks);
     if took_ticks > LOOK_TICKS_FREE {
         let next = end_ticks + took_ticks * LOOK_SHARE;
-        NEXT_LOOK_TICKS.store(next, Ordering::Relaxed);
+        PROCESS.looks.next_look_ticks.store(next, Ordering::Relaxed);
     }
 }
 

@@ -11,6 +11,7 @@
 
 use crate::deadline::{Deadline, timespec};
 use crate::lock::{Lock, rank};
+use crate::process::PROCESS;
 use crate::signals::Call;
 use crate::spin;
 use crate::state::Conn;
@@ -32,16 +33,43 @@ const ORPHAN_SLICE_NS: u64 = 500_000_000;
 const WATCH_SLICE_NS: u64 = 50_000_000;
 /// Longest sleep while a look at all connections is owed.
 const OWED_SLICE_NS: u64 = 5_000_000;
-static PAGE: AtomicPtr<WaitPage> = AtomicPtr::new(core::ptr::null_mut());
-static PAGE_FD: AtomicI32 = AtomicI32::new(-1);
-/// The epoll instance of each door; -1: not made yet.
-static DOORS: [AtomicI32; DOOR_COUNT] = [const { AtomicI32::new(-1) }; DOOR_COUNT];
-/// The eventfd in each, by which we ring our own doors.
-static OWN_RINGS: [AtomicI32; DOOR_COUNT] = [const { AtomicI32::new(-1) }; DOOR_COUNT];
-static SLEEPERS: [AtomicU32; DOOR_COUNT] = [const { AtomicU32::new(0) }; DOOR_COUNT];
-static BUSY: AtomicU64 = AtomicU64::new(1 << DOOR_SHARED);
-static REGISTERED: AtomicU64 = AtomicU64::new(0);
-static DOOR_LOCK: Lock<{ rank::DOOR }> = Lock::new();
+
+/// Of the process: doorbells, and the page that says who sleeps.
+pub struct Doors {
+    page: AtomicPtr<WaitPage>,
+    page_fd: AtomicI32,
+    /// The epoll instance of each door; -1: not made yet.
+    doors: [AtomicI32; DOOR_COUNT],
+    /// The eventfd in each, by which we ring our own doors.
+    own_rings: [AtomicI32; DOOR_COUNT],
+    /// Threads that sleep behind each door.
+    sleepers: [AtomicU32; DOOR_COUNT],
+    /// Doors that are in use.
+    busy: AtomicU64,
+    /// Doors that every peer was told of.
+    registered: AtomicU64,
+    door_lock: Lock<{ rank::DOOR }>,
+    /// The parent's page, in a forked child.
+    parent_page: AtomicPtr<WaitPage>,
+}
+
+impl Doors {
+    /// As a process begins.
+    pub const fn new() -> Self {
+        Self {
+            page: AtomicPtr::new(core::ptr::null_mut()),
+            page_fd: AtomicI32::new(-1),
+            doors: [const { AtomicI32::new(-1) }; DOOR_COUNT],
+            own_rings: [const { AtomicI32::new(-1) }; DOOR_COUNT],
+            sleepers: [const { AtomicU32::new(0) }; DOOR_COUNT],
+            busy: AtomicU64::new(1 << DOOR_SHARED),
+            registered: AtomicU64::new(0),
+            door_lock: Lock::new(),
+            parent_page: AtomicPtr::new(core::ptr::null_mut()),
+        }
+    }
+}
+
 /// A doorbell, and what it takes to sleep on it.
 #[derive(Clone, Copy, Debug)]
 pub struct Bell {
@@ -59,14 +87,14 @@ impl Bell {
 
     /// Publishes that its waiter is about to sleep; rings are to be looked at once more.
     pub fn announce(self) {
-        SLEEPERS[self.door].fetch_add(1, Ordering::SeqCst);
+        PROCESS.doors.sleepers[self.door].fetch_add(1, Ordering::SeqCst);
         self.stand_by();
     }
 
     /// Its waiter runs again. While others sleep behind the same bell (threads in one
     /// epoll instance), the bell stays announced.
     pub fn retract(self) {
-        if SLEEPERS[self.door].fetch_sub(1, Ordering::SeqCst) != 1 {
+        if PROCESS.doors.sleepers[self.door].fetch_sub(1, Ordering::SeqCst) != 1 {
             // Peers have rung for this sleep. What comes while the waiter works is for the
             // others: peers must ring anew. What came before, the waiter looks for.
             self.stand_by();
@@ -84,20 +112,20 @@ impl Bell {
 
     /// Whether a thread sleeps behind it.
     pub fn has_sleepers(self) -> bool {
-        SLEEPERS[self.door].load(Ordering::SeqCst) != 0
+        PROCESS.doors.sleepers[self.door].load(Ordering::SeqCst) != 0
     }
 
     /// Wakes a thread that sleeps behind it, as a peer would.
     pub fn ring(self) {
         let one = 1u64;
-        let eventfd = OWN_RINGS[self.door].load(Ordering::Acquire);
+        let eventfd = PROCESS.doors.own_rings[self.door].load(Ordering::Acquire);
         let _ = sys!(SYS_write, eventfd, &raw const one, 8);
     }
 
     /// A forked child that speaks to no broker has no page: it sleeps in slices.
     fn page(self) -> Option<Sleeper<'static>> {
         // SAFETY: the page stays mapped once it is made.
-        let page = unsafe { PAGE.load(Ordering::Acquire).as_ref() };
+        let page = unsafe { PROCESS.doors.page.load(Ordering::Acquire).as_ref() };
         page.map(|page| Sleeper::new(page, self.door))
     }
 
@@ -118,7 +146,7 @@ impl Bell {
 /// it has looked what that means for its call.
 pub fn ring_own(door: usize) {
     let one = 1u64;
-    let eventfd = OWN_RINGS[door % DOOR_COUNT].load(Ordering::Acquire);
+    let eventfd = PROCESS.doors.own_rings[door % DOOR_COUNT].load(Ordering::Acquire);
     let _ = sys!(SYS_write, eventfd, &raw const one, 8);
 }
 
@@ -164,7 +192,7 @@ pub fn forget_own() {
 #[inline]
 pub fn beat() {
     // SAFETY: the page stays mapped once it is made.
-    if let Some(page) = unsafe { PAGE.load(Ordering::Relaxed).as_ref() } {
+    if let Some(page) = unsafe { PROCESS.doors.page.load(Ordering::Relaxed).as_ref() } {
         let beat = page.beat.load(Ordering::Relaxed);
         page.beat.store(beat.wrapping_add(1), Ordering::Relaxed);
     }
@@ -175,7 +203,7 @@ pub fn beat() {
 #[inline]
 pub fn acted() {
     // SAFETY: the page stays mapped once it is made.
-    if let Some(page) = unsafe { PAGE.load(Ordering::Relaxed).as_ref() } {
+    if let Some(page) = unsafe { PROCESS.doors.page.load(Ordering::Relaxed).as_ref() } {
         // SYNC POINT with `Link::has_acted_since`: behind the act, before the next tail.
         page.kernel_acts.fetch_add(1, Ordering::SeqCst);
     }
@@ -201,7 +229,7 @@ pub fn harvest(epoll: i32) {
 
 /// Makes the wait page and bell 0, once; returns the page's descriptor.
 pub fn set_up() -> sys::Result<i32> {
-    if PAGE.load(Ordering::Acquire).is_null() {
+    if PROCESS.doors.page.load(Ordering::Acquire).is_null() {
         let (fd, base) =
             link::make_memory(c"fordway-wait", WAIT_PAGE_BYTES, core::ptr::null_mut())?;
         let page = base.cast::<WaitPage>();
@@ -212,13 +240,13 @@ pub fn set_up() -> sys::Result<i32> {
                 .abi_version
                 .store(fordway_abi::ABI_VERSION, Ordering::Relaxed);
         }
-        PAGE_FD.store(fd, Ordering::Relaxed);
-        PAGE.store(page, Ordering::Release);
+        PROCESS.doors.page_fd.store(fd, Ordering::Relaxed);
+        PROCESS.doors.page.store(page, Ordering::Release);
     }
-    if DOORS[DOOR_SHARED].load(Ordering::Acquire) < 0 {
+    if PROCESS.doors.doors[DOOR_SHARED].load(Ordering::Acquire) < 0 {
         make_door(DOOR_SHARED)?;
     }
-    Ok(PAGE_FD.load(Ordering::Relaxed))
+    Ok(PROCESS.doors.page_fd.load(Ordering::Relaxed))
 }
 
 fn make_door(door: usize) -> sys::Result<()> {
@@ -233,8 +261,8 @@ fn make_door(door: usize) -> sys::Result<()> {
                 .map(|()| epoll)
         });
     let epoll = made.inspect_err(|_| hidden::close(rings))?;
-    OWN_RINGS[door].store(rings, Ordering::Release);
-    DOORS[door].store(epoll, Ordering::Release);
+    PROCESS.doors.own_rings[door].store(rings, Ordering::Release);
+    PROCESS.doors.doors[door].store(epoll, Ordering::Release);
     Ok(())
 }
 
@@ -259,30 +287,33 @@ pub fn watch_edges(epoll: i32, fd: i32) -> sys::Result<()> {
 
 /// A peer's rings at `door` show by `view` from now on.
 pub fn watch_view(door: usize, view: i32) -> sys::Result<()> {
-    watch_edges(DOORS[door].load(Ordering::Acquire), view)
+    watch_edges(PROCESS.doors.doors[door].load(Ordering::Acquire), view)
 }
 
 /// The opposite; a view that was not watched need not go.
 pub fn unwatch_view(door: usize, view: i32) {
     if view >= 0 {
-        let epoll = DOORS[door].load(Ordering::Acquire);
+        let epoll = PROCESS.doors.doors[door].load(Ordering::Acquire);
         let _ = sys!(SYS_epoll_ctl, epoll, libc::EPOLL_CTL_DEL, view, 0);
     }
 }
 
 /// The broker has told every peer of bell `door`.
 pub fn registered(door: u64) {
-    REGISTERED.fetch_or(1 << (door % DOOR_COUNT as u64), Ordering::AcqRel);
+    PROCESS
+        .doors
+        .registered
+        .fetch_or(1 << (door % DOOR_COUNT as u64), Ordering::AcqRel);
 }
 
 /// Whether every peer has been told of bell `door`.
 pub fn is_registered(door: u64) -> bool {
-    REGISTERED.load(Ordering::Acquire) >> door & 1 != 0
+    PROCESS.doors.registered.load(Ordering::Acquire) >> door & 1 != 0
 }
 
 /// Tells a new broker of all bells.
 pub fn register_doors() {
-    for (door, fd) in DOORS.iter().enumerate().skip(1) {
+    for (door, fd) in PROCESS.doors.doors.iter().enumerate().skip(1) {
         let fd = fd.load(Ordering::Acquire);
         if fd >= 0 {
             control::send_door(door as u64);
@@ -314,12 +345,14 @@ pub fn release_thread(bell: Bell) {
 /// A bell of the caller's own, to be given back with [`release`]; else the shared one.
 pub fn acquire() -> Bell {
     loop {
-        let busy = BUSY.load(Ordering::Relaxed);
+        let busy = PROCESS.doors.busy.load(Ordering::Relaxed);
         let door = (!busy).trailing_zeros() as usize;
         if door >= DOOR_COUNT {
             break;
         }
-        if BUSY
+        if PROCESS
+            .doors
+            .busy
             .compare_exchange(busy, busy | 1 << door, Ordering::AcqRel, Ordering::Relaxed)
             .is_err()
         {
@@ -328,24 +361,24 @@ pub fn acquire() -> Bell {
         if let Some(fd) = door_fd(door) {
             return Bell { door, fd };
         }
-        BUSY.fetch_and(!(1 << door), Ordering::AcqRel);
+        PROCESS.doors.busy.fetch_and(!(1 << door), Ordering::AcqRel);
         break;
     }
     Bell {
         door: DOOR_SHARED,
-        fd: DOORS[DOOR_SHARED].load(Ordering::Acquire),
+        fd: PROCESS.doors.doors[DOOR_SHARED].load(Ordering::Acquire),
     }
 }
 
 fn door_fd(door: usize) -> Option<i32> {
     if is_registered(door as u64) {
-        return Some(DOORS[door].load(Ordering::Acquire));
+        return Some(PROCESS.doors.doors[door].load(Ordering::Acquire));
     }
-    let _guard = DOOR_LOCK.lock()?;
-    if DOORS[door].load(Ordering::Acquire) < 0 {
+    let _guard = PROCESS.doors.door_lock.lock()?;
+    if PROCESS.doors.doors[door].load(Ordering::Acquire) < 0 {
         make_door(door).ok()?;
     }
-    let fd = DOORS[door].load(Ordering::Acquire);
+    let fd = PROCESS.doors.doors[door].load(Ordering::Acquire);
     control::register_door(door as u64).then_some(fd)
 }
 
@@ -353,45 +386,52 @@ fn door_fd(door: usize) -> Option<i32> {
 pub fn release(bell: Bell) {
     if bell.door != DOOR_SHARED {
         bell.quiet();
-        BUSY.fetch_and(!bell.bit(), Ordering::AcqRel);
+        PROCESS.doors.busy.fetch_and(!bell.bit(), Ordering::AcqRel);
     }
 }
-
-/// The parent's page, in a forked child.
-static PARENT_PAGE: AtomicPtr<WaitPage> = AtomicPtr::new(core::ptr::null_mut());
 
 /// In a forked child, before its bells are closed: keeps what rings a bell of the parent's;
 /// the descriptor plus one.
 pub fn keep_ring_of_parent(bell: Bell) -> i32 {
-    PARENT_PAGE.store(PAGE.load(Ordering::Relaxed), Ordering::Relaxed);
-    OWN_RINGS[bell.door].swap(-1, Ordering::Relaxed) + 1
+    PROCESS.doors.parent_page.store(
+        PROCESS.doors.page.load(Ordering::Relaxed),
+        Ordering::Relaxed,
+    );
+    PROCESS.doors.own_rings[bell.door].swap(-1, Ordering::Relaxed) + 1
 }
 
 /// Whether a thread of the parent sleeps behind its door.
 pub fn parent_sleeps(door: usize) -> bool {
     // SAFETY: mapped since before the fork.
-    let page = unsafe { PARENT_PAGE.load(Ordering::Relaxed).as_ref() };
+    let page = unsafe { PROCESS.doors.parent_page.load(Ordering::Relaxed).as_ref() };
     page.is_some_and(|page| page.sleeping.load(Ordering::SeqCst) >> door & 1 != 0)
 }
 
 /// In a forked child: bells and page are the parent's.
 pub fn after_fork() {
-    DOOR_LOCK.reset();
-    for sleepers in &SLEEPERS {
+    PROCESS.doors.door_lock.reset();
+    for sleepers in &PROCESS.doors.sleepers {
         sleepers.store(0, Ordering::Relaxed);
     }
-    for fd in DOORS.iter().chain(&OWN_RINGS) {
+    for fd in PROCESS.doors.doors.iter().chain(&PROCESS.doors.own_rings) {
         hidden::close(fd.swap(-1, Ordering::Relaxed));
     }
-    hidden::close(PAGE_FD.swap(-1, Ordering::Relaxed));
-    PAGE.store(core::ptr::null_mut(), Ordering::Relaxed);
-    BUSY.store(1 << DOOR_SHARED, Ordering::Relaxed);
-    REGISTERED.store(0, Ordering::Relaxed);
+    hidden::close(PROCESS.doors.page_fd.swap(-1, Ordering::Relaxed));
+    PROCESS
+        .doors
+        .page
+        .store(core::ptr::null_mut(), Ordering::Relaxed);
+    PROCESS
+        .doors
+        .busy
+        .store(1 << DOOR_SHARED, Ordering::Relaxed);
+    PROCESS.doors.registered.store(0, Ordering::Relaxed);
 }
 
 /// How long a sleep may last for the shim's own sake; `None`: for ever.
 pub fn slice_ns(bell: Option<Bell>, unread: bool) -> Option<u64> {
-    if bell.is_some_and(|bell| bell.fd < 0 || PAGE.load(Ordering::Relaxed).is_null()) {
+    if bell.is_some_and(|bell| bell.fd < 0 || PROCESS.doors.page.load(Ordering::Relaxed).is_null())
+    {
         Some(BLIND_SLICE_NS)
     } else if upgrade::owes_a_look() {
         Some(OWED_SLICE_NS)

@@ -12,7 +12,7 @@ use fordway_sockets::Event;
 /// yet gets it before its next sleep, and a thread that sleeps in it now is woken by
 /// the changed registration.
 pub fn attach(conn: &Conn) {
-    let _list = LIST_LOCK.lock();
+    let _list = PROCESS.epoll.list_lock.lock();
     // Whoever sees the channel may give it up at once: `detach` is to come behind this.
     conn.phase.advance(Event::Paired);
     conn.attaches.store(1, Ordering::Relaxed);
@@ -22,13 +22,13 @@ pub fn attach(conn: &Conn) {
 /// The connection has a registration more. While its channel is given up, the phase still says
 /// that it has one, and `detach` has come already: nobody would detach the item any more.
 pub fn attach_new(conn: &Conn) {
-    let _list = LIST_LOCK.lock();
+    let _list = PROCESS.epoll.list_lock.lock();
     if conn.attaches.load(Ordering::Relaxed) != 0 {
         attach_all(conn, true);
     }
 }
 
-/// Under [`LIST_LOCK`]. `added`: what is not attached yet has just been added, and has its place as of
+/// Under `Epoll::list_lock`. `added`: what is not attached yet has just been added, and has its place as of
 /// now if it is ready. What came before is noted nowhere (`fordway_ring::moment`).
 fn attach_all(conn: &Conn, added: bool) {
     for (index, item) in items_of(conn) {
@@ -64,7 +64,7 @@ fn attach_all(conn: &Conn, added: bool) {
 
 /// The connection gives its channel up: the kernel gets the program's interest back.
 pub fn detach(conn: &Conn) {
-    let _list = LIST_LOCK.lock();
+    let _list = PROCESS.epoll.list_lock.lock();
     conn.attaches.store(0, Ordering::Relaxed);
     for (index, item) in items_of(conn) {
         let instance = instance_at(item.instance.load(Ordering::Relaxed));
@@ -91,7 +91,7 @@ pub fn detach(conn: &Conn) {
 /// A socket that is no stream any more (it listens) is the kernel's alone, under the
 /// program's own data.
 pub fn let_go(conn: &Conn) {
-    let _list = LIST_LOCK.lock();
+    let _list = PROCESS.epoll.list_lock.lock();
     while let Some((index, item)) = items_of(conn).next() {
         let instance = instance_at(item.instance.load(Ordering::Relaxed));
         if let Some(_guard) = instance.lock.lock() {

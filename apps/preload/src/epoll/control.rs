@@ -70,7 +70,7 @@ pub fn control(
     Some(result)
 }
 
-/// A registration, under its instance's lock; `goes`: and under [`LIST_LOCK`], for it leaves the
+/// A registration, under its instance's lock; `goes`: and under `Epoll::list_lock`, for it leaves the
 /// lists.
 struct Found {
     index: u32,
@@ -87,7 +87,7 @@ fn locked(conn: &Conn, instance: u32, fd: i32, deletes: bool) -> Option<Found> {
         let (index, item) = find(conn, instance, fd)?;
         let is_attached = || item.attached.load(Ordering::Relaxed) != 0;
         let goes = deletes && !is_attached();
-        let list = goes.then(|| LIST_LOCK.lock()).flatten();
+        let list = goes.then(|| PROCESS.epoll.list_lock.lock()).flatten();
         let guard = instance_at(instance).lock.lock();
         let is_same = is_item_of(item, conn, instance, fd);
         if is_same && goes == (deletes && !is_attached()) {
@@ -206,7 +206,7 @@ fn add(
     item.place.store(0, Ordering::Relaxed);
     set_interest(item, event);
     item.seen_tail.store(0, Ordering::Relaxed);
-    let Some(list) = LIST_LOCK.lock() else {
+    let Some(list) = PROCESS.epoll.list_lock.lock() else {
         return Err(libc::ENOMEM);
     };
     item.conn

@@ -291,7 +291,7 @@ pub fn sweep(instance: &Instance, surely: bool) {
     }
     for (_, link) in crate::link::all() {
         link.sweep(surely, |conn| {
-            let _list = LIST_LOCK.lock();
+            let _list = PROCESS.epoll.list_lock.lock();
             for (index, item) in items_of(conn) {
                 warm_marked(instance, index, item);
             }

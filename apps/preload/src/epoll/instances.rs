@@ -14,7 +14,7 @@ use fordway_abi::shm::DOOR_SHARED;
 /// The program has made an epoll instance.
 pub fn created(fd: i32) {
     let Some(word) = state::slot(fd) else { return };
-    let Some(_guard) = LIST_LOCK.lock() else {
+    let Some(_guard) = PROCESS.epoll.list_lock.lock() else {
         return;
     };
     for index in 0..INSTANCE_COUNT as u32 {
@@ -37,7 +37,10 @@ pub fn created(fd: i32) {
             instance.fd.store(fd, Ordering::Relaxed);
             instance.parent_ring.store(0, Ordering::Relaxed);
             instance.used.store(1, Ordering::Relaxed);
-            INSTANCE_HIGH.fetch_max(index + 1, Ordering::AcqRel);
+            PROCESS
+                .epoll
+                .instance_high
+                .fetch_max(index + 1, Ordering::AcqRel);
             word.store(kind::EPOLL | index, Ordering::Release);
             return;
         }
@@ -51,7 +54,7 @@ pub fn closed(index: u32, other: Option<i32>) {
         instance.fd.store(other, Ordering::Relaxed);
         return;
     }
-    let list = LIST_LOCK.lock();
+    let list = PROCESS.epoll.list_lock.lock();
     while let Some(first) = instance.items.load(Ordering::Relaxed).checked_sub(1) {
         remove(first);
     }
@@ -204,7 +207,7 @@ pub fn proc_path(directory: &[u8], fd: i32) -> [u8; 32] {
 
 /// All instances.
 pub fn all() -> impl Iterator<Item = &'static Instance> {
-    (0..INSTANCE_HIGH.load(Ordering::Acquire))
+    (0..PROCESS.epoll.instance_high.load(Ordering::Acquire))
         .map(instance_at)
         .filter(|instance| instance.used.load(Ordering::Relaxed) != 0)
 }

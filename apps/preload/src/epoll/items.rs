@@ -1,8 +1,8 @@
 //! Registrations of stream sockets, in two lists each: of the connection and of the
-//! instance. [`LIST_LOCK`] first, then the instance's lock.
+//! instance. `Epoll::list_lock` first, then the instance's lock.
 //!
 //! An item is in the lists exactly while the kernel has its registration: ADD and DEL change
-//! both under [`LIST_LOCK`]. A thread that attaches the connection meanwhile would otherwise
+//! both under `Epoll::list_lock`. A thread that attaches the connection meanwhile would otherwise
 //! change a registration which the kernel does not have yet, or has no more, and take the
 //! item for one that the program has deleted.
 
@@ -10,7 +10,7 @@ use super::*;
 use crate::hidden;
 use fordway_abi::reason::Reason;
 
-/// Items of a connection. Under [`LIST_LOCK`]: who stands on an item that is taken out would go
+/// Items of a connection. Under `Epoll::list_lock`: who stands on an item that is taken out would go
 /// on in the list of free ones.
 pub fn items_of(conn: &Conn) -> impl Iterator<Item = (u32, &'static Item)> {
     let mut next = conn.items.load(Ordering::Acquire);
@@ -29,7 +29,7 @@ pub fn find(conn: &Conn, instance: u32, fd: i32) -> Option<(u32, &'static Item)>
         return None;
     }
     items_of(conn).find(is_it).or_else(|| {
-        let _list = LIST_LOCK.lock();
+        let _list = PROCESS.epoll.list_lock.lock();
         items_of(conn).find(is_it)
     })
 }
@@ -44,16 +44,16 @@ pub fn is_item_of(item: &Item, conn: &Conn, instance: u32, fd: i32) -> bool {
 
 /// Takes an item that is free.
 pub fn new_item() -> Option<u32> {
-    let _guard = LIST_LOCK.lock()?;
-    let free = ITEM_FREE.load(Ordering::Relaxed);
+    let _guard = PROCESS.epoll.list_lock.lock()?;
+    let free = PROCESS.epoll.item_free.load(Ordering::Relaxed);
     let index = if free != 0 {
-        ITEM_FREE.store(
+        PROCESS.epoll.item_free.store(
             item_at(free - 1).next_of_conn.load(Ordering::Relaxed),
             Ordering::Relaxed,
         );
         free - 1
-    } else if (ITEM_NEXT.load(Ordering::Relaxed) as usize) < ITEM_COUNT {
-        ITEM_NEXT.fetch_add(1, Ordering::Relaxed)
+    } else if (PROCESS.epoll.item_next.load(Ordering::Relaxed) as usize) < ITEM_COUNT {
+        PROCESS.epoll.item_next.fetch_add(1, Ordering::Relaxed)
     } else {
         return None;
     };
@@ -70,7 +70,7 @@ pub fn warm_all(conn: &Conn) {
     if conn.items.load(Ordering::Acquire) == 0 {
         return;
     }
-    let _list = LIST_LOCK.lock();
+    let _list = PROCESS.epoll.list_lock.lock();
     for (index, item) in items_of(conn) {
         let instance = instance_at(item.instance.load(Ordering::Relaxed));
         let guard = instance.lock.lock();
@@ -91,7 +91,7 @@ pub fn warm_all(conn: &Conn) {
     }
 }
 
-/// Takes an item out of both lists. Under [`LIST_LOCK`].
+/// Takes an item out of both lists. Under `Epoll::list_lock`.
 pub fn remove(index: u32) {
     let item = item_at(index);
     if item.conn.load(Ordering::Relaxed) == 0 {
@@ -113,9 +113,11 @@ pub fn remove(index: u32) {
     if key != item.fd.load(Ordering::Relaxed) {
         hidden::close(key);
     }
-    item.next_of_conn
-        .store(ITEM_FREE.load(Ordering::Relaxed), Ordering::Relaxed);
-    ITEM_FREE.store(index + 1, Ordering::Relaxed);
+    item.next_of_conn.store(
+        PROCESS.epoll.item_free.load(Ordering::Relaxed),
+        Ordering::Relaxed,
+    );
+    PROCESS.epoll.item_free.store(index + 1, Ordering::Relaxed);
 }
 
 /// Puts an item in front of its instance's others. Under the instance's lock.
@@ -176,7 +178,7 @@ pub fn fd_closed(conn: &Conn, fd: i32, last: bool) {
     if lives_on {
         settle_all(conn);
     }
-    let _list = LIST_LOCK.lock();
+    let _list = PROCESS.epoll.list_lock.lock();
     while let Some((index, item)) = items_of(conn).next() {
         let instance = instance_at(item.instance.load(Ordering::Relaxed));
         if let Some(_guard) = instance.lock.lock() {
@@ -194,7 +196,7 @@ pub fn fd_closed(conn: &Conn, fd: i32, last: bool) {
 /// and armed since is its own.
 fn settle_all(conn: &Conn) {
     let to_be_let_go = || {
-        let _list = LIST_LOCK.lock();
+        let _list = PROCESS.epoll.list_lock.lock();
         let mut instances =
             items_of(conn).map(|(_, item)| instance_at(item.instance.load(Ordering::Relaxed)));
         instances.find(|instance| shared::is_to_be_let_go(instance))
@@ -208,7 +210,7 @@ fn settle_all(conn: &Conn) {
 /// on with them, under a number that nobody else can get.
 fn rename_all(conn: &Conn, fd: i32) {
     let by_number = || items_of(conn).find(|(_, item)| item.key.load(Ordering::Relaxed) == fd);
-    let mut list = LIST_LOCK.lock();
+    let mut list = PROCESS.epoll.list_lock.lock();
     while let Some((index, item)) = by_number() {
         if has_new_key(index, item) {
             continue;
@@ -216,7 +218,7 @@ fn rename_all(conn: &Conn, fd: i32) {
         // Nobody can change it any more: it stays the kernel's, under the program's own data.
         drop(list.take());
         shared::keep_from_rings(conn, Reason::NoMemory, true);
-        list = LIST_LOCK.lock();
+        list = PROCESS.epoll.list_lock.lock();
         let Some((index, item)) = by_number() else {
             continue;
         };

@@ -44,10 +44,13 @@ pub use control::control;
 pub use instances::{after_fork, closed, created, discover};
 pub use items::{fd_closed, warm_all};
 pub use ready::mask_of;
-pub use shared::{after_fork as cells_after_fork, before_fork, has_cells, let_go_of, settle_fd};
+pub use shared::{
+    Cells, after_fork as cells_after_fork, before_fork, has_cells, let_go_of, settle_fd,
+};
 pub use waiting::{ROOM_MAX, wait_in};
 
 use crate::lock::{Lock, rank};
+use crate::process::PROCESS;
 use crate::state::{self, Conn, kind};
 use crate::sys::{self, sys};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -188,30 +191,48 @@ struct Instance {
     used: AtomicU32,
 }
 
-static ITEMS: AtomicPtr<Item> = AtomicPtr::new(core::ptr::null_mut());
-static INSTANCES: AtomicPtr<Instance> = AtomicPtr::new(core::ptr::null_mut());
-/// How many entries of the table were ever in use.
-static INSTANCE_HIGH: AtomicU32 = AtomicU32::new(0);
-static ITEM_NEXT: AtomicU32 = AtomicU32::new(0);
-static ITEM_FREE: AtomicU32 = AtomicU32::new(0);
-static LIST_LOCK: Lock<{ rank::LIST }> = Lock::new();
-static TAG: AtomicU32 = AtomicU32::new(0);
+/// Of the process: epoll instances and their items.
+pub struct Epoll {
+    items: AtomicPtr<Item>,
+    instances: AtomicPtr<Instance>,
+    /// How many entries of the table were ever in use.
+    instance_high: AtomicU32,
+    item_next: AtomicU32,
+    item_free: AtomicU32,
+    list_lock: Lock<{ rank::LIST }>,
+    tag: AtomicU32,
+}
+
+impl Epoll {
+    /// As a process begins.
+    pub const fn new() -> Self {
+        Self {
+            items: AtomicPtr::new(core::ptr::null_mut()),
+            instances: AtomicPtr::new(core::ptr::null_mut()),
+            instance_high: AtomicU32::new(0),
+            item_next: AtomicU32::new(0),
+            item_free: AtomicU32::new(0),
+            list_lock: Lock::new(),
+            tag: AtomicU32::new(0),
+        }
+    }
+}
 
 /// For the time of a fork: registrations and instances stay as they are.
 pub fn list_lock() -> &'static Lock<{ rank::LIST }> {
-    &LIST_LOCK
+    &PROCESS.epoll.list_lock
 }
 
 /// Maps the tables and draws the tag.
 pub fn set_up() -> sys::Result<()> {
     let mut secret = 0u32;
     let _ = sys!(SYS_getrandom, &raw mut secret, 4, 0);
-    TAG.store(secret | 1, Ordering::Relaxed);
-    INSTANCES.store(
+    PROCESS.epoll.tag.store(secret | 1, Ordering::Relaxed);
+    PROCESS.epoll.instances.store(
         sys::map_anonymous(INSTANCE_COUNT * size_of::<Instance>(), false)?.cast(),
         Ordering::Relaxed,
     );
-    ITEMS.store(
+    PROCESS.epoll.items.store(
         sys::map_anonymous(ITEM_COUNT * size_of::<Item>(), false)?.cast(),
         Ordering::Release,
     );
@@ -220,13 +241,15 @@ pub fn set_up() -> sys::Result<()> {
 
 /// Whether an instance was ever noted.
 pub fn is_used() -> bool {
-    INSTANCE_HIGH.load(Ordering::Relaxed) != 0
+    PROCESS.epoll.instance_high.load(Ordering::Relaxed) != 0
 }
 
 fn item_at(index: u32) -> &'static Item {
     // SAFETY: ITEM_COUNT zeroed entries of atomics, never unmapped.
     unsafe {
-        &*ITEMS
+        &*PROCESS
+            .epoll
+            .items
             .load(Ordering::Relaxed)
             .add(index as usize % ITEM_COUNT)
     }
@@ -235,7 +258,9 @@ fn item_at(index: u32) -> &'static Item {
 fn instance_at(index: u32) -> &'static Instance {
     // SAFETY: INSTANCE_COUNT zeroed entries of atomics, never unmapped.
     unsafe {
-        &*INSTANCES
+        &*PROCESS
+            .epoll
+            .instances
             .load(Ordering::Relaxed)
             .add(index as usize % INSTANCE_COUNT)
     }
@@ -249,7 +274,7 @@ fn instance(fd: i32) -> Option<(u32, &'static Instance)> {
 
 /// What the kernel is given as data: a number that no program uses, and what it is about.
 fn tag(low: u32) -> u64 {
-    u64::from(TAG.load(Ordering::Relaxed)) << 32 | u64::from(low)
+    u64::from(PROCESS.epoll.tag.load(Ordering::Relaxed)) << 32 | u64::from(low)
 }
 
 /// Of an item: which one, and its generation.

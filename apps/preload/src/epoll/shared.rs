@@ -20,7 +20,7 @@
 //! Once its last other holder is gone, the next socket added to it takes it up again.
 //!
 //! Who has an instance, the kernel knows: each process holds a lock on the byte of a file
-//! that stands for the cell ([`FAMILY`]; POSIX locks, fcntl(2)). The lock ends with the
+//! that stands for the cell (`Cells::family`; POSIX locks, fcntl(2)). The lock ends with the
 //! process, however it ends; there may be any number of holders; and a cell that nobody holds
 //! is free. What a relative has given back already, the kernel knows too: it shows the data of
 //! each registration (proc_pid_fdinfo(5)), and those with a tag of ours are still ours.
@@ -54,24 +54,37 @@ struct Shared {
     used_by_others: [AtomicU32; CELL_COUNT as usize],
 }
 
-static SHARED: AtomicPtr<Shared> = AtomicPtr::new(core::ptr::null_mut());
-/// The file of the locks; -1: nobody has forked yet. Byte `i`: who has the instance of cell `i`.
-/// Byte `CELL_COUNT + i`: who gives its registrations back.
-static FAMILY: AtomicI32 = AtomicI32::new(-1);
-/// The cells whose locks this process holds: its own locks stand in nobody's way (fcntl(2)).
-static OWN: [AtomicU64; CELL_COUNT as usize / 64] =
-    [const { AtomicU64::new(0) }; CELL_COUNT as usize / 64];
+/// Of the process: which instances relatives have too.
+pub struct Cells {
+    shared: AtomicPtr<Shared>,
+    /// The file of the locks; -1: nobody has forked yet. Byte `i`: who has the instance of cell `i`.
+    /// Byte `CELL_COUNT + i`: who gives its registrations back.
+    family: AtomicI32,
+    /// The cells whose locks this process holds: its own locks stand in nobody's way (fcntl(2)).
+    own: [AtomicU64; CELL_COUNT as usize / 64],
+}
+
+impl Cells {
+    /// As a process begins.
+    pub const fn new() -> Self {
+        Self {
+            shared: AtomicPtr::new(core::ptr::null_mut()),
+            family: AtomicI32::new(-1),
+            own: [const { AtomicU64::new(0) }; CELL_COUNT as usize / 64],
+        }
+    }
+}
 
 /// Maps what relatives share.
 pub fn set_up() -> sys::Result<()> {
     let shared = sys::map_anonymous(size_of::<Shared>(), true)?;
-    SHARED.store(shared.cast(), Ordering::Release);
+    PROCESS.cells.shared.store(shared.cast(), Ordering::Release);
     Ok(())
 }
 
 fn shared() -> &'static Shared {
     // SAFETY: zeroed atomics, mapped by `set_up`, never unmapped.
-    unsafe { &*SHARED.load(Ordering::Relaxed) }
+    unsafe { &*PROCESS.cells.shared.load(Ordering::Relaxed) }
 }
 
 /// The cell of an instance.
@@ -89,10 +102,13 @@ fn cell_of(instance: &Instance) -> Option<Cell> {
 impl Cell {
     /// A cell that nobody holds, held by this process alone.
     fn claim() -> Option<Self> {
-        if FAMILY.load(Ordering::Relaxed) < 0 {
+        if PROCESS.cells.family.load(Ordering::Relaxed) < 0 {
             let name = c"fordway-family";
             let made = sys!(SYS_memfd_create, name.as_ptr(), libc::MFD_CLOEXEC).ok()?;
-            FAMILY.store(hidden::hide(made as i32).ok()?, Ordering::Relaxed);
+            PROCESS
+                .cells
+                .family
+                .store(hidden::hide(made as i32).ok()?, Ordering::Relaxed);
         }
         (0..CELL_TRIES).find_map(|_| {
             let next = shared().next.fetch_add(1, Ordering::Relaxed);
@@ -107,7 +123,7 @@ impl Cell {
 
     fn lock_byte(at: u32, kind: i32) -> sys::Result<usize> {
         let range = byte_range(at, kind);
-        let file = FAMILY.load(Ordering::Relaxed);
+        let file = PROCESS.cells.family.load(Ordering::Relaxed);
         sys!(SYS_fcntl, file, libc::F_SETLK, &raw const range)
     }
 
@@ -116,7 +132,7 @@ impl Cell {
     }
 
     fn own_bit(self) -> (&'static AtomicU64, u64) {
-        (&OWN[self.0 as usize / 64], 1 << (self.0 % 64))
+        (&PROCESS.cells.own[self.0 as usize / 64], 1 << (self.0 % 64))
     }
 
     fn is_own(self) -> bool {
@@ -150,7 +166,7 @@ impl Cell {
             return true;
         }
         let mut range = byte_range(self.0, libc::F_WRLCK);
-        let file = FAMILY.load(Ordering::Relaxed);
+        let file = PROCESS.cells.family.load(Ordering::Relaxed);
         let asked = sys!(SYS_fcntl, file, libc::F_GETLK, &raw mut range);
         asked.is_err() || i32::from(range.l_type) != libc::F_UNLCK
     }
@@ -191,7 +207,7 @@ pub fn has_cells() -> bool {
 
 /// In a forked child, before bells are closed there.
 pub fn after_fork() {
-    for word in &OWN {
+    for word in &PROCESS.cells.own {
         word.store(0, Ordering::Relaxed);
     }
     for instance in instances::all() {
@@ -379,7 +395,7 @@ fn members(instance: &Instance) -> impl Iterator<Item = &'static Conn> {
     let inside =
         |item: &Item| core::ptr::eq(instance_at(item.instance.load(Ordering::Relaxed)), instance);
     state::conns().filter(move |conn| {
-        let _list = LIST_LOCK.lock();
+        let _list = PROCESS.epoll.list_lock.lock();
         items_of(conn).any(|(_, item)| inside(item))
     })
 }
@@ -439,7 +455,7 @@ fn give_all_back(instance: &Instance) {
     let turn = cell_of(instance).filter(|_| is_used_by_others(instance));
     let turn = turn.map(Turn::take);
     note_registrations(instance, turn.is_some());
-    let _list = LIST_LOCK.lock();
+    let _list = PROCESS.epoll.list_lock.lock();
     while let Some(index) = next_to_give_back(instance) {
         give_one_back(instance, index);
         remove(index);

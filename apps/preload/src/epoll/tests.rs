@@ -63,9 +63,11 @@ fn a_late_event_is_not_the_next_registrations() {
     assert!(item_of_tag(of_first ^ 1 << 63).is_none());
     item.conn.store(0, Ordering::Relaxed);
     // Given back, and taken again.
-    item.next_of_conn
-        .store(ITEM_FREE.load(Ordering::Relaxed), Ordering::Relaxed);
-    ITEM_FREE.store(index + 1, Ordering::Relaxed);
+    item.next_of_conn.store(
+        PROCESS.epoll.item_free.load(Ordering::Relaxed),
+        Ordering::Relaxed,
+    );
+    PROCESS.epoll.item_free.store(index + 1, Ordering::Relaxed);
     assert_eq!(new_item(), Some(index));
     item.conn.store(1, Ordering::Relaxed);
     assert!(item_of_tag(of_first).is_none());
@@ -84,10 +86,11 @@ fn no_generation_makes_a_tag_of_another_kind() {
         assert!(low != TAG_BELL && low != TAG_CONTROL);
     }
     // The last place, with the last generation, and the next one.
-    item_at(index)
-        .next_of_conn
-        .store(ITEM_FREE.load(Ordering::Relaxed), Ordering::Relaxed);
-    ITEM_FREE.store(index + 1, Ordering::Relaxed);
+    item_at(index).next_of_conn.store(
+        PROCESS.epoll.item_free.load(Ordering::Relaxed),
+        Ordering::Relaxed,
+    );
+    PROCESS.epoll.item_free.store(index + 1, Ordering::Relaxed);
     assert_eq!(new_item(), Some(index));
     assert_eq!(generation.load(Ordering::Relaxed), 0);
 }
@@ -254,7 +257,7 @@ fn who_sees_a_channel_finds_the_connection_attached() {
     let conn = state::add_conn(FD - 2, false).expect("a connection");
     conn.phase.advance(fordway_sockets::Event::Offered);
     // Who attaches, or gives a channel up, walks the connection's registrations.
-    let list = LIST_LOCK.lock();
+    let list = PROCESS.epoll.list_lock.lock();
     let other = std::thread::spawn(move || upgrade::paired(conn, index, 0, 1, 1));
     while conn.shown() & IN == 0 {
         std::thread::yield_now();

@@ -235,7 +235,7 @@ fn translate(instance: &Instance, events: *mut libc::epoll_event, count: usize) 
         // SAFETY: the kernel has just filled `count` events of the program's array.
         let event = unsafe { events.add(at).read_unaligned() };
         let (high, low) = ((event.u64 >> 32) as u32, event.u64 as u32);
-        if high != TAG.load(Ordering::Relaxed) {
+        if high != PROCESS.epoll.tag.load(Ordering::Relaxed) {
             // SAFETY: as above; `kept <= at`.
             unsafe { events.add(kept).write_unaligned(event) };
             kept += 1;
@@ -401,7 +401,7 @@ fn wait_plain(
             // SAFETY: the kernel has just filled `woken` events of the program's array; `kept <= at`.
             unsafe {
                 let event = events.add(at).read_unaligned();
-                if (event.u64 >> 32) as u32 != TAG.load(Ordering::Relaxed) {
+                if (event.u64 >> 32) as u32 != PROCESS.epoll.tag.load(Ordering::Relaxed) {
                     events.add(kept).write_unaligned(event);
                     kept += 1;
                 }
