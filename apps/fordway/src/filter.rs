@@ -130,7 +130,11 @@ fn load_rules(broker: &Broker, file: &Path, add: bool, include: &[PathBuf], json
         let mut epoch = None;
         if add {
             let rules = rules(broker)?;
-            load(&scratch, Source::text(&rules.text))?;
+            let in_force = Source {
+                name: "rules in force",
+                ..Source::text(&rules.text)
+            };
+            load(&scratch, in_force)?;
             epoch = Some(rules.epoch);
         }
         load_file(&scratch, file, include)?;

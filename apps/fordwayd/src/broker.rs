@@ -208,8 +208,9 @@ impl Broker {
             signals,
             runtime,
         };
-        if had_rules {
-            broker.restore_rules()?;
+        match had_rules {
+            true => broker.restore_rules()?,
+            false => broker.adopt_rules()?,
         }
         let fixed = [
             (&broker.runtime.control, FIXED_CONTROL),

@@ -138,6 +138,11 @@ impl Domains {
         Ok(self.fabric.insert(fabric))
     }
 
+    /// The fabric, if it is laid.
+    pub(crate) fn existing_fabric(&self) -> Option<&Fabric> {
+        self.fabric.as_ref()
+    }
+
     fn write_hosts(&self, registry: &Registry) {
         let Some(fabric) = &self.fabric else { return };
         let names: Vec<(&str, Ipv4Addr)> = registry
@@ -296,6 +301,7 @@ impl Broker {
                 tracing::info!("domain {name} ({ip}) was made");
                 self.domains.paths.insert(domain.id, paths);
                 self.domains.write_hosts(&self.registry);
+                self.port_came(ip);
                 Reply::Domain(self.describe(&domain))
             }
             Err(reason) => {

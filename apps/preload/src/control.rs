@@ -591,7 +591,7 @@ pub fn after_fork() {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{pair, tables};
+    use crate::testing::{free, pair, tables};
 
     /// A test that is held up for longer than a send waits for room is made again.
     const TRIES_MAX: usize = 10;
@@ -664,7 +664,7 @@ mod tests {
         assert_eq!(claim.cookie, other.cookie.load(Ordering::Relaxed));
         pretend(-1);
         for conn in [conn, other] {
-            state::free_conn(conn);
+            free(conn);
         }
     }
 
@@ -729,7 +729,7 @@ mod tests {
             }
             pretend(-1);
             if conn.phase.load(Ordering::Relaxed) != phase::FREE {
-                state::free_conn(conn);
+                free(conn);
             }
             let first = packets.first().and_then(Packet::kind);
             (first == Some(kind::RejoinChannel)).then_some(packets)
@@ -746,10 +746,7 @@ mod tests {
             Some((over.channel_id, over.status))
         };
         assert_eq!(after(&|_| ()), None, "it is there");
-        assert_eq!(
-            after(&|conn| state::free_conn(conn)),
-            Some((5, status::CLOSED))
-        );
+        assert_eq!(after(&|conn| free(conn)), Some((5, status::CLOSED)));
         let by_kernel = |conn: &Conn| conn.phase.advance(Event::Left);
         assert_eq!(after(&by_kernel), Some((5, status::KERNEL)));
         let has_another = |conn: &Conn| conn.channel_id.store(6, Ordering::Relaxed);

@@ -259,7 +259,7 @@ pub unsafe fn die(signal: i32, info: *const libc::siginfo_t) {
     // SAFETY: zeros are a valid action: SIG_DFL, no flags.
     let default: libc::sigaction = unsafe { core::mem::zeroed() };
     // SAFETY: a whole action.
-    unsafe { real::sigaction(signal, (&raw const default).cast(), core::ptr::null_mut()) };
+    unsafe { real::sigaction(signal, &raw const default, core::ptr::null_mut()) };
     // SAFETY: by contract.
     if unsafe { (*info).si_code } <= 0 {
         // No instruction will fault again: it is sent anew, for when this one is over.

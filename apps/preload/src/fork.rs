@@ -292,15 +292,15 @@ pub fn leaving() {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::tables;
+    use crate::testing::{free, tables};
 
     #[test]
     fn a_child_counts_no_thread_of_its_parent() {
         let _turn = tables();
         let fds = [state::FD_COUNT as i32 - 3, state::FD_COUNT as i32 - 4];
         let conns = fds.map(|fd| state::add_conn(fd, false).expect("a place"));
-        let [_, free] = conns;
-        state::free_conn(free);
+        let [_, freed] = conns;
+        free(freed);
         let counts = |conn: &'static Conn| [&conn.unaware, &conn.senders, &conn.sleepers];
         let all = || conns.into_iter().flat_map(counts);
         all().for_each(|count| count.store(1, Ordering::Relaxed));
@@ -315,6 +315,6 @@ mod tests {
         // SAFETY: a child of ours.
         assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
         assert_eq!((left, status), (6, 0));
-        state::free_conn(conns[0]);
+        free(conns[0]);
     }
 }

@@ -150,12 +150,9 @@ fn may_change(fd: c_int) -> bool {
     config::is_active() && (state::look(fd) == kind::UNKNOWN || !fork::in_borrowed_memory())
 }
 
-/// # Safety
 /// As socket(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
-    // SAFETY: the program's own arguments.
-    let fd = unsafe { real::socket(domain, kind, protocol) };
+pub fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    let fd = real::socket(domain, kind, protocol);
     let stream =
         kind & 0xf == libc::SOCK_STREAM && (domain == libc::AF_INET || domain == libc::AF_INET6);
     if fd >= 0 && config::is_active() && stream && (protocol == 0 || protocol == libc::IPPROTO_TCP)
@@ -165,13 +162,10 @@ pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> 
     fd
 }
 
-/// # Safety
 /// As listen(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
+pub fn listen(fd: c_int, backlog: c_int) -> c_int {
     control::attach();
-    // SAFETY: the program's own arguments.
-    let result = unsafe { real::listen(fd, backlog) };
+    let result = real::listen(fd, backlog);
     if result == 0
         && may_change(fd)
         && let Some(conn) = state::conn(fd)
@@ -185,8 +179,7 @@ pub unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
 
 /// # Safety
 /// As accept(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn accept(fd: c_int, name: *mut c_void, length: *mut u32) -> c_int {
+pub unsafe fn accept(fd: c_int, name: *mut c_void, length: *mut u32) -> c_int {
     control::attach();
     // SAFETY: the program's own arguments.
     let new = unsafe { real::accept(fd, name, length) };
@@ -195,13 +188,7 @@ pub unsafe extern "C" fn accept(fd: c_int, name: *mut c_void, length: *mut u32) 
 
 /// # Safety
 /// As accept4(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn accept4(
-    fd: c_int,
-    name: *mut c_void,
-    length: *mut u32,
-    flags: c_int,
-) -> c_int {
+pub unsafe fn accept4(fd: c_int, name: *mut c_void, length: *mut u32, flags: c_int) -> c_int {
     control::attach();
     // SAFETY: the program's own arguments.
     let new = unsafe { real::accept4(fd, name, length, flags) };
@@ -219,10 +206,8 @@ fn accepted(listener: c_int, fd: c_int, flags: c_int) -> c_int {
     fd
 }
 
-/// # Safety
 /// As shutdown(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
+pub fn shutdown(fd: c_int, how: c_int) -> c_int {
     let conn = state::conn(fd)
         .filter(|_| config::is_active() && (libc::SHUT_RD..=libc::SHUT_RDWR).contains(&how));
     // Without a channel, none is to be used before the kernel's FIN has gone: it would have
@@ -232,8 +217,7 @@ pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
         let sends = how != libc::SHUT_RD && conn.is_paired();
         ends::before_shutdown(&conn.at(fd), sends, how != libc::SHUT_WR);
     }
-    // SAFETY: the program's own arguments.
-    let result = unsafe { real::shutdown(fd, how) };
+    let result = real::shutdown(fd, how);
     let errno = sys::errno();
     wait::acted();
     drop(unaware);
@@ -241,10 +225,8 @@ pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
     result
 }
 
-/// # Safety
 /// As close(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn close(fd: c_int) -> c_int {
+pub fn close(fd: c_int) -> c_int {
     let kind = state::look(fd) & kind::MASK;
     if kind == kind::HIDDEN {
         return give(Err(libc::EBADF)) as c_int;
@@ -256,8 +238,7 @@ pub unsafe extern "C" fn close(fd: c_int) -> c_int {
     if may_change(fd) {
         forget(fd);
     }
-    // SAFETY: the program's own argument.
-    let result = unsafe { real::close(fd) };
+    let result = real::close(fd);
     if result == 0 {
         select::note_descriptor(fd);
     }
@@ -267,14 +248,12 @@ pub unsafe extern "C" fn close(fd: c_int) -> c_int {
     result
 }
 
-/// # Safety
 /// As close_range(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
+pub fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
     let cloexec = flags & libc::CLOSE_RANGE_CLOEXEC as c_int != 0;
     if !config::is_active() || first > last || cloexec {
-        // SAFETY: the program's own arguments. Hidden descriptors are close-on-exec anyway.
-        return unsafe { real::close_range(first, last, flags) };
+        // Hidden descriptors are close-on-exec anyway.
+        return real::close_range(first, last, flags);
     }
     // Runs of descriptors between hidden ones are closed each with one call.
     let end = last.min(state::FD_COUNT as u32 - 1);
@@ -284,8 +263,7 @@ pub unsafe extern "C" fn close_range(first: u32, last: u32, flags: c_int) -> c_i
         let word = state::look(fd as c_int);
         if word & kind::MASK == kind::HIDDEN {
             if fd > from {
-                // SAFETY: a part of what the program asked to close.
-                unsafe { real::close_range(from, fd - 1, flags) };
+                real::close_range(from, fd - 1, flags);
             }
             from = fd + 1;
         } else if word != kind::UNKNOWN && !borrowed {
@@ -295,26 +273,19 @@ pub unsafe extern "C" fn close_range(first: u32, last: u32, flags: c_int) -> c_i
     if from > last {
         return 0;
     }
-    // SAFETY: a part of what the program asked to close.
-    let result = unsafe { real::close_range(from, last, flags) };
+    let result = real::close_range(from, last, flags);
     wait::acted();
     result
 }
 
-/// # Safety
 /// As closefrom(3).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn closefrom(first: c_int) {
-    // SAFETY: by the caller's contract.
-    unsafe { close_range(first.max(0) as u32, u32::MAX, 0) };
+pub fn closefrom(first: c_int) {
+    close_range(first.max(0) as u32, u32::MAX, 0);
 }
 
-/// # Safety
 /// As dup(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn dup(fd: c_int) -> c_int {
-    // SAFETY: the program's own argument.
-    let new = unsafe { real::dup(fd) };
+pub fn dup(fd: c_int) -> c_int {
+    let new = real::dup(fd);
     copied_for_exec(fd);
     if new >= 0 && may_change(fd) && may_change(new) {
         forget(new);
@@ -323,20 +294,14 @@ pub unsafe extern "C" fn dup(fd: c_int) -> c_int {
     new
 }
 
-/// # Safety
 /// As dup2(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
-    // SAFETY: the program's own arguments.
-    replace(old, new, || unsafe { real::dup2(old, new) })
+pub fn dup2(old: c_int, new: c_int) -> c_int {
+    replace(old, new, || real::dup2(old, new))
 }
 
-/// # Safety
 /// As dup3(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
-    // SAFETY: the program's own arguments.
-    replace(old, new, || unsafe { real::dup3(old, new, flags) })
+pub fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
+    replace(old, new, || real::dup3(old, new, flags))
 }
 
 fn replace(old: c_int, new: c_int, by_libc: impl FnOnce() -> c_int) -> c_int {
@@ -359,8 +324,7 @@ fn replace(old: c_int, new: c_int, by_libc: impl FnOnce() -> c_int) -> c_int {
 
 /// # Safety
 /// As fcntl(2): a third argument that the command does not take is never looked at.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
+pub unsafe fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
     // SAFETY: the program's own arguments.
     let result = unsafe { real::fcntl(fd, command, argument) };
     if matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {
@@ -482,8 +446,7 @@ unsafe fn each_passed(message: *const libc::msghdr, mut visit: impl FnMut(c_int)
 
 /// # Safety
 /// As connect(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn connect(fd: c_int, name: *const c_void, length: u32) -> c_int {
+pub unsafe fn connect(fd: c_int, name: *const c_void, length: u32) -> c_int {
     if state::conn(fd).is_some() {
         control::attach();
     }

@@ -181,8 +181,7 @@ fn part_of(base: *const c_void, length: usize) -> libc::iovec {
 
 /// # Safety
 /// As read(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn read(fd: c_int, buffer: *mut c_void, count: usize) -> isize {
+pub unsafe fn read(fd: c_int, buffer: *mut c_void, count: usize) -> isize {
     if count == 0 {
         // Linux asks a socket nothing then; recv with a length of 0 may wait.
         // SAFETY: the program's own arguments.
@@ -200,8 +199,7 @@ pub unsafe extern "C" fn read(fd: c_int, buffer: *mut c_void, count: usize) -> i
 
 /// # Safety
 /// As readv(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn readv(fd: c_int, parts: *const libc::iovec, count: c_int) -> isize {
+pub unsafe fn readv(fd: c_int, parts: *const libc::iovec, count: c_int) -> isize {
     // SAFETY: the program's own arguments.
     unsafe { receive_parts(fd, parts, count, 0, || real::readv(fd, parts, count)) }
 }
@@ -231,8 +229,7 @@ pub unsafe fn receive_parts(
 
 /// # Safety
 /// As recv(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn recv(fd: c_int, buffer: *mut c_void, count: usize, flags: c_int) -> isize {
+pub unsafe fn recv(fd: c_int, buffer: *mut c_void, count: usize, flags: c_int) -> isize {
     let part = part_of(buffer, count);
     // SAFETY: the program's own arguments.
     receive(
@@ -245,8 +242,7 @@ pub unsafe extern "C" fn recv(fd: c_int, buffer: *mut c_void, count: usize, flag
 
 /// # Safety
 /// As recvfrom(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn recvfrom(
+pub unsafe fn recvfrom(
     fd: c_int,
     buffer: *mut c_void,
     count: usize,
@@ -307,8 +303,7 @@ fn check_name_of(message: &libc::msghdr, sends: bool) -> sys::Result<()> {
 
 /// # Safety
 /// As recvmsg(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn recvmsg(fd: c_int, message: *mut libc::msghdr, flags: c_int) -> isize {
+pub unsafe fn recvmsg(fd: c_int, message: *mut libc::msghdr, flags: c_int) -> isize {
     let ours = Cell::new(false);
     let by_channel = || {
         ours.set(true);
@@ -352,8 +347,7 @@ unsafe fn no_more_than_bytes(message: *mut libc::msghdr, flags: c_int) {
 
 /// # Safety
 /// As write(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn write(fd: c_int, buffer: *const c_void, count: usize) -> isize {
+pub unsafe fn write(fd: c_int, buffer: *const c_void, count: usize) -> isize {
     let part = part_of(buffer, count);
     // SAFETY: the program's own arguments.
     transmit(
@@ -366,8 +360,7 @@ pub unsafe extern "C" fn write(fd: c_int, buffer: *const c_void, count: usize) -
 
 /// # Safety
 /// As writev(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn writev(fd: c_int, parts: *const libc::iovec, count: c_int) -> isize {
+pub unsafe fn writev(fd: c_int, parts: *const libc::iovec, count: c_int) -> isize {
     // SAFETY: the program's own arguments.
     unsafe { send_parts(fd, parts, count, 0, || real::writev(fd, parts, count)) }
 }
@@ -389,13 +382,7 @@ pub unsafe fn send_parts(
 
 /// # Safety
 /// As send(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn send(
-    fd: c_int,
-    buffer: *const c_void,
-    count: usize,
-    flags: c_int,
-) -> isize {
+pub unsafe fn send(fd: c_int, buffer: *const c_void, count: usize, flags: c_int) -> isize {
     let part = part_of(buffer, count);
     // SAFETY: the program's own arguments.
     transmit(
@@ -408,8 +395,7 @@ pub unsafe extern "C" fn send(
 
 /// # Safety
 /// As sendto(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn sendto(
+pub unsafe fn sendto(
     fd: c_int,
     buffer: *const c_void,
     count: usize,
@@ -432,8 +418,7 @@ pub unsafe extern "C" fn sendto(
 
 /// # Safety
 /// As sendmsg(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const libc::msghdr, flags: c_int) -> isize {
+pub unsafe fn sendmsg(fd: c_int, message: *const libc::msghdr, flags: c_int) -> isize {
     if config::is_active() && state::conn(fd).is_none() {
         // SAFETY: the program's own message.
         unsafe { crate::hooks_fd::before_passing(message) };
@@ -467,13 +452,7 @@ fn check_control(fd: c_int, message: &libc::msghdr, flags: c_int) -> sys::Result
 
 /// # Safety
 /// As sendfile(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn sendfile(
-    out: c_int,
-    file: c_int,
-    offset: *mut i64,
-    count: usize,
-) -> isize {
+pub unsafe fn sendfile(out: c_int, file: c_int, offset: *mut i64, count: usize) -> isize {
     if let Err(error) = leave_for_pipe(file) {
         return give(Err(error));
     }
@@ -516,8 +495,7 @@ fn leave_for_pipe(fd: c_int) -> sys::Result<()> {
 
 /// # Safety
 /// As splice(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn splice(
+pub unsafe fn splice(
     input: c_int,
     input_offset: *mut i64,
     output: c_int,

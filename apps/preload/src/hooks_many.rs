@@ -19,8 +19,7 @@ fn is_stream(fd: c_int) -> bool {
 
 /// # Safety
 /// As recvmmsg(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn recvmmsg(
+pub unsafe fn recvmmsg(
     fd: c_int,
     messages: *mut libc::mmsghdr,
     count: u32,
@@ -81,13 +80,7 @@ pub unsafe extern "C" fn recvmmsg(
 
 /// # Safety
 /// As sendmmsg(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn sendmmsg(
-    fd: c_int,
-    messages: *mut libc::mmsghdr,
-    count: u32,
-    flags: c_int,
-) -> c_int {
+pub unsafe fn sendmmsg(fd: c_int, messages: *mut libc::mmsghdr, count: u32, flags: c_int) -> c_int {
     if !is_stream(fd) {
         for index in 0..if config::is_active() {
             count.min(MESSAGES_MAX) as usize
@@ -141,8 +134,7 @@ unsafe fn is_part(message: &libc::msghdr, sent: usize) -> bool {
 
 /// # Safety
 /// As preadv2(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn preadv2(
+pub unsafe fn preadv2(
     fd: c_int,
     parts: *const libc::iovec,
     count: c_int,
@@ -163,8 +155,7 @@ pub unsafe extern "C" fn preadv2(
 
 /// # Safety
 /// As pwritev2(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn pwritev2(
+pub unsafe fn pwritev2(
     fd: c_int,
     parts: *const libc::iovec,
     count: c_int,

@@ -24,8 +24,7 @@ fn stream(fd: c_int) -> Option<&'static Conn> {
 
 /// # Safety
 /// As setsockopt(2).
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn setsockopt(
+pub unsafe fn setsockopt(
     fd: c_int,
     level: c_int,
     name: c_int,
@@ -150,8 +149,7 @@ fn set_low(conn: &Conn, fd: c_int) {
 
 /// # Safety
 /// As getsockopt(2).
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn getsockopt(
+pub unsafe fn getsockopt(
     fd: c_int,
     level: c_int,
     name: c_int,
@@ -194,8 +192,7 @@ pub unsafe extern "C" fn getsockopt(
 
 /// # Safety
 /// As ioctl(2): a third argument that the request does not take is never looked at.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn ioctl(fd: c_int, request: usize, argument: usize) -> c_int {
+pub unsafe fn ioctl(fd: c_int, request: usize, argument: usize) -> c_int {
     // SAFETY: the program's own arguments.
     let by_libc = || unsafe { real::ioctl(fd, request, argument) };
     let Some(conn) = stream(fd) else {
@@ -230,10 +227,8 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: usize, argument: usize) -> c_
     }
 }
 
-/// # Safety
 /// As sockatmark(3).
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn sockatmark(fd: c_int) -> c_int {
+pub fn sockatmark(fd: c_int) -> c_int {
     let mut at: c_int = 0;
     // SAFETY: a count of ours.
     match unsafe { ioctl(fd, SIOCATMARK as usize, (&raw mut at) as usize) } {

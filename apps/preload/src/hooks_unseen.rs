@@ -49,25 +49,25 @@ pub fn before_submit(count: c_long, list: *const *mut c_void) {
     before_all(list, count.max(0) as usize, IN_IOCB);
 }
 
-macro_rules! one_request {
-    ($($name:ident $real:ident),+) => {$(
-        /// # Safety
-        /// As the function of this name in aio.h.
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name(block: *mut c_void) -> c_int {
-            before(block, IN_AIOCB);
-            // SAFETY: the program's own argument.
-            unsafe { real::$real(block) }
-        }
-    )+};
+/// # Safety
+/// As aio_read(3).
+pub unsafe fn aio_read(block: *mut c_void) -> c_int {
+    before(block, IN_AIOCB);
+    // SAFETY: the program's own argument.
+    unsafe { real::aio_read(block) }
 }
 
-one_request!(aio_read aio_read, aio_read64 aio_read, aio_write aio_write, aio_write64 aio_write);
+/// # Safety
+/// As aio_write(3).
+pub unsafe fn aio_write(block: *mut c_void) -> c_int {
+    before(block, IN_AIOCB);
+    // SAFETY: the program's own argument.
+    unsafe { real::aio_write(block) }
+}
 
 /// # Safety
 /// As lio_listio(3).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn lio_listio(
+pub unsafe fn lio_listio(
     mode: c_int,
     list: *const *mut c_void,
     count: c_int,
@@ -82,12 +82,7 @@ pub unsafe extern "C" fn lio_listio(
 ///
 /// # Safety
 /// As io_submit(3).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn io_submit(
-    context: usize,
-    count: c_long,
-    list: *const *mut c_void,
-) -> c_int {
+pub unsafe fn io_submit(context: usize, count: c_long, list: *const *mut c_void) -> c_int {
     before_submit(count, list);
     // SAFETY: the program's own arguments.
     unsafe { real::io_submit(context, count, list) }

@@ -133,8 +133,7 @@ pub fn give_left_val(timeout: *mut libc::timeval, left_ns: u64) {
 
 /// # Safety
 /// As poll(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn poll(fds: *mut libc::pollfd, count: usize, timeout_ms: c_int) -> c_int {
+pub unsafe fn poll(fds: *mut libc::pollfd, count: usize, timeout_ms: c_int) -> c_int {
     let timeout = || Ok(timeout_of_ms(timeout_ms));
     // SAFETY: the program's own arguments.
     match unsafe { polled(fds, count, timeout, core::ptr::null()) } {
@@ -146,8 +145,7 @@ pub unsafe extern "C" fn poll(fds: *mut libc::pollfd, count: usize, timeout_ms: 
 
 /// # Safety
 /// As ppoll(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ppoll(
+pub unsafe fn ppoll(
     fds: *mut libc::pollfd,
     count: usize,
     timeout: *const libc::timespec,
@@ -163,8 +161,7 @@ pub unsafe extern "C" fn ppoll(
 
 /// # Safety
 /// As select(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn select(
+pub unsafe fn select(
     count: c_int,
     read: *mut c_void,
     write: *mut c_void,
@@ -184,8 +181,7 @@ pub unsafe extern "C" fn select(
 
 /// # Safety
 /// As pselect(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn pselect(
+pub unsafe fn pselect(
     count: c_int,
     read: *mut c_void,
     write: *mut c_void,
@@ -203,27 +199,21 @@ pub unsafe extern "C" fn pselect(
     unsafe { real::pselect(count, read, write, except, timeout, mask) }
 }
 
-/// # Safety
 /// As epoll_create1(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn epoll_create1(flags: c_int) -> c_int {
-    // SAFETY: the program's own argument.
-    let fd = unsafe { real::epoll_create1(flags) };
+pub fn epoll_create1(flags: c_int) -> c_int {
+    let fd = real::epoll_create1(flags);
     if fd >= 0 && config::is_active() {
         epoll::created(fd);
     }
     fd
 }
 
-/// # Safety
 /// As epoll_create(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn epoll_create(size: c_int) -> c_int {
+pub fn epoll_create(size: c_int) -> c_int {
     if size <= 0 {
         return give(Err(libc::EINVAL)) as c_int;
     }
-    // SAFETY: no flags.
-    unsafe { epoll_create1(0) }
+    epoll_create1(0)
 }
 
 /// The program's event, if it can be read, or is not looked at.
@@ -277,8 +267,7 @@ pub fn waited(
 
 /// # Safety
 /// As epoll_ctl(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn epoll_ctl(
+pub unsafe fn epoll_ctl(
     epoll: c_int,
     operation: c_int,
     fd: c_int,
@@ -318,8 +307,7 @@ pub unsafe extern "C" fn epoll_ctl(
 
 /// # Safety
 /// As epoll_wait(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn epoll_wait(
+pub unsafe fn epoll_wait(
     epoll: c_int,
     events: *mut libc::epoll_event,
     count: c_int,
@@ -335,8 +323,7 @@ pub unsafe extern "C" fn epoll_wait(
 
 /// # Safety
 /// As epoll_pwait(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn epoll_pwait(
+pub unsafe fn epoll_pwait(
     epoll: c_int,
     events: *mut libc::epoll_event,
     count: c_int,
@@ -353,8 +340,7 @@ pub unsafe extern "C" fn epoll_pwait(
 
 /// # Safety
 /// As epoll_pwait2(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn epoll_pwait2(
+pub unsafe fn epoll_pwait2(
     epoll: c_int,
     events: *mut libc::epoll_event,
     count: c_int,

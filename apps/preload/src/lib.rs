@@ -4,7 +4,9 @@
 //!
 //! # The house
 //! ```text
-//!   hooks_io  hooks_wait  hooks_fd  hooks_proc    the names that the program links to,
+//!                       names                     what the program links to, from one table
+//!       │         │          │          │
+//!   hooks_io  hooks_wait  hooks_fd  hooks_proc    what its calls come to,
 //!                     hooks_syscall               also by syscall(2)
 //!       │         │          │          │
 //!   transfer  epoll, poll  state   fork, signals  bytes · waits · descriptors · processes
@@ -23,14 +25,12 @@
 //! It is no security boundary: a program can always talk around it.
 //!
 //! # Tests of its functions
-//! `cargo test -p fordway-preload` makes a program of the modules, with std, and without the names
-//! that programs link to: they would stand in front of libc's in the test itself.
+//! `cargo test -p fordway-preload` makes a program of the modules, with std, and without the exports
+//! of [`names`]: they would stand in front of libc's in the test itself.
 #![cfg_attr(not(test), no_std)]
 // Much is used by the names alone.
-#![cfg_attr(test, allow(dead_code, unused_imports))]
+#![cfg_attr(test, allow(dead_code, unused_imports, unused_macros))]
 
-#[cfg(not(test))]
-mod aliases;
 mod aside;
 mod claim;
 mod config;
@@ -43,29 +43,22 @@ mod faults;
 mod fork;
 mod headroom;
 mod hidden;
-#[cfg(not(test))]
 mod hooks_fd;
-#[cfg(not(test))]
 mod hooks_io;
-#[cfg(not(test))]
 mod hooks_many;
 mod hooks_options;
-#[cfg(not(test))]
 mod hooks_proc;
-#[cfg(not(test))]
 mod hooks_syscall;
-#[cfg(not(test))]
 mod hooks_unseen;
-#[cfg(not(test))]
 mod hooks_wait;
 mod link;
 mod lock;
 mod memory;
+mod names;
 mod packet;
 mod poll;
 mod process;
 mod purse;
-mod real;
 mod select;
 mod shared_bell;
 mod signals;
@@ -82,6 +75,7 @@ mod upgrade;
 mod wait;
 
 use core::ffi::c_char;
+use names::real;
 
 /// For `fordway doctor`, which reads it in the file.
 #[unsafe(export_name = "fordway_abi_version")]

@@ -734,7 +734,7 @@ impl Conn {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{pair, tables};
+    use crate::testing::{free, pair, tables};
     use fordway_sockets::{End, Half, NoLock};
 
     #[test]
@@ -783,7 +783,7 @@ mod tests {
         }
         assert!(fordway_sockets::down::attend(&conn.end()).is_ok() && !conn.is_paired());
         assert_eq!(link.users.load(Ordering::Relaxed), 1, "let go of once");
-        state::free_conn(conn);
+        free(conn);
         link.peer_gone.store(1, Ordering::Relaxed);
         unbind(index);
         assert!(by_id(8).is_none());
@@ -804,7 +804,7 @@ mod tests {
         other.disown();
         assert_eq!(link.users.load(Ordering::Relaxed), 2, "let go of once");
         assert!(!conn.is_paired());
-        state::free_conn(conn);
+        free(conn);
         link.users.store(1, Ordering::Relaxed);
         link.peer_gone.store(1, Ordering::Relaxed);
         unbind(index);

@@ -527,7 +527,7 @@ fn kernel_interest(conn: &Conn, events: i16) -> i16 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::tables;
+    use crate::testing::{free, tables};
 
     #[test]
     fn what_was_shown_of_one_entry_is_not_noted_of_another() {
@@ -549,7 +549,7 @@ mod tests {
         note_asked(&mut asked, None);
         assert_eq!(serial_asked(&asked, one), None);
         for conn in [one, other] {
-            state::free_conn(conn);
+            free(conn);
         }
     }
 }

@@ -272,7 +272,7 @@ pub fn stand_in(signal: c_int) {
     action.sa_sigaction = ours();
     action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART | libc::SA_ONSTACK;
     // SAFETY: a whole action; libc adds what brings the handler back.
-    unsafe { real::sigaction(signal, (&raw const action).cast(), core::ptr::null_mut()) };
+    unsafe { real::sigaction(signal, &raw const action, core::ptr::null_mut()) };
 }
 
 /// Installs what the program asks for by `install`, which takes the new action's handler
@@ -307,8 +307,7 @@ fn exchange(
 
 /// # Safety
 /// As sigaction(2).
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn sigaction(
+pub unsafe fn sigaction(
     signal: c_int,
     new: *const libc::sigaction,
     old: *mut libc::sigaction,
@@ -329,7 +328,7 @@ pub unsafe extern "C" fn sigaction(
             .as_ref()
             .map_or(core::ptr::null(), |copy| &raw const *copy);
         // SAFETY: ours both.
-        let result = unsafe { real::sigaction(signal, copy.cast(), (&raw mut was).cast()) };
+        let result = unsafe { real::sigaction(signal, copy, &raw mut was) };
         (result == 0).then_some((was.sa_sigaction, was.sa_flags as u32))
     });
     let Some((handler, flags)) = found else {
@@ -423,8 +422,7 @@ fn install(signal: c_int, handler: usize, flags: c_int, masks_itself: bool) -> u
 
 /// # Safety
 /// As signal(2): BSD semantics, that is with SA_RESTART.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn signal(signal: c_int, handler: usize) -> usize {
+pub unsafe fn signal(signal: c_int, handler: usize) -> usize {
     let interrupts = (1..SIGNALS as c_int).contains(&signal)
         && INTERRUPTING.load(Ordering::Relaxed) & bit(signal) != 0;
     let flags = if interrupts { 0 } else { libc::SA_RESTART };
@@ -433,8 +431,7 @@ pub unsafe extern "C" fn signal(signal: c_int, handler: usize) -> usize {
 
 /// # Safety
 /// As signal(2) in System V: once, and not masked meanwhile.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn sysv_signal(signal: c_int, handler: usize) -> usize {
+pub unsafe fn sysv_signal(signal: c_int, handler: usize) -> usize {
     install(
         signal,
         handler,
@@ -445,8 +442,7 @@ pub unsafe extern "C" fn sysv_signal(signal: c_int, handler: usize) -> usize {
 
 /// # Safety
 /// As sigset(3).
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn sigset(signal: c_int, disposition: usize) -> usize {
+pub unsafe fn sigset(signal: c_int, disposition: usize) -> usize {
     const SIG_HOLD: usize = 2;
     if !(1..SIGNALS as c_int).contains(&signal) {
         return sys::give(Err(libc::EINVAL)) as usize;
@@ -476,10 +472,8 @@ pub unsafe extern "C" fn sigset(signal: c_int, disposition: usize) -> usize {
     if before & set != 0 { SIG_HOLD } else { handler }
 }
 
-/// # Safety
 /// As siginterrupt(3).
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn siginterrupt(signal: c_int, interrupts: c_int) -> c_int {
+pub fn siginterrupt(signal: c_int, interrupts: c_int) -> c_int {
     // SAFETY: plain data; ours.
     let mut action: libc::sigaction = unsafe { core::mem::zeroed() };
     // SAFETY: ours.

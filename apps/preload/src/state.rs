@@ -385,7 +385,7 @@ pub fn bar_shared(conn: &Conn) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::tables;
+    use crate::testing::{free, tables};
 
     #[test]
     fn descriptors_beyond_the_table_are_the_kernels() {
@@ -408,7 +408,7 @@ mod tests {
         assert!(Conn::by_id(id).is_some_and(|conn| core::ptr::eq(conn, first)));
         assert!(conn(fd).is_some_and(|conn| core::ptr::eq(conn, first)));
         first.edges.store(7, Ordering::Relaxed);
-        free_conn(first);
+        free(first);
         assert!(Conn::by_id(id).is_none());
         let second = add_conn(fd, true).expect("a place");
         assert!(core::ptr::eq(first, second), "the place is used again");
@@ -418,6 +418,6 @@ mod tests {
         let id = second.id();
         renew_conn(second, true);
         assert!(Conn::by_id(id).is_none());
-        free_conn(second);
+        free(second);
     }
 }

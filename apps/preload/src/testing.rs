@@ -2,6 +2,7 @@
 //! which some pages cannot be used.
 
 use crate::{config, epoll, fork, link, state};
+use core::sync::atomic::Ordering;
 use fordway_sockets::Event;
 use std::ffi::CString;
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
@@ -30,6 +31,18 @@ pub fn tables() -> MutexGuard<'static, ()> {
 pub fn pair(conn: &state::Conn) {
     conn.phase.advance(Event::Offered);
     conn.phase.advance(Event::Paired);
+}
+
+/// The entry goes back, and its number leads to it no more: the test's own files have such numbers,
+/// and are closed by the library's `close`.
+pub fn free(conn: &state::Conn) {
+    let fd = conn.fd.load(Ordering::Relaxed);
+    if state::look(fd) == state::kind::CONN | state::index_of(conn)
+        && let Some(word) = state::slot(fd)
+    {
+        word.store(state::kind::UNKNOWN, Ordering::Release);
+    }
+    state::free_conn(conn);
 }
 
 pub const PAGE: usize = 4096;

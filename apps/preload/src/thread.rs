@@ -15,7 +15,7 @@
 //! in both cases ([`guarded`]). A thread that may be cancelled at any instruction
 //! (PTHREAD_CANCEL_ASYNCHRONOUS) may not while it holds something.
 
-use crate::real::Real;
+use crate::real;
 use crate::sys::{self, sys};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -190,29 +190,20 @@ pub fn guarded<R>(
     argument: *mut c_void,
     body: impl FnOnce() -> R,
 ) -> (R, Shield) {
-    static PUSH: Real = Real::new(c"_pthread_cleanup_push");
-    static POP: Real = Real::new(c"_pthread_cleanup_pop");
-    let (Some(push), Some(pop)) = (PUSH.find(), POP.find()) else {
-        drop(shield);
-        return (body(), Shield::new());
-    };
     let mut buffer = CleanupBuffer {
         routine: 0,
         argument: core::ptr::null_mut(),
         cancel_type: 0,
         previous: core::ptr::null_mut(),
     };
-    // SAFETY: libc's functions of these names have these signatures; the buffer outlives its use,
-    // because every way out of this frame takes it off the list.
-    let push: extern "C" fn(*mut CleanupBuffer, extern "C" fn(*mut c_void), *mut c_void) =
-        unsafe { core::mem::transmute(push) };
-    // SAFETY: as above.
-    let pop: extern "C" fn(*mut CleanupBuffer, c_int) = unsafe { core::mem::transmute(pop) };
-    push(&raw mut buffer, routine, argument);
+    let place = (&raw mut buffer).cast();
+    // SAFETY: the buffer outlives its use, because every way out of this frame takes it off the list.
+    unsafe { real::_pthread_cleanup_push(place, routine, argument) };
     drop(shield);
     let result = body();
     let shield = Shield::new();
-    pop(&raw mut buffer, 0);
+    // SAFETY: as above.
+    unsafe { real::_pthread_cleanup_pop(place, 0) };
     (result, shield)
 }
 
@@ -235,45 +226,22 @@ pub fn cancellation_point() {
 
 #[cold]
 fn test_cancel() {
-    static TEST: Real = Real::new(c"pthread_testcancel");
-    if let Some(address) = TEST.find() {
-        // SAFETY: libc's function of this name has this signature.
-        let test: extern "C" fn() = unsafe { core::mem::transmute(address) };
-        let errno = sys::errno();
-        test();
-        sys::set_errno(errno);
-    }
+    let errno = sys::errno();
+    real::pthread_testcancel();
+    sys::set_errno(errno);
 }
-
-/// Some thread is about to be cancelled.
-pub fn cancelling() {
-    CANCELLING.store(true, Ordering::SeqCst);
-}
-
-static SET_TYPE: Real = Real::new(c"pthread_setcanceltype");
 
 fn set_cancel_type(kind: c_int) {
-    if let Some(address) = SET_TYPE.find() {
-        // SAFETY: libc's function of this name has this signature.
-        let set: extern "C" fn(c_int, *mut c_int) -> c_int =
-            unsafe { core::mem::transmute(address) };
-        set(kind, core::ptr::null_mut());
-    }
+    // SAFETY: the type before is not asked for.
+    unsafe { real::pthread_setcanceltype(kind, core::ptr::null_mut()) };
 }
 
 /// # Safety
 /// As pthread_setcanceltype(3).
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn pthread_setcanceltype(kind: c_int, old: *mut c_int) -> c_int {
-    let Some(address) = SET_TYPE.find() else {
-        return libc::ENOSYS;
-    };
+pub unsafe fn pthread_setcanceltype(kind: c_int, old: *mut c_int) -> c_int {
     let before = current().held.fetch_and(!ANY_TIME, Ordering::Relaxed);
-    // SAFETY: libc's function of this name has this signature; the program's own arguments.
-    let result = unsafe {
-        let set: unsafe extern "C" fn(c_int, *mut c_int) -> c_int = core::mem::transmute(address);
-        set(kind, old)
-    };
+    // SAFETY: the program's own arguments.
+    let result = unsafe { real::pthread_setcanceltype(kind, old) };
     let asynchronous = match result {
         0 => kind == libc_cancel::ASYNCHRONOUS,
         _ => before & ANY_TIME != 0,
@@ -286,16 +254,8 @@ pub unsafe extern "C" fn pthread_setcanceltype(kind: c_int, old: *mut c_int) -> 
 
 /// # Safety
 /// As pthread_cancel(3).
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn pthread_cancel(thread: usize) -> c_int {
-    static CANCEL: Real = Real::new(c"pthread_cancel");
-    let Some(address) = CANCEL.find() else {
-        return libc::ENOSYS;
-    };
-    cancelling();
-    // SAFETY: libc's function of this name has this signature; the program's own argument.
-    unsafe {
-        let cancel: unsafe extern "C" fn(usize) -> c_int = core::mem::transmute(address);
-        cancel(thread)
-    }
+pub unsafe fn pthread_cancel(thread: usize) -> c_int {
+    CANCELLING.store(true, Ordering::SeqCst);
+    // SAFETY: the program's own argument.
+    unsafe { real::pthread_cancel(thread) }
 }

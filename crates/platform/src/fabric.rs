@@ -165,8 +165,7 @@ impl Fabric {
     /// left by a broker that died while it laid it, and counts as none.
     pub fn open(runtime_dir: &Path) -> Result<Option<Fabric>> {
         let found = Fabric::look(runtime_dir)?;
-        let bridge = ["link", "show", "dev", BRIDGE];
-        Ok(found.filter(|fabric| fabric.ip_in_fabric(&bridge).is_ok()))
+        Ok(found.filter(|fabric| fabric.has_device(BRIDGE)))
     }
 
     fn look(runtime_dir: &Path) -> Result<Option<Fabric>> {
@@ -354,8 +353,12 @@ impl Fabric {
 
     /// Whether the host is joined.
     pub fn has_uplink(&self) -> bool {
-        self.ip_in_fabric(&["link", "show", "dev", UPLINK_PORT])
-            .is_ok()
+        self.has_device(UPLINK_PORT)
+    }
+
+    /// Whether a device of this name is there.
+    pub fn has_device(&self, name: &str) -> bool {
+        self.ip_in_fabric(&["link", "show", "dev", name]).is_ok()
     }
 
     /// Ends the fabric and everything in it.
@@ -434,7 +437,7 @@ impl Fabric {
     fn unplug(&self, port: &str, ip: Ipv4Addr) -> Result<()> {
         // The device goes by itself when its far end's namespace ends.
         let deleted = self.ip_in_fabric(&["link", "del", "dev", port]);
-        if deleted.is_err() && self.ip_in_fabric(&["link", "show", "dev", port]).is_ok() {
+        if deleted.is_err() && self.has_device(port) {
             return deleted.map(drop);
         }
         // Added once more, so that the deletion is right also when nothing was there.

@@ -23,6 +23,9 @@ pub type Gate<'g> = dyn FnMut(&SocketFacts, &SocketFacts) -> Option<Reason> + 'g
 pub struct BothEnds {
     /// Each end's socket.
     pub facts: [SocketFacts; 2],
+    /// The number that both processes know it by, also to the next broker. Of a channel that an
+    /// earlier broker made it is their own word.
+    pub id: u64,
     handle: ChannelRef,
 }
 
@@ -138,6 +141,7 @@ impl Registry {
         let facts = |process, conn_id| self.conn((process, conn_id)).map(|conn| conn.facts);
         Some(BothEnds {
             facts: [facts(a.process, a.conn_id)?, facts(b.process, b.conn_id)?],
+            id: channel.id,
             handle,
         })
     }

@@ -2,6 +2,8 @@
 // Nothing goes past the ring, or the connection leaves it first.
 #include "try.h"
 #include <aio.h>
+#include <execinfo.h>
+#include <wordexp.h>
 
 extern int __dprintf_chk(int, int, const char *, ...);
 extern int __vdprintf_chk(int, int, const char *, va_list);
@@ -9,6 +11,8 @@ extern int __dup2(int, int);
 extern int __select(int, fd_set *, fd_set *, fd_set *, struct timeval *);
 extern FILE *_IO_fdopen(int, const char *);
 extern int _IO_fclose(FILE *);
+extern FILE *_IO_popen(const char *, const char *);
+extern void __backtrace_symbols_fd(void *const *, int, int);
 
 // The other role takes all there is, once it is all there.
 static void all(int fd) {
@@ -48,6 +52,36 @@ static void stream(int fd) {
     say("%s", outcome(write(fd, "3", 1)));
     if (fputs("-4-", file) < 0) die("stdio");
     _IO_fclose(file);
+    say("%s", outcome(write(fd, "5", 1)));
+    end(fd);
+}
+// Shells that libc starts write to it.
+static void shell(int fd) {
+    if (dup2(fd, 7) != 7) die("dup2");
+    close(fd);
+    must_ring(7, "one");
+    FILE *pipe = _IO_popen("printf %s -2- >&7", "r");
+    if (!pipe || pclose(pipe)) die("popen");
+    say("%s", outcome(write(7, "3", 1)));
+    end(7);
+}
+static void substituted(int fd) {
+    wordexp_t words;
+    if (dup2(fd, 7) != 7) die("dup2");
+    close(fd);
+    must_ring(7, "one");
+    if (wordexp("$(printf %s -2- >&7)", &words, 0)) die("wordexp");
+    say("%s", outcome(write(7, "3", 1)));
+    if (wordexp("`printf %s -4- >&7`", &words, 0)) die("wordexp");
+    say("%s", outcome(write(7, "5", 1)));
+    end(7);
+}
+static void traced(int fd) {
+    void *nowhere[1] = {NULL};
+    must_ring(fd, "one");
+    backtrace_symbols_fd(nowhere, 1, fd);
+    say("%s", outcome(write(fd, "3", 1)));
+    __backtrace_symbols_fd(nowhere, 1, fd);
     say("%s", outcome(write(fd, "5", 1)));
     end(fd);
 }
@@ -186,6 +220,9 @@ static void judged(int fd) {
 const struct test_case cases[] = {
     {"printed", WARM, printed, all},
     {"stream", WARM, stream, all},
+    {"shell", WARM, shell, all},
+    {"substituted", WARM, substituted, all},
+    {"traced", WARM, traced, all},
     {"asynchronous", WARM, asynchronous, all},
     {"copies", WARM, copies, all},
     {"standard", WARM, standard, all},

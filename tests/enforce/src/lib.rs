@@ -174,3 +174,14 @@ pub fn said(output: &str, word: &str, place: usize) -> Option<u64> {
     let line = output.lines().rev().find(|line| line.starts_with(word))?;
     line.split(' ').nth(place)?.parse().ok()
 }
+
+/// Bytes of the counter in the first line that has these words.
+pub fn counted(listing: &str, words: &str) -> u64 {
+    let line = listing.lines().find(|line| line.contains(words));
+    let mut words = line.unwrap_or_default().split(' ');
+    words.find(|word| *word == "bytes");
+    words
+        .next()
+        .and_then(|count| count.parse().ok())
+        .unwrap_or(0)
+}

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use fordway_lab::{PathChoice, Spawn};
-use fordway_test_enforce::{Bed, db, guest, in_checkout, program, said, web};
+use fordway_test_enforce::{Bed, counted, db, guest, in_checkout, program, said, web};
 use std::io::Write;
 use std::process::Command;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -103,17 +103,6 @@ fn redis_is_reached_by_web_only_and_a_change_cuts_it() -> Result<()> {
     talker.finish()?.ok()?;
     server.stop()?;
     bed.finish()
-}
-
-/// Bytes of the counter in the first line that has these words.
-fn counted(listing: &str, words: &str) -> u64 {
-    let line = listing.lines().find(|line| line.contains(words));
-    let mut words = line.unwrap_or_default().split(' ');
-    words.find(|word| *word == "bytes");
-    words
-        .next()
-        .and_then(|count| count.parse().ok())
-        .unwrap_or(0)
 }
 
 /// A rule that needs each packet: the connection works, on the kernel path, and says why;

@@ -9,13 +9,16 @@
 //! the lines when they are listed.
 
 use super::listing::{Chain, Line, lines, with_counts};
-use fordway_filter::rules::{ChainKind, Expr, Family, Hook, Rules, Table};
+use fordway_filter::rules::{self, Base, ChainKind, Expr, Family, Hook, Rules, Table};
 use fordway_filter::{Counter, Filter, RuleId};
 use fordway_platform::fabric::OWN_TABLE;
 use std::collections::BTreeMap;
 
 /// Far enough from every priority that has a name, and from overflow.
 const STAGE: i32 = 1 << 20;
+
+/// A device of the fabric by which nothing comes or goes.
+const NOWHERE: &str = "lo";
 
 /// Lines of chains that the kernel has on another hook, as they were written: by table and name.
 pub(super) type Moved = BTreeMap<(String, String), String>;
@@ -32,8 +35,7 @@ pub(super) struct ForKernel {
 /// Translates nft's listing of these rules; an error says what cannot be in force between domains,
 /// and what to write.
 pub(super) fn translate(listing: &str, rules: &Rules) -> Result<ForKernel, String> {
-    let own = |table: &&Table| table.family == Family::Bridge && table.name == OWN_TABLE;
-    if rules.tables.iter().any(|table| own(&table)) {
+    if rules.tables.iter().any(is_own) {
         return Err(format!(
             "table bridge {OWN_TABLE} is the broker's own; give it another name"
         ));
@@ -62,16 +64,26 @@ pub(super) fn translate(listing: &str, rules: &Rules) -> Result<ForKernel, Strin
     })
 }
 
+/// Whether it is the broker's.
+pub(super) fn is_own(table: &Table) -> bool {
+    table.family == Family::Bridge && table.name == OWN_TABLE
+}
+
+/// The base chain that a line belongs to.
+fn base_chain<'r>(
+    rules: &'r Rules,
+    named: Chain<'_>,
+) -> Option<(&'r Table, &'r rules::Chain, &'r Base)> {
+    let mut tables = rules.tables.iter();
+    let table = tables.find(|table| named.table == format!("{} {}", table.family, table.name))?;
+    let chain = table.chains.iter().find(|chain| chain.name == named.name)?;
+    Some((table, chain, chain.base.as_ref()?))
+}
+
 /// The line of a chain of an end's hook, where the fabric sees its packets; `None`: it stays.
 fn placed(rules: &Rules, named: Chain<'_>) -> Result<Option<String>, String> {
-    let mut tables = rules.tables.iter();
-    let table = tables.find(|table| named.table == format!("{} {}", table.family, table.name));
-    let chain = table.and_then(|table| {
-        let chain = table.chains.iter().find(|chain| chain.name == named.name)?;
-        Some((table, chain, chain.base.as_ref()?))
-    });
-    // A comment of several lines can look like a chain.
-    let Some((table, chain, base)) = chain else {
+    // A text of several lines can look like a chain.
+    let Some((table, chain, base)) = base_chain(rules, named) else {
         return Err(format!(
             "chain {} {}: nft lists it where the kernel has none; write comments in one line",
             named.table, named.name
@@ -103,6 +115,78 @@ fn placed(rules: &Rules, named: Chain<'_>) -> Result<Option<String>, String> {
     Ok(Some(format!(
         "\t\ttype filter hook forward priority {priority}; policy {policy};"
     )))
+}
+
+/// The lines of [`placed`] as they were written: for who knows nothing but the fabric's listing.
+pub(super) fn written(fabric: &str) -> Moved {
+    let line_before = |line: &str| {
+        let rest = line
+            .trim()
+            .strip_prefix("type filter hook forward priority ")?;
+        let (priority, policy) = rest.split_once(';')?;
+        let priority: i32 = priority.parse().ok()?;
+        let (stage, hook) = match priority {
+            _ if priority < -STAGE / 2 => (-STAGE, "output"),
+            _ if priority > STAGE / 2 => (STAGE, "input"),
+            _ => return None,
+        };
+        let priority = priority.saturating_sub(stage);
+        Some(format!(
+            "\t\ttype filter hook {hook} priority {priority};{policy}"
+        ))
+    };
+    let moved = lines(fabric).filter_map(|(line, what)| match what {
+        Line::Base(chain) => {
+            let name = (chain.table.to_owned(), chain.name.to_owned());
+            Some((name, line_before(line)?))
+        }
+        _ => None,
+    });
+    moved.collect()
+}
+
+impl ForKernel {
+    /// Has no chain name a device that is not there; the chains of which that is so. One that is
+    /// left without any gets [`NOWHERE`].
+    pub(super) fn without_absent(
+        &mut self,
+        rules: &Rules,
+        is_there: impl Fn(&str) -> bool,
+    ) -> Vec<String> {
+        let mut waiting = Vec::new();
+        let mut text = String::new();
+        for (line, what) in lines(&self.text) {
+            let absent = match what {
+                Line::Base(chain) => base_chain(rules, chain)
+                    .filter(|(_, _, base)| !base.devices.iter().all(|device| is_there(device)))
+                    .map(|(_, _, base)| (chain, base)),
+                _ => None,
+            };
+            match absent {
+                None => text += line,
+                Some((chain, base)) => {
+                    let devices = base.devices.iter().map(String::as_str);
+                    let mut there: Vec<&str> = devices.filter(|device| is_there(device)).collect();
+                    if there.is_empty() {
+                        there.push(NOWHERE);
+                    }
+                    let policy = if base.drops { "drop" } else { "accept" };
+                    text += &format!(
+                        "\t\ttype filter hook {} devices = {{ {} }} priority {}; policy {policy};",
+                        base.hook.name(),
+                        there.join(", "),
+                        base.priority
+                    );
+                    waiting.push(format!("{} {}", chain.table, chain.name));
+                    let name = (chain.table.to_owned(), chain.name.to_owned());
+                    self.moved.insert(name, line.to_owned());
+                }
+            }
+            text.push('\n');
+        }
+        self.text = text;
+        waiting
+    }
 }
 
 /// The fabric's listing as it was written, with what rings have carried as the filter counts it.

@@ -57,7 +57,11 @@ pub fn lines(listing: &str) -> impl Iterator<Item = (&str, Line<'_>)> {
     listing.lines().map(move |line| {
         let said = line.trim();
         let inside = open != Open::default();
-        if block.is_some() && (inside || !line.starts_with("\t}")) {
+        let is_edge = match block {
+            Some(_) => line.starts_with("\t}"),
+            None => !said.starts_with("comment "),
+        };
+        if inside || !is_edge {
             open.read(line);
         }
         let what = match (block, said) {
@@ -70,6 +74,7 @@ pub fn lines(listing: &str) -> impl Iterator<Item = (&str, Line<'_>)> {
                     .trim_start_matches("table ");
                 Line::Other
             }
+            (None, _) if said.starts_with("comment ") => Line::Other,
             (None, _) if said.ends_with('{') => {
                 block = said.trim_end_matches('{').trim().split_once(' ');
                 rules = 0;

@@ -53,10 +53,11 @@ use fordway_abi::reason::Reason;
 use fordway_abi::shm::SEGMENT_LOG2_MAX;
 use fordway_filter::{Answer, Decision, Filter, Phase, rules};
 use fordway_platform::diag::{self, Named};
-use fordway_platform::fabric::{FabricError, handshake_has_passed, keep_connections};
+use fordway_platform::fabric::{FabricError, handshake_has_passed, keep_connections, port_of};
 use fordway_platform::nftables::{LoadError, Scratch, Source};
 use fordway_registry::{BothEnds, SocketFacts};
 use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -83,9 +84,15 @@ struct Credited {
     since_ns: u64,
 }
 
+/// What a listing begins with whose rules the fabric has not.
+const CHANGED: &str = "# Somebody has changed the rules in the fabric. Rings are under these; \
+     a load puts them in force in the fabric as well.\n";
+
 /// The rules in force and what the broker has counted by them.
 pub(crate) struct Rules {
     filter: Filter,
+    /// As nft listed them when they were put in force.
+    listing: String,
     moved: kernel::Moved,
     runtime_dir: PathBuf,
     /// Clock of the filter: nanoseconds since then.
@@ -94,6 +101,9 @@ pub(crate) struct Rules {
     counts: bool,
     /// What is credited of each live channel.
     credited: BTreeMap<u64, Credited>,
+    /// What an earlier broker credited of channels that nobody has shown again yet: by number and
+    /// by the cookie of the end's socket, which no other process can have.
+    earlier: BTreeMap<(u64, u64), u64>,
     /// When the first element with a timeout leaves.
     expiry_ns: Option<u64>,
     /// When the kernel is told again that connections go on, if there are rules.
@@ -101,18 +111,24 @@ pub(crate) struct Rules {
 }
 
 impl Rules {
-    /// Finds again what an earlier broker had in force.
-    pub(crate) fn start(config: &Config) -> Result<(Self, bool), BrokerError> {
-        let mut rules = Self {
+    fn none(runtime_dir: PathBuf) -> Self {
+        Self {
             filter: new_filter(),
+            listing: String::new(),
             moved: kernel::Moved::new(),
-            runtime_dir: config.runtime_dir.clone(),
+            runtime_dir,
             start: Instant::now(),
             counts: false,
             credited: BTreeMap::new(),
+            earlier: BTreeMap::new(),
             expiry_ns: None,
             keep_at_ns: None,
-        };
+        }
+    }
+
+    /// Finds again what an earlier broker had in force.
+    pub(crate) fn start(config: &Config) -> Result<(Self, bool), BrokerError> {
+        let mut rules = Self::none(config.runtime_dir.clone());
         let damaged = |what: String| BrokerError::Directory {
             dir: config.runtime_dir.clone(),
             what: format!(
@@ -125,6 +141,8 @@ impl Rules {
         };
         let made = Made::of(&stored.rules).map_err(|fault| damaged(fault.to_string()))?;
         rules.put_in_force(made, stored.epoch);
+        let credited = stored.credited.into_iter();
+        rules.earlier = credited.map(|(id, end, sent)| ((id, end), sent)).collect();
         Ok((rules, true))
     }
 
@@ -139,6 +157,7 @@ impl Rules {
     fn put_in_force(&mut self, made: Made, epoch: u64) {
         let now_ns = self.now_ns();
         let has_rules = !made.rules.tables.is_empty();
+        self.listing = made.listing;
         self.moved = made.for_kernel.moved;
         self.filter.replace(made.rules, epoch, now_ns);
         self.counts = self.filter.counts_anything();
@@ -216,7 +235,11 @@ impl Rules {
         })
     }
 
-    /// Credits the counters of a channel's rules with what its ends show that they sent.
+    /// A listing as it was written, with what rings have carried.
+    fn listed(&self, listing: &str) -> String {
+        kernel::listed(listing, &self.moved, Some(&self.filter))
+    }
+
     /// A channel begins.
     pub(crate) fn begins(&mut self, key: u64) {
         if self.counts {
@@ -227,6 +250,17 @@ impl Rules {
             };
             self.credited.entry(key).or_insert(credited);
         }
+    }
+
+    /// A channel that an earlier broker made has both its ends again: what that one credited of
+    /// it is counted already.
+    fn goes_on(&mut self, channel: &BothEnds) {
+        let sent = channel.facts.map(|end| {
+            let past = self.earlier.remove(&(channel.id, end.cookie));
+            past.unwrap_or(0)
+        });
+        let past = Credited { sent, since_ns: 0 };
+        self.credited.entry(channel.key()).or_insert(past);
     }
 
     /// What a channel can have carried in either direction.
@@ -240,6 +274,8 @@ impl Rules {
         self.credit_pair(channel.key(), &channel.facts, sent);
     }
 
+    /// Credits the counters of a channel's rules with what its ends show that they sent. Where
+    /// nothing counts, it is noted: later rules count what is sent under them.
     fn credit_pair(&mut self, key: u64, [a, b]: &[SocketFacts; 2], sent: [Option<u64>; 2]) {
         let past = self.credited.get(&key).copied().unwrap_or_default();
         let before = past.sent;
@@ -248,7 +284,9 @@ impl Rules {
         if more == [0; 2] {
             return;
         }
-        if let Some((answer, connecting)) = self.ask([a, b], Phase::Established) {
+        if self.counts
+            && let Some((answer, connecting)) = self.ask([a, b], Phase::Established)
+        {
             let packets = more.map(|bytes| {
                 let packets = bytes.div_ceil(SEGMENT_BYTES);
                 // The figure is a program's own word, and may be any.
@@ -364,52 +402,125 @@ impl Fault {
     }
 }
 
+/// Why a broker does not start.
+fn at_start(fault: Fault) -> BrokerError {
+    match fault {
+        Fault::Fabric(reason) => reason.into(),
+        Fault::File(reason) => crate::doing("filter.json")(reason),
+        other => BrokerError::Missing(other.to_string()),
+    }
+}
+
 impl Broker {
     /// Gives the kernel what was in force under an earlier broker.
     pub(crate) fn restore_rules(&mut self) -> Result<(), BrokerError> {
         let epoch = self.rules.epoch();
-        match self.try_restore(epoch) {
-            Ok(()) => {
-                tracing::info!("rules of epoch {epoch} are in force again");
-                Ok(())
+        self.try_restore(epoch).map_err(at_start)?;
+        tracing::info!("rules of epoch {epoch} are in force again");
+        Ok(())
+    }
+
+    /// Takes over rules that the fabric has and no file knows of: a broker was killed while it put
+    /// its first rules in force, or somebody has removed the file. What cannot be taken over goes, for
+    /// rings would not be under it.
+    pub(crate) fn adopt_rules(&mut self) -> Result<(), BrokerError> {
+        match self.try_adopt() {
+            Err(Fault::Rules(what) | Fault::Load(LoadError::Refused(what))) => {
+                let what = what.lines().next().unwrap_or_default();
+                tracing::warn!(
+                    "the fabric had rules that filter.json does not have and that cannot be in force: they were removed ({what})"
+                );
+                self.load_kernel("", false).map_err(at_start)
             }
-            Err(Fault::Fabric(reason)) => Err(reason.into()),
-            Err(Fault::File(reason)) => Err(crate::doing("filter.json")(reason)),
-            Err(other) => Err(BrokerError::Missing(other.to_string())),
+            other => other.map_err(at_start),
         }
+    }
+
+    fn try_adopt(&mut self) -> Result<(), Fault> {
+        const EPOCH: u64 = 1;
+        let Some(fabric) = self.domains.existing_fabric() else {
+            return Ok(());
+        };
+        let there = fabric.list_rules().map_err(Fault::Fabric)?;
+        if there.is_empty() {
+            return Ok(());
+        }
+        let made = Made::of(&kernel::listed(&there, &kernel::written(&there), None))?;
+        let stored = store::Stored {
+            epoch: EPOCH,
+            rules: made.listing.clone(),
+            credited: Vec::new(),
+        };
+        let file = store::prepare(&self.rules.runtime_dir, &stored).map_err(Fault::File)?;
+        self.load_kernel(&made.for_kernel.text, made.for_kernel.sees_ip)?;
+        file.take_place().map_err(Fault::File)?;
+        self.rules.put_in_force(made, EPOCH);
+        tracing::warn!(
+            "the fabric had rules that filter.json does not have: they are in force as epoch {EPOCH}"
+        );
+        Ok(())
     }
 
     /// The fabric has counted on and kept what packets added, if it is the one that had these rules.
     /// One that was laid anew, or that somebody changed, gets them as they were written.
     fn try_restore(&mut self, epoch: u64) -> Result<(), Fault> {
-        let made = match self.made_of_fabric()? {
+        let mut made = match self.made_of_fabric()? {
             Some(made) => made,
             None => {
                 tracing::warn!(
-                    "the fabric had other rules than filter.json, which is in force now"
+                    "the fabric had other rules than the broker, whose are in force now"
                 );
-                let stored = store::read(&self.rules.runtime_dir).map_err(Fault::File)?;
-                Made::of(&stored.map_or(String::new(), |stored| stored.rules))?
+                Made::of(&self.rules.listed(&self.rules.listing))?
             }
         };
-        self.load_kernel(&made.for_kernel)?;
+        let loaded = self.load_kernel(&made.for_kernel.text, made.for_kernel.sees_ip);
+        if let Err(refused) = loaded {
+            // Before Linux 6.16 the kernel drops chains with their device, and takes none of a device
+            // that is not there.
+            let fabric = self.domains.fabric().map_err(Fault::Fabric)?;
+            let is_there = |device: &str| fabric.has_device(device);
+            let waiting = made.for_kernel.without_absent(&made.rules, is_there);
+            if waiting.is_empty() {
+                return Err(refused);
+            }
+            self.load_kernel(&made.for_kernel.text, made.for_kernel.sees_ip)?;
+            for chain in waiting {
+                tracing::warn!("chain {chain} waits for the port of a domain that is not there");
+            }
+        }
         self.rules.put_in_force(made, epoch);
         Ok(())
     }
 
-    /// What the fabric has, if these are the rules in force.
-    fn made_of_fabric(&mut self) -> Result<Option<Made>, Fault> {
-        let text = self.filter_listing().map_err(Fault::Fabric)?;
-        let made = Made::of(&text).ok();
-        Ok(made.filter(|made| made.rules.is_alike(self.rules.filter.rules())))
+    /// A domain has got its port: chains that name it see its packets from now on, also where the
+    /// kernel had dropped them with the port before.
+    pub(crate) fn port_came(&mut self, ip: Ipv4Addr) {
+        let port = port_of(ip);
+        let tables = self.rules.filter.rules().tables.iter();
+        let mut bases = tables
+            .flat_map(|table| &table.chains)
+            .filter_map(|chain| chain.base.as_ref());
+        if bases.any(|base| base.devices.contains(&port))
+            && let Err(fault) = self.try_restore(self.rules.epoch())
+        {
+            tracing::warn!(
+                "the fabric may lack chains of port {port}; load the rules again: {fault}"
+            );
+        }
     }
 
-    fn load_kernel(&mut self, rules: &kernel::ForKernel) -> Result<(), Fault> {
+    /// What the fabric has, if these are the rules in force.
+    fn made_of_fabric(&mut self) -> Result<Option<Made>, Fault> {
+        let text = self.fabric_listing().map_err(Fault::Fabric)?;
+        Ok(text.and_then(|text| Made::of(&text).ok()))
+    }
+
+    fn load_kernel(&mut self, text: &str, sees_ip: bool) -> Result<(), Fault> {
         let network = self.registry.network();
         let address = (network.uplink_address(), network.prefix());
         let fabric = self.domains.fabric().map_err(Fault::Fabric)?;
         fabric
-            .load_rules(&rules.text, rules.sees_ip, address)
+            .load_rules(text, sees_ip, address)
             .map_err(Fault::Fabric)
     }
 
@@ -435,25 +546,27 @@ impl Broker {
         if on.is_some_and(|on| on != before) {
             return Err(Fault::Late);
         }
-        let old = self.filter_listing().map_err(Fault::Fabric)?;
+        let old = self.fabric_listing().map_err(Fault::Fabric)?;
+        let old = old.unwrap_or_else(|| self.rules.listing.clone());
         let made = Made::of(text)?;
         let changes = changes::changes(&old, &made.listing);
         let epoch = before + 1;
         let stored = store::Stored {
             epoch,
             rules: made.listing.clone(),
+            credited: self.credited(),
         };
-        // Rings count on in the filter, so the kernel would have its own counts back.
-        let plain = self.kernel_listing(false).map_err(Fault::Fabric)?;
-        let back = Made::of(&plain)?.for_kernel;
+        // What the kernel would have back, whoever has written it.
+        let fabric = self.domains.fabric().map_err(Fault::Fabric)?;
+        let back = fabric.list_rules().map_err(Fault::Fabric)?;
         let file = store::prepare(&self.rules.runtime_dir, &stored).map_err(Fault::File)?;
-        if let Err(fault) = self.load_kernel(&made.for_kernel) {
+        if let Err(fault) = self.load_kernel(&made.for_kernel.text, made.for_kernel.sees_ip) {
             file.discard();
             return Err(fault);
         }
         let in_force = Instant::now();
         if let Err(reason) = file.take_place() {
-            return Err(match self.load_kernel(&back) {
+            return Err(match self.load_kernel(&back, false) {
                 Ok(()) => Fault::File(reason),
                 Err(fault) => Fault::Apart(fault.to_string()),
             });
@@ -481,44 +594,56 @@ impl Broker {
 
     /// `FilterList`.
     pub(crate) fn filter_list(&mut self) -> Reply {
-        match self.filter_listing() {
+        match self.fabric_listing() {
             Ok(text) => Reply::Filter(FilterRules {
                 epoch: self.rules.epoch(),
-                text,
+                text: text.unwrap_or_else(|| {
+                    let text = self.rules.listed(&self.rules.listing);
+                    format!("{CHANGED}{text}")
+                }),
             }),
             Err(reason) => error(crate::domains::kind_of(&reason), &reason),
         }
     }
 
-    /// The rules with the counts of both paths.
-    fn filter_listing(&mut self) -> Result<String, FabricError> {
+    /// The rules in force with the counts of both paths. `None`: the fabric has others, which
+    /// somebody has put there past the broker.
+    fn fabric_listing(&mut self) -> Result<Option<String>, FabricError> {
         self.credit_all();
-        self.kernel_listing(true)
-    }
-
-    /// The kernel's rules as they were written, if wanted with what rings have carried.
-    fn kernel_listing(&mut self, with_rings: bool) -> Result<String, FabricError> {
-        if self.rules.filter.rules().tables.is_empty() {
-            return Ok(String::new());
+        let in_force = self.rules.filter.rules();
+        if in_force.tables.is_empty() {
+            return Ok(Some(String::new()));
         }
-        let text = self.domains.fabric()?.list_rules()?;
-        let rules = &self.rules;
-        Ok(kernel::listed(
-            &text,
-            &rules.moved,
-            with_rings.then_some(&rules.filter),
-        ))
+        let fabric = self.domains.fabric()?;
+        let Ok(mut there) = rules::read(&fabric.dump_rules()?) else {
+            return Ok(None);
+        };
+        there.tables.retain(|table| !kernel::is_own(table));
+        match there.is_alike(in_force) {
+            true => Ok(Some(self.rules.listed(&fabric.list_rules()?))),
+            false => Ok(None),
+        }
     }
 
     /// Credits what every live channel has carried so far.
     fn credit_all(&mut self) {
-        if !self.rules.counts {
-            return;
-        }
         let channels: Vec<BothEnds> = self.registry.channels_with_both_ends().collect();
         for channel in channels {
             self.credit_channel(&channel);
         }
+    }
+
+    /// What the next broker is not to credit again.
+    fn credited(&self) -> Vec<(u64, u64, u64)> {
+        let live = self.registry.channels_with_both_ends().flat_map(|channel| {
+            let past = self.rules.credited.get(&channel.key());
+            let sent = past.map_or([0; 2], |past| past.sent);
+            [0, 1].map(|side| (channel.id, channel.facts[side].cookie, sent[side]))
+        });
+        let earlier = self.rules.earlier.iter();
+        let earlier = earlier.map(|(&(id, end), &sent)| (id, end, sent));
+        let all = live.chain(earlier);
+        all.filter(|(_, _, sent)| *sent > 0).collect()
     }
 
     fn credit_channel(&mut self, channel: &BothEnds) {
@@ -579,6 +704,7 @@ impl Broker {
 
     /// Asks about the channel that a process has just shown again.
     pub(crate) fn look_at(&mut self, channel: &BothEnds) {
+        self.rules.goes_on(channel);
         let [a, b] = &channel.facts;
         let answer = self.rules.ask([a, b], Phase::Established);
         match answer.map(|(answer, _)| answer.decision) {
@@ -668,10 +794,11 @@ impl Broker {
             return Ok(());
         };
         // The kernel counts on from there, whoever is the next broker.
-        self.load_kernel(&made.for_kernel)?;
+        self.load_kernel(&made.for_kernel.text, made.for_kernel.sees_ip)?;
         let stored = store::Stored {
             epoch: self.rules.epoch(),
             rules: made.listing,
+            credited: self.credited(),
         };
         let file = store::prepare(&self.rules.runtime_dir, &stored).map_err(Fault::File)?;
         file.take_place().map_err(Fault::File)

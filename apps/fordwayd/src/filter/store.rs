@@ -13,6 +13,10 @@ const FILE: &str = "filter.json";
 pub(super) struct Stored {
     pub(super) epoch: u64,
     pub(super) rules: String,
+    /// What the counts of these rules have of each end of a channel: the channel's number, the
+    /// cookie of the end's socket, bytes.
+    #[serde(default)]
+    pub(super) credited: Vec<(u64, u64, u64)>,
 }
 
 /// A file that lies beside the one in force and is not yet it.

@@ -14,16 +14,7 @@ fn is_root() -> bool {
 
 /// Rules as nft and the kernel make them.
 fn rules(text: &str) -> Rules {
-    let mut rules = Rules {
-        filter: new_filter(),
-        moved: kernel::Moved::new(),
-        runtime_dir: PathBuf::new(),
-        start: Instant::now(),
-        counts: false,
-        credited: BTreeMap::new(),
-        expiry_ns: None,
-        keep_at_ns: None,
-    };
+    let mut rules = Rules::none(PathBuf::new());
     // A block ends with its line.
     let text = text.replace("} }", "}\n}");
     rules.put_in_force(Made::of(&text).expect("rules"), 1);
@@ -416,14 +407,88 @@ fn what_cannot_be_in_force_between_domains_is_refused() {
             "table ip t { chain o { type filter hook output priority 0; notrack; } }",
             "notrack",
         ),
-        (
-            "table ip t { comment \"a\nb\"\nchain o { type filter hook output priority 0; policy drop; } }",
-            "comments in one line",
-        ),
     ] {
         let fault = for_kernel(rules).expect_err("refused").to_string();
         assert!(fault.contains(why), "{fault}");
     }
+}
+
+/// The fabric's listing is all that is left when a broker was killed while it loaded its first rules.
+#[test]
+fn hook_lines_are_known_from_the_fabrics_listing() {
+    if !is_root() {
+        return;
+    }
+    let made = for_kernel(
+        "table inet t {
+        chain out { type filter hook output priority raw; tcp dport 1 drop; }
+        chain in { type filter hook input priority 5; policy drop; tcp dport 1 accept; }
+        chain over { type filter hook forward priority -300; tcp dport 1 drop; } }",
+    )
+    .expect("made");
+    let scratch = Scratch::new().expect("root");
+    let text = &made.for_kernel.text;
+    scratch.load(Source::text(text)).expect("loaded");
+    let fabric = scratch.list().expect("listed");
+    let written = kernel::written(&fabric);
+    assert_eq!(written.len(), 2);
+    let listed = kernel::listed(&fabric, &written, None);
+    assert_eq!(Made::of(&listed).expect("made").listing, made.listing);
+}
+
+#[test]
+fn chains_name_no_device_that_is_not_there() {
+    if !is_root() {
+        return;
+    }
+    let mut made = for_kernel(
+        "table netdev t {
+        chain a { type filter hook ingress device p-0a4d0004 priority 0; tcp dport 1 drop; }
+        chain b { type filter hook ingress devices = { p-0a4d0003, p-0a4d0004 } priority 1; policy drop; tcp dport 2 drop; }
+        chain c { type filter hook egress device p-0a4d0003 priority 0; tcp dport 3 drop; } }",
+    )
+    .expect("made");
+    let waiting = made
+        .for_kernel
+        .without_absent(&made.rules, |device| device == "p-0a4d0003");
+    assert_eq!(waiting, ["netdev t a", "netdev t b"]);
+    let text = &made.for_kernel.text;
+    for line in [
+        "ingress devices = { lo } priority 0; policy accept;",
+        "ingress devices = { p-0a4d0003 } priority 1; policy drop;",
+        "egress device \"p-0a4d0003\"",
+    ] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+    assert!(!text.contains("p-0a4d0004"), "{text}");
+    assert_eq!(
+        kernel::listed(text, &made.for_kernel.moved, None),
+        made.listing
+    );
+    Made::of(text).expect("nft takes it");
+}
+
+#[test]
+fn a_comment_of_several_lines_is_no_chain() {
+    if !is_root() {
+        return;
+    }
+    let made = for_kernel(
+        "table ip t { comment \"a {\n\tchain x {\n\t\ttype filter hook input priority 0;\n}\"
+        chain o { type filter hook output priority 0; policy drop; } }",
+    )
+    .expect("made");
+    let text = &made.for_kernel.text;
+    assert!(
+        text.contains("hook forward priority -1048576; policy drop;"),
+        "{text}"
+    );
+    assert!(text.contains("hook input priority 0;"), "{text}");
+    assert_eq!(made.for_kernel.moved.len(), 1);
+    assert_eq!(
+        kernel::listed(text, &made.for_kernel.moved, None),
+        made.listing
+    );
 }
 
 /// What differs from load to load, and as packets come, makes no other rules of them.

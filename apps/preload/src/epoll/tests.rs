@@ -3,7 +3,7 @@
 use super::instances::equip;
 use super::items::{link_of_instance, new_item, remove};
 use super::*;
-use crate::testing::tables;
+use crate::testing::{free, tables};
 use crate::{control, link, upgrade};
 
 /// A number of no descriptor.
@@ -40,7 +40,7 @@ fn end(instance: &Instance, items: &[u32]) {
         word.store(state::kind::UNKNOWN, Ordering::Relaxed);
     }
     if let Some(conn) = state::conn(FD - 1) {
-        state::free_conn(conn);
+        free(conn);
     }
 }
 
@@ -272,7 +272,7 @@ fn who_sees_a_channel_finds_the_connection_attached() {
     assert!(conn.is_paired());
     assert_eq!(conn.attaches.load(Ordering::Relaxed), 1);
     attach::detach(conn);
-    state::free_conn(conn);
+    free(conn);
     link.peer_base.store(none, Ordering::Relaxed);
     link.peer_gone.store(1, Ordering::Relaxed);
     link::unbind(index);

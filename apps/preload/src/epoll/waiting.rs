@@ -554,7 +554,7 @@ fn sleep(
 mod tests {
     use super::super::items::new_item;
     use super::*;
-    use crate::testing::tables;
+    use crate::testing::{free, tables};
 
     /// The kernel's answer has events of the program, of a registration, and of former ones.
     #[test]
@@ -602,7 +602,7 @@ mod tests {
         assert_eq!(translate(instance, events.as_mut_ptr(), 2), (1, 0));
         item_at(index).conn.store(0, Ordering::Relaxed);
         instance.used.store(0, Ordering::Relaxed);
-        state::free_conn(conn);
+        free(conn);
         for fd in [fd, fd - 1] {
             if let Some(word) = state::slot(fd) {
                 word.store(state::kind::UNKNOWN, Ordering::Relaxed);

@@ -164,7 +164,7 @@ impl Target for Parts<'_> {
 mod tests {
     use super::*;
     use crate::state;
-    use crate::testing::{pair, tables};
+    use crate::testing::{free, pair, tables};
     use crate::transfer::send;
 
     #[test]
@@ -173,7 +173,7 @@ mod tests {
         let fd = state::FD_COUNT as i32 - 3;
         // As `state::conn` finds it, before another thread closes the number...
         let found = state::add_conn(fd, false).expect("a place");
-        state::free_conn(found);
+        free(found);
         state::slot(fd)
             .expect("watched")
             .store(state::kind::OTHER, Ordering::Relaxed);
@@ -189,6 +189,6 @@ mod tests {
         let buffers = Buffers::one(&part, true).expect("a buffer");
         assert!(matches!(receive(found, fd, &buffers, 0), Ok(Done::Kernel)));
         assert!(matches!(send(found, fd, &buffers, 0), Ok(Done::Kernel)));
-        state::free_conn(other);
+        free(other);
     }
 }

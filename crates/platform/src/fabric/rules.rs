@@ -91,6 +91,11 @@ impl Fabric {
         Ok(text)
     }
 
+    /// What the kernel has of all tables, [`OWN_TABLE`] as well, as its own messages.
+    pub fn dump_rules(&self) -> Result<Vec<u8>> {
+        crate::rules::dump(self.namespace.as_fd()).map_err(doing("reading the fabric's rules"))
+    }
+
     /// `FAMILY NAME` of each table that is not ours.
     fn foreign_tables(&self) -> Result<Vec<String>> {
         let own = format!("bridge {OWN_TABLE}");

@@ -86,6 +86,7 @@ fn channels_are_shown_with_both_ends_and_moved() {
     };
     let (a, b) = ends(0);
     assert!(channel.facts == [a, b] || channel.facts == [b, a]);
+    assert_eq!(channel.id, p.pair.channel_id);
     assert_eq!(p.registry.both_ends_in(p.web).len(), 1);
     let actions = p.registry.downgrade_these(&channels, FILTER);
     let id = p.pair.channel_id;
