@@ -1,6 +1,6 @@
 //! A peer that is to leave its ring, and goes on publishing: what is read from it ends.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use fordway_abi::shm::{Endpoint, SEGMENT_LOG2_MIN, rx_state};
 use fordway_test_hostile::mallory::Mallory;
 use fordway_test_hostile::{Bed, Style, until};
@@ -28,23 +28,29 @@ fn keep_full(mallory: &mut Mallory) {
 }
 
 /// Goes on publishing, as fast as it is taken, until nothing more is; how much was taken
-/// after the victim was seen to have asked for the kernel path.
-fn publish_on(mallory: &mut Mallory) -> Result<u64> {
-    let mut asked_at = None;
+/// after the victim was seen to have asked for the kernel path, or to have closed: a FIN that no
+/// flag announces is a dead peer's, and the victim's next send may be told of the reset.
+fn publish_on(bed: &Bed, mallory: &mut Mallory) -> Result<u64> {
+    let mut left_at = None;
     let (mut last, mut quiet) = (0, 0);
-    until("the victim takes nothing more", || {
+    let ended = until("the victim takes nothing more", || {
         keep_full(mallory);
         let asked = mallory.peer_u32(offset_of!(Endpoint, wait.rx_state));
-        if asked_at.is_none() && matches!(asked, rx_state::STOP | rx_state::DRAIN) {
-            asked_at = Some(taken(mallory));
+        let has_left =
+            || matches!(asked, rx_state::STOP | rx_state::DRAIN) || bed.all_ends() == bed.made();
+        if left_at.is_none() && has_left() {
+            left_at = Some(taken(mallory));
         }
         let now = taken(mallory);
         quiet = if now == last { quiet + 1 } else { 0 };
         last = now;
-        asked_at.is_some() && quiet > QUIET_LOOKS
+        left_at.is_some() && quiet > QUIET_LOOKS
+    });
+    ended.with_context(|| {
+        format!("left at {left_at:?}, {last} bytes taken, none for {quiet} looks")
     })?;
     ensure!(mallory.tail > last, "there is something to take");
-    Ok(last - asked_at.unwrap_or(0))
+    Ok(last - left_at.unwrap_or(0))
 }
 
 fn hold(name: &str, styles: &[Style], leave: impl Fn(&Bed, &Mallory) -> Result<()>) -> Result<()> {
@@ -56,7 +62,7 @@ fn hold(name: &str, styles: &[Style], leave: impl Fn(&Bed, &Mallory) -> Result<(
                 keep_full(&mut mallory);
             }
             leave(bed, &mallory)?;
-            let more = publish_on(&mut mallory)?;
+            let more = publish_on(bed, &mut mallory)?;
             println!("{name}: {more} bytes were taken after the victim had asked for the kernel");
             // What lay there then, and what came between its look and ours.
             ensure!(more <= 2 * CAPACITY, "{more}");
