@@ -6,7 +6,7 @@ use crate::pace::Pace;
 use crate::pairs::PAIRS_MIN;
 use crate::placement::Placement;
 use crate::report::{JsonLines, Row};
-use crate::{apps, compare, demo, document, filter, marks};
+use crate::{apps, compare, demo, document, filter, marks, publish};
 use anyhow::{Result, ensure};
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -52,6 +52,13 @@ pub enum Command {
         /// Files that --json has written.
         #[arg(required = true)]
         rows: Vec<PathBuf>,
+    },
+    /// Keep a full run for the documentation, and print the documentation's tables anew.
+    Publish {
+        /// The tree's root.
+        root: PathBuf,
+        /// The directory of the run; none: only the tables.
+        run: Option<PathBuf>,
     },
     /// Two builds in alternation; fails if the new one is worse.
     Compare {
@@ -175,6 +182,7 @@ pub fn run(command: &Command) -> Result<()> {
             println!("{}", marks::table(&all));
             document::write(dir, &document::machine(), &all)
         }
+        Command::Publish { root, run } => publish::publish(root, run.as_deref()),
         Command::Compare {
             old,
             new,

@@ -2,7 +2,7 @@
 //!
 //! - [`distance`]: how far apart two CPUs are
 //! - [`placement`]: on which CPUs, in which domains; [`pace`]: how long a run may take
-//! - [`work`]: real servers and clients, and how to read their figures; [`pairs`]: how sure a ratio is; [`report`]: tables and JSON; [`marks`]: what they shall reach; [`document`]: Markdown, HTML and plots
+//! - [`work`]: real servers and clients, and how to read their figures; [`pairs`]: how sure a ratio is; [`report`]: tables and JSON; [`marks`]: what they shall reach; [`document`]: Markdown, HTML and plots; [`publish`]: what the documentation shows of them
 //! - [`micro`]: suites of plain programs
 //! - [`filter`]: what rules cost packets and the fast path
 //! - [`compare`]: two builds in alternation
@@ -21,5 +21,6 @@ pub mod micro;
 pub mod pace;
 pub mod pairs;
 pub mod placement;
+pub mod publish;
 pub mod report;
 pub mod work;

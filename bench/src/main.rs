@@ -36,7 +36,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// One end of a conversation runs as whoever the launcher makes it, and a report reads files.
+/// One end of a conversation runs as whoever the launcher makes it; the others read files.
 fn needs_root(command: &Command) -> bool {
-    !matches!(command, Command::End(_) | Command::Report { .. })
+    let reads = matches!(command, Command::Report { .. } | Command::Publish { .. });
+    !reads && !matches!(command, Command::End(_))
 }

@@ -13,7 +13,8 @@ use crate::distance::Regime;
 use crate::pairs::{self, PAIRS_MIN, median};
 use crate::report::{self, Row, Table};
 
-const LOOPBACK: &str = "kernel-loopback";
+/// The kernel path within one domain.
+pub(crate) const LOOPBACK: &str = "kernel-loopback";
 
 /// A goal.
 #[derive(Clone, Copy)]
@@ -342,6 +343,17 @@ const MARKS: &[Mark] = &[
 /// Names of the rows of applications that marks are about.
 pub fn works() -> Vec<&'static str> {
     APPS.iter().map(|app| app.work).collect()
+}
+
+/// What users ask for first, each with its row.
+pub fn of_users() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let plain = [
+        ("64 B round trip", "rtt-64"),
+        ("64 KB messages, one way", "stream-64k"),
+        ("connect, one 64 B request, close", "request"),
+    ];
+    let apps = APPS.iter().map(|app| (app.what, app.work));
+    apps.chain(plain)
 }
 
 /// All, in their order.

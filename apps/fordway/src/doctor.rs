@@ -41,32 +41,20 @@ struct Check {
 /// `fordway doctor`.
 pub fn doctor(broker: &Broker, json: bool) -> Outcome {
     let root = launch::has_sys_admin();
-    let mut checks = vec![kernel()];
-    checks.push(feature(
-        "memfd-seals",
-        probe::memfd_seals(),
-        State::Fail,
-        "5.1",
-    ));
-    checks.push(feature(
-        "peer-pidfd",
-        probe::peer_pidfd(),
-        State::Warn,
-        "6.5",
-    ));
-    checks.push(feature(
-        "netns-cookie",
-        probe::netns_cookie().map(drop),
-        State::Fail,
-        "5.14",
-    ));
-    checks.push(inet_diag());
-    checks.push(tool("ip", root));
-    checks.push(tool("nft", root));
-    checks.push(domains(root));
-    checks.push(shim());
-    checks.push(configuration());
-    checks.push(running(broker));
+    let cookie = probe::netns_cookie().map(drop);
+    let checks = [
+        kernel(),
+        feature("memfd-seals", probe::memfd_seals(), State::Fail, "5.1"),
+        feature("peer-pidfd", probe::peer_pidfd(), State::Warn, "6.5"),
+        feature("netns-cookie", cookie, State::Fail, "5.14"),
+        inet_diag(),
+        tool("ip", root),
+        tool("nft", root),
+        domains(root),
+        shim(),
+        configuration(),
+        running(broker),
+    ];
     let healthy = checks.iter().all(|check| check.state != State::Fail);
     if json {
         show::document(&json!({ "schema": SCHEMA, "healthy": healthy, "checks": checks }))?;
@@ -96,17 +84,13 @@ fn kernel() -> Check {
         }
         Some(version) => {
             let text = format!("Linux {}.{} is too old", version.0, version.1);
-            bad(
-                "kernel",
-                State::Fail,
-                text,
-                format!("boot Linux {major}.{minor} or later"),
-            )
+            let advice = format!("boot Linux {major}.{minor} or later");
+            bad("kernel", State::Fail, text, advice)
         }
         None => bad(
             "kernel",
             State::Warn,
-            "its version is not understood".into(),
+            "its version is not understood",
             format!("make sure that it is Linux {major}.{minor} or later"),
         ),
     }
@@ -114,13 +98,11 @@ fn kernel() -> Check {
 
 fn feature(name: &'static str, tried: io::Result<()>, otherwise: State, since: &str) -> Check {
     match tried {
-        Ok(()) => ok(name, "works".into()),
-        Err(error) => bad(
-            name,
-            otherwise,
-            error.to_string(),
-            format!("Linux {since} has it"),
-        ),
+        Ok(()) => ok(name, "works"),
+        Err(error) => {
+            let advice = format!("Linux {since} has it");
+            bad(name, otherwise, error.to_string(), advice)
+        }
     }
 }
 
@@ -128,11 +110,11 @@ fn feature(name: &'static str, tried: io::Result<()>, otherwise: State, since: &
 fn inet_diag() -> Check {
     const NAME: &str = "inet-diag";
     match probe::inet_diag() {
-        Ok(()) => ok(NAME, "works".into()),
+        Ok(()) => ok(NAME, "works"),
         Err(error) => {
             let text = format!("sock_diag: {error}; every connection stays on the kernel path");
             let advice = "load the kernel modules inet_diag and tcp_diag; a container's filter must allow AF_NETLINK";
-            bad(NAME, State::Fail, text, advice.into())
+            bad(NAME, State::Fail, text, advice)
         }
     }
 }
@@ -151,19 +133,14 @@ fn tool(name: &'static str, root: bool) -> Check {
 fn domains(root: bool) -> Check {
     if !root {
         let advice = "become root for domains; fordway run --here works without";
-        return bad(
-            "domains",
-            State::Warn,
-            "no CAP_SYS_ADMIN".into(),
-            advice.into(),
-        );
+        return bad("domains", State::Warn, "no CAP_SYS_ADMIN", advice);
     }
     match Fabric::probe() {
-        Ok(()) => ok("domains", "namespaces, bridge and nftables work".into()),
+        Ok(()) => ok("domains", "namespaces, bridge and nftables work"),
         Err(error) => {
             let advice =
                 "the kernel needs network namespaces, bridge and nf_tables (bridge family)";
-            bad("domains", State::Fail, error.to_string(), advice.into())
+            bad("domains", State::Fail, error.to_string(), advice)
         }
     }
 }
@@ -181,21 +158,12 @@ fn shim() -> Check {
         Some(ABI_VERSION) => ok("shim", format!("{shown} (ABI version {ABI_VERSION})")),
         Some(version) => {
             let text = format!("{shown} has ABI version {version}, this fordway {ABI_VERSION}");
-            bad(
-                "shim",
-                State::Fail,
-                text,
-                "install both from one release".into(),
-            )
+            bad("shim", State::Fail, text, "install both from one release")
         }
         None => {
             let text = format!("{shown} does not say its ABI version");
-            bad(
-                "shim",
-                State::Fail,
-                text,
-                "install libfordway.so of this release".into(),
-            )
+            let advice = "install libfordway.so of this release";
+            bad("shim", State::Fail, text, advice)
         }
     }
 }
@@ -204,10 +172,10 @@ fn configuration() -> Check {
     const NAME: &str = "configuration";
     match config::check() {
         Ok(Some(file)) => ok(NAME, format!("{file} is right")),
-        Ok(None) => ok(NAME, "no file; the defaults hold".into()),
+        Ok(None) => ok(NAME, "no file; the defaults hold"),
         Err(failure) => {
             let advice = "mend the file; fordway up --check-config reads it again";
-            bad(NAME, State::Fail, failure.message, advice.into())
+            bad(NAME, State::Fail, failure.message, advice)
         }
     }
 }
@@ -227,11 +195,11 @@ fn running(broker: &Broker) -> Check {
             "it has ABI version {}, this fordway {ABI_VERSION}",
             info.abi_version
         );
-        return bad("broker", State::Fail, text, again.into());
+        return bad("broker", State::Fail, text, again);
     }
     if info.version != mine {
         let text = format!("it is version {}, this fordway {mine}", info.version);
-        return bad("broker", State::Warn, text, again.into());
+        return bad("broker", State::Warn, text, again);
     }
     ok(
         "broker",
@@ -250,20 +218,25 @@ fn split(message: &str) -> (String, String) {
     (text.into(), advice.into())
 }
 
-fn ok(name: &'static str, text: String) -> Check {
+fn ok(name: &'static str, text: impl Into<String>) -> Check {
     Check {
         name,
         state: State::Ok,
-        text,
+        text: text.into(),
         advice: None,
     }
 }
 
-fn bad(name: &'static str, state: State, text: String, advice: String) -> Check {
+fn bad(
+    name: &'static str,
+    state: State,
+    text: impl Into<String>,
+    advice: impl Into<String>,
+) -> Check {
     Check {
         name,
         state,
-        text,
-        advice: Some(advice),
+        text: text.into(),
+        advice: Some(advice.into()),
     }
 }

@@ -5,7 +5,7 @@
 //! the list is done, for giving up makes more actions.
 
 use crate::broker::{Broker, Token};
-use crate::control::{Connection, SendError};
+use crate::connection::{Connection, SendError};
 use crate::doorbell;
 use fordway_abi::control as wire;
 use fordway_registry::{Action, LinkSide, Outgoing, ProcessId};
@@ -29,8 +29,8 @@ impl Broker {
                 Action::Doorbell {
                     sleeper,
                     sleeper_link_id,
-                    ringer,
-                    ringer_link_id,
+                    knocker,
+                    knocker_link_id,
                     door,
                 } => {
                     self.bells_made += 1;
@@ -41,7 +41,7 @@ impl Broker {
                             continue;
                         }
                     };
-                    // The sleeper first: he is to find the rings of those who know the door.
+                    // The sleeper first: he is to find the knocks of those who know the door.
                     let body = wire::OwnDoor {
                         link_id: sleeper_link_id,
                         door,
@@ -49,10 +49,10 @@ impl Broker {
                     let sent = self.send_with(sleeper, &body, bell.shows);
                     self.note_sent(sleeper, sent, &mut doomed);
                     let body = wire::PeerDoor {
-                        link_id: ringer_link_id,
+                        link_id: knocker_link_id,
                         door,
                     };
-                    (ringer, self.send_with(ringer, &body, bell.rings))
+                    (knocker, self.send_with(knocker, &body, bell.knocks))
                 }
                 Action::LinkClosed { process, link_id } => {
                     self.memory.remove(LinkSide { process, link_id });
@@ -136,7 +136,7 @@ impl Broker {
         }
     }
 
-    pub(crate) fn member(&self, process: ProcessId) -> Option<&crate::control::Member> {
+    pub(crate) fn member(&self, process: ProcessId) -> Option<&crate::connection::Member> {
         let number = self.by_process.get(&process)?;
         self.connections.get(number)?.member.as_ref()
     }

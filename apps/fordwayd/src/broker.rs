@@ -5,7 +5,7 @@
 //! costs the others a bounded wait.
 
 use crate::admin_socket::AdminConnection;
-use crate::control::{Connection, SendError};
+use crate::connection::{Connection, SendError};
 use crate::domains::Domains;
 use crate::dump::Dumps;
 use crate::filter::Rules;

@@ -14,17 +14,17 @@ use std::os::fd::OwnedFd;
 /// Both halves.
 #[derive(Debug)]
 pub(crate) struct Doorbell {
-    /// For the ringer alone: an eventfd that never blocks.
-    pub(crate) rings: OwnedFd,
-    /// For the sleeper alone: an epoll instance that becomes readable at each ring.
+    /// For the knocker alone: an eventfd that never blocks.
+    pub(crate) knocks: OwnedFd,
+    /// For the sleeper alone: an epoll instance that becomes readable at each knock.
     pub(crate) shows: OwnedFd,
 }
 
 /// A new one.
 pub(crate) fn make() -> io::Result<Doorbell> {
-    let rings = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+    let knocks = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
     let shows = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
-    epoll::add(&shows, &rings, epoll::EventData::new_u64(0), flags)?;
-    Ok(Doorbell { rings, shows })
+    epoll::add(&shows, &knocks, epoll::EventData::new_u64(0), flags)?;
+    Ok(Doorbell { knocks, shows })
 }

@@ -5,15 +5,15 @@
 //! process only as long as the process does.
 //!
 //! ```text
-//!   shims ── control.sock (packets) ──► control ──► Registry ──► actions ──► control ──► shims
-//!                                          ▲
-//!   pidfds ── death ───────────────────────┘
+//!   shims ── control.sock (packets) ──► connection ──► Registry ──► actions ──► connection ──► shims
+//!                                             ▲
+//!   pidfds ── death ──────────────────────────┘
 //!   administrators ── admin.sock (JSON lines) ──► admin_socket ──► domains, listing
 //! ```
 //!
 //! - `runtime`: the runtime directory, its lock, its sockets.
 //! - `broker`: the loop; `actions`: what the registry decided, carried out.
-//! - `control`: one connection of a shim; `messages`: what a shim may say.
+//! - `connection`: one connection of a shim; `messages`: what a shim may say.
 //! - `proof`: whose socket an offer is, by the kernel's word.
 //! - `memory`: regions that are mapped, read-only, for listings.
 //! - `admin_socket`, `domains`, `listing`: what administrators may ask.
@@ -37,7 +37,7 @@ mod actions;
 pub mod admin;
 mod admin_socket;
 mod broker;
-mod control;
+mod connection;
 mod domains;
 mod doorbell;
 mod dump;

@@ -1,7 +1,7 @@
 //! What a shim may say: packets are checked here, whole, before anything is done.
 
 use crate::broker::Broker;
-use crate::control::Member;
+use crate::connection::Member;
 use crate::memory::Memory;
 use crate::proof::Witness;
 use crate::purses::Purse;

@@ -23,7 +23,7 @@
 //! with the last process that asked there.
 
 use crate::broker::Broker;
-use crate::control::Connection;
+use crate::connection::Connection;
 use fordway_abi::control::Claim;
 use fordway_abi::reason::Reason;
 use fordway_platform::diag::{Asker, Found, Named};

@@ -119,7 +119,7 @@ fn one_process_can_hold_both_ends() {
         assert_eq!(identity(&packet.fds[0]), identity(other));
     }
     let (bells, first) = bells_and_pair(&shim);
-    assert_eq!((bells.shows.len(), bells.rings.len()), (1, 1));
+    assert_eq!((bells.shows.len(), bells.knocks.len()), (1, 1));
     let pairs = [first, shim.expect::<wire::Pair>()];
     assert_eq!(pairs[0].channel_id, pairs[1].channel_id);
     assert_ne!(pairs[0].conn_id, pairs[1].conn_id);
@@ -144,7 +144,7 @@ fn a_new_doorbell_reaches_the_peer_before_it_is_acknowledged() {
     assert!(!shows(&own.fds[0]));
     rustix::io::write(&packet.fds[0], &1u64.to_ne_bytes()).expect("ring");
     assert!(shows(&own.fds[0]));
-    // Who sleeps can take nothing away from who rings.
+    // Who sleeps can take nothing away from who knocks.
     let mut count = [0; 8];
     assert!(rustix::io::read(&own.fds[0], &mut count).is_err());
     assert!(rustix::io::write(&own.fds[0], &count).is_err());
@@ -166,7 +166,7 @@ fn a_new_doorbell_reaches_the_peer_before_it_is_acknowledged() {
     }
     c.expect::<wire::Peer>();
     let (bells, _) = bells_and_pair(&c);
-    assert!(bells.rings.keys().eq(&[0, 7]) && bells.shows.keys().eq(&[0]));
+    assert!(bells.knocks.keys().eq(&[0, 7]) && bells.shows.keys().eq(&[0]));
 }
 
 /// Whether an epoll instance is readable.

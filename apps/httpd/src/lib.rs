@@ -30,6 +30,7 @@ mod date;
 mod range;
 mod request;
 mod server;
+mod service;
 mod site;
 mod status;
 

@@ -6,12 +6,10 @@ mod pack;
 
 use anyhow::{Context, Result};
 use clap::Parser;
-use fordway_httpd::{Conn, Limits, Refused, Server};
-use fordway_serve::{Loop, SLICES, Service};
-use std::io::IoSlice;
+use fordway_httpd::{Limits, Server};
+use fordway_serve::Loop;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::SystemTime;
 
 /// Serves the files of a directory or of a ustar archive over HTTP/1.1.
 #[derive(Parser)]
@@ -65,65 +63,10 @@ fn main() -> Result<()> {
         send_us_max: us(arguments.send_timeout),
         ..Limits::default()
     };
-    let server = Server::new(&archive, limits).context("the archive cannot be used")?;
+    let mut server = Server::new(&archive, limits).context("the archive cannot be used")?;
     let sockets = Loop::new(arguments.listen, false)
         .with_context(|| format!("cannot listen on {}", arguments.listen))?;
     println!("serving {} files on {}", server.files(), sockets.address()?);
-    sockets.run(&mut Http { server })?;
+    sockets.run(&mut server)?;
     Ok(())
-}
-
-struct Http<'a> {
-    server: Server<'a>,
-}
-
-impl<'a> Service for Http<'a> {
-    type Conn = Conn<'a>;
-
-    fn accept(&mut self, now_us: u64) -> Result<Conn<'a>, &'static [u8]> {
-        self.server.accept(now_us).map_err(|_| Refused::REPLY)
-    }
-
-    fn receive(&mut self, conn: &mut Conn<'a>, now_us: u64, bytes: &[u8]) -> usize {
-        conn.receive(&mut self.server, now_us, bytes)
-    }
-
-    fn end(&mut self, conn: &mut Conn<'a>) {
-        conn.end();
-    }
-
-    fn output<'c>(&self, conn: &'c Conn<'a>, slices: &mut [IoSlice<'c>; SLICES]) -> usize {
-        let filled = slices.iter_mut().zip(conn.outputs());
-        filled
-            .map(|(place, slice)| *place = IoSlice::new(slice))
-            .count()
-    }
-
-    fn advance(&mut self, conn: &mut Conn<'a>, now_us: u64, bytes: usize) {
-        conn.advance(now_us, bytes);
-    }
-
-    fn is_over(&self, conn: &Conn<'a>) -> bool {
-        conn.is_over()
-    }
-
-    fn deadline(&self, conn: &Conn<'a>) -> u64 {
-        conn.deadline()
-    }
-
-    fn expire(&mut self, conn: &mut Conn<'a>, now_us: u64) {
-        conn.expire(&mut self.server, now_us);
-    }
-
-    fn closed(&mut self, conn: Conn<'a>) {
-        self.server.closed(conn);
-    }
-
-    fn tick(&mut self, now_us: u64) -> u64 {
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-        let now = now.unwrap_or_default();
-        self.server.set_wall_time(now.as_secs());
-        // When the next second begins.
-        now_us + 1_000_000 - u64::from(now.subsec_micros())
-    }
 }

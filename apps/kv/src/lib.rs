@@ -28,6 +28,7 @@ mod held;
 mod parser;
 mod reply;
 mod server;
+mod service;
 mod store;
 
 pub use conn::Conn;

@@ -3,12 +3,11 @@
 
 use anyhow::{Context, Result};
 use clap::Parser;
-use fordway_kv::{Config, Conn, Refused, Server};
-use fordway_serve::{Loop, SLICES, Service};
+use fordway_kv::{Config, Server};
+use fordway_serve::Loop;
 use std::fs::File;
-use std::io::{IoSlice, Read};
+use std::io::Read;
 use std::net::SocketAddr;
-use std::time::SystemTime;
 
 /// Keeps keys and values in memory and speaks the Redis protocol, over TCP and UDP.
 #[derive(Parser)]
@@ -51,60 +50,6 @@ fn main() -> Result<()> {
     let sockets = Loop::new(arguments.listen, !arguments.no_udp)
         .with_context(|| format!("cannot listen on {}", arguments.listen))?;
     println!("serving on {}", sockets.address()?);
-    sockets.run(&mut Kv(Server::new(config, 0)))?;
+    sockets.run(&mut Server::new(config, 0))?;
     Ok(())
-}
-
-struct Kv(Server);
-
-impl Service for Kv {
-    type Conn = Conn;
-
-    fn accept(&mut self, now_us: u64) -> Result<Conn, &'static [u8]> {
-        self.0.accept(now_us).map_err(|_| Refused::REPLY)
-    }
-
-    fn receive(&mut self, conn: &mut Conn, now_us: u64, bytes: &[u8]) -> usize {
-        conn.receive(&mut self.0, now_us, bytes)
-    }
-
-    fn end(&mut self, conn: &mut Conn) {
-        conn.end();
-    }
-
-    fn output<'c>(&self, conn: &'c Conn, slices: &mut [IoSlice<'c>; SLICES]) -> usize {
-        slices[0] = IoSlice::new(conn.output());
-        usize::from(!conn.output().is_empty())
-    }
-
-    fn advance(&mut self, conn: &mut Conn, now_us: u64, bytes: usize) {
-        conn.advance(now_us, bytes);
-    }
-
-    fn is_over(&self, conn: &Conn) -> bool {
-        conn.is_over()
-    }
-
-    fn deadline(&self, conn: &Conn) -> u64 {
-        conn.deadline()
-    }
-
-    fn expire(&mut self, conn: &mut Conn, now_us: u64) {
-        conn.expire(now_us);
-    }
-
-    fn closed(&mut self, conn: Conn) {
-        self.0.closed(conn);
-    }
-
-    fn tick(&mut self, now_us: u64) -> u64 {
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-        self.0
-            .set_wall_time(now_us, now.unwrap_or_default().as_millis() as u64);
-        self.0.tick(now_us)
-    }
-
-    fn datagram(&mut self, now_us: u64, bytes: &[u8], out: &mut Vec<u8>) {
-        self.0.datagram(now_us, bytes, out);
-    }
 }

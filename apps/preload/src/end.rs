@@ -1,11 +1,11 @@
 //! A connection of this process as the machine of `fordway_sockets` sees it: where its
-//! steps become system calls, rings and reports.
+//! steps become system calls, knocks and reports.
 
 use crate::lock::{Guard, lock_shared, rank};
 use crate::spin;
 use crate::state::Conn;
 use crate::sys::{self, sys};
-use crate::{control, epoll, link, stay, transfer, upgrade, wait};
+use crate::{broker, epoll, link, stay, transfer, upgrade, wait};
 use core::sync::atomic::Ordering;
 use fordway_abi::control::status;
 use fordway_abi::reason::Reason;
@@ -204,24 +204,24 @@ impl End for At<'_> {
     #[inline]
     fn tell(&self, doors: u64) {
         self.conn.mark();
-        self.conn.ring(doors);
+        self.conn.knock(doors);
         spin::note_cpu(self.conn);
     }
 
     #[inline]
-    fn ring(&self, doors: u64) {
-        self.conn.ring(doors);
+    fn knock(&self, doors: u64) {
+        self.conn.knock(doors);
     }
 
-    fn ring_all(&self) {
-        self.conn.ring_all();
+    fn knock_all(&self) {
+        self.conn.knock_all();
     }
 
     fn wake_own(&self) {
         let waiters = &self.conn.own().wait;
         let doors =
             waiters.rx_doors.load(Ordering::SeqCst) | waiters.tx_doors.load(Ordering::SeqCst);
-        wait::ring_sleepers(doors);
+        wait::knock_for_sleepers(doors);
     }
 
     fn peer_sleeps(&self, doors: u64) -> bool {
@@ -294,14 +294,14 @@ impl End for At<'_> {
             Lost::Broken(_) => Reason::Protocol,
             Lost::Unseen => Reason::Unseen,
         };
-        control::report(self.conn, status::KERNEL, reason as u32);
+        broker::report(self.conn, status::KERNEL, reason as u32);
         let _ = sys!(SYS_shutdown, self.fd(), libc::SHUT_RDWR);
     }
 
     fn give_up(&self, reason: u32) -> u32 {
         let link = self.conn.link.load(Ordering::Relaxed);
         epoll::detach(self.conn);
-        control::report(self.conn, status::KERNEL, reason);
+        broker::report(self.conn, status::KERNEL, reason);
         upgrade::count_anew(self.conn, reason);
         self.conn.phase.advance(Event::Left);
         upgrade::sight_anew(self.conn, reason);
@@ -337,9 +337,9 @@ impl End for At<'_> {
         let page = self.conn.peer_page.load(Ordering::Relaxed);
         // SAFETY: mapped as long as the connection has its channel; an atomic load.
         self.conn
-            .ring(unsafe { (*page).sleeping.load(Ordering::SeqCst) });
+            .knock(unsafe { (*page).sleeping.load(Ordering::SeqCst) });
         let _ = sys!(SYS_poll, 0, 0, PAUSE_MS);
-        control::check_mail();
+        broker::check_mail();
     }
 
     fn await_room(&self) {

@@ -18,7 +18,7 @@
 //! page that another thread unmaps between the touch and the copy.
 
 use crate::sys::{self, sys};
-use crate::{fork, real, signals};
+use crate::{identity, real, signals};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Where a program's addresses end (asm/page_64_types.h: TASK_SIZE_MAX).
@@ -200,7 +200,7 @@ pub fn arm() {
 #[cold]
 fn arm_now() {
     // A vfork child's dispositions are its own, the rest is its parent's.
-    if fork::in_borrowed_memory() || IS_ARMED.swap(true, Ordering::AcqRel) {
+    if identity::in_borrowed_memory() || IS_ARMED.swap(true, Ordering::AcqRel) {
         return;
     }
     if has_five_levels() {

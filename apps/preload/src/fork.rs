@@ -14,20 +14,17 @@
 
 use crate::process::PROCESS;
 use crate::state::{self, Conn, attention};
-use crate::sys::{self, sys};
-use crate::{control, epoll, headroom, hidden, link, lock, shared_bell, stay, wait};
+use crate::sys;
+use crate::{broker, epoll, headroom, hidden, identity, link, shared_bell, stay, wait};
 use core::ffi::c_void;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use fordway_sockets::{Event, down};
 
 const CELL_COUNT: usize = 1 << 16;
 
-/// Of the process: who it is, and who holds its connections too.
+/// Of the process: who holds its connections too.
 pub struct Family {
     cells: AtomicPtr<AtomicU32>,
-    pid: AtomicI32,
-    /// That of the process in which the library was loaded, from which the others were forked.
-    namespace: AtomicU64,
     /// Where the next free cell is looked for.
     next_cell: AtomicU32,
     /// Which of the locks the fork has taken.
@@ -39,8 +36,6 @@ impl Family {
     pub const fn new() -> Self {
         Self {
             cells: AtomicPtr::new(core::ptr::null_mut()),
-            pid: AtomicI32::new(0),
-            namespace: AtomicU64::new(0),
             next_cell: AtomicU32::new(0),
             held: [const { AtomicBool::new(false) }; 3],
         }
@@ -56,11 +51,7 @@ pub fn set_up() -> sys::Result<()> {
         sys::map_anonymous((CELL_COUNT + 1) * 4, true)?.cast(),
         Ordering::Release,
     );
-    note_pid();
-    PROCESS
-        .family
-        .namespace
-        .store(namespace(), Ordering::Relaxed);
+    identity::begin();
     let register = sys::weak_address!("__register_atfork");
     if register != 0 {
         // SAFETY: glibc's function of this name has this signature; the handlers live as long
@@ -77,54 +68,6 @@ pub fn set_up() -> sys::Result<()> {
         }
     }
     Ok(())
-}
-
-fn note_pid() {
-    let pid = sys!(SYS_getpid).unwrap_or(0) as i32;
-    PROCESS.family.pid.store(pid, Ordering::Relaxed);
-    lock::set_lock_salt(pid as u32);
-}
-
-/// Whether a process is gone that was in this one's family when it had this number. Not so,
-/// if that cannot be told: in another PID namespace the number may be nobody's, or somebody's.
-#[cold]
-pub fn is_gone(pid: i32) -> bool {
-    if pid <= 0 || namespace() != PROCESS.family.namespace.load(Ordering::Relaxed) {
-        return false;
-    }
-    let Ok(handle) = sys!(SYS_pidfd_open, pid, 0) else {
-        return sys!(SYS_kill, pid, 0) == Err(libc::ESRCH);
-    };
-    let mut entry = libc::pollfd {
-        fd: handle as i32,
-        events: libc::POLLIN,
-        revents: 0,
-    };
-    // Also one that nobody has waited for yet.
-    let ended = sys!(SYS_poll, &raw mut entry, 1, 0) == Ok(1);
-    let _ = sys!(SYS_close, handle);
-    ended
-}
-
-/// The PID namespace's number (namespaces(7)), or 0.
-fn namespace() -> u64 {
-    let mut text = [0u8; 32];
-    let path = c"/proc/self/ns/pid".as_ptr();
-    let length = sys!(SYS_readlink, path, text.as_mut_ptr(), text.len()).unwrap_or(0);
-    let digits = text[..length].iter().filter(|byte| byte.is_ascii_digit());
-    digits.fold(0, |number: u64, digit| {
-        number.wrapping_mul(10) + u64::from(digit - b'0')
-    })
-}
-
-/// This process.
-pub fn pid() -> i32 {
-    PROCESS.family.pid.load(Ordering::Relaxed)
-}
-
-/// Whether the caller runs in the memory of another process (a vfork child).
-pub fn in_borrowed_memory() -> bool {
-    sys!(SYS_getpid).unwrap_or(0) as i32 != PROCESS.family.pid.load(Ordering::Relaxed)
 }
 
 fn cell(conn: &Conn) -> Option<&'static AtomicU32> {
@@ -240,7 +183,7 @@ fn let_go_tables() {
 /// What is the parent's. The cells first: they keep what rings the parent's bells, which are closed
 /// in the child then.
 const AFTER_FORK: [fn(); 7] = [
-    control::after_fork,
+    broker::after_fork,
     epoll::cells_after_fork,
     epoll::after_fork,
     wait::after_fork,
@@ -252,7 +195,7 @@ const AFTER_FORK: [fn(); 7] = [
 /// After a fork, in the child: only this thread is left.
 unsafe extern "C" fn child() {
     let_go_tables();
-    note_pid();
+    identity::after_fork();
     for after_fork in AFTER_FORK {
         after_fork();
     }

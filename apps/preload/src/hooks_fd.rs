@@ -5,8 +5,8 @@ use crate::state::{self, Conn, kind, slot};
 use crate::sys::{self, give, set_errno, sys};
 use crate::transfer::Unaware;
 use crate::{
-    claim, config, control, epoll, faults, fork, hooks_options, real, select, stay, thread,
-    upgrade, wait,
+    broker, claim, config, epoll, faults, fork, hooks_options, identity, real, select, stay,
+    thread, upgrade, wait,
 };
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering;
@@ -91,7 +91,7 @@ fn drop_reference(conn: &Conn, fd: c_int) {
         }
         upgrade::closing(conn);
         fork::let_go(conn);
-        let _mail = control::hold_mail();
+        let _mail = broker::hold_mail();
         state::free_conn(conn);
         return;
     }
@@ -112,7 +112,7 @@ fn drop_reference(conn: &Conn, fd: c_int) {
 /// else can be noted of it: the connection goes to the kernel path.
 fn copied_for_exec(old: c_int) {
     if let Some(conn) = state::conn(old).filter(|_| config::is_active())
-        && fork::in_borrowed_memory()
+        && identity::in_borrowed_memory()
         && upgrade::is_under(conn, old)
     {
         down::bar(&conn.end(), Reason::Exec);
@@ -147,7 +147,7 @@ fn duplicated(old: c_int, new: c_int) {
 /// Whether what the table says of `fd` may be changed: not by a vfork child, whose table
 /// is its parent's.
 fn may_change(fd: c_int) -> bool {
-    config::is_active() && (state::look(fd) == kind::UNKNOWN || !fork::in_borrowed_memory())
+    config::is_active() && (state::look(fd) == kind::UNKNOWN || !identity::in_borrowed_memory())
 }
 
 /// As socket(2).
@@ -164,7 +164,7 @@ pub fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
 
 /// As listen(2).
 pub fn listen(fd: c_int, backlog: c_int) -> c_int {
-    control::attach();
+    broker::attach();
     let result = real::listen(fd, backlog);
     if result == 0
         && may_change(fd)
@@ -180,7 +180,7 @@ pub fn listen(fd: c_int, backlog: c_int) -> c_int {
 /// # Safety
 /// As accept(2).
 pub unsafe fn accept(fd: c_int, name: *mut c_void, length: *mut u32) -> c_int {
-    control::attach();
+    broker::attach();
     // SAFETY: the program's own arguments.
     let new = unsafe { real::accept(fd, name, length) };
     accepted(fd, new, 0)
@@ -189,7 +189,7 @@ pub unsafe fn accept(fd: c_int, name: *mut c_void, length: *mut u32) -> c_int {
 /// # Safety
 /// As accept4(2).
 pub unsafe fn accept4(fd: c_int, name: *mut c_void, length: *mut u32, flags: c_int) -> c_int {
-    control::attach();
+    broker::attach();
     // SAFETY: the program's own arguments.
     let new = unsafe { real::accept4(fd, name, length, flags) };
     accepted(fd, new, flags)
@@ -258,7 +258,7 @@ pub fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
     // Runs of descriptors between hidden ones are closed each with one call.
     let end = last.min(state::FD_COUNT as u32 - 1);
     let mut from = first;
-    let borrowed = fork::in_borrowed_memory();
+    let borrowed = identity::in_borrowed_memory();
     for fd in first..=end {
         let word = state::look(fd as c_int);
         if word & kind::MASK == kind::HIDDEN {
@@ -448,7 +448,7 @@ unsafe fn each_passed(message: *const libc::msghdr, mut visit: impl FnMut(c_int)
 /// As connect(2).
 pub unsafe fn connect(fd: c_int, name: *const c_void, length: u32) -> c_int {
     if state::conn(fd).is_some() {
-        control::attach();
+        broker::attach();
     }
     // SAFETY: the program's own arguments.
     let result = unsafe { real::connect(fd, name, length) };
@@ -461,7 +461,7 @@ pub unsafe fn connect(fd: c_int, name: *const c_void, length: u32) -> c_int {
         } else if result == 0 {
             upgrade::sight(conn, fd);
         }
-        control::check_mail();
+        broker::check_mail();
         set_errno(errno);
     }
     result

@@ -4,14 +4,14 @@
 use crate::end::At;
 use crate::state::{self, Conn};
 use crate::sys::{self, sys};
-use crate::{config, fork, hooks_fd, real, stdio, upgrade};
+use crate::{config, fork, hooks_fd, identity, real, stdio, upgrade};
 use core::ffi::{c_char, c_int, c_void};
 use fordway_abi::reason::Reason;
 use fordway_sockets::down;
 
 /// Sockets that stay open across exec may be used there by the kernel's calls.
 pub fn before_exec(spawns: bool) {
-    let borrowed = fork::in_borrowed_memory();
+    let borrowed = identity::in_borrowed_memory();
     for (conn, end, flags) in with_flags(borrowed) {
         if flags & libc::FD_CLOEXEC == 0 {
             down::bar(&end, Reason::Exec);
@@ -149,7 +149,7 @@ pub unsafe fn posix_spawn_file_actions_adddup2(
 
 /// As _exit(2).
 pub fn _exit(status: c_int) -> ! {
-    if config::is_active() && !fork::in_borrowed_memory() {
+    if config::is_active() && !identity::in_borrowed_memory() {
         fork::leaving();
     }
     loop {

@@ -4,7 +4,7 @@
 use crate::select::Sets;
 use crate::state::{self, kind};
 use crate::sys::{self, give};
-use crate::{config, control, epoll, faults, poll, real, upgrade};
+use crate::{broker, config, epoll, faults, poll, real, upgrade};
 use core::ffi::{c_int, c_void};
 use fordway_abi::reason::Reason;
 
@@ -59,7 +59,7 @@ fn takes_part() -> bool {
     let takes_part = config::is_active() && (state::conn_high() != 0 || epoll::is_used());
     if takes_part {
         // A forked child may wait for what its parent listens to.
-        control::attach();
+        broker::attach();
     }
     takes_part
 }
@@ -274,7 +274,7 @@ pub unsafe fn epoll_ctl(
     event: *mut libc::epoll_event,
 ) -> c_int {
     if operation == libc::EPOLL_CTL_ADD {
-        control::attach();
+        broker::attach();
     }
     if config::is_active()
         && let Some(conn) = state::conn(fd)

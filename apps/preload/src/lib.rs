@@ -13,7 +13,7 @@
 //!       └────┬────┘
 //!       wait, thread                              how a sleeper is woken, what a thread holds
 //!            │
-//!   upgrade ── link ── control                    channels: up, down; memory; the broker
+//!   upgrade ── link ── broker                     channels: up, down; memory; the broker
 //! ```
 //!
 //! # Rules
@@ -32,9 +32,9 @@
 #![cfg_attr(test, allow(dead_code, unused_imports, unused_macros))]
 
 mod aside;
+mod broker;
 mod claim;
 mod config;
-mod control;
 mod cork;
 mod deadline;
 mod end;
@@ -51,6 +51,9 @@ mod hooks_proc;
 mod hooks_syscall;
 mod hooks_unseen;
 mod hooks_wait;
+mod identity;
+#[cfg(test)]
+mod layers;
 mod link;
 mod lock;
 mod memory;

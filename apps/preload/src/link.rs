@@ -12,7 +12,7 @@ use crate::spin::Spins;
 use crate::state::{self, Conn, attention};
 use crate::sys::{self, sys};
 use crate::thread::Shield;
-use crate::{control, headroom, hidden, purse, thread, wait};
+use crate::{broker, headroom, hidden, purse, thread, wait};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use fordway_abi::reason::Reason;
 use fordway_abi::shm::{
@@ -70,13 +70,13 @@ pub struct Link {
     pub peer_page: AtomicPtr<WaitPage>,
     /// The peer's doorbells (0: unknown, else descriptor plus one).
     pub doors: [AtomicI32; DOOR_COUNT],
-    /// Threads that ring one of them, by a number that is not closed before they have.
-    ringers: AtomicU32,
+    /// Threads that knock at one of them, by a number that is not closed before they have.
+    knockers: AtomicU32,
     /// What shows the peer's rings at our doors (0: not there, else descriptor plus one):
-    /// the newest, and the one before, by which a peer rings that has not heard of it yet.
+    /// the newest, and the one before, by which a peer knocks that has not heard of it yet.
     pub views: [[AtomicI32; DOOR_COUNT]; 2],
-    /// `sleep_count` at which each door was rung last.
-    pub rung: [AtomicU32; DOOR_COUNT],
+    /// `sleep_count` at which each door was knocked at last.
+    pub knocked: [AtomicU32; DOOR_COUNT],
     /// What waits for this peer have shown.
     pub spins: Spins,
 }
@@ -150,7 +150,7 @@ pub fn after_fork() {
     }
     // Also of links that are over: who has come too late rings none, and is counted.
     for index in 0..PROCESS.links.link_high.load(Ordering::Acquire) {
-        at(index).ringers.store(0, Ordering::Relaxed);
+        at(index).knockers.store(0, Ordering::Relaxed);
     }
 }
 
@@ -189,31 +189,6 @@ pub fn make_memory(
             Err(error)
         }
     }
-}
-
-/// Maps a peer's memfd read-only after looking at its size and seals, and closes it.
-/// The broker has looked too; a shim trusts nobody it need not.
-pub fn map_peer(fd: i32, bytes: usize, place: *mut u8) -> sys::Result<*mut u8> {
-    map_checked(fd, bytes, libc::PROT_READ, place)
-}
-
-/// As [`map_peer`], for memory that all processes of the domain write.
-pub fn map_purse(fd: i32, bytes: usize, place: *mut u8) -> sys::Result<*mut u8> {
-    map_checked(fd, bytes, libc::PROT_READ | libc::PROT_WRITE, place)
-}
-
-fn map_checked(fd: i32, bytes: usize, protection: i32, place: *mut u8) -> sys::Result<*mut u8> {
-    let mapped = (|| {
-        let seals = sys!(SYS_fcntl, fd, libc::F_GET_SEALS)? as i32;
-        let needed = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
-        let end = sys!(SYS_lseek, fd, 0, libc::SEEK_END)?;
-        if seals & needed != needed || end != bytes {
-            return Err(libc::EPROTO);
-        }
-        sys::map(fd, bytes, protection, libc::MAP_SHARED, place)
-    })();
-    let _ = sys!(SYS_close, fd);
-    mapped
 }
 
 /// Puts empty memory in the place of a region: a thread of the program may still be
@@ -255,9 +230,9 @@ pub fn make(id: u64, key: [u8; 16]) -> sys::Result<i32> {
             Ordering::Relaxed,
         );
     }
-    for (door, rung) in link.doors.iter().zip(&link.rung) {
+    for (door, knocked) in link.doors.iter().zip(&link.knocked) {
         door.store(0, Ordering::Relaxed);
-        rung.store(0, Ordering::Relaxed);
+        knocked.store(0, Ordering::Relaxed);
     }
     link.id.store(id, Ordering::Relaxed);
     link.own_fd.store(fd, Ordering::Relaxed);
@@ -280,9 +255,9 @@ impl Link {
     /// The peer's side has come.
     pub fn join(&self, region: i32, page: i32) -> sys::Result<()> {
         let place = self.peer_base.load(Ordering::Relaxed);
-        let base = map_peer(region, REGION_BYTES, place);
+        let base = sys::map_sealed(region, REGION_BYTES, libc::PROT_READ, place);
         let place = self.peer_page.load(Ordering::Relaxed);
-        let page = map_peer(page, WAIT_PAGE_BYTES, place.cast());
+        let page = sys::map_sealed(page, WAIT_PAGE_BYTES, libc::PROT_READ, place.cast());
         let (base, page) = (base?, page?.cast::<WaitPage>());
         // SAFETY: both were just mapped, whole; read through atomics only.
         let (region_magic, page_magic) = unsafe {
@@ -318,12 +293,12 @@ impl Link {
         let former = word.swap(fd + 1, Ordering::SeqCst);
         // A ring may have gone astray before the door was here (the peer has found a new
         // broker before we did), or by the one before, at which the peer does not look any more.
-        ring_bell(fd);
+        knock_by(fd);
         self.close_door(former);
         true
     }
 
-    /// What shows the peer's rings at door `door` of ours has come. False: as `add_door`.
+    /// What shows the peer's knocks at door `door` of ours has come. False: as `add_door`.
     pub fn add_view(&self, door: u64, fd: i32) -> bool {
         let (Some(newest), Ok(fd)) = (self.views[0].get(door as usize), self.keep(door, fd)) else {
             return false;
@@ -400,13 +375,13 @@ impl Link {
         });
     }
 
-    /// Rings those of `doors` behind which somebody sleeps and was not rung yet.
-    pub fn ring(&self, doors: u64) {
+    /// Knocks at those of `doors` behind which somebody sleeps, and at which it has not knocked yet.
+    pub fn knock(&self, doors: u64) {
         let page = self.peer_page.load(Ordering::Relaxed);
         // SAFETY: mapped since `join`.
         let mut left = unsafe {
-            fordway_ring::doors_to_ring(page, doors, |door, count| {
-                self.rung[door].swap(count, Ordering::Relaxed) != count
+            fordway_ring::doors_to_knock_at(page, doors, |door, count| {
+                self.knocked[door].swap(count, Ordering::Relaxed) != count
             })
         };
         let mut mail_is_read = false;
@@ -417,46 +392,46 @@ impl Link {
             // A bell that the peer sleeps on was sent to us before it could be used: if it
             // is not here yet, it lies in the mail. A hostile peer names bells that do
             // not exist, so the mail is read once.
-            let mut rung = self.ring_door(door);
-            if !rung && !mail_is_read {
-                control::drain_mail_surely();
+            let mut knocked = self.knock_at_door(door);
+            if !knocked && !mail_is_read {
+                broker::drain_mail_surely();
                 mail_is_read = true;
-                rung = self.ring_door(door);
+                knocked = self.knock_at_door(door);
             }
-            if !rung {
+            if !knocked {
                 // Nobody will repeat a ring that went astray: the next send tries again.
-                self.rung[door].store(0, Ordering::Relaxed);
+                self.knocked[door].store(0, Ordering::Relaxed);
                 astray = true;
             }
-            thread::current().rang.store(1, Ordering::Relaxed);
+            thread::current().knocked.store(1, Ordering::Relaxed);
         }
         if astray {
-            self.ring_door(DOOR_SHARED);
+            self.knock_at_door(DOOR_SHARED);
         }
     }
 
-    /// Rings a door, if there is one.
-    fn ring_door(&self, door: usize) -> bool {
+    /// Knocks at a door, if there is one.
+    fn knock_at_door(&self, door: usize) -> bool {
         // No handler may come in between, and close a door: it would wait for this.
         let _shield = Shield::new();
         // SYNC POINT with `close_door`: counted before the number is looked at.
-        self.ringers.fetch_add(1, Ordering::SeqCst);
+        self.knockers.fetch_add(1, Ordering::SeqCst);
         let known = self.doors[door].load(Ordering::SeqCst);
         if known != 0 {
-            ring_bell(known - 1);
+            knock_by(known - 1);
         }
-        self.ringers.fetch_sub(1, Ordering::Release);
+        self.knockers.fetch_sub(1, Ordering::Release);
         known != 0
     }
 
-    /// Closes what a door was, once nobody can be about to ring it: the number is another file's
+    /// Closes what a door was, once nobody can be about to knock at it: the number is another file's
     /// then, perhaps a socket's of the program ([`crate::stay`]).
     fn close_door(&self, former: i32) {
         if former == 0 {
             return;
         }
         // They write eight bytes, without sleeping.
-        while self.ringers.load(Ordering::SeqCst) != 0 {
+        while self.knockers.load(Ordering::SeqCst) != 0 {
             let _ = sys!(SYS_sched_yield);
         }
         hidden::close(former - 1);
@@ -485,7 +460,7 @@ impl Link {
     }
 
     /// Gives the link back once the peer's process is gone and nothing uses it. While no other
-    /// thread acts on mail ([`control::hold_mail`]).
+    /// thread acts on mail ([`broker::hold_mail`]).
     pub fn drop_if_over(&self) {
         if self.peer_gone.load(Ordering::Relaxed) == 0 || self.users.load(Ordering::Relaxed) != 0 {
             return;
@@ -513,8 +488,8 @@ impl Link {
     }
 }
 
-/// Rings a bell that the broker gave to us alone: this never blocks.
-fn ring_bell(eventfd: i32) {
+/// Knocks at a bell that the broker gave to us alone: this never blocks.
+fn knock_by(eventfd: i32) {
     let one = 1u64;
     let _ = sys!(SYS_write, eventfd, &raw const one, 8);
 }
@@ -573,12 +548,12 @@ pub fn is_bound(conn: &Conn) -> bool {
     conn.own().cold.generation.load(Ordering::Acquire) == conn.generation.load(Ordering::Relaxed)
 }
 
-/// Runs `body` while door `door` shows no peer's rings. Links whose rings it cannot show afterwards
-/// are given up. What was rung meanwhile shows when it is watched again.
+/// Runs `body` while door `door` shows no peer's knocks. Links whose knocks cannot be shown afterwards
+/// are given up. Knocks of meanwhile show when it is watched again.
 #[cold]
 pub fn without_views<R>(door: usize, body: impl FnOnce() -> R) -> R {
     // A view that goes meanwhile would be watched by its number, another file's.
-    let mail = control::hold_mail();
+    let mail = broker::hold_mail();
     let views = |link: &'static Link| link.views.iter().map(move |list| &list[door]);
     for (_, link) in all() {
         for view in views(link) {
@@ -609,7 +584,7 @@ pub fn unbind(index: u32) {
     let link = at(index);
     link.users.fetch_sub(1, Ordering::Relaxed);
     // Who reads the mail may be about to send the region to a new broker, by its number.
-    let _mail = control::hold_mail();
+    let _mail = broker::hold_mail();
     link.drop_if_over();
 }
 
@@ -702,11 +677,11 @@ impl Conn {
                 || wait.rx_doors.load(Ordering::Relaxed) != 0)
     }
 
-    /// Rings those of the peer's doors that sleep.
+    /// Knocks at those of the peer's doors that sleep.
     #[inline]
-    pub fn ring(&self, doors: u64) {
+    pub fn knock(&self, doors: u64) {
         if doors != 0 {
-            at(self.link.load(Ordering::Relaxed)).ring(doors);
+            at(self.link.load(Ordering::Relaxed)).knock(doors);
         }
     }
 
@@ -720,14 +695,14 @@ impl Conn {
     }
 
     /// Wakes every waiter of the peer that has to do with this connection.
-    pub fn ring_all(&self) {
+    pub fn knock_all(&self) {
         self.mark();
         // SAFETY: mapped by `bind`; atomic loads.
         let doors = unsafe {
             let wait = &(*self.peer.load(Ordering::Relaxed)).wait;
             wait.rx_doors.load(Ordering::Relaxed) | wait.tx_doors.load(Ordering::Relaxed)
         };
-        self.ring(doors);
+        self.knock(doors);
     }
 }
 
@@ -745,7 +720,7 @@ mod tests {
         let (index, link) = by_id(7).expect("the link");
         link.users.store(1, Ordering::Relaxed);
         link.peer_gone.store(1, Ordering::Relaxed);
-        let mail = control::hold_mail();
+        let mail = broker::hold_mail();
         let other = std::thread::spawn(move || unbind(index));
         while link.users.load(Ordering::Relaxed) != 0 {
             std::thread::yield_now();
@@ -821,10 +796,10 @@ mod tests {
         assert!(link.add_door(DOOR_SHARED as u64, bell));
         let fd = link.doors[DOOR_SHARED].load(Ordering::Relaxed) - 1;
         let is_open = || sys!(SYS_fcntl, fd, libc::F_GETFD).is_ok();
-        assert!(link.ring_door(DOOR_SHARED) && is_open());
+        assert!(link.knock_at_door(DOOR_SHARED) && is_open());
         link.users.store(1, Ordering::Relaxed);
         link.peer_gone.store(1, Ordering::Relaxed);
-        link.ringers.store(1, Ordering::Relaxed);
+        link.knockers.store(1, Ordering::Relaxed);
         let other = std::thread::spawn(move || unbind(index));
         while link.doors[DOOR_SHARED].load(Ordering::Relaxed) != 0 {
             std::thread::yield_now();
@@ -832,9 +807,9 @@ mod tests {
         for _ in 0..1000 {
             std::thread::yield_now();
         }
-        assert!(is_open(), "a ring would go into another file");
-        link.ringers.store(0, Ordering::Relaxed);
+        assert!(is_open(), "a knock would go into another file");
+        link.knockers.store(0, Ordering::Relaxed);
         other.join().expect("the thread's end");
-        assert!(!is_open() && !link.ring_door(DOOR_SHARED));
+        assert!(!is_open() && !link.knock_at_door(DOOR_SHARED));
     }
 }

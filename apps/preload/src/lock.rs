@@ -26,7 +26,7 @@
 //!   one: [`Lock::lock`] gives `None` to the holder itself, and the caller goes on without.
 //! * A handler of the program runs in no thread that holds one. It may call everything.
 //! * A child of vfork runs in its parent's memory while the parent's thread waits: it takes locks
-//!   as its parent does, and changes no table ([`crate::fork::in_borrowed_memory`]).
+//!   as its parent does, and changes no table ([`crate::identity::in_borrowed_memory`]).
 //! * A child of fork has one thread. LIST, TABLE and RAISING are held over the fork, so that what
 //!   they guard is whole; the locks of threads that the child does not have are freed ([`Lock::reset`]),
 //!   and what these guard is set up anew. The halves' locks lie in memory that relatives share:
@@ -173,11 +173,11 @@ pub fn lock_word(word: &AtomicU32, rank: u32) -> Option<Guard<'_>> {
 /// while nobody is known to hold it.
 #[inline]
 pub fn lock_shared<'a>(word: &'a AtomicU32, holder: &'a AtomicU32, rank: u32) -> Option<Guard<'a>> {
-    let own = crate::fork::pid() as u32;
+    let own = crate::identity::pid() as u32;
     let mut guard = take_lock(word, rank, |of| {
         let process = holder.load(Ordering::Relaxed);
         process != own
-            && crate::fork::is_gone(process as i32)
+            && crate::identity::is_gone(process as i32)
             // One of those who found it out frees it.
             && holder.compare_exchange(process, 0, Ordering::SeqCst, Ordering::Relaxed).is_ok()
             && word.compare_exchange(of, 0, Ordering::SeqCst, Ordering::Relaxed).is_ok()
@@ -244,7 +244,7 @@ mod tests {
     fn a_lock_of_a_process_that_is_gone_is_free() {
         let _turn = tables();
         let (word, holder) = (AtomicU32::new(0), AtomicU32::new(0));
-        let own = crate::fork::pid() as u32;
+        let own = crate::identity::pid() as u32;
         let guard = lock_shared(&word, &holder, rank::SENDING);
         assert_eq!(holder.load(Ordering::Relaxed), own);
         drop(guard);

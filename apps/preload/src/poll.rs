@@ -14,7 +14,7 @@ use crate::state::{self, Conn, attention, kind, phase};
 use crate::sys::{self, sys};
 use crate::thread::{self, Shield};
 use crate::wait::{self, Bell};
-use crate::{control, epoll, faults, link, stay, upgrade};
+use crate::{broker, epoll, faults, link, stay, upgrade};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use fordway_abi::reason::Reason;
@@ -169,7 +169,7 @@ pub fn poll(
 ) -> sys::Result<usize> {
     thread::cancellation_point();
     let call = Call::begin();
-    control::check_mail();
+    broker::check_mail();
     for entry in fds.iter() {
         if let Some(conn) = paired(entry.fd)
             && conn.attention.load(Ordering::Relaxed) != 0
@@ -215,7 +215,7 @@ pub fn poll(
             return Ok(count);
         }
         upgrade::serve_others();
-        control::check_mail();
+        broker::check_mail();
     }
 }
 
@@ -450,7 +450,7 @@ fn ask(
             revents: 0,
         };
         entries[count + 1] = libc::pollfd {
-            fd: control::fd(),
+            fd: broker::fd(),
             events: libc::POLLIN,
             revents: 0,
         };
@@ -470,9 +470,9 @@ fn ask(
     let mailed = entries
         .get(count + 1)
         .is_some_and(|entry| entry.revents != 0);
-    if mailed || control::is_orphaned() {
-        control::drain_mail();
-        control::connect();
+    if mailed || broker::is_orphaned() {
+        broker::drain_mail();
+        broker::connect();
     }
     let mut ready = 0;
     for ((entry, shown), asked) in fds.iter_mut().zip(entries.iter()).zip(&*serials) {

@@ -6,12 +6,13 @@
 //! functions, and what each thread has for itself ([`crate::thread`]).
 
 use crate::aside::Aside;
-use crate::control::Broker;
+use crate::broker::Broker;
 use crate::epoll::Cells;
 use crate::epoll::Epoll;
 use crate::fork::Family;
 use crate::headroom::Headroom;
 use crate::hidden::Hidden;
+use crate::identity::Identity;
 use crate::link::Links;
 use crate::poll::Polled;
 use crate::purse::DomainsPurse;
@@ -37,7 +38,9 @@ pub struct Process {
     pub epoll: Epoll,
     /// Which instances relatives have too.
     pub cells: Cells,
-    /// Who it is, and who holds its connections too.
+    /// Who it is.
+    pub identity: Identity,
+    /// Who holds its connections too.
     pub family: Family,
     /// Descriptors of its own.
     pub hidden: Hidden,
@@ -64,6 +67,7 @@ pub static PROCESS: Process = Process {
     shared_bells: SharedBells::new(),
     epoll: Epoll::new(),
     cells: Cells::new(),
+    identity: Identity::new(),
     family: Family::new(),
     hidden: Hidden::new(),
     headroom: Headroom::new(),

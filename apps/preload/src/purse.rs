@@ -3,7 +3,6 @@
 //! same place, because a thread may be about to look; that broker has counted what our regions
 //! had taken before.
 
-use crate::link;
 use crate::process::PROCESS;
 use crate::sys;
 use core::sync::atomic::{AtomicPtr, Ordering};
@@ -26,7 +25,8 @@ impl DomainsPurse {
 /// Maps the purse that the broker has sent, and closes its descriptor.
 pub fn receive(fd: i32) -> sys::Result<()> {
     let place = PROCESS.purse.purse.load(Ordering::Relaxed);
-    let base = link::map_purse(fd, PURSE_BYTES, place.cast())?.cast::<Purse>();
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let base = sys::map_sealed(fd, PURSE_BYTES, protection, place.cast())?.cast::<Purse>();
     PROCESS.purse.purse.store(base, Ordering::Release);
     // SAFETY: just mapped, whole; all its fields are atomics.
     let magic = unsafe { &*base }.magic.load(Ordering::Relaxed);

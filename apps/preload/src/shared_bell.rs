@@ -28,7 +28,7 @@ impl SharedBells {
     }
 }
 
-/// A descriptor that becomes readable at each ring of bell 0 (whose descriptor is `bell`); -1 if
+/// A descriptor that becomes readable at each knock at bell 0 (whose descriptor is `bell`); -1 if
 /// none can be had.
 pub fn take(bell: i32) -> i32 {
     for kept in &PROCESS.shared_bells.pool {
@@ -48,7 +48,7 @@ fn make(bell: i32) -> sys::Result<i32> {
         hidden::close(fd);
         return Err(error);
     }
-    // Rings of the past show as one event.
+    // Knocks of the past show as one event.
     wait::harvest(fd);
     Ok(fd)
 }

@@ -21,7 +21,7 @@
 //! changed, the kernel is asked for their flags.
 
 use crate::sys::{self, sys};
-use crate::{config, faults, fork, real, thread, wait};
+use crate::{config, faults, identity, real, thread, wait};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -131,7 +131,7 @@ extern "C" fn before_handler(
         .counts
         .store(ended << 32 | u64::from(handled), Ordering::Relaxed);
     if let Some(door) = thread.door.load(Ordering::Relaxed).checked_sub(1) {
-        wait::ring_own(door as usize);
+        wait::knock_own(door as usize);
     }
     if is_handler(handler) { handler } else { 0 }
 }
@@ -240,7 +240,9 @@ fn unseen_interrupt() -> bool {
 /// Whether handlers installed now are ours to stand in front of: not by a vfork child,
 /// whose table is its parent's.
 fn takes_part(signal: c_int) -> bool {
-    config::is_active() && (1..SIGNALS as c_int).contains(&signal) && !fork::in_borrowed_memory()
+    config::is_active()
+        && (1..SIGNALS as c_int).contains(&signal)
+        && !identity::in_borrowed_memory()
 }
 
 /// Handlers that other libraries' constructors have installed before ours ran.

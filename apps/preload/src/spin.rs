@@ -26,8 +26,8 @@ const LONG: u64 = 3;
 const WAKING: u64 = 12;
 /// Bit of `spin_since`: the thread and its peer share a CPU.
 const TOGETHER: u64 = 1;
-/// Bit of `spin_since`: the thread has rung for its peer.
-const RANG: u64 = 2;
+/// Bit of `spin_since`: the thread has knocked for its peer.
+const KNOCKED: u64 = 2;
 /// Short sleeps in a row before long spins are tried, and twice that is the most that counts.
 const SHORT_SLEEPS_MIN: u32 = 4;
 
@@ -71,8 +71,8 @@ impl Spins {
     }
 
     /// How many ordinary spins the next one is; `None`: there is none.
-    fn times(&self, rang: bool) -> Option<u64> {
-        if rang && are_usual(&self.short_wakes) {
+    fn times(&self, knocked: bool) -> Option<u64> {
+        if knocked && are_usual(&self.short_wakes) {
             return Some(WAKING);
         }
         if are_usual(&self.short_sleeps) {
@@ -169,8 +169,11 @@ pub fn spin(conn: Option<&Conn>, mut ready: impl FnMut() -> bool) -> Option<u64>
     });
     let limit_us = u64::from(config::spin_us());
     let thread = thread::current();
-    let (since, rang) = (&thread.spin_since, thread.rang.load(Ordering::Relaxed) != 0);
-    thread.rang.store(0, Ordering::Relaxed);
+    let (since, knocked) = (
+        &thread.spin_since,
+        thread.knocked.load(Ordering::Relaxed) != 0,
+    );
+    thread.knocked.store(0, Ordering::Relaxed);
     if limit_us == 0 {
         since.store(0, Ordering::Relaxed);
         return None;
@@ -179,12 +182,12 @@ pub fn spin(conn: Option<&Conn>, mut ready: impl FnMut() -> bool) -> Option<u64>
         since.store(sys::ticks() | TOGETHER, Ordering::Relaxed);
         return None;
     }
-    let begun = sys::ticks() & !(TOGETHER | RANG);
-    since.store(begun | if rang { RANG } else { 0 }, Ordering::Relaxed);
+    let begun = sys::ticks() & !(TOGETHER | KNOCKED);
+    since.store(begun | if knocked { KNOCKED } else { 0 }, Ordering::Relaxed);
     let link = conn.map_or(0, |conn| conn.link.load(Ordering::Relaxed).wrapping_add(1));
     thread.spin_link.store(link, Ordering::Relaxed);
     let spins = Spins::of(link);
-    let end = begun + spins.times(rang)? * limit_us * ticks_per_us();
+    let end = begun + spins.times(knocked)? * limit_us * ticks_per_us();
     let mut now = begun;
     loop {
         for _ in 0..8 {
@@ -218,7 +221,7 @@ pub fn woke() {
     }
     let spins = Spins::of(thread.spin_link.load(Ordering::Relaxed));
     count(&spins.short_sleeps, was_short);
-    if since & RANG != 0 {
+    if since & KNOCKED != 0 {
         count(&spins.short_wakes, waited_ticks <= limit(WAKING));
     }
 }

@@ -8,7 +8,7 @@
 
 use crate::state::{Conn, kind, phase};
 use crate::thread::Shield;
-use crate::{control, fork, hidden, state, upgrade};
+use crate::{broker, fork, hidden, state, upgrade};
 use core::sync::atomic::Ordering;
 
 /// Bit of `Conn::sleepers`: the program has no descriptor of it any more.
@@ -110,7 +110,7 @@ fn end(conn: &Conn) {
     upgrade::closing(conn);
     fork::let_go(conn);
     let fd = conn.fd.load(Ordering::Relaxed);
-    let mail = control::hold_mail();
+    let mail = broker::hold_mail();
     state::free_conn(conn);
     drop(mail);
     hidden::close(fd);

@@ -37,8 +37,8 @@ pub struct Thread {
     mask: AtomicU64,
     /// When it began to wait, in ticks; 0: not known ([`crate::spin`]).
     pub spin_since: AtomicU64,
-    /// Whether it has rung for a sleeping peer since its last wait.
-    pub rang: AtomicU32,
+    /// Whether it has knocked for a sleeping peer since its last wait.
+    pub knocked: AtomicU32,
     /// Link of the peer for which it waits, plus one; 0: for none in particular.
     pub spin_link: AtomicU32,
     /// Ranks of the locks that it holds ([`crate::lock`]).

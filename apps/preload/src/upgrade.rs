@@ -8,7 +8,8 @@ use crate::signals::Call;
 use crate::state::{self, Conn, attention, phase};
 use crate::sys::{self, sys};
 use crate::{
-    claim, config, control, epoll, faults, fork, hidden, hooks_options, link, thread, transfer,
+    broker, claim, config, epoll, faults, fork, hidden, hooks_options, identity, link, thread,
+    transfer,
 };
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use fordway_abi::control::status;
@@ -45,7 +46,7 @@ pub enum Does {
 /// `Err`: the program asked for the fast path or nothing, and it is nothing.
 #[inline]
 pub fn count_operation(conn: &Conn, fd: i32, does: Does) -> sys::Result<()> {
-    control::check_mail();
+    broker::check_mail();
     let now = conn.phase.load(Ordering::Relaxed);
     if now == phase::PAIRED {
         note_call(conn, does);
@@ -120,11 +121,11 @@ fn sight_first(conn: &Conn, fd: i32) {
         && conn.barred.load(Ordering::Relaxed) == 0;
     // Who requires the fast path attaches to the broker before it connects or listens. So what
     // the other end of its connection finds here holds for good.
-    if !may_have_rings || !config::insists() && !control::is_insisted() {
+    if !may_have_rings || !config::insists() && !broker::is_insisted() {
         conn.sighted.store(1, Ordering::Relaxed);
         return;
     }
-    if fork::in_borrowed_memory() || claim::of(fd).is_none() {
+    if identity::in_borrowed_memory() || claim::of(fd).is_none() {
         // Not connected yet.
         return;
     }
@@ -188,7 +189,7 @@ fn doze(fd: i32, may_answer: bool, time_ns: u64) -> bool {
         events,
         revents: 0,
     };
-    let mail = if may_answer { control::fd() } else { -1 };
+    let mail = if may_answer { broker::fd() } else { -1 };
     let readable = libc::POLLIN | libc::POLLRDHUP;
     let mut entries = [entry(fd, readable), entry(mail, libc::POLLIN)];
     let time = timespec(time_ns);
@@ -209,7 +210,7 @@ pub fn await_rings(conn: &Conn, fd: i32) -> sys::Result<()> {
     let timeout_ns = conn.receive_timeout_ns.load(Ordering::Relaxed);
     let deadline = Deadline::after((timeout_ns != 0).then_some(timeout_ns));
     while is_undecided(conn) && conn.serial.load(Ordering::Relaxed) == serial {
-        control::drain_mail();
+        broker::drain_mail();
         if conn.is_paired() || doze(fd, pursue(conn, fd), LOOK_NS) {
             break;
         }
@@ -244,7 +245,7 @@ fn insist(conn: &Conn, fd: i32, does: Does) -> sys::Result<()> {
     sight(conn, fd);
     sight_others(conn);
     loop {
-        control::drain_mail();
+        broker::drain_mail();
         let barred = conn.barred.load(Ordering::Relaxed);
         if conn.is_paired() {
             break;
@@ -256,7 +257,7 @@ fn insist(conn: &Conn, fd: i32, does: Does) -> sys::Result<()> {
             // Not connected (any more): the kernel says so.
             return Ok(());
         }
-        if fork::in_borrowed_memory() {
+        if identity::in_borrowed_memory() {
             return Err(libc::ENETUNREACH);
         }
         let is_offered = pursue(conn, fd);
@@ -286,7 +287,7 @@ fn insist(conn: &Conn, fd: i32, does: Does) -> sys::Result<()> {
 fn sight_others(conn: &Conn) {
     if conn.phase.load(Ordering::Relaxed) == phase::OFFERED {
         // Another thread may close one of them: then it waits with that, or has begun.
-        let _mail = control::hold_mail();
+        let _mail = broker::hold_mail();
         let in_use = |other: &&Conn| other.refs.load(Ordering::Acquire) != 0;
         for other in state::conns().filter(in_use) {
             sight(other, other.fd.load(Ordering::Relaxed));
@@ -297,7 +298,7 @@ fn sight_others(conn: &Conn) {
 /// The time is over. False: it has a channel after all.
 fn stop_waiting(conn: &Conn) -> bool {
     // Nobody binds the connection to a channel meanwhile.
-    let mail = control::hold_mail();
+    let mail = broker::hold_mail();
     if conn.is_paired() {
         return false;
     }
@@ -312,7 +313,7 @@ fn stop_waiting(conn: &Conn) -> bool {
 fn withdraw(conn: &Conn, reason: u32) -> bool {
     let withdrawn = conn.phase.transition(Event::Voided).is_ok();
     if withdrawn {
-        control::report(conn, status::WITHDRAWN, reason);
+        broker::report(conn, status::WITHDRAWN, reason);
     }
     withdrawn
 }
@@ -325,7 +326,7 @@ fn settle(conn: &Conn) {
     let until_ns = conn.rings_until_ns.load(Ordering::Relaxed);
     while conn.is_paired() && !conn.is_attended() && sys::now_ns() < until_ns {
         doze(-1, false, SETTLE_LOOK_NS);
-        control::drain_mail();
+        broker::drain_mail();
     }
     conn.rings_until_ns.store(0, Ordering::Relaxed);
 }
@@ -336,7 +337,7 @@ fn tell(conn: &Conn, fd: i32, reason: u32) {
     if conn.operations.fetch_add(1, Ordering::Relaxed) >= config::offer_after()
         && conn.told.swap(reason, Ordering::Relaxed) != reason
     {
-        control::decline(conn, fd, reason);
+        broker::decline(conn, fd, reason);
     }
 }
 
@@ -364,13 +365,13 @@ fn offer(conn: &Conn, fd: i32) {
         conn.operations.store(0, Ordering::Relaxed);
         return;
     }
-    if !control::offer(conn, &end) {
+    if !broker::offer(conn, &end) {
         if conn.phase.load(Ordering::Relaxed) == phase::KERNEL {
             conn.operations.store(0, Ordering::Relaxed);
         }
         return;
     }
-    control::check_mail();
+    broker::check_mail();
 }
 
 fn cookie(fd: i32) -> u64 {
@@ -407,7 +408,7 @@ pub fn rejected(conn: &Conn, reason: u32) {
         conn.barred.store(reason, Ordering::Relaxed);
         if config::insists() {
             // It is refused, and not just closed meanwhile: to be logged.
-            control::report(conn, status::WITHDRAWN, reason);
+            broker::report(conn, status::WITHDRAWN, reason);
             break_off(conn);
         }
     }
@@ -558,7 +559,7 @@ fn serve_all() {
 
 /// The program's last descriptor of this connection is about to be closed.
 pub fn closing(conn: &Conn) {
-    let mail = control::hold_mail();
+    let mail = broker::hold_mail();
     if withdraw(conn, 0) || !conn.is_paired() {
         return;
     }
@@ -603,7 +604,7 @@ fn leave_closed(conn: &Conn, told: impl FnOnce(&Endpoint) -> bool) {
             conn.phase.advance(Event::Left);
             drop((tx, rx));
             if tells {
-                control::report(conn, status::CLOSED, 0);
+                broker::report(conn, status::CLOSED, 0);
             }
             link::unbind(link);
             return;
@@ -616,7 +617,7 @@ fn leave_closed(conn: &Conn, told: impl FnOnce(&Endpoint) -> bool) {
 
 /// The connection has lost its channel before its halves were locked. False: it has another one.
 fn has_lost(conn: &Conn) -> bool {
-    let _mail = control::hold_mail();
+    let _mail = broker::hold_mail();
     let end = conn.end();
     if end.has_channel() {
         // Or it is a forked child's, whose parent has given it up.
@@ -634,7 +635,7 @@ fn has_lost(conn: &Conn) -> bool {
 /// The program has dissolved the connection (connect to AF_UNSPEC, man 2 connect): the
 /// socket is as new, and may be connected to somebody else.
 pub fn dissolved(conn: &Conn) {
-    let mail = control::hold_mail();
+    let mail = broker::hold_mail();
     if !withdraw(conn, 0) && conn.is_paired() {
         drop(mail);
         epoll::detach(conn);

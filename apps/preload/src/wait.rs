@@ -4,7 +4,7 @@
 //! A waiter (an epoll instance, or a thread in a blocking call) has a doorbell: a bit in
 //! the wait page, and an epoll instance of ours. In it are, edge-triggered and never
 //! drained, an eventfd of our own and, for each link, what the broker gave us to see
-//! that peer's rings by (`fordway_abi::control`). Bells of epoll
+//! that peer's knocks by (`fordway_abi::control`). Bells of epoll
 //! instances belong to them until close; bells of threads are borrowed for one
 //! sleep. Bell 0 is everybody's: it is used when no other can be had
 //! ([`crate::shared_bell`]). A sleeper without any bell looks around every [`BLIND_SLICE_NS`].
@@ -17,7 +17,7 @@ use crate::spin;
 use crate::state::Conn;
 use crate::sys::{self, sys};
 use crate::thread::{self, Shield};
-use crate::{control, hidden, link, real, shared_bell, stay, upgrade};
+use crate::{broker, hidden, link, real, shared_bell, stay, upgrade};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use fordway_abi::shm::{DOOR_COUNT, DOOR_SHARED, WAIT_PAGE_BYTES, WAIT_PAGE_MAGIC, WaitPage};
@@ -40,7 +40,7 @@ pub struct Doors {
     page_fd: AtomicI32,
     /// The epoll instance of each door; -1: not made yet.
     doors: [AtomicI32; DOOR_COUNT],
-    /// The eventfd in each, by which we ring our own doors.
+    /// The eventfd in each, by which we knock at our own doors.
     own_rings: [AtomicI32; DOOR_COUNT],
     /// Threads that sleep behind each door.
     sleepers: [AtomicU32; DOOR_COUNT],
@@ -95,8 +95,8 @@ impl Bell {
     /// epoll instance), the bell stays announced.
     pub fn retract(self) {
         if PROCESS.doors.sleepers[self.door].fetch_sub(1, Ordering::SeqCst) != 1 {
-            // Peers have rung for this sleep. What comes while the waiter works is for the
-            // others: peers must ring anew. What came before, the waiter looks for.
+            // Peers have knocked for this sleep. What comes while the waiter works is for the
+            // others: peers must knock anew. What came before, the waiter looks for.
             self.stand_by();
             return;
         }
@@ -106,7 +106,7 @@ impl Bell {
         if self.has_sleepers() {
             // Somebody announced between the two steps: what was missed since, he looks for.
             self.stand_by();
-            self.ring();
+            self.knock();
         }
     }
 
@@ -116,7 +116,7 @@ impl Bell {
     }
 
     /// Wakes a thread that sleeps behind it, as a peer would.
-    pub fn ring(self) {
+    pub fn knock(self) {
         let one = 1u64;
         let eventfd = PROCESS.doors.own_rings[self.door].load(Ordering::Acquire);
         let _ = sys!(SYS_write, eventfd, &raw const one, 8);
@@ -144,7 +144,7 @@ impl Bell {
 
 /// A handler runs in the thread that is about to sleep behind `door`: it must not, before
 /// it has looked what that means for its call.
-pub fn ring_own(door: usize) {
+pub fn knock_own(door: usize) {
     let one = 1u64;
     let eventfd = PROCESS.doors.own_rings[door % DOOR_COUNT].load(Ordering::Acquire);
     let _ = sys!(SYS_write, eventfd, &raw const one, 8);
@@ -209,12 +209,12 @@ pub fn acted() {
     }
 }
 
-/// Rings those of our own `doors` behind which somebody sleeps.
-pub fn ring_sleepers(doors: u64) {
+/// Knocks at those of our own `doors` behind which somebody sleeps.
+pub fn knock_for_sleepers(doors: u64) {
     for door in (0..DOOR_COUNT).filter(|door| doors >> door & 1 != 0) {
         let bell = Bell { door, fd: -1 };
         if bell.has_sleepers() {
-            bell.ring();
+            bell.knock();
         }
     }
 }
@@ -285,7 +285,7 @@ pub fn watch_edges(epoll: i32, fd: i32) -> sys::Result<()> {
     }
 }
 
-/// A peer's rings at `door` show by `view` from now on.
+/// A peer's knocks at `door` show by `view` from now on.
 pub fn watch_view(door: usize, view: i32) -> sys::Result<()> {
     watch_edges(PROCESS.doors.doors[door].load(Ordering::Acquire), view)
 }
@@ -316,7 +316,7 @@ pub fn register_doors() {
     for (door, fd) in PROCESS.doors.doors.iter().enumerate().skip(1) {
         let fd = fd.load(Ordering::Acquire);
         if fd >= 0 {
-            control::send_door(door as u64);
+            broker::send_door(door as u64);
         }
     }
 }
@@ -379,7 +379,7 @@ fn door_fd(door: usize) -> Option<i32> {
         make_door(door).ok()?;
     }
     let fd = PROCESS.doors.doors[door].load(Ordering::Acquire);
-    control::register_door(door as u64).then_some(fd)
+    broker::register_door(door as u64).then_some(fd)
 }
 
 /// Gives a bell back.
@@ -390,7 +390,7 @@ pub fn release(bell: Bell) {
     }
 }
 
-/// In a forked child, before its bells are closed: keeps what rings a bell of the parent's;
+/// In a forked child, before its bells are closed: keeps what knocks at a bell of the parent's;
 /// the descriptor plus one.
 pub fn keep_ring_of_parent(bell: Bell) -> i32 {
     PROCESS.doors.parent_page.store(
@@ -437,7 +437,7 @@ pub fn slice_ns(bell: Option<Bell>, unread: bool) -> Option<u64> {
         Some(OWED_SLICE_NS)
     } else if unread {
         Some(WATCH_SLICE_NS)
-    } else if control::is_orphaned() {
+    } else if broker::is_orphaned() {
         Some(ORPHAN_SLICE_NS)
     } else {
         None
@@ -589,11 +589,11 @@ pub fn for_conn(
     };
     taken.give_back();
     drop(shield);
-    control::check_mail();
+    broker::check_mail();
     // The number may have been closed meanwhile.
     down::serve(&conn.end());
-    let rung = result == Ok(Some(true));
-    if (rung || upgrade::owes_a_look()) && !ready() {
+    let woken = result == Ok(Some(true));
+    if (woken || upgrade::owes_a_look()) && !ready() {
         upgrade::serve_others();
     }
     result.map(|_| ())
@@ -615,7 +615,7 @@ fn sleep(conn: &Conn, fd: i32, want: Want, bell: Bell, deadline: Deadline) -> sy
     let mut fds = [
         entry(bell.fd, libc::POLLIN),
         entry(fd, events),
-        entry(control::fd(), libc::POLLIN),
+        entry(broker::fd(), libc::POLLIN),
     ];
     // A peer that has shut its sending half shows RDHUP for ever: no reason to wake a sender.
     if want == Want::Room && conn.shown() & libc::POLLRDHUP as u32 != 0 {
@@ -632,10 +632,10 @@ fn sleep(conn: &Conn, fd: i32, want: Want, bell: Bell, deadline: Deadline) -> sy
     if stay::is_its(conn, fd) {
         conn.note(fds[1].revents as u16 as u32);
     }
-    if fds[2].revents != 0 || control::is_orphaned() {
-        control::drain_mail();
-        if control::is_orphaned() {
-            control::connect();
+    if fds[2].revents != 0 || broker::is_orphaned() {
+        broker::drain_mail();
+        if broker::is_orphaned() {
+            broker::connect();
         }
     }
     if woken == 0 && unread && is_watch_due(since_ns) {

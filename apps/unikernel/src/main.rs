@@ -7,13 +7,13 @@
 //!   └── sleep until an event, a timer of the stack, a timer of a task ◄── netfront.rearm ◄┘
 //! ```
 //! One thread, no interrupts. A turn takes everything that has come before it sends anything,
-//! so that replies leave together and the other side is rung once.
+//! so that replies leave together and the other side is notified once.
 #![no_std]
 #![no_main]
 
 extern crate alloc;
 
-mod control;
+mod dom0;
 #[cfg(feature = "httpd")]
 mod http;
 #[cfg(feature = "kv")]
@@ -28,9 +28,9 @@ mod xen;
 use alloc::rc::Rc;
 use alloc::string::String;
 use alloc::vec;
-use control::Wish;
 use core::cell::RefCell;
 use core::net::{IpAddr, Ipv4Addr};
+use dom0::Wish;
 use fordway_executor::{Executor, Next};
 use fordway_netfront as netfront;
 use fordway_netfront::{Netfront, Wait};
@@ -96,7 +96,7 @@ fn main(domain: Domain) -> ! {
     let ramdisk = domain.ramdisk;
     let clock = domain.clock;
     let mut xen = Xen::new(domain);
-    control::start(&mut xen);
+    dom0::start(&mut xen);
     let is_small = memory_bytes < 32 << 20;
     let pages = if is_small { 128 } else { 256 };
     let config = netfront::Config {
@@ -153,7 +153,7 @@ fn main(domain: Domain) -> ! {
     executor.run_ready(xen.now_ns() / 1000);
 
     #[cfg(feature = "httpd")]
-    let (server, default_port) = match http::Http::new(ramdisk, tasks, free_bytes) {
+    let (server, default_port) = match http::server(ramdisk, tasks, free_bytes) {
         Ok(server) => (server, http::PORT),
         Err(error) => lifecycle::unsupported(format_args!("the files: {error:?}")),
     };
@@ -173,7 +173,10 @@ fn main(domain: Domain) -> ! {
             hash_seed: [entropy.next_u64(), entropy.next_u64()],
             ..fordway_kv::Config::default()
         };
-        (kv::Kv::new(config, xen.now_ns() / 1000), kv::PORT)
+        (
+            fordway_kv::Server::new(config, xen.now_ns() / 1000),
+            kv::PORT,
+        )
     };
     let serving = Serving {
         net: net.clone(),
@@ -244,7 +247,7 @@ fn tell_up(xen: &mut Xen, up: Option<&str>) {
 fn suspend(xen: &mut Xen, device: &mut Netfront<Xen>) {
     device.suspend(xen);
     xen.suspend();
-    control::start(xen);
+    dom0::start(xen);
     #[cfg(feature = "filter")]
     rules::listen(xen);
     device.restart(xen);
@@ -255,7 +258,7 @@ fn wait_for_link(xen: &mut Xen, device: &mut Netfront<Xen>) -> [u8; 6] {
     let mut complain_ns = xen.now_ns() + LINK_PATIENCE_NS;
     loop {
         xen.take_events();
-        match control::look(xen) {
+        match dom0::look(xen) {
             Wish::End(reason) => lifecycle::end(reason),
             Wish::Suspend => suspend(xen, device),
             _ => {}
@@ -302,7 +305,7 @@ fn run(
         let now_us = now_ns / 1000;
         let span = PROFILE.span(Procedure::Events);
         xen.take_events();
-        match control::look(&mut xen) {
+        match dom0::look(&mut xen) {
             Wish::Nothing => {}
             #[cfg(feature = "filter")]
             Wish::Rules => rules::look(&mut xen, &net, now_us),

@@ -15,28 +15,11 @@ use crate::PROFILE;
 use crate::net::Net;
 use alloc::rc::Rc;
 use core::cell::RefCell;
+use core::time::Duration;
 use fordway_executor::{Spawner, Timers};
 use fordway_netstack::{Error, TcpId, TcpOptions};
 use fordway_profile::Procedure;
-
-/// What every server has in common.
-pub trait Service {
-    type Conn;
-    /// What a client is told for whom there is no room.
-    const REFUSAL: &'static [u8];
-
-    fn accept(&mut self, now_us: u64) -> Option<Self::Conn>;
-    fn closed(&mut self, conn: Self::Conn);
-    fn receive(&mut self, conn: &mut Self::Conn, now_us: u64, bytes: &[u8]) -> usize;
-    fn output<'a>(&self, conn: &'a Self::Conn) -> &'a [u8];
-    fn advance(&self, conn: &mut Self::Conn, now_us: u64, bytes: usize);
-    fn end(&self, conn: &mut Self::Conn);
-    fn is_over(&self, conn: &Self::Conn) -> bool;
-    fn deadline(&self, conn: &Self::Conn) -> u64;
-    fn expire(&mut self, conn: &mut Self::Conn, now_us: u64);
-    /// Once a second.
-    fn tick(&mut self, now_us: u64, wall_ns: u64);
-}
+use fordway_serve::Service;
 
 /// What the tasks of a server share.
 pub struct Serving<S> {
@@ -174,7 +157,8 @@ pub async fn ticker<S: Service>(serving: Serving<S>, wall_at_zero_ns: impl Fn() 
     loop {
         let now_us = serving.timers.now_us();
         let wall_ns = wall_at_zero_ns() + now_us * 1000;
-        serving.server.borrow_mut().tick(now_us, wall_ns);
+        let wall = Duration::from_nanos(wall_ns);
+        serving.server.borrow_mut().tick(now_us, wall);
         // dom0 may set its clock, and after a suspend it is another host's.
         #[cfg(feature = "filter")]
         serving.net.stack().set_wall_clock(now_us, wall_ns);

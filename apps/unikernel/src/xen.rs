@@ -18,7 +18,7 @@ const DRIVER_TOKEN: &str = "vif";
 pub struct Xen {
     pub domain: Domain,
     pool: SharedPool,
-    /// One bit for each event channel that rang and has not been asked for.
+    /// One bit for each event channel that was notified and has not been asked for.
     fired: [u64; 64],
     /// One bit for each word of `fired` that is not 0.
     fired_words: u64,
@@ -43,8 +43,8 @@ impl Xen {
         self.domain.clock.now_ns()
     }
 
-    /// Begins a turn of the main loop: takes what has rung, and reads XenStore's messages if its
-    /// channel did. What rang before and nobody asked for is forgotten.
+    /// Begins a turn of the main loop: takes the events that came, and reads XenStore's messages if its
+    /// channel did. What came before and nobody asked for is forgotten.
     pub fn take_events(&mut self) {
         let (fired, words) = (&mut self.fired, &mut self.fired_words);
         while *words != 0 {

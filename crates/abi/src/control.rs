@@ -25,8 +25,8 @@
 //! No descriptor of a doorbell is shared by two processes that do not trust each other:
 //! one could drain it, fill it, or clear its O_NONBLOCK. For each door and each link the
 //! broker makes an eventfd and an epoll instance that watches it, edge-triggered. The
-//! ringer gets the eventfd and nobody else has it; the sleeper gets the epoll instance,
-//! which shows each ring and cannot be written to; the broker keeps neither.
+//! knocker gets the eventfd and nobody else has it; the sleeper gets the epoll instance,
+//! which shows each knock and cannot be written to; the broker keeps neither.
 //!
 //! After each packet that the broker sends it adds one to the mailbox's
 //! word, so that a running shim sees by one load that there is something to read.

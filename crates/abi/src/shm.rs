@@ -346,7 +346,7 @@ pub struct TxPad {
 ///
 /// A waiter adds one to its `sleep_count`, sets its bit in `sleeping`, looks at
 /// its rings again, and only then sleeps. A producer publishes, fences, and looks
-/// at `sleeping & rx_doors`; it rings each door once per `sleep_count`.
+/// at `sleeping & rx_doors`; it knocks at each door once per `sleep_count`.
 #[repr(C, align(128))]
 #[derive(Debug)]
 pub struct WaitPage {

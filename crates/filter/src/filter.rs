@@ -170,10 +170,6 @@ impl Filter {
         &self.conntrack
     }
 
-    pub fn conntrack_mut(&mut self) -> &mut Conntrack {
-        &mut self.conntrack
-    }
-
     /// The log statement that asked for a packet to be logged.
     pub fn log_statement(&self, logged: &Logged) -> Option<&Log> {
         self.program.logs.get(logged.log as usize)

@@ -211,6 +211,22 @@ pub(crate) struct Term {
     pub ops: Vec<Bitop>,
 }
 
+impl Term {
+    /// What is loaded, of so many bytes.
+    pub fn of(load: Load, len: u8) -> Self {
+        Self {
+            load,
+            bits: u16::from(len) * 8,
+            ops: Vec::new(),
+        }
+    }
+
+    /// In bytes.
+    pub fn len(&self) -> u8 {
+        (self.bits / 8) as u8
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Test {
     /// (value & mask) == want

@@ -6,22 +6,16 @@
 //! is enough, whoever connected. It tracks only where a rule in force looks at
 //! connections; elsewhere nothing is known, and nothing is proven.
 
-use crate::diag::{attribute, read_u32, split_message};
+use crate::netlink::{self, Answer, Socket, attribute, invalid, nested};
 use crate::netns;
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 
-// linux/netlink.h, linux/netfilter/nfnetlink.h, linux/netfilter/nfnetlink_conntrack.h
-const NLMSG_HEADER_BYTES: usize = 16;
-const NLMSG_ERROR: u16 = 2;
-const NLM_F_REQUEST: u16 = 1;
-const NLM_F_ACK: u16 = 4;
+// linux/netfilter/nfnetlink.h, linux/netfilter/nfnetlink_conntrack.h
 const NFNL_HEADER_BYTES: usize = 4;
 const CT_NEW: u16 = 1 << 8;
 const CT_GET: u16 = 1 << 8 | 1;
-const NLA_F_NESTED: u16 = 1 << 15;
 const CTA_TUPLE_ORIG: u16 = 1;
 const CTA_STATUS: u16 = 3;
 const CTA_TIMEOUT: u16 = 7;
@@ -34,7 +28,6 @@ const CTA_PROTO_SRC_PORT: u16 = 2;
 const CTA_PROTO_DST_PORT: u16 = 3;
 /// enum ip_conntrack_status: of TCP, the third packet of the handshake has passed.
 const IPS_ASSURED: u32 = 1 << 2;
-const ANSWER_BYTES_MAX: usize = 4096;
 
 /// Whether the kernel of `namespace` has let the handshake of the TCP connection between
 /// these two names pass, whichever of them connected.
@@ -43,7 +36,7 @@ pub(crate) fn handshake_has_passed(
     (one, other): (SocketAddr, SocketAddr),
 ) -> io::Result<bool> {
     netns::within(namespace, || {
-        let answer = ask(&netfilter_socket()?, &question(one, other))?;
+        let answer = netfilter_socket()?.ask(&question(one, other))?;
         status(&answer).map(|bits| bits & IPS_ASSURED != 0)
     })?
 }
@@ -60,44 +53,28 @@ pub(crate) fn keep(
         let mut known = 0;
         for (one, other) in connections {
             let mut body = tuple(*one, *other);
-            body.extend(word(CTA_TIMEOUT, &seconds.to_be_bytes()));
-            let flags = NLM_F_REQUEST | NLM_F_ACK;
+            body.extend(attribute(CTA_TIMEOUT, &seconds.to_be_bytes()));
+            let flags = netlink::REQUEST | netlink::ACK;
             let request = request((CT_NEW, flags), *one, &body);
-            known += usize::from(is_done(&ask(&socket, &request)?)?);
+            known += usize::from(is_done(&socket.ask(&request)?)?);
         }
         Ok(known)
     })?
 }
 
-pub(crate) fn netfilter_socket() -> io::Result<OwnedFd> {
-    let (family, kind) = (AddressFamily::NETLINK, SocketType::RAW);
-    let protocol = Some(netlink::NETFILTER);
-    Ok(rustix::net::socket_with(
-        family,
-        kind,
-        SocketFlags::CLOEXEC,
-        protocol,
-    )?)
-}
-
-/// The work is done within send; the answer is there when it returns.
-fn ask(socket: &OwnedFd, request: &[u8]) -> io::Result<Vec<u8>> {
-    rustix::net::send(socket, request, SendFlags::empty())?;
-    let mut buffer = vec![0; ANSWER_BYTES_MAX];
-    let (_, length) = rustix::net::recv(socket, &mut buffer[..], RecvFlags::DONTWAIT)?;
-    buffer.truncate(length);
-    Ok(buffer)
+pub(crate) fn netfilter_socket() -> io::Result<Socket> {
+    Socket::open(rustix::net::netlink::NETFILTER)
 }
 
 fn question(from: SocketAddr, to: SocketAddr) -> Vec<u8> {
-    request((CT_GET, NLM_F_REQUEST), from, &tuple(from, to))
+    request((CT_GET, netlink::REQUEST), from, &tuple(from, to))
 }
 
 /// The tuple of a connection, by which the kernel finds it.
 fn tuple(from: SocketAddr, to: SocketAddr) -> Vec<u8> {
     let addresses = match (from.ip(), to.ip()) {
         (IpAddr::V4(from), IpAddr::V4(to)) => {
-            nested(CTA_TUPLE_IP, CTA_IP_V4_SRC, [&from.octets(), &to.octets()])
+            pair(CTA_TUPLE_IP, CTA_IP_V4_SRC, [&from.octets(), &to.octets()])
         }
         (from, to) => {
             let six = |ip: IpAddr| match ip {
@@ -105,86 +82,64 @@ fn tuple(from: SocketAddr, to: SocketAddr) -> Vec<u8> {
                 IpAddr::V6(ip) => ip.octets(),
             };
             let words = [&six(from)[..], &six(to)];
-            nested(CTA_TUPLE_IP, CTA_IP_V6_SRC, words)
+            pair(CTA_TUPLE_IP, CTA_IP_V6_SRC, words)
         }
     };
-    let mut ports = word(CTA_PROTO_NUM, &[libc::IPPROTO_TCP as u8]);
-    ports.extend(word(CTA_PROTO_SRC_PORT, &from.port().to_be_bytes()));
-    ports.extend(word(CTA_PROTO_DST_PORT, &to.port().to_be_bytes()));
+    let mut ports = attribute(CTA_PROTO_NUM, &[libc::IPPROTO_TCP as u8]);
+    ports.extend(attribute(CTA_PROTO_SRC_PORT, &from.port().to_be_bytes()));
+    ports.extend(attribute(CTA_PROTO_DST_PORT, &to.port().to_be_bytes()));
     let mut tuple = addresses;
-    tuple.extend(word(CTA_TUPLE_PROTO | NLA_F_NESTED, &ports));
-    word(CTA_TUPLE_ORIG | NLA_F_NESTED, &tuple)
+    tuple.extend(nested(CTA_TUPLE_PROTO, &ports));
+    nested(CTA_TUPLE_ORIG, &tuple)
 }
 
-/// struct nlmsghdr, struct nfgenmsg, and attributes.
-fn request((kind, flags): (u16, u16), of: SocketAddr, body: &[u8]) -> Vec<u8> {
+/// struct nfgenmsg and attributes.
+fn request((kind, flags): (u16, u16), of: SocketAddr, attributes: &[u8]) -> Vec<u8> {
     let family = match of {
         SocketAddr::V4(_) => libc::AF_INET,
         SocketAddr::V6(_) => libc::AF_INET6,
     };
-    let length = NLMSG_HEADER_BYTES + NFNL_HEADER_BYTES + body.len();
-    let mut bytes = Vec::with_capacity(length);
-    bytes.extend((length as u32).to_ne_bytes());
-    bytes.extend(kind.to_ne_bytes());
-    bytes.extend(flags.to_ne_bytes());
-    bytes.extend([0; 8]);
-    bytes.extend([family as u8, 0, 0, 0]);
-    bytes.extend(body);
-    bytes
+    let body = [&[family as u8, 0, 0, 0], attributes].concat();
+    netlink::request(kind, flags, &body)
 }
 
 /// Two attributes in one, of types that follow each other.
-fn nested(kind: u16, first: u16, values: [&[u8]; 2]) -> Vec<u8> {
-    let mut inside = word(first, values[0]);
-    inside.extend(word(first + 1, values[1]));
-    word(kind | NLA_F_NESTED, &inside)
-}
-
-/// struct nlattr with its payload, filled up to four bytes.
-pub(crate) fn word(kind: u16, payload: &[u8]) -> Vec<u8> {
-    let length = 4 + payload.len();
-    let mut bytes = (length as u16).to_ne_bytes().to_vec();
-    bytes.extend(kind.to_ne_bytes());
-    bytes.extend(payload);
-    bytes.resize(length.next_multiple_of(4), 0);
-    bytes
+fn pair(kind: u16, first: u16, values: [&[u8]; 2]) -> Vec<u8> {
+    let mut inside = attribute(first, values[0]);
+    inside.extend(attribute(first + 1, values[1]));
+    nested(kind, &inside)
 }
 
 /// CTA_STATUS of the answer; 0 if there is no such connection.
-fn status(answer: &[u8]) -> io::Result<u32> {
+fn status(answer: &Answer) -> io::Result<u32> {
     Ok(figure(answer, CTA_STATUS)?.unwrap_or(0))
 }
 
 /// A figure that the answer to a question has; `None` if there is no such connection.
-fn figure(answer: &[u8], of: u16) -> io::Result<Option<u32>> {
-    let invalid = || io::Error::from(io::ErrorKind::InvalidData);
-    let (kind, body, _) = split_message(answer).ok_or_else(invalid)?;
-    match kind {
-        NLMSG_ERROR => match is_done(answer)? {
+fn figure(answer: &Answer, of: u16) -> io::Result<Option<u32>> {
+    let message = answer.message()?;
+    if message.kind != CT_NEW {
+        return match is_done(answer)? {
             true => Err(invalid()),
             false => Ok(None),
-        },
-        CT_NEW => {
-            let attributes = body.get(NFNL_HEADER_BYTES..).ok_or_else(invalid)?;
-            let bits = attribute(attributes, of).ok_or_else(invalid)?;
-            let bits = bits.try_into().map_err(|_| invalid())?;
-            Ok(Some(u32::from_be_bytes(bits)))
-        }
-        _ => Err(invalid()),
+        };
     }
+    let attributes = message.body.get(NFNL_HEADER_BYTES..);
+    let bits = attributes.and_then(|attributes| netlink::find_attribute(attributes, of));
+    let bits = bits.and_then(|bits| bits.try_into().ok());
+    Ok(Some(u32::from_be_bytes(bits.ok_or_else(invalid)?)))
 }
 
 /// Whether a request was carried out; false if there is no such connection.
-fn is_done(answer: &[u8]) -> io::Result<bool> {
-    let invalid = || io::Error::from(io::ErrorKind::InvalidData);
-    match split_message(answer).ok_or_else(invalid)? {
-        (NLMSG_ERROR, body, _) => match read_u32(body, 0).map(|code| code as i32) {
-            Some(0) => Ok(true),
-            Some(code) if -code == libc::ENOENT => Ok(false),
-            Some(code) => Err(io::Error::from_raw_os_error(-code)),
-            None => Err(invalid()),
-        },
-        _ => Err(invalid()),
+fn is_done(answer: &Answer) -> io::Result<bool> {
+    let message = answer.message()?;
+    if message.kind != netlink::ERROR {
+        return Err(invalid());
+    }
+    match message.outcome() {
+        Ok(()) => Ok(true),
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(false),
+        Err(error) => Err(error),
     }
 }
 
@@ -241,7 +196,7 @@ mod tests {
         // For how long it is known, and that what is not known stays so.
         let left_s = |(one, other)| {
             let asked = netns::within(namespace.as_fd(), || {
-                let answer = super::ask(&netfilter_socket()?, &question(one, other))?;
+                let answer = netfilter_socket()?.ask(&question(one, other))?;
                 figure(&answer, CTA_TIMEOUT)
             });
             asked.expect("entered").expect("asked")
@@ -259,7 +214,7 @@ mod tests {
     #[test]
     fn malformed_answers_prove_nothing() {
         for answer in [&[][..], &[0; 15], &[255; 40], &[16, 0, 0, 0, 0, 1, 0, 0]] {
-            assert!(status(answer).is_err());
+            assert!(status(&Answer::of(answer)).is_err());
         }
     }
 }

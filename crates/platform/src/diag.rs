@@ -1,12 +1,13 @@
 //! Connected TCP sockets of a network namespace, by sock_diag(7): what ss(8) shows,
 //! with the cookie by which a socket is known everywhere in Fordway.
 //!
-//! A netlink socket speaks of the namespace it was made in. For another namespace a
-//! helper thread enters it (setns(2) moves one thread only) and ends with the dump.
+//! For another namespace a helper thread enters it (setns(2) moves one thread only) and ends with
+//! the dump.
 
+use crate::netlink::{self, Socket, read_u32, read_u64};
 use crate::netns;
 use crate::sockinfo::{self, TcpState};
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
@@ -30,16 +31,10 @@ pub struct Row {
     pub bytes_rx: u64,
 }
 
-// linux/netlink.h, linux/sock_diag.h, linux/inet_diag.h
-const NLMSG_HEADER_BYTES: usize = 16;
-const NLMSG_ERROR: u16 = 2;
-const NLMSG_DONE: u16 = 3;
+// linux/sock_diag.h, linux/inet_diag.h
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const SOCK_DESTROY: u16 = 21;
-const NLM_F_REQUEST: u16 = 0x001;
-const NLM_F_REQUEST_ACK: u16 = 0x001 | 0x004;
-const NLM_F_REQUEST_DUMP: u16 = 0x001 | 0x300;
-const REQUEST_BYTES: usize = NLMSG_HEADER_BYTES + 56;
+const REQUEST_BYTES: usize = 56;
 const DIAG_MESSAGE_BYTES: usize = 72;
 const INET_DIAG_INFO: u16 = 2;
 /// Offsets in struct tcp_info (linux/tcp.h); older kernels give a shorter one.
@@ -47,8 +42,6 @@ const INFO_BYTES_ACKED: usize = 120;
 const INFO_BYTES_RECEIVED: usize = 128;
 const INFO_BYTES_SENT: usize = 200;
 const INFO_BYTES_RETRANSMITTED: usize = 208;
-/// A dump's skb is at most 32 KB (net/netlink/af_netlink.c); this leaves room.
-const RECEIVE_BYTES: usize = 64 << 10;
 
 /// States that are listed: those in which the program still holds the connection or
 /// its bytes are still moving.
@@ -85,7 +78,7 @@ pub struct Found {
 /// A namespace's answers about single sockets: those of the thread that made it. It keeps the
 /// namespace alive.
 #[derive(Debug)]
-pub struct Asker(OwnedFd);
+pub struct Asker(Socket);
 
 impl Asker {
     /// For the calling thread's namespace.
@@ -95,44 +88,56 @@ impl Asker {
 
     /// For another namespace, provided that its SO_NETNS_COOKIE is `cookie`.
     pub fn within(namespace: OwnedFd, cookie: u64) -> io::Result<Self> {
-        netns::within(namespace.as_fd(), || {
-            if own_netns_cookie()? != cookie {
-                return Err(io::ErrorKind::NotFound.into());
-            }
-            Self::new()
-        })?
+        within(&namespace, cookie, Self::new)
     }
 
     /// The TCP socket with these names and this cookie, if there is one now. Names and state
     /// come without the socket's lock, so nobody can make the caller wait.
     pub fn find(&self, socket: &Named) -> io::Result<Option<Found>> {
-        let request = request_about(SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST, socket);
-        rustix::net::send(&self.0, &request, SendFlags::empty())?;
-        let mut buffer = [0u8; 1024];
-        // The work is done within send; the answer is there when it returns.
-        let (_, length) = rustix::net::recv(&self.0, &mut buffer[..], RecvFlags::DONTWAIT)?;
-        match buffer.get(..length).and_then(split_message) {
-            Some((SOCK_DIAG_BY_FAMILY, body, _)) => {
-                let Some(row) = parse(body) else {
-                    return Ok(None);
-                };
-                let is_it = row.cookie == socket.cookie
-                    && row.local == sockinfo::normal(socket.local)
-                    && row.remote == sockinfo::normal(socket.remote);
-                Ok(is_it.then_some(Found {
-                    state: row.state,
-                    inode: row.inode,
-                    uid: read_u32(body, 64).unwrap_or(u32::MAX),
-                }))
-            }
-            Some((NLMSG_ERROR, body, _)) => match read_u32(body, 0).unwrap_or(0) as i32 {
+        let request = request_about(SOCK_DIAG_BY_FAMILY, netlink::REQUEST, socket);
+        let answer = self.0.ask(&request)?;
+        let message = answer.message()?;
+        if message.kind == netlink::ERROR {
+            return match message.outcome() {
                 // Another socket has these names; or none has.
-                code if [libc::ENOENT, libc::ESTALE].contains(&-code) => Ok(None),
-                code => Err(io::Error::from_raw_os_error(-code)),
-            },
-            _ => Err(io::ErrorKind::InvalidData.into()),
+                Err(error) if is(&error, &[libc::ENOENT, libc::ESTALE]) => Ok(None),
+                outcome => Err(outcome.err().unwrap_or_else(netlink::invalid)),
+            };
         }
+        if message.kind != SOCK_DIAG_BY_FAMILY {
+            return Err(netlink::invalid());
+        }
+        let is_it = |row: &Row| {
+            row.cookie == socket.cookie
+                && row.local == sockinfo::normal(socket.local)
+                && row.remote == sockinfo::normal(socket.remote)
+        };
+        let row = parse(message.body).filter(is_it);
+        Ok(row.map(|row| Found {
+            state: row.state,
+            inode: row.inode,
+            uid: read_u32(message.body, 64).unwrap_or(u32::MAX),
+        }))
     }
+}
+
+fn is(error: &io::Error, codes: &[i32]) -> bool {
+    error
+        .raw_os_error()
+        .is_some_and(|code| codes.contains(&code))
+}
+
+/// Does something in a namespace, provided that its SO_NETNS_COOKIE is `cookie`: the file it was
+/// opened by may lead elsewhere by now.
+fn within<T: Send>(
+    namespace: &OwnedFd,
+    cookie: u64,
+    work: impl FnOnce() -> io::Result<T> + Send,
+) -> io::Result<T> {
+    netns::within(namespace.as_fd(), || match own_netns_cookie()? == cookie {
+        true => work(),
+        false => Err(io::ErrorKind::NotFound.into()),
+    })?
 }
 
 /// Connected sockets of the calling thread's namespace, IPv4 and IPv6.
@@ -144,15 +149,9 @@ pub fn connected(detail: Detail) -> io::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Connected sockets of another namespace, provided that its SO_NETNS_COOKIE is
-/// `cookie` (the file it was opened by may lead elsewhere by now).
+/// Connected sockets of another namespace, provided that its SO_NETNS_COOKIE is `cookie`.
 pub fn connected_in(namespace: OwnedFd, cookie: u64, detail: Detail) -> io::Result<Vec<Row>> {
-    netns::within(namespace.as_fd(), || {
-        if own_netns_cookie()? != cookie {
-            return Err(io::ErrorKind::NotFound.into());
-        }
-        connected(detail)
-    })?
+    within(&namespace, cookie, || connected(detail))
 }
 
 /// SO_NETNS_COOKIE of the calling thread's namespace.
@@ -178,117 +177,72 @@ pub struct Named {
 /// `ss -K` uses; needs CAP_NET_ADMIN there and CONFIG_INET_DIAG_DESTROY). Returns how many
 /// were ended; those that are gone already are not counted.
 pub fn destroy_in(namespace: OwnedFd, cookie: u64, victims: &[Named]) -> io::Result<usize> {
-    netns::within(namespace.as_fd(), || {
-        if own_netns_cookie()? != cookie {
-            return Err(io::ErrorKind::NotFound.into());
-        }
-        destroy(victims)
-    })?
+    within(&namespace, cookie, || destroy(victims))
 }
 
 fn destroy(victims: &[Named]) -> io::Result<usize> {
     let socket = diag_socket()?;
-    let mut buffer = [0u8; 1024];
     let mut ended = 0;
     for victim in victims {
-        let request = request_about(SOCK_DESTROY, NLM_F_REQUEST_ACK, victim);
-        rustix::net::send(&socket, &request, SendFlags::empty())?;
-        // The work is done within send; the answer is there when it returns.
-        let (_, length) = rustix::net::recv(&socket, &mut buffer[..], RecvFlags::empty())?;
-        let answer = buffer.get(..length).and_then(split_message);
-        let Some((NLMSG_ERROR, body, _)) = answer else {
-            return Err(io::ErrorKind::InvalidData.into());
-        };
-        match read_u32(body, 0).unwrap_or(0) as i32 {
-            0 => ended += 1,
-            code if -code == libc::ENOENT => {}
-            code => return Err(io::Error::from_raw_os_error(-code)),
+        let request = request_about(SOCK_DESTROY, netlink::REQUEST | netlink::ACK, victim);
+        let answer = socket.ask(&request)?;
+        let message = answer.message()?;
+        if message.kind != netlink::ERROR {
+            return Err(netlink::invalid());
+        }
+        match message.outcome() {
+            Ok(()) => ended += 1,
+            Err(error) if is(&error, &[libc::ENOENT]) => {}
+            Err(error) => return Err(error),
         }
     }
     Ok(ended)
 }
 
-/// struct nlmsghdr and struct inet_diag_req_v2, about one socket.
-fn request_about(kind: u16, flags: u16, socket: &Named) -> [u8; REQUEST_BYTES] {
+/// struct inet_diag_req_v2, about one socket.
+fn request_about(kind: u16, flags: u16, socket: &Named) -> Vec<u8> {
     let family = match socket.local {
         SocketAddr::V4(_) => libc::AF_INET,
         SocketAddr::V6(_) => libc::AF_INET6,
     };
     let mut bytes = [0; REQUEST_BYTES];
-    bytes[0..4].copy_from_slice(&(REQUEST_BYTES as u32).to_ne_bytes());
-    bytes[4..6].copy_from_slice(&kind.to_ne_bytes());
-    bytes[6..8].copy_from_slice(&flags.to_ne_bytes());
-    bytes[16] = family as u8;
-    bytes[17] = libc::IPPROTO_TCP as u8;
-    bytes[20..24].copy_from_slice(&u32::MAX.to_ne_bytes());
-    bytes[24..26].copy_from_slice(&socket.local.port().to_be_bytes());
-    bytes[26..28].copy_from_slice(&socket.remote.port().to_be_bytes());
-    for (at, name) in [(28, socket.local), (44, socket.remote)] {
+    bytes[0] = family as u8;
+    bytes[1] = libc::IPPROTO_TCP as u8;
+    bytes[4..8].copy_from_slice(&u32::MAX.to_ne_bytes());
+    bytes[8..10].copy_from_slice(&socket.local.port().to_be_bytes());
+    bytes[10..12].copy_from_slice(&socket.remote.port().to_be_bytes());
+    for (at, name) in [(12, socket.local), (28, socket.remote)] {
         match name.ip() {
             IpAddr::V4(ip) => bytes[at..at + 4].copy_from_slice(&ip.octets()),
             IpAddr::V6(ip) => bytes[at..at + 16].copy_from_slice(&ip.octets()),
         }
     }
-    bytes[64..72].copy_from_slice(&socket.cookie.to_ne_bytes());
-    bytes
+    bytes[48..56].copy_from_slice(&socket.cookie.to_ne_bytes());
+    netlink::request(kind, flags, &bytes)
 }
 
-fn diag_socket() -> io::Result<OwnedFd> {
-    Ok(rustix::net::socket_with(
-        AddressFamily::NETLINK,
-        SocketType::RAW,
-        SocketFlags::CLOEXEC,
-        Some(netlink::SOCK_DIAG),
-    )?)
+fn diag_socket() -> io::Result<Socket> {
+    Socket::open(rustix::net::netlink::SOCK_DIAG)
 }
 
+/// By struct inet_diag_req_v2.
 fn dump(family: u8, detail: Detail, rows: &mut Vec<Row>) -> io::Result<()> {
-    let socket = diag_socket()?;
-    rustix::net::send(&socket, &request(family, detail), SendFlags::empty())?;
-    let mut buffer = vec![0u8; RECEIVE_BYTES];
-    loop {
-        let (_, length) = rustix::net::recv(&socket, &mut buffer[..], RecvFlags::TRUNC)?;
-        let mut rest = buffer
-            .get(..length)
-            .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))?;
-        while let Some((kind, body, next)) = split_message(rest) {
-            match kind {
-                NLMSG_DONE => return Ok(()),
-                NLMSG_ERROR => {
-                    let code = read_u32(body, 0).unwrap_or(0) as i32;
-                    return Err(io::Error::from_raw_os_error(-code));
-                }
-                SOCK_DIAG_BY_FAMILY => rows.extend(parse(body)),
-                _ => {}
-            }
-            rest = next;
-        }
-    }
-}
-
-/// struct nlmsghdr and struct inet_diag_req_v2.
-fn request(family: u8, detail: Detail) -> [u8; REQUEST_BYTES] {
     let mut bytes = [0; REQUEST_BYTES];
-    bytes[0..4].copy_from_slice(&(REQUEST_BYTES as u32).to_ne_bytes());
-    bytes[4..6].copy_from_slice(&SOCK_DIAG_BY_FAMILY.to_ne_bytes());
-    bytes[6..8].copy_from_slice(&NLM_F_REQUEST_DUMP.to_ne_bytes());
-    bytes[16] = family;
-    bytes[17] = libc::IPPROTO_TCP as u8;
-    bytes[18] = u8::from(detail == Detail::Bytes) << (INET_DIAG_INFO - 1);
+    bytes[0] = family;
+    bytes[1] = libc::IPPROTO_TCP as u8;
+    bytes[2] = u8::from(detail == Detail::Bytes) << (INET_DIAG_INFO - 1);
     let states = STATES
         .iter()
         .fold(0u32, |bits, state| bits | 1 << (*state as u8));
-    bytes[20..24].copy_from_slice(&states.to_ne_bytes());
-    bytes
-}
-
-/// The first message of `bytes`: its type, its body, and what follows it.
-pub(crate) fn split_message(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
-    let length = read_u32(bytes, 0)? as usize;
-    let kind = read_u16(bytes, 4)?;
-    let body = bytes.get(NLMSG_HEADER_BYTES..length)?;
-    let next = bytes.get(length.next_multiple_of(4)..).unwrap_or(&[]);
-    Some((kind, body, next))
+    bytes[4..8].copy_from_slice(&states.to_ne_bytes());
+    let flags = netlink::REQUEST | netlink::DUMP;
+    let request = netlink::request(SOCK_DIAG_BY_FAMILY, flags, &bytes);
+    diag_socket()?.dump(&request, |message| {
+        if message.kind == SOCK_DIAG_BY_FAMILY {
+            rows.extend(parse(message.body));
+        }
+    })?;
+    Ok(())
 }
 
 /// struct inet_diag_msg and the attributes behind it.
@@ -299,7 +253,8 @@ fn parse(body: &[u8]) -> Option<Row> {
     let remote = address(family, body.get(24..40)?, body.get(6..8)?)?;
     let cookie = u64::from(read_u32(body, 44)?) | u64::from(read_u32(body, 48)?) << 32;
     let inode = read_u32(body, 68)?;
-    let info = attribute(body.get(DIAG_MESSAGE_BYTES..)?, INET_DIAG_INFO).unwrap_or(&[]);
+    let info =
+        netlink::find_attribute(body.get(DIAG_MESSAGE_BYTES..)?, INET_DIAG_INFO).unwrap_or(&[]);
     let count = |offset| read_u64(info, offset);
     let bytes_tx = match (count(INFO_BYTES_SENT), count(INFO_BYTES_RETRANSMITTED)) {
         (Some(sent), Some(again)) => sent.saturating_sub(again),
@@ -324,36 +279,6 @@ fn address(family: libc::c_int, ip: &[u8], port: &[u8]) -> Option<SocketAddr> {
         _ => return None,
     };
     Some(SocketAddr::new(ip, port))
-}
-
-/// The payload of the attribute (struct nlattr) of this type.
-pub(crate) fn attribute(mut bytes: &[u8], wanted: u16) -> Option<&[u8]> {
-    loop {
-        let length = usize::from(read_u16(bytes, 0)?);
-        let payload = bytes.get(4..length)?;
-        if read_u16(bytes, 2)? == wanted {
-            return Some(payload);
-        }
-        bytes = bytes.get(length.next_multiple_of(4)..)?;
-    }
-}
-
-fn read_u16(bytes: &[u8], offset: usize) -> Option<u16> {
-    Some(u16::from_ne_bytes(
-        bytes.get(offset..offset + 2)?.try_into().ok()?,
-    ))
-}
-
-pub(crate) fn read_u32(bytes: &[u8], offset: usize) -> Option<u32> {
-    Some(u32::from_ne_bytes(
-        bytes.get(offset..offset + 4)?.try_into().ok()?,
-    ))
-}
-
-fn read_u64(bytes: &[u8], offset: usize) -> Option<u64> {
-    Some(u64::from_ne_bytes(
-        bytes.get(offset..offset + 8)?.try_into().ok()?,
-    ))
 }
 
 #[cfg(test)]
@@ -493,7 +418,5 @@ mod tests {
     #[test]
     fn malformed_messages_give_nothing() {
         assert!(parse(&[0; 10]).is_none());
-        assert!(split_message(&[255; 16]).is_none());
-        assert!(attribute(&[0, 0, 0, 0], INET_DIAG_INFO).is_none());
     }
 }

@@ -13,6 +13,7 @@ pub mod fabric;
 pub mod ipc;
 pub mod launch;
 pub mod memfd;
+mod netlink;
 pub mod netns;
 pub mod nftables;
 pub mod packet;

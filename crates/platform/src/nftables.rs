@@ -8,6 +8,7 @@
 //! fault is what the user reads. The namespace has no devices but `lo` and those that chains name.
 
 use crate::fabric::find_tool;
+pub use crate::rules::dump_of_thread;
 use crate::{netns, rules};
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -162,11 +163,6 @@ impl Scratch {
             }
         }
     }
-}
-
-/// What the namespace of this thread has, as the kernel's own messages.
-pub fn dump_of_thread() -> io::Result<Vec<u8>> {
-    rules::dump_of_thread()
 }
 
 /// Names behind `device` and `devices =`.

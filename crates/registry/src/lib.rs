@@ -129,16 +129,16 @@ pub enum Action {
         peer_link_id: u64,
     },
     /// Make a doorbell: send `control::OwnDoor` to who sleeps behind it, and
-    /// `control::PeerDoor` to who rings it.
+    /// `control::PeerDoor` to who knocks at it.
     Doorbell {
         /// Who sleeps.
         sleeper: ProcessId,
         /// The sleeper's number for the link.
         sleeper_link_id: u64,
         /// Who rings.
-        ringer: ProcessId,
-        /// The ringer's number for the link.
-        ringer_link_id: u64,
+        knocker: ProcessId,
+        /// The knocker's number for the link.
+        knocker_link_id: u64,
         /// Which door of the sleeper.
         door: u64,
     },

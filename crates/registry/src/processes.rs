@@ -257,8 +257,8 @@ impl Registry {
                 actions.push(Action::Doorbell {
                     sleeper: process,
                     sleeper_link_id: link_id,
-                    ringer: other.process,
-                    ringer_link_id: other.link_id,
+                    knocker: other.process,
+                    knocker_link_id: other.link_id,
                     door,
                 });
             }

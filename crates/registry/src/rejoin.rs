@@ -76,8 +76,8 @@ impl Registry {
                 actions.push(Action::Doorbell {
                     sleeper: own.process,
                     sleeper_link_id: own.link_id,
-                    ringer: peer.process,
-                    ringer_link_id: peer.link_id,
+                    knocker: peer.process,
+                    knocker_link_id: peer.link_id,
                     door,
                 });
             }

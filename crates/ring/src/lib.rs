@@ -47,7 +47,7 @@ pub use moment::ticks;
 pub use producer::{Entered, Producer};
 #[cfg(not(loom))]
 pub use renew::renew;
-pub use sleep::{Sleeper, doors_to_ring};
+pub use sleep::{Sleeper, doors_to_knock_at};
 
 use fordway_abi::shm::{ARENA_OFFSET, REGION_BYTES, SEGMENT_LOG2_MAX, SEGMENT_LOG2_MIN};
 

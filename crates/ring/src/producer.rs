@@ -366,7 +366,7 @@ impl Producer {
     /// Ends the ring: `tail` is final. If the consumer has asked for that, `[back_at, tail)`
     /// is still to be sent by the kernel, and its length is returned; else (or if a consumer
     /// that drains is just taking) the consumer drains the ring, also if it asks only now.
-    /// The decision is this side's alone. The doors of the peer are to be rung.
+    /// The decision is this side's alone. The doors of the peer are to be knocked at.
     pub fn leave(&self) -> Result<u64, Violation> {
         let own = self.own();
         match self.state() {
@@ -387,7 +387,7 @@ impl Producer {
     /// Takes back what the consumer has not taken, to send it by the kernel; false if
     /// that cannot be: the direction is not on the ring, its sending half is shut, or
     /// the consumer is just taking. Afterwards, whatever came of it, the doors of the
-    /// peer are to be rung as after `publish`: it may have seen the ring taken away.
+    /// peer are to be knocked at as after `publish`: it may have seen the ring taken away.
     pub fn withdraw(&self) -> Result<bool, Violation> {
         if self.state() != tx_state::RING || !self.may_resend() {
             return Ok(false);

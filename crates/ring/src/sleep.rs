@@ -5,7 +5,7 @@
 //! fence, load `sleeping`, ring. Either the waker sees the bit, or the sleeper
 //! sees what was published.
 //!
-//! A door is rung at most once per `sleep_count`: between the ring and the moment
+//! A door is knocked at once per `sleep_count` at most: between the knock and the moment
 //! the sleeper runs (10 to 25 us on another CPU) a busy producer would otherwise
 //! pay for a system call with every message.
 
@@ -32,7 +32,7 @@ impl<'a> Sleeper<'a> {
         self.page
             .sleeping
             .fetch_or(1 << self.door, Ordering::SeqCst);
-        // SYNC POINT with `doors_to_ring`: bit before the look at the rings.
+        // SYNC POINT with `doors_to_knock_at`: bit before the look at the rings.
         fence(Ordering::SeqCst);
     }
 
@@ -44,16 +44,16 @@ impl<'a> Sleeper<'a> {
     }
 }
 
-/// Which of the `wanted` doors of the process behind `page` must be rung now.
-/// The caller has published and fenced. `rung[i]` is the caller's memory of the
-/// `sleep_count` at which it rang door i last (0: never).
+/// Which of the `wanted` doors of the process behind `page` must be knocked at now.
+/// The caller has published and fenced. `knocked[i]` is the caller's memory of the
+/// `sleep_count` at which it knocked at door i last (0: never).
 ///
 /// # Safety
 /// `page` is mapped (read-only, written by the peer).
-pub unsafe fn doors_to_ring(
+pub unsafe fn doors_to_knock_at(
     page: *const WaitPage,
     wanted: u64,
-    rung: impl Fn(usize, u32) -> bool,
+    knocked: impl Fn(usize, u32) -> bool,
 ) -> u64 {
     if wanted == 0 {
         return 0;
@@ -67,7 +67,7 @@ pub unsafe fn doors_to_ring(
         left &= left - 1;
         // SAFETY: as above; `door` < 64.
         let count = unsafe { (*page).sleep_count[door].load(Ordering::Relaxed) };
-        if rung(door, count) {
+        if knocked(door, count) {
             ring |= 1 << door;
         }
     }

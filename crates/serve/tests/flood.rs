@@ -1,8 +1,8 @@
 //! A flood of datagrams and of new clients holds nobody up.
 
-use fordway_serve::{Loop, SLICES, Service};
+use fordway_serve::{Loop, Service};
 use signal_hook::consts::SIGTERM;
-use std::io::{IoSlice, Read, Write};
+use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
 
 /// Sends back what comes. From the first byte on each datagram brings another one, and each
@@ -26,13 +26,14 @@ impl Flooded {
 
 impl Service for Flooded {
     type Conn = Vec<u8>;
+    const REFUSAL: &'static [u8] = b"";
 
-    fn accept(&mut self, _: u64) -> Result<Vec<u8>, &'static [u8]> {
+    fn accept(&mut self, _: u64) -> Option<Vec<u8>> {
         if self.flows {
             self.connect();
-            return Err(b"");
+            return None;
         }
-        Ok(Vec::new())
+        Some(Vec::new())
     }
 
     fn receive(&mut self, conn: &mut Vec<u8>, _: u64, bytes: &[u8]) -> usize {
@@ -46,9 +47,8 @@ impl Service for Flooded {
 
     fn end(&mut self, _: &mut Vec<u8>) {}
 
-    fn output<'c>(&self, conn: &'c Vec<u8>, slices: &mut [IoSlice<'c>; SLICES]) -> usize {
-        slices[0] = IoSlice::new(conn);
-        usize::from(!conn.is_empty())
+    fn outputs<'c>(&self, conn: &'c Vec<u8>) -> impl Iterator<Item = &'c [u8]> {
+        (!conn.is_empty()).then_some(&conn[..]).into_iter()
     }
 
     fn advance(&mut self, conn: &mut Vec<u8>, _: u64, bytes: usize) {

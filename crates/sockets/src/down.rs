@@ -114,7 +114,7 @@ pub fn downgrade(end: &impl End, reason: Reason, wait: bool) {
         ask_for_kernel(end, reason);
         leave(end, Some(reason));
         drain(end);
-        end.ring_all();
+        end.knock_all();
         give_up_if_over(end);
     }
 }
@@ -135,7 +135,7 @@ pub fn leave_and_stop(end: &impl End, reason: Reason) {
     if let Ok(_guard) = end.lock(Half::Receiving) {
         end.consumer().stop();
     }
-    end.ring_all();
+    end.knock_all();
 }
 
 /// The second half.
@@ -178,7 +178,7 @@ fn wait_for_peer(end: &impl End, deadline_ns: u64) {
         if gone || end.now_ns() >= deadline_ns || !end.has_channel() {
             return;
         }
-        end.ring_all();
+        end.knock_all();
         end.pause();
     }
 }
@@ -219,7 +219,7 @@ pub(crate) fn leave(end: &impl End, reason: Option<Reason>) {
     }
     drop(guard);
     // A waiter that looked meanwhile may have seen the ring taken away for a moment.
-    end.ring_all();
+    end.knock_all();
 }
 
 /// Before this side leaves its ring: what lies there goes by the kernel, too, if the kernel
@@ -310,7 +310,7 @@ fn has_progressed(end: &impl End) -> bool {
     progressed
 }
 
-/// Whether the peer may leave bytes unread for now. Its waiter sleeps, and is rung: it need not
+/// Whether the peer may leave bytes unread for now. Its waiter sleeps, and is woken: it need not
 /// want them. But one that has shut its half and was killed then shows no other sign of it,
 /// while the broker is away; so it is believed for a while only. The same holds for a process
 /// that waits in the library now and then: this connection may just not have had its turn,
@@ -347,7 +347,7 @@ pub fn withdraw(end: &impl End) -> bool {
         // A waiter that looked just then may have seen the ring taken away.
         Ok(false) => {
             drop(guard);
-            end.ring_all();
+            end.knock_all();
         }
         Err(violation) => {
             broke(end, violation);

@@ -170,7 +170,7 @@ pub fn peer_process_gone(end: &impl End) {
     look(end);
     if end.has_channel() {
         down::drain(end);
-        end.ring_all();
+        end.knock_all();
     }
 }
 

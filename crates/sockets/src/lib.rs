@@ -27,7 +27,7 @@
 //!
 //! # Down
 //! An end that must be on the kernel path leaves the ring with its own direction, stops
-//! taking from the other, and rings the peer; the peer sends by the kernel what was not
+//! taking from the other, and knocks at the peer's doors; the peer sends by the kernel what was not
 //! taken, before anything else ([`down::downgrade`]). Nobody else has to act, and no byte
 //! depends on timing. When both directions are back, the connection gives its channel up
 //! ([`down::give_up_if_over`]). [`phase`] has the table of all its steps.
@@ -40,7 +40,7 @@
 //! what was looked at before is looked at again: another thread may have given the channel up
 //! meanwhile, whose place in memory is then another connection's. Without a lock the
 //! endpoint says nothing for sure: it is looked at ([`ready`]) to see whether a call is worth a
-//! try, and no word of it is written but the bits by which a waiter is rung.
+//! try, and no word of it is written but the bits by which a waiter is woken.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -161,13 +161,13 @@ pub trait End {
     /// come while the lock was waited for: it is to be looked at again with the lock taken.
     fn lock(&self, half: Half) -> core::result::Result<Self::Guard<'_>, NoLock>;
 
-    /// Bytes were published: marks the channel, if the peer wants that, and rings those of
+    /// Bytes were published: marks the channel, if the peer wants that, and knocks at those of
     /// `doors` that sleep.
     fn tell(&self, doors: u64);
-    /// Room was made: rings those of `doors` that sleep.
-    fn ring(&self, doors: u64);
+    /// Room was made: knocks at those of `doors` that sleep.
+    fn knock(&self, doors: u64);
     /// Wakes every waiter of the peer that has to do with this connection.
-    fn ring_all(&self);
+    fn knock_all(&self);
     /// Wakes every waiter of this end's own process that has to do with this connection: what
     /// it waits for will come another way.
     fn wake_own(&self);

@@ -65,7 +65,7 @@ pub fn announce(
     binding(end) == before && !is_ready(end, want)
 }
 
-/// The waiter is not to be rung for the connection any more.
+/// The waiter is not to be woken for the connection any more.
 pub fn retract(end: &impl End, (want, bit): (Want, u64)) {
     doors_of(end, want).fetch_and(!bit, Ordering::SeqCst);
 }

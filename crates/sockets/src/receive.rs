@@ -177,7 +177,7 @@ fn look<E: End>(end: &E, target: &mut impl Target) -> Result<Option<Moved>> {
             }
         }
         if crowded {
-            end.ring(consumer.peer_waits());
+            end.knock(consumer.peer_waits());
         }
         return Ok(Some(Moved::Bytes(count)));
     }

@@ -227,12 +227,12 @@ impl Broker {
                 Action::Doorbell {
                     sleeper,
                     sleeper_link_id,
-                    ringer,
-                    ringer_link_id,
+                    knocker,
+                    knocker_link_id,
                     ..
                 } => {
                     self.note(sleeper, sleeper_link_id);
-                    self.note(ringer, ringer_link_id);
+                    self.note(knocker, knocker_link_id);
                 }
                 Action::LinkClosed { .. } => {}
             }

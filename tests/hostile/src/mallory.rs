@@ -260,9 +260,9 @@ impl Mallory {
         self.set_u32(offset_of!(Endpoint, tx.tx_state), tx_state::RING);
     }
 
-    /// Rings every door of the victim that he knows, asleep or not.
-    pub fn ring(&self) {
-        for bell in self.bells.rings.values() {
+    /// Knocks at every door of the victim that he knows, asleep or not.
+    pub fn knock(&self) {
+        for bell in self.bells.knocks.values() {
             let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
         }
     }
@@ -276,13 +276,13 @@ impl Mallory {
             if header.is_ok_and(|header| header.kind == wire::kind::PeerDoor)
                 && let Ok(message) = wire::PeerDoor::read_from_bytes(body)
             {
-                self.bells.rings.insert(message.door, packet.fds.remove(0));
-                self.ring();
+                self.bells.knocks.insert(message.door, packet.fds.remove(0));
+                self.knock();
             }
         }
     }
 
-    /// Puts `count` bytes into his ring, without looking for room, and rings.
+    /// Puts `count` bytes into his ring, without looking for room, and knocks.
     pub fn put(&mut self, count: u64) {
         let capacity = 1 << SEGMENT_LOG2_MIN;
         for _ in 0..count {
@@ -294,7 +294,7 @@ impl Mallory {
         // The tail before the look at whether the victim wants a mark.
         std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
         self.mark();
-        self.ring();
+        self.knock();
     }
 
     /// Marks his channel, the only one of his link, if the victim does not look at it by itself.
@@ -340,7 +340,7 @@ impl Mallory {
         self.head += by_ring;
         self.set_u64(offset_of!(Endpoint, rx.head), self.head);
         if by_ring != 0 {
-            self.ring();
+            self.knock();
         }
         self.got += by_kernel + by_ring;
         Ok(by_kernel + by_ring)
@@ -370,7 +370,7 @@ impl Mallory {
 
     /// Makes the victim look at his side: it has something to read, and is woken.
     pub fn provoke(&self) {
-        self.ring();
+        self.knock();
         // Also by the kernel, whatever the victim believes of the ring.
         let _ = (&self.socket).write(&[0x55]);
     }

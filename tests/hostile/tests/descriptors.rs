@@ -158,7 +158,7 @@ fn memory_that_changes_its_shape_faults_nobody() -> Result<()> {
             // Bytes that were never written: holes, which the victim reads and sends back.
             mallory.tail += 60_000;
             mallory.set_u64(offset_of!(Endpoint, tx.tail), mallory.tail);
-            mallory.ring();
+            mallory.knock();
             mallory.collect(60_000)?;
             mallory.echo(100)?;
             Ok(())

@@ -1,4 +1,4 @@
-//! Doorbells: drained, filled, made blocking, and rung without end.
+//! Doorbells: drained, filled, made blocking, and knocked without end.
 
 use anyhow::{Context, Result, ensure};
 use fordway_abi::control as wire;
@@ -29,7 +29,7 @@ fn attack(bed: &mut Bed, name: &str, act: impl Fn(&Mallory)) -> Result<()> {
 fn all(mallory: &Mallory) -> impl Iterator<Item = &OwnedFd> {
     mallory
         .bells
-        .rings
+        .knocks
         .values()
         .chain(mallory.bells.shows.values())
 }
@@ -61,11 +61,11 @@ fn doorbells_of_others_cannot_be_reached() -> Result<()> {
 #[test]
 fn a_flood_of_rings_only_costs_time() -> Result<()> {
     let mut bed = Bed::start(Style::Epoll)?;
-    attack(&mut bed, "rung without end", Mallory::ring)?;
+    attack(&mut bed, "knocked without end", Mallory::knock)?;
     bed.finish()
 }
 
-/// The victim rings who says that he sleeps: with each publication, at every door, also at
+/// The victim knocks at the doors of who says that he sleeps: with each publication, at every door, also at
 /// doors that do not exist, and however full the bells are.
 #[test]
 fn a_peer_that_always_sleeps_and_never_wakes_blocks_nobody() -> Result<()> {
@@ -127,8 +127,8 @@ fn ways_to_a_bell_that_are_used_up_cost_nobody_else_a_ring() -> Result<()> {
     bed.beside("ways used up", |bed| {
         let mut mallory = Mallory::join(bed)?;
         mallory.read_mail();
-        ensure!(mallory.bells.rings.len() > 4, "few doors");
-        let ways = mallory.bells.rings.values().map(use_ways_up);
+        ensure!(mallory.bells.knocks.len() > 4, "few doors");
+        let ways = mallory.bells.knocks.values().map(use_ways_up);
         let ways = ways.collect::<Result<Vec<_>>>()?;
         for _ in 0..TOGETHER {
             let mut honest = Mallory::join(bed)?;

@@ -22,7 +22,7 @@ fn taken(mallory: &Mallory) -> u64 {
 
 fn keep_full(mallory: &mut Mallory) {
     (0..FILLS).for_each(|_| mallory.fill());
-    mallory.ring();
+    mallory.knock();
     let _ = mallory.take();
     mallory.read_mail();
 }

@@ -42,14 +42,14 @@ fn comes(name: &str, mut attack: impl FnMut(&Bed) -> Result<()>) -> Result<()> {
 
 #[test]
 fn rings_of_doorbells() -> Result<()> {
-    stays("rings without end", |mallory| mallory.ring())
+    stays("knocks without end", |mallory| mallory.knock())
 }
 
 #[test]
 fn doorbells_that_are_emptied_and_filled() -> Result<()> {
     stays("empties and fills doorbells", |mallory| {
         let bells = &mallory.bells;
-        for bell in bells.rings.values().chain(bells.shows.values()) {
+        for bell in bells.knocks.values().chain(bells.shows.values()) {
             let _ = rustix::io::write(bell, &(u64::MAX - 1).to_ne_bytes());
             let _ = rustix::io::read(bell, &mut [0; 8]);
         }

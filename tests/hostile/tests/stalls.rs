@@ -57,7 +57,7 @@ fn a_peer_that_is_stopped_with_the_ring_full_stops_nobody() -> Result<()> {
         until("all comes back", || {
             let _ = mallory.take();
             mallory.read_mail();
-            mallory.ring();
+            mallory.knock();
             mallory.got == sent
         })?;
         drop(mallory);
@@ -80,7 +80,7 @@ fn closing_waits_for_no_hostile_peer() -> Result<()> {
             sockopt::set_socket_recv_buffer_size(&mallory.socket, 4096)?;
             fill(&mut mallory)?;
             mallory.set_u32(offset_of!(Endpoint, wait.rx_state), rx_state::STOP);
-            mallory.ring();
+            mallory.knock();
             until("the victim takes its bytes back", || {
                 mallory.peer_u32(offset_of!(Endpoint, tx.tx_state)) == tx_state::WITHDRAWN
             })?;
@@ -109,7 +109,7 @@ fn promised_bytes_are_not_waited_for_without_end() -> Result<()> {
             mallory.set_u32(offset_of!(Endpoint, tx.tx_state), tx_state::WITHDRAWN);
             mallory.set_u64(offset_of!(Endpoint, tx.tail), tail);
             (&mallory.socket).write_all(&[0x55])?;
-            mallory.ring();
+            mallory.knock();
             until("an answer", || mallory.take().is_ok_and(|count| count != 0))?;
         }
         Ok(())

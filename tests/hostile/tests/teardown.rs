@@ -50,7 +50,7 @@ fn take_down(mallory: Mallory, random: &mut Rng) -> Result<()> {
                 region.store(ARENA_OFFSET + tail as usize % 60_000, b"bytes");
                 tail += 5;
                 region.store_u64(tail_at, tail);
-                for bell in bells.rings.values() {
+                for bell in bells.knocks.values() {
                     let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
                 }
             }

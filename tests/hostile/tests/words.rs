@@ -74,7 +74,7 @@ fn a_lie_costs_the_connection_and_nothing_else() -> Result<()> {
                 let mut mallory = Mallory::join(bed).context(*what)?;
                 mallory.echo(100)?;
                 lie(&mut mallory);
-                mallory.ring();
+                mallory.knock();
                 bed.wait_for("resets him", || bed.ends(ECONNRESET) == number + 1)
                     .with_context(|| format!("{style:?}: {what}"))?;
             }

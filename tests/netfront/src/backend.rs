@@ -137,13 +137,13 @@ impl BackQueue {
 
     pub fn show_rx(&mut self, world: &mut World) {
         if self.rx.show(world) {
-            world.ring_bell(self.rx_port);
+            world.send_event(self.rx_port);
         }
     }
 
     pub fn show_tx(&mut self, world: &mut World) {
         if self.tx.show(world) {
-            world.ring_bell(self.tx_port);
+            world.send_event(self.tx_port);
         }
     }
 
@@ -442,7 +442,7 @@ impl Backend {
             ctrl.ring.put(world, &response.words());
         }
         if ctrl.ring.show(world) {
-            world.ring_bell(ctrl.port);
+            world.send_event(ctrl.port);
         }
     }
 

@@ -117,7 +117,7 @@ fn step(bench: &mut Bench, input: &mut Bytes<'_>) {
         }
         10 => {
             let port = u32::from(input.byte());
-            bench.world.ring_bell(port);
+            bench.world.send_event(port);
         }
         11 => toolstack(bench, input),
         12 => bench.world.poison = input.flag(),

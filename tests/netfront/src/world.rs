@@ -71,7 +71,7 @@ impl World {
     }
 
     /// An event for the driver.
-    pub fn ring_bell(&mut self, port: u32) {
+    pub fn send_event(&mut self, port: u32) {
         if let Some(channel) = self.channels.get_mut(&port) {
             channel.pending = true;
         }

@@ -43,7 +43,7 @@ fn xsa_391_an_event_storm_is_masked() {
         let mut masked_for_ns = Vec::new();
         for _ in 0..5 {
             while bench.world.is_awake() || !bench.world.is_masked(port) {
-                bench.world.ring_bell(port);
+                bench.world.send_event(port);
                 bench.poll();
                 events += 1;
                 assert!(events < 1000, "a storm goes on for ever");
@@ -52,7 +52,7 @@ fn xsa_391_an_event_storm_is_masked() {
                 panic!("the mask has an end");
             };
             masked_for_ns.push(until - bench.now_ns);
-            bench.world.ring_bell(port);
+            bench.world.send_event(port);
             assert!(!bench.world.is_awake(), "a masked channel wakes nobody");
             // Frames are looked at by the clock.
             let bytes = frame(70, 1);
@@ -346,7 +346,7 @@ fn xsa_374_teardown_with_work_in_flight() {
         );
         bench.poll();
         for port in [tx_port, rx_port] {
-            bench.world.ring_bell(port);
+            bench.world.send_event(port);
         }
         bench.netfront.flush(&mut bench.world);
         let _ = bench.netfront.rearm(&mut bench.world);

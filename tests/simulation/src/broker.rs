@@ -249,13 +249,13 @@ impl Broker {
                 },
                 // What the sleeper gets is not simulated: every ring reaches it.
                 Action::Doorbell {
-                    ringer,
-                    ringer_link_id,
+                    knocker,
+                    knocker_link_id,
                     door,
                     ..
                 } => {
-                    let link_id = ringer_link_id;
-                    (ringer, Mail::PeerDoor { link_id, door })
+                    let link_id = knocker_link_id;
+                    (knocker, Mail::PeerDoor { link_id, door })
                 }
                 Action::LinkClosed { .. } => continue,
             };

@@ -131,26 +131,26 @@ impl End for At<'_> {
 
     fn tell(&self, doors: u64) {
         self.point();
-        self.ctx().ring(self.conn, doors);
+        self.ctx().knock(self.conn, doors);
     }
 
-    fn ring(&self, doors: u64) {
+    fn knock(&self, doors: u64) {
         self.point();
-        self.ctx().ring(self.conn, doors);
+        self.ctx().knock(self.conn, doors);
     }
 
-    fn ring_all(&self) {
+    fn knock_all(&self) {
         self.point();
         let wait = &self.conn.bound().peer.wait;
         let doors = wait.rx_doors.load(Ordering::Relaxed) | wait.tx_doors.load(Ordering::Relaxed);
-        self.ctx().ring(self.conn, doors);
+        self.ctx().knock(self.conn, doors);
     }
 
     fn wake_own(&self) {
         self.point();
         let wait = &self.conn.bound().own.wait;
         let doors = wait.rx_doors.load(Ordering::Relaxed) | wait.tx_doors.load(Ordering::Relaxed);
-        self.ctx().ring_own(doors);
+        self.ctx().knock_own(doors);
     }
 
     fn peer_sleeps(&self, doors: u64) -> bool {

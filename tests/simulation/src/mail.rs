@@ -234,7 +234,7 @@ impl Ctx<'_> {
                     own: Region::take(),
                     peer: Cell::new(None),
                     doors: Cell::new(0),
-                    rung: Default::default(),
+                    knocked: Default::default(),
                     users: Cell::new(0),
                     peer_gone: Cell::new(false),
                 }));

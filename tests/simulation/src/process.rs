@@ -9,7 +9,7 @@ use crate::world::{Ctx, Wait, World};
 use fordway_abi::atomic::AtomicU32;
 use fordway_abi::control::status;
 use fordway_abi::shm::{Endpoint, REGION_BYTES, WaitPage};
-use fordway_ring::{Consumer, Producer, Sleeper, doors_to_ring};
+use fordway_ring::{Consumer, Producer, Sleeper, doors_to_knock_at};
 use fordway_sockets::{Event, Phase, State, ends, phase};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -29,7 +29,7 @@ pub struct Link {
     pub own: Region,
     pub peer: Cell<Option<(usize, *mut u8)>>,
     pub doors: Cell<u64>,
-    pub rung: [Cell<u32>; DOORS],
+    pub knocked: [Cell<u32>; DOORS],
     pub users: Cell<u32>,
     pub peer_gone: Cell<bool>,
 }
@@ -294,16 +294,16 @@ impl Conn {
 
 /// What threads of a process do with its connections and doorbells.
 impl Ctx<'_> {
-    /// Rings those of the peer's doors that sleep and were not rung yet.
-    pub fn ring(&self, conn: &Conn, doors: u64) {
+    /// Knocks at those of the peer's doors that sleep and were not knocked at yet.
+    pub fn knock(&self, conn: &Conn, doors: u64) {
         let Bound {
             link, peer_process, ..
         } = conn.bound();
         let peer = &self.world.processes[peer_process];
         // SAFETY: wait pages are never unmapped.
         let mut left = unsafe {
-            doors_to_ring(peer.page, doors, |door, count| {
-                link.rung[door].replace(count) != count
+            doors_to_knock_at(peer.page, doors, |door, count| {
+                link.knocked[door].replace(count) != count
             })
         };
         while left != 0 {
@@ -319,7 +319,7 @@ impl Ctx<'_> {
                 self.check_mail();
             }
             let door = if link.doors.get() >> door & 1 == 0 {
-                link.rung[door].set(0);
+                link.knocked[door].set(0);
                 0
             } else {
                 door
@@ -365,8 +365,8 @@ impl Ctx<'_> {
         self.own_process().page.beat.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Rings those of the process's own `doors` behind which a thread sleeps.
-    pub fn ring_own(&self, doors: u64) {
+    /// Knocks at those of the process's own `doors` behind which a thread sleeps.
+    pub fn knock_own(&self, doors: u64) {
         let process = self.own_process();
         let sleeping = process.page.sleeping.load(Ordering::SeqCst);
         for (door, rings) in process.doors.iter().enumerate() {

@@ -502,7 +502,7 @@ impl World {
     }
 
     /// Nothing can run but by time: who sleeps in the library has nothing to wake for. Unless
-    /// there is mail, whose reader waits for a time: whoever learns of a door rings it.
+    /// there is mail, whose reader waits for a time: whoever learns of a door knocks at it.
     fn look_for_lost_wakeups(&'static self, tasks: &[Option<Task>]) {
         let all_read = |process: &Process| process.mail.borrow().is_empty();
         if !self.processes.iter().all(all_read) {

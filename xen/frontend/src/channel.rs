@@ -1,6 +1,6 @@
-//! An event channel whose other end may ring it as often as it likes.
+//! An event channel whose other end may notify it as often as it likes.
 //!
-//! An honest backend rings at most once for each response. Each event costs a credit, each
+//! An honest backend notifies at most once for each response. Each event costs a credit, each
 //! response gives one; a channel that is far overdrawn is masked, its rings are looked at by
 //! the clock until the mask is lifted, and each storm that follows is masked for longer
 //! (XSA-391: a storm costs nothing but that).
@@ -30,10 +30,10 @@ impl Channel {
         }
     }
 
-    /// Takes what has been rung, and looks after the mask. Whether an event has come, and whether
+    /// Takes an event that has come, and looks after the mask. Whether an event has come, and whether
     /// a storm begins.
     pub fn settle<G: Guest>(&mut self, guest: &mut G, now_ns: u64, responses: u32) -> (bool, bool) {
-        let rung = guest.take_event(self.port);
+        let came = guest.take_event(self.port);
         if let Some(until) = self.masked_until {
             if now_ns >= until {
                 self.masked_until = None;
@@ -42,7 +42,7 @@ impl Channel {
             }
             return (false, false);
         }
-        self.credit = CREDIT_MAX.min(self.credit + responses as i32 - i32::from(rung));
+        self.credit = CREDIT_MAX.min(self.credit + responses as i32 - i32::from(came));
         if self.credit == CREDIT_MAX {
             self.mask_ns = MASK_NS_MIN; // it has behaved for a while
         }
@@ -52,6 +52,6 @@ impl Channel {
             self.masked_until = Some(now_ns.saturating_add(self.mask_ns));
             self.mask_ns = (self.mask_ns * 2).min(MASK_NS_MAX);
         }
-        (rung, is_storm)
+        (came, is_storm)
     }
 }

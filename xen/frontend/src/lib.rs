@@ -4,7 +4,7 @@
 //! * [`Buffer`], [`Pool`]: pages that are shared with a backend, and those that it keeps although
 //!   they were to be taken back.
 //! * [`Ring`]: the frontend's half of a shared ring.
-//! * [`Channel`]: an event channel whose other end may ring it as often as it likes.
+//! * [`Channel`]: an event channel whose other end may notify it as often as it likes.
 //! * [`Device`], [`State`]: how the two sides tell each other in XenStore where they stand.
 //!
 //! The backend is hostile here as everywhere: a frontend keeps its own indices to itself, reads

@@ -172,8 +172,8 @@ impl<G: Guest> Netfront<G> {
                 .iter_mut()
                 .map(|channel| (channel, received));
             for (channel, responses) in rx_channel.chain([(&mut queue.tx_channel, answered)]) {
-                let (rung, is_storm) = channel.settle(guest, now_ns, responses);
-                env.counters.events += u64::from(rung);
+                let (came, is_storm) = channel.settle(guest, now_ns, responses);
+                env.counters.events += u64::from(came);
                 if is_storm {
                     env.counters.drop(Reason::EventStorm);
                 }

@@ -9,11 +9,9 @@ pub const VIRT_BASE: u32 = 3;
 pub const PADDR_OFFSET: u32 = 4;
 pub const XEN_VERSION: u32 = 5;
 pub const GUEST_OS: u32 = 6;
-pub const GUEST_VERSION: u32 = 7;
 pub const LOADER: u32 = 8;
 pub const PAE_MODE: u32 = 9;
 pub const FEATURES: u32 = 10;
-pub const SUSPEND_CANCEL: u32 = 14;
 /// Entry in 32-bit mode without paging: its presence makes the image a PVH one as well.
 pub const PHYS32_ENTRY: u32 = 18;
 

@@ -1,6 +1,5 @@
 //! event_channel.h.
 
-pub const BIND_VIRQ: usize = 1;
 pub const CLOSE: usize = 3;
 pub const SEND: usize = 4;
 pub const ALLOC_UNBOUND: usize = 6;
@@ -10,14 +9,6 @@ pub const UNMASK: usize = 9;
 pub struct AllocUnbound {
     pub domain: u16,
     pub remote_domain: u16,
-    /// out
-    pub port: u32,
-}
-
-#[repr(C)]
-pub struct BindVirq {
-    pub virq: u32,
-    pub vcpu: u32,
     /// out
     pub port: u32,
 }

@@ -2,8 +2,6 @@
 
 pub const QUERY_SIZE: usize = 6;
 pub const SETUP_TABLE: usize = 2;
-pub const GET_VERSION: usize = 10;
-pub const SET_VERSION: usize = 8;
 
 #[repr(C)]
 pub struct SetupTable {
@@ -24,12 +22,6 @@ pub struct QuerySize {
     pub frames_max: u32,
     /// out
     pub status: i16,
-}
-
-#[repr(C)]
-pub struct SetVersion {
-    /// in and out
-    pub version: u32,
 }
 
 /// The first word of an entry: flags below, the domain that may map the page above.

@@ -21,7 +21,6 @@ pub const WRITABLE: u64 = 1 << 1;
 pub const USER: u64 = 1 << 2;
 pub const ACCESSED: u64 = 1 << 5;
 pub const DIRTY: u64 = 1 << 6;
-pub const LARGE: u64 = 1 << 7;
 /// The bits of an entry that hold a frame number (52-bit machine addresses).
 pub const FRAME_MASK: u64 = 0x000f_ffff_ffff_f000;
 

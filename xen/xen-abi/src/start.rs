@@ -29,8 +29,6 @@ pub struct StartInfo {
 /// How the magic of a PV guest's start_info begins; what Xen promises behind it is compatible.
 pub const MAGIC: &[u8] = b"xen-3.";
 
-/// `SIF_INITDOMAIN`: the domain is dom0.
-pub const FLAG_INITIAL_DOMAIN: u32 = 1 << 1;
 /// `SIF_MOD_START_PFN`: `module_start` is a frame number.
 pub const FLAG_MODULE_IS_FRAME: u32 = 1 << 3;
 

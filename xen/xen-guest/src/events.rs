@@ -95,7 +95,7 @@ impl Bits {
         }
     }
 
-    /// Forgets that a channel was rung: whoever does so looks at what the channel is for next.
+    /// Forgets that an event came: whoever does so looks at what the channel is for next.
     pub fn clear(self, port: u32) {
         let (word, bit) = (port as usize / 64 * 8, 1 << (port % 64));
         self.page
@@ -233,7 +233,7 @@ pub fn sleep_on(port: u32, until_ns: u64) {
     let _ = unsafe { hypercall::command::<{ number::SCHED_OP }, _>(POLL, &mut request) };
 }
 
-/// Rings the other end of a channel.
+/// Notifies the other end of a channel.
 #[inline]
 pub fn notify(port: u32) -> Result<(), Refused> {
     let mut request = Port { port };
@@ -248,8 +248,8 @@ mod tests {
     use crate::shared::tests::page;
     use std::vec::Vec;
 
-    /// What Xen does when a channel is rung.
-    fn ring(page: SharedPage, port: u32) {
+    /// What Xen does when a channel is notified.
+    fn raise(page: SharedPage, port: u32) {
         let (word, bit) = (port as usize / 64 * 8, 1u64 << (port % 64));
         page.set_bits_u64(offset::EVTCHN_PENDING + word, bit, Ordering::SeqCst);
         if page.load_u64(offset::EVTCHN_MASK + word, Ordering::SeqCst) & bit == 0 {
@@ -270,9 +270,9 @@ mod tests {
         bits.reset();
         for port in [0, 63, 64, 4095] {
             bits.unmask(port);
-            ring(page, port);
+            raise(page, port);
         }
-        ring(page, 5);
+        raise(page, 5);
         assert_eq!(taken(bits), [0, 63, 64, 4095], "5 is masked");
         assert_eq!(taken(bits), []);
     }
@@ -282,12 +282,12 @@ mod tests {
         let page = page();
         let bits = Bits::new(page);
         bits.reset();
-        ring(page, 70);
+        raise(page, 70);
         assert!(!bits.any());
         bits.unmask(70);
         assert_eq!(taken(bits), [70]);
         bits.mask(70);
-        ring(page, 70);
+        raise(page, 70);
         assert_eq!(taken(bits), []);
     }
 }

@@ -49,7 +49,7 @@ pub struct Domain {
     pub pv: bool,
     pub command_line: command_line::CommandLine<'static>,
     pub ramdisk: &'static [u8],
-    /// The channel that rings when something was typed.
+    /// The channel that tells when something was typed.
     pub console_port: u32,
     pub clock: time::Clock,
     pub events: events::Events,

@@ -492,10 +492,10 @@ pub fn identity(fd: impl AsFd) -> (u64, u64) {
 /// Doorbells of one side of a link, by door.
 #[derive(Default)]
 pub struct Bells {
-    /// By which it sees rings at its own doors.
+    /// By which it sees knocks at its own doors.
     pub shows: BTreeMap<u64, OwnedFd>,
-    /// By which it rings at the peer's.
-    pub rings: BTreeMap<u64, OwnedFd>,
+    /// By which it knocks at the peer's.
+    pub knocks: BTreeMap<u64, OwnedFd>,
 }
 
 /// A link between two shims and its first channel.
@@ -555,7 +555,7 @@ pub fn bells_and_pair(shim: &Shim) -> (Bells, wire::Pair) {
             }
             wire::PeerDoor::KIND => {
                 let door = packet.body::<wire::PeerDoor>().door;
-                bells.rings.insert(door, packet.fds.remove(0));
+                bells.knocks.insert(door, packet.fds.remove(0));
             }
             _ => return (bells, packet.body()),
         }

@@ -312,6 +312,6 @@ fn warm_marked(sweeper: &Instance, index: u32, item: &Item) {
         && let Some(bell) = bell_of(instance)
         && bell.has_sleepers()
     {
-        bell.ring();
+        bell.knock();
     }
 }

@@ -6,7 +6,7 @@
 
 use super::items::remove;
 use super::*;
-use crate::control;
+use crate::broker;
 use crate::wait::{self, Bell};
 use fordway_abi::reason::Reason;
 use fordway_abi::shm::DOOR_SHARED;
@@ -80,7 +80,7 @@ pub fn equip(instance: &Instance) -> Option<Bell> {
     let bell = match bell_of(instance) {
         Some(bell) => bell,
         None => {
-            if !control::connect() {
+            if !broker::connect() {
                 return None;
             }
             let guard = instance.equipping.lock();
@@ -100,8 +100,8 @@ pub fn equip(instance: &Instance) -> Option<Bell> {
             bell
         }
     };
-    let number = control::number();
-    let control = control::fd();
+    let number = broker::number();
+    let control = broker::fd();
     if instance.control.swap(number, Ordering::Relaxed) != number && control >= 0 {
         match watch(instance, control, TAG_CONTROL) {
             Ok(_) | Err(libc::EEXIST) => {}
@@ -119,7 +119,7 @@ pub fn equip(instance: &Instance) -> Option<Bell> {
 /// Has the kernel watch the doorbell for the instance.
 ///
 /// It counts the ways from each file up to the instances that watch it, and refuses one too
-/// many (linux: fs/eventpoll.c, `path_limits`). A peer has the file by which it rings, and may
+/// many (linux: fs/eventpoll.c, `path_limits`). A peer has the file by which it knocks, and may
 /// have used the ways up. Then its link is given up, and no other: those are at fault that the
 /// door cannot watch any more once it is watched itself. The shared door is watched by many
 /// instances; those that come too late have no bell.
@@ -146,7 +146,7 @@ fn announce_door(instance: &Instance, bell: Bell) {
     }
 }
 
-/// Has the peer ring this door for bytes and for room.
+/// Has the peer knock at this door for bytes and for room.
 pub fn want_rings(conn: &Conn, door: u64) {
     conn.own().wait.rx_doors.fetch_or(door, Ordering::SeqCst);
     conn.own().wait.tx_doors.fetch_or(door, Ordering::SeqCst);

@@ -81,12 +81,12 @@ pub fn warm_all(conn: &Conn) {
         }
         drop(guard);
         // Bytes that came just before had no mark, if another item was made hot already: who
-        // was rung for them has found nothing.
+        // was woken for them has found nothing.
         if cold
             && let Some(bell) = super::instances::bell_of(instance)
             && bell.has_sleepers()
         {
-            bell.ring();
+            bell.knock();
         }
     }
 }

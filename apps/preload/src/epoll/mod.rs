@@ -29,7 +29,7 @@
 //! the whole present state, as the kernel does it.
 
 mod attach;
-mod control;
+mod change;
 mod hot;
 mod instances;
 mod items;
@@ -40,7 +40,7 @@ mod tests;
 mod waiting;
 
 pub use attach::{attach, detach, let_go};
-pub use control::control;
+pub use change::control;
 pub use instances::{after_fork, closed, created, discover};
 pub use items::{fd_closed, warm_all};
 pub use ready::mask_of;
@@ -175,7 +175,7 @@ struct Instance {
     /// Doorbell, plus one; 0: none yet.
     door: AtomicU32,
     door_fd: AtomicI32,
-    /// [`crate::control::number`] of the control connection that is watched; 0: none.
+    /// [`crate::broker::number`] of the control connection that is watched; 0: none.
     control: AtomicU32,
     /// A reason: it is the kernel's alone ([`shared`]); [`UNSETTLED`]; [`LEAVING`]; 0: none of them.
     plain: AtomicU32,

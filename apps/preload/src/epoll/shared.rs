@@ -29,7 +29,7 @@ use super::instances::{bell_of, proc_path};
 use super::items::{items_of, remove};
 use super::*;
 use crate::wait::{self, Bell};
-use crate::{control, hidden};
+use crate::{broker, hidden};
 use fordway_abi::reason::Reason;
 use fordway_abi::shm::tx_state;
 use fordway_sockets::down;
@@ -411,7 +411,7 @@ pub fn go_on(instance: &Instance) {
     };
     if instance.items.load(Ordering::Acquire) != 0 {
         if waiting::has_something(instance) {
-            bell.ring();
+            bell.knock();
         }
         return;
     }
@@ -419,7 +419,7 @@ pub fn go_on(instance: &Instance) {
         return;
     }
     instance.control.store(0, Ordering::Relaxed);
-    for ours in [bell.fd, control::fd()] {
+    for ours in [bell.fd, broker::fd()] {
         let epoll = instance.fd.load(Ordering::Relaxed);
         // Nothing waits for them any more; what is not there need not go.
         let _ = sys!(SYS_epoll_ctl, epoll, libc::EPOLL_CTL_DEL, ours, 0);
@@ -596,7 +596,7 @@ impl Data {
 fn wake(bell: Bell) {
     let mut tries = 0;
     while bell.has_sleepers() && tries < WAKE_MS_MAX {
-        bell.ring();
+        bell.knock();
         let _ = sys!(SYS_poll, 0, 0, 1);
         tries += 1;
     }

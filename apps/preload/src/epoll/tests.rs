@@ -4,7 +4,7 @@ use super::instances::equip;
 use super::items::{link_of_instance, new_item, remove};
 use super::*;
 use crate::testing::{free, tables};
-use crate::{control, link, upgrade};
+use crate::{broker, link, upgrade};
 
 /// A number of no descriptor.
 const FD: i32 = state::FD_COUNT as i32 - 9;
@@ -294,15 +294,15 @@ fn a_control_connection_is_watched_under_the_number_of_the_one_before() {
         sys!(SYS_epoll_wait, epoll, &raw mut event, 1, 0) == Ok(1)
     };
     let number = readable();
-    control::pretend(number);
+    broker::pretend(number);
     assert!(equip(instance).is_some() && is_told());
     assert!(equip(instance).is_some() && !is_told(), "watched already");
     // The broker goes, and the connection to the next one has the number at once.
     let next = readable();
     sys!(SYS_dup3, next, number, libc::O_CLOEXEC).expect("the number");
-    control::pretend(number);
+    broker::pretend(number);
     assert!(equip(instance).is_some() && is_told());
-    control::pretend(-1);
+    broker::pretend(-1);
     if let Some(word) = state::slot(epoll) {
         word.store(kind::UNKNOWN, Ordering::Relaxed);
     }

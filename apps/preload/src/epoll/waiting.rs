@@ -9,7 +9,7 @@ use crate::signals::Call;
 use crate::spin;
 use crate::thread::{self, Shield};
 use crate::wait::{self, Bell};
-use crate::{control, faults, link, real, upgrade};
+use crate::{broker, faults, link, real, upgrade};
 use core::ffi::c_void;
 use fordway_abi::shm::tx_state;
 use fordway_sockets::down;
@@ -240,7 +240,7 @@ fn translate(instance: &Instance, events: *mut libc::epoll_event, count: usize) 
             unsafe { events.add(kept).write_unaligned(event) };
             kept += 1;
         } else if low == TAG_CONTROL {
-            control::drain_mail();
+            broker::drain_mail();
         } else if low != TAG_BELL
             && let Some(event) = translate_item(instance, event, &mut told_at)
         {
@@ -426,7 +426,7 @@ fn wait_equipped(
         return wait_plain(instance, events, room, timeout_ns, mask);
     }
     let call = Call::begin();
-    control::check_mail();
+    broker::check_mail();
     let begun = sys::ticks();
     let now = if is_turn(instance) {
         serve(instance, false);
@@ -474,7 +474,7 @@ fn wait_equipped(
         }
         shared::settle(instance);
         upgrade::serve_others();
-        control::check_mail();
+        broker::check_mail();
     }
 }
 
@@ -484,7 +484,7 @@ fn pass_on(instance: &Instance, full: bool) {
         && let Some(bell) = bell_of(instance)
         && bell.has_sleepers()
     {
-        bell.ring();
+        bell.knock();
     }
 }
 
@@ -511,8 +511,8 @@ fn sleep(
     if timeout_ns == Some(0) {
         return Ok((kernel_wait(instance, events, room, Some(0), mask)?, false));
     }
-    if control::is_orphaned() {
-        control::connect();
+    if broker::is_orphaned() {
+        broker::connect();
     }
     let empty = instance.items.load(Ordering::Acquire) == 0;
     let bell = if empty {

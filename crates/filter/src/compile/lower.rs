@@ -10,13 +10,11 @@
 //! alone decides.
 
 use alloc::boxed::Box;
-use alloc::vec;
 use alloc::vec::Vec;
 
-use super::Compiler;
 use super::keys::{ct_key, meta_key};
+use super::{Compiler, push};
 use crate::exec::MAPPED_MAX;
-use crate::limits::{Bucket, QuotaState};
 use crate::program::{
     Bitop, FibFlags, FibResult, HashCode, Insn, KeyCode, Load, MangleCode, MangleTarget, NatCode,
     NumgenCode, Reject, RejectCode, RuleId, Term, Test, UpdateCode, low_bits, number,
@@ -25,7 +23,7 @@ use crate::rules::{
     Bitwise, Bytes, Comparison, Expr, Family, Nat, NatKind, PayloadBase, Register, Rule, Set,
     SetData, SetOp, Stateful, Sum, Table, Verdict,
 };
-use crate::state::{ConnLimitState, Place};
+use crate::state::Place;
 
 /// Words of four bytes.
 const REGISTERS: usize = 16;
@@ -50,10 +48,9 @@ pub(crate) struct LoweredRule {
 /// What a register holds.
 #[derive(Clone, Debug)]
 enum Held {
-    /// A value of so many bytes; `host`: in the machine's order.
+    /// A value; `host`: in the machine's order.
     Term {
         term: Term,
-        len: u8,
         host: bool,
     },
     /// Bytes of what a map leads to.
@@ -120,18 +117,7 @@ impl<'r> Compiler<'r> {
 impl<'r> Lowering<'_, 'r> {
     fn expr(&mut self, expr: &'r Expr) -> Known<()> {
         match expr {
-            Expr::Payload { to, at } => {
-                let term = payload(*at)?;
-                self.hold(
-                    *to,
-                    at.len,
-                    Held::Term {
-                        term,
-                        len: at.len,
-                        host: false,
-                    },
-                )
-            }
+            Expr::Payload { to, at } => self.load(*to, payload(*at)?, at.len, false),
             Expr::Meta { to, key } => {
                 let (key, len, host) = meta_key(*key).ok_or(Unknown)?;
                 self.load(*to, Load::Meta(key), len, host)
@@ -140,16 +126,8 @@ impl<'r> Lowering<'_, 'r> {
                 self.track()?;
                 let six = self.table.family == Family::Ip6;
                 let (key, len, host) = ct_key(*key, six).ok_or(Unknown)?;
-                let direction = direction.map(|direction| direction != 0);
-                self.load(
-                    *to,
-                    Load::Ct {
-                        key,
-                        reply: direction,
-                    },
-                    len,
-                    host,
-                )
+                let reply = direction.map(|direction| direction != 0);
+                self.load(*to, Load::Ct { key, reply }, len, host)
             }
             Expr::Exthdr {
                 to,
@@ -226,7 +204,7 @@ impl<'r> Lowering<'_, 'r> {
                     seed: *seed,
                     offset: *offset,
                 };
-                let at = self.compiler.hash(code);
+                let at = push(&mut self.compiler.program.hashes, code);
                 self.load(*to, Load::Jhash(at), 4, true)
             }
             Expr::Immediate { to, data } => {
@@ -249,27 +227,12 @@ impl<'r> Lowering<'_, 'r> {
                 len,
                 size,
             } => {
-                let Held::Term {
-                    term,
-                    len: own,
-                    host,
-                } = self.at(*from)?.0.clone()
-                else {
-                    return Err(Unknown);
-                };
                 // Several numbers side by side are turned one by one.
-                if own != *len || size != len {
+                if size != len {
                     return Err(Unknown);
                 }
-                self.hold(
-                    *to,
-                    *len,
-                    Held::Term {
-                        term,
-                        len: own,
-                        host: !host,
-                    },
-                )
+                let (term, host) = self.term(*from, *len)?;
+                self.hold(*to, *len, Held::Term { term, host: !host })
             }
             Expr::Cmp { from, op, data } => self.compare(*from, *op, data),
             Expr::Range {
@@ -278,8 +241,9 @@ impl<'r> Lowering<'_, 'r> {
                 low,
                 high,
             } => {
-                let (term, len, host) = self.value(*from, low.len() as u8)?;
-                if high.len() != low.len() || len as usize != low.len() || host && len > 1 {
+                let (term, host) = self.value(*from, low.len() as u8)?;
+                let len = usize::from(term.len());
+                if high.len() != low.len() || len != low.len() || host && len > 1 {
                     return Err(Unknown);
                 }
                 let (low, high) = (number(low, false), number(high, false));
@@ -328,8 +292,8 @@ impl<'r> Lowering<'_, 'r> {
                     timeout_ns: (*timeout_ms != 0).then(|| timeout_ms.saturating_mul(1_000_000)),
                     statements,
                 };
-                let insn = self.compiler.update(code);
-                self.insn(insn)
+                let at = push(&mut self.compiler.program.updates, code);
+                self.insn(Insn::Update(at))
             }
             Expr::Object { kind, name } => {
                 let insn = self
@@ -348,8 +312,8 @@ impl<'r> Lowering<'_, 'r> {
             }
             Expr::Stateful(one) => self.stateful(one),
             Expr::Log(log) => {
-                let insn = self.compiler.log(log);
-                self.insn(insn)
+                let at = push(&mut self.compiler.program.logs, log.clone());
+                self.insn(Insn::Log(at))
             }
             Expr::Reject { kind, code } => self.reject(*kind, *code),
             Expr::Nat(nat) => self.nat(nat),
@@ -436,12 +400,8 @@ impl<'r> Lowering<'_, 'r> {
     }
 
     fn load(&mut self, to: Register, load: Load, len: u8, host: bool) -> Known<()> {
-        let term = Term {
-            load,
-            bits: u16::from(len) * 8,
-            ops: Vec::new(),
-        };
-        self.hold(to, len, Held::Term { term, len, host })
+        let term = Term::of(load, len);
+        self.hold(to, len, Held::Term { term, host })
     }
 
     /// What a register holds, and how many bytes of it lie before.
@@ -461,18 +421,19 @@ impl<'r> Lowering<'_, 'r> {
         }
     }
 
+    /// The value of so many bytes that was read into a register.
+    fn term(&self, from: Register, len: u8) -> Known<(Term, bool)> {
+        match self.at(from)? {
+            (Held::Term { term, host }, 0) if term.len() == len => Ok((term.clone(), *host)),
+            _ => Err(Unknown),
+        }
+    }
+
     /// The value that begins in a register; at most so many bytes of it are asked for.
-    fn value(&self, from: Register, len: u8) -> Known<(Term, u8, bool)> {
+    fn value(&self, from: Register, len: u8) -> Known<(Term, bool)> {
         match self.whole(from, len)? {
-            (
-                Held::Term {
-                    term,
-                    len: own,
-                    host,
-                },
-                0,
-            ) if len <= *own => Ok((term.clone(), *own, *host)),
-            (Held::Data { map }, before) => Ok((data_term(*map, before, len, false), len, false)),
+            (Held::Term { term, host }, 0) if len <= term.len() => Ok((term.clone(), *host)),
+            (Held::Data { map }, before) => Ok((data_term(*map, before, len, false), false)),
             _ => Err(Unknown),
         }
     }
@@ -480,14 +441,11 @@ impl<'r> Lowering<'_, 'r> {
     /// A value that an action takes, in the order in which it takes it.
     fn taken(&self, from: Register, len: u8, host: bool) -> Known<Term> {
         match self.whole(from, len)? {
-            (
-                Held::Term {
-                    term,
-                    len: own,
-                    host: order,
-                },
-                0,
-            ) if *own == len && (*order == host || len == 1) => Ok(term.clone()),
+            (Held::Term { term, host: order }, 0)
+                if term.len() == len && (*order == host || len == 1) =>
+            {
+                Ok(term.clone())
+            }
             (Held::Data { map }, before) => Ok(data_term(*map, before, len, host)),
             (Held::Constant(bytes), before) => {
                 let before = usize::from(before);
@@ -503,14 +461,7 @@ impl<'r> Lowering<'_, 'r> {
     /// What a map is to lead to, as its bytes.
     fn data(&self, from: Register, len: u8) -> Known<(Term, bool)> {
         match self.whole(from, short_len(len)?)? {
-            (
-                Held::Term {
-                    term,
-                    len: own,
-                    host,
-                },
-                0,
-            ) if *own == len => Ok((term.clone(), *host)),
+            (Held::Term { term, host }, 0) if term.len() == len => Ok((term.clone(), *host)),
             (Held::Constant(bytes), 0) if bytes.len() == usize::from(len) => {
                 Ok((constant(number(bytes, false), len), false))
             }
@@ -538,15 +489,16 @@ impl<'r> Lowering<'_, 'r> {
         let mut rest = usize::from(len);
         while rest > 0 {
             let own = match self.at(Some(word))? {
-                (Held::Term { len, .. }, 0) => *len,
+                (Held::Term { term, .. }, 0) => term.len(),
                 _ => self.words_held(word).saturating_mul(4).min(rest) as u8,
             };
             let wanted = short_len(lengths.next().unwrap_or(own))?;
-            let (term, own, host) = self.value(Some(word), wanted)?;
-            if own != wanted {
+            let (term, host) = self.value(Some(word), wanted)?;
+            if term.len() != wanted {
                 return Err(Unknown);
             }
-            parts.push((term, u16::from(wanted) * 8, host));
+            let bits = term.bits;
+            parts.push((term, bits, host));
             word += wanted.div_ceil(4);
             rest = rest.saturating_sub(usize::from(wanted).next_multiple_of(4));
         }
@@ -570,21 +522,7 @@ impl<'r> Lowering<'_, 'r> {
     }
 
     fn bitwise(&mut self, from: Register, to: Register, len: u8, op: &Bitwise) -> Known<()> {
-        let (
-            Held::Term {
-                term,
-                len: own,
-                host,
-            },
-            0,
-        ) = self.at(from)?
-        else {
-            return Err(Unknown);
-        };
-        let (mut term, own, host) = (term.clone(), *own, *host);
-        if own != len {
-            return Err(Unknown);
-        }
+        let (mut term, host) = self.term(from, len)?;
         match op {
             Bitwise::Mask { mask, flip } => {
                 if mask.len() != usize::from(len) || flip.len() != usize::from(len) {
@@ -603,18 +541,18 @@ impl<'r> Lowering<'_, 'r> {
             Bitwise::Right(bits) if host && len <= 4 => term.ops.push(Bitop::Right(*bits)),
             _ => return Err(Unknown),
         }
-        self.hold(to, len, Held::Term { term, len, host })
+        self.hold(to, len, Held::Term { term, host })
     }
 
     fn compare(&mut self, from: Register, op: Comparison, data: &[u8]) -> Known<()> {
         let wanted = short_len(data.len() as u8)?;
-        let (term, len, host) = match self.value(from, wanted) {
+        let (term, host) = match self.value(from, wanted) {
             Ok(value) => value,
             // Several values at once.
             Err(Unknown) if op == Comparison::Eq => return self.compare_parts(from, data),
             Err(Unknown) => return Err(Unknown),
         };
-        let negate = op == Comparison::Ne;
+        let (len, negate) = (term.len(), op == Comparison::Ne);
         if wanted < len {
             // The first bytes alone: the beginning of a name.
             if host || !matches!(op, Comparison::Eq | Comparison::Ne) {
@@ -690,7 +628,7 @@ impl<'r> Lowering<'_, 'r> {
             }
             (Some(to @ Some(_)), Some(SetData::Value(len))) => {
                 let key = self.compiler.intern_key(key);
-                let map = self.compiler.map(key, at);
+                let map = push(&mut self.compiler.program.maps, (key, at));
                 self.maps += 1;
                 if self.maps > MAPPED_MAX {
                     return Err(Unknown);
@@ -710,37 +648,11 @@ impl<'r> Lowering<'_, 'r> {
             rule: self.id.rule.unwrap_or(0),
             expr: self.expr_at,
         };
-        let now_ns = self.compiler.now_ns;
-        let state = &mut self.compiler.state;
-        let insn = match one {
-            Stateful::Counter { packets, bytes } => {
-                state.counters.push(((*packets, *bytes).into(), place));
-                Insn::Counter(state.counters.len() as u32 - 1)
-            }
-            Stateful::Limit(limit) => {
-                state.limits.push((Bucket::new(limit, now_ns), place));
-                Insn::Limit(state.limits.len() as u32 - 1)
-            }
-            Stateful::Quota(quota) => {
-                state.quotas.push((QuotaState::new(quota), place));
-                Insn::Quota(state.quotas.len() as u32 - 1)
-            }
-            Stateful::ConnLimit { count, over } => {
-                self.track()?;
-                let state = &mut self.compiler.state;
-                state.conn_limits.push((
-                    ConnLimitState {
-                        count: *count,
-                        over: *over,
-                        flows: Vec::new(),
-                    },
-                    place,
-                ));
-                Insn::ConnLimit(state.conn_limits.len() as u32 - 1)
-            }
-            Stateful::Last => return Ok(()),
-        };
-        self.insn(insn)
+        self.track_for(core::iter::once(one))?;
+        match self.compiler.state_of(one, place) {
+            Some(insn) => self.insn(insn),
+            None => Ok(()),
+        }
     }
 
     fn reject(&mut self, kind: u32, code: u8) -> Known<()> {
@@ -790,13 +702,14 @@ impl<'r> Lowering<'_, 'r> {
             port: two(nat.port, 2)?,
             flags: nat.flags,
         };
-        let insn = self.compiler.nat(code);
-        self.insn(insn)
+        let at = push(&mut self.compiler.program.nats, code);
+        self.insn(Insn::Nat(at))
     }
 
     fn mangle(&mut self, target: MangleTarget, value: Term) -> Known<()> {
-        let insn = self.compiler.mangle(MangleCode { target, value });
-        self.insn(insn)
+        let code = MangleCode { target, value };
+        let at = push(&mut self.compiler.program.mangles, code);
+        self.insn(Insn::Mangle(at))
     }
 
     /// What an element keeps may count connections.
@@ -821,42 +734,30 @@ fn short_len(len: u8) -> Known<u8> {
     }
 }
 
-fn payload(at: Bytes) -> Known<Term> {
+fn payload(at: Bytes) -> Known<Load> {
     if at.base == PayloadBase::Inner {
         return Err(Unknown);
     }
-    let len = short_len(at.len)?;
-    Ok(Term {
-        load: Load::Payload {
-            base: at.base,
-            offset: at.offset,
-            len,
-            shift: 0,
-        },
-        bits: u16::from(len) * 8,
-        ops: Vec::new(),
+    Ok(Load::Payload {
+        base: at.base,
+        offset: at.offset,
+        len: short_len(at.len)?,
+        shift: 0,
     })
 }
 
 fn constant(number: u128, len: u8) -> Term {
-    Term {
-        load: Load::Constant(number),
-        bits: u16::from(len) * 8,
-        ops: vec![],
-    }
+    Term::of(Load::Constant(number), len)
 }
 
 fn data_term(map: u32, offset: u8, len: u8, host: bool) -> Term {
-    Term {
-        load: Load::Data {
-            map,
-            offset,
-            len,
-            host,
-        },
-        bits: u16::from(len) * 8,
-        ops: Vec::new(),
-    }
+    let load = Load::Data {
+        map,
+        offset,
+        len,
+        host,
+    };
+    Term::of(load, len)
 }
 
 /// A mask of leading bits is a range: runs of rules differ in ranges.

@@ -21,13 +21,10 @@ use crate::hash::Seed;
 use crate::limits::{Bucket, QuotaState};
 use crate::packet::{Iface, Layer};
 use crate::program::{
-    BaseCode, ChainCode, HashCode, Insn, MangleCode, NatCode, NumgenCode, Program, RuleCode,
-    RuleId, UpdateCode, VerdictCode,
+    BaseCode, ChainCode, Insn, NumgenCode, Program, RuleCode, RuleId, VerdictCode,
 };
-use crate::rules::{
-    Base, ChainKind, Expr, Family, Hook, Log, ObjectState, Rules, Stateful, Verdict,
-};
-use crate::state::{Place, State};
+use crate::rules::{Base, ChainKind, Expr, Family, Hook, ObjectState, Rules, Stateful, Verdict};
+use crate::state::{ConnLimitState, Place, State};
 use guards::Choice;
 use lower::{LoweredRule, Step};
 
@@ -41,8 +38,8 @@ pub(crate) struct Compiler<'r> {
     first_chain: Vec<u32>,
     /// Which of the state's sets each set of each table is; `None` before a rule asks for it.
     set_numbers: Vec<Vec<Option<u32>>>,
-    /// Which counter, limit or quota each object of each table is.
-    objects: Vec<Vec<Option<u32>>>,
+    /// The instruction that each object of each table is.
+    objects: Vec<Vec<Option<Insn>>>,
     /// One for each of the program's rules.
     choices: Vec<Option<Choice>>,
 }
@@ -101,21 +98,9 @@ impl<'r> Compiler<'r> {
                     object: object_at as u32,
                 };
                 numbers.push(match &object.state {
-                    ObjectState::Stateful(Stateful::Counter { packets, bytes }) => {
-                        self.state.counters.push(((*packets, *bytes).into(), place));
-                        Some(self.state.counters.len() as u32 - 1)
-                    }
-                    ObjectState::Stateful(Stateful::Quota(quota)) => {
-                        self.state.quotas.push((QuotaState::new(quota), place));
-                        Some(self.state.quotas.len() as u32 - 1)
-                    }
-                    ObjectState::Stateful(Stateful::Limit(limit)) => {
-                        self.state
-                            .limits
-                            .push((Bucket::new(limit, self.now_ns), place));
-                        Some(self.state.limits.len() as u32 - 1)
-                    }
-                    _ => None,
+                    ObjectState::Stateful(Stateful::ConnLimit { .. }) => None,
+                    ObjectState::Stateful(one) => self.state_of(one, place),
+                    ObjectState::Unknown(_) => None,
                 });
             }
             self.objects.push(numbers);
@@ -169,41 +154,40 @@ impl<'r> Compiler<'r> {
             object.name == name && own == kind
         };
         let at = objects.iter().position(is_it)?;
-        let number = self.objects[table_at][at]?;
-        Some(match kind {
-            1 => Insn::Counter(number),
-            2 => Insn::Quota(number),
-            _ => Insn::Limit(number),
+        self.objects[table_at][at]
+    }
+
+    /// Gives what is kept for a statement or an object its place; `None`: nothing is kept.
+    fn state_of(&mut self, one: &Stateful, place: Place) -> Option<Insn> {
+        let state = &mut self.state;
+        Some(match one {
+            Stateful::Counter { packets, bytes } => {
+                let counter = (*packets, *bytes).into();
+                Insn::Counter(push(&mut state.counters, (counter, place)))
+            }
+            Stateful::Limit(limit) => {
+                let bucket = Bucket::new(limit, self.now_ns);
+                Insn::Limit(push(&mut state.limits, (bucket, place)))
+            }
+            Stateful::Quota(quota) => {
+                let quota = QuotaState::new(quota);
+                Insn::Quota(push(&mut state.quotas, (quota, place)))
+            }
+            Stateful::ConnLimit { count, over } => {
+                let limit = ConnLimitState {
+                    count: *count,
+                    over: *over,
+                    flows: Vec::new(),
+                };
+                Insn::ConnLimit(push(&mut state.conn_limits, (limit, place)))
+            }
+            Stateful::Last => return None,
         })
     }
 
     fn numgen(&mut self, code: NumgenCode) -> u32 {
         self.state.numgens.push(code.modulus - 1);
         push(&mut self.program.numgens, code)
-    }
-
-    fn hash(&mut self, code: HashCode) -> u32 {
-        push(&mut self.program.hashes, code)
-    }
-
-    fn map(&mut self, key: u32, set: u32) -> u32 {
-        push(&mut self.program.maps, (key, set))
-    }
-
-    fn log(&mut self, log: &Log) -> Insn {
-        Insn::Log(push(&mut self.program.logs, log.clone()))
-    }
-
-    fn nat(&mut self, code: NatCode) -> Insn {
-        Insn::Nat(push(&mut self.program.nats, code))
-    }
-
-    fn update(&mut self, code: UpdateCode) -> Insn {
-        Insn::Update(push(&mut self.program.updates, code))
-    }
-
-    fn mangle(&mut self, code: MangleCode) -> Insn {
-        Insn::Mangle(push(&mut self.program.mangles, code))
     }
 
     /// A rule of this family asks for connections; `None` where they are not tracked here.

@@ -575,9 +575,9 @@ fn doors_go_to_every_peer_and_are_acknowledged() {
     let mut p = paired();
     let actions = p.registry.door(p.web, 5).expect("door");
     assert!(matches!(actions[..], [
-        Action::Doorbell { sleeper, ringer, door: 5, .. },
+        Action::Doorbell { sleeper, knocker, door: 5, .. },
         Action::Send { to: web, message: Outgoing::DoorAck(_) },
-    ] if ringer == p.db && sleeper == p.web && web == p.web));
+    ] if knocker == p.db && sleeper == p.web && web == p.web));
     // Again: it may ask as often as it likes, and no peer hears of it.
     let actions = p.registry.door(p.web, 5).expect("door");
     assert!(matches!(actions[..], [Action::Send { to: web, .. }] if web == p.web));

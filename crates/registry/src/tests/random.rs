@@ -180,9 +180,9 @@ impl World {
                     self.peers_told.entry(to).or_default().insert(link_id);
                 }
                 Action::Doorbell {
-                    sleeper, ringer, ..
+                    sleeper, knocker, ..
                 } => {
-                    assert!(self.processes.contains(&sleeper) && self.processes.contains(&ringer));
+                    assert!(self.processes.contains(&sleeper) && self.processes.contains(&knocker));
                 }
                 Action::LinkClosed { .. } => {}
             }

@@ -56,7 +56,7 @@ fn a_new_broker_knows_old_channels_again() {
     assert!(actions.iter().any(|action| matches!(
         action,
         Action::Doorbell {
-            ringer_link_id: 72,
+            knocker_link_id: 72,
             ..
         }
     )));
@@ -85,10 +85,16 @@ fn doors_made_before_the_peer_came_back_are_passed_on() {
             Action::Doorbell {
                 sleeper,
                 sleeper_link_id,
-                ringer,
-                ringer_link_id,
+                knocker,
+                knocker_link_id,
                 door,
-            } => (*sleeper, *sleeper_link_id, *ringer, *ringer_link_id, *door),
+            } => (
+                *sleeper,
+                *sleeper_link_id,
+                *knocker,
+                *knocker_link_id,
+                *door,
+            ),
             other => panic!("{other:?}"),
         })
         .collect();

@@ -12,7 +12,7 @@ use fordway_abi::shm::{
     SEGMENT_COUNT, SEGMENT_LOG2_MAX, SEGMENT_LOG2_MIN, SLOT_COUNT, WaitPage,
 };
 use fordway_ring::marks::Marks;
-use fordway_ring::{Violation, doors_to_ring};
+use fordway_ring::{Violation, doors_to_knock_at};
 use memory::{Guarded, own_region};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
@@ -129,7 +129,7 @@ proptest! {
         let doors = unsafe {
             (*page).sleeping.store(sleeping, Ordering::Relaxed);
             (*page).sleep_count.iter().for_each(|word| word.store(count, Ordering::Relaxed));
-            doors_to_ring(page, wanted, |door, _| door < 64)
+            doors_to_knock_at(page, wanted, |door, _| door < 64)
         };
         prop_assert_eq!(doors, sleeping & wanted);
     }

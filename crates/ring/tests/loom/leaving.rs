@@ -117,7 +117,7 @@ fn both_leave() {
 
 /// A stop wakes a producer that sleeps for room.
 ///
-/// Fails if the one who stops does not ring, if the sleeper does not look whether it must
+/// Fails if the one who stops does not knock, if the sleeper does not look whether it must
 /// leave before it sleeps, or if the fence of `stop` or of `announce` is missing.
 #[test]
 fn stop_wakes_a_sleeper() {
@@ -183,7 +183,7 @@ fn withdraw() {
 
 /// A consumer that looked while the producer tried in vain to withdraw does not sleep for ever.
 ///
-/// Fails if nobody is rung after a withdrawal that could not be, or if there is no fence before.
+/// Fails if nobody is woken after a withdrawal that could not be, or if there is no fence before.
 #[test]
 fn withdraw_in_vain() {
     explore(|world| {

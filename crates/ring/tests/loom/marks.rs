@@ -16,7 +16,7 @@ struct Link {
     waiter: Box<MarkPage>,
     /// Stands for the tails of the two channels.
     published: [AtomicU64; 2],
-    rung: AtomicU32,
+    knocked: AtomicU32,
 }
 
 // SAFETY: loom's atomics; the pages are only used through them.
@@ -31,7 +31,7 @@ impl Link {
             marker: mark_page(),
             waiter: mark_page(),
             published: Default::default(),
-            rung: AtomicU32::new(0),
+            knocked: AtomicU32::new(0),
         })
     }
 
@@ -41,7 +41,7 @@ impl Link {
         fence(Ordering::SeqCst);
         // SAFETY: the pages live as long as the link.
         unsafe { Marks::new(&*self.marker, &*self.waiter) }.mark(slot as u32);
-        self.world.to.wake(1 << BELL, &self.rung);
+        self.world.to.wake(1 << BELL, &self.knocked);
     }
 
     /// Waits until both channels hold what is awaited, looking at marked ones only.

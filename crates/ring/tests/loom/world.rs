@@ -11,7 +11,7 @@ use fordway_abi::shm::{
     ARENA_OFFSET, Endpoint, RegionHeader, SEGMENT_LOG2_MIN, WaitPage, tx_state,
 };
 use fordway_ring::copy::{Copier, Kernel};
-use fordway_ring::{Consumer, Entered, Producer, Sleeper, doors_to_ring};
+use fordway_ring::{Consumer, Entered, Producer, Sleeper, doors_to_knock_at};
 use loom::sync::{Condvar, Mutex};
 use std::alloc::Layout;
 use std::cell::{Cell, RefCell};
@@ -91,28 +91,28 @@ impl Drop for Memory {
     }
 }
 
-/// An eventfd: rung until it is read.
+/// An eventfd: knocked at until it is read.
 pub struct Bell {
-    rung: Mutex<bool>,
+    knocked: Mutex<bool>,
     changed: Condvar,
 }
 
 impl Bell {
-    fn ring(&self) {
-        *self.rung.lock().unwrap() = true;
+    fn knock(&self) {
+        *self.knocked.lock().unwrap() = true;
         self.changed.notify_all();
     }
 
-    /// poll(2) on it. A model in which nobody rings ends here, as a deadlock.
+    /// poll(2) on it. A model in which nobody knocks ends here, as a deadlock.
     fn sleep(&self) {
-        let mut rung = self.rung.lock().unwrap();
-        while !*rung {
-            rung = self.changed.wait(rung).unwrap();
+        let mut knocked = self.knocked.lock().unwrap();
+        while !*knocked {
+            knocked = self.changed.wait(knocked).unwrap();
         }
     }
 
     fn quiet(&self) {
-        *self.rung.lock().unwrap() = false;
+        *self.knocked.lock().unwrap() = false;
     }
 }
 
@@ -134,7 +134,7 @@ impl Side {
             page.assume_init()
         };
         let bell = Bell {
-            rung: Mutex::new(false),
+            knocked: Mutex::new(false),
             changed: Condvar::new(),
         };
         Self {
@@ -144,7 +144,7 @@ impl Side {
         }
     }
 
-    /// Sleeps on the bell until the peer rings it, unless `ready`.
+    /// Sleeps on the bell until the peer knocks at it, unless `ready`.
     pub fn sleep(&self, doors: &AtomicU64, ready: impl FnOnce() -> bool) {
         doors.fetch_or(1 << BELL, Ordering::SeqCst);
         let sleeper = Sleeper::new(&self.page, BELL);
@@ -157,16 +157,16 @@ impl Side {
         self.bell.quiet();
     }
 
-    /// Rings the bell if somebody sleeps behind it who was not rung yet.
-    pub fn wake(&self, doors: u64, rung: &AtomicU32) {
+    /// Knocks at the bell if somebody sleeps behind it who was not woken yet.
+    pub fn wake(&self, doors: u64, knocked: &AtomicU32) {
         // SAFETY: the page lives as long as the side.
         let doors = unsafe {
-            doors_to_ring(&*self.page, doors, |_, count| {
-                rung.swap(count, Ordering::Relaxed) != count
+            doors_to_knock_at(&*self.page, doors, |_, count| {
+                knocked.swap(count, Ordering::Relaxed) != count
             })
         };
         if doors != 0 {
-            self.bell.ring();
+            self.bell.knock();
         }
     }
 }
@@ -209,13 +209,13 @@ impl World {
         let sender = Sender {
             producer,
             world: self.clone(),
-            rung: AtomicU32::new(0),
+            knocked: AtomicU32::new(0),
             sent: Cell::new(0),
         };
         let receiver = Receiver {
             consumer,
             world: self.clone(),
-            rung: AtomicU32::new(0),
+            knocked: AtomicU32::new(0),
             got: RefCell::new(Vec::new()),
             by_kernel: Cell::new(0),
         };
@@ -227,7 +227,7 @@ impl World {
 pub struct Sender {
     pub producer: Producer,
     world: Arc<World>,
-    rung: AtomicU32,
+    knocked: AtomicU32,
     /// Units of the stream that were sent.
     pub sent: Cell<usize>,
 }
@@ -261,7 +261,7 @@ impl Sender {
     /// What follows each publication; whether the consumer has stopped.
     fn wake_reader(&self) -> bool {
         let (doors, stopped) = self.producer.peer_waits();
-        self.world.to.wake(doors, &self.rung);
+        self.world.to.wake(doors, &self.knocked);
         stopped
     }
 
@@ -347,7 +347,7 @@ impl Sender {
 
     fn send_by_kernel(&self, units: impl Iterator<Item = u8>) {
         self.world.kernel.lock().unwrap().extend(units);
-        self.world.to.bell.ring();
+        self.world.to.bell.knock();
     }
 
     fn sleep_for_room(&self) {
@@ -363,7 +363,7 @@ impl Sender {
 pub struct Receiver {
     pub consumer: Consumer,
     world: Arc<World>,
-    rung: AtomicU32,
+    knocked: AtomicU32,
     /// Units that arrived.
     pub got: RefCell<Vec<u8>>,
     /// How many of them came by the kernel.
@@ -391,7 +391,9 @@ impl Receiver {
             self.got.borrow_mut().push(unit[0]);
         }
         if self.consumer.take(count).unwrap() {
-            self.world.from.wake(self.consumer.peer_waits(), &self.rung);
+            self.world
+                .from
+                .wake(self.consumer.peer_waits(), &self.knocked);
         }
         count / UNIT_BYTES
     }
@@ -479,7 +481,7 @@ impl Receiver {
     fn tell(&self) {
         let wait = &self.world.from.endpoint.wait;
         let doors = wait.rx_doors.load(Ordering::Relaxed) | wait.tx_doors.load(Ordering::Relaxed);
-        self.world.from.wake(doors, &self.rung);
+        self.world.from.wake(doors, &self.knocked);
     }
 
     /// All `sent` units came, once each, in order.

@@ -110,7 +110,7 @@ impl Store {
         }
     }
 
-    /// The channel that rings when there is something to read.
+    /// The channel that tells when there is something to read.
     pub fn port(&self) -> u32 {
         self.port
     }

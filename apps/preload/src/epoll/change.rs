@@ -62,7 +62,7 @@ pub fn control(
         && bell.has_sleepers()
     {
         // The kernel's epoll_ctl would have woken them.
-        bell.ring();
+        bell.knock();
     }
     if instance.plain.load(Ordering::Relaxed) != 0 {
         shared::go_on(instance);

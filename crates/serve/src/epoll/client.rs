@@ -1,6 +1,7 @@
 //! One client: its socket, and how far its bytes go.
 
-use crate::{LINGER_US, ROUNDS_MAX, SLICES, Service};
+use super::{LINGER_US, ROUNDS_MAX, SLICES};
+use crate::Service;
 use mio::net::TcpStream;
 use std::io::{ErrorKind, IoSlice, Read, Write};
 use std::net::Shutdown;
@@ -114,7 +115,10 @@ impl<C> Client<C> {
     ) -> Result<(), ErrorKind> {
         loop {
             let mut slices = [IoSlice::new(&[]); SLICES];
-            let count = service.output(&self.conn, &mut slices);
+            let filled = slices.iter_mut().zip(service.outputs(&self.conn));
+            let count = filled
+                .map(|(place, slice)| *place = IoSlice::new(slice))
+                .count();
             if count == 0 {
                 return Ok(());
             }

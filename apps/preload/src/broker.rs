@@ -14,7 +14,7 @@ use crate::packet::{ANSWER_MS, Packet, poll_one, send_on};
 use crate::process::PROCESS;
 use crate::state::{self, Conn, phase};
 use crate::sys::{self, sys};
-use crate::{claim, config, fork, hidden, link, purse, upgrade, wait};
+use crate::{claim, config, hidden, identity, link, purse, upgrade, wait};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use fordway_abi::control::{
     Door, DoorAck, Downgrade, HELLO_MAGIC, Hello, Link, Message, Offer, OwnDoor, Pair, Peer,
@@ -123,7 +123,7 @@ pub fn attach() {
 
 #[cold]
 fn attach_surely() {
-    if !fork::in_borrowed_memory() && !connect() {
+    if !identity::in_borrowed_memory() && !connect() {
         // Another thread may be at it.
         drop(PROCESS.broker.mail_lock.lock());
         connect();
@@ -189,7 +189,8 @@ fn greet(socket: i32, fds: &[i32]) -> sys::Result<*mut AtomicU32> {
     }
     purse::receive(packet.take_fd(1))?;
     let place = PROCESS.broker.mailbox_place.load(Ordering::Relaxed);
-    let mailbox = link::map_peer(packet.take_fd(0), MAILBOX_BYTES, place.cast())?.cast();
+    let fd = packet.take_fd(0);
+    let mailbox = sys::map_sealed(fd, MAILBOX_BYTES, libc::PROT_READ, place.cast())?.cast();
     PROCESS
         .broker
         .mailbox_place
