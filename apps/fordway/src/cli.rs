@@ -1,7 +1,9 @@
 //! The command line's definition: the help, the manual pages and the completions
 //! are all made from it.
 
+use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use fordway_abi::reason::Reason;
 use fordway_platform::launch::CpuList;
 use std::ffi::OsString;
 use std::net::Ipv4Addr;
@@ -13,12 +15,7 @@ use std::path::PathBuf;
 /// `fordway run`, the bytes move to rings in shared memory, and everything that
 /// cannot goes on over the kernel's TCP.
 #[derive(Debug, Parser)]
-#[command(
-    name = "fordway",
-    version,
-    propagate_version = true,
-    disable_help_subcommand = true
-)]
+#[command(name = "fordway", version, propagate_version = true)]
 pub struct Cli {
     /// Where the broker's sockets, namespaces and hosts files lie
     /// [default: /run/fordway, or $XDG_RUNTIME_DIR/fordway for ordinary users]
@@ -35,8 +32,8 @@ pub enum Command {
     Up(Up),
     /// Start a program in a domain (or here) with the fast path
     Run(Run),
-    /// List every connection, and the reason if it is on the kernel path
-    Ss(Json),
+    /// List connections: which path each takes, and why if it is the kernel's
+    Ss(Ss),
     /// Make, list and remove domains
     #[command(subcommand)]
     Domain(Domain),
@@ -152,6 +149,56 @@ pub struct Json {
     /// Print a JSON document (with a schema version) instead of text
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Ss {
+    /// Also ends that no program with the library holds
+    #[arg(long)]
+    pub all: bool,
+    /// Only ends in this domain
+    #[arg(long, value_name = "NAME")]
+    pub domain: Option<String>,
+    /// Only ends on this path
+    #[arg(long, value_enum)]
+    pub path: Option<PathShown>,
+    /// Only ends that are on the kernel path for this reason
+    #[arg(long, value_name = "WORD", value_parser = reasons(), hide_possible_values = true)]
+    pub reason: Option<String>,
+    /// What the rows are sorted by
+    #[arg(long, value_enum, default_value_t = Sort::Domain)]
+    pub sort: Sort,
+    /// Show what moves in a second, each second, until interrupted
+    #[arg(short = 'w', long, conflicts_with = "json")]
+    pub watch: bool,
+    #[command(flatten)]
+    pub json: Json,
+}
+
+fn reasons() -> PossibleValuesParser {
+    Reason::ALL.iter().map(|reason| reason.word()).into()
+}
+
+/// `ss --path`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum PathShown {
+    /// Bytes go through rings
+    Fast,
+    /// Bytes go through the kernel
+    Kernel,
+}
+
+/// `ss --sort`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Sort {
+    /// Domain, then addresses
+    Domain,
+    /// The number of the connection: its ends are neighbours
+    Number,
+    /// Fast ones first, then by reason
+    Path,
+    /// What has moved most first
+    Bytes,
 }
 
 #[derive(Debug, Args)]
@@ -285,9 +332,10 @@ pub enum Domain {
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("which").required(true).args(["channel", "all"]))]
 pub struct Downgrade {
-    /// Number of the channel, from `fordway ss`
+    /// Its number, from the column CONN of fordway ss
+    #[arg(value_name = "CONN")]
     pub channel: Option<u64>,
-    /// Every channel
+    /// Every connection
     #[arg(long)]
     pub all: bool,
 }

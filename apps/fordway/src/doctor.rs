@@ -8,6 +8,7 @@ use crate::config;
 use crate::exit::{Exit, Outcome};
 use crate::places;
 use crate::show;
+use crate::table::wrap;
 use fordway_abi::ABI_VERSION;
 use fordway_platform::fabric::{self, Fabric};
 use fordway_platform::{elf, launch, probe};
@@ -18,6 +19,8 @@ use std::io;
 
 /// The variable of the shim that holds its ABI version.
 const SHIM_VERSION_SYMBOL: &str = "fordway_abi_version";
+/// As wide as the columns before a check's text.
+const INDENT: &str = "                    ";
 /// The oldest kernel that has what pairing rests on (SO_NETNS_COOKIE).
 const KERNEL_MIN: (u32, u32) = (5, 14);
 
@@ -70,7 +73,8 @@ pub fn doctor(broker: &Broker, json: bool) -> Outcome {
             let advice = advice
                 .as_ref()
                 .map_or_else(String::new, |advice| format!("; {advice}"));
-            show::print(&format!("{word:<5} {name:<13} {text}{advice}\n"))?;
+            let line = wrap(&format!("{word:<5} {name:<13} {text}{advice}"), INDENT);
+            show::print(&(line + "\n"))?;
         }
     }
     Ok(if healthy { Exit::Done } else { Exit::Unhealthy })

@@ -16,6 +16,7 @@ mod manual;
 mod places;
 mod run;
 mod show;
+mod ss;
 mod table;
 mod trace;
 mod up;
@@ -52,7 +53,7 @@ fn dispatch(cli: &Cli) -> Outcome {
     match &cli.command {
         Command::Up(up) => up::up(up, runtime_dir),
         Command::Run(run) => run::run(run, broker()),
-        Command::Ss(json) => show::connections(&broker()?, json.json),
+        Command::Ss(ss) => ss::ss(&broker()?, ss),
         Command::Domain(command) => show::domain(&broker()?, command),
         Command::Filter(command) => filter::filter(command, broker),
         Command::Downgrade(downgrade) => show::downgrade(&broker()?, downgrade),
@@ -70,13 +71,14 @@ fn usage(error: &clap::Error) -> Outcome {
         return show::print(&error.render().to_string());
     }
     let text = error.render().to_string();
-    // The first paragraph is the error; tips and the usage follow.
-    let paragraph: Vec<&str> = text
-        .lines()
-        .map(str::trim)
-        .take_while(|line| !line.is_empty())
-        .collect();
-    let line = paragraph.join(" ");
+    // The first paragraph is the error; tips, such as a similar name, and the usage follow.
+    let lines = || text.lines().map(str::trim);
+    let paragraph: Vec<&str> = lines().take_while(|line| !line.is_empty()).collect();
+    let tips = lines().filter_map(|line| line.strip_prefix("tip: "));
+    let tips: Vec<&str> = tips.collect();
+    let line = [&[paragraph.join(" ").as_str()][..], &tips]
+        .concat()
+        .join("; ");
     let line = match error.kind() {
         // clap would print the whole help, or every name.
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {

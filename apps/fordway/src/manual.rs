@@ -23,8 +23,15 @@ pub fn completions(shell: clap_complete::Shell) -> Outcome {
 pub fn pages(dir: &Path) -> Outcome {
     let write = || -> std::io::Result<()> {
         fs::create_dir_all(dir)?;
-        clap_mangen::generate_to(Cli::command(), dir)?;
-        for (page, sections) in [("fordway.1", overview()), ("fordway-run.1", launcher())] {
+        // A page for each way to ask for help would say nothing.
+        let command = Cli::command().disable_help_subcommand(true);
+        clap_mangen::generate_to(command, dir)?;
+        let pages = [
+            ("fordway.1", overview()),
+            ("fordway-run.1", launcher()),
+            ("fordway-ss.1", columns()),
+        ];
+        for (page, sections) in pages {
             let mut text = fs::read(dir.join(page))?;
             sections.to_writer(&mut text)?;
             fs::write(dir.join(page), text)?;
@@ -112,6 +119,35 @@ fn launcher() -> Roff {
         &mut page,
         own.map(|exit| ((exit as u8).to_string(), exit.text().to_owned())),
     );
+    page
+}
+
+/// The columns of `fordway ss`.
+const COLUMNS: [(&str, &str); 7] = [
+    (
+        "CONN",
+        "the connection's number, if it has or had rings; both of its ends have it, and fordway downgrade takes it",
+    ),
+    (
+        "LOCAL",
+        "address and port of this end; a domain's name stands for the address that is its own",
+    ),
+    ("REMOTE", "the same of the far end"),
+    (
+        "PATH",
+        "fast: bytes go through rings; kernel: through the kernel's TCP",
+    ),
+    ("REASON", "why kernel: a word of those in fordway(1)"),
+    (
+        "RINGS",
+        "bytes that this end has sent and received through rings; with -w, in a second",
+    ),
+    ("KERNEL", "the same through the kernel"),
+];
+
+fn columns() -> Roff {
+    let mut page = Roff::new();
+    list(&mut page, "COLUMNS", COLUMNS.map(owned));
     page
 }
 

@@ -1,75 +1,15 @@
-//! What is shown of connections and domains: a table for people, or a JSON document
-//! in the words of the administrator's protocol.
+//! What is shown of domains: a table for people, or a JSON document in the words of the
+//! administrator's protocol.
 
 use crate::broker::{Broker, unexpected};
 use crate::cli;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::table::{Table, bytes};
 use fordway_platform::fabric::Fabric;
-use fordwayd::admin::{Connection, Domain, Reply, Request, SCHEMA};
+use fordwayd::admin::{Domain, Reply, Request, SCHEMA};
 use serde::Serialize;
 use serde_json::json;
 use std::io::{self, Write};
-
-/// `fordway ss`.
-pub fn connections(broker: &Broker, json: bool) -> Outcome {
-    let connections = match broker.ask(&Request::Connections)? {
-        Reply::Connections { connections } => connections,
-        other => return Err(unexpected(&other)),
-    };
-    if json {
-        return document(&json!({ "schema": SCHEMA, "connections": connections }));
-    }
-    let headings = [
-        "DOMAIN",
-        "LOCAL",
-        "PEER",
-        "REMOTE",
-        "STATE",
-        "PATH",
-        "REASON",
-        "CHANNEL",
-        "PID",
-        "RING-TX",
-        "RING-RX",
-        "KERNEL-TX",
-        "KERNEL-RX",
-    ];
-    let mut table = Table::new(&headings, &[7, 8, 9, 10, 11, 12]);
-    for connection in &connections {
-        table.row(connection_row(connection));
-    }
-    print(&table.render())
-}
-
-fn connection_row(connection: &Connection) -> [String; 13] {
-    let Connection {
-        domain,
-        peer_domain,
-        local,
-        remote,
-        state,
-        path,
-        reason,
-        ..
-    } = connection;
-    let number = |value: Option<u64>| value.map_or_else(dash, |value| value.to_string());
-    [
-        domain.clone(),
-        local.clone(),
-        peer_domain.clone().unwrap_or_else(dash),
-        remote.clone(),
-        state.clone(),
-        path.clone(),
-        reason.clone().unwrap_or_else(dash),
-        number(connection.channel),
-        number(connection.pid.map(|pid| pid as u64)),
-        bytes(connection.ring_bytes_tx),
-        bytes(connection.ring_bytes_rx),
-        bytes(connection.kernel_bytes_tx),
-        bytes(connection.kernel_bytes_rx),
-    ]
-}
 
 /// `fordway domain ...`.
 pub fn domain(broker: &Broker, command: &cli::Domain) -> Outcome {

@@ -1,5 +1,10 @@
 //! Tables for people: columns as wide as their widest cell.
 
+/// Columns of a terminal that nobody has made wider.
+const WIDTH: usize = 80;
+/// Fewest letters that are left of a cell.
+const CELL_MIN: usize = 9;
+
 /// A table under construction.
 #[derive(Debug)]
 pub struct Table {
@@ -25,6 +30,18 @@ impl Table {
 
     /// The text, one line a row.
     pub fn render(&self) -> String {
+        self.render_within(usize::MAX, &[])
+    }
+
+    /// The same, as wide as the terminal, if it is written to one: cells of the columns in
+    /// `cut` lose their middle for that.
+    pub fn render_cut(&self, cut: &[usize]) -> String {
+        let size = rustix::termios::tcgetwinsize(std::io::stdout());
+        let width = size.map_or(usize::MAX, |size| usize::from(size.ws_col));
+        self.render_within(if width == 0 { usize::MAX } else { width }, cut)
+    }
+
+    fn render_within(&self, width_max: usize, cut: &[usize]) -> String {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
         let width = |column: usize| {
             self.rows
@@ -33,15 +50,26 @@ impl Table {
                 .map(|cell| cell.chars().count())
                 .max()
         };
-        let widths: Vec<usize> = (0..columns)
+        let mut widths: Vec<usize> = (0..columns)
             .map(|column| width(column).unwrap_or(0))
             .collect();
+        let gaps = 2 * columns.saturating_sub(1);
+        let mut over = (widths.iter().sum::<usize>() + gaps).saturating_sub(width_max);
+        // One column of the widest at a time, as long as a few letters are left.
+        while over != 0
+            && let Some(&widest) = cut.iter().max_by_key(|column| widths[**column])
+            && widths[widest] > CELL_MIN
+        {
+            widths[widest] -= 1;
+            over -= 1;
+        }
         let mut text = String::new();
         for row in &self.rows {
             let mut line = String::new();
             for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
                 let gap = if column == 0 { "" } else { "  " };
                 line += gap;
+                let cell = shortened(cell, *width);
                 line += &match self.right.contains(&column) {
                     true => format!("{cell:>width$}"),
                     false => format!("{cell:<width$}"),
@@ -52,6 +80,37 @@ impl Table {
         }
         text
     }
+}
+
+/// A cell of at most `width` letters: the middle goes, as a port stands at the end.
+fn shortened(cell: &str, width: usize) -> String {
+    let letters = cell.chars().count();
+    if letters <= width {
+        return cell.to_owned();
+    }
+    let front = (width - 1) / 2;
+    let back = letters - (width - 1 - front);
+    let front = cell.chars().take(front);
+    front.chain(['~']).chain(cell.chars().skip(back)).collect()
+}
+
+/// A line broken at blanks, as wide as people's terminals are; `indent` goes before every
+/// line but the first.
+pub fn wrap(line: &str, indent: &str) -> String {
+    let mut text = String::new();
+    let mut width = 0;
+    for word in line.split_inclusive(' ') {
+        let letters = word.trim_end().chars().count();
+        if width + letters > WIDTH && width > indent.len() {
+            text.truncate(text.trim_end().len());
+            text.push('\n');
+            text += indent;
+            width = indent.len();
+        }
+        text += word;
+        width += word.chars().count();
+    }
+    text
 }
 
 /// A count of bytes in at most six characters.
@@ -89,6 +148,32 @@ mod tests {
             table.render(),
             "NAME    BYTES\ndb          7\nlonger  12345\n"
         );
+    }
+
+    #[test]
+    fn what_is_too_wide_loses_its_middle() {
+        let mut table = Table::new(&["A", "NAME"], &[]);
+        table.row(["x".into(), "a-very-long-name:6379".into()]);
+        table.row(["y".into(), "db:6379".into()]);
+        let text = table.render_within(16, &[1]);
+        assert_eq!(text, "A  NAME\nx  a-very~e:6379\ny  db:6379\n");
+        // Not to nothing.
+        let text = table.render_within(1, &[1]);
+        assert!(text.contains("a-ve~6379"), "{text}");
+    }
+
+    #[test]
+    fn long_lines_are_broken_at_blanks() {
+        let line = format!("ok    name    {}", "word ".repeat(20));
+        let text = wrap(line.trim_end(), "      ");
+        assert!(text.lines().all(|line| line.len() <= WIDTH), "{text}");
+        assert_eq!(text.matches("word").count(), 20);
+        assert!(
+            text.lines()
+                .skip(1)
+                .all(|line| line.starts_with("      word"))
+        );
+        assert_eq!(wrap("short", "  "), "short");
     }
 
     #[test]

@@ -214,7 +214,7 @@ fn wait_for_rings(runtime: &Runtime, client: &mut Container) {
     let least = (ROUND_TRIPS * MESSAGE.len()) as u64;
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
-        let document = runtime.json("ss");
+        let document = runtime.json("ss --all");
         let rows = document["connections"].as_array().expect("connections");
         let moved = |domain: &str| {
             let row = rows

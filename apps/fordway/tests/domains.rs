@@ -168,7 +168,9 @@ fn names_and_addresses_have_one_owner() {
     runtime.say("domain add x --ip 10.77.0").fails(2, "10.77.0");
     runtime.say("domain show nobody").fails(7, "nobody");
     runtime.say("domain rm nobody").fails(7, "nobody");
-    runtime.say("downgrade 12345").fails(7, "channel");
+    runtime
+        .say("downgrade 12345")
+        .fails(7, "no connection 12345");
     runtime.close();
 }
 
@@ -225,7 +227,7 @@ fn documents_have_a_schema_version() {
         .map(|one| &one["name"])
         .collect();
     assert!(names.contains(&&"db".into()), "{listed}");
-    let connections = runtime.json("ss");
+    let connections = runtime.json("ss --all");
     assert!(connections["schema"] == 1 && connections["connections"].is_array());
     assert_eq!(runtime.json("domain rm db")["removed"], "db");
     let env = runtime.json("env");
@@ -266,7 +268,7 @@ fn ss_shows_a_connection_and_why_it_is_on_the_kernel_path() {
         .expect("read");
     let (_accepted, _) = listener.accept().expect("accept");
 
-    let document = runtime.json("ss");
+    let document = runtime.json("ss --all");
     let rows = document["connections"].as_array().expect("connections");
     let row = rows
         .iter()
@@ -281,16 +283,34 @@ fn ss_shows_a_connection_and_why_it_is_on_the_kernel_path() {
         (&"kernel".into(), &"db".into())
     );
     assert_eq!(row["reason"], "no-peer");
-    let text = runtime.say("ss").check(0).stdout;
-    let widths: Vec<usize> = text.lines().map(|line| line.chars().count()).collect();
+    assert_eq!(row["joined"], false);
+    let text = runtime.say("ss --all --domain web").check(0).stdout;
+    let words: Vec<&str> = text.split_whitespace().collect();
+    assert_eq!(
+        words[..7],
+        [
+            "CONN", "LOCAL", "REMOTE", "PATH", "REASON", "RINGS", "KERNEL"
+        ]
+    );
+    assert_eq!((words[7], words[9]), ("-", "db:7000"), "{text}");
+    assert!(words[8].starts_with("web:"), "{text}");
+    assert_eq!(words[10..12], ["kernel", "no-peer"], "{text}");
     assert!(
-        text.starts_with("DOMAIN ") && text.contains("10.77.0.3:7000"),
+        text.ends_with("1 end: 0 fast, 1 kernel (1 no-peer)\n"),
         "{text}"
     );
-    assert!(
-        widths.windows(2).all(|pair| pair[0] == pair[1]),
-        "not aligned:\n{text}"
+    assert!(text.lines().all(|line| line.len() <= 80), "{text}");
+    let left_out = runtime.say("ss").check(0).stdout;
+    assert_eq!(
+        left_out,
+        "0 ends: 0 fast, 0 kernel; 2 outside Fordway (--all)\n"
     );
+    let none = runtime.json("ss --all --path fast");
+    assert_eq!(none["connections"], serde_json::json!([]));
+    runtime
+        .say("ss --domain wbe")
+        .fails(7, "fordway domain list");
+    runtime.say("ss --reason no-pear").fails(2, "'no-peer'");
     drop(program.stdin.take());
     program.wait().expect("wait");
     runtime.close();
@@ -382,7 +402,7 @@ fn hand_made_namespaces_are_attached() {
     let listener = box1.within(|| TcpListener::bind(("10.77.0.201", 7000)).expect("bind"));
     let _client = box2.within(|| TcpStream::connect(("10.77.0.201", 7000)).expect("connect"));
     let _accepted = listener.accept().expect("accept");
-    let document = runtime.json("ss");
+    let document = runtime.json("ss --all");
     let rows = document["connections"].as_array().expect("connections");
     let row = rows
         .iter()

@@ -53,7 +53,7 @@ pub enum Request {
     Connections,
     /// Move a channel (or all: `None`) to the kernel path.
     Downgrade {
-        /// From [`Connection::channel`].
+        /// From [`Connection::channel`], of the last listing.
         channel: Option<u64>,
     },
     /// Put rules of the packet filter in force, in all enforcers or in none.
@@ -256,9 +256,11 @@ pub struct Connection {
     pub reason: Option<String>,
     /// Process of this end, if known.
     pub pid: Option<i32>,
-    /// SO_COOKIE of the socket.
-    pub cookie: u64,
-    /// Number of the channel, if it has or had one.
+    /// Whether this end is a program's with the library.
+    pub joined: bool,
+    /// SO_COOKIE of the socket, in decimal: it may have all 64 bits.
+    pub cookie: String,
+    /// Number of the channel, if it has or had one; another broker gives another.
     pub channel: Option<u64>,
     /// Bytes sent through the ring.
     pub ring_bytes_tx: u64,

@@ -236,20 +236,31 @@ impl Broker {
             Request::Connections => Reply::Connections {
                 connections: self.list_connections(),
             },
-            Request::Downgrade { channel } => {
-                match self.registry.downgrade(channel, Reason::Asked) {
-                    Some(actions) => {
-                        self.carry_out(actions);
-                        Reply::Done
-                    }
-                    None => error(ErrorKind::NotFound, "there is no such channel"),
-                }
-            }
+            Request::Downgrade { channel } => self.downgrade(channel),
             Request::Down { keep_domains } => {
                 self.ending = Some(Ending::Asked { keep_domains });
                 Reply::Done
             }
         }
+    }
+
+    fn downgrade(&mut self, number: Option<u64>) -> Reply {
+        let channel = number.map(|number| self.numbers.channel(number));
+        let actions = match channel {
+            None => self.registry.downgrade(None, Reason::Asked),
+            Some(None) => None,
+            Some(channel) => self.registry.downgrade(channel, Reason::Asked),
+        };
+        let Some(actions) = actions else {
+            let number = number.unwrap_or(0);
+            let text = match channel.flatten() {
+                Some(_) => format!("connection {number} has left its rings; see: fordway ss"),
+                None => format!("fordway ss has shown no connection {number}; run it again"),
+            };
+            return error(ErrorKind::NotFound, text);
+        };
+        self.carry_out(actions);
+        Reply::Done
     }
 
     fn info(&mut self) -> Info {

@@ -12,6 +12,7 @@ use crate::filter::Rules;
 use crate::limits::Grumbles;
 use crate::memory::Memory;
 use crate::messages::Break;
+use crate::numbers::Numbers;
 use crate::proof::Places;
 use crate::purses::Purses;
 use crate::reaper::Reaper;
@@ -110,6 +111,7 @@ pub(crate) struct Broker {
     pub(crate) reaper: Reaper,
     pub(crate) places: Places,
     pub(crate) dumps: Dumps,
+    pub(crate) numbers: Numbers,
     pub(crate) protocol_errors: u64,
     /// Complaints of processes about their peers.
     pub(crate) channel_errors: u64,
@@ -189,6 +191,7 @@ impl Broker {
             reaper: Reaper::default(),
             places: Places::new(own.netns_cookie),
             dumps: Dumps::default(),
+            numbers: Numbers::default(),
             protocol_errors: 0,
             channel_errors: 0,
             ring_bytes_of_the_dead: 0,

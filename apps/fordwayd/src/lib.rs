@@ -16,7 +16,7 @@
 //! - `connection`: one connection of a shim; `messages`: what a shim may say.
 //! - `proof`: whose socket an offer is, by the kernel's word.
 //! - `memory`: regions that are mapped, read-only, for listings.
-//! - `admin_socket`, `domains`, `listing`: what administrators may ask.
+//! - `admin_socket`, `domains`, `listing`: what administrators may ask; `numbers`: how listings name channels.
 //! - `filter`: the rules in force, and which connections they let have rings.
 //! - `limits`, `shares`: how much is kept for all, and for one user or namespace.
 //! - `reaper`: closing descriptors of strangers where it may block.
@@ -47,6 +47,7 @@ mod listing;
 mod memory;
 mod messages;
 mod notify;
+mod numbers;
 mod proof;
 mod purses;
 mod reaper;

@@ -73,18 +73,20 @@ impl Broker {
     ///
     /// Namespaces are looked at one after the other. A connection that ends meanwhile has one end
     /// left, as if its address was translated on the way: that is said of those that stay so.
-    pub(crate) fn list_connections(&self) -> Vec<Connection> {
+    pub(crate) fn list_connections(&mut self) -> Vec<Connection> {
         let translated = |row: &Connection| row.reason.as_deref() == Some(Reason::Nat.word());
         let mut rows = self.look_at_connections();
-        let seen: BTreeSet<u64> = rows
+        let seen: BTreeSet<String> = rows
             .iter()
             .filter(|row| translated(row))
-            .map(|row| row.cookie)
+            .map(|row| row.cookie.clone())
             .collect();
         if !seen.is_empty() {
             rows = self.look_at_connections();
             rows.retain(|row| !translated(row) || seen.contains(&row.cookie));
         }
+        let channels = rows.iter_mut().filter_map(|row| row.channel.as_mut());
+        self.numbers.shorten(channels);
         rows
     }
 
@@ -192,7 +194,8 @@ impl Broker {
             path: "kernel".to_owned(),
             reason: None,
             pid: holder.and_then(|process| self.pid_of(process)),
-            cookie: row.cookie,
+            joined: known.is_some() || holder.is_some(),
+            cookie: row.cookie.to_string(),
             channel: None,
             ring_bytes_tx: 0,
             ring_bytes_rx: 0,

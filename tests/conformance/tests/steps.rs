@@ -230,7 +230,7 @@ fn play(
         both.extend(
             ends.iter()
                 .filter(|end| end.pid.is_some())
-                .map(|end| end.cookie),
+                .map(|end| end.cookie.clone()),
         );
         bed.wait_for_ring_bytes()?;
         middle.counts.store(true, Ordering::SeqCst);

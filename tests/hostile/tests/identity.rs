@@ -238,7 +238,12 @@ fn a_process_number_is_used_again() -> Result<()> {
     bed.case("a process number used again", |bed| {
         let before = bed.lab.info()?.processes;
         let mut first = child::start(bed, Role::Bequeath)?;
-        let channel = first.says("joined")?;
+        first.says("joined")?;
+        let ends = bed.lab.connections()?;
+        let mut ends = ends
+            .iter()
+            .filter(|end| end.domain == "mallory" && end.channel.is_some());
+        let cookie = ends.next().context("the first one's end")?.cookie.clone();
         let heir: i32 = first.says("heir")?.parse()?;
         let pid = first.pid();
         let broker = Pid::from_raw(bed.lab.broker_pid()? as i32).context("pid")?;
@@ -252,10 +257,9 @@ fn a_process_number_is_used_again() -> Result<()> {
         let info = bed.lab.info()?;
         ensure!(info.processes == before + 1, "{} processes", info.processes);
         let others = bed.lab.connections()?;
-        let dead = others.iter().filter(|end| {
-            end.channel.map(|id| id.to_string()).as_ref() == Some(&channel)
-                && end.domain == "mallory"
-        });
+        let dead = others
+            .iter()
+            .filter(|end| end.cookie == cookie && end.channel.is_some());
         println!(
             "a process number used again: {pid} twice, {} ends of the first one left",
             dead.count()

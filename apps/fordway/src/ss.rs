@@ -1,0 +1,329 @@
+//! `fordway ss`: the connections, for people in 80 columns, or as the JSON document.
+//!
+//! A row is one end, as in ss(8): a connection between two programs with the library has two, under
+//! one number. Ends that no program with the library holds are counted in the last line, and shown
+//! with `--all`. Where an address is a domain's own, its name stands for it; a long name is cut in
+//! its middle on a terminal, never in a pipe.
+
+use crate::broker::{Broker, unexpected};
+use crate::cli::{PathShown, Sort, Ss};
+use crate::exit::{Exit, Failure, Outcome};
+use crate::show::{document, print};
+use crate::table::{Table, bytes};
+use fordwayd::admin::{Connection, Domain, Reply, Request, SCHEMA};
+use serde_json::json;
+use std::collections::{BTreeMap, HashMap};
+use std::io::IsTerminal;
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+/// How often `-w` looks.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// Cursor to the first cell, and all after it away (ECMA-48: CUP, ED).
+const CLEAR: &str = "\x1b[H\x1b[J";
+/// Columns of the table that may be cut: the two addresses.
+const NAMES: [usize; 2] = [1, 2];
+
+/// Bytes of one end.
+#[derive(Clone, Copy, Debug, Default)]
+struct Moved {
+    rings: u64,
+    kernel: u64,
+}
+
+impl Moved {
+    fn of(connection: &Connection) -> Moved {
+        let Connection {
+            ring_bytes_tx,
+            ring_bytes_rx,
+            kernel_bytes_tx,
+            kernel_bytes_rx,
+            ..
+        } = connection;
+        Moved {
+            rings: ring_bytes_tx.saturating_add(*ring_bytes_rx),
+            kernel: kernel_bytes_tx.saturating_add(*kernel_bytes_rx),
+        }
+    }
+
+    /// In one second, after `before`. A count may go back: an end starts a new ring.
+    fn rate(self, before: Moved, elapsed: Duration) -> Moved {
+        let rate = |now: u64, before: u64| {
+            (now.saturating_sub(before) as f64 / elapsed.as_secs_f64()) as u64
+        };
+        Moved {
+            rings: rate(self.rings, before.rings),
+            kernel: rate(self.kernel, before.kernel),
+        }
+    }
+}
+
+/// `fordway ss`.
+pub fn ss(broker: &Broker, ss: &Ss) -> Outcome {
+    if ss.watch {
+        return watch(broker, ss);
+    }
+    let listing = Listing::ask(broker, ss)?;
+    if ss.json.json {
+        return document(&json!({ "schema": SCHEMA, "connections": listing.shown }));
+    }
+    let rows = listing.shown.iter().map(Moved::of);
+    print(&listing.text(["RINGS", "KERNEL"], rows.collect()))
+}
+
+/// What each end moves in a second, until interrupted.
+fn watch(broker: &Broker, ss: &Ss) -> Outcome {
+    let terminal = std::io::stdout().is_terminal();
+    let mut before: Option<(Instant, HashMap<String, Moved>)> = None;
+    loop {
+        let listing = Listing::ask(broker, ss)?;
+        let now = Instant::now();
+        let moved = listing.shown.iter().map(Moved::of);
+        if let Some((then, before)) = &before {
+            let elapsed = now.duration_since(*then);
+            let rates = listing.shown.iter().zip(moved.clone());
+            let rates = rates.map(|(connection, moved)| {
+                let before = before.get(&connection.cookie).copied();
+                moved.rate(before.unwrap_or_default(), elapsed)
+            });
+            let text = listing.text(["RINGS/s", "KERNEL/s"], rates.collect());
+            print(&match terminal {
+                true => format!("{CLEAR}{text}"),
+                false => format!("{text}\n"),
+            })?;
+        }
+        let cookies = listing.shown.iter().map(|one| one.cookie.clone());
+        before = Some((now, cookies.zip(moved).collect()));
+        std::thread::sleep(INTERVAL);
+    }
+}
+
+/// What is asked for, of what the broker lists.
+struct Listing {
+    shown: Vec<Connection>,
+    /// Ends that are left out because no program with the library holds them.
+    strangers: usize,
+    domains: Vec<Domain>,
+}
+
+impl Listing {
+    fn ask(broker: &Broker, ss: &Ss) -> Result<Listing, Failure> {
+        let connections = match broker.ask(&Request::Connections)? {
+            Reply::Connections { connections } => connections,
+            other => return Err(unexpected(&other)),
+        };
+        let domains = broker.domains()?;
+        let is_domain = |name: &String| {
+            domains.iter().any(|domain| domain.name == *name)
+                || connections.iter().any(|one| one.domain == *name)
+        };
+        if let Some(name) = ss.domain.as_ref().filter(|name| !is_domain(name)) {
+            let text = format!("there is no domain \"{name}\"; see: fordway domain list");
+            return Err(Failure::new(Exit::NotFound, text));
+        }
+        let wanted = |one: &Connection| {
+            let path = ss.path.is_none_or(|path| one.path == path.word());
+            let domain = ss.domain.as_ref().is_none_or(|name| one.domain == *name);
+            let reason = ss.reason.is_none() || one.reason == ss.reason;
+            path && domain && reason
+        };
+        let (mut shown, others): (Vec<_>, Vec<_>) = connections
+            .into_iter()
+            .filter(wanted)
+            .partition(|one| one.joined || ss.all);
+        sort(&mut shown, ss.sort);
+        Ok(Listing {
+            shown,
+            strangers: others.len(),
+            domains,
+        })
+    }
+
+    /// The table, with what `moved` says of each end, and one line that counts.
+    fn text(&self, units: [&str; 2], moved: Vec<Moved>) -> String {
+        let headings = ["CONN", "LOCAL", "REMOTE", "PATH", "REASON"];
+        let headings: Vec<&str> = headings.into_iter().chain(units).collect();
+        let mut table = Table::new(&headings, &[0, 5, 6]);
+        let dash = || "-".to_owned();
+        for (one, moved) in self.shown.iter().zip(moved) {
+            table.row([
+                one.channel.map_or_else(dash, |number| number.to_string()),
+                self.named(&one.local, Some(&one.domain)),
+                self.named(&one.remote, one.peer_domain.as_ref()),
+                one.path.clone(),
+                one.reason.clone().unwrap_or_else(dash),
+                bytes(moved.rings),
+                bytes(moved.kernel),
+            ]);
+        }
+        let table = match self.shown.is_empty() {
+            true => String::new(),
+            false => table.render_cut(&NAMES),
+        };
+        table + &self.summary()
+    }
+
+    /// An end's address: by the domain's name where the address is its own, behind the name where
+    /// it is not (a loopback address, say), and alone outside of domains.
+    fn named(&self, address: &str, domain: Option<&String>) -> String {
+        let Some(name) = domain else {
+            return address.to_owned();
+        };
+        let domain = self.domains.iter().find(|domain| domain.name == *name);
+        let own = domain.and_then(|domain| domain.ip).map(IpAddr::V4);
+        let parsed: Option<SocketAddr> = address.parse().ok();
+        match parsed {
+            Some(parsed) if Some(parsed.ip()) == own => format!("{name}:{}", parsed.port()),
+            _ if domain.is_some_and(|domain| domain.ip.is_none()) => address.to_owned(),
+            _ => format!("{name}/{address}"),
+        }
+    }
+
+    fn summary(&self) -> String {
+        let mut reasons: BTreeMap<&str, usize> = BTreeMap::new();
+        for word in self.shown.iter().filter_map(|one| one.reason.as_deref()) {
+            *reasons.entry(word).or_default() += 1;
+        }
+        let kernel = self.shown.iter().filter(|one| one.path != "fast").count();
+        let fast = self.shown.len() - kernel;
+        let mut text = match self.shown.len() {
+            1 => format!("1 end: {fast} fast, {kernel} kernel"),
+            ends => format!("{ends} ends: {fast} fast, {kernel} kernel"),
+        };
+        if !reasons.is_empty() {
+            let words = reasons
+                .iter()
+                .map(|(word, count)| format!("{count} {word}"));
+            text += &format!(" ({})", words.collect::<Vec<_>>().join(", "));
+        }
+        if self.strangers != 0 {
+            text += &format!("; {} outside Fordway (--all)", self.strangers);
+        }
+        crate::table::wrap(&text, "") + "\n"
+    }
+}
+
+fn sort(connections: &mut [Connection], by: Sort) {
+    let address = |text: &str| text.parse::<SocketAddr>().ok();
+    let place = |one: &Connection| {
+        (
+            one.domain.clone(),
+            address(&one.local),
+            address(&one.remote),
+        )
+    };
+    connections.sort_by_cached_key(place);
+    match by {
+        Sort::Domain => {}
+        Sort::Number => connections.sort_by_key(|one| one.channel.unwrap_or(u64::MAX)),
+        Sort::Path => connections.sort_by_cached_key(|one| (one.path.clone(), one.reason.clone())),
+        Sort::Bytes => connections.sort_by_key(|one| {
+            let moved = Moved::of(one);
+            std::cmp::Reverse(moved.rings.saturating_add(moved.kernel))
+        }),
+    }
+}
+
+impl PathShown {
+    fn word(self) -> &'static str {
+        match self {
+            PathShown::Fast => "fast",
+            PathShown::Kernel => "kernel",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn end(domain: &str, port: u16, path: &str, reason: Option<&str>) -> Connection {
+        Connection {
+            domain: domain.into(),
+            peer_domain: Some("db".into()),
+            local: format!("10.77.0.4:{port}"),
+            remote: "10.77.0.3:6379".into(),
+            state: "ESTAB".into(),
+            path: path.into(),
+            reason: reason.map(Into::into),
+            pid: Some(1),
+            joined: true,
+            cookie: port.to_string(),
+            channel: Some(u64::from(port)),
+            ring_bytes_tx: u64::from(port),
+            ring_bytes_rx: 0,
+            kernel_bytes_tx: 0,
+            kernel_bytes_rx: 0,
+        }
+    }
+
+    fn domain(name: &str, ip: [u8; 4]) -> Domain {
+        Domain {
+            name: name.into(),
+            id: 1,
+            ip: Some(ip.into()),
+            prefix: 24,
+            netns_cookie: 1,
+            netns_path: None,
+            hosts_path: None,
+            processes: 1,
+            ring_memory_bytes: 0,
+            ring_memory_bytes_max: 0,
+        }
+    }
+
+    #[test]
+    fn names_stand_for_addresses_and_the_last_line_counts() {
+        let mut shown = vec![
+            end("web", 40_000, "kernel", Some("asked")),
+            end("web", 39_000, "fast", None),
+        ];
+        sort(&mut shown, Sort::Domain);
+        let listing = Listing {
+            shown,
+            strangers: 3,
+            domains: vec![domain("db", [10, 77, 0, 3]), domain("web", [10, 77, 0, 4])],
+        };
+        let own = listing.named("127.0.0.1:80", Some(&"db".into()));
+        assert_eq!(
+            (own.as_str(), listing.named("1.2.3.4:5", None).as_str()),
+            ("db/127.0.0.1:80", "1.2.3.4:5")
+        );
+        let moved = listing.shown.iter().map(Moved::of).collect();
+        let text = listing.text(["RINGS", "KERNEL"], moved);
+        let expected = "\x20CONN  LOCAL      REMOTE   PATH    REASON  RINGS  KERNEL
+39000  web:39000  db:6379  fast    -       39.0K       0
+40000  web:40000  db:6379  kernel  asked   40.0K       0
+2 ends: 1 fast, 1 kernel (1 asked); 3 outside Fordway (--all)
+";
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn the_sort_is_what_was_asked_for() {
+        let mut shown = vec![
+            end("b", 1, "kernel", Some("nat")),
+            end("a", 3, "kernel", Some("asked")),
+            end("a", 2, "fast", None),
+        ];
+        let mut ports = |by| {
+            sort(&mut shown, by);
+            shown
+                .iter()
+                .map(|one| one.channel.unwrap_or(0))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(ports(Sort::Domain), [2, 3, 1]);
+        assert_eq!(ports(Sort::Number), [1, 2, 3]);
+        assert_eq!(ports(Sort::Path), [2, 3, 1]);
+        assert_eq!(ports(Sort::Bytes), [3, 2, 1]);
+    }
+
+    #[test]
+    fn a_rate_is_of_one_second() {
+        let at = |rings| Moved { rings, kernel: 0 };
+        let half = Duration::from_millis(500);
+        assert_eq!(at(30).rate(at(10), half).rings, 40);
+        assert_eq!(at(5).rate(at(10), half).rings, 0);
+    }
+}
