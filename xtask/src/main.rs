@@ -9,6 +9,7 @@
 mod features;
 mod fuzz;
 mod house;
+mod package;
 mod unikernel;
 mod xen;
 
@@ -27,7 +28,7 @@ struct Task {
     run: fn(&[String]) -> Outcome,
 }
 
-const TASKS: [Task; 21] = [
+const TASKS: [Task; 23] = [
     Task {
         name: "help",
         what: "this list",
@@ -124,6 +125,16 @@ const TASKS: [Task; 21] = [
         run: man,
     },
     Task {
+        name: "package",
+        what: "the Debian package into target/package",
+        run: package::package,
+    },
+    Task {
+        name: "package-test",
+        what: "its life, from installation to purge ([--all], or overlay, bookworm, trixie, booted)",
+        run: package::test,
+    },
+    Task {
         name: "deny",
         what: "licences and advisories of what we depend on",
         run: deny,
@@ -188,7 +199,7 @@ fn main() -> ExitCode {
 fn help(_: &[String]) -> Outcome {
     println!("./x TASK\n");
     for task in &TASKS {
-        println!("  {:<11} {}", task.name, task.what);
+        println!("  {:<12} {}", task.name, task.what);
     }
     Ok(())
 }
@@ -332,6 +343,7 @@ fn clean(_: &[String]) -> Outcome {
 }
 
 fn test(arguments: &[String]) -> Outcome {
+    let all_roots = !arguments.is_empty();
     let strict = match arguments {
         [] => std::env::var("CI").is_ok_and(|value| value == "true"),
         [all] if all == "--all" => true,
@@ -375,6 +387,7 @@ fn test(arguments: &[String]) -> Outcome {
             sum.step("the unikernel's images", program(&["false"]));
         }
     }
+    sum.step("the package's life", package::tested(all_roots));
     sum.step("bench, short form", program(&SHORT_BENCH));
     sum.times.sort_by_key(|(time, _)| std::cmp::Reverse(*time));
     for (time, step) in sum.times.iter().take(SLOWEST_SHOWN) {

@@ -92,7 +92,7 @@ impl Broker {
         UnixStream::connect(&socket).map_err(|error| match error.kind() {
             io::ErrorKind::PermissionDenied => {
                 let text = format!(
-                    "{}: not permitted; the broker answers its own user and root",
+                    "{}: not permitted; the broker answers its own user, root and who is in group fordway",
                     socket.display()
                 );
                 Failure::new(Exit::Privilege, text)
@@ -123,7 +123,7 @@ fn said(
     })();
     let line = answer.map_err(silent)?;
     if line.is_empty() {
-        let text = "the broker closed the connection: only its own user and root are answered";
+        let text = "the broker closed the connection: only its own user, root and group fordway are answered";
         return Err(Failure::new(Exit::Privilege, text));
     }
     Ok(line)

@@ -10,6 +10,7 @@ use crate::config;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::{places, show};
 use fordway_platform::fabric::Fabric;
+use fordway_platform::ipc;
 use fordwayd::admin::{Domain, Request};
 use fordwayd::{BrokerError, Config};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -46,7 +47,9 @@ pub fn up(up: &Up, runtime_dir: Option<&Path>) -> Outcome {
     if up.check_config {
         return show::print("the configuration is right\n");
     }
-    if let Ok(info) = Broker::at(&runtime_dir).info() {
+    // Behind a service manager's socket it would be this process that has to answer.
+    let managed = ipc::inherited_count() != 0;
+    if !managed && let Ok(info) = Broker::at(&runtime_dir).info() {
         let dir = runtime_dir.display();
         let text = format!(
             "a broker already runs in {dir} (pid {}); end it with: fordway down",

@@ -5,7 +5,9 @@ mod support;
 use fordway_abi::reason::Reason;
 use rustix::process::{PidfdFlags, Signal, kill_process, pidfd_open};
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 use support::{Ran, Runtime, harmless_library, host_devices, is_root};
 
 #[test]
@@ -297,4 +299,42 @@ fn the_manual_and_the_completions_come_from_the_definition() {
         let script = runtime.fordway(["completions", shell]).check(0).stdout;
         assert!(script.contains("require-fast"), "{shell}");
     }
+}
+
+/// Opens the sockets as a service manager does (sd_listen_fds(3)) and becomes the broker.
+const MANAGER: &str = "
+import os, socket, sys
+run, fordway = sys.argv[1:]
+os.makedirs(run + '/control', 0o755)
+sockets = []
+for kind, path in ((socket.SOCK_SEQPACKET, '/control/control.sock'), (socket.SOCK_STREAM, '/admin.sock')):
+    sockets.append(socket.socket(socket.AF_UNIX, kind))
+    sockets[-1].bind(run + path)
+    sockets[-1].listen(8)
+spare = [os.dup2(one.fileno(), 20 + at) for at, one in enumerate(sockets)]
+for at, fd in enumerate(spare):
+    os.dup2(fd, 3 + at)
+    os.set_inheritable(3 + at, True)
+os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS='2')
+os.execv(fordway, [fordway, '--runtime-dir', run, 'up'])
+";
+
+#[test]
+fn a_service_manager_opens_the_sockets_and_keeps_them() {
+    let runtime = Runtime::new();
+    let run = runtime.run_dir();
+    let mut manager = Command::new("python3");
+    manager.args(["-c", MANAGER]).arg(&run);
+    manager.arg(env!("CARGO_BIN_EXE_fordway"));
+    let mut broker = manager.stderr(Stdio::null()).spawn().expect("start");
+    let admin = run.join("admin.sock");
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !admin.exists() || runtime.say("ss").output.status.code() != Some(0) {
+        assert!(Instant::now() < deadline, "no broker answers");
+    }
+    let inode = || fs::metadata(&admin).expect("admin.sock").ino();
+    let before = inode();
+    runtime.say("down").check(0);
+    assert!(broker.wait().expect("wait").success());
+    assert_eq!(inode(), before);
 }

@@ -19,24 +19,57 @@ const UNREAD_BYTES_MAX: usize = 16 << 20;
 /// Read at once.
 const READ_BYTES: usize = 64 << 10;
 
+/// Who asks: what may be asked, and how many may, depends on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asker {
+    /// Root or the broker's user, outside of all domains.
+    Outside,
+    /// The same, in the domain with this namespace. The rules do not belong to it.
+    Domain(u64),
+    /// Anyone of the group that may list.
+    Reader,
+}
+
+impl Asker {
+    /// Why a request is refused, if it is.
+    fn refusal(self, request: &Request) -> Option<&'static str> {
+        let lists = matches!(
+            request,
+            Request::Info | Request::DomainList | Request::Connections
+        );
+        let about_rules = matches!(
+            request,
+            Request::FilterLoad { .. } | Request::FilterList | Request::FilterMonitor
+        );
+        match self {
+            Asker::Domain(_) if about_rules => {
+                Some("the rules belong to the broker: ask from outside the domains")
+            }
+            Asker::Reader if !lists => {
+                Some("who is in the broker's group may list domains and connections; become root")
+            }
+            _ => None,
+        }
+    }
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct AdminConnection {
     pub(crate) socket: OwnedFd,
     /// It wants to be told of changes of the rules.
     pub(crate) monitors: bool,
-    /// The namespace of the domain that it comes from, to which the rules do not belong.
-    domain: Option<u64>,
+    from: Asker,
     input: Vec<u8>,
     output: Vec<u8>,
 }
 
 impl AdminConnection {
-    pub(crate) fn new(socket: OwnedFd, domain: Option<u64>) -> Self {
+    fn new(socket: OwnedFd, from: Asker) -> Self {
         Self {
             socket,
             monitors: false,
-            domain,
+            from,
             input: Vec::new(),
             output: Vec::new(),
         }
@@ -124,14 +157,20 @@ impl Broker {
             let Ok(peer) = process::peer(&socket) else {
                 continue;
             };
-            if peer.uid != 0 && peer.uid != own {
-                continue;
-            }
+            let is_reader = |group| process::peer_is_in(&socket, group);
             let domain = self.registry.domain_of_netns(peer.netns_cookie);
-            let domain = domain.filter(|domain| domain.id != HOST_DOMAIN);
-            let domain = domain.map(|domain| domain.netns_cookie);
-            let mut admin = AdminConnection::new(socket, domain);
-            if !self.has_place(domain) {
+            let from = match domain.filter(|domain| domain.id != HOST_DOMAIN) {
+                _ if peer.uid != 0 && peer.uid != own => {
+                    if !self.runtime.readers.is_some_and(is_reader) {
+                        continue;
+                    }
+                    Asker::Reader
+                }
+                Some(domain) => Asker::Domain(domain.netns_cookie),
+                None => Asker::Outside,
+            };
+            let mut admin = AdminConnection::new(socket, from);
+            if !self.has_place(from) {
                 admin.tell(&error(
                     ErrorKind::Busy,
                     "too many connections of administrators are open; end one, and try again",
@@ -147,26 +186,27 @@ impl Broker {
         }
     }
 
-    /// Whether one more may come from this domain, or from outside of all. No domain can
-    /// take the places of others, nor all of them those of the administrator.
-    fn has_place(&self, domain: Option<u64>) -> bool {
-        let from_domains = || self.admins.values().filter_map(|admin| admin.domain);
-        match domain {
-            None => self.admins.len() < ADMINS_MAX,
-            Some(own) => {
-                from_domains().count() < ADMINS_OF_DOMAINS_MAX
-                    && from_domains().filter(|from| *from == own).count() < ADMINS_OF_DOMAIN_MAX
-            }
-        }
+    /// Whether one more of these may come. No domain and no reader can take the places of
+    /// others, nor all of them those of the administrator.
+    fn has_place(&self, from: Asker) -> bool {
+        let others = || self.admins.values().map(|admin| admin.from);
+        let count = |counted: &dyn Fn(Asker) -> bool| others().filter(|one| counted(*one)).count();
+        let most = match from {
+            Asker::Outside => return self.admins.len() < ADMINS_MAX,
+            Asker::Domain(_) => ADMINS_OF_DOMAIN_MAX,
+            Asker::Reader => ADMINS_OF_DOMAINS_MAX / 2,
+        };
+        count(&|one| one != Asker::Outside) < ADMINS_OF_DOMAINS_MAX
+            && count(&|one| one == from) < most
     }
 
     pub(crate) fn serve_admin(&mut self, number: u64) {
         let Some(mut admin) = self.admins.remove(&number) else {
             return;
         };
-        let from_domain = admin.domain.is_some();
+        let from = admin.from;
         let mut monitors = false;
-        let open = admin.serve(|line| self.answer(line, from_domain, &mut monitors));
+        let open = admin.serve(|line| self.answer(line, from, &mut monitors));
         admin.monitors |= monitors;
         self.put_back(number, admin, open);
     }
@@ -202,22 +242,14 @@ impl Broker {
 
     /// Does what one line asks for.
     ///
-    /// `from_domain`: it was asked from inside a domain; `monitors` is set if it wants to
-    /// hear more.
-    pub(crate) fn answer(&mut self, line: &str, from_domain: bool, monitors: &mut bool) -> Reply {
+    /// `monitors` is set if it wants to hear more.
+    fn answer(&mut self, line: &str, from: Asker, monitors: &mut bool) -> Reply {
         let request = match serde_json::from_str(line) {
             Ok(request) => request,
             Err(reason) => return error(ErrorKind::BadInput, format_args!("request: {reason}")),
         };
-        let about_rules = matches!(
-            request,
-            Request::FilterLoad { .. } | Request::FilterList | Request::FilterMonitor
-        );
-        if about_rules && from_domain {
-            return error(
-                ErrorKind::Privilege,
-                "the rules belong to the broker: ask from outside the domains",
-            );
+        if let Some(why) = from.refusal(&request) {
+            return error(ErrorKind::Privilege, why);
         }
         match request {
             Request::FilterLoad { text, epoch } => self.filter_load(&text, epoch),

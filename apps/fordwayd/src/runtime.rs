@@ -3,7 +3,7 @@
 use crate::admin::{ADMIN_SOCKET, CONTROL_DIR, CONTROL_SOCKET};
 use crate::{BrokerError, doing};
 use fordway_abi::INSISTED_FILE;
-use fordway_platform::ipc;
+use fordway_platform::{ipc, process};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use std::fs::Permissions;
 use std::io::{Read, Seek, Write};
@@ -12,6 +12,8 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 const LOCK_FILE: &str = "broker.lock";
+/// Who is in this group may list domains and connections of root's broker.
+const READERS: &str = "fordway";
 
 /// A locked runtime directory with its sockets open; they are removed when dropped.
 #[derive(Debug)]
@@ -19,6 +21,10 @@ pub(crate) struct Runtime {
     pub(crate) dir: PathBuf,
     pub(crate) control: OwnedFd,
     pub(crate) admin: OwnedFd,
+    /// The group that may list, if there is one.
+    pub(crate) readers: Option<u32>,
+    /// The sockets are the service manager's, and stay.
+    inherited: bool,
     /// The lock ends with it.
     _lock: std::fs::File,
 }
@@ -42,17 +48,40 @@ impl Runtime {
         make(dir)?;
         let lock = lock(dir)?;
         make(&dir.join(CONTROL_DIR))?;
+        let mut inherited = ipc::inherited();
         let open = |name, kind, mode| {
             let path = dir.join(name);
             ipc::listen(&path, kind, mode)
                 .map_err(doing(format!("listening on {}", path.display())))
         };
+        let mut given = |name| {
+            let path = dir.join(name);
+            let place = inherited.iter().position(|(bound, _)| *bound == path)?;
+            Some(inherited.swap_remove(place).1)
+        };
+        let given = given(CONTROL_SOCKET).zip(given(ADMIN_SOCKET));
         // A broker that was killed has left it.
         remove(&dir.join(CONTROL_DIR).join(INSISTED_FILE))?;
         let control_mode = if root { 0o666 } else { 0o600 };
+        let readers = root.then(|| process::group(READERS)).flatten();
+        let admin_mode = if readers.is_some() { 0o660 } else { 0o600 };
+        let inherited = given.is_some();
+        let (control, admin) = match given {
+            Some(given) => given,
+            None => {
+                let control = open(CONTROL_SOCKET, ipc::Kind::Packets, control_mode)?;
+                let admin = open(ADMIN_SOCKET, ipc::Kind::Stream, admin_mode)?;
+                let path = dir.join(ADMIN_SOCKET);
+                let given = std::os::unix::fs::chown(&path, None, readers);
+                given.map_err(doing(format!("changing the group of {}", path.display())))?;
+                (control, admin)
+            }
+        };
         Ok(Self {
-            control: open(CONTROL_SOCKET, ipc::Kind::Packets, control_mode)?,
-            admin: open(ADMIN_SOCKET, ipc::Kind::Stream, 0o600)?,
+            control,
+            admin,
+            readers,
+            inherited,
             dir: dir.to_owned(),
             _lock: lock,
         })
@@ -76,6 +105,9 @@ impl Runtime {
 impl Drop for Runtime {
     fn drop(&mut self) {
         for name in [CONTROL_SOCKET, ADMIN_SOCKET] {
+            if self.inherited {
+                continue;
+            }
             let _ = std::fs::remove_file(self.dir.join(name));
         }
         let _ = self.show_insisted(false);

@@ -16,10 +16,12 @@ use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
     SocketFlags, SocketType,
 };
+use std::ffi::OsStr;
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::path::Path;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
 /// Waiting connections of a listening socket.
 const BACKLOG: i32 = 1024;
@@ -68,6 +70,39 @@ pub fn listen(path: &Path, kind: Kind, mode: u32) -> io::Result<OwnedFd> {
     rustix::fs::chmod(path, rustix::fs::Mode::from_raw_mode(mode))?;
     rustix::net::listen(&socket, BACKLOG)?;
     Ok(socket)
+}
+
+/// How many sockets a service manager has opened for this process (sd_listen_fds(3)).
+pub fn inherited_count() -> usize {
+    let number = |name| std::env::var(name).ok()?.parse::<u32>().ok();
+    match number("LISTEN_PID") == Some(std::process::id()) {
+        true => number("LISTEN_FDS").map_or(0, |count| (count as usize).min(FDS_MAX)),
+        false => 0,
+    }
+}
+
+/// The listening sockets that a service manager has opened for this process (sd_listen_fds(3)),
+/// each with the path it is bound to. To be asked once: the descriptors become the caller's.
+pub fn inherited() -> Vec<(PathBuf, OwnedFd)> {
+    const FIRST: i32 = 3;
+    let bound = |fd: i32| {
+        // SAFETY: F_GETFD only looks at the table of descriptors.
+        if unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 {
+            return None;
+        }
+        // SAFETY: the descriptor is open, and by the protocol it was opened for this process to
+        // keep; nothing else here knows of it.
+        let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+        let flags = rustix::io::FdFlags::CLOEXEC;
+        rustix::io::fcntl_setfd(&socket, flags).ok()?;
+        rustix::io::ioctl_fionbio(&socket, true).ok()?;
+        let name = SocketAddrUnix::try_from(rustix::net::getsockname(&socket).ok()?).ok()?;
+        let path = OsStr::from_bytes(name.path_bytes()?);
+        Some((path.into(), socket))
+    };
+    (FIRST..FIRST + inherited_count() as i32)
+        .filter_map(bound)
+        .collect()
 }
 
 /// The next waiting connection, non-blocking and close-on-exec.

@@ -36,6 +36,19 @@ pub fn peer(socket: impl AsFd) -> io::Result<Peer> {
     })
 }
 
+/// Whether who connected is in a group (unix(7) SO_PEERCRED, SO_PEERGROUPS).
+pub fn peer_is_in(socket: impl AsFd, group: u32) -> bool {
+    sockinfo::peer_groups(socket).is_ok_and(|groups| groups.contains(&group))
+}
+
+/// The number of a group, by /etc/group (group(5)).
+pub fn group(name: &str) -> Option<u32> {
+    let text = std::fs::read_to_string("/etc/group").ok()?;
+    let fields = text.lines().map(|line| line.split(':').collect::<Vec<_>>());
+    let mut named = fields.filter(|fields| fields[0] == name);
+    named.find_map(|fields| fields.get(2)?.parse().ok())
+}
+
 /// Before Linux 6.5 there is only the number, which another process may have by now. Then
 /// death is seen late, by the end of the connection; who is who does not depend on it. Where
 /// the kernel knows the option and refuses it, the number is no better: it is not asked.

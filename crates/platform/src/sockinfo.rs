@@ -35,6 +35,28 @@ fn option<const BYTES: usize>(
     }
 }
 
+/// SO_PEERGROUPS: the supplementary groups of who connected, when it did; of many, none.
+pub fn peer_groups(fd: impl AsFd) -> io::Result<Vec<u32>> {
+    // More than an ordinary system gives out; the kernel allows 65,536 (NGROUPS_MAX).
+    let mut groups = vec![0u32; 1024];
+    let mut length = size_of_val(&groups[..]) as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes to the groups.
+    let result = unsafe {
+        libc::getsockopt(
+            fd.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERGROUPS,
+            groups.as_mut_ptr().cast(),
+            &mut length,
+        )
+    };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    groups.truncate(length as usize / size_of::<u32>());
+    Ok(groups)
+}
+
 /// SO_NETNS_COOKIE: the number of the network namespace in which the socket was made.
 /// On an accepted UNIX socket it is the connecting side's.
 pub fn netns_cookie(fd: impl AsFd) -> io::Result<u64> {
