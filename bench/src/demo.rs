@@ -60,17 +60,17 @@ pub fn run(options: &Options) -> Result<()> {
     let forced = lab.close();
     let shown = shown?;
     println!("\n{}", shown.table);
+    println!("Ratios are medians over pairs of runs, one right after the other. CPU: the");
+    println!("seconds of client and server for the same work, of the kernel path's.");
     println!("What curl fetched was compared byte by byte with the server's file.");
     let total = report::bytes(shown.ring_bytes);
-    println!("A ratio is the median of those of the pairs of runs, one right after the other.");
     let placed = match options.pinned {
         true => "servers on CPU 0, clients on CPU 1",
         false => "the scheduler placed the programs",
     };
     println!("{}; {placed}.", report::cpu_model());
-    println!(
-        "{total} went through rings, warm-up and set-up included. Broker, domains and programs are gone again."
-    );
+    println!("{total} went through rings, warm-up and set-up included.");
+    println!("Broker, domains and programs are gone again.");
     ensure!(
         forced.is_empty(),
         "left behind and removed by force: {}",
@@ -111,16 +111,7 @@ impl<'a> Demo<'a> {
 
     fn show(mut self) -> Result<Shown> {
         self.start_servers()?;
-        let mut table = Table::new([
-            "work",
-            "kernel path",
-            "fast path",
-            "ratio",
-            "CPU s kernel",
-            "CPU s fast",
-            "per",
-            "through rings",
-        ]);
+        let mut table = Table::new(["work", "kernel path", "fast path", "ratio", "CPU"]);
         let mut failures = Vec::new();
         for work in WORKS.iter().filter(|work| SHOWN.contains(&work.name)) {
             match self.measure(work) {
@@ -216,18 +207,14 @@ impl<'a> Demo<'a> {
     }
 }
 
-fn line(work: &Work, pairs: &[(Sample, Sample)]) -> [String; 8] {
-    let (unit_size, unit_name) = work.cpu_unit();
+fn line(work: &Work, pairs: &[(Sample, Sample)]) -> [String; 5] {
     let middle = |pick: &dyn Fn(&(Sample, Sample)) -> f64| median(pairs.iter().map(pick));
-    let cpu_s = |sample: &Sample| sample.cpu_s / sample.done * unit_size;
+    let cpu_s = |sample: &Sample| sample.cpu_s / sample.done;
     [
         work.what.to_owned(),
         report::figure(middle(&|pair| pair.0.value), work.unit),
         report::figure(middle(&|pair| pair.1.value), work.unit),
         report::ratio(Some(middle(&|pair| pair.1.value / pair.0.value))),
-        format!("{:.2}", middle(&|pair| cpu_s(&pair.0))),
-        format!("{:.2}", middle(&|pair| cpu_s(&pair.1))),
-        unit_name.to_owned(),
-        report::bytes(pairs.iter().map(|pair| pair.1.ring_bytes).sum()),
+        report::ratio(Some(middle(&|pair| cpu_s(&pair.1) / cpu_s(&pair.0)))),
     ]
 }

@@ -375,7 +375,7 @@ impl Progress {
         if !std::io::stderr().is_terminal() {
             return Progress(None);
         }
-        let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed} {msg}")
+        let style = ProgressStyle::with_template("{bar:16} {pos}/{len} {elapsed} {msg}")
             .expect("the template is well formed");
         let bar = ProgressBar::new(steps).with_style(style);
         bar.enable_steady_tick(Duration::from_millis(200));

@@ -18,7 +18,8 @@ use std::path::PathBuf;
 #[command(name = "fordway", version, propagate_version = true)]
 pub struct Cli {
     /// Where the broker's sockets, namespaces and hosts files lie
-    /// [default: /run/fordway, or $XDG_RUNTIME_DIR/fordway for ordinary users]
+    /// [default: /run/fordway; for ordinary users $XDG_RUNTIME_DIR/fordway, or below
+    /// /run/user or /tmp without a session]
     #[arg(long, global = true, value_name = "DIR")]
     pub runtime_dir: Option<PathBuf>,
 
@@ -32,6 +33,12 @@ pub enum Command {
     Up(Up),
     /// Start a program in a domain (or here) with the fast path
     Run(Run),
+    /// Run a program twice, over the kernel path and with the fast path, and say what it gained
+    ///
+    /// Its output comes twice, then a table: time, CPU, and which of its connections were
+    /// fast, which not, and why. The programs at the other ends have to be started by
+    /// fordway run before.
+    Try(Try),
     /// List connections: which path each takes, and why if it is the kernel's
     Ss(Ss),
     /// Make, list and remove domains
@@ -149,6 +156,18 @@ pub struct Json {
     /// Print a JSON document (with a schema version) instead of text
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Try {
+    /// Run in the domain of this name [default: in the caller's network namespace]
+    #[arg(long, value_name = "NAME")]
+    pub domain: Option<String>,
+    #[command(flatten)]
+    pub json: Json,
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROG")]
+    pub command: Vec<OsString>,
 }
 
 #[derive(Debug, Args)]

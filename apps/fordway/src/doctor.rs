@@ -16,9 +16,8 @@ use fordwayd::admin::SCHEMA;
 use serde::Serialize;
 use serde_json::json;
 use std::io;
+use std::path::Path;
 
-/// The variable of the shim that holds its ABI version.
-const SHIM_VERSION_SYMBOL: &str = "fordway_abi_version";
 /// As wide as the columns before a check's text.
 const INDENT: &str = "                    ";
 /// The oldest kernel that has what pairing rests on (SO_NETNS_COOKIE).
@@ -54,6 +53,7 @@ pub fn doctor(broker: &Broker, json: bool) -> Outcome {
         tool("ip", root),
         tool("nft", root),
         domains(root),
+        mounts(root),
         shim(),
         configuration(),
         running(broker),
@@ -149,6 +149,21 @@ fn domains(root: bool) -> Check {
     }
 }
 
+/// What `fordway run --domain` does to the mounts.
+fn mounts(root: bool) -> Check {
+    const NAME: &str = "mounts";
+    if root && !launch::root_is_mount() {
+        let text = "/ is no mount point (a chroot?): fordway run --domain fails";
+        let advice = "bind it onto itself before chroot: mount --bind DIR DIR";
+        return bad(NAME, State::Fail, text, advice);
+    }
+    if !Path::new(launch::HOSTS).exists() {
+        let text = format!("there is no {}: domains have no names", launch::HOSTS);
+        return bad(NAME, State::Warn, text, "create an empty one");
+    }
+    ok(NAME, "/ and /etc/hosts can be a program's own")
+}
+
 fn shim() -> Check {
     let file = match places::shim() {
         Ok(file) => file,
@@ -158,7 +173,7 @@ fn shim() -> Check {
         }
     };
     let shown = file.display();
-    match elf::exported_u32(&file, SHIM_VERSION_SYMBOL) {
+    match elf::exported_u32(&file, places::SHIM_VERSION_SYMBOL) {
         Some(ABI_VERSION) => ok("shim", format!("{shown} (ABI version {ABI_VERSION})")),
         Some(version) => {
             let text = format!("{shown} has ABI version {version}, this fordway {ABI_VERSION}");

@@ -19,6 +19,7 @@ mod show;
 mod ss;
 mod table;
 mod trace;
+mod try_out;
 mod up;
 
 use broker::Broker;
@@ -53,6 +54,7 @@ fn dispatch(cli: &Cli) -> Outcome {
     match &cli.command {
         Command::Up(up) => up::up(up, runtime_dir),
         Command::Run(run) => run::run(run, broker()),
+        Command::Try(options) => try_out::try_out(&broker()?, options),
         Command::Ss(ss) => ss::ss(&broker()?, ss),
         Command::Domain(command) => show::domain(&broker()?, command),
         Command::Filter(command) => filter::filter(command, broker),

@@ -2,12 +2,16 @@
 
 use crate::exit::{Exit, Failure};
 use std::env;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// File name of the shim.
 pub const SHIM: &str = "libfordway.so";
 /// Names the shim's file, before any other place.
 pub const SHIM_VARIABLE: &str = "FORDWAY_LIB";
+
+/// The variable of the shim that holds its ABI version.
+pub const SHIM_VERSION_SYMBOL: &str = "fordway_abi_version";
 
 /// `--runtime-dir`, else the user's default.
 pub fn runtime_dir(given: Option<&Path>) -> Result<PathBuf, Failure> {
@@ -19,10 +23,27 @@ pub fn runtime_dir(given: Option<&Path>) -> Result<PathBuf, Failure> {
     }
     match env::var_os("XDG_RUNTIME_DIR") {
         Some(dir) if !dir.is_empty() => Ok(PathBuf::from(dir).join("fordway")),
-        _ => Err(Failure::new(
-            Exit::Usage,
-            "XDG_RUNTIME_DIR is not set; give --runtime-dir DIR",
-        )),
+        _ => without_session(),
+    }
+}
+
+/// Outside of a session (su, cron): the directory that a session of the user's would have
+/// (pam_systemd(8)), else one below /tmp. There, whoever is first has the name: it must be the user's.
+fn without_session() -> Result<PathBuf, Failure> {
+    let uid = rustix::process::geteuid().as_raw();
+    let owner = |dir: &Path| std::fs::symlink_metadata(dir).ok().map(|data| data.uid());
+    let session = PathBuf::from(format!("/run/user/{uid}"));
+    if owner(&session) == Some(uid) {
+        return Ok(session.join("fordway"));
+    }
+    let dir = PathBuf::from(format!("/tmp/fordway-{uid}"));
+    match owner(&dir) {
+        Some(other) if other != uid => {
+            let dir = dir.display();
+            let text = format!("{dir} belongs to user {other}; give --runtime-dir DIR");
+            Err(Failure::new(Exit::Privilege, text))
+        }
+        _ => Ok(dir),
     }
 }
 

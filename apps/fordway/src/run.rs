@@ -89,6 +89,15 @@ fn shim_for(path: PathChoice, run: &Run, broker: &Broker) -> Result<Option<PathB
         return Ok(None);
     }
     let shim = places::shim()?;
+    if let Some(version) = elf::exported_u32(&shim, places::SHIM_VERSION_SYMBOL)
+        && version != ABI_VERSION
+    {
+        let text = format!(
+            "{} has ABI version {version}, this fordway {ABI_VERSION}; install both from one release",
+            shim.display()
+        );
+        return Err(Failure::new(Exit::Missing, text));
+    }
     match broker.info() {
         Ok(info) if info.abi_version != ABI_VERSION => {
             let text = format!(

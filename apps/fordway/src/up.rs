@@ -18,13 +18,18 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::fs;
 use std::io::{self, IsTerminal};
 use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use tracing_subscriber::EnvFilter;
 
-/// Where a detached broker writes.
+/// Where a detached broker writes, behind what brokers before it have written.
 const LOG: &str = "broker.log";
+/// Where the log goes when it has become long.
+const LOG_BEFORE: &str = "broker.log.1";
+/// When that is.
+const LOG_BYTES_MAX: u64 = 1 << 20;
 /// What a detached broker says.
 const READY: &[u8] = b"ready";
 /// How long a broker may take to start or to end.
@@ -106,7 +111,7 @@ fn detach(up: &Up, runtime_dir: &Path) -> Outcome {
     };
     fs::create_dir_all(runtime_dir).map_err(dir_error)?;
     let log = runtime_dir.join(LOG);
-    let output = fordwayd::private_file(&log).map_err(dir_error)?;
+    let (output, written) = open_log(runtime_dir).map_err(dir_error)?;
     let notify_path = runtime_dir.join(format!("up-{}.notify", std::process::id()));
     let notify = UnixDatagram::bind(&notify_path).map_err(dir_error)?;
     let started = start(up, runtime_dir, &output, &notify_path).and_then(|mut child| {
@@ -119,7 +124,8 @@ fn detach(up: &Up, runtime_dir: &Path) -> Outcome {
     if ready {
         return Ok(Exit::Done);
     }
-    let said = fs::read_to_string(&log).unwrap_or_default();
+    let said = fs::read(&log).unwrap_or_default();
+    let said = String::from_utf8_lossy(said.get(written as usize..).unwrap_or_default());
     let last = said
         .lines()
         .rev()
@@ -137,6 +143,20 @@ fn detach(up: &Up, runtime_dir: &Path) -> Outcome {
         None => format!("the broker did not start; see {}", log.display()),
     };
     Err(Failure::new(exit.copied().unwrap_or(Exit::Internal), text))
+}
+
+/// The log, open for appending, and its length in bytes. What a broker that crashed has said
+/// stays. Only the broker's user can read the log, whatever the umask: others may enter the directory.
+fn open_log(dir: &Path) -> io::Result<(fs::File, u64)> {
+    let log = dir.join(LOG);
+    if fs::metadata(&log).is_ok_and(|data| data.len() > LOG_BYTES_MAX) {
+        fs::rename(&log, dir.join(LOG_BEFORE))?;
+    }
+    let mut options = fs::OpenOptions::new();
+    options.append(true).create(true).mode(0o600);
+    let file = options.open(&log)?;
+    let written = file.metadata()?.len();
+    Ok((file, written))
 }
 
 fn start(up: &Up, dir: &Path, output: &fs::File, notify: &Path) -> io::Result<Child> {
@@ -188,7 +208,7 @@ fn wait_ready(notify: &UnixDatagram, child: &mut Child) -> io::Result<bool> {
 pub fn down(down: &Down, broker: &Broker) -> Outcome {
     let info = match broker.info() {
         Ok(info) => info,
-        Err(absent) if absent.exit == Exit::NoBroker => return clear(down, broker, absent),
+        Err(absent) if absent.exit == Exit::NoBroker => return clear(down, broker),
         Err(failure) => return Err(failure),
     };
     let left = if down.keep_domains {
@@ -227,9 +247,11 @@ fn still_running(broker: &Broker) -> Result<String, Failure> {
 }
 
 /// Clears away what a broker that was killed has left.
-fn clear(down: &Down, broker: &Broker, absent: Failure) -> Outcome {
+fn clear(down: &Down, broker: &Broker) -> Outcome {
     if down.keep_domains || !Fabric::remove(broker.runtime_dir()).map_err(Failure::internal)? {
-        return Err(absent);
+        let dir = broker.runtime_dir().display();
+        let text = format!("no broker answers in {dir}, and it has left nothing to remove");
+        return Err(Failure::new(Exit::NoBroker, text));
     }
     eprintln!("fordway: note: no broker was running; the domains that it had left are removed");
     Ok(Exit::Done)

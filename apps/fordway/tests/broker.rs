@@ -38,11 +38,14 @@ fn a_killed_broker_leaves_domains_that_the_next_one_takes_over() {
     runtime.say("down --keep-domains").check(0);
     assert!(runtime.run_dir().join("netns/db").exists());
     runtime.say("up --detach").check(0);
+    // What the ones before have said is still there.
+    let log = fs::read_to_string(runtime.run_dir().join("broker.log")).expect("log");
+    assert_eq!(log.matches(" serves ").count(), 3, "{log}");
     kill_and_wait(&runtime);
     let ran = runtime.say("down").check(0);
     assert!(ran.stderr.contains("are removed"), "{ran:?}");
     assert!(!runtime.run_dir().join("netns").exists());
-    runtime.say("down").fails(8, "no broker");
+    runtime.say("down").fails(8, "nothing to remove");
 }
 
 #[test]
@@ -267,7 +270,10 @@ fn doctor_tells_what_is_wrong() {
         (state("shim").as_str(), state("broker").as_str()),
         ("fail", "ok")
     );
-    assert_eq!(state("inet-diag"), "ok");
+    assert_eq!(
+        (state("inet-diag"), state("mounts")),
+        ("ok".into(), "ok".into())
+    );
     assert!(
         checks
             .iter()

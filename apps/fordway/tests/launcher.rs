@@ -174,7 +174,8 @@ fn without_a_broker_here_takes_the_kernel_path() {
     runtime
         .say("run --here --require-fast -- true")
         .fails(125, "start it with: fordway up");
-    for command in ["ss", "domain list", "downgrade --all", "down"] {
+    runtime.say("down").fails(8, "nothing to remove");
+    for command in ["ss", "domain list", "downgrade --all"] {
         runtime.say(command).fails(8, "start it with: fordway up");
     }
     if is_root() {
@@ -254,7 +255,8 @@ fn images_that_the_shim_cannot_be_in_are_named_once() {
         let run = ["run", "--here", "--", musl.to_str().expect("path")];
         let mut command = runtime.command(run);
         // musl's loader is not to be given glibc itself.
-        command.env("FORDWAY_LIB", empty_library(&runtime));
+        let empty = library(&runtime, "empty", b"int fordway_test_library;\n");
+        command.env("FORDWAY_LIB", empty);
         noted(Ran::new(&mut command).check(7), &musl, "is linked to musl");
     } else {
         fordway_test_skip::skipped("no musl-gcc");
@@ -263,9 +265,9 @@ fn images_that_the_shim_cannot_be_in_are_named_once() {
 }
 
 /// A shared object without any dependency.
-fn empty_library(runtime: &Runtime) -> PathBuf {
-    let source = program(runtime, "empty.c", b"int fordway_test_library;\n", 0o644);
-    let file = runtime.dir.join("libempty.so");
+fn library(runtime: &Runtime, name: &str, source: &[u8]) -> PathBuf {
+    let source = program(runtime, &format!("{name}.c"), source, 0o644);
+    let file = runtime.dir.join(format!("lib{name}.so"));
     let built = Command::new("musl-gcc")
         .args(["-shared", "-nostdlib", "-o"])
         .arg(&file)
@@ -273,6 +275,23 @@ fn empty_library(runtime: &Runtime) -> PathBuf {
         .status();
     assert!(built.expect("musl-gcc").success());
     file
+}
+
+#[test]
+fn a_library_of_another_version_is_not_used() {
+    let runtime = Runtime::up();
+    let source = b"const unsigned fordway_abi_version = 1;\n";
+    let old = library(&runtime, "old", source);
+    let run = |words: &[&str]| {
+        let words = [&["run", "--here"], words, &["--", "printenv", "LD_PRELOAD"]].concat();
+        let mut command = runtime.command(words);
+        Ran::new(command.env("FORDWAY_LIB", &old))
+    };
+    let ran = run(&[]).check(1);
+    assert!(ran.stderr.contains("has ABI version 1"), "{ran:?}");
+    assert!(ran.stderr.contains("kernel path"), "{ran:?}");
+    run(&["--require-fast"]).fails(125, "install both from one release");
+    runtime.close();
 }
 
 #[test]
@@ -306,9 +325,14 @@ fn an_ordinary_user_runs_programs_here() {
         .fails(4, "not permitted");
     user.say("--runtime-dir /run/fordway-not-there up")
         .fails(4, "ermi");
+    // Without a session: a directory below /tmp, unless it is somebody else's.
     let mut nowhere = user.command();
     nowhere.arg("ss").env_remove("XDG_RUNTIME_DIR");
-    Ran::new(&mut nowhere).fails(2, "--runtime-dir");
+    Ran::new(&mut nowhere).fails(8, "/tmp/fordway-65534");
+    fs::create_dir("/tmp/fordway-65534").expect("directory");
+    let ran = Ran::new(&mut nowhere);
+    fs::remove_dir("/tmp/fordway-65534").expect("remove");
+    ran.fails(4, "--runtime-dir");
 }
 
 /// Somebody without privileges, and the broker of his own that he may have.

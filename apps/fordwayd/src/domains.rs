@@ -219,6 +219,10 @@ impl Domains {
             Ending::Interrupted => self.remove_empty(registry) > 0,
         };
         if keep {
+            if !self.paths.is_empty() {
+                let count = self.paths.len();
+                tracing::info!("domains that stay: {count}; fordway down removes them");
+            }
             return true;
         }
         self.attached.clear();

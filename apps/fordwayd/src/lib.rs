@@ -56,7 +56,6 @@ mod shares;
 
 pub use broker::run;
 pub use fordway_registry::Network;
-pub use runtime::private_file;
 
 use std::io;
 use std::path::PathBuf;

@@ -126,7 +126,7 @@ fn remove(path: &Path) -> Result<(), BrokerError> {
 
 /// An empty file of this name that only the broker's user can read, whatever was there and
 /// whatever the umask: others may enter the directory.
-pub fn private_file(path: &Path) -> std::io::Result<std::fs::File> {
+pub(crate) fn private_file(path: &Path) -> std::io::Result<std::fs::File> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
         _ => {}

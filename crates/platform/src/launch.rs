@@ -14,6 +14,16 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+/// Where names of domains are put.
+pub const HOSTS: &str = "/etc/hosts";
+
+/// Whether this process's root directory is a mount point, as [`private_mounts`] needs it:
+/// that of a chroot need not be.
+pub fn root_is_mount() -> bool {
+    let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    points(&mounts).any(|point| point == Path::new("/"))
+}
+
 /// Enters the network namespace held by `file`.
 pub fn enter_netns(file: &Path) -> io::Result<()> {
     let namespace = crate::netns::open(file)?
@@ -41,9 +51,9 @@ pub fn private_mounts(hosts: &Path) -> io::Result<bool> {
         }
         error => error.into(),
     })?;
-    let named = Path::new("/etc/hosts").exists();
+    let named = Path::new(HOSTS).exists();
     if named {
-        rustix::mount::mount_bind(hosts, "/etc/hosts")?;
+        rustix::mount::mount_bind(hosts, HOSTS)?;
     }
     let mounts = std::fs::read("/proc/self/mountinfo")?;
     for dir in fabric_dirs(&mounts) {
@@ -55,18 +65,21 @@ pub fn private_mounts(hosts: &Path) -> io::Result<bool> {
     Ok(named)
 }
 
-/// The directories in which a fabric is mounted, from proc_pid_mountinfo(5): the fifth
-/// word of a line is where a mount lies, with blanks as octal numbers.
-fn fabric_dirs(mounts: &[u8]) -> Vec<PathBuf> {
-    let mut dirs = Vec::new();
-    for line in mounts.split(|&byte| byte == b'\n') {
+/// Where mounts lie, from proc_pid_mountinfo(5): the fifth word of a line, with blanks as
+/// octal numbers.
+fn points(mounts: &[u8]) -> impl Iterator<Item = PathBuf> {
+    mounts.split(|&byte| byte == b'\n').map(|line| {
         let point = line.split(|&byte| byte == b' ').nth(4).unwrap_or_default();
-        let point = PathBuf::from(OsString::from_vec(unescape(point)));
-        if point.file_name() == Some(OsStr::new(FABRIC_FILE)) {
-            dirs.extend(point.parent().map(Path::to_owned));
-        }
-    }
-    dirs
+        PathBuf::from(OsString::from_vec(unescape(point)))
+    })
+}
+
+/// The directories in which a fabric is mounted.
+fn fabric_dirs(mounts: &[u8]) -> Vec<PathBuf> {
+    let fabrics = points(mounts).filter(|point| point.file_name() == Some(OsStr::new(FABRIC_FILE)));
+    fabrics
+        .filter_map(|point| point.parent().map(Path::to_owned))
+        .collect()
 }
 
 /// `\040` becomes a blank, and so on.

@@ -76,7 +76,11 @@ fn hold(name: &str, styles: &[Style], leave: impl Fn(&Bed, &Mallory) -> Result<(
 #[test]
 fn a_ring_that_never_runs_dry_is_left_all_the_same() -> Result<()> {
     hold("publishes on after a downgrade", &BOTH, |bed, mallory| {
-        let channel = Some(mallory.pair.channel_id);
+        let own = mallory.socket.local_addr()?.to_string();
+        let ends = bed.lab.connections()?;
+        let end = ends.iter().find(|end| end.local == own);
+        let channel = end.context("no end of mallory's")?.channel;
+        ensure!(channel.is_some(), "it has no rings");
         let reply = bed.lab.ask(&Request::Downgrade { channel })?;
         ensure!(!matches!(reply, Reply::Error { .. }), "{reply:?}");
         Ok(())
