@@ -7,7 +7,7 @@
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use core::net::{IpAddr, SocketAddr};
 
 use crate::packet::{self, Ip};
 use crate::stack::{Error, Event, Source, Stack};
@@ -145,11 +145,7 @@ fn answers(message: &[u8], question: &[u8]) -> Option<Result<Vec<IpAddr>, DnsErr
             packet::be16(message, fixed + 2)?,
         );
         if kind == wanted && class == 1 && found.len() < ANSWERS_MAX {
-            if let Ok(octets) = <[u8; 4]>::try_from(data) {
-                found.push(IpAddr::V4(Ipv4Addr::from(octets)));
-            } else if let Ok(octets) = <[u8; 16]>::try_from(data) {
-                found.push(IpAddr::V6(Ipv6Addr::from(octets)));
-            }
+            found.extend(address(kind, data));
         }
         at = fixed + 10 + len;
     }
@@ -158,6 +154,15 @@ fn answers(message: &[u8], question: &[u8]) -> Option<Result<Vec<IpAddr>, DnsErr
     } else {
         Ok(found)
     })
+}
+
+/// The address in a record's data; `None` if its length is not that of the kind.
+fn address(kind: u16, data: &[u8]) -> Option<IpAddr> {
+    match kind {
+        TYPE_A => Some(<[u8; 4]>::try_from(data).ok()?.into()),
+        TYPE_AAAA => Some(<[u8; 16]>::try_from(data).ok()?.into()),
+        _ => None,
+    }
 }
 
 impl Stack {

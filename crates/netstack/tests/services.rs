@@ -351,6 +351,25 @@ fn names_are_asked_for_and_only_the_right_answer_counts() {
         world.sides[0].dns_answer(),
         Some((id, Ok(addresses.to_vec())))
     );
+    // A record whose length is not that of its kind is no address.
+    let now = world.now;
+    let six = world.sides[0]
+        .dns_query(now, "six.example.org", true)
+        .expect("asks");
+    world.run(5_000);
+    let (query, from, _) = receive(&mut world.sides[1], server).expect("a question");
+    let mut short = query.clone();
+    short[2..4].copy_from_slice(&0x8180u16.to_be_bytes());
+    short[6..8].copy_from_slice(&1u16.to_be_bytes());
+    short.extend_from_slice(&[0xc0, 12, 0, 28, 0, 1, 0, 0, 0, 9, 0, 4, 1, 2, 3, 4]);
+    world.sides[1]
+        .udp_send(server, from, &short)
+        .expect("sends");
+    world.run(5_000);
+    assert_eq!(
+        world.sides[0].dns_answer(),
+        Some((six, Err(DnsError::NoName)))
+    );
     // No such name; no answer at all.
     let now = world.now;
     let none = world.sides[0]
