@@ -4,13 +4,16 @@
 //! what they include, in the user's own name and with the user's own files. `check` is no more than
 //! that, and needs no broker and no privilege. `load` sends what nft lists there: the broker opens no
 //! file in anybody's name.
+//!
+//! A file may call domains by their names (`$web`): each is a variable as far as a broker answers. What
+//! is loaded has the address in the name's place, so a domain that comes back elsewhere is not meant.
 
 use crate::broker::{Broker, unexpected};
 use crate::cli::FilterCommand;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::show::print;
 use crate::trace;
-use fordway_platform::nftables::{LoadError, Scratch, Source, own_user_namespace};
+use fordway_platform::nftables::{LoadError, Name, Scratch, Source, own_user_namespace};
 use fordwayd::admin::{FilterChange, FilterRules, Reply, Request, SCHEMA};
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -26,7 +29,7 @@ pub fn filter(command: &FilterCommand, broker: impl Fn() -> Result<Broker, Failu
             include,
             list,
             json,
-        } => check(file, include, *list, *json),
+        } => check(file, include, &names(broker()), *list, *json),
         FilterCommand::Load {
             file,
             add,
@@ -44,7 +47,9 @@ pub fn filter(command: &FilterCommand, broker: impl Fn() -> Result<Broker, Failu
                 false => print(&rules.text),
             }
         }
-        FilterCommand::Compile { file, include, out } => compile(file, include, out),
+        FilterCommand::Compile { file, include, out } => {
+            compile(file, include, &names(broker()), out)
+        }
         FilterCommand::Monitor(json) => monitor(&broker()?, json.json),
         FilterCommand::Trace {
             capture,
@@ -72,19 +77,43 @@ pub fn load(scratch: &Scratch, source: Source<'_>) -> Result<(), Failure> {
     scratch.load(source).map_err(failure)
 }
 
-/// Carries a file out there.
-pub fn load_file(scratch: &Scratch, file: &Path, include: &[PathBuf]) -> Result<(), Failure> {
+/// Carries a file out there, with names as variables.
+pub fn load_file(
+    scratch: &Scratch,
+    file: &Path,
+    include: &[PathBuf],
+    names: &[Name],
+) -> Result<(), Failure> {
     let name = file.display().to_string();
     let text = std::fs::read_to_string(file)
         .map_err(|why| Failure::new(Exit::NotFound, format!("cannot read {name}: {why}")))?;
-    load(
-        scratch,
-        Source {
-            text: &text,
-            name: &name,
-            include,
-        },
-    )
+    let source = Source {
+        text: &text,
+        name: &name,
+        include,
+        names,
+    };
+    load(scratch, source).map_err(|mut refused| {
+        if refused.message.contains("unknown identifier") {
+            let known: Vec<&str> = names.iter().map(|(name, _)| name.as_str()).collect();
+            let known = match known.is_empty() {
+                true => "none".to_owned(),
+                false => known.join(", "),
+            };
+            refused.message +=
+                &format!("\nEach domain's name is a variable while its broker runs; now: {known}");
+        }
+        refused
+    })
+}
+
+/// The domains' names and addresses; none where no broker answers.
+pub fn names(broker: Result<Broker, Failure>) -> Vec<Name> {
+    let domains = broker.and_then(|broker| broker.domains());
+    let addressed = domains.unwrap_or_default().into_iter();
+    addressed
+        .filter_map(|domain| Some((domain.name, domain.ip?)))
+        .collect()
 }
 
 /// What nft says about faults is meant to be jumped to, and printed as it is.
@@ -99,9 +128,9 @@ pub fn failure(error: LoadError) -> Failure {
     }
 }
 
-fn check(file: &Path, include: &[PathBuf], list: bool, json: bool) -> Outcome {
+fn check(file: &Path, include: &[PathBuf], names: &[Name], list: bool, json: bool) -> Outcome {
     let scratch = scratch()?;
-    load_file(&scratch, file, include)?;
+    load_file(&scratch, file, include, names)?;
     print(&match (list, json) {
         (false, false) => String::new(),
         (_, true) => scratch.list_json().map_err(failure)?,
@@ -109,11 +138,11 @@ fn check(file: &Path, include: &[PathBuf], list: bool, json: bool) -> Outcome {
     })
 }
 
-fn compile(file: &Path, include: &[PathBuf], out: &Path) -> Outcome {
+fn compile(file: &Path, include: &[PathBuf], names: &[Name], out: &Path) -> Outcome {
     let scratch = scratch()?;
     // What a guest calls its interfaces.
     scratch.add_device("eth0", Some(2)).map_err(failure)?;
-    load_file(&scratch, file, include)?;
+    load_file(&scratch, file, include, names)?;
     let compiled = fordway_filter::rules::packed(&scratch.dump().map_err(failure)?);
     std::fs::write(out, compiled).map_err(|why| {
         Failure::new(
@@ -125,6 +154,7 @@ fn compile(file: &Path, include: &[PathBuf], out: &Path) -> Outcome {
 }
 
 fn load_rules(broker: &Broker, file: &Path, add: bool, include: &[PathBuf], json: bool) -> Outcome {
+    let names = names(Ok(Broker::at(broker.runtime_dir())));
     for attempts_left in (0..ATTEMPTS_MAX).rev() {
         let scratch = scratch()?;
         let mut epoch = None;
@@ -137,7 +167,7 @@ fn load_rules(broker: &Broker, file: &Path, add: bool, include: &[PathBuf], json
             load(&scratch, in_force)?;
             epoch = Some(rules.epoch);
         }
-        load_file(&scratch, file, include)?;
+        load_file(&scratch, file, include, &names)?;
         let text = scratch.list().map_err(failure)?;
         match broker.ask(&Request::FilterLoad { text, epoch }) {
             Ok(Reply::FilterChange(change)) if json => return document(&change),

@@ -4,7 +4,7 @@
 
 use crate::broker::Broker;
 use crate::exit::{Exit, Failure, Outcome};
-use crate::filter::{failure, load, load_file, rules, scratch};
+use crate::filter::{failure, load, load_file, names, rules, scratch};
 use crate::frames::{self, Frame};
 use crate::show::print;
 use fordway_filter::rules::{self as kept, Hook};
@@ -29,14 +29,14 @@ pub fn trace(
     broker: impl Fn() -> Result<Broker, Failure>,
 ) -> Outcome {
     // The broker is asked before this process moves to a namespace of its own.
-    let in_force = match file {
-        Some(_) => None,
-        None => Some(rules(&broker()?)?.text),
+    let (in_force, names) = match file {
+        Some(_) => (None, names(broker())),
+        None => (Some(rules(&broker()?)?.text), Vec::new()),
     };
     let addresses = Addresses::of([from, to], &broker)?;
     let scratch = scratch()?;
     match (file, &in_force) {
-        (Some(file), _) => load_file(&scratch, file, &[])?,
+        (Some(file), _) => load_file(&scratch, file, &[], &names)?,
         (None, text) => load(&scratch, Source::text(text.as_deref().unwrap_or("")))?,
     }
     let listing = scratch.list().map_err(failure)?;

@@ -6,14 +6,22 @@
 //! ```
 //! Nobody here has an opinion about the language: what nft takes is taken, and what nft says about a
 //! fault is what the user reads. The namespace has no devices but `lo` and those that chains name.
+//!
+//! Names are given to nft as definitions on its command line, so that lines keep their numbers. Which
+//! of them nft cannot have (a word of its language, one that the text defines itself, perhaps in what
+//! it includes), nft says: such a name is left out, and the text is read again.
 
 use crate::fabric::find_tool;
 pub use crate::rules::dump_of_thread;
 use crate::{netns, rules};
 use std::io::{self, Write as _};
+use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
+
+/// A name that a text of rules may use as a variable, and its address.
+pub type Name = (String, Ipv4Addr);
 
 /// Why rules were not loaded.
 #[derive(Debug, thiserror::Error)]
@@ -37,6 +45,8 @@ pub struct Source<'s> {
     pub name: &'s str,
     /// Where `include` looks beside nft's own directory.
     pub include: &'s [PathBuf],
+    /// What `$name` means unless the text says so itself.
+    pub names: &'s [Name],
 }
 
 impl<'s> Source<'s> {
@@ -46,6 +56,7 @@ impl<'s> Source<'s> {
             text,
             name: "",
             include: &[],
+            names: &[],
         }
     }
 }
@@ -86,22 +97,35 @@ impl Scratch {
             return Ok(());
         }
         self.add_devices_of(source.text)?;
-        let mut args = Vec::new();
-        if source.text.trim_start().starts_with('{') {
+        let mut args: Vec<String> = Vec::new();
+        let json = source.text.trim_start().starts_with('{');
+        if json {
             args.push("-j".into());
         }
         for dir in source.include {
             args.extend(["-I".into(), dir.display().to_string()]);
         }
         args.extend(["-f".into(), "-".into()]);
-        let args: Vec<&str> = args.iter().map(String::as_str).collect();
-        let loaded = self.run("nft", &args, Some(source.text));
-        loaded.map(drop).map_err(|error| match error {
-            LoadError::Refused(said) if !source.name.is_empty() => {
-                LoadError::Refused(said.replace("/dev/stdin:", &format!("{}:", source.name)))
+        let mut names: Vec<&Name> = source.names.iter().filter(|_| !json).collect();
+        loop {
+            let defined = names
+                .iter()
+                .map(|(name, ip)| format!("--define={name}={ip}"));
+            let defined: Vec<String> = defined.collect();
+            let all: Vec<&str> = defined.iter().chain(&args).map(String::as_str).collect();
+            let said = match self.run("nft", &all, Some(source.text)) {
+                Err(LoadError::Refused(said)) => said,
+                other => return other.map(drop),
+            };
+            if let Some(at) = refused_name(&said, &names) {
+                names.remove(at);
+            } else if source.name.is_empty() {
+                return Err(LoadError::Refused(said));
+            } else {
+                let said = said.replace("/dev/stdin:", &format!("{}:", source.name));
+                return Err(LoadError::Refused(said));
             }
-            other => other,
-        })
+        }
     }
 
     /// What is there, as nft lists it.
@@ -165,6 +189,26 @@ impl Scratch {
     }
 }
 
+/// Which of the names nft did not take, by what it says: one that the text defines as well, or one
+/// of which a mark under nft's own line of definitions shows that it is no word for a variable.
+fn refused_name(said: &str, names: &[&Name]) -> Option<usize> {
+    let defined_twice = said.lines().find_map(|line| {
+        let (_, rest) = line.split_once("redefinition of symbol '")?;
+        let (name, _) = rest.split_once('\'')?;
+        names.iter().position(|(known, _)| known == name)
+    });
+    defined_twice.or_else(|| {
+        // Faults of the text itself begin with where they are.
+        let mut lines = said.lines().skip_while(|line| !line.starts_with("Error: "));
+        let definitions = lines.nth(1).filter(|line| line.starts_with("define "))?;
+        let mark = lines.next()?.find('^')?;
+        let before = definitions.get(..=mark)?;
+        // Each definition begins with the word; the mark lies in the last that has begun.
+        let at = before.matches("define ").count().checked_sub(1)?;
+        (at < names.len()).then_some(at)
+    })
+}
+
 /// Names behind `device` and `devices =`.
 fn devices_of(text: &str) -> Vec<String> {
     let is_name = |c: char| c.is_ascii_alphanumeric() || "._-@".contains(c);
@@ -210,7 +254,28 @@ pub fn own_user_namespace() -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::devices_of;
+    use super::{Name, devices_of, refused_name};
+
+    #[test]
+    fn the_name_that_nft_did_not_take_is_found() {
+        let names = ["web", "ip", "db-1"].map(|name| (name.to_owned(), [10, 77, 0, 2].into()));
+        let names: Vec<&Name> = names.iter().collect();
+        let no_word = "Error: syntax error, unexpected ip, expecting string\n\
+            define web=10.77.0.2; define ip=10.77.0.2; define db-1=10.77.0.2; \n\
+            \u{20}                            ^^\n";
+        assert_eq!(refused_name(no_word, &names), Some(1));
+        let twice = "/dev/stdin:3:8-12: Error: redefinition of symbol 'db-1'\n\
+            define db-1 = 10.0.0.1\n       ^^^^^\n";
+        assert_eq!(refused_name(twice, &names), Some(2));
+        assert_eq!(refused_name(&twice.replace("db-1", "other"), &names), None);
+        assert_eq!(
+            refused_name(
+                &twice.replace("redefinition of symbol", "unknown identifier"),
+                &names[..1]
+            ),
+            None
+        );
+    }
 
     #[test]
     fn devices_that_chains_name_are_found() {
