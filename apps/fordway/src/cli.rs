@@ -4,6 +4,7 @@
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use fordway_abi::reason::Reason;
+use fordway_platform::fabric::Publication;
 use fordway_platform::launch::CpuList;
 use std::ffi::OsString;
 use std::net::Ipv4Addr;
@@ -234,7 +235,8 @@ pub struct Up {
     /// Network of the domains [default: 10.77.0.0/24]
     #[arg(long, value_name = "CIDR")]
     pub network: Option<String>,
-    /// Join the host to the domains' network, as its first address
+    /// Join the host to the domains' network, as its first address: names of domains on the host,
+    /// a way out for the domains (masqueraded), published ports
     #[arg(long)]
     pub uplink: bool,
     /// Most ring memory of one domain, such as 512M [default: half of the machine's memory]
@@ -259,6 +261,14 @@ pub struct Run {
         conflicts_with = "here"
     )]
     pub ip: Option<Ipv4Addr>,
+    /// Have a port of the host lead to one of the domain (may be given several times)
+    #[arg(
+        long,
+        value_name = "[ADDRESS:]PORT:PORT[/udp]",
+        requires = "domain",
+        conflicts_with = "here"
+    )]
+    pub publish: Vec<Publication>,
     /// Run in the caller's own network namespace
     #[arg(long)]
     pub here: bool,
@@ -307,6 +317,9 @@ pub enum Domain {
         /// Its address [default: the next free one]
         #[arg(long, value_name = "ADDRESS")]
         ip: Option<Ipv4Addr>,
+        /// Have a port of the host lead to one of the domain (may be given several times)
+        #[arg(long, value_name = "[ADDRESS:]PORT:PORT[/udp]")]
+        publish: Vec<Publication>,
         #[command(flatten)]
         json: Json,
     },

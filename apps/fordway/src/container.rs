@@ -9,6 +9,8 @@ use crate::exit::Outcome;
 use crate::run::PRELOAD;
 use crate::{places, show};
 use fordway_abi::env as names;
+use fordway_platform::fabric::hosts::SHARED_FILE;
+use fordway_platform::launch::HOSTS;
 use fordwayd::admin::{CONTROL_DIR, SCHEMA};
 use serde_json::json;
 
@@ -23,20 +25,26 @@ pub fn environment(broker: &Broker, json: bool) -> Outcome {
         (names::SOCKET, &socket),
         (names::PATH, PathChoice::Auto.word()),
     ];
-    let mounts = [&shim, &control];
+    let names = broker.runtime_dir().join(SHARED_FILE).display().to_string();
+    let mounts = [(&*shim, &*shim), (&control, &control), (&names, HOSTS)];
     if json {
         let variables: serde_json::Map<_, _> = variables
             .iter()
             .map(|&(name, value)| (name.to_owned(), value.into()))
             .collect();
-        let mounts = mounts.map(|path| json!({ "source": path, "target": path, "readonly": true }));
+        let mounts = mounts.map(|(source, target)| {
+            json!({ "source": source, "target": target, "readonly": true, "optional": target == HOSTS })
+        });
         return show::document(
             &json!({ "schema": SCHEMA, "variables": variables, "mounts": mounts }),
         );
     }
     let mut text = String::new();
-    for path in mounts {
-        text += &format!("# mount {path} at the same path, read-only\n");
+    for (source, target) in mounts {
+        text += &match target == HOSTS {
+            true => format!("# mount {source} at {target}, read-only (optional: domains' names)\n"),
+            false => format!("# mount {source} at the same path, read-only\n"),
+        };
     }
     for (name, value) in variables {
         text += &format!("{name}={value}\n");

@@ -89,7 +89,8 @@ fn overview() -> Roff {
     );
     list(&mut page, "FILES", [
         ("/etc/fordway/fordway.toml", "the configuration, if it exists"),
-        ("/run/fordway", "root's runtime directory: sockets, the domains' namespaces (netns/NAME) and hosts files (hosts/NAME)"),
+        ("/run/fordway", "root's runtime directory: sockets, the domains' namespaces (netns/NAME) and hosts files (hosts/NAME; control/hosts for containers)"),
+        ("/etc/hosts", "with up --uplink: the domains' names, between two marks that name the runtime directory"),
         ("$XDG_RUNTIME_DIR/fordway", "an ordinary user's runtime directory; without a session /run/user/UID/fordway or /tmp/fordway-UID"),
         ("broker.log, broker.log.1", "in the runtime directory: what a broker started with --detach says, and what came before 1 MB ago"),
         ("/usr/lib/fordway/libfordway.so", "the shim, if it is neither beside fordway nor in ../lib/fordway"),

@@ -145,6 +145,7 @@ fn join(broker: &Broker, name: &str, run: &Run) -> Result<Domain, Failure> {
     match broker.ask(&Request::DomainAdd {
         name: name.into(),
         ip: run.ip,
+        publish: run.publish.iter().map(ToString::to_string).collect(),
     })? {
         Reply::Domain(domain) => Ok(domain),
         other => Err(unexpected(&other)),

@@ -5,7 +5,7 @@ use crate::broker::{Broker, unexpected};
 use crate::cli;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::table::{Table, bytes};
-use fordway_platform::fabric::Fabric;
+use fordway_platform::fabric::{Fabric, UPLINK_PORT, port_of};
 use fordwayd::admin::{Domain, Reply, Request, SCHEMA};
 use serde::Serialize;
 use serde_json::json;
@@ -14,10 +14,16 @@ use std::io::{self, Write};
 /// `fordway domain ...`.
 pub fn domain(broker: &Broker, command: &cli::Domain) -> Outcome {
     match command {
-        cli::Domain::Add { name, ip, json } => {
+        cli::Domain::Add {
+            name,
+            ip,
+            publish,
+            json,
+        } => {
             let request = Request::DomainAdd {
                 name: name.clone(),
                 ip: *ip,
+                publish: publish.iter().map(ToString::to_string).collect(),
             };
             one(&ask_domain(broker, &request)?, None, json.json)
         }
@@ -101,6 +107,9 @@ fn one(domain: &Domain, dropped_frames: Option<u64>, json: bool) -> Outcome {
     line("netns cookie", domain.netns_cookie.to_string());
     line("netns file", domain.netns_path.clone().unwrap_or_else(dash));
     line("hosts file", domain.hosts_path.clone().unwrap_or_else(dash));
+    if !domain.published.is_empty() {
+        line("published", domain.published.join(", "));
+    }
     line("processes", domain.processes.to_string());
     let [taken, most] = [domain.ring_memory_bytes, domain.ring_memory_bytes_max].map(bytes);
     line("ring memory", format!("{taken} of at most {most}"));
@@ -110,12 +119,16 @@ fn one(domain: &Domain, dropped_frames: Option<u64>, json: bool) -> Outcome {
     print(&table.render())
 }
 
-/// Frames that the domain sent under an address that is not its own; read from its
-/// switch port, which only root can.
+/// Frames that the domain (or by the uplink the host) sent under an address that is not its own;
+/// read from its switch port, which only root can.
 fn dropped_frames(broker: &Broker, domain: &Domain) -> Option<u64> {
-    domain.netns_path.as_ref()?;
+    let port = match &domain.netns_path {
+        Some(_) => port_of(domain.ip?),
+        None if domain.id == 0 && domain.ip.is_some() => UPLINK_PORT.to_owned(),
+        None => return None,
+    };
     let fabric = Fabric::open(broker.runtime_dir()).ok()??;
-    fabric.spoofed_frames(domain.ip?).ok()
+    fabric.spoofed_frames(&port).ok()
 }
 
 fn address(domain: &Domain) -> String {

@@ -174,7 +174,7 @@ impl Listing {
         let parsed: Option<SocketAddr> = address.parse().ok();
         match parsed {
             Some(parsed) if Some(parsed.ip()) == own => format!("{name}:{}", parsed.port()),
-            _ if domain.is_some_and(|domain| domain.ip.is_none()) => address.to_owned(),
+            _ if domain.is_some_and(|domain| domain.id == 0) => address.to_owned(),
             _ => format!("{name}/{address}"),
         }
     }
@@ -266,6 +266,7 @@ mod tests {
             netns_cookie: 1,
             netns_path: None,
             hosts_path: None,
+            published: Vec::new(),
             processes: 1,
             ring_memory_bytes: 0,
             ring_memory_bytes_max: 0,

@@ -84,7 +84,7 @@ fn serve(config: &Config, log: EnvFilter, ready: impl FnOnce()) -> Outcome {
         .init();
     fordwayd::run(config, ready).map_err(|error| {
         let exit = match &error {
-            BrokerError::Taken { .. } => Exit::Taken,
+            BrokerError::Taken { .. } | BrokerError::InUse(_) => Exit::Taken,
             BrokerError::Directory { .. } => Exit::Usage,
             BrokerError::Privilege(_) => Exit::Privilege,
             BrokerError::Missing(_) => Exit::Missing,

@@ -11,7 +11,7 @@ pub const SCHEMA: u32 = 1;
 /// The socket of this protocol, in the runtime directory.
 pub const ADMIN_SOCKET: &str = "admin.sock";
 /// The directory of the runtime directory that containers mount. It holds the control
-/// socket and [`fordway_abi::INSISTED_FILE`] alone: a mounted directory, unlike a mounted socket, shows the
+/// socket, a hosts file and [`fordway_abi::INSISTED_FILE`] alone: a mounted directory, unlike a mounted socket, shows the
 /// new socket of a broker that was started again.
 pub const CONTROL_DIR: &str = "control";
 /// The socket that shims speak to, in the runtime directory.
@@ -30,6 +30,9 @@ pub enum Request {
         name: String,
         /// `None`: the next free address of the broker's network.
         ip: Option<Ipv4Addr>,
+        /// Ports of the host that are to lead to it beside those that do, each as `--publish` takes it.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        publish: Vec<String>,
     },
     /// Register a namespace that someone else made (a container), so that its programs may use rings.
     DomainAttach {
@@ -215,9 +218,9 @@ pub struct Info {
 pub struct Domain {
     /// Its name.
     pub name: String,
-    /// Its number; never used twice by one broker.
+    /// Its number; never used twice by one broker. 0 is the broker's own namespace.
     pub id: u32,
-    /// Its address (`None` for the host's own namespaces, used by `--here`).
+    /// Its address (`None` for the host's own namespace, used by `--here`, without an uplink).
     pub ip: Option<Ipv4Addr>,
     /// Prefix length of the fabric's network.
     pub prefix: u8,
@@ -227,6 +230,9 @@ pub struct Domain {
     pub netns_path: Option<String>,
     /// Its /etc/hosts, if the broker made one.
     pub hosts_path: Option<String>,
+    /// Ports of the host that lead to it, each as `--publish` takes it.
+    #[serde(default)]
+    pub published: Vec<String>,
     /// Processes in it (for a namespace that the broker did not make: those that speak to it).
     pub processes: u32,
     /// Ring memory that its programs have taken, by their own words.

@@ -259,7 +259,7 @@ impl Broker {
                 self.filter_list()
             }
             Request::Info => Reply::Info(self.info()),
-            Request::DomainAdd { name, ip } => self.domain_add(&name, ip),
+            Request::DomainAdd { name, ip, publish } => self.domain_add(&name, ip, &publish),
             Request::DomainAttach { name, ip, pid } => self.domain_attach(&name, ip, pid),
             Request::DomainList => Reply::Domains {
                 domains: self.domain_list(),

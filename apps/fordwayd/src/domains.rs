@@ -11,7 +11,9 @@ use crate::admin::{self, ErrorKind, Reply};
 use crate::admin_socket::error;
 use crate::broker::{Broker, Ending};
 use crate::{BrokerError, Config, runtime};
-use fordway_platform::fabric::{DomainPaths, Fabric, FabricError};
+use fordway_platform::fabric::hosts::{self, HOST_NAME};
+use fordway_platform::fabric::{DomainPaths, Fabric, FabricError, Publication};
+use fordway_platform::launch::HOSTS;
 use fordway_platform::process::NamespaceInode;
 use fordway_platform::{diag, netns};
 use fordway_registry::{Assigned, Domain, DomainError, HOST_DOMAIN, Registry};
@@ -20,12 +22,13 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::net::Ipv4Addr;
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Domains that others made, in the runtime directory.
 const ATTACHED_FILE: &str = "attached.json";
-/// What the broker's own namespace is called.
-const HOST_NAME: &str = "host";
+
+/// Why something is not done.
+type Refusal = (ErrorKind, String);
 
 /// A namespace that others made.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -63,6 +66,10 @@ pub(crate) struct Domains {
     /// Of the domains of the fabric, by number.
     paths: BTreeMap<u32, DomainPaths>,
     attached: BTreeMap<u32, Attached>,
+    /// The host's address in the domains' network, if it is joined.
+    uplink: Option<Ipv4Addr>,
+    /// What the kernel has of published ports, with the address that each leads to.
+    published: Vec<(Publication, Ipv4Addr)>,
 }
 
 impl Domains {
@@ -75,19 +82,46 @@ impl Domains {
             fabric: None,
             paths: BTreeMap::new(),
             attached: BTreeMap::new(),
+            uplink: None,
+            published: Vec::new(),
         };
         if domains.possible() {
             domains.fabric = Fabric::open(&config.runtime_dir)?;
             domains.adopt(registry)?;
         }
         domains.adopt_attached(registry);
-        if config.uplink {
-            let network = config.network;
-            domains
-                .fabric()?
-                .add_uplink(network.uplink_address(), network.prefix())?;
-        }
+        domains.settle_uplink(config)?;
+        domains.write_hosts(registry);
         Ok(domains)
+    }
+
+    /// Lays the uplink or removes it, as the configuration says, whatever an earlier broker had.
+    fn settle_uplink(&mut self, config: &Config) -> Result<(), FabricError> {
+        if !config.uplink {
+            return self.fabric.as_ref().map_or(Ok(()), Fabric::remove_uplink);
+        }
+        let is_new = self.fabric.is_none();
+        let ip = config.network.uplink_address();
+        let laid = self
+            .fabric()
+            .and_then(|fabric| fabric.add_uplink(ip, config.network.prefix()));
+        if laid.is_err() && is_new {
+            let _ = Fabric::remove(&self.runtime_dir);
+        }
+        laid?;
+        self.uplink = Some(ip);
+        self.read_published();
+        Ok(())
+    }
+
+    /// Asks the kernel what is published.
+    fn read_published(&mut self) {
+        if let Some(fabric) = self.fabric.as_ref().filter(|_| self.uplink.is_some()) {
+            match fabric.published() {
+                Ok(published) => self.published = published,
+                Err(reason) => tracing::warn!("asking for the published ports: {reason}"),
+            }
+        }
     }
 
     /// Whether this broker may make domains.
@@ -144,13 +178,23 @@ impl Domains {
     }
 
     fn write_hosts(&self, registry: &Registry) {
-        let Some(fabric) = &self.fabric else { return };
         let names: Vec<(&str, Ipv4Addr)> = registry
             .domains()
             .filter_map(|domain| Some((domain.name.as_str(), domain.ip?)))
             .collect();
-        if let Err(reason) = fabric.write_hosts(&names) {
-            tracing::warn!("{reason}");
+        let warn = |what: &str, reason: &dyn std::fmt::Display| tracing::warn!("{what}: {reason}");
+        if let Some(fabric) = &self.fabric
+            && let Err(reason) = fabric.write_hosts(&names, self.uplink)
+        {
+            warn("names of domains", &reason);
+        }
+        if let Err(reason) = hosts::write_shared(&self.runtime_dir, &names, self.uplink) {
+            warn("names of domains for containers", &reason);
+        }
+        if self.uplink.is_some()
+            && let Err(reason) = hosts::write_block(Path::new(HOSTS), &self.runtime_dir, &names)
+        {
+            warn(HOSTS, &reason);
         }
     }
 
@@ -227,9 +271,7 @@ impl Domains {
         }
         self.attached.clear();
         self.save_attached();
-        if let Some(fabric) = self.fabric.take()
-            && let Err(reason) = fabric.teardown()
-        {
+        if let Err(reason) = Fabric::remove(&self.runtime_dir) {
             tracing::warn!("removing the domains: {reason}");
         }
         false
@@ -263,8 +305,13 @@ impl Domains {
 }
 
 impl Broker {
-    pub(crate) fn domain_add(&mut self, name: &str, ip: Option<Ipv4Addr>) -> Reply {
-        if let Some(existing) = self.registry.domain_by_name(name) {
+    pub(crate) fn domain_add(
+        &mut self,
+        name: &str,
+        ip: Option<Ipv4Addr>,
+        publish: &[String],
+    ) -> Reply {
+        if let Some(existing) = self.registry.domain_by_name(name).cloned() {
             return match (ip, existing.ip) {
                 (Some(wanted), Some(has)) if wanted != has => error(
                     ErrorKind::Taken,
@@ -274,7 +321,10 @@ impl Broker {
                     ErrorKind::Taken,
                     format_args!("\"{name}\" is the broker's own network namespace"),
                 ),
-                _ => Reply::Domain(self.describe(&existing.clone())),
+                (_, Some(ip)) => match self.publish(&existing, ip, publish) {
+                    Ok(()) => Reply::Domain(self.describe(&existing)),
+                    Err((kind, what)) => error(kind, what),
+                },
             };
         }
         let ip = match self.registry.check_domain(name, ip) {
@@ -286,6 +336,9 @@ impl Broker {
                 ErrorKind::Privilege,
                 "this broker cannot make domains: start it as root (fordway up)",
             );
+        }
+        if let Err((kind, what)) = self.to_publish(ip, publish) {
+            return error(kind, what);
         }
         let prefix = self.registry.network().prefix();
         let made = self
@@ -306,7 +359,13 @@ impl Broker {
                 self.domains.paths.insert(domain.id, paths);
                 self.domains.write_hosts(&self.registry);
                 self.port_came(ip);
-                Reply::Domain(self.describe(&domain))
+                match self.publish(&domain, ip, publish) {
+                    Ok(()) => Reply::Domain(self.describe(&domain)),
+                    Err((kind, what)) => {
+                        self.domain_remove(name, true);
+                        error(kind, what)
+                    }
+                }
             }
             Err(reason) => {
                 if let Ok(fabric) = self.domains.fabric() {
@@ -315,6 +374,68 @@ impl Broker {
                 refused(&reason)
             }
         }
+    }
+
+    /// What of these ports is not published for this address yet; none of it may be another's.
+    fn to_publish(&self, ip: Ipv4Addr, ports: &[String]) -> Result<Vec<Publication>, Refusal> {
+        let mut new: Vec<Publication> = Vec::new();
+        for text in ports {
+            let port: Publication = text
+                .parse()
+                .map_err(|reason| (ErrorKind::BadInput, format!("\"{text}\": {reason}")))?;
+            if self.domains.uplink.is_none() {
+                let what =
+                    "publishing ports needs the uplink; start the broker with: fordway up --uplink";
+                return Err((ErrorKind::Missing, what.into()));
+            }
+            let published = self.domains.published.iter().copied();
+            let mut known = published.chain(new.iter().map(|one| (*one, ip)));
+            if known.clone().any(|one| one == (port, ip)) {
+                continue;
+            }
+            if let Some((other, of)) = known.find(|(other, _)| other.meets(&port)) {
+                let owner = self.registry.domains().find(|domain| domain.ip == Some(of));
+                let owner = owner.map_or_else(
+                    // This one is not made yet.
+                    || "the same domain".to_owned(),
+                    |domain| format!("domain \"{}\"", domain.name),
+                );
+                let what = format!("cannot publish {port}: {owner} has {other}");
+                return Err((ErrorKind::Taken, what));
+            }
+            port.try_bind().map_err(|reason| match reason.kind() {
+                std::io::ErrorKind::AddrInUse => {
+                    let what =
+                        format!("cannot publish {port}: a program of the host has that port");
+                    (ErrorKind::Taken, what)
+                }
+                _ => {
+                    let what =
+                        format!("cannot publish {port}: {reason}; is the address the host's?");
+                    (ErrorKind::BadInput, what)
+                }
+            })?;
+            new.push(port);
+        }
+        Ok(new)
+    }
+
+    fn publish(&mut self, domain: &Domain, ip: Ipv4Addr, ports: &[String]) -> Result<(), Refusal> {
+        let new = self.to_publish(ip, ports)?;
+        if new.is_empty() {
+            return Ok(());
+        }
+        if !self.domains.paths.contains_key(&domain.id) {
+            let name = &domain.name;
+            let what = format!(
+                "domain \"{name}\" was attached: whoever made its network publishes its ports"
+            );
+            return Err((ErrorKind::BadInput, what));
+        }
+        let fabric = self.domains.fabric();
+        let published = fabric.and_then(|fabric| fabric.publish(ip, &new));
+        self.domains.read_published();
+        published.map_err(|reason| (kind_of(&reason), reason.to_string()))
     }
 
     pub(crate) fn domain_attach(&mut self, name: &str, ip: Ipv4Addr, pid: i32) -> Reply {
@@ -424,6 +545,7 @@ impl Broker {
                 return error(kind_of(&reason), &reason);
             }
             self.domains.paths.remove(&domain.id);
+            self.domains.read_published();
         }
         if self.domains.attached.remove(&domain.id).is_some() {
             self.domains.save_attached();
@@ -438,14 +560,19 @@ impl Broker {
 
     fn describe(&self, domain: &Domain) -> admin::Domain {
         let paths = self.domains.paths.get(&domain.id);
+        let is_host = domain.id == HOST_DOMAIN;
+        let published = self.domains.published.iter();
+        let published = published.filter(|(_, of)| Some(*of) == domain.ip);
         admin::Domain {
             name: domain.name.clone(),
             id: domain.id,
-            ip: domain.ip,
+            // The registry pairs by addresses, and the host's is none that one party alone has.
+            ip: domain.ip.or(self.domains.uplink.filter(|_| is_host)),
             prefix: self.registry.network().prefix(),
             netns_cookie: domain.netns_cookie,
             netns_path: paths.map(|paths| paths.netns_path.display().to_string()),
             hosts_path: paths.map(|paths| paths.hosts_path.display().to_string()),
+            published: published.map(|(port, _)| port.to_string()).collect(),
             processes: match paths {
                 Some(paths) => processes_in(paths) as u32,
                 None => self.registry.processes_in(domain.netns_cookie) as u32,
@@ -491,6 +618,7 @@ impl From<FabricError> for BrokerError {
         match kind_of(&reason) {
             ErrorKind::Missing => BrokerError::Missing(reason.to_string()),
             ErrorKind::Privilege => BrokerError::Privilege(reason.to_string()),
+            ErrorKind::Taken => BrokerError::InUse(reason.to_string()),
             _ => BrokerError::System {
                 what: "the fabric".into(),
                 source: std::io::Error::other(reason),

@@ -67,7 +67,8 @@ pub struct Config {
     pub runtime_dir: PathBuf,
     /// From which addresses of domains are leased.
     pub network: Network,
-    /// Join the broker's own namespace to the domains' network, as its first address.
+    /// Join the broker's own namespace to the domains' network, as its first address: their way
+    /// out and in. One that an earlier broker laid goes if this is false.
     pub uplink: bool,
     /// Most ring memory of one domain, in bytes.
     pub ring_bytes_max: u64,
@@ -92,6 +93,9 @@ pub enum BrokerError {
         /// What is wrong and what to do.
         what: String,
     },
+    /// Somebody else has the network or the uplink.
+    #[error("{0}")]
+    InUse(String),
     /// A privilege is missing.
     #[error("{0}")]
     Privilege(String),

@@ -48,7 +48,11 @@ struct Domains<'a>(&'a Broker);
 impl Domains<'_> {
     fn add(&self, name: &str, ip: Option<Ipv4Addr>) -> Domain {
         let name = name.to_owned();
-        match self.0.ask(&Request::DomainAdd { name, ip }) {
+        match self.0.ask(&Request::DomainAdd {
+            name,
+            ip,
+            publish: Vec::new(),
+        }) {
             Reply::Domain(domain) => domain,
             other => panic!("{other:?}"),
         }
@@ -99,6 +103,7 @@ fn two_domains_are_paired_and_listed() {
         let request = Request::DomainAdd {
             name: name.into(),
             ip: Some(ip),
+            publish: Vec::new(),
         };
         assert!(matches!(
             broker.ask(&request),
@@ -516,6 +521,7 @@ fn an_ordinary_user_has_a_broker_of_his_own() {
     let add = Request::DomainAdd {
         name: "db".into(),
         ip: None,
+        publish: Vec::new(),
     };
     assert!(matches!(
         broker.ask(&add),
@@ -571,6 +577,7 @@ fn a_signal_from_the_keyboard_clears_what_nothing_runs_in() {
     let add = |broker: &Broker, name: &str| match broker.ask(&Request::DomainAdd {
         name: name.into(),
         ip: None,
+        publish: Vec::new(),
     }) {
         Reply::Domain(domain) => domain,
         other => panic!("{other:?}"),

@@ -502,7 +502,11 @@ fn an_administrator_who_asks_nonsense_is_told_so() {
     }
     let name = "a/b".to_owned();
     assert!(matches!(
-        broker.ask(&Request::DomainAdd { name, ip: None }),
+        broker.ask(&Request::DomainAdd {
+            name,
+            ip: None,
+            publish: Vec::new()
+        }),
         Reply::Error {
             kind: ErrorKind::BadInput,
             ..

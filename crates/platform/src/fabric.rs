@@ -18,19 +18,23 @@
 //! Anti-spoofing is what makes "this address belongs to that namespace" true: a frame
 //! passes the bridge only if port, source MAC and IPv4 source (or ARP sender) are the
 //! assigned three. All else from a port is dropped and counted, before the bridge
-//! learns anything from it; IPv6 is not carried.
+//! learns anything from it; IPv6 is not carried. The uplink's port may send what comes
+//! from outside the domains' network as well (`uplink`).
 //!
 //! The work is done by `ip -batch` and `nft -f` in a helper thread inside the fabric.
 //! Calls come from one broker at a time; nothing here locks.
 
 mod filter;
-mod hosts;
+pub mod hosts;
 mod rules;
 mod tool;
+mod uplink;
 
 pub use rules::{OWN_TABLE, RULES_DEVICE, handshake_has_passed, keep_connections, port_of};
 pub use tool::find_tool;
+pub use uplink::Publication;
 
+use crate::launch::HOSTS;
 use crate::netns;
 use filter::{RULES, elements, mac_of, port_name};
 use std::fmt::Write as _;
@@ -46,7 +50,7 @@ const BRIDGE: &str = "fw0";
 pub(crate) const FABRIC_FILE: &str = ".fabric";
 const DOMAIN_DEVICE: &str = "eth0";
 /// The switch port of the uplink, and its far end in the host.
-const UPLINK_PORT: &str = "uplink";
+pub const UPLINK_PORT: &str = "uplink";
 const UPLINK_DEVICE: &str = "fordway0";
 
 /// Why the fabric could not be changed.
@@ -183,13 +187,13 @@ impl Fabric {
     /// anything.
     pub fn remove(runtime_dir: &Path) -> Result<bool> {
         let [netns_dir, hosts_dir] = directories(runtime_dir);
-        if let Some(fabric) = Fabric::look(runtime_dir)?
-            && fabric.has_uplink()
-        {
+        if let Some(fabric) = Fabric::look(runtime_dir)? {
             // Explicitly, because the end of a namespace is asynchronous and this is
             // the host's.
-            fabric.ip_in_fabric(&["link", "del", "dev", UPLINK_PORT])?;
+            fabric.remove_uplink()?;
         }
+        let _ = hosts::forget(Path::new(HOSTS));
+        let _ = fs::remove_file(runtime_dir.join(hosts::SHARED_FILE));
         let Ok(entries) = fs::read_dir(&netns_dir) else {
             return Ok(false);
         };
@@ -230,6 +234,8 @@ impl Fabric {
                 return Err(FabricError::Taken(text));
             }
         }
+        // Where that cannot be, `fordway run` says that names are missing.
+        let _ = hosts::ensure(Path::new(HOSTS));
         let file = self.netns_dir.join(name);
         netns::remove(&file).map_err(doing("removing an unfinished domain"))?;
         netns::create(&file).map_err(doing("making a network namespace"))?;
@@ -250,6 +256,7 @@ impl Fabric {
             return Err(FabricError::NotFound(name.into()));
         }
         if let Some(port) = port {
+            self.unpublish(port.ip)?;
             self.unplug(&port_name(port.ip), port.ip)?;
         }
         netns::remove(&file).map_err(doing("removing a network namespace"))?;
@@ -294,13 +301,9 @@ impl Fabric {
         Ok(whole)
     }
 
-    /// Writes the names into each domain's hosts file.
-    ///
-    /// The files are changed in place, since programs have them mounted as
-    /// /etc/hosts: longer content first, then the cut. Keep the order of the names
-    /// stable, so that a reader in between meets whole lines.
-    pub fn write_hosts(&self, domains: &[(&str, Ipv4Addr)]) -> Result<()> {
-        let text = hosts::text(domains);
+    /// Writes the names into each domain's hosts file; `host` is the uplink's address.
+    pub fn write_hosts(&self, domains: &[(&str, Ipv4Addr)], host: Option<Ipv4Addr>) -> Result<()> {
+        let text = hosts::text(domains, host);
         let entries = fs::read_dir(&self.hosts_dir).map_err(doing("listing the hosts files"))?;
         for file in entries.flatten() {
             hosts::write_in_place(&file.path(), &text).map_err(doing("writing a hosts file"))?;
@@ -308,11 +311,10 @@ impl Fabric {
         Ok(())
     }
 
-    /// Frames from the domain's port that were dropped because their source was not
-    /// the assigned one.
-    pub fn spoofed_frames(&self, ip: Ipv4Addr) -> Result<u64> {
-        let port = port_name(ip);
-        let text = self.nft_in_fabric(&["list", "counter", "bridge", "fordway", &port], "")?;
+    /// Frames from a port ([`port_of`] or [`UPLINK_PORT`]) that were dropped because their
+    /// source was none that it may send.
+    pub fn spoofed_frames(&self, port: &str) -> Result<u64> {
+        let text = self.nft_in_fabric(&["list", "counter", "bridge", "fordway", port], "")?;
         let mut words = text.split_whitespace();
         let count = words
             .by_ref()
@@ -326,36 +328,6 @@ impl Fabric {
             })
     }
 
-    /// Joins the host to the bridge as `ip`, by a veth whose end `fordway0` lies in
-    /// the caller's network namespace. The one thing that Fordway adds there.
-    pub fn add_uplink(&self, ip: Ipv4Addr, prefix: u8) -> Result<()> {
-        if self.has_uplink() {
-            return Ok(());
-        }
-        let host = netns::of_process(std::process::id() as i32)
-            .map_err(doing("opening the host's network namespace"))?;
-        let path = format!("/proc/{}/ns/net", std::process::id());
-        let plug = Plug {
-            port: UPLINK_PORT,
-            alias: "",
-            device: UPLINK_DEVICE,
-            namespace: host.as_fd(),
-            namespace_path: Path::new(&path),
-            ip,
-            prefix,
-        };
-        let plugged = self.plug(&plug);
-        if plugged.is_err() {
-            let _ = self.unplug(UPLINK_PORT, ip);
-        }
-        plugged
-    }
-
-    /// Whether the host is joined.
-    pub fn has_uplink(&self) -> bool {
-        self.has_device(UPLINK_PORT)
-    }
-
     /// Whether a device of this name is there.
     pub fn has_device(&self, name: &str) -> bool {
         self.ip_in_fabric(&["link", "show", "dev", name]).is_ok()
@@ -363,8 +335,11 @@ impl Fabric {
 
     /// Ends the fabric and everything in it.
     pub fn teardown(self) -> Result<()> {
-        let runtime_dir = self.netns_dir.parent().unwrap_or(Path::new("/"));
-        Fabric::remove(runtime_dir).map(drop)
+        Fabric::remove(self.runtime_dir()).map(drop)
+    }
+
+    fn runtime_dir(&self) -> &Path {
+        self.netns_dir.parent().unwrap_or(Path::new("/"))
     }
 
     fn lay(&self) -> Result<()> {
@@ -390,8 +365,11 @@ impl Fabric {
             ip,
             prefix,
         })?;
+        if let Some(host) = self.uplink_address() {
+            self.route_by_uplink(name, host)?;
+        }
         let hosts_path = self.hosts_dir.join(name);
-        hosts::write_in_place(&hosts_path, &hosts::text(&[(name, ip)]))
+        hosts::write_in_place(&hosts_path, &hosts::text(&[(name, ip)], None))
             .map_err(doing("writing a hosts file"))?;
         self.paths(name)?
             .ok_or_else(|| FabricError::NotFound(name.into()))

@@ -1,6 +1,6 @@
 //! The fabric on a real kernel. Needs root; without it the tests say so and pass.
 
-use fordway_platform::fabric::{Fabric, FabricError};
+use fordway_platform::fabric::{Fabric, FabricError, port_of};
 use fordway_platform::netns;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -98,7 +98,7 @@ fn domains_talk_and_cannot_lie_about_who_they_are() {
     echo.set_read_timeout(Some(Duration::from_millis(200)))
         .expect("timeout");
     let target: SocketAddr = echo.local_addr().expect("address");
-    assert_eq!(fabric.spoofed_frames(ip(4)).expect("counter"), 0);
+    assert_eq!(fabric.spoofed_frames(&port_of(ip(4))).expect("counter"), 0);
     inside(&web.netns_path, || {
         let status = std::process::Command::new("ip")
             .args(["addr", "add", "10.77.0.99/24", "dev", "eth0"])
@@ -112,8 +112,8 @@ fn domains_talk_and_cannot_lie_about_who_they_are() {
         .recv_from(&mut buffer)
         .expect_err("a spoofed packet arrived");
     assert_eq!(error.kind(), ErrorKind::WouldBlock);
-    assert!(fabric.spoofed_frames(ip(4)).expect("counter") > 0);
-    assert_eq!(fabric.spoofed_frames(ip(3)).expect("counter"), 0);
+    assert!(fabric.spoofed_frames(&port_of(ip(4))).expect("counter") > 0);
+    assert_eq!(fabric.spoofed_frames(&port_of(ip(3))).expect("counter"), 0);
 }
 
 #[test]
@@ -153,11 +153,11 @@ fn a_second_broker_finds_what_the_first_one_made() {
         .expect("the address is free again");
 
     fabric
-        .write_hosts(&[("db", ip(3)), ("half", ip(5))])
+        .write_hosts(&[("db", ip(3)), ("half", ip(5))], None)
         .expect("hosts");
     let hosts = std::fs::read_to_string(&db.hosts_path).expect("hosts");
     assert!(hosts.ends_with("10.77.0.3 db\n10.77.0.5 half\n"), "{hosts}");
-    fabric.write_hosts(&[("db", ip(3))]).expect("hosts");
+    fabric.write_hosts(&[("db", ip(3))], None).expect("hosts");
     let hosts = std::fs::read_to_string(&db.hosts_path).expect("hosts");
     assert!(hosts.ends_with("10.77.0.3 db\n"), "{hosts}");
 

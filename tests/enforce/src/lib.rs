@@ -63,7 +63,11 @@ impl Bed {
             let Place::Domain { name, ip } = place else {
                 continue;
             };
-            lab.ask(&Request::DomainAdd { name, ip: Some(ip) })?;
+            lab.ask(&Request::DomainAdd {
+                name,
+                ip: Some(ip),
+                publish: Vec::new(),
+            })?;
         }
         Ok(Some(Bed { lab }))
     }

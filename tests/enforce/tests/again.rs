@@ -211,7 +211,11 @@ fn a_chain_of_a_port_waits_for_its_domain() -> Result<()> {
     );
     ensure!(bed.rules()?.text == before, "{}", bed.rules()?.text);
     let (name, ip) = ("guest".to_owned(), Some(ip));
-    bed.lab.ask(&Request::DomainAdd { name, ip })?;
+    bed.lab.ask(&Request::DomainAdd {
+        name,
+        ip,
+        publish: Vec::new(),
+    })?;
     let kernel = bed.kernel_rules()?;
     ensure!(kernel.contains(CHAIN), "{kernel}");
     bed.lab.ask(&Request::Down { keep_domains: true })?;
@@ -225,7 +229,11 @@ fn a_chain_of_a_port_waits_for_its_domain() -> Result<()> {
         bed.nft_in_fabric(&["delete", "chain", "netdev", "n", "c"])?;
     }
     let name = "guest".to_owned();
-    bed.lab.ask(&Request::DomainAdd { name, ip })?;
+    bed.lab.ask(&Request::DomainAdd {
+        name,
+        ip,
+        publish: Vec::new(),
+    })?;
     let kernel = bed.kernel_rules()?;
     ensure!(kernel.contains(CHAIN), "{kernel}");
     bed.finish()

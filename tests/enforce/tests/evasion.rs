@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use fordway_lab::{Place, Spawn, Stdin};
-use fordway_platform::fabric::Fabric;
+use fordway_platform::fabric::{Fabric, port_of};
 use fordway_test_enforce::{Bed, db, guest, program, web};
 use std::io::Write;
 use std::time::Duration;
@@ -113,7 +113,7 @@ fn a_frame_that_is_not_the_ports_own_does_not_pass() -> Result<()> {
     let echo = bed.spawn(&db(), &program("echo 7000", BINARY))?;
     echo.wait_for_port(7000)?;
     let fabric = Fabric::open(&bed.lab.runtime_dir())?.context("no fabric")?;
-    let spoofed = || -> Result<u64> { Ok(fabric.spoofed_frames(guest().ip())?) };
+    let spoofed = || -> Result<u64> { Ok(fabric.spoofed_frames(&port_of(guest().ip()))?) };
     let before = spoofed()?;
     let words = format!("forge {} {SERVER} {}", guest().ip(), web().ip());
     let output = bed.spawn(&guest(), &program(&words, BINARY))?.finish()?;

@@ -101,6 +101,7 @@ impl Bed {
             lab.ask(&Request::DomainAdd {
                 name: domain.to_owned(),
                 ip: Some(ip.into()),
+                publish: Vec::new(),
             })?;
         }
         // What the broker sets up once, at the first program, is part of "before".

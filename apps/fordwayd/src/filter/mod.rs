@@ -516,12 +516,8 @@ impl Broker {
     }
 
     fn load_kernel(&mut self, text: &str, sees_ip: bool) -> Result<(), Fault> {
-        let network = self.registry.network();
-        let address = (network.uplink_address(), network.prefix());
         let fabric = self.domains.fabric().map_err(Fault::Fabric)?;
-        fabric
-            .load_rules(text, sees_ip, address)
-            .map_err(Fault::Fabric)
+        fabric.load_rules(text, sees_ip).map_err(Fault::Fabric)
     }
 
     /// `FilterLoad`.

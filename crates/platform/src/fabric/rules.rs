@@ -63,9 +63,9 @@ fn fabric_below(runtime_dir: &Path) -> std::io::Result<Option<OwnedFd>> {
 impl Fabric {
     /// Puts `rules` (nft's text of whole tables) in place of all tables but our own, or
     /// leaves everything as it is. `sees_ip`: there are base chains of families ip or inet.
-    pub fn load_rules(&self, rules: &str, sees_ip: bool, network: (Ipv4Addr, u8)) -> Result<()> {
+    pub fn load_rules(&self, rules: &str, sees_ip: bool) -> Result<()> {
         if sees_ip {
-            self.show_bridged_packets(network)?;
+            self.show_bridged_packets()?;
         }
         let mut batch = String::new();
         for table in self.foreign_tables()? {
@@ -111,11 +111,9 @@ impl Fabric {
 
     /// Has the kernel hand bridged packets to families ip and inet, and gives it the route
     /// by which a rejecting rule answers. Nothing is forwarded by it.
-    fn show_bridged_packets(&self, (address, prefix): (Ipv4Addr, u8)) -> Result<()> {
-        let bits = u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0);
-        let network = Ipv4Addr::from_bits(address.to_bits() & bits);
-        let route = format!("{network}/{prefix}");
-        self.ip_in_fabric(&["route", "replace", &route, "dev", BRIDGE])?;
+    fn show_bridged_packets(&self) -> Result<()> {
+        // Whatever the network: what comes by the uplink may be rejected, too.
+        self.ip_in_fabric(&["route", "replace", "default", "dev", BRIDGE])?;
         self.set("net/ipv4/ip_forward", "0")?;
         if self.set("net/bridge/bridge-nf-call-iptables", "1").is_ok() {
             return Ok(());

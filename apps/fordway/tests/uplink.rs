@@ -1,0 +1,563 @@
+//! The uplink as a user sees it: out of a domain, into it, by names, and nothing left behind.
+//!
+//! ```text
+//!   world 192.0.2.2 ── veth ── 192.0.2.1 host (broker) ── fordway0 10.77.0.1 ── the domains
+//! ```
+//! Host and world are namespaces that a test makes; /etc/hosts of the host is a file of the test's.
+//! What the machine has of its own is never touched.
+
+mod support;
+
+use fordway_platform::netns;
+use std::fs;
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+use support::{Ran, Runtime, is_root, within};
+
+const HOST: &str = "192.0.2.1";
+const WORLD: &str = "192.0.2.2";
+const OWN_HOSTS: &str = "127.0.0.1 localhost\n192.0.2.2 world";
+/// A dropped packet is known by silence alone.
+const SILENCE: Duration = Duration::from_millis(700);
+/// Something that answers has answered by then.
+const ANSWER: Duration = Duration::from_secs(20);
+
+/// A process in namespaces of its own, which ends on demand.
+struct Place(Child);
+
+impl Place {
+    fn new(flags: &[&str], script: &str) -> Place {
+        let script = format!("set -e; {script}; ip link set lo up; echo up; read x");
+        let mut process = Command::new("unshare")
+            .args(flags)
+            .args(["sh", "-c", &script])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("unshare");
+        let mut line = String::new();
+        let stdout = process.stdout.take().expect("stdout");
+        BufReader::new(stdout).read_line(&mut line).expect("read");
+        assert_eq!(line, "up\n");
+        Place(process)
+    }
+
+    fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    fn within<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        let namespace = netns::of_process(self.pid() as i32).expect("namespace");
+        netns::within(namespace.as_fd(), work).expect("enter")
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        self.0.wait().expect("wait");
+    }
+}
+
+/// Host, world, and the broker's directory. The broker ends before its host does.
+struct Stage {
+    runtime: Runtime,
+    host: Place,
+    world: Place,
+}
+
+impl Stage {
+    fn new() -> Stage {
+        let runtime = Runtime::new();
+        let hosts = runtime.dir.join("hosts-of-host");
+        fs::write(&hosts, OWN_HOSTS).expect("write");
+        let bind = format!("mount --bind {} /etc/hosts", hosts.display());
+        let flags = ["--net", "--mount", "--propagation", "private"];
+        let host = Place::new(&flags, &bind);
+        let world = Place::new(&["--net"], "true");
+        let stage = Stage {
+            runtime,
+            host,
+            world,
+        };
+        let world = stage.world.pid();
+        stage.host(&format!(
+            "ip link add eth0 type veth peer name eth0 netns /proc/{world}/ns/net"
+        ));
+        stage.host(&format!("ip addr add {HOST}/24 dev eth0"));
+        stage.host("ip link set eth0 up");
+        for line in [
+            format!("addr add {WORLD}/24 dev eth0"),
+            "link set eth0 up".into(),
+        ] {
+            stage.in_world(&format!("ip {line}"));
+        }
+        stage
+    }
+
+    fn command(&self, program: &Command) -> Command {
+        let mut command = Command::new("nsenter");
+        command.args(["-t", &self.host.pid().to_string(), "--net", "--mount"]);
+        command.arg(program.get_program()).args(program.get_args());
+        for (name, value) in program.get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        command.stdin(Stdio::null());
+        command
+    }
+
+    /// A command line on the host; it must do.
+    fn host(&self, line: &str) -> String {
+        let mut words = line.split(' ');
+        let mut program = Command::new(words.next().expect("a program"));
+        program.args(words);
+        Ran::new(&mut self.command(&program)).check(0).stdout
+    }
+
+    fn in_world(&self, line: &str) {
+        let pid = self.world.pid().to_string();
+        let mut command = Command::new("nsenter");
+        command.args(["-t", &pid, "--net"]).args(line.split(' '));
+        Ran::new(&mut command).check(0);
+    }
+
+    /// `fordway LINE` on the host.
+    fn say(&self, line: &str) -> Ran {
+        Ran::new(&mut self.command(&self.runtime.command(line.split(' '))))
+    }
+
+    fn json(&self, line: &str) -> serde_json::Value {
+        let ran = self.say(&format!("{line} --json")).check(0);
+        serde_json::from_str(&ran.stdout).expect("a JSON document")
+    }
+
+    /// A program in a domain, by the kernel path.
+    fn inside(&self, domain: &str, line: &str) -> Ran {
+        self.say(&format!("run --domain {domain} --path kernel -- {line}"))
+    }
+
+    /// From here on the test is in a domain's network. By a process that is in it: the files of
+    /// namespaces are mounted on the host alone.
+    fn domain<T: Send>(&self, name: &str, work: impl FnOnce() -> T + Send) -> T {
+        let file: PathBuf = self.runtime.run_dir().join("netns").join(name);
+        within(
+            &PathBuf::from(format!("/proc/{}/root{}", self.host.pid(), file.display())),
+            work,
+        )
+    }
+
+    /// Has somebody at this port tell all who come from where they seem to come.
+    fn serve(&self, listener: TcpListener) {
+        std::thread::spawn(move || {
+            while let Ok((mut stream, from)) = listener.accept() {
+                let _ = stream.write_all(from.ip().to_string().as_bytes());
+            }
+        });
+    }
+
+    fn hosts(&self) -> String {
+        self.host("cat /etc/hosts")
+    }
+
+    fn forwards(&self) -> bool {
+        self.host("cat /proc/sys/net/ipv4/ip_forward") == "1\n"
+    }
+
+    /// The host as it was before any broker.
+    #[track_caller]
+    fn is_untouched(&self) {
+        assert!(!self.host("ip -o link").contains("fordway0"));
+        assert_eq!(self.host("nft list tables"), "");
+        assert!(!self.forwards(), "still forwards");
+        assert_eq!(self.hosts().trim_end(), OWN_HOSTS);
+    }
+
+    /// Ends the broker and checks that nothing is left.
+    fn close(self) {
+        self.say("down").check(0);
+        self.is_untouched();
+        assert!(!self.runtime.run_dir().join("control/hosts").exists());
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        let _ = self.say("down");
+    }
+}
+
+fn listen(port: u16) -> TcpListener {
+    TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).expect("bind")
+}
+
+/// What the server at the far end says; `None` where nobody answers.
+fn ask(to: &str, limit: Duration) -> Option<String> {
+    let to: SocketAddr = to.parse().expect("an address");
+    let mut stream = match TcpStream::connect_timeout(&to, limit) {
+        Ok(stream) => stream,
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+            return Some("refused".into());
+        }
+        Err(_) => return None,
+    };
+    stream.set_read_timeout(Some(ANSWER)).expect("limit");
+    let mut said = String::new();
+    stream.read_to_string(&mut said).expect("read");
+    Some(said)
+}
+
+fn answer(to: &str) -> String {
+    ask(to, ANSWER).unwrap_or_else(|| panic!("no answer from {to}"))
+}
+
+#[test]
+fn domains_reach_the_world_and_the_world_what_is_published() {
+    if !is_root() {
+        return;
+    }
+    let stage = Stage::new();
+    stage.say("up --detach").check(0);
+    stage.say("domain add early --ip 10.77.0.9").check(0);
+    stage.say("down --keep-domains").check(0);
+    stage.is_untouched();
+    stage.say("up --detach --uplink").check(0);
+    let add = "domain add db --ip 10.77.0.3 --publish 8080:7000 --publish 127.0.0.1:8081:7000";
+    stage.say(add).check(0);
+    let listener = stage.domain("db", || listen(7000));
+    stage.serve(listener);
+    let listener = stage.world.within(|| listen(90));
+    stage.serve(listener);
+
+    // In: from outside, from the host by any of its addresses, from a domain by the host.
+    let published = format!("{HOST}:8080");
+    assert_eq!(stage.world.within(|| answer(&published)), WORLD);
+    for (to, seen) in [
+        (published.as_str(), HOST),
+        ("127.0.0.1:8080", "10.77.0.1"),
+        ("127.0.0.1:8081", "10.77.0.1"),
+        ("10.77.0.1:8080", "10.77.0.1"),
+        ("10.77.0.3:7000", "10.77.0.1"),
+    ] {
+        assert_eq!(stage.host.within(|| answer(to)), seen, "{to}");
+    }
+    let refused = format!("{HOST}:8081");
+    assert_eq!(stage.host.within(|| answer(&refused)), "refused");
+    assert_eq!(stage.domain("early", || answer(&published)), "10.77.0.1");
+
+    // Out: under the host's address, from a domain made before the uplink and one made after.
+    for domain in ["early", "db"] {
+        let world = format!("{WORLD}:90");
+        assert_eq!(stage.domain(domain, || answer(&world)), HOST);
+    }
+    // Nothing else gets in, whoever has a route; nor does a domain get by the host to another,
+    // or to what listens on the host's loopback.
+    stage.in_world(&format!("ip route add 10.77.0.0/24 via {HOST}"));
+    assert_eq!(stage.world.within(|| ask("10.77.0.3:7000", SILENCE)), None);
+    let listener = stage
+        .host
+        .within(|| TcpListener::bind("127.0.0.1:95").expect("bind"));
+    let by_host = "ip addr flush dev lo && sysctl -qw net.ipv4.conf.all.route_localnet=1 \
+        && ip route add 127.0.0.1 via 10.77.0.1 src 10.77.0.9 && ip route add 10.77.0.3 via 10.77.0.1";
+    let line = [
+        "run", "--domain", "early", "--path", "kernel", "--", "sh", "-c", by_host,
+    ];
+    Ran::new(&mut stage.command(&stage.runtime.command(line))).check(0);
+    for to in ["127.0.0.1:95", "10.77.0.3:7000"] {
+        assert_eq!(stage.domain("early", || ask(to, SILENCE)), None, "{to}");
+    }
+    drop(listener);
+
+    // What is published is listed, has one owner, and outlives the broker.
+    let shown = stage.json("domain show db");
+    let both = serde_json::json!(["8080:7000", "127.0.0.1:8081:7000"]);
+    assert_eq!(shown["domain"]["published"], both);
+    let text = stage.say("domain show db").check(0).stdout;
+    assert!(text.contains("8080:7000, 127.0.0.1:8081:7000"), "{text}");
+    stage.say(add).check(0);
+    for port in ["8080:1", "127.0.0.1:8080:7000", "8081:1"] {
+        let ran = stage.say(&format!("domain add other --publish {port}"));
+        ran.fails(6, "domain \"db\"");
+    }
+    stage
+        .say("run --domain other --publish 8080:1 -- true")
+        .fails(125, "domain \"db\"");
+    stage.say("domain show other").fails(7, "other");
+    let taken = stage.host.within(|| listen(8082));
+    stage
+        .say("domain add other --publish 8082:1")
+        .fails(6, "a program of the host");
+    drop(taken);
+    stage
+        .say("domain add other --publish 198.51.100.1:9:9")
+        .fails(2, "198.51.100.1:9:9");
+
+    let pid = stage.runtime.broker_pid();
+    let pidfd = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty());
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("kill");
+    let pidfd = pidfd.expect("pidfd");
+    let mut fds = [rustix::event::PollFd::new(
+        &pidfd,
+        rustix::event::PollFlags::IN,
+    )];
+    rustix::event::poll(&mut fds, None).expect("poll");
+    assert_eq!(stage.world.within(|| answer(&published)), WORLD);
+    stage.say("up --detach --uplink").check(0);
+    assert_eq!(stage.json("domain show db")["domain"]["published"], both);
+    assert_eq!(stage.world.within(|| answer(&published)), WORLD);
+    assert_eq!(
+        stage
+            .host("nft list table ip fordway")
+            .matches("masquerade")
+            .count(),
+        2
+    );
+
+    stage.say("domain rm db --force").check(0);
+    assert_eq!(stage.host.within(|| answer(&published)), "refused");
+
+    // An uplink that is wanted no more goes, with all that came with it.
+    stage.say("down --keep-domains").check(0);
+    assert!(stage.forwards());
+    stage.say("up --detach").check(0);
+    stage.is_untouched();
+    let ran = stage.inside("early", "ip route show default").check(0);
+    assert_eq!(ran.stdout, "");
+    stage
+        .say("domain add other --publish 80:80")
+        .fails(5, "fordway up --uplink");
+    stage
+        .say("run --domain other --publish 80:80 -- true")
+        .fails(125, "fordway up --uplink");
+    stage.say("down --keep-domains").check(0);
+    stage.say("up --detach --uplink").check(0);
+    stage.close();
+}
+
+#[test]
+fn forwarding_that_was_on_stays_on() {
+    if !is_root() {
+        return;
+    }
+    let stage = Stage::new();
+    stage.host("sysctl -qw net.ipv4.ip_forward=1");
+    stage.say("up --detach --uplink").check(0);
+    stage.say("down").check(0);
+    assert!(stage.forwards());
+    // Also one that no broker ends.
+    stage.host("sysctl -qw net.ipv4.ip_forward=0");
+    stage.say("up --detach --uplink").check(0);
+    rustix::process::kill_process(stage.runtime.broker_pid(), rustix::process::Signal::KILL)
+        .expect("kill");
+    stage.close();
+}
+
+#[test]
+fn names_are_known_on_both_sides() {
+    if !is_root() {
+        return;
+    }
+    let stage = Stage::new();
+    stage.say("up --detach --uplink").check(0);
+    stage.say("domain add db --ip 10.77.0.3").check(0);
+    let said = stage.host("getent hosts db world");
+    assert!(said.contains("10.77.0.3") && said.contains(WORLD), "{said}");
+    let ran = stage.inside("web", "getent hosts host db web").check(0);
+    for ip in ["10.77.0.1", "10.77.0.3", "10.77.0.2"] {
+        assert!(ran.stdout.contains(ip), "{ran:?}");
+    }
+    // Containers have the same names, in a file that they may mount.
+    let env = stage.json("env");
+    let mount = &env["mounts"][2];
+    assert_eq!(mount["target"], "/etc/hosts");
+    let names = stage.host(&format!(
+        "cat {}",
+        mount["source"].as_str().expect("a path")
+    ));
+    for line in ["10.77.0.1 host\n", "10.77.0.3 db\n", "10.77.0.2 web\n"] {
+        assert!(names.contains(line), "{names}");
+    }
+    stage.say("domain rm db").check(0);
+    assert!(!stage.hosts().contains(" db\n"), "{}", stage.hosts());
+    // Somebody adds a line; a broker that is killed leaves its own, and the next replaces them.
+    let file = stage.runtime.dir.join("hosts-of-host");
+    let mut hosts = fs::File::options().append(true).open(&file).expect("open");
+    hosts.write_all(b"198.51.100.7 mine").expect("write");
+    rustix::process::kill_process(stage.runtime.broker_pid(), rustix::process::Signal::KILL)
+        .expect("kill");
+    stage.say("up --detach --uplink").check(0);
+    let hosts = stage.hosts();
+    let lines = |text: &str| hosts.lines().filter(|line| line.contains(text)).count();
+    assert_eq!(
+        (lines(" web"), lines("mine"), lines("fordway")),
+        (1, 1, 2),
+        "{hosts}"
+    );
+    stage.say("down").check(0);
+    assert_eq!(stage.hosts(), format!("{OWN_HOSTS}\n198.51.100.7 mine\n"));
+    fs::write(&file, OWN_HOSTS).expect("write");
+    stage.is_untouched();
+}
+
+/// As debootstrap leaves it: a broker makes a file to mount over, and takes it away.
+#[test]
+fn names_work_where_there_is_no_hosts_file() {
+    if !is_root() {
+        return;
+    }
+    let stage = Stage::new();
+    stage.host("umount /etc/hosts");
+    let dir = stage.runtime.dir.join("etc");
+    fs::create_dir(&dir).expect("mkdir");
+    let dir = dir.display();
+    stage.host(&format!("mount -t tmpfs etc {dir}"));
+    stage.host(&format!("mkdir {dir}/upper {dir}/work"));
+    let overlay = format!("lowerdir=/etc,upperdir={dir}/upper,workdir={dir}/work");
+    stage.host(&format!("mount -t overlay -o {overlay} etc /etc"));
+    stage.host("rm /etc/hosts");
+    let has_file = || stage.host("ls /etc").lines().any(|name| name == "hosts");
+    for up in ["up --detach", "up --detach --uplink"] {
+        stage.say(up).check(0);
+        stage.say("domain add db --ip 10.77.0.3").check(0);
+        let ran = stage.inside("web", "getent hosts db").check(0);
+        assert!(
+            ran.stdout.contains("10.77.0.3") && ran.stderr.is_empty(),
+            "{ran:?}"
+        );
+        assert!(has_file());
+        stage.say("down").check(0);
+        assert!(!has_file());
+    }
+}
+
+#[test]
+fn an_address_of_the_domains_network_has_one_port() {
+    if !is_root() {
+        return;
+    }
+    let stage = Stage::new();
+    stage.say("up --detach --uplink").check(0);
+    stage.say("domain add db --ip 10.77.0.3").check(0);
+    stage.say("domain add web --ip 10.77.0.4").check(0);
+    let db = stage.domain("db", || UdpSocket::bind("10.77.0.3:9").expect("bind"));
+    db.set_read_timeout(Some(ANSWER)).expect("limit");
+    let dropped = || {
+        let count = stage.json("domain show host")["dropped_frames"].as_u64();
+        count.expect("a count")
+    };
+    // As the domain web, and as nobody of the network; the host's root has taken away what would
+    // masquerade that. The neighbour is asked for by an honest packet.
+    stage.host("nft flush chain ip fordway postrouting");
+    stage.host("ip addr add 10.77.0.4/32 dev lo");
+    stage.host("ip addr add 10.77.0.99/32 dev lo");
+    let send = |from: &str| {
+        let from = format!("{from}:0");
+        stage.host.within(|| {
+            let socket = UdpSocket::bind(from.as_str()).expect("bind");
+            socket
+                .send_to(from.as_bytes(), "10.77.0.3:9")
+                .expect("send");
+        });
+    };
+    let receive = || {
+        let mut buffer = [0; 64];
+        let (_, from) = db.recv_from(&mut buffer).expect("receive");
+        from.ip().to_string()
+    };
+    send("10.77.0.1");
+    assert_eq!(receive(), "10.77.0.1");
+    assert_eq!(dropped(), 0);
+    for (count, from) in [(1, "10.77.0.4"), (2, "10.77.0.99")] {
+        send(from);
+        // The frame may be on its way still.
+        let seen = (0..100).map(|_| dropped()).find(|seen| *seen == count);
+        assert_eq!(seen, Some(count));
+    }
+    // What is routed, from no address of the network, arrives; and is all that does.
+    send(HOST);
+    assert_eq!(receive(), HOST);
+    assert_eq!(dropped(), 2);
+    stage.close();
+}
+
+#[test]
+fn rules_hold_for_what_comes_by_the_uplink() {
+    if !is_root() {
+        return;
+    }
+    let stage = Stage::new();
+    stage.say("up --detach --uplink").check(0);
+    stage
+        .say("domain add db --ip 10.77.0.3 --publish 8080:7000")
+        .check(0);
+    let listener = stage.domain("db", || listen(7000));
+    stage.serve(listener);
+    let rules = stage.runtime.dir.join("rules.nft");
+    let text = format!(
+        "table inet t {{\n chain c {{\n type filter hook forward priority 0;\n \
+         ip saddr {WORLD} ip daddr $db reject with tcp reset\n \
+         ip saddr $host ip daddr $db counter accept\n }}\n}}\n"
+    );
+    fs::write(&rules, text).expect("write");
+    stage
+        .say(&format!("filter load {}", rules.display()))
+        .check(0);
+    let published = format!("{HOST}:8080");
+    assert_eq!(stage.world.within(|| answer(&published)), "refused");
+    assert_eq!(stage.host.within(|| answer("127.0.0.1:8080")), "10.77.0.1");
+    stage.close();
+}
+
+#[test]
+fn a_host_has_one_uplink_and_keeps_its_own_networks() {
+    if !is_root() {
+        return;
+    }
+    let stage = Stage::new();
+    let up = "up --detach --uplink --network";
+    stage
+        .say(&format!("{up} 192.0.2.0/28"))
+        .fails(6, "--network");
+    stage.host("ip route add 172.16.0.0/12 via 192.0.2.2");
+    stage
+        .say(&format!("{up} 172.20.0.0/24"))
+        .fails(6, "172.16.0.0/12");
+    assert!(!stage.runtime.run_dir().join("netns").exists());
+    stage.is_untouched();
+    stage.say("up --detach --uplink").check(0);
+
+    let other = Runtime::new();
+    let say = |line: &str| Ran::new(&mut stage.command(&other.command(line.split(' '))));
+    let dir = stage.runtime.run_dir();
+    for network in ["", " --network 10.78.0.0/24"] {
+        let ran = say(&format!("up --detach --uplink{network}"));
+        ran.fails(6, dir.to_str().expect("path"));
+    }
+    // Without an uplink the same network harms nobody.
+    say("up --detach").check(0);
+    say("domain add db").check(0);
+    say("down").check(0);
+    assert!(stage.host("ip -o link").contains("fordway0"));
+    stage.close();
+}
+
+#[test]
+fn malformed_ports_are_wrong_use() {
+    let runtime = Runtime::new();
+    for bad in ["80", "0:80", "80:80/sctp", "name:80:80"] {
+        runtime
+            .say(&format!("domain add db --publish {bad}"))
+            .fails(2, "8080:80");
+        let run = format!("run --domain db --publish {bad} -- true");
+        runtime.say(&run).fails(125, "8080:80");
+    }
+    runtime
+        .say("run --here --publish 80:80 -- true")
+        .fails(125, "--publish");
+}
