@@ -104,7 +104,14 @@ fn shim_for(path: PathChoice, run: &Run, broker: &Broker) -> Result<Option<PathB
                 "the broker has ABI version {}, this fordway {ABI_VERSION}; start the broker anew: fordway down --keep-domains; fordway up",
                 info.abi_version
             );
-            Err(Failure::new(Exit::Missing, text))
+            if path == PathChoice::Fast {
+                return Err(Failure::new(Exit::Missing, text));
+            }
+            // A package is being upgraded: the next broker serves the program.
+            note(&format!(
+                "{text}; connections stay on the kernel path until then"
+            ));
+            Ok(Some(shim))
         }
         Ok(_) => Ok(Some(shim)),
         // Another user's broker: its control socket serves everyone.

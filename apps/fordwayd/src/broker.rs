@@ -18,6 +18,7 @@ use crate::purses::Purses;
 use crate::reaper::Reaper;
 use crate::runtime::Runtime;
 use crate::shares::{Kept, Shares, Whose};
+use crate::unlike::Unlike;
 use crate::{BrokerError, Config, doing, notify};
 use fordway_abi::control as wire;
 use fordway_platform::ipc::{self, ReceiveError};
@@ -120,6 +121,7 @@ pub(crate) struct Broker {
     pub(crate) ending: Option<Ending>,
     pub(crate) admins: BTreeMap<u64, AdminConnection>,
     pub(crate) culprits: BTreeSet<i32>,
+    pub(crate) unlike: Unlike,
     /// Who complained of whom.
     pub(crate) complaints: BTreeSet<(i32, i32)>,
     pub(crate) grumbles: Grumbles,
@@ -198,6 +200,7 @@ impl Broker {
             ending: None,
             admins: BTreeMap::new(),
             culprits: BTreeSet::new(),
+            unlike: Unlike::default(),
             complaints: BTreeSet::new(),
             grumbles: Grumbles::default(),
             insisting: 0,

@@ -53,6 +53,7 @@ mod purses;
 mod reaper;
 mod runtime;
 mod shares;
+mod unlike;
 
 pub use broker::run;
 pub use fordway_registry::Network;

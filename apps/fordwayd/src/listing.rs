@@ -11,7 +11,8 @@
 //!    the rule of pairing does not hold means `unassigned`; one that is known to stay on the
 //!    kernel path gives its own reason.
 //! 3. A shim holds it but has not offered it: `policy` or `young`.
-//! 4. No shim holds it: `no-peer`.
+//! 4. A process holds it whose shim was refused ([`crate::unlike`]): `version`, at its other end as well.
+//! 5. No shim holds it: `no-peer`.
 //!
 //! Which process holds a socket is read from /proc/PID/fd of the processes that speak
 //! to the broker, and only for a listing. Where a socket holds the listing up ([`crate::dump`]), the
@@ -55,6 +56,8 @@ struct Tables {
     by_names: HashMap<(SocketAddr, SocketAddr), Vec<usize>>,
     /// Which process holds a socket, by inode.
     holders: HashMap<u32, ProcessId>,
+    /// And which process whose shim was refused.
+    unlike: HashMap<u32, i32>,
 }
 
 /// Why the end of a channel is on the kernel path already, or on its way there: it sends by the
@@ -92,9 +95,11 @@ impl Broker {
 
     fn look_at_connections(&self) -> Vec<Connection> {
         let found = self.dump_namespaces();
+        let mut left = DESCRIPTORS_LOOKED_MAX;
         let mut tables = Tables {
             by_names: HashMap::new(),
-            holders: self.holders(),
+            holders: self.holders(&mut left),
+            unlike: self.unlike_holders(&mut left),
         };
         for (index, found) in found.iter().enumerate() {
             let names = (found.row.local, found.row.remote);
@@ -109,7 +114,12 @@ impl Broker {
     fn dump_namespaces(&self) -> Vec<Found> {
         let own = diag::own_netns_cookie().unwrap_or(0);
         let domains = self.registry.domains().map(|domain| domain.netns_cookie);
-        let cookies: BTreeSet<u64> = domains.chain(self.registry.namespaces()).collect();
+        let unlike = self
+            .unlike
+            .processes()
+            .map(|(_, netns_cookie)| netns_cookie);
+        let known = domains.chain(self.registry.namespaces());
+        let cookies: BTreeSet<u64> = known.chain(unlike).collect();
         let mut found = Vec::new();
         let mut listing = self.dumps.begin();
         for netns_cookie in cookies {
@@ -136,10 +146,12 @@ impl Broker {
         let domain = self.registry.domain_of_netns(netns_cookie);
         let by_domain = domain.and_then(|domain| self.domains.open(domain));
         let by_process = || {
-            let members = self.connections.values();
+            let members = self.connections.values().filter(|c| c.member.is_some());
+            let members = members.map(|c| (c.peer.pid, c.peer.netns_cookie));
             members
-                .filter(|c| c.member.is_some() && c.peer.netns_cookie == netns_cookie)
-                .find_map(|c| netns::of_process(c.peer.pid).ok())
+                .chain(self.unlike.processes())
+                .filter(|(_, its)| *its == netns_cookie)
+                .find_map(|(pid, _)| netns::of_process(pid).ok())
         };
         match by_domain.or_else(by_process) {
             Some(namespace) => listing.rows(Some(namespace), netns_cookie),
@@ -147,9 +159,17 @@ impl Broker {
         }
     }
 
-    fn holders(&self) -> HashMap<u32, ProcessId> {
+    fn unlike_holders(&self, left: &mut usize) -> HashMap<u32, i32> {
         let mut holders = HashMap::new();
-        let mut left = DESCRIPTORS_LOOKED_MAX;
+        for (pid, _) in self.unlike.processes() {
+            let inodes = process::socket_inodes(pid, left);
+            holders.extend(inodes.into_iter().map(|inode| (inode, pid)));
+        }
+        holders
+    }
+
+    fn holders(&self, left: &mut usize) -> HashMap<u32, ProcessId> {
+        let mut holders = HashMap::new();
         // One process may have many connections to us.
         let mut seen = BTreeSet::new();
         for connection in self.connections.values() {
@@ -159,7 +179,7 @@ impl Broker {
             if !seen.insert(connection.peer.pid) {
                 continue;
             }
-            for inode in process::socket_inodes(connection.peer.pid, &mut left) {
+            for inode in process::socket_inodes(connection.peer.pid, left) {
                 holders.entry(inode).or_insert(member.process);
             }
         }
@@ -172,6 +192,7 @@ impl Broker {
         let holder = known
             .map(|view| view.process)
             .or_else(|| tables.holders.get(&row.inode).copied());
+        let unlike = tables.unlike.get(&row.inode).copied();
         let mirrored = tables.by_names.get(&(row.remote, row.local));
         let mirrored = || mirrored.into_iter().flatten().map(|index| &all[*index]);
         let far = match mirrored().find(|other| self.may_be_peers(one, other)) {
@@ -193,8 +214,8 @@ impl Broker {
             state: row.state.word().to_owned(),
             path: "kernel".to_owned(),
             reason: None,
-            pid: holder.and_then(|process| self.pid_of(process)),
-            joined: known.is_some() || holder.is_some(),
+            pid: holder.and_then(|process| self.pid_of(process)).or(unlike),
+            joined: known.is_some() || holder.is_some() || unlike.is_some(),
             cookie: row.cookie.to_string(),
             channel: None,
             ring_bytes_tx: 0,
@@ -205,6 +226,12 @@ impl Broker {
         let reason = match known {
             Some(view) => self.fill_in(&mut connection, &view, &far, tables),
             None => Some(self.reason_without_offer(holder)),
+        };
+        let far_is_unlike = mirror.is_some_and(|far| tables.unlike.contains_key(&far.row.inode));
+        let is_unlike = unlike.is_some() || connection.joined && far_is_unlike;
+        let reason = match reason {
+            Some(Reason::NoPeer) if is_unlike => Some(Reason::Version),
+            reason => reason,
         };
         connection.reason = reason.map(|reason| reason.word().to_owned());
         connection

@@ -141,6 +141,9 @@ impl Broker {
             reason: Reason::Version as u32,
         };
         let pid = self.connections.get(&number).map_or(0, |c| c.peer.pid);
+        if let Some(connection) = self.connections.get(&number) {
+            self.unlike.remember(&connection.peer);
+        }
         if self.first_mischief(pid) {
             tracing::warn!(
                 "process {pid} was refused: its shim has ABI version {abi_version}, this broker {ABI_VERSION}"
@@ -190,6 +193,7 @@ impl Broker {
         };
         let (process, domain_id) = self.registry.add_process(whose.netns_cookie, policy);
         tracing::debug!("process {} is number {}", connection.peer.pid, process.0);
+        self.unlike.forget(connection.peer.pid);
         let purse_fd = purse.fd.clone();
         connection.member = Some(Member::new(process, page, purse, mailbox));
         self.by_process.insert(process, number);

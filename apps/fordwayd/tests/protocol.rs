@@ -52,6 +52,17 @@ fn an_unlike_version_is_refused_and_both_are_named() {
     let versions = [(ABI_VERSION + 41).to_string(), ABI_VERSION.to_string()];
     broker.logged(&["refused", &versions[0], &versions[1]]);
 
+    // Its connections are listed, and it does not have to be there for that.
+    let (x, _y) = tcp_pair();
+    let name = x.local_addr().expect("a name").to_string();
+    let rows = connections(&broker);
+    let row = rows.iter().find(|row| row.local == name).expect("a row");
+    assert_eq!(row.reason.as_deref(), Some(Reason::Version.word()));
+    assert!(
+        row.joined && row.pid == Some(std::process::id() as i32),
+        "{row:?}"
+    );
+
     // A longer Hello of a version to come, with descriptors that we would not map.
     let shim = Shim::connect(dir.path());
     let mut packet = packet_of(&hello(ABI_VERSION + 1));

@@ -18,7 +18,7 @@ use crate::{claim, config, hidden, identity, link, purse, upgrade, wait};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use fordway_abi::control::{
     Door, DoorAck, Downgrade, HELLO_MAGIC, Hello, Link, Message, Offer, OwnDoor, Pair, Peer,
-    PeerDoor, PeerGone, Region, Reject, RejoinChannel, RejoinLink, Status, kind, status,
+    PeerDoor, PeerGone, Refuse, Region, Reject, RejoinChannel, RejoinLink, Status, kind, status,
 };
 use fordway_abi::reason::Reason;
 use fordway_sockets::{Event, down, ends};
@@ -185,6 +185,10 @@ fn greet(socket: i32, fds: &[i32]) -> sys::Result<*mut AtomicU32> {
     let mut packet = Packet::receive(socket)?.ok_or(libc::EPROTO)?;
     match packet.kind() {
         Some(kind::Welcome) => {}
+        Some(kind::Refuse) => {
+            refused(&packet);
+            return Err(libc::EPROTO);
+        }
         _ => return Err(libc::EPROTO),
     }
     purse::receive(packet.take_fd(1))?;
@@ -196,6 +200,20 @@ fn greet(socket: i32, fds: &[i32]) -> sys::Result<*mut AtomicU32> {
         .mailbox_place
         .store(mailbox, Ordering::Relaxed);
     Ok(mailbox)
+}
+
+/// A broker of another ABI version can neither list the channels of the one before nor cut them when
+/// rules change: they are given up, and the kernel, which can, has the connections.
+fn refused(packet: &Packet) {
+    let version = Reason::Version as u32;
+    if packet
+        .body()
+        .is_some_and(|Refuse { reason, .. }| reason == version)
+    {
+        for conn in state::conns().filter(|conn| conn.is_paired()) {
+            down::ask(conn, version);
+        }
+    }
 }
 
 /// The broker is gone: offers are void, channels live on. Under `Broker::mail_lock`.
@@ -667,6 +685,28 @@ mod tests {
         for conn in [conn, other] {
             free(conn);
         }
+    }
+
+    #[test]
+    fn a_broker_of_another_version_has_the_channels_given_up() {
+        let _turn = tables();
+        let Files([ours, broker]) = &pretended();
+        pretend(-1);
+        let conn = state::add_conn(*ours, false).expect("a place");
+        pair(conn);
+        let answer = |reason: Reason| {
+            let refusal = Refuse {
+                abi_version: fordway_abi::ABI_VERSION + 1,
+                reason: reason as u32,
+            };
+            send_on(*broker, &refusal, &[]).expect("room");
+            assert!(greet(*ours, &[*broker]).is_err());
+            conn.attention.load(Ordering::Relaxed) & state::attention::DOWN != 0
+        };
+        assert!(!answer(Reason::NoMemory), "asked for no reason");
+        assert!(answer(Reason::Version));
+        assert_eq!(conn.passing.load(Ordering::Relaxed), Reason::Version as u32);
+        free(conn);
     }
 
     /// What a new broker was told at last of a channel with number 5, if `change` came to its

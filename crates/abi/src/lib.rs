@@ -12,7 +12,11 @@ pub mod reason;
 pub mod shm;
 
 /// Version of everything in this crate, compared for equality in `Hello`.
-pub const ABI_VERSION: u32 = 9;
+pub const ABI_VERSION: u32 = 9 + NEXT;
+
+/// With `--cfg fordway_abi_next`, this code is its own successor: what an upgrade between unlike
+/// versions is tried with (`./x package-test abi`).
+const NEXT: u32 = cfg!(fordway_abi_next) as u32;
 
 /// Name of a file beside the broker's control socket: it is there while some program requires the
 /// fast path, so that the programs at the other ends offer their connections at once.

@@ -159,6 +159,15 @@ pub fn socket_behind(pid: i32, thread: u32, fd: u32) -> io::Result<Option<u32>> 
     }
 }
 
+/// When a process began, in ticks since the machine did (proc_pid_stat(5), field 22): with its
+/// number, which one it is.
+pub fn start_ticks(pid: i32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name, in brackets, may have spaces in it.
+    let (_, behind_name) = stat.rsplit_once(')')?;
+    behind_name.split_whitespace().nth(19)?.parse().ok()
+}
+
 /// Of what /proc/PID/fd/NUMBER points to.
 fn socket_inode(target: &Path) -> Option<u32> {
     let inode = target.to_str()?.strip_prefix("socket:[")?;
