@@ -6,10 +6,12 @@
 //! has failed, reads the figures of all test runners, and ends with their sum.
 #![forbid(unsafe_code)]
 
+mod bill;
 mod features;
 mod fuzz;
 mod house;
 mod package;
+mod release;
 mod unikernel;
 mod xen;
 
@@ -28,7 +30,7 @@ struct Task {
     run: fn(&[String]) -> Outcome,
 }
 
-const TASKS: [Task; 23] = [
+const TASKS: [Task; 24] = [
     Task {
         name: "help",
         what: "this list",
@@ -131,8 +133,13 @@ const TASKS: [Task; 23] = [
     },
     Task {
         name: "package-test",
-        what: "its life, from installation to purge ([--all], or overlay, bookworm, trixie, booted)",
+        what: "its life, from installation to purge ([--all], or overlay, abi, bookworm, trixie, booted)",
         run: package::test,
+    },
+    Task {
+        name: "release",
+        what: "archives, package, bill of materials, sums into target/dist ([--dirty] [--verify])",
+        run: release::release,
     },
     Task {
         name: "deny",
@@ -313,6 +320,11 @@ fn doc(_: &[String]) -> Outcome {
 
 fn man(_: &[String]) -> Outcome {
     build(&[])?;
+    man_pages()
+}
+
+/// Of the command that is built.
+pub(crate) fn man_pages() -> Outcome {
     run(program(&[FORDWAY, "man", "target/man"]))?;
     for shell in ["bash", "zsh", "fish"] {
         let script = Command::new(FORDWAY)
@@ -388,6 +400,7 @@ fn test(arguments: &[String]) -> Outcome {
         }
     }
     sum.step("the package's life", package::tested(all_roots));
+    sum.step("the release", release::tested(all_roots));
     sum.step("bench, short form", program(&SHORT_BENCH));
     sum.times.sort_by_key(|(time, _)| std::cmp::Reverse(*time));
     for (time, step) in sum.times.iter().take(SLOWEST_SHOWN) {
@@ -590,6 +603,18 @@ pub(crate) fn run(mut command: Command) -> Outcome {
         Ok(status) => Err(format!("{text}: {status}")),
         Err(error) => Err(format!("{text}: {error}")),
     }
+}
+
+/// What a program prints, without the last line's end.
+pub(crate) fn output(mut command: Command) -> Result<String, String> {
+    let text = describe(&command);
+    let done = command.stderr(Stdio::inherit()).output();
+    let done = done.map_err(|error| format!("{text}: {error}"))?;
+    if !done.status.success() {
+        return Err(format!("{text}: {}", done.status));
+    }
+    let said = String::from_utf8_lossy(&done.stdout);
+    Ok(said.trim_end_matches('\n').to_owned())
 }
 
 fn become_program(command: &mut Command) -> Outcome {

@@ -2,7 +2,7 @@
 //! life, from installation to purge, in roots of their own (contrib/package/life), and in a
 //! container that systemd boots (contrib/package/booted).
 
-use crate::{FORDWAY, Outcome, build, cargo, man, program, run};
+use crate::{FORDWAY, Outcome, bill, build, cargo, man, output, program, run};
 use std::path::Path;
 use std::process::Command;
 
@@ -15,6 +15,10 @@ const OUT: &str = "target/package";
 const REVISIONS: [&str; 2] = ["1", "2"];
 /// A copy of this system, that is thrown away; quick, and without a download.
 const OVERLAY: &str = "overlay";
+/// The same, with an upgrade to another ABI version and back; what that is built in, for long.
+const ABI: &str = "abi";
+const NEXT: &str = "target/abi-next";
+const NEXT_VERSION: &str = "0.2.0~abi";
 /// Bare roots of these releases of Debian.
 const RELEASES: [&str; 2] = ["bookworm", "trixie"];
 /// A bare root of Debian 12 that systemd boots.
@@ -23,8 +27,7 @@ const BOOTED: &str = "booted";
 /// `./x package`.
 pub(crate) fn package(_: &[String]) -> Outcome {
     man(&[])?;
-    let made = make(REVISIONS[0])?;
-    println!("{made}");
+    println!("{}", make(&Plan::default())?);
     Ok(())
 }
 
@@ -34,15 +37,22 @@ pub(crate) fn test(roots: &[String]) -> Outcome {
     judge()?;
     let roots: Vec<&str> = match roots {
         [] => vec![OVERLAY],
-        [all] if all == "--all" => [&[OVERLAY, BOOTED][..], &RELEASES].concat(),
+        [all] if all == "--all" => [&[ABI, BOOTED][..], &RELEASES].concat(),
         some => some.iter().map(String::as_str).collect(),
     };
-    let [old, new] = [make(REVISIONS[0])?, make(REVISIONS[1])?];
+    let [old, new] = REVISIONS.map(|revision| {
+        make(&Plan {
+            revision,
+            ..Plan::default()
+        })
+    });
+    let (old, new) = (old?, new?);
     run(program(&["lintian", "--fail-on", "error", &old]))?;
     for root in roots {
         println!("in {root}:");
         run(match root {
             BOOTED => program(&["contrib/package/booted", &old, &new]),
+            ABI => program(&["contrib/package/life", OVERLAY, &old, &new, &next()?]),
             _ => program(&["contrib/package/life", root, &old, &new]),
         })?;
     }
@@ -65,27 +75,88 @@ fn judge() -> Outcome {
     run(lint)
 }
 
-/// Builds a revision from what `./x build` and `./x man` have made.
-fn make(revision: &str) -> Result<String, String> {
+/// A package to be made.
+pub(crate) struct Plan<'p> {
+    pub version: &'p str,
+    pub revision: &'p str,
+    /// Cargo's directory in which its programs were built.
+    pub built: &'p str,
+    /// Where it goes.
+    pub out: &'p str,
+}
+
+impl Default for Plan<'_> {
+    fn default() -> Self {
+        Self {
+            version: env!("CARGO_PKG_VERSION"),
+            revision: REVISIONS[0],
+            built: "target",
+            out: OUT,
+        }
+    }
+}
+
+/// Makes a package of programs that are built, and of the pages of `./x man`.
+pub(crate) fn make(plan: &Plan<'_>) -> Result<String, String> {
+    let Plan { out, built, .. } = plan;
     if !Path::new(FORDWAY).exists() {
         build(&[])?;
     }
+    install_tool()?;
+    let version = format!("{}-{}", plan.version, plan.revision);
+    let file = format!("{out}/fordway_{version}_amd64.deb");
+    std::fs::create_dir_all(out).map_err(|error| format!("{out}: {error}"))?;
     let tool = format!("{TOOLS}/bin/cargo-deb");
-    if !Path::new(&tool).exists() {
-        let version = ["--version", CARGO_DEB, "--root", TOOLS];
-        run(cargo(
-            &[
-                &["install", "--locked", "--quiet", "cargo-deb"],
-                &version[..],
-            ]
-            .concat(),
-        ))?;
-    }
-    let version = format!("{}-{revision}", env!("CARGO_PKG_VERSION"));
-    let file = format!("{OUT}/fordway_{version}_amd64.deb");
-    std::fs::create_dir_all(OUT).map_err(|error| format!("{OUT}: {error}"))?;
     let mut command = program(&[&tool, "--quiet", "--no-build", "--strip", "-p", "fordway"]);
     command.args(["--deb-version", &version, "--output", &file]);
+    command.env("CARGO_TARGET_DIR", built);
+    command.env("SOURCE_DATE_EPOCH", time());
     run(command)?;
     Ok(file)
+}
+
+/// A package whose library and broker have the next ABI version.
+fn next() -> Result<String, String> {
+    let mut build = cargo(&["build", "--release", "--target-dir", NEXT]);
+    build.args(
+        bill::members()?
+            .product
+            .iter()
+            .flat_map(|name| ["-p", name]),
+    );
+    build.env("RUSTFLAGS", "--cfg fordway_abi_next");
+    run(build)?;
+    make(&Plan {
+        version: NEXT_VERSION,
+        built: NEXT,
+        ..Plan::default()
+    })
+}
+
+fn install_tool() -> Outcome {
+    if Path::new(TOOLS).join("bin/cargo-deb").exists() {
+        return Ok(());
+    }
+    let mut install = cargo(&["install", "--locked", "--quiet", "cargo-deb"]);
+    install.args(["--version", CARGO_DEB, "--root", TOOLS]);
+    run(install)
+}
+
+/// Lets another tree use this one's tools.
+pub(crate) fn share_tools(tree: &Path) -> Outcome {
+    install_tool()?;
+    let wrong = |error: std::io::Error| format!("{TOOLS}: {error}");
+    let there = tree.join(TOOLS);
+    std::fs::create_dir_all(there.parent().unwrap_or(tree)).map_err(wrong)?;
+    let tools = std::path::absolute(TOOLS).map_err(wrong)?;
+    std::os::unix::fs::symlink(tools, there).map_err(wrong)
+}
+
+/// The time of a package's files, in seconds: the last commit's, so that the bytes follow from it
+/// (<https://reproducible-builds.org/specs/source-date-epoch/>). Without git, the beginning of time.
+pub(crate) fn time() -> String {
+    let given = std::env::var("SOURCE_DATE_EPOCH").ok();
+    given.unwrap_or_else(|| {
+        output(program(&["git", "log", "-1", "--format=%ct"])).unwrap_or("0".to_owned())
+    })
 }
