@@ -436,6 +436,70 @@ fn names_work_where_there_is_no_hosts_file() {
     }
 }
 
+/// A container, as seen from here: a namespace behind another device of the host.
+#[test]
+fn attached_domains_and_others_see_each_others_own_addresses() {
+    if !is_root() {
+        return;
+    }
+    const CONTAINER: &str = "172.30.0.2";
+    let stage = Stage::new();
+    stage.say("up --detach --uplink").check(0);
+    stage.say("domain add db --ip 10.77.0.3").check(0);
+    let container = Place::new(&["--net"], "true");
+    let pid = container.pid();
+    stage.host(&format!(
+        "ip link add docker0 type veth peer name eth0 netns /proc/{pid}/ns/net"
+    ));
+    stage.host("ip addr add 172.30.0.1/24 dev docker0");
+    stage.host("ip link set docker0 up");
+    for line in [
+        "addr add 172.30.0.2/24 dev eth0",
+        "link set eth0 up",
+        "route add default via 172.30.0.1",
+    ] {
+        let mut command = Command::new("nsenter");
+        command.args(["-t", &pid.to_string(), "--net", "ip"]);
+        Ran::new(command.args(line.split(' '))).check(0);
+    }
+    let listener = stage.domain("db", || listen(7000));
+    stage.serve(listener);
+    let listener = container.within(|| listen(90));
+    stage.serve(listener);
+    let in_by = || container.within(|| ask("10.77.0.3:7000", SILENCE));
+    let out_to = format!("{CONTAINER}:90");
+
+    assert_eq!(in_by(), None, "before it is attached");
+    assert_eq!(stage.domain("db", || answer(&out_to)), "172.30.0.1");
+    let attach = format!("domain attach shop --ip {CONTAINER} --pid {pid}");
+    stage.say(&attach).check(0);
+    assert_eq!(in_by().as_deref(), Some(CONTAINER));
+    assert_eq!(stage.domain("db", || answer(&out_to)), "10.77.0.3");
+    // The world may say that it has this address; the host knows where that is.
+    stage.in_world(&format!("ip route add 10.77.0.0/24 via {HOST}"));
+    stage.in_world(&format!("ip addr add {CONTAINER}/32 dev lo"));
+    let db = stage.domain("db", || UdpSocket::bind("10.77.0.3:9").expect("bind"));
+    db.set_read_timeout(Some(SILENCE)).expect("limit");
+    let send = |place: &Place| {
+        place.within(|| {
+            let socket = UdpSocket::bind((CONTAINER, 0)).expect("bind");
+            socket.send_to(b"in", "10.77.0.3:9").expect("send");
+        });
+    };
+    send(&stage.world);
+    assert!(
+        db.recv(&mut [0; 8]).is_err(),
+        "the world came as the container"
+    );
+    send(&container);
+    assert_eq!(db.recv(&mut [0; 8]).expect("receive"), 2);
+
+    stage.say("domain rm shop --force").check(0);
+    assert_eq!(in_by(), None, "when it is attached no more");
+    stage.host("ip link del docker0");
+    stage.close();
+}
+
 #[test]
 fn an_address_of_the_domains_network_has_one_port() {
     if !is_root() {

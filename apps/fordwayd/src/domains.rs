@@ -91,7 +91,7 @@ impl Domains {
         }
         domains.adopt_attached(registry);
         domains.settle_uplink(config)?;
-        domains.write_hosts(registry);
+        domains.tell_of_domains(registry);
         Ok(domains)
     }
 
@@ -177,7 +177,8 @@ impl Domains {
         self.fabric.as_ref()
     }
 
-    fn write_hosts(&self, registry: &Registry) {
+    /// What others go by when the domains have changed: hosts files, and who may come by the uplink.
+    fn tell_of_domains(&self, registry: &Registry) {
         let names: Vec<(&str, Ipv4Addr)> = registry
             .domains()
             .filter_map(|domain| Some((domain.name.as_str(), domain.ip?)))
@@ -195,6 +196,12 @@ impl Domains {
             && let Err(reason) = hosts::write_block(Path::new(HOSTS), &self.runtime_dir, &names)
         {
             warn(HOSTS, &reason);
+        }
+        let attached: Vec<Ipv4Addr> = self.attached.values().map(|one| one.ip).collect();
+        if let Some(fabric) = self.fabric.as_ref().filter(|_| self.uplink.is_some())
+            && let Err(reason) = fabric.let_attached(&attached)
+        {
+            warn("attached domains at the uplink", &reason);
         }
     }
 
@@ -357,7 +364,7 @@ impl Broker {
             Ok(domain) => {
                 tracing::info!("domain {name} ({ip}) was made");
                 self.domains.paths.insert(domain.id, paths);
-                self.domains.write_hosts(&self.registry);
+                self.domains.tell_of_domains(&self.registry);
                 self.port_came(ip);
                 match self.publish(&domain, ip, publish) {
                     Ok(()) => Reply::Domain(self.describe(&domain)),
@@ -479,7 +486,7 @@ impl Broker {
                 };
                 self.domains.attached.insert(domain.id, attached);
                 self.domains.save_attached();
-                self.domains.write_hosts(&self.registry);
+                self.domains.tell_of_domains(&self.registry);
                 Reply::Domain(self.describe(&domain))
             }
             Err(reason) => refused(&reason),
@@ -553,7 +560,7 @@ impl Broker {
         self.places.close(domain.netns_cookie);
         let actions = self.registry.remove_domain(domain.id);
         self.carry_out(actions);
-        self.domains.write_hosts(&self.registry);
+        self.domains.tell_of_domains(&self.registry);
         tracing::info!("domain {name} was removed");
         Reply::Done
     }

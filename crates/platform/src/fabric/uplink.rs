@@ -7,7 +7,9 @@
 //! Domains have a default route by the host's address. Table `ip fordway` of the host lets
 //! them out under the host's addresses (masquerade) and lets in what it published: map
 //! `published` leads a port of the host to one of a domain, and nothing else from outside
-//! gets to a domain. The host's own packets, and what is an answer, pass.
+//! gets to a domain. The host's own packets, what is an answer, and attached domains (set
+//! `attached`) pass. These and the domains see each other's own addresses: a connection between
+//! them has two names that mirror each other, and so may have rings.
 //!
 //! The kernel's objects are the record, and whoever comes next goes by them:
 //!
@@ -42,7 +44,7 @@ use std::str::FromStr;
 
 const FORWARDING: &str = "/proc/sys/net/ipv4/ip_forward";
 /// So that what 127.0.0.1 sends to a published port may leave by `fordway0`, and the answer come
-/// back; chain `not_loopback` shuts out what a domain would send there.
+/// back; chain `not_by_detours` shuts out what a domain would send there.
 const ROUTE_LOCALNET: &str = "/proc/sys/net/ipv4/conf/fordway0/route_localnet";
 const WAS_OFF: &str = "forwarding_was_off";
 /// A route this short is a way out, and no network that somebody has.
@@ -57,9 +59,13 @@ table ip fordway {
 		type inet_proto . ipv4_addr . inet_service : ipv4_addr . inet_service
 		flags interval
 	}
-	chain not_loopback {
+	set attached {
+		type ipv4_addr
+	}
+	chain not_by_detours {
 		type filter hook prerouting priority raw; policy accept;
 		iifname DEVICE ip daddr 127.0.0.0/8 drop
+		ip saddr @attached ip daddr NETWORK fib saddr . iif oif missing drop
 	}
 	chain prerouting {
 		type nat hook prerouting priority dstnat; policy accept;
@@ -73,10 +79,12 @@ table ip fordway {
 		type filter hook forward priority filter; policy accept;
 		oifname DEVICE ct state established,related accept
 		oifname DEVICE ct status dnat accept
+		oifname DEVICE ip saddr @attached accept
 		oifname DEVICE drop
 	}
 	chain postrouting {
 		type nat hook postrouting priority srcnat; policy accept;
+		ip saddr NETWORK ip daddr @attached accept
 		ip saddr NETWORK ip daddr != NETWORK masquerade
 		oifname DEVICE ip saddr { NETWORK, 127.0.0.0/8 } masquerade
 	}
@@ -417,6 +425,16 @@ impl Fabric {
     /// The uplink's address, if there is one.
     pub(super) fn uplink_address(&self) -> Option<Ipv4Addr> {
         self.has_uplink().then(device_address).flatten()
+    }
+
+    /// Lets domains that others made, such as containers, come and be reached under their own
+    /// addresses; others no more.
+    pub fn let_attached(&self, addresses: &[Ipv4Addr]) -> Result<()> {
+        let mut batch = String::from("flush set ip fordway attached\n");
+        for ip in addresses {
+            let _ = writeln!(batch, "add element ip fordway attached {{ {ip} }}");
+        }
+        in_host("nft", &["-f", "-"], &batch).map(drop)
     }
 
     /// Publishes ports of the domain that has this address. That none of them meets another, the
