@@ -260,19 +260,23 @@ fn domains_reach_the_world_and_the_world_what_is_published() {
     // or to what listens on the host's loopback.
     stage.in_world(&format!("ip route add 10.77.0.0/24 via {HOST}"));
     assert_eq!(stage.world.within(|| ask("10.77.0.3:7000", SILENCE)), None);
-    let listener = stage
-        .host
-        .within(|| TcpListener::bind("127.0.0.1:95").expect("bind"));
+    let bind = || UdpSocket::bind("127.0.0.1:95").expect("bind");
+    let loopback = stage.host.within(bind);
     let by_host = "ip addr flush dev lo && sysctl -qw net.ipv4.conf.all.route_localnet=1 \
         && ip route add 127.0.0.1 via 10.77.0.1 src 10.77.0.9 && ip route add 10.77.0.3 via 10.77.0.1";
     let line = [
         "run", "--domain", "early", "--path", "kernel", "--", "sh", "-c", by_host,
     ];
     Ran::new(&mut stage.command(&stage.runtime.command(line))).check(0);
-    for to in ["127.0.0.1:95", "10.77.0.3:7000"] {
-        assert_eq!(stage.domain("early", || ask(to, SILENCE)), None, "{to}");
-    }
-    drop(listener);
+    let to_db = stage.domain("early", || ask("10.77.0.3:7000", SILENCE));
+    assert_eq!(to_db, None);
+    stage.domain("early", || {
+        let socket = UdpSocket::bind("10.77.0.9:0").expect("bind");
+        socket.send_to(b"in", "127.0.0.1:95").expect("send");
+    });
+    loopback.set_read_timeout(Some(SILENCE)).expect("limit");
+    let heard = loopback.recv(&mut [0; 8]);
+    assert!(heard.is_err(), "the host's loopback was reached");
 
     // What is published is listed, has one owner, and outlives the broker.
     let shown = stage.json("domain show db");
@@ -403,6 +407,30 @@ fn names_are_known_on_both_sides() {
     assert_eq!(stage.hosts(), format!("{OWN_HOSTS}\n198.51.100.7 mine\n"));
     fs::write(&file, OWN_HOSTS).expect("write");
     stage.is_untouched();
+}
+
+#[test]
+fn other_names_are_asked_of_servers_that_a_domain_can_reach() {
+    if !is_root() {
+        return;
+    }
+    let stage = Stage::new();
+    let stub = stage.runtime.dir.join("resolv.conf");
+    fs::write(&stub, "nameserver 127.0.0.53\n").expect("write");
+    stage.host(&format!("mount --bind {} /etc/resolv.conf", stub.display()));
+    stage.host("mount -t tmpfs run /run");
+    stage.say("up --detach --uplink").check(0);
+    let asked = || stage.inside("web", "cat /etc/resolv.conf").check(0).stdout;
+    assert_eq!(asked(), "nameserver 127.0.0.53\n");
+    let servers = stage.runtime.dir.join("servers");
+    fs::write(&servers, format!("nameserver {WORLD}\n")).expect("write");
+    stage.host("mkdir -p /run/systemd/resolve");
+    stage.host(&format!(
+        "cp {} /run/systemd/resolve/resolv.conf",
+        servers.display()
+    ));
+    assert_eq!(asked(), format!("nameserver {WORLD}\n"));
+    stage.close();
 }
 
 /// As debootstrap leaves it: a broker makes a file to mount over, and takes it away.

@@ -17,6 +17,13 @@ use std::path::{Path, PathBuf};
 /// Where names of domains are put.
 pub const HOSTS: &str = "/etc/hosts";
 
+/// What the C library asks for names that are in no hosts file.
+const RESOLV_CONF: &str = "/etc/resolv.conf";
+/// The servers that systemd-resolved asks itself: what listens at its own address on the host's
+/// loopback does not at that of a domain (systemd-resolved.service(8)).
+const RESOLVED_SERVERS: &str = "/run/systemd/resolve/resolv.conf";
+const RESOLVED_ADDRESS: &str = "127.0.0.53";
+
 /// Whether this process's root directory is a mount point, as [`private_mounts`] needs it:
 /// that of a chroot need not be.
 pub fn root_is_mount() -> bool {
@@ -37,7 +44,8 @@ pub fn enter_netns(file: &Path) -> io::Result<()> {
 
 /// Gives the process a mount namespace of its own in which `hosts` is /etc/hosts and
 /// no fabric's directory of namespaces is there: its copy would keep every domain's
-/// namespace alive as long as this program runs. False if there is no /etc/hosts to
+/// namespace alive as long as this program runs. Where the host asks systemd-resolved for
+/// names, the program asks the servers behind it. False if there is no /etc/hosts to
 /// mount over: the rest holds, but names of domains are not found.
 pub fn private_mounts(hosts: &Path) -> io::Result<bool> {
     // SAFETY: NEWNS implies unsharing the file-system attributes (umask, working
@@ -55,6 +63,10 @@ pub fn private_mounts(hosts: &Path) -> io::Result<bool> {
     if named {
         rustix::mount::mount_bind(hosts, HOSTS)?;
     }
+    let resolv_conf = std::fs::read_to_string(RESOLV_CONF).unwrap_or_default();
+    if asks_resolved_alone(&resolv_conf) && Path::new(RESOLVED_SERVERS).exists() {
+        rustix::mount::mount_bind(RESOLVED_SERVERS, RESOLV_CONF)?;
+    }
     let mounts = std::fs::read("/proc/self/mountinfo")?;
     for dir in fabric_dirs(&mounts) {
         match rustix::mount::unmount(&dir, UnmountFlags::DETACH) {
@@ -63,6 +75,16 @@ pub fn private_mounts(hosts: &Path) -> io::Result<bool> {
         }
     }
     Ok(named)
+}
+
+/// Whether a resolv.conf(5) names systemd-resolved and no other server.
+fn asks_resolved_alone(text: &str) -> bool {
+    let servers = text.lines().filter_map(|line| {
+        let mut words = line.split_whitespace();
+        (words.next()? == "nameserver").then(|| words.next().unwrap_or(""))
+    });
+    let mut servers = servers.peekable();
+    servers.peek().is_some() && servers.all(|server| server == RESOLVED_ADDRESS)
 }
 
 /// Where mounts lie, from proc_pid_mountinfo(5): the fifth word of a line, with blanks as
@@ -224,6 +246,17 @@ mod tests {
             198 197 0:4 net:[4] /run/a\\040b/netns/.fabric rw - nsfs nsfs rw\n\
             199 197 0:4 net:[5] /run/a\\040b/netns/web rw - nsfs nsfs rw\n";
         assert_eq!(fabric_dirs(mounts), [PathBuf::from("/run/a b/netns")]);
+    }
+
+    #[test]
+    fn the_hosts_own_resolver_is_told_from_others() {
+        assert!(asks_resolved_alone(
+            "# x\nnameserver 127.0.0.53\noptions edns0\n"
+        ));
+        assert!(!asks_resolved_alone(
+            "nameserver 127.0.0.53\nnameserver 192.0.2.2\n"
+        ));
+        assert!(!asks_resolved_alone("search example.org\n"));
     }
 
     #[test]

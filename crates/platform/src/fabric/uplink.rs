@@ -256,9 +256,18 @@ fn in_host(program: &'static str, args: &[&str], input: &str) -> Result<String> 
     run_in(host()?.as_fd(), program, args, input)
 }
 
-/// Sets a variable of sysctl(8) of the host.
+/// Whether a variable of sysctl(8) of the host has this value.
+fn is_set(path: &str, value: &str) -> Result<bool> {
+    let text = fs::read_to_string(path).map_err(doing("reading a variable of sysctl"))?;
+    Ok(text.trim() == value)
+}
+
+/// Sets one, unless it is set: that may be not permitted.
 fn set(path: &str, value: &str) -> Result<()> {
-    fs::write(path, value).map_err(doing("setting a variable of sysctl for the uplink"))
+    match is_set(path, value)? {
+        true => Ok(()),
+        false => fs::write(path, value).map_err(doing("setting a variable of sysctl")),
+    }
 }
 
 /// Of the device `fordway0` of the host, if it is there.
@@ -277,13 +286,16 @@ fn device_address() -> Option<Ipv4Addr> {
 /// Refuses what would take somebody's network away.
 fn check_free(ip: Ipv4Addr, prefix: u8) -> Result<()> {
     if let Ok(link) = in_host("ip", &["-o", "link", "show", "dev", UPLINK_DEVICE], "") {
-        let owner = link
-            .split_once("alias ")
-            .map_or("", |(_, owner)| owner.trim());
-        return Err(FabricError::Taken(format!(
-            "the host has an uplink of another broker, that of {owner}: end it with \
-             fordway --runtime-dir {owner} down, or start this one without an uplink"
-        )));
+        let owner = link.split_once("alias ").map(|(_, owner)| owner.trim());
+        return Err(FabricError::Taken(match owner {
+            Some(owner) => format!(
+                "the host has an uplink of another broker, that of {owner}: end it with \
+                 fordway --runtime-dir {owner} down, or start this one without an uplink"
+            ),
+            None => format!(
+                "the host has a device {UPLINK_DEVICE} of unknown origin: remove it with ip link del {UPLINK_DEVICE}"
+            ),
+        }));
     }
     for args in [["-o", "-4", "addr"], ["-o", "-4", "route"]] {
         let listing = in_host("ip", &args, "")?;
@@ -344,18 +356,11 @@ impl Fabric {
         let mut table = TABLE
             .replace("DEVICE", UPLINK_DEVICE)
             .replace("NETWORK", &network);
-        let forwarding = fs::read_to_string(FORWARDING);
-        let forwards = forwarding
-            .map_err(doing("asking for IPv4 forwarding"))?
-            .trim()
-            == "1";
-        if !forwards {
+        if !is_set(FORWARDING, "1")? {
             let _ = writeln!(table, "add chain ip fordway {WAS_OFF}");
         }
         in_host("nft", &["-f", "-"], &table)?;
-        if !forwards {
-            set(FORWARDING, "1")?;
-        }
+        set(FORWARDING, "1")?;
         set(ROUTE_LOCALNET, "1")?;
 
         let domains = self.existing()?;
