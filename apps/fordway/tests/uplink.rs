@@ -278,6 +278,29 @@ fn domains_reach_the_world_and_the_world_what_is_published() {
     let heard = loopback.recv(&mut [0; 8]);
     assert!(heard.is_err(), "the host's loopback was reached");
 
+    // UDP as well, and by the first run.
+    let run = "run --domain dns --publish 8080:53/udp --path kernel -- true";
+    stage.say(run).check(0);
+    let shown = stage.json("domain show dns");
+    assert_eq!(
+        shown["domain"]["published"],
+        serde_json::json!(["8080:53/udp"])
+    );
+    let server = stage.domain("dns", || UdpSocket::bind("0.0.0.0:53").expect("bind"));
+    let client = stage
+        .world
+        .within(|| UdpSocket::bind("0.0.0.0:0").expect("bind"));
+    for socket in [&server, &client] {
+        socket.set_read_timeout(Some(ANSWER)).expect("limit");
+    }
+    let mut buffer = [0; 8];
+    client.send_to(b"who?", &published).expect("send");
+    let (_, from) = server.recv_from(&mut buffer).expect("receive");
+    assert_eq!(from.ip().to_string(), WORLD);
+    server.send_to(b"I", from).expect("send");
+    let (_, from) = client.recv_from(&mut buffer).expect("receive");
+    assert_eq!(from.to_string(), published);
+
     // What is published is listed, has one owner, and outlives the broker.
     let shown = stage.json("domain show db");
     let both = serde_json::json!(["8080:7000", "127.0.0.1:8081:7000"]);
