@@ -6,7 +6,7 @@ use crate::pace::Pace;
 use crate::pairs::PAIRS_MIN;
 use crate::placement::Placement;
 use crate::report::{JsonLines, Row};
-use crate::{apps, compare, demo, document, filter, marks, publish};
+use crate::{apps, compare, demo, document, filter, instructions, marks, publish};
 use anyhow::{Result, ensure};
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -75,9 +75,14 @@ pub enum Command {
     },
     /// Show the fast path beside the kernel path on redis, nginx, curl and iperf3.
     Demo(DemoArgs),
+    /// Instructions of the library for a small write, read and wait, by function.
+    Instructions,
     /// One end of a conversation that is measured.
     #[command(hide = true)]
     End(EndArgs),
+    /// The program whose instructions are counted.
+    #[command(hide = true)]
+    Stepped(instructions::SteppedArgs),
 }
 
 /// Options of all suites together.
@@ -206,6 +211,8 @@ pub fn run(command: &Command) -> Result<()> {
             })
         }
         Command::End(args) => end::run(args),
+        Command::Instructions => instructions::run(),
+        Command::Stepped(args) => instructions::stepped(args),
     }
 }
 

@@ -5,7 +5,7 @@
 //! - [`work`]: real servers and clients, and how to read their figures; [`pairs`]: how sure a ratio is; [`report`]: tables and JSON; [`marks`]: what they shall reach; [`document`]: Markdown, HTML and plots; [`publish`]: what the documentation shows of them
 //! - [`micro`]: suites of plain programs
 //! - [`filter`]: what rules cost packets and the fast path
-//! - [`compare`]: two builds in alternation
+//! - [`compare`]: two builds in alternation; [`instructions`]: what a small message costs, counted
 //! - [`apps`]: the suite of real programs; [`demo`]: the same for people; [`cli`]: their arguments
 #![forbid(unsafe_code)]
 
@@ -16,6 +16,7 @@ pub mod demo;
 pub mod distance;
 pub mod document;
 pub mod filter;
+pub mod instructions;
 pub mod marks;
 pub mod micro;
 pub mod pace;

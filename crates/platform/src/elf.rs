@@ -122,6 +122,45 @@ pub fn exported_u32(file: &Path, symbol: &str) -> Option<u32> {
         })
 }
 
+/// A function of a shared object.
+#[derive(Clone, Debug)]
+pub struct Function {
+    /// As the linker knows it.
+    pub name: String,
+    /// Its addresses, if the object is loaded at 0.
+    pub addresses: std::ops::Range<u64>,
+}
+
+/// The functions of a shared object that is not stripped, in the order of their addresses, each once.
+pub fn functions(file: &Path) -> io::Result<Vec<Function>> {
+    let cache = ReadCache::new(File::open(file)?);
+    let mut functions = symbols_of_functions(&cache).map_err(io::Error::other)?;
+    functions.sort_by_key(|function| (function.addresses.start, function.addresses.end));
+    functions.dedup_by_key(|function| function.addresses.start);
+    Ok(functions)
+}
+
+fn symbols_of_functions<'data, R: ReadRef<'data>>(data: R) -> object::read::Result<Vec<Function>> {
+    let header = elf::FileHeader64::<Endianness>::parse(data)?;
+    let endian = header.endian()?;
+    let symbols = header
+        .sections(endian, data)?
+        .symbols(endian, data, elf::SHT_SYMTAB)?;
+    let functions = symbols
+        .iter()
+        .filter(|symbol| symbol.st_type() == elf::STT_FUNC);
+    functions
+        .filter(|symbol| symbol.st_value(endian) != 0)
+        .map(|symbol| {
+            let start = symbol.st_value(endian);
+            Ok(Function {
+                name: String::from_utf8_lossy(symbols.symbol_name(endian, symbol)?).into_owned(),
+                addresses: start..start + symbol.st_size(endian),
+            })
+        })
+        .collect()
+}
+
 /// When the kernel sets AT_SECURE: the identity changes, or capabilities are gained
 /// by somebody who is not root (capabilities(7), cap_bprm_creds_from_file).
 fn privilege(file: &Path) -> io::Result<Option<Obstacle>> {

@@ -23,3 +23,4 @@ mod rules;
 pub mod sockinfo;
 pub mod sockmap;
 pub mod tap;
+pub mod trace;
