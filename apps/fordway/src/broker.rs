@@ -14,6 +14,8 @@ const REPLY_LIMIT: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub struct Broker {
     runtime_dir: PathBuf,
+    /// How long one answer may take.
+    patience: Duration,
 }
 
 impl Broker {
@@ -21,7 +23,13 @@ impl Broker {
     pub fn at(runtime_dir: &Path) -> Broker {
         Broker {
             runtime_dir: runtime_dir.into(),
+            patience: REPLY_LIMIT,
         }
+    }
+
+    /// For who would rather have no answer than a late one.
+    pub fn within(self, patience: Duration) -> Broker {
+        Broker { patience, ..self }
     }
 
     /// The socket that shims speak to.
@@ -66,7 +74,7 @@ impl Broker {
     ) -> Result<(), Failure> {
         let stream = self.connect()?;
         let mut reader = BufReader::new(&stream);
-        let mut line = said(&stream, &mut reader, request)?;
+        let mut line = self.said(&stream, &mut reader, request)?;
         // What follows comes when it comes.
         let patient = stream.set_read_timeout(None);
         patient.map_err(silent)?;
@@ -84,7 +92,7 @@ impl Broker {
 
     fn exchange(&self, request: &Request) -> Result<Reply, Failure> {
         let stream = self.connect()?;
-        understood(&said(&stream, &mut BufReader::new(&stream), request)?)
+        understood(&self.said(&stream, &mut BufReader::new(&stream), request)?)
     }
 
     fn connect(&self) -> Result<UnixStream, Failure> {
@@ -100,33 +108,34 @@ impl Broker {
             _ => absent(&self.runtime_dir),
         })
     }
-}
 
-/// Asks and reads the first line of the answer.
-fn said(
-    mut stream: &UnixStream,
-    reader: &mut BufReader<&UnixStream>,
-    request: &Request,
-) -> Result<String, Failure> {
-    let answer = (|| {
-        stream.set_read_timeout(Some(REPLY_LIMIT))?;
-        let mut line = serde_json::to_string(request)?;
-        line.push('\n');
-        match stream.write_all(line.as_bytes()) {
-            // A broker that has no place for us says so before it hears us.
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
-            written => written?,
+    /// Asks and reads the first line of the answer.
+    fn said(
+        &self,
+        mut stream: &UnixStream,
+        reader: &mut BufReader<&UnixStream>,
+        request: &Request,
+    ) -> Result<String, Failure> {
+        let answer = (|| {
+            stream.set_read_timeout(Some(self.patience))?;
+            let mut line = serde_json::to_string(request)?;
+            line.push('\n');
+            match stream.write_all(line.as_bytes()) {
+                // A broker that has no place for us says so before it hears us.
+                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+                written => written?,
+            }
+            line.clear();
+            reader.read_line(&mut line)?;
+            Ok::<String, io::Error>(line)
+        })();
+        let line = answer.map_err(silent)?;
+        if line.is_empty() {
+            let text = "the broker closed the connection: only its own user, root and group fordway are answered";
+            return Err(Failure::new(Exit::Privilege, text));
         }
-        line.clear();
-        reader.read_line(&mut line)?;
-        Ok::<String, io::Error>(line)
-    })();
-    let line = answer.map_err(silent)?;
-    if line.is_empty() {
-        let text = "the broker closed the connection: only its own user, root and group fordway are answered";
-        return Err(Failure::new(Exit::Privilege, text));
+        Ok(line)
     }
-    Ok(line)
 }
 
 fn understood(line: &str) -> Result<Reply, Failure> {

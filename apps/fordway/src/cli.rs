@@ -2,7 +2,7 @@
 //! are all made from it.
 
 use clap::builder::PossibleValuesParser;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use fordway_abi::reason::Reason;
 use fordway_platform::fabric::Publication;
 use fordway_platform::launch::CpuList;
@@ -21,7 +21,7 @@ pub struct Cli {
     /// Where the broker's sockets, namespaces and hosts files lie
     /// [default: /run/fordway; for ordinary users $XDG_RUNTIME_DIR/fordway, or below
     /// /run/user or /tmp without a session]
-    #[arg(long, global = true, value_name = "DIR")]
+    #[arg(long, global = true, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub runtime_dir: Option<PathBuf>,
 
     #[command(subcommand)]
@@ -66,11 +66,20 @@ pub enum Command {
     /// Print a completion script
     Completions {
         /// For which shell
-        shell: clap_complete::Shell,
+        #[arg(value_enum)]
+        shell: Shell,
+    },
+    /// What may stand in place of the last word; for the scripts of `completions`
+    #[command(hide = true)]
+    Complete {
+        /// The words behind `fordway`, up to the one with the cursor
+        #[arg(last = true)]
+        words: Vec<OsString>,
     },
     /// Write the manual pages into a directory
     Man {
         /// Where to; made if it does not exist
+        #[arg(value_hint = ValueHint::DirPath)]
         dir: PathBuf,
     },
 }
@@ -82,7 +91,7 @@ pub enum FilterCommand {
         /// The file
         file: PathBuf,
         /// Where include looks for names without ./ or / [default: /etc]
-        #[arg(short = 'I', long = "include", value_name = "DIR")]
+        #[arg(short = 'I', long = "include", value_name = "DIR", value_hint = ValueHint::DirPath)]
         include: Vec<PathBuf>,
         /// Print the rules as nft lists them
         #[arg(long)]
@@ -103,7 +112,7 @@ pub enum FilterCommand {
         #[arg(long)]
         add: bool,
         /// Where include looks for names without ./ or / [default: /etc]
-        #[arg(short = 'I', long = "include", value_name = "DIR")]
+        #[arg(short = 'I', long = "include", value_name = "DIR", value_hint = ValueHint::DirPath)]
         include: Vec<PathBuf>,
         #[command(flatten)]
         json: Json,
@@ -116,7 +125,7 @@ pub enum FilterCommand {
         /// The file
         file: PathBuf,
         /// Where include looks for names without ./ or / [default: /etc]
-        #[arg(short = 'I', long = "include", value_name = "DIR")]
+        #[arg(short = 'I', long = "include", value_name = "DIR", value_hint = ValueHint::DirPath)]
         include: Vec<PathBuf>,
         /// Where the compiled rules go
         #[arg(short, long, value_name = "FILE")]
@@ -182,7 +191,7 @@ pub struct Ss {
     /// Only ends on this path
     #[arg(long, value_enum)]
     pub path: Option<PathShown>,
-    /// Only ends that are on the kernel path for this reason
+    /// Only ends that are on the kernel path for this reason, a word of those in fordway(1)
     #[arg(long, value_name = "WORD", value_parser = reasons(), hide_possible_values = true)]
     pub reason: Option<String>,
     /// What the rows are sorted by
@@ -197,6 +206,17 @@ pub struct Ss {
 
 fn reasons() -> PossibleValuesParser {
     Reason::ALL.iter().map(|reason| reason.word()).into()
+}
+
+/// Shells that are completed for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Shell {
+    /// bash(1), with bash-completion for the program behind run and try
+    Bash,
+    /// zsh(1)
+    Zsh,
+    /// fish(1)
+    Fish,
 }
 
 /// `ss --path`.

@@ -5,13 +5,13 @@
 
 use crate::broker::Broker;
 use crate::config;
-use crate::exit::{Exit, Outcome};
+use crate::exit::{Exit, Failure, Outcome};
 use crate::places;
 use crate::show;
 use crate::table::wrap;
 use fordway_abi::ABI_VERSION;
 use fordway_platform::fabric::{self, Fabric};
-use fordway_platform::{elf, launch, probe};
+use fordway_platform::{launch, probe};
 use fordwayd::admin::SCHEMA;
 use serde::Serialize;
 use serde_json::json;
@@ -41,7 +41,7 @@ struct Check {
 }
 
 /// `fordway doctor`.
-pub fn doctor(broker: &Broker, json: bool) -> Outcome {
+pub fn doctor(broker: Result<Broker, Failure>, json: bool) -> Outcome {
     let root = launch::has_sys_admin();
     let cookie = probe::netns_cookie().map(drop);
     let checks = [
@@ -62,22 +62,22 @@ pub fn doctor(broker: &Broker, json: bool) -> Outcome {
     if json {
         show::document(&json!({ "schema": SCHEMA, "healthy": healthy, "checks": checks }))?;
     } else {
-        for Check {
-            name,
-            state,
-            text,
-            advice,
-        } in &checks
-        {
-            let word = format!("{state:?}").to_lowercase();
-            let advice = advice
-                .as_ref()
-                .map_or_else(String::new, |advice| format!("; {advice}"));
-            let line = wrap(&format!("{word:<5} {name:<13} {text}{advice}"), INDENT);
-            show::print(&(line + "\n"))?;
-        }
+        show::print(&checks.iter().map(line).collect::<String>())?;
     }
     Ok(if healthy { Exit::Done } else { Exit::Unhealthy })
+}
+
+fn line(check: &Check) -> String {
+    let Check {
+        name,
+        state,
+        text,
+        advice,
+    } = check;
+    let word = format!("{state:?}").to_lowercase();
+    let advice = advice.iter().map(|advice| format!("; {advice}"));
+    let advice: String = advice.collect();
+    wrap(&format!("{word:<5} {name:<13} {text}{advice}"), INDENT) + "\n"
 }
 
 fn kernel() -> Check {
@@ -167,23 +167,13 @@ fn mounts(root: bool) -> Check {
 }
 
 fn shim() -> Check {
-    let file = match places::shim() {
-        Ok(file) => file,
+    match places::shim() {
+        Ok(file) => ok(
+            "shim",
+            format!("{} (ABI version {ABI_VERSION})", file.display()),
+        ),
         Err(failure) => {
             let (text, advice) = split(&failure.message);
-            return bad("shim", State::Fail, text, advice);
-        }
-    };
-    let shown = file.display();
-    match elf::exported_u32(&file, places::SHIM_VERSION_SYMBOL) {
-        Some(ABI_VERSION) => ok("shim", format!("{shown} (ABI version {ABI_VERSION})")),
-        Some(version) => {
-            let text = format!("{shown} has ABI version {version}, this fordway {ABI_VERSION}");
-            bad("shim", State::Fail, text, "install both from one release")
-        }
-        None => {
-            let text = format!("{shown} does not say its ABI version");
-            let advice = "install libfordway.so of this release";
             bad("shim", State::Fail, text, advice)
         }
     }
@@ -201,8 +191,8 @@ fn configuration() -> Check {
     }
 }
 
-fn running(broker: &Broker) -> Check {
-    let info = match broker.info() {
+fn running(broker: Result<Broker, Failure>) -> Check {
+    let info = match broker.and_then(|broker| broker.info()) {
         Ok(info) => info,
         Err(failure) => {
             let (text, advice) = split(&failure.message);

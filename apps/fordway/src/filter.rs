@@ -12,6 +12,7 @@ use crate::broker::{Broker, unexpected};
 use crate::cli::FilterCommand;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::show::print;
+use crate::table::folded;
 use crate::trace;
 use fordway_platform::nftables::{LoadError, Name, Scratch, Source, own_user_namespace};
 use fordwayd::admin::{FilterChange, FilterRules, Reply, Request, SCHEMA};
@@ -44,7 +45,7 @@ pub fn filter(command: &FilterCommand, broker: impl Fn() -> Result<Broker, Failu
                     load(&scratch, Source::text(&rules.text))?;
                     print(&scratch.list_json().map_err(failure)?)
                 }
-                false => print(&rules.text),
+                false => print(&fitted(&rules.text)),
             }
         }
         FilterCommand::Compile { file, include, out } => {
@@ -64,6 +65,16 @@ pub fn filter(command: &FilterCommand, broker: impl Fn() -> Result<Broker, Failu
             broker,
         ),
     }
+}
+
+/// Rules as wide as the terminal, which nft reads back: a line goes on behind a backslash, but for
+/// a comment, which ends with its line.
+fn fitted(rules: &str) -> String {
+    let line = |line: &str| match line.trim_start().starts_with('#') {
+        true => folded(line, "#   ", ""),
+        false => folded(line, "    ", " \\"),
+    };
+    rules.split_inclusive('\n').map(line).collect()
 }
 
 /// Where rules are loaded to see what they become.
@@ -86,7 +97,7 @@ pub fn load_file(
 ) -> Result<(), Failure> {
     let name = file.display().to_string();
     let text = std::fs::read_to_string(file)
-        .map_err(|why| Failure::new(Exit::NotFound, format!("cannot read {name}: {why}")))?;
+        .map_err(|error| Failure::io(format!("cannot read {name}"), &error))?;
     let source = Source {
         text: &text,
         name: &name,
@@ -144,11 +155,12 @@ fn compile(file: &Path, include: &[PathBuf], names: &[Name], out: &Path) -> Outc
     scratch.add_device("eth0", Some(2)).map_err(failure)?;
     load_file(&scratch, file, include, names)?;
     let compiled = fordway_filter::rules::packed(&scratch.dump().map_err(failure)?);
-    std::fs::write(out, compiled).map_err(|why| {
-        Failure::new(
-            Exit::Internal,
-            format!("cannot write {}: {why}", out.display()),
-        )
+    std::fs::write(out, compiled).map_err(|error| {
+        // A part of it is worth nothing.
+        if out.is_file() {
+            let _ = std::fs::remove_file(out);
+        }
+        Failure::io(format!("cannot write {}", out.display()), &error)
     })?;
     Ok(Exit::Done)
 }
@@ -171,7 +183,9 @@ fn load_rules(broker: &Broker, file: &Path, add: bool, include: &[PathBuf], json
         let text = scratch.list().map_err(failure)?;
         match broker.ask(&Request::FilterLoad { text, epoch }) {
             Ok(Reply::FilterChange(change)) if json => return document(&change),
-            Ok(Reply::FilterChange(change)) => return print(&format!("{}\n", summary(&change))),
+            Ok(Reply::FilterChange(change)) => {
+                return print(&folded(&summary(&change), "  ", ""));
+            }
             Ok(other) => return Err(unexpected(&other)),
             Err(failure) if failure.exit == Exit::Busy && attempts_left != 0 => {}
             Err(failure) => return Err(failure),
@@ -217,9 +231,11 @@ fn monitor(broker: &Broker, json: bool) -> Outcome {
     broker.listen(&Request::FilterMonitor, |reply| {
         match reply {
             Reply::Filter(_) => {}
-            Reply::FilterChange(change) if json => drop(document(&change)?),
+            Reply::FilterChange(change) if json => {
+                document(&change)?;
+            }
             Reply::FilterChange(change) => {
-                let mut text = format!("# {}\n", summary(&change));
+                let mut text = folded(&format!("# {}", summary(&change)), "#   ", "");
                 for line in &change.changes {
                     text += line;
                     text.push('\n');

@@ -6,6 +6,7 @@
 
 mod broker;
 mod cli;
+mod complete;
 mod config;
 mod container;
 mod doctor;
@@ -13,6 +14,7 @@ mod exit;
 mod filter;
 mod frames;
 mod manual;
+mod pages;
 mod places;
 mod run;
 mod show;
@@ -23,12 +25,15 @@ mod try_out;
 mod up;
 
 use broker::Broker;
-use clap::Parser;
 use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
 use cli::{Cli, Command};
 use exit::{Exit, Failure, Outcome};
 use std::ffi::OsString;
 use std::process::ExitCode;
+
+/// Letters of a list that is short enough for an error's line.
+const VALUES_SHOWN: usize = 60;
 
 fn main() -> ExitCode {
     let outcome = match Cli::try_parse() {
@@ -38,41 +43,46 @@ fn main() -> ExitCode {
     match outcome {
         Ok(exit) => ExitCode::from(exit as u8),
         Err(failure) => {
-            eprintln!("fordway: {}", failure.message);
+            if !failure.message.is_empty() {
+                show::say(&failure.message);
+            }
             ExitCode::from(failure.exit as u8)
         }
     }
 }
 
 fn dispatch(cli: &Cli) -> Outcome {
-    let runtime_dir = cli.runtime_dir.as_deref();
-    let broker = || {
-        let configured = config::runtime_dir();
-        let dir = runtime_dir.or(configured.as_deref());
-        places::runtime_dir(dir).map(|dir| Broker::at(&dir))
-    };
+    let given = cli.runtime_dir.clone();
+    let configured = || given.clone().or_else(config::runtime_dir);
+    let broker = || places::runtime_dir(configured().as_deref()).map(|dir| Broker::at(&dir));
+    // For what members of the group may ask.
+    let listed = || places::listed_dir(configured().as_deref()).map(|dir| Broker::at(&dir));
     match &cli.command {
-        Command::Up(up) => up::up(up, runtime_dir),
+        Command::Up(up) => up::up(up, given.as_deref()),
         Command::Run(run) => run::run(run, broker()),
         Command::Try(options) => try_out::try_out(&broker()?, options),
-        Command::Ss(ss) => ss::ss(&broker()?, ss),
+        Command::Ss(ss) => ss::ss(&listed()?, ss),
+        Command::Domain(command @ (cli::Domain::List(_) | cli::Domain::Show { .. })) => {
+            show::domain(&listed()?, command)
+        }
         Command::Domain(command) => show::domain(&broker()?, command),
         Command::Filter(command) => filter::filter(command, broker),
         Command::Downgrade(downgrade) => show::downgrade(&broker()?, downgrade),
-        Command::Doctor(json) => doctor::doctor(&broker()?, json.json),
+        Command::Doctor(json) => doctor::doctor(broker(), json.json),
         Command::Env(json) => container::environment(&broker()?, json.json),
         Command::Down(down) => up::down(down, &broker()?),
-        Command::Completions { shell } => manual::completions(*shell),
-        Command::Man { dir } => manual::pages(dir),
+        Command::Completions { shell } => show::print(shell.script()),
+        Command::Complete { words } => complete::complete(words),
+        Command::Man { dir } => manual::write(dir),
     }
 }
 
 /// Help and versions as clap prints them; errors in one line.
 fn usage(error: &clap::Error) -> Outcome {
-    if !error.use_stderr() {
-        return show::print(&error.render().to_string());
-    }
     let text = error.render().to_string();
+    if !error.use_stderr() {
+        return show::print(&text);
+    }
     // The first paragraph is the error; tips, such as a similar name, and the usage follow.
     let lines = || text.lines().map(str::trim);
     let paragraph: Vec<&str> = lines().take_while(|line| !line.is_empty()).collect();
@@ -88,22 +98,42 @@ fn usage(error: &clap::Error) -> Outcome {
         }
         _ => line.strip_prefix("error: ").unwrap_or(&line),
     };
-    let exit = if names_run(std::env::args_os().skip(1)) {
-        Exit::Launcher
-    } else {
-        Exit::Usage
+    let line = without_many_values(line);
+    let names = named(std::env::args_os().skip(1));
+    let exit = match names.get(1).map(String::as_str) {
+        Some("run") => Exit::Launcher,
+        _ => Exit::Usage,
     };
-    Err(Failure::new(exit, format!("{line}; see: fordway --help")))
+    let names = names.join(" ");
+    Err(Failure::new(exit, format!("{line}; see: {names} --help")))
 }
 
-/// Whether a command line that clap refuses is one of `fordway run`.
-fn names_run(mut args: impl Iterator<Item = OsString>) -> bool {
+/// An error without the list of the values that are possible, if they are many.
+fn without_many_values(line: &str) -> String {
+    let list = line.split_once(" [possible values: ");
+    let list = list.and_then(|(head, list)| Some((head, list.split_once(']')?)));
+    match list {
+        Some((head, (values, tail))) if values.len() > VALUES_SHOWN => format!("{head}{tail}"),
+        _ => line.to_owned(),
+    }
+}
+
+/// The command that a command line names, from `fordway` on, also if clap refuses the rest of it.
+fn named(mut args: impl Iterator<Item = OsString>) -> Vec<String> {
+    let mut at = Cli::command();
+    let mut names = vec!["fordway".to_owned()];
     while let Some(word) = args.next() {
         match word.to_str() {
             Some("--runtime-dir") => drop(args.next()),
             Some(option) if option.starts_with('-') => {}
-            command => return command == Some("run"),
+            name => match name.and_then(|name| at.find_subcommand(name)).cloned() {
+                Some(command) => {
+                    names.push(command.get_name().to_owned());
+                    at = command;
+                }
+                None => break,
+            },
         }
     }
-    false
+    names
 }

@@ -1,9 +1,19 @@
 //! Where things lie: the runtime directory and the shim.
 
 use crate::exit::{Exit, Failure};
+use fordway_abi::ABI_VERSION;
+use fordway_platform::elf;
+use fordwayd::admin::{ADMIN_SOCKET, CONTROL_SOCKET};
+use rustix::fs::{StatVfsMountFlags, statvfs};
 use std::env;
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+
+/// Of root's broker.
+const SYSTEM_DIR: &str = "/run/fordway";
+/// Longest path of a socket, without its final null (unix(7)).
+const SOCKET_PATH_BYTES_MAX: usize = 107;
 
 /// File name of the shim.
 pub const SHIM: &str = "libfordway.so";
@@ -11,19 +21,53 @@ pub const SHIM: &str = "libfordway.so";
 pub const SHIM_VARIABLE: &str = "FORDWAY_LIB";
 
 /// The variable of the shim that holds its ABI version.
-pub const SHIM_VERSION_SYMBOL: &str = "fordway_abi_version";
+const SHIM_VERSION_SYMBOL: &str = "fordway_abi_version";
 
 /// `--runtime-dir`, else the user's default.
 pub fn runtime_dir(given: Option<&Path>) -> Result<PathBuf, Failure> {
-    if let Some(dir) = given {
-        return std::path::absolute(dir).map_err(Failure::internal);
+    let session = || env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    let dir = match given {
+        Some(dir) => std::path::absolute(dir)
+            .map_err(|error| Failure::io(format!("--runtime-dir {}", dir.display()), &error))?,
+        None if rustix::process::geteuid().is_root() => PathBuf::from(SYSTEM_DIR),
+        None => match session() {
+            // Another kind of path is to be ignored, says the XDG Base Directory Specification.
+            Some(dir) if dir.is_absolute() => dir.join("fordway"),
+            _ => without_session()?,
+        },
+    };
+    if dir.join(CONTROL_SOCKET).as_os_str().len() > SOCKET_PATH_BYTES_MAX {
+        let most = SOCKET_PATH_BYTES_MAX - CONTROL_SOCKET.len() - 1;
+        let text = format!(
+            "{}: a runtime directory's path has at most {most} bytes; give a shorter --runtime-dir",
+            dir.display()
+        );
+        return Err(Failure::new(Exit::Usage, text));
     }
-    if rustix::process::geteuid().is_root() {
-        return Ok(PathBuf::from("/run/fordway"));
+    Ok(dir)
+}
+
+/// The same for what members of the group `fordway` may ask of root's broker: where the user has
+/// no broker of his own, theirs is root's.
+pub fn listed_dir(given: Option<&Path>) -> Result<PathBuf, Failure> {
+    let own = runtime_dir(given);
+    match given {
+        Some(_) => own,
+        None => own_or_system(own, |dir| {
+            UnixStream::connect(dir.join(ADMIN_SOCKET)).is_ok()
+        }),
     }
-    match env::var_os("XDG_RUNTIME_DIR") {
-        Some(dir) if !dir.is_empty() => Ok(PathBuf::from(dir).join("fordway")),
-        _ => without_session(),
+}
+
+fn own_or_system(
+    own: Result<PathBuf, Failure>,
+    answers: impl Fn(&Path) -> bool,
+) -> Result<PathBuf, Failure> {
+    let system = Path::new(SYSTEM_DIR);
+    match &own {
+        Ok(dir) if dir == system || answers(dir) => own,
+        _ if answers(system) => Ok(system.into()),
+        _ => own,
     }
 }
 
@@ -49,7 +93,7 @@ fn without_session() -> Result<PathBuf, Failure> {
 
 /// Where the shim may lie, in the order in which it is looked for.
 fn shim_candidates() -> Vec<PathBuf> {
-    if let Some(file) = env::var_os(SHIM_VARIABLE) {
+    if let Some(file) = env::var_os(SHIM_VARIABLE).filter(|file| !file.is_empty()) {
         return vec![file.into()];
     }
     let own = env::current_exe().ok();
@@ -66,7 +110,7 @@ fn shim_candidates() -> Vec<PathBuf> {
         .collect()
 }
 
-/// The shim's file.
+/// The shim's file, if programs that this command starts can use it.
 pub fn shim() -> Result<PathBuf, Failure> {
     let candidates = shim_candidates();
     let found = candidates
@@ -79,13 +123,59 @@ pub fn shim() -> Result<PathBuf, Failure> {
         return Err(Failure::new(Exit::Missing, text));
     };
     let found = found.canonicalize().unwrap_or_else(|_| found.clone());
+    let shown = found.display();
+    let wrong = |what: String| Err(Failure::new(Exit::Missing, format!("{shown} {what}")));
     // LD_PRELOAD has no way to quote them (ld.so(8)).
     if found.to_string_lossy().contains([' ', ':']) {
-        let text = format!(
-            "{}: LD_PRELOAD takes no blank or colon; move the file",
-            found.display()
-        );
-        return Err(Failure::new(Exit::Missing, text));
+        return wrong("has a blank or colon, which LD_PRELOAD cannot take; move the file".into());
+    }
+    match elf::exported_u32(&found, SHIM_VERSION_SYMBOL) {
+        Some(ABI_VERSION) => {}
+        Some(version) => {
+            return wrong(format!(
+                "has ABI version {version}, this fordway {ABI_VERSION}; install both from one release"
+            ));
+        }
+        None => {
+            return wrong(format!(
+                "has no ABI version, so it is no {SHIM}; install that of this release"
+            ));
+        }
+    }
+    if statvfs(&found).is_ok_and(|mount| mount.f_flag.contains(StatVfsMountFlags::NOEXEC)) {
+        return wrong("lies on a file system that is mounted noexec; move the file".into());
     }
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_no_broker_lists_roots_if_that_lets_him() {
+        let own = || Ok(PathBuf::from("/run/user/7/fordway"));
+        let chosen = |own: Result<PathBuf, Failure>, answering: &[&str]| {
+            let answers = |dir: &Path| answering.iter().any(|one| dir == Path::new(one));
+            own_or_system(own, answers).map_err(|failure| failure.exit)
+        };
+        let path = |text: &str| Ok(PathBuf::from(text));
+        let (mine, roots) = ("/run/user/7/fordway", SYSTEM_DIR);
+        assert_eq!(chosen(own(), &[mine, roots]), path(mine));
+        assert_eq!(chosen(own(), &[roots]), path(roots));
+        // Nobody answers: he is told of his own.
+        assert_eq!(chosen(own(), &[]), path(mine));
+        let none = || Err(Failure::new(Exit::Privilege, "somebody else's"));
+        assert_eq!(chosen(none(), &[roots]), path(roots));
+        assert_eq!(chosen(none(), &[]), Err(Exit::Privilege));
+    }
+
+    #[test]
+    fn a_path_that_is_too_long_for_a_socket_is_refused() {
+        let most = SOCKET_PATH_BYTES_MAX - CONTROL_SOCKET.len() - 1;
+        let dir = |length: usize| PathBuf::from(format!("/{}", "d".repeat(length - 1)));
+        assert!(runtime_dir(Some(&dir(most))).is_ok());
+        let refused = runtime_dir(Some(&dir(most + 1))).map_err(|failure| failure.exit);
+        assert_eq!(refused, Err(Exit::Usage));
+    }
 }

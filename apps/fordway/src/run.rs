@@ -9,6 +9,7 @@ use crate::broker::{Broker, unexpected};
 use crate::cli::{PathChoice, Run};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::places;
+use crate::show::note;
 use fordway_abi::ABI_VERSION;
 use fordway_abi::env as names;
 use fordway_platform::elf::{self, Obstacle};
@@ -69,14 +70,23 @@ pub fn run(run: &Run, broker: Result<Broker, Failure>) -> Outcome {
     }
     let variables = variables(shim.as_deref(), path, broker);
     let error = launch::exec(program, arguments, &variables);
-    let exit = match error.kind() {
-        io::ErrorKind::NotFound => Exit::NoProgram,
-        _ => Exit::NotExecutable,
+    Err(not_executed(program, &error))
+}
+
+/// What is said of a program that could not be executed.
+fn not_executed(program: &OsStr, error: &io::Error) -> Failure {
+    let shown = match program.is_empty() {
+        true => "\"\"".into(),
+        false => program.to_string_lossy(),
     };
-    Err(Failure::new(
-        exit,
-        format!("{}: {}", program.to_string_lossy(), plain(&error)),
-    ))
+    match error.kind() {
+        io::ErrorKind::NotFound if elf::find_program(program).is_some() => {
+            let text = format!("{shown}: what its first line or its loader names is not there");
+            Failure::new(Exit::NotExecutable, text)
+        }
+        io::ErrorKind::NotFound => Failure::new(Exit::NoProgram, format!("{shown}: {error}")),
+        _ => Failure::new(Exit::NotExecutable, format!("{shown}: {error}")),
+    }
 }
 
 /// The shim's file if the program shall have it; checks that a broker answers.
@@ -89,15 +99,6 @@ fn shim_for(path: PathChoice, run: &Run, broker: &Broker) -> Result<Option<PathB
         return Ok(None);
     }
     let shim = places::shim()?;
-    if let Some(version) = elf::exported_u32(&shim, places::SHIM_VERSION_SYMBOL)
-        && version != ABI_VERSION
-    {
-        let text = format!(
-            "{} has ABI version {version}, this fordway {ABI_VERSION}; install both from one release",
-            shim.display()
-        );
-        return Err(Failure::new(Exit::Missing, text));
-    }
     match broker.info() {
         Ok(info) if info.abi_version != ABI_VERSION => {
             let text = format!(
@@ -235,16 +236,6 @@ fn launcher(failure: Failure) -> Failure {
         exit: Exit::Launcher,
         ..failure
     }
-}
-
-fn note(text: &str) {
-    eprintln!("fordway: note: {text}");
-}
-
-/// `No such file or directory`, without Rust's "(os error 2)".
-fn plain(error: &io::Error) -> String {
-    let text = error.to_string();
-    text.split(" (os error").next().unwrap_or(&text).to_owned()
 }
 
 #[cfg(test)]

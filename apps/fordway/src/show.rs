@@ -89,7 +89,7 @@ fn list(domains: &[Domain], json: bool) -> Outcome {
         let [id, processes] = counts;
         table.row([domain.name.clone(), id, address(domain), processes]);
     }
-    print(&table.render())
+    print(&table.render_cut(&[0]))
 }
 
 fn one(domain: &Domain, dropped_frames: Option<u64>, json: bool) -> Outcome {
@@ -116,7 +116,7 @@ fn one(domain: &Domain, dropped_frames: Option<u64>, json: bool) -> Outcome {
     if let Some(count) = dropped_frames {
         line("dropped frames", count.to_string());
     }
-    print(&table.render())
+    print(&table.render_cut(&[1]))
 }
 
 /// Frames that the domain (or by the uplink the host) sent under an address that is not its own;
@@ -147,13 +147,23 @@ pub fn document(value: &impl Serialize) -> Outcome {
     print(&(text + "\n"))
 }
 
-/// Prints; a reader that has gone away (`| head`) is no error.
+/// Prints. A reader that has gone away (`| head`) ends the command, and is no error.
 pub fn print(text: &str) -> Outcome {
-    match io::stdout()
-        .write_all(text.as_bytes())
-        .and_then(|()| io::stdout().flush())
-    {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::internal(error)),
-        _ => Ok(Exit::Done),
+    let mut out = io::stdout();
+    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    match written {
+        Ok(()) => Ok(Exit::Done),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Failure::silent(Exit::Done)),
+        Err(error) => Err(Failure::io("writing to the standard output", &error)),
     }
+}
+
+/// Says one line on stderr; who has closed it wants to hear nothing.
+pub fn say(text: &str) {
+    let _ = io::stderr().write_all(format!("fordway: {text}\n").as_bytes());
+}
+
+/// Says what is no error.
+pub fn note(text: &str) {
+    say(&format!("note: {text}"));
 }

@@ -36,9 +36,7 @@ impl Table {
     /// The same, as wide as the terminal, if it is written to one: cells of the columns in
     /// `cut` lose their middle for that.
     pub fn render_cut(&self, cut: &[usize]) -> String {
-        let size = rustix::termios::tcgetwinsize(std::io::stdout());
-        let width = size.map_or(usize::MAX, |size| usize::from(size.ws_col));
-        self.render_within(if width == 0 { usize::MAX } else { width }, cut)
+        self.render_within(terminal_width().unwrap_or(usize::MAX), cut)
     }
 
     fn render_within(&self, width_max: usize, cut: &[usize]) -> String {
@@ -82,8 +80,83 @@ impl Table {
     }
 }
 
+/// How wide the terminal is, if we write to one; what is read by a program is left as it is.
+pub fn terminal_width() -> Option<usize> {
+    let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok()?;
+    Some(match size.ws_col {
+        0 => WIDTH,
+        columns => columns.into(),
+    })
+}
+
+/// A text of which each line that is wider than the terminal goes on below, indented by what it
+/// is indented itself and by `indent`; `mark` ends what is to be read as one line.
+pub fn folded(text: &str, indent: &str, mark: &str) -> String {
+    match terminal_width() {
+        Some(width) => fold(text, width, indent, mark),
+        None => text.to_owned(),
+    }
+}
+
+fn fold(text: &str, width: usize, indent: &str, mark: &str) -> String {
+    let mut folded = String::new();
+    for line in text.lines() {
+        let letters = line.trim_start();
+        let indent = format!("{}{indent}", &line[..line.len() - letters.len()]);
+        let mut at = 0;
+        let mut rest = line;
+        loop {
+            let whole = columns(rest, at) <= width;
+            let room = width.saturating_sub(mark.len());
+            let broken = (!whole).then(|| last_blank(rest, at, room)).flatten();
+            let Some(blank) = broken else {
+                folded += rest;
+                folded.push('\n');
+                break;
+            };
+            folded += &rest[..blank];
+            folded += mark;
+            folded.push('\n');
+            folded += &indent;
+            at = columns(&indent, 0);
+            rest = &rest[blank + 1..];
+        }
+    }
+    folded
+}
+
+/// The column after `text` that begins at the column `from`; a tab goes on to the next eighth.
+fn columns(text: &str, from: usize) -> usize {
+    text.chars().fold(from, |at, letter| match letter {
+        '\t' => at / 8 * 8 + 8,
+        _ => at + 1,
+    })
+}
+
+/// The last blank outside of quotes that lies before the column `room`, or else the first one
+/// after it; none in the line's own indentation.
+fn last_blank(line: &str, from: usize, room: usize) -> Option<usize> {
+    let mut quoted = false;
+    let mut begun = false;
+    let mut best = None;
+    for (index, letter) in line.char_indices() {
+        quoted ^= letter == '"';
+        if letter == ' ' && begun && !quoted {
+            let fits = columns(&line[..index], from) <= room;
+            if best.is_none() || fits {
+                best = Some(index);
+            }
+            if !fits {
+                break;
+            }
+        }
+        begun |= !letter.is_whitespace();
+    }
+    best
+}
+
 /// A cell of at most `width` letters: the middle goes, as a port stands at the end.
-fn shortened(cell: &str, width: usize) -> String {
+pub fn shortened(cell: &str, width: usize) -> String {
     let letters = cell.chars().count();
     if letters <= width {
         return cell.to_owned();
@@ -174,6 +247,24 @@ mod tests {
                 .all(|line| line.starts_with("      word"))
         );
         assert_eq!(wrap("short", "  "), "short");
+    }
+
+    #[test]
+    fn long_lines_are_folded_at_blanks_outside_of_quotes() {
+        let rule =
+            "\t\tip saddr { 10.0.0.1, 10.0.0.2, 10.0.0.3 } comment \"as it is, long\" accept\n";
+        let text = fold(rule, 40, "    ", " \\");
+        let expected = "\t\tip saddr { 10.0.0.1, \\
+\t\t    10.0.0.2, 10.0.0.3 \\
+\t\t    } comment \\
+\t\t    \"as it is, long\" \\
+\t\t    accept
+";
+        assert_eq!(text, expected);
+        assert_eq!(fold("short\n", 40, "  ", " \\"), "short\n");
+        let word = "w".repeat(50);
+        assert_eq!(fold(&word, 40, "  ", ""), format!("{word}\n"));
+        assert_eq!(fold("a bc def", 4, "", ""), "a bc\ndef\n");
     }
 
     #[test]

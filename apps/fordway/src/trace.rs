@@ -7,6 +7,7 @@ use crate::exit::{Exit, Failure, Outcome};
 use crate::filter::{failure, load, load_file, names, rules, scratch};
 use crate::frames::{self, Frame};
 use crate::show::print;
+use crate::table::folded;
 use fordway_filter::rules::{self as kept, Hook};
 use fordway_filter::{
     AskedStep, Config, Crossing, Decision, Filter, Layer, Meta, Packet, Phase, RuleId, TraceStep,
@@ -28,12 +29,17 @@ pub fn trace(
     file: Option<&Path>,
     broker: impl Fn() -> Result<Broker, Failure>,
 ) -> Outcome {
+    let parsed = |end: Option<&str>, port| end.map(|word| End::parse(word, port)).transpose();
+    let ends = parsed(from, 40_000)?.zip(parsed(to, 0)?);
     // The broker is asked before this process moves to a namespace of its own.
     let (in_force, names) = match file {
         Some(_) => (None, names(broker())),
         None => (Some(rules(&broker()?)?.text), Vec::new()),
     };
-    let addresses = Addresses::of([from, to], &broker)?;
+    let ends = match ends {
+        Some((from, to)) => Some((from.address(&broker)?, to.address(&broker)?)),
+        None => None,
+    };
     let scratch = scratch()?;
     match (file, &in_force) {
         (Some(file), _) => load_file(&scratch, file, &[], &names)?,
@@ -50,67 +56,56 @@ pub fn trace(
     let mut filter = Filter::new(config, 0);
     filter.replace(ruleset, 0, 0);
     let teller = Teller::new(&filter, &listing);
-    let text = match (capture, from, to) {
-        (Some(capture), _, _) => packets(&mut filter, &teller, capture)?,
-        (None, Some(from), Some(to)) => {
-            let address = |name: &str| addresses.get(name);
-            connection(
-                &filter,
-                &teller,
-                (end(from, 40_000, address)?, end(to, 0, address)?),
-            )
-        }
+    let text = match (capture, ends) {
+        (Some(capture), _) => packets(&mut filter, &teller, capture)?,
+        (None, Some(ends)) => connection(&filter, &teller, ends),
         _ => return Err(Failure::new(Exit::Usage, "--from and --to, or a capture")),
     };
-    print(&text)
+    print(&folded(&text, "      ", ""))
 }
 
-/// Reads `NAME`, `NAME:PORT` or an address with or without a port.
-fn end(
-    word: &str,
-    port: u16,
-    address: impl Fn(&str) -> Result<IpAddr, Failure>,
-) -> Result<SocketAddr, Failure> {
-    if let Ok(whole) = word.parse() {
-        return Ok(whole);
-    }
-    if let Ok(ip) = word.parse() {
-        return Ok(SocketAddr::new(ip, port));
-    }
-    let (name, port) = match word.rsplit_once(':') {
-        Some((name, digits)) => {
-            let bad = || Failure::new(Exit::Usage, format!("{digits} is no port"));
-            (name, digits.parse().map_err(|_| bad())?)
+/// An end as it is given: an address or a domain's name.
+enum End {
+    Address(SocketAddr),
+    Domain(String, u16),
+}
+
+impl End {
+    /// Reads `NAME`, `NAME:PORT` or an address with or without a port.
+    fn parse(word: &str, port: u16) -> Result<End, Failure> {
+        if let Ok(whole) = word.parse() {
+            return Ok(End::Address(whole));
         }
-        None => (word, port),
-    };
-    Ok(SocketAddr::new(address(name)?, port))
-}
+        if let Ok(ip) = word.parse() {
+            return Ok(End::Address(SocketAddr::new(ip, port)));
+        }
+        let (name, port) = match word.rsplit_once(':') {
+            Some((name, digits)) => {
+                let bad = || Failure::new(Exit::Usage, format!("{digits} is no port"));
+                (name, digits.parse().map_err(|_| bad())?)
+            }
+            None => (word, port),
+        };
+        Ok(match name.parse() {
+            Ok(ip) => End::Address(SocketAddr::new(ip, port)),
+            Err(_) => End::Domain(name.to_owned(), port),
+        })
+    }
 
-/// The domains' addresses by their names.
-struct Addresses(BTreeMap<String, IpAddr>);
-
-impl Addresses {
-    /// The broker is asked only if an end is no address.
-    fn of(
-        ends: [Option<&str>; 2],
+    /// Its address. The broker is asked only for a domain's.
+    fn address(
+        &self,
         broker: &impl Fn() -> Result<Broker, Failure>,
-    ) -> Result<Addresses, Failure> {
-        let is_named =
-            |end: &str| end.parse::<SocketAddr>().is_err() && end.parse::<IpAddr>().is_err();
-        if !ends.into_iter().flatten().any(is_named) {
-            return Ok(Addresses(BTreeMap::new()));
-        }
-        let domains = broker()?.domains()?;
-        let known = domains
-            .into_iter()
-            .filter_map(|domain| Some((domain.name, IpAddr::V4(domain.ip?))));
-        Ok(Addresses(known.collect()))
-    }
-
-    fn get(&self, name: &str) -> Result<IpAddr, Failure> {
+    ) -> Result<SocketAddr, Failure> {
+        let (name, port) = match self {
+            End::Address(address) => return Ok(*address),
+            End::Domain(name, port) => (name, *port),
+        };
+        let mut domains = broker()?.domains()?.into_iter();
+        let found = domains.find(|domain| domain.name == *name);
+        let ip = found.and_then(|domain| domain.ip);
         let missing = || Failure::new(Exit::NotFound, format!("there is no domain \"{name}\""));
-        self.0.get(name).copied().ok_or_else(missing)
+        Ok((IpAddr::V4(ip.ok_or_else(missing)?), port).into())
     }
 }
 
@@ -220,8 +215,7 @@ fn connection(filter: &Filter, teller: &Teller, ends: (SocketAddr, SocketAddr)) 
 }
 
 fn packets(filter: &mut Filter, teller: &Teller, capture: &Path) -> Result<String, Failure> {
-    let frames = frames::read(capture)
-        .map_err(|why| Failure::new(Exit::NotFound, format!("{}: {why}", capture.display())))?;
+    let frames = frames::read(capture).map_err(|error| Failure::io(capture.display(), &error))?;
     filter.set_trace(true);
     let mut out = String::new();
     for (number, frame) in (1..).zip(frames) {

@@ -8,7 +8,7 @@
 use crate::broker::Broker;
 use crate::cli::{PathChoice, Try};
 use crate::exit::{Exit, Failure, Outcome};
-use crate::show::{document, print};
+use crate::show::{document, print, say};
 use crate::table::{Table, bytes, wrap};
 use fordwayd::admin::{Connection, Reply, Request, SCHEMA};
 use rustix::process::{Pid, PidfdFlags, WaitId, WaitIdOptions, pidfd_open, waitid};
@@ -56,9 +56,13 @@ struct Carried {
 /// `fordway try`.
 pub fn try_out(broker: &Broker, options: &Try) -> Outcome {
     let before = broker.info()?;
-    eprintln!("fordway: 1 of 2: over the kernel path");
+    say("1 of 2: over the kernel path");
     let kernel = run(broker, options, PathChoice::Kernel, |_| {})?;
-    eprintln!("fordway: 2 of 2: with the fast path");
+    if let Some(exit) = kernel.status.and_then(Exit::of_launcher) {
+        // Why, `run` has said.
+        return Err(Failure::silent(exit));
+    }
+    say("2 of 2: with the fast path");
     let mut seen: BTreeMap<String, Connection> = BTreeMap::new();
     let fast = run(broker, options, PathChoice::Auto, |child| {
         let Ok(Reply::Connections { connections }) = broker.ask(&Request::Connections) else {
@@ -110,6 +114,10 @@ fn run(
         None => command.arg("--here"),
     };
     command.arg("--").args(&options.command);
+    if options.json.json {
+        // The document is all that comes on the standard output.
+        command.stdout(std::io::stderr());
+    }
     let start = Instant::now();
     let mut child = command.spawn().map_err(Failure::internal)?;
     let pid = Pid::from_child(&child);
@@ -225,7 +233,7 @@ fn text(kernel: &Ran, fast: &Ran, places: &BTreeMap<Place, Carried>, paired: u64
             bytes(carried.kernel_bytes),
         ]);
     }
-    text += &table.render();
+    text += &table.render_cut(&[0]);
     let outside = places
         .keys()
         .any(|place| place.reason.as_deref() == Some("no-peer"));

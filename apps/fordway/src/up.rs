@@ -1,8 +1,8 @@
 //! `fordway up` and `fordway down`: the broker's start and end.
 //!
 //! `--detach` starts `fordway up` once more, in a session of its own with its output
-//! in `broker.log`, and waits until it says by a datagram that its sockets are open; a
-//! broker that ends before that has told why in the log.
+//! in `broker.log`, and waits until it says by a datagram that its sockets are open, or why it
+//! ends instead: the log may be on a disk that is full.
 
 use crate::broker::Broker;
 use crate::cli::{Down, Up};
@@ -30,8 +30,10 @@ const LOG: &str = "broker.log";
 const LOG_BEFORE: &str = "broker.log.1";
 /// When that is.
 const LOG_BYTES_MAX: u64 = 1 << 20;
-/// What a detached broker says.
-const READY: &[u8] = b"ready";
+/// What a detached broker says when it serves; anything else is why it does not.
+const READY: &str = "ready";
+/// Longer than any line that says why.
+const SAID_BYTES_MAX: usize = 4096;
 /// How long a broker may take to start or to end.
 const LIMIT: Timespec = Timespec {
     tv_sec: 60,
@@ -40,6 +42,22 @@ const LIMIT: Timespec = Timespec {
 
 /// `fordway up`.
 pub fn up(up: &Up, runtime_dir: Option<&Path>) -> Outcome {
+    let outcome = start(up, runtime_dir);
+    if let Err(failure) = &outcome {
+        tell_starter(up, &failure.message);
+    }
+    outcome
+}
+
+/// A starter that does not wait any more is no reason to end.
+fn tell_starter(up: &Up, text: &str) {
+    if let Some(starter) = &up.detached {
+        let told = UnixDatagram::unbound();
+        let _ = told.and_then(|socket| socket.send_to(text.as_bytes(), starter));
+    }
+}
+
+fn start(up: &Up, runtime_dir: Option<&Path>) -> Outcome {
     let file = config::read(up)?;
     let runtime_dir = places::runtime_dir(runtime_dir.or(file.runtime_dir.as_deref()))?;
     let config = Config {
@@ -68,12 +86,7 @@ pub fn up(up: &Up, runtime_dir: Option<&Path>) -> Outcome {
     if up.detached.is_some() {
         rustix::process::setsid().map_err(Failure::internal)?;
     }
-    serve(&config, log, || {
-        if let Some(starter) = &up.detached {
-            // A starter that does not wait any more is no reason to end.
-            let _ = UnixDatagram::unbound().and_then(|socket| socket.send_to(READY, starter));
-        }
-    })
+    serve(&config, log, || tell_starter(up, READY))
 }
 
 fn serve(config: &Config, log: EnvFilter, ready: impl FnOnce()) -> Outcome {
@@ -88,10 +101,7 @@ fn serve(config: &Config, log: EnvFilter, ready: impl FnOnce()) -> Outcome {
             BrokerError::Directory { .. } => Exit::Usage,
             BrokerError::Privilege(_) => Exit::Privilege,
             BrokerError::Missing(_) => Exit::Missing,
-            BrokerError::System { source, .. } => match source.kind() {
-                io::ErrorKind::PermissionDenied => Exit::Privilege,
-                _ => Exit::Internal,
-            },
+            BrokerError::System { source, .. } => source.kind().into(),
         };
         Failure::new(exit, error)
     })?;
@@ -107,59 +117,44 @@ fn detach(up: &Up, runtime_dir: &Path) -> Outcome {
             );
             Failure::new(Exit::Privilege, text)
         }
-        _ => Failure::internal(format!("{}: {error}", runtime_dir.display())),
+        _ => Failure::io(runtime_dir.display(), &error),
     };
     fs::create_dir_all(runtime_dir).map_err(dir_error)?;
-    let log = runtime_dir.join(LOG);
-    let (output, written) = open_log(runtime_dir).map_err(dir_error)?;
+    let output = open_log(runtime_dir).map_err(dir_error)?;
     let notify_path = runtime_dir.join(format!("up-{}.notify", std::process::id()));
     let notify = UnixDatagram::bind(&notify_path).map_err(dir_error)?;
-    let started = start(up, runtime_dir, &output, &notify_path).and_then(|mut child| {
-        let ready = wait_ready(&notify, &mut child);
-        ready.map(|ready| (ready, child))
-    });
+    let said = start_detached(up, runtime_dir, &output, &notify_path)
+        .and_then(|mut child| said(&notify, &mut child));
     let _ = fs::remove_file(&notify_path);
-    let (ready, mut child) =
-        started.map_err(|error| Failure::internal(format!("starting the broker: {error}")))?;
-    if ready {
-        return Ok(Exit::Done);
-    }
-    let said = fs::read(&log).unwrap_or_default();
-    let said = String::from_utf8_lossy(said.get(written as usize..).unwrap_or_default());
-    let last = said
-        .lines()
-        .rev()
-        .find_map(|line| line.strip_prefix("fordway: "));
-    let ended = child
-        .try_wait()
-        .ok()
-        .flatten()
-        .and_then(|status| status.code());
+    let (said, ended) =
+        said.map_err(|error| Failure::internal(format!("starting the broker: {error}")))?;
+    let text = match said {
+        Some(said) if said == READY => return Ok(Exit::Done),
+        Some(said) => said,
+        None => format!(
+            "the broker did not start; see {}",
+            runtime_dir.join(LOG).display()
+        ),
+    };
     let exit = Exit::ALL
         .iter()
         .find(|exit| Some(i32::from(**exit as u8)) == ended);
-    let text = match last {
-        Some(line) => line.to_owned(),
-        None => format!("the broker did not start; see {}", log.display()),
-    };
     Err(Failure::new(exit.copied().unwrap_or(Exit::Internal), text))
 }
 
-/// The log, open for appending, and its length in bytes. What a broker that crashed has said
-/// stays. Only the broker's user can read the log, whatever the umask: others may enter the directory.
-fn open_log(dir: &Path) -> io::Result<(fs::File, u64)> {
+/// The log, open for appending. What a broker that crashed has said stays. Only the broker's user
+/// can read the log, whatever the umask: others may enter the directory.
+fn open_log(dir: &Path) -> io::Result<fs::File> {
     let log = dir.join(LOG);
     if fs::metadata(&log).is_ok_and(|data| data.len() > LOG_BYTES_MAX) {
         fs::rename(&log, dir.join(LOG_BEFORE))?;
     }
     let mut options = fs::OpenOptions::new();
     options.append(true).create(true).mode(0o600);
-    let file = options.open(&log)?;
-    let written = file.metadata()?.len();
-    Ok((file, written))
+    options.open(&log)
 }
 
-fn start(up: &Up, dir: &Path, output: &fs::File, notify: &Path) -> io::Result<Child> {
+fn start_detached(up: &Up, dir: &Path, output: &fs::File, notify: &Path) -> io::Result<Child> {
     let mut command = Command::new(std::env::current_exe()?);
     command
         .arg("up")
@@ -187,8 +182,8 @@ fn start(up: &Up, dir: &Path, output: &fs::File, notify: &Path) -> io::Result<Ch
     command.spawn()
 }
 
-/// Whether the broker said that it is ready, rather than ending first.
-fn wait_ready(notify: &UnixDatagram, child: &mut Child) -> io::Result<bool> {
+/// What the broker says, if anything, and its exit status, unless it is ready.
+fn said(notify: &UnixDatagram, child: &mut Child) -> io::Result<(Option<String>, Option<i32>)> {
     let pidfd = pidfd_open(Pid::from_child(child), PidfdFlags::empty())?;
     let mut fds = [
         PollFd::new(notify, PollFlags::IN),
@@ -197,11 +192,16 @@ fn wait_ready(notify: &UnixDatagram, child: &mut Child) -> io::Result<bool> {
     if poll(&mut fds, Some(&LIMIT))? == 0 {
         child.kill()?;
     }
-    if fds[0].revents().contains(PollFlags::IN) {
-        return Ok(true);
-    }
-    child.wait()?;
-    Ok(false)
+    // One that has ended may have said why in the same moment.
+    notify.set_nonblocking(true)?;
+    let mut text = vec![0; SAID_BYTES_MAX];
+    let said = notify.recv(&mut text).ok();
+    let said = said.map(|length| String::from_utf8_lossy(&text[..length]).into_owned());
+    let ended = match said.as_deref() {
+        Some(READY) => None,
+        _ => child.wait()?.code(),
+    };
+    Ok((said, ended))
 }
 
 /// `fordway down`: returns when the broker has ended.
@@ -230,7 +230,7 @@ pub fn down(down: &Down, broker: &Broker) -> Outcome {
         }
     }
     if !left.is_empty() {
-        eprintln!("fordway: note: programs go on without a network in {left}");
+        show::note(&format!("programs go on without a network in {left}"));
     }
     Ok(Exit::Done)
 }
@@ -253,6 +253,6 @@ fn clear(down: &Down, broker: &Broker) -> Outcome {
         let text = format!("no broker answers in {dir}, and it has left nothing to remove");
         return Err(Failure::new(Exit::NoBroker, text));
     }
-    eprintln!("fordway: note: no broker was running; the domains that it had left are removed");
+    show::note("no broker was running; the domains that it had left are removed");
     Ok(Exit::Done)
 }

@@ -8,7 +8,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-use support::{Ran, Runtime, harmless_library, host_devices, is_root};
+use support::{Ran, Runtime, host_devices, is_root, library};
 
 #[test]
 fn one_broker_for_a_directory() {
@@ -239,7 +239,7 @@ fn a_missing_package_is_named() {
     command
         .args(["-m", "bash", "-c", &script])
         .env("PATH", "/usr/bin:/bin");
-    let ran = Ran::new(command.env("FORDWAY_LIB", harmless_library())).check(5);
+    let ran = Ran::new(command.env("FORDWAY_LIB", runtime.library())).check(5);
     assert!(
         ran.stderr
             .contains("nft is missing; install it with: apt-get install nftables"),
@@ -282,6 +282,70 @@ fn doctor_tells_what_is_wrong() {
     runtime.close();
 }
 
+/// What a machine may lack, as far as it can be taken away here.
+#[test]
+fn doctor_says_what_this_machine_lacks() {
+    if !is_root() {
+        return;
+    }
+    let runtime = Runtime::up();
+    let chroot = "cd $D; mkdir -p c/usr c/proc c/etc; ln -s usr/bin usr/lib usr/lib64 c/; \
+                  mount --bind /usr c/usr; mount -t proc proc c/proc; cp $F $D/libfordway.so c/; \
+                  FORDWAY_LIB=/libfordway.so chroot c /fordway doctor";
+    library(
+        &runtime.dir,
+        "old",
+        "const unsigned fordway_abi_version = 1;",
+    );
+    for (script, status, says) in [
+        ("$F $R doctor", 0, "ok    broker        answers"),
+        (
+            "setarch --uname-2.6 $F $R doctor",
+            10,
+            "fail  kernel        Linux 2.6 is too old; boot Linux 5.14 or later",
+        ),
+        (
+            "mount -t tmpfs none /etc; $F $R doctor",
+            0,
+            "warn  mounts        there is no /etc/hosts",
+        ),
+        (chroot, 10, "fail  mounts        / is no mount point"),
+        (
+            "FORDWAY_LIB=$D/old.so $F $R doctor",
+            10,
+            "has ABI version 1",
+        ),
+        ("FORDWAY_LIB=$F $F $R doctor", 10, "has no ABI version"),
+        (
+            "mount -t tmpfs -o noexec none /mnt; cp $D/libfordway.so /mnt; FORDWAY_LIB=/mnt/libfordway.so $F $R doctor",
+            10,
+            "noexec",
+        ),
+        ("umount -l /proc; $F $R doctor", 10, "fail"),
+        (
+            "$F --runtime-dir $D/none doctor",
+            0,
+            "warn  broker        no broker answers",
+        ),
+    ] {
+        let mut command = Command::new("unshare");
+        command.args(["-m", "bash", "-c", script]);
+        let run = format!("--runtime-dir {}", runtime.run_dir().display());
+        command
+            .env("F", env!("CARGO_BIN_EXE_fordway"))
+            .env("R", run);
+        command
+            .env("D", &runtime.dir)
+            .env("FORDWAY_LIB", runtime.library());
+        let ran = Ran::new(&mut command).check(status);
+        // Lines are wrapped.
+        let text = ran.stdout.replace("\n                   ", "");
+        assert!(text.contains(says), "{script}: {ran:?}");
+        assert_eq!(ran.stderr, "", "{script}");
+    }
+    runtime.close();
+}
+
 #[test]
 fn the_manual_and_the_completions_come_from_the_definition() {
     let runtime = Runtime::new();
@@ -301,9 +365,21 @@ fn the_manual_and_the_completions_come_from_the_definition() {
             .contains("require")
     );
     assert!(dir.join("fordway-domain-attach.1").exists());
+    // What a script calls is no command for people.
+    assert!(!dir.join("fordway-complete.1").exists());
+    for page in fs::read_dir(&dir).expect("pages") {
+        let text = fs::read_to_string(page.expect("page").path()).expect("page");
+        for section in ["EXIT STATUS", "EXAMPLES", "SEE ALSO"] {
+            assert!(
+                text.contains(&format!(".SH \"{section}\""))
+                    || text.contains(&format!(".SH {section}")),
+                "{text}"
+            );
+        }
+    }
     for shell in ["bash", "zsh", "fish"] {
         let script = runtime.fordway(["completions", shell]).check(0).stdout;
-        assert!(script.contains("require-fast"), "{shell}");
+        assert!(script.contains("complete"), "{shell}");
     }
 }
 

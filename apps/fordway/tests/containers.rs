@@ -7,10 +7,10 @@ mod support;
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
-use support::{Ran, Runtime, is_root};
+use support::{Ran, Runtime, built_shim, is_root};
 
 /// Set in a container: which of the two programs this process is to be.
 const ROLE: &str = "FORDWAY_TEST_ROLE";
@@ -153,22 +153,12 @@ impl Drop for Container {
     }
 }
 
-fn built_shim() -> Option<PathBuf> {
-    let beside = Path::new(env!("CARGO_BIN_EXE_fordway")).parent()?;
-    let release = beside.parent()?.join("release");
-    let files = [beside, &release].map(|dir| dir.join("libfordway.so"));
-    let made = |file: &PathBuf| file.metadata().and_then(|meta| meta.modified()).ok();
-    let newest = files.into_iter().max_by_key(made);
-    newest.filter(|file| file.exists())
-}
-
 #[test]
 fn containers_join_by_environment_and_a_mounted_directory() {
     if !is_root() {
         return;
     }
     let Some(shim) = built_shim() else {
-        fordway_test_skip::skipped("libfordway.so is not built");
         return;
     };
     let runtime = Runtime::up();

@@ -7,7 +7,7 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use support::{Ran, Runtime, harmless_library, is_root};
+use support::{Ran, Runtime, install, is_root, library};
 
 /// The smallest program: exits with status 7. With a note named "Go" if asked.
 #[cfg(target_arch = "x86_64")]
@@ -50,19 +50,11 @@ fn tiny_elf(go: bool) -> Vec<u8> {
     file
 }
 
-/// An executable file. Another process writes it: a descriptor that we write by could
-/// be in a child of another test, and the file would be busy.
+/// An executable file.
 fn program(runtime: &Runtime, name: &str, contents: &[u8], mode: u32) -> PathBuf {
     let data = runtime.dir.join(format!("{name}.data"));
     fs::write(&data, contents).expect("write");
     install(&data, &runtime.dir.join(name), mode)
-}
-
-fn install(from: &Path, to: &Path, mode: u32) -> PathBuf {
-    let mut command = Command::new("install");
-    command.arg("-m").arg(format!("{mode:o}")).arg(from).arg(to);
-    Ran::new(&mut command).check(0);
-    to.to_owned()
 }
 
 fn here(runtime: &Runtime, file: &Path) -> Ran {
@@ -103,6 +95,9 @@ fn own_errors_have_their_own_statuses() {
     run("--here --cpu 0-x -- true").fails(125, "0-x");
     run("--here --cpu 1000 -- true").fails(125, "CPU");
     run("--here --frobnicate -- true").fails(125, "--frobnicate");
+    // A program that cannot be started is not tried twice.
+    let ran = runtime.say("try -- no-such-program").check(127);
+    assert_eq!(ran.stderr.lines().count(), 2, "{ran:?}");
     runtime.say("frobnicate").fails(2, "frobnicate");
     runtime.say("domain").fails(2, "a command is missing");
     runtime.fordway([""; 0]).fails(2, "a command is missing");
@@ -121,7 +116,8 @@ fn the_program_finds_what_the_shim_needs() {
     );
     let environment = ran.check(0).stdout;
     let has = |line: &str| environment.lines().any(|candidate| candidate == line);
-    let shim = harmless_library()
+    let shim = runtime
+        .library()
         .canonicalize()
         .expect("path")
         .display()
@@ -252,36 +248,21 @@ fn images_that_the_shim_cannot_be_in_are_named_once() {
         .arg(&source)
         .status();
     if built.is_ok_and(|status| status.success()) {
-        let run = ["run", "--here", "--", musl.to_str().expect("path")];
-        let mut command = runtime.command(run);
-        // musl's loader is not to be given glibc itself.
-        let empty = library(&runtime, "empty", b"int fordway_test_library;\n");
-        command.env("FORDWAY_LIB", empty);
-        noted(Ran::new(&mut command).check(7), &musl, "is linked to musl");
+        noted(here(&runtime, &musl).check(7), &musl, "is linked to musl");
     } else {
         fordway_test_skip::skipped("no musl-gcc");
     }
     runtime.close();
 }
 
-/// A shared object without any dependency.
-fn library(runtime: &Runtime, name: &str, source: &[u8]) -> PathBuf {
-    let source = program(runtime, &format!("{name}.c"), source, 0o644);
-    let file = runtime.dir.join(format!("lib{name}.so"));
-    let built = Command::new("musl-gcc")
-        .args(["-shared", "-nostdlib", "-o"])
-        .arg(&file)
-        .arg(&source)
-        .status();
-    assert!(built.expect("musl-gcc").success());
-    file
-}
-
 #[test]
 fn a_library_of_another_version_is_not_used() {
     let runtime = Runtime::up();
-    let source = b"const unsigned fordway_abi_version = 1;\n";
-    let old = library(&runtime, "old", source);
+    let old = library(
+        &runtime.dir,
+        "old",
+        "const unsigned fordway_abi_version = 1;",
+    );
     let run = |words: &[&str]| {
         let words = [&["run", "--here"], words, &["--", "printenv", "LD_PRELOAD"]].concat();
         let mut command = runtime.command(words);
@@ -306,7 +287,12 @@ fn an_ordinary_user_runs_programs_here() {
     let home = runtime.dir.join("user");
     fs::create_dir(&home).expect("directory");
     chown(&home, Some(65534), Some(65534)).expect("chown");
-    let user = User { fordway, home };
+    let library = runtime.library();
+    let user = User {
+        fordway,
+        home,
+        library,
+    };
     user.say("run --domain a -- true")
         .fails(125, "domains need root");
     user.say("up --detach").check(0);
@@ -317,8 +303,7 @@ fn an_ordinary_user_runs_programs_here() {
         "{ran:?}"
     );
     user.say("domain add a").fails(4, "root");
-    // The library in the shim's place has no version.
-    let ran = user.say("doctor").check(10);
+    let ran = user.say("doctor").check(0);
     assert!(ran.stdout.contains("warn  domains"), "{ran:?}");
     user.say("down").check(0);
     user.say("--runtime-dir /run/fordway-not-there up --detach")
@@ -331,14 +316,60 @@ fn an_ordinary_user_runs_programs_here() {
     Ran::new(&mut nowhere).fails(8, "/tmp/fordway-65534");
     fs::create_dir("/tmp/fordway-65534").expect("directory");
     let ran = Ran::new(&mut nowhere);
+    let mut doctor = user.command();
+    doctor.arg("doctor").env_remove("XDG_RUNTIME_DIR");
+    let examined = Ran::new(&mut doctor);
     fs::remove_dir("/tmp/fordway-65534").expect("remove");
     ran.fails(4, "--runtime-dir");
+    // The other checks are made all the same.
+    let examined = examined.check(0).stdout;
+    assert!(
+        examined.contains("warn  broker        /tmp/fordway-65534 belongs"),
+        "{examined}"
+    );
+    assert!(examined.contains("ok    shim"), "{examined}");
+}
+
+/// A machine of its own, as far as /run and the groups go, with root's broker.
+const MEMBERS: &str = "
+set -e
+{ grep -v '^fordway:' /etc/group; echo fordway:x:4711:; } >$D/group
+mount --bind $D/group /etc/group
+mount -t tmpfs none /run
+$F up --detach
+as() { setpriv --reuid 65534 --regid 65534 $1 env XDG_RUNTIME_DIR=$D $F ${@:2}; }
+for listing in ss 'domain list' 'domain show host'; do as '--groups 4711' $listing >/dev/null; done
+! as '--groups 4711' downgrade --all
+! as --clear-groups ss
+$F down
+";
+
+#[test]
+fn members_of_the_group_list_what_roots_broker_has() {
+    if !is_root() {
+        return;
+    }
+    let runtime = Runtime::new();
+    let program = Path::new(env!("CARGO_BIN_EXE_fordway"));
+    let mut command = Command::new("unshare");
+    command.args(["-m", "bash", "-c", MEMBERS]);
+    command
+        .env("F", install(program, &runtime.dir.join("command"), 0o755))
+        .env("D", &runtime.dir);
+    let ran = Ran::new(&mut command).check(0);
+    let dir = runtime.dir.join("fordway");
+    let refused = format!(
+        "fordway: no broker answers in {}; start it with: fordway up\n",
+        dir.display()
+    );
+    assert_eq!(ran.stderr, refused.repeat(2));
 }
 
 /// Somebody without privileges, and the broker of his own that he may have.
 struct User {
     fordway: PathBuf,
     home: PathBuf,
+    library: PathBuf,
 }
 
 impl User {
@@ -347,7 +378,7 @@ impl User {
         command.uid(65534).gid(65534).current_dir("/");
         command
             .env_remove("LD_PRELOAD")
-            .env("FORDWAY_LIB", harmless_library());
+            .env("FORDWAY_LIB", &self.library);
         command.env("XDG_RUNTIME_DIR", &self.home);
         command
     }

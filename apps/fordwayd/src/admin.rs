@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 use std::net::Ipv4Addr;
 
-/// Version of every JSON document that Fordway prints.
+/// Version of every JSON document that Fordway prints; docs/json.md says when it rises.
 pub const SCHEMA: u32 = 1;
 /// The socket of this protocol, in the runtime directory.
 pub const ADMIN_SOCKET: &str = "admin.sock";

@@ -5,19 +5,51 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A shared object that every program may load, in the shim's place where a test is
-/// not about the shim.
-pub fn harmless_library() -> PathBuf {
-    let maps = fs::read_to_string("/proc/self/maps").expect("maps");
-    let file = maps
-        .split_whitespace()
-        .find(|word| word.contains("/libc.so"));
-    file.expect("the C library").into()
+/// A shared object without any dependency, which programs of every C library may load.
+pub fn library(dir: &Path, name: &str, source: &str) -> PathBuf {
+    let file = dir.join(format!("{name}.so"));
+    let mut compiler = Command::new("cc");
+    compiler.args(["-shared", "-nostdlib", "-x", "c", "-o"]);
+    compiler.arg(&file).arg("-").stdin(Stdio::piped());
+    let mut compiler = compiler.spawn().expect("cc");
+    let mut stdin = compiler.stdin.take().expect("stdin");
+    stdin.write_all(source.as_bytes()).expect("write");
+    drop(stdin);
+    assert!(compiler.wait().expect("wait").success());
+    file
+}
+
+/// The shim, if it is built: the newest of both profiles.
+pub fn built_shim() -> Option<PathBuf> {
+    let beside = Path::new(env!("CARGO_BIN_EXE_fordway")).parent()?;
+    let release = beside.parent()?.join("release");
+    let files = [beside, &release].map(|dir| dir.join("libfordway.so"));
+    let made = |file: &PathBuf| file.metadata().and_then(|meta| meta.modified()).ok();
+    let newest = files.into_iter().max_by_key(made);
+    let newest = newest.filter(|file| file.exists());
+    if newest.is_none() {
+        fordway_test_skip::skipped("libfordway.so is not built");
+    }
+    newest
+}
+
+/// Copies a program. Another process writes it: a descriptor that we write by could be in a child
+/// of another test, and the file would be busy.
+pub fn install(from: &Path, to: &Path, mode: u32) -> PathBuf {
+    let mut command = Command::new("install");
+    command.arg("-m").arg(format!("{mode:o}")).arg(from).arg(to);
+    Ran::new(&mut command).check(0);
+    to.to_owned()
+}
+
+pub fn set_mode(file: &Path, mode: u32) {
+    fs::set_permissions(file, fs::Permissions::from_mode(mode)).expect("mode");
 }
 
 pub fn is_root() -> bool {
@@ -40,8 +72,16 @@ impl Runtime {
         let name = format!("fordway-cli-{}-{unique}", std::process::id());
         let dir = std::env::temp_dir().join(name);
         fs::create_dir(&dir).expect("runtime directory");
-        fs::set_permissions(&dir, fs::Permissions::from_mode(0o755)).expect("mode");
+        set_mode(&dir, 0o755);
+        let version = fordway_abi::ABI_VERSION;
+        let source = format!("const unsigned fordway_abi_version = {version};");
+        library(&dir, "libfordway", &source);
         Runtime { dir }
+    }
+
+    /// In the shim's place where a test is not about the shim: it does nothing.
+    pub fn library(&self) -> PathBuf {
+        self.dir.join("libfordway.so")
     }
 
     /// With a broker in it.
@@ -59,7 +99,7 @@ impl Runtime {
             .arg(self.dir.join("run"))
             .args(args);
         command
-            .env("FORDWAY_LIB", harmless_library())
+            .env("FORDWAY_LIB", self.library())
             .stdin(Stdio::null());
         for name in [
             "LD_PRELOAD",
@@ -80,6 +120,22 @@ impl Runtime {
     /// `fordway ARGS...` given as one string.
     pub fn say(&self, line: &str) -> Ran {
         self.fordway(line.split(' '))
+    }
+
+    /// `fordway ARGS...` on a terminal of so many columns.
+    pub fn on_terminal(&self, line: &str, columns: u32) -> String {
+        let fordway = env!("CARGO_BIN_EXE_fordway");
+        let run = self.run_dir();
+        let line = format!(
+            "stty cols {columns}; exec {fordway} --runtime-dir {} {line}",
+            run.display()
+        );
+        let mut script = Command::new("script");
+        script
+            .args(["-qec", &line, "/dev/null"])
+            .stdin(Stdio::null());
+        let ran = Ran::new(script.env("FORDWAY_LIB", self.library())).check(0);
+        ran.stdout.replace('\r', "")
     }
 
     /// A program in a domain, by the kernel path.

@@ -1,0 +1,592 @@
+//! What the manual says of each command beside its definition: one table.
+
+use crate::exit::Exit;
+
+/// A term and what it means.
+pub type Term = (&'static str, &'static str);
+
+/// What stands on the page of a command.
+#[derive(Debug)]
+pub struct Page {
+    /// Its name behind `fordway`; empty for fordway(1).
+    pub command: &'static str,
+    /// Command lines, each with what it does. A test parses them.
+    pub examples: &'static [Term],
+    /// The columns of what it prints.
+    pub columns: &'static [Term],
+    /// Its exit statuses beside those that every command has.
+    pub exits: &'static [Exit],
+    /// Pages to see beside those of its neighbours.
+    pub see: &'static [&'static str],
+}
+
+const NO_BROKER: Exit = Exit::NoBroker;
+const PRIVILEGE: Exit = Exit::Privilege;
+
+/// Every page.
+pub const PAGES: &[Page] = &[
+    Page {
+        command: "",
+        examples: &[
+            ("fordway up --detach", "starts the broker"),
+            (
+                "fordway run --domain db -- redis-server --port 6379 --bind 0.0.0.0 --protected-mode no",
+                "a server in a domain",
+            ),
+            (
+                "fordway run --domain web -- redis-benchmark -h db -t get",
+                "a client in another one, which finds the server by its domain's name",
+            ),
+            (
+                "fordway ss",
+                "which path each connection takes, and why if it is the kernel's",
+            ),
+            ("fordway down", "ends the broker, and removes the domains"),
+        ],
+        columns: &[],
+        exits: Exit::ALL,
+        see: &["nft(8)", "ip-netns(8)", "ss(8)"],
+    },
+    Page {
+        command: "up",
+        examples: &[
+            ("fordway up --detach", "starts the broker in the background"),
+            (
+                "fordway up --check-config --config fordway.toml",
+                "says whether a configuration is right",
+            ),
+            (
+                "fordway up --network 10.9.0.0/16 --ring-memory-max 512M",
+                "in the foreground, with another network and a limit",
+            ),
+        ],
+        columns: &[],
+        exits: &[Exit::Config, PRIVILEGE, Exit::Missing, Exit::Taken],
+        see: &["systemd.socket(5)"],
+    },
+    Page {
+        command: "run",
+        examples: &[
+            (
+                "fordway run --domain db --ip 10.77.0.3 -- redis-server --bind 0.0.0.0 --protected-mode no",
+                "makes the domain db, and becomes redis-server in it",
+            ),
+            (
+                "fordway run --domain web -- redis-cli -h db ping",
+                "the same in the domain web; the name db leads to the other domain",
+            ),
+            (
+                "fordway run --here --require-fast -- wrk http://127.0.0.1:8080/",
+                "in the caller's own namespace; connections without rings fail",
+            ),
+            (
+                "fordway run --domain web --cpu 0-2,5 --path kernel -- bash",
+                "without the library, on some CPUs",
+            ),
+        ],
+        columns: &[],
+        exits: &[],
+        see: &["ld.so(8)", "network_namespaces(7)"],
+    },
+    Page {
+        command: "try",
+        examples: &[
+            (
+                "fordway try --domain web -- redis-benchmark -h db -q",
+                "what the benchmark gains by the fast path",
+            ),
+            (
+                "fordway try --json -- curl http://127.0.0.1:8080/",
+                "the same of curl, in the caller's namespace, as a document",
+            ),
+        ],
+        columns: &[
+            (
+                "KERNEL, FORDWAY, RATIO",
+                "seconds and seconds of CPU of the first run, of the second run, and one by the other",
+            ),
+            ("REMOTE", "address and port of the far end"),
+            (
+                "PATH",
+                "fast: bytes went through rings; kernel: through the kernel's TCP",
+            ),
+            ("REASON", "why kernel: a word of those in fordway(1)"),
+            (
+                "COUNT",
+                "how many connections of the second run were of this kind",
+            ),
+            (
+                "RINGS, KERNEL",
+                "bytes that they have sent and received through rings, and through the kernel",
+            ),
+        ],
+        exits: &[
+            NO_BROKER,
+            Exit::Launcher,
+            Exit::NotExecutable,
+            Exit::NoProgram,
+        ],
+        see: &[],
+    },
+    Page {
+        command: "ss",
+        examples: &[
+            ("fordway ss", "the connections of programs with the library"),
+            (
+                "fordway ss --domain web --path kernel",
+                "those of one domain that are not on the fast path",
+            ),
+            (
+                "fordway ss -w --sort bytes",
+                "what moves in a second, the busiest first",
+            ),
+            ("fordway ss --all --json", "every connection, as a document"),
+        ],
+        columns: &[
+            (
+                "CONN",
+                "the connection's number, if it has or had rings; both of its ends have it, and fordway downgrade takes it",
+            ),
+            (
+                "LOCAL",
+                "address and port of this end; a domain's name stands for the address that is its own",
+            ),
+            ("REMOTE", "the same of the far end"),
+            (
+                "PATH",
+                "fast: bytes go through rings; kernel: through the kernel's TCP",
+            ),
+            ("REASON", "why kernel: a word of those in fordway(1)"),
+            (
+                "RINGS",
+                "bytes that this end has sent and received through rings; with -w, in a second",
+            ),
+            ("KERNEL", "the same through the kernel"),
+        ],
+        exits: &[PRIVILEGE, Exit::NotFound, NO_BROKER],
+        see: &["ss(8)"],
+    },
+    Page {
+        command: "domain",
+        examples: &[
+            (
+                "fordway domain add db --ip 10.77.0.3",
+                "makes a domain before the first program runs in it",
+            ),
+            ("fordway domain list", "lists them"),
+        ],
+        columns: &[],
+        exits: &[],
+        see: &["network_namespaces(7)"],
+    },
+    Page {
+        command: "domain add",
+        examples: &[
+            (
+                "fordway domain add db --ip 10.77.0.3",
+                "a domain with this address",
+            ),
+            (
+                "fordway domain add web --json",
+                "with the next free one; what was made, as a document",
+            ),
+        ],
+        columns: &[],
+        exits: &[PRIVILEGE, Exit::Missing, Exit::Taken, NO_BROKER],
+        see: &[],
+    },
+    Page {
+        command: "domain attach",
+        examples: &[(
+            "fordway domain attach shop --ip 172.17.0.5 --pid 4711",
+            "the container that process 4711 lies in has this address",
+        )],
+        columns: &[],
+        exits: &[PRIVILEGE, Exit::Taken, Exit::NotFound, NO_BROKER],
+        see: &["fordway-env(1)"],
+    },
+    Page {
+        command: "domain list",
+        examples: &[
+            ("fordway domain list", "as a table"),
+            ("fordway domain list --json", "as a document"),
+        ],
+        columns: &[
+            (
+                "NAME",
+                "the name, by which the other domains find this one; host is the broker's own namespace",
+            ),
+            (
+                "ID",
+                "the number, which no other domain of this broker gets",
+            ),
+            (
+                "ADDRESS",
+                "the address, and the length of its network's prefix",
+            ),
+            (
+                "PROCESSES",
+                "how many run in it; of a namespace that the broker did not make, those that speak to the broker",
+            ),
+        ],
+        exits: &[PRIVILEGE, NO_BROKER],
+        see: &[],
+    },
+    Page {
+        command: "domain show",
+        examples: &[
+            (
+                "fordway domain show db",
+                "one domain, with the memory of its rings",
+            ),
+            ("fordway domain show db --json", "as a document"),
+        ],
+        columns: &[
+            ("id, address, processes", "as fordway domain list has them"),
+            (
+                "netns cookie",
+                "by which the kernel knows the namespace (SO_NETNS_COOKIE, socket(7))",
+            ),
+            (
+                "netns file",
+                "by which programs can enter it, such as nsenter(1)",
+            ),
+            ("hosts file", "what programs in it find as /etc/hosts"),
+            (
+                "ring memory",
+                "what its programs have taken, and the most that they may",
+            ),
+            (
+                "dropped frames",
+                "frames that were sent under an address that is not the domain's; root sees them",
+            ),
+        ],
+        exits: &[PRIVILEGE, Exit::NotFound, NO_BROKER],
+        see: &[],
+    },
+    Page {
+        command: "domain rm",
+        examples: &[
+            (
+                "fordway domain rm db",
+                "removes a domain in which nothing runs",
+            ),
+            (
+                "fordway domain rm web --force",
+                "also if programs run in it: they go on without a network",
+            ),
+        ],
+        columns: &[],
+        exits: &[PRIVILEGE, Exit::NotFound, NO_BROKER, Exit::Busy],
+        see: &[],
+    },
+    Page {
+        command: "downgrade",
+        examples: &[
+            (
+                "fordway downgrade 7",
+                "moves connection 7 to the kernel path; both ends then have the reason asked",
+            ),
+            ("fordway downgrade --all", "moves all of them"),
+        ],
+        columns: &[],
+        exits: &[PRIVILEGE, Exit::NotFound, NO_BROKER],
+        see: &[],
+    },
+    Page {
+        command: "filter",
+        examples: &[
+            ("fordway filter load rules.nft", "puts rules in force"),
+            (
+                "fordway filter list",
+                "prints them with what they have counted",
+            ),
+        ],
+        columns: &[],
+        exits: &[],
+        see: &["nft(8)"],
+    },
+    Page {
+        command: "filter check",
+        examples: &[
+            (
+                "fordway filter check rules.nft",
+                "says what is wrong with a file, and nothing if it is right",
+            ),
+            (
+                "fordway filter check --list -I /etc/nftables rules.nft",
+                "prints what nft makes of it",
+            ),
+        ],
+        columns: &[],
+        exits: &[Exit::Missing, Exit::NotFound, Exit::Rules],
+        see: &["nft(8)"],
+    },
+    Page {
+        command: "filter load",
+        examples: &[
+            (
+                "fordway filter load rules.nft",
+                "in place of all rules before",
+            ),
+            (
+                "fordway filter load --add ban.nft",
+                "commands on the rules in force",
+            ),
+            ("fordway filter load /dev/null", "no rules any more"),
+        ],
+        columns: &[
+            ("epoch", "how often rules have changed"),
+            ("stay", "connections that keep their rings"),
+            (
+                "go to the kernel path",
+                "those of which a rule needs each packet",
+            ),
+            ("are cut", "those that a rule refuses"),
+            ("get rings", "those that earlier rules had held back"),
+        ],
+        exits: &[
+            PRIVILEGE,
+            Exit::Missing,
+            Exit::NotFound,
+            NO_BROKER,
+            Exit::Rules,
+        ],
+        see: &["nft(8)"],
+    },
+    Page {
+        command: "filter compile",
+        examples: &[(
+            "fordway filter compile rules.nft -o rules.bin",
+            "rules for a unikernel",
+        )],
+        columns: &[],
+        exits: &[PRIVILEGE, Exit::Missing, Exit::NotFound, Exit::Rules],
+        see: &["nft(8)"],
+    },
+    Page {
+        command: "filter list",
+        examples: &[
+            (
+                "fordway filter list",
+                "the rules; on a terminal, long ones go on behind a backslash, as nft reads them",
+            ),
+            ("fordway filter list --json", "as libnftables writes them"),
+        ],
+        columns: &[(
+            "counter packets, bytes",
+            "what a rule has counted on both paths; bytes in rings count as the packets that would have carried them",
+        )],
+        exits: &[PRIVILEGE, Exit::Missing, NO_BROKER],
+        see: &["nft(8)", "libnftables-json(5)"],
+    },
+    Page {
+        command: "filter monitor",
+        examples: &[
+            (
+                "fordway filter monitor",
+                "each change: a comment that counts, then lines that went (-) and came (+)",
+            ),
+            ("fordway filter monitor --json", "a document for each"),
+        ],
+        columns: &[],
+        exits: &[PRIVILEGE, NO_BROKER],
+        see: &["nft(8)"],
+    },
+    Page {
+        command: "filter trace",
+        examples: &[
+            (
+                "fordway filter trace --from web --to db:6379",
+                "what the rules in force say of such a connection",
+            ),
+            (
+                "fordway filter trace --rules rules.nft --from 10.77.0.4 --to 10.77.0.3:6379",
+                "what those of a file would say",
+            ),
+            (
+                "fordway filter trace capture.pcap",
+                "what they say of captured packets",
+            ),
+        ],
+        columns: &[
+            (
+                "first column",
+                "the hook of nf_tables at which the packet is: ingress, prerouting, input, forward, output, postrouting",
+            ),
+            (
+                "second column",
+                "what the rule did, such as accept, drop, jump, or that the kernel alone can say",
+            ),
+            (
+                "third column",
+                "table, chain and text of the rule, or its chain's policy",
+            ),
+            (
+                "=>",
+                "what comes of the packet or the connection, and by which rule",
+            ),
+        ],
+        exits: &[
+            PRIVILEGE,
+            Exit::Missing,
+            Exit::NotFound,
+            NO_BROKER,
+            Exit::Rules,
+        ],
+        see: &["nft(8)", "pcap(3PCAP)"],
+    },
+    Page {
+        command: "doctor",
+        examples: &[
+            ("fordway doctor", "each point, and what to do"),
+            ("fordway doctor --json", "as a document"),
+        ],
+        columns: &[
+            (
+                "first column",
+                "ok; warn: one can do without; fail: the fast path does not work, or for root domains do not",
+            ),
+            ("second column", "what was tried"),
+            ("third column", "what was found, and what to do"),
+        ],
+        exits: &[Exit::Unhealthy],
+        see: &[],
+    },
+    Page {
+        command: "env",
+        examples: &[
+            (
+                "fordway env",
+                "variables, as an env-file of docker and podman, and mounts in its comments",
+            ),
+            ("fordway env --json", "as a document"),
+        ],
+        columns: &[],
+        exits: &[Exit::Missing],
+        see: &["fordway-domain-attach(1)", "ld.so(8)"],
+    },
+    Page {
+        command: "down",
+        examples: &[
+            (
+                "fordway down",
+                "ends the broker and removes its domains; programs in them go on without a network",
+            ),
+            (
+                "fordway down --keep-domains",
+                "domains, rings and programs stay for the next broker",
+            ),
+        ],
+        columns: &[],
+        exits: &[PRIVILEGE, NO_BROKER],
+        see: &[],
+    },
+    Page {
+        command: "completions",
+        examples: &[
+            (
+                "fordway completions bash > /etc/bash_completion.d/fordway",
+                "for every user of bash",
+            ),
+            (
+                "fordway completions zsh > /usr/local/share/zsh/site-functions/_fordway",
+                "of zsh",
+            ),
+            (
+                "fordway completions fish > /etc/fish/completions/fordway.fish",
+                "of fish",
+            ),
+        ],
+        columns: &[],
+        exits: &[],
+        see: &["bash(1)", "zsh(1)", "fish(1)"],
+    },
+    Page {
+        command: "man",
+        examples: &[(
+            "fordway man /usr/local/share/man/man1",
+            "installs the pages",
+        )],
+        columns: &[],
+        exits: &[PRIVILEGE],
+        see: &["man(1)"],
+    },
+];
+
+/// The configuration's keys.
+pub const CONFIGURATION: [Term; 5] = [
+    ("network = \"10.77.0.0/24\"", "network of the domains"),
+    (
+        "runtime_dir = \"/run/fordway\"",
+        "as --runtime-dir; the other commands read it here, too",
+    ),
+    ("uplink = false", "as --uplink"),
+    (
+        "ring_memory_max = \"512M\"",
+        "as --ring-memory-max: most ring memory of one domain; half of the machine's memory otherwise",
+    ),
+    (
+        "log = \"info\"",
+        "error, warn, info, debug, trace, or a filter such as fordwayd=debug",
+    ),
+];
+
+/// Variables that are read, or set for programs.
+pub const ENVIRONMENT: [Term; 6] = [
+    (
+        crate::places::SHIM_VARIABLE,
+        "the file of the library, looked for before any other place",
+    ),
+    (
+        "XDG_RUNTIME_DIR",
+        "where the runtime directory of an ordinary user lies",
+    ),
+    (
+        fordway_abi::env::SOCKET,
+        "set by fordway run and fordway env: the broker's control socket",
+    ),
+    (
+        fordway_abi::env::PATH,
+        "set by fordway run and fordway env: auto, kernel or fast",
+    ),
+    (
+        fordway_abi::env::OFFER_AFTER,
+        "operations on a connection before it is offered the fast path (default 4)",
+    ),
+    (
+        fordway_abi::env::SPIN_US,
+        "longest spin before a sleep, in microseconds (default 20; 0: never)",
+    ),
+];
+
+/// Where things lie.
+pub const FILES: [Term; 6] = [
+    (
+        "/etc/fordway/fordway.toml",
+        "the configuration, if it exists",
+    ),
+    (
+        "/run/fordway",
+        "root's runtime directory: sockets, the domains' namespaces (netns/NAME) and hosts files (hosts/NAME; \
+         control/hosts for containers)",
+    ),
+    (
+        "/etc/hosts",
+        "with up --uplink: the domains' names, between two marks that name the runtime directory",
+    ),
+    (
+        "$XDG_RUNTIME_DIR/fordway",
+        "an ordinary user's runtime directory; without a session /run/user/UID/fordway or /tmp/fordway-UID. \
+         fordway ss, domain list and domain show ask root's broker if none answers there, and root's lets them: \
+         it answers members of the group fordway",
+    ),
+    (
+        "broker.log, broker.log.1",
+        "in the runtime directory: what a broker started with --detach says, and what came before 1 MB ago",
+    ),
+    (
+        "/usr/lib/fordway/libfordway.so",
+        "the library, if it is neither beside fordway nor in ../lib/fordway",
+    ),
+];
