@@ -1,0 +1,408 @@
+//! The documents of `--json`, as the command really prints them, beside docs/schema; and docs/json.md
+//! beside both. A field that is new, gone or of another type fails here until the schemas have it.
+//!
+//! `FORDWAY_BLESS=1` writes the tables of docs/json.md anew.
+
+mod support;
+
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::{Duration, Instant};
+use support::{Ran, Runtime, built_shim, is_root};
+
+fn docs() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs")
+}
+
+fn schema(name: &str) -> Value {
+    let text = fs::read_to_string(docs().join("schema").join(name)).expect(name);
+    serde_json::from_str(&text).expect(name)
+}
+
+/// The part of JSON Schema that our schemas use, and what is to be said of them.
+struct Judge {
+    /// Words that a schema may have: another one would not be checked.
+    words: BTreeSet<&'static str>,
+    wrong: Vec<String>,
+}
+
+impl Judge {
+    fn new() -> Judge {
+        let words = [
+            "$schema",
+            "$id",
+            "$defs",
+            "$ref",
+            "title",
+            "description",
+            "type",
+            "const",
+            "enum",
+            "required",
+            "properties",
+            "additionalProperties",
+            "items",
+            "minimum",
+            "maximum",
+        ];
+        Judge {
+            words: words.into(),
+            wrong: Vec::new(),
+        }
+    }
+
+    /// Judges `value`. An object has no fields but those that are named: outside of this test they
+    /// would be let pass.
+    fn check(&mut self, at: &str, value: &Value, of: &Value, file: &Value) {
+        if let Some(reference) = of["$ref"].as_str() {
+            let (name, pointer) = reference.split_once('#').expect("a reference");
+            let other = if name.is_empty() {
+                file.clone()
+            } else {
+                schema(name)
+            };
+            let of = other.pointer(pointer).expect("what a reference names");
+            return self.check(at, value, of, &other);
+        }
+        for word in of.as_object().expect("a schema").keys() {
+            assert!(
+                self.words.contains(word.as_str()),
+                "{at}: {word} is not checked"
+            );
+        }
+        let mut is = |right: bool, what: &str| {
+            if !right {
+                self.wrong.push(format!("{at}: {what}: {value}"));
+            }
+        };
+        let kind = match value {
+            Value::Null => "null",
+            Value::Bool(_) => "boolean",
+            Value::Number(number) if number.is_f64() => "number",
+            Value::Number(_) => "integer",
+            Value::String(_) => "string",
+            Value::Array(_) => "array",
+            Value::Object(_) => "object",
+        };
+        let is_kind = |word: &Value| word == kind || (kind == "integer" && word == "number");
+        match &of["type"] {
+            Value::Null => {}
+            Value::Array(words) => is(words.iter().any(is_kind), "type"),
+            word => is(is_kind(word), "type"),
+        }
+        is(of["const"].is_null() || of["const"] == *value, "const");
+        let values = of["enum"].as_array();
+        is(values.is_none_or(|values| values.contains(value)), "enum");
+        let number = value.as_f64().unwrap_or_default();
+        let bound = |word: &str| of[word].as_f64();
+        is(
+            kind == "null" || bound("minimum").is_none_or(|least| number >= least),
+            "minimum",
+        );
+        is(
+            bound("maximum").is_none_or(|most| number <= most),
+            "maximum",
+        );
+        for item in value.as_array().into_iter().flatten() {
+            self.check(&format!("{at}[]"), item, &of["items"], file);
+        }
+        let Some(fields) = value.as_object() else {
+            return;
+        };
+        for name in of["required"].as_array().into_iter().flatten() {
+            if !fields.contains_key(name.as_str().expect("a name")) {
+                self.wrong.push(format!("{at}: no {name}"));
+            }
+        }
+        for (name, field) in fields {
+            let of = match (&of["properties"][name], &of["additionalProperties"]) {
+                (Value::Null, Value::Null) => {
+                    self.wrong.push(format!("{at}: {name} is in no schema"));
+                    continue;
+                }
+                (Value::Null, other) => other,
+                (known, _) => known,
+            };
+            self.check(&format!("{at}.{name}"), field, of, file);
+        }
+    }
+}
+
+/// What is wrong with a document.
+fn faults(document: &Value, name: &str) -> Vec<String> {
+    let mut judge = Judge::new();
+    let schema = schema(name);
+    judge.check(name, document, &schema, &schema);
+    judge.wrong
+}
+
+#[track_caller]
+fn holds(document: &Value, name: &str) {
+    let faults = faults(document, name);
+    assert!(faults.is_empty(), "{faults:#?}\n{document:#}");
+}
+
+fn parsed(ran: &Ran) -> Value {
+    serde_json::from_str(&ran.stdout).expect("JSON")
+}
+
+#[test]
+fn the_judge_finds_what_is_wrong() {
+    let document = |text: &str| serde_json::from_str::<Value>(text).expect("JSON");
+    let good = r#"{"schema":1,"healthy":true,"checks":[{"name":"x","state":"ok","text":"","advice":null}]}"#;
+    holds(&document(good), "doctor.json");
+    for (from, to, says) in [
+        ("\"schema\":1", "\"schema\":2", "const"),
+        ("\"healthy\":true,", "", "no \"healthy\""),
+        ("true", "1", "type"),
+        ("\"ok\"", "\"fine\"", "enum"),
+        ("null", "7", "type"),
+        ("\"name\"", "\"new\":0,\"name\"", "new is in no schema"),
+    ] {
+        let found = faults(&document(&good.replace(from, to)), "doctor.json");
+        assert!(
+            found.len() == 1 && found[0].contains(says),
+            "{from}: {found:?}"
+        );
+    }
+    let cookie = r#"{"schema":1,"domains":[{"netns_cookie":9007199254740993}]}"#;
+    let found = faults(&document(cookie), "domain-list.json");
+    assert!(
+        found.iter().any(|line| line.contains("maximum")),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn documents_have_the_form_of_their_schemas() {
+    let runtime = Runtime::up();
+    holds(&runtime.json("domain list"), "domain-list.json");
+    holds(&runtime.json("domain show host"), "domain.json");
+    holds(&runtime.json("ss --all"), "ss.json");
+    holds(&runtime.json("env"), "env.json");
+    // Healthy or not.
+    holds(&parsed(&runtime.say("doctor --json")), "doctor.json");
+    holds(&runtime.json("filter load /dev/null"), "filter-change.json");
+    let mut program = runtime.command(["try", "--json", "--", "sh", "-c", "echo it is said"]);
+    let ran = Ran::new(&mut program).check(0);
+    assert!(ran.stderr.contains("it is said"), "{ran:?}");
+    holds(&parsed(&ran), "try.json");
+    if is_root() {
+        holds(&runtime.json("domain add db --ip 10.77.0.3"), "domain.json");
+        let shown = runtime.json("domain show db");
+        holds(&shown, "domain.json");
+        assert!(shown["dropped_frames"].is_u64());
+        let mut container = Command::new("unshare");
+        container.args(["-n", "sh", "-c", "echo up; read x"]);
+        container.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut container = container.spawn().expect("unshare");
+        let mut said = [0; 2];
+        let stdout = container.stdout.as_mut().expect("stdout");
+        stdout.read_exact(&mut said).expect("up");
+        let attach = format!("domain attach x --ip 10.77.0.9 --pid {}", container.id());
+        holds(&runtime.json(&attach), "domain.json");
+        drop(container.stdin.take());
+        container.wait().expect("wait");
+        holds(&runtime.json("domain rm db"), "domain-rm.json");
+    }
+    runtime.close();
+}
+
+/// redis in a domain, and a client in another one that does a line at a time.
+struct Pair {
+    server: Child,
+    client: Child,
+    stdin: ChildStdin,
+}
+
+impl Pair {
+    fn new(runtime: &Runtime, shim: &Path) -> Pair {
+        let start = |domain: &str, program: &str| {
+            let line = format!("run --domain {domain} -- {program}");
+            let mut command = runtime.command(line.split(' '));
+            command.env("FORDWAY_LIB", shim);
+            command.stdin(Stdio::piped()).stdout(Stdio::null());
+            command.spawn().expect("start")
+        };
+        runtime.say("domain add db --ip 10.77.0.3").check(0);
+        let server = start(
+            "db",
+            "redis-server --port 6379 --bind 10.77.0.3 --protected-mode no --save  --dir /",
+        );
+        let deadline = Instant::now() + Duration::from_secs(30);
+        let ping = ["redis-cli", "-h", "10.77.0.3", "ping"];
+        while !runtime.inside("db", &ping).stdout.contains("PONG") {
+            assert!(Instant::now() < deadline, "redis does not answer");
+        }
+        let mut client = start("web", "redis-cli -h db");
+        let stdin = client.stdin.take().expect("stdin");
+        Pair {
+            server,
+            client,
+            stdin,
+        }
+    }
+
+    fn ask(&mut self) {
+        self.stdin.write_all(b"incr n\n").expect("write");
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        for child in [&mut self.client, &mut self.server] {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+#[test]
+fn both_ends_say_that_a_downgrade_was_asked_for() {
+    let Some(shim) = built_shim().filter(|_| is_root()) else {
+        return;
+    };
+    let runtime = Runtime::up();
+    let mut pair = Pair::new(&runtime, &shim);
+    // Asks until both ends are so.
+    let mut until = |wanted: &dyn Fn(&Value) -> bool| {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        loop {
+            pair.ask();
+            let document = runtime.json("ss");
+            holds(&document, "ss.json");
+            let rows = document["connections"].as_array().expect("rows").clone();
+            if rows.len() == 2 && rows.iter().all(wanted) {
+                return rows;
+            }
+            assert!(Instant::now() < deadline, "{document:#}");
+        }
+    };
+    let moved = |row: &Value, by: &str| row[by].as_u64().is_some_and(|bytes| bytes > 0);
+    let rows = until(&|row| row["path"] == "fast" && moved(row, "ring_bytes_tx"));
+    assert_eq!(rows[0]["channel"], rows[1]["channel"]);
+    let number = rows[0]["channel"].as_u64().expect("a number");
+    let run = runtime.run_dir().display().to_string();
+    let complete = ["complete", "--", "--runtime-dir", &run, "downgrade", ""];
+    let said = runtime.fordway(complete).check(0).stdout;
+    assert!(said.contains(&format!("\n{number}\t")), "{said}");
+
+    runtime.say(&format!("downgrade {number}")).check(0);
+    let before = |row: &Value| {
+        let same = rows.iter().find(|before| before["cookie"] == row["cookie"]);
+        same.and_then(|before| before["kernel_bytes_rx"].as_u64())
+    };
+    let rows =
+        until(&|row| row["path"] == "kernel" && row["kernel_bytes_rx"].as_u64() > before(row));
+    for row in &rows {
+        assert_eq!(row["reason"], "asked", "{rows:#?}");
+        assert_eq!(row["channel"], number);
+    }
+    let refused = runtime.say(&format!("downgrade {number}"));
+    refused.fails(7, "has left its rings");
+
+    // What a client gains, as a document.
+    let try_out = "try --json --domain web -- redis-benchmark -h db -n 100000 -c 2 -t get -q";
+    let mut command = runtime.command(try_out.split(' '));
+    let document = parsed(&Ran::new(command.env("FORDWAY_LIB", &shim)).check(0));
+    holds(&document, "try.json");
+    let kinds = document["connections"].as_array().expect("kinds");
+    assert!(
+        kinds.iter().any(|kind| kind["place"]["path"] == "fast"),
+        "{document:#}"
+    );
+    drop(pair);
+    runtime.close();
+}
+
+/// Says what stands in a schema: a table for each object.
+fn described(name: &str) -> String {
+    let file = schema(name);
+    let title = file["title"].as_str().expect("title");
+    let about = file["description"].as_str().expect("description");
+    let mut text = format!("\n## `{title}`\n\n{about} Schema: [{name}](schema/{name}).\n\n");
+    text += "| field | type | what |\n|---|---|---|\n";
+    rows(&mut text, "", &file, &file);
+    text
+}
+
+fn rows(text: &mut String, within: &str, of: &Value, file: &Value) {
+    let required: Vec<&str> = of["required"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .collect();
+    for (name, field) in of["properties"].as_object().into_iter().flatten() {
+        let (field, file) = resolved(field, file);
+        let mut kind = match &field["type"] {
+            Value::Array(kinds) => format!("{} or null", kinds[0].as_str().expect("a type")),
+            kind => kind
+                .as_str()
+                .map_or_else(|| field["const"].to_string(), str::to_owned),
+        };
+        if let Some(values) = field["enum"].as_array() {
+            let values: Vec<String> = values
+                .iter()
+                .filter_map(Value::as_str)
+                .map(|word| format!("`{word}`"))
+                .collect();
+            kind = values.join(", ");
+        }
+        if !required.contains(&name.as_str()) {
+            kind += ", optional";
+        }
+        let what = field["description"]
+            .as_str()
+            .unwrap_or("")
+            .replace('|', "or");
+        *text += &format!("| `{within}{name}` | {kind} | {what} |\n");
+        rows(text, &format!("{within}{name}."), &field, &file);
+        let (items, file) = resolved(&field["items"], &file);
+        rows(text, &format!("{within}{name}[]."), &items, &file);
+    }
+}
+
+fn resolved(field: &Value, file: &Value) -> (Value, Value) {
+    let Some(reference) = field["$ref"].as_str() else {
+        return (field.clone(), file.clone());
+    };
+    let (name, pointer) = reference.split_once('#').expect("a reference");
+    let file = if name.is_empty() {
+        file.clone()
+    } else {
+        schema(name)
+    };
+    (file.pointer(pointer).expect("what is named").clone(), file)
+}
+
+#[test]
+fn the_page_has_every_field() {
+    let mut names: Vec<String> = fs::read_dir(docs().join("schema"))
+        .expect("schemas")
+        .map(|file| file.expect("file").file_name().into_string().expect("name"))
+        .collect();
+    names.sort();
+    let tables: String = names.iter().map(|name| described(name)).collect();
+    let page = docs().join("json.md");
+    let text = fs::read_to_string(&page).expect("json.md");
+    let (begin, end) = (
+        ": begin -->\n",
+        "<!-- printed from docs/schema by the command's tests: end -->",
+    );
+    let (head, rest) = text.split_once(begin).expect("where tables begin");
+    let (_, tail) = rest.split_once(end).expect("where tables end");
+    let right = format!("{head}{begin}{tables}\n{end}{tail}");
+    if std::env::var_os("FORDWAY_BLESS").is_some() {
+        fs::write(&page, &right).expect("write");
+    }
+    let text = fs::read_to_string(&page).expect("json.md");
+    assert!(
+        text == right,
+        "docs/json.md differs from docs/schema: FORDWAY_BLESS=1 cargo test -p fordway --test documents"
+    );
+}
