@@ -139,9 +139,8 @@ impl Broker {
 }
 
 fn understood(line: &str) -> Result<Reply, Failure> {
-    serde_json::from_str(line).map_err(|error| {
-        let text =
-            format!("the broker's answer is not understood ({error}); its version may differ");
+    serde_json::from_str(line).map_err(|_| {
+        let text = "the broker's answer is not understood; it may be of another version, see: fordway doctor";
         Failure::new(Exit::NoBroker, text)
     })
 }
@@ -162,5 +161,9 @@ fn absent(runtime_dir: &Path) -> Failure {
 
 /// An answer of another kind than the question.
 pub fn unexpected(reply: &Reply) -> Failure {
-    Failure::internal(format!("the broker answered something else: {reply:?}"))
+    let said = serde_json::to_value(reply).unwrap_or_default();
+    let kind = &said["reply"];
+    Failure::internal(format!(
+        "the broker answered something else ({kind}); it may be of another version, see: fordway doctor"
+    ))
 }

@@ -6,6 +6,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 use support::{Ran, Runtime, is_root};
 
 /// The longest name that a domain may have.
@@ -38,7 +39,7 @@ fn fits(text: &str, columns: usize) {
 
 #[test]
 fn listings_fit_a_terminal_and_are_whole_in_a_pipe() {
-    if !is_root() {
+    if !is_root() || !has("socat") {
         return;
     }
     let runtime = Runtime::up();
@@ -49,11 +50,24 @@ fn listings_fit_a_terminal_and_are_whole_in_a_pipe() {
     for number in 0..12 {
         runtime.say(&format!("domain add d{number}")).check(0);
     }
-    let listen = "exec socat -u tcp-listen:7,reuseaddr open:/dev/null";
-    let mut server = runtime.command([
-        "run", "--domain", &names[1], "--path", "kernel", "--", "sh", "-c", listen,
-    ]);
-    let mut server = server.spawn().expect("start");
+    let start = |name: &str, address: &str, far: &str| {
+        let run = [
+            "run", "--domain", name, "--path", "kernel", "--", "socat", address, far,
+        ];
+        let mut program = runtime.command(run);
+        program.stdin(Stdio::piped()).spawn().expect("start")
+    };
+    let mut server = start(&names[1], "tcp-listen:7", "stdio");
+    let mut client = start(
+        &names[0],
+        "tcp:10.77.0.3:7,retry=1000,interval=0.01",
+        "stdio",
+    );
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let ends = format!("{}:7", names[1]);
+    while !runtime.say("ss --all").stdout.contains(&ends) {
+        assert!(Instant::now() < deadline, "no connection");
+    }
     let rules = runtime.dir.join("wide.nft");
     fs::write(&rules, WIDE).expect("write");
     let load = format!("filter load {}", rules.display());
@@ -65,6 +79,7 @@ fn listings_fit_a_terminal_and_are_whole_in_a_pipe() {
         &show,
         "ss --all",
         "doctor",
+        "try -- true",
         &trace,
         "filter list",
     ] {
@@ -77,8 +92,10 @@ fn listings_fit_a_terminal_and_are_whole_in_a_pipe() {
     for line in ["domain list", &show] {
         assert!(runtime.say(line).check(0).stdout.contains(&names[0]));
     }
-    server.kill().expect("kill");
-    server.wait().expect("wait");
+    for program in [&mut client, &mut server] {
+        program.kill().expect("kill");
+        program.wait().expect("wait");
+    }
     runtime.close();
 }
 
@@ -128,11 +145,11 @@ fn shell(runtime: &Runtime, words: &[&str]) -> Ran {
     Ran::new(&mut command)
 }
 
-/// Whether a shell is here to be tried.
-fn has(shell: &str) -> bool {
-    let there = Command::new(shell).args(["-c", "true"]).status().is_ok();
+/// Whether a program is here to be tried.
+fn has(program: &str) -> bool {
+    let there = Command::new(program).arg("-V").output().is_ok();
     if !there {
-        fordway_test_skip::skipped(format!("no {shell}"));
+        fordway_test_skip::skipped(format!("no {program}"));
     }
     there
 }

@@ -9,6 +9,8 @@
 mod support;
 
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use support::{Ran, Runtime, install, is_root, library};
@@ -396,6 +398,46 @@ fn tree(dir: &Path) -> String {
     Ran::new(&mut find).stdout
 }
 
+#[derive(Clone, Copy, Debug)]
+enum Surroundings {
+    Session,
+    /// Of systemd's, say: no HOME, no session, a language that nobody has.
+    Service,
+}
+
+/// A command line of bash, with the variables that the table has.
+fn bash(runtime: &Runtime, line: &str, surroundings: Surroundings) -> Command {
+    let fordway = runtime.dir.join("fordway");
+    if !fordway.exists() {
+        // The build directory may be closed to others.
+        install(Path::new(env!("CARGO_BIN_EXE_fordway")), &fordway, 0o755);
+    }
+    let mut command = match line.starts_with("FULL ") {
+        true => Command::new("unshare"),
+        false => Command::new("env"),
+    };
+    if line.starts_with("FULL ") {
+        command.arg("-m");
+    }
+    command.args(["bash", "-o", "pipefail", "-c", &line.replace("FULL ", FULL)]);
+    if let Surroundings::Service = surroundings {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        command.env_clear().env("PATH", path);
+        command.env("LANG", "tlh_XX.KOI8-R");
+    }
+    let option = |dir: &Path| format!("--runtime-dir {}", dir.display());
+    command
+        .env("F", fordway)
+        .env("D", &runtime.dir)
+        .env("R", option(&runtime.run_dir()))
+        .env("N", option(&runtime.dir.join("nobody")))
+        .env("U", "setpriv --reuid 65534 --regid 65534 --clear-groups")
+        .env("FORDWAY_LIB", runtime.library())
+        .current_dir("/")
+        .stdin(Stdio::null());
+    command
+}
+
 #[test]
 fn every_wrong_use_is_one_line_with_its_status() {
     let runtime = Runtime::up();
@@ -404,70 +446,34 @@ fn every_wrong_use_is_one_line_with_its_status() {
         runtime.say("domain add db --ip 10.77.0.3").check(0);
     }
     prepare(&runtime.dir);
-    let fordway = install(
-        Path::new(env!("CARGO_BIN_EXE_fordway")),
-        &runtime.dir.join("fordway"),
-        0o755,
-    );
+    bash(&runtime, "", Surroundings::Session);
     let before = tree(&runtime.dir);
     let rows = ANYBODY.iter().chain(if root { ROOT } else { &[] });
     let mut wrong = Vec::new();
-    for (at, (line, status, says)) in rows.enumerate() {
-        // Every second row as a service is: the other half of the table is as good a sample.
-        let script = line.replace("FULL ", FULL);
-        let mut command = match line.starts_with("FULL ") {
-            true => Command::new("unshare"),
-            false => Command::new("env"),
-        };
-        if line.starts_with("FULL ") {
-            command.args(["-m", "bash", "-c", &script]);
-        } else {
-            command.args(["bash", "-c", &script]);
-        }
-        if at % 2 == 0 {
-            let path = std::env::var_os("PATH").unwrap_or_default();
-            command
-                .env_clear()
-                .env("PATH", path)
-                .env("LANG", "tlh_XX.KOI8-R");
-        }
-        command
-            .env("F", &fordway)
-            .env("D", &runtime.dir)
-            .env(
-                "R",
-                format!("--runtime-dir {}", runtime.run_dir().display()),
-            )
-            .env(
-                "N",
-                format!("--runtime-dir {}/nobody", runtime.dir.display()),
-            )
-            .env("U", "setpriv --reuid 65534 --regid 65534 --clear-groups")
-            .env("FORDWAY_LIB", runtime.library())
-            .current_dir("/")
-            .stdin(Stdio::null());
-        let ran = Ran::new(&mut command);
-        let said = &ran.stderr;
-        let is_right = ran.output.status.code() == Some(*status)
-            && ran.stdout.is_empty()
-            && said.lines().count() == 1
-            && said.starts_with("fordway: ")
-            && said.contains(says)
-            && said.chars().count() <= 240
-            && !["os error", "panicked", "Some(", "Err(", "{ "]
-                .iter()
-                .any(|form| said.contains(form));
-        if !is_right {
-            let code = ran.output.status.code();
-            wrong.push(format!(
-                "{line}\n  {status} {says}\n  {code:?} {:?} {said:?}",
-                ran.stdout
-            ));
-        }
-        let after = tree(&runtime.dir);
-        if after != before {
-            wrong.push(format!("{line}\n  leaves something: {after}"));
-            break;
+    for (line, status, says) in rows {
+        for surroundings in [Surroundings::Session, Surroundings::Service] {
+            let ran = Ran::new(&mut bash(&runtime, line, surroundings));
+            let said = &ran.stderr;
+            let is_right = ran.output.status.code() == Some(*status)
+                && ran.stdout.is_empty()
+                && said.lines().count() == 1
+                && said.starts_with("fordway: ")
+                && said.contains(says)
+                && said.chars().count() <= 240
+                && !["os error", "panicked", "Some(", "Err(", "{ "]
+                    .iter()
+                    .any(|form| said.contains(form));
+            if !is_right {
+                let (code, out) = (ran.output.status.code(), &ran.stdout);
+                wrong.push(format!(
+                    "{line} ({surroundings:?})\n  {status} {says}\n  {code:?} {out:?} {said:?}"
+                ));
+            }
+            let after = tree(&runtime.dir);
+            if after != before {
+                wrong.push(format!("{line}\n  leaves something: {after}"));
+                break;
+            }
         }
     }
     assert!(
@@ -483,17 +489,7 @@ fn every_wrong_use_is_one_line_with_its_status() {
 #[test]
 fn who_hears_nothing_is_told_nothing() {
     let runtime = Runtime::up();
-    let bash = |script: &str| {
-        let mut command = Command::new("bash");
-        let fordway = env!("CARGO_BIN_EXE_fordway");
-        let run = format!("--runtime-dir {}", runtime.run_dir().display());
-        command.args(["-o", "pipefail", "-c", script]);
-        command
-            .env("F", fordway)
-            .env("R", run)
-            .env("FORDWAY_LIB", runtime.library());
-        Ran::new(command.stdin(Stdio::null()))
-    };
+    let bash = |line: &str| Ran::new(&mut bash(&runtime, line, Surroundings::Session));
     // A reader that goes away ends what would go on for ever.
     for line in [
         "ss",
@@ -515,4 +511,72 @@ fn who_hears_nothing_is_told_nothing() {
     bash("$F $R run --here -- /etc/passwd 2>/dev/full").check(126);
     bash("FORDWAY_LIB=/no $F $R run --here -- true 2>/dev/full").check(0);
     runtime.close();
+}
+
+/// Answers every question with one line, as a broker of another version might.
+fn answer_with(dir: &Path, line: String) {
+    let listener = UnixListener::bind(dir.join("admin.sock")).expect("bind");
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let _ = BufReader::new(&stream).read_line(&mut String::new());
+            let _ = stream.write_all(line.as_bytes());
+        }
+    });
+}
+
+#[test]
+fn a_broker_of_another_version_is_said_to_be_one() {
+    let runtime = Runtime::new();
+    let fake = |name: &str, line: &str| {
+        fs::create_dir(runtime.dir.join(name)).expect(name);
+        answer_with(&runtime.dir.join(name), line.to_owned());
+    };
+    let info = r#"{"reply":"info","schema":1,"version":"9.9.9","abi_version":ABI,"pid":1,"uid":0,"domains":true,"network":"10.77.0.0/24","processes":0,"channels":0,"protocol_errors":0}"#;
+    let newer = |abi: u32| info.replace("ABI", &abi.to_string()) + "\n";
+    fake("abi", &newer(fordway_abi::ABI_VERSION + 1));
+    fake("version", &newer(fordway_abi::ABI_VERSION));
+    fake("junk", "HTTP/1.1 400 Bad Request\r\n");
+    fake("future", "{\"reply\":\"teapot\"}\n");
+    fake("silent", "");
+    let again = "start it anew: fordway down --keep-domains; fordway up";
+    for (line, status, says) in [
+        (
+            "$F --runtime-dir $D/abi doctor",
+            10,
+            "fail  broker        it has ABI version",
+        ),
+        ("$F --runtime-dir $D/abi doctor", 10, again),
+        (
+            "$F --runtime-dir $D/version doctor",
+            0,
+            "warn  broker        it is version 9.9.9",
+        ),
+        (
+            "$F --runtime-dir $D/abi run --here -- true",
+            0,
+            "connections stay on the kernel path",
+        ),
+        (
+            "$F --runtime-dir $D/abi run --here --require-fast -- true",
+            125,
+            "the broker has ABI version",
+        ),
+        ("$F --runtime-dir $D/junk ss", 8, "not understood"),
+        ("$F --runtime-dir $D/future ss", 8, "see: fordway doctor"),
+        (
+            "$F --runtime-dir $D/future doctor",
+            0,
+            "warn  broker        the broker's answer is not understood",
+        ),
+        ("$F --runtime-dir $D/version ss", 1, "something else"),
+        ("$F --runtime-dir $D/silent ss", 4, "closed the connection"),
+    ] {
+        let ran = Ran::new(&mut bash(&runtime, line, Surroundings::Service)).check(status);
+        let said = ran.stdout + &ran.stderr;
+        // Lines of doctor are wrapped.
+        let said = said.replace("\n                   ", "");
+        assert!(said.contains(says), "{line}: {said}");
+        let fits = |line: &str| line.chars().count() <= 240;
+        assert!(said.lines().all(fits), "{line}: {said}");
+    }
 }
