@@ -6,7 +6,7 @@ use crate::pace::Pace;
 use crate::pairs::PAIRS_MIN;
 use crate::placement::Placement;
 use crate::report::{JsonLines, Row};
-use crate::{apps, compare, demo, document, filter, instructions, marks, publish};
+use crate::{apps, compare, document, filter, instructions, marks, publish};
 use anyhow::{Result, ensure};
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -73,8 +73,6 @@ pub enum Command {
         #[arg(long, value_name = "N", default_value_t = 0.3)]
         seconds: f64,
     },
-    /// Show the fast path beside the kernel path on redis, nginx, curl and iperf3.
-    Demo(DemoArgs),
     /// Instructions of the library for a small write, read and wait, by function.
     Instructions,
     /// One end of a conversation that is measured.
@@ -139,20 +137,6 @@ pub struct AppsArgs {
     loopback: bool,
 }
 
-/// Options of the demo.
-#[derive(Clone, Debug, Args)]
-pub struct DemoArgs {
-    /// Alternations of each work.
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=100))]
-    runs: u16,
-    /// Length of one sample.
-    #[arg(long, value_name = "N", default_value_t = 1.0)]
-    seconds: f64,
-    /// Hold servers to CPU 0 and clients to CPU 1 instead of letting the scheduler place them.
-    #[arg(long)]
-    pinned: bool,
-}
-
 /// Carries one out.
 pub fn run(command: &Command) -> Result<()> {
     match command {
@@ -200,14 +184,6 @@ pub fn run(command: &Command) -> Result<()> {
                 new: new.clone(),
                 rounds: (*runs).into(),
                 seconds: *seconds,
-            })
-        }
-        Command::Demo(args) => {
-            check_seconds(args.seconds)?;
-            demo::run(&demo::Options {
-                runs: args.runs.into(),
-                seconds: args.seconds,
-                pinned: args.pinned,
             })
         }
         Command::End(args) => end::run(args),

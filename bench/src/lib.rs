@@ -1,12 +1,14 @@
 //! Bench suites, the comparison of builds and the demo, on `fordway-lab`. Lowest first:
 //!
+//! - [`exit`]: how a program of the bench ends
 //! - [`distance`]: how far apart two CPUs are
 //! - [`placement`]: on which CPUs, in which domains; [`pace`]: how long a run may take
 //! - [`work`]: real servers and clients, and how to read their figures; [`pairs`]: how sure a ratio is; [`report`]: tables and JSON; [`marks`]: what they shall reach; [`document`]: Markdown, HTML and plots; [`publish`]: what the documentation shows of them
 //! - [`micro`]: suites of plain programs
 //! - [`filter`]: what rules cost packets and the fast path
 //! - [`compare`]: two builds in alternation; [`instructions`]: what a small message costs, counted
-//! - [`apps`]: the suite of real programs; [`demo`]: the same for people; [`cli`]: their arguments
+//! - [`apps`]: the suite of real programs; [`cli`]: the suites' arguments
+//! - [`demo`]: real programs for people, a program of its own
 #![forbid(unsafe_code)]
 
 pub mod apps;
@@ -15,6 +17,7 @@ pub mod compare;
 pub mod demo;
 pub mod distance;
 pub mod document;
+pub mod exit;
 pub mod filter;
 pub mod instructions;
 pub mod marks;

@@ -1,4 +1,4 @@
-//! `fordway-bench`: the suites, the comparison of two builds and the demo.
+//! `fordway-bench`: the suites and the comparison of two builds.
 //!
 //! Exit status: 0 done, 1 a failure, 2 the command line, 4 not root, 130 interrupted, after what
 //! was made has been removed.
@@ -6,6 +6,7 @@
 
 use clap::Parser;
 use fordway_bench::cli::{self, Command};
+use fordway_bench::exit;
 use std::process::ExitCode;
 
 /// Measures Fordway's fast path beside the kernel path and others, in alternation.
@@ -18,22 +19,11 @@ struct Cli {
 
 fn main() -> ExitCode {
     let command = Cli::parse().command;
-    if needs_root(&command) && !fordway_platform::launch::has_sys_admin() {
-        eprintln!("fordway-bench: measuring makes domains, which needs root (CAP_SYS_ADMIN)");
-        return ExitCode::from(4);
-    }
-    match cli::run(&command) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            // The alternate form names the causes too.
-            eprintln!("fordway-bench: {error:#}");
-            ExitCode::from(if fordway_lab::interrupt::seen() {
-                130
-            } else {
-                1
-            })
-        }
-    }
+    let may = match needs_root(&command) {
+        true => exit::ensure_root("measuring"),
+        false => Ok(()),
+    };
+    exit::finish("fordway-bench", may.and_then(|()| cli::run(&command)))
 }
 
 /// One end of a conversation runs as whoever the launcher makes it; the others read files.

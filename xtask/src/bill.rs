@@ -351,12 +351,13 @@ mod tests {
         );
     }
 
-    /// The bench and the Xen test bed are programs of their own.
+    /// The bench, the demo on it, and the Xen test bed are programs of their own.
     #[test]
-    fn the_product_has_neither_bench_nor_test_bed() {
+    fn command_and_library_have_neither_bench_nor_test_bed() {
         let members = members().expect("Cargo's word");
-        assert!(members.product.iter().any(|name| name == "fordway-preload"));
-        let graph = graph(&members.product).expect("Cargo's tree");
+        let own = ["fordway", "fordway-preload"].map(str::to_owned);
+        assert!(own.iter().all(|name| members.product.contains(name)));
+        let graph = graph(&own).expect("Cargo's tree");
         for foreign in [
             "fordway-bench",
             "fordway-xen-testbed",

@@ -38,7 +38,7 @@ const TASKS: [Task; 24] = [
     },
     Task {
         name: "demo",
-        what: "redis, nginx and iperf3 over both paths: one table",
+        what: "real programs on both paths, a filter that cuts, a broker that is killed ([--quick] ...)",
         run: demo,
     },
     Task {
@@ -98,7 +98,7 @@ const TASKS: [Task; 24] = [
     },
     Task {
         name: "build",
-        what: "fordway, libfordway.so, fordway-bench and fordway-xen into target/release",
+        what: "fordway, libfordway.so, fordway-demo, -bench and -xen into target/release",
         run: build,
     },
     Task {
@@ -239,7 +239,7 @@ fn workspace(run_for: Option<OsString>) -> PathBuf {
 
 fn demo(arguments: &[String]) -> Outcome {
     build(&[])?;
-    become_program(Command::new(BENCH).arg("demo").args(arguments))
+    become_program(Command::new(FORDWAY).arg("demo").args(arguments))
 }
 
 fn conformance(arguments: &[String]) -> Outcome {

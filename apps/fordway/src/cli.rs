@@ -1,6 +1,7 @@
 //! The command line's definition: the help, the manual pages and the completions
 //! are all made from it.
 
+use crate::demo::options::DemoArgs;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use fordway_abi::reason::Reason;
@@ -40,6 +41,14 @@ pub enum Command {
     /// fast, which not, and why. The programs at the other ends have to be started by
     /// fordway run before.
     Try(Try),
+    /// Show what Fordway does, on real programs (root)
+    ///
+    /// A broker of its own; redis-server and nginx, each in a domain of its own, over both
+    /// paths in turn; the packet filter cuts a live connection and lets new ones pass again;
+    /// the broker is killed while a client goes on. Everything is removed at the end, also
+    /// if the demo is interrupted (exit status 130). It installs nothing: a program that is
+    /// missing is named (exit status 5).
+    Demo(DemoArgs),
     /// List connections: which path each takes, and why if it is the kernel's
     Ss(Ss),
     /// Make, list and remove domains

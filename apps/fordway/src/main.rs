@@ -9,6 +9,7 @@ mod cli;
 mod complete;
 mod config;
 mod container;
+mod demo;
 mod doctor;
 mod exit;
 mod filter;
@@ -61,6 +62,7 @@ fn dispatch(cli: &Cli) -> Outcome {
         Command::Up(up) => up::up(up, given.as_deref()),
         Command::Run(run) => run::run(run, broker()),
         Command::Try(options) => try_out::try_out(&broker()?, options),
+        Command::Demo(_) => demo::demo(given.is_some()),
         Command::Ss(ss) => ss::ss(&listed()?, ss),
         Command::Domain(command @ (cli::Domain::List(_) | cli::Domain::Show { .. })) => {
             show::domain(&listed()?, command)

@@ -1,4 +1,4 @@
-//! Where things lie: the runtime directory and the shim.
+//! Where things lie: the runtime directory, the shim and the demo.
 
 use crate::exit::{Exit, Failure};
 use fordway_abi::ABI_VERSION;
@@ -91,18 +91,15 @@ fn without_session() -> Result<PathBuf, Failure> {
     }
 }
 
-/// Where the shim may lie, in the order in which it is looked for.
-fn shim_candidates() -> Vec<PathBuf> {
-    if let Some(file) = env::var_os(SHIM_VARIABLE).filter(|file| !file.is_empty()) {
-        return vec![file.into()];
-    }
+/// Where a file that belongs to this command may lie, in the order in which it is looked for.
+pub fn candidates(name: &str) -> Vec<PathBuf> {
     let own = env::current_exe().ok();
     let own_dir = own.as_deref().and_then(Path::parent);
-    let beside = own_dir.map(|dir| dir.join(SHIM));
+    let beside = own_dir.map(|dir| dir.join(name));
     let installed = own_dir
         .and_then(Path::parent)
-        .map(|dir| dir.join("lib/fordway").join(SHIM));
-    let system = Path::new("/usr/lib/fordway").join(SHIM);
+        .map(|dir| dir.join("lib/fordway").join(name));
+    let system = Path::new("/usr/lib/fordway").join(name);
     beside
         .into_iter()
         .chain(installed)
@@ -110,15 +107,23 @@ fn shim_candidates() -> Vec<PathBuf> {
         .collect()
 }
 
+/// Files, for an error.
+pub fn listed(files: &[PathBuf]) -> String {
+    let files = files.iter().map(|file| file.display().to_string());
+    files.collect::<Vec<_>>().join(", ")
+}
+
 /// The shim's file, if programs that this command starts can use it.
 pub fn shim() -> Result<PathBuf, Failure> {
-    let candidates = shim_candidates();
+    let candidates = match env::var_os(SHIM_VARIABLE).filter(|file| !file.is_empty()) {
+        Some(file) => vec![file.into()],
+        None => candidates(SHIM),
+    };
     let found = candidates
         .iter()
         .find(|file| fordway_platform::launch::is_readable(file));
     let Some(found) = found else {
-        let places = candidates.iter().map(|file| file.display().to_string());
-        let places = places.collect::<Vec<_>>().join(", ");
+        let places = listed(&candidates);
         let text = format!("{SHIM} is not at {places}; install it or name it in {SHIM_VARIABLE}");
         return Err(Failure::new(Exit::Missing, text));
     };

@@ -25,7 +25,7 @@
 pub use crate::program::{Output, Program, Spawn, Stdin, Stdout};
 
 use crate::{interrupt, proc, program};
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use fordwayd::admin::{ADMIN_SOCKET, Connection, Domain, Info, Reply, Request};
 use rustix::process::Signal;
 use std::collections::BTreeSet;
@@ -457,16 +457,25 @@ fn unexpected(reply: &Reply) -> anyhow::Error {
     anyhow!("the broker answered something else: {reply:?}")
 }
 
-/// `$FORDWAY_BIN`, or the checkout's release build, or what lies beside us.
+/// `$FORDWAY_BIN`, or the checkout's release build, or what lies beside us, or what the package of a
+/// program in PREFIX/lib/fordway has in PREFIX/bin.
 pub fn find_fordway() -> Result<PathBuf> {
-    if let Some(path) = std::env::var_os("FORDWAY_BIN") {
-        return Ok(path.into());
+    if let Some(path) = std::env::var_os("FORDWAY_BIN").map(PathBuf::from) {
+        let shown = path.display();
+        ensure!(
+            path.exists(),
+            "{shown}, which FORDWAY_BIN names, is missing"
+        );
+        return Ok(path);
     }
     let own = std::env::current_exe()?;
     // A program lies in TARGET/PROFILE, a test in TARGET/PROFILE/deps.
     let targets = own.ancestors().skip(2).take(2);
     let built = targets.map(|target| target.join("release/fordway"));
-    let mut found = built.chain([own.with_file_name("fordway")]);
+    let prefix = own.ancestors().nth(3);
+    let installed = prefix.map(|prefix| prefix.join("bin/fordway"));
+    let beside = own.with_file_name("fordway");
+    let mut found = built.chain([beside]).chain(installed);
     found.find(|path| path.exists()).context(
         "target/release/fordway is missing: build it (./x build) or name another one in FORDWAY_BIN",
     )

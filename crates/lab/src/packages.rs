@@ -4,12 +4,15 @@
 //! contrib/install-packages, which lies in the checkout. A binary that was copied
 //! elsewhere can only say what is missing.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const LIST: &str = include_str!("../../../contrib/packages.txt");
 
+/// Groups of the list that the bench stands on.
+const GROUPS: [&str; 2] = ["demo", "run"];
 /// Directories that a user's PATH often lacks.
 const SYSTEM_DIRS: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
 
@@ -28,31 +31,24 @@ pub fn path_of(program: &str) -> Result<String> {
     Ok(file.to_string_lossy().into_owned())
 }
 
-/// Makes sure that the programs are there, by installing their group if one is missing.
+/// Which of these programs are missing, and what to do; `None`: they are all there.
+pub fn lacking(programs: &[&str]) -> Option<String> {
+    let absent = programs.iter().filter(|program| find(program).is_none());
+    let absent: Vec<&str> = absent.copied().collect();
+    (!absent.is_empty()).then(|| missing(&absent))
+}
+
+/// Makes sure that the programs are there, by installing their groups if one is missing.
 pub fn ensure(programs: &[&str]) -> Result<()> {
-    let absent = |programs: &[&str]| -> Vec<String> {
-        programs
-            .iter()
-            .filter(|program| find(program).is_none())
-            .map(|&program| program.to_owned())
-            .collect()
-    };
-    if absent(programs).is_empty() {
+    let Some(lacking_before) = lacking(programs) else {
         return Ok(());
-    }
+    };
     if let Some(installer) = installer() {
         // It says itself, in one line, what it does or why it cannot.
-        let status = Command::new(installer).arg("run").status()?;
-        if !status.success() {
-            bail!("programs are missing: {}", absent(programs).join(", "));
-        }
+        let status = Command::new(installer).args(GROUPS).status()?;
+        ensure!(status.success(), lacking_before);
     }
-    match absent(programs) {
-        left if left.is_empty() => Ok(()),
-        left => bail!(missing(
-            &left.iter().map(String::as_str).collect::<Vec<_>>()
-        )),
-    }
+    lacking(programs).map_or(Ok(()), |left| bail!(left))
 }
 
 fn installer() -> Option<PathBuf> {
@@ -63,12 +59,13 @@ fn installer() -> Option<PathBuf> {
 }
 
 fn missing(programs: &[&str]) -> String {
-    let packages: Vec<&str> = programs
-        .iter()
-        .map(|program| package_of(program).unwrap_or(program))
-        .collect();
+    let packages = programs.iter();
+    let packages = packages.map(|program| package_of(program).unwrap_or(program));
+    // Two programs may come from one package.
+    let packages: Vec<&str> = packages.collect::<BTreeSet<_>>().into_iter().collect();
+    let verb = if programs.len() == 1 { "is" } else { "are" };
     format!(
-        "{} is missing; as root: apt-get install {}",
+        "{} {verb} missing; as root: apt-get install {}",
         programs.join(", "),
         packages.join(" ")
     )
@@ -90,7 +87,11 @@ mod tests {
     #[test]
     fn names_the_package_of_a_missing_program() {
         assert_eq!(package_of("redis-benchmark"), Some("redis-tools"));
-        assert!(missing(&["wrk"]).ends_with("apt-get install wrk"));
+        assert_eq!(
+            missing(&["redis-cli", "redis-benchmark", "wrk"]),
+            "redis-cli, redis-benchmark, wrk are missing; as root: apt-get install redis-tools wrk"
+        );
+        assert!(missing(&["wrk"]).starts_with("wrk is missing"));
     }
 
     #[test]
@@ -102,7 +103,7 @@ mod tests {
             let fields: Vec<&str> = line.split_whitespace().collect();
             assert!(fields.len() >= 4, "{line}");
             assert!(
-                ["build", "run", "test", "suites", "package", "xen"].contains(&fields[0]),
+                ["build", "demo", "run", "test", "suites", "package", "xen"].contains(&fields[0]),
                 "{line}"
             );
         }

@@ -269,7 +269,9 @@ fn install_packages() -> Result<()> {
     static DONE: OnceLock<bool> = OnceLock::new();
     let installer = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib/install-packages");
     let done = *DONE.get_or_init(|| {
-        let status = Command::new(installer).args(["run", "test"]).status();
+        let status = Command::new(installer)
+            .args(["demo", "run", "test"])
+            .status();
         status.is_ok_and(|status| status.success())
     });
     ensure!(done, "programs are missing and could not be installed");

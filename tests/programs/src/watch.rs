@@ -1,22 +1,15 @@
-//! Who saw bytes go through rings: a thread that lists the broker's connections every
-//! few milliseconds, because a connection's row goes when the connection goes.
-//!
-//! The figures of the ends are therefore a little low (what went between the last look
-//! and the end is missing); the broker's own total, which counts closed connections
+//! Who saw bytes go through rings. The figures of the ends are those of the lab's watch, and a
+//! little low (what went between the last look and the end is missing); the broker's own total, which counts closed connections
 //! too, is exact. [`Carried`] has both: the total says how much, the rows say that
 //! each end was on the fast path and moved bytes.
 
 use anyhow::{Result, ensure};
-use fordway_lab::Lab;
-use fordwayd::admin::{Connection, Reply, Request};
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
+use fordway_lab::{Lab, watch};
+use fordwayd::admin::Connection;
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-/// Between two looks.
+/// Between two looks at the total.
 const INTERVAL: Duration = Duration::from_millis(10);
 /// Longest wait for the broker to have counted what closed connections carried.
 const COUNTED_LIMIT: Duration = Duration::from_secs(10);
@@ -27,29 +20,20 @@ const SAME_LOOKS: u32 = 20;
 #[derive(Debug)]
 pub struct Watch {
     total_before: u64,
-    over: Arc<AtomicBool>,
-    thread: Option<JoinHandle<Rows>>,
+    watch: watch::Watch,
 }
-
-/// The last (largest) row of each channel and each end.
-type Rows = BTreeMap<(String, String, String, Option<u64>), Connection>;
 
 impl Watch {
     pub(crate) fn start(lab: &Lab) -> Result<Watch> {
-        let total_before = lab.ring_bytes()?;
-        let over = Arc::new(AtomicBool::new(false));
-        let (flag, dir) = (Arc::clone(&over), lab.runtime_dir());
-        let thread = std::thread::spawn(move || watch(&dir, &flag));
         Ok(Watch {
-            total_before,
-            over,
-            thread: Some(thread),
+            total_before: lab.ring_bytes()?,
+            watch: watch::Watch::start(lab, |_| false),
         })
     }
 
     /// Ends it.
-    pub fn end(mut self, bed: &crate::Bed) -> Result<Carried> {
-        let rows = self.join();
+    pub fn end(self, bed: &crate::Bed) -> Result<Carried> {
+        let rows = self.watch.end();
         let until = Instant::now() + COUNTED_LIMIT;
         let mut total = bed.lab().ring_bytes()?;
         let mut same = 0;
@@ -68,40 +52,6 @@ impl Watch {
             rows,
         })
     }
-
-    fn join(&mut self) -> Rows {
-        self.over.store(true, Ordering::Relaxed);
-        let thread = self.thread.take();
-        thread
-            .and_then(|thread| thread.join().ok())
-            .unwrap_or_default()
-    }
-}
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        self.join();
-    }
-}
-
-fn watch(dir: &Path, over: &AtomicBool) -> Rows {
-    let mut rows = Rows::new();
-    while !over.load(Ordering::Relaxed) {
-        if let Ok(Reply::Connections { connections }) = fordway_lab::ask(dir, &Request::Connections)
-        {
-            for row in connections {
-                let key = (
-                    row.domain.clone(),
-                    row.local.clone(),
-                    row.remote.clone(),
-                    row.channel,
-                );
-                rows.insert(key, row);
-            }
-        }
-        std::thread::sleep(INTERVAL);
-    }
-    rows
 }
 
 /// What a watch saw.
@@ -109,7 +59,7 @@ fn watch(dir: &Path, over: &AtomicBool) -> Rows {
 pub struct Carried {
     /// Bytes through rings, all connections, each byte counted once.
     pub ring_bytes: u64,
-    rows: Rows,
+    rows: Vec<Connection>,
 }
 
 /// One end's share.
@@ -124,7 +74,7 @@ impl Carried {
     /// Rows of one domain's sockets that have this port at the server's end.
     pub fn rows<'a>(&'a self, domain: &'a str, port: u16) -> impl Iterator<Item = &'a Connection> {
         let suffix = format!(":{port}");
-        self.rows.values().filter(move |row| {
+        self.rows.iter().filter(move |row| {
             row.domain == domain && (row.local.ends_with(&suffix) || row.remote.ends_with(&suffix))
         })
     }
@@ -133,7 +83,7 @@ impl Carried {
     pub fn reasons(&self, port: u16) -> BTreeSet<String> {
         let suffix = format!(":{port}");
         self.rows
-            .values()
+            .iter()
             .filter(|row| row.local.ends_with(&suffix) || row.remote.ends_with(&suffix))
             .filter_map(|row| row.reason.clone())
             .collect()
