@@ -59,6 +59,10 @@ pub const PAGES: &[Page] = &[
                 "fordway up --network 10.9.0.0/16 --ring-memory-max 512M",
                 "in the foreground, with another network and a limit",
             ),
+            (
+                "fordway up --detach --uplink",
+                "joins the host: domains get out by it, and ports of theirs may be published",
+            ),
         ],
         columns: &[],
         exits: &[Exit::Config, PRIVILEGE, Exit::Missing, Exit::Taken],
@@ -76,6 +80,10 @@ pub const PAGES: &[Page] = &[
                 "the same in the domain web; the name db leads to the other domain",
             ),
             (
+                "fordway run --domain www --publish 8080:80 -- nginx -g 'daemon off;'",
+                "port 8080 of the host leads to port 80 of the domain, which needs up --uplink",
+            ),
+            (
                 "fordway run --here --require-fast -- wrk http://127.0.0.1:8080/",
                 "in the caller's own namespace; connections without rings fail",
             ),
@@ -87,6 +95,23 @@ pub const PAGES: &[Page] = &[
         columns: &[],
         exits: &[],
         see: &["ld.so(8)", "network_namespaces(7)"],
+    },
+    Page {
+        command: "demo",
+        examples: &[
+            (
+                "fordway demo",
+                "both paths measured, a filter that cuts, a broker that is killed; one screen",
+            ),
+            ("fordway demo --quick", "the same in half a minute"),
+            (
+                "fordway demo --quick --json",
+                "the figures as a document; progress goes to the standard error",
+            ),
+        ],
+        columns: &[],
+        exits: &[PRIVILEGE, Exit::Missing],
+        see: &["redis-server(1)", "nginx(8)", "wrk(1)"],
     },
     Page {
         command: "try",

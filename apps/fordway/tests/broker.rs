@@ -305,7 +305,7 @@ fn doctor_says_what_this_machine_lacks() {
             "fail  kernel        Linux 2.6 is too old; boot Linux 5.14 or later",
         ),
         (
-            "mount -t tmpfs none /etc; $F $R doctor",
+            "mount -t tmpfs -o ro none /etc; $F $R doctor",
             0,
             "warn  mounts        there is no /etc/hosts",
         ),
