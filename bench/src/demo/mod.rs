@@ -157,11 +157,14 @@ fn introduce(options: &Options, stage: &Stage, screen: &mut Screen) -> Result<()
     let used = SERVERS
         .iter()
         .filter(|server| server.0 == ServerKind::Redis || shows(server.0));
-    let used = used.map(|&(kind, domain, _)| {
+    let used = used.map(|&(kind, domain, host)| {
         let program = kind.programs()[0];
-        format!("{domain} {} {program}", stage.of(kind).ip())
+        match kind {
+            ServerKind::Redis => format!("{domain} {} {program}", stage.of(kind).ip()),
+            _ => format!("{domain} .{host} {program}"),
+        }
     });
-    let web = format!("{} {} their clients", stage::WEB, stage.client().ip());
+    let web = format!("{} .{} clients", stage::WEB, stage::WEB_HOST);
     let places: Vec<String> = used.chain([web]).collect();
     screen.line(Style::Plain, &places.join(", "))
 }

@@ -19,7 +19,8 @@ pub const SERVERS: [(ServerKind, &str, u8); 3] = [
 pub const DB: &str = "db";
 /// The domain of the clients.
 pub const WEB: &str = "web";
-const WEB_HOST: u8 = 6;
+/// The last byte of its address.
+pub const WEB_HOST: u8 = 6;
 /// Second bytes of networks 10.N.0.0/24; 77 is every broker's by default.
 const CANDIDATES: std::ops::RangeInclusive<u8> = 78..=127;
 /// For measuring, and no host's (RFC 2544, appendix C.2.2): where all of 10.0.0.0/8 is taken.

@@ -72,7 +72,8 @@ pub fn show(
     let connections = lab.connections()?;
     let listing = lab.command("ss").stdin(Stdio::null()).output()?;
     interrupt::check()?;
-    let (answers, new_answers) = (talk.stop()?, new.stop()?);
+    let answers = talk.stop(lab, stage, server)?;
+    let new_answers = new.stop(lab, stage, server)?;
     for (whose, answers) in [("the old", answers), ("the new", new_answers)] {
         let Answers {
             count,

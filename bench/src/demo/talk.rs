@@ -5,7 +5,7 @@ use super::stage::WEB;
 use super::works::carries;
 use super::{LIMIT, Stage};
 use crate::work::Server;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use fordway_lab::{Lab, Output, PathChoice, Program, Spawn, Stdout, packages};
 use std::fs;
 use std::path::PathBuf;
@@ -26,7 +26,7 @@ pub struct Talk {
 pub struct Answers {
     /// How many.
     pub count: u64,
-    /// Numbers that never came.
+    /// Numbers that never came, of those that redis has counted.
     pub lost: u64,
     /// Numbers that came again, or behind a greater one.
     pub repeated: u64,
@@ -80,11 +80,20 @@ impl Talk {
         self.program.finish()
     }
 
-    /// Ends it.
-    pub fn stop(self) -> Result<Answers> {
-        self.program.stop()?;
+    /// Ends it; one answer may be on its way.
+    pub fn stop(self, lab: &Lab, stage: &Stage, server: &Server) -> Result<Answers> {
+        let is_running = self.program.is_running();
+        let output = self.program.stop()?;
+        let errors = output.errors();
+        ensure!(is_running, "redis-cli ended by itself: {}", errors.trim());
         let text = fs::read_to_string(&self.answers)?;
-        read(&text).with_context(|| format!("answers to incr {}", self.key))
+        let mut answers = read(&text).with_context(|| format!("answers to incr {}", self.key))?;
+        let get = cli(server, &["get", self.key])?;
+        let get = lab.run(&stage.client(), PathChoice::Kernel, &get)?;
+        let counted: u64 = get.text().trim().parse().context("answer to get")?;
+        let greatest = answers.count - answers.repeated + answers.lost;
+        answers.lost += counted.saturating_sub(greatest + 1);
+        Ok(answers)
     }
 }
 
