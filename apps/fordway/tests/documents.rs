@@ -10,10 +10,11 @@ mod support;
 use judge::{docs, faults, schema};
 use serde_json::Value;
 use std::fs;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::path::Path;
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin, Stdio};
 use std::time::{Duration, Instant};
+use support::place::Place;
 use support::{Ran, Runtime, built_shim, is_root};
 
 #[track_caller]
@@ -72,17 +73,10 @@ fn documents_have_the_form_of_their_schemas() {
         let shown = runtime.json("domain show db");
         holds(&shown, "domain.json");
         assert!(shown["dropped_frames"].is_u64());
-        let mut container = Command::new("unshare");
-        container.args(["-n", "sh", "-c", "echo up; read x"]);
-        container.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut container = container.spawn().expect("unshare");
-        let mut said = [0; 2];
-        let stdout = container.stdout.as_mut().expect("stdout");
-        stdout.read_exact(&mut said).expect("up");
-        let attach = format!("domain attach x --ip 10.77.0.9 --pid {}", container.id());
+        let container = Place::new();
+        let attach = format!("domain attach x --ip 10.77.0.9 --pid {}", container.pid());
         holds(&runtime.json(&attach), "domain.json");
-        drop(container.stdin.take());
-        container.wait().expect("wait");
+        drop(container);
         holds(&runtime.json("domain rm db"), "domain-rm.json");
     }
     runtime.close();

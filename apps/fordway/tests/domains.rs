@@ -9,8 +9,9 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use support::{Ran, Runtime, host_devices, is_root, within};
+use std::process::Stdio;
+use support::place::Place;
+use support::{Runtime, host_devices, is_root, within};
 
 /// Which namespaces of a mountinfo are mounted: the root of such a mount names it (man 5 proc).
 fn namespaces(mounts: &str) -> HashSet<&str> {
@@ -316,45 +317,6 @@ fn ss_shows_a_connection_and_why_it_is_on_the_kernel_path() {
     runtime.close();
 }
 
-/// A namespace that Fordway did not make, with a process in it that ends on demand.
-struct Container(Child);
-
-impl Container {
-    fn new() -> Container {
-        let mut process = Command::new("unshare")
-            .args(["-n", "sh", "-c", "ip link set lo up; echo up; read x"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("unshare");
-        let mut line = String::new();
-        let stdout = process.stdout.take().expect("stdout");
-        BufReader::new(stdout).read_line(&mut line).expect("read");
-        Container(process)
-    }
-
-    fn ip(&self, arguments: &str) {
-        let pid = self.0.id().to_string();
-        let mut command = Command::new("nsenter");
-        command
-            .args(["-t", &pid, "-n", "ip"])
-            .args(arguments.split(' '));
-        Ran::new(&mut command).check(0);
-    }
-
-    fn within<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
-        let namespace = netns::of_process(self.0.id() as i32).expect("namespace");
-        netns::within(namespace.as_fd(), work).expect("enter")
-    }
-}
-
-impl Drop for Container {
-    fn drop(&mut self) {
-        drop(self.0.stdin.take());
-        self.0.wait().expect("wait");
-    }
-}
-
 /// Two containers: namespaces and a veth pair made by hand, outside any fabric.
 #[test]
 fn hand_made_namespaces_are_attached() {
@@ -362,8 +324,8 @@ fn hand_made_namespaces_are_attached() {
         return;
     }
     let runtime = Runtime::up();
-    let (box1, box2) = (Container::new(), Container::new());
-    let (pid1, pid2) = (box1.0.id(), box2.0.id());
+    let (box1, box2) = (Place::new(), Place::new());
+    let (pid1, pid2) = (box1.pid(), box2.pid());
     box1.ip(&format!(
         "link add eth0 type veth peer name eth0 netns {pid2}"
     ));

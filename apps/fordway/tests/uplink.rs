@@ -8,14 +8,13 @@
 
 mod support;
 
-use fordway_platform::netns;
 use std::fs;
-use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::os::fd::AsFd;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
+use support::place::Place;
 use support::{Ran, Runtime, is_root, within};
 
 const HOST: &str = "192.0.2.1";
@@ -25,43 +24,6 @@ const OWN_HOSTS: &str = "127.0.0.1 localhost\n192.0.2.2 world";
 const SILENCE: Duration = Duration::from_millis(700);
 /// Something that answers has answered by then.
 const ANSWER: Duration = Duration::from_secs(20);
-
-/// A process in namespaces of its own, which ends on demand.
-struct Place(Child);
-
-impl Place {
-    fn new(flags: &[&str], script: &str) -> Place {
-        let script = format!("set -e; {script}; ip link set lo up; echo up; read x");
-        let mut process = Command::new("unshare")
-            .args(flags)
-            .args(["sh", "-c", &script])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("unshare");
-        let mut line = String::new();
-        let stdout = process.stdout.take().expect("stdout");
-        BufReader::new(stdout).read_line(&mut line).expect("read");
-        assert_eq!(line, "up\n");
-        Place(process)
-    }
-
-    fn pid(&self) -> u32 {
-        self.0.id()
-    }
-
-    fn within<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
-        let namespace = netns::of_process(self.pid() as i32).expect("namespace");
-        netns::within(namespace.as_fd(), work).expect("enter")
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        drop(self.0.stdin.take());
-        self.0.wait().expect("wait");
-    }
-}
 
 /// Host, world, and the broker's directory. The broker ends before its host does.
 struct Stage {
@@ -77,8 +39,8 @@ impl Stage {
         fs::write(&hosts, OWN_HOSTS).expect("write");
         let bind = format!("mount --bind {} /etc/hosts", hosts.display());
         let flags = ["--net", "--mount", "--propagation", "private"];
-        let host = Place::new(&flags, &bind);
-        let world = Place::new(&["--net"], "true");
+        let host = Place::with(&flags, &bind);
+        let world = Place::new();
         let stage = Stage {
             runtime,
             host,
@@ -94,7 +56,7 @@ impl Stage {
             format!("addr add {WORLD}/24 dev eth0"),
             "link set eth0 up".into(),
         ] {
-            stage.in_world(&format!("ip {line}"));
+            stage.world.ip(&line);
         }
         stage
     }
@@ -119,13 +81,6 @@ impl Stage {
         let mut program = Command::new(words.next().expect("a program"));
         program.args(words);
         Ran::new(&mut self.command(&program)).check(0).stdout
-    }
-
-    fn in_world(&self, line: &str) {
-        let pid = self.world.pid().to_string();
-        let mut command = Command::new("nsenter");
-        command.args(["-t", &pid, "--net"]).args(line.split(' '));
-        Ran::new(&mut command).check(0);
     }
 
     /// `fordway LINE` on the host.
@@ -258,7 +213,9 @@ fn domains_reach_the_world_and_the_world_what_is_published() {
     }
     // Nothing else gets in, whoever has a route; nor does a domain get by the host to another,
     // or to what listens on the host's loopback.
-    stage.in_world(&format!("ip route add 10.77.0.0/24 via {HOST}"));
+    stage
+        .world
+        .ip(&format!("route add 10.77.0.0/24 via {HOST}"));
     assert_eq!(stage.world.within(|| ask("10.77.0.3:7000", SILENCE)), None);
     let bind = || UdpSocket::bind("127.0.0.1:95").expect("bind");
     let loopback = stage.host.within(bind);
@@ -497,7 +454,7 @@ fn attached_domains_and_others_see_each_others_own_addresses() {
     let stage = Stage::new();
     stage.say("up --detach --uplink").check(0);
     stage.say("domain add db --ip 10.77.0.3").check(0);
-    let container = Place::new(&["--net"], "true");
+    let container = Place::new();
     let pid = container.pid();
     stage.host(&format!(
         "ip link add docker0 type veth peer name eth0 netns /proc/{pid}/ns/net"
@@ -509,9 +466,7 @@ fn attached_domains_and_others_see_each_others_own_addresses() {
         "link set eth0 up",
         "route add default via 172.30.0.1",
     ] {
-        let mut command = Command::new("nsenter");
-        command.args(["-t", &pid.to_string(), "--net", "ip"]);
-        Ran::new(command.args(line.split(' '))).check(0);
+        container.ip(line);
     }
     let listener = stage.domain("db", || listen(7000));
     stage.serve(listener);
@@ -527,8 +482,10 @@ fn attached_domains_and_others_see_each_others_own_addresses() {
     assert_eq!(in_by().as_deref(), Some(CONTAINER));
     assert_eq!(stage.domain("db", || answer(&out_to)), "10.77.0.3");
     // The world may say that it has this address; the host knows where that is.
-    stage.in_world(&format!("ip route add 10.77.0.0/24 via {HOST}"));
-    stage.in_world(&format!("ip addr add {CONTAINER}/32 dev lo"));
+    stage
+        .world
+        .ip(&format!("route add 10.77.0.0/24 via {HOST}"));
+    stage.world.ip(&format!("addr add {CONTAINER}/32 dev lo"));
     let db = stage.domain("db", || UdpSocket::bind("10.77.0.3:9").expect("bind"));
     db.set_read_timeout(Some(SILENCE)).expect("limit");
     let send = |place: &Place| {

@@ -3,6 +3,8 @@
 //! ends, and [`Runtime::close`] checks that.
 #![allow(dead_code)] // each test binary uses its own part
 
+pub mod place;
+
 use std::ffi::OsStr;
 use std::fs;
 use std::io::Write;
