@@ -184,7 +184,7 @@ fn load_rules(broker: &Broker, file: &Path, add: bool, include: &[PathBuf], json
         match broker.ask(&Request::FilterLoad { text, epoch }) {
             Ok(Reply::FilterChange(change)) if json => return document(&change),
             Ok(Reply::FilterChange(change)) => {
-                return print(&folded(&summary(&change), "  ", ""));
+                return print(&folded(&format!("{}\n", summary(&change)), "  ", ""));
             }
             Ok(other) => return Err(unexpected(&other)),
             Err(failure) if failure.exit == Exit::Busy && attempts_left != 0 => {}
@@ -235,7 +235,7 @@ fn monitor(broker: &Broker, json: bool) -> Outcome {
                 document(&change)?;
             }
             Reply::FilterChange(change) => {
-                let mut text = folded(&format!("# {}", summary(&change)), "#   ", "");
+                let mut text = folded(&format!("# {}\n", summary(&change)), "#   ", "");
                 for line in &change.changes {
                     text += line;
                     text.push('\n');

@@ -46,6 +46,10 @@ impl Moved {
         }
     }
 
+    fn total(self) -> u64 {
+        self.rings.saturating_add(self.kernel)
+    }
+
     /// In one second, after `before`. A count may go back: an end starts a new ring.
     fn rate(self, before: Moved, elapsed: Duration) -> Moved {
         let rate = |now: u64, before: u64| {
@@ -76,24 +80,28 @@ fn watch(broker: &Broker, ss: &Ss) -> Outcome {
     let terminal = std::io::stdout().is_terminal();
     let mut before: Option<(Instant, HashMap<String, Moved>)> = None;
     loop {
-        let listing = Listing::ask(broker, ss)?;
+        let mut listing = Listing::ask(broker, ss)?;
         let now = Instant::now();
         let moved = listing.shown.iter().map(Moved::of);
-        if let Some((then, before)) = &before {
-            let elapsed = now.duration_since(*then);
-            let rates = listing.shown.iter().zip(moved.clone());
-            let rates = rates.map(|(connection, moved)| {
+        let cookies = listing.shown.iter().map(|one| one.cookie.clone());
+        let seen: HashMap<String, Moved> = cookies.zip(moved).collect();
+        if let Some((then, before)) = before.replace((now, seen)) {
+            let elapsed = now.duration_since(then);
+            let rate = |connection: &Connection| {
                 let before = before.get(&connection.cookie).copied();
-                moved.rate(before.unwrap_or_default(), elapsed)
-            });
-            let text = listing.text(["RINGS/s", "KERNEL/s"], rates.collect());
+                Moved::of(connection).rate(before.unwrap_or_default(), elapsed)
+            };
+            if ss.sort == Sort::Bytes {
+                let busiest = |one: &Connection| std::cmp::Reverse(rate(one).total());
+                listing.shown.sort_by_key(busiest);
+            }
+            let rates = listing.shown.iter().map(rate).collect();
+            let text = listing.text(["RINGS/s", "KERNEL/s"], rates);
             print(&match terminal {
                 true => format!("{CLEAR}{text}"),
                 false => format!("{text}\n"),
             })?;
         }
-        let cookies = listing.shown.iter().map(|one| one.cookie.clone());
-        before = Some((now, cookies.zip(moved).collect()));
         std::thread::sleep(INTERVAL);
     }
 }
@@ -217,10 +225,7 @@ fn sort(connections: &mut [Connection], by: Sort) {
         Sort::Domain => {}
         Sort::Number => connections.sort_by_key(|one| one.channel.unwrap_or(u64::MAX)),
         Sort::Path => connections.sort_by_cached_key(|one| (one.path.clone(), one.reason.clone())),
-        Sort::Bytes => connections.sort_by_key(|one| {
-            let moved = Moved::of(one);
-            std::cmp::Reverse(moved.rings.saturating_add(moved.kernel))
-        }),
+        Sort::Bytes => connections.sort_by_key(|one| std::cmp::Reverse(Moved::of(one).total())),
     }
 }
 

@@ -21,6 +21,9 @@ use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
+/// The name of the host, which has an address where it has an uplink.
+const HOST: &str = "host";
+
 /// Carries it out.
 pub fn trace(
     capture: Option<&Path>,
@@ -31,15 +34,29 @@ pub fn trace(
 ) -> Outcome {
     let parsed = |end: Option<&str>, port| end.map(|word| End::parse(word, port)).transpose();
     let ends = parsed(from, 40_000)?.zip(parsed(to, 0)?);
+    if ends.as_ref().is_some_and(|(_, to)| to.port() == 0) {
+        let text = format!(
+            "{} has no port; give one, as db:6379",
+            to.unwrap_or_default()
+        );
+        return Err(Failure::new(Exit::Usage, text));
+    }
     // The broker is asked before this process moves to a namespace of its own.
     let (in_force, names) = match file {
         Some(_) => (None, names(broker())),
-        None => (Some(rules(&broker()?)?.text), Vec::new()),
+        None => (Some(rules(&broker()?)?.text), names(broker())),
     };
     let ends = match ends {
         Some((from, to)) => Some((from.address(&broker)?, to.address(&broker)?)),
         None => None,
     };
+    if ends.is_some_and(|(from, to)| from.ip() == to.ip()) {
+        return print("=> allowed, over rings: what stays in one domain crosses no rules\n");
+    }
+    let host = names.iter().find(|(name, _)| name == HOST);
+    let with_host = ends.zip(host).is_some_and(|((from, to), (_, host))| {
+        [from, to].iter().any(|end| end.ip() == IpAddr::V4(*host))
+    });
     let scratch = scratch()?;
     match (file, &in_force) {
         (Some(file), _) => load_file(&scratch, file, &[], &names)?,
@@ -60,6 +77,10 @@ pub fn trace(
         (Some(capture), _) => packets(&mut filter, &teller, capture)?,
         (None, Some(ends)) => connection(&filter, &teller, ends),
         _ => return Err(Failure::new(Exit::Usage, "--from and --to, or a capture")),
+    };
+    let text = match with_host {
+        true => text + "A connection with the host stays on the kernel path in any case.\n",
+        false => text,
     };
     print(&folded(&text, "      ", ""))
 }
@@ -90,6 +111,13 @@ impl End {
             Ok(ip) => End::Address(SocketAddr::new(ip, port)),
             Err(_) => End::Domain(name.to_owned(), port),
         })
+    }
+
+    fn port(&self) -> u16 {
+        match self {
+            End::Address(address) => address.port(),
+            End::Domain(_, port) => *port,
+        }
     }
 
     /// Its address. The broker is asked only for a domain's.

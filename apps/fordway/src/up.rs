@@ -9,7 +9,6 @@ use crate::cli::{Down, Up};
 use crate::config;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::{places, show};
-use fordway_platform::fabric::Fabric;
 use fordway_platform::ipc;
 use fordwayd::admin::{Domain, Request};
 use fordwayd::{BrokerError, Config};
@@ -248,11 +247,11 @@ fn still_running(broker: &Broker) -> Result<String, Failure> {
 
 /// Clears away what a broker that was killed has left.
 fn clear(down: &Down, broker: &Broker) -> Outcome {
-    if down.keep_domains || !Fabric::remove(broker.runtime_dir()).map_err(Failure::internal)? {
+    if down.keep_domains || !fordwayd::clear(broker.runtime_dir()).map_err(Failure::internal)? {
         let dir = broker.runtime_dir().display();
         let text = format!("no broker answers in {dir}, and it has left nothing to remove");
         return Err(Failure::new(Exit::NoBroker, text));
     }
-    show::note("no broker was running; the domains that it had left are removed");
+    show::note("no broker was running; what the last one had left is removed");
     Ok(Exit::Done)
 }

@@ -302,9 +302,11 @@ fn ss_shows_a_connection_and_why_it_is_on_the_kernel_path() {
     );
     assert!(text.lines().all(|line| line.len() <= 80), "{text}");
     let left_out = runtime.say("ss").check(0).stdout;
-    assert_eq!(
-        left_out,
-        "0 ends: 0 fast, 0 kernel; 2 outside Fordway (--all)\n"
+    // Others of the machine may have connections, too.
+    assert!(
+        left_out.starts_with("0 ends: 0 fast, 0 kernel; ")
+            && left_out.ends_with(" outside Fordway (--all)\n"),
+        "{left_out}"
     );
     let none = runtime.json("ss --all --path fast");
     assert_eq!(none["connections"], serde_json::json!([]));
@@ -314,6 +316,40 @@ fn ss_shows_a_connection_and_why_it_is_on_the_kernel_path() {
     runtime.say("ss --reason no-pear").fails(2, "'no-peer'");
     drop(program.stdin.take());
     program.wait().expect("wait");
+    runtime.close();
+}
+
+/// What a broker leaves that is killed, or told to leave all, goes by one word of the administrator.
+#[test]
+fn a_down_without_a_broker_leaves_nothing_to_the_next_one() {
+    if !is_root() {
+        return;
+    }
+    let runtime = Runtime::up();
+    let container = Place::new();
+    let rules = runtime.dir.join("rules.nft");
+    let text = "table ip t {\nchain c {\ntype filter hook forward priority 0; policy drop;\n}\n}\n";
+    fs::write(&rules, text).expect("write");
+    runtime.say("domain add db --ip 10.77.0.3").check(0);
+    let pid = container.pid();
+    runtime
+        .say(&format!("domain attach shop --ip 10.77.0.9 --pid {pid}"))
+        .check(0);
+    runtime
+        .say(&format!("filter load {}", rules.display()))
+        .check(0);
+    runtime.say("down --keep-domains").check(0);
+    let left = runtime.say("down").check(0);
+    assert!(left.stderr.contains("no broker was running"), "{left:?}");
+    runtime.say("down").fails(8, "nothing to remove");
+    runtime.say("up --detach").check(0);
+    assert_eq!(runtime.say("filter list").check(0).stdout, "");
+    let domains = runtime.json("domain list");
+    assert_eq!(
+        domains["domains"].as_array().map(Vec::len),
+        Some(1),
+        "{domains}"
+    );
     runtime.close();
 }
 

@@ -16,7 +16,7 @@ use fordway_platform::fabric::{DomainPaths, Fabric, FabricError, Publication};
 use fordway_platform::launch::HOSTS;
 use fordway_platform::process::NamespaceInode;
 use fordway_platform::{diag, netns};
-use fordway_registry::{Assigned, Domain, DomainError, HOST_DOMAIN, Registry};
+use fordway_registry::{Assigned, Domain, DomainError, HOST_DOMAIN, Network, Registry};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -25,7 +25,7 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 /// Domains that others made, in the runtime directory.
-const ATTACHED_FILE: &str = "attached.json";
+pub(crate) const ATTACHED_FILE: &str = "attached.json";
 
 /// Why something is not done.
 type Refusal = (ErrorKind, String);
@@ -98,7 +98,16 @@ impl Domains {
     /// Lays the uplink or removes it, as the configuration says, whatever an earlier broker had.
     fn settle_uplink(&mut self, config: &Config) -> Result<(), FabricError> {
         if !config.uplink {
-            return self.fabric.as_ref().map_or(Ok(()), Fabric::remove_uplink);
+            let laid = self.fabric.as_ref().filter(|fabric| fabric.has_uplink());
+            let Some(fabric) = laid else { return Ok(()) };
+            let closed = fabric.published().unwrap_or_default();
+            let closed: Vec<String> = closed.iter().map(|(port, _)| port.to_string()).collect();
+            let closed = match closed.is_empty() {
+                true => "no port was published".to_owned(),
+                false => format!("published ports are closed: {}", closed.join(", ")),
+            };
+            tracing::warn!("started without --uplink: that of the broker before goes; {closed}");
+            return fabric.remove_uplink();
         }
         let is_new = self.fabric.is_none();
         let ip = config.network.uplink_address();
@@ -138,11 +147,12 @@ impl Domains {
             if found.prefix != network.prefix() || !network.has_host(found.ip) {
                 // Of two networks, programs in one would not reach those in the other.
                 let (name, ip, prefix) = (&found.name, found.ip, found.prefix);
+                let its = Network::new(ip, prefix).map_or_else(String::new, |its| its.to_string());
                 return Err(BrokerError::Directory {
                     dir: self.runtime_dir.clone(),
                     what: format!(
                         "holds domain \"{name}\" ({ip}/{prefix}), which is not of the network {network}; \
-                         give --network {ip}/{prefix}, or end the domains with: fordway down"
+                         give --network {its}, or end the domains with: fordway down"
                     ),
                 });
             }

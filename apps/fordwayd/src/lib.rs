@@ -57,6 +57,7 @@ mod unlike;
 
 pub use broker::run;
 pub use fordway_registry::Network;
+pub use runtime::clear;
 
 use std::io;
 use std::path::PathBuf;

@@ -1,8 +1,11 @@
 //! The runtime directory: one broker each, its sockets, and nobody else's hands in it.
 
 use crate::admin::{ADMIN_SOCKET, CONTROL_DIR, CONTROL_SOCKET};
+use crate::domains::ATTACHED_FILE;
+use crate::filter::RULES_FILE;
 use crate::{BrokerError, doing};
 use fordway_abi::INSISTED_FILE;
+use fordway_platform::fabric::Fabric;
 use fordway_platform::{ipc, process};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use std::fs::Permissions;
@@ -112,6 +115,18 @@ impl Drop for Runtime {
         }
         let _ = self.show_insisted(false);
     }
+}
+
+/// Clears away what a broker that is no more has left: domains, rules, sockets. Says whether there
+/// was anything.
+pub fn clear(dir: &Path) -> Result<bool, BrokerError> {
+    let mut had_any = Fabric::remove(dir)?;
+    for name in [ATTACHED_FILE, RULES_FILE, CONTROL_SOCKET, ADMIN_SOCKET] {
+        had_any |= dir.join(name).exists();
+        remove(&dir.join(name))?;
+    }
+    remove(&dir.join(CONTROL_DIR).join(INSISTED_FILE))?;
+    Ok(had_any)
 }
 
 /// Removes a file, if it is there.

@@ -42,6 +42,8 @@ mod kernel;
 pub mod listing;
 mod store;
 
+pub(crate) use store::FILE as RULES_FILE;
+
 use crate::admin::{ErrorKind, FilterChange, FilterRules, Looked, Reply};
 use crate::admin_socket::error;
 use crate::broker::Broker;

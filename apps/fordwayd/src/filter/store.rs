@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-const FILE: &str = "filter.json";
+/// Where they lie.
+pub(crate) const FILE: &str = "filter.json";
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -246,6 +246,14 @@ fn overlap(listing: &str, ip: Ipv4Addr, prefix: u8) -> Option<&str> {
         .map(str::trim)
 }
 
+/// The first words of such a line: what, where.
+fn shortened(line: &str) -> String {
+    line.split_whitespace()
+        .take(4)
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
 /// The network namespace that the caller is in.
 fn host() -> Result<OwnedFd> {
     netns::of_process(std::process::id() as i32)
@@ -300,7 +308,7 @@ fn check_free(ip: Ipv4Addr, prefix: u8) -> Result<()> {
     for args in [["-o", "-4", "addr"], ["-o", "-4", "route"]] {
         let listing = in_host("ip", &args, "")?;
         if let Some(other) = overlap(&listing, ip, prefix) {
-            let network = network(ip, prefix);
+            let (network, other) = (network(ip, prefix), shortened(other));
             return Err(FabricError::Taken(format!(
                 "the host's own network has addresses of {network} ({other}); give the domains another with --network"
             )));
