@@ -3,8 +3,9 @@
 //! container that systemd boots (contrib/package/booted).
 
 use crate::{FORDWAY, Outcome, bill, build, cargo, man, output, program, run};
+use serde_json::Value;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 /// The version of cargo-deb that is used, and where it is kept.
 const CARGO_DEB: &str = "3.8.0";
@@ -66,13 +67,55 @@ pub(crate) fn tested(all: bool) -> Command {
     test
 }
 
-/// Manual pages and units as their readers judge them.
+/// The unit of the broker, and most that systemd-analyze(1) may find exposed, in tenths.
+const UNIT: &str = "contrib/package/fordway.service";
+const EXPOSURE_MAX: &str = "--threshold=65";
+
+/// Manual pages and the unit as their readers judge them.
 fn judge() -> Outcome {
+    let analyze = ["systemd-analyze", "security", "--offline=true"];
+    let mut listed = program(&analyze);
+    listed.args(["--json=short", UNIT]);
+    let unit = std::fs::read_to_string(UNIT).map_err(|error| format!("{UNIT}: {error}"))?;
+    let unexplained = unexplained(&output(listed)?, &unit)?;
+    if !unexplained.is_empty() {
+        let list = unexplained.join(", ");
+        return Err(format!("{UNIT} does not say why it has no {list}"));
+    }
+    let mut threshold = program(&analyze);
+    threshold.args([EXPOSURE_MAX, UNIT]).stdout(Stdio::null());
+    run(threshold)?;
     let pages = std::fs::read_dir("target/man").map_err(|error| error.to_string())?;
     let pages = pages.filter_map(|page| Some(page.ok()?.path()));
     let mut lint = program(&["mandoc", "-T", "lint", "-W", "error"]);
     lint.args(pages.filter(|page| page.extension().is_some_and(|kind| kind == "1")));
     run(lint)
+}
+
+/// What of systemd-analyze's list counts against the unit, and stands in none of its comments:
+/// there a word ends with `=`, or with `*` for all that begin so.
+fn unexplained(listed: &str, unit: &str) -> Result<Vec<String>, String> {
+    let comments = unit.lines().filter_map(|line| line.strip_prefix('#'));
+    let words: Vec<&str> = comments
+        .flat_map(|line| line.split([' ', ',', ':']))
+        .collect();
+    let is_explained = |name: &str| {
+        words.iter().any(|word| match word.strip_suffix('*') {
+            Some(start) => !start.is_empty() && name.starts_with(start),
+            None => word.strip_suffix('=') == Some(name),
+        })
+    };
+    let listed: Value = serde_json::from_str(listed).map_err(|error| error.to_string())?;
+    let mut names: Vec<String> = listed
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter(|one| one["set"] != true && one["exposure"].is_string())
+        .filter_map(|one| Some(one["name"].as_str()?.split('=').next()?.to_owned()))
+        .filter(|name| !is_explained(name))
+        .collect();
+    names.dedup();
+    Ok(names)
 }
 
 /// A package to be made.
@@ -159,4 +202,26 @@ pub(crate) fn time() -> String {
     given.unwrap_or_else(|| {
         output(program(&["git", "log", "-1", "--format=%ct"])).unwrap_or("0".to_owned())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_unit_lacks_has_its_reason() {
+        let one = |name: &str, set: bool, exposure: &str| {
+            format!(r#"{{"set":{set},"name":"{name}","exposure":{exposure}}}"#)
+        };
+        let listed = [
+            one("User=/DynamicUser=", false, "\"0.4\""),
+            one("ProtectHome=", false, "\"0.2\""),
+            one("UMask=", false, "\"0.1\""),
+            one("Delegate=", true, "null"),
+            one("PrivateIPC=", false, "null"),
+        ];
+        let listed = format!("[{}]", listed.join(","));
+        let unit = "# no Protect*, User= or such\n[Service]\nUMask=0077\n";
+        assert_eq!(unexplained(&listed, unit), Ok(vec!["UMask".to_owned()]));
+    }
 }

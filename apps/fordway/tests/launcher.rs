@@ -337,11 +337,11 @@ set -e
 mount --bind $D/group /etc/group
 mount -t tmpfs none /run
 $F up --detach
+trap '$F down' EXIT
 as() { setpriv --reuid 65534 --regid 65534 $1 env XDG_RUNTIME_DIR=$D $F ${@:2}; }
 for listing in ss 'domain list' 'domain show host'; do as '--groups 4711' $listing >/dev/null; done
 ! as '--groups 4711' downgrade --all
 ! as --clear-groups ss
-$F down
 ";
 
 #[test]
