@@ -263,6 +263,7 @@ fn take_ancillary(message: &libc::msghdr) -> (Vec<OwnedFd>, i32) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
     use rustix::net::{SocketFlags, socketpair};
 
     fn pair() -> (OwnedFd, OwnedFd) {
@@ -291,6 +292,13 @@ mod tests {
             Err(ReceiveError::Empty)
         ));
         drop(a);
+        // A child that another test starts has a copy of it until its exec.
+        let mut ended = [PollFd::new(&b, PollFlags::IN)];
+        let limit = Timespec {
+            tv_sec: 30,
+            tv_nsec: 0,
+        };
+        assert_eq!(poll(&mut ended, Some(&limit)), Ok(1));
         assert!(matches!(
             receive(&b, &mut buffer, 0),
             Err(ReceiveError::Closed)
