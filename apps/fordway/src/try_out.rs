@@ -237,6 +237,16 @@ fn text(kernel: &Ran, fast: &Ran, places: &BTreeMap<Place, Carried>, paired: u64
     let outside = places
         .keys()
         .any(|place| place.reason.as_deref() == Some("no-peer"));
+    let listed: u64 = places.values().map(|carried| carried.connections).sum();
+    let fast = places.iter().filter(|(place, _)| place.path == "fast");
+    let fast: u64 = fast.map(|(_, carried)| carried.connections).sum();
+    if paired > fast {
+        let short = format!(
+            "Meanwhile {paired} connections of this machine came to rings. Of the program {listed} were seen; \
+             short ones may be missing above."
+        );
+        text += &(wrap(&short, "") + "\n");
+    }
     if outside {
         let advice = "no-peer: the program at the other end was not started by fordway run; start it so, and try again.";
         text += &(wrap(advice, "") + "\n");
@@ -275,7 +285,14 @@ mod tests {
             kernel_bytes: 5_000,
         };
         let places = BTreeMap::from([(place, carried)]);
-        let text = text(&ran("kernel", 3.0), &ran("auto", 0.5), &places, 0);
+        let [slow, quick] = [ran("kernel", 3.0), ran("auto", 0.5)];
+        let short = text(&slow, &quick, &places, 50).replace('\n', " ");
+        assert!(
+            short.contains("50 connections of this machine came to rings. Of the program 2"),
+            "{short}"
+        );
+        let text = text(&slow, &quick, &places, 0);
+        assert!(!text.contains("came to rings"), "{text}");
         assert!(text.contains("time  3.00 s   0.50 s  6.00x"), "{text}");
         assert!(
             text.contains("10.77.0.3:6379  kernel  no-peer      2      0    5000"),

@@ -247,8 +247,17 @@ fn still_running(broker: &Broker) -> Result<String, Failure> {
 
 /// Clears away what a broker that was killed has left.
 fn clear(down: &Down, broker: &Broker) -> Outcome {
-    if down.keep_domains || !fordwayd::clear(broker.runtime_dir()).map_err(Failure::internal)? {
-        let dir = broker.runtime_dir().display();
+    let dir = broker.runtime_dir();
+    let cleared = || match fordwayd::clear(dir) {
+        Err(BrokerError::Taken { pid: Some(pid), .. }) => {
+            let dir = dir.display();
+            let text = format!("the broker of {dir} does not answer; end it first: kill -9 {pid}");
+            Err(Failure::new(Exit::NoBroker, text))
+        }
+        cleared => cleared.map_err(Failure::internal),
+    };
+    if down.keep_domains || !cleared()? {
+        let dir = dir.display();
         let text = format!("no broker answers in {dir}, and it has left nothing to remove");
         return Err(Failure::new(Exit::NoBroker, text));
     }

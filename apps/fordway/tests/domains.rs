@@ -339,6 +339,12 @@ fn a_down_without_a_broker_leaves_nothing_to_the_next_one() {
         .say(&format!("filter load {}", rules.display()))
         .check(0);
     runtime.say("down --keep-domains").check(0);
+    // Who has the lock is there, also if it does not answer.
+    let lock = fs::File::open(runtime.run_dir().join("broker.lock")).expect("lock");
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).expect("flock");
+    runtime.say("down").fails(8, "kill -9");
+    drop(lock);
+    assert!(runtime.run_dir().join("netns/db").exists());
     let left = runtime.say("down").check(0);
     assert!(left.stderr.contains("no broker was running"), "{left:?}");
     runtime.say("down").fails(8, "nothing to remove");

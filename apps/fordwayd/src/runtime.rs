@@ -118,8 +118,10 @@ impl Drop for Runtime {
 }
 
 /// Clears away what a broker that is no more has left: domains, rules, sockets. Says whether there
-/// was anything.
+/// was anything. One that runs and does not answer has its lock still: [`BrokerError::Taken`].
 pub fn clear(dir: &Path) -> Result<bool, BrokerError> {
+    let is_locked = dir.join(LOCK_FILE).exists();
+    let _lock = is_locked.then(|| lock(dir)).transpose()?;
     let mut had_any = Fabric::remove(dir)?;
     for name in [ATTACHED_FILE, RULES_FILE, CONTROL_SOCKET, ADMIN_SOCKET] {
         had_any |= dir.join(name).exists();
