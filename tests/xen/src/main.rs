@@ -92,7 +92,7 @@ fn run(cli: &Cli) -> Result<bool> {
         &ready,
         machines,
         &|cases| job(cases, &cli.images),
-        cli.limits(),
+        Limits::default(),
         cli.verbose,
     )?;
     let failed = sum.failed + if cli.short { 0 } else { missing.len() };
@@ -104,14 +104,6 @@ impl Cli {
     fn wants(&self, case: &Case) -> bool {
         let named = |word: &String| case.name.contains(word.as_str());
         (self.words.is_empty() || self.words.iter().any(named)) && (!self.short || case.short)
-    }
-
-    fn limits(&self) -> Limits {
-        let minutes = if self.short { 3 } else { 13 };
-        Limits {
-            whole: std::time::Duration::from_secs(minutes * 60),
-            ..Limits::default()
-        }
     }
 }
 
