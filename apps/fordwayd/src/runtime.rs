@@ -4,14 +4,14 @@ use crate::admin::{ADMIN_SOCKET, CONTROL_DIR, CONTROL_SOCKET};
 use crate::domains::ATTACHED_FILE;
 use crate::filter::RULES_FILE;
 use crate::{BrokerError, doing};
-use fordway_abi::INSISTED_FILE;
+use fordway_abi::{INSISTED_FILE, insisted};
 use fordway_platform::fabric::Fabric;
 use fordway_platform::{ipc, process};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use std::fs::Permissions;
 use std::io::{Read, Seek, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 const LOCK_FILE: &str = "broker.lock";
@@ -26,6 +26,8 @@ pub(crate) struct Runtime {
     pub(crate) admin: OwnedFd,
     /// The group that may list, if there is one.
     pub(crate) readers: Option<u32>,
+    /// Says whether some program requires the fast path ([`insisted`]).
+    insisted: std::fs::File,
     /// The sockets are the service manager's, and stay.
     inherited: bool,
     /// The lock ends with it.
@@ -63,8 +65,7 @@ impl Runtime {
             Some(inherited.swap_remove(place).1)
         };
         let given = given(CONTROL_SOCKET).zip(given(ADMIN_SOCKET));
-        // A broker that was killed has left it.
-        remove(&dir.join(CONTROL_DIR).join(INSISTED_FILE))?;
+        let insisted = insisted_file(&dir.join(CONTROL_DIR), if root { 0o644 } else { 0o600 })?;
         let control_mode = if root { 0o666 } else { 0o600 };
         let readers = root.then(|| process::group(READERS)).flatten();
         let admin_mode = if readers.is_some() { 0o660 } else { 0o600 };
@@ -84,6 +85,7 @@ impl Runtime {
             control,
             admin,
             readers,
+            insisted,
             inherited,
             dir: dir.to_owned(),
             _lock: lock,
@@ -94,14 +96,9 @@ impl Runtime {
 impl Runtime {
     /// Tells all programs whether some program requires the fast path. By a file: those that have
     /// offered nothing yet speak to no broker.
-    pub(crate) fn show_insisted(&self, insisted: bool) -> Result<(), BrokerError> {
-        let path = self.dir.join(CONTROL_DIR).join(INSISTED_FILE);
-        if !insisted {
-            return remove(&path);
-        }
-        let made = private_file(&path);
-        made.map(drop)
-            .map_err(doing(format!("making {}", path.display())))
+    pub(crate) fn show_insisted(&self, is_so: bool) -> std::io::Result<()> {
+        let byte = if is_so { insisted::YES } else { insisted::NO };
+        self.insisted.write_all_at(&[byte], 0)
     }
 }
 
@@ -113,8 +110,35 @@ impl Drop for Runtime {
             }
             let _ = std::fs::remove_file(self.dir.join(name));
         }
-        let _ = self.show_insisted(false);
+        let _ = end_insisted(&self.dir.join(CONTROL_DIR));
     }
+}
+
+/// The file that says whether some program requires the fast path: no. Programs have mapped what a
+/// broker that was killed has left, so the next one goes on with it.
+fn insisted_file(dir: &Path, mode: u32) -> Result<std::fs::File, BrokerError> {
+    let path = dir.join(INSISTED_FILE);
+    let made = std::fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(&path)
+        .and_then(|file| {
+            file.set_permissions(Permissions::from_mode(mode))?;
+            file.write_all_at(&[insisted::NO], 0)?;
+            Ok(file)
+        });
+    made.map_err(doing(format!("making {}", path.display())))
+}
+
+/// Removes that file. Who has mapped it is told to look by name again.
+fn end_insisted(dir: &Path) -> Result<(), BrokerError> {
+    let path = dir.join(INSISTED_FILE);
+    if let Ok(file) = std::fs::OpenOptions::new().write(true).open(&path) {
+        let told = file.write_all_at(&[insisted::OVER], 0);
+        told.map_err(doing(format!("writing {}", path.display())))?;
+    }
+    remove(&path)
 }
 
 /// Clears away what a broker that is no more has left: domains, rules, sockets. Says whether there
@@ -127,7 +151,7 @@ pub fn clear(dir: &Path) -> Result<bool, BrokerError> {
         had_any |= dir.join(name).exists();
         remove(&dir.join(name))?;
     }
-    remove(&dir.join(CONTROL_DIR).join(INSISTED_FILE))?;
+    end_insisted(&dir.join(CONTROL_DIR))?;
     Ok(had_any)
 }
 

@@ -63,12 +63,16 @@ pub fn slept_together(was_short: bool) {
 
 /// The calling thread is about to wait for a peer that was last seen on `peer_cpu`, and moves if
 /// it is time. To be called before it shows the peer its CPU: who moved second would follow the first.
-#[inline]
-pub fn step(peer_cpu: u32) {
+#[inline(always)]
+pub fn step(peer_cpu: impl Fn() -> u32) {
     let sleeps = PROCESS.aside.sleeps.load(Ordering::Relaxed);
-    if sleeps == 0 {
-        return;
+    if sleeps != 0 {
+        step_behind(sleeps, peer_cpu());
     }
+}
+
+#[inline(never)]
+fn step_behind(sleeps: u32, peer_cpu: u32) {
     let cpu = sys::current_cpu();
     if peer_cpu != cpu {
         PROCESS.aside.sleeps.store(0, Ordering::Relaxed);

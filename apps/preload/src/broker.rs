@@ -130,12 +130,6 @@ fn attach_surely() {
     }
 }
 
-/// Whether some program requires the fast path: its peers are to offer at once.
-pub fn is_insisted() -> bool {
-    let path = config::insisted_path().cast::<u8>();
-    sys!(SYS_faccessat, libc::AT_FDCWD, path, libc::F_OK).is_ok()
-}
-
 /// Other threads may send as soon as `Broker::fd` is set: not before the broker has answered
 /// `Hello`, which must be the first packet.
 fn open() -> sys::Result<()> {

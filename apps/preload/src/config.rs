@@ -56,9 +56,18 @@ pub fn socket_path() -> *const [u8; SOCKET_PATH_BYTES] {
     &raw const SOCKET_PATH
 }
 
-/// Path of the file that is there while some program requires the fast path, zero-terminated.
+/// Path of the file that says whether some program requires the fast path, zero-terminated.
 pub fn insisted_path() -> *const [u8; SOCKET_PATH_BYTES] {
     &raw const INSISTED_PATH
+}
+
+/// The file has this path.
+#[cfg(test)]
+pub fn pretend_insisted(path: &[u8]) {
+    let mut place = [0; SOCKET_PATH_BYTES];
+    place[..path.len()].copy_from_slice(path);
+    // SAFETY: tests that look at it take turns.
+    unsafe { INSISTED_PATH = place };
 }
 
 /// A file beside another one, zero-terminated; `None` if its path is too long.

@@ -140,7 +140,7 @@ impl End for At<'_> {
         self.conn
     }
 
-    #[inline]
+    #[inline(always)]
     fn has_channel(&self) -> bool {
         self.conn.is_paired() && self.is_same()
     }
@@ -149,27 +149,27 @@ impl End for At<'_> {
         link::is_bound(self.conn)
     }
 
-    #[inline]
+    #[inline(always)]
     fn peer_is_there(&self) -> bool {
         self.conn.peer_is_there()
     }
 
-    #[inline]
+    #[inline(always)]
     fn own(&self) -> &Endpoint {
         self.conn.own()
     }
 
-    #[inline]
+    #[inline(always)]
     fn producer(&self) -> Producer {
         self.conn.producer()
     }
 
-    #[inline]
+    #[inline(always)]
     fn consumer(&self) -> Consumer {
         self.conn.consumer()
     }
 
-    #[inline]
+    #[inline(always)]
     fn lock(&self, half: Half) -> core::result::Result<Guard<'_>, NoLock> {
         loop {
             let own = self.conn.own.load(Ordering::Acquire);
@@ -201,7 +201,7 @@ impl End for At<'_> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn tell(&self, doors: u64) {
         self.conn.mark();
         self.conn.knock(doors);
@@ -225,10 +225,7 @@ impl End for At<'_> {
     }
 
     fn peer_sleeps(&self, doors: u64) -> bool {
-        let page = self.conn.peer_page.load(Ordering::Relaxed);
-        // SAFETY: mapped as long as the connection has its channel; an atomic load.
-        let sleeping = unsafe { (*page).sleeping.load(Ordering::SeqCst) };
-        sleeping & doors != 0
+        self.conn.peer_sleeps(doors)
     }
 
     fn peer_beat(&self) -> u32 {

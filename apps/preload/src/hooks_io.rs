@@ -6,7 +6,7 @@ use crate::sys::{self, give, sys};
 use crate::thread::{self, Shield};
 use crate::transfer::{self, Buffers, Done, Unaware};
 use crate::upgrade::Does;
-use crate::{config, faults, real, stay, upgrade};
+use crate::{broker, config, faults, real, stay, upgrade};
 use core::cell::Cell;
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering;
@@ -33,7 +33,7 @@ enum Way {
     Refused(i32),
 }
 
-#[inline]
+#[inline(always)]
 fn way(fd: c_int, does: Does) -> Way {
     if !config::is_active() {
         return Way::Libc;
@@ -42,6 +42,11 @@ fn way(fd: c_int, does: Does) -> Way {
         return Way::Libc;
     };
     thread::cancellation_point();
+    broker::check_mail();
+    if conn.is_paired() {
+        upgrade::note_call(conn, does);
+        return Way::Channel(conn);
+    }
     match upgrade::count_operation(conn, fd, does) {
         Err(error) => Way::Refused(error),
         Ok(()) if conn.is_paired() => Way::Channel(conn),
@@ -50,7 +55,7 @@ fn way(fd: c_int, does: Does) -> Way {
 }
 
 /// A receive: by the channel, or by `by_libc`, with the thread counted as unaware.
-#[inline]
+#[inline(always)]
 fn receive(
     fd: c_int,
     flags: c_int,
@@ -64,11 +69,35 @@ fn receive(
     let conn = match way(fd, does) {
         Way::Libc => return by_libc(),
         Way::Refused(error) => return give(Err(error)),
-        Way::Watched(conn) | Way::Channel(conn) => conn,
+        Way::Watched(conn) => conn,
+        Way::Channel(conn) => {
+            note_reads(conn);
+            match channel_receive(conn, fd, flags, &buffers, &by_libc) {
+                Some(result) => return result,
+                None => conn,
+            }
+        }
     };
+    receive_watched(conn, fd, flags, buffers, by_libc)
+}
+
+#[inline(always)]
+fn note_reads(conn: &Conn) {
     if !conn.reads.load(Ordering::Relaxed) {
         up::reads(&conn.end());
     }
+}
+
+/// A receive of a connection that had no channel when it was looked at last.
+#[inline(never)]
+fn receive_watched(
+    conn: &Conn,
+    fd: c_int,
+    flags: c_int,
+    buffers: impl Fn() -> sys::Result<Buffers>,
+    by_libc: impl Fn() -> isize,
+) -> isize {
+    note_reads(conn);
     loop {
         if conn.is_paired()
             && let Some(result) = channel_receive(conn, fd, flags, &buffers, &by_libc)
@@ -94,6 +123,7 @@ fn receive(
 }
 
 /// `None`: the connection has no channel any more.
+#[inline(always)]
 fn channel_receive(
     conn: &Conn,
     fd: c_int,
@@ -104,7 +134,11 @@ fn channel_receive(
     if flags & RECEIVE_KERNEL != 0 {
         return Some(by_libc());
     }
-    match buffers().and_then(|buffers| transfer::receive(conn, fd, &buffers, flags)) {
+    let done = match buffers() {
+        Ok(buffers) => transfer::receive(conn, fd, &buffers, flags),
+        Err(error) => Err(error),
+    };
+    match done {
         Ok(Done::Bytes(count)) => Some(count as isize),
         Ok(Done::Kernel) => None,
         Err(NO_BYTES) => Some(0),
@@ -113,39 +147,57 @@ fn channel_receive(
 }
 
 /// A send: by the channel, or by `by_libc`, with the thread counted as a sender.
-#[inline]
+#[inline(always)]
 fn transmit(
     fd: c_int,
     flags: c_int,
     buffers: impl Fn() -> sys::Result<Buffers>,
     by_libc: impl Fn() -> isize,
 ) -> isize {
-    match way(fd, Does::Send) {
-        Way::Libc => by_libc(),
-        Way::Refused(error) => give(Err(error)),
-        Way::Watched(conn) | Way::Channel(conn) => loop {
-            if conn.is_paired()
-                && let Some(result) = channel_send(conn, fd, flags, &buffers, &by_libc)
-            {
-                return result;
-            }
-            if !stay::is_callable(conn, fd) {
-                return transmit(fd, flags, buffers, by_libc);
-            }
-            let shield = Shield::new();
-            if flags & libc::MSG_OOB != 0 {
-                // A byte that is no part of the stream: the kernel's count is not ours any more.
-                down::bar(&conn.at(fd), Reason::Oob);
-            }
-            let sender = Unaware::sender(conn);
-            if conn.phase.load(Ordering::SeqCst) != phase::PAIRED {
-                return sender.during(shield, by_libc);
-            }
+    let conn = match way(fd, Does::Send) {
+        Way::Libc => return by_libc(),
+        Way::Refused(error) => return give(Err(error)),
+        Way::Watched(conn) => conn,
+        Way::Channel(conn) => match channel_send(conn, fd, flags, &buffers, &by_libc) {
+            Some(result) => return result,
+            None => conn,
         },
+    };
+    transmit_watched(conn, fd, flags, buffers, by_libc)
+}
+
+/// A send of a connection that had no channel when it was looked at last.
+#[inline(never)]
+fn transmit_watched(
+    conn: &Conn,
+    fd: c_int,
+    flags: c_int,
+    buffers: impl Fn() -> sys::Result<Buffers>,
+    by_libc: impl Fn() -> isize,
+) -> isize {
+    loop {
+        if conn.is_paired()
+            && let Some(result) = channel_send(conn, fd, flags, &buffers, &by_libc)
+        {
+            return result;
+        }
+        if !stay::is_callable(conn, fd) {
+            return transmit(fd, flags, buffers, by_libc);
+        }
+        let shield = Shield::new();
+        if flags & libc::MSG_OOB != 0 {
+            // A byte that is no part of the stream: the kernel's count is not ours any more.
+            down::bar(&conn.at(fd), Reason::Oob);
+        }
+        let sender = Unaware::sender(conn);
+        if conn.phase.load(Ordering::SeqCst) != phase::PAIRED {
+            return sender.during(shield, by_libc);
+        }
     }
 }
 
 /// `None`: the connection has no channel any more.
+#[inline(always)]
 fn channel_send(
     conn: &Conn,
     fd: c_int,
@@ -154,22 +206,31 @@ fn channel_send(
     by_libc: &impl Fn() -> isize,
 ) -> Option<isize> {
     if flags & SEND_KERNEL != 0 {
-        // Urgent data must come behind what is in the ring: this direction goes back.
-        let urgent = flags & libc::MSG_OOB != 0;
-        let reason = if urgent {
-            Reason::Oob
-        } else {
-            Reason::Unsupported
-        };
-        down::send_by_kernel(&conn.at(fd), reason);
+        leave_for_send(conn, fd, flags);
         return Some(by_libc());
     }
-    match buffers().and_then(|buffers| transfer::send(conn, fd, &buffers, flags)) {
+    let done = match buffers() {
+        Ok(buffers) => transfer::send(conn, fd, &buffers, flags),
+        Err(error) => Err(error),
+    };
+    match done {
         Ok(Done::Bytes(count)) => Some(count as isize),
         Ok(Done::Kernel) => None,
         Err(NO_BYTES) => Some(0),
         Err(error) => Some(give(Err(error))),
     }
+}
+
+/// Before a send that only the kernel carries: behind what is in the ring.
+#[cold]
+fn leave_for_send(conn: &Conn, fd: c_int, flags: c_int) {
+    let urgent = flags & libc::MSG_OOB != 0;
+    let reason = if urgent {
+        Reason::Oob
+    } else {
+        Reason::Unsupported
+    };
+    down::send_by_kernel(&conn.at(fd), reason);
 }
 
 fn part_of(base: *const c_void, length: usize) -> libc::iovec {
@@ -192,7 +253,7 @@ pub unsafe fn read(fd: c_int, buffer: *mut c_void, count: usize) -> isize {
     receive(
         fd,
         0,
-        || Buffers::one(&part, true),
+        || Buffers::one(part, true),
         || unsafe { real::read(fd, buffer, count) },
     )
 }
@@ -235,7 +296,7 @@ pub unsafe fn recv(fd: c_int, buffer: *mut c_void, count: usize, flags: c_int) -
     receive(
         fd,
         flags,
-        || Buffers::one(&part, false),
+        || Buffers::one(part, false),
         || unsafe { real::recv(fd, buffer, count, flags) },
     )
 }
@@ -254,7 +315,7 @@ pub unsafe fn recvfrom(
     let ours = Cell::new(false);
     let by_channel = || {
         ours.set(true);
-        Buffers::one(&part, false)
+        Buffers::one(part, false)
     };
     let received = receive(fd, flags, by_channel, || {
         ours.set(false);
@@ -353,7 +414,7 @@ pub unsafe fn write(fd: c_int, buffer: *const c_void, count: usize) -> isize {
     transmit(
         fd,
         0,
-        || Buffers::one(&part, true),
+        || Buffers::one(part, true),
         || unsafe { real::write(fd, buffer, count) },
     )
 }
@@ -388,7 +449,7 @@ pub unsafe fn send(fd: c_int, buffer: *const c_void, count: usize, flags: c_int)
     transmit(
         fd,
         flags,
-        || Buffers::one(&part, false),
+        || Buffers::one(part, false),
         || unsafe { real::send(fd, buffer, count, flags) },
     )
 }
@@ -410,7 +471,7 @@ pub unsafe fn sendto(
         flags,
         || {
             check_name(name, length)?;
-            Buffers::one(&part, false)
+            Buffers::one(part, false)
         },
         || unsafe { real::sendto(fd, buffer, count, flags, name, length) },
     )

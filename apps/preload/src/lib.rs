@@ -52,6 +52,7 @@ mod hooks_syscall;
 mod hooks_unseen;
 mod hooks_wait;
 mod identity;
+mod insisted;
 #[cfg(test)]
 mod layers;
 mod link;
@@ -124,6 +125,7 @@ extern "C" fn start(
     signals::set_up();
     spin::start_clock();
     aside::set_up();
+    insisted::set_up();
 }
 
 extern "C" fn end() {

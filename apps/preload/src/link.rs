@@ -439,7 +439,7 @@ impl Link {
 
     /// Whether the peer has done something by the kernel, before it published what a ring has shown
     /// just now, that the kernel was not asked about since [`acts_seen`] was `asked`.
-    #[inline]
+    #[inline(always)]
     pub fn has_acted_since(&self, asked: u32) -> bool {
         // SAFETY: mapped while a connection of the link has its channel; an atomic load.
         // SYNC POINT with `wait::acted`: the tail was loaded before, by `Acquire`.
@@ -448,15 +448,17 @@ impl Link {
             (*page).kernel_acts.load(Ordering::Relaxed)
         };
         if acts != self.acts_seen.load(Ordering::Relaxed) {
-            let now = PROCESS
-                .links
-                .acts_seen
-                .fetch_add(1, Ordering::SeqCst)
-                .wrapping_add(1);
-            self.acted_at.store(now, Ordering::SeqCst);
-            self.acts_seen.store(acts, Ordering::SeqCst);
+            self.note_acts(acts);
         }
         self.acted_at.load(Ordering::Relaxed).wrapping_sub(asked) as i32 > 0
+    }
+
+    #[cold]
+    fn note_acts(&self, acts: u32) {
+        let before = PROCESS.links.acts_seen.fetch_add(1, Ordering::SeqCst);
+        self.acted_at
+            .store(before.wrapping_add(1), Ordering::SeqCst);
+        self.acts_seen.store(acts, Ordering::SeqCst);
     }
 
     /// Gives the link back once the peer's process is gone and nothing uses it. While no other
@@ -658,6 +660,7 @@ impl Conn {
     }
 
     /// CPU on which the peer was last seen.
+    #[inline(always)]
     pub fn peer_cpu(&self) -> u32 {
         // SAFETY: mapped by `bind`; an atomic load.
         unsafe {
@@ -677,21 +680,38 @@ impl Conn {
                 || wait.rx_doors.load(Ordering::Relaxed) != 0)
     }
 
-    /// Knocks at those of the peer's doors that sleep.
-    #[inline]
+    /// Knocks at those of the peer's doors that sleep. The caller has published and fenced.
+    #[inline(always)]
     pub fn knock(&self, doors: u64) {
-        if doors != 0 {
+        if doors != 0 && self.peer_sleeps(doors) {
             at(self.link.load(Ordering::Relaxed)).knock(doors);
         }
     }
 
+    /// Whether a waiter of the peer sleeps behind one of `doors`.
+    #[inline(always)]
+    pub fn peer_sleeps(&self, doors: u64) -> bool {
+        let page = self.peer_page.load(Ordering::Relaxed);
+        // SYNC POINT with `Sleeper::announce`, as in `doors_to_knock_at`.
+        // SAFETY: mapped as long as the connection has its channel; an atomic load.
+        let sleeping = unsafe { (*page).sleeping.load(Ordering::SeqCst) };
+        sleeping & doors != 0
+    }
+
     /// Marks the channel for a peer that does not look at it by itself.
-    #[inline]
+    #[inline(always)]
     pub fn mark(&self) {
-        if self.producer().peer_wants_mark() {
-            let link = at(self.link.load(Ordering::Relaxed));
-            link.marks().mark(self.slot.load(Ordering::Relaxed));
+        // SAFETY: mapped by `bind`; an atomic load.
+        let wait = unsafe { &(*self.peer.load(Ordering::Relaxed)).wait };
+        if wait.wants_mark.load(Ordering::Relaxed) != 0 {
+            self.mark_it();
         }
+    }
+
+    #[inline(never)]
+    fn mark_it(&self) {
+        let link = at(self.link.load(Ordering::Relaxed));
+        link.marks().mark(self.slot.load(Ordering::Relaxed));
     }
 
     /// Wakes every waiter of the peer that has to do with this connection.

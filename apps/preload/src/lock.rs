@@ -70,7 +70,7 @@ pub struct Guard<'a> {
 }
 
 impl Drop for Guard<'_> {
-    #[inline]
+    #[inline(always)]
     fn drop(&mut self) {
         if let Some(holder) = self.holder {
             holder.store(0, Ordering::Relaxed);
@@ -112,6 +112,7 @@ impl<const RANK: u32> Lock<RANK> {
     }
 
     /// Waits for the lock; `None` if the caller itself holds it (it is in a fault's handler).
+    #[inline]
     pub fn lock(&self) -> Option<Guard<'_>> {
         lock_word(&self.0, RANK)
     }
@@ -153,6 +154,7 @@ impl<const RANK: u32> Lock<RANK> {
 }
 
 /// Names the calling thread in lock words.
+#[inline(always)]
 fn lock_id() -> u32 {
     ((sys::thread_pointer() >> 6) as u32 ^ LOCK_SALT.load(Ordering::Relaxed)) | 1
 }
@@ -171,43 +173,53 @@ pub fn lock_word(word: &AtomicU32, rank: u32) -> Option<Guard<'_>> {
 /// As [`lock_word`], for the lock words of an endpoint, which relatives of a fork share: one
 /// that was killed in the middle of a copy does not free its lock. `holder` is its process, 0
 /// while nobody is known to hold it.
-#[inline]
+#[inline(always)]
 pub fn lock_shared<'a>(word: &'a AtomicU32, holder: &'a AtomicU32, rank: u32) -> Option<Guard<'a>> {
     let own = crate::identity::pid() as u32;
-    let mut guard = take_lock(word, rank, |of| {
-        let process = holder.load(Ordering::Relaxed);
-        process != own
-            && crate::identity::is_gone(process as i32)
-            // One of those who found it out frees it.
-            && holder.compare_exchange(process, 0, Ordering::SeqCst, Ordering::Relaxed).is_ok()
-            && word.compare_exchange(of, 0, Ordering::SeqCst, Ordering::Relaxed).is_ok()
-    })?;
+    let mut guard = take_lock(word, rank, |of| is_freed(word, holder, of, own))?;
     holder.store(own, Ordering::Relaxed);
     guard.holder = Some(holder);
     Some(guard)
+}
+
+/// Frees a lock word that `of` has, for good if the holder's process is gone.
+fn is_freed(word: &AtomicU32, holder: &AtomicU32, of: u32, own: u32) -> bool {
+    let process = holder.load(Ordering::Relaxed);
+    process != own
+        && crate::identity::is_gone(process as i32)
+        // One of those who found it out frees it.
+        && holder.compare_exchange(process, 0, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+        && word.compare_exchange(of, 0, Ordering::SeqCst, Ordering::Relaxed).is_ok()
 }
 
 /// Takes a lock; `freed` is asked now and then about one that stays taken.
 #[inline(always)]
 fn take_lock(word: &AtomicU32, rank: u32, freed: impl Fn(u32) -> bool) -> Option<Guard<'_>> {
     let id = lock_id();
-    let mut spins = 0u32;
     thread::enter();
+    // SYNC POINT with `Producer::withdraw`: the lock before the look at the peer's state.
+    let tried = word.compare_exchange(0, id, Ordering::SeqCst, Ordering::Relaxed);
+    if tried.is_err() && !wait_for(word, id, freed) {
+        thread::leave();
+        return None;
+    }
+    note_taken(rank, true);
+    Some(Guard {
+        word,
+        holder: None,
+        rank,
+    })
+}
+
+/// Takes a lock that was found taken; false if the caller has it.
+#[cold]
+fn wait_for(word: &AtomicU32, id: u32, freed: impl Fn(u32) -> bool) -> bool {
+    let mut spins = 0u32;
     loop {
-        // SYNC POINT with `Producer::withdraw`: the lock before the look at the peer's state.
+        // SYNC POINT as in `take_lock`.
         match word.compare_exchange(0, id, Ordering::SeqCst, Ordering::Relaxed) {
-            Ok(_) => {
-                note_taken(rank, true);
-                return Some(Guard {
-                    word,
-                    holder: None,
-                    rank,
-                });
-            }
-            Err(holder) if holder == id => {
-                thread::leave();
-                return None;
-            }
+            Ok(_) => return true,
+            Err(holder) if holder == id => return false,
             Err(holder) => {
                 spins = spins.wrapping_add(1);
                 if spins.is_multiple_of(SPINS_PATIENT) && freed(holder) {

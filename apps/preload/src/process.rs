@@ -13,6 +13,7 @@ use crate::fork::Family;
 use crate::headroom::Headroom;
 use crate::hidden::Hidden;
 use crate::identity::Identity;
+use crate::insisted::Insisted;
 use crate::link::Links;
 use crate::poll::Polled;
 use crate::purse::DomainsPurse;
@@ -30,6 +31,8 @@ pub struct Process {
     pub links: Links,
     /// The conversation with the broker.
     pub broker: Broker,
+    /// Whether some program requires the fast path.
+    pub insisted: Insisted,
     /// Doorbells, and the page that says who sleeps.
     pub doors: Doors,
     /// Bells for those who share a door.
@@ -63,6 +66,7 @@ pub static PROCESS: Process = Process {
     table: Table::new(),
     links: Links::new(),
     broker: Broker::new(),
+    insisted: Insisted::new(),
     doors: Doors::new(),
     shared_bells: SharedBells::new(),
     epoll: Epoll::new(),

@@ -240,9 +240,9 @@ fn are_usual(sleeps: &AtomicU32) -> bool {
 }
 
 /// Publishes on which CPU this side runs, if that has changed; before that, it may step aside.
-#[inline]
+#[inline(always)]
 pub fn note_cpu(conn: &Conn) {
-    aside::step(conn.peer_cpu());
+    aside::step(|| conn.peer_cpu());
     let cpu = sys::current_cpu();
     let shown = &conn.own().wait.cpu;
     if shown.load(Ordering::Relaxed) != cpu {

@@ -65,7 +65,10 @@ pub fn if_still(conn: &Conn, fd: i32, serial: u32, act: impl FnOnce()) {
 #[inline(always)]
 pub fn is_its(conn: &Conn, fd: i32) -> bool {
     let word = state::look(fd);
-    word == kind::CONN | state::index_of(conn) || word & kind::MASK == kind::HIDDEN
+    match word & kind::MASK {
+        kind::CONN => core::ptr::eq(state::conn_at(word & !kind::MASK), conn),
+        kind => kind == kind::HIDDEN,
+    }
 }
 
 /// Whether a call by `fd` that has found the connection may act on it. While the last number is

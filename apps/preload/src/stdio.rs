@@ -57,7 +57,7 @@ impl Early {
                 iov_base: unsafe { self.base.add(self.count) }.cast(),
                 iov_len: EARLY_BYTES_MAX - self.count,
             };
-            let received = Buffers::one(&part, false)
+            let received = Buffers::one(part, false)
                 .and_then(|buffers| transfer::receive(conn, fd, &buffers, libc::MSG_DONTWAIT));
             match received {
                 Ok(Done::Bytes(count)) if count != 0 => self.count += count,

@@ -8,8 +8,8 @@ use crate::signals::Call;
 use crate::state::{self, Conn, attention, phase};
 use crate::sys::{self, sys};
 use crate::{
-    broker, claim, config, epoll, faults, fork, hidden, hooks_options, identity, link, thread,
-    transfer,
+    broker, claim, config, epoll, faults, fork, hidden, hooks_options, identity, insisted, link,
+    thread, transfer,
 };
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use fordway_abi::control::status;
@@ -44,9 +44,8 @@ pub enum Does {
 
 /// Counts a call that moves data; offers the connection when it has proved itself.
 /// `Err`: the program asked for the fast path or nothing, and it is nothing.
-#[inline]
+#[inline(never)]
 pub fn count_operation(conn: &Conn, fd: i32, does: Does) -> sys::Result<()> {
-    broker::check_mail();
     let now = conn.phase.load(Ordering::Relaxed);
     if now == phase::PAIRED {
         note_call(conn, does);
@@ -84,16 +83,21 @@ pub fn count_anew(conn: &Conn, reason: u32) {
     conn.operations.store(first, Ordering::Relaxed);
 }
 
-/// Goes on counting until this side sends by its ring. Two threads may count as one.
-#[inline]
-fn note_call(conn: &Conn, does: Does) {
-    let own = conn.own();
-    if own.tx.tx_state.load(Ordering::Relaxed) == tx_state::KERNEL {
-        let calls = &own.tx_own.calls;
-        calls.store(calls.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-        if does == Does::Send && conn.rings_until_ns.load(Ordering::Relaxed) != 0 {
-            settle(conn);
-        }
+/// Of a connection with a channel: goes on counting until this side sends by its ring.
+#[inline(always)]
+pub fn note_call(conn: &Conn, does: Does) {
+    if conn.own().tx.tx_state.load(Ordering::Relaxed) == tx_state::KERNEL {
+        note_call_before_ring(conn, does);
+    }
+}
+
+/// Two threads may count as one.
+#[cold]
+fn note_call_before_ring(conn: &Conn, does: Does) {
+    let calls = &conn.own().tx_own.calls;
+    calls.store(calls.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    if does == Does::Send && conn.rings_until_ns.load(Ordering::Relaxed) != 0 {
+        settle(conn);
     }
 }
 
@@ -121,7 +125,7 @@ fn sight_first(conn: &Conn, fd: i32) {
         && conn.barred.load(Ordering::Relaxed) == 0;
     // Who requires the fast path attaches to the broker before it connects or listens. So what
     // the other end of its connection finds here holds for good.
-    if !may_have_rings || !config::insists() && !broker::is_insisted() {
+    if !may_have_rings || !config::insists() && !insisted::is_so() {
         conn.sighted.store(1, Ordering::Relaxed);
         return;
     }

@@ -18,9 +18,19 @@ pub const ABI_VERSION: u32 = 9 + NEXT;
 /// versions is tried with (`./x package-test abi`).
 const NEXT: u32 = cfg!(fordway_abi_next) as u32;
 
-/// Name of a file beside the broker's control socket: it is there while some program requires the
-/// fast path, so that the programs at the other ends offer their connections at once.
+/// Name of a file beside the broker's control socket, of one byte ([`insisted`]): whether some program
+/// requires the fast path, so that the programs at the other ends offer their connections at once.
 pub const INSISTED_FILE: &str = "insisted";
+
+/// What the byte of [`INSISTED_FILE`] says. An empty file is an older broker's, and says `YES`.
+pub mod insisted {
+    /// No program requires the fast path.
+    pub const NO: u8 = 0;
+    /// Some program does.
+    pub const YES: u8 = 1;
+    /// The broker has ended: the file is looked for by name again.
+    pub const OVER: u8 = 2;
+}
 
 /// Names of the environment variables by which the launcher speaks to the shim.
 /// The shim reads them once, in its constructor.

@@ -331,7 +331,7 @@ pub struct RxOwnLine {
 pub struct MomentLine {
     /// The last publications, each as [`TxLine::moment`] had it.
     pub moments: [AtomicU64; MOMENT_COUNT],
-    /// Publications so far; number n stands in `moments[n % MOMENT_COUNT]`.
+    /// Publications so far, modulo their places: where the next one will stand.
     pub count: AtomicU32,
 }
 

@@ -52,6 +52,7 @@ impl Consumer {
     /// What the producer says of this direction (a [`tx_state`]). Needs no lock; but only
     /// under the rx lock, taken by a sequentially consistent exchange, is it sure that
     /// the ring is not being withdrawn meanwhile.
+    #[inline]
     pub fn producer_state(&self) -> u32 {
         // SYNC POINT with `Producer::withdraw`: the lock before the look at the state.
         #[cfg(loom)]
@@ -67,11 +68,13 @@ impl Consumer {
 
     /// Stream position in the kernel's connection at which the ring begins; valid
     /// once the producer has left `tx_state::KERNEL`.
+    #[inline]
     pub fn switch_at(&self) -> u64 {
         self.peer().cold.switch_at.load(Ordering::Relaxed)
     }
 
     /// Bytes taken so far.
+    #[inline]
     pub fn head(&self) -> u64 {
         self.own().rx.head.mine()
     }
@@ -83,6 +86,7 @@ impl Consumer {
 
     /// A hint, without lock and check: are there bytes that were not taken, be it that
     /// the producer is to send them again?
+    #[inline]
     pub fn has_unread(&self) -> bool {
         self.peer().tx.tail.load(Ordering::Relaxed) != self.own().rx.head.mine()
     }
@@ -104,6 +108,7 @@ impl Consumer {
     }
 
     /// Whether this side has asked for the kernel path.
+    #[inline]
     fn has_asked(&self) -> bool {
         let state = self.own().wait.rx_state.mine();
         state == rx_state::STOP || state == rx_state::DRAIN
@@ -149,12 +154,28 @@ impl Consumer {
     }
 
     /// Bytes that can be taken.
+    #[inline(always)]
     pub fn fill_bytes(&self) -> Result<u64, Violation> {
-        let own = self.own();
-        let asked = self.has_asked();
-        if asked && self.producer_state() == tx_state::BACK {
+        if self.has_asked() {
+            return self.fill_bytes_left();
+        }
+        let tail = self.tail()?;
+        Ok(tail.wrapping_sub(self.head()))
+    }
+
+    /// The same after this side has asked for the kernel path.
+    #[cold]
+    fn fill_bytes_left(&self) -> Result<u64, Violation> {
+        if self.producer_state() == tx_state::BACK {
             self.drain_for_good();
         }
+        Ok(self.may_take(self.tail()?))
+    }
+
+    /// Loads and checks the peer's tail.
+    #[inline(always)]
+    fn tail(&self) -> Result<u64, Violation> {
+        let own = self.own();
         let head = own.rx.head.mine();
         let seen = own.rx_own.tail_seen.mine();
         let tail = self.peer().tx.tail.load(Ordering::Acquire);
@@ -163,10 +184,7 @@ impl Consumer {
             return Err(Violation::Tail);
         }
         own.rx_own.tail_seen.store(tail, Ordering::Relaxed);
-        Ok(match asked {
-            true => self.may_take(tail),
-            false => tail.wrapping_sub(head),
-        })
+        Ok(tail)
     }
 
     /// Segment number `index` of the producer, checked.
@@ -176,22 +194,36 @@ impl Consumer {
         Segment::unpack(words.start.load(Ordering::Relaxed), place)
     }
 
-    /// The segment that holds stream index `at`.
-    fn segment_for(&self, at: u64) -> Result<Reached, Violation> {
-        let own = self.own();
-        let seen = own.rx.segment_seen.mine();
+    /// The segment that was entered last, if the producer has published none behind it.
+    #[inline(always)]
+    fn last_segment(&self) -> Option<Segment> {
+        let seen = self.own().rx.segment_seen.mine();
         let count = self.peer().tx.segment_count.load(Ordering::Acquire);
-        let current = Segment {
-            start: own.rx_own.segment_start.mine(),
-            offset: (own.rx_own.segment_place.mine() >> 8) as usize,
-            log2: (own.rx_own.segment_place.mine() & 0xff) as u32,
-        };
+        (count == seen && count != 0).then(|| self.entered_segment())
+    }
+
+    /// The segment that was entered last, and checked then.
+    #[inline(always)]
+    fn entered_segment(&self) -> Segment {
+        let own = &self.own().rx_own;
+        let place = own.segment_place.mine();
+        Segment {
+            start: own.segment_start.mine(),
+            offset: (place >> 8) as usize,
+            log2: (place & 0xff) as u32,
+        }
+    }
+
+    /// The segment that holds stream index `at`: the last one that begins at or before it; the next
+    /// one's start is its end.
+    fn segment_for(&self, at: u64) -> Result<Reached, Violation> {
+        let seen = self.own().rx.segment_seen.mine();
+        let count = self.peer().tx.segment_count.load(Ordering::Acquire);
         if count as usize > SEGMENT_COUNT || count < seen || count == 0 {
             return Err(Violation::Segment);
         }
-        // The last segment that begins at or before `at`; the next one's start is its end.
         let mut reached = Reached {
-            segment: current,
+            segment: self.entered_segment(),
             end: None,
             entered: seen,
         };
@@ -215,7 +247,61 @@ impl Consumer {
     ///
     /// # Safety
     /// `target` is writable for `count` bytes.
+    #[inline(always)]
     pub unsafe fn peek(
+        &self,
+        copier: &Copier,
+        kernel: Kernel,
+        skip: u64,
+        target: *mut u8,
+        count: usize,
+    ) -> Result<usize, Violation> {
+        // Most often all of it is known to be there, and in one piece.
+        if self.knows(skip, count)
+            && let Some(segment) = self.last_segment()
+        {
+            let at = self.head().wrapping_add(skip);
+            let (offset, length) = segment.run(at);
+            if count <= length && at >= segment.start {
+                // SAFETY: as in `copy`.
+                unsafe { self.copy(copier, kernel, target, offset, count) };
+                return Ok(count);
+            }
+        }
+        // SAFETY: by contract.
+        unsafe { self.peek_pieces(copier, kernel, skip, target, count) }
+    }
+
+    /// Whether `count` bytes, `skip` behind `head`, were seen to be there, without a look at the
+    /// peer's index.
+    #[inline(always)]
+    fn knows(&self, skip: u64, count: usize) -> bool {
+        let own = self.own();
+        let known = own.rx_own.tail_seen.mine().wrapping_sub(own.rx.head.mine());
+        skip <= known && count as u64 <= known - skip && !self.has_asked()
+    }
+
+    /// # Safety
+    /// `[offset, offset + count)` lies inside a segment that was checked to lie inside the peer's
+    /// mapped region; `target` is writable for `count` bytes.
+    #[inline(always)]
+    unsafe fn copy(
+        &self,
+        copier: &Copier,
+        kernel: Kernel,
+        target: *mut u8,
+        offset: usize,
+        count: usize,
+    ) {
+        #[cfg(loom)]
+        crate::shadow::read(offset, count);
+        // SAFETY: by contract.
+        unsafe { copier.copy(target, self.peer_base.add(offset), count, kernel) };
+    }
+
+    /// As [`Consumer::peek`].
+    #[inline(never)]
+    unsafe fn peek_pieces(
         &self,
         copier: &Copier,
         kernel: Kernel,
@@ -241,13 +327,8 @@ impl Consumer {
             }
             for (offset, length) in segment.runs(at, in_segment) {
                 if length != 0 {
-                    #[cfg(loom)]
-                    crate::shadow::read(offset, length);
-                    // SAFETY: the segment was checked to lie inside the peer's mapped region;
-                    // `target` by contract.
-                    unsafe {
-                        copier.copy(target.add(done), self.peer_base.add(offset), length, kernel);
-                    }
+                    // SAFETY: the segment was checked; `target` by contract.
+                    unsafe { self.copy(copier, kernel, target.add(done), offset, length) };
                     done += length;
                 }
             }
@@ -262,6 +343,7 @@ impl Consumer {
 
     /// Takes `count` bytes that were peeked. Returns whether the producer may be
     /// waiting for room, so that [`Consumer::peer_waits`] must be asked.
+    #[inline(always)]
     pub fn take(&self, count: usize) -> Result<bool, Violation> {
         let own = self.own();
         let head = own.rx.head.mine();
@@ -286,7 +368,16 @@ impl Consumer {
     }
 
     /// Enters the newest segment that `head` has reached; returns the capacity in use.
+    #[inline(always)]
     fn enter_segments(&self, head: u64) -> Result<u64, Violation> {
+        match self.last_segment() {
+            Some(segment) => Ok(segment.capacity_bytes()),
+            None => self.enter_newer_segments(head),
+        }
+    }
+
+    #[inline(never)]
+    fn enter_newer_segments(&self, head: u64) -> Result<u64, Violation> {
         let own = self.own();
         let reached = self.segment_for(head)?;
         if reached.entered != own.rx.segment_seen.mine() {
@@ -304,6 +395,7 @@ impl Consumer {
     }
 
     /// After `take` said so: doors of the peer that want to know of room. Needs no lock.
+    #[inline]
     pub fn peer_waits(&self) -> u64 {
         let wait = &self.peer().wait;
         let doors = wait.tx_doors.load(Ordering::Relaxed);
@@ -359,6 +451,7 @@ impl Consumer {
     }
 
     /// The end of `drain`: from here on an empty ring is known to stay empty.
+    #[inline]
     pub fn stop_if_drained(&self) {
         let own = self.own();
         let drains = own.wait.rx_state.mine() == rx_state::DRAIN;
@@ -371,6 +464,7 @@ impl Consumer {
     /// Whether, after `stop`, whatever still comes will come by the kernel. Not so while
     /// the producer has yet to decide what becomes of bytes in the ring: then nothing
     /// can be received at all.
+    #[inline]
     pub fn has_stopped(&self) -> bool {
         // Once STOP was set, an empty ring stays empty: who publishes sees STOP, and withdraws.
         self.own().wait.rx_state.mine() == rx_state::STOP
@@ -395,11 +489,13 @@ impl Consumer {
     }
 
     /// Whether `resume` has decided what is drained, once for all.
+    #[inline]
     pub fn has_resumed(&self) -> bool {
         self.own().rx_own.drains.mine() == FINAL
     }
 
     /// Whether the producer ever put this direction on the ring.
+    #[inline]
     pub fn was_entered(&self) -> bool {
         self.peer().tx.segment_count.load(Ordering::Acquire) != 0
     }

@@ -137,12 +137,20 @@ impl Segment {
         })
     }
 
+    /// Where stream index `at` lies, as an offset from the region's start, and how many bytes
+    /// lie there in one run.
+    #[inline(always)]
+    fn run(self, at: u64) -> (usize, usize) {
+        let capacity = 1usize << self.log2;
+        let from = at.wrapping_sub(self.start) as usize & (capacity - 1);
+        (self.offset + from, capacity - from)
+    }
+
     /// The (at most two) runs that hold stream bytes `[at, at + count)`, as
     /// offsets from the region's start and lengths. `count` must fit the capacity.
     fn runs(self, at: u64, count: usize) -> [(usize, usize); 2] {
-        let capacity = 1usize << self.log2;
-        let from = (at.wrapping_sub(self.start)) as usize & (capacity - 1);
-        let first = count.min(capacity - from);
-        [(self.offset + from, first), (self.offset, count - first)]
+        let (offset, length) = self.run(at);
+        let first = count.min(length);
+        [(offset, first), (self.offset, count - first)]
     }
 }

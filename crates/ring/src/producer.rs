@@ -85,12 +85,14 @@ impl Producer {
     }
 
     /// The segment that takes new bytes.
+    #[inline(always)]
     fn segment(&self) -> Segment {
         let own = self.own();
         let count = own.tx.segment_count.mine();
         self.segment_at(count.wrapping_sub(1))
     }
 
+    #[inline(always)]
     fn segment_at(&self, index: u32) -> Segment {
         let words = &self.own().cold.segments[index as usize % SEGMENT_COUNT];
         let place = words.place.mine();
@@ -148,11 +150,13 @@ impl Producer {
     }
 
     /// Bytes published so far.
+    #[inline]
     pub fn tail(&self) -> u64 {
         self.own().tx.tail.mine()
     }
 
     /// Loads and checks the peer's head.
+    #[inline]
     fn head(&self) -> Result<u64, Violation> {
         let own = self.own();
         let head = self.peer().rx.head.load(Ordering::Acquire);
@@ -171,6 +175,7 @@ impl Producer {
     }
 
     /// Free bytes; the peer's index is looked at only if fewer than `wanted` are known.
+    #[inline(always)]
     pub fn room_bytes(&self, wanted: usize) -> Result<usize, Violation> {
         let segment = self.segment();
         let known = self.room_after(segment, self.own().tx_own.head_seen.mine());
@@ -180,6 +185,7 @@ impl Producer {
         Ok(self.room_after(segment, self.head()?))
     }
 
+    #[inline(always)]
     fn room_after(&self, segment: Segment, head: u64) -> usize {
         // Bytes before the segment's start lie in the former one.
         let from = head.max(segment.start);
@@ -209,6 +215,7 @@ impl Producer {
     }
 
     /// State of this direction (a [`tx_state`]).
+    #[inline]
     pub fn state(&self) -> u32 {
         self.own().tx.tx_state.mine()
     }
@@ -224,6 +231,7 @@ impl Producer {
     }
 
     /// Capacity of the current segment.
+    #[inline]
     pub fn capacity_bytes(&self) -> usize {
         self.segment().capacity_bytes() as usize
     }
@@ -289,6 +297,7 @@ impl Producer {
     ///
     /// # Safety
     /// `source` is readable for `count` bytes; `at + count - tail` is within the room.
+    #[inline(always)]
     pub unsafe fn write(
         &self,
         copier: &Copier,
@@ -297,18 +306,35 @@ impl Producer {
         source: *const u8,
         count: usize,
     ) {
-        let mut source = source;
-        for (offset, length) in self.segment().runs(at, count) {
-            if length != 0 {
-                #[cfg(loom)]
-                crate::shadow::write(offset, length);
-                // SAFETY: `runs` stays inside a segment of our own arena; `source` by contract.
-                unsafe {
-                    copier.copy(self.own_base.add(offset), source, length, kernel);
-                    source = source.add(length);
-                }
+        let segment = self.segment();
+        let (offset, length) = segment.run(at);
+        // SAFETY: `run` stays inside a segment of our own arena; `source` by contract.
+        unsafe {
+            if count <= length {
+                self.copy(copier, kernel, offset, source, count);
+            } else {
+                self.copy(copier, kernel, offset, source, length);
+                let rest = source.add(length);
+                self.copy(copier, kernel, segment.offset, rest, count - length);
             }
         }
+    }
+
+    /// # Safety
+    /// `[offset, offset + count)` lies inside a segment; `source` is readable for `count` bytes.
+    #[inline(always)]
+    unsafe fn copy(
+        &self,
+        copier: &Copier,
+        kernel: Kernel,
+        offset: usize,
+        source: *const u8,
+        count: usize,
+    ) {
+        #[cfg(loom)]
+        crate::shadow::write(offset, count);
+        // SAFETY: by contract.
+        unsafe { copier.copy(self.own_base.add(offset), source, count, kernel) };
     }
 
     /// Where `count` bytes at `tail` would lie: pointers and lengths (for preadv).
@@ -323,6 +349,7 @@ impl Producer {
     }
 
     /// Hands `count` written bytes to the peer.
+    #[inline(always)]
     pub fn publish(&self, count: usize) {
         let own = self.own();
         let tail = own.tx.tail.mine();
@@ -341,18 +368,13 @@ impl Producer {
 
     /// After `publish`: doors of the peer that want to know of new bytes, and
     /// whether the peer has stopped taking from the ring. Needs no lock.
+    #[inline]
     pub fn peer_waits(&self) -> (u64, bool) {
         let wait = &self.peer().wait;
         (
             wait.rx_doors.load(Ordering::Relaxed),
             self.peer_has_stopped(),
         )
-    }
-
-    /// After `publish` (or another change that the peer must notice): whether it must be
-    /// marked. Needs no lock.
-    pub fn peer_wants_mark(&self) -> bool {
-        self.peer().wait.wants_mark.load(Ordering::Relaxed) != 0
     }
 
     /// Before a sleep for room: asks for a ring once half the ring is free.
@@ -433,10 +455,12 @@ impl Producer {
         self.own().tx.tx_flags.mine() & (tx_flags::SHUT | tx_flags::CLOSED) == 0
     }
 
+    #[inline]
     fn peer_has_stopped(&self) -> bool {
         matches!(self.peer_rx(), rx_state::STOP | rx_state::DRAIN)
     }
 
+    #[inline]
     fn peer_rx(&self) -> u32 {
         self.peer().wait.rx_state.load(Ordering::Acquire)
     }

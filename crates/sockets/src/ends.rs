@@ -23,12 +23,12 @@ const OVER: u32 = libc::POLLHUP as u32 | ERR;
 const ERR: u32 = libc::POLLERR as u32;
 
 /// Whether nobody will take bytes at the far end any more. Only when the peer is there.
-#[inline]
+#[inline(always)]
 pub fn is_dead(end: &impl End) -> bool {
     is_dead_by(end, end.state().shown())
 }
 
-#[inline]
+#[inline(always)]
 fn is_dead_by(end: &impl End, shown: u32) -> bool {
     let state = end.state();
     let flags = end.consumer().producer_flags();
@@ -61,7 +61,7 @@ pub(crate) fn is_dead_now(end: &impl End) -> bool {
 /// Whether the kernel shows the end of what the far end sends: behind a FIN nothing is published
 /// any more. Not so if the program itself has shut its receiving half. It is asked if a hint says
 /// so, which alone would have the receiver take nothing more from a ring that is in use.
-#[inline]
+#[inline(always)]
 pub(crate) fn has_ended(end: &impl End) -> bool {
     let state = end.state();
     let seen = state.shown();

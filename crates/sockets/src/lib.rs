@@ -63,7 +63,8 @@ pub use phase::{Event, Phase};
 pub use receive::{NotCopied, Place, Target, has_crossed, has_end, is_at_mark, is_owed, receive};
 pub use send::{Source, flush_back, send, sends_by_kernel};
 pub use state::{Last, State, attention};
-pub use transfer::{Caller, Done, Receive, Transfer, receive_enough, send_all};
+pub use transfer::{Caller, Done, Receive, Transfer, attend, receive_enough, receive_on};
+pub use transfer::{send_all, send_on};
 
 use fordway_abi::shm::Endpoint;
 use fordway_ring::{Consumer, Producer, Violation};

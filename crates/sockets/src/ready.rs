@@ -32,7 +32,7 @@ pub fn is_ready(end: &impl End, want: Want) -> bool {
 /// are known to the endpoint of one channel only: who has made himself known there looks once
 /// more that it is still the same before he sleeps. If it goes later, he is woken
 /// ([`End::wake_own`]), for nobody at the next one knows of him.
-#[inline]
+#[inline(always)]
 pub fn binding(end: &impl End) -> u32 {
     let channels = end.state().channels.load(Ordering::SeqCst);
     channels << 1 | u32::from(end.has_channel())
@@ -72,7 +72,7 @@ pub fn retract(end: &impl End, (want, bit): (Want, u64)) {
 
 /// What is seen of the channel without a lock, if it was one and the same all the time. Whoever
 /// tells a program of what was seen asks for that; a try of a call finds out by itself.
-#[inline]
+#[inline(always)]
 pub fn steadily<E: End, T>(end: &E, look: impl FnOnce() -> T) -> Option<T> {
     let before = binding(end);
     let seen = look();
@@ -81,7 +81,7 @@ pub fn steadily<E: End, T>(end: &E, look: impl FnOnce() -> T) -> Option<T> {
 }
 
 /// Whether bytes lie in the ring that a receive may take.
-#[inline]
+#[inline(always)]
 pub fn has_ring_bytes(end: &impl End) -> bool {
     let consumer = end.consumer();
     consumer.looks_readable()
@@ -94,7 +94,7 @@ pub fn has_ring_bytes(end: &impl End) -> bool {
 
 /// Whether a waiter is to be told that bytes lie in the ring: as many as SO_RCVLOWAT asks
 /// for. Once the producer has left, the rest comes by the kernel, and no count is whole.
-#[inline]
+#[inline(always)]
 pub fn is_readable(end: &impl End) -> bool {
     let low = u64::from(end.state().low_bytes.load(Ordering::Relaxed));
     has_ring_bytes(end) && (low <= 1 || has_enough(end, low))

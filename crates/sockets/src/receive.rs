@@ -54,6 +54,7 @@ pub struct Place {
 
 impl Place {
     /// That of an end with a channel.
+    #[inline]
     pub fn of(end: &impl End) -> Self {
         Self {
             kernel: end.own().rx_own.kernel_position.load(Ordering::Relaxed),
@@ -65,6 +66,7 @@ impl Place {
 /// Whether a call that began at `before` has come to the end of the kernel's part, or of a
 /// ring that is over, and there may be more behind it. A program that waits for edges takes
 /// a short read for the end of what there is, so one call must not stop at the seam.
+#[inline]
 pub fn has_crossed(end: &impl End, before: Place) -> bool {
     if !end.has_channel() || !end.peer_is_there() {
         return false;
@@ -103,9 +105,17 @@ pub fn has_end(end: &impl End) -> bool {
 
 /// Receives what can be had now. Never `Nothing` while something can be had: its edge may
 /// have been reported already.
-#[inline]
+#[inline(always)]
 pub fn receive<E: End>(end: &E, target: &mut impl Target) -> Result<Moved> {
-    for _ in 0..LOOKS_MAX {
+    match look(end, target)? {
+        Some(moved) => Ok(moved),
+        None => look_again(end, target),
+    }
+}
+
+#[cold]
+fn look_again<E: End>(end: &E, target: &mut impl Target) -> Result<Moved> {
+    for _ in 1..LOOKS_MAX {
         if let Some(moved) = look(end, target)? {
             return Ok(moved);
         }
@@ -114,7 +124,7 @@ pub fn receive<E: End>(end: &E, target: &mut impl Target) -> Result<Moved> {
 }
 
 /// `None`: what was seen has changed meanwhile, look again.
-#[inline]
+#[inline(always)]
 fn look<E: End>(end: &E, target: &mut impl Target) -> Result<Option<Moved>> {
     let guard = match end.lock(Half::Receiving) {
         Ok(guard) => guard,
@@ -124,14 +134,7 @@ fn look<E: End>(end: &E, target: &mut impl Target) -> Result<Option<Moved>> {
     let consumer = end.consumer();
     let state = producer_state(end);
     if state == tx_state::KERNEL || state == tx_state::WITHDRAWN || consumer.has_stopped() {
-        let mut moved = before_ring(end, target, state)?;
-        if moved == Some(Moved::Nothing) && is_on_its_way(end, state) {
-            moved = before_ring(end, target, state)?;
-        }
-        if moved == Some(Moved::Bytes(0)) && wanted != 0 && end.peer_is_there() {
-            at_end(end)?;
-        }
-        return Ok(moved);
+        return off_ring(end, target, state);
     }
     if !consumer.was_entered() {
         drop(guard);
@@ -170,11 +173,7 @@ fn look<E: End>(end: &E, target: &mut impl Target) -> Result<Option<Moved>> {
         drop(guard);
         end.state().empty_reads.store(0, Ordering::Relaxed);
         if is_time_to_look(head, count as u64) {
-            ends::look(end);
-            // The next receive looks at them.
-            if end.peek_kernel().is_ok_and(|count| count != 0) {
-                end.state().note(libc::POLLIN as u32);
-            }
+            look_behind(end);
         }
         if crowded {
             end.knock(consumer.peer_waits());
@@ -228,6 +227,29 @@ fn past_library(end: &impl End, target: &mut impl Target) -> Result<Option<Moved
     by_kernel(end, target, target.wanted()).map(Some)
 }
 
+/// A receive before or behind the ring's part of the stream. Under the lock.
+#[cold]
+fn off_ring(end: &impl End, target: &mut impl Target, state: u32) -> Result<Option<Moved>> {
+    let mut moved = before_ring(end, target, state)?;
+    if moved == Some(Moved::Nothing) && is_on_its_way(end, state) {
+        moved = before_ring(end, target, state)?;
+    }
+    if moved == Some(Moved::Bytes(0)) && target.wanted() != 0 && end.peer_is_there() {
+        at_end(end)?;
+    }
+    Ok(moved)
+}
+
+/// Asks the kernel for the end, and for bytes that it should not have.
+#[cold]
+fn look_behind(end: &impl End) {
+    ends::look(end);
+    // The next receive looks at them.
+    if end.peek_kernel().is_ok_and(|count| count != 0) {
+        end.state().note(libc::POLLIN as u32);
+    }
+}
+
 /// Whether the last `count` bytes before `head` have crossed a mark at which the kernel is asked.
 fn is_time_to_look(head: u64, count: u64) -> bool {
     (head ^ head.wrapping_sub(count)) >> LOOK_EVERY_LOG2 != 0
@@ -235,6 +257,7 @@ fn is_time_to_look(head: u64, count: u64) -> bool {
 
 /// The ring is over and drained: the rest is the kernel's. Without a channel it is not even
 /// counted, for the endpoint may be another connection's by now.
+#[cold]
 fn behind_all<E: End>(end: &E, target: &mut impl Target) -> Result<Option<Moved>> {
     down::give_up_if_over(end);
     let _guard = match end.lock(Half::Receiving) {
@@ -250,7 +273,7 @@ fn behind_all<E: End>(end: &E, target: &mut impl Target) -> Result<Option<Moved>
 }
 
 /// What the producer says, once it is there.
-#[inline]
+#[inline(always)]
 fn producer_state(end: &impl End) -> u32 {
     if end.peer_is_there() {
         end.consumer().producer_state()
@@ -329,7 +352,7 @@ fn lacks_bytes(end: &impl End) -> bool {
 }
 
 /// Copies from the ring: how much, and whether the producer may wait for the room.
-#[inline]
+#[inline(always)]
 fn by_ring(
     consumer: &Consumer,
     target: &mut impl Target,
@@ -346,6 +369,7 @@ fn by_ring(
 }
 
 /// A receive by the kernel, of at most `limit` bytes.
+#[inline(never)]
 fn by_kernel(end: &impl End, target: &mut impl Target, limit: usize) -> Result<Moved> {
     let seen = end.state().shown();
     match target.by_kernel(limit, target.peeks()) {
@@ -376,7 +400,7 @@ fn told_by_kernel(state: &State, error: i32) -> i32 {
 /// asking costs more than a message. So it is asked only when a wait has shown something, the
 /// far end has said that it ends, or the program polls by reading. `None`: look at the ring again;
 /// true: the connection is to leave it ([`past_library`]).
-#[inline]
+#[inline(never)]
 fn behind_ring<E: End>(end: &E, target: &mut impl Target) -> Result<(Option<Moved>, bool)> {
     let state = end.state();
     let shown = libc::POLLIN | libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;

@@ -29,64 +29,31 @@ pub trait Source {
 }
 
 /// Sends what there is room for, by the ring or by the kernel.
-#[inline]
+#[inline(always)]
 pub fn send<E: End>(end: &E, source: &mut impl Source) -> Result<Moved> {
+    let (wanted, least) = (source.wanted(), source.least());
     let guard = match end.lock(Half::Sending) {
         Ok(guard) => guard,
         Err(why) => return why.moved(),
     };
     let producer = end.producer();
     if !on_ring(end) {
-        if source.has_begun() && ends::has_error(end) {
-            return Err(WENT_SO_FAR);
-        }
-        if producer.state() == tx_state::BACK && ends::is_reset(end) && ends::is_dead_now(end) {
-            return match source.has_begun() {
-                true => Err(WENT_SO_FAR),
-                false => ends::send(end, guard, source),
-            };
-        }
-        let flushed = match ends::take_error(end) {
-            Some(error) => Err(error),
-            None if producer.back_bytes_or_zero() != 0 => flush_back(end),
-            None => Ok(true),
-        };
-        match flushed {
-            Ok(true) => {}
-            Ok(false) => return Ok(Moved::Nothing),
-            Err(error) => {
-                if error == libc::EPIPE {
-                    source.break_pipe();
-                }
-                return Err(error);
-            }
-        }
-        let moved = source.by_kernel();
-        drop(guard);
-        down::give_up_if_over(end);
-        return moved;
+        return off_ring(end, guard, source);
     }
     if ends::is_dead(end) {
         if ends::is_dead_now(end) {
-            return match source.has_begun() {
-                true => Err(WENT_SO_FAR),
-                false => ends::send(end, guard, source),
-            };
+            return at_dead(end, guard, source);
         }
-        // An error that ends nothing is told before anything goes (linux: tcp_sendmsg_locked).
-        if !source.has_begun()
-            && let Err(error) = end.send_run(NonNull::dangling().as_ptr(), 0)
-        {
-            if error == libc::EPIPE {
-                source.break_pipe();
-            }
-            return Err(error);
+        if !source.has_begun() {
+            tell_error(end, source)?;
         }
     }
-    let wanted = source.wanted();
-    let room = room_for(&producer, source).map_err(|found| down::broke(end, found))?;
+    let room = match room_for(&producer, source, wanted) {
+        Ok(room) => room,
+        Err(found) => return Err(down::broke(end, found)),
+    };
     let count = wanted.min(room);
-    if count < source.least() || count == 0 && wanted != 0 {
+    if count < least || count == 0 && wanted != 0 {
         return Ok(Moved::Nothing);
     }
     let count = source.by_ring(&producer, count)?;
@@ -100,10 +67,65 @@ pub fn send<E: End>(end: &E, source: &mut impl Source) -> Result<Moved> {
     Ok(Moved::Bytes(count))
 }
 
+/// A send by the kernel, behind what was left in the ring.
+#[cold]
+fn off_ring<E: End>(end: &E, guard: E::Guard<'_>, source: &mut impl Source) -> Result<Moved> {
+    let producer = end.producer();
+    if source.has_begun() && ends::has_error(end) {
+        return Err(WENT_SO_FAR);
+    }
+    if producer.state() == tx_state::BACK && ends::is_reset(end) && ends::is_dead_now(end) {
+        return at_dead(end, guard, source);
+    }
+    let flushed = match ends::take_error(end) {
+        Some(error) => Err(error),
+        None if producer.back_bytes_or_zero() != 0 => flush_back(end),
+        None => Ok(true),
+    };
+    match flushed {
+        Ok(true) => {}
+        Ok(false) => return Ok(Moved::Nothing),
+        Err(error) => return Err(broken(source, error)),
+    }
+    let moved = source.by_kernel();
+    drop(guard);
+    down::give_up_if_over(end);
+    moved
+}
+
+/// A send to a far end that is dead.
+#[cold]
+fn at_dead<E: End>(end: &E, guard: E::Guard<'_>, source: &mut impl Source) -> Result<Moved> {
+    match source.has_begun() {
+        true => Err(WENT_SO_FAR),
+        false => ends::send(end, guard, source),
+    }
+}
+
+/// An error that ends nothing is told before anything goes (linux: tcp_sendmsg_locked).
+#[cold]
+fn tell_error(end: &impl End, source: &impl Source) -> Result<()> {
+    match end.send_run(NonNull::dangling().as_ptr(), 0) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(broken(source, error)),
+    }
+}
+
+/// An error that a send ends with.
+fn broken(source: &impl Source, error: i32) -> i32 {
+    if error == libc::EPIPE {
+        source.break_pipe();
+    }
+    error
+}
+
 /// Room for the next piece, grown if the ring is too small for what goes on.
-#[inline]
-fn room_for(producer: &Producer, source: &impl Source) -> core::result::Result<usize, Violation> {
-    let wanted = source.wanted();
+#[inline(always)]
+fn room_for(
+    producer: &Producer,
+    source: &impl Source,
+    wanted: usize,
+) -> core::result::Result<usize, Violation> {
     let room = producer.room_bytes(wanted)?;
     if room < wanted && producer.grow(source.in_all()) {
         producer.room_bytes(wanted)
@@ -118,34 +140,38 @@ pub fn sends_by_kernel(end: &impl End) -> bool {
 }
 
 /// Whether bytes may go to the ring; enters it if the time has come. Under the lock.
-#[inline]
+#[inline(always)]
 fn on_ring(end: &impl End) -> bool {
-    let producer = end.producer();
-    if end.own().tx.tx_flags.load(Ordering::Relaxed) & tx_flags::SHUT != 0 {
+    let own = &end.own().tx;
+    if own.tx_flags.load(Ordering::Relaxed) & tx_flags::SHUT != 0 {
         return false;
     }
-    match producer.state() {
+    match own.tx_state.load(Ordering::Relaxed) {
         tx_state::RING => true,
-        tx_state::KERNEL => {
-            if !end.peer_is_there() || end.state().senders.load(Ordering::SeqCst) != 0 {
-                return false;
-            }
-            match producer.enter(|| end.sent_position()) {
-                Entered::Yes => {
-                    end.push_kernel_tail();
-                    return true;
-                }
-                Entered::NoMemory => {
-                    let reason = Reason::NoMemory as u32;
-                    end.state().passing.store(reason, Ordering::Relaxed);
-                    end.own().cold.left_for.store(reason, Ordering::Relaxed);
-                }
-                Entered::NotYet | Entered::Never => {}
-            }
-            false
-        }
+        tx_state::KERNEL => enter(end),
         _ => false,
     }
+}
+
+/// Enters the ring if the time has come; whether it has.
+#[cold]
+fn enter(end: &impl End) -> bool {
+    if !end.peer_is_there() || end.state().senders.load(Ordering::SeqCst) != 0 {
+        return false;
+    }
+    match end.producer().enter(|| end.sent_position()) {
+        Entered::Yes => {
+            end.push_kernel_tail();
+            return true;
+        }
+        Entered::NoMemory => {
+            let reason = Reason::NoMemory as u32;
+            end.state().passing.store(reason, Ordering::Relaxed);
+            end.own().cold.left_for.store(reason, Ordering::Relaxed);
+        }
+        Entered::NotYet | Entered::Never => {}
+    }
+    false
 }
 
 /// Sends by the kernel what was left in the ring; true when all of it went. Under the lock.

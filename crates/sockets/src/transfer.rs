@@ -68,11 +68,17 @@ pub trait Receive: Transfer {
 }
 
 /// Sends `total` bytes.
-#[inline]
 pub fn send_all(call: &mut impl Transfer, total: usize) -> Result<Done> {
+    let first = attempt(call, 0);
+    send_on(call, total, first)
+}
+
+/// Sends what is left of `total` bytes behind the call's first attempt ([`attend`]).
+pub fn send_on(call: &mut impl Transfer, total: usize, first: Result<Moved>) -> Result<Done> {
     let mut done = 0;
+    let mut moved = Some(first);
     loop {
-        match attempt(call, done) {
+        match moved.take().unwrap_or_else(|| attempt(call, done)) {
             Ok(Moved::Bytes(count)) => {
                 done += count;
                 if count == 0 || done == total {
@@ -101,14 +107,26 @@ pub fn send_all(call: &mut impl Transfer, total: usize) -> Result<Done> {
 }
 
 /// Receives up to `total` bytes; 0: the end of file.
-#[inline]
 pub fn receive_enough(call: &mut impl Receive, total: usize) -> Result<Done> {
-    let mut done = 0;
-    let enough = call.enough();
     let before = Place::of(&call.caller().end());
+    let first = attempt(call, 0);
+    receive_on(call, total, before, first)
+}
+
+/// Receives what is left of `total` bytes behind the call's first attempt ([`attend`]), which
+/// began at `before`.
+pub fn receive_on(
+    call: &mut impl Receive,
+    total: usize,
+    before: Place,
+    first: Result<Moved>,
+) -> Result<Done> {
+    let mut done = 0;
+    let mut moved = Some(first);
+    let enough = call.enough();
     loop {
         let has_enough = done != 0 && done >= enough;
-        match attempt(call, done) {
+        match moved.take().unwrap_or_else(|| attempt(call, done)) {
             Ok(Moved::Bytes(count)) if call.peeks() => {
                 let is_over = count == 0 || count >= enough || !call.caller().may_wait();
                 if is_over || has_end(&call.caller().end()) || !call.look_again() {
@@ -150,17 +168,26 @@ pub fn receive_enough(call: &mut impl Receive, total: usize) -> Result<Done> {
     }
 }
 
-/// Attends to what the connection asks for besides data, and tries.
-#[inline]
+/// Before an attempt: what the connection asks for besides data.
+///
+/// The first attempt of a call on a connection that was seen to have a channel is most often its last.
+/// So whoever makes many calls makes it before anything that only sleepers need, and goes on by
+/// [`send_on`] and [`receive_on`].
+#[inline(always)]
+pub fn attend(end: &impl End) -> Result<()> {
+    match end.state().attention.load(Ordering::Relaxed) {
+        0 => Ok(()),
+        _ => down::attend(end),
+    }
+}
+
+/// An attempt of a call that goes on.
 fn attempt(call: &mut impl Transfer, done: usize) -> Result<Moved> {
     let end = call.caller().end();
-    if end.state().attention.load(Ordering::Relaxed) != 0 {
-        down::attend(&end)?;
-    }
-    if end.has_channel() {
-        call.attempt(done)
-    } else {
-        Ok(Moved::Kernel)
+    attend(&end)?;
+    match end.has_channel() {
+        true => call.attempt(done),
+        false => Ok(Moved::Kernel),
     }
 }
 

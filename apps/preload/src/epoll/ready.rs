@@ -9,8 +9,47 @@ use core::sync::atomic::Ordering;
 use fordway_abi::shm::{tx_flags, tx_state};
 use fordway_sockets::{ends, ready};
 
-/// The state of a connection with a channel, as poll(2) bits.
+/// The state of a connection with a channel, as poll(2) bits; of those that nobody `wanted`, OUT may
+/// be left out.
+#[inline(always)]
 pub fn mask_of(conn: &Conn, fd: i32, wanted: u32) -> u32 {
+    match ready::steadily(&conn.end(), || plain_mask(conn, wanted)) {
+        Some(Some(mask)) => mask,
+        _ => mask_of_any(conn, fd, wanted),
+    }
+}
+
+/// The same of a connection of which nothing is known but that bytes come and go by rings: neither
+/// the kernel nor the peer's flags have anything to add. `None`: [`mask_now`] is to look.
+#[inline(always)]
+fn plain_mask(conn: &Conn, wanted: u32) -> Option<u32> {
+    let producer = conn.producer();
+    let flags = conn.consumer().producer_flags();
+    // An end that sends nothing yet does so by the kernel, who knows of its room.
+    let by_ring = match producer.state() {
+        tx_state::RING => true,
+        state => state == tx_state::KERNEL && wanted & OUT == 0,
+    };
+    if conn.shown() & (IN | PRI | RDHUP | HUP | ERR) != 0
+        || conn.attention.load(Ordering::Relaxed) & attention::BROKEN != 0
+        || !by_ring
+        || !conn.peer_is_there()
+        || flags & (tx_flags::SHUT | tx_flags::CLOSED) != 0
+    {
+        return None;
+    }
+    let mut mask = 0;
+    if ready::is_readable(&conn.end()) {
+        mask |= IN;
+    }
+    if wanted & OUT != 0 && producer.room_hint() * 3 >= producer.capacity_bytes() {
+        mask |= OUT;
+    }
+    Some(mask)
+}
+
+#[inline(never)]
+fn mask_of_any(conn: &Conn, fd: i32, wanted: u32) -> u32 {
     loop {
         let mask = ready::steadily(&conn.end(), || mask_now(conn, fd, wanted));
         match mask {
@@ -129,6 +168,7 @@ pub fn stirs(item: &Item) -> bool {
 }
 
 /// What is to be reported of an item now; 0: nothing. With `note`, it is reported.
+#[inline]
 pub fn evaluate(item: &Item, note: bool) -> u32 {
     let Some(index) = item.conn.load(Ordering::Relaxed).checked_sub(1) else {
         return 0;

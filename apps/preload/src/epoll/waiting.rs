@@ -118,25 +118,25 @@ fn collect(
 }
 
 /// The next of `items` that stir, without those that were told of at `by_kernel_at`.
+#[inline(always)]
 fn fill<'a>(
     batch: &'a mut [u32; BATCH_ITEMS],
     by_kernel_at: u64,
     items: &mut impl Iterator<Item = (u32, &'static Item)>,
 ) -> &'a mut [u32] {
-    let stirring = items.filter(|(_, item)| {
+    let mut count = 0;
+    // The place first: what is taken out of `items` has one.
+    while let Some(place) = batch.get_mut(count)
+        && let Some((index, item)) = items.next()
+    {
         if !stirs(item) {
             hot::lose_place(item);
-            return false;
+        } else if by_kernel_at == 0 || !hot::was_told(item, by_kernel_at) {
+            *place = index;
+            count += 1;
         }
-        by_kernel_at == 0 || !hot::was_told(item, by_kernel_at)
-    });
-    // The places first: what is taken out of `items` has one.
-    let count = batch
-        .iter_mut()
-        .zip(stirring)
-        .map(|(place, (index, _))| *place = index)
-        .count();
-    &mut batch[..count]
+    }
+    batch.get_mut(..count).unwrap_or_default()
 }
 
 /// Whether the kernel's last answer is too old.
@@ -146,10 +146,16 @@ fn is_stale(instance: &Instance, now: u64) -> bool {
 
 /// Whether the kernel is to be asked before what is found in rings is told: some peer has acted.
 /// All are looked at, so that their acts up to here are known before the kernel is asked.
+#[inline(always)]
 fn is_any_behind(instance: &Instance, found: &[u32]) -> bool {
     let asked = instance.asked.load(Ordering::Relaxed);
-    let conns = found.iter().filter_map(|&index| conn_of(item_at(index)));
-    conns.filter(|conn| conn.has_acted_since(asked)).count() != 0
+    let mut is_any = false;
+    for &index in found {
+        if let Some(conn) = conn_of(item_at(index)) {
+            is_any |= conn.has_acted_since(asked);
+        }
+    }
+    is_any
 }
 
 /// Reports what there is without a sleep: what the kernel has, if it is to be asked, and then what

@@ -9,9 +9,16 @@ const PARTS_MAX: usize = 16;
 /// Most that one call moves (man 2 read).
 const BYTES_MAX: usize = 0x7fff_f000;
 
+const NO_PART: libc::iovec = libc::iovec {
+    iov_base: core::ptr::null_mut(),
+    iov_len: 0,
+};
+
 /// The program's buffers of one call, with what was done of them.
 #[derive(Clone, Copy)]
 pub struct Buffers {
+    /// The first part, as it was found.
+    first: libc::iovec,
     parts: *const libc::iovec,
     count: usize,
     /// Bytes in all parts.
@@ -19,15 +26,17 @@ pub struct Buffers {
 }
 
 impl Buffers {
-    /// One part, which is the caller's own. `whole`: its length is checked as it is (read
-    /// and write), not cut to what one call moves (recv and send).
-    pub fn one(part: &libc::iovec, whole: bool) -> sys::Result<Self> {
+    /// One part. `whole`: its length is checked as it is (read and write), not cut to what one
+    /// call moves (recv and send).
+    #[inline(always)]
+    pub fn one(part: libc::iovec, whole: bool) -> sys::Result<Self> {
         let total = part.iov_len.min(BYTES_MAX);
         let checked = if whole { part.iov_len } else { total };
         check(faults::is_user_range(part.iov_base.cast(), checked))?;
         Ok(Self {
-            parts: part,
-            count: 1,
+            first: part,
+            parts: core::ptr::null(),
+            count: 0,
             total,
         })
     }
@@ -47,14 +56,22 @@ impl Buffers {
         if lengths.clone().any(|length| length > isize::MAX as usize) {
             return Err(libc::EINVAL);
         }
+        let mut first = NO_PART;
         let mut total = 0usize;
         for (index, length) in lengths.enumerate() {
             // SAFETY: as above.
             let base = unsafe { (*parts.add(index)).iov_base };
             check(faults::is_user_range(base.cast(), length))?;
+            if index == 0 {
+                first = libc::iovec {
+                    iov_base: base,
+                    iov_len: length,
+                };
+            }
             total += length.min(BYTES_MAX - total);
         }
         Ok(Self {
+            first,
             parts,
             count,
             total,
@@ -69,6 +86,13 @@ impl Buffers {
         Self::new(message.msg_iov, message.msg_iovlen)
     }
 
+    /// Where the bytes `[skip, skip + count)` begin, if they lie in the first part.
+    #[inline(always)]
+    pub fn one_piece(&self, skip: usize, count: usize) -> Option<*mut u8> {
+        let base = self.first.iov_base.cast::<u8>();
+        (skip + count <= self.first.iov_len).then(|| base.wrapping_add(skip))
+    }
+
     /// Calls `act` with each contiguous piece of the bytes `[skip, skip + count)` until it fails.
     pub fn pieces<E>(
         &self,
@@ -76,6 +100,12 @@ impl Buffers {
         count: usize,
         mut act: impl FnMut(*mut u8, usize) -> Result<(), E>,
     ) -> Result<(), E> {
+        if let Some(base) = self.one_piece(skip, count) {
+            return match count {
+                0 => Ok(()),
+                _ => act(base, count),
+            };
+        }
         let (mut skip, mut left) = (skip, count);
         for index in 0..self.count {
             if left == 0 {
@@ -97,10 +127,7 @@ impl Buffers {
 
     /// The first bytes of `[skip, skip + count)` as parts for a kernel call.
     pub fn parts(&self, skip: usize, count: usize) -> ([libc::iovec; PARTS_MAX], usize) {
-        let mut parts = [libc::iovec {
-            iov_base: core::ptr::null_mut(),
-            iov_len: 0,
-        }; PARTS_MAX];
+        let mut parts = [NO_PART; PARTS_MAX];
         let mut used = 0;
         let _ = self.pieces(skip, count, |base, length| {
             if used == PARTS_MAX {

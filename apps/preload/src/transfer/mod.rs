@@ -57,6 +57,27 @@ fn message(parts: &mut [libc::iovec]) -> libc::msghdr {
     message
 }
 
+/// What is looked at when a call begins.
+#[derive(Clone, Copy)]
+struct Begun<'a> {
+    /// The connection as the call has found it.
+    end: At<'a>,
+    may_wait: bool,
+    handled: Call,
+}
+
+impl<'a> Begun<'a> {
+    /// `None`: the number is not the connection's any more.
+    #[inline(always)]
+    fn now(conn: &'a Conn, fd: i32, may_wait: bool) -> Option<Self> {
+        Some(Self {
+            end: At::called(conn, fd)?,
+            may_wait: may_wait && !conn.is_nonblocking(),
+            handled: Call::begin(),
+        })
+    }
+}
+
 /// What calls of all kinds have: the connection, its number, and when their sleeps end.
 struct Caller<'a> {
     conn: &'a Conn,
@@ -73,19 +94,18 @@ struct Caller<'a> {
 }
 
 impl<'a> Caller<'a> {
-    /// `None`: the number is not the connection's any more.
-    #[inline]
-    fn new(conn: &'a Conn, fd: i32, may_wait: bool) -> Option<Self> {
-        Some(Self {
+    /// Of a call by number `fd` that began at `begun`.
+    fn new(conn: &'a Conn, fd: i32, begun: Begun<'a>) -> Self {
+        Self {
             conn,
-            called: At::called(conn, fd)?,
+            called: begun.end,
             number: fd,
             fd,
-            may_wait: may_wait && !conn.is_nonblocking(),
-            handled: Call::begin(),
+            may_wait: begun.may_wait,
+            handled: begun.handled,
             stay: Stay::none(),
             deadline: None,
-        })
+        }
     }
 
     /// When the call gives up, by SO_RCVTIMEO or SO_SNDTIMEO.

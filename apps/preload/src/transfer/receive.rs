@@ -1,6 +1,6 @@
 //! The receiving side of a transfer.
 
-use super::{Buffers, Caller, Unaware, by_libc, copier, message};
+use super::{Begun, Buffers, Caller, Unaware, by_libc, copier, message};
 use crate::end::At;
 use crate::state::Conn;
 use crate::sys::{self, sys};
@@ -10,23 +10,69 @@ use fordway_ring::Consumer;
 use fordway_ring::copy::Kernel;
 use fordway_sockets::ready::{Want, is_ready};
 use fordway_sockets::{
-    Caller as _, Done, End, Moved, NotCopied, Receive, Target, Transfer, is_owed, receive_enough,
+    Caller as _, Done, End, Moved, NotCopied, Place, Receive, Target, Transfer, attend,
+    has_crossed, is_owed, receive_on,
 };
 
 /// Between two looks for bytes of which no bell and no event tells.
 const LOOK_AGAIN_MS: i32 = 1;
 
 /// recv and its kin.
+#[inline(always)]
 pub fn receive(conn: &Conn, fd: i32, buffers: &Buffers, flags: i32) -> sys::Result<Done> {
-    let Some(caller) = Caller::new(conn, fd, flags & libc::MSG_DONTWAIT == 0) else {
+    let Some(begun) = Begun::now(conn, fd, flags & libc::MSG_DONTWAIT == 0) else {
         return Ok(Done::Kernel);
     };
+    let end = begun.end;
+    let before = Place::of(&end);
+    let parts = &mut Parts {
+        buffers,
+        fd,
+        skip: 0,
+        flags,
+    };
+    let first = match attend(&end) {
+        Ok(()) => fordway_sockets::receive(&end, parts),
+        Err(error) => Err(error),
+    };
+    match first {
+        Ok(Moved::Bytes(count))
+            if flags & libc::MSG_PEEK == 0
+                && (count == buffers.total
+                    || count >= enough(conn, buffers, flags) && !has_crossed(&end, before)) =>
+        {
+            Ok(Done::Bytes(count))
+        }
+        _ => receive_behind(conn, fd, begun, buffers, flags, (before, first)),
+    }
+}
+
+/// Behind a first attempt that may not have been the whole call.
+#[cold]
+fn receive_behind(
+    conn: &Conn,
+    fd: i32,
+    begun: Begun<'_>,
+    buffers: &Buffers,
+    flags: i32,
+    (before, first): (Place, sys::Result<Moved>),
+) -> sys::Result<Done> {
     let call = &mut Receiving {
-        caller,
+        caller: Caller::new(conn, fd, begun),
         buffers,
         flags,
     };
-    receive_enough(call, buffers.total)
+    receive_on(call, buffers.total, before, first)
+}
+
+/// With fewer bytes a receive goes on to wait.
+#[inline]
+fn enough(conn: &Conn, buffers: &Buffers, flags: i32) -> usize {
+    let low = conn.low_bytes.load(Ordering::Relaxed) as usize;
+    match flags & libc::MSG_WAITALL {
+        0 => low.min(buffers.total),
+        _ => buffers.total,
+    }
 }
 
 /// A receive into the program's buffers.
@@ -84,11 +130,7 @@ impl Receive for Receiving<'_> {
     }
 
     fn enough(&self) -> usize {
-        let low = self.caller.conn.low_bytes.load(Ordering::Relaxed) as usize;
-        match self.flags & libc::MSG_WAITALL {
-            0 => low.min(self.buffers.total),
-            _ => self.buffers.total,
-        }
+        enough(self.caller.conn, self.buffers, self.flags)
     }
 
     fn look_again(&mut self) -> bool {
@@ -115,7 +157,27 @@ struct Parts<'a> {
     flags: i32,
 }
 
+/// Copies `count` bytes, `skip` behind the head, to `base`.
+#[inline(always)]
+fn fetch(consumer: &Consumer, skip: u64, base: *mut u8, count: usize) -> Result<(), NotCopied> {
+    faults::check(faults::is_writable(base, count)).map_err(NotCopied::Refused)?;
+    // SAFETY: the program's buffer, found writable.
+    unsafe { consumer.peek(copier(), Kernel::Plain, skip, base, count)? };
+    Ok(())
+}
+
 impl Parts<'_> {
+    /// As [`fetch`], to several parts, from the head on.
+    #[inline(never)]
+    fn fetch_pieces(&self, consumer: &Consumer, count: usize) -> Result<(), NotCopied> {
+        let mut at = 0u64;
+        self.buffers.pieces(self.skip, count, |base, length| {
+            fetch(consumer, at, base, length)?;
+            at += length as u64;
+            Ok(())
+        })
+    }
+
     /// The rest by libc, which may sleep. `None`: there is a channel again.
     fn rest_by_kernel(&self, conn: &Conn) -> Option<sys::Result<usize>> {
         let left = self.buffers.total - self.skip;
@@ -136,6 +198,7 @@ impl Target for Parts<'_> {
         self.flags & libc::MSG_PEEK != 0
     }
 
+    #[cold]
     fn by_kernel(&mut self, limit: usize, peek: bool) -> sys::Result<usize> {
         let (mut parts, used) = self.buffers.parts(self.skip, limit);
         let mut message = message(&mut parts[..used]);
@@ -144,19 +207,15 @@ impl Target for Parts<'_> {
         sys!(SYS_recvmsg, self.fd, &raw mut message, flags)
     }
 
-    #[inline]
+    #[inline(always)]
     fn by_ring(&mut self, consumer: &Consumer, count: usize) -> Result<(), NotCopied> {
         if self.flags & libc::MSG_TRUNC != 0 {
             return Ok(());
         }
-        let mut at = 0u64;
-        self.buffers.pieces(self.skip, count, |base, length| {
-            faults::check(faults::is_writable(base, length)).map_err(NotCopied::Refused)?;
-            // SAFETY: the program's buffer, found writable.
-            unsafe { consumer.peek(copier(), Kernel::Plain, at, base, length)? };
-            at += length as u64;
-            Ok(())
-        })
+        match self.buffers.one_piece(self.skip, count) {
+            Some(base) => fetch(consumer, 0, base, count),
+            None => self.fetch_pieces(consumer, count),
+        }
     }
 }
 
@@ -186,7 +245,7 @@ mod tests {
             iov_base: (&raw mut byte).cast(),
             iov_len: 1,
         };
-        let buffers = Buffers::one(&part, true).expect("a buffer");
+        let buffers = Buffers::one(part, true).expect("a buffer");
         assert!(matches!(receive(found, fd, &buffers, 0), Ok(Done::Kernel)));
         assert!(matches!(send(found, fd, &buffers, 0), Ok(Done::Kernel)));
         free(other);

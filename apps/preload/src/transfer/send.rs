@@ -1,6 +1,6 @@
 //! The sending side of a transfer.
 
-use super::{Buffers, Caller, Unaware, by_libc, copier, distance, message};
+use super::{Begun, Buffers, Caller, Unaware, by_libc, copier, distance, message};
 use crate::lock::{Guard, lock_word, rank};
 use crate::state::Conn;
 use crate::sys::{self, sys};
@@ -10,7 +10,7 @@ use core::sync::atomic::Ordering;
 use fordway_ring::Producer;
 use fordway_ring::copy::Kernel;
 use fordway_sockets::ready::Want;
-use fordway_sockets::{Caller as _, Done, Moved, Source, Transfer, send_all};
+use fordway_sockets::{Caller as _, Done, Moved, Source, Transfer, attend, send_all, send_on};
 
 /// From this size on, bytes are written around the caches if the ring is large and the
 /// peer far: three times as fast then, and half as fast if it is near.
@@ -25,16 +25,56 @@ const RECORD_BYTES_MAX: usize = 4096;
 const FILE_PIECE_BYTES: usize = 16 * 1024;
 
 /// send and its kin.
+#[inline(always)]
 pub fn send(conn: &Conn, fd: i32, buffers: &Buffers, flags: i32) -> sys::Result<Done> {
-    let Some(caller) = Caller::new(conn, fd, flags & libc::MSG_DONTWAIT == 0) else {
+    let Some(begun) = Begun::now(conn, fd, flags & libc::MSG_DONTWAIT == 0) else {
         return Ok(Done::Kernel);
     };
-    let call = &mut Sending {
-        caller,
+    if buffers.total >= NON_TEMPORAL_BYTES || conn.turn.load(Ordering::Relaxed) != 0 {
+        return send_long(conn, fd, begun, buffers, flags);
+    }
+    let parts = &mut Parts {
+        conn,
         buffers,
+        fd,
+        skip: 0,
         flags,
-        turn: None,
+        may_wait: begun.may_wait,
     };
+    let first = match attend(&begun.end) {
+        Ok(()) => fordway_sockets::send(&begun.end, parts),
+        Err(error) => Err(error),
+    };
+    match first {
+        Ok(Moved::Bytes(count)) if count == buffers.total => Ok(Done::Bytes(count)),
+        _ => send_behind(conn, fd, begun, buffers, flags, first),
+    }
+}
+
+/// Behind a first attempt that was not the whole call.
+#[cold]
+fn send_behind(
+    conn: &Conn,
+    fd: i32,
+    begun: Begun<'_>,
+    buffers: &Buffers,
+    flags: i32,
+    first: sys::Result<Moved>,
+) -> sys::Result<Done> {
+    let call = &mut Sending::new(conn, fd, begun, buffers, flags);
+    send_on(call, buffers.total, first)
+}
+
+/// A send of many bytes, or behind one.
+#[inline(never)]
+fn send_long(
+    conn: &Conn,
+    fd: i32,
+    begun: Begun<'_>,
+    buffers: &Buffers,
+    flags: i32,
+) -> sys::Result<Done> {
+    let call = &mut Sending::new(conn, fd, begun, buffers, flags);
     send_all(call, buffers.total)
 }
 
@@ -47,7 +87,16 @@ struct Sending<'a> {
     turn: Option<Guard<'a>>,
 }
 
-impl Sending<'_> {
+impl<'a> Sending<'a> {
+    fn new(conn: &'a Conn, fd: i32, begun: Begun<'a>, buffers: &'a Buffers, flags: i32) -> Self {
+        Self {
+            caller: Caller::new(conn, fd, begun),
+            buffers,
+            flags,
+            turn: None,
+        }
+    }
+
     fn parts(&self, done: usize) -> Parts<'_> {
         Parts {
             conn: self.caller.conn,
@@ -118,7 +167,33 @@ struct Parts<'a> {
     may_wait: bool,
 }
 
+/// Copies `count` bytes at `base` to stream index `at`, within the room.
+#[inline(always)]
+fn put(
+    producer: &Producer,
+    kernel: Kernel,
+    at: u64,
+    base: *mut u8,
+    count: usize,
+) -> sys::Result<()> {
+    faults::check(faults::is_readable(base, count))?;
+    // SAFETY: the program's buffer, found readable; within the room.
+    unsafe { producer.write(copier(), kernel, at, base, count) };
+    Ok(())
+}
+
 impl Parts<'_> {
+    /// As [`put`], of several parts, behind the tail.
+    #[inline(never)]
+    fn put_pieces(&self, producer: &Producer, kernel: Kernel, count: usize) -> sys::Result<()> {
+        let mut at = producer.tail();
+        self.buffers.pieces(self.skip, count, |base, length| {
+            put(producer, kernel, at, base, length)?;
+            at = at.wrapping_add(length as u64);
+            Ok(())
+        })
+    }
+
     /// The rest by libc, which may sleep. `None`: there is a channel again.
     fn rest_by_kernel(&self, conn: &Conn) -> Option<sys::Result<usize>> {
         let left = self.buffers.total - self.skip;
@@ -154,7 +229,7 @@ impl Source for Parts<'_> {
         self.skip != 0
     }
 
-    #[inline]
+    #[inline(always)]
     fn by_ring(&mut self, producer: &Producer, count: usize) -> sys::Result<usize> {
         let around = count >= NON_TEMPORAL_BYTES && distance::is_far(self.conn);
         if around {
@@ -165,17 +240,14 @@ impl Source for Parts<'_> {
         } else {
             Kernel::Plain
         };
-        let mut at = producer.tail();
-        self.buffers.pieces(self.skip, count, |base, length| {
-            faults::check(faults::is_readable(base, length))?;
-            // SAFETY: the program's buffer, found readable; within the room.
-            unsafe { producer.write(copier(), kernel, at, base, length) };
-            at = at.wrapping_add(length as u64);
-            Ok::<(), i32>(())
-        })?;
+        match self.buffers.one_piece(self.skip, count) {
+            Some(base) => put(producer, kernel, producer.tail(), base, count)?,
+            None => self.put_pieces(producer, kernel, count)?,
+        }
         Ok(count)
     }
 
+    #[cold]
     fn by_kernel(&mut self) -> sys::Result<Moved> {
         let (mut parts, used) = self
             .buffers
@@ -229,11 +301,11 @@ pub fn send_file(
     } else {
         faults::check(faults::can_read(offset))?;
     }
-    let Some(caller) = Caller::new(conn, fd, true) else {
+    let Some(begun) = Begun::now(conn, fd, true) else {
         return Ok(Done::Kernel);
     };
     let call = &mut Filing {
-        caller,
+        caller: Caller::new(conn, fd, begun),
         file,
         offset,
         count,
