@@ -233,6 +233,7 @@ unsafe fn judged_event(
 
 /// epoll_wait and its kin, if the instance is one that the library has a part in. What is
 /// wrong with arguments that say so by themselves, the kernel says.
+#[inline(always)]
 pub fn waited(
     epoll: c_int,
     events: *mut libc::epoll_event,

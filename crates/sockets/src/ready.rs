@@ -72,12 +72,18 @@ pub fn retract(end: &impl End, (want, bit): (Want, u64)) {
 
 /// What is seen of the channel without a lock, if it was one and the same all the time. Whoever
 /// tells a program of what was seen asks for that; a try of a call finds out by itself.
-#[inline(always)]
+#[inline]
 pub fn steadily<E: End, T>(end: &E, look: impl FnOnce() -> T) -> Option<T> {
     let before = binding(end);
     let seen = look();
+    is_still(end, before).then_some(seen)
+}
+
+/// Whether what was seen behind `before` ([`binding`]) was of one and the same channel.
+#[inline(always)]
+pub fn is_still(end: &impl End, before: u32) -> bool {
     fence(Ordering::Acquire);
-    (before & 1 != 0 && binding(end) == before).then_some(seen)
+    before & 1 != 0 && binding(end) == before
 }
 
 /// Whether bytes lie in the ring that a receive may take.

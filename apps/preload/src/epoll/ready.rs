@@ -13,10 +13,14 @@ use fordway_sockets::{ends, ready};
 /// be left out.
 #[inline(always)]
 pub fn mask_of(conn: &Conn, fd: i32, wanted: u32) -> u32 {
-    match ready::steadily(&conn.end(), || plain_mask(conn, wanted)) {
-        Some(Some(mask)) => mask,
-        _ => mask_of_any(conn, fd, wanted),
+    let end = conn.end();
+    let before = ready::binding(&end);
+    if let Some(mask) = plain_mask(conn, wanted)
+        && ready::is_still(&end, before)
+    {
+        return mask;
     }
+    mask_of_any(conn, fd, wanted)
 }
 
 /// The same of a connection of which nothing is known but that bytes come and go by rings: neither
@@ -168,7 +172,7 @@ pub fn stirs(item: &Item) -> bool {
 }
 
 /// What is to be reported of an item now; 0: nothing. With `note`, it is reported.
-#[inline]
+#[inline(always)]
 pub fn evaluate(item: &Item, note: bool) -> u32 {
     let Some(index) = item.conn.load(Ordering::Relaxed).checked_sub(1) else {
         return 0;

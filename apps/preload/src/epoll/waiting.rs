@@ -26,6 +26,7 @@ const STRANGE_PAUSE_MS: i32 = 1;
 /// many, and whether the kernel is to be asked before the next one. `now`: it may be, and how
 /// late it is, in ticks. Nothing is reported twice: not what the array has by the kernel's word,
 /// told of at `by_kernel_at`.
+#[inline(never)]
 fn collect(
     instance: &Instance,
     (first, events): (*mut libc::epoll_event, *mut libc::epoll_event),
@@ -160,21 +161,31 @@ fn is_any_behind(instance: &Instance, found: &[u32]) -> bool {
 
 /// Reports what there is without a sleep: what the kernel has, if it is to be asked, and then what
 /// rings have. `now`: the time in ticks, or a little before.
-fn gather(instance: &Instance, events: *mut libc::epoll_event, room: usize, mut now: u64) -> usize {
+#[inline(always)]
+fn gather(instance: &Instance, events: *mut libc::epoll_event, room: usize, now: u64) -> usize {
     // However little room there is, neither may starve the other.
-    let filled = instance.filled.load(Ordering::Relaxed) != 0;
-    if filled {
+    let asks = instance.filled.load(Ordering::Relaxed) == 0;
+    if !asks {
         instance.filled.store(0, Ordering::Relaxed);
     }
-    let mut by_kernel = 0;
-    for round in 0..=ASKED_MAX {
-        let asks = !filled && round != ASKED_MAX;
-        let (count, is_late) = report(instance, events, room, by_kernel, asks.then_some(now));
+    let array = (events, events);
+    let (count, is_late) = collect(instance, array, room, asks.then_some(now), 0);
+    if count != 0 || !is_late {
+        return count;
+    }
+    gather_late(instance, events, room)
+}
+
+/// The kernel is to be asked before what rings have is told.
+#[inline(never)]
+fn gather_late(instance: &Instance, events: *mut libc::epoll_event, room: usize) -> usize {
+    for round in 1..=ASKED_MAX {
+        let by_kernel = ask_kernel(instance, events, room);
+        let now = (round != ASKED_MAX).then_some(0);
+        let (count, is_late) = report(instance, events, room, by_kernel, now);
         if count != 0 || !is_late {
             return count;
         }
-        by_kernel = ask_kernel(instance, events, room);
-        now = 0;
     }
     0
 }
@@ -366,6 +377,7 @@ fn kernel_wait(
 
 /// epoll_wait and its kin. `None`: it is libc's to do. Also an instance without sockets
 /// is waited for here: another thread may add one meanwhile, and our own descriptors with it.
+#[inline(always)]
 pub fn wait_in(
     epoll: i32,
     events: *mut libc::epoll_event,
@@ -420,6 +432,7 @@ fn wait_plain(
     }
 }
 
+#[inline(always)]
 fn wait_equipped(
     instance: &Instance,
     events: *mut libc::epoll_event,
@@ -445,6 +458,19 @@ fn wait_equipped(
         pass_on(instance, count == room);
         return Ok(count);
     }
+    wait_on(instance, events, room, timeout_ns, (begun, call), mask)
+}
+
+/// Nothing is there yet: spins, and sleeps.
+#[inline(never)]
+fn wait_on(
+    instance: &Instance,
+    events: *mut libc::epoll_event,
+    room: usize,
+    timeout_ns: Option<u64>,
+    (begun, call): (u64, Call),
+    mask: *const c_void,
+) -> sys::Result<usize> {
     let mut deadline = None;
     loop {
         if timeout_ns != Some(0) && instance.attached.load(Ordering::Relaxed) != 0 {
@@ -485,6 +511,7 @@ fn wait_equipped(
 }
 
 /// What may not have fitted is for another thread that waits in the same instance.
+#[inline(always)]
 fn pass_on(instance: &Instance, full: bool) {
     if full
         && let Some(bell) = bell_of(instance)
