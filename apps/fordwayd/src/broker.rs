@@ -278,10 +278,10 @@ impl Broker {
         events.clear();
         let registry = self.registry.next_ns();
         let registry = registry.map(|at| at.saturating_sub(self.now_ns()));
-        let patience = [self.rules.patience_ns(), registry];
-        let patience = patience.into_iter().flatten().min().map(epoll_timeout);
+        let rules = self.rules.patience_ns();
+        let patience = epoll_timeout(registry.map_or(rules, |registry| registry.min(rules)));
         let room = rustix::buffer::spare_capacity(events);
-        match epoll::wait(&self.epoll, room, patience.as_ref()) {
+        match epoll::wait(&self.epoll, room, Some(&patience)) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(error) => Err(doing("epoll_wait")(error.into())),
         }

@@ -6,10 +6,11 @@
 //!    its sending half has gone back to the kernel already, or its peer wants it to.
 //! 2. It was offered, or had a channel: `kernel`, with the reason that was given. A
 //!    waiting offer is looked at again, since the listing knows more than the registry:
-//!    no mirrored socket in any namespace means `nat` if the far address is a domain's,
-//!    else `no-peer`; a mirrored socket that no shim holds means `no-peer` as well; one where
-//!    the rule of pairing does not hold means `unassigned`; one that is known to stay on the
-//!    kernel path gives its own reason.
+//!    where no socket in any namespace mirrors it, the tables of translations are asked for its
+//!    far end, and none means `no-peer`; a far end that no shim holds means `no-peer` as well; one
+//!    where the rule of pairing does not hold means `unassigned`, and `nat` if a table led there;
+//!    one that is known to stay on the kernel path gives its own reason. A proxy in between is a far
+//!    end as any other: what it has connected to is another connection.
 //! 3. A shim holds it but has not offered it: `policy` or `young`.
 //! 4. A process holds it whose shim was refused ([`crate::unlike`]): `version`, at its other end as well.
 //! 5. No shim holds it: `no-peer`.
@@ -26,7 +27,9 @@ use crate::memory::Progress;
 use fordway_abi::control::PathPolicy;
 use fordway_abi::reason::Reason;
 use fordway_platform::{diag, netns, process};
-use fordway_registry::{ChannelView, ConnectionView, Path, ProcessId, Usage};
+use fordway_registry::{
+    ChannelView, ConnectionView, FarEnd, Path, ProcessId, Shown, SocketFacts, Usage,
+};
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 
@@ -44,9 +47,9 @@ struct Found {
 enum Far<'f> {
     /// Where the rule of pairing allows it.
     Socket(&'f Found),
-    /// Where a socket has the mirrored names, and the rule does not hold.
-    Unassigned,
-    /// No socket has the mirrored names.
+    /// There is one, and the rule does not hold: for the names, or for who translated them.
+    Barred(&'f Found, Reason),
+    /// No socket has the mirrored names, and none is known to stand for it.
     Nowhere,
 }
 
@@ -58,6 +61,8 @@ struct Tables {
     holders: HashMap<u32, ProcessId>,
     /// And which process whose shim was refused.
     unlike: HashMap<u32, i32>,
+    /// What tables of translations say of the far end of a waiting socket, by its cookie.
+    translated: HashMap<u64, Vec<FarEnd>>,
 }
 
 /// Why the end of a channel is on the kernel path already, or on its way there: it sends by the
@@ -71,44 +76,47 @@ fn on_its_way(own: Option<Progress>, peer: Option<Progress>) -> Option<Reason> {
     }
 }
 
+fn is_waiting(view: &ConnectionView) -> bool {
+    matches!(
+        view.path,
+        Path::Kernel {
+            reason: Reason::Waiting,
+            ..
+        }
+    )
+}
+
 impl Broker {
     /// One row for each connected kernel socket of the namespaces that are known.
-    ///
-    /// Namespaces are looked at one after the other. A connection that ends meanwhile has one end
-    /// left, as if its address was translated on the way: that is said of those that stay so.
     pub(crate) fn list_connections(&mut self) -> Vec<Connection> {
-        let translated = |row: &Connection| row.reason.as_deref() == Some(Reason::Nat.word());
-        let mut rows = self.look_at_connections();
-        let seen: BTreeSet<String> = rows
-            .iter()
-            .filter(|row| translated(row))
-            .map(|row| row.cookie.clone())
-            .collect();
-        if !seen.is_empty() {
-            rows = self.look_at_connections();
-            rows.retain(|row| !translated(row) || seen.contains(&row.cookie));
-        }
-        let channels = rows.iter_mut().filter_map(|row| row.channel.as_mut());
-        self.numbers.shorten(channels);
-        rows
-    }
-
-    fn look_at_connections(&self) -> Vec<Connection> {
         let found = self.dump_namespaces();
         let mut left = DESCRIPTORS_LOOKED_MAX;
         let mut tables = Tables {
             by_names: HashMap::new(),
             holders: self.holders(&mut left),
             unlike: self.unlike_holders(&mut left),
+            translated: HashMap::new(),
         };
         for (index, found) in found.iter().enumerate() {
             let names = (found.row.local, found.row.remote);
             tables.by_names.entry(names).or_default().push(index);
         }
-        found
-            .iter()
+        for Found { row, .. } in &found {
+            let view = self.registry.connection(row.cookie);
+            if let Some(view) = view.filter(is_waiting)
+                && !tables.by_names.contains_key(&(row.remote, row.local))
+            {
+                let far = self.places.translate(&self.registry.question(&view.facts));
+                tables.translated.insert(row.cookie, far);
+            }
+        }
+        let rows = found.iter();
+        let mut rows: Vec<_> = rows
             .map(|one| self.describe_connection(one, &found, &tables))
-            .collect()
+            .collect();
+        let channels = rows.iter_mut().filter_map(|row| row.channel.as_mut());
+        self.numbers.shorten(channels);
+        rows
     }
 
     fn dump_namespaces(&self) -> Vec<Found> {
@@ -193,21 +201,18 @@ impl Broker {
             .map(|view| view.process)
             .or_else(|| tables.holders.get(&row.inode).copied());
         let unlike = tables.unlike.get(&row.inode).copied();
-        let mirrored = tables.by_names.get(&(row.remote, row.local));
-        let mirrored = || mirrored.into_iter().flatten().map(|index| &all[*index]);
-        let far = match mirrored().find(|other| self.may_be_peers(one, other)) {
-            Some(other) => Far::Socket(other),
-            None if mirrored().any(|other| other.row.cookie != row.cookie) => Far::Unassigned,
-            None => Far::Nowhere,
-        };
+        let far = self.far_end(one, all, tables);
         let mirror = match far {
             Far::Socket(other) => Some(other),
             _ => None,
         };
+        let joined_with = known.and_then(|view| self.registry.peer_of(view.facts.cookie));
         let mut connection = Connection {
             domain: self.registry.name_of_netns(one.netns_cookie),
-            peer_domain: mirror
-                .map(|other| self.registry.name_of_netns(other.netns_cookie))
+            peer_domain: joined_with
+                .map(|peer| peer.netns_cookie)
+                .or(mirror.map(|other| other.netns_cookie))
+                .map(|netns_cookie| self.registry.name_of_netns(netns_cookie))
                 .or_else(|| self.domain_with(row.remote.ip())),
             local: row.local.to_string(),
             remote: row.remote.to_string(),
@@ -277,14 +282,43 @@ impl Broker {
                 }
                 Some(match far {
                     Far::Socket(other) => self.reason_of_far_end(other, tables),
-                    Far::Unassigned => Reason::Unassigned,
-                    Far::Nowhere if self.domain_with(view.facts.remote.ip()).is_some() => {
-                        Reason::Nat
-                    }
+                    Far::Barred(other, _) if !self.is_held(other, tables) => Reason::NoPeer,
+                    Far::Barred(_, reason) => *reason,
                     Far::Nowhere => Reason::NoPeer,
                 })
             }
         }
+    }
+
+    fn far_end<'f>(&self, one: &Found, all: &'f [Found], tables: &Tables) -> Far<'f> {
+        let named = |local, remote| {
+            let at = tables.by_names.get(&(local, remote));
+            let found = at.into_iter().flatten().map(|index| &all[*index]);
+            found.filter(|other| other.row.cookie != one.row.cookie)
+        };
+        let mirrored = || named(one.row.remote, one.row.local);
+        if let Some(other) = mirrored().find(|other| self.may_be_joined(one, other, None)) {
+            return Far::Socket(other);
+        }
+        if let Some(other) = mirrored().next() {
+            return Far::Barred(other, Reason::Unassigned);
+        }
+        let translated = tables.translated.get(&one.row.cookie).into_iter().flatten();
+        let mut led =
+            translated.flat_map(|far| named(far.local, far.remote).map(move |to| (far, to)));
+        match led.next() {
+            Some((far, other)) => match self.may_be_joined(one, other, Some(far.table)) {
+                true => Far::Socket(other),
+                false => Far::Barred(other, Reason::Nat),
+            },
+            None => Far::Nowhere,
+        }
+    }
+
+    /// Whether a program under this broker has a socket.
+    fn is_held(&self, one: &Found, tables: &Tables) -> bool {
+        let known = self.registry.connection(one.row.cookie).is_some();
+        known || tables.holders.contains_key(&one.row.inode)
     }
 
     /// Why an end waits for the other one.
@@ -309,14 +343,16 @@ impl Broker {
         }
     }
 
-    /// Whether two sockets with mirrored names can be the ends of one connection: in one
-    /// namespace, or in two domains that own the addresses.
-    fn may_be_peers(&self, a: &Found, b: &Found) -> bool {
-        let owns = |end: &Found| {
-            let domain = self.registry.domain_of_netns(end.netns_cookie);
-            domain.and_then(|domain| domain.ip).map(IpAddr::V4) == Some(end.row.local.ip())
+    /// Whether two sockets can be the ends of one connection, by their names or by a table.
+    fn may_be_joined(&self, a: &Found, b: &Found, table: Option<u64>) -> bool {
+        let facts = |end: &Found| SocketFacts {
+            cookie: end.row.cookie,
+            netns_cookie: end.netns_cookie,
+            local: end.row.local,
+            remote: end.row.remote,
+            shown: Shown::default(),
         };
-        a.row.cookie != b.row.cookie && (a.netns_cookie == b.netns_cookie || (owns(a) && owns(b)))
+        self.registry.may_be_joined(&facts(a), &facts(b), table)
     }
 
     /// The domain to which an address is assigned.

@@ -11,9 +11,7 @@ use fordway_abi::control::{self as wire, Header, Message, PathPolicy, kind};
 use fordway_abi::reason::Reason;
 use fordway_abi::shm::WAIT_PAGE_BYTES;
 use fordway_platform::memfd::{self, OwnPage};
-use fordway_registry::{
-    Action, ChannelView, LinkSide, Outgoing, ProcessId, SocketFacts, Violation,
-};
+use fordway_registry::{Action, ChannelView, LinkSide, Outgoing, ProcessId, Violation};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use zerocopy::FromBytes;
@@ -233,19 +231,14 @@ impl Broker {
         let actions = match facts {
             Ok(facts) => {
                 let rules = &self.rules;
-                let mut gate = |a: &SocketFacts, b: &SocketFacts| rules.gate(a, b);
-                let mut older = Witness {
-                    places: &mut self.places,
-                    connections: &self.connections,
-                    by_process: &self.by_process,
-                };
-                let mut witness = |process, facts: &SocketFacts| older.still_true(process, facts);
-                let (conn_id, registry) = (offer.conn_id, &mut self.registry);
+                let gate = &mut |a: &_, b: &_, table| rules.gate([a, b], table);
+                let older = Witness::new(&mut self.places, &self.connections, &self.by_process);
+                let witness = &mut |process, facts: &_| older.still_true(process, facts);
+                let translate = &mut |question: &_| older.translate(question);
+                let (id, registry) = (offer.conn_id, &mut self.registry);
                 match declined {
-                    None => {
-                        registry.offer_through(process, conn_id, facts, &mut witness, &mut gate)
-                    }
-                    Some(why) => registry.decline(process, conn_id, facts, why, &mut witness),
+                    None => registry.offer_through(process, id, facts, witness, gate, translate),
+                    Some(why) => registry.decline(process, id, facts, why, witness),
                 }
             }
             Err(_) if declined.is_some() => Vec::new(),
@@ -275,14 +268,12 @@ impl Broker {
             return Ok(());
         };
         let now_ns = self.now_ns();
-        let mut older = Witness {
-            places: &mut self.places,
-            connections: &self.connections,
-            by_process: &self.by_process,
-        };
-        let mut witness = |process, facts: &SocketFacts| older.still_true(process, facts);
+        let older = Witness::new(&mut self.places, &self.connections, &self.by_process);
+        let witness = &mut |process, facts: &_| older.still_true(process, facts);
+        let translate = &mut |question: &_| older.translate(question);
         let registry = &mut self.registry;
-        let actions = registry.rejoin_channel(process, channel, facts, now_ns, &mut witness)?;
+        let actions =
+            registry.rejoin_channel(process, channel, facts, now_ns, witness, translate)?;
         self.carry_out(actions);
         if let Some(channel) = self.registry.both_ends_of(process, channel.conn_id) {
             self.look_at(&channel);

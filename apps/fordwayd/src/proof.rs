@@ -20,15 +20,17 @@
 //!
 //! The answers come from a netlink socket of the namespace, which keeps the namespace alive: it
 //! is opened at the first question, through the control connection (SIOCGSKNS), and closed
-//! with the last process that asked there.
+//! with the last process that asked there. Beside it stands one for the namespace's connection
+//! tracking, opened when a connection may have been translated there.
 
 use crate::broker::Broker;
 use crate::connection::Connection;
 use fordway_abi::control::Claim;
 use fordway_abi::reason::Reason;
 use fordway_platform::diag::{Asker, Found, Named};
-use fordway_platform::{netns, process};
-use fordway_registry::{ProcessId, Shown, SocketFacts};
+use fordway_platform::{conntrack, netns, process};
+use fordway_registry::{FarEnd, ProcessId, Question, Shown, SocketFacts};
+use std::cell::RefCell;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -45,8 +47,66 @@ pub(crate) struct Places {
 #[derive(Debug)]
 struct Place {
     asker: Asker,
+    tracker: Tracker,
     /// Connections whose processes have sockets there.
     users: BTreeSet<u64>,
+}
+
+/// Who asks a namespace's connection tracking.
+#[derive(Debug)]
+enum Tracker {
+    /// It was not needed, or the kernel had no connection tracking.
+    Unasked,
+    Asks(conntrack::Asker),
+    /// The broker may not ask there.
+    Refused,
+}
+
+impl Place {
+    fn new(asker: Asker) -> Self {
+        Self {
+            asker,
+            tracker: Tracker::Unasked,
+            users: BTreeSet::new(),
+        }
+    }
+
+    fn tracker(&mut self, netns_cookie: u64) -> Option<&conntrack::Asker> {
+        if let Tracker::Unasked = self.tracker {
+            self.tracker = match conntrack::Asker::beside(&self.asker, netns_cookie) {
+                Ok(None) => Tracker::Unasked,
+                Ok(Some(asker)) => Tracker::Asks(asker),
+                Err(error) => {
+                    tracing::debug!("namespace {netns_cookie} keeps its translations: {error}");
+                    Tracker::Refused
+                }
+            };
+        }
+        match &self.tracker {
+            Tracker::Asks(asker) => Some(asker),
+            _ => None,
+        }
+    }
+
+    /// Something of the namespace's connection tracking, unless it is out of reach.
+    fn track<T>(
+        &mut self,
+        netns_cookie: u64,
+        ask: impl FnOnce(&conntrack::Asker) -> io::Result<T>,
+    ) -> Option<T> {
+        match ask(self.tracker(netns_cookie)?) {
+            Ok(answer) => Some(answer),
+            Err(error) => {
+                tracing::debug!("namespace {netns_cookie} keeps its translations: {error}");
+                // An answer may still come, and would be taken for that to the next question.
+                self.tracker = match error.kind() {
+                    io::ErrorKind::PermissionDenied => Tracker::Refused,
+                    _ => Tracker::Unasked,
+                };
+                None
+            }
+        }
+    }
 }
 
 impl Places {
@@ -60,7 +120,58 @@ impl Places {
 
     /// Descriptors that are held.
     pub(crate) fn held(&self) -> usize {
-        self.by_cookie.len()
+        let places = self.by_cookie.values();
+        let trackers = places.filter(|place| matches!(place.tracker, Tracker::Asks(_)));
+        self.by_cookie.len() + trackers.count()
+    }
+
+    /// What the tables say of a socket's connection, for the registry. But for the broker's own,
+    /// namespaces in which nobody has offered a socket are not asked: neither end is there.
+    pub(crate) fn translate(&mut self, question: &Question) -> Vec<FarEnd> {
+        let SocketFacts { local, remote, .. } = question.facts;
+        for netns_cookie in question.mirrored_in.into_iter().flatten() {
+            let place = self.by_cookie.get(&netns_cookie);
+            let mirrored = place.map(|place| place.asker.has_connection(remote, local));
+            match mirrored {
+                None | Some(Ok(false)) => {}
+                Some(Ok(true)) => return Vec::new(),
+                Some(Err(error)) => {
+                    tracing::debug!("no translation is looked for: {error}");
+                    self.close(netns_cookie);
+                    return Vec::new();
+                }
+            }
+        }
+        if let Entry::Vacant(own) = self.by_cookie.entry(self.own)
+            && let Ok(asker) = Asker::new()
+        {
+            own.insert(Place::new(asker));
+        }
+        let tables = question.tables.into_iter().flatten();
+        tables
+            .filter_map(|table| {
+                let place = self.by_cookie.get_mut(&table)?;
+                let far = place.track(table, |asker| asker.far_end(local, remote))??;
+                // As it is, it is no translation.
+                (far != (remote, local)).then_some(FarEnd {
+                    table,
+                    local: far.0,
+                    remote: far.1,
+                })
+            })
+            .collect()
+    }
+
+    /// Has the kernel of a namespace know connections for so many seconds more.
+    pub(crate) fn keep(
+        &mut self,
+        netns_cookie: u64,
+        connections: &[(SocketAddr, SocketAddr)],
+        seconds: u32,
+    ) {
+        if let Some(place) = self.by_cookie.get_mut(&netns_cookie) {
+            place.track(netns_cookie, |asker| asker.keep(connections, seconds));
+        }
     }
 
     /// What the kernel says of a socket in a namespace; `open` gives the namespace, where it
@@ -79,8 +190,7 @@ impl Places {
                     true => Asker::new()?,
                     false => Asker::within(open()?, netns_cookie)?,
                 };
-                let users = BTreeSet::new();
-                new.insert(Place { asker, users })
+                new.insert(Place::new(asker))
             }
         };
         place.users.insert(user);
@@ -124,24 +234,38 @@ impl Untrue {
     }
 }
 
-/// Shows older offers anew, for the registry.
+/// Shows older offers anew, and what was translated, for the registry.
 pub(crate) struct Witness<'b> {
-    pub(crate) places: &'b mut Places,
-    pub(crate) connections: &'b BTreeMap<u64, Connection>,
-    pub(crate) by_process: &'b BTreeMap<ProcessId, u64>,
+    places: RefCell<&'b mut Places>,
+    connections: &'b BTreeMap<u64, Connection>,
+    by_process: &'b BTreeMap<ProcessId, u64>,
 }
 
-impl Witness<'_> {
+impl<'b> Witness<'b> {
+    pub(crate) fn new(
+        places: &'b mut Places,
+        connections: &'b BTreeMap<u64, Connection>,
+        by_process: &'b BTreeMap<ProcessId, u64>,
+    ) -> Self {
+        Self {
+            places: RefCell::new(places),
+            connections,
+            by_process,
+        }
+    }
+
+    /// See [`fordway_registry::Translator`].
+    pub(crate) fn translate(&self, question: &Question) -> Vec<FarEnd> {
+        self.places.borrow_mut().translate(question)
+    }
+
     /// Whether a process still has a socket, connected under these names.
-    pub(crate) fn still_true(
-        &mut self,
-        process: ProcessId,
-        facts: &SocketFacts,
-    ) -> Result<(), Reason> {
+    pub(crate) fn still_true(&self, process: ProcessId, facts: &SocketFacts) -> Result<(), Reason> {
         let number = self.by_process.get(&process).ok_or(Reason::NoPeer)?;
         let connection = self.connections.get(number).ok_or(Reason::NoPeer)?;
         let open = || namespace_of(connection, facts);
-        look(self.places, *number, connection, facts, open).map_err(Untrue::reason)
+        let places = &mut self.places.borrow_mut();
+        look(places, *number, connection, facts, open).map_err(Untrue::reason)
     }
 }
 

@@ -10,7 +10,7 @@ use crate::sockinfo::{self, TcpState};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// One connected socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +37,8 @@ const SOCK_DESTROY: u16 = 21;
 const REQUEST_BYTES: usize = 56;
 const DIAG_MESSAGE_BYTES: usize = 72;
 const INET_DIAG_INFO: u16 = 2;
+/// INET_DIAG_NOCOOKIE, twice.
+const ANY_COOKIE: u64 = u64::MAX;
 /// Offsets in struct tcp_info (linux/tcp.h); older kernels give a shorter one.
 const INFO_BYTES_ACKED: usize = 120;
 const INFO_BYTES_RECEIVED: usize = 128;
@@ -94,6 +96,28 @@ impl Asker {
     /// The TCP socket with these names and this cookie, if there is one now. Names and state
     /// come without the socket's lock, so nobody can make the caller wait.
     pub fn find(&self, socket: &Named) -> io::Result<Option<Found>> {
+        let found = self.look(socket)?;
+        let found = found.filter(|(row, _)| row.cookie == socket.cookie);
+        Ok(found.map(|(row, uid)| Found {
+            state: row.state,
+            inode: row.inode,
+            uid,
+        }))
+    }
+
+    /// Whether some socket has these names and carries a connection, whatever its cookie.
+    pub fn has_connection(&self, local: SocketAddr, remote: SocketAddr) -> io::Result<bool> {
+        let cookie = ANY_COOKIE;
+        let found = self.look(&Named {
+            local,
+            remote,
+            cookie,
+        })?;
+        Ok(found.is_some_and(|(row, _)| row.state.carries()))
+    }
+
+    /// The socket that the kernel finds, and its user, if it has these names.
+    fn look(&self, socket: &Named) -> io::Result<Option<(Row, u32)>> {
         let request = request_about(SOCK_DIAG_BY_FAMILY, netlink::REQUEST, socket);
         let answer = self.0.ask(&request)?;
         let message = answer.message()?;
@@ -107,17 +131,19 @@ impl Asker {
         if message.kind != SOCK_DIAG_BY_FAMILY {
             return Err(netlink::invalid());
         }
-        let is_it = |row: &Row| {
-            row.cookie == socket.cookie
-                && row.local == sockinfo::normal(socket.local)
+        let has_names = |row: &Row| {
+            row.local == sockinfo::normal(socket.local)
                 && row.remote == sockinfo::normal(socket.remote)
         };
-        let row = parse(message.body).filter(is_it);
-        Ok(row.map(|row| Found {
-            state: row.state,
-            inode: row.inode,
-            uid: read_u32(message.body, 64).unwrap_or(u32::MAX),
-        }))
+        let row = parse(message.body).filter(has_names);
+        let uid = read_u32(message.body, 64).unwrap_or(u32::MAX);
+        Ok(row.map(|row| (row, uid)))
+    }
+}
+
+impl AsFd for Asker {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 
@@ -129,7 +155,7 @@ fn is(error: &io::Error, codes: &[i32]) -> bool {
 
 /// Does something in a namespace, provided that its SO_NETNS_COOKIE is `cookie`: the file it was
 /// opened by may lead elsewhere by now.
-fn within<T: Send>(
+pub(crate) fn within<T: Send>(
     namespace: &OwnedFd,
     cookie: u64,
     work: impl FnOnce() -> io::Result<T> + Send,
@@ -341,7 +367,7 @@ mod tests {
         };
         // What the kernel takes for "any".
         let any = Named {
-            cookie: u64::MAX,
+            cookie: ANY_COOKIE,
             ..name
         };
         let other_name = Named {
@@ -351,6 +377,13 @@ mod tests {
         for wrong in [other_cookie, any, other_name] {
             assert_eq!(asker.find(&wrong).expect("ask"), None);
         }
+        let has = |local, remote| asker.has_connection(local, remote).expect("ask");
+        assert!(has(name.local, name.remote) && has(name.remote, name.local));
+        // The kernel would show the listener instead.
+        assert!(!has(
+            name.remote,
+            SocketAddr::from((Ipv4Addr::LOCALHOST, 1))
+        ));
         let far = named(&b);
         drop(a);
         // Nobody has it open, whatever TCP has still to do for it.

@@ -6,7 +6,7 @@
 //! SO_NETNS_COOKIE, netlink, setns in a helper thread) is written here with libc,
 //! each call once.
 
-mod conntrack;
+pub mod conntrack;
 pub mod diag;
 pub mod elf;
 pub mod fabric;

@@ -5,7 +5,7 @@
 
 use rustix::net::{AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 // linux/netlink.h
 pub(crate) const ERROR: u16 = 2;
@@ -68,6 +68,12 @@ impl Socket {
                 }
             }
         }
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 
@@ -140,7 +146,7 @@ pub(crate) fn find_attribute(mut bytes: &[u8], wanted: u16) -> Option<&[u8]> {
     loop {
         let length = usize::from(read_u16(bytes, 0)?);
         let payload = bytes.get(4..length)?;
-        if read_u16(bytes, 2)? == wanted {
+        if read_u16(bytes, 2)? & !NESTED == wanted {
             return Some(payload);
         }
         bytes = bytes.get(length.next_multiple_of(4)..)?;

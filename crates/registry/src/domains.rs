@@ -154,6 +154,11 @@ impl Domains {
         Some(self.by_id.get(self.by_ip.get(&ip)?)?.netns_cookie)
     }
 
+    /// The broker's own namespace.
+    pub(crate) fn host(&self) -> Option<u64> {
+        Some(self.by_id.get(&HOST_DOMAIN)?.netns_cookie)
+    }
+
     pub(crate) fn of_netns(&self, netns_cookie: u64) -> Option<&Domain> {
         self.by_id.get(self.by_netns.get(&netns_cookie)?)
     }

@@ -24,6 +24,9 @@
 //! - each local address is assigned, by this registry, to the very namespace that the
 //!   socket lies in.
 //!
+//! Where names do not mirror, because an address was translated on the way, the kernel's entry of
+//! that connection stands for the mirror (`translated`).
+//!
 //! An offer is a promise about a socket that may be gone when its mirror image comes, and its
 //! names another's. So before a channel is made, whoever calls is asked to show the older
 //! socket anew ([`Witness`]): nothing older than the pairing is proof of anything.
@@ -56,6 +59,7 @@ mod pairing;
 mod policy;
 mod processes;
 mod rejoin;
+mod translated;
 mod view;
 
 #[cfg(test)]
@@ -67,6 +71,7 @@ pub use domains::{Assigned, Domain, DomainError, HOST_DOMAIN, Network, UNKNOWN_D
 pub use insist::INSIST_NS_MAX;
 pub use policy::{BothEnds, Gate};
 pub use processes::{KERNEL_REMEMBERED_MAX, LINKS_MAX, OFFERS_MAX};
+pub use translated::{FarEnd, Question, Translator};
 pub use view::{ChannelView, ConnectionView, LinkSide, Path};
 
 use fordway_abi::control;

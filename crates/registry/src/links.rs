@@ -102,6 +102,8 @@ pub(crate) struct Channel {
     pub(crate) ends: [Option<End>; 2],
     /// Why a downgrade was asked for.
     pub(crate) downgrading: Option<Reason>,
+    /// Whose table has joined its ends, if addresses were translated between them.
+    pub(crate) table: Option<u64>,
     /// It waits for its other end.
     pub(crate) alone: Option<Wait>,
     /// What it was counted for.

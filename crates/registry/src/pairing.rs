@@ -4,7 +4,7 @@ use crate::counts::Counted;
 use crate::links::{Channel, End};
 use crate::policy::Gate;
 use crate::processes::{Conn, ConnKey, ConnState, OnKernel};
-use crate::{Action, ProcessId, Registry, SocketFacts, Witness};
+use crate::{Action, ProcessId, Registry, SocketFacts, Translator, Witness};
 use fordway_abi::control::PathPolicy;
 use fordway_abi::reason::Reason;
 use std::net::{IpAddr, SocketAddr};
@@ -23,13 +23,12 @@ impl Registry {
     /// went to the kernel path starts anew, another socket under the same number ends
     /// what was there.
     pub fn offer(&mut self, process: ProcessId, conn_id: u64, facts: SocketFacts) -> Vec<Action> {
-        self.offer_through(process, conn_id, facts, &mut |_, _| Ok(()), &mut |_, _| {
-            None
-        })
+        let (witness, gate) = (&mut |_, _: &_| Ok(()), &mut |_: &_, _: &_, _| None);
+        self.offer_through(process, conn_id, facts, witness, gate, &mut |_| Vec::new())
     }
 
     /// As [`Registry::offer`]; before a channel is made, `witness` is asked about the older
-    /// socket and `gate` about both.
+    /// socket and `gate` about both. `translate` is asked where no offered socket mirrors this one.
     pub fn offer_through(
         &mut self,
         process: ProcessId,
@@ -37,6 +36,7 @@ impl Registry {
         facts: SocketFacts,
         witness: &mut Witness<'_>,
         gate: &mut Gate<'_>,
+        translate: &mut Translator<'_>,
     ) -> Vec<Action> {
         let mut actions = Vec::new();
         let key = (process, conn_id);
@@ -78,11 +78,13 @@ impl Registry {
         if let Some(stale) = stale {
             self.turn_down(stale, Reason::NoPeer, &mut actions);
         }
-        match self.live_partner_of(&facts, witness, &mut actions) {
-            Some(partner) => self.pair_through(key, partner, gate, &mut actions),
+        match self.find_partner(&facts, witness, translate, &mut actions) {
+            Some((partner, table)) => {
+                self.pair_through([key, partner], table, gate, &mut actions);
+            }
             None => {
                 self.far_end_has_no_channel(&facts, &mut actions);
-                self.tell_alone(key, &facts, policy, &mut actions);
+                self.tell_alone(key, policy, translate, &mut actions);
             }
         }
         actions
@@ -149,9 +151,25 @@ impl Registry {
         true
     }
 
-    /// The offer that is the other end of this socket's connection, and whose socket is there
+    /// The offer that is the other end of this socket's connection, whose names mirror its names, or
+    /// else the kernel has translated; with the namespace in whose table it was. Its socket is there now.
+    pub(crate) fn find_partner(
+        &mut self,
+        facts: &SocketFacts,
+        witness: &mut Witness<'_>,
+        translate: &mut Translator<'_>,
+        actions: &mut Vec<Action>,
+    ) -> Option<(ConnKey, Option<u64>)> {
+        if let Some(mirror) = self.live_partner_of(facts, witness, actions) {
+            return Some((mirror, None));
+        }
+        let (partner, table) = self.partner_across(facts, witness, translate, actions)?;
+        Some((partner, Some(table)))
+    }
+
+    /// The offer whose names mirror this socket's, and whose socket is there
     /// now. One whose socket is gone ends: the names may be another's since.
-    pub(crate) fn live_partner_of(
+    fn live_partner_of(
         &mut self,
         facts: &SocketFacts,
         witness: &mut Witness<'_>,
@@ -192,7 +210,16 @@ impl Registry {
         [here, there].map(|netns| Some((facts.remote, facts.local, netns?)))
     }
 
-    /// Whether two sockets are the two ends of one connection.
+    /// Whether two sockets may have a channel: by their names, or if the table of this namespace
+    /// has joined them.
+    pub fn may_be_joined(&self, a: &SocketFacts, b: &SocketFacts, table: Option<u64>) -> bool {
+        match table {
+            None => self.rule_holds(a, b),
+            Some(table) => self.translation_holds(a, b, table),
+        }
+    }
+
+    /// Whether two sockets are the two ends of one connection by their names.
     pub(crate) fn rule_holds(&self, a: &SocketFacts, b: &SocketFacts) -> bool {
         let owner = |end: &SocketFacts| self.domains.owner_of(end.local.ip());
         let owns = |end: &SocketFacts| owner(end) == Some(end.netns_cookie);
@@ -202,11 +229,17 @@ impl Registry {
         mirrored && (together || (owns(a) && owns(b)))
     }
 
-    pub(crate) fn pair(&mut self, a: ConnKey, b: ConnKey, actions: &mut Vec<Action>) {
+    /// `table`: as in [`Registry::find_partner`].
+    pub(crate) fn pair(
+        &mut self,
+        [a, b]: [ConnKey; 2],
+        table: Option<u64>,
+        actions: &mut Vec<Action>,
+    ) {
         let (Some(conn_a), Some(conn_b)) = (self.conn(a).copied(), self.conn(b).copied()) else {
             return;
         };
-        debug_assert!(self.rule_holds(&conn_a.facts, &conn_b.facts));
+        debug_assert!(self.may_be_joined(&conn_a.facts, &conn_b.facts, table));
         self.take_offer_down(a, &conn_a.facts);
         self.take_offer_down(b, &conn_b.facts);
         let Some((link_ref, side_a, slot, generation)) = self.link_with_slot(a.0, b.0, actions)
@@ -240,6 +273,7 @@ impl Registry {
             ends,
             downgrading: None,
             alone: None,
+            table,
             counted: Counted::default(),
         };
         self.counts.paired += 1;
@@ -262,15 +296,21 @@ impl Registry {
     fn tell_alone(
         &mut self,
         key: ConnKey,
-        facts: &SocketFacts,
         policy: PathPolicy,
+        translate: &mut Translator<'_>,
         actions: &mut Vec<Action>,
     ) {
+        let Some(facts) = &self.conn(key).map(|conn| conn.facts) else {
+            return;
+        };
         let reason = match self.mirrors(facts) {
             [None, None] => Reason::Unassigned,
             _ if policy == PathPolicy::Fast && !self.far_end_possible(facts) => Reason::NoPeer,
             _ => return,
         };
+        if self.is_led_on(facts, translate) {
+            return;
+        }
         if policy == PathPolicy::Fast {
             return self.turn_down(key, reason, actions);
         }
@@ -311,7 +351,7 @@ impl Registry {
             .filter(|(_, channel)| channel.downgrading.is_none())
             .filter(|(_, channel)| match &channel.ends {
                 [Some(a), Some(b)] if !a.over && !b.over => match (facts(a), facts(b)) {
-                    (Some(a), Some(b)) => !self.rule_holds(&a, &b),
+                    (Some(a), Some(b)) => !self.may_be_joined(&a, &b, channel.table),
                     _ => false,
                 },
                 _ => false,

@@ -11,12 +11,13 @@
 
 use crate::links::ChannelRef;
 use crate::processes::{ConnKey, ConnState};
-use crate::{Action, ChannelView, ProcessId, Registry, SocketFacts, Witness};
+use crate::{Action, ChannelView, ProcessId, Registry, SocketFacts, Translator, Witness};
 use fordway_abi::control::PathPolicy;
 use fordway_abi::reason::Reason;
 
-/// Says why two sockets that are one connection get no channel; `None`: they may.
-pub type Gate<'g> = dyn FnMut(&SocketFacts, &SocketFacts) -> Option<Reason> + 'g;
+/// Says why two sockets that are one connection get no channel; `None`: they may. The third is the
+/// namespace in whose table their addresses were translated, if they were.
+pub type Gate<'g> = dyn FnMut(&SocketFacts, &SocketFacts, Option<u64>) -> Option<Reason> + 'g;
 
 /// A live channel with both its ends.
 #[derive(Clone, Copy, Debug)]
@@ -26,6 +27,8 @@ pub struct BothEnds {
     /// The number that both processes know it by, also to the next broker. Of a channel that an
     /// earlier broker made it is their own word.
     pub id: u64,
+    /// The namespace in whose table their addresses were translated, if they were.
+    pub table: Option<u64>,
     handle: ChannelRef,
 }
 
@@ -39,17 +42,17 @@ impl BothEnds {
 impl Registry {
     pub(crate) fn pair_through(
         &mut self,
-        a: ConnKey,
-        b: ConnKey,
+        ends @ [a, b]: [ConnKey; 2],
+        table: Option<u64>,
         gate: &mut Gate<'_>,
         actions: &mut Vec<Action>,
     ) {
         let (Some(conn_a), Some(conn_b)) = (self.conn(a), self.conn(b)) else {
             return;
         };
-        match gate(&conn_a.facts, &conn_b.facts) {
-            None => self.pair(a, b, actions),
-            Some(reason) => [a, b]
+        match gate(&conn_a.facts, &conn_b.facts, table) {
+            None => self.pair(ends, table, actions),
+            Some(reason) => ends
                 .into_iter()
                 .for_each(|key| self.hold_back(key, reason, actions)),
         }
@@ -76,6 +79,7 @@ impl Registry {
         held_for: Reason,
         witness: &mut Witness<'_>,
         gate: &mut Gate<'_>,
+        translate: &mut Translator<'_>,
     ) -> Vec<Action> {
         let held = |key: &&ConnKey| {
             let state = self.conn(**key).map(|conn| conn.state);
@@ -91,15 +95,13 @@ impl Registry {
                 continue;
             }
             // Both are old.
-            if self.partner_of(&conn.facts).is_none() {
+            let found = self.find_partner(&conn.facts, witness, translate, &mut actions);
+            let Some((partner, table)) = found else {
                 continue;
-            }
-            if let Err(reason) = witness(key.0, &conn.facts) {
-                self.turn_down(key, reason, &mut actions);
-                continue;
-            }
-            if let Some(partner) = self.live_partner_of(&conn.facts, witness, &mut actions) {
-                self.pair_through(key, partner, gate, &mut actions);
+            };
+            match witness(key.0, &conn.facts) {
+                Ok(()) => self.pair_through([key, partner], table, gate, &mut actions),
+                Err(reason) => self.turn_down(key, reason, &mut actions),
             }
         }
         actions
@@ -142,6 +144,7 @@ impl Registry {
         Some(BothEnds {
             facts: [facts(a.process, a.conn_id)?, facts(b.process, b.conn_id)?],
             id: channel.id,
+            table: channel.table,
             handle,
         })
     }

@@ -6,7 +6,9 @@
 use crate::counts::Counted;
 use crate::links::{Channel, End, LinkRef, Side};
 use crate::processes::{Conn, ConnState, OnKernel};
-use crate::{Action, LINKS_MAX, Outgoing, ProcessId, Registry, SocketFacts, Violation, Witness};
+use crate::{
+    Action, LINKS_MAX, Outgoing, ProcessId, Registry, SocketFacts, Translator, Violation, Witness,
+};
 use fordway_abi::control;
 use fordway_abi::reason::Reason;
 use fordway_abi::shm::{DOOR_COUNT, SLOT_COUNT};
@@ -85,7 +87,7 @@ impl Registry {
     }
 
     /// A process shows its end of a channel; `facts` are those of its socket. `witness` is
-    /// asked about the end that came first.
+    /// asked about the end that came first, `translate` if the ends' names do not mirror each other.
     pub fn rejoin_channel(
         &mut self,
         process: ProcessId,
@@ -93,6 +95,7 @@ impl Registry {
         facts: SocketFacts,
         now_ns: u64,
         witness: &mut Witness<'_>,
+        translate: &mut Translator<'_>,
     ) -> Result<Vec<Action>, Violation> {
         let broken = Violation::RejoinChannel;
         let key = (process, shown.conn_id);
@@ -135,6 +138,7 @@ impl Registry {
                     ends: [None; 2],
                     downgrading: None,
                     alone: None,
+                    table: None,
                     // It counted with the broker that paired it.
                     counted: Counted::ELSEWHERE,
                 };
@@ -172,6 +176,10 @@ impl Registry {
             return Ok(actions);
         };
         self.channel_waits_no_more(channel_ref);
+        let table = self.joins(&facts, &other, translate);
+        if let Some(channel) = self.channels.get_mut(&channel_ref) {
+            channel.table = table;
+        }
         if let Some(reason) = self.why_not_again(channel_ref, &shown, &facts, &other, witness) {
             self.downgrade_channel(channel_ref, reason, &mut actions);
             // An end that knows the channel under another number would not listen.
@@ -183,6 +191,20 @@ impl Registry {
             actions.push(not_again(process, &shown, reason));
         }
         Ok(actions)
+    }
+
+    /// The table by which two ends are one connection that are not by their names.
+    fn joins(
+        &self,
+        facts: &SocketFacts,
+        other: &End,
+        translate: &mut Translator<'_>,
+    ) -> Option<u64> {
+        let other = self.conn((other.process, other.conn_id))?.facts;
+        match self.rule_holds(facts, &other) {
+            true => None,
+            false => self.joined_in(facts, &other, translate),
+        }
     }
 
     /// Why a channel that both ends show is not the one it was.
@@ -200,7 +222,7 @@ impl Registry {
         }
         let process = other.process;
         let other = self.conn((process, other.conn_id))?;
-        match self.rule_holds(facts, &other.facts) {
+        match self.may_be_joined(facts, &other.facts, channel.table) {
             true => witness(process, &other.facts).err(),
             false => Some(Reason::Unassigned),
         }

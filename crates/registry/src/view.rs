@@ -101,6 +101,16 @@ impl Registry {
         })
     }
 
+    /// The socket at the other end of the channel that a socket has.
+    pub fn peer_of(&self, cookie: u64) -> Option<SocketFacts> {
+        let key = *self.by_cookie.get(&cookie)?;
+        let ConnState::Channel { channel, side } = self.conn(key)?.state else {
+            return None;
+        };
+        let other = self.channels.get(&channel)?.ends[1 - side]?;
+        Some(self.conn((other.process, other.conn_id))?.facts)
+    }
+
     pub(crate) fn channel_view(&self, channel_ref: ChannelRef, side: usize) -> Option<ChannelView> {
         let channel = self.channels.get(&channel_ref)?;
         let link = self.links.get(&channel.link)?;

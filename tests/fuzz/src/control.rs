@@ -180,6 +180,7 @@ impl Broker {
                     facts,
                     self.now_ns,
                     &mut |_, _| Ok(()),
+                    &mut |_| Vec::new(),
                 )
             }
             _ => Err(Violation::Status(kind)),

@@ -191,8 +191,9 @@ impl Broker {
                 // A socket that is closed or reset is turned down by the kernel's word.
                 match facts(world, conn) {
                     Some(facts) => {
-                        let gate = &mut |_: &SocketFacts, _: &SocketFacts| None;
-                        Ok(registry.offer_through(id, conn_id, facts, &mut witness, gate))
+                        let gate = &mut |_: &SocketFacts, _: &SocketFacts, _| None;
+                        let (witness, none) = (&mut witness, &mut |_: &_| Vec::new());
+                        Ok(registry.offer_through(id, conn_id, facts, witness, gate, none))
                     }
                     None => {
                         let message = Outgoing::Reject(fordway_abi::control::Reject {
@@ -218,7 +219,10 @@ impl Broker {
                 registry.rejoin_link(id, link, now_ns)
             }
             Packet::RejoinChannel { channel, conn } => match facts(world, conn) {
-                Some(facts) => registry.rejoin_channel(id, channel, facts, now_ns, &mut witness),
+                Some(facts) => {
+                    let (witness, none) = (&mut witness, &mut |_: &_| Vec::new());
+                    registry.rejoin_channel(id, channel, facts, now_ns, witness, none)
+                }
                 None => Ok(Vec::new()),
             },
         }

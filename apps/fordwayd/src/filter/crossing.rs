@@ -9,11 +9,12 @@
 //! ```
 //! Families ip, ip6 and inet see the bridge as the interface, both ways, as in the kernel;
 //! families bridge and netdev see the switch ports. Connections within one namespace do
-//! not cross the fabric, so no rule is about them.
+//! not cross the fabric, so no rule is about them. One that the host translates crosses it once
+//! for each end in a domain, between that end's port and the uplink's, under that end's names.
 
 use fordway_filter::rules::Hook;
 use fordway_filter::{Crossing, Environment, Iface, Layer, Phase, Question, Tuple};
-use fordway_platform::fabric::{RULES_DEVICE, port_of};
+use fordway_platform::fabric::{RULES_DEVICE, UPLINK_PORT, port_of};
 use std::net::{IpAddr, SocketAddr};
 
 const PROTO_TCP: u8 = 6;
@@ -41,11 +42,16 @@ pub fn crossings(from: IpAddr, to: IpAddr) -> [Crossing; HOOKS] {
 }
 
 /// The switch port of an address.
-fn port(ip: IpAddr) -> Iface {
+pub(crate) fn port(ip: IpAddr) -> Iface {
     match ip {
         IpAddr::V4(ip) => Iface::new(0, &port_of(ip)),
         IpAddr::V6(_) => Iface::new(0, RULES_DEVICE),
     }
+}
+
+/// The switch port of the host.
+pub(crate) fn uplink() -> Iface {
+    Iface::new(0, UPLINK_PORT)
 }
 
 fn between(ports: [Iface; 2]) -> [Crossing; HOOKS] {
@@ -80,13 +86,22 @@ pub fn tuple(from: SocketAddr, to: SocketAddr) -> Tuple {
     }
 }
 
-/// Asks about the connection from `from`, the connecting end, to `to`.
+/// Asks about the connection from `from`, the connecting end, to `to`, both domains.
 pub fn with_question<T>(
     (from, to): (SocketAddr, SocketAddr),
     phase: Phase,
     ask: impl FnOnce(&Question<'_>) -> T,
 ) -> T {
-    let [a, b] = [from, to].map(|end| port(end.ip()));
+    with_question_by([from, to].map(|end| port(end.ip())), (from, to), phase, ask)
+}
+
+/// As [`with_question`], from one of these ports to the other.
+pub(crate) fn with_question_by<T>(
+    [a, b]: [Iface; 2],
+    (from, to): (SocketAddr, SocketAddr),
+    phase: Phase,
+    ask: impl FnOnce(&Question<'_>) -> T,
+) -> T {
     let (forward, backward) = (between([a, b]), between([b, a]));
     ask(&Question {
         tuple: tuple(from, to),

@@ -24,13 +24,17 @@
 //!   asked.
 //! - Again when the first of the elements with a timeout leaves its set.
 //!
-//! Connections within one namespace cross nothing and are not asked about.
+//! Connections within one namespace cross nothing and are not asked about. One that the host
+//! translates is asked about once for each end in a domain, as the fabric sees it there. The
+//! host's own rules are not the broker's: that they have let it pass, its live entry in the
+//! host's connection tracking shows.
 //!
 //! # What the kernel forgets
 //! Its connection tracking knows an established connection for five days from its last packet
 //! (linux: nf_conntrack_tcp_timeout_established). One on rings has none: the broker has it
-//! known for that long again each day ([`KEEP_EVERY_NS`]), or the packets of a downgrade
-//! would be those of a connection that nobody has seen begin.
+//! known for that long again each hour ([`KEEP_EVERY_NS`]), or the packets of a downgrade
+//! would be those of a connection that nobody has seen begin. So it does where addresses were
+//! translated, or they would be translated no more.
 //!
 //! # Counts
 //! The kernel counts its packets, the broker what went by rings: as the full-sized segments
@@ -59,7 +63,7 @@ use fordway_platform::fabric::{FabricError, handshake_has_passed, keep_connectio
 use fordway_platform::nftables::{LoadError, Scratch, Source};
 use fordway_registry::{BothEnds, SocketFacts};
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -73,8 +77,8 @@ const IN_RINGS_MAX: u64 = 2 << SEGMENT_LOG2_MAX;
 const BYTES_PER_NS_MAX: u64 = 64;
 
 /// How often the kernel is told that connections on rings go on, and for how long it is to
-/// know them then.
-const KEEP_EVERY_NS: u64 = 24 * 3600 * 1_000_000_000;
+/// know them then. Kubernetes has its nodes forget after a day, firewalls after hours.
+const KEEP_EVERY_NS: u64 = 3600 * 1_000_000_000;
 const KEEP_S: u32 = 5 * 24 * 3600;
 
 /// What is credited of a channel. It only goes up.
@@ -108,8 +112,10 @@ pub(crate) struct Rules {
     earlier: BTreeMap<(u64, u64), u64>,
     /// When the first element with a timeout leaves.
     expiry_ns: Option<u64>,
-    /// When the kernel is told again that connections go on, if there are rules.
-    keep_at_ns: Option<u64>,
+    /// The broker's own namespace (SO_NETNS_COOKIE).
+    host: u64,
+    /// When the kernel is told again that connections go on.
+    keep_at_ns: u64,
 }
 
 impl Rules {
@@ -124,7 +130,8 @@ impl Rules {
             credited: BTreeMap::new(),
             earlier: BTreeMap::new(),
             expiry_ns: None,
-            keep_at_ns: None,
+            host: diag::own_netns_cookie().unwrap_or(0),
+            keep_at_ns: KEEP_EVERY_NS,
         }
     }
 
@@ -158,20 +165,18 @@ impl Rules {
 
     fn put_in_force(&mut self, made: Made, epoch: u64) {
         let now_ns = self.now_ns();
-        let has_rules = !made.rules.tables.is_empty();
         self.listing = made.listing;
         self.moved = made.for_kernel.moved;
         self.filter.replace(made.rules, epoch, now_ns);
         self.counts = self.filter.counts_anything();
         self.find_expiry();
-        self.keep_at_ns = has_rules.then(|| now_ns + KEEP_EVERY_NS);
     }
 
-    /// Whether the kernel is to be told now that connections go on; then a day later again.
+    /// Whether the kernel is to be told now that connections go on; then an hour later again.
     fn must_keep(&mut self, now_ns: u64) -> bool {
-        let is_due = self.keep_at_ns.is_some_and(|at| at <= now_ns);
+        let is_due = self.keep_at_ns <= now_ns;
         if is_due {
-            self.keep_at_ns = Some(now_ns + KEEP_EVERY_NS);
+            self.keep_at_ns = now_ns + KEEP_EVERY_NS;
         }
         is_due
     }
@@ -183,40 +188,95 @@ impl Rules {
     }
 
     /// How long the loop may sleep, in nanoseconds.
-    pub(crate) fn patience_ns(&self) -> Option<u64> {
-        let next = self.expiry_ns.into_iter().chain(self.keep_at_ns).min();
-        next.map(|at| at.saturating_sub(self.now_ns()))
+    pub(crate) fn patience_ns(&self) -> u64 {
+        let next = self.keep_at_ns.min(self.expiry_ns.unwrap_or(u64::MAX));
+        next.saturating_sub(self.now_ns())
     }
 
-    /// What the rules say of the connection of two sockets; `None`: nothing, for it crosses nothing.
-    fn ask(&self, ends: [&SocketFacts; 2], phase: Phase) -> Option<(Answer, usize)> {
+    /// What the rules say of the connection of two sockets, for each time that it crosses the fabric,
+    /// with which end seems to have connected. `table`: see [`BothEnds::table`].
+    fn ask(
+        &self,
+        ends: [&SocketFacts; 2],
+        table: Option<u64>,
+        phase: Phase,
+    ) -> Vec<(Answer, usize)> {
+        let legs = self.legs(ends, table);
+        let asked = legs.map(|leg| {
+            let far_connects = leg.far_seems_to_connect();
+            let answer = self.ask_from(&leg, far_connects, phase);
+            let answer = match phase {
+                // A program chooses its port, so that nothing may rest on who seems to connect.
+                Phase::Established => {
+                    answer.whoever_connected(&self.ask_from(&leg, !far_connects, phase))
+                }
+                Phase::New => answer,
+            };
+            (answer, leg.at ^ usize::from(far_connects))
+        });
+        asked.collect()
+    }
+
+    /// The worst of what the rules say; `None`: nothing, for the connection crosses nothing.
+    fn decide(
+        &self,
+        ends: [&SocketFacts; 2],
+        table: Option<u64>,
+        phase: Phase,
+    ) -> Option<Decision> {
+        let answers = self.ask(ends, table, phase).into_iter();
+        answers
+            .map(|(answer, _)| answer.decision)
+            .max_by_key(|decision| match decision {
+                Decision::Allowed => 0,
+                Decision::EachPacket { .. } => 1,
+                Decision::Refused { .. } => 2,
+            })
+    }
+
+    /// Where packets between two sockets cross the fabric. Where a namespace has translated them, those
+    /// of each end outside it do so on their way there, under that end's names.
+    fn legs<'f>(
+        &self,
+        ends: [&'f SocketFacts; 2],
+        table: Option<u64>,
+    ) -> impl Iterator<Item = Leg<'f>> + use<'f> {
         let [a, b] = ends;
-        if a.netns_cookie == b.netns_cookie || self.filter.rules().tables.is_empty() {
-            return None;
-        }
-        let connecting = connecting_end(a, b);
-        let answer = self.ask_from(ends[connecting], phase);
-        let answer = match phase {
-            // A program chooses its port, so that nothing may rest on who seems to connect.
-            Phase::Established => {
-                answer.whoever_connected(&self.ask_from(ends[1 - connecting], phase))
-            }
-            Phase::New => answer,
+        let crosses = match (table, self.filter.rules().tables.is_empty()) {
+            (_, true) => [false; 2],
+            (None, _) => [a.netns_cookie != b.netns_cookie, false],
+            (Some(table), _) => ends.map(|end| end.netns_cookie != table),
         };
-        Some((answer, connecting))
+        let by_uplink = table == Some(self.host);
+        let legs = [0, 1].map(|at| Leg {
+            end: ends[at],
+            at,
+            by_uplink,
+        });
+        legs.into_iter().filter(move |leg| crosses[leg.at])
     }
 
-    /// As if this end had connected.
-    fn ask_from(&self, end: &SocketFacts, phase: Phase) -> Answer {
-        crossing::with_question((end.local, end.remote), phase, |question| {
+    /// As if the end of this leg had connected, or the far one.
+    fn ask_from(&self, leg: &Leg<'_>, far_connects: bool, phase: Phase) -> Answer {
+        let SocketFacts { local, remote, .. } = *leg.end;
+        let far = match leg.by_uplink {
+            true => crossing::uplink(),
+            false => crossing::port(remote.ip()),
+        };
+        let near = crossing::port(local.ip());
+        let (ports, names) = match far_connects {
+            true => ([far, near], (remote, local)),
+            false => ([near, far], (local, remote)),
+        };
+        crossing::with_question_by(ports, names, phase, |question| {
             self.filter.ask(question, self.now_ns(), &mut Surroundings)
         })
     }
 
     /// Why two sockets get no channel.
-    pub(crate) fn gate(&self, a: &SocketFacts, b: &SocketFacts) -> Option<Reason> {
-        let (answer, _) = self.ask([a, b], Phase::Established)?;
-        let allowed = answer.is_allowed() && self.may_be_established(a, b);
+    pub(crate) fn gate(&self, ends: [&SocketFacts; 2], table: Option<u64>) -> Option<Reason> {
+        let decision = self.decide(ends, table, Phase::Established)?;
+        let allowed = decision == Decision::Allowed && self.may_be_established(ends, table);
         (!allowed).then_some(Reason::Filter)
     }
 
@@ -225,15 +285,17 @@ impl Rules {
     ///
     /// Two sockets prove nothing about it, whatever their state. The roots of two domains
     /// can each give the other's address to a device of their own and connect to themselves.
-    fn may_be_established(&self, a: &SocketFacts, b: &SocketFacts) -> bool {
-        let could = |end| self.ask_from(end, Phase::New).is_allowed();
-        if could(a) || could(b) {
-            return true;
-        }
-        let seen = handshake_has_passed(&self.runtime_dir, (a.local, a.remote));
-        seen.unwrap_or_else(|reason| {
-            tracing::warn!("a connection stays on the kernel path: {reason}");
-            false
+    fn may_be_established(&self, ends: [&SocketFacts; 2], table: Option<u64>) -> bool {
+        self.legs(ends, table).all(|leg| {
+            let could = |far| self.ask_from(&leg, far, Phase::New).is_allowed();
+            if could(false) || could(true) {
+                return true;
+            }
+            let seen = handshake_has_passed(&self.runtime_dir, leg.names());
+            seen.unwrap_or_else(|reason| {
+                tracing::warn!("a connection stays on the kernel path: {reason}");
+                false
+            })
         })
     }
 
@@ -273,12 +335,18 @@ impl Rules {
     }
 
     fn credit(&mut self, channel: &BothEnds, sent: [Option<u64>; 2]) {
-        self.credit_pair(channel.key(), &channel.facts, sent);
+        self.credit_pair(channel.key(), &channel.facts, channel.table, sent);
     }
 
     /// Credits the counters of a channel's rules with what its ends show that they sent. Where
     /// nothing counts, it is noted: later rules count what is sent under them.
-    fn credit_pair(&mut self, key: u64, [a, b]: &[SocketFacts; 2], sent: [Option<u64>; 2]) {
+    fn credit_pair(
+        &mut self,
+        key: u64,
+        [a, b]: &[SocketFacts; 2],
+        table: Option<u64>,
+        sent: [Option<u64>; 2],
+    ) {
         let past = self.credited.get(&key).copied().unwrap_or_default();
         let before = past.sent;
         let now = [0, 1].map(|side| sent[side].unwrap_or(0).max(before[side]));
@@ -286,9 +354,11 @@ impl Rules {
         if more == [0; 2] {
             return;
         }
-        if self.counts
-            && let Some((answer, connecting)) = self.ask([a, b], Phase::Established)
-        {
+        let crossed = match self.counts {
+            true => self.ask([a, b], table, Phase::Established),
+            false => Vec::new(),
+        };
+        for (answer, connecting) in crossed {
             let packets = more.map(|bytes| {
                 let packets = bytes.div_ceil(SEGMENT_BYTES);
                 // The figure is a program's own word, and may be any.
@@ -317,15 +387,30 @@ fn sent(own: Option<Progress>, peer: Option<Progress>, possible: u64) -> Option<
     said.map(|said| said.min(most)).max(least)
 }
 
+/// One crossing of the fabric: between an end in a domain and what it is connected to.
+struct Leg<'f> {
+    end: &'f SocketFacts,
+    /// Which end.
+    at: usize,
+    /// The far side is the host.
+    by_uplink: bool,
+}
+
+impl Leg<'_> {
+    fn names(&self) -> (SocketAddr, SocketAddr) {
+        (self.end.local, self.end.remote)
+    }
+
+    /// Nothing that the kernel shows of a socket says who connected, but who is connected to is
+    /// mostly at the lower port, for others come from the ephemeral range.
+    fn far_seems_to_connect(&self) -> bool {
+        self.end.local.port() < self.end.remote.port()
+    }
+}
+
 fn new_filter() -> Filter {
     let seed = fordway_platform::process::random::<8>().map_or(0, u64::from_ne_bytes);
     Filter::new(fordway_filter::Config::default(), seed)
-}
-
-/// Which of two ends seems to have connected: nothing that the kernel shows of a socket says so,
-/// but who is connected to is mostly at the lower port, for others come from the ephemeral range.
-fn connecting_end(a: &SocketFacts, b: &SocketFacts) -> usize {
-    usize::from(a.local.port() < b.local.port())
 }
 
 /// What nft and the kernel have made of a text.
@@ -670,11 +755,7 @@ impl Broker {
         let (mut moved, mut cut) = (Vec::new(), Vec::new());
         for channel in self.registry.channels_with_both_ends() {
             let [a, b] = &channel.facts;
-            match self
-                .rules
-                .ask([a, b], phase)
-                .map(|(answer, _)| answer.decision)
-            {
+            match self.rules.decide([a, b], channel.table, phase) {
                 None | Some(Decision::Allowed) => looked.stay += 1,
                 Some(Decision::EachPacket { .. }) => moved.push(channel),
                 Some(Decision::Refused { .. }) => cut.push(channel),
@@ -683,19 +764,16 @@ impl Broker {
         (looked.moved, looked.cut) = (moved.len() as u64, cut.len() as u64);
         self.leave(&moved, &cut);
         let rules = &self.rules;
-        let mut gate = |a: &SocketFacts, b: &SocketFacts| {
-            let reason = rules.gate(a, b);
+        let gate = &mut |a: &_, b: &_, table| {
+            let reason = rules.gate([a, b], table);
             looked.paired += u64::from(reason.is_none());
             reason
         };
-        let mut witness = Witness {
-            places: &mut self.places,
-            connections: &self.connections,
-            by_process: &self.by_process,
-        };
-        let mut witness = |process, facts: &SocketFacts| witness.still_true(process, facts);
+        let older = Witness::new(&mut self.places, &self.connections, &self.by_process);
+        let witness = &mut |process, facts: &_| older.still_true(process, facts);
+        let translate = &mut |question: &_| older.translate(question);
         let registry = &mut self.registry;
-        let actions = registry.retry_held_back(Reason::Filter, &mut witness, &mut gate);
+        let actions = registry.retry_held_back(Reason::Filter, witness, gate, translate);
         self.carry_out(actions);
         looked
     }
@@ -704,28 +782,41 @@ impl Broker {
     pub(crate) fn look_at(&mut self, channel: &BothEnds) {
         self.rules.goes_on(channel);
         let [a, b] = &channel.facts;
-        let answer = self.rules.ask([a, b], Phase::Established);
-        match answer.map(|(answer, _)| answer.decision) {
+        let (ends, table) = ([a, b], channel.table);
+        match self.rules.decide(ends, table, Phase::Established) {
             None => {}
-            Some(Decision::Allowed) if self.rules.may_be_established(a, b) => {}
+            Some(Decision::Allowed) if self.rules.may_be_established(ends, table) => {}
             Some(Decision::Allowed | Decision::EachPacket { .. }) => self.leave(&[*channel], &[]),
             Some(Decision::Refused { .. }) => self.leave(&[], &[*channel]),
         }
     }
 
-    /// The kernel goes on knowing the connections between domains that are on rings.
-    fn keep_connections(&self) {
-        let channels = self.registry.channels_with_both_ends();
-        let across = channels
-            .map(|channel| channel.facts)
-            .filter(|[a, b]| a.netns_cookie != b.netns_cookie);
-        let names: Vec<_> = across.map(|[a, _]| (a.local, a.remote)).collect();
+    /// The kernel goes on knowing the connections on rings that cross the fabric, and those that
+    /// it has translated.
+    fn keep_connections(&mut self) {
+        let mut names = Vec::new();
+        let mut translated: BTreeMap<u64, Vec<_>> = BTreeMap::new();
+        for channel in self.registry.channels_with_both_ends() {
+            let [a, b] = &channel.facts;
+            let legs = self.rules.legs([a, b], channel.table);
+            names.extend(legs.map(|leg| leg.names()));
+            if let Some(table) = channel.table {
+                let of_table = translated.entry(table).or_default();
+                of_table.push((a.local, a.remote));
+            }
+        }
+        for (table, names) in translated {
+            self.places.keep(table, &names, KEEP_S);
+        }
+        if names.is_empty() {
+            return;
+        }
         if let Err(reason) = keep_connections(&self.rules.runtime_dir, &names, KEEP_S) {
             tracing::warn!("connections on rings may be forgotten by the kernel: {reason}");
         }
     }
 
-    /// When the time of an element is over, or a day.
+    /// When the time of an element is over, or an hour.
     pub(crate) fn on_time(&mut self) {
         let now_ns = self.rules.now_ns();
         if self.rules.must_keep(now_ns) {

@@ -580,7 +580,13 @@ impl PrivateNamespace {
 
     pub fn ip(&self, words: &[&str]) {
         let status = self.within(|| Command::new("ip").args(words).status().expect("ip"));
-        assert!(status.success());
+        assert!(status.success(), "{words:?}");
+    }
+
+    /// Puts rules in force there; nft(8) reads them.
+    pub fn nft(&self, rules: &str) {
+        let status = self.within(|| Command::new("nft").arg(rules).status().expect("nft"));
+        assert!(status.success(), "{rules}");
     }
 
     pub fn within<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {

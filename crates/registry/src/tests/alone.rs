@@ -21,7 +21,8 @@ fn web_alone() -> (Registry, ProcessId, ProcessId) {
     let (web, _) = registry.add_process(WEB, PathPolicy::Auto);
     let (db, _) = registry.add_process(DB, PathPolicy::Auto);
     assert_eq!(registry.rejoin_link(web, LINK, 0), Ok(Vec::new()));
-    let actions = registry.rejoin_channel(web, CHANNEL, ends(0).0, 0, &mut |_, _| Ok(()));
+    let actions =
+        registry.rejoin_channel(web, CHANNEL, ends(0).0, 0, &mut |_, _| Ok(()), &mut none);
     assert_eq!(actions, Ok(Vec::new()));
     (registry, web, db)
 }
@@ -64,7 +65,8 @@ fn who_waits_for_an_end_that_never_comes_is_moved_to_the_kernel() {
         slot: 1,
         ..CHANNEL
     };
-    let actions = registry.rejoin_channel(web, late, ends(1).0, due_ns, &mut |_, _| Ok(()));
+    let actions =
+        registry.rejoin_channel(web, late, ends(1).0, due_ns, &mut |_, _| Ok(()), &mut none);
     let actions = actions.expect("in order");
     assert_eq!(downgrades(&actions), [(web, 56, Reason::Waiting)]);
     assert_eq!(
@@ -85,7 +87,7 @@ fn an_offer_shows_that_the_far_end_has_no_channel() {
     let (db_again, _) = second.add_process(DB, PathPolicy::Auto);
     second.offer(db_again, 4, b);
     second.rejoin_link(web_again, LINK, 0).expect("link");
-    let actions = second.rejoin_channel(web_again, CHANNEL, a, 0, &mut |_, _| Ok(()));
+    let actions = second.rejoin_channel(web_again, CHANNEL, a, 0, &mut |_, _| Ok(()), &mut none);
     let told = downgrades(&actions.expect("channel"));
     assert_eq!(told, [(web_again, 55, Reason::Waiting)]);
     // Back on the kernel path it offers itself, and gets a channel over a new link.
@@ -125,7 +127,7 @@ fn who_comes_in_time_is_waited_for_no_more() {
         ..CHANNEL
     };
     registry.rejoin_link(db, link, 1).expect("link");
-    let actions = registry.rejoin_channel(db, channel, ends(0).1, 1, &mut |_, _| Ok(()));
+    let actions = registry.rejoin_channel(db, channel, ends(0).1, 1, &mut |_, _| Ok(()), &mut none);
     assert_eq!(downgrades(&actions.expect("channel")), []);
     assert_eq!(registry.next_ns(), None);
     assert_eq!(registry.on_time(u64::MAX), []);
@@ -151,7 +153,14 @@ fn who_comes_late_but_before_the_other_has_left_is_told_as_well() {
         ..CHANNEL
     };
     registry.rejoin_link(db, link, ALONE_NS_MAX).expect("link");
-    let actions = registry.rejoin_channel(db, channel, ends(0).1, ALONE_NS_MAX, &mut |_, _| Ok(()));
+    let actions = registry.rejoin_channel(
+        db,
+        channel,
+        ends(0).1,
+        ALONE_NS_MAX,
+        &mut |_, _| Ok(()),
+        &mut none,
+    );
     let told = downgrades(&actions.expect("channel"));
     assert_eq!(told, [(db, 55, Reason::Waiting)]);
     // Both report; the link serves on.

@@ -4,6 +4,7 @@ mod alone;
 mod policy;
 mod random;
 mod rejoin;
+mod translated;
 
 use crate::*;
 use fordway_abi::control::{PathPolicy, RejoinChannel, RejoinLink, Status, status};
@@ -54,6 +55,11 @@ fn ends(number: u64) -> (SocketFacts, SocketFacts) {
         facts(number * 2 + 1_000, WEB, &web, db),
         facts(number * 2 + 1_001, DB, db, &web),
     )
+}
+
+/// Nothing is translated.
+pub(crate) fn none(_: &Question) -> Vec<FarEnd> {
+    Vec::new()
 }
 
 fn pairs(actions: &[Action]) -> Vec<(ProcessId, control::Pair)> {
@@ -302,7 +308,7 @@ fn a_holder_that_has_left_the_socket_makes_way() {
         assert_eq!((process, shown.cookie), (web, a.cookie));
         Err(Reason::Unproven)
     };
-    let actions = registry.offer_through(heir, 1, a, &mut witness, &mut |_, _| None);
+    let actions = registry.offer_through(heir, 1, a, &mut witness, &mut |_, _, _| None, &mut none);
     assert_eq!(rejects(&actions), [(web, Reason::Unproven, 0)]);
     let holder = registry.connection(a.cookie).map(|view| view.process);
     assert_eq!(holder, Some(heir));

@@ -4,11 +4,11 @@ use super::*;
 
 const FILTER: Reason = Reason::Filter;
 
-fn closed(_: &SocketFacts, _: &SocketFacts) -> Option<Reason> {
+fn closed(_: &SocketFacts, _: &SocketFacts, _: Option<u64>) -> Option<Reason> {
     Some(FILTER)
 }
 
-fn open(_: &SocketFacts, _: &SocketFacts) -> Option<Reason> {
+fn open(_: &SocketFacts, _: &SocketFacts, _: Option<u64>) -> Option<Reason> {
     None
 }
 
@@ -19,10 +19,10 @@ fn what_is_held_back_is_told_once_and_paired_when_the_gate_opens() {
     let (db, _) = registry.add_process(DB, PathPolicy::Auto);
     let (a, b) = ends(0);
     assert_eq!(
-        registry.offer_through(web, 1, a, &mut |_, _| Ok(()), &mut closed),
+        registry.offer_through(web, 1, a, &mut |_, _| Ok(()), &mut closed, &mut none),
         []
     );
-    let actions = registry.offer_through(db, 2, b, &mut |_, _| Ok(()), &mut closed);
+    let actions = registry.offer_through(db, 2, b, &mut |_, _| Ok(()), &mut closed, &mut none);
     let mut told = rejects(&actions);
     told.sort_by_key(|told| told.0);
     assert_eq!(told, [(web, FILTER, 1), (db, FILTER, 1)]);
@@ -30,13 +30,13 @@ fn what_is_held_back_is_told_once_and_paired_when_the_gate_opens() {
     let kept = registry.connection(a.cookie).map(|view| view.path);
     assert!(matches!(kept, Some(Path::Kernel { reason: FILTER, .. })));
     assert_eq!(
-        registry.retry_held_back(FILTER, &mut |_, _| Ok(()), &mut closed),
+        registry.retry_held_back(FILTER, &mut |_, _| Ok(()), &mut closed, &mut none),
         []
     );
-    let made = links(&registry.retry_held_back(FILTER, &mut |_, _| Ok(()), &mut open));
+    let made = links(&registry.retry_held_back(FILTER, &mut |_, _| Ok(()), &mut open, &mut none));
     assert_eq!((made.len(), registry.channel_count()), (2, 1));
     assert_eq!(
-        registry.retry_held_back(FILTER, &mut |_, _| Ok(()), &mut open),
+        registry.retry_held_back(FILTER, &mut |_, _| Ok(()), &mut open, &mut none),
         []
     );
 }
@@ -49,14 +49,14 @@ fn what_was_held_back_is_proved_again() {
         let (web, _) = registry.add_process(WEB, PathPolicy::Auto);
         let (db, _) = registry.add_process(DB, PathPolicy::Auto);
         let (a, b) = ends(0);
-        registry.offer_through(web, 1, a, &mut |_, _| Ok(()), &mut closed);
-        registry.offer_through(db, 2, b, &mut |_, _| Ok(()), &mut closed);
+        registry.offer_through(web, 1, a, &mut |_, _| Ok(()), &mut closed, &mut none);
+        registry.offer_through(db, 2, b, &mut |_, _| Ok(()), &mut closed, &mut none);
         let (process, cookie) = [(web, a.cookie), (db, b.cookie)][gone];
         let mut witness = |_, shown: &SocketFacts| match shown.cookie == cookie {
             true => Err(Reason::NoPeer),
             false => Ok(()),
         };
-        let actions = registry.retry_held_back(FILTER, &mut witness, &mut open);
+        let actions = registry.retry_held_back(FILTER, &mut witness, &mut open, &mut none);
         assert_eq!(rejects(&actions), [(process, Reason::NoPeer, 0)]);
         assert_eq!((links(&actions), registry.channel_count()), (vec![], 0));
     }
@@ -68,11 +68,11 @@ fn who_wants_rings_or_nothing_is_turned_down_for_good() {
     let (web, _) = registry.add_process(WEB, PathPolicy::Fast);
     let (db, _) = registry.add_process(DB, PathPolicy::Auto);
     let (a, b) = ends(0);
-    registry.offer_through(web, 1, a, &mut |_, _| Ok(()), &mut closed);
-    let actions = registry.offer_through(db, 2, b, &mut |_, _| Ok(()), &mut closed);
+    registry.offer_through(web, 1, a, &mut |_, _| Ok(()), &mut closed, &mut none);
+    let actions = registry.offer_through(db, 2, b, &mut |_, _| Ok(()), &mut closed, &mut none);
     assert!(rejects(&actions).contains(&(web, FILTER, 0)));
     assert_eq!(
-        registry.retry_held_back(FILTER, &mut |_, _| Ok(()), &mut open),
+        registry.retry_held_back(FILTER, &mut |_, _| Ok(()), &mut open, &mut none),
         []
     );
 }

@@ -279,8 +279,14 @@ impl World {
                 };
                 let facts = self.sockets[socket].0;
                 let registry = &mut self.registry;
-                let result =
-                    registry.rejoin_channel(process, shown, facts, self.now_ns, &mut |_, _| Ok(()));
+                let result = registry.rejoin_channel(
+                    process,
+                    shown,
+                    facts,
+                    self.now_ns,
+                    &mut |_, _| Ok(()),
+                    &mut none,
+                );
                 self.settle(process, result);
             }
             Event::RemoveDomain { id } => {

@@ -22,7 +22,7 @@ fn rejoin(p: &Paired, web_link: u64, db_link: u64, registry: &mut Registry) -> [
             claim: control::Claim::NONE,
         };
         let actions = registry
-            .rejoin_channel(process, channel, facts, 0, &mut |_, _| Ok(()))
+            .rejoin_channel(process, channel, facts, 0, &mut |_, _| Ok(()), &mut none)
             .expect("channel");
         assert_eq!(downgrades(&actions), []);
     }
@@ -139,12 +139,12 @@ fn rejoining_with_foreign_sockets_is_refused() {
             claim: control::Claim::NONE,
         };
         let actions = registry
-            .rejoin_channel(process, channel, facts, 0, &mut |_, _| Ok(()))
+            .rejoin_channel(process, channel, facts, 0, &mut |_, _| Ok(()), &mut none)
             .expect("channel");
         let expected = if process == db { 2 } else { 0 };
         assert_eq!(downgrades(&actions).len(), expected);
         assert_eq!(
-            registry.rejoin_channel(process, channel, facts, 0, &mut |_, _| Ok(())),
+            registry.rejoin_channel(process, channel, facts, 0, &mut |_, _| Ok(()), &mut none),
             Err(Violation::RejoinChannel)
         );
         assert_eq!(
@@ -180,7 +180,7 @@ fn an_end_that_came_first_is_proved_again() {
             assert_eq!(shown.cookie, a.cookie);
             Err(Reason::NoPeer)
         };
-        let actions = registry.rejoin_channel(process, channel, facts, 0, &mut witness);
+        let actions = registry.rejoin_channel(process, channel, facts, 0, &mut witness, &mut none);
         told.extend(downgrades(&actions.expect("in order")));
     }
     let reasons: Vec<Reason> = told.iter().map(|told| told.2).collect();

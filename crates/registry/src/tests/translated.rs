@@ -1,0 +1,297 @@
+//! Pairs across NAT: what the tables say, and what may rest on it.
+
+use super::*;
+
+/// A connection as one table has it: its namespace, and the names of each end.
+type Entry = (u64, [(&'static str, &'static str); 2]);
+
+/// A published port: DNAT at the host.
+const DNAT: Entry = (
+    HOST,
+    [
+        ("10.77.0.4:40000", "192.0.2.1:8080"),
+        ("10.77.0.3:6379", "10.77.0.4:40000"),
+    ],
+);
+/// The client seems to be the host.
+const SNAT: Entry = (
+    HOST,
+    [
+        ("10.77.0.4:40000", "10.77.0.3:6379"),
+        ("10.77.0.3:6379", "10.77.0.1:50000"),
+    ],
+);
+/// Both at once.
+const HAIRPIN: Entry = (
+    HOST,
+    [
+        ("10.77.0.4:40000", "192.0.2.1:8080"),
+        ("10.77.0.3:6379", "10.77.0.1:50000"),
+    ],
+);
+/// By a program of the host.
+const OF_HOST: Entry = (
+    HOST,
+    [
+        ("127.0.0.1:40000", "127.0.0.1:8080"),
+        ("10.77.0.3:6379", "10.77.0.1:50000"),
+    ],
+);
+/// To a proxy beside the program, whatever it had asked for.
+const REDIRECT: Entry = (
+    WEB,
+    [
+        ("10.77.0.4:40000", "10.77.0.3:6379"),
+        ("127.0.0.1:15001", "10.77.0.4:40000"),
+    ],
+);
+/// To a proxy beside the server.
+const INBOUND: Entry = (
+    DB,
+    [
+        ("10.77.0.4:40000", "10.77.0.3:6379"),
+        ("10.77.0.3:15006", "10.77.0.4:40000"),
+    ],
+);
+
+fn end(cookie: u64, netns_cookie: u64, (local, remote): (&str, &str)) -> SocketFacts {
+    facts(cookie, netns_cookie, local, remote)
+}
+
+/// The kernel of tables that have these entries.
+fn kernel(entries: Vec<Entry>) -> impl FnMut(&Question) -> Vec<FarEnd> {
+    let name = |text: &str| text.parse().expect("an address");
+    move |question| {
+        let names = (question.facts.local, question.facts.remote);
+        let may = |table: u64| question.tables.contains(&Some(table));
+        let answers = entries.iter().filter(|(table, _)| may(*table));
+        let answers = answers.flat_map(|(table, [a, b])| [(table, a, b), (table, b, a)]);
+        let answers = answers.filter(|(_, near, _)| (name(near.0), name(near.1)) == names);
+        answers
+            .map(|(table, _, far)| FarEnd {
+                table: *table,
+                local: name(far.0),
+                remote: name(far.1),
+            })
+            .collect()
+    }
+}
+
+/// Channels after both ends were offered, in either order.
+#[track_caller]
+fn offered(entries: &[Entry], ends: [SocketFacts; 2]) -> usize {
+    let counts = [ends, [ends[1], ends[0]]].map(|ends| {
+        let mut registry = registry();
+        for (number, end) in ends.into_iter().enumerate() {
+            let (process, _) = registry.add_process(end.netns_cookie, PathPolicy::Auto);
+            let mut kernel = kernel(entries.to_vec());
+            let conn_id = number as u64;
+            registry.offer_through(
+                process,
+                conn_id,
+                end,
+                &mut |_, _| Ok(()),
+                &mut |_, _, _| None,
+                &mut kernel,
+            );
+        }
+        registry.channel_count()
+    });
+    assert_eq!(counts[0], counts[1], "the order counts");
+    counts[0]
+}
+
+fn of(entry: Entry, places: [u64; 2]) -> [SocketFacts; 2] {
+    [0, 1].map(|at| end(at as u64 + 1, places[at], entry.1[at]))
+}
+
+#[test]
+fn what_the_kernel_has_translated_is_one_connection() {
+    for (entry, places) in [
+        (DNAT, [WEB, DB]),
+        (SNAT, [WEB, DB]),
+        (HAIRPIN, [WEB, DB]),
+        (OF_HOST, [HOST, DB]),
+        (REDIRECT, [WEB, WEB]),
+        (INBOUND, [WEB, DB]),
+    ] {
+        assert_eq!(offered(&[entry], of(entry, places)), 1, "{entry:?}");
+        assert_eq!(offered(&[], of(entry, places)), 0, "{entry:?}");
+    }
+    // A domain that is connected to what it has published itself.
+    let own = (
+        HOST,
+        [
+            ("10.77.0.3:40000", "192.0.2.1:8080"),
+            ("10.77.0.3:6379", "10.77.0.1:50000"),
+        ],
+    );
+    assert_eq!(offered(&[own], of(own, [DB, DB])), 1);
+    // And a namespace that is nobody's domain, in itself.
+    assert_eq!(
+        offered(
+            &[(PRIVATE, DNAT.1)],
+            of((PRIVATE, OF_HOST.1), [PRIVATE, PRIVATE])
+        ),
+        0
+    );
+    let inside = (
+        PRIVATE,
+        [
+            ("192.168.1.2:40000", "192.0.2.1:80"),
+            ("127.0.0.1:15001", "192.168.1.2:40000"),
+        ],
+    );
+    assert_eq!(offered(&[inside], of(inside, [PRIVATE, PRIVATE])), 1);
+}
+
+#[test]
+fn a_table_says_nothing_of_what_its_namespace_may_not_do() {
+    // Between others, in a table of one of the ends or of a stranger.
+    for table in [WEB, DB, STRANGER] {
+        for entry in [DNAT, SNAT, HAIRPIN] {
+            let entry = (table, entry.1);
+            assert_eq!(offered(&[entry], of(entry, [WEB, DB])), 0, "{entry:?}");
+        }
+    }
+    // Under another's address, in whichever table.
+    for table in [HOST, WEB, DB, STRANGER] {
+        for places in [[STRANGER, DB], [WEB, STRANGER], [STRANGER; 2]] {
+            for entry in [DNAT, SNAT, HAIRPIN, INBOUND, REDIRECT] {
+                let entry = (table, entry.1);
+                assert_eq!(
+                    offered(&[entry], of(entry, places)),
+                    0,
+                    "{entry:?} {places:?}"
+                );
+            }
+        }
+    }
+    // Who is connected to a domain's address talks to that domain, whatever the host's table says.
+    let elsewhere = (
+        HOST,
+        [
+            ("10.77.0.4:40000", "10.77.0.3:6379"),
+            ("10.77.0.9:6379", "10.77.0.4:40000"),
+        ],
+    );
+    let mut registry_with_third = registry();
+    let assigned = Assigned {
+        ip: Ipv4Addr::new(10, 77, 0, 9),
+        netns_cookie: STRANGER,
+    };
+    registry_with_third
+        .add_domain("third", assigned)
+        .expect("domain");
+    let [a, b] = of(elsewhere, [WEB, STRANGER]);
+    assert!(!registry_with_third.translation_holds(&a, &b, HOST));
+    // It is held to what is its own: not another source, not another's address.
+    for inbound in [
+        [
+            ("10.77.0.4:40000", "10.77.0.3:6379"),
+            ("10.77.0.3:15006", "10.77.0.4:40001"),
+        ],
+        [
+            ("10.77.0.4:40000", "192.0.2.1:6379"),
+            ("10.77.0.3:15006", "10.77.0.4:40000"),
+        ],
+        [
+            ("10.77.0.4:40000", "10.77.0.3:6379"),
+            ("10.77.0.4:15006", "10.77.0.4:40000"),
+        ],
+    ] {
+        let entry = (DB, inbound);
+        assert_eq!(offered(&[entry], of(entry, [WEB, DB])), 0, "{inbound:?}");
+    }
+    // One address of a private namespace belongs to the host as little.
+    assert_eq!(offered(&[OF_HOST], of(OF_HOST, [PRIVATE, DB])), 0);
+}
+
+/// Both ends' own questions have to lead to each other.
+#[test]
+fn an_entry_of_one_end_alone_joins_nothing() {
+    let [a, b] = of(HAIRPIN, [WEB, DB]);
+    let mut registry = registry();
+    let mut whole = kernel(vec![HAIRPIN]);
+    let mut half = |question: &Question| match question.facts.cookie == b.cookie {
+        true => whole(question),
+        false => Vec::new(),
+    };
+    for end in [a, b] {
+        let (process, _) = registry.add_process(end.netns_cookie, PathPolicy::Auto);
+        let witness = &mut |_, _: &_| Ok(());
+        let gate = &mut |_: &_, _: &_, _| None;
+        registry.offer_through(process, 1, end, witness, gate, &mut half);
+    }
+    assert_eq!(registry.channel_count(), 0);
+}
+
+#[test]
+fn names_that_mirror_each_other_are_asked_about_in_no_table() {
+    let mut registry = registry();
+    let (a, b) = ends(0);
+    let mut asked = Vec::new();
+    for end in [a, b] {
+        let (process, _) = registry.add_process(end.netns_cookie, PathPolicy::Auto);
+        let witness = &mut |_, _: &_| Ok(());
+        let gate = &mut |_: &_, _: &_, table| {
+            assert_eq!(table, None);
+            None
+        };
+        registry.offer_through(process, 1, end, witness, gate, &mut |question| {
+            asked.push((question.facts.cookie, question.mirrored_in));
+            Vec::new()
+        });
+    }
+    assert_eq!(registry.channel_count(), 1);
+    // The first could not know.
+    assert_eq!(asked, [(a.cookie, [None, Some(DB)])]);
+}
+
+#[test]
+fn what_is_held_back_across_nat_is_paired_by_the_next_rules() {
+    let mut registry = registry();
+    let mut kernel = kernel(vec![DNAT]);
+    let mut tables = Vec::new();
+    for end in of(DNAT, [WEB, DB]) {
+        let (process, _) = registry.add_process(end.netns_cookie, PathPolicy::Auto);
+        let witness = &mut |_, _: &_| Ok(());
+        let gate = &mut |_: &_, _: &_, table| {
+            tables.push(table);
+            Some(Reason::Filter)
+        };
+        registry.offer_through(process, 1, end, witness, gate, &mut kernel);
+    }
+    assert_eq!((registry.channel_count(), tables), (0, vec![Some(HOST)]));
+    let witness = &mut |_, _: &_| Ok(());
+    let mut open = |_: &_, _: &_, _| None;
+    registry.retry_held_back(Reason::Filter, witness, &mut open, &mut none);
+    assert_eq!(registry.channel_count(), 0, "the entry is gone");
+    registry.retry_held_back(Reason::Filter, witness, &mut open, &mut kernel);
+    assert_eq!(registry.channel_count(), 1);
+    let channel = registry.channels_with_both_ends().next().expect("one");
+    assert_eq!(channel.table, Some(HOST));
+    // An end that is a domain's no more loses it.
+    let web = registry.domain_by_name("web").expect("web").id;
+    registry.remove_domain(web);
+    let asked: Vec<_> = registry.live_channels_of(channel_owner(&registry)).clone();
+    assert_eq!(asked[0].downgrading, Some(Reason::Unassigned));
+}
+
+fn channel_owner(registry: &Registry) -> ProcessId {
+    registry.connection(1).expect("the first end").process
+}
+
+/// Who wants rings or nothing waits where the kernel shows a domain behind the translation.
+#[test]
+fn who_insists_waits_for_a_translated_far_end() {
+    for (entries, refused) in [(vec![DNAT], 0), (vec![], 1)] {
+        let mut registry = registry();
+        let (process, _) = registry.add_process(WEB, PathPolicy::Fast);
+        let [a, _] = of(DNAT, [WEB, DB]);
+        let witness = &mut |_, _: &_| Ok(());
+        let gate = &mut |_: &_, _: &_, _| None;
+        let actions = registry.offer_through(process, 1, a, witness, gate, &mut kernel(entries));
+        assert_eq!(rejects(&actions).len(), refused);
+    }
+}
