@@ -1,0 +1,268 @@
+//! Connections whose addresses the kernel translates, by unmodified programs: their bytes go through
+//! rings. Needs root and a built shim; says so otherwise.
+
+mod support;
+
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+use support::place::Place;
+use support::stage::{HOST, Stage};
+use support::{Ran, built_shim, is_root};
+
+/// Which of the two programs this process is to be, and the address that is meant.
+const ROLE: &str = "FORDWAY_TEST_ROLE";
+const ROUND_TRIPS: usize = 100;
+const MESSAGE: [u8; 64] = [7; 64];
+/// What the kernel path may have carried first, and more than that.
+const LEAST: u64 = (ROUND_TRIPS * MESSAGE.len()) as u64;
+
+/// Not a test of its own: the domains run it as an ordinary program.
+#[test]
+fn role() {
+    let role = std::env::var(ROLE).unwrap_or_default();
+    match role.split_once(' ') {
+        Some(("server", at)) => serve(at),
+        Some(("client", to)) => call(to),
+        _ => {}
+    }
+}
+
+/// Until it is killed.
+fn serve(at: &str) {
+    let listener = TcpListener::bind(at).expect("bind");
+    say("listening");
+    loop {
+        let (mut stream, _) = listener.accept().expect("accept");
+        let mut message = MESSAGE;
+        while stream.read_exact(&mut message).is_ok() {
+            stream.write_all(&message).expect("write");
+        }
+    }
+}
+
+/// Exchanges messages, once for each line that it is given.
+fn call(to: &str) {
+    let mut stream = TcpStream::connect(to).expect("connect");
+    loop {
+        for _ in 0..ROUND_TRIPS {
+            let mut answer = [0; MESSAGE.len()];
+            stream.write_all(&MESSAGE).expect("write");
+            stream.read_exact(&mut answer).expect("read");
+            assert_eq!(answer, MESSAGE);
+        }
+        say("exchanged");
+        if std::io::stdin()
+            .read_line(&mut String::new())
+            .expect("read")
+            == 0
+        {
+            return;
+        }
+    }
+}
+
+fn say(word: &str) {
+    let mut stdout = std::io::stdout();
+    writeln!(stdout, "SAID {word}").expect("write");
+    stdout.flush().expect("flush");
+}
+
+/// A program on the stage.
+struct Program {
+    process: Child,
+    stdin: ChildStdin,
+    stdout: BufReader<ChildStdout>,
+}
+
+impl Program {
+    fn start(mut command: Command) -> Program {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = command.spawn().expect("start");
+        let stdin = process.stdin.take().expect("stdin");
+        let stdout = BufReader::new(process.stdout.take().expect("stdout"));
+        Program {
+            process,
+            stdin,
+            stdout,
+        }
+    }
+
+    /// Waits until it says a word.
+    #[track_caller]
+    fn hear(&mut self, word: &str) {
+        let mut line = String::new();
+        while self.stdout.read_line(&mut line).expect("read") > 0 {
+            if line.trim_end().ends_with(&format!("SAID {word}")) {
+                return;
+            }
+            line.clear();
+        }
+        panic!("it ended without saying {word}");
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// The host, what is laid on it, and the shim.
+struct Bed {
+    stage: Stage,
+    shim: std::path::PathBuf,
+}
+
+impl Bed {
+    fn new() -> Option<Bed> {
+        if !is_root() {
+            return None;
+        }
+        let shim = built_shim()?;
+        let stage = Stage::new();
+        stage.say("up --detach --uplink").check(0);
+        Some(Bed { stage, shim })
+    }
+
+    /// `fordway run WHERE -- this program` in that role, on the host.
+    fn run(&self, place: &str, role: &str) -> Program {
+        let program = std::env::current_exe().expect("path");
+        let program = program.to_str().expect("a name");
+        let mut words = vec!["run"];
+        words.extend(place.split(' '));
+        words.extend(["--", program, "--exact", "role", "--nocapture"]);
+        let mut command = self.stage.runtime.command(words);
+        command.env("FORDWAY_LIB", &self.shim);
+        let mut command = self.stage.command(&command);
+        command.env(ROLE, role);
+        Program::start(command)
+    }
+
+    /// This program in that role in a container, which has joined by the variables of `fordway env`.
+    fn contain(&self, container: &Place, role: &str) -> Program {
+        let mut env = self.stage.runtime.command(["env", "--json"]);
+        env.env("FORDWAY_LIB", &self.shim);
+        let ran = Ran::new(&mut self.stage.command(&env)).check(0);
+        let env: Value = serde_json::from_str(&ran.stdout).expect("JSON");
+        let mut command = Command::new("nsenter");
+        command.args(["-t", &container.pid().to_string(), "--net", "env"]);
+        for (name, value) in env["variables"].as_object().expect("variables") {
+            command.arg(format!("{name}={}", value.as_str().expect("a string")));
+        }
+        command.arg(std::env::current_exe().expect("path"));
+        command.args(["--exact", "role", "--nocapture"]);
+        command.env(ROLE, role);
+        Program::start(command)
+    }
+
+    fn serve(&self, place: &str, at: &str) -> Program {
+        let mut server = self.run(place, &format!("server {at}"));
+        server.hear("listening");
+        server
+    }
+
+    /// Has a client exchange messages until both ends of its connection show that they moved them
+    /// through rings; `ss` says in which domains the ends are.
+    #[track_caller]
+    fn by_rings(&self, mut client: Program, domains: [&str; 2]) {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            client.hear("exchanged");
+            let document = self.stage.json("ss --all");
+            let rows = document["connections"].as_array().expect("connections");
+            let moved = |row: &&Value| {
+                let count = |name: &str| row[name].as_u64().expect("a count");
+                row["path"] == "fast" && count("ring_bytes_tx").min(count("ring_bytes_rx")) > LEAST
+            };
+            let moved: Vec<&Value> = rows.iter().filter(moved).collect();
+            if let [one, other] = moved[..]
+                && one["channel"] == other["channel"]
+            {
+                let [near, far] = domains.map(Value::from);
+                let said = [one, other].map(|row| [&row["domain"], &row["peer_domain"]]);
+                let meant = [[&near, &far], [&far, &near]];
+                assert!(said == meant || said == [meant[1], meant[0]], "{document}");
+                return;
+            }
+            assert!(Instant::now() < deadline, "no rings: {document}");
+            client.stdin.write_all(b"\n").expect("write");
+        }
+    }
+}
+
+#[test]
+fn what_is_published_goes_through_rings() {
+    let Some(bed) = Bed::new() else { return };
+    let stage = &bed.stage;
+    let publish = "domain add db --ip 10.77.0.3 --publish 8080:7000";
+    stage.say(publish).check(0);
+    let server = bed.serve("--domain db", "0.0.0.0:7000");
+    let published = format!("client {HOST}:8080");
+    // Destination and source are translated: from another domain, and from the same one.
+    bed.by_rings(bed.run("--domain web", &published), ["web", "db"]);
+    bed.by_rings(bed.run("--domain db", &published), ["db", "db"]);
+    // From the host: the destination alone, and both.
+    bed.by_rings(bed.run("--here", &published), ["host", "db"]);
+    bed.by_rings(bed.run("--here", "client 127.0.0.1:8080"), ["host", "db"]);
+
+    // A container that comes under the host's address, and one that comes under its own.
+    let container = Place::new();
+    let pid = container.pid();
+    stage.host(&format!(
+        "ip link add docker0 type veth peer name eth0 netns /proc/{pid}/ns/net"
+    ));
+    stage.host("ip addr add 172.30.0.1/24 dev docker0");
+    stage.host("ip link set docker0 up");
+    for line in [
+        "addr add 172.30.0.2/24 dev eth0",
+        "link set eth0 up",
+        "route add default via 172.30.0.1",
+    ] {
+        container.ip(line);
+    }
+    let attach = format!("domain attach shop --ip 172.30.0.2 --pid {pid}");
+    stage.say(&attach).check(0);
+    bed.by_rings(bed.contain(&container, &published), ["shop", "db"]);
+    let masquerade = "table ip docker { chain p { type nat hook postrouting priority 90; \
+        ip saddr 172.30.0.0/24 oifname != docker0 masquerade; }; }";
+    nft(stage.host.pid(), masquerade);
+    let direct = "client 10.77.0.3:7000";
+    bed.by_rings(bed.contain(&container, direct), ["shop", "db"]);
+    drop(server);
+    stage.host("nft delete table ip docker");
+    stage.say("domain rm shop --force").check(0);
+    stage.host("ip link del docker0");
+    bed.stage.close();
+}
+
+/// As in a pod with a proxy: the program's connection ends beside it, and so does one that comes in.
+#[test]
+fn what_is_redirected_to_a_proxy_goes_through_rings() {
+    let Some(bed) = Bed::new() else { return };
+    let stage = &bed.stage;
+    stage.say("domain add db --ip 10.77.0.3").check(0);
+    stage.say("domain add web --ip 10.77.0.4").check(0);
+    let proxy = bed.serve("--domain web", "0.0.0.0:15001");
+    let rules = "table ip mesh { \
+        chain o { type nat hook output priority -100; tcp dport 7000 redirect to :15001; }; \
+        chain i { type nat hook prerouting priority -100; tcp dport 80 redirect to :15001; }; }";
+    nft(proxy.process.id(), rules);
+    bed.by_rings(
+        bed.run("--domain web", "client 10.77.0.3:7000"),
+        ["web", "web"],
+    );
+    bed.by_rings(bed.run("--domain db", "client 10.77.0.4:80"), ["db", "web"]);
+    drop(proxy);
+    bed.stage.close();
+}
+
+/// Puts rules in force in the network of a process.
+fn nft(pid: u32, rules: &str) {
+    let mut command = Command::new("nsenter");
+    command.args(["-t", &pid.to_string(), "--net", "nft", rules]);
+    Ran::new(&mut command).check(0);
+}
