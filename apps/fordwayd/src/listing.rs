@@ -7,7 +7,8 @@
 //! 2. It was offered, or had a channel: `kernel`, with the reason that was given. A
 //!    waiting offer is looked at again, since the listing knows more than the registry:
 //!    where no socket in any namespace mirrors it, the tables of translations are asked for its
-//!    far end, and none means `no-peer`; a far end that no shim holds means `no-peer` as well; one
+//!    far end, and none means `no-peer`, or `nat` towards a domain if rules of the packet filter
+//!    translate; a far end that no shim holds means `no-peer` as well; one
 //!    where the rule of pairing does not hold means `unassigned`, and `nat` if a table led there;
 //!    one that is known to stay on the kernel path gives its own reason. A proxy in between is a far
 //!    end as any other: what it has connected to is another connection.
@@ -280,10 +281,12 @@ impl Broker {
                 if reason != Reason::Waiting {
                     return Some(reason);
                 }
+                let to_domain = || self.domain_with(view.facts.remote.ip()).is_some();
                 Some(match far {
                     Far::Socket(other) => self.reason_of_far_end(other, tables),
                     Far::Barred(other, _) if !self.is_held(other, tables) => Reason::NoPeer,
                     Far::Barred(_, reason) => *reason,
+                    Far::Nowhere if self.rules.translate() && to_domain() => Reason::Nat,
                     Far::Nowhere => Reason::NoPeer,
                 })
             }

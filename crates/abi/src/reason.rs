@@ -37,8 +37,8 @@ reasons! {
     Waiting = 2, "waiting", "one end has offered the connection, the other end has not (yet)";
     /// No program under Fordway holds the other end.
     NoPeer = 3, "no-peer", "the other end is outside Fordway or its program is not preloaded";
-    /// The names of the two ends do not mirror each other.
-    Nat = 4, "nat", "the two ends' addresses do not mirror each other: NAT or a proxy in between";
+    /// Addresses were translated on the way, and what the kernel shows of it joins no two ends.
+    Nat = 4, "nat", "addresses are translated on the way, by somebody who cannot vouch for both ends";
     /// The local address was not assigned to the namespace of that end.
     Unassigned = 5, "unassigned", "an end's address was not assigned to its network namespace by the registry";
     /// No broker answers.

@@ -57,7 +57,8 @@ use crate::{BrokerError, Config};
 use crossing::Surroundings;
 use fordway_abi::reason::Reason;
 use fordway_abi::shm::SEGMENT_LOG2_MAX;
-use fordway_filter::{Answer, Decision, Filter, Phase, rules};
+use fordway_filter::rules::{self, ChainKind};
+use fordway_filter::{Answer, Decision, Filter, Phase};
 use fordway_platform::diag::{self, Named};
 use fordway_platform::fabric::{FabricError, handshake_has_passed, keep_connections, port_of};
 use fordway_platform::nftables::{LoadError, Scratch, Source};
@@ -271,6 +272,16 @@ impl Rules {
         crossing::with_question_by(ports, names, phase, |question| {
             self.filter.ask(question, self.now_ns(), &mut Surroundings)
         })
+    }
+
+    /// Whether rules in force translate addresses in the fabric. Its table is asked about no pair:
+    /// each hook would see other names, and the rules are asked with two ends' names.
+    pub(crate) fn translate(&self) -> bool {
+        let tables = self.filter.rules().tables.iter();
+        let mut bases = tables
+            .flat_map(|table| &table.chains)
+            .filter_map(|chain| chain.base.as_ref());
+        bases.any(|base| base.kind == ChainKind::Nat)
     }
 
     /// Why two sockets get no channel.

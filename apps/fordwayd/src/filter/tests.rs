@@ -248,6 +248,107 @@ fn the_kernel_is_told_each_hour_which_connections_go_on() {
     assert!(u64::from(KEEP_S) * 1_000_000_000 > 2 * KEEP_EVERY_NS);
 }
 
+/// The ends of a connection of web to a published port of db, in namespaces of these cookies.
+fn across_nat(namespaces: [u64; 2]) -> [SocketFacts; 2] {
+    let [a, _] = ends(WEB, "192.0.2.1:8080", namespaces);
+    let [_, b] = ends("10.77.0.1:50000", DB, namespaces);
+    [a, b]
+}
+
+#[test]
+fn each_crossing_of_what_the_host_translates_is_under_the_rules() {
+    if !is_root() {
+        return;
+    }
+    let said = |text: &str| {
+        let rules = rules(&format!("table inet t {{ chain c {{ {text}; }} }}"));
+        let [a, b] = across_nat([7, 8]);
+        let host = Some(rules.host);
+        assert_eq!(rules.gate([&a, &b], host), rules.gate([&b, &a], host));
+        rules.gate([&a, &b], host)
+    };
+    let forward = "type filter hook forward priority 0;";
+    for rule in [
+        "ip saddr 10.77.0.4 tcp dport 8080 drop",
+        "ip daddr 192.0.2.1 limit rate 10/second accept",
+        "ip saddr 10.77.0.1 tcp dport 6379 drop",
+        "ip saddr 10.77.0.3 drop",
+        "policy drop; ip daddr 10.77.0.3 tcp dport 6379 accept; ip saddr 10.77.0.3 accept",
+    ] {
+        assert_eq!(
+            said(&format!("{forward} {rule}")),
+            Some(Reason::Filter),
+            "{rule}"
+        );
+    }
+    for rule in [
+        "tcp dport 80 drop",
+        // No packet has both names.
+        "ip saddr 10.77.0.4 ip daddr 10.77.0.3 drop",
+        "ip saddr 10.77.0.3 ip daddr 10.77.0.4 drop",
+        "policy drop; ip daddr 192.0.2.1 tcp dport 8080 accept; tcp dport 6379 accept; ct state established accept",
+    ] {
+        assert_eq!(said(&format!("{forward} {rule}")), None, "{rule}");
+    }
+    let ports = |rule: &str| {
+        let text = "type filter hook forward priority 0;";
+        let rules = rules(&format!(
+            "table bridge t {{ chain c {{ {text} {rule}; }} }}"
+        ));
+        let [a, b] = across_nat([7, 8]);
+        rules.gate([&a, &b], Some(rules.host))
+    };
+    for rule in [
+        "iifname p-0a4d0004 oifname uplink drop",
+        "iifname uplink oifname p-0a4d0003 drop",
+    ] {
+        assert_eq!(ports(rule), Some(Reason::Filter), "{rule}");
+    }
+    assert_eq!(ports("iifname p-0a4d0004 oifname p-0a4d0003 drop"), None);
+}
+
+#[test]
+fn what_a_namespace_leads_to_itself_crosses_the_fabric_under_its_clients_names() {
+    if !is_root() {
+        return;
+    }
+    let rules = |rule| {
+        rules(&format!(
+            "table inet t {{ chain c {{ type filter hook forward priority 0; {rule}; }} }}"
+        ))
+    };
+    let [a, _] = ends(WEB, "10.77.0.3:80", [7, 8]);
+    let [_, b] = ends(WEB, "10.77.0.3:15006", [7, 8]);
+    for (rule, reason) in [
+        ("tcp dport 80 drop", Some(Reason::Filter)),
+        ("tcp dport 15006 drop", None),
+    ] {
+        assert_eq!(rules(rule).gate([&a, &b], Some(8)), reason, "{rule}");
+        assert_eq!(rules(rule).gate([&b, &a], Some(8)), reason, "{rule}");
+    }
+    // Rules that translate are known as such.
+    let redirects = "table ip n { chain p { type nat hook prerouting priority 0; tcp dport 80 redirect to :81; }; }";
+    assert!(super::tests::rules(redirects).translate() && !rules("drop").translate());
+    // Within it, nothing crosses.
+    let [a, b] = across_nat([7, 7]);
+    assert_eq!(rules("drop").gate([&a, &b], Some(7)), None);
+}
+
+#[test]
+fn what_crosses_twice_is_counted_twice() {
+    if !is_root() {
+        return;
+    }
+    let mut rules = rules(
+        "table inet t { chain c { type filter hook forward priority 0; tcp flags ack counter accept; } }",
+    );
+    let both = across_nat([7, 8]);
+    rules.credit_pair(1, &both, Some(rules.host), [Some(SEGMENT_BYTES), None]);
+    assert_eq!(counted(&rules).0, 2);
+    rules.credit_pair(2, &both, None, [Some(SEGMENT_BYTES), None]);
+    assert_eq!(counted(&rules).0, 3);
+}
+
 #[test]
 fn what_rings_carried_is_counted_as_segments() {
     if !is_root() {
