@@ -46,7 +46,11 @@ fn serve(at: &str) {
 /// Exchanges messages, once for each line that it is given.
 fn call(to: &str) {
     let mut stream = TcpStream::connect(to).expect("connect");
-    loop {
+    while std::io::stdin()
+        .read_line(&mut String::new())
+        .expect("read")
+        > 0
+    {
         for _ in 0..ROUND_TRIPS {
             let mut answer = [0; MESSAGE.len()];
             stream.write_all(&MESSAGE).expect("write");
@@ -54,13 +58,6 @@ fn call(to: &str) {
             assert_eq!(answer, MESSAGE);
         }
         say("exchanged");
-        if std::io::stdin()
-            .read_line(&mut String::new())
-            .expect("read")
-            == 0
-        {
-            return;
-        }
     }
 }
 
@@ -169,8 +166,14 @@ impl Bed {
     /// through rings; `ss` says in which domains the ends are.
     #[track_caller]
     fn by_rings(&self, mut client: Program, domains: [&str; 2]) {
+        self.moves_by_rings(&mut client, domains);
+    }
+
+    #[track_caller]
+    fn moves_by_rings(&self, client: &mut Program, domains: [&str; 2]) {
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
+            client.stdin.write_all(b"\n").expect("write");
             client.hear("exchanged");
             let document = self.stage.json("ss --all");
             let rows = document["connections"].as_array().expect("connections");
@@ -189,7 +192,6 @@ impl Bed {
                 return;
             }
             assert!(Instant::now() < deadline, "no rings: {document}");
-            client.stdin.write_all(b"\n").expect("write");
         }
     }
 }
@@ -205,6 +207,13 @@ fn what_is_published_goes_through_rings() {
     // Destination and source are translated: from another domain, and from the same one.
     bed.by_rings(bed.run("--domain web", &published), ["web", "db"]);
     bed.by_rings(bed.run("--domain db", &published), ["db", "db"]);
+    // The next broker finds them again.
+    let mut client = bed.run("--domain web", &published);
+    bed.moves_by_rings(&mut client, ["web", "db"]);
+    stage.say("down --keep-domains").check(0);
+    stage.say("up --detach --uplink").check(0);
+    bed.moves_by_rings(&mut client, ["web", "db"]);
+    drop(client);
     // From the host: the destination alone, and both.
     bed.by_rings(bed.run("--here", &published), ["host", "db"]);
     bed.by_rings(bed.run("--here", "client 127.0.0.1:8080"), ["host", "db"]);

@@ -203,6 +203,12 @@ fn a_table_says_nothing_of_what_its_namespace_may_not_do() {
         let entry = (DB, inbound);
         assert_eq!(offered(&[entry], of(entry, [WEB, DB])), 0, "{inbound:?}");
     }
+    // The rule holds by itself, whatever is asked.
+    let [a, b] = of(DNAT, [STRANGER; 2]);
+    assert!(!registry().translation_holds(&a, &b, STRANGER));
+    let [a, b] = of(DNAT, [WEB, DB]);
+    assert!(!registry().translation_holds(&a, &b, STRANGER));
+    assert!(registry().translation_holds(&a, &b, HOST));
     // One address of a private namespace belongs to the host as little.
     assert_eq!(offered(&[OF_HOST], of(OF_HOST, [PRIVATE, DB])), 0);
 }
@@ -274,12 +280,43 @@ fn what_is_held_back_across_nat_is_paired_by_the_next_rules() {
     // An end that is a domain's no more loses it.
     let web = registry.domain_by_name("web").expect("web").id;
     registry.remove_domain(web);
-    let asked: Vec<_> = registry.live_channels_of(channel_owner(&registry)).clone();
+    let asked = registry.live_channels_of(registry.connection(1).expect("known").process);
     assert_eq!(asked[0].downgrading, Some(Reason::Unassigned));
 }
 
-fn channel_owner(registry: &Registry) -> ProcessId {
-    registry.connection(1).expect("the first end").process
+#[test]
+fn a_new_broker_knows_a_channel_across_nat_again_if_the_table_does() {
+    for (entries, stays) in [(vec![HAIRPIN], true), (vec![], false), (vec![DNAT], false)] {
+        let mut registry = registry();
+        let mut kernel = kernel(entries);
+        let mut told = Vec::new();
+        for (end, link_id) in of(HAIRPIN, [WEB, DB]).into_iter().zip([71, 72]) {
+            let (process, _) = registry.add_process(end.netns_cookie, PathPolicy::Auto);
+            let link = RejoinLink {
+                link_id,
+                link_key: [9; 16],
+            };
+            registry.rejoin_link(process, link, 0).expect("link");
+            let channel = RejoinChannel {
+                conn_id: 1,
+                channel_id: 5,
+                link_id,
+                slot: 0,
+                generation: 1,
+                claim: control::Claim::NONE,
+            };
+            let witness = &mut |_, _: &_| Ok(());
+            let actions = registry.rejoin_channel(process, channel, end, 0, witness, &mut kernel);
+            told.extend(downgrades(&actions.expect("in order")));
+        }
+        assert_eq!(told.is_empty(), stays, "{told:?}");
+        let table = registry
+            .channels_with_both_ends()
+            .next()
+            .expect("one")
+            .table;
+        assert_eq!(table, stays.then_some(HOST));
+    }
 }
 
 /// Who wants rings or nothing waits where the kernel shows a domain behind the translation.
