@@ -63,7 +63,7 @@ struct Tables {
     /// And which process whose shim was refused.
     unlike: HashMap<u32, i32>,
     /// What tables of translations say of the far end of a waiting socket, by its cookie.
-    translated: HashMap<u64, Vec<FarEnd>>,
+    translated: HashMap<u64, FarEnd>,
 }
 
 /// Why the end of a channel is on the kernel path already, or on its way there: it sends by the
@@ -108,7 +108,7 @@ impl Broker {
                 && !tables.by_names.contains_key(&(row.remote, row.local))
             {
                 let far = self.places.translate(&self.registry.question(&view.facts));
-                tables.translated.insert(row.cookie, far);
+                tables.translated.extend(far.map(|far| (row.cookie, far)));
             }
         }
         let rows = found.iter();
@@ -306,14 +306,12 @@ impl Broker {
         if let Some(other) = mirrored().next() {
             return Far::Barred(other, Reason::Unassigned);
         }
-        let translated = tables.translated.get(&one.row.cookie).into_iter().flatten();
-        let mut led =
-            translated.flat_map(|far| named(far.local, far.remote).map(move |to| (far, to)));
-        match led.next() {
-            Some((far, other)) => match self.may_be_joined(one, other, Some(far.table)) {
-                true => Far::Socket(other),
-                false => Far::Barred(other, Reason::Nat),
-            },
+        let Some(far) = tables.translated.get(&one.row.cookie) else {
+            return Far::Nowhere;
+        };
+        match named(far.local, far.remote).next() {
+            Some(other) if self.may_be_joined(one, other, Some(far.table)) => Far::Socket(other),
+            Some(other) => Far::Barred(other, Reason::Nat),
             None => Far::Nowhere,
         }
     }

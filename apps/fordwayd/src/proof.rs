@@ -58,7 +58,7 @@ enum Tracker {
     /// It was not needed, or the kernel had no connection tracking.
     Unasked,
     Asks(conntrack::Asker),
-    /// The broker may not ask there.
+    /// The broker may not ask there, or the kernel has no answers.
     Refused,
 }
 
@@ -99,8 +99,10 @@ impl Place {
             Err(error) => {
                 tracing::debug!("namespace {netns_cookie} keeps its translations: {error}");
                 // An answer may still come, and would be taken for that to the next question.
+                use io::ErrorKind::{InvalidInput, PermissionDenied, Unsupported};
                 self.tracker = match error.kind() {
-                    io::ErrorKind::PermissionDenied => Tracker::Refused,
+                    // What a kernel without ctnetlink says, too.
+                    PermissionDenied | InvalidInput | Unsupported => Tracker::Refused,
                     _ => Tracker::Unasked,
                 };
                 None
@@ -127,18 +129,18 @@ impl Places {
 
     /// What the tables say of a socket's connection, for the registry. But for the broker's own,
     /// namespaces in which nobody has offered a socket are not asked: neither end is there.
-    pub(crate) fn translate(&mut self, question: &Question) -> Vec<FarEnd> {
+    pub(crate) fn translate(&mut self, question: &Question) -> Option<FarEnd> {
         let SocketFacts { local, remote, .. } = question.facts;
         for netns_cookie in question.mirrored_in.into_iter().flatten() {
             let place = self.by_cookie.get(&netns_cookie);
             let mirrored = place.map(|place| place.asker.has_connection(remote, local));
             match mirrored {
                 None | Some(Ok(false)) => {}
-                Some(Ok(true)) => return Vec::new(),
+                Some(Ok(true)) => return None,
                 Some(Err(error)) => {
                     tracing::debug!("no translation is looked for: {error}");
                     self.close(netns_cookie);
-                    return Vec::new();
+                    return None;
                 }
             }
         }
@@ -147,19 +149,18 @@ impl Places {
         {
             own.insert(Place::new(asker));
         }
-        let tables = question.tables.into_iter().flatten();
-        tables
-            .filter_map(|table| {
-                let place = self.by_cookie.get_mut(&table)?;
-                let far = place.track(table, |asker| asker.far_end(local, remote))??;
-                // As it is, it is no translation.
-                (far != (remote, local)).then_some(FarEnd {
-                    table,
-                    local: far.0,
-                    remote: far.1,
-                })
+        question.tables.into_iter().flatten().find_map(|table| {
+            let place = self.by_cookie.get_mut(&table)?;
+            let far = place.track(table, |asker| asker.far_end(local, remote))??;
+            // As it is, it is no translation.
+            let is_translated = far.names != (remote, local);
+            let counts = far.is_established || question.even_if_new;
+            (is_translated && counts).then_some(FarEnd {
+                table,
+                local: far.names.0,
+                remote: far.names.1,
             })
-            .collect()
+        })
     }
 
     /// Has the kernel of a namespace know connections for so many seconds more.
@@ -255,7 +256,7 @@ impl<'b> Witness<'b> {
     }
 
     /// See [`fordway_registry::Translator`].
-    pub(crate) fn translate(&self, question: &Question) -> Vec<FarEnd> {
+    pub(crate) fn translate(&self, question: &Question) -> Option<FarEnd> {
         self.places.borrow_mut().translate(question)
     }
 

@@ -44,6 +44,20 @@ const IPS_ASSURED: u32 = 1 << 2;
 /// The entry is taken out of the table.
 const IPS_DYING: u32 = 1 << 9;
 
+/// The socket at the far end of a connection, as connection tracking has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FarEnd {
+    /// Its local name, and its remote one.
+    pub names: (SocketAddr, SocketAddr),
+    /// The handshake has passed, both ways, and neither end has closed.
+    pub is_established: bool,
+}
+
+/// Whether the kernel has connection tracking.
+fn is_loaded() -> bool {
+    Path::new(LOADED).exists()
+}
+
 /// A namespace's answers about single connections: those of the thread that made it. It keeps
 /// the namespace alive.
 #[derive(Debug)]
@@ -53,7 +67,7 @@ impl Asker {
     /// For the calling thread's namespace; `None` where the kernel has no connection tracking,
     /// which a question would load.
     pub fn new() -> io::Result<Option<Self>> {
-        match Path::new(LOADED).exists() {
+        match is_loaded() {
             true => netfilter_socket().map(|socket| Some(Self(socket))),
             false => Ok(None),
         }
@@ -61,16 +75,14 @@ impl Asker {
 
     /// For the namespace of a socket, provided that its SO_NETNS_COOKIE is `cookie`.
     pub fn beside(socket: impl AsFd, cookie: u64) -> io::Result<Option<Self>> {
-        diag::within(&netns::of_socket(socket)?, cookie, Self::new)
+        match is_loaded() {
+            true => diag::within(&netns::of_socket(socket)?, cookie, Self::new),
+            false => Ok(None),
+        }
     }
 
-    /// The names of the far end's socket, local and remote, if the kernel carries a connection of a
-    /// socket with these names now: both handshake and answer have passed, and neither end has closed.
-    pub fn far_end(
-        &self,
-        local: SocketAddr,
-        remote: SocketAddr,
-    ) -> io::Result<Option<(SocketAddr, SocketAddr)>> {
+    /// The far end of the connection of a socket with these names, if the kernel knows it.
+    pub fn far_end(&self, local: SocketAddr, remote: SocketAddr) -> io::Result<Option<FarEnd>> {
         far_end(&self.0.ask(&question(local, remote))?, (local, remote))
     }
 
@@ -199,10 +211,7 @@ fn entry(answer: &Answer) -> io::Result<Option<&[u8]>> {
 
 /// See [`Asker::far_end`]. What a direction's packets have as source and destination are the names,
 /// local and remote, of the socket that sends them.
-fn far_end(
-    answer: &Answer,
-    near: (SocketAddr, SocketAddr),
-) -> io::Result<Option<(SocketAddr, SocketAddr)>> {
+fn far_end(answer: &Answer, near: (SocketAddr, SocketAddr)) -> io::Result<Option<FarEnd>> {
     let Some(entry) = entry(answer)? else {
         return Ok(None);
     };
@@ -219,19 +228,21 @@ fn far_end(
         inside(&[CTA_TUPLE_ORIG, CTA_TUPLE_ZONE]),
         inside(&[CTA_TUPLE_REPLY, CTA_TUPLE_ZONE]),
     ];
-    let is_alive = status & (IPS_ASSURED | IPS_DYING) == IPS_ASSURED
-        && state == Some(&[TCP_CONNTRACK_ESTABLISHED])
-        && zones == [None; 3];
-    if !is_alive {
+    if status & IPS_DYING != 0 || zones != [None; 3] {
         return Ok(None);
     }
+    let is_established = status & IPS_ASSURED != 0 && state == Some(&[TCP_CONNTRACK_ESTABLISHED]);
     let names = |direction| inside(&[direction]).and_then(names).ok_or_else(invalid);
     let [original, reply] = [names(CTA_TUPLE_ORIG)?, names(CTA_TUPLE_REPLY)?];
-    match near {
-        _ if near == original => Ok(Some(reply)),
-        _ if near == reply => Ok(Some(original)),
-        _ => Err(invalid()),
-    }
+    let names = match near {
+        _ if near == original => reply,
+        _ if near == reply => original,
+        _ => return Err(invalid()),
+    };
+    Ok(Some(FarEnd {
+        names,
+        is_established,
+    }))
 }
 
 /// Source and destination of a tuple of TCP.
@@ -318,7 +329,7 @@ mod tests {
             (local, socket.peer_addr().expect("name"))
         };
         // What the far end of each is called, whichever end asks, and whether addresses were
-        // translated; nothing once it closes.
+        // translated; that it closes.
         let far = |near: (SocketAddr, SocketAddr)| {
             let asked = netns::within(namespace.as_fd(), || {
                 let asker = Asker::new().expect("netlink").expect("loaded");
@@ -326,15 +337,23 @@ mod tests {
             });
             asked.expect("entered").expect("asked")
         };
+        let end = |socket, is_established| {
+            let names = names(socket);
+            Some(FarEnd {
+                names,
+                is_established,
+            })
+        };
         for (client, server) in [&ends, &other_ends] {
-            assert_eq!(far(names(client)), Some(names(server)));
-            assert_eq!(far(names(server)), Some(names(client)));
+            assert_eq!(far(names(client)), end(server, true));
+            assert_eq!(far(names(server)), end(client, true));
         }
         let translated = names(&other_ends.0);
         assert_ne!(translated.1, names(&other_ends.1).0);
         assert_eq!(far((translated.1, translated.0)), None);
+        let closes = end(&other_ends.1, false);
         drop(other_ends.1);
-        assert_eq!(far(translated), None);
+        assert_eq!(far(translated), closes);
 
         let (client, _server) = ends;
         let names = names(&client);

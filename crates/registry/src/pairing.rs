@@ -24,7 +24,7 @@ impl Registry {
     /// what was there.
     pub fn offer(&mut self, process: ProcessId, conn_id: u64, facts: SocketFacts) -> Vec<Action> {
         let (witness, gate) = (&mut |_, _: &_| Ok(()), &mut |_: &_, _: &_, _| None);
-        self.offer_through(process, conn_id, facts, witness, gate, &mut |_| Vec::new())
+        self.offer_through(process, conn_id, facts, witness, gate, &mut |_| None)
     }
 
     /// As [`Registry::offer`]; before a channel is made, `witness` is asked about the older

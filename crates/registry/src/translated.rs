@@ -24,8 +24,8 @@
 //! connections within it, or to its own address, which is his to say by any rule or program of his.
 //!
 //! No pair is remembered by its translation: an end is found under the names that the table says,
-//! among the offers that stand, and the table is asked anew about both ends before they are paired. So
-//! the first end's question is in vain, and nothing older than the pairing is proof.
+//! among the offers that stand, and the table is asked about both ends before they are paired. So
+//! the first end asks in vain, unless it is alone and does not ask, and nothing older than the pairing is proof.
 
 use crate::processes::ConnKey;
 use crate::{Action, Registry, SocketFacts, Witness};
@@ -39,8 +39,12 @@ pub struct Question {
     /// Namespaces (SO_NETNS_COOKIE) in which a plain pair would have the far end. If a socket
     /// with the mirrored names is in one of them, nothing was translated.
     pub mirrored_in: [Option<u64>; 2],
-    /// Namespaces whose tables can prove something, each once.
+    /// Namespaces whose tables can prove something, each once, in the order in which they are to be
+    /// asked.
     pub tables: [Option<u64>; 3],
+    /// An entry counts also if its handshake is not past: of who connected, the last packet may be
+    /// on its way.
+    pub even_if_new: bool,
 }
 
 /// What a table says of the connection of a socket.
@@ -54,8 +58,8 @@ pub struct FarEnd {
     pub remote: SocketAddr,
 }
 
-/// Asks the tables; nothing comes back where none has a live entry of the connection.
-pub type Translator<'t> = dyn FnMut(&Question) -> Vec<FarEnd> + 't;
+/// What the first table says that has translated the connection, if one has a live entry of it.
+pub type Translator<'t> = dyn FnMut(&Question) -> Option<FarEnd> + 't;
 
 impl Registry {
     /// What [`Translator`] is asked about a socket. No table is asked about names that another
@@ -66,14 +70,15 @@ impl Registry {
         let is_own = near == own;
         let [host, far] = [self.domains.host(), self.owner_of(facts.remote)];
         let tables = [
-            own.filter(|_| is_own || near.is_none()),
             host.filter(|_| is_own && host != own),
+            own.filter(|_| is_own || near.is_none()),
             far.filter(|_| is_own && far != own && far != host),
         ];
         Question {
             facts: *facts,
             mirrored_in: self.mirrors(facts).map(|names| Some(names?.2)),
             tables,
+            even_if_new: false,
         }
     }
 
@@ -86,25 +91,26 @@ impl Registry {
         translate: &mut Translator<'_>,
         actions: &mut Vec<Action>,
     ) -> Option<(ConnKey, u64)> {
-        for far in translate(&self.question(facts)) {
-            for netns in self.namespaces_of(&far) {
-                let names = (far.local, far.remote, netns);
-                let Some((key, other)) = self.offers.get(&names).copied().and_then(|key| {
-                    let other = self.conn(key)?.facts;
-                    Some((key, other))
-                }) else {
-                    continue;
-                };
-                if !self.translation_holds(facts, &other, far.table) {
-                    continue;
+        // Nobody else waits.
+        if self.offers.len() < 2 {
+            return None;
+        }
+        let far = translate(&self.question(facts))?;
+        for netns in self.namespaces_of(&far) {
+            let names = (far.local, far.remote, netns);
+            let key = self.offers.get(&names).copied();
+            let Some((key, other)) = key.and_then(|key| Some((key, self.conn(key)?.facts))) else {
+                continue;
+            };
+            if !self.translation_holds(facts, &other, far.table) {
+                continue;
+            }
+            match witness(key.0, &other) {
+                Ok(()) if self.leads_back(&other, facts, far.table, translate) => {
+                    return Some((key, far.table));
                 }
-                match witness(key.0, &other) {
-                    Ok(()) if self.names_each_other(&other, facts, far.table, translate) => {
-                        return Some((key, far.table));
-                    }
-                    Ok(()) => {}
-                    Err(reason) => self.turn_down(key, reason, actions),
-                }
+                Ok(()) => {}
+                Err(reason) => self.turn_down(key, reason, actions),
             }
         }
         None
@@ -117,37 +123,43 @@ impl Registry {
         b: &SocketFacts,
         translate: &mut Translator<'_>,
     ) -> Option<u64> {
-        let names = |far: &FarEnd| (far.local, far.remote) == (b.local, b.remote);
-        let mut found = translate(&self.question(a)).into_iter().filter(names);
-        let table = found
-            .find(|far| self.translation_holds(a, b, far.table))?
-            .table;
-        self.names_each_other(b, a, table, translate)
-            .then_some(table)
+        let far = translate(&self.question(a))?;
+        let is_joined = (far.local, far.remote) == (b.local, b.remote)
+            && self.translation_holds(a, b, far.table)
+            && self.leads_back(b, a, far.table, translate);
+        is_joined.then_some(far.table)
     }
 
-    /// Whether the table says of `from` that its far end is `to`.
-    fn names_each_other(
+    /// Whether the table that has led from a socket to `from` leads from there to that socket.
+    fn leads_back(
         &self,
         from: &SocketFacts,
         to: &SocketFacts,
         table: u64,
         translate: &mut Translator<'_>,
     ) -> bool {
+        let question = self.question(from);
         let wanted = FarEnd {
             table,
             local: to.local,
             remote: to.remote,
         };
-        translate(&self.question(from)).contains(&wanted)
+        let only = question.tables.map(|one| one.filter(|one| *one == table));
+        let question = Question {
+            tables: only,
+            ..question
+        };
+        translate(&question) == Some(wanted)
     }
 
     /// Whether a table leads from this socket to where programs under this broker may be.
     pub(crate) fn is_led_on(&self, facts: &SocketFacts, translate: &mut Translator<'_>) -> bool {
-        let found = translate(&self.question(facts));
-        let is_known =
-            |far: &FarEnd| far.table == facts.netns_cookie || self.owner_of(far.local).is_some();
-        found.iter().any(is_known)
+        let question = Question {
+            even_if_new: true,
+            ..self.question(facts)
+        };
+        let far = translate(&question);
+        far.is_some_and(|far| far.table == facts.netns_cookie || self.owner_of(far.local).is_some())
     }
 
     /// Where a socket of these names can be that the rule allows.

@@ -180,7 +180,7 @@ impl Broker {
                     facts,
                     self.now_ns,
                     &mut |_, _| Ok(()),
-                    &mut |_| Vec::new(),
+                    &mut |_| None,
                 )
             }
             _ => Err(Violation::Status(kind)),

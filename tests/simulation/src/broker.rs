@@ -192,7 +192,7 @@ impl Broker {
                 match facts(world, conn) {
                     Some(facts) => {
                         let gate = &mut |_: &SocketFacts, _: &SocketFacts, _| None;
-                        let (witness, none) = (&mut witness, &mut |_: &_| Vec::new());
+                        let (witness, none) = (&mut witness, &mut |_: &_| None);
                         Ok(registry.offer_through(id, conn_id, facts, witness, gate, none))
                     }
                     None => {
@@ -220,7 +220,7 @@ impl Broker {
             }
             Packet::RejoinChannel { channel, conn } => match facts(world, conn) {
                 Some(facts) => {
-                    let (witness, none) = (&mut witness, &mut |_: &_| Vec::new());
+                    let (witness, none) = (&mut witness, &mut |_: &_| None);
                     registry.rejoin_channel(id, channel, facts, now_ns, witness, none)
                 }
                 None => Ok(Vec::new()),

@@ -59,21 +59,19 @@ fn end(cookie: u64, netns_cookie: u64, (local, remote): (&str, &str)) -> SocketF
 }
 
 /// The kernel of tables that have these entries.
-fn kernel(entries: Vec<Entry>) -> impl FnMut(&Question) -> Vec<FarEnd> {
+fn kernel(entries: Vec<Entry>) -> impl FnMut(&Question) -> Option<FarEnd> {
     let name = |text: &str| text.parse().expect("an address");
     move |question| {
         let names = (question.facts.local, question.facts.remote);
         let may = |table: u64| question.tables.contains(&Some(table));
         let answers = entries.iter().filter(|(table, _)| may(*table));
         let answers = answers.flat_map(|(table, [a, b])| [(table, a, b), (table, b, a)]);
-        let answers = answers.filter(|(_, near, _)| (name(near.0), name(near.1)) == names);
-        answers
-            .map(|(table, _, far)| FarEnd {
-                table: *table,
-                local: name(far.0),
-                remote: name(far.1),
-            })
-            .collect()
+        let mut answers = answers.filter(|(_, near, _)| (name(near.0), name(near.1)) == names);
+        answers.next().map(|(table, _, far)| FarEnd {
+            table: *table,
+            local: name(far.0),
+            remote: name(far.1),
+        })
     }
 }
 
@@ -221,7 +219,7 @@ fn an_entry_of_one_end_alone_joins_nothing() {
     let mut whole = kernel(vec![HAIRPIN]);
     let mut half = |question: &Question| match question.facts.cookie == b.cookie {
         true => whole(question),
-        false => Vec::new(),
+        false => None,
     };
     for end in [a, b] {
         let (process, _) = registry.add_process(end.netns_cookie, PathPolicy::Auto);
@@ -246,12 +244,31 @@ fn names_that_mirror_each_other_are_asked_about_in_no_table() {
         };
         registry.offer_through(process, 1, end, witness, gate, &mut |question| {
             asked.push((question.facts.cookie, question.mirrored_in));
-            Vec::new()
+            None
         });
     }
     assert_eq!(registry.channel_count(), 1);
+    // Who waits alone has nobody to be led to.
+    assert_eq!(asked, []);
+    let (c, d) = ends(1);
+    for end in [c, d] {
+        let (process, _) = registry.add_process(end.netns_cookie, PathPolicy::Auto);
+        let lonely = facts(9, PRIVATE, "10.9.9.9:1", "10.9.9.8:2");
+        registry.offer(process, 1, lonely);
+        registry.offer_through(
+            process,
+            2,
+            end,
+            &mut |_, _| Ok(()),
+            &mut |_, _, _| None,
+            &mut |question| {
+                asked.push((question.facts.cookie, question.mirrored_in));
+                None
+            },
+        );
+    }
     // The first could not know.
-    assert_eq!(asked, [(a.cookie, [None, Some(DB)])]);
+    assert_eq!(asked, [(c.cookie, [None, Some(DB)])]);
 }
 
 #[test]
@@ -328,7 +345,13 @@ fn who_insists_waits_for_a_translated_far_end() {
         let [a, _] = of(DNAT, [WEB, DB]);
         let witness = &mut |_, _: &_| Ok(());
         let gate = &mut |_: &_, _: &_, _| None;
-        let actions = registry.offer_through(process, 1, a, witness, gate, &mut kernel(entries));
+        let mut kernel = kernel(entries);
+        // The last packet of the handshake has not come by yet.
+        let mut new = |question: &Question| match question.even_if_new {
+            true => kernel(question),
+            false => None,
+        };
+        let actions = registry.offer_through(process, 1, a, witness, gate, &mut new);
         assert_eq!(rejects(&actions).len(), refused);
     }
 }
