@@ -207,6 +207,9 @@ fn what_is_published_goes_through_rings() {
     // Destination and source are translated: from another domain, and from the same one.
     bed.by_rings(bed.run("--domain web", &published), ["web", "db"]);
     bed.by_rings(bed.run("--domain db", &published), ["db", "db"]);
+    // Who wants rings or nothing gets them.
+    let insisting = bed.run("--domain web --require-fast", &published);
+    bed.by_rings(insisting, ["web", "db"]);
     // The next broker finds them again.
     let mut client = bed.run("--domain web", &published);
     bed.moves_by_rings(&mut client, ["web", "db"]);
@@ -245,6 +248,38 @@ fn what_is_published_goes_through_rings() {
     stage.host("nft delete table ip docker");
     stage.say("domain rm shop --force").check(0);
     stage.host("ip link del docker0");
+    bed.stage.close();
+}
+
+/// Either way over the fabric is under the rules: that to the host, and that from it.
+#[test]
+fn rules_hold_for_what_is_translated() {
+    let Some(bed) = Bed::new() else { return };
+    let stage = &bed.stage;
+    let publish = "domain add db --ip 10.77.0.3 --publish 8080:7000";
+    stage.say(publish).check(0);
+    let server = bed.serve("--domain db", "0.0.0.0:7000");
+    let published = format!("client {HOST}:8080");
+    let rules = stage.runtime.dir.join("rules.nft");
+    for refused in [
+        format!("ip daddr {HOST} tcp dport 8080"),
+        "ip daddr 10.77.0.3 tcp dport 7000".into(),
+    ] {
+        let mut client = bed.run("--domain web", &published);
+        bed.moves_by_rings(&mut client, ["web", "db"]);
+        let text = format!(
+            "table inet t {{\n chain c {{\n type filter hook forward priority 0;\n {refused} drop\n }}\n}}\n"
+        );
+        std::fs::write(&rules, text).expect("write");
+        let load = format!("filter load {}", rules.display());
+        stage.say(&load).check(0);
+        client.stdin.write_all(b"\n").expect("write");
+        let ended = client.process.wait().expect("wait");
+        assert!(!ended.success(), "{refused}");
+        std::fs::write(&rules, "").expect("write");
+        stage.say(&load).check(0);
+    }
+    drop(server);
     bed.stage.close();
 }
 
