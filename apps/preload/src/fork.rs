@@ -9,14 +9,13 @@
 //! parent's. Its first call on such a connection moves it to the kernel path, for
 //! both. A child that never touches it (redis saving to disk) harms nothing.
 //!
-//! Forks are seen by glibc's own hook (`__register_atfork`). vfork and posix_spawn children run in the parent's
+//! Forks are seen by libc's own hook. vfork and posix_spawn children run in the parent's
 //! memory until they exec; they change nothing here.
 
 use crate::process::PROCESS;
 use crate::state::{self, Conn, attention};
 use crate::sys;
-use crate::{broker, epoll, headroom, hidden, identity, link, shared_bell, stay, wait};
-use core::ffi::c_void;
+use crate::{broker, epoll, headroom, hidden, identity, libcs, link, shared_bell, stay, wait};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use fordway_sockets::{Event, down};
 
@@ -42,8 +41,6 @@ impl Family {
     }
 }
 
-type Handler = Option<unsafe extern "C" fn()>;
-
 /// Maps the cells and asks libc to be called at each fork.
 pub fn set_up() -> sys::Result<()> {
     // Word 0 is not used: index 0 says that a connection has no cell.
@@ -52,21 +49,7 @@ pub fn set_up() -> sys::Result<()> {
         Ordering::Release,
     );
     identity::begin();
-    let register = sys::weak_address!("__register_atfork");
-    if register != 0 {
-        // SAFETY: glibc's function of this name has this signature; the handlers live as long
-        // as the process, because this library is never unloaded.
-        unsafe {
-            let register: extern "C" fn(Handler, Handler, Handler, *mut c_void) -> i32 =
-                core::mem::transmute(register);
-            register(
-                Some(prepare),
-                Some(parent),
-                Some(child),
-                core::ptr::null_mut(),
-            );
-        }
-    }
+    libcs::at_fork(Some(prepare), Some(parent), Some(child));
     Ok(())
 }
 

@@ -5,7 +5,7 @@ use crate::state::{self, Conn, kind, slot};
 use crate::sys::{self, give, set_errno, sys};
 use crate::transfer::Unaware;
 use crate::{
-    broker, claim, config, epoll, faults, fork, hooks_options, identity, real, select, stay,
+    broker, claim, config, epoll, faults, fork, hooks_options, identity, libcs, real, select, stay,
     thread, upgrade, wait,
 };
 use core::ffi::{c_int, c_void};
@@ -391,7 +391,7 @@ pub unsafe fn before_passing(message: *const libc::msghdr) {
 /// `message` was received by the kernel just now.
 pub unsafe fn after_passing(message: *const libc::msghdr) {
     // SAFETY: by contract.
-    if unsafe { (*message).msg_controllen } == 0 {
+    if libcs::count(unsafe { (*message).msg_controllen }) == 0 {
         return;
     }
     let take = |fd| {
@@ -415,7 +415,7 @@ unsafe fn each_passed(message: *const libc::msghdr, mut visit: impl FnMut(c_int)
     let (mut at, mut left) = unsafe {
         (
             (*message).msg_control.cast::<u8>(),
-            (*message).msg_controllen,
+            libcs::count((*message).msg_controllen),
         )
     };
     const HEADER: usize = size_of::<libc::cmsghdr>();
@@ -425,17 +425,18 @@ unsafe fn each_passed(message: *const libc::msghdr, mut visit: impl FnMut(c_int)
     while !at.is_null() && left >= HEADER {
         // SAFETY: `left` bytes of the program's control data are there.
         let header = unsafe { at.cast::<libc::cmsghdr>().read_unaligned() };
-        if header.cmsg_len < HEADER || header.cmsg_len > left {
+        let length = libcs::count(header.cmsg_len);
+        if length < HEADER || length > left {
             return;
         }
         if header.cmsg_level == libc::SOL_SOCKET && header.cmsg_type == libc::SCM_RIGHTS {
-            for index in 0..(header.cmsg_len - HEADER) / 4 {
+            for index in 0..(length - HEADER) / 4 {
                 // SAFETY: inside this header's data.
                 let fd = unsafe { at.add(HEADER + index * 4).cast::<c_int>().read_unaligned() };
                 visit(fd);
             }
         }
-        let step = header.cmsg_len.next_multiple_of(8);
+        let step = length.next_multiple_of(8);
         if step >= left {
             return;
         }

@@ -2,11 +2,11 @@
 //! whether a stream socket is meant; if not, libc's function gets the call as it is.
 
 use crate::state::{self, Conn, phase};
-use crate::sys::{self, give, sys};
+use crate::sys::{self, give};
 use crate::thread::{self, Shield};
 use crate::transfer::{self, Buffers, Done, Unaware};
 use crate::upgrade::Does;
-use crate::{broker, config, faults, real, stay, upgrade};
+use crate::{broker, config, faults, libcs, real, stay, upgrade};
 use core::cell::Cell;
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering;
@@ -489,7 +489,7 @@ pub unsafe fn sendmsg(fd: c_int, message: *const libc::msghdr, flags: c_int) -> 
         // SAFETY: the program's own message, found readable.
         let message = unsafe { &*message };
         check_name_of(message, true)?;
-        if message.msg_controllen != 0 {
+        if libcs::count(message.msg_controllen) != 0 {
             check_control(fd, message, flags)?;
         }
         Buffers::of_message(message)
@@ -501,14 +501,18 @@ pub unsafe fn sendmsg(fd: c_int, message: *const libc::msghdr, flags: c_int) -> 
 }
 
 /// Nothing in a stream's control data moves bytes, but the kernel judges it: a message
-/// without bytes has it say what is wrong.
+/// without bytes has it say what is wrong. By libc, which may have to clean it first.
 fn check_control(fd: c_int, message: &libc::msghdr, flags: c_int) -> sys::Result<()> {
     let empty = libc::msghdr {
         msg_iov: core::ptr::null_mut(),
         msg_iovlen: 0,
         ..*message
     };
-    sys!(SYS_sendmsg, fd, &raw const empty, flags).map(drop)
+    // SAFETY: a message of ours, with the program's control data and name.
+    match unsafe { real::sendmsg(fd, &raw const empty, flags) } {
+        ..0 => Err(sys::errno()),
+        _ => Ok(()),
+    }
 }
 
 /// # Safety

@@ -5,7 +5,7 @@ use crate::deadline::Deadline;
 use crate::hooks_io::{self, recvmsg, sendmsg};
 use crate::hooks_wait::timeout_of_spec;
 use crate::sys::{self, give};
-use crate::{config, faults, hooks_fd, real, state};
+use crate::{config, faults, hooks_fd, libcs, real, state};
 use core::ffi::c_int;
 
 /// Offset of preadv2 and pwritev2 that makes them readv and writev (man 2 preadv2).
@@ -125,7 +125,7 @@ pub unsafe fn sendmmsg(fd: c_int, messages: *mut libc::mmsghdr, count: u32, flag
 /// # Safety
 /// The message and its parts can be read.
 unsafe fn is_part(message: &libc::msghdr, sent: usize) -> bool {
-    let parts = (0..message.msg_iovlen).map(|index| {
+    let parts = (0..libcs::count(message.msg_iovlen)).map(|index| {
         // SAFETY: by contract.
         unsafe { (*message.msg_iov.add(index)).iov_len }
     });

@@ -4,7 +4,7 @@
 use crate::end::At;
 use crate::state::{self, Conn};
 use crate::sys::{self, sys};
-use crate::{config, fork, hooks_fd, identity, real, stdio, upgrade};
+use crate::{config, fork, hooks_fd, identity, libcs, real, stdio, upgrade};
 use core::ffi::{c_char, c_int, c_void};
 use fordway_abi::reason::Reason;
 use fordway_sockets::down;
@@ -64,7 +64,12 @@ pub unsafe fn fdopen(fd: c_int, mode: *const c_char) -> *mut c_void {
     if !has(&b'r') || has(&b'+') {
         down::send_by_kernel(&conn.at(fd), Reason::Stdio);
     }
-    let early = if has(&b'r') || has(&b'+') {
+    let early = if has(&b'+') {
+        // A stream that is written to before it is read loses what was pushed back into it.
+        down::bar(&conn.end(), Reason::Stdio);
+        down::downgrade(&conn.at(fd), Reason::Stdio, true);
+        None
+    } else if has(&b'r') {
         stdio::take_early(conn, fd)
     } else {
         None
@@ -122,8 +127,9 @@ pub unsafe fn freopen(path: *const c_char, mode: *const c_char, file: *mut c_voi
 pub unsafe fn wordexp(text: *const c_char, words: *mut c_void, flags: c_int) -> c_int {
     // SAFETY: the program's string.
     let bytes = unsafe { core::ffi::CStr::from_ptr(text) }.to_bytes();
-    // A shell runs what stands in these.
-    if config::is_active() && (bytes.contains(&b'`') || bytes.windows(2).any(|two| two == b"$(")) {
+    // A shell runs what stands in these; with musl, one reads the whole.
+    let has_command = bytes.contains(&b'`') || bytes.windows(2).any(|two| two == b"$(");
+    if config::is_active() && (has_command || libcs::is_musl()) {
         before_exec(true);
     }
     // SAFETY: the program's own arguments.

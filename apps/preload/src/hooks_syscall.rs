@@ -2,7 +2,7 @@
 //! libc's functions do besides (cancellation points, times that are copied) it does not have:
 //! where the library has nothing to do with it, the bare system call is made.
 
-use crate::sys::{self, give};
+use crate::sys::{self, give, sys};
 use crate::{config, deadline, faults, hooks_many, hooks_proc, hooks_unseen, hooks_wait};
 use crate::{names, signals};
 use core::ffi::{c_int, c_long, c_void};
@@ -51,9 +51,11 @@ unsafe fn others(
 ) -> Option<c_long> {
     let fd = a as c_int;
     let (count, offset, flags) = (c as c_int, d as i64, f as c_int);
+    let made = || give(sys!(SYS_epoll_create, fd));
     // SAFETY: by contract.
     let result = unsafe {
         match number {
+            libc::SYS_epoll_create => hooks_wait::created(made() as c_int) as isize,
             libc::SYS_preadv2 => hooks_many::preadv2(fd, b as *const _, count, offset, flags),
             libc::SYS_pwritev2 => hooks_many::pwritev2(fd, b as *const _, count, offset, flags),
             libc::SYS_io_submit => {

@@ -3,10 +3,12 @@
 
 use crate::select::Sets;
 use crate::state::{self, kind};
-use crate::sys::{self, give};
-use crate::{broker, config, epoll, faults, poll, real, upgrade};
+use crate::sys::{self, give, sys};
+use crate::{broker, config, epoll, faults, libcs, poll, real, upgrade};
 use core::ffi::{c_int, c_void};
 use fordway_abi::reason::Reason;
+
+const MS_NS: u64 = 1_000_000;
 
 /// Milliseconds as poll and epoll_wait take them.
 pub fn timeout_of_ms(timeout_ms: c_int) -> Option<u64> {
@@ -171,7 +173,12 @@ pub unsafe fn select(
     let mut count = count;
     let sets = [read, write, except];
     let timed = || timeout_of_val(timeout);
-    let told = |left_ns| give_left_val(timeout, left_ns);
+    let told = |left_ns| {
+        // musl hands the kernel a copy of the time.
+        if !libcs::is_musl() {
+            give_left_val(timeout, left_ns);
+        }
+    };
     if let Some(result) = selected(&mut count, sets, timed, core::ptr::null(), told) {
         return give(result) as c_int;
     }
@@ -201,19 +208,20 @@ pub unsafe fn pselect(
 
 /// As epoll_create1(2).
 pub fn epoll_create1(flags: c_int) -> c_int {
-    let fd = real::epoll_create1(flags);
+    created(real::epoll_create1(flags))
+}
+
+/// As epoll_create(2); whether a size has to be positive, libcs differ in.
+pub fn epoll_create(size: c_int) -> c_int {
+    created(real::epoll_create(size))
+}
+
+/// A new instance, if there is one.
+pub fn created(fd: c_int) -> c_int {
     if fd >= 0 && config::is_active() {
         epoll::created(fd);
     }
     fd
-}
-
-/// As epoll_create(2).
-pub fn epoll_create(size: c_int) -> c_int {
-    if size <= 0 {
-        return give(Err(libc::EINVAL)) as c_int;
-    }
-    epoll_create1(0)
 }
 
 /// The program's event, if it can be read, or is not looked at.
@@ -353,4 +361,62 @@ pub unsafe fn epoll_pwait2(
     }
     // SAFETY: the program's own arguments.
     unsafe { real::epoll_pwait2(epoll, events, count, timeout, mask) }
+}
+
+/// epoll_pwait2 for a libc that has none: by its epoll_pwait, where a thread can be cancelled
+/// (man 7 pthreads). Times are given in milliseconds there, and end up to one later. A rest that is shorter
+/// is the kernel's.
+///
+/// # Safety
+/// As epoll_pwait2(2).
+pub unsafe fn wait_by_ms(
+    epoll: c_int,
+    events: *mut libc::epoll_event,
+    count: c_int,
+    timeout: *const libc::timespec,
+    mask: *const c_void,
+) -> c_int {
+    let time_ms = match timeout_of_spec(timeout) {
+        Err(error) => return give(Err(error)) as c_int,
+        Ok(Some(..MS_NS)) => {
+            let woken = sys!(SYS_epoll_pwait2, epoll, events, count, timeout, mask, 8);
+            return give(woken) as c_int;
+        }
+        Ok(Some(time_ns)) => time_ns.div_ceil(MS_NS).min(c_int::MAX as u64) as c_int,
+        Ok(None) => -1,
+    };
+    // SAFETY: by contract.
+    unsafe { real::epoll_pwait(epoll, events, count, time_ms, mask) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_for_an_epoll_instance_end_in_time_and_show_what_came() {
+        // SAFETY: descriptors and room of ours.
+        unsafe {
+            let (epoll, event) = (libc::epoll_create1(0), libc::eventfd(1, 0));
+            let mut shown = libc::epoll_event {
+                events: libc::EPOLLIN as u32,
+                u64: 7,
+            };
+            let at = &raw mut shown;
+            let wait = |time: libc::timespec, count| {
+                wait_by_ms(epoll, at, count, &raw const time, core::ptr::null())
+            };
+            let time = |tv_sec, tv_nsec| libc::timespec { tv_sec, tv_nsec };
+            assert_eq!(wait(time(0, 1), 1), 0);
+            assert_eq!(wait(time(0, 1_500_000), 1), 0);
+            assert_eq!((wait(time(0, -1), 1), sys::errno()), (-1, libc::EINVAL));
+            assert_eq!(libc::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, event, at), 0);
+            assert_eq!(wait(time(i64::MAX, 0), 1), 1);
+            let (forever, no_mask) = (core::ptr::null(), core::ptr::null());
+            assert_eq!(wait_by_ms(epoll, at, 1, forever, no_mask), 1);
+            assert_eq!({ shown.u64 }, 7);
+            libc::close(event);
+            libc::close(epoll);
+        }
+    }
 }

@@ -11,8 +11,8 @@ use std::path::Path;
 
 /// Lowest first.
 const LAYERS: [&[&str]; 7] = [
-    // The kernel, and what a user has said.
-    &["claim", "config", "memory", "packet", "sys"],
+    // The kernel, libc, and what a user has said.
+    &["claim", "config", "libcs", "memory", "packet", "sys"],
     // Threads: their locks, signals and faults; whose memory this is.
     &["faults", "identity", "lock", "signals", "thread"],
     // What is known: of descriptors and connections, of memory, of time.

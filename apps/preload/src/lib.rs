@@ -21,7 +21,7 @@
 //! is used but errno. Nothing is written to a descriptor of the program's, stderr neither:
 //! what a user has to know, the broker logs. No lock is held in a sleep, and no handler of the
 //! program runs in a thread that holds one ([`lock`]: their order, and who may take them). The library links to nothing, so it loads into any
-//! program; with a libc other than glibc it stays passive.
+//! program, of glibc and of musl ([`libcs`]); with another libc it stays passive.
 //! It is no security boundary: a program can always talk around it.
 //!
 //! # Tests of its functions
@@ -55,6 +55,7 @@ mod identity;
 mod insisted;
 #[cfg(test)]
 mod layers;
+mod libcs;
 mod link;
 mod lock;
 mod memory;
@@ -95,16 +96,16 @@ static START: extern "C" fn(i32, *const *const c_char, *const *const c_char) = s
 #[unsafe(link_section = ".fini_array")]
 static END: extern "C" fn() = end;
 
-/// Runs before the program. glibc hands the environment to constructors; others do not.
+/// Runs before the program. With musl, the arguments are not there: see [`libcs`].
 extern "C" fn start(
     _count: i32,
     _arguments: *const *const c_char,
     environment: *const *const c_char,
 ) {
-    if sys::weak_address!("gnu_get_libc_version") == 0 {
+    let Some(environment) = libcs::environment(environment) else {
         return;
-    }
-    // SAFETY: glibc passes the process's environment as third argument.
+    };
+    // SAFETY: the process's environment.
     unsafe { config::read(environment) };
     if !config::is_active() {
         return;
@@ -122,6 +123,9 @@ extern "C" fn start(
         return;
     }
     transfer::set_up();
+    if libcs::is_musl() {
+        names::look_up_jumps();
+    }
     signals::set_up();
     spin::start_clock();
     aside::set_up();

@@ -12,6 +12,7 @@
 //! |---|---|
 //! | `= SYS_recvfrom` | `real::recv`, which calls libc's function; if libc has none, this system call |
 //! | `= (or -1)`, `= nothing` | the same; if libc has none, ENOSYS and this result; nothing |
+//! | `= (as f)` | the same; if libc has none, this function of ours |
 //! | `by hooks_io` | the function of this name in that module stands in front of libc's: the library exports the name |
 //! | `also __recv` | further names of the same function |
 //! | `numbered SYS_recvfrom` | syscall() with this number calls ours as well |
@@ -31,9 +32,9 @@
 //! Functions with variable arguments cannot be passed on by a Rust function. Their entries are a few
 //! instructions that keep every argument register, have the row's preparation made, and jump to
 //! libc's function. Functions to which nothing has to be done behind the call stand there, too.
-//! The preparation is given the first and the third argument, as descriptors.
+//! The preparation is given the first and the third argument.
 
-use crate::{hooks_proc, sys};
+use crate::{hooks_proc, sys, thread};
 use core::ffi::{CStr, c_char, c_int, c_long, c_void};
 use core::sync::atomic::{AtomicUsize, Ordering};
 
@@ -49,6 +50,10 @@ struct Real {
     name: &'static CStr,
     address: AtomicUsize,
 }
+
+/// What [`Real`] has for an address where libc has no such function: it is looked for once,
+/// because musl's dlsym takes memory for what it has to say then.
+const NONE: usize = 1;
 
 impl Real {
     /// Names the function, with a zero at the end; nothing is looked up yet.
@@ -66,7 +71,7 @@ impl Real {
     fn find(&self) -> Option<usize> {
         let known = self.address.load(Ordering::Relaxed);
         if known != 0 {
-            return Some(known);
+            return (known != NONE).then_some(known);
         }
         let dlsym = sys::weak_address!("dlsym");
         if dlsym == 0 {
@@ -78,11 +83,9 @@ impl Real {
                 core::mem::transmute(dlsym);
             dlsym(RTLD_NEXT, self.name.as_ptr()) as usize
         };
-        if found == 0 {
-            return None;
-        }
-        self.address.store(found, Ordering::Relaxed);
-        Some(found)
+        let known = if found == 0 { NONE } else { found };
+        self.address.store(known, Ordering::Relaxed);
+        (found != 0).then_some(found)
     }
 }
 
@@ -200,6 +203,10 @@ macro_rules! called {
         sys::set_errno(libc::ENOSYS);
         $failed
     }};
+    (@without (as $module:ident::$function:ident) ($($argument:ident,)*) -> $result:ty) => {
+        // SAFETY: by the caller's contract.
+        unsafe { crate::$module::$function($($argument),*) }
+    };
     (@without $number:ident ($($argument:ident,)*) -> $result:ty) => {
         sys::give(sys::sys!($number $(, $argument)*)) as $result
     };
@@ -272,9 +279,17 @@ macro_rules! jumped {
     };
 }
 
+/// Looks up what a handler of the program may call first: musl's dlsym may wait for a lock that
+/// the interrupted code has.
+pub fn look_up_jumps() {
+    for index in [Index::longjmp, Index::_longjmp, Index::siglongjmp] {
+        JUMPS[index as usize].real.find();
+    }
+}
+
 struct Jump {
     real: Real,
-    before: fn(c_int, c_int),
+    before: fn(usize, usize),
     missing: extern "C" fn() -> isize,
 }
 
@@ -289,7 +304,7 @@ extern "C" fn fordway_before(index: usize, first: usize, third: usize) -> usize 
     let jump = &JUMPS[index];
     if crate::config::is_active() {
         let errno = sys::errno();
-        (jump.before)(first as c_int, third as c_int);
+        (jump.before)(first, third);
         sys::set_errno(errno);
     }
     let missing = jump.missing as usize;
@@ -347,12 +362,12 @@ names! {
         unsafe fn ppoll(fds: *mut libc::pollfd, count: usize, timeout: *const libc::timespec, mask: *const c_void;) -> c_int = SYS_ppoll, by hooks_wait, checked __ppoll_chk(count of size_of::<libc::pollfd>());
         unsafe fn select(count: c_int, read: *mut c_void, write: *mut c_void, except: *mut c_void, timeout: *mut libc::timeval) -> c_int = SYS_select, by hooks_wait, also __select;
         unsafe fn pselect(count: c_int, read: *mut c_void, write: *mut c_void, except: *mut c_void, timeout: *const libc::timespec, mask: *const c_void) -> c_int = SYS_pselect6, by hooks_wait;
-        safe fn epoll_create(size: c_int) -> c_int, by hooks_wait, numbered SYS_epoll_create;
+        safe fn epoll_create(size: c_int) -> c_int = SYS_epoll_create, by hooks_wait;
         safe fn epoll_create1(flags: c_int) -> c_int = SYS_epoll_create1, by hooks_wait, numbered SYS_epoll_create1;
         unsafe fn epoll_ctl(epoll: c_int, operation: c_int, fd: c_int, event: *mut libc::epoll_event) -> c_int = SYS_epoll_ctl, by hooks_wait, numbered SYS_epoll_ctl;
         unsafe fn epoll_wait(epoll: c_int, events: *mut libc::epoll_event, count: c_int, timeout_ms: c_int) -> c_int = SYS_epoll_wait, by hooks_wait;
         unsafe fn epoll_pwait(epoll: c_int, events: *mut libc::epoll_event, count: c_int, timeout_ms: c_int, mask: *const c_void) -> c_int = SYS_epoll_pwait, by hooks_wait;
-        unsafe fn epoll_pwait2(epoll: c_int, events: *mut libc::epoll_event, count: c_int, timeout: *const libc::timespec, mask: *const c_void) -> c_int = SYS_epoll_pwait2, by hooks_wait;
+        unsafe fn epoll_pwait2(epoll: c_int, events: *mut libc::epoll_event, count: c_int, timeout: *const libc::timespec, mask: *const c_void) -> c_int = (as hooks_wait::wait_by_ms), by hooks_wait;
 
         // Signals and threads.
         unsafe fn sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int = SYS_rt_sigaction, by signals, also __sigaction;
@@ -363,6 +378,7 @@ names! {
         unsafe fn pthread_cancel(thread: usize) -> c_int = (or libc::ENOSYS), by thread;
         unsafe fn pthread_setcanceltype(kind: c_int, old: *mut c_int) -> c_int = (or libc::ENOSYS), by thread;
         safe fn pthread_testcancel() -> () = nothing;
+        safe fn sched_getcpu() -> c_int = (or -1);
         unsafe fn _pthread_cleanup_push(buffer: *mut c_void, routine: extern "C" fn(*mut c_void), argument: *mut c_void) -> () = nothing;
         unsafe fn _pthread_cleanup_pop(buffer: *mut c_void, execute: c_int) -> () = nothing;
 
@@ -373,6 +389,7 @@ names! {
         unsafe fn fflush(file: *mut c_void) -> c_int = (or EOF);
         unsafe fn fileno(file: *mut c_void) -> c_int = (or -1);
         unsafe fn ungetc(byte: c_int, file: *mut c_void) -> c_int = (or EOF);
+        unsafe fn setvbuf(file: *mut c_void, buffer: *mut c_char, mode: c_int, size: usize) -> c_int = (or -1);
         unsafe fn posix_spawn_file_actions_adddup2(actions: *mut c_void, fd: c_int, new: c_int) -> c_int = (or libc::ENOSYS), by hooks_proc;
         unsafe fn wordexp(text: *const c_char, words: *mut c_void, flags: c_int) -> c_int = (or WRDE_NOSPACE), by hooks_proc;
         safe fn _exit(status: c_int) -> !, by hooks_proc, also _Exit;
@@ -386,8 +403,10 @@ names! {
         |_, _| hooks_proc::before_exec(true), or -1 => system;
         |_, _| hooks_proc::before_exec(true), or 0 => popen _IO_popen;
         |_, _| hooks_proc::before_exec(true), or libc::ENOSYS as isize => posix_spawn posix_spawnp pidfd_spawn pidfd_spawnp;
-        |fd, _| hooks_proc::before_stdio(fd), or -1 => dprintf vdprintf __dprintf_chk __vdprintf_chk;
-        |_, fd| hooks_proc::before_stdio(fd), or 0 => backtrace_symbols_fd __backtrace_symbols_fd;
+        |fd, _| hooks_proc::before_stdio(fd as c_int), or -1 => dprintf vdprintf __dprintf_chk __vdprintf_chk;
+        |_, fd| hooks_proc::before_stdio(fd as c_int), or 0 => backtrace_symbols_fd __backtrace_symbols_fd;
+        // Every libc has these; they do not come back.
+        |buffer, _| thread::before_jump(buffer), or 0 => longjmp _longjmp siglongjmp;
     }
 }
 

@@ -16,12 +16,12 @@
 //! slept then or not. A handler that runs between the last look at the counts and the
 //! kernel's sleep rings the thread's own doorbell.
 //!
-//! Handlers that came past the library (an inlined rt_sigaction; libc's own two, for
+//! Handlers that came past the library (an inlined rt_sigaction; libc's own, for
 //! cancellation and setuid) are not counted. If a sleep ends with EINTR and no count has
 //! changed, the kernel is asked for their flags.
 
 use crate::sys::{self, sys};
-use crate::{config, faults, identity, real, thread, wait};
+use crate::{config, faults, identity, libcs, real, thread, wait};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -35,8 +35,10 @@ const BY_FAULTS: u64 = bit(libc::SIGILL)
     | bit(libc::SIGFPE)
     | bit(libc::SIGSEGV)
     | bit(libc::SIGSYS);
-/// The two signals that libc keeps for itself.
-const OF_LIBC: u64 = bit(32) | bit(33);
+/// The signals that libc keeps for itself.
+fn of_libc() -> u64 {
+    ((1 << libcs::signals_of_its_own()) - 1) * bit(32)
+}
 
 const SA_RESTART: u32 = libc::SA_RESTART as u32;
 const SA_SIGINFO: u32 = libc::SA_SIGINFO as u32;
@@ -58,7 +60,7 @@ static ACTIONS: [Action; SIGNALS] = [const {
     }
 }; SIGNALS];
 
-/// Signals for which siginterrupt was called, as libc's signal() heeds it.
+/// Signals for which siginterrupt was called, as glibc's signal() heeds it; musl's does not.
 static INTERRUPTING: AtomicU64 = AtomicU64::new(0);
 
 impl Action {
@@ -144,7 +146,7 @@ unsafe fn defer(
     info: *const c_void,
     context: &mut libc::ucontext_t,
 ) {
-    let all = !(BY_FAULTS | OF_LIBC);
+    let all = !(BY_FAULTS | of_libc());
     let _ = sys!(SYS_rt_sigprocmask, libc::SIG_BLOCK, &raw const all, 0, 8);
     keep_once(signal, flags);
     let (pid, id) = (sys!(SYS_getpid), sys!(SYS_gettid));
@@ -228,8 +230,9 @@ fn kernel_action(signal: c_int) -> KernelAction {
 
 /// Whether a handler that was installed past the library ends calls.
 fn unseen_interrupt() -> bool {
+    let of_libc = of_libc();
     (1..SIGNALS as c_int)
-        .filter(|signal| OF_LIBC & bit(*signal) == 0)
+        .filter(|signal| of_libc & bit(*signal) == 0)
         .map(kernel_action)
         .any(|action| {
             let unseen = is_handler(action.handler) && action.handler != ours();
@@ -247,9 +250,10 @@ fn takes_part(signal: c_int) -> bool {
 
 /// Handlers that other libraries' constructors have installed before ours ran.
 pub fn set_up() {
+    let of_libc = of_libc();
     for signal in 1..SIGNALS as c_int {
         let found = kernel_action(signal);
-        if OF_LIBC & bit(signal) == 0 && is_handler(found.handler) {
+        if of_libc & bit(signal) == 0 && is_handler(found.handler) {
             let flags = found.flags as u32;
             ACTIONS[signal as usize].set((found.handler, flags));
             let action = KernelAction {
@@ -428,7 +432,7 @@ pub unsafe fn signal(signal: c_int, handler: usize) -> usize {
     let interrupts = (1..SIGNALS as c_int).contains(&signal)
         && INTERRUPTING.load(Ordering::Relaxed) & bit(signal) != 0;
     let flags = if interrupts { 0 } else { libc::SA_RESTART };
-    install(signal, handler, flags, true)
+    install(signal, handler, flags, !libcs::is_musl())
 }
 
 /// # Safety
@@ -486,7 +490,9 @@ pub fn siginterrupt(signal: c_int, interrupts: c_int) -> c_int {
         INTERRUPTING.fetch_and(!bit(signal), Ordering::Relaxed);
         action.sa_flags |= libc::SA_RESTART;
     } else {
-        INTERRUPTING.fetch_or(bit(signal), Ordering::Relaxed);
+        if !libcs::is_musl() {
+            INTERRUPTING.fetch_or(bit(signal), Ordering::Relaxed);
+        }
         action.sa_flags &= !libc::SA_RESTART;
     }
     // SAFETY: ours.

@@ -12,16 +12,17 @@
 //! # Never coming back
 //! A thread that sleeps may be cancelled, and a handler may jump out of a sleep
 //! (siglongjmp). What such a sleep had taken is given back by a routine that libc calls
-//! in both cases ([`guarded`]). A thread that may be cancelled at any instruction
+//! in both cases ([`guarded`]). musl does so for a cancelled thread only; with it, the library
+//! stands in front of the jumps as well ([`before_jump`]). A thread that may be cancelled at any instruction
 //! (PTHREAD_CANCEL_ASYNCHRONOUS) may not while it holds something.
 
-use crate::real;
 use crate::sys::{self, sys};
+use crate::{libcs, real};
 use core::ffi::{c_int, c_void};
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 /// Bytes of [`Thread`], for the assembler.
-const BYTES: usize = if cfg!(debug_assertions) { 48 } else { 40 };
+const BYTES: usize = if cfg!(debug_assertions) { 56 } else { 48 };
 
 /// One for each thread, in the program's static TLS block.
 #[repr(C)]
@@ -41,6 +42,8 @@ pub struct Thread {
     pub knocked: AtomicU32,
     /// Link of the peer for which it waits, plus one; 0: for none in particular.
     pub spin_link: AtomicU32,
+    /// Its innermost [`guarded`] frame, where libc leaves those that a jump ends to us.
+    guards: AtomicPtr<Guard>,
     /// Ranks of the locks that it holds ([`crate::lock`]).
     #[cfg(debug_assertions)]
     ranks: AtomicU64,
@@ -173,13 +176,22 @@ impl Thread {
     }
 }
 
-/// libc's record of a routine to call when a frame is left for good (pthread.h).
+/// libc's record of a routine to call when a frame is left for good (pthread.h). musl's ends
+/// before the last word, and has the third one for what is the last of glibc's.
 #[repr(C)]
 struct CleanupBuffer {
     routine: usize,
     argument: *mut c_void,
     cancel_type: c_int,
     previous: *mut c_void,
+}
+
+/// A frame that sleeps.
+#[repr(C)]
+struct Guard {
+    buffer: CleanupBuffer,
+    /// The next one around it.
+    outer: *mut Guard,
 }
 
 /// Sleeps by `body`, without the shield that the caller holds; if the thread does not
@@ -190,21 +202,80 @@ pub fn guarded<R>(
     argument: *mut c_void,
     body: impl FnOnce() -> R,
 ) -> (R, Shield) {
-    let mut buffer = CleanupBuffer {
-        routine: 0,
-        argument: core::ptr::null_mut(),
-        cancel_type: 0,
-        previous: core::ptr::null_mut(),
+    let guards = &current().guards;
+    let mut guard = Guard {
+        buffer: CleanupBuffer {
+            routine: 0,
+            argument: core::ptr::null_mut(),
+            cancel_type: 0,
+            previous: core::ptr::null_mut(),
+        },
+        outer: guards.load(Ordering::Relaxed),
     };
-    let place = (&raw mut buffer).cast();
+    let outer = guard.outer;
+    let place = (&raw mut guard).cast();
     // SAFETY: the buffer outlives its use, because every way out of this frame takes it off the list.
     unsafe { real::_pthread_cleanup_push(place, routine, argument) };
+    if libcs::is_musl() {
+        guards.store(&raw mut guard, Ordering::Relaxed);
+    }
     drop(shield);
     let result = body();
     let shield = Shield::new();
     // SAFETY: as above.
     unsafe { real::_pthread_cleanup_pop(place, 0) };
+    guards.store(outer, Ordering::Relaxed);
     (result, shield)
+}
+
+/// Where handlers of this thread run that want a stack of their own.
+fn other_stack() -> core::ops::Range<usize> {
+    // SAFETY: plain data.
+    let mut stack: libc::stack_t = unsafe { core::mem::zeroed() };
+    match sys!(SYS_sigaltstack, 0, &raw mut stack) {
+        Ok(_) if stack.ss_flags & libc::SS_DISABLE == 0 => {
+            let base = stack.ss_sp.addr();
+            base..base + stack.ss_size
+        }
+        _ => 0..0,
+    }
+}
+
+/// Where musl keeps the stack pointer in a jmp_buf (src/setjmp/x86_64/setjmp.s).
+const JUMP_STACK: usize = 6;
+
+/// The calling thread is about to jump to where `buffer` was filled: the sleeps in frames
+/// below, the innermost first, end for good. With glibc there are none here.
+///
+/// A handler may run, and jump, on a stack of its own (man 2 sigaltstack), which lies anywhere: it is
+/// above the frames that it interrupted.
+pub fn before_jump(buffer: usize) {
+    let guards = &current().guards;
+    loop {
+        let guard = guards.load(Ordering::Relaxed);
+        if guard.is_null() {
+            return;
+        }
+        // SAFETY: the program's own argument, filled by musl's setjmp.
+        let target = unsafe { (buffer as *const usize).add(JUMP_STACK).read() };
+        let other = other_stack();
+        let is_left = match (other.contains(&guard.addr()), other.contains(&target)) {
+            (false, true) => false,
+            (true, false) => true,
+            _ => guard.addr() < target,
+        };
+        if !is_left {
+            return;
+        }
+        // SAFETY: the frame is still there, for the code that jumps runs above it. Its routine and
+        // argument were put there by libc.
+        unsafe {
+            guards.store((*guard).outer, Ordering::Relaxed);
+            real::_pthread_cleanup_pop(guard.cast(), 0);
+            let routine: extern "C" fn(*mut c_void) = core::mem::transmute((*guard).buffer.routine);
+            routine((*guard).buffer.argument);
+        }
+    }
 }
 
 /// Values of PTHREAD_CANCEL_* (pthread.h).

@@ -23,6 +23,9 @@ use std::path::{Path, PathBuf};
 /// Longest first line of a script that the kernel reads (BINPRM_BUF_SIZE).
 const SCRIPT_LINE_BYTES_MAX: usize = 256;
 
+/// How the names of dynamic loaders begin: glibc's and musl's.
+const LOADERS: [&[u8]; 2] = [b"ld-linux", b"ld-musl"];
+
 /// Why the shim will not be in a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Obstacle {
@@ -30,8 +33,6 @@ pub enum Obstacle {
     Static,
     /// Go makes its system calls itself, whatever it is linked to.
     Go,
-    /// musl's loader; its programs get the shim only where that needs no glibc.
-    Musl,
     /// Runs as another user than its caller: the loader takes no LD_PRELOAD.
     SetUser,
     /// Runs as another group than its caller.
@@ -48,7 +49,6 @@ impl Obstacle {
         match self {
             Obstacle::Static => "is static",
             Obstacle::Go => "is a Go program",
-            Obstacle::Musl => "is linked to musl",
             Obstacle::SetUser => "is setuid",
             Obstacle::SetGroup => "is setgid",
             Obstacle::Capabilities => "has file capabilities",
@@ -226,13 +226,13 @@ fn obstacle_in<'data, R: ReadRef<'data>>(
         return Ok(Some(Obstacle::Go));
     }
     for segment in header.program_headers(endian, data)? {
-        if let Some(interpreter) = segment.interpreter(endian, data)? {
-            let musl = interpreter.windows(7).any(|part| part == b"ld-musl");
-            return Ok(musl.then_some(Obstacle::Musl));
+        if segment.interpreter(endian, data)?.is_some() {
+            return Ok(None);
         }
     }
     // `ld.so PROGRAM`: the loader itself needs none and does preload.
-    Ok((!file_name.starts_with(b"ld-linux")).then_some(Obstacle::Static))
+    let loads = LOADERS.iter().any(|name| file_name.starts_with(name));
+    Ok((!loads).then_some(Obstacle::Static))
 }
 
 /// The linker of Go writes a note of its own ("Go", build id), a section with the

@@ -2,7 +2,9 @@
 // Nothing goes past the ring, or the connection leaves it first.
 #include "try.h"
 #include <aio.h>
+#ifdef __GLIBC__
 #include <execinfo.h>
+#endif
 #include <wordexp.h>
 
 extern int __dprintf_chk(int, int, const char *, ...);
@@ -12,7 +14,9 @@ extern int __select(int, fd_set *, fd_set *, fd_set *, struct timeval *);
 extern FILE *_IO_fdopen(int, const char *);
 extern int _IO_fclose(FILE *);
 extern FILE *_IO_popen(const char *, const char *);
+#ifdef __GLIBC__
 extern void __backtrace_symbols_fd(void *const *, int, int);
+#endif
 
 // The other role takes all there is, once it is all there.
 static void all(int fd) {
@@ -76,6 +80,7 @@ static void substituted(int fd) {
     say("%s", outcome(write(7, "5", 1)));
     end(7);
 }
+#ifdef __GLIBC__ // musl has no backtraces
 static void traced(int fd) {
     void *nowhere[1] = {NULL};
     must_ring(fd, "one");
@@ -85,6 +90,7 @@ static void traced(int fd) {
     say("%s", outcome(write(fd, "5", 1)));
     end(fd);
 }
+#endif
 static void asynchronous(int fd) {
     must_ring(fd, "one");
     struct aiocb block = {.aio_fildes = fd, .aio_buf = "-2-", .aio_nbytes = 3}, other = block;
@@ -222,7 +228,9 @@ const struct test_case cases[] = {
     {"stream", WARM, stream, all},
     {"shell", WARM, shell, all},
     {"substituted", WARM, substituted, all},
+#ifdef __GLIBC__
     {"traced", WARM, traced, all},
+#endif
     {"asynchronous", WARM, asynchronous, all},
     {"copies", WARM, copies, all},
     {"standard", WARM, standard, all},

@@ -72,9 +72,18 @@ static void exec_recv_b(int fd) { exec_wait_b(fd, 2); }
 // A hands the socket to a process that never had the shim's memory of it.
 static void pass(int through, int fd) {
     char byte = 'x', control[CMSG_SPACE(sizeof fd)];
-    memset(control, 0, sizeof control);
     struct iovec part = {&byte, 1};
-    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+    struct msghdr message;
+    // What lies between the fields says nothing.
+    memset(control, 0xa5, sizeof control);
+    memset(&message, 0xa5, sizeof message);
+    message.msg_name = NULL;
+    message.msg_namelen = 0;
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+    message.msg_flags = 0;
     struct cmsghdr *header = CMSG_FIRSTHDR(&message);
     header->cmsg_level = SOL_SOCKET;
     header->cmsg_type = SCM_RIGHTS;
@@ -220,6 +229,27 @@ static void stdio_b(int fd) {
     say("end %d", fgets(line, sizeof line, in) == NULL);
     fclose(in);
     close(fd);
+    step();
+}
+// One stream for both ways, which is written to before what lies in the ring is read.
+static void stdio_both_a(int fd) {
+    char line[64] = "";
+    step();
+    FILE *both = fdopen(fd, "r+");
+    if (!both || fputs("answer\n", both) < 0 || fflush(both)) die("stdio");
+    for (int i = 0; i < 2; i++) {
+        if (!fgets(line, sizeof line, both)) die("fgets");
+        say("%.4s", line);
+    }
+    fclose(both);
+    step();
+}
+static void stdio_both_b(int fd) {
+    char in[8] = "";
+    if (send(fd, "one\ntwo\n", 8, 0) != 8) die("send");
+    step();
+    if (recv(fd, in, 7, MSG_WAITALL) != 7) die("receive");
+    say("%.6s", in);
     step();
 }
 // The number of a descriptor that stdio closed is used again, for a file.
@@ -416,6 +446,7 @@ const struct test_case cases[] = {
     {"urgent_signal", WARM, urgent_a, urgent_signal_b},
     {"inline", WARM, inline_a, inline_b},
     {"stdio", WARM, stdio_a, stdio_b},
+    {"stdio_both", WARM, stdio_both_a, stdio_both_b},
     {"fclose", WARM, fclose_a, fclose_b},
     {"bare_read_recv", WARM, bare_read_a, bare_recv_b},
     {"bare_read_epoll", WARM, bare_read_a, bare_epoll_b},

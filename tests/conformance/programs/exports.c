@@ -20,6 +20,20 @@ extern int __close(int);
 extern int __sigaction(int, const struct sigaction *, struct sigaction *);
 extern int __poll(struct pollfd *, nfds_t, int);
 extern int __fcntl(int, int, ...);
+#ifndef __GLIBC__
+// musl has no such forms: the next function of the plain name.
+#define THEIRS(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
+#define __read THEIRS(read)
+#define __write THEIRS(write)
+#define __send THEIRS(send)
+#define __close THEIRS(close)
+#define __sigaction THEIRS(sigaction)
+#define __poll THEIRS(poll)
+#define __fcntl THEIRS(fcntl)
+typedef int request;
+#else
+typedef unsigned long request;
+#endif
 
 VISIBLE ssize_t read(int fd, void *buffer, size_t count) { entered++; return __read(fd, buffer, count); }
 VISIBLE ssize_t write(int fd, const void *buffer, size_t count) { entered++; return __write(fd, buffer, count); }
@@ -42,12 +56,22 @@ typedef int (*controlling)(int, int, int, struct epoll_event *);
 typedef sighandler_t (*handling)(int, sighandler_t);
 
 VISIBLE ssize_t recv(int fd, void *buffer, size_t count, int flags) {
+#ifdef __GLIBC__
     NEXT("__recv_chk", ssize_t (*)(int, void *, size_t, size_t, int))
     return next(fd, buffer, count, count, flags);
+#else
+    NEXT("recv", ssize_t (*)(int, void *, size_t, int))
+    return next(fd, buffer, count, flags);
+#endif
 }
 VISIBLE ssize_t recvfrom(int fd, void *buffer, size_t count, int flags, struct sockaddr *name, socklen_t *length) {
+#ifdef __GLIBC__
     NEXT("__recvfrom_chk", ssize_t (*)(int, void *, size_t, size_t, int, struct sockaddr *, socklen_t *))
     return next(fd, buffer, count, count, flags, name, length);
+#else
+    NEXT("recvfrom", ssize_t (*)(int, void *, size_t, int, struct sockaddr *, socklen_t *))
+    return next(fd, buffer, count, flags, name, length);
+#endif
 }
 VISIBLE ssize_t recvmsg(int fd, struct msghdr *message, int flags) {
     NEXT("recvmsg", passing)
@@ -73,21 +97,23 @@ VISIBLE int epoll_ctl(int epoll, int operation, int fd, struct epoll_event *even
     NEXT("epoll_ctl", controlling)
     return next(epoll, operation, fd, event);
 }
+#ifdef __GLIBC__
 VISIBLE int close_range(unsigned first, unsigned last, int flags) {
     NEXT("close_range", numbers)
     return next(first, last, flags);
 }
+#endif
 VISIBLE sighandler_t signal(int number, sighandler_t handler) {
     NEXT("signal", handling)
     return next(number, handler);
 }
-VISIBLE int ioctl(int fd, unsigned long request, ...) {
+VISIBLE int ioctl(int fd, request number, ...) {
     va_list list;
-    va_start(list, request);
+    va_start(list, number);
     long argument = va_arg(list, long);
     va_end(list);
-    NEXT("ioctl", int (*)(int, unsigned long, long))
-    return next(fd, request, argument);
+    NEXT("ioctl", int (*)(int, request, long))
+    return next(fd, number, argument);
 }
 
 // Says what came of a call, and how often the program's own functions ran in it: once.

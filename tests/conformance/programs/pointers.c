@@ -227,8 +227,8 @@ static void names_a(int fd) {
     message = (struct msghdr){.msg_iov = &part, .msg_iovlen = 1 << 20};
     say("parts %s", outcome(recvmsg(fd, &message, 0)));
     say("readv %s %s", outcome(readv(fd, &part, -1)), outcome(readv(fd, &part, 1 << 20)));
-    EACH SHOW("recvmsg", recvmsg(fd, bad(kind, 20), 0));
-    EACH if (kind) SHOW("time of recvmmsg", recvmmsg(fd, bad(1, 0), 1, MSG_DONTWAIT, bad(kind, 4)));
+    EACH SHOW("recvmsg", judged_recvmsg(fd, bad(kind, 20), 0));
+    EACH if (kind) SHOW("time of recvmmsg", judged_recvmmsg(fd, bad(1, 0), 1, MSG_DONTWAIT, bad(kind, 4)));
 
     EACH if (kind) SHOW("name", sendto(fd, "t", 1, 0, bad(kind, 2), sizeof name));
     say("negative %s", outcome(sendto(fd, "t", 1, 0, (void *)&name, -1)));
@@ -246,7 +246,7 @@ static void names_a(int fd) {
     message.msg_name = NULL;
     message.msg_namelen = -1;
     say("none %s", outcome(sendmsg(fd, &message, 0)));
-    EACH SHOW("sendmsg", sendmsg(fd, bad(kind, 20), 0));
+    EACH SHOW("sendmsg", judged_sendmsg(fd, bad(kind, 20), 0));
     step();
     char left[64];
     say("left %s", outcome(recv(fd, left, sizeof left, MSG_WAITALL)));

@@ -87,4 +87,15 @@ void delivered(pid_t pid, int number);       // until that signal, sent to the p
 void halt(pid_t pid);                        // SIGSTOP, until it has stopped
 void cram(int fd);                          // sends until nothing more goes in
 long raw_syscall(long number, long a, long b, long c, long d, long e, long f);
+
+// Of messages that cannot be read. musl looks at them before the kernel does.
+#ifdef __GLIBC__
+#define judged_sendmsg sendmsg
+#define judged_recvmsg recvmsg
+#define judged_recvmmsg recvmmsg
+#else
+#define judged_sendmsg(...) syscall(SYS_sendmsg, __VA_ARGS__)
+#define judged_recvmsg(...) syscall(SYS_recvmsg, __VA_ARGS__)
+#define judged_recvmmsg(...) syscall(SYS_recvmmsg, __VA_ARGS__)
+#endif
 #endif

@@ -72,8 +72,8 @@ impl Bed {
     /// Plays one case on every backend at once: on the oracle, and on the fast path.
     pub fn play(&mut self, case: &Case) -> Result<Played> {
         let before = self.lab.ring_bytes()?;
-        let oracle = self.spawn(case.program, &case.name, PathChoice::Kernel)?;
-        let fast = self.spawn(case.program, &case.name, PathChoice::Auto)?;
+        let oracle = self.spawn(&case.program, &case.name, PathChoice::Kernel)?;
+        let fast = self.spawn(&case.program, &case.name, PathChoice::Auto)?;
         let (mut oracle, fast) = (oracle.finish()?, fast.finish()?);
         // Linux does not tell the same each time, either: of a FIN and the state behind it an
         // edge-triggered wait is told once or, seldom, twice. What it tells in any of some runs, holds.
@@ -82,7 +82,7 @@ impl Bed {
                 break;
             }
             oracle = self
-                .spawn(case.program, &case.name, PathChoice::Kernel)?
+                .spawn(&case.program, &case.name, PathChoice::Kernel)?
                 .finish()?;
         }
         let same = self.note(&case.to_string(), &oracle, &fast);

@@ -7,11 +7,14 @@ use std::fmt;
 /// Programs of cases: `programs/NAME.c` with the framework. `build.rs` compiles them.
 pub const PROGRAMS: &[&str] = &include!("../programs/list.in");
 
+/// How the names of the same programs end that are linked to musl.
+pub const MUSL_END: &str = "-musl";
+
 /// One case.
 #[derive(Clone, Debug)]
 pub struct Case {
     /// Which program holds it.
-    pub program: &'static str,
+    pub program: String,
     /// Its name there.
     pub name: String,
 }
@@ -33,23 +36,38 @@ pub struct Played {
     pub ring_bytes: u64,
 }
 
+/// All programs of cases, with glibc or with musl.
+pub fn programs(musl: bool) -> Vec<String> {
+    let end = if musl { MUSL_END } else { "" };
+    let named = PROGRAMS.iter().map(|name| format!("{name}{end}"));
+    named.collect()
+}
+
 /// The cases of a program, in its own order.
-pub fn cases(program: &'static str) -> Result<Vec<Case>> {
+pub fn cases(program: &str) -> Result<Vec<Case>> {
     let listing = std::process::Command::new(Bed::program(program)).output()?;
     let names = String::from_utf8(listing.stdout)?;
     ensure!(!names.is_empty(), "{program} lists no case");
     let case = |name: &str| Case {
-        program,
+        program: program.to_owned(),
         name: name.to_owned(),
     };
     Ok(names.lines().map(case).collect())
 }
 
 /// Plays all cases of a program: a test of its own.
-pub fn hold(program: &'static str) -> Result<()> {
+pub fn hold(program: &str) -> Result<()> {
+    hold_some(program, &[""])
+}
+
+/// Plays those cases of a program whose names begin with one of these.
+pub fn hold_some(program: &str, begins: &[&str]) -> Result<()> {
     let mut bed = Bed::start()?;
     let mut ring_bytes = 0;
     for case in cases(program)? {
+        if !begins.iter().any(|begin| case.name.starts_with(begin)) {
+            continue;
+        }
         ring_bytes += bed.play(&case)?.ring_bytes;
     }
     bed.finish()?;
@@ -67,14 +85,14 @@ pub struct Tally {
 }
 
 /// Plays what `wanted` picks and prints the table, a row as soon as it is known.
-pub fn table(wanted: impl Fn(&Case) -> bool) -> Result<Tally> {
+pub fn table(programs: &[String], wanted: impl Fn(&Case) -> bool) -> Result<Tally> {
     let mut bed = Bed::start()?;
     let mut tally = Tally::default();
     println!(
         "{:<34} {:<8} {:<10} {:>12}",
         "case", "kernel", "fast path", "ring bytes"
     );
-    for program in PROGRAMS {
+    for program in programs {
         for case in cases(program)?.into_iter().filter(&wanted) {
             let played = bed.play(&case)?;
             println!(

@@ -281,8 +281,8 @@ fn require_fast_serves_two_that_want_it() -> Result<()> {
         Steady::start_on(&bed, scenario, PathChoice::Fast)?.finish()?;
     }
     for case in cases("polls")? {
-        let oracle = bed.spawn(case.program, &case.name, PathChoice::Kernel)?;
-        let fast = bed.spawn(case.program, &case.name, PathChoice::Fast)?;
+        let oracle = bed.spawn(&case.program, &case.name, PathChoice::Kernel)?;
+        let fast = bed.spawn(&case.program, &case.name, PathChoice::Fast)?;
         let (oracle, fast) = (oracle.finish()?, fast.finish()?);
         bed.note(&case.to_string(), &oracle, &fast);
     }

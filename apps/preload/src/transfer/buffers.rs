@@ -1,7 +1,7 @@
 //! The program's buffers of one call: parts in its memory, checked as the kernel checks
 //! them when a call begins (linux: lib/iov_iter.c), and again piece by piece before a copy.
 
-use crate::{faults, sys};
+use crate::{faults, libcs, sys};
 use faults::check;
 
 /// iovecs that a kernel call inside a transfer takes at once.
@@ -80,10 +80,11 @@ impl Buffers {
 
     /// The parts of a message; too many of them have an error of their own.
     pub fn of_message(message: &libc::msghdr) -> sys::Result<Self> {
-        if message.msg_iovlen > libc::UIO_MAXIOV as usize {
+        let count = libcs::count(message.msg_iovlen);
+        if count > libc::UIO_MAXIOV as usize {
             return Err(libc::EMSGSIZE);
         }
-        Self::new(message.msg_iov, message.msg_iovlen)
+        Self::new(message.msg_iov, count)
     }
 
     /// Where the bytes `[skip, skip + count)` begin, if they lie in the first part.
