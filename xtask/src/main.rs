@@ -48,7 +48,7 @@ const TASKS: [Task; 24] = [
     },
     Task {
         name: "conformance",
-        what: "the table of all cases, kernel TCP beside the fast path ([WORD...])",
+        what: "the table of all cases, kernel TCP beside the fast path ([--musl] [WORD...])",
         run: conformance,
     },
     Task {
@@ -386,7 +386,15 @@ fn test(arguments: &[String]) -> Outcome {
     sum.step("models (loom)", loom());
     let mut programs = cargo(&["test", "-p", PROGRAM_TESTS, "--no-fail-fast", "--"]);
     programs.arg("--test-threads=1");
+    if all_roots {
+        // Those that are built first.
+        programs.arg("--include-ignored");
+    }
     sum.step("real programs", programs);
+    if all_roots {
+        let cases = ["run", "--quiet", "-p", CONFORMANCE, "--", "--musl"];
+        sum.step("all cases, with musl", cargo(&cases));
+    }
     if fuzz::is_there() {
         sum.step("fuzz targets, 60 s each", fuzz::tested());
     } else {

@@ -4,6 +4,7 @@ mod haproxy;
 mod iperf3;
 mod java;
 mod memcached;
+mod musl;
 mod nginx;
 mod node;
 mod postgresql;

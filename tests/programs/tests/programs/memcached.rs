@@ -12,10 +12,15 @@ const MEMCSLAP_S_MAX: f64 = 8.0;
 
 #[test]
 fn memcached() -> Result<()> {
-    let Some(bed) = Bed::start("memcached", &["memcached", "memcslap", "python3"])? else {
+    play("memcached", "memcached")
+}
+
+/// Everything, with this server.
+pub fn play(name: &'static str, program: &str) -> Result<()> {
+    let Some(bed) = Bed::start(name, &[program, "memcslap", "python3"])? else {
         return Ok(());
     };
-    let program = path_of("memcached")?;
+    let program = path_of(program)?;
     let server = bed.serve(
         SERVER,
         PORT,

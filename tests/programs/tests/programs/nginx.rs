@@ -12,19 +12,20 @@ pub const DOCUMENT_BYTES: [u64; 8] = [
 
 #[test]
 fn nginx_with_sendfile() -> Result<()> {
-    nginx("nginx (sendfile on)", true, 8001)
+    play("nginx (sendfile on)", "nginx", true, 8001)
 }
 
 #[test]
 fn nginx_without_sendfile() -> Result<()> {
-    nginx("nginx (sendfile off)", false, 8002)
+    play("nginx (sendfile off)", "nginx", false, 8002)
 }
 
-fn nginx(name: &'static str, sendfile: bool, port: u16) -> Result<()> {
-    let Some(bed) = Bed::start(name, &["nginx", "curl", "wrk", "ab"])? else {
+/// Everything, with this server.
+pub fn play(name: &'static str, program: &str, sendfile: bool, port: u16) -> Result<()> {
+    let Some(bed) = Bed::start(name, &[program, "curl", "wrk", "ab"])? else {
         return Ok(());
     };
-    let server = start(&bed, port, sendfile)?;
+    let server = start_program(&bed, program, port, sendfile)?;
     let watch = bed.watch()?;
     fetch_all(&bed, &format!("http://{SERVER}:{port}"), &[])?;
     fetch_all(&bed, &format!("http://{SERVER}:{port}"), &["--parallel"])?;
@@ -46,6 +47,10 @@ fn nginx(name: &'static str, sendfile: bool, port: u16) -> Result<()> {
 
 /// Starts nginx in the domain of the servers, with the documents; `/N` has N bytes.
 pub fn start(bed: &Bed, port: u16, sendfile: bool) -> Result<Program> {
+    start_program(bed, "nginx", port, sendfile)
+}
+
+fn start_program(bed: &Bed, program: &str, port: u16, sendfile: bool) -> Result<Program> {
     let dir = bed.dir();
     let documents = documents(bed);
     fs::create_dir_all(&documents)?;
@@ -79,7 +84,7 @@ http {{
     );
     let file = bed.dir().join("nginx.conf");
     fs::write(&file, config)?;
-    let program = path_of("nginx")?;
+    let program = path_of(program)?;
     let file = file.to_string_lossy();
     bed.serve(
         SERVER,

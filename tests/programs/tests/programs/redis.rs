@@ -11,13 +11,46 @@ const SAVES: usize = 10;
 /// How often each size.
 const ROUNDS: usize = 4;
 
+/// Which ones: names or paths.
+#[derive(Clone)]
+pub struct Programs {
+    /// redis-server.
+    pub server: String,
+    /// redis-benchmark.
+    pub benchmark: String,
+    /// redis-cli.
+    pub cli: String,
+}
+
+impl Programs {
+    /// Debian's.
+    pub fn installed() -> Programs {
+        Programs {
+            server: "redis-server".to_owned(),
+            benchmark: "redis-benchmark".to_owned(),
+            cli: "redis-cli".to_owned(),
+        }
+    }
+}
+
 #[test]
 fn redis() -> Result<()> {
-    let Some(bed) = Bed::start("redis", &["redis-server", "redis-benchmark", "redis-cli"])? else {
+    play("redis", &Programs::installed())
+}
+
+/// Everything, with these.
+pub fn play(name: &'static str, programs: &Programs) -> Result<()> {
+    let all = [&programs.server, &programs.benchmark, &programs.cli];
+    let Some(bed) = Bed::start(name, &all.map(String::as_str))? else {
         return Ok(());
     };
+    let redis = Redis {
+        bed: &bed,
+        benchmark: path_of(&programs.benchmark)?,
+        cli: path_of(&programs.cli)?,
+    };
     let argv = [
-        &path_of("redis-server")?,
+        &path_of(&programs.server)?,
         "--bind",
         "0.0.0.0",
         "--port",
@@ -31,11 +64,14 @@ fn redis() -> Result<()> {
     ];
     let server = bed.serve(SERVER, PORT, Spawn::new(argv).dir(&bed.dir()))?;
     let watch = bed.watch()?;
-    saves_in_children(&bed)?;
-    stores_and_reads_values(&bed)?;
-    benchmark(&bed, "-t set,get,incr,lpush,lrange_100,mset -n 5000 -c 20")?;
-    benchmark(&bed, "-t set,get -n 5000 -c 8 -P 16 -d 10000")?;
-    benchmark(&bed, "-t set,get -n 20000 -c 8 -P 4 --threads 2")?;
+    saves_in_children(&redis)?;
+    stores_and_reads_values(&redis)?;
+    benchmark(
+        &redis,
+        "-t set,get,incr,lpush,lrange_100,mset -n 5000 -c 20",
+    )?;
+    benchmark(&redis, "-t set,get -n 5000 -c 8 -P 16 -d 10000")?;
+    benchmark(&redis, "-t set,get -n 20000 -c 8 -P 4 --threads 2")?;
     let carried = watch.end(&bed)?;
     let values: usize = VALUE_BYTES.iter().sum::<usize>() * ROUNDS;
     // All but the first few calls, both ways.
@@ -44,36 +80,45 @@ fn redis() -> Result<()> {
     bed.finish(&line)
 }
 
+/// The clients, and where they run.
+struct Redis<'a> {
+    bed: &'a Bed,
+    benchmark: String,
+    cli: String,
+}
+
 /// Each save is a fork of the server, whose clients go on beside it and after it.
-fn saves_in_children(bed: &Bed) -> Result<()> {
+fn saves_in_children(redis: &Redis) -> Result<()> {
     for round in 0..SAVES {
-        let begun = text_of(bed, &["BGSAVE"])?;
+        let begun = text_of(redis, &["BGSAVE"])?;
         ensure!(begun.contains("Background saving started"), "{begun}");
         let mut looks = 0;
-        while !text_of(bed, &["INFO", "persistence"])?.contains("rdb_bgsave_in_progress:0") {
+        while !text_of(redis, &["INFO", "persistence"])?.contains("rdb_bgsave_in_progress:0") {
             looks += 1;
             ensure!(looks < 1000, "save {round} does not end");
         }
-        benchmark(bed, "-t set,get -n 1000 -c 4")?;
+        benchmark(redis, "-t set,get -n 1000 -c 4")?;
     }
     Ok(())
 }
 
-fn text_of(bed: &Bed, arguments: &[&str]) -> Result<String> {
-    let output = cli(bed, arguments, Vec::new())?;
+fn text_of(redis: &Redis, arguments: &[&str]) -> Result<String> {
+    let output = cli(redis, arguments, Vec::new())?;
     Ok(String::from_utf8_lossy(&output).into_owned())
 }
 
-fn cli(bed: &Bed, arguments: &[&str], input: Vec<u8>) -> Result<Vec<u8>> {
+fn cli(redis: &Redis, arguments: &[&str], input: Vec<u8>) -> Result<Vec<u8>> {
     let port = PORT.to_string();
-    let program = path_of("redis-cli")?;
-    let argv = [&program, "-h", SERVER, "-p", &port];
+    let argv = [&redis.cli, "-h", SERVER, "-p", &port];
     let argv = argv.into_iter().chain(arguments.iter().copied());
-    Ok(bed.run(Spawn::new(argv).stdin(Stdin::Bytes(input)))?.stdout)
+    Ok(redis
+        .bed
+        .run(Spawn::new(argv).stdin(Stdin::Bytes(input)))?
+        .stdout)
 }
 
 /// Values in a pipeline (redis-cli --pipe), then one after the other, compared.
-fn stores_and_reads_values(bed: &Bed) -> Result<()> {
+fn stores_and_reads_values(redis: &Redis) -> Result<()> {
     let (mut sets, mut gets, mut expected) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..ROUNDS {
         for length in VALUE_BYTES {
@@ -92,22 +137,22 @@ fn stores_and_reads_values(bed: &Bed) -> Result<()> {
             expected.push(b'\n');
         }
     }
-    let report = String::from_utf8_lossy(&cli(bed, &["--pipe"], sets)?).into_owned();
+    let report = String::from_utf8_lossy(&cli(redis, &["--pipe"], sets)?).into_owned();
     let replies = VALUE_BYTES.len() * ROUNDS;
     ensure!(
         report.contains(&format!("errors: 0, replies: {replies}")),
         "redis-cli --pipe: {report}"
     );
     ensure!(
-        cli(bed, &[], gets)? == expected,
+        cli(redis, &[], gets)? == expected,
         "redis-cli GET gives other values than were SET"
     );
     Ok(())
 }
 
-fn benchmark(bed: &Bed, arguments: &str) -> Result<()> {
-    let program = path_of("redis-benchmark")?;
-    let output = bed.run(Spawn::line(&format!(
+fn benchmark(redis: &Redis, arguments: &str) -> Result<()> {
+    let program = &redis.benchmark;
+    let output = redis.bed.run(Spawn::line(&format!(
         "{program} -h {SERVER} -p {PORT} --csv {arguments}"
     )))?;
     let text = output.text();
