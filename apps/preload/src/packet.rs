@@ -8,6 +8,8 @@ use zerocopy::{FromBytes, IntoBytes};
 /// Longest wait for the broker's answer to `Hello`, and for room in its socket.
 pub const ANSWER_MS: i32 = 1000;
 
+const MS_NS: u64 = 1_000_000;
+
 /// Space for the descriptors beside a packet.
 const ANCILLARY_BYTES: usize = 16 + PACKET_FDS_MAX * 4;
 
@@ -153,12 +155,46 @@ impl Drop for Packet {
     }
 }
 
-/// Waits for one of `events`; whether it came.
+/// Waits for one of `events`, whatever handlers run meanwhile; whether it came.
 pub fn poll_one(fd: i32, events: i16, timeout_ms: i32) -> bool {
     let mut entry = libc::pollfd {
         fd,
         events,
         revents: 0,
     };
-    matches!(sys!(SYS_poll, &raw mut entry, 1, timeout_ms), Ok(1))
+    let until_ns = sys::now_ns() + timeout_ms as u64 * MS_NS;
+    loop {
+        let left_ms = until_ns.saturating_sub(sys::now_ns()).div_ceil(MS_NS);
+        match sys!(SYS_poll, &raw mut entry, 1, left_ms) {
+            Err(libc::EINTR) => {}
+            shown => return shown == Ok(1),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handler_does_not_end_the_wait_for_an_answer() {
+        extern "C" fn nothing(_: i32) {}
+        let mut ends = [0; 2];
+        // SAFETY: room for two numbers; a handler that does nothing; this thread waits for the other.
+        unsafe {
+            libc::signal(libc::SIGUSR2, nothing as *const () as usize);
+            assert_eq!(libc::pipe(ends.as_mut_ptr()), 0);
+            let waiter = libc::pthread_self();
+            let teller = std::thread::spawn(move || {
+                for _ in 0..100 {
+                    libc::pthread_kill(waiter, libc::SIGUSR2);
+                    libc::usleep(100);
+                }
+                libc::write(ends[1], c"x".as_ptr().cast(), 1)
+            });
+            let came = poll_one(ends[0], libc::POLLIN, 60_000);
+            assert_eq!((came, teller.join().expect("it ends")), (true, 1));
+            assert_eq!(ends.map(|end| libc::close(end)), [0, 0]);
+        }
+    }
 }
