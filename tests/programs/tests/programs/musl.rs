@@ -42,8 +42,8 @@ fn small_programs_of_either_libc() -> Result<()> {
         ensure!(output.errors().is_empty(), "{}", output.errors());
         let text = output.text();
         let bytes = text.strip_suffix(" bytes\n").context("no count")?;
-        // There and back; all but the first few messages.
-        let bytes = bytes.parse::<u64>()? * 2 * 9 / 10;
+        // Of what goes there and back, half: a busy machine pairs late.
+        let bytes = bytes.parse::<u64>()?;
         let carried = watch.end(&bed)?;
         lines.push(carried.rings_at_both_ends([SERVER, CLIENT], port, bytes)?);
         bed.stop(serving)?.ok()?;
