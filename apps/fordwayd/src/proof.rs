@@ -203,10 +203,13 @@ impl Places {
         found
     }
 
-    /// A connection has ended.
+    /// A connection has ended. With it go the places that nobody uses, also the broker's own, which
+    /// was opened to ask what was translated there.
     pub(crate) fn leave(&mut self, user: u64) {
-        self.by_cookie
-            .retain(|_, place| !place.users.remove(&user) || !place.users.is_empty());
+        self.by_cookie.retain(|_, place| {
+            place.users.remove(&user);
+            !place.users.is_empty()
+        });
     }
 
     /// A namespace is to go. It is opened again if there is another question.
