@@ -5,11 +5,12 @@
 mod support;
 
 use serde_json::Value;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
+use support::program::{Program, say};
 use support::{Ran, Runtime, built_shim, is_root};
 
 /// Set in a container: which of the two programs this process is to be.
@@ -60,19 +61,9 @@ fn call() {
     }
 }
 
-fn say(word: &str) {
-    let mut stdout = std::io::stdout();
-    writeln!(stdout, "SAID {word}").expect("write");
-    stdout.flush().expect("flush");
-}
-
 /// A process in network and mount namespaces of its own, in which the broker's runtime
 /// directory shows its control directory and nothing else.
-struct Container {
-    process: Child,
-    stdin: Option<ChildStdin>,
-    stdout: BufReader<ChildStdout>,
-}
+struct Container(Program);
 
 impl Container {
     /// Laid, but its program is not started yet.
@@ -96,21 +87,13 @@ impl Container {
         let program = std::env::current_exe().expect("path");
         command.arg(format!("{ROLE}={role}")).arg(program);
         command.args(["--exact", "role", "--nocapture"]);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut process = command.spawn().expect("unshare");
-        let stdin = process.stdin.take();
-        let stdout = BufReader::new(process.stdout.take().expect("stdout"));
-        let mut container = Container {
-            process,
-            stdin,
-            stdout,
-        };
-        container.hear("up");
-        container
+        let mut program = Program::start(command);
+        program.hear("up");
+        Container(program)
     }
 
     fn pid(&self) -> u32 {
-        self.process.id()
+        self.0.process.id()
     }
 
     fn ip(&self, arguments: &str) {
@@ -120,36 +103,6 @@ impl Container {
             .args(["-t", &pid, "-n", "ip"])
             .args(arguments.split(' '));
         Ran::new(&mut command).check(0);
-    }
-
-    /// Waits until the program says a word.
-    #[track_caller]
-    fn hear(&mut self, word: &str) {
-        let mut line = String::new();
-        while self.stdout.read_line(&mut line).expect("read") > 0 {
-            if line.trim_end().ends_with(&format!("SAID {word}")) {
-                return;
-            }
-            line.clear();
-        }
-        panic!("it ended without saying {word}");
-    }
-
-    /// Lets it go on.
-    fn go_on(&mut self) {
-        self.stdin
-            .as_mut()
-            .expect("stdin")
-            .write_all(b"\n")
-            .expect("write");
-    }
-}
-
-impl Drop for Container {
-    fn drop(&mut self) {
-        self.stdin = None;
-        let _ = self.process.kill();
-        let _ = self.process.wait();
     }
 }
 
@@ -181,20 +134,20 @@ fn containers_join_by_environment_and_a_mounted_directory() {
             .say(&format!("domain attach {name} --ip {address} --pid {pid}"))
             .check(0);
     }
-    server.go_on();
-    server.hear("listening");
-    client.go_on();
-    client.hear("exchanged");
+    server.0.go_on();
+    server.0.hear("listening");
+    client.0.go_on();
+    client.0.hear("exchanged");
     wait_for_rings(&runtime, &mut client);
 
     // The mounted directory shows the socket of the next broker, too.
     runtime.say("down --keep-domains").check(0);
     runtime.say("up --detach").check(0);
     wait_for_rings(&runtime, &mut client);
-    client.stdin = None;
-    server.hear("ended");
-    assert!(client.process.wait().expect("wait").success());
-    assert!(server.process.wait().expect("wait").success());
+    client.0.leave();
+    server.0.hear("ended");
+    assert!(client.0.process.wait().expect("wait").success());
+    assert!(server.0.process.wait().expect("wait").success());
     runtime.close();
 }
 
@@ -218,7 +171,7 @@ fn wait_for_rings(runtime: &Runtime, client: &mut Container) {
             return;
         }
         assert!(Instant::now() < deadline, "no rings: {document}");
-        client.go_on();
-        client.hear("exchanged");
+        client.0.go_on();
+        client.0.hear("exchanged");
     }
 }

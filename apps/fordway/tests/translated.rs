@@ -4,12 +4,13 @@
 mod support;
 
 use serde_json::Value;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 use support::place::Place;
-use support::stage::{HOST, Stage};
+use support::program::{Program, say};
+use support::stage::{CONTAINER, HOST, Stage};
 use support::{Ran, built_shim, is_root};
 
 /// Which of the two programs this process is to be, and the address that is meant.
@@ -58,53 +59,6 @@ fn call(to: &str) {
             assert_eq!(answer, MESSAGE);
         }
         say("exchanged");
-    }
-}
-
-fn say(word: &str) {
-    let mut stdout = std::io::stdout();
-    writeln!(stdout, "SAID {word}").expect("write");
-    stdout.flush().expect("flush");
-}
-
-/// A program on the stage.
-struct Program {
-    process: Child,
-    stdin: ChildStdin,
-    stdout: BufReader<ChildStdout>,
-}
-
-impl Program {
-    fn start(mut command: Command) -> Program {
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut process = command.spawn().expect("start");
-        let stdin = process.stdin.take().expect("stdin");
-        let stdout = BufReader::new(process.stdout.take().expect("stdout"));
-        Program {
-            process,
-            stdin,
-            stdout,
-        }
-    }
-
-    /// Waits until it says a word.
-    #[track_caller]
-    fn hear(&mut self, word: &str) {
-        let mut line = String::new();
-        while self.stdout.read_line(&mut line).expect("read") > 0 {
-            if line.trim_end().ends_with(&format!("SAID {word}")) {
-                return;
-            }
-            line.clear();
-        }
-        panic!("it ended without saying {word}");
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
     }
 }
 
@@ -173,7 +127,7 @@ impl Bed {
     fn moves_by_rings(&self, client: &mut Program, domains: [&str; 2]) {
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
-            client.stdin.write_all(b"\n").expect("write");
+            client.go_on();
             client.hear("exchanged");
             let document = self.stage.json("ss --all");
             let rows = document["connections"].as_array().expect("connections");
@@ -222,21 +176,9 @@ fn what_is_published_goes_through_rings() {
     bed.by_rings(bed.run("--here", "client 127.0.0.1:8080"), ["host", "db"]);
 
     // A container that comes under the host's address, and one that comes under its own.
-    let container = Place::new();
+    let container = stage.container();
     let pid = container.pid();
-    stage.host(&format!(
-        "ip link add docker0 type veth peer name eth0 netns /proc/{pid}/ns/net"
-    ));
-    stage.host("ip addr add 172.30.0.1/24 dev docker0");
-    stage.host("ip link set docker0 up");
-    for line in [
-        "addr add 172.30.0.2/24 dev eth0",
-        "link set eth0 up",
-        "route add default via 172.30.0.1",
-    ] {
-        container.ip(line);
-    }
-    let attach = format!("domain attach shop --ip 172.30.0.2 --pid {pid}");
+    let attach = format!("domain attach shop --ip {CONTAINER} --pid {pid}");
     stage.say(&attach).check(0);
     bed.by_rings(bed.contain(&container, &published), ["shop", "db"]);
     let masquerade = "table ip docker { chain p { type nat hook postrouting priority 90; \
@@ -273,7 +215,7 @@ fn rules_hold_for_what_is_translated() {
         std::fs::write(&rules, text).expect("write");
         let load = format!("filter load {}", rules.display());
         stage.say(&load).check(0);
-        client.stdin.write_all(b"\n").expect("write");
+        client.go_on();
         let ended = client.process.wait().expect("wait");
         assert!(!ended.success(), "{refused}");
         std::fs::write(&rules, "").expect("write");

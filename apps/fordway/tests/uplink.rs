@@ -7,7 +7,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 use support::place::Place;
-use support::stage::{HOST, OWN_HOSTS, Stage, WORLD};
+use support::stage::{CONTAINER, HOST, OWN_HOSTS, Stage, WORLD};
 use support::{Ran, Runtime, is_root};
 
 /// A dropped packet is known by silence alone.
@@ -317,24 +317,11 @@ fn attached_domains_and_others_see_each_others_own_addresses() {
     if !is_root() {
         return;
     }
-    const CONTAINER: &str = "172.30.0.2";
     let stage = Stage::new();
     stage.say("up --detach --uplink").check(0);
     stage.say("domain add db --ip 10.77.0.3").check(0);
-    let container = Place::new();
+    let container = stage.container();
     let pid = container.pid();
-    stage.host(&format!(
-        "ip link add docker0 type veth peer name eth0 netns /proc/{pid}/ns/net"
-    ));
-    stage.host("ip addr add 172.30.0.1/24 dev docker0");
-    stage.host("ip link set docker0 up");
-    for line in [
-        "addr add 172.30.0.2/24 dev eth0",
-        "link set eth0 up",
-        "route add default via 172.30.0.1",
-    ] {
-        container.ip(line);
-    }
     let listener = stage.domain("db", || listen(7000));
     stage.serve(listener);
     let listener = container.within(|| listen(90));

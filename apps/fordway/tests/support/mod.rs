@@ -4,6 +4,7 @@
 #![allow(dead_code)] // each test binary uses its own part
 
 pub mod place;
+pub mod program;
 pub mod stage;
 
 use std::ffi::OsStr;

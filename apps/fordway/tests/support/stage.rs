@@ -16,6 +16,7 @@ use std::process::{Command, Stdio};
 
 pub const HOST: &str = "192.0.2.1";
 pub const WORLD: &str = "192.0.2.2";
+pub const CONTAINER: &str = "172.30.0.2";
 pub const OWN_HOSTS: &str = "127.0.0.1 localhost\n192.0.2.2 world";
 /// Host, world, and the broker's directory. The broker ends before its host does.
 pub struct Stage {
@@ -51,6 +52,21 @@ impl Stage {
             stage.world.ip(&line);
         }
         stage
+    }
+
+    /// A container, as seen from here: a namespace behind another device of the host, docker0.
+    pub fn container(&self) -> Place {
+        let container = Place::new();
+        let pid = container.pid();
+        self.host(&format!(
+            "ip link add docker0 type veth peer name eth0 netns /proc/{pid}/ns/net"
+        ));
+        self.host("ip addr add 172.30.0.1/24 dev docker0");
+        self.host("ip link set docker0 up");
+        container.ip(&format!("addr add {CONTAINER}/24 dev eth0"));
+        container.ip("link set eth0 up");
+        container.ip("route add default via 172.30.0.1");
+        container
     }
 
     pub fn command(&self, program: &Command) -> Command {
