@@ -38,6 +38,10 @@ use std::net::{IpAddr, SocketAddr};
 /// Sockets beyond it seem to be held by nobody.
 const DESCRIPTORS_LOOKED_MAX: usize = 1 << 17;
 
+/// Waiting sockets that tables of translations are asked about for one listing, with at most five
+/// questions of some microseconds each. Those beyond it seem to have nobody at their far end.
+const TRANSLATIONS_ASKED_MAX: usize = 1 << 12;
+
 /// One socket and the namespace it was found in.
 struct Found {
     netns_cookie: u64,
@@ -102,14 +106,15 @@ impl Broker {
             let names = (found.row.local, found.row.remote);
             tables.by_names.entry(names).or_default().push(index);
         }
-        for Found { row, .. } in &found {
-            let view = self.registry.connection(row.cookie);
-            if let Some(view) = view.filter(is_waiting)
-                && !tables.by_names.contains_key(&(row.remote, row.local))
-            {
-                let far = self.places.translate(&self.registry.question(&view.facts));
-                tables.translated.extend(far.map(|far| (row.cookie, far)));
-            }
+        let waits = found.iter().filter_map(|Found { row, .. }| {
+            let view = self.registry.connection(row.cookie).filter(is_waiting)?;
+            let is_mirrored = tables.by_names.contains_key(&(row.remote, row.local));
+            (!is_mirrored).then_some(view.facts)
+        });
+        let waits: Vec<SocketFacts> = waits.take(TRANSLATIONS_ASKED_MAX).collect();
+        for facts in waits {
+            let far = self.places.translate(&self.registry.question(&facts));
+            tables.translated.extend(far.map(|far| (facts.cookie, far)));
         }
         let rows = found.iter();
         let mut rows: Vec<_> = rows
