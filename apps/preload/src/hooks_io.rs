@@ -59,85 +59,82 @@ fn way(fd: c_int, does: Does) -> Way {
 fn receive(
     fd: c_int,
     flags: c_int,
-    buffers: impl Fn() -> sys::Result<Buffers>,
-    by_libc: impl Fn() -> isize,
+    buffers: impl Fn() -> sys::Result<Buffers> + Copy,
+    by_libc: impl Fn() -> isize + Copy,
 ) -> isize {
     let does = match flags & libc::MSG_DONTWAIT {
         0 => Does::Receive,
         _ => Does::Look,
     };
-    let conn = match way(fd, does) {
-        Way::Libc => return by_libc(),
-        Way::Refused(error) => return give(Err(error)),
-        Way::Watched(conn) => conn,
-        Way::Channel(conn) => {
-            note_reads(conn);
-            match channel_receive(conn, fd, flags, &buffers, &by_libc) {
-                Some(result) => return result,
-                None => conn,
+    loop {
+        let (conn, has_channel) = match way(fd, does) {
+            Way::Libc => return by_libc(),
+            Way::Refused(error) => return give(Err(error)),
+            Way::Watched(conn) => (conn, false),
+            Way::Channel(conn) => (conn, true),
+        };
+        if !conn.reads.load(Ordering::Relaxed) {
+            up::reads(&conn.end());
+        }
+        if has_channel {
+            if flags & RECEIVE_KERNEL != 0 {
+                return by_libc();
+            }
+            let done = match buffers() {
+                Ok(buffers) => transfer::receive(conn, fd, &buffers, flags),
+                Err(error) => Err(error),
+            };
+            if let Some(result) = given(done) {
+                return result;
             }
         }
-    };
-    receive_watched(conn, fd, flags, buffers, by_libc)
-}
-
-#[inline(always)]
-fn note_reads(conn: &Conn) {
-    if !conn.reads.load(Ordering::Relaxed) {
-        up::reads(&conn.end());
+        // Copies, so that the call by a ring need not keep its arguments in memory.
+        if let Some(result) = receive_watched(conn, fd, flags, &{ buffers }, &{ by_libc }) {
+            return result;
+        }
     }
 }
 
-/// A receive of a connection that had no channel when it was looked at last.
+/// A receive of a connection that had no channel when it was looked at last. `None`: another thread
+/// has closed the number since, and the call is made anew.
 #[inline(never)]
 fn receive_watched(
     conn: &Conn,
     fd: c_int,
     flags: c_int,
-    buffers: impl Fn() -> sys::Result<Buffers>,
-    by_libc: impl Fn() -> isize,
-) -> isize {
-    note_reads(conn);
+    buffers: &dyn Fn() -> sys::Result<Buffers>,
+    by_libc: &dyn Fn() -> isize,
+) -> Option<isize> {
     loop {
-        if conn.is_paired()
-            && let Some(result) = channel_receive(conn, fd, flags, &buffers, &by_libc)
-        {
-            return result;
+        if conn.is_paired() {
+            if flags & RECEIVE_KERNEL != 0 {
+                return Some(by_libc());
+            }
+            let done = buffers().and_then(|buffers| transfer::receive(conn, fd, &buffers, flags));
+            if let Some(result) = given(done) {
+                return Some(result);
+            }
         }
         if !stay::is_callable(conn, fd) {
-            // Another thread has closed the number since: the call is made anew.
-            return receive(fd, flags, buffers, by_libc);
+            return None;
         }
         if flags & libc::MSG_DONTWAIT == 0
             && upgrade::is_undecided(conn)
             && let Err(error) = upgrade::await_rings(conn, fd)
         {
-            return give(Err(error));
+            return Some(give(Err(error)));
         }
         let shield = Shield::new();
         let unaware = Unaware::reader(conn);
         if conn.phase.load(Ordering::SeqCst) != phase::PAIRED {
-            return unaware.during(shield, by_libc);
+            return Some(unaware.during(shield, by_libc));
         }
     }
 }
 
-/// `None`: the connection has no channel any more.
+/// What a call by the channel gives the program. `None`: the connection has no channel any more.
 #[inline(always)]
-fn channel_receive(
-    conn: &Conn,
-    fd: c_int,
-    flags: c_int,
-    buffers: &impl Fn() -> sys::Result<Buffers>,
-    by_libc: &impl Fn() -> isize,
-) -> Option<isize> {
-    if flags & RECEIVE_KERNEL != 0 {
-        return Some(by_libc());
-    }
-    let done = match buffers() {
-        Ok(buffers) => transfer::receive(conn, fd, &buffers, flags),
-        Err(error) => Err(error),
-    };
+fn given(done: sys::Result<Done>) -> Option<isize> {
     match done {
         Ok(Done::Bytes(count)) => Some(count as isize),
         Ok(Done::Kernel) => None,
@@ -151,38 +148,58 @@ fn channel_receive(
 fn transmit(
     fd: c_int,
     flags: c_int,
-    buffers: impl Fn() -> sys::Result<Buffers>,
-    by_libc: impl Fn() -> isize,
+    buffers: impl Fn() -> sys::Result<Buffers> + Copy,
+    by_libc: impl Fn() -> isize + Copy,
 ) -> isize {
-    let conn = match way(fd, Does::Send) {
-        Way::Libc => return by_libc(),
-        Way::Refused(error) => return give(Err(error)),
-        Way::Watched(conn) => conn,
-        Way::Channel(conn) => match channel_send(conn, fd, flags, &buffers, &by_libc) {
-            Some(result) => return result,
-            None => conn,
-        },
-    };
-    transmit_watched(conn, fd, flags, buffers, by_libc)
+    loop {
+        let conn = match way(fd, Does::Send) {
+            Way::Libc => return by_libc(),
+            Way::Refused(error) => return give(Err(error)),
+            Way::Watched(conn) => conn,
+            Way::Channel(conn) => {
+                if flags & SEND_KERNEL != 0 {
+                    leave_for_send(conn, fd, flags);
+                    return by_libc();
+                }
+                let done = match buffers() {
+                    Ok(buffers) => transfer::send(conn, fd, &buffers, flags),
+                    Err(error) => Err(error),
+                };
+                match given(done) {
+                    Some(result) => return result,
+                    None => conn,
+                }
+            }
+        };
+        if let Some(result) = transmit_watched(conn, fd, flags, &{ buffers }, &{ by_libc }) {
+            return result;
+        }
+    }
 }
 
-/// A send of a connection that had no channel when it was looked at last.
+/// A send of a connection that had no channel when it was looked at last. `None`: another thread
+/// has closed the number since, and the call is made anew.
 #[inline(never)]
 fn transmit_watched(
     conn: &Conn,
     fd: c_int,
     flags: c_int,
-    buffers: impl Fn() -> sys::Result<Buffers>,
-    by_libc: impl Fn() -> isize,
-) -> isize {
+    buffers: &dyn Fn() -> sys::Result<Buffers>,
+    by_libc: &dyn Fn() -> isize,
+) -> Option<isize> {
     loop {
-        if conn.is_paired()
-            && let Some(result) = channel_send(conn, fd, flags, &buffers, &by_libc)
-        {
-            return result;
+        if conn.is_paired() {
+            if flags & SEND_KERNEL != 0 {
+                leave_for_send(conn, fd, flags);
+                return Some(by_libc());
+            }
+            let done = buffers().and_then(|buffers| transfer::send(conn, fd, &buffers, flags));
+            if let Some(result) = given(done) {
+                return Some(result);
+            }
         }
         if !stay::is_callable(conn, fd) {
-            return transmit(fd, flags, buffers, by_libc);
+            return None;
         }
         let shield = Shield::new();
         if flags & libc::MSG_OOB != 0 {
@@ -191,33 +208,8 @@ fn transmit_watched(
         }
         let sender = Unaware::sender(conn);
         if conn.phase.load(Ordering::SeqCst) != phase::PAIRED {
-            return sender.during(shield, by_libc);
+            return Some(sender.during(shield, by_libc));
         }
-    }
-}
-
-/// `None`: the connection has no channel any more.
-#[inline(always)]
-fn channel_send(
-    conn: &Conn,
-    fd: c_int,
-    flags: c_int,
-    buffers: &impl Fn() -> sys::Result<Buffers>,
-    by_libc: &impl Fn() -> isize,
-) -> Option<isize> {
-    if flags & SEND_KERNEL != 0 {
-        leave_for_send(conn, fd, flags);
-        return Some(by_libc());
-    }
-    let done = match buffers() {
-        Ok(buffers) => transfer::send(conn, fd, &buffers, flags),
-        Err(error) => Err(error),
-    };
-    match done {
-        Ok(Done::Bytes(count)) => Some(count as isize),
-        Ok(Done::Kernel) => None,
-        Err(NO_BYTES) => Some(0),
-        Err(error) => Some(give(Err(error))),
     }
 }
 
@@ -282,7 +274,7 @@ pub unsafe fn receive_parts(
     parts: *const libc::iovec,
     count: c_int,
     flags: c_int,
-    by_libc: impl Fn() -> isize,
+    by_libc: impl Fn() -> isize + Copy,
 ) -> isize {
     let by_channel = || some_bytes(Buffers::new(parts, count as usize)?);
     receive(fd, flags, by_channel, by_libc)
@@ -435,7 +427,7 @@ pub unsafe fn send_parts(
     parts: *const libc::iovec,
     count: c_int,
     flags: c_int,
-    by_libc: impl Fn() -> isize,
+    by_libc: impl Fn() -> isize + Copy,
 ) -> isize {
     let by_channel = || some_bytes(Buffers::new(parts, count as usize)?);
     transmit(fd, flags, by_channel, by_libc)

@@ -123,9 +123,7 @@ extern "C" fn start(
         return;
     }
     transfer::set_up();
-    if libcs::is_musl() {
-        names::look_up_jumps();
-    }
+    names::look_up_jumps();
     signals::set_up();
     spin::start_clock();
     aside::set_up();

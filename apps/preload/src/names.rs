@@ -279,8 +279,8 @@ macro_rules! jumped {
     };
 }
 
-/// Looks up what a handler of the program may call first: musl's dlsym may wait for a lock that
-/// the interrupted code has.
+/// Looks up what a handler of the program may call first. dlsym is not for handlers (man 7
+/// signal-safety): musl's may wait for a lock that the interrupted code has.
 pub fn look_up_jumps() {
     for index in [Index::longjmp, Index::_longjmp, Index::siglongjmp] {
         JUMPS[index as usize].real.find();
