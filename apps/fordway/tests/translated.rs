@@ -174,6 +174,14 @@ fn what_is_published_goes_through_rings() {
     // From the host: the destination alone, and both.
     bed.by_rings(bed.run("--here", &published), ["host", "db"]);
     bed.by_rings(bed.run("--here", "client 127.0.0.1:8080"), ["host", "db"]);
+    // And nothing of either, which the host's table shows as well.
+    let direct = "client 10.77.0.3:7000";
+    bed.by_rings(bed.run("--here", direct), ["host", "db"]);
+    let of_host = bed.serve("--here", "0.0.0.0:7001");
+    bed.by_rings(
+        bed.run("--domain web", "client 10.77.0.1:7001"),
+        ["web", "host"],
+    );
 
     // A container that comes under the host's address, and one that comes under its own.
     let container = stage.container();
@@ -181,10 +189,14 @@ fn what_is_published_goes_through_rings() {
     let attach = format!("domain attach shop --ip {CONTAINER} --pid {pid}");
     stage.say(&attach).check(0);
     bed.by_rings(bed.contain(&container, &published), ["shop", "db"]);
+    bed.by_rings(
+        bed.contain(&container, "client 172.30.0.1:7001"),
+        ["shop", "host"],
+    );
+    drop(of_host);
     let masquerade = "table ip docker { chain p { type nat hook postrouting priority 90; \
         ip saddr 172.30.0.0/24 oifname != docker0 masquerade; }; }";
     nft(stage.host.pid(), masquerade);
-    let direct = "client 10.77.0.3:7000";
     bed.by_rings(bed.contain(&container, direct), ["shop", "db"]);
     drop(server);
     stage.host("nft delete table ip docker");
@@ -203,12 +215,29 @@ fn rules_hold_for_what_is_translated() {
     let server = bed.serve("--domain db", "0.0.0.0:7000");
     let published = format!("client {HOST}:8080");
     let rules = stage.runtime.dir.join("rules.nft");
-    for refused in [
-        format!("ip daddr {HOST} tcp dport 8080"),
-        "ip daddr 10.77.0.3 tcp dport 7000".into(),
+    let from_host = "client 10.77.0.3:7000";
+    for (domain, place, to, refused) in [
+        (
+            "web",
+            "--domain web",
+            published.as_str(),
+            format!("ip daddr {HOST} tcp dport 8080"),
+        ),
+        (
+            "web",
+            "--domain web",
+            &published,
+            "ip daddr 10.77.0.3 tcp dport 7000".into(),
+        ),
+        (
+            "host",
+            "--here",
+            from_host,
+            "ip saddr 10.77.0.1 tcp dport 7000".into(),
+        ),
     ] {
-        let mut client = bed.run("--domain web", &published);
-        bed.moves_by_rings(&mut client, ["web", "db"]);
+        let mut client = bed.run(place, to);
+        bed.moves_by_rings(&mut client, [domain, "db"]);
         let text = format!(
             "table inet t {{\n chain c {{\n type filter hook forward priority 0;\n {refused} drop\n }}\n}}\n"
         );

@@ -106,10 +106,13 @@ impl Broker {
             let names = (found.row.local, found.row.remote);
             tables.by_names.entry(names).or_default().push(index);
         }
-        let waits = found.iter().filter_map(|Found { row, .. }| {
-            let view = self.registry.connection(row.cookie).filter(is_waiting)?;
-            let is_mirrored = tables.by_names.contains_key(&(row.remote, row.local));
-            (!is_mirrored).then_some(view.facts)
+        let waits = found.iter().filter_map(|one| {
+            let view = self
+                .registry
+                .connection(one.row.cookie)
+                .filter(is_waiting)?;
+            let far = self.far_end(one, &found, &tables);
+            (!matches!(far, Far::Socket(_))).then_some(view.facts)
         });
         let waits: Vec<SocketFacts> = waits.take(TRANSLATIONS_ASKED_MAX).collect();
         for facts in waits {
@@ -308,16 +311,18 @@ impl Broker {
         if let Some(other) = mirrored().find(|other| self.may_be_joined(one, other, None)) {
             return Far::Socket(other);
         }
-        if let Some(other) = mirrored().next() {
-            return Far::Barred(other, Reason::Unassigned);
+        let far = tables.translated.get(&one.row.cookie);
+        let by_table = far.and_then(|far| Some((named(far.local, far.remote).next()?, far.table)));
+        match by_table {
+            Some((other, table)) if self.may_be_joined(one, other, Some(table)) => {
+                return Far::Socket(other);
+            }
+            _ => {}
         }
-        let Some(far) = tables.translated.get(&one.row.cookie) else {
-            return Far::Nowhere;
-        };
-        match named(far.local, far.remote).next() {
-            Some(other) if self.may_be_joined(one, other, Some(far.table)) => Far::Socket(other),
-            Some(other) => Far::Barred(other, Reason::Nat),
-            None => Far::Nowhere,
+        match (mirrored().next(), by_table) {
+            (Some(other), _) => Far::Barred(other, Reason::Unassigned),
+            (None, Some((other, _))) => Far::Barred(other, Reason::Nat),
+            (None, None) => Far::Nowhere,
         }
     }
 

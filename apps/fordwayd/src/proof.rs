@@ -149,18 +149,25 @@ impl Places {
         {
             own.insert(Place::new(asker));
         }
-        question.tables.into_iter().flatten().find_map(|table| {
+        let mut as_it_is = None;
+        let translated = question.tables.into_iter().flatten().find_map(|table| {
             let place = self.by_cookie.get_mut(&table)?;
-            let far = place.track(table, |asker| asker.far_end(local, remote))??;
-            // As it is, it is no translation.
-            let is_translated = far.names != (remote, local);
-            let counts = far.is_established || question.even_if_new;
-            (is_translated && counts).then_some(FarEnd {
+            let entry = place.track(table, |asker| asker.far_end(local, remote))??;
+            let far = FarEnd {
                 table,
-                local: far.names.0,
-                remote: far.names.1,
-            })
-        })
+                local: entry.names.0,
+                remote: entry.names.1,
+            };
+            let far = Some(far).filter(|_| entry.is_established || question.even_if_new)?;
+            if entry.names != (remote, local) {
+                return Some(far);
+            }
+            if table == self.own {
+                as_it_is = Some(far);
+            }
+            None
+        });
+        translated.or(as_it_is)
     }
 
     /// Has the kernel of a namespace know connections for so many seconds more.

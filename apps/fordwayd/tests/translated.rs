@@ -239,9 +239,96 @@ fn what_the_host_translates_is_a_pair() {
             assert!(paired, "{what}");
         }
     }
-    // What it does not translate is one as ever, but not with the host itself.
+    // What it does not translate is one as ever.
     let (x, y) = connect(&stage.web, "10.2.0.2:6379", &server);
     assert!(mirror_each_other(&x, &y) && stage.pairs(&x, &y));
+}
+
+/// A program of the host and one of a domain, without a translation: the host's table shows that
+/// the connection is theirs.
+#[test]
+fn the_host_and_a_domain_are_a_pair() {
+    let Some(stage) = Stage::new() else { return };
+    let of_db = stage.db.listen("0.0.0.0:6379");
+    let of_host = stage.host.listen("0.0.0.0:90");
+    for turned in [false, true] {
+        for (from, to, listener, what) in [
+            (&stage.host, "10.2.0.2:6379", &of_db, "to the domain"),
+            (&stage.web, "10.1.0.1:90", &of_host, "to the host"),
+            (
+                &stage.web,
+                "192.0.2.1:90",
+                &of_host,
+                "to the host's other address",
+            ),
+        ] {
+            let (x, y) = connect(from, to, listener);
+            assert!(mirror_each_other(&x, &y), "{what}");
+            let paired = match turned {
+                false => stage.pairs(&x, &y),
+                true => stage.pairs(&y, &x),
+            };
+            assert!(paired, "{what}");
+        }
+    }
+    // Listed on either side, with who it is.
+    let (x, y) = connect(&stage.host, "10.2.0.2:6379", &of_db);
+    let [a, b] = [stage.shim(), stage.shim()];
+    use std::os::fd::AsFd;
+    let _linked = link(&a, &b, [1, 2], [x.as_fd(), y.as_fd()]);
+    for (socket, domains) in [(&x, ["host", "db"]), (&y, ["db", "host"])] {
+        let row = stage.row(socket);
+        let peer = row.peer_domain.as_deref().unwrap_or("");
+        assert_eq!(
+            ([row.domain.as_str(), peer], row.path.as_str()),
+            (domains, "fast")
+        );
+    }
+    // An entry is proof only while it is there.
+    let (x, y) = connect(&stage.host, "10.2.0.2:6379", &of_db);
+    stage.host.within(|| {
+        let asker = conntrack::Asker::new().expect("netlink").expect("loaded");
+        assert_eq!(asker.keep(&[names(&x)], 0).expect("expired"), 1);
+    });
+    a.offer(3, &x);
+    let told: wire::Reject = a.expect();
+    assert_eq!((told.conn_id, told.pending), (3, 1));
+    b.offer(4, &y);
+    b.expect_silence();
+    a.expect_silence();
+}
+
+/// Who builds the host's end in a namespace of his own, tracked there as well, gets nothing of it.
+#[test]
+fn who_has_the_hosts_address_is_not_the_host() {
+    let Some(stage) = Stage::new() else { return };
+    let server = stage.db.listen("0.0.0.0:6379");
+    let (x, y) = connect(&stage.host, "10.2.0.2:6379", &server);
+    let thief = &stage.thief;
+    for ip in [DB, "10.2.0.1"] {
+        thief.ip(&format!("address add {ip}/32 dev lo"));
+    }
+    thief.namespace.nft(
+        "table ip nat { chain o { type nat hook output priority -100; tcp dport 1 accept; }; }",
+    );
+    let false_server = thief.listen("10.2.0.2:6379");
+    let false_x = thief.within(|| connect_from(names(&x).0, names(&x).1));
+    let (false_y, _) = false_server.accept().expect("accept");
+    assert_eq!((names(&false_x), names(&false_y)), (names(&x), names(&y)));
+    let robber = thief.within(|| Shim::join(stage.dir.path()));
+    robber.offer(1, &false_x);
+    robber.offer(2, &false_y);
+    let [a, b] = [stage.shim(), stage.shim()];
+    a.offer(1, &x);
+    a.expect_silence();
+    b.offer(2, &y);
+    a.expect::<wire::Link>();
+    b.expect::<wire::Link>();
+    for number in [1, 2] {
+        let told: wire::Reject = robber.expect();
+        assert_eq!(told.conn_id, number);
+    }
+    robber.expect_silence();
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! Domains: names, numbers, and which address is leased to which network namespace.
 //!
 //! Domain 0 is the broker's own namespace (`--here`); it has no leased address, so
-//! its sockets pair among themselves only. A namespace that nobody registered is in
+//! its sockets pair among themselves, and with others only where its connection tracking shows the
+//! connection (`translated`). A namespace that nobody registered is in
 //! no domain: its sockets, too, pair among themselves only.
 
 use crate::Registry;

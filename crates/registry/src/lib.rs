@@ -25,7 +25,8 @@
 //!   socket lies in.
 //!
 //! Where names do not mirror, because an address was translated on the way, the kernel's entry of
-//! that connection stands for the mirror (`translated`).
+//! that connection stands for the mirror; so it does for the host's own address, which is not assigned
+//! to anybody (`translated`).
 //!
 //! An offer is a promise about a socket that may be gone when its mirror image comes, and its
 //! names another's. So before a channel is made, whoever calls is asked to show the older

@@ -23,6 +23,11 @@
 //! A namespace's root can write what he likes into its own table. By the rule that says what becomes of
 //! connections within it, or to its own address, which is his to say by any rule or program of his.
 //!
+//! # The host's own programs
+//! The host has an address on each network that it joins, and none of them is assigned to anybody. So
+//! names that mirror each other do not make a pair of a program of the host and one of a domain. The
+//! host's table does, if it has the connection as it is: then a is s, b is v, and the rule is the same.
+//!
 //! No pair is remembered by its translation: an end is found under the names that the table says,
 //! among the offers that stand, and the table is asked about both ends before they are paired. So
 //! the first end asks in vain, unless it is alone and does not ask, and nothing older than the pairing is proof.
@@ -58,7 +63,8 @@ pub struct FarEnd {
     pub remote: SocketAddr,
 }
 
-/// What the first table says that has translated the connection, if one has a live entry of it.
+/// What the first table says that has translated the connection, if one has a live entry of it; else
+/// the names as they are, if the host's table has one.
 pub type Translator<'t> = dyn FnMut(&Question) -> Option<FarEnd> + 't;
 
 impl Registry {
@@ -158,8 +164,11 @@ impl Registry {
             even_if_new: true,
             ..self.question(facts)
         };
-        let far = translate(&question);
-        far.is_some_and(|far| far.table == facts.netns_cookie || self.owner_of(far.local).is_some())
+        translate(&question).is_some_and(|far| {
+            let is_translated = (far.local, far.remote) != (facts.remote, facts.local);
+            let is_within = is_translated && far.table == facts.netns_cookie;
+            is_within || self.owner_of(far.local).is_some()
+        })
     }
 
     /// Where a socket of these names can be that the rule allows.

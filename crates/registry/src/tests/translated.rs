@@ -37,6 +37,14 @@ const OF_HOST: Entry = (
         ("10.77.0.3:6379", "10.77.0.1:50000"),
     ],
 );
+/// By a program of the host, as it is.
+const DIRECT: Entry = (
+    HOST,
+    [
+        ("10.77.0.1:50000", "10.77.0.3:6379"),
+        ("10.77.0.3:6379", "10.77.0.1:50000"),
+    ],
+);
 /// To a proxy beside the program, whatever it had asked for.
 const REDIRECT: Entry = (
     WEB,
@@ -110,6 +118,7 @@ fn what_the_kernel_has_translated_is_one_connection() {
         (SNAT, [WEB, DB]),
         (HAIRPIN, [WEB, DB]),
         (OF_HOST, [HOST, DB]),
+        (DIRECT, [HOST, DB]),
         (REDIRECT, [WEB, WEB]),
         (INBOUND, [WEB, DB]),
     ] {
@@ -209,6 +218,31 @@ fn a_table_says_nothing_of_what_its_namespace_may_not_do() {
     assert!(registry().translation_holds(&a, &b, HOST));
     // One address of a private namespace belongs to the host as little.
     assert_eq!(offered(&[OF_HOST], of(OF_HOST, [PRIVATE, DB])), 0);
+    // Who has the host's address is not the host, nor has he its table.
+    for table in [HOST, WEB, DB, STRANGER] {
+        for places in [[STRANGER, DB], [WEB, DB], [PRIVATE, DB], [HOST, STRANGER]] {
+            let entry = (table, DIRECT.1);
+            assert_eq!(offered(&[entry], of(entry, places)), 0, "{places:?}");
+        }
+    }
+}
+
+/// Who wants rings or nothing is not kept waiting by an entry that leads to the outside.
+#[test]
+fn a_connection_of_the_host_to_elsewhere_leads_nowhere() {
+    let outside = (
+        HOST,
+        [
+            ("192.0.2.1:50000", "192.0.2.9:443"),
+            ("192.0.2.9:443", "192.0.2.1:50000"),
+        ],
+    );
+    for (entry, is_led_on) in [(outside, false), (DIRECT, true)] {
+        let registry = registry();
+        let [program, _] = of(entry, [HOST, DB]);
+        let led_on = registry.is_led_on(&program, &mut kernel(vec![entry]));
+        assert_eq!(led_on, is_led_on, "{entry:?}");
+    }
 }
 
 /// Both ends' own questions have to lead to each other.
