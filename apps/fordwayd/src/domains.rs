@@ -14,7 +14,7 @@ use crate::{BrokerError, Config, runtime};
 use fordway_platform::fabric::hosts::{self, HOST_NAME};
 use fordway_platform::fabric::{DomainPaths, Fabric, FabricError, Publication};
 use fordway_platform::launch::HOSTS;
-use fordway_platform::process::NamespaceInode;
+use fordway_platform::process::{NamespaceInode, Populations};
 use fordway_platform::{diag, netns};
 use fordway_registry::{Assigned, Domain, DomainError, HOST_DOMAIN, Network, Registry};
 use serde::{Deserialize, Serialize};
@@ -45,9 +45,9 @@ struct Attached {
 
 impl Attached {
     /// Whether a process is in it. One that only a mount holds counts as left.
-    fn is_inhabited(&self) -> bool {
+    fn is_inhabited(&self, populations: &Populations) -> bool {
         let (device, inode) = self.inode;
-        !NamespaceInode(device, inode).processes().is_empty()
+        populations.of(NamespaceInode(device, inode)) > 0
     }
 }
 
@@ -299,8 +299,9 @@ impl Domains {
         let Some(fabric) = &self.fabric else {
             return 0;
         };
+        let populations = Populations::look();
         self.paths.retain(|id, paths| {
-            let in_use = processes_in(paths) > 0;
+            let in_use = processes_in(paths, &populations) > 0;
             if !in_use
                 && let Some(domain) = registry.domains().find(|domain| domain.id == *id)
                 && let Err(reason) = fabric.remove_domain(&domain.name)
@@ -507,11 +508,12 @@ impl Broker {
     /// name or address in whose namespace nobody is any more.
     fn drop_left_behind(&mut self, name: &str, ip: Ipv4Addr) {
         let same = |attached: &Attached| attached.name == name || attached.ip == ip;
+        let populations = Populations::look();
         let left: Vec<u32> = self
             .domains
             .attached
             .iter()
-            .filter(|(_, attached)| same(attached) && !attached.is_inhabited())
+            .filter(|(_, attached)| same(attached) && !attached.is_inhabited(&populations))
             .map(|(id, _)| *id)
             .collect();
         for id in left {
@@ -522,9 +524,10 @@ impl Broker {
     }
 
     pub(crate) fn domain_list(&self) -> Vec<admin::Domain> {
-        self.registry
-            .domains()
-            .map(|domain| self.describe(domain))
+        let populations = Populations::look();
+        let domains = self.registry.domains();
+        domains
+            .map(|domain| self.describe_among(domain, &populations))
             .collect()
     }
 
@@ -542,7 +545,7 @@ impl Broker {
             );
         }
         let running = match self.domains.paths.get(&domain.id) {
-            Some(paths) => processes_in(paths),
+            Some(paths) => processes_in(paths, &Populations::look()),
             None => self.registry.processes_in(domain.netns_cookie),
         };
         if running > 0 && !force {
@@ -576,6 +579,10 @@ impl Broker {
     }
 
     fn describe(&self, domain: &Domain) -> admin::Domain {
+        self.describe_among(domain, &Populations::look())
+    }
+
+    fn describe_among(&self, domain: &Domain, populations: &Populations) -> admin::Domain {
         let paths = self.domains.paths.get(&domain.id);
         let is_host = domain.id == HOST_DOMAIN;
         let published = self.domains.published.iter();
@@ -591,7 +598,7 @@ impl Broker {
             hosts_path: paths.map(|paths| paths.hosts_path.display().to_string()),
             published: published.map(|(port, _)| port.to_string()).collect(),
             processes: match paths {
-                Some(paths) => processes_in(paths) as u32,
+                Some(paths) => processes_in(paths, populations) as u32,
                 None => self.registry.processes_in(domain.netns_cookie) as u32,
             },
             ring_memory_bytes: self.purses.bytes_taken_in(domain.netns_cookie),
@@ -601,8 +608,8 @@ impl Broker {
 }
 
 /// How many processes are in a domain of the fabric.
-fn processes_in(paths: &DomainPaths) -> usize {
-    NamespaceInode::of_file(&paths.netns_path).map_or(0, |inode| inode.processes().len())
+fn processes_in(paths: &DomainPaths, populations: &Populations) -> usize {
+    NamespaceInode::of_file(&paths.netns_path).map_or(0, |inode| populations.of(inode))
 }
 
 fn refused(reason: &DomainError) -> Reply {

@@ -9,7 +9,7 @@ use fordway_platform::diag::{self, Detail, Row};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 /// The kernel lists some hundred thousand sockets in this time.
@@ -24,48 +24,68 @@ pub(crate) struct Dumps {
     threads: Arc<()>,
 }
 
-/// One listing of several namespaces: it waits in vain once.
+/// One listing of several namespaces: it waits in vain once. A single thread asks in one namespace
+/// after the other.
 #[derive(Debug)]
 pub(crate) struct Listing<'d> {
     dumps: &'d Dumps,
+    asker: Option<Asker>,
     is_held_up: bool,
+}
+
+/// The far ends of a thread's channels.
+#[derive(Debug)]
+struct Asker {
+    namespaces: Sender<(OwnedFd, u64)>,
+    rows: Receiver<io::Result<Vec<Row>>>,
 }
 
 impl Dumps {
     pub(crate) fn begin(&self) -> Listing<'_> {
         Listing {
             dumps: self,
-            is_held_up: false,
+            asker: None,
+            is_held_up: Arc::strong_count(&self.threads) > BEHIND_MAX,
         }
+    }
+
+    /// A thread that lists namespaces until nobody asks it any more.
+    fn asker(&self) -> io::Result<Asker> {
+        let (namespaces, asked) = channel::<(OwnedFd, u64)>();
+        let (sender, rows) = channel();
+        let alive = Arc::clone(&self.threads);
+        let ask = move || {
+            for (namespace, cookie) in asked {
+                let found = diag::connected_after_entering(&namespace, cookie, Detail::Bytes);
+                // Nobody may be waiting any more.
+                if sender.send(found).is_err() {
+                    break;
+                }
+            }
+            drop(alive);
+        };
+        std::thread::Builder::new().name("dump".into()).spawn(ask)?;
+        Ok(Asker { namespaces, rows })
     }
 }
 
 impl Listing<'_> {
-    /// The connected sockets of a namespace; without one, of our own.
-    pub(crate) fn rows(&mut self, namespace: Option<OwnedFd>, cookie: u64) -> io::Result<Vec<Row>> {
-        let behind = Arc::strong_count(&self.dumps.threads) - 1;
-        if !self.is_held_up && behind < BEHIND_MAX {
-            let copy = namespace.as_ref().map(OwnedFd::try_clone).transpose()?;
-            let (sender, rows) = channel();
-            let alive = Arc::clone(&self.dumps.threads);
-            let ask = move || {
-                // Nobody may be waiting any more.
-                let _ = sender.send(dump(copy, cookie, Detail::Bytes));
-                drop(alive);
+    /// The connected sockets of a namespace.
+    pub(crate) fn rows(&mut self, namespace: &OwnedFd, cookie: u64) -> io::Result<Vec<Row>> {
+        if !self.is_held_up {
+            let asker = match self.asker.take() {
+                Some(asker) => asker,
+                None => self.dumps.asker()?,
             };
-            std::thread::Builder::new().name("dump".into()).spawn(ask)?;
-            if let Ok(rows) = rows.recv_timeout(PATIENCE) {
+            let asked = asker.namespaces.send((namespace.try_clone()?, cookie));
+            if asked.is_ok()
+                && let Ok(rows) = asker.rows.recv_timeout(PATIENCE)
+            {
+                self.asker = Some(asker);
                 return rows;
             }
             self.is_held_up = true;
         }
-        dump(namespace, cookie, Detail::Names)
-    }
-}
-
-fn dump(namespace: Option<OwnedFd>, cookie: u64, detail: Detail) -> io::Result<Vec<Row>> {
-    match namespace {
-        None => diag::connected(detail),
-        Some(namespace) => diag::connected_in(namespace, cookie, detail),
+        diag::connected_in(namespace, cookie, Detail::Names)
     }
 }

@@ -23,7 +23,6 @@
 
 use crate::admin::Connection;
 use crate::broker::Broker;
-use crate::dump::Listing;
 use crate::memory::Progress;
 use fordway_abi::control::PathPolicy;
 use fordway_abi::reason::Reason;
@@ -33,6 +32,7 @@ use fordway_registry::{
 };
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
 
 /// Descriptors of programs that are looked at for one listing: some tenths of a second.
 /// Sockets beyond it seem to be held by nobody.
@@ -140,11 +140,11 @@ impl Broker {
         let mut found = Vec::new();
         let mut listing = self.dumps.begin();
         for netns_cookie in cookies {
-            let rows = match netns_cookie == own {
-                true => listing.rows(None, own),
-                false => self.dump_other(&mut listing, netns_cookie),
+            let namespace = match netns_cookie == own {
+                true => netns::of_process(std::process::id() as i32),
+                false => self.open_namespace(netns_cookie),
             };
-            match rows {
+            match namespace.and_then(|namespace| listing.rows(&namespace, netns_cookie)) {
                 Ok(rows) => found.extend(rows.into_iter().map(|row| Found { netns_cookie, row })),
                 Err(error) => {
                     let name = self.registry.name_of_netns(netns_cookie);
@@ -155,11 +155,7 @@ impl Broker {
         found
     }
 
-    fn dump_other(
-        &self,
-        listing: &mut Listing<'_>,
-        netns_cookie: u64,
-    ) -> std::io::Result<Vec<diag::Row>> {
+    fn open_namespace(&self, netns_cookie: u64) -> std::io::Result<OwnedFd> {
         let domain = self.registry.domain_of_netns(netns_cookie);
         let by_domain = domain.and_then(|domain| self.domains.open(domain));
         let by_process = || {
@@ -170,10 +166,8 @@ impl Broker {
                 .filter(|(_, its)| *its == netns_cookie)
                 .find_map(|(pid, _)| netns::of_process(pid).ok())
         };
-        match by_domain.or_else(by_process) {
-            Some(namespace) => listing.rows(Some(namespace), netns_cookie),
-            None => Err(std::io::ErrorKind::NotFound.into()),
-        }
+        let namespace = by_domain.or_else(by_process);
+        namespace.ok_or(std::io::ErrorKind::NotFound.into())
     }
 
     fn unlike_holders(&self, left: &mut usize) -> HashMap<u32, i32> {

@@ -119,9 +119,15 @@ pub fn remove_private_dir(dir: &Path) -> io::Result<()> {
 /// Runs `work` in a helper thread inside the namespace and gives back its result.
 pub fn within<T: Send>(ns: BorrowedFd<'_>, work: impl FnOnce() -> T + Send) -> io::Result<T> {
     in_thread(|| {
-        rustix::thread::move_into_link_name_space(ns, Some(LinkNameSpaceType::Network))?;
+        enter(ns)?;
         Ok(work())
     })
+}
+
+/// Moves the calling thread into the namespace, for good.
+pub fn enter(ns: BorrowedFd<'_>) -> io::Result<()> {
+    rustix::thread::move_into_link_name_space(ns, Some(LinkNameSpaceType::Network))?;
+    Ok(())
 }
 
 /// SO_NETNS_COOKIE: a number that no other network namespace has before the next boot.
@@ -154,7 +160,9 @@ fn unshare() -> rustix::io::Result<()> {
 
 /// A thread of its own, because the namespace of a thread cannot be lent and given
 /// back safely: an error on the way back would leave the caller astray.
-fn in_thread<T: Send, E: Send>(work: impl FnOnce() -> Result<T, E> + Send) -> Result<T, E> {
+pub(crate) fn in_thread<T: Send, E: Send>(
+    work: impl FnOnce() -> Result<T, E> + Send,
+) -> Result<T, E> {
     std::thread::scope(|scope| match scope.spawn(work).join() {
         Ok(result) => result,
         Err(panic) => std::panic::resume_unwind(panic),

@@ -3,6 +3,7 @@
 //! events, doorbells, the limit of descriptors.
 
 use crate::sockinfo;
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
@@ -187,7 +188,7 @@ pub fn is_alive(pidfd: impl AsFd) -> bool {
 
 /// Which network namespace a file or a process's `ns/net` stands for: device and
 /// inode on nsfs. Unlike a cookie, it may be given to another namespace later.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct NamespaceInode(pub u64, pub u64);
 
 impl NamespaceInode {
@@ -201,17 +202,31 @@ impl NamespaceInode {
     pub fn of_process(pid: i32) -> io::Result<Self> {
         Self::of_file(Path::new(&format!("/proc/{pid}/ns/net")))
     }
+}
 
-    /// The processes in it.
-    pub fn processes(self) -> Vec<i32> {
-        let Ok(entries) = std::fs::read_dir("/proc") else {
-            return Vec::new();
-        };
-        entries
-            .flatten()
-            .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-            .filter(|pid| Self::of_process(*pid).is_ok_and(|other| other == self))
-            .collect()
+/// How many processes each network namespace has, by one look at all of them.
+#[derive(Debug, Default)]
+pub struct Populations(HashMap<NamespaceInode, usize>);
+
+impl Populations {
+    /// As they are now.
+    pub fn look() -> Self {
+        let mut counts = HashMap::new();
+        for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+            let pid = entry
+                .file_name()
+                .to_str()
+                .and_then(|name| name.parse().ok());
+            if let Some(Ok(inode)) = pid.map(NamespaceInode::of_process) {
+                *counts.entry(inode).or_default() += 1;
+            }
+        }
+        Self(counts)
+    }
+
+    /// Processes in one of them.
+    pub fn of(&self, namespace: NamespaceInode) -> usize {
+        self.0.get(&namespace).copied().unwrap_or(0)
     }
 }
 
