@@ -8,7 +8,7 @@ use fordway_abi::reason::Reason;
 use fordway_platform::fabric::Publication;
 use fordway_platform::launch::CpuList;
 use std::ffi::OsString;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 
 /// Lets unmodified programs in isolated domains talk over shared memory.
@@ -264,6 +264,9 @@ pub struct Up {
     /// Network of the domains [default: 10.77.0.0/24]
     #[arg(long, value_name = "CIDR")]
     pub network: Option<String>,
+    /// IPv6 network beside it, or none [default: fdbb:bad8:6eca::/64]
+    #[arg(long, value_name = "CIDR")]
+    pub network6: Option<String>,
     /// Join the host to the domains' network, as its first address: names of domains on the host,
     /// a way out for the domains (masqueraded), published ports
     #[arg(long)]
@@ -363,6 +366,9 @@ pub enum Domain {
         /// The address that the namespace was given
         #[arg(long, value_name = "ADDRESS")]
         ip: Ipv4Addr,
+        /// The IPv6 address that it was given, if any
+        #[arg(long, value_name = "ADDRESS")]
+        ip6: Option<Ipv6Addr>,
         /// A process in that namespace
         #[arg(long)]
         pid: i32,

@@ -2,7 +2,7 @@
 
 use crate::cli::Up;
 use crate::exit::{Exit, Failure};
-use fordwayd::Network;
+use fordwayd::{Network, Network6};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use tracing_subscriber::EnvFilter;
@@ -16,6 +16,8 @@ const DEFAULT_FILE: &str = "/etc/fordway/fordway.toml";
 pub struct File {
     /// Network of the domains, in CIDR form.
     pub network: Option<String>,
+    /// As `--network6`.
+    pub network6: Option<String>,
     /// As `--runtime-dir`.
     pub runtime_dir: Option<PathBuf>,
     /// As `--uplink`.
@@ -41,6 +43,33 @@ pub fn network(given: Option<&str>, file: &File) -> Result<Network, Failure> {
         let message = format!("{place}\"{text}\" is no network; give an IPv4 one like {DEFAULT_NETWORK} with a prefix of 8 to 30");
         Failure::new(exit, message)
     })
+}
+
+/// The IPv6 network unless something else is said: unique local, its global ID once drawn by lot (RFC 4193,
+/// 3.2). It is the same on every machine, as the IPv4 one is: neither leaves the fabric.
+const DEFAULT_NETWORK6: &str = "fdbb:bad8:6eca::/64";
+/// Domains have IPv4 addresses only.
+const NO_NETWORK6: &str = "none";
+
+/// The IPv6 network, likewise.
+pub fn network6(given: Option<&str>, file: &File) -> Result<Option<Network6>, Failure> {
+    let given = given.map(|text| (text, Exit::Usage));
+    let configured = file.network6.as_deref().map(|text| (text, Exit::Config));
+    let (text, exit) = given
+        .or(configured)
+        .unwrap_or((DEFAULT_NETWORK6, Exit::Internal));
+    let network = |text: &str| {
+        let (address, prefix) = text.split_once('/')?;
+        Network6::new(address.parse().ok()?, prefix.parse().ok()?)
+    };
+    match text {
+        NO_NETWORK6 => Ok(None),
+        text => network(text).map(Some).ok_or_else(|| {
+            let place = if exit == Exit::Config { "network6 in the configuration: " } else { "" };
+            let message = format!("{place}\"{text}\" is no network; give a unique local or global IPv6 one like {DEFAULT_NETWORK6} with a prefix of 16 to 96, or none");
+            Failure::new(exit, message)
+        }),
+    }
 }
 
 /// Most ring memory of a domain, in bytes: the command line's, the file's, or half of the
@@ -106,6 +135,7 @@ pub fn check() -> Result<Option<&'static str>, Failure> {
         return Ok(None);
     };
     network(None, &file)?;
+    network6(None, &file)?;
     ring_bytes_max(None, &file)?;
     log_filter(&file)?;
     Ok(Some(DEFAULT_FILE))

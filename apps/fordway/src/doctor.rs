@@ -53,6 +53,7 @@ pub fn doctor(broker: Result<Broker, Failure>, json: bool) -> Outcome {
         tool("ip", root),
         tool("nft", root),
         domains(root),
+        ipv6(),
         mounts(root),
         shim(),
         configuration(),
@@ -149,6 +150,18 @@ fn domains(root: bool) -> Check {
     }
 }
 
+fn ipv6() -> Check {
+    const NAME: &str = "ipv6";
+    match fabric::has_ipv6() {
+        true => ok(NAME, "domains have addresses of both families"),
+        false => {
+            let text = "the kernel has no IPv6, or has it off: domains have IPv4 addresses only";
+            let advice = "switch it on: sysctl net.ipv6.conf.all.disable_ipv6=0; or leave it so";
+            bad(NAME, State::Warn, text, advice)
+        }
+    }
+}
+
 /// What `fordway run --domain` does to the mounts.
 fn mounts(root: bool) -> Check {
     const NAME: &str = "mounts";
@@ -212,11 +225,13 @@ fn running(broker: Result<Broker, Failure>) -> Check {
         let text = format!("it is version {}, this fordway {mine}", info.version);
         return bad("broker", State::Warn, text, again);
     }
+    let networks: Vec<String> = std::iter::once(info.network).chain(info.network6).collect();
+    let networks = networks.join(" and ");
     ok(
         "broker",
         format!(
-            "answers (pid {}, version {mine}, network {})",
-            info.pid, info.network
+            "answers (pid {}, version {mine}, network {networks})",
+            info.pid
         ),
     )
 }

@@ -118,13 +118,18 @@ pub fn load_file(
     })
 }
 
-/// The domains' names and addresses; none where no broker answers.
+/// The domains' names and addresses, then those of IPv6 with `_6` behind the name, which no domain's
+/// has; none where no broker answers.
 pub fn names(broker: Result<Broker, Failure>) -> Vec<Name> {
     let domains = broker.and_then(|broker| broker.domains());
-    let addressed = domains.unwrap_or_default().into_iter();
-    addressed
-        .filter_map(|domain| Some((domain.name, domain.ip?)))
-        .collect()
+    let domains = domains.unwrap_or_default();
+    let four = domains
+        .iter()
+        .filter_map(|domain| Some((domain.name.clone(), domain.ip?.into())));
+    let six = domains
+        .iter()
+        .filter_map(|domain| Some((format!("{}_6", domain.name), domain.ip6?.into())));
+    four.chain(six).collect()
 }
 
 /// What nft says about faults is meant to be jumped to, and printed as it is.

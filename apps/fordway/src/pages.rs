@@ -222,10 +222,16 @@ pub const PAGES: &[Page] = &[
     },
     Page {
         command: "domain attach",
-        examples: &[(
-            "fordway domain attach shop --ip 172.17.0.5 --pid 4711",
-            "the container that process 4711 lies in has this address",
-        )],
+        examples: &[
+            (
+                "fordway domain attach shop --ip 172.17.0.5 --pid 4711",
+                "the container that process 4711 lies in has this address",
+            ),
+            (
+                "fordway domain attach shop --ip 172.17.0.5 --ip6 fd00:17::5 --pid 4711",
+                "it has one of each family",
+            ),
+        ],
         columns: &[],
         exits: &[PRIVILEGE, Exit::Taken, Exit::NotFound, NO_BROKER],
         see: &["fordway-env(1)"],
@@ -250,6 +256,11 @@ pub const PAGES: &[Page] = &[
                 "the address, and the length of its network's prefix",
             ),
             (
+                "IPV6",
+                "the IPv6 address, which ends in the other one's 32 bits; of a namespace that the broker did not make, \
+                 what domain attach was told",
+            ),
+            (
                 "PROCESSES",
                 "how many run in it; of a namespace that the broker did not make, those that speak to the broker",
             ),
@@ -267,7 +278,10 @@ pub const PAGES: &[Page] = &[
             ("fordway domain show db --json", "as a document"),
         ],
         columns: &[
-            ("id, address, processes", "as fordway domain list has them"),
+            (
+                "id, address, IPv6 address, processes",
+                "as fordway domain list has them",
+            ),
             (
                 "netns cookie",
                 "by which the kernel knows the namespace (SO_NETNS_COOKIE, socket(7))",
@@ -540,8 +554,12 @@ pub const PAGES: &[Page] = &[
 ];
 
 /// The configuration's keys.
-pub const CONFIGURATION: [Term; 5] = [
+pub const CONFIGURATION: [Term; 6] = [
     ("network = \"10.77.0.0/24\"", "network of the domains"),
+    (
+        "network6 = \"fdbb:bad8:6eca::/64\"",
+        "as --network6: IPv6 network of the domains, or none",
+    ),
     (
         "runtime_dir = \"/run/fordway\"",
         "as --runtime-dir; the other commands read it here, too",

@@ -30,12 +30,14 @@ pub fn domain(broker: &Broker, command: &cli::Domain) -> Outcome {
         cli::Domain::Attach {
             name,
             ip,
+            ip6,
             pid,
             json,
         } => {
             let request = Request::DomainAttach {
                 name: name.clone(),
                 ip: *ip,
+                ip6: *ip6,
                 pid: *pid,
             };
             one(&ask_domain(broker, &request)?, None, json.json)
@@ -83,11 +85,13 @@ fn list(domains: &[Domain], json: bool) -> Outcome {
     if json {
         return document(&json!({ "schema": SCHEMA, "domains": domains }));
     }
-    let mut table = Table::new(&["NAME", "ID", "ADDRESS", "PROCESSES"], &[1, 3]);
+    let headings = ["NAME", "ID", "ADDRESS", "IPV6", "PROCESSES"];
+    let mut table = Table::new(&headings, &[1, 4]);
     for domain in domains {
         let counts = [domain.id, domain.processes].map(|count| count.to_string());
         let [id, processes] = counts;
-        table.row([domain.name.clone(), id, address(domain), processes]);
+        let (four, six) = (address(domain), address6(domain));
+        table.row([domain.name.clone(), id, four, six, processes]);
     }
     print(&table.render_cut(&[0]))
 }
@@ -104,6 +108,7 @@ fn one(domain: &Domain, dropped_frames: Option<u64>, json: bool) -> Outcome {
     let mut line = |name: &str, value: String| table.row([name.to_owned(), value]);
     line("id", domain.id.to_string());
     line("address", address(domain));
+    line("IPv6 address", address6(domain));
     line("netns cookie", domain.netns_cookie.to_string());
     line("netns file", domain.netns_path.clone().unwrap_or_else(dash));
     line("hosts file", domain.hosts_path.clone().unwrap_or_else(dash));
@@ -135,6 +140,10 @@ fn address(domain: &Domain) -> String {
     domain
         .ip
         .map_or_else(dash, |ip| format!("{ip}/{}", domain.prefix))
+}
+
+fn address6(domain: &Domain) -> String {
+    domain.ip6.map_or_else(dash, |ip| ip.to_string())
 }
 
 fn dash() -> String {

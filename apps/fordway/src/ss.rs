@@ -178,10 +178,15 @@ impl Listing {
             return address.to_owned();
         };
         let domain = self.domains.iter().find(|domain| domain.name == *name);
-        let own = domain.and_then(|domain| domain.ip).map(IpAddr::V4);
+        let own = |ip: IpAddr| {
+            domain.is_some_and(|domain| match ip {
+                IpAddr::V4(ip) => domain.ip == Some(ip),
+                IpAddr::V6(ip) => domain.ip6 == Some(ip),
+            })
+        };
         let parsed: Option<SocketAddr> = address.parse().ok();
         match parsed {
-            Some(parsed) if Some(parsed.ip()) == own => format!("{name}:{}", parsed.port()),
+            Some(parsed) if own(parsed.ip()) => format!("{name}:{}", parsed.port()),
             _ if domain.is_some_and(|domain| domain.id == 0) => address.to_owned(),
             _ => format!("{name}/{address}"),
         }
@@ -268,6 +273,7 @@ mod tests {
             id: 1,
             ip: Some(ip.into()),
             prefix: 24,
+            ip6: Some(format!("fd00::{}", ip[3]).parse().expect("an address")),
             netns_cookie: 1,
             netns_path: None,
             hosts_path: None,
@@ -295,6 +301,9 @@ mod tests {
             (own.as_str(), listing.named("1.2.3.4:5", None).as_str()),
             ("db/127.0.0.1:80", "1.2.3.4:5")
         );
+        let six = |text: &str| listing.named(text, Some(&"db".into()));
+        assert_eq!(six("[fd00::3]:80"), "db:80");
+        assert_eq!(six("[fd00::4]:80"), "db/[fd00::4]:80");
         let moved = listing.shown.iter().map(Moved::of).collect();
         let text = listing.text(["RINGS", "KERNEL"], moved);
         let expected = "\x20CONN  LOCAL      REMOTE   PATH    REASON  RINGS  KERNEL

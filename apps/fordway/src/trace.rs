@@ -47,16 +47,19 @@ pub fn trace(
         None => (Some(rules(&broker()?)?.text), names(broker())),
     };
     let ends = match ends {
-        Some((from, to)) => Some((from.address(&broker)?, to.address(&broker)?)),
+        Some((from, to)) => {
+            let six = [&from, &to].iter().any(|end| end.is_ipv6());
+            Some((from.address(&broker, six)?, to.address(&broker, six)?))
+        }
         None => None,
     };
     if ends.is_some_and(|(from, to)| from.ip() == to.ip()) {
         return print("=> allowed, over rings: what stays in one domain crosses no rules\n");
     }
     let host = names.iter().find(|(name, _)| name == HOST);
-    let with_host = ends.zip(host).is_some_and(|((from, to), (_, host))| {
-        [from, to].iter().any(|end| end.ip() == IpAddr::V4(*host))
-    });
+    let with_host = ends
+        .zip(host)
+        .is_some_and(|((from, to), (_, host))| [from, to].iter().any(|end| end.ip() == *host));
     let scratch = scratch()?;
     match (file, &in_force) {
         (Some(file), _) => load_file(&scratch, file, &[], &names)?,
@@ -120,10 +123,16 @@ impl End {
         }
     }
 
-    /// Its address. The broker is asked only for a domain's.
+    fn is_ipv6(&self) -> bool {
+        matches!(self, End::Address(SocketAddr::V6(_)))
+    }
+
+    /// Its address; that of IPv6 if the other end is given by one. The broker is asked only for a
+    /// domain's.
     fn address(
         &self,
         broker: &impl Fn() -> Result<Broker, Failure>,
+        six: bool,
     ) -> Result<SocketAddr, Failure> {
         let (name, port) = match self {
             End::Address(address) => return Ok(*address),
@@ -131,9 +140,13 @@ impl End {
         };
         let mut domains = broker()?.domains()?.into_iter();
         let found = domains.find(|domain| domain.name == *name);
-        let ip = found.and_then(|domain| domain.ip);
-        let missing = || Failure::new(Exit::NotFound, format!("there is no domain \"{name}\""));
-        Ok((IpAddr::V4(ip.ok_or_else(missing)?), port).into())
+        let ip = found.and_then(|domain| match six {
+            true => domain.ip6.map(IpAddr::V6),
+            false => domain.ip.map(IpAddr::V4),
+        });
+        let kind = if six { "domain with IPv6" } else { "domain" };
+        let missing = || Failure::new(Exit::NotFound, format!("there is no {kind} \"{name}\""));
+        Ok((ip.ok_or_else(missing)?, port).into())
     }
 }
 

@@ -62,6 +62,7 @@ fn start(up: &Up, runtime_dir: Option<&Path>) -> Outcome {
     let config = Config {
         runtime_dir: runtime_dir.clone(),
         network: config::network(up.network.as_deref(), &file)?,
+        network6: config::network6(up.network6.as_deref(), &file)?,
         uplink: up.uplink || file.uplink.unwrap_or(false),
         ring_bytes_max: config::ring_bytes_max(up.ring_memory_max.as_deref(), &file)?,
     };
@@ -166,6 +167,9 @@ fn start_detached(up: &Up, dir: &Path, output: &fs::File, notify: &Path) -> io::
     }
     if let Some(network) = &up.network {
         command.arg("--network").arg(network);
+    }
+    if let Some(network) = &up.network6 {
+        command.arg("--network6").arg(network);
     }
     if let Some(size) = &up.ring_memory_max {
         command.arg("--ring-memory-max").arg(size);

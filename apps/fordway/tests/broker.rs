@@ -58,6 +58,8 @@ fn domains_of_another_network_are_not_taken_over() {
     runtime.say("down --keep-domains").check(0);
     let refused = runtime.say("up --detach --network 10.99.4.0/22");
     refused.fails(2, "give --network 10.77.0.0/24");
+    let refused = runtime.say("up --detach --network6 fd00:1::/48");
+    refused.fails(2, "give --network6 fdbb:bad8:6eca::/64");
     // Nothing is lost by it.
     runtime.say("up --detach").check(0);
     runtime.inside("db", &["true"]).check(0);
@@ -149,6 +151,9 @@ fn the_configuration_is_checked() {
     check("network = \"fe80::/64\"\n").fails(3, "IPv4");
     check("log = \"fordwayd=loud\"\n").fails(3, "log");
     check("network = \n").fails(3, "line 1");
+    check("network6 = \"fd00:1::/48\"\n").check(0);
+    check("network6 = \"none\"\n").check(0);
+    check("network6 = \"fd00:1::\"\n").fails(3, "network6 in the configuration");
     runtime
         .say("up --config /no/such/file.toml")
         .fails(3, "/no/such/file.toml");

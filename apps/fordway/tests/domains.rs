@@ -49,12 +49,9 @@ fn domains_reach_each_other_by_name_and_the_host_stays_as_it_is() {
     assert_eq!(server.join().expect("server"), "10.77.0.4");
 
     let ran = runtime
-        .inside("web", &["getent", "hosts", "db", "web", "localhost"])
+        .inside("web", &["getent", "ahostsv4", "db"])
         .check(0);
-    assert!(
-        ran.stdout.contains("10.77.0.3") && ran.stdout.contains("10.77.0.4"),
-        "{ran:?}"
-    );
+    assert!(ran.stdout.contains("10.77.0.3"), "{ran:?}");
     let ran = runtime.inside("db", &["ip", "-o", "-4", "addr"]).check(0);
     assert!(
         ran.stdout.contains("10.77.0.3/24") && ran.stdout.contains("127.0.0.1/8"),
@@ -76,13 +73,118 @@ fn domains_reach_each_other_by_name_and_the_host_stays_as_it_is() {
     assert_eq!(before, host_devices(), "the host's namespace changed");
 }
 
+/// Names lead to both addresses, and a program that takes the first one (RFC 6724) gets IPv6.
+#[test]
+fn names_have_addresses_of_both_families() {
+    if !is_root() {
+        return;
+    }
+    let runtime = Runtime::up();
+    runtime.say("domain add db --ip 10.77.0.3").check(0);
+    let domain = &runtime.json("domain show db")["domain"];
+    let Some(six) = domain["ip6"].as_str() else {
+        fordway_test_skip::skipped("the kernel has IPv6 off");
+        return;
+    };
+    // It ends in the IPv4 address.
+    assert_eq!(six, "fdbb:bad8:6eca::a4d:3");
+    let netns = runtime.run_dir().join("netns/db");
+    let listener = within(&netns, || TcpListener::bind("[::]:7000").expect("bind"));
+    let server = std::thread::spawn(move || {
+        let from = [(); 2].map(|()| listener.accept().expect("accept").1.ip());
+        from.map(|ip| ip.to_canonical().to_string())
+    });
+    for six in ["db", "10.77.0.3"] {
+        let script = format!("exec 3<>/dev/tcp/{six}/7000; read -u 3 || true");
+        let run = "run --domain web --ip 10.77.0.4 --path kernel -- bash -c";
+        runtime.fordway(run.split(' ').chain([&*script])).check(0);
+    }
+    let from = server.join().expect("server");
+    assert_eq!(from, ["fdbb:bad8:6eca::a4d:4", "10.77.0.4"]);
+
+    // What others made has what it was given, and the name of it.
+    let place = Place::new();
+    let pid = place.pid();
+    let attach = format!("domain attach box --ip 192.0.2.9 --ip6 2001:db8::9 --pid {pid}");
+    runtime.say(&attach).check(0);
+    let taken = format!(
+        "domain attach other --ip 192.0.2.8 --ip6 2001:db8::9 --pid {}",
+        std::process::id()
+    );
+    runtime.say(&taken).fails(6, "2001:db8::9");
+    // Each is named where it leads: inside the fabric, and outside.
+    for (file, six, other) in [
+        ("hosts/web", "fdbb:bad8:6eca::a4d:3 db", "2001:db8::9 box"),
+        (
+            "control/hosts",
+            "2001:db8::9 box",
+            "fdbb:bad8:6eca::a4d:3 db",
+        ),
+    ] {
+        let text = fs::read_to_string(runtime.run_dir().join(file)).expect("hosts");
+        let has = |line: &str| text.lines().any(|one| one == line);
+        assert!(
+            has("10.77.0.3 db") && has("192.0.2.9 box"),
+            "{file}: {text}"
+        );
+        assert!(has(six) && !has(other), "{file}: {text}");
+    }
+    runtime.say("domain rm box").check(0);
+    drop(place);
+
+    // It may be left out, and another network given.
+    runtime.say("down").check(0);
+    runtime.say("up --detach --network6 none").check(0);
+    runtime.say("domain add db").check(0);
+    assert!(runtime.json("domain show db")["domain"]["ip6"].is_null());
+    runtime.say("down --keep-domains").check(0);
+    runtime.say("up --detach --network6 fd00:1:2::/48").check(0);
+    runtime.say("domain add web").check(0);
+    let addresses = ["db", "web"].map(|name| {
+        let document = runtime.json(&format!("domain show {name}"));
+        document["domain"]["ip6"].clone()
+    });
+    // One stays as it was made.
+    assert_eq!(addresses[0], serde_json::Value::Null);
+    assert_eq!(addresses[1], "fd00:1:2::a4d:3");
+    runtime.close();
+}
+
+/// Where the kernel has no IPv6 there is one line about it, and all is as it was without.
+#[test]
+fn without_ipv6_there_is_a_fabric_of_ipv4() {
+    if !is_root() {
+        return;
+    }
+    let runtime = Runtime::new();
+    let off =
+        "echo 1 >/proc/sys/net/ipv6/conf/all/disable_ipv6 && ip link set lo up && exec \"$@\"";
+    let mut unshare = std::process::Command::new("unshare");
+    unshare.args(["-n", "sh", "-c", off, "sh"]);
+    let up = runtime.command(["up", "--detach"]);
+    unshare.arg(up.get_program()).args(up.get_args());
+    support::Ran::new(&mut unshare).check(0);
+    runtime.say("domain add db --ip 10.77.0.3").check(0);
+    runtime.say("domain add web").check(0);
+    assert!(runtime.json("domain show db")["domain"]["ip6"].is_null());
+    let log = fs::read_to_string(runtime.run_dir().join("broker.log")).expect("log");
+    assert_eq!(log.matches("IPv6").count(), 1, "{log}");
+    let addresses = runtime.inside("db", &["ip", "-6", "addr", "show", "dev", "eth0"]);
+    assert_eq!(addresses.check(0).stdout, "");
+    let hosts = fs::read_to_string(runtime.run_dir().join("hosts/db")).expect("hosts");
+    assert_eq!(hosts.matches(" db\n").count(), 1, "{hosts}");
+    let script = "bash -c 'exec 3<>/dev/tcp/db/9' 2>&1 | grep refused";
+    runtime.inside("web", &["bash", "-c", script]).check(0);
+    runtime.close();
+}
+
 #[test]
 fn a_running_program_hears_of_new_names() {
     if !is_root() {
         return;
     }
     let runtime = Runtime::up();
-    let script = "echo started; read line; getent hosts later";
+    let script = "echo started; read line; getent ahostsv4 later";
     let run = [
         "run", "--domain", "early", "--path", "kernel", "--", "bash", "-c", script,
     ];

@@ -48,6 +48,16 @@ fn each_domains_name_is_a_variable_unless_the_file_says_otherwise() {
         );
     }
 
+    let six = file(
+        "six.nft",
+        &RULES.replace("ip saddr $web ip daddr $db-1", "ip6 saddr $web_6"),
+    );
+    let listed = list(&six);
+    assert!(
+        listed.contains("ip6 saddr fdbb:bad8:6eca::a4d:4 drop"),
+        "{listed}"
+    );
+
     // Faults are named by the file's own lines.
     let wrong = file("wrong.nft", &RULES.replace("drop", "dorp"));
     let ran = runtime.say(&format!("filter check {wrong}")).check(11);
@@ -78,6 +88,9 @@ fn each_domains_name_is_a_variable_unless_the_file_says_otherwise() {
         said.contains(&format!("dropped by inet shop forward: {expected}")),
         "{said}"
     );
+    let trace = format!("filter trace --rules {six} --from web --to [fdbb:bad8:6eca::a4d:3]:80");
+    let said = runtime.say(&trace).check(0).stdout;
+    assert!(said.contains("dropped by inet shop forward"), "{said}");
     let out = runtime.dir.join("rules.bin");
     let compile = format!("filter compile {rules} --out {}", out.display());
     runtime.say(&compile).check(0);

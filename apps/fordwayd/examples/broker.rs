@@ -18,6 +18,7 @@ fn main() -> ExitCode {
     let config = fordwayd::Config {
         runtime_dir: dir.into(),
         network,
+        network6: None,
         uplink: false,
         ring_bytes_max: 1 << 30,
     };

@@ -4,7 +4,7 @@
 //! the schema version covers both.
 
 use serde::{Deserialize, Serialize};
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 /// Version of every JSON document that Fordway prints; docs/json.md says when it rises.
 pub const SCHEMA: u32 = 1;
@@ -40,6 +40,9 @@ pub enum Request {
         name: String,
         /// The address that the namespace was given.
         ip: Ipv4Addr,
+        /// The IPv6 address that it was given, if any.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        ip6: Option<Ipv6Addr>,
         /// A process in that namespace.
         pid: i32,
     },
@@ -185,6 +188,9 @@ pub struct Info {
     pub domains: bool,
     /// Network of the fabric, in CIDR form.
     pub network: String,
+    /// Its IPv6 network, unless domains have IPv4 only.
+    #[serde(default)]
+    pub network6: Option<String>,
     /// Processes that speak to it.
     pub processes: u32,
     /// Live channels.
@@ -224,6 +230,9 @@ pub struct Domain {
     pub ip: Option<Ipv4Addr>,
     /// Prefix length of the fabric's network.
     pub prefix: u8,
+    /// Its IPv6 address, if it has one.
+    #[serde(default)]
+    pub ip6: Option<Ipv6Addr>,
     /// SO_NETNS_COOKIE of its namespace.
     pub netns_cookie: u64,
     /// File through which the namespace is entered (a bind mount), if the broker made it.

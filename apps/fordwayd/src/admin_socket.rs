@@ -260,7 +260,9 @@ impl Broker {
             }
             Request::Info => Reply::Info(self.info()),
             Request::DomainAdd { name, ip, publish } => self.domain_add(&name, ip, &publish),
-            Request::DomainAttach { name, ip, pid } => self.domain_attach(&name, ip, pid),
+            Request::DomainAttach { name, ip, ip6, pid } => {
+                self.domain_attach(&name, (ip, ip6), pid)
+            }
             Request::DomainList => Reply::Domains {
                 domains: self.domain_list(),
             },
@@ -306,6 +308,7 @@ impl Broker {
             uid: rustix::process::geteuid().as_raw(),
             domains: self.domains.possible(),
             network: self.registry.network().to_string(),
+            network6: self.domains.network6().map(|network| network.to_string()),
             processes: self.by_process.len() as u32,
             channels: self.registry.channel_count() as u32,
             paired_total: counts.paired,

@@ -12,15 +12,15 @@ use crate::admin_socket::error;
 use crate::broker::{Broker, Ending};
 use crate::{BrokerError, Config, runtime};
 use fordway_platform::fabric::hosts::{self, HOST_NAME};
-use fordway_platform::fabric::{DomainPaths, Fabric, FabricError, Publication};
+use fordway_platform::fabric::{DomainPaths, Fabric, FabricError, Lease, Publication, has_ipv6};
 use fordway_platform::launch::HOSTS;
 use fordway_platform::process::{NamespaceInode, Populations};
 use fordway_platform::{diag, netns};
-use fordway_registry::{Assigned, Domain, DomainError, HOST_DOMAIN, Network, Registry};
+use fordway_registry::{Assigned, Domain, DomainError, HOST_DOMAIN, Network, Network6, Registry};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
@@ -36,6 +36,8 @@ type Refusal = (ErrorKind, String);
 struct Attached {
     name: String,
     ip: Ipv4Addr,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    ip6: Option<Ipv6Addr>,
     netns_cookie: u64,
     /// A process that was in it when it was attached.
     pid: i32,
@@ -63,6 +65,8 @@ struct AttachedFile {
 pub(crate) struct Domains {
     runtime_dir: PathBuf,
     fabric: Option<Fabric>,
+    /// What new domains have an address of beside that of the registry's network.
+    network6: Option<Network6>,
     /// Of the domains of the fabric, by number.
     paths: BTreeMap<u32, DomainPaths>,
     attached: BTreeMap<u32, Attached>,
@@ -77,15 +81,22 @@ impl Domains {
     pub(crate) fn start(config: &Config, registry: &mut Registry) -> Result<Self, BrokerError> {
         let own = diag::own_netns_cookie().map_err(crate::doing("SO_NETNS_COOKIE"))?;
         registry.set_host(HOST_NAME, own);
+        let network6 = config.network6.filter(|_| has_ipv6());
         let mut domains = Self {
             runtime_dir: config.runtime_dir.clone(),
             fabric: None,
+            network6,
             paths: BTreeMap::new(),
             attached: BTreeMap::new(),
             uplink: None,
             published: Vec::new(),
         };
         if domains.possible() {
+            if network6 != config.network6 {
+                tracing::warn!(
+                    "the kernel has no IPv6, or has it off: domains get IPv4 addresses only"
+                );
+            }
             domains.fabric = Fabric::open(&config.runtime_dir)?;
             domains.adopt(registry)?;
         }
@@ -133,6 +144,21 @@ impl Domains {
         }
     }
 
+    /// The IPv6 network of new domains.
+    pub(crate) fn network6(&self) -> Option<Network6> {
+        self.network6
+    }
+
+    /// The addresses of a new domain.
+    fn lease(&self, ip: Ipv4Addr, network: Network) -> Lease {
+        let six = |network: Network6| (network.address_of(ip), network.prefix());
+        Lease {
+            ip,
+            prefix: network.prefix(),
+            six: self.network6.map(six),
+        }
+    }
+
     /// Whether this broker may make domains.
     pub(crate) fn possible(&self) -> bool {
         rustix::process::geteuid().is_root()
@@ -142,27 +168,56 @@ impl Domains {
         let Some(fabric) = &self.fabric else {
             return Ok(());
         };
+        fabric.renew()?;
         for found in fabric.existing()? {
             let network = registry.network();
-            if found.prefix != network.prefix() || !network.has_host(found.ip) {
+            let Lease { ip, prefix, six } = found.lease;
+            let fits = prefix == network.prefix() && network.has_host(ip);
+            let fits6 = match (six, self.network6) {
+                (Some(six), Some(of)) => six == (of.address_of(ip), of.prefix()),
+                // It stays as it was made.
+                _ => true,
+            };
+            if !fits || !fits6 {
                 // Of two networks, programs in one would not reach those in the other.
-                let (name, ip, prefix) = (&found.name, found.ip, found.prefix);
-                let its = Network::new(ip, prefix).map_or_else(String::new, |its| its.to_string());
+                let name = &found.name;
+                let (has, other, its, option) = match (six, self.network6) {
+                    (Some((six, prefix)), Some(other)) if fits => {
+                        let its = Network6::new(six, prefix).map(|its| its.to_string());
+                        (
+                            format!("{six}/{prefix}"),
+                            other.to_string(),
+                            its,
+                            "--network6",
+                        )
+                    }
+                    _ => {
+                        let its = Network::new(ip, prefix).map(|its| its.to_string());
+                        (
+                            format!("{ip}/{prefix}"),
+                            network.to_string(),
+                            its,
+                            "--network",
+                        )
+                    }
+                };
+                let its = its.unwrap_or_default();
                 return Err(BrokerError::Directory {
                     dir: self.runtime_dir.clone(),
                     what: format!(
-                        "holds domain \"{name}\" ({ip}/{prefix}), which is not of the network {network}; \
-                         give --network {its}, or end the domains with: fordway down"
+                        "holds domain \"{name}\" ({has}), which is not of the network {other}; \
+                         give {option} {its}, or end the domains with: fordway down"
                     ),
                 });
             }
             let assigned = Assigned {
-                ip: found.ip,
+                ip,
+                ip6: six.map(|(six, _)| six),
                 netns_cookie: found.paths.netns_cookie,
             };
             match registry.add_domain(&found.name, assigned) {
                 Ok(domain) => {
-                    tracing::info!("domain {} ({}) is there already", domain.name, found.ip);
+                    tracing::info!("domain {} ({ip}) is there already", domain.name);
                     self.paths.insert(domain.id, found.paths);
                 }
                 Err(reason) => {
@@ -189,21 +244,28 @@ impl Domains {
 
     /// What others go by when the domains have changed: hosts files, and who may come by the uplink.
     fn tell_of_domains(&self, registry: &Registry) {
-        let names: Vec<(&str, Ipv4Addr)> = registry
-            .domains()
-            .filter_map(|domain| Some((domain.name.as_str(), domain.ip?)))
-            .collect();
+        // The fabric's IPv6 ends where the fabric does: an address that does not lead anywhere would only be
+        // tried first, and for long where a route to everything swallows it.
+        let names = |inside: bool| -> Vec<(&str, IpAddr)> {
+            let addresses = |domain: &'_ Domain| {
+                let reaches = self.paths.contains_key(&domain.id) == inside;
+                domain.addresses().filter(move |ip| ip.is_ipv4() || reaches)
+            };
+            let of = |domain| addresses(domain).map(|ip| (domain.name.as_str(), ip));
+            registry.domains().flat_map(of).collect()
+        };
+        let (names, outside) = (names(true), names(false));
         let warn = |what: &str, reason: &dyn std::fmt::Display| tracing::warn!("{what}: {reason}");
         if let Some(fabric) = &self.fabric
             && let Err(reason) = fabric.write_hosts(&names, self.uplink)
         {
             warn("names of domains", &reason);
         }
-        if let Err(reason) = hosts::write_shared(&self.runtime_dir, &names, self.uplink) {
+        if let Err(reason) = hosts::write_shared(&self.runtime_dir, &outside, self.uplink) {
             warn("names of domains for containers", &reason);
         }
         if self.uplink.is_some()
-            && let Err(reason) = hosts::write_block(Path::new(HOSTS), &self.runtime_dir, &names)
+            && let Err(reason) = hosts::write_block(Path::new(HOSTS), &self.runtime_dir, &outside)
         {
             warn(HOSTS, &reason);
         }
@@ -233,6 +295,7 @@ impl Domains {
         for attached in file.domains {
             let assigned = Assigned {
                 ip: attached.ip,
+                ip6: attached.ip6,
                 netns_cookie: attached.netns_cookie,
             };
             match registry.add_domain(&attached.name, assigned) {
@@ -345,7 +408,7 @@ impl Broker {
                 },
             };
         }
-        let ip = match self.registry.check_domain(name, ip) {
+        let ip = match self.registry.check_domain(name, ip, self.domains.network6) {
             Ok(ip) => ip,
             Err(reason) => return refused(&reason),
         };
@@ -358,17 +421,18 @@ impl Broker {
         if let Err((kind, what)) = self.to_publish(ip, publish) {
             return error(kind, what);
         }
-        let prefix = self.registry.network().prefix();
+        let lease = self.domains.lease(ip, self.registry.network());
         let made = self
             .domains
             .fabric()
-            .and_then(|fabric| fabric.add_domain(name, ip, prefix));
+            .and_then(|fabric| fabric.add_domain(name, &lease));
         let paths = match made {
             Ok(paths) => paths,
             Err(reason) => return error(kind_of(&reason), &reason),
         };
         let assigned = Assigned {
             ip,
+            ip6: lease.six.map(|(six, _)| six),
             netns_cookie: paths.netns_cookie,
         };
         match self.registry.add_domain(name, assigned) {
@@ -456,7 +520,12 @@ impl Broker {
         published.map_err(|reason| (kind_of(&reason), reason.to_string()))
     }
 
-    pub(crate) fn domain_attach(&mut self, name: &str, ip: Ipv4Addr, pid: i32) -> Reply {
+    pub(crate) fn domain_attach(
+        &mut self,
+        name: &str,
+        (ip, ip6): (Ipv4Addr, Option<Ipv6Addr>),
+        pid: i32,
+    ) -> Reply {
         let identity = netns::of_process(pid)
             .and_then(|namespace| netns::cookie(namespace.as_fd()))
             .and_then(|cookie| Ok((cookie, NamespaceInode::of_process(pid)?)));
@@ -477,20 +546,23 @@ impl Broker {
         };
         if let Some(existing) = self.registry.domain_by_name(name)
             && existing.netns_cookie == netns_cookie
-            && existing.ip == Some(ip)
+            && (existing.ip, existing.ip6) == (Some(ip), ip6)
         {
             return Reply::Domain(self.describe(&existing.clone()));
         }
-        self.drop_left_behind(name, ip);
-        match self
-            .registry
-            .add_domain(name, Assigned { ip, netns_cookie })
-        {
+        self.drop_left_behind(name, (ip, ip6));
+        let assigned = Assigned {
+            ip,
+            ip6,
+            netns_cookie,
+        };
+        match self.registry.add_domain(name, assigned) {
             Ok(domain) => {
                 tracing::info!("domain {name} ({ip}) was attached");
                 let attached = Attached {
                     name: name.to_owned(),
                     ip,
+                    ip6,
                     netns_cookie,
                     pid,
                     inode: (inode.0, inode.1),
@@ -506,8 +578,10 @@ impl Broker {
 
     /// Makes way for a container that was started again: an attached domain of this
     /// name or address in whose namespace nobody is any more.
-    fn drop_left_behind(&mut self, name: &str, ip: Ipv4Addr) {
-        let same = |attached: &Attached| attached.name == name || attached.ip == ip;
+    fn drop_left_behind(&mut self, name: &str, (ip, ip6): (Ipv4Addr, Option<Ipv6Addr>)) {
+        let same6 = |attached: &Attached| ip6.is_some() && attached.ip6 == ip6;
+        let same =
+            |attached: &Attached| attached.name == name || attached.ip == ip || same6(attached);
         let populations = Populations::look();
         let left: Vec<u32> = self
             .domains
@@ -593,6 +667,7 @@ impl Broker {
             // The registry pairs by addresses, and the host's is none that one party alone has.
             ip: domain.ip.or(self.domains.uplink.filter(|_| is_host)),
             prefix: self.registry.network().prefix(),
+            ip6: domain.ip6,
             netns_cookie: domain.netns_cookie,
             netns_path: paths.map(|paths| paths.netns_path.display().to_string()),
             hosts_path: paths.map(|paths| paths.hosts_path.display().to_string()),

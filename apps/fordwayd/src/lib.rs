@@ -56,7 +56,7 @@ mod shares;
 mod unlike;
 
 pub use broker::run;
-pub use fordway_registry::Network;
+pub use fordway_registry::{Network, Network6};
 pub use runtime::clear;
 
 use std::io;
@@ -69,6 +69,8 @@ pub struct Config {
     pub runtime_dir: PathBuf,
     /// From which addresses of domains are leased.
     pub network: Network,
+    /// The IPv6 network beside it; `None`: domains have IPv4 only.
+    pub network6: Option<Network6>,
     /// Join the broker's own namespace to the domains' network, as its first address: their way
     /// out and in. One that an earlier broker laid goes if this is false.
     pub uplink: bool,

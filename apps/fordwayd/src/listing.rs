@@ -363,7 +363,7 @@ impl Broker {
     /// The domain to which an address is assigned.
     fn domain_with(&self, ip: IpAddr) -> Option<String> {
         let mut domains = self.registry.domains();
-        let owner = domains.find(|domain| domain.ip.map(IpAddr::V4) == Some(ip));
+        let owner = domains.find(|domain| domain.addresses().any(|own| own == ip));
         owner.map(|domain| domain.name.clone())
     }
 

@@ -9,7 +9,7 @@ use fordway_abi::reason::Reason;
 use fordway_platform::netns;
 use fordwayd::admin::{Domain, ErrorKind, Reply, Request};
 use std::io::{BufRead, BufReader, Read};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -74,9 +74,19 @@ fn open(domain: &Domain) -> OwnedFd {
 
 /// web connects to db's port 6379.
 fn across(web: &Domain, db: &Domain) -> (TcpStream, TcpStream) {
-    let [web_ns, db_ns] = [open(web), open(db)];
     let name = SocketAddr::from((db.ip.expect("ip"), 6379));
-    let listener = netns::within(db_ns.as_fd(), || TcpListener::bind(name)).expect("enter");
+    across_to(web, db, name, name)
+}
+
+/// web connects to `name`, where db listens as `bound`.
+fn across_to(
+    web: &Domain,
+    db: &Domain,
+    name: SocketAddr,
+    bound: SocketAddr,
+) -> (TcpStream, TcpStream) {
+    let [web_ns, db_ns] = [open(web), open(db)];
+    let listener = netns::within(db_ns.as_fd(), || TcpListener::bind(bound)).expect("enter");
     let listener = listener.expect("bind");
     let a = netns::within(web_ns.as_fd(), || TcpStream::connect(name)).expect("enter");
     let (b, _) = listener.accept().expect("accept");
@@ -208,6 +218,59 @@ fn a_mirrored_tuple_from_another_namespace_is_refused() {
     a.expect_silence();
 }
 
+/// Over IPv6; from an IPv4 socket to one of both families, which the server's end names in IPv6
+/// (RFC 4291, 2.5.5.2); and the same names from where they are not.
+#[test]
+fn ends_of_either_family_are_paired_by_whose_address_it_is() {
+    if !is_root() {
+        return;
+    }
+    let dir = TempDir::new();
+    let broker = Broker::start(dir.path());
+    let domains = Domains(&broker);
+    let db = domains.add("db", None);
+    let web = domains.add("web", None);
+    let (Some(six), Some(four)) = (db.ip6, db.ip) else {
+        fordway_test_skip::skipped("the kernel has IPv6 off");
+        return;
+    };
+    assert_eq!(six.to_string(), "fd00::a4d:2");
+    let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 6379));
+    let [a, b] = [Shim::join(dir.path()), Shim::join(dir.path())];
+    let (x, y) = across_to(&web, &db, (six, 6379).into(), any);
+    assert_eq!(y.local_addr().expect("name").ip(), six);
+    link(&a, &b, [1, 2], [x.as_fd(), y.as_fd()]);
+
+    let names = [&x, &y].map(|stream| stream.local_addr().expect("name"));
+    let ips = [&web, &db].map(|domain| domain.ip.expect("ip"));
+    let private = PrivateNamespace::new(dir.path(), &ips);
+    let (false_x, false_y) = private.within(|| {
+        for name in names {
+            let address = format!("{}/128", name.ip());
+            let words = ["addr", "add", &address, "dev", "lo", "nodad"];
+            let added = Command::new("ip").args(words).status().expect("ip");
+            assert!(added.success());
+        }
+        connect_as(names[0], names[1])
+    });
+    let thief = private.within(|| Shim::join(dir.path()));
+    for (number, end) in [(1, &false_x), (2, &false_y)] {
+        thief.offer(number, end);
+        let reject: wire::Reject = thief.expect();
+        let reason = Reason::from_u32(reject.reason);
+        assert_eq!((reject.conn_id, reason), (number, Some(Reason::Unassigned)));
+    }
+    thief.expect_silence();
+
+    let (x, y) = across_to(&web, &db, (four, 6379).into(), any);
+    let mapped = y.local_addr().expect("name").ip();
+    assert_eq!(mapped, four.to_ipv6_mapped());
+    a.offer(3, &x);
+    b.offer(4, &y);
+    let pairs = [a.expect::<wire::Pair>(), b.expect()];
+    assert_eq!(pairs.map(|pair| pair.conn_id), [3, 4]);
+}
+
 /// Where a socket lies decides what may be paired with it, so the kernel is asked there.
 #[test]
 fn a_socket_is_looked_for_in_the_namespace_that_is_named() {
@@ -312,15 +375,20 @@ fn a_namespace_made_by_others_joins_when_it_is_attached() {
     let ip = Ipv4Addr::new(192, 168, 55, 2);
     let private = PrivateNamespace::new(dir.path(), &[ip]);
     let mut inside = private.within(|| Command::new("sleep").arg("60").spawn().expect("sleep"));
+    let ip6 = "2001:db8::2".parse().ok();
     let attach = Request::DomainAttach {
         name: "box".into(),
         ip,
+        ip6,
         pid: inside.id() as i32,
     };
     let Reply::Domain(attached) = broker.ask(&attach) else {
         panic!("not attached")
     };
-    assert_eq!((attached.ip, attached.netns_path), (Some(ip), None));
+    assert_eq!(
+        (attached.ip, attached.ip6, attached.netns_path),
+        (Some(ip), ip6, None)
+    );
     // A broker that is started again knows it.
     broker.kill();
     let broker = Broker::start(dir.path());
@@ -331,10 +399,14 @@ fn a_namespace_made_by_others_joins_when_it_is_attached() {
         .iter()
         .find(|domain| domain.name == "box")
         .expect("box");
-    assert_eq!(again.netns_cookie, attached.netns_cookie);
+    assert_eq!(
+        (again.netns_cookie, again.ip6),
+        (attached.netns_cookie, ip6)
+    );
     let none = Request::DomainAttach {
         name: "none".into(),
         ip: Ipv4Addr::new(192, 168, 55, 3),
+        ip6: None,
         pid: i32::MAX,
     };
     assert!(matches!(
@@ -348,6 +420,7 @@ fn a_namespace_made_by_others_joins_when_it_is_attached() {
     let moved = Request::DomainAttach {
         name: "box".into(),
         ip,
+        ip6: None,
         pid: std::process::id() as i32,
     };
     assert!(matches!(
@@ -365,6 +438,7 @@ fn a_namespace_made_by_others_joins_when_it_is_attached() {
     let attach = Request::DomainAttach {
         name: "box".into(),
         ip,
+        ip6: None,
         pid: inside.id() as i32,
     };
     let Reply::Domain(second) = broker.ask(&attach) else {

@@ -7,25 +7,30 @@
 //!        │ veth         │ veth         │ veth
 //!   <runtime>/netns/db  netns/web      the host: fordway0
 //!        eth0 10.77.0.3 eth0 10.77.0.4         10.77.0.1
+//!        fd..::a4d:3    fd..::a4d:4
 //! ```
 //!
 //! Each veth pair is created inside the fabric with its far end born in the domain,
 //! so the host never sees a device. A switch port is named after the address that
-//! was assigned to it, and its alias is `NAME/PREFIX`: the kernel's own list of ports
-//! is the only record of what exists, and it lies where no domain can change it. A
+//! was assigned to it, and its alias is `NAME/PREFIX` or, with IPv6, `NAME/PREFIX/ADDRESS/PREFIX`: the
+//! kernel's own list of ports is the only record of what exists, and it lies where no domain can change it. A
 //! broker that starts again reads it ([`Fabric::existing`]).
 //!
 //! Anti-spoofing is what makes "this address belongs to that namespace" true: a frame
-//! passes the bridge only if port, source MAC and IPv4 source (or ARP sender) are the
-//! assigned three. All else from a port is dropped and counted, before the bridge
-//! learns anything from it; IPv6 is not carried. The uplink's port may send what comes
-//! from outside the domains' network as well (`uplink`).
+//! passes the bridge only if port, source MAC and source address (or ARP sender) are the
+//! assigned three; of IPv6 the address that was assigned and the link-local one of the MAC. All else
+//! from a port is dropped and counted, before the bridge learns anything from it. The uplink's port
+//! may send what comes from outside the domains' network as well (`uplink`); it carries no IPv6.
+//!
+//! Domains know each other's MACs from the beginning (`neighbours`), so that IPv6 needs no more of
+//! rules than IPv4 does.
 //!
 //! The work is done by `ip -batch` and `nft -f` in a helper thread inside the fabric.
 //! Calls come from one broker at a time; nothing here locks.
 
 mod filter;
 pub mod hosts;
+mod neighbours;
 mod rules;
 mod tool;
 mod uplink;
@@ -36,11 +41,12 @@ pub use uplink::Publication;
 
 use crate::launch::HOSTS;
 use crate::netns;
-use filter::{RULES, elements, mac_of, port_name};
+use filter::{RULES, elements, link_local_of, mac_of, port_name};
+use neighbours::Neighbour;
 use std::fmt::Write as _;
 use std::fs;
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use tool::{ip_batch, run_in};
@@ -113,15 +119,24 @@ pub struct DomainPaths {
     pub netns_cookie: u64,
 }
 
+/// The addresses of a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// The IPv4 address, after which the port is named.
+    pub ip: Ipv4Addr,
+    /// Prefix length of its network.
+    pub prefix: u8,
+    /// The IPv6 address, which ends in the IPv4 address, and its network's prefix length.
+    pub six: Option<(Ipv6Addr, u8)>,
+}
+
 /// A domain that is there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExistingDomain {
     /// Its name.
     pub name: String,
-    /// The address assigned to it.
-    pub ip: Ipv4Addr,
-    /// Prefix length of the network.
-    pub prefix: u8,
+    /// The addresses assigned to it.
+    pub lease: Lease,
     /// How it is entered.
     pub paths: DomainPaths,
 }
@@ -129,9 +144,8 @@ pub struct ExistingDomain {
 /// A switch port of a domain, as the kernel lists it.
 #[derive(Debug, PartialEq, Eq)]
 struct Port {
-    ip: Ipv4Addr,
     name: String,
-    prefix: u8,
+    lease: Lease,
 }
 
 /// The fabric of one runtime directory.
@@ -222,14 +236,16 @@ impl Fabric {
     }
 
     /// Makes a domain: namespace, veth pair, switch port, filter, hosts file.
-    pub fn add_domain(&self, name: &str, ip: Ipv4Addr, prefix: u8) -> Result<DomainPaths> {
+    pub fn add_domain(&self, name: &str, lease: &Lease) -> Result<DomainPaths> {
         check_file_name(name)?;
-        for port in self.ports()? {
+        let ip = lease.ip;
+        let ports = self.ports()?;
+        for port in &ports {
             if port.name == name {
                 return Err(FabricError::Taken(format!("the domain \"{name}\" exists")));
             }
-            if port.ip == ip {
-                let holder = port.name;
+            if port.lease.ip == ip {
+                let holder = &port.name;
                 let text = format!("the address {ip} belongs to the domain \"{holder}\"");
                 return Err(FabricError::Taken(text));
             }
@@ -239,7 +255,7 @@ impl Fabric {
         let file = self.netns_dir.join(name);
         netns::remove(&file).map_err(doing("removing an unfinished domain"))?;
         netns::create(&file).map_err(doing("making a network namespace"))?;
-        let made = self.furnish(name, &file, ip, prefix);
+        let made = self.furnish(name, &file, lease, &ports);
         if made.is_err() {
             let _ = self.remove_domain(name);
         }
@@ -256,8 +272,11 @@ impl Fabric {
             return Err(FabricError::NotFound(name.into()));
         }
         if let Some(port) = port {
-            self.unpublish(port.ip)?;
-            self.unplug(&port_name(port.ip), port.ip)?;
+            self.unpublish(port.lease.ip)?;
+            self.unplug(&port_name(port.lease.ip), &port.lease)?;
+            if let Some(known) = port.lease.as_neighbour() {
+                self.tell_of(known, &ports, false)?;
+            }
         }
         netns::remove(&file).map_err(doing("removing a network namespace"))?;
         match fs::remove_file(self.hosts_dir.join(name)) {
@@ -268,28 +287,30 @@ impl Fabric {
         }
     }
 
+    /// Makes of a fabric that an earlier version laid one of this version.
+    pub fn renew(&self) -> Result<()> {
+        self.nft_in_fabric(&["-f", "-"], RULES).map(drop)
+    }
+
     /// The domains that are whole, in order of their addresses; what an earlier
     /// broker left half made (or a domain broke) is cleared away.
     pub fn existing(&self) -> Result<Vec<ExistingDomain>> {
         let mut whole = Vec::new();
         for device in self.ip_in_fabric(&["-o", "link", "show"])?.lines() {
             if let (Some(ip), None) = (parse_device(device), parse_port(device)) {
-                self.unplug(&port_name(ip), ip)?;
+                // What was laid of its IPv6 stays, for the next port of this name: the address that ends
+                // in the port's own is nobody else's in any network.
+                self.unplug(&port_name(ip), &Lease::of(ip))?;
             }
         }
-        for Port { ip, name, prefix } in self.ports()? {
+        for Port { name, lease } in self.ports()? {
             if let Some(paths) = self.paths(&name)? {
-                whole.push(ExistingDomain {
-                    name,
-                    ip,
-                    prefix,
-                    paths,
-                });
+                whole.push(ExistingDomain { name, lease, paths });
             } else {
-                self.unplug(&port_name(ip), ip)?;
+                self.unplug(&port_name(lease.ip), &lease)?;
             }
         }
-        whole.sort_by_key(|domain| domain.ip);
+        whole.sort_by_key(|domain| domain.lease.ip);
         let entries = fs::read_dir(&self.netns_dir).map_err(doing("listing the namespaces"))?;
         for file in entries.flatten() {
             let name = file.file_name();
@@ -302,7 +323,7 @@ impl Fabric {
     }
 
     /// Writes the names into each domain's hosts file; `host` is the uplink's address.
-    pub fn write_hosts(&self, domains: &[(&str, Ipv4Addr)], host: Option<Ipv4Addr>) -> Result<()> {
+    pub fn write_hosts(&self, domains: &[(&str, IpAddr)], host: Option<Ipv4Addr>) -> Result<()> {
         let text = hosts::text(domains, host);
         let entries = fs::read_dir(&self.hosts_dir).map_err(doing("listing the hosts files"))?;
         for file in entries.flatten() {
@@ -351,25 +372,37 @@ impl Fabric {
         ip_batch(self.namespace.as_fd(), &batch)
     }
 
-    fn furnish(&self, name: &str, file: &Path, ip: Ipv4Addr, prefix: u8) -> Result<DomainPaths> {
+    fn furnish(
+        &self,
+        name: &str,
+        file: &Path,
+        lease: &Lease,
+        others: &[Port],
+    ) -> Result<DomainPaths> {
         let namespace = netns::open(file)
             .map_err(doing("opening a network namespace"))?
             .ok_or_else(|| FabricError::NotFound(name.into()))?;
         ip_batch(namespace.as_fd(), "link set lo up\n")?;
         self.plug(&Plug {
-            port: &port_name(ip),
-            alias: &format!("{name}/{prefix}"),
+            port: &port_name(lease.ip),
+            alias: &alias(name, lease),
             device: DOMAIN_DEVICE,
             namespace: namespace.as_fd(),
             namespace_path: file,
-            ip,
-            prefix,
+            lease,
         })?;
+        if let Some(known) = lease.as_neighbour() {
+            self.tell_of(known, others, true)?;
+            let others = others.iter().filter_map(|port| port.lease.as_neighbour());
+            let others: Vec<Neighbour> = others.collect();
+            neighbours::know(namespace.as_fd(), DOMAIN_DEVICE, &others, true)
+                .map_err(doing("telling a domain of the others"))?;
+        }
         if let Some(host) = self.uplink_address() {
             self.route_by_uplink(name, host)?;
         }
         let hosts_path = self.hosts_dir.join(name);
-        hosts::write_in_place(&hosts_path, &hosts::text(&[(name, ip)], None))
+        hosts::write_in_place(&hosts_path, &hosts::text(&[(name, lease.ip.into())], None))
             .map_err(doing("writing a hosts file"))?;
         self.paths(name)?
             .ok_or_else(|| FabricError::NotFound(name.into()))
@@ -384,11 +417,11 @@ impl Fabric {
             device,
             namespace,
             namespace_path,
-            ip,
-            prefix,
+            lease,
         } = plug;
+        let &Lease { ip, prefix, six } = lease;
         let mac = mac_of(ip);
-        self.nft_in_fabric(&["-f", "-"], &elements("add", port, ip))?;
+        self.nft_in_fabric(&["-f", "-"], &elements("add", port, lease))?;
         let namespace_path = namespace_path.display();
         let mut batch = format!(
             "link add {port} type veth peer name {device} address {mac} netns {namespace_path}\n"
@@ -399,6 +432,16 @@ impl Fabric {
         batch.clear();
         no_ipv6_address(&mut batch, device);
         let _ = writeln!(batch, "addr add {ip}/{prefix} brd + dev {device}");
+        if let Some((six, prefix)) = six {
+            // Nobody else can have them, so that none waits for the answer (RFC 4862, 5.4). Probes of
+            // neighbours that are known come from the second.
+            for address in [
+                format!("{six}/{prefix}"),
+                format!("{}/64", link_local_of(ip)),
+            ] {
+                let _ = writeln!(batch, "addr add {address} dev {device} nodad");
+            }
+        }
         let _ = writeln!(batch, "link set {device} up");
         ip_batch(namespace, &batch)?;
 
@@ -409,18 +452,37 @@ impl Fabric {
         if !alias.is_empty() {
             let _ = writeln!(batch, "link set {port} alias {alias}");
         }
-        ip_batch(self.namespace.as_fd(), &batch)
+        ip_batch(self.namespace.as_fd(), &batch)?;
+        neighbours::place(self.namespace.as_fd(), port, ip)
+            .map_err(doing("telling the bridge of a port"))
     }
 
-    fn unplug(&self, port: &str, ip: Ipv4Addr) -> Result<()> {
+    fn unplug(&self, port: &str, lease: &Lease) -> Result<()> {
         // The device goes by itself when its far end's namespace ends.
         let deleted = self.ip_in_fabric(&["link", "del", "dev", port]);
         if deleted.is_err() && self.has_device(port) {
             return deleted.map(drop);
         }
         // Added once more, so that the deletion is right also when nothing was there.
-        let elements = elements("add", port, ip) + &elements("delete", port, ip);
+        let elements = elements("add", port, lease) + &elements("delete", port, lease);
         self.nft_in_fabric(&["-f", "-"], &elements).map(drop)
+    }
+
+    /// Has the domains of these ports know another one, or no more.
+    fn tell_of(&self, known: Neighbour, ports: &[Port], is_there: bool) -> Result<()> {
+        let others = ports.iter().filter(|port| {
+            let own = port.lease.as_neighbour();
+            own.is_some_and(|own| own != known)
+        });
+        for port in others {
+            let namespace = netns::open(&self.netns_dir.join(&port.name));
+            let namespace = namespace.map_err(doing("opening a domain"))?;
+            if let Some(namespace) = namespace {
+                // Its root may have taken the device away, or IPv6.
+                let _ = neighbours::know(namespace.as_fd(), DOMAIN_DEVICE, &[known], is_there);
+            }
+        }
+        Ok(())
     }
 
     /// The paths of a domain, if its namespace is there.
@@ -460,8 +522,29 @@ struct Plug<'a> {
     device: &'a str,
     namespace: BorrowedFd<'a>,
     namespace_path: &'a Path,
-    ip: Ipv4Addr,
-    prefix: u8,
+    lease: &'a Lease,
+}
+
+impl Lease {
+    /// By what and where others know it, if it has IPv6.
+    fn as_neighbour(&self) -> Option<Neighbour> {
+        self.six.map(|(six, _)| (six, self.ip))
+    }
+
+    /// Of a port of which no more than its name is known.
+    fn of(ip: Ipv4Addr) -> Lease {
+        Lease {
+            ip,
+            prefix: 32,
+            six: None,
+        }
+    }
+}
+
+/// What is written to a port. [`parse_port`] reads it.
+fn alias(name: &str, lease: &Lease) -> String {
+    let six = lease.six.map(|(six, prefix)| format!("/{six}/{prefix}"));
+    format!("{name}/{}{}", lease.prefix, six.unwrap_or_default())
 }
 
 /// Reads one line of `ip -o link show`: `3: p-0a4d0003@if2: <...> ...\    alias db/24`.
@@ -472,11 +555,22 @@ fn parse_port(line: &str) -> Option<Port> {
         .by_ref()
         .find(|word| *word == "alias")
         .and_then(|_| words.next())?;
-    let (name, prefix) = alias.rsplit_once('/')?;
+    let words: Vec<&str> = alias.split('/').collect();
+    let (name, prefix, six) = match words[..] {
+        [name, prefix] => (name, prefix, None),
+        [name, prefix, six, prefix6] => {
+            let six = (six.parse().ok()?, prefix6.parse().ok()?);
+            (name, prefix, Some(six))
+        }
+        _ => return None,
+    };
     Some(Port {
-        ip,
         name: name.into(),
-        prefix: prefix.parse().ok()?,
+        lease: Lease {
+            ip,
+            prefix: prefix.parse().ok()?,
+            six,
+        },
     })
 }
 
@@ -487,7 +581,13 @@ fn parse_device(line: &str) -> Option<Ipv4Addr> {
     Some(u32::from_str_radix(hex, 16).ok()?.into())
 }
 
-/// Keeps IPv6 silent on a device that does not carry it, where the kernel has IPv6.
+/// Whether the kernel speaks IPv6: the module is there, and the namespace of the caller has it on.
+pub fn has_ipv6() -> bool {
+    let off = fs::read_to_string("/proc/sys/net/ipv6/conf/all/disable_ipv6");
+    off.is_ok_and(|text| text.trim() == "0")
+}
+
+/// Keeps IPv6 from giving itself addresses, where the kernel has it.
 fn no_ipv6_address(batch: &mut String, device: &str) {
     if Path::new("/proc/sys/net/ipv6").exists() {
         let _ = writeln!(batch, "link set {device} addrgenmode none");
@@ -526,9 +626,18 @@ mod tests {
         let line = "4: p-0a4d0003@if2: <BROADCAST,UP> mtu 1500 qdisc noqueue master fw0 state UP \
                     \\    link/ether 4a:39:a4:d4:c6:d3 brd ff:ff:ff:ff:ff:ff link-netnsid 1\\    alias db/24";
         let port = parse_port(line).expect("a port");
-        assert_eq!(port.ip, Ipv4Addr::new(10, 77, 0, 3));
-        assert_eq!((port.name.as_str(), port.prefix), ("db", 24));
-        assert_eq!(port_name(port.ip), "p-0a4d0003");
+        let mut lease = Lease {
+            ip: Ipv4Addr::new(10, 77, 0, 3),
+            prefix: 24,
+            six: None,
+        };
+        assert_eq!((port.name.as_str(), port.lease), ("db", lease));
+        assert_eq!(port_name(lease.ip), "p-0a4d0003");
+        assert_eq!(link_local_of(lease.ip).to_string(), "fe80::46:aff:fe4d:3");
+        lease.six = Some(("fd00::a4d:3".parse().expect("an address"), 64));
+        let six = alias("db", &lease);
+        let port = parse_port(&line.replace("alias db/24", &format!("alias {six}")));
+        assert_eq!(port.map(|port| port.lease), Some(lease), "{six}");
         assert_eq!(parse_port("5: uplink@if9: <UP> mtu 1500"), None);
         assert_eq!(parse_port(&line.replace("alias db/24", "")), None);
     }

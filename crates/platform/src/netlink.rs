@@ -37,11 +37,11 @@ pub(crate) struct Message<'a> {
 pub(crate) struct Answer(Vec<u8>);
 
 impl Socket {
-    /// For the calling thread's namespace.
-    pub fn open(protocol: Protocol) -> io::Result<Self> {
+    /// For the calling thread's namespace; without a protocol, of rtnetlink(7), which is 0.
+    pub fn open(protocol: impl Into<Option<Protocol>>) -> io::Result<Self> {
         let (family, kind) = (AddressFamily::NETLINK, SocketType::RAW);
         let flags = SocketFlags::CLOEXEC;
-        let socket = rustix::net::socket_with(family, kind, flags, Some(protocol))?;
+        let socket = rustix::net::socket_with(family, kind, flags, protocol.into())?;
         Ok(Self(socket))
     }
 

@@ -15,13 +15,13 @@ use crate::fabric::find_tool;
 pub use crate::rules::dump_of_thread;
 use crate::{netns, rules};
 use std::io::{self, Write as _};
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
 /// A name that a text of rules may use as a variable, and its address.
-pub type Name = (String, Ipv4Addr);
+pub type Name = (String, IpAddr);
 
 /// Why rules were not loaded.
 #[derive(Debug, thiserror::Error)]

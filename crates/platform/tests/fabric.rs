@@ -1,9 +1,9 @@
 //! The fabric on a real kernel. Needs root; without it the tests say so and pass.
 
-use fordway_platform::fabric::{Fabric, FabricError, port_of};
+use fordway_platform::fabric::{Fabric, FabricError, Lease, has_ipv6, port_of};
 use fordway_platform::netns;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -57,6 +57,14 @@ fn syns_sent_again() -> u64 {
     count.parse().expect("a number")
 }
 
+fn lease(last: u8) -> Lease {
+    Lease {
+        ip: ip(last),
+        prefix: 24,
+        six: None,
+    }
+}
+
 fn ip(last: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 77, 0, last)
 }
@@ -68,8 +76,8 @@ fn domains_talk_and_cannot_lie_about_who_they_are() {
     };
     let before = host_devices();
     let fabric = Fabric::ensure(&runtime.0).expect("fabric");
-    let db = fabric.add_domain("db", ip(3), 24).expect("db");
-    let web = fabric.add_domain("web", ip(4), 24).expect("web");
+    let db = fabric.add_domain("db", &lease(3)).expect("db");
+    let web = fabric.add_domain("web", &lease(4)).expect("web");
     assert_ne!(db.netns_cookie, web.netns_cookie);
     assert_eq!(before, host_devices(), "the host's namespace changed");
 
@@ -116,21 +124,90 @@ fn domains_talk_and_cannot_lie_about_who_they_are() {
     assert_eq!(fabric.spoofed_frames(&port_of(ip(3))).expect("counter"), 0);
 }
 
+fn six(last: u16) -> Ipv6Addr {
+    Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0x0a4d, last)
+}
+
+fn with_six(last: u8) -> Lease {
+    Lease {
+        six: Some((six(last.into()), 64)),
+        ..lease(last)
+    }
+}
+
+/// What `ip` says in a domain.
+fn ip_in(file: &Path, words: &str) -> String {
+    let output = inside(file, || {
+        let words = words.split(' ');
+        std::process::Command::new("ip").args(words).output()
+    });
+    String::from_utf8(output.expect("ip").stdout).expect("text")
+}
+
+#[test]
+fn domains_have_ipv6_at_once_and_know_each_other() {
+    let Some(runtime) = Runtime::new("six") else {
+        return;
+    };
+    if !has_ipv6() {
+        fordway_test_skip::skipped("the kernel has IPv6 off");
+        return;
+    }
+    let fabric = Fabric::ensure(&runtime.0).expect("fabric");
+    let db = fabric.add_domain("db", &with_six(3)).expect("db");
+    let four = fabric.add_domain("four", &lease(5)).expect("four");
+    let web = fabric.add_domain("web", &with_six(4)).expect("web");
+    // Nobody is asked whether the address is free, nor who has the other's.
+    let listener = inside(&db.netns_path, || {
+        TcpListener::bind((six(3), 0)).expect("listen")
+    });
+    let address = listener.local_addr().expect("address");
+    let (client, again) = inside(&web.netns_path, || {
+        let client = TcpStream::connect(address).expect("connect");
+        (client, syns_sent_again())
+    });
+    assert_eq!(again, 0, "the first SYN was lost");
+    let (_server, from) = listener.accept().expect("accept");
+    assert_eq!(from.ip(), client.local_addr().expect("name").ip());
+    assert_eq!(from.ip(), six(4));
+    let laid = |file: &Path, of: u16| {
+        let known = ip_in(file, "-6 neigh show nud permanent");
+        known.contains(&six(of).to_string())
+    };
+    assert!(laid(&db.netns_path, 4) && laid(&web.netns_path, 3));
+    assert_eq!(ip_in(&four.netns_path, "-6 addr show dev eth0"), "");
+
+    drop(fabric);
+    let fabric = Fabric::ensure(&runtime.0).expect("again");
+    fabric.renew().expect("renew");
+    let leases: Vec<Lease> = fabric
+        .existing()
+        .expect("existing")
+        .into_iter()
+        .map(|domain| domain.lease)
+        .collect();
+    assert_eq!(leases, [with_six(3), with_six(4), lease(5)]);
+    fabric.remove_domain("web").expect("remove");
+    assert!(!laid(&db.netns_path, 4));
+    fabric.add_domain("web", &with_six(4)).expect("once more");
+    assert_eq!(fabric.spoofed_frames(&port_of(ip(4))).expect("counter"), 0);
+}
+
 #[test]
 fn a_second_broker_finds_what_the_first_one_made() {
     let Some(runtime) = Runtime::new("again") else {
         return;
     };
     let fabric = Fabric::ensure(&runtime.0).expect("fabric");
-    let db = fabric.add_domain("db", ip(3), 24).expect("db");
-    let taken = fabric.add_domain("db", ip(9), 24).expect_err("name");
+    let db = fabric.add_domain("db", &lease(3)).expect("db");
+    let taken = fabric.add_domain("db", &lease(9)).expect_err("name");
     assert!(matches!(taken, FabricError::Taken(_)), "{taken}");
-    let taken = fabric.add_domain("other", ip(3), 24).expect_err("address");
+    let taken = fabric.add_domain("other", &lease(3)).expect_err("address");
     assert!(
         taken.to_string().contains("belongs to the domain \"db\""),
         "{taken}"
     );
-    fabric.add_domain("half", ip(5), 24).expect("half");
+    fabric.add_domain("half", &lease(5)).expect("half");
     netns::remove(&runtime.0.join("netns/half")).expect("break it");
     std::fs::write(runtime.0.join("netns/stray"), "").expect("a file that is no namespace");
     drop(fabric);
@@ -139,25 +216,23 @@ fn a_second_broker_finds_what_the_first_one_made() {
     let existing = fabric.existing().expect("existing");
     assert_eq!(existing.len(), 1, "{existing:?}");
     assert_eq!(
-        (
-            existing[0].name.as_str(),
-            existing[0].ip,
-            existing[0].prefix
-        ),
-        ("db", ip(3), 24)
+        (existing[0].name.as_str(), existing[0].lease),
+        ("db", lease(3))
     );
     assert_eq!(existing[0].paths, db);
     assert!(!runtime.0.join("netns/stray").exists());
     fabric
-        .add_domain("half", ip(5), 24)
+        .add_domain("half", &lease(5))
         .expect("the address is free again");
 
     fabric
-        .write_hosts(&[("db", ip(3)), ("half", ip(5))], None)
+        .write_hosts(&[("db", ip(3).into()), ("half", ip(5).into())], None)
         .expect("hosts");
     let hosts = std::fs::read_to_string(&db.hosts_path).expect("hosts");
     assert!(hosts.ends_with("10.77.0.3 db\n10.77.0.5 half\n"), "{hosts}");
-    fabric.write_hosts(&[("db", ip(3))], None).expect("hosts");
+    fabric
+        .write_hosts(&[("db", ip(3).into())], None)
+        .expect("hosts");
     let hosts = std::fs::read_to_string(&db.hosts_path).expect("hosts");
     assert!(hosts.ends_with("10.77.0.3 db\n"), "{hosts}");
 

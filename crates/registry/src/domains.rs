@@ -7,7 +7,7 @@
 
 use crate::Registry;
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// The domain of the broker's own namespace.
 pub const HOST_DOMAIN: u32 = 0;
@@ -75,11 +75,50 @@ impl std::fmt::Display for Network {
     }
 }
 
+/// The IPv6 network beside it. A domain's address there ends in the 32 bits of its IPv4 address, so
+/// that each says the other, and one lease is both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Network6 {
+    base: Ipv6Addr,
+    prefix: u8,
+}
+
+impl Network6 {
+    /// The network in which `address` lies: global (2000::/3, RFC 4291, 2.4) or unique local
+    /// (fc00::/7, RFC 4193); prefixes of 16 to 96 bits.
+    pub fn new(address: Ipv6Addr, prefix: u8) -> Option<Self> {
+        let unicast = address.segments()[0] & 0xe000 == 0x2000 || address.is_unique_local();
+        if !unicast || !(16..=96).contains(&prefix) {
+            return None;
+        }
+        let base = Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << (128 - prefix)));
+        Some(Self { base, prefix })
+    }
+
+    /// Its prefix length.
+    pub fn prefix(self) -> u8 {
+        self.prefix
+    }
+
+    /// The address of who has this IPv4 address.
+    pub fn address_of(self, ip: Ipv4Addr) -> Ipv6Addr {
+        Ipv6Addr::from_bits(self.base.to_bits() | u128::from(ip.to_bits()))
+    }
+}
+
+impl std::fmt::Display for Network6 {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.base, self.prefix)
+    }
+}
+
 /// What ties a domain to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Assigned {
     /// Its address.
     pub ip: Ipv4Addr,
+    /// Its IPv6 address, if it has one.
+    pub ip6: Option<Ipv6Addr>,
     /// SO_NETNS_COOKIE of its namespace.
     pub netns_cookie: u64,
 }
@@ -93,8 +132,18 @@ pub struct Domain {
     pub name: String,
     /// Its address; `None` for the host.
     pub ip: Option<Ipv4Addr>,
+    /// Its IPv6 address, if it has one.
+    pub ip6: Option<Ipv6Addr>,
     /// SO_NETNS_COOKIE of its namespace.
     pub netns_cookie: u64,
+}
+
+impl Domain {
+    /// Its addresses.
+    pub fn addresses(&self) -> impl Iterator<Item = IpAddr> + use<> {
+        let four = self.ip.map(IpAddr::V4);
+        four.into_iter().chain(self.ip6.map(IpAddr::V6))
+    }
 }
 
 /// Why a domain cannot be registered.
@@ -113,7 +162,7 @@ pub enum DomainError {
     NameTaken(String),
     /// The address has another domain.
     #[error("the address {0} is taken by domain \"{1}\"")]
-    AddressTaken(Ipv4Addr, String),
+    AddressTaken(IpAddr, String),
     /// The namespace has another domain.
     #[error("this network namespace is domain \"{0}\" already")]
     NamespaceTaken(String),
@@ -125,7 +174,7 @@ pub enum DomainError {
     Full(Network),
     /// Not an address that one namespace can own (loopback, multicast, ...).
     #[error("{0} cannot be the address of a domain")]
-    Special(Ipv4Addr),
+    Special(IpAddr),
 }
 
 /// All domains.
@@ -135,7 +184,7 @@ pub(crate) struct Domains {
     id_next: u32,
     by_id: BTreeMap<u32, Domain>,
     by_netns: BTreeMap<u64, u32>,
-    by_ip: BTreeMap<Ipv4Addr, u32>,
+    by_ip: BTreeMap<IpAddr, u32>,
 }
 
 impl Domains {
@@ -151,7 +200,6 @@ impl Domains {
 
     /// The namespace to which an address is assigned.
     pub(crate) fn owner_of(&self, ip: IpAddr) -> Option<u64> {
-        let IpAddr::V4(ip) = ip else { return None };
         Some(self.by_id.get(self.by_ip.get(&ip)?)?.netns_cookie)
     }
 
@@ -167,9 +215,7 @@ impl Domains {
     fn insert(&mut self, domain: Domain) -> &Domain {
         let id = domain.id;
         self.by_netns.insert(domain.netns_cookie, id);
-        if let Some(ip) = domain.ip {
-            self.by_ip.insert(ip, id);
-        }
+        self.by_ip.extend(domain.addresses().map(|ip| (ip, id)));
         self.by_id.entry(id).or_insert(domain)
     }
 }
@@ -186,19 +232,33 @@ impl Registry {
             id: HOST_DOMAIN,
             name: name.to_owned(),
             ip: None,
+            ip6: None,
             netns_cookie,
         });
     }
 
     /// Whether a domain of this name and address could be registered, and under which
-    /// address: `ip`, or else the lowest free one. To be asked before a namespace is made.
-    pub fn check_domain(&self, name: &str, ip: Option<Ipv4Addr>) -> Result<Ipv4Addr, DomainError> {
+    /// address: `ip`, or else the lowest free one; with that which follows from it in `network6`.
+    /// To be asked before a namespace is made.
+    pub fn check_domain(
+        &self,
+        name: &str,
+        ip: Option<Ipv4Addr>,
+        network6: Option<Network6>,
+    ) -> Result<Ipv4Addr, DomainError> {
         self.check_name(name)?;
         let network = self.domains.network;
-        let free = |ip: &Ipv4Addr| !self.domains.by_ip.contains_key(ip);
+        let both = |ip| {
+            let six = network6.map(|network| network.address_of(ip).into());
+            [Some(ip.into()), six].into_iter().flatten()
+        };
+        let free = |ip: &Ipv4Addr| both(*ip).all(|ip| !self.domains.by_ip.contains_key(&ip));
         match ip {
             Some(ip) if !network.has_host(ip) => Err(DomainError::Address(ip, network)),
-            Some(ip) => self.check_address(ip).map(|()| ip),
+            Some(ip) => {
+                both(ip).try_for_each(|ip| self.check_address(ip))?;
+                Ok(ip)
+            }
             None => network
                 .hosts()
                 .map(Ipv4Addr::from_bits)
@@ -222,9 +282,14 @@ impl Registry {
         name: &str,
         assigned: Assigned,
     ) -> Result<Domain, DomainError> {
-        let Assigned { ip, netns_cookie } = assigned;
+        let Assigned {
+            ip,
+            ip6,
+            netns_cookie,
+        } = assigned;
         self.check_name(name)?;
-        self.check_address(ip)?;
+        self.check_address(ip.into())?;
+        ip6.map_or(Ok(()), |ip| self.check_address(ip.into()))?;
         if let Some(other) = self.domains.of_netns(netns_cookie) {
             return Err(DomainError::NamespaceTaken(other.name.clone()));
         }
@@ -232,6 +297,7 @@ impl Registry {
             id,
             name: name.to_owned(),
             ip: Some(ip),
+            ip6,
             netns_cookie,
         };
         Ok(self.domains.insert(domain).clone())
@@ -243,7 +309,7 @@ impl Registry {
             return Vec::new();
         };
         self.domains.by_netns.remove(&domain.netns_cookie);
-        if let Some(ip) = domain.ip {
+        for ip in domain.addresses() {
             self.domains.by_ip.remove(&ip);
         }
         self.downgrade_unassigned()
@@ -297,12 +363,15 @@ impl Registry {
         }
     }
 
-    fn check_address(&self, ip: Ipv4Addr) -> Result<(), DomainError> {
+    fn check_address(&self, ip: IpAddr) -> Result<(), DomainError> {
         let special = ip.is_loopback()
             || ip.is_unspecified()
             || ip.is_multicast()
-            || ip.is_broadcast()
-            || ip.is_link_local();
+            || match ip {
+                IpAddr::V4(ip) => ip.is_broadcast() || ip.is_link_local(),
+                // IPv4 in IPv6 is looked up as IPv4.
+                IpAddr::V6(ip) => ip.is_unicast_link_local() || ip.to_ipv4_mapped().is_some(),
+            };
         if special {
             return Err(DomainError::Special(ip));
         }

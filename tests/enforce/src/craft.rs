@@ -10,7 +10,7 @@ use fordway_platform::packet::PacketSocket;
 use fordway_test_filter::packets::checksum;
 use rustix::event::{PollFd, PollFlags};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, ipproto};
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
@@ -249,3 +249,196 @@ pub fn forge(from: Ipv4Addr, server: SocketAddrV4, stolen: Ipv4Addr) -> Result<(
 }
 
 const IPV4: [u8; 2] = [8, 0];
+
+// RFC 4861, 4; RFC 4443, 2.1.
+const ROUTER_ADVERTISEMENT: u8 = 134;
+const SOLICITATION: u8 = 135;
+const ADVERTISEMENT: u8 = 136;
+const REDIRECT: u8 = 137;
+const ECHO_REQUEST: u8 = 128;
+const HOP_BY_HOP: u8 = 0;
+const FRAGMENT: u8 = 44;
+const ICMP6: u8 = 58;
+const DESTINATION_OPTIONS: u8 = 60;
+
+/// The same for IPv6, whose lies are about neighbours: prints `lie NAME` for each that may not pass,
+/// and `true NAME` for what a domain's kernel sends.
+pub fn forge6(from: Ipv6Addr, victim: Ipv6Addr, stolen: Ipv6Addr) -> Result<()> {
+    stay_on_one_cpu()?;
+    let socket = PacketSocket::open("eth0")?;
+    let mac = |ip: Ipv6Addr| [[2, 0x46].as_slice(), &ip.octets()[12..]].concat();
+    // Appendix A of RFC 4291.
+    let link_local = |ip: Ipv6Addr| -> Ipv6Addr {
+        let [a, b, c, d] = (ip.to_bits() as u32).to_be_bytes().map(u16::from);
+        let last = [0, 0x46, a << 8 | 0xff, 0xfe00 | b, c << 8 | d];
+        Ipv6Addr::new(0xfe80, 0, 0, last[0], last[1], last[2], last[3], last[4])
+    };
+    let option = |kind: u8, of: Ipv6Addr| [&[kind, 1][..], &mac(of)].concat();
+    let [source, target] = [1, 2];
+    let nonce = [14, 1, 1, 2, 3, 4, 5, 6];
+    let frame = |mac_of: Ipv6Addr, from: Ipv6Addr, next: u8, rest: &[u8]| {
+        let length = (rest.len() as u16).to_be_bytes();
+        let header = [&[0x60, 0, 0, 0][..], &length, &[next, 255]].concat();
+        let addresses = [from.octets(), victim.octets()].concat();
+        [
+            &mac(victim)[..],
+            &mac(mac_of),
+            &[0x86, 0xdd],
+            &header,
+            &addresses,
+            rest,
+        ]
+        .concat()
+    };
+    let message = |from: Ipv6Addr, kind: u8, fixed: &[u8], options: &[u8]| {
+        let mut message = [&[kind, 0, 0, 0][..], fixed, options].concat();
+        let pseudo = [
+            &from.octets()[..],
+            &victim.octets(),
+            &(message.len() as u32).to_be_bytes(),
+            &[0, 0, 0, ICMP6],
+            &message,
+        ]
+        .concat();
+        let sum = checksum(&pseudo, 0);
+        message[2..4].copy_from_slice(&sum.to_be_bytes());
+        message
+    };
+    // Of a host that takes the place of what was known: flags solicited, override.
+    let about = |flags: u8, of: Ipv6Addr| [&[flags, 0, 0, 0][..], &of.octets()].concat();
+    let claim = |from: Ipv6Addr, of: Ipv6Addr, options: &[u8]| {
+        message(from, ADVERTISEMENT, &about(0x60, of), options)
+    };
+    let asks = |from: Ipv6Addr, of: Ipv6Addr, options: &[u8]| {
+        message(from, SOLICITATION, &about(0, of), options)
+    };
+    let plain = |message: Vec<u8>| frame(from, from, ICMP6, &message);
+    let behind = |next: u8, header: &[u8], message: Vec<u8>| {
+        frame(from, from, next, &[header, &message].concat())
+    };
+    let echo = |from| message(from, ECHO_REQUEST, &[0, 1, 0, 1], &[]);
+    let nobody = Ipv6Addr::UNSPECIFIED;
+    let own = link_local(from);
+    // PadN of four bytes (RFC 8200, 4.2) in a header of eight.
+    let padding = [ICMP6, 0, 1, 4, 0, 0, 0, 0];
+    let lying = claim(from, stolen, &option(target, from));
+    let router = [64, 0, 7, 8, 0, 0, 0, 0, 0, 0, 0, 0];
+    let lies = [
+        (
+            "another's address",
+            frame(from, stolen, ICMP6, &echo(stolen)),
+        ),
+        ("another's MAC", frame(stolen, from, ICMP6, &echo(from))),
+        (
+            "another's link-local address",
+            frame(from, link_local(stolen), ICMP6, &echo(link_local(stolen))),
+        ),
+        (
+            "an advertisement of another's address",
+            plain(lying.clone()),
+        ),
+        (
+            "an advertisement without an option",
+            plain(claim(from, stolen, &[])),
+        ),
+        (
+            "an advertisement with another's MAC",
+            plain(claim(from, from, &option(target, stolen))),
+        ),
+        (
+            "an advertisement in another's name",
+            frame(
+                from,
+                stolen,
+                ICMP6,
+                &claim(stolen, stolen, &option(target, from)),
+            ),
+        ),
+        (
+            "an advertisement with two options",
+            plain(claim(
+                from,
+                from,
+                &[&nonce[..], &option(target, stolen)].concat(),
+            )),
+        ),
+        (
+            "an advertisement behind a header",
+            behind(HOP_BY_HOP, &padding, lying.clone()),
+        ),
+        (
+            "an advertisement in a fragment",
+            behind(FRAGMENT, &[ICMP6, 0, 0, 1, 0, 0, 0, 9], lying.clone()),
+        ),
+        (
+            "a header in a fragment",
+            behind(
+                FRAGMENT,
+                &[DESTINATION_OPTIONS, 0, 0, 1, 0, 0, 0, 9],
+                padding.to_vec(),
+            ),
+        ),
+        (
+            "a solicitation with another's MAC",
+            plain(asks(from, victim, &option(source, stolen))),
+        ),
+        (
+            "a solicitation with two options",
+            plain(asks(
+                from,
+                victim,
+                &[&nonce[..], &option(source, stolen)].concat(),
+            )),
+        ),
+        (
+            "a question whether another's address is free",
+            frame(from, nobody, ICMP6, &asks(nobody, stolen, &[])),
+        ),
+        (
+            "a router",
+            frame(
+                from,
+                own,
+                ICMP6,
+                &message(own, ROUTER_ADVERTISEMENT, &router, &option(source, from)),
+            ),
+        ),
+        (
+            "a redirect",
+            frame(
+                from,
+                own,
+                ICMP6,
+                &message(
+                    own,
+                    REDIRECT,
+                    &[&about(0, own)[..], &stolen.octets()].concat(),
+                    &[],
+                ),
+            ),
+        ),
+    ];
+    let truths = [
+        ("an echo request", plain(echo(from))),
+        (
+            "an advertisement",
+            plain(claim(from, from, &option(target, from))),
+        ),
+        ("an advertisement alone", plain(claim(from, from, &[]))),
+        (
+            "a solicitation",
+            plain(asks(from, victim, &option(source, from))),
+        ),
+        (
+            "a question whether an address is free",
+            frame(from, nobody, ICMP6, &asks(nobody, from, &nonce)),
+        ),
+    ];
+    for (what, frames) in [("true", &truths[..]), ("lie", &lies)] {
+        for (name, frame) in frames {
+            socket.send(frame)?;
+            println!("{what} {name}");
+        }
+    }
+    Ok(())
+}

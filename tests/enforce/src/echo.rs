@@ -6,7 +6,7 @@ use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token};
 use std::collections::HashMap;
 use std::io::{ErrorKind, Read, Write};
-use std::net::Ipv4Addr;
+use std::net::Ipv6Addr;
 
 const LISTENER: Token = Token(0);
 
@@ -15,7 +15,7 @@ pub fn run(port: u16) -> Result<()> {
     fordway_platform::process::raise_descriptor_limit();
     let mut poll = Poll::new()?;
     let mut events = Events::with_capacity(1024);
-    let mut listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, port).into())?;
+    let mut listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, port).into())?;
     let registry = poll.registry().try_clone()?;
     registry.register(&mut listener, LISTENER, Interest::READABLE)?;
     let mut connections: HashMap<Token, TcpStream> = HashMap::new();

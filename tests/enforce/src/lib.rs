@@ -12,6 +12,7 @@ use anyhow::{Context, Result, ensure};
 use fordway_lab::packages;
 use fordway_lab::{Lab, PathChoice, Place, Program, Spawn, Stdin};
 use fordwayd::admin::{Connection, FilterRules, Reply, Request};
+use std::net::Ipv6Addr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
@@ -70,6 +71,17 @@ impl Bed {
             })?;
         }
         Ok(Some(Bed { lab }))
+    }
+
+    /// The IPv6 address of a domain.
+    pub fn six(&self, place: &Place) -> Result<Ipv6Addr> {
+        let Reply::Domains { domains } = self.lab.ask(&Request::DomainList)? else {
+            anyhow::bail!("no list of domains");
+        };
+        let domain = domains.iter().find(|one| one.ip == Some(place.ip()));
+        domain
+            .and_then(|domain| domain.ip6)
+            .context("a domain without IPv6")
     }
 
     /// Ends everything; nothing may be left.

@@ -25,8 +25,11 @@ fn main() -> Result<()> {
         ["forge", from, server, stolen] => {
             craft::forge(from.parse()?, server.parse()?, stolen.parse()?)
         }
+        ["forge6", from, victim, stolen] => {
+            craft::forge6(from.parse()?, victim.parse()?, stolen.parse()?)
+        }
         _ => bail!(
-            "echo PORT, talk SERVER COUNT, ask SERVER, connect SERVER SOURCE, craft FROM SERVER PORT, forge FROM SERVER STOLEN"
+            "echo PORT, talk SERVER COUNT, ask SERVER, connect SERVER SOURCE, craft FROM SERVER PORT, forge FROM SERVER STOLEN, forge6 FROM VICTIM STOLEN"
         ),
     }
 }

@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use fordway_lab::{PathChoice, Spawn};
+use fordway_platform::fabric::port_of;
 use fordway_test_enforce::{Bed, counted, db, guest, in_checkout, program, said, web};
 use std::io::Write;
 use std::process::Command;
@@ -373,6 +374,89 @@ fn cut(told: &str) -> usize {
     let before = told.split(" are cut").next().unwrap_or_default();
     let last = before.rsplit(' ').next().unwrap_or_default();
     last.parse().unwrap_or(0)
+}
+
+/// Rules of families ip6 and inet, and of the bridge by its ports, decide about a connection over IPv6 as
+/// about any other: rings while they let it pass, an end when they do not, and rings again.
+#[test]
+fn a_connection_over_ipv6_is_cut_and_comes_again() -> Result<()> {
+    let Some(bed) = Bed::start("six")? else {
+        return Ok(());
+    };
+    let (server, client) = (bed.six(&db())?, bed.six(&web())?);
+    let echo = bed.spawn(&db(), &program("echo 7000", BINARY))?;
+    echo.wait_for_port(7000)?;
+    let port = port_of(web().ip());
+    let words = format!("talk [{server}]:7000 1");
+    let mut talker = bed.spawn(&web(), &program(&words, BINARY))?;
+    let mut stdin = talker.take_stdin().context("no stdin")?;
+    let refusing = [
+        ("ip6", format!("ip6 saddr {client} tcp dport 7000")),
+        ("inet", "tcp dport 7000 ct state established,new".to_owned()),
+        (
+            "bridge",
+            format!("iifname \"{port}\" ip6 daddr {server} tcp dport 7000"),
+        ),
+    ];
+    let rounds = refusing.len();
+    for (round, (family, what)) in (1..).zip(refusing) {
+        let times = |word: &str| talker.stdout_so_far().matches(word).count();
+        talker.wait_until(LIMIT, "has its connection", || times("up ") == round)?;
+        bed.wait_for_rings("web", 1)?;
+        // Both ends: the echo's is its answer's.
+        bed.wait_for_rings("db", 1)?;
+        let verdict = if family == "bridge" {
+            "drop"
+        } else {
+            "reject with tcp reset"
+        };
+        let told = bed.load_text(
+            &format!("table {family} t {{\n chain c {{\n type filter hook forward priority 0; policy accept;\n {what} counter {verdict}\n }}\n}}\n"),
+            false,
+        )?;
+        print!("{family}: {told}");
+        ensure!(cut(&told) == 1, "{family}: {told}");
+        talker.wait_until(LIMIT, "is cut", || times("down ") == round)?;
+        if family != "bridge" {
+            // A first packet is refused as the rule says, and at once.
+            let again = program(&format!("talk [{server}]:7000 1"), BINARY);
+            let output = bed.spawn(&web(), &again)?.finish()?;
+            let errors = output.errors();
+            ensure!(errors.contains("Connection refused"), "{family}: {errors}");
+        }
+        bed.load_text("table ip6 t {\n}\n", false)?;
+        if round < rounds {
+            writeln!(stdin)?;
+        }
+    }
+    drop(stdin);
+    talker.finish()?.ok()?;
+    echo.stop()?;
+    bed.finish()
+}
+
+/// A ruleset that lets nothing pass but one port, written for IPv4, leaves IPv6 its neighbours: the
+/// same port is reached over it.
+#[test]
+fn a_policy_that_drops_leaves_neighbours_to_be_found() -> Result<()> {
+    let Some(bed) = Bed::start("neighbours")? else {
+        return Ok(());
+    };
+    bed.load_text(
+        "table inet t {\n chain c {\n type filter hook forward priority 0; policy drop;\n tcp dport 7000 accept\n tcp sport 7000 accept\n }\n}\n",
+        false,
+    )?;
+    let server = bed.six(&db())?;
+    let echo = bed.spawn(&db(), &program("echo 7000", BINARY))?;
+    echo.wait_for_port(7000)?;
+    let mut talker = bed.spawn(&web(), &program(&format!("talk [{server}]:7000 1"), BINARY))?;
+    talker.wait_for_output("up 1")?;
+    bed.wait_for_rings("web", 1)?;
+    bed.wait_for_rings("db", 1)?;
+    drop(talker.take_stdin());
+    talker.finish()?.ok()?;
+    echo.stop()?;
+    bed.finish()
 }
 
 /// Many connections while the rules flip: each flip takes all of them, and no byte is wrong.

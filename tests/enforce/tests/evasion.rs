@@ -128,6 +128,47 @@ fn a_frame_that_is_not_the_ports_own_does_not_pass() -> Result<()> {
     bed.finish()
 }
 
+/// The same of IPv6, where a domain's kernel says by itself who it is. What its neighbours know of
+/// each other stays as it was, and nobody becomes their router.
+#[test]
+fn a_lie_about_neighbours_does_not_pass() -> Result<()> {
+    let Some(bed) = Bed::start("forged6")? else {
+        return Ok(());
+    };
+    let [server, client, liar] = [db(), web(), guest()].map(|place| bed.six(&place));
+    let [server, client, liar] = [server?, client?, liar?];
+    let fabric = Fabric::open(&bed.lab.runtime_dir())?.context("no fabric")?;
+    let spoofed = || -> Result<u64> { Ok(fabric.spoofed_frames(&port_of(liar))?) };
+    // They know each other before, by entries that a lie could change: found, not laid.
+    for place in [db(), web(), guest()] {
+        let words = "ip -6 neigh flush dev eth0 nud permanent";
+        bed.try_run(&place, words)?.ok()?;
+    }
+    bed.try_run(&db(), &format!("ping -6 -c 1 {client}"))?
+        .ok()?;
+    bed.try_run(&guest(), &format!("ping -6 -c 1 {server}"))?
+        .ok()?;
+    let before = spoofed()?;
+    ensure!(before == 0, "a domain's own packets are {before} lies");
+    let words = format!("forge6 {liar} {server} {client}");
+    let output = bed.spawn(&guest(), &program(&words, BINARY))?.finish()?;
+    let output = output.ok()?;
+    let lies = output.text().matches("lie ").count() as u64;
+    ensure!(lies == 16, "{}", output.text());
+    bed.lab
+        .wait_until(LIMIT, "all lies are dropped", || Ok(spoofed()? >= lies))?;
+    ensure!(spoofed()? == lies, "{} of {lies}", spoofed()?);
+    let neighbours = bed.try_run(&db(), "ip -6 neigh show")?.ok()?.text();
+    let known = |line: &str| {
+        let [ip, mac] = [client.to_string(), "02:46:0a:4d:00:04".to_owned()];
+        line.starts_with(&format!("{ip} ")) && line.contains(&mac)
+    };
+    ensure!(neighbours.lines().any(known), "{neighbours}");
+    let routes = bed.try_run(&db(), "ip -6 route show default")?.ok()?.text();
+    ensure!(routes.is_empty(), "{routes}");
+    bed.finish()
+}
+
 /// What rings between two colluding ends would walk around: whether a rule tracks
 /// connections or not, and whichever packet of the handshake it refuses.
 const NO_HANDSHAKE: [(&str, &str); 3] = [

@@ -43,10 +43,7 @@ pub fn crossings(from: IpAddr, to: IpAddr) -> [Crossing; HOOKS] {
 
 /// The switch port of an address.
 pub(crate) fn port(ip: IpAddr) -> Iface {
-    match ip {
-        IpAddr::V4(ip) => Iface::new(0, &port_of(ip)),
-        IpAddr::V6(_) => Iface::new(0, RULES_DEVICE),
-    }
+    Iface::new(0, &port_of(ip))
 }
 
 /// The switch port of the host.

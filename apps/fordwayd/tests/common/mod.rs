@@ -12,7 +12,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -82,6 +82,7 @@ pub fn broker_process() {
     let config = fordwayd::Config {
         runtime_dir: dir.into(),
         network: fordwayd::Network::new(Ipv4Addr::new(10, 77, 0, 0), 24).expect("network"),
+        network6: fordwayd::Network6::new(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 0), 64),
         uplink: false,
         ring_bytes_max: 1 << 30,
     };
@@ -604,13 +605,15 @@ impl Drop for PrivateNamespace {
 /// A connection between exactly these names in the calling thread's namespace.
 pub fn connect_as(client: SocketAddr, server: SocketAddr) -> (TcpStream, TcpStream) {
     use rustix::net::{AddressFamily, SocketType, sockopt};
-    let listener =
-        rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).expect("socket");
+    let family = match server {
+        SocketAddr::V4(_) => AddressFamily::INET,
+        SocketAddr::V6(_) => AddressFamily::INET6,
+    };
+    let listener = rustix::net::socket(family, SocketType::STREAM, None).expect("socket");
     sockopt::set_socket_reuseaddr(&listener, true).expect("reuse");
     rustix::net::bind(&listener, &server).expect("bind server");
     rustix::net::listen(&listener, 1).expect("listen");
-    let socket =
-        rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).expect("socket");
+    let socket = rustix::net::socket(family, SocketType::STREAM, None).expect("socket");
     sockopt::set_socket_reuseaddr(&socket, true).expect("reuse");
     rustix::net::bind(&socket, &client).expect("bind client");
     rustix::net::connect(&socket, &server).expect("connect");

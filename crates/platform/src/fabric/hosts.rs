@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   hosts/NAME          mounted over /etc/hosts in domain NAME
-//!   control/hosts       the same text, for containers
+//!   control/hosts       the same for containers, but for whose IPv6 address leads where
 //!   /etc/hosts          the host's own: a block between two marks, while there is an uplink
 //! ```
 //! All are changed in place, since programs have them mounted: longer content first, then
@@ -11,7 +11,7 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -23,7 +23,7 @@ pub const SHARED_FILE: &str = "control/hosts";
 const MADE: &str = "# made by fordway\n";
 
 /// The content of each domain's /etc/hosts. `host` is the host's address, if there is an uplink.
-pub(super) fn text(domains: &[(&str, Ipv4Addr)], host: Option<Ipv4Addr>) -> String {
+pub(super) fn text(domains: &[(&str, IpAddr)], host: Option<Ipv4Addr>) -> String {
     let mut text = String::from("127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n");
     // Programs look their own host's name up (Java's getLocalHost, sudo): answer it
     // the way Debian does, unless a domain has that name.
@@ -40,7 +40,7 @@ pub(super) fn text(domains: &[(&str, Ipv4Addr)], host: Option<Ipv4Addr>) -> Stri
     text + &lines(domains)
 }
 
-fn lines(domains: &[(&str, Ipv4Addr)]) -> String {
+fn lines(domains: &[(&str, IpAddr)]) -> String {
     let mut text = String::new();
     for (name, ip) in domains {
         let _ = writeln!(text, "{ip} {name}");
@@ -51,7 +51,7 @@ fn lines(domains: &[(&str, Ipv4Addr)]) -> String {
 /// Writes the file for containers.
 pub fn write_shared(
     runtime_dir: &Path,
-    domains: &[(&str, Ipv4Addr)],
+    domains: &[(&str, IpAddr)],
     host: Option<Ipv4Addr>,
 ) -> io::Result<()> {
     write_in_place(&runtime_dir.join(SHARED_FILE), &text(domains, host))
@@ -83,11 +83,7 @@ fn marks(runtime_dir: &Path) -> [String; 2] {
 
 /// Writes the domains' names into the host's file, in place of what a broker of this runtime
 /// directory has written before.
-pub fn write_block(
-    path: &Path,
-    runtime_dir: &Path,
-    domains: &[(&str, Ipv4Addr)],
-) -> io::Result<()> {
+pub fn write_block(path: &Path, runtime_dir: &Path, domains: &[(&str, IpAddr)]) -> io::Result<()> {
     ensure(path)?;
     change(path, |old| {
         let mut text = without_block(old, runtime_dir);
@@ -155,8 +151,8 @@ mod tests {
     use super::*;
     use std::os::unix::fs::MetadataExt;
 
-    const DB: (&str, Ipv4Addr) = ("db", Ipv4Addr::new(10, 77, 0, 3));
-    const WEB: (&str, Ipv4Addr) = ("web", Ipv4Addr::new(10, 77, 0, 4));
+    const DB: (&str, IpAddr) = ("db", IpAddr::V4(Ipv4Addr::new(10, 77, 0, 3)));
+    const WEB: (&str, IpAddr) = ("web", IpAddr::V4(Ipv4Addr::new(10, 77, 0, 4)));
 
     #[test]
     fn hosts_have_localhost_the_host_and_every_domain() {

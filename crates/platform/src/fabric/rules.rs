@@ -12,7 +12,7 @@
 use super::{BRIDGE, Fabric, FabricError, Result, directories, doing};
 use crate::{conntrack, netns};
 use std::fmt::Write as _;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
@@ -23,8 +23,8 @@ pub const OWN_TABLE: &str = "fordway";
 pub const RULES_DEVICE: &str = BRIDGE;
 
 /// The switch port of an address: the interface that families bridge and netdev see.
-pub fn port_of(ip: Ipv4Addr) -> String {
-    super::filter::port_name(ip)
+pub fn port_of(ip: impl Into<IpAddr>) -> String {
+    super::filter::port_name(super::filter::four_of(ip.into()))
 }
 
 /// Whether the kernel of the fabric below `runtime_dir` has let the handshake of the
@@ -115,19 +115,25 @@ impl Fabric {
         // Whatever the network: what comes by the uplink may be rejected, too.
         self.ip_in_fabric(&["route", "replace", "default", "dev", BRIDGE])?;
         self.set("net/ipv4/ip_forward", "0")?;
-        if self.set("net/bridge/bridge-nf-call-iptables", "1").is_ok() {
+        if super::has_ipv6() {
+            self.ip_in_fabric(&["-6", "route", "replace", "default", "dev", BRIDGE])?;
+        }
+        let show = || {
+            self.set("net/bridge/bridge-nf-call-iptables", "1")?;
+            self.set("net/bridge/bridge-nf-call-ip6tables", "1")
+        };
+        if show().is_ok() {
             return Ok(());
         }
         let _ = std::process::Command::new("modprobe")
             .arg("br_netfilter")
             .stderr(std::process::Stdio::null())
             .status();
-        self.set("net/bridge/bridge-nf-call-iptables", "1")
-            .map_err(|_| {
-                let what = "the kernel does not show bridged packets to families ip and inet: \
+        show().map_err(|_| {
+            let what = "the kernel does not show bridged packets to families ip and inet: \
                             load the module br_netfilter, or write the rules in family bridge";
-                FabricError::Unsupported(what.into())
-            })
+            FabricError::Unsupported(what.into())
+        })
     }
 
     /// Sets a variable of sysctl(8) in the fabric's namespace; /proc/sys/net shows that of

@@ -23,6 +23,10 @@
 //! The port comes first and goes last. Laying is done anew by each broker that starts
 //! with an uplink; the text of the tables is such that a second time changes nothing.
 //!
+//! All of this is IPv4. To forward IPv6 the host would have to be a router for all its devices, and a
+//! router takes no addresses and no default route from other routers' advertisements any more (linux:
+//! ip-sysctl, accept_ra): a host could lose its own way out by it.
+//!
 //! An address of the domains' network still belongs to one port: from the port `uplink`
 //! the bridge takes what has the host's address there, or a source outside the network
 //! ([`super::filter`]). So neither the host nor who sends through it can speak as a domain.
@@ -31,7 +35,8 @@
 use super::filter::{RULES, UPLINK_ELEMENTS, mac_of};
 use super::tool::run_in;
 use super::{
-    DOMAIN_DEVICE, Fabric, FabricError, Plug, Result, UPLINK_DEVICE, UPLINK_PORT, doing, hosts,
+    DOMAIN_DEVICE, Fabric, FabricError, Lease, Plug, Result, UPLINK_DEVICE, UPLINK_PORT, doing,
+    has_ipv6, hosts,
 };
 use crate::launch::HOSTS;
 use crate::netns;
@@ -46,6 +51,9 @@ const FORWARDING: &str = "/proc/sys/net/ipv4/ip_forward";
 /// So that what 127.0.0.1 sends to a published port may leave by `fordway0`, and the answer come
 /// back; chain `not_by_detours` shuts out what a domain would send there.
 const ROUTE_LOCALNET: &str = "/proc/sys/net/ipv4/conf/fordway0/route_localnet";
+/// The bridge carries IPv6 between domains only, and a packet that one of them sends to the host's MAC
+/// all the same meets nobody.
+const NO_IPV6: &str = "/proc/sys/net/ipv6/conf/fordway0/disable_ipv6";
 const WAS_OFF: &str = "forwarding_was_off";
 /// A route this short is a way out, and no network that somebody has.
 const PREFIX_MIN: u8 = 8;
@@ -345,9 +353,15 @@ impl Fabric {
                 device: UPLINK_DEVICE,
                 namespace: host.as_fd(),
                 namespace_path: Path::new(&path),
-                ip,
-                prefix,
+                lease: &Lease {
+                    ip,
+                    prefix,
+                    six: None,
+                },
             })?;
+        }
+        if has_ipv6() {
+            set(NO_IPV6, "1")?;
         }
         let owner = self.runtime_dir().display().to_string();
         in_host(
@@ -375,7 +389,7 @@ impl Fabric {
         for domain in &domains {
             self.route_by_uplink(&domain.name, ip)?;
         }
-        let is_left = |ip: &Ipv4Addr| !domains.iter().any(|domain| domain.ip == *ip);
+        let is_left = |ip: &Ipv4Addr| !domains.iter().any(|domain| domain.lease.ip == *ip);
         let published = self.published()?;
         for (_, ip) in published.iter().filter(|(_, ip)| is_left(ip)) {
             self.unpublish(*ip)?;
@@ -404,7 +418,7 @@ impl Fabric {
                 // It may have taken the route away itself.
                 let _ = self.default_route("del", &domain.name, ip);
             }
-            self.unplug(UPLINK_PORT, ip)?;
+            self.unplug(UPLINK_PORT, &Lease::of(ip))?;
         } else {
             // Its far end is in some other namespace, and goes from there.
             self.ip_in_fabric(&["link", "del", "dev", UPLINK_PORT])?;

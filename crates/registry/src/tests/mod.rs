@@ -9,7 +9,7 @@ mod translated;
 use crate::*;
 use fordway_abi::control::{PathPolicy, RejoinChannel, RejoinLink, Status, status};
 use fordway_abi::reason::Reason;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 pub(crate) const HOST: u64 = 3;
 /// A namespace that is no domain's.
@@ -31,10 +31,20 @@ pub(crate) fn registry() -> Registry {
     let mut registry = Registry::new(network, 7, Box::new(keys));
     registry.set_host("host", HOST);
     for (name, ip, netns_cookie) in [("db", DB_IP, DB), ("web", WEB_IP, WEB)] {
-        let assigned = Assigned { ip, netns_cookie };
+        let assigned = Assigned {
+            ip,
+            ip6: Some(six(ip)),
+            netns_cookie,
+        };
         registry.add_domain(name, assigned).expect("domain");
     }
     registry
+}
+
+/// The IPv6 address of who has this one.
+fn six(ip: Ipv4Addr) -> Ipv6Addr {
+    let network = Network6::new(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 0), 64);
+    network.expect("network").address_of(ip)
 }
 
 fn facts(cookie: u64, netns_cookie: u64, local: &str, remote: &str) -> SocketFacts {
@@ -606,6 +616,7 @@ fn names_and_addresses_of_domains_are_unique() {
     let mut registry = registry();
     let free = Assigned {
         ip: Ipv4Addr::new(10, 77, 0, 9),
+        ip6: None,
         netns_cookie: 500,
     };
     let taken_ip = Assigned { ip: DB_IP, ..free };
@@ -648,19 +659,19 @@ fn names_and_addresses_of_domains_are_unique() {
         assert_eq!(refused, Err(DomainError::NameReserved(name.to_owned())));
     }
     for name in ["beef", "1a", "0x7g", "x"] {
-        assert!(registry.check_domain(name, None).is_ok(), "{name}");
+        assert!(registry.check_domain(name, None, None).is_ok(), "{name}");
     }
     assert_eq!(
-        registry.check_domain("x", None),
+        registry.check_domain("x", None, None),
         Ok(Ipv4Addr::new(10, 77, 0, 2))
     );
     let outside = Some(Ipv4Addr::new(10, 78, 0, 5));
     assert!(matches!(
-        registry.check_domain("x", outside),
+        registry.check_domain("x", outside, None),
         Err(DomainError::Address(..))
     ));
     let uplink = Some(Ipv4Addr::new(10, 77, 0, 1));
-    assert!(registry.check_domain("x", uplink).is_err());
+    assert!(registry.check_domain("x", uplink, None).is_err());
     let removed = registry
         .domain_by_name("web")
         .map(|domain| domain.id)
@@ -668,6 +679,74 @@ fn names_and_addresses_of_domains_are_unique() {
     registry.remove_domain(removed);
     let again = registry.add_domain("web", free).expect("domain");
     assert_ne!(again.id, removed);
+}
+
+#[test]
+fn an_ipv6_address_has_one_owner_too() {
+    let mut registry = registry();
+    let [db, web] = [DB_IP, WEB_IP].map(six);
+    assert_eq!(db.to_string(), "fd00::a4d:3");
+    let [db_name, web_name] = [format!("[{db}]:6379"), format!("[{web}]:40000")];
+    let web_end = facts(1, WEB, &web_name, &db_name);
+    let db_end = facts(2, DB, &db_name, &web_name);
+    assert!(registry.rule_holds(&web_end, &db_end));
+    // The same names in a namespace that has not the address, alone or at both ends.
+    let false_end = facts(3, STRANGER, &db_name, &web_name);
+    let false_other = facts(4, STRANGER, &web_name, &db_name);
+    assert!(!registry.rule_holds(&web_end, &false_end));
+    assert!(!registry.rule_holds(&false_other, &false_end));
+    assert!(!registry.rule_holds(
+        &facts(5, WEB, &db_name, &web_name),
+        &facts(6, WEB, &web_name, &db_name)
+    ));
+
+    let taken = Assigned {
+        ip: Ipv4Addr::new(192, 168, 0, 2),
+        ip6: Some(db),
+        netns_cookie: 500,
+    };
+    assert!(matches!(
+        registry.add_domain("x", taken),
+        Err(DomainError::AddressTaken(IpAddr::V6(ip), name)) if ip == db && name == "db"
+    ));
+    for special in ["::1", "::", "ff02::1", "fe80::1", "::ffff:10.77.0.9"] {
+        let ip6 = Some(special.parse().expect("an address"));
+        let refused = registry.add_domain("x", Assigned { ip6, ..taken });
+        assert!(matches!(refused, Err(DomainError::Special(_))), "{special}");
+    }
+    // An address whose other one is somebody's is not leased.
+    let ip6 = Some(six(Ipv4Addr::new(10, 77, 0, 2)));
+    registry
+        .add_domain("x", Assigned { ip6, ..taken })
+        .expect("domain");
+    let network = Network6::new(db, 64);
+    assert_eq!(
+        registry.check_domain("y", None, network),
+        Ok(Ipv4Addr::new(10, 77, 0, 5))
+    );
+    let removed = registry.domain_by_name("db").map(|domain| domain.id);
+    registry.remove_domain(removed.expect("db"));
+    assert!(!registry.rule_holds(&web_end, &db_end));
+
+    for (base, prefix) in [
+        ("fe80::", 64),
+        ("ff02::", 64),
+        ("::ffff:0:0", 96),
+        ("fd00::", 97),
+        ("fd00::", 15),
+        ("64:ff9b::", 96),
+    ] {
+        assert_eq!(
+            Network6::new(base.parse().expect("an address"), prefix),
+            None,
+            "{base}"
+        );
+    }
+    let network = Network6::new("2001:db8:1:2:3::9".parse().expect("an address"), 64);
+    assert_eq!(
+        network.map(|network| network.to_string()).as_deref(),
+        Some("2001:db8:1:2::/64")
+    );
 }
 
 #[test]
