@@ -71,6 +71,8 @@ use std::time::Instant;
 /// Bytes of a full-sized segment on Ethernet, and of its headers (IPv4, TCP with timestamps).
 const SEGMENT_BYTES: u64 = 1448;
 const HEADER_BYTES: u64 = 52;
+/// So much longer is the header of IPv6.
+const IPV6_MORE_BYTES: u64 = 20;
 /// What lies unread in a ring at most: two segments of the largest, while it grows.
 const IN_RINGS_MAX: u64 = 2 << SEGMENT_LOG2_MAX;
 
@@ -370,12 +372,16 @@ impl Rules {
             false => Vec::new(),
         };
         for (answer, connecting) in crossed {
+            let six = a.local.is_ipv6();
+            let more_bytes = if six { IPV6_MORE_BYTES } else { 0 };
+            let segment_bytes = SEGMENT_BYTES - more_bytes;
+            let header_bytes = HEADER_BYTES + more_bytes;
             let packets = more.map(|bytes| {
-                let packets = bytes.div_ceil(SEGMENT_BYTES);
+                let packets = bytes.div_ceil(segment_bytes);
                 // The figure is a program's own word, and may be any.
                 (
                     packets,
-                    bytes.saturating_add(packets.saturating_mul(HEADER_BYTES)),
+                    bytes.saturating_add(packets.saturating_mul(header_bytes)),
                 )
             });
             self.filter
