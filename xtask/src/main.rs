@@ -48,7 +48,7 @@ const TASKS: [Task; 24] = [
     },
     Task {
         name: "conformance",
-        what: "the table of all cases, kernel TCP beside the fast path ([--musl] [WORD...])",
+        what: "the table of all cases, kernel TCP beside the fast path ([--musl] [--between] [WORD...])",
         run: conformance,
     },
     Task {

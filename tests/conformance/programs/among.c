@@ -281,10 +281,11 @@ static void order_of_arrival_edges(int fd) { order_of_arrival_as(fd, EPOLLIN | E
 // A connection without rings always has something, and the program takes its time between waits.
 static void order_beside_the_kernel(int fd) {
     int port, listener = listen_any(&port), told[3] = {0};
-    struct sockaddr_in address = local(port);
+    struct sockaddr_storage address;
+    socklen_t length = place(me, port, &address);
     // Past the library, so that the other end has nobody to share rings with.
-    long far = raw_syscall(SYS_socket, AF_INET, SOCK_STREAM, 0, 0, 0, 0);
-    if (raw_syscall(SYS_connect, far, (long)&address, sizeof address, 0, 0, 0)) die("connect");
+    long far = raw_syscall(SYS_socket, address.ss_family, SOCK_STREAM, 0, 0, 0, 0);
+    if (raw_syscall(SYS_connect, far, (long)&address, length, 0, 0, 0)) die("connect");
     int near = accept(listener, NULL, NULL);
     if (raw_syscall(SYS_write, far, (long)"x", 1, 0, 0, 0) != 1) die("write");
     ep = watching(near, EPOLLIN, 2);
@@ -406,11 +407,13 @@ static void beside_signalfd(int fd) {
 
 static void add_before_connect(int unused) {
     (void)unused;
-    int port, listener = listen_any(&port), fd = socket(AF_INET, SOCK_STREAM, 0);
+    int port, listener = listen_any(&port);
+    struct sockaddr_storage address;
+    socklen_t length = place(me, port, &address);
+    int fd = socket(address.ss_family, SOCK_STREAM, 0);
     ep = watching(fd, EPOLLIN | EPOLLOUT, 1);
     show_epoll("unconnected", 0);
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK), .sin_port = htons(port)};
-    say("connect %s", outcome(connect(fd, (void *)&address, sizeof address)));
+    say("connect %s", outcome(connect(fd, (void *)&address, length)));
     show_epoll("connected", 0);
     int far = accept(listener, NULL, NULL);
     for (int i = 0; i < 50; i++) {
@@ -427,14 +430,14 @@ static void add_before_connect(int unused) {
 }
 static void add_before_listen(int unused) {
     (void)unused;
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t length = sizeof address;
+    struct sockaddr_storage address;
+    socklen_t length = place(me, 0, &address);
+    int fd = socket(address.ss_family, SOCK_STREAM, 0);
     ep = watching(fd, EPOLLIN, 1);
     show_epoll("unbound", 0);
     if (bind(fd, (void *)&address, length) || getsockname(fd, (void *)&address, &length) || listen(fd, 5)) die("listen");
     show_epoll("listening", 0);
-    int near = dial(ntohs(address.sin_port));
+    int near = dial(ntohs(((struct sockaddr_in *)&address)->sin_port));
     show_epoll("a connection", 1000);
     want(EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLET, 2);
     show_epoll("edge", 1000);

@@ -157,11 +157,12 @@ static void accept_b(int unused) {
 
 // connect to a listener whose queue is full: A waits for an answer to its SYN.
 static void connect_with(int flags) {
-    int port = hear(), fd = socket(AF_INET, SOCK_STREAM, 0);
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK), .sin_port = htons(port)};
+    struct sockaddr_storage address;
+    socklen_t far = place('B', hear(), &address); // it is B that listens
+    int fd = socket(address.ss_family, SOCK_STREAM, 0);
     handle(SIGUSR1, flags);
     tell(getpid());
-    const char *result = outcome(connect(fd, (void *)&address, sizeof address));
+    const char *result = outcome(connect(fd, (void *)&address, far));
     say("%s, handled %d", result, (int)seen);
     tell(1);
     // Interrupted or not, the connection comes to be.

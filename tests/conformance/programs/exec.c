@@ -319,16 +319,17 @@ static void listens_later_a(int unused) {
     const int bound = 90;
     if (getenv("STAGE")) {
         if (listen(bound, 5)) die("listen");
-        struct sockaddr_in address;
+        struct sockaddr_storage address;
         socklen_t length = sizeof address;
         if (getsockname(bound, (void *)&address, &length)) die("getsockname");
-        tell(ntohs(address.sin_port));
+        tell(ntohs(((struct sockaddr_in *)&address)->sin_port));
         serve(bound);
         return;
     }
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    if (fd < 0 || bind(fd, (void *)&address, sizeof address)) die("bind");
+    struct sockaddr_storage address;
+    socklen_t length = place(me, 0, &address);
+    int fd = socket(address.ss_family, SOCK_STREAM, 0);
+    if (fd < 0 || bind(fd, (void *)&address, length)) die("bind");
     if (dup2(fd, bound) != bound) die("dup2");
     close(fd);
     setenv("STAGE", "2", 1);

@@ -168,18 +168,19 @@ static void connect_twice_a(int fd) {
 static void connect_twice_b(int fd) {
     (void)fd;
     int port = hear();
-    fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK), .sin_port = htons(port)};
-    int result = connect(fd, (void *)&address, sizeof address), shown;
+    struct sockaddr_storage address;
+    socklen_t length = place('A', port, &address);
+    fd = socket(address.ss_family, SOCK_STREAM | SOCK_NONBLOCK, 0);
+    int result = connect(fd, (void *)&address, length), shown;
     say("connect %s", result < 0 && errno == EINPROGRESS ? "EINPROGRESS" : outcome(result));
     say("poll %d", pollx(fd, POLLOUT, 2000, &shown));
     // hiredis asks in this way whether it is connected.
-    say("connect %s", outcome(connect(fd, (void *)&address, sizeof address)));
-    say("connect %s", outcome(connect(fd, (void *)&address, sizeof address)));
+    say("connect %s", outcome(connect(fd, (void *)&address, length)));
+    say("connect %s", outcome(connect(fd, (void *)&address, length)));
     nonblocking(fd, 0);
     if (send(fd, "hello", 5, 0) != 5) die("send");
     warm(fd, 1);
-    say("connect %s", outcome(connect(fd, (void *)&address, sizeof address)));
+    say("connect %s", outcome(connect(fd, (void *)&address, length)));
     char byte;
     if (recv(fd, &byte, 1, 0) != 1) die("receive");
     step();

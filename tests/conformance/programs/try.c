@@ -1,4 +1,5 @@
 #include "try.h"
+#include <sched.h>
 
 char me = '-';
 int by_kernel;
@@ -62,20 +63,36 @@ void wait_dead(void) {
     }
 }
 
+socklen_t place(char role, int port, struct sockaddr_storage *at) {
+    const char *text = getenv(role == 'A' ? "TRY_A" : "TRY_B");
+    struct sockaddr_in *four = (void *)at;
+    struct sockaddr_in6 *six = (void *)at;
+    memset(at, 0, sizeof *at);
+    if (text && strchr(text, ':')) {
+        *six = (struct sockaddr_in6){.sin6_family = AF_INET6, .sin6_port = htons(port)};
+        if (inet_pton(AF_INET6, text, &six->sin6_addr) != 1) die("no address: %s", text);
+        return sizeof *six;
+    }
+    *four = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(port)};
+    if (inet_pton(AF_INET, text ? text : "127.0.0.1", &four->sin_addr) != 1) die("no address: %s", text);
+    return sizeof *four;
+}
+
 int listen_any(int *port) {
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t length = sizeof address;
+    struct sockaddr_storage address;
+    socklen_t length = place(me, 0, &address);
+    int fd = socket(address.ss_family, SOCK_STREAM, 0);
     if (fd < 0 || bind(fd, (void *)&address, length) || listen(fd, 512)) die("listen");
     if (getsockname(fd, (void *)&address, &length)) die("getsockname");
-    *port = ntohs(address.sin_port);
+    *port = ntohs(((struct sockaddr_in *)&address)->sin_port); // where IPv6 has it, too
     return fd;
 }
 
 int dial(int port) {
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK), .sin_port = htons(port)};
-    if (fd < 0 || connect(fd, (void *)&address, sizeof address)) die("connect");
+    struct sockaddr_storage address;
+    socklen_t length = place('A', port, &address);
+    int fd = socket(address.ss_family, SOCK_STREAM, 0);
+    if (fd < 0 || connect(fd, (void *)&address, length)) die("connect");
     return fd;
 }
 
@@ -379,6 +396,13 @@ static void play(const struct test_case *found) {
 static pid_t start(const char *self, const char *role, int sync, int output) {
     pid_t pid = fork();
     if (pid) return pid;
+    // Between domains each role has its own.
+    const char *netns = getenv(*role == 'A' ? "TRY_NETNS_A" : "TRY_NETNS_B");
+    if (netns) {
+        int fd = open(netns, O_RDONLY | O_CLOEXEC);
+        if (fd < 0 || setns(fd, CLONE_NEWNET)) _exit(97);
+        close(fd);
+    }
     // Not close-on-exec: these two, and the standard input of the whole for `hold`.
     dup2(0, 200);
     dup2(sync, 0);

@@ -5,6 +5,9 @@
 // UNIX socket on descriptor 0 (`step`, `tell`, `hear`), and write what they saw to
 // descriptor 1 (`say`): two paths that behave alike give the same text. Nothing else
 // is open, so that a case may close what it likes.
+//
+// The roles are in one network, and meet on loopback; or each in a domain's (TRY_NETNS_A, TRY_NETNS_B), and
+// they meet at the domains' addresses (TRY_A, TRY_B), of either family.
 #ifndef TRY_H
 #define TRY_H
 #define _GNU_SOURCE
@@ -57,7 +60,8 @@ void tell(uint64_t value);                   // to the other role ...
 uint64_t hear(void);                         // ... which waits for it
 void wait_dead(void);                        // the other role's process has ended
 int listen_any(int *port);
-int dial(int port);                          // blocking connect to 127.0.0.1
+socklen_t place(char role, int port, struct sockaddr_storage *at); // 127.0.0.1, or the address of the role's domain
+int dial(int port);                          // blocking connect to what A's listen_any gave
 int meet(void);                              // one connection between the roles
 void warm(int fd, int first);                // until both directions use rings
 void no_longer_established(int fd);          // a FIN or RST of the other end has come

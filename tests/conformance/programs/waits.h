@@ -113,11 +113,14 @@ HELPER struct sockaddr_in local(int port) {
     return (struct sockaddr_in){.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK), .sin_port = htons(port)};
 }
 HELPER int connect_to(int fd, int port) {
-    struct sockaddr_in address = local(port);
-    return connect(fd, (void *)&address, sizeof address);
+    struct sockaddr_storage address;
+    socklen_t length = place('A', port, &address);
+    return connect(fd, (void *)&address, length);
 }
 HELPER int stream(int flags) {
-    int fd = socket(AF_INET, SOCK_STREAM | flags, 0);
+    struct sockaddr_storage address;
+    place('A', 0, &address);
+    int fd = socket(address.ss_family, SOCK_STREAM | flags, 0);
     if (fd < 0) die("socket");
     return fd;
 }

@@ -12,16 +12,18 @@
 //! ```
 //!
 //! Everything runs in our own namespaces over loopback, with a broker of its own; no
-//! privilege is needed. One bed in a process (the lab of a process is one).
+//! privilege is needed. Or the roles lie in two domains (root) and meet over IPv4 or IPv6 ([`Between`]):
+//! some programs in `cargo test`, all by `./x conformance --between`. One bed in a process (the lab of a process is one).
 #![forbid(unsafe_code)]
 
 pub mod suite;
 
 use crate::suite::{Case, Played};
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use fordway_lab::{Lab, Output, PathChoice, Place, Program, Spawn, Stdin};
-use fordwayd::admin::Connection;
+use fordwayd::admin::{Connection, Reply, Request};
 use std::fmt::Write;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -40,6 +42,17 @@ pub struct Bed {
     /// The lab.
     pub lab: Lab,
     failures: String,
+    /// Where the roles are, and meet, if not here (`programs/try.c`).
+    places: Vec<(String, String)>,
+}
+
+/// Over what the roles of two domains meet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Between {
+    /// IPv4.
+    Four,
+    /// IPv6.
+    Six,
 }
 
 impl Bed {
@@ -48,7 +61,48 @@ impl Bed {
         Ok(Bed {
             lab: Lab::start()?,
             failures: String::new(),
+            places: Vec::new(),
         })
+    }
+
+    /// With a domain for each role. `None`, with a line that says why, where there cannot be one.
+    pub fn between(family: Between) -> Result<Option<Bed>> {
+        if !rustix::process::getuid().is_root() {
+            fordway_test_skip::skipped("conformance between domains needs root");
+            return Ok(None);
+        }
+        let mut bed = Bed::start()?;
+        for role in ["A", "B"] {
+            let request = Request::DomainAdd {
+                name: format!("role-{}", role.to_lowercase()),
+                ip: None,
+                publish: Vec::new(),
+            };
+            let Reply::Domain(domain) = bed.lab.ask(&request)? else {
+                bail!("no domain for role {role}");
+            };
+            let address = match family {
+                Between::Four => domain.ip.map(IpAddr::V4),
+                Between::Six => domain.ip6.map(IpAddr::V6),
+            };
+            let Some(address) = address else {
+                fordway_test_skip::skipped("conformance over IPv6: the kernel has it off");
+                bed.finish()?;
+                return Ok(None);
+            };
+            let netns = domain.netns_path.context("no namespace")?;
+            bed.places
+                .push((format!("TRY_{role}"), address.to_string()));
+            bed.places.push((format!("TRY_NETNS_{role}"), netns));
+        }
+        Ok(Some(bed))
+    }
+
+    /// The cases of a program that can be played here.
+    pub(crate) fn cases(&self, program: &str) -> Result<Vec<Case>> {
+        let mut cases = suite::cases(program)?;
+        cases.retain(|case| self.places.is_empty() || case.may_be_far());
+        Ok(cases)
     }
 
     /// A compiled program of `programs/`.
@@ -65,6 +119,9 @@ impl Bed {
             .time_limit(LIMIT);
         if path == PathChoice::Kernel {
             spawn = spawn.env("TRY_KERNEL", "1");
+        }
+        for (name, value) in &self.places {
+            spawn = spawn.env(name, value);
         }
         self.lab.spawn(&Place::Here, path, &spawn)
     }
