@@ -250,6 +250,13 @@ fn ends_of_either_family_are_paired_by_whose_address_it_is() {
             let words = ["addr", "add", &address, "dev", "lo", "nodad"];
             let added = Command::new("ip").args(words).status().expect("ip");
             assert!(added.success());
+            // The kernel lays the route to an address later, in a worker (linux: addrconf_dad_work).
+            let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
+            let probe = std::net::UdpSocket::bind("[::]:0").expect("bind");
+            while probe.connect(name).is_err() {
+                assert!(std::time::Instant::now() < until, "no route to {name}");
+                std::thread::yield_now();
+            }
         }
         connect_as(names[0], names[1])
     });

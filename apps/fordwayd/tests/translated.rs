@@ -137,6 +137,7 @@ impl Stage {
             let attached = broker.ask(&Request::DomainAttach {
                 name: name.into(),
                 ip: ip.parse::<Ipv4Addr>().expect("an address"),
+                ip6: None,
                 pid: place.init.id() as i32,
             });
             assert!(matches!(attached, Reply::Domain(_)), "{attached:?}");

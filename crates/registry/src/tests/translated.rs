@@ -185,6 +185,7 @@ fn a_table_says_nothing_of_what_its_namespace_may_not_do() {
     let mut registry_with_third = registry();
     let assigned = Assigned {
         ip: Ipv4Addr::new(10, 77, 0, 9),
+        ip6: None,
         netns_cookie: STRANGER,
     };
     registry_with_third
