@@ -56,9 +56,8 @@ pub fn cases(program: &str) -> Result<Vec<Case>> {
 }
 
 /// Cases of which a role knows where the other one is, beside what `place` of `try.c` says: on loopback, in
-/// its own network, in an address of IPv4, or by an environment that it clears. Or which say how much fits into a kernel
-/// connection: not the same by a veth, where a buffer is filled by segments, as by loopback.
-const NEAR: [(&str, &str); 14] = [
+/// its own network, in an address of IPv4, or by an environment that it clears.
+const NEAR: [(&str, &str); 10] = [
     ("connect", "mapped_at_the_client"),
     ("connect", "to_itself"),
     ("connect", "names_match"),
@@ -69,10 +68,6 @@ const NEAR: [(&str, &str); 14] = [
     ("fds", "wiped"),
     ("eintr", "connect_ends"),
     ("eintr", "connect_restarts"),
-    ("flags", "long_writes"),
-    ("moves", "reader_lowat"),
-    ("moves", "reader_inline"),
-    ("moves", "reader_pass"),
 ];
 
 impl Case {
