@@ -73,7 +73,7 @@ fn domains_reach_each_other_by_name_and_the_host_stays_as_it_is() {
     assert_eq!(before, host_devices(), "the host's namespace changed");
 }
 
-/// Names lead to both addresses, and a program that takes the first one (RFC 6724) gets IPv6.
+/// Names lead to both addresses. A program that takes the first one only gets IPv4, on which every server listens.
 #[test]
 fn names_have_addresses_of_both_families() {
     if !is_root() {
@@ -94,13 +94,19 @@ fn names_have_addresses_of_both_families() {
         let from = [(); 2].map(|()| listener.accept().expect("accept").1.ip());
         from.map(|ip| ip.to_canonical().to_string())
     });
-    for six in ["db", "10.77.0.3"] {
-        let script = format!("exec 3<>/dev/tcp/{six}/7000; read -u 3 || true");
+    for name in ["db", six] {
+        let script = format!("exec 3<>/dev/tcp/{name}/7000; read -u 3 || true");
         let run = "run --domain web --ip 10.77.0.4 --path kernel -- bash -c";
         runtime.fordway(run.split(' ').chain([&*script])).check(0);
     }
     let from = server.join().expect("server");
-    assert_eq!(from, ["fdbb:bad8:6eca::a4d:4", "10.77.0.4"]);
+    assert_eq!(from, ["10.77.0.4", "fdbb:bad8:6eca::a4d:4"]);
+    let all = runtime.inside("web", &["getent", "ahosts", "db"]).check(0);
+    let streams = all.stdout.lines().filter(|line| line.contains(" STREAM"));
+    let addresses: Vec<_> = streams
+        .filter_map(|line| line.split_whitespace().next())
+        .collect();
+    assert_eq!(addresses, ["10.77.0.3", six]);
 
     // What others made has what it was given, and the name of it.
     let place = Place::new();

@@ -245,7 +245,7 @@ impl Domains {
     /// What others go by when the domains have changed: hosts files, and who may come by the uplink.
     fn tell_of_domains(&self, registry: &Registry) {
         // The fabric's IPv6 ends where the fabric does: an address that does not lead anywhere would only be
-        // tried first, and for long where a route to everything swallows it.
+        // tried, and for long where a route to everything swallows it.
         let names = |inside: bool| -> Vec<(&str, IpAddr)> {
             let addresses = |domain: &'_ Domain| {
                 let reaches = self.paths.contains_key(&domain.id) == inside;

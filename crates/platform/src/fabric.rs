@@ -435,12 +435,18 @@ impl Fabric {
         if let Some((six, prefix)) = six {
             // Nobody else can have them, so that none waits for the answer (RFC 4862, 5.4). Probes of
             // neighbours that are known come from the second.
-            for address in [
-                format!("{six}/{prefix}"),
-                format!("{}/64", link_local_of(ip)),
-            ] {
-                let _ = writeln!(batch, "addr add {address} dev {device} nodad");
-            }
+            //
+            // The first is deprecated from the start, which holds nothing back (RFC 4862, 5.5.4) but puts
+            // IPv4 first where a name has both: getaddrinfo avoids what would be sent from such an
+            // address (RFC 6724, 6, rule 3). By its own table the GNU library prefers unique local addresses
+            // to IPv4; musl, Go and c-ares do not. A program that tries one address only would be
+            // refused by a server that is bound to 0.0.0.0, as most are by default.
+            let link_local = link_local_of(ip);
+            let _ = writeln!(
+                batch,
+                "addr add {six}/{prefix} dev {device} nodad preferred_lft 0\n\
+                 addr add {link_local}/64 dev {device} nodad"
+            );
         }
         let _ = writeln!(batch, "link set {device} up");
         ip_batch(namespace, &batch)?;
