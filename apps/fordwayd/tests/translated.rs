@@ -50,6 +50,25 @@ table ip nat {
 	}
 }";
 
+/// The same of IPv6, in which each address of 10.N.0.0/24 has one of fd00:N::/64 beside it.
+const RULES6: &str = "
+table ip6 nat {
+	chain in {
+		type nat hook prerouting priority dstnat;
+		ip6 daddr fd00:192::1 tcp dport { 8080, 8081 } dnat to [fd00:2::2]:6379
+		ip6 daddr fd00:192::1 tcp dport 8090 redirect to :90
+	}
+	chain own {
+		type nat hook output priority -100;
+		ip6 daddr fd00:192::1 tcp dport 8080 dnat to [fd00:2::2]:6379
+	}
+	chain out {
+		type nat hook postrouting priority srcnat;
+		meta l4proto tcp ct original proto-dst 8081 masquerade
+		ip6 saddr fd00:2::2 ip6 daddr fd00:2::2 masquerade
+	}
+}";
+
 /// A namespace with an address, and a process in it, as a container has.
 struct Place {
     // Dropped before the directory that its file lies in.
@@ -104,12 +123,25 @@ struct Stage {
 impl Stage {
     /// `None` where it cannot be, which is said.
     fn new() -> Option<Self> {
+        Self::of(RULES, false)
+    }
+
+    /// With addresses of IPv6, and only its translation.
+    fn of_ipv6() -> Option<Self> {
+        if !fordway_platform::fabric::has_ipv6() {
+            fordway_test_skip::skipped("the kernel has IPv6 off");
+            return None;
+        }
+        Self::of(RULES6, true)
+    }
+
+    fn of(rules: &str, has_six: bool) -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
             fordway_test_skip::skipped("needs root");
             return None;
         }
         let host = Place::new();
-        let translates = host.within(|| Command::new("nft").arg(RULES).status());
+        let translates = host.within(|| Command::new("nft").arg(rules).status());
         if !translates.is_ok_and(|status| status.success()) {
             fordway_test_skip::skipped("no address translation here");
             return None;
@@ -120,6 +152,11 @@ impl Stage {
                 std::fs::write(format!("/proc/sys/net/ipv4/{name}"), "1").expect("sysctl");
             }
         });
+        if has_six {
+            host.ip("address add fd00:192::1/128 dev lo nodad");
+            let forwarding = "/proc/sys/net/ipv6/conf/all/forwarding";
+            host.within(|| std::fs::write(forwarding, "1").expect("sysctl"));
+        }
         let dir = TempDir::new();
         let broker = host.within(|| Broker::start(dir.path()));
         let domain = |name: &str, ip: &str| {
@@ -134,10 +171,17 @@ impl Stage {
             place.ip(&format!("address add {ip}/24 dev eth0"));
             place.ip("link set eth0 up");
             place.ip(&format!("route add default via {gateway}"));
+            let number = ip.split('.').nth(1).expect("an address");
+            if has_six {
+                host.ip(&format!("address add fd00:{number}::1/64 dev {name} nodad"));
+                place.ip(&format!("address add fd00:{number}::2/64 dev eth0 nodad"));
+                place.ip(&format!("route add default via fd00:{number}::1"));
+            }
+            let ip6 = format!("fd00:{number}::2").parse().expect("an address");
             let attached = broker.ask(&Request::DomainAttach {
                 name: name.into(),
                 ip: ip.parse::<Ipv4Addr>().expect("an address"),
-                ip6: None,
+                ip6: has_six.then_some(ip6),
                 pid: place.init.id() as i32,
             });
             assert!(matches!(attached, Reply::Domain(_)), "{attached:?}");
@@ -243,6 +287,61 @@ fn what_the_host_translates_is_a_pair() {
     // What it does not translate is one as ever.
     let (x, y) = connect(&stage.web, "10.2.0.2:6379", &server);
     assert!(mirror_each_other(&x, &y) && stage.pairs(&x, &y));
+}
+
+#[test]
+fn what_the_host_translates_of_ipv6_is_a_pair() {
+    let Some(stage) = Stage::of_ipv6() else {
+        return;
+    };
+    let server = stage.db.listen("[::]:6379");
+    let of_host = stage.host.listen("[::]:90");
+    for (from, to, listener, what) in [
+        (&stage.web, "[fd00:192::1]:8080", &server, "DNAT"),
+        (
+            &stage.web,
+            "[fd00:192::1]:8081",
+            &server,
+            "DNAT and masquerade",
+        ),
+        (&stage.db, "[fd00:192::1]:8080", &server, "hairpin"),
+        (&stage.host, "[fd00:192::1]:8080", &server, "by the host"),
+        (
+            &stage.web,
+            "[fd00:192::1]:8090",
+            &of_host,
+            "REDIRECT to the host",
+        ),
+        (
+            &stage.host,
+            "[fd00:2::2]:6379",
+            &server,
+            "the host's own, as it is",
+        ),
+        (
+            &stage.web,
+            "[fd00:1::1]:90",
+            &of_host,
+            "to the host, as it is",
+        ),
+        (
+            &stage.web,
+            "[fd00:2::2]:6379",
+            &server,
+            "two domains, as it is",
+        ),
+    ] {
+        for turned in [false, true] {
+            let (x, y) = connect(from, to, listener);
+            let as_it_is = what.ends_with("as it is");
+            assert_eq!(mirror_each_other(&x, &y), as_it_is, "{what}");
+            let paired = match turned {
+                false => stage.pairs(&x, &y),
+                true => stage.pairs(&y, &x),
+            };
+            assert!(paired, "{what}");
+        }
+    }
 }
 
 /// A program of the host and one of a domain, without a translation: the host's table shows that
