@@ -1,11 +1,6 @@
 //! Suite `apps`: real programs on the fast path against each rival.
 //!
-//! For each row and rival, pairs of samples are taken in alternation: fast, rival, rival,
-//! fast, fast, rival... Before, between and after the two samples of a pair the distance
-//! of the two CPUs is probed; a pair during which it changed is thrown away, and
-//! pairs of unlike distance never meet in one row. A row is complete when one
-//! regime has `runs` pairs; if that takes too long, the regime with the most pairs
-//! is reported with its count.
+//! For each row and rival, pairs of samples are taken in alternation ([`crate::alternate`]).
 //!
 //! What is made and closed by the kernel either way (connections of one request) is compared
 //! over one and the same network, loopback.
@@ -16,12 +11,11 @@
 //! A fast sample during which nothing went through rings is an error, with the
 //! reason that the broker has for it: a figure of the wrong path is worse than none.
 
-use crate::distance::Regime;
+use crate::alternate::{self, Taken};
 use crate::pace::Pace;
-use crate::pairs::median;
 use crate::placement::{self, Placement, client_place, server_place};
 use crate::report::{self, JsonLines, Progress, Row};
-use crate::work::{self, Runner, Sample, Server, ServerKind, Setting, WORKS, Work};
+use crate::work::{self, Runner, Server, ServerKind, Setting, WORKS, Work};
 use anyhow::{Context, Result, bail, ensure};
 use fordway_lab::{Lab, PathChoice, Place, Program, Spawn, Stdin};
 use fordway_lab::{packages, proc};
@@ -29,8 +23,6 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-/// At most this many pairs are tried for each one that is wanted.
-const ATTEMPTS_PER_RUN: usize = 3;
 /// How long the idle servers are watched.
 const IDLE_WINDOW: Duration = Duration::from_secs(10);
 /// How long a connection may take to come to the fast path.
@@ -283,40 +275,21 @@ impl Bench<'_> {
         fast.warm_up(lab)?;
         other.warm_up(lab)?;
 
-        let mut pairs: BTreeMap<Regime, Vec<(Sample, Sample)>> = BTreeMap::new();
-        for attempt in 0..self.options.runs * ATTEMPTS_PER_RUN {
-            let done = pairs.values().map(Vec::len).max().unwrap_or(0);
-            let repeated = attempt >= self.options.runs && done > 0;
-            if done == self.options.runs || repeated && !self.pace.may_repeat() {
-                break;
-            }
-            if attempt < self.options.runs {
-                self.progress.step(&format!(
-                    "{} against {}, run {}",
-                    work.name,
-                    rival.name(),
-                    attempt + 1
-                ));
-            }
-            let seconds = self.options.seconds;
-            let before = placement::regime()?;
-            let (mine, between, theirs) = if attempt % 2 == 0 {
-                let mine = fast.sample(lab, seconds)?;
-                (mine, placement::regime()?, other.sample(lab, seconds)?)
-            } else {
-                let theirs = other.sample(lab, seconds)?;
-                let between = placement::regime()?;
-                (fast.sample(lab, seconds)?, between, theirs)
-            };
-            if mine.ring_bytes == 0 && in_domains {
-                bail!("nothing went through rings ({})", reasons(lab));
-            }
-            if before == between && between == placement::regime()? {
-                pairs.entry(before).or_default().push((mine, theirs));
-            }
-        }
-        let most = pairs.iter().max_by_key(|(_, pairs)| pairs.len());
-        Ok(most.map(|(&regime, pairs)| summary(work, rival, regime, pairs, self.options)))
+        let what = format!("{} against {}", work.name, rival.name());
+        let taken = alternate::pairs(
+            self.options.runs,
+            self.pace,
+            |run| self.progress.step(&format!("{what}, run {run}")),
+            || {
+                let sample = fast.sample(lab, self.options.seconds)?;
+                if sample.ring_bytes == 0 && in_domains {
+                    bail!("nothing went through rings ({})", alternate::reasons(lab));
+                }
+                Ok(sample)
+            },
+            || other.sample(lab, self.options.seconds),
+        )?;
+        Ok(taken.map(|taken| summary(work, rival, taken, self.options)))
     }
 
     /// CPUs of the server and of the client.
@@ -331,6 +304,7 @@ impl Bench<'_> {
             path,
             cpu: self.cpus(path == PathChoice::Auto).1,
             unix,
+            through: None,
         }
     }
 
@@ -355,60 +329,20 @@ impl Bench<'_> {
     }
 }
 
-fn summary(
-    work: &Work,
-    rival: Rival,
-    regime: Regime,
-    pairs: &[(Sample, Sample)],
-    options: &Options,
-) -> Row {
-    let of = |pick: fn(&Sample) -> f64| {
-        (
-            median(pairs.iter().map(|(fast, _)| pick(fast))),
-            median(pairs.iter().map(|(_, other)| pick(other))),
-        )
-    };
-    let (unit_size, cpu_unit) = work.cpu_unit();
-    let per_unit = of(|sample| sample.cpu_s / sample.done);
-    let (cpu_s, rival_cpu_s) = of(|sample| sample.cpu_s);
-    let row = Row {
-        cpu_s,
-        rival_cpu_s,
-        cpu_s_per_unit: Some(per_unit.0 * unit_size),
-        rival_cpu_s_per_unit: Some(per_unit.1 * unit_size),
-        cpu_unit: Some(cpu_unit.into()),
-        ring_bytes: of(|sample| sample.ring_bytes as f64).0 as u64,
+fn summary(work: &Work, rival: Rival, taken: Taken, options: &Options) -> Row {
+    let row = taken.row(Row {
         hogs: options.hogs,
         ..Row::new(
             work.name,
             rival.name(),
             work.unit,
-            regime,
+            taken.regime,
             options.placement,
         )
-    };
-    let figures = pairs.iter().map(|(fast, other)| [fast.value, other.value]);
-    let row = row.of_pairs(figures.collect());
+    });
     match options.rival_placement {
         Some(rival) => row.best([options.placement, rival]),
         None => row,
-    }
-}
-
-/// Why connections are on the kernel path just now, for an error line.
-fn reasons(lab: &Lab) -> String {
-    let mut words: Vec<String> = lab
-        .connections()
-        .unwrap_or_default()
-        .into_iter()
-        .filter_map(|connection| connection.reason)
-        .collect();
-    words.sort();
-    words.dedup();
-    if words.is_empty() {
-        "the broker gives no reason".to_owned()
-    } else {
-        format!("reasons: {}", words.join(", "))
     }
 }
 
@@ -434,7 +368,7 @@ fn idle_row(lab: &Lab, name: &str, kind: ServerKind, options: &Options) -> Resul
                 .any(|connection| connection.local.ends_with(&suffix) && connection.path == "fast"))
         },
     )
-    .with_context(|| reasons(lab))?;
+    .with_context(|| alternate::reasons(lab))?;
     let regime = placement::regime()?;
     let look = || {
         let count = |server: &Server| {

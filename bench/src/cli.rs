@@ -6,7 +6,7 @@ use crate::pace::Pace;
 use crate::pairs::PAIRS_MIN;
 use crate::placement::Placement;
 use crate::report::{JsonLines, Row};
-use crate::{apps, compare, document, filter, instructions, marks, publish};
+use crate::{apps, compare, document, filter, instructions, marks, publish, reach};
 use anyhow::{Result, ensure};
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -43,7 +43,9 @@ pub enum Command {
     Memory(MicroArgs),
     /// What rules cost packets, beside nf_tables, and the fast path (root).
     Filter(MicroArgs),
-    /// All suites; rows, tables and plots into a directory.
+    /// Connections that are translated on their way, a proxy beside a server, redis of musl (root).
+    Reach(MicroArgs),
+    /// All suites but reach; rows, tables and plots into a directory.
     All(AllArgs),
     /// Tables and plots of rows that were measured before.
     Report {
@@ -106,7 +108,8 @@ pub struct MicroArgs {
     /// Length of one sample.
     #[arg(long, value_name = "N", default_value_t = 0.3)]
     seconds: f64,
-    /// Few sizes, and each program on a CPU of its own only; of the filter, packets only.
+    /// Few sizes, and each program on a CPU of its own only; of the filter, packets only; of reach, one
+    /// client and what is installed.
     #[arg(long)]
     quick: bool,
 }
@@ -162,6 +165,7 @@ pub fn run(command: &Command) -> Result<()> {
         Command::Scale(args) => run_micro(job::Suite::Scale, args),
         Command::Memory(args) => run_micro(job::Suite::Memory, args),
         Command::Filter(args) => run_filter(args),
+        Command::Reach(args) => run_reach(args),
         Command::All(args) => run_all(args),
         Command::Report { dir, rows } => {
             let mut all = Vec::new();
@@ -217,6 +221,20 @@ fn run_filter(args: &MicroArgs) -> Result<()> {
     announce(options.estimate_all());
     let rows = filter::run(&options, &mut json, &Pace::unbounded())?;
     println!("{}", marks::table_of(&rows, filter::PREFIX));
+    Ok(())
+}
+
+fn run_reach(args: &MicroArgs) -> Result<()> {
+    check_seconds(args.seconds)?;
+    let options = reach::Options {
+        runs: args.runs.into(),
+        seconds: args.seconds,
+        quick: args.quick,
+    };
+    let mut json = JsonLines::create(args.json.as_deref())?;
+    announce(options.estimate_all());
+    let rows = reach::run(&options, &mut json)?;
+    println!("{}", marks::table_of(&rows, reach::PREFIX));
     Ok(())
 }
 

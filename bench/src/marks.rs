@@ -11,6 +11,7 @@
 
 use crate::distance::Regime;
 use crate::pairs::{self, PAIRS_MIN, median};
+use crate::reach;
 use crate::report::{self, Row, Table};
 
 /// The kernel path within one domain.
@@ -338,7 +339,56 @@ const MARKS: &[Mark] = &[
         0.95,
         0.95,
     ),
+    direct(
+        "reach: redis GET, 1 client, by a published port",
+        "reach-published-redis-get-c1",
+        0.95,
+    ),
+    direct(
+        "reach: redis GET, 50 clients, by a published port",
+        "reach-published-redis-get-c50",
+        0.95,
+    ),
+    direct(
+        "reach: nginx 1 KB, by a published port",
+        "reach-published-nginx-1k-c10",
+        0.95,
+    ),
+    ratio(
+        "reach: the same, 1 client, over the kernel by a published port",
+        "reach-published-redis-get-c1",
+        "apart",
+        "kernel-published",
+        5.0,
+        5.0,
+    ),
+    ratio(
+        "reach: redis GET, 1 client, musl",
+        "reach-musl-redis-get-c1",
+        "apart",
+        "glibc",
+        0.95,
+        0.95,
+    ),
+    ratio(
+        "reach: redis GET, 50 clients, musl",
+        "reach-musl-redis-get-c50",
+        "apart",
+        "glibc",
+        0.95,
+        0.95,
+    ),
+    direct(
+        "reach: a pair by a published port, within 1.5x of one without",
+        "reach-pair",
+        1.0 / 1.5,
+    ),
 ];
+
+/// What is reached by a published port, over the same without.
+const fn direct(what: &'static str, work: &'static str, least: f64) -> Mark {
+    ratio(what, work, "apart", "direct", least, least)
+}
 
 /// Names of the rows of applications that marks are about.
 pub fn works() -> Vec<&'static str> {
@@ -388,7 +438,13 @@ pub fn table_of(rows: &[Row], prefix: &str) -> Table {
         "verdict",
     ];
     let mut table = Table::new(headings);
-    let wanted = |mark: &Mark| mark.goal.work().unwrap_or_default().starts_with(prefix);
+    let is_there = |work: &str| rows.iter().any(|row| row.work == work);
+    // What is measured by itself is missing nowhere else.
+    let wanted = |mark: &Mark| {
+        let work = mark.goal.work().unwrap_or_default();
+        let elsewhere = prefix.is_empty() && work.starts_with(reach::PREFIX);
+        work.starts_with(prefix) && (!elsewhere || is_there(work))
+    };
     for mark in marks().into_iter().filter(wanted) {
         let outcomes = mark.goal.outcomes(rows);
         if outcomes.is_empty() {

@@ -126,6 +126,7 @@ fn measure(
             path,
             cpu: options.cpu(CLIENT_CPU),
             unix: false,
+            through: None,
         };
         Runner::new(
             *work,
@@ -189,7 +190,7 @@ fn why(seen: &[Connection], port: u16) -> String {
 
 fn shown(work: &Work, pairs: &[(Sample, Sample)]) -> Shown {
     let middle = |pick: &dyn Fn(&(Sample, Sample)) -> f64| median(pairs.iter().map(pick));
-    let (per, cpu_unit) = work.cpu_unit();
+    let (per, cpu_unit) = crate::work::cpu_unit(work.unit);
     let cpu_s = |sample: &Sample| sample.cpu_s / sample.done;
     let quick_s = middle(&|pair| cpu_s(&pair.1));
     let done: f64 = pairs.iter().map(|pair| pair.0.done).sum();

@@ -115,7 +115,7 @@ fn frame(ip: &[u8]) -> Vec<u8> {
     [&[2, 0, 0, 0, 0, 0x0b, 2, 0, 0, 0, 0, 0x0a, 8, 0], ip].concat()
 }
 
-fn tell(program: &str, arguments: &[&str], text: &str) -> Result<()> {
+pub fn tell(program: &str, arguments: &[&str], text: &str) -> Result<()> {
     let mut child = Command::new(program)
         .args(arguments)
         .stdin(Stdio::piped())

@@ -17,6 +17,8 @@ mod packet;
 mod paths;
 mod rules;
 
+pub(crate) use kernel::tell;
+
 use crate::distance::Regime;
 use crate::pace::Pace;
 use crate::placement::{self, Placement};

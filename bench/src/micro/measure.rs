@@ -80,7 +80,7 @@ pub fn own_cpu_s() -> f64 {
 
 /// CPU time of another process so far, all threads that live (linux: Documentation/scheduler/
 /// sched-stats.rst, /proc/PID/schedstat: nanoseconds on the CPU come first).
-fn cpu_s_of(pid: u32) -> Result<f64> {
+pub fn cpu_s_of(pid: u32) -> Result<f64> {
     let mut ns = None;
     let threads = std::fs::read_dir(format!("/proc/{pid}/task"));
     for thread in threads.with_context(|| format!("process {pid} is gone"))? {

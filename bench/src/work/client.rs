@@ -103,7 +103,9 @@ impl Client {
         rate: Option<f64>,
         seconds: f64,
     ) -> Result<Spawn> {
-        let (host, port) = (server.host(), server.port().to_string());
+        let through = setting.through.map(|address| address.to_string());
+        let host = through.as_deref().unwrap_or(server.host());
+        let port = server.port().to_string();
         let whole_seconds = (seconds.round() as u64).max(1).to_string();
         Ok(match self {
             Client::Redis {
@@ -119,7 +121,7 @@ impl Client {
                     vec!["-h", host, "-p", &port]
                 };
                 let (clients, pipeline) = (clients.to_string(), pipeline.to_string());
-                let mut argv = vec![packages::path_of("redis-benchmark")?];
+                let mut argv = vec![server.tool("redis-benchmark")?];
                 argv.extend(target.into_iter().map(str::to_owned));
                 argv.extend(
                     [

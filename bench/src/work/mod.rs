@@ -20,6 +20,7 @@ pub use server::{Server, ServerKind};
 use crate::micro::end::Talk;
 use anyhow::{Context, Result};
 use fordway_lab::{Lab, PathChoice, Place, Program, Stdin};
+use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
 /// Longest wait for the broker to have counted what a closed connection carried.
@@ -44,13 +45,11 @@ pub struct Work {
     pub client: Client,
 }
 
-impl Work {
-    /// By how much work CPU seconds are divided, and what a table calls it.
-    pub fn cpu_unit(&self) -> (f64, &'static str) {
-        match self.unit {
-            "GB/s" => (1e9, "GB"),
-            _ => (1e6, "Mreq"),
-        }
+/// By how much work of this unit CPU seconds are divided, and what a table calls it.
+pub fn cpu_unit(unit: &str) -> (f64, &'static str) {
+    match unit {
+        "GB/s" => (1e9, "GB"),
+        _ => (1e6, "Mreq"),
     }
 }
 
@@ -326,6 +325,8 @@ pub struct Setting {
     pub cpu: Option<String>,
     /// Over the server's UNIX socket instead of TCP (redis only).
     pub unix: bool,
+    /// At this address, which leads to the server's port, instead of its own (redis and nginx only).
+    pub through: Option<Ipv4Addr>,
 }
 
 /// What one run of a client gave.

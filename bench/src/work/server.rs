@@ -70,6 +70,8 @@ pub struct Server {
     host: String,
     port: u16,
     dir: PathBuf,
+    /// Where its programs were built, unless they are installed.
+    build: Option<PathBuf>,
 }
 
 impl Server {
@@ -81,6 +83,18 @@ impl Server {
         path: PathChoice,
         cpu: Option<&str>,
     ) -> Result<Server> {
+        Server::start_build(lab, kind, place, path, cpu, None)
+    }
+
+    /// The same of programs that were built in a directory (redis only).
+    pub fn start_build(
+        lab: &Lab,
+        kind: ServerKind,
+        place: &Place,
+        path: PathChoice,
+        cpu: Option<&str>,
+        build: Option<&Path>,
+    ) -> Result<Server> {
         let port = match kind {
             ServerKind::Netpipe => NETPIPE_PORT,
             _ => lab.free_port()?,
@@ -89,7 +103,7 @@ impl Server {
         fs::create_dir_all(&dir)?;
         let host = place.ip().to_string();
         let mut spawn = match kind {
-            ServerKind::Redis => redis_server(&host, port, &dir)?,
+            ServerKind::Redis => redis_server(&host, port, &dir, build)?,
             ServerKind::Nginx => nginx(&host, port, &dir)?,
             ServerKind::Iperf3 => Spawn::new([
                 &packages::path_of("iperf3")?,
@@ -125,6 +139,7 @@ impl Server {
             host,
             port,
             dir,
+            build: build.map(Path::to_owned),
         };
         match kind {
             ServerKind::Redis => server.store_value(lab, place)?,
@@ -145,6 +160,11 @@ impl Server {
     /// Its directory, for what a client writes, too.
     pub(super) fn dir(&self) -> &Path {
         &self.dir
+    }
+
+    /// A program of its build.
+    pub(super) fn tool(&self, name: &str) -> Result<String> {
+        tool(self.build.as_deref(), name)
     }
 
     /// Port on which it listens.
@@ -170,7 +190,7 @@ impl Server {
     fn store_value(&self, lab: &Lab, place: &Place) -> Result<()> {
         let port = self.port.to_string();
         let argv = [
-            &packages::path_of("redis-cli")?,
+            &self.tool("redis-cli")?,
             "-h",
             &self.host,
             "-p",
@@ -187,10 +207,18 @@ impl Server {
     }
 }
 
-fn redis_server(host: &str, port: u16, dir: &Path) -> Result<Spawn> {
+/// A program of a build, or the installed one.
+fn tool(build: Option<&Path>, name: &str) -> Result<String> {
+    match build {
+        Some(dir) => Ok(dir.join(name).to_string_lossy().into_owned()),
+        None => packages::path_of(name),
+    }
+}
+
+fn redis_server(host: &str, port: u16, dir: &Path, build: Option<&Path>) -> Result<Spawn> {
     let socket = dir.join("socket");
     let argv = [
-        &packages::path_of("redis-server")?,
+        &tool(build, "redis-server")?,
         "--bind",
         host,
         "--port",

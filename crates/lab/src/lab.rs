@@ -56,6 +56,13 @@ pub enum Place {
         /// Its address.
         ip: Ipv4Addr,
     },
+    /// In the network of a process, as in a container.
+    Container {
+        /// The process.
+        pid: u32,
+        /// The address that this network has.
+        ip: Ipv4Addr,
+    },
     /// In our own namespaces, over loopback.
     Here,
 }
@@ -72,7 +79,7 @@ impl Place {
     /// Address at which a server in this place is reached.
     pub fn ip(&self) -> Ipv4Addr {
         match self {
-            Place::Domain { ip, .. } => *ip,
+            Place::Domain { ip, .. } | Place::Container { ip, .. } => *ip,
             Place::Here => Ipv4Addr::LOCALHOST,
         }
     }
@@ -194,8 +201,11 @@ impl Lab {
                 .arg(name)
                 .arg("--ip")
                 .arg(ip.to_string()),
-            Place::Here => command.arg("--here"),
+            Place::Container { .. } | Place::Here => command.arg("--here"),
         };
+        if let Place::Container { pid, .. } = place {
+            command = enter(*pid, &command);
+        }
         command.args(["--path", path.word()]);
         if let Some(list) = &spawn.cpu {
             command.arg("--cpu").arg(list);
@@ -434,6 +444,16 @@ impl Drop for Lab {
             self.clean_up();
         }
     }
+}
+
+/// A command in the network of a process.
+fn enter(pid: u32, command: &Command) -> Command {
+    let mut entering = Command::new("nsenter");
+    entering
+        .args(["-t", &pid.to_string(), "--net"])
+        .arg(command.get_program())
+        .args(command.get_args());
+    entering
 }
 
 /// Asks the broker of a runtime directory.
