@@ -1,6 +1,7 @@
 //! The command line's definition: the help, the manual pages and the completions
 //! are all made from it.
 
+use crate::cdi::DEFAULT_DIR;
 use crate::demo::options::DemoArgs;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
@@ -70,6 +71,12 @@ pub enum Command {
     /// --pid PID. Whoever made the address must also keep others from using it: only
     /// domains that Fordway makes have its anti-spoofing.
     Env(Json),
+    /// Make joining a device of container engines: podman run --device fordway.dev/net=on
+    ///
+    /// The device stands for the variables and mounts of fordway env, but for the optional
+    /// ones. Podman 4.1 and Docker 28 and later read it (Container Device Interface).
+    #[command(subcommand)]
+    Cdi(Cdi),
     /// End the broker and remove its domains
     Down(Down),
     /// Print a completion script
@@ -394,6 +401,27 @@ pub enum Domain {
         #[command(flatten)]
         json: Json,
     },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Cdi {
+    /// Write the file that tells engines of the device, in place of the one before
+    ///
+    /// It holds the runtime directory and the library's place: write it anew when either
+    /// has moved.
+    Install {
+        /// Where engines look for devices; made if it does not exist
+        #[arg(long, value_hint = ValueHint::DirPath, default_value = DEFAULT_DIR)]
+        dir: PathBuf,
+    },
+    /// Remove that file
+    Remove {
+        /// Where it lies
+        #[arg(long, value_hint = ValueHint::DirPath, default_value = DEFAULT_DIR)]
+        dir: PathBuf,
+    },
+    /// Print what install would write
+    Show,
 }
 
 #[derive(Debug, Args)]

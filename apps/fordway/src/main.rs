@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod broker;
+mod cdi;
 mod cli;
 mod complete;
 mod config;
@@ -72,6 +73,7 @@ fn dispatch(cli: &Cli) -> Outcome {
         Command::Downgrade(downgrade) => show::downgrade(&broker()?, downgrade),
         Command::Doctor(json) => doctor::doctor(broker(), json.json),
         Command::Env(json) => container::environment(&broker()?, json.json),
+        Command::Cdi(command) => cdi::cdi(command, broker),
         Command::Down(down) => up::down(down, &broker()?),
         Command::Completions { shell } => show::print(shell.script()),
         Command::Complete { words } => complete::complete(words),

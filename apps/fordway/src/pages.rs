@@ -506,6 +506,46 @@ pub const PAGES: &[Page] = &[
         see: &["fordway-domain-attach(1)", "ld.so(8)"],
     },
     Page {
+        command: "cdi",
+        examples: &[
+            (
+                "fordway cdi install",
+                "podman run --device fordway.dev/net=on ... has the library from then on",
+            ),
+            ("fordway cdi show", "what that device stands for"),
+        ],
+        columns: &[],
+        exits: &[],
+        see: &["fordway-env(1)", "podman-run(1)", "docker-run(1)"],
+    },
+    Page {
+        command: "cdi install",
+        examples: &[
+            ("fordway cdi install", "writes /etc/cdi/fordway.json"),
+            (
+                "fordway cdi install --dir /var/run/cdi",
+                "the same until the machine is started again",
+            ),
+        ],
+        columns: &[],
+        exits: &[PRIVILEGE, Exit::Missing, Exit::NotFound],
+        see: &["fordway-domain-attach(1)"],
+    },
+    Page {
+        command: "cdi remove",
+        examples: &[("fordway cdi remove", "removes /etc/cdi/fordway.json")],
+        columns: &[],
+        exits: &[PRIVILEGE, Exit::NotFound],
+        see: &[],
+    },
+    Page {
+        command: "cdi show",
+        examples: &[("fordway cdi show", "the file, on the standard output")],
+        columns: &[],
+        exits: &[Exit::Missing],
+        see: &[],
+    },
+    Page {
         command: "down",
         examples: &[
             (

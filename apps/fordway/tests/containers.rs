@@ -7,6 +7,7 @@ mod support;
 use serde_json::Value;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -104,6 +105,50 @@ impl Container {
             .args(arguments.split(' '));
         Ran::new(&mut command).check(0);
     }
+}
+
+/// The device that engines know by a directory.
+#[test]
+fn the_device_stands_for_what_is_needed() {
+    let runtime = Runtime::new();
+    let env = runtime.json("env");
+    let dir = runtime.dir.join("cdi");
+    let install = format!("cdi install --dir {}", dir.display());
+    for _ in 0..2 {
+        let mut command = Command::new("sh");
+        command.args(["-c", "umask 077; exec \"$@\"", "sh"]);
+        let fordway = runtime.command(install.split(' '));
+        command.arg(fordway.get_program()).args(fordway.get_args());
+        command.env("FORDWAY_LIB", runtime.library());
+        Ran::new(&mut command).check(0);
+    }
+    let files = std::fs::read_dir(&dir).expect("directory");
+    let [file] = &files.flatten().collect::<Vec<_>>()[..] else {
+        panic!("not one file");
+    };
+    for (path, mode) in [(&dir, 0o755), (&file.path(), 0o644)] {
+        let mode_is = path.metadata().expect("metadata").permissions().mode();
+        assert_eq!(mode_is & 0o777, mode, "{}", path.display());
+    }
+    let text = std::fs::read_to_string(file.path()).expect("the file");
+    assert_eq!(text, runtime.say("cdi show").check(0).stdout);
+    let device: Value = serde_json::from_str(&text).expect("JSON");
+    let edits = &device["devices"][0]["containerEdits"];
+    let variables = env["variables"].as_object().expect("variables").iter();
+    let variables =
+        variables.map(|(name, value)| format!("{name}={}", value.as_str().expect("text")));
+    assert_eq!(edits["env"], Value::from_iter(variables));
+    let mounts = env["mounts"].as_array().expect("mounts").iter();
+    let mounts = mounts.filter(|mount| mount["optional"] == false);
+    let sources: Vec<&Value> = mounts.map(|mount| &mount["source"]).collect();
+    let mounted = edits["mounts"].as_array().expect("mounts");
+    let paths = |name: &str| Vec::from_iter(mounted.iter().map(|mount| mount[name].clone()));
+    for name in ["hostPath", "containerPath"] {
+        assert_eq!(paths(name).iter().collect::<Vec<_>>(), sources);
+    }
+    let remove = format!("cdi remove --dir {}", dir.display());
+    runtime.say(&remove).check(0);
+    runtime.say(&remove).fails(7, "nothing is installed");
 }
 
 #[test]

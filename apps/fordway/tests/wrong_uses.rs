@@ -219,6 +219,11 @@ const ANYBODY: &[Row] = &[
     ),
     ("$F man $D/rules.nft", 2, "rules.nft: File exists"),
     ("$F man $D/rules.nft/man", 2, "Not a directory"),
+    ("$F cdi", 2, "see: fordway cdi --help"),
+    ("$F cdi instal", 2, "'install'"),
+    ("$F cdi install --dir $D/rules.nft", 2, "give a directory"),
+    ("$F cdi install --dir $D/no/such", 7, "give a directory"),
+    ("$F cdi remove --dir $D/open", 7, "nothing is installed"),
     // No broker, or not there.
     ("$F $N ss", 8, "start it with: fordway up"),
     ("$F $N ss -w", 8, "start it with: fordway up"),
@@ -349,6 +354,8 @@ const ROOT: &[Row] = &[
     ("$U $F filter check $D/secret", 4, "Permission denied"),
     ("$U $F up --config $D/secret", 3, "Permission denied"),
     ("$U $F man $D/man", 4, "Permission denied"),
+    ("$U $F cdi install --dir $D/full", 4, "--dir DIR"),
+    ("$U $F cdi remove --dir $D/secret", 2, "Not a directory"),
     ("$U env XDG_RUNTIME_DIR=relative $F ss", 8, "fordway-65534"),
     (
         "$U env XDG_RUNTIME_DIR=$D/nowhere $F ss",
@@ -369,6 +376,11 @@ const ROOT: &[Row] = &[
         "No space left",
     ),
     ("FULL $F --runtime-dir $D/full/run up", 1, "No space left"),
+    (
+        "FULL $F cdi install --dir $D/full || { status=$?; test ! -e $D/full/fordway.json.new && exit $status; }",
+        1,
+        "No space left",
+    ),
 ];
 
 /// The files that rows name.
