@@ -74,9 +74,16 @@ pub enum Command {
     /// Make joining a device of container engines: podman run --device fordway.dev/net=on
     ///
     /// The device stands for the variables and mounts of fordway env, but for the optional
-    /// ones. Podman 4.1 and Docker 28 and later read it (Container Device Interface).
+    /// ones. Podman 4.1 and Docker 28.2 and later read it (Container Device Interface).
     #[command(subcommand)]
     Cdi(Cdi),
+    /// Register an engine's containers as domains while they run, until interrupted
+    ///
+    /// A container takes part if it has the device of fordway cdi, or the mounts of fordway
+    /// env. Its name becomes the domain's, in small letters and with hyphens. The engine
+    /// says which address is whose, and is believed as domain attach is, if the container has
+    /// that address. Engine and broker may be started again meanwhile.
+    Watch(Watch),
     /// End the broker and remove its domains
     Down(Down),
     /// Print a completion script
@@ -422,6 +429,20 @@ pub enum Cdi {
     },
     /// Print what install would write
     Show,
+}
+
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("engine").required(true).args(["docker", "podman"]))]
+pub struct Watch {
+    /// Docker, at /run/docker.sock
+    #[arg(long)]
+    pub docker: bool,
+    /// Podman, at /run/podman/podman.sock (podman system service)
+    #[arg(long)]
+    pub podman: bool,
+    /// Another socket of the engine's
+    #[arg(long, value_name = "FILE")]
+    pub socket: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

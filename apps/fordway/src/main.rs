@@ -12,6 +12,7 @@ mod config;
 mod container;
 mod demo;
 mod doctor;
+mod engine;
 mod exit;
 mod filter;
 mod frames;
@@ -25,6 +26,7 @@ mod table;
 mod trace;
 mod try_out;
 mod up;
+mod watch;
 
 use broker::Broker;
 use clap::error::ErrorKind;
@@ -74,6 +76,7 @@ fn dispatch(cli: &Cli) -> Outcome {
         Command::Doctor(json) => doctor::doctor(broker(), json.json),
         Command::Env(json) => container::environment(&broker()?, json.json),
         Command::Cdi(command) => cdi::cdi(command, broker),
+        Command::Watch(options) => watch::watch(&broker()?, options),
         Command::Down(down) => up::down(down, &broker()?),
         Command::Completions { shell } => show::print(shell.script()),
         Command::Complete { words } => complete::complete(words),

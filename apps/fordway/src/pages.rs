@@ -546,6 +546,26 @@ pub const PAGES: &[Page] = &[
         see: &[],
     },
     Page {
+        command: "watch",
+        examples: &[
+            (
+                "fordway watch --podman",
+                "says which containers are attached and detached",
+            ),
+            (
+                "fordway watch --docker --socket /run/user/1000/docker.sock",
+                "of an engine elsewhere",
+            ),
+        ],
+        columns: &[],
+        exits: &[PRIVILEGE],
+        see: &[
+            "fordway-cdi(1)",
+            "fordway-domain-attach(1)",
+            "podman-system-service(1)",
+        ],
+    },
+    Page {
         command: "down",
         examples: &[
             (

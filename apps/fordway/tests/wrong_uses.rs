@@ -224,6 +224,8 @@ const ANYBODY: &[Row] = &[
     ("$F cdi install --dir $D/rules.nft", 2, "give a directory"),
     ("$F cdi install --dir $D/no/such", 7, "give a directory"),
     ("$F cdi remove --dir $D/open", 7, "nothing is installed"),
+    ("$F watch", 2, "--docker|--podman"),
+    ("$F watch --podman --docker", 2, "cannot be used with"),
     // No broker, or not there.
     ("$F $N ss", 8, "start it with: fordway up"),
     ("$F $N ss -w", 8, "start it with: fordway up"),
