@@ -30,7 +30,7 @@ struct Task {
     run: fn(&[String]) -> Outcome,
 }
 
-const TASKS: [Task; 24] = [
+const TASKS: [Task; 25] = [
     Task {
         name: "help",
         what: "this list",
@@ -98,7 +98,7 @@ const TASKS: [Task; 24] = [
     },
     Task {
         name: "build",
-        what: "fordway, libfordway.so, fordway-demo, -bench and -xen into target/release",
+        what: "fordway, libfordway.so, fordway-nri, -demo, -bench and -xen into target/release",
         run: build,
     },
     Task {
@@ -135,6 +135,11 @@ const TASKS: [Task; 24] = [
         name: "package-test",
         what: "its life, from installation to purge ([--all], or overlay, abi, bookworm, trixie, booted)",
         run: package::test,
+    },
+    Task {
+        name: "nri-test",
+        what: "fordway-nri with containerd, which Go builds from its module proxy",
+        run: nri_test,
     },
     Task {
         name: "release",
@@ -215,12 +220,19 @@ fn build(_: &[String]) -> Outcome {
     run(built())
 }
 
+/// The programs are the release's: containers load the library from where it was built.
+fn nri_test(_: &[String]) -> Outcome {
+    run(built())?;
+    run(program(&["contrib/kubernetes/nri-test"]))
+}
+
 /// The shim and the command that starts programs with it belong together; the bench and the demo
 /// stand on them. The Xen test bed comes along for those who have `./x build`.
 fn built() -> Command {
     let packages = [
         "fordway",
         "fordway-preload",
+        "fordway-nri",
         "fordway-bench",
         "fordway-xen-testbed",
     ];

@@ -94,8 +94,8 @@ mod tests {
         assert!(missing(&["wrk"]).starts_with("wrk is missing"));
     }
 
-    const GROUPS: [&str; 8] = [
-        "build", "demo", "run", "test", "suites", "package", "release", "xen",
+    const GROUPS: [&str; 9] = [
+        "build", "demo", "run", "test", "suites", "package", "release", "xen", "nri",
     ];
 
     #[test]
