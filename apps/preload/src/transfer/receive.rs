@@ -6,9 +6,10 @@ use crate::state::Conn;
 use crate::sys::{self, sys};
 use crate::{faults, real};
 use core::sync::atomic::Ordering;
+use fordway_abi::shm::{rx_state, tx_state};
 use fordway_ring::Consumer;
 use fordway_ring::copy::Kernel;
-use fordway_sockets::ready::{Want, is_ready};
+use fordway_sockets::ready::{Want, is_ready, kernel_part_bytes};
 use fordway_sockets::{
     Caller as _, Done, End, Moved, NotCopied, Place, Receive, Target, Transfer, attend,
     has_crossed, is_owed, receive_on,
@@ -16,6 +17,8 @@ use fordway_sockets::{
 
 /// Between two looks for bytes of which no bell and no event tells.
 const LOOK_AGAIN_MS: i32 = 1;
+/// The same while none are known to be on their way.
+const LOOK_SELDOM_MS: i32 = 10;
 
 /// recv and its kin.
 #[inline(always)]
@@ -115,9 +118,16 @@ impl<'a> Transfer for Receiving<'a> {
         // SO_RCVLOWAT asks for more than a byte.
         let low = caller.conn.low_bytes.load(Ordering::Relaxed) > 1;
         caller.stay.begin(caller.conn);
-        if low && is_owed(&caller.end()) && caller.has_time(Want::Bytes) {
-            let _ = sys!(SYS_poll, 0, 0, LOOK_AGAIN_MS);
-            return Ok(());
+        if low && is_between_paths(&caller.end()) && caller.has_time(Want::Bytes) {
+            let pause_ms = match is_owed(&caller.end()) {
+                true => LOOK_AGAIN_MS,
+                false => LOOK_SELDOM_MS,
+            };
+            let _ = sys!(SYS_poll, 0, 0, pause_ms);
+            return match caller.handled.is_interrupted(done != 0) {
+                true => Err(libc::EINTR),
+                false => Ok(()),
+            };
         }
         let goes_on = |end: &At<'_>| low && end.has_channel() && !has_cause(end);
         caller.sleep(Want::Bytes, done, goes_on)
@@ -139,6 +149,20 @@ impl Receive for Receiving<'_> {
         }
         let _ = sys!(SYS_poll, 0, 0, LOOK_AGAIN_MS);
         !self.caller.is_interrupted()
+    }
+}
+
+/// Whether bytes may come by the kernel whose first part came by the ring, or the other way round. For
+/// fewer of them than SO_RCVLOWAT asks the kernel wakes nobody, so they are looked for.
+fn is_between_paths(end: &At<'_>) -> bool {
+    if !end.has_channel() || !end.peer_is_there() {
+        return false;
+    }
+    let has_asked = end.own().wait.rx_state.load(Ordering::Relaxed) != rx_state::READY;
+    match end.consumer().producer_state() {
+        tx_state::RING => has_asked || kernel_part_bytes(end) != 0,
+        tx_state::KERNEL => false,
+        _ => true,
     }
 }
 
