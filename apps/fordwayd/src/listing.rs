@@ -119,6 +119,7 @@ impl Broker {
             let far = self.places.translate(&self.registry.question(&facts));
             tables.translated.extend(far.map(|far| (facts.cookie, far)));
         }
+        self.places.close_unused();
         let rows = found.iter();
         let mut rows: Vec<_> = rows
             .map(|one| self.describe_connection(one, &found, &tables))

@@ -213,10 +213,15 @@ impl Places {
     /// A connection has ended. With it go the places that nobody uses, also the broker's own, which
     /// was opened to ask what was translated there.
     pub(crate) fn leave(&mut self, user: u64) {
-        self.by_cookie.retain(|_, place| {
+        for place in self.by_cookie.values_mut() {
             place.users.remove(&user);
-            !place.users.is_empty()
-        });
+        }
+        self.close_unused();
+    }
+
+    /// Nobody who has sockets there is left, or it was opened for a listing.
+    pub(crate) fn close_unused(&mut self) {
+        self.by_cookie.retain(|_, place| !place.users.is_empty());
     }
 
     /// A namespace is to go. It is opened again if there is another question.
