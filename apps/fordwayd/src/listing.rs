@@ -106,13 +106,19 @@ impl Broker {
             let names = (found.row.local, found.row.remote);
             tables.by_names.entry(names).or_default().push(index);
         }
+        let own = diag::own_netns_cookie().unwrap_or(0);
         let waits = found.iter().filter_map(|one| {
             let view = self
                 .registry
                 .connection(one.row.cookie)
                 .filter(is_waiting)?;
-            let far = self.far_end(one, &found, &tables);
-            (!matches!(far, Far::Socket(_))).then_some(view.facts)
+            let is_asked = match self.far_end(one, &found, &tables) {
+                Far::Socket(_) => false,
+                // Names as they are can be joined by the host's table alone, to an end of the host's.
+                Far::Barred(other, _) => [one, other].iter().any(|end| end.netns_cookie == own),
+                Far::Nowhere => true,
+            };
+            is_asked.then_some(view.facts)
         });
         let waits: Vec<SocketFacts> = waits.take(TRANSLATIONS_ASKED_MAX).collect();
         for facts in waits {

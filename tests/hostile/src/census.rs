@@ -10,6 +10,10 @@ const SLACK_KB: u64 = 2048;
 /// same time, of three descriptors each (one more, for each of its links).
 const DOORS_SLACK: u64 = 12;
 
+/// Sockets by which the broker asks connection tracking: one for each domain and the host, opened when
+/// a connection there may have been translated, and kept as long as its programs.
+const TRACKERS_SLACK: u64 = 5;
+
 /// One look.
 #[derive(Clone, Debug)]
 pub struct Census {
@@ -75,9 +79,11 @@ impl Census {
         if has_threads {
             victim.descriptors_slack = DOORS_SLACK;
         }
+        let mut broker = Process::look(u32::try_from(info.pid)?)?;
+        broker.descriptors_slack = TRACKERS_SLACK;
         Ok(Self {
             victim,
-            broker: Process::look(u32::try_from(info.pid)?)?,
+            broker,
             processes: info.processes,
             channels: info.channels,
         })
