@@ -69,9 +69,13 @@ impl Drop for Place {
 
 /// Broker and command, or why there are none.
 fn place() -> Result<Place, &'static str> {
-    let fordway = Path::new(env!("CARGO_BIN_EXE_fordway-nri")).with_file_name("fordway");
+    // The library is built in the release profile only, where nobody has asked for another.
+    let beside = Path::new(env!("CARGO_BIN_EXE_fordway-nri")).with_file_name("fordway");
+    let release = beside.with_file_name("../release/fordway");
+    let is_whole = |file: &Path| file.exists() && file.with_file_name("libfordway.so").exists();
+    let fordway = if is_whole(&release) { release } else { beside };
     let is_root = std::fs::metadata("/proc/self").expect("proc").uid() == 0;
-    match fordway.exists() && fordway.with_file_name("libfordway.so").exists() {
+    match is_whole(&fordway) {
         _ if !is_root => Err("not root: a broker attaches no namespaces"),
         false => Err("fordway or libfordway.so is not built"),
         true => {
