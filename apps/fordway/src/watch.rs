@@ -21,7 +21,7 @@ use crate::cli;
 use crate::engine::Engine;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::show;
-use fordwayd::admin::{CONTROL_DIR, Request};
+use fordwayd::admin::{CONTROL_DIR, Domain, Request};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -188,16 +188,21 @@ impl Watch<'_> {
         Ok(())
     }
 
-    /// Its address is no longer the container's.
+    /// Its address is no longer the container's. A domain that somebody has made since under its name
+    /// is not touched.
     fn detach(&self, member: &Member) -> Result<(), Failure> {
         let name = member.name.clone();
-        match self
-            .broker
-            .ask(&Request::DomainRemove { name, force: true })
-        {
-            Err(failure) if failure.exit != Exit::NotFound => Err(failure),
-            _ => show::print(&format!("{} is detached\n", member.name)).map(drop),
+        let is_its = |domain: &Domain| {
+            domain.name == name && domain.ip == Some(member.ip) && domain.netns_path.is_none()
+        };
+        if self.broker.domains()?.iter().any(is_its) {
+            let remove = Request::DomainRemove { name, force: true };
+            match self.broker.ask(&remove) {
+                Err(failure) if failure.exit != Exit::NotFound => return Err(failure),
+                _ => {}
+            }
         }
+        show::print(&format!("{} is detached\n", member.name)).map(drop)
     }
 
     /// What a container is now; `None` if it takes no part.

@@ -339,4 +339,12 @@ fn a_registration_lives_as_long_as_its_container() {
     podman.podman("rm -f -t 0 d_B d.b").check(0);
     podman.watched("d-b is detached");
     assert_eq!(podman.names(), [""; 0]);
+
+    // Somebody makes another domain of a container's name: it is not the container's to take along.
+    podman.run("late", "", REDIS);
+    podman.stage.say("domain rm late --force").check(0);
+    podman.stage.say("domain add late").check(0);
+    podman.podman("rm -f -t 0 late").check(0);
+    podman.watched("late is detached");
+    assert_eq!(podman.names(), ["late"]);
 }
