@@ -1,6 +1,7 @@
 //! The receiving side of a transfer.
 
 use super::{Begun, Buffers, Caller, Unaware, by_libc, copier, message};
+use crate::deadline::Deadline;
 use crate::end::At;
 use crate::state::Conn;
 use crate::sys::{self, sys};
@@ -118,13 +119,16 @@ impl<'a> Transfer for Receiving<'a> {
         // SO_RCVLOWAT asks for more than a byte.
         let low = caller.conn.low_bytes.load(Ordering::Relaxed) > 1;
         caller.stay.begin(caller.conn);
-        if low && is_between_paths(&caller.end()) && caller.has_time(Want::Bytes) {
+        let until = caller.until(Want::Bytes);
+        if low && is_between_paths(&caller.end()) && !until.has_passed() {
             let pause_ms = match is_owed(&caller.end()) {
                 true => LOOK_AGAIN_MS,
                 false => LOOK_SELDOM_MS,
             };
             let _ = sys!(SYS_poll, 0, 0, pause_ms);
-            return match caller.handled.is_interrupted(done != 0) {
+            // As of any sleep (`wait::for_conn`).
+            let by_any = done != 0 || until != Deadline::Never;
+            return match caller.handled.is_interrupted(by_any) {
                 true => Err(libc::EINTR),
                 false => Ok(()),
             };
