@@ -18,6 +18,7 @@ use fordway_platform::process::{NamespaceInode, Populations};
 use fordway_platform::{diag, netns};
 use fordway_registry::{Assigned, Domain, DomainError, HOST_DOMAIN, Network, Network6, Registry};
 use serde::{Deserialize, Serialize};
+use std::cell::LazyCell;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -582,7 +583,7 @@ impl Broker {
         let same6 = |attached: &Attached| ip6.is_some() && attached.ip6 == ip6;
         let same =
             |attached: &Attached| attached.name == name || attached.ip == ip || same6(attached);
-        let populations = Populations::look();
+        let populations = LazyCell::new(Populations::look);
         let left: Vec<u32> = self
             .domains
             .attached
@@ -598,7 +599,7 @@ impl Broker {
     }
 
     pub(crate) fn domain_list(&self) -> Vec<admin::Domain> {
-        let populations = Populations::look();
+        let populations: LazyCell<Populations> = LazyCell::new(Populations::look);
         let domains = self.registry.domains();
         domains
             .map(|domain| self.describe_among(domain, &populations))
@@ -653,10 +654,14 @@ impl Broker {
     }
 
     fn describe(&self, domain: &Domain) -> admin::Domain {
-        self.describe_among(domain, &Populations::look())
+        self.describe_among(domain, &LazyCell::new(Populations::look))
     }
 
-    fn describe_among(&self, domain: &Domain, populations: &Populations) -> admin::Domain {
+    fn describe_among(
+        &self,
+        domain: &Domain,
+        populations: &LazyCell<Populations>,
+    ) -> admin::Domain {
         let paths = self.domains.paths.get(&domain.id);
         let is_host = domain.id == HOST_DOMAIN;
         let published = self.domains.published.iter();
