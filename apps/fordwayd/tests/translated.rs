@@ -384,6 +384,16 @@ fn the_host_and_a_domain_are_a_pair() {
             (domains, "fast")
         );
     }
+    // One waits for the other, which can come; across a translation, too.
+    for (from, to) in [
+        (&stage.host, "10.2.0.2:6379"),
+        (&stage.web, "192.0.2.1:8081"),
+    ] {
+        let (x, _y) = connect(from, to, &of_db);
+        a.offer(5, &x);
+        a.expect_silence();
+        assert_eq!(stage.row(&x).reason.as_deref(), Some("waiting"), "{to}");
+    }
     // An entry is proof only while it is there.
     let (x, y) = connect(&stage.host, "10.2.0.2:6379", &of_db);
     stage.host.within(|| {
