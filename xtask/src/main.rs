@@ -178,6 +178,10 @@ const SKIPS: &str = "contrib/skips.txt";
 const SKIP_MARK: &str = "skipped: ";
 /// Steps whose times end the output of `test`.
 const SLOWEST_SHOWN: usize = 10;
+/// How long CI lets the tests of one file run: a test that hangs is a failure with a name, and the other
+/// files are still played. Cargo starts each file's program under what this variable names.
+const RUNNER: &str = "CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER";
+const BOUNDED: &str = "timeout --verbose --kill-after=10 900";
 /// Lines that the end of the output repeats of what failed: so many behind each failure, and in all.
 const AFTER_FAILURE: usize = 12;
 const FAILURES_SHOWN: usize = 120;
@@ -385,19 +389,23 @@ fn test(arguments: &[String]) -> Outcome {
     }
     // Before the tests: those of the shim and of real programs use the release build.
     sum.step("build", built());
-    sum.step(
-        "units",
-        cargo(&[
-            "test",
-            "--workspace",
-            "--exclude",
-            PROGRAM_TESTS,
-            "--no-fail-fast",
-        ]),
-    );
+    let mut units = cargo(&[
+        "test",
+        "--workspace",
+        "--exclude",
+        PROGRAM_TESTS,
+        "--no-fail-fast",
+    ]);
+    if strict {
+        units.env(RUNNER, BOUNDED);
+    }
+    sum.step("units", units);
     sum.step("models (loom)", loom());
     let mut programs = cargo(&["test", "-p", PROGRAM_TESTS, "--no-fail-fast", "--"]);
     programs.arg("--test-threads=1");
+    if strict {
+        programs.env(RUNNER, BOUNDED);
+    }
     if all_roots {
         // Those that are built first.
         programs.arg("--include-ignored");

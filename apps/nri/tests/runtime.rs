@@ -7,15 +7,19 @@ use fordway_nri::wire::{self, Messages};
 use prost::Message as _;
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
+use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 const IP: &str = "10.77.0.201";
 const DOMAIN: &str = "web-01234567";
 /// Longer than one frame of the plugin's.
 const LONG: usize = 9000;
+/// A plugin that says nothing for so long fails the test instead of holding it up.
+const SILENCE_MAX: Duration = Duration::from_secs(60);
 
 /// A process that ends with the test.
 struct Running(Child);
@@ -86,6 +90,13 @@ fn place() -> Result<Place, &'static str> {
     }
 }
 
+/// Bounds every receive, and every accept: socket(7) has SO_RCVTIMEO for both.
+fn bound(socket: &impl AsFd) {
+    let same = socket.as_fd().try_clone_to_owned().expect("socket");
+    let bounded = UnixStream::from(same).set_read_timeout(Some(SILENCE_MAX));
+    bounded.expect("SO_RCVTIMEO");
+}
+
 /// The runtime's end.
 struct Runtime {
     socket: UnixStream,
@@ -97,6 +108,7 @@ impl Runtime {
     /// The next plugin that connects, registered and configured.
     fn accept(listener: &UnixListener) -> Runtime {
         let (socket, _) = listener.accept().expect("accept");
+        bound(&socket);
         let messages = Messages::of(socket.try_clone().expect("socket"));
         let mut runtime = Runtime {
             socket,
@@ -191,10 +203,12 @@ fn a_pod_is_attached_its_containers_get_the_library_and_what_is_broken_changes_n
     };
     let path = place.dir.join("nri.sock");
     let listener = UnixListener::bind(&path).expect("bind");
+    bound(&listener);
     place.say("up --detach");
     let mut plugin = Command::new(env!("CARGO_BIN_EXE_fordway-nri"));
     plugin.arg("--socket").arg(&path);
     plugin.arg("--runtime-dir").arg(&place.dir);
+    plugin.env("FORDWAY_LIB", place.fordway.with_file_name("libfordway.so"));
     let _plugin = Running(plugin.spawn().expect("fordway-nri"));
     let mut runtime = Runtime::accept(&listener);
     let (_holder, pod) = pod();
