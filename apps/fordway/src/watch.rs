@@ -11,7 +11,7 @@
 //!   place, by the device or by hand. The kernel says so (/proc/PID/mountinfo); engines differ in
 //!   what they tell of devices.
 //! - The engine says which address is whose; the kernel has to agree that the namespace has it.
-//! - A namespace has one domain, with one address. Of members that share one (a pod,
+//! - A namespace has one domain, with one address of each family. Of members that share one (a pod,
 //!   `--network container:`) one is registered; when it goes, another takes its place.
 //! - When the watch ends, by a signal, registrations stay: containers go on, and so do their
 //!   rings. The next watch finds them again, as attaching twice is no error.
@@ -27,7 +27,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, SystemTime};
 
@@ -45,6 +45,8 @@ struct Member {
     /// Of the domain.
     name: String,
     ip: Ipv4Addr,
+    /// In the same network.
+    ip6: Option<Ipv6Addr>,
     pid: i32,
     /// Inode of its network namespace.
     netns: u64,
@@ -161,19 +163,25 @@ impl Watch<'_> {
             return Ok(());
         }
         for (id, member) in &self.members {
-            if member.netns != netns || !has_address(member.pid, member.ip) {
+            let has = |ip| has_address(member.pid, ip);
+            if member.netns != netns || !has(member.ip.into()) {
                 continue;
             }
+            let ip6 = member.ip6.filter(|ip6| has((*ip6).into()));
             let request = Request::DomainAttach {
                 name: member.name.clone(),
                 ip: member.ip,
-                ip6: None,
+                ip6,
                 pid: member.pid,
             };
             match self.broker.ask(&request) {
                 Ok(_) => {
                     self.registered.insert(id.clone(), member.clone());
-                    show::print(&format!("{} ({}) is attached\n", member.name, member.ip))?;
+                    let six = ip6.map_or_else(String::new, |ip6| format!(", {ip6}"));
+                    show::print(&format!(
+                        "{} ({}{six}) is attached\n",
+                        member.name, member.ip
+                    ))?;
                     return Ok(());
                 }
                 // It has ended meanwhile: an event says so.
@@ -227,21 +235,22 @@ impl Watch<'_> {
         let netns = fs::metadata(format!("/proc/{pid}/ns/net"));
         let netns = netns.ok().filter(|_| self.sees_broker(pid));
         let addresses = addresses(&container["NetworkSettings"]);
-        let (Some(netns), Some(ip)) = (netns, addresses.first().copied()) else {
+        let (Some(netns), Some((ip, ip6))) = (netns, addresses.first().copied()) else {
             return Ok(None);
         };
         if let [_, others @ ..] = &addresses[..]
             && !others.is_empty()
             && !self.members.contains_key(id)
         {
-            let others = Vec::from_iter(others.iter().map(Ipv4Addr::to_string)).join(", ");
+            let others = Vec::from_iter(others.iter().map(|(ip, _)| ip.to_string())).join(", ");
             show::note(&format!(
-                "{name}: a domain has one address, {ip}; connections by {others} stay on the kernel path"
+                "{name}: a domain is in one network, by {ip}; connections by {others} stay on the kernel path"
             ));
         }
         Ok(Some(Member {
             name,
             ip,
+            ip6,
             pid,
             netns: netns.ino(),
         }))
@@ -280,17 +289,27 @@ struct Followed {
     broker: std::os::fd::OwnedFd,
 }
 
-/// Whether an address is one of a process' namespace (proc(5), /proc/PID/net/fib_trie). An engine
-/// may have given it to another one meanwhile.
-fn has_address(pid: i32, ip: Ipv4Addr) -> bool {
-    let trie = fs::read_to_string(format!("/proc/{pid}/net/fib_trie")).unwrap_or_default();
-    let mut is_its = false;
-    trie.lines().map(str::trim_start).any(|line| {
-        if let Some(leaf) = line.strip_prefix("|-- ") {
-            is_its = leaf.parse() == Ok(ip);
+/// Whether an address is one of a process' namespace (proc(5), /proc/PID/net/fib_trie and if_inet6). An
+/// engine may have given it to another one meanwhile.
+fn has_address(pid: i32, ip: IpAddr) -> bool {
+    let read = |file: &str| fs::read_to_string(format!("/proc/{pid}/net/{file}"));
+    match ip {
+        IpAddr::V4(ip) => {
+            let trie = read("fib_trie").unwrap_or_default();
+            let mut is_its = false;
+            trie.lines().map(str::trim_start).any(|line| {
+                if let Some(leaf) = line.strip_prefix("|-- ") {
+                    is_its = leaf.parse() == Ok(ip);
+                }
+                is_its && line == "/32 host LOCAL"
+            })
         }
-        is_its && line == "/32 host LOCAL"
-    })
+        IpAddr::V6(ip) => {
+            let its = format!("{:032x} ", u128::from(ip));
+            let all = read("if_inet6").unwrap_or_default();
+            all.lines().any(|line| line.starts_with(&its))
+        }
+    }
 }
 
 /// A container's name in the letters that a domain's may have.
@@ -300,13 +319,16 @@ fn domain_name(name: &str) -> String {
 }
 
 /// Of the networks that a container is in: first the engine's default one.
-fn addresses(settings: &Value) -> Vec<Ipv4Addr> {
+fn addresses(settings: &Value) -> Vec<(Ipv4Addr, Option<Ipv6Addr>)> {
     let networks = settings["Networks"].as_object().into_iter().flatten();
     let networks = networks.map(|(_, network)| network);
-    let mut found = Vec::new();
+    let mut found: Vec<(Ipv4Addr, Option<Ipv6Addr>)> = Vec::new();
     for network in [settings].into_iter().chain(networks) {
-        let ip = network["IPAddress"].as_str().and_then(|ip| ip.parse().ok());
-        found.extend(ip.filter(|ip| !found.contains(ip)));
+        let text = |field: &str| network[field].as_str();
+        let ip = text("IPAddress").and_then(|ip| ip.parse().ok());
+        let ip6 = text("GlobalIPv6Address").and_then(|ip6| ip6.parse().ok());
+        let is_new = |ip: &Ipv4Addr| found.iter().all(|(other, _)| other != ip);
+        found.extend(ip.filter(is_new).map(|ip| (ip, ip6)));
     }
     found
 }
@@ -319,18 +341,18 @@ mod tests {
     #[test]
     fn names_and_addresses_are_read_as_engines_write_them() {
         assert_eq!(domain_name("/happy_Turing.1"), "happy-turing-1");
-        let both = json!({ "IPAddress": "10.88.0.2", "Networks": {
-            "a": { "IPAddress": "10.89.0.7" }, "podman": { "IPAddress": "10.88.0.2" } } });
-        let [first, second] = addresses(&both)[..] else {
-            panic!("not two");
-        };
-        assert_eq!(
-            (first, second),
-            ([10, 88, 0, 2].into(), [10, 89, 0, 7].into())
-        );
+        let both = json!({ "IPAddress": "10.88.0.2", "GlobalIPv6Address": "", "Networks": {
+            "a": { "IPAddress": "10.89.0.7", "GlobalIPv6Address": "fd00::7" },
+            "podman": { "IPAddress": "10.88.0.2" } } });
+        let expected = [
+            ([10, 88, 0, 2].into(), None),
+            ([10, 89, 0, 7].into(), "fd00::7".parse().ok()),
+        ];
+        assert_eq!(addresses(&both), expected);
         let own = std::process::id() as i32;
-        assert!(has_address(own, Ipv4Addr::LOCALHOST));
-        assert!(!has_address(own, [192, 0, 2, 77].into()));
+        assert!(has_address(own, Ipv4Addr::LOCALHOST.into()));
+        assert!(!has_address(own, Ipv4Addr::new(192, 0, 2, 77).into()));
+        assert!(!has_address(own, Ipv6Addr::UNSPECIFIED.into()));
         for none in [
             json!({ "IPAddress": "", "Networks": {} }),
             json!({ "Networks": null }),

@@ -17,7 +17,7 @@ use support::stage::{HOST, Stage};
 use support::{Ran, built_shim, is_root};
 
 const DEVICE: &str = "--device fordway.dev/net=on";
-const REDIS: &str = "redis-server --bind 0.0.0.0 --protected-mode no --save  --dir /";
+const REDIS: &str = "redis-server --bind 0.0.0.0 -::* --protected-mode no --save  --dir /";
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// What Podman must not share with that of the machine; and crun has no cgroups of both versions.
@@ -27,6 +27,34 @@ mkdir /run/lock /var/lib/cni
 if mountpoint -q /sys/fs/cgroup/unified; then umount /sys/fs/cgroup/unified; fi
 ";
 
+/// What an engine of somebody's own needs besides: the somebody, numbers to map, and a device that
+/// slirp4netns may open.
+const LAY_ROOTLESS: &str = "set -e
+mknod -m 666 /run/tun c 10 200 && mount --bind /run/tun /dev/net/tun || true
+echo root:x:0:0:root:/root:/bin/sh > /run/passwd
+echo some:x:61234:61234::$1/home:/bin/sh >> /run/passwd
+echo root:x:0: > /run/group
+echo some:x:61234: >> /run/group
+echo some:200000:65536 > /run/numbers
+mount --bind /run/passwd /etc/passwd
+mount --bind /run/group /etc/group
+touch /etc/subuid /etc/subgid
+mount --bind /run/numbers /etc/subuid
+mount --bind /run/numbers /etc/subgid
+install -d -o 61234 -g 61234 $1/home /run/user /run/user/61234
+";
+/// Podman as that somebody.
+const AS_SOME: [&str; 8] = [
+    "--reuid",
+    "61234",
+    "--regid",
+    "61234",
+    "--clear-groups",
+    "podman",
+    "--storage-driver",
+    "vfs",
+];
+
 /// Limits that are no higher than those that a test may have.
 const CONF: &str = "[containers]
 cgroups = \"disabled\"
@@ -35,34 +63,38 @@ default_ulimits = [\"nofile=1024:4096\", \"nproc=1024:4096\"]
 
 /// Asks redis once for each line that it is given, by another C library. Or, as `ask then PROG...`,
 /// waits for a line and becomes another program: what is connected before the container is attached
-/// stays on the kernel path.
+/// stays on the kernel path. Alone it is a health check: it asks the container's own redis once.
 const MUSL_CLIENT: &str = r#"
 #include <arpa/inet.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
+int asks(int s) {
+    char answer[7];
+    if (write(s, "PING\r\n", 6) != 6) return 2;
+    for (int got = 0; got < 7;) {
+        int n = read(s, answer + got, 7 - got);
+        if (n <= 0) return 3;
+        got += n;
+    }
+    return memcmp(answer, "+PONG\r\n", 7) ? 4 : 0;
+}
 int main(int count, char **words) {
-    if (!strcmp(words[1], "then")) {
+    if (count > 1 && !strcmp(words[1], "then")) {
         char byte;
         while (read(0, &byte, 1) == 1 && byte != '\n');
         execvp(words[2], words + 2);
         return 5;
     }
-    char line[64], answer[64];
+    char line[64];
     struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(6379)};
-    inet_pton(AF_INET, words[1], &to.sin_addr);
+    inet_pton(AF_INET, count > 1 ? words[1] : "127.0.0.1", &to.sin_addr);
     int s = socket(AF_INET, SOCK_STREAM, 0);
     if (connect(s, (struct sockaddr *)&to, sizeof to)) return 1;
-    while (fgets(line, sizeof line, stdin)) {
-        if (write(s, "PING\r\n", 6) != 6) return 2;
-        for (int got = 0; got < 7;) {
-            int n = read(s, answer + got, 7 - got);
-            if (n <= 0) return 3;
-            got += n;
-        }
-        if (memcmp(answer, "+PONG\r\n", 7)) return 4;
-    }
+    if (count == 1) return asks(s);
+    for (int failed; fgets(line, sizeof line, stdin);)
+        if ((failed = asks(s))) return failed;
     return 0;
 }
 "#;
@@ -93,11 +125,11 @@ impl Part {
 
     /// Waits for a line with this in it.
     #[track_caller]
-    fn hear(&mut self, text: &str) {
+    fn hear(&mut self, text: &str) -> String {
         let mut line = String::new();
         while self.lines.read_line(&mut line).expect("read") > 0 {
             if line.contains(text) {
-                return;
+                return line;
             }
             line.clear();
         }
@@ -121,6 +153,8 @@ impl Drop for Part {
 
 /// Podman, a broker, and a watch.
 struct Podman {
+    /// Somebody's own, in user namespaces; the broker and the watch are root's in any case.
+    is_rootless: bool,
     service: Option<Part>,
     watch: Option<Part>,
     stage: Stage,
@@ -128,7 +162,7 @@ struct Podman {
 
 impl Podman {
     /// With the image `box` and an engine that does not serve yet; `None` with a skip.
-    fn new() -> Option<Podman> {
+    fn new(is_rootless: bool) -> Option<Podman> {
         let shim = built_shim().filter(|_| is_root())?;
         if Command::new("podman").arg("--version").output().is_err() {
             fordway_test_skip::skipped("podman is not installed");
@@ -140,22 +174,31 @@ impl Podman {
         fs::write(dir.join("containers.conf"), CONF).expect("write");
         make_image(&dir.join("image"));
         stage.host(&format!("sh {}", dir.join("lay").display()));
+        if is_rootless {
+            fs::write(dir.join("lay"), LAY_ROOTLESS).expect("write");
+            stage.host(&format!("sh {0}/lay {0}", dir.display()));
+        }
         let tar = dir.join("image.tar").display().to_string();
         stage.host(&format!(
             "tar -C {} -cf {tar} .",
             dir.join("image").display()
         ));
         let mut podman = Podman {
+            is_rootless,
             service: None,
             watch: None,
             stage,
         };
-        podman.podman(&format!("import -q {tar} box")).check(0);
-        let tried = podman.podman("run --rm box redis-cli --version");
-        if tried.output.status.code() != Some(0) {
-            let why = tried.stderr.lines().last().unwrap_or_default();
-            fordway_test_skip::skipped(format!("podman cannot start a container here: {why}"));
-            return None;
+        let import = format!("import -q {tar} box");
+        let run = format!("run --rm{} box redis-cli --version", podman.network());
+        let network = is_rootless.then_some("network create --ipv6 inner");
+        for line in [Some(&*import), network, Some(&run)].into_iter().flatten() {
+            let tried = podman.podman(line);
+            if tried.output.status.code() != Some(0) {
+                let why = tried.stderr.lines().last().unwrap_or_default();
+                fordway_test_skip::skipped(format!("podman cannot start a container here: {why}"));
+                return None;
+            }
         }
         for line in ["up --detach", "cdi install --dir /run/cdi"] {
             let mut fordway = podman.stage.runtime.command(line.split(' '));
@@ -163,7 +206,7 @@ impl Podman {
             Ran::new(&mut podman.stage.command(fordway)).check(0);
         }
         // Before its engine.
-        let line = "watch --podman --socket /run/engine";
+        let line = format!("watch --podman --socket {}", podman.socket());
         let watch = podman.stage.runtime.command(line.split(' '));
         podman.watch = Some(Part::start(&podman.stage, &watch));
         Some(podman)
@@ -171,14 +214,40 @@ impl Podman {
 
     fn command(&self, line: &str) -> Command {
         let dir = &self.stage.runtime.dir;
-        let mut command = Command::new("podman");
+        let mut command = if self.is_rootless {
+            let mut command = Command::new("setpriv");
+            command.args(AS_SOME);
+            command.env("HOME", dir.join("home"));
+            command.env("XDG_RUNTIME_DIR", "/run/user/61234");
+            command.env_remove("DBUS_SESSION_BUS_ADDRESS");
+            command
+        } else {
+            let mut command = Command::new("podman");
+            command.arg("--root").arg(dir.join("store"));
+            command.args(["--runroot", "/run/podman"]);
+            command
+        };
         command.env("CONTAINERS_CONF", dir.join("containers.conf"));
-        command.arg("--root").arg(dir.join("store"));
-        command.args(["--runroot", "/run/podman", "--cgroup-manager", "cgroupfs"]);
+        command.args(["--cgroup-manager", "cgroupfs", "--events-backend", "file"]);
+        command.args(line.split(' '));
         command
-            .args(["--events-backend", "file"])
-            .args(line.split(' '));
-        command
+    }
+
+    /// Containers without root have addresses only in a network that is made for them.
+    fn network(&self) -> &'static str {
+        if self.is_rootless {
+            " --network inner"
+        } else {
+            ""
+        }
+    }
+
+    fn socket(&self) -> &'static str {
+        if self.is_rootless {
+            "/run/user/61234/engine"
+        } else {
+            "/run/engine"
+        }
     }
 
     fn podman(&self, line: &str) -> Ran {
@@ -187,23 +256,26 @@ impl Podman {
 
     /// The engine serves from now on, and the watch has found it.
     fn serve(&mut self, attached: usize) {
-        let service = self.command("system service --time 0 unix:///run/engine");
+        let line = format!("system service --time 0 unix://{}", self.socket());
+        let service = self.command(&line);
         self.service = Some(Part::start(&self.stage, &service));
         self.watched(&format!("containers that are attached: {attached}"));
     }
 
     #[track_caller]
-    fn watched(&mut self, text: &str) {
-        self.watch.as_mut().expect("a watch").hear(text);
+    fn watched(&mut self, text: &str) -> String {
+        self.watch.as_mut().expect("a watch").hear(text)
     }
 
-    /// A container that goes on, and its address.
-    fn run(&mut self, name: &str, options: &str, program: &str) -> String {
-        let line = format!("run -d --name {name} {DEVICE}{options} box {program}");
-        self.podman(&line).check(0);
-        self.watched(&format!("{name} ("));
-        let line = format!("inspect {name} --format {{{{.NetworkSettings.IPAddress}}}}");
-        self.podman(&line).check(0).stdout.trim().to_owned()
+    /// A container that goes on, and its addresses.
+    fn run(&mut self, name: &str, options: &str, program: &str) -> Vec<String> {
+        let options = format!("{DEVICE}{}{options}", self.network());
+        self.podman(&format!("run -d --name {name} {options} box {program}"))
+            .check(0);
+        let line = self.watched(&format!("{name} ("));
+        let (_, behind) = line.split_once('(').expect("an address");
+        let (inner, _) = behind.split_once(')').expect("an address");
+        inner.split(", ").map(str::to_owned).collect()
     }
 
     fn names(&self) -> Vec<String> {
@@ -217,7 +289,8 @@ impl Podman {
     /// by rings.
     #[track_caller]
     fn speaks_by_rings(&mut self, name: &str, program: &str, server: &str) {
-        let line = format!("run -i --rm --name {name} {DEVICE} box ask then {program}");
+        let options = format!("--name {name} {DEVICE}{}", self.network());
+        let line = format!("run -i --rm {options} box ask then {program}");
         let mut client = Part::start(&self.stage, &self.command(&line));
         self.watched(&format!("{name} ("));
         client.say(b"\n");
@@ -249,6 +322,10 @@ impl Podman {
 impl Drop for Podman {
     fn drop(&mut self) {
         let _ = self.podman("rm -a -f -t 0");
+        if self.is_rootless {
+            // Ends the process that keeps the user namespace.
+            let _ = self.podman("system migrate");
+        }
     }
 }
 
@@ -262,7 +339,7 @@ fn make_image(root: &Path) {
     for dir in ["proc", "sys", "dev", "run", "etc", "tmp"] {
         fs::create_dir_all(root.join(dir)).expect("directory");
     }
-    for program in ["redis-server", "redis-cli"] {
+    for program in ["redis-server", "redis-cli", "sh"] {
         let path = format!("/usr/bin/{program}");
         copy(&path, &format!("bin/{program}"));
         let needs = Ran::new(Command::new("ldd").arg(&path)).check(0).stdout;
@@ -284,21 +361,37 @@ fn make_image(root: &Path) {
 
 #[test]
 fn containers_with_the_device_speak_by_rings() {
-    let Some(mut podman) = Podman::new() else {
+    let Some(mut podman) = Podman::new(false) else {
         return;
     };
     podman.serve(0);
     // As little as a container can have: with the default seccomp profile.
-    let strict = " --read-only --cap-drop all --security-opt no-new-privileges -p 7001:6379";
-    let server = podman.run("db", strict, REDIS);
+    let strict = " --read-only --cap-drop all --security-opt no-new-privileges -p 7001:6379 \
+                  --health-cmd ask --health-interval disable";
+    let server = &podman.run("db", strict, REDIS)[0];
     podman.speaks_by_rings("web", &format!("redis-cli -h {server}"), "db");
+    podman.podman("healthcheck run db").check(0);
     podman.speaks_by_rings("musl", &format!("ask {server}"), "db");
     podman.speaks_by_rings("far", &format!("redis-cli -h {HOST} -p 7001"), "db");
 }
 
 #[test]
+fn containers_of_a_user_speak_by_rings() {
+    let Some(mut podman) = Podman::new(true) else {
+        return;
+    };
+    podman.serve(0);
+    let server = podman.run("db", "", REDIS);
+    assert_eq!(server.len(), 2, "an address of each family: {server:?}");
+    podman.speaks_by_rings("web", &format!("redis-cli -h {}", server[0]), "db");
+    podman.speaks_by_rings("six", &format!("redis-cli -h {}", server[1]), "db");
+    podman.podman("kill db").check(0);
+    podman.watched("db is detached");
+}
+
+#[test]
 fn a_registration_lives_as_long_as_its_container() {
-    let Some(mut podman) = Podman::new() else {
+    let Some(mut podman) = Podman::new(false) else {
         return;
     };
     // One that runs before anybody watches, and one without the device.
@@ -317,6 +410,10 @@ fn a_registration_lives_as_long_as_its_container() {
     // A name that is taken, after mapping.
     let line = format!("run -d --name d.b {DEVICE} box {REDIS}");
     podman.podman(&line).check(0);
+    // Events come in order: the watch has seen that one too, while the name was taken.
+    podman.run("mark", "", REDIS);
+    podman.podman("rm -f -t 0 mark").check(0);
+    podman.watched("mark is detached");
     // Of those that share a namespace, one is registered; if it goes, what it had is gone, too.
     let shared = format!("--network container:early {DEVICE} box redis-server --port 7777");
     podman

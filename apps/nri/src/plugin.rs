@@ -7,7 +7,7 @@ use prost::Message as _;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::fs;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::Command;
@@ -211,8 +211,10 @@ impl Plugin {
         };
         let attached = holder(pod, namespace).and_then(|(pid, ip)| {
             let (name, ip, pid) = (domain_of(pod), ip.to_string(), pid.to_string());
-            self.fordway
-                .say(&["domain", "attach", &name, "--ip", &ip, "--pid", &pid])
+            let ip6 = pod.ips.iter().find(|ip| ip.parse::<Ipv6Addr>().is_ok());
+            let mut words = vec!["domain", "attach", &name, "--ip", &ip, "--pid", &pid];
+            words.extend(ip6.into_iter().flat_map(|ip6| ["--ip6", ip6]));
+            self.fordway.say(&words)
         });
         tell(pod, attached);
     }

@@ -15,6 +15,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 const IP: &str = "10.77.0.201";
+const IP6: &str = "fd00:77::201";
 const DOMAIN: &str = "web-01234567";
 /// Longer than one frame of the plugin's.
 const LONG: usize = 9000;
@@ -190,7 +191,7 @@ fn pod() -> (Running, Pod) {
             }],
         }),
         pid,
-        ips: vec![IP.into()],
+        ips: vec![IP.into(), IP6.into()],
     };
     (running, pod)
 }
@@ -219,6 +220,7 @@ fn a_pod_is_attached_its_containers_get_the_library_and_what_is_broken_changes_n
     // A pod starts, and its address is known before a container of it is made.
     let () = runtime.call("RunPodSandbox", &of_pod);
     assert_eq!(place.domains(), ["host", DOMAIN]);
+    assert!(place.say("domain list").contains(IP6));
     let container = Container {
         env: vec![
             format!("LONG={}", "l".repeat(LONG)),
