@@ -1,4 +1,4 @@
-//! Layouts that two parties must agree on: shared memory ([`shm`]), control
+//! Layouts that two parties must agree on: shared memory ([`shm`], [`queue`]), control
 //! messages between the shim and the broker ([`control`]), and the closed lists
 //! of reasons and environment names. Types only; nothing here acts.
 //!
@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod control;
+pub mod queue;
 pub mod reason;
 pub mod shm;
 

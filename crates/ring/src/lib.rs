@@ -1,5 +1,6 @@
 //! The byte ring of a channel: producer, consumer, sleep and wake, the switch
-//! between kernel and ring, and the memory it is cut from.
+//! between kernel and ring, and the memory it is cut from. Beside it, for what has bounds
+//! of its own, the packet queue ([`queue`]).
 //!
 //! # States of one direction
 //! ```text
@@ -35,6 +36,7 @@ pub mod marks;
 #[cfg(not(loom))]
 mod moment;
 mod producer;
+pub mod queue;
 #[cfg(not(loom))]
 mod renew;
 #[cfg(loom)]
@@ -87,7 +89,7 @@ macro_rules! mine {
 }
 mine! { fordway_abi::atomic::AtomicU32, u32; fordway_abi::atomic::AtomicU64, u64; }
 
-/// The peer broke the protocol. The channel is lost; nothing else is.
+/// The peer broke the protocol. The channel, or the lane, is lost; nothing else is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Violation {
     /// `head` went backwards or beyond `tail`.
@@ -96,6 +98,10 @@ pub enum Violation {
     Tail,
     /// A segment lies outside the arena, is not aligned, or has an odd size.
     Segment,
+    /// A message of a packet queue has no end, or lies where no block is.
+    Descriptor,
+    /// A block was acknowledged that the receiver did not hold.
+    Acknowledgement,
 }
 
 /// A place of ring memory, checked.

@@ -17,6 +17,7 @@
 
 mod leaving;
 mod marks;
+mod queue;
 mod world;
 
 use loom::thread;
