@@ -40,6 +40,8 @@ fn each_way_is_by_rings() {
         assert!(row["ring_bytes"].as_u64() > Some(0), "{line}");
         ["work", "rival"].map(|name| row[name].as_str().unwrap().to_owned())
     });
+    // Left out, with a line, where the machine has no cgroup for it.
+    let rows = rows.filter(|[_, rival]| rival != "sockmap-sidecar");
     let expected = [
         ["reach-direct-redis-get-c1", "kernel-bridge"],
         ["reach-published-redis-get-c1", "direct"],

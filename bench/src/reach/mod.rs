@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | `reach-direct-WORK` | by rings, container to container | `kernel-bridge`: the same by the kernel |
 //! | `reach-published-WORK` | by rings, by a port of the host ([`stage`]) | `direct`: by rings without; `kernel-published` |
-//! | `reach-sidecar-WORK` | by rings to a haproxy beside the server (REDIRECT), and on by rings | `kernel-sidecar`: both by the kernel |
+//! | `reach-sidecar-WORK` | by rings to a haproxy beside the server (REDIRECT), and on by rings | `kernel-sidecar`: both by the kernel; `sockmap-sidecar`: by a BPF program where names mirror, which they do behind the proxy alone |
 //! | `reach-musl-WORK` | redis of musl, by rings | `glibc`: of the same source, flags and allocator |
 //! | `reach-pair` | what the broker takes for a pair by that port, of redis' 500 clients | `direct` |
 //!
@@ -23,8 +23,10 @@ use crate::work::{self, Runner, Sample, Server, ServerKind, Setting, WORKS, Work
 use anyhow::{Context, Result, bail, ensure};
 use fordway_lab::{Lab, PathChoice, Program, Spawn, packages};
 use fordway_platform::netns;
+use fordway_platform::sockmap::Group;
 use stage::{HOST, Stage};
 use std::collections::BTreeMap;
+use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -80,6 +82,15 @@ enum Way {
     Sidecar,
 }
 
+/// What moves the bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Carrier {
+    Rings,
+    Kernel,
+    /// The kernel, with a BPF program that moves them from socket to socket.
+    Sockmap,
+}
+
 /// Whose programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Build {
@@ -123,7 +134,7 @@ enum Figure {
 #[derive(Clone, Copy, Debug)]
 struct Side {
     work: Work,
-    path: PathChoice,
+    carrier: Carrier,
     way: Way,
     build: Build,
 }
@@ -163,6 +174,8 @@ fn cases(quick: bool) -> Vec<Case> {
         add(&row, rate, published, "kernel-published", theirs);
         let row = format!("sidecar-{work}");
         add(&row, rate, sidecar, "kernel-sidecar", sidecar.by_kernel());
+        let theirs = sidecar.by_sockmap();
+        add(&row, rate, sidecar, "sockmap-sidecar", theirs);
         if direct.work.server == ServerKind::Redis && !quick {
             let [musl, glibc] = [Build::Musl, Build::Glibc].map(|build| direct.of(build));
             add(&format!("musl-{work}"), rate, musl, "glibc", glibc);
@@ -180,7 +193,7 @@ impl Side {
         let work = WORKS.into_iter().find(|work| work.name == name);
         Side {
             work: work.expect("the bench has this work"),
-            path: PathChoice::Auto,
+            carrier: Carrier::Rings,
             way: Way::Direct,
             build: Build::Installed,
         }
@@ -195,19 +208,37 @@ impl Side {
     }
 
     fn by_kernel(self) -> Side {
-        Side {
-            path: PathChoice::Kernel,
-            ..self
+        let carrier = Carrier::Kernel;
+        Side { carrier, ..self }
+    }
+
+    fn by_sockmap(self) -> Side {
+        let carrier = Carrier::Sockmap;
+        Side { carrier, ..self }
+    }
+
+    fn path(&self) -> PathChoice {
+        match self.carrier {
+            Carrier::Rings => PathChoice::Auto,
+            Carrier::Kernel | Carrier::Sockmap => PathChoice::Kernel,
         }
     }
 
-    fn is_fast(&self) -> bool {
-        self.path != PathChoice::Kernel
+    /// Starts programs where what is to move their bytes is told of them.
+    fn carried<T>(
+        &self,
+        group: &io::Result<Group>,
+        start: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        match group {
+            Ok(group) if self.carrier == Carrier::Sockmap => group.within(start)?,
+            _ => start(),
+        }
     }
 
     fn key(&self) -> Key {
         let has_proxy = self.way == Way::Sidecar;
-        (self.work.server, self.build, self.is_fast(), has_proxy)
+        (self.work.server, self.build, self.carrier, has_proxy)
     }
 
     /// So many bytes go through rings at least, if so many requests were answered.
@@ -255,6 +286,7 @@ fn measure(lab: &Lab, options: &Options, json: &mut JsonLines) -> Result<Vec<Row
         lab,
         options,
         stage: Stage::lay(lab)?,
+        group: Group::new(&format!("fordway-bench-{}", std::process::id())),
         served: BTreeMap::new(),
     };
     let (mut rows, mut failures) = (Vec::new(), Vec::new());
@@ -263,6 +295,10 @@ fn measure(lab: &Lab, options: &Options, json: &mut JsonLines) -> Result<Vec<Row
         let built = [case.ours.build, case.theirs.build].map(Build::dir);
         if let Some(why) = built.iter().find_map(|built| built.as_ref().err()) {
             progress.say(&format!("{what}: left out, {why:#}"));
+            continue;
+        }
+        if let (Carrier::Sockmap, Err(why)) = (case.theirs.carrier, &bench.group) {
+            progress.say(&format!("{what}: left out, no sockmap: {why}"));
             continue;
         }
         let step = |run| progress.step(&format!("{what}, run {run}"));
@@ -307,13 +343,15 @@ impl Served {
     }
 }
 
-/// What tells servers apart: program, whose, whether rings may be used, whether a proxy is before it.
-type Key = (ServerKind, Build, bool, bool);
+/// What tells servers apart: program, whose, what moves their bytes, whether a proxy is before it.
+type Key = (ServerKind, Build, Carrier, bool);
 
 struct Bench<'l> {
     lab: &'l Lab,
     options: &'l Options,
     stage: Stage,
+    /// Where the programs of [`Carrier::Sockmap`] are.
+    group: io::Result<Group>,
     served: BTreeMap<Key, Served>,
 }
 
@@ -341,24 +379,27 @@ impl Bench<'_> {
 
     /// Starts what a side needs, unless it runs.
     fn serve(&mut self, side: &Side) -> Result<()> {
-        let key = side.key();
-        if self.served.contains_key(&key) {
-            return Ok(());
+        if !self.served.contains_key(&side.key()) {
+            let served = side.carried(&self.group, || self.start(side))?;
+            self.served.insert(side.key(), served);
         }
+        Ok(())
+    }
+
+    fn start(&self, side: &Side) -> Result<Served> {
         let (cpu, _) = Placement::Apart.cpus();
         let build = side.build.dir()?;
         let server = Server::start_build(
             self.lab,
             side.work.server,
             &self.stage.server,
-            side.path,
+            side.path(),
             cpu.as_deref(),
             build.as_deref(),
         )?;
-        let proxy = (side.way == Way::Sidecar).then(|| self.proxy(&server, side.path));
+        let proxy = (side.way == Way::Sidecar).then(|| self.proxy(&server, side.path()));
         let proxy = proxy.transpose()?;
-        self.served.insert(key, Served { server, proxy });
-        Ok(())
+        Ok(Served { server, proxy })
     }
 
     /// A haproxy that passes on what comes in for a server.
@@ -393,7 +434,7 @@ listen sidecar
         let served = &self.served[&side.key()];
         let setting = Setting {
             place: self.stage.client.clone(),
-            path: side.path,
+            path: side.path(),
             cpu: Placement::Apart.cpus().1,
             unix: false,
             through: (side.way == Way::Published).then_some(HOST),
@@ -401,6 +442,7 @@ listen sidecar
         Contender {
             lab: self.lab,
             side,
+            group: &self.group,
             served,
             runner: Runner::new(side.work, &served.server, setting),
         }
@@ -411,6 +453,7 @@ listen sidecar
 struct Contender<'b> {
     lab: &'b Lab,
     side: Side,
+    group: &'b io::Result<Group>,
     served: &'b Served,
     runner: Runner<'b>,
 }
@@ -418,10 +461,11 @@ struct Contender<'b> {
 impl Contender<'_> {
     fn sample(&mut self, seconds: f64) -> Result<Sample> {
         let proxy_before = self.served.proxy_cpu_s();
-        let mut sample = self.runner.sample(self.lab, seconds)?;
+        let take = || self.runner.sample(self.lab, seconds);
+        let mut sample = self.side.carried(self.group, take)?;
         sample.cpu_s += self.served.proxy_cpu_s() - proxy_before;
         let least = self.side.ring_bytes_min(sample.done);
-        if self.side.is_fast() && sample.ring_bytes < least {
+        if self.side.carrier == Carrier::Rings && sample.ring_bytes < least {
             bail!(
                 "{} went through rings, not {} or more ({})",
                 report::bytes(sample.ring_bytes),
