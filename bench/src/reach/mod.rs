@@ -25,7 +25,7 @@ use fordway_lab::{Lab, PathChoice, Program, Spawn, packages};
 use fordway_platform::netns;
 use fordway_platform::sockmap::Group;
 use stage::{HOST, Stage};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -118,6 +118,27 @@ impl Build {
         ensure!(output.status.success(), "{}", said.trim());
         let source = String::from_utf8(output.stdout)?;
         Ok(Some(Path::new(source.trim()).join("src")))
+    }
+}
+
+/// What was built before the suite, or why not.
+#[derive(Debug)]
+struct Builds(BTreeMap<Build, Result<Option<PathBuf>>>);
+
+impl Builds {
+    fn of(cases: &[Case]) -> Builds {
+        let sides = cases.iter().flat_map(|case| [case.ours, case.theirs]);
+        let builds: BTreeSet<Build> = sides.map(|side| side.build).collect();
+        let built = builds.into_iter().map(|build| (build, build.dir()));
+        Builds(built.collect())
+    }
+
+    /// Where a build's programs are; `None`: where installed ones are.
+    fn dir(&self, build: Build) -> Result<Option<&Path>> {
+        match &self.0[&build] {
+            Ok(dir) => Ok(dir.as_deref()),
+            Err(why) => bail!("{why:#}"),
+        }
     }
 }
 
@@ -265,26 +286,33 @@ pub fn run(options: &Options, json: &mut JsonLines) -> Result<Vec<Row>> {
     let mut programs = work::programs(&works);
     programs.extend(["haproxy", "nsenter"]);
     packages::ensure(&programs)?;
-    // The host of the containers.
+    // From here, where sources can be fetched: the containers' host is a network without a way out.
+    let builds = Builds::of(&cases(options.quick));
     let host = netns::anonymous()?;
-    netns::within(host.as_fd(), || rows(options, json))?
+    netns::within(host.as_fd(), || rows(options, &builds, json))?
 }
 
-fn rows(options: &Options, json: &mut JsonLines) -> Result<Vec<Row>> {
+fn rows(options: &Options, builds: &Builds, json: &mut JsonLines) -> Result<Vec<Row>> {
     let lab = Lab::start()?;
-    let measured = measure(&lab, options, json);
+    let measured = measure(&lab, options, builds, json);
     let forced = lab.close();
     let rows = measured?;
     ensure!(forced.is_empty(), "left behind: {}", forced.join(", "));
     Ok(rows)
 }
 
-fn measure(lab: &Lab, options: &Options, json: &mut JsonLines) -> Result<Vec<Row>> {
+fn measure(
+    lab: &Lab,
+    options: &Options,
+    builds: &Builds,
+    json: &mut JsonLines,
+) -> Result<Vec<Row>> {
     let cases = cases(options.quick);
     let progress = Progress::new((cases.len() * options.runs) as u64);
     let mut bench = Bench {
         lab,
         options,
+        builds,
         stage: Stage::lay(lab)?,
         group: Group::new(&format!("fordway-bench-{}", std::process::id())),
         served: BTreeMap::new(),
@@ -292,7 +320,7 @@ fn measure(lab: &Lab, options: &Options, json: &mut JsonLines) -> Result<Vec<Row
     let (mut rows, mut failures) = (Vec::new(), Vec::new());
     for case in &cases {
         let what = format!("{} against {}", case.name, case.rival);
-        let built = [case.ours.build, case.theirs.build].map(Build::dir);
+        let built = [case.ours, case.theirs].map(|side| builds.dir(side.build));
         if let Some(why) = built.iter().find_map(|built| built.as_ref().err()) {
             progress.say(&format!("{what}: left out, {why:#}"));
             continue;
@@ -349,6 +377,7 @@ type Key = (ServerKind, Build, Carrier, bool);
 struct Bench<'l> {
     lab: &'l Lab,
     options: &'l Options,
+    builds: &'l Builds,
     stage: Stage,
     /// Where the programs of [`Carrier::Sockmap`] are.
     group: io::Result<Group>,
@@ -388,14 +417,14 @@ impl Bench<'_> {
 
     fn start(&self, side: &Side) -> Result<Served> {
         let (cpu, _) = Placement::Apart.cpus();
-        let build = side.build.dir()?;
+        let build = self.builds.dir(side.build)?;
         let server = Server::start_build(
             self.lab,
             side.work.server,
             &self.stage.server,
             side.path(),
             cpu.as_deref(),
-            build.as_deref(),
+            build,
         )?;
         let proxy = (side.way == Way::Sidecar).then(|| self.proxy(&server, side.path()));
         let proxy = proxy.transpose()?;
