@@ -28,7 +28,7 @@ if mountpoint -q /sys/fs/cgroup/unified; then umount /sys/fs/cgroup/unified; fi
 ";
 
 /// What an engine of somebody's own needs besides: the somebody, numbers to map, and a device that
-/// slirp4netns may open.
+/// slirp4netns may open. What is mounted over has to exist; where it does not, it is left there, empty.
 const LAY_ROOTLESS: &str = "set -e
 mknod -m 666 /run/tun c 10 200 && mount --bind /run/tun /dev/net/tun || true
 echo root:x:0:0:root:/root:/bin/sh > /run/passwd

@@ -71,7 +71,7 @@ impl Receiver {
         self.peer().tail.0.load(Ordering::Relaxed) != self.head
     }
 
-    /// The next message, if there is one. What the sender has broken is a violation now and at each later call.
+    /// The next message, if there is one. After a violation nothing is taken any more: the caller gives the lane up.
     pub fn receive(&mut self) -> Result<Option<Message>, Violation> {
         let fill = self
             .peer()

@@ -150,7 +150,7 @@ impl Sender {
     /// Copies `count` bytes into a draft, from its byte `at` on.
     ///
     /// # Safety
-    /// `source` is readable for `count` bytes; `at + count` is at most what was drafted.
+    /// `source` is readable for `count` bytes; `at + count` is at most what was drafted, by this sender.
     pub unsafe fn write(
         &self,
         draft: &Draft,
