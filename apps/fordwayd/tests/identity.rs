@@ -9,7 +9,7 @@ use fordway_abi::reason::Reason;
 use fordway_platform::netns;
 use fordwayd::admin::{Domain, ErrorKind, Reply, Request};
 use std::io::{BufRead, BufReader, Read};
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -244,22 +244,13 @@ fn ends_of_either_family_are_paired_by_whose_address_it_is() {
     let names = [&x, &y].map(|stream| stream.local_addr().expect("name"));
     let ips = [&web, &db].map(|domain| domain.ip.expect("ip"));
     let private = PrivateNamespace::new(dir.path(), &ips);
-    let (false_x, false_y) = private.within(|| {
-        for name in names {
-            let address = format!("{}/128", name.ip());
-            let words = ["addr", "add", &address, "dev", "lo", "nodad"];
-            let added = Command::new("ip").args(words).status().expect("ip");
-            assert!(added.success());
-            // The kernel lays the route to an address later, in a worker (linux: addrconf_dad_work).
-            let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
-            let probe = std::net::UdpSocket::bind("[::]:0").expect("bind");
-            while probe.connect(name).is_err() {
-                assert!(std::time::Instant::now() < until, "no route to {name}");
-                std::thread::yield_now();
-            }
-        }
-        connect_as(names[0], names[1])
-    });
+    for name in names {
+        let IpAddr::V6(ip) = name.ip() else {
+            panic!("{name} is of IPv4");
+        };
+        private.add_ip6(ip, 128, "lo");
+    }
+    let (false_x, false_y) = private.within(|| connect_as(names[0], names[1]));
     let thief = private.within(|| Shim::join(dir.path()));
     for (number, end) in [(1, &false_x), (2, &false_y)] {
         thief.offer(number, end);

@@ -94,6 +94,11 @@ impl Place {
         self.namespace.ip(&words);
     }
 
+    fn add_ip6(&self, ip: &str, prefix: u8, device: &str) {
+        let ip = ip.parse().expect("an address");
+        self.namespace.add_ip6(ip, prefix, device);
+    }
+
     fn within<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         self.namespace.within(work)
     }
@@ -153,7 +158,7 @@ impl Stage {
             }
         });
         if has_six {
-            host.ip("address add fd00:192::1/128 dev lo nodad");
+            host.add_ip6("fd00:192::1", 128, "lo");
             let forwarding = "/proc/sys/net/ipv6/conf/all/forwarding";
             host.within(|| std::fs::write(forwarding, "1").expect("sysctl"));
         }
@@ -173,8 +178,8 @@ impl Stage {
             place.ip(&format!("route add default via {gateway}"));
             let number = ip.split('.').nth(1).expect("an address");
             if has_six {
-                host.ip(&format!("address add fd00:{number}::1/64 dev {name} nodad"));
-                place.ip(&format!("address add fd00:{number}::2/64 dev eth0 nodad"));
+                host.add_ip6(&format!("fd00:{number}::1"), 64, name);
+                place.add_ip6(&format!("fd00:{number}::2"), 64, "eth0");
                 place.ip(&format!("route add default via fd00:{number}::1"));
             }
             let ip6 = format!("fd00:{number}::2").parse().expect("an address");

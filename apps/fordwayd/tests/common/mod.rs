@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// How long anything may take before a test fails.
@@ -186,7 +187,7 @@ impl Broker {
             }
             drop(log);
             // The log comes through a pipe with a reader of its own; nothing can be waited for.
-            std::thread::sleep(std::time::Duration::from_millis(10));
+            std::thread::sleep(Duration::from_millis(10));
         }
         panic!(
             "not logged: {words:?}; but {:#?}",
@@ -582,6 +583,21 @@ impl PrivateNamespace {
     pub fn ip(&self, words: &[&str]) {
         let status = self.within(|| Command::new("ip").args(words).status().expect("ip"));
         assert!(status.success(), "{words:?}");
+    }
+
+    /// Adds an IPv6 address, and waits until packets to it are taken. The kernel lays the route to the
+    /// network at once, but the one to the address itself in a worker (linux: addrconf_dad_work);
+    /// between the two a SYN is lost, and on the loopback device the next one is refused.
+    pub fn add_ip6(&self, ip: Ipv6Addr, prefix: u8, device: &str) {
+        let address = format!("{ip}/{prefix}");
+        self.ip(&["address", "add", &address, "dev", device, "nodad"]);
+        let ip = ip.to_string();
+        let words = ["-6", "route", "show", "table", "local", "to", &ip];
+        let route = || self.within(|| Command::new("ip").args(words).output().expect("ip"));
+        let until = Instant::now() + Duration::from_secs(30);
+        while route().stdout.is_empty() {
+            assert!(Instant::now() < until, "no route to {ip}");
+        }
     }
 
     /// Puts rules in force there; nft(8) reads them.
