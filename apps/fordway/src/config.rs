@@ -22,6 +22,8 @@ pub struct File {
     pub runtime_dir: Option<PathBuf>,
     /// As `--uplink`.
     pub uplink: Option<bool>,
+    /// As `--vsock`.
+    pub vsock: Option<bool>,
     /// As `--ring-memory-max`.
     pub ring_memory_max: Option<String>,
     /// What the broker logs: error, warn, info, debug, trace, or a tracing filter.

@@ -14,6 +14,7 @@ use crate::exit::{Exit, Failure, Outcome};
 use crate::show::print;
 use crate::table::folded;
 use crate::trace;
+use fordway_abi::vsock;
 use fordway_platform::nftables::{LoadError, Name, Scratch, Source, own_user_namespace};
 use fordwayd::admin::{FilterChange, FilterRules, Reply, Request, SCHEMA};
 use serde_json::json;
@@ -119,7 +120,7 @@ pub fn load_file(
 }
 
 /// The domains' names and addresses, then those of IPv6 with `_6` behind the name, which no domain's
-/// has; none where no broker answers.
+/// has, and those that stand for CIDs with `_vsock`; none where no broker answers.
 pub fn names(broker: Result<Broker, Failure>) -> Vec<Name> {
     let domains = broker.and_then(|broker| broker.domains());
     let domains = domains.unwrap_or_default();
@@ -129,7 +130,11 @@ pub fn names(broker: Result<Broker, Failure>) -> Vec<Name> {
     let six = domains
         .iter()
         .filter_map(|domain| Some((format!("{}_6", domain.name), domain.ip6?.into())));
-    four.chain(six).collect()
+    let vsock = domains.iter().filter_map(|domain| {
+        let address = vsock::address_of(domain.cid?);
+        Some((format!("{}_vsock", domain.name), address.into()))
+    });
+    four.chain(six).chain(vsock).collect()
 }
 
 /// What nft says about faults is meant to be jumped to, and printed as it is.

@@ -614,7 +614,7 @@ pub const PAGES: &[Page] = &[
 ];
 
 /// The configuration's keys.
-pub const CONFIGURATION: [Term; 6] = [
+pub const CONFIGURATION: [Term; 7] = [
     ("network = \"10.77.0.0/24\"", "network of the domains"),
     (
         "network6 = \"fdbb:bad8:6eca::/64\"",
@@ -625,6 +625,7 @@ pub const CONFIGURATION: [Term; 6] = [
         "as --runtime-dir; the other commands read it here, too",
     ),
     ("uplink = false", "as --uplink"),
+    ("vsock = false", "as --vsock"),
     (
         "ring_memory_max = \"512M\"",
         "as --ring-memory-max: most ring memory of one domain; half of the machine's memory otherwise",

@@ -85,13 +85,14 @@ fn list(domains: &[Domain], json: bool) -> Outcome {
     if json {
         return document(&json!({ "schema": SCHEMA, "domains": domains }));
     }
-    let headings = ["NAME", "ID", "ADDRESS", "IPV6", "PROCESSES"];
-    let mut table = Table::new(&headings, &[1, 4]);
+    let headings = ["NAME", "ID", "ADDRESS", "IPV6", "CID", "PROCESSES"];
+    let mut table = Table::new(&headings, &[1, 4, 5]);
     for domain in domains {
         let counts = [domain.id, domain.processes].map(|count| count.to_string());
         let [id, processes] = counts;
         let (four, six) = (address(domain), address6(domain));
-        table.row([domain.name.clone(), id, four, six, processes]);
+        let name = domain.name.clone();
+        table.row([name, id, four, six, cid(domain), processes]);
     }
     print(&table.render_cut(&[0]))
 }
@@ -109,6 +110,7 @@ fn one(domain: &Domain, dropped_frames: Option<u64>, json: bool) -> Outcome {
     line("id", domain.id.to_string());
     line("address", address(domain));
     line("IPv6 address", address6(domain));
+    line("CID of AF_VSOCK", cid(domain));
     line("netns cookie", domain.netns_cookie.to_string());
     line("netns file", domain.netns_path.clone().unwrap_or_else(dash));
     line("hosts file", domain.hosts_path.clone().unwrap_or_else(dash));
@@ -144,6 +146,10 @@ fn address(domain: &Domain) -> String {
 
 fn address6(domain: &Domain) -> String {
     domain.ip6.map_or_else(dash, |ip| ip.to_string())
+}
+
+fn cid(domain: &Domain) -> String {
+    domain.cid.map_or_else(dash, |cid| cid.to_string())
 }
 
 fn dash() -> String {

@@ -10,6 +10,7 @@ use crate::cli::{PathShown, Sort, Ss};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::show::{document, print};
 use crate::table::{Table, bytes};
+use fordway_abi::vsock;
 use fordwayd::admin::{Connection, Domain, Reply, Request, SCHEMA};
 use serde_json::json;
 use std::collections::{BTreeMap, HashMap};
@@ -178,13 +179,22 @@ impl Listing {
             return address.to_owned();
         };
         let domain = self.domains.iter().find(|domain| domain.name == *name);
+        let parsed: Option<SocketAddr> = address.parse().ok();
+        if let Some((ip, port)) = parsed.map(|parsed| (parsed.ip(), parsed.port()))
+            && let IpAddr::V6(ip) = ip
+            && let Some(cid) = vsock::cid_of(ip)
+        {
+            return match domain.and_then(|domain| domain.cid) == Some(cid) {
+                true => format!("{name}:vsock:{port}"),
+                false => format!("{name}/vsock:{cid}:{port}"),
+            };
+        }
         let own = |ip: IpAddr| {
             domain.is_some_and(|domain| match ip {
                 IpAddr::V4(ip) => domain.ip == Some(ip),
                 IpAddr::V6(ip) => domain.ip6 == Some(ip),
             })
         };
-        let parsed: Option<SocketAddr> = address.parse().ok();
         match parsed {
             Some(parsed) if own(parsed.ip()) => format!("{name}:{}", parsed.port()),
             _ if domain.is_some_and(|domain| domain.id == 0) => address.to_owned(),
@@ -274,6 +284,7 @@ mod tests {
             ip: Some(ip.into()),
             prefix: 24,
             ip6: Some(format!("fd00::{}", ip[3]).parse().expect("an address")),
+            cid: Some(u32::from(ip[3]) + 1),
             netns_cookie: 1,
             netns_path: None,
             hosts_path: None,

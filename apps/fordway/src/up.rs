@@ -64,6 +64,7 @@ fn start(up: &Up, runtime_dir: Option<&Path>) -> Outcome {
         network: config::network(up.network.as_deref(), &file)?,
         network6: config::network6(up.network6.as_deref(), &file)?,
         uplink: up.uplink || file.uplink.unwrap_or(false),
+        vsock: up.vsock || file.vsock.unwrap_or(false),
         ring_bytes_max: config::ring_bytes_max(up.ring_memory_max.as_deref(), &file)?,
     };
     let log = config::log_filter(&file)?;
@@ -174,8 +175,10 @@ fn start_detached(up: &Up, dir: &Path, output: &fs::File, notify: &Path) -> io::
     if let Some(size) = &up.ring_memory_max {
         command.arg("--ring-memory-max").arg(size);
     }
-    if up.uplink {
-        command.arg("--uplink");
+    for (given, option) in [(up.uplink, "--uplink"), (up.vsock, "--vsock")] {
+        if given {
+            command.arg(option);
+        }
     }
     command.env_remove("NOTIFY_SOCKET");
     command

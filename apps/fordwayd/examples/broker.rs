@@ -20,6 +20,7 @@ fn main() -> ExitCode {
         network,
         network6: None,
         uplink: false,
+        vsock: false,
         ring_bytes_max: 1 << 30,
     };
     match fordwayd::run(&config, || println!("ready")) {

@@ -233,6 +233,9 @@ pub struct Domain {
     /// Its IPv6 address, if it has one.
     #[serde(default)]
     pub ip6: Option<Ipv6Addr>,
+    /// Its CID of AF_VSOCK, if it has one.
+    #[serde(default)]
+    pub cid: Option<u32>,
     /// SO_NETNS_COOKIE of its namespace.
     pub netns_cookie: u64,
     /// File through which the namespace is entered (a bind mount), if the broker made it.

@@ -68,6 +68,8 @@ pub(crate) struct Domains {
     fabric: Option<Fabric>,
     /// What new domains have an address of beside that of the registry's network.
     network6: Option<Network6>,
+    /// New domains have a CID.
+    vsock: bool,
     /// Of the domains of the fabric, by number.
     paths: BTreeMap<u32, DomainPaths>,
     attached: BTreeMap<u32, Attached>,
@@ -87,6 +89,7 @@ impl Domains {
             runtime_dir: config.runtime_dir.clone(),
             fabric: None,
             network6,
+            vsock: config.vsock && network6.is_some(),
             paths: BTreeMap::new(),
             attached: BTreeMap::new(),
             uplink: None,
@@ -97,6 +100,9 @@ impl Domains {
                 tracing::warn!(
                     "the kernel has no IPv6, or has it off: domains get IPv4 addresses only"
                 );
+            }
+            if config.vsock && !domains.vsock {
+                tracing::warn!("domains without IPv6 addresses get no CIDs of AF_VSOCK");
             }
             domains.fabric = Fabric::open(&config.runtime_dir)?;
             domains.adopt(registry)?;
@@ -157,6 +163,7 @@ impl Domains {
             ip,
             prefix: network.prefix(),
             six: self.network6.map(six),
+            vsock: self.vsock,
         }
     }
 
@@ -172,7 +179,10 @@ impl Domains {
         fabric.renew()?;
         for found in fabric.existing()? {
             let network = registry.network();
-            let Lease { ip, prefix, six } = found.lease;
+            let lease = found.lease;
+            let Lease {
+                ip, prefix, six, ..
+            } = lease;
             let fits = prefix == network.prefix() && network.has_host(ip);
             let fits6 = match (six, self.network6) {
                 (Some(six), Some(of)) => six == (of.address_of(ip), of.prefix()),
@@ -214,6 +224,7 @@ impl Domains {
             let assigned = Assigned {
                 ip,
                 ip6: six.map(|(six, _)| six),
+                cid: lease.cid(),
                 netns_cookie: found.paths.netns_cookie,
             };
             match registry.add_domain(&found.name, assigned) {
@@ -297,6 +308,7 @@ impl Domains {
             let assigned = Assigned {
                 ip: attached.ip,
                 ip6: attached.ip6,
+                cid: None,
                 netns_cookie: attached.netns_cookie,
             };
             match registry.add_domain(&attached.name, assigned) {
@@ -434,6 +446,7 @@ impl Broker {
         let assigned = Assigned {
             ip,
             ip6: lease.six.map(|(six, _)| six),
+            cid: lease.cid(),
             netns_cookie: paths.netns_cookie,
         };
         match self.registry.add_domain(name, assigned) {
@@ -555,6 +568,7 @@ impl Broker {
         let assigned = Assigned {
             ip,
             ip6,
+            cid: None,
             netns_cookie,
         };
         match self.registry.add_domain(name, assigned) {
@@ -673,6 +687,7 @@ impl Broker {
             ip: domain.ip.or(self.domains.uplink.filter(|_| is_host)),
             prefix: self.registry.network().prefix(),
             ip6: domain.ip6,
+            cid: domain.cid,
             netns_cookie: domain.netns_cookie,
             netns_path: paths.map(|paths| paths.netns_path.display().to_string()),
             hosts_path: paths.map(|paths| paths.hosts_path.display().to_string()),

@@ -74,6 +74,8 @@ pub struct Config {
     /// Join the broker's own namespace to the domains' network, as its first address: their way
     /// out and in. One that an earlier broker laid goes if this is false.
     pub uplink: bool,
+    /// New domains have a CID of AF_VSOCK, and the IPv6 address that stands for it.
+    pub vsock: bool,
     /// Most ring memory of one domain, in bytes.
     pub ring_bytes_max: u64,
 }

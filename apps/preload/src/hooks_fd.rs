@@ -5,8 +5,8 @@ use crate::state::{self, Conn, kind, slot};
 use crate::sys::{self, give, set_errno, sys};
 use crate::transfer::Unaware;
 use crate::{
-    broker, claim, config, epoll, faults, fork, hooks_options, identity, libcs, real, select, stay,
-    thread, upgrade, wait,
+    broker, claim, config, epoll, faults, fork, hooks_options, hooks_vsock, identity, libcs, real,
+    select, stay, thread, upgrade, wait,
 };
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering;
@@ -18,6 +18,16 @@ const SEARCH_FDS: i32 = 1 << 16;
 
 /// What the table says of a listening stream socket.
 const LISTEN: u32 = 5 << 24;
+/// The same of AF_VSOCK.
+const LISTEN_VSOCK: u32 = LISTEN | 1;
+
+/// What the table is to say of one.
+fn listener_word(fd: c_int) -> u32 {
+    match hooks_vsock::is_one(fd) {
+        true => LISTEN_VSOCK,
+        false => LISTEN,
+    }
+}
 
 fn set_kind(fd: c_int, word: u32) {
     if let Some(slot) = slot(fd) {
@@ -36,10 +46,14 @@ fn adopt(fd: c_int, nonblock: bool) {
 /// manager, or in a message.
 fn is_listener(fd: c_int) -> bool {
     match state::look(fd) {
-        LISTEN => true,
+        LISTEN | LISTEN_VSOCK => true,
         kind::UNKNOWN => {
             let is_tcp = is_tcp(fd);
-            let word = if is_tcp { LISTEN } else { kind::OTHER };
+            let word = if is_tcp {
+                listener_word(fd)
+            } else {
+                kind::OTHER
+            };
             // The number may be another file's by now, which is looked at elsewhere.
             if let Some(slot) = slot(fd).filter(|_| may_change(fd)) {
                 let order = Ordering::AcqRel;
@@ -139,7 +153,7 @@ fn duplicated(old: c_int, new: c_int) {
             }
         }
         kind::EPOLL => set_kind(new, word),
-        _ if word == LISTEN => set_kind(new, word),
+        LISTEN => set_kind(new, word),
         _ => set_kind(new, kind::UNKNOWN),
     }
 }
@@ -152,11 +166,12 @@ fn may_change(fd: c_int) -> bool {
 
 /// As socket(2).
 pub fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
-    let fd = real::socket(domain, kind, protocol);
+    let in_disguise = hooks_vsock::socket(domain, kind, protocol);
+    let fd = in_disguise.unwrap_or_else(|| real::socket(domain, kind, protocol));
     let stream =
         kind & 0xf == libc::SOCK_STREAM && (domain == libc::AF_INET || domain == libc::AF_INET6);
-    if fd >= 0 && config::is_active() && stream && (protocol == 0 || protocol == libc::IPPROTO_TCP)
-    {
+    let is_tcp = stream && (protocol == 0 || protocol == libc::IPPROTO_TCP);
+    if fd >= 0 && config::is_active() && (is_tcp || in_disguise.is_some()) {
         adopt(fd, kind & libc::SOCK_NONBLOCK != 0);
     }
     fd
@@ -171,8 +186,9 @@ pub fn listen(fd: c_int, backlog: c_int) -> c_int {
         && let Some(conn) = state::conn(fd)
     {
         epoll::let_go(conn);
+        let word = listener_word(fd);
         forget(fd);
-        set_kind(fd, LISTEN);
+        set_kind(fd, word);
     }
     result
 }
@@ -181,18 +197,40 @@ pub fn listen(fd: c_int, backlog: c_int) -> c_int {
 /// As accept(2).
 pub unsafe fn accept(fd: c_int, name: *mut c_void, length: *mut u32) -> c_int {
     broker::attach();
-    // SAFETY: the program's own arguments.
-    let new = unsafe { real::accept(fd, name, length) };
-    accepted(fd, new, 0)
+    // SAFETY: the program's own arguments, or room for a name.
+    accept_by(fd, name, length, 0, |name, length| unsafe {
+        real::accept(fd, name, length)
+    })
 }
 
 /// # Safety
 /// As accept4(2).
 pub unsafe fn accept4(fd: c_int, name: *mut c_void, length: *mut u32, flags: c_int) -> c_int {
     broker::attach();
-    // SAFETY: the program's own arguments.
-    let new = unsafe { real::accept4(fd, name, length, flags) };
-    accepted(fd, new, flags)
+    // SAFETY: as in `accept`.
+    accept_by(fd, name, length, flags, |name, length| unsafe {
+        real::accept4(fd, name, length, flags)
+    })
+}
+
+/// Accepts by `by_kernel`, which takes room for a name.
+fn accept_by(
+    listener: c_int,
+    name: *mut c_void,
+    length: *mut u32,
+    flags: c_int,
+    by_kernel: impl FnOnce(*mut c_void, *mut u32) -> c_int,
+) -> c_int {
+    let is_of_vsock = match state::look(listener) {
+        LISTEN_VSOCK => true,
+        kind::UNKNOWN => hooks_vsock::is_one(listener),
+        _ => false,
+    };
+    let new = match is_of_vsock && !name.is_null() {
+        true => hooks_vsock::accept(name, length, by_kernel),
+        false => by_kernel(name, length),
+    };
+    accepted(listener, new, flags)
 }
 
 fn accepted(listener: c_int, fd: c_int, flags: c_int) -> c_int {
@@ -452,7 +490,20 @@ pub unsafe fn connect(fd: c_int, name: *const c_void, length: u32) -> c_int {
         broker::attach();
     }
     // SAFETY: the program's own arguments.
-    let result = unsafe { real::connect(fd, name, length) };
+    let mut result = unsafe { real::connect(fd, name, length) };
+    if result != 0 {
+        let errno = sys::errno();
+        // SAFETY: it has just failed.
+        match unsafe { hooks_vsock::destination(fd, name, length) } {
+            None => set_errno(errno),
+            Some(Err(error)) => set_errno(error),
+            Some(Ok(address)) => {
+                let (name, length) = (&raw const address, size_of_val(&address));
+                // SAFETY: a name of ours.
+                result = unsafe { real::connect(fd, name.cast(), length as u32) };
+            }
+        }
+    }
     if let Some(conn) = state::conn(fd).filter(|_| config::is_active()) {
         let errno = sys::errno();
         wait::acted();

@@ -4,7 +4,7 @@
 use crate::state::{self, Conn};
 use crate::sys::{self, give, sys};
 use crate::transfer::tcp_info;
-use crate::{config, cork, end, faults, real, upgrade};
+use crate::{config, cork, end, faults, hooks_vsock, real, upgrade};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering;
 use fordway_abi::reason::Reason;
@@ -31,6 +31,11 @@ pub unsafe fn setsockopt(
     value: *const c_void,
     length: u32,
 ) -> c_int {
+    if level == libc::AF_VSOCK
+        && let Some(result) = hooks_vsock::set_option(fd, name, value, length)
+    {
+        return result;
+    }
     let corks = level == libc::IPPROTO_TCP && name == libc::TCP_CORK;
     let corked = corks.then(|| stream(fd)).flatten();
     let on = value.cast::<c_int>();
@@ -158,6 +163,17 @@ pub unsafe fn getsockopt(
 ) -> c_int {
     // SAFETY: the program's own arguments.
     let result = unsafe { real::getsockopt(fd, level, name, value, length) };
+    let is_kind = matches!(name, libc::SO_DOMAIN | libc::SO_PROTOCOL);
+    if result == 0 && level == libc::SOL_SOCKET && is_kind {
+        // SAFETY: the kernel has just written `*length` bytes there.
+        unsafe {
+            if *length as usize == size_of::<c_int>() {
+                let kind = value.cast::<c_int>();
+                let by_kernel = kind.read_unaligned();
+                kind.write_unaligned(hooks_vsock::understood(fd, name, by_kernel));
+            }
+        }
+    }
     let wanted = matches!(
         (level, name),
         (libc::SOL_SOCKET, libc::SO_ERROR) | (libc::IPPROTO_TCP, libc::TCP_INFO | libc::TCP_CORK)
@@ -196,7 +212,7 @@ pub unsafe fn ioctl(fd: c_int, request: usize, argument: usize) -> c_int {
     // SAFETY: the program's own arguments.
     let by_libc = || unsafe { real::ioctl(fd, request, argument) };
     let Some(conn) = stream(fd) else {
-        return by_libc();
+        return hooks_vsock::local_cid(request, argument).unwrap_or_else(by_libc);
     };
     let request = request as u64 & 0xffff_ffff;
     match request {

@@ -34,6 +34,7 @@ const LAYERS: [&[&str]; 7] = [
         "hooks_proc",
         "hooks_syscall",
         "hooks_unseen",
+        "hooks_vsock",
         "hooks_wait",
         "names",
         "stdio",

@@ -50,6 +50,7 @@ mod hooks_options;
 mod hooks_proc;
 mod hooks_syscall;
 mod hooks_unseen;
+mod hooks_vsock;
 mod hooks_wait;
 mod identity;
 mod insisted;

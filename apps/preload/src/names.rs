@@ -315,10 +315,13 @@ names! {
     functions {
         // Sockets.
         safe fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int = SYS_socket, by hooks_fd, numbered SYS_socket;
+        unsafe fn bind(fd: c_int, name: *const c_void, length: u32) -> c_int = SYS_bind, by hooks_vsock, numbered SYS_bind;
         safe fn listen(fd: c_int, backlog: c_int) -> c_int = SYS_listen, by hooks_fd, numbered SYS_listen;
         unsafe fn connect(fd: c_int, name: *const c_void, length: u32) -> c_int = SYS_connect, by hooks_fd, also __connect, numbered SYS_connect;
         unsafe fn accept(fd: c_int, name: *mut c_void, length: *mut u32) -> c_int = SYS_accept, by hooks_fd, numbered SYS_accept;
         unsafe fn accept4(fd: c_int, name: *mut c_void, length: *mut u32, flags: c_int) -> c_int = SYS_accept4, by hooks_fd, numbered SYS_accept4;
+        unsafe fn getsockname(fd: c_int, name: *mut c_void, length: *mut u32) -> c_int = SYS_getsockname, by hooks_vsock, numbered SYS_getsockname;
+        unsafe fn getpeername(fd: c_int, name: *mut c_void, length: *mut u32) -> c_int = SYS_getpeername, by hooks_vsock, numbered SYS_getpeername;
         safe fn shutdown(fd: c_int, how: c_int) -> c_int = SYS_shutdown, by hooks_fd, numbered SYS_shutdown;
         unsafe fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, length: u32) -> c_int = SYS_setsockopt, by hooks_options, numbered SYS_setsockopt;
         unsafe fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, length: *mut u32) -> c_int = SYS_getsockopt, by hooks_options, numbered SYS_getsockopt;

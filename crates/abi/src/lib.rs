@@ -1,5 +1,5 @@
 //! Layouts that two parties must agree on: shared memory ([`shm`], [`queue`]), control
-//! messages between the shim and the broker ([`control`]), and the closed lists
+//! messages between the shim and the broker ([`control`]), addresses of AF_VSOCK ([`vsock`]), and the closed lists
 //! of reasons and environment names. Types only; nothing here acts.
 //!
 //! Whoever changes a layout in this crate raises [`ABI_VERSION`]: the broker
@@ -11,6 +11,7 @@ pub mod control;
 pub mod queue;
 pub mod reason;
 pub mod shm;
+pub mod vsock;
 
 /// Version of everything in this crate, compared for equality in `Hello`.
 pub const ABI_VERSION: u32 = 9 + NEXT;

@@ -42,6 +42,7 @@ pub use uplink::Publication;
 use crate::launch::HOSTS;
 use crate::netns;
 use filter::{RULES, elements, link_local_of, mac_of, port_name};
+use fordway_abi::vsock;
 use neighbours::Neighbour;
 use std::fmt::Write as _;
 use std::fs;
@@ -128,6 +129,8 @@ pub struct Lease {
     pub prefix: u8,
     /// The IPv6 address, which ends in the IPv4 address, and its network's prefix length.
     pub six: Option<(Ipv6Addr, u8)>,
+    /// Whether it has an address for AF_VSOCK too (with `six` only).
+    pub vsock: bool,
 }
 
 /// A domain that is there.
@@ -274,9 +277,7 @@ impl Fabric {
         if let Some(port) = port {
             self.unpublish(port.lease.ip)?;
             self.unplug(&port_name(port.lease.ip), &port.lease)?;
-            if let Some(known) = port.lease.as_neighbour() {
-                self.tell_of(known, &ports, false)?;
-            }
+            self.tell_of(&port.lease, &ports, false)?;
         }
         netns::remove(&file).map_err(doing("removing a network namespace"))?;
         match fs::remove_file(self.hosts_dir.join(name)) {
@@ -391,9 +392,9 @@ impl Fabric {
             namespace_path: file,
             lease,
         })?;
-        if let Some(known) = lease.as_neighbour() {
-            self.tell_of(known, others, true)?;
-            let others = others.iter().filter_map(|port| port.lease.as_neighbour());
+        if lease.six.is_some() {
+            self.tell_of(lease, others, true)?;
+            let others = others.iter().flat_map(|port| port.lease.neighbours());
             let others: Vec<Neighbour> = others.collect();
             neighbours::know(namespace.as_fd(), DOMAIN_DEVICE, &others, true)
                 .map_err(doing("telling a domain of the others"))?;
@@ -419,7 +420,9 @@ impl Fabric {
             namespace_path,
             lease,
         } = plug;
-        let &Lease { ip, prefix, six } = lease;
+        let &Lease {
+            ip, prefix, six, ..
+        } = lease;
         let mac = mac_of(ip);
         self.nft_in_fabric(&["-f", "-"], &elements("add", port, lease))?;
         let namespace_path = namespace_path.display();
@@ -446,6 +449,14 @@ impl Fabric {
                 batch,
                 "addr add {six}/{prefix} dev {device} nodad preferred_lft 0\n\
                  addr add {link_local}/64 dev {device} nodad"
+            );
+        }
+        if let Some(vsock) = lease.vsock_address() {
+            // No name leads to it, and it is to be nobody's source but by its own name.
+            let bits = vsock::PREFIX_BITS;
+            let _ = writeln!(
+                batch,
+                "addr add {vsock}/{bits} dev {device} nodad preferred_lft 0"
             );
         }
         let _ = writeln!(batch, "link set {device} up");
@@ -475,17 +486,15 @@ impl Fabric {
     }
 
     /// Has the domains of these ports know another one, or no more.
-    fn tell_of(&self, known: Neighbour, ports: &[Port], is_there: bool) -> Result<()> {
-        let others = ports.iter().filter(|port| {
-            let own = port.lease.as_neighbour();
-            own.is_some_and(|own| own != known)
-        });
-        for port in others {
+    fn tell_of(&self, lease: &Lease, ports: &[Port], is_there: bool) -> Result<()> {
+        let known: Vec<Neighbour> = lease.neighbours().collect();
+        let knows = |port: &&Port| port.lease.six.is_some() && port.lease.ip != lease.ip;
+        for port in ports.iter().filter(knows) {
             let namespace = netns::open(&self.netns_dir.join(&port.name));
             let namespace = namespace.map_err(doing("opening a domain"))?;
             if let Some(namespace) = namespace {
                 // Its root may have taken the device away, or IPv6.
-                let _ = neighbours::know(namespace.as_fd(), DOMAIN_DEVICE, &[known], is_there);
+                let _ = neighbours::know(namespace.as_fd(), DOMAIN_DEVICE, &known, is_there);
             }
         }
         Ok(())
@@ -532,9 +541,25 @@ struct Plug<'a> {
 }
 
 impl Lease {
+    /// Its CID of AF_VSOCK.
+    pub fn cid(&self) -> Option<u32> {
+        let host_bits = u32::MAX.checked_shr(self.prefix.into()).unwrap_or(0);
+        let cid = || vsock::cid_of_host(self.ip.to_bits() & host_bits);
+        (self.vsock && self.six.is_some()).then(cid)
+    }
+
+    /// The address that stands for it.
+    fn vsock_address(&self) -> Option<Ipv6Addr> {
+        self.cid().map(vsock::address_of)
+    }
+
     /// By what and where others know it, if it has IPv6.
-    fn as_neighbour(&self) -> Option<Neighbour> {
-        self.six.map(|(six, _)| (six, self.ip))
+    fn neighbours(&self) -> impl Iterator<Item = Neighbour> {
+        let ip = self.ip;
+        let six = self.six.map(|(six, _)| six);
+        six.into_iter()
+            .chain(self.vsock_address())
+            .map(move |six| (six, ip))
     }
 
     /// Of a port of which no more than its name is known.
@@ -543,14 +568,19 @@ impl Lease {
             ip,
             prefix: 32,
             six: None,
+            vsock: false,
         }
     }
 }
 
+/// The last word of a port whose domain has a CID.
+const VSOCK: &str = "/vsock";
+
 /// What is written to a port. [`parse_port`] reads it.
 fn alias(name: &str, lease: &Lease) -> String {
     let six = lease.six.map(|(six, prefix)| format!("/{six}/{prefix}"));
-    format!("{name}/{}{}", lease.prefix, six.unwrap_or_default())
+    let vsock = if lease.cid().is_some() { VSOCK } else { "" };
+    format!("{name}/{}{}{vsock}", lease.prefix, six.unwrap_or_default())
 }
 
 /// Reads one line of `ip -o link show`: `3: p-0a4d0003@if2: <...> ...\    alias db/24`.
@@ -561,7 +591,8 @@ fn parse_port(line: &str) -> Option<Port> {
         .by_ref()
         .find(|word| *word == "alias")
         .and_then(|_| words.next())?;
-    let words: Vec<&str> = alias.split('/').collect();
+    let with_vsock = alias.strip_suffix(VSOCK);
+    let words: Vec<&str> = with_vsock.unwrap_or(alias).split('/').collect();
     let (name, prefix, six) = match words[..] {
         [name, prefix] => (name, prefix, None),
         [name, prefix, six, prefix6] => {
@@ -576,6 +607,7 @@ fn parse_port(line: &str) -> Option<Port> {
             ip,
             prefix: prefix.parse().ok()?,
             six,
+            vsock: with_vsock.is_some(),
         },
     })
 }
@@ -636,14 +668,19 @@ mod tests {
             ip: Ipv4Addr::new(10, 77, 0, 3),
             prefix: 24,
             six: None,
+            vsock: false,
         };
         assert_eq!((port.name.as_str(), port.lease), ("db", lease));
         assert_eq!(port_name(lease.ip), "p-0a4d0003");
         assert_eq!(link_local_of(lease.ip).to_string(), "fe80::46:aff:fe4d:3");
         lease.six = Some(("fd00::a4d:3".parse().expect("an address"), 64));
-        let six = alias("db", &lease);
-        let port = parse_port(&line.replace("alias db/24", &format!("alias {six}")));
-        assert_eq!(port.map(|port| port.lease), Some(lease), "{six}");
+        for (vsock, cid) in [(false, None), (true, Some(4))] {
+            lease.vsock = vsock;
+            assert_eq!(lease.cid(), cid);
+            let alias = alias("db", &lease);
+            let port = parse_port(&line.replace("alias db/24", &format!("alias {alias}")));
+            assert_eq!(port.map(|port| port.lease), Some(lease), "{alias}");
+        }
         assert_eq!(parse_port("5: uplink@if9: <UP> mtu 1500"), None);
         assert_eq!(parse_port(&line.replace("alias db/24", "")), None);
     }

@@ -1,5 +1,6 @@
 //! The fabric on a real kernel. Needs root; without it the tests say so and pass.
 
+use fordway_abi::vsock;
 use fordway_platform::fabric::{Fabric, FabricError, Lease, has_ipv6, port_of};
 use fordway_platform::netns;
 use std::io::{ErrorKind, Read, Write};
@@ -62,6 +63,7 @@ fn lease(last: u8) -> Lease {
         ip: ip(last),
         prefix: 24,
         six: None,
+        vsock: false,
     }
 }
 
@@ -131,6 +133,7 @@ fn six(last: u16) -> Ipv6Addr {
 fn with_six(last: u8) -> Lease {
     Lease {
         six: Some((six(last.into()), 64)),
+        vsock: true,
         ..lease(last)
     }
 }
@@ -176,6 +179,28 @@ fn domains_have_ipv6_at_once_and_know_each_other() {
     };
     assert!(laid(&db.netns_path, 4) && laid(&web.netns_path, 3));
     assert_eq!(ip_in(&four.netns_path, "-6 addr show dev eth0"), "");
+
+    // The addresses that stand for CIDs are each domain's own, too.
+    let of = |last: u8| vsock::address_of(with_six(last).cid().expect("a CID"));
+    let bound_in =
+        |domain: &Path, ip: Ipv6Addr| inside(domain, || UdpSocket::bind((ip, 0)).expect("bind"));
+    let taker = bound_in(&db.netns_path, of(3));
+    let wait = Some(Duration::from_millis(200));
+    taker.set_read_timeout(wait).expect("timeout");
+    let target = taker.local_addr().expect("name");
+    let mut room = [0; 16];
+    let honest = bound_in(&web.netns_path, of(4));
+    honest.send_to(b"mine", target).expect("send");
+    let (_, from) = taker.recv_from(&mut room).expect("nothing came");
+    assert_eq!(from.ip(), of(4));
+    ip_in(
+        &web.netns_path,
+        &format!("addr add {} dev eth0 nodad", of(9)),
+    );
+    let liar = bound_in(&web.netns_path, of(9));
+    liar.send_to(b"lie", target).expect("send");
+    assert!(taker.recv_from(&mut room).is_err(), "a lie arrived");
+    assert!(fabric.spoofed_frames(&port_of(ip(4))).expect("counter") > 0);
 
     drop(fabric);
     let fabric = Fabric::ensure(&runtime.0).expect("again");

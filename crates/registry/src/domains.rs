@@ -6,6 +6,7 @@
 //! no domain: its sockets, too, pair among themselves only.
 
 use crate::Registry;
+use fordway_abi::vsock;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -119,6 +120,8 @@ pub struct Assigned {
     pub ip: Ipv4Addr,
     /// Its IPv6 address, if it has one.
     pub ip6: Option<Ipv6Addr>,
+    /// Its CID, if it has the address that stands for one ([`vsock`]).
+    pub cid: Option<u32>,
     /// SO_NETNS_COOKIE of its namespace.
     pub netns_cookie: u64,
 }
@@ -134,15 +137,23 @@ pub struct Domain {
     pub ip: Option<Ipv4Addr>,
     /// Its IPv6 address, if it has one.
     pub ip6: Option<Ipv6Addr>,
+    /// As in [`Assigned`].
+    pub cid: Option<u32>,
     /// SO_NETNS_COOKIE of its namespace.
     pub netns_cookie: u64,
 }
 
 impl Domain {
-    /// Its addresses.
+    /// Its addresses, to which its name leads.
     pub fn addresses(&self) -> impl Iterator<Item = IpAddr> + use<> {
         let four = self.ip.map(IpAddr::V4);
         four.into_iter().chain(self.ip6.map(IpAddr::V6))
+    }
+
+    /// All that nobody else may speak from: its addresses, and that of its CID.
+    fn owned(&self) -> impl Iterator<Item = IpAddr> + use<> {
+        let vsock = self.cid.map(|cid| vsock::address_of(cid).into());
+        self.addresses().chain(vsock)
     }
 }
 
@@ -215,7 +226,7 @@ impl Domains {
     fn insert(&mut self, domain: Domain) -> &Domain {
         let id = domain.id;
         self.by_netns.insert(domain.netns_cookie, id);
-        self.by_ip.extend(domain.addresses().map(|ip| (ip, id)));
+        self.by_ip.extend(domain.owned().map(|ip| (ip, id)));
         self.by_id.entry(id).or_insert(domain)
     }
 }
@@ -233,6 +244,7 @@ impl Registry {
             name: name.to_owned(),
             ip: None,
             ip6: None,
+            cid: None,
             netns_cookie,
         });
     }
@@ -285,11 +297,15 @@ impl Registry {
         let Assigned {
             ip,
             ip6,
+            cid,
             netns_cookie,
         } = assigned;
         self.check_name(name)?;
         self.check_address(ip.into())?;
         ip6.map_or(Ok(()), |ip| self.check_address(ip.into()))?;
+        cid.map_or(Ok(()), |cid| {
+            self.check_address(vsock::address_of(cid).into())
+        })?;
         if let Some(other) = self.domains.of_netns(netns_cookie) {
             return Err(DomainError::NamespaceTaken(other.name.clone()));
         }
@@ -298,6 +314,7 @@ impl Registry {
             name: name.to_owned(),
             ip: Some(ip),
             ip6,
+            cid,
             netns_cookie,
         };
         Ok(self.domains.insert(domain).clone())
@@ -309,7 +326,7 @@ impl Registry {
             return Vec::new();
         };
         self.domains.by_netns.remove(&domain.netns_cookie);
-        for ip in domain.addresses() {
+        for ip in domain.owned() {
             self.domains.by_ip.remove(&ip);
         }
         self.downgrade_unassigned()

@@ -88,6 +88,15 @@ pub struct Bed {
 impl Bed {
     /// A lab with its domains; `None`, with a line that says why, where there cannot be one.
     pub fn start(name: &'static str, programs: &[&str]) -> Result<Option<Bed>> {
+        Bed::start_with(name, programs, &[])
+    }
+
+    /// The same with a broker of these options.
+    pub fn start_with(
+        name: &'static str,
+        programs: &[&str],
+        options: &[&str],
+    ) -> Result<Option<Bed>> {
         if !rustix::process::getuid().is_root() {
             fordway_test_skip::skipped("domains need root");
             return Ok(None);
@@ -96,7 +105,7 @@ impl Bed {
         for program in programs {
             packages::path_of(program)?;
         }
-        let lab = Lab::start()?;
+        let lab = Lab::start_with(options)?;
         for (domain, ip) in DOMAINS {
             lab.ask(&Request::DomainAdd {
                 name: domain.to_owned(),

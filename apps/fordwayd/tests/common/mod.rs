@@ -85,6 +85,7 @@ pub fn broker_process() {
         network: fordwayd::Network::new(Ipv4Addr::new(10, 77, 0, 0), 24).expect("network"),
         network6: fordwayd::Network6::new(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 0), 64),
         uplink: false,
+        vsock: true,
         ring_bytes_max: 1 << 30,
     };
     let result = fordwayd::run(&config, || println!("broker ready"));

@@ -106,7 +106,10 @@ pub(super) fn elements(verb: &str, port: &str, lease: &Lease) -> String {
             elements,
             "{verb} element bridge fordway ports6 {{ \"{port}\" }}"
         );
-        for own in [six, link_local_of(ip)] {
+        for own in [six, link_local_of(ip)]
+            .into_iter()
+            .chain(lease.vsock_address())
+        {
             let target = own.to_bits();
             let _ = write!(
                 elements,

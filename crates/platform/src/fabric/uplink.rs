@@ -357,6 +357,7 @@ impl Fabric {
                     ip,
                     prefix,
                     six: None,
+                    vsock: false,
                 },
             })?;
         }

@@ -34,6 +34,7 @@ pub(crate) fn registry() -> Registry {
         let assigned = Assigned {
             ip,
             ip6: Some(six(ip)),
+            cid: None,
             netns_cookie,
         };
         registry.add_domain(name, assigned).expect("domain");
@@ -617,6 +618,7 @@ fn names_and_addresses_of_domains_are_unique() {
     let free = Assigned {
         ip: Ipv4Addr::new(10, 77, 0, 9),
         ip6: None,
+        cid: None,
         netns_cookie: 500,
     };
     let taken_ip = Assigned { ip: DB_IP, ..free };
@@ -703,6 +705,7 @@ fn an_ipv6_address_has_one_owner_too() {
     let taken = Assigned {
         ip: Ipv4Addr::new(192, 168, 0, 2),
         ip6: Some(db),
+        cid: None,
         netns_cookie: 500,
     };
     assert!(matches!(

@@ -186,6 +186,7 @@ fn a_table_says_nothing_of_what_its_namespace_may_not_do() {
     let assigned = Assigned {
         ip: Ipv4Addr::new(10, 77, 0, 9),
         ip6: None,
+        cid: None,
         netns_cookie: STRANGER,
     };
     registry_with_third

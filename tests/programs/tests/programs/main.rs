@@ -12,3 +12,4 @@ mod python;
 mod redis;
 mod socat;
 mod ssh;
+mod vsock;

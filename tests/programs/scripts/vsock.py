@@ -1,0 +1,407 @@
+"""AF_VSOCK between two domains, held against vsock(7) and linux/vm_sockets.h.
+
+    vsock.py serve PORT              echoes what comes, until it is killed
+    vsock.py inherited FD CID PORT   says whether FD is a connected socket to there
+    vsock.py cases CID OWN PORT      prints a line for each case: "ok NAME", or "not ok NAME: why"
+"""
+
+import ctypes
+import errno
+import fcntl
+import hashlib
+import os
+import select
+import socket
+import struct
+import subprocess
+import sys
+import threading
+
+ANY = 0xFFFFFFFF
+LOCAL = 1
+BUFFER_SIZE = 0
+GET_LOCAL_CID = 0x7B9
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+def stream():
+    return socket.socket(socket.AF_VSOCK, socket.SOCK_STREAM)
+
+
+def echo(connection):
+    while data := connection.recv(65536):
+        connection.sendall(data)
+    connection.close()
+
+
+def serve(port):
+    listener = stream()
+    listener.bind((ANY, port))
+    listener.listen()
+    print("listening", flush=True)
+    while True:
+        connection, _ = listener.accept()
+        threading.Thread(target=echo, args=(connection,), daemon=True).start()
+
+
+def inherited(fd, cid, port):
+    connection = socket.socket(fileno=fd)
+    is_it = connection.family == socket.AF_VSOCK and connection.getpeername() == (cid, port)
+    sys.exit(0 if is_it else 1)
+
+
+class Fails:
+    """The call in it fails with this number."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def __enter__(self):
+        pass
+
+    def __exit__(self, _kind, error, _trace):
+        assert error is not None, f"no {errno.errorcode[self.number]}"
+        got = getattr(error, "errno", None)
+        assert got == self.number, f"{error!r}, not {errno.errorcode[self.number]}"
+        return True
+
+
+def exactly(connection, count):
+    data = b""
+    while len(data) < count:
+        data += (more := connection.recv(count - len(data)))
+        assert more, "an early end"
+    return data
+
+
+def set_option(own, level, option, value):
+    """Python's own takes numbers only."""
+    if libc.setsockopt(own.fileno(), level, option, value, len(value)):
+        raise OSError(ctypes.get_errno(), "setsockopt")
+
+
+class Cases:
+    def __init__(self, cid, own, port):
+        self.server, self.own = (cid, port), own
+
+    def connected(self):
+        connection = stream()
+        connection.connect(self.server)
+        return connection
+
+    def pair(self):
+        """Both ends in this process."""
+        listener = stream()
+        listener.bind((ANY, ANY))
+        listener.listen()
+        near = stream()
+        near.connect((LOCAL, listener.getsockname()[1]))
+        return near, listener.accept()[0]
+
+    # Sockets and names.
+
+    def it_says_what_it_is(self):
+        own = stream()
+        asked = [socket.SO_DOMAIN, socket.SO_TYPE, socket.SO_PROTOCOL]
+        said = [own.getsockopt(socket.SOL_SOCKET, option) for option in asked]
+        assert said == [socket.AF_VSOCK, socket.SOCK_STREAM, 0], said
+
+    def without_a_name_it_has_none(self):
+        assert stream().getsockname() == (ANY, ANY)
+        with Fails(errno.ENOTCONN):
+            stream().getpeername()
+
+    def a_port_of_its_own_choice(self):
+        own = stream()
+        own.bind((ANY, ANY))
+        assert 1023 < own.getsockname()[1] < ANY
+
+    def a_port_that_is_asked_for(self):
+        own = stream()
+        own.bind((self.own, 6001))
+        assert own.getsockname() == (self.own, 6001)
+
+    def a_port_is_had_once(self):
+        first, second = stream(), stream()
+        first.bind((ANY, 6002))
+        with Fails(errno.EADDRINUSE):
+            second.bind((ANY, 6002))
+
+    def a_name_is_given_once(self):
+        own = stream()
+        own.bind((ANY, 6003))
+        with Fails(errno.EINVAL):
+            own.bind((ANY, 6004))
+
+    def another_ones_name_is_not_to_be_had(self):
+        with Fails(errno.EADDRNOTAVAIL):
+            stream().bind((self.server[0], 6005))
+
+    def a_port_beyond_those_of_tcp_is_not_available(self):
+        with Fails(errno.EADDRNOTAVAIL):
+            stream().bind((ANY, 70000))
+
+    def a_short_name_is_refused(self):
+        own = stream()
+        name = struct.pack("=HHII", socket.AF_VSOCK, 0, 6006, ANY)
+        with Fails(errno.EINVAL):
+            own_bind = libc.bind(own.fileno(), name, len(name))
+            if own_bind:
+                raise OSError(ctypes.get_errno(), "bind")
+
+    def a_bad_pointer_is_refused(self):
+        own, length = stream(), ctypes.c_uint32(16)
+        for call in (libc.bind, libc.connect):
+            assert call(own.fileno(), ctypes.c_void_p(8), 16) == -1
+            assert ctypes.get_errno() == errno.EFAULT
+        assert libc.getsockname(own.fileno(), ctypes.c_void_p(8), ctypes.byref(length)) == -1
+        assert ctypes.get_errno() == errno.EFAULT
+
+    def a_name_of_another_family_is_refused(self):
+        own = stream()
+        name = struct.pack("=HH12x", socket.AF_UNIX, 0)
+        assert libc.connect(own.fileno(), name, len(name)) == -1
+        assert ctypes.get_errno() in (errno.EINVAL, errno.EAFNOSUPPORT)
+
+    def a_small_room_gets_the_beginning_of_a_name(self):
+        own, room, length = stream(), (ctypes.c_uint8 * 16)(*[7] * 16), ctypes.c_uint32(4)
+        assert libc.getsockname(own.fileno(), room, ctypes.byref(length)) == 0
+        assert length.value == 16 and bytes(room[:2]) == struct.pack("=H", socket.AF_VSOCK)
+        assert bytes(room[4:]) == bytes([7] * 12)
+
+    def the_own_cid_is_told(self):
+        with open("/dev/null") as any_file:
+            cid = fcntl.ioctl(any_file, GET_LOCAL_CID, bytes(4))
+        assert struct.unpack("=I", cid) == (self.own,)
+
+    # Connections.
+
+    def both_ends_know_each_other(self):
+        near, far = self.pair()
+        assert near.getpeername() == far.getsockname()
+        assert near.getsockname() == far.getpeername()
+        assert near.getsockname()[0] == self.own
+
+    def accept_tells_who_came(self):
+        listener = stream()
+        listener.bind((ANY, 6010))
+        listener.listen()
+        near = stream()
+        near.connect((self.own, 6010))
+        _, who = listener.accept()
+        assert who == near.getsockname()
+        near = stream()
+        near.connect((self.own, 6010))
+        assert libc.accept(listener.fileno(), None, None) >= 0
+
+    def the_far_domain_is_reached(self):
+        connection = self.connected()
+        assert connection.getpeername() == self.server
+        assert connection.getsockname()[0] == self.own
+        connection.sendall(b"ford")
+        assert exactly(connection, 4) == b"ford"
+
+    def nobody_listens(self):
+        with Fails(errno.ECONNREFUSED):
+            stream().connect((self.server[0], 6011))
+        with Fails(errno.ECONNREFUSED):
+            stream().connect((self.server[0], 70000))
+
+    def there_is_no_such_domain(self):
+        with Fails(errno.EHOSTUNREACH):
+            stream().connect((200, 6012))
+
+    def it_connects_once(self):
+        connection = self.connected()
+        with Fails(errno.EISCONN):
+            connection.connect(self.server)
+
+    def a_connect_that_does_not_wait(self):
+        connection = stream()
+        connection.setblocking(False)
+        with Fails(errno.EINPROGRESS):
+            connection.connect(self.server)
+        assert select.select([], [connection], [], 10)[1] == [connection]
+        assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0
+
+    def a_refusal_that_is_not_waited_for(self):
+        connection = stream()
+        connection.setblocking(False)
+        with Fails(errno.EINPROGRESS):
+            connection.connect((self.server[0], 6013))
+        select.select([], [connection], [], 10)
+        said = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        assert said == errno.ECONNREFUSED
+
+    def an_accept_that_does_not_wait(self):
+        listener = stream()
+        listener.bind((ANY, ANY))
+        listener.listen()
+        listener.setblocking(False)
+        with Fails(errno.EAGAIN):
+            listener.accept()
+
+    def fifty_at_once(self):
+        all_of_them = [self.connected() for _ in range(50)]
+        for number, connection in enumerate(all_of_them):
+            connection.sendall(str(number).encode())
+        for number, connection in enumerate(all_of_them):
+            text = str(number).encode()
+            assert exactly(connection, len(text)) == text
+
+    # Bytes.
+
+    def ten_megabytes_come_back(self):
+        connection, sent, come = self.connected(), hashlib.sha256(), hashlib.sha256()
+
+        def send():
+            for _ in range(160):
+                part = os.urandom(65536)
+                sent.update(part)
+                connection.sendall(part)
+            connection.shutdown(socket.SHUT_WR)
+
+        sender = threading.Thread(target=send)
+        sender.start()
+        while data := connection.recv(1 << 20):
+            come.update(data)
+        sender.join()
+        assert sent.digest() == come.digest()
+
+    def in_parts(self):
+        near, far = self.pair()
+        assert near.sendmsg([b"a", b"bc", b"", b"def"]) == 6
+        first, rest = bytearray(2), bytearray(10)
+        count, _, _, _ = far.recvmsg_into([first, rest])
+        assert (count, first, rest[:4]) == (6, b"ab", b"cdef")
+
+    def a_look_leaves_it_there(self):
+        near, far = self.pair()
+        near.sendall(b"once")
+        assert far.recv(10, socket.MSG_PEEK) == b"once"
+        assert far.recv(10) == b"once"
+        with Fails(errno.EAGAIN):
+            far.recv(10, socket.MSG_DONTWAIT)
+
+    def all_of_it_is_waited_for(self):
+        near, far = self.pair()
+        threading.Thread(target=lambda: [near.sendall(bytes(1000)) for _ in range(100)]).start()
+        assert far.recv(100_000, socket.MSG_WAITALL) == bytes(100_000)
+
+    def a_half_is_shut(self):
+        near, far = self.pair()
+        near.sendall(b"last")
+        near.shutdown(socket.SHUT_WR)
+        assert exactly(far, 4) == b"last" and far.recv(1) == b""
+        far.sendall(b"words")
+        assert exactly(near, 5) == b"words"
+        with Fails(errno.EPIPE):
+            near.send(b"x")
+
+    def what_was_not_read_resets(self):
+        near, far = self.pair()
+        near.sendall(b"unread")
+        assert select.select([far], [], [], 10)[0]
+        far.close()
+        with Fails(errno.ECONNRESET):
+            near.recv(1)
+
+    def a_wait_has_an_end(self):
+        near, _far = self.pair()
+        set_option(near, socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("=qq", 0, 20_000))
+        with Fails(errno.EAGAIN):
+            near.recv(1)
+
+    def it_is_ready_when_it_is(self):
+        near, far = self.pair()
+        poll, epoll = select.poll(), select.epoll()
+        poll.register(far, select.POLLIN)
+        epoll.register(far, select.EPOLLIN | select.EPOLLET)
+        assert not poll.poll(0) and not epoll.poll(0)
+        near.sendall(b"x")
+        assert poll.poll(10_000) == [(far.fileno(), select.POLLIN)]
+        assert epoll.poll(10) == [(far.fileno(), select.EPOLLIN)]
+        assert epoll.poll(0) == []
+        assert select.select([far], [], [], 0)[0] == [far]
+
+    # Processes.
+
+    def a_copy_is_the_same(self):
+        connection = self.connected()
+        copy = connection.dup()
+        connection.close()
+        assert copy.getpeername() == self.server
+        copy.sendall(b"copy")
+        assert exactly(copy, 4) == b"copy"
+
+    def a_child_goes_on_with_it(self):
+        connection = self.connected()
+        connection.sendall(b"parent")
+        assert exactly(connection, 6) == b"parent"
+        child = os.fork()
+        if child == 0:
+            connection.sendall(b"child")
+            os._exit(0 if exactly(connection, 5) == b"child" else 1)
+        assert os.waitpid(child, 0)[1] == 0
+
+    def an_image_inherits_it(self):
+        connection = self.connected()
+        fd = connection.fileno()
+        words = [sys.executable, __file__, "inherited", fd, *self.server]
+        ended = subprocess.run([str(word) for word in words], pass_fds=[fd])
+        assert ended.returncode == 0
+
+    def it_goes_by_message(self):
+        connection = self.connected()
+        near, far = socket.socketpair()
+        socket.send_fds(near, [b"x"], [connection.fileno()])
+        _, fds, _, _ = socket.recv_fds(far, 1, 1)
+        passed = socket.socket(fileno=fds[0])
+        assert passed.family == socket.AF_VSOCK and passed.getpeername() == self.server
+        passed.sendall(b"passed")
+        assert exactly(connection, 6) == b"passed"
+
+    # Options, and who is not concerned.
+
+    def buffers_have_sizes(self):
+        own = stream()
+        set_option(own, socket.AF_VSOCK, BUFFER_SIZE, struct.pack("=Q", 1 << 20))
+        with Fails(errno.EINVAL):
+            set_option(own, socket.AF_VSOCK, BUFFER_SIZE, struct.pack("=I", 1 << 20))
+        with Fails(errno.ENOPROTOOPT):
+            set_option(own, socket.AF_VSOCK, 99, struct.pack("=Q", 1))
+
+    def tcp_is_what_it_was(self):
+        for family, name in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+            listener = socket.create_server((name, 0), family=family)
+            near = socket.create_connection(listener.getsockname()[:2])
+            far, who = listener.accept()
+            assert who == near.getsockname() and far.family == family
+            assert near.getpeername() == listener.getsockname()
+            assert far.getsockopt(socket.SOL_SOCKET, socket.SO_DOMAIN) == family
+
+    def a_port_of_tcp_is_another(self):
+        own, other = stream(), socket.socket()
+        own.bind((ANY, 6020))
+        own.listen()
+        other.bind(("0.0.0.0", 6020))
+        other.listen()
+
+    def run(self):
+        names = [name for name, _ in vars(Cases).items() if not name.startswith("_")]
+        for name in names:
+            if name in ("connected", "pair", "run"):
+                continue
+            try:
+                getattr(self, name)()
+                print("ok", name, flush=True)
+            except Exception as error:  # Each case is tried.
+                print(f"not ok {name}: {error!r}", flush=True)
+
+
+role, *numbers = sys.argv[1:]
+numbers = [int(number) for number in numbers]
+if role == "cases":
+    Cases(*numbers).run()
+else:
+    {"serve": serve, "inherited": inherited}[role](*numbers)
