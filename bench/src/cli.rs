@@ -6,7 +6,7 @@ use crate::pace::Pace;
 use crate::pairs::PAIRS_MIN;
 use crate::placement::Placement;
 use crate::report::{JsonLines, Row};
-use crate::{apps, compare, document, filter, instructions, marks, publish, reach};
+use crate::{apps, compare, document, filter, instructions, marks, publish, reach, wide};
 use anyhow::{Result, ensure};
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -45,7 +45,9 @@ pub enum Command {
     Filter(MicroArgs),
     /// Connections that are translated on their way, a proxy beside a server, redis of musl (root).
     Reach(MicroArgs),
-    /// All suites but reach; rows, tables and plots into a directory.
+    /// What grows with the number of domains, and of busy connections (root).
+    Wide(MicroArgs),
+    /// All suites but reach and wide; rows, tables and plots into a directory.
     All(AllArgs),
     /// Tables and plots of rows that were measured before.
     Report {
@@ -109,7 +111,7 @@ pub struct MicroArgs {
     #[arg(long, value_name = "N", default_value_t = 0.3)]
     seconds: f64,
     /// Few sizes, and each program on a CPU of its own only; of the filter, packets only; of reach, one
-    /// client and what is installed.
+    /// client and what is installed; of wide, fewer of each.
     #[arg(long)]
     quick: bool,
 }
@@ -166,6 +168,7 @@ pub fn run(command: &Command) -> Result<()> {
         Command::Memory(args) => run_micro(job::Suite::Memory, args),
         Command::Filter(args) => run_filter(args),
         Command::Reach(args) => run_reach(args),
+        Command::Wide(args) => run_wide(args),
         Command::All(args) => run_all(args),
         Command::Report { dir, rows } => {
             let mut all = Vec::new();
@@ -236,6 +239,18 @@ fn run_reach(args: &MicroArgs) -> Result<()> {
     let rows = reach::run(&options, &mut json)?;
     println!("{}", marks::table_of(&rows, reach::PREFIX));
     Ok(())
+}
+
+fn run_wide(args: &MicroArgs) -> Result<()> {
+    check_seconds(args.seconds)?;
+    let options = wide::Options {
+        runs: args.runs.into(),
+        seconds: args.seconds,
+        quick: args.quick,
+    };
+    let mut json = JsonLines::create(args.json.as_deref())?;
+    announce(options.estimate_all());
+    wide::run(&options, &mut json).map(drop)
 }
 
 /// What one suite does not give is missing in the report; its error comes at the end.

@@ -122,6 +122,12 @@ fn html_table(lines: &[Vec<String>]) -> String {
 
 /// Before the number, in the names of rows.
 const PAIRS: &str = "rtt-64-pairs";
+/// See `PAIRS`; the rows of suite `wide`.
+const MAKE: &str = "wide-make-";
+const LIST: &str = "wide-list-";
+const RULES: &str = "wide-rules-";
+const MEMORY: &str = "wide-memory-";
+const BUSY: &str = "wide-redis-c";
 /// See `PAIRS`.
 const IDLE: &str = "rtt-64-idle";
 
@@ -162,7 +168,8 @@ fn plots(rows: &[Row]) -> Vec<Plot> {
         [Some(row.value * scale), Some(row.rival_value * scale)]
     };
     let numbered = |mark: &'static str, title, x, y| {
-        let place = if mark == PAIRS { "free" } else { "apart" };
+        let is_free = [PAIRS, MAKE, LIST, RULES, MEMORY].contains(&mark);
+        let place = if is_free { "free" } else { "apart" };
         // There is no zero on a logarithmic axis.
         let beside = if mark == IDLE { 1.0 } else { 0.0 };
         let some = rows.iter().filter(|row| row.place() == place);
@@ -200,6 +207,16 @@ fn plots(rows: &[Row]) -> Vec<Plot> {
             "Round trip beside idle connections",
             "idle connections, and 1",
             "ns",
+        ),
+        numbered(MAKE, "To make one more domain", "domains", "ns"),
+        numbered(LIST, "A listing, for each domain", "domains", "ns"),
+        numbered(RULES, "New rules, for each domain", "domains", "ns"),
+        numbered(MEMORY, "Memory for each domain", "domains", "bytes"),
+        numbered(
+            BUSY,
+            "redis GET with busy connections",
+            "connections",
+            "requests a second",
         ),
     ];
     plots.retain(|plot| !plot.lines.is_empty());

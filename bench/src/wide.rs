@@ -1,0 +1,242 @@
+//! Suite `wide`: what grows with the number of domains, and of busy connections.
+//!
+//! | rows | figure | rival |
+//! |---|---|---|
+//! | `wide-make-N` | time to make one more domain, where there are N | `few`: where there are [`FEW`] |
+//! | `wide-list-N`, `wide-rules-N` | time for each domain of a listing, and of new rules, which each name one of them | the same |
+//! | `wide-memory-N` | memory of the machine for each domain | the same |
+//! | `wide-redis-cN` | redis GET with N busy connections | `kernel-loopback` |
+//!
+//! A figure of the first three rows that stays what it is says that the whole grows with its cause and no faster.
+//! Such a row's pairs are one figure with many domains and one with few, in the order in which they were taken: the two cannot be
+//! taken in turns.
+
+use crate::alternate;
+use crate::distance::Regime;
+use crate::pace::Pace;
+use crate::placement::{self, Placement};
+use crate::report::{self, JsonLines, Progress, Row};
+use crate::work::{Client, Runner, Server, ServerKind, Setting, Work};
+use anyhow::{Context, Result, bail, ensure};
+use fordway_lab::{Lab, PathChoice, Place, packages};
+use fordwayd::admin::Request;
+use std::fs;
+use std::time::{Duration, Instant};
+
+/// Begins the names of the suite's rows.
+pub const PREFIX: &str = "wide-";
+/// Domains of the row that others are compared with.
+const FEW: usize = 10;
+const DOMAINS: [usize; 5] = [FEW, 30, 100, 300, 1000];
+const CONNECTIONS: [(u32, &str); 4] = [
+    (10, "wide-redis-c10"),
+    (100, "wide-redis-c100"),
+    (1000, "wide-redis-c1000"),
+    (10_000, "wide-redis-c10000"),
+];
+/// With room for the largest number of domains.
+const NETWORK: &str = "10.77.0.0/16";
+/// What a domain takes to be made, for the estimate.
+const MAKING: Duration = Duration::from_millis(150);
+
+/// What to measure.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Figures for each row.
+    pub runs: usize,
+    /// Length of one sample of redis.
+    pub seconds: f64,
+    /// Up to 100 domains and 1,000 connections.
+    pub quick: bool,
+}
+
+impl Options {
+    fn domains(&self) -> &'static [usize] {
+        if self.quick { &DOMAINS[..3] } else { &DOMAINS }
+    }
+
+    fn connections(&self) -> &'static [(u32, &'static str)] {
+        let count = if self.quick { 3 } else { CONNECTIONS.len() };
+        &CONNECTIONS[..count]
+    }
+
+    /// About how long it takes.
+    pub fn estimate_all(&self) -> Duration {
+        let most = self.domains().last().copied().unwrap_or(0);
+        let sample = Duration::from_secs_f64(self.seconds + 1.0);
+        MAKING * most as u32 + sample * (2 * self.runs * self.connections().len()) as u32
+    }
+}
+
+/// Runs the suite, prints its table; gives the rows.
+pub fn run(options: &Options, json: &mut JsonLines) -> Result<Vec<Row>> {
+    placement::ensure_cpus()?;
+    packages::ensure(&["ip", "nft", "redis-server", "redis-cli", "redis-benchmark"])?;
+    let steps = options.domains().len() + options.connections().len();
+    let progress = Progress::new(steps as u64);
+    let mut rows = domains(options, &progress)?;
+    rows.extend(connections(options, &progress)?);
+    rows.iter().try_for_each(|row| json.write(row))?;
+    println!("{}", report::table(&rows));
+    Ok(rows)
+}
+
+/// Figures with so many domains, each per domain.
+#[derive(Clone, Debug, Default)]
+struct Figures {
+    make_ns: Vec<f64>,
+    list_ns: Vec<f64>,
+    rules_ns: Vec<f64>,
+    memory_bytes: Vec<f64>,
+}
+
+fn domains(options: &Options, progress: &Progress) -> Result<Vec<Row>> {
+    let lab = Lab::start_with(&["--network", NETWORK])?;
+    let mut few = None;
+    let mut rows = Vec::new();
+    let mut made = 0;
+    let bytes_before = available_bytes()?;
+    for &count in options.domains() {
+        progress.step(&format!("{count} domains"));
+        let mut figures = Figures::default();
+        while made < count {
+            let name = name(made);
+            let (ip, publish) = (None, Vec::new());
+            let begin = Instant::now();
+            lab.ask(&Request::DomainAdd { name, ip, publish })?;
+            figures.make_ns.push(begin.elapsed().as_nanos() as f64);
+            made += 1;
+        }
+        // The last ones.
+        let spare = figures.make_ns.len().saturating_sub(options.runs);
+        figures.make_ns.drain(..spare);
+        let taken = bytes_before.saturating_sub(available_bytes()?);
+        figures.memory_bytes.push(taken as f64 / count as f64);
+        let rules = lab.work_dir().join("rules");
+        fs::write(&rules, rules_about(count))?;
+        for _ in 0..options.runs {
+            let begin = Instant::now();
+            let listed = lab.domains()?.len();
+            ensure!(listed >= count, "{listed} domains are listed");
+            figures
+                .list_ns
+                .push(begin.elapsed().as_nanos() as f64 / count as f64);
+            let begin = Instant::now();
+            let mut load = lab.command("filter");
+            let loaded = load.arg("load").arg(&rules).output()?;
+            let said = String::from_utf8_lossy(&loaded.stderr);
+            ensure!(loaded.status.success(), "{said}");
+            figures
+                .rules_ns
+                .push(begin.elapsed().as_nanos() as f64 / count as f64);
+        }
+        let few = few.get_or_insert_with(|| figures.clone());
+        rows.extend(rows_of(count, &figures, few));
+    }
+    let forced = lab.close();
+    ensure!(forced.is_empty(), "left behind: {}", forced.join(", "));
+    Ok(rows)
+}
+
+fn name(number: usize) -> String {
+    format!("wide{number}")
+}
+
+/// A rule about each domain.
+fn rules_about(count: usize) -> String {
+    let rules = (0..count).map(|number| format!("ip saddr ${} counter\n", name(number)));
+    let hook = "type filter hook forward priority 0";
+    let rules: String = rules.collect();
+    format!("table ip wide {{\nchain each {{\n{hook}\n{rules}}}\n}}\n")
+}
+
+/// Memory that the kernel could give away.
+fn available_bytes() -> Result<u64> {
+    let text = fs::read_to_string("/proc/meminfo")?;
+    let mut lines = text.lines();
+    let line = lines.find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kilobytes = line.and_then(|line| line.split_whitespace().next());
+    let kilobytes: u64 = kilobytes.context("no MemAvailable")?.parse()?;
+    Ok(kilobytes << 10)
+}
+
+fn rows_of(count: usize, many: &Figures, few: &Figures) -> Vec<Row> {
+    let row = |what: &str, unit, pick: fn(&Figures) -> &Vec<f64>| {
+        let pairs = pick(many).iter().zip(pick(few));
+        let pairs = pairs.map(|(many, few)| [*many, *few]).collect();
+        let name = format!("{PREFIX}{what}-{count}");
+        Row::new(&name, "few", unit, Regime::Near, Placement::Free).of_pairs(pairs)
+    };
+    vec![
+        row("make", "ns", |figures| &figures.make_ns),
+        row("list", "ns", |figures| &figures.list_ns),
+        row("rules", "ns", |figures| &figures.rules_ns),
+        row("memory", "B", |figures| &figures.memory_bytes),
+    ]
+}
+
+fn connections(options: &Options, progress: &Progress) -> Result<Vec<Row>> {
+    let lab = Lab::start()?;
+    let (server_cpu, client_cpu) = Placement::Apart.cpus();
+    let (kind, here) = (ServerKind::Redis, Place::Here);
+    let serve = |path| Server::start(&lab, kind, &here, path, server_cpu.as_deref());
+    let servers = [serve(PathChoice::Auto)?, serve(PathChoice::Kernel)?];
+    let mut rows = Vec::new();
+    for &(clients, name) in options.connections() {
+        let runner = |server: usize, path| {
+            let setting = Setting {
+                place: Place::Here,
+                path,
+                cpu: client_cpu.clone(),
+                unix: false,
+                through: None,
+            };
+            Runner::new(busy(clients, name), &servers[server], setting)
+        };
+        let [mut ours, mut theirs] = [runner(0, PathChoice::Auto), runner(1, PathChoice::Kernel)];
+        ours.warm_up(&lab)?;
+        theirs.warm_up(&lab)?;
+        let mine = || {
+            let sample = ours.sample(&lab, options.seconds)?;
+            if sample.ring_bytes == 0 {
+                bail!(
+                    "{name}: nothing went by rings ({})",
+                    alternate::reasons(&lab)
+                );
+            }
+            Ok(sample)
+        };
+        let others = || theirs.sample(&lab, options.seconds);
+        let step = |run| {
+            if run == 1 {
+                progress.step(name);
+            }
+        };
+        match alternate::pairs(options.runs, &Pace::unbounded(), step, mine, others)? {
+            None => progress.say(&format!("{name}: {}", report::ALWAYS_MOVED)),
+            Some(taken) => {
+                let (unit, place) = (busy(clients, name).unit, Placement::Apart);
+                let row = Row::new(name, "kernel-loopback", unit, taken.regime, place);
+                rows.push(taken.row(row));
+            }
+        }
+    }
+    servers.into_iter().try_for_each(Server::stop)?;
+    let forced = lab.close();
+    ensure!(forced.is_empty(), "left behind: {}", forced.join(", "));
+    Ok(rows)
+}
+
+fn busy(clients: u32, name: &'static str) -> Work {
+    Work {
+        name,
+        what: "redis GET, all connections busy",
+        unit: "req/s",
+        server: ServerKind::Redis,
+        client: Client::Redis {
+            command: "get",
+            clients,
+            pipeline: 1,
+        },
+    }
+}
