@@ -115,6 +115,11 @@ fn receive_watched(
                 return Some(result);
             }
         }
+        if flags & (RECEIVE_KERNEL | libc::MSG_DONTWAIT) == 0
+            && let Err(error) = upgrade::spin_young(conn, fd)
+        {
+            return Some(give(Err(error)));
+        }
         if !stay::is_callable(conn, fd) {
             return None;
         }

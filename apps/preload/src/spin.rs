@@ -18,8 +18,9 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Spins in a row that did not pay before spinning is given up.
 const SPIN_FAILURES_MAX: u32 = 8;
-/// One spin in so many is tried although spinning is given up.
-const SPIN_RETRY: u32 = 32;
+/// One spin in so many is tried although spinning is given up. Odd: of two waits that take turns, each
+/// is tried.
+const SPIN_RETRY: u32 = 31;
 /// A long spin is so many ordinary ones.
 const LONG: u64 = 3;
 /// So many is one for a peer that was woken.
@@ -45,6 +46,8 @@ pub struct Spins {
 
 /// Of waits for nobody in particular: an epoll instance that has told of no connection yet.
 static NOBODY: Spins = Spins::new();
+/// Of receives by the kernel, on connections that may still get rings.
+static KERNEL: Spins = Spins::new();
 
 impl Spins {
     const fn new() -> Self {
@@ -162,7 +165,7 @@ fn measure_rate() -> u64 {
 /// sleep. `conn`: the one whose peer is most likely to end the wait. Returns when the clock was last
 /// looked at before `ready`, in ticks. After `None` the caller sleeps, and says so when it wakes
 /// ([`woke`]).
-pub fn spin(conn: Option<&Conn>, mut ready: impl FnMut() -> bool) -> Option<u64> {
+pub fn spin(conn: Option<&Conn>, ready: impl FnMut() -> bool) -> Option<u64> {
     let peer_cpu = conn.map_or(u32::MAX, |conn| {
         note_cpu(conn);
         conn.peer_cpu()
@@ -188,6 +191,30 @@ pub fn spin(conn: Option<&Conn>, mut ready: impl FnMut() -> bool) -> Option<u64>
     thread.spin_link.store(link, Ordering::Relaxed);
     let spins = Spins::of(link);
     let end = begun + spins.times(knocked)? * limit_us * ticks_per_us();
+    look(spins, begun, end, ready)
+}
+
+/// The same of a receive by the kernel. Nobody knows the peer's CPU, and how long sleeps last says
+/// nothing: on one CPU they are short, and no spin pays. Nor does one that finds bytes at once.
+pub fn spin_for_kernel(mut ready: impl FnMut() -> bool) {
+    let limit_us = u64::from(config::spin_us());
+    if limit_us == 0 {
+        return;
+    }
+    let Some(times) = KERNEL.times(false) else {
+        return;
+    };
+    if ready() {
+        return KERNEL.fails();
+    }
+    let begun = sys::ticks();
+    let end = begun + times * limit_us * ticks_per_us();
+    look(&KERNEL, begun, end, ready);
+}
+
+/// Looks again and again from `begun` to `end`, and notes whether it has paid.
+#[inline(always)]
+fn look(spins: &Spins, begun: u64, end: u64, mut ready: impl FnMut() -> bool) -> Option<u64> {
     let mut now = begun;
     loop {
         for _ in 0..8 {

@@ -9,7 +9,7 @@ use crate::state::{self, Conn, attention, phase};
 use crate::sys::{self, sys};
 use crate::{
     broker, claim, config, epoll, faults, fork, hidden, hooks_options, identity, insisted, link,
-    thread, transfer,
+    spin, thread, transfer,
 };
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use fordway_abi::control::status;
@@ -224,6 +224,31 @@ pub fn await_rings(conn: &Conn, fd: i32) -> sys::Result<()> {
         }
         if deadline.has_passed() {
             return Err(libc::EAGAIN);
+        }
+    }
+    Ok(())
+}
+
+/// A receive may sleep in the kernel, on a connection that may still get rings: it spins as it would
+/// with them. A connection of one request is a few sleeps, and each costs both ends more than a spin.
+pub fn spin_young(conn: &Conn, fd: i32) -> sys::Result<()> {
+    if conn.is_nonblocking() || conn.barred.load(Ordering::Relaxed) != 0 {
+        return Ok(());
+    }
+    let call = Call::begin();
+    spin::spin_for_kernel(|| {
+        let mut entry = libc::pollfd {
+            fd,
+            events: libc::POLLIN | libc::POLLRDHUP,
+            revents: 0,
+        };
+        sys!(SYS_poll, &raw mut entry, 1, 0) != Ok(0) || call.is_interrupted(true)
+    });
+    if call.is_interrupted(true) {
+        read_timeouts(conn, fd);
+        // With a time limit each handler ends the call (man 7 signal).
+        if call.is_interrupted(conn.receive_timeout_ns.load(Ordering::Relaxed) != 0) {
+            return Err(libc::EINTR);
         }
     }
     Ok(())

@@ -370,6 +370,7 @@ const struct test_case cases[] = {
     {"polling", WARM, polling_a, exchange_b},
     {"forking", WARM, forking_a, exchange_b},
     {"check_and_sleep", WARM, check_and_sleep_a, idle_b},
+    {"check_and_sleep_cold", COLD, check_and_sleep_a, idle_b},
     {"check_and_poll", WARM, check_and_poll_a, idle_b},
     {"check_and_epoll", WARM, check_and_epoll_a, idle_b},
     {"jump_recv", WARM, jump_recv_a, jumps_b},
