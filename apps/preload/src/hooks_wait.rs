@@ -249,10 +249,12 @@ pub fn waited(
     timeout: impl FnOnce() -> sys::Result<Option<u64>>,
     mask: *const c_void,
 ) -> Option<sys::Result<usize>> {
-    if state::look(epoll) & kind::MASK != kind::EPOLL || !(1..=epoll::ROOM_MAX).contains(&count) {
+    let (_, instance) = epoll::instance(epoll)?;
+    if !(1..=epoll::ROOM_MAX).contains(&count) {
         return None;
     }
-    let bytes = count as usize * size_of::<libc::epoll_event>();
+    let room = count as usize;
+    let bytes = room * size_of::<libc::epoll_event>();
     if !faults::is_user_range(events.cast(), bytes) {
         return None;
     }
@@ -262,16 +264,17 @@ pub fn waited(
     };
     faults::arm();
     if faults::may_be_filled(events) {
-        return epoll::wait_in(epoll, events, count, time_ns, mask);
+        return Some(epoll::wait_in(instance, events, room, time_ns, mask));
     }
     // An event finds no place (linux: ep_send_events).
     let mut spare = libc::epoll_event { events: 0, u64: 0 };
-    let result = epoll::wait_in(epoll, &raw mut spare, 1, time_ns, mask)?;
-    Some(match result {
-        Ok(0) => Ok(0),
-        Ok(_) => Err(libc::EFAULT),
-        error => error,
-    })
+    Some(
+        match epoll::wait_in(instance, &raw mut spare, 1, time_ns, mask) {
+            Ok(0) => Ok(0),
+            Ok(_) => Err(libc::EFAULT),
+            error => error,
+        },
+    )
 }
 
 /// # Safety

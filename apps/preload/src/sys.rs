@@ -128,14 +128,15 @@ pub fn set_option<T: Copy>(fd: i32, level: i32, name: i32, value: T) {
 }
 
 /// Turns a result into what libc's functions return.
+#[inline]
 pub fn give(result: Result<usize>) -> isize {
-    match result {
-        Ok(value) => value as isize,
-        Err(code) => {
-            set_errno(code);
-            -1
-        }
-    }
+    result.map_or_else(give_error, |value| value as isize)
+}
+
+#[cold]
+fn give_error(code: c_int) -> isize {
+    set_errno(code);
+    -1
 }
 
 /// The thread pointer: differs between the live threads of a process.

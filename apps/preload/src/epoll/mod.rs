@@ -147,7 +147,7 @@ struct Item {
 
 /// An epoll instance of the program.
 #[repr(C, align(64))]
-struct Instance {
+pub struct Instance {
     fd: AtomicI32,
     lock: Lock<{ rank::INSTANCE }>,
     /// Held while it gets its doorbell.
@@ -266,7 +266,8 @@ fn instance_at(index: u32) -> &'static Instance {
     }
 }
 
-fn instance(fd: i32) -> Option<(u32, &'static Instance)> {
+/// The instance behind a descriptor, and its number.
+pub fn instance(fd: i32) -> Option<(u32, &'static Instance)> {
     let word = state::look(fd);
     (word & kind::MASK == kind::EPOLL)
         .then(|| (word & !kind::MASK, instance_at(word & !kind::MASK)))

@@ -107,6 +107,10 @@ fn collect(
                     .store(item.conn.load(Ordering::Relaxed), Ordering::Relaxed);
             }
         }
+        if found.len() < BATCH_ITEMS {
+            // There are no more.
+            break;
+        }
         if count == room && !is_full {
             if let Some((index, _)) = items.next() {
                 hot::begin_with(instance, index);
@@ -375,24 +379,19 @@ fn kernel_wait(
     woken
 }
 
-/// epoll_wait and its kin. `None`: it is libc's to do. Also an instance without sockets
-/// is waited for here: another thread may add one meanwhile, and our own descriptors with it.
+/// epoll_wait and its kin. Also an instance without sockets is waited for here: another thread may
+/// add one meanwhile, and our own descriptors with it.
 #[inline(always)]
 pub fn wait_in(
-    epoll: i32,
+    instance: &Instance,
     events: *mut libc::epoll_event,
-    room: i32,
+    room: usize,
     timeout_ns: Option<u64>,
     mask: *const c_void,
-) -> Option<sys::Result<usize>> {
-    let (_, instance) = instance(epoll)?;
-    if !(1..=ROOM_MAX).contains(&room) {
-        return None;
-    }
-    let room = room as usize;
+) -> sys::Result<usize> {
     wait::beat();
     shared::settle(instance);
-    Some(wait_equipped(instance, events, room, timeout_ns, mask))
+    wait_equipped(instance, events, room, timeout_ns, mask)
 }
 
 /// Whether the kernel's wait alone will do.
