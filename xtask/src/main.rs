@@ -48,7 +48,7 @@ const TASKS: [Task; 25] = [
     },
     Task {
         name: "conformance",
-        what: "the table of all cases, kernel TCP beside the fast path ([--musl] [--between] [WORD...])",
+        what: "the table of all cases, the kernel beside the fast path ([--musl] [--between] [WORD...])",
         run: conformance,
     },
     Task {

@@ -4,7 +4,8 @@
 //! on kernel TCP, which is the oracle, and on the fast path. What the roles saw (return
 //! values, errno, bytes, event masks, order, signals) must be the same text; that the
 //! bytes went through rings, the roles assert themselves, by the kernel's own count of
-//! bytes, and the broker's count stands in the table.
+//! bytes, and the broker's count stands in the table. Programs whose names begin with `udp_` are about
+//! datagrams (`programs/udp.h`), whose oracle is kernel UDP; no ring carries these.
 //!
 //! ```text
 //!   suite::run ── Bed::play(case) ─┬─ fordway run --here --path kernel -- stream NAME ─┐ same
