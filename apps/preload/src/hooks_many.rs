@@ -11,7 +11,7 @@ use core::ffi::c_int;
 /// Offset of preadv2 and pwritev2 that makes them readv and writev (man 2 preadv2).
 const NO_OFFSET: i64 = -1;
 /// Messages that one sendmmsg takes (linux: __sys_sendmmsg).
-const MESSAGES_MAX: u32 = libc::UIO_MAXIOV as u32;
+pub const MESSAGES_MAX: u32 = libc::UIO_MAXIOV as u32;
 
 fn is_stream(fd: c_int) -> bool {
     config::is_active() && state::conn(fd).is_some()
@@ -172,6 +172,33 @@ pub unsafe fn pwritev2(
         Some(flags) => unsafe { hooks_io::send_parts(fd, parts, count, flags, by_libc) },
         None => give(Err(libc::EOPNOTSUPP)),
     }
+}
+
+/// The system calls of libcs without these functions. An offset takes two arguments (linux: pos_from_hilo), the second
+/// of which has nothing to say where registers have 64 bits; the flags stand behind both.
+///
+/// # Safety
+/// As preadv2(2).
+pub unsafe fn bare_preadv2(
+    fd: c_int,
+    parts: *const libc::iovec,
+    count: c_int,
+    offset: i64,
+    flags: c_int,
+) -> isize {
+    give(sys::sys!(SYS_preadv2, fd, parts, count, offset, 0, flags))
+}
+
+/// # Safety
+/// As pwritev2(2).
+pub unsafe fn bare_pwritev2(
+    fd: c_int,
+    parts: *const libc::iovec,
+    count: c_int,
+    offset: i64,
+    flags: c_int,
+) -> isize {
+    give(sys::sys!(SYS_pwritev2, fd, parts, count, offset, 0, flags))
 }
 
 /// What the flags of preadv2 mean for a socket; `None`: there is one that it does not know.

@@ -3,8 +3,8 @@
 //! where the library has nothing to do with it, the bare system call is made.
 
 use crate::sys::{self, give, sys};
-use crate::{config, deadline, faults, hooks_many, hooks_proc, hooks_unseen, hooks_wait};
-use crate::{names, signals};
+use crate::{config, deadline, faults, hooks_fd, hooks_many, hooks_proc, hooks_unseen, hooks_wait};
+use crate::{names, signals, state};
 use core::ffi::{c_int, c_long, c_void};
 
 /// Bytes of the kernel's signal masks.
@@ -25,7 +25,8 @@ pub unsafe fn syscall(
     if config::is_active() {
         // SAFETY: the program's own arguments, as the named call takes them.
         let done = unsafe {
-            names::by_number(number, [a, b, c, d, e, f])
+            messages(number, [a, b, c, d, e, f])
+                .or_else(|| names::by_number(number, [a, b, c, d, e, f]))
                 .or_else(|| others(number, a, b, c, d, f))
                 .or_else(|| waits(number, &mut a, b, c, d, e, f))
         };
@@ -35,6 +36,48 @@ pub unsafe fn syscall(
     }
     // SAFETY: the program's own arguments.
     give(sys::check(unsafe { sys::raw(number, a, b, c, d, e, f) })) as c_long
+}
+
+/// Messages by a descriptor that is no connection, which only their passing of descriptors makes ours. The call itself is
+/// the bare one: libc's functions may look at a message first (musl's do), and end the program where the kernel says EFAULT.
+///
+/// # Safety
+/// As the call of this number.
+unsafe fn messages(number: c_long, arguments: [usize; 6]) -> Option<c_long> {
+    let [fd, first, count, d, e, f] = arguments;
+    let (sends, many) = match number {
+        libc::SYS_sendmsg => (true, false),
+        libc::SYS_sendmmsg => (true, true),
+        libc::SYS_recvmsg => (false, false),
+        libc::SYS_recvmmsg => (false, true),
+        _ => return None,
+    };
+    if state::conn(fd as c_int).is_some() {
+        return None;
+    }
+    let header = |index| match many {
+        // SAFETY: only named.
+        true => unsafe {
+            &raw const (*(first as *const libc::mmsghdr).wrapping_add(index)).msg_hdr
+        },
+        false => first as *const libc::msghdr,
+    };
+    if sends {
+        let count = count.min(hooks_many::MESSAGES_MAX as usize);
+        for index in 0..if many { count } else { 1 } {
+            // SAFETY: the program's messages, of which only what can be read is looked at.
+            unsafe { hooks_fd::before_passing(header(index)) };
+        }
+    }
+    // SAFETY: by contract.
+    let result = sys::check(unsafe { sys::raw(number, fd, first, count, d, e, f) });
+    if let (false, Ok(received)) = (sends, result) {
+        for index in 0..if many { received } else { 1 } {
+            // SAFETY: the kernel has just filled in the program's own messages.
+            unsafe { hooks_fd::after_passing(header(index)) };
+        }
+    }
+    Some(give(result) as c_long)
 }
 
 /// Calls whose arguments are others than those of the functions.

@@ -330,8 +330,8 @@ names! {
         // Bytes.
         unsafe fn read(fd: c_int, buffer: *mut c_void, count: usize;) -> isize = SYS_read, by hooks_io, also __read, numbered SYS_read, checked __read_chk(count of 1);
         unsafe fn readv(fd: c_int, parts: *const libc::iovec, count: c_int) -> isize = SYS_readv, by hooks_io, numbered SYS_readv;
-        unsafe fn preadv2(fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64, flags: c_int) -> isize = SYS_preadv2, by hooks_many, also preadv64v2;
-        unsafe fn pwritev2(fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64, flags: c_int) -> isize = SYS_pwritev2, by hooks_many, also pwritev64v2;
+        unsafe fn preadv2(fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64, flags: c_int) -> isize = (as hooks_many::bare_preadv2), by hooks_many, also preadv64v2;
+        unsafe fn pwritev2(fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64, flags: c_int) -> isize = (as hooks_many::bare_pwritev2), by hooks_many, also pwritev64v2;
         unsafe fn recv(fd: c_int, buffer: *mut c_void, count: usize; flags: c_int) -> isize = SYS_recvfrom, by hooks_io, checked __recv_chk(count of 1);
         unsafe fn recvfrom(fd: c_int, buffer: *mut c_void, count: usize; flags: c_int, name: *mut c_void, length: *mut u32) -> isize = SYS_recvfrom, by hooks_io, numbered SYS_recvfrom, checked __recvfrom_chk(count of 1);
         unsafe fn recvmsg(fd: c_int, message: *mut libc::msghdr, flags: c_int) -> isize = SYS_recvmsg, by hooks_io, numbered SYS_recvmsg;

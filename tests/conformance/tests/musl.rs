@@ -40,5 +40,7 @@ programs! {
     kept [""]
     pointers [""]
     signals [""]
+    udp_bad [""]
+    udp_plain ["at_offset"]
     unseen [""]
 }
