@@ -14,6 +14,7 @@ use crate::packet::{ANSWER_MS, Packet, poll_one, send_on};
 use crate::process::PROCESS;
 use crate::state::{self, Conn, phase};
 use crate::sys::{self, sys};
+use crate::thread::Shield;
 use crate::{claim, config, hidden, identity, link, purse, upgrade, wait};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use fordway_abi::control::{
@@ -299,6 +300,8 @@ pub fn offer(conn: &Conn, end: &At<'_>) -> bool {
     if !connect() {
         return false;
     }
+    // No handler jumps out before the broker has what the phase says that it has.
+    let _shield = Shield::new();
     let Some(claim) = claim::of(end.fd()) else {
         return false;
     };

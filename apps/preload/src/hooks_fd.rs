@@ -180,6 +180,9 @@ pub fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
 /// As listen(2).
 pub fn listen(fd: c_int, backlog: c_int) -> c_int {
     broker::attach();
+    if let Err(error) = hooks_vsock::before_listen(fd) {
+        return give(Err(error)) as c_int;
+    }
     let result = real::listen(fd, backlog);
     if result == 0
         && may_change(fd)
@@ -489,15 +492,16 @@ pub unsafe fn connect(fd: c_int, name: *const c_void, length: u32) -> c_int {
     if state::conn(fd).is_some() {
         broker::attach();
     }
+    let before = sys::errno();
     // SAFETY: the program's own arguments.
     let mut result = unsafe { real::connect(fd, name, length) };
     if result != 0 {
         let errno = sys::errno();
-        // SAFETY: it has just failed.
-        match unsafe { hooks_vsock::destination(fd, name, length) } {
+        match hooks_vsock::destination(fd, name, length) {
             None => set_errno(errno),
             Some(Err(error)) => set_errno(error),
             Some(Ok(address)) => {
+                set_errno(before);
                 let (name, length) = (&raw const address, size_of_val(&address));
                 // SAFETY: a name of ours.
                 result = unsafe { real::connect(fd, name.cast(), length as u32) };

@@ -212,7 +212,7 @@ pub unsafe fn ioctl(fd: c_int, request: usize, argument: usize) -> c_int {
     // SAFETY: the program's own arguments.
     let by_libc = || unsafe { real::ioctl(fd, request, argument) };
     let Some(conn) = stream(fd) else {
-        return hooks_vsock::local_cid(request, argument).unwrap_or_else(by_libc);
+        return hooks_vsock::local_cid(fd, request, argument).unwrap_or_else(by_libc);
     };
     let request = request as u64 & 0xffff_ffff;
     match request {

@@ -7,11 +7,11 @@
 //!   bind, connect                         CID and port to address and port, on the way to the kernel
 //!   accept, getsockname, getpeername      back
 //! ```
-//! Nothing is kept of it: that a descriptor is such a socket, its own address says, also after dup, fork, exec, and in a
-//! message. All else (rings, proof, rules of the filter, the way back to the kernel path) is as with TCP.
+//! Nothing is kept of it: that a descriptor is such a socket, its own address and hop limit say, also after dup, fork, exec, and
+//! in a message. All else (rings, proof, rules of the filter, the way back to the kernel path) is as with TCP.
 //!
-//! Nobody else pays for it but who asks for a socket's names, with one system call: a name of the program's is looked at
-//! once the kernel has refused its family, and a listener's kind is kept.
+//! Nobody else pays for it but who asks for a socket's names or binds one, with one system call: a name of connect's is looked
+//! at once the kernel has refused its family, and a listener's kind is kept.
 //!
 //! # Limits
 //! * A process whose namespace has no such address has the kernel's AF_VSOCK, and so has who asks for datagrams or
@@ -37,6 +37,12 @@ const SO_VM_SOCKETS_BUFFER_SIZE: c_int = 0;
 const SO_VM_SOCKETS_BUFFER_MIN_SIZE: c_int = 1;
 const SO_VM_SOCKETS_BUFFER_MAX_SIZE: c_int = 2;
 
+/// The hop limit of such sockets, by which they are told from those of TCP with the same address: accepted ones and copies
+/// have it, too. Between domains each limit will do.
+const HOPS: c_int = 86;
+/// Longest name that the kernel reads (linux: sockaddr_storage).
+const NAME_BYTES_MAX: usize = 128;
+
 /// A socket of AF_VSOCK, if it is one of ours.
 pub fn socket(domain: c_int, kind: c_int, protocol: c_int) -> Option<c_int> {
     let is_stream = kind & 0xf == libc::SOCK_STREAM && matches!(protocol, 0 | libc::AF_VSOCK);
@@ -46,15 +52,20 @@ pub fn socket(domain: c_int, kind: c_int, protocol: c_int) -> Option<c_int> {
     let own = own_cid()?;
     let fd = real::socket(libc::AF_INET6, kind, libc::IPPROTO_TCP);
     if fd >= 0 {
-        sys::set_option(fd, libc::IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1);
+        sys::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS, HOPS);
         // Nothing of vsock(7) waits for more to send.
         sys::set_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
-        if let Err(error) = bind_to(fd, &name_of(own, 0)) {
+        if let Err(error) = bind_without_port(fd, own) {
             real::close(fd);
             return Some(give(Err(error)) as c_int);
         }
     }
     Some(fd)
+}
+
+fn bind_without_port(fd: c_int, own: u32) -> sys::Result<()> {
+    sys::set_option(fd, libc::IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1);
+    bind_to(fd, &name_of(own, 0))
 }
 
 /// The CID of the caller's namespace: the kernel has an address for what goes to others.
@@ -63,9 +74,11 @@ fn own_cid() -> Option<u32> {
     let fd = sys!(SYS_socket, libc::AF_INET6, kind, 0).ok()? as c_int;
     let far = name_of(CID_HOST, 1);
     let connected = sys!(SYS_connect, fd, &raw const far, size_of_val(&far));
-    let own = connected.ok().and_then(|_| own_name(fd));
+    let own = connected
+        .ok()
+        .and_then(|_| asked(fd, libc::SYS_getsockname));
     let _ = sys!(SYS_close, fd);
-    own.and_then(|name| cid_of_name(&name))
+    cid_of_name(&own?)
 }
 
 /// The kernel's name for a CID and a port.
@@ -100,44 +113,41 @@ fn asked(fd: c_int, number: c_long) -> Option<sockaddr_in6> {
 
 /// The name of a socket that is of AF_VSOCK.
 fn own_name(fd: c_int) -> Option<sockaddr_in6> {
-    asked(fd, libc::SYS_getsockname).filter(|name| cid_of_name(name).is_some())
+    let own = asked(fd, libc::SYS_getsockname).filter(|name| cid_of_name(name).is_some());
+    let hops = || sys::int_option(fd, libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS);
+    own.filter(|_| hops() == HOPS)
 }
 
 fn bind_to(fd: c_int, name: &sockaddr_in6) -> sys::Result<()> {
     sys!(SYS_bind, fd, &raw const *name, size_of::<sockaddr_in6>()).map(drop)
 }
 
-/// The CID that stands in a name which the kernel has read and refused, its port, and the socket's own CID; if both are of AF_VSOCK.
-///
-/// # Safety
-/// The program has passed the name and its length to a call that failed.
-unsafe fn refused(fd: c_int, name: *const c_void, length: u32) -> Option<(u32, u32, u32)> {
-    let family_is_strange = matches!(sys::errno(), libc::EINVAL | libc::EAFNOSUPPORT);
-    let is_long = length as usize >= size_of::<sockaddr_vm>();
-    if !family_is_strange || !is_long || !config::is_active() {
-        return None;
-    }
+/// The CID that stands in a name of the program's, and its port.
+fn read_name(name: *const c_void, length: u32) -> sys::Result<(u32, u32)> {
     let name = name.cast::<sockaddr_vm>();
-    if !faults::can_read(name) {
-        return None;
+    if !(size_of::<sockaddr_vm>()..=NAME_BYTES_MAX).contains(&(length as usize)) {
+        return Err(libc::EINVAL);
     }
+    faults::check(faults::can_read(name))?;
     // SAFETY: found readable.
     let name = unsafe { name.read_unaligned() };
-    let own = cid_of_name(&own_name(fd)?)?;
-    (i32::from(name.svm_family) == libc::AF_VSOCK).then_some((name.svm_cid, name.svm_port, own))
+    match i32::from(name.svm_family) {
+        libc::AF_VSOCK => Ok((name.svm_cid, name.svm_port)),
+        _ => Err(libc::EINVAL),
+    }
 }
 
-/// What connect is to be tried with once more: the kernel's name for one that it refused.
-///
-/// # Safety
-/// As [`refused`].
-pub unsafe fn destination(
+/// What connect is to be tried with once more: the kernel's name for one whose family it has just refused.
+pub fn destination(
     fd: c_int,
     name: *const c_void,
     length: u32,
 ) -> Option<sys::Result<sockaddr_in6>> {
-    // SAFETY: by contract.
-    let (cid, port, own) = unsafe { refused(fd, name, length) }?;
+    if !matches!(sys::errno(), libc::EINVAL | libc::EAFNOSUPPORT) || !is_stream(fd) {
+        return None;
+    }
+    let own = cid_of_name(&own_name(fd)?)?;
+    let (cid, port) = read_name(name, length).ok()?;
     let cid = if cid == CID_LOCAL { own } else { cid };
     let port = u16::try_from(port).map_err(|_| libc::ECONNREFUSED);
     Some(port.map(|port| name_of(cid, port)))
@@ -146,39 +156,63 @@ pub unsafe fn destination(
 /// # Safety
 /// As bind(2).
 pub unsafe fn bind(fd: c_int, name: *const c_void, length: u32) -> c_int {
-    // SAFETY: the program's own arguments.
-    let result = unsafe { real::bind(fd, name, length) };
-    if result == 0 {
-        return result;
-    }
-    let errno = sys::errno();
-    // SAFETY: it has just failed.
-    let Some((cid, port, own)) = (unsafe { refused(fd, name, length) }) else {
-        sys::set_errno(errno);
-        return result;
+    let own = own_name(fd).filter(|_| is_stream(fd));
+    let Some((own_name, own)) = own.and_then(|name| Some((name, cid_of_name(&name)?))) else {
+        // SAFETY: the program's own arguments.
+        return unsafe { real::bind(fd, name, length) };
     };
-    let port = match port {
-        PORT_ANY => Ok(0),
-        0 => Err(libc::EADDRNOTAVAIL),
-        port => u16::try_from(port).map_err(|_| libc::EADDRNOTAVAIL),
-    };
-    let is_own = cid == own || cid == CID_ANY;
-    let bound = port.and_then(|port| {
-        if !is_own {
-            return Err(libc::EADDRNOTAVAIL);
+    let bound = read_name(name, length).and_then(|(cid, port)| {
+        let port = match port {
+            _ if own_name.sin6_port != 0 => Err(libc::EINVAL),
+            PORT_ANY => Ok(0),
+            0 => Err(libc::EADDRNOTAVAIL),
+            port => u16::try_from(port).map_err(|_| libc::EADDRNOTAVAIL),
+        }?;
+        match cid == own || cid == CID_ANY {
+            true => bind_anew(fd, own, port),
+            false => Err(libc::EADDRNOTAVAIL),
         }
-        // The port is there at once, for who asks.
-        sys::set_option(fd, libc::IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 0);
-        bind_to(fd, &name_of(own, port))
     });
     give(bound.map(|()| 0)) as c_int
+}
+
+/// Gives a socket its port, at once, for who asks.
+fn bind_anew(fd: c_int, own: u32, port: u16) -> sys::Result<()> {
+    sys::set_option(fd, libc::IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 0);
+    let name = name_of(own, port);
+    let mut bound = bind_to(fd, &name);
+    if bound == Err(libc::EADDRINUSE) {
+        // What TCP keeps for a while after a connection (TIME_WAIT), vsock(7) does not know.
+        let reuses = sys::int_option(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR);
+        sys::set_option(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1);
+        bound = bind_to(fd, &name);
+        sys::set_option(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, reuses);
+    }
+    if bound.is_err() {
+        // The kernel has taken the address away.
+        let _ = bind_without_port(fd, own);
+    }
+    bound
+}
+
+/// A socket is about to listen; `Err`: it may not, without a port. Nothing that came by an earlier listener keeps it from its
+/// port ([`bind_anew`]), and nothing that comes by this one will keep the next.
+pub fn before_listen(fd: c_int) -> sys::Result<()> {
+    match own_name(fd).filter(|_| is_stream(fd)) {
+        Some(own) if own.sin6_port == 0 => Err(libc::EINVAL),
+        Some(_) => {
+            sys::set_option(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1);
+            Ok(())
+        }
+        None => Ok(()),
+    }
 }
 
 /// # Safety
 /// As getsockname(2).
 pub unsafe fn getsockname(fd: c_int, name: *mut c_void, length: *mut u32) -> c_int {
     match own_name(fd).filter(|_| is_stream(fd)) {
-        Some(own) => give_name(name, length, Some(&own)),
+        Some(own) => give_name(name, length, &own),
         // SAFETY: the program's own arguments.
         None => unsafe { real::getsockname(fd, name, length) },
     }
@@ -188,7 +222,7 @@ pub unsafe fn getsockname(fd: c_int, name: *mut c_void, length: *mut u32) -> c_i
 /// As getpeername(2).
 pub unsafe fn getpeername(fd: c_int, name: *mut c_void, length: *mut u32) -> c_int {
     match asked(fd, libc::SYS_getpeername).filter(|_| is_one(fd)) {
-        Some(peer) => give_name(name, length, Some(&peer)),
+        Some(peer) => give_name(name, length, &peer),
         // SAFETY: the program's own arguments.
         None => unsafe { real::getpeername(fd, name, length) },
     }
@@ -205,16 +239,31 @@ pub fn is_one(fd: c_int) -> bool {
     is_stream(fd) && own_name(fd).is_some()
 }
 
-/// Accepts by `by_kernel`, which takes room for a name, from a socket of AF_VSOCK.
+/// Accepts by `by_kernel`, which takes room for a name, from what was a socket of AF_VSOCK when it was looked at.
 pub fn accept(
     name: *mut c_void,
     length: *mut u32,
     by_kernel: impl FnOnce(*mut c_void, *mut u32) -> c_int,
 ) -> c_int {
-    let mut peer = name_of(0, 0);
-    let mut peer_length = size_of_val(&peer) as u32;
-    let new = by_kernel((&raw mut peer).cast(), &raw mut peer_length);
-    if new >= 0 && give_name(name, length, Some(&peer)) != 0 {
+    let mut peer = [0u8; NAME_BYTES_MAX];
+    let mut peer_length = peer.len() as u32;
+    let new = by_kernel(peer.as_mut_ptr().cast(), &raw mut peer_length);
+    if new < 0 {
+        return new;
+    }
+    let given = match is_one(new) {
+        true => {
+            // SAFETY: the kernel has put one there.
+            let peer = unsafe { peer.as_ptr().cast::<sockaddr_in6>().read_unaligned() };
+            give_name(name, length, &peer)
+        }
+        false => give_bytes(
+            name,
+            length,
+            &peer[..(peer_length as usize).min(NAME_BYTES_MAX)],
+        ),
+    };
+    if given != 0 {
         // As the kernel does it.
         let errno = sys::errno();
         real::close(new);
@@ -224,19 +273,22 @@ pub fn accept(
     new
 }
 
-/// Writes a name where the program wants it.
-fn give_name(target: *mut c_void, length: *mut u32, name: Option<&sockaddr_in6>) -> c_int {
-    // SAFETY: all fields are numbers.
-    let mut given: sockaddr_vm = unsafe { core::mem::zeroed() };
-    given.svm_family = libc::AF_VSOCK as u16;
-    (given.svm_cid, given.svm_port) = match name {
-        Some(name) if name.sin6_port != 0 => (
-            cid_of_name(name).unwrap_or(CID_ANY),
-            u16::from_be(name.sin6_port).into(),
-        ),
+/// Writes a name as the program knows it where the program wants it.
+fn give_name(target: *mut c_void, length: *mut u32, name: &sockaddr_in6) -> c_int {
+    let (cid, port) = match u16::from_be(name.sin6_port) {
         // It is not bound yet.
-        _ => (CID_ANY, PORT_ANY),
+        0 => (CID_ANY, PORT_ANY),
+        port => (cid_of_name(name).unwrap_or(CID_ANY), port.into()),
     };
+    // struct sockaddr_vm (linux/vm_sockets.h).
+    let mut given = [0; size_of::<sockaddr_vm>()];
+    given[..2].copy_from_slice(&(libc::AF_VSOCK as u16).to_ne_bytes());
+    given[4..8].copy_from_slice(&port.to_ne_bytes());
+    given[8..12].copy_from_slice(&cid.to_ne_bytes());
+    give_bytes(target, length, &given)
+}
+
+fn give_bytes(target: *mut c_void, length: *mut u32, given: &[u8]) -> c_int {
     let write = || {
         faults::check(faults::can_read(length))?;
         // SAFETY: found readable.
@@ -244,13 +296,11 @@ fn give_name(target: *mut c_void, length: *mut u32, name: Option<&sockaddr_in6>)
         if room > i32::MAX as u32 {
             return Err(libc::EINVAL);
         }
-        let count = (room as usize).min(size_of_val(&given));
+        let count = given.len().min(room as usize);
         faults::check(faults::can_write_all(target.cast::<u8>(), count))?;
         // SAFETY: found writable.
-        unsafe {
-            core::ptr::copy_nonoverlapping((&raw const given).cast::<u8>(), target.cast(), count);
-        }
-        faults::check(faults::give(length, size_of_val(&given) as u32))
+        unsafe { core::ptr::copy_nonoverlapping(given.as_ptr(), target.cast(), count) };
+        faults::check(faults::give(length, given.len() as u32))
     };
     give(write().map(|()| 0)) as c_int
 }
@@ -296,10 +346,11 @@ pub fn set_option(fd: c_int, name: c_int, value: *const c_void, length: u32) -> 
 }
 
 /// The answer to the ioctl that asks for the own CID, which programs ask of /dev/vsock.
-pub fn local_cid(request: usize, argument: usize) -> Option<c_int> {
+pub fn local_cid(fd: c_int, request: usize, argument: usize) -> Option<c_int> {
     if request != IOCTL_VM_SOCKETS_GET_LOCAL_CID || !config::is_active() {
         return None;
     }
+    sys!(SYS_fcntl, fd, libc::F_GETFD).ok()?;
     let cid = own_cid()?;
     let given = faults::check(faults::give(argument as *mut u32, cid));
     Some(give(given.map(|()| 0)) as c_int)

@@ -30,6 +30,8 @@ const LOOK_NS: u64 = 5_000_000;
 const SETTLE_LOOK_NS: u64 = 50_000;
 /// Calls that move data before a connection is offered again for which there was no memory.
 const CALLS_WITHOUT_MEMORY: u32 = 1000;
+/// The same of one whose offer did not come to its end: a handler jumped out of it.
+const CALLS_WITHOUT_OFFER: u32 = 1000;
 
 /// What a call does that moves data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,10 +69,20 @@ pub fn count_operation(conn: &Conn, fd: i32, does: Does) -> sys::Result<()> {
     }
     sight(conn, fd);
     let operations = conn.operations.fetch_add(1, Ordering::Relaxed);
-    if operations == config::offer_after() {
+    if is_due(operations, config::offer_after()) {
         offer(conn, fd);
     }
     Ok(())
+}
+
+/// Whether a connection without an offer is to be offered, after so many calls of which `after` come first.
+fn is_due(operations: u32, after: u32) -> bool {
+    // Below zero: see `count_anew`.
+    let is_counted = operations < u32::MAX - CALLS_WITHOUT_MEMORY;
+    operations == after
+        || operations > after
+            && is_counted
+            && (operations - after).is_multiple_of(CALLS_WITHOUT_OFFER)
 }
 
 /// A connection is by the kernel again, or still; calls are counted until the next offer. Without
@@ -675,4 +687,22 @@ pub fn dissolved(conn: &Conn) {
         });
     }
     state::renew_conn(conn, !is_shared(conn));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_offer_that_was_left_is_made_again() {
+        let due = |after: u32, calls: core::ops::Range<u32>| -> Vec<u32> {
+            calls.filter(|calls| is_due(*calls, after)).collect()
+        };
+        assert_eq!(due(0, 0..2500), [0, 1000, 2000]);
+        assert_eq!(due(4, 0..2500), [4, 1004, 2004]);
+        assert_eq!(due(2000, 0..2500), [2000]);
+        assert_eq!(due(u32::MAX, 0..5000), []);
+        // Without memory the count begins below zero.
+        assert_eq!(due(4, u32::MAX - 1000..u32::MAX), []);
+    }
 }

@@ -126,6 +126,36 @@ class Cases:
         first.bind((ANY, 6002))
         with Fails(errno.EADDRINUSE):
             second.bind((ANY, 6002))
+        second.bind((ANY, 6007))
+        assert second.getsockname() == (self.own, 6007)
+
+    def a_server_begins_again(self):
+        for _ in range(2):
+            listener = stream()
+            listener.bind((ANY, 6008))
+            listener.listen()
+            near = stream()
+            near.connect((self.own, 6008))
+            # The end that closes first is what TCP remembers.
+            listener.accept()[0].close()
+            assert near.recv(1) == b""
+            near.close()
+            other = stream()
+            with Fails(errno.EADDRINUSE):
+                other.bind((ANY, 6008))
+            listener.close()
+
+    def nobody_listens_without_a_port(self):
+        with Fails(errno.EINVAL):
+            stream().listen()
+
+    def a_long_name_is_refused(self):
+        own = stream()
+        name = struct.pack("=HHII116x", socket.AF_VSOCK, 0, 6009, ANY) + bytes(1)
+        for call in (libc.bind, libc.connect):
+            for length in (len(name), -1):
+                assert call(own.fileno(), name, length) == -1
+                assert ctypes.get_errno() == errno.EINVAL
 
     def a_name_is_given_once(self):
         own = stream()
@@ -173,6 +203,8 @@ class Cases:
         with open("/dev/null") as any_file:
             cid = fcntl.ioctl(any_file, GET_LOCAL_CID, bytes(4))
         assert struct.unpack("=I", cid) == (self.own,)
+        assert libc.ioctl(-1, GET_LOCAL_CID, bytes(4)) == -1
+        assert ctypes.get_errno() == errno.EBADF
 
     # Connections.
 
@@ -379,6 +411,23 @@ class Cases:
             assert who == near.getsockname() and far.family == family
             assert near.getpeername() == listener.getsockname()
             assert far.getsockopt(socket.SOL_SOCKET, socket.SO_DOMAIN) == family
+
+    def who_comes_to_a_server_of_tcp_is_of_tcp(self):
+        listener = socket.create_server(("::", 0), family=socket.AF_INET6)
+        near = stream()
+        near.connect((self.own, listener.getsockname()[1]))
+        far, who = listener.accept()
+        assert far.getsockopt(socket.SOL_SOCKET, socket.SO_DOMAIN) == socket.AF_INET6
+        assert who == far.getpeername() and len(far.getsockname()) == 4
+
+    def a_call_that_works_leaves_errno(self):
+        own = stream()
+        ctypes.set_errno(0)
+        name = struct.pack("=HHIIxxxx", socket.AF_VSOCK, 0, ANY, ANY)
+        assert libc.bind(own.fileno(), name, len(name)) == 0
+        name = struct.pack("=HHIIxxxx", socket.AF_VSOCK, 0, self.server[1], self.server[0])
+        assert libc.connect(own.fileno(), name, len(name)) == 0
+        assert ctypes.get_errno() == 0
 
     def a_port_of_tcp_is_another(self):
         own, other = stream(), socket.socket()
