@@ -113,6 +113,9 @@ fn asked(fd: c_int, number: c_long) -> Option<sockaddr_in6> {
 
 /// The name of a socket that is of AF_VSOCK.
 fn own_name(fd: c_int) -> Option<sockaddr_in6> {
+    if !is_stream(fd) {
+        return None;
+    }
     let own = asked(fd, libc::SYS_getsockname).filter(|name| cid_of_name(name).is_some());
     let hops = || sys::int_option(fd, libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS);
     own.filter(|_| hops() == HOPS)
@@ -143,7 +146,7 @@ pub fn destination(
     name: *const c_void,
     length: u32,
 ) -> Option<sys::Result<sockaddr_in6>> {
-    if !matches!(sys::errno(), libc::EINVAL | libc::EAFNOSUPPORT) || !is_stream(fd) {
+    if !matches!(sys::errno(), libc::EINVAL | libc::EAFNOSUPPORT) {
         return None;
     }
     let own = cid_of_name(&own_name(fd)?)?;
@@ -156,8 +159,8 @@ pub fn destination(
 /// # Safety
 /// As bind(2).
 pub unsafe fn bind(fd: c_int, name: *const c_void, length: u32) -> c_int {
-    let own = own_name(fd).filter(|_| is_stream(fd));
-    let Some((own_name, own)) = own.and_then(|name| Some((name, cid_of_name(&name)?))) else {
+    let Some((own_name, own)) = own_name(fd).and_then(|name| Some((name, cid_of_name(&name)?)))
+    else {
         // SAFETY: the program's own arguments.
         return unsafe { real::bind(fd, name, length) };
     };
@@ -198,7 +201,7 @@ fn bind_anew(fd: c_int, own: u32, port: u16) -> sys::Result<()> {
 /// A socket is about to listen; `Err`: it may not, without a port. Nothing that came by an earlier listener keeps it from its
 /// port ([`bind_anew`]), and nothing that comes by this one will keep the next.
 pub fn before_listen(fd: c_int) -> sys::Result<()> {
-    match own_name(fd).filter(|_| is_stream(fd)) {
+    match own_name(fd) {
         Some(own) if own.sin6_port == 0 => Err(libc::EINVAL),
         Some(_) => {
             sys::set_option(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1);
@@ -211,7 +214,7 @@ pub fn before_listen(fd: c_int) -> sys::Result<()> {
 /// # Safety
 /// As getsockname(2).
 pub unsafe fn getsockname(fd: c_int, name: *mut c_void, length: *mut u32) -> c_int {
-    match own_name(fd).filter(|_| is_stream(fd)) {
+    match own_name(fd) {
         Some(own) => give_name(name, length, &own),
         // SAFETY: the program's own arguments.
         None => unsafe { real::getsockname(fd, name, length) },
@@ -221,7 +224,8 @@ pub unsafe fn getsockname(fd: c_int, name: *mut c_void, length: *mut u32) -> c_i
 /// # Safety
 /// As getpeername(2).
 pub unsafe fn getpeername(fd: c_int, name: *mut c_void, length: *mut u32) -> c_int {
-    match asked(fd, libc::SYS_getpeername).filter(|_| is_one(fd)) {
+    let peer = is_one(fd).then(|| asked(fd, libc::SYS_getpeername));
+    match peer.flatten() {
         Some(peer) => give_name(name, length, &peer),
         // SAFETY: the program's own arguments.
         None => unsafe { real::getpeername(fd, name, length) },
@@ -236,7 +240,7 @@ fn is_stream(fd: c_int) -> bool {
 
 /// Whether a socket is one of AF_VSOCK.
 pub fn is_one(fd: c_int) -> bool {
-    is_stream(fd) && own_name(fd).is_some()
+    own_name(fd).is_some()
 }
 
 /// Accepts by `by_kernel`, which takes room for a name, from what was a socket of AF_VSOCK when it was looked at.
