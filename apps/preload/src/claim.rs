@@ -3,7 +3,7 @@
 //! end of the stream. The broker asks the kernel whether the words are true.
 
 use crate::sys::{self, sys};
-use fordway_abi::control::Claim;
+use fordway_abi::control::{Claim, protocol};
 
 /// asm-generic/socket.h; not in the libc crate.
 const SO_NETNS_COOKIE: i32 = 71;
@@ -28,7 +28,7 @@ pub fn of(fd: i32) -> Option<Claim> {
         remote_ip,
         local_port,
         remote_port,
-        pad: 0,
+        protocol: protocol::TCP,
     })
 }
 

@@ -87,16 +87,17 @@ pub struct Claim {
     pub fd: u32,
     /// The thread that has it under this number; looked at if the first thread has not.
     pub thread: u32,
-    /// getsockname: IPv6, or IPv4 in IPv6 (RFC 4291, 2.5.5.2).
+    /// getsockname: IPv6, or IPv4 in IPv6 (RFC 4291, 2.5.5.2). Of UDP, the address to which the
+    /// other end sends: the socket may be bound to any.
     pub local_ip: [u8; 16],
-    /// getpeername, as `local_ip`.
+    /// getpeername, as `local_ip`. Of UDP, whose datagrams this is about: one socket may have many.
     pub remote_ip: [u8; 16],
     /// In the host's byte order.
     pub local_port: u16,
     /// In the host's byte order.
     pub remote_port: u16,
-    /// Always 0.
-    pub pad: u32,
+    /// A [`protocol`].
+    pub protocol: u32,
 }
 
 impl Claim {
@@ -110,7 +111,7 @@ impl Claim {
         remote_ip: [0; 16],
         local_port: 0,
         remote_port: 0,
-        pad: 0,
+        protocol: 0,
     };
 }
 
@@ -224,7 +225,8 @@ messages! {
         /// A [`crate::reason::Reason`].
         reason: u32,
     }
-    /// Shim → broker: a connected stream socket may use rings, or why it may not.
+    /// Shim → broker: a connected stream socket, or one that exchanges datagrams with one other, may
+    /// use rings, or why it may not.
     Offer = 4, fds 0..=0 {
         /// The shim's number for the connection, echoed in `Pair` and `Reject`.
         conn_id: u64,
@@ -354,6 +356,14 @@ messages! {
         /// Index of the door.
         door: u64,
     }
+}
+
+/// Values of [`Claim::protocol`]: IPPROTO_TCP and IPPROTO_UDP (ip(7)).
+pub mod protocol {
+    /// A connection: two sockets, each with a name of its own and the other's.
+    pub const TCP: u32 = 6;
+    /// A pair: two sockets that send each other datagrams under two names. A socket may be in many.
+    pub const UDP: u32 = 17;
 }
 
 /// Values of `Status::status`.

@@ -67,6 +67,7 @@ fn present_layout() -> String {
         shm::tx_flags::SHUT, shm::tx_flags::CLOSED,
         HELLO_MAGIC, PACKET_BYTES_MAX, PACKET_FDS_MAX,
         control::status::KERNEL, control::status::CLOSED, control::status::WITHDRAWN,
+        control::protocol::TCP, control::protocol::UDP,
     );
     for policy in [PathPolicy::Auto, PathPolicy::Kernel, PathPolicy::Fast] {
         writeln!(text, "  {policy:?} = {}", policy as u32).unwrap();
@@ -159,7 +160,7 @@ fn present_layout() -> String {
             remote_ip,
             local_port,
             remote_port,
-            pad
+            protocol
         }
     );
     let mut kinds = Vec::new();

@@ -464,7 +464,7 @@ pub fn claim_named(socket: impl AsFd, names: [Option<SocketAddr>; 2]) -> wire::C
         remote_ip: ips[1],
         local_port: ports[0],
         remote_port: ports[1],
-        pad: 0,
+        protocol: wire::protocol::TCP,
     }
 }
 
