@@ -637,7 +637,7 @@ pub const CONFIGURATION: [Term; 7] = [
 ];
 
 /// Variables that are read, or set for programs.
-pub const ENVIRONMENT: [Term; 6] = [
+pub const ENVIRONMENT: [Term; 7] = [
     (
         crate::places::SHIM_VARIABLE,
         "the file of the library, looked for before any other place",
@@ -661,6 +661,10 @@ pub const ENVIRONMENT: [Term; 6] = [
     (
         fordway_abi::env::SPIN_US,
         "longest spin before a sleep, in microseconds (default 20; 0: never)",
+    ),
+    (
+        fordway_abi::env::DATAGRAMS,
+        "1: UDP sockets use the fast path too",
     ),
 ];
 

@@ -8,6 +8,7 @@
 //!
 //! Mail is handled under `Broker::mail_lock`; whoever finds it held goes on without.
 
+use crate::datagram::Flow;
 use crate::end::At;
 use crate::lock::{Guard, Lock, rank};
 use crate::packet::{ANSWER_MS, Packet, poll_one, send_on};
@@ -15,7 +16,7 @@ use crate::process::PROCESS;
 use crate::state::{self, Conn, phase};
 use crate::sys::{self, sys};
 use crate::thread::Shield;
-use crate::{claim, config, hidden, identity, link, purse, upgrade, wait};
+use crate::{claim, config, datagram, hidden, identity, link, purse, upgrade, wait};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use fordway_abi::control::{
     Door, DoorAck, Downgrade, HELLO_MAGIC, Hello, Link, Message, Offer, OwnDoor, Pair, Peer,
@@ -229,6 +230,7 @@ fn lost() {
         conn.told.store(0, Ordering::Relaxed);
         void(conn);
     }
+    datagram::lost();
 }
 
 /// A connection that was on offer is to be offered again, to the next broker.
@@ -333,6 +335,43 @@ pub fn offer(conn: &Conn, end: &At<'_>) -> bool {
         }
     }
     sent
+}
+
+/// Offers a flow of datagrams with `remote`; true if the broker has the offer.
+pub fn offer_flow(flow: &Flow, fd: i32, remote: ([u8; 16], u16)) -> bool {
+    if !connect() {
+        return false;
+    }
+    let Some(claim) = claim::of_flow(fd, remote) else {
+        return false;
+    };
+    let offer = Offer {
+        conn_id: flow.id(),
+        declined: 0,
+        pad: 0,
+        claim,
+    };
+    // A broker that is gone is found out by the mail.
+    send(&offer, &[]).is_ok()
+}
+
+/// Tells the broker what became of a flow.
+pub fn report_flow(
+    conn_id: u64,
+    channel_id: u64,
+    status: u32,
+    reason: u32,
+    (ring_bytes_tx, ring_bytes_rx): (u64, u64),
+) {
+    let report = Status {
+        conn_id,
+        channel_id,
+        status,
+        reason,
+        ring_bytes_tx,
+        ring_bytes_rx,
+    };
+    let _ = send(&report, &[]);
 }
 
 /// Tells the broker why a connection stays on the kernel path.
@@ -455,6 +494,7 @@ fn read_mail(guard: Guard<'_>) {
     drop(guard);
     if turned {
         upgrade::attend_all();
+        datagram::attend_all();
     }
 }
 
@@ -473,9 +513,12 @@ fn handle(mut packet: Packet) -> bool {
             else {
                 return false;
             };
-            if pending == 0
-                && let Some(conn) = Conn::by_id(conn_id)
-            {
+            if pending != 0 {
+                return false;
+            }
+            if let Some(flow) = Flow::by_id(conn_id) {
+                flow.rejected();
+            } else if let Some(conn) = Conn::by_id(conn_id) {
                 upgrade::rejected(conn, reason);
             }
         }
@@ -497,13 +540,16 @@ fn handle(mut packet: Packet) -> bool {
                 slot,
                 generation,
             }) = packet.body()
-                && let Some(conn) = Conn::by_id(conn_id)
                 && let Some((index, link)) = link::by_id(link_id)
                 && link.state.load(Ordering::Acquire) == link::link_state::LIVE
                 && link.useless.load(Ordering::Acquire) == 0
                 && link.has_shared_bells()
             {
-                upgrade::paired(conn, index, slot, generation, channel_id);
+                if let Some(flow) = Flow::by_id(conn_id) {
+                    flow.paired(index, slot, generation, channel_id);
+                } else if let Some(conn) = Conn::by_id(conn_id) {
+                    upgrade::paired(conn, index, slot, generation, channel_id);
+                }
             }
         }
         Some(kind::DoorAck) => {
@@ -536,7 +582,9 @@ fn handle(mut packet: Packet) -> bool {
             else {
                 return false;
             };
-            if let Some(conn) = state::next_of_channel(channel_id) {
+            if let Some(flow) = Flow::of_channel(channel_id) {
+                flow.asked(reason);
+            } else if let Some(conn) = state::next_of_channel(channel_id) {
                 if !conn.is_paired() {
                     if reason == Reason::Asked as u32 {
                         upgrade::asked_late(conn);
@@ -561,6 +609,7 @@ fn handle(mut packet: Packet) -> bool {
                     ends::peer_process_gone(&conn.end());
                 }
                 link.drop_if_over();
+                return true;
             }
         }
         // The broker is trusted; what a newer one says beyond this list is not for us.

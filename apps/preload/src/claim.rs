@@ -32,6 +32,62 @@ pub fn of(fd: i32) -> Option<Claim> {
     })
 }
 
+/// Of a UDP socket that exchanges datagrams with `remote`.
+pub fn of_flow(fd: i32, (remote_ip, remote_port): ([u8; 16], u16)) -> Option<Claim> {
+    let (mut local_ip, local_port) = own_name(fd)?;
+    if is_unspecified(&local_ip) {
+        local_ip = source_for(&remote_ip)?;
+    }
+    let claim = Claim {
+        cookie: wide_option(fd, libc::SO_COOKIE)?,
+        netns_cookie: wide_option(fd, SO_NETNS_COOKIE)?,
+        fd: fd as u32,
+        thread: sys!(SYS_gettid).unwrap_or(0) as u32,
+        local_ip,
+        remote_ip,
+        local_port,
+        remote_port,
+        protocol: protocol::UDP,
+    };
+    (local_port != 0).then_some(claim)
+}
+
+fn own_name(fd: i32) -> Option<([u8; 16], u16)> {
+    let mut local = [0u8; ADDRESS_BYTES];
+    let mut length = ADDRESS_BYTES as u32;
+    sys!(SYS_getsockname, fd, local.as_mut_ptr(), &raw mut length).ok()?;
+    name(&local)
+}
+
+/// No address of IPv6, or of IPv4 in IPv6.
+fn is_unspecified(ip: &[u8; 16]) -> bool {
+    let is_mapped = ip[..10] == [0; 10] && ip[10..12] == [0xff; 2];
+    ip[12..] == [0; 4] && (is_mapped || ip[..12] == [0; 12])
+}
+
+/// Which address of its own the kernel puts into a datagram to `remote`: connecting a socket sends nothing.
+fn source_for(remote: &[u8; 16]) -> Option<[u8; 16]> {
+    let is_mapped = remote[..10] == [0; 10] && remote[10..12] == [0xff; 2];
+    let mut address = [0u8; ADDRESS_BYTES];
+    let (family, length) = match is_mapped {
+        true => (libc::AF_INET, size_of::<libc::sockaddr_in>()),
+        false => (libc::AF_INET6, ADDRESS_BYTES),
+    };
+    address[..2].copy_from_slice(&(family as u16).to_ne_bytes());
+    // Any port will do.
+    address[3] = 9;
+    match is_mapped {
+        true => address[4..8].copy_from_slice(&remote[12..]),
+        false => address[8..24].copy_from_slice(remote),
+    }
+    let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
+    let probe = sys!(SYS_socket, family, kind, 0).ok()? as i32;
+    let asked = sys!(SYS_connect, probe, address.as_ptr(), length);
+    let source = asked.ok().and_then(|_| own_name(probe));
+    let _ = sys!(SYS_close, probe);
+    source.map(|(ip, _)| ip).filter(|ip| !is_unspecified(ip))
+}
+
 /// A socket's option of 64 bits.
 pub fn wide_option(fd: i32, option: i32) -> Option<u64> {
     let asked = sys::option(fd, libc::SOL_SOCKET, option, 0u64);
@@ -40,7 +96,7 @@ pub fn wide_option(fd: i32, option: i32) -> Option<u64> {
 
 /// Address, IPv4 in IPv6 (RFC 4291, 2.5.5.2), and port of a struct sockaddr_in (the address
 /// at 4) or sockaddr_in6 (at 8).
-fn name(address: &[u8; ADDRESS_BYTES]) -> Option<([u8; 16], u16)> {
+pub fn name(address: &[u8; ADDRESS_BYTES]) -> Option<([u8; 16], u16)> {
     let port = u16::from_be_bytes([address[2], address[3]]);
     let mut ip = [0; 16];
     match i32::from(u16::from_ne_bytes([address[0], address[1]])) {

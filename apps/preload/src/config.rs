@@ -20,6 +20,7 @@ static ACTIVE: AtomicBool = AtomicBool::new(false);
 static POLICY: AtomicU32 = AtomicU32::new(0);
 static OFFER_AFTER: AtomicU32 = AtomicU32::new(OFFER_AFTER_DEFAULT);
 static SPIN_US: AtomicU32 = AtomicU32::new(SPIN_US_DEFAULT);
+static DATAGRAMS: AtomicBool = AtomicBool::new(false);
 static mut SOCKET_PATH: [u8; SOCKET_PATH_BYTES] = [0; SOCKET_PATH_BYTES];
 /// Empty if it is too long.
 static mut INSISTED_PATH: [u8; SOCKET_PATH_BYTES] = [0; SOCKET_PATH_BYTES];
@@ -49,6 +50,11 @@ pub fn offer_after() -> u32 {
 /// Length of an ordinary spin; 0: none.
 pub fn spin_us() -> u32 {
     SPIN_US.load(Ordering::Relaxed)
+}
+
+/// Whether UDP sockets use rings too.
+pub fn datagrams() -> bool {
+    DATAGRAMS.load(Ordering::Relaxed)
 }
 
 /// Path of the broker's socket, zero-terminated.
@@ -121,6 +127,8 @@ pub unsafe fn read(environment: *const *const c_char) {
                 number(value).unwrap_or(OFFER_AFTER_DEFAULT),
                 Ordering::Relaxed,
             );
+        } else if name == env::DATAGRAMS.as_bytes() {
+            DATAGRAMS.store(value == b"1", Ordering::Relaxed);
         } else if name == env::SPIN_US.as_bytes() {
             SPIN_US.store(number(value).unwrap_or(SPIN_US_DEFAULT), Ordering::Relaxed);
         }

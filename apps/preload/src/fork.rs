@@ -15,7 +15,9 @@
 use crate::process::PROCESS;
 use crate::state::{self, Conn, attention};
 use crate::sys;
-use crate::{broker, epoll, headroom, hidden, identity, libcs, link, shared_bell, stay, wait};
+use crate::{
+    broker, datagram, epoll, headroom, hidden, identity, libcs, link, shared_bell, stay, wait,
+};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use fordway_sockets::{Event, down};
 
@@ -113,6 +115,7 @@ fn free_cell() -> Option<u32> {
 /// Before a fork, in the parent: the child will hold every connection too. A fork
 /// that fails leaves the count too high, which costs an upgrade, nothing else.
 unsafe extern "C" fn prepare() {
+    datagram::before_fork();
     loop {
         epoll::before_fork();
         hold_tables();
@@ -165,7 +168,7 @@ fn let_go_tables() {
 
 /// What is the parent's. The cells first: they keep what rings the parent's bells, which are closed
 /// in the child then.
-const AFTER_FORK: [fn(); 7] = [
+const AFTER_FORK: [fn(); 8] = [
     broker::after_fork,
     epoll::cells_after_fork,
     epoll::after_fork,
@@ -173,6 +176,7 @@ const AFTER_FORK: [fn(); 7] = [
     shared_bell::after_fork,
     link::after_fork,
     headroom::after_fork,
+    datagram::after_fork,
 ];
 
 /// After a fork, in the child: only this thread is left.

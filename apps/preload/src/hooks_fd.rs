@@ -5,8 +5,8 @@ use crate::state::{self, Conn, kind, slot};
 use crate::sys::{self, give, set_errno, sys};
 use crate::transfer::Unaware;
 use crate::{
-    broker, claim, config, epoll, faults, fork, hooks_options, hooks_vsock, identity, libcs, real,
-    select, stay, thread, upgrade, wait,
+    broker, claim, config, datagram, epoll, faults, fork, hooks_options, hooks_vsock, identity,
+    libcs, real, select, stay, thread, upgrade, wait,
 };
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering;
@@ -84,6 +84,10 @@ fn forget(fd: c_int) {
             let other = (0..SEARCH_FDS).find(|other| state::look(*other) == was);
             epoll::closed(was & !kind::MASK, other);
         }
+        kind::DATAGRAMS => {
+            word.store(kind::UNKNOWN, Ordering::Release);
+            datagram::dropped(was);
+        }
         _ => word.store(kind::UNKNOWN, Ordering::Release),
     }
 }
@@ -154,6 +158,10 @@ fn duplicated(old: c_int, new: c_int) {
         }
         kind::EPOLL => set_kind(new, word),
         LISTEN => set_kind(new, word),
+        kind::DATAGRAMS => {
+            set_kind(new, word);
+            datagram::duplicated(word, new);
+        }
         _ => set_kind(new, kind::UNKNOWN),
     }
 }
@@ -173,6 +181,11 @@ pub fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     let is_tcp = stream && (protocol == 0 || protocol == libc::IPPROTO_TCP);
     if fd >= 0 && config::is_active() && (is_tcp || in_disguise.is_some()) {
         adopt(fd, kind & libc::SOCK_NONBLOCK != 0);
+    }
+    let is_udp = kind & 0xf == libc::SOCK_DGRAM && matches!(protocol, 0 | libc::IPPROTO_UDP);
+    if fd >= 0 && is_udp && matches!(domain, libc::AF_INET | libc::AF_INET6) && may_change(fd) {
+        forget(fd);
+        datagram::opened(fd, domain, kind & libc::SOCK_NONBLOCK != 0);
     }
     fd
 }
@@ -260,6 +273,9 @@ pub fn shutdown(fd: c_int, how: c_int) -> c_int {
     }
     let result = real::shutdown(fd, how);
     let errno = sys::errno();
+    if result == 0 {
+        datagram::bar(fd, Reason::Unsupported);
+    }
     wait::acted();
     drop(unaware);
     set_errno(errno);
@@ -386,6 +402,11 @@ pub unsafe fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
                 if argument as c_int & libc::O_ASYNC != 0 {
                     hooks_options::signalled(conn, fd);
                 }
+            } else if datagram::of(fd).is_some() {
+                datagram::set_nonblocking(fd, argument as c_int & libc::O_NONBLOCK != 0);
+                if argument as c_int & libc::O_ASYNC != 0 {
+                    datagram::bar(fd, Reason::Unsupported);
+                }
             }
         }
         _ => {}
@@ -399,7 +420,7 @@ pub unsafe fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
 /// # Safety
 /// `message` is a message as sendmsg takes it.
 pub unsafe fn before_passing(message: *const libc::msghdr) {
-    if state::conn_high() == 0 {
+    if state::conn_high() == 0 && !datagram::is_used() {
         return;
     }
     faults::arm();
@@ -407,6 +428,7 @@ pub unsafe fn before_passing(message: *const libc::msghdr) {
         return;
     }
     let leave = |fd| {
+        datagram::bar(fd, Reason::Passed);
         if let Some(conn) = state::conn(fd) {
             down::bar(&conn.end(), Reason::Passed);
             down::leave_and_stop(&conn.at(fd), Reason::Passed);
@@ -507,6 +529,9 @@ pub unsafe fn connect(fd: c_int, name: *const c_void, length: u32) -> c_int {
                 result = unsafe { real::connect(fd, name.cast(), length as u32) };
             }
         }
+    }
+    if let Some(socket) = datagram::of(fd).filter(|_| result == 0) {
+        datagram::connected(socket, fd);
     }
     if let Some(conn) = state::conn(fd).filter(|_| config::is_active()) {
         let errno = sys::errno();

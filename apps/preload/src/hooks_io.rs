@@ -1,6 +1,7 @@
 //! The calls that move bytes, as the program links to them. Each decides
 //! whether a stream socket is meant; if not, libc's function gets the call as it is.
 
+use crate::datagram::{self, Place, To};
 use crate::state::{self, Conn, phase};
 use crate::sys::{self, give};
 use crate::thread::{self, Shield};
@@ -246,6 +247,16 @@ pub unsafe fn read(fd: c_int, buffer: *mut c_void, count: usize) -> isize {
         return unsafe { real::read(fd, buffer, count) };
     }
     let part = part_of(buffer, count);
+    if let Some(socket) = datagram::of(fd) {
+        let buffers = || Buffers::one(part, true);
+        let by_libc = |more: c_int| match more {
+            // SAFETY: the program's own arguments.
+            0 => unsafe { real::read(fd, buffer, count) },
+            // SAFETY: the program's own arguments.
+            more => unsafe { real::recv(fd, buffer, count, more) },
+        };
+        return datagram::receive(socket, fd, 0, Place::Nowhere, &buffers, &by_libc);
+    }
     // SAFETY: the program's own arguments.
     receive(
         fd,
@@ -258,8 +269,30 @@ pub unsafe fn read(fd: c_int, buffer: *mut c_void, count: usize) -> isize {
 /// # Safety
 /// As readv(2).
 pub unsafe fn readv(fd: c_int, parts: *const libc::iovec, count: c_int) -> isize {
+    if let Some(socket) = datagram::of(fd) {
+        let buffers = || some_bytes(Buffers::new(parts, count as usize)?);
+        let by_libc = |more: c_int| match more {
+            // SAFETY: the program's own arguments.
+            0 => unsafe { real::readv(fd, parts, count) },
+            more => {
+                let mut message = message_of(parts, count);
+                // SAFETY: the program's own parts, in a message of ours.
+                unsafe { real::recvmsg(fd, &raw mut message, more) }
+            }
+        };
+        return datagram::receive(socket, fd, 0, Place::Nowhere, &buffers, &by_libc);
+    }
     // SAFETY: the program's own arguments.
     unsafe { receive_parts(fd, parts, count, 0, || real::readv(fd, parts, count)) }
+}
+
+/// A message of these parts.
+fn message_of(parts: *const libc::iovec, count: c_int) -> libc::msghdr {
+    // SAFETY: a msghdr of zeros is an empty message.
+    let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
+    message.msg_iov = parts.cast_mut();
+    message.msg_iovlen = count as _;
+    message
 }
 
 fn some_bytes(buffers: Buffers) -> sys::Result<Buffers> {
@@ -289,6 +322,12 @@ pub unsafe fn receive_parts(
 /// As recv(2).
 pub unsafe fn recv(fd: c_int, buffer: *mut c_void, count: usize, flags: c_int) -> isize {
     let part = part_of(buffer, count);
+    if let Some(socket) = datagram::of(fd) {
+        let buffers = || Buffers::one(part, false);
+        // SAFETY: the program's own arguments.
+        let by_libc = |more: c_int| unsafe { real::recv(fd, buffer, count, flags | more) };
+        return datagram::receive(socket, fd, flags, Place::Nowhere, &buffers, &by_libc);
+    }
     // SAFETY: the program's own arguments.
     receive(
         fd,
@@ -309,6 +348,15 @@ pub unsafe fn recvfrom(
     length: *mut u32,
 ) -> isize {
     let part = part_of(buffer, count);
+    if let Some(socket) = datagram::of(fd) {
+        let buffers = || Buffers::one(part, false);
+        let by_libc = |more: c_int| {
+            // SAFETY: the program's own arguments.
+            unsafe { real::recvfrom(fd, buffer, count, flags | more, name, length) }
+        };
+        let place = Place::Name(name, length);
+        return datagram::receive(socket, fd, flags, place, &buffers, &by_libc);
+    }
     let ours = Cell::new(false);
     let by_channel = || {
         ours.set(true);
@@ -362,6 +410,19 @@ fn check_name_of(message: &libc::msghdr, sends: bool) -> sys::Result<()> {
 /// # Safety
 /// As recvmsg(2).
 pub unsafe fn recvmsg(fd: c_int, message: *mut libc::msghdr, flags: c_int) -> isize {
+    if let Some(socket) = datagram::of(fd) {
+        let buffers = || {
+            faults::check(faults::can_read(message))?;
+            // SAFETY: the program's own message, found readable.
+            let message = unsafe { &*message };
+            check_name_of(message, false)?;
+            Buffers::of_message(message)
+        };
+        // SAFETY: the program's own arguments.
+        let by_libc = |more: c_int| unsafe { real::recvmsg(fd, message, flags | more) };
+        let place = Place::Message(message);
+        return datagram::receive(socket, fd, flags, place, &buffers, &by_libc);
+    }
     let ours = Cell::new(false);
     let by_channel = || {
         ours.set(true);
@@ -407,6 +468,12 @@ unsafe fn no_more_than_bytes(message: *mut libc::msghdr, flags: c_int) {
 /// As write(2).
 pub unsafe fn write(fd: c_int, buffer: *const c_void, count: usize) -> isize {
     let part = part_of(buffer, count);
+    if let Some(socket) = datagram::of(fd) {
+        let buffers = || Buffers::one(part, true);
+        // SAFETY: the program's own arguments.
+        let by_libc = || unsafe { real::write(fd, buffer, count) };
+        return datagram::send(socket, fd, 0, To::Connected, &buffers, &by_libc);
+    }
     // SAFETY: the program's own arguments.
     transmit(
         fd,
@@ -419,6 +486,12 @@ pub unsafe fn write(fd: c_int, buffer: *const c_void, count: usize) -> isize {
 /// # Safety
 /// As writev(2).
 pub unsafe fn writev(fd: c_int, parts: *const libc::iovec, count: c_int) -> isize {
+    if let Some(socket) = datagram::of(fd) {
+        let buffers = || Buffers::new(parts, count as usize);
+        // SAFETY: the program's own arguments.
+        let by_libc = || unsafe { real::writev(fd, parts, count) };
+        return datagram::send(socket, fd, 0, To::Connected, &buffers, &by_libc);
+    }
     // SAFETY: the program's own arguments.
     unsafe { send_parts(fd, parts, count, 0, || real::writev(fd, parts, count)) }
 }
@@ -442,6 +515,12 @@ pub unsafe fn send_parts(
 /// As send(2).
 pub unsafe fn send(fd: c_int, buffer: *const c_void, count: usize, flags: c_int) -> isize {
     let part = part_of(buffer, count);
+    if let Some(socket) = datagram::of(fd) {
+        let buffers = || Buffers::one(part, false);
+        // SAFETY: the program's own arguments.
+        let by_libc = || unsafe { real::send(fd, buffer, count, flags) };
+        return datagram::send(socket, fd, flags, To::Connected, &buffers, &by_libc);
+    }
     // SAFETY: the program's own arguments.
     transmit(
         fd,
@@ -462,6 +541,13 @@ pub unsafe fn sendto(
     length: u32,
 ) -> isize {
     let part = part_of(buffer, count);
+    if let Some(socket) = datagram::of(fd) {
+        let buffers = || Buffers::one(part, false);
+        // SAFETY: the program's own arguments.
+        let by_libc = || unsafe { real::sendto(fd, buffer, count, flags, name, length) };
+        let to = To::Name(name, length);
+        return datagram::send(socket, fd, flags, to, &buffers, &by_libc);
+    }
     // SAFETY: the program's own arguments.
     transmit(
         fd,
@@ -477,6 +563,17 @@ pub unsafe fn sendto(
 /// # Safety
 /// As sendmsg(2).
 pub unsafe fn sendmsg(fd: c_int, message: *const libc::msghdr, flags: c_int) -> isize {
+    if let Some(socket) = datagram::of(fd) {
+        let buffers = || {
+            faults::check(faults::can_read(message))?;
+            // SAFETY: the program's own message, found readable.
+            Buffers::of_message(unsafe { &*message })
+        };
+        // SAFETY: the program's own arguments.
+        let by_libc = || unsafe { real::sendmsg(fd, message, flags) };
+        let to = To::Message(message);
+        return datagram::send(socket, fd, flags, to, &buffers, &by_libc);
+    }
     if config::is_active() && state::conn(fd).is_none() {
         // SAFETY: the program's own message.
         unsafe { crate::hooks_fd::before_passing(message) };

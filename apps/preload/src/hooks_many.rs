@@ -5,7 +5,7 @@ use crate::deadline::Deadline;
 use crate::hooks_io::{self, recvmsg, sendmsg};
 use crate::hooks_wait::timeout_of_spec;
 use crate::sys::{self, give};
-use crate::{config, faults, hooks_fd, libcs, real, state};
+use crate::{config, datagram, faults, hooks_fd, libcs, real, state};
 use core::ffi::c_int;
 
 /// Offset of preadv2 and pwritev2 that makes them readv and writev (man 2 preadv2).
@@ -13,8 +13,9 @@ const NO_OFFSET: i64 = -1;
 /// Messages that one sendmmsg takes (linux: __sys_sendmmsg).
 pub const MESSAGES_MAX: u32 = libc::UIO_MAXIOV as u32;
 
-fn is_stream(fd: c_int) -> bool {
-    config::is_active() && state::conn(fd).is_some()
+/// Whether messages go one by one, by rings or by the kernel.
+fn may_use_rings(fd: c_int) -> bool {
+    config::is_active() && (state::conn(fd).is_some() || datagram::with_rings(fd).is_some())
 }
 
 /// # Safety
@@ -26,7 +27,7 @@ pub unsafe fn recvmmsg(
     flags: c_int,
     timeout: *mut libc::timespec,
 ) -> c_int {
-    if !is_stream(fd) {
+    if !may_use_rings(fd) {
         // SAFETY: the program's own arguments.
         let received = unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
         for index in 0..received.max(0) as usize {
@@ -34,6 +35,10 @@ pub unsafe fn recvmmsg(
                 let entry = messages.wrapping_add(index);
                 // SAFETY: the kernel has just filled in the program's own messages.
                 unsafe { hooks_fd::after_passing(&raw const (*entry).msg_hdr) };
+                if let Some(socket) = datagram::of(fd) {
+                    // SAFETY: as above; only named.
+                    datagram::note_received(socket, fd, unsafe { &raw mut (*entry).msg_hdr });
+                }
             }
         }
         return received;
@@ -81,7 +86,7 @@ pub unsafe fn recvmmsg(
 /// # Safety
 /// As sendmmsg(2).
 pub unsafe fn sendmmsg(fd: c_int, messages: *mut libc::mmsghdr, count: u32, flags: c_int) -> c_int {
-    if !is_stream(fd) {
+    if !may_use_rings(fd) {
         for index in 0..if config::is_active() {
             count.min(MESSAGES_MAX) as usize
         } else {
@@ -92,7 +97,15 @@ pub unsafe fn sendmmsg(fd: c_int, messages: *mut libc::mmsghdr, count: u32, flag
             unsafe { hooks_fd::before_passing(&raw const (*entry).msg_hdr) };
         }
         // SAFETY: the program's own arguments.
-        return unsafe { real::sendmmsg(fd, messages, count, flags) };
+        let sent = unsafe { real::sendmmsg(fd, messages, count, flags) };
+        for index in 0..sent.max(0) as usize {
+            if let Some(socket) = datagram::of(fd) {
+                let entry = messages.wrapping_add(index);
+                // SAFETY: the program's array, which the kernel has read; only named.
+                datagram::note_sent(socket, fd, unsafe { &raw const (*entry).msg_hdr });
+            }
+        }
+        return sent;
     }
     let mut done = 0;
     while done < count.min(MESSAGES_MAX) {
@@ -143,7 +156,7 @@ pub unsafe fn preadv2(
 ) -> isize {
     // SAFETY: the program's own arguments.
     let by_libc = || unsafe { real::preadv2(fd, parts, count, offset, flags) };
-    if offset != NO_OFFSET || !is_stream(fd) {
+    if offset != NO_OFFSET || !may_use_rings(fd) {
         return by_libc();
     }
     match message_flags(flags) {
@@ -164,7 +177,7 @@ pub unsafe fn pwritev2(
 ) -> isize {
     // SAFETY: the program's own arguments.
     let by_libc = || unsafe { real::pwritev2(fd, parts, count, offset, flags) };
-    if offset != NO_OFFSET || !is_stream(fd) {
+    if offset != NO_OFFSET || !may_use_rings(fd) {
         return by_libc();
     }
     match message_flags(flags) {

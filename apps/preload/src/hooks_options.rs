@@ -1,6 +1,7 @@
 //! Options, counts and states of a socket: the kernel's, but for what only the library
 //! knows of bytes in rings.
 
+use crate::datagram::{self, Socket};
 use crate::state::{self, Conn};
 use crate::sys::{self, give, sys};
 use crate::transfer::tcp_info;
@@ -60,6 +61,9 @@ pub unsafe fn setsockopt(
     }
     // SAFETY: the program's own arguments.
     let result = unsafe { real::setsockopt(fd, level, name, value, length) };
+    if result == 0 && !datagram::is_harmless(level, name) {
+        datagram::bar(fd, Reason::Unsupported);
+    }
     if result == 0
         && is_of_kernel_only(level, name)
         && let Some(conn) = conn
@@ -212,7 +216,10 @@ pub unsafe fn ioctl(fd: c_int, request: usize, argument: usize) -> c_int {
     // SAFETY: the program's own arguments.
     let by_libc = || unsafe { real::ioctl(fd, request, argument) };
     let Some(conn) = stream(fd) else {
-        return hooks_vsock::local_cid(fd, request, argument).unwrap_or_else(by_libc);
+        return match datagram::of(fd) {
+            Some(socket) => on_datagrams(socket, fd, (request, argument), by_libc),
+            None => hooks_vsock::local_cid(fd, request, argument).unwrap_or_else(by_libc),
+        };
     };
     let request = request as u64 & 0xffff_ffff;
     match request {
@@ -241,6 +248,31 @@ pub unsafe fn ioctl(fd: c_int, request: usize, argument: usize) -> c_int {
             result
         }
     }
+}
+
+/// ioctl on a UDP socket.
+fn on_datagrams(
+    socket: &Socket,
+    fd: c_int,
+    (request, argument): (usize, usize),
+    by_libc: impl Fn() -> c_int,
+) -> c_int {
+    let request = request as u64 & 0xffff_ffff;
+    if request == libc::FIONREAD
+        && socket.has_unread()
+        && let Some(bytes) = datagram::next_bytes(socket)
+    {
+        return give_count(argument, Ok(bytes));
+    }
+    let result = by_libc();
+    if result == 0 && request == libc::FIONBIO {
+        // SAFETY: FIONBIO takes a pointer to an int, which the kernel has just read.
+        let on = unsafe { *(argument as *const c_int) } != 0;
+        datagram::set_nonblocking(fd, on);
+    } else if result == 0 && request == libc::FIOASYNC {
+        datagram::bar(fd, Reason::Unsupported);
+    }
+    result
 }
 
 /// As sockatmark(3).

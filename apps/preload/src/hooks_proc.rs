@@ -4,7 +4,7 @@
 use crate::end::At;
 use crate::state::{self, Conn};
 use crate::sys::{self, sys};
-use crate::{config, fork, hooks_fd, identity, libcs, real, stdio, upgrade};
+use crate::{config, datagram, fork, hooks_fd, identity, libcs, real, stdio, upgrade};
 use core::ffi::{c_char, c_int, c_void};
 use fordway_abi::reason::Reason;
 use fordway_sockets::down;
@@ -12,6 +12,7 @@ use fordway_sockets::down;
 /// Sockets that stay open across exec may be used there by the kernel's calls.
 pub fn before_exec(spawns: bool) {
     let borrowed = identity::in_borrowed_memory();
+    datagram::before_exec();
     for (conn, end, flags) in with_flags(borrowed) {
         if flags & libc::FD_CLOEXEC == 0 {
             down::bar(&end, Reason::Exec);
@@ -45,6 +46,7 @@ fn with_flags(borrowed: bool) -> impl Iterator<Item = (&'static Conn, At<'static
 
 /// dprintf and its kin write past the library.
 pub fn before_stdio(fd: c_int) {
+    datagram::bar(fd, Reason::Stdio);
     if let Some(conn) = state::conn(fd) {
         down::send_by_kernel(&conn.at(fd), Reason::Stdio);
     }
@@ -53,6 +55,7 @@ pub fn before_stdio(fd: c_int) {
 /// # Safety
 /// As fdopen(3).
 pub unsafe fn fdopen(fd: c_int, mode: *const c_char) -> *mut c_void {
+    datagram::bar(fd, Reason::Stdio);
     let conn = state::conn(fd).filter(|_| config::is_active());
     let Some(conn) = conn else {
         // SAFETY: the program's own arguments.

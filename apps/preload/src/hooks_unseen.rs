@@ -2,7 +2,7 @@
 //! asynchronous I/O), or by the kernel later (libaio). Both directions of a connection that is
 //! given to one go to the kernel path first.
 
-use crate::{config, faults, real, state};
+use crate::{config, datagram, faults, real, state};
 use core::ffi::{c_int, c_long, c_void};
 use fordway_abi::reason::Reason;
 use fordway_sockets::down;
@@ -14,7 +14,13 @@ const IN_AIOCB: usize = 0;
 /// ... and in a `struct iocb` (linux/aio_abi.h: aio_fildes).
 const IN_IOCB: usize = 20;
 
+/// Whether there may be one that has rings.
+fn has_sockets() -> bool {
+    config::is_active() && (state::conn_high() != 0 || datagram::is_used())
+}
+
 fn leave(fd: c_int) {
+    datagram::bar(fd, Reason::Unsupported);
     if let Some(conn) = state::conn(fd) {
         down::bar(&conn.end(), Reason::Unsupported);
         down::downgrade(&conn.at(fd), Reason::Unsupported, true);
@@ -24,14 +30,14 @@ fn leave(fd: c_int) {
 /// Before the request at `block`, whose descriptor stands at `offset`.
 fn before(block: *const c_void, offset: usize) {
     let fd = block.wrapping_byte_add(offset).cast::<c_int>();
-    if config::is_active() && state::conn_high() != 0 && !block.is_null() && faults::can_read(fd) {
+    if has_sockets() && !block.is_null() && faults::can_read(fd) {
         // SAFETY: found readable.
         leave(unsafe { fd.read_unaligned() });
     }
 }
 
 fn before_all(list: *const *mut c_void, count: usize, offset: usize) {
-    if !config::is_active() || state::conn_high() == 0 {
+    if !has_sockets() {
         return;
     }
     for index in 0..count.min(REQUESTS_MAX) {

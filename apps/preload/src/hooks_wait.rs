@@ -4,7 +4,7 @@
 use crate::select::Sets;
 use crate::state::{self, kind};
 use crate::sys::{self, give, sys};
-use crate::{broker, config, epoll, faults, libcs, poll, real, upgrade};
+use crate::{broker, config, datagram, epoll, faults, libcs, poll, real, upgrade};
 use core::ffi::{c_int, c_void};
 use fordway_abi::reason::Reason;
 
@@ -58,7 +58,8 @@ fn check_mask(mask: *const c_void) -> sys::Result<()> {
 
 /// Whether the library may have a part in a wait: until then it looks at no argument.
 fn takes_part() -> bool {
-    let takes_part = config::is_active() && (state::conn_high() != 0 || epoll::is_used());
+    let takes_part =
+        config::is_active() && (state::conn_high() != 0 || epoll::is_used() || datagram::is_used());
     if takes_part {
         // A forked child may wait for what its parent listens to.
         broker::attach();
@@ -305,6 +306,13 @@ pub unsafe fn epoll_ctl(
         {
             return give(result) as c_int;
         }
+    }
+    if config::is_active() && datagram::of(fd).is_some() {
+        epoll::settle_fd(epoll);
+        return datagram::control((epoll, operation, fd), event, &|| {
+            // SAFETY: the program's own arguments.
+            unsafe { real::epoll_ctl(epoll, operation, fd, event) }
+        });
     }
     if config::is_active() {
         epoll::settle_fd(epoll);

@@ -22,7 +22,7 @@ const LAYERS: [&[&str]; 7] = [
     // Other processes: peers, relatives, the broker; doorbells.
     &["broker", "fork", "link", "shared_bell", "stay", "wait"],
     // A connection's way up and down, its bytes, and who waits for them by epoll.
-    &["end", "epoll", "transfer", "upgrade"],
+    &["datagram", "end", "epoll", "transfer", "upgrade"],
     // Those who wait for several at once.
     &["poll", "select"],
     // What the program calls.
@@ -42,12 +42,15 @@ const LAYERS: [&[&str]; 7] = [
 ];
 
 /// Who calls up.
-const UP: [(&str, &str); 9] = [
-    // Mail moves connections.
+const UP: [(&str, &str); 11] = [
+    // Mail moves connections, and flows of datagrams.
+    ("broker", "datagram"),
     ("broker", "end"),
     ("broker", "upgrade"),
     // A child gives its parent's instances up.
     ("fork", "epoll"),
+    // UDP sockets are relatives' from the fork on.
+    ("fork", "datagram"),
     // A link that is of no use any more takes its connections down.
     ("link", "upgrade"),
     // A handler that ran ends the sleep that it came before.

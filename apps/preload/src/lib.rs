@@ -36,6 +36,7 @@ mod broker;
 mod claim;
 mod config;
 mod cork;
+mod datagram;
 mod deadline;
 mod end;
 mod epoll;
@@ -118,7 +119,8 @@ extern "C" fn start(
     }
     let made = state::set_up()
         .and_then(|()| link::set_up())
-        .and_then(|()| epoll::set_up());
+        .and_then(|()| epoll::set_up())
+        .and_then(|()| datagram::set_up());
     if made.and_then(|()| fork::set_up()).is_err() {
         config::switch_off();
         return;

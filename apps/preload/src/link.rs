@@ -331,6 +331,11 @@ impl Link {
         }
     }
 
+    /// Whether the peer's process is gone.
+    pub fn is_peer_gone(&self) -> bool {
+        self.peer_gone.load(Ordering::Acquire) != 0
+    }
+
     /// Whether the doors are there that every waiter can fall back to.
     pub fn has_shared_bells(&self) -> bool {
         [&self.doors, &self.views[0]]
@@ -503,8 +508,23 @@ fn endpoint(base: *mut u8, slot: u32) -> *mut Endpoint {
     unsafe { base.add(offset).cast() }
 }
 
-/// Points a connection at its channel and makes our endpoint as new.
-pub fn bind(conn: &Conn, index: u32, slot: u32, generation: u32, channel_id: u64) {
+/// Where the ends of a channel lie.
+pub struct Ends {
+    /// Our endpoint.
+    pub own: *mut Endpoint,
+    /// Our region.
+    pub own_base: *mut u8,
+    /// The peer's endpoint.
+    pub peer: *mut Endpoint,
+    /// The peer's region.
+    pub peer_base: *mut u8,
+    /// The peer's wait page.
+    pub peer_page: *mut WaitPage,
+}
+
+/// Cuts a channel from a LIVE link: our endpoint is as new, for `owner` ([`state::index_of`] plus one; 0: no
+/// connection). To be given back by [`unbind`].
+pub fn cut(index: u32, slot: u32, generation: u32, owner: u32) -> Ends {
     headroom::look();
     let link = at(index);
     let own_base = link.own_base.load(Ordering::Relaxed);
@@ -523,19 +543,27 @@ pub fn bind(conn: &Conn, index: u32, slot: u32, generation: u32, channel_id: u64
     unsafe {
         fordway_ring::renew(own);
         (*own).tx_own.calls.store(0, Ordering::Relaxed);
-        (*own)
-            .rx_own
-            .owner
-            .store(state::index_of(conn) + 1, Ordering::Relaxed);
+        (*own).rx_own.owner.store(owner, Ordering::Relaxed);
         (*own).cold.generation.store(generation, Ordering::Release);
     }
     link.users.fetch_add(1, Ordering::Relaxed);
-    conn.own.store(own, Ordering::Relaxed);
-    conn.own_base.store(own_base, Ordering::Relaxed);
-    conn.peer.store(peer, Ordering::Relaxed);
-    conn.peer_base.store(peer_base, Ordering::Relaxed);
-    conn.peer_page
-        .store(link.peer_page.load(Ordering::Relaxed), Ordering::Relaxed);
+    Ends {
+        own,
+        own_base,
+        peer,
+        peer_base,
+        peer_page: link.peer_page.load(Ordering::Relaxed),
+    }
+}
+
+/// Points a connection at its channel.
+pub fn bind(conn: &Conn, index: u32, slot: u32, generation: u32, channel_id: u64) {
+    let ends = cut(index, slot, generation, state::index_of(conn) + 1);
+    conn.own.store(ends.own, Ordering::Relaxed);
+    conn.own_base.store(ends.own_base, Ordering::Relaxed);
+    conn.peer.store(ends.peer, Ordering::Relaxed);
+    conn.peer_base.store(ends.peer_base, Ordering::Relaxed);
+    conn.peer_page.store(ends.peer_page, Ordering::Relaxed);
     conn.link.store(index, Ordering::Relaxed);
     conn.slot.store(slot, Ordering::Relaxed);
     conn.generation.store(generation, Ordering::Relaxed);
@@ -596,18 +624,24 @@ pub fn users(index: u32) -> impl Iterator<Item = &'static Conn> {
         .filter(move |conn| conn.is_paired() && conn.link.load(Ordering::Relaxed) == index)
 }
 
+/// A producer whose ring memory is the domain's and the process's to pay for.
+#[inline(always)]
+pub fn paid(producer: Producer) -> Producer {
+    // SAFETY: both purses are mapped for good.
+    unsafe { producer.paid_from(|| [purse::get(), headroom::purse()]) }
+}
+
 impl Conn {
     /// The sending half of its channel. Only when PAIRED.
     #[inline]
     pub fn producer(&self) -> Producer {
         // SAFETY: `bind` pointed these into mapped regions.
         unsafe {
-            Producer::new(
+            paid(Producer::new(
                 self.own.load(Ordering::Relaxed),
                 self.own_base.load(Ordering::Relaxed),
                 self.peer.load(Ordering::Relaxed),
-            )
-            .paid_from(|| [purse::get(), headroom::purse()])
+            ))
         }
     }
 

@@ -6,6 +6,7 @@
 //! file, errors, and bytes before or behind the ring. Its POLLOUT is asked only
 //! while bytes go by the kernel: the idle kernel socket is always writable.
 
+use crate::datagram::Socket;
 use crate::deadline::Deadline;
 use crate::process::PROCESS;
 use crate::signals::Call;
@@ -14,7 +15,7 @@ use crate::state::{self, Conn, attention, kind, phase};
 use crate::sys::{self, sys};
 use crate::thread::{self, Shield};
 use crate::wait::{self, Bell};
-use crate::{broker, epoll, faults, link, stay, upgrade};
+use crate::{broker, datagram, epoll, faults, link, stay, upgrade};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use fordway_abi::reason::Reason;
@@ -28,6 +29,8 @@ const SMALL: usize = 64;
 /// Longest sleep while it is not known whether one of the connections gets rings: another thread
 /// may read the mail that says so.
 const UNDECIDED_SLICE_NS: u64 = 5_000_000;
+/// Says of an entry that counts a thread that it names a UDP socket, and no connection.
+const OF_DATAGRAMS: i16 = 1;
 /// Entries of our own in a sleep: a doorbell and the control socket.
 const OWN_ENTRIES: usize = 2;
 
@@ -106,6 +109,11 @@ fn paired(fd: i32) -> Option<&'static Conn> {
     state::conn(fd).filter(|conn| conn.is_paired())
 }
 
+/// Whether a descriptor may have something in rings.
+fn has_rings(fd: i32) -> bool {
+    paired(fd).is_some() || datagram::with_rings(fd).is_some()
+}
+
 /// Whether any of the descriptors is a stream socket, with a channel or without. Epoll
 /// instances among them are told that they are waited for.
 pub fn concerns(fds: impl Iterator<Item = i32>) -> bool {
@@ -114,7 +122,7 @@ pub fn concerns(fds: impl Iterator<Item = i32>) -> bool {
         if kind == kind::EPOLL {
             epoll::let_go_of(fd, Reason::Unsupported);
         }
-        concerns || kind == kind::CONN
+        concerns || kind == kind::CONN || kind == kind::DATAGRAMS
     })
 }
 
@@ -184,15 +192,12 @@ pub fn poll(
                 upgrade::sight(conn, entry.fd);
             }
         }
-        if !fds.iter().any(|entry| paired(entry.fd).is_some()) && !is_any_undecided(fds) {
+        if !fds.iter().any(|entry| has_rings(entry.fd)) && !is_any_undecided(fds) {
             return unaware(fds, deadline, mask);
         }
         wait::beat();
         let ready = look(fds);
-        let all_ours = || {
-            fds.iter()
-                .all(|entry| entry.fd < 0 || paired(entry.fd).is_some())
-        };
+        let all_ours = || fds.iter().all(|entry| entry.fd < 0 || has_rings(entry.fd));
         // It may know of something that happened before.
         if ready != 0 && all_ours() && !is_due(fds) {
             return Ok(ready);
@@ -244,7 +249,7 @@ fn unaware(
     };
     count_unaware(taken.fds, taken.counted);
     // A channel that came before the count was seen must be waited for with the rings.
-    let too_late = taken.fds.iter().any(|entry| paired(entry.fd).is_some());
+    let too_late = taken.fds.iter().any(|entry| has_rings(entry.fd));
     let time = if too_late {
         Some(0)
     } else {
@@ -267,16 +272,26 @@ fn unaware(
 fn count_unaware(fds: &[libc::pollfd], counted: &mut [libc::pollfd]) {
     for (counted, entry) in counted.iter_mut().zip(fds) {
         counted.fd = -1;
+        counted.events = 0;
         if let Some(conn) = state::conn(entry.fd).filter(|conn| !conn.is_paired()) {
             stay::enter(conn);
             conn.unaware.fetch_add(1, Ordering::SeqCst);
             counted.fd = state::index_of(conn) as i32;
+        } else if let Some(socket) = datagram::of(entry.fd)
+            && socket.enter_kernel()
+        {
+            counted.fd = socket.index() as i32;
+            counted.events = OF_DATAGRAMS;
         }
     }
 }
 
 fn uncount(counted: &[libc::pollfd]) {
     for counted in counted.iter().filter(|counted| counted.fd >= 0) {
+        if counted.events == OF_DATAGRAMS {
+            datagram::socket_at(counted.fd as u32).leave_kernel();
+            continue;
+        }
         let conn = state::conn_at(counted.fd as u32);
         if conn.unaware.fetch_sub(1, Ordering::SeqCst) == 1
             && conn.phase.load(Ordering::SeqCst) == phase::PAIRED
@@ -294,8 +309,10 @@ fn look(fds: &mut [libc::pollfd]) -> usize {
         entry.revents = 0;
         if let Some(conn) = paired(entry.fd) {
             entry.revents = ring_events(conn, entry);
-            ready += usize::from(entry.revents != 0);
+        } else if let Some(socket) = datagram::with_rings(entry.fd) {
+            entry.revents = datagram_events(socket, entry);
         }
+        ready += usize::from(entry.revents != 0);
     }
     ready
 }
@@ -308,16 +325,31 @@ fn ring_events(conn: &Conn, entry: &libc::pollfd) -> i16 {
     (mask & (wanted | (libc::POLLERR | libc::POLLHUP) as u32)) as i16
 }
 
+/// The same of a UDP socket. Sending never waits for a receiver.
+fn datagram_events(socket: &Socket, entry: &libc::pollfd) -> i16 {
+    let readable = libc::POLLIN | libc::POLLRDNORM;
+    match entry.events & readable != 0 && socket.has_unread() {
+        true => entry.events & (readable | libc::POLLOUT | libc::POLLWRNORM),
+        false => 0,
+    }
+}
+
 fn spin(fds: &[libc::pollfd]) -> bool {
-    let Some(conn) = fds.iter().find_map(|entry| paired(entry.fd)) else {
+    let peer = fds.iter().find_map(|entry| match paired(entry.fd) {
+        Some(conn) => Some(spin::Peer::of(conn)),
+        None => datagram::with_rings(entry.fd)?.peer(),
+    });
+    if peer.is_none() {
         return false;
-    };
-    spin::spin(Some(conn), || {
-        fds.iter().any(|entry| {
-            paired(entry.fd).is_some_and(|conn| {
+    }
+    spin::spin_for(peer, || {
+        fds.iter().any(|entry| match paired(entry.fd) {
+            Some(conn) => {
                 conn.attention.load(Ordering::Relaxed) & attention::URGENT != 0
                     || ring_events(conn, entry) != 0
-            })
+            }
+            None => datagram::with_rings(entry.fd)
+                .is_some_and(|socket| datagram_events(socket, entry) != 0),
         })
     })
     .is_some()
@@ -339,6 +371,10 @@ impl Taken<'_> {
                 let wait = &conn.own().wait;
                 wait.rx_doors.fetch_and(!bell.bit(), Ordering::SeqCst);
                 wait.tx_doors.fetch_and(!bell.bit(), Ordering::SeqCst);
+            }
+            let sockets = self.fds.iter().filter_map(|entry| datagram::of(entry.fd));
+            for socket in sockets.filter(|_| bell.door != DOOR_SHARED) {
+                socket.want_no_knocks(bell.bit());
             }
             wait::release_thread(bell);
         }
@@ -377,6 +413,8 @@ fn sleep(
                 conn.producer().ask_for_room();
             }
             unread |= conn.peer_is_there() && conn.producer().unread_hint() != 0;
+        } else if let Some(socket) = datagram::of(entry.fd) {
+            socket.want_knocks(bell.bit());
         }
     }
     bell.announce();
@@ -490,7 +528,10 @@ fn ask(
                 }
                 ring_events(conn, entry) | shown.revents & entry.events & libc::POLLPRI
             }
-            None => shown.revents,
+            None => match datagram::with_rings(entry.fd) {
+                Some(socket) => shown.revents | datagram_events(socket, entry),
+                None => shown.revents,
+            },
         };
         ready += usize::from(entry.revents != 0);
     }

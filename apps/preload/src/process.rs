@@ -7,6 +7,7 @@
 
 use crate::aside::Aside;
 use crate::broker::Broker;
+use crate::datagram::Datagrams;
 use crate::epoll::Cells;
 use crate::epoll::Epoll;
 use crate::fork::Family;
@@ -37,6 +38,8 @@ pub struct Process {
     pub doors: Doors,
     /// Bells for those who share a door.
     pub shared_bells: SharedBells,
+    /// UDP sockets and their flows.
+    pub datagrams: Datagrams,
     /// Epoll instances and their items.
     pub epoll: Epoll,
     /// Which instances relatives have too.
@@ -69,6 +72,7 @@ pub static PROCESS: Process = Process {
     insisted: Insisted::new(),
     doors: Doors::new(),
     shared_bells: SharedBells::new(),
+    datagrams: Datagrams::new(),
     epoll: Epoll::new(),
     cells: Cells::new(),
     identity: Identity::new(),

@@ -15,6 +15,7 @@ use crate::sys;
 use crate::thread;
 use crate::{aside, config, link};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use fordway_abi::shm::Endpoint;
 
 /// Spins in a row that did not pay before spinning is given up.
 const SPIN_FAILURES_MAX: u32 = 8;
@@ -161,15 +162,48 @@ fn measure_rate() -> u64 {
     rate
 }
 
+/// The two ends of a channel whose peer may end a wait.
+#[derive(Clone, Copy)]
+pub struct Peer {
+    /// The link.
+    pub link: u32,
+    /// Our endpoint.
+    pub own: *const Endpoint,
+    /// The peer's.
+    pub peer: *const Endpoint,
+}
+
+impl Peer {
+    /// Of a connection with a channel.
+    pub fn of(conn: &Conn) -> Self {
+        Self {
+            link: conn.link.load(Ordering::Relaxed),
+            own: conn.own.load(Ordering::Relaxed),
+            peer: conn.peer.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Publishes our CPU; the peer's.
+    fn exchange_cpus(self) -> u32 {
+        // SAFETY: what was mapped for a channel stays so, be it with other memory ([`link`]); atomics.
+        let (own, peer) = unsafe { (&(*self.own).wait.cpu, &(*self.peer).wait.cpu) };
+        let peer_cpu = || peer.load(Ordering::Relaxed);
+        note(own, peer_cpu);
+        peer_cpu()
+    }
+}
+
 /// Looks again and again, for as long as that is likely to be cheaper than a
 /// sleep. `conn`: the one whose peer is most likely to end the wait. Returns when the clock was last
 /// looked at before `ready`, in ticks. After `None` the caller sleeps, and says so when it wakes
 /// ([`woke`]).
 pub fn spin(conn: Option<&Conn>, ready: impl FnMut() -> bool) -> Option<u64> {
-    let peer_cpu = conn.map_or(u32::MAX, |conn| {
-        note_cpu(conn);
-        conn.peer_cpu()
-    });
+    spin_for(conn.map(Peer::of), ready)
+}
+
+/// The same of any channel.
+pub fn spin_for(peer: Option<Peer>, ready: impl FnMut() -> bool) -> Option<u64> {
+    let peer_cpu = peer.map_or(u32::MAX, Peer::exchange_cpus);
     let limit_us = u64::from(config::spin_us());
     let thread = thread::current();
     let (since, knocked) = (
@@ -187,7 +221,7 @@ pub fn spin(conn: Option<&Conn>, ready: impl FnMut() -> bool) -> Option<u64> {
     }
     let begun = sys::ticks() & !(TOGETHER | KNOCKED);
     since.store(begun | if knocked { KNOCKED } else { 0 }, Ordering::Relaxed);
-    let link = conn.map_or(0, |conn| conn.link.load(Ordering::Relaxed).wrapping_add(1));
+    let link = peer.map_or(0, |peer| peer.link.wrapping_add(1));
     thread.spin_link.store(link, Ordering::Relaxed);
     let spins = Spins::of(link);
     let end = begun + spins.times(knocked)? * limit_us * ticks_per_us();
@@ -269,9 +303,13 @@ fn are_usual(sleeps: &AtomicU32) -> bool {
 /// Publishes on which CPU this side runs, if that has changed; before that, it may step aside.
 #[inline(always)]
 pub fn note_cpu(conn: &Conn) {
-    aside::step(|| conn.peer_cpu());
+    note(&conn.own().wait.cpu, || conn.peer_cpu());
+}
+
+#[inline(always)]
+fn note(shown: &AtomicU32, peer_cpu: impl Fn() -> u32) {
+    aside::step(peer_cpu);
     let cpu = sys::current_cpu();
-    let shown = &conn.own().wait.cpu;
     if shown.load(Ordering::Relaxed) != cpu {
         shown.store(cpu, Ordering::Relaxed);
     }

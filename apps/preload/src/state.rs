@@ -37,6 +37,8 @@ pub mod kind {
     pub const EPOLL: u32 = 3 << 24;
     /// A stream socket.
     pub const CONN: u32 = 4 << 24;
+    /// A UDP socket.
+    pub const DATAGRAMS: u32 = 6 << 24;
     /// The kind of a word.
     pub const MASK: u32 = 0xff << 24;
 }

@@ -1,7 +1,7 @@
 //! What tests of the library's functions share: its tables, one test at a time, and memory of
 //! which some pages cannot be used.
 
-use crate::{config, epoll, fork, link, state};
+use crate::{config, datagram, epoll, fork, link, state};
 use core::sync::atomic::Ordering;
 use fordway_sockets::Event;
 use std::ffi::CString;
@@ -14,10 +14,13 @@ pub fn tables() -> MutexGuard<'static, ()> {
     READY.call_once(|| {
         let socket = CString::new(format!("{}=/no/broker", fordway_abi::env::SOCKET));
         let socket = socket.expect("a name and a path");
-        // SAFETY: an environment of one variable.
-        unsafe { config::read([socket.as_ptr(), std::ptr::null()].as_ptr()) };
+        let datagrams = CString::new(format!("{}=1", fordway_abi::env::DATAGRAMS));
+        let datagrams = datagrams.expect("a name and a value");
+        // SAFETY: an environment of two variables.
+        unsafe { config::read([socket.as_ptr(), datagrams.as_ptr(), std::ptr::null()].as_ptr()) };
         let made = state::set_up().and_then(|()| link::set_up());
         let made = made.and_then(|()| epoll::set_up());
+        let made = made.and_then(|()| datagram::set_up());
         made.and_then(|()| fork::set_up()).expect("tables");
         for signal in [libc::SIGSEGV, libc::SIGBUS] {
             // SAFETY: the default, in the place of std's word about a full stack.

@@ -45,6 +45,8 @@ pub mod env {
     pub const OFFER_AFTER: &str = "FORDWAY_OFFER_AFTER";
     /// Longest spin before a sleep, in microseconds (decimal; default 20; 0: never).
     pub const SPIN_US: &str = "FORDWAY_SPIN_US";
+    /// `1`: UDP sockets use rings too; anything else: they do not.
+    pub const DATAGRAMS: &str = "FORDWAY_DATAGRAMS";
 }
 
 #[cfg(not(loom))]

@@ -105,7 +105,8 @@ fn locked(conn: &Conn, instance: u32, fd: i32, deletes: bool) -> Option<Found> {
 
 /// Whether peers can wake who sleeps in the instance, as far as can be told without a broker.
 /// If not, it is left to the kernel.
-fn can_wake(instance: &Instance) -> bool {
+pub fn can_wake(instance: &Instance) -> bool {
+    shared::settle(instance);
     equip(instance);
     instance.plain.load(Ordering::Relaxed) == 0
 }

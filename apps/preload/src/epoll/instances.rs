@@ -6,8 +6,8 @@
 
 use super::items::remove;
 use super::*;
-use crate::broker;
 use crate::wait::{self, Bell};
+use crate::{broker, datagram};
 use fordway_abi::reason::Reason;
 use fordway_abi::shm::DOOR_SHARED;
 
@@ -29,6 +29,7 @@ pub fn created(fd: i32) {
                 &instance.plain,
                 &instance.cell,
                 &instance.inherited,
+                &instance.datagrams,
             ] {
                 zeroed.store(0, Ordering::Relaxed);
             }
@@ -63,6 +64,7 @@ pub fn closed(index: u32, other: Option<i32>) {
         wait::release(bell);
     }
     shared::closed(instance);
+    datagram::instance_closed(instance);
     instance.used.store(0, Ordering::Release);
 }
 
@@ -131,8 +133,21 @@ fn watch_bell(instance: &Instance, bell: Bell) -> sys::Result<usize> {
     crate::link::without_views(bell.door, || watch(instance, bell.fd, TAG_BELL))
 }
 
+/// The door of its bell; none if it has none yet.
+pub fn doors(instance: &Instance) -> u64 {
+    bell_of(instance).map_or(0, Bell::bit)
+}
+
+/// Wakes who sleeps in it: something has changed that the kernel does not tell of.
+pub fn wake(instance: &Instance) {
+    if let Some(bell) = bell_of(instance).filter(|bell| bell.has_sleepers()) {
+        bell.knock();
+    }
+}
+
 /// Tells the peers of what is attached already which doorbell the instance has got.
 fn announce_door(instance: &Instance, bell: Bell) {
+    datagram::want_knocks_in(instance, bell.bit());
     let _guard = instance.lock.lock();
     let mut next = instance.items.load(Ordering::Relaxed);
     while let Some(index) = next.checked_sub(1) {
@@ -170,6 +185,16 @@ fn watch(instance: &Instance, fd: i32, low: u32) -> sys::Result<usize> {
 /// A stream socket is about to be added to something that may be an instance which we did
 /// not see made: by a bare system call, before an exec, by another process.
 pub fn discover(epoll: i32, conn: &Conn) {
+    if find(epoll) && instance(epoll).is_none() {
+        shared::keep_from_rings(conn, Reason::NoMemory, true);
+    }
+}
+
+/// The same for whom it may concern: whether it is one, known from now on if there is a place for it.
+pub fn find(epoll: i32) -> bool {
+    if instance(epoll).is_some() {
+        return true;
+    }
     let path = proc_path(b"/proc/self/fd/", epoll);
     let mut target = [0u8; 32];
     let length = sys!(
@@ -178,13 +203,11 @@ pub fn discover(epoll: i32, conn: &Conn) {
         target.as_mut_ptr(),
         target.len()
     );
-    if !length.is_ok_and(|length| target[..length] == *b"anon_inode:[eventpoll]") {
-        return;
+    let is_one = length.is_ok_and(|length| target[..length] == *b"anon_inode:[eventpoll]");
+    if is_one {
+        created(epoll);
     }
-    created(epoll);
-    if instance(epoll).is_none() {
-        shared::keep_from_rings(conn, Reason::NoMemory, true);
-    }
+    is_one
 }
 
 /// A descriptor's entry in a directory of /proc, ended by a zero.

@@ -40,8 +40,8 @@ mod tests;
 mod waiting;
 
 pub use attach::{attach, detach, let_go};
-pub use change::control;
-pub use instances::{after_fork, closed, created, discover};
+pub use change::{can_wake, control};
+pub use instances::{after_fork, closed, created, discover, doors, find, wake};
 pub use items::{fd_closed, warm_all};
 pub use ready::mask_of;
 pub use shared::{
@@ -189,6 +189,10 @@ pub struct Instance {
     /// And the door of the parent's behind which they sleep.
     parent_door: AtomicU32,
     used: AtomicU32,
+    /// 1: a UDP socket was registered with it ([`crate::datagram`]).
+    datagrams: AtomicU32,
+    /// Which of them a wait looks at first.
+    datagram_turn: AtomicU32,
 }
 
 /// Of the process: epoll instances and their items.
@@ -271,6 +275,35 @@ pub fn instance(fd: i32) -> Option<(u32, &'static Instance)> {
     let word = state::look(fd);
     (word & kind::MASK == kind::EPOLL)
         .then(|| (word & !kind::MASK, instance_at(word & !kind::MASK)))
+}
+
+/// Number of an instance.
+pub fn number_of(instance: &Instance) -> u32 {
+    let base = PROCESS.epoll.instances.load(Ordering::Relaxed) as usize;
+    ((instance as *const Instance as usize - base) / size_of::<Instance>()) as u32
+}
+
+impl Instance {
+    /// Whether a UDP socket was ever registered with it.
+    #[inline]
+    pub fn has_datagrams(&self) -> bool {
+        self.datagrams.load(Ordering::Relaxed) != 0
+    }
+
+    /// One is about to be.
+    pub fn note_datagrams(&self) {
+        self.datagrams.store(1, Ordering::SeqCst);
+    }
+
+    /// Which of them is looked at first.
+    pub fn datagram_turn(&self) -> usize {
+        self.datagram_turn.load(Ordering::Relaxed) as usize
+    }
+
+    /// The next time, another one.
+    pub fn take_datagram_turn(&self) {
+        self.datagram_turn.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 /// What the kernel is given as data: a number that no program uses, and what it is about.

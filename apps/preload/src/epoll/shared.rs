@@ -29,7 +29,7 @@ use super::instances::{bell_of, proc_path};
 use super::items::{items_of, remove};
 use super::*;
 use crate::wait::{self, Bell};
-use crate::{broker, hidden};
+use crate::{broker, datagram, hidden};
 use fordway_abi::reason::Reason;
 use fordway_abi::shm::tx_state;
 use fordway_sockets::down;
@@ -368,6 +368,7 @@ pub fn let_go(instance: &Instance, reason: Reason) {
         // can be read.
         keep_from_rings(conn, reason, reason == Reason::Passed);
     }
+    datagram::bar_in(instance, reason);
     plain.store(reason as u32, Ordering::SeqCst);
     go_on(instance);
 }

@@ -9,7 +9,7 @@ use crate::signals::Call;
 use crate::spin;
 use crate::thread::{self, Shield};
 use crate::wait::{self, Bell};
-use crate::{broker, faults, link, real, upgrade};
+use crate::{broker, datagram, faults, link, real, upgrade};
 use core::ffi::c_void;
 use fordway_abi::shm::tx_state;
 use fordway_sockets::down;
@@ -174,10 +174,37 @@ fn gather(instance: &Instance, events: *mut libc::epoll_event, room: usize, now:
     }
     let array = (events, events);
     let (count, is_late) = collect(instance, array, room, asks.then_some(now), 0);
-    if count != 0 || !is_late {
-        return count;
+    if !datagram::are_in(instance) {
+        return match count {
+            0 if is_late => gather_late(instance, events, room),
+            count => count,
+        };
     }
-    gather_late(instance, events, room)
+    gather_datagrams(
+        instance,
+        events,
+        room,
+        (count, is_late),
+        asks.then_some(now),
+    )
+}
+
+/// The same where UDP sockets may have something, behind what `collect` has found.
+#[inline(never)]
+fn gather_datagrams(
+    instance: &Instance,
+    events: *mut libc::epoll_event,
+    room: usize,
+    (count, is_late): (usize, bool),
+    now: Option<u64>,
+) -> usize {
+    // The kernel's turn comes with those, too.
+    let is_late = is_late
+        || now.is_some_and(|now| is_stale(instance, now)) && datagram::is_any_ready(instance);
+    if count == 0 && is_late {
+        return gather_late(instance, events, room);
+    }
+    count + datagram::collect(instance, events, count, room)
 }
 
 /// The kernel is to be asked before what rings have is told.
@@ -221,6 +248,7 @@ fn anything(instance: &Instance, surely: bool) -> bool {
         return false;
     };
     walk(instance).any(|(_, item)| stirs(item) && evaluate(item, false) != 0)
+        || datagram::is_any_ready(instance)
 }
 
 /// As `anything`, surely. Without the lock.
@@ -245,7 +273,18 @@ fn report(
         // Behind `collect`, which goes by the wait before.
         instance.told_at.fetch_max(told_at, Ordering::Relaxed);
     }
-    (kept + count, is_late)
+    let count = kept + count;
+    let more = match is_late && count == 0 {
+        true => 0,
+        false => datagram::collect(instance, events, count, room),
+    };
+    (count + more, is_late)
+}
+
+/// Whether rings may end a wait.
+#[inline]
+fn has_rings(instance: &Instance) -> bool {
+    instance.attached.load(Ordering::Relaxed) != 0 || datagram::are_in(instance)
 }
 
 /// How many of the kernel's events are the program's, and when the items among them were told of,
@@ -472,14 +511,15 @@ fn wait_on(
 ) -> sys::Result<usize> {
     let mut deadline = None;
     loop {
-        if timeout_ns != Some(0) && instance.attached.load(Ordering::Relaxed) != 0 {
+        if timeout_ns != Some(0) && has_rings(instance) {
             let active = instance
                 .active
                 .load(Ordering::Relaxed)
                 .checked_sub(1)
                 .map(state::conn_at);
-            let active = active.filter(|conn| conn.is_paired());
-            if let Some(now) = spin::spin(active, || anything(instance, false)) {
+            let active = active.filter(|conn| conn.is_paired()).map(spin::Peer::of);
+            let active = active.or_else(|| datagram::peer_in(instance));
+            if let Some(now) = spin::spin_for(active, || anything(instance, false)) {
                 let count = gather(instance, events, room, now);
                 if count != 0 {
                     pass_on(instance, count == room);
@@ -546,7 +586,7 @@ fn sleep(
     if broker::is_orphaned() {
         broker::connect();
     }
-    let empty = instance.items.load(Ordering::Acquire) == 0;
+    let empty = instance.items.load(Ordering::Acquire) == 0 && !instance.has_datagrams();
     let bell = if empty {
         bell_of(instance)
     } else {
@@ -556,7 +596,7 @@ fn sleep(
     if let Some(bell) = bell {
         bell.announce();
     }
-    let attached = instance.attached.load(Ordering::Relaxed) != 0;
+    let attached = has_rings(instance);
     let unread = attached && unread(instance);
     let since_ns = if unread { sys::now_ns() } else { 0 };
     // SYNC POINT with `shared`: announced before the look, marked before the look for sleepers.

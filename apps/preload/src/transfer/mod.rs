@@ -44,7 +44,8 @@ pub fn set_up() {
     unsafe { *COPIER.0.get() = Copier::detect() };
 }
 
-fn copier() -> &'static Copier {
+/// The copy kernels of this processor.
+pub fn copier() -> &'static Copier {
     // SAFETY: see `Copiers`.
     unsafe { &*COPIER.0.get() }
 }

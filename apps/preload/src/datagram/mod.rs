@@ -1,0 +1,670 @@
+//! UDP sockets whose datagrams go through rings.
+//!
+//! The program's descriptor stays the kernel's UDP socket: names, options, errors, and every datagram of
+//! somebody without the library are its own. Two sockets that exchange datagrams are a [`Flow`] of each other:
+//! once some have gone by the kernel it is offered to the broker, as a TCP connection is, and gets a channel.
+//!
+//! ```text
+//!   socket 5353 ─┬─ flow to 10.83.0.2:40001 ═══ channel ═══ flow to 10.83.0.1:5353 ── socket 40001
+//!                ├─ flow to 10.83.0.3:40001 ═══ channel ═══ ...
+//!                └─ the kernel's queue: everybody else
+//! ```
+//!
+//! # A record
+//! A datagram is a record in the byte ring: a [`Header`], the bytes, and what is missing up to the next
+//! multiple of 8. It is published whole. What has no room is lost, as in a socket's full queue.
+//!
+//! # Order
+//! The datagrams of one sender come in its order, also across the two paths:
+//! * A header says how many datagrams its sender has given to the kernel before. Until so many have come, or the
+//!   kernel's queue is empty, a receiver takes from there.
+//! * A sender enters the ring only when the kernel has had time to put its last datagram into that queue
+//!   ([`send`]).
+//! * Rings come before the kernel's queue, so what a sender gives to the kernel when it has left its ring
+//!   comes behind.
+//!
+//! # Who wakes whom
+//! A record is published, and then the sender looks which doors of the receiver want to know
+//! ([`fordway_ring::Sleeper`]). Who sleeps for datagrams announces a door, looks at the rings once more, and sleeps
+//! on the door and the socket. A thread that sleeps in the kernel's call alone is counted in `Socket::unaware`; no
+//! ring of the socket is READY before it came back.
+//!
+//! # Down
+//! Either end [leaves](Flow::leave) its ring and goes on by the kernel; what is in the ring is still read. The flow is
+//! over when both ends have left and nothing is unread. A socket that forks, is passed on, or gets an option
+//! that only the kernel heeds is [barred](Socket::bar), and stays the kernel's.
+//!
+//! # Limits
+//! [`SOCKET_COUNT`] sockets of a process, [`FLOWS_MAX`] flows of a socket, [`FLOW_COUNT`] in all: beyond, the kernel's.
+//! Sockets that the program has from elsewhere (an exec, a message) are the kernel's, too.
+
+mod flow;
+mod receive;
+mod send;
+#[cfg(test)]
+mod tests;
+mod watch;
+
+pub use flow::{Flow, lost};
+pub use receive::{Place, next_bytes, note_received, receive};
+pub use send::{To, note_sent, send};
+pub use watch::{
+    Registration, are_in, bar_in, collect, control, instance_closed, is_any_ready, peer_in,
+    want_knocks_in,
+};
+
+use crate::lock::{Lock, rank};
+use crate::process::PROCESS;
+use crate::state::{self, kind};
+use crate::sys::{self, sys};
+use crate::{claim, config, faults, identity};
+use core::ffi::c_void;
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use fordway_abi::reason::Reason;
+
+/// UDP sockets of one process.
+pub const SOCKET_COUNT: usize = 1 << 12;
+/// Flows of one process.
+pub const FLOW_COUNT: usize = 1 << 14;
+/// Flows of one socket. Each costs a receive that finds nothing some nanoseconds.
+pub const FLOWS_MAX: usize = 64;
+
+/// What stands before a datagram in a ring.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Header {
+    /// Bytes of the datagram.
+    bytes: u32,
+    /// Datagrams that the sender has given to the kernel before, on this flow.
+    by_kernel: u32,
+}
+
+const HEADER_BYTES: usize = size_of::<Header>();
+/// The longest datagram (RFC 768).
+const BYTES_MAX: usize = u16::MAX as usize;
+
+/// What a datagram takes of a ring.
+fn record_bytes(bytes: usize) -> usize {
+    (HEADER_BYTES + bytes).next_multiple_of(8)
+}
+
+/// Address, IPv4 in IPv6, and port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Name {
+    ip: [u8; 16],
+    port: u16,
+}
+
+/// The longest that is understood.
+pub const ADDRESS_BYTES: usize = size_of::<libc::sockaddr_in6>();
+const ADDRESS4_BYTES: usize = size_of::<libc::sockaddr_in>();
+const MAPPED: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
+
+impl Name {
+    /// Of a struct sockaddr that can be read; `None`: of another family, or with a scope.
+    fn of(address: *const c_void, length: usize) -> Option<Self> {
+        let mut bytes = [0; ADDRESS_BYTES];
+        // SAFETY: `length` bytes can be read, and the shorter one is copied.
+        unsafe {
+            let from = address.cast::<u8>();
+            core::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), length.min(ADDRESS_BYTES));
+        }
+        let family = i32::from(u16::from_ne_bytes([bytes[0], bytes[1]]));
+        let is_whole = match family {
+            libc::AF_INET => length >= ADDRESS4_BYTES,
+            // Neither flow label nor scope.
+            libc::AF_INET6 => {
+                length >= ADDRESS_BYTES && bytes[4..8] == [0; 4] && bytes[24..] == [0; 4]
+            }
+            _ => false,
+        };
+        let (ip, port) = claim::name(&bytes).filter(|_| is_whole)?;
+        Some(Self { ip, port })
+    }
+
+    /// The same of the program's, which may be anything.
+    fn of_program(address: *const c_void, length: usize) -> Option<Self> {
+        let bytes = address.cast::<u8>();
+        let length = length.min(ADDRESS_BYTES);
+        faults::arm();
+        (!address.is_null()
+            && faults::is_user_range(bytes, length)
+            && faults::is_readable(bytes, length))
+        .then(|| Self::of(address, length))
+        .flatten()
+    }
+
+    /// As a struct sockaddr of a family, and its length.
+    fn address(self, family: i32) -> ([u8; ADDRESS_BYTES], usize) {
+        let mut bytes = [0; ADDRESS_BYTES];
+        bytes[..2].copy_from_slice(&(family as u16).to_ne_bytes());
+        bytes[2..4].copy_from_slice(&self.port.to_be_bytes());
+        if family == libc::AF_INET {
+            bytes[4..8].copy_from_slice(&self.ip[12..]);
+            return (bytes, ADDRESS4_BYTES);
+        }
+        bytes[8..24].copy_from_slice(&self.ip);
+        (bytes, ADDRESS_BYTES)
+    }
+
+    /// Whether it can be one socket's: no group, nobody's, no whole network's.
+    fn is_single(self) -> bool {
+        let is_mapped = self.ip[..12] == MAPPED;
+        let first = if is_mapped { self.ip[12] } else { self.ip[0] };
+        let is_group = match is_mapped {
+            true => first >= 224,
+            false => first == 0xff || first == 0xfe && self.ip[1] & 0xc0 == 0x80,
+        };
+        !is_group && self.ip != [0; 16] && self.ip[12..] != [0; 4] && self.port != 0
+    }
+}
+
+/// A UDP socket of this process.
+#[repr(C, align(128))]
+pub struct Socket {
+    /// Descriptors of this process; 0: free.
+    refs: AtomicU32,
+    /// Rises when the entry is given back.
+    serial: AtomicU32,
+    /// AF_INET or AF_INET6.
+    family: AtomicI32,
+    /// O_NONBLOCK.
+    nonblock: AtomicU32,
+    /// A reason: it is the kernel's for good.
+    barred: AtomicU32,
+    /// Flows with a channel.
+    paired: AtomicU32,
+    /// Threads that sleep in the kernel's call, without a look at rings.
+    unaware: AtomicU32,
+    /// 1: a call of the library has received from it.
+    reads: AtomicU32,
+    /// Guards the consumers of all flows.
+    receiving: Lock<{ rank::RECEIVING }>,
+    /// Datagrams by rings since the kernel was asked, and when that was, in ticks.
+    since_kernel: AtomicU32,
+    asked_at: AtomicU64,
+    /// Which flow the next receive looks at first.
+    turn: AtomicU32,
+    /// The flow that was used last, plus one.
+    last: AtomicU32,
+    /// Which flow makes way next.
+    next_out: AtomicU32,
+    /// Doors behind which somebody sleeps for it, or an epoll instance does.
+    doors: AtomicU64,
+    /// 1: it is connected, to this name.
+    is_connected: AtomicU32,
+    remote: NameWords,
+    /// Places of `flows` that were ever in use.
+    high: AtomicU32,
+    /// Each: a flow, plus one; 0: none.
+    flows: [AtomicU32; FLOWS_MAX],
+}
+
+/// A [`Name`] that several threads look at.
+#[derive(Default)]
+struct NameWords {
+    ip: [AtomicU64; 2],
+    port: AtomicU32,
+}
+
+impl NameWords {
+    fn set(&self, name: Name) {
+        for (word, bytes) in self.ip.iter().zip(name.ip.chunks_exact(8)) {
+            let bytes = bytes.try_into().unwrap_or([0; 8]);
+            word.store(u64::from_ne_bytes(bytes), Ordering::Relaxed);
+        }
+        self.port.store(u32::from(name.port), Ordering::Relaxed);
+    }
+
+    fn get(&self) -> Name {
+        let mut ip = [0; 16];
+        for (bytes, word) in ip.chunks_exact_mut(8).zip(&self.ip) {
+            bytes.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
+        }
+        let port = self.port.load(Ordering::Relaxed) as u16;
+        Name { ip, port }
+    }
+}
+
+/// Of the process: its UDP sockets.
+pub struct Datagrams {
+    sockets: AtomicPtr<Socket>,
+    flows: AtomicPtr<Flow>,
+    registrations: AtomicPtr<Registration>,
+    /// How many entries were ever in use.
+    socket_high: AtomicU32,
+    flow_high: AtomicU32,
+    registration_high: AtomicU32,
+    /// Flows with a channel.
+    paired: AtomicU32,
+}
+
+impl Datagrams {
+    /// As a process begins.
+    pub const fn new() -> Self {
+        Self {
+            sockets: AtomicPtr::new(core::ptr::null_mut()),
+            flows: AtomicPtr::new(core::ptr::null_mut()),
+            registrations: AtomicPtr::new(core::ptr::null_mut()),
+            socket_high: AtomicU32::new(0),
+            flow_high: AtomicU32::new(0),
+            registration_high: AtomicU32::new(0),
+            paired: AtomicU32::new(0),
+        }
+    }
+}
+
+/// Maps the tables.
+pub fn set_up() -> sys::Result<()> {
+    if !config::datagrams() {
+        return Ok(());
+    }
+    let all = &PROCESS.datagrams;
+    let map = |bytes| sys::map_anonymous(bytes, false);
+    let flows = map(FLOW_COUNT * size_of::<Flow>())?;
+    let registrations = map(watch::REGISTRATION_COUNT * size_of::<Registration>())?;
+    let sockets = map(SOCKET_COUNT * size_of::<Socket>())?;
+    all.flows.store(flows.cast(), Ordering::Relaxed);
+    all.registrations
+        .store(registrations.cast(), Ordering::Relaxed);
+    all.sockets.store(sockets.cast(), Ordering::Release);
+    Ok(())
+}
+
+/// Socket number `index`.
+pub fn socket_at(index: u32) -> &'static Socket {
+    let sockets = PROCESS.datagrams.sockets.load(Ordering::Relaxed);
+    // SAFETY: SOCKET_COUNT zeroed entries of atomics, never unmapped; an index was given out with them.
+    unsafe { &*sockets.add(index as usize % SOCKET_COUNT) }
+}
+
+/// The sockets in use.
+fn all() -> impl Iterator<Item = &'static Socket> {
+    (0..PROCESS.datagrams.socket_high.load(Ordering::Acquire))
+        .map(socket_at)
+        .filter(|socket| socket.refs.load(Ordering::Acquire) != 0)
+}
+
+/// The UDP socket behind a descriptor, if its datagrams may go through rings.
+#[inline(always)]
+pub fn of(fd: i32) -> Option<&'static Socket> {
+    match PROCESS.datagrams.socket_high.load(Ordering::Relaxed) {
+        0 => None,
+        _ => of_some(fd),
+    }
+}
+
+/// Whether there ever was one.
+pub fn is_used() -> bool {
+    PROCESS.datagrams.socket_high.load(Ordering::Relaxed) != 0
+}
+
+fn of_some(fd: i32) -> Option<&'static Socket> {
+    let word = state::look(fd);
+    (word & kind::MASK == kind::DATAGRAMS).then(|| socket_at(word & !kind::MASK))
+}
+
+/// The same, if some flow of it has a channel.
+#[inline]
+pub fn with_rings(fd: i32) -> Option<&'static Socket> {
+    of(fd).filter(|socket| socket.has_rings())
+}
+
+/// The program has made a UDP socket.
+pub fn opened(fd: i32, family: i32, nonblock: bool) {
+    let all = &PROCESS.datagrams;
+    let Some(word) = state::slot(fd).filter(|_| !all.sockets.load(Ordering::Acquire).is_null())
+    else {
+        return;
+    };
+    let Some(_guard) = state::table_lock().lock() else {
+        return;
+    };
+    let free = |index: &u32| socket_at(*index).refs.load(Ordering::Relaxed) == 0;
+    let Some(index) = (0..SOCKET_COUNT as u32).find(free) else {
+        return;
+    };
+    let socket = socket_at(index);
+    for zeroed in [
+        &socket.barred,
+        &socket.paired,
+        &socket.reads,
+        &socket.since_kernel,
+        &socket.turn,
+        &socket.last,
+        &socket.is_connected,
+        &socket.high,
+    ] {
+        zeroed.store(0, Ordering::Relaxed);
+    }
+    socket
+        .nonblock
+        .store(u32::from(nonblock), Ordering::Relaxed);
+    socket.doors.store(0, Ordering::Relaxed);
+    socket.family.store(family, Ordering::Relaxed);
+    socket.serial.fetch_add(1, Ordering::Relaxed);
+    socket.refs.store(1, Ordering::Release);
+    all.socket_high.fetch_max(index + 1, Ordering::AcqRel);
+    word.store(kind::DATAGRAMS | index, Ordering::Release);
+}
+
+/// There is another descriptor of the socket.
+pub fn duplicated(word: u32, new: i32) {
+    let socket = socket_at(word & !kind::MASK);
+    socket.refs.fetch_add(1, Ordering::AcqRel);
+    if (0..=libc::STDERR_FILENO).contains(&new) {
+        // libc's streams read and write it past the library.
+        socket.bar(Reason::Stdio);
+    }
+}
+
+/// A descriptor of the socket is about to be closed.
+pub fn dropped(word: u32) {
+    let socket = socket_at(word & !kind::MASK);
+    if socket.refs.load(Ordering::Acquire) == 1 {
+        watch::forget(socket);
+        socket.close_flows();
+        socket.serial.fetch_add(1, Ordering::Release);
+    }
+    socket.refs.fetch_sub(1, Ordering::AcqRel);
+}
+
+/// connect(2) has been called on it.
+pub fn connected(socket: &Socket, fd: i32) {
+    socket.close_flows();
+    let mut address = [0u8; ADDRESS_BYTES];
+    let mut length = ADDRESS_BYTES as u32;
+    let (name, at) = (address.as_mut_ptr(), &raw mut length);
+    let asked = sys!(SYS_getpeername, fd, name, at);
+    let remote = asked
+        .ok()
+        .and_then(|_| Name::of(name.cast(), length as usize));
+    if let Some(remote) = remote {
+        socket.remote.set(remote);
+    }
+    let is_connected = u32::from(remote.is_some());
+    socket.is_connected.store(is_connected, Ordering::Release);
+}
+
+/// Options that change nothing for datagrams by rings. Any other one makes a socket the kernel's: it
+/// asks for what stands beside a datagram, or for what only the kernel does with it.
+pub fn is_harmless(level: i32, name: i32) -> bool {
+    match level {
+        libc::SOL_SOCKET => matches!(
+            name,
+            libc::SO_RCVBUF
+                | libc::SO_SNDBUF
+                | libc::SO_RCVBUFFORCE
+                | libc::SO_SNDBUFFORCE
+                | libc::SO_RCVTIMEO
+                | libc::SO_SNDTIMEO
+                | libc::SO_REUSEADDR
+                | libc::SO_REUSEPORT
+                | libc::SO_BROADCAST
+                | libc::SO_KEEPALIVE
+                | libc::SO_PRIORITY
+        ),
+        libc::IPPROTO_IP => matches!(
+            name,
+            libc::IP_MTU_DISCOVER
+                | libc::IP_RECVERR
+                | libc::IP_MULTICAST_TTL
+                | libc::IP_MULTICAST_LOOP
+                | libc::IP_MULTICAST_IF
+        ),
+        libc::IPPROTO_IPV6 => matches!(
+            name,
+            libc::IPV6_V6ONLY
+                | libc::IPV6_MTU_DISCOVER
+                | libc::IPV6_RECVERR
+                | libc::IPV6_MULTICAST_HOPS
+                | libc::IPV6_MULTICAST_LOOP
+                | libc::IPV6_MULTICAST_IF
+        ),
+        _ => false,
+    }
+}
+
+/// O_NONBLOCK has been set, or taken away.
+pub fn set_nonblocking(fd: i32, is: bool) {
+    if let Some(socket) = of(fd) {
+        socket.nonblock.store(u32::from(is), Ordering::Relaxed);
+    }
+}
+
+/// Keeps what is behind a descriptor, if it is a UDP socket, with the kernel.
+pub fn bar(fd: i32, reason: Reason) {
+    if let Some(socket) = of(fd) {
+        socket.bar(reason);
+    }
+}
+
+/// Before a fork: relatives share one queue of the kernel's, and one of them alone would have the rings.
+pub fn before_fork() {
+    all().for_each(|socket| socket.bar(Reason::Forked));
+}
+
+/// In a forked child: the channels are the parent's.
+pub fn after_fork() {
+    for socket in all() {
+        for zeroed in [&socket.paired, &socket.high, &socket.unaware] {
+            zeroed.store(0, Ordering::Relaxed);
+        }
+        socket.receiving.reset();
+    }
+    flow::after_fork();
+}
+
+/// Before an exec: whoever has the sockets afterwards has no rings.
+pub fn before_exec() {
+    if !is_used() || identity::in_borrowed_memory() {
+        return;
+    }
+    for fd in 0..EXEC_FDS {
+        let is_kept = |flags| flags as i32 & libc::FD_CLOEXEC == 0;
+        if let Some(socket) = of(fd)
+            && sys!(SYS_fcntl, fd, libc::F_GETFD).is_ok_and(is_kept)
+        {
+            socket.bar(Reason::Exec);
+        }
+    }
+}
+
+/// Descriptors that are looked at before an exec.
+const EXEC_FDS: i32 = 1 << 16;
+
+/// Looks after all flows, when mail has come.
+pub fn attend_all() {
+    if PROCESS.datagrams.paired.load(Ordering::Relaxed) != 0 {
+        all().for_each(Socket::tidy);
+    }
+}
+
+impl Socket {
+    /// Its number.
+    pub fn index(&self) -> u32 {
+        let base = PROCESS.datagrams.sockets.load(Ordering::Relaxed) as usize;
+        ((self as *const Self as usize - base) / size_of::<Self>()) as u32
+    }
+
+    /// Whether some flow of it has a channel.
+    #[inline]
+    pub fn has_rings(&self) -> bool {
+        self.paired.load(Ordering::SeqCst) != 0
+    }
+
+    /// Whether calls by `fd` mean this socket still.
+    fn is_behind(&self, fd: i32) -> bool {
+        state::look(fd) == kind::DATAGRAMS | self.index()
+    }
+
+    /// Its flows, in whatever phase.
+    fn flows(&self) -> impl Iterator<Item = &'static Flow> {
+        let high = self.high.load(Ordering::Acquire) as usize;
+        let places = self.flows.iter().take(high);
+        // A flow leaves its place and is another socket's before long.
+        let own = self.index();
+        places
+            .filter_map(|place| place.load(Ordering::Acquire).checked_sub(1).map(flow::at))
+            .filter(move |flow| flow.is_of(own))
+    }
+
+    /// Whether something can be received from rings, as far as can be told without the lock.
+    pub fn has_unread(&self) -> bool {
+        self.has_rings() && self.flows().any(Flow::has_unread)
+    }
+
+    /// Changes with each record that comes.
+    fn arrivals(&self) -> u64 {
+        let tails = self.flows().filter(|flow| flow.is_paired());
+        tails.fold(0, |sum, flow| sum.wrapping_add(flow.tail()))
+    }
+
+    /// Has peers knock at these doors.
+    pub fn want_knocks(&self, doors: u64) {
+        self.doors.fetch_or(doors, Ordering::SeqCst);
+        for flow in self.flows().filter(|flow| flow.is_paired()) {
+            flow.own().wait.rx_doors.fetch_or(doors, Ordering::SeqCst);
+        }
+    }
+
+    /// The opposite.
+    pub fn want_no_knocks(&self, doors: u64) {
+        self.doors.fetch_and(!doors, Ordering::SeqCst);
+        for flow in self.flows().filter(|flow| flow.is_paired()) {
+            flow.own().wait.rx_doors.fetch_and(!doors, Ordering::SeqCst);
+        }
+    }
+
+    /// Who is most likely to send next.
+    pub fn peer(&self) -> Option<crate::spin::Peer> {
+        let last = self.last.load(Ordering::Relaxed).checked_sub(1)?;
+        let flow = Some(flow::at(last)).filter(|flow| flow.is_of(self.index()));
+        flow.filter(|flow| flow.is_paired()).map(Flow::peer)
+    }
+
+    /// A thread begins to sleep in the kernel's call; false: there are rings to look at.
+    pub fn enter_kernel(&self) -> bool {
+        self.unaware.fetch_add(1, Ordering::SeqCst);
+        if self.has_rings() {
+            self.leave_kernel();
+            return false;
+        }
+        true
+    }
+
+    /// It has come back.
+    pub fn leave_kernel(&self) {
+        if self.unaware.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.try_ready();
+        }
+    }
+
+    /// Lets peers use their rings, unless a thread sleeps that would not notice.
+    fn try_ready(&self) {
+        if self.has_rings()
+            && self.unaware.load(Ordering::SeqCst) == 0
+            && self.reads.load(Ordering::Relaxed) != 0
+            && self.barred.load(Ordering::Relaxed) == 0
+        {
+            self.flows()
+                .filter(|flow| flow.is_paired())
+                .for_each(|flow| flow.consumer().get_ready());
+        }
+    }
+
+    /// It stays with the kernel from now on.
+    #[cold]
+    pub fn bar(&self, reason: Reason) {
+        if self.barred.swap(reason as u32, Ordering::SeqCst) == 0 {
+            self.flows().for_each(|flow| flow.leave(true));
+        }
+    }
+
+    /// Ends all flows: the socket goes, or is to have other ones.
+    fn close_flows(&self) {
+        self.flows().for_each(Flow::close);
+    }
+
+    /// Leaves the rings that peers have left, and lets go of the channels that are over.
+    #[cold]
+    fn tidy(&self) {
+        self.flows().for_each(Flow::tidy);
+    }
+
+    /// The flow to a name.
+    fn flow_to(&self, name: Name) -> Option<&'static Flow> {
+        let own = self.index();
+        let last = self.last.load(Ordering::Relaxed).checked_sub(1);
+        let last = last.map(flow::at);
+        if let Some(flow) = last.filter(|flow| flow.is_of(own) && flow.is_to(name)) {
+            return Some(flow);
+        }
+        let flow = self.flows().find(|flow| flow.is_to(name))?;
+        self.last.store(flow.index() + 1, Ordering::Relaxed);
+        Some(flow)
+    }
+
+    /// A datagram has gone to, or come from, this name by the kernel.
+    fn note_by_kernel(&self, fd: i32, name: Name, sent: bool) {
+        if self.barred.load(Ordering::Relaxed) != 0 {
+            return;
+        }
+        let is_new = || match identity::in_borrowed_memory() {
+            true => None,
+            false => flow::new(self, name),
+        };
+        if let Some(flow) = self.flow_to(name).or_else(is_new) {
+            flow.note_by_kernel(self, fd, sent);
+        }
+    }
+}
+
+#[cfg(test)]
+mod names {
+    use super::*;
+
+    #[test]
+    fn names_are_read_and_written() {
+        let four = Name {
+            ip: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 1, 2, 3],
+            port: 53,
+        };
+        for (family, length) in [(libc::AF_INET, 16), (libc::AF_INET6, 28)] {
+            let (bytes, count) = four.address(family);
+            assert_eq!(count, length);
+            assert_eq!(Name::of(bytes.as_ptr().cast(), count), Some(four));
+            assert_eq!(Name::of(bytes.as_ptr().cast(), count - 1), None);
+        }
+        let (mut scoped, count) = four.address(libc::AF_INET6);
+        scoped[24] = 1;
+        assert_eq!(Name::of(scoped.as_ptr().cast(), count), None);
+        let words = NameWords::default();
+        words.set(four);
+        assert_eq!(words.get(), four);
+    }
+
+    #[test]
+    fn groups_and_nobody_have_no_flow() {
+        let name = |ip: [u8; 16], port| Name { ip, port };
+        let mapped = |last: [u8; 4]| {
+            let mut ip = [0; 16];
+            ip[..12].copy_from_slice(&MAPPED);
+            ip[12..].copy_from_slice(&last);
+            ip
+        };
+        assert!(name(mapped([127, 0, 0, 1]), 1).is_single());
+        assert!(!name(mapped([127, 0, 0, 1]), 0).is_single());
+        assert!(!name(mapped([0; 4]), 1).is_single());
+        assert!(!name(mapped([224, 0, 0, 1]), 1).is_single());
+        assert!(!name(mapped([255; 4]), 1).is_single());
+        let mut six = [0; 16];
+        assert!(!name(six, 1).is_single());
+        six[15] = 1;
+        assert!(name(six, 1).is_single());
+        six[..2].copy_from_slice(&[0xfe, 0x80]);
+        assert!(!name(six, 1).is_single());
+        six[0] = 0xff;
+        assert!(!name(six, 1).is_single());
+    }
+}

@@ -1,0 +1,214 @@
+//! Two sockets of this process, joined by a channel as the broker would cut it.
+
+use super::*;
+use crate::hooks_io::{recv, recvfrom, recvmsg, sendto};
+use crate::testing::tables;
+use crate::{link, wait};
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::os::fd::AsRawFd;
+
+/// A socket that the library watches.
+struct Watched {
+    socket: UdpSocket,
+}
+
+impl Watched {
+    fn new() -> Self {
+        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a socket");
+        socket.set_nonblocking(true).expect("nonblocking");
+        opened(socket.as_raw_fd(), libc::AF_INET, true);
+        Self { socket }
+    }
+
+    fn fd(&self) -> i32 {
+        self.socket.as_raw_fd()
+    }
+
+    fn ours(&self) -> &'static Socket {
+        of(self.fd()).expect("watched")
+    }
+
+    fn name(&self) -> Name {
+        let SocketAddr::V4(name) = self.socket.local_addr().expect("a name") else {
+            unreachable!("bound to IPv4");
+        };
+        let ip = name.ip().to_ipv6_mapped().octets();
+        Name {
+            ip,
+            port: name.port(),
+        }
+    }
+
+    fn send(&self, to: &Self, bytes: &[u8]) {
+        let (name, length) = to.name().address(libc::AF_INET);
+        // SAFETY: bytes and a name of ours.
+        let sent = unsafe {
+            let (at, name) = (bytes.as_ptr().cast(), name.as_ptr().cast());
+            sendto(self.fd(), at, bytes.len(), 0, name, length as u32)
+        };
+        assert_eq!(sent, bytes.len() as isize, "{}", sys::errno());
+    }
+
+    /// The next datagram, and who has sent it.
+    fn take(&self) -> Option<(Vec<u8>, Option<Name>)> {
+        let (mut bytes, mut name) = ([0u8; 9000], [0u8; ADDRESS_BYTES]);
+        let mut length = name.len() as u32;
+        // SAFETY: room of ours.
+        let got = unsafe {
+            let (at, name) = (bytes.as_mut_ptr().cast(), name.as_mut_ptr().cast());
+            recvfrom(self.fd(), at, bytes.len(), 0, name, &raw mut length)
+        };
+        let from = Name::of(name.as_ptr().cast(), length as usize);
+        usize::try_from(got)
+            .ok()
+            .map(|count| (bytes[..count].to_vec(), from))
+    }
+
+    fn texts(&self) -> Vec<String> {
+        let next = || self.take().map(|(bytes, _)| bytes);
+        let text = |bytes| String::from_utf8(bytes).expect("text");
+        std::iter::from_fn(next).map(text).collect()
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        let word = state::slot(self.fd()).expect("watched");
+        dropped(word.swap(kind::UNKNOWN, Ordering::AcqRel));
+    }
+}
+
+/// The flows of two sockets get the two ends of a channel.
+fn join(a: &Watched, b: &Watched) -> [&'static Flow; 2] {
+    let links = [41u64, 42].map(|id| {
+        link::make(id, [id as u8; 16]).expect("a link");
+        link::by_id(id).expect("the link")
+    });
+    let page = sys::map_anonymous(4096, false).expect("a page");
+    for (index, (_, link)) in links.iter().enumerate() {
+        let far = links[1 - index].1.own_base.load(Ordering::Relaxed);
+        link.peer_base.store(far, Ordering::Relaxed);
+        link.peer_page.store(page.cast(), Ordering::Relaxed);
+        link.state.store(link::link_state::LIVE, Ordering::Release);
+    }
+    let ends = [(a, b), (b, a)];
+    let flows = ends.map(|(near, far)| {
+        let near = near.ours();
+        near.reads.store(1, Ordering::Relaxed);
+        let flow = near.flow_to(far.name());
+        let flow = flow
+            .or_else(|| flow::new(near, far.name()))
+            .expect("a flow");
+        flow.pretend_offered();
+        flow
+    });
+    for (flow, (index, _)) in flows.iter().zip(links) {
+        flow.paired(index, 0, 7, 99);
+        assert!(flow.is_paired());
+    }
+    flows
+}
+
+fn end_links() {
+    for id in [41, 42] {
+        let (index, link) = link::by_id(id).expect("the link");
+        assert_eq!(link.users.load(Ordering::Relaxed), 0);
+        link.users.store(1, Ordering::Relaxed);
+        link.peer_gone.store(1, Ordering::Relaxed);
+        link::unbind(index);
+    }
+}
+
+#[test]
+fn datagrams_by_rings_are_the_kernels_in_all_but_the_way() {
+    let _turn = tables();
+    let _ = wait::beat;
+    let (a, b) = (Watched::new(), Watched::new());
+    a.send(&b, b"by the kernel");
+    let flows = join(&a, &b);
+    // What the kernel was given last has come by the time that the ring is entered.
+    std::thread::sleep(std::time::Duration::from_millis(2));
+    for text in ["one", "", "three"] {
+        a.send(&b, text.as_bytes());
+    }
+    assert_ne!(flows[0].producer().tail(), 0, "by the ring");
+    assert_eq!(next_bytes(b.ours()), Some(3));
+    let first = b.take().expect("a datagram");
+    assert_eq!(first, (b"by the kernel".to_vec(), Some(a.name())));
+    assert_eq!(b.take(), Some((b"one".to_vec(), Some(a.name()))));
+    assert_eq!(b.take(), Some((vec![], Some(a.name()))));
+
+    // Peeked, cut, and by its length.
+    let mut bytes = [0u8; 2];
+    let at = bytes.as_mut_ptr().cast();
+    // SAFETY: room of ours.
+    let seen = unsafe { recv(b.fd(), at, 2, libc::MSG_PEEK | libc::MSG_TRUNC) };
+    assert_eq!((seen, &bytes), (5, b"th"));
+    let mut part = libc::iovec {
+        iov_base: at,
+        iov_len: 2,
+    };
+    // SAFETY: a msghdr of zeros is an empty message.
+    let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
+    message.msg_iov = &raw mut part;
+    message.msg_iovlen = 1;
+    // SAFETY: a message of ours.
+    let got = unsafe { recvmsg(b.fd(), &raw mut message, 0) };
+    assert_eq!((got, message.msg_flags), (2, libc::MSG_TRUNC));
+    assert_eq!(b.take(), None);
+
+    // What goes by the kernel again comes behind what is in the ring.
+    b.send(&a, b"answer");
+    assert_eq!(a.take(), Some((b"answer".to_vec(), Some(b.name()))));
+    a.send(&b, b"ring");
+    flows[0].leave(false);
+    a.send(&b, b"kernel");
+    assert_eq!(b.texts(), ["ring", "kernel"]);
+    b.send(&a, b"kernel");
+    assert_eq!(a.texts(), ["kernel"]);
+    flows.iter().for_each(|flow| flow.tidy());
+    assert!(!flows[0].is_paired() && !flows[1].is_paired());
+    drop((a, b));
+    end_links();
+}
+
+#[test]
+fn a_full_ring_loses_and_a_liar_loses_its_ring() {
+    let _turn = tables();
+    let (a, b) = (Watched::new(), Watched::new());
+    let flows = join(&a, &b);
+    let large = [7u8; 8000];
+    // Until it is full, and some more.
+    for _ in 0..600 {
+        a.send(&b, &large);
+    }
+    let records = flows[0].producer().tail() / record_bytes(large.len()) as u64;
+    assert!((300..500).contains(&records), "{records} in 3 MB");
+    let mut count = 0;
+    while let Some((bytes, _)) = b.take() {
+        assert_eq!(bytes, large);
+        count += 1;
+    }
+    assert_eq!(count, records);
+
+    // A record that is longer than what there is.
+    a.send(&b, b"12345678");
+    let header = Header {
+        bytes: 9,
+        by_kernel: 0,
+    };
+    let producer = flows[0].producer();
+    let at = producer.tail() - record_bytes(8) as u64;
+    // SAFETY: over a header of ours.
+    unsafe {
+        let from = (&raw const header).cast();
+        let kernel = fordway_ring::copy::Kernel::Plain;
+        producer.write(crate::transfer::copier(), kernel, at, from, HEADER_BYTES);
+    }
+    assert_eq!(b.take(), None);
+    assert!(!flows[1].is_paired(), "given up");
+    a.send(&b, b"kernel");
+    assert_eq!(b.texts(), ["kernel"]);
+    drop((a, b));
+    end_links();
+}
