@@ -2,7 +2,8 @@
 //!
 //! Asked when two programs want to move bytes without packets. Of the packets that there
 //! would have been some bits are known (addresses, ports, interfaces, that a segment of an
-//! established connection has ACK and no SYN) and others are not (lengths, TTL). The same
+//! established connection has ACK and no SYN) and others are not (lengths, TTL; of UDP also whether
+//! a packet is a fragment, for nobody knows how long a datagram will be). The same
 //! program is carried out on the known bits; if every hook in both directions lets the
 //! packets pass whatever the unknown bits are, the connection is allowed. If a rule needs
 //! a bit that is not known, or does something with each packet (a limit, a log), the
@@ -46,7 +47,7 @@ pub struct Crossing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// The packets of the handshake are asked about too: the first of the connecting end,
-    /// and the answer to it (RFC 9293, 3.5).
+    /// and the answer to it (RFC 9293, 3.5). Of UDP these are its first datagram, and the first one back.
     New,
     /// Only what comes after the handshake: the kernel has let that pass, or it has been
     /// asked about before.
@@ -261,6 +262,11 @@ impl Asked<'_> {
         self.opens && !self.reply
     }
 
+    /// TCP's segments fit; a datagram is as long as the program likes.
+    fn may_be_fragment(&self) -> bool {
+        self.question.tuple.protocol == PROTO_UDP
+    }
+
     /// The tuple of the direction that is asked about.
     fn tuple(&self) -> Tuple {
         match self.reply {
@@ -276,9 +282,11 @@ impl Asked<'_> {
         match (base, self.six) {
             (PayloadBase::Network, false) => {
                 header.put(0, &[0x45]);
-                // Not a fragment; whether it may become one is not known.
-                header.put_bits(6, 0, 0xbf);
-                header.put(7, &[0]);
+                if !self.may_be_fragment() {
+                    // Whether it may become one is not known.
+                    header.put_bits(6, 0, 0xbf);
+                    header.put(7, &[0]);
+                }
                 header.put(9, &[tuple.protocol]);
                 header.put(12, &(tuple.source as u32).to_be_bytes());
                 header.put(16, &(tuple.destination as u32).to_be_bytes());
@@ -286,7 +294,11 @@ impl Asked<'_> {
             }
             (PayloadBase::Network, true) => {
                 header.put_bits(0, 0x60, 0xf0);
-                header.put(6, &[tuple.protocol]);
+                let known = match self.may_be_fragment() {
+                    true => !(tuple.protocol ^ NEXT_IS_FRAGMENT),
+                    false => 0xff,
+                };
+                header.put_bits(6, tuple.protocol & known, known);
                 header.put(8, &tuple.source.to_be_bytes());
                 header.put(24, &tuple.destination.to_be_bytes());
                 header.len = 40;
@@ -311,6 +323,8 @@ impl Asked<'_> {
 }
 
 const HEADER_MAX: usize = 40;
+/// The next header of a fragment (RFC 8200, 4.5).
+const NEXT_IS_FRAGMENT: u8 = 44;
 
 struct Header {
     bytes: [u8; HEADER_MAX],
@@ -390,8 +404,8 @@ impl Mode for Asked<'_> {
             }
             Load::Meta(key) => self.meta(*key)?,
             Load::Ct { key, reply } => self.ct(*key, *reply)?,
-            Load::Exthdr { tcp: false, .. } => return None,
-            Load::ExthdrExists { tcp: false, .. } => Number::known(0),
+            Load::Exthdr { tcp: false, .. } if !self.may_be_fragment() => return None,
+            Load::ExthdrExists { tcp: false, .. } if !self.may_be_fragment() => Number::known(0),
             Load::Exthdr { .. } | Load::ExthdrExists { .. } => Number::unknown(),
             Load::Fib { flags, result } => {
                 let tuple = self.tuple();
