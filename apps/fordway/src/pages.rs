@@ -174,12 +174,13 @@ pub const PAGES: &[Page] = &[
             ),
             (
                 "LOCAL",
-                "address and port of this end; a domain's name stands for the address that is its own",
+                "address and port of this end; a domain's name stands for the address that is its own; udp: before it says that \
+                 this is a UDP socket, with one of its far ends",
             ),
             ("REMOTE", "the same of the far end"),
             (
                 "PATH",
-                "fast: bytes go through rings; kernel: through the kernel's TCP",
+                "fast: bytes go through rings; kernel: through the kernel's TCP or UDP",
             ),
             ("REASON", "why kernel: a word of those in fordway(1)"),
             (

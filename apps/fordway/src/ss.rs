@@ -10,6 +10,7 @@ use crate::cli::{PathShown, Sort, Ss};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::show::{document, print};
 use crate::table::{Table, bytes};
+use fordway_abi::control::Protocol;
 use fordway_abi::vsock;
 use fordwayd::admin::{Connection, Domain, Reply, Request, SCHEMA};
 use serde_json::json;
@@ -79,17 +80,18 @@ pub fn ss(broker: &Broker, ss: &Ss) -> Outcome {
 /// What each end moves in a second, until interrupted.
 fn watch(broker: &Broker, ss: &Ss) -> Outcome {
     let terminal = std::io::stdout().is_terminal();
+    // By socket and far end: a UDP socket has many.
+    let key = |one: &Connection| format!("{} {}", one.cookie, one.remote);
     let mut before: Option<(Instant, HashMap<String, Moved>)> = None;
     loop {
         let mut listing = Listing::ask(broker, ss)?;
         let now = Instant::now();
         let moved = listing.shown.iter().map(Moved::of);
-        let cookies = listing.shown.iter().map(|one| one.cookie.clone());
-        let seen: HashMap<String, Moved> = cookies.zip(moved).collect();
+        let seen: HashMap<String, Moved> = listing.shown.iter().map(key).zip(moved).collect();
         if let Some((then, before)) = before.replace((now, seen)) {
             let elapsed = now.duration_since(then);
             let rate = |connection: &Connection| {
-                let before = before.get(&connection.cookie).copied();
+                let before = before.get(&key(connection)).copied();
                 Moved::of(connection).rate(before.unwrap_or_default(), elapsed)
             };
             if ss.sort == Sort::Bytes {
@@ -157,7 +159,7 @@ impl Listing {
         for (one, moved) in self.shown.iter().zip(moved) {
             table.row([
                 one.channel.map_or_else(dash, |number| number.to_string()),
-                self.named(&one.local, Some(&one.domain)),
+                marked(one, self.named(&one.local, Some(&one.domain))),
                 self.named(&one.remote, one.peer_domain.as_ref()),
                 one.path.clone(),
                 one.reason.clone().unwrap_or_else(dash),
@@ -226,6 +228,14 @@ impl Listing {
     }
 }
 
+/// An end's own address, with the protocol if it is not the usual one.
+fn marked(one: &Connection, address: String) -> String {
+    match one.protocol == Protocol::Tcp.word() {
+        true => address,
+        false => format!("{}:{address}", one.protocol),
+    }
+}
+
 fn sort(connections: &mut [Connection], by: Sort) {
     let address = |text: &str| text.parse::<SocketAddr>().ok();
     let place = |one: &Connection| {
@@ -259,6 +269,7 @@ mod tests {
 
     fn end(domain: &str, port: u16, path: &str, reason: Option<&str>) -> Connection {
         Connection {
+            protocol: "tcp".into(),
             domain: domain.into(),
             peer_domain: Some("db".into()),
             local: format!("10.77.0.4:{port}"),
@@ -323,6 +334,11 @@ mod tests {
 2 ends: 1 fast, 1 kernel (1 asked); 3 outside Fordway (--all)
 ";
         assert_eq!(text, expected);
+        let udp = Connection {
+            protocol: "udp".into(),
+            ..end("web", 53, "fast", None)
+        };
+        assert_eq!(marked(&udp, "web:53".into()), "udp:web:53");
     }
 
     #[test]

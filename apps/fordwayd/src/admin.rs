@@ -3,6 +3,7 @@
 //! user and root are answered. Also the one home of what `--json` prints, so that
 //! the schema version covers both.
 
+use fordway_abi::control::Protocol;
 use serde::{Deserialize, Serialize};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -255,9 +256,17 @@ pub struct Domain {
     pub ring_memory_bytes_max: u64,
 }
 
-/// A connection as one of its ends sees it; two ends in Fordway give two rows.
+fn tcp() -> String {
+    Protocol::Tcp.word().to_owned()
+}
+
+/// A connection as one of its ends sees it; two ends in Fordway give two rows. Of UDP, a pair of sockets
+/// that send each other datagrams.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Connection {
+    /// `tcp` or `udp`. A broker that does not say it lists TCP.
+    #[serde(default = "tcp")]
+    pub protocol: String,
     /// Domain of this end.
     pub domain: String,
     /// Domain of the far end, if it is one of ours.
@@ -266,7 +275,7 @@ pub struct Connection {
     pub local: String,
     /// `address:port` of the far end.
     pub remote: String,
-    /// TCP state as `ss` names it (`ESTAB`, `CLOSE-WAIT`, ...).
+    /// TCP state as `ss` names it (`ESTAB`, `CLOSE-WAIT`, ...). A pair of UDP has `ESTAB`.
     pub state: String,
     /// `fast` or `kernel`.
     pub path: String,
@@ -284,8 +293,8 @@ pub struct Connection {
     pub ring_bytes_tx: u64,
     /// Bytes received through the ring.
     pub ring_bytes_rx: u64,
-    /// Bytes sent through the kernel.
+    /// Bytes sent through the kernel; of UDP, which the kernel does not count, 0.
     pub kernel_bytes_tx: u64,
-    /// Bytes received through the kernel.
+    /// Bytes received through the kernel, likewise.
     pub kernel_bytes_rx: u64,
 }

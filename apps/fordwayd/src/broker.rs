@@ -6,6 +6,7 @@
 
 use crate::admin_socket::AdminConnection;
 use crate::connection::{Connection, SendError};
+use crate::datagrams::Datagrams;
 use crate::domains::Domains;
 use crate::dump::Dumps;
 use crate::filter::Rules;
@@ -112,6 +113,7 @@ pub(crate) struct Broker {
     pub(crate) reaper: Reaper,
     pub(crate) places: Places,
     pub(crate) dumps: Dumps,
+    pub(crate) datagrams: Datagrams,
     pub(crate) numbers: Numbers,
     pub(crate) protocol_errors: u64,
     /// Complaints of processes about their peers.
@@ -193,6 +195,7 @@ impl Broker {
             reaper: Reaper::default(),
             places: Places::new(own.netns_cookie),
             dumps: Dumps::default(),
+            datagrams: Datagrams::default(),
             numbers: Numbers::default(),
             protocol_errors: 0,
             channel_errors: 0,
@@ -265,6 +268,7 @@ impl Broker {
             }
         }
         self.on_time();
+        self.look_at_datagrams();
         let actions = self.registry.on_time(self.now_ns());
         self.carry_out(actions);
     }
@@ -273,13 +277,16 @@ impl Broker {
         u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// Until something is ready, the rules change by themselves, or somebody has waited long enough.
+    /// Until something is ready, the rules change by themselves, pairs of UDP sockets are to be looked at, or
+    /// somebody has waited long enough.
     fn wait(&self, events: &mut Vec<epoll::Event>) -> Result<(), BrokerError> {
         events.clear();
         let registry = self.registry.next_ns();
         let registry = registry.map(|at| at.saturating_sub(self.now_ns()));
-        let rules = self.rules.patience_ns();
-        let patience = epoll_timeout(registry.map_or(rules, |registry| registry.min(rules)));
+        let due = [registry, self.datagrams_patience_ns()]
+            .into_iter()
+            .flatten();
+        let patience = epoll_timeout(due.fold(self.rules.patience_ns(), u64::min));
         let room = rustix::buffer::spare_capacity(events);
         match epoll::wait(&self.epoll, room, Some(&patience)) {
             Ok(_) | Err(Errno::INTR) => Ok(()),

@@ -38,6 +38,7 @@ pub mod admin;
 mod admin_socket;
 mod broker;
 mod connection;
+mod datagrams;
 mod domains;
 mod doorbell;
 mod dump;

@@ -16,6 +16,9 @@
 //! 4. A process holds it whose shim was refused ([`crate::unlike`]): `version`, at its other end as well.
 //! 5. No shim holds it: `no-peer`.
 //!
+//! Of UDP the kernel lists no pairs. Those that programs have offered, and not given up since, are listed
+//! as far as the registry knows them.
+//!
 //! Which process holds a socket is read from /proc/PID/fd of the processes that speak
 //! to the broker, and only for a listing. Where a socket holds the listing up ([`crate::dump`]), the
 //! bytes that the kernel has carried are missing. Namespaces that the broker may not enter
@@ -24,8 +27,9 @@
 use crate::admin::Connection;
 use crate::broker::Broker;
 use crate::memory::Progress;
-use fordway_abi::control::PathPolicy;
+use fordway_abi::control::{PathPolicy, Protocol};
 use fordway_abi::reason::Reason;
+use fordway_platform::sockinfo::TcpState;
 use fordway_platform::{diag, netns, process};
 use fordway_registry::{
     ChannelView, ConnectionView, FarEnd, Path, ProcessId, Shown, SocketFacts, Usage,
@@ -130,6 +134,8 @@ impl Broker {
         let mut rows: Vec<_> = rows
             .map(|one| self.describe_connection(one, &found, &tables))
             .collect();
+        let datagrams = self.registry.datagram_ends();
+        rows.extend(datagrams.iter().map(|end| self.describe_datagrams(end)));
         let channels = rows.iter_mut().filter_map(|row| row.channel.as_mut());
         self.numbers.shorten(channels);
         rows
@@ -216,8 +222,9 @@ impl Broker {
             Far::Socket(other) => Some(other),
             _ => None,
         };
-        let joined_with = known.and_then(|view| self.registry.peer_of(view.facts.cookie));
+        let joined_with = known.and_then(|view| self.registry.peer_of(&view.facts));
         let mut connection = Connection {
+            protocol: Protocol::Tcp.word().to_owned(),
             domain: self.registry.name_of_netns(one.netns_cookie),
             peer_domain: joined_with
                 .map(|peer| peer.netns_cookie)
@@ -239,7 +246,9 @@ impl Broker {
             kernel_bytes_rx: row.bytes_rx,
         };
         let reason = match known {
-            Some(view) => self.fill_in(&mut connection, &view, &far, tables),
+            Some(view) => self.fill_in(&mut connection, &view, |view| {
+                self.reason_of_waiting(view, &far, tables)
+            }),
             None => Some(self.reason_without_offer(holder)),
         };
         let far_is_unlike = mirror.is_some_and(|far| tables.unlike.contains_key(&far.row.inode));
@@ -252,13 +261,41 @@ impl Broker {
         connection
     }
 
-    /// Fills in what the registry knows; returns the reason if it is on the kernel path.
+    fn describe_datagrams(&self, view: &ConnectionView) -> Connection {
+        let facts = &view.facts;
+        let peer = self.registry.peer_of(facts);
+        let mut connection = Connection {
+            protocol: facts.protocol.word().to_owned(),
+            domain: self.registry.name_of_netns(facts.netns_cookie),
+            peer_domain: peer
+                .map(|peer| self.registry.name_of_netns(peer.netns_cookie))
+                .or_else(|| self.domain_with(facts.remote.ip())),
+            local: facts.local.to_string(),
+            remote: facts.remote.to_string(),
+            state: TcpState::Established.word().to_owned(),
+            path: "kernel".to_owned(),
+            reason: None,
+            pid: self.pid_of(view.process),
+            joined: true,
+            cookie: facts.cookie.to_string(),
+            channel: None,
+            ring_bytes_tx: 0,
+            ring_bytes_rx: 0,
+            kernel_bytes_tx: 0,
+            kernel_bytes_rx: 0,
+        };
+        let reason = self.fill_in(&mut connection, view, |_| Reason::Waiting);
+        connection.reason = reason.map(|reason| reason.word().to_owned());
+        connection
+    }
+
+    /// Fills in what the registry knows; returns the reason if it is on the kernel path. `waits` says
+    /// why, of an end that waits for the other one.
     fn fill_in(
         &self,
         connection: &mut Connection,
         view: &ConnectionView,
-        far: &Far<'_>,
-        tables: &Tables,
+        waits: impl FnOnce(&ConnectionView) -> Reason,
     ) -> Option<Reason> {
         match view.path {
             Path::Channel(channel) => {
@@ -287,18 +324,22 @@ impl Broker {
                 connection.channel = channel_id;
                 connection.ring_bytes_tx = ring_bytes_tx;
                 connection.ring_bytes_rx = ring_bytes_rx;
-                if reason != Reason::Waiting {
-                    return Some(reason);
-                }
-                let to_domain = || self.domain_with(view.facts.remote.ip()).is_some();
-                Some(match far {
-                    Far::Socket(other) => self.reason_of_far_end(other, tables),
-                    Far::Barred(other, _) if !self.is_held(other, tables) => Reason::NoPeer,
-                    Far::Barred(_, reason) => *reason,
-                    Far::Nowhere if self.rules.translate() && to_domain() => Reason::Nat,
-                    Far::Nowhere => Reason::NoPeer,
+                Some(match reason {
+                    Reason::Waiting => waits(view),
+                    reason => reason,
                 })
             }
+        }
+    }
+
+    fn reason_of_waiting(&self, view: &ConnectionView, far: &Far<'_>, tables: &Tables) -> Reason {
+        let to_domain = || self.domain_with(view.facts.remote.ip()).is_some();
+        match far {
+            Far::Socket(other) => self.reason_of_far_end(other, tables),
+            Far::Barred(other, _) if !self.is_held(other, tables) => Reason::NoPeer,
+            Far::Barred(_, reason) => *reason,
+            Far::Nowhere if self.rules.translate() && to_domain() => Reason::Nat,
+            Far::Nowhere => Reason::NoPeer,
         }
     }
 
@@ -358,6 +399,7 @@ impl Broker {
     /// Whether two sockets can be the ends of one connection, by their names or by a table.
     fn may_be_joined(&self, a: &Found, b: &Found, table: Option<u64>) -> bool {
         let facts = |end: &Found| SocketFacts {
+            protocol: Protocol::Tcp,
             cookie: end.row.cookie,
             netns_cookie: end.netns_cookie,
             local: end.row.local,

@@ -10,6 +10,10 @@
 //!   the pidfd: still alive                         so PID stood for the process all the time
 //!   the packet's credentials: sent by the process  not by an heir of its control connection
 //! ```
+//! Of UDP the first question is whose datagrams are: which socket gets what comes from the remote name to
+//! the local one. The kernel chooses as it does for a datagram, so the proof holds while nobody else is bound
+//! there more closely, and is asked for again while there is a channel ([`Broker::look_at_datagrams`]).
+//!
 //! An inode's number has 32 bits and comes again after all others; who has the patience can
 //! have a socket with the number of another one. So the user counts too: a process has sockets
 //! of its own user only, unless it is root. And a socket lies in the namespace of its process,
@@ -25,9 +29,10 @@
 
 use crate::broker::Broker;
 use crate::connection::Connection;
-use fordway_abi::control::Claim;
+use fordway_abi::control::{Claim, Protocol};
 use fordway_abi::reason::Reason;
 use fordway_platform::diag::{Asker, Found, Named};
+use fordway_platform::sockinfo::TcpState;
 use fordway_platform::{conntrack, netns, process};
 use fordway_registry::{FarEnd, ProcessId, Question, Shown, SocketFacts};
 use std::cell::RefCell;
@@ -128,9 +133,13 @@ impl Places {
     }
 
     /// What the tables say of a socket's connection, for the registry. But for the broker's own,
-    /// namespaces in which nobody has offered a socket are not asked: neither end is there.
+    /// namespaces in which nobody has offered a socket are not asked: neither end is there. Nor is any
+    /// about UDP, whose entries are there with the first datagram, whoever has sent it.
     pub(crate) fn translate(&mut self, question: &Question) -> Option<FarEnd> {
         let SocketFacts { local, remote, .. } = question.facts;
+        if question.facts.protocol != Protocol::Tcp {
+            return None;
+        }
         for netns_cookie in question.mirrored_in.into_iter().flatten() {
             let place = self.by_cookie.get(&netns_cookie);
             let mirrored = place.map(|place| place.asker.has_connection(remote, local));
@@ -170,7 +179,7 @@ impl Places {
         translated.or(as_it_is)
     }
 
-    /// Has the kernel of a namespace know connections for so many seconds more.
+    /// Has the kernel of a namespace know TCP connections for so many seconds more.
     pub(crate) fn keep(
         &mut self,
         netns_cookie: u64,
@@ -178,7 +187,9 @@ impl Places {
         seconds: u32,
     ) {
         if let Some(place) = self.by_cookie.get_mut(&netns_cookie) {
-            place.track(netns_cookie, |asker| asker.keep(connections, seconds));
+            place.track(netns_cookie, |asker| {
+                asker.keep(Protocol::Tcp, connections, seconds)
+            });
         }
     }
 
@@ -233,7 +244,7 @@ impl Places {
 /// Why a claim does not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Untrue {
-    /// There is no such socket, not any more, or not connected.
+    /// There is no such socket, not any more, or not connected; datagrams go to another one.
     Gone,
     /// It is there, and the process has it not under this number.
     NotHeld,
@@ -293,7 +304,7 @@ impl Broker {
         sender: i32,
         claim: &Claim,
     ) -> Result<SocketFacts, Reason> {
-        let facts = claimed(claim);
+        let facts = claimed(claim).ok_or(Reason::Unsupported)?;
         let connection = self.connections.get(&number).ok_or(Reason::NoPeer)?;
         let peer = &connection.peer;
         if sender != peer.pid {
@@ -345,6 +356,7 @@ fn look(
         return Err(Untrue::Hidden);
     }
     let named = Named {
+        protocol: facts.protocol,
         local: facts.local,
         remote: facts.remote,
         cookie: facts.cookie,
@@ -355,7 +367,12 @@ fn look(
         Untrue::Hidden
     })?;
     // Without an inode no process has it open.
-    let found = found.filter(|found| found.state.carries() && found.inode != 0);
+    let may_carry = |state: TcpState| match facts.protocol {
+        Protocol::Tcp => state.carries(),
+        // Connected, or bound only.
+        Protocol::Udp => matches!(state, TcpState::Established | TcpState::Close),
+    };
+    let found = found.filter(|found| may_carry(found.state) && found.inode != 0);
     let found = found.ok_or(Untrue::Gone)?;
     let own = peer.uid == 0 || found.uid == peer.uid;
     if !own || !holds(peer.pid, &facts.shown, found.inode)? {
@@ -375,10 +392,12 @@ fn holds(pid: i32, shown: &Shown, inode: u32) -> Result<bool, Untrue> {
     Ok(by(0)? == Some(inode) || shown.thread != 0 && by(shown.thread)? == Some(inode))
 }
 
-/// The claim as the registry takes it. Names are normalised as everywhere.
-fn claimed(claim: &Claim) -> SocketFacts {
+/// The claim as the registry takes it, if it is of a protocol that is known. Names are normalised as
+/// everywhere.
+fn claimed(claim: &Claim) -> Option<SocketFacts> {
     let name = |ip: [u8; 16], port| SocketAddr::new(Ipv6Addr::from(ip).to_canonical(), port);
-    SocketFacts {
+    Some(SocketFacts {
+        protocol: Protocol::from_u32(claim.protocol)?,
         cookie: claim.cookie,
         netns_cookie: claim.netns_cookie,
         local: name(claim.local_ip, claim.local_port),
@@ -387,7 +406,7 @@ fn claimed(claim: &Claim) -> SocketFacts {
             fd: claim.fd,
             thread: claim.thread,
         },
-    }
+    })
 }
 
 #[cfg(test)]
@@ -429,6 +448,7 @@ mod tests {
     ) -> Result<(), Untrue> {
         let local = rustix::net::getsockname(&socket).expect("name");
         let facts = SocketFacts {
+            protocol: Protocol::Tcp,
             cookie: rustix::net::sockopt::socket_cookie(&socket).expect("cookie"),
             netns_cookie: netns_cookie(&socket).expect("cookie"),
             local: SocketAddr::try_from(local).expect("name"),

@@ -306,6 +306,7 @@ fn a_claim_that_is_not_true_is_refused_without_harm() {
     drop(closed);
     let nothing = wire::Claim {
         netns_cookie: true_x.netns_cookie,
+        protocol: wire::protocol::TCP,
         ..wire::Claim::NONE
     };
     let mut claims = vec![nothing, gone];

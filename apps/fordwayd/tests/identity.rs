@@ -10,7 +10,7 @@ use fordway_platform::netns;
 use fordwayd::admin::{Domain, ErrorKind, Reply, Request};
 use std::io::{BufRead, BufReader, Read};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -18,14 +18,6 @@ use std::process::{Command, Stdio};
 #[test]
 fn broker_process() {
     common::broker_process();
-}
-
-fn is_root() -> bool {
-    let root = rustix::process::geteuid().is_root();
-    if !root {
-        fordway_test_skip::skipped("needs root");
-    }
-    root
 }
 
 /// An ordinary user.
@@ -40,36 +32,6 @@ fn as_user<T: Send>(uid: u32, work: impl FnOnce() -> T + Send) -> T {
         work()
     };
     std::thread::scope(|scope| scope.spawn(work).join()).expect("as another user")
-}
-
-/// Domains of a broker, removed at the end.
-struct Domains<'a>(&'a Broker);
-
-impl Domains<'_> {
-    fn add(&self, name: &str, ip: Option<Ipv4Addr>) -> Domain {
-        let name = name.to_owned();
-        match self.0.ask(&Request::DomainAdd {
-            name,
-            ip,
-            publish: Vec::new(),
-        }) {
-            Reply::Domain(domain) => domain,
-            other => panic!("{other:?}"),
-        }
-    }
-}
-
-impl Drop for Domains<'_> {
-    fn drop(&mut self) {
-        self.0.down();
-    }
-}
-
-fn open(domain: &Domain) -> OwnedFd {
-    let path = domain.netns_path.as_ref().expect("path");
-    netns::open(Path::new(path))
-        .expect("open")
-        .expect("namespace")
 }
 
 /// web connects to db's port 6379.

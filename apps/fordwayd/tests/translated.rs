@@ -10,7 +10,7 @@
 mod common;
 
 use common::*;
-use fordway_abi::control::{self as wire, Message};
+use fordway_abi::control::{self as wire, Message, Protocol};
 use fordway_platform::conntrack;
 use fordwayd::admin::{Reply, Request};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -403,7 +403,10 @@ fn the_host_and_a_domain_are_a_pair() {
     let (x, y) = connect(&stage.host, "10.2.0.2:6379", &of_db);
     stage.host.within(|| {
         let asker = conntrack::Asker::new().expect("netlink").expect("loaded");
-        assert_eq!(asker.keep(&[names(&x)], 0).expect("expired"), 1);
+        assert_eq!(
+            asker.keep(Protocol::Tcp, &[names(&x)], 0).expect("expired"),
+            1
+        );
     });
     a.offer(3, &x);
     let told: wire::Reject = a.expect();
@@ -548,7 +551,7 @@ fn an_entry_joins_the_two_ends_of_its_connection_and_no_others() {
     stage.host.within(|| {
         let asker = conntrack::Asker::new().expect("netlink").expect("loaded");
         let names = names(&x);
-        assert_eq!(asker.keep(&[names], 0).expect("expired"), 1);
+        assert_eq!(asker.keep(Protocol::Tcp, &[names], 0).expect("expired"), 1);
     });
     assert!(!stage.pairs(&x, &y) && !stage.pairs(&y, &x));
 

@@ -64,6 +64,40 @@ impl PathPolicy {
     }
 }
 
+/// Whose pairs of sockets may have a channel: what [`Claim::protocol`] says, if it is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u32)]
+pub enum Protocol {
+    /// See [`protocol::TCP`].
+    Tcp = protocol::TCP,
+    /// See [`protocol::UDP`].
+    Udp = protocol::UDP,
+}
+
+impl Protocol {
+    /// The protocol with this number.
+    pub fn from_u32(value: u32) -> Option<Self> {
+        match value {
+            protocol::TCP => Some(Self::Tcp),
+            protocol::UDP => Some(Self::Udp),
+            _ => None,
+        }
+    }
+
+    /// The number in the header of an IP packet.
+    pub fn number(self) -> u8 {
+        self as u8
+    }
+
+    /// The word that ss(8) has for it (Netid).
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+        }
+    }
+}
+
 /// Start of each packet.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]

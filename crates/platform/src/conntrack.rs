@@ -9,6 +9,7 @@
 
 use crate::netlink::{self, Answer, Socket, attribute, find_attribute, invalid, nested};
 use crate::{diag, netns};
+use fordway_abi::control::Protocol;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -90,12 +91,13 @@ impl Asker {
     /// just passed. What it does not know stays unknown. Returns how many it knows.
     pub fn keep(
         &self,
+        protocol: Protocol,
         connections: &[(SocketAddr, SocketAddr)],
         seconds: u32,
     ) -> io::Result<usize> {
         let mut known = 0;
         for (one, other) in connections {
-            let mut body = tuple(*one, *other);
+            let mut body = tuple(protocol, *one, *other);
             body.extend(attribute(CTA_TIMEOUT, &seconds.to_be_bytes()));
             let flags = netlink::REQUEST | netlink::ACK;
             let request = request((CT_NEW, flags), *one, &body);
@@ -125,11 +127,12 @@ pub(crate) fn handshake_has_passed(
 /// As [`Asker::keep`], in `namespace`.
 pub(crate) fn keep(
     namespace: BorrowedFd<'_>,
+    protocol: Protocol,
     connections: &[(SocketAddr, SocketAddr)],
     seconds: u32,
 ) -> io::Result<usize> {
     netns::within(namespace, || match Asker::new()? {
-        Some(asker) => asker.keep(connections, seconds),
+        Some(asker) => asker.keep(protocol, connections, seconds),
         None => Ok(0),
     })?
 }
@@ -139,11 +142,12 @@ pub(crate) fn netfilter_socket() -> io::Result<Socket> {
 }
 
 fn question(from: SocketAddr, to: SocketAddr) -> Vec<u8> {
-    request((CT_GET, netlink::REQUEST), from, &tuple(from, to))
+    let names = tuple(Protocol::Tcp, from, to);
+    request((CT_GET, netlink::REQUEST), from, &names)
 }
 
 /// The tuple of a connection, by which the kernel finds it.
-fn tuple(from: SocketAddr, to: SocketAddr) -> Vec<u8> {
+fn tuple(protocol: Protocol, from: SocketAddr, to: SocketAddr) -> Vec<u8> {
     let addresses = match (from.ip(), to.ip()) {
         (IpAddr::V4(from), IpAddr::V4(to)) => {
             pair(CTA_TUPLE_IP, CTA_IP_V4_SRC, [&from.octets(), &to.octets()])
@@ -157,7 +161,7 @@ fn tuple(from: SocketAddr, to: SocketAddr) -> Vec<u8> {
             pair(CTA_TUPLE_IP, CTA_IP_V6_SRC, words)
         }
     };
-    let mut ports = attribute(CTA_PROTO_NUM, &[libc::IPPROTO_TCP as u8]);
+    let mut ports = attribute(CTA_PROTO_NUM, &[protocol.number()]);
     ports.extend(attribute(CTA_PROTO_SRC_PORT, &from.port().to_be_bytes()));
     ports.extend(attribute(CTA_PROTO_DST_PORT, &to.port().to_be_bytes()));
     let mut tuple = addresses;
@@ -286,7 +290,7 @@ fn is_done(answer: &Answer) -> io::Result<bool> {
 mod tests {
     use super::*;
     use std::io::{Read, Write};
-    use std::net::{TcpListener, TcpStream};
+    use std::net::{TcpListener, TcpStream, UdpSocket};
     use std::os::fd::AsFd;
     use std::process::{Command, Stdio};
 
@@ -299,7 +303,7 @@ mod tests {
         };
         let rules = "table inet t { chain c { type filter hook input priority 0; ct state new accept; }; }
             table ip n { chain o { type nat hook output priority -100; tcp dport 7 redirect to :17; }; }";
-        let (ends, other_ends) = netns::within(namespace.as_fd(), || {
+        let (ends, other_ends, datagrams) = netns::within(namespace.as_fd(), || {
             let run = |program: &str, words: &[&str], input: &str| {
                 let mut child = Command::new(program)
                     .args(words)
@@ -321,7 +325,10 @@ mod tests {
                 server.read_exact(&mut [0]).expect("received");
                 (client, server)
             };
-            (connect("127.0.0.1:17"), connect("127.0.0.1:7"))
+            let [a, b] = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").expect("bind"));
+            let datagrams = [&a, &b].map(|socket| socket.local_addr().expect("name"));
+            a.send_to(b"x", datagrams[1]).expect("sent");
+            (connect("127.0.0.1:17"), connect("127.0.0.1:7"), datagrams)
         })
         .expect("entered");
         let names = |socket: &TcpStream| {
@@ -374,11 +381,18 @@ mod tests {
         };
         let swapped = (names.1, names.0);
         for (named, seconds) in [(names, 1000), (swapped, 1_000_000)] {
-            let known = keep(namespace.as_fd(), &[other, named, other], seconds);
+            let asked = [other, named, other];
+            let known = keep(namespace.as_fd(), Protocol::Tcp, &asked, seconds);
             assert_eq!(known.expect("kept"), 1);
             let left = left_s(names).expect("known");
             assert!((seconds - 100..=seconds).contains(&left), "{left}");
             assert_eq!(left_s(other), None);
+        }
+        // Of UDP and TCP, names are not each other's.
+        for (protocol, known) in [(Protocol::Udp, 1), (Protocol::Tcp, 0)] {
+            let [from, to] = datagrams;
+            let kept = keep(namespace.as_fd(), protocol, &[(to, from)], 60);
+            assert_eq!(kept.expect("kept"), known);
         }
     }
 

@@ -1,12 +1,18 @@
 //! Connected TCP sockets of a network namespace, by sock_diag(7): what ss(8) shows,
 //! with the cookie by which a socket is known everywhere in Fordway.
 //!
+//! Of UDP one socket at a time: which one the kernel gives a datagram with these names. It looks it up as
+//! it does for a datagram (linux: udp_dump_one), so the answer is its own choice among sockets that are bound
+//! to any address, more closely or connected, and among those of an SO_REUSEPORT group. It is asked
+//! about a datagram that came by no device: a socket that is bound to one (SO_BINDTODEVICE) is not found.
+//!
 //! For another namespace a helper thread enters it (setns(2) moves one thread only) and ends with
 //! the dump.
 
 use crate::netlink::{self, Socket, read_u32, read_u64};
 use crate::netns;
 use crate::sockinfo::{self, TcpState};
+use fordway_abi::control::Protocol;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -93,8 +99,9 @@ impl Asker {
         within(&namespace, cookie, Self::new)
     }
 
-    /// The TCP socket with these names and this cookie, if there is one now. Names and state
-    /// come without the socket's lock, so nobody can make the caller wait.
+    /// The socket with these names and this cookie, if there is one now; of UDP, if it is the one that
+    /// gets datagrams from the remote name to the local one. Names and state come without the socket's
+    /// lock, so nobody can make the caller wait.
     pub fn find(&self, socket: &Named) -> io::Result<Option<Found>> {
         let found = self.look(socket)?;
         let found = found.filter(|(row, _)| row.cookie == socket.cookie);
@@ -105,10 +112,11 @@ impl Asker {
         }))
     }
 
-    /// Whether some socket has these names and carries a connection, whatever its cookie.
+    /// Whether some TCP socket has these names and carries a connection, whatever its cookie.
     pub fn has_connection(&self, local: SocketAddr, remote: SocketAddr) -> io::Result<bool> {
         let cookie = ANY_COOKIE;
         let found = self.look(&Named {
+            protocol: Protocol::Tcp,
             local,
             remote,
             cookie,
@@ -131,9 +139,11 @@ impl Asker {
         if message.kind != SOCK_DIAG_BY_FAMILY {
             return Err(netlink::invalid());
         }
+        // A UDP socket may be bound to any address, and have no remote name.
         let has_names = |row: &Row| {
-            row.local == sockinfo::normal(socket.local)
-                && row.remote == sockinfo::normal(socket.remote)
+            socket.protocol == Protocol::Udp
+                || row.local == sockinfo::normal(socket.local)
+                    && row.remote == sockinfo::normal(socket.remote)
         };
         let row = parse(message.body).filter(has_names);
         let uid = read_u32(message.body, 64).unwrap_or(u32::MAX);
@@ -224,6 +234,8 @@ pub fn own_netns_cookie() -> io::Result<u64> {
 /// A socket by its names and its cookie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Named {
+    /// Whose names they are.
+    pub protocol: Protocol,
     /// Its own name.
     pub local: SocketAddr,
     /// Its far end's.
@@ -232,7 +244,7 @@ pub struct Named {
     pub cookie: u64,
 }
 
-/// Ends connected sockets of another namespace, provided that its SO_NETNS_COOKIE is
+/// Ends connected TCP sockets of another namespace, provided that its SO_NETNS_COOKIE is
 /// `cookie`: their programs get ECONNABORTED, and a reset is sent (SOCK_DESTROY, which
 /// `ss -K` uses; needs CAP_NET_ADMIN there and CONFIG_INET_DIAG_DESTROY). Returns how many
 /// were ended; those that are gone already are not counted.
@@ -266,12 +278,17 @@ fn request_about(kind: u16, flags: u16, socket: &Named) -> Vec<u8> {
         SocketAddr::V6(_) => libc::AF_INET6,
     };
     let mut bytes = [0; REQUEST_BYTES];
+    // Of UDP the kernel wants a datagram's names: its source first, which is the remote one.
+    let (first, second) = match socket.protocol {
+        Protocol::Tcp => (socket.local, socket.remote),
+        Protocol::Udp => (socket.remote, socket.local),
+    };
     bytes[0] = family as u8;
-    bytes[1] = libc::IPPROTO_TCP as u8;
+    bytes[1] = socket.protocol.number();
     bytes[4..8].copy_from_slice(&u32::MAX.to_ne_bytes());
-    bytes[8..10].copy_from_slice(&socket.local.port().to_be_bytes());
-    bytes[10..12].copy_from_slice(&socket.remote.port().to_be_bytes());
-    for (at, name) in [(12, socket.local), (28, socket.remote)] {
+    bytes[8..10].copy_from_slice(&first.port().to_be_bytes());
+    bytes[10..12].copy_from_slice(&second.port().to_be_bytes());
+    for (at, name) in [(12, first), (28, second)] {
         match name.ip() {
             IpAddr::V4(ip) => bytes[at..at + 4].copy_from_slice(&ip.octets()),
             IpAddr::V6(ip) => bytes[at..at + 16].copy_from_slice(&ip.octets()),
@@ -346,7 +363,7 @@ mod tests {
     use super::*;
     use crate::sockinfo::tcp_socket;
     use std::io::{Read, Write};
-    use std::net::{TcpListener, TcpStream};
+    use std::net::{TcpListener, TcpStream, UdpSocket};
 
     #[test]
     fn a_connection_is_listed_with_cookie_names_and_bytes() {
@@ -381,6 +398,7 @@ mod tests {
         let named = |stream: &TcpStream| {
             let facts = tcp_socket(stream).expect("facts");
             Named {
+                protocol: Protocol::Tcp,
                 local: facts.local,
                 remote: facts.remote,
                 cookie: facts.cookie,
@@ -427,6 +445,133 @@ mod tests {
         assert_eq!(found.state, TcpState::CloseWait);
     }
 
+    /// A UDP socket bound to this name, which others may be bound to as well.
+    fn udp(name: impl Into<SocketAddr>) -> UdpSocket {
+        let name = name.into();
+        let family = match name {
+            SocketAddr::V4(_) => AddressFamily::INET,
+            SocketAddr::V6(_) => AddressFamily::INET6,
+        };
+        let (kind, flags) = (SocketType::DGRAM, SocketFlags::CLOEXEC);
+        let socket = rustix::net::socket_with(family, kind, flags, None).expect("socket");
+        rustix::net::sockopt::set_socket_reuseaddr(&socket, true).expect("reuse");
+        rustix::net::bind(&socket, &name).expect("bind");
+        socket.into()
+    }
+
+    fn name_of(socket: &UdpSocket) -> SocketAddr {
+        socket.local_addr().expect("name")
+    }
+
+    /// What the kernel says of a socket that is to get datagrams from `remote` to `local`.
+    fn receiver(socket: &UdpSocket, local: SocketAddr, remote: SocketAddr) -> Option<Found> {
+        let named = Named {
+            protocol: Protocol::Udp,
+            local,
+            remote,
+            cookie: rustix::net::sockopt::socket_cookie(socket).expect("cookie"),
+        };
+        let asker = Asker::new().expect("netlink");
+        let found = asker.find(&named).expect("ask");
+        for cookie in [ANY_COOKIE, named.cookie + 1_000_000] {
+            let wrong = Named { cookie, ..named };
+            assert_eq!(asker.find(&wrong).expect("ask"), None);
+        }
+        found
+    }
+
+    const HERE: Ipv4Addr = Ipv4Addr::LOCALHOST;
+    const ALSO_HERE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
+
+    #[test]
+    fn a_udp_socket_is_found_by_the_datagrams_that_it_gets() {
+        let sender = name_of(&udp((HERE, 0)));
+        let other_sender = SocketAddr::from((ALSO_HERE, sender.port()));
+        let socket = udp((Ipv4Addr::UNSPECIFIED, 0));
+        let port = name_of(&socket).port();
+        let inode = rustix::fs::fstat(&socket).expect("fstat").st_ino as u32;
+        let is = |state| {
+            let uid = rustix::process::geteuid().as_raw();
+            Some(Found { state, inode, uid })
+        };
+        let at = |ip: Ipv4Addr| SocketAddr::from((ip, port));
+        // Bound to any address; of one that this namespace has not, the kernel says the same.
+        for ip in [HERE, ALSO_HERE, Ipv4Addr::new(192, 0, 2, 1)] {
+            let found = receiver(&socket, at(ip), sender);
+            assert_eq!(found, is(TcpState::Close), "{ip}");
+        }
+        // Another port is another socket's.
+        let beside = SocketAddr::from((HERE, port ^ 1));
+        assert_eq!(receiver(&socket, beside, sender), None);
+        // Connected, it gets that one's datagrams only, and at one address.
+        socket.connect(sender).expect("connect");
+        let found = receiver(&socket, at(HERE), sender);
+        assert_eq!(found, is(TcpState::Established));
+        assert_eq!(receiver(&socket, at(HERE), other_sender), None);
+        assert_eq!(receiver(&socket, at(ALSO_HERE), sender), None);
+    }
+
+    #[test]
+    fn the_udp_socket_that_is_bound_more_closely_gets_the_datagrams() {
+        let sender = name_of(&udp((HERE, 0)));
+        let any = udp((Ipv4Addr::UNSPECIFIED, 0));
+        let name = SocketAddr::from((HERE, name_of(&any).port()));
+        assert!(receiver(&any, name, sender).is_some());
+        let closer = udp(name);
+        assert_eq!(receiver(&any, name, sender), None);
+        assert!(receiver(&closer, name, sender).is_some());
+        let elsewhere = SocketAddr::from((ALSO_HERE, name.port()));
+        assert!(receiver(&any, elsewhere, sender).is_some());
+        assert_eq!(receiver(&closer, elsewhere, sender), None);
+        // Where it is connected, it gets nobody else's.
+        closer.connect((HERE, 9)).expect("connect");
+        assert!(receiver(&any, name, sender).is_some());
+        assert_eq!(receiver(&closer, name, sender), None);
+    }
+
+    #[test]
+    fn a_udp_socket_of_ipv6_gets_datagrams_of_ipv4() {
+        let sender = name_of(&udp((HERE, 0)));
+        let socket = udp((Ipv6Addr::UNSPECIFIED, 0));
+        let port = name_of(&socket).port();
+        assert!(receiver(&socket, (HERE, port).into(), sender).is_some());
+        let six = SocketAddr::from((Ipv6Addr::LOCALHOST, port));
+        let sender = SocketAddr::from((Ipv6Addr::LOCALHOST, 9));
+        assert!(receiver(&socket, six, sender).is_some());
+        // Of its own family, the closer one is preferred as well.
+        let closer = udp(six);
+        assert!(receiver(&closer, six, sender).is_some());
+        assert_eq!(receiver(&socket, six, sender), None);
+    }
+
+    /// What the kernel says beforehand is what it does.
+    #[test]
+    fn of_a_group_that_shares_a_port_the_one_that_the_kernel_picks_is_found() {
+        let member = |port| {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            let kind = SocketType::DGRAM;
+            let socket = rustix::net::socket_with(AddressFamily::INET, kind, flags, None);
+            let socket = socket.expect("socket");
+            rustix::net::sockopt::set_socket_reuseport(&socket, true).expect("reuse");
+            rustix::net::bind(&socket, &SocketAddr::from((HERE, port))).expect("bind");
+            UdpSocket::from(socket)
+        };
+        let first = member(0);
+        let name = name_of(&first);
+        let more = [(); 3].map(|()| member(name.port()));
+        let group: Vec<UdpSocket> = std::iter::once(first).chain(more).collect();
+        for _ in 0..8 {
+            let sender = udp((HERE, 0));
+            let found = |socket: &&UdpSocket| receiver(socket, name, name_of(&sender)).is_some();
+            let picked: Vec<&UdpSocket> = group.iter().filter(found).collect();
+            let [picked] = picked[..] else {
+                panic!("{} of them", picked.len());
+            };
+            sender.send_to(b"x", name).expect("sent");
+            picked.recv_from(&mut [0]).expect("it came there");
+        }
+    }
+
     #[test]
     fn a_socket_is_ended_by_its_names_and_cookie() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("bind");
@@ -434,6 +579,7 @@ mod tests {
         let (_b, _) = listener.accept().expect("accept");
         let facts = tcp_socket(&a).expect("facts");
         let victim = |cookie| Named {
+            protocol: Protocol::Tcp,
             local: facts.local,
             remote: facts.remote,
             cookie,
@@ -466,6 +612,7 @@ mod tests {
         let stream = TcpStream::connect(listener.local_addr().expect("name")).expect("connect");
         let facts = sockinfo::tcp_socket(&stream).expect("facts");
         let named = Named {
+            protocol: Protocol::Tcp,
             local: facts.local,
             remote: facts.remote,
             cookie: facts.cookie,

@@ -2,6 +2,7 @@
 
 use crate::diag::{Asker, Named};
 use crate::{memfd, sockinfo};
+use fordway_abi::control::Protocol;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::net::UnixStream;
@@ -39,6 +40,7 @@ pub fn inet_diag() -> io::Result<()> {
     // A listener: in a new namespace the loopback device is down, and connects nobody.
     let socket = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let named = Named {
+        protocol: Protocol::Tcp,
         local: socket.local_addr()?,
         remote: SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
         cookie: rustix::net::sockopt::socket_cookie(&socket)?,

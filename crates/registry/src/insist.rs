@@ -3,7 +3,6 @@
 
 use crate::processes::{ConnKey, ConnState};
 use crate::{Action, ProcessId, Registry};
-use fordway_abi::control::PathPolicy;
 use fordway_abi::reason::Reason;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -46,7 +45,7 @@ impl Registry {
             Some(ConnState::Offered { .. })
         );
         let is_new = !self.insisting.until_ns.contains_key(&key);
-        if self.policy(process) == Some(PathPolicy::Fast) && waits && is_new {
+        if self.insists_on(key) && waits && is_new {
             let until_ns = now_ns.saturating_add(INSIST_NS_MAX);
             self.insisting.insert(key, until_ns);
         }

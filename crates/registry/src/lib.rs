@@ -37,6 +37,17 @@
 //! of his own. Such an offer finds no partner, and it disturbs nobody's: an offer is
 //! looked up by names *and* namespace, so a stranger's stands elsewhere.
 //!
+//! # UDP
+//! Two UDP sockets that send each other datagrams are paired as the ends of a connection are, under
+//! a name each and by the same rule; TCP and UDP never meet. What differs:
+//! - A socket may be in many pairs, with one far end each.
+//! - Whoever calls has found that the kernel gives the socket what comes from the far end's name to its own.
+//!   The kernel says so of a socket that is bound to any address whatever address it is asked about. So
+//!   within a namespace local addresses are loopback or its own.
+//! - That may change while both sockets stay: of each pair the caller is asked anew
+//!   ([`Registry::look_at_datagrams`]).
+//! - Nothing is translated, and no program is refused for the kernel's path: it may send by it at any time.
+//!
 //! # Links
 //! Two processes share links; a link has a side for each (both sides may be the same
 //! process), each side with a number of its own, and hands out slots lowest first. A
@@ -53,6 +64,7 @@
 
 mod alone;
 mod counts;
+mod datagrams;
 mod domains;
 mod insist;
 mod links;
@@ -75,7 +87,7 @@ pub use processes::{KERNEL_REMEMBERED_MAX, LINKS_MAX, OFFERS_MAX};
 pub use translated::{FarEnd, Question, Translator};
 pub use view::{ChannelView, ConnectionView, LinkSide, Path};
 
-use fordway_abi::control;
+use fordway_abi::control::{self, Protocol};
 use fordway_abi::reason::Reason;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -93,24 +105,36 @@ pub struct Shown {
     pub thread: u32,
 }
 
-/// Shows that a process still has this socket, connected under these names; or why not. Asked
-/// of an older offer when its mirror image comes.
+/// Shows that a process still has this socket, connected under these names; or why not. Of UDP: that
+/// it gets what is sent to it under them. Asked of an older offer when its mirror image comes.
 pub type Witness<'w> = dyn FnMut(ProcessId, &SocketFacts) -> Result<(), Reason> + 'w;
 
 /// What the kernel says of an offered socket. Names are normalised: IPv4 in IPv6 is
 /// IPv4, no scope, no flow label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SocketFacts {
+    /// What it speaks.
+    pub protocol: Protocol,
     /// SO_COOKIE.
     pub cookie: u64,
     /// SO_NETNS_COOKIE.
     pub netns_cookie: u64,
-    /// getsockname.
+    /// getsockname. Of UDP, the name to which the far end sends.
     pub local: SocketAddr,
-    /// getpeername.
+    /// getpeername. Of UDP, the far end's name.
     pub remote: SocketAddr,
     /// Where its process has it.
     pub shown: Shown,
+}
+
+/// What a connection's end is known by: its socket's cookie, and of UDP the far end's name.
+pub(crate) type EndId = (u64, Option<SocketAddr>);
+
+impl SocketFacts {
+    pub(crate) fn end_id(&self) -> EndId {
+        let far = (self.protocol == Protocol::Udp).then_some(self.remote);
+        (self.cookie, far)
+    }
 }
 
 /// What the broker is to do.
@@ -212,14 +236,16 @@ pub struct Registry {
     /// Rejoined links by their key.
     links_by_key: BTreeMap<[u8; 16], links::LinkRef>,
     channels: BTreeMap<links::ChannelRef, links::Channel>,
-    /// The one live connection of a socket, or its newest one that went to the kernel.
-    by_cookie: BTreeMap<u64, processes::ConnKey>,
-    /// Offers without a partner, by local name, remote name and namespace.
+    /// The one live connection of an end, or its newest one that went to the kernel.
+    by_end: BTreeMap<EndId, processes::ConnKey>,
+    /// Offers without a partner, by their names.
     offers: BTreeMap<pairing::Names, processes::ConnKey>,
     /// What only one side has rejoined.
     alone: alone::Alone,
     /// Offers that may not wait for long.
     insisting: insist::Insisting,
+    /// Channels of UDP.
+    datagrams: datagrams::Datagrams,
     ring_bytes_reported: u64,
     counts: Counts,
 }
@@ -250,10 +276,11 @@ impl Registry {
             links_between: BTreeMap::new(),
             links_by_key: BTreeMap::new(),
             channels: BTreeMap::new(),
-            by_cookie: BTreeMap::new(),
+            by_end: BTreeMap::new(),
             offers: BTreeMap::new(),
             alone: alone::Alone::default(),
             insisting: insist::Insisting::default(),
+            datagrams: datagrams::Datagrams::default(),
             ring_bytes_reported: 0,
             counts: Counts::default(),
         }

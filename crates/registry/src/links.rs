@@ -316,6 +316,7 @@ impl Registry {
         let Some(channel) = self.channels.remove(&channel_ref) else {
             return;
         };
+        self.datagrams.end(channel_ref);
         if let Some(link) = self.links.get_mut(&channel.link) {
             link.channels.remove(&channel.slot);
             link.waiting.retain(|waiting| *waiting != channel_ref);

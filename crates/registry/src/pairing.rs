@@ -5,19 +5,23 @@ use crate::links::{Channel, End};
 use crate::policy::Gate;
 use crate::processes::{Conn, ConnKey, ConnState, OnKernel};
 use crate::{Action, ProcessId, Registry, SocketFacts, Translator, Witness};
-use fordway_abi::control::PathPolicy;
+use fordway_abi::control::{PathPolicy, Protocol};
 use fordway_abi::reason::Reason;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-/// What a socket is looked up by: its local name, its remote name, its namespace.
-pub(crate) type Names = (SocketAddr, SocketAddr, u64);
+/// What a socket is looked up by: its protocol, its local name, its remote name, its namespace.
+pub(crate) type Names = (Protocol, SocketAddr, SocketAddr, u64);
 
 pub(crate) fn names(facts: &SocketFacts) -> Names {
-    (facts.local, facts.remote, facts.netns_cookie)
+    let SocketFacts { local, remote, .. } = *facts;
+    (facts.protocol, local, remote, facts.netns_cookie)
 }
 
+/// The kernel takes it for the broadcast address of the loopback network.
+const LOOPBACK_BROADCAST: Ipv4Addr = Ipv4Addr::new(127, 255, 255, 255);
+
 impl Registry {
-    /// A process offers a connected socket under its own number for it.
+    /// A process offers a connected socket, or one end of a UDP pair, under its own number for it.
     ///
     /// It may do so again at any time: an offer that stands is left alone, one that
     /// went to the kernel path starts anew, another socket under the same number ends
@@ -45,19 +49,19 @@ impl Registry {
         }
         if let Some(conn) = self.conn(key) {
             let stands = !matches!(conn.state, ConnState::Kernel(_));
-            if stands && conn.facts.cookie == facts.cookie {
+            let is_same = conn.facts.cookie == facts.cookie && names(&conn.facts) == names(&facts);
+            if stands && is_same {
                 return actions;
             }
             self.end_conn(key, &mut actions);
         }
-        if !self.free_cookie(key, facts.cookie, witness, &mut actions) {
+        if !self.free_end(key, &facts, witness, &mut actions) {
             self.reject(key, Reason::Shared, false, &mut actions);
             return actions;
         }
         let Some(owner) = self.processes.get_mut(&process) else {
             return actions;
         };
-        let policy = owner.policy;
         if !owner.has_room_for_conn() {
             self.reject(key, Reason::NoMemory, false, &mut actions);
             return actions;
@@ -67,7 +71,7 @@ impl Registry {
             state: ConnState::Offered { told: None },
         };
         owner.conns.insert(conn_id, conn);
-        self.by_cookie.insert(facts.cookie, key);
+        self.by_end.insert(facts.end_id(), key);
         if let Some(reason) = unpairable(&facts) {
             self.turn_down(key, reason, &mut actions);
             return actions;
@@ -84,7 +88,7 @@ impl Registry {
             }
             None => {
                 self.far_end_has_no_channel(&facts, &mut actions);
-                self.tell_alone(key, policy, translate, &mut actions);
+                self.tell_alone(key, translate, &mut actions);
             }
         }
         actions
@@ -108,7 +112,7 @@ impl Registry {
         }
         self.end_conn(key, &mut actions);
         // Somebody else has it, and offers it.
-        if !self.free_cookie(key, facts.cookie, witness, &mut actions) {
+        if !self.free_end(key, &facts, witness, &mut actions) {
             return actions;
         }
         let Some(owner) = self.processes.get_mut(&process) else {
@@ -117,20 +121,20 @@ impl Registry {
         let past = OnKernel::never_had_one(reason);
         let state = ConnState::Kernel(past);
         owner.conns.insert(conn_id, Conn { facts, state });
-        self.by_cookie.insert(facts.cookie, key);
+        self.by_end.insert(facts.end_id(), key);
         self.remember_on_kernel(key, past);
         actions
     }
 
-    /// Makes way for a new offer of a socket, unless another connection of it is live.
-    pub(crate) fn free_cookie(
+    /// Makes way for a new offer of an end, unless another connection of it is live.
+    pub(crate) fn free_end(
         &mut self,
         key: ConnKey,
-        cookie: u64,
+        facts: &SocketFacts,
         witness: &mut Witness<'_>,
         actions: &mut Vec<Action>,
     ) -> bool {
-        let Some(&holder) = self.by_cookie.get(&cookie) else {
+        let Some(&holder) = self.by_end.get(&facts.end_id()) else {
             return true;
         };
         match self.conn(holder).map(|conn| (conn.state, conn.facts)) {
@@ -201,13 +205,23 @@ impl Registry {
     /// What the other end of this socket's connection is looked up by: in its own namespace,
     /// and in that which has the remote address; each only where the rule can hold.
     pub(crate) fn mirrors(&self, facts: &SocketFacts) -> [Option<Names>; 2] {
-        let owner = |name: SocketAddr| self.domains.owner_of(name.ip());
-        let (near, far) = (owner(facts.local), owner(facts.remote));
+        let [near, far] = [facts.local, facts.remote].map(|name| self.domains.owner_of(name.ip()));
         let own = Some(facts.netns_cookie);
-        let strange = |owner: Option<u64>| owner.is_some() && owner != own;
-        let here = own.filter(|_| !strange(near) && !strange(far));
+        let here = own.filter(|_| {
+            let mut both = [facts.local, facts.remote].into_iter();
+            both.all(|name| self.may_be_of(facts, name))
+        });
         let there = far.filter(|_| near == own);
-        [here, there].map(|netns| Some((facts.remote, facts.local, netns?)))
+        [here, there].map(|netns| Some((facts.protocol, facts.remote, facts.local, netns?)))
+    }
+
+    /// Whether a name can be one of two sockets' in the namespace of this one.
+    fn may_be_of(&self, end: &SocketFacts, name: SocketAddr) -> bool {
+        match self.domains.owner_of(name.ip()) {
+            Some(owner) => owner == end.netns_cookie,
+            // The kernel names the receiver of datagrams to any address, were it nobody's.
+            None => end.protocol == Protocol::Tcp || name.ip().is_loopback(),
+        }
     }
 
     /// Whether two sockets may have a channel: by their names, or if the table of this namespace
@@ -223,9 +237,12 @@ impl Registry {
     pub(crate) fn rule_holds(&self, a: &SocketFacts, b: &SocketFacts) -> bool {
         let owner = |end: &SocketFacts| self.domains.owner_of(end.local.ip());
         let owns = |end: &SocketFacts| owner(end) == Some(end.netns_cookie);
-        let mirrored = a.local == b.remote && a.remote == b.local && a.cookie != b.cookie;
+        let mirrored = a.protocol == b.protocol
+            && a.local == b.remote
+            && a.remote == b.local
+            && a.cookie != b.cookie;
         let together = a.netns_cookie == b.netns_cookie
-            && [a, b].iter().all(|end| owner(end).is_none() || owns(end));
+            && [a, b].iter().all(|end| self.may_be_of(end, end.local));
         mirrored && (together || (owns(a) && owns(b)))
     }
 
@@ -278,6 +295,7 @@ impl Registry {
         };
         self.counts.paired += 1;
         self.channels.insert(channel_ref, channel);
+        self.datagrams.begin(channel_ref, &conn_a.facts);
         let Some(link) = self.links.get_mut(&link_ref) else {
             return;
         };
@@ -296,28 +314,34 @@ impl Registry {
     fn tell_alone(
         &mut self,
         key: ConnKey,
-        policy: PathPolicy,
         translate: &mut Translator<'_>,
         actions: &mut Vec<Action>,
     ) {
         let Some(facts) = &self.conn(key).map(|conn| conn.facts) else {
             return;
         };
+        let insists = self.insists_on(key);
         let reason = match self.mirrors(facts) {
             [None, None] => Reason::Unassigned,
-            _ if policy == PathPolicy::Fast && !self.far_end_possible(facts) => Reason::NoPeer,
+            _ if insists && !self.far_end_possible(facts) => Reason::NoPeer,
             _ => return,
         };
         if self.is_led_on(facts, translate) {
             return;
         }
-        if policy == PathPolicy::Fast {
+        if insists {
             return self.turn_down(key, reason, actions);
         }
         if let Some(conn) = self.conn_mut(key) {
             conn.state = ConnState::Offered { told: Some(reason) };
         }
         self.reject(key, reason, true, actions);
+    }
+
+    /// Whether a connection is to have rings or fail. Datagrams may go by the kernel at any time.
+    pub(crate) fn insists_on(&self, key: ConnKey) -> bool {
+        let is_tcp = |conn: &Conn| conn.facts.protocol == Protocol::Tcp;
+        self.policy(key.0) == Some(PathPolicy::Fast) && self.conn(key).is_some_and(is_tcp)
     }
 
     /// Whether any namespace that the rule allows can hold the far end.
@@ -370,6 +394,17 @@ impl Registry {
 fn unpairable(facts: &SocketFacts) -> Option<Reason> {
     // Connected to itself (RFC 9293, 3.5, simultaneous open with one socket).
     if facts.local == facts.remote {
+        return Some(Reason::Unsupported);
+    }
+    // A datagram to many is no pair's, and both names of one are of one family.
+    let to_many = |name: SocketAddr| {
+        let ip = name.ip();
+        let broadcasts = [Ipv4Addr::BROADCAST, LOOPBACK_BROADCAST].map(IpAddr::V4);
+        ip.is_multicast() || ip.is_unspecified() || broadcasts.contains(&ip)
+    };
+    let (local, remote) = (facts.local, facts.remote);
+    let is_of_two = !to_many(local) && !to_many(remote) && local.is_ipv4() == remote.is_ipv4();
+    if facts.protocol == Protocol::Udp && !is_of_two {
         return Some(Reason::Unsupported);
     }
     // Link-local addresses are not unique in a namespace: each device has its own.

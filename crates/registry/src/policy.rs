@@ -12,7 +12,6 @@
 use crate::links::ChannelRef;
 use crate::processes::{ConnKey, ConnState};
 use crate::{Action, ChannelView, ProcessId, Registry, SocketFacts, Translator, Witness};
-use fordway_abi::control::PathPolicy;
 use fordway_abi::reason::Reason;
 
 /// Says why two sockets that are one connection get no channel; `None`: they may. The third is the
@@ -59,8 +58,7 @@ impl Registry {
     }
 
     fn hold_back(&mut self, key: ConnKey, reason: Reason, actions: &mut Vec<Action>) {
-        let policy = self.processes.get(&key.0).map(|process| process.policy);
-        if policy == Some(PathPolicy::Fast) {
+        if self.insists_on(key) {
             return self.turn_down(key, reason, actions);
         }
         let Some(conn) = self.conn_mut(key) else {

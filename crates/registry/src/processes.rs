@@ -353,9 +353,9 @@ impl Registry {
         };
         process.on_kernel.remove(&key.1);
         if let Some(conn) = process.conns.remove(&key.1)
-            && self.by_cookie.get(&conn.facts.cookie) == Some(&key)
+            && self.by_end.get(&conn.facts.end_id()) == Some(&key)
         {
-            self.by_cookie.remove(&conn.facts.cookie);
+            self.by_end.remove(&conn.facts.end_id());
         }
     }
 

@@ -116,7 +116,7 @@ impl Registry {
         if taken.is_some_and(|channel| channel.ends[side].is_some()) {
             return Err(broken);
         }
-        let refused = match self.free_cookie(key, facts.cookie, witness, &mut actions) {
+        let refused = match self.free_end(key, &facts, witness, &mut actions) {
             false => Some(Reason::Shared),
             true if !has_room => Some(Reason::NoMemory),
             true => None,
@@ -149,7 +149,8 @@ impl Registry {
                 channel_ref
             }
         };
-        self.by_cookie.insert(facts.cookie, key);
+        self.by_end.insert(facts.end_id(), key);
+        self.datagrams.begin(channel_ref, &facts);
         let state = ConnState::Channel {
             channel: channel_ref,
             side,

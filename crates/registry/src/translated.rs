@@ -64,7 +64,7 @@ pub struct FarEnd {
 }
 
 /// What the first table says that has translated the connection, if one has a live entry of it; else
-/// the names as they are, if the host's table has one.
+/// the names as they are, if the host's table has one. Of UDP, nothing.
 pub type Translator<'t> = dyn FnMut(&Question) -> Option<FarEnd> + 't;
 
 impl Registry {
@@ -82,7 +82,10 @@ impl Registry {
         ];
         Question {
             facts: *facts,
-            mirrored_in: self.mirrors(facts).map(|names| Some(names?.2)),
+            mirrored_in: self.mirrors(facts).map(|names| {
+                let (.., netns) = names?;
+                Some(netns)
+            }),
             tables,
             even_if_new: false,
         }
@@ -103,7 +106,7 @@ impl Registry {
         }
         let far = translate(&self.question(facts))?;
         for netns in self.namespaces_of(&far) {
-            let names = (far.local, far.remote, netns);
+            let names = (facts.protocol, far.local, far.remote, netns);
             let key = self.offers.get(&names).copied();
             let Some((key, other)) = key.and_then(|key| Some((key, self.conn(key)?.facts))) else {
                 continue;

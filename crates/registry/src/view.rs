@@ -1,8 +1,8 @@
 //! What listings show, and what an administrator may ask for.
 
 use crate::links::ChannelRef;
-use crate::processes::ConnState;
-use crate::{Action, ProcessId, Registry, SocketFacts};
+use crate::processes::{ConnKey, ConnState};
+use crate::{Action, EndId, ProcessId, Registry, SocketFacts};
 use fordway_abi::control::PathPolicy;
 use fordway_abi::reason::Reason;
 
@@ -73,9 +73,19 @@ pub struct ConnectionView {
 }
 
 impl Registry {
-    /// What is known of a socket.
+    /// What is known of a TCP socket.
     pub fn connection(&self, cookie: u64) -> Option<ConnectionView> {
-        let key = *self.by_cookie.get(&cookie)?;
+        self.view(*self.by_end.get(&(cookie, None))?)
+    }
+
+    /// What is known of UDP pairs, one for each end.
+    pub fn datagram_ends(&self) -> Vec<ConnectionView> {
+        let is_udp = |(end, _): &(&EndId, &ConnKey)| end.1.is_some();
+        let ends = self.by_end.iter().filter(is_udp);
+        ends.filter_map(|(_, key)| self.view(*key)).collect()
+    }
+
+    fn view(&self, key: ConnKey) -> Option<ConnectionView> {
         let conn = self.conn(key)?;
         let path = match conn.state {
             ConnState::Offered { told } => Path::Kernel {
@@ -101,9 +111,9 @@ impl Registry {
         })
     }
 
-    /// The socket at the other end of the channel that a socket has.
-    pub fn peer_of(&self, cookie: u64) -> Option<SocketFacts> {
-        let key = *self.by_cookie.get(&cookie)?;
+    /// The socket at the other end of the channel that an end has.
+    pub fn peer_of(&self, end: &SocketFacts) -> Option<SocketFacts> {
+        let key = *self.by_end.get(&end.end_id())?;
         let ConnState::Channel { channel, side } = self.conn(key)?.state else {
             return None;
         };

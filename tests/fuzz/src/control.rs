@@ -2,7 +2,8 @@
 
 use crate::Bytes;
 use fordway_abi::control::{
-    self as wire, HELLO_MAGIC, Header, Message, PACKET_BYTES_MAX, PACKET_FDS_MAX, PathPolicy, kind,
+    self as wire, HELLO_MAGIC, Header, Message, PACKET_BYTES_MAX, PACKET_FDS_MAX, PathPolicy,
+    Protocol, kind,
 };
 use fordway_registry::{
     ALONE_NS_MAX, Action, Network, Outgoing, ProcessId, Registry, Shown, SocketFacts, Violation,
@@ -196,6 +197,7 @@ impl Broker {
             SocketAddr::from(([127, 0, 0, 1 + (socket % 2) as u8], port))
         };
         SocketFacts {
+            protocol: Protocol::Tcp,
             cookie: socket + 1,
             netns_cookie: 3,
             local: name(socket),

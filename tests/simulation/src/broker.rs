@@ -2,7 +2,7 @@
 
 use crate::mail::{Mail, Packet};
 use crate::world::World;
-use fordway_abi::control::PathPolicy;
+use fordway_abi::control::{PathPolicy, Protocol};
 use fordway_abi::reason::Reason;
 use fordway_registry::{
     Action, Network, Outgoing, ProcessId, Registry, Shown, SocketFacts, Violation,
@@ -307,6 +307,7 @@ fn facts(world: &World, conn: usize) -> Option<SocketFacts> {
         SocketAddr::from(([127, 0, 0, 1 + (socket % 2) as u8], port))
     };
     Some(SocketFacts {
+        protocol: Protocol::Tcp,
         cookie: conn.socket as u64 + 1,
         netns_cookie: NETNS,
         local: name(conn.socket),

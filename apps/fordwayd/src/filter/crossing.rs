@@ -12,12 +12,11 @@
 //! not cross the fabric, so no rule is about them. One that the host translates crosses it once
 //! for each end in a domain, between that end's port and the uplink's, under that end's names.
 
+use fordway_abi::control::Protocol;
 use fordway_filter::rules::Hook;
 use fordway_filter::{Crossing, Environment, Iface, Layer, Phase, Question, Tuple};
 use fordway_platform::fabric::{RULES_DEVICE, UPLINK_PORT, port_of};
 use std::net::{IpAddr, SocketAddr};
-
-const PROTO_TCP: u8 = 6;
 
 /// Where a packet between two domains is looked at, in order.
 const WAY: [(Option<Layer>, Hook); 10] = [
@@ -68,7 +67,7 @@ fn between(ports: [Iface; 2]) -> [Crossing; HOOKS] {
 }
 
 /// The connection from one name to another.
-pub fn tuple(from: SocketAddr, to: SocketAddr) -> Tuple {
+pub fn tuple(protocol: Protocol, (from, to): (SocketAddr, SocketAddr)) -> Tuple {
     let number = |ip: IpAddr| match ip {
         IpAddr::V4(ip) => ip.to_bits().into(),
         IpAddr::V6(ip) => ip.to_bits(),
@@ -78,30 +77,31 @@ pub fn tuple(from: SocketAddr, to: SocketAddr) -> Tuple {
         destination: number(to.ip()),
         source_port: from.port(),
         destination_port: to.port(),
-        protocol: PROTO_TCP,
+        protocol: protocol.number(),
         six: from.is_ipv6(),
     }
 }
 
-/// Asks about the connection from `from`, the connecting end, to `to`, both domains.
+/// Asks about the TCP connection from `from`, the connecting end, to `to`, both domains.
 pub fn with_question<T>(
-    (from, to): (SocketAddr, SocketAddr),
+    names @ (from, to): (SocketAddr, SocketAddr),
     phase: Phase,
     ask: impl FnOnce(&Question<'_>) -> T,
 ) -> T {
-    with_question_by([from, to].map(|end| port(end.ip())), (from, to), phase, ask)
+    let ports = [from, to].map(|end| port(end.ip()));
+    with_question_by(ports, tuple(Protocol::Tcp, names), phase, ask)
 }
 
-/// As [`with_question`], from one of these ports to the other.
+/// Asks about a connection from one of these ports to the other.
 pub(crate) fn with_question_by<T>(
     [a, b]: [Iface; 2],
-    (from, to): (SocketAddr, SocketAddr),
+    tuple: Tuple,
     phase: Phase,
     ask: impl FnOnce(&Question<'_>) -> T,
 ) -> T {
     let (forward, backward) = (between([a, b]), between([b, a]));
     ask(&Question {
-        tuple: tuple(from, to),
+        tuple,
         phase,
         forward: &forward,
         backward: &backward,

@@ -19,9 +19,9 @@
 //! - The same when a process shows a channel of an earlier broker again.
 //! - With each new epoch, of every channel. One that needs each packet is moved to the
 //!   kernel path; one that is refused is moved *and* its sockets are ended, so that the
-//!   end does not rest on the word of a program. If the rules before did not track
-//!   connections, the kernel takes the next packet of each for a first one, and so is it
-//!   asked.
+//!   end does not rest on the word of a program. (A UDP socket may be in many pairs: it stays.)
+//!   If the rules before did not track connections, the kernel takes the next packet of each
+//!   for a first one, and so is it asked.
 //! - Again when the first of the elements with a timeout leaves its set.
 //!
 //! Connections within one namespace cross nothing and are not asked about. One that the host
@@ -34,7 +34,8 @@
 //! (linux: nf_conntrack_tcp_timeout_established). One on rings has none: the broker has it
 //! known for that long again each hour ([`KEEP_EVERY_NS`]), or the packets of a downgrade
 //! would be those of a connection that nobody has seen begin. So it does where addresses were
-//! translated, or they would be translated no more.
+//! translated, or they would be translated no more. Pairs of UDP sockets are known for half a minute, or two
+//! minutes, and told of each [`KEEP_DATAGRAMS_EVERY_NS`].
 //!
 //! # Counts
 //! The kernel counts its packets, the broker what went by rings: as the full-sized segments
@@ -55,6 +56,7 @@ use crate::memory::Progress;
 use crate::proof::Witness;
 use crate::{BrokerError, Config};
 use crossing::Surroundings;
+use fordway_abi::control::Protocol;
 use fordway_abi::reason::Reason;
 use fordway_abi::shm::SEGMENT_LOG2_MAX;
 use fordway_filter::rules::{self, ChainKind};
@@ -83,6 +85,10 @@ const BYTES_PER_NS_MAX: u64 = 64;
 /// know them then. Kubernetes has its nodes forget after a day, firewalls after hours.
 const KEEP_EVERY_NS: u64 = 3600 * 1_000_000_000;
 const KEEP_S: u32 = 5 * 24 * 3600;
+
+/// The same of UDP (linux: nf_conntrack_udp_timeout is 30 s).
+pub(crate) const KEEP_DATAGRAMS_EVERY_NS: u64 = 20 * 1_000_000_000;
+pub(crate) const KEEP_DATAGRAMS_S: u32 = 60;
 
 /// What is credited of a channel. It only goes up.
 #[derive(Clone, Copy, Debug, Default)]
@@ -271,7 +277,8 @@ impl Rules {
             true => ([far, near], (remote, local)),
             false => ([near, far], (local, remote)),
         };
-        crossing::with_question_by(ports, names, phase, |question| {
+        let tuple = crossing::tuple(leg.end.protocol, names);
+        crossing::with_question_by(ports, tuple, phase, |question| {
             self.filter.ask(question, self.now_ns(), &mut Surroundings)
         })
     }
@@ -294,14 +301,19 @@ impl Rules {
     }
 
     /// Whether the handshake is past which the rules were asked about: by these rules one of
-    /// the ends could make it, or the kernel has seen it.
+    /// the ends could make it, or the kernel has seen it. Of UDP: whether one of the ends may send first.
     ///
     /// Two sockets prove nothing about it, whatever their state. The roots of two domains
     /// can each give the other's address to a device of their own and connect to themselves.
     fn may_be_established(&self, ends: [&SocketFacts; 2], table: Option<u64>) -> bool {
         self.legs(ends, table).all(|leg| {
             let could = |far| self.ask_from(&leg, far, Phase::New).is_allowed();
-            if could(false) || could(true) {
+            let may_begin = could(false) || could(true);
+            if leg.end.protocol == Protocol::Udp {
+                // What is translated would go elsewhere, which two connected sockets show and these do not.
+                return may_begin && !self.translate();
+            }
+            if may_begin {
                 return true;
             }
             let seen = handshake_has_passed(&self.runtime_dir, leg.names());
@@ -772,6 +784,14 @@ impl Broker {
         let (mut moved, mut cut) = (Vec::new(), Vec::new());
         for channel in self.registry.channels_with_both_ends() {
             let [a, b] = &channel.facts;
+            // A UDP socket is no pair's alone: none is ended.
+            if a.protocol == Protocol::Udp {
+                match self.rules.gate([a, b], channel.table) {
+                    None => looked.stay += 1,
+                    Some(_) => moved.push(channel),
+                }
+                continue;
+            }
             match self.rules.decide([a, b], channel.table, phase) {
                 None | Some(Decision::Allowed) => looked.stay += 1,
                 Some(Decision::EachPacket { .. }) => moved.push(channel),
@@ -800,6 +820,12 @@ impl Broker {
         self.rules.goes_on(channel);
         let [a, b] = &channel.facts;
         let (ends, table) = ([a, b], channel.table);
+        if a.protocol == Protocol::Udp {
+            if self.rules.gate(ends, table).is_some() {
+                self.leave(&[*channel], &[]);
+            }
+            return;
+        }
         match self.rules.decide(ends, table, Phase::Established) {
             None => {}
             Some(Decision::Allowed) if self.rules.may_be_established(ends, table) => {}
@@ -810,11 +836,14 @@ impl Broker {
 
     /// The kernel goes on knowing the connections on rings that cross the fabric, and those that
     /// it has translated.
-    fn keep_connections(&mut self) {
+    pub(crate) fn keep_connections(&mut self, protocol: Protocol, seconds: u32) {
         let mut names = Vec::new();
         let mut translated: BTreeMap<u64, Vec<_>> = BTreeMap::new();
         for channel in self.registry.channels_with_both_ends() {
             let [a, b] = &channel.facts;
+            if a.protocol != protocol {
+                continue;
+            }
             let legs = self.rules.legs([a, b], channel.table);
             names.extend(legs.map(|leg| leg.names()));
             if let Some(table) = channel.table {
@@ -823,12 +852,13 @@ impl Broker {
             }
         }
         for (table, names) in translated {
-            self.places.keep(table, &names, KEEP_S);
+            self.places.keep(table, &names, seconds);
         }
         if names.is_empty() {
             return;
         }
-        if let Err(reason) = keep_connections(&self.rules.runtime_dir, &names, KEEP_S) {
+        let dir = &self.rules.runtime_dir;
+        if let Err(reason) = keep_connections(dir, protocol, &names, seconds) {
             tracing::warn!("connections on rings may be forgotten by the kernel: {reason}");
         }
     }
@@ -837,7 +867,7 @@ impl Broker {
     pub(crate) fn on_time(&mut self) {
         let now_ns = self.rules.now_ns();
         if self.rules.must_keep(now_ns) {
-            self.keep_connections();
+            self.keep_connections(Protocol::Tcp, KEEP_S);
         }
         if self.rules.expiry_ns.is_some_and(|at| at <= now_ns) {
             self.look_again(Phase::Established);
@@ -854,6 +884,7 @@ impl Broker {
         let mut victims: BTreeMap<u64, Vec<Named>> = BTreeMap::new();
         for facts in cut.iter().flat_map(|channel| &channel.facts) {
             victims.entry(facts.netns_cookie).or_default().push(Named {
+                protocol: facts.protocol,
                 local: facts.local,
                 remote: facts.remote,
                 cookie: facts.cookie,

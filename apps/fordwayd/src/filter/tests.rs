@@ -36,6 +36,7 @@ fn counted(rules: &Rules) -> (u64, u64) {
 fn ends(from: &str, to: &str, namespaces: [u64; 2]) -> [SocketFacts; 2] {
     let [from, to] = [from, to].map(|name| name.parse().expect("name"));
     let facts = |cookie: u64, local, remote| SocketFacts {
+        protocol: Protocol::Tcp,
         cookie,
         netns_cookie: namespaces[cookie as usize],
         local,
@@ -93,6 +94,72 @@ fn interfaces_are_those_of_the_fabric() {
     ] {
         let rules = rules(&rule.replace("CHAIN", chain));
         assert_eq!(gate(&rules, WEB, DB), None, "{rule}");
+    }
+}
+
+/// Whether a pair of UDP sockets is let pass by a rule on hook forward.
+fn datagrams(rule: &str, from: &str, to: &str) -> Option<Reason> {
+    let rules = rules(&format!(
+        "table inet t {{ chain c {{ type filter hook forward priority 0; {rule}; }} }}"
+    ));
+    let ends = ends(from, to, [7, 8]);
+    let [a, b] = ends.map(|end| SocketFacts {
+        protocol: Protocol::Udp,
+        ..end
+    });
+    let said = rules.gate([&a, &b], None);
+    assert_eq!(said, rules.gate([&b, &a], None), "whoever offers last");
+    said
+}
+
+#[test]
+fn pairs_of_udp_are_under_the_rules_about_udp() {
+    if !is_root() {
+        return;
+    }
+    let said = |rule| datagrams(rule, "10.77.0.4:40000", "10.77.0.3:53");
+    for rule in [
+        "udp dport 53 drop",
+        "meta l4proto udp drop",
+        "ip protocol udp drop",
+        "th dport 53 drop",
+        "policy drop; tcp dport 53 accept; ct state established accept",
+        // Only one of the two ways.
+        "policy drop; udp dport 53 accept",
+        // Neither end may send first.
+        "policy drop; ct state established accept",
+        // Each datagram has to be asked about, ...
+        "udp dport 53 limit rate 10/second accept",
+        "udp dport 53 log",
+        "udp length > 100 drop",
+        // ... which may come in fragments.
+        "ip frag-off & 0x1fff != 0 drop",
+    ] {
+        assert_eq!(said(rule), Some(Reason::Filter), "{rule}");
+    }
+    for rule in [
+        "tcp dport 53 drop",
+        "ip protocol tcp drop",
+        "tcp flags syn drop",
+        "udp dport 54 drop",
+        "policy drop; udp dport 53 accept; udp sport 53 accept",
+        "policy drop; ct state established accept; udp dport 53 ct state new accept",
+    ] {
+        assert_eq!(said(rule), None, "{rule}");
+    }
+    // The first one might be led elsewhere.
+    let nat = "policy accept; }; chain n { type nat hook prerouting priority 0; udp dport 5 dnat ip to 10.77.0.9";
+    assert_eq!(said(nat), Some(Reason::Filter));
+    let said = |rule| datagrams(rule, "[fd00::4]:40000", "[fd00::3]:53");
+    for rule in [
+        "udp dport 53 drop",
+        "ip6 nexthdr udp drop",
+        "exthdr frag exists drop",
+    ] {
+        assert_eq!(said(rule), Some(Reason::Filter), "{rule}");
+    }
+    for rule in ["ip6 nexthdr tcp drop", "ip protocol udp drop"] {
+        assert_eq!(said(rule), None, "{rule}");
     }
 }
 

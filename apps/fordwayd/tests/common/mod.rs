@@ -7,7 +7,7 @@ use fordway_abi::{ABI_VERSION, shm};
 use fordway_platform::ipc::{self, Kind, ReceiveError};
 use fordway_platform::memfd::{self, ReadOnly};
 use fordway_platform::{netns, sockinfo};
-use fordwayd::admin::{ADMIN_SOCKET, CONTROL_SOCKET, Reply, Request};
+use fordwayd::admin::{ADMIN_SOCKET, CONTROL_SOCKET, Domain, Reply, Request};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeMap;
@@ -468,6 +468,14 @@ pub fn claim_named(socket: impl AsFd, names: [Option<SocketAddr>; 2]) -> wire::C
     }
 }
 
+/// What is said of a UDP socket of this process that gets datagrams at `local` from `remote`.
+pub fn udp_claim(socket: impl AsFd, local: SocketAddr, remote: SocketAddr) -> wire::Claim {
+    wire::Claim {
+        protocol: wire::protocol::UDP,
+        ..claim_named(socket, [Some(local), Some(remote)])
+    }
+}
+
 /// Header and body.
 pub fn packet_of<M: Message>(message: &M) -> Vec<u8> {
     let body = message.as_bytes();
@@ -514,6 +522,11 @@ pub struct Linked {
 pub fn link(a: &Shim, b: &Shim, conn_ids: [u64; 2], sockets: [BorrowedFd<'_>; 2]) -> Linked {
     a.offer(conn_ids[0], sockets[0]);
     b.offer(conn_ids[1], sockets[1]);
+    linked(a, b, conn_ids)
+}
+
+/// As [`link`], when both ends are offered.
+pub fn linked(a: &Shim, b: &Shim, conn_ids: [u64; 2]) -> Linked {
     let [link_a, link_b] = [a, b].map(|shim| shim.expect::<wire::Link>());
     assert_eq!(link_a.link_key, link_b.link_key);
     let regions = [sealed(shm::REGION_BYTES), sealed(shm::REGION_BYTES)];
@@ -563,6 +576,45 @@ pub fn bells_and_pair(shim: &Shim) -> (Bells, wire::Pair) {
             _ => return (bells, packet.body()),
         }
     }
+}
+
+/// Whether there can be domains.
+pub fn is_root() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        fordway_test_skip::skipped("needs root");
+    }
+    root
+}
+
+/// Domains of a broker, removed at the end.
+pub struct Domains<'a>(pub &'a Broker);
+
+impl Domains<'_> {
+    pub fn add(&self, name: &str, ip: Option<Ipv4Addr>) -> Domain {
+        let name = name.to_owned();
+        match self.0.ask(&Request::DomainAdd {
+            name,
+            ip,
+            publish: Vec::new(),
+        }) {
+            Reply::Domain(domain) => domain,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+impl Drop for Domains<'_> {
+    fn drop(&mut self) {
+        self.0.down();
+    }
+}
+
+pub fn open(domain: &Domain) -> OwnedFd {
+    let path = domain.netns_path.as_ref().expect("path");
+    netns::open(Path::new(path))
+        .expect("open")
+        .expect("namespace")
 }
 
 /// A namespace of nobody's, removed at the end.

@@ -11,6 +11,7 @@
 
 use super::{BRIDGE, Fabric, FabricError, Result, directories, doing};
 use crate::{conntrack, netns};
+use fordway_abi::control::Protocol;
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
@@ -43,6 +44,7 @@ pub fn handshake_has_passed(runtime_dir: &Path, names: (SocketAddr, SocketAddr))
 /// knows. It tracks only where a rule in force looks at connections.
 pub fn keep_connections(
     runtime_dir: &Path,
+    protocol: Protocol,
     connections: &[(SocketAddr, SocketAddr)],
     seconds: u32,
 ) -> Result<usize> {
@@ -50,7 +52,7 @@ pub fn keep_connections(
     match fabric_below(runtime_dir).map_err(doing(what))? {
         None => Ok(0),
         Some(namespace) => {
-            conntrack::keep(namespace.as_fd(), connections, seconds).map_err(doing(what))
+            conntrack::keep(namespace.as_fd(), protocol, connections, seconds).map_err(doing(what))
         }
     }
 }

@@ -1,13 +1,14 @@
-//! Tests by example (of rejoining in `rejoin` and `alone`, of the gate in `policy`); `random` holds what must be true after any sequence of events.
+//! Tests by example (of rejoining in `rejoin` and `alone`, of the gate in `policy`, of UDP in `datagrams`); `random` holds what must be true after any sequence of events.
 
 mod alone;
+mod datagrams;
 mod policy;
 mod random;
 mod rejoin;
 mod translated;
 
 use crate::*;
-use fordway_abi::control::{PathPolicy, RejoinChannel, RejoinLink, Status, status};
+use fordway_abi::control::{PathPolicy, Protocol, RejoinChannel, RejoinLink, Status, status};
 use fordway_abi::reason::Reason;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -50,6 +51,7 @@ fn six(ip: Ipv4Addr) -> Ipv6Addr {
 
 fn facts(cookie: u64, netns_cookie: u64, local: &str, remote: &str) -> SocketFacts {
     SocketFacts {
+        protocol: Protocol::Tcp,
         cookie,
         netns_cookie,
         local: local.parse().expect("address"),
@@ -422,6 +424,7 @@ fn an_answer_does_not_show_whether_a_connection_exists() {
     let local = facts(1, HOST, "127.0.0.1:1", "127.0.0.1:2");
     for (netns, existing) in [(HOST, host), (HOST, local), (WEB, web), (DB, db)] {
         let mirror = |netns_cookie| SocketFacts {
+            protocol: Protocol::Tcp,
             cookie: 99,
             netns_cookie,
             local: existing.remote,
@@ -463,6 +466,7 @@ fn offers_are_bounded() {
         let port = 1 + (n % 60_000) as u16;
         let far = SocketAddr::from(([10, 1, (n / 60_000) as u8, 1], 80));
         SocketFacts {
+            protocol: Protocol::Tcp,
             cookie: n + 1,
             netns_cookie: WEB,
             local: SocketAddr::from((WEB_IP, port)),

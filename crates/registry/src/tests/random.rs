@@ -9,6 +9,8 @@ use crate::processes::ConnState;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
+/// How many sockets there are in the world.
+const SOCKETS: usize = 55;
 const NAMESPACES: [u64; 4] = [HOST, DB, WEB, STRANGER];
 
 #[derive(Clone, Debug)]
@@ -69,7 +71,7 @@ fn event() -> impl Strategy<Value = Event> {
     let process = 0..6usize;
     prop_oneof![
         2 => (0..4usize, any::<bool>()).prop_map(|(netns, fast)| Event::Join { netns, fast }),
-        12 => (process.clone(), 0..8u64, 0..40usize)
+        12 => (process.clone(), 0..8u64, 0..SOCKETS)
             .prop_map(|(process, conn_id, socket)| Event::Offer { process, conn_id, socket }),
         8 => (process.clone(), 0..12usize).prop_map(|(process, link)| Event::Region { process, link }),
         6 => (process.clone(), 0..8u64, proptest::option::of(0..8usize), 1..=3u32)
@@ -79,7 +81,7 @@ fn event() -> impl Strategy<Value = Event> {
         1 => process.clone().prop_map(|process| Event::Gone { process }),
         2 => (process.clone(), 0..6u64, 0..3u8)
             .prop_map(|(process, link_id, key)| Event::RejoinLink { process, link_id, key }),
-        3 => (process, 0..8u64, 0..6u64, 0..3u32, 1..3u32, 0..3u64, 0..40usize).prop_map(
+        3 => (process, 0..8u64, 0..6u64, 0..3u32, 1..3u32, 0..3u64, 0..SOCKETS).prop_map(
             |(process, conn_id, link_id, slot, generation, channel_id, socket)| Event::RejoinChannel {
                 process, conn_id, link_id, slot, generation, channel_id, socket,
             }
@@ -89,13 +91,14 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// Every socket of the world; two neighbours in the list with the same number of
-/// connection are the ends of one.
+/// Every socket of the world, a UDP socket once for each far end; two neighbours in the list with the
+/// same number of connection are the ends of one.
 fn sockets() -> Vec<(SocketFacts, Option<usize>)> {
     let mut list = Vec::new();
     let mut cookie = 1;
     let mut add = |netns_cookie, local: SocketAddr, remote: SocketAddr, connection| {
         let facts = SocketFacts {
+            protocol: Protocol::Tcp,
             cookie,
             netns_cookie,
             local,
@@ -122,6 +125,29 @@ fn sockets() -> Vec<(SocketFacts, Option<usize>)> {
         add(netns, b, a, Some(200 + usize::from(n)));
         add(HOST, a, a, None);
     }
+    let mut add = |cookie, netns_cookie, local: SocketAddr, remote: SocketAddr, connection| {
+        let facts = SocketFacts {
+            protocol: Protocol::Udp,
+            cookie,
+            netns_cookie,
+            local,
+            remote,
+            shown: Shown::default(),
+        };
+        list.push((facts, connection));
+    };
+    // Under the names of the TCP connections: db's one socket with each of web's, the same forged
+    // elsewhere, and a namespace that says it has db's address.
+    for n in 0..3 {
+        let web = SocketAddr::from((WEB_IP, 1000 + n));
+        let (own, cookie) = (usize::from(n), 1000 + u64::from(n));
+        add(cookie, WEB, web, db, Some(300 + own));
+        add(2000, DB, db, web, Some(300 + own));
+        add(cookie + 3000, STRANGER, web, db, None);
+        add(5000, STRANGER, db, web, None);
+        add(6000, WEB, db, web, None);
+    }
+    assert_eq!(list.len(), SOCKETS);
     list
 }
 
@@ -303,11 +329,8 @@ impl World {
         }
     }
 
-    fn true_connection(&self, cookie: u64) -> Option<usize> {
-        self.sockets
-            .iter()
-            .find(|(facts, _)| facts.cookie == cookie)?
-            .1
+    fn true_connection(&self, end: &SocketFacts) -> Option<usize> {
+        self.sockets.iter().find(|(facts, _)| facts == end)?.1
     }
 
     fn check(&self) {
@@ -317,12 +340,12 @@ impl World {
         for (id, process) in &registry.processes {
             for (conn_id, conn) in &process.conns {
                 let key = (*id, *conn_id);
-                let names = (conn.facts.local, conn.facts.remote, conn.facts.netns_cookie);
+                let (names, end) = (crate::pairing::names(&conn.facts), conn.facts.end_id());
                 let on_kernel = matches!(conn.state, ConnState::Kernel(_));
                 assert_eq!(process.on_kernel.contains(conn_id), on_kernel);
                 if !on_kernel {
-                    assert!(live.insert(conn.facts.cookie), "a socket is live twice");
-                    assert_eq!(registry.by_cookie.get(&conn.facts.cookie), Some(&key));
+                    assert!(live.insert(end), "an end is live twice");
+                    assert_eq!(registry.by_end.get(&end), Some(&key));
                 }
                 match conn.state {
                     ConnState::Offered { .. } => {
@@ -332,6 +355,8 @@ impl World {
                     ConnState::Channel { channel, side } => {
                         let end = registry.channels[&channel].ends[side].expect("end");
                         assert_eq!((end.process, end.conn_id, end.over), (*id, *conn_id, false));
+                        let is_udp = conn.facts.protocol == Protocol::Udp;
+                        assert!(!is_udp || registry.has_datagrams());
                     }
                     ConnState::Kernel(_) => {}
                 }
@@ -381,9 +406,8 @@ impl World {
         if a.netns_cookie == b.netns_cookie && self.registry.domains().count() < 3 {
             return;
         }
-        let cookies = [a.cookie, b.cookie];
-        let connections = cookies.map(|cookie| self.true_connection(cookie));
-        assert_ne!(cookies[0], cookies[1]);
+        let connections = [&a, &b].map(|end| self.true_connection(end));
+        assert_ne!(a.cookie, b.cookie);
         assert!(connections[0].is_some(), "a forged socket has a channel");
         assert_eq!(
             connections[0], connections[1],
@@ -421,7 +445,8 @@ proptest! {
         prop_assert_eq!(world.registry.channels.len(), 0);
         prop_assert_eq!(world.registry.links.len(), 0);
         prop_assert_eq!(world.registry.offers.len(), 0);
-        prop_assert_eq!(world.registry.by_cookie.len(), 0);
+        prop_assert_eq!(world.registry.by_end.len(), 0);
+        prop_assert!(!world.registry.has_datagrams());
         prop_assert_eq!(world.registry.links_between.len(), 0);
         prop_assert_eq!(world.registry.links_by_key.len(), 0);
         prop_assert_eq!(world.registry.next_ns(), None);
