@@ -186,7 +186,7 @@ impl Bed {
         self.end_of(program, STOP_LIMIT, &process.name)
     }
 
-    /// Begins to watch connections to these TCP ports.
+    /// Begins to watch connections and pairs of UDP sockets.
     pub fn watch(&self) -> Result<Watch> {
         Watch::start(&self.lab)
     }

@@ -15,6 +15,9 @@ const INTERVAL: Duration = Duration::from_millis(10);
 const COUNTED_LIMIT: Duration = Duration::from_secs(10);
 /// Looks in a row that must show the same count.
 const SAME_LOOKS: u32 = 20;
+/// A row's protocol, as the listing names it.
+const TCP: &str = "tcp";
+const UDP: &str = "udp";
 
 /// A running watch.
 #[derive(Debug)]
@@ -89,26 +92,46 @@ impl Carried {
             .collect()
     }
 
-    /// Rings carried at least `bytes` in all, and at this port both ends moved bytes through them.
+    /// Rings carried at least `bytes` in all, and at this TCP port both ends moved bytes through them.
     pub fn rings_at_both_ends(&self, domains: [&str; 2], port: u16, bytes: u64) -> Result<String> {
-        let ends = domains.map(|domain| self.end(domain, port));
         ensure!(
             self.ring_bytes >= bytes,
-            "{} bytes went through rings, {bytes} were expected; port {port}: {ends:?}, reasons for the kernel path: {:?}",
+            "{} bytes went through rings, {bytes} were expected; {}",
             self.ring_bytes,
-            self.reasons(port)
+            self.seen(TCP, domains, port)
         );
+        self.at_both_ends(TCP, domains, port, 1)
+    }
+
+    /// At this UDP port each end was seen to move at least `bytes` through rings.
+    pub fn datagrams_at_both_ends(
+        &self,
+        domains: [&str; 2],
+        port: u16,
+        bytes: u64,
+    ) -> Result<String> {
+        self.at_both_ends(UDP, domains, port, bytes)
+    }
+
+    fn at_both_ends(
+        &self,
+        protocol: &str,
+        domains: [&str; 2],
+        port: u16,
+        bytes: u64,
+    ) -> Result<String> {
+        let ends = domains.map(|domain| self.end(protocol, domain, port));
         for (end, domain) in ends.iter().zip(domains) {
             ensure!(
-                end.fast_connections != 0 && end.sent + end.received != 0,
-                "no bytes through rings were seen at {domain}'s end of port {port}: {ends:?}, reasons for the kernel path: {:?}",
-                self.reasons(port)
+                end.fast_connections != 0 && end.sent + end.received >= bytes,
+                "at {domain}'s end too few bytes through rings were seen ({bytes} were expected); {}",
+                self.seen(protocol, domains, port)
             );
         }
         let [near, far] = ends;
         let mega = |bytes: u64| bytes as f64 / 1e6;
         Ok(format!(
-            "{:.1} MB through rings (seen at port {port}: {} sent {:.1} received {:.1}, {} sent {:.1} received {:.1})",
+            "{:.1} MB through rings (seen at {protocol} port {port}: {} sent {:.1} received {:.1}, {} sent {:.1} received {:.1})",
             mega(self.ring_bytes),
             domains[0],
             mega(near.sent),
@@ -119,13 +142,29 @@ impl Carried {
         ))
     }
 
-    fn end(&self, domain: &str, port: u16) -> End {
+    /// For a failure.
+    fn seen(&self, protocol: &str, domains: [&str; 2], port: u16) -> String {
+        let ends = domains.map(|domain| self.end(protocol, domain, port));
+        format!(
+            "{protocol} port {port}: {ends:?}, reasons for the kernel path: {:?}",
+            self.reasons(port)
+        )
+    }
+
+    fn end(&self, protocol: &str, domain: &str, port: u16) -> End {
         let mut end = End::default();
-        for row in self.rows(domain, port).filter(|row| row.channel.is_some()) {
+        let rows = self.rows(domain, port).filter(|row| row.channel.is_some());
+        for row in rows.filter(|row| protocol_of(row) == protocol) {
             end.fast_connections += 1;
             end.sent += row.ring_bytes_tx;
             end.received += row.ring_bytes_rx;
         }
         end
     }
+}
+
+/// As the listing names it; a row without a name is TCP's.
+fn protocol_of(row: &Connection) -> String {
+    let row = serde_json::to_value(row).unwrap_or_default();
+    row["protocol"].as_str().unwrap_or(TCP).to_owned()
 }

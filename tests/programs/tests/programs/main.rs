@@ -1,5 +1,6 @@
 //! Real programs, one module each; see the library for what is asserted of all.
 
+mod datagrams;
 mod haproxy;
 mod iperf3;
 mod java;
@@ -12,4 +13,5 @@ mod python;
 mod redis;
 mod socat;
 mod ssh;
+mod udp;
 mod vsock;
