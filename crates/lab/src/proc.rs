@@ -105,19 +105,31 @@ pub fn signal(process: &Stat, signal: Signal) {
 
 /// Whether the process holds a TCP socket that listens on this port.
 pub fn listens(pid: u32, port: u16) -> bool {
+    holds(pid, ["tcp", "tcp6"], port, Some("0A"))
+}
+
+/// Whether the process holds a UDP socket that is bound to this port.
+pub fn is_bound(pid: u32, port: u16) -> bool {
+    holds(pid, ["udp", "udp6"], port, None)
+}
+
+/// Whether the process holds a socket of these tables of /proc/PID/net with this local port, and in
+/// this state, if one is given.
+fn holds(pid: u32, tables: [&str; 2], port: u16, state: Option<&str>) -> bool {
     let mut inodes = BTreeSet::new();
-    for table in ["tcp", "tcp6"] {
+    for table in tables {
         let Ok(text) = fs::read_to_string(format!("/proc/{pid}/net/{table}")) else {
             continue;
         };
         for line in text.lines().skip(1) {
             let fields: Vec<&str> = line.split_whitespace().collect();
-            // proc_net_tcp: 1 local address, 3 state (0A is LISTEN), 9 inode.
+            // proc_net_tcp: 1 local address, 3 state (0A is LISTEN), 9 inode; udp has the same fields.
             let local_port = fields
                 .get(1)
                 .and_then(|address| address.rsplit_once(':'))
                 .and_then(|(_, port)| u16::from_str_radix(port, 16).ok());
-            if local_port == Some(port) && fields.get(3) == Some(&"0A") {
+            let in_state = state.is_none_or(|state| fields.get(3) == Some(&state));
+            if local_port == Some(port) && in_state {
                 inodes.extend(fields.get(9).map(|inode| format!("socket:[{inode}]")));
             }
         }

@@ -320,6 +320,15 @@ impl Program {
         })
     }
 
+    /// Returns when one of its processes has a UDP socket at the port (any namespace, any address).
+    pub fn wait_for_datagram_port(&self, port: u16) -> Result<()> {
+        self.wait_until(LISTEN_LIMIT, &format!("has UDP port {port}"), || {
+            proc::tree(self.pid())
+                .iter()
+                .any(|process| proc::is_bound(process.pid, port))
+        })
+    }
+
     /// Returns when its standard output contains the text.
     pub fn wait_for_output(&self, text: &str) -> Result<()> {
         self.wait_until(LISTEN_LIMIT, &format!("writes {text:?}"), || {

@@ -149,6 +149,13 @@ impl Bed {
         Ok(program)
     }
 
+    /// The same of a server of datagrams; returns when it has the port.
+    pub fn serve_datagrams(&self, domain: &str, port: u16, spawn: Spawn) -> Result<Program> {
+        let program = self.spawn(domain, spawn)?;
+        program.wait_for_datagram_port(port)?;
+        Ok(program)
+    }
+
     /// Runs a client in the domain [`CLIENT`] to its end, which must be a success.
     pub fn run(&self, spawn: Spawn) -> Result<Output> {
         let name = spawn.argv.join(" ");

@@ -1,5 +1,6 @@
-//! iperf3 in both directions, with several streams, and both ways at once.
+//! iperf3 in both directions, with several streams, and both ways at once; by TCP and by UDP.
 
+use super::datagrams::{BY_RINGS, RINGS};
 use anyhow::{Context, Result, ensure};
 use fordway_test_programs::{Bed, CLIENT, SERVER, Spawn, path_of};
 
@@ -9,6 +10,14 @@ const RUN_BYTES: u64 = 256 << 20;
 /// Of the bytes that a stream sent, what may still be on its way when iperf3 stops
 /// counting: it does not wait for the last ones (seen over the kernel: 12 MB).
 const IN_FLIGHT_BYTES_MAX: u64 = 24 << 20;
+/// Of the test by UDP.
+const DATAGRAM_PORT: u16 = 5202;
+/// Bits a second of each stream: far less than a receiver can take.
+const DATAGRAM_RATE: &str = "100M";
+/// Bytes of each stream: about a second.
+const DATAGRAM_RUN_BYTES: u64 = 12 << 20;
+/// Of a hundred datagrams. A receiver that gets no CPU for a while loses what its buffer cannot hold.
+const LOST_PERCENT_MAX: f64 = 10.0;
 
 #[test]
 fn iperf3() -> Result<()> {
@@ -75,4 +84,60 @@ fn run(bed: &Bed, program: &str, options: &str) -> Result<u64> {
         "{received_in_all} bytes were received of {RUN_BYTES}"
     );
     Ok(received_in_all)
+}
+
+/// The server connects the socket that a first datagram came by, and binds another one to the port.
+#[test]
+fn iperf3_by_datagrams() -> Result<()> {
+    let Some(bed) = Bed::start("iperf3 by UDP", &["iperf3"])? else {
+        return Ok(());
+    };
+    let program = path_of("iperf3")?;
+    let serve = Spawn::line(&format!("{program} -s -p {DATAGRAM_PORT}"));
+    let server = bed.serve(SERVER, DATAGRAM_PORT, RINGS.of(serve))?;
+    let watch = bed.watch()?;
+    let mut lines = Vec::new();
+    for options in ["", "-R", "-P 4", "--bidir", "-l 100", "-l 60000"] {
+        let line = run_datagrams(&bed, &program, options)
+            .with_context(|| format!("iperf3 -u -c {SERVER} {options}"))?;
+        lines.push(line);
+    }
+    let carried = watch.end(&bed)?;
+    if BY_RINGS {
+        let bytes = DATAGRAM_RUN_BYTES;
+        lines.push(carried.datagrams_at_both_ends([SERVER, CLIENT], DATAGRAM_PORT, bytes)?);
+    }
+    bed.stop(server)?;
+    bed.finish(&lines.join("; "))
+}
+
+/// One run; how many datagrams were lost.
+fn run_datagrams(bed: &Bed, program: &str, options: &str) -> Result<String> {
+    // Fewer of small ones: what counts is their number.
+    let bytes = match options {
+        "-l 100" => DATAGRAM_RUN_BYTES / 8,
+        _ => DATAGRAM_RUN_BYTES,
+    };
+    let command = format!(
+        "{program} -u -c {SERVER} -p {DATAGRAM_PORT} -b {DATAGRAM_RATE} -n {bytes} -J {options}"
+    );
+    let output = bed.run(RINGS.of(Spawn::line(&command)))?;
+    let report: serde_json::Value = serde_json::from_str(&output.text())?;
+    ensure!(report["error"].is_null(), "{}", report["error"]);
+    let streams = report["end"]["streams"].as_array().context("no streams")?;
+    let (mut lost, mut sent) = (0, 0);
+    for stream in streams {
+        let of = |name: &str| {
+            let figure = stream["udp"][name].as_u64();
+            figure.with_context(|| format!("no {name} in {stream}"))
+        };
+        lost += of("lost_packets")?;
+        sent += of("packets")?;
+        ensure!(of("out_of_order")? == 0, "out of order: {stream}");
+    }
+    ensure!(
+        sent > 0 && lost as f64 <= sent as f64 * LOST_PERCENT_MAX / 100.0,
+        "{lost} of {sent} datagrams were lost"
+    );
+    Ok(format!("{options} lost {lost} of {sent}"))
 }

@@ -1,6 +1,7 @@
 //! Real programs, one module each; see the library for what is asserted of all.
 
 mod datagrams;
+mod dns;
 mod haproxy;
 mod iperf3;
 mod java;
@@ -13,5 +14,6 @@ mod python;
 mod redis;
 mod socat;
 mod ssh;
+mod syslog;
 mod udp;
 mod vsock;

@@ -1,5 +1,6 @@
-//! memcached with a client of our own (values compared) and memcslap.
+//! memcached with a client of our own (values compared) and memcslap; by UDP with a client of our own.
 
+use super::datagrams::{BY_RINGS, RINGS};
 use anyhow::{Result, ensure};
 use fordway_test_programs::{Bed, CLIENT, SERVER, Spawn, path_of, script};
 
@@ -7,6 +8,10 @@ const PORT: u16 = 11211;
 /// About what the client of our own stores, and reads back again: half of both is expected
 /// to go through rings, the rest may pass before its connections are upgraded.
 const CLIENT_BYTES: u64 = 27_000_000;
+/// Of the test by UDP.
+const DATAGRAM_PORT: u16 = 11212;
+/// Half of what its client's threads and the server were seen to exchange.
+const DATAGRAM_BYTES: u64 = 10_000_000;
 /// A wake-up that is lost shows as a stall until memcached's clock ticks, once a second.
 const MEMCSLAP_S_MAX: f64 = 8.0;
 
@@ -56,6 +61,30 @@ pub fn play(name: &'static str, program: &str) -> Result<()> {
     }
     let carried = watch.end(&bed)?;
     let line = carried.rings_at_both_ends([SERVER, CLIENT], PORT, CLIENT_BYTES)?;
+    bed.stop(server)?;
+    bed.finish(&line)
+}
+
+/// All threads of the server receive from one socket.
+#[test]
+fn memcached_by_datagrams() -> Result<()> {
+    let Some(bed) = Bed::start("memcached by UDP", &["memcached", "python3"])? else {
+        return Ok(());
+    };
+    let program = path_of("memcached")?;
+    let serve =
+        format!("{program} -u root -l 0.0.0.0 -p {DATAGRAM_PORT} -U {DATAGRAM_PORT} -t 4 -m 256");
+    let server = bed.serve_datagrams(SERVER, DATAGRAM_PORT, RINGS.of(Spawn::line(&serve)))?;
+    let watch = bed.watch()?;
+    let (script, port) = (script("memcached_datagrams.py"), DATAGRAM_PORT.to_string());
+    let client = Spawn::new(["/usr/bin/python3", &script, SERVER, &port]);
+    let output = bed.run(RINGS.of(client))?;
+    ensure!(output.text() == "ok\n", "{}", output.text());
+    let carried = watch.end(&bed)?;
+    let mut line = format!("{:.1} s", output.wall_s);
+    if BY_RINGS {
+        line = carried.datagrams_at_both_ends([SERVER, CLIENT], DATAGRAM_PORT, DATAGRAM_BYTES)?;
+    }
     bed.stop(server)?;
     bed.finish(&line)
 }

@@ -45,11 +45,7 @@ fn udp() -> Result<()> {
         let carried = watch.end(&bed)?;
         lines.push(format!("{} cases in {:.0} s", good.len(), output.wall_s));
         if BY_RINGS && way.by_rings {
-            lines.push(carried.datagrams_at_both_ends(
-                [SERVER, CLIENT],
-                ECHO_PORT,
-                ECHO_BYTES,
-            )?);
+            lines.push(carried.datagrams_at_both_ends([SERVER, CLIENT], ECHO_PORT, ECHO_BYTES)?);
         }
         bed.stop(serving)?;
     }
