@@ -47,7 +47,9 @@ pub enum Command {
     Reach(MicroArgs),
     /// What grows with the number of domains, and of busy connections (root).
     Wide(MicroArgs),
-    /// All suites but reach and wide; rows, tables and plots into a directory.
+    /// Datagrams of plain programs, there and back and one way, against UDP and UNIX datagram sockets.
+    Com(MicroArgs),
+    /// All suites but reach, wide and com; rows, tables and plots into a directory.
     All(AllArgs),
     /// Tables and plots of rows that were measured before.
     Report {
@@ -166,6 +168,7 @@ pub fn run(command: &Command) -> Result<()> {
         Command::Connect(args) => run_micro(job::Suite::Connect, args),
         Command::Scale(args) => run_micro(job::Suite::Scale, args),
         Command::Memory(args) => run_micro(job::Suite::Memory, args),
+        Command::Com(args) => run_micro(job::Suite::Com, args),
         Command::Filter(args) => run_filter(args),
         Command::Reach(args) => run_reach(args),
         Command::Wide(args) => run_wide(args),
@@ -258,8 +261,9 @@ fn run_all(args: &AllArgs) -> Result<()> {
     std::fs::create_dir_all(&args.dir)?;
     let file = args.dir.join("rows.json");
     let mut json = JsonLines::create(Some(&file))?;
+    let suites = job::Suite::value_variants().iter().copied();
     let micro = suite::Options {
-        suites: job::Suite::value_variants().to_vec(),
+        suites: suites.filter(|suite| *suite != job::Suite::Com).collect(),
         rounds: if args.quick { 2 } else { PAIRS_MIN },
         seconds: if args.quick { 0.1 } else { 0.2 },
         quick: args.quick,

@@ -6,6 +6,7 @@
 //! |---|---|---|
 //! | rtt | sends a message, receives it back, perhaps after a pause | sends back what it received |
 //! | stream | sends messages for a while, announces the end, receives a total | counts to the end, sends the total |
+//! | datagrams | sends messages for a while, asks before and behind how many came | counts, says how many when asked |
 //! | maerts | receives for a while, closes | sends messages until nobody receives |
 //! | connect | connects, receives the end | accepts, closes |
 //! | request | connects, sends a message, receives it back and the end | accepts, sends it back, closes |
@@ -20,7 +21,7 @@
 use super::measure::Measure;
 use super::wire::{Conn, Talker, Wire};
 use super::{crowd, memcached};
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, Subcommand, ValueEnum};
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
@@ -30,6 +31,10 @@ use std::time::{Duration, Instant};
 const WARM_UP_ROUNDS: u32 = 200;
 /// And at least for so long, for what needs time to grow.
 const WARM_UP: Duration = Duration::from_millis(30);
+/// How often an end of datagrams is asked how many came: the question may be lost.
+const ASKED_MAX: u32 = 20;
+/// Datagrams that are sent between two looks at the clock.
+const DATAGRAMS_BATCH: u32 = 64;
 
 /// `fordway-bench end`.
 #[derive(Clone, Debug, Args)]
@@ -86,6 +91,8 @@ pub enum Talk {
     Rtt,
     /// One way.
     Stream,
+    /// One way, by datagrams: those that came count.
+    Datagrams,
     /// The other way.
     Maerts,
     /// Connect, accept, close.
@@ -210,12 +217,13 @@ fn serve(conversation: &Conversation) -> Result<()> {
     if *work == Talk::Crowd {
         return crowd::serve(at, *size);
     }
-    let listener = wire.listen(at)?;
+    let mut listener = wire.listen(at)?;
     let mut buffer = vec![0u8; *size];
     loop {
         let mut conn = listener.accept()?;
         let talked = match work {
             Talk::Stream => count(&mut conn, &mut buffer),
+            Talk::Datagrams => tally(&mut conn, &mut buffer),
             Talk::Maerts => {
                 while conn.send(&buffer).is_ok() {}
                 Ok(())
@@ -228,7 +236,7 @@ fn serve(conversation: &Conversation) -> Result<()> {
         if let Err(error) = talked {
             eprintln!("{error:#}");
         }
-        if *wire == Wire::Pipe {
+        if wire.is_single() {
             return Ok(());
         }
     }
@@ -256,6 +264,57 @@ pub fn count(conn: &mut impl Talker, buffer: &mut [u8]) -> Result<()> {
             got => total += got as u64,
         }
     }
+}
+
+/// Counts messages; says how many came to whoever asks by an empty one.
+fn tally(conn: &mut impl Talker, buffer: &mut [u8]) -> Result<()> {
+    let mut total = 0u64;
+    loop {
+        match conn.receive_some(buffer)? {
+            0 => conn.send(&total.to_ne_bytes())?,
+            _ => total += 1,
+        }
+    }
+}
+
+/// How many came, now that they are more than there were before.
+fn tallied(conn: &mut impl Talker, before: u64) -> Result<u64> {
+    let mut total = [0u8; 8];
+    for _ in 0..ASKED_MAX {
+        conn.send(&[])?;
+        // Also what was answered late.
+        while let Ok(true) = conn.receive(&mut total) {
+            let total = u64::from_ne_bytes(total);
+            if total > before {
+                return Ok(total);
+            }
+        }
+    }
+    bail!("the serving end does not say how many came")
+}
+
+/// Measures datagrams of `size` bytes to someone who tallies: those that came.
+fn datagrams(conn: &mut impl Talker, size: usize, measure: &Measure) -> Result<Figures> {
+    let out = vec![7u8; size];
+    let warm = Instant::now();
+    while warm.elapsed() < WARM_UP {
+        conn.send(&out)?;
+    }
+    let early = tallied(conn, 0)?;
+    let measured = measure.begin()?;
+    while measured.goes_on() {
+        // The clock costs as much as a small message.
+        for _ in 0..DATAGRAMS_BATCH {
+            conn.send(&out)?;
+        }
+    }
+    let figures = measured.end(Figures::default())?;
+    let count = tallied(conn, early)? - early;
+    Ok(Figures {
+        count,
+        bytes: count * size as u64,
+        ..figures
+    })
 }
 
 /// Measures round trips of `size` bytes with someone who echoes.
@@ -324,6 +383,7 @@ impl Conversation {
         match self.work {
             Talk::Rtt => round_trips(&mut self.wire.reach(&self.at)?, self.size, measure),
             Talk::Stream => stream(&mut self.wire.reach(&self.at)?, self.size, measure),
+            Talk::Datagrams => datagrams(&mut self.wire.reach(&self.at)?, self.size, measure),
             Talk::Maerts => self.maerts(measure),
             Talk::Connect | Talk::Request => self.connections(measure),
             Talk::Crowd => {

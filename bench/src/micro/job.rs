@@ -60,6 +60,17 @@ pub enum Suite {
     Scale,
     /// Bytes of ring memory of idle and of busy connections.
     Memory,
+    /// Datagrams of 64 B, there and back and one way.
+    Com,
+}
+
+/// What sockets of a job are of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// TCP, and what stands beside it.
+    Stream,
+    /// UDP, and what stands beside it.
+    Datagram,
 }
 
 /// What is measured.
@@ -69,6 +80,8 @@ pub struct Job {
     pub name: String,
     /// The conversation.
     pub talk: Talk,
+    /// What it is held over.
+    pub transport: Transport,
     /// Bytes of a message.
     pub size: usize,
     /// Before each round trip: the receiver sleeps.
@@ -97,6 +110,7 @@ impl Job {
         Job {
             name,
             talk,
+            transport: Transport::Stream,
             size,
             pause: Duration::ZERO,
             idle: 0,
@@ -145,6 +159,9 @@ impl Job {
     pub fn contenders(&self) -> Vec<Contender> {
         if self.ring.is_some() {
             return vec![Contender::Ring, Contender::Fast, Contender::KernelLoopback];
+        }
+        if self.transport == Transport::Datagram {
+            return Contender::OF_DATAGRAMS.to_vec();
         }
         if let Some(rival) = self.best {
             return vec![Contender::Fast, rival];
@@ -223,6 +240,24 @@ pub fn jobs(suite: Suite, quick: bool) -> Vec<Job> {
             free.chain(others).chain(crowds).collect()
         }
         Suite::Memory => Vec::new(),
+        Suite::Com => {
+            let job = |name: &str, talk| Job {
+                transport: Transport::Datagram,
+                ..Job::new(name.to_owned(), talk, 64)
+            };
+            let jobs = || {
+                let asleep = Job {
+                    pause: ASLEEP,
+                    ..job("udp-rtt-64-asleep", Talk::Rtt)
+                };
+                let both = [job("udp-rtt-64", Talk::Rtt), job("udp-64", Talk::Datagrams)];
+                both.into_iter().chain([asleep])
+            };
+            let elsewhere = elsewhere.iter();
+            let elsewhere =
+                elsewhere.flat_map(|&(at, hogs)| jobs().map(move |job| job.at(at, hogs)));
+            jobs().chain(elsewhere).collect()
+        }
     }
 }
 

@@ -8,7 +8,7 @@
 //! changed has no regime and is thrown away by the caller.
 
 use super::end::{self, Figures, Talk, Times};
-use super::job::Job;
+use super::job::{Job, Transport};
 use super::measure::own_cpu_s;
 use super::wire::Wire;
 use crate::distance::{self, Regime};
@@ -23,6 +23,10 @@ use std::time::Duration;
 
 /// Beyond this, a packet socket refuses a message (net.core.wmem_default).
 const PACKET_BYTES_MAX: usize = 128 << 10;
+/// Whether datagrams have to go through rings: the library of this build takes them there.
+const DATAGRAMS_BY_RINGS: bool = false;
+/// By which a program's datagrams may go through rings, and its value.
+const DATAGRAMS_VARIABLE: [&str; 2] = ["FORDWAY_DATAGRAMS", "1"];
 /// A driver that takes this much longer than it was asked to is hanging.
 const SLACK: Duration = Duration::from_secs(60);
 
@@ -64,6 +68,14 @@ impl Contender {
         Contender::Alone,
     ];
 
+    /// Those of datagrams: UDP between domains with the library, UDP by the kernel, SOCK_DGRAM of AF_UNIX.
+    pub const OF_DATAGRAMS: [Contender; 4] = [
+        Contender::Fast,
+        Contender::KernelLoopback,
+        Contender::KernelBridge,
+        Contender::Unix,
+    ];
+
     /// As rows and tables name it.
     pub fn name(self) -> &'static str {
         match self {
@@ -95,8 +107,10 @@ impl Contender {
         }
     }
 
-    fn wire(self) -> Wire {
+    fn wire(self, job: &Job) -> Wire {
         match self {
+            Contender::Unix if job.transport == Transport::Datagram => Wire::UnixDatagram,
+            _ if job.transport == Transport::Datagram => Wire::Udp,
             Contender::KernelPolling => Wire::Polling,
             Contender::Sockmap => Wire::Sockmap,
             Contender::Unix => Wire::Unix,
@@ -249,13 +263,17 @@ pub fn start(lab: &Lab, contender: Contender, job: &Job, length: Duration) -> Re
             at += &format!("/{server}/{driver}");
         }
         let start = |place, cpu: &Option<String>, role, more: &[String]| {
-            let mut argv = end::command(role, contender.wire(), job.talk, &at, job.size)?;
+            let mut argv = end::command(role, contender.wire(job), job.talk, &at, job.size)?;
             if contender == Contender::Iceoryx2 {
                 argv[0] = iceoryx2()?;
             }
             argv.extend_from_slice(more);
             let mut spawn = Spawn::new(argv);
             spawn.cpu = cpu.clone();
+            if contender == Contender::Fast && job.transport == Transport::Datagram {
+                let [name, value] = DATAGRAMS_VARIABLE;
+                spawn = spawn.env(name, value);
+            }
             spawn.time_limit = length + SLACK;
             lab.spawn(place, contender.path(), &spawn)
         };
@@ -316,7 +334,8 @@ fn programs(lab: &Lab, contender: Contender, job: &Job, length: Duration) -> Res
         clean_shared_memory()?;
     }
     let figures = talked?;
-    let expected = is_fast && !job.talk.is_short();
+    let is_carried = DATAGRAMS_BY_RINGS || job.transport == Transport::Stream;
+    let expected = is_fast && is_carried && !job.talk.is_short();
     let ring_bytes = if is_fast {
         crate::work::settled_ring_bytes(lab, rings_before, expected)?
     } else {
@@ -367,8 +386,8 @@ fn shared_name(rest: &str) -> String {
 fn address(lab: &Lab, contender: Contender, job: &Job) -> Result<String> {
     // No name comes a second time: what an ended program left there is in nobody's way.
     static NAMES: AtomicU32 = AtomicU32::new(0);
-    Ok(match contender.wire() {
-        Wire::Tcp | Wire::Polling | Wire::Sockmap => {
+    Ok(match contender.wire(job) {
+        Wire::Tcp | Wire::Polling | Wire::Sockmap | Wire::Udp => {
             let port = lab.free_port()?;
             format!("{}:{port}", contender.places(job).0.ip())
         }

@@ -244,6 +244,7 @@ pub fn value(job: &Job, figures: &Figures) -> (f64, &'static str, bool) {
         Talk::Rtt if job.pairs.is_some() => (rate, "req/s", true),
         Talk::Rtt | Talk::Crowd => (figures.p50_ns as f64, "ns", false),
         Talk::Stream if job.size < 1024 => (rate, "msg/s", true),
+        Talk::Datagrams => (rate, "msg/s", true),
         Talk::Stream | Talk::Maerts => (figures.bytes as f64 / figures.seconds / 1e9, "GB/s", true),
         Talk::Connect | Talk::Request => (rate, "conn/s", true),
     }

@@ -1,6 +1,9 @@
 //! What two plain programs can talk over: TCP, TCP that is polled, a UNIX stream or packet socket, a pair of
-//! named pipes. TCP and UNIX streams go through libc, as any program's do; packet sockets
+//! named pipes, UDP, UNIX datagram sockets. TCP, UDP and UNIX streams go through libc, as any program's do; packet sockets
 //! and the openings of pipes need not, for no library takes them over.
+//!
+//! Who drives a conversation of datagrams sends an empty one until it is answered: the serving end is there
+//! then, and knows whom to answer. A datagram that does not come within [`COMES_LIMIT`] is an error.
 //!
 //! A sockmap is TCP whose ends put themselves into a map of the bench's, which it names
 //! by number behind the address: ADDRESS:PORT/SERVER'S/DRIVER'S.
@@ -12,14 +15,16 @@ use rustix::net::{
 };
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// How long the driving end tries to reach the serving one.
 const REACH_LIMIT: Duration = Duration::from_secs(10);
+/// How long the driving end waits for a datagram.
+const COMES_LIMIT: Duration = Duration::from_millis(250);
 /// Between two tries.
 const REACH_AGAIN: Duration = Duration::from_millis(2);
 
@@ -63,6 +68,17 @@ pub enum Wire {
     Seqpacket,
     /// Two FIFOs, one each way; `at` is the start of their paths.
     Pipe,
+    /// UDP; `at` is ADDRESS:PORT. The driving end's socket is connected, the serving end's is not.
+    Udp,
+    /// SOCK_DGRAM of AF_UNIX, both ends connected; `at` is a path.
+    UnixDatagram,
+}
+
+impl Wire {
+    /// Whether a serving end has one conversation only.
+    pub fn is_single(self) -> bool {
+        matches!(self, Wire::Pipe | Wire::Udp | Wire::UnixDatagram)
+    }
 }
 
 /// A serving end that others reach.
@@ -80,6 +96,10 @@ pub enum Listener {
     Seqpacket(OwnedFd),
     /// FIFOs, which are made.
     Pipe(PathBuf),
+    /// UDP, until it has its conversation.
+    Udp(Option<UdpSocket>),
+    /// UNIX datagrams, until it has its conversation.
+    UnixDatagram(Option<UnixDatagram>),
 }
 
 /// One end of a conversation.
@@ -97,6 +117,10 @@ pub enum Conn {
     Seqpacket(OwnedFd),
     /// From, to.
     Pipe(File, Option<File>),
+    /// UDP, and whom to answer, unless it is connected.
+    Udp(UdpSocket, Option<SocketAddr>),
+    /// UNIX datagrams.
+    UnixDatagram(UnixDatagram),
 }
 
 impl Wire {
@@ -123,6 +147,8 @@ impl Wire {
                 }
                 Listener::Pipe(path.to_owned())
             }
+            Wire::Udp => Listener::Udp(Some(UdpSocket::bind(at)?)),
+            Wire::UnixDatagram => Listener::UnixDatagram(Some(UnixDatagram::bind(path)?)),
         })
     }
 
@@ -170,6 +196,25 @@ impl Wire {
                 let to = OpenOptions::new().write(true).open(there)?;
                 Conn::Pipe(File::open(back)?, Some(to))
             }
+            Wire::Udp => {
+                let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+                socket.connect(at)?;
+                socket.set_read_timeout(Some(COMES_LIMIT))?;
+                socket.send(&[])?;
+                socket.recv(&mut [0])?;
+                Conn::Udp(socket, None)
+            }
+            Wire::UnixDatagram => {
+                let own = path.with_extension("driver");
+                // Of a try that has failed.
+                let _ = std::fs::remove_file(&own);
+                let socket = UnixDatagram::bind(own)?;
+                socket.connect(path)?;
+                socket.set_read_timeout(Some(COMES_LIMIT))?;
+                socket.send(&[])?;
+                socket.recv(&mut [0])?;
+                Conn::UnixDatagram(socket)
+            }
         })
     }
 }
@@ -197,7 +242,7 @@ fn fifos(path: &Path) -> [PathBuf; 2] {
 
 impl Listener {
     /// The next conversation.
-    pub fn accept(&self) -> Result<Conn> {
+    pub fn accept(&mut self) -> Result<Conn> {
         Ok(match self {
             Listener::Tcp(listener) => {
                 let (stream, _) = listener.accept()?;
@@ -221,9 +266,24 @@ impl Listener {
                 let from = File::open(there)?;
                 Conn::Pipe(from, Some(OpenOptions::new().write(true).open(back)?))
             }
+            Listener::Udp(socket) => {
+                let socket = socket.take().context(SINGLE)?;
+                let (_, driver) = socket.recv_from(&mut [0])?;
+                socket.send_to(&[], driver)?;
+                Conn::Udp(socket, Some(driver))
+            }
+            Listener::UnixDatagram(socket) => {
+                let socket = socket.take().context(SINGLE)?;
+                let (_, driver) = socket.recv_from(&mut [0])?;
+                socket.connect(driver.as_pathname().context("a driver without a name")?)?;
+                socket.send(&[])?;
+                Conn::UnixDatagram(socket)
+            }
         })
     }
 }
+
+const SINGLE: &str = "the one conversation is over";
 
 fn polled(stream: TcpStream) -> io::Result<Conn> {
     stream.set_nodelay(true)?;
@@ -279,6 +339,9 @@ impl Talker for Conn {
                 rustix::net::send(&*socket, bytes, SendFlags::NOSIGNAL)?;
             }
             Conn::Pipe(_, Some(to)) => to.write_all(bytes)?,
+            Conn::Udp(socket, None) => drop(socket.send(bytes)?),
+            Conn::Udp(socket, Some(driver)) => drop(socket.send_to(bytes, *driver)?),
+            Conn::UnixDatagram(socket) => drop(socket.send(bytes)?),
             Conn::Pipe(_, None) => bail!("the end was announced already"),
         }
         Ok(())
@@ -292,6 +355,13 @@ impl Talker for Conn {
             Conn::Unix(stream) => stream.read(buffer)?,
             Conn::Seqpacket(socket) => rustix::net::recv(&*socket, buffer, RecvFlags::empty())?.0,
             Conn::Pipe(from, _) => from.read(buffer)?,
+            Conn::Udp(socket, None) => socket.recv(buffer)?,
+            Conn::Udp(socket, Some(driver)) => {
+                let (count, from) = socket.recv_from(buffer)?;
+                *driver = from;
+                count
+            }
+            Conn::UnixDatagram(socket) => socket.recv(buffer)?,
         })
     }
 
@@ -303,6 +373,7 @@ impl Talker for Conn {
             Conn::Unix(stream) => stream.shutdown(std::net::Shutdown::Write)?,
             Conn::Seqpacket(socket) => rustix::net::shutdown(&*socket, Shutdown::Write)?,
             Conn::Pipe(_, to) => *to = None,
+            Conn::Udp(..) | Conn::UnixDatagram(_) => bail!("datagrams have no end"),
         }
         Ok(())
     }
