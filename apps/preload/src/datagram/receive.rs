@@ -206,7 +206,8 @@ impl Receiving<'_> {
             }
             let may_wait = self.flags & libc::MSG_DONTWAIT == 0
                 && self.socket.nonblock.load(Ordering::Relaxed) == 0;
-            if may_wait && !self.is_unasked() && self.spin() {
+            let spins_first = may_wait && !self.is_unasked();
+            if spins_first && self.spin() {
                 continue;
             }
             if let Some(got) = self.by_kernel() {
@@ -216,12 +217,12 @@ impl Receiving<'_> {
             if !may_wait {
                 return give(Err(libc::EAGAIN));
             }
+            if !spins_first && self.spin() {
+                continue;
+            }
             let deadline = *deadline.get_or_insert_with(|| self.until());
             if deadline.has_passed() {
                 return give(Err(libc::EAGAIN));
-            }
-            if self.is_unasked() && self.spin() {
-                continue;
             }
             if let Err(error) = self.sleep(deadline, call) {
                 return give(Err(error));
