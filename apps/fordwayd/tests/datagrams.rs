@@ -6,11 +6,13 @@ use common::*;
 use fordway_abi::control::{self as wire, protocol, status};
 use fordway_abi::reason::Reason;
 use fordway_platform::netns;
-use fordwayd::admin::{Domain, Reply, Request};
+use fordwayd::admin::{Domain, Looked, Reply, Request};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 const HERE: Ipv4Addr = Ipv4Addr::LOCALHOST;
 const ANY: Ipv4Addr = Ipv4Addr::UNSPECIFIED;
@@ -215,6 +217,22 @@ fn a_pair_ends_when_the_kernel_chooses_another_socket() {
     assert_eq!(moved, Reason::Unproven);
 }
 
+/// A socket in a domain.
+fn inside(domain: &Domain, port: u16) -> UdpSocket {
+    let socket = netns::within(open(domain).as_fd(), || udp(ANY, port));
+    socket.expect("enter")
+}
+
+/// Puts one rule in force between domains.
+fn load(broker: &Broker, rule: &str) -> Looked {
+    let chain = "type filter hook forward priority 0;";
+    let text = format!("table inet t {{\nchain c {{\n{chain}\n{rule}\n}}\n}}\n");
+    match broker.ask(&Request::FilterLoad { text, epoch: None }) {
+        Reply::FilterChange(change) => change.channels,
+        other => panic!("{other:?}"),
+    }
+}
+
 #[test]
 fn pairs_across_domains_are_under_rule_and_rules() {
     if !is_root() {
@@ -224,10 +242,6 @@ fn pairs_across_domains_are_under_rule_and_rules() {
     let broker = Broker::start(dir.path());
     let domains = Domains(&broker);
     let [db, web] = ["db", "web"].map(|name| domains.add(name, None));
-    let inside = |domain: &Domain, port| {
-        let socket = netns::within(open(domain).as_fd(), || udp(ANY, port));
-        socket.expect("enter")
-    };
     let (server, client) = (inside(&db, 5353), inside(&web, 0));
     let [db_ip, web_ip] = [&db, &web].map(|domain| domain.ip.expect("ip"));
     let (service, far) = (name(db_ip, &server), name(web_ip, &client));
@@ -258,14 +272,7 @@ fn pairs_across_domains_are_under_rule_and_rules() {
     offer();
     let link = linked(&a, &b, [1, 1]);
 
-    let load = |rule: &str| {
-        let chain = "type filter hook forward priority 0;";
-        let text = format!("table inet t {{\nchain c {{\n{chain}\n{rule}\n}}\n}}\n");
-        match broker.ask(&Request::FilterLoad { text, epoch: None }) {
-            Reply::FilterChange(change) => change.channels,
-            other => panic!("{other:?}"),
-        }
-    };
+    let load = |rule| load(&broker, rule);
     assert_eq!(load("tcp dport 5353 drop").stay, 1);
     let looked = load("udp dport 5353 drop");
     assert_eq!((looked.stay, looked.moved, looked.cut), (0, 1, 0));
@@ -305,5 +312,52 @@ fn pairs_across_domains_are_under_rule_and_rules() {
     assert!(matches!(removed, Reply::Done), "{removed:?}");
     for shim in [&a, &b] {
         assert_eq!(left(shim), (pairs[0].channel_id, Some(Reason::Unassigned)));
+    }
+}
+
+/// Its connection tracking would forget a pair without packets within half a minute.
+#[test]
+fn the_fabric_is_told_that_a_pair_goes_on() {
+    if !is_root() {
+        return;
+    }
+    let dir = TempDir::new();
+    let broker = Broker::start(dir.path());
+    let domains = Domains(&broker);
+    let [db, web] = ["db", "web"].map(|name| domains.add(name, None));
+    load(&broker, "ct state new,established accept");
+    let (server, client) = (inside(&db, 5353), inside(&web, 0));
+    let [db_ip, web_ip] = [&db, &web].map(|domain| domain.ip.expect("ip"));
+    let (service, far) = (name(db_ip, &server), name(web_ip, &client));
+    client.send_to(b"x", service).expect("sent");
+    let (_, from) = server.recv_from(&mut [0]).expect("received");
+    assert_eq!(from, far);
+
+    let fabric = Path::new(db.netns_path.as_ref().expect("path")).with_file_name(".fabric");
+    let fabric = netns::open(&fabric).expect("open").expect("the fabric");
+    // How long each entry of UDP is known, in seconds: its fifth word.
+    let known_s = || {
+        let read = || std::fs::read_to_string("/proc/thread-self/net/nf_conntrack");
+        let entries = netns::within(fabric.as_fd(), read).expect("enter").ok()?;
+        let entries = entries.lines().filter(|entry| entry.contains(" udp "));
+        let words = entries.filter_map(|entry| entry.split_whitespace().nth(4));
+        Some(
+            words
+                .map(|word| word.parse().expect("seconds"))
+                .collect::<Vec<u64>>(),
+        )
+    };
+    let Some(before) = known_s() else {
+        fordway_test_skip::skipped("the kernel does not list its connection tracking");
+        return;
+    };
+    assert!(matches!(before[..], [0..=30]), "{before:?}");
+    let [a, b] = [Shim::join(dir.path()), Shim::join(dir.path())];
+    a.claim(1, udp_claim(&client, far, service));
+    b.claim(1, udp_claim(&server, service, far));
+    linked(&a, &b, [1, 1]);
+    let until = Instant::now() + Duration::from_secs(10);
+    while !matches!(known_s().as_deref(), Some([31..=60])) {
+        assert!(Instant::now() < until, "{:?}", known_s());
     }
 }
