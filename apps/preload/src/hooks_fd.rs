@@ -273,9 +273,8 @@ pub fn shutdown(fd: c_int, how: c_int) -> c_int {
     }
     let result = real::shutdown(fd, how);
     let errno = sys::errno();
-    if result == 0 {
-        datagram::bar(fd, Reason::Unsupported);
-    }
+    // Also of an unconnected one, of which it says that it is not connected (linux: inet_shutdown).
+    datagram::bar(fd, Reason::Unsupported);
     wait::acted();
     drop(unaware);
     set_errno(errno);

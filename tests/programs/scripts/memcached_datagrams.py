@@ -12,7 +12,7 @@ import sys
 import threading
 
 SIZES = [1, 100, 1300, 30_000]
-ROUNDS = 300
+ROUNDS = 1500
 THREADS = 4
 FRAME = struct.Struct("!HHHH")
 

@@ -83,11 +83,12 @@ impl Carried {
     }
 
     /// Why rows of this port were on the kernel path when they were last seen.
-    pub fn reasons(&self, port: u16) -> BTreeSet<String> {
+    fn reasons(&self, protocol: &str, port: u16) -> BTreeSet<String> {
         let suffix = format!(":{port}");
         self.rows
             .iter()
             .filter(|row| row.local.ends_with(&suffix) || row.remote.ends_with(&suffix))
+            .filter(|row| protocol_of(row) == protocol)
             .filter_map(|row| row.reason.clone())
             .collect()
     }
@@ -147,7 +148,7 @@ impl Carried {
         let ends = domains.map(|domain| self.end(protocol, domain, port));
         format!(
             "{protocol} port {port}: {ends:?}, reasons for the kernel path: {:?}",
-            self.reasons(port)
+            self.reasons(protocol, port)
         )
     }
 

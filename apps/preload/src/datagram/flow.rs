@@ -306,8 +306,11 @@ impl Flow {
             self.answered.store(0, Ordering::Relaxed);
             self.by_kernel.fetch_add(1, Ordering::Release);
         } else {
-            self.seen_by_kernel.fetch_add(1, Ordering::Relaxed);
+            let seen = self.seen_by_kernel.fetch_add(1, Ordering::Relaxed);
             self.answered.store(1, Ordering::Relaxed);
+            if seen == 0 && self.is_paired() {
+                socket.try_ready();
+            }
         }
         if self.phase.load(Ordering::Relaxed) != phase::KERNEL {
             return;
@@ -410,6 +413,25 @@ impl Flow {
         self.leave(false);
     }
 
+    /// Lets the peer use its ring: once a datagram of its has come by the kernel, whose rules were asked then.
+    pub fn get_ready(&self) {
+        if self.seen_by_kernel.load(Ordering::Relaxed) != 0 {
+            self.consumer().get_ready();
+        }
+    }
+
+    /// Its datagrams go another way from now on: by the kernel, or by another socket.
+    pub fn drop_out(&self) {
+        if self.is_paired() {
+            self.leave(true);
+            self.tidy();
+        } else if let Some(socket) = self.socket()
+            && self.withdraw(phase::LEAVING)
+        {
+            self.free(socket);
+        }
+    }
+
     /// Sends by the kernel from now on. `stops`: and takes no more from the ring than what the peer had
     /// published when it sees that.
     pub fn leave(&self, stops: bool) {
@@ -418,7 +440,7 @@ impl Flow {
             return;
         }
         if stops {
-            self.consumer().stop();
+            self.consumer().drain();
         }
         let flags = &self.own().tx.tx_flags;
         if flags.fetch_or(tx_flags::SHUT, Ordering::Release) & tx_flags::SHUT == 0 {

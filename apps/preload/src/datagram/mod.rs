@@ -20,6 +20,7 @@
 //!   kernel's queue is empty, a receiver takes from there.
 //! * A sender enters the ring only when the kernel has had time to put its last datagram into that queue
 //!   ([`send`]).
+//! * Of several rings the one whose datagram was sent first comes first, by the senders' word.
 //! * Rings come before the kernel's queue, so what a sender gives to the kernel when it has left its ring
 //!   comes behind.
 //!
@@ -77,6 +78,8 @@ struct Header {
     bytes: u32,
     /// Datagrams that the sender has given to the kernel before, on this flow.
     by_kernel: u32,
+    /// When it was sent, in ticks: of several senders' the first one comes first.
+    moment: u64,
 }
 
 const HEADER_BYTES: usize = size_of::<Header>();
@@ -124,6 +127,10 @@ impl Name {
 
     /// The same of the program's, which may be anything.
     fn of_program(address: *const c_void, length: usize) -> Option<Self> {
+        // Longer than any is refused (linux: move_addr_to_kernel).
+        if length > size_of::<libc::sockaddr_storage>() {
+            return None;
+        }
         let bytes = address.cast::<u8>();
         let length = length.min(ADDRESS_BYTES);
         faults::arm();
@@ -178,13 +185,15 @@ pub struct Socket {
     unaware: AtomicU32,
     /// 1: a call of the library has received from it.
     reads: AtomicU32,
+    /// 1: the kernel has the first part of a datagram (MSG_MORE).
+    begun: AtomicU32,
     /// Guards the consumers of all flows.
     receiving: Lock<{ rank::RECEIVING }>,
     /// Datagrams by rings since the kernel was asked, and when that was, in ticks.
     since_kernel: AtomicU32,
     asked_at: AtomicU64,
-    /// Which flow the next receive looks at first.
-    turn: AtomicU32,
+    /// Datagrams in a row from the flow that was used last.
+    in_a_row: AtomicU32,
     /// The flow that was used last, plus one.
     last: AtomicU32,
     /// Which flow makes way next.
@@ -329,8 +338,9 @@ pub fn opened(fd: i32, family: i32, nonblock: bool) {
         &socket.barred,
         &socket.paired,
         &socket.reads,
+        &socket.begun,
         &socket.since_kernel,
-        &socket.turn,
+        &socket.in_a_row,
         &socket.last,
         &socket.is_connected,
         &socket.high,
@@ -371,7 +381,6 @@ pub fn dropped(word: u32) {
 
 /// connect(2) has been called on it.
 pub fn connected(socket: &Socket, fd: i32) {
-    socket.close_flows();
     let mut address = [0u8; ADDRESS_BYTES];
     let mut length = ADDRESS_BYTES as u32;
     let (name, at) = (address.as_mut_ptr(), &raw mut length);
@@ -384,6 +393,14 @@ pub fn connected(socket: &Socket, fd: i32) {
     }
     let is_connected = u32::from(remote.is_some());
     socket.is_connected.store(is_connected, Ordering::Release);
+    // What came from others before is still read. What comes from this one is the socket's alone from now
+    // on: another one, bound to the same port, has it no more.
+    for other in all() {
+        let is_own = core::ptr::eq(other, socket);
+        let is_peers = |flow: &&Flow| remote.is_some_and(|remote| flow.is_to(remote));
+        let lost = other.flows().filter(|flow| is_peers(flow) != is_own);
+        lost.for_each(Flow::drop_out);
+    }
 }
 
 /// Options that change nothing for datagrams by rings. Any other one makes a socket the kernel's: it
@@ -569,7 +586,7 @@ impl Socket {
         {
             self.flows()
                 .filter(|flow| flow.is_paired())
-                .for_each(|flow| flow.consumer().get_ready());
+                .for_each(|flow| flow.get_ready());
         }
     }
 

@@ -309,30 +309,31 @@ impl Receiving<'_> {
         let Some(_guard) = self.socket.receiving.lock() else {
             return Got::Nothing;
         };
-        let high = self.socket.high.load(Ordering::Acquire);
-        let turn = self.socket.turn.load(Ordering::Relaxed);
-        for step in 0..high {
-            let number = (turn + step) % high;
-            let place = &self.socket.flows[number as usize % self.socket.flows.len()];
-            let Some(index) = place.load(Ordering::Acquire).checked_sub(1) else {
-                continue;
-            };
-            let flow = super::flow::at(index);
-            if !flow.is_of(self.socket.index()) || !flow.has_unread() {
-                continue;
-            }
+        // Each turn of the loop gives a flow up.
+        while let Some(flow) = self.next_flow() {
             match self.take(flow, &buffers) {
-                Ok(Got::Nothing) => {}
-                Ok(got) => {
-                    if !matches!(got, Got::Behind(..)) {
-                        self.socket.turn.store(number + 1, Ordering::Relaxed);
-                    }
-                    return got;
-                }
+                Ok(got) => return got,
                 Err(_) => flow.broke(),
             }
         }
         Got::Nothing
+    }
+
+    /// The flow whose datagram was sent first. One that always says so has no more than its turns in a row.
+    fn next_flow(&self) -> Option<&'static Flow> {
+        let mut unread = self.socket.flows().filter(|flow| flow.has_unread());
+        let first = unread.next()?;
+        let Some(second) = unread.next() else {
+            return Some(first);
+        };
+        let last = self.socket.last.load(Ordering::Relaxed);
+        let has_enough = |flow: &&Flow| {
+            flow.index() + 1 == last && self.socket.in_a_row.load(Ordering::Relaxed) >= TURNS
+        };
+        let others = core::iter::once(first).chain(core::iter::once(second)).chain(unread);
+        others
+            .filter(|flow| !has_enough(flow))
+            .min_by_key(|flow| header_of(&flow.consumer()).map_or(0, |header| header.moment))
     }
 
     /// The next record of one ring. Under the lock.
@@ -342,15 +343,10 @@ impl Receiving<'_> {
         if fill == 0 {
             return Ok(Got::Nothing);
         }
-        let mut header = Header::default();
-        // SAFETY: a header of ours.
-        let got = unsafe {
-            let to = (&raw mut header).cast();
-            consumer.peek(copier(), Kernel::Plain, 0, to, HEADER_BYTES)?
-        };
+        let header = header_of(&consumer)?;
         let bytes = header.bytes as usize;
         let record = record_bytes(bytes.min(BYTES_MAX));
-        if got != HEADER_BYTES || bytes > BYTES_MAX || record as u64 > fill {
+        if bytes > BYTES_MAX || record as u64 > fill {
             return Err(Violation::Descriptor);
         }
         let seen = flow.seen_by_kernel.load(Ordering::Relaxed);
@@ -371,7 +367,12 @@ impl Receiving<'_> {
             self.socket.since_kernel.fetch_add(1, Ordering::Relaxed);
         }
         flow.answered.store(1, Ordering::Relaxed);
-        self.socket.last.store(flow.index() + 1, Ordering::Relaxed);
+        let last = self.socket.last.swap(flow.index() + 1, Ordering::Relaxed);
+        let in_a_row = &self.socket.in_a_row;
+        match last == flow.index() + 1 {
+            true => in_a_row.fetch_add(1, Ordering::Relaxed),
+            false => in_a_row.swap(0, Ordering::Relaxed),
+        };
         let taken = done.map(|()| Taken {
             bytes,
             copied,
@@ -429,6 +430,20 @@ impl Receiving<'_> {
             broker::connect();
         }
         Ok(())
+    }
+}
+
+/// What stands before the next datagram. Under the lock.
+fn header_of(consumer: &Consumer) -> Result<Header, Violation> {
+    let mut header = Header::default();
+    // SAFETY: a header of ours.
+    let got = unsafe {
+        let to = (&raw mut header).cast();
+        consumer.peek(copier(), Kernel::Plain, 0, to, HEADER_BYTES)?
+    };
+    match got {
+        HEADER_BYTES => Ok(header),
+        _ => Err(Violation::Descriptor),
     }
 }
 
@@ -516,12 +531,6 @@ extern "C" fn come_back(unaware: *mut c_void) {
 pub fn next_bytes(socket: &Socket) -> Option<u64> {
     let _guard = socket.receiving.lock()?;
     let flow = socket.flows().find(|flow| flow.has_unread())?;
-    let mut header = Header::default();
-    // SAFETY: a header of ours.
-    let got = unsafe {
-        let to = (&raw mut header).cast();
-        flow.consumer()
-            .peek(copier(), Kernel::Plain, 0, to, HEADER_BYTES)
-    };
-    (got == Ok(HEADER_BYTES)).then(|| u64::from(header.bytes).min(BYTES_MAX as u64))
+    let header = header_of(&flow.consumer()).ok()?;
+    Some(u64::from(header.bytes).min(BYTES_MAX as u64))
 }

@@ -100,12 +100,17 @@ pub fn send(
     if let Some((name, false)) = to
         && socket.has_rings()
         && flags & !FLAGS == 0
+        && socket.begun.load(Ordering::Relaxed) == 0
         && let Some(flow) = socket.flow_to(name).filter(|flow| flow.is_paired())
         && let Some(sent) = by_ring(socket, flow, fd, flags, buffers)
     {
         return give(sent);
     }
     let sent = by_libc();
+    if sent >= 0 {
+        let begun = u32::from(flags & libc::MSG_MORE != 0);
+        socket.begun.store(begun, Ordering::Relaxed);
+    }
     if sent >= 0
         && let Some((name, _)) = to
     {
@@ -217,7 +222,9 @@ fn is_settled(flow: &Flow) -> bool {
 /// Whether there is room for a record; waits a little if it may.
 fn room(producer: &Producer, wanted: usize, may_wait: bool) -> Result<bool, Violation> {
     let has_room = || producer.room_bytes(wanted).map(|room| room >= wanted);
-    if has_room()? || producer.grow(wanted) && has_room()? {
+    // A datagram is lost at once where a stream would try again, so the ring need not be found full twice.
+    let grows = || producer.grow(wanted) || producer.grow(wanted);
+    if has_room()? || grows() && has_room()? {
         return Ok(true);
     }
     if !may_wait {
@@ -239,6 +246,7 @@ fn put(flow: &Flow, producer: &Producer, buffers: &Buffers) -> sys::Result<()> {
     let header = Header {
         bytes: buffers.total as u32,
         by_kernel: flow.by_kernel.load(Ordering::Acquire),
+        moment: sys::ticks(),
     };
     let from = (&raw const header).cast();
     // SAFETY: a header of ours; there is room.

@@ -3,7 +3,7 @@
 use super::*;
 use crate::hooks_io::{recv, recvfrom, recvmsg, sendto};
 use crate::testing::tables;
-use crate::{link, wait};
+use crate::link;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 
@@ -78,6 +78,16 @@ impl Drop for Watched {
     }
 }
 
+/// Two sockets that have heard of each other by the kernel.
+fn acquainted() -> (Watched, Watched) {
+    let (a, b) = (Watched::new(), Watched::new());
+    for (from, to) in [(&a, &b), (&b, &a)] {
+        from.send(to, b"hello");
+        assert_eq!(to.texts(), ["hello"]);
+    }
+    (a, b)
+}
+
 /// The flows of two sockets get the two ends of a channel.
 fn join(a: &Watched, b: &Watched) -> [&'static Flow; 2] {
     let links = [41u64, 42].map(|id| {
@@ -122,8 +132,7 @@ fn end_links() {
 #[test]
 fn datagrams_by_rings_are_the_kernels_in_all_but_the_way() {
     let _turn = tables();
-    let _ = wait::beat;
-    let (a, b) = (Watched::new(), Watched::new());
+    let (a, b) = acquainted();
     a.send(&b, b"by the kernel");
     let flows = join(&a, &b);
     // What the kernel was given last has come by the time that the ring is entered.
@@ -175,7 +184,7 @@ fn datagrams_by_rings_are_the_kernels_in_all_but_the_way() {
 #[test]
 fn a_full_ring_loses_and_a_liar_loses_its_ring() {
     let _turn = tables();
-    let (a, b) = (Watched::new(), Watched::new());
+    let (a, b) = acquainted();
     let flows = join(&a, &b);
     let large = [7u8; 8000];
     // Until it is full, and some more.
@@ -196,6 +205,7 @@ fn a_full_ring_loses_and_a_liar_loses_its_ring() {
     let header = Header {
         bytes: 9,
         by_kernel: 0,
+        moment: 0,
     };
     let producer = flows[0].producer();
     let at = producer.tail() - record_bytes(8) as u64;
