@@ -274,7 +274,7 @@ pub fn shutdown(fd: c_int, how: c_int) -> c_int {
     let result = real::shutdown(fd, how);
     let errno = sys::errno();
     // Also of an unconnected one, of which it says that it is not connected (linux: inet_shutdown).
-    datagram::bar(fd, Reason::Unsupported);
+    datagram::shut(fd, how);
     wait::acted();
     drop(unaware);
     set_errno(errno);

@@ -185,6 +185,8 @@ pub struct Socket {
     unaware: AtomicU32,
     /// 1: a call of the library has received from it.
     reads: AtomicU32,
+    /// 1: its receiving half is shut.
+    shut: AtomicU32,
     /// 1: the kernel has the first part of a datagram (MSG_MORE).
     begun: AtomicU32,
     /// Guards the consumers of all flows.
@@ -339,6 +341,7 @@ pub fn opened(fd: i32, family: i32, nonblock: bool) {
         &socket.paired,
         &socket.reads,
         &socket.begun,
+        &socket.shut,
         &socket.since_kernel,
         &socket.in_a_row,
         &socket.last,
@@ -453,6 +456,16 @@ pub fn set_nonblocking(fd: i32, is: bool) {
 pub fn bar(fd: i32, reason: Reason) {
     if let Some(socket) = of(fd) {
         socket.bar(reason);
+    }
+}
+
+/// shutdown(2) has been called on what is behind a descriptor.
+pub fn shut(fd: i32, how: i32) {
+    if let Some(socket) = of(fd) {
+        if matches!(how, libc::SHUT_RD | libc::SHUT_RDWR) {
+            socket.shut.store(1, Ordering::SeqCst);
+        }
+        socket.bar(Reason::Unsupported);
     }
 }
 

@@ -213,6 +213,10 @@ impl Receiving<'_> {
             if let Some(got) = self.by_kernel() {
                 return got;
             }
+            // Then it is always readable, and only a call that may sleep is told of the end.
+            if self.socket.shut.load(Ordering::SeqCst) != 0 {
+                return self.note((self.by_libc)(0));
+            }
             self.socket.tidy();
             if !may_wait {
                 return give(Err(libc::EAGAIN));

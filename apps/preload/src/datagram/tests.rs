@@ -222,3 +222,37 @@ fn a_full_ring_loses_and_a_liar_loses_its_ring() {
     drop((a, b));
     end_links();
 }
+
+#[test]
+fn a_socket_that_is_barred_reads_what_had_come() {
+    let _turn = tables();
+    let (a, b) = acquainted();
+    let flows = join(&a, &b);
+    assert!(!a.ours().has_unread());
+    std::thread::sleep(std::time::Duration::from_millis(2));
+    b.send(&a, b"before");
+    a.ours().bar(Reason::Unsupported);
+    assert!(a.ours().has_unread());
+    b.send(&a, b"behind");
+    assert_eq!(a.texts(), ["before", "behind"]);
+    assert!(!a.ours().has_unread());
+    flows.iter().for_each(|flow| flow.tidy());
+    assert!(!flows[0].is_paired() && !flows[1].is_paired());
+    drop((a, b));
+    end_links();
+}
+
+#[test]
+fn a_ring_that_nobody_entered_has_nothing_unread() {
+    let _turn = tables();
+    let (a, b) = acquainted();
+    let flows = join(&a, &b);
+    a.ours().bar(Reason::Unsupported);
+    assert!(!a.ours().has_unread() && !b.ours().has_unread());
+    b.send(&a, b"kernel");
+    assert_eq!(a.texts(), ["kernel"]);
+    assert!(!a.ours().has_unread());
+    flows.iter().for_each(|flow| flow.tidy());
+    drop((a, b));
+    end_links();
+}

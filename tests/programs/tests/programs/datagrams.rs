@@ -3,7 +3,7 @@
 use fordway_test_programs::Spawn;
 
 /// Whether datagrams on rings are looked for: the library of this build takes them there.
-pub const BY_RINGS: bool = false;
+pub const BY_RINGS: bool = true;
 
 /// What a program is started with.
 #[derive(Clone, Copy, Debug)]
