@@ -129,6 +129,9 @@ fn drop_reference(conn: &Conn, fd: c_int) {
 /// A vfork child copies descriptors for the image that it will become, and nothing
 /// else can be noted of it: the connection goes to the kernel path.
 fn copied_for_exec(old: c_int) {
+    if datagram::of(old).is_some() && identity::in_borrowed_memory() {
+        datagram::bar(old, Reason::Exec);
+    }
     if let Some(conn) = state::conn(old).filter(|_| config::is_active())
         && identity::in_borrowed_memory()
         && upgrade::is_under(conn, old)

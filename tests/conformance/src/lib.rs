@@ -112,14 +112,17 @@ impl Bed {
     }
 
     /// One scenario on one path.
-    pub fn spawn(&self, program: &str, scenario: &str, path: PathChoice) -> Result<Program> {
-        let program = Bed::program(program);
+    pub fn spawn(&self, name: &str, scenario: &str, path: PathChoice) -> Result<Program> {
+        let program = Bed::program(name);
         let mut spawn = Spawn::new([program.to_string_lossy().as_ref(), scenario])
             .env("FORDWAY_OFFER_AFTER", "0")
             .stdin(Stdin::Null)
             .time_limit(LIMIT);
         if path == PathChoice::Kernel {
             spawn = spawn.env("TRY_KERNEL", "1");
+        }
+        if suite::may_use_rings(name, scenario) {
+            spawn = spawn.env("FORDWAY_DATAGRAMS", "1");
         }
         for (name, value) in &self.places {
             spawn = spawn.env(name, value);

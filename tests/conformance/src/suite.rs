@@ -10,9 +10,28 @@ pub const PROGRAMS: &[&str] = &include!("../programs/list.in");
 /// How the names of the same programs end that are linked to musl.
 pub const MUSL_END: &str = "-musl";
 
-/// How the names of programs begin that are about datagrams. No ring carries those: their cases hold the library to
-/// leaving them as they are.
+/// How the names of programs begin that are about datagrams. Many of their cases are over before a ring is entered.
 const DATAGRAMS_BEGIN: &str = "udp_";
+/// Cases of datagrams in which rings differ from Linux (docs/semantics.md, section 8): played with the library,
+/// which leaves the datagrams to the kernel.
+const WITHOUT_RINGS: [(&str, &str); 10] = [
+    // Between senders there is no order.
+    ("udp_many", "by_turns"),
+    // SO_RCVBUF does not bound a ring.
+    ("udp_many", "full"),
+    ("udp_many", "full_count"),
+    ("udp_many", "full_and_others"),
+    // A send is no edge of room.
+    ("udp_ready", "by_edge_own"),
+    // What lies in a ring at an exec is lost.
+    ("udp_share", "executed"),
+    ("udp_share", "executed_alone"),
+    ("udp_share", "spawned"),
+    // A receive ends when another thread closes the socket.
+    ("udp_share", "closed_meanwhile"),
+    // No error is left behind by a recvmmsg that got something.
+    ("udp_bad", "some_bad"),
+];
 
 /// One case.
 #[derive(Clone, Debug)]
@@ -81,6 +100,12 @@ const NEAR: [(&str, &str); 15] = [
 ];
 /// Programs of which that is true for all cases.
 const NEAR_PROGRAMS: [&str; 4] = ["udp_refused", "udp_bind", "udp_control", "udp_family"];
+
+/// Whether a case is played with rings for datagrams.
+pub(crate) fn may_use_rings(program: &str, case: &str) -> bool {
+    let program = program.trim_end_matches(MUSL_END);
+    program.starts_with(DATAGRAMS_BEGIN) && !WITHOUT_RINGS.contains(&(program, case))
+}
 
 impl Case {
     /// Whether its roles may lie in two domains.

@@ -485,9 +485,10 @@ pub fn after_fork() {
     flow::after_fork();
 }
 
-/// Before an exec: whoever has the sockets afterwards has no rings.
+/// Before an exec, also of a vfork child: whoever has the sockets afterwards has no rings. A number that is
+/// another file's in the child costs its socket the rings for nothing.
 pub fn before_exec() {
-    if !is_used() || identity::in_borrowed_memory() {
+    if !is_used() {
         return;
     }
     for fd in 0..EXEC_FDS {

@@ -334,7 +334,9 @@ impl Receiving<'_> {
         let has_enough = |flow: &&Flow| {
             flow.index() + 1 == last && self.socket.in_a_row.load(Ordering::Relaxed) >= TURNS
         };
-        let others = core::iter::once(first).chain(core::iter::once(second)).chain(unread);
+        let others = core::iter::once(first)
+            .chain(core::iter::once(second))
+            .chain(unread);
         others
             .filter(|flow| !has_enough(flow))
             .min_by_key(|flow| header_of(&flow.consumer()).map_or(0, |header| header.moment))

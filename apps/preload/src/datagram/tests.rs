@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::hooks_io::{recv, recvfrom, recvmsg, sendto};
-use crate::testing::tables;
 use crate::link;
+use crate::testing::tables;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 

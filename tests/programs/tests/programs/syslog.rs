@@ -8,7 +8,7 @@ use std::fs;
 use std::time::Duration;
 
 const PORT: u16 = 5514;
-const MESSAGES: usize = 10_000;
+const MESSAGES: usize = 100_000;
 const FILLING: &str = "the quick brown fox jumps over the lazy dog";
 /// So many must come, however busy the machine is.
 const COME_MIN: usize = 1000;
