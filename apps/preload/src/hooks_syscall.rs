@@ -4,7 +4,7 @@
 
 use crate::sys::{self, give, sys};
 use crate::{config, deadline, faults, hooks_fd, hooks_many, hooks_proc, hooks_unseen, hooks_wait};
-use crate::{datagram, names, signals, state};
+use crate::{datagram, libcs, names, signals, state};
 use core::ffi::{c_int, c_long, c_void};
 
 /// Bytes of the kernel's signal masks.
@@ -52,7 +52,7 @@ unsafe fn messages(number: c_long, arguments: [usize; 6]) -> Option<c_long> {
         libc::SYS_recvmmsg => (false, true),
         _ => return None,
     };
-    if state::conn(fd as c_int).is_some() || datagram::of(fd as c_int).is_some() {
+    if state::conn(fd as c_int).is_some() {
         return None;
     }
     let header = |index| match many {
@@ -62,9 +62,14 @@ unsafe fn messages(number: c_long, arguments: [usize; 6]) -> Option<c_long> {
         },
         false => first as *const libc::msghdr,
     };
+    let count_most = count.min(hooks_many::MESSAGES_MAX as usize);
+    let count_looked_at = if many { count_most } else { 1 };
+    let is_whole = |index| can_be_copied(header(index));
+    if datagram::of(fd as c_int).is_some() && (0..count_looked_at).all(is_whole) {
+        return None;
+    }
     if sends {
-        let count = count.min(hooks_many::MESSAGES_MAX as usize);
-        for index in 0..if many { count } else { 1 } {
+        for index in 0..count_looked_at {
             // SAFETY: the program's messages, of which only what can be read is looked at.
             unsafe { hooks_fd::before_passing(header(index)) };
         }
@@ -78,6 +83,17 @@ unsafe fn messages(number: c_long, arguments: [usize; 6]) -> Option<c_long> {
         }
     }
     Some(give(result) as c_long)
+}
+
+/// Whether musl's functions, which copy a message and its control data, may have it.
+fn can_be_copied(message: *const libc::msghdr) -> bool {
+    if !faults::can_read(message) {
+        return false;
+    }
+    // SAFETY: the program's own message, found readable.
+    let message = unsafe { message.read_unaligned() };
+    let control = message.msg_control.cast::<u8>();
+    control.is_null() || faults::can_read_all(control, libcs::count(message.msg_controllen))
 }
 
 /// Calls whose arguments are others than those of the functions.

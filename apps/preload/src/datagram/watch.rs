@@ -100,10 +100,8 @@ pub fn control(
     });
     match (wanted, known) {
         (Some(event), Some(entry)) => entry.arm(event),
-        (Some(event), None) if adds => {
-            if !add((number, instance), socket, fd, event) {
-                socket.bar(Reason::NoMemory);
-            }
+        (Some(event), None) if adds && !add((number, instance), socket, fd, event) => {
+            socket.bar(Reason::NoMemory);
         }
         (None, Some(entry)) => entry.instance.store(0, Ordering::Release),
         _ => {}
