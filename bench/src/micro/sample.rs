@@ -23,8 +23,6 @@ use std::time::Duration;
 
 /// Beyond this, a packet socket refuses a message (net.core.wmem_default).
 const PACKET_BYTES_MAX: usize = 128 << 10;
-/// Whether datagrams have to go through rings: the library of this build takes them there.
-const DATAGRAMS_BY_RINGS: bool = false;
 /// By which a program's datagrams may go through rings, and its value.
 const DATAGRAMS_VARIABLE: [&str; 2] = ["FORDWAY_DATAGRAMS", "1"];
 /// A driver that takes this much longer than it was asked to is hanging.
@@ -334,8 +332,7 @@ fn programs(lab: &Lab, contender: Contender, job: &Job, length: Duration) -> Res
         clean_shared_memory()?;
     }
     let figures = talked?;
-    let is_carried = DATAGRAMS_BY_RINGS || job.transport == Transport::Stream;
-    let expected = is_fast && is_carried && !job.talk.is_short();
+    let expected = is_fast && !job.talk.is_short();
     let ring_bytes = if is_fast {
         crate::work::settled_ring_bytes(lab, rings_before, expected)?
     } else {

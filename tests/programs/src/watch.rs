@@ -88,7 +88,7 @@ impl Carried {
         self.rows
             .iter()
             .filter(|row| row.local.ends_with(&suffix) || row.remote.ends_with(&suffix))
-            .filter(|row| protocol_of(row) == protocol)
+            .filter(|row| row.protocol == protocol)
             .filter_map(|row| row.reason.clone())
             .collect()
     }
@@ -155,17 +155,11 @@ impl Carried {
     fn end(&self, protocol: &str, domain: &str, port: u16) -> End {
         let mut end = End::default();
         let rows = self.rows(domain, port).filter(|row| row.channel.is_some());
-        for row in rows.filter(|row| protocol_of(row) == protocol) {
+        for row in rows.filter(|row| row.protocol == protocol) {
             end.fast_connections += 1;
             end.sent += row.ring_bytes_tx;
             end.received += row.ring_bytes_rx;
         }
         end
     }
-}
-
-/// As the listing names it; a row without a name is TCP's.
-fn protocol_of(row: &Connection) -> String {
-    let row = serde_json::to_value(row).unwrap_or_default();
-    row["protocol"].as_str().unwrap_or(TCP).to_owned()
 }

@@ -2,9 +2,6 @@
 
 use fordway_test_programs::Spawn;
 
-/// Whether datagrams on rings are looked for: the library of this build takes them there.
-pub const BY_RINGS: bool = true;
-
 /// What a program is started with.
 #[derive(Clone, Copy, Debug)]
 pub struct Way {

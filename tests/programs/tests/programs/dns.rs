@@ -1,7 +1,7 @@
 //! Name servers by UDP: unbound, and dnsmasq, which asks for IP_PKTINFO. dig asks each name by a socket of its own,
 //! and its answers are compared; dnsperf asks many by few sockets, and says what was lost.
 
-use super::datagrams::{BY_RINGS, RINGS};
+use super::datagrams::RINGS;
 use anyhow::{Context, Result, ensure};
 use fordway_test_programs::{Bed, CLIENT, SERVER, Spawn, path_of};
 use std::fs;
@@ -55,11 +55,9 @@ control-enable: no
     let argv = [&path_of("unbound")?, "-d", "-c", &file.to_string_lossy()];
     let server = bed.serve_datagrams(SERVER, UNBOUND_PORT, RINGS.of(Spawn::new(argv)))?;
     let watch = bed.watch()?;
-    let mut line = ask(&bed, UNBOUND_PORT)?;
+    ask(&bed, UNBOUND_PORT)?;
     let carried = watch.end(&bed)?;
-    if BY_RINGS {
-        line = carried.datagrams_at_both_ends([SERVER, CLIENT], UNBOUND_PORT, BYTES)?;
-    }
+    let line = carried.datagrams_at_both_ends([SERVER, CLIENT], UNBOUND_PORT, BYTES)?;
     bed.stop(server)?;
     bed.finish(&line)
 }

@@ -1,6 +1,6 @@
 //! iperf3 in both directions, with several streams, and both ways at once; by TCP and by UDP.
 
-use super::datagrams::{BY_RINGS, RINGS};
+use super::datagrams::RINGS;
 use anyhow::{Context, Result, ensure};
 use fordway_test_programs::{Bed, CLIENT, SERVER, Spawn, path_of};
 
@@ -114,10 +114,8 @@ fn iperf3_by_datagrams() -> Result<()> {
         lines.push(line);
     }
     let carried = watch.end(&bed)?;
-    if BY_RINGS {
-        let domains = [SERVER, CLIENT];
-        lines.push(carried.datagrams_at_both_ends(domains, DATAGRAM_PORT, DATAGRAM_RUN_BYTES)?);
-    }
+    let domains = [SERVER, CLIENT];
+    lines.push(carried.datagrams_at_both_ends(domains, DATAGRAM_PORT, DATAGRAM_RUN_BYTES)?);
     bed.stop(server)?;
     bed.finish(&lines.join("; "))
 }

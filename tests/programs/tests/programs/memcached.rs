@@ -1,6 +1,6 @@
 //! memcached with a client of our own (values compared) and memcslap; by UDP with a client of our own.
 
-use super::datagrams::{BY_RINGS, RINGS};
+use super::datagrams::RINGS;
 use anyhow::{Result, ensure};
 use fordway_test_programs::{Bed, CLIENT, SERVER, Spawn, path_of, script};
 
@@ -81,10 +81,7 @@ fn memcached_by_datagrams() -> Result<()> {
     let output = bed.run(RINGS.of(client))?;
     ensure!(output.text() == "ok\n", "{}", output.text());
     let carried = watch.end(&bed)?;
-    let mut line = format!("{:.1} s", output.wall_s);
-    if BY_RINGS {
-        line = carried.datagrams_at_both_ends([SERVER, CLIENT], DATAGRAM_PORT, DATAGRAM_BYTES)?;
-    }
+    let line = carried.datagrams_at_both_ends([SERVER, CLIENT], DATAGRAM_PORT, DATAGRAM_BYTES)?;
     bed.stop(server)?;
     bed.finish(&line)
 }

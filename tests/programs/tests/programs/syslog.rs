@@ -1,7 +1,7 @@
 //! Messages by UDP from logger to rsyslog, which receives many in one call (recvmmsg(2)). A message may be lost if
 //! rsyslog is slower than its buffer; none may come twice, changed, or in another order.
 
-use super::datagrams::{BY_RINGS, RINGS};
+use super::datagrams::RINGS;
 use anyhow::{Context, Result, ensure};
 use fordway_test_programs::{Bed, CLIENT, SERVER, Spawn, path_of};
 use std::fs;
@@ -76,10 +76,8 @@ input(type=\"imudp\" port=\"{PORT}\" rcvbufSize=\"4m\" ruleset=\"store\")
     }
     ensure!(come.len() >= COME_MIN, "{} messages came", come.len());
     let mut report = format!("{} of {MESSAGES} messages", come.len());
-    if BY_RINGS {
-        report += "; ";
-        report += &carried.datagrams_at_both_ends([SERVER, CLIENT], PORT, BYTES)?;
-    }
+    report += "; ";
+    report += &carried.datagrams_at_both_ends([SERVER, CLIENT], PORT, BYTES)?;
     bed.stop(server)?;
     bed.finish(&report)
 }

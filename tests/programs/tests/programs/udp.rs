@@ -1,7 +1,7 @@
 //! UDP between domains: cases of our own beside udp(7). Played by the kernel alone, with datagrams by
 //! rings, and with rings from the first datagram on.
 
-use super::datagrams::{BY_RINGS, WAYS};
+use super::datagrams::WAYS;
 use anyhow::{Context, Result, ensure};
 use fordway_test_programs::{Bed, CLIENT, SERVER, Spawn, script};
 use std::time::Duration;
@@ -44,7 +44,7 @@ fn udp() -> Result<()> {
         ensure!(good.len() >= CASES_MIN, "{way:?}: {} cases", good.len());
         let carried = watch.end(&bed)?;
         lines.push(format!("{} cases in {:.0} s", good.len(), output.wall_s));
-        if BY_RINGS && way.by_rings {
+        if way.by_rings {
             lines.push(carried.datagrams_at_both_ends([SERVER, CLIENT], ECHO_PORT, ECHO_BYTES)?);
         }
         bed.stop(serving)?;
