@@ -68,7 +68,11 @@ pub fn run(run: &Run, broker: Result<Broker, Failure>) -> Outcome {
             )))
         })?;
     }
-    let variables = variables(shim.as_deref(), path, broker);
+    let mut variables = variables(shim.as_deref(), path, broker);
+    if run.datagrams {
+        variables.retain(|(name, _)| name != names::DATAGRAMS);
+        variables.push((names::DATAGRAMS.into(), "1".into()));
+    }
     let error = launch::exec(program, arguments, &variables);
     Err(not_executed(program, &error))
 }
