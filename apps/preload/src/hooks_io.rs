@@ -247,15 +247,9 @@ pub unsafe fn read(fd: c_int, buffer: *mut c_void, count: usize) -> isize {
         return unsafe { real::read(fd, buffer, count) };
     }
     let part = part_of(buffer, count);
-    if let Some(socket) = datagram::of(fd) {
-        let buffers = || Buffers::one(part, true);
-        let by_libc = |more: c_int| match more {
-            // SAFETY: the program's own arguments.
-            0 => unsafe { real::read(fd, buffer, count) },
-            // SAFETY: the program's own arguments.
-            more => unsafe { real::recv(fd, buffer, count, more) },
-        };
-        return datagram::receive(socket, fd, 0, Place::Nowhere, &buffers, &by_libc);
+    if datagram::of(fd).is_some() {
+        // SAFETY: the program's own arguments.
+        return unsafe { recv_named(fd, buffer, count, 0) };
     }
     // SAFETY: the program's own arguments.
     receive(
@@ -270,17 +264,20 @@ pub unsafe fn read(fd: c_int, buffer: *mut c_void, count: usize) -> isize {
 /// As readv(2).
 pub unsafe fn readv(fd: c_int, parts: *const libc::iovec, count: c_int) -> isize {
     if let Some(socket) = datagram::of(fd) {
+        let mut name = [0u8; datagram::ADDRESS_BYTES];
+        let mut message = message_of(parts, count);
+        message.msg_name = name.as_mut_ptr().cast();
+        message.msg_namelen = name.len() as u32;
+        let message = &raw mut message;
         let buffers = || some_bytes(Buffers::new(parts, count as usize)?);
-        let by_libc = |more: c_int| match more {
-            // SAFETY: the program's own arguments.
-            0 => unsafe { real::readv(fd, parts, count) },
-            more => {
-                let mut message = message_of(parts, count);
-                // SAFETY: the program's own parts, in a message of ours.
-                unsafe { real::recvmsg(fd, &raw mut message, more) }
-            }
+        let by_libc = |more: c_int| match buffers() {
+            Err(NO_BYTES) => 0,
+            Err(error) => give(Err(error)),
+            // SAFETY: the program's own parts, in a message of ours.
+            Ok(_) => unsafe { real::recvmsg(fd, message, more) },
         };
-        return datagram::receive(socket, fd, 0, Place::Nowhere, &buffers, &by_libc);
+        let place = Place::Message(message);
+        return datagram::receive(socket, fd, 0, place, &buffers, &by_libc);
     }
     // SAFETY: the program's own arguments.
     unsafe { receive_parts(fd, parts, count, 0, || real::readv(fd, parts, count)) }
@@ -322,11 +319,9 @@ pub unsafe fn receive_parts(
 /// As recv(2).
 pub unsafe fn recv(fd: c_int, buffer: *mut c_void, count: usize, flags: c_int) -> isize {
     let part = part_of(buffer, count);
-    if let Some(socket) = datagram::of(fd) {
-        let buffers = || Buffers::one(part, false);
+    if datagram::of(fd).is_some() {
         // SAFETY: the program's own arguments.
-        let by_libc = |more: c_int| unsafe { real::recv(fd, buffer, count, flags | more) };
-        return datagram::receive(socket, fd, flags, Place::Nowhere, &buffers, &by_libc);
+        return unsafe { recv_named(fd, buffer, count, flags) };
     }
     // SAFETY: the program's own arguments.
     receive(
@@ -335,6 +330,26 @@ pub unsafe fn recv(fd: c_int, buffer: *mut c_void, count: usize, flags: c_int) -
         || Buffers::one(part, false),
         || unsafe { real::recv(fd, buffer, count, flags) },
     )
+}
+
+/// recv of a UDP socket, for which the library wants to know whose datagram it is.
+///
+/// # Safety
+/// As recv(2).
+unsafe fn recv_named(fd: c_int, buffer: *mut c_void, count: usize, flags: c_int) -> isize {
+    let mut name = [0u8; datagram::ADDRESS_BYTES];
+    let mut length = name.len() as u32;
+    // SAFETY: the program's own arguments, and a name of ours.
+    unsafe {
+        recvfrom(
+            fd,
+            buffer,
+            count,
+            flags,
+            name.as_mut_ptr().cast(),
+            &raw mut length,
+        )
+    }
 }
 
 /// # Safety

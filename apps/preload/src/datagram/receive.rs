@@ -30,8 +30,6 @@ const OF_KERNEL: i32 = libc::MSG_OOB | libc::MSG_ERRQUEUE;
 /// Where a call of the program wants the sender's name, and what else there is to say.
 #[derive(Clone, Copy)]
 pub enum Place {
-    /// Nowhere.
-    Nowhere,
     /// The name of recvfrom, and its length.
     Name(*mut c_void, *mut u32),
     /// A message.
@@ -42,7 +40,6 @@ impl Place {
     /// Whose datagram the kernel has just given.
     fn read(self, socket: &Socket) -> Option<Name> {
         let (name, length) = match self {
-            Place::Nowhere => (core::ptr::null_mut(), 0),
             // SAFETY: the kernel has just written it, if there is a name.
             Place::Name(name, _) if name.is_null() => (name, 0),
             // SAFETY: as above.
@@ -60,7 +57,6 @@ impl Place {
     fn write(self, socket: &Socket, taken: &Taken, flags: i32) -> sys::Result<()> {
         let (address, length) = taken.remote.address(socket.family.load(Ordering::Relaxed));
         match self {
-            Place::Nowhere => Ok(()),
             Place::Name(name, _) if name.is_null() => Ok(()),
             Place::Name(name, room) => {
                 faults::check(faults::can_read(room))?;
