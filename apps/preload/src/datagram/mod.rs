@@ -547,8 +547,8 @@ impl Socket {
 
     /// Changes with each record that comes.
     fn arrivals(&self) -> u64 {
-        let tails = self.flows().filter(|flow| flow.is_paired());
-        tails.fold(0, |sum, flow| sum.wrapping_add(flow.tail()))
+        let paired = self.flows().filter(|flow| flow.is_paired());
+        paired.fold(0, |sum, flow| sum.wrapping_add(flow.arrivals()))
     }
 
     /// Has peers knock at these doors.

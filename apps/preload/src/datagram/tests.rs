@@ -112,8 +112,10 @@ fn join(a: &Watched, b: &Watched) -> [&'static Flow; 2] {
         flow.pretend_offered();
         flow
     });
+    static CHANNELS: AtomicU64 = AtomicU64::new(99);
+    let channel_id = CHANNELS.fetch_add(1, Ordering::Relaxed);
     for (flow, (index, _)) in flows.iter().zip(links) {
-        flow.paired(index, 0, 7, 99);
+        flow.paired(index, 0, 7, channel_id);
         assert!(flow.is_paired());
     }
     flows
@@ -240,6 +242,28 @@ fn a_socket_that_is_barred_reads_what_had_come() {
     assert!(!flows[0].is_paired() && !flows[1].is_paired());
     drop((a, b));
     end_links();
+}
+
+/// Else epoll tells of no edge: the peers of a server come and go, each with one datagram by its ring.
+#[test]
+fn the_first_record_of_a_channel_is_news_whatever_the_one_before_had() {
+    let _turn = tables();
+    let (a, b) = acquainted();
+    let mut seen = vec![];
+    for text in ["one", "two"] {
+        let flows = join(&a, &b);
+        std::thread::sleep(std::time::Duration::from_millis(2));
+        b.send(&a, text.as_bytes());
+        assert!(a.ours().has_unread());
+        seen.push(a.ours().arrivals());
+        assert_eq!(a.texts(), [text]);
+        flows.iter().for_each(|flow| flow.leave(false));
+        flows.iter().for_each(|flow| flow.tidy());
+        assert!(!flows[0].is_paired() && !flows[1].is_paired());
+        end_links();
+    }
+    assert_ne!(seen[0], seen[1]);
+    drop((a, b));
 }
 
 #[test]
