@@ -247,7 +247,8 @@ pub unsafe fn read(fd: c_int, buffer: *mut c_void, count: usize) -> isize {
         return unsafe { real::read(fd, buffer, count) };
     }
     let part = part_of(buffer, count);
-    if datagram::of(fd).is_some() {
+    // A length that is none of memory, read refuses, and recv cuts.
+    if datagram::of(fd).is_some() && faults::is_user_range(buffer.cast(), count) {
         // SAFETY: the program's own arguments.
         return unsafe { recv_named(fd, buffer, count, 0) };
     }
@@ -263,22 +264,6 @@ pub unsafe fn read(fd: c_int, buffer: *mut c_void, count: usize) -> isize {
 /// # Safety
 /// As readv(2).
 pub unsafe fn readv(fd: c_int, parts: *const libc::iovec, count: c_int) -> isize {
-    if let Some(socket) = datagram::of(fd) {
-        let mut name = [0u8; datagram::ADDRESS_BYTES];
-        let mut message = message_of(parts, count);
-        message.msg_name = name.as_mut_ptr().cast();
-        message.msg_namelen = name.len() as u32;
-        let message = &raw mut message;
-        let buffers = || some_bytes(Buffers::new(parts, count as usize)?);
-        let by_libc = |more: c_int| match buffers() {
-            Err(NO_BYTES) => 0,
-            Err(error) => give(Err(error)),
-            // SAFETY: the program's own parts, in a message of ours.
-            Ok(_) => unsafe { real::recvmsg(fd, message, more) },
-        };
-        let place = Place::Message(message);
-        return datagram::receive(socket, fd, 0, place, &buffers, &by_libc);
-    }
     // SAFETY: the program's own arguments.
     unsafe { receive_parts(fd, parts, count, 0, || real::readv(fd, parts, count)) }
 }
@@ -311,6 +296,22 @@ pub unsafe fn receive_parts(
     flags: c_int,
     by_libc: impl Fn() -> isize + Copy,
 ) -> isize {
+    if let Some(socket) = datagram::of(fd) {
+        let mut name = [0u8; datagram::ADDRESS_BYTES];
+        let mut message = message_of(parts, count);
+        message.msg_name = name.as_mut_ptr().cast();
+        message.msg_namelen = name.len() as u32;
+        let message = &raw mut message;
+        let buffers = || some_bytes(Buffers::new(parts, count as usize)?);
+        let by_libc = |more: c_int| match buffers() {
+            // SAFETY: the program's own parts, in a message of ours.
+            Ok(_) => unsafe { real::recvmsg(fd, message, flags | more) },
+            // What is wrong, and what is nothing, the kernel says.
+            Err(_) => by_libc(),
+        };
+        let place = Place::Message(message);
+        return datagram::receive(socket, fd, flags, place, &buffers, &by_libc);
+    }
     let by_channel = || some_bytes(Buffers::new(parts, count as usize)?);
     receive(fd, flags, by_channel, by_libc)
 }
@@ -501,12 +502,6 @@ pub unsafe fn write(fd: c_int, buffer: *const c_void, count: usize) -> isize {
 /// # Safety
 /// As writev(2).
 pub unsafe fn writev(fd: c_int, parts: *const libc::iovec, count: c_int) -> isize {
-    if let Some(socket) = datagram::of(fd) {
-        let buffers = || Buffers::new(parts, count as usize);
-        // SAFETY: the program's own arguments.
-        let by_libc = || unsafe { real::writev(fd, parts, count) };
-        return datagram::send(socket, fd, 0, To::Connected, &buffers, &by_libc);
-    }
     // SAFETY: the program's own arguments.
     unsafe { send_parts(fd, parts, count, 0, || real::writev(fd, parts, count)) }
 }
@@ -522,6 +517,10 @@ pub unsafe fn send_parts(
     flags: c_int,
     by_libc: impl Fn() -> isize + Copy,
 ) -> isize {
+    if let Some(socket) = datagram::of(fd) {
+        let buffers = || Buffers::new(parts, count as usize);
+        return datagram::send(socket, fd, flags, To::Connected, &buffers, &by_libc);
+    }
     let by_channel = || some_bytes(Buffers::new(parts, count as usize)?);
     transmit(fd, flags, by_channel, by_libc)
 }

@@ -18,6 +18,11 @@ fn may_use_rings(fd: c_int) -> bool {
     config::is_active() && (state::conn(fd).is_some() || datagram::with_rings(fd).is_some())
 }
 
+/// Whether a call with an offset is a receive or a send of a socket that may have rings, or get them.
+fn goes_by_message(fd: c_int) -> bool {
+    config::is_active() && (state::conn(fd).is_some() || datagram::of(fd).is_some())
+}
+
 /// # Safety
 /// As recvmmsg(2).
 pub unsafe fn recvmmsg(
@@ -27,9 +32,15 @@ pub unsafe fn recvmmsg(
     flags: c_int,
     timeout: *mut libc::timespec,
 ) -> c_int {
-    if !may_use_rings(fd) {
-        // SAFETY: the program's own arguments.
-        let received = unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
+    // SAFETY: the program's own arguments.
+    let by_libc = || unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
+    let by_kernel = match datagram::of(fd).filter(|_| config::is_active()) {
+        // Who sleeps there would not notice what comes by a ring.
+        Some(socket) => datagram::receive_unaware(socket, || by_libc() as isize),
+        None => (!may_use_rings(fd)).then(|| by_libc() as isize),
+    };
+    if let Some(received) = by_kernel {
+        let received = received as c_int;
         for index in 0..received.max(0) as usize {
             if config::is_active() {
                 let entry = messages.wrapping_add(index);
@@ -156,7 +167,7 @@ pub unsafe fn preadv2(
 ) -> isize {
     // SAFETY: the program's own arguments.
     let by_libc = || unsafe { real::preadv2(fd, parts, count, offset, flags) };
-    if offset != NO_OFFSET || !may_use_rings(fd) {
+    if offset != NO_OFFSET || !goes_by_message(fd) {
         return by_libc();
     }
     match message_flags(flags) {
@@ -177,7 +188,7 @@ pub unsafe fn pwritev2(
 ) -> isize {
     // SAFETY: the program's own arguments.
     let by_libc = || unsafe { real::pwritev2(fd, parts, count, offset, flags) };
-    if offset != NO_OFFSET || !may_use_rings(fd) {
+    if offset != NO_OFFSET || !goes_by_message(fd) {
         return by_libc();
     }
     match message_flags(flags) {

@@ -47,7 +47,7 @@ mod tests;
 mod watch;
 
 pub use flow::{Flow, lost};
-pub use receive::{Place, next_bytes, note_received, receive};
+pub use receive::{Place, next_bytes, note_received, receive, receive_unaware};
 pub use send::{To, note_sent, send};
 pub use watch::{
     Registration, are_in, bar_in, collect, control, instance_closed, is_any_ready, peer_in,

@@ -147,6 +147,13 @@ pub fn receive(
     receiving.run()
 }
 
+/// A receive of another kind, which the kernel alone carries and which may sleep; `None`: there are rings to look at.
+pub fn receive_unaware(socket: &'static Socket, by_libc: impl FnOnce() -> isize) -> Option<isize> {
+    let shield = Shield::new();
+    let enters = socket.enter_kernel();
+    enters.then(|| Unaware(socket).during(shield, by_libc))
+}
+
 /// One of several messages has been received by the kernel.
 pub fn note_received(socket: &'static Socket, fd: i32, message: *mut libc::msghdr) {
     socket.reads.store(1, Ordering::SeqCst);
@@ -172,12 +179,10 @@ impl Receiving<'_> {
         let mut deadline = None;
         let mut asked = 0;
         loop {
-            if !self.socket.has_rings() {
-                let shield = Shield::new();
-                if self.socket.enter_kernel() {
-                    let got = Unaware(self.socket).during(shield, || (self.by_libc)(0));
-                    return self.note(got);
-                }
+            if !self.socket.has_rings()
+                && let Some(got) = receive_unaware(self.socket, || (self.by_libc)(0))
+            {
+                return self.note(got);
             }
             if self.is_kernels_turn()
                 && let Some(got) = self.by_kernel()

@@ -266,6 +266,47 @@ fn the_first_record_of_a_channel_is_news_whatever_the_one_before_had() {
     drop((a, b));
 }
 
+/// Whoever sleeps in one of the kernel's calls would never see it.
+#[test]
+fn no_ring_is_used_while_a_thread_sleeps_in_recvmmsg_or_preadv2() {
+    let _turn = tables();
+    for by_parts in [false, true] {
+        let (a, b) = acquainted();
+        a.socket.set_nonblocking(false).expect("blocking");
+        a.ours().nonblock.store(0, Ordering::Relaxed);
+        let fd = a.fd();
+        let sleeper = std::thread::spawn(move || {
+            let mut bytes = [0u8; 64];
+            let part = libc::iovec {
+                iov_base: bytes.as_mut_ptr().cast(),
+                iov_len: bytes.len(),
+            };
+            // SAFETY: zeros are an empty message; the parts are ours.
+            unsafe {
+                if by_parts {
+                    return crate::hooks_many::preadv2(fd, &raw const part, 1, -1, 0);
+                }
+                let mut message: libc::mmsghdr = core::mem::zeroed();
+                message.msg_hdr.msg_iov = (&raw const part).cast_mut();
+                message.msg_hdr.msg_iovlen = 1;
+                let none = core::ptr::null_mut();
+                let got = crate::hooks_many::recvmmsg(fd, &raw mut message, 1, 0, none);
+                got as isize * message.msg_len as isize
+            }
+        });
+        while a.ours().unaware.load(Ordering::SeqCst) == 0 && !sleeper.is_finished() {
+            std::thread::yield_now();
+        }
+        let flows = join(&a, &b);
+        assert!(!flows[1].peer_reads());
+        b.send(&a, b"wakes");
+        assert_eq!(sleeper.join().expect("its end"), 5);
+        assert!(flows[1].peer_reads());
+        drop((a, b));
+        end_links();
+    }
+}
+
 #[test]
 fn a_ring_that_nobody_entered_has_nothing_unread() {
     let _turn = tables();
