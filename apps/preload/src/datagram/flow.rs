@@ -147,7 +147,7 @@ fn make_way(socket: &Socket) -> Option<()> {
         let place = &socket.flows[(first + step) % FLOWS_MAX];
         let flow = at(place.load(Ordering::Acquire).checked_sub(1)?);
         let is_out = flow.is_of(socket.index()) && flow.withdraw(phase::LEAVING);
-        is_out.then(|| flow.free(socket))
+        is_out.then(|| flow.free())
     })
 }
 
@@ -430,10 +430,8 @@ impl Flow {
         if self.is_paired() {
             self.leave(true);
             self.tidy();
-        } else if let Some(socket) = self.socket()
-            && self.withdraw(phase::LEAVING)
-        {
-            self.free(socket);
+        } else if self.withdraw(phase::LEAVING) {
+            self.free();
         }
     }
 
@@ -517,15 +515,12 @@ impl Flow {
 
     /// Its socket is closed, or connected anew.
     pub fn close(&self) {
-        let Some(socket) = self.socket() else {
-            return;
-        };
         if self.is_paired() {
             self.leave(true);
             self.end(status::CLOSED);
         }
         if self.withdraw(phase::LEAVING) {
-            self.free(socket);
+            self.free();
         }
     }
 
@@ -537,6 +532,11 @@ impl Flow {
         let sending = self.sending.lock();
         let receiving = socket.receiving.lock();
         if !self.advance(phase::PAIRED, phase::LEAVING) {
+            return;
+        }
+        if !self.is_of(socket.index()) {
+            // Another thread has closed that socket, and this one is in use.
+            self.phase.store(phase::PAIRED, Ordering::SeqCst);
             return;
         }
         let bytes = (self.producer().tail(), self.consumer().head());
@@ -553,11 +553,14 @@ impl Flow {
         link::unbind(link);
     }
 
-    /// Gives the entry back; it is LEAVING, by this thread.
-    fn free(&self, socket: &Socket) {
+    /// Gives the entry back; it is LEAVING, by this thread. Before, it may have been given back by another one, and
+    /// have become another socket's: whose it is, only the entry says.
+    fn free(&self) {
         let _guard = state::table_lock().lock();
         let place = self.place.load(Ordering::Relaxed) as usize % FLOWS_MAX;
-        socket.flows[place].store(0, Ordering::Release);
+        if let Some(socket) = self.socket() {
+            socket.flows[place].store(0, Ordering::Release);
+        }
         self.socket.store(0, Ordering::Relaxed);
         self.serial.fetch_add(1, Ordering::Relaxed);
         self.phase.store(phase::FREE, Ordering::Release);

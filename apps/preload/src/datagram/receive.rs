@@ -341,6 +341,8 @@ impl Receiving<'_> {
         others
             .filter(|flow| !has_enough(flow))
             .min_by_key(|flow| header_of(&flow.consumer()).map_or(0, |header| header.moment))
+            // Who waits has been told that there is something.
+            .or(Some(first))
     }
 
     /// The next record of one ring. Under the lock.

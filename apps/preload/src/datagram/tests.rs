@@ -307,6 +307,26 @@ fn no_ring_is_used_while_a_thread_sleeps_in_recvmmsg_or_preadv2() {
     }
 }
 
+/// A receive that is told of something and finds nothing would look for ever.
+#[test]
+fn what_looks_unread_is_found_whoever_has_had_his_turns() {
+    let _turn = tables();
+    let (a, b) = acquainted();
+    let flows = join(&a, &b);
+    std::thread::sleep(std::time::Duration::from_millis(2));
+    for _ in 0..100 {
+        b.send(&a, b"one");
+    }
+    // The same flow in two places, as two threads that gave it back could leave it.
+    let ours = a.ours();
+    ours.flows[1].store(flows[0].index() + 1, Ordering::Relaxed);
+    ours.high.store(2, Ordering::Relaxed);
+    assert_eq!(a.texts(), ["one"; 100]);
+    ours.flows[1].store(0, Ordering::Relaxed);
+    drop((a, b));
+    end_links();
+}
+
 #[test]
 fn a_ring_that_nobody_entered_has_nothing_unread() {
     let _turn = tables();
