@@ -258,11 +258,9 @@ fn on_datagrams(
     by_libc: impl Fn() -> c_int,
 ) -> c_int {
     let request = request as u64 & 0xffff_ffff;
-    if request == libc::FIONREAD
-        && socket.has_unread()
-        && let Some(bytes) = datagram::next_bytes(socket)
-    {
-        return give_count(argument, Ok(bytes));
+    if request == libc::FIONREAD {
+        let of_kernel = || by_kernel(fd, libc::FIONREAD as usize);
+        return give_count(argument, datagram::next_bytes(socket, of_kernel));
     }
     let result = by_libc();
     if result == 0 && request == libc::FIONBIO {

@@ -196,6 +196,8 @@ pub struct Socket {
     asked_at: AtomicU64,
     /// Datagrams in a row from the flow that was used last.
     in_a_row: AtomicU32,
+    /// Whose datagram a look (MSG_PEEK, FIONREAD) has shown: it is the next one. See [`looked`].
+    looked: AtomicU32,
     /// The flow that was used last, plus one.
     last: AtomicU32,
     /// Which flow makes way next.
@@ -209,6 +211,13 @@ pub struct Socket {
     high: AtomicU32,
     /// Each: a flow, plus one; 0: none.
     flows: [AtomicU32; FLOWS_MAX],
+}
+
+/// What `Socket::looked` says; else a flow, plus [`looked::FLOWS`].
+mod looked {
+    pub const NOWHERE: u32 = 0;
+    pub const AT_KERNELS: u32 = 1;
+    pub const FLOWS: u32 = 2;
 }
 
 /// A [`Name`] that several threads look at.
@@ -344,6 +353,7 @@ pub fn opened(fd: i32, family: i32, nonblock: bool) {
         &socket.shut,
         &socket.since_kernel,
         &socket.in_a_row,
+        &socket.looked,
         &socket.last,
         &socket.is_connected,
         &socket.high,

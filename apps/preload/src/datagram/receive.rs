@@ -2,8 +2,10 @@
 //!
 //! Rings come first, each in its turn. The kernel is asked when they are empty, when a header says that its sender has
 //! gone by the kernel before, every [`TURNS`] datagrams, and in a wait when it was not for [`UNASKED_US`]: nobody starves.
+//!
+//! What a look has shown (MSG_PEEK, FIONREAD) comes next, whatever has come meanwhile: a program makes room for it.
 
-use super::{BYTES_MAX, FLOWS_MAX, Flow, HEADER_BYTES, Header, Name, Socket, record_bytes};
+use super::{BYTES_MAX, FLOWS_MAX, Flow, HEADER_BYTES, Header, Name, Socket, looked, record_bytes};
 use crate::deadline::Deadline;
 use crate::signals::Call;
 use crate::sys::{self, give};
@@ -184,7 +186,7 @@ impl Receiving<'_> {
             {
                 return self.note(got);
             }
-            if self.is_kernels_turn()
+            if self.socket.is_kernels_turn()
                 && let Some(got) = self.by_kernel()
             {
                 return got;
@@ -255,12 +257,6 @@ impl Receiving<'_> {
         Deadline::after((time_us != 0).then_some(time_us * 1000))
     }
 
-    /// Whether rings have had enough, and none of them has what comes before the kernel's.
-    fn is_kernels_turn(&self) -> bool {
-        self.socket.since_kernel.load(Ordering::Relaxed) >= TURNS
-            && !self.socket.flows().any(Flow::drains)
-    }
-
     /// Whether the kernel was not asked for long.
     fn is_unasked(&self) -> bool {
         let since = sys::ticks().saturating_sub(self.socket.asked_at.load(Ordering::Relaxed));
@@ -273,6 +269,7 @@ impl Receiving<'_> {
         let got = (self.by_libc)(libc::MSG_DONTWAIT);
         self.socket.asked_at.store(sys::ticks(), Ordering::Relaxed);
         if got < 0 && sys::errno() == libc::EAGAIN {
+            self.socket.forget_look(looked::AT_KERNELS);
             return None;
         }
         Some(self.note(got))
@@ -281,11 +278,13 @@ impl Receiving<'_> {
     /// Counts a datagram that came by the kernel.
     fn note(&self, got: isize) -> isize {
         let errno = sys::errno();
-        if got >= 0
-            && self.flags & libc::MSG_PEEK == 0
-            && let Some(name) = self.place.read(self.socket)
-        {
-            self.socket.note_by_kernel(self.fd, name, false);
+        if got >= 0 && self.flags & libc::MSG_PEEK != 0 {
+            self.socket.note_look(looked::AT_KERNELS);
+        } else if got >= 0 {
+            self.socket.note_look(looked::NOWHERE);
+            if let Some(name) = self.place.read(self.socket) {
+                self.socket.note_by_kernel(self.fd, name, false);
+            }
         }
         sys::set_errno(errno);
         got
@@ -315,34 +314,13 @@ impl Receiving<'_> {
             return Got::Nothing;
         };
         // Each turn of the loop gives a flow up.
-        while let Some(flow) = self.next_flow() {
+        while let Some(flow) = self.socket.next_flow() {
             match self.take(flow, &buffers) {
                 Ok(got) => return got,
                 Err(_) => flow.broke(),
             }
         }
         Got::Nothing
-    }
-
-    /// The flow whose datagram was sent first. One that always says so has no more than its turns in a row.
-    fn next_flow(&self) -> Option<&'static Flow> {
-        let mut unread = self.socket.flows().filter(|flow| flow.has_unread());
-        let first = unread.next()?;
-        let Some(second) = unread.next() else {
-            return Some(first);
-        };
-        let last = self.socket.last.load(Ordering::Relaxed);
-        let has_enough = |flow: &&Flow| {
-            flow.index() + 1 == last && self.socket.in_a_row.load(Ordering::Relaxed) >= TURNS
-        };
-        let others = core::iter::once(first)
-            .chain(core::iter::once(second))
-            .chain(unread);
-        others
-            .filter(|flow| !has_enough(flow))
-            .min_by_key(|flow| header_of(&flow.consumer()).map_or(0, |header| header.moment))
-            // Who waits has been told that there is something.
-            .or(Some(first))
     }
 
     /// The next record of one ring. Under the lock.
@@ -374,6 +352,9 @@ impl Receiving<'_> {
             // Nobody waits for room.
             consumer.take(record)?;
             self.socket.since_kernel.fetch_add(1, Ordering::Relaxed);
+            self.socket.note_look(looked::NOWHERE);
+        } else {
+            self.socket.note_look(looked::FLOWS + flow.index());
         }
         flow.answered.store(1, Ordering::Relaxed);
         let last = self.socket.last.swap(flow.index() + 1, Ordering::Relaxed);
@@ -536,10 +517,91 @@ extern "C" fn come_back(unaware: *mut c_void) {
     drop(unsafe { unaware.cast::<Unaware>().read() });
 }
 
-/// FIONREAD: the bytes of the next datagram in a ring; `None`: none is there.
-pub fn next_bytes(socket: &Socket) -> Option<u64> {
-    let _guard = socket.receiving.lock()?;
-    let flow = socket.flows().find(|flow| flow.has_unread())?;
-    let header = header_of(&flow.consumer()).ok()?;
-    Some(u64::from(header.bytes).min(BYTES_MAX as u64))
+/// FIONREAD: the bytes of the datagram that a receive would have next. `by_kernel` asks the kernel for its first one's.
+pub fn next_bytes(socket: &Socket, by_kernel: impl Fn() -> sys::Result<u64>) -> sys::Result<u64> {
+    let of_kernel = || {
+        let bytes = by_kernel()?;
+        if bytes != 0 {
+            socket.note_look(looked::AT_KERNELS);
+        }
+        sys::Result::Ok(bytes)
+    };
+    if socket.is_kernels_turn() {
+        let bytes = of_kernel()?;
+        if bytes != 0 {
+            return Ok(bytes);
+        }
+    }
+    if let Some(_guard) = socket.receiving.lock()
+        && let Some(flow) = socket.next_flow()
+        && let Ok(header) = header_of(&flow.consumer())
+    {
+        let behind = header
+            .by_kernel
+            .wrapping_sub(flow.seen_by_kernel.load(Ordering::Relaxed)) as i32;
+        let bytes = if behind > 0 { of_kernel()? } else { 0 };
+        if bytes != 0 {
+            return Ok(bytes);
+        }
+        socket.note_look(looked::FLOWS + flow.index());
+        return Ok(u64::from(header.bytes).min(BYTES_MAX as u64));
+    }
+    of_kernel()
+}
+
+impl Socket {
+    /// Whether rings have had enough, and none of them has what comes before the kernel's; or a look has shown the
+    /// kernel's.
+    fn is_kernels_turn(&self) -> bool {
+        match self.looked.load(Ordering::Relaxed) {
+            looked::NOWHERE => {
+                self.since_kernel.load(Ordering::Relaxed) >= TURNS
+                    && !self.flows().any(Flow::drains)
+            }
+            looked::AT_KERNELS => true,
+            _ => false,
+        }
+    }
+
+    /// A look has shown somebody's datagram, or the next one has been taken.
+    fn note_look(&self, at: u32) {
+        if self.looked.load(Ordering::Relaxed) != at {
+            self.looked.store(at, Ordering::Relaxed);
+        }
+    }
+
+    /// What was looked at there is gone.
+    fn forget_look(&self, at: u32) {
+        if self.looked.load(Ordering::Relaxed) == at {
+            self.looked.store(looked::NOWHERE, Ordering::Relaxed);
+        }
+    }
+
+    /// The flow that was looked at; else the one whose datagram was sent first. One that always says so has no more
+    /// than its turns in a row.
+    fn next_flow(&self) -> Option<&'static Flow> {
+        let mut unread = self.flows().filter(|flow| flow.has_unread());
+        let first = unread.next()?;
+        let Some(second) = unread.next() else {
+            return Some(first);
+        };
+        let last = self.last.load(Ordering::Relaxed);
+        let looked = self.looked.load(Ordering::Relaxed);
+        let was_looked_at = |flow: &&Flow| flow.index() + looked::FLOWS == looked;
+        let has_enough = |flow: &&Flow| {
+            flow.index() + 1 == last
+                && self.in_a_row.load(Ordering::Relaxed) >= TURNS
+                && !was_looked_at(flow)
+        };
+        let others = core::iter::once(first)
+            .chain(core::iter::once(second))
+            .chain(unread);
+        let sent = |flow: &&Flow| match was_looked_at(flow) {
+            true => 0,
+            false => header_of(&flow.consumer()).map_or(0, |header| header.moment),
+        };
+        let next = others.filter(|flow| !has_enough(flow)).min_by_key(sent);
+        // Who waits has been told that there is something.
+        next.or(Some(first))
+    }
 }

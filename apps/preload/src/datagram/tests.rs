@@ -90,7 +90,12 @@ fn acquainted() -> (Watched, Watched) {
 
 /// The flows of two sockets get the two ends of a channel.
 fn join(a: &Watched, b: &Watched) -> [&'static Flow; 2] {
-    let links = [41u64, 42].map(|id| {
+    join_by([41, 42], a, b)
+}
+
+/// The same by links of these numbers.
+fn join_by(links: [u64; 2], a: &Watched, b: &Watched) -> [&'static Flow; 2] {
+    let links = links.map(|id| {
         link::make(id, [id as u8; 16]).expect("a link");
         link::by_id(id).expect("the link")
     });
@@ -122,7 +127,11 @@ fn join(a: &Watched, b: &Watched) -> [&'static Flow; 2] {
 }
 
 fn end_links() {
-    for id in [41, 42] {
+    end_links_of([41, 42]);
+}
+
+fn end_links_of(links: [u64; 2]) {
+    for id in links {
         let (index, link) = link::by_id(id).expect("the link");
         assert_eq!(link.users.load(Ordering::Relaxed), 0);
         link.users.store(1, Ordering::Relaxed);
@@ -143,7 +152,7 @@ fn datagrams_by_rings_are_the_kernels_in_all_but_the_way() {
         a.send(&b, text.as_bytes());
     }
     assert_ne!(flows[0].producer().tail(), 0, "by the ring");
-    assert_eq!(next_bytes(b.ours()), Some(3));
+    assert_eq!(next_bytes(b.ours(), || Ok(13)), Ok(13));
     let first = b.take().expect("a datagram");
     assert_eq!(first, (b"by the kernel".to_vec(), Some(a.name())));
     assert_eq!(b.take(), Some((b"one".to_vec(), Some(a.name()))));
@@ -181,6 +190,77 @@ fn datagrams_by_rings_are_the_kernels_in_all_but_the_way() {
     assert!(!flows[0].is_paired() && !flows[1].is_paired());
     drop((a, b));
     end_links();
+}
+
+/// The bytes that FIONREAD, MSG_PEEK and a receive say the next datagram has.
+fn told_and_taken(at: &Watched) -> [usize; 3] {
+    let mut told: libc::c_int = 0;
+    let fd = at.fd();
+    // SAFETY: a count of ours, and room of ours.
+    let (peeked, taken) = unsafe {
+        let request = libc::FIONREAD as usize;
+        let asked = crate::hooks_options::ioctl(fd, request, (&raw mut told) as usize);
+        assert_eq!(asked, 0);
+        let mut bytes = [0u8; 100];
+        let room = bytes.as_mut_ptr().cast();
+        (recv(fd, room, 100, libc::MSG_PEEK), recv(fd, room, 100, 0))
+    };
+    [told as usize, peeked as usize, taken as usize]
+}
+
+#[test]
+fn a_look_shows_what_comes_next() {
+    let _turn = tables();
+    let (a, b) = acquainted();
+    let c = Watched::new();
+    for (from, to) in [(&b, &c), (&c, &b)] {
+        from.send(to, b"hello");
+        assert_eq!(to.texts(), ["hello"]);
+    }
+    join(&a, &b);
+    join_by([43, 44], &c, &b);
+    std::thread::sleep(std::time::Duration::from_millis(2));
+    // Of two rings, whichever has the first place.
+    for (first, second) in [(&a, &c), (&c, &a)] {
+        first.send(&b, &[1; 10]);
+        second.send(&b, &[2; 20]);
+        assert_eq!(told_and_taken(&b), [10; 3]);
+        assert_eq!(told_and_taken(&b), [20; 3]);
+    }
+    // What the kernel has shown stays the next one.
+    let outsider = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a socket");
+    let to = b.socket.local_addr().expect("a name");
+    let look = |flags| {
+        let mut bytes = [0u8; 100];
+        // SAFETY: room of ours.
+        unsafe { recv(b.fd(), bytes.as_mut_ptr().cast(), 100, flags) }
+    };
+    outsider.send_to(&[3; 30], to).expect("sent");
+    assert_eq!(look(libc::MSG_PEEK), 30);
+    a.send(&b, &[4; 40]);
+    assert_eq!(told_and_taken(&b), [30; 3]);
+    assert_eq!(told_and_taken(&b), [40; 3]);
+    outsider.send_to(&[3; 30], to).expect("sent");
+    let mut told: libc::c_int = 0;
+    let request = libc::FIONREAD as usize;
+    // SAFETY: a count of ours.
+    let asked = unsafe { crate::hooks_options::ioctl(b.fd(), request, (&raw mut told) as usize) };
+    assert_eq!((asked, told), (0, 30));
+    a.send(&b, &[4; 40]);
+    assert_eq!((look(0), look(0)), (30, 40));
+    // And so does what a ring has shown, however many of it were taken.
+    for _ in 0..200 {
+        a.send(&b, &[1; 10]);
+        c.send(&b, &[2; 20]);
+        outsider.send_to(&[3; 30], to).expect("sent");
+    }
+    for _ in 0..600 {
+        let [told, peeked, taken] = told_and_taken(&b);
+        assert!(told == peeked && peeked == taken, "{told} {peeked} {taken}");
+    }
+    drop((a, b, c));
+    end_links();
+    end_links_of([43, 44]);
 }
 
 #[test]
