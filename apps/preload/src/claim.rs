@@ -52,7 +52,8 @@ pub fn of_flow(fd: i32, (remote_ip, remote_port): ([u8; 16], u16)) -> Option<Cla
     (local_port != 0).then_some(claim)
 }
 
-fn own_name(fd: i32) -> Option<([u8; 16], u16)> {
+/// Address and port of its own.
+pub fn own_name(fd: i32) -> Option<([u8; 16], u16)> {
     let mut local = [0u8; ADDRESS_BYTES];
     let mut length = ADDRESS_BYTES as u32;
     sys!(SYS_getsockname, fd, local.as_mut_ptr(), &raw mut length).ok()?;

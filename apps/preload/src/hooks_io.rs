@@ -518,7 +518,8 @@ pub unsafe fn send_parts(
     by_libc: impl Fn() -> isize + Copy,
 ) -> isize {
     if let Some(socket) = datagram::of(fd) {
-        let buffers = || Buffers::new(parts, count as usize);
+        // Without a byte nothing is sent.
+        let buffers = || some_bytes(Buffers::new(parts, count as usize)?);
         return datagram::send(socket, fd, flags, To::Connected, &buffers, &by_libc);
     }
     let by_channel = || some_bytes(Buffers::new(parts, count as usize)?);
@@ -654,6 +655,7 @@ pub unsafe fn sendfile(out: c_int, file: c_int, offset: *mut i64, count: usize) 
 /// The kernel is about to move bytes between a connection and a pipe by itself. `Err`: not if the
 /// program requires the fast path.
 fn leave_for_pipe(fd: c_int) -> sys::Result<()> {
+    datagram::bar(fd, Reason::Unsupported);
     if config::is_active()
         && let Some(conn) = state::conn(fd)
     {

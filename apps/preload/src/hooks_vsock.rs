@@ -23,7 +23,7 @@
 
 use crate::state::{self, kind};
 use crate::sys::{self, give, sys};
-use crate::{config, faults, real};
+use crate::{config, datagram, faults, real};
 use core::ffi::{c_int, c_long, c_void};
 use core::net::Ipv6Addr;
 use fordway_abi::vsock::{CID_HOST, CID_LOCAL, address_of, cid_of};
@@ -162,7 +162,11 @@ pub unsafe fn bind(fd: c_int, name: *const c_void, length: u32) -> c_int {
     let Some((own_name, own)) = own_name(fd).and_then(|name| Some((name, cid_of_name(&name)?)))
     else {
         // SAFETY: the program's own arguments.
-        return unsafe { real::bind(fd, name, length) };
+        let result = unsafe { real::bind(fd, name, length) };
+        if result == 0 {
+            datagram::bound(fd);
+        }
+        return result;
     };
     let bound = read_name(name, length).and_then(|(cid, port)| {
         let port = match port {

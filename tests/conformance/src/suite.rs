@@ -14,19 +14,31 @@ pub const MUSL_END: &str = "-musl";
 const DATAGRAMS_BEGIN: &str = "udp_";
 /// Cases of datagrams in which rings differ from Linux (docs/semantics.md, section 8): played with the library,
 /// which leaves the datagrams to the kernel.
-const WITHOUT_RINGS: [(&str, &str); 10] = [
+const WITHOUT_RINGS: [(&str, &str); 21] = [
     // Between senders there is no order.
     ("udp_many", "by_turns"),
+    ("udp_peer", "queued_before"),
+    // An error that waits is told when the kernel is asked.
+    ("udp_refused", "before_data"),
+    ("udp_refused", "queue"),
+    ("udp_refused", "queue_and_data"),
     // SO_RCVBUF does not bound a ring.
     ("udp_many", "full"),
     ("udp_many", "full_count"),
     ("udp_many", "full_and_others"),
-    // A send is no edge of room.
+    // A send, or a receive, is no edge of room.
     ("udp_ready", "by_edge_own"),
-    // What lies in a ring at an exec is lost.
+    ("udp_ready", "by_edge_both"),
+    // What lies in a ring can be read by nobody but the process, and by no splice.
+    ("udp_plain", "spliced"),
+    ("udp_share", "child_takes"),
+    ("udp_share", "child_keeps"),
     ("udp_share", "executed"),
     ("udp_share", "executed_alone"),
     ("udp_share", "spawned"),
+    ("udp_share", "vforked"),
+    ("udp_share", "passed"),
+    ("udp_share", "passed_away"),
     // A receive ends when another thread closes the socket.
     ("udp_share", "closed_meanwhile"),
     // No error is left behind by a recvmmsg that got something.

@@ -15,7 +15,7 @@ use crate::lock::{Lock, rank};
 use crate::process::PROCESS;
 use crate::spin::Peer;
 use crate::state;
-use crate::{broker, config, faults, identity, link, sys};
+use crate::{broker, claim, config, faults, identity, link, sys};
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use fordway_abi::control::status;
 use fordway_abi::reason::Reason;
@@ -332,6 +332,9 @@ impl Flow {
         self.due.store(CALLS_WITHOUT_RINGS, Ordering::Relaxed);
         if identity::in_borrowed_memory() {
             return;
+        }
+        if let Some((_, port)) = claim::own_name(fd) {
+            socket.port.store(u32::from(port), Ordering::Relaxed);
         }
         // Before the claim is made: late mail of an earlier offer has no effect.
         if self.advance(phase::KERNEL, phase::OFFERED) {

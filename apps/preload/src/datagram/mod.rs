@@ -185,6 +185,8 @@ pub struct Socket {
     unaware: AtomicU32,
     /// 1: a call of the library has received from it.
     reads: AtomicU32,
+    /// Its own port, once it has made an offer; it stays that.
+    port: AtomicU32,
     /// 1: its receiving half is shut.
     shut: AtomicU32,
     /// 1: the kernel has the first part of a datagram (MSG_MORE).
@@ -350,6 +352,7 @@ pub fn opened(fd: i32, family: i32, nonblock: bool) {
         &socket.paired,
         &socket.reads,
         &socket.begun,
+        &socket.port,
         &socket.shut,
         &socket.since_kernel,
         &socket.in_a_row,
@@ -413,6 +416,22 @@ pub fn connected(socket: &Socket, fd: i32) {
         let is_peers = |flow: &&Flow| remote.is_some_and(|remote| flow.is_to(remote));
         let lost = other.flows().filter(|flow| is_peers(flow) != is_own);
         lost.for_each(Flow::drop_out);
+    }
+}
+
+/// bind(2) has been called on what is behind a descriptor: it may get now what others of its port got.
+pub fn bound(fd: i32) {
+    if !is_used() {
+        return;
+    }
+    let Some((_, port)) = claim::own_name(fd) else {
+        return;
+    };
+    let own = of(fd).map(Socket::index);
+    for other in all().filter(|other| Some(other.index()) != own && other.has_rings()) {
+        if other.port.load(Ordering::Relaxed) == u32::from(port) {
+            other.flows().for_each(Flow::drop_out);
+        }
     }
 }
 

@@ -27,7 +27,7 @@ const UNASKED_US: u64 = 20;
 /// No error: the parts have no bytes, and readv then asks the socket nothing.
 pub const NO_BYTES: i32 = 0;
 /// Flags of a receive that only the kernel carries.
-const OF_KERNEL: i32 = libc::MSG_OOB | libc::MSG_ERRQUEUE;
+const OF_KERNEL: i32 = libc::MSG_ERRQUEUE;
 
 /// Where a call of the program wants the sender's name, and what else there is to say.
 #[derive(Clone, Copy)]
