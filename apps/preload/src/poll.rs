@@ -114,6 +114,11 @@ fn has_rings(fd: i32) -> bool {
     paired(fd).is_some() || datagram::with_rings(fd).is_some()
 }
 
+/// Whether what rings have is all there is to tell of a UDP socket, until the kernel is asked again.
+fn is_told_by_rings(fd: i32) -> bool {
+    datagram::with_rings(fd).is_some_and(|socket| !socket.is_shut())
+}
+
 /// Whether any of the descriptors is a stream socket, with a channel or without. Epoll
 /// instances among them are told that they are waited for.
 pub fn concerns(fds: impl Iterator<Item = i32>) -> bool {
@@ -197,7 +202,8 @@ pub fn poll(
         }
         wait::beat();
         let ready = look(fds);
-        let all_ours = || fds.iter().all(|entry| entry.fd < 0 || has_rings(entry.fd));
+        let is_ours = |fd| fd < 0 || paired(fd).is_some() || is_told_by_rings(fd);
+        let all_ours = || fds.iter().all(|entry| is_ours(entry.fd));
         // It may know of something that happened before.
         if ready != 0 && all_ours() && !is_due(fds) {
             return Ok(ready);

@@ -553,6 +553,11 @@ impl Socket {
         self.paired.load(Ordering::SeqCst) != 0
     }
 
+    /// Whether its receiving half is shut, which the kernel tells of.
+    pub fn is_shut(&self) -> bool {
+        self.shut.load(Ordering::Relaxed) != 0
+    }
+
     /// Whether calls by `fd` mean this socket still.
     fn is_behind(&self, fd: i32) -> bool {
         state::look(fd) == kind::DATAGRAMS | self.index()
