@@ -438,6 +438,15 @@ impl Flow {
         }
     }
 
+    /// A datagram is about to go by the kernel although the flow is on its ring. A receiver takes from a ring that was
+    /// left before it asks the kernel; one that is in use the kernel's turn may pass.
+    pub fn go_before_kernel(&self) {
+        let producer = self.producer();
+        if producer.state() == tx_state::RING && producer.unread_hint() != 0 {
+            self.leave(false);
+        }
+    }
+
     /// Sends by the kernel from now on. `stops`: and takes no more from the ring than what the peer had
     /// published when it sees that.
     pub fn leave(&self, stops: bool) {

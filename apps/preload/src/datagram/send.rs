@@ -97,14 +97,16 @@ pub fn send(
     thread::cancellation_point();
     broker::check_mail();
     let to = to.look(socket);
-    if let Some((name, false)) = to
+    if let Some((name, beside)) = to
         && socket.has_rings()
-        && flags & !FLAGS == 0
-        && socket.begun.load(Ordering::Relaxed) == 0
         && let Some(flow) = socket.flow_to(name).filter(|flow| flow.is_paired())
-        && let Some(sent) = by_ring(socket, flow, fd, flags, buffers)
     {
-        return give(sent);
+        let is_kernels = beside || flags & !FLAGS != 0 || socket.begun.load(Ordering::Relaxed) != 0;
+        if is_kernels {
+            flow.go_before_kernel();
+        } else if let Some(sent) = by_ring(socket, flow, fd, flags, buffers) {
+            return give(sent);
+        }
     }
     let sent = by_libc();
     if sent >= 0 {

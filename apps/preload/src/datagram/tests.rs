@@ -408,6 +408,31 @@ fn what_looks_unread_is_found_whoever_has_had_his_turns() {
 }
 
 #[test]
+fn what_only_the_kernel_carries_comes_behind_what_is_in_the_ring() {
+    let _turn = tables();
+    let (a, b) = acquainted();
+    join(&a, &b);
+    std::thread::sleep(std::time::Duration::from_millis(2));
+    for _ in 0..100 {
+        a.send(&b, b"ring");
+    }
+    let (name, length) = b.name().address(libc::AF_INET);
+    // SAFETY: bytes and a name of ours.
+    let sent = unsafe {
+        let (at, name) = (b"kernel".as_ptr().cast(), name.as_ptr().cast());
+        sendto(a.fd(), at, 6, libc::MSG_DONTROUTE, name, length as u32)
+    };
+    assert_eq!(sent, 6);
+    let texts = b.texts();
+    assert_eq!(
+        (texts.len(), texts.last()),
+        (101, Some(&"kernel".to_owned()))
+    );
+    drop((a, b));
+    end_links();
+}
+
+#[test]
 fn a_ring_that_nobody_entered_has_nothing_unread() {
     let _turn = tables();
     let (a, b) = acquainted();
