@@ -147,12 +147,15 @@ fn add(
 /// The socket is closed for good.
 pub fn forget(socket: &Socket) {
     let index = socket.index();
+    // Else an entry that is free could become another socket's under the look.
+    let _guard = state::table_lock().lock();
     let of_socket = all().filter(|entry| entry.socket.load(Ordering::Relaxed) == index);
     of_socket.for_each(|entry| entry.instance.store(0, Ordering::Release));
 }
 
 /// The instance is closed.
 pub fn instance_closed(instance: &Instance) {
+    let _guard = state::table_lock().lock();
     of_instance(instance).for_each(|entry| entry.instance.store(0, Ordering::Release));
 }
 
