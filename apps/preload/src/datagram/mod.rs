@@ -387,12 +387,15 @@ pub fn duplicated(word: u32, new: i32) {
 /// A descriptor of the socket is about to be closed.
 pub fn dropped(word: u32) {
     let socket = socket_at(word & !kind::MASK);
-    if socket.refs.load(Ordering::Acquire) == 1 {
+    // One of the threads that close its descriptors at once is the last one; the entry is free only behind its work.
+    let others = |refs: u32| (refs > 1).then(|| refs - 1);
+    let (set, get) = (Ordering::AcqRel, Ordering::Acquire);
+    if socket.refs.fetch_update(set, get, others).is_err() {
         watch::forget(socket);
         socket.close_flows();
         socket.serial.fetch_add(1, Ordering::Release);
+        socket.refs.store(0, Ordering::Release);
     }
-    socket.refs.fetch_sub(1, Ordering::AcqRel);
 }
 
 /// connect(2) has been called on it.
