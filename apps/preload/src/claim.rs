@@ -10,15 +10,32 @@ const SO_NETNS_COOKIE: i32 = 71;
 /// A struct sockaddr_in6 is the longest that is understood.
 const ADDRESS_BYTES: usize = size_of::<libc::sockaddr_in6>();
 
+/// Address, IPv4 in IPv6, and port.
+type Name = ([u8; 16], u16);
+
 /// Of a connected TCP socket.
 pub fn of(fd: i32) -> Option<Claim> {
-    let (mut local, mut remote) = ([0u8; ADDRESS_BYTES], [0u8; ADDRESS_BYTES]);
+    let mut remote = [0u8; ADDRESS_BYTES];
     let mut length = ADDRESS_BYTES as u32;
-    sys!(SYS_getsockname, fd, local.as_mut_ptr(), &raw mut length).ok()?;
-    length = ADDRESS_BYTES as u32;
     sys!(SYS_getpeername, fd, remote.as_mut_ptr(), &raw mut length).ok()?;
-    let (local_ip, local_port) = name(&local)?;
-    let (remote_ip, remote_port) = name(&remote)?;
+    of_names(fd, own_name(fd)?, name(&remote)?, protocol::TCP)
+}
+
+/// Of a UDP socket that exchanges datagrams with `remote`.
+pub fn of_flow(fd: i32, remote: Name) -> Option<Claim> {
+    let (mut ip, port) = own_name(fd).filter(|(_, port)| *port != 0)?;
+    if is_unspecified(&ip) {
+        ip = source_for(&remote.0)?;
+    }
+    of_names(fd, (ip, port), remote, protocol::UDP)
+}
+
+fn of_names(
+    fd: i32,
+    (local_ip, local_port): Name,
+    (remote_ip, remote_port): Name,
+    protocol: u32,
+) -> Option<Claim> {
     Some(Claim {
         cookie: wide_option(fd, libc::SO_COOKIE)?,
         netns_cookie: wide_option(fd, SO_NETNS_COOKIE)?,
@@ -28,32 +45,12 @@ pub fn of(fd: i32) -> Option<Claim> {
         remote_ip,
         local_port,
         remote_port,
-        protocol: protocol::TCP,
+        protocol,
     })
 }
 
-/// Of a UDP socket that exchanges datagrams with `remote`.
-pub fn of_flow(fd: i32, (remote_ip, remote_port): ([u8; 16], u16)) -> Option<Claim> {
-    let (mut local_ip, local_port) = own_name(fd)?;
-    if is_unspecified(&local_ip) {
-        local_ip = source_for(&remote_ip)?;
-    }
-    let claim = Claim {
-        cookie: wide_option(fd, libc::SO_COOKIE)?,
-        netns_cookie: wide_option(fd, SO_NETNS_COOKIE)?,
-        fd: fd as u32,
-        thread: sys!(SYS_gettid).unwrap_or(0) as u32,
-        local_ip,
-        remote_ip,
-        local_port,
-        remote_port,
-        protocol: protocol::UDP,
-    };
-    (local_port != 0).then_some(claim)
-}
-
 /// Address and port of its own.
-pub fn own_name(fd: i32) -> Option<([u8; 16], u16)> {
+pub fn own_name(fd: i32) -> Option<Name> {
     let mut local = [0u8; ADDRESS_BYTES];
     let mut length = ADDRESS_BYTES as u32;
     sys!(SYS_getsockname, fd, local.as_mut_ptr(), &raw mut length).ok()?;
@@ -97,7 +94,7 @@ pub fn wide_option(fd: i32, option: i32) -> Option<u64> {
 
 /// Address, IPv4 in IPv6 (RFC 4291, 2.5.5.2), and port of a struct sockaddr_in (the address
 /// at 4) or sockaddr_in6 (at 8).
-pub fn name(address: &[u8; ADDRESS_BYTES]) -> Option<([u8; 16], u16)> {
+pub fn name(address: &[u8; ADDRESS_BYTES]) -> Option<Name> {
     let port = u16::from_be_bytes([address[2], address[3]]);
     let mut ip = [0; 16];
     match i32::from(u16::from_ne_bytes([address[0], address[1]])) {
