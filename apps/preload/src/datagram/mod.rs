@@ -196,7 +196,8 @@ pub struct Socket {
     /// Datagrams by rings since the kernel was asked, and when that was, in ticks.
     since_kernel: AtomicU32,
     asked_at: AtomicU64,
-    /// Datagrams in a row from the flow that was used last.
+    /// The flow that was received from last, plus one, and how many datagrams in a row it has given.
+    taken_from: AtomicU32,
     in_a_row: AtomicU32,
     /// Whose datagram a look (MSG_PEEK, FIONREAD) has shown: it is the next one. See [`looked`].
     looked: AtomicU32,
@@ -355,6 +356,7 @@ pub fn opened(fd: i32, family: i32, nonblock: bool) {
         &socket.port,
         &socket.shut,
         &socket.since_kernel,
+        &socket.taken_from,
         &socket.in_a_row,
         &socket.looked,
         &socket.last,

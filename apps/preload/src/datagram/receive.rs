@@ -357,9 +357,11 @@ impl Receiving<'_> {
             self.socket.note_look(looked::FLOWS + flow.index());
         }
         flow.answered.store(1, Ordering::Relaxed);
-        let last = self.socket.last.swap(flow.index() + 1, Ordering::Relaxed);
+        self.socket.last.store(flow.index() + 1, Ordering::Relaxed);
+        let from = &self.socket.taken_from;
+        let before = from.swap(flow.index() + 1, Ordering::Relaxed);
         let in_a_row = &self.socket.in_a_row;
-        match last == flow.index() + 1 {
+        match before == flow.index() + 1 {
             true => in_a_row.fetch_add(1, Ordering::Relaxed),
             false => in_a_row.swap(0, Ordering::Relaxed),
         };
@@ -585,11 +587,11 @@ impl Socket {
         let Some(second) = unread.next() else {
             return Some(first);
         };
-        let last = self.last.load(Ordering::Relaxed);
+        let from = self.taken_from.load(Ordering::Relaxed);
         let looked = self.looked.load(Ordering::Relaxed);
         let was_looked_at = |flow: &&Flow| flow.index() + looked::FLOWS == looked;
         let has_enough = |flow: &&Flow| {
-            flow.index() + 1 == last
+            flow.index() + 1 == from
                 && self.in_a_row.load(Ordering::Relaxed) >= TURNS
                 && !was_looked_at(flow)
         };

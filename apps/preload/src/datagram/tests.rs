@@ -432,6 +432,34 @@ fn what_only_the_kernel_carries_comes_behind_what_is_in_the_ring() {
     end_links();
 }
 
+/// A relay sends on what it receives: its own sends say nothing of whose turn it is to be heard.
+#[test]
+fn a_peer_that_is_always_the_first_has_no_more_than_its_turns() {
+    let _turn = tables();
+    let (a, b) = acquainted();
+    let c = Watched::new();
+    for (from, to) in [(&c, &a), (&a, &c)] {
+        from.send(to, b"hello");
+        assert_eq!(to.texts(), ["hello"]);
+    }
+    join(&a, &b);
+    join_by([43, 44], &a, &c);
+    std::thread::sleep(std::time::Duration::from_millis(2));
+    for _ in 0..200 {
+        b.send(&a, b"first");
+    }
+    c.send(&a, b"second");
+    let texts = std::iter::from_fn(|| {
+        a.send(&c, b"on");
+        a.take().map(|(bytes, _)| bytes)
+    });
+    let place = texts.take_while(|bytes| bytes == b"first").count();
+    assert!((1..70).contains(&place), "{place}");
+    drop((a, b, c));
+    end_links();
+    end_links_of([43, 44]);
+}
+
 #[test]
 fn a_ring_that_nobody_entered_has_nothing_unread() {
     let _turn = tables();
