@@ -176,6 +176,18 @@ pub fn is_any_ready(instance: &Instance) -> bool {
     are_in(instance) && of_instance(instance).any(|entry| entry.look() != 0)
 }
 
+/// For how many events of others there is room: UDP sockets that have something get at least one place, or, where there
+/// is one in all, every other wait.
+#[inline]
+pub fn room_beside(instance: &Instance, room: usize) -> usize {
+    match room {
+        0 => 0,
+        _ if !is_any_ready(instance) => room,
+        1 => usize::from(instance.datagrams_wait()),
+        more => more - 1,
+    }
+}
+
 /// Who is most likely to end a wait.
 pub fn peer_in(instance: &Instance) -> Option<Peer> {
     match are_in(instance) {

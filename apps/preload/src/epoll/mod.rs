@@ -193,6 +193,8 @@ pub struct Instance {
     datagrams: AtomicU32,
     /// Which of them a wait looks at first.
     datagram_turn: AtomicU32,
+    /// Waits with room for one event in which both they and others had some.
+    datagram_waits: AtomicU32,
 }
 
 /// Of the process: epoll instances and their items.
@@ -298,6 +300,11 @@ impl Instance {
     /// Which of them is looked at first.
     pub fn datagram_turn(&self) -> usize {
         self.datagram_turn.load(Ordering::Relaxed) as usize
+    }
+
+    /// Whether a wait with room for one event tells of others, although they have something: every other time.
+    pub fn datagrams_wait(&self) -> bool {
+        self.datagram_waits.fetch_add(1, Ordering::Relaxed) & 1 == 0
     }
 
     /// The next time, another one.

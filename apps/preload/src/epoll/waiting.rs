@@ -173,7 +173,8 @@ fn gather(instance: &Instance, events: *mut libc::epoll_event, room: usize, now:
         instance.filled.store(0, Ordering::Relaxed);
     }
     let array = (events, events);
-    let (count, is_late) = collect(instance, array, room, asks.then_some(now), 0);
+    let beside = datagram::room_beside(instance, room);
+    let (count, is_late) = collect(instance, array, beside, asks.then_some(now), 0);
     if !datagram::are_in(instance) {
         return match count {
             0 if is_late => gather_late(instance, events, room),
@@ -268,7 +269,8 @@ fn report(
     let (kept, told_at) = translate(instance, events, by_kernel);
     // SAFETY: the program's array, behind what is kept.
     let behind = unsafe { events.add(kept) };
-    let (count, is_late) = collect(instance, (events, behind), room - kept, now, told_at);
+    let beside = datagram::room_beside(instance, room - kept);
+    let (count, is_late) = collect(instance, (events, behind), beside, now, told_at);
     if told_at != 0 {
         // Behind `collect`, which goes by the wait before.
         instance.told_at.fetch_max(told_at, Ordering::Relaxed);
