@@ -724,6 +724,9 @@ mod names {
             ip
         };
         assert!(name(mapped([127, 0, 0, 1]), 1).is_single());
+        // udp(7): the largest datagrams to either.
+        assert_eq!(send::longest(name(mapped([127, 0, 0, 1]), 1)), 65_507);
+        assert_eq!(send::longest(name([1; 16], 1)), 65_527);
         assert!(!name(mapped([127, 0, 0, 1]), 0).is_single());
         assert!(!name(mapped([0; 4]), 1).is_single());
         assert!(!name(mapped([224, 0, 0, 1]), 1).is_single());

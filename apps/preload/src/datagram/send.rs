@@ -77,6 +77,14 @@ fn name_family(socket: &Socket) -> i32 {
     socket.family.load(Ordering::Relaxed)
 }
 
+/// The longest datagram to a name: that of IPv4 also where a socket of IPv6 sends it.
+pub(super) fn longest(name: Name) -> usize {
+    match name.ip[..12] == super::MAPPED {
+        true => BYTES4_MAX,
+        false => BYTES6_MAX,
+    }
+}
+
 /// A socket of IPv4 takes no other names.
 fn fits(name: Name, family: i32) -> bool {
     family == libc::AF_INET6 || name.ip[..12] == super::MAPPED
@@ -143,11 +151,7 @@ fn by_ring(
         // What is wrong the kernel says.
         Err(_) => return None,
     };
-    let longest = match name_family(socket) {
-        libc::AF_INET => BYTES4_MAX,
-        _ => BYTES6_MAX,
-    };
-    if buffers.total > longest || !may_enter(socket, flow) {
+    if buffers.total > longest(flow.remote()) || !may_enter(socket, flow) {
         return None;
     }
     let may_wait = flags & libc::MSG_DONTWAIT == 0 && socket.nonblock.load(Ordering::Relaxed) == 0;
