@@ -630,6 +630,7 @@ pub unsafe fn sendfile(out: c_int, file: c_int, offset: *mut i64, count: usize) 
     if let Err(error) = leave_for_pipe(file) {
         return give(Err(error));
     }
+    datagram::bar(out, Reason::Unsupported);
     // SAFETY: the program's own arguments.
     let by_libc = || unsafe { real::sendfile(out, file, offset, count) };
     let conn = match way(out, Does::Send) {

@@ -264,6 +264,73 @@ fn a_look_shows_what_comes_next() {
 }
 
 #[test]
+fn who_sleeps_in_recvmmsg_is_woken_by_the_kernel() {
+    let _turn = tables();
+    let (a, b) = acquainted();
+    b.socket.set_nonblocking(false).expect("blocking");
+    set_nonblocking(b.fd(), false);
+    let fd = b.fd();
+    let sleeper = std::thread::spawn(move || {
+        let mut bytes = [0u8; 10];
+        let mut part = libc::iovec {
+            iov_base: bytes.as_mut_ptr().cast(),
+            iov_len: bytes.len(),
+        };
+        // SAFETY: a mmsghdr of zeros is an empty message; then one of ours.
+        unsafe {
+            let mut message: libc::mmsghdr = core::mem::zeroed();
+            message.msg_hdr.msg_iov = &raw mut part;
+            message.msg_hdr.msg_iovlen = 1;
+            let none = core::ptr::null_mut();
+            let got = crate::hooks_many::recvmmsg(fd, &raw mut message, 1, 0, none);
+            (got, message.msg_len)
+        }
+    });
+    let begun = std::time::Instant::now();
+    while b.ours().unaware.load(Ordering::SeqCst) == 0 {
+        assert!(begun.elapsed().as_secs() < 10, "it does not say so");
+        std::thread::yield_now();
+    }
+    let flows = join(&a, &b);
+    assert!(!flows[0].peer_reads(), "a sleeper would not look");
+    std::thread::sleep(std::time::Duration::from_millis(2));
+    a.send(&b, b"kernel");
+    assert_eq!(sleeper.join().expect("woken"), (1, 6));
+    assert!(flows[0].peer_reads(), "from now on it looks");
+    drop((a, b));
+    end_links();
+}
+
+#[test]
+fn a_file_that_is_sent_keeps_its_place() {
+    use std::io::Write;
+    let _turn = tables();
+    let (a, b) = acquainted();
+    let flows = join(&a, &b);
+    std::thread::sleep(std::time::Duration::from_millis(2));
+    let to = b.socket.local_addr().expect("a name");
+    a.socket.connect(to).expect("connected");
+    connected(a.ours(), a.fd());
+    a.send(&b, b"ring");
+    assert_ne!(flows[0].producer().tail(), 0, "by the ring");
+    // SAFETY: a name of ours.
+    let fd = unsafe { libc::memfd_create(c"file".as_ptr(), libc::MFD_CLOEXEC) };
+    assert!(fd >= 0);
+    // SAFETY: just made, and nobody else's.
+    let mut file = unsafe { <std::fs::File as std::os::fd::FromRawFd>::from_raw_fd(fd) };
+    file.write_all(b"file").expect("written");
+    let mut offset = 0;
+    // SAFETY: an offset of ours.
+    let sent = unsafe { crate::hooks_io::sendfile(a.fd(), fd, &raw mut offset, 4) };
+    assert_eq!(sent, 4);
+    a.send(&b, b"behind");
+    assert_eq!(b.texts(), ["ring", "file", "behind"]);
+    flows.iter().for_each(|flow| flow.tidy());
+    drop((a, b));
+    end_links();
+}
+
+#[test]
 fn a_full_ring_loses_and_a_liar_loses_its_ring() {
     let _turn = tables();
     let (a, b) = acquainted();
