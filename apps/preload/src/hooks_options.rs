@@ -63,6 +63,8 @@ pub unsafe fn setsockopt(
     let result = unsafe { real::setsockopt(fd, level, name, value, length) };
     if result == 0 && !datagram::is_harmless(level, name) {
         datagram::bar(fd, Reason::Unsupported);
+    } else if result == 0 {
+        datagram::note_option(fd, level, name);
     }
     if result == 0
         && is_of_kernel_only(level, name)

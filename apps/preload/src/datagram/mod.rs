@@ -191,6 +191,8 @@ pub struct Socket {
     shut: AtomicU32,
     /// 1: the kernel has the first part of a datagram (MSG_MORE).
     begun: AtomicU32,
+    /// Not 0: the kernel refuses what does not fit the path (IP_MTU_DISCOVER), a bit for each family.
+    whole: AtomicU32,
     /// Guards the consumers of all flows.
     receiving: Lock<{ rank::RECEIVING }>,
     /// Datagrams by rings since the kernel was asked, and when that was, in ticks.
@@ -359,6 +361,7 @@ pub fn opened(fd: i32, family: i32, nonblock: bool) {
         &socket.taken_from,
         &socket.in_a_row,
         &socket.looked,
+        &socket.whole,
         &socket.last,
         &socket.is_connected,
         &socket.high,
@@ -477,6 +480,24 @@ pub fn is_harmless(level: i32, name: i32) -> bool {
         ),
         _ => false,
     }
+}
+
+/// An option has been set: whether a datagram that does not fit the path is refused.
+pub fn note_option(fd: i32, level: i32, name: i32) {
+    let bit = match (level, name) {
+        (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER) => 1,
+        (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER) => 2,
+        _ => return,
+    };
+    let Some(socket) = of(fd) else {
+        return;
+    };
+    // linux: ip_sk_ignore_df.
+    let cuts = |how| how < libc::IP_PMTUDISC_DO || how == libc::IP_PMTUDISC_OMIT;
+    match sys::option(fd, level, name, 0).is_ok_and(|(how, _)| cuts(how)) {
+        true => socket.whole.fetch_and(!bit, Ordering::Relaxed),
+        false => socket.whole.fetch_or(bit, Ordering::Relaxed),
+    };
 }
 
 /// O_NONBLOCK has been set, or taken away.

@@ -33,6 +33,9 @@ const FLAGS: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_CONFIRM;
 const BYTES4_MAX: usize = BYTES_MAX - 28;
 const BYTES6_MAX: usize = BYTES_MAX - 8;
 
+/// What fits every path of IPv6, and all but odd ones of IPv4: 1280 bytes less the headers (RFC 8200).
+const SMALL_MAX: usize = 1280 - 48;
+
 /// Whom a call of the program sends to.
 #[derive(Clone, Copy)]
 pub enum To {
@@ -151,7 +154,8 @@ fn by_ring(
         // What is wrong the kernel says.
         Err(_) => return None,
     };
-    if buffers.total > longest(flow.remote()) || !may_enter(socket, flow) {
+    let may_not_fit = buffers.total > SMALL_MAX && socket.whole.load(Ordering::Relaxed) != 0;
+    if may_not_fit || buffers.total > longest(flow.remote()) || !may_enter(socket, flow) {
         return None;
     }
     let may_wait = flags & libc::MSG_DONTWAIT == 0 && socket.nonblock.load(Ordering::Relaxed) == 0;

@@ -331,6 +331,37 @@ fn a_file_that_is_sent_keeps_its_place() {
 }
 
 #[test]
+fn the_kernel_judges_what_may_not_fit_the_path() {
+    let _turn = tables();
+    let (a, b) = acquainted();
+    let flows = join(&a, &b);
+    std::thread::sleep(std::time::Duration::from_millis(2));
+    let (level, name) = (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER);
+    for (how, by_ring) in [
+        (libc::IP_PMTUDISC_DO, false),
+        (libc::IP_PMTUDISC_WANT, true),
+        (libc::IP_PMTUDISC_PROBE, false),
+        (libc::IP_PMTUDISC_OMIT, true),
+    ] {
+        // SAFETY: a value of ours.
+        let set = unsafe {
+            let at = (&raw const how).cast();
+            crate::hooks_options::setsockopt(a.fd(), level, name, at, 4)
+        };
+        assert_eq!(set, 0);
+        a.send(&b, b"small");
+        let before = flows[0].producer().tail();
+        a.send(&b, &[b'x'; 1400]);
+        assert_eq!(flows[0].producer().tail() != before, by_ring, "{how}");
+        a.send(&b, b"behind");
+        let lengths: Vec<usize> = b.texts().iter().map(String::len).collect();
+        assert_eq!(lengths, [5, 1400, 6]);
+    }
+    drop((a, b));
+    end_links();
+}
+
+#[test]
 fn a_full_ring_loses_and_a_liar_loses_its_ring() {
     let _turn = tables();
     let (a, b) = acquainted();
