@@ -412,6 +412,9 @@ pub fn connected(socket: &Socket, fd: i32) {
     let remote = asked
         .ok()
         .and_then(|_| Name::of(name.cast(), length as usize));
+    let mut room = ADDRESS_BYTES as u32;
+    let asked = sys!(SYS_getsockname, fd, name, &raw mut room);
+    let own = asked.ok().and_then(|_| claim::name(&address));
     if let Some(remote) = remote {
         socket.remote.set(remote);
     }
@@ -422,8 +425,11 @@ pub fn connected(socket: &Socket, fd: i32) {
     for other in all() {
         let is_own = core::ptr::eq(other, socket);
         let is_peers = |flow: &&Flow| remote.is_some_and(|remote| flow.is_to(remote));
-        let lost = other.flows().filter(|flow| is_peers(flow) != is_own);
-        lost.for_each(Flow::drop_out);
+        let is_lost = |flow: &&Flow| match is_own {
+            true => !is_peers(flow),
+            false => is_peers(flow) && own.is_none_or(|(_, port)| flow.is_from(port)),
+        };
+        other.flows().filter(is_lost).for_each(Flow::drop_out);
     }
 }
 

@@ -558,6 +558,31 @@ fn a_peer_that_is_always_the_first_has_no_more_than_its_turns() {
     end_links_of([43, 44]);
 }
 
+/// Of sockets with the same port the connected one has what its peer sends. Others of the process keep their rings.
+#[test]
+fn a_connect_takes_flows_of_the_same_port_alone() {
+    let _turn = tables();
+    let (a, b) = acquainted();
+    let flows = join(&a, &b);
+    flows[0].note_port(a.name().port);
+    let c = Watched::new();
+    let SocketAddr::V4(far) = b.socket.local_addr().expect("a name") else {
+        unreachable!("bound to IPv4");
+    };
+    c.socket.connect(far).expect("connected");
+    connected(c.ours(), c.fd());
+    b.send(&a, b"one");
+    assert_eq!(a.texts(), ["one"]);
+    assert!(flows[0].is_paired() && !flows[1].producer().must_leave());
+    flows[0].note_port(c.name().port);
+    connected(c.ours(), c.fd());
+    assert!(flows[1].producer().must_leave());
+    flows.iter().rev().for_each(|flow| flow.tidy());
+    assert!(!flows[0].is_paired());
+    drop((a, b, c));
+    end_links();
+}
+
 #[test]
 fn a_ring_that_nobody_entered_has_nothing_unread() {
     let _turn = tables();
