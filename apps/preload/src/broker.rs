@@ -345,7 +345,6 @@ pub fn offer_flow(flow: &Flow, fd: i32, remote: ([u8; 16], u16)) -> bool {
     let Some(claim) = claim::of_flow(fd, remote) else {
         return false;
     };
-    flow.note_port(claim.local_port);
     let offer = Offer {
         conn_id: flow.id(),
         declined: 0,

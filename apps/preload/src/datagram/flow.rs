@@ -49,8 +49,6 @@ pub struct Flow {
     /// The socket, plus one; 0: free.
     socket: AtomicU32,
     remote: NameWords,
-    /// The socket's own port at the last offer.
-    port: AtomicU32,
     /// Next free entry, plus one; or, in use, its place in the socket's list.
     place: AtomicU32,
     /// Datagrams of either direction, up to the offer, and how many make one.
@@ -123,7 +121,6 @@ pub fn new(socket: &Socket, remote: Name) -> Option<&'static Flow> {
         &flow.calls,
         &flow.by_kernel,
         &flow.answered,
-        &flow.port,
         &flow.seen_by_kernel,
     ] {
         zeroed.store(0, Ordering::Relaxed);
@@ -218,16 +215,6 @@ impl Flow {
 
     pub fn is_to(&self, name: Name) -> bool {
         self.remote.get() == name
-    }
-
-    /// It is about to be offered as one from this port.
-    pub fn note_port(&self, port: u16) {
-        self.port.store(u32::from(port), Ordering::Relaxed);
-    }
-
-    /// Whether it was offered as one from this port.
-    pub fn is_from(&self, port: u16) -> bool {
-        self.port.load(Ordering::Relaxed) == u32::from(port)
     }
 
     /// Who is at its far end.

@@ -412,9 +412,7 @@ pub fn connected(socket: &Socket, fd: i32) {
     let remote = asked
         .ok()
         .and_then(|_| Name::of(name.cast(), length as usize));
-    let mut room = ADDRESS_BYTES as u32;
-    let asked = sys!(SYS_getsockname, fd, name, &raw mut room);
-    let own = asked.ok().and_then(|_| claim::name(&address));
+    let own = claim::own_name(fd);
     if let Some(remote) = remote {
         socket.remote.set(remote);
     }
@@ -427,7 +425,7 @@ pub fn connected(socket: &Socket, fd: i32) {
         let is_peers = |flow: &&Flow| remote.is_some_and(|remote| flow.is_to(remote));
         let is_lost = |flow: &&Flow| match is_own {
             true => !is_peers(flow),
-            false => is_peers(flow) && own.is_none_or(|(_, port)| flow.is_from(port)),
+            false => is_peers(flow) && own.is_none_or(|(_, port)| other.is_from(port)),
         };
         other.flows().filter(is_lost).for_each(Flow::drop_out);
     }
@@ -443,7 +441,7 @@ pub fn bound(fd: i32) {
     };
     let own = of(fd).map(Socket::index);
     for other in all().filter(|other| Some(other.index()) != own && other.has_rings()) {
-        if other.port.load(Ordering::Relaxed) == u32::from(port) {
+        if other.is_from(port) {
             other.flows().for_each(Flow::drop_out);
         }
     }
@@ -583,6 +581,11 @@ impl Socket {
     #[inline]
     pub fn has_rings(&self) -> bool {
         self.paired.load(Ordering::SeqCst) != 0
+    }
+
+    /// Whether it made its offers as one of this port.
+    fn is_from(&self, port: u16) -> bool {
+        self.port.load(Ordering::Relaxed) == u32::from(port)
     }
 
     /// Whether its receiving half is shut, which the kernel tells of.

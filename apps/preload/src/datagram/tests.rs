@@ -564,17 +564,18 @@ fn a_connect_takes_flows_of_the_same_port_alone() {
     let _turn = tables();
     let (a, b) = acquainted();
     let flows = join(&a, &b);
-    flows[0].note_port(a.name().port);
+    a.ours().port.store(a.name().port.into(), Ordering::Relaxed);
     let c = Watched::new();
     let SocketAddr::V4(far) = b.socket.local_addr().expect("a name") else {
         unreachable!("bound to IPv4");
     };
     c.socket.connect(far).expect("connected");
     connected(c.ours(), c.fd());
+    std::thread::sleep(std::time::Duration::from_millis(2));
     b.send(&a, b"one");
     assert_eq!(a.texts(), ["one"]);
     assert!(flows[0].is_paired() && !flows[1].producer().must_leave());
-    flows[0].note_port(c.name().port);
+    a.ours().port.store(c.name().port.into(), Ordering::Relaxed);
     connected(c.ours(), c.fd());
     assert!(flows[1].producer().must_leave());
     flows.iter().rev().for_each(|flow| flow.tidy());
