@@ -111,7 +111,13 @@ fn paired(fd: i32) -> Option<&'static Conn> {
 
 /// Whether a descriptor may have something in rings.
 fn has_rings(fd: i32) -> bool {
-    paired(fd).is_some() || datagram::with_rings(fd).is_some()
+    paired(fd).is_some() || datagram::with_rings(fd).is_some() || holds_datagrams(fd)
+}
+
+/// Whether an epoll instance has datagrams in rings to tell of: those that came before it was first watched itself, which
+/// leaves all that is in it to the kernel.
+fn holds_datagrams(fd: i32) -> bool {
+    epoll::instance(fd).is_some_and(|(_, instance)| datagram::is_any_ready(instance))
 }
 
 /// Whether what rings have is all there is to tell of a UDP socket, until the kernel is asked again.
@@ -127,7 +133,7 @@ pub fn concerns(fds: impl Iterator<Item = i32>) -> bool {
         if kind == kind::EPOLL {
             epoll::let_go_of(fd, Reason::Unsupported);
         }
-        concerns || kind == kind::CONN || kind == kind::DATAGRAMS
+        concerns || kind == kind::CONN || kind == kind::DATAGRAMS || holds_datagrams(fd)
     })
 }
 
@@ -315,8 +321,8 @@ fn look(fds: &mut [libc::pollfd]) -> usize {
         entry.revents = 0;
         if let Some(conn) = paired(entry.fd) {
             entry.revents = ring_events(conn, entry);
-        } else if let Some(socket) = datagram::with_rings(entry.fd) {
-            entry.revents = datagram_events(socket, entry);
+        } else {
+            entry.revents = datagram_events(entry);
         }
         ready += usize::from(entry.revents != 0);
     }
@@ -331,12 +337,16 @@ fn ring_events(conn: &Conn, entry: &libc::pollfd) -> i16 {
     (mask & (wanted | (libc::POLLERR | libc::POLLHUP) as u32)) as i16
 }
 
-/// The same of a UDP socket. Sending never waits for a receiver.
-fn datagram_events(socket: &Socket, entry: &libc::pollfd) -> i16 {
+/// The same of a UDP socket, whose sending never waits for a receiver, or of an epoll instance that has one.
+fn datagram_events(entry: &libc::pollfd) -> i16 {
     let readable = libc::POLLIN | libc::POLLRDNORM;
-    match entry.events & readable != 0 && socket.has_unread() {
-        true => entry.events & (readable | libc::POLLOUT | libc::POLLWRNORM),
-        false => 0,
+    if entry.events & readable == 0 {
+        return 0;
+    }
+    match datagram::with_rings(entry.fd).map(Socket::has_unread) {
+        Some(true) => entry.events & (readable | libc::POLLOUT | libc::POLLWRNORM),
+        None if holds_datagrams(entry.fd) => entry.events & readable,
+        _ => 0,
     }
 }
 
@@ -354,8 +364,7 @@ fn spin(fds: &[libc::pollfd]) -> bool {
                 conn.attention.load(Ordering::Relaxed) & attention::URGENT != 0
                     || ring_events(conn, entry) != 0
             }
-            None => datagram::with_rings(entry.fd)
-                .is_some_and(|socket| datagram_events(socket, entry) != 0),
+            None => datagram_events(entry) != 0,
         })
     })
     .is_some()
@@ -534,10 +543,7 @@ fn ask(
                 }
                 ring_events(conn, entry) | shown.revents & entry.events & libc::POLLPRI
             }
-            None => match datagram::with_rings(entry.fd) {
-                Some(socket) => shown.revents | datagram_events(socket, entry),
-                None => shown.revents,
-            },
+            None => shown.revents | datagram_events(entry),
         };
         ready += usize::from(entry.revents != 0);
     }

@@ -69,12 +69,16 @@ pub struct Flow {
     pub(super) unread_since: AtomicU64,
     /// Datagrams that came by the kernel: of the peer's `by_kernel`, as many have come, or were lost.
     pub(super) seen_by_kernel: AtomicU32,
+    /// The peer's tail, plus one, when it was found to have left; 0: it has not. It publishes no more.
+    left_at: AtomicU64,
     /// Why it leaves, for the broker.
     reason: AtomicU32,
     /// 1: the peer has broken the protocol; nothing of its ring is read any more.
-    broken: AtomicU32,
+    pub(super) broken: AtomicU32,
     /// 1: the peer's endpoint is that of this channel.
     there: AtomicU32,
+    /// 1: its socket is closed, or has other ones: it is given back by whoever ends the phase that it is in.
+    pub(super) closing: AtomicU32,
     link: AtomicU32,
     generation: AtomicU32,
     channel_id: AtomicU64,
@@ -104,17 +108,15 @@ pub fn new(socket: &Socket, remote: Name) -> Option<&'static Flow> {
     let free_place =
         || (0..FLOWS_MAX).find(|place| socket.flows[*place].load(Ordering::Relaxed) == 0);
     if free_place().is_none() {
-        make_way(socket)?;
+        make_way(socket, remote)?;
     }
     let _guard = state::table_lock().lock()?;
     let place = free_place()?;
-    let high = PROCESS.datagrams.flow_high.load(Ordering::Relaxed);
+    let all = &PROCESS.datagrams;
     let is_free = |index: &u32| at(*index).phase.load(Ordering::Relaxed) == phase::FREE;
-    let index = match (0..high).find(is_free) {
-        Some(index) => index,
-        None if (high as usize) < FLOW_COUNT => high,
-        None => return None,
-    };
+    let first = all.flow_free_from.load(Ordering::Relaxed);
+    let index = (first..FLOW_COUNT as u32).find(is_free)?;
+    all.flow_free_from.store(index + 1, Ordering::Relaxed);
     let flow = at(index);
     flow.remote.set(remote);
     for zeroed in [
@@ -122,6 +124,7 @@ pub fn new(socket: &Socket, remote: Name) -> Option<&'static Flow> {
         &flow.by_kernel,
         &flow.answered,
         &flow.seen_by_kernel,
+        &flow.closing,
     ] {
         zeroed.store(0, Ordering::Relaxed);
     }
@@ -131,24 +134,32 @@ pub fn new(socket: &Socket, remote: Name) -> Option<&'static Flow> {
     flow.serial.fetch_add(1, Ordering::Relaxed);
     flow.socket.store(socket.index() + 1, Ordering::Relaxed);
     flow.phase.store(phase::KERNEL, Ordering::Release);
-    PROCESS
-        .datagrams
-        .flow_high
-        .fetch_max(index + 1, Ordering::AcqRel);
+    all.flow_high.fetch_max(index + 1, Ordering::AcqRel);
     socket.flows[place].store(index + 1, Ordering::Release);
     socket.high.fetch_max(place as u32 + 1, Ordering::AcqRel);
     Some(flow)
 }
 
-/// Frees the place of a flow without a channel, each time another one's.
-fn make_way(socket: &Socket) -> Option<()> {
+/// Frees the place of a flow without a channel, each time another one's. If all have one, the address with the most of
+/// them loses one, so that no domain keeps the others off the rings: the next flow has its place.
+fn make_way(socket: &Socket, newcomer: Name) -> Option<()> {
     let first = socket.next_out.fetch_add(1, Ordering::Relaxed) as usize;
-    (0..FLOWS_MAX).find_map(|step| {
+    let freed = (0..FLOWS_MAX).find_map(|step| {
         let place = &socket.flows[(first + step) % FLOWS_MAX];
         let flow = at(place.load(Ordering::Acquire).checked_sub(1)?);
         let is_out = flow.is_of(socket.index()) && flow.withdraw(phase::LEAVING);
         is_out.then(|| flow.free())
-    })
+    });
+    if freed.is_none() && !socket.flows().any(Flow::is_on_its_way_out) {
+        let of_address = |ip| socket.flows().filter(|flow| flow.remote().ip == ip).count();
+        let greedy = socket
+            .flows()
+            .max_by_key(|flow| of_address(flow.remote().ip))?;
+        if of_address(greedy.remote().ip) > of_address(newcomer.ip) + 1 {
+            greedy.drop_out();
+        }
+    }
+    freed
 }
 
 /// The broker is gone: offers are void, and what has a channel goes back to the kernel, for nobody would
@@ -167,6 +178,7 @@ pub fn after_fork() {
         flow.socket.store(0, Ordering::Relaxed);
         flow.sending.reset();
     }
+    PROCESS.datagrams.flow_free_from.store(0, Ordering::Relaxed);
     PROCESS.datagrams.paired.store(0, Ordering::Relaxed);
 }
 
@@ -278,7 +290,33 @@ impl Flow {
 
     /// Whether its end of the ring was left, with records that are unread: they come before what the kernel has.
     pub fn drains(&self) -> bool {
-        self.has_unread() && self.consumer().producer_state() != tx_state::RING
+        self.has_unread() && self.has_left()
+    }
+
+    /// Whether it has a channel that this side has left.
+    pub(super) fn is_on_its_way_out(&self) -> bool {
+        self.is_paired() && self.own().tx.tx_flags.load(Ordering::Relaxed) & tx_flags::SHUT != 0
+    }
+
+    /// Whether the peer uses the ring no more.
+    fn has_left(&self) -> bool {
+        matches!(
+            self.consumer().producer_state(),
+            tx_state::BACK | tx_state::WITHDRAWN
+        )
+    }
+
+    /// Whether the peer has published behind its leave, or come back: the kernel's turn would never come. Under the
+    /// lock of the socket's receivers.
+    pub fn goes_on_behind_leave(&self) -> bool {
+        let left_at = self.left_at.load(Ordering::Relaxed);
+        if !self.has_left() {
+            return left_at != 0;
+        }
+        // Behind the look at the state: the tail is the last one.
+        let tail = self.consumer().tail_hint().wrapping_add(1);
+        self.left_at.store(tail, Ordering::Relaxed);
+        left_at != 0 && left_at != tail
     }
 
     /// For spins.
@@ -402,6 +440,7 @@ impl Flow {
             zeroed.store(0, Ordering::Relaxed);
         }
         self.seen_head.store(0, Ordering::Relaxed);
+        self.left_at.store(0, Ordering::Relaxed);
         self.unread_since.store(0, Ordering::Relaxed);
         PROCESS.datagrams.paired.fetch_add(1, Ordering::SeqCst);
         socket.paired.fetch_add(1, Ordering::SeqCst);
@@ -410,7 +449,9 @@ impl Flow {
         let doors = socket.doors.load(Ordering::SeqCst);
         self.own().wait.rx_doors.fetch_or(doors, Ordering::SeqCst);
         socket.try_ready();
-        if socket.barred.load(Ordering::SeqCst) != 0 {
+        if self.closing.load(Ordering::SeqCst) != 0 {
+            self.close();
+        } else if socket.barred.load(Ordering::SeqCst) != 0 {
             self.leave(true);
         }
     }
@@ -433,8 +474,8 @@ impl Flow {
         if self.is_paired() {
             self.leave(true);
             self.tidy();
-        } else if self.withdraw(phase::LEAVING) {
-            self.free();
+        } else {
+            self.close();
         }
     }
 
@@ -492,12 +533,7 @@ impl Flow {
         if !self.peer_is_there() {
             return is_gone;
         }
-        let consumer = self.consumer();
-        let has_left = matches!(
-            consumer.producer_state(),
-            tx_state::BACK | tx_state::WITHDRAWN
-        );
-        (is_gone || has_left) && !consumer.has_unread()
+        (is_gone || self.has_left()) && !self.consumer().has_unread()
     }
 
     /// Whether the peer's side wants the kernel path.
@@ -519,14 +555,16 @@ impl Flow {
         if self.must_leave() {
             self.leave(self.broken.load(Ordering::Relaxed) != 0);
         }
-        let has_left = self.own().tx.tx_flags.load(Ordering::Relaxed) & tx_flags::SHUT != 0;
-        if has_left && self.is_over() {
+        if self.is_on_its_way_out() && self.is_over() {
             self.end(status::KERNEL);
         }
     }
 
     /// Its socket is closed, or connected anew.
     pub fn close(&self) {
+        // In BINDING the thread that reads mail finds this. Whoever ends a channel holds the lock.
+        self.closing.store(1, Ordering::SeqCst);
+        drop(self.sending.lock());
         if self.is_paired() {
             self.leave(true);
             self.end(status::CLOSED);
@@ -576,5 +614,7 @@ impl Flow {
         self.socket.store(0, Ordering::Relaxed);
         self.serial.fetch_add(1, Ordering::Relaxed);
         self.phase.store(phase::FREE, Ordering::Release);
+        let free_from = &PROCESS.datagrams.flow_free_from;
+        free_from.fetch_min(self.index(), Ordering::Relaxed);
     }
 }

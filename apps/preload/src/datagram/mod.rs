@@ -259,6 +259,8 @@ pub struct Datagrams {
     /// How many entries were ever in use.
     socket_high: AtomicU32,
     flow_high: AtomicU32,
+    /// All flows below are in use.
+    flow_free_from: AtomicU32,
     registration_high: AtomicU32,
     /// Flows with a channel.
     paired: AtomicU32,
@@ -273,6 +275,7 @@ impl Datagrams {
             registrations: AtomicPtr::new(core::ptr::null_mut()),
             socket_high: AtomicU32::new(0),
             flow_high: AtomicU32::new(0),
+            flow_free_from: AtomicU32::new(0),
             registration_high: AtomicU32::new(0),
             paired: AtomicU32::new(0),
         }
@@ -352,7 +355,6 @@ pub fn opened(fd: i32, family: i32, nonblock: bool) {
     let socket = socket_at(index);
     for zeroed in [
         &socket.barred,
-        &socket.paired,
         &socket.reads,
         &socket.begun,
         &socket.port,

@@ -234,6 +234,7 @@ impl Receiving<'_> {
             if let Err(error) = self.sleep(deadline, call) {
                 return give(Err(error));
             }
+            asked = 0;
             // The number may be another file's by now.
             if self.socket.serial.load(Ordering::Acquire) != self.serial
                 || !self.socket.is_behind(self.fd)
@@ -313,6 +314,10 @@ impl Receiving<'_> {
         let Some(_guard) = self.socket.receiving.lock() else {
             return Got::Nothing;
         };
+        // Another thread may have closed it, and the entry be another socket's.
+        if self.socket.serial.load(Ordering::Acquire) != self.serial {
+            return Got::Datagram(Err(libc::EBADF));
+        }
         // Each turn of the loop gives a flow up.
         while let Some(flow) = self.socket.next_flow() {
             match self.take(flow, &buffers) {
@@ -326,6 +331,9 @@ impl Receiving<'_> {
     /// The next record of one ring. Under the lock.
     fn take(&self, flow: &'static Flow, buffers: &Buffers) -> Result<Got, Violation> {
         let consumer = flow.consumer();
+        if flow.goes_on_behind_leave() {
+            return Err(Violation::Tail);
+        }
         let fill = consumer.fill_bytes()?;
         if fill == 0 {
             return Ok(Got::Nothing);

@@ -126,11 +126,22 @@ fn join_by(links: [u64; 2], a: &Watched, b: &Watched) -> [&'static Flow; 2] {
     flows
 }
 
+/// A link whose far side never says anything.
+fn link_to_nobody() -> u32 {
+    link::make(41, [41; 16]).expect("a link");
+    let (index, link) = link::by_id(41).expect("the link");
+    let far = sys::map_anonymous(fordway_abi::shm::REGION_BYTES, false).expect("a region");
+    link.peer_base.store(far, Ordering::Relaxed);
+    link.peer_page.store(far.cast(), Ordering::Relaxed);
+    link.state.store(link::link_state::LIVE, Ordering::Release);
+    index
+}
+
 fn end_links() {
     end_links_of([41, 42]);
 }
 
-fn end_links_of(links: [u64; 2]) {
+fn end_links_of<const COUNT: usize>(links: [u64; COUNT]) {
     for id in links {
         let (index, link) = link::by_id(id).expect("the link");
         assert_eq!(link.users.load(Ordering::Relaxed), 0);
@@ -597,4 +608,71 @@ fn a_ring_that_nobody_entered_has_nothing_unread() {
     flows.iter().for_each(|flow| flow.tidy());
     drop((a, b));
     end_links();
+}
+
+#[test]
+fn a_peer_that_goes_on_behind_its_leave_is_left() {
+    let _turn = tables();
+    let (a, b) = acquainted();
+    let flows = join(&a, &b);
+    std::thread::sleep(std::time::Duration::from_millis(2));
+    for text in ["one", "two"] {
+        a.send(&b, text.as_bytes());
+    }
+    flows[0].leave(false);
+    assert_eq!(b.take().map(|(bytes, _)| bytes), Some(b"one".to_vec()));
+    // Nobody would have the kernel's turn while it goes on.
+    let outsider = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a socket");
+    let to = b.socket.local_addr().expect("a name");
+    outsider.send_to(b"kernel", to).expect("sent");
+    flows[0].producer().publish(record_bytes(0));
+    assert_eq!(b.texts(), ["kernel"]);
+    assert_ne!(flows[1].broken.load(Ordering::Relaxed), 0);
+    drop((a, b));
+    end_links();
+}
+
+#[test]
+fn a_socket_that_is_closed_as_its_flow_gets_a_channel_keeps_none() {
+    let _turn = tables();
+    let (a, b) = acquainted();
+    let flow = a.ours().flow_to(b.name()).expect("a flow");
+    flow.pretend_offered();
+    // As if it were found in BINDING.
+    flow.closing.store(1, Ordering::SeqCst);
+    flow.paired(link_to_nobody(), 0, 7, 98);
+    assert!(!flow.is_paired() && !flow.is_of(a.ours().index()));
+    assert_eq!(a.ours().paired.load(Ordering::SeqCst), 0);
+    drop((a, b));
+    end_links_of([41]);
+}
+
+#[test]
+fn no_address_keeps_the_others_off_the_rings() {
+    let _turn = tables();
+    let b = Watched::new();
+    let name = |last, port| Name {
+        ip: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, last],
+        port,
+    };
+    // Without a channel the oldest ones make way.
+    for port in 1..=FLOWS_MAX as u16 + 1 {
+        assert!(flow::new(b.ours(), name(1, port)).is_some());
+    }
+    assert_eq!(b.ours().flows().count(), FLOWS_MAX);
+    let link = link_to_nobody();
+    for (slot, flow) in b.ours().flows().enumerate() {
+        flow.pretend_offered();
+        flow.paired(link, slot as u32, 7, 1000 + slot as u64);
+    }
+    assert!(flow::new(b.ours(), name(1, 1000)).is_none());
+    let leaves = |flow: &&Flow| flow.is_on_its_way_out();
+    let leaving = || b.ours().flows().filter(leaves).count();
+    assert_eq!(leaving(), 0, "its own flows keep an address off");
+    assert!(flow::new(b.ours(), name(2, 1000)).is_none());
+    assert_eq!(leaving(), 1);
+    assert!(flow::new(b.ours(), name(2, 1000)).is_none());
+    assert_eq!(leaving(), 1, "one at a time");
+    drop(b);
+    end_links_of([41]);
 }

@@ -103,7 +103,10 @@ pub fn control(
         (Some(event), None) if adds && !add((number, instance), socket, fd, event) => {
             socket.bar(Reason::NoMemory);
         }
-        (None, Some(entry)) => entry.instance.store(0, Ordering::Release),
+        (None, Some(entry)) => {
+            let _guard = state::table_lock().lock();
+            entry.instance.store(0, Ordering::Release);
+        }
         _ => {}
     }
     if wanted.is_some() {
