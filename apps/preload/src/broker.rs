@@ -337,12 +337,12 @@ pub fn offer(conn: &Conn, end: &At<'_>) -> bool {
     sent
 }
 
-/// Offers a flow of datagrams with `remote`; true if the broker has the offer.
-pub fn offer_flow(flow: &Flow, fd: i32, remote: ([u8; 16], u16)) -> bool {
+/// Offers a flow of datagrams between two names; true if the broker has the offer.
+pub fn offer_flow(flow: &Flow, fd: i32, local: ([u8; 16], u16), remote: ([u8; 16], u16)) -> bool {
     if !connect() {
         return false;
     }
-    let Some(claim) = claim::of_flow(fd, remote) else {
+    let Some(claim) = claim::of_flow(fd, local, remote) else {
         return false;
     };
     let offer = Offer {

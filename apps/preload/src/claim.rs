@@ -21,13 +21,19 @@ pub fn of(fd: i32) -> Option<Claim> {
     of_names(fd, own_name(fd)?, name(&remote)?, protocol::TCP)
 }
 
-/// Of a UDP socket that exchanges datagrams with `remote`.
-pub fn of_flow(fd: i32, remote: Name) -> Option<Claim> {
-    let (mut ip, port) = own_name(fd).filter(|(_, port)| *port != 0)?;
-    if is_unspecified(&ip) {
-        ip = source_for(&remote.0)?;
+/// Of a UDP socket that exchanges datagrams with `remote`, under this name of its own.
+pub fn of_flow(fd: i32, local: Name, remote: Name) -> Option<Claim> {
+    of_names(fd, local, remote, protocol::UDP)
+}
+
+/// The name of its own that the datagrams of a UDP socket to `remote` have, and the bytes of IP that fit their path.
+pub fn way_to(fd: i32, remote: &[u8; 16]) -> Option<(Name, u32)> {
+    let (ip, port) = own_name(fd).filter(|(_, port)| *port != 0)?;
+    let (source, mtu) = route(remote)?;
+    match is_unspecified(&ip) {
+        true => Some(((source, port), mtu)),
+        false => Some(((ip, port), mtu)),
     }
-    of_names(fd, (ip, port), remote, protocol::UDP)
 }
 
 fn of_names(
@@ -63,8 +69,9 @@ fn is_unspecified(ip: &[u8; 16]) -> bool {
     ip[12..] == [0; 4] && (is_mapped || ip[..12] == [0; 12])
 }
 
-/// Which address of its own the kernel puts into a datagram to `remote`: connecting a socket sends nothing.
-fn source_for(remote: &[u8; 16]) -> Option<[u8; 16]> {
+/// Which address of its own the kernel puts into a datagram to `remote`, and how long that may be: connecting a
+/// socket sends nothing.
+fn route(remote: &[u8; 16]) -> Option<([u8; 16], u32)> {
     let is_mapped = remote[..10] == [0; 10] && remote[10..12] == [0xff; 2];
     let mut address = [0u8; ADDRESS_BYTES];
     let (family, length) = match is_mapped {
@@ -82,8 +89,13 @@ fn source_for(remote: &[u8; 16]) -> Option<[u8; 16]> {
     let probe = sys!(SYS_socket, family, kind, 0).ok()? as i32;
     let asked = sys!(SYS_connect, probe, address.as_ptr(), length);
     let source = asked.ok().and_then(|_| own_name(probe));
+    let mtu = match is_mapped {
+        true => sys::int_option(probe, libc::IPPROTO_IP, libc::IP_MTU),
+        false => sys::int_option(probe, libc::IPPROTO_IPV6, libc::IPV6_MTU),
+    };
     let _ = sys!(SYS_close, probe);
-    source.map(|(ip, _)| ip).filter(|ip| !is_unspecified(ip))
+    let (ip, _) = source.filter(|(ip, _)| !is_unspecified(ip))?;
+    Some((ip, mtu.max(0) as u32))
 }
 
 /// A socket's option of 64 bits.

@@ -47,8 +47,9 @@ pub unsafe fn recvmmsg(
                 // SAFETY: the kernel has just filled in the program's own messages.
                 unsafe { hooks_fd::after_passing(&raw const (*entry).msg_hdr) };
                 if let Some(socket) = datagram::of(fd) {
-                    // SAFETY: as above; only named.
-                    datagram::note_received(socket, fd, unsafe { &raw mut (*entry).msg_hdr });
+                    // SAFETY: as above.
+                    let (message, bytes) = unsafe { (&raw mut (*entry).msg_hdr, (*entry).msg_len) };
+                    datagram::note_received(socket, fd, message, bytes as usize);
                 }
             }
         }
@@ -112,8 +113,9 @@ pub unsafe fn sendmmsg(fd: c_int, messages: *mut libc::mmsghdr, count: u32, flag
         for index in 0..sent.max(0) as usize {
             if let Some(socket) = datagram::of(fd) {
                 let entry = messages.wrapping_add(index);
-                // SAFETY: the program's array, which the kernel has read; only named.
-                datagram::note_sent(socket, fd, unsafe { &raw const (*entry).msg_hdr });
+                // SAFETY: the program's array, which the kernel has filled in.
+                let (message, bytes) = unsafe { (&raw const (*entry).msg_hdr, (*entry).msg_len) };
+                datagram::note_sent(socket, fd, message, bytes as usize);
             }
         }
         return sent;

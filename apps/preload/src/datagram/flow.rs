@@ -10,7 +10,7 @@
 //! finds a flow there goes by the kernel. Only the thread that reads mail binds. Whoever ends a channel holds the
 //! flow's lock and its socket's, so nobody is in the middle of a record.
 
-use super::{FLOW_COUNT, FLOWS_MAX, Name, NameWords, Socket, socket_at};
+use super::{FLOW_COUNT, FLOWS_MAX, Name, NameWords, Socket, Template, socket_at};
 use crate::lock::{Lock, rank};
 use crate::process::PROCESS;
 use crate::spin::Peer;
@@ -28,6 +28,12 @@ const ID_BIT: u64 = 1 << 31;
 const CALLS_WITHOUT_RINGS: u32 = 1000;
 /// The same of a flow that had a channel.
 const CALLS_BEHIND_RINGS: u32 = 64;
+
+/// What fits every path of IPv6, and all but odd ones of IPv4 (RFC 8200).
+const MTU_MIN: u32 = 1280;
+/// Headers of UDP and IP.
+const HEADERS4_BYTES: usize = 28;
+const HEADERS6_BYTES: usize = 48;
 
 /// Odd, and large: multiples of it by numbers of channels differ by more than rings ever hold.
 const CHANNELS_APART: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -49,6 +55,11 @@ pub struct Flow {
     /// The socket, plus one; 0: free.
     socket: AtomicU32,
     remote: NameWords,
+    /// Its own name, once it was offered, and the bytes of IP that fit the path; port 0: not yet.
+    own_name: NameWords,
+    mtu: AtomicU32,
+    /// What stands beside its datagrams.
+    pub(super) template: Template,
     /// Next free entry, plus one; or, in use, its place in the socket's list.
     place: AtomicU32,
     /// Datagrams of either direction, up to the offer, and how many make one.
@@ -119,12 +130,18 @@ pub fn new(socket: &Socket, remote: Name) -> Option<&'static Flow> {
     all.flow_free_from.store(index + 1, Ordering::Relaxed);
     let flow = at(index);
     flow.remote.set(remote);
+    flow.own_name.set(Name {
+        ip: [0; 16],
+        port: 0,
+    });
+    flow.template.forget();
     for zeroed in [
         &flow.calls,
         &flow.by_kernel,
         &flow.answered,
         &flow.seen_by_kernel,
         &flow.closing,
+        &flow.mtu,
     ] {
         zeroed.store(0, Ordering::Relaxed);
     }
@@ -227,6 +244,22 @@ impl Flow {
 
     pub fn is_to(&self, name: Name) -> bool {
         self.remote.get() == name
+    }
+
+    /// Its own address, once it was offered.
+    pub fn own_ip(&self) -> Option<[u8; 16]> {
+        let own = self.own_name.get();
+        (own.port != 0).then_some(own.ip)
+    }
+
+    /// The longest datagram that is sure to fit the path, as that was when the flow was offered.
+    pub fn bytes_that_fit(&self) -> usize {
+        let headers = match self.remote().is_mapped() {
+            true => HEADERS4_BYTES,
+            false => HEADERS6_BYTES,
+        };
+        let mtu = self.mtu.load(Ordering::Relaxed).max(MTU_MIN);
+        mtu as usize - headers
     }
 
     /// Who is at its far end.
@@ -342,19 +375,37 @@ impl Flow {
         }
     }
 
-    /// A datagram has gone by the kernel, or come.
-    pub fn note_by_kernel(&'static self, socket: &Socket, fd: i32, sent: bool) {
-        if sent {
-            self.by_kernel_at.store(sys::ticks(), Ordering::Relaxed);
-            self.answered.store(0, Ordering::Relaxed);
-            self.by_kernel.fetch_add(1, Ordering::Release);
-        } else {
-            let seen = self.seen_by_kernel.fetch_add(1, Ordering::Relaxed);
-            self.answered.store(1, Ordering::Relaxed);
-            if seen == 0 && self.is_paired() {
-                socket.try_ready();
-            }
+    /// Datagrams have gone by the kernel.
+    pub fn note_sent(&'static self, socket: &Socket, fd: i32, count: usize) {
+        self.by_kernel_at.store(sys::ticks(), Ordering::Relaxed);
+        self.answered.store(0, Ordering::Relaxed);
+        self.by_kernel.fetch_add(count as u32, Ordering::Release);
+        self.count_call(socket, fd);
+    }
+
+    /// Datagrams have come by the kernel, as one of `bytes`, and in this message if it was one.
+    pub fn note_come(
+        &'static self,
+        socket: &Socket,
+        fd: i32,
+        (message, bytes): (Option<&libc::msghdr>, usize),
+    ) {
+        let was_current = self.template.is_current(socket);
+        let count = message.map_or(1, |message| {
+            let _guard = socket.receiving.lock();
+            self.template.note(socket, message, bytes, self.own_ip())
+        });
+        let seen = self
+            .seen_by_kernel
+            .fetch_add(count as u32, Ordering::Relaxed);
+        self.answered.store(1, Ordering::Relaxed);
+        if (seen == 0 || !was_current) && self.is_paired() {
+            socket.try_ready();
         }
+        self.count_call(socket, fd);
+    }
+
+    fn count_call(&'static self, socket: &Socket, fd: i32) {
         if self.phase.load(Ordering::Relaxed) != phase::KERNEL {
             return;
         }
@@ -371,12 +422,19 @@ impl Flow {
         if identity::in_borrowed_memory() {
             return;
         }
-        if let Some((_, port)) = claim::own_name(fd) {
-            socket.port.store(u32::from(port), Ordering::Relaxed);
+        let remote = self.remote();
+        let Some(((ip, port), mtu)) = claim::way_to(fd, &remote.ip) else {
+            return;
+        };
+        socket.port.store(u32::from(port), Ordering::Relaxed);
+        if self.own_ip() != Some(ip) {
+            self.template.forget();
         }
+        self.own_name.set(Name { ip, port });
+        self.mtu.store(mtu, Ordering::Relaxed);
         // Before the claim is made: late mail of an earlier offer has no effect.
         if self.advance(phase::KERNEL, phase::OFFERED) {
-            if broker::offer_flow(self, fd, (self.remote().ip, self.remote().port))
+            if broker::offer_flow(self, fd, (ip, port), (remote.ip, remote.port))
                 && socket.is_behind(fd)
             {
                 broker::check_mail();
@@ -387,6 +445,13 @@ impl Flow {
     }
 
     /// The broker has its offer.
+    #[cfg(test)]
+    pub fn pretend_offered_as(&self, own: Name) {
+        self.own_name.set(own);
+        self.pretend_offered();
+    }
+
+    /// The same, under no name.
     #[cfg(test)]
     pub fn pretend_offered(&self) {
         assert!(self.advance(phase::KERNEL, phase::OFFERED));
@@ -462,9 +527,10 @@ impl Flow {
         self.leave(false);
     }
 
-    /// Lets the peer use its ring: once a datagram of its has come by the kernel, whose rules were asked then.
-    pub fn get_ready(&self) {
-        if self.seen_by_kernel.load(Ordering::Relaxed) != 0 {
+    /// Lets the peer use its ring: once a datagram of its has come by the kernel, whose rules were asked then, and it is
+    /// known what stands beside the next ones.
+    pub fn get_ready(&self, socket: &Socket) {
+        if self.seen_by_kernel.load(Ordering::Relaxed) != 0 && self.template.is_current(socket) {
             self.consumer().get_ready();
         }
     }

@@ -33,12 +33,13 @@
 //! # Down
 //! Either end [leaves](Flow::leave) its ring and goes on by the kernel; what is in the ring is still read. The flow is
 //! over when both ends have left and nothing is unread. A socket that forks, is passed on, or gets an option
-//! that only the kernel heeds is [barred](Socket::bar), and stays the kernel's.
+//! that only the kernel heeds is [barred](Socket::bar), and stays the kernel's. What stands beside datagrams: [`beside`].
 //!
 //! # Limits
 //! [`SOCKET_COUNT`] sockets of a process, [`FLOWS_MAX`] flows of a socket, [`FLOW_COUNT`] in all: beyond, the kernel's.
 //! Sockets that the program has from elsewhere (an exec, a message) are the kernel's, too.
 
+mod beside;
 mod flow;
 mod receive;
 mod send;
@@ -59,6 +60,7 @@ use crate::process::PROCESS;
 use crate::state::{self, kind};
 use crate::sys::{self, sys};
 use crate::{claim, config, faults, identity};
+use beside::Template;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use fordway_abi::reason::Reason;
@@ -75,7 +77,10 @@ pub const FLOWS_MAX: usize = 64;
 #[derive(Clone, Copy, Default)]
 struct Header {
     /// Bytes of the datagram.
-    bytes: u32,
+    bytes: u16,
+    /// TOS or traffic class, as its sender wants it.
+    tos: u8,
+    pad: u8,
     /// Datagrams that the sender has given to the kernel before, on this flow.
     by_kernel: u32,
     /// When it was sent, in ticks: of several senders' the first one comes first.
@@ -154,9 +159,14 @@ impl Name {
         (bytes, ADDRESS_BYTES)
     }
 
+    /// Whether it is of IPv4.
+    fn is_mapped(self) -> bool {
+        self.ip[..12] == MAPPED
+    }
+
     /// Whether it can be one socket's: no group, nobody's, no whole network's.
     fn is_single(self) -> bool {
-        let is_mapped = self.ip[..12] == MAPPED;
+        let is_mapped = self.is_mapped();
         let first = if is_mapped { self.ip[12] } else { self.ip[0] };
         let is_group = match is_mapped {
             true => first >= 224,
@@ -193,6 +203,11 @@ pub struct Socket {
     begun: AtomicU32,
     /// Not 0: the kernel refuses what does not fit the path (IP_MTU_DISCOVER), a bit for each family.
     whole: AtomicU32,
+    /// 1: options have something stand beside what is received ([`beside`]). How often they were set, from 1 on.
+    tells: AtomicU32,
+    told: AtomicU32,
+    /// IP_TOS and IPV6_TCLASS.
+    tos: [AtomicU32; 2],
     /// Guards the consumers of all flows.
     receiving: Lock<{ rank::RECEIVING }>,
     /// Datagrams by rings since the kernel was asked, and when that was, in ticks.
@@ -364,6 +379,9 @@ pub fn opened(fd: i32, family: i32, nonblock: bool) {
         &socket.in_a_row,
         &socket.looked,
         &socket.whole,
+        &socket.tells,
+        &socket.tos[0],
+        &socket.tos[1],
         &socket.last,
         &socket.is_connected,
         &socket.high,
@@ -374,6 +392,7 @@ pub fn opened(fd: i32, family: i32, nonblock: bool) {
         .nonblock
         .store(u32::from(nonblock), Ordering::Relaxed);
     socket.doors.store(0, Ordering::Relaxed);
+    socket.told.store(1, Ordering::Relaxed);
     socket.family.store(family, Ordering::Relaxed);
     socket.serial.fetch_add(1, Ordering::Relaxed);
     socket.refs.store(1, Ordering::Release);
@@ -449,54 +468,63 @@ pub fn bound(fd: i32) {
     }
 }
 
-/// Options that change nothing for datagrams by rings. Any other one makes a socket the kernel's: it
-/// asks for what stands beside a datagram, or for what only the kernel does with it.
+/// Options that change nothing for datagrams by rings, or that [`note_option`] understands. Any other one makes a socket the
+/// kernel's: it asks for what only the kernel does with a datagram.
 pub fn is_harmless(level: i32, name: i32) -> bool {
-    match level {
-        libc::SOL_SOCKET => matches!(
-            name,
-            libc::SO_RCVBUF
-                | libc::SO_SNDBUF
-                | libc::SO_RCVBUFFORCE
-                | libc::SO_SNDBUFFORCE
-                | libc::SO_RCVTIMEO
-                | libc::SO_SNDTIMEO
-                | libc::SO_REUSEADDR
-                | libc::SO_REUSEPORT
-                | libc::SO_BROADCAST
-                | libc::SO_KEEPALIVE
-                | libc::SO_PRIORITY
-        ),
-        libc::IPPROTO_IP => matches!(
-            name,
-            libc::IP_MTU_DISCOVER
-                | libc::IP_RECVERR
-                | libc::IP_MULTICAST_TTL
-                | libc::IP_MULTICAST_LOOP
-                | libc::IP_MULTICAST_IF
-        ),
-        libc::IPPROTO_IPV6 => matches!(
-            name,
-            libc::IPV6_V6ONLY
-                | libc::IPV6_MTU_DISCOVER
-                | libc::IPV6_RECVERR
-                | libc::IPV6_MULTICAST_HOPS
-                | libc::IPV6_MULTICAST_LOOP
-                | libc::IPV6_MULTICAST_IF
-        ),
-        _ => false,
-    }
+    beside::is_telling(level, name)
+        || match level {
+            libc::SOL_SOCKET => matches!(
+                name,
+                libc::SO_RCVBUF
+                    | libc::SO_SNDBUF
+                    | libc::SO_RCVBUFFORCE
+                    | libc::SO_SNDBUFFORCE
+                    | libc::SO_RCVTIMEO
+                    | libc::SO_SNDTIMEO
+                    | libc::SO_REUSEADDR
+                    | libc::SO_REUSEPORT
+                    | libc::SO_BROADCAST
+                    | libc::SO_KEEPALIVE
+                    | libc::SO_PRIORITY
+            ),
+            libc::IPPROTO_IP => matches!(
+                name,
+                libc::IP_MTU_DISCOVER
+                    | libc::IP_RECVERR
+                    | libc::IP_TOS
+                    | libc::IP_MULTICAST_TTL
+                    | libc::IP_MULTICAST_LOOP
+                    | libc::IP_MULTICAST_IF
+            ),
+            libc::IPPROTO_IPV6 => matches!(
+                name,
+                libc::IPV6_V6ONLY
+                    | libc::IPV6_MTU_DISCOVER
+                    | libc::IPV6_RECVERR
+                    | libc::IPV6_TCLASS
+                    | libc::IPV6_MULTICAST_HOPS
+                    | libc::IPV6_MULTICAST_LOOP
+                    | libc::IPV6_MULTICAST_IF
+            ),
+            // What it puts together may come by itself as well.
+            libc::SOL_UDP => name == libc::UDP_GRO,
+            _ => false,
+        }
 }
 
-/// An option has been set: whether a datagram that does not fit the path is refused.
+/// An option has been set: whether a datagram that does not fit the path is refused, what stands beside those that are
+/// received, or what those that are sent say.
 pub fn note_option(fd: i32, level: i32, name: i32) {
+    let Some(socket) = of(fd) else {
+        return;
+    };
     let bit = match (level, name) {
         (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER) => 1,
         (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER) => 2,
+        (libc::IPPROTO_IP, libc::IP_TOS) => return socket.note_tos(0, fd, level, name),
+        (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => return socket.note_tos(1, fd, level, name),
+        _ if beside::is_telling(level, name) => return socket.note_telling(fd),
         _ => return,
-    };
-    let Some(socket) = of(fd) else {
-        return;
     };
     // linux: ip_sk_ignore_df.
     let cuts = |how| how < libc::IP_PMTUDISC_DO || how == libc::IP_PMTUDISC_OMIT;
@@ -662,6 +690,24 @@ impl Socket {
         }
     }
 
+    /// The TOS of what it sends has been set.
+    fn note_tos(&self, place: usize, fd: i32, level: i32, name: i32) {
+        let tos = sys::int_option(fd, level, name).max(0) as u32;
+        self.tos[place].store(tos, Ordering::Relaxed);
+    }
+
+    /// Something else than before stands beside what it receives: what that is, the kernel has to say first.
+    fn note_telling(&self, fd: i32) {
+        let tells = u32::from(beside::tells(fd));
+        self.tells.store(tells, Ordering::SeqCst);
+        if self.told.fetch_add(1, Ordering::SeqCst) == u32::MAX {
+            self.told.store(1, Ordering::SeqCst);
+        }
+        self.flows()
+            .filter(|flow| flow.is_paired())
+            .for_each(Flow::drop_out);
+    }
+
     /// Lets peers use their rings, unless a thread sleeps that would not notice.
     fn try_ready(&self) {
         if self.has_rings()
@@ -671,7 +717,7 @@ impl Socket {
         {
             self.flows()
                 .filter(|flow| flow.is_paired())
-                .for_each(|flow| flow.get_ready());
+                .for_each(|flow| flow.get_ready(self));
         }
     }
 
@@ -707,18 +753,16 @@ impl Socket {
         Some(flow)
     }
 
-    /// A datagram has gone to, or come from, this name by the kernel.
-    fn note_by_kernel(&self, fd: i32, name: Name, sent: bool) {
+    /// The flow to a name, with which datagrams were exchanged by the kernel; a new one if there is none.
+    fn flow_by_kernel(&self, name: Name) -> Option<&'static Flow> {
         if self.barred.load(Ordering::Relaxed) != 0 {
-            return;
+            return None;
         }
         let is_new = || match identity::in_borrowed_memory() {
             true => None,
             false => flow::new(self, name),
         };
-        if let Some(flow) = self.flow_to(name).or_else(is_new) {
-            flow.note_by_kernel(self, fd, sent);
-        }
+        self.flow_to(name).or_else(is_new)
     }
 }
 

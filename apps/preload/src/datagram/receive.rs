@@ -5,7 +5,7 @@
 //!
 //! What a look has shown (MSG_PEEK, FIONREAD) comes next, whatever has come meanwhile: a program makes room for it.
 
-use super::{BYTES_MAX, FLOWS_MAX, Flow, HEADER_BYTES, Header, Name, Socket, looked, record_bytes};
+use super::{FLOWS_MAX, Flow, HEADER_BYTES, Header, Name, Socket, looked, record_bytes};
 use crate::deadline::Deadline;
 use crate::signals::Call;
 use crate::sys::{self, give};
@@ -55,9 +55,19 @@ impl Place {
         }
     }
 
-    /// Says who has sent a datagram that came by a ring, and whether it was cut.
+    /// The message.
+    fn message<'a>(self) -> Option<&'a libc::msghdr> {
+        match self {
+            Place::Name(..) => None,
+            // SAFETY: the kernel has just filled it in.
+            Place::Message(message) => Some(unsafe { &*message }),
+        }
+    }
+
+    /// Says who has sent a datagram that came by a ring, what stands beside it, and whether it was cut.
     fn write(self, socket: &Socket, taken: &Taken, flags: i32) -> sys::Result<()> {
-        let (address, length) = taken.remote.address(socket.family.load(Ordering::Relaxed));
+        let remote = taken.flow.remote();
+        let (address, length) = remote.address(socket.family.load(Ordering::Relaxed));
         match self {
             Place::Name(name, _) if name.is_null() => Ok(()),
             Place::Name(name, room) => {
@@ -79,10 +89,10 @@ impl Place {
                         let at = &raw mut (*message).msg_namelen;
                         faults::check(faults::give(at, length as u32))?;
                     }
-                    let none = &raw mut (*message).msg_controllen;
-                    faults::check(faults::give(none, 0))?;
+                    let template = &taken.flow.template;
+                    let beside = template.give(socket, message, (taken.tos, taken.moment))?;
                     let cut = if taken.is_cut { libc::MSG_TRUNC } else { 0 };
-                    let kept = flags & libc::MSG_CMSG_CLOEXEC | cut;
+                    let kept = flags & libc::MSG_CMSG_CLOEXEC | cut | beside;
                     faults::check(faults::give(&raw mut (*message).msg_flags, kept))
                 }
             }
@@ -106,7 +116,9 @@ struct Taken {
     /// Those for which there was room.
     copied: usize,
     is_cut: bool,
-    remote: Name,
+    flow: &'static Flow,
+    tos: u8,
+    moment: u64,
 }
 
 /// What rings have.
@@ -157,10 +169,18 @@ pub fn receive_unaware(socket: &'static Socket, by_libc: impl FnOnce() -> isize)
 }
 
 /// One of several messages has been received by the kernel.
-pub fn note_received(socket: &'static Socket, fd: i32, message: *mut libc::msghdr) {
+pub fn note_received(socket: &'static Socket, fd: i32, message: *mut libc::msghdr, bytes: usize) {
     socket.reads.store(1, Ordering::SeqCst);
-    if let Some(name) = Place::Message(message).read(socket) {
-        socket.note_by_kernel(fd, name, false);
+    note_come(socket, fd, Place::Message(message), bytes);
+}
+
+/// A datagram of `bytes` has come by the kernel.
+fn note_come(socket: &'static Socket, fd: i32, place: Place, bytes: usize) {
+    if let Some(flow) = place
+        .read(socket)
+        .and_then(|name| socket.flow_by_kernel(name))
+    {
+        flow.note_come(socket, fd, (place.message(), bytes));
     }
 }
 
@@ -283,9 +303,7 @@ impl Receiving<'_> {
             self.socket.note_look(looked::AT_KERNELS);
         } else if got >= 0 {
             self.socket.note_look(looked::NOWHERE);
-            if let Some(name) = self.place.read(self.socket) {
-                self.socket.note_by_kernel(self.fd, name, false);
-            }
+            note_come(self.socket, self.fd, self.place, got as usize);
         }
         sys::set_errno(errno);
         got
@@ -339,9 +357,9 @@ impl Receiving<'_> {
             return Ok(Got::Nothing);
         }
         let header = header_of(&consumer)?;
-        let bytes = header.bytes as usize;
-        let record = record_bytes(bytes.min(BYTES_MAX));
-        if bytes > BYTES_MAX || record as u64 > fill {
+        let bytes = usize::from(header.bytes);
+        let record = record_bytes(bytes);
+        if header.pad != 0 || record as u64 > fill {
             return Err(Violation::Descriptor);
         }
         let seen = flow.seen_by_kernel.load(Ordering::Relaxed);
@@ -377,7 +395,9 @@ impl Receiving<'_> {
             bytes,
             copied,
             is_cut: copied < bytes,
-            remote: flow.remote(),
+            flow,
+            tos: header.tos,
+            moment: header.moment,
         });
         Ok(Got::Datagram(taken))
     }
@@ -554,7 +574,7 @@ pub fn next_bytes(socket: &Socket, by_kernel: impl Fn() -> sys::Result<u64>) -> 
             return Ok(bytes);
         }
         socket.note_look(looked::FLOWS + flow.index());
-        return Ok(u64::from(header.bytes).min(BYTES_MAX as u64));
+        return Ok(u64::from(header.bytes));
     }
     of_kernel()
 }

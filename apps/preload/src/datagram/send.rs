@@ -9,6 +9,7 @@
 //! Somebody may read the socket past the library. A record that is unread for [`UNREAD_US`] makes the sender leave the ring: the
 //! kernel's datagram wakes whoever sleeps there.
 
+use super::beside::{Beside, SEGMENTS_MAX};
 use super::{BYTES_MAX, Flow, HEADER_BYTES, Header, Name, Socket, record_bytes};
 use crate::sys::{self, give, sys};
 use crate::transfer::{Buffers, copier};
@@ -33,9 +34,6 @@ const FLAGS: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_CONFIRM;
 const BYTES4_MAX: usize = BYTES_MAX - 28;
 const BYTES6_MAX: usize = BYTES_MAX - 8;
 
-/// What fits every path of IPv6, and all but odd ones of IPv4: 1280 bytes less the headers (RFC 8200).
-const SMALL_MAX: usize = 1280 - 48;
-
 /// Whom a call of the program sends to.
 #[derive(Clone, Copy)]
 pub enum To {
@@ -48,8 +46,8 @@ pub enum To {
 }
 
 impl To {
-    /// The name, and whether something stands beside the datagram.
-    fn look(self, socket: &Socket) -> Option<(Name, bool)> {
+    /// The name, and what stands beside the datagram.
+    fn look(self, socket: &Socket) -> Option<(Name, Beside)> {
         let connected = || {
             let is_connected = socket.is_connected.load(Ordering::Acquire) != 0;
             is_connected.then(|| socket.remote.get())
@@ -59,8 +57,8 @@ impl To {
             false => Name::of_program(name, length).filter(|name| fits(*name, name_family(socket))),
         };
         match self {
-            To::Connected => Some((connected()?, false)),
-            To::Name(name, length) => Some((named(name, length as usize)?, false)),
+            To::Connected => Some((connected()?, Beside::default())),
+            To::Name(name, length) => Some((named(name, length as usize)?, Beside::default())),
             To::Message(message) => {
                 faults::arm();
                 if !faults::can_read(message) {
@@ -68,9 +66,8 @@ impl To {
                 }
                 // SAFETY: the program's own message, found readable.
                 let message = unsafe { message.read_unaligned() };
-                let beside = crate::libcs::count(message.msg_controllen) != 0;
                 let name = named(message.msg_name, message.msg_namelen as usize)?;
-                Some((name, beside))
+                Some((name, Beside::look(&message, name.is_mapped())))
             }
         }
     }
@@ -82,7 +79,7 @@ fn name_family(socket: &Socket) -> i32 {
 
 /// The longest datagram to a name: that of IPv4 also where a socket of IPv6 sends it.
 pub(super) fn longest(name: Name) -> usize {
-    match name.ip[..12] == super::MAPPED {
+    match name.is_mapped() {
         true => BYTES4_MAX,
         false => BYTES6_MAX,
     }
@@ -90,7 +87,7 @@ pub(super) fn longest(name: Name) -> usize {
 
 /// A socket of IPv4 takes no other names.
 fn fits(name: Name, family: i32) -> bool {
-    family == libc::AF_INET6 || name.ip[..12] == super::MAPPED
+    family == libc::AF_INET6 || name.is_mapped()
 }
 
 /// send and its kin. `by_libc`: the call as the program made it.
@@ -112,10 +109,13 @@ pub fn send(
         && socket.has_rings()
         && let Some(flow) = socket.flow_to(name).filter(|flow| flow.is_paired())
     {
-        let is_kernels = beside || flags & !FLAGS != 0 || socket.begun.load(Ordering::Relaxed) != 0;
+        let own_ip = flow.own_ip().unwrap_or_default();
+        let is_kernels = flags & !FLAGS != 0
+            || socket.begun.load(Ordering::Relaxed) != 0
+            || !beside.suits(&own_ip);
         if is_kernels {
             flow.go_before_kernel();
-        } else if let Some(sent) = by_ring(socket, flow, fd, flags, buffers) {
+        } else if let Some(sent) = by_ring(socket, flow, fd, (flags, beside), buffers) {
             return give(sent);
         }
     }
@@ -125,19 +125,28 @@ pub fn send(
         socket.begun.store(begun, Ordering::Relaxed);
     }
     if sent >= 0
-        && let Some((name, _)) = to
+        && let Some((name, beside)) = to
     {
         let errno = sys::errno();
-        socket.note_by_kernel(fd, name, true);
+        note_gone(socket, fd, name, beside, sent as usize);
         sys::set_errno(errno);
     }
     sent
 }
 
+/// Datagrams of so many bytes have gone by the kernel.
+fn note_gone(socket: &'static Socket, fd: i32, name: Name, beside: Beside, bytes: usize) {
+    if let Some(flow) = socket.flow_by_kernel(name)
+        && flow.own_ip().is_none_or(|own| beside.is_from(&own))
+    {
+        flow.note_sent(socket, fd, beside.count(bytes));
+    }
+}
+
 /// One of several messages has been sent by the kernel.
-pub fn note_sent(socket: &'static Socket, fd: i32, message: *const libc::msghdr) {
-    if let Some((name, _)) = To::Message(message).look(socket) {
-        socket.note_by_kernel(fd, name, true);
+pub fn note_sent(socket: &'static Socket, fd: i32, message: *const libc::msghdr, bytes: usize) {
+    if let Some((name, beside)) = To::Message(message).look(socket) {
+        note_gone(socket, fd, name, beside, bytes);
     }
 }
 
@@ -146,7 +155,7 @@ fn by_ring(
     socket: &Socket,
     flow: &'static Flow,
     fd: i32,
-    flags: i32,
+    (flags, beside): (i32, Beside),
     buffers: &dyn Fn() -> sys::Result<Buffers>,
 ) -> Option<sys::Result<usize>> {
     let buffers = match buffers() {
@@ -154,10 +163,29 @@ fn by_ring(
         // What is wrong the kernel says.
         Err(_) => return None,
     };
-    let may_not_fit = buffers.total > SMALL_MAX && socket.whole.load(Ordering::Relaxed) != 0;
-    if may_not_fit || buffers.total > longest(flow.remote()) || !may_enter(socket, flow) {
+    let remote = flow.remote();
+    let is_cut = beside.segment != 0;
+    let most = match is_cut || socket.whole.load(Ordering::Relaxed) != 0 {
+        true => flow.bytes_that_fit(),
+        false => BYTES_MAX,
+    };
+    let each = if is_cut {
+        beside.segment
+    } else {
+        buffers.total
+    };
+    let count = beside.count(buffers.total);
+    if each > most
+        || buffers.total > longest(remote)
+        || count > SEGMENTS_MAX
+        || !may_enter(socket, flow)
+    {
         return None;
     }
+    let of_socket = &socket.tos[usize::from(!remote.is_mapped())];
+    let tos = beside
+        .tos
+        .unwrap_or(of_socket.load(Ordering::Relaxed) as u8);
     let may_wait = flags & libc::MSG_DONTWAIT == 0 && socket.nonblock.load(Ordering::Relaxed) == 0;
     let guard = flow.sending.lock()?;
     // Another thread may have closed the socket, and the entry be another one's.
@@ -171,17 +199,26 @@ fn by_ring(
     if producer.state() != tx_state::RING {
         return None;
     }
-    let put = match room(&producer, record_bytes(buffers.total), may_wait) {
-        Ok(true) => put(flow, &producer, &buffers),
-        // As in a queue that is full.
-        Ok(false) => Ok(()),
-        Err(_) => {
-            flow.broke();
-            drop(guard);
-            flow.tidy();
-            return None;
+    let mut put = Ok(());
+    for index in 0..count {
+        let begin = index * each;
+        let bytes = each.min(buffers.total - begin);
+        match room(&producer, record_bytes(bytes), may_wait) {
+            Ok(true) => put = self::put(flow, &producer, &buffers, (begin, bytes), tos),
+            // As in a queue that is full.
+            Ok(false) => {}
+            // What others of the call are in the ring is lost with it.
+            Err(_) => {
+                flow.broke();
+                drop(guard);
+                flow.tidy();
+                return None;
+            }
         }
-    };
+        if put.is_err() {
+            break;
+        }
+    }
     let is_stale = is_unread(flow, &producer);
     drop(guard);
     let (doors, stopped) = producer.peer_waits();
@@ -250,11 +287,19 @@ fn room(producer: &Producer, wanted: usize, may_wait: bool) -> Result<bool, Viol
     Ok(false)
 }
 
-/// Writes a record and publishes it. Under the lock, with room.
-fn put(flow: &Flow, producer: &Producer, buffers: &Buffers) -> sys::Result<()> {
+/// Writes a record of so many bytes from `begin` on, and publishes it. Under the lock, with room.
+fn put(
+    flow: &Flow,
+    producer: &Producer,
+    buffers: &Buffers,
+    (begin, bytes): (usize, usize),
+    tos: u8,
+) -> sys::Result<()> {
     let tail = producer.tail();
     let header = Header {
-        bytes: buffers.total as u32,
+        bytes: bytes as u16,
+        tos,
+        pad: 0,
         by_kernel: flow.by_kernel.load(Ordering::Acquire),
         moment: sys::ticks(),
     };
@@ -262,14 +307,14 @@ fn put(flow: &Flow, producer: &Producer, buffers: &Buffers) -> sys::Result<()> {
     // SAFETY: a header of ours; there is room.
     unsafe { producer.write(copier(), Kernel::Plain, tail, from, HEADER_BYTES) };
     let mut at = tail.wrapping_add(HEADER_BYTES as u64);
-    buffers.pieces(0, buffers.total, |base, count| {
+    buffers.pieces(begin, bytes, |base, count| {
         faults::check(faults::is_readable(base, count))?;
         // SAFETY: the program's buffer, found readable; there is room.
         unsafe { producer.write(copier(), Kernel::Plain, at, base, count) };
         at = at.wrapping_add(count as u64);
         sys::Result::Ok(())
     })?;
-    producer.publish(record_bytes(buffers.total));
+    producer.publish(record_bytes(bytes));
     Ok(())
 }
 

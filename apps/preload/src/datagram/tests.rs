@@ -108,13 +108,14 @@ fn join_by(links: [u64; 2], a: &Watched, b: &Watched) -> [&'static Flow; 2] {
     }
     let ends = [(a, b), (b, a)];
     let flows = ends.map(|(near, far)| {
+        let near_name = near.name();
         let near = near.ours();
         near.reads.store(1, Ordering::Relaxed);
         let flow = near.flow_to(far.name());
         let flow = flow
             .or_else(|| flow::new(near, far.name()))
             .expect("a flow");
-        flow.pretend_offered();
+        flow.pretend_offered_as(near_name);
         flow
     });
     static CHANNELS: AtomicU64 = AtomicU64::new(99);
@@ -395,8 +396,7 @@ fn a_full_ring_loses_and_a_liar_loses_its_ring() {
     a.send(&b, b"12345678");
     let header = Header {
         bytes: 9,
-        by_kernel: 0,
-        moment: 0,
+        ..Header::default()
     };
     let producer = flows[0].producer();
     let at = producer.tail() - record_bytes(8) as u64;
@@ -675,4 +675,187 @@ fn no_address_keeps_the_others_off_the_rings() {
     assert_eq!(leaving(), 1, "one at a time");
     drop(b);
     end_links_of([41]);
+}
+
+/// Sets an option of a socket by the library's call.
+fn set(at: &Watched, level: i32, name: i32, value: i32) {
+    // SAFETY: a value of ours.
+    let set = unsafe {
+        let at_value = (&raw const value).cast();
+        crate::hooks_options::setsockopt(at.fd(), level, name, at_value, 4)
+    };
+    assert_eq!(set, 0, "{level} {name}");
+}
+
+/// What recvmsg says with so much room for control data: bytes, the control data, flags.
+fn told(at: &Watched, room: usize) -> (isize, Vec<u8>, i32) {
+    let (mut bytes, mut control, mut name) = ([0u8; 100], [0u8; 300], [0u8; ADDRESS_BYTES]);
+    let mut part = libc::iovec {
+        iov_base: bytes.as_mut_ptr().cast(),
+        iov_len: bytes.len(),
+    };
+    // SAFETY: a msghdr of zeros is an empty message; then one of ours.
+    unsafe {
+        let mut message: libc::msghdr = core::mem::zeroed();
+        message.msg_iov = &raw mut part;
+        message.msg_iovlen = 1;
+        message.msg_name = name.as_mut_ptr().cast();
+        message.msg_namelen = name.len() as u32;
+        message.msg_control = control.as_mut_ptr().cast();
+        message.msg_controllen = room;
+        let got = recvmsg(at.fd(), &raw mut message, 0);
+        let control = control[..message.msg_controllen].to_vec();
+        (got, control, message.msg_flags)
+    }
+}
+
+/// Sends with control data: a level, a kind, and the bytes.
+fn send_beside(
+    from: &Watched,
+    to: &Watched,
+    bytes: &[u8],
+    (level, kind, value): (i32, i32, &[u8]),
+) {
+    let mut control = [0u8; 64];
+    control[..8].copy_from_slice(&(16 + value.len() as u64).to_ne_bytes());
+    control[8..12].copy_from_slice(&level.to_ne_bytes());
+    control[12..16].copy_from_slice(&kind.to_ne_bytes());
+    control[16..16 + value.len()].copy_from_slice(value);
+    let (mut name, length) = to.name().address(libc::AF_INET);
+    let mut part = libc::iovec {
+        iov_base: bytes.as_ptr().cast_mut().cast(),
+        iov_len: bytes.len(),
+    };
+    // SAFETY: a msghdr of zeros is an empty message; then one of ours.
+    let sent = unsafe {
+        let mut message: libc::msghdr = core::mem::zeroed();
+        message.msg_name = name.as_mut_ptr().cast();
+        message.msg_namelen = length as u32;
+        message.msg_iov = &raw mut part;
+        message.msg_iovlen = 1;
+        message.msg_control = control.as_mut_ptr().cast();
+        message.msg_controllen = (16 + value.len()).next_multiple_of(8);
+        crate::hooks_io::sendmsg(from.fd(), &raw const message, 0)
+    };
+    assert_eq!(sent, bytes.len() as isize);
+}
+
+#[test]
+fn what_stands_beside_a_record_is_what_the_kernel_says() {
+    let _turn = tables();
+    let (a, b) = acquainted();
+    for name in [libc::IP_PKTINFO, libc::IP_RECVTTL, libc::IP_RECVTOS] {
+        set(&b, libc::IPPROTO_IP, name, 1);
+    }
+    set(&a, libc::IPPROTO_IP, libc::IP_TOS, 0x28);
+    let flows = join(&a, &b);
+    assert!(!flows[0].peer_reads(), "it is not known what stands beside");
+    // With all kinds of room: by the kernel, and then by the ring.
+    let rooms = [0, 8, 16, 20, 24, 47, 48, 64, 72, 80, 96, 104, 128];
+    let by_kernel: Vec<_> = rooms
+        .map(|room| {
+            a.send(&b, b"beside");
+            told(&b, room)
+        })
+        .into();
+    assert!(flows[0].peer_reads());
+    std::thread::sleep(std::time::Duration::from_millis(2));
+    for (room, by_kernel) in rooms.into_iter().zip(by_kernel) {
+        let before = flows[0].producer().tail();
+        a.send(&b, b"beside");
+        assert_ne!(flows[0].producer().tail(), before, "by the ring");
+        assert_eq!(told(&b, room), by_kernel, "room {room}");
+    }
+    // A message's own TOS.
+    send_beside(
+        &a,
+        &b,
+        b"ect",
+        (libc::IPPROTO_IP, libc::IP_TOS, &2i32.to_ne_bytes()),
+    );
+    let (_, control, _) = told(&b, 300);
+    let tos = beside::tos_in(&control);
+    assert_eq!(tos, Some(2));
+    // Its source: as it would be anyway, and another one, which the kernel judges.
+    for (last, by_ring) in [(1, true), (2, false)] {
+        let mut info = [0u8; 12];
+        info[4..8].copy_from_slice(&[127, 0, 0, last]);
+        let before = flows[0].producer().tail();
+        send_beside(&a, &b, b"from", (libc::IPPROTO_IP, libc::IP_PKTINFO, &info));
+        assert_eq!(flows[0].producer().tail() != before, by_ring, "{last}");
+        assert_eq!(told(&b, 0).0, 4);
+    }
+    // Told of no more: the ring is left, and what was in it still comes.
+    a.send(&b, b"before");
+    set(&b, libc::IPPROTO_IP, libc::IP_RECVTTL, 0);
+    a.send(&b, b"behind");
+    assert_eq!(b.texts(), ["before", "behind"]);
+    flows.iter().for_each(|flow| flow.tidy());
+    drop((a, b));
+    end_links();
+}
+
+#[test]
+fn a_time_stands_beside_a_record() {
+    let _turn = tables();
+    let (a, b) = acquainted();
+    set(&b, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1);
+    let flows = join(&a, &b);
+    a.send(&b, b"kernel");
+    assert_eq!(told(&b, 300).0, 6);
+    std::thread::sleep(std::time::Duration::from_millis(2));
+    let now = || {
+        let since = std::time::UNIX_EPOCH.elapsed().expect("a clock");
+        since.as_nanos() as u64
+    };
+    // The clocks of ticks and of the day need not agree to the microsecond.
+    let margin_ns = 1_000_000;
+    let begun = now();
+    a.send(&b, b"ring");
+    let sent = now();
+    assert_ne!(flows[0].producer().tail(), 0, "by the ring");
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    let (got, control, _) = told(&b, 300);
+    assert_eq!((got, control.len()), (4, 32));
+    let word = |at: usize| u64::from_ne_bytes(control[at..at + 8].try_into().expect("a word"));
+    let at = word(16) * 1_000_000_000 + word(24);
+    assert!(
+        begun - margin_ns <= at && at <= sent + margin_ns,
+        "{begun} {at} {sent}"
+    );
+    drop((a, b));
+    end_links();
+}
+
+#[test]
+fn one_call_is_cut_into_records() {
+    let _turn = tables();
+    let (a, b) = acquainted();
+    let segment = |bytes: u16| bytes.to_ne_bytes();
+    // By the kernel each of them counts, so that the ring is not read before the last one.
+    let kind = (libc::SOL_UDP, libc::UDP_SEGMENT);
+    send_beside(&a, &b, b"abcdefgh", (kind.0, kind.1, &segment(3)));
+    assert_eq!(b.texts(), ["abc", "def", "gh"]);
+    let flows = join(&a, &b);
+    assert_eq!(flows[0].by_kernel.load(Ordering::Relaxed), 1 + 3);
+    std::thread::sleep(std::time::Duration::from_millis(2));
+    let cut = |bytes: &[u8], each: u16| {
+        let before = flows[0].producer().tail();
+        send_beside(
+            &a,
+            &b,
+            bytes,
+            (libc::SOL_UDP, libc::UDP_SEGMENT, &segment(each)),
+        );
+        flows[0].producer().tail() != before
+    };
+    assert!(cut(b"abcdefgh", 3));
+    assert_eq!(b.texts(), ["abc", "def", "gh"]);
+    assert!(cut(b"abcdef", 3));
+    assert_eq!(b.texts(), ["abc", "def"]);
+    assert!(cut(b"ab", 3));
+    assert_eq!(b.texts(), ["ab"]);
+    flows.iter().for_each(|flow| flow.tidy());
+    drop((a, b));
+    end_links();
 }
