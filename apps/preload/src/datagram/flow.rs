@@ -10,7 +10,9 @@
 //! finds a flow there goes by the kernel. Only the thread that reads mail binds. Whoever ends a channel holds the
 //! flow's lock and its socket's, so nobody is in the middle of a record.
 
-use super::{FLOW_COUNT, FLOWS_MAX, Name, NameWords, Socket, Template, socket_at};
+use super::{
+    FLOW_COUNT, FLOWS_MAX, Name, NameWords, Socket, Template, flow_in, place_word, socket_at,
+};
 use crate::lock::{Lock, rank};
 use crate::process::PROCESS;
 use crate::spin::Peer;
@@ -29,6 +31,8 @@ const CALLS_WITHOUT_RINGS: u32 = 1000;
 /// The same of a flow that had a channel.
 const CALLS_BEHIND_RINGS: u32 = 64;
 
+/// Of so many datagrams to or from names without a flow, one makes way for its own where there is no place.
+const NEWCOMERS: u32 = 16;
 /// What fits every path of IPv6, and all but odd ones of IPv4 (RFC 8200).
 const MTU_MIN: u32 = 1280;
 /// Headers of UDP and IP.
@@ -118,7 +122,7 @@ pub fn new(socket: &Socket, remote: Name) -> Option<&'static Flow> {
     }
     let free_place =
         || (0..FLOWS_MAX).find(|place| socket.flows[*place].load(Ordering::Relaxed) == 0);
-    if free_place().is_none() {
+    if socket.used.load(Ordering::Relaxed) as usize >= FLOWS_MAX {
         make_way(socket, remote)?;
     }
     let _guard = state::table_lock().lock()?;
@@ -152,18 +156,24 @@ pub fn new(socket: &Socket, remote: Name) -> Option<&'static Flow> {
     flow.socket.store(socket.index() + 1, Ordering::Relaxed);
     flow.phase.store(phase::KERNEL, Ordering::Release);
     all.flow_high.fetch_max(index + 1, Ordering::AcqRel);
-    socket.flows[place].store(index + 1, Ordering::Release);
+    socket.flows[place].store(place_word(index, remote), Ordering::Release);
+    socket.used.fetch_add(1, Ordering::Relaxed);
     socket.high.fetch_max(place as u32 + 1, Ordering::AcqRel);
     Some(flow)
 }
 
 /// Frees the place of a flow without a channel, each time another one's. If all have one, the address with the most of
-/// them loses one, so that no domain keeps the others off the rings: the next flow has its place.
+/// them loses one, so that no domain keeps the others off the rings: the next flow has its place. Not for each
+/// newcomer: a server with very many clients would do little else.
 fn make_way(socket: &Socket, newcomer: Name) -> Option<()> {
-    let first = socket.next_out.fetch_add(1, Ordering::Relaxed) as usize;
+    let turn = socket.next_out.fetch_add(1, Ordering::Relaxed);
+    if !turn.is_multiple_of(NEWCOMERS) {
+        return None;
+    }
+    let first = (turn / NEWCOMERS) as usize;
     let freed = (0..FLOWS_MAX).find_map(|step| {
         let place = &socket.flows[(first + step) % FLOWS_MAX];
-        let flow = at(place.load(Ordering::Acquire).checked_sub(1)?);
+        let flow = flow_in(place.load(Ordering::Acquire))?;
         let is_out = flow.is_of(socket.index()) && flow.withdraw(phase::LEAVING);
         is_out.then(|| flow.free())
     });
@@ -676,6 +686,7 @@ impl Flow {
         let place = self.place.load(Ordering::Relaxed) as usize % FLOWS_MAX;
         if let Some(socket) = self.socket() {
             socket.flows[place].store(0, Ordering::Release);
+            socket.used.fetch_sub(1, Ordering::Relaxed);
         }
         self.socket.store(0, Ordering::Relaxed);
         self.serial.fetch_add(1, Ordering::Relaxed);

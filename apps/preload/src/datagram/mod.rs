@@ -159,6 +159,14 @@ impl Name {
         (bytes, ADDRESS_BYTES)
     }
 
+    /// A number by which most names differ: a socket finds the one among its flows without a look at them.
+    fn mark(self) -> u32 {
+        let half = |at: usize| self.ip[at..at + 8].try_into().map_or(0, u64::from_ne_bytes);
+        let mixed = half(0).rotate_left(16) ^ half(8) ^ u64::from(self.port) << 17;
+        // 2^64 by the golden ratio (Knuth, The Art of Computer Programming, 6.4).
+        (mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32
+    }
+
     /// Whether it is of IPv4.
     fn is_mapped(self) -> bool {
         self.ip[..12] == MAPPED
@@ -227,10 +235,21 @@ pub struct Socket {
     /// 1: it is connected, to this name.
     is_connected: AtomicU32,
     remote: NameWords,
-    /// Places of `flows` that were ever in use.
+    /// Places of `flows` that were ever in use, and how many are.
     high: AtomicU32,
-    /// Each: a flow, plus one; 0: none.
-    flows: [AtomicU32; FLOWS_MAX],
+    used: AtomicU32,
+    /// Each: a flow, plus one, and above it the mark of the name at its far end; 0: none.
+    flows: [AtomicU64; FLOWS_MAX],
+}
+
+/// What a place of `Socket::flows` says.
+fn place_word(flow: u32, remote: Name) -> u64 {
+    u64::from(remote.mark()) << 32 | u64::from(flow + 1)
+}
+
+/// The flow in a place.
+fn flow_in(word: u64) -> Option<&'static Flow> {
+    (word as u32).checked_sub(1).map(flow::at)
 }
 
 /// What `Socket::looked` says; else a flow, plus [`looked::FLOWS`].
@@ -566,8 +585,11 @@ pub fn before_fork() {
 /// In a forked child: the channels are the parent's.
 pub fn after_fork() {
     for socket in all() {
-        for zeroed in [&socket.paired, &socket.high, &socket.unaware] {
+        for zeroed in [&socket.paired, &socket.high, &socket.used, &socket.unaware] {
             zeroed.store(0, Ordering::Relaxed);
+        }
+        for place in &socket.flows {
+            place.store(0, Ordering::Relaxed);
         }
         socket.receiving.reset();
     }
@@ -635,7 +657,7 @@ impl Socket {
         // A flow leaves its place and is another socket's before long.
         let own = self.index();
         places
-            .filter_map(|place| place.load(Ordering::Acquire).checked_sub(1).map(flow::at))
+            .filter_map(|place| flow_in(place.load(Ordering::Acquire)))
             .filter(move |flow| flow.is_of(own))
     }
 
@@ -748,7 +770,14 @@ impl Socket {
         if let Some(flow) = last.filter(|flow| flow.is_of(own) && flow.is_to(name)) {
             return Some(flow);
         }
-        let flow = self.flows().find(|flow| flow.is_to(name))?;
+        let mark = name.mark();
+        let high = self.high.load(Ordering::Acquire) as usize;
+        let marked = |place: &AtomicU64| {
+            let word = place.load(Ordering::Acquire);
+            let is_marked = (word >> 32) as u32 == mark;
+            flow_in(word).filter(|flow| is_marked && flow.is_of(own) && flow.is_to(name))
+        };
+        let flow = self.flows.iter().take(high).find_map(marked)?;
         self.last.store(flow.index() + 1, Ordering::Relaxed);
         Some(flow)
     }
