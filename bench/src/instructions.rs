@@ -12,6 +12,7 @@
 //! |---|---|
 //! | read | reads; one that spins for its bytes does the same, after it has spun |
 //! | epoll | epoll_wait, then reads |
+//! | datagrams | recvfrom, of what sendto has sent by UDP |
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, ValueEnum};
@@ -21,7 +22,7 @@ use fordway_platform::trace::{self, RDTSC};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -50,6 +51,8 @@ pub enum Waits {
     Read,
     /// It waits by epoll, and reads.
     Epoll,
+    /// It receives datagrams.
+    Datagrams,
 }
 
 /// `fordway-bench stepped`: the program that is counted.
@@ -60,6 +63,9 @@ pub struct SteppedArgs {
 
 /// Writes to itself and reads, until it is ended.
 pub fn stepped(args: &SteppedArgs) -> Result<()> {
+    if args.waits == Waits::Datagrams {
+        return stepped_datagrams();
+    }
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let near = TcpStream::connect(listener.local_addr()?)?;
     let (far, _) = listener.accept()?;
@@ -82,6 +88,19 @@ pub fn stepped(args: &SteppedArgs) -> Result<()> {
             poll.poll(&mut events, None)?;
         }
         far.read_exact(&mut message)?;
+    }
+}
+
+/// The same, there and back: a flow's ends answer each other.
+fn stepped_datagrams() -> Result<()> {
+    let bind = || UdpSocket::bind((Ipv4Addr::LOCALHOST, 0));
+    let (near, far) = (bind()?, bind()?);
+    let mut message = [7; MESSAGE_BYTES];
+    loop {
+        near.send_to(&message, far.local_addr()?)?;
+        let (_, from) = far.recv_from(&mut message)?;
+        far.send_to(&message, from)?;
+        near.recv_from(&mut message)?;
     }
 }
 
@@ -121,11 +140,12 @@ pub fn run() -> Result<()> {
     let lab = Lab::start()?;
     let library = lab.fordway().with_file_name(LIBRARY);
     let code = Code::read(&library)?;
-    for waits in [Waits::Read, Waits::Epoll] {
+    for waits in [Waits::Read, Waits::Epoll, Waits::Datagrams] {
         let counted = count(&lab, &code, waits)?;
         let what = match waits {
             Waits::Read => "write, then read (as one that spins)",
             Waits::Epoll => "write, then epoll_wait and read",
+            Waits::Datagrams => "sendto, then recvfrom (UDP)",
         };
         println!("{what}: instructions of {LIBRARY} for each call of {MESSAGE_BYTES} B");
         for (name, counted) in &counted {
@@ -164,8 +184,9 @@ fn count(lab: &Lab, code: &Code, waits: Waits) -> Result<BTreeMap<String, Counte
     let word = match waits {
         Waits::Read => "read",
         Waits::Epoll => "epoll",
+        Waits::Datagrams => "datagrams",
     };
-    let spawn = Spawn::new([own.as_str(), "stepped", word]);
+    let spawn = Spawn::new([own.as_str(), "stepped", word]).env("FORDWAY_DATAGRAMS", "1");
     let program = lab.spawn(&Place::Here, PathChoice::Auto, &spawn)?;
     let before = lab.ring_bytes()?;
     lab.wait_until(WARM_UP_LIMIT, "the connection has rings", || {

@@ -78,8 +78,9 @@ pub struct Flow {
     pub(super) answered: AtomicU32,
     /// Those of them since the peer was ready for the ring.
     pub(super) held_back: AtomicU32,
-    /// The peer's index at the last send, and since when it is there although records are unread, in
-    /// ticks; 0: not known.
+    /// When a send looks at the peer's index again, in ticks; where that was at the last look, and since when it is
+    /// there although records are unread, in ticks; 0: not known.
+    pub(super) look_at: AtomicU64,
     pub(super) seen_head: AtomicU64,
     pub(super) unread_since: AtomicU64,
     /// Datagrams that came by the kernel: of the peer's `by_kernel`, as many have come, or were lost.
@@ -253,7 +254,7 @@ impl Flow {
     }
 
     pub fn is_to(&self, name: Name) -> bool {
-        self.remote.get() == name
+        self.remote.is(name)
     }
 
     /// Its own address, once it was offered.
@@ -514,6 +515,7 @@ impl Flow {
         for zeroed in [&self.reason, &self.broken, &self.there, &self.held_back] {
             zeroed.store(0, Ordering::Relaxed);
         }
+        self.look_at.store(0, Ordering::Relaxed);
         self.seen_head.store(0, Ordering::Relaxed);
         self.left_at.store(0, Ordering::Relaxed);
         self.unread_since.store(0, Ordering::Relaxed);

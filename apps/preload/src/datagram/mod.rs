@@ -110,24 +110,32 @@ const MAPPED: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
 
 impl Name {
     /// Of a struct sockaddr that can be read; `None`: of another family, or with a scope.
+    #[inline]
     fn of(address: *const c_void, length: usize) -> Option<Self> {
-        let mut bytes = [0; ADDRESS_BYTES];
-        // SAFETY: `length` bytes can be read, and the shorter one is copied.
-        unsafe {
-            let from = address.cast::<u8>();
-            core::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), length.min(ADDRESS_BYTES));
+        if length < ADDRESS4_BYTES {
+            return None;
         }
-        let family = i32::from(u16::from_ne_bytes([bytes[0], bytes[1]]));
-        let is_whole = match family {
-            libc::AF_INET => length >= ADDRESS4_BYTES,
-            // Neither flow label nor scope.
-            libc::AF_INET6 => {
-                length >= ADDRESS_BYTES && bytes[4..8] == [0; 4] && bytes[24..] == [0; 4]
+        // SAFETY: `length` bytes can be read, of which either family's are no more.
+        unsafe {
+            match i32::from(address.cast::<u16>().read_unaligned()) {
+                libc::AF_INET => {
+                    let address = address.cast::<libc::sockaddr_in>().read_unaligned();
+                    let mut ip = [0; 16];
+                    ip[..12].copy_from_slice(&MAPPED);
+                    ip[12..].copy_from_slice(&address.sin_addr.s_addr.to_ne_bytes());
+                    let port = u16::from_be(address.sin_port);
+                    Some(Self { ip, port })
+                }
+                libc::AF_INET6 if length >= ADDRESS_BYTES => {
+                    let address = address.cast::<libc::sockaddr_in6>().read_unaligned();
+                    let is_plain = address.sin6_flowinfo == 0 && address.sin6_scope_id == 0;
+                    let port = u16::from_be(address.sin6_port);
+                    let ip = address.sin6_addr.s6_addr;
+                    is_plain.then_some(Self { ip, port })
+                }
+                _ => None,
             }
-            _ => false,
-        };
-        let (ip, port) = claim::name(&bytes).filter(|_| is_whole)?;
-        Some(Self { ip, port })
+        }
     }
 
     /// The same of the program's, which may be anything.
@@ -273,6 +281,15 @@ impl NameWords {
             word.store(u64::from_ne_bytes(bytes), Ordering::Relaxed);
         }
         self.port.store(u32::from(name.port), Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn is(&self, name: Name) -> bool {
+        let mut words = self.ip.iter().zip(name.ip.chunks_exact(8));
+        let same = |(word, bytes): (&AtomicU64, &[u8])| {
+            word.load(Ordering::Relaxed).to_ne_bytes() == *bytes
+        };
+        self.port.load(Ordering::Relaxed) == u32::from(name.port) && words.all(same)
     }
 
     fn get(&self) -> Name {

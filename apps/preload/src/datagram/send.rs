@@ -26,6 +26,8 @@ const SETTLED_US: u64 = 1000;
 const HELD_BACK_MAX: u32 = 64;
 /// A ring with records that are unread for so long is left.
 const UNREAD_US: u64 = 50_000;
+/// So often a send looks whether they are: the look costs a transfer of the line that the reader writes.
+const LOOK_EVERY_US: u64 = 1000;
 /// A send that may sleep waits so long for room before its datagram is lost.
 const ROOM_US: u64 = 50;
 /// Flags that ask for nothing that a ring has not.
@@ -199,12 +201,13 @@ fn by_ring(
     if producer.state() != tx_state::RING {
         return None;
     }
+    let moment = sys::ticks();
     let mut put = Ok(());
     for index in 0..count {
         let begin = index * each;
         let bytes = each.min(buffers.total - begin);
         match room(&producer, record_bytes(bytes), may_wait) {
-            Ok(true) => put = self::put(flow, &producer, &buffers, (begin, bytes), tos),
+            Ok(true) => put = self::put(flow, &producer, &buffers, (begin, bytes), (tos, moment)),
             // As in a queue that is full.
             Ok(false) => {}
             // What others of the call are in the ring is lost with it.
@@ -219,7 +222,7 @@ fn by_ring(
             break;
         }
     }
-    let is_stale = is_unread(flow, &producer);
+    let is_stale = is_unread(flow, &producer, moment);
     drop(guard);
     let (doors, stopped) = producer.peer_waits();
     flow.knock(doors);
@@ -293,7 +296,7 @@ fn put(
     producer: &Producer,
     buffers: &Buffers,
     (begin, bytes): (usize, usize),
-    tos: u8,
+    (tos, moment): (u8, u64),
 ) -> sys::Result<()> {
     let tail = producer.tail();
     let header = Header {
@@ -301,7 +304,7 @@ fn put(
         tos,
         pad: 0,
         by_kernel: flow.by_kernel.load(Ordering::Acquire),
-        moment: sys::ticks(),
+        moment,
     };
     let from = (&raw const header).cast();
     // SAFETY: a header of ours; there is room.
@@ -319,14 +322,18 @@ fn put(
 }
 
 /// Whether records lie unread for too long: since a look that found the peer's index where it is.
-fn is_unread(flow: &Flow, producer: &Producer) -> bool {
+fn is_unread(flow: &Flow, producer: &Producer, now: u64) -> bool {
+    if now < flow.look_at.load(Ordering::Relaxed) {
+        return false;
+    }
+    let next = now + LOOK_EVERY_US * spin::ticks_per_us();
+    flow.look_at.store(next, Ordering::Relaxed);
     let head = producer.head_hint();
     if head == producer.tail() || flow.seen_head.swap(head, Ordering::Relaxed) != head {
         flow.unread_since.store(0, Ordering::Relaxed);
         return false;
     }
     let since = flow.unread_since.load(Ordering::Relaxed);
-    let now = sys::ticks();
     if since == 0 {
         flow.unread_since.store(now, Ordering::Relaxed);
     }
