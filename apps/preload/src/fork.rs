@@ -3,7 +3,7 @@
 //! Parent and child hold the same kernel socket. Who may offer it, or use its
 //! channel? Only a sole holder: bytes that one of them sends by the kernel would
 //! otherwise overtake those that the other has in the ring. A cell in memory that
-//! both share counts the holders of each connection from the first fork on.
+//! both share counts the holders of each connection, and of each UDP socket, from the first fork on.
 //!
 //! A child does not use an inherited channel: doorbells and wait page are the
 //! parent's. Its first call on such a connection moves it to the kernel path, for
@@ -13,7 +13,7 @@
 //! memory until they exec; they change nothing here.
 
 use crate::process::PROCESS;
-use crate::state::{self, Conn, attention};
+use crate::state::{self, Held, attention};
 use crate::sys;
 use crate::{
     broker, datagram, epoll, headroom, hidden, identity, libcs, link, shared_bell, stay, wait,
@@ -30,6 +30,8 @@ pub struct Family {
     next_cell: AtomicU32,
     /// Which of the locks the fork has taken.
     held: [AtomicBool; 3],
+    /// Forks under way: who shares a socket is about to change.
+    under_way: AtomicU32,
 }
 
 impl Family {
@@ -39,6 +41,7 @@ impl Family {
             cells: AtomicPtr::new(core::ptr::null_mut()),
             next_cell: AtomicU32::new(0),
             held: [const { AtomicBool::new(false) }; 3],
+            under_way: AtomicU32::new(0),
         }
     }
 }
@@ -55,8 +58,8 @@ pub fn set_up() -> sys::Result<()> {
     Ok(())
 }
 
-fn cell(conn: &Conn) -> Option<&'static AtomicU32> {
-    let index = conn.cell.load(Ordering::Relaxed);
+fn cell(of: &Held) -> Option<&'static AtomicU32> {
+    let index = of.cell.load(Ordering::Relaxed);
     // SAFETY: the table has CELL_COUNT + 1 words; indices are 1 to CELL_COUNT.
     (index != 0).then(|| unsafe {
         &*PROCESS
@@ -67,26 +70,50 @@ fn cell(conn: &Conn) -> Option<&'static AtomicU32> {
     })
 }
 
-/// Processes that hold the connection.
-pub fn holders(conn: &Conn) -> u32 {
-    let gone = conn.let_go.load(Ordering::Relaxed);
-    cell(conn).map_or(1, |cell| cell.load(Ordering::Acquire) + u32::from(gone))
+/// Processes that hold a socket.
+pub fn holders(of: &Held) -> u32 {
+    let gone = of.let_go.load(Ordering::Relaxed);
+    cell(of).map_or(1, |cell| cell.load(Ordering::Acquire) + u32::from(gone))
+}
+
+/// Whether this process alone holds it, and no fork is about to change that. Under the lock of the tables.
+pub fn is_alone(of: &Held) -> bool {
+    PROCESS.family.under_way.load(Ordering::SeqCst) == 0 && holders(of) == 1
 }
 
 /// This process lets go of it; once, however often it says so.
-pub fn let_go(conn: &Conn) {
-    let had = conn.let_go.swap(true, Ordering::AcqRel);
-    if let Some(cell) = cell(conn).filter(|_| !had) {
+pub fn let_go(of: &Held) {
+    let had = of.let_go.swap(true, Ordering::AcqRel);
+    if let Some(cell) = cell(of).filter(|_| !had) {
         cell.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
 /// This process goes on with it after all: the exec has failed.
-pub fn hold_again(conn: &Conn) {
-    let had = conn.let_go.swap(false, Ordering::AcqRel);
-    if let Some(cell) = cell(conn).filter(|_| had) {
+pub fn hold_again(of: &Held) {
+    let had = of.let_go.swap(false, Ordering::AcqRel);
+    if had {
+        one_more(of);
+    }
+}
+
+/// Somebody else holds it too: if others do, they take it for shared for ever.
+pub fn one_more(of: &Held) {
+    if let Some(cell) = cell(of) {
         cell.fetch_add(1, Ordering::AcqRel);
     }
+}
+
+/// A child will hold it too; false: nobody can count that.
+pub fn share(of: &Held) -> bool {
+    hold_again(of);
+    if cell(of).is_some() {
+        one_more(of);
+        return true;
+    }
+    let cell = free_cell();
+    of.cell.store(cell.unwrap_or(0), Ordering::Relaxed);
+    cell.is_some()
 }
 
 /// Takes a cell that counts nobody and lets it count two.
@@ -115,33 +142,30 @@ fn free_cell() -> Option<u32> {
 /// Before a fork, in the parent: the child will hold every connection too. A fork
 /// that fails leaves the count too high, which costs an upgrade, nothing else.
 unsafe extern "C" fn prepare() {
-    datagram::before_fork();
+    PROCESS.family.under_way.fetch_add(1, Ordering::SeqCst);
     loop {
+        datagram::before_fork();
         epoll::before_fork();
         hold_tables();
-        if epoll::has_cells() {
+        if epoll::has_cells() && datagram::are_barred() {
             break;
         }
-        // Another thread has made an instance meanwhile.
+        // Another thread has made an instance, or a socket, meanwhile.
         let_go_tables();
     }
     for conn in state::conns() {
-        hold_again(conn);
-        if let Some(cell) = cell(conn) {
-            cell.fetch_add(1, Ordering::AcqRel);
-            continue;
-        }
-        match free_cell() {
-            Some(index) => conn.cell.store(index, Ordering::Relaxed),
-            // No cell: taken for shared for ever.
-            None => state::bar_shared(conn),
+        if !share(&conn.held) {
+            // Taken for shared for ever.
+            state::bar_shared(conn);
         }
     }
+    datagram::share_all();
 }
 
 /// After a fork, or in vain, in the parent.
 unsafe extern "C" fn parent() {
     let_go_tables();
+    PROCESS.family.under_way.fetch_sub(1, Ordering::SeqCst);
 }
 
 /// No thread is in the middle of a change when the process is copied.
@@ -182,6 +206,7 @@ const AFTER_FORK: [fn(); 8] = [
 /// After a fork, in the child: only this thread is left.
 unsafe extern "C" fn child() {
     let_go_tables();
+    PROCESS.family.under_way.store(0, Ordering::SeqCst);
     identity::after_fork();
     for after_fork in AFTER_FORK {
         after_fork();
@@ -212,16 +237,18 @@ unsafe extern "C" fn child() {
 /// was taken back from a ring and waits for the kernel's room is waited for.
 pub fn leaving() {
     for conn in state::conns() {
-        if conn.is_paired() && holders(conn) == 1 {
+        if conn.is_paired() && holders(&conn.held) == 1 {
             down::flush_before_end(&conn.end());
         }
-        let_go(conn);
+        let_go(&conn.held);
     }
+    datagram::let_go_all();
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::state::Conn;
     use crate::testing::{free, tables};
 
     #[test]

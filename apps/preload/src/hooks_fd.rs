@@ -108,7 +108,7 @@ fn drop_reference(conn: &Conn, fd: c_int) {
             return;
         }
         upgrade::closing(conn);
-        fork::let_go(conn);
+        fork::let_go(&conn.held);
         let _mail = broker::hold_mail();
         state::free_conn(conn);
         return;

@@ -12,14 +12,14 @@ use fordway_sockets::down;
 /// Sockets that stay open across exec may be used there by the kernel's calls.
 pub fn before_exec(spawns: bool) {
     let borrowed = identity::in_borrowed_memory();
-    datagram::before_exec();
+    datagram::before_exec(!borrowed && !spawns);
     for (conn, end, flags) in with_flags(borrowed) {
         if flags & libc::FD_CLOEXEC == 0 {
             down::bar(&end, Reason::Exec);
             down::leave_and_stop(&end, Reason::Exec);
         } else if !borrowed && !spawns {
             // Closed by the exec: this process lets go of it.
-            fork::let_go(conn);
+            fork::let_go(&conn.held);
         }
     }
     let deadline_ns = down::deadline(sys::now_ns());

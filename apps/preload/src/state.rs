@@ -77,10 +77,8 @@ pub struct Conn {
     pub attaches: AtomicU32,
     /// Rises each time that room, after a send found none, was told to some epoll item.
     pub rooms: AtomicU32,
-    /// Cell that counts the processes which hold it since a fork; 0: only this one does.
-    pub cell: AtomicU32,
-    /// This process is not counted there any more (an exec was about to close the socket).
-    pub let_go: AtomicBool,
+    /// Who holds it too.
+    pub held: Held,
     /// Link and endpoint, when PAIRED.
     pub link: AtomicU32,
     /// See `link`.
@@ -118,6 +116,23 @@ pub struct Conn {
     next_free: AtomicU32,
     /// What the machine remembers of it.
     state: State,
+}
+
+/// Which processes hold a socket since a fork ([`crate::fork`]).
+#[derive(Debug)]
+pub struct Held {
+    /// Cell that counts them; 0: only this one does.
+    pub cell: AtomicU32,
+    /// This process is not counted there any more (an exec was about to close the socket).
+    pub let_go: AtomicBool,
+}
+
+impl Held {
+    /// A new socket is this process's alone.
+    pub fn begin(&self) {
+        self.cell.store(0, Ordering::Relaxed);
+        self.let_go.store(false, Ordering::Relaxed);
+    }
 }
 
 /// Of the process: which descriptor is what, and the connections.
@@ -299,13 +314,12 @@ pub fn add_conn(fd: i32, nonblock: bool) -> Option<&'static Conn> {
     for zeroed in [&conn.operations, &conn.barred, &conn.edges, &conn.rooms] {
         zeroed.store(0, Ordering::Relaxed);
     }
-    conn.let_go.store(false, Ordering::Relaxed);
+    conn.held.begin();
     conn.forget_all();
     for zeroed in [
         &conn.empty_reads,
         &conn.items,
         &conn.attaches,
-        &conn.cell,
         &conn.attention,
         &conn.rescues,
         &conn.passing,

@@ -111,7 +111,7 @@ fn is_last(conn: &Conn) -> bool {
 fn end(conn: &Conn) {
     let _shield = Shield::new();
     upgrade::closing(conn);
-    fork::let_go(conn);
+    fork::let_go(&conn.held);
     let fd = conn.fd.load(Ordering::Relaxed);
     let mail = broker::hold_mail();
     state::free_conn(conn);

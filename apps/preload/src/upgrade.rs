@@ -400,7 +400,7 @@ fn offer(conn: &Conn, fd: i32) {
         conn.operations.store(0, Ordering::Relaxed);
         return;
     }
-    fork::hold_again(conn);
+    fork::hold_again(&conn.held);
     if is_shared(conn) {
         tell(conn, fd, Reason::Forked as u32);
         conn.operations.store(0, Ordering::Relaxed);
@@ -531,7 +531,7 @@ pub fn read_timeouts(conn: &Conn, fd: i32) {
 
 /// Whether another process holds the connection too, since a fork.
 pub fn is_shared(conn: &Conn) -> bool {
-    fork::holders(conn) > 1
+    fork::holders(&conn.held) > 1
 }
 
 /// Attends to every connection, after mail that asked for it.

@@ -32,8 +32,9 @@
 //!
 //! # Down
 //! Either end [leaves](Flow::leave) its ring and goes on by the kernel; what is in the ring is still read. The flow is
-//! over when both ends have left and nothing is unread. A socket that forks, is passed on, or gets an option
-//! that only the kernel heeds is [barred](Socket::bar), and stays the kernel's. What stands beside datagrams: [`beside`].
+//! over when both ends have left and nothing is unread. A socket that is passed on, or gets an option
+//! that only the kernel heeds is [barred](Socket::bar), and stays the kernel's; one that forks does as long as relatives
+//! hold it. What stands beside datagrams: [`beside`].
 //!
 //! # Limits
 //! [`SOCKET_COUNT`] sockets of a process, [`FLOWS_MAX`] flows of a socket, [`FLOW_COUNT`] in all: beyond, the kernel's.
@@ -57,9 +58,9 @@ pub use watch::{
 
 use crate::lock::{Lock, rank};
 use crate::process::PROCESS;
-use crate::state::{self, kind};
+use crate::state::{self, Held, kind};
 use crate::sys::{self, sys};
-use crate::{claim, config, faults, identity};
+use crate::{claim, config, faults, fork, identity};
 use beside::Template;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -203,8 +204,13 @@ pub struct Socket {
     family: AtomicI32,
     /// O_NONBLOCK.
     nonblock: AtomicU32,
-    /// A reason: it is the kernel's for good.
+    /// A reason: it is the kernel's, for good if that is not that relatives hold it too.
     barred: AtomicU32,
+    /// Who holds it too, and datagrams since that was looked at.
+    held: Held,
+    since_alone: AtomicU32,
+    /// 1: an exec leaves it open.
+    kept: AtomicU32,
     /// Flows with a channel.
     paired: AtomicU32,
     /// Threads that sleep in the kernel's call, without a look at rings.
@@ -428,6 +434,7 @@ pub fn opened(fd: i32, family: i32, nonblock: bool) {
         .nonblock
         .store(u32::from(nonblock), Ordering::Relaxed);
     socket.doors.store(0, Ordering::Relaxed);
+    socket.held.begin();
     socket.told.store(1, Ordering::Relaxed);
     socket.family.store(family, Ordering::Relaxed);
     socket.serial.fetch_add(1, Ordering::Relaxed);
@@ -455,6 +462,7 @@ pub fn dropped(word: u32) {
     if socket.refs.fetch_update(set, get, others).is_err() {
         watch::forget(socket);
         socket.close_flows();
+        fork::let_go(&socket.held);
         socket.serial.fetch_add(1, Ordering::Release);
         socket.refs.store(0, Ordering::Release);
     }
@@ -599,6 +607,25 @@ pub fn before_fork() {
     all().for_each(|socket| socket.bar(Reason::Forked));
 }
 
+/// Whether that was done of all. Under the lock of the tables.
+pub fn are_barred() -> bool {
+    all().all(|socket| socket.barred.load(Ordering::SeqCst) != 0)
+}
+
+/// The child will hold them too. Under the lock of the tables.
+pub fn share_all() {
+    for socket in all() {
+        if !fork::share(&socket.held) {
+            socket.bar(Reason::NoMemory);
+        }
+    }
+}
+
+/// The process ends: relatives may go on alone.
+pub fn let_go_all() {
+    all().for_each(|socket| fork::let_go(&socket.held));
+}
+
 /// In a forked child: the channels are the parent's.
 pub fn after_fork() {
     for socket in all() {
@@ -614,8 +641,9 @@ pub fn after_fork() {
 }
 
 /// Before an exec, also of a vfork child: whoever has the sockets afterwards has no rings. A number that is
-/// another file's in the child costs its socket the rings for nothing.
-pub fn before_exec() {
+/// another file's in the child costs its socket the rings for nothing. `is_own`: what is closed by the exec, this process
+/// holds no more.
+pub fn before_exec(is_own: bool) {
     if !is_used() {
         return;
     }
@@ -625,10 +653,18 @@ pub fn before_exec() {
             && sys!(SYS_fcntl, fd, libc::F_GETFD).is_ok_and(is_kept)
         {
             socket.bar(Reason::Exec);
+            socket.kept.store(1, Ordering::Relaxed);
+        }
+    }
+    for socket in all().filter(|_| is_own) {
+        if socket.kept.swap(0, Ordering::Relaxed) == 0 {
+            fork::let_go(&socket.held);
         }
     }
 }
 
+/// Datagrams by the kernel until a socket that relatives hold too looks whether they still do.
+const LOOK_FOR_RELATIVES_EVERY: u32 = 64;
 /// Descriptors that are looked at before an exec.
 const EXEC_FDS: i32 = 1 << 16;
 
@@ -760,12 +796,45 @@ impl Socket {
         }
     }
 
-    /// It stays with the kernel from now on.
+    /// It stays with the kernel from now on; because of a fork, as long as relatives hold it.
     #[cold]
     pub fn bar(&self, reason: Reason) {
-        if self.barred.swap(reason as u32, Ordering::SeqCst) == 0 {
+        let reason = reason as u32;
+        let of_fork = Reason::Forked as u32;
+        if reason == Reason::Passed as u32 {
+            fork::one_more(&self.held);
+        }
+        let before = self
+            .barred
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |barred| {
+                (barred == 0 || barred == of_fork && reason != of_fork).then_some(reason)
+            });
+        if before == Ok(0) {
             self.flows().for_each(|flow| flow.leave(true));
         }
+    }
+
+    /// Whether it stays with the kernel. Looks now and then whether its relatives are gone.
+    fn is_barred(&self) -> bool {
+        let of_fork = Reason::Forked as u32;
+        let barred = self.barred.load(Ordering::Relaxed);
+        if barred != of_fork {
+            return barred != 0;
+        }
+        fork::hold_again(&self.held);
+        let since = self.since_alone.fetch_add(1, Ordering::Relaxed);
+        if !since.is_multiple_of(LOOK_FOR_RELATIVES_EVERY) {
+            return true;
+        }
+        let Some(_guard) = state::table_lock().lock() else {
+            return true;
+        };
+        let order = Ordering::SeqCst;
+        !fork::is_alone(&self.held)
+            || self
+                .barred
+                .compare_exchange(of_fork, 0, order, order)
+                .is_err()
     }
 
     /// Ends all flows: the socket goes, or is to have other ones.
@@ -801,7 +870,7 @@ impl Socket {
 
     /// The flow to a name, with which datagrams were exchanged by the kernel; a new one if there is none.
     fn flow_by_kernel(&self, name: Name) -> Option<&'static Flow> {
-        if self.barred.load(Ordering::Relaxed) != 0 {
+        if self.is_barred() {
             return None;
         }
         let is_new = || match identity::in_borrowed_memory() {

@@ -865,3 +865,56 @@ fn one_call_is_cut_into_records() {
     drop((a, b));
     end_links();
 }
+
+#[test]
+fn rings_may_come_back_when_the_child_is_gone() {
+    let _turn = tables();
+    let (a, b) = acquainted();
+    let flows = join(&a, &b);
+    // SAFETY: the child waits for a byte, lets go and ends.
+    let (child, pipe) = unsafe {
+        let mut pipe = [0; 2];
+        assert_eq!(libc::pipe(pipe.as_mut_ptr()), 0);
+        let child = libc::fork();
+        if child == 0 {
+            libc::close(pipe[1]);
+            let mut byte = [0u8; 1];
+            libc::read(pipe[0], byte.as_mut_ptr().cast(), 1);
+            fork::leaving();
+            libc::_exit(0);
+        }
+        (child, pipe)
+    };
+    let exchange = || {
+        for _ in 0..2 * LOOK_FOR_RELATIVES_EVERY {
+            a.send(&b, b"kernel");
+            assert_eq!(b.texts(), ["kernel"]);
+        }
+        a.ours().barred.load(Ordering::SeqCst)
+    };
+    assert_eq!(exchange(), Reason::Forked as u32);
+    flows.iter().for_each(|flow| flow.tidy());
+    assert!(!flows[0].is_paired() && !flows[1].is_paired());
+    // SAFETY: a pipe and a child of ours.
+    unsafe {
+        libc::close(pipe[1]);
+        let mut status = -1;
+        assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
+        assert_eq!(status, 0);
+        libc::close(pipe[0]);
+    }
+    assert_eq!(exchange(), 0);
+    join(&a, &b);
+    std::thread::sleep(std::time::Duration::from_millis(2));
+    a.send(&b, b"ring");
+    assert_eq!(b.texts(), ["ring"]);
+    // What another process was passed stays the kernel's.
+    a.ours().bar(Reason::Forked);
+    a.ours().bar(Reason::Passed);
+    assert_eq!(exchange(), Reason::Passed as u32);
+    for end in [&a, &b] {
+        end.ours().tidy();
+    }
+    drop((a, b));
+    end_links();
+}

@@ -174,7 +174,7 @@ pub fn fd_closed(conn: &Conn, fd: i32, last: bool) {
         return;
     }
     let passed = conn.barred.load(Ordering::Relaxed) == Reason::Passed as u32;
-    let lives_on = passed || crate::fork::holders(conn) > 1;
+    let lives_on = passed || crate::fork::holders(&conn.held) > 1;
     if lives_on {
         settle_all(conn);
     }
