@@ -186,7 +186,7 @@ fn count(lab: &Lab, code: &Code, waits: Waits) -> Result<BTreeMap<String, Counte
         Waits::Epoll => "epoll",
         Waits::Datagrams => "datagrams",
     };
-    let spawn = Spawn::new([own.as_str(), "stepped", word]).env("FORDWAY_DATAGRAMS", "1");
+    let spawn = Spawn::new([own.as_str(), "stepped", word]);
     let program = lab.spawn(&Place::Here, PathChoice::Auto, &spawn)?;
     let before = lab.ring_bytes()?;
     lab.wait_until(WARM_UP_LIMIT, "the connection has rings", || {

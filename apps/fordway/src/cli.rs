@@ -327,9 +327,9 @@ pub struct Run {
     /// The same as --path fast: a connection that gets no rings in 2 s fails, and carries nothing before
     #[arg(long, conflicts_with = "path")]
     pub require_fast: bool,
-    /// Datagrams of its UDP sockets may go by rings, too
+    /// Datagrams of its UDP sockets stay with the kernel
     #[arg(long)]
-    pub datagrams: bool,
+    pub no_datagrams: bool,
     /// CPUs that the program may use, such as 0-2,5
     #[arg(long, value_name = "LIST")]
     pub cpu: Option<CpuList>,

@@ -665,7 +665,7 @@ pub const ENVIRONMENT: [Term; 7] = [
     ),
     (
         fordway_abi::env::DATAGRAMS,
-        "1: datagrams of UDP sockets go by rings, too, as with run --datagrams",
+        "0: datagrams of UDP sockets stay with the kernel, as with run --no-datagrams",
     ),
 ];
 

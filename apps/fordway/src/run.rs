@@ -69,9 +69,9 @@ pub fn run(run: &Run, broker: Result<Broker, Failure>) -> Outcome {
         })?;
     }
     let mut variables = variables(shim.as_deref(), path, broker);
-    if run.datagrams {
+    if run.no_datagrams {
         variables.retain(|(name, _)| name != names::DATAGRAMS);
-        variables.push((names::DATAGRAMS.into(), "1".into()));
+        variables.push((names::DATAGRAMS.into(), "0".into()));
     }
     let error = launch::exec(program, arguments, &variables);
     Err(not_executed(program, &error))

@@ -20,7 +20,7 @@ static ACTIVE: AtomicBool = AtomicBool::new(false);
 static POLICY: AtomicU32 = AtomicU32::new(0);
 static OFFER_AFTER: AtomicU32 = AtomicU32::new(OFFER_AFTER_DEFAULT);
 static SPIN_US: AtomicU32 = AtomicU32::new(SPIN_US_DEFAULT);
-static DATAGRAMS: AtomicBool = AtomicBool::new(false);
+static DATAGRAMS: AtomicBool = AtomicBool::new(true);
 static mut SOCKET_PATH: [u8; SOCKET_PATH_BYTES] = [0; SOCKET_PATH_BYTES];
 /// Empty if it is too long.
 static mut INSISTED_PATH: [u8; SOCKET_PATH_BYTES] = [0; SOCKET_PATH_BYTES];
@@ -128,7 +128,7 @@ pub unsafe fn read(environment: *const *const c_char) {
                 Ordering::Relaxed,
             );
         } else if name == env::DATAGRAMS.as_bytes() {
-            DATAGRAMS.store(value == b"1", Ordering::Relaxed);
+            DATAGRAMS.store(value != b"0", Ordering::Relaxed);
         } else if name == env::SPIN_US.as_bytes() {
             SPIN_US.store(number(value).unwrap_or(SPIN_US_DEFAULT), Ordering::Relaxed);
         }

@@ -14,10 +14,8 @@ pub fn tables() -> MutexGuard<'static, ()> {
     READY.call_once(|| {
         let socket = CString::new(format!("{}=/no/broker", fordway_abi::env::SOCKET));
         let socket = socket.expect("a name and a path");
-        let datagrams = CString::new(format!("{}=1", fordway_abi::env::DATAGRAMS));
-        let datagrams = datagrams.expect("a name and a value");
-        // SAFETY: an environment of two variables.
-        unsafe { config::read([socket.as_ptr(), datagrams.as_ptr(), std::ptr::null()].as_ptr()) };
+        // SAFETY: an environment of one variable.
+        unsafe { config::read([socket.as_ptr(), std::ptr::null()].as_ptr()) };
         let made = state::set_up().and_then(|()| link::set_up());
         let made = made.and_then(|()| epoll::set_up());
         let made = made.and_then(|()| datagram::set_up());

@@ -23,8 +23,6 @@ use std::time::Duration;
 
 /// Beyond this, a packet socket refuses a message (net.core.wmem_default).
 const PACKET_BYTES_MAX: usize = 128 << 10;
-/// By which a program's datagrams may go through rings, and its value.
-const DATAGRAMS_VARIABLE: [&str; 2] = ["FORDWAY_DATAGRAMS", "1"];
 /// A driver that takes this much longer than it was asked to is hanging.
 const SLACK: Duration = Duration::from_secs(60);
 
@@ -268,10 +266,6 @@ pub fn start(lab: &Lab, contender: Contender, job: &Job, length: Duration) -> Re
             argv.extend_from_slice(more);
             let mut spawn = Spawn::new(argv);
             spawn.cpu = cpu.clone();
-            if contender == Contender::Fast && job.transport == Transport::Datagram {
-                let [name, value] = DATAGRAMS_VARIABLE;
-                spawn = spawn.env(name, value);
-            }
             spawn.time_limit = length + SLACK;
             lab.spawn(place, contender.path(), &spawn)
         };

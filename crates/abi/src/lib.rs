@@ -45,7 +45,7 @@ pub mod env {
     pub const OFFER_AFTER: &str = "FORDWAY_OFFER_AFTER";
     /// Longest spin before a sleep, in microseconds (decimal; default 20; 0: never).
     pub const SPIN_US: &str = "FORDWAY_SPIN_US";
-    /// `1`: UDP sockets use rings too; anything else: they do not.
+    /// `0`: UDP sockets use no rings.
     pub const DATAGRAMS: &str = "FORDWAY_DATAGRAMS";
 }
 

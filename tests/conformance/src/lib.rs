@@ -121,8 +121,8 @@ impl Bed {
         if path == PathChoice::Kernel {
             spawn = spawn.env("TRY_KERNEL", "1");
         }
-        if suite::may_use_rings(name, scenario) {
-            spawn = spawn.env("FORDWAY_DATAGRAMS", "1");
+        if suite::is_without_rings(name, scenario) {
+            spawn = spawn.env("FORDWAY_DATAGRAMS", "0");
         }
         for (name, value) in &self.places {
             spawn = spawn.env(name, value);

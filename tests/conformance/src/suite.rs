@@ -116,10 +116,9 @@ const NEAR: [(&str, &str); 15] = [
 /// Programs of which that is true for all cases.
 const NEAR_PROGRAMS: [&str; 4] = ["udp_refused", "udp_bind", "udp_control", "udp_family"];
 
-/// Whether a case is played with rings for datagrams.
-pub(crate) fn may_use_rings(program: &str, case: &str) -> bool {
-    let program = program.trim_end_matches(MUSL_END);
-    program.starts_with(DATAGRAMS_BEGIN) && !WITHOUT_RINGS.contains(&(program, case))
+/// Whether a case is played without rings for datagrams.
+pub(crate) fn is_without_rings(program: &str, case: &str) -> bool {
+    WITHOUT_RINGS.contains(&(program.trim_end_matches(MUSL_END), case))
 }
 
 impl Case {

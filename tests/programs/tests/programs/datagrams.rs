@@ -14,19 +14,19 @@ pub struct Way {
 pub const WAYS: [Way; 3] = [
     Way {
         by_rings: false,
-        variables: &[],
+        variables: &[("FORDWAY_DATAGRAMS", "0")],
     },
     RINGS,
     Way {
         by_rings: true,
-        variables: &[("FORDWAY_DATAGRAMS", "1"), ("FORDWAY_OFFER_AFTER", "0")],
+        variables: &[("FORDWAY_OFFER_AFTER", "0")],
     },
 ];
 
 /// By rings after some datagrams.
 pub const RINGS: Way = Way {
     by_rings: true,
-    variables: &[("FORDWAY_DATAGRAMS", "1")],
+    variables: &[],
 };
 
 impl Way {
