@@ -2,7 +2,7 @@
 
 use crate::links::{ChannelRef, LinkRef};
 use crate::{Action, Outgoing, ProcessId, Registry, SocketFacts, UNKNOWN_DOMAIN, Violation};
-use fordway_abi::control::{self, PathPolicy, status};
+use fordway_abi::control::{self, PathPolicy, Protocol, status};
 use fordway_abi::{reason::Reason, shm::DOOR_COUNT};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -43,6 +43,8 @@ pub(crate) struct OnKernel {
     pub(crate) channel_id: u64,
     pub(crate) ring_bytes_tx: u64,
     pub(crate) ring_bytes_rx: u64,
+    /// Of UDP: the other end of that channel.
+    pub(crate) far: Option<ConnKey>,
 }
 
 impl OnKernel {
@@ -52,6 +54,7 @@ impl OnKernel {
             channel_id: 0,
             ring_bytes_tx: 0,
             ring_bytes_rx: 0,
+            far: None,
         }
     }
 }
@@ -317,6 +320,9 @@ impl Registry {
             self.ring_bytes_reported = self.ring_bytes_reported.saturating_add(reported);
         }
         let told = reason.unwrap_or(Reason::NoPeer);
+        let far = self.far_end_of_pair(key);
+        // A socket outlives its pairs, as many as there were.
+        let stays = stays.filter(|_| far.is_none_or(|far| self.conn(far).is_some()));
         match stays {
             None => self.forget_conn(key, agreed, told, &mut actions),
             Some(reason) => {
@@ -325,6 +331,7 @@ impl Registry {
                     channel_id,
                     ring_bytes_tx: report.ring_bytes_tx,
                     ring_bytes_rx: report.ring_bytes_rx,
+                    far,
                 };
                 self.leave(key, agreed, told, &mut actions);
                 self.remember_on_kernel(key, past);
@@ -346,8 +353,21 @@ impl Registry {
         self.forget_conn(key, Leave::Alone, Reason::NoPeer, actions);
     }
 
+    /// What is remembered of the other end of a UDP pair goes with it.
     fn forget_conn(&mut self, key: ConnKey, how: Leave, reason: Reason, actions: &mut Vec<Action>) {
+        let far = self.far_end_of_pair(key);
         self.leave(key, how, reason, actions);
+        self.forget_end(key);
+        let is_remembered = |conn: &Conn| match conn.state {
+            ConnState::Kernel(past) => past.far == Some(key),
+            _ => false,
+        };
+        if let Some(far) = far.filter(|far| self.conn(*far).is_some_and(is_remembered)) {
+            self.forget_end(far);
+        }
+    }
+
+    fn forget_end(&mut self, key: ConnKey) {
         let Some(process) = self.processes.get_mut(&key.0) else {
             return;
         };
@@ -356,6 +376,22 @@ impl Registry {
             && self.by_end.get(&conn.facts.end_id()) == Some(&key)
         {
             self.by_end.remove(&conn.facts.end_id());
+        }
+    }
+
+    /// The other end of the channel that an end of UDP has, or had.
+    fn far_end_of_pair(&self, key: ConnKey) -> Option<ConnKey> {
+        let conn = self.conn(key)?;
+        if conn.facts.protocol != Protocol::Udp {
+            return None;
+        }
+        match conn.state {
+            ConnState::Offered { .. } => None,
+            ConnState::Channel { channel, side } => {
+                let far = self.channels.get(&channel)?.ends[1 - side]?;
+                Some((far.process, far.conn_id))
+            }
+            ConnState::Kernel(past) => past.far,
         }
     }
 
@@ -394,7 +430,11 @@ impl Registry {
         }
         let key = (other.process, other.conn_id);
         self.reject(key, reason, false, actions);
-        self.remember_on_kernel(key, OnKernel::never_had_one(reason));
+        let past = OnKernel {
+            far: self.far_end_of_pair(key),
+            ..OnKernel::never_had_one(reason)
+        };
+        self.remember_on_kernel(key, past);
         self.end_over(channel, 1 - side, actions);
     }
 

@@ -186,6 +186,67 @@ fn one_pair_ends_and_the_sockets_others_stay() {
     assert!(!p.registry.has_datagrams());
 }
 
+/// A server's one socket sees clients come and go: nothing is kept of those that are gone, in whichever
+/// order the two ends say so, and whyever they left.
+#[test]
+fn nothing_is_kept_of_pairs_whose_far_end_is_gone() {
+    let mut p = linked();
+    let kept = |p: &Paired| {
+        let of_db = p.registry.connection_count(p.db);
+        (of_db, p.registry.datagram_ends().len())
+    };
+    let before = kept(&p);
+    for number in 1..200 {
+        let (client, _) = p.registry.add_process(WEB, PathPolicy::Auto);
+        let (a, b) = pair(number);
+        p.registry.offer(client, 1, a);
+        let actions = p.registry.offer(p.db, 20 + number, b);
+        let Some((link_of_client, link_of_db)) = links(&actions)
+            .iter()
+            .find(|(to, _)| *to == client)
+            .zip(links(&actions).iter().find(|(to, _)| *to == p.db))
+            .map(|(a, b)| (a.1.link_id, b.1.link_id))
+        else {
+            panic!("a link");
+        };
+        let mut id = 0;
+        if number % 5 != 0 {
+            p.registry.region(client, link_of_client).expect("asked");
+            let (_, made) = p.registry.region(p.db, link_of_db).expect("asked");
+            id = pairs(&made)[0].1.channel_id;
+        }
+        let mut status = |process, conn_id, word| {
+            let told = p.registry.status(process, report(conn_id, id, word));
+            told.expect("no offence")
+        };
+        match number % 5 {
+            // The client's link is never made.
+            0 => {}
+            1 => {
+                status(client, 1, status::CLOSED);
+                status(p.db, 20 + number, status::KERNEL);
+            }
+            2 => {
+                status(p.db, 20 + number, status::KERNEL);
+                status(client, 1, status::CLOSED);
+            }
+            // Both go to the kernel path, and then one of them is gone.
+            3 => {
+                status(p.db, 20 + number, status::KERNEL);
+                status(client, 1, status::KERNEL);
+            }
+            _ => {
+                p.registry.process_gone(client);
+                p.registry
+                    .status(p.db, report(20 + number, id, status::KERNEL))
+                    .expect("no offence");
+            }
+        }
+        p.registry.process_gone(client);
+        assert_eq!(kept(&p), before, "{number}");
+    }
+}
+
 /// The claim is of another address now: the pair is another one.
 #[test]
 fn another_local_name_is_another_pair() {
