@@ -38,8 +38,8 @@
 //! minutes, and told of each [`KEEP_DATAGRAMS_EVERY_NS`].
 //!
 //! # Counts
-//! The kernel counts its packets, the broker what went by rings: as the full-sized segments
-//! ([`SEGMENT_BYTES`]) that it would have been. A listing shows the sum.
+//! The kernel counts its packets, the broker what went by rings: as the full-sized packets
+//! ([`PACKET_BYTES`]) that it would have been. A listing shows the sum.
 
 mod changes;
 pub mod crossing;
@@ -70,11 +70,19 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Instant;
 
-/// Bytes of a full-sized segment on Ethernet, and of its headers (IPv4, TCP with timestamps).
-const SEGMENT_BYTES: u64 = 1448;
-const HEADER_BYTES: u64 = 52;
-/// So much longer is the header of IPv6.
-const IPV6_MORE_BYTES: u64 = 20;
+/// Bytes of a full-sized packet on Ethernet.
+const PACKET_BYTES: u64 = 1500;
+
+/// Those of its headers: of IP, and of TCP with timestamps, or of UDP.
+fn header_bytes(end: &SocketFacts) -> u64 {
+    let of_ip = if end.local.is_ipv4() { 20 } else { 40 };
+    let beyond = match end.protocol {
+        Protocol::Tcp => 32,
+        Protocol::Udp => 8,
+    };
+    of_ip + beyond
+}
+
 /// What lies unread in a ring at most: two segments of the largest, while it grows.
 const IN_RINGS_MAX: u64 = 2 << SEGMENT_LOG2_MAX;
 
@@ -384,12 +392,9 @@ impl Rules {
             false => Vec::new(),
         };
         for (answer, connecting) in crossed {
-            let six = a.local.is_ipv6();
-            let more_bytes = if six { IPV6_MORE_BYTES } else { 0 };
-            let segment_bytes = SEGMENT_BYTES - more_bytes;
-            let header_bytes = HEADER_BYTES + more_bytes;
+            let header_bytes = header_bytes(a);
             let packets = more.map(|bytes| {
-                let packets = bytes.div_ceil(segment_bytes);
+                let packets = bytes.div_ceil(PACKET_BYTES - header_bytes);
                 // The figure is a program's own word, and may be any.
                 (
                     packets,

@@ -57,6 +57,10 @@ const WEB: &str = "10.77.0.4:40000";
 const GUEST: &str = "10.77.0.5:40000";
 const DB: &str = "10.77.0.3:6379";
 
+/// Of TCP over IPv4.
+const HEADER_BYTES: u64 = 52;
+const SEGMENT_BYTES: u64 = PACKET_BYTES - HEADER_BYTES;
+
 #[test]
 fn every_hook_between_two_domains_has_its_say() {
     if !is_root() {
@@ -451,6 +455,32 @@ fn what_rings_carried_is_counted_once() {
         rules.credit_pair(1, &both, None, [Some(segments * SEGMENT_BYTES), None]);
     }
     assert_eq!(counted(&rules), (3, 3 * (SEGMENT_BYTES + HEADER_BYTES)));
+}
+
+#[test]
+fn what_rings_carried_of_udp_is_counted_with_its_own_headers() {
+    if !is_root() {
+        return;
+    }
+    let mut rules = rules(
+        "table inet t { chain c { type filter hook forward priority 0; udp dport 53 counter accept; } }",
+    );
+    let both = |names: [&str; 2]| {
+        let [a, b] = names.map(|name| name.parse().expect("a name"));
+        let end = |cookie, local, remote| SocketFacts {
+            protocol: Protocol::Udp,
+            local,
+            remote,
+            ..ends(WEB, DB, [7, 8])[cookie]
+        };
+        [end(0, a, b), end(1, b, a)]
+    };
+    let four = both(["10.77.0.4:40000", "10.77.0.3:53"]);
+    rules.credit_pair(1, &four, None, [Some(3 * 1472), None]);
+    assert_eq!(counted(&rules), (3, 3 * 1500));
+    let six = both(["[fd00::4]:40000", "[fd00::3]:53"]);
+    rules.credit_pair(2, &six, None, [Some(2 * 1452), None]);
+    assert_eq!(counted(&rules), (5, 5 * 1500));
 }
 
 #[test]
