@@ -47,6 +47,10 @@ impl Registry {
         if !self.processes.contains_key(&process) {
             return actions;
         }
+        if self.is_to_stay(&facts) {
+            self.reject(key, Reason::Asked, false, &mut actions);
+            return actions;
+        }
         if let Some(conn) = self.conn(key) {
             let stands = !matches!(conn.state, ConnState::Kernel(_));
             let is_same = conn.facts.cookie == facts.cookie && names(&conn.facts) == names(&facts);
@@ -92,6 +96,20 @@ impl Registry {
             }
         }
         actions
+    }
+
+    /// Whether the administrator has sent this pair of UDP sockets to the kernel path: a program offers one
+    /// again and again, for who has left a ring may have done so for a while only.
+    fn is_to_stay(&self, facts: &SocketFacts) -> bool {
+        let known = self.by_end.get(&facts.end_id());
+        known.and_then(|key| self.conn(*key)).is_some_and(|conn| {
+            let ConnState::Kernel(past) = conn.state else {
+                return false;
+            };
+            facts.protocol == Protocol::Udp
+                && past.reason == Reason::Asked
+                && names(&conn.facts) == names(facts)
+        })
     }
 
     /// A process says why a connected socket of its stays on the kernel path. It is listed, and

@@ -186,6 +186,36 @@ fn one_pair_ends_and_the_sockets_others_stay() {
     assert!(!p.registry.has_datagrams());
 }
 
+#[test]
+fn a_pair_that_the_administrator_has_downgraded_is_offered_in_vain() {
+    let mut p = linked();
+    let id = p.pair.channel_id;
+    p.registry.downgrade(Some(id), Reason::Asked);
+    for (process, conn_id) in [(p.web, 10), (p.db, 20)] {
+        let told = p
+            .registry
+            .status(process, report(conn_id, id, status::KERNEL));
+        told.expect("no offence");
+    }
+    let (a, b) = pair(0);
+    // Also under other numbers.
+    for (process, conn_id, end) in [(p.web, 10, a), (p.db, 20, b), (p.web, 11, a), (p.db, 21, b)] {
+        let told = rejects(&p.registry.offer(process, conn_id, end));
+        assert_eq!(told, [(process, Reason::Asked, 0)]);
+    }
+    assert!(!p.registry.has_datagrams());
+    // Of another address the pair is another one, and so it is when the far end is gone.
+    let (mut c, mut d) = (a, b);
+    (c.local, d.remote) = (
+        "10.77.0.4:50000".parse().expect("a name"),
+        "10.77.0.4:50000".parse().expect("a name"),
+    );
+    p.registry.offer(p.web, 12, c);
+    assert_eq!(pairs(&p.registry.offer(p.db, 22, d)).len(), 2);
+    p.registry.process_gone(p.web);
+    assert_eq!(p.registry.offer(p.db, 23, b), []);
+}
+
 /// A server's one socket sees clients come and go: nothing is kept of those that are gone, in whichever
 /// order the two ends say so, and whyever they left.
 #[test]
