@@ -178,6 +178,9 @@ pub enum FilterCommand {
         /// The end that is connected to: address or domain, and port
         #[arg(long, value_name = "END:PORT", requires = "from")]
         to: Option<String>,
+        /// Datagrams of UDP between the two instead of a TCP connection
+        #[arg(long, requires = "from")]
+        udp: bool,
         /// Rules to ask instead of those in force (no broker is needed)
         #[arg(long, value_name = "FILE")]
         rules: Option<PathBuf>,

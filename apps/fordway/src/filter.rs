@@ -14,6 +14,7 @@ use crate::exit::{Exit, Failure, Outcome};
 use crate::show::print;
 use crate::table::folded;
 use crate::trace;
+use fordway_abi::control::Protocol;
 use fordway_abi::vsock;
 use fordway_platform::nftables::{LoadError, Name, Scratch, Source, own_user_namespace};
 use fordwayd::admin::{FilterChange, FilterRules, Reply, Request, SCHEMA};
@@ -57,11 +58,13 @@ pub fn filter(command: &FilterCommand, broker: impl Fn() -> Result<Broker, Failu
             capture,
             from,
             to,
+            udp,
             rules,
         } => trace::trace(
             capture.as_deref(),
             from.as_deref(),
             to.as_deref(),
+            if *udp { Protocol::Udp } else { Protocol::Tcp },
             rules.as_deref(),
             broker,
         ),

@@ -445,6 +445,10 @@ pub const PAGES: &[Page] = &[
                 "what those of a file would say",
             ),
             (
+                "fordway filter trace --udp --from web --to db:53",
+                "what they say of datagrams, the first of which web sends",
+            ),
+            (
                 "fordway filter trace capture.pcap",
                 "what they say of captured packets",
             ),

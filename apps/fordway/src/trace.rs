@@ -1,5 +1,5 @@
-//! `fordway filter trace`: which rules decide about a connection, or about packets of a
-//! capture. Done here, on a copy of the rules in force: nobody waits for it, and nothing is
+//! `fordway filter trace`: which rules decide about a connection, about datagrams between two ends, or
+//! about packets of a capture. Done here, on a copy of the rules in force: nobody waits for it, and nothing is
 //! counted.
 
 use crate::broker::Broker;
@@ -8,6 +8,7 @@ use crate::filter::{failure, load, load_file, names, rules, scratch};
 use crate::frames::{self, Frame};
 use crate::show::print;
 use crate::table::folded;
+use fordway_abi::control::Protocol;
 use fordway_filter::rules::{self as kept, Hook};
 use fordway_filter::{
     AskedStep, Config, Crossing, Decision, Filter, Layer, Meta, Packet, Phase, RuleId, TraceStep,
@@ -29,6 +30,7 @@ pub fn trace(
     capture: Option<&Path>,
     from: Option<&str>,
     to: Option<&str>,
+    protocol: Protocol,
     file: Option<&Path>,
     broker: impl Fn() -> Result<Broker, Failure>,
 ) -> Outcome {
@@ -78,11 +80,11 @@ pub fn trace(
     let teller = Teller::new(&filter, &listing);
     let text = match (capture, ends) {
         (Some(capture), _) => packets(&mut filter, &teller, capture)?,
-        (None, Some(ends)) => connection(&filter, &teller, ends),
+        (None, Some(ends)) => connection(&filter, &teller, protocol, ends),
         _ => return Err(Failure::new(Exit::Usage, "--from and --to, or a capture")),
     };
     let text = match with_host {
-        true => text + "A connection with the host stays on the kernel path in any case.\n",
+        true => text + "What goes to the host stays on the kernel path in any case.\n",
         false => text,
     };
     print(&folded(&text, "      ", ""))
@@ -223,16 +225,29 @@ impl Teller {
     }
 }
 
-fn connection(filter: &Filter, teller: &Teller, ends: (SocketAddr, SocketAddr)) -> String {
-    let mut out = format!("connection from {} to {}\n", ends.0, ends.1);
+fn connection(
+    filter: &Filter,
+    teller: &Teller,
+    protocol: Protocol,
+    ends: (SocketAddr, SocketAddr),
+) -> String {
+    let what = match protocol {
+        Protocol::Tcp => "connection",
+        Protocol::Udp => "datagrams",
+    };
+    let mut out = format!("{what} from {} to {}\n", ends.0, ends.1);
     let ask = |phase| {
-        crossing::with_question(ends, phase, |question| {
+        crossing::with_question(protocol, ends, phase, |question| {
             filter.ask_traced(question, 0, &mut Surroundings)
         })
     };
     let (whole, steps) = ask(Phase::New);
     teller.ways(&mut out, steps);
+    let by_kernel = protocol == Protocol::Udp && crossing::translate(filter.rules());
     let verdict = match whole.decision {
+        Decision::Allowed if by_kernel => {
+            "allowed, kernel path, reason filter (a chain of type nat)".to_owned()
+        }
         Decision::Allowed => "allowed, over rings".to_owned(),
         Decision::Refused { rule, reject } => {
             let how = match reject {
@@ -242,8 +257,9 @@ fn connection(filter: &Filter, teller: &Teller, ends: (SocketAddr, SocketAddr)) 
             format!("{how} by {}", teller.rule(rule))
         }
         Decision::EachPacket { rule, why } => {
-            let (later, _) = ask(Phase::Established);
-            let path = match later.is_allowed() {
+            // Of UDP the kernel's word is not asked for: an entry is there with the first datagram.
+            let is_tcp = protocol == Protocol::Tcp;
+            let path = match is_tcp && ask(Phase::Established).0.is_allowed() {
                 // Only its opening needs each packet.
                 true => "rings once the kernel has let its handshake pass",
                 false => "kernel path, reason filter",

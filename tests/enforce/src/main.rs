@@ -1,11 +1,12 @@
 //! The programs of the tests: an echo, a talker that holds connections and says when
-//! they break, and senders of packets that were made by hand. None of them knows of Fordway.
+//! they break, the same for datagrams, and senders of packets that were made by hand. None of them knows of Fordway.
 #![forbid(unsafe_code)]
 
 use anyhow::{Context, Result, bail};
 use std::net::{IpAddr, SocketAddr};
 
 mod craft;
+mod datagrams;
 mod echo;
 mod talk;
 
@@ -28,8 +29,12 @@ fn main() -> Result<()> {
         ["forge6", from, victim, stolen] => {
             craft::forge6(from.parse()?, victim.parse()?, stolen.parse()?)
         }
+        ["datagram-echo", port] => datagrams::echo(port.parse()?),
+        ["datagram-ask", server] => datagrams::ask(server.parse()?),
+        ["datagram-stream", server] => datagrams::stream(server.parse()?),
+        ["datagram-take", port] => datagrams::take(port.parse()?),
         _ => bail!(
-            "echo PORT, talk SERVER COUNT, ask SERVER, connect SERVER SOURCE, craft FROM SERVER PORT, forge FROM SERVER STOLEN, forge6 FROM VICTIM STOLEN"
+            "echo PORT, datagram-echo PORT, datagram-ask SERVER, datagram-stream SERVER, datagram-take PORT, talk SERVER COUNT, ask SERVER, connect SERVER SOURCE, craft FROM SERVER PORT, forge FROM SERVER STOLEN, forge6 FROM VICTIM STOLEN"
         ),
     }
 }

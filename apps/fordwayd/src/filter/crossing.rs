@@ -13,7 +13,7 @@
 //! for each end in a domain, between that end's port and the uplink's, under that end's names.
 
 use fordway_abi::control::Protocol;
-use fordway_filter::rules::Hook;
+use fordway_filter::rules::{ChainKind, Hook, Rules};
 use fordway_filter::{Crossing, Environment, Iface, Layer, Phase, Question, Tuple};
 use fordway_platform::fabric::{RULES_DEVICE, UPLINK_PORT, port_of};
 use std::net::{IpAddr, SocketAddr};
@@ -82,14 +82,15 @@ pub fn tuple(protocol: Protocol, (from, to): (SocketAddr, SocketAddr)) -> Tuple 
     }
 }
 
-/// Asks about the TCP connection from `from`, the connecting end, to `to`, both domains.
+/// Asks about the connection from `from`, the connecting end, to `to`, both domains.
 pub fn with_question<T>(
+    protocol: Protocol,
     names @ (from, to): (SocketAddr, SocketAddr),
     phase: Phase,
     ask: impl FnOnce(&Question<'_>) -> T,
 ) -> T {
     let ports = [from, to].map(|end| port(end.ip()));
-    with_question_by(ports, tuple(Protocol::Tcp, names), phase, ask)
+    with_question_by(ports, tuple(protocol, names), phase, ask)
 }
 
 /// Asks about a connection from one of these ports to the other.
@@ -109,6 +110,17 @@ pub(crate) fn with_question_by<T>(
         ct_mark: 0,
         skuid: None,
     })
+}
+
+/// Whether rules translate addresses in the fabric. Its table is asked about no pair: each hook would see
+/// other names, and the rules are asked with two ends' names.
+pub fn translate(rules: &Rules) -> bool {
+    let mut bases = rules
+        .tables
+        .iter()
+        .flat_map(|table| &table.chains)
+        .filter_map(|chain| chain.base.as_ref());
+    bases.any(|base| base.kind == ChainKind::Nat)
 }
 
 /// What the filter may ask of its surroundings. The fabric has no addresses of its own.

@@ -59,7 +59,7 @@ use crossing::Surroundings;
 use fordway_abi::control::Protocol;
 use fordway_abi::reason::Reason;
 use fordway_abi::shm::SEGMENT_LOG2_MAX;
-use fordway_filter::rules::{self, ChainKind};
+use fordway_filter::rules;
 use fordway_filter::{Answer, Decision, Filter, Phase};
 use fordway_platform::diag::{self, Named};
 use fordway_platform::fabric::{FabricError, handshake_has_passed, keep_connections, port_of};
@@ -291,14 +291,9 @@ impl Rules {
         })
     }
 
-    /// Whether rules in force translate addresses in the fabric. Its table is asked about no pair:
-    /// each hook would see other names, and the rules are asked with two ends' names.
+    /// See [`crossing::translate`]; of the rules in force.
     pub(crate) fn translate(&self) -> bool {
-        let tables = self.filter.rules().tables.iter();
-        let mut bases = tables
-            .flat_map(|table| &table.chains)
-            .filter_map(|chain| chain.base.as_ref());
-        bases.any(|base| base.kind == ChainKind::Nat)
+        crossing::translate(self.filter.rules())
     }
 
     /// Why two sockets get no channel.

@@ -1,0 +1,169 @@
+//! Datagrams: an echo, one that asks it, and a stream in one direction.
+//!
+//! The asker takes a number on each line of its standard input, and asks so often; it prints
+//! `asked ANSWERED LOST REFUSED`. It gives up behind [`LOST_MAX`] losses in a row. The streamer sends numbered datagrams
+//! without end; at each line it prints `sent NUMBER`, the last one it had sent when it read the line. Who takes them prints
+//! `got NUMBER`, the highest that came, when its standard input has a line. An answer or a number that was not sent is a failure.
+
+use anyhow::{Result, bail, ensure};
+use std::io::{BufRead, ErrorKind, Write};
+use std::net::{Ipv6Addr, SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// An answer that takes longer is lost.
+const PATIENCE: Duration = Duration::from_millis(400);
+const LOST_MAX: u64 = 4;
+
+/// Until it is ended.
+pub fn echo(port: u16) -> Result<()> {
+    let socket = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, port))?;
+    let mut buffer = [0; 2048];
+    loop {
+        match socket.recv_from(&mut buffer) {
+            // Whom a rule refuses the answer.
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused => {}
+            got => {
+                let (count, from) = got?;
+                let _ = socket.send_to(&buffer[..count], from);
+            }
+        }
+    }
+}
+
+fn connected(server: SocketAddr) -> Result<UdpSocket> {
+    let any = if server.is_ipv4() {
+        "0.0.0.0:0"
+    } else {
+        "[::]:0"
+    };
+    let socket = UdpSocket::bind(any)?;
+    socket.connect(server)?;
+    Ok(socket)
+}
+
+fn say(line: &str) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{line}")?;
+    Ok(out.flush()?)
+}
+
+/// See the module.
+pub fn ask(server: SocketAddr) -> Result<()> {
+    let socket = connected(server)?;
+    socket.set_read_timeout(Some(PATIENCE))?;
+    let mut number: u64 = 0;
+    for line in std::io::stdin().lock().lines() {
+        let count: u64 = line?.parse()?;
+        let (mut answered, mut lost, mut refused, mut in_a_row) = (0, 0, 0, 0);
+        for _ in 0..count {
+            number += 1;
+            match round(&socket, number) {
+                Ok(true) => (answered, in_a_row) = (answered + 1, 0),
+                Ok(false) => (lost, in_a_row) = (lost + 1, in_a_row + 1),
+                Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+                    (refused, in_a_row) = (refused + 1, in_a_row + 1);
+                }
+                Err(error) => bail!(error),
+            }
+            if in_a_row == LOST_MAX {
+                break;
+            }
+        }
+        say(&format!("asked {answered} {lost} {refused}"))?;
+    }
+    Ok(())
+}
+
+/// Whether the answer came.
+fn round(socket: &UdpSocket, number: u64) -> std::io::Result<bool> {
+    socket.send(&number.to_le_bytes())?;
+    loop {
+        let mut got = [0; 8];
+        match socket.recv(&mut got) {
+            Ok(8) if u64::from_le_bytes(got) == number => return Ok(true),
+            // Of one that was given up.
+            Ok(8) if u64::from_le_bytes(got) < number => {}
+            Ok(_) => return Err(ErrorKind::InvalidData.into()),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// See the module. One that answers each thousandth datagram, so that both ends know of each other.
+pub fn stream(server: SocketAddr) -> Result<()> {
+    let socket = connected(server)?;
+    socket.set_nonblocking(true)?;
+    let lines = lines_so_far();
+    let mut told = 0;
+    for number in 1_u64.. {
+        match socket.send(&number.to_le_bytes()) {
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    ErrorKind::WouldBlock | ErrorKind::ConnectionRefused
+                ) => {}
+            sent => ensure!(sent? == 8),
+        }
+        let _ = socket.recv(&mut [0; 8]);
+        match lines.load(Ordering::SeqCst) {
+            u64::MAX => break,
+            asked if asked > told => {
+                told = asked;
+                say(&format!("sent {number}"))?;
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// See the module.
+pub fn take(port: u16) -> Result<()> {
+    let socket = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, port))?;
+    socket.set_read_timeout(Some(PATIENCE))?;
+    let lines = lines_so_far();
+    let (mut told, mut highest, mut since) = (0, 0, 0);
+    loop {
+        let mut got = [0; 16];
+        let is_quiet = match socket.recv_from(&mut got) {
+            Ok((count, from)) => {
+                ensure!(count == 8, "{count} bytes");
+                let number = u64::from_le_bytes(got[..8].try_into()?);
+                highest = highest.max(number);
+                since += 1;
+                if since % 1000 == 1 {
+                    let _ = socket.send_to(&got[..8], from);
+                }
+                false
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => true,
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused => false,
+            Err(error) => bail!(error),
+        };
+        match lines.load(Ordering::SeqCst) {
+            u64::MAX => return Ok(()),
+            // What came before is read first.
+            asked if asked > told && is_quiet => {
+                told = asked;
+                say(&format!("got {highest}"))?;
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Lines of the standard input, counted as they come; its end is `u64::MAX`.
+fn lines_so_far() -> Arc<AtomicU64> {
+    let count = Arc::new(AtomicU64::new(0));
+    let counted = count.clone();
+    std::thread::spawn(move || {
+        for _ in std::io::stdin().lock().lines().map_while(Result::ok) {
+            counted.fetch_add(1, Ordering::SeqCst);
+        }
+        counted.store(u64::MAX, Ordering::SeqCst);
+    });
+    count
+}
