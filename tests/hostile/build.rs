@@ -5,7 +5,7 @@ use std::process::Command;
 fn main() {
     println!("cargo::rerun-if-changed=programs");
     let out = std::env::var("OUT_DIR").expect("cargo sets it");
-    for name in ["echo", "ping", "holder"] {
+    for name in ["echo", "ping", "holder", "datagrams"] {
         let options = ["-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"];
         let status = Command::new("cc")
             .args(options)

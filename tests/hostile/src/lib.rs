@@ -14,6 +14,8 @@
 //! that with it.
 //! [`Census`] counts what an attack might leave behind.
 //!
+//! Rings of datagrams have a bed and a liar of their own ([`datagrams`]).
+//!
 //! What is not in this process is in children of it ([`child`]): who ends, execs, or has
 //! somebody's process number must be another.
 #![forbid(unsafe_code)]
@@ -23,6 +25,7 @@ mod census;
 pub mod child;
 #[path = "../../../apps/fordwayd/tests/common/mod.rs"]
 mod common;
+pub mod datagrams;
 pub mod mallory;
 mod rounds;
 
