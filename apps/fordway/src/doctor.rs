@@ -50,6 +50,7 @@ pub fn doctor(broker: Result<Broker, Failure>, json: bool) -> Outcome {
         feature("peer-pidfd", probe::peer_pidfd(), State::Warn, "6.5"),
         feature("netns-cookie", cookie, State::Fail, "5.14"),
         inet_diag(),
+        udp_diag(),
         tool("ip", root),
         tool("nft", root),
         domains(root),
@@ -120,6 +121,21 @@ fn inet_diag() -> Check {
             let text = format!("sock_diag: {error}; every connection stays on the kernel path");
             let advice = "load the kernel modules inet_diag and tcp_diag; a container's filter must allow AF_NETLINK";
             bad(NAME, State::Fail, text, advice)
+        }
+    }
+}
+
+/// The broker asks it who gets a datagram.
+fn udp_diag() -> Check {
+    const NAME: &str = "udp-diag";
+    match probe::udp_diag() {
+        Ok(()) => ok(NAME, "works"),
+        Err(error) => {
+            let text =
+                format!("sock_diag: {error}; datagrams of run --datagrams stay on the kernel path");
+            let advice =
+                "load the kernel module udp_diag; a container's filter must allow AF_NETLINK";
+            bad(NAME, State::Warn, text, advice)
         }
     }
 }

@@ -4,7 +4,7 @@ use crate::diag::{Asker, Named};
 use crate::{memfd, sockinfo};
 use fordway_abi::control::Protocol;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::os::unix::net::UnixStream;
 
 /// Major and minor version of the running kernel.
@@ -51,6 +51,21 @@ pub fn inet_diag() -> io::Result<()> {
     }
 }
 
+/// Asks sock_diag(7) who gets datagrams to a UDP socket of our own. A kernel without udp_diag knows of none.
+pub fn udp_diag() -> io::Result<()> {
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let named = Named {
+        protocol: Protocol::Udp,
+        local: socket.local_addr()?,
+        remote: SocketAddr::from((Ipv4Addr::LOCALHOST, 1)),
+        cookie: rustix::net::sockopt::socket_cookie(&socket)?,
+    };
+    match Asker::new()?.find(&named)? {
+        Some(_) => Ok(()),
+        None => Err(io::Error::other("it does not show UDP sockets")),
+    }
+}
+
 fn parse_version(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit());
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
@@ -62,7 +77,8 @@ mod tests {
 
     #[test]
     fn sockets_are_shown() {
-        inet_diag().expect("sock_diag");
+        inet_diag().expect("sock_diag of TCP");
+        udp_diag().expect("sock_diag of UDP");
     }
 
     #[test]
