@@ -275,10 +275,7 @@ fn doctor_tells_what_is_wrong() {
         (state("shim").as_str(), state("broker").as_str()),
         ("fail", "ok")
     );
-    assert_eq!(
-        ["inet-diag", "udp-diag", "mounts"].map(state),
-        ["ok"; 3]
-    );
+    assert_eq!(["inet-diag", "udp-diag", "mounts"].map(state), ["ok"; 3]);
     assert!(
         checks
             .iter()

@@ -19,7 +19,14 @@ impl Broker {
         let mut doomed = BTreeMap::new();
         for action in actions {
             let (to, result) = match action {
-                Action::Send { to, message } => (to, self.send_plain(to, &message)),
+                Action::Send { to, message } => {
+                    if let Outgoing::Reject(reject) = message
+                        && self.registry.is_of_datagrams(to, reject.conn_id)
+                    {
+                        self.note_refused_datagrams(to, reject.reason);
+                    }
+                    (to, self.send_plain(to, &message))
+                }
                 Action::Peer {
                     to,
                     link_id,

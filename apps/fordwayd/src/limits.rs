@@ -132,6 +132,17 @@ impl Broker {
         }
     }
 
+    /// The same of datagrams, which go by the kernel all the same.
+    pub(crate) fn note_refused_datagrams(&mut self, process: ProcessId, reason: u32) {
+        if self.insists(process) && self.grumbles.may_log(Instant::now()) {
+            let pid = self.pid_of(process).unwrap_or(0);
+            let reason = Reason::from_u32(reason).map_or("-", Reason::word);
+            tracing::warn!(
+                "process {pid} requires the fast path, and datagrams of it go by the kernel: {reason}"
+            );
+        }
+    }
+
     pub(crate) fn make_room_for_stranger(&mut self) {
         let strangers = self.connections.len() - self.by_process.len();
         if strangers >= STRANGERS_MAX {

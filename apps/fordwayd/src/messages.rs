@@ -228,6 +228,11 @@ impl Broker {
             0 => None,
             reason => Some(Reason::from_u32(reason).unwrap_or(Reason::Unsupported)),
         };
+        let of_datagrams = offer.claim.protocol == wire::protocol::UDP;
+        // What the registry is told, and turns down, is noted with its answer.
+        if of_datagrams && let Some(why) = declined.or(facts.err()) {
+            self.note_refused_datagrams(process, why as u32);
+        }
         let actions = match facts {
             Ok(facts) => {
                 let rules = &self.rules;

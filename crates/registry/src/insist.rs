@@ -1,8 +1,10 @@
 //! Offers of programs that want rings or nothing. On such a connection nothing moves before the
-//! other end is offered too, so an offer that finds no partner is refused after a while.
+//! other end is offered too, so an offer that finds no partner is refused after a while. Datagrams go by
+//! the kernel meanwhile and afterwards: their offer stands, and is told that it has no partner.
 
 use crate::processes::{ConnKey, ConnState};
 use crate::{Action, ProcessId, Registry};
+use fordway_abi::control::PathPolicy;
 use fordway_abi::reason::Reason;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -45,7 +47,8 @@ impl Registry {
             Some(ConnState::Offered { .. })
         );
         let is_new = !self.insisting.until_ns.contains_key(&key);
-        if self.insists_on(key) && waits && is_new {
+        let insists = self.policy(process) == Some(PathPolicy::Fast);
+        if insists && waits && is_new {
             let until_ns = now_ns.saturating_add(INSIST_NS_MAX);
             self.insisting.insert(key, until_ns);
         }
@@ -57,7 +60,14 @@ impl Registry {
             && until_ns <= now_ns
         {
             self.insisting.remove(key);
-            self.turn_down(key, Reason::NoPeer, actions);
+            let state = self.conn(key).map(|conn| conn.state);
+            match state {
+                _ if self.insists_on(key) => self.turn_down(key, Reason::NoPeer, actions),
+                Some(ConnState::Offered { told: None }) => {
+                    self.hold_back(key, Reason::NoPeer, actions);
+                }
+                _ => {}
+            }
         }
     }
 }

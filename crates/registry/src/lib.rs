@@ -46,7 +46,8 @@
 //!   within a namespace local addresses are loopback or its own.
 //! - That may change while both sockets stay: of each pair the caller is asked anew
 //!   ([`Registry::look_at_datagrams`]).
-//! - Nothing is translated, and no program is refused for the kernel's path: it may send by it at any time.
+//! - Nothing is translated, and no program is refused for the kernel's path: it may send by it at any time. One
+//!   that wants rings or nothing is told after a while that it has none.
 //!
 //! # Links
 //! Two processes share links; a link has a side for each (both sides may be the same

@@ -57,7 +57,7 @@ impl Registry {
         }
     }
 
-    fn hold_back(&mut self, key: ConnKey, reason: Reason, actions: &mut Vec<Action>) {
+    pub(crate) fn hold_back(&mut self, key: ConnKey, reason: Reason, actions: &mut Vec<Action>) {
         if self.insists_on(key) {
             return self.turn_down(key, reason, actions);
         }

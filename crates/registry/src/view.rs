@@ -3,7 +3,7 @@
 use crate::links::ChannelRef;
 use crate::processes::{ConnKey, ConnState};
 use crate::{Action, EndId, ProcessId, Registry, SocketFacts};
-use fordway_abi::control::PathPolicy;
+use fordway_abi::control::{PathPolicy, Protocol};
 use fordway_abi::reason::Reason;
 
 /// A process's side of a link.
@@ -76,6 +76,12 @@ impl Registry {
     /// What is known of a TCP socket.
     pub fn connection(&self, cookie: u64) -> Option<ConnectionView> {
         self.view(*self.by_end.get(&(cookie, None))?)
+    }
+
+    /// Whether a process's connection of this number is an end of UDP.
+    pub fn is_of_datagrams(&self, process: ProcessId, conn_id: u64) -> bool {
+        let conn = self.conn((process, conn_id));
+        conn.is_some_and(|conn| conn.facts.protocol == Protocol::Udp)
     }
 
     /// What is known of UDP pairs, one for each end.

@@ -2,7 +2,7 @@
 //! rings nothing passes behind a load that the rules refuse.
 
 use anyhow::{Context, Result, ensure};
-use fordway_lab::{Program, Spawn};
+use fordway_lab::{PathChoice, Program, Spawn};
 use fordway_test_enforce::{Bed, counted, db, program, said, web};
 use fordwayd::admin::Connection;
 use std::io::Write;
@@ -54,11 +54,18 @@ impl Exchange<'_> {
         let echo = bed.spawn(&db(), &datagrams("datagram-echo 7000", by_rings))?;
         echo.wait_for_datagram_port(7000)?;
         let words = format!("datagram-ask {SERVER}");
-        let mut asker = bed.spawn(&web(), &datagrams(&words, by_rings))?;
+        let asker = bed.spawn(&web(), &datagrams(&words, by_rings))?;
+        Ok(Exchange {
+            by_rings,
+            ..Exchange::of(bed, echo, asker)?
+        })
+    }
+
+    fn of(bed: &Bed, echo: Program, mut asker: Program) -> Result<Exchange<'_>> {
         let stdin = asker.take_stdin().context("no stdin")?;
         Ok(Exchange {
             bed,
-            by_rings,
+            by_rings: true,
             echo,
             asker,
             stdin,
@@ -334,6 +341,58 @@ fn counters_count_what_rings_carry() -> Result<()> {
         more - all
     );
     exchange.finish()?;
+    bed.finish()
+}
+
+/// A program that requires the fast path: its datagrams go by the kernel all the same, until they have rings, and the
+/// log says why they have none, as a listing does.
+#[test]
+fn datagrams_of_who_requires_rings_are_told_of() -> Result<()> {
+    let Some(bed) = Bed::start("require")? else {
+        return Ok(());
+    };
+    let limit = chain(
+        "accept",
+        "udp dport 7000 limit rate over 100000/second drop",
+    );
+    let asks = datagrams(&format!("datagram-ask {SERVER}"), true);
+    let mut lines = 0;
+    for (server, rules, reason) in [
+        (PathChoice::Kernel, "", Some("no-peer")),
+        (PathChoice::Auto, &limit, Some("filter")),
+        (PathChoice::Auto, "", None),
+    ] {
+        bed.load_text(rules, false)?;
+        let serves = datagrams("datagram-echo 7000", true);
+        let echo = bed.lab.spawn(&db(), server, &serves)?;
+        echo.wait_for_datagram_port(7000)?;
+        let asker = bed.lab.spawn(&web(), PathChoice::Fast, &asks)?;
+        let mut exchange = Exchange::of(&bed, echo, asker)?;
+        let logged = |reason: &str| {
+            let line =
+                format!("requires the fast path, and datagrams of it go by the kernel: {reason}");
+            bed.lab.broker_log().matches(&line).count()
+        };
+        match reason {
+            None => {
+                exchange.warm()?;
+                ensure!(logged("") == lines, "{}", bed.lab.broker_log());
+            }
+            Some(reason) => {
+                ensure!(exchange.ask(20)? == Seen::Answered);
+                let what = "it is logged";
+                bed.lab
+                    .wait_until(LIMIT, what, || Ok(logged(reason) == 1))?;
+                lines += 1;
+                let web = bed.connections_of("web")?;
+                ensure!(
+                    web.len() == 1 && web[0].reason.as_deref() == Some(reason),
+                    "{web:?}"
+                );
+            }
+        }
+        exchange.finish()?;
+    }
     bed.finish()
 }
 

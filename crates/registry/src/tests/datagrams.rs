@@ -135,7 +135,7 @@ fn a_local_address_is_loopback_or_the_namespaces_own() {
     }
 }
 
-/// Nor does anybody refuse it: its datagrams may go by the kernel.
+/// Nor does anybody refuse it: its datagrams may go by the kernel. It is told after a while.
 #[test]
 fn a_program_that_requires_rings_waits_as_any_other() {
     let mut registry = registry();
@@ -146,6 +146,10 @@ fn a_program_that_requires_rings_waits_as_any_other() {
     let (a, b) = pair(0);
     registry.offer(web, 2, a);
     registry.insists(web, 2, 5);
+    assert_eq!(registry.next_ns(), Some(5 + INSIST_NS_MAX));
+    assert_eq!(registry.on_time(5 + INSIST_NS_MAX - 1), []);
+    let told = rejects(&registry.on_time(5 + INSIST_NS_MAX));
+    assert_eq!(told, [(web, Reason::NoPeer, 1)]);
     assert_eq!(registry.next_ns(), None);
     let (db, _) = registry.add_process(DB, PathPolicy::Fast);
     let closed = &mut |_: &SocketFacts, _: &SocketFacts, _: Option<u64>| Some(Reason::Filter);
