@@ -17,7 +17,7 @@
 //! then still right, and each test fails at its assertion about rings: that is how to
 //! see that the tests can tell the paths apart. The tests of ssh are the exception:
 //! they state why sshd's connections stay on the kernel path, and see the difference
-//! in that reason.
+//! in that reason. So are those of dnsmasq, chrony and quinn, whose datagrams are the kernel's in any case.
 //!
 //! # Time
 //! Each client has a limit ([`CLIENT_LIMIT`]) and each server must end within
@@ -270,6 +270,19 @@ pub fn script(name: &str) -> String {
         .join("scripts")
         .join(name);
     file.to_string_lossy().into_owned()
+}
+
+/// Where `contrib/fetch-suite` keeps a program that is no package of Debian's; `None`, with a line that says why,
+/// where it cannot be had.
+pub fn fetched(name: &str) -> Result<Option<PathBuf>> {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib/fetch-suite");
+    let output = Command::new(script).arg(name).output()?;
+    if !output.status.success() {
+        fordway_test_skip::skipped(String::from_utf8_lossy(&output.stderr).trim());
+        return Ok(None);
+    }
+    let source = String::from_utf8(output.stdout)?;
+    Ok(Some(PathBuf::from(source.trim())))
 }
 
 fn path_from_environment() -> Result<PathChoice> {

@@ -114,6 +114,17 @@ impl Carried {
         self.at_both_ends(UDP, domains, port, bytes)
     }
 
+    /// At this UDP port no end was seen to move a byte through rings.
+    pub fn datagrams_at_no_end(&self, domains: [&str; 2], port: u16) -> Result<String> {
+        let ends = domains.map(|domain| self.end(UDP, domain, port));
+        ensure!(
+            ends.iter().all(|end| end.fast_connections == 0),
+            "datagrams went through rings; {}",
+            self.seen(UDP, domains, port)
+        );
+        Ok(format!("{UDP} port {port} by the kernel"))
+    }
+
     fn at_both_ends(
         &self,
         protocol: &str,

@@ -1,6 +1,8 @@
-//! How programs with UDP sockets are started: by the kernel alone, and with their datagrams on rings.
+//! How programs with UDP sockets are started: by the kernel alone, and with their datagrams on rings; and which
+//! way their datagrams went.
 
-use fordway_test_programs::Spawn;
+use anyhow::Result;
+use fordway_test_programs::{CLIENT, Carried, SERVER, Spawn};
 
 /// What a program is started with.
 #[derive(Clone, Copy, Debug)]
@@ -34,5 +36,26 @@ impl Way {
     pub fn of(self, spawn: Spawn) -> Spawn {
         let variables = self.variables.iter();
         variables.fold(spawn, |spawn, (name, value)| spawn.env(name, value))
+    }
+}
+
+/// Which way a program's datagrams go where rings are allowed.
+#[derive(Clone, Copy, Debug)]
+pub enum Path {
+    /// At least so many bytes of each end by rings.
+    Rings(u64),
+    /// All by the kernel: an option of its sockets asks for what only the kernel tells.
+    Kernel,
+}
+
+impl Path {
+    /// Whether the datagrams of this port of a server went so; by the kernel in any case where rings are not allowed.
+    pub fn check(self, way: Way, carried: &Carried, port: u16) -> Result<String> {
+        match self {
+            Path::Rings(bytes) if way.by_rings => {
+                carried.datagrams_at_both_ends([SERVER, CLIENT], port, bytes)
+            }
+            _ => carried.datagrams_at_no_end([SERVER, CLIENT], port),
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! Real programs, one module each; see the library for what is asserted of all.
 
+mod chrony;
 mod datagrams;
 mod dns;
 mod haproxy;
@@ -11,9 +12,11 @@ mod nginx;
 mod node;
 mod postgresql;
 mod python;
+mod quic;
 mod redis;
 mod socat;
 mod ssh;
+mod statsd;
 mod syslog;
 mod udp;
 mod vsock;

@@ -5,8 +5,8 @@
 
 use crate::{memcached, nginx, redis};
 use anyhow::{Context, Result, ensure};
-use fordway_test_programs::{Bed, CLIENT, SERVER, Spawn, path_of, script};
-use std::path::{Path, PathBuf};
+use fordway_test_programs::{Bed, CLIENT, SERVER, Spawn, fetched, path_of, script};
+use std::path::Path;
 use std::process::Command;
 
 const PORT: u16 = 4411;
@@ -51,19 +51,6 @@ fn small_programs_of_either_libc() -> Result<()> {
     bed.finish(&lines.join("; "))
 }
 
-/// Debian's source of a program, built with musl; `None`, with a line that says why, where it cannot
-/// be had.
-fn built(name: &str) -> Result<Option<PathBuf>> {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib/fetch-suite");
-    let output = Command::new(script).arg(format!("{name}-musl")).output()?;
-    if !output.status.success() {
-        fordway_test_skip::skipped(String::from_utf8_lossy(&output.stderr).trim());
-        return Ok(None);
-    }
-    let source = String::from_utf8(output.stdout)?;
-    Ok(Some(PathBuf::from(source.trim())))
-}
-
 fn text(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
@@ -71,7 +58,7 @@ fn text(path: &Path) -> String {
 #[test]
 #[ignore = "builds redis"]
 fn redis_of_musl() -> Result<()> {
-    let Some(source) = built("redis")? else {
+    let Some(source) = fetched("redis-musl")? else {
         return Ok(());
     };
     let of = |name: &str| text(&source.join("src").join(name));
@@ -97,7 +84,7 @@ fn redis_of_musl() -> Result<()> {
 #[test]
 #[ignore = "builds nginx"]
 fn nginx_of_musl() -> Result<()> {
-    let Some(source) = built("nginx")? else {
+    let Some(source) = fetched("nginx-musl")? else {
         return Ok(());
     };
     let program = text(&source.join("objs/nginx"));
@@ -108,7 +95,7 @@ fn nginx_of_musl() -> Result<()> {
 #[test]
 #[ignore = "builds memcached"]
 fn memcached_of_musl() -> Result<()> {
-    let Some(source) = built("memcached")? else {
+    let Some(source) = fetched("memcached-musl")? else {
         return Ok(());
     };
     memcached::play("memcached (musl)", &text(&source.join("memcached")))
