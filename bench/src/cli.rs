@@ -47,7 +47,8 @@ pub enum Command {
     Reach(MicroArgs),
     /// What grows with the number of domains, and of busy connections (root).
     Wide(MicroArgs),
-    /// Datagrams of plain programs, there and back and one way, against UDP and UNIX datagram sockets.
+    /// Datagrams of plain programs, of Python and of memcached, against UDP and UNIX datagram sockets; streams of
+    /// 1 to 512 KB against memcpy.
     Com(MicroArgs),
     /// All suites but reach, wide and com; rows, tables and plots into a directory.
     All(AllArgs),
@@ -213,7 +214,11 @@ fn run_micro(which: job::Suite, args: &MicroArgs) -> Result<()> {
     };
     let mut json = JsonLines::create(args.json.as_deref())?;
     announce(options.estimate_all());
-    suite::run(&options, &mut json, &Pace::unbounded()).map(drop)
+    let rows = suite::run(&options, &mut json, &Pace::unbounded())?;
+    if which == job::Suite::Com {
+        println!("{}", marks::table_of(&rows, &job::COM_PREFIXES));
+    }
+    Ok(())
 }
 
 fn run_filter(args: &MicroArgs) -> Result<()> {
@@ -226,7 +231,7 @@ fn run_filter(args: &MicroArgs) -> Result<()> {
     let mut json = JsonLines::create(args.json.as_deref())?;
     announce(options.estimate_all());
     let rows = filter::run(&options, &mut json, &Pace::unbounded())?;
-    println!("{}", marks::table_of(&rows, filter::PREFIX));
+    println!("{}", marks::table_of(&rows, &[filter::PREFIX]));
     Ok(())
 }
 
@@ -240,7 +245,7 @@ fn run_reach(args: &MicroArgs) -> Result<()> {
     let mut json = JsonLines::create(args.json.as_deref())?;
     announce(options.estimate_all());
     let rows = reach::run(&options, &mut json)?;
-    println!("{}", marks::table_of(&rows, reach::PREFIX));
+    println!("{}", marks::table_of(&rows, &[reach::PREFIX]));
     Ok(())
 }
 

@@ -10,6 +10,7 @@
 //! nothing. What is counted (bytes of memory, wake-ups) is met or missed as it is. A row that uses more CPU for the same work than the kernel's path at its place says so.
 
 use crate::distance::Regime;
+use crate::micro::job::{COM_PREFIXES, CURVE_PREFIX};
 use crate::pairs::{self, PAIRS_MIN, median};
 use crate::reach;
 use crate::report::{self, Row, Table};
@@ -37,6 +38,12 @@ enum Goal {
     },
     /// The ratio of each row that `of` picks, to TCP as the row has it, is at least 1.
     NeverBelow { of: fn(&Row) -> bool },
+    /// The ratio to this rival is at least `least` at each size of the published curve, or at one.
+    Curve {
+        rival: &'static str,
+        least: f64,
+        at_each: bool,
+    },
     /// Our own figure of row `work` is at most `most` times that of row `base`.
     Against {
         work: &'static str,
@@ -383,7 +390,46 @@ const MARKS: &[Mark] = &[
         "reach-pair",
         1.0 / 1.5,
     ),
+    memcached("apart"),
+    memcached("free"),
+    Mark {
+        what: "UDP: 64 B round trip in Python",
+        goal: Goal::AtMost {
+            work: "udp-python-rtt-64",
+            most: 10_000.0,
+        },
+    },
+    Mark {
+        what: "UDP: wake-ups of an idle receiver",
+        goal: Goal::AtMost {
+            work: "udp-idle",
+            most: 0.0,
+        },
+    },
+    curve("curve: over UNIX sockets, worst size", "unix", 1.0, true),
+    curve("curve: over TCP, worst size", LOOPBACK, 4.0, true),
+    curve(
+        "curve: within 1.3x of memcpy, best size",
+        "memcpy",
+        1.0 / 1.3,
+        false,
+    ),
 ];
+
+const fn memcached(place: &'static str) -> Mark {
+    let (what, work) = ("UDP: memcached get, 10 sockets", "udp-memcached-get-c10");
+    ratio(what, work, place, LOOPBACK, 3.0, 3.0)
+}
+
+/// Of the published curve.
+const fn curve(what: &'static str, rival: &'static str, least: f64, at_each: bool) -> Mark {
+    let goal = Goal::Curve {
+        rival,
+        least,
+        at_each,
+    };
+    Mark { what, goal }
+}
 
 /// What is reached by a published port, over the same without.
 const fn direct(what: &'static str, work: &'static str, least: f64) -> Mark {
@@ -422,11 +468,11 @@ fn marks() -> Vec<Mark> {
 
 /// Every mark, beside what the rows say of it.
 pub fn table(rows: &[Row]) -> Table {
-    table_of(rows, "")
+    table_of(rows, &[])
 }
 
-/// Of the marks of rows whose names begin so.
-pub fn table_of(rows: &[Row], prefix: &str) -> Table {
+/// Of the marks of rows whose names begin so; without a beginning, of all.
+pub fn table_of(rows: &[Row], prefixes: &[&str]) -> Table {
     let heading = format!("mark, on {}", report::cpu_models(rows));
     let headings = [
         heading.as_str(),
@@ -438,12 +484,16 @@ pub fn table_of(rows: &[Row], prefix: &str) -> Table {
         "verdict",
     ];
     let mut table = Table::new(headings);
-    let is_there = |work: &str| rows.iter().any(|row| row.work == work);
+    let is_there = |work: &str| rows.iter().any(|row| row.work.starts_with(work));
+    let begins = |work: &str, prefixes: &[&str]| prefixes.iter().any(|one| work.starts_with(one));
     // What is measured by itself is missing nowhere else.
     let wanted = |mark: &Mark| {
         let work = mark.goal.work().unwrap_or_default();
-        let elsewhere = prefix.is_empty() && work.starts_with(reach::PREFIX);
-        work.starts_with(prefix) && (!elsewhere || is_there(work))
+        let elsewhere = begins(work, &[reach::PREFIX]) || begins(work, &COM_PREFIXES);
+        match prefixes.is_empty() {
+            true => !elsewhere || is_there(work),
+            false => begins(work, prefixes),
+        }
     };
     for mark in marks().into_iter().filter(wanted) {
         let outcomes = mark.goal.outcomes(rows);
@@ -468,13 +518,14 @@ pub fn table_of(rows: &[Row], prefix: &str) -> Table {
 }
 
 impl Goal {
-    /// The row that it is about, if it is one.
+    /// The row that it is about, if it is one, or how the rows' names begin.
     fn work(&self) -> Option<&'static str> {
         match *self {
             Goal::Ratio { work, .. }
             | Goal::Against { work, .. }
             | Goal::AtMost { work, .. }
             | Goal::AtMostRival { work } => Some(work),
+            Goal::Curve { .. } => Some(CURVE_PREFIX),
             Goal::NeverBelow { .. } => None,
         }
     }
@@ -504,22 +555,15 @@ impl Goal {
                 // The kernel's path between domains is the bridge.
                 let is_kernel = |row: &Row| [LOOPBACK, "kernel-bridge"].contains(&&*row.rival);
                 let some = rows.iter().filter(|row| is_kernel(row) && of(row));
-                let outcomes = some.filter_map(|row| {
-                    let place = format!("{}, {}", row.work, where_is(row));
-                    Some((row.ratio?, Outcome::ratio(row, 1.0, place)?))
-                });
-                // What is surely missed, then what is not sure, then the lowest.
-                let rank = |verdict| match verdict {
-                    Verdict::Missed => 0,
-                    Verdict::Open => 1,
-                    Verdict::Unknown => 2,
-                    Verdict::Met => 3,
-                };
-                let worst = outcomes.min_by(|(a, one), (b, other)| {
-                    let ranks = rank(one.verdict).cmp(&rank(other.verdict));
-                    ranks.then(a.total_cmp(b))
-                });
-                worst.map(|(_, outcome)| outcome).into_iter().collect()
+                extreme(some, 1.0, true)
+            }
+            Goal::Curve {
+                rival,
+                least,
+                at_each,
+            } => {
+                let is_of = |row: &&Row| row.work.starts_with(CURVE_PREFIX) && row.rival == rival;
+                extreme(rows.iter().filter(is_of), least, at_each)
             }
             Goal::Against {
                 work,
@@ -549,6 +593,30 @@ impl Goal {
             Goal::AtMostRival { work } => one(rows, work, |row| row.rival_value),
         }
     }
+}
+
+/// The worst of some rows, or the best, against the same goal.
+fn extreme<'r>(rows: impl Iterator<Item = &'r Row>, least: f64, worst: bool) -> Vec<Outcome> {
+    let outcomes = rows.filter_map(|row| {
+        let place = format!("{}, {}", row.work, where_is(row));
+        Some((row.ratio?, Outcome::ratio(row, least, place)?))
+    });
+    // What is surely missed, then what is not sure, then the lowest.
+    let rank = |verdict| match verdict {
+        Verdict::Missed => 0,
+        Verdict::Open => 1,
+        Verdict::Unknown => 2,
+        Verdict::Met => 3,
+    };
+    let order = |(a, one): &(f64, Outcome), (b, other): &(f64, Outcome)| {
+        let ranks = rank(one.verdict).cmp(&rank(other.verdict));
+        ranks.then(a.total_cmp(b))
+    };
+    let found = match worst {
+        true => outcomes.min_by(order),
+        false => outcomes.max_by(order),
+    };
+    found.map(|(_, outcome)| outcome).into_iter().collect()
 }
 
 /// The one row of that name, whose figure may be at most `most`.
@@ -701,6 +769,23 @@ mod tests {
         assert_eq!(worst[6], "MISSED");
         let missing = lines(&rows, "iperf3, 128 KB writes").remove(0);
         assert_eq!(missing[6], "not measured");
+    }
+
+    #[test]
+    fn of_the_curve_the_worst_size_counts_or_the_best() {
+        let near = |work, rival, ratio| row(work, rival, Regime::Near, ratio);
+        let rows = [
+            near("com-1k", "unix", 0.9),
+            near("com-64k", "unix", 5.0),
+            near("com-1k", "memcpy", 0.1),
+            near("com-64k", "memcpy", 0.8),
+        ];
+        let unix = lines(&rows, "curve: over UNIX sockets, worst size").remove(0);
+        assert_eq!([&*unix[1], &*unix[6]], ["com-1k, apart, near", "MISSED"]);
+        let memcpy = lines(&rows, "curve: within 1.3x of memcpy, best size").remove(0);
+        assert_eq!([&*memcpy[1], &*memcpy[6]], ["com-64k, apart, near", "met"]);
+        let full_run = [near("rtt-64", LOOPBACK, 90.0)];
+        assert!(lines(&full_run, "curve: over TCP, worst size").is_empty());
     }
 
     #[test]

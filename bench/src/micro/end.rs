@@ -62,9 +62,11 @@ enum Role {
         /// Connections, each with one request in flight.
         #[arg(long)]
         connections: usize,
-        /// How long to measure.
+        /// By UDP.
         #[arg(long)]
-        seconds: f64,
+        datagrams: bool,
+        #[command(flatten)]
+        measure: Measure,
     },
     /// Does nothing but use its CPU.
     Hog,
@@ -119,8 +121,7 @@ pub struct Figures {
     pub bytes: u64,
     /// Measured time.
     pub seconds: f64,
-    /// CPU seconds of the driving end meanwhile, and of those that it was told of; 0 for
-    /// memcached's client.
+    /// CPU seconds of the driving end meanwhile, and of those that it was told of.
     pub cpu_s: f64,
     /// Of a round trip or a connection; 0 where that is not measured.
     pub p50_ns: u64,
@@ -192,12 +193,9 @@ pub fn run(args: &EndArgs) -> Result<()> {
         Role::Memcached {
             at,
             connections,
-            seconds,
-        } => print(&memcached::drive(
-            at,
-            *connections,
-            Duration::from_secs_f64(*seconds),
-        )?),
+            datagrams,
+            measure,
+        } => print(&memcached::drive(at, *connections, *datagrams, measure)?),
     }
 }
 
@@ -244,10 +242,14 @@ fn serve(conversation: &Conversation) -> Result<()> {
 
 /// Sends back what comes, to the end.
 pub fn echo(conn: &mut impl Talker, buffer: &mut [u8]) -> Result<()> {
-    while conn.receive(buffer)? {
-        conn.send(buffer)?;
+    loop {
+        match conn.receive(buffer)? {
+            true => conn.send(buffer)?,
+            // A driver that has not had its answer asks whether anybody is there again.
+            false if !conn.has_end() => conn.send(&[])?,
+            false => return Ok(()),
+        }
     }
-    Ok(())
 }
 
 fn once(conn: &mut Conn, buffer: &mut [u8]) -> Result<()> {

@@ -17,7 +17,9 @@ use std::time::Duration;
 const SIZES: [usize; 7] = [1, 64, 1 << 10, 16 << 10, 64 << 10, 1 << 20, 4 << 20];
 /// Those for placements other than the first, and with hogs.
 const SIZES_FEW: [usize; 2] = [64, 64 << 10];
-/// Capacities of a ring; the largest that a channel may have is the last.
+/// The largest ring that a channel may have.
+pub const RING_BYTES_MAX: usize = 4 << 20;
+/// Capacities of a ring.
 const RINGS: [usize; 7] = [
     64 << 10,
     128 << 10,
@@ -25,7 +27,7 @@ const RINGS: [usize; 7] = [
     512 << 10,
     1 << 20,
     2 << 20,
-    4 << 20,
+    RING_BYTES_MAX,
 ];
 /// Messages that are sent through rings of each capacity.
 const RING_MESSAGE_BYTES: usize = 64 << 10;
@@ -37,6 +39,14 @@ const REQUEST_BYTES: usize = 64;
 const CROWDS: [usize; 5] = [0, 10, 100, 1000, 10_000];
 /// Conversations at once.
 const PAIRS: [usize; 4] = [1, 2, 4, 8];
+/// Messages of the curve that com-socket's authors have published.
+const CURVE: [usize; 6] = [1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 512 << 10];
+/// Begin the names of the rows of suite `com`: of datagrams, and of that curve.
+pub const COM_PREFIXES: [&str; 2] = ["udp-", CURVE_PREFIX];
+/// The latter.
+pub const CURVE_PREFIX: &str = "com-";
+/// Sockets of memcached's client, each with one question under way.
+pub const MEMCACHED_SOCKETS: usize = 10;
 /// Where else, and with hogs.
 const ELSEWHERE: [(Placement, bool); 4] = [
     (Placement::Together, false),
@@ -60,7 +70,7 @@ pub enum Suite {
     Scale,
     /// Bytes of ring memory of idle and of busy connections.
     Memory,
-    /// Datagrams of 64 B, there and back and one way.
+    /// Datagrams of 64 B, there and back and one way; streams of 1 to 512 KB beside memcpy.
     Com,
 }
 
@@ -73,6 +83,17 @@ pub enum Transport {
     Datagram,
 }
 
+/// What programs the ends of a job are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ends {
+    /// Plain ones (`fordway-bench end`).
+    Plain,
+    /// Such, in Python.
+    Python,
+    /// memcached, and a plain client.
+    Memcached,
+}
+
 /// What is measured.
 #[derive(Clone, Debug)]
 pub struct Job {
@@ -82,6 +103,8 @@ pub struct Job {
     pub talk: Talk,
     /// What it is held over.
     pub transport: Transport,
+    /// Who holds it.
+    pub ends: Ends,
     /// Bytes of a message.
     pub size: usize,
     /// Before each round trip: the receiver sleeps.
@@ -94,6 +117,8 @@ pub struct Job {
     pub placement: Placement,
     /// Where its rivals are.
     pub rival_placement: Placement,
+    /// Who takes part, if not all who can.
+    pub only: Option<&'static [Contender]>,
     /// The only rival, of a job with each side at its best.
     pub best: Option<Contender>,
     /// Connections of one request between domains, not over loopback.
@@ -111,12 +136,14 @@ impl Job {
             name,
             talk,
             transport: Transport::Stream,
+            ends: Ends::Plain,
             size,
             pause: Duration::ZERO,
             idle: 0,
             pairs: None,
             placement: Placement::Apart,
             rival_placement: Placement::Apart,
+            only: None,
             best: None,
             is_between_domains: false,
             hogs: false,
@@ -160,8 +187,8 @@ impl Job {
         if self.ring.is_some() {
             return vec![Contender::Ring, Contender::Fast, Contender::KernelLoopback];
         }
-        if self.transport == Transport::Datagram {
-            return Contender::OF_DATAGRAMS.to_vec();
+        if let Some(only) = self.only {
+            return only.to_vec();
         }
         if let Some(rival) = self.best {
             return vec![Contender::Fast, rival];
@@ -243,7 +270,22 @@ pub fn jobs(suite: Suite, quick: bool) -> Vec<Job> {
         Suite::Com => {
             let job = |name: &str, talk| Job {
                 transport: Transport::Datagram,
+                only: Some(&Contender::OF_DATAGRAMS),
                 ..Job::new(name.to_owned(), talk, 64)
+            };
+            let without_unix = |ends, name: &str| Job {
+                ends,
+                only: Some(&Contender::OF_UDP),
+                ..job(name, Talk::Rtt)
+            };
+            let memcached = || without_unix(Ends::Memcached, "udp-memcached-get-c10");
+            let curve = |&size: &usize| Job {
+                only: Some(&Contender::OF_CURVE),
+                ..Job::new(
+                    format!("{CURVE_PREFIX}{}", size_word(size)),
+                    Talk::Stream,
+                    size,
+                )
             };
             let jobs = || {
                 let asleep = Job {
@@ -251,12 +293,16 @@ pub fn jobs(suite: Suite, quick: bool) -> Vec<Job> {
                     ..job("udp-rtt-64-asleep", Talk::Rtt)
                 };
                 let both = [job("udp-rtt-64", Talk::Rtt), job("udp-64", Talk::Datagrams)];
-                both.into_iter().chain([asleep])
+                both.into_iter().chain([asleep, memcached()])
             };
             let elsewhere = elsewhere.iter();
             let elsewhere =
                 elsewhere.flat_map(|&(at, hogs)| jobs().map(move |job| job.at(at, hogs)));
-            jobs().chain(elsewhere).collect()
+            jobs()
+                .chain([without_unix(Ends::Python, "udp-python-rtt-64")])
+                .chain(CURVE.iter().map(curve))
+                .chain(elsewhere)
+                .collect()
         }
     }
 }

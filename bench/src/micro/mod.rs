@@ -7,10 +7,12 @@
 //!
 //! - [`wire`]: what can be talked over; [`end`]: the two programs; [`measure`]: how long, and what they read meanwhile;
 //!   `crowd`: one among many; `memcached`: its client
-//! - `job`: what is measured; `sample`: one sample; `suite`: rounds and rows; `memory`: bytes of ring memory
+//! - `job`: what is measured; `sample`: one sample; `suite`: rounds and rows; `memory`: bytes of ring memory;
+//!   `idle`: wake-ups of a receiver; `rtt.py`: the two programs, there and back by UDP, in Python
 
 mod crowd;
 pub mod end;
+mod idle;
 pub mod job;
 pub mod measure;
 mod memcached;

@@ -8,20 +8,24 @@
 //! changed has no regime and is thrown away by the caller.
 
 use super::end::{self, Figures, Talk, Times};
-use super::job::{Job, Transport};
+use super::job::{self, Ends, Job, Transport};
 use super::measure::own_cpu_s;
 use super::wire::Wire;
 use crate::distance::{self, Regime};
 use crate::placement::{self, CLIENT_CPU, Placement, SERVER_CPU, client_place, server_place};
 use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
-use fordway_lab::{Lab, PathChoice, Place, Program, Spawn};
+use fordway_lab::{Lab, PathChoice, Place, Program, Spawn, packages};
 use fordway_platform::sockmap;
 use std::fs;
+use std::hint::black_box;
+use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// Beyond this, a packet socket refuses a message (net.core.wmem_default).
+/// Debian's own; the name alone may be a launcher of versions.
+const PYTHON: &str = "/usr/bin/python3";
+/// Beyond this, a packet socket refuses a message (net.core.wmem_default), unless root makes its buffer larger.
 const PACKET_BYTES_MAX: usize = 128 << 10;
 /// A driver that takes this much longer than it was asked to is hanging.
 const SLACK: Duration = Duration::from_secs(60);
@@ -50,6 +54,8 @@ pub enum Contender {
     Pipe,
     /// iceoryx2's publish-subscribe; both ends poll.
     Iceoryx2,
+    /// memcpy of messages, by one thread, into memory as large as the largest ring: the limit of the curve.
+    Memcpy,
     /// The fast path without the crowd or the other pairs that the job is about.
     Alone,
 }
@@ -72,6 +78,22 @@ impl Contender {
         Contender::Unix,
     ];
 
+    /// Those of datagrams whose programs know UDP only.
+    pub const OF_UDP: [Contender; 3] = [
+        Contender::Fast,
+        Contender::KernelLoopback,
+        Contender::KernelBridge,
+    ];
+
+    /// Those of the published curve.
+    pub const OF_CURVE: [Contender; 5] = [
+        Contender::Fast,
+        Contender::KernelLoopback,
+        Contender::Unix,
+        Contender::Seqpacket,
+        Contender::Memcpy,
+    ];
+
     /// As rows and tables name it.
     pub fn name(self) -> &'static str {
         match self {
@@ -85,6 +107,7 @@ impl Contender {
             Contender::Seqpacket => "unix-seqpacket",
             Contender::Pipe => "pipe",
             Contender::Iceoryx2 => "iceoryx2",
+            Contender::Memcpy => "memcpy",
             Contender::Alone => "alone",
         }
     }
@@ -152,6 +175,7 @@ impl Contender {
             Contender::Unix => job.talk != Talk::Crowd,
             Contender::Seqpacket => plain_talk && job.size <= PACKET_BYTES_MAX,
             Contender::Sockmap | Contender::Pipe => plain_talk,
+            Contender::Memcpy => false,
             Contender::Alone => job.idle != 0 || job.pairs.is_some_and(|pairs| pairs > 1),
         }
     }
@@ -184,11 +208,11 @@ pub fn take(
         Some(before) => before,
         None => placement::regime()?,
     };
-    let mut taken = if contender == Contender::Ring {
-        bare_ring(job, length)?
-    } else {
-        programs(lab, contender, job, length)
-            .with_context(|| format!("{} over {}", job.name, contender.name()))?
+    let mut taken = match contender {
+        Contender::Ring => bare_ring(job, length)?,
+        Contender::Memcpy => memcpy(job.size, length),
+        _ => programs(lab, contender, job, length)
+            .with_context(|| format!("{} over {}", job.name, contender.name()))?,
     };
     let after = placement::regime()?;
     taken.regime = (before == after).then_some(before);
@@ -228,6 +252,34 @@ fn bare_ring(job: &Job, length: Duration) -> Result<Taken> {
     })
 }
 
+/// On a CPU of its own.
+fn memcpy(size: usize, length: Duration) -> Taken {
+    let copy = || {
+        // Fails where we may not use that CPU; the probe has said so by now.
+        let _ = distance::pin(CLIENT_CPU);
+        let (from, mut to) = (vec![7u8; size], vec![0u8; job::RING_BYTES_MAX]);
+        let (begun, mut figures) = (Instant::now(), Figures::default());
+        // A whole ring between two looks at the clock.
+        while begun.elapsed() < length {
+            for place in to.chunks_exact_mut(size) {
+                place.copy_from_slice(black_box(&from));
+                figures.count += 1;
+            }
+            black_box(&mut to);
+        }
+        figures.bytes = figures.count * size as u64;
+        figures.seconds = begun.elapsed().as_secs_f64();
+        figures.cpu_s = figures.seconds;
+        figures
+    };
+    let figures = std::thread::scope(|scope| scope.spawn(copy).join().expect("it copies"));
+    Taken {
+        figures,
+        ring_bytes: 0,
+        regime: None,
+    }
+}
+
 /// Pairs of programs that talk.
 #[derive(Debug)]
 pub struct Conversation {
@@ -259,10 +311,7 @@ pub fn start(lab: &Lab, contender: Contender, job: &Job, length: Duration) -> Re
             at += &format!("/{server}/{driver}");
         }
         let start = |place, cpu: &Option<String>, role, more: &[String]| {
-            let mut argv = end::command(role, contender.wire(job), job.talk, &at, job.size)?;
-            if contender == Contender::Iceoryx2 {
-                argv[0] = iceoryx2()?;
-            }
+            let mut argv = argv(contender, job, role, &at)?;
             argv.extend_from_slice(more);
             let mut spawn = Spawn::new(argv);
             spawn.cpu = cpu.clone();
@@ -284,7 +333,38 @@ pub fn start(lab: &Lab, contender: Contender, job: &Job, length: Duration) -> Re
     Ok(conversation)
 }
 
+/// The command line of an end, but for how long it measures.
+fn argv(contender: Contender, job: &Job, role: &str, at: &str) -> Result<Vec<String>> {
+    let mut argv = end::command(role, contender.wire(job), job.talk, at, job.size)?;
+    match job.ends {
+        Ends::Plain if contender == Contender::Iceoryx2 => argv[0] = iceoryx2()?,
+        Ends::Plain => {}
+        Ends::Python => {
+            let python = [PYTHON, "-c", include_str!("rtt.py")].map(str::to_owned);
+            argv.splice(..1, python);
+        }
+        Ends::Memcached if role == "serve" => {
+            let (host, port) = at.split_once(':').context("an address and a port")?;
+            let program = packages::path_of("memcached")?;
+            let line = format!("{program} -u root -l {host} -p 0 -U {port} -t 1 -m 64");
+            argv = line.split(' ').map(str::to_owned).collect();
+        }
+        Ends::Memcached => {
+            let sockets = job::MEMCACHED_SOCKETS;
+            argv.truncate(1);
+            let line = format!("end memcached --datagrams --at={at} --connections={sockets}");
+            argv.extend(line.split(' ').map(str::to_owned));
+        }
+    }
+    Ok(argv)
+}
+
 impl Conversation {
+    /// The serving ends.
+    pub fn servers(&self) -> impl Iterator<Item = u32> {
+        self.servers.iter().map(Program::pid)
+    }
+
     /// All programs.
     pub fn pids(&self) -> Vec<u32> {
         let programs = self.servers.iter().chain(&self.drivers);
@@ -378,8 +458,15 @@ fn address(lab: &Lab, contender: Contender, job: &Job) -> Result<String> {
     // No name comes a second time: what an ended program left there is in nobody's way.
     static NAMES: AtomicU32 = AtomicU32::new(0);
     Ok(match contender.wire(job) {
-        Wire::Tcp | Wire::Polling | Wire::Sockmap | Wire::Udp => {
+        Wire::Tcp | Wire::Polling | Wire::Sockmap => {
             let port = lab.free_port()?;
+            format!("{}:{port}", contender.places(job).0.ip())
+        }
+        // One that is free of UDP.
+        Wire::Udp => {
+            let port = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?
+                .local_addr()?
+                .port();
             format!("{}:{port}", contender.places(job).0.ip())
         }
         _ => {

@@ -1,9 +1,9 @@
 //! The rounds in which the jobs are measured, and the rows that come of their pairs.
 
 use super::end::{Figures, Talk};
-use super::job::{self, Job, Suite};
-use super::memory;
+use super::job::{self, Ends, Job, Suite};
 use super::sample::{self, Contender, Taken};
+use super::{idle, memory};
 use crate::distance::Regime;
 use crate::pace::Pace;
 use crate::pairs::median;
@@ -63,7 +63,7 @@ impl Options {
         let contenders = job.contenders();
         let round = order(contenders.len(), false).into_iter();
         let round = round.map(|index| match contenders[index] {
-            Contender::Ring => self.length(job),
+            Contender::Ring | Contender::Memcpy => self.length(job),
             Contender::Alone => self.length(job) + SAMPLE_OVERHEAD,
             _ => self.length(job) + SAMPLE_OVERHEAD + IDLE_OVERHEAD * job.idle as u32,
         });
@@ -73,8 +73,12 @@ impl Options {
     /// About how long it takes.
     pub fn estimate_all(&self) -> Duration {
         let jobs = self.jobs();
-        let memory = self.suites.contains(&Suite::Memory).then_some(MEMORY);
-        jobs.iter().map(|job| self.estimate(job)).sum::<Duration>() + memory.unwrap_or_default()
+        let of = |suite, takes| match self.suites.contains(&suite) {
+            true => takes,
+            false => Duration::ZERO,
+        };
+        let counted = of(Suite::Memory, MEMORY) + of(Suite::Com, idle::WINDOW);
+        jobs.iter().map(|job| self.estimate(job)).sum::<Duration>() + counted
     }
 }
 
@@ -83,6 +87,9 @@ pub fn run(options: &Options, json: &mut JsonLines, pace: &Pace) -> Result<Vec<R
     placement::ensure_cpus()?;
     packages::ensure(&["ip", "nft"])?;
     let jobs = options.jobs();
+    if options.suites.contains(&Suite::Com) {
+        packages::ensure(&["memcached", "python3"])?;
+    }
     let absent = obstacles(&jobs);
     let lab = Lab::start()?;
     let mut rows = Vec::new();
@@ -112,6 +119,13 @@ pub fn run(options: &Options, json: &mut JsonLines, pace: &Pace) -> Result<Vec<R
                 json.write(&row)?;
                 rows.push(row);
             }
+        }
+        if options.suites.contains(&Suite::Com) {
+            pace.begin(idle::WINDOW);
+            progress.say("an idle receiver");
+            let row = idle::row(&lab)?;
+            json.write(&row)?;
+            rows.push(row);
         }
     }
     let forced = lab.close();
@@ -241,7 +255,7 @@ fn order(contenders: usize, backwards: bool) -> Vec<usize> {
 pub fn value(job: &Job, figures: &Figures) -> (f64, &'static str, bool) {
     let rate = figures.count as f64 / figures.seconds;
     match job.talk {
-        Talk::Rtt if job.pairs.is_some() => (rate, "req/s", true),
+        Talk::Rtt if job.pairs.is_some() || job.ends == Ends::Memcached => (rate, "req/s", true),
         Talk::Rtt | Talk::Crowd => (figures.p50_ns as f64, "ns", false),
         Talk::Stream if job.size < 1024 => (rate, "msg/s", true),
         Talk::Datagrams => (rate, "msg/s", true),

@@ -10,6 +10,8 @@
 
 use anyhow::{Context, Result, bail};
 use fordway_platform::sockmap;
+use rustix::io::Errno;
+use rustix::net::sockopt::set_socket_send_buffer_size_force;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType,
 };
@@ -39,7 +41,12 @@ pub trait Talker {
     /// Announces the end of what this side sends.
     fn finish(&mut self) -> Result<()>;
 
-    /// Fills the buffer; false if the end came instead.
+    /// Whether an end is announced: an empty datagram is none.
+    fn has_end(&self) -> bool {
+        true
+    }
+
+    /// Fills the buffer; false if the end, or an empty datagram, came instead.
     fn receive(&mut self, buffer: &mut [u8]) -> Result<bool> {
         let mut done = 0;
         while done < buffer.len() {
@@ -336,7 +343,16 @@ impl Talker for Conn {
             }
             Conn::Unix(stream) => stream.write_all(bytes)?,
             Conn::Seqpacket(socket) => {
-                rustix::net::send(&*socket, bytes, SendFlags::NOSIGNAL)?;
+                let send = || rustix::net::send(&*socket, bytes, SendFlags::NOSIGNAL);
+                let sent = match send() {
+                    // Larger than the buffer is by default.
+                    Err(Errno::MSGSIZE) => {
+                        set_socket_send_buffer_size_force(&*socket, 2 * bytes.len())?;
+                        send()
+                    }
+                    sent => sent,
+                };
+                sent?;
             }
             Conn::Pipe(_, Some(to)) => to.write_all(bytes)?,
             Conn::Udp(socket, None) => drop(socket.send(bytes)?),
@@ -365,6 +381,10 @@ impl Talker for Conn {
         })
     }
 
+    fn has_end(&self) -> bool {
+        !matches!(self, Conn::Udp(..) | Conn::UnixDatagram(_))
+    }
+
     fn finish(&mut self) -> Result<()> {
         match self {
             Conn::Tcp(stream) | Conn::Polling(stream) | Conn::Sockmap(stream) => {
@@ -376,5 +396,29 @@ impl Talker for Conn {
             Conn::Udp(..) | Conn::UnixDatagram(_) => bail!("datagrams have no end"),
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::micro::end;
+
+    #[test]
+    fn a_driver_that_has_missed_its_answer_asks_again() {
+        let local = (Ipv4Addr::LOCALHOST, 0);
+        let free = UdpSocket::bind(local).and_then(|socket| socket.local_addr());
+        let at = free.expect("a port").to_string();
+        let mut listener = Wire::Udp.listen(&at).expect("it is free");
+        let missed = UdpSocket::bind(local).expect("a port");
+        missed.send_to(&[], &at).expect("it listens");
+        drop(missed);
+        // It serves until the test ends.
+        std::thread::spawn(move || end::echo(&mut listener.accept()?, &mut [0; 4]));
+        let mut conn = Wire::Udp.reach(&at).expect("it serves");
+        conn.send(b"ping").expect("it serves");
+        let mut back = [0; 4];
+        assert!(conn.receive(&mut back).expect("it answers"));
+        assert_eq!(&back, b"ping");
     }
 }
