@@ -17,7 +17,7 @@
 //! then still right, and each test fails at its assertion about rings: that is how to
 //! see that the tests can tell the paths apart. The tests of ssh are the exception:
 //! they state why sshd's connections stay on the kernel path, and see the difference
-//! in that reason. So are those of dnsmasq, chrony and quinn, whose datagrams are the kernel's in any case.
+//! in that reason. So is that of chrony, whose datagrams are the kernel's in any case.
 //!
 //! # Time
 //! Each client has a limit ([`CLIENT_LIMIT`]) and each server must end within
