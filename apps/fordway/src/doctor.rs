@@ -131,8 +131,7 @@ fn udp_diag() -> Check {
     match probe::udp_diag() {
         Ok(()) => ok(NAME, "works"),
         Err(error) => {
-            let text =
-                format!("sock_diag: {error}; datagrams of run --datagrams stay on the kernel path");
+            let text = format!("sock_diag: {error}; datagrams stay on the kernel path");
             let advice =
                 "load the kernel module udp_diag; a container's filter must allow AF_NETLINK";
             bad(NAME, State::Warn, text, advice)

@@ -1,7 +1,7 @@
 //! A peer that lies in rings of datagrams.
 //!
 //! ```text
-//!   trudy (this process) ── flows, every word of her side her own ──► victim: echo, under fordway run --datagrams
+//!   trudy (this process) ── flows, every word of her side her own ──► victim: echo, under fordway run
 //!                 plain socket of hers, by the kernel alone ────────►   ▲
 //!                                          neighbour, by rings ─────────┘
 //! ```
@@ -76,7 +76,6 @@ fn start(lab: &Lab, place: &Place, words: &[&str]) -> Result<Program> {
     let command = std::iter::once(crate::compiled("datagrams"));
     let command = command.chain(words.iter().map(|word| (*word).to_owned()));
     let spawn = Spawn::new(command)
-        .env("FORDWAY_DATAGRAMS", "1")
         .env("FORDWAY_OFFER_AFTER", "0")
         .stdin(Stdin::Pipe)
         .time_limit(LIMIT);
