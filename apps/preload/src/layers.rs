@@ -36,6 +36,7 @@ const LAYERS: [&[&str]; 7] = [
         "hooks_unseen",
         "hooks_vsock",
         "hooks_wait",
+        "loan",
         "names",
         "stdio",
     ],

@@ -59,6 +59,7 @@ mod insisted;
 mod layers;
 mod libcs;
 mod link;
+mod loan;
 mod lock;
 mod memory;
 mod names;

@@ -144,8 +144,10 @@ pub fn keep(conn: &Conn, fd: i32) -> bool {
     false
 }
 
-/// In a forked child: nobody sleeps, and what was left is the parent's.
+/// In a forked child: nobody sleeps, and what was left, or lent, is the parent's.
 pub fn after_fork(conn: &Conn) {
+    conn.loans.store(0, Ordering::Relaxed);
+    conn.reserved.store(0, Ordering::Relaxed);
     if conn.sleepers.swap(0, Ordering::Relaxed) & LEFT != 0 {
         hidden::close(conn.fd.load(Ordering::Relaxed));
         state::free_conn(conn);

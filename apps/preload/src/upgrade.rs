@@ -642,8 +642,13 @@ fn leave_closed(conn: &Conn, told: impl FnOnce(&Endpoint) -> bool) {
         if !matches!(tx, Err(NoLock::NoChannel)) {
             let tells = told(conn.own());
             let link = conn.link.load(Ordering::Relaxed);
+            // A socket that was dissolved although some of its memory is lent: nobody else ever gets that.
+            let is_lent = conn.loans.load(Ordering::SeqCst) != 0;
             conn.phase.advance(Event::Left);
             drop((tx, rx));
+            if is_lent {
+                return;
+            }
             if tells {
                 broker::report(conn, status::CLOSED, 0);
             }

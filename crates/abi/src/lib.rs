@@ -1,6 +1,6 @@
 //! Layouts that two parties must agree on: shared memory ([`shm`], [`queue`]), control
-//! messages between the shim and the broker ([`control`]), addresses of AF_VSOCK ([`vsock`]), and the closed lists
-//! of reasons and environment names. Types only; nothing here acts.
+//! messages between the shim and the broker ([`control`]), addresses of AF_VSOCK ([`vsock`]), what the native
+//! library asks of the shim ([`loans`]), and the closed lists of reasons and environment names. Types only; nothing here acts.
 //!
 //! Whoever changes a layout in this crate raises [`ABI_VERSION`]: the broker
 //! refuses an unlike version before anything is mapped.
@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod control;
+pub mod loans;
 pub mod queue;
 pub mod reason;
 pub mod shm;

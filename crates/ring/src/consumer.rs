@@ -341,6 +341,25 @@ impl Consumer {
         }
     }
 
+    /// Where the next bytes lie, as far as they do in one run; `None`: there are none. They are the
+    /// peer's to write, at any time. An honest one leaves them until they are taken.
+    pub fn run(&self) -> Result<Option<(*const u8, usize)>, Violation> {
+        let fill = self.fill_bytes()?;
+        if fill == 0 {
+            return Ok(None);
+        }
+        let at = self.head();
+        let Reached { segment, end, .. } = self.segment_for(at)?;
+        if at < segment.start {
+            return Err(Violation::Tail);
+        }
+        let (offset, length) = segment.run(at);
+        let in_segment = end.map_or(fill, |end| fill.min(end.wrapping_sub(at)));
+        let count = in_segment.min(length as u64) as usize;
+        // SAFETY: the segment was checked to lie inside the peer's mapped region.
+        Ok(Some((unsafe { self.peer_base.add(offset) }, count)))
+    }
+
     /// Takes `count` bytes that were peeked. Returns whether the producer may be
     /// waiting for room, so that [`Consumer::peer_waits`] must be asked.
     #[inline(always)]

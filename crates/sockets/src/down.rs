@@ -389,6 +389,9 @@ pub fn give_up_if_over(end: &impl End) {
 /// same, it finds this side off the ring and stopped.
 fn may_be_over(end: &impl End, peer_is_there: bool) -> bool {
     let producer = end.producer();
+    if end.state().loans.load(Ordering::SeqCst) != 0 {
+        return false;
+    }
     if peer_is_there {
         let on_ring = matches!(producer.state(), tx_state::RING | tx_state::KERNEL);
         return !on_ring && producer.back_bytes() == 0;

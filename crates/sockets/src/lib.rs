@@ -32,6 +32,10 @@
 //! depends on timing. When both directions are back, the connection gives its channel up
 //! ([`down::give_up_if_over`]). [`phase`] has the table of all its steps.
 //!
+//! # Loans
+//! A program may be lent ring memory ([`loan`]): as long as it is, the channel stays, with both
+//! directions back perhaps, and nobody else writes to the ring.
+//!
 //! # Locks
 //! Each half of an endpoint has a lock ([`Half`]). What is done under it never sleeps. Where
 //! both are held, the sending half's was taken first. The peer looks at the receiving half's.
@@ -48,6 +52,7 @@ mod carried;
 pub mod down;
 pub mod ends;
 mod flush;
+pub mod loan;
 mod patience;
 pub mod phase;
 pub mod ready;

@@ -1,6 +1,6 @@
 //! One attempt to send.
 
-use crate::{End, Half, Moved, Result, down, ends};
+use crate::{End, Half, Moved, Result, down, ends, loan};
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
 use fordway_abi::reason::Reason;
@@ -18,6 +18,10 @@ pub trait Source {
     fn least(&self) -> usize;
     /// Bytes that are still to go in all: what a ring that is too small is to grow for.
     fn in_all(&self) -> usize;
+    /// Where it begins, if it may be memory that was lent.
+    fn place(&self) -> usize {
+        0
+    }
     /// Whether something of this call has gone before.
     fn has_begun(&self) -> bool;
     /// Writes up to `count` bytes behind the tail, within the room; how many there were.
@@ -39,6 +43,9 @@ pub fn send<E: End>(end: &E, source: &mut impl Source) -> Result<Moved> {
     let producer = end.producer();
     if !on_ring(end) {
         return off_ring(end, guard, source);
+    }
+    if loan::is_anothers(end, source) {
+        return Err(libc::EBUSY);
     }
     if ends::is_dead(end) {
         if ends::is_dead_now(end) {
@@ -141,7 +148,7 @@ pub fn sends_by_kernel(end: &impl End) -> bool {
 
 /// Whether bytes may go to the ring; enters it if the time has come. Under the lock.
 #[inline(always)]
-fn on_ring(end: &impl End) -> bool {
+pub(crate) fn on_ring(end: &impl End) -> bool {
     let own = &end.own().tx;
     if own.tx_flags.load(Ordering::Relaxed) & tx_flags::SHUT != 0 {
         return false;

@@ -1,6 +1,6 @@
 //! What an end remembers of its connection besides the endpoint.
 
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// Bits of [`State::attention`].
 pub mod attention {
@@ -70,6 +70,10 @@ pub struct State {
     pub low_bytes: AtomicU32,
     /// What of the peer's ring was published when the kernel was last found to have no bytes.
     pub calm: AtomicU64,
+    /// Loans of ring memory that are out ([`crate::loan`]): the channel is not given up meanwhile.
+    pub loans: AtomicU32,
+    /// Where the sending ring's loan lies, which alone is sent; 0: there is none.
+    pub reserved: AtomicUsize,
     /// Bytes that former channels have carried out.
     pub sent_by_rings: AtomicU64,
     /// Bytes that former channels have brought.

@@ -194,6 +194,13 @@ impl Parts<'_> {
         })
     }
 
+    /// Whether they were written where they are to go ([`crate::loan`]).
+    #[cold]
+    fn lies_there(&self, producer: &Producer, count: usize) -> bool {
+        let [(place, length), _] = producer.runs(count);
+        length == count && self.buffers.one_piece(self.skip, count) == Some(place)
+    }
+
     /// The rest by libc, which may sleep. `None`: there is a channel again.
     fn rest_by_kernel(&self, conn: &Conn) -> Option<sys::Result<usize>> {
         let left = self.buffers.total - self.skip;
@@ -225,12 +232,20 @@ impl Source for Parts<'_> {
         self.buffers.total - self.skip
     }
 
+    #[inline(always)]
+    fn place(&self) -> usize {
+        self.buffers.one_piece(0, 0).map_or(0, |base| base.addr())
+    }
+
     fn has_begun(&self) -> bool {
         self.skip != 0
     }
 
     #[inline(always)]
     fn by_ring(&mut self, producer: &Producer, count: usize) -> sys::Result<usize> {
+        if self.conn.reserved.load(Ordering::Relaxed) != 0 && self.lies_there(producer, count) {
+            return Ok(count);
+        }
         let around = count >= NON_TEMPORAL_BYTES && distance::is_far(self.conn);
         if around {
             producer.grow_for_large();
