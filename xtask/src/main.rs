@@ -10,6 +10,7 @@ mod bill;
 mod features;
 mod fuzz;
 mod house;
+mod native;
 mod package;
 mod release;
 mod unikernel;
@@ -30,7 +31,7 @@ struct Task {
     run: fn(&[String]) -> Outcome,
 }
 
-const TASKS: [Task; 25] = [
+const TASKS: [Task; 27] = [
     Task {
         name: "help",
         what: "this list",
@@ -98,7 +99,7 @@ const TASKS: [Task; 25] = [
     },
     Task {
         name: "build",
-        what: "fordway, libfordway.so, fordway-nri, -demo, -bench and -xen into target/release",
+        what: "fordway, libfordway.so, libfordway_native.so, fordway-nri, -demo, -bench and -xen into target/release",
         run: build,
     },
     Task {
@@ -113,13 +114,23 @@ const TASKS: [Task; 25] = [
     },
     Task {
         name: "doc",
-        what: "the crates' documentation into target/doc",
+        what: "the crates' documentation into target/doc, the native API's into target/doc-native",
         run: doc,
     },
     Task {
         name: "house",
         what: "the picture of the crates in docs/architecture.md, from Cargo's graph",
         run: house::house,
+    },
+    Task {
+        name: "native",
+        what: "the native API's library, header and wheel into target/native ([--examples])",
+        run: native::native,
+    },
+    Task {
+        name: "header",
+        what: "the native API's header, from its code",
+        run: native::header,
     },
     Task {
         name: "man",
@@ -236,6 +247,7 @@ fn built() -> Command {
     let packages = [
         "fordway",
         "fordway-preload",
+        "fordway-capi",
         "fordway-nri",
         "fordway-bench",
         "fordway-xen-testbed",
@@ -326,12 +338,31 @@ fn check(_: &[String]) -> Outcome {
 }
 
 fn doc(_: &[String]) -> Outcome {
-    run(cargo(&[
+    // Of two crates by one name the other's pages would be overwritten: the shim is called so, too.
+    let private = [
         "doc",
         "--workspace",
         "--no-deps",
         "--document-private-items",
-    ]))
+    ];
+    run(cargo(
+        &[&private[..], &["--exclude", "fordway-native"]].concat(),
+    ))?;
+    let native = [
+        "-p",
+        "fordway-native",
+        "-p",
+        "fordway-capi",
+        "--features",
+        "fordway-native/tokio",
+    ];
+    run(cargo(
+        &[
+            &["doc", "--no-deps", "--target-dir", "target/doc-native"][..],
+            &native,
+        ]
+        .concat(),
+    ))
 }
 
 fn man(_: &[String]) -> Outcome {

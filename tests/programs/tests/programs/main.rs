@@ -8,6 +8,7 @@ mod iperf3;
 mod java;
 mod memcached;
 mod musl;
+mod native;
 mod nginx;
 mod node;
 mod postgresql;
