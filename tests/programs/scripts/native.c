@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { STREAM, PACKETS, DATAGRAMS, NOBODY };
@@ -317,26 +318,77 @@ static void loans_and_leaving(void) {
     fordway_close(fd);
 }
 
-// The socket goes while memory of it is lent: nobody else gets that.
-static void loans_and_end(int dissolved) {
-    int fd = connected(FORDWAY_STREAM, STREAM), others[60];
+// Other connections, which take the memory that is free, for long enough that a far end sees its bytes unread. What was
+// lent is written to meanwhile, and must be nobody else's.
+static void others(unsigned char *room, size_t length) {
+    int all[60];
+    struct timespec begin, now;
+    for (int i = 0; i < 60; i++) all[i] = connected(FORDWAY_STREAM, STREAM);
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    do {
+        for (unsigned i = 0; i < 60; i++) {
+            fill(room, length, i + 1);
+            rounds(all[i], 5000, i);
+        }
+        clock_gettime(CLOCK_MONOTONIC, &now);
+    } while ((now.tv_sec - begin.tv_sec) * 1000 + (now.tv_nsec - begin.tv_nsec) / 1000000 < 400);
+    for (int i = 0; i < 60; i++) fordway_close(all[i]);
+}
+
+// The socket goes, or its rings, while room is lent.
+enum way { CLOSED, DISSOLVED, LEFT };
+static void loans_and_end(enum way way) {
+    int fd = connected(FORDWAY_STREAM, STREAM), on = 1;
     size_t length = 50000;
     unsigned char *room = lent(fd, length);
     struct sockaddr none = {.sa_family = AF_UNSPEC};
-    if (dissolved) CHECK(connect(fd, &none, sizeof none) == 0);
-    else CHECK(close(fd) == 0);
-    for (int i = 0; i < 60; i++) others[i] = connected(FORDWAY_STREAM, STREAM);
-    for (unsigned turn = 0; turn < 20; turn++)
-        for (unsigned i = 0; i < 60; i++) {
-            fill(room, length, turn + i + 1);
-            rounds(others[i], 5000, turn + i);
+    if (way == CLOSED) CHECK(close(fd) == 0);
+    if (way == DISSOLVED) CHECK(connect(fd, &none, sizeof none) == 0);
+    if (way == LEFT) CHECK(setsockopt(fd, SOL_SOCKET, SO_OOBINLINE, &on, sizeof on) == 0);
+    others(room, length);
+    if (way == CLOSED) return;  // Its number may be another's by now.
+    if (way == DISSOLVED) CHECK(fordway_cancel(fd) == 0);
+    if (way == LEFT) {
+        fill(room, length, 77);
+        CHECK(fordway_commit(fd, length) == 0);
+        for (size_t at = 0; at < length;) {
+            long got = fordway_recv(fd, in + at, length - at, 0);
+            CHECK(got > 0);
+            at += (size_t)got;
         }
-    // By its number, which another one has by now, if it was closed: only to end the loan.
-    if (dissolved) CHECK(fordway_cancel(fd) == 0 && fordway_close(fd) == 0);
-    for (int i = 0; i < 60; i++) fordway_close(others[i]);
+        CHECK(is_filled(in, length, 77));
+        rounds(fd, length, 78);
+    }
+    CHECK(fordway_close(fd) == 0);
 }
-static void loans_and_close(void) { loans_and_end(0); }
-static void loans_and_dissolving(void) { loans_and_end(1); }
+static void loans_and_close(void) { loans_and_end(CLOSED); }
+static void loans_and_dissolving(void) { loans_and_end(DISSOLVED); }
+static void loans_and_way_back(void) { loans_and_end(LEFT); }
+
+// The far end takes back what is shown and not received, and sends it by the kernel.
+static void loans_and_withdrawal(void) {
+    int fd = connected(FORDWAY_STREAM, STREAM);
+    size_t length = 30000, count;
+    static unsigned char scratch[1000];
+    fordway_cancel((lent(fd, 1), fd));
+    fill(out, length, 9);
+    CHECK(fordway_send(fd, out, length, 0) == (long)length);
+    while (recv(fd, in, length, MSG_PEEK) < (long)length) usleep(1000);
+    const unsigned char *shown = fordway_peek(fd, &count);
+    CHECK(shown && (!rings || in_ring(shown)));
+    others(scratch, sizeof scratch);
+    CHECK(is_filled(shown, count, 9));
+    CHECK(fordway_release(fd, 100) == 0);
+    for (size_t at = 100; at < length;) {
+        long got = fordway_recv(fd, in + at, length - at, 0);
+        CHECK(got > 0);
+        at += (size_t)got;
+    }
+    fill(out, length, 9);
+    CHECK(!memcmp(in + 100, out + 100, length - 100));
+    rounds(fd, length, 10);
+    fordway_close(fd);
+}
 
 // A child uses the connection: it goes to the kernel path. What was lent stays the parent's.
 static void loans_and_fork(void) {
@@ -387,7 +439,8 @@ static void threads(void) {
 #define CASE(name) {#name, name}
 static const struct { const char *name; void (*play)(void); } cases[] = {
     CASE(names), CASE(stream), CASE(packets), CASE(torn), CASE(datagrams), CASE(threads), CASE(loans),
-    CASE(loans_and_leaving), CASE(loans_and_close), CASE(loans_and_dissolving), CASE(loans_and_fork),
+    CASE(loans_and_leaving), CASE(loans_and_close), CASE(loans_and_dissolving),
+    CASE(loans_and_way_back), CASE(loans_and_withdrawal), CASE(loans_and_fork),
 };
 
 int main(int count, char **words) {

@@ -15,7 +15,7 @@ const CHAT_PORT: u16 = 7140;
 /// Debian's own.
 const PYTHON: &str = "/usr/bin/python3";
 const FILE_BYTES: u64 = 100_000_000;
-const CASES: usize = 11;
+const CASES: usize = 13;
 /// Half of what the first cases send, and get back.
 const CASES_BYTES: u64 = 30_000_000;
 
