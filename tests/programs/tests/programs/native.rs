@@ -65,8 +65,8 @@ fn native() -> Result<()> {
     let native = built()?;
     let program = compiled(&native, &script("native.c"), &bed.dir().join("native"))?;
     let port = PORT.to_string();
-    let rings = |spawn: Spawn| spawn.env("FORDWAY_DATAGRAMS", "1");
-    let at_once = |spawn: Spawn| rings(spawn).env("FORDWAY_OFFER_AFTER", "0");
+    let rings = |spawn: Spawn| spawn;
+    let at_once = |spawn: Spawn| spawn.env("FORDWAY_OFFER_AFTER", "0");
     let by_kernel = |spawn: Spawn| spawn.env("FORDWAY_OFFER_AFTER", "4000000000");
     let mut lines = Vec::new();
     let ways: [(&str, &dyn Fn(Spawn) -> Spawn); 3] =
