@@ -299,6 +299,21 @@ class Cases(Near):
 
         self._wakes(wait)
 
+    def an_epoll_instance_is_polled(self):
+        for near, where in self._nears():
+            instance, outer = select.epoll(), select.poll()
+            instance.register(near, select.EPOLLIN)
+            near.sendto(b"ford", where)
+            # It is there before anybody watches the instance.
+            assert near.recv(ROOM, socket.MSG_PEEK) == b"ford"
+            outer.register(instance, select.POLLIN)
+            assert outer.poll(CASE_S * 1000) == [(instance.fileno(), select.POLLIN)]
+            assert near.recv(ROOM) == b"ford"
+            assert outer.poll(0) == []
+            near.sendto(b"ford", where)
+            assert outer.poll(CASE_S * 1000) == [(instance.fileno(), select.POLLIN)]
+            assert near.recv(ROOM) == b"ford"
+
     def a_thread_waits_while_another_sends(self):
         for near, where in self._nears():
             got, one = [], threading.Semaphore(0)
