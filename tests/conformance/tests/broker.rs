@@ -199,6 +199,27 @@ fn require_fast_fails_towards_a_peer_outside() -> Result<()> {
     bed.finish()
 }
 
+/// A connection that its peer closes without a byte has moved none: its end is seen as by the kernel. One byte
+/// before that is one too many.
+#[test]
+fn require_fast_sees_the_end_of_a_connection_without_a_byte() -> Result<()> {
+    let bed = Bed::start()?;
+    for (greeting, said) in [("", "0: Success\n"), ("1", "-1: Network is unreachable\n")] {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let port = listener.local_addr()?.port().to_string();
+        let closing = std::thread::spawn(move || -> Result<()> {
+            let (mut stream, _) = listener.accept()?;
+            Ok(stream.write_all(greeting.as_bytes())?)
+        });
+        let client = Bed::program("client").to_string_lossy().into_owned();
+        let looks = Spawn::new([client, port, "0".to_owned()]);
+        let text = bed.lab.run(&Place::Here, PathChoice::Fast, &looks)?.text();
+        ensure!(text == said, "{greeting:?}: {text}");
+        closing.join().expect("it does not panic")?;
+    }
+    bed.finish()
+}
+
 /// What one end of `short` says: how many bytes it sent, and how many of them by the kernel.
 #[derive(Debug)]
 struct Sent {
