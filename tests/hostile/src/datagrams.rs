@@ -308,7 +308,8 @@ pub struct Flow {
     /// What the broker has cut for it.
     pub pair: wire::Pair,
     by_kernel: u32,
-    tail: u64,
+    /// Bytes that she has published.
+    pub tail: u64,
     head: u64,
 }
 

@@ -4,6 +4,7 @@ use anyhow::{Context, Result, ensure};
 use fordway_abi::shm::{Endpoint, tx_state};
 use fordway_test_hostile::datagrams::{Bed, FIRST, HEADER_BYTES, Trudy, WAITS};
 use fordway_test_hostile::until;
+use fordwayd::admin::Request;
 use std::mem::offset_of;
 
 /// Records of an attack that goes on.
@@ -231,6 +232,79 @@ fn sixty_four_flows_to_one_socket() -> Result<()> {
         for _ in 0..10 {
             bed.by_another_socket()?;
         }
+        drop(trudy);
+        bed.finish()?;
+    }
+    Ok(())
+}
+
+/// Each of them says that it was sent before all others.
+#[test]
+fn flows_that_are_always_the_first_ones_starve_nobody() -> Result<()> {
+    for waits in WAITS {
+        let mut bed = Bed::start(waits)?;
+        let mut trudy = Trudy::join(&bed)?;
+        trudy.another(&bed)?;
+        for at in 0..2 {
+            trudy.lay(at, 0, BODY);
+        }
+        bed.goes_on_beside("two that are always the first", || {
+            flood(&mut trudy, 0)?;
+            flood(&mut trudy, 1)
+        })?;
+        drop(trudy);
+        bed.finish()?;
+    }
+    Ok(())
+}
+
+/// The victim leaves, and takes nothing that she publishes then, be it without a pause.
+fn is_left_for_good(bed: &mut Bed, trudy: &mut Trudy) -> Result<()> {
+    until("the victim has left", || {
+        trudy.flood(0);
+        let _ = trudy.flows[0].socket.send(BODY);
+        trudy.peer_u32(0, offset_of!(Endpoint, tx.tx_state)) >= tx_state::BACK
+    })?;
+    let last = trudy.flows[0].tail;
+    bed.goes_on_beside("goes on", || flood(trudy, 0))?;
+    let taken = trudy.taken_up_to(0);
+    ensure!(taken <= last, "of {last} bytes {taken} were taken");
+    Ok(())
+}
+
+/// The administrator sends her to the kernel path, and she does not go.
+#[test]
+fn who_never_leaves_is_not_read_from_for_ever() -> Result<()> {
+    for waits in WAITS {
+        let mut bed = Bed::start(waits)?;
+        let mut trudy = Trudy::join(&bed)?;
+        trudy.lay(0, 0, BODY);
+        let rows = bed.lab.connections()?;
+        let own = trudy.flows[0].socket.local_addr()?.to_string();
+        let row = rows
+            .iter()
+            .find(|row| row.local == own && row.protocol == "udp");
+        let channel = row.and_then(|row| row.channel).context("no channel")?;
+        bed.lab.ask(&Request::Downgrade {
+            channel: Some(channel),
+        })?;
+        is_left_for_good(&mut bed, &mut trudy)?;
+        drop(trudy);
+        bed.finish()?;
+    }
+    Ok(())
+}
+
+/// She ends her connection to the broker, which says that she is gone; her memory is there.
+#[test]
+fn who_leaves_the_broker_is_not_read_from_for_ever() -> Result<()> {
+    for waits in WAITS {
+        let mut bed = Bed::start(waits)?;
+        let mut trudy = Trudy::join(&bed)?;
+        trudy.lay(0, 0, BODY);
+        trudy.flood(0);
+        rustix::net::shutdown(&trudy.shim.socket, rustix::net::Shutdown::Both)?;
+        is_left_for_good(&mut bed, &mut trudy)?;
         drop(trudy);
         bed.finish()?;
     }

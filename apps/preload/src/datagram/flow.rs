@@ -17,7 +17,7 @@ use crate::lock::{Lock, rank};
 use crate::process::PROCESS;
 use crate::spin::Peer;
 use crate::state;
-use crate::{broker, claim, config, faults, identity, link, sys};
+use crate::{broker, claim, config, faults, identity, insisted, link, sys};
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use fordway_abi::control::status;
 use fordway_abi::reason::Reason;
@@ -87,6 +87,8 @@ pub struct Flow {
     pub(super) seen_by_kernel: AtomicU32,
     /// The peer's tail, plus one, when it was found to have left; 0: it has not. It publishes no more.
     left_at: AtomicU64,
+    /// Datagrams that were taken of it while others had some as well.
+    pub(super) turns: AtomicU32,
     /// Why it leaves, for the broker.
     reason: AtomicU32,
     /// 1: the peer has broken the protocol; nothing of its ring is read any more.
@@ -151,7 +153,12 @@ pub fn new(socket: &Socket, remote: Name) -> Option<&'static Flow> {
         zeroed.store(0, Ordering::Relaxed);
     }
     flow.by_kernel_at.store(0, Ordering::Relaxed);
-    flow.due.store(config::offer_after(), Ordering::Relaxed);
+    // As a connection: who requires rings has them from the first datagram on.
+    let due = match config::insists() || insisted::is_so() {
+        true => 0,
+        false => config::offer_after(),
+    };
+    flow.due.store(due, Ordering::Relaxed);
     flow.place.store(place as u32, Ordering::Relaxed);
     flow.serial.fetch_add(1, Ordering::Relaxed);
     flow.socket.store(socket.index() + 1, Ordering::Relaxed);
@@ -512,7 +519,13 @@ impl Flow {
         self.link.store(index, Ordering::Relaxed);
         self.generation.store(generation, Ordering::Relaxed);
         self.channel_id.store(channel_id, Ordering::Relaxed);
-        for zeroed in [&self.reason, &self.broken, &self.there, &self.held_back] {
+        for zeroed in [
+            &self.reason,
+            &self.broken,
+            &self.there,
+            &self.held_back,
+            &self.turns,
+        ] {
             zeroed.store(0, Ordering::Relaxed);
         }
         self.look_at.store(0, Ordering::Relaxed);
@@ -533,10 +546,11 @@ impl Flow {
         }
     }
 
-    /// The broker has asked for the kernel path. Under the lock of the mail.
+    /// The broker, or the socket, asks for the kernel path. What the peer publishes from now on is not read, so that it
+    /// cannot put off what rules say.
     pub fn asked(&self, reason: u32) {
         self.reason.store(reason, Ordering::Relaxed);
-        self.leave(false);
+        self.leave(true);
     }
 
     /// Lets the peer use its ring: once a datagram of its has come by the kernel, whose rules were asked then, and it is
@@ -611,7 +625,7 @@ impl Flow {
         if !self.peer_is_there() {
             return is_gone;
         }
-        (is_gone || self.has_left()) && !self.consumer().has_unread()
+        (is_gone || self.has_left()) && !self.consumer().looks_readable()
     }
 
     /// Whether the peer's side wants the kernel path.
@@ -631,7 +645,9 @@ impl Flow {
             return;
         }
         if self.must_leave() {
-            self.leave(self.broken.load(Ordering::Relaxed) != 0);
+            // A peer without the broker, which nobody can move or list, may live and publish on.
+            let is_gone = link::at(self.link.load(Ordering::Relaxed)).is_peer_gone();
+            self.leave(is_gone || self.broken.load(Ordering::Relaxed) != 0);
         }
         if self.is_on_its_way_out() && self.is_over() {
             self.end(status::KERNEL);

@@ -235,9 +235,6 @@ pub struct Socket {
     /// Datagrams by rings since the kernel was asked, and when that was, in ticks.
     since_kernel: AtomicU32,
     asked_at: AtomicU64,
-    /// The flow that was received from last, plus one, and how many datagrams in a row it has given.
-    taken_from: AtomicU32,
-    in_a_row: AtomicU32,
     /// Whose datagram a look (MSG_PEEK, FIONREAD) has shown: it is the next one. See [`looked`].
     looked: AtomicU32,
     /// The flow that was used last, plus one.
@@ -417,8 +414,6 @@ pub fn opened(fd: i32, family: i32, nonblock: bool) {
         &socket.port,
         &socket.shut,
         &socket.since_kernel,
-        &socket.taken_from,
-        &socket.in_a_row,
         &socket.looked,
         &socket.whole,
         &socket.tells,
@@ -810,7 +805,7 @@ impl Socket {
                 (barred == 0 || barred == of_fork && reason != of_fork).then_some(reason)
             });
         if before == Ok(0) {
-            self.flows().for_each(|flow| flow.leave(true));
+            self.flows().for_each(|flow| flow.asked(reason));
         }
     }
 

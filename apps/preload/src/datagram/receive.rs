@@ -384,13 +384,7 @@ impl Receiving<'_> {
         }
         flow.answered.store(1, Ordering::Relaxed);
         self.socket.last.store(flow.index() + 1, Ordering::Relaxed);
-        let from = &self.socket.taken_from;
-        let before = from.swap(flow.index() + 1, Ordering::Relaxed);
-        let in_a_row = &self.socket.in_a_row;
-        match before == flow.index() + 1 {
-            true => in_a_row.fetch_add(1, Ordering::Relaxed),
-            false => in_a_row.swap(0, Ordering::Relaxed),
-        };
+        flow.turns.fetch_add(1, Ordering::Relaxed);
         let taken = done.map(|()| Taken {
             bytes,
             copied,
@@ -613,16 +607,13 @@ impl Socket {
         let mut unread = self.flows().filter(|flow| flow.has_unread());
         let first = unread.next()?;
         let Some(second) = unread.next() else {
+            first.turns.store(0, Ordering::Relaxed);
             return Some(first);
         };
-        let from = self.taken_from.load(Ordering::Relaxed);
         let looked = self.looked.load(Ordering::Relaxed);
         let was_looked_at = |flow: &&Flow| flow.index() + looked::FLOWS == looked;
-        let has_enough = |flow: &&Flow| {
-            flow.index() + 1 == from
-                && self.in_a_row.load(Ordering::Relaxed) >= TURNS
-                && !was_looked_at(flow)
-        };
+        let has_enough =
+            |flow: &&Flow| flow.turns.load(Ordering::Relaxed) >= TURNS && !was_looked_at(flow);
         let others = core::iter::once(first)
             .chain(core::iter::once(second))
             .chain(unread);
@@ -631,7 +622,13 @@ impl Socket {
             false => header_of(&flow.consumer()).map_or(0, |header| header.moment),
         };
         let next = others.filter(|flow| !has_enough(flow)).min_by_key(sent);
-        // Who waits has been told that there is something.
-        next.or(Some(first))
+        // All have had theirs.
+        next.or_else(|| {
+            let unread = self.flows().filter(|flow| flow.has_unread());
+            unread
+                .inspect(|flow| flow.turns.store(0, Ordering::Relaxed))
+                .min_by_key(sent)
+        })
+        .or(Some(first))
     }
 }
