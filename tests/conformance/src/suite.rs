@@ -14,12 +14,13 @@ pub const MUSL_END: &str = "-musl";
 const DATAGRAMS_BEGIN: &str = "udp_";
 /// Cases of datagrams in which rings differ from Linux (docs/semantics.md, section 8): played with the library,
 /// which leaves the datagrams to the kernel.
-const WITHOUT_RINGS: [(&str, &str); 23] = [
+const WITHOUT_RINGS: [(&str, &str); 24] = [
     // Between senders there is no order.
     ("udp_many", "by_turns"),
     ("udp_peer", "queued_before"),
     // An error that waits is told when the kernel is asked.
     ("udp_refused", "before_data"),
+    ("udp_refused", "peer_closes"),
     ("udp_refused", "queue"),
     ("udp_refused", "queue_and_data"),
     // SO_RCVBUF does not bound a ring.

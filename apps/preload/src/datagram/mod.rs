@@ -53,7 +53,7 @@ pub use receive::{Place, next_bytes, note_received, receive, receive_unaware};
 pub use send::{To, note_sent, send};
 pub use watch::{
     Registration, are_in, bar_in, collect, control, instance_closed, is_any_ready, peer_in,
-    room_beside, want_knocks_in,
+    room_beside, want_knocks_in, wants_room,
 };
 
 use crate::lock::{Lock, rank};

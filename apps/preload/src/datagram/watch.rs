@@ -179,6 +179,14 @@ pub fn is_any_ready(instance: &Instance) -> bool {
     are_in(instance) && of_instance(instance).any(|entry| entry.look() != 0)
 }
 
+/// Whether room is told of as long as there is some.
+pub fn wants_room(instance: &Instance) -> bool {
+    of_instance(instance).any(|entry| {
+        let events = entry.events.load(Ordering::Relaxed);
+        events & OUT != 0 && events & ET == 0
+    })
+}
+
 /// For how many events of others there is room: UDP sockets that have something get at least one place, or, where there
 /// is one in all, every other wait.
 #[inline]
