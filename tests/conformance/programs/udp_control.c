@@ -261,6 +261,56 @@ static void bad_control(int fd) {
     ask(do_drain, (struct order){0});
 }
 
+// A length of which the upper half counts, too; where libc is musl, that half is padding.
+static void long_control(int fd) {
+    (void)fd;
+    begin();
+    char odd[CMSG_SPACE(sizeof(int))] __attribute__((aligned(8))) = {0};
+    struct iovec part = {"odd", 3};
+    struct msghdr message = letter_of(&part, 1, &bn);
+    message.msg_control = odd;
+    message.msg_controllen = sizeof odd;
+    *(struct cmsghdr *)(void *)odd = (struct cmsghdr){.cmsg_level = SOL_IP, .cmsg_type = IP_TOS};
+    for (uint64_t high = 0; high < 3; high++) {
+        uint64_t length = high << 32 | CMSG_LEN(sizeof(int));
+        memcpy(odd, &length, sizeof length);
+        say("%d and more %s", (int)high, outcome(sendmsg(a, &message, 0)));
+        fence();
+        say("%d came", (int)ask(do_drain, (struct order){0}));
+    }
+}
+// A message that cannot be written is left out, and the datagram comes all the same.
+static void room_that_ends(int fd) {
+    (void)fd;
+    begin();
+    int of_both = bound_for_both(spot('A', 0), "told");
+    struct whom name = name_of(of_both);
+    set(of_both, SOL_IP, IP_PKTINFO, 1);
+    set(of_both, SOL_IP, IP_RECVTTL, 1);
+    for (int i = 0; i < 20; i++) {
+        b_put(0, name, "first");
+        arrived(of_both);
+        show_in("first", of_both, 100, 0);
+        put(of_both, bn, "x");
+        usleep(700);
+    }
+    long page = sysconf(_SC_PAGESIZE);
+    char *pages = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (pages == MAP_FAILED || mprotect(pages + page, page, PROT_NONE)) die("pages");
+    for (int can = 0; can <= 72; can += 4) {
+        char bytes[16];
+        struct iovec part = {bytes, sizeof bytes};
+        struct whom from = {0};
+        struct msghdr message = {.msg_name = &from.at, .msg_namelen = sizeof from.at, .msg_iov = &part, .msg_iovlen = 1,
+                                 .msg_control = pages + page - can, .msg_controllen = 72};
+        b_put(0, name, "odd");
+        arrived(of_both);
+        ssize_t got = recvmsg(of_both, &message, 0);
+        say("%d: %s, %d of control%s", can, outcome(got), (int)message.msg_controllen, flag_words(message.msg_flags));
+    }
+    show_none("no more", of_both);
+}
+
 // --- segments ---
 
 static char long_one[60000];
@@ -343,7 +393,7 @@ static void together_cut(int fd) {
 
 const struct test_case cases[] = {
     CASE(packet_info), CASE(sent_from), CASE(packet_info_six), CASE(hops), CASE(hops_of_one), CASE(service), CASE(times),
-    CASE(times_grow), CASE(where_to), CASE(all_at_once), CASE(bad_control), CASE(segments), CASE(segments_of_one),
+    CASE(times_grow), CASE(where_to), CASE(all_at_once), CASE(bad_control), CASE(long_control), CASE(room_that_ends), CASE(segments), CASE(segments_of_one),
     CASE(together), CASE(together_cut),
     {0},
 };

@@ -66,8 +66,7 @@ fn messages(bytes: &[u8]) -> impl Iterator<Item = Option<Message>> {
         let head = bytes.get(at..at + HEAD)?;
         let word =
             |at: usize| u32::from_ne_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
-        // The upper half of its length is padding where libc is musl.
-        let length = word(0) as usize;
+        let length = libcs::count((word(4) as usize) << 32 | word(0) as usize);
         if length < HEAD || length > bytes.len() - at {
             at = bytes.len();
             return Some(None);
@@ -274,14 +273,17 @@ impl Template {
             let room = libcs::count((*message).msg_controllen);
             ((*message).msg_control.cast::<u8>(), room, length)
         };
-        let fits = put(&mut bytes, count, if control.is_null() { 0 } else { room });
-        if fits.bytes != 0 {
-            let can = faults::is_user_range(control, fits.bytes)
-                && faults::is_writable(control, fits.bytes);
-            faults::check(can)?;
-            // SAFETY: the program's room, found writable.
-            unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), control, fits.bytes) };
-        }
+        let room = if control.is_null() { 0 } else { room };
+        let fits = put(&bytes[..count], room, |at, message| {
+            let to = control.wrapping_add(at);
+            let can =
+                faults::is_user_range(to, message.len()) && faults::is_writable(to, message.len());
+            if can {
+                // SAFETY: the program's room, found writable.
+                unsafe { core::ptr::copy_nonoverlapping(message.as_ptr(), to, message.len()) };
+            }
+            can
+        });
         faults::check(faults::give(length, fits.bytes))?;
         Ok(if fits.is_cut { libc::MSG_CTRUNC } else { 0 })
     }
@@ -362,29 +364,27 @@ struct Fits {
     is_cut: bool,
 }
 
-/// Cuts messages to the room that there is, as the kernel does (linux: put_cmsg): the one that does not fit says how much of
-/// it is there.
-fn put(bytes: &mut [u8; ROOM], count: usize, room: usize) -> Fits {
-    let mut used = 0;
-    let all = *bytes;
-    for (_, _, at) in messages(&all[..count]).flatten() {
-        let length = HEAD + at.len();
-        if room - used < length {
-            let is_there = room - used >= HEAD;
-            if is_there {
-                let cut = (room - used) as u64;
-                bytes[used..used + 8].copy_from_slice(&cut.to_ne_bytes());
-            }
-            return Fits {
-                bytes: if is_there { room } else { used },
-                is_cut: true,
-            };
+/// Has messages written to the room that there is, each at its place, as the kernel does (linux: put_cmsg): the one that does
+/// not fit says how much of it is there, and the next one stands in the place of one that cannot be written.
+fn put(bytes: &[u8], room: usize, mut write: impl FnMut(usize, &[u8]) -> bool) -> Fits {
+    let (mut used, mut is_cut) = (0, false);
+    for (_, _, at) in messages(bytes).flatten() {
+        let left = room - used;
+        let length = left.min(HEAD + at.len());
+        is_cut |= length < HEAD + at.len();
+        if length < HEAD {
+            continue;
         }
-        used = (used + length.next_multiple_of(8)).min(room);
+        let mut whole = [0; ROOM];
+        whole[..length].copy_from_slice(&bytes[at.start - HEAD..][..length]);
+        whole[..8].copy_from_slice(&(length as u64).to_ne_bytes());
+        if write(used, &whole[..length]) {
+            used += left.min(length.next_multiple_of(8));
+        }
     }
     Fits {
         bytes: used,
-        is_cut: false,
+        is_cut,
     }
 }
 
