@@ -260,6 +260,32 @@ static void nested(int fd) {
     told("woken", 20000);
     hear();
 }
+// Somebody watches the instance when something is in it: it is told of until it is taken.
+static void watched_late(int fd) {
+    (void)fd;
+    for (int outer = 0; outer < 2; outer++) {
+        begin_watch(EPOLLIN);
+        int inner = ep;
+        letters(2);
+        if (outer) {
+            ep = epoll_create1(0);
+            watch(inner, EPOLLIN, 9);
+            told("the outer", 0);
+        }
+        show_poll("polled", inner, POLLIN);
+        ep = inner;
+        for (int left = 2; left; left--) {
+            for (int i = 0; i < 2; i++) told("the inner", 20);
+            take();
+        }
+        told("none", 0);
+        show_poll("none", inner, POLLIN);
+        b_put_later(0, an, "late");
+        told("woken", 20000);
+        hear();
+        take();
+    }
+}
 static void two_instances(int fd) {
     (void)fd;
     begin_watch(EPOLLIN);
@@ -387,7 +413,7 @@ const struct test_case cases[] = {
 #define ROW(call) CASE(woken_##call),
     CALLS_THAT_RECEIVE(ROW)
 #undef ROW
-    CASE(by_level), CASE(by_edge), CASE(by_edge_both), CASE(by_edge_own), CASE(once), CASE(comes_and_goes), CASE(several), CASE(nested),
+    CASE(by_level), CASE(by_edge), CASE(by_edge_both), CASE(by_edge_own), CASE(once), CASE(comes_and_goes), CASE(several), CASE(nested), CASE(watched_late),
     CASE(two_instances), CASE(timed), CASE(receive_time), CASE(send_time), CASE(counts), CASE(out_queue), CASE(low_mark),
     CASE(exclusive),
     {0},

@@ -52,8 +52,8 @@ pub use flow::{Flow, lost};
 pub use receive::{Place, next_bytes, note_received, receive, receive_unaware};
 pub use send::{To, note_sent, send};
 pub use watch::{
-    Registration, are_in, bar_in, collect, control, instance_closed, is_any_ready, peer_in,
-    room_beside, want_knocks_in, wants_room,
+    Registration, are_in, bar_in, collect, control, have_rings_in, instance_closed, is_any_ready,
+    peer_in, room_beside, want_knocks_in, wants_room,
 };
 
 use crate::lock::{Lock, rank};

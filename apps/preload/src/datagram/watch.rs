@@ -167,6 +167,11 @@ pub fn bar_in(instance: &Instance, reason: Reason) {
     of_instance(instance).for_each(|entry| entry.socket().bar(reason));
 }
 
+/// Whether sockets in an instance have rings still, be it that they are on their way out.
+pub fn have_rings_in(instance: &Instance) -> bool {
+    are_in(instance) && of_instance(instance).any(|entry| entry.socket().has_rings())
+}
+
 /// The instance has got its bell.
 pub fn want_knocks_in(instance: &Instance, doors: u64) {
     if instance.has_datagrams() {

@@ -380,14 +380,19 @@ pub fn is_left(instance: &Instance) -> bool {
         let _ = sys!(SYS_poll, 0, 0, 1);
     }
     go_on(instance);
-    instance.items.load(Ordering::Acquire) == 0
+    holds_nothing(instance)
+}
+
+/// Whether nothing that is in the instance may be found in rings any more.
+fn holds_nothing(instance: &Instance) -> bool {
+    instance.items.load(Ordering::Acquire) == 0 && !datagram::have_rings_in(instance)
 }
 
 /// Whether nobody may begin to sleep behind the instance's doorbell: it goes, or is gone.
 #[inline]
 pub fn is_going(instance: &Instance) -> bool {
     let plain = instance.plain.load(Ordering::SeqCst);
-    let gone = plain == LEAVING || plain != 0 && instance.items.load(Ordering::Acquire) == 0;
+    let gone = plain == LEAVING || plain != 0 && holds_nothing(instance);
     gone || is_to_be_let_go(instance)
 }
 
@@ -410,7 +415,7 @@ pub fn go_on(instance: &Instance) {
     let Some(bell) = bell_of(instance) else {
         return;
     };
-    if instance.items.load(Ordering::Acquire) != 0 {
+    if !holds_nothing(instance) {
         if waiting::has_something(instance) {
             bell.knock();
         }
