@@ -295,6 +295,30 @@ pub const SUITES: &[Suite] = &[
     )
     .at_least(640, [0, 10]),
     python(
+        "cpython asyncio, udp",
+        "unittest",
+        &[
+            "test.test_asyncio.test_events",
+            "test.test_asyncio.test_selector_events",
+            "test.test_asyncio.test_base_events",
+        ],
+    )
+    .at_least(400, [0, 0]),
+    python("cpython test_logging", "unittest", &["test.test_logging"]).at_least(180, [0, 0]),
+    python(
+        "twisted udp",
+        "trial",
+        &[
+            "twisted.test.test_udp",
+            "twisted.internet.test.test_udp",
+            "twisted.internet.test.test_udp_internals",
+            "twisted.names.test.test_names",
+            "twisted.names.test.test_client",
+            "twisted.names.test.test_server",
+        ],
+    )
+    .at_least(100, [0, 0]),
+    python(
         "tornado",
         "unittest",
         &[
