@@ -715,6 +715,32 @@ fn told(at: &Watched, room: usize) -> (isize, Vec<u8>, i32) {
     }
 }
 
+/// Each wait looks into the rings of all of them.
+#[test]
+fn an_instance_has_no_more_than_so_many_sockets_with_rings() {
+    let _turn = tables();
+    let epoll = sys!(SYS_epoll_create1, 0).expect("an instance") as i32;
+    crate::epoll::created(epoll);
+    let all: Vec<_> = (0..=watch::WATCHED_MAX).map(|_| Watched::new()).collect();
+    for socket in &all {
+        let mut event = libc::epoll_event {
+            events: libc::EPOLLIN as u32,
+            u64: 0,
+        };
+        // SAFETY: an event of ours.
+        let added = unsafe {
+            let (add, fd) = (libc::EPOLL_CTL_ADD, socket.fd());
+            crate::hooks_wait::epoll_ctl(epoll, add, fd, &raw mut event)
+        };
+        assert_eq!(added, 0);
+    }
+    let is_barred = |socket: &Watched| socket.ours().barred.load(Ordering::Relaxed) != 0;
+    let barred = all.iter().position(is_barred);
+    assert_eq!(barred, Some(watch::WATCHED_MAX));
+    drop(all);
+    assert_eq!(crate::hooks_fd::close(epoll), 0);
+}
+
 /// Sends with control data: a level, a kind, and the bytes.
 fn send_beside(
     from: &Watched,

@@ -17,8 +17,10 @@ use crate::{faults, state};
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use fordway_abi::reason::Reason;
 
-/// Registrations of one process.
-pub const REGISTRATION_COUNT: usize = 1 << 12;
+/// Registrations of one process. Each wait looks through all of them.
+pub const REGISTRATION_COUNT: usize = 1 << 10;
+/// Those of one instance: a wait looks into the rings of all of them, and with more takes longer than the kernel's.
+pub const WATCHED_MAX: usize = 64;
 
 const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
 const OUT: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
@@ -124,6 +126,9 @@ fn add(
     let Some(_guard) = state::table_lock().lock() else {
         return false;
     };
+    if of_instance(instance).count() >= WATCHED_MAX {
+        return false;
+    }
     let high = PROCESS.datagrams.registration_high.load(Ordering::Relaxed);
     let is_free = |index: &u32| at(*index).instance.load(Ordering::Relaxed) == 0;
     let index = match (0..high).find(is_free) {
@@ -204,9 +209,9 @@ pub fn room_beside(instance: &Instance, room: usize) -> usize {
     }
 }
 
-/// Who is most likely to end a wait.
+/// Who is most likely to end a wait; nobody where there may be more sockets, which only the kernel tells of.
 pub fn peer_in(instance: &Instance) -> Option<Peer> {
-    match are_in(instance) {
+    match are_in(instance) && of_instance(instance).count() < WATCHED_MAX {
         true => of_instance(instance).find_map(|entry| entry.socket().peer()),
         false => None,
     }
