@@ -30,10 +30,11 @@ pub fn send(conn: &Conn, fd: i32, buffers: &Buffers, flags: i32) -> sys::Result<
     let Some(begun) = Begun::now(conn, fd, flags & libc::MSG_DONTWAIT == 0) else {
         return Ok(Done::Kernel);
     };
-    if buffers.total >= NON_TEMPORAL_BYTES || conn.turn.load(Ordering::Relaxed) != 0 {
+    let is_lent = conn.reserved.load(Ordering::Relaxed) != 0;
+    if buffers.total >= NON_TEMPORAL_BYTES || conn.turn.load(Ordering::Relaxed) != 0 || is_lent {
         return send_long(conn, fd, begun, buffers, flags);
     }
-    let parts = &mut Parts {
+    let parts = &mut Parts::<false> {
         conn,
         buffers,
         fd,
@@ -65,7 +66,7 @@ fn send_behind(
     send_on(call, buffers.total, first)
 }
 
-/// A send of many bytes, or behind one.
+/// A send of many bytes, or behind one, or of what was lent.
 #[inline(never)]
 fn send_long(
     conn: &Conn,
@@ -97,7 +98,7 @@ impl<'a> Sending<'a> {
         }
     }
 
-    fn parts(&self, done: usize) -> Parts<'_> {
+    fn parts(&self, done: usize) -> Parts<'_, true> {
         Parts {
             conn: self.caller.conn,
             buffers: self.buffers,
@@ -157,8 +158,8 @@ fn await_room(conn: &Conn) {
     epoll::warm_all(conn);
 }
 
-/// The buffers of one attempt.
-struct Parts<'a> {
+/// The buffers of one attempt. `LENT`: they may lie in the ring already ([`crate::loan`]).
+struct Parts<'a, const LENT: bool> {
     conn: &'a Conn,
     buffers: &'a Buffers,
     fd: i32,
@@ -182,7 +183,7 @@ fn put(
     Ok(())
 }
 
-impl Parts<'_> {
+impl<const LENT: bool> Parts<'_, LENT> {
     /// As [`put`], of several parts, behind the tail.
     #[inline(never)]
     fn put_pieces(&self, producer: &Producer, kernel: Kernel, count: usize) -> sys::Result<()> {
@@ -194,11 +195,11 @@ impl Parts<'_> {
         })
     }
 
-    /// Whether they were written where they are to go ([`crate::loan`]).
-    #[cold]
+    /// Whether they were written where they are to go.
     fn lies_there(&self, producer: &Producer, count: usize) -> bool {
+        let reserved = self.conn.reserved.load(Ordering::Relaxed);
         let [(place, length), _] = producer.runs(count);
-        length == count && self.buffers.one_piece(self.skip, count) == Some(place)
+        reserved != 0 && length == count && self.buffers.one_piece(self.skip, count) == Some(place)
     }
 
     /// The rest by libc, which may sleep. `None`: there is a channel again.
@@ -212,7 +213,7 @@ impl Parts<'_> {
     }
 }
 
-impl Source for Parts<'_> {
+impl<const LENT: bool> Source for Parts<'_, LENT> {
     #[inline]
     fn wanted(&self) -> usize {
         (self.buffers.total - self.skip).min(PIECE_BYTES)
@@ -234,7 +235,8 @@ impl Source for Parts<'_> {
 
     #[inline(always)]
     fn place(&self) -> usize {
-        self.buffers.one_piece(0, 0).map_or(0, |base| base.addr())
+        let base = self.buffers.one_piece(0, 0).filter(|_| LENT);
+        base.map_or(0, |base| base.addr())
     }
 
     fn has_begun(&self) -> bool {
@@ -243,7 +245,7 @@ impl Source for Parts<'_> {
 
     #[inline(always)]
     fn by_ring(&mut self, producer: &Producer, count: usize) -> sys::Result<usize> {
-        if self.conn.reserved.load(Ordering::Relaxed) != 0 && self.lies_there(producer, count) {
+        if LENT && self.lies_there(producer, count) {
             return Ok(count);
         }
         let around = count >= NON_TEMPORAL_BYTES && distance::is_far(self.conn);
