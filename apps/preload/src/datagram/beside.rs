@@ -250,7 +250,7 @@ impl Template {
     }
 
     /// Says it of a record in a message of the program's, which can be read; the flags that are to be told (MSG_CTRUNC).
-    /// Under the lock of the socket's receivers.
+    /// Without locks.
     pub fn give(
         &self,
         socket: &Socket,
@@ -259,13 +259,17 @@ impl Template {
     ) -> sys::Result<i32> {
         let mut bytes = [0; ROOM];
         let mut count = 0;
-        if socket.tells.load(Ordering::Acquire) != 0 && self.is_current(socket) {
+        let tells = socket.tells.load(Ordering::Acquire) != 0;
+        // Another thread may be noting what the kernel says now.
+        let guard = tells.then(|| socket.receiving.lock());
+        if tells && self.is_current(socket) {
             count = (self.bytes.load(Ordering::Relaxed) as usize).min(ROOM);
             for (bytes, word) in bytes.chunks_exact_mut(8).zip(&self.words) {
                 bytes.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
             }
             freshen(&mut bytes, count, tos, moment);
         }
+        drop(guard);
         // SAFETY: found readable by contract; only named.
         let (control, room, length) = unsafe {
             let message = &raw mut *message;
