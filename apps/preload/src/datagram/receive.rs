@@ -66,8 +66,7 @@ impl Place {
 
     /// Says who has sent a datagram that came by a ring, what stands beside it, and whether it was cut.
     fn write(self, socket: &Socket, taken: &Taken, flags: i32) -> sys::Result<()> {
-        let remote = taken.flow.remote();
-        let (address, length) = remote.address(socket.family.load(Ordering::Relaxed));
+        let (address, length) = taken.remote.address(socket.family.load(Ordering::Relaxed));
         match self {
             Place::Name(name, _) if name.is_null() => Ok(()),
             Place::Name(name, room) => {
@@ -116,7 +115,9 @@ struct Taken {
     /// Those for which there was room.
     copied: usize,
     is_cut: bool,
+    /// For its template; an entry that was given back meanwhile has none.
     flow: &'static Flow,
+    remote: Name,
     tos: u8,
     moment: u64,
 }
@@ -390,6 +391,7 @@ impl Receiving<'_> {
             copied,
             is_cut: copied < bytes,
             flow,
+            remote: flow.remote(),
             tos: header.tos,
             moment: header.moment,
         });
