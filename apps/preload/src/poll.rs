@@ -10,7 +10,7 @@ use crate::datagram::Socket;
 use crate::deadline::Deadline;
 use crate::process::PROCESS;
 use crate::signals::Call;
-use crate::spin;
+use crate::spin::{self, Look};
 use crate::state::{self, Conn, attention, kind, phase};
 use crate::sys::{self, sys};
 use crate::thread::{self, Shield};
@@ -216,22 +216,24 @@ pub fn poll(
         }
         if ready != 0 {
             // What is ready goes before a signal that the mask lets in (linux: do_poll).
-            let count = ask(fds, None, Some(0), core::ptr::null())?;
+            let count = ask(fds, core::ptr::null())?;
             if count != 0 {
                 return Ok(count);
             }
         }
         if timeout_ns == Some(0) {
-            return ask(fds, None, Some(0), mask);
+            return ask(fds, mask);
         }
-        if asks_before_spin(fds) {
-            let count = ask(fds, None, Some(0), core::ptr::null())?;
+        if wants_room(fds) {
+            let count = ask(fds, core::ptr::null())?;
             if count != 0 {
                 return Ok(count);
             }
         }
-        if spin(fds) {
-            continue;
+        match spin(fds)? {
+            Some(0) => continue,
+            Some(count) => return Ok(count),
+            None => {}
         }
         let count = sleep(fds, deadline, mask, call)?;
         if count != 0 || deadline.has_passed() {
@@ -242,18 +244,11 @@ pub fn poll(
     }
 }
 
-/// Whether the kernel is asked before a spin: of the room of UDP sockets it alone knows, and beside them there is often
-/// another socket that has something already.
-fn asks_before_spin(fds: &[libc::pollfd]) -> bool {
-    let (room, is_kernels) = (libc::POLLOUT | libc::POLLWRNORM, |fd| {
-        fd >= 0 && !has_rings(fd)
-    });
+/// Whether the wait is for room of a UDP socket, of which the kernel alone knows, and which is there nearly always.
+fn wants_room(fds: &[libc::pollfd]) -> bool {
+    let room = libc::POLLOUT | libc::POLLWRNORM;
     fds.iter()
-        .any(|entry| datagram::with_rings(entry.fd).is_some())
-        && fds.iter().any(|entry| {
-            is_kernels(entry.fd)
-                || entry.events & room != 0 && datagram::with_rings(entry.fd).is_some()
-        })
+        .any(|entry| entry.events & room != 0 && datagram::with_rings(entry.fd).is_some())
 }
 
 /// Whether the kernel is to be asked before what rings have is told, as in epoll.
@@ -370,24 +365,38 @@ fn datagram_events(entry: &libc::pollfd) -> i16 {
     }
 }
 
-fn spin(fds: &[libc::pollfd]) -> bool {
+/// How many the kernel has shown; 0: there is something in rings; `None`: the spin was in vain.
+fn spin(fds: &mut [libc::pollfd]) -> sys::Result<Option<usize>> {
     let peer = fds.iter().find_map(|entry| match paired(entry.fd) {
         Some(conn) => Some(spin::Peer::of(conn)),
         None => datagram::with_rings(entry.fd)?.peer(),
     });
     if peer.is_none() {
-        return false;
+        return Ok(None);
     }
-    spin::spin_for(peer, || {
-        fds.iter().any(|entry| match paired(entry.fd) {
-            Some(conn) => {
-                conn.attention.load(Ordering::Relaxed) & attention::URGENT != 0
-                    || ring_events(conn, entry) != 0
-            }
-            None => datagram_events(entry) != 0,
-        })
-    })
-    .is_some()
+    let is_kernels = |entry: &libc::pollfd| entry.fd >= 0 && paired(entry.fd).is_none();
+    let asks = fds.iter().any(is_kernels);
+    let mut asked = Ok(0);
+    let spun = spin::spin_for(peer, |what| match what {
+        Look::Rings => fds.iter().any(has_something),
+        Look::Kernel if !asks => false,
+        Look::Kernel => {
+            asked = ask(fds, core::ptr::null());
+            asked != Ok(0)
+        }
+    });
+    asked.map(|count| spun.map(|_| count))
+}
+
+/// Whether rings end a wait for a descriptor.
+fn has_something(entry: &libc::pollfd) -> bool {
+    match paired(entry.fd) {
+        Some(conn) => {
+            conn.attention.load(Ordering::Relaxed) & attention::URGENT != 0
+                || ring_events(conn, entry) != 0
+        }
+        None => datagram_events(entry) != 0,
+    }
 }
 
 /// What a sleep has taken.
@@ -462,14 +471,14 @@ fn sleep(
     let way_out = (abandon as extern "C" fn(_), (&raw mut taken).cast());
     let fds = &mut *taken.fds;
     let (result, shield) = if look(fds) != 0 || bindings(fds) != before {
-        (ask(fds, None, Some(0), core::ptr::null()), shield)
+        (ask(fds, core::ptr::null()), shield)
     } else {
         let slice = match is_any_undecided(fds) {
             true => Some(UNDECIDED_SLICE_NS),
             false => wait::slice_ns(Some(bell), unread),
         };
         let left = deadline.left_ns(slice);
-        let body = || ask(fds, Some(bell), left, mask);
+        let body = || ask_behind(fds, Some(bell), left, mask);
         let (result, shield) =
             wait::asleep(shield, Some(bell), (call.behind(mask), true), way_out, body);
         (result.map(|count| count.unwrap_or(0)), shield)
@@ -494,14 +503,19 @@ fn bindings(fds: &[libc::pollfd]) -> u32 {
     })
 }
 
-/// The kernel's poll over the program's descriptors, the bell and the control
-/// socket; then the kernel's and the rings' answers together.
-fn ask(
+/// The kernel's poll over the program's descriptors, without a sleep; then the kernel's and the
+/// rings' answers together.
+fn ask(fds: &mut [libc::pollfd], mask: *const c_void) -> sys::Result<usize> {
+    ask_behind(fds, None, Some(0), mask).map(|(ready, _)| ready)
+}
+
+/// The same over the bell and the control socket as well, with a sleep; also whether the bell has rung.
+fn ask_behind(
     fds: &mut [libc::pollfd],
     bell: Option<Bell>,
     time_ns: Option<u64>,
     mask: *const c_void,
-) -> sys::Result<usize> {
+) -> sys::Result<(usize, bool)> {
     let mut scratch = Scratch::new(fds.len())?;
     let count = fds.len();
     let own = if bell.is_some() { OWN_ENTRIES } else { 0 };
@@ -540,9 +554,11 @@ fn ask(
     PROCESS.polled.asked.store(asked, Ordering::Relaxed);
     let next = sys::ticks() + epoll::UNASKED_US * spin::ticks_per_us();
     PROCESS.polled.ask_at_ticks.store(next, Ordering::Relaxed);
-    let mailed = entries
-        .get(count + 1)
-        .is_some_and(|entry| entry.revents != 0);
+    let is_shown = |at| {
+        let entry: Option<&libc::pollfd> = entries.get(at);
+        entry.is_some_and(|entry| entry.revents != 0)
+    };
+    let (rang, mailed) = (is_shown(count), is_shown(count + 1));
     if mailed || broker::is_orphaned() {
         broker::drain_mail();
         broker::connect();
@@ -567,7 +583,7 @@ fn ask(
         };
         ready += usize::from(entry.revents != 0);
     }
-    Ok(ready)
+    Ok((ready, rang))
 }
 
 /// Notes of which connection the kernel is about to be asked: its entry and its serial, for other

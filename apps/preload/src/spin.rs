@@ -6,6 +6,10 @@
 //! Longest if this thread has just woken its peer, and the like ended soon before: a CPU that
 //! halted takes its time (a virtual one 70 us), and would take it once more for the answer.
 //!
+//! A wait may be for the kernel's as well (a listener, a client without rings): a spin asks the kernel now and then.
+//! What the kernel has ends the spin, and counts as one that did not pay, as does a sleep that no peer ended: beside
+//! a peer that is silent, a busy socket of the kernel's is waited for as without the library.
+//!
 //! What was learnt holds for one peer, that is for one [`Link`](link::Link) ([`Spins`]): a slow peer
 //! says nothing of a fast one.
 
@@ -26,6 +30,9 @@ const SPIN_RETRY: u32 = 31;
 const LONG: u64 = 3;
 /// So many is one for a peer that was woken.
 const WAKING: u64 = 12;
+/// The kernel is first asked after this part of an ordinary spin, then each time twice as late: seldom enough to
+/// keep what a ring's reader waits for it below a tenth of the spin.
+const FIRST_ASKED: u64 = 8;
 /// Bit of `spin_since`: the thread and its peer share a CPU.
 const TOGETHER: u64 = 1;
 /// Bit of `spin_since`: the thread has knocked for its peer.
@@ -98,6 +105,14 @@ impl Spins {
         if failures != 0 {
             let half = failures.min(SPIN_FAILURES_MAX) / 2;
             self.failures.store(half, Ordering::Relaxed);
+        }
+    }
+
+    /// The kernel ended a wait, and no peer.
+    fn was_kernels(&self, knocked: bool) {
+        count(&self.short_sleeps, false);
+        if knocked {
+            count(&self.short_wakes, false);
         }
     }
 
@@ -193,16 +208,20 @@ impl Peer {
     }
 }
 
-/// Looks again and again, for as long as that is likely to be cheaper than a
-/// sleep. `conn`: the one whose peer is most likely to end the wait. Returns when the clock was last
-/// looked at before `ready`, in ticks. After `None` the caller sleeps, and says so when it wakes
-/// ([`woke`]).
-pub fn spin(conn: Option<&Conn>, ready: impl FnMut() -> bool) -> Option<u64> {
-    spin_for(conn.map(Peer::of), ready)
+/// Where a spin looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// At what peers write.
+    Rings,
+    /// At what only the kernel knows: a system call. `false` where the wait is for rings alone.
+    Kernel,
 }
 
-/// The same of any channel.
-pub fn spin_for(peer: Option<Peer>, ready: impl FnMut() -> bool) -> Option<u64> {
+/// Looks again and again, for as long as that is likely to be cheaper than a
+/// sleep. `peer`: the one that is most likely to end the wait. Returns when the clock was last
+/// looked at before `ready`, in ticks. After `None` the caller sleeps, and says so when it wakes
+/// ([`woke`]).
+pub fn spin_for(peer: Option<Peer>, ready: impl FnMut(Look) -> bool) -> Option<u64> {
     let peer_cpu = peer.map_or(u32::MAX, Peer::exchange_cpus);
     let limit_us = u64::from(config::spin_us());
     let thread = thread::current();
@@ -225,7 +244,7 @@ pub fn spin_for(peer: Option<Peer>, ready: impl FnMut() -> bool) -> Option<u64> 
     thread.spin_link.store(link, Ordering::Relaxed);
     let spins = Spins::of(link);
     let end = begun + spins.times(knocked)? * limit_us * ticks_per_us();
-    look(spins, begun, end, ready)
+    look((spins, knocked), begun, end, ready)
 }
 
 /// The same of a receive by the kernel. Nobody knows the peer's CPU, and how long sleeps last says
@@ -243,16 +262,23 @@ pub fn spin_for_kernel(mut ready: impl FnMut() -> bool) {
     }
     let begun = sys::ticks();
     let end = begun + times * limit_us * ticks_per_us();
-    look(&KERNEL, begun, end, ready);
+    let rings = |what| what == Look::Rings && ready();
+    look((&KERNEL, false), begun, end, rings);
 }
 
 /// Looks again and again from `begun` to `end`, and notes whether it has paid.
 #[inline(always)]
-fn look(spins: &Spins, begun: u64, end: u64, mut ready: impl FnMut() -> bool) -> Option<u64> {
+fn look(
+    (spins, knocked): (&Spins, bool),
+    begun: u64,
+    end: u64,
+    mut ready: impl FnMut(Look) -> bool,
+) -> Option<u64> {
     let mut now = begun;
+    let mut after = u64::from(config::spin_us()) * ticks_per_us() / FIRST_ASKED;
     loop {
         for _ in 0..8 {
-            if ready() {
+            if ready(Look::Rings) {
                 spins.pays();
                 return Some(now);
             }
@@ -263,11 +289,20 @@ fn look(spins: &Spins, begun: u64, end: u64, mut ready: impl FnMut() -> bool) ->
             spins.fails();
             return None;
         }
+        if now - begun >= after {
+            after *= 2;
+            if ready(Look::Kernel) {
+                spins.fails();
+                spins.was_kernels(knocked);
+                return Some(now);
+            }
+        }
     }
 }
 
-/// The calling thread has slept, after a spin that was in vain or not made at all.
-pub fn woke() {
+/// The calling thread has slept, after a spin that was in vain or not made at all. `by_peer`: a
+/// doorbell ended the sleep.
+pub fn woke(by_peer: bool) {
     let thread = thread::current();
     let since = thread.spin_since.swap(0, Ordering::Relaxed);
     if since == 0 {
@@ -276,13 +311,17 @@ pub fn woke() {
     let waited_ticks = sys::ticks() - since;
     // The wake-up itself took about an ordinary spin's time.
     let limit = |times: u64| (times + 1) * u64::from(config::spin_us()) * ticks_per_us();
-    let was_short = waited_ticks <= limit(LONG);
+    let was_short = by_peer && waited_ticks <= limit(LONG);
     if since & TOGETHER != 0 {
         return aside::slept_together(was_short);
     }
     let spins = Spins::of(thread.spin_link.load(Ordering::Relaxed));
+    let knocked = since & KNOCKED != 0;
+    if !by_peer {
+        return spins.was_kernels(knocked);
+    }
     count(&spins.short_sleeps, was_short);
-    if since & KNOCKED != 0 {
+    if knocked {
         count(&spins.short_wakes, waited_ticks <= limit(WAKING));
     }
 }
@@ -337,6 +376,36 @@ mod tests {
         assert_eq!(made.count(), 10);
         spins.pays();
         assert_eq!(spins.times(false), Some(1));
+    }
+
+    #[test]
+    fn what_the_kernel_has_ends_a_spin_and_speaks_against_the_next() {
+        let spins = Spins::new();
+        for _ in 0..2 * SHORT_SLEEPS_MIN {
+            count(&spins.short_sleeps, true);
+            count(&spins.short_wakes, true);
+        }
+        assert_eq!(spins.times(true), Some(WAKING));
+        for _ in 0..=SPIN_FAILURES_MAX {
+            let mut asked = 0;
+            let begun = sys::ticks();
+            let found = look((&spins, true), begun, u64::MAX, |what| {
+                asked += u32::from(what == Look::Kernel);
+                asked == 2
+            });
+            assert!(found.is_some_and(|at| at > begun));
+        }
+        assert_eq!(spins.times(true), None);
+        // A sleep that the kernel ended was no peer's, however short.
+        let thread = thread::current();
+        for _ in 0..2 * SHORT_SLEEPS_MIN {
+            thread
+                .spin_since
+                .store(sys::ticks() & !(TOGETHER | KNOCKED), Ordering::Relaxed);
+            thread.spin_link.store(0, Ordering::Relaxed);
+            woke(false);
+        }
+        assert!(!are_usual(&NOBODY.short_sleeps));
     }
 
     #[test]

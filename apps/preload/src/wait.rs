@@ -13,7 +13,7 @@ use crate::deadline::{Deadline, timespec};
 use crate::lock::{Lock, rank};
 use crate::process::PROCESS;
 use crate::signals::Call;
-use crate::spin;
+use crate::spin::{self, Look};
 use crate::state::Conn;
 use crate::sys::{self, sys};
 use crate::thread::{self, Shield};
@@ -150,7 +150,8 @@ pub fn knock_own(door: usize) {
     let _ = sys!(SYS_write, eventfd, &raw const one, 8);
 }
 
-/// Sleeps by `body` behind `bell` (if there is one), unless a handler has run that ends `call`.
+/// Sleeps by `body` behind `bell` (if there is one), unless a handler has run that ends `call`. `body` also says
+/// whether the bell has rung.
 /// `Err(EINTR)` only if the call has to end. The caller's shield is down meanwhile; if the
 /// thread never comes back, `routine` is called.
 pub fn asleep<R>(
@@ -158,7 +159,7 @@ pub fn asleep<R>(
     bell: Option<Bell>,
     (call, by_any): (Call, bool),
     (routine, argument): (extern "C" fn(*mut c_void), *mut c_void),
-    body: impl FnOnce() -> sys::Result<R>,
+    body: impl FnOnce() -> sys::Result<(R, bool)>,
 ) -> (sys::Result<Option<R>>, Shield) {
     let own = &thread::current().door;
     own.store(
@@ -170,12 +171,12 @@ pub fn asleep<R>(
             return Err(libc::EINTR);
         }
         let result = body();
-        spin::woke();
+        spin::woke(matches!(result, Ok((_, true))));
         match result {
             Err(libc::EINTR) if call.is_ended(by_any) => Err(libc::EINTR),
             Err(libc::EINTR) => Ok(None),
             // What has come comes first; the next sleep does not begin.
-            result => result.map(Some),
+            result => result.map(|(result, _)| Some(result)),
         }
     });
     own.store(0, Ordering::Relaxed);
@@ -567,7 +568,8 @@ pub fn for_conn(
     let end = conn.at(fd);
     let ready = || is_ready(&end, want);
     beat();
-    if conn.peer_is_there() && spin::spin(Some(conn), ready).is_some() {
+    let look = |what| what == Look::Rings && ready();
+    if conn.peer_is_there() && spin::spin_for(Some(spin::Peer::of(conn)), look).is_some() {
         return Ok(());
     }
     let before = binding(&end);
@@ -584,7 +586,7 @@ pub fn for_conn(
         // A call with a time-out, or with bytes to show, does not go on (linux: sock_intr_errno).
         let by_any = partial || deadline != Deadline::Never;
         let way_out = (abandon as extern "C" fn(_), (&raw mut taken).cast());
-        let body = || sleep(conn, fd, want, bell, deadline);
+        let body = || sleep(conn, fd, want, bell, deadline).map(|rang| (rang, rang));
         asleep(shield, Some(bell), (call, by_any), way_out, body)
     };
     taken.give_back();

@@ -243,19 +243,30 @@ static void several(int fd) {
     for (int i = 0; i < 6; i++) show_all("took", fds[i]);
     told("none", 0);
 }
+// An outer wait may be told of an instance that has nothing, while its sockets leave their rings; not for ever, once
+// somebody has looked into it.
+static void outer_rests(const char *what, int inner) {
+    struct epoll_event event;
+    int count = 1, tries = 0;
+    for (; tries < 2000 && (count = epoll_wait(ep, &event, 1, 0)) == 1; tries++) {
+        if (epoll_wait(inner, &event, 1, 0)) die("the inner has something");
+        usleep(1000);
+    }
+    say("%s: %s", what, outcome(count));
+}
 static void nested(int fd) {
     (void)fd;
     begin_watch(EPOLLIN);
     int inner = ep;
     ep = epoll_create1(0);
     watch(inner, EPOLLIN, 9);
-    told("idle", 0);
+    outer_rests("idle", inner);
     letters(1);
     told("one", 0);
     show_poll("the inner", inner, POLLIN);
     show_poll("the outer", ep, POLLIN);
     take();
-    told("none", 0);
+    outer_rests("none", inner);
     b_put_later(0, an, "late");
     told("woken", 20000);
     hear();

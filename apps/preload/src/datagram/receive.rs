@@ -8,11 +8,12 @@
 use super::{FLOWS_MAX, Flow, HEADER_BYTES, Header, Name, Socket, looked, record_bytes};
 use crate::deadline::Deadline;
 use crate::signals::Call;
+use crate::spin::{self, Look};
 use crate::sys::{self, give};
 use crate::thread::{self, Shield};
 use crate::transfer::{Buffers, copier};
 use crate::wait::{self, Bell};
-use crate::{broker, config, faults, spin};
+use crate::{broker, config, faults};
 use core::ffi::c_void;
 use core::mem::ManuallyDrop;
 use core::sync::atomic::Ordering;
@@ -185,6 +186,16 @@ fn note_come(socket: &'static Socket, fd: i32, place: Place, bytes: usize) {
     }
 }
 
+/// What came of a spin.
+enum Spun {
+    /// A record in some ring.
+    Rings,
+    /// The kernel's answer, for the program.
+    Kernel(isize),
+    /// Nothing, or there was no spin.
+    InVain,
+}
+
 /// A receive of the program.
 struct Receiving<'a> {
     socket: &'static Socket,
@@ -231,8 +242,10 @@ impl Receiving<'_> {
             let may_wait = self.flags & libc::MSG_DONTWAIT == 0
                 && self.socket.nonblock.load(Ordering::Relaxed) == 0;
             let spins_first = may_wait && !self.is_unasked();
-            if spins_first && self.spin() {
-                continue;
+            match self.spin_if(spins_first) {
+                Spun::Rings => continue,
+                Spun::Kernel(got) => return got,
+                Spun::InVain => {}
             }
             if let Some(got) = self.by_kernel() {
                 return got;
@@ -245,8 +258,10 @@ impl Receiving<'_> {
             if !may_wait {
                 return give(Err(libc::EAGAIN));
             }
-            if !spins_first && self.spin() {
-                continue;
+            match self.spin_if(!spins_first) {
+                Spun::Rings => continue,
+                Spun::Kernel(got) => return got,
+                Spun::InVain => {}
             }
             let deadline = *deadline.get_or_insert_with(|| self.until());
             if deadline.has_passed() {
@@ -398,10 +413,24 @@ impl Receiving<'_> {
         Ok(Got::Datagram(taken))
     }
 
-    fn spin(&self) -> bool {
+    fn spin_if(&self, spins: bool) -> Spun {
+        let Some(peer) = self.socket.peer().filter(|_| spins) else {
+            return Spun::InVain;
+        };
         wait::beat();
-        let peer = self.socket.peer();
-        peer.is_some() && spin::spin_for(peer, || self.socket.has_unread()).is_some()
+        let mut got = None;
+        let look = |what| match what {
+            Look::Rings => self.socket.has_unread(),
+            Look::Kernel => {
+                got = self.by_kernel();
+                got.is_some()
+            }
+        };
+        match (spin::spin_for(Some(peer), look), got) {
+            (_, Some(got)) => Spun::Kernel(got),
+            (Some(_), None) => Spun::Rings,
+            (None, None) => Spun::InVain,
+        }
     }
 
     /// Sleeps until something may be there. `Err(EINTR)`: a handler has run that ends the call.
@@ -432,7 +461,8 @@ impl Receiving<'_> {
         result.map(|_| ())
     }
 
-    fn doze(&self, bell: Bell, deadline: Deadline) -> sys::Result<()> {
+    /// Whether the bell has rung.
+    fn doze(&self, bell: Bell, deadline: Deadline) -> sys::Result<((), bool)> {
         let entry = |fd| libc::pollfd {
             fd,
             events: libc::POLLIN,
@@ -445,7 +475,7 @@ impl Receiving<'_> {
             broker::drain_mail();
             broker::connect();
         }
-        Ok(())
+        Ok(((), fds[0].revents != 0))
     }
 }
 

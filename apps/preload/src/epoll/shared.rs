@@ -416,6 +416,10 @@ pub fn go_on(instance: &Instance) {
         return;
     };
     if !holds_nothing(instance) {
+        // Knocks that left nothing behind would show the instance as readable for ever.
+        if !bell.has_sleepers() {
+            wait::harvest(bell.fd);
+        }
         if waiting::has_something(instance) {
             bell.knock();
         }

@@ -6,7 +6,7 @@ use super::ready::{by_kernel, evaluate, stirs};
 use super::*;
 use crate::deadline::{self, Deadline};
 use crate::signals::Call;
-use crate::spin;
+use crate::spin::{self, Look};
 use crate::thread::{self, Shield};
 use crate::wait::{self, Bell};
 use crate::{broker, datagram, faults, link, real, upgrade};
@@ -314,6 +314,13 @@ fn translate(instance: &Instance, events: *mut libc::epoll_event, count: usize) 
     (kept, told_at)
 }
 
+/// Whether the instance's bell is among what the kernel reported.
+fn has_rung(events: *mut libc::epoll_event, count: usize) -> bool {
+    let bell = tag(TAG_BELL);
+    // SAFETY: the kernel has just filled `count` events of the program's array.
+    (0..count).any(|at| unsafe { events.add(at).read_unaligned() }.u64 == bell)
+}
+
 /// An event of one of our items: what the program gets of it by the kernel's word alone.
 fn translate_item(
     instance: &Instance,
@@ -514,10 +521,7 @@ fn wait_on(
     let mut deadline = None;
     loop {
         // Of the room of UDP sockets, which is told again and again, the kernel alone knows.
-        if timeout_ns != Some(0)
-            && datagram::are_in(instance)
-            && (datagram::wants_room(instance) || is_stale(instance, sys::ticks()))
-        {
+        if timeout_ns != Some(0) && datagram::are_in(instance) && datagram::wants_room(instance) {
             let woken = kernel_wait(instance, events, room, Some(0), core::ptr::null())?;
             let (count, _) = report(instance, events, room, woken, Some(0));
             if count != 0 {
@@ -533,8 +537,19 @@ fn wait_on(
                 .map(state::conn_at);
             let active = active.filter(|conn| conn.is_paired()).map(spin::Peer::of);
             let active = active.or_else(|| datagram::peer_in(instance));
-            if let Some(now) = spin::spin_for(active, || anything(instance, false)) {
-                let count = gather(instance, events, room, now);
+            let mut asked = Ok(0);
+            let spun = spin::spin_for(active, |what| match what {
+                Look::Rings => anything(instance, false),
+                Look::Kernel => {
+                    asked = kernel_wait(instance, events, room, Some(0), core::ptr::null());
+                    asked != Ok(0)
+                }
+            });
+            if let Some(now) = spun {
+                let count = match asked? {
+                    0 => gather(instance, events, room, now),
+                    by_kernel => report(instance, events, room, by_kernel, Some(0)).0,
+                };
                 if count != 0 {
                     pass_on(instance, count == room);
                     return Ok(count);
@@ -625,7 +640,10 @@ fn sleep(
         let left = deadline.left_ns(slice);
         let mut announced = bell;
         let way_out = (abandon as extern "C" fn(_), (&raw mut announced).cast());
-        let body = || kernel_wait(instance, events, room, left, mask);
+        let body = || {
+            let woken = kernel_wait(instance, events, room, left, mask)?;
+            Ok((woken, has_rung(events, woken)))
+        };
         wait::asleep(shield, bell, (call.behind(mask), true), way_out, body)
     };
     if let Some(bell) = bell {
