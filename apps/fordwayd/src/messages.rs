@@ -232,6 +232,9 @@ impl Broker {
         // What the registry is told, and turns down, is noted with its answer.
         if of_datagrams && let Some(why) = declined.or(facts.err()) {
             self.note_refused_datagrams(process, why as u32);
+            if declined.is_some() {
+                return;
+            }
         }
         let actions = match facts {
             Ok(facts) => {

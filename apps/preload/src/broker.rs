@@ -355,6 +355,25 @@ pub fn offer_flow(flow: &Flow, fd: i32, local: ([u8; 16], u16), remote: ([u8; 16
     send(&offer, &[]).is_ok()
 }
 
+/// Tells the broker why a UDP socket's datagrams stay on the kernel path.
+pub fn decline_flow(fd: i32, remote: ([u8; 16], u16), reason: u32) {
+    if connect()
+        && let Some((local, _)) = claim::way_to(fd, &remote.0)
+        && let Some(claim) = claim::of_flow(fd, local, remote)
+    {
+        // It is for the log only: there is no flow.
+        let _ = send(
+            &Offer {
+                conn_id: 0,
+                declined: reason,
+                pad: 0,
+                claim,
+            },
+            &[],
+        );
+    }
+}
+
 /// Tells the broker what became of a flow.
 pub fn report_flow(
     conn_id: u64,

@@ -50,8 +50,11 @@ fn say(line: &str) -> Result<()> {
 }
 
 /// See the module.
-pub fn ask(server: SocketAddr) -> Result<()> {
+pub fn ask(server: SocketAddr, ttl: Option<u32>) -> Result<()> {
     let socket = connected(server)?;
+    if let Some(ttl) = ttl {
+        socket.set_ttl(ttl)?;
+    }
     socket.set_read_timeout(Some(PATIENCE))?;
     let mut number: u64 = 0;
     for line in std::io::stdin().lock().lines() {

@@ -30,11 +30,12 @@ fn main() -> Result<()> {
             craft::forge6(from.parse()?, victim.parse()?, stolen.parse()?)
         }
         ["datagram-echo", port] => datagrams::echo(port.parse()?),
-        ["datagram-ask", server] => datagrams::ask(server.parse()?),
+        ["datagram-ask", server] => datagrams::ask(server.parse()?, None),
+        ["datagram-ask", server, ttl] => datagrams::ask(server.parse()?, Some(ttl.parse()?)),
         ["datagram-stream", server] => datagrams::stream(server.parse()?),
         ["datagram-take", port] => datagrams::take(port.parse()?),
         _ => bail!(
-            "echo PORT, datagram-echo PORT, datagram-ask SERVER, datagram-stream SERVER, datagram-take PORT, talk SERVER COUNT, ask SERVER, connect SERVER SOURCE, craft FROM SERVER PORT, forge FROM SERVER STOLEN, forge6 FROM VICTIM STOLEN"
+            "echo PORT, datagram-echo PORT, datagram-ask SERVER [TTL], datagram-stream SERVER, datagram-take PORT, talk SERVER COUNT, ask SERVER, connect SERVER SOURCE, craft FROM SERVER PORT, forge FROM SERVER STOLEN, forge6 FROM VICTIM STOLEN"
         ),
     }
 }

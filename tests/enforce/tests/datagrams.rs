@@ -393,6 +393,22 @@ fn datagrams_of_who_requires_rings_are_told_of() -> Result<()> {
         }
         exchange.finish()?;
     }
+    // A socket with an option that the kernel alone heeds: nothing is offered, and it is told of once.
+    let echo = bed.lab.spawn(
+        &db(),
+        PathChoice::Auto,
+        &datagrams("datagram-echo 7000", true),
+    )?;
+    echo.wait_for_datagram_port(7000)?;
+    let asks = datagrams(&format!("datagram-ask {SERVER} 60"), true);
+    let asker = bed.lab.spawn(&web(), PathChoice::Fast, &asks)?;
+    let mut exchange = Exchange::of(&bed, echo, asker)?;
+    ensure!(exchange.ask(WARM)? == Seen::Answered);
+    let line = "requires the fast path, and datagrams of it go by the kernel: unsupported";
+    let told = || bed.lab.broker_log().matches(line).count();
+    bed.lab
+        .wait_until(LIMIT, "it is logged", || Ok(told() == 1))?;
+    exchange.finish()?;
     bed.finish()
 }
 

@@ -60,7 +60,7 @@ use crate::lock::{Lock, rank};
 use crate::process::PROCESS;
 use crate::state::{self, Held, kind};
 use crate::sys::{self, sys};
-use crate::{claim, config, faults, fork, identity};
+use crate::{broker, claim, config, faults, fork, identity};
 use beside::Template;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -206,6 +206,8 @@ pub struct Socket {
     nonblock: AtomicU32,
     /// A reason: it is the kernel's, for good if that is not that relatives hold it too.
     barred: AtomicU32,
+    /// The reason that the broker was told of.
+    told_barred: AtomicU32,
     /// Who holds it too, and datagrams since that was looked at.
     held: Held,
     since_alone: AtomicU32,
@@ -409,6 +411,7 @@ pub fn opened(fd: i32, family: i32, nonblock: bool) {
     let socket = socket_at(index);
     for zeroed in [
         &socket.barred,
+        &socket.told_barred,
         &socket.reads,
         &socket.begun,
         &socket.port,
@@ -832,6 +835,15 @@ impl Socket {
                 .is_err()
     }
 
+    /// Its program requires rings: the broker's log says why its datagrams have none, once for each reason.
+    #[cold]
+    fn tell_barred(&self, fd: i32, remote: Name) {
+        let reason = self.barred.load(Ordering::Relaxed);
+        if self.told_barred.swap(reason, Ordering::Relaxed) != reason {
+            broker::decline_flow(fd, (remote.ip, remote.port), reason);
+        }
+    }
+
     /// Ends all flows: the socket goes, or is to have other ones.
     fn close_flows(&self) {
         self.flows().for_each(Flow::close);
@@ -864,8 +876,11 @@ impl Socket {
     }
 
     /// The flow to a name, with which datagrams were exchanged by the kernel; a new one if there is none.
-    fn flow_by_kernel(&self, name: Name) -> Option<&'static Flow> {
+    fn flow_by_kernel(&self, fd: i32, name: Name) -> Option<&'static Flow> {
         if self.is_barred() {
+            if config::insists() {
+                self.tell_barred(fd, name);
+            }
             return None;
         }
         let is_new = || match identity::in_borrowed_memory() {

@@ -180,7 +180,7 @@ pub fn note_received(socket: &'static Socket, fd: i32, message: *mut libc::msghd
 fn note_come(socket: &'static Socket, fd: i32, place: Place, bytes: usize) {
     if let Some(flow) = place
         .read(socket)
-        .and_then(|name| socket.flow_by_kernel(name))
+        .and_then(|name| socket.flow_by_kernel(fd, name))
     {
         flow.note_come(socket, fd, (place.message(), bytes));
     }

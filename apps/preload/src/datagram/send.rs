@@ -138,7 +138,7 @@ pub fn send(
 
 /// Datagrams of so many bytes have gone by the kernel.
 fn note_gone(socket: &'static Socket, fd: i32, name: Name, beside: Beside, bytes: usize) {
-    if let Some(flow) = socket.flow_by_kernel(name)
+    if let Some(flow) = socket.flow_by_kernel(fd, name)
         && flow.own_ip().is_none_or(|own| beside.is_from(&own))
     {
         flow.note_sent(socket, fd, beside.count(bytes));
