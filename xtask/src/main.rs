@@ -247,7 +247,7 @@ fn built() -> Command {
     let packages = [
         "fordway",
         "fordway-preload",
-        "fordway-capi",
+        "fordway-capi-library",
         "fordway-nri",
         "fordway-bench",
         "fordway-xen-testbed",

@@ -15,7 +15,7 @@ const TOOL_VERSION: &str = "0.29.4";
 /// `./x native [--examples]`.
 pub(crate) fn native(words: &[String]) -> Outcome {
     let mut build = cargo(&["build", "--release"]);
-    build.args(["-p", "fordway-capi", "-p", "fordway-python"]);
+    build.args(["-p", "fordway-capi-library", "-p", "fordway-python"]);
     if words.contains(&"--examples".to_owned()) {
         let of_rust = ["-p", "fordway-native", "--features", "fordway-native/tokio"];
         build.args(of_rust).args(["--lib", "--examples"]);

@@ -23,9 +23,9 @@
 //! docs/native-api.md is the reference, also of the same calls in C and Python.
 #![forbid(unsafe_code)]
 
-pub use fordway_native::{ANY, BROADCAST, HOST, LOCAL, MESSAGE_BYTES_MAX};
-pub use fordway_native::{Address, ToAddress, domain_of, own_domain};
-pub use fordway_native::{Kind, Peeked, Received, Reserved, Socket, poll};
+pub use fordway_capi::{ANY, BROADCAST, HOST, LOCAL, MESSAGE_BYTES_MAX};
+pub use fordway_capi::{Address, ToAddress, domain_of, own_domain};
+pub use fordway_capi::{Kind, Peeked, Received, Reserved, Socket, poll};
 
 #[cfg(feature = "tokio")]
 pub mod awaited;
