@@ -48,8 +48,8 @@ pub enum Command {
     /// What grows with the number of domains, and of busy connections (root).
     Wide(MicroArgs),
     /// Datagrams of plain programs, of Python and of memcached, against UDP and UNIX datagram sockets; streams of
-    /// 1 to 512 KB against memcpy.
-    Com(MicroArgs),
+    /// 1 to 512 KB against memcpy; the native API against iceoryx2 and UNIX sockets.
+    Com(ComArgs),
     /// All suites but reach, wide and com; rows, tables and plots into a directory.
     All(AllArgs),
     /// Tables and plots of rows that were measured before.
@@ -119,6 +119,16 @@ pub struct MicroArgs {
     quick: bool,
 }
 
+/// Options of suite `com`.
+#[derive(Clone, Debug, Args)]
+pub struct ComArgs {
+    #[command(flatten)]
+    micro: MicroArgs,
+    /// Only these rows (comma-separated).
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    rows: Vec<String>,
+}
+
 /// Options of suite `apps`.
 #[derive(Clone, Debug, Args)]
 pub struct AppsArgs {
@@ -163,13 +173,13 @@ pub fn run(command: &Command) -> Result<()> {
             announce(options.estimate_all());
             apps::run(&options, &mut json, &Pace::unbounded()).map(drop)
         }
-        Command::Rtt(args) => run_micro(job::Suite::Rtt, args),
-        Command::Stream(args) => run_micro(job::Suite::Stream, args),
-        Command::RingSize(args) => run_micro(job::Suite::RingSize, args),
-        Command::Connect(args) => run_micro(job::Suite::Connect, args),
-        Command::Scale(args) => run_micro(job::Suite::Scale, args),
-        Command::Memory(args) => run_micro(job::Suite::Memory, args),
-        Command::Com(args) => run_micro(job::Suite::Com, args),
+        Command::Rtt(args) => run_micro(job::Suite::Rtt, args, &[]),
+        Command::Stream(args) => run_micro(job::Suite::Stream, args, &[]),
+        Command::RingSize(args) => run_micro(job::Suite::RingSize, args, &[]),
+        Command::Connect(args) => run_micro(job::Suite::Connect, args, &[]),
+        Command::Scale(args) => run_micro(job::Suite::Scale, args, &[]),
+        Command::Memory(args) => run_micro(job::Suite::Memory, args, &[]),
+        Command::Com(args) => run_micro(job::Suite::Com, &args.micro, &args.rows),
         Command::Filter(args) => run_filter(args),
         Command::Reach(args) => run_reach(args),
         Command::Wide(args) => run_wide(args),
@@ -203,13 +213,14 @@ pub fn run(command: &Command) -> Result<()> {
     }
 }
 
-fn run_micro(which: job::Suite, args: &MicroArgs) -> Result<()> {
+fn run_micro(which: job::Suite, args: &MicroArgs, rows: &[String]) -> Result<()> {
     check_seconds(args.seconds)?;
     let options = suite::Options {
         suites: vec![which],
         rounds: args.runs.into(),
         seconds: args.seconds,
         quick: args.quick,
+        rows: rows.to_vec(),
         best: Vec::new(),
     };
     let mut json = JsonLines::create(args.json.as_deref())?;
@@ -272,6 +283,7 @@ fn run_all(args: &AllArgs) -> Result<()> {
         rounds: if args.quick { 2 } else { PAIRS_MIN },
         seconds: if args.quick { 0.1 } else { 0.2 },
         quick: args.quick,
+        rows: Vec::new(),
         best: Vec::new(),
     };
     let app = |rows: &[&str], placement, hogs, all_rivals| apps::Options {

@@ -414,7 +414,15 @@ const MARKS: &[Mark] = &[
         1.0 / 1.3,
         false,
     ),
+    native("native: 64 B by loans", "native-64", "iceoryx2"),
+    native("native: 64 KB by loans", "native-64k", "iceoryx2"),
+    native("native: connect", "native-connect", "unix"),
 ];
+
+/// Of the native API: at least as fast.
+const fn native(what: &'static str, work: &'static str, rival: &'static str) -> Mark {
+    ratio(what, work, "apart", rival, 1.0, 1.0)
+}
 
 const fn memcached(place: &'static str) -> Mark {
     let (what, work) = ("UDP: memcached get, 10 sockets", "udp-memcached-get-c10");

@@ -10,6 +10,8 @@ use anyhow::{Result, ensure};
 use fordway_lab::{Lab, interrupt, proc};
 use std::time::{Duration, Instant};
 
+/// The row's name.
+pub const NAME: &str = "udp-idle";
 /// How long the receivers are watched.
 pub const WINDOW: Duration = Duration::from_secs(10);
 /// The driving end has warmed up, and sleeps before its first round.
@@ -20,7 +22,7 @@ pub fn row(lab: &Lab) -> Result<Row> {
     let job = Job {
         transport: Transport::Datagram,
         pause: PAUSE,
-        ..Job::new("udp-idle".to_owned(), Talk::Rtt, 64)
+        ..Job::new(NAME.to_owned(), Talk::Rtt, 64)
     };
     let rings_before = lab.ring_bytes()?;
     let start = |contender| sample::start(lab, contender, &job, PAUSE);

@@ -41,9 +41,9 @@ const CROWDS: [usize; 5] = [0, 10, 100, 1000, 10_000];
 const PAIRS: [usize; 4] = [1, 2, 4, 8];
 /// Messages of the curve that com-socket's authors have published.
 const CURVE: [usize; 6] = [1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 512 << 10];
-/// Begin the names of the rows of suite `com`: of datagrams, and of that curve.
-pub const COM_PREFIXES: [&str; 2] = ["udp-", CURVE_PREFIX];
-/// The latter.
+/// Begin the names of the rows of suite `com`: of datagrams, of that curve, and of the native API.
+pub const COM_PREFIXES: [&str; 3] = ["udp-", CURVE_PREFIX, "native-"];
+/// Those of the curve.
 pub const CURVE_PREFIX: &str = "com-";
 /// Sockets of memcached's client, each with one question under way.
 pub const MEMCACHED_SOCKETS: usize = 10;
@@ -70,7 +70,7 @@ pub enum Suite {
     Scale,
     /// Bytes of ring memory of idle and of busy connections.
     Memory,
-    /// Datagrams of 64 B, there and back and one way; streams of 1 to 512 KB beside memcpy.
+    /// Datagrams of 64 B, there and back and one way; streams of 1 to 512 KB beside memcpy; the native API.
     Com,
 }
 
@@ -92,6 +92,8 @@ pub enum Ends {
     Python,
     /// memcached, and a plain client.
     Memcached,
+    /// Plain ones; over the fast path by the native API.
+    Native,
 }
 
 /// What is measured.
@@ -295,12 +297,24 @@ pub fn jobs(suite: Suite, quick: bool) -> Vec<Job> {
                 let both = [job("udp-rtt-64", Talk::Rtt), job("udp-64", Talk::Datagrams)];
                 both.into_iter().chain([asleep, memcached()])
             };
+            let native = |name: &str, talk, size, only| Job {
+                ends: Ends::Native,
+                only: Some(only),
+                is_between_domains: true,
+                ..Job::new(name.to_owned(), talk, size)
+            };
+            let natives = [
+                native("native-64", Talk::Stream, 64, &Contender::OF_LOANS),
+                native("native-64k", Talk::Stream, 64 << 10, &Contender::OF_LOANS),
+                native("native-connect", Talk::Connect, 64, &Contender::OF_CONNECTS),
+            ];
             let elsewhere = elsewhere.iter();
             let elsewhere =
                 elsewhere.flat_map(|&(at, hogs)| jobs().map(move |job| job.at(at, hogs)));
             jobs()
                 .chain([without_unix(Ends::Python, "udp-python-rtt-64")])
                 .chain(CURVE.iter().map(curve))
+                .chain(natives)
                 .chain(elsewhere)
                 .collect()
         }

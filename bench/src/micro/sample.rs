@@ -94,6 +94,13 @@ impl Contender {
         Contender::Memcpy,
     ];
 
+    /// Those of messages that are lent.
+    pub const OF_LOANS: [Contender; 3] = [Contender::Fast, Contender::Iceoryx2, Contender::Unix];
+
+    /// Those of connections by the native API.
+    pub const OF_CONNECTS: [Contender; 3] =
+        [Contender::Fast, Contender::Unix, Contender::KernelBridge];
+
     /// As rows and tables name it.
     pub fn name(self) -> &'static str {
         match self {
@@ -128,6 +135,7 @@ impl Contender {
 
     fn wire(self, job: &Job) -> Wire {
         match self {
+            Contender::Fast if job.ends == Ends::Native => Wire::Native,
             Contender::Unix if job.transport == Transport::Datagram => Wire::UnixDatagram,
             _ if job.transport == Transport::Datagram => Wire::Udp,
             Contender::KernelPolling => Wire::Polling,
@@ -337,8 +345,8 @@ pub fn start(lab: &Lab, contender: Contender, job: &Job, length: Duration) -> Re
 fn argv(contender: Contender, job: &Job, role: &str, at: &str) -> Result<Vec<String>> {
     let mut argv = end::command(role, contender.wire(job), job.talk, at, job.size)?;
     match job.ends {
-        Ends::Plain if contender == Contender::Iceoryx2 => argv[0] = iceoryx2()?,
-        Ends::Plain => {}
+        Ends::Plain | Ends::Native if contender == Contender::Iceoryx2 => argv[0] = iceoryx2()?,
+        Ends::Plain | Ends::Native => {}
         Ends::Python => {
             let python = [PYTHON, "-c", include_str!("rtt.py")].map(str::to_owned);
             argv.splice(..1, python);
@@ -458,7 +466,7 @@ fn address(lab: &Lab, contender: Contender, job: &Job) -> Result<String> {
     // No name comes a second time: what an ended program left there is in nobody's way.
     static NAMES: AtomicU32 = AtomicU32::new(0);
     Ok(match contender.wire(job) {
-        Wire::Tcp | Wire::Polling | Wire::Sockmap => {
+        Wire::Tcp | Wire::Polling | Wire::Sockmap | Wire::Native => {
             let port = lab.free_port()?;
             format!("{}:{port}", contender.places(job).0.ip())
         }

@@ -39,6 +39,8 @@ pub struct Options {
     pub seconds: f64,
     /// Few sizes, one placement.
     pub quick: bool,
+    /// Names of rows; empty: all.
+    pub rows: Vec<String>,
     /// More jobs: those of each side at its best.
     pub best: Vec<Job>,
 }
@@ -47,7 +49,16 @@ impl Options {
     fn jobs(&self) -> Vec<Job> {
         let suites = self.suites.iter();
         let jobs = suites.flat_map(|suite| job::jobs(*suite, self.quick));
-        jobs.chain(self.best.iter().cloned()).collect()
+        let jobs = jobs.chain(self.best.iter().cloned());
+        jobs.filter(|job| self.wants(&job.name)).collect()
+    }
+
+    fn wants(&self, row: &str) -> bool {
+        self.rows.is_empty() || self.rows.iter().any(|wanted| wanted == row)
+    }
+
+    fn wants_idle(&self) -> bool {
+        self.suites.contains(&Suite::Com) && self.wants(idle::NAME)
     }
 
     fn length(&self, job: &Job) -> Duration {
@@ -73,11 +84,12 @@ impl Options {
     /// About how long it takes.
     pub fn estimate_all(&self) -> Duration {
         let jobs = self.jobs();
-        let of = |suite, takes| match self.suites.contains(&suite) {
+        let of = |is_wanted, takes| match is_wanted {
             true => takes,
             false => Duration::ZERO,
         };
-        let counted = of(Suite::Memory, MEMORY) + of(Suite::Com, idle::WINDOW);
+        let counted =
+            of(self.suites.contains(&Suite::Memory), MEMORY) + of(self.wants_idle(), idle::WINDOW);
         jobs.iter().map(|job| self.estimate(job)).sum::<Duration>() + counted
     }
 }
@@ -87,6 +99,13 @@ pub fn run(options: &Options, json: &mut JsonLines, pace: &Pace) -> Result<Vec<R
     placement::ensure_cpus()?;
     packages::ensure(&["ip", "nft"])?;
     let jobs = options.jobs();
+    let known = |row: &&String| jobs.iter().any(|job| job.name == **row) || *row == idle::NAME;
+    let unknown = options.rows.iter().find(|row| !known(row));
+    ensure!(
+        unknown.is_none(),
+        "no row is named {}",
+        unknown.map_or("", |row| row)
+    );
     if options.suites.contains(&Suite::Com) {
         packages::ensure(&["memcached", "python3"])?;
     }
@@ -120,7 +139,7 @@ pub fn run(options: &Options, json: &mut JsonLines, pace: &Pace) -> Result<Vec<R
                 rows.push(row);
             }
         }
-        if options.suites.contains(&Suite::Com) {
+        if options.wants_idle() {
             pace.begin(idle::WINDOW);
             progress.say("an idle receiver");
             let row = idle::row(&lab)?;

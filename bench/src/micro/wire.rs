@@ -1,6 +1,6 @@
 //! What two plain programs can talk over: TCP, TCP that is polled, a UNIX stream or packet socket, a pair of
-//! named pipes, UDP, UNIX datagram sockets. TCP, UDP and UNIX streams go through libc, as any program's do; packet sockets
-//! and the openings of pipes need not, for no library takes them over.
+//! named pipes, UDP, UNIX datagram sockets, the native API. TCP, UDP and UNIX streams go through libc, as any program's do;
+//! packet sockets and the openings of pipes need not, for no library takes them over.
 //!
 //! Who drives a conversation of datagrams sends an empty one until it is answered: the serving end is there
 //! then, and knows whom to answer. A datagram that does not come within [`COMES_LIMIT`] is an error.
@@ -9,6 +9,7 @@
 //! by number behind the address: ADDRESS:PORT/SERVER'S/DRIVER'S.
 
 use anyhow::{Context, Result, bail};
+use fordway_capi::{ANY, Kind, Socket};
 use fordway_platform::sockmap;
 use rustix::io::Errno;
 use rustix::net::sockopt::set_socket_send_buffer_size_force;
@@ -17,7 +18,7 @@ use rustix::net::{
 };
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -79,6 +80,8 @@ pub enum Wire {
     Udp,
     /// SOCK_DGRAM of AF_UNIX, both ends connected; `at` is a path.
     UnixDatagram,
+    /// Messages of the native API, by loans of ring memory; `at` is ADDRESS:PORT.
+    Native,
 }
 
 impl Wire {
@@ -107,6 +110,8 @@ pub enum Listener {
     Udp(Option<UdpSocket>),
     /// UNIX datagrams, until it has its conversation.
     UnixDatagram(Option<UnixDatagram>),
+    /// The native API.
+    Native(Socket),
 }
 
 /// One end of a conversation.
@@ -128,6 +133,8 @@ pub enum Conn {
     Udp(UdpSocket, Option<SocketAddr>),
     /// UNIX datagrams.
     UnixDatagram(UnixDatagram),
+    /// The native API.
+    Native(Socket),
 }
 
 impl Wire {
@@ -156,6 +163,12 @@ impl Wire {
             }
             Wire::Udp => Listener::Udp(Some(UdpSocket::bind(at)?)),
             Wire::UnixDatagram => Listener::UnixDatagram(Some(UnixDatagram::bind(path)?)),
+            Wire::Native => {
+                let socket = Socket::new(Kind::SeqPacket)?;
+                socket.bind((ANY, named(at)?.1))?;
+                socket.listen(16)?;
+                Listener::Native(socket)
+            }
         })
     }
 
@@ -222,8 +235,19 @@ impl Wire {
                 socket.recv(&mut [0])?;
                 Conn::UnixDatagram(socket)
             }
+            Wire::Native => {
+                let socket = Socket::new(Kind::SeqPacket)?;
+                socket.connect(named(at)?)?;
+                Conn::Native(socket)
+            }
         })
     }
+}
+
+/// The number of an address of IPv4 in the native API, and the port.
+fn named(at: &str) -> io::Result<(u32, u16)> {
+    let address: SocketAddrV4 = at.parse().map_err(io::Error::other)?;
+    Ok((u32::from(*address.ip()), address.port()))
 }
 
 fn with_maps(at: &str) -> Option<(&str, [u32; 2])> {
@@ -286,6 +310,7 @@ impl Listener {
                 socket.send(&[])?;
                 Conn::UnixDatagram(socket)
             }
+            Listener::Native(socket) => Conn::Native(socket.accept()?.0),
         })
     }
 }
@@ -358,6 +383,11 @@ impl Talker for Conn {
             Conn::Udp(socket, None) => drop(socket.send(bytes)?),
             Conn::Udp(socket, Some(driver)) => drop(socket.send_to(bytes, *driver)?),
             Conn::UnixDatagram(socket) => drop(socket.send(bytes)?),
+            Conn::Native(socket) => {
+                let mut room = socket.reserve(bytes.len())?;
+                room.copy_from_slice(bytes);
+                room.commit(bytes.len())?;
+            }
             Conn::Pipe(_, None) => bail!("the end was announced already"),
         }
         Ok(())
@@ -378,6 +408,14 @@ impl Talker for Conn {
                 count
             }
             Conn::UnixDatagram(socket) => socket.recv(buffer)?,
+            Conn::Native(socket) => match socket.peek()? {
+                Some(message) => {
+                    let count = message.copy_to(0, buffer);
+                    message.release(count);
+                    count
+                }
+                None => 0,
+            },
         })
     }
 
@@ -393,6 +431,7 @@ impl Talker for Conn {
             Conn::Unix(stream) => stream.shutdown(std::net::Shutdown::Write)?,
             Conn::Seqpacket(socket) => rustix::net::shutdown(&*socket, Shutdown::Write)?,
             Conn::Pipe(_, to) => *to = None,
+            Conn::Native(socket) => socket.shutdown(std::net::Shutdown::Write)?,
             Conn::Udp(..) | Conn::UnixDatagram(_) => bail!("datagrams have no end"),
         }
         Ok(())
