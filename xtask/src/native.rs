@@ -16,11 +16,13 @@ const TOOL_VERSION: &str = "0.29.4";
 pub(crate) fn native(words: &[String]) -> Outcome {
     let mut build = cargo(&["build", "--release"]);
     build.args(["-p", "fordway-capi-library", "-p", "fordway-python"]);
-    if words.contains(&"--examples".to_owned()) {
-        let of_rust = ["-p", "fordway-native", "--features", "fordway-native/tokio"];
-        build.args(of_rust).args(["--lib", "--examples"]);
-    }
     run(build)?;
+    if words.contains(&"--examples".to_owned()) {
+        // By themselves: their features are none of the library's.
+        let mut examples = cargo(&["build", "--release", "-p", "fordway-native"]);
+        examples.args(["--features", "fordway-native/tokio", "--examples"]);
+        run(examples)?;
+    }
     let links = [
         (
             "lib/libfordway-native.so",

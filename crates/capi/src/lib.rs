@@ -15,6 +15,8 @@
 //! What it gives to programs is documented in docs/native-api.md.
 
 mod address;
+#[cfg(feature = "tokio")]
+pub mod awaited;
 pub mod c;
 mod lent;
 mod socket;

@@ -28,4 +28,4 @@ pub use fordway_capi::{Address, ToAddress, domain_of, own_domain};
 pub use fordway_capi::{Kind, Peeked, Received, Reserved, Socket, poll};
 
 #[cfg(feature = "tokio")]
-pub mod awaited;
+pub use fordway_capi::awaited;

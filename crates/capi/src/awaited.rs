@@ -5,9 +5,6 @@ use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use tokio::io::unix::AsyncFd;
 
-/// Errors of a call that would have slept (connect(2)).
-const IN_PROGRESS: i32 = 115;
-
 /// See [`Socket`]; each call sleeps in its task alone. Of several tasks, one sends and one receives at a time.
 #[derive(Debug)]
 pub struct AsyncSocket(AsyncFd<Socket>);
@@ -37,7 +34,7 @@ impl AsyncSocket {
     /// Connects to a domain's port.
     pub async fn connect(&self, address: impl ToAddress) -> io::Result<()> {
         match self.get().connect(address) {
-            Err(error) if error.raw_os_error() == Some(IN_PROGRESS) => {
+            Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {
                 self.0.writable().await?.retain_ready();
                 self.get().take_error()?.map_or(Ok(()), Err)
             }
@@ -92,9 +89,9 @@ impl TryFrom<Socket> for AsyncSocket {
 
     fn try_from(socket: Socket) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
-        // A socket keeps its descriptor for as long as it lives, as the unsafe `register` would have us promise.
-        #[allow(deprecated)]
-        AsyncFd::new(socket).map(Self)
+        // SAFETY: a socket keeps its descriptor, open, for as long as it lives.
+        let registered = unsafe { AsyncFd::register(socket) };
+        Ok(Self(registered?))
     }
 }
 
