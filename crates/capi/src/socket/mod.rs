@@ -63,22 +63,23 @@ impl Socket {
             Kind::Datagram => Type::DGRAM,
             Kind::Stream | Kind::SeqPacket => Type::STREAM,
         };
-        Self::of(socket2::Socket::new(Domain::IPV4, of_kernel, None)?, kind)
-    }
-
-    fn of(kernels: socket2::Socket, kind: Kind) -> io::Result<Self> {
+        let kernels = socket2::Socket::new(Domain::IPV4, of_kernel, None)?;
         match kind {
             Kind::Datagram => kernels.set_broadcast(true)?,
             // Each send is a matter of its own, also by the kernel.
             Kind::Stream | Kind::SeqPacket => kernels.set_tcp_nodelay(true)?,
         }
-        Ok(Self {
+        Ok(Self::of(kernels, kind))
+    }
+
+    fn of(kernels: socket2::Socket, kind: Kind) -> Self {
+        Self {
             kernels,
             kind,
             is_nonblocking: AtomicBool::new(false),
             sending: Mutex::default(),
             receiving: Mutex::default(),
-        })
+        }
     }
 
     /// Gives it an address of the own domain, [`crate::ANY`] or a port.
@@ -102,7 +103,8 @@ impl Socket {
     /// The next connection, and whose it is.
     pub fn accept(&self) -> io::Result<(Socket, Address)> {
         let (kernels, name) = self.kernels.accept()?;
-        Ok((Self::of(kernels, self.kind)?, address_of(&name)?))
+        // With the listener's options (linux: sk_clone_lock).
+        Ok((Self::of(kernels, self.kind), address_of(&name)?))
     }
 
     /// Connects to a domain's port; of datagrams: names whom `send` and `recv` are about.
