@@ -312,7 +312,7 @@ pub extern "C" fn fordway_reserve(fd: c_int, bytes: usize) -> *mut c_void {
 /// Sends the first `bytes` of what was lent; all of them are taken. 0: nothing of a stream, and the loan is over.
 #[unsafe(no_mangle)]
 pub extern "C" fn fordway_commit(fd: c_int, bytes: usize) -> c_int {
-    status(socket(fd).and_then(|socket| socket.commit(bytes)))
+    status(socket(fd).and_then(|socket| socket.commit(bytes, &mut false)))
 }
 
 /// Ends a loan of fordway_reserve; nothing is sent.

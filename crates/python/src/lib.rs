@@ -1,14 +1,19 @@
 //! The native API for Python, for each interpreter from 3.9 on (abi3). The module is named `fordway`; its
-//! sockets have `fileno`, so `select` and its kin take them. There are no loans: what Python keeps as `bytes` is a copy.
+//! sockets have `fileno`, so `select` and its kin take them.
+//!
+//! Loans are views of memory that is not Python's ([`loan`]).
 #![forbid(unsafe_code)]
 
+mod loan;
+
 use fordway::{Address, Kind, Socket, ToAddress};
+use loan::{Lent, Out};
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A domain by its name or its number, and a port.
 #[derive(FromPyObject)]
@@ -51,19 +56,35 @@ fn call<T: Send>(py: Python<'_>, call: impl FnMut() -> io::Result<T> + Send) -> 
 
 /// A socket between domains: STREAM, DATAGRAM or SEQPACKET.
 #[pyclass(name = "Socket", frozen)]
-struct PySocket(Mutex<Option<Arc<Socket>>>);
+struct PySocket {
+    socket: Mutex<Option<Arc<Socket>>>,
+    /// What is lent to send from.
+    room: Mutex<Option<Out>>,
+    /// What is lent to receive.
+    shown: Mutex<Option<Out>>,
+}
 
 impl PySocket {
     fn of(socket: Socket) -> Self {
-        Self(Mutex::new(Some(Arc::new(socket))))
+        Self {
+            socket: Mutex::new(Some(Arc::new(socket))),
+            room: Mutex::default(),
+            shown: Mutex::default(),
+        }
     }
 
     fn get(&self) -> PyResult<Arc<Socket>> {
-        let socket = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        socket
-            .clone()
-            .ok_or_else(|| failed(&io::Error::from_raw_os_error(libc::EBADF)))
+        let socket = own(&self.socket).clone();
+        socket.ok_or_else(|| errno(libc::EBADF))
     }
+}
+
+fn own<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn errno(number: i32) -> PyErr {
+    failed(&io::Error::from_raw_os_error(number))
 }
 
 #[pymethods]
@@ -151,6 +172,54 @@ impl PySocket {
         Ok((data, received.whole, received.from.map(pair)))
     }
 
+    /// Lends room for so many bytes that are to be sent, as a memoryview.
+    fn reserve<'py>(&self, py: Python<'py>, bytes: usize) -> PyResult<Bound<'py, PyAny>> {
+        let socket = self.get()?;
+        let room = call(py, || socket.reserve_shared(bytes))?;
+        loan::lend(py, &self.room, Lent::Room(room), bytes)
+    }
+
+    /// Sends the first bytes of what was lent. Its views have to be released before, or it is a BufferError.
+    fn commit(&self, py: Python<'_>, bytes: usize) -> PyResult<()> {
+        match loan::end(py, &self.room)? {
+            Some(Lent::Room(room)) if bytes <= room.len() => {
+                let sent = py.detach(|| room.commit(bytes));
+                sent.map_err(|reason| failed(&reason))
+            }
+            _ => Err(errno(libc::EINVAL)),
+        }
+    }
+
+    /// Ends a loan of reserve; nothing is sent.
+    fn cancel(&self, py: Python<'_>) -> PyResult<()> {
+        loan::end(py, &self.room).map(drop)
+    }
+
+    /// Lends what is to be received next, as a memoryview that is only read: a message, or what there is of a
+    /// stream. None is the end. A hostile far end may change the bytes at any time: copy what you have to trust.
+    fn peek<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let socket = self.get()?;
+        // What fails without ctypes is not to fail behind the peek: a message would be lost.
+        loan::kind(py)?;
+        let Some(shown) = call(py, || socket.peek_shared())? else {
+            return Ok(None);
+        };
+        let bytes = shown.len();
+        loan::lend(py, &self.shown, Lent::Shown(shown), bytes).map(Some)
+    }
+
+    /// Receives what was lent; of a stream only the first bytes, if it is said how many. Its views have to be released
+    /// before, or it is a BufferError.
+    #[pyo3(signature = (bytes = None))]
+    fn release(&self, py: Python<'_>, bytes: Option<usize>) -> PyResult<()> {
+        let Some(Lent::Shown(shown)) = loan::end(py, &self.shown)? else {
+            return Err(errno(libc::EINVAL));
+        };
+        let bytes = bytes.unwrap_or(shown.len());
+        py.detach(|| shown.release(bytes));
+        Ok(())
+    }
+
     /// Sends what is left of what was accepted by calls that did not sleep.
     fn flush(&self, py: Python<'_>) -> PyResult<()> {
         let socket = self.get()?;
@@ -180,11 +249,11 @@ impl PySocket {
         self.get().map_or(-1, |socket| socket.as_raw_fd())
     }
 
-    /// Ends the socket.
+    /// Ends the socket, once no view of a loan is left.
     fn close(&self, py: Python<'_>) {
-        let mut socket = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let closed = socket.take();
-        drop(socket);
+        let closed = own(&self.socket).take();
+        let loans = [own(&self.room).take(), own(&self.shown).take()];
+        drop(loans);
         py.detach(|| drop(closed));
     }
 

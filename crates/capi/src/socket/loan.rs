@@ -9,6 +9,7 @@ use crate::address::error;
 use crate::lent::Lent;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::sync::Arc;
 
 /// Longest datagram, and more than is shown at once of a stream by the kernel.
 const SHOWN_BYTES_MAX: usize = 1 << 16;
@@ -25,12 +26,12 @@ impl Socket {
     /// Lends room for `bytes` that are to be sent: of the ring if there is one, in which case they need not
     /// be copied. The content is arbitrary.
     pub fn reserve(&self, bytes: usize) -> io::Result<Reserved<'_>> {
-        let place = self.lend(bytes)?;
-        Ok(Reserved {
-            socket: self,
-            place,
-            bytes,
-        })
+        Reserved::of(Kept::Borrowed(self), bytes)
+    }
+
+    /// The same; the loan keeps its socket open.
+    pub fn reserve_shared(self: &Arc<Self>, bytes: usize) -> io::Result<Reserved<'static>> {
+        Reserved::of(Kept::Shared(self.clone()), bytes)
     }
 
     pub(crate) fn lend(&self, bytes: usize) -> io::Result<*mut u8> {
@@ -61,8 +62,8 @@ impl Socket {
     }
 
     /// Sends the first `bytes` of what was lent, which must be no more than that; all of them are taken. On EAGAIN and
-    /// other errors before that the loan stays.
-    pub(crate) fn commit(&self, bytes: usize) -> io::Result<()> {
+    /// other errors before that the loan stays; `is_over` says whether it has ended.
+    pub(crate) fn commit(&self, bytes: usize, is_over: &mut bool) -> io::Result<()> {
         let sending = &mut *own(&self.sending);
         let head = (bytes as u32).to_le_bytes();
         let length = self.head_bytes() + bytes;
@@ -88,6 +89,7 @@ impl Socket {
             sending.rest.extend_from_slice(&all[sent..]);
         }
         sending.loan = None;
+        *is_over = true;
         self.accepted(sending, 0)
     }
 
@@ -98,13 +100,12 @@ impl Socket {
     /// Lends what is to be received next: a message, or what there is of a stream; `None` is the end of
     /// the connection.
     pub fn peek(&self) -> io::Result<Option<Peeked<'_>>> {
-        let shown = self.show()?;
-        Ok(shown.map(|(place, bytes)| Peeked {
-            socket: self,
-            place,
-            bytes,
-            taken: 0,
-        }))
+        Peeked::of(Kept::Borrowed(self))
+    }
+
+    /// The same; the loan keeps its socket open.
+    pub fn peek_shared(self: &Arc<Self>) -> io::Result<Option<Peeked<'static>>> {
+        Peeked::of(Kept::Shared(self.clone()))
     }
 
     pub(crate) fn show(&self) -> io::Result<Option<(*const u8, usize)>> {
@@ -183,26 +184,58 @@ impl Socket {
     }
 }
 
+/// The socket of a loan.
+#[derive(Debug)]
+enum Kept<'s> {
+    Borrowed(&'s Socket),
+    Shared(Arc<Socket>),
+}
+
+impl std::ops::Deref for Kept<'_> {
+    type Target = Socket;
+
+    fn deref(&self) -> &Socket {
+        match self {
+            Kept::Borrowed(socket) => socket,
+            Kept::Shared(socket) => socket,
+        }
+    }
+}
+
 /// Room that was lent to write what is to be sent. Dropped, nothing is sent.
 #[derive(Debug)]
 pub struct Reserved<'s> {
-    socket: &'s Socket,
+    socket: Kept<'s>,
     place: *mut u8,
     bytes: usize,
+    is_over: bool,
 }
 
-impl Reserved<'_> {
+// SAFETY: memory of the process that is the loan's alone, whichever thread has it.
+unsafe impl Send for Reserved<'_> {}
+
+impl<'s> Reserved<'s> {
+    fn of(socket: Kept<'s>, bytes: usize) -> io::Result<Self> {
+        let place = socket.lend(bytes)?;
+        Ok(Self {
+            socket,
+            place,
+            bytes,
+            is_over: false,
+        })
+    }
+
     /// Sends the first `bytes` of it. All of them are taken: what the kernel has no room for goes with the next call.
-    pub fn commit(self, bytes: usize) -> io::Result<()> {
-        self.socket.commit(bytes.min(self.bytes))?;
-        std::mem::forget(self);
-        Ok(())
+    pub fn commit(mut self, bytes: usize) -> io::Result<()> {
+        self.socket.commit(bytes.min(self.bytes), &mut self.is_over)
     }
 }
 
 impl Drop for Reserved<'_> {
     fn drop(&mut self) {
-        self.socket.cancel();
+        if !self.is_over {
+            self.socket.cancel();
+        }
     }
 }
 
@@ -227,13 +260,26 @@ impl std::ops::DerefMut for Reserved<'_> {
 /// [`Peeked::release`] says.
 #[derive(Debug)]
 pub struct Peeked<'s> {
-    socket: &'s Socket,
+    socket: Kept<'s>,
     place: *const u8,
     bytes: usize,
     taken: usize,
 }
 
-impl Peeked<'_> {
+// SAFETY: as of `Reserved`.
+unsafe impl Send for Peeked<'_> {}
+
+impl<'s> Peeked<'s> {
+    fn of(socket: Kept<'s>) -> io::Result<Option<Self>> {
+        let shown = socket.show()?;
+        Ok(shown.map(|(place, bytes)| Self {
+            socket,
+            place,
+            bytes,
+            taken: 0,
+        }))
+    }
+
     /// Bytes that there are.
     pub fn len(&self) -> usize {
         self.bytes

@@ -16,6 +16,10 @@ const CHAT_PORT: u16 = 7140;
 const PYTHON: &str = "/usr/bin/python3";
 const FILE_BYTES: u64 = 100_000_000;
 const CASES: usize = 13;
+const LOANS_PORT: u16 = 7150;
+const LOANS_CASES: usize = 4;
+/// Half of what they send one way.
+const LOANS_BYTES: u64 = 3_000_000;
 /// Half of what the first cases send, and get back.
 const CASES_BYTES: u64 = 30_000_000;
 
@@ -169,6 +173,17 @@ fn native_examples() -> Result<()> {
         let carried = watch.end(&bed)?;
         line = carried.rings_at_both_ends([SERVER, CLIENT], port, FILE_BYTES / 2)?;
     }
+
+    let cases = vec![PYTHON.to_owned(), script("native_loans.py")];
+    let digits = LOANS_PORT.to_string();
+    let server = bed.serve(SERVER, LOANS_PORT, start(&cases, &["serve", &digits]))?;
+    let watch = bed.watch()?;
+    let text = bed.run(start(&cases, &[SERVER, &digits]))?.text();
+    let good = text.lines().filter(|line| line.starts_with("ok ")).count();
+    ensure!(good == LOANS_CASES, "{text}");
+    let carried = watch.end(&bed)?;
+    carried.rings_at_both_ends([SERVER, CLIENT], LOANS_PORT, LOANS_BYTES)?;
+    bed.stop(server)?;
 
     let mut chatters = Vec::new();
     let digits = CHAT_PORT.to_string();
