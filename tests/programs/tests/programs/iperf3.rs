@@ -29,6 +29,17 @@ const DATAGRAM_RUNS: [&str; 7] = [
 const UNBOUNDED: &str = "-b 0 -n 256M";
 /// Of a hundred datagrams.
 const LOST_PERCENT_MAX: f64 = 10.0;
+/// Of a server that writes into a file what it receives.
+const CONTENTS_PORT: u16 = 5203;
+/// Bytes of a datagram, and what else a run by it has. Against the other server the client is the receiver.
+const CONTENTS_RUNS: [(usize, &str); 4] = [
+    (1000, ""),
+    (200, "-b 5M -n 600K"),
+    (60000, ""),
+    (1000, "-R"),
+];
+/// In front of each datagram: seconds, microseconds, its number.
+const STAMP_BYTES: usize = 12;
 
 #[test]
 fn iperf3() -> Result<()> {
@@ -116,8 +127,58 @@ fn iperf3_by_datagrams() -> Result<()> {
     let carried = watch.end(&bed)?;
     let domains = [SERVER, CLIENT];
     lines.push(carried.datagrams_at_both_ends(domains, DATAGRAM_PORT, DATAGRAM_RUN_BYTES)?);
+    lines.push(contents(&bed, &program)?);
     bed.stop(server)?;
     bed.finish(&lines.join("; "))
+}
+
+/// Every byte of what is received, which iperf3 itself does not look at.
+fn contents(bed: &Bed, program: &str) -> Result<String> {
+    let got = bed.dir().join("got");
+    let file = got.to_string_lossy();
+    let serve = Spawn::line(&format!("{program} -s -p {CONTENTS_PORT} -F {file}"));
+    let server = bed.serve(SERVER, CONTENTS_PORT, RINGS.of(serve))?;
+    let watch = bed.watch()?;
+    let mut blocks = 0;
+    for (length, options) in CONTENTS_RUNS {
+        let at = match options {
+            "-R" => format!("-p {DATAGRAM_PORT} -F {file}"),
+            _ => format!("-p {CONTENTS_PORT}"),
+        };
+        let options = format!("-l {length} {options} --repeating-payload {at}");
+        let sent = datagrams_of(bed, program, &options)?.sent;
+        let came = blocks_of(&std::fs::read(&got)?, length).with_context(|| options.clone())?;
+        ensure!(
+            came <= sent && came as f64 >= sent as f64 * (1.0 - LOST_PERCENT_MAX / 100.0),
+            "{options}: {came} of {sent} datagrams are in the file"
+        );
+        blocks += came;
+    }
+    let carried = watch.end(bed)?;
+    carried.datagrams_at_both_ends([SERVER, CLIENT], CONTENTS_PORT, DATAGRAM_RUN_BYTES)?;
+    bed.stop(server)?;
+    Ok(format!("{blocks} datagrams compared"))
+}
+
+/// How many datagrams of `length` bytes these are: in order, whole, and with iperf3's payload.
+fn blocks_of(bytes: &[u8], length: usize) -> Result<u64> {
+    let (mut blocks, mut last) = (0, 0);
+    for block in bytes.chunks(length) {
+        ensure!(block.len() == length, "datagram {blocks} was cut");
+        let number = u32::from_be_bytes(block[8..STAMP_BYTES].try_into()?);
+        ensure!(number > last, "datagram {number} came behind {last}");
+        let expected = |place: usize| b'0' + (place % 10) as u8;
+        let strange = (STAMP_BYTES..length).find(|place| block[*place] != expected(*place));
+        ensure!(strange.is_none(), "datagram {number}, byte {strange:?}");
+        (blocks, last) = (blocks + 1, number);
+    }
+    Ok(blocks)
+}
+
+/// What one run's report says of its streams.
+struct Datagrams {
+    lost: u64,
+    sent: u64,
 }
 
 /// One run; how many datagrams were lost.
@@ -126,6 +187,15 @@ fn run_datagrams(bed: &Bed, program: &str, options: &str) -> Result<String> {
         UNBOUNDED => 99.0,
         _ => LOST_PERCENT_MAX,
     };
+    let Datagrams { lost, sent } = datagrams_of(bed, program, options)?;
+    ensure!(
+        sent > 0 && lost as f64 <= sent as f64 * lost_percent_max / 100.0,
+        "{lost} of {sent} datagrams were lost"
+    );
+    Ok(format!("{options} lost {lost} of {sent}"))
+}
+
+fn datagrams_of(bed: &Bed, program: &str, options: &str) -> Result<Datagrams> {
     // The last of two values counts.
     let command = format!(
         "{program} -u -c {SERVER} -p {DATAGRAM_PORT} -J \
@@ -145,9 +215,5 @@ fn run_datagrams(bed: &Bed, program: &str, options: &str) -> Result<String> {
         sent += of("packets")?;
         ensure!(of("out_of_order")? == 0, "out of order: {stream}");
     }
-    ensure!(
-        sent > 0 && lost as f64 <= sent as f64 * lost_percent_max / 100.0,
-        "{lost} of {sent} datagrams were lost"
-    );
-    Ok(format!("{options} lost {lost} of {sent}"))
+    Ok(Datagrams { lost, sent })
 }
