@@ -380,7 +380,8 @@ impl Domains {
             let in_use = processes_in(paths, &populations) > 0;
             if !in_use
                 && let Some(domain) = registry.domains().find(|domain| domain.id == *id)
-                && let Err(reason) = fabric.remove_domain(&domain.name)
+                && let Some(ip) = domain.ip
+                && let Err(reason) = fabric.remove_domain(&domain.name, ip)
             {
                 tracing::warn!("removing domain {}: {reason}", domain.name);
             }
@@ -465,7 +466,7 @@ impl Broker {
             }
             Err(reason) => {
                 if let Ok(fabric) = self.domains.fabric() {
-                    let _ = fabric.remove_domain(name);
+                    let _ = fabric.remove_domain(name, ip);
                 }
                 refused(&reason)
             }
@@ -645,11 +646,13 @@ impl Broker {
                 ),
             );
         }
-        if self.domains.paths.contains_key(&domain.id) {
+        if let Some(ip) = domain.ip
+            && self.domains.paths.contains_key(&domain.id)
+        {
             let removed = self
                 .domains
                 .fabric()
-                .and_then(|fabric| fabric.remove_domain(name));
+                .and_then(|fabric| fabric.remove_domain(name, ip));
             if let Err(reason) = removed {
                 return error(kind_of(&reason), &reason);
             }

@@ -22,15 +22,16 @@
 //! from a port is dropped and counted, before the bridge learns anything from it. The uplink's port
 //! may send what comes from outside the domains' network as well (`uplink`); it carries no IPv6.
 //!
-//! Domains know each other's MACs from the beginning (`neighbours`), so that IPv6 needs no more of
-//! rules than IPv4 does.
+//! By IPv6 domains send to one MAC for all of them, which the bridge exchanges for that of whoever has the
+//! address (`filter`), so that IPv6 needs no more of rules than IPv4 does, and a domain nothing of the
+//! others: to make one costs the same however many there are.
 //!
 //! The work is done by `ip -batch` and `nft -f` in a helper thread inside the fabric.
 //! Calls come from one broker at a time; nothing here locks.
 
 mod filter;
 pub mod hosts;
-mod neighbours;
+mod places;
 mod rules;
 mod tool;
 mod uplink;
@@ -41,9 +42,8 @@ pub use uplink::Publication;
 
 use crate::launch::HOSTS;
 use crate::netns;
-use filter::{RULES, elements, link_local_of, mac_of, port_name};
+use filter::{LEADER, REJECT, RULES, elements, leads, link_local_of, mac_of, port_name};
 use fordway_abi::vsock;
-use neighbours::Neighbour;
 use std::fmt::Write as _;
 use std::fs;
 use std::io;
@@ -56,6 +56,8 @@ const BRIDGE: &str = "fw0";
 /// Holds the fabric's own namespace, beside the domains'.
 pub(crate) const FABRIC_FILE: &str = ".fabric";
 const DOMAIN_DEVICE: &str = "eth0";
+/// The domains' /etc/hosts, one for all. No domain's name begins with a dot.
+const HOSTS_FILE: &str = ".domains";
 /// The switch port of the uplink, and its far end in the host.
 pub const UPLINK_PORT: &str = "uplink";
 const UPLINK_DEVICE: &str = "fordway0";
@@ -114,7 +116,7 @@ type Result<T> = std::result::Result<T, FabricError>;
 pub struct DomainPaths {
     /// nsfs mount of its network namespace.
     pub netns_path: PathBuf,
-    /// Its /etc/hosts.
+    /// What its /etc/hosts is, that of all domains.
     pub hosts_path: PathBuf,
     /// SO_NETNS_COOKIE of its namespace.
     pub netns_cookie: u64,
@@ -238,12 +240,14 @@ impl Fabric {
         fabric.lay()
     }
 
-    /// Makes a domain: namespace, veth pair, switch port, filter, hosts file.
+    /// Makes a domain: namespace, veth pair, switch port, filter.
     pub fn add_domain(&self, name: &str, lease: &Lease) -> Result<DomainPaths> {
         check_file_name(name)?;
         let ip = lease.ip;
-        let ports = self.ports()?;
-        for port in &ports {
+        let file = self.netns_dir.join(name);
+        // Only who finds something asks for all of it.
+        let found = file.exists() || places::is_there(self.namespace.as_fd(), &port_name(ip));
+        for port in if found { self.ports()? } else { Vec::new() } {
             if port.name == name {
                 return Err(FabricError::Taken(format!("the domain \"{name}\" exists")));
             }
@@ -255,21 +259,24 @@ impl Fabric {
         }
         // Where that cannot be, `fordway run` says that names are missing.
         let _ = hosts::ensure(Path::new(HOSTS));
-        let file = self.netns_dir.join(name);
         netns::remove(&file).map_err(doing("removing an unfinished domain"))?;
         netns::create(&file).map_err(doing("making a network namespace"))?;
-        let made = self.furnish(name, &file, lease, &ports);
+        let made = self.furnish(name, &file, lease);
         if made.is_err() {
-            let _ = self.remove_domain(name);
+            let _ = self.remove_domain(name, ip);
         }
         made
     }
 
-    /// Removes a domain. Programs in it keep their namespace, without a network.
-    pub fn remove_domain(&self, name: &str) -> Result<()> {
+    /// Removes a domain that has this address. Programs in it keep their namespace, without a network.
+    pub fn remove_domain(&self, name: &str, ip: Ipv4Addr) -> Result<()> {
         check_file_name(name)?;
-        let ports = self.ports()?;
-        let port = ports.iter().find(|port| port.name == name);
+        let device = port_name(ip);
+        let line = match places::is_there(self.namespace.as_fd(), &device) {
+            true => self.ip_in_fabric(&["-o", "link", "show", "dev", &device])?,
+            false => String::new(),
+        };
+        let port = parse_port(&line).filter(|port| port.name == name);
         let file = self.netns_dir.join(name);
         if port.is_none() && !file.exists() {
             return Err(FabricError::NotFound(name.into()));
@@ -277,7 +284,6 @@ impl Fabric {
         if let Some(port) = port {
             self.unpublish(port.lease.ip)?;
             self.unplug(&port_name(port.lease.ip), &port.lease)?;
-            self.tell_of(&port.lease, &ports, false)?;
         }
         netns::remove(&file).map_err(doing("removing a network namespace"))?;
         match fs::remove_file(self.hosts_dir.join(name)) {
@@ -288,9 +294,24 @@ impl Fabric {
         }
     }
 
-    /// Makes of a fabric that an earlier version laid one of this version.
+    /// Makes of a fabric that an earlier version laid one of this version. Domains that it made
+    /// find new ones by neighbour discovery, and keep hosts files of their own.
     pub fn renew(&self) -> Result<()> {
-        self.nft_in_fabric(&["-f", "-"], RULES).map(drop)
+        let ports = self.ports()?;
+        let leads: String = ports.iter().map(|port| leads("add", &port.lease)).collect();
+        self.load_own_rules(&leads)
+    }
+
+    /// Puts [`RULES`] in force, and these elements of their sets.
+    fn load_own_rules(&self, elements: &str) -> Result<()> {
+        let [drop, reject] = REJECT;
+        let rejecting = RULES.replace(drop, reject) + elements;
+        let loaded = self.nft_in_fabric(&["-f", "-"], &rejecting);
+        let loaded = loaded.or_else(|_| {
+            let dropping = RULES.to_owned() + elements;
+            self.nft_in_fabric(&["-f", "-"], &dropping)
+        });
+        loaded.map(std::mem::drop)
     }
 
     /// The domains that are whole, in order of their addresses; what an earlier
@@ -323,14 +344,18 @@ impl Fabric {
         Ok(whole)
     }
 
-    /// Writes the names into each domain's hosts file; `host` is the uplink's address.
+    /// Writes the names into the domains' hosts file, and into those that an earlier version made, one for each
+    /// domain; `host` is the uplink's address.
     pub fn write_hosts(&self, domains: &[(&str, IpAddr)], host: Option<Ipv4Addr>) -> Result<()> {
         let text = hosts::text(domains, host);
+        let write =
+            |file: &Path| hosts::write_in_place(file, &text).map_err(doing("writing a hosts file"));
+        let shared = self.hosts_dir.join(HOSTS_FILE);
+        write(&shared)?;
         let entries = fs::read_dir(&self.hosts_dir).map_err(doing("listing the hosts files"))?;
-        for file in entries.flatten() {
-            hosts::write_in_place(&file.path(), &text).map_err(doing("writing a hosts file"))?;
-        }
-        Ok(())
+        let own = entries.flatten().map(|entry| entry.path());
+        own.filter(|file| *file != shared)
+            .try_for_each(|file| write(&file))
     }
 
     /// Frames from a port ([`port_of`] or [`UPLINK_PORT`]) that were dropped because their
@@ -365,7 +390,7 @@ impl Fabric {
     }
 
     fn lay(&self) -> Result<()> {
-        self.nft_in_fabric(&["-f", "-"], RULES)?;
+        self.load_own_rules("")?;
         let mut batch = String::from("link set lo up\n");
         let _ = writeln!(batch, "link add {BRIDGE} type bridge mcast_snooping 0");
         no_ipv6_address(&mut batch, BRIDGE);
@@ -373,13 +398,7 @@ impl Fabric {
         ip_batch(self.namespace.as_fd(), &batch)
     }
 
-    fn furnish(
-        &self,
-        name: &str,
-        file: &Path,
-        lease: &Lease,
-        others: &[Port],
-    ) -> Result<DomainPaths> {
+    fn furnish(&self, name: &str, file: &Path, lease: &Lease) -> Result<DomainPaths> {
         let namespace = netns::open(file)
             .map_err(doing("opening a network namespace"))?
             .ok_or_else(|| FabricError::NotFound(name.into()))?;
@@ -392,19 +411,9 @@ impl Fabric {
             namespace_path: file,
             lease,
         })?;
-        if lease.six.is_some() {
-            self.tell_of(lease, others, true)?;
-            let others = others.iter().flat_map(|port| port.lease.neighbours());
-            let others: Vec<Neighbour> = others.collect();
-            neighbours::know(namespace.as_fd(), DOMAIN_DEVICE, &others, true)
-                .map_err(doing("telling a domain of the others"))?;
-        }
         if let Some(host) = self.uplink_address() {
             self.route_by_uplink(name, host)?;
         }
-        let hosts_path = self.hosts_dir.join(name);
-        hosts::write_in_place(&hosts_path, &hosts::text(&[(name, lease.ip.into())], None))
-            .map_err(doing("writing a hosts file"))?;
         self.paths(name)?
             .ok_or_else(|| FabricError::NotFound(name.into()))
     }
@@ -435,7 +444,7 @@ impl Fabric {
         batch.clear();
         no_ipv6_address(&mut batch, device);
         let _ = writeln!(batch, "addr add {ip}/{prefix} brd + dev {device}");
-        if let Some((six, prefix)) = six {
+        if six.is_some() {
             // Nobody else can have them, so that none waits for the answer (RFC 4862, 5.4). Probes of
             // neighbours that are known come from the second.
             //
@@ -444,22 +453,28 @@ impl Fabric {
             // address (RFC 6724, 6, rule 3). By its own table the GNU library prefers unique local addresses
             // to IPv4; musl, Go and c-ares do not. A program that tries one address only would be
             // refused by a server that is bound to 0.0.0.0, as most are by default.
+            //
+            // The address for AF_VSOCK is to be nobody's source but by its own name, too.
             let link_local = link_local_of(ip);
-            let _ = writeln!(
-                batch,
-                "addr add {six}/{prefix} dev {device} nodad preferred_lft 0\n\
-                 addr add {link_local}/64 dev {device} nodad"
-            );
-        }
-        if let Some(vsock) = lease.vsock_address() {
-            // No name leads to it, and it is to be nobody's source but by its own name.
-            let bits = vsock::PREFIX_BITS;
-            let _ = writeln!(
-                batch,
-                "addr add {vsock}/{bits} dev {device} nodad preferred_lft 0"
-            );
+            let _ = writeln!(batch, "addr add {link_local}/64 dev {device} nodad");
+            for (own, prefix) in lease.led6() {
+                let _ = writeln!(
+                    batch,
+                    "addr add {own}/{prefix} dev {device} nodad preferred_lft 0 noprefixroute"
+                );
+            }
         }
         let _ = writeln!(batch, "link set {device} up");
+        if six.is_some() {
+            let (leader, mac) = (link_local_of(LEADER), mac_of(LEADER));
+            let _ = writeln!(
+                batch,
+                "neigh replace {leader} lladdr {mac} nud permanent dev {device}"
+            );
+            for (own, prefix) in lease.led6() {
+                let _ = writeln!(batch, "route add {own}/{prefix} via {leader} dev {device}");
+            }
+        }
         ip_batch(namespace, &batch)?;
 
         // The port joins the bridge when both ends are up, so that it forwards at once.
@@ -470,7 +485,7 @@ impl Fabric {
             let _ = writeln!(batch, "link set {port} alias {alias}");
         }
         ip_batch(self.namespace.as_fd(), &batch)?;
-        neighbours::place(self.namespace.as_fd(), port, ip)
+        places::place(self.namespace.as_fd(), port, ip)
             .map_err(doing("telling the bridge of a port"))
     }
 
@@ -485,21 +500,6 @@ impl Fabric {
         self.nft_in_fabric(&["-f", "-"], &elements).map(drop)
     }
 
-    /// Has the domains of these ports know another one, or no more.
-    fn tell_of(&self, lease: &Lease, ports: &[Port], is_there: bool) -> Result<()> {
-        let known: Vec<Neighbour> = lease.neighbours().collect();
-        let knows = |port: &&Port| port.lease.six.is_some() && port.lease.ip != lease.ip;
-        for port in ports.iter().filter(knows) {
-            let namespace = netns::open(&self.netns_dir.join(&port.name));
-            let namespace = namespace.map_err(doing("opening a domain"))?;
-            if let Some(namespace) = namespace {
-                // Its root may have taken the device away, or IPv6.
-                let _ = neighbours::know(namespace.as_fd(), DOMAIN_DEVICE, &known, is_there);
-            }
-        }
-        Ok(())
-    }
-
     /// The paths of a domain, if its namespace is there.
     fn paths(&self, name: &str) -> Result<Option<DomainPaths>> {
         let netns_path = self.netns_dir.join(name);
@@ -508,7 +508,7 @@ impl Fabric {
         };
         let netns_cookie =
             netns::cookie(namespace.as_fd()).map_err(doing("reading SO_NETNS_COOKIE"))?;
-        let hosts_path = self.hosts_dir.join(name);
+        let hosts_path = self.hosts_dir.join(HOSTS_FILE);
         Ok(Some(DomainPaths {
             netns_path,
             hosts_path,
@@ -553,13 +553,11 @@ impl Lease {
         self.cid().map(vsock::address_of)
     }
 
-    /// By what and where others know it, if it has IPv6.
-    fn neighbours(&self) -> impl Iterator<Item = Neighbour> {
-        let ip = self.ip;
-        let six = self.six.map(|(six, _)| six);
-        six.into_iter()
-            .chain(self.vsock_address())
-            .map(move |six| (six, ip))
+    /// The addresses by which others send to it by the leader, with the prefix lengths of their networks.
+    fn led6(&self) -> impl Iterator<Item = (Ipv6Addr, u8)> {
+        let vsock = self.vsock_address();
+        let vsock = vsock.map(|address| (address, vsock::PREFIX_BITS));
+        self.six.into_iter().chain(vsock)
     }
 
     /// Of a port of which no more than its name is known.

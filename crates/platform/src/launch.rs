@@ -7,7 +7,7 @@
 
 use crate::fabric::FABRIC_FILE;
 use rustix::fs::CWD;
-use rustix::mount::{MountPropagationFlags, UnmountFlags};
+use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 use rustix::thread::{CpuSet, LinkNameSpaceType, UnshareFlags};
 use std::ffi::{CString, OsStr, OsString};
 use std::io;
@@ -42,7 +42,7 @@ pub fn enter_netns(file: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Gives the process a mount namespace of its own in which `hosts` is /etc/hosts and
+/// Gives the process a mount namespace of its own in which `hosts` is /etc/hosts, to be read only, and
 /// no fabric's directory of namespaces is there: its copy would keep every domain's
 /// namespace alive as long as this program runs. Where the host asks systemd-resolved for
 /// names, the program asks the servers behind it. False if there is no /etc/hosts to
@@ -62,6 +62,8 @@ pub fn private_mounts(hosts: &Path) -> io::Result<bool> {
     let named = Path::new(HOSTS).exists();
     if named {
         rustix::mount::mount_bind(hosts, HOSTS)?;
+        // It is the file of all domains.
+        rustix::mount::mount_remount(HOSTS, MountFlags::BIND | MountFlags::RDONLY, "")?;
     }
     let resolv_conf = std::fs::read_to_string(RESOLV_CONF).unwrap_or_default();
     if asks_resolved_alone(&resolv_conf) && Path::new(RESOLVED_SERVERS).exists() {

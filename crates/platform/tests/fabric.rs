@@ -148,7 +148,7 @@ fn ip_in(file: &Path, words: &str) -> String {
 }
 
 #[test]
-fn domains_have_ipv6_at_once_and_know_each_other() {
+fn domains_have_ipv6_at_once_and_need_to_know_nothing_of_each_other() {
     let Some(runtime) = Runtime::new("six") else {
         return;
     };
@@ -173,11 +173,20 @@ fn domains_have_ipv6_at_once_and_know_each_other() {
     let (_server, from) = listener.accept().expect("accept");
     assert_eq!(from.ip(), client.local_addr().expect("name").ip());
     assert_eq!(from.ip(), six(4));
-    let laid = |file: &Path, of: u16| {
-        let known = ip_in(file, "-6 neigh show nud permanent");
-        known.contains(&six(of).to_string())
+    // Each knows one neighbour, who leads to all, and one route; so it stays when others come.
+    let known = |file: &Path| {
+        let neighbours = ip_in(file, "-6 neigh show dev eth0");
+        let settled = neighbours
+            .lines()
+            .filter(|line| !line.starts_with("fe80::46:aff"));
+        let settled = settled.collect::<Vec<_>>().join("\n");
+        settled + &ip_in(file, "-6 route show dev eth0")
     };
-    assert!(laid(&db.netns_path, 4) && laid(&web.netns_path, 3));
+    let alone = known(&db.netns_path);
+    assert!(!alone.contains(&six(4).to_string()), "{alone}");
+    fabric.add_domain("more", &with_six(6)).expect("more");
+    assert_eq!(known(&db.netns_path), alone);
+    fabric.remove_domain("more", ip(6)).expect("remove");
     assert_eq!(ip_in(&four.netns_path, "-6 addr show dev eth0"), "");
 
     // The addresses that stand for CIDs are each domain's own, too.
@@ -212,8 +221,33 @@ fn domains_have_ipv6_at_once_and_know_each_other() {
         .map(|domain| domain.lease)
         .collect();
     assert_eq!(leases, [with_six(3), with_six(4), lease(5)]);
-    fabric.remove_domain("web").expect("remove");
-    assert!(!laid(&db.netns_path, 4));
+    // What is for nobody goes to nobody, and what is for somebody to nobody else.
+    fabric.remove_domain("web", ip(4)).expect("remove");
+    let received = || {
+        let text = ip_in(&four.netns_path, "-s link show dev eth0");
+        let line = text.lines().skip_while(|line| !line.contains("RX:")).nth(1);
+        let packets = line.and_then(|line| line.split_whitespace().nth(1));
+        packets
+            .and_then(|count| count.parse::<u64>().ok())
+            .expect("a count")
+    };
+    let before = received();
+    taker.send_to(b"nobody", (of(4), 9)).expect("send");
+    // Frames keep their order: this one would come behind it.
+    let knock = inside(&db.netns_path, || {
+        UdpSocket::bind((ip(3), 0)).expect("bind")
+    });
+    let door = inside(&four.netns_path, || {
+        UdpSocket::bind((ip(5), 0)).expect("bind")
+    });
+    door.set_read_timeout(Some(Duration::from_secs(5)))
+        .expect("timeout");
+    knock
+        .send_to(b"knock", door.local_addr().expect("name"))
+        .expect("send");
+    door.recv_from(&mut room).expect("nothing came");
+    // An ARP question and what was knocked with.
+    assert_eq!(received() - before, 2, "what was for nobody came by");
     fabric.add_domain("web", &with_six(4)).expect("once more");
     assert_eq!(fabric.spoofed_frames(&port_of(ip(4))).expect("counter"), 0);
 }
@@ -261,8 +295,8 @@ fn a_second_broker_finds_what_the_first_one_made() {
     let hosts = std::fs::read_to_string(&db.hosts_path).expect("hosts");
     assert!(hosts.ends_with("10.77.0.3 db\n"), "{hosts}");
 
-    fabric.remove_domain("half").expect("remove");
-    let gone = fabric.remove_domain("half").expect_err("twice");
+    fabric.remove_domain("half", ip(5)).expect("remove");
+    let gone = fabric.remove_domain("half", ip(5)).expect_err("twice");
     assert!(matches!(gone, FabricError::NotFound(_)), "{gone}");
     fabric.teardown().expect("teardown");
     assert!(!runtime.0.join("netns").exists() && !runtime.0.join("hosts").exists());

@@ -26,10 +26,16 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// The type of a message in fragments is in the first one, unless another header hides it, which
 /// is refused; who gets fragments of neighbour discovery ignores them (RFC 6980).
 ///
+/// What domains send to each other by IPv6 they send to [`LEADER`], whose MAC is nobody's: once it has
+/// passed, it is given the MAC of whoever has the address (`leads6`). So no domain has to know where
+/// another one is; nobody is asked, and no answer could be forged. What is for an address that nobody
+/// has is rejected ([`REJECT`]), or dropped by a kernel that cannot: it never goes to all ports.
+///
 /// Given once more, the text replaces the rules in one transaction and leaves the sets, whichever
 /// version of it was given before.
 pub(super) const RULES: &str = "
 table bridge fordway {
+	chain lead6 { }
 	chain own_neighbours6 { }
 	chain neighbours6 { }
 	chain from_port6 { }
@@ -41,6 +47,7 @@ flush chain bridge fordway from_port
 flush chain bridge fordway from_port6
 flush chain bridge fordway neighbours6
 flush chain bridge fordway own_neighbours6
+flush chain bridge fordway lead6
 table bridge fordway {
 	counter ipv6 { }
 	set routers { typeof iifname . ether saddr; }
@@ -51,7 +58,13 @@ table bridge fordway {
 	set assigned6 { typeof iifname . ether saddr . ip6 saddr; }
 	set target6 { typeof iifname . ether saddr . @th,64,128; }
 	set link_layer6 { typeof iifname . @th,192,64; }
+	map leads6 { type ipv6_addr : ether_addr; }
 	map spoofed { type ifname : counter; }
+	chain lead6 {
+		ether daddr != 02:46:00:00:00:00 accept
+		ether daddr set ip6 daddr map @leads6 accept
+		drop
+	}
 	chain own_neighbours6 {
 		icmpv6 type nd-neighbor-solicit ip6 length 24 accept
 		icmpv6 type nd-neighbor-solicit ip6 length 32 iifname . @th,192,64 @link_layer6 accept
@@ -69,7 +82,7 @@ table bridge fordway {
 	chain from_port6 {
 		icmpv6 type { 130-138, 141-143, 151-153 } goto neighbours6
 		frag nexthdr { 0, 43, 44, 51, 60 } counter name iifname map @spoofed drop
-		iifname . ether saddr . ip6 saddr @assigned6 accept
+		iifname . ether saddr . ip6 saddr @assigned6 goto lead6
 		counter name iifname map @spoofed drop
 	}
 	chain from_port {
@@ -84,6 +97,16 @@ table bridge fordway {
 	}
 }
 ";
+
+/// Says to the sender at once that nobody has the address, in [`RULES`] where it is dropped otherwise. A
+/// kernel without nft_reject_bridge refuses it.
+pub(super) const REJECT: [&str; 2] = [
+    "map @leads6 accept\n\t\tdrop",
+    "map @leads6 accept\n\t\treject with icmpv6 type addr-unreachable",
+];
+
+/// By [`mac_of`] and [`link_local_of`] it has the addresses of the leader, to whom domains send.
+pub(super) const LEADER: Ipv4Addr = Ipv4Addr::UNSPECIFIED;
 
 /// Makes a router of the uplink. MAC and NETWORK stand for what they say.
 pub(super) const UPLINK_ELEMENTS: &str = "
@@ -117,6 +140,7 @@ pub(super) fn elements(verb: &str, port: &str, lease: &Lease) -> String {
                  {verb} element bridge fordway target6 {{ \"{port}\" . {mac} . {target:#034x} }}\n"
             );
         }
+        elements += &leads(verb, lease);
         // RFC 4861, 4.6.1: source (of solicitations), target (of advertisements).
         for option in [1, 2] {
             let digits = mac.replace(':', "");
@@ -131,6 +155,14 @@ pub(super) fn elements(verb: &str, port: &str, lease: &Lease) -> String {
     } else {
         elements + &counter
     }
+}
+
+/// Adds or deletes the elements by which others' packets reach a port.
+pub(super) fn leads(verb: &str, lease: &Lease) -> String {
+    let mac = mac_of(lease.ip);
+    let led = lease.led6().map(|(own, _)| own);
+    let element = |own| format!("{verb} element bridge fordway leads6 {{ {own} : {mac} }}\n");
+    led.map(element).collect()
 }
 
 /// A locally administered MAC that says whose address it carries.

@@ -1,7 +1,7 @@
 //! The hosts files by which domains, containers and the host know domains' names.
 //!
 //! ```text
-//!   hosts/NAME          mounted over /etc/hosts in domain NAME
+//!   hosts/.domains      mounted over /etc/hosts in each domain, to be read only
 //!   control/hosts       the same for containers, but for whose IPv6 address leads where
 //!   /etc/hosts          the host's own: a block between two marks, while there is an uplink
 //! ```
@@ -22,7 +22,7 @@ pub const SHARED_FILE: &str = "control/hosts";
 /// All that is in the file of a system that had none.
 const MADE: &str = "# made by fordway\n";
 
-/// The content of each domain's /etc/hosts. `host` is the host's address, if there is an uplink.
+/// The content of the domains' /etc/hosts. `host` is the host's address, if there is an uplink.
 pub(super) fn text(domains: &[(&str, IpAddr)], host: Option<Ipv4Addr>) -> String {
     let mut text = String::from("127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n");
     // Programs look their own host's name up (Java's getLocalHost, sudo): answer it

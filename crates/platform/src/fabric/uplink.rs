@@ -32,7 +32,7 @@
 //! ([`super::filter`]). So neither the host nor who sends through it can speak as a domain.
 //! From one domain by the host to another goes only what was published.
 
-use super::filter::{RULES, UPLINK_ELEMENTS, mac_of};
+use super::filter::{UPLINK_ELEMENTS, mac_of};
 use super::tool::run_in;
 use super::{
     DOMAIN_DEVICE, Fabric, FabricError, Lease, Plug, Result, UPLINK_DEVICE, UPLINK_PORT, doing,
@@ -374,7 +374,7 @@ impl Fabric {
         let own = UPLINK_ELEMENTS
             .replace("MAC", &mac_of(ip))
             .replace("NETWORK", &network);
-        self.nft_in_fabric(&["-f", "-"], &(RULES.to_owned() + &own))?;
+        self.load_own_rules(&own)?;
 
         let mut table = TABLE
             .replace("DEVICE", UPLINK_DEVICE)
