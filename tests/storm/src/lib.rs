@@ -20,6 +20,7 @@
 pub mod content;
 pub mod roles;
 pub mod storms;
+mod trend;
 mod watch;
 
 use anyhow::{Context, Result, ensure};
@@ -59,6 +60,17 @@ impl Scale {
     }
 }
 
+/// How the storm of a day is played.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct Day {
+    /// Minutes that the day of storm `day` takes [default: 60]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=24 * 60))]
+    pub minutes: Option<u64>,
+    /// Write its rows to this file, as CSV
+    #[arg(long, value_name = "FILE")]
+    pub rows: Option<PathBuf>,
+}
+
 /// The stage of a storm.
 #[derive(Debug)]
 pub struct Storm {
@@ -66,6 +78,8 @@ pub struct Storm {
     pub lab: Lab,
     /// How much of it.
     pub scale: Scale,
+    /// How a day is played.
+    pub day: Day,
     binary: PathBuf,
     before: BrokerState,
     /// The broker's own memory, before.
@@ -75,7 +89,11 @@ pub struct Storm {
 
 impl Storm {
     /// `binary` plays the roles.
-    pub fn start(binary: &Path, scale: Scale, broker_arguments: &[&str]) -> Result<Storm> {
+    pub fn start(
+        binary: &Path,
+        (scale, day): (Scale, &Day),
+        broker_arguments: &[&str],
+    ) -> Result<Storm> {
         raise_descriptor_limit()?;
         let lab = Lab::start_with(broker_arguments)?;
         // What the broker sets up once, at the first program, is part of "before".
@@ -85,11 +103,18 @@ impl Storm {
         Ok(Storm {
             lab,
             scale,
+            day: day.clone(),
             binary: binary.to_owned(),
             before,
             before_kb,
             started: Instant::now(),
         })
+    }
+
+    /// What stands now belongs to what must be as before.
+    pub fn stands_now(&mut self) -> Result<()> {
+        self.before = BrokerState::settled(self.lab.broker_pid()?);
+        Ok(())
     }
 
     /// The command line of a role.
@@ -108,12 +133,17 @@ impl Storm {
 
     /// Starts a server role over the fast path; gives it with its TCP port.
     pub fn serve(&self, spawn: &Spawn) -> Result<(Program, String)> {
-        self.serve_on(PathChoice::Auto, spawn)
+        self.serve_at(&Place::Here, PathChoice::Auto, spawn)
     }
 
-    /// The same, over a path of the caller's choice.
-    pub fn serve_on(&self, path: PathChoice, spawn: &Spawn) -> Result<(Program, String)> {
-        let server = self.lab.spawn(&Place::Here, path, spawn)?;
+    /// The same, in a place and over a path of the caller's choice.
+    pub fn serve_at(
+        &self,
+        place: &Place,
+        path: PathChoice,
+        spawn: &Spawn,
+    ) -> Result<(Program, String)> {
+        let server = self.lab.spawn(place, path, spawn)?;
         server.wait_for_output("listening ")?;
         let said = server.stdout_so_far();
         let port = said

@@ -3,7 +3,7 @@
 
 use anyhow::{Result, ensure};
 use clap::{Parser, Subcommand};
-use fordway_test_storm::{Scale, roles, storms};
+use fordway_test_storm::{Day, Scale, roles, storms};
 
 /// Many connections, many deaths, and little of everything.
 #[derive(Debug, Parser)]
@@ -15,13 +15,15 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Let it storm: one by its name, or all
+    /// Let it storm: one by its name, or all but a day
     Storm {
-        /// held, churn, kills, descriptors, memory or threads
+        /// held, churn, kills, descriptors, memory, threads or day
         name: Option<String>,
         /// Seconds, or as much as was promised
         #[arg(long, value_enum, default_value_t = Scale::Whole)]
         scale: Scale,
+        #[command(flatten)]
+        day: Day,
     },
     /// Play a part in a storm (started by it)
     #[command(hide = true, subcommand)]
@@ -31,7 +33,7 @@ enum Command {
 fn main() -> Result<()> {
     match Cli::parse().command {
         Command::Role(role) => roles::play(&role),
-        Command::Storm { name, scale } => {
+        Command::Storm { name, scale, day } => {
             let known = |name: &String| storms::ALL.iter().any(|(known, ..)| known == name);
             ensure!(
                 name.as_ref().is_none_or(known),
@@ -41,10 +43,14 @@ fn main() -> Result<()> {
             let binary = std::env::current_exe()?;
             let (mut passed, mut failed) = (0, 0);
             for (storm, ..) in storms::ALL {
-                if name.as_ref().is_some_and(|name| name != storm) {
+                let played = match &name {
+                    Some(name) => name == storm,
+                    None => storm != storms::DAY,
+                };
+                if !played {
                     continue;
                 }
-                match storms::run(storm, &binary, scale) {
+                match storms::run(storm, &binary, (scale, &day)) {
                     Ok(()) => passed += 1,
                     Err(error) => {
                         println!("  FAILED: {error:#}");

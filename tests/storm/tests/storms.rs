@@ -1,14 +1,14 @@
 //! A short piece of each storm.
 
 use anyhow::Result;
-use fordway_test_storm::{Scale, storms};
+use fordway_test_storm::{Day, Scale, storms};
 use std::path::Path;
 
 fn short(name: &str) -> Result<()> {
     storms::run(
         name,
         Path::new(env!("CARGO_BIN_EXE_fordway-test")),
-        Scale::Short,
+        (Scale::Short, &Day::default()),
     )
 }
 
@@ -40,4 +40,9 @@ fn memory() -> Result<()> {
 #[test]
 fn threads() -> Result<()> {
     short("threads")
+}
+
+#[test]
+fn day() -> Result<()> {
+    short("day")
 }

@@ -3,6 +3,7 @@
 use super::{connect, say, talk, wait_for_word};
 use crate::content::mix;
 use anyhow::{Context, Result};
+use std::net::{Ipv4Addr, TcpStream};
 
 /// Talks on each new connection: enough for its way to the rings, and some bytes there.
 const ROUNDS: u64 = 8;
@@ -35,12 +36,18 @@ pub fn hold(port: u16, count: u64) -> Result<()> {
     wait_for_word()
 }
 
-pub fn churn(port: u16, count: u64) -> Result<()> {
+/// One connection that is made, talks and is closed.
+pub(super) fn come_and_go(to: (Ipv4Addr, u16), number: u64) -> Result<()> {
+    let mut stream = TcpStream::connect(to).with_context(|| format!("connection {number}"))?;
+    for round in 0..CHURN_ROUNDS {
+        talk(&mut stream, mix(number) + round, ROUND_BYTES)?;
+    }
+    Ok(())
+}
+
+pub fn churn(port: u16, count: u64, ip: Ipv4Addr) -> Result<()> {
     for number in 0..count {
-        let mut stream = connect(port).with_context(|| format!("connection {number}"))?;
-        for round in 0..CHURN_ROUNDS {
-            talk(&mut stream, mix(number) + round, ROUND_BYTES)?;
-        }
+        come_and_go((ip, port), number)?;
         if number % 1000 == 999 {
             say(format_args!("churned {}", number + 1))?;
         }

@@ -17,10 +17,10 @@ struct Connection {
     pending: Vec<u8>,
 }
 
-pub fn run() -> Result<()> {
+pub fn run(ip: Ipv4Addr) -> Result<()> {
     let mut poll = Poll::new()?;
     let mut events = Events::with_capacity(1024);
-    let mut listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0).into())?;
+    let mut listener = TcpListener::bind((ip, 0).into())?;
     poll.registry()
         .register(&mut listener, LISTENER, Interest::READABLE)?;
     say(format_args!("listening {}", listener.local_addr()?.port()))?;

@@ -4,6 +4,7 @@
 //! input. A role that finds a wrong byte says so and fails.
 
 mod crowd;
+mod day;
 mod echo;
 mod few;
 mod hoard;
@@ -20,7 +21,11 @@ pub use transfer::Port;
 #[derive(Debug, Subcommand)]
 pub enum Role {
     /// An event loop that echoes
-    Echo,
+    Echo {
+        /// Where it listens
+        #[arg(default_value_t = Ipv4Addr::LOCALHOST)]
+        ip: Ipv4Addr,
+    },
     /// Holds connections, uses them all, closes them all
     Hold {
         /// Where the echo is
@@ -34,6 +39,16 @@ pub enum Role {
         port: u16,
         /// How often
         count: u64,
+        /// On which host
+        #[arg(default_value_t = Ipv4Addr::LOCALHOST)]
+        ip: Ipv4Addr,
+    },
+    /// The same in so many seconds, some of it by programs that it starts
+    Paced(day::Paced),
+    /// Asks and answers without an end on one connection; says how long it took
+    Probe {
+        /// Where the echo is
+        port: u16,
     },
     /// Keeps workers that serve transfers on the socket that is its standard input
     Server,
@@ -63,9 +78,11 @@ pub enum Role {
 /// Plays a role to its end.
 pub fn play(role: &Role) -> Result<()> {
     match role {
-        Role::Echo => echo::run(),
+        Role::Echo { ip } => echo::run(*ip),
         Role::Hold { port, count } => crowd::hold(*port, *count),
-        Role::Churn { port, count } => crowd::churn(*port, *count),
+        Role::Churn { port, count, ip } => crowd::churn(*port, *count, *ip),
+        Role::Paced(paced) => day::paced(paced),
+        Role::Probe { port } => day::probe(*port),
         Role::Server => transfer::server(),
         Role::Worker { server } => transfer::worker(*server),
         Role::Client { ports } => transfer::client(ports),

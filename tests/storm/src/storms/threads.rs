@@ -182,7 +182,7 @@ fn round(storm: &Storm, server: &str, client: &str, beside: Beside, sum: &mut Do
             false => spawn,
         }
     };
-    let (mut serving, port) = storm.serve_on(beside.path, &play("server", &[]))?;
+    let (mut serving, port) = storm.serve_at(&Place::Here, beside.path, &play("server", &[]))?;
     let dialling = play("client", &[&port, ROUND_SECONDS]);
     let dialling = storm.lab.spawn(&Place::Here, beside.path, &dialling)?;
     let until = Instant::now() + ROUND_LIMIT;
