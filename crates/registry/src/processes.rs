@@ -414,7 +414,8 @@ impl Registry {
         }
     }
 
-    /// The other end was not told of the channel yet: its offer is turned down.
+    /// The other end was not told of the channel yet: its offer is turned down. It is not remembered where its
+    /// peer has gone: it ends next, and nobody reports the end of a socket that was turned down.
     fn cancel_other_end(
         &mut self,
         channel: ChannelRef,
@@ -430,11 +431,16 @@ impl Registry {
         }
         let key = (other.process, other.conn_id);
         self.reject(key, reason, false, actions);
-        let past = OnKernel {
-            far: self.far_end_of_pair(key),
-            ..OnKernel::never_had_one(reason)
-        };
-        self.remember_on_kernel(key, past);
+        match reason {
+            Reason::NoPeer => self.forget_end(key),
+            _ => {
+                let past = OnKernel {
+                    far: self.far_end_of_pair(key),
+                    ..OnKernel::never_had_one(reason)
+                };
+                self.remember_on_kernel(key, past);
+            }
+        }
         self.end_over(channel, 1 - side, actions);
     }
 

@@ -586,6 +586,8 @@ fn death_before_the_regions_turns_the_other_end_down() {
     let link = links(&registry.offer(db, 2, b))[0].1;
     let actions = registry.process_gone(web);
     assert_eq!(rejects(&actions), [(db, Reason::NoPeer, 0)]);
+    // A server that lives on would have more and more of them.
+    assert!(registry.connection(b.cookie).is_none());
     // db's region is on its way already; another one would not be.
     assert_eq!(registry.region(db, link.link_id), Ok((false, vec![])));
     assert_eq!(registry.region(db, link.link_id), Err(Violation::Region));
