@@ -219,7 +219,9 @@ unsafe extern "C" fn child() {
         stay::after_fork(conn);
     }
     for conn in state::conns() {
-        conn.turn.store(0, Ordering::Relaxed);
+        for lock in [&conn.turn, &conn.taking, &conn.record_turn] {
+            lock.store(0, Ordering::Relaxed);
+        }
         if conn.is_paired() {
             let marks = attention::FOREIGN | attention::INHERITED;
             conn.attention.fetch_or(marks, Ordering::Relaxed);

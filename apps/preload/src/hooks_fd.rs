@@ -16,16 +16,22 @@ use fordway_sockets::{End, Half, down, ends};
 /// Descriptors that are searched for another one of the same connection.
 const SEARCH_FDS: i32 = 1 << 16;
 
+/// Descriptors that are looked at when a program starts; no more than poll takes of a process with few of them.
+const INHERITED_FDS: usize = 256;
+
 /// What the table says of a listening stream socket.
 const LISTEN: u32 = 5 << 24;
 /// The same of AF_VSOCK.
 const LISTEN_VSOCK: u32 = LISTEN | 1;
+/// The same of SOCK_SEQPACKET.
+const LISTEN_RECORDS: u32 = LISTEN | 2;
 
 /// What the table is to say of one.
 fn listener_word(fd: c_int) -> u32 {
-    match hooks_vsock::is_one(fd) {
-        true => LISTEN_VSOCK,
-        false => LISTEN,
+    match hooks_vsock::kind_of(fd) {
+        Some(libc::SOCK_SEQPACKET) => LISTEN_RECORDS,
+        Some(_) => LISTEN_VSOCK,
+        None => LISTEN,
     }
 }
 
@@ -46,7 +52,7 @@ fn adopt(fd: c_int, nonblock: bool) {
 /// manager, or in a message.
 fn is_listener(fd: c_int) -> bool {
     match state::look(fd) {
-        LISTEN | LISTEN_VSOCK => true,
+        LISTEN | LISTEN_VSOCK | LISTEN_RECORDS => true,
         kind::UNKNOWN => {
             let is_tcp = is_tcp(fd);
             let word = if is_tcp {
@@ -114,8 +120,8 @@ fn drop_reference(conn: &Conn, fd: c_int) {
         return;
     }
     if conn.fd.load(Ordering::Relaxed) == fd {
-        let other =
-            (0..SEARCH_FDS).find(|other| state::look(*other) == kind::CONN | state::index_of(conn));
+        let word = state::word_of(conn);
+        let other = (0..SEARCH_FDS).find(|other| state::look(*other) == word);
         conn.fd.store(other.unwrap_or(-1), Ordering::Release);
         // Whoever uses the number now does so under a lock of a half; it is closed next.
         let end = conn.end();
@@ -184,6 +190,9 @@ pub fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     let is_tcp = stream && (protocol == 0 || protocol == libc::IPPROTO_TCP);
     if fd >= 0 && config::is_active() && (is_tcp || in_disguise.is_some()) {
         adopt(fd, kind & libc::SOCK_NONBLOCK != 0);
+        if in_disguise.is_some() && kind & 0xf == libc::SOCK_SEQPACKET {
+            state::mark_records(fd);
+        }
     }
     let is_udp = kind & 0xf == libc::SOCK_DGRAM && matches!(protocol, 0 | libc::IPPROTO_UDP);
     if fd >= 0 && is_udp && matches!(domain, libc::AF_INET | libc::AF_INET6) && may_change(fd) {
@@ -241,7 +250,7 @@ fn accept_by(
     by_kernel: impl FnOnce(*mut c_void, *mut u32) -> c_int,
 ) -> c_int {
     let is_of_vsock = match state::look(listener) {
-        LISTEN_VSOCK => true,
+        LISTEN_VSOCK | LISTEN_RECORDS => true,
         kind::UNKNOWN => hooks_vsock::is_one(listener),
         _ => false,
     };
@@ -256,6 +265,9 @@ fn accepted(listener: c_int, fd: c_int, flags: c_int) -> c_int {
     if fd >= 0 && config::is_active() {
         if is_listener(listener) {
             adopt(fd, flags & libc::SOCK_NONBLOCK != 0);
+            if state::look(listener) == LISTEN_RECORDS {
+                state::mark_records(fd);
+            }
         } else {
             forget(fd);
         }
@@ -459,16 +471,45 @@ pub unsafe fn after_passing(message: *const libc::msghdr) {
     if libcs::count(unsafe { (*message).msg_controllen }) == 0 {
         return;
     }
-    let take = |fd| {
-        if may_change(fd) && is_tcp(fd) && claim::of(fd).is_some() {
-            forget(fd);
-            if let Some(conn) = state::add_conn(fd, false) {
-                down::bar(&conn.end(), Reason::Passed);
-            }
-        }
-    };
     // SAFETY: by contract.
-    unsafe { each_passed(message, take) };
+    unsafe { each_passed(message, |fd| take_foreign(fd, Reason::Passed)) };
+}
+
+/// A socket has come from who may have it still: it stays on the kernel path.
+fn take_foreign(fd: c_int, reason: Reason) {
+    if !may_change(fd) || !is_tcp(fd) {
+        return;
+    }
+    let are_records = hooks_vsock::kind_of(fd) == Some(libc::SOCK_SEQPACKET)
+        && sys::int_option(fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN) == 0;
+    if are_records || claim::of(fd).is_some() && reason == Reason::Passed {
+        forget(fd);
+        if let Some(conn) = state::add_conn(fd, false) {
+            down::bar(&conn.end(), reason);
+        }
+        if are_records {
+            state::mark_records(fd);
+        }
+    }
+}
+
+/// Sockets of records that the program was started with: what they carry is not to be taken for a stream. One that
+/// has a number beyond [`INHERITED_FDS`] is not found.
+pub fn take_inherited() {
+    let mut entries = [libc::pollfd {
+        fd: 0,
+        events: 0,
+        revents: 0,
+    }; INHERITED_FDS];
+    for (fd, entry) in entries.iter_mut().enumerate() {
+        entry.fd = fd as c_int;
+    }
+    if sys!(SYS_poll, entries.as_mut_ptr(), entries.len(), 0).is_ok() {
+        let open = |entry: &&libc::pollfd| entry.revents & libc::POLLNVAL == 0;
+        for entry in entries.iter().filter(open) {
+            take_foreign(entry.fd, Reason::Exec);
+        }
+    }
 }
 
 /// Visits the descriptors that a message passes.

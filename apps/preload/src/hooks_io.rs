@@ -3,11 +3,11 @@
 
 use crate::datagram::{self, Place, To};
 use crate::state::{self, Conn, phase};
-use crate::sys::{self, give};
+use crate::sys::{self, give, sys};
 use crate::thread::{self, Shield};
 use crate::transfer::{self, Buffers, Done, Unaware};
 use crate::upgrade::Does;
-use crate::{broker, config, faults, libcs, real, stay, upgrade};
+use crate::{broker, config, faults, hooks_records, libcs, real, stay, upgrade};
 use core::cell::Cell;
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering;
@@ -231,6 +231,32 @@ fn leave_for_send(conn: &Conn, fd: c_int, flags: c_int) {
     down::send_by_kernel(&conn.at(fd), reason);
 }
 
+/// A receive of what goes over a stream, into parts of the library's own ([`hooks_records`]). One that does not wait
+/// may be made under a lock: no thread is cancelled in it.
+pub fn receive_stream(fd: c_int, buffers: &Buffers, flags: c_int) -> isize {
+    let by_libc = || {
+        let (parts, count) = buffers.all();
+        let mut message = message_of(parts, count as c_int);
+        let message = &raw mut message;
+        match flags & libc::MSG_DONTWAIT {
+            // SAFETY: parts of ours.
+            0 => unsafe { real::recvmsg(fd, message, flags) },
+            _ => give(sys!(SYS_recvmsg, fd, message, flags)),
+        }
+    };
+    receive(fd, flags, || Ok(*buffers), by_libc)
+}
+
+/// A send over a stream, or `by_libc`.
+pub fn send_stream(
+    fd: c_int,
+    buffers: &Buffers,
+    flags: c_int,
+    by_libc: impl Fn() -> isize + Copy,
+) -> isize {
+    transmit(fd, flags, || Ok(*buffers), by_libc)
+}
+
 fn part_of(base: *const c_void, length: usize) -> libc::iovec {
     libc::iovec {
         iov_base: base.cast_mut(),
@@ -247,6 +273,9 @@ pub unsafe fn read(fd: c_int, buffer: *mut c_void, count: usize) -> isize {
         return unsafe { real::read(fd, buffer, count) };
     }
     let part = part_of(buffer, count);
+    if let Some(conn) = state::records(fd) {
+        return hooks_records::recv(conn, fd, Buffers::one(part, true), 0);
+    }
     // A length that is none of memory, read refuses, and recv cuts.
     if datagram::of(fd).is_some() && faults::is_user_range(buffer.cast(), count) {
         // SAFETY: the program's own arguments.
@@ -296,6 +325,10 @@ pub unsafe fn receive_parts(
     flags: c_int,
     by_libc: impl Fn() -> isize + Copy,
 ) -> isize {
+    if let Some(conn) = state::records(fd) {
+        let buffers = Buffers::new(parts, count as usize);
+        return hooks_records::recv(conn, fd, buffers, flags);
+    }
     if let Some(socket) = datagram::of(fd) {
         let mut name = [0u8; datagram::ADDRESS_BYTES];
         let mut message = message_of(parts, count);
@@ -320,6 +353,9 @@ pub unsafe fn receive_parts(
 /// As recv(2).
 pub unsafe fn recv(fd: c_int, buffer: *mut c_void, count: usize, flags: c_int) -> isize {
     let part = part_of(buffer, count);
+    if let Some(conn) = state::records(fd) {
+        return hooks_records::recv(conn, fd, Buffers::one(part, false), flags);
+    }
     if datagram::of(fd).is_some() {
         // SAFETY: the program's own arguments.
         return unsafe { recv_named(fd, buffer, count, flags) };
@@ -364,6 +400,13 @@ pub unsafe fn recvfrom(
     length: *mut u32,
 ) -> isize {
     let part = part_of(buffer, count);
+    if let Some(conn) = state::records(fd) {
+        let received = hooks_records::recv(conn, fd, Buffers::one(part, false), flags);
+        return match received >= 0 && !name.is_null() {
+            true => give(no_name(length).map(|()| received as usize)),
+            false => received,
+        };
+    }
     if let Some(socket) = datagram::of(fd) {
         let buffers = || Buffers::one(part, false);
         let by_libc = |more: c_int| {
@@ -426,6 +469,10 @@ fn check_name_of(message: &libc::msghdr, sends: bool) -> sys::Result<()> {
 /// # Safety
 /// As recvmsg(2).
 pub unsafe fn recvmsg(fd: c_int, message: *mut libc::msghdr, flags: c_int) -> isize {
+    if let Some(conn) = state::records(fd) {
+        // SAFETY: the program's own arguments.
+        return unsafe { hooks_records::recvmsg(conn, fd, message, flags) };
+    }
     if let Some(socket) = datagram::of(fd) {
         let buffers = || {
             faults::check(faults::can_read(message))?;
@@ -455,7 +502,7 @@ pub unsafe fn recvmsg(fd: c_int, message: *mut libc::msghdr, flags: c_int) -> is
     });
     if received >= 0 && ours.get() {
         // SAFETY: the program's own message.
-        unsafe { no_more_than_bytes(message, flags) };
+        unsafe { no_more_than_bytes(message, flags, 0) };
     }
     if received >= 0 && !ours.get() && config::is_active() && state::conn(fd).is_none() {
         // SAFETY: the kernel has just filled in the program's own message.
@@ -464,11 +511,11 @@ pub unsafe fn recvmsg(fd: c_int, message: *mut libc::msghdr, flags: c_int) -> is
     received
 }
 
-/// What a receive from a connected stream says besides the bytes (linux: ____sys_recvmsg).
+/// What a receive from a connected stream says besides the bytes (linux: ____sys_recvmsg), and `told` of them.
 ///
 /// # Safety
 /// `message` is readable.
-unsafe fn no_more_than_bytes(message: *mut libc::msghdr, flags: c_int) {
+pub unsafe fn no_more_than_bytes(message: *mut libc::msghdr, flags: c_int, told: c_int) {
     // SAFETY: by contract; the fields are only named.
     unsafe {
         if !(*message).msg_name.is_null() {
@@ -476,7 +523,7 @@ unsafe fn no_more_than_bytes(message: *mut libc::msghdr, flags: c_int) {
         }
         faults::give(&raw mut (*message).msg_controllen, 0);
         let kept = flags & libc::MSG_CMSG_CLOEXEC;
-        faults::give(&raw mut (*message).msg_flags, kept);
+        faults::give(&raw mut (*message).msg_flags, kept | told);
     }
 }
 
@@ -484,6 +531,9 @@ unsafe fn no_more_than_bytes(message: *mut libc::msghdr, flags: c_int) {
 /// As write(2).
 pub unsafe fn write(fd: c_int, buffer: *const c_void, count: usize) -> isize {
     let part = part_of(buffer, count);
+    if let Some(conn) = state::records(fd) {
+        return hooks_records::send(conn, fd, Buffers::one(part, true), 0);
+    }
     if let Some(socket) = datagram::of(fd) {
         let buffers = || Buffers::one(part, true);
         // SAFETY: the program's own arguments.
@@ -517,6 +567,9 @@ pub unsafe fn send_parts(
     flags: c_int,
     by_libc: impl Fn() -> isize + Copy,
 ) -> isize {
+    if let Some(conn) = state::records(fd) {
+        return hooks_records::send(conn, fd, Buffers::new(parts, count as usize), flags);
+    }
     if let Some(socket) = datagram::of(fd) {
         // Without a byte nothing is sent.
         let buffers = || some_bytes(Buffers::new(parts, count as usize)?);
@@ -530,6 +583,9 @@ pub unsafe fn send_parts(
 /// As send(2).
 pub unsafe fn send(fd: c_int, buffer: *const c_void, count: usize, flags: c_int) -> isize {
     let part = part_of(buffer, count);
+    if let Some(conn) = state::records(fd) {
+        return hooks_records::send(conn, fd, Buffers::one(part, false), flags);
+    }
     if let Some(socket) = datagram::of(fd) {
         let buffers = || Buffers::one(part, false);
         // SAFETY: the program's own arguments.
@@ -556,6 +612,10 @@ pub unsafe fn sendto(
     length: u32,
 ) -> isize {
     let part = part_of(buffer, count);
+    if let Some(conn) = state::records(fd) {
+        let buffers = Buffers::one(part, false);
+        return hooks_records::sendto(conn, fd, buffers, flags, (name, length));
+    }
     if let Some(socket) = datagram::of(fd) {
         let buffers = || Buffers::one(part, false);
         // SAFETY: the program's own arguments.
@@ -578,6 +638,10 @@ pub unsafe fn sendto(
 /// # Safety
 /// As sendmsg(2).
 pub unsafe fn sendmsg(fd: c_int, message: *const libc::msghdr, flags: c_int) -> isize {
+    if let Some(conn) = state::records(fd) {
+        // SAFETY: the program's own arguments.
+        return unsafe { hooks_records::sendmsg(conn, fd, message, flags) };
+    }
     if let Some(socket) = datagram::of(fd) {
         let buffers = || {
             faults::check(faults::can_read(message))?;
@@ -627,6 +691,9 @@ fn check_control(fd: c_int, message: &libc::msghdr, flags: c_int) -> sys::Result
 /// # Safety
 /// As sendfile(2).
 pub unsafe fn sendfile(out: c_int, file: c_int, offset: *mut i64, count: usize) -> isize {
+    if state::records(out).is_some() {
+        return give(Err(libc::EINVAL));
+    }
     if let Err(error) = leave_for_pipe(file) {
         return give(Err(error));
     }
@@ -656,6 +723,10 @@ pub unsafe fn sendfile(out: c_int, file: c_int, offset: *mut i64, count: usize) 
 /// The kernel is about to move bytes between a connection and a pipe by itself. `Err`: not if the
 /// program requires the fast path.
 fn leave_for_pipe(fd: c_int) -> sys::Result<()> {
+    if state::records(fd).is_some() {
+        // Lengths would stand among the bytes.
+        return Err(libc::EINVAL);
+    }
     datagram::bar(fd, Reason::Unsupported);
     if config::is_active()
         && let Some(conn) = state::conn(fd)

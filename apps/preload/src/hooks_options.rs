@@ -5,7 +5,7 @@ use crate::datagram::{self, Socket};
 use crate::state::{self, Conn};
 use crate::sys::{self, give, sys};
 use crate::transfer::tcp_info;
-use crate::{config, cork, end, faults, hooks_vsock, real, upgrade};
+use crate::{config, cork, end, faults, hooks_records, hooks_vsock, real, upgrade};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering;
 use fordway_abi::reason::Reason;
@@ -36,6 +36,9 @@ pub unsafe fn setsockopt(
         && let Some(result) = hooks_vsock::set_option(fd, name, value, length)
     {
         return result;
+    }
+    if level == libc::SOL_SOCKET && is_of_streams(name) && state::records(fd).is_some() {
+        return 0;
     }
     let corks = level == libc::IPPROTO_TCP && name == libc::TCP_CORK;
     let corked = corks.then(|| stream(fd)).flatten();
@@ -111,6 +114,11 @@ const SO_TIMESTAMP_NEW: c_int = 63;
 const SO_TIMESTAMPNS_NEW: c_int = 64;
 const SO_TIMESTAMPING_NEW: c_int = 65;
 
+/// Sizes that have nothing to say where records go in one piece: vsock(7)'s own are set at its own level.
+fn is_of_streams(name: c_int) -> bool {
+    matches!(name, libc::SO_SNDBUF | libc::SO_RCVBUF | libc::SO_RCVLOWAT)
+}
+
 fn is_of_kernel_only(level: c_int, name: c_int) -> bool {
     OF_KERNEL_ONLY.contains(&(level, name))
 }
@@ -169,7 +177,7 @@ pub unsafe fn getsockopt(
 ) -> c_int {
     // SAFETY: the program's own arguments.
     let result = unsafe { real::getsockopt(fd, level, name, value, length) };
-    let is_kind = matches!(name, libc::SO_DOMAIN | libc::SO_PROTOCOL);
+    let is_kind = matches!(name, libc::SO_DOMAIN | libc::SO_PROTOCOL | libc::SO_TYPE);
     if result == 0 && level == libc::SOL_SOCKET && is_kind {
         // SAFETY: the kernel has just written `*length` bytes there.
         unsafe {
@@ -225,6 +233,9 @@ pub unsafe fn ioctl(fd: c_int, request: usize, argument: usize) -> c_int {
     };
     let request = request as u64 & 0xffff_ffff;
     match request {
+        libc::FIONREAD if state::records(fd).is_some() => {
+            give_count(argument, hooks_records::next_bytes(fd))
+        }
         libc::FIONREAD if conn.is_paired() => {
             let unread = holding(&conn.at(fd), Half::Receiving, || unread_bytes(conn, fd));
             let count = unread.map_or_else(|| by_kernel(fd, libc::FIONREAD as usize), Ok);

@@ -61,6 +61,11 @@ pub unsafe fn fdopen(fd: c_int, mode: *const c_char) -> *mut c_void {
         // SAFETY: the program's own arguments.
         return unsafe { real::fdopen(fd, mode) };
     };
+    if state::records(fd).is_some() {
+        // A stream would take lengths for bytes.
+        sys::set_errno(libc::EINVAL);
+        return core::ptr::null_mut();
+    }
     // SAFETY: the program's string; "w", "r+" and the like.
     let mode_bytes = unsafe { core::ffi::CStr::from_ptr(mode) }.to_bytes();
     let has = |letter: &u8| mode_bytes.contains(letter);

@@ -1,6 +1,6 @@
 //! AF_VSOCK between domains (vsock(7)), in which no hypervisor and no vsock of the kernel has a part.
 //!
-//! A stream socket of AF_VSOCK is one of TCP whose address stands for a CID ([`fordway_abi::vsock`]). The program sees
+//! A socket of AF_VSOCK, a stream or one of sequenced packets, is one of TCP whose address stands for a CID ([`fordway_abi::vsock`]). The program sees
 //! `struct sockaddr_vm`, the kernel and all others see addresses of IPv6:
 //! ```text
 //!   socket                                bound to the domain's own address for it, with no port yet
@@ -14,8 +14,8 @@
 //! at once the kernel has refused its family, and a listener's kind is kept.
 //!
 //! # Limits
-//! * A process whose namespace has no such address has the kernel's AF_VSOCK, and so has who asks for datagrams or
-//!   sequenced packets.
+//! * A process whose namespace has no such address has the kernel's AF_VSOCK, and so has who asks for datagrams.
+//! * Sequenced packets have limits of their own ([`crate::hooks_records`]).
 //! * VMADDR_CID_LOCAL leads to the domain's own sockets, and cannot be bound to: they are open to others, too.
 //! * A port has 16 bits. A port beyond is not available (EADDRNOTAVAIL), and nobody listens there (ECONNREFUSED).
 //! * A peer that came by its other addresses, as TCP, has no CID (VMADDR_CID_ANY).
@@ -23,6 +23,7 @@
 
 use crate::state::{self, kind};
 use crate::sys::{self, give, sys};
+use crate::transfer::record;
 use crate::{config, datagram, faults, real};
 use core::ffi::{c_int, c_long, c_void};
 use core::net::Ipv6Addr;
@@ -40,19 +41,31 @@ const SO_VM_SOCKETS_BUFFER_MAX_SIZE: c_int = 2;
 /// The hop limit of such sockets, by which they are told from those of TCP with the same address: accepted ones and copies
 /// have it, too. Between domains each limit will do.
 const HOPS: c_int = 86;
+/// The same of those of SOCK_SEQPACKET.
+const HOPS_RECORDS: c_int = 87;
 /// Longest name that the kernel reads (linux: sockaddr_storage).
 const NAME_BYTES_MAX: usize = 128;
 
 /// A socket of AF_VSOCK, if it is one of ours.
 pub fn socket(domain: c_int, kind: c_int, protocol: c_int) -> Option<c_int> {
-    let is_stream = kind & 0xf == libc::SOCK_STREAM && matches!(protocol, 0 | libc::AF_VSOCK);
-    if domain != libc::AF_VSOCK || !is_stream || !config::is_active() {
+    let hops = match kind & 0xf {
+        libc::SOCK_STREAM => HOPS,
+        libc::SOCK_SEQPACKET => HOPS_RECORDS,
+        _ => return None,
+    };
+    if domain != libc::AF_VSOCK || !matches!(protocol, 0 | libc::AF_VSOCK) || !config::is_active() {
         return None;
     }
     let own = own_cid()?;
-    let fd = real::socket(libc::AF_INET6, kind, libc::IPPROTO_TCP);
+    let stream = kind & !0xf | libc::SOCK_STREAM;
+    let fd = real::socket(libc::AF_INET6, stream, libc::IPPROTO_TCP);
     if fd >= 0 {
-        sys::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS, HOPS);
+        sys::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS, hops);
+        if hops == HOPS_RECORDS {
+            for buffer in [libc::SO_SNDBUF, libc::SO_RCVBUF] {
+                sys::set_option(fd, libc::SOL_SOCKET, buffer, record::BUFFER_BYTES);
+            }
+        }
         // Nothing of vsock(7) waits for more to send.
         sys::set_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
         if let Err(error) = bind_without_port(fd, own) {
@@ -117,8 +130,15 @@ fn own_name(fd: c_int) -> Option<sockaddr_in6> {
         return None;
     }
     let own = asked(fd, libc::SYS_getsockname).filter(|name| cid_of_name(name).is_some());
-    let hops = || sys::int_option(fd, libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS);
-    own.filter(|_| hops() == HOPS)
+    own.filter(|_| kind_by_hops(fd).is_some())
+}
+
+fn kind_by_hops(fd: c_int) -> Option<c_int> {
+    match sys::int_option(fd, libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS) {
+        HOPS => Some(libc::SOCK_STREAM),
+        HOPS_RECORDS => Some(libc::SOCK_SEQPACKET),
+        _ => None,
+    }
 }
 
 fn bind_to(fd: c_int, name: &sockaddr_in6) -> sys::Result<()> {
@@ -247,6 +267,11 @@ pub fn is_one(fd: c_int) -> bool {
     own_name(fd).is_some()
 }
 
+/// SOCK_STREAM or SOCK_SEQPACKET, if a socket is one of AF_VSOCK.
+pub fn kind_of(fd: c_int) -> Option<c_int> {
+    own_name(fd).and_then(|_| kind_by_hops(fd))
+}
+
 /// Accepts by `by_kernel`, which takes room for a name, from what was a socket of AF_VSOCK when it was looked at.
 pub fn accept(
     name: *mut c_void,
@@ -313,10 +338,14 @@ fn give_bytes(target: *mut c_void, length: *mut u32, given: &[u8]) -> c_int {
     give(write().map(|()| 0)) as c_int
 }
 
-/// What SO_DOMAIN and SO_PROTOCOL say of a socket, where the kernel says `value`.
+/// What SO_DOMAIN, SO_PROTOCOL and SO_TYPE say of a socket, where the kernel says `value`.
 pub fn understood(fd: c_int, name: c_int, value: c_int) -> c_int {
     let (by_kernel, by_us) = match name {
         libc::SO_DOMAIN => (libc::AF_INET6, libc::AF_VSOCK),
+        libc::SO_TYPE => match state::records(fd) {
+            Some(_) => return libc::SOCK_SEQPACKET,
+            None => return value,
+        },
         _ => (libc::IPPROTO_TCP, 0),
     };
     match value == by_kernel && is_one(fd) {
@@ -339,7 +368,7 @@ pub fn set_option(fd: c_int, name: c_int, value: *const c_void, length: u32) -> 
                 return Err(libc::EINVAL);
             }
             faults::check(faults::can_read(value))?;
-            if name == SO_VM_SOCKETS_BUFFER_SIZE {
+            if name == SO_VM_SOCKETS_BUFFER_SIZE && state::records(fd).is_none() {
                 // SAFETY: found readable.
                 let bytes = unsafe { value.read_unaligned() }.min(i32::MAX as u64) as c_int;
                 sys::set_option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, bytes);

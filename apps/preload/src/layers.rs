@@ -32,6 +32,7 @@ const LAYERS: [&[&str]; 7] = [
         "hooks_many",
         "hooks_options",
         "hooks_proc",
+        "hooks_records",
         "hooks_syscall",
         "hooks_unseen",
         "hooks_vsock",

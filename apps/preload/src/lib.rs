@@ -49,6 +49,7 @@ mod hooks_io;
 mod hooks_many;
 mod hooks_options;
 mod hooks_proc;
+mod hooks_records;
 mod hooks_syscall;
 mod hooks_unseen;
 mod hooks_vsock;
@@ -132,6 +133,7 @@ extern "C" fn start(
     spin::start_clock();
     aside::set_up();
     insisted::set_up();
+    hooks_fd::take_inherited();
 }
 
 extern "C" fn end() {

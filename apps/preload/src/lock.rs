@@ -8,7 +8,7 @@
 //! check it at each lock. A lock that is only tried ends no thread's wait, and has no order.
 //! ```text
 //!   rank       guards
-//!   TURN       one connection: a send in several pieces, which others do not part
+//!   TURN       one connection: a send in several pieces, which others do not part; a record that is taken
 //!   EQUIP      one epoll instance: its doorbell, while the broker registers it
 //!   DOOR       the making of doorbells
 //!   MAIL       what the broker has sent is acted on by one thread; entries and links go under it
@@ -19,6 +19,7 @@
 //!   INSTANCE   one epoll instance: its items, its circle of hot ones, what the kernel has of them
 //!   TABLE      the free entries of the table of connections
 //!   RAISING    the limit of descriptors, while it is raised for hidden ones
+//!   RECORD     one connection: a record that goes by the kernel
 //! ```
 //!
 //! # Where no lock may be waited for
@@ -49,6 +50,7 @@ pub mod rank {
     pub const INSTANCE: u32 = 8;
     pub const TABLE: u32 = 9;
     pub const RAISING: u32 = 10;
+    pub const RECORD: u32 = 11;
 }
 
 /// Tries for a lock before it is asked whether its holder's process lives.

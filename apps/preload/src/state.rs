@@ -39,6 +39,8 @@ pub mod kind {
     pub const CONN: u32 = 4 << 24;
     /// A UDP socket.
     pub const DATAGRAMS: u32 = 6 << 24;
+    /// Beside `CONN`: what goes over it are records ([`crate::hooks_records`]).
+    pub const RECORDS: u32 = 1 << 23;
     /// The kind of a word.
     pub const MASK: u32 = 0xff << 24;
 }
@@ -71,6 +73,12 @@ pub struct Conn {
     pub told: AtomicU32,
     /// Lock of a send in several pieces, which others do not part while there is room.
     pub turn: AtomicU32,
+    /// 1: what goes over it are records ([`crate::hooks_records`]).
+    pub records: AtomicU32,
+    /// Lock of a record that is taken.
+    pub taking: AtomicU32,
+    /// Lock of a record that goes by the kernel.
+    pub record_turn: AtomicU32,
     /// First epoll item of it, plus one.
     pub items: AtomicU32,
     /// 1: its epoll items are attached to its channel, new ones too ([`crate::epoll::attach`]).
@@ -195,6 +203,30 @@ pub fn look(fd: i32) -> u32 {
 pub fn conn(fd: i32) -> Option<&'static Conn> {
     let word = look(fd);
     (word & kind::MASK == kind::CONN).then(|| conn_at(word & !kind::MASK))
+}
+
+/// The connection behind a descriptor, if what goes over it are records.
+#[inline]
+pub fn records(fd: i32) -> Option<&'static Conn> {
+    let word = look(fd);
+    (word & (kind::MASK | kind::RECORDS) == kind::CONN | kind::RECORDS).then(|| conn_at(word))
+}
+
+/// What goes over the connection of a new descriptor are records.
+pub fn mark_records(fd: i32) {
+    if let (Some(conn), Some(word)) = (conn(fd), slot(fd)) {
+        conn.records.store(1, Ordering::Relaxed);
+        word.fetch_or(kind::RECORDS, Ordering::Release);
+    }
+}
+
+/// The word of the connection's descriptors.
+pub fn word_of(conn: &Conn) -> u32 {
+    let records = match conn.records.load(Ordering::Relaxed) {
+        0 => 0,
+        _ => kind::RECORDS,
+    };
+    kind::CONN | records | index_of(conn)
 }
 
 /// Connection number `index`.
@@ -325,6 +357,9 @@ pub fn add_conn(fd: i32, nonblock: bool) -> Option<&'static Conn> {
         &conn.passing,
         &conn.low_bytes,
         &conn.turn,
+        &conn.records,
+        &conn.taking,
+        &conn.record_turn,
         &conn.cork,
         &conn.told,
         &conn.sighted,

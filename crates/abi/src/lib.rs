@@ -1,6 +1,6 @@
 //! Layouts that two parties must agree on: shared memory ([`shm`], [`queue`]), control
-//! messages between the shim and the broker ([`control`]), addresses of AF_VSOCK ([`vsock`]), what the native
-//! library asks of the shim ([`loans`]), and the closed lists of reasons and environment names. Types only; nothing here acts.
+//! messages between the shim and the broker ([`control`]), addresses of AF_VSOCK ([`vsock`]), records on a
+//! stream ([`record`]), what the native library asks of the shim ([`loans`]), and the closed lists of reasons and environment names. Types only; nothing here acts.
 //!
 //! Whoever changes a layout in this crate raises [`ABI_VERSION`]: the broker
 //! refuses an unlike version before anything is mapped.
@@ -11,6 +11,7 @@ pub mod control;
 pub mod loans;
 pub mod queue;
 pub mod reason;
+pub mod record;
 pub mod shm;
 pub mod vsock;
 

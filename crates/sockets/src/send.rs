@@ -61,7 +61,10 @@ pub fn send<E: End>(end: &E, source: &mut impl Source) -> Result<Moved> {
     };
     let count = wanted.min(room);
     if count < least || count == 0 && wanted != 0 {
-        return Ok(Moved::Nothing);
+        return match least > producer.capacity_bytes() / 2 {
+            true => leave_small(end, guard, source),
+            false => Ok(Moved::Nothing),
+        };
     }
     let count = source.by_ring(&producer, count)?;
     producer.publish(count);
@@ -72,6 +75,19 @@ pub fn send<E: End>(end: &E, source: &mut impl Source) -> Result<Moved> {
         down::leave(end, None);
     }
     Ok(Moved::Bytes(count))
+}
+
+/// A ring that is too small for what is to go in one piece, and cannot grow: who waits for room is told
+/// of half a ring. It is left for the kernel, which has the room.
+#[cold]
+fn leave_small<E: End>(end: &E, guard: E::Guard<'_>, source: &mut impl Source) -> Result<Moved> {
+    drop(guard);
+    down::bar(end, Reason::NoMemory);
+    down::leave(end, Some(Reason::NoMemory));
+    match end.lock(Half::Sending) {
+        Ok(guard) => off_ring(end, guard, source),
+        Err(why) => why.moved(),
+    }
 }
 
 /// A send by the kernel, behind what was left in the ring.

@@ -1,8 +1,11 @@
 """AF_VSOCK between two domains, held against vsock(7) and linux/vm_sockets.h.
 
     vsock.py serve PORT              echoes what comes, until it is killed
+    vsock.py records PORT            the same of SOCK_SEQPACKET, a record for a record
     vsock.py inherited FD CID PORT   says whether FD is a connected socket to there
+    vsock.py echoes FD               echoes a record of SOCK_SEQPACKET
     vsock.py cases CID OWN PORT      prints a line for each case: "ok NAME", or "not ok NAME: why"
+    vsock.py record-cases CID OWN PORT   the same of SOCK_SEQPACKET
 """
 
 import ctypes
@@ -10,11 +13,13 @@ import errno
 import fcntl
 import hashlib
 import os
+import random
 import select
 import socket
 import struct
 import subprocess
 import sys
+import termios
 import threading
 
 ANY = 0xFFFFFFFF
@@ -28,20 +33,30 @@ def stream():
     return socket.socket(socket.AF_VSOCK, socket.SOCK_STREAM)
 
 
+def packets():
+    return socket.socket(socket.AF_VSOCK, socket.SOCK_SEQPACKET)
+
+
 def echo(connection):
-    while data := connection.recv(65536):
-        connection.sendall(data)
+    while data := connection.recv(1 << 20):
+        connection.send(data) if connection.type == socket.SOCK_SEQPACKET else connection.sendall(data)
     connection.close()
 
 
-def serve(port):
-    listener = stream()
+def serve(port, made=stream):
+    listener = made()
     listener.bind((ANY, port))
     listener.listen()
     print("listening", flush=True)
     while True:
         connection, _ = listener.accept()
         threading.Thread(target=echo, args=(connection,), daemon=True).start()
+
+
+def echoes(fd):
+    connection = socket.socket(fileno=fd)
+    assert connection.type == socket.SOCK_SEQPACKET
+    connection.send(connection.recv(1 << 20))
 
 
 def inherited(fd, cid, port):
@@ -80,23 +95,39 @@ def set_option(own, level, option, value):
         raise OSError(ctypes.get_errno(), "setsockopt")
 
 
-class Cases:
+class Ends:
+    made = staticmethod(stream)
+
     def __init__(self, cid, own, port):
         self.server, self.own = (cid, port), own
 
     def connected(self):
-        connection = stream()
+        connection = self.made()
         connection.connect(self.server)
         return connection
 
     def pair(self):
         """Both ends in this process."""
-        listener = stream()
+        listener = self.made()
         listener.bind((ANY, ANY))
         listener.listen()
-        near = stream()
+        near = self.made()
         near.connect((LOCAL, listener.getsockname()[1]))
         return near, listener.accept()[0]
+
+    def run(self):
+        names = [name for name, _ in vars(type(self)).items() if not name.startswith("_")]
+        for name in names:
+            if name == "made":
+                continue
+            try:
+                getattr(self, name)()
+                print("ok", name, flush=True)
+            except Exception as error:  # Each case is tried.
+                print(f"not ok {name}: {error!r}", flush=True)
+
+
+class Cases(Ends):
 
     # Sockets and names.
 
@@ -436,21 +467,385 @@ class Cases:
         other.bind(("0.0.0.0", 6020))
         other.listen()
 
-    def run(self):
-        names = [name for name, _ in vars(Cases).items() if not name.startswith("_")]
-        for name in names:
-            if name in ("connected", "pair", "run"):
-                continue
-            try:
-                getattr(self, name)()
-                print("ok", name, flush=True)
-            except Exception as error:  # Each case is tried.
-                print(f"not ok {name}: {error!r}", flush=True)
+
+class RecordCases(Ends):
+    """SOCK_SEQPACKET. The oracle is net/vmw_vsock/af_vsock.c with the kernel's loopback transport."""
+
+    made = staticmethod(packets)
+
+    def it_says_what_it_is(self):
+        near, far = self.pair()
+        for own in (packets(), near, far):
+            asked = [socket.SO_DOMAIN, socket.SO_TYPE, socket.SO_PROTOCOL]
+            said = [own.getsockopt(socket.SOL_SOCKET, option) for option in asked]
+            assert said == [socket.AF_VSOCK, socket.SOCK_SEQPACKET, 0], said
+        assert near.getpeername() == far.getsockname() and near.getpeername()[0] == self.own
+
+    def records_stay_apart(self):
+        near, far = self.pair()
+        for text in (b"a", b"bc", b"def"):
+            assert near.send(text) == len(text)
+        assert [far.recv(100) for _ in range(3)] == [b"a", b"bc", b"def"]
+        with Fails(errno.EAGAIN):
+            far.recv(1, socket.MSG_DONTWAIT)
+
+    def what_is_cut_is_gone(self):
+        near, far = self.pair()
+        near.send(b"abcdef")
+        near.send(b"next")
+        data, _, flags, _ = far.recvmsg(3)
+        assert (data, flags & socket.MSG_TRUNC) == (b"abc", socket.MSG_TRUNC)
+        data, _, flags, _ = far.recvmsg(4)
+        assert (data, flags & socket.MSG_TRUNC) == (b"next", 0)
+
+    def the_whole_length_is_told(self):
+        near, far = self.pair()
+        for _ in range(2):
+            near.send(b"abcdef")
+        room = ctypes.create_string_buffer(b"zzzzzz", 6)
+        assert libc.recv(far.fileno(), room, 2, socket.MSG_TRUNC) == 6
+        assert room.raw == b"abzzzz"
+        assert libc.recv(far.fileno(), room, 6, 0) == 6 and room.raw == b"abcdef"
+
+    def a_mark_goes_along(self):
+        near, far = self.pair()
+        near.send(b"one", socket.MSG_EOR)
+        near.send(b"two")
+        assert [far.recvmsg(9)[2] & socket.MSG_EOR for _ in range(2)] == [socket.MSG_EOR, 0]
+
+    def a_look_leaves_it_there(self):
+        near, far = self.pair()
+        near.send(b"once")
+        near.send(b"more")
+        data, _, flags, _ = far.recvmsg(2, 0, socket.MSG_PEEK)
+        assert (data, flags & socket.MSG_TRUNC) == (b"on", socket.MSG_TRUNC)
+        assert [far.recv(9, socket.MSG_PEEK), far.recv(9), far.recv(9)] == [b"once", b"once", b"more"]
+
+    def nothing_is_no_record(self):
+        near, far = self.pair()
+        assert near.send(b"") == 0
+        near.send(b"x")
+        assert libc.recv(far.fileno(), ctypes.create_string_buffer(1), 0, 0) == 0
+        assert far.recv(9) == b"x"
+
+    def all_of_it_is_one_record(self):
+        near, far = self.pair()
+        near.send(b"ab")
+        near.send(b"cd")
+        assert far.recv(4, socket.MSG_WAITALL) == b"ab"
+
+    def in_parts(self):
+        near, far = self.pair()
+        assert near.sendmsg([b"a", b"bc", b"", b"def"]) == 6
+        first, rest = bytearray(2), bytearray(10)
+        count, _, flags, _ = far.recvmsg_into([first, rest])
+        assert (count, first, rest[:4], flags) == (6, b"ab", b"cdef", 0)
+        assert os.writev(near.fileno(), [b"x"] * 700) == 700
+        assert os.readv(far.fileno(), [bytearray(1) for _ in range(699)] + [(last := bytearray(9))]) == 700
+        assert last == b"x" + bytes(8)
+
+    def by_read_and_write(self):
+        near, far = self.pair()
+        assert os.write(near.fileno(), b"abc") == 3 and os.write(near.fileno(), b"d") == 1
+        assert os.read(far.fileno(), 2) == b"ab" and os.read(far.fileno(), 2) == b"d"
+
+    def a_record_is_too_long(self):
+        near, far = self.pair()
+        longest = os.urandom(128 * 1024)
+        with Fails(errno.EMSGSIZE):
+            near.send(longest + b"x")
+        threading.Thread(target=near.send, args=(longest,)).start()
+        assert far.recv(1 << 20) == longest
+
+    def a_name_beside_it_is_refused(self):
+        near, _far = self.pair()
+        with Fails(errno.EISCONN):
+            near.sendto(b"x", self.server)
+        with Fails(errno.EOPNOTSUPP):
+            near.send(b"x", socket.MSG_OOB)
+        with Fails(errno.EOPNOTSUPP):
+            near.recv(1, socket.MSG_OOB)
+
+    def a_bad_pointer_takes_nothing(self):
+        near, far = self.pair()
+        assert libc.send(near.fileno(), ctypes.c_void_p(8), 10, 0) == -1
+        assert ctypes.get_errno() == errno.EFAULT
+        near.send(b"good")
+        assert libc.recv(far.fileno(), ctypes.c_void_p(8), 10, 0) == -1
+        assert ctypes.get_errno() == errno.EFAULT
+        assert far.recv(10) == b"good"
+
+    def a_half_is_shut(self):
+        near, far = self.pair()
+        near.send(b"la")
+        near.send(b"st")
+        near.shutdown(socket.SHUT_WR)
+        assert [far.recv(9) for _ in range(4)] == [b"la", b"st", b"", b""]
+        far.send(b"words")
+        assert near.recv(9) == b"words"
+        with Fails(errno.EPIPE):
+            near.send(b"x")
+
+    def the_end_comes_behind_all(self):
+        near, far = self.pair()
+        for number in range(100):
+            near.send(bytes([number]) * (number + 1))
+        near.close()
+        for number in range(100):
+            assert far.recv(1000) == bytes([number]) * (number + 1)
+        assert far.recv(1000) == b""
+
+    def it_is_ready_when_it_is(self):
+        near, far = self.pair()
+        poll, epoll = select.poll(), select.epoll()
+        poll.register(far, select.POLLIN)
+        epoll.register(far, select.EPOLLIN | select.EPOLLET)
+        assert not poll.poll(0) and not epoll.poll(0)
+        near.send(b"x")
+        near.send(b"y")
+        assert poll.poll(10_000) == [(far.fileno(), select.POLLIN)]
+        assert epoll.poll(10) == [(far.fileno(), select.EPOLLIN)]
+        assert far.recv(9) == b"x" and select.select([far], [], [], 0)[0] == [far]
+        assert far.recv(9) == b"y" and not poll.poll(0)
+        near.send(b"z")
+        assert epoll.poll(10) == [(far.fileno(), select.EPOLLIN)]
+
+    def what_is_next_is_told(self):
+        near, far = self.pair()
+        near.send(b"abc")
+        near.send(b"de")
+        assert poll_in(far)
+        assert struct.unpack("i", fcntl.ioctl(far, termios.FIONREAD, bytes(4))) == (3,)
+
+    def a_full_way_takes_all_or_nothing(self):
+        near, far = self.pair()
+        near.setblocking(False)
+        sent = 0
+        record = os.urandom(100_000)
+        try:
+            while sent < 1000:
+                assert near.send(record) == len(record)
+                sent += 1
+        except BlockingIOError:
+            pass
+        assert 0 < sent < 1000
+        for _ in range(sent):
+            assert far.recv(1 << 20) == record
+        assert select.select([], [near], [], 10)[1] == [near]
+        near.send(b"again")
+        assert far.recv(9) == b"again"
+
+    def a_wait_has_an_end(self):
+        near, far = self.pair()
+        set_option(near, socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("=qq", 0, 20_000))
+        with Fails(errno.EAGAIN):
+            near.recv(1)
+        set_option(near, socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("=qq", 0, 20_000))
+        with Fails(errno.EAGAIN):
+            while True:
+                near.send(bytes(100_000))
+
+    def buffers_have_no_say(self):
+        near, far = self.pair()
+        for end in (near, far):
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        record = os.urandom(120_000)
+        threading.Thread(target=near.send, args=(record,)).start()
+        assert far.recv(1 << 20) == record
+
+    def the_far_domain_answers(self):
+        connection = self.connected()
+        assert connection.getpeername() == self.server
+        for size in (1, 3, 4096, 65_536, 131_072, 2):
+            record = os.urandom(size)
+            connection.send(record)
+            assert connection.recv(1 << 20) == record
+
+    def two_thousand_of_all_sizes_come_back(self):
+        connection = self.connected()
+        sizes = [random.choice((1, 2, 7, 100, 1000, 10_000, 70_000)) for _ in range(2000)]
+        seed = os.urandom(131_072)
+
+        def send():
+            for size in sizes:
+                assert connection.send(seed[:size]) == size
+
+        sender = threading.Thread(target=send)
+        sender.start()
+        for size in sizes:
+            assert connection.recv(1 << 20) == seed[:size]
+        sender.join()
+
+    def threads_take_whole_ones(self):
+        """Four that send, four that take, at one pair of ends."""
+        near, far = self.pair()
+        taken = [[] for _ in range(4)]
+
+        def send(name):
+            for number in range(300):
+                near.send(bytes([name]) * (1 + number * 37 % 5000))
+
+        def take(into):
+            while record := far.recv(1 << 20):
+                assert record == record[:1] * len(record)
+                into.append((record[0], len(record)))
+
+        senders = [threading.Thread(target=send, args=(name,)) for name in range(4)]
+        takers = [threading.Thread(target=take, args=(into,)) for into in taken]
+        for thread in senders + takers:
+            thread.start()
+        for thread in senders:
+            thread.join()
+        near.shutdown(socket.SHUT_WR)
+        for thread in takers:
+            thread.join()
+        expected = [(name, 1 + number * 37 % 5000) for name in range(4) for number in range(300)]
+        assert sorted(sum(taken, [])) == sorted(expected)
+
+    def relatives_take_whole_ones(self):
+        """Parent and child send and take by the same socket."""
+        connection = self.connected()
+        connection.send(b"first")
+        assert connection.recv(9) == b"first"
+        for _ in range(10):
+            connection.send(b"warm")
+            assert connection.recv(9) == b"warm"
+        child = os.fork()
+        letter = b"p" if child else b"c"
+        for number in range(200):
+            connection.send(letter * (1 + number * 61 % 3000))
+        if child == 0:
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        come = [connection.recv(1 << 20) for _ in range(400)]
+        assert all(record == record[:1] * len(record) for record in come)
+        for letter in (b"p", b"c"):
+            sizes = [len(record) for record in come if record[:1] == letter]
+            assert sizes == [1 + number * 61 % 3000 for number in range(200)], letter
+
+    def children_share_the_work(self):
+        """Three processes take from one socket; each record goes to one of them, whole."""
+        near, far = self.pair()
+        results, end = os.pipe()
+        children = []
+        for _ in range(3):
+            if not (child := os.fork()):
+                near.close()
+                while record := far.recv(1 << 20):
+                    os.write(end, struct.pack("=BI", record == record[:1] * len(record), len(record)))
+                os._exit(0)
+            children.append(child)
+        far.close()
+        os.close(end)
+        for number in range(300):
+            near.send(b"r" * (1 + number * 53 % 2000))
+        near.close()
+        sizes = []
+        while told := os.read(results, 5):
+            whole, size = struct.unpack("=BI", told)
+            assert whole
+            sizes.append(size)
+        assert sorted(sizes) == sorted(1 + number * 53 % 2000 for number in range(300))
+        for child in children:
+            assert os.waitpid(child, 0)[1] == 0
+
+    def a_copy_is_the_same(self):
+        connection = self.connected()
+        copy = connection.dup()
+        connection.send(b"one")
+        connection.send(b"two")
+        assert copy.type == socket.SOCK_SEQPACKET
+        assert [copy.recv(9), connection.recv(9)] == [b"one", b"two"]
+        connection.close()
+        copy.send(b"three")
+        assert copy.recv(9) == b"three"
+
+    def an_image_inherits_it(self):
+        connection = self.connected()
+        for _ in range(10):
+            connection.send(b"warm")
+            assert connection.recv(9) == b"warm"
+        record = os.urandom(5000)
+        connection.send(record)
+        connection.send(b"behind")
+        assert poll_in(connection)
+        fd = connection.fileno()
+        words = [sys.executable, __file__, "echoes", str(fd)]
+        assert subprocess.run(words, pass_fds=[fd]).returncode == 0
+        assert [connection.recv(1 << 20) for _ in range(2)] == [b"behind", record]
+
+    def it_goes_by_message(self):
+        connection = self.connected()
+        near, far = socket.socketpair()
+        for _ in range(10):
+            connection.send(b"warm")
+            assert connection.recv(9) == b"warm"
+        connection.send(b"before")
+        socket.send_fds(near, [b"x"], [connection.fileno()])
+        _, fds, _, _ = socket.recv_fds(far, 1, 1)
+        passed = socket.socket(fileno=fds[0])
+        assert passed.type == socket.SOCK_SEQPACKET
+        passed.send(b"passed")
+        assert [passed.recv(9), connection.recv(9)] == [b"before", b"passed"]
+
+    def what_would_show_lengths_is_refused(self):
+        near, _far = self.pair()
+        with open("/proc/self/exe", "rb") as file:
+            with Fails(errno.EINVAL):
+                os.sendfile(near.fileno(), file.fileno(), 0, 100)
+        reader, writer = os.pipe()
+        os.write(writer, b"x")
+        with Fails(errno.EINVAL):
+            os.splice(reader, near.fileno(), 1)
+        libc.fdopen.restype = ctypes.c_void_p
+        assert not libc.fdopen(near.fileno(), b"r") and ctypes.get_errno() == errno.EINVAL
+
+    def messages_in_one_call(self):
+        near, far = self.pair()
+        assert far.gettimeout() is None
+        for text in (b"a", b"bb"):
+            near.send(text)
+        first, second = ctypes.create_string_buffer(8), ctypes.create_string_buffer(8)
+        parts = [IoVec(ctypes.addressof(room), 8) for room in (first, second)]
+        heads = (MMsgHdr * 3)()
+        for head, part in zip(heads, parts):
+            head.iov, head.iovlen = ctypes.pointer(part), 1
+        assert libc.recvmmsg(far.fileno(), heads, 2, 0, None) == 2
+        assert [heads[0].length, heads[1].length] == [1, 2]
+        assert [first.value, second.value] == [b"a", b"bb"]
+
+
+class IoVec(ctypes.Structure):
+    _fields_ = [("base", ctypes.c_void_p), ("length", ctypes.c_size_t)]
+
+
+class MMsgHdr(ctypes.Structure):
+    _fields_ = [
+        ("name", ctypes.c_void_p),
+        ("namelen", ctypes.c_uint32),
+        ("iov", ctypes.POINTER(IoVec)),
+        ("iovlen", ctypes.c_size_t),
+        ("control", ctypes.c_void_p),
+        ("controllen", ctypes.c_size_t),
+        ("flags", ctypes.c_int),
+        ("pad", ctypes.c_int),
+        ("length", ctypes.c_uint32),
+    ]
+
+
+def poll_in(end):
+    return select.select([end], [], [], 10)[0]
 
 
 role, *numbers = sys.argv[1:]
 numbers = [int(number) for number in numbers]
-if role == "cases":
-    Cases(*numbers).run()
-else:
-    {"serve": serve, "inherited": inherited}[role](*numbers)
+roles = {
+    "cases": lambda *numbers: Cases(*numbers).run(),
+    "record-cases": lambda *numbers: RecordCases(*numbers).run(),
+    "records": lambda port: serve(port, packets),
+    "serve": serve,
+    "inherited": inherited,
+    "echoes": echoes,
+}
+roles[role](*numbers)

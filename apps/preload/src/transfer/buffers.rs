@@ -23,6 +23,8 @@ pub struct Buffers {
     count: usize,
     /// Bytes in all parts.
     pub total: usize,
+    /// They are to go in one piece ([`super::record`]).
+    pub is_record: bool,
 }
 
 impl Buffers {
@@ -38,6 +40,7 @@ impl Buffers {
             parts: core::ptr::null(),
             count: 0,
             total,
+            is_record: false,
         })
     }
 
@@ -75,7 +78,26 @@ impl Buffers {
             parts,
             count,
             total,
+            is_record: false,
         })
+    }
+
+    /// They are a record, which goes in one piece.
+    pub fn whole(self) -> Self {
+        Self {
+            is_record: true,
+            ..self
+        }
+    }
+
+    /// In how many parts they are.
+    pub fn part_count(&self) -> usize {
+        self.count.max(1)
+    }
+
+    /// All parts of those that [`Buffers::new`] was given.
+    pub fn all(&self) -> (*mut libc::iovec, usize) {
+        (self.parts.cast_mut(), self.count)
     }
 
     /// The parts of a message; too many of them have an error of their own.

@@ -9,6 +9,7 @@ mod buffers;
 mod distance;
 mod position;
 mod receive;
+pub mod record;
 mod send;
 pub mod tcp_info;
 

@@ -1,6 +1,6 @@
 //! The sending side of a transfer.
 
-use super::{Begun, Buffers, Caller, Unaware, by_libc, copier, distance, message};
+use super::{Begun, Buffers, Caller, Unaware, by_libc, copier, distance, message, record};
 use crate::lock::{Guard, lock_word, rank};
 use crate::state::Conn;
 use crate::sys::{self, sys};
@@ -19,7 +19,7 @@ const NON_TEMPORAL_BYTES: usize = 16 * 1024;
 const PIECE_BYTES: usize = 64 * 1024;
 
 /// A write of up to so much that may wait goes as a whole, as a pipe would have it.
-const RECORD_BYTES_MAX: usize = 4096;
+const SHORT_BYTES_MAX: usize = 4096;
 
 /// What sendfile by the kernel copies at once, on the stack.
 const FILE_PIECE_BYTES: usize = 16 * 1024;
@@ -207,8 +207,11 @@ impl<const LENT: bool> Parts<'_, LENT> {
         let left = self.buffers.total - self.skip;
         let (mut parts, used) = self.buffers.parts(self.skip, left);
         let message = message(&mut parts[..used]);
-        // SAFETY: the program's buffers, as it passed them.
-        let send = || unsafe { real::sendmsg(self.fd, &raw const message, self.flags) };
+        let send = || match self.buffers.is_record {
+            true => record::by_libc(conn, self.fd, self.buffers, self.flags),
+            // SAFETY: the program's buffers, as it passed them.
+            false => unsafe { real::sendmsg(self.fd, &raw const message, self.flags) },
+        };
         by_libc(Unaware::sender, conn, send)
     }
 }
@@ -216,13 +219,16 @@ impl<const LENT: bool> Parts<'_, LENT> {
 impl<const LENT: bool> Source for Parts<'_, LENT> {
     #[inline]
     fn wanted(&self) -> usize {
-        (self.buffers.total - self.skip).min(PIECE_BYTES)
+        match self.buffers.is_record {
+            false => (self.buffers.total - self.skip).min(PIECE_BYTES),
+            true => self.buffers.total,
+        }
     }
 
     #[inline]
     fn least(&self) -> usize {
-        let whole = self.may_wait && self.buffers.total <= RECORD_BYTES_MAX;
-        if whole {
+        let short = self.may_wait && self.buffers.total <= SHORT_BYTES_MAX;
+        if short || self.buffers.is_record {
             self.buffers.total - self.skip
         } else {
             0
@@ -230,7 +236,11 @@ impl<const LENT: bool> Source for Parts<'_, LENT> {
     }
 
     fn in_all(&self) -> usize {
-        self.buffers.total - self.skip
+        // A waiter is told of room once half of the ring is free: that has to be enough for a record.
+        match self.buffers.is_record {
+            false => self.buffers.total - self.skip,
+            true => self.buffers.total * 2,
+        }
     }
 
     #[inline(always)]
@@ -266,6 +276,9 @@ impl<const LENT: bool> Source for Parts<'_, LENT> {
 
     #[cold]
     fn by_kernel(&mut self) -> sys::Result<Moved> {
+        if self.buffers.is_record {
+            return record::by_kernel(self.conn, self.fd, self.buffers, self.flags);
+        }
         let (mut parts, used) = self
             .buffers
             .parts(self.skip, self.buffers.total - self.skip);

@@ -7,6 +7,7 @@
 use super::{Kind, MESSAGE_BYTES_MAX, Socket, is_none_now, own, poll, spare};
 use crate::address::error;
 use crate::lent::Lent;
+use fordway_abi::record;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -65,7 +66,7 @@ impl Socket {
     /// other errors before that the loan stays; `is_over` says whether it has ended.
     pub(crate) fn commit(&self, bytes: usize, is_over: &mut bool) -> io::Result<()> {
         let sending = &mut *own(&self.sending);
-        let head = (bytes as u32).to_le_bytes();
+        let head = record::head(bytes, false);
         let length = self.head_bytes() + bytes;
         let (place, room) = match &sending.loan {
             Some(Memory::Ring(lent)) => (lent.place, lent.bytes),
@@ -173,7 +174,7 @@ impl Socket {
         receiving.owed = match (self.kind, &loan) {
             (Kind::Stream, Memory::Ring(lent)) => bytes.min(lent.bytes),
             (Kind::Stream, Memory::Own) => bytes.min(SHOWN_BYTES_MAX),
-            (Kind::SeqPacket, Memory::Ring(_)) => u32::from_le_bytes(receiving.head) as usize,
+            (Kind::SeqPacket, Memory::Ring(_)) => record::read(receiving.head).0,
             _ => 0,
         };
         receiving.next_message();

@@ -1,7 +1,7 @@
 //! One socket: what its kind makes of the kernel's.
 //!
 //! # Messages on a stream
-//! A message of a SEQPACKET socket is its length (four bytes, the lowest first) and its bytes, on a TCP connection.
+//! A message of a SEQPACKET socket is a record on a TCP connection ([`fordway_abi::record`]).
 //! What the kernel takes of a message in part is kept (`send`) and goes before anything else; what came in part is
 //! kept, too (`receive`). So a call that may not sleep never tears one. Memory of either half may be lent (`loan`).
 //!
@@ -17,6 +17,7 @@ pub use loan::{Peeked, Reserved};
 pub use receive::Received;
 
 use crate::address::{Address, ToAddress, error};
+use fordway_abi::record::HEAD_BYTES;
 use receive::Receiving;
 use send::Sending;
 use socket2::{Domain, SockAddr, Type};
@@ -29,8 +30,6 @@ use std::time::Duration;
 
 /// Longest message of a SEQPACKET socket.
 pub const MESSAGE_BYTES_MAX: usize = 1 << 20;
-/// A message's length.
-const HEAD_BYTES: usize = 4;
 /// How long a close waits for the rest of a message.
 const CLOSE_WAIT: Duration = Duration::from_secs(1);
 

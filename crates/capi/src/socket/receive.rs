@@ -1,8 +1,9 @@
 //! The receiving half: what has come of the next message, and what was shown and is owed.
 
 use super::loan::Memory;
-use super::{HEAD_BYTES, Kind, MESSAGE_BYTES_MAX, Socket, address_of, spare};
+use super::{Kind, MESSAGE_BYTES_MAX, Socket, address_of, spare};
 use crate::address::{Address, error};
+use fordway_abi::record::{self, HEAD_BYTES};
 use std::io;
 use std::os::fd::AsRawFd;
 
@@ -129,11 +130,10 @@ impl Socket {
                 }
             }
         }
-        let length = u32::from_le_bytes(receiving.head) as usize;
-        match length <= MESSAGE_BYTES_MAX {
-            true => Ok(Some(length)),
+        match record::read(receiving.head) {
+            (length, false) if length <= MESSAGE_BYTES_MAX => Ok(Some(length)),
             // It has not come from a socket of this kind.
-            false => Err(error(libc::EPROTO)),
+            _ => Err(error(libc::EPROTO)),
         }
     }
 

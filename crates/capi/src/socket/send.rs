@@ -1,8 +1,9 @@
 //! The sending half: what was accepted, and what the kernel has not taken of it yet.
 
 use super::loan::Memory;
-use super::{HEAD_BYTES, Kind, MESSAGE_BYTES_MAX, Socket, is_none_now, is_signal, name_of};
+use super::{Kind, MESSAGE_BYTES_MAX, Socket, is_none_now, is_signal, name_of};
 use crate::address::{ToAddress, error};
+use fordway_abi::record::{self, HEAD_BYTES};
 use socket2::SockAddr;
 use std::io::{self, IoSlice};
 
@@ -41,7 +42,7 @@ impl Socket {
         match (self.kind, to) {
             (Kind::SeqPacket, _) if bytes.len() > MESSAGE_BYTES_MAX => Err(error(libc::EMSGSIZE)),
             (Kind::SeqPacket, _) => {
-                let head = (bytes.len() as u32).to_le_bytes();
+                let head = record::head(bytes.len(), false);
                 let parts = [IoSlice::new(&head), IoSlice::new(bytes)];
                 let sent = self.kernels.send_vectored_with_flags(&parts, flags)?;
                 if sent < HEAD_BYTES + bytes.len() {

@@ -1,0 +1,190 @@
+//! A record ([`fordway_abi::record`]) by the kernel's TCP: whole, or not at all.
+//!
+//! A reader takes whole records only, and nobody keeps a part of one: so whoever holds the socket too, since a dup, a
+//! fork, an exec or in a message, finds the next record where the last reader has left off. For that a record has to go
+//! in one piece. The kernel takes it so if it shows room (POLLOUT): a third of its buffer is free then (linux:
+//! sk_stream_is_writeable), and [`BUFFER_BYTES`] make that more than the longest record. A ring takes one
+//! record by one publication ([`Buffers::whole`]).
+//!
+//! # Who else sends, or takes
+//! Threads have a lock for each direction. Other processes, which hold the socket too, are kept out by a lock of the
+//! kernel's on the socket's inode (fcntl(2), F_SETLKW), which goes when its holder dies. Only those ask for it who are not
+//! alone. Each is held for some calls that do not sleep.
+//!
+//! # Memory of the kernel's
+//! If it is short, the kernel may take a part of what it has shown room for. The rest follows within ten seconds, in
+//! which the call sleeps, or the connection ends: both ends are told then.
+
+use super::Buffers;
+use crate::lock::{lock_word, rank};
+use crate::signals::Call;
+use crate::state::Conn;
+use crate::sys::{self, give, sys};
+use crate::{faults, real, wait};
+use core::sync::atomic::Ordering;
+use fordway_sockets::{Moved, down};
+
+/// SO_SNDBUF and SO_RCVBUF of a socket of records: as large as the kernel gives them by default (net.core.wmem_max).
+pub const BUFFER_BYTES: i32 = 212_992;
+/// How long the rest of a record is tried at a time, in milliseconds.
+const TRY_MS: i32 = 100;
+
+/// A direction of a connection.
+#[derive(Clone, Copy)]
+pub enum Way {
+    /// Records that are sent.
+    Out,
+    /// Records that are taken.
+    In,
+}
+
+/// Keeps other processes away from a direction while it lives.
+pub struct Alone(Option<(i32, Way)>);
+
+impl Alone {
+    /// From here on, if others may hold the connection.
+    pub fn at(conn: &Conn, fd: i32, way: Way) -> Self {
+        let is_held =
+            conn.held.cell.load(Ordering::Relaxed) | conn.barred.load(Ordering::Relaxed) != 0;
+        if !is_held {
+            return Self(None);
+        }
+        // A handler that has run is no reason to go without; what else the kernel says is.
+        while lock_file(fd, way, libc::F_WRLCK) == Err(libc::EINTR) {}
+        Self(Some((fd, way)))
+    }
+}
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        if let Some((fd, way)) = self.0 {
+            let _ = lock_file(fd, way, libc::F_UNLCK);
+        }
+    }
+}
+
+fn lock_file(fd: i32, way: Way, kind: i32) -> sys::Result<()> {
+    let lock = libc::flock {
+        l_type: kind as i16,
+        l_whence: libc::SEEK_SET as i16,
+        l_start: way as i64,
+        l_len: 1,
+        l_pid: 0,
+    };
+    sys!(SYS_fcntl, fd, libc::F_SETLKW, &raw const lock).map(drop)
+}
+
+/// What the kernel has to say of a descriptor within so many milliseconds.
+pub fn shown(fd: i32, events: i16, timeout_ms: i32) -> sys::Result<i16> {
+    let mut entry = libc::pollfd {
+        fd,
+        events,
+        revents: 0,
+    };
+    sys!(SYS_poll, &raw mut entry, 1, timeout_ms)?;
+    Ok(entry.revents)
+}
+
+/// Sends a record without a sleep; `Nothing`: there is no room for it.
+pub fn by_kernel(conn: &Conn, fd: i32, buffers: &Buffers, flags: i32) -> sys::Result<Moved> {
+    let _turn = lock_word(&conn.record_turn, rank::RECORD);
+    let _alone = Alone::at(conn, fd, Way::Out);
+    if shown(fd, libc::POLLOUT, 0)? == 0 {
+        return Ok(Moved::Nothing);
+    }
+    // Else the kernel finds out behind the head, and that has gone.
+    buffers.pieces(0, buffers.total, |base, length| {
+        faults::check(faults::is_readable(base, length))
+    })?;
+    let sent = send_from(fd, buffers, 0, flags);
+    wait::acted();
+    match sent {
+        Err(libc::EAGAIN) => Ok(Moved::Nothing),
+        Ok(count) if count < buffers.total => finish(fd, buffers, count).map(Moved::Bytes),
+        sent => sent.map(Moved::Bytes),
+    }
+}
+
+fn send_from(fd: i32, buffers: &Buffers, done: usize, flags: i32) -> sys::Result<usize> {
+    let (mut few, used) = buffers.parts(done, buffers.total - done);
+    let mut message = super::message(&mut few[..used]);
+    if done == 0 {
+        (message.msg_iov, message.msg_iovlen) = buffers.all();
+    }
+    let flags = flags | libc::MSG_DONTWAIT;
+    sys!(SYS_sendmsg, fd, &raw const message, flags)
+}
+
+/// The rest of a record, whose beginning the far end's kernel may have.
+#[cold]
+fn finish(fd: i32, buffers: &Buffers, mut done: usize) -> sys::Result<usize> {
+    let deadline_ns = down::deadline(sys::now_ns());
+    while done < buffers.total {
+        if sys::now_ns() > deadline_ns {
+            return Err(torn(fd));
+        }
+        let _ = shown(fd, libc::POLLOUT, TRY_MS);
+        match send_from(fd, buffers, done, libc::MSG_NOSIGNAL) {
+            Ok(count) => done += count,
+            Err(libc::EAGAIN | libc::EINTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(done)
+}
+
+/// A part of a record has moved, and the rest cannot: no later byte can be understood.
+#[cold]
+pub fn torn(fd: i32) -> i32 {
+    let _ = sys!(SYS_shutdown, fd, libc::SHUT_RDWR);
+    libc::ECONNRESET
+}
+
+/// The same as libc's sendmsg, which may sleep.
+pub fn by_libc(conn: &Conn, fd: i32, buffers: &Buffers, flags: i32) -> isize {
+    let call = Call::begin();
+    loop {
+        match by_kernel(conn, fd, buffers, flags) {
+            Ok(Moved::Bytes(count)) => return count as isize,
+            Ok(_) => {}
+            Err(error) => return give(Err(error)),
+        }
+        if flags & libc::MSG_DONTWAIT != 0 || is_nonblocking(fd) {
+            return give(Err(libc::EAGAIN));
+        }
+        let timeout_ms = timeout_ms(fd, libc::SO_SNDTIMEO);
+        let mut entry = libc::pollfd {
+            fd,
+            events: libc::POLLOUT,
+            revents: 0,
+        };
+        // SAFETY: one entry of ours.
+        match unsafe { real::poll(&raw mut entry, 1, timeout_ms) } {
+            0 => return give(Err(libc::EAGAIN)),
+            ..0 if sys::errno() != libc::EINTR => return -1,
+            ..0 if call.is_ended(timeout_ms >= 0) => return give(Err(libc::EINTR)),
+            _ => {}
+        }
+    }
+}
+
+/// O_NONBLOCK, which others who hold the socket may have set.
+pub fn is_nonblocking(fd: i32) -> bool {
+    let flags = sys!(SYS_fcntl, fd, libc::F_GETFL).unwrap_or(0);
+    flags as i32 & libc::O_NONBLOCK != 0
+}
+
+/// SO_RCVTIMEO or SO_SNDTIMEO as poll(2) takes it: less than zero, if there is none.
+pub fn timeout_ms(fd: i32, option: i32) -> i32 {
+    let none = libc::timeval {
+        tv_sec: 0,
+        tv_usec: 0,
+    };
+    let asked = sys::option(fd, libc::SOL_SOCKET, option, none);
+    let time = asked.map_or(none, |(time, _)| time);
+    let ms = time.tv_sec.saturating_mul(1000) + (time.tv_usec + 999) / 1000;
+    match ms {
+        0 => -1,
+        ms => i32::try_from(ms).unwrap_or(i32::MAX),
+    }
+}
