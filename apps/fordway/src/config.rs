@@ -2,6 +2,7 @@
 
 use crate::cli::Up;
 use crate::exit::{Exit, Failure};
+use fordway_abi::vsock;
 use fordwayd::{Network, Network6};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
@@ -64,14 +65,27 @@ pub fn network6(given: Option<&str>, file: &File) -> Result<Option<Network6>, Fa
         let (address, prefix) = text.split_once('/')?;
         Network6::new(address.parse().ok()?, prefix.parse().ok()?)
     };
+    let is_of_vsock = |network: &Network6| network.meets(vsock::address_of(0), vsock::PREFIX_BITS);
     match text {
         NO_NETWORK6 => Ok(None),
+        text if network(text).as_ref().is_some_and(is_of_vsock) => {
+            let place = if exit == Exit::Config { "network6 in the configuration: " } else { "" };
+            let (own, bits) = (vsock::address_of(0), vsock::PREFIX_BITS);
+            let message = format!("{place}\"{text}\" has addresses of {own}/{bits}, which stand for CIDs of AF_VSOCK; give another network");
+            Err(Failure::new(exit, message))
+        }
         text => network(text).map(Some).ok_or_else(|| {
             let place = if exit == Exit::Config { "network6 in the configuration: " } else { "" };
             let message = format!("{place}\"{text}\" is no network; give a unique local or global IPv6 one like {DEFAULT_NETWORK6} with a prefix of 16 to 96, or none");
             Failure::new(exit, message)
         }),
     }
+}
+
+/// The network of a broker that says this of it; the default one where none answers.
+pub fn network_of(said: Option<&str>) -> Network {
+    let default = || parse_network(DEFAULT_NETWORK).unwrap_or_else(|| unreachable!());
+    said.and_then(parse_network).unwrap_or_else(default)
 }
 
 /// Most ring memory of a domain, in bytes: the command line's, the file's, or half of the

@@ -3,6 +3,7 @@
 //! counted.
 
 use crate::broker::Broker;
+use crate::config;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::filter::{failure, load, load_file, names, rules, scratch};
 use crate::frames::{self, Frame};
@@ -15,6 +16,7 @@ use fordway_filter::{
     Traced, Verdict,
 };
 use fordway_platform::nftables::Source;
+use fordwayd::Network;
 use fordwayd::filter::crossing::{self, Surroundings};
 use fordwayd::filter::listing::{Line, lines};
 use std::collections::BTreeMap;
@@ -48,6 +50,8 @@ pub fn trace(
         Some(_) => (None, names(broker())),
         None => (Some(rules(&broker()?)?.text), names(broker())),
     };
+    let of_broker = broker().and_then(|broker| broker.info());
+    let network = config::network_of(of_broker.ok().map(|info| info.network).as_deref());
     let ends = match ends {
         Some((from, to)) => {
             let six = [&from, &to].iter().any(|end| end.is_ipv6());
@@ -79,8 +83,8 @@ pub fn trace(
     filter.replace(ruleset, 0, 0);
     let teller = Teller::new(&filter, &listing);
     let text = match (capture, ends) {
-        (Some(capture), _) => packets(&mut filter, &teller, capture)?,
-        (None, Some(ends)) => connection(&filter, &teller, protocol, ends),
+        (Some(capture), _) => packets(&mut filter, &teller, network, capture)?,
+        (None, Some(ends)) => connection(&filter, &teller, network, protocol, ends),
         _ => return Err(Failure::new(Exit::Usage, "--from and --to, or a capture")),
     };
     let text = match with_host {
@@ -228,6 +232,7 @@ impl Teller {
 fn connection(
     filter: &Filter,
     teller: &Teller,
+    network: Network,
     protocol: Protocol,
     ends: (SocketAddr, SocketAddr),
 ) -> String {
@@ -237,7 +242,7 @@ fn connection(
     };
     let mut out = format!("{what} from {} to {}\n", ends.0, ends.1);
     let ask = |phase| {
-        crossing::with_question(protocol, ends, phase, |question| {
+        crossing::with_question(network, protocol, ends, phase, |question| {
             filter.ask_traced(question, 0, &mut Surroundings)
         })
     };
@@ -271,7 +276,12 @@ fn connection(
     out
 }
 
-fn packets(filter: &mut Filter, teller: &Teller, capture: &Path) -> Result<String, Failure> {
+fn packets(
+    filter: &mut Filter,
+    teller: &Teller,
+    network: Network,
+    capture: &Path,
+) -> Result<String, Failure> {
     let frames = frames::read(capture).map_err(|error| Failure::io(capture.display(), &error))?;
     filter.set_trace(true);
     let mut out = String::new();
@@ -280,8 +290,8 @@ fn packets(filter: &mut Filter, teller: &Teller, capture: &Path) -> Result<Strin
         let name = |ip: Option<IpAddr>| ip.map_or_else(|| "?".into(), |ip| ip.to_string());
         let _ = writeln!(out, "packet {number}: {} to {}", name(from), name(to));
         let way = match (from, to) {
-            (Some(from), Some(to)) => crossing::crossings(from, to),
-            _ => crossing::crossings(UNKNOWN, UNKNOWN),
+            (Some(from), Some(to)) => crossing::crossings(network, from, to),
+            _ => crossing::crossings(network, UNKNOWN, UNKNOWN),
         };
         let verdict = cross(filter, teller, &mut out, frame, &way);
         let _ = writeln!(out, " => {verdict}");

@@ -76,6 +76,16 @@ const ANYBODY: &[Row] = &[
     ("$F up --network6 fd00::/112", 2, "prefix of 16 to 96"),
     ("$F up --network6 fe80::/64", 2, "unique local or global"),
     ("$F up --network6 10.77.0.0/24", 2, "or none"),
+    (
+        "$F up --network6 fd56:534f:434b::/64",
+        2,
+        "stand for CIDs of AF_VSOCK",
+    ),
+    (
+        "$F up --network6 fd56:534f::/32",
+        2,
+        "stand for CIDs of AF_VSOCK",
+    ),
     ("$F up --ring-memory-max 12X", 2, "\"12X\" is no size"),
     ("$F up --ring-memory-max ''", 2, "no size"),
     ("$F up --ring-memory-max 99999999999G", 2, "no size"),

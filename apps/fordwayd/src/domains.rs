@@ -11,6 +11,7 @@ use crate::admin::{self, ErrorKind, Reply};
 use crate::admin_socket::error;
 use crate::broker::{Broker, Ending};
 use crate::{BrokerError, Config, runtime};
+use fordway_abi::vsock;
 use fordway_platform::fabric::hosts::{self, HOST_NAME};
 use fordway_platform::fabric::{DomainPaths, Fabric, FabricError, Lease, Publication, has_ipv6};
 use fordway_platform::launch::HOSTS;
@@ -83,13 +84,15 @@ impl Domains {
     /// Finds again what an earlier broker left.
     pub(crate) fn start(config: &Config, registry: &mut Registry) -> Result<Self, BrokerError> {
         let own = diag::own_netns_cookie().map_err(crate::doing("SO_NETNS_COOKIE"))?;
-        registry.set_host(HOST_NAME, own);
         let network6 = config.network6.filter(|_| has_ipv6());
+        let vsock = config.vsock && network6.is_some();
+        let cid = (config.uplink && vsock).then_some(vsock::CID_HOST);
+        registry.set_host(HOST_NAME, own, cid);
         let mut domains = Self {
             runtime_dir: config.runtime_dir.clone(),
             fabric: None,
             network6,
-            vsock: config.vsock && network6.is_some(),
+            vsock,
             paths: BTreeMap::new(),
             attached: BTreeMap::new(),
             uplink: None,
@@ -109,6 +112,9 @@ impl Domains {
         }
         domains.adopt_attached(registry);
         domains.settle_uplink(config)?;
+        if let Some(fabric) = &domains.fabric {
+            fabric.part_others()?;
+        }
         domains.tell_of_domains(registry);
         Ok(domains)
     }
@@ -129,9 +135,10 @@ impl Domains {
         }
         let is_new = self.fabric.is_none();
         let ip = config.network.uplink_address();
+        let vsock = self.vsock;
         let laid = self
             .fabric()
-            .and_then(|fabric| fabric.add_uplink(ip, config.network.prefix()));
+            .and_then(|fabric| fabric.add_uplink(ip, config.network.prefix(), vsock));
         if laid.is_err() && is_new {
             let _ = Fabric::remove(&self.runtime_dir);
         }
@@ -308,7 +315,12 @@ impl Domains {
             let assigned = Assigned {
                 ip: attached.ip,
                 ip6: attached.ip6,
-                cid: None,
+                cid: self.join(
+                    &attached.name,
+                    attached.ip,
+                    attached.pid,
+                    attached.netns_cookie,
+                ),
                 netns_cookie: attached.netns_cookie,
             };
             match registry.add_domain(&attached.name, assigned) {
@@ -319,6 +331,40 @@ impl Domains {
                     tracing::warn!("domain {} is not taken over: {reason}", attached.name);
                 }
             }
+        }
+    }
+
+    /// Gives an attached domain a CID, if domains have some: which. One that cannot get it does without.
+    fn join(&mut self, name: &str, ip: Ipv4Addr, pid: i32, netns_cookie: u64) -> Option<u32> {
+        if !self.vsock || !self.possible() {
+            return None;
+        }
+        let lease = Lease::joined(ip);
+        let is_there = netns::of_process(pid)
+            .and_then(|namespace| netns::cookie(namespace.as_fd()))
+            .is_ok_and(|cookie| cookie == netns_cookie);
+        let joined = match is_there {
+            true => self
+                .fabric()
+                .and_then(|fabric| fabric.join(name, &lease, pid)),
+            false => Err(FabricError::NotFound(name.to_owned())),
+        };
+        match joined {
+            Ok(()) => lease.cid(),
+            Err(reason) => {
+                tracing::warn!("domain {name} gets no CID of AF_VSOCK: {reason}");
+                None
+            }
+        }
+    }
+
+    /// Takes its CID from a domain that is attached no more.
+    fn part(&self, attached: &Attached) {
+        let lease = Lease::joined(attached.ip);
+        if let Some(fabric) = &self.fabric
+            && let Err(reason) = fabric.part(&lease)
+        {
+            tracing::warn!("the CID of domain {}: {reason}", attached.name);
         }
     }
 
@@ -566,10 +612,14 @@ impl Broker {
             return Reply::Domain(self.describe(&existing.clone()));
         }
         self.drop_left_behind(name, (ip, ip6));
+        // Asked before a device is made: who is refused has none.
+        if let Err(reason) = self.registry.check_attached(name, (ip, ip6), netns_cookie) {
+            return refused(&reason);
+        }
         let assigned = Assigned {
             ip,
             ip6,
-            cid: None,
+            cid: self.domains.join(name, ip, pid, netns_cookie),
             netns_cookie,
         };
         match self.registry.add_domain(name, assigned) {
@@ -607,7 +657,9 @@ impl Broker {
             .map(|(id, _)| *id)
             .collect();
         for id in left {
-            self.domains.attached.remove(&id);
+            if let Some(attached) = self.domains.attached.remove(&id) {
+                self.domains.part(&attached);
+            }
             let actions = self.registry.remove_domain(id);
             self.carry_out(actions);
         }
@@ -659,7 +711,8 @@ impl Broker {
             self.domains.paths.remove(&domain.id);
             self.domains.read_published();
         }
-        if self.domains.attached.remove(&domain.id).is_some() {
+        if let Some(attached) = self.domains.attached.remove(&domain.id) {
+            self.domains.part(&attached);
             self.domains.save_attached();
         }
         self.places.close(domain.netns_cookie);

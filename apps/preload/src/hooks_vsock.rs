@@ -16,7 +16,8 @@
 //! # Limits
 //! * A process whose namespace has no such address has the kernel's AF_VSOCK, and so has who asks for datagrams.
 //! * Sequenced packets have limits of their own ([`crate::hooks_records`]).
-//! * VMADDR_CID_LOCAL leads to the domain's own sockets, and cannot be bound to: they are open to others, too.
+//! * VMADDR_CID_LOCAL leads to a socket that is bound to it, which no other domain reaches, or else to one that is bound to
+//!   the domain's own CID. To any CID (VMADDR_CID_ANY) means to the domain's own.
 //! * A port has 16 bits. A port beyond is not available (EADDRNOTAVAIL), and nobody listens there (ECONNREFUSED).
 //! * A peer that came by its other addresses, as TCP, has no CID (VMADDR_CID_ANY).
 //! * Of the options of level AF_VSOCK there are the sizes of buffers.
@@ -171,9 +172,30 @@ pub fn destination(
     }
     let own = cid_of_name(&own_name(fd)?)?;
     let (cid, port) = read_name(name, length).ok()?;
-    let cid = if cid == CID_LOCAL { own } else { cid };
-    let port = u16::try_from(port).map_err(|_| libc::ECONNREFUSED);
-    Some(port.map(|port| name_of(cid, port)))
+    let Ok(port) = u16::try_from(port) else {
+        return Some(Err(libc::ECONNREFUSED));
+    };
+    let cid = match cid {
+        // From its own address nothing leaves the domain.
+        cid if own == CID_LOCAL && cid != CID_LOCAL => return Some(Err(libc::ENETUNREACH)),
+        CID_LOCAL if own != CID_LOCAL && !is_had(CID_LOCAL, port) => own,
+        cid => cid,
+    };
+    Some(Ok(name_of(cid, port)))
+}
+
+/// Whether somebody of the own namespace listens under this name.
+fn is_had(cid: u32, port: u16) -> bool {
+    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
+    let Ok(fd) = sys!(SYS_socket, libc::AF_INET6, kind, 0) else {
+        return false;
+    };
+    let fd = fd as c_int;
+    // Else what has ended lately counts, too.
+    sys::set_option(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1);
+    let bound = bind_to(fd, &name_of(cid, port));
+    let _ = sys!(SYS_close, fd);
+    bound == Err(libc::EADDRINUSE)
 }
 
 /// # Safety
@@ -195,18 +217,19 @@ pub unsafe fn bind(fd: c_int, name: *const c_void, length: u32) -> c_int {
             0 => Err(libc::EADDRNOTAVAIL),
             port => u16::try_from(port).map_err(|_| libc::EADDRNOTAVAIL),
         }?;
-        match cid == own || cid == CID_ANY {
-            true => bind_anew(fd, own, port),
-            false => Err(libc::EADDRNOTAVAIL),
+        match cid {
+            CID_ANY => bind_anew(fd, own, own, port),
+            cid if cid == own || cid == CID_LOCAL => bind_anew(fd, own, cid, port),
+            _ => Err(libc::EADDRNOTAVAIL),
         }
     });
     give(bound.map(|()| 0)) as c_int
 }
 
-/// Gives a socket its port, at once, for who asks.
-fn bind_anew(fd: c_int, own: u32, port: u16) -> sys::Result<()> {
+/// Gives a socket its port, at once, for who asks, and a CID, which it has `own` of without.
+fn bind_anew(fd: c_int, own: u32, cid: u32, port: u16) -> sys::Result<()> {
     sys::set_option(fd, libc::IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 0);
-    let name = name_of(own, port);
+    let name = name_of(cid, port);
     let mut bound = bind_to(fd, &name);
     if bound == Err(libc::EADDRINUSE) {
         // What TCP keeps for a while after a connection (TIME_WAIT), vsock(7) does not know.

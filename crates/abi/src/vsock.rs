@@ -13,7 +13,7 @@ pub const PREFIX_BITS: u8 = 64;
 
 /// What is in no domain (linux/vm_sockets.h: VMADDR_CID_HOST).
 pub const CID_HOST: u32 = 2;
-/// The domain's own (VMADDR_CID_LOCAL).
+/// The domain's own (VMADDR_CID_LOCAL). Who has a CID has the address that stands for this one by its loopback device.
 pub const CID_LOCAL: u32 = 1;
 
 /// The address that stands for a CID.
@@ -30,7 +30,8 @@ pub fn cid_of(address: Ipv6Addr) -> Option<u32> {
 }
 
 /// The CID of who has this host number in the domains' network: one more, so that the far end of an uplink, which
-/// has the first number, is [`CID_HOST`], and the domain with the first lease has the first CID of a guest, 3.
+/// has the first number, is [`CID_HOST`], and the domain with the first lease has the first CID of a guest, 3. Of a
+/// namespace that others made, the whole IPv4 address is the number.
 pub const fn cid_of_host(number: u32) -> u32 {
     number + 1
 }

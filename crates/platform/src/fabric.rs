@@ -20,7 +20,8 @@
 //! passes the bridge only if port, source MAC and source address (or ARP sender) are the
 //! assigned three; of IPv6 the address that was assigned and the link-local one of the MAC. All else
 //! from a port is dropped and counted, before the bridge learns anything from it. The uplink's port
-//! may send what comes from outside the domains' network as well (`uplink`); it carries no IPv6.
+//! may send what comes from outside the domains' network as well (`uplink`); of IPv6 it carries AF_VSOCK only, and so does
+//! the port of a namespace that others made (`joined`).
 //!
 //! By IPv6 domains send to one MAC for all of them, which the bridge exchanges for that of whoever has the
 //! address (`filter`), so that IPv6 needs no more of rules than IPv4 does, and a domain nothing of the
@@ -31,19 +32,26 @@
 
 mod filter;
 pub mod hosts;
+mod joined;
 mod places;
 mod rules;
 mod tool;
 mod uplink;
 
-pub use rules::{OWN_TABLE, RULES_DEVICE, handshake_has_passed, keep_connections, port_of};
+pub use rules::{
+    OWN_TABLE, RULES_DEVICE, handshake_has_passed, keep_connections, port_of, port_of_cid,
+};
 pub use tool::find_tool;
 pub use uplink::Publication;
 
 use crate::launch::HOSTS;
 use crate::netns;
-use filter::{LEADER, REJECT, RULES, elements, leads, link_local_of, mac_of, port_name};
+use filter::{
+    LEADER, REJECT, RULES, elements, joined_port_name, leads, link_local_of, mac_of, port_name,
+};
 use fordway_abi::vsock;
+use joined::Joined;
+use std::cell::RefCell;
 use std::fmt::Write as _;
 use std::fs;
 use std::io;
@@ -127,11 +135,12 @@ pub struct DomainPaths {
 pub struct Lease {
     /// The IPv4 address, after which the port is named.
     pub ip: Ipv4Addr,
-    /// Prefix length of its network.
+    /// Prefix length of its network; 0: the address is of another network than the domains', which does not
+    /// cross the fabric, and stands for the port alone.
     pub prefix: u8,
     /// The IPv6 address, which ends in the IPv4 address, and its network's prefix length.
     pub six: Option<(Ipv6Addr, u8)>,
-    /// Whether it has an address for AF_VSOCK too (with `six` only).
+    /// Whether it has an address for AF_VSOCK too.
     pub vsock: bool,
 }
 
@@ -159,6 +168,7 @@ pub struct Fabric {
     netns_dir: PathBuf,
     hosts_dir: PathBuf,
     namespace: OwnedFd,
+    joined: RefCell<Vec<Joined>>,
 }
 
 impl Fabric {
@@ -199,6 +209,7 @@ impl Fabric {
             netns_dir,
             hosts_dir,
             namespace,
+            joined: RefCell::default(),
         }))
     }
 
@@ -236,6 +247,7 @@ impl Fabric {
             netns_dir: nowhere.clone(),
             hosts_dir: nowhere,
             namespace,
+            joined: RefCell::default(),
         };
         fabric.lay()
     }
@@ -283,7 +295,7 @@ impl Fabric {
         }
         if let Some(port) = port {
             self.unpublish(port.lease.ip)?;
-            self.unplug(&port_name(port.lease.ip), &port.lease)?;
+            self.unplug(&port.lease.port_name(), &port.lease)?;
         }
         netns::remove(&file).map_err(doing("removing a network namespace"))?;
         match fs::remove_file(self.hosts_dir.join(name)) {
@@ -319,17 +331,18 @@ impl Fabric {
     pub fn existing(&self) -> Result<Vec<ExistingDomain>> {
         let mut whole = Vec::new();
         for device in self.ip_in_fabric(&["-o", "link", "show"])?.lines() {
-            if let (Some(ip), None) = (parse_device(device), parse_port(device)) {
+            if let (Some(lease), None) = (parse_device(device), parse_port(device)) {
                 // What was laid of its IPv6 stays, for the next port of this name: the address that ends
                 // in the port's own is nobody else's in any network.
-                self.unplug(&port_name(ip), &Lease::of(ip))?;
+                self.unplug(&lease.port_name(), &lease)?;
             }
         }
-        for Port { name, lease } in self.ports()? {
+        let ports = self.ports()?.into_iter();
+        for Port { name, lease } in ports.filter(|port| port.lease.is_of_network()) {
             if let Some(paths) = self.paths(&name)? {
                 whole.push(ExistingDomain { name, lease, paths });
             } else {
-                self.unplug(&port_name(lease.ip), &lease)?;
+                self.unplug(&lease.port_name(), &lease)?;
             }
         }
         whole.sort_by_key(|domain| domain.lease.ip);
@@ -404,7 +417,7 @@ impl Fabric {
             .ok_or_else(|| FabricError::NotFound(name.into()))?;
         ip_batch(namespace.as_fd(), "link set lo up\n")?;
         self.plug(&Plug {
-            port: &port_name(lease.ip),
+            port: &lease.port_name(),
             alias: &alias(name, lease),
             device: DOMAIN_DEVICE,
             namespace: namespace.as_fd(),
@@ -443,7 +456,9 @@ impl Fabric {
 
         batch.clear();
         no_ipv6_address(&mut batch, device);
-        let _ = writeln!(batch, "addr add {ip}/{prefix} brd + dev {device}");
+        if lease.is_of_network() {
+            let _ = writeln!(batch, "addr add {ip}/{prefix} brd + dev {device}");
+        }
         if six.is_some() {
             // Nobody else can have them, so that none waits for the answer (RFC 4862, 5.4). Probes of
             // neighbours that are known come from the second.
@@ -457,24 +472,17 @@ impl Fabric {
             // The address for AF_VSOCK is to be nobody's source but by its own name, too.
             let link_local = link_local_of(ip);
             let _ = writeln!(batch, "addr add {link_local}/64 dev {device} nodad");
-            for (own, prefix) in lease.led6() {
-                let _ = writeln!(
-                    batch,
-                    "addr add {own}/{prefix} dev {device} nodad preferred_lft 0 noprefixroute"
-                );
-            }
         }
+        if lease.vsock {
+            if device == UPLINK_DEVICE {
+                // Whoever made the namespace may have switched it off.
+                joined::switch_ipv6(namespace, true)?;
+            }
+            joined::have_local(namespace, true);
+        }
+        batch += &lease.led_addresses(device);
         let _ = writeln!(batch, "link set {device} up");
-        if six.is_some() {
-            let (leader, mac) = (link_local_of(LEADER), mac_of(LEADER));
-            let _ = writeln!(
-                batch,
-                "neigh replace {leader} lladdr {mac} nud permanent dev {device}"
-            );
-            for (own, prefix) in lease.led6() {
-                let _ = writeln!(batch, "route add {own}/{prefix} via {leader} dev {device}");
-            }
-        }
+        batch += &lease.led_routes(device);
         ip_batch(namespace, &batch)?;
 
         // The port joins the bridge when both ends are up, so that it forwards at once.
@@ -545,7 +553,27 @@ impl Lease {
     pub fn cid(&self) -> Option<u32> {
         let host_bits = u32::MAX.checked_shr(self.prefix.into()).unwrap_or(0);
         let cid = || vsock::cid_of_host(self.ip.to_bits() & host_bits);
-        (self.vsock && self.six.is_some()).then(cid)
+        self.vsock.then(cid)
+    }
+
+    /// Of a namespace that others made, which has this address elsewhere and a CID here.
+    pub fn joined(ip: Ipv4Addr) -> Lease {
+        Lease {
+            prefix: 0,
+            vsock: true,
+            ..Lease::of(ip)
+        }
+    }
+
+    fn is_of_network(&self) -> bool {
+        self.prefix != 0
+    }
+
+    fn port_name(&self) -> String {
+        match self.is_of_network() {
+            true => port_name(self.ip),
+            false => joined_port_name(self.ip),
+        }
     }
 
     /// The address that stands for it.
@@ -558,6 +586,30 @@ impl Lease {
         let vsock = self.vsock_address();
         let vsock = vsock.map(|address| (address, vsock::PREFIX_BITS));
         self.six.into_iter().chain(vsock)
+    }
+
+    /// Has a device have these addresses, in the words of ip(8).
+    fn led_addresses(&self, device: &str) -> String {
+        let word = |(own, prefix)| {
+            format!(
+                "addr replace {own}/{prefix} dev {device} nodad preferred_lft 0 noprefixroute\n"
+            )
+        };
+        self.led6().map(word).collect()
+    }
+
+    /// Has it send to those of others by the leader, once it is up.
+    fn led_routes(&self, device: &str) -> String {
+        let (leader, mac) = (link_local_of(LEADER), mac_of(LEADER));
+        let mut words = String::new();
+        for (own, prefix) in self.led6() {
+            let _ = writeln!(
+                words,
+                "neigh replace {leader} lladdr {mac} nud permanent dev {device}\n\
+                 route replace {own}/{prefix} via {leader} dev {device}"
+            );
+        }
+        words
     }
 
     /// Of a port of which no more than its name is known.
@@ -583,7 +635,7 @@ fn alias(name: &str, lease: &Lease) -> String {
 
 /// Reads one line of `ip -o link show`: `3: p-0a4d0003@if2: <...> ...\    alias db/24`.
 fn parse_port(line: &str) -> Option<Port> {
-    let ip = parse_device(line)?;
+    let Lease { ip, .. } = parse_device(line)?;
     let mut words = line.split_whitespace();
     let alias = words
         .by_ref()
@@ -610,11 +662,16 @@ fn parse_port(line: &str) -> Option<Port> {
     })
 }
 
-/// The address in a port's name.
-fn parse_device(line: &str) -> Option<Ipv4Addr> {
+/// What a port's name says.
+fn parse_device(line: &str) -> Option<Lease> {
     let device = line.split_whitespace().nth(1)?.trim_end_matches(':');
-    let hex = device.split('@').next()?.strip_prefix("p-")?;
-    Some(u32::from_str_radix(hex, 16).ok()?.into())
+    let (kind, hex) = device.split('@').next()?.split_once('-')?;
+    let ip = u32::from_str_radix(hex, 16).ok()?.into();
+    match kind {
+        "p" => Some(Lease::of(ip)),
+        "v" => Some(Lease::joined(ip)),
+        _ => None,
+    }
 }
 
 /// Whether the kernel speaks IPv6: the module is there, and the namespace of the caller has it on.
@@ -679,6 +736,14 @@ mod tests {
             let port = parse_port(&line.replace("alias db/24", &format!("alias {alias}")));
             assert_eq!(port.map(|port| port.lease), Some(lease), "{alias}");
         }
+        let joined = Lease::joined(Ipv4Addr::new(10, 88, 0, 5));
+        assert_eq!(
+            (joined.port_name().as_str(), joined.cid()),
+            ("v-0a580005", Some(0x0a58_0006))
+        );
+        let line = line.replace("p-0a4d0003", "v-0a580005");
+        let port = parse_port(&line.replace("alias db/24", "alias db/0/vsock"));
+        assert_eq!(port.map(|port| port.lease), Some(joined));
         assert_eq!(parse_port("5: uplink@if9: <UP> mtu 1500"), None);
         assert_eq!(parse_port(&line.replace("alias db/24", "")), None);
     }

@@ -101,6 +101,12 @@ impl Network6 {
         self.prefix
     }
 
+    /// Whether some address is of both this network and another one.
+    pub fn meets(self, base: Ipv6Addr, prefix: u8) -> bool {
+        let common = u128::MAX << (128 - self.prefix.min(prefix));
+        (self.base.to_bits() ^ base.to_bits()) & common == 0
+    }
+
     /// The address of who has this IPv4 address.
     pub fn address_of(self, ip: Ipv4Addr) -> Ipv6Addr {
         Ipv6Addr::from_bits(self.base.to_bits() | u128::from(ip.to_bits()))
@@ -237,14 +243,14 @@ impl Registry {
         self.domains.network
     }
 
-    /// Names the broker's own namespace.
-    pub fn set_host(&mut self, name: &str, netns_cookie: u64) {
+    /// Names the broker's own namespace, which may have a CID.
+    pub fn set_host(&mut self, name: &str, netns_cookie: u64, cid: Option<u32>) {
         self.domains.insert(Domain {
             id: HOST_DOMAIN,
             name: name.to_owned(),
             ip: None,
             ip6: None,
-            cid: None,
+            cid,
             netns_cookie,
         });
     }
@@ -300,15 +306,10 @@ impl Registry {
             cid,
             netns_cookie,
         } = assigned;
-        self.check_name(name)?;
-        self.check_address(ip.into())?;
-        ip6.map_or(Ok(()), |ip| self.check_address(ip.into()))?;
+        self.check_attached(name, (ip, ip6), netns_cookie)?;
         cid.map_or(Ok(()), |cid| {
             self.check_address(vsock::address_of(cid).into())
         })?;
-        if let Some(other) = self.domains.of_netns(netns_cookie) {
-            return Err(DomainError::NamespaceTaken(other.name.clone()));
-        }
         let domain = Domain {
             id,
             name: name.to_owned(),
@@ -318,6 +319,22 @@ impl Registry {
             netns_cookie,
         };
         Ok(self.domains.insert(domain).clone())
+    }
+
+    /// Whether a namespace could be registered under these addresses, which it has already.
+    pub fn check_attached(
+        &self,
+        name: &str,
+        (ip, ip6): (Ipv4Addr, Option<Ipv6Addr>),
+        netns_cookie: u64,
+    ) -> Result<(), DomainError> {
+        self.check_name(name)?;
+        self.check_address(ip.into())?;
+        ip6.map_or(Ok(()), |ip| self.check_address(ip.into()))?;
+        match self.domains.of_netns(netns_cookie) {
+            Some(other) => Err(DomainError::NamespaceTaken(other.name.clone())),
+            None => Ok(()),
+        }
     }
 
     /// Removes a domain; its channels to other namespaces lose their ground and are downgraded.

@@ -176,6 +176,25 @@ class Cases(Ends):
                 other.bind((ANY, 6008))
             listener.close()
 
+    def what_is_local_stays_so(self):
+        listener = stream()
+        listener.bind((LOCAL, 6030))
+        assert listener.getsockname() == (LOCAL, 6030)
+        listener.listen()
+        near = stream()
+        near.connect((LOCAL, 6030))
+        far, who = listener.accept()
+        assert near.getpeername() == far.getsockname() == (LOCAL, 6030)
+        assert who == near.getsockname() == far.getpeername()
+        near.sendall(b"in")
+        assert exactly(far, 2) == b"in"
+        with Fails(errno.ECONNREFUSED):
+            stream().connect((self.own, 6030))
+        outer = stream()
+        outer.bind((LOCAL, ANY))
+        with Fails(errno.ENETUNREACH):
+            outer.connect(self.server)
+
     def nobody_listens_without_a_port(self):
         with Fails(errno.EINVAL):
             stream().listen()

@@ -13,9 +13,11 @@
 //! for each end in a domain, between that end's port and the uplink's, under that end's names.
 
 use fordway_abi::control::Protocol;
+use fordway_abi::vsock;
 use fordway_filter::rules::{ChainKind, Hook, Rules};
 use fordway_filter::{Crossing, Environment, Iface, Layer, Phase, Question, Tuple};
-use fordway_platform::fabric::{RULES_DEVICE, UPLINK_PORT, port_of};
+use fordway_platform::fabric::{RULES_DEVICE, UPLINK_PORT, port_of, port_of_cid};
+use fordway_registry::Network;
 use std::net::{IpAddr, SocketAddr};
 
 /// Where a packet between two domains is looked at, in order.
@@ -36,13 +38,19 @@ const WAY: [(Option<Layer>, Hook); 10] = [
 pub const HOOKS: usize = WAY.len();
 
 /// The hooks that packets from one address to another cross.
-pub fn crossings(from: IpAddr, to: IpAddr) -> [Crossing; HOOKS] {
-    between([from, to].map(port))
+pub fn crossings(network: Network, from: IpAddr, to: IpAddr) -> [Crossing; HOOKS] {
+    between([from, to].map(|ip| port(network, ip)))
 }
 
-/// The switch port of an address.
-pub(crate) fn port(ip: IpAddr) -> Iface {
-    Iface::new(0, &port_of(ip))
+/// The switch port of an address, where the domains have this network.
+pub(crate) fn port(network: Network, ip: IpAddr) -> Iface {
+    let cid = match ip {
+        IpAddr::V4(_) => None,
+        IpAddr::V6(ip) => vsock::cid_of(ip),
+    };
+    let network = (network.uplink_address(), network.prefix());
+    let name = cid.map_or_else(|| port_of(ip), |cid| port_of_cid(cid, network));
+    Iface::new(0, &name)
 }
 
 /// The switch port of the host.
@@ -84,12 +92,13 @@ pub fn tuple(protocol: Protocol, (from, to): (SocketAddr, SocketAddr)) -> Tuple 
 
 /// Asks about the connection from `from`, the connecting end, to `to`, both domains.
 pub fn with_question<T>(
+    network: Network,
     protocol: Protocol,
     names @ (from, to): (SocketAddr, SocketAddr),
     phase: Phase,
     ask: impl FnOnce(&Question<'_>) -> T,
 ) -> T {
-    let ports = [from, to].map(|end| port(end.ip()));
+    let ports = [from, to].map(|end| port(network, end.ip()));
     with_question_by(ports, tuple(protocol, names), phase, ask)
 }
 

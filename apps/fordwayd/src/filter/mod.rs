@@ -64,7 +64,7 @@ use fordway_filter::{Answer, Decision, Filter, Phase};
 use fordway_platform::diag::{self, Named};
 use fordway_platform::fabric::{FabricError, handshake_has_passed, keep_connections, port_of};
 use fordway_platform::nftables::{LoadError, Scratch, Source};
-use fordway_registry::{BothEnds, SocketFacts};
+use fordway_registry::{BothEnds, Network, SocketFacts};
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -118,6 +118,8 @@ pub(crate) struct Rules {
     listing: String,
     moved: kernel::Moved,
     runtime_dir: PathBuf,
+    /// The domains'.
+    network: Network,
     /// Clock of the filter: nanoseconds since then.
     start: Instant,
     /// There is something to credit.
@@ -136,8 +138,9 @@ pub(crate) struct Rules {
 }
 
 impl Rules {
-    fn none(runtime_dir: PathBuf) -> Self {
+    fn none(runtime_dir: PathBuf, network: Network) -> Self {
         Self {
+            network,
             filter: new_filter(),
             listing: String::new(),
             moved: kernel::Moved::new(),
@@ -154,7 +157,7 @@ impl Rules {
 
     /// Finds again what an earlier broker had in force.
     pub(crate) fn start(config: &Config) -> Result<(Self, bool), BrokerError> {
-        let mut rules = Self::none(config.runtime_dir.clone());
+        let mut rules = Self::none(config.runtime_dir.clone(), config.network);
         let damaged = |what: String| BrokerError::Directory {
             dir: config.runtime_dir.clone(),
             what: format!(
@@ -278,9 +281,9 @@ impl Rules {
         let SocketFacts { local, remote, .. } = *leg.end;
         let far = match leg.by_uplink {
             true => crossing::uplink(),
-            false => crossing::port(remote.ip()),
+            false => crossing::port(self.network, remote.ip()),
         };
-        let near = crossing::port(local.ip());
+        let near = crossing::port(self.network, local.ip());
         let (ports, names) = match far_connects {
             true => ([far, near], (remote, local)),
             false => ([near, far], (local, remote)),

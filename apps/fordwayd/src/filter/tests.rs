@@ -14,7 +14,8 @@ fn is_root() -> bool {
 
 /// Rules as nft and the kernel make them.
 fn rules(text: &str) -> Rules {
-    let mut rules = Rules::none(PathBuf::new());
+    let network = Network::new(Ipv4Addr::new(10, 77, 0, 0), 24).expect("a network");
+    let mut rules = Rules::none(PathBuf::new(), network);
     // A block ends with its line.
     let text = text.replace("} }", "}\n}");
     rules.put_in_force(Made::of(&text).expect("rules"), 1);

@@ -31,6 +31,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// another one is; nobody is asked, and no answer could be forged. What is for an address that nobody
 /// has is rejected ([`REJECT`]), or dropped by a kernel that cannot: it never goes to all ports.
 ///
+/// The address that stands for CID 1 is everybody's own ([`fordway_abi::vsock`]): nothing goes there from a port.
+///
 /// Given once more, the text replaces the rules in one transaction and leaves the sets, whichever
 /// version of it was given before.
 pub(super) const RULES: &str = "
@@ -80,6 +82,7 @@ table bridge fordway {
 		counter name iifname map @spoofed drop
 	}
 	chain from_port6 {
+		ip6 daddr fd56:534f:434b::1 counter name iifname map @spoofed drop
 		icmpv6 type { 130-138, 141-143, 151-153 } goto neighbours6
 		frag nexthdr { 0, 43, 44, 51, 60 } counter name iifname map @spoofed drop
 		iifname . ether saddr . ip6 saddr @assigned6 goto lead6
@@ -119,20 +122,24 @@ pub(super) fn elements(verb: &str, port: &str, lease: &Lease) -> String {
     let ip = lease.ip;
     let mac = mac_of(ip);
     let counter = format!("{verb} counter bridge fordway {port}\n");
-    let mut elements = format!(
-        "{verb} element bridge fordway assigned {{ \"{port}\" . {mac} . {ip} }}\n\
-         {verb} element bridge fordway assigned_arp {{ \"{port}\" . {mac} . {mac} . {ip} }}\n\
-         {verb} element bridge fordway spoofed {{ \"{port}\" : \"{port}\" }}\n"
-    );
-    if let Some((six, _)) = lease.six {
+    let mut elements =
+        format!("{verb} element bridge fordway spoofed {{ \"{port}\" : \"{port}\" }}\n");
+    if lease.is_of_network() {
+        let _ = write!(
+            elements,
+            "{verb} element bridge fordway assigned {{ \"{port}\" . {mac} . {ip} }}\n\
+             {verb} element bridge fordway assigned_arp {{ \"{port}\" . {mac} . {mac} . {ip} }}\n"
+        );
+    }
+    let six = lease.six.map(|(six, _)| [six, link_local_of(ip)]);
+    let own = six.into_iter().flatten().chain(lease.vsock_address());
+    let own: Vec<Ipv6Addr> = own.collect();
+    if !own.is_empty() {
         let _ = writeln!(
             elements,
             "{verb} element bridge fordway ports6 {{ \"{port}\" }}"
         );
-        for own in [six, link_local_of(ip)]
-            .into_iter()
-            .chain(lease.vsock_address())
-        {
+        for own in own {
             let target = own.to_bits();
             let _ = write!(
                 elements,
@@ -204,4 +211,9 @@ pub(super) fn four_of(ip: IpAddr) -> Ipv4Addr {
 /// At most 15 bytes (IFNAMSIZ), one for each address.
 pub(super) fn port_name(ip: Ipv4Addr) -> String {
     format!("p-{:08x}", ip.to_bits())
+}
+
+/// The same of a namespace that others made, and that has a CID here ([`super::joined`]).
+pub(super) fn joined_port_name(ip: Ipv4Addr) -> String {
+    format!("v-{:08x}", ip.to_bits())
 }

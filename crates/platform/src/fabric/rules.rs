@@ -12,8 +12,9 @@
 use super::{BRIDGE, Fabric, FabricError, Result, directories, doing};
 use crate::{conntrack, netns};
 use fordway_abi::control::Protocol;
+use fordway_abi::vsock;
 use std::fmt::Write as _;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
@@ -26,6 +27,19 @@ pub const RULES_DEVICE: &str = BRIDGE;
 /// The switch port of an address: the interface that families bridge and netdev see.
 pub fn port_of(ip: impl Into<IpAddr>) -> String {
     super::filter::port_name(super::filter::four_of(ip.into()))
+}
+
+/// The same of a CID, where the domains have this network.
+pub fn port_of_cid(cid: u32, (base, prefix): (Ipv4Addr, u8)) -> String {
+    let host = cid.saturating_sub(vsock::cid_of_host(0));
+    let host_bits = u32::MAX.checked_shr(prefix.into()).unwrap_or(0);
+    match cid {
+        vsock::CID_HOST => super::UPLINK_PORT.to_owned(),
+        _ if host <= host_bits => {
+            super::filter::port_name((base.to_bits() & !host_bits | host).into())
+        }
+        _ => super::filter::joined_port_name(host.into()),
+    }
 }
 
 /// Whether the kernel of the fabric below `runtime_dir` has let the handshake of the
@@ -146,5 +160,23 @@ impl Fabric {
         written
             .flatten()
             .map_err(doing("setting a variable of the fabric"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cid_tells_its_port() {
+        let network = (Ipv4Addr::new(10, 77, 0, 0), 24);
+        for (cid, port) in [
+            (2, "uplink"),
+            (3, "p-0a4d0002"),
+            (256, "p-0a4d00ff"),
+            (0x0a58_0006, "v-0a580005"),
+        ] {
+            assert_eq!(port_of_cid(cid, network), port);
+        }
     }
 }

@@ -23,7 +23,9 @@
 //! The port comes first and goes last. Laying is done anew by each broker that starts
 //! with an uplink; the text of the tables is such that a second time changes nothing.
 //!
-//! All of this is IPv4. To forward IPv6 the host would have to be a router for all its devices, and a
+//! All of this is IPv4, but for AF_VSOCK: where domains have CIDs, `fordway0` has the address that stands for CID 2
+//! (linux/vm_sockets.h: VMADDR_CID_HOST), and table `ip6 fordway` of the host lets packets between that one and CIDs
+//! through the device, and nothing else. To forward IPv6 the host would have to be a router for all its devices, and a
 //! router takes no addresses and no default route from other routers' advertisements any more (linux:
 //! ip-sysctl, accept_ra): a host could lose its own way out by it.
 //!
@@ -32,18 +34,19 @@
 //! ([`super::filter`]). So neither the host nor who sends through it can speak as a domain.
 //! From one domain by the host to another goes only what was published.
 
-use super::filter::{UPLINK_ELEMENTS, mac_of};
-use super::tool::run_in;
+use super::filter::{UPLINK_ELEMENTS, elements, mac_of};
+use super::tool::{ip_batch, run_in};
 use super::{
     DOMAIN_DEVICE, Fabric, FabricError, Lease, Plug, Result, UPLINK_DEVICE, UPLINK_PORT, doing,
-    has_ipv6, hosts,
+    has_ipv6, hosts, joined,
 };
 use crate::launch::HOSTS;
 use crate::netns;
+use fordway_abi::vsock;
 use std::fmt::{self, Write as _};
 use std::fs;
-use std::net::Ipv4Addr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::str::FromStr;
 
@@ -51,9 +54,6 @@ const FORWARDING: &str = "/proc/sys/net/ipv4/ip_forward";
 /// So that what 127.0.0.1 sends to a published port may leave by `fordway0`, and the answer come
 /// back; chain `not_by_detours` shuts out what a domain would send there.
 const ROUTE_LOCALNET: &str = "/proc/sys/net/ipv4/conf/fordway0/route_localnet";
-/// The bridge carries IPv6 between domains only, and a packet that one of them sends to the host's MAC
-/// all the same meets nobody.
-const NO_IPV6: &str = "/proc/sys/net/ipv6/conf/fordway0/disable_ipv6";
 const WAS_OFF: &str = "forwarding_was_off";
 /// A route this short is a way out, and no network that somebody has.
 const PREFIX_MIN: u8 = 8;
@@ -95,6 +95,23 @@ table ip fordway {
 		ip saddr NETWORK ip daddr @attached accept
 		ip saddr NETWORK ip daddr != NETWORK masquerade
 		oifname DEVICE ip saddr { NETWORK, 127.0.0.0/8 } masquerade
+	}
+}
+";
+
+/// That of IPv6, where the host has a CID. What a domain sends to the host's MAC goes no further than to that.
+const TABLE6: &str = "
+add table ip6 fordway
+flush table ip6 fordway
+table ip6 fordway {
+	chain vsock_only {
+		type filter hook prerouting priority raw; policy accept;
+		iifname DEVICE ip6 saddr CIDS ip6 daddr OWN accept
+		iifname DEVICE icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept
+		iifname lo accept
+		iifname DEVICE drop
+		ip6 saddr CIDS drop
+		ip6 daddr CIDS drop
 	}
 }
 ";
@@ -329,21 +346,28 @@ impl Fabric {
     /// Joins the host to the bridge as `ip`, by a veth whose end `fordway0` lies in
     /// the caller's network namespace, and gives the domains their way out. What is there
     /// already is made whole.
-    pub fn add_uplink(&self, ip: Ipv4Addr, prefix: u8) -> Result<()> {
+    /// `vsock`: with a CID.
+    pub fn add_uplink(&self, ip: Ipv4Addr, prefix: u8, vsock: bool) -> Result<()> {
         if self.has_uplink() && device_address() != Some(ip) {
             self.remove_uplink()?;
         }
         if !self.has_uplink() {
             check_free(ip, prefix)?;
         }
-        let laid = self.lay_uplink(ip, prefix);
+        let lease = Lease {
+            prefix,
+            vsock,
+            ..Lease::of(ip)
+        };
+        let laid = self.lay_uplink(&lease);
         if laid.is_err() {
             let _ = self.remove_uplink();
         }
         laid
     }
 
-    fn lay_uplink(&self, ip: Ipv4Addr, prefix: u8) -> Result<()> {
+    fn lay_uplink(&self, lease: &Lease) -> Result<()> {
+        let &Lease { ip, prefix, .. } = lease;
         let host = host()?;
         if !self.has_uplink() {
             let path = format!("/proc/{}/ns/net", std::process::id());
@@ -353,16 +377,13 @@ impl Fabric {
                 device: UPLINK_DEVICE,
                 namespace: host.as_fd(),
                 namespace_path: Path::new(&path),
-                lease: &Lease {
-                    ip,
-                    prefix,
-                    six: None,
-                    vsock: false,
-                },
+                lease,
             })?;
         }
-        if has_ipv6() {
-            set(NO_IPV6, "1")?;
+        match lease.vsock_address() {
+            Some(own) => self.lay_vsock(host.as_fd(), lease, own)?,
+            None if has_ipv6() => joined::switch_ipv6(host.as_fd(), false)?,
+            None => {}
         }
         let owner = self.runtime_dir().display().to_string();
         in_host(
@@ -398,6 +419,24 @@ impl Fabric {
         Ok(())
     }
 
+    /// What makes of the host's end CID 2, also of one that a broker without CIDs has laid.
+    fn lay_vsock(&self, host: BorrowedFd<'_>, lease: &Lease, own: Ipv6Addr) -> Result<()> {
+        let cids = format!("{}/{}", vsock::address_of(0), vsock::PREFIX_BITS);
+        let table = TABLE6
+            .replace("DEVICE", UPLINK_DEVICE)
+            .replace("CIDS", &cids)
+            .replace("OWN", &own.to_string());
+        // Before there is anything to be reached.
+        in_host("nft", &["-f", "-"], &table)?;
+        self.nft_in_fabric(&["-f", "-"], &elements("add", UPLINK_PORT, lease))?;
+        joined::switch_ipv6(host, true)?;
+        let words = lease.led_addresses(UPLINK_DEVICE) + &lease.led_routes(UPLINK_DEVICE);
+        ip_batch(host, &words)?;
+        joined::have_local(host, true);
+        let path = format!("/proc/{}/ns/net", std::process::id());
+        self.note_joined(host, Path::new(&path), lease)
+    }
+
     /// Takes the host from the bridge, with all that was laid for it; nothing if it is not joined.
     pub fn remove_uplink(&self) -> Result<()> {
         if !self.has_uplink() {
@@ -415,11 +454,26 @@ impl Fabric {
                 &["-f", "-"],
                 "add table ip fordway\ndelete table ip fordway\n",
             )?;
+            // A kernel without IPv6 has none.
+            let _ = in_host(
+                "nft",
+                &["-f", "-"],
+                "add table ip6 fordway\ndelete table ip6 fordway\n",
+            );
+            joined::have_local(host()?.as_fd(), false);
             for domain in self.existing()? {
                 // It may have taken the route away itself.
                 let _ = self.default_route("del", &domain.name, ip);
             }
-            self.unplug(UPLINK_PORT, &Lease::of(ip))?;
+            let lease = Lease {
+                // Whatever it was: the first number of any network ends in this bit.
+                prefix: 31,
+                // Also what an earlier broker may have laid of it.
+                vsock: true,
+                ..Lease::of(ip)
+            };
+            self.unplug(UPLINK_PORT, &lease)?;
+            self.forget_joined(&lease);
         } else {
             // Its far end is in some other namespace, and goes from there.
             self.ip_in_fabric(&["link", "del", "dev", UPLINK_PORT])?;

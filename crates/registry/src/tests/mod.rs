@@ -30,7 +30,7 @@ pub(crate) fn registry() -> Registry {
         count.to_ne_bytes()
     };
     let mut registry = Registry::new(network, 7, Box::new(keys));
-    registry.set_host("host", HOST);
+    registry.set_host("host", HOST, None);
     for (name, ip, netns_cookie) in [("db", DB_IP, DB), ("web", WEB_IP, WEB)] {
         let assigned = Assigned {
             ip,
