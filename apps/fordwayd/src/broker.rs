@@ -9,6 +9,7 @@ use crate::connection::{Connection, SendError};
 use crate::datagrams::Datagrams;
 use crate::domains::Domains;
 use crate::dump::Dumps;
+use crate::everybody::Everybody;
 use crate::filter::Rules;
 use crate::limits::Grumbles;
 use crate::memory::Memory;
@@ -114,6 +115,7 @@ pub(crate) struct Broker {
     pub(crate) places: Places,
     pub(crate) dumps: Dumps,
     pub(crate) datagrams: Datagrams,
+    pub(crate) everybody: Everybody,
     pub(crate) numbers: Numbers,
     pub(crate) protocol_errors: u64,
     /// Complaints of processes about their peers.
@@ -196,6 +198,7 @@ impl Broker {
             places: Places::new(own.netns_cookie),
             dumps: Dumps::default(),
             datagrams: Datagrams::default(),
+            everybody: Everybody::default(),
             numbers: Numbers::default(),
             protocol_errors: 0,
             channel_errors: 0,
@@ -488,6 +491,7 @@ impl Broker {
         self.reaper.close_connection(whose, socket);
         if let Some(process) = process {
             self.by_process.remove(&process);
+            self.everybody.forget(process);
             if self.insists(process) {
                 self.count_insisting(self.insisting - 1);
             }

@@ -24,8 +24,13 @@ impl Broker {
     /// How long the loop may sleep, in nanoseconds, if it is not as long as it likes.
     pub(crate) fn datagrams_patience_ns(&self) -> Option<u64> {
         let due = self.datagrams.look_at_ns;
-        let is_due = self.registry.has_datagrams();
+        let is_due = self.registry.has_datagrams() || !self.everybody.is_empty();
         is_due.then(|| due.saturating_sub(self.now_ns()))
+    }
+
+    /// Looks are due now.
+    pub(crate) fn hurry_datagrams(&mut self) {
+        self.datagrams.look_at_ns = 0;
     }
 
     /// Moves pairs to the kernel path whose datagrams are another socket's by now.
@@ -39,6 +44,7 @@ impl Broker {
         let witness = &mut |process, facts: &_| older.still_true(process, facts);
         let actions = self.registry.look_at_datagrams(LOOKED_AT_MAX, witness);
         self.carry_out(actions);
+        self.look_at_everybody();
         if self.datagrams.keep_at_ns <= now_ns {
             self.datagrams.keep_at_ns = now_ns + KEEP_DATAGRAMS_EVERY_NS;
             self.keep_connections(Protocol::Udp, KEEP_DATAGRAMS_S);

@@ -436,6 +436,16 @@ impl Domains {
         self.paths.len()
     }
 
+    /// Whether a domain has a port of the fabric's bridge.
+    pub(crate) fn is_on_fabric(&self, domain: &Domain) -> bool {
+        self.paths.contains_key(&domain.id)
+    }
+
+    /// Whether the host has one.
+    pub(crate) fn has_uplink(&self) -> bool {
+        self.uplink.is_some()
+    }
+
     /// A way into a domain's namespace, if the kernel has one for us.
     pub(crate) fn open(&self, domain: &Domain) -> Option<std::os::fd::OwnedFd> {
         if let Some(paths) = self.paths.get(&domain.id) {

@@ -42,6 +42,7 @@ mod datagrams;
 mod domains;
 mod doorbell;
 mod dump;
+mod everybody;
 pub mod filter;
 mod limits;
 mod listing;

@@ -92,6 +92,9 @@ impl Broker {
             kind::Door => self.door(process, read(body)?),
             kind::Status => {
                 let report: wire::Status = read(body)?;
+                if self.everybody.end(process, report.conn_id) {
+                    return Ok(());
+                }
                 self.credit_ending(self.registry.both_ends_of(process, report.conn_id));
                 if let Some(channel) = self.registry.channel_of(process, report.conn_id) {
                     self.note_usage(&channel);
@@ -229,6 +232,9 @@ impl Broker {
             reason => Some(Reason::from_u32(reason).unwrap_or(Reason::Unsupported)),
         };
         let of_datagrams = offer.claim.protocol == wire::protocol::UDP;
+        if of_datagrams && offer.to_all != 0 && declined.is_none() {
+            return self.offer_to_all(process, offer.conn_id, facts);
+        }
         // What the registry is told, and turns down, is noted with its answer.
         if of_datagrams && let Some(why) = declined.or(facts.err()) {
             self.note_refused_datagrams(process, why as u32);

@@ -31,7 +31,7 @@ use crate::broker::Broker;
 use crate::connection::Connection;
 use fordway_abi::control::{Claim, Protocol};
 use fordway_abi::reason::Reason;
-use fordway_platform::diag::{Asker, Found, Named};
+use fordway_platform::diag::{Asker, Bound, Found, Named};
 use fordway_platform::sockinfo::TcpState;
 use fordway_platform::{conntrack, netns, process};
 use fordway_registry::{FarEnd, ProcessId, Question, Shown, SocketFacts};
@@ -125,6 +125,11 @@ impl Places {
         }
     }
 
+    /// The broker's own namespace.
+    pub(crate) fn own(&self) -> u64 {
+        self.own
+    }
+
     /// Descriptors that are held.
     pub(crate) fn held(&self) -> usize {
         let places = self.by_cookie.values();
@@ -202,16 +207,7 @@ impl Places {
         socket: &Named,
         open: impl FnOnce() -> io::Result<OwnedFd>,
     ) -> io::Result<Option<Found>> {
-        let place = match self.by_cookie.entry(netns_cookie) {
-            Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(new) => {
-                let asker = match netns_cookie == self.own {
-                    true => Asker::new()?,
-                    false => Asker::within(open()?, netns_cookie)?,
-                };
-                new.insert(Place::new(asker))
-            }
-        };
+        let place = self.place(netns_cookie, open)?;
         place.users.insert(user);
         let found = place.asker.find(socket);
         if found.is_err() {
@@ -219,6 +215,39 @@ impl Places {
             self.close(netns_cookie);
         }
         found
+    }
+
+    /// UDP sockets of a port in a namespace; `open` as above. The caller closes what was opened for it alone.
+    pub(crate) fn bound_to(
+        &mut self,
+        netns_cookie: u64,
+        port: u16,
+        open: impl FnOnce() -> io::Result<OwnedFd>,
+    ) -> io::Result<Vec<Bound>> {
+        let found = self.place(netns_cookie, open)?.asker.bound_to(port);
+        if found.is_err() {
+            // As above.
+            self.close(netns_cookie);
+        }
+        found
+    }
+
+    /// Who asks in a namespace, which `open` gives where it was not asked yet.
+    fn place(
+        &mut self,
+        netns_cookie: u64,
+        open: impl FnOnce() -> io::Result<OwnedFd>,
+    ) -> io::Result<&mut Place> {
+        match self.by_cookie.entry(netns_cookie) {
+            Entry::Occupied(known) => Ok(known.into_mut()),
+            Entry::Vacant(new) => {
+                let asker = match netns_cookie == self.own {
+                    true => Asker::new()?,
+                    false => Asker::within(open()?, netns_cookie)?,
+                };
+                Ok(new.insert(Place::new(asker)))
+            }
+        }
     }
 
     /// A connection has ended. With it go the places that nobody uses, also the broker's own, which

@@ -315,6 +315,114 @@ fn pairs_across_domains_are_under_rule_and_rules() {
     }
 }
 
+/// Who receives, and whether the sender does; or why the kernel is to know.
+fn everybody(shim: &Shim) -> Result<(Vec<Ipv4Addr>, u32), Option<Reason>> {
+    let told: wire::Everybody = shim.expect();
+    let (ips, behind) = told.ips.split_at(told.count as usize);
+    assert_eq!(told.conn_id, 1);
+    assert!(behind.iter().all(|ip| *ip == [0; 4]), "{told:?}");
+    match told.reason {
+        0 => Ok((ips.iter().map(|ip| (*ip).into()).collect(), told.own)),
+        reason => Err(Reason::from_u32(reason)),
+    }
+}
+
+#[test]
+fn a_sender_is_told_of_all_who_hear_its_broadcasts_or_of_none() {
+    if !is_root() {
+        return;
+    }
+    let dir = TempDir::new();
+    let broker = Broker::start(dir.path());
+    let domains = Domains(&broker);
+    let [one, two, three] = ["one", "two", "three"].map(|name| domains.add(name, None));
+    let [ip1, ip2, ip3] = [&one, &two, &three].map(|domain| domain.ip.expect("ip"));
+    let all = SocketAddr::from((Ipv4Addr::new(10, 77, 0, 255), 7000));
+    let shim = Shim::join(dir.path());
+    let offer = |claim| {
+        shim.send(
+            &wire::Offer {
+                conn_id: 1,
+                declined: 0,
+                to_all: 1,
+                claim,
+            },
+            &[],
+        );
+    };
+    let sender = inside(&one, 0);
+    let claim = udp_claim(&sender, name(ip1, &sender), all);
+    // Of no network of domains, by an address of somebody else's, and by a socket that is not there.
+    for (ip, remote, cookie, reason) in [
+        (ip1, (ip2, 7000).into(), claim.cookie, Reason::Unsupported),
+        (ip2, all, claim.cookie, Reason::Unassigned),
+        (ip1, all, claim.cookie + 1, Reason::NoPeer),
+    ] {
+        let named = udp_claim(&sender, name(ip, &sender), remote);
+        offer(wire::Claim { cookie, ..named });
+        assert_eq!(refusal(&shim), Some(reason));
+    }
+
+    offer(claim);
+    let no_peer = Err(Some(Reason::NoPeer));
+    assert_eq!(everybody(&shim), no_peer);
+    let second = inside(&two, 7000);
+    assert_eq!(everybody(&shim), Ok((vec![ip2], 0)));
+    let third = inside(&three, 7000);
+    assert_eq!(everybody(&shim), Ok((vec![ip2, ip3], 0)));
+    let beside = inside(&two, 7000);
+    assert_eq!(everybody(&shim), no_peer, "who of the two has a datagram?");
+    drop(beside);
+    assert_eq!(everybody(&shim), Ok((vec![ip2, ip3], 0)));
+    let plain = netns::within(open(&one).as_fd(), || {
+        udp(all.ip().to_string().parse().expect("ip"), 7000)
+    });
+    assert_eq!(
+        everybody(&shim),
+        no_peer,
+        "one is bound to the broadcast address"
+    );
+    drop(plain);
+    assert_eq!(everybody(&shim), Ok((vec![ip2, ip3], 0)));
+    drop(third);
+    assert_eq!(everybody(&shim), Ok((vec![ip2], 0)));
+
+    // With new rules the kernel has them until the next look.
+    let third = inside(&three, 7000);
+    assert_eq!(everybody(&shim), Ok((vec![ip2, ip3], 0)));
+    let filtered = Err(Some(Reason::Filter));
+    load(&broker, "udp dport 53 drop");
+    assert_eq!(everybody(&shim), filtered);
+    assert_eq!(everybody(&shim), Ok((vec![ip2, ip3], 0)));
+    // A broadcast's destination is no receiver's, but a record's is.
+    load(&broker, &format!("ip daddr {ip3} udp dport 7000 drop"));
+    assert_eq!(everybody(&shim), filtered);
+    load(&broker, "udp dport 7000 drop");
+    assert_eq!(everybody(&shim), no_peer, "nobody has it");
+    load(&broker, "ip daddr 10.77.0.255 limit rate 1/second accept");
+    assert_eq!(everybody(&shim), filtered);
+    load(&broker, "udp dport 53 drop");
+    assert_eq!(everybody(&shim), Ok((vec![ip2, ip3], 0)));
+
+    // One that hears itself.
+    let withdrawn = wire::Status {
+        conn_id: 1,
+        channel_id: 0,
+        status: status::WITHDRAWN,
+        reason: 0,
+        ring_bytes_tx: 0,
+        ring_bytes_rx: 0,
+    };
+    shim.send(&withdrawn, &[]);
+    drop(second);
+    shim.expect_silence();
+    let own = inside(&one, 7000);
+    offer(udp_claim(&own, name(ip1, &own), all));
+    assert_eq!(everybody(&shim), Ok((vec![ip3], 1)));
+    drop((sender, third));
+    assert_eq!(everybody(&shim), no_peer, "nobody else");
+}
+
 /// Its connection tracking would forget a pair without packets within half a minute.
 #[test]
 fn the_fabric_is_told_that_a_pair_goes_on() {

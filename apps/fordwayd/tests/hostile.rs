@@ -167,7 +167,7 @@ fn empty_offer() -> wire::Offer {
     wire::Offer {
         conn_id: 1,
         declined: 0,
-        pad: 0,
+        to_all: 0,
         claim: wire::Claim::NONE,
     }
 }
@@ -434,7 +434,7 @@ fn an_heir_of_the_connection_offers_nothing() {
     let offer = packet_of(&wire::Offer {
         conn_id: 1,
         declined: 0,
-        pad: 0,
+        to_all: 0,
         claim: claim(&x),
     });
     let mut heir = std::process::Command::new("cat")

@@ -321,7 +321,7 @@ pub fn offer(conn: &Conn, end: &At<'_>) -> bool {
     let offer = Offer {
         conn_id: conn.id(),
         declined: 0,
-        pad: 0,
+        to_all: 0,
         claim,
     };
     let sent = send(&offer, &[]).is_ok();
@@ -338,17 +338,18 @@ pub fn offer(conn: &Conn, end: &At<'_>) -> bool {
 }
 
 /// Offers a flow of datagrams between two names; true if the broker has the offer.
-pub fn offer_flow(flow: &Flow, fd: i32, local: ([u8; 16], u16), remote: ([u8; 16], u16)) -> bool {
+/// `to_all`: the second is a broadcast address.
+pub fn offer_flow(flow: &Flow, fd: i32, names: [([u8; 16], u16); 2], to_all: bool) -> bool {
     if !connect() {
         return false;
     }
-    let Some(claim) = claim::of_flow(fd, local, remote) else {
+    let Some(claim) = claim::of_flow(fd, names) else {
         return false;
     };
     let offer = Offer {
         conn_id: flow.id(),
         declined: 0,
-        pad: 0,
+        to_all: to_all.into(),
         claim,
     };
     // A broker that is gone is found out by the mail.
@@ -358,15 +359,15 @@ pub fn offer_flow(flow: &Flow, fd: i32, local: ([u8; 16], u16), remote: ([u8; 16
 /// Tells the broker why a UDP socket's datagrams stay on the kernel path.
 pub fn decline_flow(fd: i32, remote: ([u8; 16], u16), reason: u32) {
     if connect()
-        && let Some((local, _)) = claim::way_to(fd, &remote.0)
-        && let Some(claim) = claim::of_flow(fd, local, remote)
+        && let Some(way) = claim::way_to(fd, &remote.0)
+        && let Some(claim) = claim::of_flow(fd, [way.source, remote])
     {
         // It is for the log only: there is no flow.
         let _ = send(
             &Offer {
                 conn_id: 0,
                 declined: reason,
-                pad: 0,
+                to_all: way.is_to_all.into(),
                 claim,
             },
             &[],
@@ -401,7 +402,7 @@ pub fn decline(conn: &Conn, fd: i32, reason: u32) {
         let declined = Offer {
             conn_id: conn.id(),
             declined: reason,
-            pad: 0,
+            to_all: 0,
             claim,
         };
         // It is for listings only. A broker that is gone is found out by the mail.
@@ -569,6 +570,11 @@ fn handle(mut packet: Packet) -> bool {
                 } else if let Some(conn) = Conn::by_id(conn_id) {
                     upgrade::paired(conn, index, slot, generation, channel_id);
                 }
+            }
+        }
+        Some(kind::Everybody) => {
+            if let Some(told) = packet.body() {
+                datagram::told(&told);
             }
         }
         Some(kind::DoorAck) => {

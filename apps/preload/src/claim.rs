@@ -22,18 +22,30 @@ pub fn of(fd: i32) -> Option<Claim> {
 }
 
 /// Of a UDP socket that exchanges datagrams with `remote`, under this name of its own.
-pub fn of_flow(fd: i32, local: Name, remote: Name) -> Option<Claim> {
+pub fn of_flow(fd: i32, [local, remote]: [Name; 2]) -> Option<Claim> {
     of_names(fd, local, remote, protocol::UDP)
 }
 
-/// The name of its own that the datagrams of a UDP socket to `remote` have, and the bytes of IP that fit their path.
-pub fn way_to(fd: i32, remote: &[u8; 16]) -> Option<(Name, u32)> {
+/// How datagrams of a UDP socket come to an address.
+pub struct Way {
+    /// The name of its own that they have.
+    pub source: Name,
+    /// Bytes of IP that fit.
+    pub mtu: u32,
+    /// The address is a broadcast one.
+    pub is_to_all: bool,
+}
+
+/// How they come to `remote`.
+pub fn way_to(fd: i32, remote: &[u8; 16]) -> Option<Way> {
     let (ip, port) = own_name(fd).filter(|(_, port)| *port != 0)?;
-    let (source, mtu) = route(remote)?;
-    match is_unspecified(&ip) {
-        true => Some(((source, port), mtu)),
-        false => Some(((ip, port), mtu)),
-    }
+    let (source, mtu, is_to_all) = route(remote)?;
+    let ip = if is_unspecified(&ip) { source } else { ip };
+    Some(Way {
+        source: (ip, port),
+        mtu,
+        is_to_all,
+    })
 }
 
 fn of_names(
@@ -69,9 +81,9 @@ fn is_unspecified(ip: &[u8; 16]) -> bool {
     ip[12..] == [0; 4] && (is_mapped || ip[..12] == [0; 12])
 }
 
-/// Which address of its own the kernel puts into a datagram to `remote`, and how long that may be: connecting a
-/// socket sends nothing.
-fn route(remote: &[u8; 16]) -> Option<([u8; 16], u32)> {
+/// Which address of its own the kernel puts into a datagram to `remote`, how long that may be, and whether it goes to
+/// everybody, which has to be asked for (ip(7)): connecting a socket sends nothing.
+fn route(remote: &[u8; 16]) -> Option<([u8; 16], u32, bool)> {
     let is_mapped = remote[..10] == [0; 10] && remote[10..12] == [0xff; 2];
     let mut address = [0u8; ADDRESS_BYTES];
     let (family, length) = match is_mapped {
@@ -87,7 +99,12 @@ fn route(remote: &[u8; 16]) -> Option<([u8; 16], u32)> {
     }
     let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
     let probe = sys!(SYS_socket, family, kind, 0).ok()? as i32;
-    let asked = sys!(SYS_connect, probe, address.as_ptr(), length);
+    let mut asked = sys!(SYS_connect, probe, address.as_ptr(), length);
+    let is_to_all = is_mapped && asked == Err(libc::EACCES);
+    if is_to_all {
+        sys::set_option(probe, libc::SOL_SOCKET, libc::SO_BROADCAST, 1);
+        asked = sys!(SYS_connect, probe, address.as_ptr(), length);
+    }
     let source = asked.ok().and_then(|_| own_name(probe));
     let mtu = match is_mapped {
         true => sys::int_option(probe, libc::IPPROTO_IP, libc::IP_MTU),
@@ -95,7 +112,7 @@ fn route(remote: &[u8; 16]) -> Option<([u8; 16], u32)> {
     };
     let _ = sys!(SYS_close, probe);
     let (ip, _) = source.filter(|(ip, _)| !is_unspecified(ip))?;
-    Some((ip, mtu.max(0) as u32))
+    Some((ip, mtu.max(0) as u32, is_to_all))
 }
 
 /// A socket's option of 64 bits.

@@ -19,6 +19,8 @@
 //!        ◄──── DoorAck
 //!   Status              ────►        path changed; Closed when the last descriptor went
 //!        ◄──── Downgrade / PeerGone
+//!   Offer, to all       ────►
+//!        ◄──── Everybody             who receives what goes to a broadcast address; again at each change
 //! ```
 //!
 //! # Doorbells
@@ -37,6 +39,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 pub const HELLO_MAGIC: u32 = 0x4657_4459; // "FWDY"
 /// Longest packet.
 pub const PACKET_BYTES_MAX: usize = 128;
+/// Most receivers of one broadcast by rings.
+pub const EVERYBODY_MAX: usize = 24;
 /// Most descriptors beside one packet.
 pub const PACKET_FDS_MAX: usize = 2;
 
@@ -267,8 +271,9 @@ messages! {
         /// 0, or the [`crate::reason::Reason`] for which this end stays on the kernel path: it is
         /// listed, and not answered.
         declined: u32,
-        /// Always 0.
-        pad: u32,
+        /// 1: datagrams to a broadcast address, which is the remote name. `Everybody` answers it, each time that
+        /// the answer changes, until the offer is withdrawn.
+        to_all: u32,
         /// The socket.
         claim: Claim,
     }
@@ -389,6 +394,22 @@ messages! {
         link_id: u64,
         /// Index of the door.
         door: u64,
+    }
+    /// Broker → shim: who receives what is sent to a broadcast address. While `reason` is 0, that is the one
+    /// socket of this port at each of these addresses, which is bound to any, and nobody else.
+    Everybody = 19, fds 0..=0 {
+        /// From `Offer`.
+        conn_id: u64,
+        /// 0, or the [`crate::reason::Reason`] for which these datagrams are to go by the kernel.
+        reason: u32,
+        /// 1: the socket that sends them receives them, too. It is not among the others.
+        own: u32,
+        /// How many addresses follow.
+        count: u32,
+        /// Always 0.
+        pad: u32,
+        /// Addresses of IPv4, as they stand in a packet; 0 behind the last one.
+        ips: [[u8; 4]; EVERYBODY_MAX],
     }
 }
 

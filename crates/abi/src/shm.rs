@@ -181,6 +181,8 @@ pub mod tx_flags {
     pub const SHUT: u32 = 1;
     /// The last descriptor of this side was closed by the program.
     pub const CLOSED: u32 = 2;
+    /// Of datagrams: what stands beside those that are received says to whom they were sent.
+    pub const TELLS: u32 = 4;
 }
 
 /// One place of ring memory. Published as: `start`, `place`, then `segment_count`.

@@ -64,7 +64,7 @@ fn present_layout() -> String {
         shm::tx_state::KERNEL, shm::tx_state::RING, shm::tx_state::BACK, shm::tx_state::WITHDRAWN,
         shm::rx_state::OFF, shm::rx_state::READY, shm::rx_state::STOP,
         shm::rx_state::DRAIN,
-        shm::tx_flags::SHUT, shm::tx_flags::CLOSED,
+        shm::tx_flags::SHUT, shm::tx_flags::CLOSED, shm::tx_flags::TELLS,
         HELLO_MAGIC, PACKET_BYTES_MAX, PACKET_FDS_MAX,
         control::status::KERNEL, control::status::CLOSED, control::status::WITHDRAWN,
         control::protocol::TCP, control::protocol::UDP,
@@ -168,7 +168,7 @@ fn present_layout() -> String {
         Hello { magic, abi_version, path_policy, rejoining }
         Welcome { abi_version, domain_id, process_id }
         Refuse { abi_version, reason }
-        Offer { conn_id, declined, pad, claim }
+        Offer { conn_id, declined, to_all, claim }
         Reject { conn_id, reason, pending }
         Link { link_id, link_key }
         Region { link_id }
@@ -183,6 +183,7 @@ fn present_layout() -> String {
         RejoinLink { link_id, link_key }
         RejoinChannel { conn_id, channel_id, link_id, slot, generation, claim }
         OwnDoor { link_id, door }
+        Everybody { conn_id, reason, own, count, pad, ips }
     );
     let known: Vec<u32> = (0..KINDS_MAX)
         .filter(|kind| control::shape(*kind).is_some())

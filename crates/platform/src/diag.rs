@@ -83,6 +83,19 @@ pub struct Found {
     pub uid: u32,
 }
 
+/// A UDP socket that is bound to a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bound {
+    /// SO_COOKIE.
+    pub cookie: u64,
+    /// Normalised as [`sockinfo::normal`].
+    pub local: SocketAddr,
+    /// Whom it is connected to; port 0: nobody.
+    pub remote: SocketAddr,
+    /// The device that it is bound to (SO_BINDTODEVICE); 0: none.
+    pub device: u32,
+}
+
 /// A namespace's answers about single sockets: those of the thread that made it. It keeps the
 /// namespace alive.
 #[derive(Debug)]
@@ -110,6 +123,39 @@ impl Asker {
             inode: row.inode,
             uid,
         }))
+    }
+
+    /// All UDP sockets of a port, of IPv4 and IPv6. The kernel looks at each slot of its table for them, and tells of these
+    /// alone.
+    pub fn bound_to(&self, port: u16) -> io::Result<Vec<Bound>> {
+        let mut found = Vec::new();
+        for family in [libc::AF_INET, libc::AF_INET6] {
+            let mut bytes = [0; REQUEST_BYTES];
+            bytes[0] = family as u8;
+            bytes[1] = Protocol::Udp.number();
+            bytes[4..8].copy_from_slice(&u32::MAX.to_ne_bytes());
+            bytes[8..10].copy_from_slice(&port.to_be_bytes());
+            let flags = netlink::REQUEST | netlink::DUMP;
+            let request = netlink::request(SOCK_DIAG_BY_FAMILY, flags, &bytes);
+            let mut is_clear = true;
+            self.0.dump(&request, |message| {
+                let row = parse(message.body).zip(read_u32(message.body, 40));
+                match row {
+                    Some((row, device)) => found.push(Bound {
+                        cookie: row.cookie,
+                        local: row.local,
+                        remote: row.remote,
+                        device,
+                    }),
+                    None => is_clear = false,
+                }
+            })?;
+            if !is_clear {
+                return Err(netlink::invalid());
+            }
+        }
+        found.retain(|bound| bound.local.port() == port);
+        Ok(found)
     }
 
     /// Whether some TCP socket has these names and carries a connection, whatever its cookie.
@@ -386,6 +432,32 @@ mod tests {
         let bare = *bare.expect("the same sockets");
         assert_eq!((bare.local, bare.bytes_tx), (a.local, 0));
         assert_ne!(row(a.cookie).inode, 0);
+    }
+
+    #[test]
+    fn udp_sockets_of_a_port_are_listed() {
+        let any = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).expect("bind");
+        let port = any.local_addr().expect("name").port();
+        let asker = Asker::new().expect("netlink");
+        let six = UdpSocket::bind("[::1]:0").expect("bind");
+        let of_six = six.local_addr().expect("name");
+        six.connect("[::1]:9").expect("connect");
+        let bound = |port| asker.bound_to(port).expect("dump");
+        let nobody = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+        let [one] = bound(port)[..] else {
+            panic!("{:?}", bound(port));
+        };
+        assert_eq!(
+            (one.local.port(), one.remote, one.device),
+            (port, nobody, 0)
+        );
+        assert!(one.local.ip().is_unspecified());
+        let cookie = rustix::net::sockopt::socket_cookie(&any).expect("cookie");
+        assert_eq!(one.cookie, cookie);
+        let connected = bound(of_six.port());
+        let connected = connected.iter().find(|bound| bound.local == of_six);
+        let far = connected.map(|bound| bound.remote.port());
+        assert_eq!(far, Some(9));
     }
 
     #[test]

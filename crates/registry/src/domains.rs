@@ -62,6 +62,11 @@ impl Network {
         Ipv4Addr::from_bits(self.base.to_bits() + 1)
     }
 
+    /// The very last address: all hosts.
+    pub fn broadcast_address(self) -> Ipv4Addr {
+        Ipv4Addr::from_bits(self.hosts().end() + 1)
+    }
+
     /// First and last address that a host can have; the one before is the uplink's.
     fn hosts(self) -> std::ops::RangeInclusive<u32> {
         let first = self.base.to_bits();

@@ -245,7 +245,7 @@ fn surplus_descriptors_cost_the_connection_and_nothing_else() -> Result<()> {
         packet_of(&wire::Offer {
             conn_id: 9,
             declined: 0,
-            pad: 0,
+            to_all: 0,
             claim: wire::Claim::NONE,
         }),
         packet_of(&wire::Region { link_id: 9 }),

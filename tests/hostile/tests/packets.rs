@@ -218,7 +218,7 @@ fn lying() -> Vec<u8> {
     let mut packet = packet_of(&wire::Offer {
         conn_id: 1,
         declined: 0,
-        pad: 0,
+        to_all: 0,
         claim: wire::Claim::NONE,
     });
     packet[4..8].copy_from_slice(&17u32.to_ne_bytes());

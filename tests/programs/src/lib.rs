@@ -42,7 +42,7 @@ use anyhow::{Context, Result, bail, ensure};
 use fordway_lab::Lab;
 use fordway_lab::broker_state::BrokerState;
 use fordway_lab::{packages, proc};
-use fordwayd::admin::Request;
+use fordwayd::admin::{Reply, Request};
 use rustix::process::Signal;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -115,7 +115,11 @@ impl Bed {
         }
         // What the broker sets up once, at the first program, is part of "before".
         let once = Spawn::new(["true"]);
-        lab.run(&place(SERVER), PathChoice::Auto, &once)?;
+        lab.run(
+            &Place::domain(SERVER, DOMAINS[0].1),
+            PathChoice::Auto,
+            &once,
+        )?;
         let before = BrokerState::settled(lab.broker_pid()?);
         Ok(Some(Bed {
             name,
@@ -136,10 +140,31 @@ impl Bed {
         self.lab.work_dir()
     }
 
+    /// One more domain, until [`Bed::remove_domain`].
+    pub fn add_domain(&self, name: &str, ip: [u8; 4]) -> Result<()> {
+        let made = self.lab.ask(&Request::DomainAdd {
+            name: name.to_owned(),
+            ip: Some(ip.into()),
+            publish: Vec::new(),
+        })?;
+        ensure!(!matches!(made, Reply::Error { .. }), "{name}: {made:?}");
+        Ok(())
+    }
+
+    /// It goes.
+    pub fn remove_domain(&self, name: &str) -> Result<()> {
+        let gone = self.lab.ask(&Request::DomainRemove {
+            name: name.to_owned(),
+            force: false,
+        })?;
+        ensure!(!matches!(gone, Reply::Error { .. }), "{name}: {gone:?}");
+        Ok(())
+    }
+
     /// Starts a program in a domain.
     pub fn spawn(&self, domain: &str, spawn: Spawn) -> Result<Program> {
         let spawn = spawn.time_limit(LAB_LIMIT);
-        self.lab.spawn(&place(domain), self.path, &spawn)
+        self.lab.spawn(&self.place(domain)?, self.path, &spawn)
     }
 
     /// Starts a server in a domain; returns when it listens.
@@ -191,6 +216,17 @@ impl Bed {
         );
         proc::signal(&process, signal);
         self.end_of(program, STOP_LIMIT, &process.name)
+    }
+
+    /// A test's domain.
+    fn place(&self, domain: &str) -> Result<Place> {
+        if let Some((name, ip)) = DOMAINS.into_iter().find(|(name, _)| *name == domain) {
+            return Ok(Place::domain(name, ip));
+        }
+        let all = self.lab.domains()?;
+        let added = all.iter().find(|known| known.name == domain);
+        let ip = added.and_then(|added| added.ip).context("no such domain")?;
+        Ok(Place::domain(domain, ip.octets()))
     }
 
     /// Begins to watch connections and pairs of UDP sockets.
@@ -253,15 +289,6 @@ impl Bed {
             .collect();
         text + &stacks::of_namespaces(&domains)
     }
-}
-
-/// A test's domain.
-fn place(domain: &str) -> Place {
-    let (name, ip) = DOMAINS
-        .into_iter()
-        .find(|(name, _)| *name == domain)
-        .expect("one of the three");
-    Place::domain(name, ip)
 }
 
 /// A helper script of these tests.

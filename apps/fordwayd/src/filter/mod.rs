@@ -306,6 +306,34 @@ impl Rules {
         (!allowed).then_some(Reason::Filter)
     }
 
+    /// Whether the second end receives what the first one sends to everybody, at `all`. The kernel asks about a
+    /// broadcast on its way out of each port: its destination is not the receiver. What rings carry is asked
+    /// about under the two ends' names as well. An error: the kernel has to see each.
+    pub(crate) fn hears(
+        &self,
+        ends @ [from, to]: [&SocketFacts; 2],
+        all: SocketAddr,
+    ) -> Result<bool, Reason> {
+        let is_asked = !self.filter.rules().tables.is_empty();
+        if !is_asked || from.netns_cookie == to.netns_cookie {
+            return Ok(true);
+        }
+        // Counters would count other names than the kernel's.
+        if self.counts || self.translate() {
+            return Err(Reason::Filter);
+        }
+        let ports = [from, to].map(|end| crossing::port(self.network, end.local.ip()));
+        let tuple = crossing::tuple(Protocol::Udp, (from.local, all));
+        let answer = crossing::with_question_by(ports, tuple, Phase::New, |question| {
+            self.filter.ask(question, self.now_ns(), &mut Surroundings)
+        });
+        match answer.decision {
+            Decision::Refused { .. } => Ok(false),
+            Decision::Allowed if self.gate(ends, None).is_none() => Ok(true),
+            Decision::Allowed | Decision::EachPacket { .. } => Err(Reason::Filter),
+        }
+    }
+
     /// Whether the handshake is past which the rules were asked about: by these rules one of
     /// the ends could make it, or the kernel has seen it. Of UDP: whether one of the ends may send first.
     ///
@@ -803,6 +831,7 @@ impl Broker {
         }
         (looked.moved, looked.cut) = (moved.len() as u64, cut.len() as u64);
         self.leave(&moved, &cut);
+        self.ask_anew_about_everybody();
         let rules = &self.rules;
         let gate = &mut |a: &_, b: &_, table| {
             let reason = rules.gate([a, b], table);

@@ -341,7 +341,7 @@ impl Shim {
         let offer = wire::Offer {
             conn_id,
             declined,
-            pad: 0,
+            to_all: 0,
             claim,
         };
         self.send(&offer, &[]);

@@ -110,6 +110,15 @@ pub struct Beside {
 }
 
 impl Beside {
+    /// Whether it asks for nothing.
+    pub fn is_nothing(&self) -> bool {
+        !self.is_kernels
+            && self.tos.is_none()
+            && self.segment == 0
+            && self.interface == 0
+            && self.source.is_none()
+    }
+
     /// Of a message that was found readable, to a name of this kind.
     pub fn look(message: &libc::msghdr, is_mapped: bool) -> Self {
         let mut bytes = [0; ROOM];

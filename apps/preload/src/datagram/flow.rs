@@ -10,6 +10,7 @@
 //! finds a flow there goes by the kernel. Only the thread that reads mail binds. Whoever ends a channel holds the
 //! flow's lock and its socket's, so nobody is in the middle of a record.
 
+use super::all::{self, Receivers};
 use super::{
     FLOW_COUNT, FLOWS_MAX, Name, NameWords, Socket, Template, flow_in, place_word, socket_at,
 };
@@ -105,6 +106,8 @@ pub struct Flow {
     peer: AtomicPtr<Endpoint>,
     peer_base: AtomicPtr<u8>,
     peer_page: AtomicPtr<WaitPage>,
+    /// If it is one to a broadcast address.
+    pub(super) receivers: Receivers,
 }
 
 /// Flow number `index`.
@@ -142,6 +145,7 @@ pub fn new(socket: &Socket, remote: Name) -> Option<&'static Flow> {
         port: 0,
     });
     flow.template.forget();
+    flow.receivers.forget(false);
     for zeroed in [
         &flow.calls,
         &flow.by_kernel,
@@ -201,6 +205,7 @@ fn make_way(socket: &Socket, newcomer: Name) -> Option<()> {
 /// see that another socket has its datagrams. Under the lock of the mail.
 pub fn lost() {
     for flow in all() {
+        flow.receivers.forget(false);
         flow.to_kernel(phase::OFFERED);
         flow.leave(false);
     }
@@ -264,10 +269,14 @@ impl Flow {
         self.remote.is(name)
     }
 
-    /// Its own address, once it was offered.
+    /// Its own name, once it was offered.
+    pub fn own_name(&self) -> Option<Name> {
+        Some(self.own_name.get()).filter(|own| own.port != 0)
+    }
+
+    /// The address of that.
     pub fn own_ip(&self) -> Option<[u8; 16]> {
-        let own = self.own_name.get();
-        (own.port != 0).then_some(own.ip)
+        self.own_name().map(|own| own.ip)
     }
 
     /// The longest datagram that is sure to fit the path, as that was when the flow was offered.
@@ -394,11 +403,17 @@ impl Flow {
     }
 
     /// Datagrams have gone by the kernel.
-    pub fn note_sent(&'static self, socket: &Socket, fd: i32, count: usize) {
+    pub fn note_sent(&'static self, socket: &'static Socket, fd: i32, count: usize) {
         self.by_kernel_at.store(sys::ticks(), Ordering::Relaxed);
         self.answered.store(0, Ordering::Relaxed);
         self.by_kernel.fetch_add(count as u32, Ordering::Release);
+        all::note_sent(socket, fd, self, count);
         self.count_call(socket, fd);
+    }
+
+    /// It is offered with the next call.
+    pub(super) fn hurry(&self) {
+        self.due.store(0, Ordering::Relaxed);
     }
 
     /// Datagrams have come by the kernel, as one of `bytes`, and in this message if it was one.
@@ -441,20 +456,21 @@ impl Flow {
             return;
         }
         let remote = self.remote();
-        let Some(((ip, port), mtu)) = claim::way_to(fd, &remote.ip) else {
+        let Some(way) = claim::way_to(fd, &remote.ip) else {
             return;
         };
+        let (ip, port) = way.source;
         socket.port.store(u32::from(port), Ordering::Relaxed);
         if self.own_ip() != Some(ip) {
             self.template.forget();
         }
         self.own_name.set(Name { ip, port });
-        self.mtu.store(mtu, Ordering::Relaxed);
+        self.mtu.store(way.mtu, Ordering::Relaxed);
+        self.receivers.forget(way.is_to_all);
         // Before the claim is made: late mail of an earlier offer has no effect.
         if self.advance(phase::KERNEL, phase::OFFERED) {
-            if broker::offer_flow(self, fd, (ip, port), (remote.ip, remote.port))
-                && socket.is_behind(fd)
-            {
+            let names = [(ip, port), (remote.ip, remote.port)];
+            if broker::offer_flow(self, fd, names, way.is_to_all) && socket.is_behind(fd) {
                 broker::check_mail();
             } else {
                 self.withdraw(phase::KERNEL);
@@ -538,6 +554,7 @@ impl Flow {
         // Behind PAIRED: who wants knocks meanwhile asks all that are paired, or is asked here.
         let doors = socket.doors.load(Ordering::SeqCst);
         self.own().wait.rx_doors.fetch_or(doors, Ordering::SeqCst);
+        self.show_tells(socket);
         socket.try_ready();
         if self.closing.load(Ordering::SeqCst) != 0 {
             self.close();
@@ -614,6 +631,29 @@ impl Flow {
         // SAFETY: mapped by `paired`; an atomic load.
         let wait = unsafe { &(*self.peer.load(Ordering::Relaxed)).wait };
         wait.rx_state.load(Ordering::Acquire) == rx_state::READY
+    }
+
+    /// Says whether its socket tells to whom a datagram was sent, if it has a channel.
+    pub(super) fn show_tells(&self, socket: &Socket) {
+        if self.is_paired() && socket.tells.load(Ordering::SeqCst) != 0 {
+            let flags = &self.own().tx.tx_flags;
+            flags.fetch_or(tx_flags::TELLS, Ordering::Release);
+        }
+    }
+
+    /// Whether the peer's socket does.
+    pub(super) fn peer_tells(&self) -> bool {
+        // SAFETY: mapped by `paired`; an atomic load.
+        let tx = unsafe { &(*self.peer.load(Ordering::Relaxed)).tx };
+        tx.tx_flags.load(Ordering::Acquire) & tx_flags::TELLS != 0
+    }
+
+    /// Its socket may send to everybody no more, or now.
+    pub(super) fn withdraw_to_all(&self) {
+        if self.receivers.is_offered() {
+            self.receivers.forget(false);
+            self.withdraw(phase::KERNEL);
+        }
     }
 
     /// Whether the peer uses the ring no more, and nothing of it is unread.

@@ -40,6 +40,7 @@
 //! [`SOCKET_COUNT`] sockets of a process, [`FLOWS_MAX`] flows of a socket, [`FLOW_COUNT`] in all: beyond, the kernel's.
 //! Sockets that the program has from elsewhere (an exec, a message) are the kernel's, too.
 
+mod all;
 mod beside;
 mod flow;
 mod receive;
@@ -48,6 +49,7 @@ mod send;
 mod tests;
 mod watch;
 
+pub use all::told;
 pub use flow::{Flow, lost};
 pub use receive::{Place, next_bytes, note_received, receive, receive_unaware};
 pub use send::{To, note_sent, send};
@@ -561,6 +563,9 @@ pub fn note_option(fd: i32, level: i32, name: i32) {
         return;
     };
     let bit = match (level, name) {
+        (libc::SOL_SOCKET, libc::SO_BROADCAST) => {
+            return socket.flows().for_each(Flow::withdraw_to_all);
+        }
         (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER) => 1,
         (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER) => 2,
         (libc::IPPROTO_IP, libc::IP_TOS) => return socket.note_tos(0, fd, level, name),
@@ -773,6 +778,7 @@ impl Socket {
     fn note_telling(&self, fd: i32) {
         let tells = u32::from(beside::tells(fd));
         self.tells.store(tells, Ordering::SeqCst);
+        self.flows().for_each(|flow| flow.show_tells(self));
         if self.told.fetch_add(1, Ordering::SeqCst) == u32::MAX {
             self.told.store(1, Ordering::SeqCst);
         }

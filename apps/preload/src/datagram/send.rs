@@ -9,6 +9,7 @@
 //! Somebody may read the socket past the library. A record that is unread for [`UNREAD_US`] makes the sender leave the ring: the
 //! kernel's datagram wakes whoever sleeps there.
 
+use super::all;
 use super::beside::{Beside, SEGMENTS_MAX};
 use super::{BYTES_MAX, Flow, HEADER_BYTES, Header, Name, Socket, record_bytes};
 use crate::sys::{self, give, sys};
@@ -31,7 +32,7 @@ const LOOK_EVERY_US: u64 = 1000;
 /// A send that may sleep waits so long for room before its datagram is lost.
 const ROOM_US: u64 = 50;
 /// Flags that ask for nothing that a ring has not.
-const FLAGS: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_CONFIRM;
+pub(super) const FLAGS: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_CONFIRM;
 /// The longest datagrams of IPv4 and IPv6: what their headers leave of 65,535 bytes.
 const BYTES4_MAX: usize = BYTES_MAX - 28;
 const BYTES6_MAX: usize = BYTES_MAX - 8;
@@ -109,6 +110,14 @@ pub fn send(
     let to = to.look(socket);
     if let Some((name, beside)) = to
         && socket.has_rings()
+        && let Some(flow) = socket.flow_to(name)
+        && flow.receivers.is_offered()
+    {
+        if let Some(sent) = all::send(socket, flow, fd, (flags, beside), buffers) {
+            return give(sent);
+        }
+    } else if let Some((name, beside)) = to
+        && socket.has_rings()
         && let Some(flow) = socket.flow_to(name).filter(|flow| flow.is_paired())
     {
         let own_ip = flow.own_ip().unwrap_or_default();
@@ -153,7 +162,7 @@ pub fn note_sent(socket: &'static Socket, fd: i32, message: *const libc::msghdr,
 }
 
 /// By the ring, if it may be used now.
-fn by_ring(
+pub(super) fn by_ring(
     socket: &Socket,
     flow: &'static Flow,
     fd: i32,
@@ -233,7 +242,7 @@ fn by_ring(
 }
 
 /// Whether the flow is on its ring, or may be from now on.
-fn may_enter(socket: &Socket, flow: &'static Flow) -> bool {
+pub(super) fn may_enter(socket: &Socket, flow: &'static Flow) -> bool {
     if !flow.peer_is_there() {
         return false;
     }

@@ -14,7 +14,11 @@ struct Watched {
 
 impl Watched {
     fn new() -> Self {
-        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a socket");
+        Self::at(Ipv4Addr::LOCALHOST, 0)
+    }
+
+    fn at(ip: Ipv4Addr, port: u16) -> Self {
+        let socket = UdpSocket::bind((ip, port)).expect("a socket");
         socket.set_nonblocking(true).expect("nonblocking");
         opened(socket.as_raw_fd(), libc::AF_INET, true);
         Self { socket }
@@ -646,6 +650,118 @@ fn a_socket_that_is_closed_as_its_flow_gets_a_channel_keeps_none() {
     assert_eq!(a.ours().paired.load(Ordering::SeqCst), 0);
     drop((a, b));
     end_links_of([41]);
+}
+
+/// The port of a socket's broadcasts, and a flow there that the broker knows, with so many receivers.
+fn to_all(from: &Watched, receivers: &[&Watched], own: u32) -> Name {
+    let mut name = receivers[0].name();
+    name.ip[12..].copy_from_slice(&[127, 255, 255, 255]);
+    set(from, libc::SOL_SOCKET, libc::SO_BROADCAST, 1);
+    let flow = flow::new(from.ours(), name).expect("a flow");
+    flow.receivers.forget(true);
+    flow.pretend_offered_as(from.name());
+    let mut told = fordway_abi::control::Everybody {
+        conn_id: flow.id(),
+        reason: 0,
+        own,
+        count: receivers.len() as u32,
+        pad: 0,
+        ips: Default::default(),
+    };
+    for (ip, receiver) in told.ips.iter_mut().zip(receivers) {
+        ip.copy_from_slice(&receiver.name().ip[12..]);
+    }
+    all::told(&told);
+    name
+}
+
+fn say(from: &Watched, name: Name, bytes: &[u8]) {
+    let (name, length) = name.address(libc::AF_INET);
+    // SAFETY: bytes and a name of ours.
+    let sent = unsafe {
+        let (at, name) = (bytes.as_ptr().cast(), name.as_ptr().cast());
+        sendto(from.fd(), at, bytes.len(), 0, name, length as u32)
+    };
+    assert_eq!(sent, bytes.len() as isize, "{}", sys::errno());
+}
+
+/// One that broadcasts to two others, which have heard of it, by channels of links 41 to 44.
+fn audience(own: u32) -> ([Watched; 3], Name, [[&'static Flow; 2]; 2]) {
+    let [speaker, one] = [Watched::new(), Watched::new()];
+    let two = Watched::at(Ipv4Addr::new(127, 0, 0, 2), one.name().port);
+    for receiver in [&one, &two] {
+        receiver.send(&speaker, b"hello");
+        speaker.send(receiver, b"hello");
+        assert_eq!(receiver.texts(), ["hello"]);
+    }
+    assert_eq!(speaker.texts(), ["hello", "hello"]);
+    let all = to_all(&speaker, &[&one, &two], own);
+    let flows = [
+        join_by([41, 42], &speaker, &one),
+        join_by([43, 44], &speaker, &two),
+    ];
+    // Nobody hears it who is bound to an address of his own.
+    say(&speaker, all, b"by the kernel");
+    assert_eq!([one.texts(), two.texts()], [[""; 0]; 2]);
+    let counts = flows.map(|[near, _]| near.by_kernel.load(Ordering::Relaxed));
+    assert_eq!(counts, [2, 2], "each of them waits for it");
+    for [_, far] in flows {
+        far.seen_by_kernel.store(2, Ordering::Relaxed);
+    }
+    // It has come by then.
+    std::thread::sleep(std::time::Duration::from_millis(2));
+    ([speaker, one, two], all, flows)
+}
+
+#[test]
+fn a_broadcast_is_a_record_of_each_receiver() {
+    let _turn = tables();
+    let ([speaker, one, two], all, flows) = audience(0);
+    say(&speaker, all, b"record");
+    assert_eq!([one.texts(), two.texts()], [["record"]; 2]);
+    // What only the kernel does goes behind what is unread.
+    say(&speaker, all, b"unread");
+    speaker.ours().whole.store(1, Ordering::Relaxed);
+    say(&speaker, all, b"by the kernel");
+    assert!(flows.iter().all(|[near, _]| near.is_on_its_way_out()));
+    assert_eq!([one.texts(), two.texts()], [["unread"]; 2]);
+    drop([speaker, one, two]);
+    end_links_of([41, 42, 43, 44]);
+}
+
+#[test]
+fn a_receiver_without_a_ring_has_its_datagrams_alone() {
+    let _turn = tables();
+    let ([speaker, one, two], all, [first, second]) = audience(1);
+    say(&speaker, all, b"first");
+    second[0].leave(false);
+    say(&speaker, all, b"second");
+    assert_eq!([one.texts(), two.texts()], [["first", "second"]; 2]);
+    // The speaker hears itself, by the kernel.
+    assert_eq!(speaker.texts(), ["first", "second"]);
+    // With no ring at all it is the kernel's.
+    first[0].leave(false);
+    say(&speaker, all, b"third");
+    assert_eq!([one.texts(), two.texts()], [[""; 0]; 2]);
+    drop([speaker, one, two]);
+    end_links_of([41, 42, 43, 44]);
+}
+
+#[test]
+fn a_receiver_that_asks_to_whom_they_were_sent_keeps_broadcasts_with_the_kernel() {
+    let _turn = tables();
+    let ([speaker, one, two], all, [first, second]) = audience(0);
+    set(&one, libc::IPPROTO_IP, libc::IP_PKTINFO, 1);
+    assert!(first[0].peer_tells() && !second[0].peer_tells());
+    say(&speaker, all, b"by the kernel");
+    assert_eq!([one.texts(), two.texts()], [[""; 0]; 2]);
+    // So it is of one who may send to all no more.
+    let flow = speaker.ours().flow_to(all).expect("a flow");
+    assert!(flow.receivers.is_offered());
+    set(&speaker, libc::SOL_SOCKET, libc::SO_BROADCAST, 0);
+    assert!(!flow.receivers.is_offered());
+    drop([speaker, one, two]);
+    end_links_of([41, 42, 43, 44]);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 mod chrony;
 mod datagrams;
 mod dns;
+mod everybody;
 mod haproxy;
 mod iperf3;
 mod java;

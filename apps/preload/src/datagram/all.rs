@@ -1,0 +1,266 @@
+//! What is sent to a broadcast address, by the rings of its receivers.
+//!
+//! The flow to a broadcast address never has a channel. It is offered to the broker as what it is, and the broker says
+//! which sockets receive what is sent there, each time that this changes ([`Everybody`]): all of them, or nothing. To each of them the
+//! socket has a flow of its own, as to anybody else:
+//!
+//! ```text
+//!   socket 40001 ─┬─ flow to 10.83.0.255:7000: receivers 10.83.0.2, 10.83.0.3
+//!                 ├─ flow to 10.83.0.2:7000 ═══ channel ═══ flow to 10.83.0.1:40001 ── socket 7000
+//!                 └─ flow to 10.83.0.3:7000 ═══ channel ═══ flow to 10.83.0.1:40001 ── socket 7000
+//! ```
+//! Once all of these are on their rings, a broadcast is a record in each of them. A receiver notices no difference, but where it
+//! asks to whom a datagram was sent: its endpoint says so (`tx_flags::TELLS`), and keeps broadcasts with the kernel.
+//!
+//! # Who is held up
+//! Nobody by another: what a ring has no room for is lost there, at once. A receiver whose ring was left, since it does not read or
+//! has asked for that, gets a datagram of its own by the kernel, as long as half of the receivers have rings. The sender itself, if it is
+//! a receiver, too, gets one as well.
+//!
+//! # Order
+//! That of each flow. What the kernel broadcasts is counted in the flow of each receiver, so that a record waits for it, and before it
+//! does, rings with something unread are left ([`Flow::go_before_kernel`]).
+
+use super::beside::Beside;
+use super::send::{self, FLAGS};
+use super::{ADDRESS_BYTES, Flow, MAPPED, Name, Socket, flow};
+use crate::sys::{self, sys};
+use crate::transfer::Buffers;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use fordway_abi::control::{EVERYBODY_MAX, Everybody};
+
+/// Who receives what a flow sends, if it is one to a broadcast address.
+#[derive(Default)]
+pub(super) struct Receivers {
+    /// 1: it was offered as such.
+    is_offered: AtomicU32,
+    /// 1: all receivers are known.
+    are_known: AtomicU32,
+    /// Rises before and after they are written.
+    version: AtomicU32,
+    own: AtomicU32,
+    count: AtomicU32,
+    /// Each: the address, above the number of its flow, plus one; 0: it has none yet.
+    words: [AtomicU64; EVERYBODY_MAX],
+}
+
+/// A copy of that.
+struct Copied {
+    own: bool,
+    count: usize,
+    words: [u64; EVERYBODY_MAX],
+}
+
+impl Copied {
+    fn words(&self) -> &[u64] {
+        &self.words[..self.count]
+    }
+}
+
+/// By which way one receiver gets a broadcast.
+enum Way {
+    Ring,
+    /// The ring was left: a datagram of its own, by the kernel.
+    Alone,
+    /// It has none yet.
+    Unknown,
+}
+
+impl Receivers {
+    /// As a flow begins, or is offered anew.
+    pub fn forget(&self, is_offered: bool) {
+        self.are_known.store(0, Ordering::SeqCst);
+        self.is_offered
+            .store(u32::from(is_offered), Ordering::SeqCst);
+    }
+
+    pub fn is_offered(&self) -> bool {
+        self.is_offered.load(Ordering::SeqCst) != 0
+    }
+
+    /// Under the lock of the mail.
+    fn set(&self, told: &Everybody) {
+        self.are_known.store(0, Ordering::SeqCst);
+        if told.reason != 0 || !self.is_offered() {
+            return;
+        }
+        self.version.fetch_add(1, Ordering::SeqCst);
+        self.own.store(told.own, Ordering::Relaxed);
+        let count = (told.count as usize).min(EVERYBODY_MAX);
+        self.count.store(count as u32, Ordering::Relaxed);
+        for (word, ip) in self.words.iter().zip(&told.ips).take(count) {
+            let ip = u64::from(u32::from_ne_bytes(*ip)) << 32;
+            word.store(ip, Ordering::Relaxed);
+        }
+        self.version.fetch_add(1, Ordering::SeqCst);
+        self.are_known.store(1, Ordering::SeqCst);
+    }
+
+    /// `None`: they are not known, or change just now.
+    fn copy(&self) -> Option<Copied> {
+        if self.are_known.load(Ordering::SeqCst) == 0 {
+            return None;
+        }
+        let before = self.version.load(Ordering::Acquire);
+        let mut copied = Copied {
+            own: self.own.load(Ordering::Relaxed) != 0,
+            count: self.count.load(Ordering::Relaxed) as usize % (EVERYBODY_MAX + 1),
+            words: [0; EVERYBODY_MAX],
+        };
+        let words = copied.words[..copied.count].iter_mut().zip(&self.words);
+        words.for_each(|(to, from)| *to = from.load(Ordering::Relaxed));
+        fence(Ordering::Acquire);
+        let is_whole = before.is_multiple_of(2) && self.version.load(Ordering::Relaxed) == before;
+        is_whole.then_some(copied)
+    }
+}
+
+/// The broker says who receives what a flow sends. Under the lock of the mail.
+pub fn told(told: &Everybody) {
+    if let Some(flow) = Flow::by_id(told.conn_id) {
+        flow.receivers.set(told);
+    }
+}
+
+/// The name at an address, of the port that a flow is to.
+fn name_of(word: u64, all: Name) -> Name {
+    let mut ip = [0; 16];
+    ip[..12].copy_from_slice(&MAPPED);
+    ip[12..].copy_from_slice(&((word >> 32) as u32).to_ne_bytes());
+    Name { ip, ..all }
+}
+
+/// The flow to a receiver, if it has one of the socket's still.
+fn flow_to(socket: &Socket, word: u64, all: Name) -> Option<&'static Flow> {
+    let flow = flow::at((word as u32).checked_sub(1)?);
+    (flow.is_of(socket.index()) && flow.is_to(name_of(word, all))).then_some(flow)
+}
+
+/// Datagrams to everybody have gone by the kernel: to each receiver.
+pub(super) fn note_sent(socket: &'static Socket, fd: i32, all: &Flow, count: usize) {
+    if !all.receivers.is_offered() || socket.is_connected.load(Ordering::Relaxed) != 0 {
+        return;
+    }
+    let Some(receivers) = all.receivers.copy() else {
+        return;
+    };
+    let name = all.remote();
+    for (place, word) in all.receivers.words.iter().zip(receivers.words()) {
+        let known = flow_to(socket, *word, name);
+        let Some(flow) = known.or_else(|| socket.flow_by_kernel(fd, name_of(*word, name))) else {
+            continue;
+        };
+        if known.is_none() {
+            let joined = word >> 32 << 32 | u64::from(flow.index() + 1);
+            let order = Ordering::SeqCst;
+            if place.compare_exchange(*word, joined, order, order).is_ok() {
+                // What it has received of us so far: rather too many, for which it would look, than too few.
+                let before = all.by_kernel.load(Ordering::Relaxed);
+                flow.by_kernel
+                    .fetch_add(before.wrapping_sub(count as u32), Ordering::Release);
+                flow.hurry();
+            }
+        }
+        flow.note_sent(socket, fd, count);
+    }
+}
+
+/// Sends a datagram to all receivers, if each of them can have it. `None`: the kernel is to broadcast it.
+pub(super) fn send(
+    socket: &'static Socket,
+    all: &'static Flow,
+    fd: i32,
+    (flags, beside): (i32, Beside),
+    buffers: &dyn Fn() -> sys::Result<Buffers>,
+) -> Option<sys::Result<usize>> {
+    let receivers = all.receivers.copy()?;
+    let name = all.remote();
+    let flows = || receivers.words().iter();
+    let is_plain = flags & !FLAGS == 0
+        && socket.begun.load(Ordering::Relaxed) == 0
+        && socket.whole.load(Ordering::Relaxed) == 0
+        && socket.barred.load(Ordering::Relaxed) == 0
+        && beside.is_nothing();
+    let whole = buffers().ok().filter(|_| is_plain).filter(|buffers| {
+        let (parts, count) = buffers.parts(0, buffers.total);
+        let of_parts = parts[..count].iter().map(|part| part.iov_len);
+        buffers.total <= send::longest(name) && of_parts.sum::<usize>() == buffers.total
+    });
+    let ready = whole.filter(|_| {
+        let mut alone = 0;
+        let all_ready = flows().all(|word| match way(socket, flow_to(socket, *word, name)) {
+            Way::Ring => true,
+            Way::Alone => {
+                alone += 1;
+                true
+            }
+            Way::Unknown => false,
+        });
+        all_ready && (alone == 0 || 2 * alone <= receivers.count && !tells_of_errors(fd))
+    });
+    let Some(buffers_now) = ready else {
+        let known = flows().filter_map(|word| flow_to(socket, *word, name));
+        known
+            .filter(|flow| flow.is_paired())
+            .for_each(Flow::go_before_kernel);
+        return None;
+    };
+    for (index, word) in flows().enumerate() {
+        let flow = flow_to(socket, *word, name);
+        let at_once = (flags | libc::MSG_DONTWAIT, beside);
+        let by_ring = flow.and_then(|flow| send::by_ring(socket, flow, fd, at_once, buffers));
+        match by_ring {
+            // The others have it.
+            Some(Err(error)) if index == 0 => return Some(Err(error)),
+            Some(_) => {}
+            None => {
+                alone(socket, fd, name_of(*word, name), &buffers_now);
+                if let Some(flow) = flow {
+                    flow.note_sent(socket, fd, 1);
+                }
+            }
+        }
+    }
+    if let Some(own) = all.own_name().filter(|_| receivers.own) {
+        alone(socket, fd, own, &buffers_now);
+    }
+    Some(Ok(buffers_now.total))
+}
+
+fn way(socket: &'static Socket, flow: Option<&'static Flow>) -> Way {
+    let is_heard = |flow: &Flow| flow.is_paired() && flow.peer_is_there() && !flow.peer_tells();
+    let Some(flow) = flow.filter(|flow| is_heard(flow)) else {
+        return Way::Unknown;
+    };
+    if send::may_enter(socket, flow) {
+        return Way::Ring;
+    }
+    // A socket that always has something to receive lets go of no channel.
+    flow.tidy();
+    match is_heard(flow) && flow.is_on_its_way_out() {
+        true => Way::Alone,
+        false => Way::Unknown,
+    }
+}
+
+/// Whether the program is told that a port was closed, which nobody is of a broadcast.
+fn tells_of_errors(fd: i32) -> bool {
+    sys::int_option(fd, libc::IPPROTO_IP, libc::IP_RECVERR) != 0
+        || sys::int_option(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVERR) != 0
+}
+
+/// One receiver's datagram, by the kernel. What there is no room for is lost, as it is of a broadcast.
+#[cold]
+fn alone(socket: &Socket, fd: i32, to: Name, buffers: &Buffers) {
+    let (mut address, length): ([u8; ADDRESS_BYTES], usize) =
+        to.address(socket.family.load(Ordering::Relaxed));
+    let (mut parts, count) = buffers.parts(0, buffers.total);
+    // SAFETY: a struct of integers and pointers.
+    let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
+    message.msg_name = address.as_mut_ptr().cast();
+    message.msg_namelen = length as u32;
+    message.msg_iov = parts.as_mut_ptr();
+    message.msg_iovlen = count as _;
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    let _ = sys!(SYS_sendmsg, fd, &raw const message, flags);
+}
