@@ -404,6 +404,27 @@ fn a_sender_is_told_of_all_who_hear_its_broadcasts_or_of_none() {
     load(&broker, "udp dport 53 drop");
     assert_eq!(everybody(&shim), Ok((vec![ip2, ip3], 0)));
 
+    // So many of one process; one that is refused may come again.
+    let far = (0..9).map(|n| SocketAddr::from((all.ip(), 7001 + n)));
+    let claims = far.map(|all| udp_claim(&sender, name(ip1, &sender), all));
+    let answers = claims.enumerate().map(|(n, claim)| {
+        let (conn_id, declined) = (2 + n as u64, 0);
+        let to_all = 1;
+        shim.send(
+            &wire::Offer {
+                conn_id,
+                declined,
+                to_all,
+                claim,
+            },
+            &[],
+        );
+        let answer = shim.receive();
+        (answer.kind == wire::kind::Reject, conn_id)
+    });
+    let refused: Vec<u64> = answers.filter(|(is, _)| *is).map(|(_, id)| id).collect();
+    assert_eq!(refused, [9, 10]);
+
     // One that hears itself.
     let withdrawn = wire::Status {
         conn_id: 1,

@@ -235,8 +235,6 @@ fn way(socket: &'static Socket, flow: Option<&'static Flow>) -> Way {
     if send::may_enter(socket, flow) {
         return Way::Ring;
     }
-    // A socket that always has something to receive lets go of no channel.
-    flow.tidy();
     match is_heard(flow) && flow.is_on_its_way_out() {
         true => Way::Alone,
         false => Way::Unknown,

@@ -257,7 +257,11 @@ pub(super) fn may_enter(socket: &Socket, flow: &'static Flow) -> bool {
         tx_state::KERNEL => {
             socket.barred.load(Ordering::Relaxed) == 0 && flow.peer_reads() && is_settled(flow)
         }
-        _ => false,
+        // A socket that always has something to receive never lets go of it otherwise.
+        _ => {
+            flow.tidy();
+            false
+        }
     }
 }
 

@@ -652,6 +652,23 @@ fn a_socket_that_is_closed_as_its_flow_gets_a_channel_keeps_none() {
     end_links_of([41]);
 }
 
+#[test]
+fn who_sends_lets_go_of_a_channel_that_is_over() {
+    let _turn = tables();
+    let (a, b) = acquainted();
+    let [near, far] = join(&a, &b);
+    a.send(&b, b"record");
+    near.leave(false);
+    assert_eq!(b.texts(), ["record"]);
+    far.leave(false);
+    // It receives nothing, by which it would have looked.
+    a.send(&b, b"by the kernel");
+    assert!(!near.is_paired());
+    assert_eq!(b.texts(), ["by the kernel"]);
+    drop((a, b));
+    end_links();
+}
+
 /// The port of a socket's broadcasts, and a flow there that the broker knows, with so many receivers.
 fn to_all(from: &Watched, receivers: &[&Watched], own: u32) -> Name {
     let mut name = receivers[0].name();
