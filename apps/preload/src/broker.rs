@@ -435,6 +435,23 @@ pub fn report(conn: &Conn, status: u32, reason: u32) {
     );
 }
 
+/// The connection was given a channel of a link that was given up, for want of descriptors or memory: it
+/// stays on the kernel path, and so do the peer and who lists connections have to hear.
+#[cold]
+fn not_paired(conn: &Conn) {
+    let over = Status {
+        conn_id: conn.id(),
+        // It never had it.
+        channel_id: 0,
+        status: status::KERNEL,
+        reason: Reason::NoMemory as u32,
+        ring_bytes_tx: 0,
+        ring_bytes_rx: 0,
+    };
+    let _ = send(&over, &[]);
+    upgrade::rejected(conn, Reason::NoMemory as u32);
+}
+
 /// Registers a doorbell and waits until every peer has been sent it.
 pub fn register_door(door: u64) -> bool {
     if send(&Door { door }, &[]).is_err() {
@@ -560,15 +577,21 @@ fn handle(mut packet: Packet) -> bool {
                 slot,
                 generation,
             }) = packet.body()
-                && let Some((index, link)) = link::by_id(link_id)
-                && link.state.load(Ordering::Acquire) == link::link_state::LIVE
-                && link.useless.load(Ordering::Acquire) == 0
-                && link.has_shared_bells()
             {
-                if let Some(flow) = Flow::by_id(conn_id) {
-                    flow.paired(index, slot, generation, channel_id);
-                } else if let Some(conn) = Conn::by_id(conn_id) {
-                    upgrade::paired(conn, index, slot, generation, channel_id);
+                let link = link::by_id(link_id).filter(|(_, link)| {
+                    link.state.load(Ordering::Acquire) == link::link_state::LIVE
+                        && link.useless.load(Ordering::Acquire) == 0
+                        && link.has_shared_bells()
+                });
+                match (link, Flow::by_id(conn_id), Conn::by_id(conn_id)) {
+                    (Some((index, _)), Some(flow), _) => {
+                        flow.paired(index, slot, generation, channel_id);
+                    }
+                    (Some((index, _)), None, Some(conn)) => {
+                        upgrade::paired(conn, index, slot, generation, channel_id);
+                    }
+                    (None, None, Some(conn)) => not_paired(conn),
+                    _ => {}
                 }
             }
         }

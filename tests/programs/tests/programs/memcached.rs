@@ -2,7 +2,9 @@
 
 use super::datagrams::RINGS;
 use anyhow::{Result, ensure};
+use fordway_lab::Stdin;
 use fordway_test_programs::{Bed, CLIENT, SERVER, Spawn, path_of, script};
+use std::time::Duration;
 
 const PORT: u16 = 11211;
 /// About what the client of our own stores, and reads back again: half of both is expected
@@ -84,4 +86,53 @@ fn memcached_by_datagrams() -> Result<()> {
     let line = carried.datagrams_at_both_ends([SERVER, CLIENT], DATAGRAM_PORT, DATAGRAM_BYTES)?;
     bed.stop(server)?;
     bed.finish(&line)
+}
+
+/// So many event loops that the doorbells of one peer are more than its part of the descriptors: memcached's own
+/// limit of connections has left it a table of 1,024. Its connections stay on the kernel path, and say why.
+#[test]
+fn memcached_of_more_loops_than_descriptors() -> Result<()> {
+    const LOOPS: usize = 16;
+    const CONNECTIONS: usize = 48;
+    let Some(bed) = Bed::start("memcached of many loops", &["memcached", "python3"])? else {
+        return Ok(());
+    };
+    let program = path_of("memcached")?;
+    let serve = format!("{program} -u root -l 0.0.0.0 -p {PORT} -t {LOOPS} -c 1024 -m 64");
+    let server = bed.serve(SERVER, PORT, Spawn::line(&serve))?;
+    let talk = format!(
+        "import socket, sys
+ends = [socket.create_connection(('{SERVER}', {PORT})) for _ in range({CONNECTIONS})]
+for _ in range(50):
+    for end in ends:
+        end.sendall(b'version\\r\\n')
+        assert end.recv(100).startswith(b'VERSION')
+print('talked', flush=True)
+sys.stdin.read()"
+    );
+    let client = Spawn::new(["/usr/bin/python3", "-c", &talk]).stdin(Stdin::Pipe);
+    let mut client = bed.spawn(CLIENT, client)?;
+    client.wait_for_output("talked\n")?;
+    let at = format!(":{PORT}");
+    let what = "each connection is on the path that its row says";
+    bed.lab().wait_until(Duration::from_secs(10), what, || {
+        let rows = bed.lab().connections()?;
+        let of = |row: &&_| {
+            let row: &fordwayd::admin::Connection = row;
+            row.local.ends_with(&at) || row.remote.ends_with(&at)
+        };
+        let rows: Vec<_> = rows.iter().filter(of).collect();
+        let moved = |row: &fordwayd::admin::Connection| row.ring_bytes_tx + row.ring_bytes_rx;
+        let is_true = rows
+            .iter()
+            .all(|row| row.path == "kernel" || moved(row) > 0);
+        let short = rows
+            .iter()
+            .filter(|row| row.reason.as_deref() == Some("no-memory"));
+        Ok(is_true && rows.len() == 2 * CONNECTIONS && short.count() > CONNECTIONS)
+    })?;
+    drop(client.take_stdin());
+    client.finish()?.ok()?;
+    bed.stop(server)?;
+    bed.finish("by the kernel, for want of descriptors")
 }
