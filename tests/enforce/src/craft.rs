@@ -322,6 +322,10 @@ pub fn forge6(from: Ipv6Addr, victim: Ipv6Addr, stolen: Ipv6Addr) -> Result<()> 
     // PadN of four bytes (RFC 8200, 4.2) in a header of eight.
     let padding = [ICMP6, 0, 1, 4, 0, 0, 0, 0];
     let lying = claim(from, stolen, &option(target, from));
+    // To whoever has the address, as the fabric leads what domains send to each other.
+    let leader = [2, 0x46, 0, 0, 0, 0];
+    let led = |frame: Vec<u8>| [&leader[..], &frame[6..]].concat();
+    let leads = Ipv6Addr::new(0xfe80, 0, 0, 0, 0x46, 0xff, 0xfe00, 0);
     let router = [64, 0, 7, 8, 0, 0, 0, 0, 0, 0, 0, 0];
     let lies = [
         (
@@ -332,6 +336,18 @@ pub fn forge6(from: Ipv6Addr, victim: Ipv6Addr, stolen: Ipv6Addr) -> Result<()> 
         (
             "another's link-local address",
             frame(from, link_local(stolen), ICMP6, &echo(link_local(stolen))),
+        ),
+        (
+            "another's address, to be led",
+            led(frame(from, stolen, ICMP6, &echo(stolen))),
+        ),
+        (
+            "another's MAC, to be led",
+            led(frame(stolen, from, ICMP6, &echo(from))),
+        ),
+        (
+            "an advertisement in the place of who leads",
+            plain(claim(from, leads, &option(target, from))),
         ),
         (
             "an advertisement of another's address",
