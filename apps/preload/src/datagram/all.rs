@@ -32,7 +32,9 @@ use fordway_abi::control::{EVERYBODY_MAX, Everybody};
 /// Who receives what a flow sends, if it is one to a broadcast address.
 #[derive(Default)]
 pub(super) struct Receivers {
-    /// 1: it was offered as such.
+    /// 1: it is one.
+    is_to_all: AtomicU32,
+    /// 1: the broker has its offer.
     is_offered: AtomicU32,
     /// 1: all receivers are known.
     are_known: AtomicU32,
@@ -67,11 +69,24 @@ enum Way {
 }
 
 impl Receivers {
-    /// As a flow begins, or is offered anew.
-    pub fn forget(&self, is_offered: bool) {
+    /// As a flow begins.
+    pub fn begin(&self) {
+        self.forget();
+        self.is_to_all.store(0, Ordering::SeqCst);
+    }
+
+    /// It is about to be offered, as what it is.
+    pub fn offer(&self, is_to_all: bool) {
+        self.forget();
+        let is_to_all = u32::from(is_to_all);
+        self.is_to_all.fetch_max(is_to_all, Ordering::SeqCst);
+        self.is_offered.store(is_to_all, Ordering::SeqCst);
+    }
+
+    /// The broker has no such offer any more.
+    pub fn forget(&self) {
         self.are_known.store(0, Ordering::SeqCst);
-        self.is_offered
-            .store(u32::from(is_offered), Ordering::SeqCst);
+        self.is_offered.store(0, Ordering::SeqCst);
     }
 
     pub fn is_offered(&self) -> bool {
@@ -136,37 +151,81 @@ fn flow_to(socket: &Socket, word: u64, all: Name) -> Option<&'static Flow> {
     (flow.is_of(socket.index()) && flow.is_to(name_of(word, all))).then_some(flow)
 }
 
-/// Datagrams to everybody have gone by the kernel: to each receiver.
+/// Datagrams to everybody have gone by the kernel: to each receiver, as far as those are known, or were.
 pub(super) fn note_sent(socket: &'static Socket, fd: i32, all: &Flow, count: usize) {
-    if !all.receivers.is_offered() || socket.is_connected.load(Ordering::Relaxed) != 0 {
+    if all.receivers.is_to_all.load(Ordering::Relaxed) == 0 {
         return;
     }
-    let Some(receivers) = all.receivers.copy() else {
-        return;
-    };
-    let name = all.remote();
-    for (place, word) in all.receivers.words.iter().zip(receivers.words()) {
-        let known = flow_to(socket, *word, name);
-        let Some(flow) = known.or_else(|| socket.flow_by_kernel(fd, name_of(*word, name))) else {
-            continue;
+    let receivers = all.receivers.copy();
+    let is_connected = socket.is_connected.load(Ordering::Relaxed) != 0;
+    if let Some(receivers) = receivers.as_ref().filter(|_| !is_connected) {
+        join(socket, fd, all, receivers, count);
+    }
+    for flow in hearing(socket, all) {
+        let is_one = |receivers: &Copied| {
+            let mut names = receivers.words().iter();
+            names.any(|word| name_of(*word, all.remote()) == flow.remote())
         };
-        if known.is_none() {
-            let joined = word >> 32 << 32 | u64::from(flow.index() + 1);
-            let order = Ordering::SeqCst;
-            if place.compare_exchange(*word, joined, order, order).is_ok() {
-                // What it has received of us so far: rather too many, for which it would look, than too few.
-                let before = all.by_kernel.load(Ordering::Relaxed);
-                flow.by_kernel
-                    .fetch_add(before.wrapping_sub(count as u32), Ordering::Release);
-                flow.hurry();
-            }
+        match receivers.as_ref().is_none_or(is_one) {
+            true => flow.note_sent(socket, fd, count),
+            false => flow.hears.store(0, Ordering::SeqCst),
         }
-        flow.note_sent(socket, fd, count);
     }
 }
 
-/// Sends a datagram to all receivers, if each of them can have it. `None`: the kernel is to broadcast it.
+/// Has a flow to each receiver.
+fn join(socket: &'static Socket, fd: i32, all: &Flow, receivers: &Copied, count: usize) {
+    let name = all.remote();
+    for (place, word) in all.receivers.words.iter().zip(receivers.words()) {
+        if flow_to(socket, *word, name).is_some() {
+            continue;
+        }
+        let Some(flow) = socket.flow_by_kernel(fd, name_of(*word, name)) else {
+            continue;
+        };
+        let joined = word >> 32 << 32 | u64::from(flow.index() + 1);
+        let order = Ordering::SeqCst;
+        if place.compare_exchange(*word, joined, order, order).is_ok()
+            && flow.hears.swap(1, Ordering::SeqCst) == 0
+        {
+            // What it has received of us so far: rather too many, for which it would look, than too few.
+            let before = all.by_kernel.load(Ordering::Relaxed);
+            flow.by_kernel
+                .fetch_add(before.wrapping_sub(count as u32), Ordering::Release);
+            flow.hurry();
+        }
+    }
+}
+
+/// Flows to those who hear, or have heard, what goes where a flow is to.
+fn hearing(socket: &Socket, all: &Flow) -> impl Iterator<Item = &'static Flow> {
+    let port = all.remote().port;
+    socket
+        .flows()
+        .filter(move |flow| flow.hears.load(Ordering::SeqCst) != 0 && flow.remote().port == port)
+}
+
+/// Sends a datagram to all receivers, if they are known and each of them can have it. `None`: the kernel is to send it.
 pub(super) fn send(
+    socket: &'static Socket,
+    all: &'static Flow,
+    fd: i32,
+    (flags, beside): (i32, Beside),
+    buffers: &dyn Fn() -> sys::Result<Buffers>,
+) -> Option<sys::Result<usize>> {
+    if !all.receivers.is_offered() {
+        return None;
+    }
+    let by_rings = by_rings(socket, all, fd, (flags, beside), buffers);
+    if by_rings.is_none() {
+        hearing(socket, all)
+            .filter(|flow| flow.is_paired())
+            .for_each(Flow::go_before_kernel);
+    }
+    by_rings
+}
+
+fn by_rings(
     socket: &'static Socket,
     all: &'static Flow,
     fd: i32,
@@ -186,25 +245,20 @@ pub(super) fn send(
         let of_parts = parts[..count].iter().map(|part| part.iov_len);
         buffers.total <= send::longest(name) && of_parts.sum::<usize>() == buffers.total
     });
-    let ready = whole.filter(|_| {
-        let mut alone = 0;
-        let all_ready = flows().all(|word| match way(socket, flow_to(socket, *word, name)) {
-            Way::Ring => true,
-            Way::Alone => {
-                alone += 1;
-                true
-            }
-            Way::Unknown => false,
-        });
-        all_ready && (alone == 0 || 2 * alone <= receivers.count && !tells_of_errors(fd))
+    let whole = whole?;
+    let mut alone_count = 0;
+    let are_ready = flows().all(|word| match way(socket, flow_to(socket, *word, name)) {
+        Way::Ring => true,
+        Way::Alone => {
+            alone_count += 1;
+            true
+        }
+        Way::Unknown => false,
     });
-    let Some(buffers_now) = ready else {
-        let known = flows().filter_map(|word| flow_to(socket, *word, name));
-        known
-            .filter(|flow| flow.is_paired())
-            .for_each(Flow::go_before_kernel);
+    let may_be_alone = || 2 * alone_count <= receivers.count && !tells_of_errors(fd);
+    if !are_ready || alone_count != 0 && !may_be_alone() {
         return None;
-    };
+    }
     for (index, word) in flows().enumerate() {
         let flow = flow_to(socket, *word, name);
         let at_once = (flags | libc::MSG_DONTWAIT, beside);
@@ -214,7 +268,7 @@ pub(super) fn send(
             Some(Err(error)) if index == 0 => return Some(Err(error)),
             Some(_) => {}
             None => {
-                alone(socket, fd, name_of(*word, name), &buffers_now);
+                alone(socket, fd, name_of(*word, name), &whole);
                 if let Some(flow) = flow {
                     flow.note_sent(socket, fd, 1);
                 }
@@ -222,9 +276,9 @@ pub(super) fn send(
         }
     }
     if let Some(own) = all.own_name().filter(|_| receivers.own) {
-        alone(socket, fd, own, &buffers_now);
+        alone(socket, fd, own, &whole);
     }
-    Some(Ok(buffers_now.total))
+    Some(Ok(whole.total))
 }
 
 fn way(socket: &'static Socket, flow: Option<&'static Flow>) -> Way {

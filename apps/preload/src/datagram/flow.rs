@@ -106,6 +106,8 @@ pub struct Flow {
     peer: AtomicPtr<Endpoint>,
     peer_base: AtomicPtr<u8>,
     peer_page: AtomicPtr<WaitPage>,
+    /// 1: the kernel's broadcasts come to whom it is to.
+    pub(super) hears: AtomicU32,
     /// If it is one to a broadcast address.
     pub(super) receivers: Receivers,
 }
@@ -145,7 +147,7 @@ pub fn new(socket: &Socket, remote: Name) -> Option<&'static Flow> {
         port: 0,
     });
     flow.template.forget();
-    flow.receivers.forget(false);
+    flow.receivers.begin();
     for zeroed in [
         &flow.calls,
         &flow.by_kernel,
@@ -153,6 +155,7 @@ pub fn new(socket: &Socket, remote: Name) -> Option<&'static Flow> {
         &flow.seen_by_kernel,
         &flow.closing,
         &flow.mtu,
+        &flow.hears,
     ] {
         zeroed.store(0, Ordering::Relaxed);
     }
@@ -205,7 +208,7 @@ fn make_way(socket: &Socket, newcomer: Name) -> Option<()> {
 /// see that another socket has its datagrams. Under the lock of the mail.
 pub fn lost() {
     for flow in all() {
-        flow.receivers.forget(false);
+        flow.receivers.forget();
         flow.to_kernel(phase::OFFERED);
         flow.leave(false);
     }
@@ -466,7 +469,7 @@ impl Flow {
         }
         self.own_name.set(Name { ip, port });
         self.mtu.store(way.mtu, Ordering::Relaxed);
-        self.receivers.forget(way.is_to_all);
+        self.receivers.offer(way.is_to_all);
         // Before the claim is made: late mail of an earlier offer has no effect.
         if self.advance(phase::KERNEL, phase::OFFERED) {
             let names = [(ip, port), (remote.ip, remote.port)];
@@ -651,7 +654,7 @@ impl Flow {
     /// Its socket may send to everybody no more, or now.
     pub(super) fn withdraw_to_all(&self) {
         if self.receivers.is_offered() {
-            self.receivers.forget(false);
+            self.receivers.forget();
             self.withdraw(phase::KERNEL);
         }
     }

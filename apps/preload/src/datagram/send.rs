@@ -111,22 +111,12 @@ pub fn send(
     if let Some((name, beside)) = to
         && socket.has_rings()
         && let Some(flow) = socket.flow_to(name)
-        && flow.receivers.is_offered()
     {
-        if let Some(sent) = all::send(socket, flow, fd, (flags, beside), buffers) {
-            return give(sent);
-        }
-    } else if let Some((name, beside)) = to
-        && socket.has_rings()
-        && let Some(flow) = socket.flow_to(name).filter(|flow| flow.is_paired())
-    {
-        let own_ip = flow.own_ip().unwrap_or_default();
-        let is_kernels = flags & !FLAGS != 0
-            || socket.begun.load(Ordering::Relaxed) != 0
-            || !beside.suits(&own_ip);
-        if is_kernels {
-            flow.go_before_kernel();
-        } else if let Some(sent) = by_ring(socket, flow, fd, (flags, beside), buffers) {
+        let sent = match flow.is_paired() {
+            true => by_pair(socket, flow, fd, (flags, beside), buffers),
+            false => all::send(socket, flow, fd, (flags, beside), buffers),
+        };
+        if let Some(sent) = sent {
             return give(sent);
         }
     }
@@ -143,6 +133,24 @@ pub fn send(
         sys::set_errno(errno);
     }
     sent
+}
+
+/// By the ring of a flow that has a channel. `None`: the kernel is to send it.
+fn by_pair(
+    socket: &Socket,
+    flow: &'static Flow,
+    fd: i32,
+    (flags, beside): (i32, Beside),
+    buffers: &dyn Fn() -> sys::Result<Buffers>,
+) -> Option<sys::Result<usize>> {
+    let own_ip = flow.own_ip().unwrap_or_default();
+    let is_kernels =
+        flags & !FLAGS != 0 || socket.begun.load(Ordering::Relaxed) != 0 || !beside.suits(&own_ip);
+    if is_kernels {
+        flow.go_before_kernel();
+        return None;
+    }
+    by_ring(socket, flow, fd, (flags, beside), buffers)
 }
 
 /// Datagrams of so many bytes have gone by the kernel.

@@ -675,12 +675,22 @@ fn to_all(from: &Watched, receivers: &[&Watched], own: u32) -> Name {
     name.ip[12..].copy_from_slice(&[127, 255, 255, 255]);
     set(from, libc::SOL_SOCKET, libc::SO_BROADCAST, 1);
     let flow = flow::new(from.ours(), name).expect("a flow");
-    flow.receivers.forget(true);
+    flow.receivers.offer(true);
     flow.pretend_offered_as(from.name());
-    let mut told = fordway_abi::control::Everybody {
-        conn_id: flow.id(),
-        reason: 0,
+    let told = fordway_abi::control::Everybody {
         own,
+        ..told_of(flow.id(), receivers, 0)
+    };
+    all::told(&told);
+    name
+}
+
+/// What the broker says of a flow.
+fn told_of(conn_id: u64, receivers: &[&Watched], reason: u32) -> fordway_abi::control::Everybody {
+    let mut told = fordway_abi::control::Everybody {
+        conn_id,
+        reason,
+        own: 0,
         count: receivers.len() as u32,
         pad: 0,
         ips: Default::default(),
@@ -688,8 +698,7 @@ fn to_all(from: &Watched, receivers: &[&Watched], own: u32) -> Name {
     for (ip, receiver) in told.ips.iter_mut().zip(receivers) {
         ip.copy_from_slice(&receiver.name().ip[12..]);
     }
-    all::told(&told);
-    name
+    told
 }
 
 fn say(from: &Watched, name: Name, bytes: &[u8]) {
@@ -742,6 +751,27 @@ fn a_broadcast_is_a_record_of_each_receiver() {
     say(&speaker, all, b"by the kernel");
     assert!(flows.iter().all(|[near, _]| near.is_on_its_way_out()));
     assert_eq!([one.texts(), two.texts()], [["unread"]; 2]);
+    drop([speaker, one, two]);
+    end_links_of([41, 42, 43, 44]);
+}
+
+#[test]
+fn who_hears_keeps_the_order_while_nobody_is_known_to_hear() {
+    let _turn = tables();
+    let ([speaker, one, two], all, flows) = audience(0);
+    say(&speaker, all, b"record");
+    assert_eq!([one.texts(), two.texts()], [["record"]; 2]);
+    let counts = || flows.map(|[near, _]| near.by_kernel.load(Ordering::Relaxed));
+    // The broker has withdrawn what it said: a record waits for what the kernel broadcasts.
+    let id = speaker.ours().flow_to(all).expect("a flow").id();
+    all::told(&told_of(id, &[], 1));
+    say(&speaker, all, b"by the kernel");
+    assert_eq!(counts(), [3, 3]);
+    // It says that the second one has none any more.
+    all::told(&told_of(id, &[&one], 0));
+    speaker.ours().whole.store(1, Ordering::Relaxed);
+    say(&speaker, all, b"by the kernel");
+    assert_eq!(counts(), [4, 3]);
     drop([speaker, one, two]);
     end_links_of([41, 42, 43, 44]);
 }
