@@ -1,5 +1,5 @@
-//! Connections whose addresses the kernel translates, by unmodified programs: their bytes go through
-//! rings. Needs root and a built shim; says so otherwise.
+//! Connections whose addresses the kernel translates, and those of AF_VSOCK with the host and with containers, by
+//! unmodified programs: their bytes go through rings. Needs root and a built shim; says so otherwise.
 
 mod support;
 
@@ -62,6 +62,57 @@ fn call(to: &str) {
     }
 }
 
+/// The same roles in AF_VSOCK, of which std has nothing: a server of streams at a port and one of records at the next,
+/// and a client of the kind that it is given.
+const VSOCK: &str = r#"
+import os, socket, sys, threading
+role, *words = os.environ["FORDWAY_TEST_ROLE"].split()
+ANY, MESSAGE = 0xffffffff, b"7" * 64
+def whole(connection):
+    data = connection.recv(64)
+    while 0 < len(data) < 64 and connection.type == socket.SOCK_STREAM:
+        data += connection.recv(64 - len(data))
+    return data
+def echo(connection):
+    while message := whole(connection):
+        connection.sendall(message)
+def serve(kind, port):
+    listener = socket.socket(socket.AF_VSOCK, kind)
+    listener.bind((ANY, port))
+    listener.listen()
+    def accept():
+        while True:
+            threading.Thread(target=echo, args=listener.accept()[:1]).start()
+    return threading.Thread(target=accept)
+if role == "vsock-server":
+    port = int(words[0])
+    both = [serve(socket.SOCK_STREAM, port), serve(socket.SOCK_SEQPACKET, port + 1)]
+    for thread in both:
+        thread.start()
+    print("SAID listening", flush=True)
+else:
+    kind, cid, port = socket.SocketKind[words[0]], int(words[1]), int(words[2])
+    near = socket.socket(socket.AF_VSOCK, kind)
+    near.connect((cid, port))
+    assert near.getpeername() == (cid, port) and near.getsockname()[0] == int(words[3])
+    for _ in sys.stdin:
+        for _ in range(100):
+            near.sendall(MESSAGE)
+            assert whole(near) == MESSAGE
+        print("SAID exchanged", flush=True)
+"#;
+
+/// Which program plays a role.
+fn program(role: &str) -> Vec<String> {
+    let own = std::env::current_exe().expect("path");
+    let own = own.to_str().expect("a name");
+    let words = match role.starts_with("vsock") {
+        true => vec!["/usr/bin/python3", "-c", VSOCK],
+        false => vec![own, "--exact", "role", "--nocapture"],
+    };
+    words.into_iter().map(str::to_owned).collect()
+}
+
 /// The host, what is laid on it, and the shim.
 struct Bed {
     stage: Stage,
@@ -70,22 +121,25 @@ struct Bed {
 
 impl Bed {
     fn new() -> Option<Bed> {
+        Bed::with("up --detach --uplink")
+    }
+
+    fn with(up: &str) -> Option<Bed> {
         if !is_root() {
             return None;
         }
         let shim = built_shim()?;
         let stage = Stage::new();
-        stage.say("up --detach --uplink").check(0);
+        stage.say(up).check(0);
         Some(Bed { stage, shim })
     }
 
     /// `fordway run WHERE -- this program` in that role, on the host.
     fn run(&self, place: &str, role: &str) -> Program {
-        let program = std::env::current_exe().expect("path");
-        let program = program.to_str().expect("a name");
-        let mut words = vec!["run"];
-        words.extend(place.split(' '));
-        words.extend(["--", program, "--exact", "role", "--nocapture"]);
+        let mut words = vec!["run".to_owned()];
+        words.extend(place.split(' ').map(str::to_owned));
+        words.push("--".into());
+        words.extend(program(role));
         let mut command = self.stage.runtime.command(words);
         command.env("FORDWAY_LIB", &self.shim);
         let mut command = self.stage.command(&command);
@@ -104,16 +158,23 @@ impl Bed {
         for (name, value) in env["variables"].as_object().expect("variables") {
             command.arg(format!("{name}={}", value.as_str().expect("a string")));
         }
-        command.arg(std::env::current_exe().expect("path"));
-        command.args(["--exact", "role", "--nocapture"]);
+        command.args(program(role));
         command.env(ROLE, role);
         Program::start(command)
     }
 
     fn serve(&self, place: &str, at: &str) -> Program {
-        let mut server = self.run(place, &format!("server {at}"));
+        self.serves(place, &format!("server {at}"))
+    }
+
+    fn serves(&self, place: &str, role: &str) -> Program {
+        let mut server = self.run(place, role);
         server.hear("listening");
         server
+    }
+
+    fn cid(&self, domain: &str) -> Value {
+        self.stage.json(&format!("domain show {domain}"))["domain"]["cid"].clone()
     }
 
     /// Has a client exchange messages until both ends of its connection show that they moved them
@@ -201,6 +262,73 @@ fn what_is_published_goes_through_rings() {
     drop(server);
     stage.host("nft delete table ip docker");
     stage.say("domain rm shop --force").check(0);
+    stage.host("ip link del docker0");
+    bed.stage.close();
+}
+
+/// The host is CID 2, and an attached container has the CID of its address.
+#[test]
+fn the_host_and_containers_have_cids() {
+    let up = "up --detach --uplink --vsock";
+    let Some(bed) = Bed::with(up) else { return };
+    let stage = &bed.stage;
+    stage.say("domain add db").check(0);
+    stage.say("domain add web").check(0);
+    let container = stage.container();
+    let attach = format!(
+        "domain attach shop --ip {CONTAINER} --pid {}",
+        container.pid()
+    );
+    stage.say(&attach).check(0);
+    let [host, db, web, shop] = ["host", "db", "web", "shop"].map(|name| bed.cid(name));
+    assert_eq!(host, 2);
+    let of_address = 1 + CONTAINER
+        .parse::<std::net::Ipv4Addr>()
+        .expect("IPv4")
+        .to_bits();
+    assert_eq!(shop, of_address);
+    let client = |kind: &str, to: &Value, port: u16, own: &Value| {
+        format!("vsock-client {kind} {to} {port} {own}")
+    };
+    let (stream, record) = ("SOCK_STREAM", "SOCK_SEQPACKET");
+    let of_host = bed.serves("--here", "vsock-server 7001");
+    let of_db = bed.serves("--domain db", "vsock-server 7001");
+    let mut of_shop = bed.contain(&container, "vsock-server 7001");
+    of_shop.hear("listening");
+    for (kind, port) in [(stream, 7001), (record, 7002)] {
+        let to_host = bed.run("--domain web", &client(kind, &host, port, &web));
+        bed.by_rings(to_host, ["web", "host"]);
+        let of_host = bed.run("--here", &client(kind, &db, port, &host));
+        bed.by_rings(of_host, ["host", "db"]);
+        let to_shop = bed.run("--domain web", &client(kind, &shop, port, &web));
+        bed.by_rings(to_shop, ["web", "shop"]);
+        let of_shop = bed.contain(&container, &client(kind, &host, port, &shop));
+        bed.by_rings(of_shop, ["shop", "host"]);
+    }
+    // The next broker finds them again.
+    let mut going_on = bed.run("--domain web", &client(record, &shop, 7002, &web));
+    bed.moves_by_rings(&mut going_on, ["web", "shop"]);
+    stage.say("down --keep-domains").check(0);
+    stage.say(up).check(0);
+    assert_eq!([bed.cid("host"), bed.cid("shop")], [host.clone(), shop]);
+    bed.moves_by_rings(&mut going_on, ["web", "shop"]);
+    drop((going_on, of_shop));
+    stage.say("domain rm shop --force").check(0);
+    let links = container.within(|| Command::new("ip").args(["-o", "addr"]).output());
+    let links = String::from_utf8(links.expect("ip").stdout).expect("text");
+    assert!(
+        !links.contains("fordway0") && !links.contains("fd56:"),
+        "{links}"
+    );
+    drop(of_host);
+    // What begins without CIDs takes the host's away, and leaves those that domains have.
+    stage.say("down --keep-domains").check(0);
+    stage.say("up --detach --uplink").check(0);
+    assert_eq!([bed.cid("host"), bed.cid("db")], [Value::Null, db]);
+    let addresses = stage.host("ip -o addr show dev fordway0");
+    assert!(!addresses.contains("inet6"), "{addresses}");
+    drop(of_db);
+    drop(container);
     stage.host("ip link del docker0");
     bed.stage.close();
 }
