@@ -39,6 +39,8 @@ impl Stage {
             host,
             world,
         };
+        // A new namespace has it as the machine has.
+        stage.host("sysctl -qw net.ipv4.ip_forward=0");
         let world = stage.world.pid();
         stage.host(&format!(
             "ip link add eth0 type veth peer name eth0 netns /proc/{world}/ns/net"
