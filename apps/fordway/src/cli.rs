@@ -288,7 +288,8 @@ pub struct Up {
     /// a way out for the domains (masqueraded), published ports
     #[arg(long)]
     pub uplink: bool,
-    /// Give domains a CID too: programs in them reach each other by sockets of AF_VSOCK
+    /// Give domains a CID too, and the host with an uplink: programs in them reach each other by
+    /// sockets of AF_VSOCK
     #[arg(long)]
     pub vsock: bool,
     /// Most ring memory of one domain, such as 512M [default: half of the machine's memory]

@@ -4,7 +4,7 @@ use fordway_abi::vsock;
 use fordway_platform::fabric::{Fabric, FabricError, Lease, has_ipv6, port_of};
 use fordway_platform::netns;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -305,4 +305,97 @@ fn a_second_broker_finds_what_the_first_one_made() {
         !mounts.contains(runtime.0.to_str().expect("path")),
         "a mount is left"
     );
+}
+
+/// A namespace that others made joins for AF_VSOCK alone, and speaks as nobody but its CID.
+#[test]
+fn who_has_joined_speaks_as_its_cid_alone() {
+    let Some(runtime) = Runtime::new("joined") else {
+        return;
+    };
+    if !has_ipv6() {
+        fordway_test_skip::skipped("the kernel has IPv6 off");
+        return;
+    }
+    let fabric = Fabric::ensure(&runtime.0).expect("fabric");
+    let mut others = std::process::Command::new("unshare")
+        .args(["--net", "sh", "-c", "ip link set lo up; echo up; read x"])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("unshare");
+    let mut said = [0; 3];
+    let stdout = others.stdout.as_mut().expect("stdout");
+    stdout.read_exact(&mut said).expect("up");
+    let pid = others.id() as i32;
+    let file = PathBuf::from(format!("/proc/{pid}/ns/net"));
+    let within = |words: &str| ip_in(&file, words);
+
+    let early = fabric.add_domain("early", &with_six(3)).expect("early");
+    let lease = Lease::joined(Ipv4Addr::new(10, 88, 0, 5));
+    fabric.join("box", &lease, pid).expect("join");
+    let late = fabric.add_domain("late", &with_six(4)).expect("late");
+    let of = |lease: &Lease| vsock::address_of(lease.cid().expect("a CID"));
+    let own = of(&lease);
+    for (domain, its) in [(&early, with_six(3)), (&late, with_six(4))] {
+        let known = ip_in(&domain.netns_path, "-6 neigh show nud permanent");
+        assert!(known.contains(&own.to_string()), "{known}");
+        let known = within("-6 neigh show nud permanent");
+        assert!(known.contains(&of(&its).to_string()), "{known}");
+    }
+    let names: Vec<String> = fabric
+        .existing()
+        .expect("existing")
+        .into_iter()
+        .map(|domain| domain.name)
+        .collect();
+    assert_eq!(names, ["early", "late"], "it is no domain of the fabric");
+
+    let taker_at = |ip: IpAddr| {
+        let taker = inside(&early.netns_path, || {
+            UdpSocket::bind((ip, 9)).expect("bind")
+        });
+        let wait = Some(Duration::from_millis(200));
+        taker.set_read_timeout(wait).expect("timeout");
+        taker
+    };
+    let send = |from: IpAddr, to: &UdpSocket| {
+        let to = to.local_addr().expect("name");
+        inside(&file, || {
+            let socket = UdpSocket::bind((from, 0)).expect("bind");
+            // What has no way fails at once.
+            let _ = socket.send_to(b"hello", to);
+        });
+    };
+    let comes = |taker: &UdpSocket| taker.recv_from(&mut [0; 8]).ok().map(|(_, from)| from.ip());
+    let (four, six) = (taker_at(ip(3).into()), taker_at(of(&with_six(3)).into()));
+    send(own.into(), &six);
+    assert_eq!(comes(&six), Some(own.into()));
+    let dropped = || fabric.spoofed_frames("v-0a580005").expect("counter");
+    let before = dropped();
+    within("addr add 10.77.0.9/24 dev fordway0");
+    send(ip(9).into(), &four);
+    let liar = vsock::address_of(9);
+    within(&format!("addr add {liar}/64 dev fordway0 nodad"));
+    send(liar.into(), &six);
+    assert_eq!((comes(&four), comes(&six)), (None, None));
+    assert!(dropped() > before);
+    // What is bound to CID 1 is reached by nobody else, whatever his root does.
+    let local = vsock::address_of(vsock::CID_LOCAL);
+    let taker = taker_at(local.into());
+    within(&format!("addr del {local}/128 dev lo"));
+    let (mac, before) = ("02:46:0a:4d:00:03", dropped());
+    within(&format!(
+        "neigh add {local} lladdr {mac} dev fordway0 nud permanent"
+    ));
+    send(own.into(), &taker);
+    assert_eq!(comes(&taker), None);
+    assert!(dropped() > before, "it was not sent");
+
+    fabric.part(&lease).expect("part");
+    assert!(!within("-o link").contains("fordway0"));
+    let known = ip_in(&late.netns_path, "-6 neigh show nud permanent");
+    assert!(!known.contains(&own.to_string()), "{known}");
+    drop(others.stdin.take());
+    others.wait().expect("wait");
 }
