@@ -283,6 +283,7 @@ mod tests {
             channel: Some(u64::from(port)),
             ring_bytes_tx: u64::from(port),
             ring_bytes_rx: 0,
+            lost_tx: 0,
             kernel_bytes_tx: 0,
             kernel_bytes_rx: 0,
         }

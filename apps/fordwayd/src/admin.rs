@@ -293,6 +293,9 @@ pub struct Connection {
     pub ring_bytes_tx: u64,
     /// Bytes received through the ring.
     pub ring_bytes_rx: u64,
+    /// Datagrams of this end for which the ring had no room, of the channel that it has.
+    #[serde(default)]
+    pub lost_tx: u64,
     /// Bytes sent through the kernel; of UDP, which the kernel does not count, 0.
     pub kernel_bytes_tx: u64,
     /// Bytes received through the kernel, likewise.

@@ -242,6 +242,7 @@ impl Broker {
             channel: None,
             ring_bytes_tx: 0,
             ring_bytes_rx: 0,
+            lost_tx: 0,
             kernel_bytes_tx: row.bytes_tx,
             kernel_bytes_rx: row.bytes_rx,
         };
@@ -281,6 +282,7 @@ impl Broker {
             channel: None,
             ring_bytes_tx: 0,
             ring_bytes_rx: 0,
+            lost_tx: 0,
             kernel_bytes_tx: 0,
             kernel_bytes_rx: 0,
         };
@@ -304,6 +306,7 @@ impl Broker {
                 if let Some(progress) = progress {
                     connection.ring_bytes_tx = progress.ring_bytes_tx;
                     connection.ring_bytes_rx = progress.ring_bytes_rx;
+                    connection.lost_tx = progress.lost;
                 }
                 let peer = channel
                     .from_peer()

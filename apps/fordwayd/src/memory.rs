@@ -56,6 +56,8 @@ pub(crate) struct Progress {
     pub(crate) left_for: Option<Reason>,
     /// Calls of its program that move data, until it sent by its ring.
     pub(crate) calls: u32,
+    /// Datagrams for which its ring had no room.
+    pub(crate) lost: u64,
 }
 
 /// All of them.
@@ -132,6 +134,7 @@ impl Memory {
         let state = offset_of!(Endpoint, tx) + offset_of!(TxLine, tx_state);
         let head = offset_of!(Endpoint, rx) + offset_of!(RxLine, head);
         let calls = offset_of!(Endpoint, tx_own) + offset_of!(TxOwnLine, calls);
+        let lost = offset_of!(Endpoint, tx_own) + offset_of!(TxOwnLine, lost);
         let receives = offset_of!(Endpoint, wait) + offset_of!(WaitLine, rx_state);
         let left_for = offset_of!(Endpoint, cold) + offset_of!(ColdLine, left_for);
         let (sends, receives) = (
@@ -145,6 +148,7 @@ impl Memory {
             stopped: [rx_state::STOP, rx_state::DRAIN].contains(&receives),
             left_for: Reason::from_u32(endpoints.load_u32(base + left_for)?),
             calls: endpoints.load_u32(base + calls)?,
+            lost: endpoints.load_u64(base + lost)?,
         })
     }
 }

@@ -543,6 +543,7 @@ pub fn cut(index: u32, slot: u32, generation: u32, owner: u32) -> Ends {
     unsafe {
         fordway_ring::renew(own);
         (*own).tx_own.calls.store(0, Ordering::Relaxed);
+        (*own).tx_own.lost.store(0, Ordering::Relaxed);
         (*own).rx_own.owner.store(owner, Ordering::Relaxed);
         (*own).cold.generation.store(generation, Ordering::Release);
     }

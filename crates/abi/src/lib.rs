@@ -16,7 +16,7 @@ pub mod shm;
 pub mod vsock;
 
 /// Version of everything in this crate, compared for equality in `Hello`.
-pub const ABI_VERSION: u32 = 12 + NEXT;
+pub const ABI_VERSION: u32 = 13 + NEXT;
 
 /// With `--cfg fordway_abi_next`, this code is its own successor: what an upgrade between unlike
 /// versions is tried with (`./x package-test abi`).

@@ -299,6 +299,8 @@ pub struct TxOwnLine {
     /// Calls of the program that move data, from the moment when this side got its channel
     /// up to the one when it entered its ring, about. For the broker's counts.
     pub calls: AtomicU32,
+    /// Datagrams for which the ring had no room. For the broker's listing.
+    pub lost: AtomicU64,
 }
 
 /// Line 5 of an [`Endpoint`] (private).

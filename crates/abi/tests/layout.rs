@@ -130,7 +130,8 @@ fn present_layout() -> String {
             back_at,
             full_count,
             no_space,
-            calls
+            calls,
+            lost
         }
     );
     layout!(

@@ -515,6 +515,7 @@ fn an_end_has_sent_no_more_than_its_peer_could_take() {
             stopped: false,
             left_for: None,
             calls: 0,
+            lost: 0,
         })
     };
     let day = 86_400_000_000_000 * BYTES_PER_NS_MAX;
@@ -546,6 +547,7 @@ fn an_end_has_sent_no_less_than_its_peer_has_taken() {
             stopped: false,
             left_for: None,
             calls: 0,
+            lost: 0,
         })
     };
     let both = ends(WEB, DB, [7, 8]);

@@ -226,7 +226,9 @@ pub(super) fn by_ring(
         match room(&producer, record_bytes(bytes), may_wait) {
             Ok(true) => put = self::put(flow, &producer, &buffers, (begin, bytes), (tos, moment)),
             // As in a queue that is full.
-            Ok(false) => {}
+            Ok(false) => {
+                flow.own().tx_own.lost.fetch_add(1, Ordering::Relaxed);
+            }
             // What others of the call are in the ring is lost with it.
             Err(_) => {
                 flow.broke();

@@ -395,6 +395,8 @@ fn a_full_ring_loses_and_a_liar_loses_its_ring() {
         count += 1;
     }
     assert_eq!(count, records);
+    let lost = flows[0].own().tx_own.lost.load(Ordering::Relaxed);
+    assert_eq!(lost, 600 - records);
 
     // A record that is longer than what there is.
     a.send(&b, b"12345678");
