@@ -64,7 +64,7 @@ const TASKS: [Task; 27] = [
     },
     Task {
         name: "storm",
-        what: "many connections, threads, deaths and shortages, whole, with figures ([NAME])",
+        what: "many connections, threads, deaths and shortages, whole, with figures ([NAME]; day [--minutes N])",
         run: storm,
     },
     Task {

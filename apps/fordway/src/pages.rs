@@ -291,7 +291,10 @@ pub const PAGES: &[Page] = &[
                 "netns file",
                 "by which programs can enter it, such as nsenter(1)",
             ),
-            ("hosts file", "what programs in it find as /etc/hosts"),
+            (
+                "hosts file",
+                "what programs in it find as /etc/hosts: one file for all domains, to be read only",
+            ),
             (
                 "ring memory",
                 "what its programs have taken, and the most that they may",
@@ -681,8 +684,8 @@ pub const FILES: [Term; 6] = [
     ),
     (
         "/run/fordway",
-        "root's runtime directory: sockets, the domains' namespaces (netns/NAME) and hosts files (hosts/NAME; \
-         control/hosts for containers)",
+        "root's runtime directory: sockets, the domains' namespaces (netns/NAME) and hosts file \
+         (hosts/.domains; control/hosts for containers)",
     ),
     (
         "/etc/hosts",

@@ -108,6 +108,10 @@ fn names_have_addresses_of_both_families() {
         .collect();
     assert_eq!(addresses, ["10.77.0.3", six]);
 
+    // One file serves all domains, so that none may write it.
+    let script = "(echo 10.77.0.66 db >> /etc/hosts) 2>&1 | grep Read-only";
+    runtime.inside("web", &["sh", "-c", script]).check(0);
+
     // What others made has what it was given, and the name of it.
     let place = Place::new();
     let pid = place.pid();
@@ -120,7 +124,11 @@ fn names_have_addresses_of_both_families() {
     runtime.say(&taken).fails(6, "2001:db8::9");
     // Each is named where it leads: inside the fabric, and outside.
     for (file, six, other) in [
-        ("hosts/web", "fdbb:bad8:6eca::a4d:3 db", "2001:db8::9 box"),
+        (
+            "hosts/.domains",
+            "fdbb:bad8:6eca::a4d:3 db",
+            "2001:db8::9 box",
+        ),
         (
             "control/hosts",
             "2001:db8::9 box",
@@ -177,7 +185,7 @@ fn without_ipv6_there_is_a_fabric_of_ipv4() {
     assert_eq!(log.matches("IPv6").count(), 1, "{log}");
     let addresses = runtime.inside("db", &["ip", "-6", "addr", "show", "dev", "eth0"]);
     assert_eq!(addresses.check(0).stdout, "");
-    let hosts = fs::read_to_string(runtime.run_dir().join("hosts/db")).expect("hosts");
+    let hosts = fs::read_to_string(runtime.run_dir().join("hosts/.domains")).expect("hosts");
     assert_eq!(hosts.matches(" db\n").count(), 1, "{hosts}");
     let script = "bash -c 'exec 3<>/dev/tcp/db/9' 2>&1 | grep refused";
     runtime.inside("web", &["bash", "-c", script]).check(0);
