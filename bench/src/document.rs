@@ -1,7 +1,7 @@
 //! The report of a run: rows as JSON lines, tables as Markdown, and one HTML page with
 //! plots as inline SVG, which opens without a network.
 //!
-//! Plots have logarithmic axes. A figure that was taken while the two CPUs were far apart
+//! Plots have logarithmic axes, but for that of the hours of a day (`day`). A figure that was taken while the two CPUs were far apart
 //! is an open circle, one of near CPUs a filled one: the two are different machines, and a
 //! contender that was seen on both has two lines.
 
@@ -10,9 +10,11 @@ use crate::marks;
 use crate::report::{self, Row};
 use anyhow::{Context, Result, anyhow};
 use plotters::coord::combinators::IntoLogRange;
+use plotters::coord::ranged1d::{AsRangedCoord, ValueFormatter};
 use plotters::prelude::*;
 use std::collections::BTreeMap;
 use std::fs;
+use std::ops::Range;
 use std::path::Path;
 
 const WIDTH: u32 = 860;
@@ -39,7 +41,9 @@ struct Point {
 
 /// What is drawn: a title, what the axes say, and a line for each contender.
 #[derive(Debug)]
-struct Plot {
+pub(crate) struct Plot {
+    /// As a file.
+    pub(crate) name: &'static str,
     title: &'static str,
     x: &'static str,
     y: &'static str,
@@ -128,6 +132,9 @@ const LIST: &str = "wide-list-";
 const RULES: &str = "wide-rules-";
 const MEMORY: &str = "wide-memory-";
 const BUSY: &str = "wide-redis-c";
+const LOOPS: &str = "wide-loops-";
+const LOOP_MEMORY: &str = "wide-loop-memory-";
+const LOOP_DESCRIPTORS: &str = "wide-loop-descriptors-";
 /// See `PAIRS`.
 const IDLE: &str = "rtt-64-idle";
 
@@ -143,13 +150,14 @@ fn number_after(row: &Row, prefix: &str) -> Option<f64> {
 }
 
 /// All plots for which there are rows.
-fn plots(rows: &[Row]) -> Vec<Plot> {
+pub(crate) fn plots(rows: &[Row]) -> Vec<Plot> {
     let of = |prefix: &'static str, title, y, pick: fn(&Row) -> [Option<f64>; 2]| {
         let apart = |row: &&Row| {
             let plain = row.placement == "apart" && !row.hogs;
             plain && number_after(row, prefix).is_some()
         };
         Plot::of(
+            prefix,
             title,
             "bytes of a message",
             y,
@@ -168,12 +176,21 @@ fn plots(rows: &[Row]) -> Vec<Plot> {
         [Some(row.value * scale), Some(row.rival_value * scale)]
     };
     let numbered = |mark: &'static str, title, x, y| {
-        let is_free = [PAIRS, MAKE, LIST, RULES, MEMORY].contains(&mark);
+        let free = [
+            PAIRS,
+            MAKE,
+            LIST,
+            RULES,
+            MEMORY,
+            LOOP_MEMORY,
+            LOOP_DESCRIPTORS,
+        ];
+        let is_free = free.contains(&mark);
         let place = if is_free { "free" } else { "apart" };
         // There is no zero on a logarithmic axis.
         let beside = if mark == IDLE { 1.0 } else { 0.0 };
         let some = rows.iter().filter(|row| row.place() == place);
-        Plot::of(title, x, y, some, |row| {
+        Plot::of(mark, title, x, y, some, |row| {
             (
                 number_after(row, mark).map(|number| number + beside),
                 values(row),
@@ -218,13 +235,85 @@ fn plots(rows: &[Row]) -> Vec<Plot> {
             "connections",
             "requests a second",
         ),
+        numbered(
+            LOOPS,
+            "memcached get with 64 busy connections",
+            "event loops of the server",
+            "requests a second",
+        ),
+        numbered(
+            LOOP_MEMORY,
+            "Memory of the server for each event loop",
+            "event loops",
+            "bytes",
+        ),
+        numbered(
+            LOOP_DESCRIPTORS,
+            "Descriptors of the server for each event loop",
+            "event loops",
+            "descriptors",
+        ),
     ];
     plots.retain(|plot| !plot.lines.is_empty());
     plots
 }
 
+/// The axis of a day.
+const HOURS: &str = "hour of the day";
+
+/// The plots of a day that `fordway-test storm day --rows` has written: what programs hold, and what
+/// a round trip takes meanwhile.
+pub(crate) fn day(text: &str) -> Result<Vec<Plot>> {
+    let mut lines = text.lines();
+    let names = lines.next().context("no rows")?.split(',');
+    let names: Vec<&str> = names.collect();
+    let rows = lines.map(|line| {
+        let figures = line.split(',').map(str::parse);
+        figures.collect::<Result<Vec<f64>, _>>().context("a figure")
+    });
+    let rows: Vec<Vec<f64>> = rows.collect::<Result<_>>()?;
+    let plot = |name, title, y, units: &[&str]| {
+        let mut lines = BTreeMap::new();
+        for (column, what) in names.iter().enumerate() {
+            if !units.iter().any(|unit| what.ends_with(unit)) {
+                continue;
+            }
+            let point = |row: &Vec<f64>| {
+                let [x, y] = [0, column].map(|place| row.get(place).copied());
+                Some(Point { x: x?, y: y? })
+            };
+            let points = rows.iter().filter_map(point);
+            let points: Vec<Point> = points.filter(|point| point.y > 0.0).collect();
+            lines.insert((*what).to_owned(), BTreeMap::from([(Regime::Near, points)]));
+        }
+        Plot {
+            name,
+            title,
+            x: HOURS,
+            y,
+            lines,
+        }
+    };
+    Ok(vec![
+        plot("day-memory", "A day of churn: memory", "KB", &["_kb"]),
+        plot(
+            "day-descriptors",
+            "A day of churn: descriptors and mappings",
+            "of them",
+            &["_descriptors", "_mappings"],
+        ),
+        plot(
+            "day-probe",
+            "A day of churn: a round trip to a sleeper",
+            "ns",
+            &["_ns"],
+        ),
+    ])
+}
+
 impl Plot {
     fn of<'a>(
+        name: &'static str,
         title: &'static str,
         x: &'static str,
         y: &'static str,
@@ -250,23 +339,38 @@ impl Plot {
         for line in lines.values_mut().flat_map(BTreeMap::values_mut) {
             line.sort_by(|a, b| a.x.total_cmp(&b.x));
         }
-        Plot { title, x, y, lines }
+        let name = name.trim_end_matches('-');
+        Plot {
+            name,
+            title,
+            x,
+            y,
+            lines,
+        }
     }
 
-    fn svg(&self) -> Result<String> {
+    pub(crate) fn svg(&self) -> Result<String> {
         let mut text = String::new();
-        self.draw(&mut text)
-            .map_err(|error| anyhow!("draw \"{}\": {error}", self.title))?;
+        let drawn = match self.x {
+            HOURS => self.draw(&mut text, 0.0..24.0),
+            _ => self.draw(&mut text, self.range(|point| point.x).log_scale()),
+        };
+        drawn.map_err(|error| anyhow!("draw \"{}\": {error}", self.title))?;
         Ok(text)
     }
 
-    fn draw(&self, text: &mut String) -> Result<(), Box<dyn std::error::Error>> {
+    fn range(&self, pick: fn(&Point) -> f64) -> Range<f64> {
         let points = || self.lines.values().flat_map(BTreeMap::values).flatten();
-        let range = |pick: fn(&Point) -> f64| {
-            let low = points().map(pick).fold(f64::INFINITY, f64::min);
-            let high = points().map(pick).fold(0.0, f64::max);
-            low * 0.8..high * 1.25
-        };
+        let low = points().map(pick).fold(f64::INFINITY, f64::min);
+        let high = points().map(pick).fold(0.0, f64::max);
+        low * 0.8..high * 1.25
+    }
+
+    fn draw<X>(&self, text: &mut String, x: X) -> Result<(), Box<dyn std::error::Error>>
+    where
+        X: AsRangedCoord<Value = f64>,
+        X::CoordDescType: ValueFormatter<f64>,
+    {
         let area = SVGBackend::with_string(text, (WIDTH, HEIGHT)).into_drawing_area();
         area.fill(&WHITE)?;
         let mut chart = ChartBuilder::on(&area)
@@ -274,10 +378,7 @@ impl Plot {
             .margin(12)
             .x_label_area_size(40)
             .y_label_area_size(70)
-            .build_cartesian_2d(
-                range(|point| point.x).log_scale(),
-                range(|point| point.y).log_scale(),
-            )?;
+            .build_cartesian_2d(x, self.range(|point| point.y).log_scale())?;
         chart
             .configure_mesh()
             .x_desc(self.x)

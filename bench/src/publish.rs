@@ -3,6 +3,9 @@
 //! ```text
 //! docs/performance/CPU/rows.json     one run for each kind of CPU, as `fordway-bench all` wrote it
 //! docs/performance/CPU/report.md     all its rows, as a table
+//! docs/performance/CPU/wide.json     rows of suite `wide`
+//! docs/performance/CPU/day.csv       rows of a day's storm (`fordway-test storm day --rows`)
+//! docs/performance/CPU/*.svg         the curves of both
 //! docs/performance.md, README.md     what stands between the marks is printed from rows.json
 //! ```
 //! A test prints both documents anew and compares: a figure that was changed by hand, or a mark whose
@@ -15,6 +18,10 @@ use anyhow::{Context, Result, ensure};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+/// What is kept of a directory, of what it has.
+const KEPT: [&str; 4] = ["rows.json", "report.md", WIDE, DAY];
+const WIDE: &str = "wide.json";
+const DAY: &str = "day.csv";
 /// Where runs are kept, from the tree's root.
 const RUNS: &str = "docs/performance";
 const BEGIN: &str = "<!-- printed by fordway-bench publish: begin -->\n";
@@ -40,12 +47,19 @@ struct Run {
 /// anew. Without a run: only the latter.
 pub fn publish(root: &Path, run: Option<&Path>) -> Result<()> {
     if let Some(run) = run {
-        let rows = document::read(&run.join("rows.json"))?;
-        let kept = root.join(RUNS).join(name(&report::cpu_models(&rows)));
+        let rows = ["rows.json", WIDE].map(|file| run.join(file));
+        let rows = rows.iter().find(|file| file.exists());
+        let model = match rows {
+            Some(file) => report::cpu_models(&document::read(file)?),
+            None => report::cpu_model(),
+        };
+        let kept = root.join(RUNS).join(name(&model));
         fs::create_dir_all(&kept)?;
-        for file in ["rows.json", "report.md"] {
+        for file in KEPT {
             let from = run.join(file);
-            fs::copy(&from, kept.join(file)).with_context(|| from.display().to_string())?;
+            if from.exists() {
+                fs::copy(&from, kept.join(file)).with_context(|| from.display().to_string())?;
+            }
         }
     }
     for (path, text) in printed(root)? {
@@ -61,7 +75,7 @@ fn name(cpu_model: &str) -> String {
     words.join("-").to_lowercase()
 }
 
-/// The documents as they are to be.
+/// The documents and curves as they are to be.
 fn printed(root: &Path) -> Result<Vec<(PathBuf, String)>> {
     let runs = runs(root)?;
     let print = |(path, print): &(&str, Print)| {
@@ -74,7 +88,21 @@ fn printed(root: &Path) -> Result<Vec<(PathBuf, String)>> {
         let text = format!("{before}{BEGIN}{}{END}{behind}", print(&runs));
         Ok((path, text))
     };
-    DOCUMENTS.iter().map(print).collect()
+    let mut all: Vec<_> = DOCUMENTS.iter().map(print).collect::<Result<_>>()?;
+    for run in &runs {
+        let dir = root.join(RUNS).join(&run.name);
+        let mut plots = Vec::new();
+        if dir.join(WIDE).exists() {
+            plots.extend(document::plots(&document::read(&dir.join(WIDE))?));
+        }
+        if dir.join(DAY).exists() {
+            plots.extend(document::day(&fs::read_to_string(dir.join(DAY))?)?);
+        }
+        for plot in plots {
+            all.push((dir.join(format!("{}.svg", plot.name)), plot.svg()?));
+        }
+    }
+    Ok(all)
 }
 
 /// All runs that are kept, in the order of their names.

@@ -151,7 +151,7 @@ impl Row {
 
     /// Times and sizes are better if they are small.
     pub fn less_is_better(&self) -> bool {
-        ["ns", "B", "wake-ups/10s"].contains(&self.unit.as_ref())
+        ["ns", "B", "wake-ups/10s", "descriptors"].contains(&self.unit.as_ref())
     }
 
     /// Where it was measured, and what ran beside it.

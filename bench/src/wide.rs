@@ -1,4 +1,4 @@
-//! Suite `wide`: what grows with the number of domains, and of busy connections.
+//! Suite `wide`: what grows with the number of domains, of busy connections, and of a server's event loops.
 //!
 //! | rows | figure | rival |
 //! |---|---|---|
@@ -6,6 +6,8 @@
 //! | `wide-list-N`, `wide-rules-N` | time for each domain of a listing, and of new rules, which each name one of them | the same |
 //! | `wide-memory-N` | memory of the machine for each domain | the same |
 //! | `wide-redis-cN` | redis GET with N busy connections | `kernel-loopback` |
+//! | `wide-loops-N` | memcached get with [`LOOP_CONNECTIONS`] busy connections and N threads, each with an epoll instance of its own | the same |
+//! | `wide-loop-memory-N`, `wide-loop-descriptors-N` | what that server holds meanwhile, for each thread: memory of its own with its part of what is shared, and descriptors | the same |
 //!
 //! A figure of the first three rows that stays what it is says that the whole grows with its cause and no faster.
 //! Such a row's pairs are one figure with many domains and one with few, in the order in which they were taken: the two cannot be
@@ -18,11 +20,13 @@ use crate::placement::{self, Placement};
 use crate::report::{self, JsonLines, Progress, Row};
 use crate::work::{Client, Runner, Server, ServerKind, Setting, Work};
 use anyhow::{Context, Result, bail, ensure};
-use fordway_lab::{Lab, PathChoice, Place, packages};
+use fordway_lab::{Lab, PathChoice, Place, packages, proc};
 use fordwayd::admin::Request;
 use std::fs;
 use std::time::{Duration, Instant};
 
+/// What stands beside busy connections.
+const RIVAL: &str = "kernel-loopback";
 /// Begins the names of the suite's rows.
 pub const PREFIX: &str = "wide-";
 /// Domains of the row that others are compared with.
@@ -34,10 +38,24 @@ const CONNECTIONS: [(u32, &str); 4] = [
     (1000, "wide-redis-c1000"),
     (10_000, "wide-redis-c10000"),
 ];
+/// What is asked of memcached, however many loops it has.
+const LOOP_CONNECTIONS: u32 = 64;
+const LOOPS: [(u32, &str); 4] = [
+    (1, "wide-loops-1"),
+    (4, "wide-loops-4"),
+    (16, "wide-loops-16"),
+    (64, "wide-loops-64"),
+];
+/// CPU time of a client that has brought its connections to work.
+const BUSY_CPU_S: f64 = 0.1;
+/// How long it works in all.
+const BUSY_SECONDS: f64 = 2.0;
+/// Longest wait for that.
+const BUSY_LIMIT: Duration = Duration::from_secs(30);
 /// With room for the largest number of domains.
 const NETWORK: &str = "10.77.0.0/16";
 /// What a domain takes to be made, for the estimate.
-const MAKING: Duration = Duration::from_millis(150);
+const MAKING: Duration = Duration::from_millis(20);
 
 /// What to measure.
 #[derive(Clone, Copy, Debug)]
@@ -46,7 +64,7 @@ pub struct Options {
     pub runs: usize,
     /// Length of one sample of redis.
     pub seconds: f64,
-    /// Up to 100 domains and 1,000 connections.
+    /// Up to 100 domains, 1,000 connections and 16 loops.
     pub quick: bool,
 }
 
@@ -60,22 +78,31 @@ impl Options {
         &CONNECTIONS[..count]
     }
 
+    fn loops(&self) -> &'static [(u32, &'static str)] {
+        let count = if self.quick { 3 } else { LOOPS.len() };
+        &LOOPS[..count]
+    }
+
     /// About how long it takes.
     pub fn estimate_all(&self) -> Duration {
         let most = self.domains().last().copied().unwrap_or(0);
         let sample = Duration::from_secs_f64(self.seconds + 1.0);
-        MAKING * most as u32 + sample * (2 * self.runs * self.connections().len()) as u32
+        let rows = self.connections().len() + self.loops().len();
+        let held = Duration::from_secs_f64(2.0 * BUSY_SECONDS) * self.loops().len() as u32;
+        MAKING * most as u32 + sample * (2 * self.runs * rows) as u32 + held
     }
 }
 
 /// Runs the suite, prints its table; gives the rows.
 pub fn run(options: &Options, json: &mut JsonLines) -> Result<Vec<Row>> {
     placement::ensure_cpus()?;
-    packages::ensure(&["ip", "nft", "redis-server", "redis-cli", "redis-benchmark"])?;
-    let steps = options.domains().len() + options.connections().len();
+    let redis = ["redis-server", "redis-cli", "redis-benchmark"];
+    packages::ensure(&[&["ip", "nft", "memcached"], &redis[..]].concat())?;
+    let steps = options.domains().len() + options.connections().len() + options.loops().len();
     let progress = Progress::new(steps as u64);
     let mut rows = domains(options, &progress)?;
     rows.extend(connections(options, &progress)?);
+    rows.extend(loops(options, &progress)?);
     rows.iter().try_for_each(|row| json.write(row))?;
     println!("{}", report::table(&rows));
     Ok(rows)
@@ -133,8 +160,7 @@ fn domains(options: &Options, progress: &Progress) -> Result<Vec<Row>> {
         let few = few.get_or_insert_with(|| figures.clone());
         rows.extend(rows_of(count, &figures, few));
     }
-    let forced = lab.close();
-    ensure!(forced.is_empty(), "left behind: {}", forced.join(", "));
+    close(lab)?;
     Ok(rows)
 }
 
@@ -177,54 +203,135 @@ fn rows_of(count: usize, many: &Figures, few: &Figures) -> Vec<Row> {
 
 fn connections(options: &Options, progress: &Progress) -> Result<Vec<Row>> {
     let lab = Lab::start()?;
-    let (server_cpu, client_cpu) = Placement::Apart.cpus();
-    let (kind, here) = (ServerKind::Redis, Place::Here);
-    let serve = |path| Server::start(&lab, kind, &here, path, server_cpu.as_deref());
-    let servers = [serve(PathChoice::Auto)?, serve(PathChoice::Kernel)?];
+    let servers = Pair::start(&lab, ServerKind::Redis)?;
     let mut rows = Vec::new();
     for &(clients, name) in options.connections() {
-        let runner = |server: usize, path| {
-            let setting = Setting {
-                place: Place::Here,
-                path,
-                cpu: client_cpu.clone(),
-                unix: false,
-                through: None,
-            };
-            Runner::new(busy(clients, name), &servers[server], setting)
+        progress.step(name);
+        rows.extend(servers.measure(&lab, busy(clients, name), options, progress)?);
+    }
+    servers.stop()?;
+    close(lab)?;
+    Ok(rows)
+}
+
+fn loops(options: &Options, progress: &Progress) -> Result<Vec<Row>> {
+    let lab = Lab::start()?;
+    let mut rows = Vec::new();
+    for &(threads, name) in options.loops() {
+        progress.step(name);
+        let server = ServerKind::Memcached { threads };
+        let work = Work {
+            name,
+            what: "memcached get, by many event loops",
+            unit: "req/s",
+            server,
+            client: Client::Memcached {
+                connections: LOOP_CONNECTIONS,
+            },
         };
-        let [mut ours, mut theirs] = [runner(0, PathChoice::Auto), runner(1, PathChoice::Kernel)];
-        ours.warm_up(&lab)?;
-        theirs.warm_up(&lab)?;
+        let servers = Pair::start(&lab, server)?;
+        rows.extend(servers.measure(&lab, work, options, progress)?);
+        let [ours, theirs] = [0, 1].map(|side| servers.held(&lab, work, side));
+        let whats = [("loop-memory", "B"), ("loop-descriptors", "descriptors")];
+        for ((what, unit), pair) in whats.into_iter().zip(ours?.into_iter().zip(theirs?)) {
+            let name = format!("{PREFIX}{what}-{threads}");
+            let row = Row::new(&name, RIVAL, unit, Regime::Near, Placement::Free);
+            let pair = [pair.0, pair.1].map(|whole| whole / f64::from(threads));
+            rows.push(row.of_pairs(vec![pair]));
+        }
+        servers.stop()?;
+    }
+    close(lab)?;
+    Ok(rows)
+}
+
+/// One server of each path, on a CPU of their own.
+struct Pair([Server; 2]);
+
+const PATHS: [PathChoice; 2] = [PathChoice::Auto, PathChoice::Kernel];
+
+impl Pair {
+    fn start(lab: &Lab, kind: ServerKind) -> Result<Pair> {
+        let (cpu, _) = Placement::Apart.cpus();
+        let serve = |path| Server::start(lab, kind, &Place::Here, path, cpu.as_deref());
+        let [ours, theirs] = PATHS.map(serve);
+        Ok(Pair([ours?, theirs?]))
+    }
+
+    fn stop(self) -> Result<()> {
+        self.0.into_iter().try_for_each(Server::stop)
+    }
+
+    fn runner(&self, work: Work, side: usize) -> Runner<'_> {
+        let (_, cpu) = Placement::Apart.cpus();
+        let setting = Setting {
+            place: Place::Here,
+            path: PATHS[side],
+            cpu,
+            unix: false,
+            through: None,
+        };
+        Runner::new(work, &self.0[side], setting)
+    }
+
+    fn measure(
+        &self,
+        lab: &Lab,
+        work: Work,
+        options: &Options,
+        progress: &Progress,
+    ) -> Result<Option<Row>> {
+        let name = work.name;
+        let [mut ours, mut theirs] = [0, 1].map(|side| self.runner(work, side));
+        ours.warm_up(lab)?;
+        theirs.warm_up(lab)?;
         let mine = || {
-            let sample = ours.sample(&lab, options.seconds)?;
+            let sample = ours.sample(lab, options.seconds)?;
             if sample.ring_bytes == 0 {
                 bail!(
                     "{name}: nothing went by rings ({})",
-                    alternate::reasons(&lab)
+                    alternate::reasons(lab)
                 );
             }
             Ok(sample)
         };
-        let others = || theirs.sample(&lab, options.seconds);
-        let step = |run| {
-            if run == 1 {
-                progress.step(name);
-            }
-        };
-        match alternate::pairs(options.runs, &Pace::unbounded(), step, mine, others)? {
-            None => progress.say(&format!("{name}: {}", report::ALWAYS_MOVED)),
-            Some(taken) => {
-                let (unit, place) = (busy(clients, name).unit, Placement::Apart);
-                let row = Row::new(name, "kernel-loopback", unit, taken.regime, place);
-                rows.push(taken.row(row));
-            }
+        let others = || theirs.sample(lab, options.seconds);
+        let taken = alternate::pairs(options.runs, &Pace::unbounded(), |_| (), mine, others)?;
+        if taken.is_none() {
+            progress.say(&format!("{name}: {}", report::ALWAYS_MOVED));
         }
+        let place = Placement::Apart;
+        Ok(taken.map(|taken| taken.row(Row::new(name, RIVAL, work.unit, taken.regime, place))))
     }
-    servers.into_iter().try_for_each(Server::stop)?;
+
+    /// Bytes and descriptors of a server while all its connections are busy.
+    fn held(&self, lab: &Lab, work: Work, side: usize) -> Result<[f64; 2]> {
+        let client = self.runner(work, side).spawn(lab, BUSY_SECONDS)?;
+        client.wait_until(BUSY_LIMIT, "works", || client.cpu_s() > BUSY_CPU_S)?;
+        let pid = self.0[side].program.pids().first().copied();
+        let pid = pid.context("the server is gone")?;
+        let figures = [memory_bytes(pid)?, proc::descriptors(pid).len() as f64];
+        client.finish()?.ok()?;
+        Ok(figures)
+    }
+}
+
+/// What a process has for itself, and its part of what it shares (proc_pid_smaps(5)).
+fn memory_bytes(pid: u32) -> Result<f64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
+    let kilobytes = ["Pss_Anon:", "Pss_Shmem:"].map(|name| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        let figure = line.and_then(|line| line.split_whitespace().next());
+        figure.and_then(|figure| figure.parse::<f64>().ok())
+    });
+    let [own, shared] = kilobytes.map(|figure| figure.context("no smaps_rollup"));
+    Ok((own? + shared?) * 1024.0)
+}
+
+fn close(lab: Lab) -> Result<()> {
     let forced = lab.close();
     ensure!(forced.is_empty(), "left behind: {}", forced.join(", "));
-    Ok(rows)
+    Ok(())
 }
 
 fn busy(clients: u32, name: &'static str) -> Work {

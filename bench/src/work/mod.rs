@@ -235,7 +235,7 @@ pub const WORKS: [Work; 34] = [
         "memcached-get-c10",
         "memcached get of 100 B, 10 connections",
         "req/s",
-        ServerKind::Memcached,
+        ServerKind::Memcached { threads: 1 },
         Client::Memcached { connections: 10 },
     ),
     work(

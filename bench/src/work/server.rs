@@ -13,6 +13,9 @@ use std::path::{Path, PathBuf};
 pub(super) const CURL_BYTES: usize = 64 << 20;
 /// It has no option for another one.
 const NETPIPE_PORT: u16 = 5002;
+/// By its own limit of connections memcached limits its descriptors, and the library has a part of these: enough
+/// for a doorbell of each of 64 threads.
+const MEMCACHED_CONNECTIONS: u32 = 20_000;
 /// Documents that nginx serves.
 const DOCUMENTS: [(&str, usize); 5] = [
     ("1k", 1024),
@@ -31,8 +34,11 @@ pub enum ServerKind {
     Nginx,
     /// iperf3 -s.
     Iperf3,
-    /// memcached with one thread.
-    Memcached,
+    /// memcached.
+    Memcached {
+        /// Threads, each with an event loop of its own.
+        threads: u32,
+    },
     /// PostgreSQL with pgbench's tables, not synchronous.
     Postgres,
     /// NPtcp, which serves one client and ends.
@@ -53,7 +59,7 @@ impl ServerKind {
             ServerKind::Redis => &["redis-server", "redis-cli"],
             ServerKind::Nginx => &["nginx"],
             ServerKind::Iperf3 => &["iperf3"],
-            ServerKind::Memcached => &["memcached"],
+            ServerKind::Memcached { .. } => &["memcached"],
             ServerKind::Postgres => &["setpriv", "psql"],
             ServerKind::Netpipe => &["NPtcp"],
             ServerKind::Plain { .. } => &[],
@@ -113,10 +119,10 @@ impl Server {
                 "-p",
                 &port.to_string(),
             ]),
-            ServerKind::Memcached => {
+            ServerKind::Memcached { threads } => {
                 let program = packages::path_of("memcached")?;
                 Spawn::line(&format!(
-                    "{program} -u root -l {host} -p {port} -t 1 -m 64 -U 0"
+                    "{program} -u root -l {host} -p {port} -t {threads} -c {MEMCACHED_CONNECTIONS} -m 64 -U 0"
                 ))
             }
             ServerKind::Postgres => postgres::server(&dir, &host, port)?,
