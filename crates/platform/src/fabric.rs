@@ -33,6 +33,7 @@
 mod filter;
 pub mod hosts;
 mod joined;
+mod leader;
 mod places;
 mod rules;
 mod tool;
@@ -46,9 +47,7 @@ pub use uplink::Publication;
 
 use crate::launch::HOSTS;
 use crate::netns;
-use filter::{
-    LEADER, REJECT, RULES, elements, joined_port_name, leads, link_local_of, mac_of, port_name,
-};
+use filter::{LEADER, RULES, elements, joined_port_name, leads, link_local_of, mac_of, port_name};
 use fordway_abi::vsock;
 use joined::Joined;
 use std::cell::RefCell;
@@ -186,6 +185,7 @@ impl Fabric {
         let laid = Fabric::look(runtime_dir).and_then(|fabric| {
             let fabric = fabric.ok_or_else(|| FabricError::NotFound(FABRIC_FILE.into()))?;
             fabric.lay()?;
+            fabric.ensure_leader()?;
             Ok(fabric)
         });
         if laid.is_err() {
@@ -311,19 +311,8 @@ impl Fabric {
     pub fn renew(&self) -> Result<()> {
         let ports = self.ports()?;
         let leads: String = ports.iter().map(|port| leads("add", &port.lease)).collect();
-        self.load_own_rules(&leads)
-    }
-
-    /// Puts [`RULES`] in force, and these elements of their sets.
-    fn load_own_rules(&self, elements: &str) -> Result<()> {
-        let [drop, reject] = REJECT;
-        let rejecting = RULES.replace(drop, reject) + elements;
-        let loaded = self.nft_in_fabric(&["-f", "-"], &rejecting);
-        let loaded = loaded.or_else(|_| {
-            let dropping = RULES.to_owned() + elements;
-            self.nft_in_fabric(&["-f", "-"], &dropping)
-        });
-        loaded.map(std::mem::drop)
+        self.nft_in_fabric(&["-f", "-"], &(RULES.to_owned() + &leads))?;
+        self.ensure_leader()
     }
 
     /// The domains that are whole, in order of their addresses; what an earlier
@@ -349,7 +338,8 @@ impl Fabric {
         let entries = fs::read_dir(&self.netns_dir).map_err(doing("listing the namespaces"))?;
         for file in entries.flatten() {
             let name = file.file_name();
-            if name != FABRIC_FILE && !whole.iter().any(|domain| name == *domain.name) {
+            let own = name == FABRIC_FILE || name == leader::FILE;
+            if !own && !whole.iter().any(|domain| name == *domain.name) {
                 netns::remove(&file.path()).map_err(doing("removing an unfinished domain"))?;
                 let _ = fs::remove_file(self.hosts_dir.join(name));
             }
@@ -403,7 +393,7 @@ impl Fabric {
     }
 
     fn lay(&self) -> Result<()> {
-        self.load_own_rules("")?;
+        self.nft_in_fabric(&["-f", "-"], RULES)?;
         let mut batch = String::from("link set lo up\n");
         let _ = writeln!(batch, "link add {BRIDGE} type bridge mcast_snooping 0");
         no_ipv6_address(&mut batch, BRIDGE);

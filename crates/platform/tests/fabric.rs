@@ -231,6 +231,10 @@ fn domains_have_ipv6_at_once_and_need_to_know_nothing_of_each_other() {
             .and_then(|count| count.parse::<u64>().ok())
             .expect("a count")
     };
+    // The way to an address that nobody has is told at once to be none.
+    let refused = inside(&db.netns_path, || TcpStream::connect((six(9), 9)));
+    let refused = refused.expect_err("somebody is there");
+    assert_eq!(refused.kind(), ErrorKind::HostUnreachable, "{refused}");
     let before = received();
     taker.send_to(b"nobody", (of(4), 9)).expect("send");
     // Frames keep their order: this one would come behind it.

@@ -26,10 +26,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// The type of a message in fragments is in the first one, unless another header hides it, which
 /// is refused; who gets fragments of neighbour discovery ignores them (RFC 6980).
 ///
-/// What domains send to each other by IPv6 they send to [`LEADER`], whose MAC is nobody's: once it has
+/// What domains send to each other by IPv6 they send to the MAC of [`LEADER`]: once it has
 /// passed, it is given the MAC of whoever has the address (`leads6`). So no domain has to know where
 /// another one is; nobody is asked, and no answer could be forged. What is for an address that nobody
-/// has is rejected ([`REJECT`]), or dropped by a kernel that cannot: it never goes to all ports.
+/// has reaches the leader, who says so (`leader`).
 ///
 /// The address that stands for CID 1 is everybody's own ([`fordway_abi::vsock`]): nothing goes there from a port.
 ///
@@ -65,7 +65,7 @@ table bridge fordway {
 	chain lead6 {
 		ether daddr != 02:46:00:00:00:00 accept
 		ether daddr set ip6 daddr map @leads6 accept
-		drop
+		accept
 	}
 	chain own_neighbours6 {
 		icmpv6 type nd-neighbor-solicit ip6 length 24 accept
@@ -101,14 +101,8 @@ table bridge fordway {
 }
 ";
 
-/// Says to the sender at once that nobody has the address, in [`RULES`] where it is dropped otherwise. A
-/// kernel without nft_reject_bridge refuses it.
-pub(super) const REJECT: [&str; 2] = [
-    "map @leads6 accept\n\t\tdrop",
-    "map @leads6 accept\n\t\treject with icmpv6 type addr-unreachable",
-];
-
-/// By [`mac_of`] and [`link_local_of`] it has the addresses of the leader, to whom domains send.
+/// By [`mac_of`] and [`link_local_of`] it has the addresses of the leader, to whom domains send. No domain has this
+/// address.
 pub(super) const LEADER: Ipv4Addr = Ipv4Addr::UNSPECIFIED;
 
 /// Makes a router of the uplink. MAC and NETWORK stand for what they say.

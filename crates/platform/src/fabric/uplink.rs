@@ -34,7 +34,7 @@
 //! ([`super::filter`]). So neither the host nor who sends through it can speak as a domain.
 //! From one domain by the host to another goes only what was published.
 
-use super::filter::{UPLINK_ELEMENTS, elements, mac_of};
+use super::filter::{RULES, UPLINK_ELEMENTS, elements, mac_of};
 use super::tool::{ip_batch, run_in};
 use super::{
     DOMAIN_DEVICE, Fabric, FabricError, Lease, Plug, Result, UPLINK_DEVICE, UPLINK_PORT, doing,
@@ -107,7 +107,7 @@ table ip6 fordway {
 	chain vsock_only {
 		type filter hook prerouting priority raw; policy accept;
 		iifname DEVICE ip6 saddr CIDS ip6 daddr OWN accept
-		iifname DEVICE icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept
+		iifname DEVICE icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert, destination-unreachable } accept
 		iifname lo accept
 		iifname DEVICE drop
 		ip6 saddr CIDS drop
@@ -395,7 +395,7 @@ impl Fabric {
         let own = UPLINK_ELEMENTS
             .replace("MAC", &mac_of(ip))
             .replace("NETWORK", &network);
-        self.load_own_rules(&own)?;
+        self.nft_in_fabric(&["-f", "-"], &(RULES.to_owned() + &own))?;
 
         let mut table = TABLE
             .replace("DEVICE", UPLINK_DEVICE)
