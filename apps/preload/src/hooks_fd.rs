@@ -191,7 +191,7 @@ pub fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     if fd >= 0 && config::is_active() && (is_tcp || in_disguise.is_some()) {
         adopt(fd, kind & libc::SOCK_NONBLOCK != 0);
         if in_disguise.is_some() && kind & 0xf == libc::SOCK_SEQPACKET {
-            state::mark_records(fd);
+            return of_records(fd);
         }
     }
     let is_udp = kind & 0xf == libc::SOCK_DGRAM && matches!(protocol, 0 | libc::IPPROTO_UDP);
@@ -261,12 +261,22 @@ fn accept_by(
     accepted(listener, new, flags)
 }
 
+/// What goes over a new socket are records. Without a place in the table they would be a stream to the program: it
+/// gets none.
+fn of_records(fd: c_int) -> c_int {
+    if state::mark_records(fd) {
+        return fd;
+    }
+    real::close(fd);
+    give(Err(libc::ENFILE)) as c_int
+}
+
 fn accepted(listener: c_int, fd: c_int, flags: c_int) -> c_int {
     if fd >= 0 && config::is_active() {
         if is_listener(listener) {
             adopt(fd, flags & libc::SOCK_NONBLOCK != 0);
             if state::look(listener) == LISTEN_RECORDS {
-                state::mark_records(fd);
+                return of_records(fd);
             }
         } else {
             forget(fd);

@@ -212,12 +212,14 @@ pub fn records(fd: i32) -> Option<&'static Conn> {
     (word & (kind::MASK | kind::RECORDS) == kind::CONN | kind::RECORDS).then(|| conn_at(word))
 }
 
-/// What goes over the connection of a new descriptor are records.
-pub fn mark_records(fd: i32) {
-    if let (Some(conn), Some(word)) = (conn(fd), slot(fd)) {
-        conn.records.store(1, Ordering::Relaxed);
-        word.fetch_or(kind::RECORDS, Ordering::Release);
-    }
+/// What goes over the connection of a new descriptor are records; false: it has found no place in the table.
+pub fn mark_records(fd: i32) -> bool {
+    let (Some(conn), Some(word)) = (conn(fd), slot(fd)) else {
+        return false;
+    };
+    conn.records.store(1, Ordering::Relaxed);
+    word.fetch_or(kind::RECORDS, Ordering::Release);
+    true
 }
 
 /// The word of the connection's descriptors.

@@ -820,6 +820,21 @@ class RecordCases(Ends):
         libc.fdopen.restype = ctypes.c_void_p
         assert not libc.fdopen(near.fileno(), b"r") and ctypes.get_errno() == errno.EINVAL
 
+    def what_is_no_record_ends_it(self):
+        """Of a peer that speaks TCP: a length that none has, and a record that ends in the middle."""
+        listener = packets()
+        listener.bind((ANY, 6040))
+        listener.listen()
+        for text in (bytes(4), b"\xff\xff\xff\x7f", b"\x05\0\0\0half", b"\x05\0"):
+            near = socket.create_connection((f"fd56:534f:434b::{self.own:x}", 6040))
+            far, _ = listener.accept()
+            near.sendall(b"\x02\0\0\x80ok" + text)
+            near.shutdown(socket.SHUT_WR)
+            data, _, flags, _ = far.recvmsg(9)
+            assert (data, flags) == (b"ok", socket.MSG_EOR)
+            with Fails(errno.ECONNRESET):
+                far.recv(9)
+
     def messages_in_one_call(self):
         near, far = self.pair()
         assert far.gettimeout() is None
