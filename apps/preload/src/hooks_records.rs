@@ -12,7 +12,7 @@
 //! # Against vsock(7), which says little, and linux/net/vmw_vsock/af_vsock.c
 //! * A send without a byte sends nothing. A receive without room takes nothing.
 //! * MSG_TRUNC and MSG_EOR are as there; a record that was cut is gone.
-//! * A record has up to [`BYTES_MAX`] bytes and 1,022 parts; a longer one gives EMSGSIZE.
+//! * A record has up to [`BYTES_MAX`] bytes and 1,023 parts; a longer one gives EMSGSIZE.
 //! * What moves bytes past the library (splice, sendfile, a stdio stream) would see the lengths: EINVAL.
 
 use crate::faults;
