@@ -100,10 +100,12 @@ pub fn run(options: &Options, json: &mut JsonLines) -> Result<Vec<Row>> {
     packages::ensure(&[&["ip", "nft", "memcached"], &redis[..]].concat())?;
     let steps = options.domains().len() + options.connections().len() + options.loops().len();
     let progress = Progress::new(steps as u64);
-    let mut rows = domains(options, &progress)?;
-    rows.extend(connections(options, &progress)?);
-    rows.extend(loops(options, &progress)?);
-    rows.iter().try_for_each(|row| json.write(row))?;
+    let mut rows = Vec::new();
+    for part in [domains, connections, loops] {
+        let found = part(options, &progress)?;
+        found.iter().try_for_each(|row| json.write(row))?;
+        rows.extend(found);
+    }
     println!("{}", report::table(&rows));
     Ok(rows)
 }

@@ -20,7 +20,7 @@
 
 use super::measure::Measure;
 use super::wire::{Conn, Talker, Wire};
-use super::{crowd, memcached};
+use super::{crowd, everybody, memcached};
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, Subcommand, ValueEnum};
 use hdrhistogram::Histogram;
@@ -67,6 +67,24 @@ enum Role {
         datagrams: bool,
         #[command(flatten)]
         measure: Measure,
+    },
+    /// Answers to broadcasts.
+    Hear {
+        /// Where.
+        #[arg(long)]
+        port: u16,
+    },
+    /// Broadcasts, measures, prints.
+    Speak {
+        /// To which port.
+        #[arg(long)]
+        port: u16,
+        /// How many answer.
+        #[arg(long)]
+        receivers: usize,
+        /// How long.
+        #[arg(long)]
+        seconds: f64,
     },
     /// Does nothing but use its CPU.
     Hog,
@@ -190,6 +208,15 @@ pub fn run(args: &EndArgs) -> Result<()> {
             conversation,
             measure,
         } => print(&conversation.drive(measure)?),
+        Role::Hear { port } => everybody::hear(*port),
+        Role::Speak {
+            port,
+            receivers,
+            seconds,
+        } => {
+            let length = Duration::from_secs_f64(*seconds);
+            print(&everybody::speak(*port, *receivers, length)?)
+        }
         Role::Memcached {
             at,
             connections,

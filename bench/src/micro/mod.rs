@@ -8,10 +8,11 @@
 //! - [`wire`]: what can be talked over; [`end`]: the two programs; [`measure`]: how long, and what they read meanwhile;
 //!   `crowd`: one among many; `memcached`: its client
 //! - `job`: what is measured; `sample`: one sample; `suite`: rounds and rows; `memory`: bytes of ring memory;
-//!   `idle`: wake-ups of a receiver; `rtt.py`: the two programs, there and back by UDP, in Python
+//!   `idle`: wake-ups of a receiver; `everybody`: broadcasts; `rtt.py`: the two programs, there and back by UDP, in Python
 
 mod crowd;
 pub mod end;
+mod everybody;
 mod idle;
 pub mod job;
 pub mod measure;

@@ -3,7 +3,7 @@
 use super::end::{Figures, Talk};
 use super::job::{self, Ends, Job, Suite};
 use super::sample::{self, Contender, Taken};
-use super::{idle, memory};
+use super::{everybody, idle, memory};
 use crate::distance::Regime;
 use crate::pace::Pace;
 use crate::pairs::median;
@@ -57,8 +57,9 @@ impl Options {
         self.rows.is_empty() || self.rows.iter().any(|wanted| wanted == row)
     }
 
-    fn wants_idle(&self) -> bool {
-        self.suites.contains(&Suite::Com) && self.wants(idle::NAME)
+    /// One of suite `com` that is no conversation.
+    fn wants_of_com(&self, row: &str) -> bool {
+        self.suites.contains(&Suite::Com) && self.wants(row)
     }
 
     fn length(&self, job: &Job) -> Duration {
@@ -81,6 +82,10 @@ impl Options {
         round.sum::<Duration>() * self.rounds as u32
     }
 
+    fn everybody(&self) -> Duration {
+        everybody::estimate(self.rounds, Duration::from_secs_f64(self.seconds))
+    }
+
     /// About how long it takes.
     pub fn estimate_all(&self) -> Duration {
         let jobs = self.jobs();
@@ -88,8 +93,9 @@ impl Options {
             true => takes,
             false => Duration::ZERO,
         };
-        let counted =
-            of(self.suites.contains(&Suite::Memory), MEMORY) + of(self.wants_idle(), idle::WINDOW);
+        let counted = of(self.suites.contains(&Suite::Memory), MEMORY)
+            + of(self.wants_of_com(idle::NAME), idle::WINDOW)
+            + of(self.wants_of_com(everybody::NAME), self.everybody());
         jobs.iter().map(|job| self.estimate(job)).sum::<Duration>() + counted
     }
 }
@@ -99,7 +105,9 @@ pub fn run(options: &Options, json: &mut JsonLines, pace: &Pace) -> Result<Vec<R
     placement::ensure_cpus()?;
     packages::ensure(&["ip", "nft"])?;
     let jobs = options.jobs();
-    let known = |row: &&String| jobs.iter().any(|job| job.name == **row) || *row == idle::NAME;
+    let others = [idle::NAME, everybody::NAME];
+    let known =
+        |row: &&String| jobs.iter().any(|job| job.name == **row) || others.contains(&row.as_str());
     let unknown = options.rows.iter().find(|row| !known(row));
     ensure!(
         unknown.is_none(),
@@ -139,7 +147,16 @@ pub fn run(options: &Options, json: &mut JsonLines, pace: &Pace) -> Result<Vec<R
                 rows.push(row);
             }
         }
-        if options.wants_idle() {
+        if options.wants_of_com(everybody::NAME) {
+            pace.begin(options.everybody());
+            progress.say("broadcasts");
+            let length = Duration::from_secs_f64(options.seconds);
+            for row in everybody::rows(&lab, options.rounds, length)? {
+                json.write(&row)?;
+                rows.push(row);
+            }
+        }
+        if options.wants_of_com(idle::NAME) {
             pace.begin(idle::WINDOW);
             progress.say("an idle receiver");
             let row = idle::row(&lab)?;
