@@ -450,16 +450,7 @@ impl Fabric {
             let _ = writeln!(batch, "addr add {ip}/{prefix} brd + dev {device}");
         }
         if six.is_some() {
-            // Nobody else can have them, so that none waits for the answer (RFC 4862, 5.4). Probes of
-            // neighbours that are known come from the second.
-            //
-            // The first is deprecated from the start, which holds nothing back (RFC 4862, 5.5.4) but puts
-            // IPv4 first where a name has both: getaddrinfo avoids what would be sent from such an
-            // address (RFC 6724, 6, rule 3). By its own table the GNU library prefers unique local addresses
-            // to IPv4; musl, Go and c-ares do not. A program that tries one address only would be
-            // refused by a server that is bound to 0.0.0.0, as most are by default.
-            //
-            // The address for AF_VSOCK is to be nobody's source but by its own name, too.
+            // Probes of neighbours that are known come from it.
             let link_local = link_local_of(ip);
             let _ = writeln!(batch, "addr add {link_local}/64 dev {device} nodad");
         }
@@ -579,6 +570,13 @@ impl Lease {
     }
 
     /// Has a device have these addresses, in the words of ip(8).
+    ///
+    /// Nobody else can have them, so that none waits for the answer (RFC 4862, 5.4). They are deprecated from the
+    /// start, which holds nothing back (RFC 4862, 5.5.4) but puts IPv4 first where a name has both: getaddrinfo avoids
+    /// what would be sent from such an address (RFC 6724, 6, rule 3). By its own table the GNU library prefers unique
+    /// local addresses to IPv4; musl, Go and c-ares do not. A program that tries one address only would be refused by
+    /// a server that is bound to 0.0.0.0, as most are by default. The address for AF_VSOCK is to be nobody's source
+    /// but by its own name, too.
     fn led_addresses(&self, device: &str) -> String {
         let word = |(own, prefix)| {
             format!(

@@ -406,6 +406,23 @@ fn who_has_joined_speaks_as_its_cid_alone() {
     assert_eq!(comes(&taker), None);
     assert!(dropped() > before, "it was not sent");
 
+    // Nor is another address of its namespace, by whoever sends to its MAC past the leader.
+    let other = "fd99::5";
+    within(&format!("addr add {other}/128 dev lo nodad"));
+    let taker = taker_in(&file, other.parse().expect("an address"));
+    let target = taker.local_addr().expect("name");
+    for words in [
+        format!("neigh add {other} lladdr 02:46:0a:58:00:05 dev eth0 nud permanent"),
+        format!("route add {other}/128 dev eth0"),
+    ] {
+        ip_in(&early.netns_path, &format!("-6 {words}"));
+    }
+    let sent = inside(&early.netns_path, || {
+        let socket = UdpSocket::bind((of(&with_six(3)), 0)).expect("bind");
+        socket.send_to(b"hello", target)
+    });
+    assert_eq!((sent.expect("sent"), comes(&taker)), (5, None));
+
     fabric.part(&lease).expect("part");
     assert!(!within("-o link").contains("fordway0"));
     drop(others.stdin.take());

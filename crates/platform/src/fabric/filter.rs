@@ -31,6 +31,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// another one is; nobody is asked, and no answer could be forged. What is for an address that nobody
 /// has reaches the leader, who says so (`leader`).
 ///
+/// Into a namespace that others made goes AF_VSOCK alone ([`super::joined`]): whoever sends to its MAC past the leader reaches
+/// none of its other addresses.
+///
 /// The address that stands for CID 1 is everybody's own ([`fordway_abi::vsock`]): nothing goes there from a port.
 ///
 /// Given once more, the text replaces the rules in one transaction and leaves the sets, whichever
@@ -44,7 +47,11 @@ table bridge fordway {
 	chain from_port {
 		type filter hook prerouting priority -300; policy drop;
 	}
+	chain to_port {
+		type filter hook forward priority -300; policy accept;
+	}
 }
+flush chain bridge fordway to_port
 flush chain bridge fordway from_port
 flush chain bridge fordway from_port6
 flush chain bridge fordway neighbours6
@@ -97,6 +104,12 @@ table bridge fordway {
 		ether type ip6 iifname @ports6 goto from_port6
 		ether type ip6 counter name ipv6 drop
 		counter name iifname map @spoofed drop
+	}
+	chain to_port {
+		type filter hook forward priority -300; policy accept;
+		oifname \"v-*\" ether type != ip6 drop
+		oifname \"v-*\" ip6 daddr != fd56:534f:434b::/64 drop
+		oifname \"uplink\" ip6 daddr != fd56:534f:434b::/64 drop
 	}
 }
 ";

@@ -4,18 +4,56 @@
 //!   bridge fw0 ── v-0a580005 ═══ fordway0 of the container 10.88.0.5    CID 10.88.0.5 + 1
 //!             ── uplink     ═══ fordway0 of the host                   CID 2
 //! ```
-//! Such a port may send from the address that stands for its CID, and from nothing else but what the uplink may. The
+//! Such a port may send from the address that stands for its CID, and from nothing else; the uplink's may also send what `uplink` says. The
 //! container has its own network beside it, of which nothing is changed. As with domains, the kernel's list of ports is the
 //! record. So that what was laid can be taken back, the fabric keeps in mind by which paths the namespaces were found.
 //! It holds none: a namespace ends with its last process, and its port with it.
 
-use super::tool::ip_batch;
+use super::filter::{LEADER, link_local_of};
+use super::tool::{ip_batch, run_in};
 use super::{Fabric, Lease, Plug, Port, Result, UPLINK_DEVICE, alias, doing};
 use crate::netns;
 use fordway_abi::vsock;
 use std::fs;
+use std::net::Ipv6Addr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+
+/// What such a namespace takes, and from where: what a domain sends to its MAC goes no further than to its CID's address,
+/// and what is bound to CID 1 is reached by its loopback device alone, although Linux takes what is for any of its addresses by each device.
+const RULES: &str = "
+add table ip6 fordway
+flush table ip6 fordway
+table ip6 fordway {
+	chain vsock_only {
+		type filter hook prerouting priority raw; policy accept;
+		iifname DEVICE ip6 saddr CIDS ip6 daddr OWN accept
+		iifname DEVICE ip6 saddr LEADER ip6 daddr OWN icmpv6 type destination-unreachable accept
+		iifname lo accept
+		iifname DEVICE drop
+		ip6 saddr CIDS drop
+		ip6 daddr CIDS drop
+	}
+}
+";
+
+/// Puts these rules in force, before the device is there.
+pub(super) fn keep_to_vsock(namespace: BorrowedFd<'_>, own: Ipv6Addr) -> Result<()> {
+    let cids = format!("{}/{}", vsock::address_of(0), vsock::PREFIX_BITS);
+    let rules = RULES
+        .replace("DEVICE", UPLINK_DEVICE)
+        .replace("CIDS", &cids)
+        .replace("LEADER", &link_local_of(LEADER).to_string())
+        .replace("OWN", &own.to_string());
+    run_in(namespace, "nft", &["-f", "-"], &rules).map(drop)
+}
+
+/// Takes them back, and the address of CID 1. A kernel without IPv6 has none.
+pub(super) fn keep_no_more(namespace: BorrowedFd<'_>) {
+    have_local(namespace, false);
+    let gone = "add table ip6 fordway\ndelete table ip6 fordway\n";
+    let _ = run_in(namespace, "nft", &["-f", "-"], gone);
+}
 
 /// A namespace that has joined.
 #[derive(Debug)]
@@ -70,6 +108,9 @@ impl Fabric {
             let port = lease.port_name();
             // What one of this address has left.
             self.unplug(&port, lease)?;
+            if let Some(own) = lease.vsock_address() {
+                keep_to_vsock(namespace.as_fd(), own)?;
+            }
             let laid = self.plug(&Plug {
                 port: &port,
                 alias: &alias(name, lease),
@@ -80,6 +121,7 @@ impl Fabric {
             });
             if let Err(reason) = laid {
                 let _ = self.unplug(&port, lease);
+                keep_no_more(namespace.as_fd());
                 return Err(reason);
             }
         }
@@ -90,11 +132,12 @@ impl Fabric {
     pub fn part(&self, lease: &Lease) -> Result<()> {
         let joined = self.joined.borrow();
         let found = joined.iter().find(|one| one.lease.ip == lease.ip);
-        if let Some(namespace) = found.and_then(Joined::open) {
-            have_local(namespace.as_fd(), false);
-        }
+        let namespace = found.and_then(Joined::open);
         drop(joined);
         self.unplug(&lease.port_name(), lease)?;
+        if let Some(namespace) = namespace {
+            keep_no_more(namespace.as_fd());
+        }
         self.forget_joined(lease);
         Ok(())
     }

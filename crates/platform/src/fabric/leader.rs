@@ -5,8 +5,9 @@
 //!   domain ── frame to the leader's MAC ──► bridge ──(map `leads6`)──► whoever has the address
 //!                                             └──(nobody has it)────► leader: address unreachable
 //! ```
-//! Its port is one like all: it may send from its own MAC and link-local address only. It answers by way of
-//! itself: a frame to its own MAC is led as any other.
+//! Its port is one like all: it may send from its own MAC and link-local address only. Its default route is by an
+//! invented neighbour with its own MAC ([`BY`]), so that an answer is led as any frame. The port has no alias, by
+//! which it would be taken for a domain's.
 
 use super::filter::{LEADER, link_local_of, mac_of};
 use super::tool::{ip_batch, run_in};

@@ -42,10 +42,9 @@ use super::{
 };
 use crate::launch::HOSTS;
 use crate::netns;
-use fordway_abi::vsock;
 use std::fmt::{self, Write as _};
 use std::fs;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::str::FromStr;
@@ -95,23 +94,6 @@ table ip fordway {
 		ip saddr NETWORK ip daddr @attached accept
 		ip saddr NETWORK ip daddr != NETWORK masquerade
 		oifname DEVICE ip saddr { NETWORK, 127.0.0.0/8 } masquerade
-	}
-}
-";
-
-/// That of IPv6, where the host has a CID. What a domain sends to the host's MAC goes no further than to that.
-const TABLE6: &str = "
-add table ip6 fordway
-flush table ip6 fordway
-table ip6 fordway {
-	chain vsock_only {
-		type filter hook prerouting priority raw; policy accept;
-		iifname DEVICE ip6 saddr CIDS ip6 daddr OWN accept
-		iifname DEVICE icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert, destination-unreachable } accept
-		iifname lo accept
-		iifname DEVICE drop
-		ip6 saddr CIDS drop
-		ip6 daddr CIDS drop
 	}
 }
 ";
@@ -369,6 +351,10 @@ impl Fabric {
     fn lay_uplink(&self, lease: &Lease) -> Result<()> {
         let &Lease { ip, prefix, .. } = lease;
         let host = host()?;
+        // Before there is anything to be reached.
+        if let Some(own) = lease.vsock_address() {
+            joined::keep_to_vsock(host.as_fd(), own)?;
+        }
         if !self.has_uplink() {
             let path = format!("/proc/{}/ns/net", std::process::id());
             self.plug(&Plug {
@@ -381,7 +367,7 @@ impl Fabric {
             })?;
         }
         match lease.vsock_address() {
-            Some(own) => self.lay_vsock(host.as_fd(), lease, own)?,
+            Some(_) => self.lay_vsock(host.as_fd(), lease)?,
             None if has_ipv6() => joined::switch_ipv6(host.as_fd(), false)?,
             None => {}
         }
@@ -420,14 +406,7 @@ impl Fabric {
     }
 
     /// What makes of the host's end CID 2, also of one that a broker without CIDs has laid.
-    fn lay_vsock(&self, host: BorrowedFd<'_>, lease: &Lease, own: Ipv6Addr) -> Result<()> {
-        let cids = format!("{}/{}", vsock::address_of(0), vsock::PREFIX_BITS);
-        let table = TABLE6
-            .replace("DEVICE", UPLINK_DEVICE)
-            .replace("CIDS", &cids)
-            .replace("OWN", &own.to_string());
-        // Before there is anything to be reached.
-        in_host("nft", &["-f", "-"], &table)?;
+    fn lay_vsock(&self, host: BorrowedFd<'_>, lease: &Lease) -> Result<()> {
         self.nft_in_fabric(&["-f", "-"], &elements("add", UPLINK_PORT, lease))?;
         joined::switch_ipv6(host, true)?;
         let words = lease.led_addresses(UPLINK_DEVICE) + &lease.led_routes(UPLINK_DEVICE);
@@ -449,22 +428,6 @@ impl Fabric {
             if in_host("nft", &["list", "chain", "ip", "fordway", WAS_OFF], "").is_ok() {
                 set(FORWARDING, "0")?;
             }
-            in_host(
-                "nft",
-                &["-f", "-"],
-                "add table ip fordway\ndelete table ip fordway\n",
-            )?;
-            // A kernel without IPv6 has none.
-            let _ = in_host(
-                "nft",
-                &["-f", "-"],
-                "add table ip6 fordway\ndelete table ip6 fordway\n",
-            );
-            joined::have_local(host()?.as_fd(), false);
-            for domain in self.existing()? {
-                // It may have taken the route away itself.
-                let _ = self.default_route("del", &domain.name, ip);
-            }
             let lease = Lease {
                 // Whatever it was: the first number of any network ends in this bit.
                 prefix: 31,
@@ -472,8 +435,19 @@ impl Fabric {
                 vsock: true,
                 ..Lease::of(ip)
             };
+            // First: without the tables, domains would reach what is the host's alone.
             self.unplug(UPLINK_PORT, &lease)?;
             self.forget_joined(&lease);
+            in_host(
+                "nft",
+                &["-f", "-"],
+                "add table ip fordway\ndelete table ip fordway\n",
+            )?;
+            joined::keep_no_more(host()?.as_fd());
+            for domain in self.existing()? {
+                // It may have taken the route away itself.
+                let _ = self.default_route("del", &domain.name, ip);
+            }
         } else {
             // Its far end is in some other namespace, and goes from there.
             self.ip_in_fabric(&["link", "del", "dev", UPLINK_PORT])?;
