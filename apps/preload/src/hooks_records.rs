@@ -33,6 +33,8 @@ pub const BYTES_MAX: usize = 128 * 1024;
 const PARTS_FEW: usize = 8;
 /// Parts that one call takes at all.
 const PARTS_MAX: usize = libc::UIO_MAXIOV as usize;
+/// How long the rest of a record that has been copied is waited for by a socket that does not wait.
+const NONBLOCKING_NS_MAX: u64 = 1_000_000_000;
 /// How long the rest of a record that has been copied is waited for at a time, in milliseconds.
 const TRY_MS: i32 = 100;
 
@@ -232,9 +234,9 @@ fn has_end(fd: c_int) -> bool {
 
 /// How many of the next `bytes` of the stream are there; nothing is copied (MSG_TRUNC, tcp(7)).
 fn look(fd: c_int, bytes: usize, flags: c_int) -> sys::Result<usize> {
-    let mut nowhere = 0u8;
+    // Where the number has become another file's meanwhile, nothing is overwritten (EFAULT).
     let part = libc::iovec {
-        iov_base: (&raw mut nowhere).cast(),
+        iov_base: core::ptr::null_mut(),
         iov_len: bytes,
     };
     let received = hooks_io::receive_stream(fd, &Buffers::new(&raw const part, 1)?, flags);
@@ -329,7 +331,12 @@ fn pass(fd: c_int, bytes: usize) -> sys::Result<()> {
             Err(error) => return Err(error),
         }
         let now_ns = sys::now_ns();
-        if now_ns > *deadline_ns.get_or_insert_with(|| down::deadline(now_ns)) {
+        // A peer that never sends them holds up an event loop no longer than a second.
+        let until_ns = || match record::is_nonblocking(fd) {
+            true => now_ns + NONBLOCKING_NS_MAX,
+            false => down::deadline(now_ns),
+        };
+        if now_ns > *deadline_ns.get_or_insert_with(until_ns) {
             return Err(record::torn(fd));
         }
         let _ = record::shown(fd, libc::POLLIN, TRY_MS);

@@ -66,6 +66,12 @@ pub fn socket(domain: c_int, kind: c_int, protocol: c_int) -> Option<c_int> {
             for buffer in [libc::SO_SNDBUF, libc::SO_RCVBUF] {
                 sys::set_option(fd, libc::SOL_SOCKET, buffer, record::BUFFER_BYTES);
             }
+            // With less (net.core.rmem_max) the longest record might never be there as a whole.
+            let room = sys::int_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUF);
+            if room < 2 * record::BUFFER_BYTES {
+                real::close(fd);
+                return None;
+            }
         }
         // Nothing of vsock(7) waits for more to send.
         sys::set_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);

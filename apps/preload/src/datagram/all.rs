@@ -42,7 +42,7 @@ pub(super) struct Receivers {
     version: AtomicU32,
     own: AtomicU32,
     count: AtomicU32,
-    /// Each: the address, above the number of its flow, plus one; 0: it has none yet.
+    /// Each: the address, in the upper half; below, the number of its flow, plus one, or 0 while it has none.
     words: [AtomicU64; EVERYBODY_MAX],
 }
 
@@ -177,7 +177,9 @@ pub(super) fn note_sent(socket: &'static Socket, fd: i32, all: &Flow, count: usi
 fn join(socket: &'static Socket, fd: i32, all: &Flow, receivers: &Copied, count: usize) {
     let name = all.remote();
     for (place, word) in all.receivers.words.iter().zip(receivers.words()) {
-        if flow_to(socket, *word, name).is_some() {
+        // One that was made anew in its old place does not hear yet.
+        let hears = |flow: &Flow| flow.hears.load(Ordering::SeqCst) != 0;
+        if flow_to(socket, *word, name).is_some_and(hears) {
             continue;
         }
         let Some(flow) = socket.flow_by_kernel(fd, name_of(*word, name)) else {
@@ -213,10 +215,13 @@ pub(super) fn send(
     (flags, beside): (i32, Beside),
     buffers: &dyn Fn() -> sys::Result<Buffers>,
 ) -> Option<sys::Result<usize>> {
-    if !all.receivers.is_offered() {
+    if all.receivers.is_to_all.load(Ordering::Relaxed) == 0 {
         return None;
     }
-    let by_rings = by_rings(socket, all, fd, (flags, beside), buffers);
+    let is_offered = all.receivers.is_offered();
+    let by_rings = is_offered
+        .then(|| by_rings(socket, all, fd, (flags, beside), buffers))
+        .flatten();
     if by_rings.is_none() {
         hearing(socket, all)
             .filter(|flow| flow.is_paired())
@@ -264,8 +269,9 @@ fn by_rings(
         let at_once = (flags | libc::MSG_DONTWAIT, beside);
         let by_ring = flow.and_then(|flow| send::by_ring(socket, flow, fd, at_once, buffers));
         match by_ring {
-            // The others have it.
+            // Nobody has it yet.
             Some(Err(error)) if index == 0 => return Some(Err(error)),
+            // What there was no room for is lost there alone.
             Some(_) => {}
             None => {
                 alone(socket, fd, name_of(*word, name), &whole);
@@ -295,7 +301,8 @@ fn way(socket: &'static Socket, flow: Option<&'static Flow>) -> Way {
     }
 }
 
-/// Whether the program is told that a port was closed, which nobody is of a broadcast.
+/// Whether the program is told that a port was closed (IP_RECVERR): a datagram of its own to one receiver could bring that, and
+/// a broadcast never does.
 fn tells_of_errors(fd: i32) -> bool {
     sys::int_option(fd, libc::IPPROTO_IP, libc::IP_RECVERR) != 0
         || sys::int_option(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVERR) != 0

@@ -303,9 +303,13 @@ fn translate(instance: &Instance, events: *mut libc::epoll_event, count: usize) 
             kept += 1;
         } else if low == TAG_CONTROL {
             broker::drain_mail();
-        } else if low != TAG_BELL
-            && let Some(event) = translate_item(instance, event, &mut told_at)
-        {
+        } else if low == TAG_BELL {
+            // SYNC POINT with `Sleeper::announce`: behind the knock that this thread takes from who sleeps here,
+            // and before the look at the rings. Peers must knock anew for the others.
+            bell_of(instance)
+                .filter(|bell| bell.has_sleepers())
+                .inspect(|bell| bell.stand_by());
+        } else if let Some(event) = translate_item(instance, event, &mut told_at) {
             // SAFETY: as above.
             unsafe { events.add(kept).write_unaligned(event) };
             kept += 1;

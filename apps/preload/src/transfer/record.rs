@@ -3,7 +3,7 @@
 //! A reader takes whole records only, and nobody keeps a part of one: so whoever holds the socket too, since a dup, a
 //! fork, an exec or in a message, finds the next record where the last reader has left off. For that a record has to go
 //! in one piece. The kernel takes it so if it shows room (POLLOUT): a third of its buffer is free then (linux:
-//! sk_stream_is_writeable), and [`BUFFER_BYTES`] make that more than the longest record. A ring takes one
+//! sk_stream_is_writeable), and [`BUFFER_BYTES`], which the kernel doubles (socket(7)), make that more than the longest record. A ring takes one
 //! record by one publication ([`Buffers::whole`]).
 //!
 //! # Who else sends, or takes
@@ -24,8 +24,11 @@ use crate::{faults, real, wait};
 use core::sync::atomic::Ordering;
 use fordway_sockets::{Moved, down};
 
-/// SO_SNDBUF and SO_RCVBUF of a socket of records: as large as the kernel gives them by default (net.core.wmem_max).
+/// SO_SNDBUF and SO_RCVBUF of a socket of records: the most that anybody may ask for (net.core.wmem_max as it comes). Where that was set
+/// lower, the rest of a record follows as it does where memory is short.
 pub const BUFFER_BYTES: i32 = 212_992;
+/// How often a lock is asked for that is refused for no reason.
+const LOCK_TRIES: u32 = 1 << 20;
 /// How long the rest of a record is tried at a time, in milliseconds.
 const TRY_MS: i32 = 100;
 
@@ -49,8 +52,14 @@ impl Alone {
         if !is_held {
             return Self(None);
         }
-        // A handler that has run is no reason to go without; what else the kernel says is.
-        while lock_file(fd, way, libc::F_WRLCK) == Err(libc::EINTR) {}
+        // A handler that has run is no reason to go without. Nor is EDEADLK: for the kernel all threads of a process are
+        // one (fs/locks.c, posix_locks_deadlock), and no thread waits for one direction while it has the other.
+        for _ in 0..LOCK_TRIES {
+            match lock_file(fd, way, libc::F_WRLCK) {
+                Err(libc::EINTR | libc::EDEADLK) => _ = sys!(SYS_sched_yield),
+                _ => break,
+            }
+        }
         Self(Some((fd, way)))
     }
 }
