@@ -328,8 +328,9 @@ fn the_host_and_containers_have_cids() {
     let addresses = stage.host("ip -o addr show dev fordway0");
     assert!(!addresses.contains("inet6"), "{addresses}");
     drop(of_db);
-    drop(container);
+    // Without it the container's end goes, too, and the other way round it would go some time later.
     stage.host("ip link del docker0");
+    drop(container);
     bed.stage.close();
 }
 

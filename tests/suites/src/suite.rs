@@ -264,7 +264,7 @@ pub const SUITES: &[Suite] = &[
         "unittest",
         &["test.test_urllib2_localnet"],
     )
-    .at_least(22, [0, 6]),
+    .at_least(22, [0, 4]),
     python(
         "cpython asyncore, asynchat",
         "unittest",
