@@ -294,7 +294,12 @@ pub fn table(form: Form, wanted: impl Fn(&Suite) -> bool) -> Result<bool> {
                 continue;
             }
         };
-        let (without, all) = bed.play(suite, &fetched, form.offers())?;
+        let (mut without, mut all) = bed.play(suite, &fetched, form.offers())?;
+        // How many connections live long enough for rings differs from play to play.
+        let falls_short = |played: &Played| suite.carries_too_few(played.offer, played.counts);
+        if all.iter().any(falls_short) {
+            (without, all) = bed.play(suite, &fetched, form.offers())?;
+        }
         for played in all {
             if suite.has_share {
                 sum.add(played.counts);
