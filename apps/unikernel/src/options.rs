@@ -11,7 +11,7 @@
 //! | `off=split,suppression,gso,csum,batching,persistent` | turns optimisations of the driver off |
 //! | `queues=4` | at most so many queues of the device, where the backend offers them |
 //! | `congestion=none` | no congestion control: for peers on the same host only |
-//! | `congestion=reno` | from the first segment on, also towards neighbors |
+//! | `congestion=cubic` | from the first segment on, also towards neighbors |
 //! | `send=KB`, `receive=KB` | buffers of one connection |
 
 use crate::SEGMENT_BYTES_MAX;
@@ -87,7 +87,7 @@ impl Options {
             queues: parsed(line, "queues")?.unwrap_or(1),
             congestion: match line.value("congestion") {
                 None => Congestion::UntilLoss,
-                Some("reno") => Congestion::Reno,
+                Some("cubic") => Congestion::Cubic,
                 Some("none") => Congestion::None,
                 Some(text) => return Err(Unclear(text)),
             },

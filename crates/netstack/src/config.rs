@@ -28,7 +28,8 @@ pub struct Offloads {
 #[derive(Clone, Debug)]
 pub struct Limits {
     pub flows_max: usize,
-    /// Buffers of all connections together; beyond it none is made or taken.
+    /// Buffers of all connections together: 8 KB for each, and what they grow by. Beyond it none
+    /// is made, taken or grows.
     pub tcp_buffer_bytes_max: usize,
     /// Connections that are half open, over all listeners. Beyond them SYN cookies answer.
     pub half_open_max: usize,
@@ -100,10 +101,9 @@ impl Default for Limits {
     }
 }
 
-/// How a connection behaves. Buffers are allocated whole when it is established, so their size
-/// is chosen for the memory there is: 10,000 connections of 2 x 4 KB take 80 MB, 40 connections
-/// of 16 KB and 64 KB take 3 MB. On a system that gives out zeroed pages on first touch, what
-/// is not used costs address space only.
+/// How a connection behaves. Buffers begin without memory and grow with what is in them, up to
+/// these sizes and to what [`Limits::tcp_buffer_bytes_max`] leaves: a connection that is idle
+/// costs little, however large its buffers may become.
 #[cfg(feature = "tcp")]
 #[derive(Clone, Copy, Debug)]
 pub struct TcpOptions {
@@ -130,10 +130,6 @@ impl TcpOptions {
     pub(crate) fn send_bytes(&self) -> usize {
         self.send_bytes.clamp(512, 1 << 28)
     }
-
-    pub(crate) fn buffer_bytes(&self) -> usize {
-        self.receive_bytes() + self.send_bytes()
-    }
 }
 
 #[cfg(feature = "tcp")]
@@ -146,7 +142,7 @@ impl Default for TcpOptions {
             ack_delay_us: Some(10_000),
             keepalive_us: None,
             user_timeout_us: 120 * SECOND_US,
-            congestion: Congestion::Reno,
+            congestion: Congestion::Cubic,
             hop_limit: 64,
         }
     }
@@ -156,11 +152,11 @@ impl Default for TcpOptions {
 #[cfg(feature = "tcp")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Congestion {
-    /// RFC 5681.
+    /// RFC 9438.
     #[default]
-    Reno,
+    Cubic,
     /// Towards a neighbor nothing until the first loss, as no router between may lack room;
-    /// then, and through a router always, as RFC 5681. (FreeBSD's
+    /// then, and through a router always, as RFC 9438. (FreeBSD's
     /// net.inet.tcp.local_slowstart_flightsize was of the same mind.)
     UntilLoss,
     /// Nothing: for a link that ends on the same host.

@@ -51,8 +51,8 @@ pub struct Counters {
     pub tx_bytes: u64,
     /// Indexed by `Drop as usize`.
     pub drops: [u64; Drop::COUNT],
-    /// Flows that smoltcp was asked about, for packets or timers: one a packet, however many
-    /// connections there are.
+    /// Flows that were looked at, for packets or timers: one a packet, however many connections
+    /// there are.
     pub flow_visits: u64,
     pub syn_cookies: u64,
     pub resets_sent: u64,

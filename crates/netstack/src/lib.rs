@@ -14,11 +14,8 @@
 //!                                             └── listeners ──► accept queue
 //!   event() ◄── flows, listeners and ports on which something happened, each once
 //! ```
-//! smoltcp's TCP does the work inside a flow. It looks through all sockets for each packet and
-//! knows neither listeners nor backlogs, so each flow is a socket set of its own with one
-//! socket, found by our hash table; only flows with something to send or with a timer that is
-//! due are polled. What stands around a flow (handshake of listeners, TIME_WAIT, neighbors,
-//! routes, UDP, ICMP, fragments, offloads) is done here.
+//! A hash table leads from a segment to its one flow; only flows with something to send or with
+//! a timer that is due are looked at, so that many idle ones cost nothing.
 //!
 //! **Who wakes whom.** The caller gives each arriving frame to [`Stack::receive`], then drains
 //! [`Stack::event`], then calls [`Stack::transmit`] until it answers `None`, then sleeps until a
@@ -93,7 +90,7 @@ pub use icmp::PingReply;
 pub use route::{Cidr, Route};
 pub use stack::{Error, Event, Stack};
 #[cfg(feature = "tcp")]
-pub use tcp::{ListenerId, Ready, TcpId, TcpState};
+pub use tcp::{ListenerId, Ready, TcpId, TcpInfo, TcpState};
 #[cfg(feature = "udp")]
 pub use udp::UdpId;
 

@@ -250,7 +250,7 @@ pub(crate) mod flag {
 }
 
 /// The fixed part of a TCP header.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tcp {
     pub src_port: u16,
     pub dst_port: u16,
@@ -286,48 +286,53 @@ impl Tcp {
     }
 }
 
+/// Goes through the options of a TCP header: kind, and what follows kind and length.
+fn each_option(options: &[u8], mut found: impl FnMut(u8, &[u8])) {
+    let mut rest = options;
+    while let Some((&kind, after)) = rest.split_first() {
+        rest = match kind {
+            0 => return,
+            1 => after,
+            _ => {
+                let len = after.first().map_or(0, |len| usize::from(*len));
+                let Some(body) = rest.get(2..len) else {
+                    return;
+                };
+                found(kind, body);
+                &rest[len..]
+            }
+        };
+    }
+}
+
+/// A timestamp and the one that it answers (RFC 7323).
+pub(crate) type Times = (u32, u32);
+
 /// Options of a SYN that we understand.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SynOptions {
     pub mss: Option<u16>,
     pub window_scale: Option<u8>,
     pub is_sack: bool,
-    /// Where the MSS stands in the options, to be rewritten.
-    pub mss_at: Option<usize>,
+    pub times: Option<Times>,
 }
 
 impl SynOptions {
     pub(crate) fn parse(options: &[u8]) -> SynOptions {
-        let mut found = SynOptions::default();
-        let mut at = 0;
-        while let Some(&kind) = options.get(at) {
-            let len = match kind {
-                0 => break,
-                1 => 1,
-                _ => match options.get(at + 1) {
-                    Some(&len) if len >= 2 && at + usize::from(len) <= options.len() => {
-                        usize::from(len)
-                    }
-                    _ => break,
-                },
-            };
-            match (kind, len) {
-                (2, 4) => {
-                    found.mss = be16(options, at + 2);
-                    found.mss_at = Some(at + 2);
-                }
-                // RFC 7323 section 2.3: larger shifts count as 14.
-                (3, 3) => found.window_scale = Some(options[at + 2].min(14)),
-                (4, 2) => found.is_sack = true,
-                _ => {}
-            }
-            at += len;
-        }
-        found
+        let mut said = SynOptions::default();
+        each_option(options, |kind, body| match (kind, body.len()) {
+            (2, 2) => said.mss = be16(body, 0),
+            // RFC 7323 section 2.3: larger shifts count as 14.
+            (3, 1) => said.window_scale = Some(body[0].min(14)),
+            (4, 0) => said.is_sack = true,
+            (8, 8) => said.times = be32(body, 0).zip(be32(body, 4)),
+            _ => {}
+        });
+        said
     }
 
     /// Writes the options of a SYN into `bytes`; gives their length, a multiple of four.
-    pub(crate) fn put(&self, bytes: &mut [u8; 12]) -> usize {
+    pub(crate) fn put(&self, bytes: &mut [u8; 24]) -> usize {
         let mut at = 0;
         if let Some(mss) = self.mss {
             bytes[..2].copy_from_slice(&[2, 4]);
@@ -342,8 +347,69 @@ impl SynOptions {
             bytes[at..at + 4].copy_from_slice(&[1, 3, 3, shift]);
             at += 4;
         }
+        if let Some(times) = self.times {
+            put_times(&mut bytes[at..], times);
+            at += TIMES;
+        }
         at
     }
+}
+
+/// Length of timestamps with the padding before them.
+pub(crate) const TIMES: usize = 12;
+/// What they look like where nothing else is said.
+const TIMES_ALONE: [u8; 4] = [1, 1, 8, 10];
+
+pub(crate) fn put_times(bytes: &mut [u8], times: Times) {
+    bytes[..4].copy_from_slice(&TIMES_ALONE);
+    put32(bytes, 4, times.0);
+    put32(bytes, 8, times.1);
+}
+
+/// Options of any other segment.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct SegmentOptions {
+    pub times: Option<Times>,
+    blocks: [(u32, u32); 4],
+    block_count: usize,
+}
+
+impl SegmentOptions {
+    pub(crate) fn parse(options: &[u8]) -> SegmentOptions {
+        let mut said = SegmentOptions::default();
+        if options.len() == TIMES && options[..4] == TIMES_ALONE {
+            said.times = be32(options, 4).zip(be32(options, 8));
+            return said;
+        }
+        each_option(options, |kind, body| match (kind, body.len()) {
+            (8, 8) => said.times = be32(body, 0).zip(be32(body, 4)),
+            (5, 8 | 16 | 24 | 32) => {
+                for (place, block) in said.blocks.iter_mut().zip(body.chunks_exact(8)) {
+                    *place = be32(block, 0).zip(be32(block, 4)).unwrap_or_default();
+                }
+                said.block_count = body.len() / 8;
+            }
+            _ => {}
+        });
+        said
+    }
+
+    pub(crate) fn blocks(&self) -> &[(u32, u32)] {
+        &self.blocks[..self.block_count]
+    }
+}
+
+/// Writes a SACK option with its padding; gives its length.
+pub(crate) fn put_blocks(bytes: &mut [u8], blocks: &[(u32, u32)]) -> usize {
+    if blocks.is_empty() {
+        return 0;
+    }
+    bytes[..4].copy_from_slice(&[1, 1, 5, 2 + 8 * blocks.len() as u8]);
+    for (index, block) in blocks.iter().enumerate() {
+        put32(bytes, 4 + 8 * index, block.0);
+        put32(bytes, 8 + 8 * index, block.1);
+    }
+    4 + 8 * blocks.len()
 }
 
 /// Writes a TCP header; the checksum stays zero.

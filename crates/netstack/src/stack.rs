@@ -163,7 +163,7 @@ impl Stack {
             checked_names: None,
             counters: Counters::default(),
             #[cfg(feature = "tcp")]
-            tcp: crate::tcp::Tcp::new(&link, &limits, &mut random),
+            tcp: crate::tcp::Tcp::new(&limits, &mut random),
             #[cfg(feature = "udp")]
             udp: crate::udp::Udp::default(),
             #[cfg(feature = "icmp")]
@@ -192,8 +192,6 @@ impl Stack {
 
     /// After a reconnect to another backend. Connections live on.
     pub fn set_link(&mut self, link: Link) {
-        #[cfg(feature = "tcp")]
-        self.tcp.set_link(&link, &mut self.random);
         self.link = link;
     }
 

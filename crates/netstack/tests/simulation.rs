@@ -70,8 +70,8 @@ fn seconds(conditions: Conditions, buffer_bytes: usize, congestion: Congestion, 
 fn table() -> String {
     let mut text = String::from(
         "Megabytes per second of one connection, 100 Mbit/s link, 2 ms each way, mean of 3 seeds\n\
-         (simulated: what smoltcp's TCP and the stack around it make of a link, not what a CPU can do)\n\n\
-         link                           buffers    reno    none\n",
+         (simulated: what the stack makes of a link, not what a CPU can do)\n\n\
+         link                           buffers   cubic    none\n",
     );
     let clean = Conditions {
         delay_us: 2_000,
@@ -140,9 +140,9 @@ fn table() -> String {
                     .sum();
                 TOTAL as f64 * SEEDS as f64 / total / 1e6
             };
-            let (reno, none) = (rate(Congestion::Reno), rate(Congestion::None));
+            let (cubic, none) = (rate(Congestion::Cubic), rate(Congestion::None));
             let kib = buffer_bytes / 1024;
-            writeln!(text, "{name:<33} {kib:>4} K  {reno:>6.3}  {none:>6.3}").expect("a string");
+            writeln!(text, "{name:<33} {kib:>4} K  {cubic:>6.3}  {none:>6.3}").expect("a string");
         }
     }
     text
@@ -170,7 +170,7 @@ fn the_table_is_the_same_twice() {
         bits_per_us: 100,
         ..Conditions::default()
     };
-    let first = seconds(conditions, 65_536, Congestion::Reno, 1);
-    assert_eq!(first, seconds(conditions, 65_536, Congestion::Reno, 1));
-    assert_ne!(first, seconds(conditions, 65_536, Congestion::Reno, 2));
+    let first = seconds(conditions, 65_536, Congestion::Cubic, 1);
+    assert_eq!(first, seconds(conditions, 65_536, Congestion::Cubic, 1));
+    assert_ne!(first, seconds(conditions, 65_536, Congestion::Cubic, 2));
 }

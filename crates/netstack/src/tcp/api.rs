@@ -5,13 +5,10 @@
 use alloc::collections::VecDeque;
 use core::net::{IpAddr, SocketAddr};
 
-use smoltcp::socket::tcp::State;
-use smoltcp::time::Duration;
-use smoltcp::wire::{IpEndpoint, IpListenEndpoint};
-
-use super::flow::{Flow, TcpState};
+use super::connection::Connection;
+use super::flow::{Flow, TcpInfo, TcpState};
 use super::handshake::Listener;
-use super::{Key, ListenerId, Slot, TcpId, instant};
+use super::{Key, ListenerId, Slot, TcpId};
 use crate::Micros;
 use crate::config::TcpOptions;
 use crate::hash::mix;
@@ -73,7 +70,7 @@ impl Stack {
         let flow = self.tcp.flow(index).ok_or(Error::NoSuch)?;
         flow.listener = None;
         let remote = flow.remote;
-        let has_news = flow.ready != crate::Ready::default();
+        let has_news = flow.tcp.ready != crate::Ready::default();
         if has_news && !flow.is_queued {
             flow.is_queued = true;
             self.sources.push_back(Source::Flow(index));
@@ -110,7 +107,7 @@ impl Stack {
         options: TcpOptions,
     ) -> Result<TcpId, Error> {
         self.advance(now);
-        if !self.tcp.has_room_for(&options) {
+        if !self.tcp.has_room() {
             return Err(Error::Full);
         }
         let wanted = local.map(|l| l.ip()).filter(|ip| !ip.is_unspecified());
@@ -129,20 +126,12 @@ impl Stack {
         if !self.is_free(&local, &remote) {
             return Err(Error::AddressInUse);
         }
-        let idle = self.tcp.take_idle(&options);
-        let mut flow = Flow::new(local, remote, &options, idle, self.now);
-        let to: IpEndpoint = remote.into();
-        let from: IpListenEndpoint = IpEndpoint::from(local).into();
-        let context = self.tcp.interface.context();
-        // smoltcp keeps the clock in its interface; the handshake's first timer starts there.
-        if flow.socket().connect(context, to, from).is_err() {
-            return Err(Error::Unreachable);
-        }
-        flow.mss = flow.mss.min(self.own_mss(&remote));
-        flow.waits_since = Some(self.now);
-        flow.initial_seq = Some(self.initial_seq(&flow.key));
-        let index = self.add_flow(flow);
-        self.tcp.mark_dirty(index);
+        let key = Key::new(&local, &remote);
+        let (seq, clock) = (self.initial_seq(&key), self.clock_offset(&key));
+        let own_mss = self.own_mss(&remote);
+        let connection = Connection::connect(seq, clock, own_mss, &options, self.now);
+        let index = self.add_flow(Flow::new(local, remote, connection));
+        self.settle(index);
         Ok(self.tcp.id(index))
     }
 
@@ -177,7 +166,7 @@ impl Stack {
         // The buffer is a ring: what does not fit before its end may fit at its start.
         while sent < bytes.len() {
             let rest = &bytes[sent..];
-            let written = self.tcp_send_with(id, |room| {
+            let written = self.fill(id, Some(rest.len()), |room| {
                 let len = room.len().min(rest.len());
                 room[..len].copy_from_slice(&rest[..len]);
                 len
@@ -191,37 +180,43 @@ impl Stack {
         Ok(sent)
     }
 
-    /// Lets `write` fill the send buffer's free space, which it gets as one slice; it gives how
+    /// Lets `write` fill free space of the send buffer, which it gets as one slice; it gives how
     /// much it wrote.
     pub fn tcp_send_with(
         &mut self,
         id: TcpId,
         write: impl FnOnce(&mut [u8]) -> usize,
     ) -> Result<usize, Error> {
+        self.fill(id, None, write)
+    }
+
+    fn fill(
+        &mut self,
+        id: TcpId,
+        wanted: Option<usize>,
+        write: impl FnOnce(&mut [u8]) -> usize,
+    ) -> Result<usize, Error> {
         let now = self.now;
-        let flow = self.tcp.flow_of(id).ok_or(Error::NoSuch)?;
-        let socket = flow.socket();
-        if !socket.may_send() {
-            return Err(match (flow.error, flow.seen_state) {
+        let super::Tcp { flows, pool, .. } = &mut self.tcp;
+        let flow = super::flow_in(flows, id).ok_or(Error::NoSuch)?;
+        let tcp = &mut flow.tcp;
+        if !tcp.is_open() {
+            return Err(match (tcp.error, tcp.state) {
                 (Some(error), _) => error,
-                (None, State::SynSent | State::SynReceived) => Error::WouldBlock,
+                (None, TcpState::SynSent | TcpState::SynReceived) => Error::WouldBlock,
                 _ => Error::Pipe,
             });
         }
-        if !socket.can_send() {
-            flow.wants_room = true;
+        tcp.send.wake(now);
+        let space = tcp.send.space(wanted, pool);
+        if space.is_empty() {
+            tcp.wants_room = true;
             return Err(Error::WouldBlock);
         }
-        let was_empty = socket.send_queue() == 0;
-        let sent = socket.send(|room| {
-            let len = write(room).min(room.len());
-            (len, len)
-        });
-        if was_empty {
-            flow.waits_since = Some(now);
-        }
-        self.tcp.mark_dirty(id.index);
-        sent.map_err(|_| Error::Pipe)
+        let len = write(space).min(space.len());
+        tcp.send.written(len);
+        self.settle(id.index);
+        Ok(len)
     }
 
     /// Takes received bytes; `Ok(0)` is the end.
@@ -250,63 +245,46 @@ impl Stack {
         id: TcpId,
         read: impl FnOnce(&[u8]) -> usize,
     ) -> Result<usize, Error> {
-        let flow = self.tcp.flow_of(id).ok_or(Error::NoSuch)?;
-        let socket = flow.socket();
-        if !socket.can_recv() {
-            let (may_recv, state) = (socket.may_recv(), socket.state());
-            return match (flow.error, state) {
+        let super::Tcp { flows, pool, .. } = &mut self.tcp;
+        let flow = super::flow_in(flows, id).ok_or(Error::NoSuch)?;
+        let tcp = &mut flow.tcp;
+        let unread = tcp.receive.unread();
+        if unread == 0 {
+            return match (tcp.error, tcp.state) {
                 (Some(error), _) => Err(error),
-                (None, State::SynSent | State::SynReceived) => Err(Error::WouldBlock),
-                (None, _) if may_recv => Err(Error::WouldBlock),
-                (None, _) => Ok(0),
+                (None, TcpState::Closed) => Ok(0),
+                (None, _) if tcp.receive.is_over => Ok(0),
+                (None, _) => Err(Error::WouldBlock),
             };
         }
-        let done = socket.recv(|bytes| {
-            let len = read(bytes).min(bytes.len());
-            (len, len)
-        });
-        flow.seen_unread = flow.socket_ref().recv_queue();
-        // The window may have opened enough to be told. Below two segments it is not worth
-        // asking: that much more is open anyway.
-        flow.taken += done.as_ref().map_or(0, |len| *len);
-        let worth_bytes = (2 * usize::from(flow.mss)).min(flow.options.receive_bytes() / 2);
-        if flow.is_attached && flow.taken >= worth_bytes {
-            flow.taken = 0;
-            if self.tcp.wants_to_send(id.index, self.now) {
-                self.tcp.mark_dirty(id.index);
-            }
+        let bytes = tcp.receive.ring.piece(tcp.receive.read, unread);
+        let len = read(bytes).min(bytes.len());
+        tcp.consumed(len, pool);
+        if flow.is_attached && !flow.is_dirty && flow.tcp.wants() {
+            self.tcp.mark_dirty(id.index);
         }
-        done.map_err(|_| Error::NotConnected)
+        Ok(len)
     }
 
     /// Bytes that wait to be read.
     pub fn tcp_unread(&mut self, id: TcpId) -> Result<usize, Error> {
-        Ok(self
-            .tcp
-            .flow_of(id)
-            .ok_or(Error::NoSuch)?
-            .socket_ref()
-            .recv_queue())
+        let flow = self.tcp.flow_of(id).ok_or(Error::NoSuch)?;
+        Ok(flow.tcp.receive.unread())
     }
 
     /// Bytes that were sent and not acknowledged yet, and those not sent.
     pub fn tcp_unsent(&mut self, id: TcpId) -> Result<usize, Error> {
-        Ok(self
-            .tcp
-            .flow_of(id)
-            .ok_or(Error::NoSuch)?
-            .socket_ref()
-            .send_queue())
+        let flow = self.tcp.flow_of(id).ok_or(Error::NoSuch)?;
+        Ok(flow.tcp.send.unacknowledged())
     }
 
     pub fn tcp_state(&mut self, id: TcpId) -> Result<TcpState, Error> {
-        Ok(self
-            .tcp
-            .flow_of(id)
-            .ok_or(Error::NoSuch)?
-            .socket_ref()
-            .state()
-            .into())
+        Ok(self.tcp.flow_of(id).ok_or(Error::NoSuch)?.tcp.state)
+    }
+
+    /// How the connection fares.
+    pub fn tcp_info(&mut self, id: TcpId) -> Result<TcpInfo, Error> {
+        Ok(self.tcp.flow_of(id).ok_or(Error::NoSuch)?.tcp.info())
     }
 
     /// Local and remote name.
@@ -317,41 +295,39 @@ impl Stack {
 
     pub fn tcp_set_nodelay(&mut self, id: TcpId, nodelay: bool) -> Result<(), Error> {
         let flow = self.tcp.flow_of(id).ok_or(Error::NoSuch)?;
-        flow.options.is_nagle = !nodelay;
-        flow.socket().set_nagle_enabled(!nodelay);
-        self.tcp.mark_dirty(id.index);
+        flow.tcp.send.is_nagle = !nodelay;
+        self.settle(id.index);
         Ok(())
     }
 
     pub fn tcp_set_keepalive(&mut self, id: TcpId, after_us: Option<Micros>) -> Result<(), Error> {
         let flow = self.tcp.flow_of(id).ok_or(Error::NoSuch)?;
-        flow.options.keepalive_us = after_us;
-        flow.socket()
-            .set_keep_alive(after_us.map(Duration::from_micros));
-        self.tcp.mark_dirty(id.index);
+        flow.tcp.options.keepalive_us = after_us;
+        self.settle(id.index);
         Ok(())
     }
 
     /// Ends the sending side: what was sent goes out, then a FIN. Receiving goes on.
     pub fn tcp_shutdown(&mut self, id: TcpId) -> Result<(), Error> {
+        let now = self.now;
         let flow = self.tcp.flow_of(id).ok_or(Error::NoSuch)?;
-        if flow.socket_ref().state() == State::SynSent {
+        if flow.tcp.state == TcpState::SynSent {
             return Err(Error::NotConnected);
         }
-        flow.socket().close();
-        flow.seen_state = flow.socket_ref().state();
-        self.tcp.mark_dirty(id.index);
+        flow.tcp.shut(now);
+        self.settle(id.index);
         Ok(())
     }
 
     /// Gives the connection up: what was sent still goes out. With bytes unread, or coming
     /// later, the peer gets a RST. The id is no longer valid.
     pub fn tcp_close(&mut self, id: TcpId) -> Result<(), Error> {
+        let now = self.now;
         let flow = self.tcp.flow_of(id).ok_or(Error::NoSuch)?;
-        if flow.socket_ref().recv_queue() > 0 {
-            flow.socket().abort();
+        if flow.tcp.receive.unread() > 0 {
+            flow.tcp.abort();
         } else {
-            flow.socket().close();
+            flow.tcp.shut(now);
         }
         self.let_go(id)
     }
@@ -359,21 +335,15 @@ impl Stack {
     /// Breaks the connection off with a RST. The id is no longer valid.
     pub fn tcp_abort(&mut self, id: TcpId) -> Result<(), Error> {
         let flow = self.tcp.flow_of(id).ok_or(Error::NoSuch)?;
-        if flow.socket_ref().state() == State::SynSent {
-            flow.socket().close();
-        } else {
-            flow.socket().abort();
-        }
+        flow.tcp.abort();
         self.let_go(id)
     }
 
     fn let_go(&mut self, id: TcpId) -> Result<(), Error> {
         let flow = self.tcp.flow_of(id).ok_or(Error::NoSuch)?;
-        flow.is_orphan = true;
+        flow.tcp.is_orphan = true;
         flow.listener = None;
-        flow.seen_state = flow.socket_ref().state();
         if flow.is_attached {
-            self.tcp.mark_dirty(id.index);
             self.settle(id.index);
         } else {
             self.free_flow(id.index);
@@ -395,16 +365,5 @@ impl Stack {
             half_open,
             time_wait,
         )
-    }
-}
-
-impl super::Tcp {
-    /// Whether smoltcp wants to send for this flow now.
-    fn wants_to_send(&mut self, index: u32, now: Micros) -> bool {
-        let Some(flow) = self.flows[index as usize].flow.as_deref() else {
-            return false;
-        };
-        let at = self.interface.poll_at(instant(now), &flow.set);
-        at.is_some_and(|at| at <= instant(now))
     }
 }

@@ -1,7 +1,7 @@
 //! Listeners: from a SYN to a connection that can be accepted.
 //!
 //! ```text
-//!   SYN ──► HalfOpen (96 bytes; SYN-ACK sent, again after 1, 2, 4, 8 s, then gone)
+//!   SYN ──► HalfOpen (120 bytes; SYN-ACK sent, again after 1, 2, 4, 8 s, then gone)
 //!    │          └── ACK ──► Flow ──► accept queue
 //!    └─ backlog full ──► SYN cookie, nothing kept ── ACK with it ──► Flow
 //! ```
@@ -11,11 +11,9 @@
 use alloc::collections::VecDeque;
 use core::net::{IpAddr, SocketAddr};
 
-use smoltcp::socket::tcp::State;
-
-use super::device::OneShot;
-use super::flow::{Flow, mss_default, window_shift};
-use super::{Key, ListenerId, Slot, instant};
+use super::connection::{Connection, Shaken, window_shift};
+use super::flow::Flow;
+use super::{Key, ListenerId, Slot};
 use crate::config::TcpOptions;
 use crate::counters::Drop;
 use crate::hash::mix;
@@ -25,7 +23,7 @@ use crate::{Micros, SECOND_US};
 
 const TRIES_MAX: u8 = 4;
 /// Smaller segments than this are not believed (Linux's TCP_MIN_MSS).
-const MSS_MIN: u16 = 88;
+pub(super) const MSS_MIN: u16 = 88;
 
 #[derive(Debug)]
 pub(super) struct Listener {
@@ -51,6 +49,7 @@ pub(super) struct HalfOpen {
     window: u16,
     /// What the peer's SYN said, its MSS cut to what we can send.
     options: SynOptions,
+    clock_offset: u32,
     tries: u8,
     sent_at: Micros,
 }
@@ -96,6 +95,15 @@ impl Stack {
         (hash as u32).wrapping_add((self.now / 4) as u32)
     }
 
+    /// Where our timestamps begin for these names: nobody learns from them how long we run.
+    pub(super) fn clock_offset(&self, key: &Key) -> u32 {
+        let hash = mix(
+            (key.remote >> 64) as u64 ^ key.remote as u64 ^ self.tcp.secret.rotate_left(11),
+            u64::from(key.ports) ^ key.local as u64 ^ self.tcp.secret.rotate_left(43),
+        );
+        (hash >> 32) as u32
+    }
+
     /// A SYN for a listener.
     pub(super) fn syn(
         &mut self,
@@ -127,6 +135,7 @@ impl Stack {
             their_seq: tcp.seq,
             window: tcp.window,
             options,
+            clock_offset: 0,
             tries: 1,
             sent_at: now,
         };
@@ -143,6 +152,7 @@ impl Stack {
         }
         listener.half_open += 1;
         half_open.our_seq = self.initial_seq(&key);
+        half_open.clock_offset = self.clock_offset(&key);
         let index = match self.tcp.free_half_open.pop() {
             Some(index) => index,
             None => {
@@ -170,7 +180,10 @@ impl Stack {
                 .window_scale
                 .map(|_| window_shift(&tcp_options)),
             is_sack: half_open.options.is_sack,
-            mss_at: None,
+            times: half_open.options.times.map(|(stamp, _)| {
+                let ours = ((self.now / 1000) as u32).wrapping_add(half_open.clock_offset);
+                (ours, stamp)
+            }),
         };
         let header = Tcp {
             src_port: half_open.local.port(),
@@ -181,13 +194,10 @@ impl Stack {
             window: u16::try_from(tcp_options.receive_bytes()).unwrap_or(u16::MAX),
             header: 20,
         };
-        self.send_header(
-            half_open.local,
-            half_open.remote,
-            header,
-            &options,
-            hop_limit,
-        );
+        let mut written = [0; 24];
+        let len = options.put(&mut written);
+        let (local, remote) = (half_open.local, half_open.remote);
+        self.send_header(local, remote, header, &written[..len], hop_limit);
     }
 
     /// Sends a segment without payload.
@@ -196,18 +206,16 @@ impl Stack {
         local: SocketAddr,
         remote: SocketAddr,
         mut header: Tcp,
-        options: &SynOptions,
+        options: &[u8],
         hop_limit: u8,
     ) {
-        let mut written = [0; 12];
-        let options_len = options.put(&mut written);
-        header.header = 20 + options_len;
+        header.header = 20 + options.len();
         let (src, dst) = (local.ip(), remote.ip());
         let buffer = self.outbox.buffer();
         let (mut frame, at) =
             packet::start(buffer, &src, &dst, packet::TCP, hop_limit, header.header);
         packet::put_tcp(&mut frame[at..], &header);
-        frame[at + 20..].copy_from_slice(&written[..options_len]);
+        frame[at + 20..].copy_from_slice(options);
         self.send(frame, src, dst, 16);
     }
 
@@ -303,6 +311,7 @@ impl Stack {
                 mss: Some(mss.min(self.own_mss(&remote))),
                 ..SynOptions::default()
             },
+            clock_offset: 0,
             tries: 0,
             sent_at: self.now,
         };
@@ -310,7 +319,7 @@ impl Stack {
         Ok(true)
     }
 
-    /// Makes the flow, leads smoltcp through the handshake, and hands it the ACK.
+    /// Makes the flow and hands it the ACK.
     fn establish(
         &mut self,
         half_open: HalfOpen,
@@ -321,21 +330,23 @@ impl Stack {
     ) -> Result<(), Drop> {
         let now = self.now;
         let listener = self.listener(half_open.listener).ok_or(Drop::Protocol)?;
-        let (is_full, options) = (
-            listener.accepted.len() >= listener.backlog,
-            listener.options,
-        );
-        let options = self.tcp.fitting(options);
-        if is_full || !self.tcp.has_room_for(&options) {
+        let is_full = listener.accepted.len() >= listener.backlog;
+        let options = listener.options;
+        if is_full || !self.tcp.has_room() {
             return Err(Drop::Backlog);
         }
-        let idle = self.tcp.take_idle(&options);
-        let mut flow = Flow::new(half_open.local, half_open.remote, &options, idle, now);
-        if !self.shake_hands(&mut flow, &half_open) {
-            return Err(Drop::Malformed);
-        }
+        let shaken = Shaken {
+            our_seq: half_open.our_seq,
+            their_seq: half_open.their_seq,
+            window: half_open.window,
+            options: half_open.options,
+            clock_offset: half_open.clock_offset,
+            sent_at: (half_open.tries == 1).then_some(half_open.sent_at),
+        };
+        let own_mss = self.own_mss(&half_open.remote);
+        let connection = Connection::accept(&shaken, own_mss, &options, now);
+        let mut flow = Flow::new(half_open.local, half_open.remote, connection);
         flow.listener = Some(half_open.listener);
-        flow.mss = half_open.options.mss.unwrap_or(MSS_MIN);
         if let Some(index) = index {
             self.forget_half_open(index);
         }
@@ -350,45 +361,9 @@ impl Stack {
         }
         self.flow_input(index, bytes, ip, tcp)
     }
+}
 
-    /// Gives smoltcp the peer's SYN and takes its SYN-ACK, which nobody sees.
-    fn shake_hands(&mut self, flow: &mut Flow, half_open: &HalfOpen) -> bool {
-        if flow.socket().listen(half_open.local.port()).is_err() {
-            return false;
-        }
-        let mut options = [0; 12];
-        let options_len = half_open.options.put(&mut options);
-        let (src, dst) = (half_open.remote.ip(), half_open.local.ip());
-        let network = packet::header_len(&dst);
-        let header = 20 + options_len;
-        let mut syn = [0; packet::IPV6 + 32];
-        packet::put_ip(&mut syn, &src, &dst, packet::TCP, 64, header);
-        let fields = Tcp {
-            src_port: half_open.remote.port(),
-            dst_port: half_open.local.port(),
-            seq: half_open.their_seq,
-            ack: 0,
-            flags: flag::SYN,
-            window: half_open.window,
-            header,
-        };
-        packet::put_tcp(&mut syn[network..], &fields);
-        syn[network + 20..network + header].copy_from_slice(&options[..options_len]);
-        let now = instant(self.now);
-        let mut answer = [0; 128];
-        let arriving = &syn[..network + header];
-        let mut device = OneShot::new(Some(arriving), &mut answer, super::device::MTU);
-        let interface = &mut self.tcp.interface;
-        interface.poll_ingress_single(now, &mut device, &mut flow.set);
-        interface.poll_egress(now, &mut device, &mut flow.set);
-        let Some(tcp) = answer.get(network..).and_then(Tcp::parse) else {
-            return false;
-        };
-        flow.delta = half_open.our_seq.wrapping_sub(tcp.seq);
-        flow.seq_next = half_open.our_seq.wrapping_add(1);
-        flow.ack_next = half_open.their_seq.wrapping_add(1);
-        let sent_at = (half_open.tries == 1).then_some(half_open.sent_at);
-        flow.recovery.begin(flow.seq_next, sent_at);
-        flow.socket_ref().state() == State::SynReceived
-    }
+/// Of a peer that names none (RFC 9293 section 3.7.1).
+fn mss_default(remote: &SocketAddr) -> u16 {
+    if remote.is_ipv4() { 536 } else { 1220 }
 }

@@ -2,24 +2,22 @@
 
 use core::net::SocketAddr;
 
-use smoltcp::socket::tcp::State;
-use smoltcp::time::Duration;
-
-use super::device::OneShot;
-use super::{Key, Slot, instant};
+use super::connection::Clock;
+use super::flow::TcpState;
+use super::{Key, Slot, Tcp as Table};
 use crate::counters::Drop;
 use crate::ip::Origin;
-use crate::packet::{self, Ip, SynOptions, Tcp, flag};
+use crate::packet::{self, Ip, SegmentOptions, SynOptions, Tcp, flag};
 use crate::route::Hop;
 use crate::stack::{Error, Stack};
 use crate::{Micros, SECOND_US};
 
 /// How often what a connection hears counts as proof that its neighbor is there.
 const CONFIRM_US: Micros = 5 * SECOND_US;
-/// Headers with all options: what smoltcp answers at once is never longer.
-const REPLY_BYTES_MAX: usize = 128;
 /// Smaller packets than this every IPv4 link takes (RFC 791, with RFC 1191 section 3's floor).
 const PATH_MTU_MIN: usize = 576;
+/// RFC 8200 section 5.
+const PATH_MTU_MIN_V6: usize = 1280;
 
 impl Stack {
     pub(crate) fn tcp_input(
@@ -94,7 +92,7 @@ impl Stack {
             header: 20,
         };
         self.counters.resets_sent += 1;
-        self.send_header(local, remote, header, &SynOptions::default(), 64);
+        self.send_header(local, remote, header, &[], 64);
     }
 
     /// The filter has refused a segment and wants its sender to know.
@@ -123,7 +121,13 @@ impl Stack {
         if tcp.has(flag::RST) {
             return Err(Drop::Protocol);
         }
-        let is_later = tcp.seq.wrapping_sub(wait.ack).cast_signed() > 0;
+        let options = &bytes[ip.payload + 20..ip.payload + tcp.header];
+        let said = SegmentOptions::parse(options);
+        let newer = |(clock, times): (Clock, packet::Times)| {
+            times.0.wrapping_sub(clock.recent).cast_signed() > 0
+        };
+        let is_later = tcp.seq.wrapping_sub(wait.ack).cast_signed() > 0
+            || wait.clock.zip(said.times).is_some_and(newer);
         if tcp.has(flag::SYN) && !tcp.has(flag::ACK) && is_later {
             // RFC 9293 section 3.6.1: a new connection between the same names.
             self.tcp.time_waits.end(number);
@@ -143,7 +147,13 @@ impl Stack {
             window: 0,
             header: 20,
         };
-        self.send_header(local, remote, header, &SynOptions::default(), 64);
+        let mut times = [0; packet::TIMES];
+        let mut options = &times[..0];
+        if let Some(clock) = wait.clock {
+            packet::put_times(&mut times, (clock.stamp(self.now), clock.recent));
+            options = &times;
+        }
+        self.send_header(local, remote, header, options, 64);
         Ok(())
     }
 
@@ -157,108 +167,25 @@ impl Stack {
     ) -> Result<(), Drop> {
         let now = self.now;
         self.counters.flow_visits += 1;
-        let own_mss = self.own_mss(&SocketAddr::new(ip.src, 0));
-        // smoltcp looks behind IPv6's extension headers with rules of its own: it gets none.
-        if ip.payload != packet::header_len(&ip.dst) && ip.dst.is_ipv6() {
-            return Err(Drop::Protocol);
-        }
-        let Some(flow) = self.tcp.flows[index as usize].flow.as_deref_mut() else {
+        let Table { flows, pool, .. } = &mut self.tcp;
+        let Some(flow) = flows[index as usize].flow.as_deref_mut() else {
             return Err(Drop::Protocol);
         };
-        flow.heard_at = now;
-        if flow.delta != 0 && tcp.has(flag::ACK) {
-            packet::put32(bytes, ip.payload + 8, tcp.ack.wrapping_sub(flow.delta));
-        }
-        if tcp.has(flag::SYN) && flow.socket_ref().state() == State::SynSent {
-            let at = ip.payload + 20;
-            let options = SynOptions::parse(&bytes[at..ip.payload + tcp.header]);
-            flow.mss = options.mss.unwrap_or(flow.mss).max(88).min(own_mss);
-            if let Some(mss_at) = options.mss_at {
-                packet::put16(bytes, at + mss_at, flow.mss);
-            }
-        }
-        let payload_len = ip.len() - tcp.header;
-        let is_empty = payload_len == 0 && tcp.flags & (flag::SYN | flag::FIN | flag::RST) == 0;
-        let has_hole = flow.recovery.heard(tcp, is_empty, flow.seq_next, now);
-        // Several segments at once (GRO) are acknowledged as several: at once.
-        let is_train = payload_len > usize::from(flow.mss);
-        if is_train {
-            flow.socket().set_ack_delay(None);
-        }
-        let mut reply = [0; REPLY_BYTES_MAX];
-        let mut device = OneShot::new(Some(bytes), &mut reply, super::device::MTU);
-        self.tcp
-            .interface
-            .poll_ingress_single(instant(now), &mut device, &mut flow.set);
-        let reply_len = device.len_bytes;
-        if is_train {
-            let delay = flow.options.ack_delay_us.map(Duration::from_micros);
-            flow.socket().set_ack_delay(delay);
-        }
-        if now.saturating_sub(flow.confirmed_at) >= CONFIRM_US && tcp.has(flag::ACK) {
-            flow.confirmed_at = now;
-            let remote = flow.remote.ip();
-            if let Some(Hop::Neighbor(neighbor)) = self.routing.hop(&remote) {
+        let (header, payload) = bytes[ip.payload..ip.end].split_at(tcp.header);
+        let wants_reset = flow.tcp.input(tcp, &header[20..], payload, pool, now);
+        let (local, remote) = (flow.local, flow.remote);
+        let is_proof = tcp.has(flag::ACK) && !wants_reset;
+        if is_proof && now.saturating_sub(flow.tcp.confirmed_at) >= CONFIRM_US {
+            flow.tcp.confirmed_at = now;
+            if let Some(Hop::Neighbor(neighbor)) = self.routing.hop(&remote.ip()) {
                 self.neighbors.confirm(&neighbor, now);
             }
         }
-        if reply_len > 0 {
-            self.send_reply(index, &mut reply[..reply_len]);
+        if wants_reset {
+            self.send_reset(local, remote, tcp, ip);
         }
-        if has_hole {
-            let seq = tcp.seq.wrapping_add(payload_len as u32);
-            self.feign_duplicates(index, seq, tcp.ack, tcp.window);
-        }
-        self.settle_heard(index);
+        self.settle(index);
         Ok(())
-    }
-
-    /// Gives smoltcp the three acknowledgements of the same that make it retransmit.
-    pub(super) fn feign_duplicates(&mut self, index: u32, seq: u32, ack: u32, window: u16) {
-        let now = instant(self.now);
-        let Some(flow) = self.tcp.flows[index as usize].flow.as_deref_mut() else {
-            return;
-        };
-        let (src, dst) = (flow.remote.ip(), flow.local.ip());
-        let network = packet::header_len(&dst);
-        let mut bytes = [0; packet::IPV6 + 20];
-        packet::put_ip(&mut bytes, &src, &dst, packet::TCP, 64, 20);
-        let header = Tcp {
-            src_port: flow.remote.port(),
-            dst_port: flow.local.port(),
-            seq,
-            ack: ack.wrapping_sub(flow.delta),
-            flags: flag::ACK,
-            window,
-            header: 20,
-        };
-        packet::put_tcp(&mut bytes[network..], &header);
-        for _ in 0..3 {
-            let mut nowhere = [0; REPLY_BYTES_MAX];
-            let arriving = &bytes[..network + 20];
-            let mut device = OneShot::new(Some(arriving), &mut nowhere, super::device::MTU);
-            self.tcp
-                .interface
-                .poll_ingress_single(now, &mut device, &mut flow.set);
-        }
-    }
-
-    /// Sends what smoltcp answered at once: an ACK out of turn, a RST.
-    fn send_reply(&mut self, index: u32, reply: &mut [u8]) {
-        let now = self.now;
-        let Some(flow) = self.tcp.flow(index) else {
-            return;
-        };
-        let (local, remote) = (flow.local.ip(), flow.remote.ip());
-        let network = packet::header_len(&remote);
-        flow.note_sent(&mut reply[network..], now);
-        let mut frame = self.outbox.buffer();
-        frame.resize(packet::ETHERNET, 0);
-        frame.extend_from_slice(reply);
-        if remote.is_ipv4() {
-            packet::fill_ipv4_checksum(&mut frame[packet::ETHERNET..]);
-        }
-        self.send(frame, local, remote, 16);
     }
 
     /// An ICMP error quotes a packet of ours.
@@ -271,23 +198,26 @@ impl Stack {
         let Some(Slot::Flow(index)) = self.tcp.table.get(&key).copied() else {
             return;
         };
-        let headers = packet::header_len(&remote.ip()) + 20;
+        let (headers, now) = (packet::header_len(&remote.ip()) + 20, self.now);
         let Some(flow) = self.tcp.flow(index) else {
             return;
         };
         // Only who sees our packets knows what is in flight (RFC 5927 section 4).
-        let in_flight = flow.seq_next.wrapping_sub(seq);
-        if in_flight as usize > flow.options.send_bytes + 1 {
+        let at = super::position(flow.tcp.send.una, seq);
+        if at < flow.tcp.send.una || at >= flow.tcp.send.nxt {
             return;
         }
         if let Some(mtu) = mtu {
-            let mss = mtu.max(PATH_MTU_MIN) - headers;
-            flow.mss = flow.mss.min(mss as u16);
-        } else if is_hard && flow.socket_ref().state() == State::SynSent {
-            flow.error = Some(Error::Refused);
-            flow.socket().close();
-            self.settle(index);
+            let least = if remote.is_ipv4() {
+                PATH_MTU_MIN
+            } else {
+                PATH_MTU_MIN_V6
+            };
+            flow.tcp.lower_mss((mtu.max(least) - headers) as u16, now);
+        } else if is_hard && flow.tcp.state == TcpState::SynSent {
+            flow.tcp.fail(Error::Refused);
         }
+        self.settle(index);
     }
 }
 

@@ -1,39 +1,40 @@
-//! TCP: a table of flows, each with one smoltcp socket; listeners, half-open connections and
-//! TIME_WAIT around them.
+//! TCP: a table of flows; listeners, half-open connections and TIME_WAIT around them.
 //!
 //! ```text
-//!   segment ──► key ──hash──► Flow      smoltcp takes it; `settle` sees what changed
+//!   segment ──► key ──hash──► Flow      its Connection takes it; `settle` sees what changed
 //!                       ├───► HalfOpen  our SYN-ACK is out: the ACK makes a flow
-//!                       ├───► TimeWait  40 bytes that answer a late FIN
+//!                       ├───► TimeWait  96 bytes that answer a late FIN
 //!                       └───► nothing   SYN: listener or RST; ACK: SYN cookie or RST
 //!
-//!   send, recv, timer, neighbor ──► dirty ──► tcp_transmit: smoltcp writes one segment
+//!   send, recv, timer, neighbor ──► dirty ──► tcp_transmit: the Connection writes one segment
 //! ```
-//! **Who may do what when.** A flow is *dirty* while smoltcp wants to send now, or may want to
-//! because a segment came (*heard*); it then stands in `dirty` once. Otherwise its timer is set,
-//! or it waits for its neighbor. It is *attached*
-//! while the table leads to it; afterwards only its reader looks at it. It is freed when it is
-//! detached and its owner has closed it.
+//! The inside of a connection knows nothing of the stack: `connection` is the state machine,
+//! `sender` has what was sent and what is lost of it, `receiver` what has arrived; below them
+//! `congestion`, `rtt` and `ring`.
 //!
-//! **Sequence numbers.** The SYN-ACK of a half-open connection is ours, with an initial sequence
-//! number that nobody can guess (RFC 6528) or that is a cookie. When the ACK comes, smoltcp is
-//! led through the same handshake with packets made here; it chooses a number of its own, and
-//! the difference (`delta`) is added and taken away on the way out and in. Connections that we
-//! begin get such a number in the same way, so that names can be used again at once.
+//! **Who may do what when.** A flow is *dirty* while it wants to send now; it then stands in
+//! `dirty` once. Otherwise its timer is set, or it waits for its neighbor, or for nothing. It is
+//! *attached* while the table leads to it; afterwards only its reader looks at it. It is freed
+//! when it is detached and its owner has closed it.
 //!
-//! **Large segments.** smoltcp may write segments up to 64 KB; the true MSS goes with them as
-//! `gso_bytes` where the link cuts, else `cut` does it.
+//! **Large segments.** Where the link cuts, a flow writes segments up to 64 KB, and the MSS goes
+//! with them as `gso_bytes`. Else it writes one of the MSS at each call.
 
 mod api;
+mod congestion;
+mod connection;
 mod cookie;
-mod cut;
-mod device;
 mod flow;
 mod handshake;
 mod input;
 mod output;
-mod recovery;
+mod receiver;
+mod ring;
+mod rtt;
+mod sender;
 mod settle;
+#[cfg(test)]
+mod tests;
 mod time_wait;
 mod timers;
 
@@ -43,21 +44,17 @@ use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
 use hashbrown::HashMap;
-use smoltcp::iface::{Config as InterfaceConfig, Interface};
-use smoltcp::time::Instant;
-use smoltcp::wire::HardwareAddress;
 
 use crate::Micros;
-use crate::config::{Limits, Link, TcpOptions};
+use crate::config::Limits;
 use crate::hash::{Keyed, Random};
 use crate::stack::Event;
 
-pub use flow::{Ready, TcpState};
+pub use flow::{Ready, TcpInfo, TcpState};
 
-use cut::Cut;
-use device::OneShot;
-use flow::{Flow, Idle};
+use flow::Flow;
 use handshake::{HalfOpen, Listener};
+use ring::Pool;
 use time_wait::TimeWaits;
 use timers::Timers;
 
@@ -68,11 +65,10 @@ pub struct ListenerId {
     pub(crate) generation: u32,
 }
 
-/// Sockets without a connection that are kept for the next ones.
-const IDLE_MAX: usize = 64;
-
-/// Both buffers of a connection when memory is short.
-const SMALL_BUFFERS_BYTES: usize = 8 * 1024;
+/// The position in a stream that these 32 bits of it stand for: the one next to `near`.
+fn position(near: u64, wire: u32) -> u64 {
+    near.wrapping_add_signed(wire.wrapping_sub(near as u32).cast_signed().into())
+}
 
 /// A connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -128,13 +124,9 @@ struct FlowSlot {
 }
 
 pub(crate) struct Tcp {
-    interface: Interface,
     table: HashMap<Key, Slot, Keyed>,
     flows: Vec<FlowSlot>,
     free_flows: Vec<u32>,
-    /// Sockets for the next connections, and the length of their buffers.
-    idle: Vec<Idle>,
-    idle_bytes: usize,
     dirty: VecDeque<u32>,
     timers: Timers,
     listeners: Vec<Listener>,
@@ -144,12 +136,12 @@ pub(crate) struct Tcp {
     half_open_timers: Timers,
     time_waits: TimeWaits,
     cookies: cookie::Cookies,
-    cut: Cut,
+    /// Where packets to ourselves are written.
+    scratch: Vec<u8>,
+    pool: Pool,
     secret: u64,
     next_port: u64,
     flows_max: usize,
-    buffer_bytes: usize,
-    buffer_bytes_max: usize,
     half_open_max: usize,
 }
 
@@ -162,30 +154,19 @@ impl core::fmt::Debug for Tcp {
     }
 }
 
-fn instant(now: Micros) -> Instant {
-    Instant::from_micros(i64::try_from(now).unwrap_or(i64::MAX))
-}
-
-fn new_interface(link: &Link, random: &mut Random) -> Interface {
-    let mut config = InterfaceConfig::new(HardwareAddress::Ip);
-    config.random_seed = random.next();
-    let mut nowhere = [];
-    let mut device = OneShot::new(None, &mut nowhere, device::segment_bytes_max(link));
-    let mut interface = Interface::new(config, &mut device, Instant::ZERO);
-    // Which addresses are ours was seen before a packet comes here.
-    interface.set_any_ip(true);
-    interface
+/// The flow that its owner calls so.
+fn flow_in(flows: &mut [FlowSlot], id: TcpId) -> Option<&mut Flow> {
+    let slot = flows.get_mut(id.index as usize)?;
+    let flow = slot.flow.as_deref_mut();
+    flow.filter(|flow| slot.generation == id.generation && !flow.tcp.is_orphan)
 }
 
 impl Tcp {
-    pub(crate) fn new(link: &Link, limits: &Limits, random: &mut Random) -> Tcp {
+    pub(crate) fn new(limits: &Limits, random: &mut Random) -> Tcp {
         Tcp {
-            interface: new_interface(link, random),
             table: HashMap::with_hasher(Keyed(random.next())),
             flows: Vec::new(),
             free_flows: Vec::new(),
-            idle: Vec::new(),
-            idle_bytes: 0,
             dirty: VecDeque::new(),
             timers: Timers::default(),
             listeners: Vec::new(),
@@ -195,63 +176,19 @@ impl Tcp {
             half_open_timers: Timers::default(),
             time_waits: TimeWaits::new(limits.time_wait_max),
             cookies: cookie::Cookies::new(random.next()),
-            cut: Cut::default(),
+            scratch: Vec::new(),
+            pool: Pool::new(limits.tcp_buffer_bytes_max),
             secret: random.next(),
             next_port: random.next(),
             flows_max: limits.flows_max,
-            buffer_bytes: 0,
-            buffer_bytes_max: limits.tcp_buffer_bytes_max,
             half_open_max: limits.half_open_max,
         }
     }
 
-    pub(crate) fn set_link(&mut self, link: &Link, random: &mut Random) {
-        self.interface = new_interface(link, random);
-        self.cut.clear();
-    }
-
     /// Whether the limits have room for one more connection.
-    fn has_room_for(&self, options: &TcpOptions) -> bool {
+    fn has_room(&self) -> bool {
         self.flows.len() - self.free_flows.len() < self.flows_max
-            && self.buffer_bytes + options.buffer_bytes() <= self.buffer_bytes_max
-    }
-
-    /// The options of a new connection: the buffers that were asked for, as long as each of the
-    /// connections that may still come could have small ones.
-    fn fitting(&self, mut options: TcpOptions) -> TcpOptions {
-        let used = self.flows.len() - self.free_flows.len();
-        let reserved = self.flows_max.saturating_sub(used) * SMALL_BUFFERS_BYTES;
-        let left = self.buffer_bytes_max.saturating_sub(self.buffer_bytes);
-        if options.buffer_bytes() > left.saturating_sub(reserved) {
-            options.receive_bytes = options.receive_bytes.min(SMALL_BUFFERS_BYTES / 4);
-            options.send_bytes = options.send_bytes.min(SMALL_BUFFERS_BYTES * 3 / 4);
-        }
-        options
-    }
-
-    /// A socket for a connection with these options; those that are kept make room for it.
-    fn take_idle(&mut self, options: &TcpOptions) -> Idle {
-        if let Some(at) = self.idle.iter().rposition(|idle| idle.fits(options)) {
-            let idle = self.idle.swap_remove(at);
-            self.idle_bytes -= idle.bytes();
-            return idle;
-        }
-        let wanted = self.buffer_bytes + options.buffer_bytes();
-        while wanted + self.idle_bytes > self.buffer_bytes_max
-            && let Some(idle) = self.idle.pop()
-        {
-            self.idle_bytes -= idle.bytes();
-        }
-        Idle::new(options)
-    }
-
-    /// Keeps the socket of a connection that is over, within the bound of all buffers.
-    fn keep_idle(&mut self, idle: Idle) {
-        let all = self.buffer_bytes + self.idle_bytes + idle.bytes();
-        if self.idle.len() < IDLE_MAX && all <= self.buffer_bytes_max {
-            self.idle_bytes += idle.bytes();
-            self.idle.push(idle);
-        }
+            && self.pool.has_room_for_connection()
     }
 
     fn flow(&mut self, index: u32) -> Option<&mut Flow> {
@@ -259,10 +196,7 @@ impl Tcp {
     }
 
     fn flow_of(&mut self, id: TcpId) -> Option<&mut Flow> {
-        let slot = self.flows.get_mut(id.index as usize)?;
-        slot.flow
-            .as_deref_mut()
-            .filter(|f| slot.generation == id.generation && !f.is_orphan)
+        flow_in(&mut self.flows, id)
     }
 
     fn id(&self, index: u32) -> TcpId {
@@ -271,27 +205,16 @@ impl Tcp {
     }
 
     fn mark_dirty(&mut self, index: u32) {
-        self.mark(index, false);
-    }
-
-    /// A segment has come for a flow.
-    fn mark_heard(&mut self, index: u32) {
-        self.mark(index, true);
-    }
-
-    fn mark(&mut self, index: u32, is_heard: bool) {
-        let Some(flow) = self.flows[index as usize].flow.as_deref_mut() else {
-            return;
-        };
-        flow.is_heard = is_heard && (flow.is_heard || !flow.is_dirty);
-        if !flow.is_dirty {
+        if let Some(flow) = self.flows[index as usize].flow.as_deref_mut()
+            && !flow.is_dirty
+        {
             flow.is_dirty = true;
             self.dirty.push_back(index);
         }
     }
 
     pub(crate) fn poll_at(&self, now: Micros) -> Option<Micros> {
-        if !self.dirty.is_empty() || !self.cut.is_empty() {
+        if !self.dirty.is_empty() {
             return Some(now);
         }
         self.next_timer_at()
@@ -317,8 +240,8 @@ impl Tcp {
     pub(crate) fn flow_event(&mut self, index: u32) -> Option<Event> {
         let flow = self.flow(index)?;
         flow.is_queued = false;
-        let ready = core::mem::take(&mut flow.ready);
-        let is_silent = flow.is_orphan || flow.listener.is_some() || ready == Ready::default();
+        let ready = core::mem::take(&mut flow.tcp.ready);
+        let is_silent = flow.tcp.is_orphan || flow.listener.is_some() || ready == Ready::default();
         (!is_silent).then(|| Event::Tcp(self.id(index), ready))
     }
 }

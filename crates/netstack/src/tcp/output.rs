@@ -1,22 +1,19 @@
-//! Segments on their way out: smoltcp writes one straight into the caller's buffer, headers are
-//! put right, and what is too large goes as GSO or through `cut`.
+//! Segments on their way out: a flow writes one straight into the caller's buffer, the headers
+//! before it are put there, and what is too large for the link goes as GSO.
 
-use smoltcp::socket::tcp::State;
-
-use super::device::{OneShot, segment_bytes_max};
-use super::flow::{CachedHop, Flow};
-use super::{Cut, instant};
+use super::flow::{CachedHop, TcpState};
 use crate::checksum;
 use crate::frame::{ChecksumRequest, TxFrame};
-use crate::ip::LOOPBACK_MAX;
+use crate::ip::{LOOPBACK_MAX, gso_bytes_max};
 use crate::neighbor::Answer;
-use crate::packet::{self, ETHERNET, SynOptions, Tcp, flag};
+use crate::packet::{self, ETHERNET, TIMES};
 use crate::route::Hop;
 use crate::stack::{Error, Stack};
 use crate::{Mac, Micros, SECOND_US};
 
 /// How long a flow uses a neighbor's address without asking the table.
 const HOP_US: Micros = 10 * SECOND_US;
+const IP_BYTES_MAX: usize = 65_535;
 
 /// Where a flow's segments go.
 enum Way {
@@ -27,54 +24,16 @@ enum Way {
     Nowhere,
 }
 
-impl Flow {
-    /// Puts smoltcp's sequence number right and notes what was said.
-    pub(super) fn note_sent(&mut self, segment: &mut [u8], now: Micros) {
-        let Some(tcp) = Tcp::parse(segment) else {
-            return;
-        };
-        if let Some(wanted) = self.initial_seq.take() {
-            self.delta = wanted.wrapping_sub(tcp.seq);
-        }
-        let seq = tcp.seq.wrapping_add(self.delta);
-        if self.delta != 0 {
-            packet::put32(segment, 4, seq);
-        }
-        let controls = u32::from(tcp.has(flag::SYN)) + u32::from(tcp.has(flag::FIN));
-        let next = seq.wrapping_add((segment.len() - tcp.header) as u32 + controls);
-        if tcp.has(flag::SYN) {
-            // Sent again, its answer measures nothing.
-            let is_first = self.seq_next != next;
-            self.recovery.begin(next, is_first.then_some(now));
-        } else {
-            self.recovery.sent(seq, next, self.seq_next, now);
-        }
-        // A retransmission does not take it back.
-        if next.wrapping_sub(self.seq_next).cast_signed() > 0 || tcp.has(flag::SYN) {
-            self.seq_next = next;
-        }
-        self.ack_next = tcp.ack;
-    }
-}
-
 impl Stack {
     /// The next frame of the flows that have something to send.
     pub(crate) fn tcp_transmit(&mut self, buffer: &mut [u8]) -> Option<TxFrame> {
         loop {
-            if let Some(len) = self.tcp.cut.next(buffer, &self.link.mac) {
-                return Some(self.seal_segment(buffer, len, None));
-            }
             let index = self.tcp.dirty.pop_front()?;
             let Some(flow) = self.tcp.flow(index) else {
                 continue;
             };
             flow.is_dirty = false;
             if !flow.is_attached {
-                continue;
-            }
-            if core::mem::take(&mut flow.is_heard) {
-                // Nobody has answered since: this sets its timer, or makes it dirty.
-                self.settle(index);
                 continue;
             }
             let frame = match self.way(index) {
@@ -93,11 +52,10 @@ impl Stack {
                     continue;
                 }
             };
+            self.settle(index);
             if frame.is_some() {
-                self.settle_sent(index);
                 return frame;
             }
-            self.settle(index);
             // What was looped back is taken in before more is sent.
             if !self.loopback.is_empty() {
                 return None;
@@ -165,34 +123,51 @@ impl Stack {
         let Some(flow) = self.tcp.flow(index) else {
             return;
         };
-        if flow.socket_ref().state() == State::SynSent {
-            flow.error = Some(Error::Unreachable);
-            flow.socket().close();
-            self.settle(index);
-        } else if flow.socket_ref().state() == State::Closed {
-            // Its RST has nowhere to go.
-            self.detach(index);
-        } else {
-            flow.waits_since.get_or_insert(now);
-            if self.give_up_if_due(index) {
-                return;
+        match flow.tcp.state {
+            TcpState::SynSent => {
+                flow.tcp.fail(Error::Unreachable);
+                self.settle(index);
             }
-            self.tcp.timers.set(index, Some(now + SECOND_US));
+            // Its RST has nowhere to go.
+            TcpState::Closed => self.detach(index),
+            _ => {
+                let limit = flow.tcp.deadline(now).unwrap_or(Micros::MAX);
+                self.tcp.timers.set(index, Some(limit.max(now + SECOND_US)));
+            }
         }
     }
 
-    /// Lets smoltcp write; gives the length of its IP packet.
-    fn write(&mut self, index: u32, room: &mut [u8], bytes_max: usize) -> usize {
-        let now = instant(self.now);
+    /// Lets a flow write an IP packet, whose headers may be followed by at most `bytes_max` with
+    /// them. Gives its length, and the payload of a segment on the wire if it is to be cut.
+    fn write(
+        &mut self,
+        index: u32,
+        packet: &mut [u8],
+        bytes_max: usize,
+    ) -> Option<(usize, Option<u16>)> {
+        let now = self.now;
         self.counters.flow_visits += 1;
-        let Some(flow) = self.tcp.flows[index as usize].flow.as_deref_mut() else {
-            return 0;
-        };
-        let mut device = OneShot::new(None, room, bytes_max);
-        self.tcp
-            .interface
-            .poll_egress(now, &mut device, &mut flow.set);
-        device.len_bytes
+        let flow = self.tcp.flow(index)?;
+        let (local, remote) = (flow.local, flow.remote);
+        let network = packet::header_len(&remote.ip());
+        let mss = flow.tcp.send.mss;
+        let payload_max = bytes_max.saturating_sub(network + 20 + TIMES) as u64;
+        let payload_max = (payload_max - payload_max % mss).max(mss);
+        let hop_limit = flow.tcp.options.hop_limit.max(1);
+        let (header, payload) = flow.tcp.write(&mut packet[network..], payload_max, now)?;
+        packet::put16(packet, network, local.port());
+        packet::put16(packet, network + 2, remote.port());
+        let len = header + payload;
+        packet::put_ip(
+            packet,
+            &local.ip(),
+            &remote.ip(),
+            packet::TCP,
+            hop_limit,
+            len,
+        );
+        let cut = (payload as u64 > mss).then_some(mss as u16);
+        Some((network + len, cut))
     }
 
     fn write_segment(&mut self, index: u32, mac: Mac, buffer: &mut [u8]) -> Option<TxFrame> {
@@ -203,80 +178,26 @@ impl Stack {
         } else {
             offloads.gso_v6
         };
-        let bytes_max = segment_bytes_max(&self.link);
-        if has_gso {
-            let len = self.write(index, &mut buffer[ETHERNET..], bytes_max);
-            if len == 0 {
-                return None;
-            }
-            packet::put_ethernet(buffer, &mac, &self.link.mac, !is_v4);
-            let (_, header) = self.put_right(index, &mut buffer[ETHERNET..ETHERNET + len]);
-            if !self.may_leave(index, &mut buffer[ETHERNET..ETHERNET + len], false) {
-                return None;
-            }
-            let mss = self.tcp.flow(index)?.mss;
-            let gso = (len - header > usize::from(mss)).then_some(mss);
-            return Some(self.seal_segment(buffer, ETHERNET + len, gso));
-        }
-        let mut cut = core::mem::take(&mut self.tcp.cut);
-        cut.bytes.resize(bytes_max, 0);
-        let len = self.write(index, &mut cut.bytes, bytes_max);
-        if len > 0 {
-            self.begin_cut(index, &mut cut, len, mac);
-        }
-        self.tcp.cut = cut;
-        let len = self.tcp.cut.next(buffer, &self.link.mac)?;
-        Some(self.seal_segment(buffer, len, None))
-    }
-
-    fn begin_cut(&mut self, index: u32, cut: &mut Cut, len: usize, mac: Mac) {
-        let (network, header) = self.put_right(index, &mut cut.bytes[..len]);
-        if !self.may_leave(index, &mut cut.bytes[..len], false) {
-            return;
-        }
-        let mss = self.tcp.flow(index).map_or(0, |flow| flow.mss);
-        cut.begin(len, network, header, mss.into(), mac);
+        let bytes_max = if has_gso { gso_bytes_max(&offloads) } else { 0 };
+        let bytes_max = bytes_max.max(self.link.mtu_bytes);
+        let (len, cut) = self.write(index, &mut buffer[ETHERNET..], bytes_max)?;
+        packet::put_ethernet(buffer, &mac, &self.link.mac, !is_v4);
+        self.may_leave(index, &mut buffer[ETHERNET..ETHERNET + len], false)
+            .then(|| self.seal_segment(buffer, ETHERNET + len, cut))
     }
 
     fn loop_segment(&mut self, index: u32) {
-        let mut cut = core::mem::take(&mut self.tcp.cut.bytes);
-        cut.resize(super::device::MTU, 0);
-        let len = self.write(index, &mut cut, super::device::MTU);
-        if len > 0 {
-            self.put_right(index, &mut cut[..len]);
-        }
-        if len > 0 && self.may_leave(index, &mut cut[..len], true) {
+        let mut scratch = core::mem::take(&mut self.tcp.scratch);
+        scratch.resize(IP_BYTES_MAX, 0);
+        if let Some((len, _)) = self.write(index, &mut scratch, IP_BYTES_MAX)
+            && self.may_leave(index, &mut scratch[..len], true)
+        {
             let mut frame = self.outbox.buffer();
             frame.resize(ETHERNET, 0);
-            frame.extend_from_slice(&cut[..len]);
+            frame.extend_from_slice(&scratch[..len]);
             self.loopback.push_back(frame);
         }
-        self.tcp.cut.bytes = cut;
-    }
-
-    /// Puts our sequence number and MSS into a packet of smoltcp's. Gives the lengths of its IP
-    /// header and of both headers.
-    fn put_right(&mut self, index: u32, ip: &mut [u8]) -> (usize, usize) {
-        let is_v4 = ip[0] >> 4 == 4;
-        let network = if is_v4 { packet::IPV4 } else { packet::IPV6 };
-        let header = network + usize::from(ip[network + 12] >> 4) * 4;
-        if ip[network + 13] & flag::SYN != 0
-            && let Some(remote) = self.tcp.flow(index).map(|flow| flow.remote)
-        {
-            let own_mss = self.own_mss(&remote);
-            let options = SynOptions::parse(&ip[network + 20..header]);
-            if let Some(at) = options.mss_at {
-                packet::put16(ip, network + 20 + at, own_mss);
-            }
-        }
-        let now = self.now;
-        if let Some(flow) = self.tcp.flow(index) {
-            flow.note_sent(&mut ip[network..], now);
-        }
-        if is_v4 {
-            packet::fill_ipv4_checksum(ip);
-        }
-        (network, header)
+        self.tcp.scratch = scratch;
     }
 
     /// What the filter says to a segment. A dropped one is lost as if on the link.
@@ -293,10 +214,9 @@ impl Stack {
         self.counters.drop(crate::Drop::Filter);
         if matches!(judged, Judged::Reject(_))
             && let Some(flow) = self.tcp.flow(index)
-            && flow.socket_ref().state() == State::SynSent
+            && flow.tcp.state == TcpState::SynSent
         {
-            flow.error = Some(Error::Refused);
-            flow.socket().close();
+            flow.tcp.fail(Error::Refused);
         }
         false
     }

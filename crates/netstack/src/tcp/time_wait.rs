@@ -1,5 +1,5 @@
 //! Connections that have ended here last (RFC 9293 section 3.6): what is left of them answers a
-//! repeated FIN, keeps old segments out of a new connection, and takes 64 bytes.
+//! repeated FIN, keeps old segments out of a new connection, and takes 96 bytes.
 //!
 //! All wait equally long, so that a queue is in the order of their ends. When it is full the
 //! oldest goes early, as on Linux.
@@ -7,6 +7,7 @@
 use alloc::collections::VecDeque;
 
 use super::Key;
+use super::connection::Clock;
 use crate::{Micros, SECOND_US};
 
 const WAIT_US: Micros = 60 * SECOND_US;
@@ -18,6 +19,7 @@ pub(super) struct TimeWait {
     pub seq: u32,
     /// What we would receive next.
     pub ack: u32,
+    pub clock: Option<Clock>,
     ends_at: Micros,
     is_over: bool,
 }
@@ -40,7 +42,13 @@ impl TimeWaits {
     }
 
     /// Gives its number, and whose place it took.
-    pub(super) fn push(&mut self, key: Key, seq: u32, ack: u32, now: Micros) -> (u32, Option<Key>) {
+    pub(super) fn push(
+        &mut self,
+        key: Key,
+        (seq, ack): (u32, u32),
+        clock: Option<Clock>,
+        now: Micros,
+    ) -> (u32, Option<Key>) {
         let gone = if self.queue.len() >= self.max.max(1) {
             self.pop()
         } else {
@@ -50,6 +58,7 @@ impl TimeWaits {
             key,
             seq,
             ack,
+            clock,
             ends_at: now + WAIT_US,
             is_over: false,
         });
