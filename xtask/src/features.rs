@@ -8,7 +8,7 @@ use crate::{Outcome, program};
 use std::path::Path;
 
 const CRATE: &str = "fordway-netstack";
-const SETS: [&str; 11] = [
+const SETS: [&str; 12] = [
     "icmp",
     "udp",
     "tcp",
@@ -16,16 +16,18 @@ const SETS: [&str; 11] = [
     "tcp,udp",
     "tcp,udp,icmp",
     "tcp,udp,icmp,ipv6",
+    "tcp,udp,icmp,ipv6,autoconf",
     "tcp,udp,icmp,fragments",
     "tcp,udp,icmp,dhcp,dns",
     "tcp,udp,icmp,filter",
-    "tcp,udp,icmp,ipv6,fragments,dhcp,dns,filter",
+    "tcp,udp,icmp,ipv6,autoconf,fragments,dhcp,dns,filter",
 ];
 /// The set, and a part of what the compiler must say to it.
-const REFUSED: [(&str, &str); 6] = [
+const REFUSED: [(&str, &str); 7] = [
     ("", "without tcp, udp and icmp"),
     ("filter", "without tcp, udp and icmp"),
     ("tcp,ipv6", "ipv6 finds its neighbors by ICMPv6"),
+    ("tcp,icmp,autoconf", "autoconf makes addresses of IPv6"),
     ("tcp,icmp,dhcp", "dhcp is spoken over UDP"),
     ("tcp,dns", "dns is asked over UDP"),
     ("tcp,fragments", "fragments needs udp or icmp"),

@@ -54,12 +54,19 @@ fn protocols(stack: &mut Stack, now: u64) {
         let mut buffer = [0; 64];
         let _ = black_box(stack.udp_send(id, peer, &buffer));
         let _ = black_box(stack.udp_receive(id, &mut buffer));
+        let _ = black_box(stack.udp_connect(id, Some(peer)));
+        let _ = black_box(stack.udp_error(id));
         let _ = black_box(stack.udp_close(id));
     }
     #[cfg(feature = "icmp")]
     {
         let _ = black_box(stack.ping(peer.ip(), 1, 2, &[0; 56]));
         black_box(stack.ping_reply());
+    }
+    #[cfg(feature = "autoconf")]
+    {
+        stack.ipv6_start(now, black_box(Default::default()));
+        black_box(stack.ipv6_addresses().count());
     }
     #[cfg(feature = "dhcp")]
     {

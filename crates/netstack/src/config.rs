@@ -43,9 +43,15 @@ pub struct Limits {
     pub outbox_bytes_max: usize,
     /// Datagrams that wait for one UDP port's reader.
     pub udp_queue_bytes_max: usize,
+    /// Datagrams that wait for all of them.
+    pub udp_bytes_max: usize,
     /// Bytes of all packets that are being put together from fragments.
     pub reassembly_bytes_max: usize,
     pub reassembly_packets_max: usize,
+    /// Ways on which a router takes less than our link.
+    pub paths_max: usize,
+    /// Default routers, prefixes and addresses that router advertisements bring, of each.
+    pub advertised_max: usize,
     /// ICMP errors that we send.
     pub icmp_errors_per_second: u32,
     /// Ping replies that wait for their reader.
@@ -72,7 +78,9 @@ impl Limits {
             neighbors_pending_max: fits(256, 16 * 1024, most.neighbors_pending_max),
             outbox_bytes_max: (bytes / 32).min(most.outbox_bytes_max),
             udp_queue_bytes_max: (bytes / 64).min(most.udp_queue_bytes_max),
+            udp_bytes_max: (bytes / 32).min(most.udp_bytes_max),
             reassembly_bytes_max: (bytes / 64).min(most.reassembly_bytes_max),
+            paths_max: fits(512, 128, most.paths_max),
             tracked_max: fits(32, 1024, most.tracked_max),
             ..most
         }
@@ -91,8 +99,11 @@ impl Default for Limits {
             neighbor_packets_max: 16,
             outbox_bytes_max: 512 * 1024,
             udp_queue_bytes_max: 256 * 1024,
+            udp_bytes_max: 64 * 1024 * 1024,
             reassembly_bytes_max: 512 * 1024,
             reassembly_packets_max: 32,
+            paths_max: 256,
+            advertised_max: 8,
             icmp_errors_per_second: 100,
             ping_replies_max: 64,
             tracked_max: 16_384,
@@ -144,6 +155,32 @@ impl Default for TcpOptions {
             user_timeout_us: 120 * SECOND_US,
             congestion: Congestion::Cubic,
             hop_limit: 64,
+        }
+    }
+}
+
+/// How a UDP socket sends, and who may bind its port besides.
+#[cfg(feature = "udp")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UdpOptions {
+    /// Other sockets that say so too may bind the same port (SO_REUSEPORT): what one peer sends
+    /// goes to one of them.
+    pub shares_port: bool,
+    /// Time to live or hop limit; `None` is what the link says, else 64.
+    pub hop_limit: Option<u8>,
+    pub group_hop_limit: u8,
+    /// Type of service or traffic class.
+    pub class: u8,
+}
+
+#[cfg(feature = "udp")]
+impl Default for UdpOptions {
+    fn default() -> UdpOptions {
+        UdpOptions {
+            shares_port: false,
+            hop_limit: None,
+            group_hop_limit: 1,
+            class: 0,
         }
     }
 }

@@ -24,10 +24,15 @@ pub enum Drop {
     Full,
     /// A connection could not be taken: accept queue or flow table full.
     Backlog,
+    /// An ICMP error that quotes nothing of ours.
+    Stray,
+    /// A message of neighbor discovery that is not to be believed: from behind a router, from
+    /// who may not say it, or more than the limits keep.
+    Discovery,
 }
 
 impl Drop {
-    pub const COUNT: usize = 10;
+    pub const COUNT: usize = 12;
     pub const ALL: [(Drop, &'static str); Drop::COUNT] = [
         (Drop::Malformed, "malformed"),
         (Drop::Checksum, "checksum"),
@@ -39,6 +44,8 @@ impl Drop {
         (Drop::Unreachable, "unreachable"),
         (Drop::Full, "queue full"),
         (Drop::Backlog, "backlog"),
+        (Drop::Stray, "stray error"),
+        (Drop::Discovery, "discovery"),
     ];
 }
 

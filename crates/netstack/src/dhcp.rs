@@ -14,6 +14,7 @@ use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use alloc::vec::Vec;
 
+use crate::config::UdpOptions;
 use crate::packet::{self, Ip};
 use crate::route::{Cidr, Class, Route};
 use crate::stack::{Source, Stack};
@@ -285,7 +286,8 @@ impl Stack {
         };
         let src = own.unwrap_or(Ipv4Addr::UNSPECIFIED);
         let to = SocketAddr::new(to.into(), SERVER_PORT);
-        let _ = self.udp_output(src.into(), CLIENT_PORT, to, &message);
+        let from = SocketAddr::new(src.into(), CLIENT_PORT);
+        let _ = self.udp_output(from, to, &message, &UdpOptions::default());
     }
 
     /// A server may answer to the address that it is about to lend.

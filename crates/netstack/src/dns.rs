@@ -9,6 +9,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
+use crate::config::UdpOptions;
 use crate::packet::{self, Ip};
 use crate::stack::{Error, Event, Source, Stack};
 use crate::udp::EPHEMERAL;
@@ -244,7 +245,8 @@ impl Stack {
             message.extend_from_slice(&query.question);
             let (port, server) = (query.port, query.server);
             if let Some(src) = self.routing.source_for(&server) {
-                let _ = self.udp_output(src, port, SocketAddr::new(server, PORT), &message);
+                let (from, to) = (SocketAddr::new(src, port), SocketAddr::new(server, PORT));
+                let _ = self.udp_output(from, to, &message, &UdpOptions::default());
             }
         }
     }

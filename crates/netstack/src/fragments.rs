@@ -3,7 +3,7 @@
 //!
 //! What is being put together is bounded in packets and bytes; when there is no room, the oldest
 //! goes. A packet with overlapping fragments is given up whole (RFC 5722), and so is one with
-//! more than [`PIECES_MAX`] pieces.
+//! more than [`PIECES_MAX`] holes. What lies within what is there is a duplicate and ignored.
 
 use alloc::vec::Vec;
 use core::net::IpAddr;
@@ -70,10 +70,15 @@ impl Partial {
         if beyond_end || self.ranges.len() >= PIECES_MAX {
             return false;
         }
-        let at = self.ranges.partition_point(|(start, _)| *start < from);
-        let hits_before = at > 0 && self.ranges[at - 1].1 > from;
-        let hits_after = self.ranges.get(at).is_some_and(|(start, _)| *start < to);
+        let at = self.ranges.partition_point(|(start, _)| *start <= from);
+        let before = at.checked_sub(1).map(|index| self.ranges[index]);
+        // What is there already, in whole, is a duplicate: the first counts.
         let past_last = is_last && self.ranges.last().is_some_and(|(_, end)| *end > to);
+        if before.is_some_and(|(_, end)| to <= end) && !past_last {
+            return true;
+        }
+        let hits_before = before.is_some_and(|(_, end)| end > from);
+        let hits_after = self.ranges.get(at).is_some_and(|(start, _)| *start < to);
         if hits_before || hits_after || past_last {
             return false;
         }
@@ -82,24 +87,30 @@ impl Partial {
         }
         self.bytes[from..to].copy_from_slice(piece);
         self.ranges.insert(at, (from, to));
+        self.join(at);
         if is_last {
             self.total = Some(to);
         }
         true
     }
 
-    fn is_whole(&self) -> bool {
-        let Some(total) = self.total else {
-            return false;
-        };
-        let mut reached = 0;
-        for (from, to) in &self.ranges {
-            if *from != reached {
-                return false;
-            }
-            reached = *to;
+    /// Makes one of the range at `at` and those that it touches.
+    fn join(&mut self, at: usize) {
+        if let Some((from, to)) = self.ranges.get(at + 1).copied()
+            && self.ranges[at].1 == from
+        {
+            self.ranges[at].1 = to;
+            self.ranges.remove(at + 1);
         }
-        reached == total && self.protocol.is_some()
+        if at > 0 && self.ranges[at - 1].1 == self.ranges[at].0 {
+            self.ranges[at - 1].1 = self.ranges[at].1;
+            self.ranges.remove(at);
+        }
+    }
+
+    fn is_whole(&self) -> bool {
+        let whole = self.total.map(|total| (0, total));
+        self.protocol.is_some() && self.ranges.len() == 1 && self.ranges.first().copied() == whole
     }
 }
 
@@ -173,16 +184,18 @@ impl Stack {
         Ok(Some(packet))
     }
 
-    /// Sends a packet that is larger than the link in pieces. Its checksum is filled in.
+    /// Sends a packet that is larger than the link, or its way, in pieces. Its checksum is
+    /// filled in.
     pub(crate) fn send_in_fragments(
         &mut self,
         hop: Hop,
         frame: Vec<u8>,
+        mtu_bytes: usize,
     ) -> Result<(), (Drop, Vec<u8>)> {
         let is_v4 = frame[ETHERNET] >> 4 == 4;
         let header = if is_v4 { packet::IPV4 } else { packet::IPV6 };
         let extension = if is_v4 { 0 } else { 8 };
-        let room = self.link.mtu_bytes.saturating_sub(header + extension) & !7;
+        let room = mtu_bytes.saturating_sub(header + extension) & !7;
         if room == 0 {
             return Err((Drop::Fragment, frame));
         }

@@ -22,6 +22,25 @@ impl BuildHasher for Keyed {
     }
 }
 
+/// What tells the packets of one conversation from others: 20 bits for the routers of IPv6
+/// (RFC 6437 section 3), none of which is our secret.
+#[cfg(feature = "ipv6")]
+pub(crate) fn flow_label(
+    key: Keyed,
+    from: &core::net::SocketAddr,
+    to: &core::net::SocketAddr,
+) -> u32 {
+    let mut hasher = key.build_hasher();
+    for name in [from, to] {
+        if let core::net::IpAddr::V6(six) = name.ip() {
+            hasher.write_u128(six.to_bits());
+        }
+        hasher.write_u16(name.port());
+    }
+    // Zero says that there is none.
+    (hasher.finish() as u32 & 0xf_ffff).max(1)
+}
+
 /// Mixes two words by one wide multiplication.
 pub(crate) fn mix(a: u64, b: u64) -> u64 {
     let wide = u128::from(a) * u128::from(b);

@@ -1,13 +1,15 @@
 //! ICMP for IPv4 (RFC 792, RFC 1122 section 3.2.2): echo in both directions, errors in both
 //! directions. Errors of ours are limited per second, never answer an error or a group, and
-//! carry as much of the packet as RFC 1812 wants. Errors from others only count for a connection
-//! that the quoted packet names with a sequence number in flight.
+//! carry as much of the packet as RFC 1812 and RFC 4443 want. Errors from others are for `errors`.
+//! Redirects of IPv4 are not believed: anybody on the link can forge one, and without them a
+//! packet only takes one hop more.
 
 use alloc::collections::VecDeque;
 use core::net::IpAddr;
 
 use crate::config::Limits;
 use crate::counters::Drop;
+use crate::errors::Said;
 use crate::packet::{self, Ip};
 use crate::route::Class;
 use crate::stack::{Error, Event, Source, Stack};
@@ -16,8 +18,10 @@ use crate::{Micros, SECOND_US};
 const ECHO_REPLY: u8 = 0;
 const UNREACHABLE: u8 = 3;
 const ECHO_REQUEST: u8 = 8;
-/// A quoted packet's share of an error: the whole stays under 576 bytes (RFC 1812 section 4.3.2.3).
+/// A quoted packet's share of an error: the whole stays under 576 bytes (RFC 1812 section 4.3.2.3),
+/// or 1,280 (RFC 4443 section 2.4).
 const QUOTE_BYTES_MAX: usize = 576 - packet::IPV4 - 8;
+const QUOTE_BYTES_MAX_V6: usize = crate::path::FLOOR_V6 - packet::IPV6 - 8;
 
 /// Why a packet could not be delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,7 +100,8 @@ impl Stack {
         };
         let kind = if to.is_ipv4() { ECHO_REQUEST } else { 128 };
         let buffer = self.outbox.buffer();
-        let (mut frame, at) = packet::start(buffer, &src, &to, protocol, 64, 8 + payload.len());
+        let hops = self.hop_limit(&to);
+        let (mut frame, at) = packet::start(buffer, &src, &to, protocol, hops, 8 + payload.len());
         frame[at] = kind;
         packet::put16(&mut frame, at + 4, ident);
         packet::put16(&mut frame, at + 6, sequence);
@@ -112,7 +117,7 @@ impl Stack {
 
     pub(crate) fn icmp_input(&mut self, bytes: &[u8], ip: &Ip, class: Class) -> Result<(), Drop> {
         let message = &bytes[ip.payload..ip.end];
-        let [kind, _code, _, _, i0, i1, s0, s1, ..] = *message else {
+        let [kind, _, _, _, i0, i1, s0, s1, ..] = *message else {
             return Err(Drop::Malformed);
         };
         match kind {
@@ -126,23 +131,19 @@ impl Stack {
                 self.note_reply(ip, ident, u16::from_be_bytes([s0, s1]));
                 Ok(())
             }
-            #[cfg(feature = "tcp")]
-            UNREACHABLE if class == Class::Own => {
-                let code = message[1];
-                // 4: fragmentation needed, with the next hop's MTU (RFC 1191).
-                let mtu = (code == 4).then_some(usize::from(u16::from_be_bytes([s0, s1])));
-                let is_hard = matches!(code, 2 | 3);
-                self.tcp_icmp_error(&message[8..], mtu, is_hard);
-                Ok(())
+            _ => {
+                let said = message.first_chunk().and_then(Said::of_v4);
+                let said = said.filter(|_| class == Class::Own).ok_or(Drop::Protocol)?;
+                self.icmp_error_input(&message[8..], said)
             }
-            _ => Err(Drop::Protocol),
         }
     }
 
     pub(crate) fn echo_reply(&mut self, message: &[u8], ip: &Ip, protocol: u8, kind: u8) {
         let (src, dst) = (ip.dst, ip.src);
         let buffer = self.outbox.buffer();
-        let (mut frame, at) = packet::start(buffer, &src, &dst, protocol, 64, message.len());
+        let hops = self.hop_limit(&dst);
+        let (mut frame, at) = packet::start(buffer, &src, &dst, protocol, hops, message.len());
         frame[at..].copy_from_slice(message);
         frame[at] = kind;
         self.send(frame, src, dst, 2);
@@ -183,9 +184,9 @@ impl Stack {
             #[cfg(feature = "udp")]
             (IpAddr::V6(_), Unreachable::Port) => (packet::ICMPV6, 1, 4),
         };
-        // Protocols 1 and 58 carry errors themselves.
-        let is_icmp = ip.protocol == packet::ICMP || ip.protocol == packet::ICMPV6;
-        if class != Class::Own || is_icmp || ip.src.is_unspecified() || ip.src.is_multicast() {
+        // Protocols 1 and 58 carry errors themselves; 59 wants nothing.
+        let is_mute = matches!(ip.protocol, packet::ICMP | packet::ICMPV6 | packet::NOTHING);
+        if class != Class::Own || is_mute || ip.src.is_unspecified() || ip.src.is_multicast() {
             return;
         }
         self.send_icmp_error(bytes, ip, protocol, kind, code);
@@ -202,10 +203,15 @@ impl Stack {
         if !self.icmp.may_send_error(self.now) {
             return;
         }
-        let quote = &bytes[..bytes.len().min(QUOTE_BYTES_MAX)];
+        let quote_max = match ip.src {
+            IpAddr::V4(_) => QUOTE_BYTES_MAX,
+            IpAddr::V6(_) => QUOTE_BYTES_MAX_V6,
+        };
+        let quote = &bytes[..bytes.len().min(quote_max)];
         let buffer = self.outbox.buffer();
         let (src, dst) = (ip.dst, ip.src);
-        let (mut frame, at) = packet::start(buffer, &src, &dst, protocol, 64, 8 + quote.len());
+        let hops = self.hop_limit(&dst);
+        let (mut frame, at) = packet::start(buffer, &src, &dst, protocol, hops, 8 + quote.len());
         frame[at] = kind;
         frame[at + 1] = code;
         if kind == 4 {

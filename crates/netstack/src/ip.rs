@@ -5,7 +5,7 @@
 //! request for it, fragments, neighbor.
 
 use alloc::vec::Vec;
-use core::net::{IpAddr, Ipv4Addr};
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use crate::Mac;
 use crate::checksum;
@@ -19,6 +19,8 @@ use crate::route::{Class, Hop};
 use crate::stack::Stack;
 
 const IP_BYTES_MAX: usize = 65_535;
+/// As on Linux.
+const HOP_LIMIT: u8 = 64;
 /// Packets that wait in the loopback queue.
 pub(crate) const LOOPBACK_MAX: usize = 256;
 
@@ -210,7 +212,7 @@ impl Stack {
             #[cfg(feature = "icmp")]
             packet::ICMP if ip.dst.is_ipv4() => self.icmp_input(bytes, ip, class),
             #[cfg(feature = "ipv6")]
-            packet::ICMPV6 if ip.dst.is_ipv6() => self.icmpv6_input(bytes, ip, class),
+            packet::ICMPV6 if ip.dst.is_ipv6() => self.icmpv6_input(bytes, ip, class, origin),
             _ => {
                 #[cfg(feature = "icmp")]
                 self.icmp_unreachable(bytes, ip, class, crate::icmp::Unreachable::Protocol);
@@ -279,11 +281,12 @@ impl Stack {
         if hop == Hop::Own {
             return self.send_to_hop(hop, frame, None);
         }
-        if frame.len() - ETHERNET > self.link.mtu_bytes {
+        let mtu_bytes = self.path_mtu(&dst);
+        if frame.len() - ETHERNET > mtu_bytes {
             #[cfg(feature = "fragments")]
             {
                 self.seal(&mut frame, &src, &dst, field, false);
-                return self.send_in_fragments(hop, frame);
+                return self.send_in_fragments(hop, frame, mtu_bytes);
             }
             #[cfg(not(feature = "fragments"))]
             return Err((Drop::Fragment, frame));
@@ -301,11 +304,16 @@ impl Stack {
         field: usize,
         may_ask: bool,
     ) -> Option<ChecksumRequest> {
-        let payload = ETHERNET + packet::header_len(dst);
-        let protocol = match dst {
+        let mut payload = ETHERNET + packet::header_len(dst);
+        let mut protocol = match dst {
             IpAddr::V4(_) => frame[ETHERNET + 9],
             IpAddr::V6(_) => frame[ETHERNET + 6],
         };
+        // The one extension header that we write: eight bytes for each router to look at.
+        if protocol == packet::HOP_BY_HOP && dst.is_ipv6() {
+            protocol = frame[payload];
+            payload += 8;
+        }
         let has_pseudo = protocol != packet::ICMP;
         let partial = if has_pseudo {
             checksum::pseudo(src, dst, protocol, frame.len() - payload)
@@ -374,6 +382,40 @@ impl Stack {
             self.counters.drop(Drop::Full);
         }
         Ok(())
+    }
+
+    /// The largest packet that the link takes.
+    pub(crate) fn link_mtu(&self, dst: &IpAddr) -> usize {
+        #[cfg(feature = "autoconf")]
+        if dst.is_ipv6()
+            && let Some(mtu_bytes) = self.autoconf.mtu_bytes
+        {
+            return mtu_bytes.min(self.link.mtu_bytes);
+        }
+        let _ = dst;
+        self.link.mtu_bytes
+    }
+
+    /// Time to live or hop limit of packets for which nobody says one.
+    pub(crate) fn hop_limit(&self, dst: &IpAddr) -> u8 {
+        #[cfg(feature = "autoconf")]
+        if dst.is_ipv6()
+            && let Some(hop_limit) = self.autoconf.hop_limit
+        {
+            return hop_limit;
+        }
+        let _ = dst;
+        HOP_LIMIT
+    }
+
+    /// For packets from `from` to `to`; 0 over IPv4.
+    pub(crate) fn flow_label(&self, from: &SocketAddr, to: &SocketAddr) -> u32 {
+        #[cfg(feature = "ipv6")]
+        if to.is_ipv6() {
+            return crate::hash::flow_label(self.label_key, from, to);
+        }
+        let _ = (from, to);
+        0
     }
 
     /// Writes what the neighbor table wants to ask.

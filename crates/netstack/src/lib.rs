@@ -6,9 +6,9 @@
 //!        │                                                                   ▲
 //!        ▼                                                                   │
 //!   Ethernet ── ARP, ND ◄──────────── neighbors ──────────────► replies, datagrams (outbox)
-//!        │                                                                   │
-//!       IP ── fragments ── filter ──┬── ICMP: echo, errors, ping             │ filter
-//!                                   ├── UDP: port ──► queue                  │
+//!        │       └── autoconf: addresses, routers, groups                    │
+//!       IP ── fragments ── filter ──┬── ICMP: echo, errors, ping ──► path MTUs
+//!                                   ├── UDP: both names or port ──► queue    │ filter
 //!                                   └── TCP: 5-tuple ──hash──► one flow ── dirty flows only
 //!                                             │              half-open · TIME_WAIT
 //!                                             └── listeners ──► accept queue
@@ -24,12 +24,17 @@
 //!
 //! **Limits.** Everything that a foreign host can make grow is bounded by [`Limits`]: neighbors,
 //! half-open connections (then SYN cookies), accept queues, flows, TIME_WAIT, reassembly, queued
-//! datagrams, frames to be sent, ICMP errors per second.
+//! datagrams, frames to be sent, path MTUs, what routers advertise, ICMP errors per second.
 #![no_std]
 #![forbid(unsafe_code)]
 // What only a protocol that is left out uses is left out by the linker.
 #![cfg_attr(
-    not(all(feature = "tcp", feature = "udp", feature = "icmp", feature = "ipv6")),
+    not(all(
+        feature = "tcp",
+        feature = "udp",
+        feature = "icmp",
+        feature = "autoconf"
+    )),
     allow(dead_code, unused_imports)
 )]
 
@@ -39,6 +44,8 @@ extern crate alloc;
 compile_error!("a stack without tcp, udp and icmp does nothing: enable one of them");
 #[cfg(all(feature = "ipv6", not(feature = "icmp")))]
 compile_error!("ipv6 finds its neighbors by ICMPv6: enable icmp too");
+#[cfg(all(feature = "autoconf", not(feature = "ipv6")))]
+compile_error!("autoconf makes addresses of IPv6: enable ipv6 too");
 #[cfg(all(feature = "dhcp", not(feature = "udp")))]
 compile_error!("dhcp is spoken over UDP: enable udp too");
 #[cfg(all(feature = "dns", not(feature = "udp")))]
@@ -46,6 +53,10 @@ compile_error!("dns is asked over UDP: enable udp too");
 #[cfg(all(feature = "fragments", not(any(feature = "udp", feature = "icmp"))))]
 compile_error!("TCP never sends fragments: fragments needs udp or icmp");
 
+#[cfg(feature = "autoconf")]
+mod advertised;
+#[cfg(feature = "autoconf")]
+mod autoconf;
 mod checksum;
 mod config;
 mod counters;
@@ -53,6 +64,8 @@ mod counters;
 mod dhcp;
 #[cfg(feature = "dns")]
 mod dns;
+#[cfg(feature = "icmp")]
+mod errors;
 #[cfg(feature = "filter")]
 mod filter;
 #[cfg(feature = "fragments")]
@@ -62,11 +75,14 @@ mod hash;
 #[cfg(feature = "icmp")]
 mod icmp;
 mod ip;
+#[cfg(feature = "autoconf")]
+mod mld;
 #[cfg(feature = "ipv6")]
 mod ndp;
 mod neighbor;
 mod outbox;
 mod packet;
+mod path;
 mod route;
 mod stack;
 #[cfg(feature = "tcp")]
@@ -74,6 +90,10 @@ mod tcp;
 #[cfg(feature = "udp")]
 mod udp;
 
+#[cfg(feature = "autoconf")]
+pub use autoconf::{AddressState, Ipv6Options};
+#[cfg(feature = "udp")]
+pub use config::UdpOptions;
 pub use config::{Config, Limits, Link, Offloads};
 #[cfg(feature = "tcp")]
 pub use config::{Congestion, TcpOptions};

@@ -65,6 +65,7 @@ pub(crate) enum Answer {
 /// What became of those who waited.
 #[derive(Debug)]
 pub(crate) struct Released {
+    pub address: IpAddr,
     pub packets: VecDeque<Waiting>,
     pub flows: Vec<(u32, u32)>,
     /// Absent if nobody answered.
@@ -201,6 +202,7 @@ impl Neighbors {
         entry.state = State::Known;
         entry.proof_at = now;
         let released = Released {
+            address,
             packets: core::mem::take(&mut entry.packets),
             flows: core::mem::take(&mut entry.flows),
             mac: Some(mac),
@@ -278,6 +280,7 @@ impl Neighbors {
                 self.timed.push(address);
             } else if let Some(entry) = self.remove(&address) {
                 given_up.push(Released {
+                    address,
                     packets: entry.packets,
                     flows: entry.flows,
                     mac: None,

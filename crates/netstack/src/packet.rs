@@ -25,6 +25,15 @@ pub(crate) const ICMP: u8 = 1;
 pub(crate) const TCP: u8 = 6;
 pub(crate) const UDP: u8 = 17;
 pub(crate) const ICMPV6: u8 = 58;
+/// Extension headers of IPv6; the last says that nothing follows.
+pub(crate) const HOP_BY_HOP: u8 = 0;
+#[cfg(feature = "ipv6")]
+const ROUTING: u8 = 43;
+#[cfg(feature = "ipv6")]
+const FRAGMENT: u8 = 44;
+#[cfg(feature = "ipv6")]
+const DESTINATION: u8 = 60;
+pub(crate) const NOTHING: u8 = 59;
 
 pub(crate) fn be16(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
@@ -107,7 +116,7 @@ fn parse_v4(bytes: &[u8]) -> Option<Ip> {
     })
 }
 
-/// Extension headers that may come before the payload, walked at most this often.
+/// So many extension headers may come before the payload.
 #[cfg(feature = "ipv6")]
 const EXTENSIONS_MAX: usize = 8;
 
@@ -131,20 +140,36 @@ fn parse_v6(bytes: &[u8]) -> Option<Ip> {
         hop_limit: fixed[7],
         fragment: None,
     };
-    for _ in 0..EXTENSIONS_MAX {
+    for _ in 0..=EXTENSIONS_MAX {
         let (next, len) = match ip.protocol {
-            // Hop-by-hop, routing, destination options: length in units of 8 bytes after the first 8.
-            0 | 43 | 60 => {
+            // Length in units of 8 bytes after the first 8.
+            HOP_BY_HOP | ROUTING | DESTINATION => {
                 let len = 8 + usize::from(*bytes.get(ip.payload + 1)?) * 8;
-                (*bytes.get(ip.payload)?, len)
+                let header = bytes.get(ip.payload..ip.payload + len)?;
+                let may_pass = match ip.protocol {
+                    // For every router, so that it comes first.
+                    HOP_BY_HOP => ip.payload == IPV6 && options_may_pass(&header[2..]),
+                    // Segments that are left would make us a router (RFC 5095).
+                    ROUTING => header[3] == 0,
+                    _ => options_may_pass(&header[2..]),
+                };
+                if !may_pass {
+                    return None;
+                }
+                (header[0], len)
             }
-            44 => {
+            FRAGMENT => {
                 let word = be16(bytes, ip.payload + 2)?;
-                ip.fragment = Some(Fragment {
+                let fragment = Fragment {
                     id: be32(bytes, ip.payload + 4)?,
                     offset: usize::from(word & 0xfff8),
                     more: word & 1 != 0,
-                });
+                };
+                // One that is whole stands for itself (RFC 6946). What follows in a true
+                // fragment is looked at when the packet is whole.
+                if fragment.offset != 0 || fragment.more {
+                    ip.fragment = Some(fragment);
+                }
                 (*bytes.get(ip.payload)?, 8)
             }
             _ => return Some(ip),
@@ -154,11 +179,29 @@ fn parse_v6(bytes: &[u8]) -> Option<Ip> {
             return None;
         }
         ip.protocol = next;
-        if ip.fragment.is_some_and(|f| f.offset != 0) {
+        if ip.fragment.is_some() {
             return Some(ip);
         }
     }
     None
+}
+
+/// Options of which one must be understood, and is not, stop the packet (RFC 8200 section 4.2).
+#[cfg(feature = "ipv6")]
+fn options_may_pass(mut options: &[u8]) -> bool {
+    while let [kind, rest @ ..] = options {
+        // Pad1 is a byte alone.
+        let len = match (kind, rest) {
+            (0, _) => 0,
+            (_, [len, ..]) => 1 + usize::from(*len),
+            (_, []) => return false,
+        };
+        if len > rest.len() || kind >> 6 != 0 {
+            return false;
+        }
+        options = &rest[len..];
+    }
+    true
 }
 
 /// Length of the IP header that we write towards this address.
@@ -201,6 +244,21 @@ pub(crate) fn put_ip(
             bytes[24..40].copy_from_slice(&dst.octets());
         }
         _ => {}
+    }
+}
+
+/// Puts the type of service or traffic class, and for IPv6 the flow label (RFC 6437), into a
+/// header that [`put_ip`] wrote.
+pub(crate) fn mark(bytes: &mut [u8], class: u8, label: u32) {
+    if bytes[0] >> 4 == 6 {
+        put32(
+            bytes,
+            0,
+            0x6000_0000 | u32::from(class) << 20 | label & 0xf_ffff,
+        );
+    } else if class != 0 {
+        bytes[1] = class;
+        fill_ipv4_checksum(bytes);
     }
 }
 

@@ -74,6 +74,11 @@ pub(crate) enum Hop {
 pub(crate) struct Routing {
     pub addresses: Vec<Cidr>,
     pub routes: Vec<Route>,
+    /// What router advertisements say, kept by `autoconf`: networks on the link, default
+    /// routers (the best first), addresses that begin no conversation any more.
+    pub on_link: Vec<Cidr>,
+    pub routers: Vec<IpAddr>,
+    pub deprecated: Vec<IpAddr>,
 }
 
 impl Routing {
@@ -106,37 +111,58 @@ impl Routing {
             Class::Multicast => return Some(Hop::Multicast),
             Class::Other => {}
         }
-        if self.addresses.iter().any(|own| own.contains(dst)) || is_link_local(dst) {
+        if self.is_on_link(dst) {
             return Some(Hop::Neighbor(*dst));
         }
-        self.routes
+        let route = self
+            .routes
             .iter()
             .filter(|route| route.destination.contains(dst))
             .max_by_key(|route| route.destination.prefix_len)
-            .map(|route| Hop::Neighbor(route.gateway))
+            .map(|route| route.gateway);
+        let advertised = || self.routers.first().copied().filter(|_| dst.is_ipv6());
+        route.or_else(advertised).map(Hop::Neighbor)
     }
 
-    /// The address of ours that speaks to `dst`: one in the same network, else one of the same
-    /// scope, else the first of its family (RFC 6724 in little).
+    /// Whether a destination is a neighbor.
+    pub(crate) fn is_on_link(&self, address: &IpAddr) -> bool {
+        let mut networks = self.addresses.iter().chain(&self.on_link);
+        is_link_local(address) || networks.any(|network| network.contains(address))
+    }
+
+    /// The address of ours that speaks to `dst`: itself, one of the same scope, one that is not
+    /// about to run out, one in the same network, the one that has most in common with it, the
+    /// first (RFC 6724 section 5, as far as there is one link).
     pub(crate) fn source_for(&self, dst: &IpAddr) -> Option<IpAddr> {
         if self.is_own(dst) {
             return Some(*dst);
         }
-        let same = self
-            .addresses
-            .iter()
+        let same = self.addresses.iter().rev();
+        same.filter(|own| own.address.is_ipv4() == dst.is_ipv4())
+            .max_by_key(|own| {
+                let is_scope = has_link_scope(&own.address) == has_link_scope(dst);
+                let is_good = !self.deprecated.contains(&own.address);
+                let common = common_bits(&own.address, dst);
+                (is_scope, is_good, own.contains(dst), common)
+            })
             .map(|own| own.address)
-            .filter(|a| a.is_ipv4() == dst.is_ipv4());
-        let near = self
-            .addresses
-            .iter()
-            .find(|own| own.contains(dst))
-            .map(|own| own.address);
-        near.or_else(|| {
-            same.clone()
-                .find(|a| is_link_local(a) == is_link_local(dst))
-        })
-        .or_else(|| same.clone().next())
+    }
+}
+
+/// Of the network's half of two IPv6 addresses.
+fn common_bits(a: &IpAddr, b: &IpAddr) -> u32 {
+    match (a, b) {
+        (IpAddr::V6(a), IpAddr::V6(b)) => (a.to_bits() ^ b.to_bits()).leading_zeros().min(64),
+        _ => 0,
+    }
+}
+
+/// It means something on one link only.
+fn has_link_scope(address: &IpAddr) -> bool {
+    match address {
+        IpAddr::V4(_) => false,
+        IpAddr::V6(six) if six.is_multicast() => six.segments()[0] & 0xf <= 2,
+        IpAddr::V6(six) => is_link_local_v6(six),
     }
 }
 

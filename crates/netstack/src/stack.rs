@@ -28,6 +28,12 @@ pub enum Error {
     TimedOut,
     /// No route, or no neighbor answered.
     Unreachable,
+    /// A router says that the host cannot be reached.
+    HostUnreachable,
+    /// A router or the host does not allow it.
+    Denied,
+    /// The host has no such protocol, or does not understand the packet.
+    Protocol,
     /// Not connected yet, or no longer.
     NotConnected,
     /// The sending side is shut.
@@ -50,6 +56,9 @@ impl core::fmt::Display for Error {
             Error::Reset => "connection reset",
             Error::TimedOut => "timed out",
             Error::Unreachable => "unreachable",
+            Error::HostUnreachable => "host unreachable",
+            Error::Denied => "not allowed",
+            Error::Protocol => "protocol not available",
             Error::NotConnected => "not connected",
             Error::Pipe => "sending side is shut",
             Error::AddressInUse => "address in use",
@@ -71,12 +80,16 @@ pub enum Event {
     Accept(crate::ListenerId),
     #[cfg(feature = "tcp")]
     Tcp(crate::TcpId, crate::Ready),
-    /// [`Stack::udp_receive`] has datagrams.
+    /// [`Stack::udp_receive`] has datagrams, or an error.
     #[cfg(feature = "udp")]
     Udp(crate::UdpId),
     /// [`Stack::ping_reply`] has replies.
     #[cfg(feature = "icmp")]
     Ping,
+    /// An address of IPv6 can be used, has run out, or somebody else has it:
+    /// [`Stack::ipv6_addresses`].
+    #[cfg(feature = "autoconf")]
+    Ipv6,
     /// DHCP has given addresses, or they have run out: [`Stack::dhcp_lease`].
     #[cfg(feature = "dhcp")]
     Lease,
@@ -96,6 +109,8 @@ pub(crate) enum Source {
     Udp(u32),
     #[cfg(feature = "icmp")]
     Ping,
+    #[cfg(feature = "autoconf")]
+    Ipv6,
     #[cfg(feature = "dhcp")]
     Lease,
     #[cfg(feature = "dns")]
@@ -116,6 +131,12 @@ pub struct Stack {
     advanced_to: Option<Micros>,
     pub(crate) routing: Routing,
     pub(crate) neighbors: Neighbors,
+    #[cfg(feature = "icmp")]
+    pub(crate) paths: crate::path::Paths,
+    #[cfg(feature = "ipv6")]
+    pub(crate) label_key: crate::hash::Keyed,
+    #[cfg(feature = "autoconf")]
+    pub(crate) autoconf: crate::autoconf::Autoconf,
     pub(crate) outbox: Outbox,
     /// Packets to ourselves, with room for an Ethernet header.
     pub(crate) loopback: VecDeque<Vec<u8>>,
@@ -165,7 +186,7 @@ impl Stack {
             #[cfg(feature = "tcp")]
             tcp: crate::tcp::Tcp::new(&limits, &mut random),
             #[cfg(feature = "udp")]
-            udp: crate::udp::Udp::default(),
+            udp: crate::udp::Udp::new(random.next()),
             #[cfg(feature = "icmp")]
             icmp: crate::icmp::Icmp::new(&limits),
             #[cfg(feature = "fragments")]
@@ -176,6 +197,12 @@ impl Stack {
             dhcp: crate::dhcp::Dhcp::default(),
             #[cfg(feature = "dns")]
             dns: crate::dns::Dns::default(),
+            #[cfg(feature = "icmp")]
+            paths: crate::path::Paths::new(limits.paths_max, random.next()),
+            #[cfg(feature = "ipv6")]
+            label_key: crate::hash::Keyed(random.next()),
+            #[cfg(feature = "autoconf")]
+            autoconf: crate::autoconf::Autoconf::default(),
             link,
             limits,
             random,
@@ -204,8 +231,12 @@ impl Stack {
         &self.routing.addresses
     }
 
+    /// They are ours at once, without a question to the others on the link. What
+    /// autoconfiguration has made stays as well.
     pub fn set_addresses(&mut self, addresses: &[Cidr]) {
         self.routing.addresses = addresses.to_vec();
+        #[cfg(feature = "autoconf")]
+        self.autoconf_keep();
         self.addresses_changed();
     }
 
@@ -309,6 +340,8 @@ impl Stack {
             self.tcp.poll_at(self.now),
             #[cfg(feature = "fragments")]
             self.fragments.next_at(),
+            #[cfg(feature = "autoconf")]
+            self.autoconf.next_at(),
             #[cfg(feature = "dhcp")]
             self.dhcp.next_at(),
             #[cfg(feature = "dns")]
@@ -329,6 +362,8 @@ impl Stack {
                 Source::Udp(index) => self.udp.event(index),
                 #[cfg(feature = "icmp")]
                 Source::Ping => self.icmp.event(),
+                #[cfg(feature = "autoconf")]
+                Source::Ipv6 => self.autoconf.event(),
                 #[cfg(feature = "dhcp")]
                 Source::Lease => Some(Event::Lease),
                 #[cfg(feature = "dns")]
@@ -375,10 +410,18 @@ impl Stack {
         }
         #[cfg(feature = "fragments")]
         self.fragments.advance(now);
+        #[cfg(feature = "autoconf")]
+        if is_due(self.autoconf.next_at()) {
+            self.autoconf_advance();
+        }
     }
 
     /// Sends what waited for a neighbor, or tells that it is not there.
     pub(crate) fn release(&mut self, released: Released) {
+        #[cfg(feature = "autoconf")]
+        if released.mac.is_none() {
+            self.router_is_silent(&released.address);
+        }
         for mut waiting in released.packets {
             match released.mac {
                 Some(mac) => {

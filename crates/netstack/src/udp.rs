@@ -1,13 +1,29 @@
-//! UDP (RFC 768): ports with a bounded queue each, found by a table of ports.
+//! UDP (RFC 768): sockets with a bounded queue each.
 //!
-//! A datagram goes to the socket bound to its very address, else to the one bound to none. What
-//! no port wants is answered by ICMP. A full queue drops the newest, as on Linux.
+//! ```text
+//!   datagram ── both names ──► connected socket
+//!      │
+//!      └── port ──► bound to this very address, else to its family, else to all
+//!                     several share the port: the hash of both names chooses one
+//! ```
+//! A connected socket hears its peer alone. A datagram to a group goes to every socket that it
+//! fits. What no socket wants is answered by ICMP. A full queue drops the newest, as on Linux;
+//! so does the bound on all queues together.
+//!
+//! **Errors.** A hard ICMP error about a datagram of a connected socket is kept, an event tells
+//! of it, and the next call that sends or receives fails with it, once (udp(7), as `sock_error`
+//! in Linux). A socket without a peer hears nothing of errors, nor does any of soft ones.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
+use core::hash::{BuildHasher, Hasher};
 use core::net::{IpAddr, SocketAddr};
 
+use hashbrown::HashMap;
+
+use crate::config::UdpOptions;
 use crate::counters::Drop;
+use crate::hash::Keyed;
 use crate::packet::{self, Ip};
 use crate::route::Class;
 use crate::stack::{Error, Event, Source, Stack};
@@ -17,11 +33,18 @@ const HEADER: usize = 8;
 const DATAGRAM_COST: usize = 64;
 pub(crate) const EPHEMERAL: core::ops::Range<u16> = 32_768..60_999;
 
-/// A bound UDP port.
+/// A UDP socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct UdpId {
     pub(crate) index: u32,
     pub(crate) generation: u32,
+}
+
+impl UdpId {
+    /// A small number that no other socket has at the same time, for a table of one's own.
+    pub fn index(self) -> usize {
+        self.index as usize
+    }
 }
 
 #[derive(Debug)]
@@ -34,21 +57,73 @@ struct Datagram {
 #[derive(Debug)]
 struct Socket {
     generation: u32,
-    address: Option<IpAddr>,
+    /// What it was bound to: an address, all of a family (0.0.0.0, ::), or all.
+    bound: Option<IpAddr>,
     port: u16,
+    /// Both names while it is connected.
+    names: Option<Names>,
+    options: UdpOptions,
+    error: Option<Error>,
     is_open: bool,
     is_queued: bool,
     queue: VecDeque<Datagram>,
     queue_bytes: usize,
 }
 
-#[derive(Debug, Default)]
+impl Socket {
+    /// How well a datagram to this address fits; 0 if not.
+    fn rank(&self, to: &IpAddr) -> u8 {
+        match self.bound {
+            Some(own) if own == *to => 3,
+            Some(own) if own.is_unspecified() && own.is_ipv4() == to.is_ipv4() => 2,
+            None => 1,
+            Some(_) => 0,
+        }
+    }
+
+    /// Whether a datagram could be for both.
+    fn overlaps(&self, bound: Option<IpAddr>) -> bool {
+        match (self.bound, bound) {
+            (None, _) | (_, None) => true,
+            (Some(a), Some(b)) if a.is_ipv4() == b.is_ipv4() => {
+                a == b || a.is_unspecified() || b.is_unspecified()
+            }
+            _ => false,
+        }
+    }
+}
+
+/// Local and remote name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Names {
+    local: SocketAddr,
+    remote: SocketAddr,
+}
+
+#[derive(Debug)]
 pub(crate) struct Udp {
     sockets: Vec<Socket>,
+    free: Vec<u32>,
     ports: BTreeMap<u16, Vec<u32>>,
+    connected: HashMap<Names, u32, Keyed>,
+    /// Chooses among sockets that share a port.
+    chooser: Keyed,
+    /// In all queues.
+    bytes: usize,
 }
 
 impl Udp {
+    pub(crate) fn new(seed: u64) -> Udp {
+        Udp {
+            sockets: Vec::new(),
+            free: Vec::new(),
+            ports: BTreeMap::new(),
+            connected: HashMap::with_hasher(Keyed(seed)),
+            chooser: Keyed(!seed),
+            bytes: 0,
+        }
+    }
+
     pub(crate) fn event(&mut self, index: u32) -> Option<Event> {
         let socket = self.sockets.get_mut(index as usize)?;
         socket.is_queued = false;
@@ -56,7 +131,8 @@ impl Udp {
             index,
             generation: socket.generation,
         };
-        (!socket.queue.is_empty()).then_some(Event::Udp(id))
+        let has_news = !socket.queue.is_empty() || socket.error.is_some();
+        has_news.then_some(Event::Udp(id))
     }
 
     fn socket(&mut self, id: UdpId) -> Result<&mut Socket, Error> {
@@ -66,51 +142,119 @@ impl Udp {
             .ok_or(Error::NoSuch)
     }
 
-    fn find(&self, dst: &IpAddr, port: u16) -> Option<u32> {
-        let bound = self.ports.get(&port)?;
-        let address_of = |index: &&u32| self.sockets[**index as usize].address;
-        let exact = bound.iter().find(|index| address_of(index) == Some(*dst));
-        exact
-            .or_else(|| bound.iter().find(|index| address_of(index).is_none()))
+    /// The socket for what comes from `remote` to `local`.
+    fn find(&self, local: &SocketAddr, remote: &SocketAddr) -> Option<u32> {
+        let names = Names {
+            local: *local,
+            remote: *remote,
+        };
+        if !self.connected.is_empty()
+            && let Some(index) = self.connected.get(&names)
+        {
+            return Some(*index);
+        }
+        let bound = self.ports.get(&local.port())?;
+        let rank = |index: &u32| {
+            let socket = &self.sockets[*index as usize];
+            match socket.names {
+                None => socket.rank(&local.ip()),
+                Some(_) => 0,
+            }
+        };
+        let best = bound.iter().map(rank).max().filter(|best| *best > 0)?;
+        let mut fitting = bound.iter().filter(|index| rank(index) == best);
+        let count = fitting.clone().count();
+        if count == 1 {
+            return fitting.next().copied();
+        }
+        let mut hasher = self.chooser.build_hasher();
+        for name in [local, remote] {
+            let bits = match name.ip() {
+                IpAddr::V4(four) => four.to_bits().into(),
+                IpAddr::V6(six) => six.to_bits(),
+            };
+            hasher.write_u128(bits);
+            hasher.write_u16(name.port());
+        }
+        fitting
+            .nth((hasher.finish() % count as u64) as usize)
             .copied()
+    }
+
+    /// The table leads to another socket with the same names, if there is one.
+    fn forget_names(&mut self, index: u32) {
+        let Some(names) = self.sockets[index as usize].names.take() else {
+            return;
+        };
+        if self.connected.get(&names) != Some(&index) {
+            return;
+        }
+        self.connected.remove(&names);
+        let same = self.ports.get(&names.local.port()).and_then(|bound| {
+            let mut same = bound.iter().rev();
+            same.find(|other| self.sockets[**other as usize].names == Some(names))
+        });
+        if let Some(other) = same {
+            self.connected.insert(names, *other);
+        }
     }
 }
 
 impl Stack {
-    /// Binds a port; port 0 chooses one.
+    /// Binds a port of one address, of all of a family (0.0.0.0, ::), or of all; port 0 chooses
+    /// one.
     pub fn udp_bind(&mut self, address: Option<IpAddr>, port: u16) -> Result<UdpId, Error> {
-        if address.is_some_and(|a| !self.routing.is_own(&a)) {
+        self.udp_bind_with(address, port, UdpOptions::default())
+    }
+
+    pub fn udp_bind_with(
+        &mut self,
+        address: Option<IpAddr>,
+        port: u16,
+        options: UdpOptions,
+    ) -> Result<UdpId, Error> {
+        if address.is_some_and(|a| !a.is_unspecified() && !self.routing.is_own(&a)) {
             return Err(Error::AddressNotAvailable);
         }
         let port = match port {
             0 => self.free_udp_port()?,
             port => port,
         };
-        let taken = self.udp.ports.entry(port).or_default();
-        if taken
-            .iter()
-            .any(|i| self.udp.sockets[*i as usize].address == address)
-        {
+        let udp = &mut self.udp;
+        let taken = udp.ports.entry(port).or_default();
+        let is_in_the_way = |index: &u32| {
+            let other = &udp.sockets[*index as usize];
+            other.overlaps(address) && !(options.shares_port && other.options.shares_port)
+        };
+        if taken.iter().any(is_in_the_way) {
             return Err(Error::AddressInUse);
         }
-        let free = self.udp.sockets.iter().position(|s| !s.is_open);
-        let index = free.unwrap_or(self.udp.sockets.len());
-        let generation = free.map_or(0, |i| self.udp.sockets[i].generation.wrapping_add(1));
-        let socket = Socket {
-            generation,
-            address,
+        let mut socket = Socket {
+            generation: 0,
+            bound: address,
             port,
+            names: None,
+            options,
+            error: None,
             is_open: true,
             is_queued: false,
             queue: VecDeque::new(),
             queue_bytes: 0,
         };
-        match free {
-            Some(index) => self.udp.sockets[index] = socket,
-            None => self.udp.sockets.push(socket),
-        }
-        taken.push(index as u32);
-        let index = index as u32;
+        let index = match udp.free.pop() {
+            Some(index) => {
+                let old = &mut udp.sockets[index as usize];
+                socket.generation = old.generation.wrapping_add(1);
+                *old = socket;
+                index
+            }
+            None => {
+                udp.sockets.push(socket);
+                udp.sockets.len() as u32 - 1
+            }
+        };
+        taken.push(index);
+        let generation = udp.sockets[index as usize].generation;
         Ok(UdpId { index, generation })
     }
 
@@ -123,21 +267,80 @@ impl Stack {
             .ok_or(Error::AddressInUse)
     }
 
+    /// From now on the socket hears this peer alone, and learns of its errors. `None` undoes it.
+    pub fn udp_connect(&mut self, id: UdpId, remote: Option<SocketAddr>) -> Result<(), Error> {
+        let socket = self.udp.socket(id)?;
+        let (bound, port) = (socket.bound, socket.port);
+        let names = match remote {
+            None => None,
+            Some(remote) => {
+                let own = bound.filter(|own| !own.is_unspecified());
+                let own = own.or_else(|| self.routing.source_for(&remote.ip()));
+                let own = own.ok_or(Error::Unreachable)?;
+                let is_family = bound.is_none_or(|bound| bound.is_ipv4() == remote.is_ipv4());
+                if !is_family || own.is_ipv4() != remote.is_ipv4() || remote.port() == 0 {
+                    return Err(Error::AddressNotAvailable);
+                }
+                if self.routing.hop(&remote.ip()).is_none() {
+                    return Err(Error::Unreachable);
+                }
+                let local = SocketAddr::new(own, port);
+                Some(Names { local, remote })
+            }
+        };
+        self.udp.forget_names(id.index);
+        if let Some(names) = names {
+            self.udp.connected.insert(names, id.index);
+        }
+        self.udp.socket(id)?.names = names;
+        Ok(())
+    }
+
     pub fn udp_port(&mut self, id: UdpId) -> Result<u16, Error> {
         Ok(self.udp.socket(id)?.port)
     }
 
+    /// Local name (the address absent: all of them) and peer.
+    pub fn udp_names(
+        &mut self,
+        id: UdpId,
+    ) -> Result<(Option<IpAddr>, u16, Option<SocketAddr>), Error> {
+        let socket = self.udp.socket(id)?;
+        let local = socket.names.map(|names| names.local.ip());
+        let remote = socket.names.map(|names| names.remote);
+        Ok((local.or(socket.bound), socket.port, remote))
+    }
+
+    pub fn udp_options(&mut self, id: UdpId) -> Result<UdpOptions, Error> {
+        Ok(self.udp.socket(id)?.options)
+    }
+
+    pub fn udp_set_options(&mut self, id: UdpId, options: UdpOptions) -> Result<(), Error> {
+        self.udp.socket(id)?.options = options;
+        Ok(())
+    }
+
+    /// The error that is kept (SO_ERROR); it is told once.
+    pub fn udp_error(&mut self, id: UdpId) -> Result<Option<Error>, Error> {
+        Ok(self.udp.socket(id)?.error.take())
+    }
+
     pub fn udp_close(&mut self, id: UdpId) -> Result<(), Error> {
+        self.udp.socket(id)?;
+        self.udp.forget_names(id.index);
         let socket = self.udp.socket(id)?;
         socket.is_open = false;
         socket.queue = VecDeque::new();
-        let port = socket.port;
+        socket.error = None;
+        let (port, bytes) = (socket.port, core::mem::take(&mut socket.queue_bytes));
+        self.udp.bytes -= bytes;
         if let Some(bound) = self.udp.ports.get_mut(&port) {
             bound.retain(|index| *index != id.index);
             if bound.is_empty() {
                 self.udp.ports.remove(&port);
             }
         }
+        self.udp.free.push(id.index);
         Ok(())
     }
 
@@ -154,30 +357,44 @@ impl Stack {
         payload: &[u8],
     ) -> Result<(), Error> {
         let socket = self.udp.socket(id)?;
-        let (port, bound) = (socket.port, socket.address);
+        if let Some(error) = socket.error.take() {
+            return Err(error);
+        }
+        let (port, options) = (socket.port, socket.options);
+        let own = socket.names.map(|names| names.local.ip()).or(socket.bound);
+        let bound = own.filter(|own| !own.is_unspecified());
         let chosen = from.or(bound).or_else(|| self.routing.source_for(&to.ip()));
         let src = chosen.ok_or(Error::Unreachable)?;
-        if src.is_ipv4() != to.is_ipv4() || (!self.routing.is_own(&src)) {
+        let is_family = own.is_none_or(|own| own.is_ipv4() == to.is_ipv4());
+        if !is_family || src.is_ipv4() != to.is_ipv4() || !self.routing.is_own(&src) {
             return Err(Error::AddressNotAvailable);
         }
-        self.udp_output(src, port, to, payload)
+        let from = SocketAddr::new(src, port);
+        self.udp_output(from, to, payload, &options)
     }
 
     pub(crate) fn udp_output(
         &mut self,
-        src: IpAddr,
-        port: u16,
+        from: SocketAddr,
         to: SocketAddr,
         payload: &[u8],
+        options: &UdpOptions,
     ) -> Result<(), Error> {
-        let dst = to.ip();
+        let (src, dst) = (from.ip(), to.ip());
         let len = HEADER + payload.len();
         if len + packet::header_len(&dst) > 65_535 {
             return Err(Error::TooLong);
         }
+        let hops = match options.hop_limit {
+            _ if dst.is_multicast() => options.group_hop_limit,
+            Some(hops) => hops,
+            None => self.hop_limit(&dst),
+        };
+        let label = self.flow_label(&from, &to);
         let buffer = self.outbox.buffer();
-        let (mut frame, at) = packet::start(buffer, &src, &dst, packet::UDP, 64, len);
-        packet::put16(&mut frame, at, port);
+        let (mut frame, at) = packet::start(buffer, &src, &dst, packet::UDP, hops, len);
+        packet::mark(&mut frame[packet::ETHERNET..], options.class, label);
+        packet::put16(&mut frame, at, from.port());
         packet::put16(&mut frame, at + 2, to.port());
         packet::put16(&mut frame, at + 4, len as u16);
         frame[at + HEADER..].copy_from_slice(payload);
@@ -193,8 +410,13 @@ impl Stack {
         buffer: &mut [u8],
     ) -> Result<(usize, usize, SocketAddr, IpAddr), Error> {
         let socket = self.udp.socket(id)?;
+        if let Some(error) = socket.error.take() {
+            return Err(error);
+        }
         let datagram = socket.queue.pop_front().ok_or(Error::WouldBlock)?;
-        socket.queue_bytes -= datagram.bytes.len() + DATAGRAM_COST;
+        let cost = datagram.bytes.len() + DATAGRAM_COST;
+        socket.queue_bytes -= cost;
+        self.udp.bytes -= cost;
         let copied = datagram.bytes.len().min(buffer.len());
         buffer[..copied].copy_from_slice(&datagram.bytes[..copied]);
         let whole = datagram.bytes.len();
@@ -208,31 +430,91 @@ impl Stack {
         if len < HEADER || len > datagram.len() || datagram.len() < HEADER {
             return Err(Drop::Malformed);
         }
-        let src_port = u16::from_be_bytes([datagram[0], datagram[1]]);
-        let dst_port = u16::from_be_bytes([datagram[2], datagram[3]]);
-        let Some(index) = self.udp.find(&ip.dst, dst_port).filter(|_| dst_port != 0) else {
+        let remote = SocketAddr::new(ip.src, u16::from_be_bytes([datagram[0], datagram[1]]));
+        let local = SocketAddr::new(ip.dst, u16::from_be_bytes([datagram[2], datagram[3]]));
+        let payload = &datagram[HEADER..len];
+        if matches!(class, Class::Broadcast | Class::Multicast) {
+            return self.udp_group_input(&local, &remote, payload);
+        }
+        let Some(index) = self.udp.find(&local, &remote).filter(|_| local.port() != 0) else {
             #[cfg(feature = "icmp")]
             self.icmp_unreachable(bytes, ip, class, crate::icmp::Unreachable::Port);
-            let _ = class;
             return Err(Drop::Protocol);
         };
-        let mut copy = self.outbox.buffer();
+        self.udp_queue(index, &local, &remote, payload)
+    }
+
+    /// Each socket that it fits gets a copy.
+    fn udp_group_input(
+        &mut self,
+        local: &SocketAddr,
+        remote: &SocketAddr,
+        payload: &[u8],
+    ) -> Result<(), Drop> {
+        let count = self.udp.ports.get(&local.port()).map_or(0, Vec::len);
+        let mut taken = Err(Drop::Protocol);
+        for nth in 0..count {
+            let index = self.udp.ports[&local.port()][nth];
+            let socket = &self.udp.sockets[index as usize];
+            let is_peer = socket.names.is_none_or(|names| names.remote == *remote);
+            if is_peer && socket.rank(&local.ip()) > 0 {
+                let queued = self.udp_queue(index, local, remote, payload);
+                taken = taken.or(queued);
+            }
+        }
+        taken
+    }
+
+    fn udp_queue(
+        &mut self,
+        index: u32,
+        local: &SocketAddr,
+        remote: &SocketAddr,
+        payload: &[u8],
+    ) -> Result<(), Drop> {
+        let cost = payload.len() + DATAGRAM_COST;
         let socket = &mut self.udp.sockets[index as usize];
-        let cost = len - HEADER + DATAGRAM_COST;
-        if socket.queue_bytes + cost > self.limits.udp_queue_bytes_max {
-            self.outbox.give_back(copy);
+        let is_full = socket.queue_bytes + cost > self.limits.udp_queue_bytes_max;
+        if is_full || self.udp.bytes + cost > self.limits.udp_bytes_max {
             return Err(Drop::Full);
         }
-        copy.extend_from_slice(&datagram[HEADER..len]);
+        let mut copy = self.outbox.buffer();
+        copy.extend_from_slice(payload);
         socket.queue_bytes += cost;
+        self.udp.bytes += cost;
         socket.queue.push_back(Datagram {
-            from: SocketAddr::new(ip.src, src_port),
-            to: ip.dst,
+            from: *remote,
+            to: local.ip(),
             bytes: copy,
         });
+        self.udp_news(index);
+        Ok(())
+    }
+
+    fn udp_news(&mut self, index: u32) {
+        let socket = &mut self.udp.sockets[index as usize];
         if !socket.is_queued {
             socket.is_queued = true;
             self.sources.push_back(Source::Udp(index));
+        }
+    }
+
+    /// An ICMP error about a datagram of ours.
+    #[cfg(feature = "icmp")]
+    pub(crate) fn udp_icmp_error(
+        &mut self,
+        quoted: &crate::errors::Quote,
+        said: &crate::errors::Said,
+    ) -> Result<(), Drop> {
+        let found = self.udp.find(&quoted.local, &quoted.remote);
+        let index = found.ok_or(Drop::Stray)?;
+        if let Some(mtu_bytes) = said.mtu_bytes {
+            self.learn_path_mtu(quoted.remote.ip(), mtu_bytes);
+        }
+        let socket = &mut self.udp.sockets[index as usize];
+        if said.is_hard && socket.names.is_some() {
+            socket.error = Some(said.error);
+            self.udp_news(index);
         }
         Ok(())
     }

@@ -1,11 +1,14 @@
 //! The network stack: frames of any content, and segments that are nearly right, while its owner
-//! listens, connects, sends, reads and closes at random, and time jumps.
+//! listens, connects, sends, reads and closes at random, and time jumps. With [`IS_WIDE`] also what
+//! makes and takes addresses and ways: neighbor discovery, routers, groups, ICMP errors that quote
+//! what was sent, extension headers, and UDP sockets that come and go.
 
-use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crate::Bytes;
 use fordway_netstack::{
-    Cidr, Config, Event, Limits, ListenerId, RxChecksum, RxFrame, Stack, TcpId, TcpOptions, UdpId,
+    Cidr, Config, Event, Ipv6Options, Limits, ListenerId, RxChecksum, RxFrame, Stack, TcpId,
+    TcpOptions, UdpId, UdpOptions,
 };
 
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
@@ -13,6 +16,10 @@ const PEER: [u8; 6] = [2, 0, 0, 0, 0, 2];
 const OURS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const THEIRS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 const STEPS_MAX: usize = 400;
+/// In the first byte: steps of both kinds. Inputs from before it have other steps than with it.
+const IS_WIDE: u8 = 0xe0;
+const OURS_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1);
+const THEIRS_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2);
 
 struct Run {
     stack: Stack,
@@ -25,6 +32,10 @@ struct Run {
     seen: Vec<(u16, u16, u32, u32)>,
     mtu_bytes: usize,
     has_gso: bool,
+    is_wide: bool,
+    sockets: Vec<UdpId>,
+    /// The last IP packet that left.
+    last_out: Vec<u8>,
 }
 
 fn limits() -> Limits {
@@ -36,6 +47,9 @@ fn limits() -> Limits {
         neighbors_pending_max: 4,
         outbox_bytes_max: 64 * 1024,
         udp_queue_bytes_max: 4096,
+        udp_bytes_max: 8192,
+        paths_max: 4,
+        advertised_max: 3,
         reassembly_bytes_max: 128 * 1024,
         reassembly_packets_max: 4,
         ..Limits::default()
@@ -69,6 +83,7 @@ pub fn netstack(bytes: &[u8]) {
     }
     let _ = run.stack.tcp_unlisten(run.listener);
     run.stack.dhcp_stop();
+    run.stack.ipv6_stop();
     for _ in 0..400 {
         run.now += 1_000_000;
         run.drain();
@@ -86,7 +101,18 @@ impl Run {
         config.link.mtu_bytes = if kind & 2 != 0 { 1500 } else { 1280 };
         let mtu_bytes = config.link.mtu_bytes;
         let mut stack = Stack::new(config);
-        stack.set_addresses(&[Cidr::new(OURS.into(), 24), Cidr::link_local(&MAC)]);
+        let is_wide = kind & IS_WIDE == IS_WIDE;
+        let own = [Cidr::new(OURS.into(), 24), Cidr::new(OURS_V6.into(), 64)];
+        if is_wide {
+            stack.set_addresses(&own);
+            let options = Ipv6Options {
+                detects_duplicates: kind & 8 != 0,
+                asks_routers: kind & 16 == 0,
+            };
+            stack.ipv6_start(1, options);
+        } else {
+            stack.set_addresses(&[own[0], Cidr::link_local(&MAC)]);
+        }
         let listener = stack.tcp_listen(None, 80, 2, options()).ok()?;
         let port = stack.udp_bind(None, 53).ok()?;
         if kind & 4 != 0 {
@@ -102,10 +128,16 @@ impl Run {
             seen: Vec::new(),
             mtu_bytes,
             has_gso,
+            is_wide,
+            sockets: Vec::new(),
+            last_out: Vec::new(),
         })
     }
 
     fn step(&mut self, bytes: &mut Bytes) {
+        if self.is_wide && bytes.byte() & 1 != 0 {
+            return self.wide_step(bytes);
+        }
         match bytes.byte() % 16 {
             0 => self.raw(bytes),
             1..=6 => self.segment(bytes),
@@ -136,6 +168,168 @@ impl Run {
                 while self.stack.ping_reply().is_some() {}
                 while self.stack.dns_answer().is_some() {}
             }
+        }
+    }
+
+    fn wide_step(&mut self, bytes: &mut Bytes) {
+        match bytes.byte() % 8 {
+            0 | 1 => self.discovery(bytes),
+            2 | 3 => self.router(bytes),
+            4 => self.error(bytes),
+            5 => self.extended(bytes),
+            6 => self.use_socket(bytes),
+            _ => self.now += 1 << (bytes.byte() % 40),
+        }
+    }
+
+    fn six(&mut self, hops: u8, places: u8, next: u8, payload: &[u8]) {
+        let IpAddr::V6(link_local) = Cidr::link_local(&MAC).address else {
+            return;
+        };
+        let group = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00, 1);
+        let all = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+        let near = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, u16::from(places >> 4));
+        let source = [near, THEIRS_V6, Ipv6Addr::UNSPECIFIED, near][usize::from(places & 3)];
+        let target = [link_local, OURS_V6, group, all][usize::from(places >> 2 & 3)];
+        let mut frame = Run::start(0x86dd);
+        frame.extend_from_slice(&[0x60, 0, 0, 0]);
+        frame.extend_from_slice(&(payload.len() as u16).to_be_bytes());
+        frame.extend_from_slice(&[next, hops]);
+        frame.extend_from_slice(&source.octets());
+        frame.extend_from_slice(&target.octets());
+        frame.extend_from_slice(payload);
+        self.give(frame);
+    }
+
+    /// Neighbors and groups.
+    fn discovery(&mut self, bytes: &mut Bytes) {
+        let (word, places) = (bytes.byte(), bytes.byte());
+        let kind = [128, 130, 133, 134, 135, 136, 137, 143][usize::from(word % 8)];
+        let mut message = vec![kind, 0, 0, 0, bytes.byte(), bytes.byte(), 0, 0];
+        let target = match word >> 3 & 3 {
+            0 => Cidr::link_local(&MAC).address,
+            1 => OURS_V6.into(),
+            2 => IpAddr::from([0xfe80, 0, 0, 0, 0, 0, 0, u16::from(places >> 4)]),
+            _ => THEIRS_V6.into(),
+        };
+        if let IpAddr::V6(six) = target {
+            message.extend_from_slice(&six.octets());
+        }
+        let len = usize::from(bytes.byte() % 40);
+        message.extend_from_slice(bytes.take(len));
+        let hops = if word & 0x80 != 0 { 1 } else { 255 };
+        self.six(hops, places, 58, &message);
+    }
+
+    /// Advertisements whose options are nearly right.
+    fn router(&mut self, bytes: &mut Bytes) {
+        let places = bytes.byte();
+        let mut message = vec![134, 0, 0, 0, bytes.byte(), bytes.byte()];
+        message.extend_from_slice(&(bytes.number(1) as u16).to_be_bytes());
+        message.extend_from_slice(&[0; 8]);
+        for _ in 0..bytes.byte() % 6 {
+            let kind = bytes.byte();
+            match kind % 4 {
+                0 => {
+                    message.extend_from_slice(&[3, 4, 64, kind]);
+                    let lifetimes = [bytes.byte(), bytes.byte()];
+                    for lifetime in lifetimes {
+                        let seconds = 1u32.checked_shl(lifetime.into()).unwrap_or(u32::MAX);
+                        message.extend_from_slice(&seconds.to_be_bytes());
+                    }
+                    message.extend_from_slice(&[0; 4]);
+                    let net = Ipv6Addr::new(0xfd00, 0, 0, u16::from(bytes.byte() % 8), 0, 0, 0, 0);
+                    message.extend_from_slice(&net.octets());
+                }
+                1 => {
+                    message.extend_from_slice(&[5, 1, 0, 0]);
+                    message.extend_from_slice(&(bytes.number(2) as u32).to_be_bytes());
+                }
+                2 => {
+                    message.extend_from_slice(&[1, 1]);
+                    message.extend_from_slice(&PEER);
+                }
+                _ => {
+                    let len = usize::from(bytes.byte() % 10);
+                    message.extend_from_slice(bytes.take(len));
+                }
+            }
+        }
+        self.six(255, places & 0xf0 | 0x0c, 58, &message);
+    }
+
+    /// An ICMP error that quotes what left last, with a byte or two changed.
+    fn error(&mut self, bytes: &mut Bytes) {
+        let (kind, code, mtu) = (bytes.byte(), bytes.byte(), bytes.number(2) as u16);
+        let mut quote = self.last_out.clone();
+        let len = usize::from(bytes.byte());
+        quote.truncate(len);
+        for _ in 0..kind >> 6 {
+            let (at, value) = (usize::from(bytes.byte()), bytes.byte());
+            if let Some(byte) = quote.get_mut(at) {
+                *byte ^= value;
+            }
+        }
+        let is_v6 = quote.first().is_some_and(|first| first >> 4 == 6);
+        let mut message = vec![kind & 15, code & 15, 0, 0, 0, 0];
+        message.extend_from_slice(&mtu.to_be_bytes());
+        message.extend_from_slice(&quote);
+        if is_v6 {
+            self.six(64, 0x15, 58, &message);
+        } else {
+            self.give(ipv4(1, 0, &message));
+        }
+    }
+
+    /// Extension headers before a datagram.
+    fn extended(&mut self, bytes: &mut Bytes) {
+        let places = bytes.byte();
+        let first = [0, 43, 44, 60, 17, 59][usize::from(bytes.byte() % 6)];
+        let mut payload = Vec::new();
+        for _ in 0..bytes.byte() % 10 {
+            let next = [0, 43, 44, 60, 17, 58][usize::from(bytes.byte() % 6)];
+            payload.extend_from_slice(&[next, 0]);
+            let taken = bytes.take(6);
+            payload.extend_from_slice(taken);
+            payload.resize(payload.len() + 6 - taken.len(), 0);
+        }
+        payload.extend_from_slice(&[0, 53, 0, 53, 0, 8, 0, 0]);
+        self.six(64, places, first, &payload);
+    }
+
+    fn use_socket(&mut self, bytes: &mut Bytes) {
+        let (what, which) = (bytes.byte(), usize::from(bytes.byte()));
+        let peer: IpAddr = if what & 0x80 != 0 {
+            THEIRS_V6.into()
+        } else {
+            THEIRS.into()
+        };
+        let peer = SocketAddr::new(peer, 53);
+        if what % 8 == 0 && self.sockets.len() < 16 {
+            let options = UdpOptions {
+                shares_port: what & 0x40 != 0,
+                ..UdpOptions::default()
+            };
+            let bound = self
+                .stack
+                .udp_bind_with(None, 53 + u16::from(what >> 5), options);
+            self.sockets.extend(bound);
+        }
+        if self.sockets.is_empty() {
+            return;
+        }
+        let at = which % self.sockets.len();
+        let id = self.sockets[at];
+        match what % 8 {
+            1 => drop(self.stack.udp_connect(id, Some(peer))),
+            2 => drop(self.stack.udp_connect(id, None)),
+            3..=5 => drop(self.stack.udp_send(id, peer, &vec![1; which * 16])),
+            6 => drop(self.stack.udp_receive(id, &mut [0; 64])),
+            7 => {
+                let _ = self.stack.udp_close(id);
+                self.sockets.swap_remove(at);
+            }
+            _ => {}
         }
     }
 
@@ -266,6 +460,9 @@ impl Run {
             assert!(bytes.len() > 34 && bytes[6..12] == MAC);
             let is_large = bytes.len() > 14 + self.mtu_bytes;
             assert!(!is_large || (frame.gso_bytes.is_some() && self.has_gso));
+            if self.is_wide && bytes[12..14] != [8, 6] {
+                self.last_out = bytes[14..].to_vec();
+            }
             if bytes[12..14] == [8, 0] {
                 assert_eq!(
                     usize::from(u16::from_be_bytes([bytes[16], bytes[17]])),
@@ -285,6 +482,9 @@ impl Run {
         assert!(half_open <= limits.half_open_max);
         assert!(time_wait <= limits.time_wait_max);
         assert!(self.stack.neighbor_count() <= limits.neighbors_max);
+        assert!(self.stack.path_count() <= limits.paths_max);
+        assert!(self.stack.ipv6_routers().len() <= limits.advertised_max);
+        assert!(self.stack.ipv6_addresses().count() <= limits.advertised_max + 1);
         if let Some(at) = self.stack.poll_at() {
             assert!(at > self.now, "what is due was done");
         }

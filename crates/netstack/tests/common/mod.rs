@@ -2,6 +2,8 @@
 //! clock that jumps from one event to the next. The same seed gives the same run.
 #![allow(dead_code)]
 
+pub mod wire;
+
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
