@@ -12,6 +12,9 @@ use fordway_netstack::{
 use crate::call::{Answer, Call};
 use crate::{OWN_MAC, Script, Side, address};
 
+/// So many frames at one time are more than a script can mean.
+const FRAMES_MAX: usize = 1000;
+
 #[derive(Clone, Copy)]
 enum Socket {
     Listener(ListenerId),
@@ -113,7 +116,11 @@ impl StackSide {
 
     fn drain(&mut self) {
         while self.stack.event().is_some() {}
-        while let Some(frame) = self.stack.transmit(self.now, &mut self.buffer) {
+        // A side that never comes to rest is stopped, and the script sees what it sent.
+        for _ in 0..FRAMES_MAX {
+            let Some(frame) = self.stack.transmit(self.now, &mut self.buffer) else {
+                break;
+            };
             let bytes = self.buffer[..frame.len_bytes].to_vec();
             self.queue.push_back((self.now, bytes));
         }
