@@ -130,10 +130,9 @@ impl Stack {
             }
             // Its RST has nowhere to go.
             TcpState::Closed => self.detach(index),
-            _ => {
-                let limit = flow.tcp.deadline(now).unwrap_or(Micros::MAX);
-                self.tcp.timers.set(index, Some(limit.max(now + SECOND_US)));
-            }
+            // So has the last acknowledgement.
+            TcpState::TimeWait => self.enter_time_wait(index),
+            _ => self.tcp.timers.set(index, Some(now + SECOND_US)),
         }
     }
 

@@ -306,6 +306,9 @@ impl Sender {
 
     /// The next segment with sequence numbers, at most `most` bytes of it, if one may go now.
     pub(super) fn plan(&self, most: u64) -> Option<Plan> {
+        if self.lost == 0 && !self.probe_due && self.last() <= self.nxt {
+            return None;
+        }
         let in_flight = self.in_flight();
         let mut room = self.window.limit().saturating_sub(in_flight);
         if self.lost > 0 {

@@ -56,7 +56,7 @@ impl Stack {
     }
 
     /// The table leads to what answers late segments, the flow to what its owner may still read.
-    fn enter_time_wait(&mut self, index: u32) {
+    pub(super) fn enter_time_wait(&mut self, index: u32) {
         let now = self.now;
         let Some(flow) = self.tcp.flow(index) else {
             return;
