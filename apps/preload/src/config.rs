@@ -21,11 +21,13 @@ static POLICY: AtomicU32 = AtomicU32::new(0);
 static OFFER_AFTER: AtomicU32 = AtomicU32::new(OFFER_AFTER_DEFAULT);
 static SPIN_US: AtomicU32 = AtomicU32::new(SPIN_US_DEFAULT);
 static DATAGRAMS: AtomicBool = AtomicBool::new(true);
+static HAS_STACK: AtomicBool = AtomicBool::new(false);
 static mut SOCKET_PATH: [u8; SOCKET_PATH_BYTES] = [0; SOCKET_PATH_BYTES];
+static mut STACK_PATH: [u8; SOCKET_PATH_BYTES] = [0; SOCKET_PATH_BYTES];
 /// Empty if it is too long.
 static mut INSISTED_PATH: [u8; SOCKET_PATH_BYTES] = [0; SOCKET_PATH_BYTES];
 
-/// Whether there is a broker to speak to; without one every call goes straight to libc.
+/// Whether there is a broker to speak to, or a stack; without one every call goes straight to libc.
 #[inline]
 pub fn is_active() -> bool {
     ACTIVE.load(Ordering::Relaxed)
@@ -55,6 +57,17 @@ pub fn spin_us() -> u32 {
 /// Whether UDP sockets use rings too.
 pub fn datagrams() -> bool {
     DATAGRAMS.load(Ordering::Relaxed)
+}
+
+/// Whether a stack of the program's own serves its sockets.
+#[inline]
+pub fn has_stack() -> bool {
+    HAS_STACK.load(Ordering::Relaxed)
+}
+
+/// Path of the stack's socket, zero-terminated.
+pub fn stack_path() -> *const [u8; SOCKET_PATH_BYTES] {
+    &raw const STACK_PATH
 }
 
 /// Path of the broker's socket, zero-terminated.
@@ -116,6 +129,11 @@ pub unsafe fn read(environment: *const *const c_char) {
             let insisted = beside(value, INSISTED_FILE.as_bytes());
             // SAFETY: the constructor runs before other threads.
             unsafe { INSISTED_PATH = insisted.unwrap_or([0; SOCKET_PATH_BYTES]) };
+        } else if name == env::STACK.as_bytes() && value.len() < SOCKET_PATH_BYTES {
+            let target: *mut u8 = (&raw mut STACK_PATH).cast();
+            // SAFETY: shorter than the array; the constructor runs before other threads.
+            unsafe { core::ptr::copy_nonoverlapping(value.as_ptr(), target, value.len()) };
+            HAS_STACK.store(!value.is_empty(), Ordering::Relaxed);
         } else if name == env::PATH.as_bytes() {
             policy = match value {
                 b"kernel" => PathPolicy::Kernel,
@@ -134,8 +152,9 @@ pub unsafe fn read(environment: *const *const c_char) {
         }
     }
     POLICY.store(policy as u32, Ordering::Relaxed);
+    HAS_STACK.fetch_and(policy != PathPolicy::Kernel, Ordering::Relaxed);
     ACTIVE.store(
-        path_length != 0 && policy != PathPolicy::Kernel,
+        (path_length != 0 || has_stack()) && policy != PathPolicy::Kernel,
         Ordering::Relaxed,
     );
 }
@@ -143,6 +162,7 @@ pub unsafe fn read(environment: *const *const c_char) {
 /// Turns the shim off for good (its tables could not be had).
 pub fn switch_off() {
     ACTIVE.store(false, Ordering::Relaxed);
+    HAS_STACK.store(false, Ordering::Relaxed);
 }
 
 fn split(entry: &[u8]) -> Option<(&[u8], &[u8])> {

@@ -19,6 +19,7 @@
 
 use crate::sys::{self, sys};
 use crate::{identity, real, signals};
+use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Where a program's addresses end (asm/page_64_types.h: TASK_SIZE_MAX).
@@ -184,6 +185,21 @@ pub fn give<T>(target: *mut T, value: T) -> bool {
         unsafe { target.write_unaligned(value) };
     }
     can
+}
+
+/// Writes a result of some bytes, as many as there is room for, and how long the whole is (linux: move_addr_to_user).
+pub fn give_bytes(target: *mut c_void, length: *mut u32, given: &[u8]) -> sys::Result<()> {
+    check(can_read(length))?;
+    // SAFETY: found readable.
+    let room = unsafe { length.read_unaligned() };
+    if room > i32::MAX as u32 {
+        return Err(libc::EINVAL);
+    }
+    let count = given.len().min(room as usize);
+    check(can_write_all(target.cast::<u8>(), count))?;
+    // SAFETY: found writable.
+    unsafe { core::ptr::copy_nonoverlapping(given.as_ptr(), target.cast(), count) };
+    check(give(length, given.len() as u32))
 }
 
 static IS_ARMED: AtomicBool = AtomicBool::new(false);

@@ -5,8 +5,8 @@ use crate::state::{self, Conn, kind, slot};
 use crate::sys::{self, give, set_errno, sys};
 use crate::transfer::Unaware;
 use crate::{
-    broker, claim, config, datagram, epoll, faults, fork, hooks_options, hooks_vsock, identity,
-    libcs, real, select, stay, thread, upgrade, wait,
+    broker, claim, config, datagram, epoll, faults, fork, hooks_options, hooks_stack, hooks_vsock,
+    identity, libcs, real, select, stack, stay, thread, upgrade, wait,
 };
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering;
@@ -166,7 +166,7 @@ fn duplicated(old: c_int, new: c_int) {
             }
         }
         kind::EPOLL => set_kind(new, word),
-        LISTEN => set_kind(new, word),
+        LISTEN | kind::STACK => set_kind(new, word),
         kind::DATAGRAMS => {
             set_kind(new, word);
             datagram::duplicated(word, new);
@@ -183,6 +183,9 @@ fn may_change(fd: c_int) -> bool {
 
 /// As socket(2).
 pub fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    if let Some(made) = hooks_stack::socket(domain, kind, protocol) {
+        return of_stack(made);
+    }
     let in_disguise = hooks_vsock::socket(domain, kind, protocol);
     let fd = in_disguise.unwrap_or_else(|| real::socket(domain, kind, protocol));
     let stream =
@@ -202,8 +205,22 @@ pub fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     fd
 }
 
+/// A socket has come from the stack.
+fn of_stack(made: sys::Result<(c_int, u32)>) -> c_int {
+    if let Ok((fd, word)) = made
+        && may_change(fd)
+    {
+        forget(fd);
+        set_kind(fd, word);
+    }
+    give(made.map(|(fd, _)| fd as usize)) as c_int
+}
+
 /// As listen(2).
 pub fn listen(fd: c_int, backlog: c_int) -> c_int {
+    if stack::of(fd).is_some() {
+        return hooks_stack::listen(fd, backlog);
+    }
     broker::attach();
     if let Err(error) = hooks_vsock::before_listen(fd) {
         return give(Err(error)) as c_int;
@@ -249,6 +266,9 @@ fn accept_by(
     flags: c_int,
     by_kernel: impl FnOnce(*mut c_void, *mut u32) -> c_int,
 ) -> c_int {
+    if let Some(word) = stack::of(listener) {
+        return of_stack(hooks_stack::accept(listener, word, (name, length), flags));
+    }
     let is_of_vsock = match state::look(listener) {
         LISTEN_VSOCK | LISTEN_RECORDS => true,
         kind::UNKNOWN => hooks_vsock::is_one(listener),
@@ -287,6 +307,9 @@ fn accepted(listener: c_int, fd: c_int, flags: c_int) -> c_int {
 
 /// As shutdown(2).
 pub fn shutdown(fd: c_int, how: c_int) -> c_int {
+    if let Some(word) = stack::of(fd) {
+        return hooks_stack::shutdown(fd, word, how);
+    }
     let conn = state::conn(fd)
         .filter(|_| config::is_active() && (libc::SHUT_RD..=libc::SHUT_RDWR).contains(&how));
     // Without a channel, none is to be used before the kernel's FIN has gone: it would have
@@ -481,8 +504,15 @@ pub unsafe fn after_passing(message: *const libc::msghdr) {
     if libcs::count(unsafe { (*message).msg_controllen }) == 0 {
         return;
     }
+    let visit = |fd| {
+        if config::has_stack() && may_change(fd) {
+            // What it is, is looked at when it is used.
+            forget(fd);
+        }
+        take_foreign(fd, Reason::Passed);
+    };
     // SAFETY: by contract.
-    unsafe { each_passed(message, |fd| take_foreign(fd, Reason::Passed)) };
+    unsafe { each_passed(message, visit) };
 }
 
 /// A socket has come from who may have it still: it stays on the kernel path.
@@ -564,6 +594,9 @@ unsafe fn each_passed(message: *const libc::msghdr, mut visit: impl FnMut(c_int)
 /// # Safety
 /// As connect(2).
 pub unsafe fn connect(fd: c_int, name: *const c_void, length: u32) -> c_int {
+    if let Some(word) = stack::of(fd) {
+        return hooks_stack::connect(fd, word, name, length);
+    }
     if state::conn(fd).is_some() {
         broker::attach();
     }

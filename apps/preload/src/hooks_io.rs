@@ -7,7 +7,9 @@ use crate::sys::{self, give, sys};
 use crate::thread::{self, Shield};
 use crate::transfer::{self, Buffers, Done, Unaware};
 use crate::upgrade::Does;
-use crate::{broker, config, faults, hooks_records, libcs, real, stay, upgrade};
+use crate::{
+    broker, config, faults, hooks_records, hooks_stack, libcs, real, stack, stay, upgrade,
+};
 use core::cell::Cell;
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering;
@@ -272,6 +274,11 @@ pub unsafe fn read(fd: c_int, buffer: *mut c_void, count: usize) -> isize {
         // SAFETY: the program's own arguments.
         return unsafe { real::read(fd, buffer, count) };
     }
+    if let Some(word) = stack::of(fd) {
+        let nobody = (core::ptr::null_mut(), core::ptr::null_mut());
+        // SAFETY: the program's own arguments.
+        return unsafe { hooks_stack::recv(fd, word, (buffer, count), 0, nobody) };
+    }
     let part = part_of(buffer, count);
     if let Some(conn) = state::records(fd) {
         return hooks_records::recv(conn, fd, Buffers::one(part, true), 0);
@@ -298,7 +305,7 @@ pub unsafe fn readv(fd: c_int, parts: *const libc::iovec, count: c_int) -> isize
 }
 
 /// A message of these parts.
-fn message_of(parts: *const libc::iovec, count: c_int) -> libc::msghdr {
+pub fn message_of(parts: *const libc::iovec, count: c_int) -> libc::msghdr {
     // SAFETY: a msghdr of zeros is an empty message.
     let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
     message.msg_iov = parts.cast_mut();
@@ -325,6 +332,9 @@ pub unsafe fn receive_parts(
     flags: c_int,
     by_libc: impl Fn() -> isize + Copy,
 ) -> isize {
+    if let Some(word) = stack::of(fd) {
+        return hooks_stack::readv(fd, word, parts, count, flags);
+    }
     if let Some(conn) = state::records(fd) {
         let buffers = Buffers::new(parts, count as usize);
         return hooks_records::recv(conn, fd, buffers, flags);
@@ -352,6 +362,11 @@ pub unsafe fn receive_parts(
 /// # Safety
 /// As recv(2).
 pub unsafe fn recv(fd: c_int, buffer: *mut c_void, count: usize, flags: c_int) -> isize {
+    if let Some(word) = stack::of(fd) {
+        let nobody = (core::ptr::null_mut(), core::ptr::null_mut());
+        // SAFETY: the program's own arguments.
+        return unsafe { hooks_stack::recv(fd, word, (buffer, count), flags, nobody) };
+    }
     let part = part_of(buffer, count);
     if let Some(conn) = state::records(fd) {
         return hooks_records::recv(conn, fd, Buffers::one(part, false), flags);
@@ -399,6 +414,11 @@ pub unsafe fn recvfrom(
     name: *mut c_void,
     length: *mut u32,
 ) -> isize {
+    if let Some(word) = stack::of(fd) {
+        let sender = (name, length);
+        // SAFETY: the program's own arguments.
+        return unsafe { hooks_stack::recv(fd, word, (buffer, count), flags, sender) };
+    }
     let part = part_of(buffer, count);
     if let Some(conn) = state::records(fd) {
         let received = hooks_records::recv(conn, fd, Buffers::one(part, false), flags);
@@ -433,7 +453,7 @@ pub unsafe fn recvfrom(
 }
 
 /// A connected stream gives no address: its length is 0 (linux: move_addr_to_user).
-fn no_name(length: *mut u32) -> sys::Result<()> {
+pub fn no_name(length: *mut u32) -> sys::Result<()> {
     faults::check(faults::can_read(length))?;
     // SAFETY: the program's own argument, found readable.
     if (unsafe { length.read_unaligned() } as i32) < 0 {
@@ -469,6 +489,10 @@ fn check_name_of(message: &libc::msghdr, sends: bool) -> sys::Result<()> {
 /// # Safety
 /// As recvmsg(2).
 pub unsafe fn recvmsg(fd: c_int, message: *mut libc::msghdr, flags: c_int) -> isize {
+    if let Some(word) = stack::of(fd) {
+        // SAFETY: the program's own arguments.
+        return unsafe { hooks_stack::recvmsg(fd, word, message, flags) };
+    }
     if let Some(conn) = state::records(fd) {
         // SAFETY: the program's own arguments.
         return unsafe { hooks_records::recvmsg(conn, fd, message, flags) };
@@ -530,6 +554,11 @@ pub unsafe fn no_more_than_bytes(message: *mut libc::msghdr, flags: c_int, told:
 /// # Safety
 /// As write(2).
 pub unsafe fn write(fd: c_int, buffer: *const c_void, count: usize) -> isize {
+    if let Some(word) = stack::of(fd) {
+        let nobody = (core::ptr::null(), 0);
+        // SAFETY: the program's own arguments.
+        return unsafe { hooks_stack::send(fd, word, (buffer, count), 0, nobody) };
+    }
     let part = part_of(buffer, count);
     if let Some(conn) = state::records(fd) {
         return hooks_records::send(conn, fd, Buffers::one(part, true), 0);
@@ -567,6 +596,9 @@ pub unsafe fn send_parts(
     flags: c_int,
     by_libc: impl Fn() -> isize + Copy,
 ) -> isize {
+    if let Some(word) = stack::of(fd) {
+        return hooks_stack::writev(fd, word, parts, count, flags);
+    }
     if let Some(conn) = state::records(fd) {
         return hooks_records::send(conn, fd, Buffers::new(parts, count as usize), flags);
     }
@@ -582,6 +614,11 @@ pub unsafe fn send_parts(
 /// # Safety
 /// As send(2).
 pub unsafe fn send(fd: c_int, buffer: *const c_void, count: usize, flags: c_int) -> isize {
+    if let Some(word) = stack::of(fd) {
+        let nobody = (core::ptr::null(), 0);
+        // SAFETY: the program's own arguments.
+        return unsafe { hooks_stack::send(fd, word, (buffer, count), flags, nobody) };
+    }
     let part = part_of(buffer, count);
     if let Some(conn) = state::records(fd) {
         return hooks_records::send(conn, fd, Buffers::one(part, false), flags);
@@ -611,6 +648,11 @@ pub unsafe fn sendto(
     name: *const c_void,
     length: u32,
 ) -> isize {
+    if let Some(word) = stack::of(fd) {
+        let target = (name, length);
+        // SAFETY: the program's own arguments.
+        return unsafe { hooks_stack::send(fd, word, (buffer, count), flags, target) };
+    }
     let part = part_of(buffer, count);
     if let Some(conn) = state::records(fd) {
         let buffers = Buffers::one(part, false);
@@ -638,6 +680,10 @@ pub unsafe fn sendto(
 /// # Safety
 /// As sendmsg(2).
 pub unsafe fn sendmsg(fd: c_int, message: *const libc::msghdr, flags: c_int) -> isize {
+    if let Some(word) = stack::of(fd) {
+        // SAFETY: the program's own arguments.
+        return unsafe { hooks_stack::sendmsg(fd, word, message, flags) };
+    }
     if let Some(conn) = state::records(fd) {
         // SAFETY: the program's own arguments.
         return unsafe { hooks_records::sendmsg(conn, fd, message, flags) };
@@ -694,7 +740,7 @@ pub unsafe fn sendfile(out: c_int, file: c_int, offset: *mut i64, count: usize) 
     if state::records(out).is_some() {
         return give(Err(libc::EINVAL));
     }
-    if let Err(error) = leave_for_pipe(file) {
+    if let Err(error) = leave_for_pipe(file).and_then(|()| stack::stream::before_pipe(out)) {
         return give(Err(error));
     }
     datagram::bar(out, Reason::Unsupported);
@@ -723,6 +769,7 @@ pub unsafe fn sendfile(out: c_int, file: c_int, offset: *mut i64, count: usize) 
 /// The kernel is about to move bytes between a connection and a pipe by itself. `Err`: not if the
 /// program requires the fast path.
 fn leave_for_pipe(fd: c_int) -> sys::Result<()> {
+    stack::stream::before_pipe(fd)?;
     if state::records(fd).is_some() {
         // Lengths would stand among the bytes.
         return Err(libc::EINVAL);

@@ -5,7 +5,7 @@ use crate::deadline::Deadline;
 use crate::hooks_io::{self, recvmsg, sendmsg};
 use crate::hooks_wait::timeout_of_spec;
 use crate::sys::{self, give};
-use crate::{config, datagram, faults, hooks_fd, libcs, real, state};
+use crate::{config, datagram, faults, hooks_fd, libcs, real, stack, state};
 use core::ffi::c_int;
 
 /// Offset of preadv2 and pwritev2 that makes them readv and writev (man 2 preadv2).
@@ -15,12 +15,16 @@ pub const MESSAGES_MAX: u32 = libc::UIO_MAXIOV as u32;
 
 /// Whether messages go one by one, by rings or by the kernel.
 fn may_use_rings(fd: c_int) -> bool {
-    config::is_active() && (state::conn(fd).is_some() || datagram::with_rings(fd).is_some())
+    config::is_active()
+        && (state::conn(fd).is_some()
+            || stack::of(fd).is_some()
+            || datagram::with_rings(fd).is_some())
 }
 
 /// Whether a call with an offset is a receive or a send of a socket that may have rings, or get them.
 fn goes_by_message(fd: c_int) -> bool {
-    config::is_active() && (state::conn(fd).is_some() || datagram::of(fd).is_some())
+    config::is_active()
+        && (state::conn(fd).is_some() || stack::of(fd).is_some() || datagram::of(fd).is_some())
 }
 
 /// # Safety

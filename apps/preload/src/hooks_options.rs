@@ -5,7 +5,9 @@ use crate::datagram::{self, Socket};
 use crate::state::{self, Conn};
 use crate::sys::{self, give, sys};
 use crate::transfer::tcp_info;
-use crate::{config, cork, end, faults, hooks_records, hooks_vsock, real, upgrade};
+use crate::{
+    config, cork, end, faults, hooks_records, hooks_stack, hooks_vsock, real, stack, upgrade,
+};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering;
 use fordway_abi::reason::Reason;
@@ -32,6 +34,10 @@ pub unsafe fn setsockopt(
     value: *const c_void,
     length: u32,
 ) -> c_int {
+    if stack::of(fd).is_some() {
+        // SAFETY: the program's own arguments.
+        return unsafe { hooks_stack::setsockopt(fd, (level, name), value, length) };
+    }
     if level == libc::AF_VSOCK
         && let Some(result) = hooks_vsock::set_option(fd, name, value, length)
     {
@@ -175,6 +181,10 @@ pub unsafe fn getsockopt(
     value: *mut c_void,
     length: *mut u32,
 ) -> c_int {
+    if let Some(word) = stack::of(fd) {
+        // SAFETY: the program's own arguments.
+        return unsafe { hooks_stack::getsockopt(fd, word, (level, name), value, length) };
+    }
     // SAFETY: the program's own arguments.
     let result = unsafe { real::getsockopt(fd, level, name, value, length) };
     let is_kind = matches!(name, libc::SO_DOMAIN | libc::SO_PROTOCOL | libc::SO_TYPE);
@@ -226,6 +236,10 @@ pub unsafe fn ioctl(fd: c_int, request: usize, argument: usize) -> c_int {
     // SAFETY: the program's own arguments.
     let by_libc = || unsafe { real::ioctl(fd, request, argument) };
     let Some(conn) = stream(fd) else {
+        if let Some(word) = stack::of(fd) {
+            let asked = request as u64 & 0xffff_ffff;
+            return hooks_stack::ioctl(fd, word, asked, argument).unwrap_or_else(by_libc);
+        }
         return match datagram::of(fd) {
             Some(socket) => on_datagrams(socket, fd, (request, argument), by_libc),
             None => hooks_vsock::local_cid(fd, request, argument).unwrap_or_else(by_libc),

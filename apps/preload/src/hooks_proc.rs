@@ -4,7 +4,7 @@
 use crate::end::At;
 use crate::state::{self, Conn};
 use crate::sys::{self, sys};
-use crate::{config, datagram, fork, hooks_fd, identity, libcs, real, stdio, upgrade};
+use crate::{config, datagram, fork, hooks_fd, identity, libcs, real, stack, stdio, upgrade};
 use core::ffi::{c_char, c_int, c_void};
 use fordway_abi::reason::Reason;
 use fordway_sockets::down;
@@ -102,7 +102,7 @@ unsafe fn before_closing(file: *mut c_void) {
     // SAFETY: by contract.
     let fd = unsafe { real::fileno(file) };
     sys::set_errno(errno);
-    if state::conn(fd).is_some() {
+    if state::conn(fd).is_some() || stack::of(fd).is_some() {
         // What is buffered goes first.
         // SAFETY: by contract.
         unsafe { real::fflush(file) };

@@ -4,7 +4,7 @@
 
 use crate::sys::{self, give, sys};
 use crate::{config, deadline, faults, hooks_fd, hooks_many, hooks_proc, hooks_unseen, hooks_wait};
-use crate::{datagram, libcs, names, signals, state};
+use crate::{datagram, libcs, names, signals, stack, state};
 use core::ffi::{c_int, c_long, c_void};
 
 /// Bytes of the kernel's signal masks.
@@ -52,7 +52,7 @@ unsafe fn messages(number: c_long, arguments: [usize; 6]) -> Option<c_long> {
         libc::SYS_recvmmsg => (false, true),
         _ => return None,
     };
-    if state::conn(fd as c_int).is_some() {
+    if state::conn(fd as c_int).is_some() || stack::of(fd as c_int).is_some() {
         return None;
     }
     let header = |index| match many {

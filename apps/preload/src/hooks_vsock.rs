@@ -25,7 +25,7 @@
 use crate::state::{self, kind};
 use crate::sys::{self, give, sys};
 use crate::transfer::record;
-use crate::{config, datagram, faults, real};
+use crate::{config, datagram, faults, hooks_stack, real, stack};
 use core::ffi::{c_int, c_long, c_void};
 use core::net::Ipv6Addr;
 use fordway_abi::vsock::{CID_HOST, CID_LOCAL, address_of, cid_of};
@@ -207,6 +207,9 @@ fn is_had(cid: u32, port: u16) -> bool {
 /// # Safety
 /// As bind(2).
 pub unsafe fn bind(fd: c_int, name: *const c_void, length: u32) -> c_int {
+    if let Some(word) = stack::of(fd) {
+        return hooks_stack::bind(fd, word, name, length);
+    }
     let Some((own_name, own)) = own_name(fd).and_then(|name| Some((name, cid_of_name(&name)?)))
     else {
         // SAFETY: the program's own arguments.
@@ -267,6 +270,9 @@ pub fn before_listen(fd: c_int) -> sys::Result<()> {
 /// # Safety
 /// As getsockname(2).
 pub unsafe fn getsockname(fd: c_int, name: *mut c_void, length: *mut u32) -> c_int {
+    if stack::of(fd).is_some() {
+        return hooks_stack::name_asked(fd, name, length, false);
+    }
     match own_name(fd) {
         Some(own) => give_name(name, length, &own),
         // SAFETY: the program's own arguments.
@@ -277,6 +283,9 @@ pub unsafe fn getsockname(fd: c_int, name: *mut c_void, length: *mut u32) -> c_i
 /// # Safety
 /// As getpeername(2).
 pub unsafe fn getpeername(fd: c_int, name: *mut c_void, length: *mut u32) -> c_int {
+    if stack::of(fd).is_some() {
+        return hooks_stack::name_asked(fd, name, length, true);
+    }
     let peer = is_one(fd).then(|| asked(fd, libc::SYS_getpeername));
     match peer.flatten() {
         Some(peer) => give_name(name, length, &peer),
@@ -351,20 +360,7 @@ fn give_name(target: *mut c_void, length: *mut u32, name: &sockaddr_in6) -> c_in
 }
 
 fn give_bytes(target: *mut c_void, length: *mut u32, given: &[u8]) -> c_int {
-    let write = || {
-        faults::check(faults::can_read(length))?;
-        // SAFETY: found readable.
-        let room = unsafe { length.read_unaligned() };
-        if room > i32::MAX as u32 {
-            return Err(libc::EINVAL);
-        }
-        let count = given.len().min(room as usize);
-        faults::check(faults::can_write_all(target.cast::<u8>(), count))?;
-        // SAFETY: found writable.
-        unsafe { core::ptr::copy_nonoverlapping(given.as_ptr(), target.cast(), count) };
-        faults::check(faults::give(length, given.len() as u32))
-    };
-    give(write().map(|()| 0)) as c_int
+    give(faults::give_bytes(target, length, given).map(|()| 0)) as c_int
 }
 
 /// What SO_DOMAIN, SO_PROTOCOL and SO_TYPE say of a socket, where the kernel says `value`.

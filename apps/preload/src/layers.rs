@@ -22,7 +22,7 @@ const LAYERS: [&[&str]; 7] = [
     // Other processes: peers, relatives, the broker; doorbells.
     &["broker", "fork", "link", "shared_bell", "stay", "wait"],
     // A connection's way up and down, its bytes, and who waits for them by epoll.
-    &["datagram", "end", "epoll", "transfer", "upgrade"],
+    &["datagram", "end", "epoll", "stack", "transfer", "upgrade"],
     // Those who wait for several at once.
     &["poll", "select"],
     // What the program calls.
@@ -33,6 +33,7 @@ const LAYERS: [&[&str]; 7] = [
         "hooks_options",
         "hooks_proc",
         "hooks_records",
+        "hooks_stack",
         "hooks_syscall",
         "hooks_unseen",
         "hooks_vsock",

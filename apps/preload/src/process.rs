@@ -20,6 +20,7 @@ use crate::poll::Polled;
 use crate::purse::DomainsPurse;
 use crate::shared_bell::SharedBells;
 use crate::spin::Clock;
+use crate::stack::talk::Talk;
 use crate::state::Table;
 use crate::upgrade::Looks;
 use crate::wait::Doors;
@@ -32,6 +33,8 @@ pub struct Process {
     pub links: Links,
     /// The conversation with the broker.
     pub broker: Broker,
+    /// The conversation with the program's own stack.
+    pub talk: Talk,
     /// Whether some program requires the fast path.
     pub insisted: Insisted,
     /// Doorbells, and the page that says who sleeps.
@@ -69,6 +72,7 @@ pub static PROCESS: Process = Process {
     table: Table::new(),
     links: Links::new(),
     broker: Broker::new(),
+    talk: Talk::new(),
     insisted: Insisted::new(),
     doors: Doors::new(),
     shared_bells: SharedBells::new(),

@@ -37,6 +37,8 @@ pub mod kind {
     pub const EPOLL: u32 = 3 << 24;
     /// A stream socket.
     pub const CONN: u32 = 4 << 24;
+    /// A socket of the program's own stack; what kind, says [`crate::hooks_stack`].
+    pub const STACK: u32 = 7 << 24;
     /// A UDP socket.
     pub const DATAGRAMS: u32 = 6 << 24;
     /// Beside `CONN`: what goes over it are records ([`crate::hooks_records`]).

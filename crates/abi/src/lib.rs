@@ -1,6 +1,6 @@
 //! Layouts that two parties must agree on: shared memory ([`shm`], [`queue`]), control
 //! messages between the shim and the broker ([`control`]), addresses of AF_VSOCK ([`vsock`]), records on a
-//! stream ([`record`]), what the native library asks of the shim ([`loans`]), and the closed lists of reasons and environment names. Types only; nothing here acts.
+//! stream ([`record`]), what the native library asks of the shim ([`loans`]), sockets of a program's own stack ([`stack`]), and the closed lists of reasons and environment names. Types only; nothing here acts.
 //!
 //! Whoever changes a layout in this crate raises [`ABI_VERSION`]: the broker
 //! refuses an unlike version before anything is mapped.
@@ -13,10 +13,11 @@ pub mod queue;
 pub mod reason;
 pub mod record;
 pub mod shm;
+pub mod stack;
 pub mod vsock;
 
 /// Version of everything in this crate, compared for equality in `Hello`.
-pub const ABI_VERSION: u32 = 13 + NEXT;
+pub const ABI_VERSION: u32 = 14 + NEXT;
 
 /// With `--cfg fordway_abi_next`, this code is its own successor: what an upgrade between unlike
 /// versions is tried with (`./x package-test abi`).
@@ -49,6 +50,8 @@ pub mod env {
     pub const SPIN_US: &str = "FORDWAY_SPIN_US";
     /// `0`: UDP sockets use no rings.
     pub const DATAGRAMS: &str = "FORDWAY_DATAGRAMS";
+    /// Path of the control socket of the program's own network stack; absent: the kernel's stack serves its sockets.
+    pub const STACK: &str = "FORDWAY_STACK";
 }
 
 #[cfg(not(loom))]

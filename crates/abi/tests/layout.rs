@@ -9,6 +9,7 @@ use fordway_abi::ABI_VERSION;
 use fordway_abi::control::{self, *};
 use fordway_abi::reason::Reason;
 use fordway_abi::shm::{self, *};
+use fordway_abi::stack::{self, Accepted, Answer, Head, Id, Name, Operation, Request};
 use std::fmt::Write;
 use std::mem::{align_of, offset_of};
 
@@ -68,9 +69,15 @@ fn present_layout() -> String {
         HELLO_MAGIC, PACKET_BYTES_MAX, PACKET_FDS_MAX,
         control::status::KERNEL, control::status::CLOSED, control::status::WITHDRAWN,
         control::protocol::TCP, control::protocol::UDP,
+        stack::REQUEST_MAGIC, stack::PLUG_BYTES, stack::NAME_BYTES,
+        stack::state::IDLE, stack::state::CONNECTING, stack::state::CONNECTED, stack::state::LISTENING,
+        stack::state::OVER, stack::head::PACKET_INFO,
     );
     for policy in [PathPolicy::Auto, PathPolicy::Kernel, PathPolicy::Fast] {
         writeln!(text, "  {policy:?} = {}", policy as u32).unwrap();
+    }
+    for operation in (0..KINDS_MAX).filter_map(Operation::from_u32) {
+        writeln!(text, "  {operation:?} = {}", operation as u32).unwrap();
     }
     for reason in Reason::ALL {
         writeln!(text, "  {} = {}", reason.word(), *reason as u32).unwrap();
@@ -162,6 +169,60 @@ fn present_layout() -> String {
             local_port,
             remote_port,
             protocol
+        }
+    );
+    layout!(
+        text,
+        Id {
+            epoch,
+            index,
+            generation
+        }
+    );
+    layout!(
+        text,
+        Name {
+            family,
+            port,
+            scope,
+            address
+        }
+    );
+    layout!(
+        text,
+        Request {
+            magic,
+            operation,
+            id,
+            first,
+            second,
+            length,
+            reserved,
+            name,
+            value
+        }
+    );
+    layout!(
+        text,
+        Answer {
+            error,
+            state,
+            family,
+            kind,
+            length,
+            local,
+            remote,
+            value
+        }
+    );
+    layout!(text, Accepted { local, remote });
+    layout!(
+        text,
+        Head {
+            name,
+            own,
+            flags,
+            reserved
         }
     );
     let mut kinds = Vec::new();

@@ -86,6 +86,11 @@ impl Routing {
         address.is_loopback() || self.addresses.iter().any(|own| own.address == *address)
     }
 
+    /// Whether a socket may be bound to it.
+    pub(crate) fn can_bind(&self, address: &IpAddr) -> bool {
+        address.is_unspecified() || self.is_own(address)
+    }
+
     pub(crate) fn classify(&self, address: &IpAddr) -> Class {
         if self.addresses.iter().any(|own| own.address == *address) {
             return Class::Own;
@@ -164,6 +169,30 @@ fn has_link_scope(address: &IpAddr) -> bool {
         IpAddr::V6(six) if six.is_multicast() => six.segments()[0] & 0xf <= 2,
         IpAddr::V6(six) => is_link_local_v6(six),
     }
+}
+
+/// "Any address" of the family that this one is of: who is bound to it takes that family alone.
+pub(crate) fn any_of(address: &IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    }
+}
+
+/// Of sockets bound to these addresses, the one that takes what comes to `dst`: its very address, its family, all.
+pub(crate) fn best_bound(
+    bound: &[u32],
+    dst: &IpAddr,
+    address_of: impl Fn(u32) -> Option<IpAddr>,
+) -> Option<u32> {
+    [Some(*dst), Some(any_of(dst)), None]
+        .into_iter()
+        .find_map(|wanted| {
+            bound
+                .iter()
+                .copied()
+                .find(|index| address_of(*index) == wanted)
+        })
 }
 
 pub(crate) fn is_link_local(address: &IpAddr) -> bool {

@@ -350,6 +350,11 @@ impl Stack {
         times.into_iter().flatten().min()
     }
 
+    /// Whether [`Stack::event`] may have something.
+    pub fn has_events(&self) -> bool {
+        !self.sources.is_empty()
+    }
+
     /// The next thing that happened.
     pub fn event(&mut self) -> Option<Event> {
         loop {

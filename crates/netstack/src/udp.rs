@@ -213,7 +213,7 @@ impl Stack {
         port: u16,
         options: UdpOptions,
     ) -> Result<UdpId, Error> {
-        if address.is_some_and(|a| !a.is_unspecified() && !self.routing.is_own(&a)) {
+        if address.is_some_and(|a| !self.routing.can_bind(&a)) {
             return Err(Error::AddressNotAvailable);
         }
         let port = match port {

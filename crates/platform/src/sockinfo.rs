@@ -57,6 +57,17 @@ pub fn peer_groups(fd: impl AsFd) -> io::Result<Vec<u32>> {
     Ok(groups)
 }
 
+/// Memory that a UNIX socket's messages take in the queue of its peer (unix(7), SIOCOUTQ).
+pub fn queued_memory(fd: impl AsFd) -> io::Result<usize> {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: the request stores one int.
+    let done = unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+    match done {
+        0 => Ok(usize::try_from(bytes).unwrap_or(0)),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// SO_NETNS_COOKIE: the number of the network namespace in which the socket was made.
 /// On an accepted UNIX socket it is the connecting side's.
 pub fn netns_cookie(fd: impl AsFd) -> io::Result<u64> {

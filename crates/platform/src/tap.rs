@@ -34,7 +34,7 @@ pub struct FrameNotes {
 }
 
 impl FrameNotes {
-    fn to_header(self, headers_len: u16) -> [u8; HEADER] {
+    pub(crate) fn to_header(self, headers_len: u16) -> [u8; HEADER] {
         let mut header = [0; HEADER];
         if let Some((start, offset)) = self.checksum {
             header[0] = NEEDS_CHECKSUM;
@@ -49,7 +49,7 @@ impl FrameNotes {
         header
     }
 
-    fn from_header(header: &[u8; HEADER]) -> FrameNotes {
+    pub(crate) fn from_header(header: &[u8; HEADER]) -> FrameNotes {
         let word = |at: usize| u16::from_ne_bytes([header[at], header[at + 1]]);
         let kind = header[1] & 0x7f;
         FrameNotes {

@@ -18,7 +18,7 @@ use crate::stack::{Error, Source, Stack};
 const EPHEMERAL: core::ops::Range<u16> = 32_768..60_999;
 
 impl Stack {
-    /// Listens on a port of one address, or of all. At most `backlog` connections wait for
+    /// Listens on a port of one address, of a family (the unspecified address), or of all. At most `backlog` connections wait for
     /// accept, and as many are half open before SYN cookies answer.
     pub fn tcp_listen(
         &mut self,
@@ -27,7 +27,7 @@ impl Stack {
         backlog: usize,
         options: TcpOptions,
     ) -> Result<ListenerId, Error> {
-        if address.is_some_and(|a| !self.routing.is_own(&a)) || port == 0 {
+        if address.is_some_and(|a| !self.routing.can_bind(&a)) || port == 0 {
             return Err(Error::AddressNotAvailable);
         }
         let tcp = &mut self.tcp;

@@ -69,14 +69,11 @@ impl Stack {
 
     pub(super) fn find_listener(&self, local: &SocketAddr) -> Option<ListenerId> {
         let bound = self.tcp.ports.get(&local.port())?;
-        let address_of = |index: &u32| self.tcp.listeners[*index as usize].address;
-        let exact = bound
-            .iter()
-            .find(|index| address_of(index) == Some(local.ip()));
-        let found = exact.or_else(|| bound.iter().find(|index| address_of(index).is_none()));
+        let address_of = |index: u32| self.tcp.listeners[index as usize].address;
+        let found = crate::route::best_bound(bound, &local.ip(), address_of);
         found.map(|index| ListenerId {
-            index: *index,
-            generation: self.tcp.listeners[*index as usize].generation,
+            index,
+            generation: self.tcp.listeners[index as usize].generation,
         })
     }
 

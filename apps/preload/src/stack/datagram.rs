@@ -1,0 +1,315 @@
+//! Datagrams under a stack: one message of the pair each, with a head (`fordway_abi::stack::Head`) before the program's bytes.
+
+use super::stream::is_closed;
+use super::{CONNECTED, SIX, give_name, names, read_name};
+use crate::sys::{self, give};
+use crate::transfer::Buffers;
+use crate::{faults, libcs, real};
+use core::ffi::{c_int, c_void};
+use core::mem::MaybeUninit;
+use fordway_abi::stack::{DATAGRAM_BYTES_MAX, HEAD_BYTES, Head, Name, head, state};
+use zerocopy::IntoBytes;
+
+/// Parts of a datagram for which there is room without much ado, the head's among them.
+const PARTS_FEW: usize = 8;
+const PARTS_MAX: usize = libc::UIO_MAXIOV as usize + 1;
+/// linux/in.h, linux/in6.h: what stands beside a datagram.
+const IP_PKTINFO: c_int = 8;
+const IPV6_PKTINFO: c_int = 50;
+
+/// Where the name of a datagram's sender goes, or stands.
+#[derive(Clone, Copy)]
+pub enum Place {
+    /// Nowhere.
+    None,
+    /// Name and its length.
+    Name(*mut c_void, *mut u32),
+    /// A message.
+    Message(*mut libc::msghdr),
+}
+
+/// Parts of a datagram, behind its head.
+struct Parts<const N: usize> {
+    parts: [MaybeUninit<libc::iovec>; N],
+    count: usize,
+}
+
+impl<const N: usize> Parts<N> {
+    fn new(head: &mut Head, buffers: &Buffers) -> sys::Result<Self> {
+        let mut made = Self {
+            parts: [const { MaybeUninit::uninit() }; N],
+            count: 1,
+        };
+        made.parts[0].write(libc::iovec {
+            iov_base: head.as_mut_bytes().as_mut_ptr().cast(),
+            iov_len: HEAD_BYTES,
+        });
+        buffers.pieces(0, buffers.total, |base, length| {
+            if made.count == N {
+                return Err(libc::EMSGSIZE);
+            }
+            made.parts[made.count].write(libc::iovec {
+                iov_base: base.cast(),
+                iov_len: length,
+            });
+            made.count += 1;
+            Ok(())
+        })?;
+        Ok(made)
+    }
+
+    fn message(&mut self) -> libc::msghdr {
+        // SAFETY: a msghdr of zeros is an empty message.
+        let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
+        message.msg_iov = self.parts.as_mut_ptr().cast();
+        message.msg_iovlen = self.count as _;
+        message
+    }
+}
+
+/// A datagram into the program's buffers.
+pub fn receive_datagram(
+    fd: c_int,
+    word: u32,
+    buffers: sys::Result<Buffers>,
+    flags: c_int,
+    place: Place,
+) -> isize {
+    let received = buffers.and_then(|buffers| match buffers.part_count() < PARTS_FEW {
+        true => receive_parts::<PARTS_FEW>(fd, word, &buffers, flags, place),
+        false => receive_many_parts(fd, word, &buffers, flags, place),
+    });
+    give(received)
+}
+
+#[cold]
+#[inline(never)]
+fn receive_many_parts(
+    fd: c_int,
+    word: u32,
+    buffers: &Buffers,
+    flags: c_int,
+    place: Place,
+) -> sys::Result<usize> {
+    receive_parts::<PARTS_MAX>(fd, word, buffers, flags, place)
+}
+
+#[inline(always)]
+fn receive_parts<const N: usize>(
+    fd: c_int,
+    word: u32,
+    buffers: &Buffers,
+    flags: c_int,
+    place: Place,
+) -> sys::Result<usize> {
+    if flags & libc::MSG_ERRQUEUE != 0 {
+        return Err(libc::EAGAIN);
+    }
+    if flags & libc::MSG_OOB != 0 {
+        return Err(libc::EINVAL);
+    }
+    let mut head = Head::default();
+    let mut parts = Parts::<N>::new(&mut head, buffers)?;
+    let mut message = parts.message();
+    // SAFETY: a message of ours, with the program's parts.
+    let received = unsafe { real::recvmsg(fd, &raw mut message, flags) };
+    let received = usize::try_from(received).map_err(|_| sys::errno())?;
+    if received < HEAD_BYTES {
+        // The program has shut it, or its stack has ended.
+        return match is_closed(fd) && names(fd).is_err() {
+            true => Err(libc::ENETDOWN),
+            false => Ok(0),
+        };
+    }
+    match place {
+        Place::None => {}
+        Place::Name(target, _) if target.is_null() => {}
+        Place::Name(target, length) => {
+            give_name(target, length, &head.name)?;
+        }
+        // SAFETY: the program's own message, found readable with its parts.
+        Place::Message(target) => unsafe {
+            let told = message.msg_flags & libc::MSG_TRUNC | flags & libc::MSG_CMSG_CLOEXEC;
+            give_message(target, word, &head, told)?;
+        },
+    }
+    Ok(received - HEAD_BYTES)
+}
+
+/// What a message says besides the bytes.
+///
+/// # Safety
+/// `target` is a message of the program's that can be read.
+unsafe fn give_message(
+    target: *mut libc::msghdr,
+    word: u32,
+    head: &Head,
+    told: c_int,
+) -> sys::Result<()> {
+    // SAFETY: by contract; the fields are only named.
+    let (at, length, control, room, room_at, flags_at) = unsafe {
+        (
+            (*target).msg_name,
+            &raw mut (*target).msg_namelen,
+            (*target).msg_control.cast::<u8>(),
+            libcs::count((*target).msg_controllen),
+            &raw mut (*target).msg_controllen,
+            &raw mut (*target).msg_flags,
+        )
+    };
+    if !at.is_null() {
+        give_name(at, length, &head.name)?;
+    }
+    let (mut bytes, count) = match head.flags & head::PACKET_INFO != 0 {
+        true => packet_info(word, head),
+        false => ([0; 40], 0),
+    };
+    let used = count.min(room);
+    let mut told = told;
+    if count > room {
+        told |= libc::MSG_CTRUNC;
+        bytes[..8].copy_from_slice(&used.to_ne_bytes());
+    }
+    let used = if used < 16 { 0 } else { used };
+    if used != 0 {
+        faults::check(faults::can_write_all(control, used))?;
+        // SAFETY: found writable.
+        unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), control, used) };
+    }
+    faults::give(room_at, used as _);
+    faults::give(flags_at, told);
+    Ok(())
+}
+
+/// A control message that says to which address a datagram came (struct cmsghdr; in_pktinfo, in6_pktinfo).
+fn packet_info(word: u32, head: &Head) -> ([u8; 40], usize) {
+    let mut bytes = [0u8; 40];
+    let (at_level, number, data): (c_int, c_int, usize) = match word & SIX != 0 {
+        true => (libc::IPPROTO_IPV6, IPV6_PKTINFO, 20),
+        false => (libc::IPPROTO_IP, IP_PKTINFO, 12),
+    };
+    let length = 16 + data;
+    bytes[..8].copy_from_slice(&(length as u64).to_ne_bytes());
+    bytes[8..12].copy_from_slice(&at_level.to_ne_bytes());
+    bytes[12..16].copy_from_slice(&number.to_ne_bytes());
+    // The one interface that a stack has.
+    const INTERFACE: u32 = 1;
+    match word & SIX != 0 {
+        true => {
+            bytes[16..32].copy_from_slice(&head.own);
+            bytes[32..36].copy_from_slice(&INTERFACE.to_ne_bytes());
+        }
+        false => {
+            bytes[16..20].copy_from_slice(&INTERFACE.to_ne_bytes());
+            bytes[20..24].copy_from_slice(&head.own[..4]);
+            bytes[24..28].copy_from_slice(&head.own[..4]);
+        }
+    }
+    (bytes, length.next_multiple_of(8))
+}
+
+/// The own address that a message asks to go from (IP_PKTINFO, IPV6_PKTINFO beside it).
+///
+/// # Safety
+/// A message of the program's that can be read.
+pub unsafe fn source_of(message: &libc::msghdr, word: u32) -> [u8; 16] {
+    let mut own = [0u8; 16];
+    let room = libcs::count(message.msg_controllen);
+    let control = message.msg_control.cast::<u8>();
+    if room < 28 || control.is_null() || !faults::can_read_all(control, room) {
+        return own;
+    }
+    let mut at = 0;
+    while at + 16 <= room {
+        // SAFETY: found readable.
+        let number = |from: usize| unsafe { control.add(at + from).cast::<u32>().read_unaligned() };
+        let length = libcs::count(number(0) as usize);
+        if length < 16 || length > room - at {
+            break;
+        }
+        match (number(8) as c_int, number(12) as c_int) {
+            (libc::IPPROTO_IP, IP_PKTINFO) if length >= 28 && word & SIX == 0 => {
+                own[..4].copy_from_slice(&number(20).to_ne_bytes());
+            }
+            (libc::IPPROTO_IPV6, IPV6_PKTINFO) if length >= 36 && word & SIX != 0 => {
+                for (index, place) in own.chunks_exact_mut(4).enumerate() {
+                    place.copy_from_slice(&number(16 + 4 * index).to_ne_bytes());
+                }
+            }
+            _ => {}
+        }
+        at += length.next_multiple_of(8);
+    }
+    own
+}
+
+/// A datagram of the program's buffers, to a name or to the far end that the socket is connected to.
+pub fn send_datagram(
+    fd: c_int,
+    word: u32,
+    buffers: sys::Result<Buffers>,
+    flags: c_int,
+    (target, length): (*const c_void, u32),
+    own: [u8; 16],
+) -> isize {
+    let sent = buffers.and_then(|buffers| {
+        if flags & libc::MSG_OOB != 0 {
+            return Err(libc::EOPNOTSUPP);
+        }
+        let name = match target.is_null() || length == 0 {
+            true => Name::default(),
+            false => read_name(word, target, length)?,
+        };
+        if name.family != 0 && name.port == 0 {
+            return Err(libc::EINVAL);
+        }
+        if name.family == 0 && word & CONNECTED == 0 && names(fd)?.state != state::CONNECTED {
+            return Err(libc::EDESTADDRREQ);
+        }
+        if buffers.total > DATAGRAM_BYTES_MAX {
+            return Err(libc::EMSGSIZE);
+        }
+        let mut head = Head {
+            name,
+            own,
+            ..Head::default()
+        };
+        match buffers.part_count() < PARTS_FEW {
+            true => send_parts::<PARTS_FEW>(fd, &mut head, &buffers, flags),
+            false => send_many_parts(fd, &mut head, &buffers, flags),
+        }
+    });
+    give(sent)
+}
+
+#[cold]
+#[inline(never)]
+fn send_many_parts(
+    fd: c_int,
+    head: &mut Head,
+    buffers: &Buffers,
+    flags: c_int,
+) -> sys::Result<usize> {
+    send_parts::<PARTS_MAX>(fd, head, buffers, flags)
+}
+
+#[inline(always)]
+fn send_parts<const N: usize>(
+    fd: c_int,
+    head: &mut Head,
+    buffers: &Buffers,
+    flags: c_int,
+) -> sys::Result<usize> {
+    let mut parts = Parts::<N>::new(head, buffers)?;
+    let message = parts.message();
+    let flags = flags & libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: a message of ours, with the program's parts.
+    let sent = unsafe { real::sendmsg(fd, &raw const message, flags) };
+    match usize::try_from(sent) {
+        Ok(sent) => Ok(sent.saturating_sub(HEAD_BYTES)),
+        Err(_) => Err(match sys::errno() {
+            libc::ECONNRESET | libc::ECONNREFUSED | libc::ENOTCONN => libc::ENETDOWN,
+            error => error,
+        }),
+    }
+}

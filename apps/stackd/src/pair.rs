@@ -1,0 +1,174 @@
+//! The stack's end of a socket's pair of AF_UNIX sockets.
+
+use fordway_abi::stack::{Id, PLUG_BYTES, name_of};
+use socket2::{Domain, SockAddr, Socket, Type};
+use std::ffi::OsStr;
+use std::io::{self, Read};
+use std::net::Shutdown;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+
+/// MSG_NOSIGNAL (linux/socket.h).
+const NO_SIGNAL: i32 = 0x4000;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Pair(Socket);
+
+/// What a receive has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Got {
+    Bytes(usize),
+    Nothing,
+    /// The program has shut its sending side, or closed its end.
+    End,
+    /// It closed its end, and has not read all.
+    Broken,
+}
+
+impl Pair {
+    /// A pair for this socket, and the program's end of it. With a plug, that end cannot be written to by poll's measure.
+    pub(crate) fn new(id: Id, is_stream: bool, has_plug: bool) -> io::Result<(Pair, OwnedFd)> {
+        let kind = if is_stream {
+            Type::STREAM
+        } else {
+            Type::SEQPACKET
+        };
+        let (ours, theirs) = Socket::pair(Domain::UNIX, kind, None)?;
+        ours.set_nonblocking(true)?;
+        let mut name = [0; fordway_abi::stack::NAME_BYTES + 1];
+        name[1..].copy_from_slice(&name_of(id));
+        ours.bind(&SockAddr::unix(OsStr::from_bytes(&name))?)?;
+        if has_plug {
+            // The least that there is: a message of the plug's size takes more than a quarter of it.
+            theirs.set_send_buffer_size(0)?;
+            let sent = theirs.send(&[0; PLUG_BYTES])?;
+            if sent != PLUG_BYTES {
+                return Err(io::ErrorKind::WriteZero.into());
+            }
+        }
+        Ok((Pair(ours), theirs.into()))
+    }
+
+    pub(crate) fn receive(&self, buffer: &mut [u8]) -> Got {
+        match (&self.0).read(buffer) {
+            Ok(0) if !buffer.is_empty() => Got::End,
+            Ok(count) => Got::Bytes(count),
+            Err(error) => match error.kind() {
+                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Got::Nothing,
+                _ => Got::Broken,
+            },
+        }
+    }
+
+    /// `Ok(0)`: there is no room.
+    pub(crate) fn send(&self, bytes: &[u8]) -> io::Result<usize> {
+        match self.0.send_with_flags(bytes, NO_SIGNAL) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(0),
+            sent => sent,
+        }
+    }
+
+    /// Takes the plug; false: it was not there.
+    pub(crate) fn pull_plug(&self) -> bool {
+        let mut left = PLUG_BYTES;
+        let mut plug = [0; PLUG_BYTES];
+        while left > 0 {
+            match self.receive(&mut plug[..left]) {
+                Got::Bytes(count) => left -= count,
+                _ => return false,
+            }
+        }
+        true
+    }
+
+    /// The program reads the end behind all that was sent.
+    pub(crate) fn shut(&self) {
+        // It has closed its end already, or the end is seen now.
+        let _ = self.0.shutdown(Shutdown::Write);
+    }
+
+    /// Whether the program has closed its end, or shut both ways.
+    pub(crate) fn is_closed(&self) -> bool {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let mut asked = [PollFd::new(&self.0, PollFlags::empty())];
+        let shown = poll(&mut asked, Some(&Timespec::default()));
+        shown.is_ok() && asked[0].revents().contains(PollFlags::HUP)
+    }
+
+    /// Bytes of the program that lie in the queue.
+    pub(crate) fn unread_bytes(&self) -> u64 {
+        rustix::io::ioctl_fionread(&self.0).unwrap_or(0)
+    }
+}
+
+impl AsFd for Pair {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl AsRawFd for Pair {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    /// One that no other test has.
+    fn id() -> Id {
+        use std::sync::atomic::{AtomicU32, Ordering};
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        Id {
+            epoch: u64::from(std::process::id()),
+            index: 0,
+            generation: NEXT.fetch_add(1, Ordering::Relaxed),
+        }
+    }
+
+    fn shown(fd: &OwnedFd) -> PollFlags {
+        let mut asked = [PollFd::new(
+            fd,
+            PollFlags::IN | PollFlags::OUT | PollFlags::RDHUP,
+        )];
+        poll(&mut asked, Some(&Timespec::default())).expect("poll");
+        asked[0].revents()
+    }
+
+    #[test]
+    fn a_plug_keeps_the_program_from_writing_until_it_is_pulled() {
+        let (ours, theirs) = Pair::new(id(), true, true).expect("a pair");
+        assert_eq!(shown(&theirs), PollFlags::empty());
+        assert!(ours.pull_plug());
+        assert_eq!(shown(&theirs), PollFlags::OUT);
+        assert!(!ours.pull_plug());
+    }
+
+    #[test]
+    fn a_failure_shows_as_one() {
+        let (ours, theirs) = Pair::new(id(), true, true).expect("a pair");
+        drop(ours);
+        let all =
+            PollFlags::IN | PollFlags::OUT | PollFlags::ERR | PollFlags::HUP | PollFlags::RDHUP;
+        assert_eq!(shown(&theirs), all);
+    }
+
+    #[test]
+    fn the_end_and_a_close_with_unread_bytes_differ() {
+        let (ours, theirs) = Pair::new(id(), true, false).expect("a pair");
+        assert_eq!(ours.receive(&mut [0; 8]), Got::Nothing);
+        rustix::io::write(&theirs, b"last").expect("write");
+        drop(theirs);
+        assert_eq!(ours.receive(&mut [0; 8]), Got::Bytes(4));
+        assert_eq!(ours.receive(&mut [0; 8]), Got::End);
+        let (ours, theirs) = Pair::new(id(), true, false).expect("a pair");
+        assert_eq!(ours.send(b"unread").expect("send"), 6);
+        drop(theirs);
+        assert_eq!(ours.receive(&mut [0; 8]), Got::Broken);
+    }
+}

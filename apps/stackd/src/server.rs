@@ -1,0 +1,471 @@
+//! The loop: what shows in the epoll instance, what is unfinished, what the stack has to tell and to send.
+
+use crate::bound::{Bound, Ports};
+use crate::config::Config;
+use crate::control::Clients;
+use crate::names;
+use crate::options::Options;
+use crate::pair::Pair;
+use crate::port::Port;
+use crate::table::{Body, Place, Socket, Table};
+use anyhow::{Context, Result};
+use fordway_abi::stack::{Id, level, name};
+use fordway_netstack::{Config as StackConfig, Error, Event, Stack, TxFrame};
+use fordway_platform::ipc::{self, Kind};
+use mio::unix::SourceFd;
+use mio::{Events, Interest, Poll, Token};
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// Frames that are taken before others have their turn.
+const FRAMES_MAX: usize = 256;
+/// Rounds of events and frames between two looks at the epoll instance.
+const ROUNDS_MAX: usize = 8;
+/// How long a port without room is left alone, if it does not say when it has some.
+const FULL_WAIT: Duration = Duration::from_millis(1);
+
+const PORT: Token = Token(usize::MAX - 1);
+const CONTROL: Token = Token(usize::MAX - 2);
+/// Tokens of control connections begin here; those of sockets are their places.
+const CLIENTS: usize = 1 << 40;
+
+pub(crate) const EINVAL: i32 = 22;
+pub(crate) const EADDRINUSE: i32 = 98;
+pub(crate) const EADDRNOTAVAIL: i32 = 99;
+const EAFNOSUPPORT: i32 = 97;
+
+/// Who has had its share of a round and has more to do.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Work {
+    Control,
+    Client(usize),
+    Socket(Place),
+}
+
+/// The whole.
+pub struct Server {
+    pub(crate) stack: Stack,
+    pub(crate) table: Table,
+    pub(crate) control: OwnedFd,
+    pub(crate) clients: Clients,
+    pub(crate) unfinished: VecDeque<Work>,
+    pub(crate) tcp_ports: Ports,
+    pub(crate) udp_ports: Ports,
+    #[cfg(feature = "tcp")]
+    pub(crate) streams: crate::stream::Streams,
+    #[cfg(feature = "udp")]
+    pub(crate) datagrams: crate::datagram::Datagrams,
+    port: Box<dyn Port>,
+    poll: Poll,
+    began: Instant,
+    frame: Vec<u8>,
+    /// A frame that the port had no room for.
+    waiting: Option<TxFrame>,
+    has_frames: bool,
+}
+
+/// An errno for what the stack says.
+pub(crate) fn errno(error: Error) -> i32 {
+    match error {
+        Error::WouldBlock => 11,
+        Error::NoSuch | Error::Reset => 104,
+        Error::Refused => 111,
+        Error::TimedOut => 110,
+        Error::Unreachable => 113,
+        Error::NotConnected => 107,
+        Error::Pipe => 32,
+        Error::AddressInUse => EADDRINUSE,
+        Error::AddressNotAvailable => EADDRNOTAVAIL,
+        Error::Full => 105,
+        Error::TooLong => 90,
+    }
+}
+
+fn random() -> Result<u64> {
+    let mut bytes = [0; 8];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+    Ok(u64::from_ne_bytes(bytes))
+}
+
+/// As many descriptors as there may be.
+fn raise_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    let all = Rlimit {
+        current: maximum,
+        maximum,
+    };
+    // With fewer, sockets are refused sooner.
+    let _ = setrlimit(Resource::Nofile, all);
+}
+
+impl Server {
+    /// Makes the stack and listens on the control socket.
+    pub fn new(config: &Config, port: Box<dyn Port>) -> Result<Server> {
+        config.check_protocols()?;
+        raise_limit();
+        let mut stack_config = StackConfig::new(config.mac()?, random()?);
+        stack_config.link.mtu_bytes = config.mtu_bytes;
+        stack_config.link.offloads = port.offloads();
+        stack_config.limits.flows_max = stack_config.limits.flows_max.max(config.sockets_max);
+        let mut stack = Stack::new(stack_config);
+        stack.set_addresses(&config.addresses()?);
+        stack.set_routes(&config.routes()?);
+        let control = ipc::listen(&config.control_socket, Kind::Packets, 0o666)
+            .with_context(|| format!("{}", config.control_socket.display()))?;
+        let poll = Poll::new()?;
+        let registry = poll.registry();
+        registry.register(
+            &mut SourceFd(&control.as_raw_fd()),
+            CONTROL,
+            Interest::READABLE,
+        )?;
+        let both = Interest::READABLE | Interest::WRITABLE;
+        registry.register(&mut SourceFd(&port.poll_fd().as_raw_fd()), PORT, both)?;
+        let frame = vec![0; stack.frame_bytes_max()];
+        Ok(Server {
+            stack,
+            table: Table::new(random()?, config.sockets_max),
+            control,
+            clients: Clients::default(),
+            unfinished: VecDeque::new(),
+            tcp_ports: Ports::default(),
+            udp_ports: Ports::default(),
+            #[cfg(feature = "tcp")]
+            streams: Default::default(),
+            #[cfg(feature = "udp")]
+            datagrams: Default::default(),
+            port,
+            poll,
+            began: Instant::now(),
+            frame,
+            waiting: None,
+            has_frames: true,
+        })
+    }
+
+    /// Serves for ever.
+    pub fn run(mut self) -> Result<()> {
+        let mut events = Events::with_capacity(1024);
+        loop {
+            let patience = self.patience();
+            match self.poll.poll(&mut events, patience) {
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+                result => result?,
+            }
+            for event in &events {
+                match event.token() {
+                    PORT => {
+                        self.has_frames |= event.is_readable() || event.is_error();
+                    }
+                    CONTROL => self.accept_clients(),
+                    Token(at) if at >= CLIENTS => self.serve_client(at - CLIENTS),
+                    Token(at) => self.pair_event(at as Place, event.is_write_closed()),
+                }
+            }
+            for _ in 0..self.unfinished.len() {
+                match self.unfinished.pop_front() {
+                    Some(Work::Control) => self.accept_clients(),
+                    Some(Work::Client(place)) => self.serve_client(place),
+                    Some(Work::Socket(place)) => self.go_on(place),
+                    None => break,
+                }
+            }
+            self.take_frames()?;
+            for _ in 0..ROUNDS_MAX {
+                self.heed_stack();
+                if !self.send_frames()? {
+                    break;
+                }
+            }
+        }
+    }
+
+    pub(crate) fn now(&self) -> u64 {
+        self.began.elapsed().as_micros() as u64 + 1
+    }
+
+    fn patience(&self) -> Option<Duration> {
+        if !self.unfinished.is_empty() || self.has_frames {
+            return Some(Duration::ZERO);
+        }
+        if self.waiting.is_some() {
+            return Some(FULL_WAIT);
+        }
+        let at = self.stack.poll_at()?;
+        Some(Duration::from_micros(at.saturating_sub(self.now())))
+    }
+
+    fn take_frames(&mut self) -> Result<()> {
+        if self.has_frames {
+            let now = self.now();
+            let stack = &mut self.stack;
+            self.has_frames = self
+                .port
+                .receive(FRAMES_MAX, &mut |frame| stack.receive(now, frame))?;
+        }
+        Ok(())
+    }
+
+    /// Whether something may have happened in the stack meanwhile.
+    fn send_frames(&mut self) -> Result<bool> {
+        let now = self.now();
+        let mut has_sent = false;
+        loop {
+            let notes = match self.waiting.take() {
+                Some(notes) => notes,
+                None => match self.stack.transmit(now, &mut self.frame) {
+                    Some(notes) => notes,
+                    None => break,
+                },
+            };
+            if !self.port.send(&self.frame[..notes.len_bytes], &notes)? {
+                self.waiting = Some(notes);
+                break;
+            }
+            has_sent = true;
+        }
+        if has_sent {
+            self.port.flush()?;
+        }
+        Ok(has_sent || self.stack.has_events())
+    }
+
+    fn heed_stack(&mut self) {
+        while let Some(event) = self.stack.event() {
+            match event {
+                #[cfg(feature = "tcp")]
+                Event::Accept(listener) => self.take_connections(listener),
+                #[cfg(feature = "tcp")]
+                Event::Tcp(id, ready) => self.flow_event(id, ready),
+                #[cfg(feature = "udp")]
+                Event::Udp(id) => self.give_datagrams(id),
+                #[allow(unreachable_patterns)]
+                _ => {}
+            }
+        }
+    }
+
+    pub(crate) fn watch_client(&self, client: &OwnedFd, place: usize) -> std::io::Result<()> {
+        let token = Token(CLIENTS + place);
+        let fd = client.as_raw_fd();
+        self.poll
+            .registry()
+            .register(&mut SourceFd(&fd), token, Interest::READABLE)
+    }
+
+    /// A new socket, and the program's end of its pair; `None`: there can be no more.
+    pub(crate) fn add_socket(
+        &mut self,
+        is_inet6: bool,
+        body: Body,
+        options: Options,
+    ) -> Option<(Id, OwnedFd)> {
+        let id = self.table.next()?;
+        let is_stream = !matches!(body, Body::Datagrams);
+        let has_plug = matches!(body, Body::Idle);
+        let (pair, theirs) = Pair::new(id, is_stream, has_plug).ok()?;
+        let token = Token(id.index as usize);
+        let both = Interest::READABLE | Interest::WRITABLE;
+        let registry = self.poll.registry();
+        registry
+            .register(&mut SourceFd(&pair.as_raw_fd()), token, both)
+            .ok()?;
+        let socket = Socket {
+            is_inet6,
+            bound: None,
+            options,
+            error: None,
+            local: None,
+            remote: None,
+            pair: Some(pair),
+            body,
+            is_unfinished: false,
+        };
+        self.table.enter(id, socket);
+        Some((id, theirs))
+    }
+
+    /// A socket has more to do than its share of a round.
+    pub(crate) fn put_off(&mut self, place: Place) {
+        if let Some(socket) = self.table.get(place)
+            && !std::mem::replace(&mut socket.is_unfinished, true)
+        {
+            self.unfinished.push_back(Work::Socket(place));
+        }
+    }
+
+    fn go_on(&mut self, place: Place) {
+        if let Some(socket) = self.table.get(place) {
+            socket.is_unfinished = false;
+            self.pair_event(place, false);
+        }
+    }
+
+    /// Something has happened at a pair; `is_gone`: the program has closed its end, or shut both ways.
+    fn pair_event(&mut self, place: Place, is_gone: bool) {
+        let Some(socket) = self.table.get(place) else {
+            return;
+        };
+        match &mut socket.body {
+            Body::Idle | Body::Over if is_gone => self.forget(place),
+            Body::Idle | Body::Over => {}
+            #[cfg(feature = "tcp")]
+            Body::Listening(_) | Body::Connecting(_) | Body::Connected(_) => {
+                self.stream_event(place, is_gone);
+            }
+            #[cfg(feature = "udp")]
+            Body::Datagrams => {
+                self.send_datagrams(place);
+                if is_gone {
+                    self.forget(place);
+                }
+            }
+            #[cfg(not(feature = "udp"))]
+            Body::Datagrams => {}
+        }
+    }
+
+    /// Whoever was bound so is not any more.
+    pub(crate) fn unbind(&mut self, place: Place) {
+        let Some(socket) = self.table.get(place) else {
+            return;
+        };
+        let is_stream = socket.is_stream();
+        if let Some(bound) = socket.bound.take() {
+            let ports = if is_stream {
+                &mut self.tcp_ports
+            } else {
+                &mut self.udp_ports
+            };
+            ports.remove(bound.port, place);
+            #[cfg(feature = "udp")]
+            if !is_stream {
+                self.close_datagrams(place);
+            }
+        }
+    }
+
+    /// The program has let go of a socket.
+    pub(crate) fn forget(&mut self, place: Place) {
+        self.unbind(place);
+        self.table.remove(place);
+    }
+
+    fn is_own(&self, address: &IpAddr) -> bool {
+        address.is_unspecified()
+            || address.is_loopback()
+            || self
+                .stack
+                .addresses()
+                .iter()
+                .any(|own| own.address == *address)
+    }
+
+    /// Gives a socket its name; port 0 chooses one.
+    pub(crate) fn bind_to(&mut self, place: Place, wanted: SocketAddr) -> Result<(), i32> {
+        let socket = self.table.look(place).ok_or(EINVAL)?;
+        let is_stream = socket.is_stream();
+        let is_v6only = socket.options.is_set(level::IPV6, name::V6ONLY);
+        let has_name =
+            socket.bound.is_some() || !matches!(socket.body, Body::Idle | Body::Datagrams);
+        match (wanted.is_ipv6(), socket.is_inet6) {
+            (true, false) => return Err(EAFNOSUPPORT),
+            (false, true) if is_v6only => return Err(EINVAL),
+            _ => {}
+        }
+        let is_group =
+            !is_stream && (wanted.ip().is_multicast() || self.is_broadcast(&wanted.ip()));
+        if !self.is_own(&wanted.ip()) && !is_group {
+            return Err(EADDRNOTAVAIL);
+        }
+        if has_name {
+            return Err(EINVAL);
+        }
+        let random = random().unwrap_or(0) as u16;
+        let ports = if is_stream {
+            &mut self.tcp_ports
+        } else {
+            &mut self.udp_ports
+        };
+        let port = match wanted.port() {
+            0 => ports.choose(random).ok_or(EADDRINUSE)?,
+            port => port,
+        };
+        let address = if is_group {
+            names::any(false)
+        } else {
+            wanted.ip()
+        };
+        let bound = Bound::new(address, port, is_v6only);
+        if !self.is_free(place, &bound) {
+            return Err(EADDRINUSE);
+        }
+        #[cfg(feature = "udp")]
+        if !is_stream {
+            self.open_datagrams(place, &bound)?;
+        }
+        let ports = if is_stream {
+            &mut self.tcp_ports
+        } else {
+            &mut self.udp_ports
+        };
+        ports.add(port, place);
+        if let Some(socket) = self.table.get(place) {
+            socket.bound = Some(bound);
+        }
+        Ok(())
+    }
+
+    /// Whether a socket may be bound so, or may listen where it is.
+    pub(crate) fn is_free(&mut self, place: Place, bound: &Bound) -> bool {
+        let is_stream = self.table.look(place).is_some_and(Socket::is_stream);
+        let ports = |server: &Server| match is_stream {
+            true => server.tcp_ports.is_free(&server.table, place, bound),
+            false => server.udp_ports.is_free(&server.table, place, bound),
+        };
+        if ports(self) {
+            return true;
+        }
+        // Who closes a socket and binds the next one is not to meet the first: its end may not have been seen yet.
+        let others = match is_stream {
+            true => self.tcp_ports.of(bound.port),
+            false => self.udp_ports.of(bound.port),
+        };
+        for other in others {
+            let pair = self
+                .table
+                .look(other)
+                .and_then(|socket| socket.pair.as_ref());
+            if pair.is_some_and(Pair::is_closed) {
+                self.pair_event(other, true);
+            }
+        }
+        ports(self)
+    }
+
+    fn is_broadcast(&self, address: &IpAddr) -> bool {
+        let IpAddr::V4(four) = address else {
+            return false;
+        };
+        four.is_broadcast()
+            || self.stack.addresses().iter().any(|own| match own.address {
+                IpAddr::V4(own4) if own.prefix_len < 31 => {
+                    let host = u32::MAX.checked_shr(own.prefix_len.into()).unwrap_or(0);
+                    four.to_bits() == own4.to_bits() | host
+                }
+                _ => false,
+            })
+    }
+
+    /// Gives a socket a name that it has not asked for.
+    pub(crate) fn bind_if_needed(&mut self, place: Place) -> Result<(), i32> {
+        let socket = self.table.look(place).ok_or(EINVAL)?;
+        match socket.bound {
+            Some(_) => Ok(()),
+            None => self.bind_to(place, SocketAddr::new(names::any(socket.is_inet6), 0)),
+        }
+    }
+}

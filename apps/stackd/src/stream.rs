@@ -1,0 +1,650 @@
+//! Sockets of TCP: connections and listeners, and the bytes between their pairs and the stack.
+
+use crate::control::EINPROGRESS;
+use crate::names;
+use crate::pair::{Got, Pair};
+use crate::server::{EADDRINUSE, EINVAL, Server, errno};
+use crate::table::{Body, Place, Socket};
+use fordway_abi::stack::{Accepted, level, name};
+use fordway_netstack::{Congestion, Error, ListenerId, Ready, Stack, TcpId, TcpOptions, TcpState};
+use fordway_platform::{ipc, sockinfo};
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsFd;
+use zerocopy::IntoBytes;
+
+/// Pieces that a connection moves each way in one round.
+const PIECES_MAX: usize = 16;
+/// Connections that lie in a listener's pair; more wait in the stack.
+const IN_PAIR_MAX: usize = 128;
+/// Connections for which the stack has room at least: one that it has no room for may be lost to a client that says nothing.
+const IN_STACK_MIN: usize = 16;
+/// Largest backlog (linux: net.core.somaxconn).
+const BACKLOG_MAX: i32 = 4096;
+/// Buffers of a connection, of which only used pages cost memory.
+const RECEIVE_BYTES: usize = 256 * 1024;
+const SEND_BYTES: usize = 256 * 1024;
+
+const EISCONN: i32 = 106;
+const EALREADY: i32 = 114;
+const ECONNABORTED: i32 = 103;
+const ECONNREFUSED: i32 = 111;
+const ENETUNREACH: i32 = 101;
+const EOPNOTSUPP: i32 = 95;
+const ENOTCONN: i32 = 107;
+
+/// Which connection and which listener is whose.
+#[derive(Debug, Default)]
+pub(crate) struct Streams {
+    /// By the index of the connection.
+    flows: Vec<Option<(TcpId, Place)>>,
+    listeners: HashMap<ListenerId, Shared>,
+}
+
+/// A listener of the stack, which several sockets may share (SO_REUSEPORT).
+#[derive(Debug)]
+struct Shared {
+    address: Option<IpAddr>,
+    port: u16,
+    members: Vec<Place>,
+}
+
+/// A socket that listens.
+#[derive(Debug)]
+pub(crate) struct Listening {
+    listener: ListenerId,
+    in_pair_max: usize,
+    /// What one connection takes of the pair's memory; 0: not known yet.
+    each_bytes: usize,
+}
+
+/// A socket with a connection.
+#[derive(Debug)]
+pub(crate) struct Connected {
+    pub id: TcpId,
+    /// The program sends nothing more.
+    out_is_over: bool,
+    /// The far end sends nothing more, and the program knows.
+    in_is_over: bool,
+    /// The program has closed its end.
+    is_gone: bool,
+    /// The program does not want what comes.
+    discards: bool,
+    /// connect has told that it is there.
+    was_told: bool,
+}
+
+impl Connected {
+    fn new(id: TcpId, was_told: bool) -> Connected {
+        Connected {
+            id,
+            out_is_over: false,
+            in_is_over: false,
+            is_gone: false,
+            discards: false,
+            was_told,
+        }
+    }
+}
+
+/// What becomes of a connection after its bytes were moved.
+enum Fate {
+    Goes,
+    /// It has had its share.
+    HasMore,
+    /// It is over, with this error.
+    Over(Option<i32>),
+    /// The program has let go of it; whether it is to be broken off.
+    Gone(bool),
+}
+
+impl Streams {
+    fn enter(&mut self, id: TcpId, place: Place) {
+        let index = id.index();
+        if self.flows.len() <= index {
+            self.flows.resize(index + 1, None);
+        }
+        self.flows[index] = Some((id, place));
+    }
+
+    fn place_of(&self, id: TcpId) -> Option<Place> {
+        let (known, place) = (*self.flows.get(id.index())?)?;
+        (known == id).then_some(place)
+    }
+
+    fn remove(&mut self, id: TcpId) {
+        if let Some(entry) = self.flows.get_mut(id.index())
+            && entry.is_some_and(|(known, _)| known == id)
+        {
+            *entry = None;
+        }
+    }
+}
+
+fn tcp_options(socket: &Socket) -> TcpOptions {
+    let options = &socket.options;
+    let keepalive = options.is_set(level::SOCKET, name::KEEPALIVE);
+    let idle_s = options.get(level::TCP, name::TCP_KEEPIDLE) as u64;
+    let usual = TcpOptions::default();
+    let patience_ms = options.get(level::TCP, name::TCP_USER_TIMEOUT) as u64;
+    TcpOptions {
+        receive_bytes: options.buffer_bytes(name::RCVBUF).unwrap_or(RECEIVE_BYTES),
+        send_bytes: options.buffer_bytes(name::SNDBUF).unwrap_or(SEND_BYTES),
+        is_nagle: !options.is_set(level::TCP, name::TCP_NODELAY),
+        keepalive_us: keepalive.then_some(idle_s * 1_000_000),
+        user_timeout_us: match patience_ms {
+            0 => usual.user_timeout_us,
+            ms => ms * 1000,
+        },
+        congestion: Congestion::UntilLoss,
+        ..usual
+    }
+}
+
+/// Moves what can be moved.
+fn move_bytes(stack: &mut Stack, conn: &mut Connected, pair: &Pair, breaks_off: bool) -> Fate {
+    let id = conn.id;
+    if conn.is_gone && breaks_off {
+        return Fate::Gone(true);
+    }
+    let mut has_more = false;
+    let mut is_broken = false;
+    if !conn.out_is_over {
+        has_more = true;
+        for _ in 0..PIECES_MAX {
+            let mut got = Got::Nothing;
+            let sent = stack.tcp_send_with(id, |room| {
+                got = pair.receive(room);
+                match got {
+                    Got::Bytes(count) => count,
+                    _ => 0,
+                }
+            });
+            has_more = matches!((sent, got), (Ok(_), Got::Bytes(_)));
+            match (sent, got) {
+                (Ok(_), Got::End) => conn.out_is_over = true,
+                (Ok(_), Got::Broken) => return Fate::Gone(true),
+                (Ok(_) | Err(Error::WouldBlock), _) => {}
+                (Err(_), _) => is_broken = true,
+            }
+            if !has_more {
+                break;
+            }
+        }
+        if conn.out_is_over && !conn.is_gone && stack.tcp_shutdown(id).is_err() {
+            is_broken = true;
+        }
+    }
+    if conn.is_gone {
+        if conn.out_is_over || is_broken {
+            // Whether all was read that had been given.
+            let is_unread = pair.receive(&mut [0]) == Got::Broken;
+            return Fate::Gone(is_unread || is_broken);
+        }
+        return if has_more { Fate::HasMore } else { Fate::Goes };
+    }
+    if !conn.in_is_over {
+        let mut pieces = 0;
+        loop {
+            let (mut was_called, mut is_full, mut has_failed) = (false, false, false);
+            let discards = conn.discards;
+            let taken = stack.tcp_receive_with(id, |bytes| {
+                was_called = true;
+                if discards {
+                    return bytes.len();
+                }
+                match pair.send(bytes) {
+                    Ok(count) => {
+                        is_full = count == 0;
+                        count
+                    }
+                    Err(_) => {
+                        has_failed = true;
+                        0
+                    }
+                }
+            });
+            match taken {
+                Ok(_) if has_failed => {
+                    // It has shut its receiving side, or closed its end, which shows next.
+                    if pair.is_closed() {
+                        conn.is_gone = true;
+                        return Fate::HasMore;
+                    }
+                    conn.discards = true;
+                }
+                Ok(_) if is_full => break,
+                Ok(0) if !was_called => {
+                    pair.shut();
+                    conn.in_is_over = true;
+                    break;
+                }
+                Ok(_) => {}
+                Err(Error::WouldBlock) => break,
+                Err(error) => return Fate::Over(Some(errno(error))),
+            }
+            pieces += 1;
+            if pieces == PIECES_MAX {
+                has_more = true;
+                break;
+            }
+        }
+    }
+    match (conn.in_is_over && conn.out_is_over, has_more) {
+        (true, _) => Fate::Over(None),
+        (false, true) => Fate::HasMore,
+        (false, false) => Fate::Goes,
+    }
+}
+
+impl Server {
+    /// `to` is `None` for AF_UNSPEC.
+    pub(crate) fn connect_stream(
+        &mut self,
+        place: Place,
+        to: Option<SocketAddr>,
+    ) -> Result<(), i32> {
+        let socket = self.table.get(place).ok_or(EINVAL)?;
+        match &mut socket.body {
+            Body::Listening(_) if to.is_some() => return Err(EISCONN),
+            Body::Connecting(_) if to.is_some() => return Err(EALREADY),
+            Body::Connected(conn) if to.is_some() => {
+                return match std::mem::replace(&mut conn.was_told, true) {
+                    true => Err(EISCONN),
+                    false => Ok(()),
+                };
+            }
+            Body::Over => {
+                let waits = socket.error.take();
+                return Err(waits.unwrap_or(ECONNABORTED));
+            }
+            Body::Connected(_) | Body::Connecting(_) => {
+                self.end_connection(place, None, true);
+                return Ok(());
+            }
+            _ if to.is_none() => return Ok(()),
+            _ => {}
+        }
+        let to = to.ok_or(EINVAL)?;
+        let is_v6only = socket.options.is_set(level::IPV6, name::V6ONLY);
+        if to.is_ipv4() && socket.is_inet6 && is_v6only || to.ip().is_multicast() {
+            return Err(ENETUNREACH);
+        }
+        if to.port() == 0 {
+            return Err(ECONNREFUSED);
+        }
+        let local = socket.bound.map(|bound| {
+            let address = match bound.address.is_ipv4() == to.is_ipv4() {
+                true => bound.address,
+                false => names::any(to.is_ipv6()),
+            };
+            SocketAddr::new(address, bound.port)
+        });
+        let options = tcp_options(socket);
+        let now = self.now();
+        let id = self
+            .stack
+            .tcp_connect(now, to, local, options)
+            .map_err(|error| match error {
+                Error::Unreachable => ENETUNREACH,
+                Error::AddressInUse => crate::server::EADDRNOTAVAIL,
+                error => errno(error),
+            })?;
+        self.streams.enter(id, place);
+        let names = self.stack.tcp_names(id).ok();
+        if let Some(socket) = self.table.get(place) {
+            socket.local = names.map(|(local, _)| local);
+            socket.remote = Some(to);
+            socket.body = Body::Connecting(id);
+        }
+        Err(EINPROGRESS)
+    }
+
+    pub(crate) fn listen(&mut self, place: Place, backlog: i32) -> Result<(), i32> {
+        let socket = self.table.get(place).ok_or(EINVAL)?;
+        // A negative one is the largest (linux: inet_listen compares without sign).
+        let backlog = if backlog < 0 {
+            BACKLOG_MAX
+        } else {
+            backlog.min(BACKLOG_MAX)
+        };
+        // One more than is asked for may wait (linux: sk_acceptq_is_full).
+        let waiting_max = backlog as usize + 1;
+        let in_pair_max = waiting_max.div_ceil(2).min(IN_PAIR_MAX);
+        match &mut socket.body {
+            Body::Idle => {}
+            Body::Listening(listening) => {
+                listening.in_pair_max = in_pair_max;
+                return Ok(());
+            }
+            Body::Datagrams => return Err(EOPNOTSUPP),
+            _ => return Err(EINVAL),
+        }
+        self.bind_if_needed(place)?;
+        let bound = self.table.look(place).and_then(|socket| socket.bound);
+        let bound = bound.ok_or(EINVAL)?;
+        if !self.is_free(place, &bound) {
+            return Err(EADDRINUSE);
+        }
+        let socket = self.table.look(place).ok_or(EINVAL)?;
+        let (address, port) = (bound.address_of_stack(), bound.port);
+        let options = tcp_options(socket);
+        let mut known = self.streams.listeners.iter_mut();
+        let shared = known.find(|(_, shared)| (shared.address, shared.port) == (address, port));
+        let listener = match shared {
+            Some((listener, shared)) => {
+                shared.members.push(place);
+                *listener
+            }
+            None => {
+                let backlog = (waiting_max - in_pair_max).max(IN_STACK_MIN);
+                let made = self.stack.tcp_listen(address, port, backlog, options);
+                let listener = made.map_err(errno)?;
+                let members = vec![place];
+                let shared = Shared {
+                    address,
+                    port,
+                    members,
+                };
+                self.streams.listeners.insert(listener, shared);
+                listener
+            }
+        };
+        if let Some(socket) = self.table.get(place) {
+            socket.body = Body::Listening(Listening {
+                listener,
+                in_pair_max,
+                each_bytes: 0,
+            });
+        }
+        Ok(())
+    }
+
+    fn unlisten(&mut self, place: Place) {
+        let socket = self.table.look(place).map(|socket| &socket.body);
+        let Some(Body::Listening(listening)) = socket else {
+            return;
+        };
+        let listener = listening.listener;
+        if let Some(shared) = self.streams.listeners.get_mut(&listener) {
+            shared.members.retain(|member| *member != place);
+            if shared.members.is_empty() {
+                self.streams.listeners.remove(&listener);
+                // It is there: nobody else ends it.
+                let _ = self.stack.tcp_unlisten(listener);
+            }
+        }
+    }
+
+    /// Whether a listener's pair has room for one more connection.
+    fn has_room(&self, place: Place) -> bool {
+        let Some(socket) = self.table.look(place) else {
+            return false;
+        };
+        let (Body::Listening(listening), Some(pair)) = (&socket.body, &socket.pair) else {
+            return false;
+        };
+        let queued = sockinfo::queued_memory(pair).unwrap_or(usize::MAX);
+        queued == 0
+            || listening.each_bytes != 0 && queued / listening.each_bytes < listening.in_pair_max
+    }
+
+    /// Hands connections to those who listen.
+    pub(crate) fn take_connections(&mut self, listener: ListenerId) {
+        loop {
+            let Some(shared) = self.streams.listeners.get(&listener) else {
+                return;
+            };
+            let ready: Vec<_> = match shared.members.as_slice() {
+                [only] => self.has_room(*only).then_some(*only).into_iter().collect(),
+                all => all
+                    .iter()
+                    .copied()
+                    .filter(|place| self.has_room(*place))
+                    .collect(),
+            };
+            if ready.is_empty() {
+                return;
+            }
+            let Ok((id, remote)) = self.stack.tcp_accept(listener) else {
+                return;
+            };
+            let spread = usize::from(remote.port()).wrapping_mul(0x9e37) >> 3;
+            self.hand_over(ready[spread % ready.len()], id, remote);
+        }
+    }
+
+    fn hand_over(&mut self, place: Place, id: TcpId, remote: SocketAddr) {
+        let handed = (|| {
+            let local = self.stack.tcp_names(id).ok()?.0;
+            let socket = self.table.look(place)?;
+            let (is_inet6, options) = (socket.is_inet6, socket.options.clone());
+            let body = Body::Connected(Connected::new(id, true));
+            let (new, theirs) = self.add_socket(is_inet6, body, options)?;
+            let accepted = Accepted {
+                local: names::write(local, is_inet6),
+                remote: names::write(remote, is_inet6),
+            };
+            let pair = self.table.look(place)?.pair.as_ref()?;
+            let sent = ipc::send(pair, accepted.as_bytes(), &[theirs.as_fd()]);
+            let queued = sockinfo::queued_memory(pair).unwrap_or(0);
+            if sent.is_err() {
+                self.table.remove(new.index);
+                return None;
+            }
+            if let Some(socket) = self.table.get(place)
+                && let Body::Listening(listening) = &mut socket.body
+                && listening.each_bytes == 0
+            {
+                listening.each_bytes = queued.max(1);
+            }
+            let socket = self.table.get(new.index)?;
+            (socket.local, socket.remote) = (Some(local), Some(remote));
+            self.streams.enter(id, new.index);
+            self.apply_option(new.index, (level::TCP, name::TCP_NODELAY));
+            self.apply_option(new.index, (level::SOCKET, name::KEEPALIVE));
+            self.put_off(new.index);
+            Some(())
+        })();
+        if handed.is_none() {
+            // As Linux does when a connection cannot be had: the far end sees it broken.
+            let _ = self.stack.tcp_abort(id);
+        }
+    }
+
+    pub(crate) fn flow_event(&mut self, id: TcpId, ready: Ready) {
+        let Some(place) = self.streams.place_of(id) else {
+            return;
+        };
+        let body = self.table.look(place).map(|socket| &socket.body);
+        if !matches!(body, Some(Body::Connecting(_))) {
+            return self.pump(place);
+        }
+        if ready.is_connected {
+            return self.made(place, id);
+        }
+        if ready.is_closed || self.stack.tcp_state(id) == Ok(TcpState::Closed) {
+            let why = match self.stack.tcp_receive_with(id, |_| 0) {
+                Err(error) if error != Error::WouldBlock => errno(error),
+                _ => ECONNREFUSED,
+            };
+            self.end_connection(place, Some(why), true);
+        }
+    }
+
+    /// A connection was made.
+    fn made(&mut self, place: Place, id: TcpId) {
+        let Some(socket) = self.table.get(place) else {
+            return;
+        };
+        let names = self.stack.tcp_names(id).ok();
+        (socket.local, socket.remote) = (names.map(|names| names.0), names.map(|names| names.1));
+        socket.body = Body::Connected(Connected::new(id, false));
+        if !socket.pair.as_ref().is_some_and(Pair::pull_plug) {
+            // Nobody but the program can have taken it, and it cannot.
+            return self.end_connection(place, Some(ECONNABORTED), true);
+        }
+        self.pump(place);
+    }
+
+    pub(crate) fn stream_event(&mut self, place: Place, is_gone: bool) {
+        let Some(socket) = self.table.get(place) else {
+            return;
+        };
+        match &mut socket.body {
+            Body::Listening(listening) if !is_gone => {
+                let listener = listening.listener;
+                self.take_connections(listener);
+            }
+            Body::Listening(_) => {
+                self.unlisten(place);
+                self.forget(place);
+            }
+            Body::Connecting(id) if is_gone => {
+                let id = *id;
+                self.let_go(place, id, true);
+            }
+            Body::Connected(conn) => {
+                conn.is_gone |= is_gone;
+                self.pump(place);
+            }
+            _ => {}
+        }
+    }
+
+    fn pump(&mut self, place: Place) {
+        let Some(socket) = self.table.get(place) else {
+            return;
+        };
+        let breaks_off = socket.options.linger_s == Some(0);
+        let (Body::Connected(conn), Some(pair)) = (&mut socket.body, &socket.pair) else {
+            return;
+        };
+        let id = conn.id;
+        match move_bytes(&mut self.stack, conn, pair, breaks_off) {
+            Fate::Goes => {}
+            Fate::HasMore => self.put_off(place),
+            Fate::Over(error) => self.end_connection(place, error, error.is_some()),
+            Fate::Gone(breaks) => self.let_go(place, id, breaks),
+        }
+    }
+
+    fn end_flow(&mut self, id: TcpId, breaks: bool) {
+        self.streams.remove(id);
+        // It is ours, and ends here only.
+        let _ = match breaks {
+            true => self.stack.tcp_abort(id),
+            false => self.stack.tcp_close(id),
+        };
+    }
+
+    /// The program has closed its end.
+    fn let_go(&mut self, place: Place, id: TcpId, breaks: bool) {
+        self.end_flow(id, breaks);
+        self.forget(place);
+    }
+
+    /// A connection is over before the program has closed its end.
+    fn end_connection(&mut self, place: Place, error: Option<i32>, breaks: bool) {
+        let Some(socket) = self.table.get(place) else {
+            return;
+        };
+        let id = match &socket.body {
+            Body::Connecting(id) => *id,
+            Body::Connected(conn) => conn.id,
+            _ => return,
+        };
+        socket.error = error;
+        socket.body = Body::Over;
+        socket.remote = None;
+        socket.pair = None;
+        self.end_flow(id, breaks);
+        self.unbind(place);
+        self.table.keep_over(place);
+    }
+
+    /// An option that a connection heeds was set.
+    pub(crate) fn apply_option(&mut self, place: Place, of: (i32, i32)) {
+        let Some(socket) = self.table.look(place) else {
+            return;
+        };
+        let id = match &socket.body {
+            Body::Connecting(id) => *id,
+            Body::Connected(conn) => conn.id,
+            _ => return,
+        };
+        let options = tcp_options(socket);
+        // A connection that is over heeds nothing.
+        let _ = match of {
+            (level::TCP, name::TCP_NODELAY) => self.stack.tcp_set_nodelay(id, !options.is_nagle),
+            (level::SOCKET, name::KEEPALIVE) | (level::TCP, name::TCP_KEEPIDLE) => {
+                self.stack.tcp_set_keepalive(id, options.keepalive_us)
+            }
+            _ => Ok(()),
+        };
+    }
+
+    /// Bytes that the far end has not acknowledged, and those of them that are still in the pair.
+    pub(crate) fn unsent_bytes(&mut self, place: Place) -> Option<(usize, usize)> {
+        let socket = self.table.look(place)?;
+        let in_pair = socket.pair.as_ref().map_or(0, Pair::unread_bytes) as usize;
+        match &socket.body {
+            Body::Connected(conn) => {
+                let in_stack = self.stack.tcp_unsent(conn.id).unwrap_or(0);
+                Some((in_pair + in_stack, in_pair))
+            }
+            Body::Listening(_) => None,
+            _ => Some((0, 0)),
+        }
+    }
+
+    /// `struct tcp_info` (linux/tcp.h), as far as the stack has it.
+    pub(crate) fn tcp_info(&mut self, place: Place) -> Result<Vec<u8>, i32> {
+        const CLOSED: u8 = 7;
+        const LISTEN: u8 = 10;
+        let socket = self.table.look(place).ok_or(EINVAL)?;
+        let id = match &socket.body {
+            Body::Datagrams => return Err(ENOTCONN),
+            Body::Connecting(id) => Some(*id),
+            Body::Connected(conn) => Some(conn.id),
+            _ => None,
+        };
+        let is_listening = matches!(socket.body, Body::Listening(_));
+        let state = match id.map(|id| self.stack.tcp_state(id)) {
+            Some(Ok(state)) => number_of(state),
+            _ if is_listening => LISTEN,
+            _ => CLOSED,
+        };
+        let mss = self.stack.link().mtu_bytes.saturating_sub(52) as u32;
+        let mut info = vec![0; 104];
+        info[0] = state;
+        let mut put =
+            |at: usize, value: u32| info[at..at + 4].copy_from_slice(&value.to_ne_bytes());
+        put(8, 204_000);
+        put(12, 40_000);
+        put(16, mss);
+        put(20, mss);
+        put(60, self.stack.link().mtu_bytes as u32);
+        put(76, 0x7fff_ffff);
+        put(80, 10);
+        put(84, mss);
+        put(88, 3);
+        Ok(info)
+    }
+}
+
+/// Numbers of linux/tcp_states.h.
+fn number_of(state: TcpState) -> u8 {
+    match state {
+        TcpState::Established => 1,
+        TcpState::SynSent => 2,
+        TcpState::SynReceived => 3,
+        TcpState::FinWait1 => 4,
+        TcpState::FinWait2 => 5,
+        TcpState::TimeWait => 6,
+        TcpState::Closed => 7,
+        TcpState::CloseWait => 8,
+        TcpState::LastAck => 9,
+        TcpState::Closing => 11,
+    }
+}

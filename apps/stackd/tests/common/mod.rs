@@ -1,0 +1,289 @@
+//! Two hosts with a wire between them: the far end's is the kernel's, the program's is a stack of its own or, for comparison,
+//! the kernel's too.
+//!
+//! ```text
+//!   program (lo only) ── control socket ── stackd (veth, no address) ── veth ── far end (10.70.0.1)
+//!   program (10.70.0.5)                                          ───── veth ── far end (10.70.0.1)
+//! ```
+//! Addresses are the same in both, so that what a program says of its sockets can be compared line by line.
+#![allow(dead_code)]
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+pub const OWN: &str = "10.70.0.5";
+pub const FAR: &str = "10.70.0.1";
+/// Longest that a program may take.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Whose stack the program uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stack {
+    Own,
+    Kernels,
+}
+
+/// See the module.
+pub struct Bed {
+    pub dir: PathBuf,
+    pub stack: Stack,
+    name: String,
+    stackd: Option<Child>,
+    shim: PathBuf,
+    others: Vec<Child>,
+}
+
+fn ip(words: &str) {
+    let status = Command::new("ip").args(words.split(' ')).status();
+    assert!(status.is_ok_and(|status| status.success()), "ip {words}");
+}
+
+/// The library, as it was built last beside the programs.
+fn shim() -> Option<PathBuf> {
+    let bin = Path::new(env!("CARGO_BIN_EXE_fordway-stackd"));
+    let target = bin.parent()?.parent()?;
+    let named = std::env::var_os("FORDWAY_BIN").map(PathBuf::from);
+    let places = [named, Some(target.join("release/fordway"))];
+    let mut shims = places
+        .into_iter()
+        .flatten()
+        .map(|fordway| fordway.with_file_name("libfordway.so"));
+    shims.find(|shim| shim.exists())
+}
+
+impl Bed {
+    /// `None`, with a line that says why, where it cannot be.
+    pub fn start(stack: Stack) -> Option<Bed> {
+        if !rustix::process::geteuid().is_root() {
+            fordway_test_skip::skipped("namespaces need root");
+            return None;
+        }
+        let Some(shim) = shim() else {
+            fordway_test_skip::skipped("libfordway.so is not built");
+            return None;
+        };
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("fws{}-{number}", std::process::id());
+        let dir = std::env::temp_dir().join(&name);
+        std::fs::create_dir_all(&dir).expect("a directory");
+        let mut bed = Bed {
+            dir,
+            stack,
+            name,
+            stackd: None,
+            shim,
+            others: Vec::new(),
+        };
+        bed.make_network();
+        if stack == Stack::Own {
+            bed.start_stack();
+        }
+        Some(bed)
+    }
+
+    fn namespace(&self, of: &str) -> String {
+        format!("{}{of}", self.name)
+    }
+
+    fn make_network(&self) {
+        let [program, wire, far] = ["p", "s", "f"].map(|of| self.namespace(of));
+        for namespace in [&program, &wire, &far] {
+            ip(&format!("netns add {namespace}"));
+            ip(&format!("-n {namespace} link set lo up"));
+        }
+        let near = match self.stack {
+            Stack::Own => &wire,
+            Stack::Kernels => &program,
+        };
+        ip(&format!(
+            "-n {near} link add w0 type veth peer name f0 netns {far}"
+        ));
+        ip(&format!("-n {far} addr add {FAR}/16 dev f0"));
+        ip(&format!("-n {far} addr add fd70::1/64 dev f0 nodad"));
+        match self.stack {
+            Stack::Own => ip(&format!("-n {near} link set w0 addrgenmode none")),
+            Stack::Kernels => {
+                ip(&format!("-n {near} addr add {OWN}/16 dev w0"));
+                ip(&format!("-n {near} addr add fd70::5/64 dev w0 nodad"));
+            }
+        }
+        ip(&format!("-n {near} link set w0 up"));
+        ip(&format!("-n {far} link set f0 up"));
+    }
+
+    pub fn control_socket(&self) -> PathBuf {
+        self.dir.join("stack")
+    }
+
+    /// Starts the stack, also once more.
+    pub fn start_stack(&mut self) {
+        let config = format!(
+            r#"{{"control_socket": "{}", "port": {{"packet": "w0"}}, "mac": "02:70:00:00:00:05",
+                "addresses": ["{OWN}/16", "fd70::5/64"], "routes": [], "sockets_max": 8192}}"#,
+            self.control_socket().display()
+        );
+        let mut command = self.command_in("s", &["sh", "-c", "exec \"$0\" 0"]);
+        command.arg(env!("CARGO_BIN_EXE_fordway-stackd"));
+        let path = self.dir.join("config");
+        std::fs::write(&path, config).expect("a configuration");
+        command.stdin(std::fs::File::open(path).expect("a configuration"));
+        self.stackd = Some(command.spawn().expect("stackd"));
+        let began = Instant::now();
+        while std::os::unix::net::UnixStream::connect(self.control_socket())
+            .is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
+        {
+            assert!(began.elapsed() < LIMIT, "no stack");
+            std::thread::yield_now();
+        }
+    }
+
+    /// Whether the stack is still there.
+    pub fn stack_lives(&mut self) -> bool {
+        let stackd = self.stackd.as_mut().expect("a stack");
+        stackd.try_wait().expect("its state").is_none()
+    }
+
+    pub fn stack_pid(&self) -> u32 {
+        self.stackd.as_ref().expect("a stack").id()
+    }
+
+    pub fn kill_stack(&mut self) {
+        let mut stackd = self.stackd.take().expect("a stack");
+        stackd.kill().expect("kill");
+        stackd.wait().expect("wait");
+    }
+
+    fn command_in(&self, of: &str, words: &[&str]) -> Command {
+        let mut command = Command::new("ip");
+        command
+            .args(["netns", "exec", &self.namespace(of)])
+            .args(words);
+        command
+    }
+
+    /// A program that has the stack's sockets.
+    pub fn near(&self, words: &[&str]) -> Command {
+        let mut command = self.command_in("p", &["env"]);
+        if self.stack == Stack::Own {
+            command
+                .arg(format!("LD_PRELOAD={}", self.shim.display()))
+                .arg(format!("FORDWAY_STACK={}", self.control_socket().display()));
+        }
+        command.args(words).current_dir(&self.dir);
+        command
+    }
+
+    /// A program where the stack's programs are, without the library.
+    pub fn bare(&self, words: &[&str]) -> Command {
+        self.command_in("p", words)
+    }
+
+    /// A program at the far end.
+    pub fn far(&self, words: &[&str]) -> Command {
+        let mut command = self.command_in("f", words);
+        command.current_dir(&self.dir);
+        command
+    }
+
+    /// Starts what runs until the bed ends.
+    pub fn keep(&mut self, mut command: Command) {
+        let child = command.stdin(Stdio::null()).spawn();
+        self.others.push(child.expect("a program"));
+    }
+
+    /// The far end of `cases.py`, once it is there; the path of its socket.
+    pub fn start_far(&mut self) -> PathBuf {
+        let path = self.dir.join("far");
+        let script = script("far.py", &self.dir);
+        let mut command = self.far(&["python3", &script, &path.display().to_string()]);
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("python3");
+        let mut line = String::new();
+        let said = child.stdout.take().expect("its output");
+        BufReader::new(said)
+            .read_line(&mut line)
+            .expect("its first line");
+        assert_eq!(line, "ready\n");
+        self.others.push(child);
+        path
+    }
+
+    /// Lines of `cases.py`.
+    pub fn play_cases(&mut self, words: &[&str]) -> Vec<String> {
+        let far = self.start_far();
+        let script = script("cases.py", &self.dir);
+        let mut all = vec!["timeout", "100", "python3", &script];
+        let far = far.display().to_string();
+        all.push(&far);
+        all.extend(words);
+        let output = self
+            .near(&all)
+            .stderr(Stdio::inherit())
+            .output()
+            .expect("python3");
+        let text = String::from_utf8(output.stdout).expect("text");
+        text.lines().map(str::to_owned).collect()
+    }
+}
+
+fn script(name: &str, dir: &Path) -> String {
+    let text = match name {
+        "far.py" => include_str!("far.py"),
+        _ => include_str!("cases.py"),
+    };
+    let path = dir.join(name);
+    std::fs::write(&path, text).expect("a script");
+    path.display().to_string()
+}
+
+/// What a program has said, once it has ended well.
+pub fn said(mut command: Command) -> String {
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = command.output().expect("a program");
+    let stderr = String::from_utf8_lossy(&stderr);
+    assert!(status.success(), "{command:?}: {status}\n{stderr}");
+    String::from_utf8_lossy(&stdout).into_owned()
+}
+
+/// Tries until a program ends well: a server may be about to start.
+pub fn said_soon(mut make: impl FnMut() -> Command) -> String {
+    let began = Instant::now();
+    loop {
+        let output = make().output().expect("a program");
+        if output.status.success() {
+            return String::from_utf8_lossy(&output.stdout).into_owned();
+        }
+        assert!(began.elapsed() < LIMIT / 4, "{:?}: {output:?}", make());
+    }
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        for child in self.others.iter_mut().chain(&mut self.stackd) {
+            // It may have ended.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        for of in ["p", "s", "f"] {
+            let namespace = self.namespace(of);
+            // What programs have left running there.
+            let pids = Command::new("ip")
+                .args(["netns", "pids", &namespace])
+                .output();
+            let pids = pids.map(|output| output.stdout).unwrap_or_default();
+            for pid in String::from_utf8_lossy(&pids).split_whitespace() {
+                let _ = Command::new("kill").args(["-9", pid]).status();
+            }
+            let _ = Command::new("ip")
+                .args(["netns", "del", &namespace])
+                .status();
+        }
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}

@@ -1,0 +1,178 @@
+//! A program that does to its stack what it likes: the stack lives, is bounded, and serves others.
+
+mod common;
+
+use common::{Bed, Stack, said};
+
+const GARBAGE: &str = r#"
+import os, random, socket, struct, sys
+random.seed(7)
+path = sys.argv[1]
+def talk():
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    sock.connect(path)
+    sock.settimeout(20)
+    return sock
+MAGIC = 0x46575301
+def request(operation, index=0, generation=0, epoch=0, first=0, second=0, length=0, name=b"", value=b""):
+    return struct.pack("IIQIIiiII24s32s", MAGIC, operation, epoch, index, generation, first, second, length, 0, name, value)
+# Packets of every length, of nothing and of everything.
+for length in list(range(1, 200)) + [4096, 60000]:
+    sock = talk()
+    sock.send(random.randbytes(length))
+    sock.close()
+# Descriptors that nobody wants.
+for _ in range(50):
+    sock = talk()
+    socket.send_fds(sock, [request(1, first=2, second=1)], [0, 1, 2])
+    sock.close()
+# Requests of every kind for sockets of every number, with arguments of any kind.
+sock = talk()
+def opened(kind=1):
+    sock.send(request(1, first=random.choice([2, 10]), second=kind))
+    answer, fds, _, _ = socket.recv_fds(sock, 4096, 1)
+    error = struct.unpack_from("i", answer)[0]
+    if error:
+        return None
+    name = socket.socket(fileno=os.dup(fds[0]))
+    peer = name.getpeername()[15:].decode()
+    name.close()
+    return fds[0], int(peer[:16], 16), int(peer[16:24], 16), int(peer[24:], 16)
+mine = [opened(random.choice([1, 2])) for _ in range(100)]
+for _ in range(20000):
+    fd, epoch, index, generation = random.choice(mine)
+    name = struct.pack("HHI", random.choice([0, 2, 10, 77]), random.choice([0, 7, 80, 7777, 65535]), 0)
+    name += random.choice([bytes(16), b"\x0a\x46\0\5" + bytes(12), b"\x7f\0\0\1" + bytes(12), random.randbytes(16)])
+    sock.send(request(random.choice(range(2, 10)), random.choice([index, 9999, 2**32 - 1]), generation, epoch,
+        random.choice([0, 1, 6, 17, 41, -1, 2**31 - 1]), random.choice(range(-1, 70)), random.choice([0, 4, 8, 32, 2**32 - 1]), name, random.randbytes(32)))
+    answer = sock.recv(4096)
+    assert len(answer) == 320, len(answer)
+# Heads that say nothing, and messages too short for one.
+for fd, *_ in mine:
+    end = socket.socket(fileno=fd)
+    end.setblocking(False)
+    for length in (1, 47, 48, 49, 3000, 65000, 100000):
+        try:
+            end.send(random.randbytes(length))
+        except OSError:
+            pass
+    end.close()
+# Requests without taking answers.
+sock = talk()
+sock.setblocking(False)
+try:
+    while True:
+        sock.send(request(1, first=2, second=1))
+except OSError:
+    pass
+many = []
+try:
+    for _ in range(6000):
+        many.append(talk())
+except OSError:
+    pass
+print("survived", len(many) > 100)
+"#;
+
+const FLOODS: &str = r#"
+import os, random, resource, select, socket
+random.seed(8)
+resource.setrlimit(resource.RLIMIT_NOFILE, (20000, 20000))
+all_ = []
+errors = set()
+for index in range(10000):
+    try:
+        sock = socket.socket(socket.AF_INET, random.choice([socket.SOCK_STREAM, socket.SOCK_DGRAM]))
+    except OSError as error:
+        errors.add(error.errno)
+        continue
+    sock.setblocking(False)
+    try:
+        if sock.type == socket.SOCK_DGRAM:
+            sock.sendto(bytes(1000), ("10.70.0.1", 9))
+        else:
+            sock.listen(5)
+    except OSError:
+        pass
+    all_.append(sock)
+print("sockets", len(all_), sorted(errors))
+for _ in range(20):
+    random.shuffle(all_)
+    for sock in all_[:200]:
+        sock.close()
+    del all_[:200]
+# Connections that fail at once, of which nobody asks why.
+for index in range(6000):
+    sock = socket.socket()
+    sock.setblocking(False)
+    sock.connect_ex(random.choice([("10.70.0.1", 9), ("127.0.0.1", 32768 + index)]))
+    all_.append(sock)
+    if index % 2:
+        all_.pop(random.randrange(len(all_))).close()
+listener = socket.create_server(("127.0.0.1", 5000), backlog=200)
+listener.setblocking(False)
+held = []
+for round_ in range(3000):
+    try:
+        sock = socket.socket()
+        sock.setblocking(False)
+        sock.connect_ex(("127.0.0.1", 5000))
+        held.append(sock)
+        if random.random() < 0.5:
+            held.append(listener.accept()[0])
+        if random.random() < 0.3:
+            held[random.randrange(len(held))].send(bytes(random.randrange(100000)))
+    except OSError:
+        pass
+    while len(held) > 300:
+        held.pop(random.randrange(len(held))).close()
+os._exit(0)
+"#;
+
+/// Resident memory of a process in KB.
+fn memory_kb(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("its status");
+    let line = status
+        .lines()
+        .find(|line| line.starts_with("VmRSS:"))
+        .expect("VmRSS");
+    line.split_whitespace()
+        .nth(1)
+        .expect("a number")
+        .parse()
+        .expect("a number")
+}
+
+fn serves(bed: &mut Bed) {
+    assert!(bed.stack_lives());
+    let lines = bed.play_cases(&["connects", "datagrams_connected"]);
+    assert!(
+        lines.len() > 8 && !lines.iter().any(|line| line.contains("failed")),
+        "{lines:?}"
+    );
+}
+
+#[test]
+fn garbage_ends_nothing_but_its_connection() {
+    let Some(mut bed) = Bed::start(Stack::Own) else {
+        return;
+    };
+    let control = bed.control_socket().display().to_string();
+    // Without the library: it says what it likes.
+    let text = said(bed.bare(&["timeout", "100", "python3", "-c", GARBAGE, &control]));
+    assert_eq!(text, "survived True\n");
+    serves(&mut bed);
+}
+
+#[test]
+fn floods_are_bounded() {
+    let Some(mut bed) = Bed::start(Stack::Own) else {
+        return;
+    };
+    let text = said(bed.near(&["timeout", "100", "python3", "-c", FLOODS]));
+    // ENOBUFS: there are as many as there may be.
+    assert_eq!(text, "sockets 8192 [105]\n");
+    let kb = memory_kb(bed.stack_pid());
+    assert!(kb < 600_000, "{kb} KB");
+    serves(&mut bed);
+}

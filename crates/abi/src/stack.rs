@@ -1,0 +1,300 @@
+//! Sockets of a network stack of the program's own (apps/stackd): what the library and the stack's process say to each other.
+//!
+//! A socket is a pair of AF_UNIX sockets. The program has one end, the stack the other one, whose name says which socket it is
+//! ([`name_of`]): whoever gets the descriptor, by fork, exec or a message, knows by getpeername(2). What bytes cannot
+//! say goes by a control connection (SOCK_SEQPACKET), one [`Request`] and one [`Answer`] at a time.
+//! ```text
+//!   library                                      stack
+//!   OPEN                        ────►
+//!        ◄────  Answer + the program's end       with a plug in it: PLUG_BYTES that nobody wants
+//!   BIND, LISTEN, CONNECT, ...  ────►
+//!        ◄────  Answer
+//! ```
+//! # Readiness is the kernel's
+//! The program's end can be written to when the stack has taken what lies in its queue. A plug lies there from the start, and
+//! is taken when a connection is made: so the program's poll tells of it, and of a failure, by which the stack closes its end.
+//! A listener's end can be read when there are connections: each is an [`Accepted`] with a descriptor beside it.
+//!
+//! # Bytes
+//! Of a stream: as they are. Of UDP: each message has a [`Head`] before it, both ways.
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+mod options;
+pub use options::{Handling, Row, level, name, option};
+
+/// Before the number in the name of the stack's end, in the abstract namespace (man 7 unix).
+const PREFIX: &[u8; 14] = b"fordway.stack.";
+/// Bytes of such a name behind the zero that begins it.
+pub const NAME_BYTES: usize = PREFIX.len() + 32;
+/// Bytes that lie in the stack's queue until a connection is made.
+pub const PLUG_BYTES: usize = 2048;
+/// Longest value of an option that is set.
+pub const SET_BYTES_MAX: usize = 32;
+/// Longest value of an option that is asked for.
+pub const GOT_BYTES_MAX: usize = 256;
+/// Longest payload of a datagram.
+pub const DATAGRAM_BYTES_MAX: usize = 65_507;
+
+/// Which socket of which stack.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct Id {
+    /// Of the stack's process: another one has another.
+    pub epoch: u64,
+    /// The socket's place.
+    pub index: u32,
+    /// How often the place was used before.
+    pub generation: u32,
+}
+
+/// The name of the stack's end of this socket, without the zero before it.
+pub fn name_of(id: Id) -> [u8; NAME_BYTES] {
+    let mut name = [0; NAME_BYTES];
+    name[..PREFIX.len()].copy_from_slice(PREFIX);
+    let low = u128::from(id.index) << 32 | u128::from(id.generation);
+    let number = u128::from(id.epoch) << 64 | low;
+    for (at, digit) in name[PREFIX.len()..].iter_mut().enumerate() {
+        let value = (number >> (124 - 4 * at)) as u8 & 0xf;
+        *digit = if value < 10 {
+            b'0' + value
+        } else {
+            b'a' + value - 10
+        };
+    }
+    name
+}
+
+/// The socket whose stack's end has this name; `None`: it is no stack's.
+pub fn id_of(name: &[u8]) -> Option<Id> {
+    let digits = name.strip_prefix(PREFIX).filter(|rest| rest.len() == 32)?;
+    let mut number = 0u128;
+    for digit in digits {
+        let value = match digit {
+            b'0'..=b'9' => digit - b'0',
+            b'a'..=b'f' => digit - b'a' + 10,
+            _ => return None,
+        };
+        number = number << 4 | u128::from(value);
+    }
+    Some(Id {
+        epoch: (number >> 64) as u64,
+        index: (number >> 32) as u32,
+        generation: number as u32,
+    })
+}
+
+/// An address and a port. All zeros: none.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct Name {
+    /// AF_INET or AF_INET6; 0: there is none.
+    pub family: u16,
+    /// In the host's byte order.
+    pub port: u16,
+    /// Of IPv6.
+    pub scope: u32,
+    /// IPv4 in the first four bytes.
+    pub address: [u8; 16],
+}
+
+/// AF_INET.
+pub const INET: u16 = 2;
+/// AF_INET6.
+pub const INET6: u16 = 10;
+/// SOCK_STREAM.
+pub const STREAM: u32 = 1;
+/// SOCK_DGRAM.
+pub const DATAGRAM: u32 = 2;
+
+/// What a request wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Operation {
+    /// A new socket of family `first` and type `second`. The program's end comes with the answer.
+    Open = 1,
+    /// As bind(2), to `name`.
+    Bind = 2,
+    /// As listen(2), with a backlog of `first`.
+    Listen = 3,
+    /// As connect(2) of a socket that does not wait, to `name`; without a family: as AF_UNSPEC.
+    Connect = 4,
+    /// Both names, and the state.
+    Names = 5,
+    /// Option `second` of level `first` gets `value`.
+    SetOption = 6,
+    /// The value of option `second` of level `first`.
+    GetOption = 7,
+    /// SO_ERROR: the error that waits, once, in `value`, and both names.
+    TakeError = 8,
+    /// Bytes that the far end has not acknowledged (SIOCOUTQ), and those not sent yet (SIOCOUTQNSD), in `value`.
+    Unsent = 9,
+}
+
+impl Operation {
+    /// The operation with this number.
+    pub fn from_u32(value: u32) -> Option<Self> {
+        Some(match value {
+            1 => Self::Open,
+            2 => Self::Bind,
+            3 => Self::Listen,
+            4 => Self::Connect,
+            5 => Self::Names,
+            6 => Self::SetOption,
+            7 => Self::GetOption,
+            8 => Self::TakeError,
+            9 => Self::Unsent,
+            _ => return None,
+        })
+    }
+}
+
+/// What the library asks.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Request {
+    /// [`REQUEST_MAGIC`].
+    pub magic: u32,
+    /// An [`Operation`].
+    pub operation: u32,
+    /// Which socket.
+    pub id: Id,
+    /// See the operation.
+    pub first: i32,
+    /// See the operation.
+    pub second: i32,
+    /// Of `value`.
+    pub length: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// See the operation.
+    pub name: Name,
+    /// See the operation.
+    pub value: [u8; SET_BYTES_MAX],
+}
+
+/// First word of each request; says which layout it has.
+pub const REQUEST_MAGIC: u32 = 0x4657_5301; // "FWS", 1
+
+impl Request {
+    /// Without arguments.
+    pub fn new(operation: Operation, id: Id) -> Self {
+        Self {
+            magic: REQUEST_MAGIC,
+            operation: operation as u32,
+            id,
+            first: 0,
+            second: 0,
+            length: 0,
+            reserved: 0,
+            name: Name::default(),
+            value: [0; SET_BYTES_MAX],
+        }
+    }
+}
+
+/// How a socket stands, as the library has to know it.
+pub mod state {
+    /// Neither listens nor is connected.
+    pub const IDLE: u32 = 0;
+    /// A connection is under way.
+    pub const CONNECTING: u32 = 1;
+    /// Connected, or UDP with a far end.
+    pub const CONNECTED: u32 = 2;
+    /// Has connections to accept.
+    pub const LISTENING: u32 = 3;
+    /// A connection was there, or has failed.
+    pub const OVER: u32 = 4;
+}
+
+/// What the stack answers.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Answer {
+    /// An errno, or 0.
+    pub error: i32,
+    /// A [`state`].
+    pub state: u32,
+    /// AF_INET or AF_INET6.
+    pub family: u16,
+    /// [`STREAM`] or [`DATAGRAM`].
+    pub kind: u16,
+    /// Of `value`.
+    pub length: u32,
+    /// The socket's own name.
+    pub local: Name,
+    /// The far end's.
+    pub remote: Name,
+    /// See [`Operation`].
+    pub value: [u8; GOT_BYTES_MAX],
+}
+
+/// A connection to be accepted, with the program's end of it beside.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Accepted {
+    /// Its own name.
+    pub local: Name,
+    /// The far end's.
+    pub remote: Name,
+}
+
+/// What stands before each datagram.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct Head {
+    /// Who has sent it, or gets it; without a family: the far end that the socket is connected to.
+    pub name: Name,
+    /// The own address that it came to, or goes from; all zeros: as the stack chooses. IPv4 in the first four bytes.
+    pub own: [u8; 16],
+    /// Of [`head`].
+    pub flags: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+/// Marks of a [`Head`].
+pub mod head {
+    /// The program wants to know `own` (IP_PKTINFO, IPV6_RECVPKTINFO).
+    pub const PACKET_INFO: u32 = 1;
+}
+
+/// Bytes of a [`Head`].
+pub const HEAD_BYTES: usize = size_of::<Head>();
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_says_which_socket_it_is() {
+        let id = Id {
+            epoch: 0x0123_4567_89ab_cdef,
+            index: 77,
+            generation: u32::MAX,
+        };
+        let name = name_of(id);
+        assert_eq!(&name, b"fordway.stack.0123456789abcdef0000004dffffffff");
+        assert_eq!(id_of(&name), Some(id));
+        assert_eq!(id_of(&name[1..]), None);
+        assert_eq!(id_of(&name[..45]), None);
+        let mut other = name;
+        other[20] = b'A';
+        assert_eq!(id_of(&other), None);
+    }
+
+    #[test]
+    fn operations_have_their_numbers() {
+        for number in 0..20 {
+            if let Some(operation) = Operation::from_u32(number) {
+                assert_eq!(operation as u32, number);
+            }
+        }
+    }
+}
