@@ -331,6 +331,12 @@ pub struct Run {
     /// The same as --path fast: a connection that gets no rings in 2 s fails, and carries nothing before
     #[arg(long, conflicts_with = "path")]
     pub require_fast: bool,
+    /// What the domain's own stack is to have
+    #[arg(long, value_enum, value_name = "PROTOCOL,...", value_delimiter = ',', requires = "domain", default_values_t = [StackProtocol::Tcp, StackProtocol::Udp, StackProtocol::Icmp])]
+    pub stack: Vec<StackProtocol>,
+    /// With a stack of its own: stack and driver in one process
+    #[arg(long, requires = "domain")]
+    pub fuse: bool,
     /// Datagrams of its UDP sockets stay with the kernel
     #[arg(long)]
     pub no_datagrams: bool,
@@ -351,6 +357,33 @@ pub enum PathChoice {
     Kernel,
     /// Rings, or the connection fails
     Fast,
+    /// By a network stack of the domain's own: a process that serves its sockets in the kernel's place
+    Stack,
+}
+
+/// `run --stack`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub enum StackProtocol {
+    /// Streams
+    Tcp,
+    /// Datagrams
+    Udp,
+    /// Echo, and errors
+    Icmp,
+    /// IPv6 beside IPv4
+    Ipv6,
+}
+
+impl StackProtocol {
+    /// As a stack is told.
+    pub fn word(self) -> &'static str {
+        match self {
+            StackProtocol::Tcp => "tcp",
+            StackProtocol::Udp => "udp",
+            StackProtocol::Icmp => "icmp",
+            StackProtocol::Ipv6 => "ipv6",
+        }
+    }
 }
 
 impl PathChoice {
@@ -360,6 +393,8 @@ impl PathChoice {
             PathChoice::Auto => "auto",
             PathChoice::Kernel => "kernel",
             PathChoice::Fast => "fast",
+            // What the stack's sockets give, the library may still put rings over.
+            PathChoice::Stack => "auto",
         }
     }
 }

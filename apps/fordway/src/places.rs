@@ -3,6 +3,7 @@
 use crate::exit::{Exit, Failure};
 use fordway_abi::ABI_VERSION;
 use fordway_platform::elf;
+use fordwayd::Programs;
 use fordwayd::admin::{ADMIN_SOCKET, CONTROL_SOCKET};
 use rustix::fs::{StatVfsMountFlags, statvfs};
 use std::env;
@@ -105,6 +106,20 @@ pub fn candidates(name: &str) -> Vec<PathBuf> {
         .chain(installed)
         .chain([system])
         .collect()
+}
+
+/// What the broker starts. Where none is there, the first place is named: whoever asks for it is told.
+pub fn programs() -> Programs {
+    let find = |name: &str| {
+        let mut candidates = candidates(name);
+        let found = candidates.iter().position(|file| file.is_file());
+        candidates.swap_remove(found.unwrap_or(0))
+    };
+    Programs {
+        driver: find("fordway-driver"),
+        stack: find("fordway-stackd"),
+        library: shim().unwrap_or_else(|_| find(SHIM)),
+    }
 }
 
 /// Files, for an error.

@@ -13,12 +13,14 @@ use crate::show::note;
 use fordway_abi::ABI_VERSION;
 use fordway_abi::env as names;
 use fordway_platform::elf::{self, Obstacle};
-use fordway_platform::launch;
-use fordwayd::admin::{Domain, Reply, Request};
+use fordway_platform::{ipc, launch};
+use fordwayd::StackOptions;
+use fordwayd::admin::{Domain, Reply, Request, Stack};
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// Where the dynamic loader is told of the shim, ld.so(8).
 pub const PRELOAD: &str = "LD_PRELOAD";
@@ -29,6 +31,10 @@ const ASAN_OPTIONS: &str = "ASAN_OPTIONS";
 /// up; the program sets it up before any library's constructor runs, and the shim may be first.
 const ASAN_ANY_PLACE: &str = "verify_asan_link_order=0";
 
+/// How long a stack may take to answer, and between two looks.
+const STACK_LIMIT: Duration = Duration::from_secs(10);
+const STACK_LOOK_AGAIN: Duration = Duration::from_millis(2);
+
 /// Comes back only with an error.
 pub fn run(run: &Run, broker: Result<Broker, Failure>) -> Outcome {
     let broker = &broker.map_err(launcher)?;
@@ -37,6 +43,10 @@ pub fn run(run: &Run, broker: Result<Broker, Failure>) -> Outcome {
     } else {
         run.path
     };
+    if run.here && path == PathChoice::Stack {
+        let text = "a stack of its own is a domain's; give --domain NAME";
+        return Err(launcher(Failure::new(Exit::Usage, text)));
+    }
     let (program, arguments) = run
         .command
         .split_first()
@@ -57,9 +67,11 @@ pub fn run(run: &Run, broker: Result<Broker, Failure>) -> Outcome {
     if shim.is_some() {
         look_at_image(program, path).map_err(launcher)?;
     }
+    let mut stack = None;
     if let Some(name) = &run.domain {
-        let domain = join(broker, name, run).map_err(launcher)?;
+        let domain = join(broker, name, run, path).map_err(launcher)?;
         enter(&domain).map_err(launcher)?;
+        stack = domain.stack;
     }
     if let Some(list) = &run.cpu {
         launch::set_cpus(list).map_err(|error| {
@@ -69,6 +81,10 @@ pub fn run(run: &Run, broker: Result<Broker, Failure>) -> Outcome {
         })?;
     }
     let mut variables = variables(shim.as_deref(), path, broker);
+    if let Some(stack) = stack {
+        wait_for(&stack).map_err(launcher)?;
+        variables.push((names::STACK.into(), stack.control_path.into()));
+    }
     if run.no_datagrams {
         variables.retain(|(name, _)| name != names::DATAGRAMS);
         variables.push((names::DATAGRAMS.into(), "0".into()));
@@ -141,6 +157,10 @@ fn look_at_image(program: &OsStr, path: PathChoice) -> Result<(), Failure> {
         let text = format!("{what}: it cannot use the fast path; leave --require-fast away");
         return Err(Failure::new(Exit::Launcher, text));
     }
+    if path == PathChoice::Stack {
+        let text = format!("{what}: it cannot use a stack of its own, and has no other network");
+        return Err(Failure::new(Exit::Launcher, text));
+    }
     note(&format!(
         "{what}: its connections stay on the kernel path (reason {})",
         reason(obstacle)
@@ -153,14 +173,50 @@ fn reason(_: Obstacle) -> &'static str {
     fordway_abi::reason::Reason::NoPeer.word()
 }
 
-fn join(broker: &Broker, name: &str, run: &Run) -> Result<Domain, Failure> {
-    match broker.ask(&Request::DomainAdd {
-        name: name.into(),
-        ip: run.ip,
-        publish: run.publish.iter().map(ToString::to_string).collect(),
-    })? {
+fn join(broker: &Broker, name: &str, run: &Run, path: PathChoice) -> Result<Domain, Failure> {
+    let (name, ip) = (name.into(), run.ip);
+    let publish = run.publish.iter().map(ToString::to_string).collect();
+    let request = match path {
+        PathChoice::Stack => {
+            let mut protocols = run.stack.clone();
+            protocols.sort_unstable();
+            protocols.dedup();
+            Request::DomainAddWithStack {
+                name,
+                ip,
+                publish,
+                stack: StackOptions {
+                    protocols: protocols.iter().map(|one| one.word().to_owned()).collect(),
+                    fuse: run.fuse,
+                },
+            }
+        }
+        _ => Request::DomainAdd { name, ip, publish },
+    };
+    match broker.ask(&request)? {
         Reply::Domain(domain) => Ok(domain),
         other => Err(unexpected(&other)),
+    }
+}
+
+/// Until a stack that was just started answers. Its process may die meanwhile, and be started again.
+fn wait_for(stack: &Stack) -> Result<(), Failure> {
+    let path = Path::new(&stack.control_path);
+    let until = Instant::now() + STACK_LIMIT;
+    loop {
+        let connected = ipc::connect(path, ipc::Kind::Packets);
+        let Err(error) = connected else {
+            return Ok(());
+        };
+        if Instant::now() >= until {
+            let text = format!(
+                "the domain's stack does not answer at {}: {error}",
+                path.display()
+            );
+            return Err(Failure::internal(text));
+        }
+        // A socket that is not there yet is announced by nobody.
+        std::thread::sleep(STACK_LOOK_AGAIN);
     }
 }
 
@@ -190,7 +246,7 @@ fn enter(domain: &Domain) -> Result<(), Failure> {
 
 /// The caller's environment, with ours in place of what an outer `fordway run` set.
 fn variables(shim: Option<&Path>, path: PathChoice, broker: &Broker) -> Vec<(OsString, OsString)> {
-    let mut ours = vec![names::SOCKET, names::PATH, PRELOAD];
+    let mut ours = vec![names::SOCKET, names::PATH, names::STACK, PRELOAD];
     if shim.is_some() {
         ours.push(ASAN_OPTIONS);
     }

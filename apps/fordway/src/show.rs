@@ -117,6 +117,15 @@ fn one(domain: &Domain, dropped_frames: Option<u64>, json: bool) -> Outcome {
     if !domain.published.is_empty() {
         line("published", domain.published.join(", "));
     }
+    if let Some(stack) = &domain.stack {
+        let pids = stack.pids.iter().map(i32::to_string);
+        let pids = pids.collect::<Vec<_>>().join(", ");
+        line("own stack", stack.options.protocols.join(", "));
+        line(
+            "its processes",
+            format!("{pids} (started again: {})", stack.restarts),
+        );
+    }
     line("processes", domain.processes.to_string());
     let [taken, most] = [domain.ring_memory_bytes, domain.ring_memory_bytes_max].map(bytes);
     line("ring memory", format!("{taken} of at most {most}"));

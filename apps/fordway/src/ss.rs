@@ -300,6 +300,7 @@ mod tests {
             netns_cookie: 1,
             netns_path: None,
             hosts_path: None,
+            stack: None,
             published: Vec::new(),
             processes: 1,
             ring_memory_bytes: 0,

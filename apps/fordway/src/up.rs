@@ -66,6 +66,7 @@ fn start(up: &Up, runtime_dir: Option<&Path>) -> Outcome {
         uplink: up.uplink || file.uplink.unwrap_or(false),
         vsock: up.vsock || file.vsock.unwrap_or(false),
         ring_bytes_max: config::ring_bytes_max(up.ring_memory_max.as_deref(), &file)?,
+        programs: places::programs(),
     };
     let log = config::log_filter(&file)?;
     if up.check_config {

@@ -22,6 +22,7 @@ fn main() -> ExitCode {
         uplink: false,
         vsock: false,
         ring_bytes_max: 1 << 30,
+        programs: fordwayd::Programs::default(),
     };
     match fordwayd::run(&config, || println!("ready")) {
         Ok(()) => ExitCode::SUCCESS,

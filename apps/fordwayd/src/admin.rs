@@ -3,6 +3,7 @@
 //! user and root are answered. Also the one home of what `--json` prints, so that
 //! the schema version covers both.
 
+use crate::StackOptions;
 use fordway_abi::control::Protocol;
 use serde::{Deserialize, Serialize};
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -34,6 +35,18 @@ pub enum Request {
         /// Ports of the host that are to lead to it beside those that do, each as `--publish` takes it.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         publish: Vec<String>,
+    },
+    /// As `DomainAdd`, of a domain that a network stack of its own serves. An existing one has to have one like this.
+    DomainAddWithStack {
+        /// As there.
+        name: String,
+        /// As there.
+        ip: Option<Ipv4Addr>,
+        /// As there.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        publish: Vec<String>,
+        /// What the stack is to be.
+        stack: StackOptions,
     },
     /// Register a namespace that someone else made (a container), so that its programs may use rings.
     DomainAttach {
@@ -243,6 +256,9 @@ pub struct Domain {
     pub netns_path: Option<String>,
     /// Its /etc/hosts, if the broker made one.
     pub hosts_path: Option<String>,
+    /// Its network stack, if it has one of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stack: Option<Stack>,
     /// Ports of the host that lead to it, each as `--publish` takes it.
     #[serde(default)]
     pub published: Vec<String>,
@@ -254,6 +270,20 @@ pub struct Domain {
     /// Most that they may take.
     #[serde(default)]
     pub ring_memory_bytes_max: u64,
+}
+
+/// The network stack of a domain that has one of its own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stack {
+    /// What it has.
+    #[serde(flatten)]
+    pub options: StackOptions,
+    /// Where programs ask it for sockets.
+    pub control_path: String,
+    /// Its processes that run: the driver, unless that is in the stack's, and the stack.
+    pub pids: Vec<i32>,
+    /// How often one of them was started again.
+    pub restarts: u64,
 }
 
 fn tcp() -> String {

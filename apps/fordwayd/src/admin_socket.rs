@@ -259,7 +259,13 @@ impl Broker {
                 self.filter_list()
             }
             Request::Info => Reply::Info(self.info()),
-            Request::DomainAdd { name, ip, publish } => self.domain_add(&name, ip, &publish),
+            Request::DomainAdd { name, ip, publish } => self.domain_add(&name, ip, &publish, None),
+            Request::DomainAddWithStack {
+                name,
+                ip,
+                publish,
+                stack,
+            } => self.domain_add(&name, ip, &publish, Some(stack)),
             Request::DomainAttach { name, ip, ip6, pid } => {
                 self.domain_attach(&name, (ip, ip6), pid)
             }

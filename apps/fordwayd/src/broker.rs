@@ -4,6 +4,7 @@
 //! connections that are ready, each of which gets its share, so that a flood of some
 //! costs the others a bounded wait.
 
+use crate::admin::CONTROL_SOCKET;
 use crate::admin_socket::AdminConnection;
 use crate::connection::{Connection, SendError};
 use crate::datagrams::Datagrams;
@@ -15,11 +16,13 @@ use crate::limits::Grumbles;
 use crate::memory::Memory;
 use crate::messages::Break;
 use crate::numbers::Numbers;
+use crate::parts::Parts;
 use crate::proof::Places;
 use crate::purses::Purses;
 use crate::reaper::Reaper;
 use crate::runtime::Runtime;
 use crate::shares::{Kept, Shares, Whose};
+use crate::stacks::Stacks;
 use crate::unlike::Unlike;
 use crate::{BrokerError, Config, doing, notify};
 use fordway_abi::control as wire;
@@ -29,7 +32,7 @@ use fordway_registry::{ProcessId, Registry};
 use rustix::event::epoll;
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
 /// Packets that are handled in a turn, if no connection is to go without one.
@@ -66,6 +69,7 @@ pub(crate) enum Token {
 const FIXED_CONTROL: u64 = 0;
 const FIXED_ADMIN: u64 = 1;
 const FIXED_SIGNAL: u64 = 2;
+const FIXED_PARTS: u64 = 3;
 
 impl Token {
     pub(crate) fn data(self) -> epoll::EventData {
@@ -109,6 +113,8 @@ pub(crate) struct Broker {
     pub(crate) purses: Purses,
     pub(crate) domains: Domains,
     pub(crate) rules: Rules,
+    pub(crate) parts: Parts,
+    pub(crate) stacks: Stacks,
     pub(crate) connections: BTreeMap<u64, Connection>,
     pub(crate) by_process: BTreeMap<ProcessId, u64>,
     pub(crate) reaper: Reaper,
@@ -184,6 +190,9 @@ impl Broker {
         let mut registry = Registry::new(config.network, u64::from_ne_bytes(epoch), Box::new(keys));
         let domains = Domains::start(config, &mut registry)?;
         let (rules, had_rules) = Rules::start(config)?;
+        let parts = Parts::new().map_err(doing("epoll_create1"))?;
+        let control = config.runtime_dir.join(CONTROL_SOCKET);
+        let stacks = Stacks::new(&config.runtime_dir, &control, &config.programs);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
             .map_err(|error| doing("epoll_create1")(error.into()))?;
         let mut broker = Self {
@@ -192,6 +201,8 @@ impl Broker {
             purses: Purses::new(config.ring_bytes_max),
             domains,
             rules,
+            parts,
+            stacks,
             connections: BTreeMap::new(),
             by_process: BTreeMap::new(),
             reaper: Reaper::default(),
@@ -224,10 +235,12 @@ impl Broker {
             true => broker.restore_rules()?,
             false => broker.adopt_rules()?,
         }
+        broker.adopt_stacks();
         let fixed = [
-            (&broker.runtime.control, FIXED_CONTROL),
-            (&broker.runtime.admin, FIXED_ADMIN),
-            (&broker.signals, FIXED_SIGNAL),
+            (broker.runtime.control.as_fd(), FIXED_CONTROL),
+            (broker.runtime.admin.as_fd(), FIXED_ADMIN),
+            (broker.signals.as_fd(), FIXED_SIGNAL),
+            (broker.parts.as_fd(), FIXED_PARTS),
         ];
         for (fd, number) in fixed {
             let token = Token::Fixed(number).data();
@@ -261,6 +274,7 @@ impl Broker {
             match Token::from_data(event.data.u64()) {
                 Token::Fixed(FIXED_CONTROL) => self.accept_shims(),
                 Token::Fixed(FIXED_ADMIN) => self.accept_admins(),
+                Token::Fixed(FIXED_PARTS) => self.parts.bury(),
                 Token::Fixed(_) => self.read_signal(),
                 Token::Shim(number) => {
                     self.flush(number, event.flags);
@@ -271,6 +285,9 @@ impl Broker {
             }
         }
         self.on_time();
+        if self.parts.on_time() {
+            self.stacks.save(&self.parts);
+        }
         self.look_at_datagrams();
         let actions = self.registry.on_time(self.now_ns());
         self.carry_out(actions);
@@ -286,9 +303,13 @@ impl Broker {
         events.clear();
         let registry = self.registry.next_ns();
         let registry = registry.map(|at| at.saturating_sub(self.now_ns()));
-        let due = [registry, self.datagrams_patience_ns()]
-            .into_iter()
-            .flatten();
+        let due = [
+            registry,
+            self.datagrams_patience_ns(),
+            self.parts.patience_ns(),
+        ]
+        .into_iter()
+        .flatten();
         let patience = epoll_timeout(due.fold(self.rules.patience_ns(), u64::min));
         let room = rustix::buffer::spare_capacity(events);
         match epoll::wait(&self.epoll, room, Some(&patience)) {
@@ -322,6 +343,8 @@ impl Broker {
             admins,
             mut registry,
             mut reaper,
+            mut parts,
+            mut stacks,
             ..
         } = self;
         for connection in connections.into_values() {
@@ -330,6 +353,7 @@ impl Broker {
         if !domains.end(ending, &mut registry) {
             rules.forget();
         }
+        stacks.end_gone(&mut parts);
         drop(runtime);
         drop(admins);
     }

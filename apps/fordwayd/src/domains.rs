@@ -10,6 +10,7 @@
 use crate::admin::{self, ErrorKind, Reply};
 use crate::admin_socket::error;
 use crate::broker::{Broker, Ending};
+use crate::stacks::{Site, StackOptions};
 use crate::{BrokerError, Config, runtime};
 use fordway_abi::vsock;
 use fordway_platform::fabric::hosts::{self, HOST_NAME};
@@ -78,6 +79,8 @@ pub(crate) struct Domains {
     uplink: Option<Ipv4Addr>,
     /// What the kernel has of published ports, with the address that each leads to.
     published: Vec<(Publication, Ipv4Addr)>,
+    /// Domains of an earlier broker that have a stack of their own.
+    found_stacks: Vec<Site>,
 }
 
 impl Domains {
@@ -97,6 +100,7 @@ impl Domains {
             attached: BTreeMap::new(),
             uplink: None,
             published: Vec::new(),
+            found_stacks: Vec::new(),
         };
         if domains.possible() {
             if network6 != config.network6 {
@@ -174,6 +178,17 @@ impl Domains {
         }
     }
 
+    /// Where the stack of a domain lies, if it has one of its own.
+    fn site(&self, domain: &Domain, lease: &Lease, paths: &DomainPaths) -> Option<Site> {
+        Some(Site {
+            id: domain.id,
+            name: domain.name.clone(),
+            lease: *lease,
+            netns_path: paths.driver_netns_path.clone()?,
+            gateway: self.uplink,
+        })
+    }
+
     /// Whether this broker may make domains.
     pub(crate) fn possible(&self) -> bool {
         rustix::process::geteuid().is_root()
@@ -237,6 +252,8 @@ impl Domains {
             match registry.add_domain(&found.name, assigned) {
                 Ok(domain) => {
                     tracing::info!("domain {} ({ip}) is there already", domain.name);
+                    let site = self.site(&domain, &lease, &found.paths);
+                    self.found_stacks.extend(site);
                     self.paths.insert(domain.id, found.paths);
                 }
                 Err(reason) => {
@@ -456,11 +473,23 @@ impl Domains {
 }
 
 impl Broker {
+    /// Finds the stacks that an earlier broker left, for the domains that it left.
+    pub(crate) fn adopt_stacks(&mut self) {
+        for mut site in std::mem::take(&mut self.domains.found_stacks) {
+            let name = site.name.clone();
+            site.gateway = self.domains.uplink;
+            if let Err(reason) = self.stacks.adopt(&mut self.parts, site) {
+                tracing::warn!("the stack of domain {name}: {reason}");
+            }
+        }
+    }
+
     pub(crate) fn domain_add(
         &mut self,
         name: &str,
         ip: Option<Ipv4Addr>,
         publish: &[String],
+        stack: Option<StackOptions>,
     ) -> Reply {
         if let Some(existing) = self.registry.domain_by_name(name).cloned() {
             return match (ip, existing.ip) {
@@ -471,6 +500,17 @@ impl Broker {
                 (_, None) => error(
                     ErrorKind::Taken,
                     format_args!("\"{name}\" is the broker's own network namespace"),
+                ),
+                _ if self.stacks.options(existing.id) != stack.as_ref() => error(
+                    ErrorKind::Taken,
+                    match self.stacks.options(existing.id) {
+                        Some(has) => format!(
+                            "domain \"{name}\" has a stack of its own; run programs in it with: --path stack{} --stack {}",
+                            if has.fuse { " --fuse" } else { "" },
+                            has.protocols.join(",")
+                        ),
+                        None => format!("domain \"{name}\" exists without a stack of its own"),
+                    },
                 ),
                 (_, Some(ip)) => match self.publish(&existing, ip, publish) {
                     Ok(()) => Reply::Domain(self.describe(&existing)),
@@ -491,11 +531,17 @@ impl Broker {
         if let Err((kind, what)) = self.to_publish(ip, publish) {
             return error(kind, what);
         }
-        let lease = self.domains.lease(ip, self.registry.network());
-        let made = self
-            .domains
-            .fabric()
-            .and_then(|fabric| fabric.add_domain(name, &lease));
+        if let Some(missing) = stack.as_ref().and_then(|stack| self.stacks.lacks(stack)) {
+            let what = format!("a stack needs files that are not installed: {missing}");
+            return error(ErrorKind::Missing, what);
+        }
+        let mut lease = self.domains.lease(ip, self.registry.network());
+        // AF_VSOCK is the library's, and its datagrams need the kernel's UDP in the domain.
+        lease.vsock &= stack.is_none();
+        let made = self.domains.fabric().and_then(|fabric| match stack {
+            Some(_) => fabric.add_domain_with_driver(name, &lease),
+            None => fabric.add_domain(name, &lease),
+        });
         let paths = match made {
             Ok(paths) => paths,
             Err(reason) => return error(kind_of(&reason), &reason),
@@ -509,9 +555,16 @@ impl Broker {
         match self.registry.add_domain(name, assigned) {
             Ok(domain) => {
                 tracing::info!("domain {name} ({ip}) was made");
+                let site = self.domains.site(&domain, &lease, &paths);
                 self.domains.paths.insert(domain.id, paths);
                 self.domains.tell_of_domains(&self.registry);
                 self.port_came(ip);
+                if let Some((site, options)) = site.zip(stack)
+                    && let Err(reason) = self.stacks.raise(&mut self.parts, site, options)
+                {
+                    self.domain_remove(name, true);
+                    return error(ErrorKind::Internal, format_args!("its stack: {reason}"));
+                }
                 match self.publish(&domain, ip, publish) {
                     Ok(()) => Reply::Domain(self.describe(&domain)),
                     Err((kind, what)) => {
@@ -708,6 +761,7 @@ impl Broker {
                 ),
             );
         }
+        self.stacks.end(&mut self.parts, domain.id);
         if let Some(ip) = domain.ip
             && self.domains.paths.contains_key(&domain.id)
         {
@@ -747,6 +801,7 @@ impl Broker {
         let published = self.domains.published.iter();
         let published = published.filter(|(_, of)| Some(*of) == domain.ip);
         admin::Domain {
+            stack: self.stacks.describe(&self.parts, domain.id),
             name: domain.name.clone(),
             id: domain.id,
             // The registry pairs by addresses, and the host's is none that one party alone has.
@@ -813,7 +868,7 @@ impl From<FabricError> for BrokerError {
 }
 
 /// Which boot this is: proc(5), /proc/sys/kernel/random/boot_id.
-fn boot_id() -> String {
+pub(crate) fn boot_id() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
         .unwrap_or_default()
         .trim()

@@ -19,6 +19,7 @@
 //! - `admin_socket`, `domains`, `listing`: what administrators may ask; `numbers`: how listings name channels.
 //! - `filter`: the rules in force, and which connections they let have rings.
 //! - `limits`, `shares`: how much is kept for all, and for one user or namespace.
+//! - `parts`: the supervisor of Fordway's other processes; `stacks`: which of them a domain with a stack of its own has.
 //! - `reaper`: closing descriptors of strangers where it may block.
 //!
 //! # What holds whatever a program does
@@ -50,16 +51,19 @@ mod memory;
 mod messages;
 mod notify;
 mod numbers;
+mod parts;
 mod proof;
 mod purses;
 mod reaper;
 mod runtime;
 mod shares;
+mod stacks;
 mod unlike;
 
 pub use broker::run;
 pub use fordway_registry::{Network, Network6};
 pub use runtime::clear;
+pub use stacks::StackOptions;
 
 use std::io;
 use std::path::PathBuf;
@@ -80,6 +84,19 @@ pub struct Config {
     pub vsock: bool,
     /// Most ring memory of one domain, in bytes.
     pub ring_bytes_max: u64,
+    /// What it starts for domains with a stack of their own.
+    pub programs: Programs,
+}
+
+/// Files of Fordway's other programs. They need not be there until they are asked for.
+#[derive(Clone, Debug, Default)]
+pub struct Programs {
+    /// `fordway-driver`.
+    pub driver: PathBuf,
+    /// `fordway-stackd`.
+    pub stack: PathBuf,
+    /// The library, with which the stack is run.
+    pub library: PathBuf,
 }
 
 /// Why a broker did not start, or ended.

@@ -36,6 +36,8 @@ pub struct Config {
 pub enum PortConfig {
     /// A packet socket on this interface of the process's network namespace.
     Packet(String),
+    /// By a queue to a driver; the inherited descriptor of the link between the two.
+    Queue { link: i32 },
 }
 
 /// Packets to `to` go to `via`.

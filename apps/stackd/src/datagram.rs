@@ -7,7 +7,7 @@ use crate::pair::Got;
 use crate::server::{EINVAL, Server, errno};
 use crate::table::Place;
 use fordway_abi::stack::{DATAGRAM_BYTES_MAX, HEAD_BYTES, Head, INET, INET6, head, level, name};
-use fordway_netstack::UdpId;
+use fordway_netstack::{UdpId, UdpOptions};
 use std::net::{IpAddr, SocketAddr};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -55,7 +55,12 @@ impl Server {
             port.members.push(place);
             return Ok(());
         }
-        let id = self.stack.udp_bind(key.0, key.1).map_err(errno)?;
+        // Who may share a port was asked before; of several binds that overlap, the most special one gets what comes.
+        let options = UdpOptions {
+            shares_port: true,
+            ..UdpOptions::default()
+        };
+        let id = self.stack.udp_bind_with(key.0, key.1, options).map_err(errno)?;
         self.datagrams.ports.push(Port {
             id,
             address: key.0,

@@ -6,21 +6,22 @@ use crate::control::Clients;
 use crate::names;
 use crate::options::Options;
 use crate::pair::Pair;
-use crate::port::Port;
+use crate::port;
 use crate::table::{Body, Place, Socket, Table};
 use anyhow::{Context, Result};
 use fordway_abi::stack::{Id, level, name};
-use fordway_netstack::{Config as StackConfig, Error, Event, Stack, TxFrame};
+use fordway_driver::Port;
+use fordway_netstack::{Config as StackConfig, Error, Event, RxFrame, Stack};
 use fordway_platform::ipc::{self, Kind};
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// Frames that are taken before others have their turn.
-const FRAMES_MAX: usize = 256;
+/// Bursts of frames that are taken before others have their turn.
+const BURSTS_MAX: usize = 4;
 /// Rounds of events and frames between two looks at the epoll instance.
 const ROUNDS_MAX: usize = 8;
 /// How long a port without room is left alone, if it does not say when it has some.
@@ -57,12 +58,11 @@ pub struct Server {
     pub(crate) streams: crate::stream::Streams,
     #[cfg(feature = "udp")]
     pub(crate) datagrams: crate::datagram::Datagrams,
-    port: Box<dyn Port>,
+    port: Port,
     poll: Poll,
     began: Instant,
-    frame: Vec<u8>,
-    /// A frame that the port had no room for.
-    waiting: Option<TxFrame>,
+    /// The port had no room for more.
+    is_full: bool,
     has_frames: bool,
 }
 
@@ -73,7 +73,9 @@ pub(crate) fn errno(error: Error) -> i32 {
         Error::NoSuch | Error::Reset => 104,
         Error::Refused => 111,
         Error::TimedOut => 110,
-        Error::Unreachable => 113,
+        Error::Unreachable | Error::HostUnreachable => 113,
+        Error::Denied => 13,
+        Error::Protocol => 92,
         Error::NotConnected => 107,
         Error::Pipe => 32,
         Error::AddressInUse => EADDRINUSE,
@@ -103,12 +105,12 @@ fn raise_limit() {
 
 impl Server {
     /// Makes the stack and listens on the control socket.
-    pub fn new(config: &Config, port: Box<dyn Port>) -> Result<Server> {
+    pub fn new(config: &Config, port: Port) -> Result<Server> {
         config.check_protocols()?;
         raise_limit();
         let mut stack_config = StackConfig::new(config.mac()?, random()?);
         stack_config.link.mtu_bytes = config.mtu_bytes;
-        stack_config.link.offloads = port.offloads();
+        stack_config.link.offloads = port::OFFLOADS;
         stack_config.limits.flows_max = stack_config.limits.flows_max.max(config.sockets_max);
         let mut stack = Stack::new(stack_config);
         stack.set_addresses(&config.addresses()?);
@@ -123,8 +125,7 @@ impl Server {
             Interest::READABLE,
         )?;
         let both = Interest::READABLE | Interest::WRITABLE;
-        registry.register(&mut SourceFd(&port.poll_fd().as_raw_fd()), PORT, both)?;
-        let frame = vec![0; stack.frame_bytes_max()];
+        registry.register(&mut SourceFd(&port.as_fd().as_raw_fd()), PORT, both)?;
         Ok(Server {
             stack,
             table: Table::new(random()?, config.sockets_max),
@@ -140,8 +141,7 @@ impl Server {
             port,
             poll,
             began: Instant::now(),
-            frame,
-            waiting: None,
+            is_full: false,
             has_frames: true,
         })
     }
@@ -151,6 +151,10 @@ impl Server {
         let mut events = Events::with_capacity(1024);
         loop {
             let patience = self.patience();
+            // What has come in between shows here, or at the port.
+            let may_sleep = patience == Some(Duration::ZERO) || self.port.may_sleep(self.is_full);
+            let patience = if may_sleep { patience } else { Some(Duration::ZERO) };
+            self.has_frames |= !may_sleep;
             match self.poll.poll(&mut events, patience) {
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
                 result => result?,
@@ -158,7 +162,8 @@ impl Server {
             for event in &events {
                 match event.token() {
                     PORT => {
-                        self.has_frames |= event.is_readable() || event.is_error();
+                        self.port.woken()?;
+                        self.has_frames = true;
                     }
                     CONTROL => self.accept_clients(),
                     Token(at) if at >= CLIENTS => self.serve_client(at - CLIENTS),
@@ -191,7 +196,7 @@ impl Server {
         if !self.unfinished.is_empty() || self.has_frames {
             return Some(Duration::ZERO);
         }
-        if self.waiting.is_some() {
+        if self.is_full {
             return Some(FULL_WAIT);
         }
         let at = self.stack.poll_at()?;
@@ -199,12 +204,17 @@ impl Server {
     }
 
     fn take_frames(&mut self) -> Result<()> {
-        if self.has_frames {
+        for _ in 0..BURSTS_MAX {
+            if !self.has_frames {
+                break;
+            }
             let now = self.now();
             let stack = &mut self.stack;
-            self.has_frames = self
-                .port
-                .receive(FRAMES_MAX, &mut |frame| stack.receive(now, frame))?;
+            let taken = self.port.receive(|bytes, notes| {
+                let checksum = port::checksum_of(notes);
+                stack.receive(now, &mut RxFrame { bytes, checksum });
+            })?;
+            self.has_frames = taken == Port::BURST;
         }
         Ok(())
     }
@@ -213,23 +223,13 @@ impl Server {
     fn send_frames(&mut self) -> Result<bool> {
         let now = self.now();
         let mut has_sent = false;
-        loop {
-            let notes = match self.waiting.take() {
-                Some(notes) => notes,
-                None => match self.stack.transmit(now, &mut self.frame) {
-                    Some(notes) => notes,
-                    None => break,
-                },
-            };
-            if !self.port.send(&self.frame[..notes.len_bytes], &notes)? {
-                self.waiting = Some(notes);
-                break;
-            }
+        let stack = &mut self.stack;
+        let has_room = self.port.send(|buffer| {
+            let frame = port::frame_of(stack.transmit(now, buffer)?);
             has_sent = true;
-        }
-        if has_sent {
-            self.port.flush()?;
-        }
+            Some(frame)
+        })?;
+        self.is_full = !has_room;
         Ok(has_sent || self.stack.has_events())
     }
 

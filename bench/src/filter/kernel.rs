@@ -5,7 +5,8 @@
 use super::rules::{self, Rules};
 use crate::pairs::median;
 use anyhow::{Context, Result, bail, ensure};
-use fordway_platform::{netns, packet::PacketSocket};
+use fordway_platform::frames::{FrameFile, FrameNotes};
+use fordway_platform::{netns, packet};
 use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Command, Stdio};
@@ -30,7 +31,7 @@ route add default dev c0
 #[derive(Debug)]
 pub struct Rig {
     ns: OwnedFd,
-    socket: PacketSocket,
+    socket: FrameFile,
     frames: Vec<Vec<u8>>,
 }
 
@@ -38,7 +39,7 @@ impl Rig {
     /// Makes it. The rules are in force when this returns.
     pub fn new(rules: &Rules) -> Result<Rig> {
         let ns = netns::anonymous()?;
-        let socket = netns::within(ns.as_fd(), || -> Result<PacketSocket> {
+        let socket = netns::within(ns.as_fd(), || -> Result<FrameFile> {
             for (path, value) in [
                 ("ipv4/ip_forward", "1"),
                 ("ipv4/conf/all/rp_filter", "0"),
@@ -51,7 +52,7 @@ impl Rig {
             }
             tell("ip", &["-batch", "-"], LINKS)?;
             tell("nft", &["-f", "-"], &rules.text)?;
-            Ok(PacketSocket::open("a0")?)
+            Ok(packet::open("a0")?)
         })??;
         let rig = Rig {
             ns,
@@ -61,7 +62,7 @@ impl Rig {
         rig.wait_for_link()?;
         if rules.tracks {
             for packet in rules::flows() {
-                rig.socket.send(&frame(&packet))?;
+                rig.socket.send(&frame(&packet), FrameNotes::default())?;
             }
         }
         Ok(rig)
@@ -72,7 +73,7 @@ impl Rig {
         let until = Instant::now() + SETTLE;
         while self.passed()? == 0 {
             ensure!(Instant::now() < until, "no packet passes");
-            self.socket.send(&self.frames[0])?;
+            self.socket.send(&self.frames[0], FrameNotes::default())?;
         }
         Ok(())
     }
@@ -85,7 +86,7 @@ impl Rig {
         for _ in 0..BATCHES {
             let start = Instant::now();
             for frame in frames.by_ref().take(BATCH) {
-                self.socket.send(frame)?;
+                self.socket.send(frame, FrameNotes::default())?;
             }
             batches.push(start.elapsed().as_nanos() as f64 / BATCH as f64);
         }

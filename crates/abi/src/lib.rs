@@ -48,10 +48,10 @@ pub mod env {
     pub const OFFER_AFTER: &str = "FORDWAY_OFFER_AFTER";
     /// Longest spin before a sleep, in microseconds (decimal; default 20; 0: never).
     pub const SPIN_US: &str = "FORDWAY_SPIN_US";
+    /// Path of the control socket of the domain's own stack; absent: the kernel's stack serves the program.
+    pub const STACK: &str = "FORDWAY_STACK";
     /// `0`: UDP sockets use no rings.
     pub const DATAGRAMS: &str = "FORDWAY_DATAGRAMS";
-    /// Path of the control socket of the program's own network stack; absent: the kernel's stack serves its sockets.
-    pub const STACK: &str = "FORDWAY_STACK";
 }
 
 #[cfg(not(loom))]

@@ -92,6 +92,24 @@ pub struct Acknowledgements {
     pub blocks: [AtomicU32; ENTRY_COUNT],
 }
 
+/// What one end of a pair of queues, one for each direction, writes. It stands at the start of its memory; behind it,
+/// from [`POOL_OFFSET`] on, lie the blocks of what it sends.
+#[repr(C, align(128))]
+#[derive(Debug)]
+pub struct End {
+    /// Who sleeps at this end.
+    pub wait: crate::shm::WaitPage,
+    /// Of the queue that it sends to.
+    pub lane: Lane,
+    /// Of the queue that it receives from.
+    pub acknowledgements: Acknowledgements,
+}
+
+/// Where the blocks of an [`End`] begin.
+pub const POOL_OFFSET: usize = 12 << 10;
+#[cfg(not(loom))]
+const _: () = assert!(core::mem::size_of::<End>() <= POOL_OFFSET);
+
 /// A word on lines of its own (see [`crate::shm::LINE_BYTES`]).
 #[repr(C, align(128))]
 #[derive(Debug, Default)]

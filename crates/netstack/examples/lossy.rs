@@ -17,7 +17,8 @@ use std::time::{Duration, Instant};
 use fordway_netstack::{Cidr, Config, Event, ListenerId, RxChecksum, RxFrame, Stack, TcpId};
 use fordway_netstack::{Congestion, TcpOptions};
 use fordway_platform::netns;
-use fordway_platform::tap::{FrameNotes, Tap};
+use fordway_platform::frames::{FrameFile, FrameNotes};
+use fordway_platform::tap;
 
 const BITS_PER_US: u64 = 100;
 const DELAY_US: u64 = 2_000;
@@ -40,7 +41,7 @@ fn byte(at: usize) -> u8 {
 
 /// Sends bytes on side 0, or takes them on side 1.
 enum Side {
-    Kernel { namespace: OwnedFd, tap: Tap },
+    Kernel { namespace: OwnedFd, tap: FrameFile },
     Ours(Box<Ours>),
 }
 
@@ -59,7 +60,7 @@ impl Side {
         if !is_ours {
             let namespace = netns::anonymous().expect("a namespace: are you root?");
             let tap = netns::within(namespace.as_fd(), || {
-                let tap = Tap::open("tap0", false).expect("a tap device");
+                let tap = tap::open("tap0", false).expect("a tap device");
                 for words in [
                     "link set lo up".to_owned(),
                     format!("address add {}/24 dev tap0", address(side)),
@@ -277,7 +278,7 @@ fn carry(
             while let Some(mut frame) = ways[1 - at].due(now) {
                 match side {
                     Side::Kernel { tap, .. } => {
-                        let _ = tap.send(&frame, FrameNotes::default(), 0);
+                        let _ = tap.send(&frame, FrameNotes::default());
                     }
                     Side::Ours(ours) => {
                         let mut frame = RxFrame {

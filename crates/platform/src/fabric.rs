@@ -37,6 +37,7 @@ mod leader;
 mod places;
 mod rules;
 mod tool;
+mod trains;
 mod uplink;
 
 pub use rules::{
@@ -63,6 +64,16 @@ const BRIDGE: &str = "fw0";
 /// Holds the fabric's own namespace, beside the domains'.
 pub(crate) const FABRIC_FILE: &str = ".fabric";
 const DOMAIN_DEVICE: &str = "eth0";
+/// Before a domain's name: the file of the namespace in which its port is, if a driver has it.
+const DRIVER_PREFIX: &str = ".port.";
+/// What comes to a driver's port is for its socket, and none of the kernel's business.
+const DRIVER_RULES: &str = "
+table netdev fordway {
+	chain none {
+		type filter hook ingress device eth0 priority 0; policy drop;
+	}
+}
+";
 /// The domains' /etc/hosts, one for all. No domain's name begins with a dot.
 const HOSTS_FILE: &str = ".domains";
 /// The switch port of the uplink, and its far end in the host.
@@ -127,6 +138,8 @@ pub struct DomainPaths {
     pub hosts_path: PathBuf,
     /// SO_NETNS_COOKIE of its namespace.
     pub netns_cookie: u64,
+    /// nsfs mount of the namespace that has its port, if that is a driver's: then its own has loopback only.
+    pub driver_netns_path: Option<PathBuf>,
 }
 
 /// The addresses of a port.
@@ -254,6 +267,15 @@ impl Fabric {
 
     /// Makes a domain: namespace, veth pair, switch port, filter.
     pub fn add_domain(&self, name: &str, lease: &Lease) -> Result<DomainPaths> {
+        self.make_domain(name, lease, false)
+    }
+
+    /// Makes a domain whose own namespace has loopback only: its port lies in a namespace beside it, for a driver.
+    pub fn add_domain_with_driver(&self, name: &str, lease: &Lease) -> Result<DomainPaths> {
+        self.make_domain(name, lease, true)
+    }
+
+    fn make_domain(&self, name: &str, lease: &Lease, for_driver: bool) -> Result<DomainPaths> {
         check_file_name(name)?;
         let ip = lease.ip;
         let file = self.netns_dir.join(name);
@@ -273,7 +295,7 @@ impl Fabric {
         let _ = hosts::ensure(Path::new(HOSTS));
         netns::remove(&file).map_err(doing("removing an unfinished domain"))?;
         netns::create(&file).map_err(doing("making a network namespace"))?;
-        let made = self.furnish(name, &file, lease);
+        let made = self.furnish(name, &file, lease, for_driver);
         if made.is_err() {
             let _ = self.remove_domain(name, ip);
         }
@@ -298,6 +320,7 @@ impl Fabric {
             self.unplug(&port.lease.port_name(), &port.lease)?;
         }
         netns::remove(&file).map_err(doing("removing a network namespace"))?;
+        netns::remove(&self.driver_file(name)).map_err(doing("removing a driver's namespace"))?;
         match fs::remove_file(self.hosts_dir.join(name)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 Err(doing("removing a hosts file")(error))
@@ -339,7 +362,12 @@ impl Fabric {
         for file in entries.flatten() {
             let name = file.file_name();
             let own = name == FABRIC_FILE || name == leader::FILE;
-            if !own && !whole.iter().any(|domain| name == *domain.name) {
+            let is_of = |domain: &ExistingDomain| {
+                let domain = domain.name.as_str();
+                name.to_str()
+                    .is_some_and(|name| name.strip_prefix(DRIVER_PREFIX).unwrap_or(name) == domain)
+            };
+            if !own && !whole.iter().any(is_of) {
                 netns::remove(&file.path()).map_err(doing("removing an unfinished domain"))?;
                 let _ = fs::remove_file(self.hosts_dir.join(name));
             }
@@ -401,18 +429,34 @@ impl Fabric {
         ip_batch(self.namespace.as_fd(), &batch)
     }
 
-    fn furnish(&self, name: &str, file: &Path, lease: &Lease) -> Result<DomainPaths> {
-        let namespace = netns::open(file)
-            .map_err(doing("opening a network namespace"))?
-            .ok_or_else(|| FabricError::NotFound(name.into()))?;
+    fn furnish(
+        &self,
+        name: &str,
+        file: &Path,
+        lease: &Lease,
+        for_driver: bool,
+    ) -> Result<DomainPaths> {
+        let open = |file: &Path| -> Result<OwnedFd> {
+            netns::open(file)
+                .map_err(doing("opening a network namespace"))?
+                .ok_or_else(|| FabricError::NotFound(name.into()))
+        };
+        let mut namespace = open(file)?;
         ip_batch(namespace.as_fd(), "link set lo up\n")?;
+        let driver_file = self.driver_file(name);
+        netns::remove(&driver_file).map_err(doing("removing an unfinished domain"))?;
+        if for_driver {
+            netns::create(&driver_file).map_err(doing("making a network namespace"))?;
+            namespace = open(&driver_file)?;
+        }
         self.plug(&Plug {
             port: &lease.port_name(),
             alias: &alias(name, lease),
             device: DOMAIN_DEVICE,
             namespace: namespace.as_fd(),
-            namespace_path: file,
+            namespace_path: if for_driver { &driver_file } else { file },
             lease,
+            for_driver,
         })?;
         if let Some(host) = self.uplink_address() {
             self.route_by_uplink(name, host)?;
@@ -426,11 +470,12 @@ impl Fabric {
     fn plug(&self, plug: &Plug<'_>) -> Result<()> {
         let &Plug {
             port,
-            alias,
             device,
             namespace,
             namespace_path,
             lease,
+            for_driver,
+            ..
         } = plug;
         let &Lease {
             ip, prefix, six, ..
@@ -444,6 +489,9 @@ impl Fabric {
         no_ipv6_address(&mut batch, port);
         ip_batch(self.namespace.as_fd(), &batch)?;
 
+        if for_driver {
+            return self.plug_driver(plug);
+        }
         batch.clear();
         no_ipv6_address(&mut batch, device);
         if lease.is_of_network() {
@@ -465,16 +513,41 @@ impl Fabric {
         let _ = writeln!(batch, "link set {device} up");
         batch += &lease.led_routes(device);
         ip_batch(namespace, &batch)?;
+        self.join_bridge(plug)
+    }
 
-        // The port joins the bridge when both ends are up, so that it forwards at once.
-        batch.clear();
+    /// The far end of a port that a driver has: no address, no protocol of the kernel's.
+    fn plug_driver(&self, plug: &Plug<'_>) -> Result<()> {
+        let &Plug {
+            port,
+            device,
+            namespace,
+            ..
+        } = plug;
+        netns::within(self.namespace.as_fd(), || trains::of_tcp_only(port))
+            .and_then(|done| done)
+            .map_err(doing("switching off what a driver cannot take"))?;
+        let mut batch = String::new();
+        no_ipv6_address(&mut batch, device);
+        let _ = writeln!(batch, "link set {device} arp off up");
+        ip_batch(namespace, &batch)?;
+        run_in(namespace, "nft", &["-f", "-"], DRIVER_RULES)?;
+        self.join_bridge(plug)
+    }
+
+    /// The port joins the bridge when both ends are up, so that it forwards at once.
+    fn join_bridge(&self, plug: &Plug<'_>) -> Result<()> {
+        let &Plug {
+            port, alias, lease, ..
+        } = plug;
+        let mut batch = String::new();
         let _ = writeln!(batch, "link set {port} up");
         let _ = writeln!(batch, "link set {port} master {BRIDGE}");
         if !alias.is_empty() {
             let _ = writeln!(batch, "link set {port} alias {alias}");
         }
         ip_batch(self.namespace.as_fd(), &batch)?;
-        places::place(self.namespace.as_fd(), port, ip)
+        places::place(self.namespace.as_fd(), port, lease.ip)
             .map_err(doing("telling the bridge of a port"))
     }
 
@@ -498,11 +571,24 @@ impl Fabric {
         let netns_cookie =
             netns::cookie(namespace.as_fd()).map_err(doing("reading SO_NETNS_COOKIE"))?;
         let hosts_path = self.hosts_dir.join(HOSTS_FILE);
+        let driver = self.driver_file(name);
+        let has_driver = netns::open(&driver).map_err(doing("opening a driver's namespace"))?;
         Ok(Some(DomainPaths {
             netns_path,
             hosts_path,
             netns_cookie,
+            driver_netns_path: has_driver.map(|_| driver),
         }))
+    }
+
+    /// Holds the namespace of a domain's port, if a driver has that.
+    fn driver_file(&self, name: &str) -> PathBuf {
+        self.netns_dir.join(format!("{DRIVER_PREFIX}{name}"))
+    }
+
+    /// The directory of all of them, which nobody outside is to have a copy of.
+    pub fn netns_dir(&self) -> &Path {
+        &self.netns_dir
     }
 
     fn ports(&self) -> Result<Vec<Port>> {
@@ -527,9 +613,21 @@ struct Plug<'a> {
     namespace: BorrowedFd<'a>,
     namespace_path: &'a Path,
     lease: &'a Lease,
+    /// The namespace is a driver's.
+    for_driver: bool,
 }
 
 impl Lease {
+    /// The MAC that its port may send from.
+    pub fn mac(&self) -> [u8; 6] {
+        filter::mac_bytes_of(self.ip)
+    }
+
+    /// The link-local address of who has that MAC.
+    pub fn link_local(&self) -> Ipv6Addr {
+        link_local_of(self.ip)
+    }
+
     /// Its CID of AF_VSOCK.
     pub fn cid(&self) -> Option<u32> {
         let host_bits = u32::MAX.checked_shr(self.prefix.into()).unwrap_or(0);

@@ -10,9 +10,12 @@ use rustix::fs::CWD;
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 use rustix::thread::{CpuSet, LinkNameSpaceType, UnshareFlags};
 use std::ffi::{CString, OsStr, OsString};
-use std::io;
+use std::io::{self, Seek as _, Write as _};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 
 /// Where names of domains are put.
 pub const HOSTS: &str = "/etc/hosts";
@@ -77,6 +80,147 @@ pub fn private_mounts(hosts: &Path) -> io::Result<bool> {
         }
     }
     Ok(named)
+}
+
+/// Leaves the process, whose only thread this is, with a root directory that is empty and cannot be written, and without
+/// System V IPC of others. What is open stays open.
+pub fn empty_root() -> io::Result<()> {
+    // Something that is there everywhere, to be covered in this process's mounts alone.
+    const PLACE: &str = "/usr";
+    let flags = UnshareFlags::NEWNS | UnshareFlags::NEWIPC | UnshareFlags::NEWUTS;
+    // SAFETY: as in `private_mounts`; neither IPC nor names of the host concern memory.
+    unsafe { rustix::thread::unshare_unsafe(flags)? };
+    let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+    rustix::mount::mount_change("/", private)?;
+    let nothing = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC | MountFlags::RDONLY;
+    rustix::mount::mount("none", PLACE, "tmpfs", nothing, Some(c"size=4k,mode=555"))?;
+    rustix::process::chdir(PLACE)?;
+    // The old root then lies over the new one (pivot_root(2), NOTES).
+    rustix::process::pivot_root(".", ".")?;
+    rustix::mount::unmount(".", UnmountFlags::DETACH)?;
+    Ok(rustix::process::chdir("/")?)
+}
+
+/// Has the process, whose only thread this is, become another user with a group of the same number, for good: no program that it
+/// executes gets more rights. With `sees_frames` it may open packet sockets in its network namespace, and else nothing.
+pub fn become_user(uid: u32, sees_frames: bool) -> io::Result<()> {
+    use rustix::thread::{CapabilitySet, CapabilitySets};
+    let (user, group) = (
+        rustix::process::Uid::from_raw(uid),
+        rustix::process::Gid::from_raw(uid),
+    );
+    rustix::thread::set_keep_capabilities(true)?;
+    rustix::thread::set_thread_groups(&[])?;
+    rustix::thread::set_thread_res_gid(group, group, group)?;
+    rustix::thread::set_thread_res_uid(user, user, user)?;
+    let kept = match sees_frames {
+        true => CapabilitySet::NET_RAW,
+        false => CapabilitySet::empty(),
+    };
+    let sets = CapabilitySets {
+        effective: kept,
+        permitted: kept,
+        inheritable: kept,
+    };
+    rustix::thread::set_capabilities(None, sets)?;
+    if sees_frames {
+        rustix::thread::configure_capability_in_ambient_set(CapabilitySet::NET_RAW, true)?;
+    }
+    Ok(rustix::thread::set_no_new_privs(true)?)
+}
+
+/// A descriptor that whoever started this process has left open for it, by its number. To be called once for each, before
+/// anything else is opened.
+pub fn inherited(number: i32) -> io::Result<OwnedFd> {
+    // SAFETY: F_GETFD only looks at the table of descriptors.
+    if number <= 2 || unsafe { libc::fcntl(number, libc::F_GETFD) } < 0 {
+        return Err(io::Error::other(format!(
+            "descriptor {number} was not inherited"
+        )));
+    }
+    // SAFETY: it is open, and by the contract of this function nothing else here knows of it.
+    let fd = unsafe { OwnedFd::from_raw_fd(number) };
+    rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC)?;
+    Ok(fd)
+}
+
+/// A process of Fordway's own beside the broker.
+#[derive(Debug)]
+pub struct Part<'a> {
+    /// Its program.
+    pub program: &'a Path,
+    /// What it is told: a JSON document, in the descriptor that is its one argument.
+    pub config: &'a [u8],
+    /// Descriptors that it inherits, under their numbers here.
+    pub inherits: &'a [BorrowedFd<'a>],
+    /// Its network namespace.
+    pub netns: BorrowedFd<'a>,
+    /// All of its environment.
+    pub variables: &'a [(&'a str, OsString)],
+    /// Who it is, or root.
+    pub user: Option<PartUser<'a>>,
+}
+
+/// A part that never was root.
+#[derive(Clone, Copy, Debug)]
+pub struct PartUser<'a> {
+    /// User and group.
+    pub uid: u32,
+    /// Whether it may open packet sockets in its network namespace.
+    pub sees_frames: bool,
+    /// The directory of the fabric's namespaces, which it is not to see: its copy would keep them alive.
+    pub hidden: &'a Path,
+}
+
+impl Part<'_> {
+    /// Starts it, in a session of its own, so that the terminal's signals are not for it. It lives on when this process ends.
+    pub fn start(&self) -> io::Result<(Child, OwnedFd)> {
+        let config = crate::memfd::create("fordway-config", 0)?;
+        let mut file = std::fs::File::from(config);
+        file.write_all(self.config)?;
+        file.rewind()?;
+        let mut passed: Vec<i32> = self.inherits.iter().map(AsRawFd::as_raw_fd).collect();
+        passed.push(file.as_raw_fd());
+        let mut command = Command::new(self.program);
+        command
+            .arg(file.as_raw_fd().to_string())
+            .env_clear()
+            .envs(self.variables.iter().map(|(name, value)| (name, value)))
+            .current_dir("/")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null());
+        let user = self.user.map(|user| (user.uid, user.sees_frames));
+        let hidden = self
+            .user
+            .map(|user| CString::new(user.hidden.as_os_str().as_bytes()));
+        let hidden = hidden.transpose()?;
+        let prepare = move || -> io::Result<()> {
+            rustix::process::setsid()?;
+            for &number in &passed {
+                // SAFETY: a descriptor that the parent had open when it forked, and holds until it has.
+                let fd = unsafe { BorrowedFd::borrow_raw(number) };
+                rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::empty())?;
+            }
+            if let (Some((uid, sees_frames)), Some(hidden)) = (user, &hidden) {
+                let flags = UnshareFlags::NEWNS | UnshareFlags::NEWIPC | UnshareFlags::NEWUTS;
+                // SAFETY: as in `empty_root`: the child has one thread.
+                unsafe { rustix::thread::unshare_unsafe(flags)? };
+                let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+                rustix::mount::mount_change(c"/", private)?;
+                rustix::mount::unmount(hidden.as_c_str(), UnmountFlags::DETACH)?;
+                become_user(uid, sees_frames)?;
+            }
+            Ok(())
+        };
+        // SAFETY: it only makes system calls, on what was allocated before the fork.
+        unsafe { command.pre_exec(prepare) };
+        let child = crate::netns::within(self.netns, || command.spawn())??;
+        let pidfd = rustix::process::pidfd_open(
+            rustix::process::Pid::from_child(&child),
+            rustix::process::PidfdFlags::empty(),
+        )?;
+        Ok((child, pidfd))
+    }
 }
 
 /// Whether a resolv.conf(5) names systemd-resolved and no other server.

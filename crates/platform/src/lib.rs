@@ -6,10 +6,12 @@
 //! SO_NETNS_COOKIE, netlink, setns in a helper thread) is written here with libc,
 //! each call once.
 
+mod bpf;
 pub mod conntrack;
 pub mod diag;
 pub mod elf;
 pub mod fabric;
+pub mod frames;
 pub mod ipc;
 pub mod launch;
 pub mod memfd;
@@ -19,8 +21,10 @@ pub mod nftables;
 pub mod packet;
 pub mod probe;
 pub mod process;
+pub mod queue;
 mod rules;
 pub mod sockinfo;
 pub mod sockmap;
 pub mod tap;
 pub mod trace;
+pub mod xdp;

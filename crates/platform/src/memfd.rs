@@ -145,6 +145,11 @@ impl ReadOnly {
         Ok(Self(Mapping::new(fd, bytes, ProtFlags::READ)?))
     }
 
+    /// Where it begins.
+    pub(crate) fn start(&self) -> *const u8 {
+        self.0.start.as_ptr()
+    }
+
     /// The 32-bit word at `offset`, if there is one.
     pub fn load_u32(&self, offset: usize) -> Option<u32> {
         Some(self.0.word_u32(offset)?.load(Ordering::Acquire))
@@ -168,6 +173,11 @@ impl OwnPage {
         // After this nobody can map it for writing any more.
         seal(&fd)?;
         Ok((Self(mapping), fd))
+    }
+
+    /// Where it begins.
+    pub(crate) fn start(&self) -> *mut u8 {
+        self.0.start.as_ptr()
     }
 
     /// Adds one to the page's first word (which wraps), after everything before it.

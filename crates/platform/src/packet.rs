@@ -1,136 +1,70 @@
 //! A packet socket: whole frames of one interface, in and out (packet(7)).
+//!
+//! Frames are read and written by calls, not by rings that the kernel shares with us (PACKET_RX_RING): a ring costs one copy
+//! more, as the kernel copies into it what is then copied to its place, and one of version 3 shows a frame only when its
+//! block is full or a millisecond has passed.
 
-use crate::tap::{FrameNotes, HEADER};
-use std::io::{self, IoSlice, IoSliceMut};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use crate::frames::FrameFile;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// linux/if_packet.h.
-const PACKET_VNET_HDR: libc::c_int = 15;
+/// What may wait for us in the kernel, as it counts (a train of 64 KB as twice that).
+const WAITING_BYTES: libc::c_int = 8 << 20;
 
-/// Bound to one interface; sees what comes in there and sends out there.
-#[derive(Debug)]
-pub struct PacketSocket(OwnedFd);
-
-impl PacketSocket {
-    /// Needs CAP_NET_RAW in the namespace. Does not block; frames that this host sends
-    /// out by the interface are not seen.
-    pub fn open(interface: &str) -> io::Result<PacketSocket> {
-        let all = (libc::ETH_P_ALL as u16).to_be();
-        let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-        // Protocol 0: nothing is queued before the socket is bound to its interface.
-        // SAFETY: no memory is passed.
-        let fd = unsafe { libc::socket(libc::AF_PACKET, kind, 0) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the descriptor was just made and belongs to nobody else.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        let index = rustix::net::netdevice::name_to_index(&fd, interface)?;
-        let one: libc::c_int = 1;
-        // SAFETY: the option's value is a live int of the length that is given.
-        let done = unsafe {
-            libc::setsockopt(
-                fd.as_raw_fd(),
-                libc::SOL_PACKET,
-                libc::PACKET_IGNORE_OUTGOING,
-                (&raw const one).cast(),
-                size_of_val(&one) as libc::socklen_t,
-            )
-        };
-        if done < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        let address = libc::sockaddr_ll {
-            sll_family: libc::AF_PACKET as u16,
-            sll_protocol: all,
-            sll_ifindex: index as i32,
-            sll_hatype: 0,
-            sll_pkttype: 0,
-            sll_halen: 0,
-            sll_addr: [0; 8],
-        };
-        // SAFETY: the address is a live sockaddr_ll of the length that is given.
-        let done = unsafe {
-            libc::bind(
-                fd.as_raw_fd(),
-                (&raw const address).cast(),
-                size_of_val(&address) as libc::socklen_t,
-            )
-        };
-        if done < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(PacketSocket(fd))
+/// A socket that is bound to one interface: sees what comes in there and sends out there. Needs CAP_NET_RAW in the
+/// namespace. Frames that this host sends out by the interface are not seen.
+pub fn open(interface: &str) -> io::Result<FrameFile> {
+    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // Protocol 0: nothing is queued before the socket is bound to its interface.
+    // SAFETY: no memory is passed.
+    let fd = unsafe { libc::socket(libc::AF_PACKET, kind, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
     }
-
-    /// The same, whose frames have notes ([`PacketSocket::send_with_notes`]): large segments and checksums that are not
-    /// filled in pass both ways (PACKET_VNET_HDR).
-    pub fn open_with_notes(interface: &str) -> io::Result<PacketSocket> {
-        let socket = PacketSocket::open(interface)?;
-        let one: libc::c_int = 1;
-        // SAFETY: the option's value is a live int of the length that is given.
-        let done = unsafe {
-            libc::setsockopt(
-                socket.0.as_raw_fd(),
-                libc::SOL_PACKET,
-                PACKET_VNET_HDR,
-                (&raw const one).cast(),
-                size_of_val(&one) as libc::socklen_t,
-            )
-        };
-        match done {
-            0 => Ok(socket),
-            _ => Err(io::Error::last_os_error()),
-        }
+    // SAFETY: the descriptor was just made and belongs to nobody else.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    let index = rustix::net::netdevice::name_to_index(&fd, interface)?;
+    set(&fd, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, 1)?;
+    set(&fd, libc::SOL_PACKET, libc::PACKET_VNET_HDR, 1)?;
+    // Who may not have so much has what the system lets everybody have.
+    let _ = set(&fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, WAITING_BYTES)
+        .or_else(|_| set(&fd, libc::SOL_SOCKET, libc::SO_RCVBUF, WAITING_BYTES));
+    let address = libc::sockaddr_ll {
+        sll_family: libc::AF_PACKET as u16,
+        sll_protocol: (libc::ETH_P_ALL as u16).to_be(),
+        sll_ifindex: index as i32,
+        sll_hatype: 0,
+        sll_pkttype: 0,
+        sll_halen: 0,
+        sll_addr: [0; 8],
+    };
+    // SAFETY: the address is a live sockaddr_ll of the length that is given.
+    let done = unsafe {
+        libc::bind(
+            fd.as_raw_fd(),
+            (&raw const address).cast(),
+            size_of_val(&address) as libc::socklen_t,
+        )
+    };
+    if done < 0 {
+        return Err(io::Error::last_os_error());
     }
-
-    /// One frame with its notes; `headers_len` matters for one that is to be cut. False: there is no room now.
-    pub fn send_with_notes(
-        &self,
-        frame: &[u8],
-        notes: FrameNotes,
-        headers_len: u16,
-    ) -> io::Result<bool> {
-        let header = notes.to_header(headers_len);
-        let parts = [IoSlice::new(&header), IoSlice::new(frame)];
-        match rustix::io::writev(&self.0, &parts) {
-            Ok(_) => Ok(true),
-            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::NOBUFS) => Ok(false),
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    /// The next frame that came in, with its notes; `None` if there is none.
-    pub fn receive_with_notes(&self, buffer: &mut [u8]) -> io::Result<Option<(usize, FrameNotes)>> {
-        let mut header = [0; HEADER];
-        let parts = &mut [IoSliceMut::new(&mut header), IoSliceMut::new(buffer)];
-        match rustix::io::readv(&self.0, parts) {
-            Ok(len) if len >= HEADER => Ok(Some((len - HEADER, FrameNotes::from_header(&header)))),
-            Ok(_) => Err(io::ErrorKind::InvalidData.into()),
-            Err(rustix::io::Errno::AGAIN) => Ok(None),
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    /// One frame, from its Ethernet header on.
-    pub fn send(&self, frame: &[u8]) -> io::Result<()> {
-        rustix::io::write(&self.0, frame)?;
-        Ok(())
-    }
-
-    /// The next frame that came in; `None` if there is none. A VLAN tag is taken off by
-    /// the kernel.
-    pub fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
-        match rustix::io::read(&self.0, buffer) {
-            Ok(len) => Ok(Some(len)),
-            Err(rustix::io::Errno::AGAIN) => Ok(None),
-            Err(error) => Err(error.into()),
-        }
-    }
+    Ok(FrameFile::new(fd))
 }
 
-impl AsFd for PacketSocket {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+fn set(fd: &OwnedFd, level: libc::c_int, name: libc::c_int, value: libc::c_int) -> io::Result<()> {
+    // SAFETY: the option's value is a live int of the length that is given.
+    let done = unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            level,
+            name,
+            (&raw const value).cast(),
+            size_of_val(&value) as libc::socklen_t,
+        )
+    };
+    match done {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
 }

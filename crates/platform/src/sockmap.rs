@@ -19,15 +19,16 @@
 //!
 //! All of it needs CAP_BPF and CAP_NET_ADMIN, finding by number CAP_SYS_ADMIN, a group root.
 
+use crate::bpf::{
+    self, ADD, Argument, CALL, COPY, EXIT, Instruction, JUMP_IF, JUMP_UNLESS, LOAD, LOAD_MAP, MOVE,
+    STORE, SWAP, at, bpf, instruction, load, map, number, owned,
+};
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 /// Commands of bpf(2), from linux/bpf.h.
-const MAP_CREATE: i32 = 0;
-const MAP_UPDATE_ELEM: i32 = 2;
-const PROG_LOAD: i32 = 5;
 const PROG_ATTACH: i32 = 8;
 const MAP_GET_FD_BY_ID: i32 = 14;
 const OBJ_GET_INFO_BY_FD: i32 = 15;
@@ -40,45 +41,6 @@ const CGROUP_SOCK_OPS: u32 = 3;
 const SK_MSG_VERDICT: u32 = 7;
 /// Sockets of a group.
 const GROUP_SOCKETS_MAX: u32 = 65_536;
-
-/// An argument of bpf(2): a struct of numbers without padding, the start of a larger one
-/// whose rest the kernel takes as zero.
-///
-/// # Safety
-/// Pointers among the numbers are valid for what the command does with them.
-unsafe trait Argument: Sized {}
-
-#[repr(C)]
-struct MapCreate {
-    map_type: u32,
-    key_bytes: u32,
-    value_bytes: u32,
-    entries_max: u32,
-}
-// SAFETY: no pointers.
-unsafe impl Argument for MapCreate {}
-
-#[repr(C)]
-struct MapUpdate<'a> {
-    map_fd: u32,
-    pad: u32,
-    key: &'a u32,
-    value: &'a u32,
-    flags: u64,
-}
-// SAFETY: the kernel reads four bytes each, as the map was made with, before it returns.
-unsafe impl Argument for MapUpdate<'_> {}
-
-#[repr(C)]
-struct ProgLoad {
-    prog_type: u32,
-    count: u32,
-    instructions: *const Instruction,
-    license: *const libc::c_char,
-}
-// SAFETY: made only from an array of `count` instructions, which outlives the call, and a
-// static string.
-unsafe impl Argument for ProgLoad {}
 
 #[repr(C)]
 struct ProgAttach {
@@ -106,66 +68,6 @@ struct InfoByFd<'a> {
 // SAFETY: the kernel writes at most `info_bytes`, the size of `info`, before it returns.
 unsafe impl Argument for InfoByFd<'_> {}
 
-fn bpf<A: Argument>(command: i32, mut argument: A) -> io::Result<i32> {
-    // SAFETY: an argument is valid for its command by the contract of its trait.
-    let result =
-        unsafe { libc::syscall(libc::SYS_bpf, command, &raw mut argument, size_of::<A>()) };
-    match result {
-        0.. => Ok(result as i32),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
-fn owned(descriptor: i32) -> OwnedFd {
-    // SAFETY: the kernel has just made this descriptor for us.
-    unsafe { OwnedFd::from_raw_fd(descriptor) }
-}
-
-fn number(fd: impl AsFd) -> u32 {
-    fd.as_fd().as_raw_fd() as u32
-}
-
-/// One BPF instruction (the kernel's Documentation/bpf/standardization/instruction-set.rst).
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Instruction {
-    code: u8,
-    /// Destination in the low half, source in the high one.
-    registers: u8,
-    offset: i16,
-    immediate: i32,
-}
-
-const fn instruction(code: u8, registers: u8, immediate: i32) -> Instruction {
-    Instruction {
-        code,
-        registers,
-        offset: 0,
-        immediate,
-    }
-}
-
-const fn at(code: u8, registers: u8, offset: i16, immediate: i32) -> Instruction {
-    Instruction {
-        offset,
-        ..instruction(code, registers, immediate)
-    }
-}
-
-/// r2 = the map of this descriptor, over two instructions.
-const LOAD_MAP: [u8; 2] = [0x18, 0x12];
-const MOVE: u8 = 0xb7;
-const CALL: u8 = 0x85;
-const EXIT: u8 = 0x95;
-/// A word of 32 bits at a register and an offset, into a register and out of it.
-const LOAD: u8 = 0x61;
-const STORE: u8 = 0x63;
-const JUMP_IF: u8 = 0x15;
-const JUMP_UNLESS: u8 = 0x55;
-const COPY: u8 = 0xbf;
-const ADD: u8 = 0x07;
-/// From the network's order.
-const SWAP: u8 = 0xdc;
 /// The helper bpf_msg_redirect_map(message, map, key, flags).
 const REDIRECT_MAP: i32 = 60;
 /// The helper bpf_sock_hash_update(socket, map, key, flags).
@@ -188,26 +90,6 @@ fn redirect(to: BorrowedFd<'_>) -> [Instruction; 7] {
         instruction(MOVE, 0, PASS),
         instruction(EXIT, 0, 0),
     ]
-}
-
-fn map(map_type: u32, key_bytes: u32, entries_max: u32) -> io::Result<OwnedFd> {
-    let argument = MapCreate {
-        map_type,
-        key_bytes,
-        value_bytes: 4,
-        entries_max,
-    };
-    bpf(MAP_CREATE, argument).map(owned)
-}
-
-fn load(prog_type: u32, instructions: &[Instruction]) -> io::Result<OwnedFd> {
-    let argument = ProgLoad {
-        prog_type,
-        count: instructions.len() as u32,
-        instructions: instructions.as_ptr(),
-        license: c"Dual MIT/GPL".as_ptr(),
-    };
-    bpf(PROG_LOAD, argument).map(owned)
 }
 
 /// From then on the target holds the program.
@@ -380,14 +262,7 @@ impl Pair {
 /// Puts a connected TCP socket into the map of this number.
 pub fn join(id: u32, socket: impl AsFd) -> io::Result<()> {
     let map = bpf(MAP_GET_FD_BY_ID, ById { id }).map(owned)?;
-    let update = MapUpdate {
-        map_fd: number(&map),
-        pad: 0,
-        key: &0,
-        value: &number(socket),
-        flags: 0,
-    };
-    bpf(MAP_UPDATE_ELEM, update).map(drop)
+    bpf::put(&map, 0, socket)
 }
 
 #[cfg(test)]

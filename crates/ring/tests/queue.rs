@@ -103,6 +103,31 @@ impl Queue {
         Ok(self.sender.send(draft, &header, lanes))
     }
 
+    /// The same, of a message that is made in place and turns out shorter than it might have been.
+    fn make(
+        &mut self,
+        number: u64,
+        bytes: &[u8],
+        spare: usize,
+        lanes: u64,
+    ) -> Result<u64, Refusal> {
+        let mut draft = self.sender.draft_run(bytes.len() + spare)?;
+        let place = self.sender.place(&draft);
+        // SAFETY: the draft has room for all of it, and its blocks are neighbours.
+        unsafe {
+            place.write_bytes(0xee, bytes.len() + spare);
+            place.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+        }
+        self.sender.shorten(&mut draft, bytes.len());
+        let header = Header {
+            source: number << 32,
+            destination: lanes,
+            number,
+            kind: number as u8,
+        };
+        Ok(self.sender.send(draft, &header, lanes))
+    }
+
     fn bytes_of(&self, lane: usize, message: &Message) -> Vec<u8> {
         let mut bytes = vec![0; message.bytes()];
         let (target, count) = (bytes.as_mut_ptr(), bytes.len());
@@ -129,6 +154,12 @@ enum Step {
         bytes: usize,
         lanes: u64,
     },
+    /// Made in place, in a draft that is longer by so much.
+    Make {
+        bytes: usize,
+        spare: usize,
+        lanes: u64,
+    },
     Cancel {
         bytes: usize,
     },
@@ -144,6 +175,7 @@ fn step() -> impl Strategy<Value = Step> {
     let bytes = || prop_oneof![3 => 0..BLOCK_BYTES + 2, 1 => 0..BLOCKS * BLOCK_BYTES / 2];
     prop_oneof![
         8 => (bytes(), 0..1u64 << LANES).prop_map(|(bytes, lanes)| Step::Send { bytes, lanes }),
+        4 => (bytes(), 0..4 * BLOCK_BYTES, 0..1u64 << LANES).prop_map(|(bytes, spare, lanes)| Step::Make { bytes, spare, lanes }),
         1 => bytes().prop_map(|bytes| Step::Cancel { bytes }),
         8 => (0..LANES).prop_map(Step::Receive),
         6 => (0..LANES, any::<prop::sample::Index>()).prop_map(|(lane, which)| Step::Acknowledge(lane, which)),
@@ -188,6 +220,20 @@ proptest! {
                     let is_owed = lanes.iter().any(|lane| lane.counted_blocks == 0);
                     prop_assert!(!is_owed || sent.is_ok());
                     let Ok(reached) = sent else { continue };
+                    for (at, lane) in lanes.iter_mut().enumerate() {
+                        let fits = lane.counted_blocks + blocks <= share;
+                        prop_assert_eq!(reached >> at & 1 != 0, wanted >> at & 1 != 0 && fits);
+                        if reached >> at & 1 != 0 {
+                            lane.on_the_way.push_back((number, bytes));
+                            lane.counted_blocks += blocks;
+                        }
+                    }
+                }
+                Step::Make { bytes, spare, lanes: wanted } => {
+                    let made = queue.make(number, &content(number, bytes), spare, wanted);
+                    let blocks = blocks_of(bytes);
+                    prop_assert_eq!(made == Err(Refusal::TooLong), blocks_of(bytes + spare) > share);
+                    let Ok(reached) = made else { continue };
                     for (at, lane) in lanes.iter_mut().enumerate() {
                         let fits = lane.counted_blocks + blocks <= share;
                         prop_assert_eq!(reached >> at & 1 != 0, wanted >> at & 1 != 0 && fits);

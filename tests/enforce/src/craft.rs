@@ -6,7 +6,8 @@
 //! the crafted one is on its way any more. `forge` sends frames that are not its domain's to send.
 
 use anyhow::{Context, Result, bail, ensure};
-use fordway_platform::packet::PacketSocket;
+use fordway_platform::frames::FrameNotes;
+use fordway_platform::packet;
 use fordway_test_filter::packets::checksum;
 use rustix::event::{PollFd, PollFlags};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, ipproto};
@@ -195,7 +196,7 @@ fn is_answered(socket: &OwnedFd, server: SocketAddrV4, ports: [u16; 2]) -> Resul
 /// Frames that no domain may send, one of each kind.
 pub fn forge(from: Ipv4Addr, server: SocketAddrV4, stolen: Ipv4Addr) -> Result<()> {
     stay_on_one_cpu()?;
-    let socket = PacketSocket::open("eth0")?;
+    let socket = packet::open("eth0")?;
     let mac = |ip: Ipv4Addr| [[2, 0x46].as_slice(), &ip.octets()].concat();
     let packet = |from: Ipv4Addr, port| {
         let segment = syn(from, port, server);
@@ -242,7 +243,7 @@ pub fn forge(from: Ipv4Addr, server: SocketAddrV4, stolen: Ipv4Addr) -> Result<(
         ),
         ("no protocol", frame(from, &[0x88, 0xb5], &[0; 46])),
     ] {
-        socket.send(&frame)?;
+        socket.send(&frame, FrameNotes::default())?;
         println!("sent {name}");
     }
     Ok(())
@@ -265,7 +266,7 @@ const DESTINATION_OPTIONS: u8 = 60;
 /// and `true NAME` for what a domain's kernel sends.
 pub fn forge6(from: Ipv6Addr, victim: Ipv6Addr, stolen: Ipv6Addr) -> Result<()> {
     stay_on_one_cpu()?;
-    let socket = PacketSocket::open("eth0")?;
+    let socket = packet::open("eth0")?;
     let mac = |ip: Ipv6Addr| [[2, 0x46].as_slice(), &ip.octets()[12..]].concat();
     // Appendix A of RFC 4291.
     let link_local = |ip: Ipv6Addr| -> Ipv6Addr {
@@ -452,7 +453,7 @@ pub fn forge6(from: Ipv6Addr, victim: Ipv6Addr, stolen: Ipv6Addr) -> Result<()> 
     ];
     for (what, frames) in [("true", &truths[..]), ("lie", &lies)] {
         for (name, frame) in frames {
-            socket.send(frame)?;
+            socket.send(frame, FrameNotes::default())?;
             println!("{what} {name}");
         }
     }

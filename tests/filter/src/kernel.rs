@@ -19,8 +19,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use fordway_filter::rules::{self, Expr, Rules, Stateful};
+use fordway_platform::frames::{FrameFile, FrameNotes};
 use fordway_platform::nftables;
-use fordway_platform::packet::PacketSocket;
+use fordway_platform::packet;
 use rustix::event::{PollFd, PollFlags};
 
 use crate::generate::Side;
@@ -76,9 +77,9 @@ pub struct Arrivals {
 pub type Counters = BTreeMap<String, Vec<(u64, u64)>>;
 
 pub struct Lab {
-    left: PacketSocket,
-    right: PacketSocket,
-    taps: [PacketSocket; 2],
+    left: FrameFile,
+    right: FrameFile,
+    taps: [FrameFile; 2],
 }
 
 impl Lab {
@@ -129,9 +130,9 @@ impl Lab {
         }
         // Sums are made and checked in software, as in a packet from outside.
         let lab = Lab {
-            left: PacketSocket::open("a0")?,
-            right: PacketSocket::open("d0")?,
-            taps: [PacketSocket::open("b0")?, PacketSocket::open("c0")?],
+            left: packet::open("a0")?,
+            right: packet::open("d0")?,
+            taps: [packet::open("b0")?, packet::open("c0")?],
         };
         lab.wait_for_cables()?;
         Ok(lab)
@@ -150,10 +151,10 @@ impl Lab {
             let until = Instant::now() + PATIENCE;
             let mut buffer = [0; 2048];
             loop {
-                from.send(&end_frame(PROBE))?;
+                from.send(&end_frame(PROBE), FrameNotes::default())?;
                 wait_for_frame(to, PROBE_EVERY)?;
                 match to.receive(&mut buffer)? {
-                    Some(len) if len >= 14 && buffer[12..14] == PROBE => break,
+                    Some((len, _)) if len >= 14 && buffer[12..14] == PROBE => break,
                     _ => ensure!(Instant::now() < until, "no link: {to:?}"),
                 }
             }
@@ -190,17 +191,17 @@ impl Lab {
         for batch in frames.chunks(BATCH) {
             for (side, frame) in batch {
                 match side {
-                    Side::Left => self.left.send(frame)?,
-                    Side::Right => self.right.send(frame)?,
+                    Side::Left => self.left.send(frame, FrameNotes::default())?,
+                    Side::Right => self.right.send(frame, FrameNotes::default())?,
                 }
             }
-            self.left.send(&end_frame(END_IN))?;
-            self.right.send(&end_frame(END_IN))?;
+            self.left.send(&end_frame(END_IN), FrameNotes::default())?;
+            self.right.send(&end_frame(END_IN), FrameNotes::default())?;
             for tap in &self.taps {
                 read_to_end(tap, END_IN, |_| {})?;
             }
             for tap in &self.taps {
-                tap.send(&end_frame(END_OUT))?;
+                tap.send(&end_frame(END_OUT), FrameNotes::default())?;
             }
             for (socket, arrived) in [
                 (&self.left, &mut arrivals.left),
@@ -255,19 +256,19 @@ fn end_frame(kind: [u8; 2]) -> [u8; 60] {
     end
 }
 
-fn wait_for_frame(socket: &PacketSocket, longest: Duration) -> Result<()> {
+fn wait_for_frame(socket: &FrameFile, longest: Duration) -> Result<()> {
     let mut wait = [PollFd::new(socket, PollFlags::IN)];
     rustix::event::poll(&mut wait, Some(&longest.try_into()?))?;
     Ok(())
 }
 
-fn read_to_end(socket: &PacketSocket, end: [u8; 2], mut take: impl FnMut(&[u8])) -> Result<()> {
+fn read_to_end(socket: &FrameFile, end: [u8; 2], mut take: impl FnMut(&[u8])) -> Result<()> {
     let until = Instant::now() + PATIENCE;
     let mut buffer = [0; 2048];
     loop {
         match socket.receive(&mut buffer)? {
-            Some(len) if len >= 14 && buffer[12..14] == end => return Ok(()),
-            Some(len) => take(&buffer[..len]),
+            Some((len, _)) if len >= 14 && buffer[12..14] == end => return Ok(()),
+            Some((len, _)) => take(&buffer[..len]),
             None => {
                 let left = until.saturating_duration_since(Instant::now());
                 ensure!(!left.is_zero(), "the last frame never came: {socket:?}");

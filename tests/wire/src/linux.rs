@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use fordway_platform::netns;
-use fordway_platform::tap::{FrameNotes, Tap};
+use fordway_platform::frames::{FrameFile, FrameNotes};
+use fordway_platform::tap;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 
@@ -24,7 +25,7 @@ const TRY_US: u64 = 50_000;
 
 pub struct Linux {
     namespace: OwnedFd,
-    tap: Tap,
+    tap: FrameFile,
     start: Instant,
     queue: VecDeque<(u64, Vec<u8>)>,
     sockets: HashMap<String, Socket>,
@@ -81,12 +82,12 @@ impl Linux {
             ("net.ipv6.conf.default.router_solicitations", "0"),
         ];
         sysctls.extend(script.linux.iter().map(|(k, v)| (k.as_str(), v.as_str())));
-        let tap = netns::within(namespace.as_fd(), || -> Result<Tap> {
+        let tap = netns::within(namespace.as_fd(), || -> Result<FrameFile> {
             for (name, value) in &sysctls {
                 let file = format!("/proc/sys/{}", name.replace('.', "/"));
                 std::fs::write(&file, value).with_context(|| format!("{file}={value}"))?;
             }
-            let tap = Tap::open("tap0", false)?;
+            let tap = tap::open("tap0", false)?;
             ip_batch(&setup())?;
             Ok(tap)
         })??;
@@ -368,7 +369,7 @@ impl Side for Linux {
     fn arrives(&mut self, frame: &[u8]) {
         self.gather();
         // A frame that the device does not take is lost, as on a link; the script will say so.
-        let _ = self.tap.send(frame, FrameNotes::default(), 0);
+        let _ = self.tap.send(frame, FrameNotes::default());
     }
 
     fn leaves(&mut self, until: u64) -> Option<(u64, Vec<u8>)> {

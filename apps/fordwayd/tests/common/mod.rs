@@ -87,6 +87,7 @@ pub fn broker_process() {
         uplink: false,
         vsock: true,
         ring_bytes_max: 1 << 30,
+        programs: fordwayd::Programs::default(),
     };
     let result = fordwayd::run(&config, || println!("broker ready"));
     if let Err(error) = result {

@@ -10,7 +10,8 @@ use fordway_netstack::{
     ChecksumRequest, Cidr, Config, Offloads, RxChecksum, RxFrame, Stack, TxFrame,
 };
 use fordway_platform::netns;
-use fordway_platform::tap::{FrameNotes, Tap};
+use fordway_platform::frames::{FrameFile, FrameNotes};
+use fordway_platform::tap;
 
 pub const MAC: [u8; 6] = [2, 0xf0, 0, 0, 0, 7];
 pub const OURS: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
@@ -26,7 +27,7 @@ pub struct Sent {
 
 pub struct Bench {
     pub namespace: OwnedFd,
-    tap: Tap,
+    tap: FrameFile,
     pub stack: Stack,
     pub sent: Vec<Sent>,
     pub received: Vec<Vec<u8>>,
@@ -41,7 +42,7 @@ impl Bench {
         }
         let namespace = netns::anonymous().expect("a namespace");
         let tap = netns::within(namespace.as_fd(), || {
-            let tap = Tap::open("tap0", offloads);
+            let tap = tap::open("tap0", offloads);
             for words in [
                 "link set lo up",
                 "address add 10.77.0.1/24 dev tap0",
@@ -163,9 +164,8 @@ impl Bench {
             gso_bytes: frame.gso_bytes,
             is_ipv6: frame.is_ipv6,
         };
-        let headers = frame.checksum.map_or(0, |request| request.start + 20);
         self.tap
-            .send(bytes, notes, headers)
+            .send(bytes, notes)
             .expect("the kernel takes the frame");
     }
 }

@@ -364,6 +364,7 @@ impl Fabric {
                 namespace: host.as_fd(),
                 namespace_path: Path::new(&path),
                 lease,
+                for_driver: false,
             })?;
         }
         match lease.vsock_address() {
@@ -465,6 +466,10 @@ impl Fabric {
 
     /// The domain's way out; one that it has of its own stays.
     pub(super) fn route_by_uplink(&self, name: &str, ip: Ipv4Addr) -> Result<()> {
+        if self.driver_file(name).exists() {
+            // Its stack has routes of its own.
+            return Ok(());
+        }
         let there = self.ip_in_domain(name, &["route", "show", "default"])?;
         match there.trim().is_empty() {
             true => self.default_route("add", name, ip),

@@ -9,7 +9,8 @@
 //!                 └──► cancel()               ▼                       │   once the last receiver has acknowledged
 //!   receiver                               receive() ──► copy() ──► acknowledge()
 //! ```
-//! * A draft takes blocks, as many as the message needs; they need not be neighbours.
+//! * A draft takes blocks, as many as the message needs; they need not be neighbours. What is made in place takes
+//!   neighbours for the longest it may become (`draft_run`), and gives back what it did not need (`shorten`).
 //! * `send` writes a descriptor for each block into the lane of each receiver. There is one copy of the message,
 //!   whoever reads it.
 //! * A receiver acknowledges messages in any order; until then nobody writes into their blocks.
@@ -136,6 +137,20 @@ impl Blocks {
         let bit = self.0[word].trailing_zeros();
         self.0[word] &= self.0[word] - 1;
         Some((word * 64) as u16 + bit as u16)
+    }
+
+    /// The lowest `count` neighbours.
+    fn take_run(&mut self, count: usize) -> Option<u16> {
+        let mut length = 0;
+        for block in 0..ENTRY_COUNT as u16 {
+            length = if self.has(block) { length + 1 } else { 0 };
+            if length == count {
+                let first = block + 1 - count as u16;
+                (first..=block).for_each(|block| self.remove(block));
+                return Some(first);
+            }
+        }
+        None
     }
 
     fn iter(&self) -> impl Iterator<Item = u16> {

@@ -147,6 +147,49 @@ impl Sender {
         })
     }
 
+    /// As [`Sender::draft`], with blocks that are neighbours, so that whoever writes needs no copy of ours: a frame is
+    /// made, or read from a socket, in [its place](Sender::place). Full also if no neighbours are free.
+    pub fn draft_run(&mut self, bytes: usize) -> Result<Draft, Refusal> {
+        let blocks = self.geometry.blocks_of(bytes);
+        if blocks > self.share_blocks().min(MESSAGE_BLOCKS_MAX) {
+            return Err(Refusal::TooLong);
+        }
+        let first = self.free.take_run(blocks).ok_or(Refusal::Full)?;
+        self.free_count -= blocks as u16;
+        for block in first..first + blocks as u16 - 1 {
+            self.next[usize::from(block)] = block + 1;
+        }
+        Ok(Draft {
+            first,
+            blocks: blocks as u16,
+            bytes: bytes as u32,
+        })
+    }
+
+    /// Where a draft of neighbours begins. All of it may be written until it is sent.
+    pub fn place(&self, draft: &Draft) -> *mut u8 {
+        let offset = usize::from(draft.first) * self.geometry.block_bytes();
+        #[cfg(loom)]
+        crate::shadow::write(offset, draft.bytes as usize);
+        self.pool.wrapping_add(offset)
+    }
+
+    /// A message turns out to be shorter than its draft: the blocks behind its end are free again.
+    pub fn shorten(&mut self, draft: &mut Draft, bytes: usize) {
+        let bytes = bytes.min(draft.bytes as usize);
+        let keep = self.geometry.blocks_of(bytes) as u16;
+        let mut block = draft.first;
+        for number in 0..draft.blocks {
+            let next = self.next[usize::from(block)];
+            if number >= keep {
+                self.free_again(block);
+            }
+            block = next;
+        }
+        draft.blocks = keep;
+        draft.bytes = bytes as u32;
+    }
+
     /// Copies `count` bytes into a draft, from its byte `at` on.
     ///
     /// # Safety

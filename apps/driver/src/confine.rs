@@ -1,0 +1,111 @@
+//! What a part gives up once it has what it needs: everything else. One list of system calls for each part.
+
+use rustix::process::{DumpableBehavior, Resource, Rlimit};
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
+use std::io;
+
+/// Calls of a driver's loop: frames, doorbells, the link, memory for a new queue, the end.
+pub const DRIVER_CALLS: &[libc::c_long] = &[
+    libc::SYS_ppoll,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_poll,
+    libc::SYS_readv,
+    libc::SYS_writev,
+    // AF_XDP's rings.
+    libc::SYS_recvfrom,
+    libc::SYS_sendto,
+    // The doorbell, and what is said at the end.
+    libc::SYS_preadv2,
+    libc::SYS_write,
+    // The link, and memory that is joined.
+    libc::SYS_recvmsg,
+    libc::SYS_sendmsg,
+    libc::SYS_getrandom,
+    libc::SYS_memfd_create,
+    libc::SYS_ftruncate,
+    libc::SYS_fcntl,
+    libc::SYS_fstat,
+    libc::SYS_fstatfs,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_newfstatat,
+    libc::SYS_statx,
+    libc::SYS_mmap,
+    libc::SYS_munmap,
+    libc::SYS_eventfd2,
+    libc::SYS_epoll_create1,
+    libc::SYS_epoll_ctl,
+    libc::SYS_close,
+    // The C library's own: its heap, a panic, the end.
+    libc::SYS_brk,
+    libc::SYS_mremap,
+    libc::SYS_mprotect,
+    libc::SYS_madvise,
+    libc::SYS_futex,
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_sigaltstack,
+    libc::SYS_restart_syscall,
+    libc::SYS_getpid,
+    libc::SYS_gettid,
+    libc::SYS_tgkill,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+];
+
+/// What is left of a part.
+#[derive(Clone, Copy, Debug)]
+pub struct Confined<'a> {
+    /// User and group; 0: everything stays as it is (tests, and who runs a part by hand).
+    pub uid: u32,
+    /// System calls; any other one ends the process.
+    pub calls: &'a [libc::c_long],
+    /// Descriptors.
+    pub files_max: u64,
+    /// Of one file, which is to say one memfd.
+    pub file_bytes_max: u64,
+    /// Address space.
+    pub memory_bytes_max: u64,
+}
+
+/// From here on the process is an ordinary user without a file system, capabilities, or more calls than are listed. It has one
+/// thread still.
+pub fn confine(to: &Confined<'_>) -> io::Result<()> {
+    if to.uid == 0 {
+        return Ok(());
+    }
+    fordway_platform::launch::empty_root()?;
+    for (resource, most) in [
+        (Resource::Nofile, to.files_max),
+        (Resource::Fsize, to.file_bytes_max),
+        (Resource::As, to.memory_bytes_max),
+        (Resource::Nproc, 0),
+        (Resource::Core, 0),
+        (Resource::Memlock, 0),
+    ] {
+        let limit = Rlimit {
+            current: Some(most),
+            maximum: Some(most),
+        };
+        rustix::process::setrlimit(resource, limit)?;
+    }
+    fordway_platform::launch::become_user(to.uid, false)?;
+    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+    allow_only(to.calls)
+}
+
+/// Any other call ends the process from now on. Nothing that it may execute later gets more rights than it has.
+pub fn allow_only(calls: &[libc::c_long]) -> io::Result<()> {
+    let filter = SeccompFilter::new(
+        calls.iter().map(|&call| (call, Vec::new())).collect(),
+        SeccompAction::KillProcess,
+        SeccompAction::Allow,
+        std::env::consts::ARCH
+            .try_into()
+            .map_err(io::Error::other)?,
+    );
+    let program: BpfProgram = filter
+        .and_then(TryInto::try_into)
+        .map_err(io::Error::other)?;
+    seccompiler::apply_filter(&program).map_err(io::Error::other)
+}

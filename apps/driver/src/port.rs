@@ -1,0 +1,165 @@
+//! What a stack sends and receives frames by: a queue to a driver in another process, or the kernel's port itself.
+//!
+//! Who waits polls the port for [`Port::interest`] after [`Port::may_sleep`] said that nothing is there, and calls [`Port::woken`]
+//! afterwards. All copies are here: a frame that comes is copied once into memory that is the stack's alone, which it may change;
+//! one that goes is made where the driver or the kernel takes it from.
+
+use fordway_platform::frames::{FRAME_BYTES_MAX, FrameFile, FrameNotes};
+use fordway_platform::queue::{Frame, QueueCounters, QueueEnd, Received, Role, Sent};
+use rustix::event::PollFlags;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// See the module.
+#[derive(Debug)]
+pub struct Port {
+    end: End,
+    /// Of what was received.
+    buffer: Vec<u8>,
+    /// Frames that the kernel did not take.
+    refused: u64,
+}
+
+#[derive(Debug)]
+enum End {
+    Queue(Box<QueueEnd>),
+    Kernel {
+        file: FrameFile,
+        made: Vec<u8>,
+        /// What was made and found no room.
+        left: Option<Frame>,
+    },
+}
+
+impl Port {
+    /// Frames that one call gives at most.
+    pub const BURST: usize = 64;
+
+    /// By a queue, over the link to a driver.
+    pub fn queue(link: OwnedFd) -> io::Result<Port> {
+        let end = QueueEnd::new(link, Role::Stack)?;
+        Ok(Port::new(End::Queue(Box::new(end))))
+    }
+
+    /// By the kernel.
+    pub fn kernel(file: FrameFile) -> Port {
+        Port::new(End::Kernel {
+            file,
+            made: vec![0; FRAME_BYTES_MAX],
+            left: None,
+        })
+    }
+
+    fn new(end: End) -> Port {
+        Port {
+            end,
+            buffer: vec![0; FRAME_BYTES_MAX],
+            refused: 0,
+        }
+    }
+
+    /// Gives each frame that has come, up to [`Port::BURST`]; how many. With fewer, there are no more.
+    pub fn receive(&mut self, mut take: impl FnMut(&mut [u8], FrameNotes)) -> io::Result<usize> {
+        let buffer = &mut self.buffer;
+        for count in 0..Port::BURST {
+            match &mut self.end {
+                End::Queue(queue) => {
+                    let received = queue.receive(|frame, notes| {
+                        let bytes = frame.copy_to(0, buffer);
+                        take(&mut buffer[..bytes], notes);
+                        true
+                    });
+                    if received == Received::Nothing {
+                        return Ok(count);
+                    }
+                }
+                End::Kernel { file, .. } => match file.receive(buffer)? {
+                    Some((bytes, notes)) => take(&mut buffer[..bytes], notes),
+                    None => return Ok(count),
+                },
+            }
+        }
+        Ok(Port::BURST)
+    }
+
+    /// Sends what is made, until nothing is (true), or there is no room for more (false): then nothing was asked for.
+    pub fn send(&mut self, mut make: impl FnMut(&mut [u8]) -> Option<Frame>) -> io::Result<bool> {
+        match &mut self.end {
+            End::Queue(queue) => loop {
+                match queue.send(&mut make) {
+                    Sent::Frame => {}
+                    Sent::Nothing => return Ok(true),
+                    Sent::Full | Sent::Apart => return Ok(false),
+                }
+            },
+            End::Kernel { file, made, left } => loop {
+                let Some(frame) = left.take().or_else(|| make(made)) else {
+                    return Ok(true);
+                };
+                match file.send(&made[..frame.bytes], frame.notes) {
+                    Ok(()) => {}
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                        *left = Some(frame);
+                        return Ok(false);
+                    }
+                    Err(error) if is_of_the_port(&error) => return Err(error),
+                    Err(_) => self.refused += 1,
+                }
+            },
+        }
+    }
+
+    /// What to poll the port for.
+    pub fn interest(&self) -> PollFlags {
+        match &self.end {
+            End::Kernel { left: Some(_), .. } => PollFlags::IN | PollFlags::OUT,
+            _ => PollFlags::IN,
+        }
+    }
+
+    /// To be called before a sleep; with `for_room`, room is waited for too. False: something is there.
+    pub fn may_sleep(&mut self, for_room: bool) -> bool {
+        match &mut self.end {
+            End::Queue(queue) => queue.may_sleep(for_room),
+            End::Kernel { .. } => true,
+        }
+    }
+
+    /// To be called after a sleep, or every now and then.
+    pub fn woken(&mut self) -> io::Result<()> {
+        match &mut self.end {
+            End::Queue(queue) => queue.woken(),
+            End::Kernel { .. } => Ok(()),
+        }
+    }
+
+    /// Frames that the kernel did not take.
+    pub fn refused(&self) -> u64 {
+        self.refused
+    }
+
+    /// What has happened at the queue, if it is one.
+    pub fn queue_counters(&self) -> Option<QueueCounters> {
+        match &self.end {
+            End::Queue(queue) => Some(queue.counters()),
+            End::Kernel { .. } => None,
+        }
+    }
+}
+
+impl AsFd for Port {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match &self.end {
+            End::Queue(queue) => queue.as_fd(),
+            End::Kernel { file, .. } => file.as_fd(),
+        }
+    }
+}
+
+/// Whether an error is the interface's, which is gone, and not one frame's.
+pub(crate) fn is_of_the_port(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::ENXIO | libc::ENODEV | libc::EBADF | libc::EBADFD)
+    )
+}

@@ -1,0 +1,484 @@
+//! Domains with a network stack of their own: a driver, which has the domain's port, and a stack, which serves its programs.
+//!
+//! ```text
+//!   programs ── <runtime>/stacks/NAME/control.sock ── fordway-stackd ══ link, queues ══ fordway-driver ── port of the fabric
+//!   (loopback only)                                  (no network)                       (the port's namespace)
+//! ```
+//! Both are parts ([`crate::parts`]): the broker starts them, watches them and starts them again. It keeps both ends of the
+//! link between them, so that a new process finds the old one by it. With `fuse` there is one process, the stack, in the
+//! port's namespace.
+//!
+//! Each has a user of its own, which nobody else is: neither one may signal or trace another. A driver is root until it has its
+//! port; a stack never is.
+//!
+//! The parts outlive the broker. Who they are stands in [`STACKS_FILE`], which a new broker reads: it takes the ends of the
+//! link from the processes themselves (pidfd_getfd(2)). Where one of them is gone, both are started anew.
+
+use crate::admin;
+use crate::domains::boot_id;
+use crate::parts::{PartId, Parts, Start};
+use crate::{Programs, runtime};
+use fordway_abi::env as names;
+use fordway_driver::config::{DriverConfig, Mac, Wire};
+use fordway_platform::fabric::Lease;
+use fordway_platform::launch::{Part, PartUser};
+use fordway_platform::{netns, process};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::process::{
+    Pid, PidfdFlags, PidfdGetfdFlags, Signal, pidfd_getfd, pidfd_open, pidfd_send_signal,
+};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io::{self, Write as _};
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Who the parts are, in the runtime directory.
+pub(crate) const STACKS_FILE: &str = "stacks.json";
+/// A directory for each stack, in the runtime directory.
+const STACKS_DIR: &str = "stacks";
+/// Where a stack listens, in its directory.
+const CONTROL: &str = "control.sock";
+/// Users of parts: two for each domain from here on. Nobody gives these out (systemd's "Users, Groups, UIDs and GIDs").
+const UID_BASE: u32 = 0x7000_0000;
+const UID_BITS: u32 = 27;
+/// Of the fabric's devices.
+const MTU_BYTES: usize = 1500;
+/// Sockets of one domain.
+const SOCKETS_MAX: usize = 16_384;
+
+/// What a stack is to be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StackOptions {
+    /// `tcp`, `udp`, `icmp`, ...
+    pub protocols: Vec<String>,
+    /// Stack and driver are one process.
+    #[serde(default)]
+    pub fuse: bool,
+}
+
+impl Default for StackOptions {
+    fn default() -> Self {
+        Self {
+            protocols: ["tcp", "udp", "icmp"].map(str::to_owned).into(),
+            fuse: false,
+        }
+    }
+}
+
+/// What `fordway-stackd` is told.
+#[derive(Serialize)]
+struct StackConfig<'a> {
+    control_socket: &'a Path,
+    port: StackPort,
+    mac: Mac,
+    mtu_bytes: usize,
+    addresses: Vec<String>,
+    routes: Vec<StackRoute>,
+    sockets_max: usize,
+    protocols: &'a [String],
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum StackPort {
+    Packet(&'static str),
+    Queue { link: i32 },
+}
+
+#[derive(Serialize)]
+struct StackRoute {
+    to: String,
+    via: IpAddr,
+}
+
+/// Where a domain lies.
+#[derive(Clone, Debug)]
+pub(crate) struct Site {
+    pub(crate) id: u32,
+    pub(crate) name: String,
+    pub(crate) lease: Lease,
+    /// The namespace of its port.
+    pub(crate) netns_path: PathBuf,
+    /// The way out, if there is one.
+    pub(crate) gateway: Option<Ipv4Addr>,
+}
+
+/// A part that was found, with its end of the link.
+struct Found {
+    pid: i32,
+    pidfd: OwnedFd,
+    link: Option<OwnedFd>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Record {
+    boot_id: String,
+    stacks: Vec<StackRecord>,
+}
+
+#[derive(Clone, Serialize, Deserialize)]
+struct StackRecord {
+    name: String,
+    options: StackOptions,
+    parts: Vec<PartRecord>,
+}
+
+/// A process, and the number that the link has in it.
+#[derive(Clone, Serialize, Deserialize)]
+struct PartRecord {
+    pid: i32,
+    start_ticks: u64,
+    link: Option<i32>,
+}
+
+impl PartRecord {
+    /// The process, if it is the one that was written down.
+    fn find(&self) -> Option<Found> {
+        let pidfd = pidfd_open(Pid::from_raw(self.pid)?, PidfdFlags::empty()).ok()?;
+        // Asked when the pidfd holds the process: the number is nobody else's.
+        if process::start_ticks(self.pid) != Some(self.start_ticks) || !process::is_alive(&pidfd) {
+            return None;
+        }
+        let link = self
+            .link
+            .map(|link| pidfd_getfd(&pidfd, link, PidfdGetfdFlags::empty()));
+        Some(Found {
+            pid: self.pid,
+            link: link.transpose().ok()?,
+            pidfd,
+        })
+    }
+}
+
+struct Stack {
+    site: Site,
+    options: StackOptions,
+    /// The driver first, if there is one; each with its end of the link.
+    parts: Vec<(PartId, Option<Arc<OwnedFd>>)>,
+}
+
+/// The stacks of the broker's domains.
+pub(crate) struct Stacks {
+    runtime_dir: PathBuf,
+    control_socket: PathBuf,
+    programs: Programs,
+    stacks: BTreeMap<u32, Stack>,
+    /// What an earlier broker has written, until it is asked for.
+    before: BTreeMap<String, StackRecord>,
+}
+
+impl Stacks {
+    pub(crate) fn new(runtime_dir: &Path, control_socket: &Path, programs: &Programs) -> Self {
+        let text = std::fs::read_to_string(runtime_dir.join(STACKS_FILE));
+        let record = text
+            .ok()
+            .and_then(|text| serde_json::from_str::<Record>(&text).ok());
+        let record = record.filter(|record| record.boot_id == boot_id());
+        let before = record.into_iter().flat_map(|record| record.stacks);
+        Self {
+            runtime_dir: runtime_dir.to_owned(),
+            control_socket: control_socket.to_owned(),
+            programs: programs.clone(),
+            stacks: BTreeMap::new(),
+            before: before.map(|one| (one.name.clone(), one)).collect(),
+        }
+    }
+
+    /// Whether what a stack needs is installed; else what is missing.
+    pub(crate) fn lacks(&self, options: &StackOptions) -> Option<String> {
+        let Programs {
+            driver,
+            stack,
+            library,
+        } = &self.programs;
+        let driver = (!options.fuse).then_some(driver);
+        let needed = driver.into_iter().chain([stack, library]);
+        let missing = needed
+            .filter(|file| !file.is_file())
+            .map(|file| file.display().to_string());
+        missing.reduce(|all, one| format!("{all}, {one}"))
+    }
+
+    /// Starts the stack of a domain.
+    pub(crate) fn raise(
+        &mut self,
+        parts: &mut Parts,
+        site: Site,
+        options: StackOptions,
+    ) -> io::Result<()> {
+        self.start(parts, site, options, Vec::new())?;
+        self.save(parts);
+        Ok(())
+    }
+
+    /// Takes over the stack of a domain that an earlier broker had, or starts it anew.
+    pub(crate) fn adopt(&mut self, parts: &mut Parts, site: Site) -> io::Result<()> {
+        let record = self.before.remove(&site.name);
+        let options = record
+            .as_ref()
+            .map_or_else(StackOptions::default, |record| record.options.clone());
+        let written = record.map(|record| record.parts).unwrap_or_default();
+        let mut found: Vec<Found> = written.iter().filter_map(PartRecord::find).collect();
+        if found.len() != if options.fuse { 1 } else { 2 } {
+            for part in found.drain(..) {
+                let _ = pidfd_send_signal(&part.pidfd, Signal::KILL);
+            }
+        }
+        self.start(parts, site, options, found)?;
+        self.save(parts);
+        Ok(())
+    }
+
+    fn start(
+        &mut self,
+        parts: &mut Parts,
+        site: Site,
+        options: StackOptions,
+        found: Vec<Found>,
+    ) -> io::Result<()> {
+        let [driver_uid, stack_uid] = uids(site.id);
+        let dir = self.dir_of(&site.name);
+        std::fs::create_dir_all(&dir)?;
+        std::os::unix::fs::chown(&dir, Some(stack_uid), Some(stack_uid))?;
+        let mut links = Vec::new();
+        let mut running = Vec::new();
+        for one in found {
+            links.extend(one.link);
+            running.push((one.pid, one.pidfd));
+        }
+        if links.is_empty() && !options.fuse {
+            let (a, b) = socketpair(
+                AddressFamily::UNIX,
+                SocketType::SEQPACKET,
+                SocketFlags::CLOEXEC,
+                None,
+            )?;
+            links = vec![a, b];
+        }
+        let mut links = links.into_iter().map(Arc::new);
+        let mut running = running.into_iter();
+        let mut ids = Vec::new();
+        if !options.fuse
+            && let Some(link) = links.next()
+        {
+            let start = self.driver(&site, driver_uid, link.clone())?;
+            let id = parts.add(
+                format!("the driver of {}", site.name),
+                start,
+                running.next(),
+            );
+            ids.push((id, Some(link)));
+        }
+        let link = links.next();
+        let start = self.stack(&site, stack_uid, &options, link.clone())?;
+        let id = parts.add(format!("the stack of {}", site.name), start, running.next());
+        ids.push((id, link));
+        let stack = Stack {
+            site,
+            options,
+            parts: ids,
+        };
+        self.stacks.insert(stack.site.id, stack);
+        Ok(())
+    }
+
+    fn driver(&self, site: &Site, uid: u32, link: Arc<OwnedFd>) -> io::Result<Start> {
+        let lease = &site.lease;
+        let six = lease.six.map(|(six, _)| [six, lease.link_local()]);
+        let six = six.into_iter().flatten().map(IpAddr::V6);
+        let config = serde_json::to_vec(&DriverConfig {
+            wire: Wire::Packet(DEVICE.to_owned()),
+            link: link.as_raw_fd(),
+            mac: Mac(lease.mac()),
+            addresses: [IpAddr::V4(lease.ip)].into_iter().chain(six).collect(),
+            uid,
+        })?;
+        let (program, netns_path) = (self.programs.driver.clone(), site.netns_path.clone());
+        Ok(Box::new(move || {
+            let namespace = open(&netns_path)?;
+            Part {
+                program: &program,
+                config: &config,
+                inherits: &[link.as_fd()],
+                netns: namespace.as_fd(),
+                variables: &[],
+                user: None,
+            }
+            .start()
+        }))
+    }
+
+    fn stack(
+        &self,
+        site: &Site,
+        uid: u32,
+        options: &StackOptions,
+        link: Option<Arc<OwnedFd>>,
+    ) -> io::Result<Start> {
+        let lease = &site.lease;
+        let six = lease.six.map(|(six, prefix)| {
+            [
+                format!("{six}/{prefix}"),
+                format!("{}/64", lease.link_local()),
+            ]
+        });
+        let four = format!("{}/{}", lease.ip, lease.prefix);
+        let way_out = site.gateway.map(|gateway| StackRoute {
+            to: "0.0.0.0/0".to_owned(),
+            via: gateway.into(),
+        });
+        let config = serde_json::to_vec(&StackConfig {
+            control_socket: &self.control_of(&site.name),
+            port: match &link {
+                Some(link) => StackPort::Queue {
+                    link: link.as_raw_fd(),
+                },
+                None => StackPort::Packet(DEVICE),
+            },
+            mac: Mac(lease.mac()),
+            mtu_bytes: MTU_BYTES,
+            addresses: [four]
+                .into_iter()
+                .chain(six.into_iter().flatten())
+                .collect(),
+            routes: way_out.into_iter().collect(),
+            sockets_max: SOCKETS_MAX,
+            protocols: &options.protocols,
+        })?;
+        let variables: [(&str, OsString); 2] = [
+            ("LD_PRELOAD", self.programs.library.clone().into()),
+            (names::SOCKET, self.control_socket.clone().into()),
+        ];
+        let hidden = site
+            .netns_path
+            .parent()
+            .unwrap_or(Path::new("/"))
+            .to_owned();
+        let (program, netns_path) = (self.programs.stack.clone(), site.netns_path.clone());
+        Ok(Box::new(move || {
+            // Without a port it is to have no network at all.
+            let namespace = match &link {
+                Some(_) => netns::anonymous()?,
+                None => open(&netns_path)?,
+            };
+            let inherits = link.as_ref().map(|link| link.as_fd());
+            Part {
+                program: &program,
+                config: &config,
+                inherits: inherits.as_slice(),
+                netns: namespace.as_fd(),
+                variables: &variables,
+                user: Some(PartUser {
+                    uid,
+                    sees_frames: link.is_none(),
+                    hidden: &hidden,
+                }),
+            }
+            .start()
+        }))
+    }
+
+    /// Ends the stack of a domain, if it has one.
+    pub(crate) fn end(&mut self, parts: &mut Parts, id: u32) {
+        if let Some(stack) = self.stacks.remove(&id) {
+            for (part, _) in &stack.parts {
+                parts.end(*part);
+            }
+            let _ = std::fs::remove_dir_all(self.dir_of(&stack.site.name));
+            self.save(parts);
+        }
+    }
+
+    /// Ends those whose domains are gone.
+    pub(crate) fn end_gone(&mut self, parts: &mut Parts) {
+        let gone = |stack: &&Stack| !stack.site.netns_path.exists();
+        let gone: Vec<u32> = self
+            .stacks
+            .values()
+            .filter(gone)
+            .map(|stack| stack.site.id)
+            .collect();
+        gone.into_iter().for_each(|id| self.end(parts, id));
+    }
+
+    /// What the stack of a domain is.
+    pub(crate) fn options(&self, id: u32) -> Option<&StackOptions> {
+        Some(&self.stacks.get(&id)?.options)
+    }
+
+    /// The stack of a domain, as listings have it.
+    pub(crate) fn describe(&self, parts: &Parts, id: u32) -> Option<admin::Stack> {
+        let stack = self.stacks.get(&id)?;
+        let ids = || stack.parts.iter().map(|(id, _)| *id);
+        Some(admin::Stack {
+            options: stack.options.clone(),
+            control_path: self.control_of(&stack.site.name).display().to_string(),
+            pids: ids().filter_map(|id| parts.pid(id)).collect(),
+            restarts: ids().map(|id| parts.restarts(id)).sum(),
+        })
+    }
+
+    fn dir_of(&self, name: &str) -> PathBuf {
+        self.runtime_dir.join(STACKS_DIR).join(name)
+    }
+
+    fn control_of(&self, name: &str) -> PathBuf {
+        self.dir_of(name).join(CONTROL)
+    }
+
+    /// Writes [`STACKS_FILE`] anew; a reader sees the old one or the new one.
+    pub(crate) fn save(&self, parts: &Parts) {
+        let part = |(id, link): &(PartId, Option<Arc<OwnedFd>>)| {
+            let pid = parts.pid(*id)?;
+            Some(PartRecord {
+                pid,
+                start_ticks: process::start_ticks(pid)?,
+                link: link.as_ref().map(AsRawFd::as_raw_fd),
+            })
+        };
+        let stacks = self.stacks.values().map(|stack| StackRecord {
+            name: stack.site.name.clone(),
+            options: stack.options.clone(),
+            parts: stack.parts.iter().filter_map(part).collect(),
+        });
+        let record = Record {
+            boot_id: boot_id(),
+            stacks: stacks.collect(),
+        };
+        let path = self.runtime_dir.join(STACKS_FILE);
+        let written = match record.stacks.is_empty() {
+            true => match std::fs::remove_file(&path) {
+                Err(reason) if reason.kind() != io::ErrorKind::NotFound => Err(reason),
+                _ => Ok(()),
+            },
+            false => serde_json::to_vec(&record)
+                .map_err(io::Error::from)
+                .and_then(|text| {
+                    let new = path.with_extension("new");
+                    runtime::private_file(&new)?.write_all(&text)?;
+                    std::fs::rename(new, &path)
+                }),
+        };
+        if let Err(reason) = written {
+            tracing::warn!("{}: {reason}", path.display());
+        }
+    }
+}
+
+/// The domain's end of its port.
+const DEVICE: &str = "eth0";
+
+/// The users of a domain's driver and stack.
+fn uids(id: u32) -> [u32; 2] {
+    let first = UID_BASE + (id % (1 << (UID_BITS - 1))) * 2;
+    [first, first + 1]
+}
+
+fn open(path: &Path) -> io::Result<OwnedFd> {
+    netns::open(path)?
+        .ok_or_else(|| io::Error::other(format!("{} is no namespace", path.display())))
+}

@@ -1,0 +1,135 @@
+//! The smallest stack that can be started in `fordway-stackd`'s place: it listens on its control socket, and echoes what comes to
+//! TCP port 7. The tests of the launch run it.
+#![forbid(unsafe_code)]
+
+use fordway_driver::{Frame, FrameNotes, Port};
+use fordway_netstack::{Cidr, Config, Event, Offloads, RxChecksum, RxFrame, Stack, TcpOptions};
+use fordway_platform::{ipc, launch, packet};
+use rustix::event::{PollFd, Timespec, poll};
+use std::error::Error;
+use std::fs::File;
+use std::net::IpAddr;
+use std::path::Path;
+use std::time::Instant;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let number = std::env::args()
+        .nth(1)
+        .ok_or("usage: stub_stack CONFIG_FD")?;
+    let config: serde_json::Value =
+        serde_json::from_reader(File::from(launch::inherited(number.parse()?)?))?;
+    let text = |value: &serde_json::Value| value.as_str().map(str::to_owned).ok_or("no text");
+    let control = text(&config["control_socket"])?;
+    let _control = ipc::listen(Path::new(&control), ipc::Kind::Packets, 0o666)?;
+    let mut port = match &config["port"]["queue"]["link"] {
+        serde_json::Value::Number(link) => {
+            let link = link.as_i64().ok_or("no descriptor")?;
+            Port::queue(launch::inherited(link as i32)?)?
+        }
+        _ => Port::kernel(packet::open(&text(&config["port"]["packet"])?)?),
+    };
+    let mac = fordway_driver::config::Mac::try_from(text(&config["mac"])?)?;
+    let mut made = Config::new(mac.0, 7);
+    made.link.offloads = Offloads {
+        tx_checksum_v4: true,
+        tx_checksum_v6: true,
+        gso_v4: true,
+        gso_v6: true,
+        gso_bytes_max: 0,
+    };
+    let mut stack = Stack::new(made);
+    let addresses = config["addresses"].as_array().ok_or("no addresses")?;
+    let addresses = addresses.iter().map(|one| {
+        let one = text(one)?;
+        let (address, bits) = one.split_once('/').ok_or("no prefix")?;
+        Ok(Cidr::new(address.parse::<IpAddr>()?, bits.parse()?))
+    });
+    stack.set_addresses(&addresses.collect::<Result<Vec<_>, Box<dyn Error>>>()?);
+    let options = TcpOptions {
+        receive_bytes: 1 << 20,
+        send_bytes: 1 << 20,
+        ..TcpOptions::default()
+    };
+    stack.tcp_listen(None, 7, 64, options)?;
+    serve(&mut stack, &mut port)
+}
+
+fn serve(stack: &mut Stack, port: &mut Port) -> Result<(), Box<dyn Error>> {
+    let start = Instant::now();
+    let mut connections = Vec::new();
+    loop {
+        let now = start.elapsed().as_micros() as u64 + 1;
+        let came = port.receive(|bytes, notes| {
+            let checksum = match notes {
+                FrameNotes {
+                    checksum: Some(_), ..
+                } => RxChecksum::Blank,
+                FrameNotes {
+                    is_checksum_good: true,
+                    ..
+                } => RxChecksum::Good,
+                _ => RxChecksum::Unchecked,
+            };
+            stack.receive(now, &mut RxFrame { bytes, checksum });
+        })?;
+        while let Some(event) = stack.event() {
+            if let Event::Accept(listener) = event {
+                while let Ok((id, _)) = stack.tcp_accept(listener) {
+                    connections.push((id, Vec::new()));
+                }
+            }
+        }
+        connections.retain_mut(|(id, left): &mut (_, Vec<u8>)| {
+            loop {
+                while !left.is_empty() {
+                    match stack.tcp_send(*id, left) {
+                        Ok(count) if count != 0 => drop(left.drain(..count)),
+                        Ok(_) => return true,
+                        Err(fordway_netstack::Error::WouldBlock) => return true,
+                        Err(_) => return false,
+                    }
+                }
+                left.resize(1 << 16, 0);
+                match stack.tcp_receive(*id, left) {
+                    Ok(0) => {
+                        // An error is that of a connection that has ended.
+                        let _ = stack.tcp_close(*id);
+                        return false;
+                    }
+                    Ok(count) => left.truncate(count),
+                    Err(error) => {
+                        left.clear();
+                        return error == fordway_netstack::Error::WouldBlock;
+                    }
+                }
+            }
+        });
+        let has_room = port.send(|buffer| {
+            let frame = stack.transmit(now, buffer)?;
+            Some(Frame {
+                bytes: frame.len_bytes,
+                notes: FrameNotes {
+                    checksum: frame
+                        .checksum
+                        .map(|request| (request.start, request.offset)),
+                    is_checksum_good: false,
+                    gso_bytes: frame.gso_bytes,
+                    is_ipv6: frame.is_ipv6,
+                },
+            })
+        })?;
+        let may_sleep = came == 0 && port.may_sleep(!has_room);
+        let wait_us = match (may_sleep, stack.poll_at()) {
+            (false, _) => 0,
+            (true, Some(at)) => at.saturating_sub(now).min(1_000_000),
+            (true, None) => 1_000_000,
+        };
+        let timeout = Timespec {
+            tv_sec: (wait_us / 1_000_000) as i64,
+            tv_nsec: (wait_us % 1_000_000 * 1000) as i64,
+        };
+        let interest = port.interest();
+        poll(&mut [PollFd::new(&*port, interest)], Some(&timeout))?;
+        port.woken()?;
+    }
+}

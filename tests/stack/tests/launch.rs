@@ -1,0 +1,390 @@
+//! A broker starts driver and stack of a domain, and starts them again; with a stack that is a stub.
+
+use fordway_platform::netns;
+use fordwayd::admin::{ADMIN_SOCKET, Domain, Reply, Request, Stack};
+use fordwayd::{Config, Network, Programs, StackOptions};
+use rustix::process::{Pid, Signal, kill_process};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, TcpStream};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const DIR: &str = "FORDWAY_TEST_LAUNCH";
+const DRIVER: &str = env!("CARGO_BIN_EXE_driver");
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What [`Broker::start`] starts.
+#[test]
+fn broker_process() {
+    let Some(dir) = std::env::var_os(DIR) else {
+        return;
+    };
+    let config = Config {
+        runtime_dir: dir.into(),
+        network: Network::new(Ipv4Addr::new(10, 78, 0, 0), 24).expect("a network"),
+        network6: None,
+        uplink: false,
+        vsock: false,
+        ring_bytes_max: 1 << 30,
+        programs: Programs {
+            driver: DRIVER.into(),
+            stack: env!("CARGO_BIN_EXE_stub-stack").into(),
+            library: c_library(),
+        },
+    };
+    fordwayd::run(&config, || println!("broker ready")).expect("a broker");
+    std::process::exit(0);
+}
+
+/// Some library: what is preloaded does not matter here.
+fn c_library() -> PathBuf {
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("procfs");
+    let mut files = maps
+        .lines()
+        .filter_map(|line| line.split_whitespace().nth(5));
+    files
+        .find(|file| file.contains("libc.so"))
+        .expect("the C library")
+        .into()
+}
+
+struct Broker {
+    child: Child,
+    dir: PathBuf,
+}
+
+impl Broker {
+    fn start(dir: &Path) -> Broker {
+        let mut child = Command::new(std::env::current_exe().expect("our file"))
+            .args(["broker_process", "--exact", "--nocapture"])
+            .env(DIR, dir)
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("a broker");
+        let stdout = BufReader::new(child.stdout.take().expect("a pipe"));
+        let mut lines = stdout.lines().map_while(Result::ok);
+        assert!(
+            lines.any(|line| line.ends_with("broker ready")),
+            "no broker"
+        );
+        Broker {
+            child,
+            dir: dir.to_owned(),
+        }
+    }
+
+    fn ask(&self, request: &Request) -> Reply {
+        let mut socket = UnixStream::connect(self.dir.join(ADMIN_SOCKET)).expect("connected");
+        let text = serde_json::to_string(request).expect("JSON") + "\n";
+        socket.write_all(text.as_bytes()).expect("asked");
+        let mut line = String::new();
+        BufReader::new(socket).read_line(&mut line).expect("a line");
+        serde_json::from_str(&line).expect("JSON")
+    }
+
+    fn domain(&self, request: &Request) -> Domain {
+        match self.ask(request) {
+            Reply::Domain(domain) => domain,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn stack(&self) -> Stack {
+        let Reply::Domains { domains } = self.ask(&Request::DomainList) else {
+            panic!("no list");
+        };
+        domains
+            .into_iter()
+            .find_map(|domain| domain.stack)
+            .expect("a stack")
+    }
+
+    /// The parts, once all run and none is `dead`.
+    fn parts(&self, count: usize, dead: &[i32]) -> Vec<i32> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let pids = self.stack().pids;
+            if pids.len() == count && !pids.iter().any(|pid| dead.contains(pid)) {
+                return pids;
+            }
+            assert!(Instant::now() < until, "{pids:?}");
+            std::thread::yield_now();
+        }
+    }
+
+    fn kill(mut self) {
+        self.child.kill().expect("killed");
+        self.child.wait().expect("waited");
+    }
+
+    /// Descriptors that the broker has open.
+    fn files(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.child.id()))
+            .expect("procfs")
+            .count()
+    }
+}
+
+struct Dir(PathBuf);
+
+impl Dir {
+    fn new(name: &str) -> Dir {
+        let dir = std::env::temp_dir().join(format!("fwl-{}-{name}", std::process::id()));
+        std::fs::create_dir(&dir).expect("a directory");
+        Dir(dir)
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn kill(pid: i32) {
+    kill_process(Pid::from_raw(pid).expect("a number"), Signal::KILL).expect("killed");
+}
+
+/// Whether a process runs. One that has ended may wait for its parent, which is not ours to hurry.
+fn is_there(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ")
+        .is_some_and(|(_, rest)| !rest.starts_with('Z'))
+}
+
+fn status(pid: i32, word: &str) -> String {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("procfs");
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix(word))
+        .expect("a line");
+    line.trim().to_owned()
+}
+
+/// A connection to the echo of a stack, from another domain.
+fn connect(from: &Domain, to: &Domain) -> std::io::Result<TcpStream> {
+    let path = from.netns_path.as_ref().expect("a namespace");
+    let ns = netns::open(Path::new(path))?.expect("a namespace");
+    let address = (IpAddr::V4(to.ip.expect("an address")), 7).into();
+    let stream = netns::within(ns.as_fd(), || {
+        TcpStream::connect_timeout(&address, PATIENCE)
+    })??;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    Ok(stream)
+}
+
+/// Sends so many bytes and gets them back, a piece at a time: what has both ends' buffers full at once tries the stack's TCP, and
+/// that is a stub's here.
+fn echo(stream: &mut TcpStream, number: usize, bytes: usize) -> std::io::Result<()> {
+    const PIECE: usize = 100_000;
+    let sent: Vec<u8> = (0..bytes)
+        .map(|at| (at * 7 + at / 251 + number) as u8)
+        .collect();
+    let mut got = vec![0; PIECE];
+    for piece in sent.chunks(PIECE) {
+        stream.write_all(piece)?;
+        let got = &mut got[..piece.len()];
+        stream.read_exact(got)?;
+        assert!(piece == got, "other bytes came back");
+    }
+    Ok(())
+}
+
+fn with_stack(fuse: bool) -> Request {
+    Request::DomainAddWithStack {
+        name: "st".into(),
+        ip: None,
+        publish: Vec::new(),
+        stack: StackOptions {
+            protocols: vec!["tcp".into()],
+            fuse,
+        },
+    }
+}
+
+fn plain(name: &str) -> Request {
+    Request::DomainAdd {
+        name: name.into(),
+        ip: None,
+        publish: Vec::new(),
+    }
+}
+
+fn is_root() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        fordway_test_skip::skipped("needs root for domains");
+    }
+    root
+}
+
+#[test]
+fn a_domain_has_a_stack_that_is_confined_and_comes_back() {
+    if !is_root() {
+        return;
+    }
+    let dir = Dir::new("apart");
+    let broker = Broker::start(&dir.0);
+    let domain = broker.domain(&with_stack(false));
+    let client = broker.domain(&plain("pc"));
+    let [driver, stack] = broker.parts(2, &[])[..] else {
+        panic!("two parts")
+    };
+
+    // The program's own namespace has nothing but loopback.
+    let path = domain.netns_path.clone().expect("a namespace");
+    let ns = netns::open(Path::new(&path))
+        .expect("opened")
+        .expect("a namespace");
+    let devices = netns::within(ns.as_fd(), || {
+        std::fs::read_to_string("/proc/thread-self/net/dev")
+    });
+    let devices = devices.expect("the namespace").expect("procfs");
+    let names: Vec<&str> = devices
+        .lines()
+        .filter_map(|line| Some(line.split_once(':')?.0.trim()))
+        .collect();
+    assert_eq!(names, ["lo"]);
+
+    let mut stream = connect(&client, &domain).expect("connected");
+    echo(&mut stream, 1, 3 << 20).expect("echoed");
+
+    for pid in [driver, stack] {
+        assert_ne!(status(pid, "Uid:"), "0\t0\t0\t0", "{pid}");
+        assert_eq!(status(pid, "CapPrm:"), "0000000000000000", "{pid}");
+        assert_eq!(status(pid, "NoNewPrivs:"), "1", "{pid}");
+        let own = std::fs::read_link("/proc/self/ns/net").expect("procfs");
+        assert_ne!(
+            std::fs::read_link(format!("/proc/{pid}/ns/net")).expect("procfs"),
+            own
+        );
+    }
+    assert_ne!(status(driver, "Uid:"), status(stack, "Uid:"));
+    assert_eq!(status(driver, "Seccomp:"), "2");
+    let root = std::fs::read_dir(format!("/proc/{driver}/root")).expect("procfs");
+    assert_eq!(root.count(), 0, "the driver's root is not empty");
+
+    // A driver that dies is followed by one that finds the stack: the connection lives on.
+    kill(driver);
+    let [second, same] = broker.parts(2, &[driver])[..] else {
+        panic!("two parts")
+    };
+    assert_eq!(same, stack);
+    echo(&mut stream, 2, 1 << 20).expect("echoed");
+
+    // A stack that dies takes its connections with it, and the next one is reached.
+    kill(stack);
+    broker.parts(2, &[stack]);
+    let until = Instant::now() + PATIENCE;
+    let mut stream = loop {
+        match connect(&client, &domain) {
+            Ok(stream) => break stream,
+            Err(error) => assert!(Instant::now() < until, "{error}"),
+        }
+    };
+    echo(&mut stream, 3, 1 << 20).expect("echoed");
+
+    // A broker that is killed is missed by neither, and the next one finds both.
+    let before = broker.parts(2, &[]);
+    assert_eq!(before[0], second);
+    broker.kill();
+    echo(&mut stream, 4, 1 << 20).expect("echoed");
+    let broker = Broker::start(&dir.0);
+    assert_eq!(broker.parts(2, &[]), before);
+    kill(second);
+    let after = broker.parts(2, &[second]);
+    assert_eq!(after[1], before[1]);
+    echo(&mut stream, 5, 1 << 20).expect("echoed");
+
+    assert!(matches!(
+        broker.ask(&Request::DomainRemove {
+            name: "st".into(),
+            force: false,
+        }),
+        Reply::Done
+    ));
+    assert!(after.iter().all(|pid| !is_there(*pid)));
+    assert!(!dir.0.join("stacks/st").exists() && !dir.0.join("netns/.port.st").exists());
+    broker.ask(&Request::Down {
+        keep_domains: false,
+    });
+}
+
+#[test]
+fn a_driver_that_is_killed_under_load_leaves_nothing() {
+    const KILLS: usize = 50;
+    if !is_root() {
+        return;
+    }
+    let dir = Dir::new("load");
+    let broker = Broker::start(&dir.0);
+    let domain = broker.domain(&with_stack(false));
+    let client = broker.domain(&plain("pc"));
+    let mut pids = broker.parts(2, &[]);
+    let mut stream = connect(&client, &domain).expect("connected");
+    echo(&mut stream, 0, 1000).expect("echoed");
+    let stack_files = || {
+        std::fs::read_dir(format!("/proc/{}/fd", pids[1]))
+            .expect("procfs")
+            .count()
+    };
+    let (files, stack_open, mounts) = (broker.files(), stack_files(), mount_count(&dir.0));
+    let stack = pids[1];
+    std::thread::scope(|scope| {
+        let load =
+            scope.spawn(|| (0..KILLS).try_for_each(|round| echo(&mut stream, round, 1 << 20)));
+        for _ in 0..KILLS {
+            kill(pids[0]);
+            pids = broker.parts(2, &[pids[0]]);
+        }
+        load.join().expect("a thread").expect("echoed");
+    });
+    assert_eq!(pids[1], stack, "the stack has died");
+    assert_eq!((broker.files(), mount_count(&dir.0)), (files, mounts));
+    let now = std::fs::read_dir(format!("/proc/{stack}/fd"))
+        .expect("procfs")
+        .count();
+    assert_eq!(now, stack_open);
+    broker.ask(&Request::Down {
+        keep_domains: false,
+    });
+    let until = Instant::now() + PATIENCE;
+    while pids.iter().any(|pid| is_there(*pid)) {
+        assert!(Instant::now() < until, "{pids:?} are still there");
+        std::thread::yield_now();
+    }
+}
+
+/// Mounts below a directory.
+fn mount_count(dir: &Path) -> usize {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").expect("procfs");
+    let dir = dir.to_str().expect("text");
+    mounts.lines().filter(|line| line.contains(dir)).count()
+}
+
+#[test]
+fn fused_they_are_one_process() {
+    if !is_root() {
+        return;
+    }
+    let dir = Dir::new("fused");
+    let broker = Broker::start(&dir.0);
+    let domain = broker.domain(&with_stack(true));
+    let client = broker.domain(&plain("pc"));
+    let [stack] = broker.parts(1, &[])[..] else {
+        panic!("one part")
+    };
+    let mut stream = connect(&client, &domain).expect("connected");
+    echo(&mut stream, 1, 3 << 20).expect("echoed");
+    assert_ne!(status(stack, "Uid:"), "0\t0\t0\t0");
+    let other = broker.ask(&with_stack(false));
+    assert!(matches!(other, Reply::Error { .. }), "{other:?}");
+    let other = broker.ask(&plain("st"));
+    assert!(matches!(other, Reply::Error { .. }), "{other:?}");
+    broker.ask(&Request::Down {
+        keep_domains: false,
+    });
+}
