@@ -1,5 +1,5 @@
 //! Which port is fastest: `ports DRIVER` prints, for each kind, the time of a request of 64 B and its reply, and MB/s of a
-//! stream, between two hosts' kernels whose frames cross it. The first row is a cable without anything between.
+//! stream, between two hosts' kernels whose frames cross it.
 //!
 //! `target/release/examples/ports target/release/fordway-driver`, as root.
 
@@ -8,6 +8,7 @@ mod common;
 
 use common::{Hosts, IP_B, Seen, bulk, join, request_reply};
 use fordway_driver::Port;
+use fordway_driver::config::Wire;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -37,17 +38,21 @@ fn over(hosts: &Hosts, a: &mut Port, b: &mut Port) -> (f64, f64) {
 
 fn main() {
     let driver = std::env::args_os().nth(1).map(PathBuf::from);
-    let Some(hosts) = Hosts::new() else { return };
+    let driver = driver.map(|file| file.canonicalize().expect("the driver"));
     for _ in 0..ROUNDS {
-        let mut b = hosts.port("db");
         let mut rows = Vec::new();
+        let Some(hosts) = Hosts::new() else { return };
+        let mut b = hosts.port("db");
         rows.push(("packet socket", over(&hosts, &mut hosts.port("da"), &mut b)));
         if let Some(program) = &driver {
-            let (mut child, _link, mut a) = hosts.driver(program, 0x7000_0000);
+            let wire = Wire::Packet("da".into());
+            let (mut child, _link, mut a) = hosts.driver(program, wire, 0x7000_0000);
             rows.push(("packet socket, driver apart", over(&hosts, &mut a, &mut b)));
             child.kill().expect("killed");
             child.wait().expect("waited");
         }
+        let mut a = hosts.tap();
+        rows.push(("tap", over(&hosts, &mut a, &mut b)));
         for (name, (request_us, stream)) in rows {
             println!("{name:30} {request_us:8.1} us  {stream:8.0} MB/s");
         }

@@ -4,13 +4,21 @@ mod common;
 
 use common::{Hosts, IP_A, IP_B, Seen, bulk, join, request_reply};
 use fordway_driver::Port;
+use fordway_driver::config::Wire;
+use fordway_platform::netns;
+use std::os::fd::AsFd;
 use std::path::Path;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const BYTES: u64 = 32 << 20;
 const DRIVER: &str = env!("CARGO_BIN_EXE_fordway-driver");
 /// Nobody's.
 const UID: u32 = 0x7000_0000;
+
+fn packet() -> Wire {
+    Wire::Packet("da".into())
+}
 
 /// Set when the work is done, however it ends.
 struct Done<'a>(&'a AtomicBool);
@@ -62,12 +70,44 @@ fn a_packet_socket_carries_trains_and_blank_checksums() {
 }
 
 #[test]
+fn so_does_a_tap() {
+    let Some(hosts) = Hosts::new() else { return };
+    exchange(&hosts, &mut hosts.tap(), &mut hosts.port("db"));
+}
+
+#[test]
 fn so_does_a_driver_in_a_process_of_its_own() {
     let Some(hosts) = Hosts::new() else { return };
-    let (mut driver, _link, mut a) = hosts.driver(Path::new(DRIVER), UID);
+    let (mut driver, _link, mut a) = hosts.driver(Path::new(DRIVER), packet(), UID);
     exchange(&hosts, &mut a, &mut hosts.port("db"));
     let counters = a.queue_counters().expect("a queue");
     assert_eq!((counters.joins, counters.violations), (1, 0));
+    driver.kill().expect("killed");
+    driver.wait().expect("waited");
+}
+
+/// What nobody completes behind AF_XDP is complete in a ping.
+#[test]
+fn af_xdp_carries_frames_that_need_nothing() {
+    let Some(hosts) = Hosts::new() else { return };
+    let wire = Wire::Xdp("da".into());
+    let (mut driver, _link, mut a) = hosts.driver(Path::new(DRIVER), wire, UID);
+    let seen = while_joined(&mut a, &mut hosts.port("db"), || {
+        // The first one may go while the link comes up.
+        for (count, size) in [("1", "56"), ("300", "56"), ("300", "1400")] {
+            let mut ping = Command::new("ping");
+            ping.args([
+                "-q", "-i", "0.002", "-w", "20", "-p", "5a", "-c", count, "-s", size,
+            ]);
+            ping.arg(IP_B.to_string());
+            let said = netns::within(hosts.a.as_fd(), || ping.output());
+            let said = said.expect("the namespace").expect("ping");
+            let text = String::from_utf8_lossy(&said.stdout);
+            assert!(said.status.success() && !text.contains("wrong"), "{text}");
+        }
+    });
+    let frames = seen.map(|direction| direction.frames.into_inner());
+    assert!(frames.iter().all(|count| *count >= 601), "{frames:?}");
     driver.kill().expect("killed");
     driver.wait().expect("waited");
 }
@@ -76,7 +116,7 @@ fn so_does_a_driver_in_a_process_of_its_own() {
 fn a_driver_that_is_killed_is_followed_by_another() {
     const KILLS: usize = 20;
     let Some(hosts) = Hosts::new() else { return };
-    let (mut driver, link, mut a) = hosts.driver(Path::new(DRIVER), UID);
+    let (mut driver, link, mut a) = hosts.driver(Path::new(DRIVER), packet(), UID);
     let files_before = open_files();
     let mut b = hosts.port("db");
     while_joined(&mut a, &mut b, || {
@@ -86,7 +126,7 @@ fn a_driver_that_is_killed_is_followed_by_another() {
                 scope.spawn(|| bulk(&hosts.a, &hosts.b, IP_B, BYTES / 16));
                 driver.kill().expect("killed");
                 driver.wait().expect("waited");
-                driver = hosts.start_driver(Path::new(DRIVER), UID, &link);
+                driver = hosts.start_driver(Path::new(DRIVER), packet(), UID, &link);
             });
         }
     });

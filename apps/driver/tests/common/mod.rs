@@ -71,8 +71,23 @@ impl Hosts {
         Port::kernel(file.expect("a packet socket"))
     }
 
+    /// A tap in place of the cable of host a.
+    pub fn tap(&self) -> Port {
+        run(&self.a, "link del eth0\n");
+        let file =
+            netns::within(self.a.as_fd(), || tap::open("eth0", true)).expect("the namespace");
+        let mac = String::from(Mac(MAC_A));
+        run(
+            &self.a,
+            &format!(
+                "link set eth0 address {mac} addrgenmode none\naddr add {IP_A}/24 dev eth0\nlink set eth0 up\n"
+            ),
+        );
+        Port::kernel(file.expect("a tap"))
+    }
+
     /// A driver in a process of its own for host a, and the port that it serves.
-    pub fn driver(&self, program: &Path, uid: u32) -> (Child, OwnedFd, Port) {
+    pub fn driver(&self, program: &Path, wire: Wire, uid: u32) -> (Child, OwnedFd, Port) {
         let (driver, stack) = socketpair(
             AddressFamily::UNIX,
             SocketType::SEQPACKET,
@@ -80,14 +95,14 @@ impl Hosts {
             None,
         )
         .expect("a link");
-        let child = self.start_driver(program, uid, &driver);
+        let child = self.start_driver(program, wire, uid, &driver);
         (child, driver, Port::queue(stack).expect("a port"))
     }
 
     /// Another one, or the first, over this end of a link.
-    pub fn start_driver(&self, program: &Path, uid: u32, link: &OwnedFd) -> Child {
+    pub fn start_driver(&self, program: &Path, wire: Wire, uid: u32, link: &OwnedFd) -> Child {
         let config = DriverConfig {
-            wire: Wire::Packet("da".into()),
+            wire,
             link: link.as_raw_fd(),
             mac: Mac(MAC_B),
             addresses: vec![IP_B.into()],
@@ -277,10 +292,4 @@ pub fn request_reply(
         }
         start.elapsed()
     })
-}
-
-/// A tap in a namespace, as another port.
-pub fn tap(ns: &OwnedFd, name: &str) -> Port {
-    let file = netns::within(ns.as_fd(), || tap::open(name, true)).expect("the namespace");
-    Port::kernel(file.expect("a tap"))
 }
