@@ -2,7 +2,7 @@
 //!
 //! Frames are read and written by calls, not by rings that the kernel shares with us (PACKET_RX_RING): a ring costs one copy
 //! more, as the kernel copies into it what is then copied to its place, and one of version 3 shows a frame only when its
-//! block is full or a millisecond has passed.
+//! block is full or a millisecond has passed (docs/stack.md has figures).
 
 use crate::frames::FrameFile;
 use std::io;
