@@ -99,7 +99,7 @@ const TASKS: [Task; 27] = [
     },
     Task {
         name: "build",
-        what: "fordway, libfordway.so, libfordway_native.so, fordway-driver, -nri, -demo, -bench and -xen into target/release",
+        what: "fordway, libfordway.so, libfordway_native.so, fordway-driver, -stackd, -nri, -demo, -bench and -xen into target/release",
         run: build,
     },
     Task {
@@ -249,6 +249,7 @@ fn built() -> Command {
         "fordway-preload",
         "fordway-capi-library",
         "fordway-driver",
+        "fordway-stackd",
         "fordway-nri",
         "fordway-bench",
         "fordway-xen-testbed",
