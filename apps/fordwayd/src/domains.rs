@@ -184,6 +184,7 @@ impl Domains {
             id: domain.id,
             name: domain.name.clone(),
             lease: *lease,
+            netns_cookie: domain.netns_cookie,
             netns_path: paths.driver_netns_path.clone()?,
             gateway: self.uplink,
         })

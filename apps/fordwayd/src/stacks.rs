@@ -73,6 +73,7 @@ impl Default for StackOptions {
 #[derive(Serialize)]
 struct StackConfig<'a> {
     control_socket: &'a Path,
+    netns_cookie: u64,
     port: StackPort,
     mac: Mac,
     mtu_bytes: usize,
@@ -101,6 +102,8 @@ pub(crate) struct Site {
     pub(crate) id: u32,
     pub(crate) name: String,
     pub(crate) lease: Lease,
+    /// Of the namespace that the domain's programs lie in.
+    pub(crate) netns_cookie: u64,
     /// The namespace of its port.
     pub(crate) netns_path: PathBuf,
     /// The way out, if there is one.
@@ -333,6 +336,7 @@ impl Stacks {
         });
         let config = serde_json::to_vec(&StackConfig {
             control_socket: &self.control_of(&site.name),
+            netns_cookie: site.netns_cookie,
             port: match &link {
                 Some(link) => StackPort::Queue {
                     link: link.as_raw_fd(),

@@ -12,6 +12,8 @@ use std::path::PathBuf;
 pub struct Config {
     /// Where programs ask for sockets.
     pub control_socket: PathBuf,
+    /// Of the one namespace whose programs are served (SO_NETNS_COOKIE): a socket's path leads there from others, too.
+    pub netns_cookie: u64,
     /// How frames come and go.
     pub port: PortConfig,
     /// Six numbers of two digits, base 16, with colons between.
@@ -126,7 +128,7 @@ mod tests {
 
     #[test]
     fn a_document_is_read_whole_or_not() {
-        let text = r#"{"control_socket": "/run/s", "port": {"packet": "eth0"}, "mac": "02:00:00:00:00:05",
+        let text = r#"{"control_socket": "/run/s", "netns_cookie": 7, "port": {"packet": "eth0"}, "mac": "02:00:00:00:00:05",
             "addresses": ["10.70.0.5/16"], "routes": [{"to": "0.0.0.0/0", "via": "10.70.0.1"}]}"#;
         let config: Config = serde_json::from_str(text).expect("a configuration");
         assert_eq!(config.mac().expect("a mac"), [2, 0, 0, 0, 0, 5]);

@@ -10,6 +10,7 @@ use fordway_abi::stack::{
     SET_BYTES_MAX, STREAM, level, name, state,
 };
 use fordway_platform::ipc::{self, ReceiveError};
+use fordway_platform::sockinfo;
 use std::os::fd::{AsFd, OwnedFd};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
@@ -52,7 +53,9 @@ impl Server {
             let Ok(client) = ipc::accept(&self.control) else {
                 return;
             };
-            if !self.clients.has_room() {
+            // Another domain's program, or the host's, has no sockets here.
+            let is_ours = sockinfo::netns_cookie(&client).is_ok_and(|of| of == self.netns_cookie);
+            if !is_ours || !self.clients.has_room() {
                 continue;
             }
             let place = self.clients.place();

@@ -60,7 +60,10 @@ impl Server {
             shares_port: true,
             ..UdpOptions::default()
         };
-        let id = self.stack.udp_bind_with(key.0, key.1, options).map_err(errno)?;
+        let id = self
+            .stack
+            .udp_bind_with(key.0, key.1, options)
+            .map_err(errno)?;
         self.datagrams.ports.push(Port {
             id,
             address: key.0,

@@ -50,6 +50,8 @@ pub struct Server {
     pub(crate) stack: Stack,
     pub(crate) table: Table,
     pub(crate) control: OwnedFd,
+    /// Whose programs are served.
+    pub(crate) netns_cookie: u64,
     pub(crate) clients: Clients,
     pub(crate) unfinished: VecDeque<Work>,
     pub(crate) tcp_ports: Ports,
@@ -130,6 +132,7 @@ impl Server {
             stack,
             table: Table::new(random()?, config.sockets_max),
             control,
+            netns_cookie: config.netns_cookie,
             clients: Clients::default(),
             unfinished: VecDeque::new(),
             tcp_ports: Ports::default(),
@@ -153,7 +156,11 @@ impl Server {
             let patience = self.patience();
             // What has come in between shows here, or at the port.
             let may_sleep = patience == Some(Duration::ZERO) || self.port.may_sleep(self.is_full);
-            let patience = if may_sleep { patience } else { Some(Duration::ZERO) };
+            let patience = if may_sleep {
+                patience
+            } else {
+                Some(Duration::ZERO)
+            };
             self.has_frames |= !may_sleep;
             match self.poll.poll(&mut events, patience) {
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,

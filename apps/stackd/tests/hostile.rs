@@ -164,6 +164,26 @@ fn garbage_ends_nothing_but_its_connection() {
     serves(&mut bed);
 }
 
+/// Of a program that finds the path, and is in another namespace than the stack's programs.
+const STRANGER: &str = r#"
+import socket, sys
+sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+sock.settimeout(60)
+sock.connect(sys.argv[1])
+print("is heard", sock.recv(1) != b"")
+"#;
+
+#[test]
+fn a_stranger_gets_no_sockets() {
+    let Some(mut bed) = Bed::start(Stack::Own) else {
+        return;
+    };
+    let control = bed.control_socket().display().to_string();
+    let text = said(bed.far(&["python3", "-c", STRANGER, &control]));
+    assert_eq!(text, "is heard False\n");
+    serves(&mut bed);
+}
+
 #[test]
 fn floods_are_bounded() {
     let Some(mut bed) = Bed::start(Stack::Own) else {

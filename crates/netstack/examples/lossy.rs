@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 
 use fordway_netstack::{Cidr, Config, Event, ListenerId, RxChecksum, RxFrame, Stack, TcpId};
 use fordway_netstack::{Congestion, TcpOptions};
-use fordway_platform::netns;
 use fordway_platform::frames::{FrameFile, FrameNotes};
+use fordway_platform::netns;
 use fordway_platform::tap;
 
 const BITS_PER_US: u64 = 100;

@@ -9,8 +9,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use fordway_platform::netns;
 use fordway_platform::frames::{FrameFile, FrameNotes};
+use fordway_platform::netns;
 use fordway_platform::tap;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};

@@ -8,7 +8,9 @@
 //! Addresses are the same in both, so that what a program says of its sockets can be compared line by line.
 #![allow(dead_code)]
 
+use fordway_platform::netns;
 use std::io::{BufRead, BufReader};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -119,12 +121,23 @@ impl Bed {
         self.dir.join("stack")
     }
 
+    /// The namespace of the program.
+    pub fn program_netns(&self) -> OwnedFd {
+        let file = Path::new("/run/netns").join(self.namespace("p"));
+        netns::open(&file).expect("a file").expect("a namespace")
+    }
+
+    fn cookie(&self) -> u64 {
+        netns::cookie(self.program_netns().as_fd()).expect("a cookie")
+    }
+
     /// Starts the stack, also once more.
     pub fn start_stack(&mut self) {
         let config = format!(
             r#"{{"control_socket": "{}", "port": {{"packet": "w0"}}, "mac": "02:70:00:00:00:05",
-                "addresses": ["{OWN}/16", "fd70::5/64"], "routes": [], "sockets_max": 8192}}"#,
-            self.control_socket().display()
+                "addresses": ["{OWN}/16", "fd70::5/64"], "routes": [], "sockets_max": 8192, "netns_cookie": {}}}"#,
+            self.control_socket().display(),
+            self.cookie()
         );
         let mut command = self.command_in("s", &["sh", "-c", "exec \"$0\" 0"]);
         command.arg(env!("CARGO_BIN_EXE_fordway-stackd"));

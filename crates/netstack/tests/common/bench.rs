@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use fordway_netstack::{
     ChecksumRequest, Cidr, Config, Offloads, RxChecksum, RxFrame, Stack, TxFrame,
 };
-use fordway_platform::netns;
 use fordway_platform::frames::{FrameFile, FrameNotes};
+use fordway_platform::netns;
 use fordway_platform::tap;
 
 pub const MAC: [u8; 6] = [2, 0xf0, 0, 0, 0, 7];
