@@ -9,10 +9,10 @@
 //! and counts what it has no room for. While there is no stack, none are taken; when one comes, what has waited is thrown away: it
 //! was meant for connections that are gone.
 
-use crate::guard::{Guard, HEAD_BYTES, Refusal};
+use crate::guard::{self, Guard, HEAD_BYTES, Refusal};
 use crate::port::is_of_the_port;
 use crate::wire::Wire;
-use fordway_platform::frames::FRAME_BYTES_MAX;
+use fordway_platform::frames::{FRAME_BYTES_MAX, FrameNotes};
 use fordway_platform::queue::{Foreign, Frame, QueueCounters, QueueEnd, Received, Sent};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io;
@@ -20,6 +20,8 @@ use std::os::fd::AsFd;
 
 /// Frames of one way before the other gets its turn.
 const BURST: usize = 32;
+/// Frames that are thrown away when a stack comes anew: more than a socket holds.
+const STALE_MAX: usize = 65_536;
 /// Turns in a row that find something, until descriptors are looked at all the same.
 const TURNS_MAX: usize = 32;
 
@@ -125,7 +127,7 @@ impl Forwarder {
         for count in 0..BURST {
             let received = self.queue.receive(|frame, notes| {
                 let mut head = [0; HEAD_BYTES];
-                let refusal = match looked_at(&self.guard, &frame, &mut head) {
+                let refusal = match looked_at(&self.guard, &frame, notes, &mut head) {
                     Ok(length) => {
                         match self
                             .wire
@@ -160,13 +162,15 @@ impl Forwarder {
 
     fn throw_away(&mut self) -> io::Result<()> {
         let mut buffer = vec![0; FRAME_BYTES_MAX];
-        loop {
+        // No more than can have waited: who floods is not to keep the driver here.
+        for _ in 0..STALE_MAX {
             match self.wire.receive(&mut buffer) {
                 Ok(Some(_)) => self.counters.stale += 1,
                 Ok(None) => return Ok(()),
                 Err(error) => tolerate(error)?,
             }
         }
+        Ok(())
     }
 
     fn sleep(&mut self) -> io::Result<()> {
@@ -194,6 +198,7 @@ impl Forwarder {
 fn looked_at(
     guard: &Guard,
     frame: &Foreign<'_>,
+    notes: FrameNotes,
     head: &mut [u8; HEAD_BYTES],
 ) -> Result<usize, Refusal> {
     if frame.bytes() > FRAME_BYTES_MAX {
@@ -201,6 +206,7 @@ fn looked_at(
     }
     let length = frame.copy_to(0, head);
     guard.check(&head[..length])?;
+    guard::check_notes(&head[..length], notes)?;
     Ok(length)
 }
 

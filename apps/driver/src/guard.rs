@@ -5,6 +5,7 @@
 //! sent: the stack may change its own memory at any moment.
 
 use crate::config::Mac;
+use fordway_platform::frames::FrameNotes;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Bytes of a frame's beginning that are looked at: Ethernet's header, and an IPv6 header.
@@ -13,6 +14,8 @@ pub const HEAD_BYTES: usize = ETHERNET_BYTES + 40;
 const ETHERNET_BYTES: usize = 14;
 const IPV4_BYTES: usize = 20;
 const IPV6_BYTES: usize = 40;
+/// Smallest segments that Linux lets a far end ask for (TCP_MIN_MSS).
+const TRAIN_PIECE_BYTES_MIN: u16 = 88;
 /// For Ethernet and IPv4 (RFC 826).
 const ARP_BYTES: usize = 28;
 
@@ -29,18 +32,21 @@ pub enum Refusal {
     Kind,
     /// Its source, or whom it speaks for, is an address that the stack has not.
     SourceAddress,
+    /// What the kernel is to do would change a header that was looked at, or is more work than any frame needs.
+    Notes,
     /// The kernel did not take it: no link, no memory, or notes that cannot be.
     Kernel,
 }
 
 impl Refusal {
     /// All of them, in the order of their counters.
-    pub const ALL: [Refusal; 6] = [
+    pub const ALL: [Refusal; 7] = [
         Refusal::Short,
         Refusal::Long,
         Refusal::SourceMac,
         Refusal::Kind,
         Refusal::SourceAddress,
+        Refusal::Notes,
         Refusal::Kernel,
     ];
 
@@ -52,9 +58,27 @@ impl Refusal {
             Refusal::SourceMac => "source-mac",
             Refusal::Kind => "kind",
             Refusal::SourceAddress => "source-address",
+            Refusal::Notes => "notes",
             Refusal::Kernel => "kernel",
         }
     }
+}
+
+/// What a stack may ask the kernel to do to a frame. A checksum is written behind the first address header: in front of that, whoever
+/// completes it would write over an address that was looked at. A train has pieces of a size that TCP may have.
+pub fn check_notes(head: &[u8], notes: FrameNotes) -> Result<(), Refusal> {
+    let header_end = match head.get(12..14) {
+        Some([0x08, 0x00]) => ETHERNET_BYTES + IPV4_BYTES,
+        Some([0x86, 0xdd]) => ETHERNET_BYTES + IPV6_BYTES,
+        _ => usize::MAX,
+    };
+    let is_sound = notes
+        .checksum
+        .is_none_or(|(start, _)| usize::from(start) >= header_end)
+        && notes
+            .gso_bytes
+            .is_none_or(|bytes| bytes >= TRAIN_PIECE_BYTES_MIN);
+    is_sound.then_some(()).ok_or(Refusal::Notes)
 }
 
 /// See the module.
@@ -118,6 +142,29 @@ impl Guard {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_checksum_is_written_over_an_address() {
+        let mut four = [0; HEAD_BYTES];
+        four[12] = 8;
+        let at = |start| FrameNotes {
+            checksum: Some((start, 8)),
+            ..FrameNotes::default()
+        };
+        assert_eq!(check_notes(&four, at(20)), Err(Refusal::Notes));
+        assert_eq!(check_notes(&four, at(34)), Ok(()));
+        let mut six = [0; HEAD_BYTES];
+        six[12..14].copy_from_slice(&[0x86, 0xdd]);
+        assert_eq!(check_notes(&six, at(34)), Err(Refusal::Notes));
+        assert_eq!(check_notes(&six, at(54)), Ok(()));
+        let train = |bytes| FrameNotes {
+            gso_bytes: Some(bytes),
+            ..at(34)
+        };
+        assert_eq!(check_notes(&four, train(1)), Err(Refusal::Notes));
+        assert_eq!(check_notes(&four, train(1448)), Ok(()));
+        assert_eq!(check_notes(&four, FrameNotes::default()), Ok(()));
+    }
 
     const MAC: [u8; 6] = [2, 0x46, 10, 70, 0, 5];
 

@@ -73,9 +73,14 @@ impl Port {
                         return Ok(count);
                     }
                 }
-                End::Kernel { file, .. } => match file.receive(buffer)? {
-                    Some((bytes, notes)) => take(&mut buffer[..bytes], notes),
-                    None => return Ok(count),
+                End::Kernel { file, .. } => match file.receive(buffer) {
+                    Ok(Some((bytes, notes))) => take(&mut buffer[..bytes], notes),
+                    Ok(None) => return Ok(count),
+                    // The link is down: each socket is told once.
+                    Err(error) if error.raw_os_error() == Some(libc::ENETDOWN) => {
+                        return Ok(count);
+                    }
+                    Err(error) => return Err(error),
                 },
             }
         }
@@ -89,7 +94,15 @@ impl Port {
                 match queue.send(&mut make) {
                     Sent::Frame => {}
                     Sent::Nothing => return Ok(true),
-                    Sent::Full | Sent::Apart => return Ok(false),
+                    Sent::Full => return Ok(false),
+                    // Without a driver frames are lost as on a cable that is not plugged in: what goes by the stack's own
+                    // loopback, and its timers, do not wait for one.
+                    Sent::Apart => {
+                        while make(&mut self.buffer).is_some() {
+                            self.refused += 1;
+                        }
+                        return Ok(true);
+                    }
                 }
             },
             End::Kernel { file, made, left } => loop {

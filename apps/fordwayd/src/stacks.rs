@@ -148,10 +148,16 @@ impl PartRecord {
         }
         let link = self
             .link
-            .map(|link| pidfd_getfd(&pidfd, link, PidfdGetfdFlags::empty()));
+            .map(|link| pidfd_getfd(&pidfd, link, PidfdGetfdFlags::empty()))
+            .transpose();
+        let Ok(link) = link else {
+            // Its successor is not to have it beside: two would share the port. It may have ended meanwhile.
+            let _ = pidfd_send_signal(&pidfd, Signal::KILL);
+            return None;
+        };
         Some(Found {
             pid: self.pid,
-            link: link.transpose().ok()?,
+            link,
             pidfd,
         })
     }

@@ -13,6 +13,8 @@ use zerocopy::{FromBytes, IntoBytes};
 
 /// Datagrams, and bytes of them, that a socket sends in one round.
 const SENDS_MAX: usize = 64;
+/// Rounds of them that a connect waits for: more than a pair holds.
+const SEND_ROUNDS_MAX: usize = 64;
 const SEND_BYTES_MAX: usize = 128 * 1024;
 /// A head, and more than the longest payload, so that a longer one is seen.
 const ROOM_BYTES: usize = HEAD_BYTES + 65_536;
@@ -92,7 +94,11 @@ impl Server {
         to: Option<SocketAddr>,
     ) -> Result<(), i32> {
         // What was sent before went to whom it was for.
-        self.send_datagrams(place);
+        for _ in 0..SEND_ROUNDS_MAX {
+            if !self.send_datagrams(place) {
+                break;
+            }
+        }
         let source = match to {
             Some(to) => Some(self.stack.source_for(&to.ip()).ok_or(ENETUNREACH)?),
             None => None,
@@ -112,8 +118,8 @@ impl Server {
         Ok(())
     }
 
-    /// Sends what the program has given.
-    pub(crate) fn send_datagrams(&mut self, place: Place) {
+    /// Sends what the program has given; whether there may be more.
+    pub(crate) fn send_datagrams(&mut self, place: Place) -> bool {
         let mut room = std::mem::take(&mut self.datagrams.room);
         let (mut count, mut bytes) = (0, 0);
         while count < SENDS_MAX && bytes < SEND_BYTES_MAX {
@@ -129,9 +135,11 @@ impl Server {
             self.send_one(place, &room[..length]);
         }
         self.datagrams.room = room;
-        if count == SENDS_MAX || bytes >= SEND_BYTES_MAX {
+        let has_more = count == SENDS_MAX || bytes >= SEND_BYTES_MAX;
+        if has_more {
             self.put_off(place);
         }
+        has_more
     }
 
     fn send_one(&mut self, place: Place, message: &[u8]) {

@@ -154,8 +154,8 @@ impl Server {
         let mut events = Events::with_capacity(1024);
         loop {
             let patience = self.patience();
-            // What has come in between shows here, or at the port.
-            let may_sleep = patience == Some(Duration::ZERO) || self.port.may_sleep(self.is_full);
+            // Whoever does not sleep is not knocked at: the port is looked at in each round then.
+            let may_sleep = patience != Some(Duration::ZERO) && self.port.may_sleep(self.is_full);
             let patience = if may_sleep {
                 patience
             } else {
@@ -200,7 +200,7 @@ impl Server {
     }
 
     fn patience(&self) -> Option<Duration> {
-        if !self.unfinished.is_empty() || self.has_frames {
+        if !self.unfinished.is_empty() || self.has_frames || self.stack.has_events() {
             return Some(Duration::ZERO);
         }
         if self.is_full {
@@ -316,6 +316,8 @@ impl Server {
         let Some(socket) = self.table.get(place) else {
             return;
         };
+        // The place may have been another socket's when this happened.
+        let is_gone = is_gone && socket.pair.as_ref().is_some_and(Pair::is_closed);
         match &mut socket.body {
             Body::Idle | Body::Over if is_gone => self.forget(place),
             Body::Idle | Body::Over => {}
@@ -325,8 +327,12 @@ impl Server {
             }
             #[cfg(feature = "udp")]
             Body::Datagrams => {
-                self.send_datagrams(place);
-                if is_gone {
+                let has_more = self.send_datagrams(place);
+                let pair = self
+                    .table
+                    .look(place)
+                    .and_then(|socket| socket.pair.as_ref());
+                if !has_more && (is_gone || pair.is_some_and(Pair::is_closed)) {
                     self.forget(place);
                 }
             }

@@ -9,6 +9,7 @@ use fordway_abi::stack::{Accepted, level, name};
 use fordway_netstack::{Congestion, Error, ListenerId, Ready, Stack, TcpId, TcpOptions, TcpState};
 use fordway_platform::{ipc, sockinfo};
 use std::collections::HashMap;
+use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 use zerocopy::IntoBytes;
@@ -25,6 +26,7 @@ const BACKLOG_MAX: i32 = 4096;
 const RECEIVE_BYTES: usize = 256 * 1024;
 const SEND_BYTES: usize = 256 * 1024;
 
+const EPIPE: i32 = 32;
 const EISCONN: i32 = 106;
 const EALREADY: i32 = 114;
 const ECONNABORTED: i32 = 103;
@@ -187,6 +189,7 @@ fn move_bytes(stack: &mut Stack, conn: &mut Connected, pair: &Pair, breaks_off: 
         let mut pieces = 0;
         loop {
             let (mut was_called, mut is_full, mut has_failed) = (false, false, false);
+            let mut is_short = false;
             let discards = conn.discards;
             let taken = stack.tcp_receive_with(id, |bytes| {
                 was_called = true;
@@ -198,13 +201,22 @@ fn move_bytes(stack: &mut Stack, conn: &mut Connected, pair: &Pair, breaks_off: 
                         is_full = count == 0;
                         count
                     }
-                    Err(_) => {
-                        has_failed = true;
+                    Err(error) => {
+                        let is_over = matches!(
+                            error.kind(),
+                            ErrorKind::BrokenPipe | ErrorKind::ConnectionReset
+                        );
+                        (has_failed, is_short) = (is_over, !is_over);
                         0
                     }
                 }
             });
             match taken {
+                // The host has no memory for it now.
+                Ok(_) if is_short => {
+                    has_more = true;
+                    break;
+                }
                 Ok(_) if has_failed => {
                     // It has shut its receiving side, or closed its end, which shows next.
                     if pair.is_closed() {
@@ -229,6 +241,10 @@ fn move_bytes(stack: &mut Stack, conn: &mut Connected, pair: &Pair, breaks_off: 
                 break;
             }
         }
+    }
+    if conn.in_is_over && is_broken {
+        // Nothing that is read will say so any more (linux: tcp_reset in CLOSE_WAIT).
+        return Fate::Over(Some(EPIPE));
     }
     match (conn.in_is_over && conn.out_is_over, has_more) {
         (true, _) => Fate::Over(None),
@@ -538,10 +554,19 @@ impl Server {
         };
     }
 
-    /// The program has closed its end.
+    /// The program has closed its end, or shut both ways: then it may still ask about the socket.
     fn let_go(&mut self, place: Place, id: TcpId, breaks: bool) {
         self.end_flow(id, breaks);
-        self.forget(place);
+        self.keep(place);
+    }
+
+    /// A socket is over; what may be asked about it is kept.
+    fn keep(&mut self, place: Place) {
+        self.unbind(place);
+        if let Some(socket) = self.table.get(place) {
+            (socket.body, socket.remote, socket.pair) = (Body::Over, None, None);
+            self.table.keep_over(place);
+        }
     }
 
     /// A connection is over before the program has closed its end.
@@ -555,12 +580,8 @@ impl Server {
             _ => return,
         };
         socket.error = error;
-        socket.body = Body::Over;
-        socket.remote = None;
-        socket.pair = None;
         self.end_flow(id, breaks);
-        self.unbind(place);
-        self.table.keep_over(place);
+        self.keep(place);
     }
 
     /// An option that a connection heeds was set.

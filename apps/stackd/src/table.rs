@@ -84,7 +84,12 @@ impl Table {
     pub(crate) fn next(&mut self) -> Option<Id> {
         if self.slots.len() - self.free.len() >= self.count_max {
             // Who asks about a socket that is over does so soon.
-            let oldest = self.over.pop_front()?;
+            let oldest = loop {
+                let oldest = self.over.pop_front()?;
+                if self.find(oldest).is_some() {
+                    break oldest;
+                }
+            };
             self.remove(oldest.index);
         }
         let index = self

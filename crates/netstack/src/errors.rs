@@ -24,18 +24,14 @@ pub(crate) struct Said {
     pub is_hard: bool,
     /// The packet was too big for the next link, which takes so much.
     pub mtu_bytes: Option<usize>,
-    /// There is no such port or protocol: TCP counts it as a refusal.
-    pub is_refusal: bool,
 }
 
 impl Said {
     fn new(error: Error, is_hard: bool) -> Said {
-        let is_refusal = matches!(error, Error::Refused | Error::Protocol);
         Said {
             error,
             is_hard,
             mtu_bytes: None,
-            is_refusal,
         }
     }
 
@@ -139,7 +135,7 @@ impl Stack {
         match quoted.protocol {
             #[cfg(feature = "tcp")]
             packet::TCP => {
-                self.tcp_icmp_error(quote, said.mtu_bytes, said.is_refusal);
+                self.tcp_icmp_error(quote, &said);
                 Ok(())
             }
             #[cfg(feature = "udp")]

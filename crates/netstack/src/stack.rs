@@ -267,9 +267,9 @@ impl Stack {
         let largest = if offloads.gso_v4 || offloads.gso_v6 {
             crate::ip::gso_bytes_max(offloads)
         } else {
-            self.link.mtu_bytes
+            0
         };
-        packet::ETHERNET + largest
+        packet::ETHERNET + largest.max(self.link.mtu_bytes)
     }
 
     /// Takes in a frame.

@@ -343,7 +343,10 @@ fn a_driver_that_is_killed_under_load_leaves_nothing() {
         load.join().expect("a thread").expect("echoed");
     });
     assert_eq!(pids[1], stack, "the stack has died");
-    assert_eq!((broker.files(), mount_count(&dir.0)), (files, mounts));
+    // Less may be open: at the beginning the broker may not have closed all that it was asked by.
+    let (files_now, mounts_now) = (broker.files(), mount_count(&dir.0));
+    assert!(files_now <= files, "{files_now} files, before {files}");
+    assert_eq!(mounts_now, mounts);
     let now = std::fs::read_dir(format!("/proc/{stack}/fd"))
         .expect("procfs")
         .count();

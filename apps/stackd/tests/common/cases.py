@@ -305,6 +305,28 @@ def half_closes():
 
 
 @case
+def shut_behind_the_far_end():
+    ours = pair(7033)
+    far("c.sendall(b'x'); c.shutdown(socket.SHUT_WR)")
+    shown(ours, select.POLLRDHUP, 30000)
+    ours.shutdown(socket.SHUT_WR)
+    yield far("c.recv(1)"), take(9, ours), e(ours.recv, 1), e(ours.recv, 1)
+    yield ours.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    ours = pair(7034)
+    ours.shutdown(socket.SHUT_RDWR)
+    yield e(ours.recv, 1), e(ours.recv, 1), ours.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR), e(ours.send, b"x")
+    ours = pair(7035)
+    far("c.close()")
+    shown(ours, select.POLLRDHUP, 30000)
+    ended = "sent"
+    for _ in range(64):
+        ended = e(ours.sendall, bytes(1 << 16))
+        if ended is not None:
+            break
+    yield ended in ("EPIPE", "ECONNRESET")
+
+
+@case
 def resets():
     RESET = "c.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 0)); c.close()"
     ours = pair(7040)
@@ -410,6 +432,17 @@ def datagrams():
     yield sock.recv(3, socket.MSG_PEEK), sock.recv(99), e(sock.send, b"x")
     yield e(sock.sendto, bytes(65507), (FAR, 7070)), far("len(u.recv(99999))"), e(sock.sendto, bytes(65508), (FAR, 7070))
     yield e(sock.sendto, b"", (FAR, 7070)), far("u.recv(9)"), e(sock.sendto, b"x", (FAR, 0))
+    far("u.close()")
+
+
+@case
+def datagrams_before_a_close():
+    far("u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); u.bind(('', 7073)); u.settimeout(30)")
+    sock = udp()
+    for _ in range(150):
+        sock.sendto(b"one", (FAR, 7073))
+    sock.close()
+    yield far("sum(len(u.recv(9)) for _ in range(150))")
     far("u.close()")
 
 

@@ -286,7 +286,7 @@ impl Connection {
         let seq = position(next, tcp.seq);
         let controls = tcp.flags & (flag::SYN | flag::FIN);
         let end = seq + payload.len() as u64 + u64::from(controls.count_ones());
-        if !self.is_current(tcp, &said, seq, end > seq, now) {
+        if !self.is_current(tcp, &said, end > seq, now) {
             return false;
         }
         if seq > self.receive.edge() || end < next {
@@ -324,10 +324,19 @@ impl Connection {
             self.ready.is_writable = true;
         }
         // RFC 5961 section 5.2.
-        let oldest = self.send.una.saturating_sub(1 << 30);
+        let oldest = self
+            .send
+            .una
+            .saturating_sub(self.send.window_max.max(0xffff));
         if ack > self.send.nxt || ack < oldest {
             self.challenge(false, now);
             return false;
+        }
+        // Not sooner: one forged segment would make all that follow look old.
+        if seq <= self.told
+            && let Some((clock, (stamp, _))) = self.clock.as_mut().zip(said.times)
+        {
+            (clock.recent, clock.recent_at) = (stamp, now);
         }
         let heard = Heard {
             seq,
@@ -339,6 +348,7 @@ impl Connection {
             stamp: self.clock.map_or(0, |clock| clock.stamp(now)),
         };
         if self.send.hear(&heard, now) {
+            self.waits_since = None;
             self.send.consume_acked(pool);
             self.hear_fin_acked();
         }
@@ -355,11 +365,10 @@ impl Connection {
         &mut self,
         tcp: &Tcp,
         said: &SegmentOptions,
-        seq: u64,
         has_text: bool,
         now: Micros,
     ) -> bool {
-        let Some((clock, (stamp, _))) = self.clock.as_mut().zip(said.times) else {
+        let Some((clock, (stamp, _))) = self.clock.as_ref().zip(said.times) else {
             return true;
         };
         let age = stamp.wrapping_sub(clock.recent).cast_signed();
@@ -367,10 +376,6 @@ impl Connection {
         if age < 0 && is_valid && !tcp.has(flag::RST) {
             self.challenge(has_text, now);
             return false;
-        }
-        if seq <= self.told && (age >= 0 || !is_valid) {
-            clock.recent = stamp;
-            clock.recent_at = now;
         }
         true
     }
@@ -388,7 +393,10 @@ impl Connection {
 
     fn hear_reset(&mut self) {
         if !matches!(self.state, TcpState::LastAck | TcpState::Closing) && !self.is_orphan {
-            self.error.get_or_insert(Error::Reset);
+            // All was read, or will be: what fails is the sending (linux: tcp_reset).
+            let is_half = self.state == TcpState::CloseWait;
+            let error = if is_half { Error::Pipe } else { Error::Reset };
+            self.error.get_or_insert(error);
         }
         self.close();
         self.reset_due = false;
@@ -471,7 +479,8 @@ impl Connection {
 
     fn shaken(&self, tcp: &Tcp, mut options: SynOptions) -> Shaken {
         let mss = options.mss.filter(|mss| *mss != 0).unwrap_or(536);
-        options.mss = Some(mss.clamp(super::handshake::MSS_MIN, self.own_mss.max(1)));
+        let least = super::handshake::MSS_MIN;
+        options.mss = Some(mss.clamp(least, self.own_mss.max(least)));
         Shaken {
             our_seq: self.send.una as u32,
             their_seq: tcp.seq,
@@ -538,8 +547,14 @@ impl Connection {
             TcpState::SynSent | TcpState::SynReceived => self.write_syn(bytes, now),
             TcpState::Closed => {
                 let is_due = core::mem::take(&mut self.reset_due);
-                let flags = flag::RST | flag::ACK;
-                is_due.then(|| (self.put(bytes, self.send.nxt, flags, now), 0))
+                // Of a connection that is closed on this side nothing more is said (linux: tcp_send_active_reset, tcp_v4_send_reset).
+                let is_over = self.is_orphan && self.send.is_fin_acked();
+                let flags = if is_over {
+                    flag::RST
+                } else {
+                    flag::RST | flag::ACK
+                };
+                is_due.then(|| (self.put(bytes, self.send.nxt, flags, false, now), 0))
             }
             _ => self.write_text(bytes, payload_max, now),
         }
@@ -608,7 +623,7 @@ impl Connection {
             if plan.end > self.send.end {
                 flags |= flag::FIN;
             }
-            let header = self.put(bytes, plan.start, flags, now);
+            let header = self.put(bytes, plan.start, flags, false, now);
             self.send
                 .ring()
                 .get(plan.start, &mut bytes[header..header + len]);
@@ -622,7 +637,7 @@ impl Connection {
         }
         if self.acks_due > 0 {
             let left = self.acks_due - 1;
-            let header = self.put(bytes, self.send.nxt, flag::ACK, now);
+            let header = self.put(bytes, self.send.nxt, flag::ACK, true, now);
             self.acks_due = left;
             self.quick_acks = self.quick_acks.saturating_sub(1);
             return Some((header, 0));
@@ -630,22 +645,19 @@ impl Connection {
         // A number that was acknowledged asks for an answer: keepalive, a shut window.
         core::mem::take(&mut self.send.ask_due).then(|| {
             self.asked_at = now;
-            (self.put(bytes, self.send.una - 1, flag::ACK, now), 0)
+            (self.put(bytes, self.send.una - 1, flag::ACK, true, now), 0)
         })
     }
 
-    /// Writes a header that acknowledges what there is; gives its length.
-    fn put(&mut self, bytes: &mut [u8], at: u64, flags: u8, now: Micros) -> usize {
+    /// Writes a header that acknowledges what there is; gives its length. A bare one tells of what is beyond holes as well:
+    /// beside payload there is no room for that.
+    fn put(&mut self, bytes: &mut [u8], at: u64, flags: u8, is_bare: bool, now: Micros) -> usize {
         let mut len = 20;
         if let Some(clock) = &self.clock {
             packet::put_times(&mut bytes[len..], (clock.stamp(now), clock.recent));
             len += TIMES;
         }
-        if self.receive.has_blocks()
-            && self.send.is_sack
-            && flags == flag::ACK
-            && at == self.send.nxt
-        {
+        if is_bare && self.receive.has_blocks() && self.send.is_sack && at == self.send.nxt {
             let fits = if self.clock.is_some() { 3 } else { BLOCKS_MAX };
             let mut blocks = [(0, 0); BLOCKS_MAX];
             let count = self.receive.blocks(&mut blocks[..fits]);
@@ -685,7 +697,9 @@ impl Connection {
         Some(match self.state {
             SynSent => since + CONNECT_US,
             SynReceived => since.max(self.heard_at) + CONNECT_US,
-            FinWait2 => since.max(self.heard_at) + ORPHAN_US,
+            FinWait2 => since + ORPHAN_US,
+            // Nobody is left who could lose patience with a peer that answers, and takes nothing.
+            _ if self.is_orphan => since + self.options.user_timeout_us,
             _ => since.max(self.heard_at) + self.options.user_timeout_us,
         })
     }

@@ -64,7 +64,9 @@ impl Stack {
     /// Payload of one segment that we can send and take.
     pub(super) fn own_mss(&self, remote: &SocketAddr) -> u16 {
         let headers = packet::header_len(&remote.ip()) + 20;
-        self.link.mtu_bytes.saturating_sub(headers).min(65_495) as u16
+        self.path_mtu(&remote.ip())
+            .saturating_sub(headers)
+            .min(65_495) as u16
     }
 
     pub(super) fn find_listener(&self, local: &SocketAddr) -> Option<ListenerId> {

@@ -9,15 +9,11 @@ use crate::counters::Drop;
 use crate::ip::Origin;
 use crate::packet::{self, Ip, SegmentOptions, SynOptions, Tcp, flag};
 use crate::route::Hop;
-use crate::stack::{Error, Stack};
+use crate::stack::Stack;
 use crate::{Micros, SECOND_US};
 
 /// How often what a connection hears counts as proof that its neighbor is there.
 const CONFIRM_US: Micros = 5 * SECOND_US;
-/// Smaller packets than this every IPv4 link takes (RFC 791, with RFC 1191 section 3's floor).
-const PATH_MTU_MIN: usize = 576;
-/// RFC 8200 section 5.
-const PATH_MTU_MIN_V6: usize = 1280;
 
 impl Stack {
     pub(crate) fn tcp_input(
@@ -190,7 +186,7 @@ impl Stack {
 
     /// An ICMP error quotes a packet of ours.
     #[cfg(feature = "icmp")]
-    pub(crate) fn tcp_icmp_error(&mut self, quote: &[u8], mtu: Option<usize>, is_hard: bool) {
+    pub(crate) fn tcp_icmp_error(&mut self, quote: &[u8], said: &crate::errors::Said) {
         let Some((local, remote, seq)) = quoted_tcp(quote) else {
             return;
         };
@@ -198,7 +194,7 @@ impl Stack {
         let Some(Slot::Flow(index)) = self.tcp.table.get(&key).copied() else {
             return;
         };
-        let (headers, now) = (packet::header_len(&remote.ip()) + 20, self.now);
+        let now = self.now;
         let Some(flow) = self.tcp.flow(index) else {
             return;
         };
@@ -207,15 +203,15 @@ impl Stack {
         if at < flow.tcp.send.una || at >= flow.tcp.send.nxt {
             return;
         }
-        if let Some(mtu) = mtu {
-            let least = if remote.is_ipv4() {
-                PATH_MTU_MIN
-            } else {
-                PATH_MTU_MIN_V6
-            };
-            flow.tcp.lower_mss((mtu.max(least) - headers) as u16, now);
-        } else if is_hard && flow.tcp.state == TcpState::SynSent {
-            flow.tcp.fail(Error::Refused);
+        if let Some(mtu) = said.mtu_bytes {
+            self.learn_path_mtu(remote.ip(), mtu);
+            let mss = self.own_mss(&remote);
+            if let Some(flow) = self.tcp.flow(index) {
+                flow.tcp.lower_mss(mss, now);
+            }
+        } else if flow.tcp.state == TcpState::SynSent {
+            // Whatever it is, an attempt ends by it (linux: tcp_v4_err).
+            flow.tcp.fail(said.error);
         }
         self.settle(index);
     }

@@ -177,8 +177,12 @@ impl Stack {
         } else {
             offloads.gso_v6
         };
-        let bytes_max = if has_gso { gso_bytes_max(&offloads) } else { 0 };
-        let bytes_max = bytes_max.max(self.link.mtu_bytes);
+        // Where nobody cuts, one segment at a time.
+        let bytes_max = if has_gso {
+            gso_bytes_max(&offloads).max(self.link.mtu_bytes)
+        } else {
+            0
+        };
         let (len, cut) = self.write(index, &mut buffer[ETHERNET..], bytes_max)?;
         packet::put_ethernet(buffer, &mac, &self.link.mac, !is_v4);
         self.may_leave(index, &mut buffer[ETHERNET..ETHERNET + len], false)

@@ -132,7 +132,9 @@ impl Receiver {
         let (start, mut stop) = (at.max(self.next), end.min(self.edge));
         let needed = stop.saturating_sub(self.read) as usize;
         let kept = self.read..self.pieces.last().map_or(self.next, |last| last.1);
-        if start < stop && !pool.fit(&mut self.ring, needed, kept) {
+        if start < stop && !pool.fit(&mut self.ring, needed, kept.clone()) {
+            // What is for sure, at least: a segment may be longer than that.
+            let _ = pool.fit(&mut self.ring, needed.min(4096), kept);
             stop = stop.min(self.read + self.ring.capacity() as u64);
             self.limit = (self.ring.capacity() as u64).clamp(LIMIT_MIN.min(self.limit), self.limit);
         }

@@ -50,6 +50,7 @@ struct Run {
     start: u64,
     end: u64,
     sent_at: Micros,
+    order: u64,
     state: State,
     /// It was sent more than once.
     is_again: bool,
@@ -136,8 +137,10 @@ pub(super) struct Sender {
     /// The right edge of the peer's window, the segment that said so, the largest ever.
     edge: u64,
     edge_by: (u64, u64),
-    window_max: u64,
+    pub window_max: u64,
     runs: VecDeque<Run>,
+    /// Transmissions so far: what was sent at one time has an order, too.
+    order: u64,
     sacked: u64,
     lost: u64,
     /// Of a peer without SACK: duplicates since the last progress.
@@ -146,8 +149,8 @@ pub(super) struct Sender {
     undo: Option<Undo>,
     /// The end of the last segment that was shorter than it could be (Minshall's Nagle).
     small_end: u64,
-    /// The latest transmission that has arrived: when it left, its end, how long it took.
-    latest: (Micros, u64),
+    /// The latest transmission that has arrived: its order, its end, how long it took.
+    latest: (u64, u64),
     latest_rtt_us: Micros,
     /// The furthest position that has arrived, and that was sent again.
     furthest: u64,
@@ -190,6 +193,7 @@ impl Sender {
             edge_by: (0, 0),
             window_max: 0,
             runs: VecDeque::new(),
+            order: 0,
             sacked: 0,
             lost: 0,
             duplicates: 0,
@@ -393,6 +397,7 @@ impl Sender {
     pub(super) fn commit(&mut self, plan: Plan, stamp: u32, now: Micros) {
         let was_empty = self.nxt == self.una;
         self.sent_bytes += plan.end - plan.start;
+        self.order += 1;
         match plan.again {
             Some(found) => self.commit_again(found, plan, stamp, now),
             None => self.commit_new(plan, now),
@@ -418,16 +423,19 @@ impl Sender {
         if let Some(last) = self.runs.back_mut()
             && last.state == State::Flying
             && !last.is_again
-            && (last.sent_at == now || (is_crowded && last.len() < self.mss))
+            && ((last.sent_at == now && last.order + 1 == self.order)
+                || (is_crowded && last.len() < self.mss))
         {
             last.end = plan.end;
             last.sent_at = now;
+            last.order = self.order;
             return;
         }
         self.runs.push_back(Run {
             start: plan.start,
             end: plan.end,
             sent_at: now,
+            order: self.order,
             state: State::Flying,
             is_again: false,
         });
@@ -450,6 +458,7 @@ impl Sender {
         run.state = State::Flying;
         run.is_again = true;
         run.sent_at = now;
+        run.order = self.order;
         self.again_end = self.again_end.max(plan.end);
         let count = (plan.end - plan.start).div_ceil(self.mss);
         self.retransmits += count;
@@ -484,7 +493,8 @@ impl Sender {
         let progress = heard.ack.saturating_sub(self.una);
         let was_limited = self.in_flight() + self.mss > self.window.limit() / 2;
         let same_window = self.una.max(heard.ack) + heard.window == self.edge;
-        if heard.ack >= self.una && (heard.seq, heard.ack) >= self.edge_by {
+        let is_later = (heard.seq, heard.ack) >= self.edge_by;
+        if heard.ack > self.una || heard.ack == self.una && is_later {
             let was_shut = self.edge <= self.nxt;
             self.edge = heard.ack + heard.window;
             self.edge_by = (heard.seq, heard.ack);
@@ -511,8 +521,9 @@ impl Sender {
         if !self.is_sack {
             self.count_duplicates(progress, is_duplicate);
         }
+        let mut waits = None;
         if before != (0, self.sacked) || self.lost > 0 || self.phase != Phase::Open {
-            self.find_losses(now);
+            waits = self.find_losses(now);
         }
         if moved && was_limited && !matches!(self.phase, Phase::Recovery(_)) {
             self.window
@@ -521,7 +532,7 @@ impl Sender {
         if moved {
             self.rtt.end_backoff();
         }
-        if moved || self.timer != Timer::Retransmit {
+        if moved || waits.is_some() || self.timer != Timer::Retransmit {
             self.arm(now);
         }
         moved
@@ -637,12 +648,11 @@ impl Sender {
         }
         self.is_reordering_seen |= arrived.is_reordered;
         self.furthest = self.furthest.max(arrived.furthest);
-        let (sent_at, end) = arrived.latest;
-        let took = now.saturating_sub(sent_at);
+        let took = now.saturating_sub(arrived.latest_at);
         // A retransmission that is answered sooner than any answer came: it was the first one's.
         let is_doubtful = arrived.latest_is_again && took < self.rtt.min_us;
-        if end > 0 && !is_doubtful && (sent_at, end) > self.latest {
-            self.latest = (sent_at, end);
+        if arrived.latest.1 > 0 && !is_doubtful && arrived.latest > self.latest {
+            self.latest = arrived.latest;
             self.latest_rtt_us = took;
         }
     }
@@ -681,7 +691,7 @@ impl Sender {
         let Some(head) = self.runs.front().copied() else {
             return;
         };
-        if head.state != State::Flying || (head.is_again && self.phase == Phase::Open) {
+        if head.state != State::Flying || head.is_again {
             return;
         }
         if head.len() > self.mss {
@@ -785,7 +795,7 @@ impl Sender {
         let until = self.furthest.max(self.again_end);
         let mut waits = None;
         for run in self.runs.iter_mut().take_while(|run| run.start < until) {
-            if run.state != State::Flying || (run.sent_at, run.end) >= self.latest {
+            if run.state != State::Flying || (run.order, run.end) >= self.latest {
                 continue;
             }
             let lost_at = run.sent_at + patience;
@@ -844,7 +854,10 @@ impl Sender {
                 smooth if self.nxt - self.una <= self.mss => 2 * smooth + PEER_WAIT_US,
                 smooth => 2 * smooth + 2_000,
             };
-            (Timer::TailProbe, now + wait.min(timeout))
+            // Who goes on writing does not put it off for ever (RFC 8985 section 7.2).
+            let head = self.runs.front().map_or(now, |run| run.sent_at);
+            let at = (now + wait).min(head + timeout);
+            (Timer::TailProbe, at.max(now + 1))
         } else {
             (Timer::Retransmit, now + timeout)
         };
@@ -933,7 +946,8 @@ impl Sender {
 struct Arrived {
     /// The latest of what was sent once.
     original_at: Option<Micros>,
-    latest: (Micros, u64),
+    latest: (u64, u64),
+    latest_at: Micros,
     latest_is_again: bool,
     furthest: u64,
     is_reordered: bool,
@@ -942,8 +956,9 @@ struct Arrived {
 impl Arrived {
     fn note(&mut self, run: &Run, furthest: u64, now: Micros) {
         debug_assert!(run.sent_at <= now);
-        if (run.sent_at, run.end) > self.latest {
-            self.latest = (run.sent_at, run.end);
+        if (run.order, run.end) > self.latest {
+            self.latest = (run.order, run.end);
+            self.latest_at = run.sent_at;
             self.latest_is_again = run.is_again;
         }
         self.furthest = self.furthest.max(run.end);

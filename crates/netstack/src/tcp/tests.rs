@@ -396,6 +396,30 @@ fn streams_pass_the_end_of_their_numbers() {
 }
 
 #[test]
+fn one_forged_segment_does_not_make_all_others_look_old() {
+    for seq in [0u32.wrapping_sub(1_000_000), 0u32.wrapping_sub(1)] {
+        let mut bench = Bench::new(&options(), true, true);
+        bench.their_clock = 100 + (1 << 30);
+        // Its acknowledgement is a guess, or its place is outside the window.
+        bench.hear(seq, 1 << 29, flag::ACK, b"x", &[]);
+        bench.their_clock = 101;
+        bench.hear(0, 0, flag::ACK, b"honest", &[]);
+        assert_eq!(bench.tcp.receive.unread(), 6);
+    }
+}
+
+#[test]
+fn what_carries_payload_has_no_blocks() {
+    let mut bench = Bench::new(&options(), true, true);
+    bench.hear(1000, 0, flag::ACK, &[1; 1000], &[]);
+    while bench.sent_one(MSS).is_some() {}
+    bench.write(3 * MSS);
+    while let Some(sent) = bench.sent_one(MSS) {
+        assert!(sent.len == 0 || sent.blocks.is_empty(), "{sent:?}");
+    }
+}
+
+#[test]
 fn holes_are_told_the_last_change_first_and_what_came_twice_before_all() {
     let mut bench = Bench::new(&options(), true, true);
     bench.hear(2000, 0, flag::ACK, &[2; 1000], &[]);
