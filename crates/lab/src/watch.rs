@@ -5,44 +5,64 @@ use crate::{Lab, ask};
 use fordwayd::admin::{Connection, Reply, Request};
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Between two looks.
 const INTERVAL: Duration = Duration::from_millis(10);
 
+/// Domain, local and remote name, channel.
+type End = (String, String, String, Option<u64>);
+
+/// The last row of each.
+type Rows = BTreeMap<End, Connection>;
+
 /// A running watch.
 #[derive(Debug)]
 pub struct Watch {
-    over: Arc<AtomicBool>,
-    thread: Option<JoinHandle<Vec<Connection>>>,
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    over: AtomicBool,
+    rows: Mutex<Rows>,
 }
 
 impl Watch {
     /// Begins; looks no more once a row is `enough`, so that a broker that is measured is left alone.
     pub fn start(lab: &Lab, enough: fn(&Connection) -> bool) -> Watch {
-        let over = Arc::new(AtomicBool::new(false));
-        let (flag, dir) = (Arc::clone(&over), lab.runtime_dir());
-        let thread = std::thread::spawn(move || watch(&dir, &flag, enough));
+        let shared = Arc::new(Shared::default());
+        let (for_thread, dir) = (Arc::clone(&shared), lab.runtime_dir());
+        let thread = std::thread::spawn(move || watch(&dir, &for_thread, enough));
         Watch {
-            over,
+            shared,
             thread: Some(thread),
         }
     }
 
-    /// Ends it: the last (largest) row of each channel and each end.
-    pub fn end(mut self) -> Vec<Connection> {
-        self.join()
+    /// What it saw so far: the last (largest) row of each channel and each end.
+    pub fn rows(&self) -> Vec<Connection> {
+        let rows = self.shared.rows.lock();
+        let rows = rows.unwrap_or_else(PoisonError::into_inner);
+        rows.values().cloned().collect()
     }
 
-    fn join(&mut self) -> Vec<Connection> {
-        self.over.store(true, Ordering::Relaxed);
-        let thread = self.thread.take();
-        thread
-            .and_then(|thread| thread.join().ok())
-            .unwrap_or_default()
+    /// Ends it: the same, at the end.
+    pub fn end(mut self) -> Vec<Connection> {
+        self.join();
+        self.rows()
+    }
+
+    fn join(&mut self) {
+        self.shared.over.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // A panic there is told by what is missing.
+            let _ = thread.join();
+        }
     }
 }
 
@@ -52,18 +72,28 @@ impl Drop for Watch {
     }
 }
 
-fn watch(dir: &Path, over: &AtomicBool, enough: fn(&Connection) -> bool) -> Vec<Connection> {
-    let mut rows = BTreeMap::new();
+fn watch(dir: &Path, shared: &Shared, enough: fn(&Connection) -> bool) {
     let mut known = false;
-    while !known && !over.load(Ordering::Relaxed) {
+    while !known && !shared.over.load(Ordering::Relaxed) {
         if let Ok(Reply::Connections { connections }) = ask(dir, &Request::Connections) {
             known = connections.iter().any(enough);
-            rows.extend(connections.into_iter().map(|row| {
-                let (domain, local) = (row.domain.clone(), row.local.clone());
-                ((domain, local, row.remote.clone(), row.channel), row)
-            }));
+            let rows = shared.rows.lock();
+            let mut rows = rows.unwrap_or_else(PoisonError::into_inner);
+            for row in connections {
+                keep(&mut rows, row);
+            }
         }
         std::thread::sleep(INTERVAL);
     }
-    rows.into_values().collect()
+}
+
+/// A connection's later row takes the place of the earlier one. Whose it was stays, when its program has closed
+/// it and the kernel still sends what is left.
+fn keep(rows: &mut Rows, mut row: Connection) {
+    let (domain, local) = (row.domain.clone(), row.local.clone());
+    let end = (domain, local, row.remote.clone(), row.channel);
+    if let Some(earlier) = rows.get(&end) {
+        row.pid = row.pid.or(earlier.pid);
+    }
+    rows.insert(end, row);
 }

@@ -34,6 +34,19 @@ impl Watch {
         })
     }
 
+    /// Returns when both ends of this TCP port were seen to move bytes through rings: of a connection that a test
+    /// holds open, because a short one may come and go between two looks.
+    pub fn until_rings(&self, bed: &crate::Bed, domains: [&str; 2], port: u16) -> Result<()> {
+        let what = "bytes go through rings at both ends";
+        bed.lab().wait_until(COUNTED_LIMIT, what, || {
+            let so_far = Carried {
+                ring_bytes: 0,
+                rows: self.watch.rows(),
+            };
+            Ok(so_far.at_both_ends(TCP, domains, port, 1).is_ok())
+        })
+    }
+
     /// Ends it.
     pub fn end(self, bed: &crate::Bed) -> Result<Carried> {
         let rows = self.watch.end();

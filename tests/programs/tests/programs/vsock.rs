@@ -5,6 +5,7 @@ use anyhow::{Context, Result, ensure};
 use fordway_test_programs::{
     Bed, CLIENT, CLIENT_LIMIT, Program, SERVER, Spawn, Stdin, Stdout, files, path_of, script,
 };
+use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -55,8 +56,12 @@ fn vsock() -> Result<()> {
     let cases = [PYTHON, &script, "cases", &server_cid, &client_cid, &port];
     all_are_good(&bed, &cases, CASES_MIN)?;
     let words = [&ncat, "--vsock", "--send-only", &server_cid, &ncat_port];
-    let sends = Spawn::new(words).stdin(Stdin::File(file.clone()));
-    bed.run(sends).context("ncat")?;
+    let mut sends = bed.spawn(CLIENT, Spawn::new(words).stdin(Stdin::Pipe))?;
+    let mut input = sends.take_stdin().context("ncat's input")?;
+    input.write_all(&fs::read(&file)?).context("ncat")?;
+    watch.until_rings(&bed, [SERVER, CLIENT], NCAT_PORT)?;
+    drop(input);
+    bed.end_of(sends, CLIENT_LIMIT, "ncat")?.ok()?;
     bed.end_of(sink, CLIENT_LIMIT, "ncat")?;
     files::same(&got, &file).context("ncat")?;
     let connect = format!("VSOCK-CONNECT:{server_cid}:{SOCAT_PORT}");
