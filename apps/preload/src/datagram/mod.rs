@@ -494,9 +494,12 @@ pub fn connected(socket: &Socket, fd: i32) {
         };
         other.flows().filter(is_lost).for_each(Flow::drop_out);
     }
+    if remote.is_none() {
+        bound(fd);
+    }
 }
 
-/// bind(2) has been called on what is behind a descriptor: it may get now what others of its port got.
+/// What is behind a descriptor has been bound, or has a peer no more: it may get now what others of its port got.
 pub fn bound(fd: i32) {
     if !is_used() {
         return;
