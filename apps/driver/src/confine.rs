@@ -1,8 +1,13 @@
 //! What a part gives up once it has what it needs: everything else. One list of system calls for each part.
 
-use rustix::process::{DumpableBehavior, Resource, Rlimit};
-use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
+use rustix::process::{DumpableBehavior, Resource, Rlimit, getrlimit};
+use rustix::thread::CapabilitySet;
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule,
+};
 use std::io;
+use std::path::Path;
 
 /// Calls of a driver's loop: frames, doorbells, the link, memory for a new queue, the end.
 pub const DRIVER_CALLS: &[libc::c_long] = &[
@@ -58,13 +63,16 @@ pub const DRIVER_CALLS: &[libc::c_long] = &[
 pub struct Confined<'a> {
     /// User and group; 0: everything stays as it is (tests, and who runs a part by hand).
     pub uid: u32,
+    /// A directory that it sees still, to be read only.
+    pub directory: Option<&'a Path>,
     /// System calls; any other one ends the process.
     pub calls: &'a [libc::c_long],
     /// Descriptors.
     pub files_max: u64,
     /// Of one file, which is to say one memfd.
     pub file_bytes_max: u64,
-    /// Address space.
+    /// Address space, and what of it is memory of its own.
+    pub space_bytes_max: u64,
     pub memory_bytes_max: u64,
 }
 
@@ -74,30 +82,50 @@ pub fn confine(to: &Confined<'_>) -> io::Result<()> {
     if to.uid == 0 {
         return Ok(());
     }
-    fordway_platform::launch::empty_root()?;
+    fordway_platform::launch::empty_root(to.directory)?;
     for (resource, most) in [
         (Resource::Nofile, to.files_max),
         (Resource::Fsize, to.file_bytes_max),
-        (Resource::As, to.memory_bytes_max),
+        (Resource::As, to.space_bytes_max),
+        (Resource::Data, to.memory_bytes_max),
         (Resource::Nproc, 0),
         (Resource::Core, 0),
         (Resource::Memlock, 0),
     ] {
+        // Nobody raises what was set for it.
+        let most = getrlimit(resource)
+            .maximum
+            .map_or(most, |set| set.min(most));
         let limit = Rlimit {
             current: Some(most),
             maximum: Some(most),
         };
         rustix::process::setrlimit(resource, limit)?;
     }
-    fordway_platform::launch::become_user(to.uid, false)?;
+    fordway_platform::launch::become_user(to.uid, CapabilitySet::empty())?;
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     allow_only(to.calls)
 }
 
-/// Any other call ends the process from now on. Nothing that it may execute later gets more rights than it has.
+/// Any other call ends the process from now on. Nothing that it may execute later gets more rights than it has. Of sockets, those of
+/// AF_UNIX alone are made.
 pub fn allow_only(calls: &[libc::c_long]) -> io::Result<()> {
+    let rule = |call: libc::c_long| -> Result<_, seccompiler::BackendError> {
+        const FAMILY: u8 = 0;
+        let (length, is_unix) = (SeccompCmpArgLen::Dword, SeccompCmpOp::Eq);
+        let rules = match call {
+            libc::SYS_socket | libc::SYS_socketpair => {
+                let unix = libc::AF_UNIX as u64;
+                let condition = SeccompCondition::new(FAMILY, length, is_unix, unix)?;
+                vec![SeccompRule::new(vec![condition])?]
+            }
+            _ => Vec::new(),
+        };
+        Ok((call, rules))
+    };
+    let rules: Result<_, _> = calls.iter().map(|&call| rule(call)).collect();
     let filter = SeccompFilter::new(
-        calls.iter().map(|&call| (call, Vec::new())).collect(),
+        rules.map_err(io::Error::other)?,
         SeccompAction::KillProcess,
         SeccompAction::Allow,
         std::env::consts::ARCH

@@ -32,9 +32,11 @@ fn drive() -> io::Result<()> {
     let wire = Wire::open(&config.wire)?;
     confine::confine(&Confined {
         uid: config.uid,
+        directory: None,
         calls: confine::DRIVER_CALLS,
         files_max: 32,
         file_bytes_max: 16 << 20,
+        space_bytes_max: 256 << 20,
         memory_bytes_max: 256 << 20,
     })?;
     let queue = QueueEnd::new(link, Role::Driver)?;

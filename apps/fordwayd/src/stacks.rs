@@ -9,7 +9,7 @@
 //! port's namespace.
 //!
 //! Each has a user of its own, which nobody else is: neither one may signal or trace another. A driver is root until it has its
-//! port; a stack never is.
+//! port; a stack never is, but has two rights of root's until it has confined itself (`fordway_driver::confine`).
 //!
 //! The parts outlive the broker. Who they are stands in [`STACKS_FILE`], which a new broker reads: it takes the ends of the
 //! link from the processes themselves (pidfd_getfd(2)). Where one of them is gone, both are started anew.
@@ -27,6 +27,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{
     Pid, PidfdFlags, PidfdGetfdFlags, Signal, pidfd_getfd, pidfd_open, pidfd_send_signal,
 };
+use rustix::thread::CapabilitySet;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -80,6 +81,7 @@ struct StackConfig<'a> {
     addresses: Vec<String>,
     routes: Vec<StackRoute>,
     sockets_max: usize,
+    uid: u32,
     protocols: &'a [String],
 }
 
@@ -357,18 +359,16 @@ impl Stacks {
                 .collect(),
             routes: way_out.into_iter().collect(),
             sockets_max: SOCKETS_MAX,
+            uid,
             protocols: &options.protocols,
         })?;
         let variables: [(&str, OsString); 2] = [
             ("LD_PRELOAD", self.programs.library.clone().into()),
             (names::SOCKET, self.control_socket.clone().into()),
         ];
-        let hidden = site
-            .netns_path
-            .parent()
-            .unwrap_or(Path::new("/"))
-            .to_owned();
         let (program, netns_path) = (self.programs.stack.clone(), site.netns_path.clone());
+        let mut capabilities = CapabilitySet::SYS_ADMIN;
+        capabilities.set(CapabilitySet::NET_RAW, link.is_none());
         Ok(Box::new(move || {
             // Without a port it is to have no network at all.
             let namespace = match &link {
@@ -382,11 +382,7 @@ impl Stacks {
                 inherits: inherits.as_slice(),
                 netns: namespace.as_fd(),
                 variables: &variables,
-                user: Some(PartUser {
-                    uid,
-                    sees_frames: link.is_none(),
-                    hidden: &hidden,
-                }),
+                user: Some(PartUser { uid, capabilities }),
             }
             .start()
         }))

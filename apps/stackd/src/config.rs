@@ -27,6 +27,9 @@ pub struct Config {
     /// Sockets at one time.
     #[serde(default = "sockets_usual")]
     pub sockets_max: usize,
+    /// The user, and the group, that the process is; 0: it keeps all its rights.
+    #[serde(default)]
+    pub uid: u32,
     /// What has to be in this binary: `tcp`, `udp`, `icmp`.
     #[serde(default)]
     pub protocols: Vec<String>,

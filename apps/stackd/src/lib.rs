@@ -30,6 +30,7 @@
 
 mod bound;
 pub mod config;
+pub mod confine;
 mod control;
 #[cfg(feature = "udp")]
 mod datagram;

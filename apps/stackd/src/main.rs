@@ -3,7 +3,7 @@
 
 use anyhow::{Context, Result};
 use fordway_stackd::config::Config;
-use fordway_stackd::{Server, port};
+use fordway_stackd::{Server, confine, port};
 
 fn main() -> Result<()> {
     let argument = std::env::args().nth(1);
@@ -15,5 +15,7 @@ fn main() -> Result<()> {
         .with_context(|| format!("descriptor {fd}"))?;
     let config: Config = serde_json::from_str(&text).context("the configuration")?;
     let port = port::open(&config.port)?;
-    Server::new(&config, port)?.run()
+    let server = Server::new(&config, port)?;
+    confine::confine(&config)?;
+    server.run()
 }

@@ -131,16 +131,9 @@ os._exit(0)
 
 /// Resident memory of a process in KB.
 fn memory_kb(pid: u32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("its status");
-    let line = status
-        .lines()
-        .find(|line| line.starts_with("VmRSS:"))
-        .expect("VmRSS");
-    line.split_whitespace()
-        .nth(1)
-        .expect("a number")
-        .parse()
-        .expect("a number")
+    let text = status(pid, "VmRSS:");
+    let number = text.split_whitespace().next().expect("a number");
+    number.parse().expect("a number")
 }
 
 fn serves(bed: &mut Bed) {
@@ -150,6 +143,38 @@ fn serves(bed: &mut Bed) {
         lines.len() > 8 && !lines.iter().any(|line| line.contains("failed")),
         "{lines:?}"
     );
+}
+
+/// A line of its status.
+fn status(pid: u32, word: &str) -> String {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("procfs");
+    let mut lines = text.lines();
+    let line = lines.find_map(|line| line.strip_prefix(word));
+    line.expect("a line").trim().to_owned()
+}
+
+#[test]
+fn a_stack_can_do_nothing_but_its_work() {
+    let Some(mut bed) = Bed::start(Stack::Own) else {
+        return;
+    };
+    serves(&mut bed);
+    let pid = bed.stack_pid();
+    assert_ne!(status(pid, "Uid:"), "0\t0\t0\t0");
+    for set in ["CapInh:", "CapPrm:", "CapEff:", "CapAmb:"] {
+        assert_eq!(status(pid, set), "0000000000000000", "{set}");
+    }
+    assert_eq!(status(pid, "NoNewPrivs:"), "1");
+    assert_eq!(status(pid, "Seccomp:"), "2");
+    // It sees the directory of the broker's socket, and that only.
+    let mut place = std::path::PathBuf::from(format!("/proc/{pid}/root"));
+    for word in bed.dir.join("control").components().skip(1) {
+        let names = std::fs::read_dir(&place).expect("its root");
+        let names: Vec<_> = names.map(|one| one.expect("a name").file_name()).collect();
+        assert_eq!(names, [word.as_os_str()]);
+        place.push(word);
+    }
+    assert!(std::fs::write(place.join("x"), "").is_err());
 }
 
 #[test]

@@ -8,7 +8,7 @@
 use crate::fabric::FABRIC_FILE;
 use rustix::fs::CWD;
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
-use rustix::thread::{CpuSet, LinkNameSpaceType, UnshareFlags};
+use rustix::thread::{CapabilitySet, CapabilitySets, CpuSet, LinkNameSpaceType, UnshareFlags};
 use std::ffi::{CString, OsStr, OsString};
 use std::io::{self, Seek as _, Write as _};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -82,9 +82,9 @@ pub fn private_mounts(hosts: &Path) -> io::Result<bool> {
     Ok(named)
 }
 
-/// Leaves the process, whose only thread this is, with a root directory that is empty and cannot be written, and without
-/// System V IPC of others. What is open stays open.
-pub fn empty_root() -> io::Result<()> {
+/// Leaves the process, whose only thread this is, with a root directory that is empty but for `kept`, and cannot be written, and
+/// without System V IPC of others. What is open stays open. `kept` is a directory, not below /usr, which stays under its path.
+pub fn empty_root(kept: Option<&Path>) -> io::Result<()> {
     // Something that is there everywhere, to be covered in this process's mounts alone.
     const PLACE: &str = "/usr";
     let flags = UnshareFlags::NEWNS | UnshareFlags::NEWIPC | UnshareFlags::NEWUTS;
@@ -92,8 +92,17 @@ pub fn empty_root() -> io::Result<()> {
     unsafe { rustix::thread::unshare_unsafe(flags)? };
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     rustix::mount::mount_change("/", private)?;
-    let nothing = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC | MountFlags::RDONLY;
-    rustix::mount::mount("none", PLACE, "tmpfs", nothing, Some(c"size=4k,mode=555"))?;
+    let nothing = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    rustix::mount::mount("none", PLACE, "tmpfs", nothing, Some(c"size=4k,mode=755"))?;
+    if let Some(kept) = kept {
+        let place = Path::new(PLACE).join(kept.strip_prefix("/").unwrap_or(kept));
+        std::fs::create_dir_all(&place)?;
+        rustix::mount::mount_bind(kept, &place)?;
+        let nothing = MountFlags::BIND | MountFlags::RDONLY | nothing;
+        rustix::mount::mount_remount(&place, nothing, "")?;
+    }
+    let nothing = MountFlags::BIND | MountFlags::RDONLY | nothing;
+    rustix::mount::mount_remount(PLACE, nothing, "")?;
     rustix::process::chdir(PLACE)?;
     // The old root then lies over the new one (pivot_root(2), NOTES).
     rustix::process::pivot_root(".", ".")?;
@@ -102,29 +111,27 @@ pub fn empty_root() -> io::Result<()> {
 }
 
 /// Has the process, whose only thread this is, become another user with a group of the same number, for good: no program that it
-/// executes gets more rights. With `sees_frames` it may open packet sockets in its network namespace, and else nothing.
-pub fn become_user(uid: u32, sees_frames: bool) -> io::Result<()> {
-    use rustix::thread::{CapabilitySet, CapabilitySets};
+/// executes gets more rights. It keeps `kept`, also when it executes one, and nothing else. Who it is already it need not become.
+pub fn become_user(uid: u32, kept: CapabilitySet) -> io::Result<()> {
     let (user, group) = (
         rustix::process::Uid::from_raw(uid),
         rustix::process::Gid::from_raw(uid),
     );
-    rustix::thread::set_keep_capabilities(true)?;
-    rustix::thread::set_thread_groups(&[])?;
-    rustix::thread::set_thread_res_gid(group, group, group)?;
-    rustix::thread::set_thread_res_uid(user, user, user)?;
-    let kept = match sees_frames {
-        true => CapabilitySet::NET_RAW,
-        false => CapabilitySet::empty(),
-    };
+    if rustix::process::geteuid() != user {
+        rustix::thread::set_keep_capabilities(true)?;
+        rustix::thread::set_thread_groups(&[])?;
+        rustix::thread::set_thread_res_gid(group, group, group)?;
+        rustix::thread::set_thread_res_uid(user, user, user)?;
+    }
     let sets = CapabilitySets {
         effective: kept,
         permitted: kept,
         inheritable: kept,
     };
+    // What is not inheritable is not ambient either (capabilities(7)).
     rustix::thread::set_capabilities(None, sets)?;
-    if sees_frames {
-        rustix::thread::configure_capability_in_ambient_set(CapabilitySet::NET_RAW, true)?;
+    for one in kept.iter() {
+        rustix::thread::configure_capability_in_ambient_set(one, true)?;
     }
     Ok(rustix::thread::set_no_new_privs(true)?)
 }
@@ -158,18 +165,16 @@ pub struct Part<'a> {
     /// All of its environment.
     pub variables: &'a [(&'a str, OsString)],
     /// Who it is, or root.
-    pub user: Option<PartUser<'a>>,
+    pub user: Option<PartUser>,
 }
 
 /// A part that never was root.
 #[derive(Clone, Copy, Debug)]
-pub struct PartUser<'a> {
+pub struct PartUser {
     /// User and group.
     pub uid: u32,
-    /// Whether it may open packet sockets in its network namespace.
-    pub sees_frames: bool,
-    /// The directory of the fabric's namespaces, which it is not to see: its copy would keep them alive.
-    pub hidden: &'a Path,
+    /// What it may do besides until it gives that up: SYS_ADMIN to empty its root, NET_RAW to open its port.
+    pub capabilities: CapabilitySet,
 }
 
 impl Part<'_> {
@@ -189,11 +194,7 @@ impl Part<'_> {
             .current_dir("/")
             .stdin(Stdio::null())
             .stdout(Stdio::null());
-        let user = self.user.map(|user| (user.uid, user.sees_frames));
-        let hidden = self
-            .user
-            .map(|user| CString::new(user.hidden.as_os_str().as_bytes()));
-        let hidden = hidden.transpose()?;
+        let user = self.user;
         let prepare = move || -> io::Result<()> {
             rustix::process::setsid()?;
             for &number in &passed {
@@ -201,14 +202,8 @@ impl Part<'_> {
                 let fd = unsafe { BorrowedFd::borrow_raw(number) };
                 rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::empty())?;
             }
-            if let (Some((uid, sees_frames)), Some(hidden)) = (user, &hidden) {
-                let flags = UnshareFlags::NEWNS | UnshareFlags::NEWIPC | UnshareFlags::NEWUTS;
-                // SAFETY: as in `empty_root`: the child has one thread.
-                unsafe { rustix::thread::unshare_unsafe(flags)? };
-                let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
-                rustix::mount::mount_change(c"/", private)?;
-                rustix::mount::unmount(hidden.as_c_str(), UnmountFlags::DETACH)?;
-                become_user(uid, sees_frames)?;
+            if let Some(user) = user {
+                become_user(user.uid, user.capabilities)?;
             }
             Ok(())
         };

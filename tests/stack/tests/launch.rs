@@ -263,9 +263,11 @@ fn a_domain_has_a_stack_that_is_confined_and_comes_back() {
         );
     }
     assert_ne!(status(driver, "Uid:"), status(stack, "Uid:"));
-    assert_eq!(status(driver, "Seccomp:"), "2");
-    let root = std::fs::read_dir(format!("/proc/{driver}/root")).expect("procfs");
-    assert_eq!(root.count(), 0, "the driver's root is not empty");
+    for pid in [driver, stack] {
+        assert_eq!(status(pid, "Seccomp:"), "2");
+        let root = std::fs::read_dir(format!("/proc/{pid}/root")).expect("procfs");
+        assert_eq!(root.count(), 0, "the root of {pid} is not empty");
+    }
 
     // A driver that dies is followed by one that finds the stack: the connection lives on.
     kill(driver);
@@ -383,6 +385,7 @@ fn fused_they_are_one_process() {
     let mut stream = connect(&client, &domain).expect("connected");
     echo(&mut stream, 1, 3 << 20).expect("echoed");
     assert_ne!(status(stack, "Uid:"), "0\t0\t0\t0");
+    assert_eq!(status(stack, "CapPrm:"), "0000000000000000");
     let other = broker.ask(&with_stack(false));
     assert!(matches!(other, Reply::Error { .. }), "{other:?}");
     let other = broker.ask(&plain("st"));

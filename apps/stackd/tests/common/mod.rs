@@ -18,6 +18,8 @@ use std::time::{Duration, Instant};
 
 pub const OWN: &str = "10.70.0.5";
 pub const FAR: &str = "10.70.0.1";
+/// Whom the stack becomes.
+const UID: u32 = 0x7000_0001;
 /// Longest that a program may take.
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -135,12 +137,18 @@ impl Bed {
     pub fn start_stack(&mut self) {
         let config = format!(
             r#"{{"control_socket": "{}", "port": {{"packet": "w0"}}, "mac": "02:70:00:00:00:05",
-                "addresses": ["{OWN}/16", "fd70::5/64"], "routes": [], "sockets_max": 8192, "netns_cookie": {}}}"#,
+                "addresses": ["{OWN}/16", "fd70::5/64"], "routes": [], "sockets_max": 8192, "netns_cookie": {}, "uid": {UID}}}"#,
             self.control_socket().display(),
             self.cookie()
         );
-        let mut command = self.command_in("s", &["sh", "-c", "exec \"$0\" 0"]);
-        command.arg(env!("CARGO_BIN_EXE_fordway-stackd"));
+        // As the broker starts it, but for the broker: with the library, and confined.
+        let broker = self.dir.join("control");
+        std::fs::create_dir_all(&broker).expect("a directory");
+        let broker = broker.join("broker.sock").display().to_string();
+        let shim = self.shim.display().to_string();
+        let run = "exec env LD_PRELOAD=\"$1\" FORDWAY_SOCKET=\"$2\" \"$0\" 0";
+        let mut command = self.command_in("s", &["sh", "-c", run]);
+        command.args([env!("CARGO_BIN_EXE_fordway-stackd"), &shim, &broker]);
         let path = self.dir.join("config");
         std::fs::write(&path, config).expect("a configuration");
         command.stdin(std::fs::File::open(path).expect("a configuration"));

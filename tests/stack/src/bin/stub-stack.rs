@@ -2,6 +2,7 @@
 //! TCP port 7. The tests of the launch run it.
 #![forbid(unsafe_code)]
 
+use fordway_driver::confine::{self, Confined};
 use fordway_driver::{Frame, FrameNotes, Port};
 use fordway_netstack::{Cidr, Config, Event, Offloads, RxChecksum, RxFrame, Stack, TcpOptions};
 use fordway_platform::{ipc, launch, packet};
@@ -51,6 +52,16 @@ fn main() -> Result<(), Box<dyn Error>> {
         ..TcpOptions::default()
     };
     stack.tcp_listen(None, 7, 64, options)?;
+    // As the real one, which has more calls.
+    confine::confine(&Confined {
+        uid: config["uid"].as_u64().ok_or("no user")?.try_into()?,
+        directory: None,
+        calls: confine::DRIVER_CALLS,
+        files_max: 64,
+        file_bytes_max: 16 << 20,
+        space_bytes_max: 1 << 30,
+        memory_bytes_max: 256 << 20,
+    })?;
     serve(&mut stack, &mut port)
 }
 
