@@ -196,6 +196,7 @@ impl Part<'_> {
             .stdout(Stdio::null());
         let user = self.user;
         let prepare = move || -> io::Result<()> {
+            unblock_signals()?;
             rustix::process::setsid()?;
             for &number in &passed {
                 // SAFETY: a descriptor that the parent had open when it forked, and holds until it has.
@@ -215,6 +216,20 @@ impl Part<'_> {
             rustix::process::PidfdFlags::empty(),
         )?;
         Ok((child, pidfd))
+    }
+}
+
+/// Has all signals come to the calling thread: what a broker takes by signalfd(2), and blocks, is to end a part.
+fn unblock_signals() -> io::Result<()> {
+    // SAFETY: a set is plain data, which sigemptyset fills in; nobody else has it.
+    let error = unsafe {
+        let mut none = std::mem::zeroed();
+        libc::sigemptyset(&raw mut none);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut())
+    };
+    match error {
+        0 => Ok(()),
+        error => Err(io::Error::from_raw_os_error(error)),
     }
 }
 

@@ -265,6 +265,7 @@ fn a_domain_has_a_stack_that_is_confined_and_comes_back() {
     assert_ne!(status(driver, "Uid:"), status(stack, "Uid:"));
     for pid in [driver, stack] {
         assert_eq!(status(pid, "Seccomp:"), "2");
+        assert_eq!(status(pid, "SigBlk:"), "0000000000000000");
         let root = std::fs::read_dir(format!("/proc/{pid}/root")).expect("procfs");
         assert_eq!(root.count(), 0, "the root of {pid} is not empty");
     }
@@ -277,8 +278,9 @@ fn a_domain_has_a_stack_that_is_confined_and_comes_back() {
     assert_eq!(same, stack);
     echo(&mut stream, 2, 1 << 20).expect("echoed");
 
-    // A stack that dies takes its connections with it, and the next one is reached.
-    kill(stack);
+    // A stack that is ended takes its connections with it, and the next one is reached.
+    let ended = Pid::from_raw(stack).expect("a number");
+    kill_process(ended, Signal::TERM).expect("a signal");
     broker.parts(2, &[stack]);
     let until = Instant::now() + PATIENCE;
     let mut stream = loop {
