@@ -68,7 +68,7 @@ pub fn socket(domain: c_int, kind: c_int, protocol: c_int) -> Option<sys::Result
     if kind & !(0xf | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) != 0 {
         return Some(Err(libc::EINVAL));
     }
-    let mut request = Request::new(Operation::Open, Id::default());
+    let mut request = Request::new(Operation::Open, Id::default(), 0);
     (request.first, request.second) = (domain, of_stack as i32);
     let opened = asked(&request).and_then(|(answer, fd)| {
         let fd = fd.ok_or(libc::EMFILE)?;

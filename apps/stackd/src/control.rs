@@ -1,6 +1,6 @@
 //! The control connections: requests of programs' libraries, one packet each, answered in order.
 //!
-//! Whoever breaks the protocol, or does not take its answers, loses its connection. Descriptors that come are closed.
+//! Whoever breaks the protocol, or does not take its answers, loses its connection. Who commands a socket has to know its key.
 
 use crate::names;
 use crate::server::{Server, Work};
@@ -19,6 +19,7 @@ const REQUESTS_MAX: usize = 32;
 /// Control connections at one time.
 const CLIENTS_MAX: usize = 4096;
 
+const EPERM: i32 = 1;
 pub(crate) const EINPROGRESS: i32 = 115;
 const EINVAL: i32 = 22;
 const EAFNOSUPPORT: i32 = 97;
@@ -128,8 +129,14 @@ impl Server {
         if operation == Operation::Open {
             return self.open(request, answer).map(Some);
         }
+        let holds = |place: &Place| {
+            let socket = self.table.look(*place);
+            socket.is_some_and(|socket| socket.key == request.key)
+        };
         let place = match self.table.find(request.id) {
-            Some(place) => place,
+            Some(place) if holds(&place) => place,
+            // Who knows its name only does not have it.
+            Some(_) => return Err(EPERM),
             // It ended well, or its error was taken: of one that ended otherwise more is kept, for a while.
             None if operation == Operation::TakeError && request.id.epoch == self.table.epoch => {
                 answer.length = 4;

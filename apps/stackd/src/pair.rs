@@ -1,6 +1,7 @@
 //! The stack's end of a socket's pair of AF_UNIX sockets.
 
 use fordway_abi::stack::{Id, PLUG_BYTES, name_of};
+use fordway_platform::sockinfo;
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::ffi::OsStr;
 use std::io::{self, Read};
@@ -28,7 +29,12 @@ pub(crate) enum Got {
 
 impl Pair {
     /// A pair for this socket, and the program's end of it. With a plug, that end cannot be written to by poll's measure.
-    pub(crate) fn new(id: Id, is_stream: bool, has_plug: bool) -> io::Result<(Pair, OwnedFd)> {
+    pub(crate) fn new(
+        id: Id,
+        key: u64,
+        is_stream: bool,
+        has_plug: bool,
+    ) -> io::Result<(Pair, OwnedFd)> {
         let kind = if is_stream {
             Type::STREAM
         } else {
@@ -39,6 +45,7 @@ impl Pair {
         let mut name = [0; fordway_abi::stack::NAME_BYTES + 1];
         name[1..].copy_from_slice(&name_of(id));
         ours.bind(&SockAddr::unix(OsStr::from_bytes(&name))?)?;
+        sockinfo::set_key(&theirs, key)?;
         if has_plug {
             // The least that there is: a message of the plug's size takes more than a quarter of it.
             theirs.set_send_buffer_size(0)?;
@@ -142,7 +149,7 @@ mod tests {
 
     #[test]
     fn a_plug_keeps_the_program_from_writing_until_it_is_pulled() {
-        let (ours, theirs) = Pair::new(id(), true, true).expect("a pair");
+        let (ours, theirs) = Pair::new(id(), 0, true, true).expect("a pair");
         assert_eq!(shown(&theirs), PollFlags::empty());
         assert!(ours.pull_plug());
         assert_eq!(shown(&theirs), PollFlags::OUT);
@@ -151,7 +158,7 @@ mod tests {
 
     #[test]
     fn a_failure_shows_as_one() {
-        let (ours, theirs) = Pair::new(id(), true, true).expect("a pair");
+        let (ours, theirs) = Pair::new(id(), 0, true, true).expect("a pair");
         drop(ours);
         let all =
             PollFlags::IN | PollFlags::OUT | PollFlags::ERR | PollFlags::HUP | PollFlags::RDHUP;
@@ -160,13 +167,13 @@ mod tests {
 
     #[test]
     fn the_end_and_a_close_with_unread_bytes_differ() {
-        let (ours, theirs) = Pair::new(id(), true, false).expect("a pair");
+        let (ours, theirs) = Pair::new(id(), 0, true, false).expect("a pair");
         assert_eq!(ours.receive(&mut [0; 8]), Got::Nothing);
         rustix::io::write(&theirs, b"last").expect("write");
         drop(theirs);
         assert_eq!(ours.receive(&mut [0; 8]), Got::Bytes(4));
         assert_eq!(ours.receive(&mut [0; 8]), Got::End);
-        let (ours, theirs) = Pair::new(id(), true, false).expect("a pair");
+        let (ours, theirs) = Pair::new(id(), 0, true, false).expect("a pair");
         assert_eq!(ours.send(b"unread").expect("send"), 6);
         drop(theirs);
         assert_eq!(ours.receive(&mut [0; 8]), Got::Broken);

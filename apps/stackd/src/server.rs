@@ -273,7 +273,8 @@ impl Server {
         let id = self.table.next()?;
         let is_stream = !matches!(body, Body::Datagrams);
         let has_plug = matches!(body, Body::Idle);
-        let (pair, theirs) = Pair::new(id, is_stream, has_plug).ok()?;
+        let key = random().ok()?;
+        let (pair, theirs) = Pair::new(id, key, is_stream, has_plug).ok()?;
         let token = Token(id.index as usize);
         let both = Interest::READABLE | Interest::WRITABLE;
         let registry = self.poll.registry();
@@ -282,6 +283,7 @@ impl Server {
             .ok()?;
         let socket = Socket {
             is_inet6,
+            key,
             bound: None,
             options,
             error: None,

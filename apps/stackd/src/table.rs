@@ -17,6 +17,8 @@ pub(crate) type Place = u32;
 #[derive(Debug)]
 pub(crate) struct Socket {
     pub is_inet6: bool,
+    /// Whoever commands it has to know it (`fordway_abi::stack`).
+    pub key: u64,
     /// Its name, once it has one.
     pub bound: Option<Bound>,
     pub options: Options,
@@ -170,6 +172,7 @@ mod tests {
     fn socket() -> Socket {
         Socket {
             is_inet6: false,
+            key: 0,
             bound: None,
             options: Options::default(),
             error: None,

@@ -13,9 +13,9 @@ def talk():
     sock.connect(path)
     sock.settimeout(20)
     return sock
-MAGIC = 0x46575301
-def request(operation, index=0, generation=0, epoch=0, first=0, second=0, length=0, name=b"", value=b""):
-    return struct.pack("IIQIIiiII24s32s", MAGIC, operation, epoch, index, generation, first, second, length, 0, name, value)
+MAGIC = 0x46575302
+def request(operation, index=0, generation=0, epoch=0, first=0, second=0, length=0, name=b"", value=b"", key=0):
+    return struct.pack("IIQIIQiiII24s32s", MAGIC, operation, epoch, index, generation, key, first, second, length, 0, name, value)
 # Packets of every length, of nothing and of everything.
 for length in list(range(1, 200)) + [4096, 60000]:
     sock = talk()
@@ -36,15 +36,16 @@ def opened(kind=1):
         return None
     name = socket.socket(fileno=os.dup(fds[0]))
     peer = name.getpeername()[15:].decode()
+    key = struct.unpack("Q", name.getsockopt(socket.SOL_SOCKET, 47, 8))[0]
     name.close()
-    return fds[0], int(peer[:16], 16), int(peer[16:24], 16), int(peer[24:], 16)
+    return fds[0], int(peer[:16], 16), int(peer[16:24], 16), int(peer[24:], 16), key
 mine = [opened(random.choice([1, 2])) for _ in range(100)]
 for _ in range(20000):
-    fd, epoch, index, generation = random.choice(mine)
+    fd, epoch, index, generation, key = random.choice(mine)
     name = struct.pack("HHI", random.choice([0, 2, 10, 77]), random.choice([0, 7, 80, 7777, 65535]), 0)
     name += random.choice([bytes(16), b"\x0a\x46\0\5" + bytes(12), b"\x7f\0\0\1" + bytes(12), random.randbytes(16)])
     sock.send(request(random.choice(range(2, 10)), random.choice([index, 9999, 2**32 - 1]), generation, epoch,
-        random.choice([0, 1, 6, 17, 41, -1, 2**31 - 1]), random.choice(range(-1, 70)), random.choice([0, 4, 8, 32, 2**32 - 1]), name, random.randbytes(32)))
+        random.choice([0, 1, 6, 17, 41, -1, 2**31 - 1]), random.choice(range(-1, 70)), random.choice([0, 4, 8, 32, 2**32 - 1]), name, random.randbytes(32), random.choice([key, key, key, 0, key + 1 & 2**64 - 1])))
     answer = sock.recv(4096)
     assert len(answer) == 320, len(answer)
 # Heads that say nothing, and messages too short for one.
@@ -186,6 +187,43 @@ fn garbage_ends_nothing_but_its_connection() {
     // Without the library: it says what it likes.
     let text = said(bed.bare(&["timeout", "100", "python3", "-c", GARBAGE, &control]));
     assert_eq!(text, "survived True\n");
+    serves(&mut bed);
+}
+
+/// One of the stack's programs that knows another one's socket by its name.
+const THIEF: &str = r#"
+import os, socket, struct, sys
+def talk():
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    sock.connect(sys.argv[1])
+    sock.settimeout(20)
+    return sock
+def ask(sock, operation, id, key, first=0, second=0, name=b""):
+    sock.send(struct.pack("II16sQiiII24s32s", 0x46575302, operation, id, key, first, second, 0, 0, name, b""))
+    answer, fds, _, _ = socket.recv_fds(sock, 4096, 1)
+    return struct.unpack_from("i", answer)[0], fds
+owner, other = talk(), talk()
+_, fds = ask(owner, 1, bytes(16), 0, 2, 1)
+sock = socket.socket(fileno=fds[0])
+number = int(sock.getpeername()[15:], 16)
+id = struct.pack("QII", number >> 64, number >> 32 & 2**32 - 1, number & 2**32 - 1)
+name = struct.pack("HHI", 2, 4567, 0)
+# Bind, listen, names, the error.
+guesses = [ask(other, operation, id, key, 5, 0, name)[0] for key in (0, 1, 2**64 - 1) for operation in (2, 3, 5, 8)]
+print(set(guesses))
+# The key goes with the descriptor.
+key = struct.unpack("Q", sock.getsockopt(socket.SOL_SOCKET, 47, 8))[0]
+print([ask(other, operation, id, key, 5, 0, name)[0] for operation in (2, 3, 5, 8)])
+"#;
+
+#[test]
+fn a_name_is_not_enough_to_command_a_socket() {
+    let Some(mut bed) = Bed::start(Stack::Own) else {
+        return;
+    };
+    let control = bed.control_socket().display().to_string();
+    let text = said(bed.bare(&["timeout", "100", "python3", "-c", THIEF, &control]));
+    assert_eq!(text, "{1}\n[0, 0, 0, 0]\n");
     serves(&mut bed);
 }
 

@@ -10,6 +10,11 @@
 //!   BIND, LISTEN, CONNECT, ...  ────►
 //!        ◄────  Answer
 //! ```
+//! # Who may command a socket
+//! Whoever has its descriptor. The name does not prove that, as /proc/net/unix shows it; so each socket has a key besides, a random
+//! number, which lies where only the descriptor leads: in a property of the program's end that AF_UNIX has no use for
+//! ([`KEY_OPTION`]). Requests about the socket have it in them. As the name does, it goes where the descriptor goes.
+//!
 //! # Readiness is the kernel's
 //! The program's end can be written to when the stack has taken what lies in its queue. A plug lies there from the start, and
 //! is taken when a connection is made: so the program's poll tells of it, and of a failure, by which the stack closes its end.
@@ -85,6 +90,9 @@ pub fn id_of(name: &[u8]) -> Option<Id> {
         generation: number as u32,
     })
 }
+
+/// Of the program's end, at SOL_SOCKET: SO_MAX_PACING_RATE (asm-generic/socket.h), whose eight bytes are the socket's key.
+pub const KEY_OPTION: i32 = 47;
 
 /// An address and a port. All zeros: none.
 #[derive(
@@ -163,6 +171,8 @@ pub struct Request {
     pub operation: u32,
     /// Which socket.
     pub id: Id,
+    /// The socket's key.
+    pub key: u64,
     /// See the operation.
     pub first: i32,
     /// See the operation.
@@ -178,15 +188,16 @@ pub struct Request {
 }
 
 /// First word of each request; says which layout it has.
-pub const REQUEST_MAGIC: u32 = 0x4657_5301; // "FWS", 1
+pub const REQUEST_MAGIC: u32 = 0x4657_5302; // "FWS", 2
 
 impl Request {
     /// Without arguments.
-    pub fn new(operation: Operation, id: Id) -> Self {
+    pub fn new(operation: Operation, id: Id, key: u64) -> Self {
         Self {
             magic: REQUEST_MAGIC,
             operation: operation as u32,
             id,
+            key,
             first: 0,
             second: 0,
             length: 0,

@@ -69,7 +69,7 @@ fn present_layout() -> String {
         HELLO_MAGIC, PACKET_BYTES_MAX, PACKET_FDS_MAX,
         control::status::KERNEL, control::status::CLOSED, control::status::WITHDRAWN,
         control::protocol::TCP, control::protocol::UDP,
-        stack::REQUEST_MAGIC, stack::PLUG_BYTES, stack::NAME_BYTES,
+        stack::REQUEST_MAGIC, stack::KEY_OPTION, stack::PLUG_BYTES, stack::NAME_BYTES,
         stack::state::IDLE, stack::state::CONNECTING, stack::state::CONNECTED, stack::state::LISTENING,
         stack::state::OVER, stack::head::PACKET_INFO,
     );
@@ -194,6 +194,7 @@ fn present_layout() -> String {
             magic,
             operation,
             id,
+            key,
             first,
             second,
             length,

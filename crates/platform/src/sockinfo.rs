@@ -68,6 +68,30 @@ pub fn queued_memory(fd: impl AsFd) -> io::Result<usize> {
     }
 }
 
+/// SO_PASSRIGHTS (linux 6.16): from now on nobody can send descriptors to this socket. On a listening one, to those that it accepts.
+/// An older kernel does not know it.
+pub fn refuse_descriptors(fd: impl AsFd) -> io::Result<()> {
+    const SO_PASSRIGHTS: libc::c_int = 83;
+    set_option(fd, SO_PASSRIGHTS, &[0; 4])
+}
+
+/// Gives a UNIX socket a number that whoever has a descriptor of it can read, and nobody else: SO_MAX_PACING_RATE, which means
+/// nothing there, and is the socket's, not the descriptor's.
+pub fn set_key(fd: impl AsFd, key: u64) -> io::Result<()> {
+    set_option(fd, libc::SO_MAX_PACING_RATE, &key.to_ne_bytes())
+}
+
+/// Of SOL_SOCKET.
+fn set_option(fd: impl AsFd, name: libc::c_int, value: &[u8]) -> io::Result<()> {
+    let (at, length) = (value.as_ptr().cast(), value.len() as libc::socklen_t);
+    let fd = fd.as_fd().as_raw_fd();
+    // SAFETY: the kernel reads `length` bytes of the value.
+    match unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, name, at, length) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// SO_NETNS_COOKIE: the number of the network namespace in which the socket was made.
 /// On an accepted UNIX socket it is the connecting side's.
 pub fn netns_cookie(fd: impl AsFd) -> io::Result<u64> {

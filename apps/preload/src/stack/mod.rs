@@ -51,7 +51,7 @@ fn find(fd: c_int) -> Option<u32> {
     let errno = sys::errno();
     let word = match talk::id(fd) {
         None => kind::OTHER,
-        Some(id) => match asked(&Request::new(Operation::Names, id)) {
+        Some(id) => match asked(&Request::new(Operation::Names, id, talk::key(fd))) {
             Ok((answer, _)) => word_of(&answer),
             // Its stack has ended: what the pair says is all there is.
             Err(_) => match sys::int_option(fd, libc::SOL_SOCKET, libc::SO_TYPE) {
@@ -104,7 +104,8 @@ pub fn asked(request: &Request) -> sys::Result<(Answer, Option<c_int>)> {
 }
 
 pub fn request(fd: c_int, operation: Operation) -> sys::Result<Request> {
-    Ok(Request::new(operation, talk::id(fd).ok_or(libc::EBADF)?))
+    let id = talk::id(fd).ok_or(libc::EBADF)?;
+    Ok(Request::new(operation, id, talk::key(fd)))
 }
 
 pub fn names(fd: c_int) -> sys::Result<Answer> {

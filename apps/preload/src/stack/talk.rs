@@ -13,7 +13,7 @@ use crate::{config, hidden, identity};
 use core::ffi::c_int;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU64, Ordering};
-use fordway_abi::stack::{Answer, Id, Request, id_of};
+use fordway_abi::stack::{Answer, Id, KEY_OPTION, Request, id_of};
 use zerocopy::{FromZeros, IntoBytes};
 
 /// How long a stack is looked for that is not there.
@@ -179,4 +179,9 @@ pub fn id(fd: c_int) -> Option<Id> {
         return None;
     }
     id_of(path.strip_prefix(b"\0")?)
+}
+
+/// The key of a stack's socket; 0 if it cannot be read.
+pub fn key(fd: c_int) -> u64 {
+    sys::option(fd, libc::SOL_SOCKET, KEY_OPTION, 0).map_or(0, |(key, _)| key)
 }
