@@ -42,6 +42,8 @@ impl Pair {
         };
         let (ours, theirs) = Socket::pair(Domain::UNIX, kind, None)?;
         ours.set_nonblocking(true)?;
+        // An older kernel closes them as soon as the bytes beside them are read.
+        let _ = sockinfo::refuse_descriptors(&ours);
         let mut name = [0; fordway_abi::stack::NAME_BYTES + 1];
         name[1..].copy_from_slice(&name_of(id));
         ours.bind(&SockAddr::unix(OsStr::from_bytes(&name))?)?;
@@ -154,6 +156,16 @@ mod tests {
         assert!(ours.pull_plug());
         assert_eq!(shown(&theirs), PollFlags::OUT);
         assert!(!ours.pull_plug());
+    }
+
+    #[test]
+    fn no_descriptors_are_taken() {
+        let (ours, theirs) = Pair::new(id(), 0, true, false).expect("a pair");
+        let sent = fordway_platform::ipc::send(&theirs, b"x", &[theirs.as_fd()]);
+        if sockinfo::refuse_descriptors(&ours).is_ok() {
+            let kind = sent.map_err(|error| error.kind());
+            assert_eq!(kind, Err(io::ErrorKind::PermissionDenied));
+        }
     }
 
     #[test]

@@ -13,6 +13,7 @@ use fordway_abi::stack::{Id, level, name};
 use fordway_driver::Port;
 use fordway_netstack::{Config as StackConfig, Error, Event, RxFrame, Stack};
 use fordway_platform::ipc::{self, Kind};
+use fordway_platform::sockinfo;
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
 use std::collections::VecDeque;
@@ -119,6 +120,8 @@ impl Server {
         stack.set_routes(&config.routes()?);
         let control = ipc::listen(&config.control_socket, Kind::Packets, 0o666)
             .with_context(|| format!("{}", config.control_socket.display()))?;
+        // Those that come nevertheless, by an older kernel, end their connection.
+        let _ = sockinfo::refuse_descriptors(&control);
         let poll = Poll::new()?;
         let registry = poll.registry();
         registry.register(
