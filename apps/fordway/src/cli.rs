@@ -331,8 +331,14 @@ pub struct Run {
     /// The same as --path fast: a connection that gets no rings in 2 s fails, and carries nothing before
     #[arg(long, conflicts_with = "path")]
     pub require_fast: bool,
-    /// What the domain's own stack is to have
-    #[arg(long, value_enum, value_name = "PROTOCOL,...", value_delimiter = ',', requires = "domain", default_values_t = [StackProtocol::Tcp, StackProtocol::Udp, StackProtocol::Icmp])]
+    /// What the domain's own stack is to have [default: tcp,udp,icmp,ipv6]
+    #[arg(
+        long,
+        value_enum,
+        value_name = "PROTOCOL,...",
+        value_delimiter = ',',
+        requires = "domain"
+    )]
     pub stack: Vec<StackProtocol>,
     /// With a stack of its own: stack and driver in one process
     #[arg(long, requires = "domain")]

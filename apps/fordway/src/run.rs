@@ -47,6 +47,10 @@ pub fn run(run: &Run, broker: Result<Broker, Failure>) -> Outcome {
         let text = "a stack of its own is a domain's; give --domain NAME";
         return Err(launcher(Failure::new(Exit::Usage, text)));
     }
+    if path != PathChoice::Stack && (run.fuse || !run.stack.is_empty()) {
+        let text = "--stack and --fuse are of a stack of the domain's own; give --path stack";
+        return Err(launcher(Failure::new(Exit::Usage, text)));
+    }
     let (program, arguments) = run
         .command
         .split_first()
@@ -185,9 +189,15 @@ fn join(broker: &Broker, name: &str, run: &Run, path: PathChoice) -> Result<Doma
                 name,
                 ip,
                 publish,
-                stack: StackOptions {
-                    protocols: protocols.iter().map(|one| one.word().to_owned()).collect(),
-                    fuse: run.fuse,
+                stack: match protocols.is_empty() {
+                    true => StackOptions {
+                        fuse: run.fuse,
+                        ..StackOptions::default()
+                    },
+                    false => StackOptions {
+                        protocols: protocols.iter().map(|one| one.word().to_owned()).collect(),
+                        fuse: run.fuse,
+                    },
                 },
             }
         }

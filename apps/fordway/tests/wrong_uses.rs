@@ -111,6 +111,16 @@ const ANYBODY: &[Row] = &[
         125,
         "--require-fast",
     ),
+    (
+        "$F $N run --domain web --stack udp -- true",
+        125,
+        "give --path stack",
+    ),
+    (
+        "$F $N run --domain web --fuse --path kernel -- true",
+        125,
+        "give --path stack",
+    ),
     ("$F run --here --cpu 3-1 -- true", 125, "3-1"),
     ("$F run --here --cpu 0,x -- true", 125, "CPU number"),
     (

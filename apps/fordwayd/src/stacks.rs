@@ -54,7 +54,7 @@ const SOCKETS_MAX: usize = 16_384;
 /// What a stack is to be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StackOptions {
-    /// `tcp`, `udp`, `icmp`, ...
+    /// `tcp`, `udp`, `icmp`, `ipv6`.
     pub protocols: Vec<String>,
     /// Stack and driver are one process.
     #[serde(default)]
@@ -64,7 +64,7 @@ pub struct StackOptions {
 impl Default for StackOptions {
     fn default() -> Self {
         Self {
-            protocols: ["tcp", "udp", "icmp"].map(str::to_owned).into(),
+            protocols: ["tcp", "udp", "icmp", "ipv6"].map(str::to_owned).into(),
             fuse: false,
         }
     }

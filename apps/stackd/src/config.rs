@@ -30,7 +30,8 @@ pub struct Config {
     /// The user, and the group, that the process is; 0: it keeps all its rights.
     #[serde(default)]
     pub uid: u32,
-    /// What has to be in this binary: `tcp`, `udp`, `icmp`.
+    /// What has to be in this binary: `tcp`, `udp`, `icmp`, `ipv6`. If any is named, of `tcp`, `udp` and `ipv6` the
+    /// others give no sockets.
     #[serde(default)]
     pub protocols: Vec<String>,
 }
@@ -94,8 +95,9 @@ impl Config {
             .collect::<Result<_>>()?;
         #[cfg(feature = "ipv6")]
         all.push(Cidr::link_local(&self.mac()?));
-        #[cfg(not(feature = "ipv6"))]
-        all.retain(|own| own.address.is_ipv4());
+        if !cfg!(feature = "ipv6") || !self.serves("ipv6") {
+            all.retain(|own| own.address.is_ipv4());
+        }
         Ok(all)
     }
 
@@ -109,12 +111,18 @@ impl Config {
         self.routes.iter().map(route).collect()
     }
 
+    /// Whether programs get sockets of this protocol: none is named, or this one.
+    pub(crate) fn serves(&self, protocol: &str) -> bool {
+        self.protocols.is_empty() || self.protocols.iter().any(|named| named == protocol)
+    }
+
     /// Whether this binary has what is asked for.
     pub(crate) fn check_protocols(&self) -> Result<()> {
-        const HAS: [(&str, bool); 3] = [
+        const HAS: [(&str, bool); 4] = [
             ("tcp", cfg!(feature = "tcp")),
             ("udp", cfg!(feature = "udp")),
             ("icmp", cfg!(feature = "icmp")),
+            ("ipv6", cfg!(feature = "ipv6")),
         ];
         for protocol in &self.protocols {
             if !HAS.contains(&(protocol, true)) {
@@ -139,8 +147,19 @@ mod tests {
         assert_eq!(config.mtu_bytes, 1500);
         let unknown = text.replace("\"mac\"", "\"mak\"");
         assert!(serde_json::from_str::<Config>(&unknown).is_err());
+        assert!(config.serves("tcp") && config.serves("ipv6"));
         for bad in ["10.0.0.1", "10.0.0.1/33", "x/8", "::1/129"] {
             assert!(cidr(bad).is_err(), "{bad}");
         }
+    }
+    #[test]
+    fn what_is_not_named_is_not_served() {
+        let text = r#"{"control_socket": "/run/s", "netns_cookie": 7, "port": {"packet": "eth0"}, "mac": "02:00:00:00:00:05",
+            "addresses": ["10.70.0.5/16", "fd70::5/64"], "protocols": ["udp", "icmp"]}"#;
+        let mut config: Config = serde_json::from_str(text).expect("a configuration");
+        assert!(config.serves("udp") && !config.serves("tcp") && !config.serves("ipv6"));
+        assert_eq!(config.addresses().expect("addresses").len(), 1);
+        config.protocols.push("sctp".to_owned());
+        assert!(config.check_protocols().is_err());
     }
 }

@@ -208,12 +208,14 @@ impl Server {
     fn open(&mut self, request: &Request, answer: &mut Answer) -> Result<OwnedFd, i32> {
         let is_inet6 = match request.first {
             family if family == i32::from(INET) => false,
-            family if family == i32::from(INET6) && cfg!(feature = "ipv6") => true,
+            family if family == i32::from(INET6) && cfg!(feature = "ipv6") && self.serves_ipv6 => {
+                true
+            }
             _ => return Err(EAFNOSUPPORT),
         };
         let body = match request.second as u32 {
-            STREAM if cfg!(feature = "tcp") => Body::Idle,
-            DATAGRAM if cfg!(feature = "udp") => Body::Datagrams,
+            STREAM if cfg!(feature = "tcp") && self.serves_tcp => Body::Idle,
+            DATAGRAM if cfg!(feature = "udp") && self.serves_udp => Body::Datagrams,
             _ => return Err(EPROTONOSUPPORT),
         };
         let (id, fd) = self

@@ -54,3 +54,30 @@ fn sockets_do_what_linux_says() {
         wanted.len()
     );
 }
+
+/// What socket(2) says of a stack that has only some protocols: 0, or the errno.
+#[test]
+fn a_protocol_that_is_not_named_is_not_there() {
+    const CASES: &str = "import socket as s
+for f, k in ((2, 1), (2, 2), (10, 1), (10, 2)):
+    try: s.socket(f, k); print(0)
+    except OSError as e: print(e.errno)";
+    let [no_protocol, no_family] = ["93", "97"];
+    for (protocols, said) in [
+        (r#""udp""#, [no_protocol, "0", no_family, no_family]),
+        (r#""tcp", "icmp""#, ["0", no_protocol, no_family, no_family]),
+        (r#""ipv6", "udp""#, [no_protocol, "0", no_protocol, "0"]),
+        (r#""tcp", "udp", "icmp", "ipv6""#, ["0"; 4]),
+    ] {
+        let Some(mut bed) = Bed::start_with(Stack::Own, protocols) else {
+            return;
+        };
+        let shown = common::said(bed.near(&["python3", "-c", CASES]));
+        assert_eq!(
+            shown.split_whitespace().collect::<Vec<_>>(),
+            said,
+            "{protocols}"
+        );
+        assert!(bed.stack_lives());
+    }
+}

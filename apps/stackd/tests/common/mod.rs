@@ -37,6 +37,7 @@ pub struct Bed {
     name: String,
     stackd: Option<Child>,
     shim: PathBuf,
+    protocols: &'static str,
     others: Vec<Child>,
 }
 
@@ -61,6 +62,11 @@ fn shim() -> Option<PathBuf> {
 impl Bed {
     /// `None`, with a line that says why, where it cannot be.
     pub fn start(stack: Stack) -> Option<Bed> {
+        Bed::start_with(stack, "")
+    }
+
+    /// With a stack that has these protocols: words in quotes, with commas between.
+    pub fn start_with(stack: Stack, protocols: &'static str) -> Option<Bed> {
         if !rustix::process::geteuid().is_root() {
             fordway_test_skip::skipped("namespaces need root");
             return None;
@@ -80,6 +86,7 @@ impl Bed {
             name,
             stackd: None,
             shim,
+            protocols,
             others: Vec::new(),
         };
         bed.make_network();
@@ -137,9 +144,10 @@ impl Bed {
     pub fn start_stack(&mut self) {
         let config = format!(
             r#"{{"control_socket": "{}", "port": {{"packet": "w0"}}, "mac": "02:70:00:00:00:05",
-                "addresses": ["{OWN}/16", "fd70::5/64"], "routes": [], "sockets_max": 8192, "netns_cookie": {}, "uid": {UID}}}"#,
+                "addresses": ["{OWN}/16", "fd70::5/64"], "routes": [], "sockets_max": 8192, "netns_cookie": {}, "uid": {UID}, "protocols": [{}]}}"#,
             self.control_socket().display(),
-            self.cookie()
+            self.cookie(),
+            self.protocols
         );
         // As the broker starts it, but for the broker: with the library, and confined.
         let broker = self.dir.join("control");
