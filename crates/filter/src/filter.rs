@@ -116,6 +116,21 @@ impl Filter {
         state.inherit(&rules, &self.state, &self.rules);
         (self.rules, self.program, self.state) = (rules, program, state);
         self.epoch = epoch;
+        if !self.tracks_connections() {
+            self.conntrack.look_away();
+        }
+    }
+
+    /// What carries a packet through the rules.
+    pub(crate) fn parts(&mut self) -> (&Program, &mut State, &mut Conntrack, &mut Facts) {
+        let Filter {
+            program,
+            state,
+            conntrack,
+            facts,
+            ..
+        } = self;
+        (program, state, conntrack, facts)
     }
 
     /// What a rule's counters have counted, in their order in it.

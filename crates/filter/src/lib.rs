@@ -3,6 +3,7 @@
 //! ```text
 //!   the kernel's dump ──(rules)──► Rules ──► Filter::replace ──► program + state
 //!   frame from switch, stack ──► Packet ──► Filter::hook ──► verdict, changed bytes, counts
+//!   the same, where another enforcer sees it as well ──► Filter::beside ──► verdict
 //!   connection from the broker ──► Question ──► Filter::ask ──► allowed, refused, each packet
 //! ```
 //! - [`rules`]: rules as the kernel keeps them, read from its own messages.
@@ -40,7 +41,7 @@ pub use conntrack::{Config, Conntrack, Tuple};
 pub use environment::{Environment, FibAnswer, FibQuery};
 pub use exec::EachPacket;
 pub use filter::{Filter, Outcome, Verdict, unknown_in};
-pub use live::{Logged, TraceStep, Traced};
+pub use live::{Beside, Logged, TraceStep, Traced};
 pub use packet::{Iface, Layer, Meta, Packet};
 pub use program::{Reject, RuleId};
 pub use question::{Answer, AskedStep, Crossing, Decision, Phase, Question};

@@ -1,6 +1,9 @@
 //! A program's questions, answered from a packet.
 
+mod beside;
 mod write;
+
+pub use beside::Beside;
 
 use alloc::vec::Vec;
 

@@ -2,6 +2,10 @@
 //! what leaves. Rules are replaced while packets flow; what they have counted, and connections
 //! that are tracked, live on.
 //!
+//! **Beside a fabric** ([`Stack::set_rules_beside`]) the rules are those of a bridge that each packet of the link crosses, before or
+//! behind the stack, and that has them too. A packet then meets all hooks that it crosses there, as it does there; what
+//! that leaves to the bridge, and what is counted, is in `fordway_filter`'s `live/beside.rs`. Loopback crosses no bridge.
+//!
 //! Transport checksums are checked before and made behind the filter. A segment that is yet to
 //! be cut passes once, whole, as the kernel's own filter sees it.
 
@@ -13,8 +17,8 @@ use core::net::IpAddr;
 
 use fordway_filter::rules::{Family, Hook, Rules};
 use fordway_filter::{
-    Environment, FibAnswer, FibQuery, Filter, Iface, Layer, Logged, Meta, Outcome, Packet, Reject,
-    Verdict,
+    Beside, Crossing, Environment, FibAnswer, FibQuery, Filter, Iface, Layer, Logged, Meta,
+    Outcome, Packet, Reject, Verdict,
 };
 
 use crate::Micros;
@@ -41,6 +45,8 @@ pub(crate) struct Hooks {
     is_active: bool,
     link: Iface,
     loopback: Iface,
+    /// What a packet crosses at the bridge, if the rules are a bridge's.
+    beside: Option<[Crossing; 5]>,
     /// Nanoseconds since 1970 at time zero.
     wall_offset_ns: u64,
     logs: alloc::vec::Vec<Logged>,
@@ -59,6 +65,7 @@ impl Hooks {
             is_active: false,
             link: Iface::new(2, "eth0"),
             loopback,
+            beside: None,
             wall_offset_ns: 0,
             logs: alloc::vec::Vec::new(),
         }
@@ -118,6 +125,24 @@ impl Environment for Surroundings<'_> {
     }
 }
 
+/// The hooks of IP that packets cross at a bridge, where the bridge itself is the interface, both ways.
+fn crossings(bridge: &str) -> [Crossing; 5] {
+    let bridge = Iface::new(0, bridge);
+    [
+        Hook::Prerouting,
+        Hook::Output,
+        Hook::Forward,
+        Hook::Input,
+        Hook::Postrouting,
+    ]
+    .map(|hook| Crossing {
+        layer: None,
+        hook,
+        iif: (hook != Hook::Postrouting).then_some(bridge),
+        oif: (hook != Hook::Prerouting).then_some(bridge),
+    })
+}
+
 /// What a filter's answer means for the packet.
 pub(crate) enum Judged {
     Pass,
@@ -152,14 +177,32 @@ impl Stack {
             return Err(what.clone());
         }
         self.hooks.is_active = !rules.tables.is_empty();
+        self.hooks.beside = None;
         let epoch = filter.epoch() + 1;
         filter.replace(rules, epoch, now.saturating_mul(1000));
         Ok(())
     }
 
+    /// Puts rules in force in place of those before, which are those of a bridge, of this name, that all packets of the link
+    /// cross. What is not known here, the bridge decides, so none are refused.
+    pub fn set_rules_beside(&mut self, now: Micros, mut rules: Rules, epoch: u64, bridge: &str) {
+        let Some(filter) = &mut self.hooks.filter else {
+            return;
+        };
+        rules.forget_counts();
+        self.hooks.is_active = !rules.tables.is_empty();
+        self.hooks.beside = Some(crossings(bridge));
+        filter.replace(rules, epoch, now.saturating_mul(1000));
+    }
+
     /// The filter itself: listing with counts, tracked connections.
     pub fn filter(&self) -> Option<&Filter> {
         self.hooks.filter.as_deref()
+    }
+
+    /// The same, to take its counts.
+    pub fn filter_mut(&mut self) -> Option<&mut Filter> {
+        self.hooks.filter.as_deref_mut()
     }
 
     /// What time it is outside, for rules that ask.
@@ -213,6 +256,44 @@ impl Stack {
         judged
     }
 
+    /// What the bridge's rules say of a packet that crosses it, with the far end's address.
+    fn judge_beside(&mut self, bytes: &mut [u8], far: &IpAddr, leaves: bool) -> Judged {
+        let (Some(crossings), Some(mut filter)) = (self.hooks.beside, self.hooks.filter.take())
+        else {
+            return Judged::Pass;
+        };
+        let (layer, protocol) = match bytes[0] >> 4 {
+            6 => (Layer::Ip6, bytes.get(6)),
+            _ => (Layer::Ip, bytes.get(9)),
+        };
+        let now_ns = self.now.saturating_mul(1000);
+        let mut judged = Judged::Pass;
+        let acts = |crossing: &Crossing| filter.acts_at(layer, crossing.hook);
+        if crossings.iter().any(acts) {
+            // A train of TCP's segments crosses whole, a datagram in pieces.
+            let is_cut = protocol != Some(&packet::TCP) && bytes.len() > self.path_mtu(far);
+            let look = Beside {
+                crossings: &crossings,
+                leaves,
+                is_other: is_cut,
+            };
+            let mut around = Surroundings {
+                random: &mut self.random,
+                routing: &self.routing,
+                wall_ns: 0,
+            };
+            if let Some(mut packet) = Packet::ip(bytes, Meta::default()) {
+                judged = match filter.beside(&look, &mut packet, now_ns, &mut around) {
+                    Verdict::Accept => Judged::Pass,
+                    Verdict::Drop => Judged::Drop,
+                    Verdict::Reject(reject) => Judged::Reject(reject),
+                };
+            }
+        }
+        self.hooks.filter = Some(filter);
+        judged
+    }
+
     /// An arriving packet; `Err` if it goes no further.
     pub(crate) fn filter_input(
         &mut self,
@@ -234,7 +315,12 @@ impl Stack {
             },
             ..Meta::default()
         };
-        match self.judge(bytes, meta, [Hook::Prerouting, Hook::Input]) {
+        let judged = match (self.hooks.beside, origin) {
+            (None, _) => self.judge(bytes, meta, [Hook::Prerouting, Hook::Input]),
+            (Some(_), Origin::Link(_)) => self.judge_beside(bytes, &ip.src, false),
+            (Some(_), Origin::Loopback) => Judged::Pass,
+        };
+        match judged {
             Judged::Pass => Ok(()),
             Judged::Drop => Err(Drop::Filter),
             Judged::Reject(reject) => {
@@ -245,9 +331,13 @@ impl Stack {
     }
 
     fn answer_reject(&mut self, bytes: &[u8], ip: &Ip, class: Class, reject: Reject) {
-        if class != Class::Own {
-            return;
+        if class == Class::Own {
+            self.tell_rejected(bytes, ip, reject);
         }
+    }
+
+    /// Tells the sender of a packet, who may be ourselves.
+    fn tell_rejected(&mut self, bytes: &[u8], ip: &Ip, reject: Reject) {
         match reject {
             #[cfg(feature = "icmp")]
             Reject::Icmp(code) => self.send_icmp_error(bytes, ip, packet::ICMP, 3, code),
@@ -263,6 +353,18 @@ impl Stack {
 
     /// A packet of ours, from its IP header on, before its transport checksum is made.
     pub(crate) fn filter_output(&mut self, bytes: &mut [u8], is_loopback: bool) -> Judged {
+        if self.hooks.beside.is_some() {
+            let Some(ip) = packet::parse(bytes).filter(|_| !is_loopback) else {
+                return Judged::Pass;
+            };
+            let judged = self.judge_beside(bytes, &ip.dst, true);
+            if let Judged::Reject(reject) = judged {
+                // As the bridge would, by loopback.
+                self.tell_rejected(bytes, &ip, reject);
+                return Judged::Drop;
+            }
+            return judged;
+        }
         let interface = if is_loopback {
             self.hooks.loopback
         } else {

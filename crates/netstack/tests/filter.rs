@@ -6,7 +6,7 @@ mod common;
 
 use common::{Conditions, World, at};
 use fordway_netstack::fordway_filter::rules::read;
-use fordway_netstack::{Error, TcpOptions};
+use fordway_netstack::{Error, TcpOptions, TcpState};
 use fordway_platform::nftables::{Scratch, Source};
 
 /// Whether nft can be asked.
@@ -139,4 +139,182 @@ fn output_rules_hold_our_own_packets() {
         world.sides[1].tcp_receive(id, &mut [0; 8]),
         Err(Error::Refused)
     );
+}
+
+/// As [`rules`], those of a bridge between the two.
+fn rules_beside(world: &mut World, text: &str) {
+    let now = world.now;
+    let scratch = Scratch::new().expect("a namespace");
+    // nft wants an end of line between.
+    let text = text.replace("} }", "}\n}").replace("} }", "}\n}");
+    let loaded = scratch.load(Source::text(&text));
+    loaded.expect("nft takes them");
+    let rules = read(&scratch.dump().expect("dumped")).expect("read");
+    world.sides[1].set_rules_beside(now, rules, 7, "fw0");
+}
+
+/// Which counters have counted how many packets since the last call.
+fn counted(world: &mut World) -> Vec<(u32, u64)> {
+    let filter = world.sides[1].filter_mut().expect("a filter");
+    let counts = filter.take_counts().into_iter();
+    counts.map(|(at, count)| (at, count.packets)).collect()
+}
+
+/// What side 1 says of a connection to a port of side 0.
+fn reaches(world: &mut World, port: u16) -> Result<(), Error> {
+    let now = world.now;
+    let id = world.sides[1]
+        .tcp_connect(now, at(0, port), None, TcpOptions::default())
+        .expect("begins");
+    world.run(500_000);
+    let answer = match world.sides[1].tcp_state(id) {
+        Ok(TcpState::Established) => Ok(()),
+        _ => world.sides[1].tcp_receive(id, &mut [0; 8]).map(|_| ()),
+    };
+    let _ = world.sides[1].tcp_abort(id);
+    world.run(10_000);
+    answer
+}
+
+#[test]
+fn rules_of_a_bridge_hold_for_both_ways_of_its_packets() {
+    if !is_root() {
+        return;
+    }
+    let mut world = World::new(Conditions::default());
+    for port in [80, 81, 82, 83] {
+        let listens = world.sides[0].tcp_listen(None, port, 16, TcpOptions::default());
+        listens.expect("listens");
+    }
+    rules_beside(
+        &mut world,
+        "table inet fw {
+            chain forward {
+                type filter hook forward priority filter; policy accept;
+                iifname != \"fw0\" drop
+                udp sport 53 counter drop
+                udp dport 54 counter reject
+                ct state established accept
+                tcp dport 80 counter accept
+                tcp dport 81 counter reject with tcp reset
+                tcp dport 82 counter reject with icmp type host-prohibited
+                tcp dport 83 counter drop
+            }
+        }
+        table bridge b { chain forward { type filter hook forward priority 0; tcp dport 80 drop
+        } }",
+    );
+    assert_eq!(reaches(&mut world, 80), Ok(()));
+    // The bridge counts what passes there.
+    assert_eq!(counted(&mut world), []);
+    assert_eq!(reaches(&mut world, 81), Err(Error::Refused));
+    assert_eq!(reaches(&mut world, 82), Err(Error::HostUnreachable));
+    assert_eq!(counted(&mut world), [(3, 1), (4, 1)]);
+    assert_eq!(reaches(&mut world, 83), Err(Error::WouldBlock));
+    assert_eq!(counted(&mut world), [(5, 1)]);
+    // What comes has been counted there, too.
+    let server = world.sides[0].udp_bind(None, 53).expect("binds");
+    let own = world.sides[1].udp_bind(None, 4000).expect("binds");
+    let sent = world.sides[0].udp_send(server, at(1, 4000), b"x");
+    sent.expect("sent");
+    world.run(10_000);
+    assert!(world.sides[1].udp_receive(own, &mut [0; 8]).is_err());
+    assert_eq!(counted(&mut world), []);
+    let asks = world.sides[1].udp_bind(None, 0).expect("binds");
+    let connected = world.sides[1].udp_connect(asks, Some(at(0, 54)));
+    connected.expect("connected");
+    let sent = world.sides[1].udp_send(asks, at(0, 54), b"x");
+    sent.expect("sent");
+    world.run(10_000);
+    let said = world.sides[1].udp_receive(asks, &mut [0; 8]);
+    assert_eq!(said.err(), Some(Error::Refused));
+    assert_eq!(counted(&mut world), [(1, 1)]);
+}
+
+/// Limits and logs act on the packets of all, marks and times are the bridge's, and where it translates it sees other names.
+#[test]
+fn what_only_the_bridge_can_decide_passes() {
+    if !is_root() {
+        return;
+    }
+    let chain = |hook: &str, rules: &str| {
+        format!("table inet fw {{ chain c {{ type filter hook {hook} priority 0; {rules}\n }} }}")
+    };
+    for text in [
+        chain(
+            "forward",
+            "tcp dport 80 limit rate over 1/hour burst 1 packets drop",
+        ),
+        chain("forward", "tcp dport 80 counter log prefix \"x\" drop"),
+        chain("output", "meta mark 0 drop"),
+        chain(
+            "input",
+            "meta day \"Monday\" drop; meta day != \"Monday\" drop",
+        ),
+        chain("forward", "ct state invalid drop; quota over 1 bytes drop"),
+        chain("forward", "ct mark 0 drop"),
+        chain("forward", "numgen random mod 2 vmap { 0 : drop, 1 : drop }"),
+        "table ip t { set s { type ipv4_addr; timeout 1h; elements = { 10.0.0.1, 10.0.0.2 }
+           }
+           chain c { type filter hook forward priority 0; ip daddr @s drop
+           ip daddr != @s drop
+        } }"
+        .to_owned(),
+        "table ip n { chain p { type nat hook prerouting priority dstnat; tcp dport 9 redirect
+        } }
+        table ip t { chain c { type filter hook forward priority 0; drop
+        } }"
+        .to_owned(),
+    ] {
+        let mut world = World::new(Conditions::default());
+        let listens = world.sides[0].tcp_listen(None, 80, 16, TcpOptions::default());
+        listens.expect("listens");
+        rules_beside(&mut world, &text);
+        assert_eq!(reaches(&mut world, 80), Ok(()), "{text}");
+        assert_eq!(counted(&mut world), [], "{text}");
+    }
+}
+
+/// Rules come while a connection lives that they would let begin no more.
+#[test]
+fn only_what_has_been_seen_to_begin_has_a_state() {
+    if !is_root() {
+        return;
+    }
+    const RULES: &str =
+        "table inet fw { chain c { type filter hook forward priority 0; policy drop;
+        ct state established counter accept
+        tcp dport 80 ct state new accept
+    } }";
+    let mut world = World::new(Conditions::default());
+    for port in [80, 81] {
+        let listens = world.sides[0].tcp_listen(None, port, 16, TcpOptions::default());
+        listens.expect("listens");
+    }
+    let connect = |world: &mut World, port| {
+        let now = world.now;
+        let id = world.sides[1]
+            .tcp_connect(now, at(0, port), None, TcpOptions::default())
+            .expect("begins");
+        world.run(100_000);
+        id
+    };
+    let sends = |world: &mut World, id| {
+        let before = world.sides[0].counters().rx_frames;
+        world.sides[1].tcp_send(id, b"abc").expect("sent");
+        world.run(100_000);
+        world.sides[0].counters().rx_frames > before
+    };
+    // Of this one the bridge may know more.
+    let older = connect(&mut world, 81);
+    rules_beside(&mut world, RULES);
+    assert!(sends(&mut world, older));
+    let newer = connect(&mut world, 80);
+    assert!(sends(&mut world, newer));
+    // The same rules again, and others: what is followed goes on.
+    rules_beside(&mut world, RULES);
+    assert!(sends(&mut world, newer));
+    rules_beside(&mut world, &RULES.replace("established", "related"));
+    assert!(!sends(&mut world, newer));
+    assert!(sends(&mut world, older));
 }

@@ -29,6 +29,10 @@ use tcp::TcpState;
 pub use tuple::Tuple;
 
 const SECOND_NS: u64 = 1_000_000_000;
+/// Linux forgets a flow of UDP or ICMP after so long without a packet, and one of another protocol that has no states (linux:
+/// nf_conntrack_udp_timeout_stream, nf_conntrack_generic_timeout).
+const FORGET_UDP_NS: u64 = 120 * SECOND_NS;
+const FORGET_OTHERS_NS: u64 = 600 * SECOND_NS;
 /// How many flows are looked at for one that may go when the table is full.
 const SCAN_MAX: usize = 64;
 
@@ -106,6 +110,8 @@ pub(crate) struct Flow {
     tcp: tcp::Tcp,
     pub expires_ns: u64,
     born_ns: u64,
+    /// Its first packet here was the first there was.
+    has_seen_begin: bool,
     pub counts: [Counter; 2],
 }
 
@@ -120,6 +126,8 @@ pub struct Conntrack {
     /// Both tuples of each confirmed flow, and whether it is the reply's.
     index: HashMap<Tuple, (u32, bool), Seed>,
     scan_at: usize,
+    /// Since when each packet was looked at.
+    since_ns: Option<u64>,
 }
 
 impl Conntrack {
@@ -133,7 +141,19 @@ impl Conntrack {
             uses: Vec::new(),
             index: HashMap::with_hasher(seed),
             scan_at: 0,
+            since_ns: None,
         }
+    }
+
+    /// Packets pass from now on that are not looked at.
+    pub(crate) fn look_away(&mut self) {
+        self.since_ns = None;
+    }
+
+    /// Whether somebody who sees the same packets, and may have begun to sooner, knows no more of a flow: it began with the
+    /// first packet of a connection, or, where no packet says so, when everybody had forgotten what was before.
+    pub(crate) fn has_seen_begin(&self, number: u64) -> bool {
+        self.flow(number).is_some_and(|flow| flow.has_seen_begin)
     }
 
     /// How many flows there are, unconfirmed ones included.
@@ -168,6 +188,7 @@ impl Conntrack {
             return true;
         }
         packet.tracking = Tracking::Invalid;
+        let since_ns = *self.since_ns.get_or_insert(now_ns);
         if from_outside && self.config.verify_checksums && !nat::is_sum_right(packet) {
             return true;
         }
@@ -198,6 +219,17 @@ impl Conntrack {
             };
             match self.advance(number, reply, packet, now_ns) {
                 Advance::Belongs => {
+                    if found.is_none()
+                        && let Some(flow) = self.flow_mut(number)
+                    {
+                        flow.has_seen_begin = match tuple.protocol {
+                            PROTO_TCP => flow.has_seen_syn(),
+                            PROTO_UDP | PROTO_ICMP | PROTO_ICMPV6 => {
+                                now_ns >= since_ns + FORGET_UDP_NS
+                            }
+                            _ => now_ns >= since_ns + FORGET_OTHERS_NS,
+                        };
+                    }
                     let seen = self
                         .flow(number)
                         .is_some_and(|f| f.status & status::SEEN_REPLY != 0);
@@ -253,6 +285,7 @@ impl Conntrack {
             tcp: tcp::Tcp::default(),
             expires_ns: now_ns + 60 * SECOND_NS,
             born_ns: now_ns,
+            has_seen_begin: false,
             counts: [Counter::default(); 2],
         });
         Some(number)
@@ -447,6 +480,11 @@ impl Flow {
     /// Over, though its names are kept a while longer: `ct count` does not count it.
     pub(crate) fn is_closed(&self) -> bool {
         matches!(self.tcp.state, TcpState::TimeWait | TcpState::Close)
+    }
+
+    /// Its first segment was one that begins a connection.
+    fn has_seen_syn(&self) -> bool {
+        self.tcp.state == TcpState::SynSent
     }
 
     /// Its names are free.
