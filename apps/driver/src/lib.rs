@@ -9,6 +9,7 @@
 //! - `wire`: the kernel's port of such a process, of each kind.
 //! - `guard`: what a stack may send.
 //! - `confine`: what is given up before the first frame is looked at.
+//! - `orders`: what broker and stack say to each other.
 //! - `config`: what a driver is told when it is started; `process`: from there to the loop.
 //!
 //! # What the process is for
@@ -20,6 +21,7 @@ pub mod config;
 pub mod confine;
 pub mod forward;
 pub mod guard;
+pub mod orders;
 pub mod port;
 mod process;
 pub mod wire;

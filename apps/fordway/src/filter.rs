@@ -219,11 +219,17 @@ fn summary(change: &FilterChange) -> String {
     let FilterChange {
         epoch,
         channels,
+        stacks,
         look_us,
         ..
     } = change;
+    let stacks = match (stacks.changed, stacks.restarted) {
+        (0, 0) => String::new(),
+        (changed, 0) => format!("; stacks: {changed}"),
+        (changed, restarted) => format!("; stacks: {changed}, started again: {restarted}"),
+    };
     format!(
-        "epoch {epoch}: of the live connections with rings {} stay, {} go to the kernel path, {} are cut; {} get rings ({:.1} ms)",
+        "epoch {epoch}: of the live connections with rings {} stay, {} go to the kernel path, {} are cut; {} get rings{stacks} ({:.1} ms)",
         channels.stay,
         channels.moved,
         channels.cut,

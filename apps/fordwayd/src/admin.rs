@@ -113,8 +113,20 @@ pub struct FilterChange {
     pub changes: Vec<String>,
     /// What became of the live channels.
     pub channels: Looked,
-    /// From the kernel's rules being in force to the last channel told, in microseconds.
+    /// What became of the stacks of domains that have one of their own.
+    #[serde(default)]
+    pub stacks: Taken,
+    /// From the kernel's rules being in force to the last channel told and the last stack heard, in microseconds.
     pub look_us: u64,
+}
+
+/// Stacks that were told of new rules.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Taken {
+    /// Have them.
+    pub changed: u64,
+    /// Did not say so in time: killed, and started with them.
+    pub restarted: u64,
 }
 
 /// Live channels that new rules were asked about.

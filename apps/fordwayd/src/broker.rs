@@ -192,7 +192,8 @@ impl Broker {
         let (rules, had_rules) = Rules::start(config)?;
         let parts = Parts::new().map_err(doing("epoll_create1"))?;
         let control = config.runtime_dir.join(CONTROL_SOCKET);
-        let stacks = Stacks::new(&config.runtime_dir, &control, &config.programs);
+        let packed = rules.packed().map_err(doing("memfd_create"))?;
+        let stacks = Stacks::new(&config.runtime_dir, &control, &config.programs, packed);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
             .map_err(|error| doing("epoll_create1")(error.into()))?;
         let mut broker = Self {
@@ -285,12 +286,17 @@ impl Broker {
             }
         }
         self.on_time();
-        if self.parts.on_time() {
-            self.stacks.save(&self.parts);
-        }
+        self.start_parts();
         self.look_at_datagrams();
         let actions = self.registry.on_time(self.now_ns());
         self.carry_out(actions);
+    }
+
+    /// Starts the parts that are due.
+    pub(crate) fn start_parts(&mut self) {
+        if self.parts.on_time() {
+            self.stacks.save(&self.parts);
+        }
     }
 
     pub(crate) fn now_ns(&self) -> u64 {

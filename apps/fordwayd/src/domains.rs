@@ -483,6 +483,7 @@ impl Broker {
                 tracing::warn!("the stack of domain {name}: {reason}");
             }
         }
+        self.give_rules_to_found();
     }
 
     pub(crate) fn domain_add(
@@ -761,6 +762,9 @@ impl Broker {
                     "domain \"{name}\" is in use (processes: {running}); --force removes it"
                 ),
             );
+        }
+        if self.stacks.options(domain.id).is_some() {
+            self.collect_counts();
         }
         self.stacks.end(&mut self.parts, domain.id);
         if let Some(ip) = domain.ip

@@ -19,7 +19,8 @@
 //! - `admin_socket`, `domains`, `listing`: what administrators may ask; `numbers`: how listings name channels.
 //! - `filter`: the rules in force, and which connections they let have rings.
 //! - `limits`, `shares`: how much is kept for all, and for one user or namespace.
-//! - `parts`: the supervisor of Fordway's other processes; `stacks`: which of them a domain with a stack of its own has.
+//! - `parts`: the supervisor of Fordway's other processes; `stacks`: which of them a domain with a stack of its own has;
+//!   `orders`: what such a stack is told and asked.
 //! - `reaper`: closing descriptors of strangers where it may block.
 //!
 //! # What holds whatever a program does
@@ -51,6 +52,7 @@ mod memory;
 mod messages;
 mod notify;
 mod numbers;
+mod orders;
 mod parts;
 mod proof;
 mod purses;

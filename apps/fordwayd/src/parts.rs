@@ -30,6 +30,12 @@ const END_MAX: Timespec = Timespec {
     tv_nsec: 0,
 };
 
+/// How long somebody waits who needs the next one. Whoever is killed does nothing more meanwhile.
+const GONE_MAX: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 50_000_000,
+};
+
 /// Parts that are seen to have ended at one look.
 const EVENTS_MAX: usize = 64;
 
@@ -104,9 +110,20 @@ impl Parts {
         {
             let _ = epoll::delete(&self.epoll, &running.pidfd);
             let _ = pidfd_send_signal(&running.pidfd, Signal::KILL);
-            if let Err(reason) = wait(&mut running) {
+            if let Err(reason) = wait(&mut running, &END_MAX) {
                 tracing::warn!("{} does not end: {reason}", part.name);
             }
+        }
+    }
+
+    /// Kills the process of a part, to be started again: by [`Parts::on_time`], if it is gone within [`GONE_MAX`].
+    pub(crate) fn kill(&mut self, id: PartId) {
+        let part = self.parts.get_mut(&id);
+        if let Some(running) = part.and_then(|part| part.running.as_mut()) {
+            // It may have ended; and who does not go at once is seen to later.
+            let _ = pidfd_send_signal(&running.pidfd, Signal::KILL);
+            let _ = wait(running, &GONE_MAX);
+            self.bury();
         }
     }
 
@@ -235,9 +252,9 @@ impl AsFd for Parts {
     }
 }
 
-fn wait(running: &mut Running) -> io::Result<()> {
+fn wait(running: &mut Running, most: &Timespec) -> io::Result<()> {
     let mut fds = [PollFd::new(&running.pidfd, PollFlags::IN)];
-    if poll(&mut fds, Some(&END_MAX))? == 0 {
+    if poll(&mut fds, Some(most))? == 0 {
         return Err(io::ErrorKind::TimedOut.into());
     }
     if let Some(child) = &mut running.child {

@@ -8,6 +8,8 @@
 //! link between them, so that a new process finds the old one by it. With `fuse` there is one process, the stack, in the
 //! port's namespace.
 //!
+//! A stack takes orders of the broker ([`fordway_driver::orders`]): `orders` in this directory.
+//!
 //! Each has a user of its own, which nobody else is: neither one may signal or trace another. A driver is root until it has its
 //! port; a stack never is, but has two rights of root's until it has confined itself (`fordway_driver::confine`).
 //!
@@ -16,10 +18,12 @@
 
 use crate::admin;
 use crate::domains::boot_id;
+use crate::orders::{self, Packed, Way};
 use crate::parts::{PartId, Parts, Start};
 use crate::{Programs, runtime};
 use fordway_abi::env as names;
 use fordway_driver::config::{DriverConfig, Mac, Wire};
+use fordway_driver::orders::Ends;
 use fordway_platform::fabric::Lease;
 use fordway_platform::launch::{Part, PartUser};
 use fordway_platform::{netns, process};
@@ -29,12 +33,14 @@ use rustix::process::{
 };
 use rustix::thread::CapabilitySet;
 use serde::{Deserialize, Serialize};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::{self, Write as _};
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::Arc;
 
 /// Who the parts are, in the runtime directory.
@@ -71,9 +77,9 @@ impl Default for StackOptions {
 }
 
 /// What `fordway-stackd` is told.
-#[derive(Serialize)]
-struct StackConfig<'a> {
-    control_socket: &'a Path,
+#[derive(Clone, Serialize)]
+struct StackConfig {
+    control_socket: PathBuf,
     netns_cookie: u64,
     port: StackPort,
     mac: Mac,
@@ -82,17 +88,18 @@ struct StackConfig<'a> {
     routes: Vec<StackRoute>,
     sockets_max: usize,
     uid: u32,
-    protocols: &'a [String],
+    protocols: Vec<String>,
+    orders: Option<Ends>,
 }
 
-#[derive(Serialize)]
+#[derive(Clone, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum StackPort {
     Packet(&'static str),
     Queue { link: i32 },
 }
 
-#[derive(Serialize)]
+#[derive(Clone, Serialize)]
 struct StackRoute {
     to: String,
     via: IpAddr,
@@ -112,11 +119,12 @@ pub(crate) struct Site {
     pub(crate) gateway: Option<Ipv4Addr>,
 }
 
-/// A part that was found, with its end of the link.
+/// A part that was found, with its end of the link, and the end of the way to it.
 struct Found {
     pid: i32,
     pidfd: OwnedFd,
     link: Option<OwnedFd>,
+    way: Option<orders::Found>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -138,6 +146,9 @@ struct PartRecord {
     pid: i32,
     start_ticks: u64,
     link: Option<i32>,
+    /// Of a stack: the number that the broker's end of the way to it has there.
+    #[serde(default)]
+    way: Option<i32>,
 }
 
 impl PartRecord {
@@ -148,11 +159,11 @@ impl PartRecord {
         if process::start_ticks(self.pid) != Some(self.start_ticks) || !process::is_alive(&pidfd) {
             return None;
         }
-        let link = self
-            .link
-            .map(|link| pidfd_getfd(&pidfd, link, PidfdGetfdFlags::empty()))
-            .transpose();
-        let Ok(link) = link else {
+        let get = |number: Option<i32>| {
+            let get = |number| pidfd_getfd(&pidfd, number, PidfdGetfdFlags::empty());
+            number.map(get).transpose()
+        };
+        let (Ok(link), Ok(way)) = (get(self.link), get(self.way)) else {
             // Its successor is not to have it beside: two would share the port. It may have ended meanwhile.
             let _ = pidfd_send_signal(&pidfd, Signal::KILL);
             return None;
@@ -160,6 +171,7 @@ impl PartRecord {
         Some(Found {
             pid: self.pid,
             link,
+            way: way.zip(self.way),
             pidfd,
         })
     }
@@ -170,6 +182,7 @@ struct Stack {
     options: StackOptions,
     /// The driver first, if there is one; each with its end of the link.
     parts: Vec<(PartId, Option<Arc<OwnedFd>>)>,
+    way: Rc<Way>,
 }
 
 /// The stacks of the broker's domains.
@@ -178,12 +191,19 @@ pub(crate) struct Stacks {
     control_socket: PathBuf,
     programs: Programs,
     stacks: BTreeMap<u32, Stack>,
+    /// In force, for processes that are started from now on.
+    rules: Rc<RefCell<Rc<Packed>>>,
     /// What an earlier broker has written, until it is asked for.
     before: BTreeMap<String, StackRecord>,
 }
 
 impl Stacks {
-    pub(crate) fn new(runtime_dir: &Path, control_socket: &Path, programs: &Programs) -> Self {
+    pub(crate) fn new(
+        runtime_dir: &Path,
+        control_socket: &Path,
+        programs: &Programs,
+        rules: Packed,
+    ) -> Self {
         let text = std::fs::read_to_string(runtime_dir.join(STACKS_FILE));
         let record = text
             .ok()
@@ -195,6 +215,7 @@ impl Stacks {
             control_socket: control_socket.to_owned(),
             programs: programs.clone(),
             stacks: BTreeMap::new(),
+            rules: Rc::new(RefCell::new(Rc::new(rules))),
             before: before.map(|one| (one.name.clone(), one)).collect(),
         }
     }
@@ -234,7 +255,9 @@ impl Stacks {
             .map_or_else(StackOptions::default, |record| record.options.clone());
         let written = record.map(|record| record.parts).unwrap_or_default();
         let mut found: Vec<Found> = written.iter().filter_map(PartRecord::find).collect();
-        if found.len() != if options.fuse { 1 } else { 2 } {
+        // One that takes no orders is of another version.
+        let takes_orders = found.last().is_some_and(|stack| stack.way.is_some());
+        if !takes_orders || found.len() != if options.fuse { 1 } else { 2 } {
             for part in found.drain(..) {
                 let _ = pidfd_send_signal(&part.pidfd, Signal::KILL);
             }
@@ -257,7 +280,9 @@ impl Stacks {
         std::os::unix::fs::chown(&dir, Some(stack_uid), Some(stack_uid))?;
         let mut links = Vec::new();
         let mut running = Vec::new();
+        let mut way = None;
         for one in found {
+            way = one.way;
             links.extend(one.link);
             running.push((one.pid, one.pidfd));
         }
@@ -285,13 +310,15 @@ impl Stacks {
             ids.push((id, Some(link)));
         }
         let link = links.next();
-        let start = self.stack(&site, stack_uid, &options, link.clone())?;
+        let way = Rc::new(Way::new(way));
+        let start = self.stack(&site, stack_uid, &options, link.clone(), way.clone());
         let id = parts.add(format!("the stack of {}", site.name), start, running.next());
         ids.push((id, link));
         let stack = Stack {
             site,
             options,
             parts: ids,
+            way,
         };
         self.stacks.insert(stack.site.id, stack);
         Ok(())
@@ -329,7 +356,8 @@ impl Stacks {
         uid: u32,
         options: &StackOptions,
         link: Option<Arc<OwnedFd>>,
-    ) -> io::Result<Start> {
+        way: Rc<Way>,
+    ) -> Start {
         let lease = &site.lease;
         let six = lease.six.map(|(six, prefix)| {
             [
@@ -342,8 +370,8 @@ impl Stacks {
             to: "0.0.0.0/0".to_owned(),
             via: gateway.into(),
         });
-        let config = serde_json::to_vec(&StackConfig {
-            control_socket: &self.control_of(&site.name),
+        let config = StackConfig {
+            control_socket: self.control_of(&site.name),
             netns_cookie: site.netns_cookie,
             port: match &link {
                 Some(link) => StackPort::Queue {
@@ -360,8 +388,10 @@ impl Stacks {
             routes: way_out.into_iter().collect(),
             sockets_max: SOCKETS_MAX,
             uid,
-            protocols: &options.protocols,
-        })?;
+            protocols: options.protocols.clone(),
+            orders: None,
+        };
+        let rules = self.rules.clone();
         let variables: [(&str, OsString); 2] = [
             ("LD_PRELOAD", self.programs.library.clone().into()),
             (names::SOCKET, self.control_socket.clone().into()),
@@ -369,23 +399,31 @@ impl Stacks {
         let (program, netns_path) = (self.programs.stack.clone(), site.netns_path.clone());
         let mut capabilities = CapabilitySet::SYS_ADMIN;
         capabilities.set(CapabilitySet::NET_RAW, link.is_none());
-        Ok(Box::new(move || {
+        Box::new(move || {
+            let laid = Way::lay(&rules.borrow())?;
+            let config = serde_json::to_vec(&StackConfig {
+                orders: Some(laid.ends()),
+                ..config.clone()
+            })?;
             // Without a port it is to have no network at all.
             let namespace = match &link {
                 Some(_) => netns::anonymous()?,
                 None => open(&netns_path)?,
             };
-            let inherits = link.as_ref().map(|link| link.as_fd());
-            Part {
+            let link_fd = link.as_ref().map(|link| link.as_fd());
+            let inherits: Vec<_> = link_fd.into_iter().chain(laid.fds()).collect();
+            let started = Part {
                 program: &program,
                 config: &config,
-                inherits: inherits.as_slice(),
+                inherits: &inherits,
                 netns: namespace.as_fd(),
                 variables: &variables,
                 user: Some(PartUser { uid, capabilities }),
             }
-            .start()
-        }))
+            .start()?;
+            way.take(laid);
+            Ok(started)
+        })
     }
 
     /// Ends the stack of a domain, if it has one.
@@ -409,6 +447,33 @@ impl Stacks {
             .map(|stack| stack.site.id)
             .collect();
         gone.into_iter().for_each(|id| self.end(parts, id));
+    }
+
+    /// The ways to all stacks, by their domains' numbers.
+    pub(crate) fn ways(&self) -> impl Iterator<Item = (u32, &Way)> {
+        self.stacks.iter().map(|(id, stack)| (*id, &*stack.way))
+    }
+
+    pub(crate) fn way(&self, id: u32) -> Option<&Way> {
+        self.stacks.get(&id).map(|stack| &*stack.way)
+    }
+
+    /// The part that is the stack of a domain.
+    pub(crate) fn stack_part(&self, id: u32) -> Option<PartId> {
+        let (part, _) = self.stacks.get(&id)?.parts.last()?;
+        Some(*part)
+    }
+
+    /// What stacks are started with.
+    pub(crate) fn rules(&self) -> Rc<Packed> {
+        self.rules.borrow().clone()
+    }
+
+    /// Stacks that are started from now on have these.
+    pub(crate) fn set_rules(&mut self, rules: Packed) -> Rc<Packed> {
+        let rules = Rc::new(rules);
+        self.rules.replace(rules.clone());
+        rules
     }
 
     /// What the stack of a domain is.
@@ -444,12 +509,19 @@ impl Stacks {
                 pid,
                 start_ticks: process::start_ticks(pid)?,
                 link: link.as_ref().map(AsRawFd::as_raw_fd),
+                way: None,
             })
         };
-        let stacks = self.stacks.values().map(|stack| StackRecord {
-            name: stack.site.name.clone(),
-            options: stack.options.clone(),
-            parts: stack.parts.iter().filter_map(part).collect(),
+        let stacks = self.stacks.values().map(|stack| {
+            let mut records: Vec<_> = stack.parts.iter().filter_map(part).collect();
+            if let Some(record) = records.last_mut() {
+                record.way = stack.way.number();
+            }
+            StackRecord {
+                name: stack.site.name.clone(),
+                options: stack.options.clone(),
+                parts: records,
+            }
         });
         let record = Record {
             boot_id: boot_id(),

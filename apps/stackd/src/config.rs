@@ -1,6 +1,7 @@
 //! What a stack is told when it is started: one JSON document.
 
 use anyhow::{Context, Result, bail};
+use fordway_driver::orders::Ends;
 use fordway_netstack::{Cidr, Mac, Route};
 use serde::Deserialize;
 use std::net::IpAddr;
@@ -34,6 +35,8 @@ pub struct Config {
     /// others give no sockets.
     #[serde(default)]
     pub protocols: Vec<String>,
+    /// The inherited descriptors by which the broker gives orders. Without, nobody does.
+    pub orders: Option<Ends>,
 }
 
 /// How frames come and go.

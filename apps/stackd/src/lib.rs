@@ -4,6 +4,7 @@
 //! ```text
 //!   program ── pair for each socket ──► sockets ── crates/netstack ── port ──► frames
 //!      └────── control connections ───► control
+//!   broker ── rules, questions ────────► orders
 //! ```
 //! One thread, one epoll instance. What a program can say is `fordway_abi::stack`; a socket here is the other end of its pair of
 //! AF_UNIX sockets, and what `crates/netstack` has for it.
@@ -36,6 +37,7 @@ mod control;
 mod datagram;
 mod names;
 mod options;
+mod orders;
 mod pair;
 pub mod port;
 mod server;

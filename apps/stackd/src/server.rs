@@ -5,6 +5,7 @@ use crate::config::Config;
 use crate::control::Clients;
 use crate::names;
 use crate::options::Options;
+use crate::orders;
 use crate::pair::Pair;
 use crate::port;
 use crate::table::{Body, Place, Socket, Table};
@@ -30,6 +31,7 @@ const FULL_WAIT: Duration = Duration::from_millis(1);
 
 const PORT: Token = Token(usize::MAX - 1);
 const CONTROL: Token = Token(usize::MAX - 2);
+const ORDERS: Token = Token(usize::MAX - 3);
 /// Tokens of control connections begin here; those of sockets are their places.
 const CLIENTS: usize = 1 << 40;
 
@@ -42,6 +44,7 @@ const EAFNOSUPPORT: i32 = 97;
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Work {
     Control,
+    Orders,
     Client(usize),
     Socket(Place),
 }
@@ -51,6 +54,8 @@ pub struct Server {
     pub(crate) stack: Stack,
     pub(crate) table: Table,
     pub(crate) control: OwnedFd,
+    /// Who gives orders, if anybody does.
+    pub(crate) broker: Option<orders::Broker>,
     /// Whose programs are served.
     pub(crate) netns_cookie: u64,
     pub(crate) serves_tcp: bool,
@@ -132,12 +137,18 @@ impl Server {
             CONTROL,
             Interest::READABLE,
         )?;
+        let broker = orders::Broker::of(config)?;
+        if let Some(broker) = &broker {
+            let own = broker.own.as_raw_fd();
+            registry.register(&mut SourceFd(&own), ORDERS, Interest::READABLE)?;
+        }
         let both = Interest::READABLE | Interest::WRITABLE;
         registry.register(&mut SourceFd(&port.as_fd().as_raw_fd()), PORT, both)?;
-        Ok(Server {
+        let mut server = Server {
             stack,
             table: Table::new(random()?, config.sockets_max),
             control,
+            broker,
             netns_cookie: config.netns_cookie,
             serves_tcp: config.serves("tcp"),
             serves_udp: config.serves("udp"),
@@ -155,7 +166,10 @@ impl Server {
             began: Instant::now(),
             is_full: false,
             has_frames: true,
-        })
+        };
+        // Before the first frame.
+        server.take_orders();
+        Ok(server)
     }
 
     /// Serves for ever.
@@ -182,6 +196,7 @@ impl Server {
                         self.has_frames = true;
                     }
                     CONTROL => self.accept_clients(),
+                    ORDERS => self.take_orders(),
                     Token(at) if at >= CLIENTS => self.serve_client(at - CLIENTS),
                     Token(at) => self.pair_event(at as Place, event.is_write_closed()),
                 }
@@ -189,6 +204,7 @@ impl Server {
             for _ in 0..self.unfinished.len() {
                 match self.unfinished.pop_front() {
                     Some(Work::Control) => self.accept_clients(),
+                    Some(Work::Orders) => self.take_orders(),
                     Some(Work::Client(place)) => self.serve_client(place),
                     Some(Work::Socket(place)) => self.go_on(place),
                     None => break,

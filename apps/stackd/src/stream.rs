@@ -574,10 +574,8 @@ impl Server {
         let Some(socket) = self.table.get(place) else {
             return;
         };
-        let id = match &socket.body {
-            Body::Connecting(id) => *id,
-            Body::Connected(conn) => conn.id,
-            _ => return,
+        let Some(id) = socket.body.flow() else {
+            return;
         };
         socket.error = error;
         self.end_flow(id, breaks);
@@ -589,10 +587,8 @@ impl Server {
         let Some(socket) = self.table.look(place) else {
             return;
         };
-        let id = match &socket.body {
-            Body::Connecting(id) => *id,
-            Body::Connected(conn) => conn.id,
-            _ => return,
+        let Some(id) = socket.body.flow() else {
+            return;
         };
         let options = tcp_options(socket);
         // A connection that is over heeds nothing.

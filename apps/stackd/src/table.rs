@@ -50,6 +50,18 @@ pub(crate) enum Body {
     Datagrams,
 }
 
+#[cfg(feature = "tcp")]
+impl Body {
+    /// The connection, once it is asked for and until it is over.
+    pub(crate) fn flow(&self) -> Option<fordway_netstack::TcpId> {
+        match self {
+            Body::Connecting(id) => Some(*id),
+            Body::Connected(conn) => Some(conn.id),
+            _ => None,
+        }
+    }
+}
+
 impl Socket {
     pub(crate) fn is_stream(&self) -> bool {
         !matches!(self.body, Body::Datagrams)
@@ -125,6 +137,13 @@ impl Table {
 
     pub(crate) fn look(&self, place: Place) -> Option<&Socket> {
         self.slots.get(place as usize)?.socket.as_deref()
+    }
+
+    /// Where such sockets are.
+    pub(crate) fn places(&self, is_wanted: impl Fn(&Socket) -> bool) -> Vec<Place> {
+        let slots = (0..).zip(&self.slots);
+        let wanted = slots.filter(|(_, slot)| slot.socket.as_deref().is_some_and(&is_wanted));
+        wanted.map(|(place, _)| place).collect()
     }
 
     pub(crate) fn id_of(&self, place: Place) -> Id {

@@ -94,6 +94,8 @@ pub enum PathChoice {
     Kernel,
     /// Rings, or the connection fails.
     Fast,
+    /// A network stack of the domain's own.
+    Stack,
 }
 
 impl PathChoice {
@@ -103,6 +105,7 @@ impl PathChoice {
             PathChoice::Auto => "auto",
             PathChoice::Kernel => "kernel",
             PathChoice::Fast => "fast",
+            PathChoice::Stack => "stack",
         }
     }
 }
@@ -501,7 +504,7 @@ pub fn find_fordway() -> Result<PathBuf> {
     )
 }
 
-/// Takes a copy of a build directory's launcher and shim, so that a build that goes
+/// Takes a copy of a build directory's launcher, shim and parts, so that a build that goes
 /// on meanwhile cannot change them under a running program. An installed launcher,
 /// which has no shim beside it, is used where it is.
 fn copy_build(fordway: &Path, dir: &Path) -> Result<PathBuf> {
@@ -513,6 +516,14 @@ fn copy_build(fordway: &Path, dir: &Path) -> Result<PathBuf> {
     let copy = dir.join("bin/fordway");
     for (from, to) in [(fordway, &copy), (&shim, &copy.with_file_name(SHIM))] {
         fs::copy(from, to).with_context(|| format!("copy {}", from.display()))?;
+    }
+    // Whoever has no domain with a stack of its own does without.
+    for part in ["fordway-driver", "fordway-stackd"] {
+        let from = fordway.with_file_name(part);
+        if from.exists() {
+            fs::copy(&from, copy.with_file_name(part))
+                .with_context(|| format!("copy {}", from.display()))?;
+        }
     }
     Ok(copy)
 }

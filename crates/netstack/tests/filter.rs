@@ -317,4 +317,12 @@ fn only_what_has_been_seen_to_begin_has_a_state() {
     rules_beside(&mut world, &RULES.replace("established", "related"));
     assert!(!sends(&mut world, newer));
     assert!(sends(&mut world, older));
+    rules_beside(
+        &mut world,
+        "table inet fw { chain c { type filter hook forward priority 0; tcp dport 81 reject with tcp reset
+        } }",
+    );
+    sends(&mut world, older);
+    let said = world.sides[1].tcp_receive(older, &mut [0; 8]);
+    assert_eq!(said, Err(Error::Reset));
 }

@@ -20,6 +20,7 @@ fn main() -> Result<()> {
         ["talk", server, count] => talk::run(Far::Echo, server.parse()?, count.parse()?),
         ["ask", server] => talk::run(Far::Redis, server.parse()?, 1),
         ["connect", server, source] => connect(server.parse()?, source.parse()?),
+        ["try", server] => attempt(server.parse()?),
         ["craft", from, server, open_port] => {
             craft::craft(from.parse()?, server.parse()?, open_port.parse()?)
         }
@@ -35,9 +36,19 @@ fn main() -> Result<()> {
         ["datagram-stream", server] => datagrams::stream(server.parse()?),
         ["datagram-take", port] => datagrams::take(port.parse()?),
         _ => bail!(
-            "echo PORT, datagram-echo PORT, datagram-ask SERVER [TTL], datagram-stream SERVER, datagram-take PORT, talk SERVER COUNT, ask SERVER, connect SERVER SOURCE, craft FROM SERVER PORT, forge FROM SERVER STOLEN, forge6 FROM VICTIM STOLEN"
+            "echo PORT, datagram-echo PORT, datagram-ask SERVER [TTL], datagram-stream SERVER, datagram-take PORT, talk SERVER COUNT, ask SERVER, connect SERVER SOURCE, try SERVER, craft FROM SERVER PORT, forge FROM SERVER STOLEN, forge6 FROM VICTIM STOLEN"
         ),
     }
+}
+
+/// Tries one connection by the C library, for as long as the first two SYNs take.
+fn attempt(server: SocketAddr) -> Result<()> {
+    let limit = std::time::Duration::from_secs(2);
+    match std::net::TcpStream::connect_timeout(&server, limit) {
+        Ok(_) => println!("connected"),
+        Err(error) => println!("{}", error.kind()),
+    }
+    Ok(())
 }
 
 /// Tries one connection from a source address of choice; fails if it is not made.

@@ -53,6 +53,7 @@ use crate::admin::{ErrorKind, FilterChange, FilterRules, Looked, Reply};
 use crate::admin_socket::error;
 use crate::broker::Broker;
 use crate::memory::Progress;
+use crate::orders::Packed;
 use crate::proof::Witness;
 use crate::{BrokerError, Config};
 use crossing::Surroundings;
@@ -66,6 +67,7 @@ use fordway_platform::fabric::{FabricError, handshake_has_passed, keep_connectio
 use fordway_platform::nftables::{LoadError, Scratch, Source};
 use fordway_registry::{BothEnds, Network, SocketFacts};
 use std::collections::BTreeMap;
+use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Instant;
@@ -116,6 +118,8 @@ pub(crate) struct Rules {
     filter: Filter,
     /// As nft listed them when they were put in force.
     listing: String,
+    /// As the kernel had them then.
+    dump: Vec<u8>,
     moved: kernel::Moved,
     runtime_dir: PathBuf,
     /// The domains'.
@@ -143,6 +147,7 @@ impl Rules {
             network,
             filter: new_filter(),
             listing: String::new(),
+            dump: Vec::new(),
             moved: kernel::Moved::new(),
             runtime_dir,
             start: Instant::now(),
@@ -186,10 +191,25 @@ impl Rules {
     fn put_in_force(&mut self, made: Made, epoch: u64) {
         let now_ns = self.now_ns();
         self.listing = made.listing;
+        self.dump = made.dump;
         self.moved = made.for_kernel.moved;
         self.filter.replace(made.rules, epoch, now_ns);
         self.counts = self.filter.counts_anything();
         self.find_expiry();
+    }
+
+    /// As stacks get them.
+    pub(crate) fn packed(&self) -> io::Result<Packed> {
+        Packed::new(self.epoch(), &self.dump)
+    }
+
+    /// Adds what a stack has counted by the rules of this epoch.
+    pub(crate) fn add_counts(&mut self, epoch: u64, counters: usize, of: &[(u32, u64, u64)]) {
+        if (epoch, counters) == (self.epoch(), self.filter.counter_count()) {
+            for (at, packets, bytes) in of {
+                self.filter.add_count(*at, (*packets, *bytes).into());
+            }
+        }
     }
 
     /// Whether the kernel is to be told now that connections go on; then an hour later again.
@@ -478,6 +498,8 @@ fn new_filter() -> Filter {
 struct Made {
     /// As nft lists it.
     listing: String,
+    /// As the kernel has it then.
+    dump: Vec<u8>,
     /// What the filter carries out. Its counters begin at nothing: the kernel counts on.
     rules: rules::Rules,
     for_kernel: kernel::ForKernel,
@@ -499,6 +521,7 @@ impl Made {
         rules.forget_counts();
         Ok(Made {
             listing,
+            dump,
             rules,
             for_kernel,
         })
@@ -602,6 +625,7 @@ impl Broker {
         self.load_kernel(&made.for_kernel.text, made.for_kernel.sees_ip)?;
         file.take_place().map_err(Fault::File)?;
         self.rules.put_in_force(made, EPOCH);
+        self.give_rules_again()?;
         tracing::warn!(
             "the fabric had rules that filter.json does not have: they are in force as epoch {EPOCH}"
         );
@@ -636,6 +660,14 @@ impl Broker {
             }
         }
         self.rules.put_in_force(made, epoch);
+        self.give_rules_again()
+    }
+
+    /// Stacks get the rules that are in force in the broker.
+    fn give_rules_again(&mut self) -> Result<(), Fault> {
+        let packed = self.rules.packed().map_err(Fault::File)?;
+        let told = self.give_rules(packed);
+        self.hear_rules(told);
         Ok(())
     }
 
@@ -702,6 +734,7 @@ impl Broker {
         // What the kernel would have back, whoever has written it.
         let fabric = self.domains.fabric().map_err(Fault::Fabric)?;
         let back = fabric.list_rules().map_err(Fault::Fabric)?;
+        let packed = Packed::new(epoch, &made.dump).map_err(Fault::File)?;
         let file = store::prepare(&self.rules.runtime_dir, &stored).map_err(Fault::File)?;
         if let Err(fault) = self.load_kernel(&made.for_kernel.text, made.for_kernel.sees_ip) {
             file.discard();
@@ -716,21 +749,26 @@ impl Broker {
         }
         let tracked = self.rules.filter.tracks_connections();
         self.rules.put_in_force(made, epoch);
+        let told = self.give_rules(packed);
         let channels = self.look_again(match tracked {
             true => Phase::Established,
             false => Phase::New,
         });
+        let stacks = self.hear_rules(told);
         let look_us = in_force.elapsed().as_micros() as u64;
         tracing::info!(
-            "rules of epoch {epoch} are in force: {} channels stay, {} go to the kernel path, {} are cut",
+            "rules of epoch {epoch} are in force: {} channels stay, {} go to the kernel path, {} are cut; {} stacks have them, {} were killed",
             channels.stay,
             channels.moved,
-            channels.cut
+            channels.cut,
+            stacks.changed,
+            stacks.restarted
         );
         Ok(FilterChange {
             epoch,
             changes,
             channels,
+            stacks,
             look_us,
         })
     }
@@ -770,6 +808,9 @@ impl Broker {
 
     /// Credits what every live channel has carried so far.
     fn credit_all(&mut self) {
+        if self.rules.counts {
+            self.collect_counts();
+        }
         let channels: Vec<BothEnds> = self.registry.channels_with_both_ends().collect();
         for channel in channels {
             self.credit_channel(&channel);

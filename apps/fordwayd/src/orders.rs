@@ -1,0 +1,283 @@
+//! Orders to the stacks: rules that come into force, counts and connections that are listed.
+//!
+//! ```text
+//!   rules:  prepared ─► kernel ─► file ─► broker ─► told to each stack ─► channels ─► each has said that it has them
+//!             (a fault up to here: nothing is told)                                     └ else: killed, started with them
+//! ```
+//! Stacks come last in a change of rules, and none of them can refuse: what the broker has compiled, a stack reads, and what it does
+//! not know is left to the bridge. So nothing is ever taken back from a stack, and there is no second phase. One that does not say within
+//! [`TAKE_MAX`] that it has the rules is killed; the next one has them before its first frame. Until then the bridge, which has them
+//! already, sees each of its packets.
+//!
+//! All stacks are told before any is heard, so that one bound holds for all together. Who has died is no matter: the next process
+//! is started with the rules that are in force then ([`Way::lay`]). Nothing that a stack says is believed further than it can be
+//! checked: a count of a counter that is not there is left out, and none can go back.
+
+use crate::admin::Taken;
+use crate::broker::Broker;
+use fordway_driver::orders::{self, Ends, Order, Report, Said, What};
+use fordway_filter::rules;
+use fordway_platform::ipc::ReceiveError;
+use fordway_platform::memfd;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use std::cell::{Ref, RefCell};
+use std::io::{self, Write as _};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// How long stacks may take for new rules. A stack looks at its orders each round; on a machine that is worked hard a round may
+/// wait, and who is killed loses all connections.
+const TAKE_MAX: Duration = Duration::from_millis(500);
+/// How long a listing waits. What is said later, the next one has.
+const ANSWER_MAX: Duration = Duration::from_millis(100);
+/// Reports of one stack to one order, with those that are late.
+const REPORTS_MAX: usize = 4096;
+
+/// Rules as stacks get them.
+#[derive(Debug)]
+pub(crate) struct Packed {
+    epoch: u64,
+    bytes: usize,
+    memfd: OwnedFd,
+}
+
+impl Packed {
+    /// From what the kernel has dumped.
+    pub(crate) fn new(epoch: u64, dump: &[u8]) -> io::Result<Self> {
+        let packed = rules::packed(dump);
+        let mut file = std::fs::File::from(memfd::create("fordway-rules", 0)?);
+        file.write_all(&packed)?;
+        memfd::seal(&file)?;
+        Ok(Self {
+            epoch,
+            bytes: packed.len(),
+            memfd: file.into(),
+        })
+    }
+
+    fn order(&self) -> What {
+        What::Rules {
+            epoch: self.epoch,
+            bytes: self.bytes,
+        }
+    }
+}
+
+/// The broker's end of the way to a stack, and the number that the stack has it by.
+pub(crate) type Found = (OwnedFd, i32);
+
+/// The way to a stack. Each process has a new one.
+#[derive(Debug)]
+pub(crate) struct Way {
+    end: RefCell<Option<Found>>,
+}
+
+/// The ends for a process that is about to be started.
+pub(crate) struct Laid {
+    own: OwnedFd,
+    brokers: OwnedFd,
+}
+
+impl Way {
+    /// Of a process that an earlier broker has started, if there is one.
+    pub(crate) fn new(found: Option<Found>) -> Self {
+        Self {
+            end: RefCell::new(found),
+        }
+    }
+
+    /// Makes both ends; the rules are what the process finds first.
+    pub(crate) fn lay(rules: &Packed) -> io::Result<Laid> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (own, brokers) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        let order = Order {
+            number: 0,
+            what: rules.order(),
+        };
+        orders::send(&brokers, &order, &[rules.memfd.as_fd()])?;
+        Ok(Laid { own, brokers })
+    }
+
+    /// The process has been started.
+    pub(crate) fn take(&self, laid: Laid) {
+        let number = laid.brokers.as_raw_fd();
+        self.end.replace(Some((laid.brokers, number)));
+    }
+
+    /// What the next broker asks the process for.
+    pub(crate) fn number(&self) -> Option<i32> {
+        self.end.borrow().as_ref().map(|(_, number)| *number)
+    }
+
+    fn end(&self) -> Option<Ref<'_, OwnedFd>> {
+        Ref::filter_map(self.end.borrow(), |end| Some(&end.as_ref()?.0)).ok()
+    }
+}
+
+impl Laid {
+    /// Their numbers, here and in the process.
+    pub(crate) fn ends(&self) -> Ends {
+        Ends {
+            own: self.own.as_raw_fd(),
+            brokers: self.brokers.as_raw_fd(),
+        }
+    }
+
+    pub(crate) fn fds(&self) -> [BorrowedFd<'_>; 2] {
+        [self.own.as_fd(), self.brokers.as_fd()]
+    }
+}
+
+/// An order, and the domains whose stacks were given it.
+#[derive(Debug)]
+pub(crate) struct Told {
+    number: u64,
+    ids: Vec<u32>,
+}
+
+/// What stacks have said to it.
+#[derive(Debug, Default)]
+struct Heard {
+    said: Vec<(u32, Said)>,
+    /// Who has not said all in time.
+    silent: Vec<u32>,
+}
+
+impl Broker {
+    fn tell(&mut self, what: &What, beside: Option<&Packed>) -> Told {
+        let number = self.new_number();
+        let order = Order {
+            number,
+            what: what.clone(),
+        };
+        let beside = beside.map(|packed| packed.memfd.as_fd());
+        let mut ids = Vec::new();
+        for (id, way) in self.stacks.ways() {
+            let Some(end) = way.end() else {
+                continue;
+            };
+            match orders::send(&*end, &order, beside.as_slice()) {
+                Ok(()) => ids.push(id),
+                // It takes no orders, so it will be silent.
+                Err(reason) if reason.kind() == io::ErrorKind::WouldBlock => ids.push(id),
+                Err(_) => {}
+            }
+        }
+        Told { number, ids }
+    }
+
+    /// Until each has said all, or the time is over. What is told of counts is added at once, whatever was asked.
+    fn hear(&mut self, told: Told, most: Duration) -> Heard {
+        let until = Instant::now() + most;
+        let mut heard = Heard::default();
+        let mut waiting: Vec<(u32, usize)> = told.ids.iter().map(|id| (*id, 0)).collect();
+        let (stacks, rules) = (&self.stacks, &mut self.rules);
+        loop {
+            waiting.retain_mut(|(id, count)| {
+                let Some(end) = stacks.way(*id).and_then(Way::end) else {
+                    return false;
+                };
+                loop {
+                    if *count == REPORTS_MAX {
+                        heard.silent.push(*id);
+                        return false;
+                    }
+                    *count += 1;
+                    match orders::receive::<Report>(&*end) {
+                        Ok((report, _)) => {
+                            let is_last = report.number == told.number && report.is_last;
+                            match report.said {
+                                Said::Counts {
+                                    epoch,
+                                    counters,
+                                    of,
+                                } => rules.add_counts(epoch, counters, &of),
+                                other => heard.said.push((*id, other)),
+                            }
+                            if is_last {
+                                return false;
+                            }
+                        }
+                        Err(ReceiveError::Empty) => return true,
+                        Err(ReceiveError::Malformed(..)) => {
+                            heard.silent.push(*id);
+                            return false;
+                        }
+                        // It is gone.
+                        Err(ReceiveError::Closed | ReceiveError::System(_)) => return false,
+                    }
+                }
+            });
+            let left = until.saturating_duration_since(Instant::now());
+            if waiting.is_empty() || left.is_zero() {
+                break;
+            }
+            let ends: Vec<_> = waiting
+                .iter()
+                .filter_map(|(id, _)| stacks.way(*id)?.end())
+                .collect();
+            let mut fds: Vec<_> = ends
+                .iter()
+                .map(|end| PollFd::new(&**end, PollFlags::IN))
+                .collect();
+            let left = Timespec {
+                tv_sec: 0,
+                tv_nsec: left.as_nanos() as i64,
+            };
+            // Interrupted, or not: they are looked at again.
+            let _ = poll(&mut fds, Some(&left));
+        }
+        heard.silent.extend(waiting.iter().map(|(id, _)| *id));
+        heard
+    }
+
+    /// Has all stacks, and those that are started from now on, go by these rules; to be heard by [`Broker::hear_rules`].
+    pub(crate) fn give_rules(&mut self, packed: Packed) -> Told {
+        let packed = self.stacks.set_rules(packed);
+        self.tell(&packed.order(), Some(&packed))
+    }
+
+    /// Until all stacks have the rules. Who has not in time is started again, with them.
+    pub(crate) fn hear_rules(&mut self, told: Told) -> Taken {
+        let mut taken = Taken {
+            changed: told.ids.len() as u64,
+            restarted: 0,
+        };
+        let Heard { said, mut silent } = self.hear(told, TAKE_MAX);
+        for (id, said) in said {
+            if let Said::Refused(why) = said {
+                tracing::warn!("a stack cannot read its rules: {why}");
+                silent.push(id);
+            }
+        }
+        silent.sort_unstable();
+        silent.dedup();
+        for id in silent {
+            if let Some(part) = self.stacks.stack_part(id) {
+                tracing::warn!("the stack of domain {id} does not take new rules; it is killed");
+                self.parts.kill(part);
+                taken.restarted += 1;
+                taken.changed -= 1;
+            }
+        }
+        if taken.restarted != 0 {
+            self.start_parts();
+        }
+        taken
+    }
+
+    /// Adds what the stacks have counted since the last time to the counts of the rules.
+    pub(crate) fn collect_counts(&mut self) {
+        let told = self.tell(&What::Counts, None);
+        self.hear(told, ANSWER_MAX);
+    }
+
+    /// Has stacks that an earlier broker started go by the rules in force. They most likely do: nobody waits for them. What they
+    /// have counted is told by and by.
+    pub(crate) fn give_rules_to_found(&mut self) {
+        self.tell(&What::Counts, None);
+        let rules = self.stacks.rules();
+        self.tell(&rules.order(), Some(&rules));
+    }
+}

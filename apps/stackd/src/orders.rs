@@ -1,0 +1,223 @@
+//! What the broker orders: rules, and reports. See `fordway_driver::orders`.
+//!
+//! Rules come into force between two packets, whole: one thread takes orders and packets. Those that lie in the queue when the stack
+//! is started are taken before its first frame. They are the rules of the fabric's bridge, which each packet crosses as well; what
+//! this copy of them decides is in crates/filter (`live/beside.rs`). A stack without the feature `filter` leaves all to the bridge.
+
+use crate::config::Config;
+use crate::server::{Server, Work};
+use crate::table::{Body, Place, Socket};
+use anyhow::{Context, Result};
+use fordway_driver::orders::{
+    self, CONNECTIONS_MAX, COUNTS_MAX, Connection, Order, Report, Said, What,
+};
+#[cfg(feature = "filter")]
+use fordway_netstack::fordway_filter::{Counter, rules};
+#[cfg(feature = "filter")]
+use fordway_platform::fabric::RULES_DEVICE;
+use fordway_platform::ipc::ReceiveError;
+use fordway_platform::launch;
+use std::os::fd::{AsFd, OwnedFd};
+
+/// Orders that are taken in one round.
+const ORDERS_MAX: usize = 16;
+
+/// The way to the broker.
+#[derive(Debug)]
+pub(crate) struct Broker {
+    pub(crate) own: OwnedFd,
+    /// Its own end, for the one that comes after it.
+    _brokers: OwnedFd,
+}
+
+impl Broker {
+    pub(crate) fn of(config: &Config) -> Result<Option<Broker>> {
+        let Some(ends) = &config.orders else {
+            return Ok(None);
+        };
+        let inherited = |fd| launch::inherited(fd).context("an end of the way to the broker");
+        Ok(Some(Broker {
+            own: inherited(ends.own)?,
+            _brokers: inherited(ends.brokers)?,
+        }))
+    }
+}
+
+impl Server {
+    /// Does what the broker has ordered.
+    pub(crate) fn take_orders(&mut self) {
+        for _ in 0..ORDERS_MAX {
+            let Some(broker) = &self.broker else {
+                return;
+            };
+            let (order, beside) = match orders::receive::<Order>(&broker.own) {
+                Ok(received) => received,
+                Err(ReceiveError::Empty) => return,
+                // The broker gives up who does not answer.
+                Err(ReceiveError::Malformed(..)) => continue,
+                Err(ReceiveError::Closed | ReceiveError::System(_)) => return,
+            };
+            let said = match order.what {
+                What::Rules { epoch, bytes } => match self.set_rules(epoch, bytes, beside) {
+                    Ok(()) => Said::InForce,
+                    Err(why) => Said::Refused(format!("{why:#}")),
+                },
+                What::Counts => {
+                    self.tell_counts(order.number);
+                    continue;
+                }
+                What::Connections => {
+                    self.tell_connections(order.number);
+                    continue;
+                }
+            };
+            self.report(order.number, true, said);
+        }
+        self.unfinished.push_back(Work::Orders);
+    }
+
+    /// False if there is no room: the broker does not read.
+    fn report(&self, number: u64, is_last: bool, said: Said) -> bool {
+        let report = Report {
+            number,
+            is_last,
+            said,
+        };
+        let broker = self.broker.as_ref();
+        broker.is_some_and(|broker| orders::send(&broker.own, &report, &[]).is_ok())
+    }
+
+    #[cfg(not(feature = "filter"))]
+    fn set_rules(&mut self, _: u64, _: usize, _: Vec<OwnedFd>) -> Result<()> {
+        Ok(())
+    }
+
+    #[cfg(not(feature = "filter"))]
+    fn tell_counts(&mut self, number: u64) {
+        let said = Said::Counts {
+            epoch: 0,
+            counters: 0,
+            of: Vec::new(),
+        };
+        self.report(number, true, said);
+    }
+
+    #[cfg(feature = "filter")]
+    fn set_rules(&mut self, epoch: u64, bytes: usize, beside: Vec<OwnedFd>) -> Result<()> {
+        let file = beside.first().context("no rules beside the order")?;
+        let packed = read_whole(file, bytes)?;
+        let damaged = |what: rules::Damaged| anyhow::anyhow!("{what}");
+        let rules = rules::unpacked(&packed).and_then(rules::read);
+        let rules = rules.map_err(damaged)?;
+        let now = self.now();
+        self.stack.set_rules_beside(now, rules, epoch, RULES_DEVICE);
+        Ok(())
+    }
+
+    /// What found no room is told the next time.
+    #[cfg(feature = "filter")]
+    fn tell_counts(&mut self, number: u64) {
+        let Some(filter) = self.stack.filter_mut() else {
+            return;
+        };
+        let (epoch, counters) = (filter.epoch(), filter.counter_count());
+        let counts = filter.take_counts();
+        let counts: Vec<_> = counts
+            .iter()
+            .map(|(at, count)| (*at, count.packets, count.bytes))
+            .collect();
+        let mut parts = counts.chunks(COUNTS_MAX).peekable();
+        let mut is_read = true;
+        loop {
+            let part = parts.next().unwrap_or_default();
+            let is_last = parts.peek().is_none();
+            let of = part.to_vec();
+            let said = Said::Counts {
+                epoch,
+                counters,
+                of,
+            };
+            is_read = is_read && self.report(number, is_last, said);
+            if !is_read && let Some(filter) = self.stack.filter_mut() {
+                for (at, packets, bytes) in part {
+                    filter.add_count(*at, Counter::from((*packets, *bytes)));
+                }
+            }
+            if is_last {
+                return;
+            }
+        }
+    }
+
+    fn tell_connections(&mut self, number: u64) {
+        let connected = |socket: &Socket| socket.remote.is_some();
+        let places = self.table.places(connected);
+        let mut parts = places.chunks(CONNECTIONS_MAX).peekable();
+        loop {
+            let part = parts.next().unwrap_or_default();
+            let is_last = parts.peek().is_none();
+            let of = part.iter().filter_map(|place| self.connection(*place));
+            let said = Said::Connections(of.collect());
+            if !self.report(number, is_last, said) || is_last {
+                return;
+            }
+        }
+    }
+
+    fn connection(&mut self, place: Place) -> Option<Connection> {
+        let socket = self.table.look(place)?;
+        let (local, remote) = (socket.local, socket.remote?);
+        let bound = socket.bound.map(|bound| (bound.address, bound.port).into());
+        let local = local.or(bound)?;
+        let (protocol, state, bytes) = match &socket.body {
+            Body::Datagrams => ("udp", "ESTAB", [0; 2]),
+            #[cfg(feature = "tcp")]
+            body => {
+                let info = self.stack.tcp_info(body.flow()?).ok()?;
+                let bytes = [info.acked_bytes, info.received_bytes];
+                ("tcp", state_name(info.state), bytes)
+            }
+            #[cfg(not(feature = "tcp"))]
+            _ => return None,
+        };
+        Some(Connection {
+            protocol: protocol.to_owned(),
+            local,
+            remote,
+            state: state.to_owned(),
+            bytes_tx: bytes[0],
+            bytes_rx: bytes[1],
+        })
+    }
+}
+
+/// As ss(8) calls it.
+#[cfg(feature = "tcp")]
+fn state_name(state: fordway_netstack::TcpState) -> &'static str {
+    use fordway_netstack::TcpState;
+    match state {
+        TcpState::SynSent => "SYN-SENT",
+        TcpState::SynReceived => "SYN-RECV",
+        TcpState::Established => "ESTAB",
+        TcpState::FinWait1 => "FIN-WAIT-1",
+        TcpState::FinWait2 => "FIN-WAIT-2",
+        TcpState::CloseWait => "CLOSE-WAIT",
+        TcpState::Closing => "CLOSING",
+        TcpState::LastAck => "LAST-ACK",
+        TcpState::TimeWait => "TIME-WAIT",
+        TcpState::Closed => "UNCONN",
+    }
+}
+
+#[cfg(feature = "filter")]
+fn read_whole(file: &OwnedFd, bytes: usize) -> Result<Vec<u8>> {
+    let mut all = vec![0; bytes];
+    let mut at = 0;
+    while at < bytes {
+        match rustix::io::pread(file.as_fd(), &mut all[at..], at as u64)? {
+            0 => anyhow::bail!("the rules end early"),
+            count => at += count,
+        }
+    }
+    Ok(all)
+}

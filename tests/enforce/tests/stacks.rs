@@ -1,0 +1,257 @@
+//! Rules in a domain's own network stack: in force while traffic runs, in all enforcers or in none, whatever becomes of the stack
+//! meanwhile. What the stack has refused, the kernel's copy has never seen: so the two copies are told apart by their counts. One
+//! test at a time: a process has one lab.
+
+use anyhow::{Context, Result, ensure};
+use fordway_lab::{PathChoice, Place, Program, proc};
+use fordway_test_enforce::{Bed, db, program, web};
+use rustix::process::{Pid, Signal, kill_process};
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+const BINARY: &str = env!("CARGO_BIN_EXE_fordway-test-enforce");
+const LIMIT: Duration = Duration::from_secs(60);
+const ECHO: &str = "10.77.0.3:7000";
+
+/// The domain with a stack.
+fn own() -> Place {
+    Place::domain("own", [10, 77, 0, 9])
+}
+
+/// The bed, with an echo in db and a program of `own` that talks to it.
+struct Run {
+    bed: Bed,
+    echo: Program,
+    talker: Program,
+}
+
+impl Run {
+    fn start(name: &str) -> Result<Option<Run>> {
+        let Some(bed) = Bed::start(name)? else {
+            return Ok(None);
+        };
+        let echo = bed.spawn(&db(), &program("echo 7000", BINARY))?;
+        echo.wait_for_port(7000)?;
+        let words = program(&format!("talk {ECHO} 1"), BINARY);
+        let talker = bed.lab.spawn(&own(), PathChoice::Stack, &words)?;
+        talker.wait_for_output("up 1")?;
+        Ok(Some(Run { bed, echo, talker }))
+    }
+
+    fn load(&self, rules: &str) -> Result<()> {
+        self.bed.load_text(&chain(rules), false).map(drop)
+    }
+
+    /// The stack's process.
+    fn stackd(&self) -> Result<i32> {
+        let domains = self.bed.lab.domains()?;
+        let stack = domains.into_iter().find_map(|domain| domain.stack);
+        let pids = stack.context("no stack")?.pids;
+        pids.last().copied().context("no process")
+    }
+
+    /// Tries a connection from a domain; what came of it.
+    fn connect(&self, place: &Place, path: PathChoice, port: u16) -> Result<String> {
+        let words = format!("try 10.77.0.3:{port}");
+        let output = self.bed.lab.run(place, path, &program(&words, BINARY))?;
+        Ok(output.text().trim().to_owned())
+    }
+
+    /// Packets that a rule has counted: by all together, and by the kernel's copy.
+    fn counts(&self, rule: &str) -> Result<(u64, u64)> {
+        let all = packets(&self.bed.rules()?.text, rule)?;
+        Ok((all, packets(&self.bed.kernel_rules()?, rule)?))
+    }
+
+    fn finish(self) -> Result<()> {
+        self.talker.stop()?;
+        self.echo.stop()?;
+        self.bed.finish()
+    }
+}
+
+fn chain(rules: &str) -> String {
+    format!(
+        "table inet t {{\n chain c {{\n type filter hook forward priority 0; policy accept;\n {rules}\n }}\n}}\n"
+    )
+}
+
+/// Of the counter in the first line that has these words.
+fn packets(listing: &str, words: &str) -> Result<u64> {
+    let line = listing.lines().find(|line| line.contains(words));
+    let line = line.with_context(|| format!("no {words} in {listing}"))?;
+    let (_, behind) = line.split_once("packets ").context("no counter")?;
+    Ok(behind.split(' ').next().context("no number")?.parse()?)
+}
+
+fn signal(pid: i32, signal: Signal) -> Result<()> {
+    Ok(kill_process(
+        Pid::from_raw(pid).context("a number")?,
+        signal,
+    )?)
+}
+
+#[test]
+fn rules_hold_in_a_stack_while_traffic_runs() -> Result<()> {
+    let Some(run) = Run::start("run")? else {
+        return Ok(());
+    };
+    let stackd = run.stackd()?;
+    run.load(
+        "ip daddr 10.77.0.3 tcp dport 7000 counter accept
+         ct state established accept
+         ip saddr 10.77.0.9 tcp dport 7001 counter drop
+         ip saddr 10.77.0.4 tcp dport 7001 counter drop
+         ip saddr 10.77.0.9 tcp dport 7002 counter reject with tcp reset
+         ip saddr 10.77.0.4 tcp dport 7002 counter reject with tcp reset
+         ip saddr 10.77.0.9 tcp dport 7003 counter limit rate over 1/hour burst 1 packets drop",
+    )?;
+    // What passes is counted by the bridge's copy alone.
+    let passed = "ip daddr 10.77.0.3 tcp dport 7000";
+    run.bed
+        .lab
+        .wait_until(LIMIT, "packets", || Ok(run.counts(passed)?.0 > 1000))?;
+    let (all, _) = run.counts(passed)?;
+    let (_, kernel) = run.counts(passed)?;
+    ensure!(all <= kernel, "{all} of {kernel}");
+    // What is refused is counted as often as where the kernel alone counts, and never came to the bridge.
+    for (port, said) in [(7001, "timed out"), (7002, "connection refused")] {
+        let stack = run.connect(&own(), PathChoice::Stack, port)?;
+        let kernel = run.connect(&web(), PathChoice::Kernel, port)?;
+        ensure!(
+            stack == kernel && stack == said,
+            "{port}: {stack}, {kernel}"
+        );
+        let [of_stack, of_kernel] = ["10.77.0.9", "10.77.0.4"]
+            .map(|from| run.counts(&format!("ip saddr {from} tcp dport {port}")));
+        let ((all, seen), (others, _)) = (of_stack?, of_kernel?);
+        println!("{port}: {stack}; {all} packets, by the kernel's stack {others}");
+        ensure!(
+            all == others && all > 0 && seen == 0,
+            "{port}: {all}, {others}, {seen}"
+        );
+    }
+    // What acts on each packet is the bridge's.
+    run.connect(&own(), PathChoice::Stack, 7003)?;
+    let (all, seen) = run.counts("tcp dport 7003")?;
+    ensure!(all == seen && all > 0, "{all}, {seen}");
+    ensure!(!run.talker.stdout_so_far().contains("down"));
+    // A connection that is refused from now on ends by its next packet.
+    run.load("ip saddr 10.77.0.9 tcp dport 7000 counter reject with tcp reset")?;
+    run.talker.wait_for_output("down 1")?;
+    ensure!(run.counts("tcp dport 7000")?.0 > 0);
+    ensure!(run.stackd()? == stackd);
+    run.finish()
+}
+
+#[test]
+fn a_load_that_fails_leaves_stacks_as_they_were() -> Result<()> {
+    let Some(run) = Run::start("fails")? else {
+        return Ok(());
+    };
+    let stackd = run.stackd()?;
+    let dropped = "tcp dport 7001";
+    run.load(&format!("{dropped} counter drop"))?;
+    // The file cannot take its place: the kernel has had the new rules, and gets the old ones back.
+    let file = run.bed.lab.runtime_dir().join("filter.json");
+    std::fs::remove_file(&file)?;
+    std::fs::create_dir(&file)?;
+    let refused = run.load("tcp dport 7004 counter reject with tcp reset");
+    ensure!(refused.is_err());
+    std::fs::remove_dir(&file)?;
+    // Nor does what nft refuses.
+    ensure!(run.load("tcp dport 7000 rejekt").is_err());
+    let before = run.counts(dropped)?.0;
+    run.connect(&own(), PathChoice::Stack, 7001)?;
+    let (all, seen) = run.counts(dropped)?;
+    ensure!(all > before && seen == 0, "{before}, {all}, {seen}");
+    ensure!(!run.talker.stdout_so_far().contains("down"));
+    ensure!(run.stackd()? == stackd);
+    run.finish()
+}
+
+#[test]
+fn a_stack_that_dies_or_hangs_has_the_rules_of_the_load() -> Result<()> {
+    const KILLS: u16 = 20;
+    let Some(run) = Run::start("dies")? else {
+        return Ok(());
+    };
+    let refuses = |port: u16| -> Result<()> {
+        let said = run.connect(&own(), PathChoice::Stack, port)?;
+        let (all, seen) = run.counts(&format!("tcp dport {port}"))?;
+        ensure!(said.contains("connection refused"), "{said}");
+        ensure!(all > 0 && seen == 0, "{all}, {seen}");
+        Ok(())
+    };
+    let rule = |port: u16| format!("tcp dport {port} counter reject with tcp reset");
+    for round in 0..KILLS {
+        let stackd = run.stackd();
+        std::thread::scope(|scope| {
+            let killer = scope.spawn(|| stackd.map(|stackd| signal(stackd, Signal::KILL)));
+            run.load(&rule(8000 + round))?;
+            // It may be between two processes, or have ended.
+            let _ = killer.join();
+            Ok::<(), anyhow::Error>(())
+        })?;
+    }
+    refuses(8000 + KILLS - 1)?;
+    let stackd = run.stackd()?;
+    signal(stackd, Signal::STOP)?;
+    run.load(&rule(9000))?;
+    run.bed.lab.wait_until(LIMIT, "another stack", || {
+        Ok(run.stackd().is_ok_and(|pid| pid != stackd))
+    })?;
+    refuses(9000)?;
+    // A listing does not wait for one that hangs, either.
+    let stackd = run.stackd()?;
+    signal(stackd, Signal::STOP)?;
+    ensure!(run.bed.rules()?.text.contains("9000"));
+    signal(stackd, Signal::CONT)?;
+    refuses(9000)?;
+    ensure!(run.stackd()? == stackd);
+    run.finish()
+}
+
+#[test]
+fn a_new_broker_finds_the_way_to_a_stack_and_no_program_has_it() -> Result<()> {
+    let Some(mut run) = Run::start("way")? else {
+        return Ok(());
+    };
+    let stackd = run.stackd()?;
+    let sockets = |pid: u32| -> BTreeSet<String> {
+        let all = proc::descriptors(pid).into_iter();
+        all.filter(|target| target.starts_with("socket:")).collect()
+    };
+    let broker = run.bed.lab.broker_pid()?;
+    let way: Vec<String> = sockets(stackd as u32)
+        .intersection(&sockets(broker))
+        .cloned()
+        .collect();
+    // The broker's end of the way, and the stack's end of the link to its driver.
+    ensure!(way.len() == 2, "{way:?}");
+    for pid in run.talker.pids() {
+        let theirs = sockets(pid);
+        ensure!(!theirs.is_empty());
+        ensure!(way.iter().all(|one| !theirs.contains(one)), "{theirs:?}");
+    }
+    let rule = "tcp dport 7001";
+    run.load(&format!("{rule} counter reject with tcp reset"))?;
+    for kill in [false, true] {
+        run.connect(&own(), PathChoice::Stack, 7001)?;
+        let before = run.counts(rule)?;
+        run.bed.lab.restart_broker(kill)?;
+        run.connect(&own(), PathChoice::Stack, 7001)?;
+        let after = run.counts(rule)?;
+        println!("killed: {kill}: {before:?}, {after:?}");
+        ensure!(run.stackd()? == stackd);
+        // A broker that is killed takes what it has been told with it.
+        let least = if kill { after.1 } else { before.0 };
+        ensure!(after.0 > least, "{kill}: {before:?}, {after:?}");
+    }
+    run.load("tcp dport 7002 counter reject with tcp reset")?;
+    let said = run.connect(&own(), PathChoice::Stack, 7002)?;
+    let (all, seen) = run.counts("tcp dport 7002")?;
+    ensure!(said.contains("connection refused") && all > 0 && seen == 0);
+    ensure!(run.stackd()? == stackd && !run.talker.stdout_so_far().contains("down"));
+    run.finish()
+}
