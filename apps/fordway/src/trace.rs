@@ -239,6 +239,7 @@ fn connection(
     let what = match protocol {
         Protocol::Tcp => "connection",
         Protocol::Udp => "datagrams",
+        Protocol::Unix => "bytes",
     };
     let mut out = format!("{what} from {} to {}\n", ends.0, ends.1);
     let ask = |phase| {

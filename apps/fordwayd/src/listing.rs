@@ -17,7 +17,7 @@
 //! 5. No shim holds it: `no-peer`.
 //!
 //! Of UDP the kernel lists no pairs. Those that programs have offered, and not given up since, are listed
-//! as far as the registry knows them.
+//! as far as the registry knows them. So are the pairs between programs and their own stacks.
 //!
 //! Which process holds a socket is read from /proc/PID/fd of the processes that speak
 //! to the broker, and only for a listing. Where a socket holds the listing up ([`crate::dump`]), the
@@ -32,7 +32,7 @@ use fordway_abi::reason::Reason;
 use fordway_platform::sockinfo::TcpState;
 use fordway_platform::{diag, netns, process};
 use fordway_registry::{
-    ChannelView, ConnectionView, FarEnd, Path, ProcessId, Shown, SocketFacts, Usage,
+    ChannelView, ConnectionView, FarEnd, Path, ProcessId, Shown, SocketFacts, Usage, inode_of,
 };
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
@@ -134,8 +134,8 @@ impl Broker {
         let mut rows: Vec<_> = rows
             .map(|one| self.describe_connection(one, &found, &tables))
             .collect();
-        let datagrams = self.registry.datagram_ends();
-        rows.extend(datagrams.iter().map(|end| self.describe_datagrams(end)));
+        let others = self.registry.other_ends();
+        rows.extend(others.iter().map(|end| self.describe_other(end)));
         let channels = rows.iter_mut().filter_map(|row| row.channel.as_mut());
         self.numbers.shorten(channels);
         rows
@@ -262,17 +262,25 @@ impl Broker {
         connection
     }
 
-    fn describe_datagrams(&self, view: &ConnectionView) -> Connection {
+    fn describe_other(&self, view: &ConnectionView) -> Connection {
         let facts = &view.facts;
         let peer = self.registry.peer_of(facts);
+        let is_pair = facts.protocol == Protocol::Unix;
+        let name = |name: SocketAddr| match is_pair {
+            true => format!("socket:[{}]", inode_of(name)),
+            false => name.to_string(),
+        };
+        // A program and its stack are of one domain, wherever their sockets were made.
+        let of_pair = || self.domain_of_pair(view.process).filter(|_| is_pair);
+        let domain = of_pair().unwrap_or_else(|| self.registry.name_of_netns(facts.netns_cookie));
         let mut connection = Connection {
             protocol: facts.protocol.word().to_owned(),
-            domain: self.registry.name_of_netns(facts.netns_cookie),
-            peer_domain: peer
-                .map(|peer| self.registry.name_of_netns(peer.netns_cookie))
+            domain,
+            peer_domain: of_pair()
+                .or_else(|| Some(self.registry.name_of_netns(peer?.netns_cookie)))
                 .or_else(|| self.domain_with(facts.remote.ip())),
-            local: facts.local.to_string(),
-            remote: facts.remote.to_string(),
+            local: name(facts.local),
+            remote: name(facts.remote),
             state: TcpState::Established.word().to_owned(),
             path: "kernel".to_owned(),
             reason: None,
@@ -289,6 +297,14 @@ impl Broker {
         let reason = self.fill_in(&mut connection, view, |_| Reason::Waiting);
         connection.reason = reason.map(|reason| reason.word().to_owned());
         connection
+    }
+
+    /// The domain of a program or of its stack.
+    fn domain_of_pair(&self, process: ProcessId) -> Option<String> {
+        let connection = self.connections.get(self.by_process.get(&process)?)?;
+        let id = self.domain_with_stack(&connection.peer)?;
+        let mut domains = self.registry.domains();
+        Some(domains.find(|domain| domain.id == id)?.name.clone())
     }
 
     /// Fills in what the registry knows; returns the reason if it is on the kernel path. `waits` says

@@ -14,6 +14,17 @@
 //! the local one. The kernel chooses as it does for a datagram, so the proof holds while nobody else is bound
 //! there more closely, and is asked for again while there is a channel ([`Broker::look_at_datagrams`]).
 //!
+//! Of the AF_UNIX pair between a program and its own stack the order is another one: the number leads to the inode, and inode
+//! and cookie to the socket and its peer, in the stack's namespace, where both were made:
+//!
+//! ```text
+//!   /proc/PID/fd/NUMBER: "socket:[INODE]"
+//!   sock_diag(7), in that namespace: the stream with this inode and this cookie ──► its peer's inode
+//! ```
+//! One end is a stack's, the other that of a process in that stack's domain. Their names are the two inodes, which mirror
+//! each other in one pair only. The stack has made both sockets, so the user says nothing: who has the patience can have a socket
+//! with the number of one that another process of its own domain has.
+//!
 //! An inode's number has 32 bits and comes again after all others; who has the patience can
 //! have a socket with the number of another one. So the user counts too: a process has sockets
 //! of its own user only, unless it is root. And a socket lies in the namespace of its process,
@@ -31,10 +42,11 @@ use crate::broker::Broker;
 use crate::connection::Connection;
 use fordway_abi::control::{Claim, Protocol};
 use fordway_abi::reason::Reason;
-use fordway_platform::diag::{Asker, Bound, Found, Named};
+use fordway_platform::diag::{Asker, Bound, Named};
+use fordway_platform::process::Peer;
 use fordway_platform::sockinfo::TcpState;
 use fordway_platform::{conntrack, netns, process};
-use fordway_registry::{FarEnd, ProcessId, Question, Shown, SocketFacts};
+use fordway_registry::{FarEnd, ProcessId, Question, Shown, SocketFacts, of_inode};
 use std::cell::RefCell;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -198,18 +210,18 @@ impl Places {
         }
     }
 
-    /// What the kernel says of a socket in a namespace; `open` gives the namespace, where it
+    /// What the kernel says in a namespace of a socket that `user` shows; `open` gives the namespace, where it
     /// was not asked yet.
-    fn ask(
+    fn ask<T>(
         &mut self,
         netns_cookie: u64,
         user: u64,
-        socket: &Named,
         open: impl FnOnce() -> io::Result<OwnedFd>,
-    ) -> io::Result<Option<Found>> {
+        ask: impl FnOnce(&Asker) -> io::Result<T>,
+    ) -> io::Result<T> {
         let place = self.place(netns_cookie, open)?;
         place.users.insert(user);
-        let found = place.asker.find(socket);
+        let found = ask(&place.asker);
         if found.is_err() {
             // An answer may still come, and would be taken for that to the next question.
             self.close(netns_cookie);
@@ -319,13 +331,35 @@ impl<'b> Witness<'b> {
     pub(crate) fn still_true(&self, process: ProcessId, facts: &SocketFacts) -> Result<(), Reason> {
         let number = self.by_process.get(&process).ok_or(Reason::NoPeer)?;
         let connection = self.connections.get(number).ok_or(Reason::NoPeer)?;
-        let open = || namespace_of(connection, facts);
+        let open = || namespace_of(self.connections, facts.netns_cookie);
         let places = &mut self.places.borrow_mut();
-        look(places, *number, connection, facts, open).map_err(Untrue::reason)
+        let seen = look(places, *number, connection, facts, open).map_err(Untrue::reason)?;
+        match seen == *facts {
+            true => Ok(()),
+            false => Err(Reason::NoPeer),
+        }
     }
 }
 
 impl Broker {
+    /// The domain that a process has to do with a stack of: its own, or, of the stack itself, the one that it serves.
+    pub(crate) fn domain_with_stack(&self, peer: &Peer) -> Option<u32> {
+        let served = self.stacks.served_by(&self.parts, peer.pid);
+        let own = || self.registry.domain_of_netns(peer.netns_cookie);
+        served.or_else(|| Some(own()?.id))
+    }
+
+    /// Whether a process may have an end of the pairs that were made in this namespace: it is a stack there, or lies in
+    /// the domain that one there serves.
+    fn is_of_stack(&self, peer: &Peer, netns_cookie: u64) -> bool {
+        let Some(domain) = self.domain_with_stack(peer) else {
+            return false;
+        };
+        let stack = self.stacks.process_of(&self.parts, domain);
+        let mut peers = self.connections.values().map(|connection| &connection.peer);
+        peers.any(|peer| Some(peer.pid) == stack && peer.netns_cookie == netns_cookie)
+    }
+
     /// What is true of a claim that came by this connection, from `sender`.
     pub(crate) fn prove(
         &mut self,
@@ -342,19 +376,24 @@ impl Broker {
         }
         let at_home = peer.netns_cookie == facts.netns_cookie;
         let anywhere = peer.uid == 0 && peer.netns_cookie == self.places.own;
-        if !at_home && !anywhere {
+        let may_be_there = match facts.protocol {
+            Protocol::Unix => self.is_of_stack(peer, facts.netns_cookie),
+            _ => at_home || anywhere,
+        };
+        if !may_be_there {
             return Err(Reason::Unproven);
         }
         let (registry, domains) = (&self.registry, &self.domains);
-        let open = || match at_home {
-            true => namespace_of(connection, &facts),
+        let connections = &self.connections;
+        let open = || match at_home || facts.protocol == Protocol::Unix {
+            true => namespace_of(connections, facts.netns_cookie),
             false => registry
                 .domain_of_netns(facts.netns_cookie)
                 .and_then(|domain| domains.open(domain))
                 .ok_or(io::ErrorKind::NotFound.into()),
         };
         match look(&mut self.places, number, connection, &facts, open) {
-            Ok(()) => Ok(facts),
+            Ok(seen) => Ok(seen),
             Err(untrue) => {
                 // No warning: whoever has closed or passed on what it offered is no liar.
                 tracing::debug!("process {}: no proof: {untrue:?}", peer.pid);
@@ -364,61 +403,108 @@ impl Broker {
     }
 }
 
-fn namespace_of(connection: &Connection, facts: &SocketFacts) -> io::Result<OwnedFd> {
-    match connection.peer.netns_cookie == facts.netns_cookie {
-        true => netns::of_socket(&connection.socket),
-        false => Err(io::ErrorKind::NotFound.into()),
-    }
+/// The namespace, by the connection of a process that lies there.
+fn namespace_of(connections: &BTreeMap<u64, Connection>, netns_cookie: u64) -> io::Result<OwnedFd> {
+    let mut all = connections.values();
+    let there = all.find(|connection| connection.peer.netns_cookie == netns_cookie);
+    netns::of_socket(&there.ok_or(io::ErrorKind::NotFound)?.socket)
 }
 
-/// The proof (see the module).
+/// The proof (see the module): the facts as the kernel shows them.
 fn look(
     places: &mut Places,
     number: u64,
     connection: &Connection,
     facts: &SocketFacts,
     open: impl FnOnce() -> io::Result<OwnedFd>,
-) -> Result<(), Untrue> {
+) -> Result<SocketFacts, Untrue> {
     let peer = &connection.peer;
     let pidfd = peer.pidfd.as_ref().ok_or(Untrue::Hidden)?;
     if peer.pid == 0 {
         return Err(Untrue::Hidden);
     }
+    let seen = match facts.protocol {
+        Protocol::Unix => look_at_pair(places, number, connection, facts, open),
+        _ => look_at_names(places, number, connection, facts, open),
+    }?;
+    match process::is_alive(pidfd) {
+        true => Ok(seen),
+        false => Err(Untrue::Gone),
+    }
+}
+
+/// Of TCP and UDP.
+fn look_at_names(
+    places: &mut Places,
+    number: u64,
+    Connection { peer, .. }: &Connection,
+    facts: &SocketFacts,
+    open: impl FnOnce() -> io::Result<OwnedFd>,
+) -> Result<SocketFacts, Untrue> {
     let named = Named {
         protocol: facts.protocol,
         local: facts.local,
         remote: facts.remote,
         cookie: facts.cookie,
     };
-    let found = places.ask(facts.netns_cookie, number, &named, open);
-    let found = found.map_err(|error| {
-        tracing::debug!("process {}: no proof: {error}", peer.pid);
-        Untrue::Hidden
-    })?;
+    let found = places.ask(facts.netns_cookie, number, open, |asker| asker.find(&named));
+    let found = found.map_err(|error| hidden(peer.pid, &error))?;
     // Without an inode no process has it open.
     let may_carry = |state: TcpState| match facts.protocol {
         Protocol::Tcp => state.carries(),
         // Connected, or bound only.
-        Protocol::Udp => matches!(state, TcpState::Established | TcpState::Close),
+        _ => matches!(state, TcpState::Established | TcpState::Close),
     };
     let found = found.filter(|found| may_carry(found.state) && found.inode != 0);
     let found = found.ok_or(Untrue::Gone)?;
     let own = peer.uid == 0 || found.uid == peer.uid;
-    if !own || !holds(peer.pid, &facts.shown, found.inode)? {
+    if !own || !shows(peer.pid, &facts.shown)?.contains(&Some(found.inode)) {
         return Err(Untrue::NotHeld);
     }
-    match process::is_alive(pidfd) {
-        true => Ok(()),
-        false => Err(Untrue::Gone),
-    }
+    Ok(*facts)
 }
 
-/// Whether a process has the socket of this inode under the number that it says.
-fn holds(pid: i32, shown: &Shown, inode: u32) -> Result<bool, Untrue> {
+/// Of the pair between a program and its stack.
+fn look_at_pair(
+    places: &mut Places,
+    number: u64,
+    Connection { peer, .. }: &Connection,
+    facts: &SocketFacts,
+    open: impl FnOnce() -> io::Result<OwnedFd>,
+) -> Result<SocketFacts, Untrue> {
+    let shown = shows(peer.pid, &facts.shown)?;
+    let found = places.ask(facts.netns_cookie, number, open, |asker| {
+        for inode in shown.into_iter().flatten() {
+            if let Some(far) = asker.peer_of_unix(inode, facts.cookie)? {
+                return Ok(Some((inode, far)));
+            }
+        }
+        Ok(None)
+    });
+    let found = found.map_err(|error| hidden(peer.pid, &error))?;
+    let (near, far) = found.ok_or(Untrue::Gone)?;
+    Ok(SocketFacts {
+        local: of_inode(near),
+        remote: of_inode(far),
+        ..*facts
+    })
+}
+
+fn hidden(pid: i32, error: &io::Error) -> Untrue {
+    tracing::debug!("process {pid}: no proof: {error}");
+    Untrue::Hidden
+}
+
+/// The inodes of what a process has under the number that it says.
+fn shows(pid: i32, shown: &Shown) -> Result<[Option<u32>; 2], Untrue> {
     // All threads have the same numbers, but after unshare(2); and a first thread that has ended
     // before the others has none. A thread of another PID namespace has another number here.
     let by = |thread| process::socket_behind(pid, thread, shown.fd).map_err(|_| Untrue::Hidden);
-    Ok(by(0)? == Some(inode) || shown.thread != 0 && by(shown.thread)? == Some(inode))
+    let of_thread = match shown.thread {
+        0 => None,
+        thread => by(thread)?,
+    };
+    Ok([by(0)?, of_thread])
 }
 
 /// The claim as the registry takes it, if it is of a protocol that is known. Names are normalised as
@@ -441,7 +527,6 @@ fn claimed(claim: &Claim) -> Option<SocketFacts> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fordway_platform::process::Peer;
     use fordway_platform::sockinfo::netns_cookie;
     use rustix::net::{AddressFamily, SocketFlags, SocketType};
     use rustix::process::{Pid, PidfdFlags, geteuid, pidfd_open};
@@ -489,7 +574,7 @@ mod tests {
         };
         let mut places = Places::new(facts.netns_cookie);
         let open = || Err(io::ErrorKind::NotFound.into());
-        look(&mut places, 1, &connection(change), &facts, open)
+        look(&mut places, 1, &connection(change), &facts, open).map(|seen| assert_eq!(seen, facts))
     }
 
     #[test]
@@ -520,6 +605,36 @@ mod tests {
         let unseen = verdict(&socket, |peer| peer.pid = 0);
         assert_eq!(unseen, Err(Untrue::Hidden));
     }
+
+    /// Its inode and its peer's are the names, whatever the claim says, and they mirror each other.
+    #[test]
+    fn an_end_of_an_af_unix_pair_is_shown_with_its_peer() {
+        let (a, b) = UnixStream::pair().expect("pair");
+        let cookie = |socket: &UnixStream| rustix::net::sockopt::socket_cookie(socket);
+        let seen = |socket: &UnixStream, cookie: u64| {
+            let facts = claimed(&Claim {
+                cookie,
+                netns_cookie: netns_cookie(socket).expect("cookie"),
+                fd: socket.as_raw_fd() as u32,
+                protocol: Protocol::Unix as u32,
+                ..Claim::NONE
+            });
+            let facts = facts.expect("a protocol that is known");
+            let mut places = Places::new(facts.netns_cookie);
+            let open = || Err(io::ErrorKind::NotFound.into());
+            let user = |peer: &mut Peer| peer.uid = geteuid().as_raw() + 1;
+            look(&mut places, 1, &connection(user), &facts, open)
+        };
+        let [of_a, of_b] = [&a, &b].map(|end| seen(end, cookie(end).expect("cookie")));
+        let (of_a, of_b) = (of_a.expect("shown"), of_b.expect("shown"));
+        assert_eq!((of_a.local, of_a.remote), (of_b.remote, of_b.local));
+        assert_ne!(of_a.local, of_b.local);
+        // Another socket's cookie; a socket that is no stream of AF_UNIX.
+        assert_eq!(seen(&a, of_b.cookie), Err(Untrue::Gone));
+        drop(b);
+        assert_eq!(seen(&a, of_a.cookie), Err(Untrue::Gone));
+    }
+
     /// Nobody has answered yet: whose the other name is, is open.
     #[test]
     fn a_connection_that_is_being_made_is_none() {

@@ -481,6 +481,18 @@ impl Stacks {
         Some(&self.stacks.get(&id)?.options)
     }
 
+    /// The process that is the stack of a domain, while it runs.
+    pub(crate) fn process_of(&self, parts: &Parts, id: u32) -> Option<i32> {
+        // The driver stands before it.
+        parts.pid(self.stacks.get(&id)?.parts.last()?.0)
+    }
+
+    /// The domain of which a process is the stack.
+    pub(crate) fn served_by(&self, parts: &Parts, pid: i32) -> Option<u32> {
+        let mut ids = self.stacks.keys().copied();
+        ids.find(|id| self.process_of(parts, *id) == Some(pid))
+    }
+
     /// The stack of a domain, as listings have it.
     pub(crate) fn describe(&self, parts: &Parts, id: u32) -> Option<admin::Stack> {
         let stack = self.stacks.get(&id)?;

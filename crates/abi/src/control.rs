@@ -76,6 +76,8 @@ pub enum Protocol {
     Tcp = protocol::TCP,
     /// See [`protocol::UDP`].
     Udp = protocol::UDP,
+    /// See [`protocol::UNIX`].
+    Unix = protocol::UNIX,
 }
 
 impl Protocol {
@@ -84,11 +86,12 @@ impl Protocol {
         match value {
             protocol::TCP => Some(Self::Tcp),
             protocol::UDP => Some(Self::Udp),
+            protocol::UNIX => Some(Self::Unix),
             _ => None,
         }
     }
 
-    /// The number in the header of an IP packet.
+    /// The number in the header of an IP packet; 0 of what is in none.
     pub fn number(self) -> u8 {
         self as u8
     }
@@ -98,6 +101,7 @@ impl Protocol {
         match self {
             Self::Tcp => "tcp",
             Self::Udp => "udp",
+            Self::Unix => "unix",
         }
     }
 }
@@ -413,12 +417,15 @@ messages! {
     }
 }
 
-/// Values of [`Claim::protocol`]: IPPROTO_TCP and IPPROTO_UDP (ip(7)).
+/// Values of [`Claim::protocol`]: IPPROTO_TCP and IPPROTO_UDP (ip(7)), and one beyond all of them.
 pub mod protocol {
     /// A connection: two sockets, each with a name of its own and the other's.
     pub const TCP: u32 = 6;
     /// A pair: two sockets that send each other datagrams under two names. A socket may be in many.
     pub const UDP: u32 = 17;
+    /// The pair of AF_UNIX sockets between a program and its own stack ([`crate::stack`]). The claim has no names: the kernel
+    /// says which socket is the other end.
+    pub const UNIX: u32 = 256;
 }
 
 /// Values of `Status::status`.

@@ -6,6 +6,8 @@
 //! to any address, more closely or connected, and among those of an SO_REUSEPORT group. It is asked
 //! about a datagram that came by no device: a socket that is bound to one (SO_BINDTODEVICE) is not found.
 //!
+//! Of AF_UNIX one socket at a time, by its inode: which socket is its peer.
+//!
 //! For another namespace a helper thread enters it (setns(2) moves one thread only) and ends with
 //! the dump.
 
@@ -43,6 +45,10 @@ const SOCK_DESTROY: u16 = 21;
 const REQUEST_BYTES: usize = 56;
 const DIAG_MESSAGE_BYTES: usize = 72;
 const INET_DIAG_INFO: u16 = 2;
+// linux/unix_diag.h
+const UDIAG_SHOW_PEER: u32 = 4;
+const UNIX_DIAG_PEER: u16 = 2;
+const UNIX_DIAG_MESSAGE_BYTES: usize = 16;
 /// INET_DIAG_NOCOOKIE, twice.
 const ANY_COOKIE: u64 = u64::MAX;
 /// Offsets in struct tcp_info (linux/tcp.h); older kernels give a shorter one.
@@ -125,6 +131,28 @@ impl Asker {
         }))
     }
 
+    /// The inode of the peer of the AF_UNIX stream with this inode and this cookie, if there is one now and both ends are open.
+    pub fn peer_of_unix(&self, inode: u32, cookie: u64) -> io::Result<Option<u32>> {
+        let mut bytes = [0; 24];
+        bytes[0] = libc::AF_UNIX as u8;
+        bytes[4..8].copy_from_slice(&u32::MAX.to_ne_bytes());
+        bytes[8..12].copy_from_slice(&inode.to_ne_bytes());
+        bytes[12..16].copy_from_slice(&UDIAG_SHOW_PEER.to_ne_bytes());
+        bytes[16..24].copy_from_slice(&cookie.to_ne_bytes());
+        let request = netlink::request(SOCK_DIAG_BY_FAMILY, netlink::REQUEST, &bytes);
+        let Some(answer) = self.answer(&request)? else {
+            return Ok(None);
+        };
+        let body = answer.message()?.body;
+        let is_it = body.get(..2) == Some(&[libc::AF_UNIX as u8, libc::SOCK_STREAM as u8])
+            && read_u32(body, 4) == Some(inode)
+            && read_u64(body, 8) == Some(cookie);
+        let attributes = body.get(UNIX_DIAG_MESSAGE_BYTES..).filter(|_| is_it);
+        let peer = attributes.and_then(|all| netlink::find_attribute(all, UNIX_DIAG_PEER));
+        let peer = peer.and_then(|peer| read_u32(peer, 0));
+        Ok(peer.filter(|peer| *peer != 0))
+    }
+
     /// All UDP sockets of a port, of IPv4 and IPv6. The kernel looks at each slot of its table for them, and tells of these
     /// alone.
     pub fn bound_to(&self, port: u16) -> io::Result<Vec<Bound>> {
@@ -173,18 +201,10 @@ impl Asker {
     /// The socket that the kernel finds, and its user, if it has these names.
     fn look(&self, socket: &Named) -> io::Result<Option<(Row, u32)>> {
         let request = request_about(SOCK_DIAG_BY_FAMILY, netlink::REQUEST, socket);
-        let answer = self.0.ask(&request)?;
+        let Some(answer) = self.answer(&request)? else {
+            return Ok(None);
+        };
         let message = answer.message()?;
-        if message.kind == netlink::ERROR {
-            return match message.outcome() {
-                // Another socket has these names; or none has.
-                Err(error) if is(&error, &[libc::ENOENT, libc::ESTALE]) => Ok(None),
-                outcome => Err(outcome.err().unwrap_or_else(netlink::invalid)),
-            };
-        }
-        if message.kind != SOCK_DIAG_BY_FAMILY {
-            return Err(netlink::invalid());
-        }
         // A UDP socket may be bound to any address, and have no remote name.
         let has_names = |row: &Row| {
             socket.protocol == Protocol::Udp
@@ -194,6 +214,22 @@ impl Asker {
         let row = parse(message.body).filter(has_names);
         let uid = read_u32(message.body, 64).unwrap_or(u32::MAX);
         Ok(row.map(|row| (row, uid)))
+    }
+}
+
+impl Asker {
+    /// What answers a question about one socket; `None`: there is none, or it is another one.
+    fn answer(&self, request: &[u8]) -> io::Result<Option<netlink::Answer>> {
+        let answer = self.0.ask(request)?;
+        let message = answer.message()?;
+        match message.kind {
+            SOCK_DIAG_BY_FAMILY => Ok(Some(answer)),
+            netlink::ERROR => match message.outcome() {
+                Err(error) if is(&error, &[libc::ENOENT, libc::ESTALE]) => Ok(None),
+                outcome => Err(outcome.err().unwrap_or_else(netlink::invalid)),
+            },
+            _ => Err(netlink::invalid()),
+        }
     }
 }
 
@@ -328,6 +364,8 @@ fn request_about(kind: u16, flags: u16, socket: &Named) -> Vec<u8> {
     let (first, second) = match socket.protocol {
         Protocol::Tcp => (socket.local, socket.remote),
         Protocol::Udp => (socket.remote, socket.local),
+        // Nobody asks so: it has no names.
+        Protocol::Unix => (socket.local, socket.remote),
     };
     bytes[0] = family as u8;
     bytes[1] = socket.protocol.number();
@@ -432,6 +470,28 @@ mod tests {
         let bare = *bare.expect("the same sockets");
         assert_eq!((bare.local, bare.bytes_tx), (a.local, 0));
         assert_ne!(row(a.cookie).inode, 0);
+    }
+
+    #[test]
+    fn an_af_unix_socket_is_known_with_its_peer() {
+        use std::os::unix::net::UnixStream;
+        let inode = |socket: &UnixStream| rustix::fs::fstat(socket).expect("fstat").st_ino as u32;
+        let cookie =
+            |socket: &UnixStream| rustix::net::sockopt::socket_cookie(socket).expect("cookie");
+        let (a, b) = UnixStream::pair().expect("pair");
+        let asker = Asker::new().expect("netlink");
+        let peer = |of: &UnixStream, cookie| asker.peer_of_unix(inode(of), cookie).expect("asked");
+        assert_eq!(peer(&a, cookie(&a)), Some(inode(&b)));
+        assert_eq!(peer(&b, cookie(&b)), Some(inode(&a)));
+        // Another one's cookie; one that was never given out; a socket that is no stream.
+        assert_eq!(peer(&a, cookie(&b)), None);
+        assert_eq!(peer(&a, u64::MAX >> 1), None);
+        let (other, _far) = std::os::unix::net::UnixDatagram::pair().expect("pair");
+        let of_other = rustix::fs::fstat(&other).expect("fstat").st_ino as u32;
+        let its = rustix::net::sockopt::socket_cookie(&other).expect("cookie");
+        assert_eq!(asker.peer_of_unix(of_other, its).expect("asked"), None);
+        drop(b);
+        assert_eq!(peer(&a, cookie(&a)), None);
     }
 
     #[test]

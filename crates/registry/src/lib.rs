@@ -49,6 +49,10 @@
 //! - Nothing is translated, and no program is refused for the kernel's path: it may send by it at any time. One
 //!   that wants rings or nothing is told after a while that it has none.
 //!
+//! # Pairs of AF_UNIX sockets
+//! A socket of a program's own stack is one of a pair, whose other end the stack has. Its names are inodes ([`of_inode`]): its
+//! own and its peer's, both as the kernel says. So names mirror each other only in one pair, of one namespace.
+//!
 //! # Links
 //! Two processes share links; a link has a side for each (both sides may be the same
 //! process), each side with a number of its own, and hands out slots lowest first. A
@@ -91,7 +95,7 @@ pub use view::{ChannelView, ConnectionView, LinkSide, Path};
 use fordway_abi::control::{self, Protocol};
 use fordway_abi::reason::Reason;
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{Ipv6Addr, SocketAddr};
 
 /// Number of a process with this broker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -120,9 +124,9 @@ pub struct SocketFacts {
     pub cookie: u64,
     /// SO_NETNS_COOKIE.
     pub netns_cookie: u64,
-    /// getsockname. Of UDP, the name to which the far end sends.
+    /// getsockname. Of UDP, the name to which the far end sends; of AF_UNIX, [`of_inode`].
     pub local: SocketAddr,
-    /// getpeername. Of UDP, the far end's name.
+    /// getpeername. Of UDP, the far end's name; of AF_UNIX, [`of_inode`] of the peer.
     pub remote: SocketAddr,
     /// Where its process has it.
     pub shown: Shown,
@@ -130,6 +134,22 @@ pub struct SocketFacts {
 
 /// What a connection's end is known by: its socket's cookie, and of UDP the far end's name.
 pub(crate) type EndId = (u64, Option<SocketAddr>);
+
+/// Addresses that are nobody's (RFC 6666).
+const NOBODYS: u128 = 0x0100 << 112;
+
+/// The name of an AF_UNIX socket: its inode on sockfs.
+pub fn of_inode(inode: u32) -> SocketAddr {
+    (Ipv6Addr::from_bits(NOBODYS | u128::from(inode)), 0).into()
+}
+
+/// The inode in such a name.
+pub fn inode_of(name: SocketAddr) -> u32 {
+    match name {
+        SocketAddr::V6(six) => six.ip().to_bits() as u32,
+        SocketAddr::V4(_) => 0,
+    }
+}
 
 impl SocketFacts {
     pub(crate) fn end_id(&self) -> EndId {

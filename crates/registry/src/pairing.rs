@@ -238,7 +238,7 @@ impl Registry {
         match self.domains.owner_of(name.ip()) {
             Some(owner) => owner == end.netns_cookie,
             // The kernel names the receiver of datagrams to any address, were it nobody's.
-            None => end.protocol == Protocol::Tcp || name.ip().is_loopback(),
+            None => end.protocol != Protocol::Udp || name.ip().is_loopback(),
         }
     }
 

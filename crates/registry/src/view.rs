@@ -2,7 +2,7 @@
 
 use crate::links::ChannelRef;
 use crate::processes::{ConnKey, ConnState};
-use crate::{Action, EndId, ProcessId, Registry, SocketFacts};
+use crate::{Action, ProcessId, Registry, SocketFacts};
 use fordway_abi::control::{PathPolicy, Protocol};
 use fordway_abi::reason::Reason;
 
@@ -84,11 +84,11 @@ impl Registry {
         conn.is_some_and(|conn| conn.facts.protocol == Protocol::Udp)
     }
 
-    /// What is known of UDP pairs, one for each end.
-    pub fn datagram_ends(&self) -> Vec<ConnectionView> {
-        let is_udp = |(end, _): &(&EndId, &ConnKey)| end.1.is_some();
-        let ends = self.by_end.iter().filter(is_udp);
-        ends.filter_map(|(_, key)| self.view(*key)).collect()
+    /// What is known of what is no TCP, one for each end of a pair.
+    pub fn other_ends(&self) -> Vec<ConnectionView> {
+        let ends = self.by_end.values().filter_map(|key| self.view(*key));
+        ends.filter(|view| view.facts.protocol != Protocol::Tcp)
+            .collect()
     }
 
     fn view(&self, key: ConnKey) -> Option<ConnectionView> {

@@ -81,6 +81,7 @@ fn header_bytes(end: &SocketFacts) -> u64 {
     let beyond = match end.protocol {
         Protocol::Tcp => 32,
         Protocol::Udp => 8,
+        Protocol::Unix => 0,
     };
     of_ip + beyond
 }

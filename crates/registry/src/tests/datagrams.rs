@@ -49,7 +49,7 @@ fn one_socket_is_in_many_pairs() {
     }
     // Their own connection, and four pairs; each has the far end that it was offered with.
     assert_eq!(live(&p).len(), 5);
-    let ends = p.registry.datagram_ends();
+    let ends = p.registry.other_ends();
     assert_eq!(ends.len(), 8);
     for end in ends {
         let peer = p.registry.peer_of(&end.facts).expect("a far end");
@@ -186,7 +186,7 @@ fn one_pair_ends_and_the_sockets_others_stay() {
     assert_eq!(downgrades(&asked.expect("there")).len(), 2);
     p.registry.process_gone(p.web);
     p.registry.process_gone(p.db);
-    assert_eq!(p.registry.datagram_ends(), []);
+    assert_eq!(p.registry.other_ends(), []);
     assert!(!p.registry.has_datagrams());
 }
 
@@ -227,7 +227,7 @@ fn nothing_is_kept_of_pairs_whose_far_end_is_gone() {
     let mut p = linked();
     let kept = |p: &Paired| {
         let of_db = p.registry.connection_count(p.db);
-        (of_db, p.registry.datagram_ends().len())
+        (of_db, p.registry.other_ends().len())
     };
     let before = kept(&p);
     for number in 1..200 {
@@ -365,4 +365,29 @@ fn an_earlier_brokers_pairs_are_looked_at_as_well() {
     assert_eq!(registry.peer_of(&a), Some(b));
     let lost = registry.look_at_datagrams(1, &mut |_, _| Err(Reason::Unproven));
     assert_eq!(downgrades(&lost).len(), 2);
+}
+
+/// A program's end of a pair with its own stack, and the stack's: both were made where the stack lies.
+#[test]
+fn the_ends_of_a_pair_of_af_unix_sockets_are_joined_by_what_the_kernel_says_of_both() {
+    let mut p = paired();
+    let end = |cookie, netns_cookie, near, far| SocketFacts {
+        protocol: Protocol::Unix,
+        local: of_inode(near),
+        remote: of_inode(far),
+        ..udp(cookie, netns_cookie, DB_NAME, DB_NAME)
+    };
+    const OF_STACK: u64 = 77_777;
+    assert_eq!(inode_of(of_inode(u32::MAX)), u32::MAX);
+    // Another pair, and the same inodes in another namespace.
+    assert_eq!(p.registry.offer(p.db, 40, end(800, OF_STACK, 11, 12)), []);
+    assert_eq!(p.registry.offer(p.db, 41, end(801, OF_STACK + 1, 2, 1)), []);
+    assert_eq!(p.registry.offer(p.web, 50, end(802, OF_STACK, 1, 2)), []);
+    let made = pairs(&p.registry.offer(p.db, 42, end(803, OF_STACK, 2, 1)));
+    let ids: Vec<u64> = made.iter().map(|(_, pair)| pair.conn_id).collect();
+    assert!(
+        ids.len() == 2 && ids.contains(&42) && ids.contains(&50),
+        "{ids:?}"
+    );
+    assert_eq!(p.registry.other_ends().len(), 4);
 }
