@@ -13,11 +13,15 @@ const ADDRESS_BYTES: usize = size_of::<libc::sockaddr_in6>();
 /// Address, IPv4 in IPv6, and port.
 type Name = ([u8; 16], u16);
 
-/// Of a connected TCP socket.
+/// Of a connected TCP socket, or of one end of a pair of AF_UNIX, of which names say nothing.
 pub fn of(fd: i32) -> Option<Claim> {
     let mut remote = [0u8; ADDRESS_BYTES];
     let mut length = ADDRESS_BYTES as u32;
     sys!(SYS_getpeername, fd, remote.as_mut_ptr(), &raw mut length).ok()?;
+    if remote[..2] == (libc::AF_UNIX as u16).to_ne_bytes() {
+        let none = ([0; 16], 0);
+        return of_names(fd, none, none, protocol::UNIX);
+    }
     of_names(fd, own_name(fd)?, name(&remote)?, protocol::TCP)
 }
 

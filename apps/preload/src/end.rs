@@ -257,28 +257,50 @@ impl End for At<'_> {
         sent
     }
 
+    fn is_unix(&self) -> bool {
+        self.conn.is_unix()
+    }
+
+    fn is_drained(&self) -> bool {
+        transfer::is_drained(self.fd())
+    }
+
     fn kernel_room(&self) -> u64 {
         let buffer = sys::int_option(self.fd(), libc::SOL_SOCKET, libc::SO_SNDBUF);
         let mut queued: i32 = 0;
         let asked = sys!(SYS_ioctl, self.fd(), libc::TIOCOUTQ, &raw mut queued);
         // The buffer counts what it costs to keep the bytes; the window is the peer's.
-        let window = asked.map_or(0, |_| 64 * 1024);
+        let window = match asked {
+            Ok(_) if !self.is_unix() => 64 * 1024,
+            _ => 0,
+        };
         (buffer / 2 - queued).max(0) as u64 + window
     }
 
     fn sent_position(&self) -> Option<u64> {
-        transfer::sent_position(self.fd())
+        match self.is_unix() {
+            true => transfer::can_send(self.fd()).then_some(0),
+            false => transfer::sent_position(self.fd()),
+        }
     }
 
     fn push_kernel_tail(&self) {
-        transfer::push_kernel_tail(self.fd());
+        if !self.is_unix() {
+            transfer::push_kernel_tail(self.fd());
+        }
     }
 
     fn received_position(&self) -> Option<u64> {
-        transfer::received_position(self.fd())
+        match self.is_unix() {
+            true => (self.kernel_shows() & libc::POLLRDHUP as u32 == 0).then_some(0),
+            false => transfer::received_position(self.fd()),
+        }
     }
 
     fn reset_at_close(&self) {
+        if self.is_unix() {
+            return;
+        }
         let at_once = libc::linger {
             l_onoff: 1,
             l_linger: 0,

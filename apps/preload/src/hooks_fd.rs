@@ -120,8 +120,9 @@ fn drop_reference(conn: &Conn, fd: c_int) {
         return;
     }
     if conn.fd.load(Ordering::Relaxed) == fd {
-        let word = state::word_of(conn);
-        let other = (0..SEARCH_FDS).find(|other| state::look(*other) == word);
+        let is_another =
+            |other: &c_int| state::conn(*other).is_some_and(|its| core::ptr::eq(its, conn));
+        let other = (0..SEARCH_FDS).find(is_another);
         conn.fd.store(other.unwrap_or(-1), Ordering::Release);
         // Whoever uses the number now does so under a lock of a half; it is closed next.
         let end = conn.end();
@@ -166,11 +167,12 @@ fn duplicated(old: c_int, new: c_int) {
             }
         }
         kind::EPOLL => set_kind(new, word),
-        LISTEN | kind::STACK => set_kind(new, word),
+        LISTEN => set_kind(new, word),
         kind::DATAGRAMS => {
             set_kind(new, word);
             datagram::duplicated(word, new);
         }
+        _ if word & kind::OF_STACK != 0 => set_kind(new, word),
         _ => set_kind(new, kind::UNKNOWN),
     }
 }
@@ -210,16 +212,52 @@ fn of_stack(made: sys::Result<(c_int, u32)>) -> c_int {
     if let Ok((fd, word)) = made
         && may_change(fd)
     {
-        forget(fd);
-        set_kind(fd, word);
+        stack_socket(fd, word);
     }
     give(made.map(|(fd, _)| fd as usize)) as c_int
 }
 
+/// A socket of the program's own stack is under `fd` from now on.
+pub fn stack_socket(fd: c_int, word: u32) {
+    forget(fd);
+    if word & (stack::UDP | stack::LISTENS) != 0 || !adopt_unix(fd, word) {
+        set_kind(fd, word);
+    }
+}
+
+/// One of a pair of AF_UNIX sockets between a program and its stack has come under `fd`, that nobody else has. False: it
+/// has found no place in the table.
+fn adopt_unix(fd: c_int, of_stack: u32) -> bool {
+    let Some(conn) = state::add_conn(fd, stack::is_nonblocking(fd)) else {
+        return false;
+    };
+    conn.unix.store(1, Ordering::Relaxed);
+    if let Some(word) = slot(fd) {
+        word.fetch_or(of_stack & (kind::OF_STACK | stack::ALL), Ordering::Release);
+    }
+    true
+}
+
+/// A stack has bound its end of a pair, which is as new as the pair.
+pub fn served(fd: c_int) {
+    if may_change(fd) {
+        forget(fd);
+        adopt_unix(fd, 0);
+    }
+}
+
 /// As listen(2).
 pub fn listen(fd: c_int, backlog: c_int) -> c_int {
-    if stack::of(fd).is_some() {
-        return hooks_stack::listen(fd, backlog);
+    if let Some(word) = stack::of(fd) {
+        let result = hooks_stack::listen(fd, backlog);
+        if result == 0
+            && may_change(fd)
+            && let Some(conn) = state::conn(fd)
+        {
+            epoll::let_go(conn);
+            stack_socket(fd, kind::STACK | word & stack::ALL | stack::LISTENS);
+        }
+        return result;
     }
     broker::attach();
     if let Err(error) = hooks_vsock::before_listen(fd) {
@@ -307,8 +345,10 @@ fn accepted(listener: c_int, fd: c_int, flags: c_int) -> c_int {
 
 /// As shutdown(2).
 pub fn shutdown(fd: c_int, how: c_int) -> c_int {
-    if let Some(word) = stack::of(fd) {
-        return hooks_stack::shutdown(fd, word, how);
+    if let Some(word) = stack::of(fd)
+        && let Err(error) = hooks_stack::before_shutdown(fd, word, how)
+    {
+        return give(Err(error)) as c_int;
     }
     let conn = state::conn(fd)
         .filter(|_| config::is_active() && (libc::SHUT_RD..=libc::SHUT_RDWR).contains(&how));

@@ -59,7 +59,7 @@ fn way(fd: c_int, does: Does) -> Way {
 
 /// A receive: by the channel, or by `by_libc`, with the thread counted as unaware.
 #[inline(always)]
-fn receive(
+pub fn receive(
     fd: c_int,
     flags: c_int,
     buffers: impl Fn() -> sys::Result<Buffers> + Copy,
@@ -153,7 +153,7 @@ fn given(done: sys::Result<Done>) -> Option<isize> {
 
 /// A send: by the channel, or by `by_libc`, with the thread counted as a sender.
 #[inline(always)]
-fn transmit(
+pub fn transmit(
     fd: c_int,
     flags: c_int,
     buffers: impl Fn() -> sys::Result<Buffers> + Copy,
@@ -233,7 +233,7 @@ fn leave_for_send(conn: &Conn, fd: c_int, flags: c_int) {
     down::send_by_kernel(&conn.at(fd), reason);
 }
 
-/// A receive of what goes over a stream, into parts of the library's own ([`hooks_records`]). One that does not wait
+/// A receive of what goes over a stream, into parts that [`Buffers::new`] was given. One that does not wait
 /// may be made under a lock: no thread is cancelled in it.
 pub fn receive_stream(fd: c_int, buffers: &Buffers, flags: c_int) -> isize {
     let by_libc = || {

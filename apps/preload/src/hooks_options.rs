@@ -34,7 +34,7 @@ pub unsafe fn setsockopt(
     value: *const c_void,
     length: u32,
 ) -> c_int {
-    if stack::of(fd).is_some() {
+    if stack::of(fd).is_some() && !hooks_stack::is_of_pair(level, name) {
         // SAFETY: the program's own arguments.
         return unsafe { hooks_stack::setsockopt(fd, (level, name), value, length) };
     }
@@ -235,11 +235,13 @@ pub unsafe fn getsockopt(
 pub unsafe fn ioctl(fd: c_int, request: usize, argument: usize) -> c_int {
     // SAFETY: the program's own arguments.
     let by_libc = || unsafe { real::ioctl(fd, request, argument) };
+    let asked = request as u64 & 0xffff_ffff;
+    if let Some(word) = stack::of(fd)
+        && let Some(result) = hooks_stack::ioctl(fd, word, asked, argument)
+    {
+        return result;
+    }
     let Some(conn) = stream(fd) else {
-        if let Some(word) = stack::of(fd) {
-            let asked = request as u64 & 0xffff_ffff;
-            return hooks_stack::ioctl(fd, word, asked, argument).unwrap_or_else(by_libc);
-        }
         return match datagram::of(fd) {
             Some(socket) => on_datagrams(socket, fd, (request, argument), by_libc),
             None => hooks_vsock::local_cid(fd, request, argument).unwrap_or_else(by_libc),

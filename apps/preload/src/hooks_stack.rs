@@ -8,7 +8,7 @@
 //!   connect              begun by the stack; the pair can be written to once it is over, which is waited for here
 //!   accept               a message of the pair, with the connection's end
 //!   bind, listen, names, options, SO_ERROR                 asked
-//!   read, write, ...     of a stream: the kernel's, and at the end the error that the stack has kept
+//!   read, write, ...     of a stream: by the pair, or by the rings over it, and at the end the error that the stack has kept
 //!                        of UDP: a message with a head (`Head`) before the datagram
 //! ```
 //! # What the table of descriptors says
@@ -28,7 +28,7 @@ use crate::stack::{
 use crate::state::kind;
 use crate::sys::{self, give, sys};
 use crate::transfer::Buffers;
-use crate::{config, faults, hooks_io, libcs, real};
+use crate::{config, faults, hooks_fd, hooks_io, real};
 use core::ffi::{c_int, c_void};
 use fordway_abi::stack::{
     Accepted, DATAGRAM, GOT_BYTES_MAX, HEAD_BYTES, Handling, INET, INET6, Id, Operation, Request,
@@ -209,16 +209,18 @@ fn renew(fd: c_int) -> sys::Result<()> {
     let mut request = request(fd, Operation::Open)?;
     request.first = i32::from(answer.family);
     request.second = i32::from(answer.kind);
-    let (_, new) = asked(&request)?;
+    let (opened, new) = asked(&request)?;
     let new = new.ok_or(libc::EMFILE)?;
     let close_on_exec = sys!(SYS_fcntl, fd, libc::F_GETFD).unwrap_or(0) & 1 != 0;
     let flags = if close_on_exec { libc::O_CLOEXEC } else { 0 };
     if is_nonblocking(fd) {
         settle(new, libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK);
     }
+    // The former pair goes, with its rings.
+    hooks_fd::stack_socket(fd, word_of(&answer));
     let replaced = sys!(SYS_dup3, new, fd, flags);
     let _ = sys!(SYS_close, new);
-    set_bits(fd, CONNECTED | ROOMY, false);
+    hooks_fd::stack_socket(fd, word_of(&opened));
     replaced.map(drop)
 }
 
@@ -245,22 +247,27 @@ pub fn name_asked(fd: c_int, target: *mut c_void, length: *mut u32, is_far: bool
     give(give_name(target, length, name).map(|()| 0)) as c_int
 }
 
-/// As shutdown(2).
-pub fn shutdown(fd: c_int, word: u32, how: c_int) -> c_int {
+/// Before shutdown(2) of the pair: whether Linux would do it.
+pub fn before_shutdown(fd: c_int, word: u32, how: c_int) -> sys::Result<()> {
     if !(libc::SHUT_RD..=libc::SHUT_RDWR).contains(&how) {
-        return give(Err(libc::EINVAL)) as c_int;
+        return Err(libc::EINVAL);
     }
     if word & (CONNECTED | LISTENS) == 0 {
         match names(fd).map(|answer| answer.state) {
             Ok(state::CONNECTED) => set_bits(fd, CONNECTED, true),
             Ok(state::CONNECTING | state::LISTENING) => {}
-            _ => return give(Err(libc::ENOTCONN)) as c_int,
+            _ => return Err(libc::ENOTCONN),
         }
     }
-    real::shutdown(fd, how)
+    Ok(())
 }
 
-/// As setsockopt(2).
+/// Whether the pair itself has an option.
+pub fn is_of_pair(at_level: c_int, number: c_int) -> bool {
+    option(at_level, number).is_some_and(|row| row.handling == Handling::Pair)
+}
+
+/// As setsockopt(2), of what is not the pair's.
 ///
 /// # Safety
 /// As setsockopt(2).
@@ -271,10 +278,6 @@ pub unsafe fn setsockopt(
     length: u32,
 ) -> c_int {
     let row = option(at_level, number);
-    if row.is_some_and(|row| row.handling == Handling::Pair) {
-        // SAFETY: the program's own arguments.
-        return unsafe { real::setsockopt(fd, at_level, number, value, length) };
-    }
     let set = || {
         if row.is_none() {
             return Err(libc::ENOPROTOOPT);
@@ -387,9 +390,12 @@ pub unsafe fn recv(
         let buffers = Buffers::one(part_of(buffer, count), false);
         return receive_datagram(fd, word, buffers, flags, Place::Name(target, length));
     }
-    // SAFETY: the program's own arguments.
-    let received = receive_stream(fd, word, flags, |flags| unsafe {
-        real::recv(fd, buffer, count, flags)
+    let part = part_of(buffer, count);
+    let received = receive_stream(fd, word, flags, |flags| {
+        let buffers = || Buffers::one(part, false);
+        // SAFETY: the program's own arguments.
+        let by_libc = || unsafe { real::recv(fd, buffer, count, flags) };
+        hooks_io::receive(fd, flags, buffers, by_libc)
     });
     match received >= 0 && !target.is_null() {
         true => give(hooks_io::no_name(length).map(|()| received as usize)),
@@ -412,9 +418,12 @@ pub unsafe fn send(
         let buffers = Buffers::one(part_of(buffer, count), false);
         return send_datagram(fd, word, buffers, flags, target, [0; 16]);
     }
-    // SAFETY: the program's own arguments.
-    send_stream(fd, word, flags, |flags| unsafe {
-        real::send(fd, buffer, count, flags)
+    let part = part_of(buffer, count);
+    send_stream(fd, word, flags, |flags| {
+        let buffers = || Buffers::one(part, false);
+        // SAFETY: the program's own arguments.
+        let by_libc = || unsafe { real::send(fd, buffer, count, flags) };
+        hooks_io::transmit(fd, flags, buffers, by_libc)
     })
 }
 
@@ -425,15 +434,10 @@ pub fn readv(fd: c_int, word: u32, parts: *const libc::iovec, count: c_int, flag
         return receive_datagram(fd, word, buffers, flags, Place::None);
     }
     match buffers {
-        Err(error) => return give(Err(error)),
-        Ok(buffers) if buffers.total == 0 => return 0,
-        Ok(_) => {}
+        Err(error) => give(Err(error)),
+        Ok(buffers) if buffers.total == 0 => 0,
+        Ok(buffers) => receive_parts(fd, word, &buffers, flags),
     }
-    receive_stream(fd, word, flags, |flags| {
-        let mut message = hooks_io::message_of(parts, count);
-        // SAFETY: the program's parts, in a message of ours.
-        unsafe { real::recvmsg(fd, &raw mut message, flags) }
-    })
 }
 
 /// As writev(2), with flags of sendmsg.
@@ -450,15 +454,10 @@ pub fn writev(
         return send_datagram(fd, word, buffers, flags, none, [0; 16]);
     }
     match buffers {
-        Err(error) => return give(Err(error)),
-        Ok(buffers) if buffers.total == 0 => return 0,
-        Ok(_) => {}
+        Err(error) => give(Err(error)),
+        Ok(buffers) if buffers.total == 0 => 0,
+        Ok(buffers) => send_parts(fd, word, &buffers, flags),
     }
-    send_stream(fd, word, flags, |flags| {
-        let message = hooks_io::message_of(parts, count);
-        // SAFETY: the program's parts, in a message of ours.
-        unsafe { real::sendmsg(fd, &raw const message, flags) }
-    })
 }
 
 /// As recvmsg(2).
@@ -475,15 +474,10 @@ pub unsafe fn recvmsg(fd: c_int, word: u32, message: *mut libc::msghdr, flags: c
     if word & UDP != 0 {
         return receive_datagram(fd, word, buffers, flags, Place::Message(message));
     }
-    if let Err(error) = buffers {
-        return give(Err(error));
-    }
-    let received = receive_stream(fd, word, flags, |flags| {
-        let count = libcs::count(given.msg_iovlen) as c_int;
-        let mut bare = hooks_io::message_of(given.msg_iov, count);
-        // SAFETY: the program's parts, in a message of ours.
-        unsafe { real::recvmsg(fd, &raw mut bare, flags) }
-    });
+    let received = match buffers {
+        Err(error) => return give(Err(error)),
+        Ok(buffers) => receive_parts(fd, word, &buffers, flags),
+    };
     if received >= 0 {
         // SAFETY: found readable.
         unsafe { hooks_io::no_more_than_bytes(message, flags, 0) };
@@ -508,13 +502,24 @@ pub unsafe fn sendmsg(fd: c_int, word: u32, message: *const libc::msghdr, flags:
         let own = unsafe { source_of(&given, word) };
         return send_datagram(fd, word, buffers, flags, target, own);
     }
-    if let Err(error) = buffers {
-        return give(Err(error));
+    match buffers {
+        Err(error) => give(Err(error)),
+        Ok(buffers) => send_parts(fd, word, &buffers, flags),
     }
+}
+
+fn receive_parts(fd: c_int, word: u32, buffers: &Buffers, flags: c_int) -> isize {
+    receive_stream(fd, word, flags, |flags| {
+        hooks_io::receive_stream(fd, buffers, flags)
+    })
+}
+
+fn send_parts(fd: c_int, word: u32, buffers: &Buffers, flags: c_int) -> isize {
     send_stream(fd, word, flags, |flags| {
-        let count = libcs::count(given.msg_iovlen) as c_int;
-        let bare = hooks_io::message_of(given.msg_iov, count);
+        let (parts, count) = buffers.all();
+        let message = hooks_io::message_of(parts, count as c_int);
         // SAFETY: the program's parts, in a message of ours.
-        unsafe { real::sendmsg(fd, &raw const bare, flags) }
+        let by_libc = || unsafe { real::sendmsg(fd, &raw const message, flags) };
+        hooks_io::send_stream(fd, buffers, flags, by_libc)
     })
 }

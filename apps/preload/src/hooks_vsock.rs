@@ -25,7 +25,7 @@
 use crate::state::{self, kind};
 use crate::sys::{self, give, sys};
 use crate::transfer::record;
-use crate::{config, datagram, faults, hooks_stack, real, stack};
+use crate::{config, datagram, faults, hooks_fd, hooks_stack, real, stack};
 use core::ffi::{c_int, c_long, c_void};
 use core::net::Ipv6Addr;
 use fordway_abi::vsock::{CID_HOST, CID_LOCAL, address_of, cid_of};
@@ -214,8 +214,11 @@ pub unsafe fn bind(fd: c_int, name: *const c_void, length: u32) -> c_int {
     else {
         // SAFETY: the program's own arguments.
         let result = unsafe { real::bind(fd, name, length) };
-        if result == 0 {
+        if result == 0 && config::is_active() {
             datagram::bound(fd);
+            if stack::is_served_end(fd, name, length) {
+                hooks_fd::served(fd);
+            }
         }
         return result;
     };

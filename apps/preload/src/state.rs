@@ -37,8 +37,13 @@ pub mod kind {
     pub const EPOLL: u32 = 3 << 24;
     /// A stream socket.
     pub const CONN: u32 = 4 << 24;
-    /// A socket of the program's own stack; what kind, says [`crate::hooks_stack`].
-    pub const STACK: u32 = 7 << 24;
+    /// In any word: a socket of the program's own stack; what [`crate::stack`] knows of it stands from `OF_STACK_SHIFT` on.
+    pub const OF_STACK: u32 = 1 << 22;
+    /// See `OF_STACK`. Below is the index of a connection.
+    pub const OF_STACK_SHIFT: u32 = 16;
+    /// A socket of the program's own stack that is no connection of ours: one of UDP, a listener, one that came over an exec or in
+    /// a message.
+    pub const STACK: u32 = 7 << 24 | OF_STACK;
     /// A UDP socket.
     pub const DATAGRAMS: u32 = 6 << 24;
     /// Beside `CONN`: what goes over it are records ([`crate::hooks_records`]).
@@ -112,6 +117,8 @@ pub struct Conn {
     pub rings_until_ns: AtomicU64,
     /// SO_COOKIE of the socket, once it was offered.
     pub cookie: AtomicU64,
+    /// 1: the socket is one of a pair of AF_UNIX, between a program and its own stack.
+    pub unix: AtomicU32,
     /// Own endpoint.
     pub own: AtomicPtr<Endpoint>,
     /// Own region.
@@ -224,16 +231,7 @@ pub fn mark_records(fd: i32) -> bool {
     true
 }
 
-/// The word of the connection's descriptors.
-pub fn word_of(conn: &Conn) -> u32 {
-    let records = match conn.records.load(Ordering::Relaxed) {
-        0 => 0,
-        _ => kind::RECORDS,
-    };
-    kind::CONN | records | index_of(conn)
-}
-
-/// Connection number `index`.
+/// Connection number `index`; bits above it are not looked at.
 pub fn conn_at(index: u32) -> &'static Conn {
     // SAFETY: the table has CONN_COUNT entries, zeroed, and is never unmapped; all fields are atomics.
     unsafe {
@@ -302,6 +300,11 @@ impl Conn {
             .then_some(conn)
     }
 
+    /// Whether it is one of a pair of AF_UNIX sockets.
+    pub fn is_unix(&self) -> bool {
+        self.unix.load(Ordering::Relaxed) != 0
+    }
+
     /// Whether it has a channel.
     #[inline]
     pub fn is_paired(&self) -> bool {
@@ -362,6 +365,7 @@ pub fn add_conn(fd: i32, nonblock: bool) -> Option<&'static Conn> {
         &conn.low_bytes,
         &conn.turn,
         &conn.records,
+        &conn.unix,
         &conn.taking,
         &conn.record_turn,
         &conn.cork,

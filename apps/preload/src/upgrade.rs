@@ -9,7 +9,7 @@ use crate::state::{self, Conn, attention, phase};
 use crate::sys::{self, sys};
 use crate::{
     broker, claim, config, epoll, faults, fork, hidden, hooks_options, identity, insisted, link,
-    spin, thread, transfer,
+    spin, thread,
 };
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use fordway_abi::control::status;
@@ -407,7 +407,7 @@ fn offer(conn: &Conn, fd: i32) {
         return;
     };
     let reason = unsuited(fd);
-    let is_connected = transfer::sent_position(fd).is_some();
+    let is_connected = end.sent_position().is_some();
     if !end.is_callable() {
         return;
     }

@@ -1,4 +1,7 @@
 //! The stack's end of a socket's pair of AF_UNIX sockets.
+//!
+//! Bytes move by libc's functions, so that the preloaded library can move them by rings; it knows the end by the name that it
+//! is bound to.
 
 use fordway_abi::stack::{Id, PLUG_BYTES, name_of};
 use fordway_platform::sockinfo;
@@ -107,8 +110,8 @@ impl Pair {
     }
 
     /// Bytes of the program that lie in the queue.
-    pub(crate) fn unread_bytes(&self) -> u64 {
-        rustix::io::ioctl_fionread(&self.0).unwrap_or(0)
+    pub(crate) fn unread_bytes(&self) -> usize {
+        sockinfo::unread_bytes(&self.0).unwrap_or(0)
     }
 }
 

@@ -604,7 +604,7 @@ impl Server {
     /// Bytes that the far end has not acknowledged, and those of them that are still in the pair.
     pub(crate) fn unsent_bytes(&mut self, place: Place) -> Option<(usize, usize)> {
         let socket = self.table.look(place)?;
-        let in_pair = socket.pair.as_ref().map_or(0, Pair::unread_bytes) as usize;
+        let in_pair = socket.pair.as_ref().map_or(0, Pair::unread_bytes);
         match &socket.body {
             Body::Connected(conn) => {
                 let in_stack = self.stack.tcp_unsent(conn.id).unwrap_or(0);

@@ -59,9 +59,19 @@ pub fn peer_groups(fd: impl AsFd) -> io::Result<Vec<u32>> {
 
 /// Memory that a UNIX socket's messages take in the queue of its peer (unix(7), SIOCOUTQ).
 pub fn queued_memory(fd: impl AsFd) -> io::Result<usize> {
+    count(fd, libc::TIOCOUTQ)
+}
+
+/// Bytes that a receive from a stream could have (unix(7), SIOCINQ), by libc's ioctl, so that a preloaded library adds those
+/// in its rings.
+pub fn unread_bytes(fd: impl AsFd) -> io::Result<usize> {
+    count(fd, libc::FIONREAD)
+}
+
+fn count(fd: impl AsFd, request: libc::Ioctl) -> io::Result<usize> {
     let mut bytes: libc::c_int = 0;
-    // SAFETY: the request stores one int.
-    let done = unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+    // SAFETY: both requests store one int.
+    let done = unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), request, &raw mut bytes) };
     match done {
         0 => Ok(usize::try_from(bytes).unwrap_or(0)),
         _ => Err(io::Error::last_os_error()),

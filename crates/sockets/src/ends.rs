@@ -8,6 +8,8 @@
 //! * An end that was *killed* cannot do that: its kernel sends a FIN. The survivor
 //!   sees an end of file that no shutdown announced, and bytes of its own that
 //!   nobody took: it [`is_reset`], and its program is told so once.
+//! * Of a pair of AF_UNIX sockets the same says so of an end that closes. It is told behind the end of file as well, as
+//!   the kernel does (linux: unix_release_sock), but not of one that has only shut both halves.
 //!
 //! A process may be gone while its socket lives on in a child of it
 //! ([`peer_process_gone`]): then the bytes that nobody took are sent again by the kernel, as
@@ -95,10 +97,24 @@ pub fn is_by_ring(end: &impl End) -> bool {
 /// Whether the far end died with bytes of ours unread, and the kernel does not know it.
 pub fn is_reset(end: &impl End) -> bool {
     // The end first: who drains the ring gives the channel up, and says so, behind the last byte.
-    end.state().shown() & OVER == 0
+    let known = if end.is_unix() { ERR } else { OVER };
+    end.state().shown() & known == 0
         && is_dead(end)
+        && !(end.is_unix() && has_only_shut(end))
         && end.producer().unread_hint() != 0
         && is_by_ring(end)
+}
+
+/// Whether the far end has announced the end of what it sends, and not that it closes.
+fn has_only_shut(end: &impl End) -> bool {
+    let flags = end.consumer().producer_flags();
+    flags & (tx_flags::SHUT | tx_flags::CLOSED) == tx_flags::SHUT
+}
+
+/// Whether the far end of a pair has closed before it could send what it had taken back from its ring.
+fn has_cut(end: &impl End) -> bool {
+    let consumer = end.consumer();
+    end.is_unix() && consumer.producer_state() == tx_state::WITHDRAWN && consumer.is_still_to_send()
 }
 
 /// The error of the reset, once. After an announced end of file it is EPIPE (linux: tcp_reset).
@@ -114,7 +130,8 @@ pub fn fetch_error(end: &impl End) -> Option<i32> {
 
 /// What a receive says behind the last byte: the reset, once, or the end of file.
 pub fn receive(end: &impl End) -> Result<()> {
-    if end.consumer().producer_flags() & tx_flags::SHUT != 0 || !is_reset(end) {
+    let is_clean = !end.is_unix() && end.consumer().producer_flags() & tx_flags::SHUT != 0;
+    if is_clean || !is_reset(end) && !has_cut(end) {
         return Ok(());
     }
     fetch_error(end).map_or(Ok(()), Err)

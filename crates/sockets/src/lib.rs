@@ -36,6 +36,12 @@
 //! A program may be lent ring memory ([`loan`]): as long as it is, the channel stays, with both
 //! directions back perhaps, and nobody else writes to the ring.
 //!
+//! # A pair of AF_UNIX sockets
+//! The kernel's connection may be a pair ([`End::is_unix`]). It counts no bytes, but it delivers at once: what
+//! one end has sent lies in the other's queue when send(2) is back. So a direction enters its ring when nothing of
+//! it lies there ([`End::is_drained`]), at position 0 of both ends, and the receiver counts from there. A close is known
+//! at once, too, and nobody can have the kernel say that it was a reset: that bytes lie unread in the ring says so ([`ends`]).
+//!
 //! # Locks
 //! Each half of an endpoint has a lock ([`Half`]). What is done under it never sleeps. Where
 //! both are held, the sending half's was taken first. The peer looks at the receiving half's.
@@ -193,16 +199,21 @@ pub trait End {
     fn send_run(&self, base: *const u8, length: usize) -> Result<usize>;
     /// Bytes that the kernel's connection takes at once, by a careful guess.
     fn kernel_room(&self) -> u64;
+    /// Whether the kernel's connection is a pair of AF_UNIX sockets.
+    fn is_unix(&self) -> bool;
+    /// Of such a pair: whether the far end has received all that this end has sent by the kernel. The caller keeps others
+    /// from sending.
+    fn is_drained(&self) -> bool;
     /// Bytes that the kernel has taken from this end since the connection began; `None` if
-    /// they cannot be told. The caller keeps others from sending.
+    /// they cannot be told. Of a pair 0, or `None` if nothing can be sent. The caller keeps others from sending.
     fn sent_position(&self) -> Option<u64>;
     /// The stream goes on by the ring: what the kernel holds back in the hope of more is to
     /// go now.
     fn push_kernel_tail(&self);
     /// Bytes that this end has read from the kernel since the connection began; `None` once
-    /// the peer's end of file is there.
+    /// the peer's end of file is there. Of a pair 0.
     fn received_position(&self) -> Option<u64>;
-    /// Has the close of the socket reset the connection (SO_LINGER of 0).
+    /// Has the close of the socket reset the connection (SO_LINGER of 0). Of a pair nothing: its peer sees that by itself.
     fn reset_at_close(&self);
 
     /// The connection is lost, and the kernel's with it.

@@ -372,9 +372,11 @@ fn by_ring(
 #[inline(never)]
 fn by_kernel(end: &impl End, target: &mut impl Target, limit: usize) -> Result<Moved> {
     let seen = end.state().shown();
+    // Of a pair, what lies before the ring has no position.
+    let counts = !end.is_unix() || end.peer_is_there() && end.consumer().was_entered();
     match target.by_kernel(limit, target.peeks()) {
         Ok(count) => {
-            if !target.peeks() {
+            if !target.peeks() && counts {
                 let position = &end.own().rx_own.kernel_position;
                 position.fetch_add(count as u64, Ordering::Relaxed);
             }

@@ -182,6 +182,9 @@ fn enter(end: &impl End) -> bool {
     if !end.peer_is_there() || end.state().senders.load(Ordering::SeqCst) != 0 {
         return false;
     }
+    if end.is_unix() && !end.is_drained() {
+        return false;
+    }
     match end.producer().enter(|| end.sent_position()) {
         Entered::Yes => {
             end.push_kernel_tail();

@@ -188,6 +188,14 @@ impl End for At<'_> {
         result
     }
 
+    fn is_unix(&self) -> bool {
+        false
+    }
+
+    fn is_drained(&self) -> bool {
+        true
+    }
+
     fn sent_position(&self) -> Option<u64> {
         self.point();
         let position = self.world.sockets.borrow()[self.conn.socket].sent_position();

@@ -12,19 +12,23 @@ use crate::sys::{self, sys};
 use crate::{config, faults, identity, wait};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering;
-use fordway_abi::stack::{Answer, DATAGRAM, INET, INET6, Name, Operation, Request, state};
+use fordway_abi::stack::{
+    Answer, DATAGRAM, INET, INET6, NAME_BYTES, Name, Operation, Request, id_of, state,
+};
 use libc::{sockaddr_in, sockaddr_in6};
 
-/// Beside [`kind::STACK`]: it is of UDP.
-pub const UDP: u32 = 1;
+/// Beside [`kind::OF_STACK`]: it is of UDP.
+pub const UDP: u32 = 1 << kind::OF_STACK_SHIFT;
 /// It is of IPv6.
-pub const SIX: u32 = 2;
+pub const SIX: u32 = 2 << kind::OF_STACK_SHIFT;
 /// It listens.
-pub const LISTENS: u32 = 4;
+pub const LISTENS: u32 = 4 << kind::OF_STACK_SHIFT;
 /// It was connected once.
-pub const CONNECTED: u32 = 8;
+pub const CONNECTED: u32 = 8 << kind::OF_STACK_SHIFT;
 /// Its send buffer is that of a connected one.
-pub const ROOMY: u32 = 16;
+pub const ROOMY: u32 = 16 << kind::OF_STACK_SHIFT;
+/// All of these.
+pub const ALL: u32 = 31 << kind::OF_STACK_SHIFT;
 
 /// Longest name that the kernel reads (linux: sockaddr_storage).
 const NAME_BYTES_MAX: usize = 128;
@@ -35,7 +39,7 @@ pub const IN6_BYTES_MIN: usize = 24;
 #[inline(always)]
 pub fn of(fd: c_int) -> Option<u32> {
     let word = look(fd);
-    if word & kind::MASK == kind::STACK {
+    if word & kind::OF_STACK != 0 {
         return Some(word);
     }
     if word == kind::UNKNOWN && config::has_stack() {
@@ -84,9 +88,7 @@ pub fn word_of(answer: &Answer) -> u32 {
 }
 
 pub fn set_bits(fd: c_int, bits: u32, are_on: bool) {
-    if let Some(slot) =
-        slot(fd).filter(|slot| slot.load(Ordering::Relaxed) & kind::MASK == kind::STACK)
-    {
+    if let Some(slot) = slot(fd).filter(|slot| slot.load(Ordering::Relaxed) & kind::OF_STACK != 0) {
         match are_on {
             true => slot.fetch_or(bits, Ordering::Release),
             false => slot.fetch_and(!bits, Ordering::Release),
@@ -159,6 +161,21 @@ pub fn give_name(target: *mut c_void, length: *mut u32, name: &Name) -> sys::Res
     }
     bytes[4..8].copy_from_slice(&name.address[..4]);
     faults::give_bytes(target, length, &bytes[..size_of::<sockaddr_in>()])
+}
+
+/// Whether a socket that was bound to this name is a stack's end of a pair of streams. Then this process is a stack.
+pub fn is_served_end(fd: c_int, at: *const c_void, length: u32) -> bool {
+    let mut name = [0u8; 2 + 1 + NAME_BYTES];
+    let given = at.cast::<u8>();
+    let is_as_long = length as usize == name.len() && !config::has_stack();
+    if !is_as_long || !faults::can_read_all(given, name.len()) {
+        return false;
+    }
+    // SAFETY: found readable, and as long.
+    unsafe { core::ptr::copy_nonoverlapping(given, name.as_mut_ptr(), name.len()) };
+    let is_unix = name[..2] == (libc::AF_UNIX as u16).to_ne_bytes() && name[2] == 0;
+    let is_stream = || sys::int_option(fd, libc::SOL_SOCKET, libc::SO_TYPE) == libc::SOCK_STREAM;
+    is_unix && id_of(&name[3..]).is_some() && is_stream()
 }
 
 pub fn is_nonblocking(fd: c_int) -> bool {

@@ -14,7 +14,7 @@ mod send;
 pub mod tcp_info;
 
 pub use buffers::Buffers;
-pub use position::{push_kernel_tail, received_position, sent_position};
+pub use position::{can_send, is_drained, push_kernel_tail, received_position, sent_position};
 pub use receive::receive;
 pub use send::{send, send_file};
 

@@ -1,6 +1,9 @@
 //! Positions in the kernel's two byte streams, as the kernel itself counts them.
 //! The shim need not have seen the bytes, so it can upgrade a connection in
 //! mid-stream whatever went before, through stdio or a parent process.
+//!
+//! Of a pair of AF_UNIX sockets the kernel counts nothing, and there nothing is on its way: what it knows is whether the far
+//! end has received everything.
 
 use super::tcp_info;
 use crate::sys::{self, sys};
@@ -32,6 +35,19 @@ pub fn sent_position(fd: i32) -> Option<u64> {
         .checked_sub(info.long(tcp_info::BYTES_RETRANS))?;
     (info.0[tcp_info::STATE] == TCP_ESTABLISHED || info.0[tcp_info::STATE] == TCP_CLOSE_WAIT)
         .then_some(sent + u64::from(info.notsent_bytes()))
+}
+
+/// Whether the far end of a pair has received all that was sent from this end (linux: unix_outq_len).
+pub fn is_drained(fd: i32) -> bool {
+    let mut queued: i32 = 0;
+    sys!(SYS_ioctl, fd, libc::TIOCOUTQ, &raw mut queued).is_ok() && queued == 0
+}
+
+/// Whether something can still be sent from this end of a pair. The kernel says so of nothing, too, which reaches
+/// nobody (linux: unix_stream_sendmsg).
+pub fn can_send(fd: i32) -> bool {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    sys!(SYS_sendto, fd, 0, 0, flags, 0, 0).is_ok()
 }
 
 /// The stream goes on by the ring: what the kernel holds back in the hope of more (TCP_CORK,
