@@ -6,7 +6,7 @@ use crate::pace::Pace;
 use crate::pairs::PAIRS_MIN;
 use crate::placement::Placement;
 use crate::report::{JsonLines, Row};
-use crate::{apps, compare, document, filter, instructions, marks, publish, reach, wide};
+use crate::{apps, compare, document, filter, instructions, marks, publish, reach, stack, wide};
 use anyhow::{Result, ensure};
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -45,12 +45,14 @@ pub enum Command {
     Filter(MicroArgs),
     /// Connections that are translated on their way, a proxy beside a server, redis of musl (root).
     Reach(MicroArgs),
+    /// Servers on a network stack of their own, beside Linux's (root).
+    Stack(MicroArgs),
     /// What grows with the number of domains, and of busy connections (root).
     Wide(MicroArgs),
     /// Datagrams of plain programs, of Python and of memcached, against UDP and UNIX datagram sockets; streams of
     /// 1 to 512 KB against memcpy; the native API against iceoryx2 and UNIX sockets.
     Com(ComArgs),
-    /// All suites but reach, wide and com; rows, tables and plots into a directory.
+    /// All suites but reach, stack, wide and com; rows, tables and plots into a directory.
     All(AllArgs),
     /// Tables and plots of rows that were measured before.
     Report {
@@ -114,7 +116,7 @@ pub struct MicroArgs {
     #[arg(long, value_name = "N", default_value_t = 0.3)]
     seconds: f64,
     /// Few sizes, and each program on a CPU of its own only; of the filter, packets only; of reach, one
-    /// client and what is installed; of wide, fewer of each.
+    /// client and what is installed; of stack, redis only; of wide, fewer of each.
     #[arg(long)]
     quick: bool,
 }
@@ -182,6 +184,7 @@ pub fn run(command: &Command) -> Result<()> {
         Command::Com(args) => run_micro(job::Suite::Com, &args.micro, &args.rows),
         Command::Filter(args) => run_filter(args),
         Command::Reach(args) => run_reach(args),
+        Command::Stack(args) => run_stack(args),
         Command::Wide(args) => run_wide(args),
         Command::All(args) => run_all(args),
         Command::Report { dir, rows } => {
@@ -257,6 +260,20 @@ fn run_reach(args: &MicroArgs) -> Result<()> {
     announce(options.estimate_all());
     let rows = reach::run(&options, &mut json)?;
     println!("{}", marks::table_of(&rows, &[reach::PREFIX]));
+    Ok(())
+}
+
+fn run_stack(args: &MicroArgs) -> Result<()> {
+    check_seconds(args.seconds)?;
+    let options = stack::Options {
+        runs: args.runs.into(),
+        seconds: args.seconds,
+        quick: args.quick,
+    };
+    let mut json = JsonLines::create(args.json.as_deref())?;
+    announce(options.estimate_all());
+    let rows = stack::run(&options, &mut json)?;
+    println!("{}", marks::table_of(&rows, &[stack::PREFIX]));
     Ok(())
 }
 

@@ -7,7 +7,7 @@
 //! - [`alternate`]: two contenders in turns, and the row that they give
 //! - [`micro`]: suites of plain programs
 //! - [`filter`]: what rules cost packets and the fast path
-//! - [`reach`]: where rings reach: behind published ports and proxies, into musl; [`wide`]: what grows with domains and busy connections
+//! - [`reach`]: where rings reach: behind published ports and proxies, into musl; [`stack`]: stacks of domains' own; [`wide`]: what grows with domains and busy connections
 //! - [`compare`]: two builds in alternation; [`instructions`]: what a small message costs, counted
 //! - [`apps`]: the suite of real programs; [`cli`]: the suites' arguments
 //! - [`demo`]: real programs for people, a program of its own
@@ -31,5 +31,6 @@ pub mod placement;
 pub mod publish;
 pub mod reach;
 pub mod report;
+pub mod stack;
 pub mod wide;
 pub mod work;

@@ -129,6 +129,11 @@ const fn apart(what: &'static str, work: &'static str, near: f64, far: f64) -> M
     ratio(what, work, "apart", LOOPBACK, near, far)
 }
 
+/// A ratio to Linux's stack, with the server, its stack and its driver on one CPU.
+const fn on_stack(what: &'static str, work: &'static str, least: f64) -> Mark {
+    ratio(what, work, "apart", "linux", least, least)
+}
+
 /// More CPU than the kernel's path, beyond what the clock's ticks make of equal times.
 const CPU_MORE: f64 = 1.02;
 
@@ -389,6 +394,27 @@ const MARKS: &[Mark] = &[
         "reach: a pair by a published port, within 1.5x of one without",
         "reach-pair",
         1.0 / 1.5,
+    ),
+    on_stack("stack: redis GET, 50 clients", "stack-redis-get-c50", 1.21),
+    on_stack(
+        "stack: redis GET, 50 clients, with its driver in one process",
+        "stack-fused-redis-get-c50",
+        1.21,
+    ),
+    on_stack("stack: memcached, UDP", "stack-memcached-udp-c10", 1.3),
+    on_stack("stack: iperf3 to the server", "stack-iperf3-128k", 1.0),
+    on_stack(
+        "stack: iperf3 from the server",
+        "stack-iperf3-128k-reverse",
+        1.0,
+    ),
+    ratio(
+        "stack: redis GET, 50 clients, with 100 rules, over none",
+        "stack-redis-get-c50-rules-100",
+        "apart",
+        "no rules",
+        0.97,
+        0.97,
     ),
     memcached("apart"),
     memcached("free"),

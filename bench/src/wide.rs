@@ -229,6 +229,7 @@ fn loops(options: &Options, progress: &Progress) -> Result<Vec<Row>> {
             server,
             client: Client::Memcached {
                 connections: LOOP_CONNECTIONS,
+                datagrams: false,
             },
         };
         let servers = Pair::start(&lab, server)?;

@@ -49,8 +49,10 @@ pub enum Client {
     },
     /// A plain client of our own: one get in flight on each connection.
     Memcached {
-        /// Connections.
+        /// Connections, or sockets.
         connections: u32,
+        /// By UDP.
+        datagrams: bool,
     },
     /// pgbench -S.
     Pgbench {
@@ -165,10 +167,14 @@ impl Client {
                     "{program} -c {host} -p {port} -t {whole_seconds} -l {write_bytes} -P {streams} {direction} -J"
                 ))
             }
-            Client::Memcached { connections } => {
+            Client::Memcached {
+                connections,
+                datagrams,
+            } => {
                 let program = std::env::current_exe()?;
+                let by = if datagrams { "--datagrams" } else { "" };
                 Spawn::line(&format!(
-                    "{} end memcached --at={host}:{port} --connections={connections} --seconds={seconds}",
+                    "{} end memcached {by} --at={host}:{port} --connections={connections} --seconds={seconds}",
                     program.display()
                 ))
             }

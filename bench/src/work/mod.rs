@@ -236,7 +236,10 @@ pub const WORKS: [Work; 34] = [
         "memcached get of 100 B, 10 connections",
         "req/s",
         ServerKind::Memcached { threads: 1 },
-        Client::Memcached { connections: 10 },
+        Client::Memcached {
+            connections: 10,
+            datagrams: false,
+        },
     ),
     work(
         "pgbench-s-c8",

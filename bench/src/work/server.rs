@@ -3,7 +3,8 @@
 use super::postgres;
 use crate::micro::end::{self, Talk};
 use crate::micro::wire::Wire;
-use anyhow::{Result, bail};
+use crate::placement::client_place;
+use anyhow::{Context, Result, bail};
 use fordway_lab::packages;
 use fordway_lab::{Lab, PathChoice, Place, Program, Spawn};
 use std::fs;
@@ -39,6 +40,8 @@ pub enum ServerKind {
         /// Threads, each with an event loop of its own.
         threads: u32,
     },
+    /// The same by UDP, with one thread.
+    MemcachedDatagrams,
     /// PostgreSQL with pgbench's tables, not synchronous.
     Postgres,
     /// NPtcp, which serves one client and ends.
@@ -59,7 +62,7 @@ impl ServerKind {
             ServerKind::Redis => &["redis-server", "redis-cli"],
             ServerKind::Nginx => &["nginx"],
             ServerKind::Iperf3 => &["iperf3"],
-            ServerKind::Memcached { .. } => &["memcached"],
+            ServerKind::Memcached { .. } | ServerKind::MemcachedDatagrams => &["memcached"],
             ServerKind::Postgres => &["setpriv", "psql"],
             ServerKind::Netpipe => &["NPtcp"],
             ServerKind::Plain { .. } => &[],
@@ -125,6 +128,12 @@ impl Server {
                     "{program} -u root -l {host} -p {port} -t {threads} -c {MEMCACHED_CONNECTIONS} -m 64 -U 0"
                 ))
             }
+            ServerKind::MemcachedDatagrams => {
+                let program = packages::path_of("memcached")?;
+                Spawn::line(&format!(
+                    "{program} -u root -l {host} -p 0 -U {port} -t 1 -m 64"
+                ))
+            }
             ServerKind::Postgres => postgres::server(&dir, &host, port)?,
             ServerKind::Netpipe => netpipe()?,
             ServerKind::Plain { talk, size } => {
@@ -137,6 +146,9 @@ impl Server {
         match kind {
             // It accepts before it can answer.
             ServerKind::Postgres => program.wait_for_output(postgres::READY)?,
+            // Its client asks until it is answered.
+            ServerKind::MemcachedDatagrams => {}
+            _ if is_own_stack(path) => await_answer(lab, &host, port)?,
             _ => program.wait_for_port(port)?,
         }
         let server = Server {
@@ -148,6 +160,7 @@ impl Server {
             build: build.map(Path::to_owned),
         };
         match kind {
+            ServerKind::Redis if is_own_stack(path) => server.store_value(lab, &client_place())?,
             ServerKind::Redis => server.store_value(lab, place)?,
             ServerKind::Postgres => {
                 let fill = postgres::pgbench(server.host(), port, "-i -q -s 1")?;
@@ -211,6 +224,19 @@ impl Server {
             other => bail!("redis-server answers SET with {other:?}"),
         }
     }
+}
+
+/// Whether the kernel does not know what the server listens on, and nobody is by the server's side.
+fn is_own_stack(path: PathChoice) -> bool {
+    matches!(path, PathChoice::Stack | PathChoice::FusedStack)
+}
+
+/// Returns when a connection from another domain is accepted.
+fn await_answer(lab: &Lab, host: &str, port: u16) -> Result<()> {
+    let tries = "for try in $(seq 200); do (exec 3<>/dev/tcp/$0/$1) 2>/dev/null && exit; sleep 0.05; done; exit 1";
+    let asks = Spawn::new(["bash", "-c", tries, host, &port.to_string()]);
+    let answered = lab.run(&client_place(), PathChoice::Kernel, &asks);
+    answered.context("the server listens").map(drop)
 }
 
 /// A program of a build, or the installed one.

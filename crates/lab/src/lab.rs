@@ -96,6 +96,8 @@ pub enum PathChoice {
     Fast,
     /// A network stack of the domain's own.
     Stack,
+    /// The same, with its driver in one process.
+    FusedStack,
 }
 
 impl PathChoice {
@@ -105,7 +107,7 @@ impl PathChoice {
             PathChoice::Auto => "auto",
             PathChoice::Kernel => "kernel",
             PathChoice::Fast => "fast",
-            PathChoice::Stack => "stack",
+            PathChoice::Stack | PathChoice::FusedStack => "stack",
         }
     }
 }
@@ -210,6 +212,9 @@ impl Lab {
             command = enter(*pid, &command);
         }
         command.args(["--path", path.word()]);
+        if path == PathChoice::FusedStack {
+            command.arg("--fuse");
+        }
         if let Some(list) = &spawn.cpu {
             command.arg("--cpu").arg(list);
         }
