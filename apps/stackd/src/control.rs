@@ -4,13 +4,15 @@
 
 use crate::names;
 use crate::server::{Server, Work};
+use crate::shares::{Owner, Shares};
 use crate::table::{Body, Place};
 use fordway_abi::stack::{
     Answer, DATAGRAM, GOT_BYTES_MAX, INET, INET6, Name, Operation, REQUEST_MAGIC, Request,
     SET_BYTES_MAX, STREAM, level, name, state,
 };
 use fordway_platform::ipc::{self, ReceiveError};
-use fordway_platform::sockinfo;
+use fordway_platform::{process, sockinfo};
+use std::io::ErrorKind;
 use std::os::fd::{AsFd, OwnedFd};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
@@ -24,21 +26,29 @@ pub(crate) const EINPROGRESS: i32 = 115;
 const EINVAL: i32 = 22;
 const EAFNOSUPPORT: i32 = 97;
 const ENOBUFS: i32 = 105;
+const ETOOMANYREFS: i32 = 109;
 const ESTALE: i32 = 116;
 const EPROTONOSUPPORT: i32 = 93;
 
 /// The connections, by the places that are their tokens.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Clients {
-    all: Vec<Option<OwnedFd>>,
+    all: Vec<Option<(OwnedFd, Owner)>>,
     free: Vec<usize>,
+    shares: Shares,
+}
+
+impl Default for Clients {
+    fn default() -> Self {
+        Clients {
+            all: Vec::new(),
+            free: Vec::new(),
+            shares: Shares::new(CLIENTS_MAX),
+        }
+    }
 }
 
 impl Clients {
-    fn has_room(&self) -> bool {
-        self.all.len() - self.free.len() < CLIENTS_MAX
-    }
-
     fn place(&mut self) -> usize {
         self.free.pop().unwrap_or_else(|| {
             self.all.push(None);
@@ -51,12 +61,16 @@ impl Server {
     /// Takes new control connections.
     pub(crate) fn accept_clients(&mut self) {
         for _ in 0..REQUESTS_MAX {
-            let Ok(client) = ipc::accept(&self.control) else {
-                return;
+            let client = match ipc::accept(&self.control) {
+                Ok(client) => client,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                // No descriptor, say, or the one that waited has gone.
+                Err(_) => return self.short(),
             };
             // Another domain's program, or the host's, has no sockets here.
             let is_ours = sockinfo::netns_cookie(&client).is_ok_and(|of| of == self.netns_cookie);
-            if !is_ours || !self.clients.has_room() {
+            let owner = process::peer_pid(&client).unwrap_or(0);
+            if !is_ours || !self.clients.shares.has_room(owner) {
                 continue;
             }
             let place = self.clients.place();
@@ -64,7 +78,8 @@ impl Server {
                 self.clients.free.push(place);
                 continue;
             }
-            self.clients.all[place] = Some(client);
+            self.clients.all[place] = Some((client, owner));
+            self.clients.shares.take(owner);
             // What it has said already is no edge.
             self.unfinished.push_back(Work::Client(place));
         }
@@ -74,9 +89,10 @@ impl Server {
     /// Answers a connection's requests.
     pub(crate) fn serve_client(&mut self, place: usize) {
         for _ in 0..REQUESTS_MAX {
-            let Some(Some(client)) = self.clients.all.get(place) else {
+            let Some(Some((client, owner))) = self.clients.all.get(place) else {
                 return;
             };
+            let owner = *owner;
             let mut bytes = [0; size_of::<Request>()];
             let packet = match ipc::receive(client, &mut bytes, 0) {
                 Ok(packet) => packet,
@@ -93,18 +109,27 @@ impl Server {
                 return self.drop_client(place);
             };
             let mut answer = Answer::new_zeroed();
-            let fd = match self.answer(operation, &request, &mut answer) {
+            let fd = match self.answer(owner, operation, &request, &mut answer) {
                 Ok(fd) => fd,
                 Err(error) => {
                     answer.error = error;
                     None
                 }
             };
-            let Some(Some(client)) = self.clients.all.get(place) else {
+            let Some(Some((client, _))) = self.clients.all.get(place) else {
                 return;
             };
             let borrowed: Vec<_> = fd.iter().map(AsFd::as_fd).collect();
-            if ipc::send(client, answer.as_bytes(), &borrowed).is_err() {
+            let mut sent = ipc::send(client, answer.as_bytes(), &borrowed);
+            if sent
+                .as_ref()
+                .is_err_and(|error| error.raw_os_error() == Some(ETOOMANYREFS))
+            {
+                // More descriptors are on their way than there may be.
+                answer.error = ENOBUFS;
+                sent = ipc::send(client, answer.as_bytes(), &[]);
+            }
+            if sent.is_err() {
                 return self.drop_client(place);
             }
         }
@@ -112,7 +137,8 @@ impl Server {
     }
 
     fn drop_client(&mut self, place: usize) {
-        if let Some(client) = self.clients.all[place].take() {
+        if let Some((client, owner)) = self.clients.all[place].take() {
+            self.clients.shares.give_back(owner);
             // Closing it takes it out of the epoll instance: nobody has a copy.
             drop(client);
             self.clients.free.push(place);
@@ -122,12 +148,13 @@ impl Server {
     /// Carries a request out. `Err` is the answer's errno.
     fn answer(
         &mut self,
+        owner: Owner,
         operation: Operation,
         request: &Request,
         answer: &mut Answer,
     ) -> Result<Option<OwnedFd>, i32> {
         if operation == Operation::Open {
-            return self.open(request, answer).map(Some);
+            return self.open(owner, request, answer).map(Some);
         }
         let holds = |place: &Place| {
             let socket = self.table.look(*place);
@@ -205,7 +232,12 @@ impl Server {
         }
     }
 
-    fn open(&mut self, request: &Request, answer: &mut Answer) -> Result<OwnedFd, i32> {
+    fn open(
+        &mut self,
+        owner: Owner,
+        request: &Request,
+        answer: &mut Answer,
+    ) -> Result<OwnedFd, i32> {
         let is_inet6 = match request.first {
             family if family == i32::from(INET) => false,
             family if family == i32::from(INET6) && cfg!(feature = "ipv6") && self.serves_ipv6 => {
@@ -219,7 +251,7 @@ impl Server {
             _ => return Err(EPROTONOSUPPORT),
         };
         let (id, fd) = self
-            .add_socket(is_inet6, body, Default::default())
+            .add_socket(owner, is_inet6, body, Default::default())
             .ok_or(ENOBUFS)?;
         self.describe(id.index, answer);
         Ok(fd)

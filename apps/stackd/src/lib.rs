@@ -21,7 +21,9 @@
 //! failure a close of it, with an errno kept for the library (`TakeError`).
 //!
 //! **Limits.** Sockets, control connections, requests of a round, options kept, sockets that are over and may still be asked
-//! about: each has a bound, and what is beyond is refused. A program that breaks the protocol loses its control connection.
+//! about: each has a bound, and what is beyond is refused. Of sockets and control connections no process gets all (`shares`). What
+//! could not be taken for want of a descriptor is not lost: it is tried again ([`Server::short`]). A program that breaks the
+//! protocol loses its control connection.
 #![forbid(unsafe_code)]
 // What only a protocol that is left out uses is left out by the linker.
 #![cfg_attr(
@@ -41,6 +43,7 @@ mod orders;
 mod pair;
 pub mod port;
 mod server;
+mod shares;
 #[cfg(feature = "tcp")]
 mod stream;
 mod table;

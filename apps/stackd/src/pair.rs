@@ -15,6 +15,14 @@ use std::os::unix::ffi::OsStrExt;
 /// MSG_NOSIGNAL (linux/socket.h).
 const NO_SIGNAL: i32 = 0x4000;
 
+/// Memory of the kernel that unread bytes of all sockets take, as far as each has the least.
+const UNREAD_BYTES_MAX: usize = 256 << 20;
+/// What a pair's end has by itself (linux: net.core.wmem_default).
+const USUAL_BYTES: usize = 212_992;
+/// The least that a stream goes on with, and that the longest datagram needs.
+const STREAM_BYTES_MIN: usize = 16 << 10;
+const MESSAGE_BYTES_MIN: usize = 80 << 10;
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Pair(Socket);
@@ -60,6 +68,22 @@ impl Pair {
             }
         }
         Ok((Pair(ours), theirs.into()))
+    }
+
+    /// With so many sockets, what lies unread in this one takes a share of [`UNREAD_BYTES_MAX`].
+    pub(crate) fn bound_memory(&self, is_stream: bool, count: usize) -> io::Result<()> {
+        let least = if is_stream {
+            STREAM_BYTES_MIN
+        } else {
+            MESSAGE_BYTES_MIN
+        };
+        match UNREAD_BYTES_MAX / count.max(1) {
+            share if share < USUAL_BYTES => {
+                // The kernel doubles what it is told (socket(7)).
+                self.0.set_send_buffer_size(share.max(least) / 2)
+            }
+            _ => Ok(()),
+        }
     }
 
     pub(crate) fn receive(&self, buffer: &mut [u8]) -> Got {

@@ -8,6 +8,7 @@ use crate::options::Options;
 use crate::orders;
 use crate::pair::Pair;
 use crate::port;
+use crate::shares::Owner;
 use crate::table::{Body, Place, Socket, Table};
 use anyhow::{Context, Result};
 use fordway_abi::stack::{Id, level, name};
@@ -28,6 +29,11 @@ const BURSTS_MAX: usize = 4;
 const ROUNDS_MAX: usize = 8;
 /// How long a port without room is left alone, if it does not say when it has some.
 const FULL_WAIT: Duration = Duration::from_millis(1);
+/// How long before what there was no descriptor for is tried again.
+const SHORT_WAIT: Duration = Duration::from_millis(10);
+
+/// Buffers of all connections. A third of what the process may have: growing, a buffer is there twice.
+const BUFFER_BYTES_MAX: usize = 512 << 20;
 
 const PORT: Token = Token(usize::MAX - 1);
 const CONTROL: Token = Token(usize::MAX - 2);
@@ -72,6 +78,8 @@ pub struct Server {
     port: Port,
     poll: Poll,
     began: Instant,
+    /// Something could not be taken for want of a descriptor or a place: when it is tried again.
+    again_at: Option<Instant>,
     /// The port had no room for more.
     is_full: bool,
     has_frames: bool,
@@ -123,6 +131,7 @@ impl Server {
         stack_config.link.mtu_bytes = config.mtu_bytes;
         stack_config.link.offloads = port::OFFLOADS;
         stack_config.limits.flows_max = stack_config.limits.flows_max.max(config.sockets_max);
+        stack_config.limits.tcp_buffer_bytes_max = BUFFER_BYTES_MAX;
         let mut stack = Stack::new(stack_config);
         stack.set_addresses(&config.addresses()?);
         stack.set_routes(&config.routes()?);
@@ -164,6 +173,7 @@ impl Server {
             port,
             poll,
             began: Instant::now(),
+            again_at: None,
             is_full: false,
             has_frames: true,
         };
@@ -201,6 +211,7 @@ impl Server {
                     Token(at) => self.pair_event(at as Place, event.is_write_closed()),
                 }
             }
+            self.try_again();
             for _ in 0..self.unfinished.len() {
                 match self.unfinished.pop_front() {
                     Some(Work::Control) => self.accept_clients(),
@@ -231,8 +242,25 @@ impl Server {
         if self.is_full {
             return Some(FULL_WAIT);
         }
-        let at = self.stack.poll_at()?;
-        Some(Duration::from_micros(at.saturating_sub(self.now())))
+        let due = self.stack.poll_at();
+        let due = due.map(|at| Duration::from_micros(at.saturating_sub(self.now())));
+        let again = self.again_at;
+        let again = again.map(|at| at.saturating_duration_since(Instant::now()));
+        due.into_iter().chain(again).min()
+    }
+
+    /// Something has to wait until a descriptor or a place is free: its edge will not come again.
+    pub(crate) fn short(&mut self) {
+        self.again_at.get_or_insert(Instant::now() + SHORT_WAIT);
+    }
+
+    fn try_again(&mut self) {
+        if self.again_at.is_some_and(|at| at <= Instant::now()) {
+            self.again_at = None;
+            self.unfinished.push_back(Work::Control);
+            #[cfg(feature = "tcp")]
+            self.take_waiting();
+        }
     }
 
     fn take_frames(&mut self) -> Result<()> {
@@ -288,18 +316,20 @@ impl Server {
             .register(&mut SourceFd(&fd), token, Interest::READABLE)
     }
 
-    /// A new socket, and the program's end of its pair; `None`: there can be no more.
+    /// A new socket of a process, and the program's end of its pair; `None`: there can be no more, or it has its share.
     pub(crate) fn add_socket(
         &mut self,
+        owner: Owner,
         is_inet6: bool,
         body: Body,
         options: Options,
     ) -> Option<(Id, OwnedFd)> {
-        let id = self.table.next()?;
+        let id = self.table.next(owner)?;
         let is_stream = !matches!(body, Body::Datagrams);
         let has_plug = matches!(body, Body::Idle);
         let key = random().ok()?;
         let (pair, theirs) = Pair::new(id, key, is_stream, has_plug).ok()?;
+        pair.bound_memory(is_stream, self.table.live()).ok()?;
         let token = Token(id.index as usize);
         let both = Interest::READABLE | Interest::WRITABLE;
         let registry = self.poll.registry();
@@ -309,6 +339,7 @@ impl Server {
         let socket = Socket {
             is_inet6,
             key,
+            owner: Some(owner),
             bound: None,
             options,
             error: None,

@@ -49,6 +49,8 @@ struct Shared {
     address: Option<IpAddr>,
     port: u16,
     members: Vec<Place>,
+    /// A connection that could not be handed over for want of a descriptor or a place.
+    waits: Option<(TcpId, SocketAddr)>,
 }
 
 /// A socket that listens.
@@ -98,6 +100,15 @@ enum Fate {
     Over(Option<i32>),
     /// The program has let go of it; whether it is to be broken off.
     Gone(bool),
+}
+
+/// What became of a connection that somebody is to accept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Handed {
+    Over,
+    /// There is no descriptor, memory or place for it now.
+    Later,
+    Lost,
 }
 
 impl Streams {
@@ -361,6 +372,7 @@ impl Server {
                     address,
                     port,
                     members,
+                    waits: None,
                 };
                 self.streams.listeners.insert(listener, shared);
                 listener
@@ -385,6 +397,9 @@ impl Server {
         if let Some(shared) = self.streams.listeners.get_mut(&listener) {
             shared.members.retain(|member| *member != place);
             if shared.members.is_empty() {
+                if let Some((id, _)) = shared.waits.take() {
+                    let _ = self.stack.tcp_abort(id);
+                }
                 self.streams.listeners.remove(&listener);
                 // It is there: nobody else ends it.
                 let _ = self.stack.tcp_unlisten(listener);
@@ -422,50 +437,83 @@ impl Server {
             if ready.is_empty() {
                 return;
             }
-            let Ok((id, remote)) = self.stack.tcp_accept(listener) else {
+            let Some(shared) = self.streams.listeners.get_mut(&listener) else {
+                return;
+            };
+            let accepted = shared.waits.take();
+            let Some((id, remote)) = accepted.or_else(|| self.stack.tcp_accept(listener).ok())
+            else {
                 return;
             };
             let spread = usize::from(remote.port()).wrapping_mul(0x9e37) >> 3;
-            self.hand_over(ready[spread % ready.len()], id, remote);
+            if self.hand_over(ready[spread % ready.len()], id, remote) == Handed::Later {
+                if let Some(shared) = self.streams.listeners.get_mut(&listener) {
+                    shared.waits = Some((id, remote));
+                }
+                return self.short();
+            }
         }
     }
 
-    fn hand_over(&mut self, place: Place, id: TcpId, remote: SocketAddr) {
-        let handed = (|| {
-            let local = self.stack.tcp_names(id).ok()?.0;
-            let socket = self.table.look(place)?;
-            let (is_inet6, options) = (socket.is_inet6, socket.options.clone());
-            let body = Body::Connected(Connected::new(id, true));
-            let (new, theirs) = self.add_socket(is_inet6, body, options)?;
-            let accepted = Accepted {
-                local: names::write(local, is_inet6),
-                remote: names::write(remote, is_inet6),
-            };
-            let pair = self.table.look(place)?.pair.as_ref()?;
-            let sent = ipc::send(pair, accepted.as_bytes(), &[theirs.as_fd()]);
-            let queued = sockinfo::queued_memory(pair).unwrap_or(0);
-            if sent.is_err() {
-                self.table.remove(new.index);
-                return None;
-            }
-            if let Some(socket) = self.table.get(place)
-                && let Body::Listening(listening) = &mut socket.body
-                && listening.each_bytes == 0
-            {
-                listening.each_bytes = queued.max(1);
-            }
-            let socket = self.table.get(new.index)?;
-            (socket.local, socket.remote) = (Some(local), Some(remote));
-            self.streams.enter(id, new.index);
-            self.apply_option(new.index, (level::TCP, name::TCP_NODELAY));
-            self.apply_option(new.index, (level::SOCKET, name::KEEPALIVE));
-            self.put_off(new.index);
-            Some(())
-        })();
-        if handed.is_none() {
+    /// Hands over what could not be handed over before.
+    pub(crate) fn take_waiting(&mut self) {
+        let listeners = self.streams.listeners.iter();
+        let waiting: Vec<_> = listeners
+            .filter(|(_, shared)| shared.waits.is_some())
+            .map(|(listener, _)| *listener)
+            .collect();
+        for listener in waiting {
+            self.take_connections(listener);
+        }
+    }
+
+    fn hand_over(&mut self, place: Place, id: TcpId, remote: SocketAddr) -> Handed {
+        let handed = self
+            .try_hand_over(place, id, remote)
+            .unwrap_or(Handed::Lost);
+        if handed == Handed::Lost {
             // As Linux does when a connection cannot be had: the far end sees it broken.
             let _ = self.stack.tcp_abort(id);
         }
+        handed
+    }
+
+    fn try_hand_over(&mut self, place: Place, id: TcpId, remote: SocketAddr) -> Option<Handed> {
+        let local = self.stack.tcp_names(id).ok()?.0;
+        let socket = self.table.look(place)?;
+        let (is_inet6, options, owner) = (socket.is_inet6, socket.options.clone(), socket.owner?);
+        let body = Body::Connected(Connected::new(id, true));
+        let Some((new, theirs)) = self.add_socket(owner, is_inet6, body, options) else {
+            return Some(Handed::Later);
+        };
+        let accepted = Accepted {
+            local: names::write(local, is_inet6),
+            remote: names::write(remote, is_inet6),
+        };
+        let pair = self.table.look(place)?.pair.as_ref()?;
+        let sent = ipc::send(pair, accepted.as_bytes(), &[theirs.as_fd()]);
+        let queued = sockinfo::queued_memory(pair).unwrap_or(0);
+        if let Err(error) = sent {
+            self.table.remove(new.index);
+            let is_over = matches!(
+                error.kind(),
+                ErrorKind::BrokenPipe | ErrorKind::ConnectionReset
+            );
+            return Some(if is_over { Handed::Lost } else { Handed::Later });
+        }
+        if let Some(socket) = self.table.get(place)
+            && let Body::Listening(listening) = &mut socket.body
+            && listening.each_bytes == 0
+        {
+            listening.each_bytes = queued.max(1);
+        }
+        let socket = self.table.get(new.index)?;
+        (socket.local, socket.remote) = (Some(local), Some(remote));
+        self.streams.enter(id, new.index);
+        self.apply_option(new.index, (level::TCP, name::TCP_NODELAY));
+        self.apply_option(new.index, (level::SOCKET, name::KEEPALIVE));
+        self.put_off(new.index);
+        Some(Handed::Over)
     }
 
     pub(crate) fn flow_event(&mut self, id: TcpId, ready: Ready) {

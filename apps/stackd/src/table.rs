@@ -3,6 +3,7 @@
 use crate::bound::Bound;
 use crate::options::Options;
 use crate::pair::Pair;
+use crate::shares::{Owner, Shares};
 use fordway_abi::stack::Id;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -19,6 +20,8 @@ pub(crate) struct Socket {
     pub is_inet6: bool,
     /// Whoever commands it has to know it (`fordway_abi::stack`).
     pub key: u64,
+    /// Of whose share it is; none: it is over.
+    pub owner: Option<Owner>,
     /// Its name, once it has one.
     pub bound: Option<Bound>,
     pub options: Options,
@@ -81,6 +84,7 @@ pub(crate) struct Table {
     free: Vec<Place>,
     over: VecDeque<Id>,
     count_max: usize,
+    shares: Shares,
 }
 
 impl Table {
@@ -91,11 +95,20 @@ impl Table {
             free: Vec::new(),
             over: VecDeque::new(),
             count_max,
+            shares: Shares::new(count_max),
         }
     }
 
-    /// The next socket's place; `None`: there are as many as there may be.
-    pub(crate) fn next(&mut self) -> Option<Id> {
+    /// Sockets that are not over.
+    pub(crate) fn live(&self) -> usize {
+        self.shares.taken()
+    }
+
+    /// The place of a process's next socket; `None`: there are as many as there may be, or it has its share.
+    pub(crate) fn next(&mut self, owner: Owner) -> Option<Id> {
+        if !self.shares.has_room(owner) {
+            return None;
+        }
         if self.slots.len() - self.free.len() >= self.count_max {
             // Who asks about a socket that is over does so soon.
             let oldest = loop {
@@ -127,6 +140,9 @@ impl Table {
         match self.free.pop() {
             Some(place) => debug_assert_eq!(place, id.index),
             None => self.slots.push(Slot::default()),
+        }
+        if let Some(owner) = socket.owner {
+            self.shares.take(owner);
         }
         self.slots[id.index as usize].socket = Some(Box::new(socket));
     }
@@ -166,6 +182,9 @@ impl Table {
     /// A socket is over; its place is kept for questions, but not for ever.
     pub(crate) fn keep_over(&mut self, place: Place) {
         let id = self.id_of(place);
+        if let Some(owner) = self.get(place).and_then(|socket| socket.owner.take()) {
+            self.shares.give_back(owner);
+        }
         self.over.push_back(id);
         if self.over.len() > OVER_MAX
             && let Some(oldest) = self.over.pop_front()
@@ -179,6 +198,9 @@ impl Table {
         let slot = self.slots.get_mut(place as usize)?;
         let socket = slot.socket.take()?;
         slot.generation = slot.generation.wrapping_add(1);
+        if let Some(owner) = socket.owner {
+            self.shares.give_back(owner);
+        }
         self.free.push(place);
         Some(socket)
     }
@@ -192,6 +214,7 @@ mod tests {
         Socket {
             is_inet6: false,
             key: 0,
+            owner: Some(1),
             bound: None,
             options: Options::default(),
             error: None,
@@ -206,11 +229,11 @@ mod tests {
     #[test]
     fn a_place_that_is_used_again_has_another_generation() {
         let mut table = Table::new(9, 2);
-        let first = table.next().expect("a place");
+        let first = table.next(1).expect("a place");
         table.enter(first, socket());
         assert_eq!(table.find(first), Some(first.index));
         table.remove(first.index);
-        let second = table.next().expect("a place");
+        let second = table.next(1).expect("a place");
         table.enter(second, socket());
         assert_eq!(second.index, first.index);
         assert_eq!((table.find(first), table.find(second)), (None, Some(0)));
@@ -221,13 +244,13 @@ mod tests {
     fn what_is_over_makes_room() {
         let mut table = Table::new(9, 2);
         for _ in 0..2 {
-            let id = table.next().expect("a place");
+            let id = table.next(1).expect("a place");
             table.enter(id, socket());
         }
-        assert_eq!(table.next(), None);
+        assert_eq!(table.next(1), None);
         table.keep_over(0);
         assert_eq!(
-            table.next().map(|id| (id.index, id.generation)),
+            table.next(1).map(|id| (id.index, id.generation)),
             Some((0, 1))
         );
     }

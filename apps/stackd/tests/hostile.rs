@@ -3,6 +3,8 @@
 mod common;
 
 use common::{Bed, Stack, said};
+use std::io::{BufRead, BufReader, Lines, Write};
+use std::process::{Child, ChildStdout, Command, Stdio};
 
 const GARBAGE: &str = r#"
 import os, random, socket, struct, sys
@@ -260,9 +262,149 @@ fn floods_are_bounded() {
         return;
     };
     let text = said(bed.near(&["timeout", "100", "python3", "-c", FLOODS]));
-    // ENOBUFS: there are as many as there may be.
-    assert_eq!(text, "sockets 8192 [105]\n");
+    // ENOBUFS: it has three quarters of all.
+    assert_eq!(text, "sockets 6145 [105]\n");
     let kb = memory_kb(bed.stack_pid());
     assert!(kb < 600_000, "{kb} KB");
     serves(&mut bed);
+}
+
+/// Takes all that it gets, and keeps it until it is ended.
+const HOG: &str = r#"
+import os, resource, socket, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (20000, 20000))
+held = []
+for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+    for _ in range(100000):
+        try:
+            held.append(socket.socket(socket.AF_INET, kind))
+        except OSError:
+            break
+for _ in range(6000):
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    sock.connect(sys.argv[1])
+    held.append(sock)
+print(len(held), flush=True)
+sys.stdin.read()
+"#;
+
+/// A program that says a line each time, and goes on when it gets one.
+struct Talk {
+    child: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Talk {
+    fn start(mut command: Command) -> Talk {
+        let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = piped.spawn().expect("a program");
+        let output = child.stdout.take().expect("its output");
+        let lines = BufReader::new(output).lines();
+        Talk { child, lines }
+    }
+
+    fn line(&mut self) -> String {
+        self.lines.next().expect("a line").expect("text")
+    }
+
+    fn go_on(&mut self) {
+        let input = self.child.stdin.as_mut().expect("its input");
+        input.write_all(b"\n").expect("a line");
+    }
+}
+
+impl Drop for Talk {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_hog_leaves_others_their_share() {
+    let Some(mut bed) = Bed::start(Stack::Own) else {
+        return;
+    };
+    let control = bed.control_socket().display().to_string();
+    let mut hogs = Vec::new();
+    for sockets in [6145, 1536] {
+        let mut hog = Talk::start(bed.near(&["timeout", "100", "python3", "-c", HOG, &control]));
+        assert_eq!(hog.line(), (sockets + 6000).to_string());
+        hogs.push(hog);
+    }
+    serves(&mut bed);
+}
+
+/// Asks by hand, so that each step is known.
+const SHORT: &str = r#"
+import os, socket, struct, sys
+def talk():
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    sock.connect(sys.argv[1])
+    sock.settimeout(60)
+    return sock
+def send(sock, operation, id=bytes(16), key=0, first=0, second=0, name=b""):
+    sock.send(struct.pack("II16sQiiII24s32s", 0x46575302, operation, id, key, first, second, 0, 0, name, b""))
+def answer(sock):
+    bytes_, fds, _, _ = socket.recv_fds(sock, 4096, 1)
+    return struct.unpack_from("i", bytes_)[0], fds
+def ask(sock, *rest):
+    send(sock, *rest)
+    return answer(sock)
+def step(word):
+    print(word, flush=True)
+    sys.stdin.readline()
+sock = talk()
+end = socket.socket(fileno=ask(sock, 1, bytes(16), 0, 2, 1)[1][0])
+end.settimeout(60)
+number = int(end.getpeername()[15:], 16)
+id = struct.pack("QII", number >> 64, number >> 32 & 2**32 - 1, number & 2**32 - 1)
+key = struct.unpack("Q", end.getsockopt(socket.SOL_SOCKET, 47, 8))[0]
+assert ask(sock, 2, id, key, 0, 0, struct.pack("HHI", 2, 5000, 0)) == (0, [])
+assert ask(sock, 3, id, key, 5) == (0, [])
+# Until the stack has no descriptors left.
+held = []
+while True:
+    error, fds = ask(sock, 1, bytes(16), 0, 2, 2)
+    if error:
+        break
+    held += fds
+assert error == 105 and 20 < len(held) < 60
+step("listens")
+# Somebody has connected, and others ask by new connections.
+others = [talk() for _ in range(4)]
+for other in others:
+    send(other, 5, id, key)
+for _ in range(3):
+    assert ask(sock, 5, id, key) == (0, [])
+    assert ask(sock, 1, bytes(16), 0, 2, 2) == (105, [])
+# There are some again.
+for fd in held:
+    os.close(fd)
+_, fds, _, _ = socket.recv_fds(end, 4096, 1)
+socket.socket(fileno=fds[0]).send(b"hello")
+step([answer(other) for other in others])
+"#;
+
+const CALLER: &str = r#"
+import socket, sys
+sock = socket.create_connection(("10.70.0.5", 5000), 60)
+print("connected", flush=True)
+print(sock.recv(9), flush=True)
+"#;
+
+#[test]
+fn what_lacks_a_descriptor_is_not_lost() {
+    let Some(bed) = Bed::start_short(Stack::Own, 64) else {
+        return;
+    };
+    let control = bed.control_socket().display().to_string();
+    let mut program = Talk::start(bed.bare(&["timeout", "100", "python3", "-c", SHORT, &control]));
+    assert_eq!(program.line(), "listens");
+    let mut caller = Talk::start(bed.far(&["timeout", "100", "python3", "-c", CALLER]));
+    assert_eq!(caller.line(), "connected");
+    program.go_on();
+    assert_eq!(program.line(), "[(0, []), (0, []), (0, []), (0, [])]");
+    assert_eq!(caller.line(), "b'hello'");
 }

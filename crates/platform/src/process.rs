@@ -37,6 +37,11 @@ pub fn peer(socket: impl AsFd) -> io::Result<Peer> {
     })
 }
 
+/// The process that connected (SO_PEERCRED); 0: it cannot be seen from here.
+pub fn peer_pid(socket: impl AsFd) -> io::Result<i32> {
+    Ok(credentials(&socket)?.0)
+}
+
 /// Whether who connected is in a group (unix(7) SO_PEERCRED, SO_PEERGROUPS).
 pub fn peer_is_in(socket: impl AsFd, group: u32) -> bool {
     sockinfo::peer_groups(socket).is_ok_and(|groups| groups.contains(&group))

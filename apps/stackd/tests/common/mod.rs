@@ -39,6 +39,8 @@ pub struct Bed {
     shim: PathBuf,
     protocols: &'static str,
     others: Vec<Child>,
+    /// Descriptors that the stack may have; 0: the usual ones.
+    files_max: u32,
 }
 
 fn ip(words: &str) {
@@ -62,11 +64,20 @@ fn shim() -> Option<PathBuf> {
 impl Bed {
     /// `None`, with a line that says why, where it cannot be.
     pub fn start(stack: Stack) -> Option<Bed> {
-        Bed::start_with(stack, "")
+        Bed::start_of(stack, "", 0)
     }
 
     /// With a stack that has these protocols: words in quotes, with commas between.
     pub fn start_with(stack: Stack, protocols: &'static str) -> Option<Bed> {
+        Bed::start_of(stack, protocols, 0)
+    }
+
+    /// With a stack that may have no more descriptors than this.
+    pub fn start_short(stack: Stack, files_max: u32) -> Option<Bed> {
+        Bed::start_of(stack, "", files_max)
+    }
+
+    fn start_of(stack: Stack, protocols: &'static str, files_max: u32) -> Option<Bed> {
         if !rustix::process::geteuid().is_root() {
             fordway_test_skip::skipped("namespaces need root");
             return None;
@@ -88,6 +99,7 @@ impl Bed {
             shim,
             protocols,
             others: Vec::new(),
+            files_max,
         };
         bed.make_network();
         if stack == Stack::Own {
@@ -154,8 +166,12 @@ impl Bed {
         std::fs::create_dir_all(&broker).expect("a directory");
         let broker = broker.join("broker.sock").display().to_string();
         let shim = self.shim.display().to_string();
-        let run = "exec env LD_PRELOAD=\"$1\" FORDWAY_SOCKET=\"$2\" \"$0\" 0";
-        let mut command = self.command_in("s", &["sh", "-c", run]);
+        let limit = match self.files_max {
+            0 => String::new(),
+            files => format!("ulimit -n {files}; "),
+        };
+        let run = limit + "exec env LD_PRELOAD=\"$1\" FORDWAY_SOCKET=\"$2\" \"$0\" 0";
+        let mut command = self.command_in("s", &["sh", "-c", &run]);
         command.args([env!("CARGO_BIN_EXE_fordway-stackd"), &shim, &broker]);
         let path = self.dir.join("config");
         std::fs::write(&path, config).expect("a configuration");
