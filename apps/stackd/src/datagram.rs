@@ -1,5 +1,10 @@
-//! Sockets of UDP. Several may share a port of the stack: what comes goes to the one that is connected to its sender, else to
-//! one of those that are connected to nobody, always the same for one sender.
+//! Sockets of UDP, each of which is one of the stack's, too.
+//!
+//! **Room.** A program's datagrams are taken from its pair as long as the stack has room for them; what lies there else holds the program
+//! up, as a full send buffer does. What comes for a program whose pair is full is lost and counted.
+//!
+//! **Errors** of connected sockets (ICMP) are kept for SO_ERROR, and shown by a message that is none ([`head::FAILED`]): so a receive that
+//! waits returns, and poll tells.
 
 use crate::bound::Bound;
 use crate::names;
@@ -7,8 +12,9 @@ use crate::pair::Got;
 use crate::server::{EINVAL, Server, errno};
 use crate::table::Place;
 use fordway_abi::stack::{DATAGRAM_BYTES_MAX, HEAD_BYTES, Head, INET, INET6, head, level, name};
-use fordway_netstack::{UdpId, UdpOptions};
-use std::net::{IpAddr, SocketAddr};
+use fordway_netstack::{Error, UdpId, UdpOptions};
+use std::collections::HashMap;
+use std::net::SocketAddr;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Datagrams, and bytes of them, that a socket sends in one round.
@@ -21,70 +27,67 @@ const ROOM_BYTES: usize = HEAD_BYTES + 65_536;
 
 const ENETUNREACH: i32 = 101;
 
-/// The ports of the stack.
+/// Which socket of the stack is whose.
 #[derive(Debug)]
 pub(crate) struct Datagrams {
-    ports: Vec<Port>,
+    ids: HashMap<Place, UdpId>,
+    /// By the index of the stack's socket.
+    places: Vec<Option<(UdpId, Place)>>,
+    /// Those that have more to send than there is room for.
+    held: Vec<Place>,
     room: Vec<u8>,
-    /// Datagrams that no socket had room for.
+    /// Datagrams for which a program's pair had no room.
     lost: u64,
 }
 
 impl Default for Datagrams {
     fn default() -> Self {
         Datagrams {
-            ports: Vec::new(),
+            ids: HashMap::new(),
+            places: Vec::new(),
+            held: Vec::new(),
             room: vec![0; ROOM_BYTES],
             lost: 0,
         }
     }
 }
 
-#[derive(Debug)]
-struct Port {
-    id: UdpId,
-    address: Option<IpAddr>,
-    port: u16,
-    members: Vec<Place>,
+impl Datagrams {
+    fn place_of(&self, id: UdpId) -> Option<Place> {
+        let (known, place) = (*self.places.get(id.index())?)?;
+        (known == id).then_some(place)
+    }
 }
 
 impl Server {
     /// Has the stack take what comes for a socket that is about to be bound so.
     pub(crate) fn open_datagrams(&mut self, place: Place, bound: &Bound) -> Result<(), i32> {
-        let key = (bound.address_of_stack(), bound.port);
-        let mut ports = self.datagrams.ports.iter_mut();
-        if let Some(port) = ports.find(|port| (port.address, port.port) == key) {
-            port.members.push(place);
-            return Ok(());
-        }
-        // Who may share a port was asked before; of several binds that overlap, the most special one gets what comes.
+        let socket = self.table.look(place).ok_or(EINVAL)?;
+        // Who may share a port was asked before.
         let options = UdpOptions {
             shares_port: true,
+            spreads: socket.options.is_set(level::SOCKET, name::REUSEPORT),
             ..UdpOptions::default()
         };
-        let id = self
+        let made = self
             .stack
-            .udp_bind_with(key.0, key.1, options)
-            .map_err(errno)?;
-        self.datagrams.ports.push(Port {
-            id,
-            address: key.0,
-            port: key.1,
-            members: vec![place],
-        });
+            .udp_bind_with(bound.address_of_stack(), bound.port, options);
+        let id = made.map_err(errno)?;
+        self.datagrams.ids.insert(place, id);
+        let places = &mut self.datagrams.places;
+        if places.len() <= id.index() {
+            places.resize(id.index() + 1, None);
+        }
+        places[id.index()] = Some((id, place));
         Ok(())
     }
 
     pub(crate) fn close_datagrams(&mut self, place: Place) {
-        let stack = &mut self.stack;
-        self.datagrams.ports.retain_mut(|port| {
-            port.members.retain(|member| *member != place);
-            if port.members.is_empty() {
-                // It is there: nobody else closes it.
-                let _ = stack.udp_close(port.id);
-            }
-            !port.members.is_empty()
-        });
+        if let Some(id) = self.datagrams.ids.remove(&place) {
+            self.datagrams.places[id.index()] = None;
+            // It is there: nobody else closes it.
+            let _ = self.stack.udp_close(id);
+        }
     }
 
     /// `to` is `None` for AF_UNSPEC.
@@ -106,6 +109,9 @@ impl Server {
         if to.is_some() {
             self.bind_if_needed(place)?;
         }
+        if let Some(id) = self.datagrams.ids.get(&place) {
+            self.stack.udp_connect(*id, to).map_err(errno)?;
+        }
         let socket = self.table.get(place).ok_or(EINVAL)?;
         let bound = socket.bound;
         socket.remote = to;
@@ -118,11 +124,17 @@ impl Server {
         Ok(())
     }
 
-    /// Sends what the program has given; whether there may be more.
+    /// Sends what the program has given, as far as there is room; whether there may be more. What is left fills the pair, so that the
+    /// program's own sends wait.
     pub(crate) fn send_datagrams(&mut self, place: Place) -> bool {
         let mut room = std::mem::take(&mut self.datagrams.room);
         let (mut count, mut bytes) = (0, 0);
+        let mut is_held = false;
         while count < SENDS_MAX && bytes < SEND_BYTES_MAX {
+            is_held = !self.stack.udp_has_room();
+            if is_held {
+                break;
+            }
             let socket = self.table.look(place);
             let Some(pair) = socket.and_then(|socket| socket.pair.as_ref()) else {
                 break;
@@ -135,11 +147,24 @@ impl Server {
             self.send_one(place, &room[..length]);
         }
         self.datagrams.room = room;
+        if is_held {
+            self.datagrams.held.push(place);
+            return true;
+        }
         let has_more = count == SENDS_MAX || bytes >= SEND_BYTES_MAX;
         if has_more {
             self.put_off(place);
         }
         has_more
+    }
+
+    /// Frames have left: those that have more to send go on.
+    pub(crate) fn release_datagrams(&mut self) {
+        if !self.datagrams.held.is_empty() && self.stack.udp_has_room() {
+            for place in std::mem::take(&mut self.datagrams.held) {
+                self.put_off(place);
+            }
+        }
     }
 
     fn send_one(&mut self, place: Place, message: &[u8]) {
@@ -160,29 +185,54 @@ impl Server {
         };
         let family = if socket.is_inet6 { INET6 } else { INET };
         let from = (head.own != [0; 16]).then(|| names::address_of(&head.own, family));
-        let id = self.port_of(place).map(|port| port.id);
-        let sent = id.map(|id| self.stack.udp_send_from(id, from, to, payload));
-        if let Some(Err(error)) = sent
+        let Some(id) = self.datagrams.ids.get(&place).copied() else {
+            return;
+        };
+        // An error that waits comes in the place of the datagram, which the program has sent nevertheless.
+        if let Ok(Some(error)) = self.stack.udp_error(id) {
+            self.fail_datagrams(place, error);
+        }
+        let sent = self.stack.udp_send_from(id, from, to, payload);
+        if let Err(error) = sent
             && let Some(socket) = self.table.get(place)
         {
             socket.error = Some(errno(error));
         }
     }
 
-    fn port_of(&self, place: Place) -> Option<&Port> {
-        let mut ports = self.datagrams.ports.iter();
-        ports.find(|port| port.members.contains(&place))
+    /// An error of a connected socket: kept, and shown by a message.
+    fn fail_datagrams(&mut self, place: Place, error: Error) {
+        let Some(socket) = self.table.get(place) else {
+            return;
+        };
+        socket.error = Some(errno(error));
+        let head = Head {
+            flags: head::FAILED,
+            ..Head::default()
+        };
+        if let Some(pair) = &socket.pair {
+            // Without room something else can be read, and the error is kept.
+            let _ = pair.send(head.as_bytes());
+        }
     }
 
     /// Gives the program what has come.
     pub(crate) fn give_datagrams(&mut self, id: UdpId) {
+        let Some(place) = self.datagrams.place_of(id) else {
+            return;
+        };
         let mut room = std::mem::take(&mut self.datagrams.room);
-        while let Ok((length, _, from, own)) = self.stack.udp_receive(id, &mut room[HEAD_BYTES..]) {
-            let Some(place) = self.receiver(id, from) else {
-                continue;
+        loop {
+            let (length, from, own) = match self.stack.udp_receive(id, &mut room[HEAD_BYTES..]) {
+                Ok((length, _, from, own)) => (length, from, own),
+                Err(Error::WouldBlock | Error::NoSuch) => break,
+                Err(error) => {
+                    self.fail_datagrams(place, error);
+                    continue;
+                }
             };
             let Some(socket) = self.table.look(place) else {
-                continue;
+                break;
             };
             let wants_info = match socket.is_inet6 {
                 true => socket.options.is_set(level::IPV6, name::IPV6_RECVPKTINFO),
@@ -204,34 +254,5 @@ impl Server {
             }
         }
         self.datagrams.room = room;
-    }
-
-    fn receiver(&self, id: UdpId, from: SocketAddr) -> Option<Place> {
-        let port = self.datagrams.ports.iter().find(|port| port.id == id)?;
-        if let [only] = port.members.as_slice() {
-            let far = self.table.look(*only)?.remote;
-            return far.is_none_or(|far| far == from).then_some(*only);
-        }
-        let far = |place: &&Place| self.table.look(**place).and_then(|socket| socket.remote);
-        let mut members = port.members.iter();
-        if let Some(connected) = members.find(|place| far(place) == Some(from)) {
-            return Some(*connected);
-        }
-        let open: Vec<_> = port
-            .members
-            .iter()
-            .filter(|place| far(place).is_none())
-            .collect();
-        let share = open.iter().all(|place| {
-            let socket = self.table.look(**place);
-            socket.is_some_and(|socket| socket.options.is_set(level::SOCKET, name::REUSEPORT))
-        });
-        let spread = usize::from(from.port()).wrapping_mul(0x9e37) >> 3;
-        match share {
-            true => open.get(spread % open.len().max(1)),
-            // The last one (linux: udp4_lib_lookup2).
-            false => open.last(),
-        }
-        .map(|place| **place)
     }
 }

@@ -228,6 +228,8 @@ impl Server {
                     break;
                 }
             }
+            #[cfg(feature = "udp")]
+            self.release_datagrams();
         }
     }
 

@@ -274,6 +274,8 @@ pub struct Head {
 pub mod head {
     /// The program wants to know `own` (IP_PKTINFO, IPV6_RECVPKTINFO).
     pub const PACKET_INFO: u32 = 1;
+    /// No datagram: an error waits (SO_ERROR), which this receive tells unless it was told meanwhile.
+    pub const FAILED: u32 = 2;
 }
 
 /// Bytes of a [`Head`].

@@ -71,7 +71,7 @@ fn present_layout() -> String {
         control::protocol::TCP, control::protocol::UDP,
         stack::REQUEST_MAGIC, stack::KEY_OPTION, stack::PLUG_BYTES, stack::NAME_BYTES,
         stack::state::IDLE, stack::state::CONNECTING, stack::state::CONNECTED, stack::state::LISTENING,
-        stack::state::OVER, stack::head::PACKET_INFO,
+        stack::state::OVER, stack::head::PACKET_INFO, stack::head::FAILED,
     );
     for policy in [PathPolicy::Auto, PathPolicy::Kernel, PathPolicy::Fast] {
         writeln!(text, "  {policy:?} = {}", policy as u32).unwrap();

@@ -166,6 +166,9 @@ pub struct UdpOptions {
     /// Other sockets that say so too may bind the same port (SO_REUSEPORT): what one peer sends
     /// goes to one of them.
     pub shares_port: bool,
+    /// Of those who share a port each says so: else the one that was bound last gets all
+    /// (SO_REUSEADDR without SO_REUSEPORT).
+    pub spreads: bool,
     /// Time to live or hop limit; `None` is what the link says, else 64.
     pub hop_limit: Option<u8>,
     pub group_hop_limit: u8,
@@ -178,6 +181,7 @@ impl Default for UdpOptions {
     fn default() -> UdpOptions {
         UdpOptions {
             shares_port: false,
+            spreads: true,
             hop_limit: None,
             group_hop_limit: 1,
             class: 0,

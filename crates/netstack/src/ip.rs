@@ -18,7 +18,7 @@ use crate::packet::{self, ETHERNET, Ip};
 use crate::route::{Class, Hop};
 use crate::stack::Stack;
 
-const IP_BYTES_MAX: usize = 65_535;
+pub(crate) const IP_BYTES_MAX: usize = 65_535;
 /// As on Linux.
 const HOP_LIMIT: u8 = 64;
 /// Packets that wait in the loopback queue.

@@ -48,9 +48,13 @@ impl Outbox {
         }
     }
 
+    pub(crate) fn has_room(&self, bytes: usize) -> bool {
+        self.bytes + bytes <= self.bytes_max
+    }
+
     /// False if there was no room.
     pub(crate) fn push(&mut self, frame: Waiting) -> bool {
-        if self.bytes + frame.bytes.len() > self.bytes_max {
+        if !self.has_room(frame.bytes.len()) {
             self.give_back(frame.bytes);
             return false;
         }

@@ -164,8 +164,9 @@ impl Udp {
         let best = bound.iter().map(rank).max().filter(|best| *best > 0)?;
         let mut fitting = bound.iter().filter(|index| rank(index) == best);
         let count = fitting.clone().count();
-        if count == 1 {
-            return fitting.next().copied();
+        let spreads = |index: &u32| self.sockets[*index as usize].options.spreads;
+        if count == 1 || !fitting.clone().all(spreads) {
+            return fitting.next_back().copied();
         }
         let mut hasher = self.chooser.build_hasher();
         for name in [local, remote] {
@@ -342,6 +343,14 @@ impl Stack {
         }
         self.udp.free.push(id.index);
         Ok(())
+    }
+
+    /// Whether a datagram of any length that is sent now finds room. If not, there is some when
+    /// [`Stack::transmit`] was asked for frames.
+    pub fn udp_has_room(&self) -> bool {
+        // In fragments, each with a header of its own.
+        let most = crate::ip::IP_BYTES_MAX + crate::ip::IP_BYTES_MAX / 16;
+        self.outbox.has_room(most) && self.loopback.len() < crate::ip::LOOPBACK_MAX / 2
     }
 
     pub fn udp_send(&mut self, id: UdpId, to: SocketAddr, payload: &[u8]) -> Result<(), Error> {

@@ -12,6 +12,7 @@ use fordway_netstack::{Cidr, Drop, Error, Event, Stack, UdpId, UdpOptions};
 
 const SHARED: UdpOptions = UdpOptions {
     shares_port: true,
+    spreads: true,
     hop_limit: None,
     group_hop_limit: 1,
     class: 0,
@@ -348,6 +349,53 @@ fn the_table_of_paths_is_bounded() {
         assert!(world.sides[0].path_count() <= 8);
     }
     world.sides[0].udp_close(id).expect("closes");
+}
+
+#[test]
+fn who_was_bound_last_gets_all_unless_each_spreads() {
+    let mut world = world();
+    let options = UdpOptions {
+        spreads: false,
+        ..SHARED
+    };
+    let mut bind = |options| {
+        world.sides[0]
+            .udp_bind_with(None, 1000, options)
+            .expect("binds")
+    };
+    let (first, last) = (bind(SHARED), bind(options));
+    for port in 1..9 {
+        let id = world.sides[1].udp_bind(None, port).expect("binds");
+        world.sides[1]
+            .udp_send(id, at(0, 1000), b"x")
+            .expect("sends");
+    }
+    world.run(100_000);
+    let mut count = |id| {
+        (0..20)
+            .filter(|_| receive(&mut world.sides[0], id).is_ok())
+            .count()
+    };
+    assert_eq!((count(first), count(last)), (0, 8));
+}
+
+#[test]
+fn room_is_asked_for_before_a_datagram_is_lost() {
+    let mut world = world();
+    let id = world.sides[0].udp_bind(None, 1000).expect("binds");
+    world.sides[0].udp_send(id, at(1, 9), b"x").expect("sends");
+    world.run(100_000);
+    let lost = drops(&world, 0, Drop::Full);
+    let mut count = 0;
+    while world.sides[0].udp_has_room() {
+        let sent = world.sides[0].udp_send(id, at(1, 9), &[0; 60_000]);
+        sent.expect("sends");
+        count += 1;
+    }
+    assert!(count > 4, "{count}");
+    assert_eq!(drops(&world, 0, Drop::Full), lost);
+    world.run(100_000);
+    assert!(world.sides[0].udp_has_room());
 }
 
 #[test]

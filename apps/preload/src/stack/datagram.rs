@@ -1,8 +1,8 @@
 //! Datagrams under a stack: one message of the pair each, with a head (`fordway_abi::stack::Head`) before the program's bytes.
 
 use super::stream::is_closed;
-use super::{CONNECTED, SIX, give_name, names, read_name};
-use crate::sys::{self, give};
+use super::{CONNECTED, SIX, give_name, names, read_name, take_error};
+use crate::sys::{self, give, sys};
 use crate::transfer::Buffers;
 use crate::{faults, libcs, real};
 use core::ffi::{c_int, c_void};
@@ -110,17 +110,23 @@ fn receive_parts<const N: usize>(
     }
     let mut head = Head::default();
     let mut parts = Parts::<N>::new(&mut head, buffers)?;
-    let mut message = parts.message();
-    // SAFETY: a message of ours, with the program's parts.
-    let received = unsafe { real::recvmsg(fd, &raw mut message, flags) };
-    let received = usize::try_from(received).map_err(|_| sys::errno())?;
-    if received < HEAD_BYTES {
-        // The program has shut it, or its stack has ended.
-        return match is_closed(fd) && names(fd).is_err() {
-            true => Err(libc::ENETDOWN),
-            false => Ok(0),
-        };
-    }
+    let (message, received) = loop {
+        let mut message = parts.message();
+        // SAFETY: a message of ours, with the program's parts.
+        let received = unsafe { real::recvmsg(fd, &raw mut message, flags) };
+        let received = usize::try_from(received).map_err(|_| sys::errno())?;
+        if received < HEAD_BYTES {
+            // The program has shut it, or its stack has ended.
+            return match is_closed(fd) && names(fd).is_err() {
+                true => Err(libc::ENETDOWN),
+                false => Ok(0),
+            };
+        }
+        if head.flags & head::FAILED == 0 {
+            break (message, received);
+        }
+        failed(fd, word, flags)?;
+    };
     match place {
         Place::None => {}
         Place::Name(target, _) if target.is_null() => {}
@@ -134,6 +140,21 @@ fn receive_parts<const N: usize>(
         },
     }
     Ok(received - HEAD_BYTES)
+}
+
+/// A message that says that an error waits; nothing, if it was told meanwhile.
+#[cold]
+fn failed(fd: c_int, word: u32, flags: c_int) -> sys::Result<()> {
+    if flags & libc::MSG_PEEK != 0 {
+        // The error is told once also to who looks only (linux: sock_error).
+        let mut head = Head::default();
+        let (at, count) = (head.as_mut_bytes().as_mut_ptr(), HEAD_BYTES);
+        let _ = sys!(SYS_recvfrom, fd, at, count, libc::MSG_DONTWAIT, 0, 0);
+    }
+    match take_error(fd, word) {
+        0 => Ok(()),
+        error => Err(error),
+    }
 }
 
 /// What a message says besides the bytes.

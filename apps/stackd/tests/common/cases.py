@@ -466,6 +466,34 @@ def datagrams_connected():
 
 
 @case
+def datagrams_refused():
+    sock = udp()
+    blocking(sock)
+    sock.settimeout(20)
+    sock.connect((FAR, 7079))
+    sock.send(b"to nobody")
+    yield e(sock.recv, 9)
+    sock.setblocking(False)
+    yield e(sock.recv, 9), sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    sock.send(b"once more")
+    yield select.select([sock], [], [], 20)[0] == [sock]
+    yield sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR), e(sock.recv, 9)
+    sock.send(b"and looked at")
+    select.select([sock], [], [], 20)
+    yield e(sock.recv, 9, socket.MSG_PEEK), e(sock.recv, 9)
+    far("u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); u.bind(('', 7079)); u.settimeout(30)")
+    sock.send(b"somebody")
+    yield far("u.recvfrom(99)[0]"), far("u.close()")
+    # Who is not connected hears nothing.
+    two = udp()
+    two.setblocking(False)
+    two.sendto(b"to nobody", (FAR, 7079))
+    sock.send(b"to nobody")
+    select.select([sock], [], [], 20)
+    yield e(two.recv, 9), two.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+
+
+@case
 def datagrams_beside():
     far("u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); u.settimeout(30)")
     sock = udp()
