@@ -131,7 +131,7 @@ impl Server {
         let (mut count, mut bytes) = (0, 0);
         let mut is_held = false;
         while count < SENDS_MAX && bytes < SEND_BYTES_MAX {
-            is_held = !self.stack.udp_has_room();
+            is_held = !self.stack.udp_has_room() && self.waits_for_room();
             if is_held {
                 break;
             }
@@ -160,7 +160,8 @@ impl Server {
 
     /// Frames have left: those that have more to send go on.
     pub(crate) fn release_datagrams(&mut self) {
-        if !self.datagrams.held.is_empty() && self.stack.udp_has_room() {
+        let may_go_on = self.stack.udp_has_room() || !self.waits_for_room();
+        if !self.datagrams.held.is_empty() && may_go_on {
             for place in std::mem::take(&mut self.datagrams.held) {
                 self.put_off(place);
             }

@@ -29,6 +29,8 @@ const BURSTS_MAX: usize = 4;
 const ROUNDS_MAX: usize = 8;
 /// How long a port without room is left alone, if it does not say when it has some.
 const FULL_WAIT: Duration = Duration::from_millis(1);
+/// A port that has had no room for so long stands still.
+const STUCK: Duration = Duration::from_millis(100);
 /// How long before what there was no descriptor for is tried again.
 const SHORT_WAIT: Duration = Duration::from_millis(10);
 
@@ -80,8 +82,8 @@ pub struct Server {
     began: Instant,
     /// Something could not be taken for want of a descriptor or a place: when it is tried again.
     again_at: Option<Instant>,
-    /// The port had no room for more.
-    is_full: bool,
+    /// Since when the port has had no room for more.
+    full_since: Option<Instant>,
     has_frames: bool,
 }
 
@@ -174,7 +176,7 @@ impl Server {
             poll,
             began: Instant::now(),
             again_at: None,
-            is_full: false,
+            full_since: None,
             has_frames: true,
         };
         // Before the first frame.
@@ -188,7 +190,8 @@ impl Server {
         loop {
             let patience = self.patience();
             // Whoever does not sleep is not knocked at: the port is looked at in each round then.
-            let may_sleep = patience != Some(Duration::ZERO) && self.port.may_sleep(self.is_full);
+            let is_full = self.full_since.is_some();
+            let may_sleep = patience != Some(Duration::ZERO) && self.port.may_sleep(is_full);
             let patience = if may_sleep {
                 patience
             } else {
@@ -241,7 +244,7 @@ impl Server {
         if !self.unfinished.is_empty() || self.has_frames || self.stack.has_events() {
             return Some(Duration::ZERO);
         }
-        if self.is_full {
+        if self.full_since.is_some() {
             return Some(FULL_WAIT);
         }
         let due = self.stack.poll_at();
@@ -249,6 +252,12 @@ impl Server {
         let again = self.again_at;
         let again = again.map(|at| at.saturating_duration_since(Instant::now()));
         due.into_iter().chain(again).min()
+    }
+
+    /// Whether what has no room waits for it. Not for ever: behind a driver that stands still, datagrams are lost, as in a full queue
+    /// of a device; those to the own addresses are not.
+    pub(crate) fn waits_for_room(&self) -> bool {
+        self.full_since.is_none_or(|since| since.elapsed() < STUCK)
     }
 
     /// Something has to wait until a descriptor or a place is free: its edge will not come again.
@@ -291,7 +300,13 @@ impl Server {
             has_sent = true;
             Some(frame)
         })?;
-        self.is_full = !has_room;
+        if has_room {
+            self.full_since = None;
+        } else {
+            self.full_since.get_or_insert_with(Instant::now);
+            // The way out may be shut for long; the stack's own loopback and timers go on.
+            self.stack.turn(now);
+        }
         Ok(has_sent || self.stack.has_events())
     }
 

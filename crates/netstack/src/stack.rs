@@ -296,6 +296,20 @@ impl Stack {
         frame
     }
 
+    /// What [`Stack::transmit`] does besides frames, for when there is no room for one: timers, and packets to ourselves.
+    pub fn turn(&mut self, now: Micros) {
+        self.advance(now);
+        for _ in 0..LOOPBACK_BURST {
+            #[cfg(feature = "tcp")]
+            self.tcp_loop();
+            self.send_neighbor_requests();
+            let Some(packet) = self.loopback.pop_front() else {
+                return;
+            };
+            self.loopback_input(packet);
+        }
+    }
+
     fn next_frame(&mut self, buffer: &mut [u8]) -> Option<TxFrame> {
         let mut loops = 0;
         loop {

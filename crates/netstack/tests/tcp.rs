@@ -177,3 +177,39 @@ fn a_megabyte_arrives_whole_over_a_bad_link() {
     };
     transfer(&mut world, client, server, 1 << 20, 1_000_000_000);
 }
+
+#[test]
+fn the_own_loopback_goes_on_when_no_frame_can_leave() {
+    let mut world = World::new(Conditions::default());
+    let (outer, far) = pair(&mut world);
+    // They wait for the link.
+    assert_eq!(world.sides[0].tcp_send(outer, b"outwards"), Ok(8));
+    let own = &mut world.sides[0];
+    let listener = own
+        .tcp_listen(None, 90, 16, TcpOptions::default())
+        .expect("listens");
+    let now = world.now;
+    let client = own
+        .tcp_connect(now, at(0, 90), None, TcpOptions::default())
+        .expect("begins");
+    own.turn(now);
+    let mut events = Vec::new();
+    events.extend(std::iter::from_fn(|| own.event()));
+    assert!(events.contains(&Event::Accept(listener)), "{events:?}");
+    let (server, _) = own.tcp_accept(listener).expect("accepts");
+    assert_eq!(own.tcp_send(client, b"inwards"), Ok(7));
+    own.turn(now);
+    let mut buffer = [0; 9];
+    assert_eq!(own.tcp_receive(server, &mut buffer), Ok(7));
+    // With the clock alone a connection comes to its end.
+    assert_eq!(own.tcp_close(client), Ok(()));
+    assert_eq!(own.tcp_close(server), Ok(()));
+    own.turn(now);
+    let before = own.tcp_counts();
+    own.turn(now + 120_000_000);
+    assert_ne!(own.tcp_counts(), before);
+    // There is a link again.
+    world.now = now + 120_000_000;
+    world.run(100_000);
+    assert_eq!(world.sides[1].tcp_receive(far, &mut buffer), Ok(8));
+}

@@ -63,6 +63,31 @@ impl Stack {
         }
     }
 
+    /// Segments of the flows whose far end is ours; the others go on waiting.
+    pub(crate) fn tcp_loop(&mut self) {
+        for _ in 0..self.tcp.dirty.len() {
+            let Some(index) = self.tcp.dirty.pop_front() else {
+                return;
+            };
+            let Some(flow) = self.tcp.flow(index) else {
+                continue;
+            };
+            flow.is_dirty = false;
+            if !flow.is_attached {
+                continue;
+            }
+            match self.way(index) {
+                Way::Own if self.loopback.len() < LOOPBACK_MAX => {
+                    self.loop_segment(index);
+                    self.settle(index);
+                }
+                Way::Own | Way::Link(_) => self.tcp.mark_dirty(index),
+                Way::Parked => {}
+                Way::Nowhere => self.unreachable(index),
+            }
+        }
+    }
+
     fn way(&mut self, index: u32) -> Way {
         let (epoch, now) = (self.neighbors.epoch, self.now);
         let Some(flow) = self.tcp.flow(index) else {
