@@ -275,6 +275,10 @@ pub unsafe fn read(fd: c_int, buffer: *mut c_void, count: usize) -> isize {
         return unsafe { real::read(fd, buffer, count) };
     }
     if let Some(word) = stack::of(fd) {
+        // A length that is none of memory, recv cuts.
+        if !faults::is_user_range(buffer.cast(), count) {
+            return give(Err(libc::EFAULT));
+        }
         let nobody = (core::ptr::null_mut(), core::ptr::null_mut());
         // SAFETY: the program's own arguments.
         return unsafe { hooks_stack::recv(fd, word, (buffer, count), 0, nobody) };
@@ -555,6 +559,9 @@ pub unsafe fn no_more_than_bytes(message: *mut libc::msghdr, flags: c_int, told:
 /// As write(2).
 pub unsafe fn write(fd: c_int, buffer: *const c_void, count: usize) -> isize {
     if let Some(word) = stack::of(fd) {
+        if !faults::is_user_range(buffer.cast(), count) {
+            return give(Err(libc::EFAULT));
+        }
         let nobody = (core::ptr::null(), 0);
         // SAFETY: the program's own arguments.
         return unsafe { hooks_stack::send(fd, word, (buffer, count), 0, nobody) };

@@ -101,7 +101,7 @@ pub enum PathChoice {
 }
 
 impl PathChoice {
-    /// As FORDWAY_PATH has it.
+    /// As `--path` has it.
     pub fn word(self) -> &'static str {
         match self {
             PathChoice::Auto => "auto",
@@ -514,13 +514,19 @@ pub fn find_fordway() -> Result<PathBuf> {
 /// which has no shim beside it, is used where it is.
 fn copy_build(fordway: &Path, dir: &Path) -> Result<PathBuf> {
     const SHIM: &str = "libfordway.so";
-    let shim = fordway.with_file_name(SHIM);
-    if !shim.is_file() {
+    // Those of domains with a stack, where they are built.
+    const PARTS: [&str; 2] = ["fordway-stackd", "fordway-driver"];
+    if !fordway.with_file_name(SHIM).is_file() {
         return Ok(fordway.to_owned());
     }
     let copy = dir.join("bin/fordway");
-    for (from, to) in [(fordway, &copy), (&shim, &copy.with_file_name(SHIM))] {
-        fs::copy(from, to).with_context(|| format!("copy {}", from.display()))?;
+    let beside = [SHIM].into_iter().chain(PARTS);
+    let beside = beside.map(|name| (fordway.with_file_name(name), copy.with_file_name(name)));
+    let all = [(fordway.to_owned(), copy.clone())]
+        .into_iter()
+        .chain(beside);
+    for (from, to) in all.filter(|(from, _)| from.is_file()) {
+        fs::copy(&from, to).with_context(|| format!("copy {}", from.display()))?;
     }
     // Whoever has no domain with a stack of its own does without.
     for part in ["fordway-driver", "fordway-stackd"] {

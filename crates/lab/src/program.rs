@@ -105,6 +105,12 @@ impl Spawn {
         Spawn::new(command.split_whitespace())
     }
 
+    /// With one more argument.
+    pub fn argument(mut self, argument: &str) -> Spawn {
+        self.argv.push(argument.to_owned());
+        self
+    }
+
     /// On these CPUs.
     pub fn cpu(mut self, list: &str) -> Spawn {
         self.cpu = Some(list.to_owned());

@@ -68,6 +68,8 @@ const DOMAINS: [(&str, [u8; 4]); 3] = [
     (CLIENT, [10, 77, 0, 12]),
     (PROXY, [10, 77, 0, 13]),
 ];
+/// Of the domain with a stack of its own.
+const STACK_IP: [u8; 4] = [10, 77, 0, 14];
 /// The domain of the servers.
 pub const SERVER: &str = "server";
 /// The domain of the clients.
@@ -171,6 +173,18 @@ impl Bed {
     pub fn serve(&self, domain: &str, port: u16, spawn: Spawn) -> Result<Program> {
         let program = self.spawn(domain, spawn)?;
         program.wait_for_port(port)?;
+        Ok(program)
+    }
+
+    /// Starts a server in a domain with a stack of its own, which is made for it; returns when it has said so.
+    pub fn serve_under_a_stack(&self, domain: &str, spawn: Spawn, says: &str) -> Result<Program> {
+        let path = match self.path {
+            PathChoice::Kernel => PathChoice::Kernel,
+            _ => PathChoice::Stack,
+        };
+        let place = Place::domain(domain, STACK_IP);
+        let program = self.lab.spawn(&place, path, &spawn.time_limit(LAB_LIMIT))?;
+        program.wait_for_output(says)?;
         Ok(program)
     }
 

@@ -18,6 +18,7 @@ const SAME_LOOKS: u32 = 20;
 /// A row's protocol, as the listing names it.
 const TCP: &str = "tcp";
 const UDP: &str = "udp";
+const UNIX: &str = "unix";
 
 /// A running watch.
 #[derive(Debug)]
@@ -115,6 +116,34 @@ impl Carried {
             self.seen(TCP, domains, port)
         );
         self.at_both_ends(TCP, domains, port, 1)
+    }
+
+    /// Between programs of a domain and their stack at least `bytes` went through rings, by what each end says.
+    pub fn between_program_and_stack(&self, domain: &str, bytes: u64) -> Result<String> {
+        let pairs = self
+            .rows
+            .iter()
+            .filter(|row| row.protocol == UNIX && row.domain == domain);
+        let (mut ends, mut sent, mut received) = (0, 0, 0);
+        let mut reasons = BTreeSet::new();
+        for row in pairs {
+            ends += usize::from(row.channel.is_some());
+            sent += row.ring_bytes_tx;
+            received += row.ring_bytes_rx;
+            reasons.extend(row.reason.clone());
+        }
+        // Each byte is sent at one end and received at the other.
+        ensure!(
+            ends >= 2 && sent >= bytes && received >= bytes && self.ring_bytes >= bytes,
+            "{ends} ends, {sent} bytes sent and {received} received by rings, {} in all, {bytes} were expected; reasons for the kernel path: {reasons:?}",
+            self.ring_bytes
+        );
+        Ok(format!(
+            "{:.1} MB through rings between program and stack (seen: {:.1} sent, {:.1} received, at {ends} ends)",
+            self.ring_bytes as f64 / 1e6,
+            sent as f64 / 1e6,
+            received as f64 / 1e6
+        ))
     }
 
     /// At this UDP port each end was seen to move at least `bytes` through rings.

@@ -18,6 +18,7 @@ mod quic;
 mod redis;
 mod socat;
 mod ssh;
+mod stack;
 mod statsd;
 mod syslog;
 mod udp;

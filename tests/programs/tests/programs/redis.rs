@@ -46,23 +46,12 @@ pub fn play(name: &'static str, programs: &Programs) -> Result<()> {
     };
     let redis = Redis {
         bed: &bed,
+        host: SERVER,
         benchmark: path_of(&programs.benchmark)?,
         cli: path_of(&programs.cli)?,
     };
-    let argv = [
-        &path_of(&programs.server)?,
-        "--bind",
-        "0.0.0.0",
-        "--port",
-        &PORT.to_string(),
-        "--protected-mode",
-        "no",
-        "--save",
-        "",
-        "--appendonly",
-        "no",
-    ];
-    let server = bed.serve(SERVER, PORT, Spawn::new(argv).dir(&bed.dir()))?;
+    let spawn = server_of(&path_of(&programs.server)?).dir(&bed.dir());
+    let server = bed.serve(SERVER, PORT, spawn)?;
     let watch = bed.watch()?;
     saves_in_children(&redis)?;
     stores_and_reads_values(&redis)?;
@@ -73,16 +62,56 @@ pub fn play(name: &'static str, programs: &Programs) -> Result<()> {
     benchmark(&redis, "-t set,get -n 5000 -c 8 -P 16 -d 10000")?;
     benchmark(&redis, "-t set,get -n 20000 -c 8 -P 4 --threads 2")?;
     let carried = watch.end(&bed)?;
-    let values: usize = VALUE_BYTES.iter().sum::<usize>() * ROUNDS;
     // All but the first few calls, both ways.
-    let line = carried.rings_at_both_ends([SERVER, CLIENT], PORT, values as u64 * 3 / 2)?;
+    let line = carried.rings_at_both_ends([SERVER, CLIENT], PORT, values_bytes() * 3 / 2)?;
     bed.stop(server)?;
     bed.finish(&line)
+}
+
+/// The same server under a stack of its own, whose clients are by the kernel: every byte goes by rings between the two.
+#[test]
+fn redis_under_a_stack() -> Result<()> {
+    const STACK: &str = "stack";
+    let programs = Programs::installed();
+    let all = [&programs.server, &programs.benchmark, &programs.cli];
+    let Some(bed) = Bed::start("redis under a stack", &all.map(String::as_str))? else {
+        return Ok(());
+    };
+    let redis = Redis {
+        bed: &bed,
+        host: STACK,
+        benchmark: path_of(&programs.benchmark)?,
+        cli: path_of(&programs.cli)?,
+    };
+    let spawn = server_of(&path_of(&programs.server)?).dir(&bed.dir());
+    let server = bed.serve_under_a_stack(STACK, spawn, "Ready to accept connections")?;
+    let watch = bed.watch()?;
+    saves_in_children(&redis)?;
+    stores_and_reads_values(&redis)?;
+    benchmark(&redis, "-t set,get -n 5000 -c 20 -P 4")?;
+    let carried = watch.end(&bed)?;
+    let line = carried.between_program_and_stack(STACK, values_bytes() * 3 / 2)?;
+    bed.stop(server)?;
+    bed.remove_domain(STACK)?;
+    bed.finish(&line)
+}
+
+fn values_bytes() -> u64 {
+    (VALUE_BYTES.iter().sum::<usize>() * ROUNDS) as u64
+}
+
+fn server_of(program: &str) -> Spawn {
+    Spawn::line(&format!(
+        "{program} --bind 0.0.0.0 --port {PORT} --protected-mode no --appendonly no --save"
+    ))
+    .argument("")
 }
 
 /// The clients, and where they run.
 struct Redis<'a> {
     bed: &'a Bed,
+    /// The server's domain.
+    host: &'a str,
     benchmark: String,
     cli: String,
 }
@@ -109,7 +138,7 @@ fn text_of(redis: &Redis, arguments: &[&str]) -> Result<String> {
 
 fn cli(redis: &Redis, arguments: &[&str], input: Vec<u8>) -> Result<Vec<u8>> {
     let port = PORT.to_string();
-    let argv = [&redis.cli, "-h", SERVER, "-p", &port];
+    let argv = [&redis.cli, "-h", redis.host, "-p", &port];
     let argv = argv.into_iter().chain(arguments.iter().copied());
     Ok(redis
         .bed
@@ -151,9 +180,9 @@ fn stores_and_reads_values(redis: &Redis) -> Result<()> {
 }
 
 fn benchmark(redis: &Redis, arguments: &str) -> Result<()> {
-    let program = &redis.benchmark;
+    let (program, host) = (&redis.benchmark, redis.host);
     let output = redis.bed.run(Spawn::line(&format!(
-        "{program} -h {SERVER} -p {PORT} --csv {arguments}"
+        "{program} -h {host} -p {PORT} --csv {arguments}"
     )))?;
     let text = output.text();
     let rates: Vec<f64> = text

@@ -1,0 +1,131 @@
+"""A server under a stack of its own that hands its connection on in every way, and its client, which knows each byte.
+
+    stack_moves.py serve PORT | ask HOST PORT | go-on NUMBER
+
+Both say nothing but how far they are. A wrong byte, or one too many, is an error.
+"""
+import array
+import os
+import random
+import signal
+import socket
+import sys
+
+STEP = 150
+
+
+def record(number):
+    return random.Random(number).randbytes(random.Random(-number - 1).randrange(1, 6000))
+
+
+def receive(connection, number):
+    want = record(number)
+    got = bytearray()
+    while len(got) < len(want):
+        more = connection.recv(len(want) - len(got))
+        if not more:
+            raise EOFError(f"the end, {len(got)} bytes into record {number}")
+        got += more
+    if got != want:
+        at = next(i for i in range(len(want)) if got[i] != want[i])
+        raise ValueError(f"record {number}: byte {at} of {len(want)} is wrong")
+
+
+def answer(connection, step):
+    for number in range(step * STEP, (step + 1) * STEP):
+        receive(connection, number)
+        connection.sendall(record(number + 1_000_000))
+
+
+def ask(connection, step):
+    for number in range(step * STEP, (step + 1) * STEP):
+        connection.sendall(record(number))
+        receive(connection, number + 1_000_000)
+
+
+def in_child(act):
+    child = os.fork()
+    if child == 0:
+        try:
+            act()
+        except BaseException as error:
+            print(error, file=sys.stderr, flush=True)
+            os._exit(1)
+        os._exit(0)
+    return child
+
+
+def waited(child):
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if status != 0:
+        raise RuntimeError(f"a child ended with {status}")
+
+
+def passed(connection):
+    """The same connection, as a message brings it."""
+    near, far = socket.socketpair()
+    with near, far, connection:
+        near.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [connection.fileno()]))])
+        _, [(_, _, data)], _, _ = far.recvmsg(1, socket.CMSG_LEN(4))
+    return socket.socket(fileno=array.array("i", data)[0])
+
+
+def serve(port):
+    listener = socket.create_server(("", port))
+    print("ready", flush=True)
+    connection = listener.accept()[0]
+    answer(connection, 0)
+    # A child goes on with it, then this process again.
+    waited(in_child(lambda: answer(connection, 1)))
+    answer(connection, 2)
+    # A child that has it and leaves it alone.
+    idle = in_child(signal.pause)
+    answer(connection, 3)
+    os.kill(idle, signal.SIGKILL)
+    os.waitpid(idle, 0)
+    copy = connection.dup()
+    connection.close()
+    answer(copy, 4)
+    again = passed(copy)
+    answer(again, 5)
+    # Another connection, which only an exec hands on.
+    connection = listener.accept()[0]
+    answer(connection, 0)
+    again.close()
+    listener.close()
+    os.set_inheritable(connection.fileno(), True)
+    os.execv(sys.executable, [sys.executable, __file__, "go-on", str(connection.fileno())])
+
+
+def go_on(number):
+    connection = socket.socket(fileno=number)
+    answer(connection, 1)
+    connection.shutdown(socket.SHUT_WR)
+    if connection.recv(1) != b"":
+        raise ValueError("a byte too many")
+    print("done", flush=True)
+
+
+def client(host, port):
+    with socket.create_connection((host, port)) as connection:
+        for step in range(6):
+            ask(connection, step)
+            print(step, flush=True)
+        with socket.create_connection((host, port)) as other:
+            ask(other, 0)
+            ask(other, 1)
+            if other.recv(1) != b"":
+                raise ValueError("a byte too many")
+            other.shutdown(socket.SHUT_WR)
+        if connection.recv(1) != b"":
+            raise ValueError("a byte too many")
+    print("done", flush=True)
+
+
+match sys.argv[1:]:
+    case ["serve", port]:
+        serve(int(port))
+    case ["ask", host, port]:
+        client(host, int(port))
+    case ["go-on", number]:
+        go_on(int(number))
