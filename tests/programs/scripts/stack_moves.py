@@ -12,6 +12,7 @@ import socket
 import sys
 
 STEP = 150
+POURED = 3000
 
 
 def record(number):
@@ -41,6 +42,17 @@ def ask(connection, step):
     for number in range(step * STEP, (step + 1) * STEP):
         connection.sendall(record(number))
         receive(connection, number + 1_000_000)
+
+
+def pour(connection):
+    """Many bytes at once, from the first on: rings come while some are on their way."""
+    for number in range(POURED):
+        connection.sendall(record(number + 2_000_000))
+
+
+def drink(connection):
+    for number in range(POURED):
+        receive(connection, number + 2_000_000)
 
 
 def in_child(act):
@@ -90,6 +102,8 @@ def serve(port):
     answer(again, 5)
     # Another connection, which only an exec hands on.
     connection = listener.accept()[0]
+    pour(connection)
+    drink(connection)
     answer(connection, 0)
     again.close()
     listener.close()
@@ -112,6 +126,8 @@ def client(host, port):
             ask(connection, step)
             print(step, flush=True)
         with socket.create_connection((host, port)) as other:
+            drink(other)
+            pour(other)
             ask(other, 0)
             ask(other, 1)
             if other.recv(1) != b"":
