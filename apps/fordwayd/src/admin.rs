@@ -303,17 +303,17 @@ fn tcp() -> String {
 }
 
 /// A connection as one of its ends sees it; two ends in Fordway give two rows. Of UDP, a pair of sockets
-/// that send each other datagrams.
+/// that send each other datagrams; of `unix`, the pair between a program and its own stack.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Connection {
-    /// `tcp` or `udp`. A broker that does not say it lists TCP.
+    /// `tcp`, `udp` or `unix`. A broker that does not say it lists TCP.
     #[serde(default = "tcp")]
     pub protocol: String,
     /// Domain of this end.
     pub domain: String,
     /// Domain of the far end, if it is one of ours.
     pub peer_domain: Option<String>,
-    /// `address:port` of this end.
+    /// `address:port` of this end; of `unix` `socket:[INODE]`.
     pub local: String,
     /// `address:port` of the far end.
     pub remote: String,
