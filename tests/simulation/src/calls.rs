@@ -2,6 +2,7 @@
 //! transfer, wait). What is received is checked, byte for byte.
 
 use crate::end::{At, Checked, Piece};
+use crate::kernel;
 use crate::plan::Script;
 use crate::process::{Conn, ORPHAN_SLICE_NS};
 use crate::world::{Ctx, Wait};
@@ -167,7 +168,7 @@ fn send_by_kernel(
     loop {
         ctx.point();
         let bytes = world.pattern(conn.streams.0, at + done as u64, count - done);
-        let sent = world.sockets.borrow_mut()[conn.socket].send(bytes);
+        let sent = kernel::send(&mut world.sockets.borrow_mut(), conn.socket, bytes);
         match sent {
             Ok(more) => {
                 done += more;

@@ -1,5 +1,6 @@
 //! An end of a connection as `fordway_sockets` sees it, with the simulated kernel below.
 
+use crate::kernel;
 use crate::process::{Conn, Link};
 use crate::world::{Ctx, World};
 use fordway_abi::atomic::AtomicU32;
@@ -170,7 +171,12 @@ impl End for At<'_> {
 
     fn peek_kernel(&self) -> Result<usize> {
         self.point();
-        let result = self.world.sockets.borrow_mut()[self.conn.socket].receive(&mut [0], true);
+        let result = kernel::receive(
+            &mut self.world.sockets.borrow_mut(),
+            self.conn.socket,
+            &mut [0],
+            true,
+        );
         self.point();
         result
     }
@@ -179,7 +185,11 @@ impl End for At<'_> {
         self.point();
         // SAFETY: a run of the own ring's memory, by the contract of `back_run`.
         let bytes = unsafe { std::slice::from_raw_parts(base, length) };
-        let result = self.world.sockets.borrow_mut()[self.conn.socket].send(bytes);
+        let result = kernel::send(
+            &mut self.world.sockets.borrow_mut(),
+            self.conn.socket,
+            bytes,
+        );
         self.world
             .trace(|| format!("end {} sends back {result:?}", self.conn.number));
         if let Ok(count) = result {
@@ -189,11 +199,12 @@ impl End for At<'_> {
     }
 
     fn is_unix(&self) -> bool {
-        false
+        self.world.sockets.borrow()[self.conn.socket].unix
     }
 
     fn is_drained(&self) -> bool {
-        true
+        self.point();
+        self.world.sockets.borrow()[self.conn.socket].is_drained()
     }
 
     fn sent_position(&self) -> Option<u64> {
@@ -222,6 +233,7 @@ impl End for At<'_> {
     }
 
     fn reset_at_close(&self) {
+        // Of a pair it means nothing.
         self.world.sockets.borrow_mut()[self.conn.socket].linger_none = true;
     }
 
@@ -340,7 +352,7 @@ impl Source for Piece<'_> {
         let world = self.ctx.world;
         self.ctx.point();
         let bytes = world.pattern(self.conn.streams.0, self.at, self.left);
-        let sent = world.sockets.borrow_mut()[self.conn.socket].send(bytes);
+        let sent = kernel::send(&mut world.sockets.borrow_mut(), self.conn.socket, bytes);
         world.trace(|| {
             format!(
                 "end {} sends {} by the kernel: {sent:?}",
@@ -411,7 +423,12 @@ impl Target for Checked<'_> {
         self.ctx.point();
         let mut buffer = [0; RECEIVE_BYTES_MAX];
         let target = &mut buffer[..limit];
-        let received = world.sockets.borrow_mut()[self.conn.socket].receive(target, peek);
+        let received = kernel::receive(
+            &mut world.sockets.borrow_mut(),
+            self.conn.socket,
+            target,
+            peek,
+        );
         let (number, at) = (self.conn.number, self.at);
         world.trace(|| format!("end {number} receives {at} by the kernel: {received:?}"));
         match received {

@@ -1,11 +1,13 @@
 //! The kernel's TCP, as far as a connection can see it: two queues of bytes each way with
-//! a window between them, delay, FIN, RST, and the errors of tcp(7) and recv(2).
+//! a window between them, delay, FIN, RST, and the errors of tcp(7) and recv(2). Or a pair of AF_UNIX sockets: what
+//! is sent is there at once, and takes room until it is read; a close is seen at once, and with bytes unread it is an error to the
+//! other end (linux: net/unix/af_unix.c).
 
 use libc::{EAGAIN, ECONNRESET, EPIPE, POLLERR, POLLHUP, POLLIN, POLLOUT, POLLRDHUP};
 use std::collections::VecDeque;
 use std::io::{Read, Write};
 
-/// One end of a TCP connection.
+/// One end of a connection.
 #[derive(Debug, Default)]
 pub struct Socket {
     /// The other end's index.
@@ -27,6 +29,10 @@ pub struct Socket {
     closed: bool,
     /// SO_LINGER of 0.
     pub linger_none: bool,
+    /// One of a pair of AF_UNIX sockets.
+    pub unix: bool,
+    /// Of a pair: bytes that the peer has not read.
+    unread: usize,
 }
 
 impl Socket {
@@ -55,12 +61,12 @@ impl Socket {
         show(POLLRDHUP, self.fin_received || self.reset);
         show(POLLHUP, self.reset || self.fin_received && self.fin_queued);
         show(POLLERR, self.error.is_some());
-        show(POLLOUT, self.out.len() < self.out_bytes_max || self.reset);
+        show(POLLOUT, self.room() != 0 || self.reset);
         shown
     }
 
     /// recv(2), without a sleep.
-    pub fn receive(&mut self, target: &mut [u8], peek: bool) -> Result<usize, i32> {
+    fn receive(&mut self, target: &mut [u8], peek: bool) -> Result<usize, i32> {
         if !self.queue.is_empty() {
             if peek {
                 let count = target.len().min(self.queue.len());
@@ -87,14 +93,14 @@ impl Socket {
     }
 
     /// send(2), without a sleep.
-    pub fn send(&mut self, source: &[u8]) -> Result<usize, i32> {
-        if let Some(error) = self.error.take() {
+    fn send(&mut self, source: &[u8]) -> Result<usize, i32> {
+        if let Some(error) = self.error.take_if(|_| !self.unix) {
             return Err(error);
         }
         if self.reset || self.fin_queued {
             return Err(EPIPE);
         }
-        let count = source.len().min(self.out_bytes_max - self.out.len());
+        let count = source.len().min(self.room() as usize);
         if count == 0 && !source.is_empty() {
             return Err(EAGAIN);
         }
@@ -105,17 +111,24 @@ impl Socket {
 
     /// Bytes that a send would take.
     pub fn room(&self) -> u64 {
-        (self.out_bytes_max - self.out.len()) as u64
+        (self.out_bytes_max - self.out.len() - self.unread) as u64
+    }
+
+    /// Of a pair: whether the peer has read all.
+    pub fn is_drained(&self) -> bool {
+        self.unread == 0
     }
 
     /// Bytes taken from the program (see the shim's `position`).
     pub fn sent_position(&self) -> Option<u64> {
-        (!self.fin_queued && !self.reset).then_some(self.sent)
+        let sent = if self.unix { 0 } else { self.sent };
+        (!self.fin_queued && !self.reset).then_some(sent)
     }
 
     /// Bytes read by the program.
     pub fn received_position(&self) -> Option<u64> {
-        (!self.fin_received && !self.reset).then_some(self.read)
+        let read = if self.unix { 0 } else { self.read };
+        (!self.fin_received && !self.reset).then_some(read)
     }
 
     /// Whether the other end is still to be given something.
@@ -125,13 +138,8 @@ impl Socket {
             || self.out.is_empty() && self.fin_queued && !self.fin_sent && !self.reset
     }
 
-    /// shutdown(SHUT_WR).
-    pub fn shut(&mut self) {
-        self.fin_queued = true;
-    }
-
     /// close(2), also of a process that is killed.
-    pub fn close(&mut self) {
+    fn close(&mut self) {
         self.closed = true;
         if self.reset {
             return;
@@ -153,6 +161,67 @@ impl Socket {
             self.error = Some(if self.fin_received { EPIPE } else { ECONNRESET });
         }
     }
+}
+
+/// An end and its peer.
+fn both(sockets: &mut [Socket], index: usize) -> [&mut Socket; 2] {
+    let peer = sockets[index].peer;
+    sockets
+        .get_disjoint_mut([index, peer])
+        .expect("two ends are two sockets")
+}
+
+/// send(2), without a sleep.
+pub fn send(sockets: &mut [Socket], index: usize, source: &[u8]) -> Result<usize, i32> {
+    let [own, peer] = both(sockets, index);
+    let count = own.send(source)?;
+    if own.unix {
+        own.unread += count;
+        peer.queue.append(&mut own.out);
+    }
+    Ok(count)
+}
+
+/// recv(2), without a sleep.
+pub fn receive(
+    sockets: &mut [Socket],
+    index: usize,
+    target: &mut [u8],
+    peek: bool,
+) -> Result<usize, i32> {
+    let [own, peer] = both(sockets, index);
+    let count = own.receive(target, peek)?;
+    if own.unix && !peek {
+        peer.unread -= count;
+    }
+    Ok(count)
+}
+
+/// shutdown(SHUT_WR).
+pub fn shut(sockets: &mut [Socket], index: usize) {
+    let [own, peer] = both(sockets, index);
+    own.fin_queued = true;
+    if own.unix {
+        own.fin_sent = true;
+        peer.fin_received = true;
+    }
+}
+
+/// close(2), also of a process that is killed.
+pub fn close(sockets: &mut [Socket], index: usize) {
+    let [own, peer] = both(sockets, index);
+    if !own.unix {
+        return own.close();
+    }
+    own.closed = true;
+    own.reset = true;
+    own.fin_sent = true;
+    if !own.queue.is_empty() {
+        peer.error = Some(ECONNRESET);
+    }
+    peer.unread = 0;
+    peer.fin_received = true;
+    peer.reset = true;
 }
 
 /// Moves up to `count` bytes, or what stands behind them, from one end to the other.

@@ -103,6 +103,10 @@ impl Plan {
             };
             faults.push(Fault { at_step, kind });
         }
+        for pair in sockets.chunks_mut(2) {
+            let unix = below(3) == 0;
+            pair.iter_mut().for_each(|socket| socket.unix = unix);
+        }
         faults.sort_by_key(|fault| std::cmp::Reverse(fault.at_step));
         Self {
             grain: [1, 1, 2, 4, 16][below(5) as usize],

@@ -2,6 +2,7 @@
 //! control side keeps them (apps/preload: state, link, wait, control).
 
 use crate::end::At;
+use crate::kernel;
 use crate::mail::{Mail, Packet, RETRY_NS};
 use crate::memory::{self, Region};
 use crate::plan::Script;
@@ -402,7 +403,7 @@ impl Ctx<'_> {
         self.point();
         // Who is killed before this step leaves it to its kernel.
         conn.closed.set(true);
-        self.world.sockets.borrow_mut()[conn.socket].close();
+        kernel::close(&mut self.world.sockets.borrow_mut(), conn.socket);
     }
 
     /// Takes a lock, waiting for it.

@@ -7,6 +7,7 @@
 
 use crate::calls::{back_from_kernel, note_error, receive_more, send_more};
 use crate::end::At;
+use crate::kernel;
 use crate::plan::Style;
 use crate::process::Conn;
 use crate::world::{Ctx, World};
@@ -78,7 +79,7 @@ pub fn killed(world: &World, process: usize) {
         if !conn.closed.get() {
             break_connection(world, conn);
             conn.closed.set(true);
-            world.sockets.borrow_mut()[conn.socket].close();
+            kernel::close(&mut world.sockets.borrow_mut(), conn.socket);
         }
     }
 }
@@ -119,7 +120,7 @@ fn shut_by_kernel(ctx: &Ctx<'_>, conn: &Conn) {
     ctx.point();
     ctx.world
         .trace(|| format!("end {} shuts its sending half", conn.number));
-    ctx.world.sockets.borrow_mut()[conn.socket].shut();
+    kernel::shut(&mut ctx.world.sockets.borrow_mut(), conn.socket);
 }
 
 fn send_all(ctx: &Ctx<'_>, conn: &'static Conn) {
