@@ -45,8 +45,8 @@ pub(crate) struct Hooks {
     is_active: bool,
     link: Iface,
     loopback: Iface,
-    /// What a packet crosses at the bridge, if the rules are a bridge's.
-    beside: Option<[Crossing; 5]>,
+    /// If the rules are a bridge's.
+    bridge: Option<Bridge>,
     /// Nanoseconds since 1970 at time zero.
     wall_offset_ns: u64,
     logs: alloc::vec::Vec<Logged>,
@@ -65,11 +65,22 @@ impl Hooks {
             is_active: false,
             link: Iface::new(2, "eth0"),
             loopback,
-            beside: None,
+            bridge: None,
             wall_offset_ns: 0,
             logs: alloc::vec::Vec::new(),
         }
     }
+}
+
+/// Far end's address; whether the packet leaves.
+type JudgeBeside = fn(&mut Stack, &mut [u8], &IpAddr, bool) -> Judged;
+
+#[derive(Clone, Copy, Debug)]
+struct Bridge {
+    /// What a packet crosses there.
+    crossings: [Crossing; 5],
+    /// By a pointer: a program that has no bridge is linked without it.
+    judge: JudgeBeside,
 }
 
 struct Surroundings<'a> {
@@ -177,7 +188,7 @@ impl Stack {
             return Err(what.clone());
         }
         self.hooks.is_active = !rules.tables.is_empty();
-        self.hooks.beside = None;
+        self.hooks.bridge = None;
         let epoch = filter.epoch() + 1;
         filter.replace(rules, epoch, now.saturating_mul(1000));
         Ok(())
@@ -191,7 +202,10 @@ impl Stack {
         };
         rules.forget_counts();
         self.hooks.is_active = !rules.tables.is_empty();
-        self.hooks.beside = Some(crossings(bridge));
+        self.hooks.bridge = Some(Bridge {
+            crossings: crossings(bridge),
+            judge: Stack::judge_beside,
+        });
         filter.replace(rules, epoch, now.saturating_mul(1000));
     }
 
@@ -258,8 +272,10 @@ impl Stack {
 
     /// What the bridge's rules say of a packet that crosses it, with the far end's address.
     fn judge_beside(&mut self, bytes: &mut [u8], far: &IpAddr, leaves: bool) -> Judged {
-        let (Some(crossings), Some(mut filter)) = (self.hooks.beside, self.hooks.filter.take())
-        else {
+        let Some(Bridge { crossings, .. }) = self.hooks.bridge else {
+            return Judged::Pass;
+        };
+        let Some(mut filter) = self.hooks.filter.take() else {
             return Judged::Pass;
         };
         let (layer, protocol) = match bytes[0] >> 4 {
@@ -315,9 +331,9 @@ impl Stack {
             },
             ..Meta::default()
         };
-        let judged = match (self.hooks.beside, origin) {
+        let judged = match (self.hooks.bridge, origin) {
             (None, _) => self.judge(bytes, meta, [Hook::Prerouting, Hook::Input]),
-            (Some(_), Origin::Link(_)) => self.judge_beside(bytes, &ip.src, false),
+            (Some(bridge), Origin::Link(_)) => (bridge.judge)(self, bytes, &ip.src, false),
             (Some(_), Origin::Loopback) => Judged::Pass,
         };
         match judged {
@@ -353,11 +369,11 @@ impl Stack {
 
     /// A packet of ours, from its IP header on, before its transport checksum is made.
     pub(crate) fn filter_output(&mut self, bytes: &mut [u8], is_loopback: bool) -> Judged {
-        if self.hooks.beside.is_some() {
+        if let Some(bridge) = self.hooks.bridge {
             let Some(ip) = packet::parse(bytes).filter(|_| !is_loopback) else {
                 return Judged::Pass;
             };
-            let judged = self.judge_beside(bytes, &ip.dst, true);
+            let judged = (bridge.judge)(self, bytes, &ip.dst, true);
             if let Judged::Reject(reject) = judged {
                 // As the bridge would, by loopback.
                 self.tell_rejected(bytes, &ip, reject);
