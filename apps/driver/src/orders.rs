@@ -101,6 +101,8 @@ pub struct Connection {
     pub local: SocketAddr,
     /// The far end's.
     pub remote: SocketAddr,
+    /// SO_COOKIE of the stack's end of the socket's pair.
+    pub cookie: u64,
     /// As `ss` names it.
     pub state: String,
     /// Bytes that the far end has acknowledged.
@@ -142,6 +144,7 @@ mod tests {
             protocol: "tcp".into(),
             local: name,
             remote: name,
+            cookie: u64::MAX,
             state: "CLOSE-WAIT".into(),
             bytes_tx: u64::MAX,
             bytes_rx: u64::MAX,

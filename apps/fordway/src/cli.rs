@@ -252,6 +252,8 @@ pub enum PathShown {
     Fast,
     /// Bytes go through the kernel
     Kernel,
+    /// Bytes go through the stack of the domain's own
+    Stack,
 }
 
 /// `ss --sort`.

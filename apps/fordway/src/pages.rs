@@ -180,14 +180,17 @@ pub const PAGES: &[Page] = &[
             ("REMOTE", "the same of the far end"),
             (
                 "PATH",
-                "fast: bytes go through rings; kernel: through the kernel's TCP or UDP",
+                "fast: bytes go through rings; kernel: through the kernel's TCP or UDP; stack: through the domain's own",
             ),
             ("REASON", "why kernel: a word of those in fordway(1)"),
             (
                 "RINGS",
                 "bytes that this end has sent and received through rings; with -w, in a second",
             ),
-            ("KERNEL", "the same through the kernel"),
+            (
+                "KERNEL",
+                "the same through the kernel, or the domain's own stack",
+            ),
         ],
         exits: &[PRIVILEGE, Exit::NotFound, NO_BROKER],
         see: &["ss(8)"],

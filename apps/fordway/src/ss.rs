@@ -209,12 +209,15 @@ impl Listing {
         for word in self.shown.iter().filter_map(|one| one.reason.as_deref()) {
             *reasons.entry(word).or_default() += 1;
         }
-        let kernel = self.shown.iter().filter(|one| one.path != "fast").count();
-        let fast = self.shown.len() - kernel;
+        let count = |path: &str| self.shown.iter().filter(|one| one.path == path).count();
+        let [fast, kernel, stack] = ["fast", "kernel", "stack"].map(count);
         let mut text = match self.shown.len() {
             1 => format!("1 end: {fast} fast, {kernel} kernel"),
             ends => format!("{ends} ends: {fast} fast, {kernel} kernel"),
         };
+        if stack != 0 {
+            text += &format!(", {stack} stack");
+        }
         if !reasons.is_empty() {
             let words = reasons
                 .iter()
@@ -259,6 +262,7 @@ impl PathShown {
         match self {
             PathShown::Fast => "fast",
             PathShown::Kernel => "kernel",
+            PathShown::Stack => "stack",
         }
     }
 }

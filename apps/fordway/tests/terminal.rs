@@ -180,8 +180,7 @@ said fordway run --here -- mytoo
 #[test]
 fn bash_completes() {
     let runtime = Runtime::up();
-    let expected =
-        "host\nhost\nhost\nrules.nft\ndowngrade down\n--require-fast\nfast kernel\n\nmytool\n";
+    let expected = "host\nhost\nhost\nrules.nft\ndowngrade down\n--require-fast\nfast kernel stack\n\nmytool\n";
     let ran = shell(&runtime, &["env", "BARE=1", "bash", "-c", BASH]).check(0);
     assert_eq!((ran.stdout.as_str(), ran.stderr.as_str()), (expected, ""));
     if !Path::new("/usr/share/bash-completion/bash_completion").exists() {

@@ -319,7 +319,7 @@ pub struct Connection {
     pub remote: String,
     /// TCP state as `ss` names it (`ESTAB`, `CLOSE-WAIT`, ...). A pair of UDP has `ESTAB`.
     pub state: String,
-    /// `fast` or `kernel`.
+    /// `fast`, `kernel` or `stack`.
     pub path: String,
     /// Reason word if `kernel`.
     pub reason: Option<String>,
@@ -338,8 +338,8 @@ pub struct Connection {
     /// Datagrams of this end for which the ring had no room, of the channel that it has.
     #[serde(default)]
     pub lost_tx: u64,
-    /// Bytes sent through the kernel; of UDP, which the kernel does not count, 0.
+    /// Bytes sent through the kernel, or the domain's own stack; of UDP, which neither counts, 0.
     pub kernel_bytes_tx: u64,
-    /// Bytes received through the kernel, likewise.
+    /// Bytes received likewise.
     pub kernel_bytes_rx: u64,
 }

@@ -19,6 +19,8 @@
 //! Of UDP the kernel lists no pairs. Those that programs have offered, and not given up since, are listed
 //! as far as the registry knows them. So are the pairs between programs and their own stacks.
 //!
+//! Sockets of a domain's own stack are listed as the stack tells them ([`crate::orders`]), with path `stack`.
+//!
 //! Which process holds a socket is read from /proc/PID/fd of the processes that speak
 //! to the broker, and only for a listing. Where a socket holds the listing up ([`crate::dump`]), the
 //! bytes that the kernel has carried are missing. Namespaces that the broker may not enter
@@ -29,6 +31,7 @@ use crate::broker::Broker;
 use crate::memory::Progress;
 use fordway_abi::control::{PathPolicy, Protocol};
 use fordway_abi::reason::Reason;
+use fordway_driver::orders;
 use fordway_platform::sockinfo::TcpState;
 use fordway_platform::{diag, netns, process};
 use fordway_registry::{
@@ -136,6 +139,9 @@ impl Broker {
             .collect();
         let others = self.registry.other_ends();
         rows.extend(others.iter().map(|end| self.describe_other(end)));
+        for (id, one) in self.stack_connections() {
+            rows.extend(self.describe_of_stack(id, one));
+        }
         let channels = rows.iter_mut().filter_map(|row| row.channel.as_mut());
         self.numbers.shorten(channels);
         rows
@@ -305,6 +311,29 @@ impl Broker {
         let id = self.domain_with_stack(&connection.peer)?;
         let mut domains = self.registry.domains();
         Some(domains.find(|domain| domain.id == id)?.name.clone())
+    }
+
+    fn describe_of_stack(&self, id: u32, one: orders::Connection) -> Option<Connection> {
+        let domain = self.registry.domains().find(|domain| domain.id == id)?;
+        Some(Connection {
+            protocol: one.protocol,
+            domain: domain.name.clone(),
+            peer_domain: self.domain_with(one.remote.ip()),
+            local: one.local.to_string(),
+            remote: one.remote.to_string(),
+            state: one.state,
+            path: "stack".to_owned(),
+            reason: None,
+            pid: None,
+            joined: true,
+            cookie: one.cookie.to_string(),
+            channel: None,
+            ring_bytes_tx: 0,
+            ring_bytes_rx: 0,
+            lost_tx: 0,
+            kernel_bytes_tx: one.bytes_tx,
+            kernel_bytes_rx: one.bytes_rx,
+        })
     }
 
     /// Fills in what the registry knows; returns the reason if it is on the kernel path. `waits` says

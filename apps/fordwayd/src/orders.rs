@@ -15,7 +15,7 @@
 
 use crate::admin::Taken;
 use crate::broker::Broker;
-use fordway_driver::orders::{self, Ends, Order, Report, Said, What};
+use fordway_driver::orders::{self, Connection, Ends, Order, Report, Said, What};
 use fordway_filter::rules;
 use fordway_platform::ipc::ReceiveError;
 use fordway_platform::memfd;
@@ -271,6 +271,17 @@ impl Broker {
     pub(crate) fn collect_counts(&mut self) {
         let told = self.tell(&What::Counts, None);
         self.hear(told, ANSWER_MAX);
+    }
+
+    /// Connected sockets of the stacks, each with its domain's number.
+    pub(crate) fn stack_connections(&mut self) -> Vec<(u32, Connection)> {
+        let told = self.tell(&What::Connections, None);
+        let said = self.hear(told, ANSWER_MAX).said.into_iter();
+        let connections = said.filter_map(|(id, said)| match said {
+            Said::Connections(all) => Some(all.into_iter().map(move |one| (id, one))),
+            Said::InForce | Said::Refused(_) | Said::Counts { .. } => None,
+        });
+        connections.flatten().collect()
     }
 
     /// Has stacks that an earlier broker started go by the rules in force. They most likely do: nobody waits for them. What they

@@ -169,6 +169,7 @@ impl Server {
         let (local, remote) = (socket.local, socket.remote?);
         let bound = socket.bound.map(|bound| (bound.address, bound.port).into());
         let local = local.or(bound)?;
+        let cookie = rustix::net::sockopt::socket_cookie(socket.pair.as_ref()?).ok()?;
         let (protocol, state, bytes) = match &socket.body {
             Body::Datagrams => ("udp", "ESTAB", [0; 2]),
             #[cfg(feature = "tcp")]
@@ -184,6 +185,7 @@ impl Server {
             protocol: protocol.to_owned(),
             local,
             remote,
+            cookie,
             state: state.to_owned(),
             bytes_tx: bytes[0],
             bytes_rx: bytes[1],
