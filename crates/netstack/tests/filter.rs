@@ -253,6 +253,7 @@ fn what_only_the_bridge_can_decide_passes() {
         ),
         chain("forward", "ct state invalid drop; quota over 1 bytes drop"),
         chain("forward", "ct mark 0 drop"),
+        chain("forward", "ip dscp set cs1; ip dscp != cs1 drop"),
         chain("forward", "numgen random mod 2 vmap { 0 : drop, 1 : drop }"),
         "table ip t { set s { type ipv4_addr; timeout 1h; elements = { 10.0.0.1, 10.0.0.2 }
            }
