@@ -96,6 +96,9 @@ pub(crate) enum End {
 pub(crate) trait Mode {
     /// Some answers are not known.
     const IS_PARTLY_KNOWN: bool;
+    /// A rule that a guard denies is passed over, also where something that is not known stands before the guard's question: it does
+    /// not match, whatever that is. Who asks why a rule cannot be decided wants to know what stands first.
+    const HEEDS_ALL_GUARDS: bool = !Self::IS_PARTLY_KNOWN;
 
     /// Up to eight bytes. `None`: the rule does not match.
     fn payload(&self, base: PayloadBase, offset: u16, len: u8) -> Option<Seen<u64>>;

@@ -39,7 +39,7 @@ impl Facts {
         for guard in &program.guards[at.start as usize..at.end as usize] {
             let is_known = (self.known >> guard.fact & 1 != 0
                 || self.look_for(program, mode, guard.fact.into()))
-                && (guard.leads || !M::IS_PARTLY_KNOWN);
+                && (guard.leads || M::HEEDS_ALL_GUARDS);
             let number = self.numbers[guard.fact as usize % FACTS_MAX];
             if is_known && guard.denies(number) {
                 at.start += 1;

@@ -191,6 +191,7 @@ fn each(why: EachPacket) -> Next {
 
 impl Mode for Second<'_, '_, '_> {
     const IS_PARTLY_KNOWN: bool = true;
+    const HEEDS_ALL_GUARDS: bool = true;
 
     #[inline]
     fn payload(&self, base: PayloadBase, offset: u16, len: u8) -> Option<Seen<u64>> {
