@@ -65,7 +65,9 @@ pub(crate) fn members() -> Result<Members, String> {
         made.map(|member| member.name.clone())
             .ok_or(format!("no crate makes {program} of the package's assets"))
     });
-    let product = product.collect::<Result<_, _>>()?;
+    // One crate may make two programs.
+    let product: BTreeSet<String> = product.collect::<Result<_, _>>()?;
+    let product = product.into_iter().collect();
     Ok(Members { all, product })
 }
 

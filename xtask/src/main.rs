@@ -99,7 +99,7 @@ const TASKS: [Task; 27] = [
     },
     Task {
         name: "build",
-        what: "fordway, libfordway.so, libfordway_native.so, fordway-driver, -stackd, -nri, -demo, -bench and -xen into target/release",
+        what: "fordway, libfordway.so, libfordway_native.so, fordway-driver, -stackd, -stackd-udp, -nri, -demo, -bench and -xen into target/release",
         run: build,
     },
     Task {
@@ -232,7 +232,24 @@ fn help(_: &[String]) -> Outcome {
 }
 
 fn build(_: &[String]) -> Outcome {
-    run(built())
+    run(built())?;
+    run(smaller_stack())
+}
+
+/// The stack without TCP. By itself: built with the other one, it would have what that one has.
+pub(crate) fn smaller_stack() -> Command {
+    let words = [
+        "build",
+        "--release",
+        "-p",
+        "fordway-stackd",
+        "--bin",
+        "fordway-stackd-udp",
+        "--no-default-features",
+        "--features",
+        "without-tcp",
+    ];
+    cargo(&words)
 }
 
 /// The programs are the release's: containers load the library from where it was built.

@@ -10,7 +10,7 @@
 //! The archive of the programs is the package's content, so the list of files has one home
 //! (apps/fordway/Cargo.toml).
 
-use crate::{Outcome, bill, cargo, man_pages, output, package, program, run};
+use crate::{Outcome, bill, cargo, man_pages, output, package, program, run, smaller_stack};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -147,6 +147,7 @@ fn pack_built(out: &Path) -> Outcome {
     let mut build = cargo(&["build", "--release", "--locked", "--quiet"]);
     build.args(members.product.iter().flat_map(|name| ["-p", name]));
     run(build)?;
+    run(smaller_stack())?;
     pack(out)
 }
 

@@ -57,6 +57,22 @@ const MTU_BYTES: usize = 1500;
 /// Sockets of one domain.
 const SOCKETS_MAX: usize = 16_384;
 
+/// Programs that have less than `fordway-stackd`, beside it: for who asks for no more.
+const SMALLER: [(&str, &[&str]); 1] = [("fordway-stackd-udp", &["udp", "icmp", "ipv6"])];
+
+/// The program of a stack: the smallest that is installed and has what is asked for. The one with everything lies at `all`.
+fn program(all: &Path, options: &StackOptions) -> PathBuf {
+    let suffices = |has: &[&str]| {
+        let mut asked = options.protocols.iter();
+        !options.protocols.is_empty() && asked.all(|one| has.contains(&one.as_str()))
+    };
+    let smaller = SMALLER.iter().filter(|(_, has)| suffices(has));
+    let mut smaller = smaller.map(|(name, _)| all.with_file_name(name));
+    smaller
+        .find(|file| file.is_file())
+        .unwrap_or_else(|| all.to_owned())
+}
+
 /// What a stack is to be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StackOptions {
@@ -396,7 +412,8 @@ impl Stacks {
             ("LD_PRELOAD", self.programs.library.clone().into()),
             (names::SOCKET, self.control_socket.clone().into()),
         ];
-        let (program, netns_path) = (self.programs.stack.clone(), site.netns_path.clone());
+        let program = program(&self.programs.stack, options);
+        let netns_path = site.netns_path.clone();
         let mut capabilities = CapabilitySet::SYS_ADMIN;
         capabilities.set(CapabilitySet::NET_RAW, link.is_none());
         Box::new(move || {
@@ -571,4 +588,34 @@ fn uids(id: u32) -> [u32; 2] {
 fn open(path: &Path) -> io::Result<OwnedFd> {
     netns::open(path)?
         .ok_or_else(|| io::Error::other(format!("{} is no namespace", path.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_asks_for_no_tcp_gets_the_stack_without_it_where_it_is() {
+        let dir = std::env::temp_dir().join(format!("fordway-stacks-{}", std::process::id()));
+        std::fs::create_dir(&dir).expect("a directory");
+        let all = dir.join("fordway-stackd");
+        let chosen = |protocols: &[&str]| {
+            let options = StackOptions {
+                protocols: protocols.iter().map(|one| (*one).to_owned()).collect(),
+                fuse: false,
+            };
+            let file = program(&all, &options);
+            file.file_name()
+                .and_then(|name| name.to_str())
+                .map(str::to_owned)
+        };
+        let (whole, udp) = (Some("fordway-stackd"), Some("fordway-stackd-udp"));
+        assert_eq!(chosen(&["udp"]).as_deref(), whole);
+        std::fs::write(dir.join("fordway-stackd-udp"), "").expect("a file");
+        assert_eq!(chosen(&["udp"]).as_deref(), udp);
+        assert_eq!(chosen(&["ipv6", "udp", "icmp"]).as_deref(), udp);
+        assert_eq!(chosen(&["tcp", "udp"]).as_deref(), whole);
+        assert_eq!(chosen(&[]).as_deref(), whole);
+        std::fs::remove_dir_all(&dir).expect("removed");
+    }
 }

@@ -529,7 +529,7 @@ fn copy_build(fordway: &Path, dir: &Path) -> Result<PathBuf> {
         fs::copy(&from, to).with_context(|| format!("copy {}", from.display()))?;
     }
     // Whoever has no domain with a stack of its own does without.
-    for part in ["fordway-driver", "fordway-stackd"] {
+    for part in ["fordway-driver", "fordway-stackd", "fordway-stackd-udp"] {
         let from = fordway.with_file_name(part);
         if from.exists() {
             fs::copy(&from, copy.with_file_name(part))

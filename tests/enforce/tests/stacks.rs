@@ -267,3 +267,45 @@ fn a_new_broker_finds_the_way_to_a_stack_and_no_program_has_it() -> Result<()> {
     ensure!(run.stackd()? == stackd && !run.talker.stdout_so_far().contains("down"));
     run.finish()
 }
+
+#[test]
+fn a_stack_without_tcp_has_none() -> Result<()> {
+    let Some(bed) = Bed::start("less")? else {
+        return Ok(());
+    };
+    let smaller = bed.lab.fordway().with_file_name("fordway-stackd-udp");
+    if !smaller.exists() {
+        fordway_test_skip::skipped("fordway-stackd-udp is not built (./x build)");
+        return bed.finish();
+    }
+    let echo = bed.spawn(&db(), &program("datagram-echo 7000", BINARY))?;
+    echo.wait_for_datagram_port(7000)?;
+    let run = |words: &[&str]| -> Result<String> {
+        let mut command = bed.lab.command("run");
+        command.args([
+            "--domain", "own", "--path", "stack", "--stack", "udp,icmp", "--",
+        ]);
+        let output = command.args(words).output()?;
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let tcp = "import socket as s\ntry: s.socket()\nexcept OSError as e: print(e.errno)";
+    ensure!(run(&["python3", "-c", tcp])?.trim() == "93");
+    let udp = "import socket as s\nu = s.socket(2, 2); u.settimeout(20); u.sendto(b'abc', ('10.77.0.3', 7000)); print(u.recv(9))";
+    ensure!(run(&["python3", "-c", udp])?.trim() == "b'abc'");
+    let domains = bed.lab.domains()?;
+    let stack = domains.into_iter().find_map(|domain| domain.stack);
+    let pid = *stack
+        .context("no stack")?
+        .pids
+        .last()
+        .context("no process")?;
+    ensure!(std::fs::read_link(format!("/proc/{pid}/exe"))? == smaller);
+    // Of the rules it has the same.
+    bed.load_text(&chain("udp dport 7000 counter drop"), false)?;
+    let udp = udp.replace("20", "0.1");
+    ensure!(run(&["python3", "-c", &udp])?.is_empty());
+    ensure!(packets(&bed.rules()?.text, "udp dport 7000")? == 1);
+    ensure!(packets(&bed.kernel_rules()?, "udp dport 7000")? == 0);
+    echo.stop()?;
+    bed.finish()
+}
