@@ -29,6 +29,9 @@ use std::time::{Duration, Instant};
 /// How long stacks may take for new rules. A stack looks at its orders each round; on a machine that is worked hard a round may
 /// wait, and who is killed loses all connections.
 const TAKE_MAX: Duration = Duration::from_millis(500);
+/// And for each byte of them beyond, in nanoseconds: 10,000 rules are some megabytes, and a stack compiles them in some tens of
+/// milliseconds. All stacks do so at once, on one CPU perhaps.
+const TAKE_NS_PER_BYTE: u64 = 20;
 /// How long a listing waits. What is said later, the next one has.
 const ANSWER_MAX: Duration = Duration::from_millis(100);
 /// Reports of one stack to one order, with those that are late.
@@ -222,8 +225,8 @@ impl Broker {
                 .map(|end| PollFd::new(&**end, PollFlags::IN))
                 .collect();
             let left = Timespec {
-                tv_sec: 0,
-                tv_nsec: left.as_nanos() as i64,
+                tv_sec: left.as_secs() as i64,
+                tv_nsec: left.subsec_nanos().into(),
             };
             // Interrupted, or not: they are looked at again.
             let _ = poll(&mut fds, Some(&left));
@@ -244,7 +247,9 @@ impl Broker {
             changed: told.ids.len() as u64,
             restarted: 0,
         };
-        let Heard { said, mut silent } = self.hear(told, TAKE_MAX);
+        let bytes = told.ids.len() as u64 * self.stacks.rules().bytes as u64;
+        let compiling = Duration::from_nanos(bytes.saturating_mul(TAKE_NS_PER_BYTE));
+        let Heard { said, mut silent } = self.hear(told, TAKE_MAX + compiling);
         for (id, said) in said {
             if let Said::Refused(why) = said {
                 tracing::warn!("a stack cannot read its rules: {why}");

@@ -751,3 +751,24 @@ fn counts_of_both_paths_are_one_sum() {
         assert!(listed.contains(&sum), "{sum}: {listed}");
     }
 }
+
+#[test]
+fn a_stack_counts_what_there_is_and_turns_nothing_back() {
+    if !is_root() {
+        return;
+    }
+    let mut rules = rules(
+        "table inet t { chain c { type filter hook forward priority 0;
+         ip daddr 10.77.0.3 tcp dport 6379 counter accept; } }",
+    );
+    let epoch = rules.epoch();
+    rules.add_counts(epoch, 1, &[(0, 2, 120)]);
+    assert_eq!(counted(&rules), (2, 120));
+    // Of other rules, of a program that numbers otherwise, of no counter.
+    rules.add_counts(epoch + 1, 1, &[(0, 1, 1)]);
+    rules.add_counts(epoch, 2, &[(0, 1, 1)]);
+    rules.add_counts(epoch, 1, &[(1, 1, 1), (u32::MAX, 1, 1)]);
+    assert_eq!(counted(&rules), (2, 120));
+    rules.add_counts(epoch, 1, &[(0, u64::MAX, u64::MAX), (0, 1, 1)]);
+    assert_eq!(counted(&rules), (u64::MAX, u64::MAX));
+}
