@@ -309,3 +309,37 @@ fn a_stack_without_tcp_has_none() -> Result<()> {
     echo.stop()?;
     bed.finish()
 }
+
+/// Rules are replaced under a connection that they let begin, and under one that only its state lets go on.
+#[test]
+fn connections_live_through_rules_that_flip() -> Result<()> {
+    const FLIPS: usize = 40;
+    let Some(run) = Run::start("flip")? else {
+        return Ok(());
+    };
+    let stackd = run.stackd()?;
+    let tracked = "ct state established counter accept";
+    let begin = "tcp dport 7000 ct state new accept";
+    // The first talker began under no rules: the bridge takes its next packet for a first one.
+    run.load(&format!("{tracked}\n {begin}\n drop"))?;
+    let words = program(&format!("talk {ECHO} 8"), BINARY);
+    let second = run.bed.lab.spawn(&own(), PathChoice::Stack, &words)?;
+    second.wait_for_output("up 8")?;
+    let mut before = 0;
+    for flip in 0..FLIPS {
+        let more = format!("tcp dport {} drop", 8000 + flip);
+        let first = if flip % 2 == 0 { "drop" } else { begin };
+        run.load(&format!("{more}\n {tracked}\n {first}\n drop"))?;
+        run.bed.lab.wait_until(LIMIT, "packets", || {
+            Ok(packets(&run.bed.rules()?.text, "ct state established")? > 20)
+        })?;
+        before += packets(&run.bed.kernel_rules()?, "ct state established")?;
+    }
+    println!("{before} packets under {FLIPS} rulesets");
+    for talker in [&run.talker, &second] {
+        ensure!(!talker.stdout_so_far().contains("down"));
+    }
+    ensure!(run.stackd()? == stackd);
+    second.stop()?;
+    run.finish()
+}
