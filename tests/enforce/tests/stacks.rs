@@ -343,3 +343,40 @@ fn connections_live_through_rules_that_flip() -> Result<()> {
     second.stop()?;
     run.finish()
 }
+
+/// A program sends what the rules refuse, as fast as it can, while its stack is killed again and again.
+#[test]
+fn no_frame_of_a_new_stack_goes_without_rules() -> Result<()> {
+    const KILLS: usize = 15;
+    const SEND: &str = "import socket as s
+while True:
+    try:
+        u = s.socket(2, 2)
+        for i in range(64): u.sendto(b'x', ('10.77.0.3', 7005))
+        u.close()
+    except OSError: pass";
+    let Some(run) = Run::start("first")? else {
+        return Ok(());
+    };
+    let rule = "udp dport 7005";
+    run.load(&format!("{rule} counter drop"))?;
+    let words = fordway_lab::Spawn::new(["python3", "-c", SEND]).time_limit(LIMIT * 2);
+    let sender = run.bed.lab.spawn(&own(), PathChoice::Stack, &words)?;
+    for _ in 0..KILLS {
+        let (before, seen) = run.counts(rule)?;
+        run.bed
+            .lab
+            .wait_until(LIMIT, "packets", || Ok(run.counts(rule)?.0 > before))?;
+        ensure!(seen == 0, "{seen} of {before}");
+        let stackd = run.stackd()?;
+        signal(stackd, Signal::KILL)?;
+        run.bed.lab.wait_until(LIMIT, "another stack", || {
+            Ok(run.stackd().is_ok_and(|pid| pid != stackd))
+        })?;
+    }
+    let (all, seen) = run.counts(rule)?;
+    println!("{all} packets refused by {KILLS} stacks, {seen} by the bridge");
+    ensure!(seen == 0);
+    sender.stop()?;
+    run.finish()
+}
