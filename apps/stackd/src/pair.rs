@@ -133,6 +133,11 @@ impl Pair {
         shown.is_ok() && asked[0].revents().contains(PollFlags::HUP)
     }
 
+    /// Whether the program has not read all that it was sent: then it has not closed its end.
+    pub(crate) fn lies_unread(&self) -> bool {
+        sockinfo::queued_memory(&self.0).is_ok_and(|bytes| bytes > 0)
+    }
+
     /// Bytes of the program that lie in the queue.
     pub(crate) fn unread_bytes(&self) -> usize {
         sockinfo::unread_bytes(&self.0).unwrap_or(0)

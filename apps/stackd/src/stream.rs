@@ -91,6 +91,15 @@ impl Connected {
     }
 }
 
+/// How a connection ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Close,
+    /// With bytes that are unread, and that break nothing off.
+    ShutBoth,
+    Break,
+}
+
 /// What becomes of a connection after its bytes were moved.
 enum Fate {
     Goes,
@@ -98,8 +107,8 @@ enum Fate {
     HasMore,
     /// It is over, with this error.
     Over(Option<i32>),
-    /// The program has let go of it; whether it is to be broken off.
-    Gone(bool),
+    /// The program has let go of it.
+    Gone(End),
 }
 
 /// What became of a connection that somebody is to accept.
@@ -158,7 +167,7 @@ fn tcp_options(socket: &Socket) -> TcpOptions {
 fn move_bytes(stack: &mut Stack, conn: &mut Connected, pair: &Pair, breaks_off: bool) -> Fate {
     let id = conn.id;
     if conn.is_gone && breaks_off {
-        return Fate::Gone(true);
+        return Fate::Gone(End::Break);
     }
     let mut has_more = false;
     let mut is_broken = false;
@@ -176,7 +185,7 @@ fn move_bytes(stack: &mut Stack, conn: &mut Connected, pair: &Pair, breaks_off: 
             has_more = matches!((sent, got), (Ok(_), Got::Bytes(_)));
             match (sent, got) {
                 (Ok(_), Got::End) => conn.out_is_over = true,
-                (Ok(_), Got::Broken) => return Fate::Gone(true),
+                (Ok(_), Got::Broken) => return Fate::Gone(End::Break),
                 (Ok(_) | Err(Error::WouldBlock), _) => {}
                 (Err(_), _) => is_broken = true,
             }
@@ -192,7 +201,11 @@ fn move_bytes(stack: &mut Stack, conn: &mut Connected, pair: &Pair, breaks_off: 
         if conn.out_is_over || is_broken {
             // Whether all was read that had been given.
             let is_unread = pair.receive(&mut [0]) == Got::Broken;
-            return Fate::Gone(is_unread || is_broken);
+            return Fate::Gone(match is_unread || is_broken {
+                true => End::Break,
+                false if pair.lies_unread() => End::ShutBoth,
+                false => End::Close,
+            });
         }
         return if has_more { Fate::HasMore } else { Fate::Goes };
     }
@@ -566,7 +579,7 @@ impl Server {
             }
             Body::Connecting(id) if is_gone => {
                 let id = *id;
-                self.let_go(place, id, true);
+                self.let_go(place, id, End::Break);
             }
             Body::Connected(conn) => {
                 conn.is_gone |= is_gone;
@@ -589,22 +602,23 @@ impl Server {
             Fate::Goes => {}
             Fate::HasMore => self.put_off(place),
             Fate::Over(error) => self.end_connection(place, error, error.is_some()),
-            Fate::Gone(breaks) => self.let_go(place, id, breaks),
+            Fate::Gone(end) => self.let_go(place, id, end),
         }
     }
 
-    fn end_flow(&mut self, id: TcpId, breaks: bool) {
+    fn end_flow(&mut self, id: TcpId, end: End) {
         self.streams.remove(id);
         // It is ours, and ends here only.
-        let _ = match breaks {
-            true => self.stack.tcp_abort(id),
-            false => self.stack.tcp_close(id),
+        let _ = match end {
+            End::Break => self.stack.tcp_abort(id),
+            End::Close => self.stack.tcp_close(id),
+            End::ShutBoth => self.stack.tcp_shut_both(id),
         };
     }
 
     /// The program has closed its end, or shut both ways: then it may still ask about the socket.
-    fn let_go(&mut self, place: Place, id: TcpId, breaks: bool) {
-        self.end_flow(id, breaks);
+    fn let_go(&mut self, place: Place, id: TcpId, end: End) {
+        self.end_flow(id, end);
         self.keep(place);
     }
 
@@ -626,7 +640,7 @@ impl Server {
             return;
         };
         socket.error = error;
-        self.end_flow(id, breaks);
+        self.end_flow(id, if breaks { End::Break } else { End::Close });
         self.keep(place);
     }
 

@@ -327,6 +327,17 @@ def shut_behind_the_far_end():
 
 
 @case
+def shut_with_much_unread():
+    ours = pair(7036)
+    # More than the pair holds, until no more goes.
+    far("c.settimeout(0.3); rest = 0")
+    yield far("[rest for _ in range(99) if c.sendall(bytes(1 << 16))]")
+    ours.shutdown(socket.SHUT_RDWR)
+    far("c.settimeout(30)")
+    yield far("c.recv(1)"), len(ours.recv(9)), ours.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+
+
+@case
 def resets():
     RESET = "c.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 0)); c.close()"
     ours = pair(7040)

@@ -332,6 +332,16 @@ impl Stack {
         self.let_go(id)
     }
 
+    /// Gives the connection up, as by a shutdown of both ways: what is unread is nobody's any more, but breaks nothing off. What comes
+    /// from now on does (linux: tcp_rcv_state_process, TCP_FIN_WAIT2).
+    pub fn tcp_shut_both(&mut self, id: TcpId) -> Result<(), Error> {
+        let now = self.now;
+        let flow = self.tcp.flow_of(id).ok_or(Error::NoSuch)?;
+        flow.tcp.abandoned = flow.tcp.receive.unread();
+        flow.tcp.shut(now);
+        self.let_go(id)
+    }
+
     /// Breaks the connection off with a RST. The id is no longer valid.
     pub fn tcp_abort(&mut self, id: TcpId) -> Result<(), Error> {
         let flow = self.tcp.flow_of(id).ok_or(Error::NoSuch)?;

@@ -76,6 +76,10 @@ pub(super) struct Connection {
     pub clock: Option<Clock>,
     /// Its owner is gone.
     pub is_orphan: bool,
+    /// Bytes that nobody will read any more, and that are no reason to break off.
+    pub abandoned: usize,
+    /// The RST that is due has no acknowledgement.
+    is_reset_bare: bool,
     /// A send was cut short.
     pub wants_room: bool,
     pub confirmed_at: Micros,
@@ -121,6 +125,8 @@ impl Connection {
             receive: Receiver::new(0, 0, None),
             clock: None,
             is_orphan: false,
+            abandoned: 0,
+            is_reset_bare: false,
             wants_room: false,
             confirmed_at: 0,
             own_mss,
@@ -230,6 +236,8 @@ impl Connection {
     pub(super) fn abort(&mut self) {
         use TcpState::*;
         self.reset_due = !matches!(self.state, SynSent | TimeWait | Closed) || self.reset_due;
+        // It answers what came to a connection that was closed on this side (linux: tcp_send_active_reset, tcp_v4_send_reset).
+        self.is_reset_bare = self.is_orphan && self.send.is_fin_acked();
         self.close();
     }
 
@@ -547,12 +555,9 @@ impl Connection {
             TcpState::SynSent | TcpState::SynReceived => self.write_syn(bytes, now),
             TcpState::Closed => {
                 let is_due = core::mem::take(&mut self.reset_due);
-                // Of a connection that is closed on this side nothing more is said (linux: tcp_send_active_reset, tcp_v4_send_reset).
-                let is_over = self.is_orphan && self.send.is_fin_acked();
-                let flags = if is_over {
-                    flag::RST
-                } else {
-                    flag::RST | flag::ACK
+                let flags = match self.is_reset_bare {
+                    true => flag::RST,
+                    false => flag::RST | flag::ACK,
                 };
                 is_due.then(|| (self.put(bytes, self.send.nxt, flags, false, now), 0))
             }

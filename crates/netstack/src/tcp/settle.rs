@@ -25,7 +25,7 @@ impl Stack {
             tcp.ready.is_writable = true;
         }
         // Whoever has closed it will not read (RFC 9293 section 3.10.4, as Linux does).
-        if tcp.is_orphan && tcp.receive.unread() > 0 && tcp.state != TcpState::Closed {
+        if tcp.is_orphan && tcp.receive.unread() > tcp.abandoned && tcp.state != TcpState::Closed {
             tcp.abort();
         }
         let is_news = tcp.ready != super::Ready::default() && !tcp.is_orphan;
