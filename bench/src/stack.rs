@@ -22,6 +22,7 @@ use fordwayd::admin::{Reply, Request};
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fmt::Write;
 use std::fs;
 use std::time::Duration;
@@ -230,11 +231,11 @@ fn row(
     let kind = case.work.server;
     for side in [case.ours, case.theirs] {
         let (place, path) = (side.stack.place(), side.stack.path());
-        if !servers.contains_key(&(kind, side.stack)) {
-            let server = Server::start(lab, kind, &place, path, None)?;
-            servers.insert((kind, side.stack), server);
-        }
-        pin(lab, &servers[&(kind, side.stack)], &place, case.placement)?;
+        let server = match servers.entry((kind, side.stack)) {
+            Entry::Occupied(runs) => runs.into_mut(),
+            Entry::Vacant(free) => free.insert(Server::start(lab, kind, &place, path, None)?),
+        };
+        pin(lab, server, &place, case.placement)?;
     }
     let contender = |side: Side| {
         let setting = Setting {
