@@ -12,8 +12,8 @@
 use crate::distance::Regime;
 use crate::micro::job::{COM_PREFIXES, CURVE_PREFIX};
 use crate::pairs::{self, PAIRS_MIN, median};
-use crate::reach;
 use crate::report::{self, Row, Table};
+use crate::{reach, stack};
 
 /// The kernel path within one domain.
 pub(crate) const LOOPBACK: &str = "kernel-loopback";
@@ -531,7 +531,8 @@ pub fn table_of(rows: &[Row], prefixes: &[&str]) -> Table {
     // What is measured by itself is missing nowhere else.
     let wanted = |mark: &Mark| {
         let work = mark.goal.work().unwrap_or_default();
-        let elsewhere = begins(work, &[reach::PREFIX]) || begins(work, &COM_PREFIXES);
+        let elsewhere =
+            begins(work, &[reach::PREFIX, stack::PREFIX]) || begins(work, &COM_PREFIXES);
         match prefixes.is_empty() {
             true => !elsewhere || is_there(work),
             false => begins(work, prefixes),

@@ -1,6 +1,6 @@
 //! What a request and its reply cost, in instructions:
-//! `cargo build --release -p fordway-netstack --example requests`, then
-//! `perf stat -e instructions:u target/release/examples/requests 100000 100 1000` (requests,
+//! `cargo build --release -p fordway-netstack --example exchange`, then
+//! `perf stat -e instructions:u target/release/examples/exchange 100000 100 1000` (requests,
 //! bytes of a request, bytes of a reply) or the same under `valgrind --tool=callgrind`.
 //!
 //! Two stacks, frames handed over in memory, checksums left to the link, GSO. Prints how many
