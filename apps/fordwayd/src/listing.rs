@@ -88,6 +88,34 @@ fn on_its_way(own: Option<Progress>, peer: Option<Progress>) -> Option<Reason> {
     }
 }
 
+/// Sockets of stacks, with the program and the number of those whose pair with their program has a channel.
+fn with_pairs(mut of_stacks: Vec<Connection>, rows: &[Connection]) -> Vec<Connection> {
+    let pairs = || {
+        let pairs = rows
+            .iter()
+            .filter(|row| row.protocol == Protocol::Unix.word());
+        pairs.filter_map(|row| Some((row, row.channel?)))
+    };
+    // The end that the stack has is known by its cookie, the program's by the number that both have.
+    let ends: HashMap<&str, u64> = pairs().map(|(row, id)| (row.cookie.as_str(), id)).collect();
+    let mut others: HashMap<u64, Vec<&Connection>> = HashMap::new();
+    for (row, id) in pairs() {
+        others.entry(id).or_default().push(row);
+    }
+    for one in &mut of_stacks {
+        one.channel = ends.get(one.cookie.as_str()).copied();
+        let both = one
+            .channel
+            .and_then(|id| others.get(&id))
+            .into_iter()
+            .flatten();
+        one.pid = both
+            .filter(|end| end.cookie != one.cookie)
+            .find_map(|end| end.pid);
+    }
+    of_stacks
+}
+
 fn is_waiting(view: &ConnectionView) -> bool {
     matches!(
         view.path,
@@ -139,9 +167,12 @@ impl Broker {
             .collect();
         let others = self.registry.other_ends();
         rows.extend(others.iter().map(|end| self.describe_other(end)));
-        for (id, one) in self.stack_connections() {
-            rows.extend(self.describe_of_stack(id, one));
-        }
+        let of_stacks = self.stack_connections().into_iter();
+        let of_stacks: Vec<_> = of_stacks
+            .filter_map(|(id, one)| self.describe_of_stack(id, one))
+            .collect();
+        let with_pairs = with_pairs(of_stacks, &rows);
+        rows.extend(with_pairs);
         let channels = rows.iter_mut().filter_map(|row| row.channel.as_mut());
         self.numbers.shorten(channels);
         rows

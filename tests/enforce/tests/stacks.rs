@@ -106,18 +106,26 @@ fn rules_hold_in_a_stack_while_traffic_runs() -> Result<()> {
          ip saddr 10.77.0.4 tcp dport 7002 counter reject with tcp reset
          ip saddr 10.77.0.9 tcp dport 7003 counter limit rate over 1/hour burst 1 packets drop",
     )?;
-    // It is listed as what it is.
-    let rows = run.bed.connections_of("own")?;
-    let [row] = &rows[..] else {
-        anyhow::bail!("{rows:?}");
-    };
-    ensure!(
-        (row.path.as_str(), row.state.as_str(), row.remote.as_str()) == ("stack", "ESTAB", ECHO)
-            && row.peer_domain.as_deref() == Some("db")
-            && row.kernel_bytes_tx > 0
-            && row.kernel_bytes_rx > 0,
-        "{row:?}"
-    );
+    // It is listed as what it is, with its program once the pair between program and stack has rings.
+    let pids = run.talker.pids();
+    run.bed
+        .lab
+        .wait_until(LIMIT, "the program's connection", || {
+            let rows = run.bed.connections_of("own")?;
+            let row = rows.iter().find(|row| row.path == "stack");
+            Ok(row.is_some_and(|row| {
+                (
+                    row.protocol.as_str(),
+                    row.state.as_str(),
+                    row.remote.as_str(),
+                ) == ("tcp", "ESTAB", ECHO)
+                    && row.peer_domain.as_deref() == Some("db")
+                    && row.kernel_bytes_tx > 0
+                    && row.kernel_bytes_rx > 0
+                    && row.channel.is_some()
+                    && row.pid.is_some_and(|pid| pids.contains(&(pid as u32)))
+            }))
+        })?;
     // What passes is counted by the bridge's copy alone.
     let passed = "ip daddr 10.77.0.3 tcp dport 7000";
     run.bed
