@@ -372,6 +372,55 @@ fn mount_count(dir: &Path) -> usize {
     mounts.lines().filter(|line| line.contains(dir)).count()
 }
 
+/// Stacks that hang, and that say what is not so: rules are in force all the same, and the broker serves on.
+#[test]
+fn a_stack_that_does_not_take_rules_is_another_one_then() {
+    if !is_root() {
+        return;
+    }
+    let rules = |port: u16| {
+        let rule = format!("tcp dport {port} counter drop");
+        format!(
+            "table inet t {{\n chain c {{\n type filter hook forward priority 0;\n {rule}\n }}\n}}\n"
+        )
+    };
+    for (name, liars) in [("hangs", false), ("liar", true)] {
+        let dir = Dir::new(name);
+        let broker = Broker::start(&dir.0);
+        let Request::DomainAddWithStack { stack, .. } = with_stack(false) else {
+            panic!("another request");
+        };
+        broker.domain(&Request::DomainAddWithStack {
+            name: name.into(),
+            ip: None,
+            publish: Vec::new(),
+            stack,
+        });
+        for round in 0..4 {
+            let before = broker.parts(2, &[]);
+            let text = rules(1000 + round);
+            match broker.ask(&Request::FilterLoad { text, epoch: None }) {
+                Reply::FilterChange(change) => {
+                    assert_eq!((change.stacks.changed, change.stacks.restarted), (0, 1));
+                }
+                other => panic!("{other:?}"),
+            }
+            let after = broker.parts(2, &before[1..]);
+            assert_eq!(after[0], before[0], "the driver");
+            let Reply::Filter(listed) = broker.ask(&Request::FilterList) else {
+                panic!("no rules");
+            };
+            assert!(listed.text.contains(&format!("dport {}", 1000 + round)));
+            assert!(liars || listed.text.contains("packets 0 bytes 0"));
+            let connections = broker.ask(&Request::Connections);
+            assert!(matches!(connections, Reply::Connections { .. }));
+        }
+        broker.ask(&Request::Down {
+            keep_domains: false,
+        });
+    }
+}
+
 #[test]
 fn fused_they_are_one_process() {
     if !is_root() {

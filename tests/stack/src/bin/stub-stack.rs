@@ -1,15 +1,17 @@
 //! The smallest stack that can be started in `fordway-stackd`'s place: it listens on its control socket, and echoes what comes to
-//! TCP port 7. The tests of the launch run it.
+//! TCP port 7. The tests of the launch run it. It takes no orders; that of a domain named `liar` answers them with all that it should not.
 #![forbid(unsafe_code)]
 
 use fordway_driver::confine::{self, Confined};
+use fordway_driver::orders::{self, Order, Report, Said};
 use fordway_driver::{Frame, FrameNotes, Port};
 use fordway_netstack::{Cidr, Config, Event, Offloads, RxChecksum, RxFrame, Stack, TcpOptions};
 use fordway_platform::{ipc, launch, packet};
-use rustix::event::{PollFd, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::error::Error;
 use std::fs::File;
 use std::net::IpAddr;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Instant;
 
@@ -22,6 +24,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     let text = |value: &serde_json::Value| value.as_str().map(str::to_owned).ok_or("no text");
     let control = text(&config["control_socket"])?;
     let _control = ipc::listen(Path::new(&control), ipc::Kind::Packets, 0o666)?;
+    if control.contains("/liar/") {
+        let own = config["orders"]["own"].as_i64().ok_or("no orders")?;
+        let own = launch::inherited(own as i32)?;
+        std::thread::spawn(move || lie(&own));
+    }
     let mut port = match &config["port"]["queue"]["link"] {
         serde_json::Value::Number(link) => {
             let link = link.as_i64().ok_or("no descriptor")?;
@@ -63,6 +70,43 @@ fn main() -> Result<(), Box<dyn Error>> {
         memory_bytes_max: 256 << 20,
     })?;
     serve(&mut stack, &mut port)
+}
+
+/// To each order: what is no message, what is none of its parts, counts of what is not there, and no end of it.
+fn lie(own: &OwnedFd) {
+    let count = |number, of| {
+        let said = Said::Counts {
+            epoch: 1,
+            counters: 1,
+            of,
+        };
+        let report = Report {
+            number,
+            is_last: false,
+            said,
+        };
+        serde_json::to_vec(&report).unwrap_or_default()
+    };
+    loop {
+        let _ = poll(&mut [PollFd::new(own, PollFlags::IN)], None);
+        let Ok((order, _)) = orders::receive::<Order>(own) else {
+            continue;
+        };
+        let messages = [
+            count(order.number, vec![(0, u64::MAX, u64::MAX), (1, 1, 1)]),
+            count(order.number + 1, vec![(u32::MAX, 1, 1); 100]),
+            b"{".to_vec(),
+            vec![b'['; orders::BYTES_MAX + 1],
+        ];
+        // Until there is no room; what comes first, differs.
+        let at = order.number as usize;
+        let messages = messages.iter().cycle().skip(at);
+        for message in messages {
+            if ipc::send(own, message, &[]).is_err() {
+                break;
+            }
+        }
+    }
 }
 
 fn serve(stack: &mut Stack, port: &mut Port) -> Result<(), Box<dyn Error>> {
