@@ -128,6 +128,21 @@ impl Broker {
     }
 }
 
+/// It was told to end, and removes what it has made; or the test has failed, and all goes at once.
+impl Drop for Broker {
+    fn drop(&mut self) {
+        let until = Instant::now() + PATIENCE;
+        let is_late = || std::thread::panicking() || Instant::now() > until;
+        while matches!(self.child.try_wait(), Ok(None)) && !is_late() {
+            std::thread::yield_now();
+        }
+        if let Ok(None) = self.child.try_wait() {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
 struct Dir(PathBuf);
 
 impl Dir {
