@@ -356,7 +356,9 @@ def step(word):
     print(word, flush=True)
     sys.stdin.readline()
 sock = talk()
-end = socket.socket(fileno=ask(sock, 1, bytes(16), 0, 2, 1)[1][0])
+error, fds = ask(sock, 1, bytes(16), 0, 2, 1)
+assert fds, error
+end = socket.socket(fileno=fds[0])
 end.settimeout(60)
 number = int(end.getpeername()[15:], 16)
 id = struct.pack("QII", number >> 64, number >> 32 & 2**32 - 1, number & 2**32 - 1)

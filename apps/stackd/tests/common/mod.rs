@@ -37,6 +37,8 @@ pub struct Bed {
     name: String,
     stackd: Option<Child>,
     shim: PathBuf,
+    /// The stack's, nobody else's: the kernel bounds the descriptors in flight of a user (unix(7), ETOOMANYREFS).
+    uid: u32,
     protocols: &'static str,
     others: Vec<Child>,
     /// Descriptors that the stack may have; 0: the usual ones.
@@ -92,6 +94,7 @@ impl Bed {
         let dir = std::env::temp_dir().join(&name);
         std::fs::create_dir_all(&dir).expect("a directory");
         let mut bed = Bed {
+            uid: UID + number,
             dir,
             stack,
             name,
@@ -156,9 +159,10 @@ impl Bed {
     pub fn start_stack(&mut self) {
         let config = format!(
             r#"{{"control_socket": "{}", "port": {{"packet": "w0"}}, "mac": "02:70:00:00:00:05",
-                "addresses": ["{OWN}/16", "fd70::5/64"], "routes": [], "sockets_max": 8192, "netns_cookie": {}, "uid": {UID}, "protocols": [{}]}}"#,
+                "addresses": ["{OWN}/16", "fd70::5/64"], "routes": [], "sockets_max": 8192, "netns_cookie": {}, "uid": {}, "protocols": [{}]}}"#,
             self.control_socket().display(),
             self.cookie(),
+            self.uid,
             self.protocols
         );
         // As the broker starts it, but for the broker: with the library, and confined.
