@@ -53,7 +53,8 @@ impl Bed {
             let all = trips.count * TRIP_BYTES;
             ensure!(
                 by_ring.is_some_and(|sent| sent >= all),
-                "{name}: the {what} neighbour sent {by_ring:?} of {all} bytes by its ring"
+                "{name}: the {what} neighbour sent {by_ring:?} of {all} bytes by its ring: {before:?}, then {after:?}; {:?}",
+                self.lab.connections()?
             );
         }
         Ok(())
