@@ -1,15 +1,18 @@
 """A server under a stack of its own that hands its connection on in every way, and its client, which knows each byte.
 
     stack_moves.py serve PORT | ask HOST PORT | go-on NUMBER
+    stack_moves.py endure PORT | insist HOST PORT | killed PORT | bereaved HOST PORT
 
 Both say nothing but how far they are. A wrong byte, or one too many, is an error.
 """
 import array
 import os
 import random
+import select
 import signal
 import socket
 import sys
+import time
 
 STEP = 150
 POURED = 3000
@@ -138,6 +141,82 @@ def client(host, port):
     print("done", flush=True)
 
 
+def endure(port):
+    """Serves anew whenever its connection is broken off by its own stack, until a connection ends well."""
+    while True:
+        try:
+            listener = socket.create_server(("", port))
+        except OSError as error:
+            # A stack that has ended is started again.
+            print(error, file=sys.stderr, flush=True)
+            time.sleep(0.05)
+            continue
+        with listener:
+            print("ready", flush=True)
+            connection = listener.accept()[0]
+            with connection:
+                try:
+                    answer(connection, 0)
+                    print("warm", flush=True)
+                    # The stack is killed while this waits.
+                    while connection.recv(1000):
+                        pass
+                    print("done", flush=True)
+                    return
+                except ConnectionError as error:
+                    print(f"broken: {type(error).__name__}", flush=True)
+
+
+def insist(host, port):
+    """Once with a connection that breaks, once with one that does not."""
+    for breaks in (True, False):
+        connection = connected(host, port)
+        with connection:
+            ask(connection, 0)
+            print("warm", flush=True)
+            if breaks:
+                # A stack that is gone answers nothing, or that it knows of no such connection: asked again and again, it does.
+                while True:
+                    try:
+                        connection.sendall(b"x")
+                    except ConnectionError:
+                        break
+                    time.sleep(0.01)
+    print("done", flush=True)
+
+
+def connected(host, port):
+    while True:
+        try:
+            return socket.create_connection((host, port), 1)
+        except OSError:
+            time.sleep(0.05)
+
+
+def killed(port):
+    """Is killed with bytes unread, rings in use."""
+    listener = socket.create_server(("", port))
+    print("ready", flush=True)
+    connection = listener.accept()[0]
+    answer(connection, 0)
+    connection.sendall(b"now")
+    select.select([connection], [], [])
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def bereaved(host, port):
+    """The client of one that is killed."""
+    with socket.create_connection((host, port)) as connection:
+        ask(connection, 0)
+        if connection.recv(3, socket.MSG_WAITALL) != b"now":
+            raise ValueError("another word")
+        connection.sendall(b"never read")
+        try:
+            raise ValueError(f"no reset, but {connection.recv(1)}")
+        except ConnectionResetError:
+            print("done", flush=True)
+
+
 match sys.argv[1:]:
     case ["serve", port]:
         serve(int(port))
@@ -145,3 +224,11 @@ match sys.argv[1:]:
         client(host, int(port))
     case ["go-on", number]:
         go_on(int(number))
+    case ["endure", port]:
+        endure(int(port))
+    case ["insist", host, port]:
+        insist(host, int(port))
+    case ["killed", port]:
+        killed(int(port))
+    case ["bereaved", host, port]:
+        bereaved(host, int(port))

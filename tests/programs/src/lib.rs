@@ -188,6 +188,17 @@ impl Bed {
         Ok(program)
     }
 
+    /// Kills the stack of such a domain, not its driver.
+    pub fn kill_stack(&self, domain: &str) -> Result<()> {
+        let all = self.lab.domains()?;
+        let known = all.iter().find(|known| known.name == domain);
+        let stack = known.and_then(|known| known.stack.as_ref());
+        let pid = stack.and_then(|stack| stack.pids.last());
+        let process = proc::stat(*pid.context("no stack")? as u32).context("no process")?;
+        proc::signal(&process, Signal::KILL);
+        Ok(())
+    }
+
     /// The same of a server of datagrams; returns when it has the port.
     pub fn serve_datagrams(&self, domain: &str, port: u16, spawn: Spawn) -> Result<Program> {
         let program = self.spawn(domain, spawn)?;

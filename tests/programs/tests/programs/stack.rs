@@ -1,10 +1,56 @@
 //! Programs under a stack of their own, whose bytes go by rings between program and stack; their clients are by the kernel.
 
 use anyhow::{Result, ensure};
-use fordway_test_programs::{Bed, CLIENT, CLIENT_LIMIT, Spawn, path_of, script};
+use fordway_test_programs::{Bed, CLIENT, CLIENT_LIMIT, Program, Spawn, path_of, script};
 
 const STACK: &str = "stack";
 const PORT: u16 = 7000;
+
+/// A server and its client, each by one word of the script.
+fn both(bed: &Bed, server: &str, client: &str) -> Result<[Program; 2]> {
+    let (python, script) = (path_of("python3")?, script("stack_moves.py"));
+    let serve = Spawn::line(&format!("{python} {script} {server} {PORT}")).dir(&bed.dir());
+    let server = bed.serve_under_a_stack(STACK, serve, "ready")?;
+    let ask = Spawn::line(&format!("{python} {script} {client} {STACK} {PORT}"));
+    let client = bed.spawn(CLIENT, ask.dir(&bed.dir()))?;
+    Ok([server, client])
+}
+
+/// The stack is killed, and started again by the broker: the program hears of it, and its next connection has rings, too.
+#[test]
+fn stack_killed() -> Result<()> {
+    let Some(bed) = Bed::start("a stack that is killed", &["python3"])? else {
+        return Ok(());
+    };
+    let watch = bed.watch()?;
+    let [server, client] = both(&bed, "endure", "insist")?;
+    server.wait_for_output("warm")?;
+    bed.kill_stack(STACK)?;
+    let asked = bed.end_of(client, CLIENT_LIMIT, "the client")?.ok()?;
+    ensure!(asked.text() == "warm\nwarm\ndone\n", "{}", asked.text());
+    let served = bed.end_of(server, CLIENT_LIMIT, "the server")?.ok()?;
+    let wanted = "ready\nwarm\nbroken: ConnectionResetError\nready\nwarm\ndone\n";
+    ensure!(served.text() == wanted, "{}", served.text());
+    let line = watch.end(&bed)?.between_program_and_stack(STACK, 800_000)?;
+    bed.remove_domain(STACK)?;
+    bed.finish(&line)
+}
+
+/// The program is killed with bytes unread in its ring: its client sees a reset.
+#[test]
+fn stack_program_killed() -> Result<()> {
+    let Some(bed) = Bed::start("a program under a stack that is killed", &["python3"])? else {
+        return Ok(());
+    };
+    let watch = bed.watch()?;
+    let [server, client] = both(&bed, "killed", "bereaved")?;
+    let asked = bed.end_of(client, CLIENT_LIMIT, "the client")?.ok()?;
+    ensure!(asked.text() == "done\n", "{}", asked.text());
+    bed.end_of(server, CLIENT_LIMIT, "the server")?;
+    let line = watch.end(&bed)?.between_program_and_stack(STACK, 400_000)?;
+    bed.remove_domain(STACK)?;
+    bed.finish(&line)
+}
 
 /// A connection goes over forks, copies, messages and an exec, rings in use before each, and each byte is the right one.
 #[test]
@@ -12,12 +58,8 @@ fn stack_moves() -> Result<()> {
     let Some(bed) = Bed::start("moves under a stack", &["python3"])? else {
         return Ok(());
     };
-    let (python, script) = (path_of("python3")?, script("stack_moves.py"));
-    let serve = Spawn::line(&format!("{python} {script} serve {PORT}")).dir(&bed.dir());
-    let server = bed.serve_under_a_stack(STACK, serve, "ready")?;
     let watch = bed.watch()?;
-    let ask = Spawn::line(&format!("{python} {script} ask {STACK} {PORT}"));
-    let client = bed.spawn(CLIENT, ask.dir(&bed.dir()))?;
+    let [server, client] = both(&bed, "serve", "ask")?;
     let asked = bed.end_of(client, CLIENT_LIMIT, "the client")?.ok()?;
     ensure!(asked.text().ends_with("done\n"), "{}", asked.text());
     let served = bed.end_of(server, CLIENT_LIMIT, "the server")?.ok()?;
