@@ -165,7 +165,24 @@ impl Broker {
         let mut rows: Vec<_> = rows
             .map(|one| self.describe_connection(one, &found, &tables))
             .collect();
-        let others = self.registry.other_ends();
+        let mut others = self.registry.other_ends();
+        // What has left its ring, or has none, is closed without a word.
+        let mut open: HashMap<u64, BTreeSet<u64>> = HashMap::new();
+        let places = &mut self.places;
+        others.retain(|end| {
+            let SocketFacts {
+                protocol,
+                netns_cookie,
+                cookie,
+                ..
+            } = end.facts;
+            let is_sure = protocol != Protocol::Unix || matches!(end.path, Path::Channel(_));
+            let open = open.entry(netns_cookie);
+            is_sure
+                || open
+                    .or_insert_with(|| places.unix_cookies(netns_cookie))
+                    .contains(&cookie)
+        });
         rows.extend(others.iter().map(|end| self.describe_other(end)));
         let of_stacks = self.stack_connections().into_iter();
         let of_stacks: Vec<_> = of_stacks

@@ -229,6 +229,18 @@ impl Places {
         found
     }
 
+    /// The cookies of the AF_UNIX sockets of a namespace; none, if nobody has shown a socket there, or they cannot be had.
+    pub(crate) fn unix_cookies(&mut self, netns_cookie: u64) -> BTreeSet<u64> {
+        let place = self.by_cookie.get(&netns_cookie);
+        match place.map(|place| place.asker.unix_cookies()) {
+            Some(Ok(all)) => return all,
+            // As above.
+            Some(Err(_)) => self.close(netns_cookie),
+            None => {}
+        }
+        BTreeSet::new()
+    }
+
     /// UDP sockets of a port in a namespace; `open` as above. The caller closes what was opened for it alone.
     pub(crate) fn bound_to(
         &mut self,

@@ -16,6 +16,7 @@ use crate::netns;
 use crate::sockinfo::{self, TcpState};
 use fordway_abi::control::Protocol;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -151,6 +152,19 @@ impl Asker {
         let peer = attributes.and_then(|all| netlink::find_attribute(all, UNIX_DIAG_PEER));
         let peer = peer.and_then(|peer| read_u32(peer, 0));
         Ok(peer.filter(|peer| *peer != 0))
+    }
+
+    /// The cookies of all AF_UNIX sockets.
+    pub fn unix_cookies(&self) -> io::Result<BTreeSet<u64>> {
+        let mut bytes = [0; 24];
+        bytes[0] = libc::AF_UNIX as u8;
+        bytes[4..8].copy_from_slice(&u32::MAX.to_ne_bytes());
+        let flags = netlink::REQUEST | netlink::DUMP;
+        let request = netlink::request(SOCK_DIAG_BY_FAMILY, flags, &bytes);
+        let mut found = BTreeSet::new();
+        self.0
+            .dump(&request, |message| found.extend(read_u64(message.body, 8)))?;
+        Ok(found)
     }
 
     /// All UDP sockets of a port, of IPv4 and IPv6. The kernel looks at each slot of its table for them, and tells of these
@@ -490,8 +504,12 @@ mod tests {
         let of_other = rustix::fs::fstat(&other).expect("fstat").st_ino as u32;
         let its = rustix::net::sockopt::socket_cookie(&other).expect("cookie");
         assert_eq!(asker.peer_of_unix(of_other, its).expect("asked"), None);
+        let (of_a, of_b) = (cookie(&a), cookie(&b));
+        let all = || asker.unix_cookies().expect("dump");
+        assert!([of_a, of_b].iter().all(|one| all().contains(one)));
         drop(b);
         assert_eq!(peer(&a, cookie(&a)), None);
+        assert!(all().contains(&of_a) && !all().contains(&of_b));
     }
 
     #[test]
