@@ -709,6 +709,9 @@ def by_number():
     far("d = l.accept()[0]; l.close()")
     yield libc.syscall(1, fd, b"numbers", 7), far("take(7, d)"), far("d.sendall(b'back')")
     room = ctypes.create_string_buffer(9)
+    # A length that is none of memory.
+    yield libc.write(fd, bytes(1 << 20), ctypes.c_size_t(-1)), errno.errorcode.get(ctypes.get_errno())
+    yield libc.read(fd, room, ctypes.c_size_t(-1)), errno.errorcode.get(ctypes.get_errno())
     yield libc.syscall(0, fd, room, 9), room.value, libc.syscall(3, fd)
 
 
