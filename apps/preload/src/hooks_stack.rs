@@ -22,8 +22,8 @@
 use crate::stack::datagram::{Place, receive_datagram, send_datagram, source_of};
 use crate::stack::stream::{receive_stream, send_stream};
 use crate::stack::{
-    CONNECTED, IN6_BYTES_MIN, LISTENS, ROOMY, SIX, UDP, asked, give_name, is_nonblocking, names,
-    read_name, request, set_bits, take_error, talk, wait_connected, word_of,
+    CONNECTED, IN6_BYTES_MIN, LISTENS, ROOMY, SIX, UDP, again, asked, give_name, is_nonblocking,
+    names, read_name, request, set_bits, take_error, talk, wait_connected, word_of,
 };
 use crate::state::kind;
 use crate::sys::{self, give, sys};
@@ -109,7 +109,8 @@ pub fn listen(fd: c_int, backlog: c_int) -> c_int {
     let listened = || {
         let mut request = request(fd, Operation::Listen)?;
         request.first = backlog;
-        asked(&request)?;
+        let (answer, _) = asked(&request)?;
+        again::keep(fd, &answer, backlog);
         set_bits(fd, LISTENS, true);
         Ok(0)
     };
@@ -129,29 +130,39 @@ pub fn accept(
     if word & UDP != 0 {
         return Err(libc::EOPNOTSUPP);
     }
-    if word & LISTENS == 0 && names(fd)?.state != state::LISTENING {
-        return Err(libc::EINVAL);
+    if word & LISTENS == 0 {
+        match names(fd) {
+            Ok(answer) if answer.state == state::LISTENING => {}
+            // Perhaps one of a stack that has ended.
+            Err(libc::ESTALE) => {}
+            Ok(_) => return Err(libc::EINVAL),
+            Err(error) => return Err(error),
+        }
     }
     set_bits(fd, LISTENS, true);
     let mut accepted = Accepted::new_zeroed();
-    let at = accepted.as_mut_bytes().as_mut_ptr();
     let receive = |message, flags| {
         // SAFETY: a message of ours.
         let count = unsafe { real::recvmsg(fd, message, flags) };
         usize::try_from(count).map_err(|_| sys::errno())
     };
-    let received = talk::receive_with_fd(receive, at, size_of::<Accepted>());
-    let (count, new) = match received {
-        // The plug was in the pair when it ended.
-        Err(libc::ECONNRESET) => (0, None),
-        received => received?,
-    };
-    let new = match (count == size_of::<Accepted>(), new) {
-        (true, Some(new)) => new,
-        // It had no place in the table of descriptors.
-        (true, None) => return Err(libc::EMFILE),
-        // The program has shut it, or the stack has ended.
-        _ => return Err(libc::EINVAL),
+    let new = loop {
+        let at = accepted.as_mut_bytes().as_mut_ptr();
+        let received = talk::receive_with_fd(receive, at, size_of::<Accepted>());
+        let (count, new) = match received {
+            // The plug was in the pair when it ended.
+            Err(libc::ECONNRESET) => (0, None),
+            received => received?,
+        };
+        match (count == size_of::<Accepted>(), new) {
+            (true, Some(new)) => break new,
+            // It had no place in the table of descriptors.
+            (true, None) => return Err(libc::EMFILE),
+            // The stack has ended, and there is another one.
+            _ if again::make_again(fd)? => {}
+            // The program has shut it.
+            _ => return Err(libc::EINVAL),
+        }
     };
     settle(new, flags);
     if !target.is_null()
@@ -203,7 +214,7 @@ pub fn connect(fd: c_int, word: u32, at: *const c_void, length: u32) -> c_int {
     give(connected()) as c_int
 }
 
-/// Puts a new socket of the stack's under a descriptor whose connection is over. Epoll instances do not know it.
+/// Puts a new socket of the stack's under a descriptor whose connection is over.
 fn renew(fd: c_int) -> sys::Result<()> {
     let answer = names(fd)?;
     let mut request = request(fd, Operation::Open)?;
@@ -211,17 +222,12 @@ fn renew(fd: c_int) -> sys::Result<()> {
     request.second = i32::from(answer.kind);
     let (opened, new) = asked(&request)?;
     let new = new.ok_or(libc::EMFILE)?;
-    let close_on_exec = sys!(SYS_fcntl, fd, libc::F_GETFD).unwrap_or(0) & 1 != 0;
-    let flags = if close_on_exec { libc::O_CLOEXEC } else { 0 };
-    if is_nonblocking(fd) {
-        settle(new, libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK);
-    }
     // The former pair goes, with its rings.
     hooks_fd::stack_socket(fd, word_of(&answer));
-    let replaced = sys!(SYS_dup3, new, fd, flags);
+    let replaced = again::replace(fd, new);
     let _ = sys!(SYS_close, new);
     hooks_fd::stack_socket(fd, word_of(&opened));
-    replaced.map(drop)
+    replaced
 }
 
 /// As getsockname(2), or getpeername(2) if it `is_far`.

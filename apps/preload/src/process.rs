@@ -20,6 +20,7 @@ use crate::poll::Polled;
 use crate::purse::DomainsPurse;
 use crate::shared_bell::SharedBells;
 use crate::spin::Clock;
+use crate::stack::again::Again;
 use crate::stack::talk::Talk;
 use crate::state::Table;
 use crate::upgrade::Looks;
@@ -35,6 +36,7 @@ pub struct Process {
     pub broker: Broker,
     /// The conversation with the program's own stack.
     pub talk: Talk,
+    pub stack_again: Again,
     /// Whether some program requires the fast path.
     pub insisted: Insisted,
     /// Doorbells, and the page that says who sleeps.
@@ -73,6 +75,7 @@ pub static PROCESS: Process = Process {
     links: Links::new(),
     broker: Broker::new(),
     talk: Talk::new(),
+    stack_again: Again::new(),
     insisted: Insisted::new(),
     doors: Doors::new(),
     shared_bells: SharedBells::new(),

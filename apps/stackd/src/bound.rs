@@ -68,7 +68,9 @@ impl Ports {
                 let both = |name| option(place, name) && option(other, name);
                 let is_listening = socket.is_listening();
                 let meets = socket.bound.is_some_and(|bound| bound.meets(wanted));
-                !meets || both(name::REUSEPORT) || both(name::REUSEADDR) && !is_listening
+                let former = table.look(place).and_then(|socket| socket.former);
+                let is_same = former.is_some() && former == socket.former;
+                !meets || is_same || both(name::REUSEPORT) || both(name::REUSEADDR) && !is_listening
             })
     }
 

@@ -7,7 +7,7 @@ use crate::server::{Server, Work};
 use crate::shares::{Owner, Shares};
 use crate::table::{Body, Place};
 use fordway_abi::stack::{
-    Answer, DATAGRAM, GOT_BYTES_MAX, INET, INET6, Name, Operation, REQUEST_MAGIC, Request,
+    Answer, DATAGRAM, GOT_BYTES_MAX, INET, INET6, Id, Name, Operation, REQUEST_MAGIC, Request,
     SET_BYTES_MAX, STREAM, level, name, state,
 };
 use fordway_platform::ipc::{self, ReceiveError};
@@ -176,7 +176,15 @@ impl Server {
         let mut got = Vec::new();
         let done = match operation {
             Operation::Open => Err(EINVAL),
-            Operation::Bind => self.bind(place, &request.name),
+            Operation::Bind => {
+                let socket = self.table.get(place).ok_or(ESTALE)?;
+                if let Some((id, key)) = value.split_first_chunk::<{ size_of::<Id>() }>()
+                    && let Ok(key) = key.try_into().map(u64::from_ne_bytes)
+                {
+                    (socket.former, socket.key) = (Some((*id, key)), key);
+                }
+                self.bind(place, &request.name)
+            }
             Operation::Listen => self.listen(place, request.first),
             Operation::Connect => self.connect(place, &request.name),
             Operation::Names => {

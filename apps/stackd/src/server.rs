@@ -356,6 +356,7 @@ impl Server {
         let socket = Socket {
             is_inet6,
             key,
+            former: None,
             owner: Some(owner),
             bound: None,
             options,

@@ -20,6 +20,8 @@ pub(crate) struct Socket {
     pub is_inet6: bool,
     /// Whoever commands it has to know it (`fordway_abi::stack`).
     pub key: u64,
+    /// The listener at a stack before this one that it is to follow: its id and key.
+    pub former: Option<([u8; size_of::<Id>()], u64)>,
     /// Of whose share it is; none: it is over.
     pub owner: Option<Owner>,
     /// Its name, once it has one.
@@ -214,6 +216,7 @@ mod tests {
         Socket {
             is_inet6: false,
             key: 0,
+            former: None,
             owner: Some(1),
             bound: None,
             options: Options::default(),

@@ -146,6 +146,94 @@ fn names_are_looked_up() {
     assert!(bed.stack_lives());
 }
 
+/// A server that waits by epoll, in two processes that share the listener, and answers each connection with what it has sent.
+const ECHO: &str = r#"
+import os, select, socket
+listener = socket.create_server(("", 7000), backlog=64)
+listener.setblocking(False)
+os.fork()
+epoll = select.epoll()
+epoll.register(listener, select.EPOLLIN)
+open_ = {}
+while True:
+    for fd, events in epoll.poll():
+        if fd == listener.fileno():
+            try:
+                sock, _ = listener.accept()
+            except BlockingIOError:
+                continue
+            sock.setblocking(False)
+            open_[sock.fileno()] = sock
+            epoll.register(sock, select.EPOLLIN)
+            continue
+        try:
+            bytes_ = open_[fd].recv(65536)
+            if bytes_:
+                open_[fd].send(bytes_)
+                continue
+        except OSError:
+            pass
+        open_.pop(fd).close()
+"#;
+
+/// Asks until it is answered; ten times, by connections of its own and by one that it keeps.
+const ASKS: &str = r#"
+import socket, sys, time
+until = time.monotonic() + 60
+kept = None
+done = 0
+while done < 10:
+    assert time.monotonic() < until, done
+    try:
+        with socket.create_connection(("10.70.0.5", 7000), 0.3) as sock:
+            sock.sendall(b"new")
+            assert sock.recv(9) == b"new"
+        if kept is None:
+            kept = socket.create_connection(("10.70.0.5", 7000), 0.3)
+        kept.sendall(b"kept")
+        assert kept.recv(9) == b"kept"
+        done += 1
+    except (OSError, AssertionError):
+        kept = None
+"#;
+
+#[test]
+fn servers_are_reached_again_when_their_stack_was_killed() {
+    const KILLS: usize = 50;
+    let Some(mut bed) = Bed::start(Stack::Own) else {
+        return;
+    };
+    let server = bed.near(&["python3", "-c", ECHO]);
+    bed.keep(server);
+    let with_redis = has("redis-server");
+    if with_redis {
+        let redis = "redis-server --port 6379 --save --protected-mode no --logfile redis.log";
+        let server = bed.near(&redis.split(' ').collect::<Vec<_>>());
+        bed.keep(server);
+    }
+    let redis = |bed: &Bed| {
+        if with_redis {
+            // Without a connection at first, it says so and does not end well.
+            let ask = ["timeout", "2", "redis-cli", "-e", "-h", OWN, "ping"];
+            assert_eq!(said_soon(|| bed.far(&ask)).trim(), "PONG");
+        }
+    };
+    redis(&bed);
+    said(bed.far(&["python3", "-c", ASKS]));
+    for _ in 0..KILLS {
+        // Under load.
+        let mut load = bed.far(&["python3", "-c", ASKS]);
+        let mut load = load.spawn().expect("python3");
+        bed.kill_stack();
+        bed.start_stack();
+        assert!(load.wait().expect("its end").success());
+        redis(&bed);
+    }
+    // They sleep when there is nothing to do: an end that shows for ever would have them ask without an end.
+    let log = std::fs::read_to_string(bed.dir.join("redis.log")).unwrap_or_default();
+    assert!(log.lines().count() < 100 + 10 * KILLS, "{log}");
+}
+
 #[test]
 fn a_stack_that_was_killed_has_a_successor() {
     let Some(mut bed) = Bed::start(Stack::Own) else {

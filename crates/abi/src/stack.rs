@@ -125,7 +125,8 @@ pub const DATAGRAM: u32 = 2;
 pub enum Operation {
     /// A new socket of family `first` and type `second`. The program's end comes with the answer.
     Open = 1,
-    /// As bind(2), to `name`.
+    /// As bind(2), to `name`. With an id and a key in `value`, those that a listener had at a former stack: sockets that show the same ones
+    /// share the name, and have that key.
     Bind = 2,
     /// As listen(2), with a backlog of `first`.
     Listen = 3,
@@ -252,6 +253,25 @@ pub struct Accepted {
     pub local: Name,
     /// The far end's.
     pub remote: Name,
+}
+
+/// Before a [`Listener`] in the name of the program's end, in the abstract namespace.
+pub const LISTENER_PREFIX: &[u8; 16] = b"fordway.listens.";
+
+/// What the library keeps of a listener, to make it again when its stack has ended.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Listener {
+    /// Of this one. No two have the same name.
+    pub id: Id,
+    /// At the first stack that it was of.
+    pub first: Id,
+    /// Its name.
+    pub local: Name,
+    /// As of listen(2).
+    pub backlog: i32,
+    /// A bit for each option that is set again.
+    pub options: u32,
 }
 
 /// What stands before each datagram.

@@ -9,7 +9,7 @@ use fordway_abi::ABI_VERSION;
 use fordway_abi::control::{self, *};
 use fordway_abi::reason::Reason;
 use fordway_abi::shm::{self, *};
-use fordway_abi::stack::{self, Accepted, Answer, Head, Id, Name, Operation, Request};
+use fordway_abi::stack::{self, Accepted, Answer, Head, Id, Listener, Name, Operation, Request};
 use std::fmt::Write;
 use std::mem::{align_of, offset_of};
 
@@ -217,6 +217,16 @@ fn present_layout() -> String {
         }
     );
     layout!(text, Accepted { local, remote });
+    layout!(
+        text,
+        Listener {
+            id,
+            first,
+            local,
+            backlog,
+            options
+        }
+    );
     layout!(
         text,
         Head {

@@ -34,6 +34,7 @@ mod hot;
 mod instances;
 mod items;
 mod ready;
+mod registered;
 mod shared;
 #[cfg(test)]
 mod tests;
@@ -44,6 +45,7 @@ pub use change::{can_wake, control};
 pub use instances::{after_fork, closed, created, discover, doors, find, wake};
 pub use items::{fd_closed, warm_all};
 pub use ready::mask_of;
+pub use registered::registrations;
 pub use shared::{
     Cells, after_fork as cells_after_fork, before_fork, has_cells, let_go_of, settle_fd,
 };

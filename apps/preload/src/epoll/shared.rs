@@ -25,7 +25,7 @@
 //! is free. What a relative has given back already, the kernel knows too: it shows the data of
 //! each registration (proc_pid_fdinfo(5)), and those with a tag of ours are still ours.
 
-use super::instances::{bell_of, proc_path};
+use super::instances::bell_of;
 use super::items::{items_of, remove};
 use super::*;
 use crate::wait::{self, Bell};
@@ -542,64 +542,13 @@ fn note_registrations(instance: &Instance, has_relatives: bool) {
     }
 }
 
-/// Reads /proc/self/fdinfo: `tfd: 5 events: 19 data: c3a1f0057e ...`, a line for each registration.
+/// Those that the kernel has.
 fn note_shown(instance: &Instance) -> sys::Result<()> {
-    let path = proc_path(b"/proc/self/fdinfo/", instance.fd.load(Ordering::Relaxed));
-    let file = sys!(SYS_open, path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC, 0)?;
-    let mut buffer = [0u8; 1024];
-    let mut data = Data::default();
-    let result = loop {
-        match sys!(SYS_read, file, buffer.as_mut_ptr(), buffer.len()) {
-            Ok(0) => break Ok(()),
-            Ok(count) => {
-                for byte in &buffer[..count] {
-                    if let Some(value) = data.take(*byte)
-                        && let Some((_, item)) = item_of_tag(value)
-                    {
-                        item.registered.store(1, Ordering::Relaxed);
-                    }
-                }
-            }
-            Err(libc::EINTR) => {}
-            Err(error) => break Err(error),
+    registered::each(instance.fd.load(Ordering::Relaxed), |_, _, data| {
+        if let Some((_, item)) = item_of_tag(data) {
+            item.registered.store(1, Ordering::Relaxed);
         }
-    };
-    let _ = sys!(SYS_close, file);
-    result
-}
-
-/// Finds the numbers behind `data:` in a text that comes byte by byte.
-#[derive(Default)]
-struct Data {
-    /// Letters of the word that were seen.
-    matched: usize,
-    value: u64,
-    has_digits: bool,
-}
-
-impl Data {
-    fn take(&mut self, byte: u8) -> Option<u64> {
-        const WORD: &[u8] = b"data:";
-        if self.matched < WORD.len() {
-            self.matched = if byte == WORD[self.matched] {
-                self.matched + 1
-            } else {
-                usize::from(byte == WORD[0])
-            };
-            return None;
-        }
-        if let Some(digit) = (byte as char).to_digit(16) {
-            self.value = self.value << 4 | u64::from(digit);
-            self.has_digits = true;
-            return None;
-        }
-        if !self.has_digits && byte == b' ' {
-            return None;
-        }
-        let found = self.has_digits.then_some(self.value);
-        *self = Self::default();
-        found
-    }
+    })
 }
 
 /// Threads of ours that sleep in the instance go on in the kernel's own wait.
@@ -626,22 +575,9 @@ pub fn keep_from_rings(conn: &Conn, reason: Reason, wait: bool) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::instances::proc_path;
     use super::*;
     use crate::testing::tables;
-
-    fn data_of(text: &[u8]) -> Vec<u64> {
-        let mut data = Data::default();
-        text.iter().filter_map(|byte| data.take(*byte)).collect()
-    }
-
-    #[test]
-    fn data_of_registrations_are_read_byte_by_byte() {
-        let line = b"tfd:        5 events:       19 data:         c3a1f0057e  pos:0 ino:9 sdev:6\n";
-        assert_eq!(data_of(line), [0xc3_a1f0_057e]);
-        assert_eq!(data_of(b"data:1 data: ffffffffffffffff\n"), [1, u64::MAX]);
-        assert_eq!(data_of(b"ddata: 2\n"), [2]);
-        assert_eq!(data_of(b"data: \ndate: 3\ndata: 4\n"), [4]);
-    }
 
     /// Runs it in a child of a fork, which ends without the library's knowledge.
     fn in_child(act: impl FnOnce()) -> i32 {

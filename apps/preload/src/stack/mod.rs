@@ -1,6 +1,7 @@
 //! What the library knows of sockets of the program's own stack ([`crate::hooks_stack`] has the calls): words of the table of
 //! descriptors, questions to the stack ([`talk`]), names, waits; bytes of streams ([`stream`]) and of UDP ([`datagram`]).
 
+pub mod again;
 pub mod datagram;
 pub mod stream;
 pub mod talk;
