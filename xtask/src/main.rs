@@ -443,6 +443,7 @@ fn test(arguments: &[String]) -> Outcome {
     }
     // Before the tests: those of the shim and of real programs use the release build.
     sum.step("build", built());
+    sum.step("the stack without TCP", smaller_stack());
     let mut units = cargo(&[
         "test",
         "--workspace",

@@ -294,6 +294,10 @@ impl Broker {
 
     /// Starts the parts that are due.
     pub(crate) fn start_parts(&mut self) {
+        // One that ends with the broker is the next one's to start.
+        if self.ending.is_some() {
+            return;
+        }
         if self.parts.on_time() {
             self.stacks.save(&self.parts);
         }

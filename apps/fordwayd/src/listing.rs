@@ -89,6 +89,9 @@ fn on_its_way(own: Option<Progress>, peer: Option<Progress>) -> Option<Reason> {
 }
 
 /// Sockets of stacks, with the program and the number of those whose pair with their program has a channel.
+/// Longest protocol or state of a stack's.
+const WORD_CHARS: usize = 16;
+
 fn with_pairs(mut of_stacks: Vec<Connection>, rows: &[Connection]) -> Vec<Connection> {
     let pairs = || {
         let pairs = rows
@@ -363,13 +366,18 @@ impl Broker {
 
     fn describe_of_stack(&self, id: u32, one: orders::Connection) -> Option<Connection> {
         let domain = self.registry.domains().find(|domain| domain.id == id)?;
+        // A stack may say anything, and this comes to terminals.
+        let word = |text: &str| -> String {
+            let is_plain = |c: &char| c.is_ascii_alphanumeric() || *c == '-';
+            text.chars().filter(is_plain).take(WORD_CHARS).collect()
+        };
         Some(Connection {
-            protocol: one.protocol,
+            protocol: word(&one.protocol),
             domain: domain.name.clone(),
             peer_domain: self.domain_with(one.remote.ip()),
             local: one.local.to_string(),
             remote: one.remote.to_string(),
-            state: one.state,
+            state: word(&one.state),
             path: "stack".to_owned(),
             reason: None,
             pid: None,

@@ -15,7 +15,7 @@
 
 use crate::admin::Taken;
 use crate::broker::Broker;
-use fordway_driver::orders::{self, Connection, Ends, Order, Report, Said, What};
+use fordway_driver::orders::{self, CONNECTIONS_MAX, Connection, Ends, Order, Report, Said, What};
 use fordway_filter::rules;
 use fordway_platform::ipc::ReceiveError;
 use fordway_platform::memfd;
@@ -27,15 +27,18 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 /// How long stacks may take for new rules. A stack looks at its orders each round; on a machine that is worked hard a round may
-/// wait, and who is killed loses all connections.
-const TAKE_MAX: Duration = Duration::from_millis(500);
+/// wait, and who is killed loses all connections. The library in a stack may wait for this broker, which hears the stack's orders
+/// just now, for a second (`apps/preload/src/packet.rs`): so it is longer than that.
+const TAKE_MAX: Duration = Duration::from_millis(1500);
 /// And for each byte of them beyond, in nanoseconds: 10,000 rules are some megabytes, and a stack compiles them in some tens of
 /// milliseconds. All stacks do so at once, on one CPU perhaps.
 const TAKE_NS_PER_BYTE: u64 = 20;
 /// How long a listing waits. What is said later, the next one has.
 const ANSWER_MAX: Duration = Duration::from_millis(100);
-/// Reports of one stack to one order, with those that are late.
-const REPORTS_MAX: usize = 4096;
+/// Reports of one stack to one order, with those that are late: of all its sockets, and of 100,000 counters.
+const REPORTS_MAX: usize = 512;
+/// So much of what a stack gives as its reason is logged.
+const REASON_CHARS: usize = 200;
 
 /// Rules as stacks get them.
 #[derive(Debug)]
@@ -162,9 +165,14 @@ impl Broker {
             };
             match orders::send(&*end, &order, beside.as_slice()) {
                 Ok(()) => ids.push(id),
-                // It takes no orders, so it will be silent.
-                Err(reason) if reason.kind() == io::ErrorKind::WouldBlock => ids.push(id),
-                Err(_) => {}
+                // It has died, and its successor has what is in force.
+                Err(reason)
+                    if matches!(
+                        reason.kind(),
+                        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset
+                    ) => {}
+                // It was told nothing, so it will be silent.
+                Err(_) => ids.push(id),
             }
         }
         Told { number, ids }
@@ -186,6 +194,9 @@ impl Broker {
                         heard.silent.push(*id);
                         return false;
                     }
+                    if Instant::now() > until {
+                        return true;
+                    }
                     *count += 1;
                     match orders::receive::<Report>(&*end) {
                         Ok((report, _)) => {
@@ -196,7 +207,15 @@ impl Broker {
                                     counters,
                                     of,
                                 } => rules.add_counts(epoch, counters, &of),
-                                other => heard.said.push((*id, other)),
+                                Said::Connections(all) if all.len() > CONNECTIONS_MAX => {
+                                    heard.silent.push(*id);
+                                    return false;
+                                }
+                                // What answers an earlier order is not heard any more.
+                                other if report.number == told.number => {
+                                    heard.said.push((*id, other));
+                                }
+                                _ => {}
                             }
                             if is_last {
                                 return false;
@@ -251,8 +270,11 @@ impl Broker {
         let compiling = Duration::from_nanos(bytes.saturating_mul(TAKE_NS_PER_BYTE));
         let Heard { said, mut silent } = self.hear(told, TAKE_MAX + compiling);
         for (id, said) in said {
-            if let Said::Refused(why) = said {
-                tracing::warn!("a stack cannot read its rules: {why}");
+            if let Said::Refused(why) = said
+                && !silent.contains(&id)
+            {
+                let why: String = why.chars().take(REASON_CHARS).collect();
+                tracing::warn!("the stack of domain {id} cannot read its rules: {why:?}");
                 silent.push(id);
             }
         }

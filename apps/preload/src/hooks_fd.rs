@@ -225,6 +225,12 @@ pub fn stack_socket(fd: c_int, word: u32) {
     }
 }
 
+/// The same of one that gets no rings, for the kernel tells epoll instances of it.
+pub fn stack_socket_by_kernel(fd: c_int, word: u32) {
+    forget(fd);
+    set_kind(fd, word);
+}
+
 /// One of a pair of AF_UNIX sockets between a program and its stack has come under `fd`, that nobody else has. False: it
 /// has found no place in the table.
 fn adopt_unix(fd: c_int, of_stack: u32) -> bool {

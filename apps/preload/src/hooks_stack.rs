@@ -25,10 +25,10 @@ use crate::stack::{
     CONNECTED, IN6_BYTES_MIN, LISTENS, ROOMY, SIX, UDP, again, asked, give_name, is_nonblocking,
     names, read_name, request, set_bits, take_error, talk, wait_connected, word_of,
 };
-use crate::state::kind;
+use crate::state::{self as table, kind};
 use crate::sys::{self, give, sys};
 use crate::transfer::Buffers;
-use crate::{config, faults, hooks_fd, hooks_io, real};
+use crate::{config, epoll, faults, hooks_fd, hooks_io, real};
 use core::ffi::{c_int, c_void};
 use fordway_abi::stack::{
     Accepted, DATAGRAM, GOT_BYTES_MAX, HEAD_BYTES, Handling, INET, INET6, Id, Operation, Request,
@@ -216,17 +216,20 @@ pub fn connect(fd: c_int, word: u32, at: *const c_void, length: u32) -> c_int {
 
 /// Puts a new socket of the stack's under a descriptor whose connection is over.
 fn renew(fd: c_int) -> sys::Result<()> {
-    let answer = names(fd)?;
+    let (answer, of) = (names(fd)?, talk::id(fd));
     let mut request = request(fd, Operation::Open)?;
     request.first = i32::from(answer.family);
     request.second = i32::from(answer.kind);
     let (opened, new) = asked(&request)?;
     let new = new.ok_or(libc::EMFILE)?;
-    // The former pair goes, with its rings.
-    hooks_fd::stack_socket(fd, word_of(&answer));
-    let replaced = again::replace(fd, new);
+    // The former pair goes, with its rings; epoll instances have the descriptor by the kernel from now on.
+    if let Some(conn) = table::conn(fd) {
+        epoll::let_go(conn);
+    }
+    hooks_fd::stack_socket_by_kernel(fd, word_of(&answer));
+    let replaced = again::replace(fd, of, new);
     let _ = sys!(SYS_close, new);
-    hooks_fd::stack_socket(fd, word_of(&opened));
+    hooks_fd::stack_socket_by_kernel(fd, word_of(&opened));
     replaced
 }
 

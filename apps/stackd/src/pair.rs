@@ -106,6 +106,12 @@ impl Pair {
         }
     }
 
+    /// Whether the library has bytes of earlier sends that find no room in the pair yet: then not even an empty send does.
+    pub(crate) fn is_owed(&self) -> bool {
+        let sent = self.0.send_with_flags(&[], NO_SIGNAL);
+        sent.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+    }
+
     /// Takes the plug; false: it was not there.
     pub(crate) fn pull_plug(&self) -> bool {
         let mut left = PLUG_BYTES;

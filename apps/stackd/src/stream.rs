@@ -250,6 +250,8 @@ fn move_bytes(stack: &mut Stack, conn: &mut Connected, pair: &Pair, breaks_off: 
                     conn.discards = true;
                 }
                 Ok(_) if is_full => break,
+                // What a ring has given back goes before the end: room for it is told of.
+                Ok(0) if !was_called && pair.is_owed() => break,
                 Ok(0) if !was_called => {
                     pair.shut();
                     conn.in_is_over = true;

@@ -47,6 +47,8 @@ pub(crate) struct Hooks {
     loopback: Iface,
     /// If the rules are a bridge's.
     bridge: Option<Bridge>,
+    /// What arrives just now was put together from pieces, which is how the bridge saw it.
+    pub(crate) is_whole_of_pieces: bool,
     /// Nanoseconds since 1970 at time zero.
     wall_offset_ns: u64,
     logs: alloc::vec::Vec<Logged>,
@@ -66,6 +68,7 @@ impl Hooks {
             link: Iface::new(2, "eth0"),
             loopback,
             bridge: None,
+            is_whole_of_pieces: false,
             wall_offset_ns: 0,
             logs: alloc::vec::Vec::new(),
         }
@@ -286,8 +289,11 @@ impl Stack {
         let mut judged = Judged::Pass;
         let acts = |crossing: &Crossing| filter.acts_at(layer, crossing.hook);
         if crossings.iter().any(acts) {
-            // A train of TCP's segments crosses whole, a datagram in pieces.
-            let is_cut = protocol != Some(&packet::TCP) && bytes.len() > self.path_mtu(far);
+            // A train of TCP's segments crosses whole, a datagram of ours in pieces.
+            let is_cut = match leaves {
+                true => protocol != Some(&packet::TCP) && bytes.len() > self.path_mtu(far),
+                false => self.hooks.is_whole_of_pieces,
+            };
             let look = Beside {
                 crossings: &crossings,
                 leaves,

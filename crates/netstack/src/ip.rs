@@ -114,8 +114,16 @@ impl Stack {
         if ip.fragment.is_some() {
             #[cfg(feature = "fragments")]
             if let Some(mut whole) = self.reassemble(bytes, &ip)? {
+                #[cfg(feature = "filter")]
+                {
+                    self.hooks.is_whole_of_pieces = true;
+                }
                 let checked =
                     self.ip_checked(&mut whole[ETHERNET..], origin, RxChecksum::Unchecked);
+                #[cfg(feature = "filter")]
+                {
+                    self.hooks.is_whole_of_pieces = false;
+                }
                 self.outbox.give_back(whole);
                 return checked;
             } else {

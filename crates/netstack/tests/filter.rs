@@ -200,9 +200,7 @@ fn rules_of_a_bridge_hold_for_both_ways_of_its_packets() {
                 tcp dport 82 counter reject with icmp type host-prohibited
                 tcp dport 83 counter drop
             }
-        }
-        table bridge b { chain forward { type filter hook forward priority 0; tcp dport 80 drop
-        } }",
+        }",
     );
     assert_eq!(reaches(&mut world, 80), Ok(()));
     // The bridge counts what passes there.
@@ -253,6 +251,9 @@ fn what_only_the_bridge_can_decide_passes() {
         ),
         chain("forward", "ct state invalid drop; quota over 1 bytes drop"),
         chain("forward", "ct mark 0 drop"),
+        // What a chain of the bridge does with a packet, it does before one of IP refuses it.
+        chain("forward", "tcp dport 80 drop")
+            + "\ntable bridge b { chain c { type filter hook forward priority 0; counter\n} }",
         chain("forward", "ip dscp set cs1; ip dscp != cs1 drop"),
         chain("forward", "numgen random mod 2 vmap { 0 : drop, 1 : drop }"),
         "table ip t { set s { type ipv4_addr; timeout 1h; elements = { 10.0.0.1, 10.0.0.2 }

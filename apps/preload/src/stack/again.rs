@@ -126,6 +126,7 @@ fn ask(fd: c_int) -> sys::Result<()> {
 }
 
 fn make(fd: c_int) -> sys::Result<bool> {
+    let of = talk::id(fd);
     // Until there is a stack: who waits for an edge would not come again.
     let mut answered = ask(fd);
     for _ in 0..TRIES {
@@ -147,7 +148,7 @@ fn make(fd: c_int) -> sys::Result<bool> {
     open.second = STREAM as i32;
     let (_, new) = asked(&open)?;
     let new = new.ok_or(libc::EMFILE)?;
-    let made = set_up(new, &former, talk::key(fd)).and_then(|()| replace(fd, new));
+    let made = set_up(new, &former, talk::key(fd)).and_then(|()| replace(fd, of, new));
     let _ = sys!(SYS_close, new);
     made?;
     set_bits(fd, LISTENS, true);
@@ -182,8 +183,12 @@ fn set_up(new: c_int, former: &Listener, key: u64) -> sys::Result<()> {
     Ok(())
 }
 
-/// Puts a new socket of the stack's in the place of an old one, also in epoll instances.
-pub fn replace(fd: c_int, new: c_int) -> sys::Result<()> {
+/// Puts a new socket of the stack's in the place of an old one, also in epoll instances. EBADF if another thread has put
+/// something else there meanwhile.
+pub fn replace(fd: c_int, of: Option<Id>, new: c_int) -> sys::Result<()> {
+    if talk::id(fd) != of {
+        return Err(libc::EBADF);
+    }
     let close_on_exec = sys!(SYS_fcntl, fd, libc::F_GETFD).unwrap_or(0) & 1 != 0;
     let flags = if close_on_exec { libc::O_CLOEXEC } else { 0 };
     if is_nonblocking(fd) {

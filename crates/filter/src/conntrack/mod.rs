@@ -294,6 +294,7 @@ impl Conntrack {
     /// Looks at the next few flows; removes what is over, else one without an answer.
     fn make_room(&mut self, now_ns: u64) -> bool {
         let mut candidate = None;
+        let mut is_over = false;
         for _ in 0..SCAN_MAX.min(self.slots.len()) {
             self.scan_at = (self.scan_at + 1) % self.slots.len();
             let Some(flow) = &self.slots[self.scan_at] else {
@@ -301,11 +302,16 @@ impl Conntrack {
             };
             if flow.is_over(now_ns) {
                 candidate = Some(flow.number);
+                is_over = true;
                 break;
             }
             if flow.status & status::ASSURED == 0 && candidate.is_none() {
                 candidate = Some(flow.number);
             }
+        }
+        if candidate.is_some() && !is_over {
+            // Its next packet will look like the first one.
+            self.since_ns = Some(now_ns);
         }
         candidate.map(|number| self.remove(number)).is_some()
     }

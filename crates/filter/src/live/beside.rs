@@ -10,6 +10,7 @@
 //! - rules that act on each packet (limit, quota, log, nat, marks, sets that packets add to), for there they act on the packets of
 //!   all, and here they would act a second time,
 //! - what is known there alone: routes, marks, the link's header, the day's time, elements with timeouts or counts,
+//! - packets of ours where chains of the bridge or of a port act: they would never see what is refused here,
 //! - connections of which this one has not seen the first packet ([`Conntrack::has_seen_begin`]).
 //!
 //! So this one refuses nothing that the other one lets pass. Flows are followed whatever is decided.
@@ -24,7 +25,7 @@ use crate::conntrack::Tracking;
 use crate::environment::Environment;
 use crate::exec::{self, EachPacket, End, Mapped, Mode, Next, Number, Seen};
 use crate::filter::{Filter, PRIORITY_CONNTRACK, Verdict};
-use crate::packet::Packet;
+use crate::packet::{Layer, Packet};
 use crate::program::{
     CtKey, Load, MangleCode, MetaKey, NatCode, NumgenCode, Program, RuleId, UpdateCode,
 };
@@ -61,7 +62,14 @@ impl Filter {
         }
         let (program, state, conntrack, facts) = self.parts();
         let tracks = program.tracks[layer as usize];
-        let mut decides = !look.is_other && !program.translates.contains(&true);
+        // What the chains of the bridge and its ports do with a packet, they do before one of IP refuses it.
+        let others = [Layer::Netdev, Layer::Bridge].map(|layer| &program.hooks[layer as usize]);
+        let acts_elsewhere = others
+            .into_iter()
+            .flatten()
+            .any(|chains| !chains.is_empty());
+        let is_bridges = look.is_other || look.leaves && acts_elsewhere;
+        let mut decides = !is_bridges && !program.translates.contains(&true);
         let mut second = Second {
             live: Live {
                 packet,
@@ -117,7 +125,7 @@ impl Filter {
             }
         }
         match end {
-            End::Reject(code) => match code.known(layer == crate::packet::Layer::Ip6) {
+            End::Reject(code) => match code.known(layer == Layer::Ip6) {
                 Some(reject) => Verdict::Reject(reject),
                 None => Verdict::Drop,
             },
