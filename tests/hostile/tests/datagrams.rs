@@ -1,7 +1,7 @@
 //! A peer that lies in rings of datagrams: what she does costs her the ring, and nobody else anything.
 
 use anyhow::{Context, Result, ensure};
-use fordway_abi::shm::{Endpoint, tx_state};
+use fordway_abi::shm::{Endpoint, rx_state, tx_state};
 use fordway_test_hostile::datagrams::{Bed, FIRST, HEADER_BYTES, Trudy, WAITS};
 use fordway_test_hostile::until;
 use fordwayd::admin::Request;
@@ -263,7 +263,9 @@ fn is_left_for_good(bed: &mut Bed, trudy: &mut Trudy) -> Result<()> {
     until("the victim has left", || {
         trudy.flood(0);
         let _ = trudy.flows[0].socket.send(BODY);
+        // Both halves: a socket whose datagrams lie unread stops sending by a ring that it still reads.
         trudy.peer_u32(0, offset_of!(Endpoint, tx.tx_state)) >= tx_state::BACK
+            && trudy.peer_u32(0, offset_of!(Endpoint, wait.rx_state)) >= rx_state::STOP
     })?;
     let last = trudy.flows[0].tail;
     bed.goes_on_beside("goes on", || flood(trudy, 0))?;
