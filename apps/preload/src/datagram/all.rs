@@ -245,12 +245,8 @@ fn by_rings(
         && socket.whole.load(Ordering::Relaxed) == 0
         && socket.barred.load(Ordering::Relaxed) == 0
         && beside.is_nothing();
-    let whole = buffers().ok().filter(|_| is_plain).filter(|buffers| {
-        let (parts, count) = buffers.parts(0, buffers.total);
-        let of_parts = parts[..count].iter().map(|part| part.iov_len);
-        buffers.total <= send::longest(name) && of_parts.sum::<usize>() == buffers.total
-    });
-    let whole = whole?;
+    let whole = buffers().ok().filter(|_| is_plain);
+    let whole = whole.filter(|buffers| buffers.total <= send::longest(name))?;
     let mut alone_count = 0;
     let are_ready = flows().all(|word| match way(socket, flow_to(socket, *word, name)) {
         Way::Ring => true,
@@ -313,13 +309,14 @@ fn tells_of_errors(fd: i32) -> bool {
 fn alone(socket: &Socket, fd: i32, to: Name, buffers: &Buffers) {
     let (mut address, length): ([u8; ADDRESS_BYTES], usize) =
         to.address(socket.family.load(Ordering::Relaxed));
-    let (mut parts, count) = buffers.parts(0, buffers.total);
-    // SAFETY: a struct of integers and pointers.
-    let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
-    message.msg_name = address.as_mut_ptr().cast();
-    message.msg_namelen = length as u32;
-    message.msg_iov = parts.as_mut_ptr();
-    message.msg_iovlen = count as _;
-    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-    let _ = sys!(SYS_sendmsg, fd, &raw const message, flags);
+    buffers.with_parts(0, buffers.total, |parts| {
+        // SAFETY: a struct of integers and pointers.
+        let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
+        message.msg_name = address.as_mut_ptr().cast();
+        message.msg_namelen = length as u32;
+        message.msg_iov = parts.as_mut_ptr();
+        message.msg_iovlen = parts.len();
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        let _ = sys!(SYS_sendmsg, fd, &raw const message, flags);
+    });
 }

@@ -4,8 +4,9 @@
 use crate::{faults, libcs, sys};
 use faults::check;
 
-/// iovecs that a kernel call inside a transfer takes at once.
-const PARTS_MAX: usize = 16;
+/// Up to so many parts need little of the stack.
+const PARTS_FEW: usize = 16;
+const PARTS_MAX: usize = libc::UIO_MAXIOV as usize;
 /// Most that one call moves (man 2 read).
 const BYTES_MAX: usize = 0x7fff_f000;
 
@@ -148,21 +149,72 @@ impl Buffers {
         Ok(())
     }
 
-    /// The first bytes of `[skip, skip + count)` as parts for a kernel call.
-    pub fn parts(&self, skip: usize, count: usize) -> ([libc::iovec; PARTS_MAX], usize) {
-        let mut parts = [NO_PART; PARTS_MAX];
+    /// Calls `act` with the bytes `[skip, skip + count)` as parts for a kernel call. They are all of them: who
+    /// gets fewer bytes than asked takes the queue for empty (man 7 epoll).
+    pub fn with_parts<R>(
+        &self,
+        skip: usize,
+        count: usize,
+        act: impl FnOnce(&mut [libc::iovec]) -> R,
+    ) -> R {
+        match self.count <= PARTS_FEW {
+            true => self.with_up_to::<PARTS_FEW, R>(skip, count, act),
+            false => self.with_many(skip, count, act),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn with_many<R>(
+        &self,
+        skip: usize,
+        count: usize,
+        act: impl FnOnce(&mut [libc::iovec]) -> R,
+    ) -> R {
+        self.with_up_to::<PARTS_MAX, R>(skip, count, act)
+    }
+
+    #[inline(always)]
+    fn with_up_to<const N: usize, R>(
+        &self,
+        skip: usize,
+        count: usize,
+        act: impl FnOnce(&mut [libc::iovec]) -> R,
+    ) -> R {
+        let mut parts = [NO_PART; N];
         let mut used = 0;
         let _ = self.pieces(skip, count, |base, length| {
-            if used == PARTS_MAX {
-                return Err(());
-            }
-            parts[used] = libc::iovec {
-                iov_base: base.cast(),
-                iov_len: length,
-            };
+            // As many as `N` at most: `count` of `new`.
+            let part = parts.get_mut(used).ok_or(())?;
+            part.iov_base = base.cast();
+            part.iov_len = length;
             used += 1;
-            Ok(())
+            Ok::<(), ()>(())
         });
-        (parts, used)
+        act(&mut parts[..used])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_call_gets_all_parts() {
+        let mut bytes = [0u8; PARTS_MAX];
+        let parts: Vec<_> = bytes
+            .iter_mut()
+            .map(|byte| libc::iovec {
+                iov_base: core::ptr::from_mut(byte).cast(),
+                iov_len: 1,
+            })
+            .collect();
+        for count in [1, PARTS_FEW, PARTS_FEW + 1, PARTS_MAX] {
+            let buffers = Buffers::new(parts.as_ptr(), count).expect("good parts");
+            let passed = |skip, bytes| buffers.with_parts(skip, bytes, |parts| parts.len());
+            assert_eq!(passed(0, count), count);
+            assert_eq!(passed(1, count - 1), count - 1);
+            assert_eq!(passed(0, count - 1), count - 1);
+        }
     }
 }

@@ -209,11 +209,12 @@ impl Parts<'_> {
     /// The rest by libc, which may sleep. `None`: there is a channel again.
     fn rest_by_kernel(&self, conn: &Conn) -> Option<sys::Result<usize>> {
         let left = self.buffers.total - self.skip;
-        let (mut parts, used) = self.buffers.parts(self.skip, left);
-        let mut message = message(&mut parts[..used]);
-        // SAFETY: the program's buffers, as it passed them.
-        let receive = || unsafe { real::recvmsg(self.fd, &raw mut message, self.flags) };
-        by_libc(Unaware::reader, conn, receive)
+        self.buffers.with_parts(self.skip, left, |parts| {
+            let mut message = message(parts);
+            // SAFETY: the program's buffers, as it passed them.
+            let receive = || unsafe { real::recvmsg(self.fd, &raw mut message, self.flags) };
+            by_libc(Unaware::reader, conn, receive)
+        })
     }
 }
 
@@ -228,11 +229,12 @@ impl Target for Parts<'_> {
 
     #[cold]
     fn by_kernel(&mut self, limit: usize, peek: bool) -> sys::Result<usize> {
-        let (mut parts, used) = self.buffers.parts(self.skip, limit);
-        let mut message = message(&mut parts[..used]);
         let peek = if peek { libc::MSG_PEEK } else { 0 };
         let flags = self.flags & !libc::MSG_WAITALL | libc::MSG_DONTWAIT | peek;
-        sys!(SYS_recvmsg, self.fd, &raw mut message, flags)
+        self.buffers.with_parts(self.skip, limit, |parts| {
+            let mut message = message(parts);
+            sys!(SYS_recvmsg, self.fd, &raw mut message, flags)
+        })
     }
 
     #[inline(always)]

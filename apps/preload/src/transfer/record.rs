@@ -115,13 +115,11 @@ pub fn by_kernel(conn: &Conn, fd: i32, buffers: &Buffers, flags: i32) -> sys::Re
 }
 
 fn send_from(fd: i32, buffers: &Buffers, done: usize, flags: i32) -> sys::Result<usize> {
-    let (mut few, used) = buffers.parts(done, buffers.total - done);
-    let mut message = super::message(&mut few[..used]);
-    if done == 0 {
-        (message.msg_iov, message.msg_iovlen) = buffers.all();
-    }
-    let flags = flags | libc::MSG_DONTWAIT;
-    sys!(SYS_sendmsg, fd, &raw const message, flags)
+    buffers.with_parts(done, buffers.total - done, |parts| {
+        let message = super::message(parts);
+        let flags = flags | libc::MSG_DONTWAIT;
+        sys!(SYS_sendmsg, fd, &raw const message, flags)
+    })
 }
 
 /// The rest of a record, whose beginning the far end's kernel may have.

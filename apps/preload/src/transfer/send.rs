@@ -205,12 +205,13 @@ impl<const LENT: bool> Parts<'_, LENT> {
     /// The rest by libc, which may sleep. `None`: there is a channel again.
     fn rest_by_kernel(&self, conn: &Conn) -> Option<sys::Result<usize>> {
         let left = self.buffers.total - self.skip;
-        let (mut parts, used) = self.buffers.parts(self.skip, left);
-        let message = message(&mut parts[..used]);
         let send = || match self.buffers.is_record {
             true => record::by_libc(conn, self.fd, self.buffers, self.flags),
-            // SAFETY: the program's buffers, as it passed them.
-            false => unsafe { real::sendmsg(self.fd, &raw const message, self.flags) },
+            false => self.buffers.with_parts(self.skip, left, |parts| {
+                let message = message(parts);
+                // SAFETY: the program's buffers, as it passed them.
+                unsafe { real::sendmsg(self.fd, &raw const message, self.flags) }
+            }),
         };
         by_libc(Unaware::sender, conn, send)
     }
@@ -279,12 +280,13 @@ impl<const LENT: bool> Source for Parts<'_, LENT> {
         if self.buffers.is_record {
             return record::by_kernel(self.conn, self.fd, self.buffers, self.flags);
         }
-        let (mut parts, used) = self
-            .buffers
-            .parts(self.skip, self.buffers.total - self.skip);
-        let message = message(&mut parts[..used]);
         let flags = self.flags | libc::MSG_DONTWAIT;
-        moved(sys!(SYS_sendmsg, self.fd, &raw const message, flags))
+        let left = self.buffers.total - self.skip;
+        let sent = self.buffers.with_parts(self.skip, left, |parts| {
+            let message = message(parts);
+            sys!(SYS_sendmsg, self.fd, &raw const message, flags)
+        });
+        moved(sent)
     }
 
     fn break_pipe(&self) {
