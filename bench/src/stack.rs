@@ -6,7 +6,8 @@
 //!                                 │          └─ veth ─────────────────────── server  `linux`
 //! ```
 //! The client, the bridge and its rules are the same for all. Where a server has a CPU of its own, its stack and driver are
-//! on that CPU, too, and the client is on the other one.
+//! on that CPU, too, and the client is on the other one. Rows of two servers (`two`) have each on a CPU of its own, with the other
+//! one's client. Rows of `both` have the client on a stack of its own as well; no bytes go from one program to the other without a packet.
 //!
 //! CPU seconds are those of the whole machine meanwhile: what Linux does for a packet is in no process's account. So nothing
 //! else may run.
@@ -25,12 +26,14 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fmt::Write;
 use std::fs;
+use std::panic;
+use std::thread;
 use std::time::Duration;
 
 /// Begins the names of the suite's rows.
 pub const PREFIX: &str = "stack-";
 /// What is measured on each stack, beside [`MEMCACHED`].
-const WORKS_OF_STACKS: [&str; 3] = ["redis-get-c50", "iperf3-128k", "iperf3-128k-reverse"];
+const WORKS_OF_STACKS: [&str; 3] = [REDIS, "iperf3-128k", "iperf3-128k-reverse"];
 const MEMCACHED: Work = Work {
     name: "memcached-udp-c10",
     what: "memcached get of 100 B by UDP, 10 sockets",
@@ -41,8 +44,8 @@ const MEMCACHED: Work = Work {
         datagrams: true,
     },
 };
-/// The work that is measured with rules and without.
-const WORK_OF_RULES: &str = "redis-get-c50";
+/// The work that is measured in all arrangements.
+const REDIS: &str = "redis-get-c50";
 const RULES: usize = 100;
 /// What a sample takes beside its length.
 const SAMPLE_OVERHEAD: Duration = Duration::from_millis(400);
@@ -79,12 +82,27 @@ enum Stack {
     Linux,
 }
 
+/// Number of a server of a side, from 0, and of its client.
+type Instance = u8;
+const INSTANCES_MAX: Instance = 2;
+
 impl Stack {
-    fn place(self) -> Place {
+    /// The domain of a server.
+    fn place(self, instance: Instance) -> Place {
+        let (name, ip) = match self {
+            Stack::Apart => ("apart", 13),
+            Stack::Fused => ("fused", 14),
+            Stack::Linux => ("linux", 15),
+        };
+        Place::domain(&format!("{name}-{instance}"), [10, 77, 0, ip + 10 * instance])
+    }
+
+    /// The domain of a client that is not on Linux's stack, as most are.
+    fn client_place(self) -> Place {
         match self {
-            Stack::Apart => Place::domain("apart", [10, 77, 0, 13]),
-            Stack::Fused => Place::domain("fused", [10, 77, 0, 14]),
-            Stack::Linux => Place::domain("linux", [10, 77, 0, 15]),
+            Stack::Apart => Place::domain("apart-client", [10, 77, 0, 16]),
+            Stack::Fused => Place::domain("fused-client", [10, 77, 0, 17]),
+            Stack::Linux => client_place(),
         }
     }
 
@@ -101,7 +119,34 @@ impl Stack {
 #[derive(Clone, Copy, Debug)]
 struct Side {
     stack: Stack,
+    placement: Placement,
     has_rules: bool,
+    /// Of the client.
+    client: Stack,
+    /// Servers, each with a client. The second ones have their CPUs the other way round.
+    instances: Instance,
+}
+
+impl Side {
+    fn of(stack: Stack, placement: Placement) -> Side {
+        Side {
+            stack,
+            placement,
+            has_rules: false,
+            client: Stack::Linux,
+            instances: 1,
+        }
+    }
+
+    /// CPUs of a server and of its client.
+    fn cpus(self, instance: Instance) -> [Vec<usize>; 2] {
+        let both = [placement::SERVER_CPU, placement::CLIENT_CPU];
+        match (self.placement, instance) {
+            (Placement::Free, _) => [both.to_vec(), both.to_vec()],
+            (_, 0) => both.map(|cpu| vec![cpu]),
+            (..) => [both[1], both[0]].map(|cpu| vec![cpu]),
+        }
+    }
 }
 
 /// One row.
@@ -109,7 +154,6 @@ struct Side {
 struct Case {
     name: String,
     work: Work,
-    placement: Placement,
     ours: Side,
     rival: &'static str,
     theirs: Side,
@@ -117,45 +161,55 @@ struct Case {
 
 /// All rows.
 fn cases(quick: bool) -> Vec<Case> {
-    let side = |stack| Side {
-        stack,
-        has_rules: false,
-    };
-    let with_rules = |stack| Side {
-        stack,
-        has_rules: true,
-    };
-    let [apart, fused, linux] = [Stack::Apart, Stack::Fused, Stack::Linux].map(side);
     let mut cases = Vec::new();
+    let mut add = |name: &str, work: Work, ours, rival, theirs| {
+        let name = format!("{PREFIX}{name}");
+        cases.push(Case {
+            name,
+            work,
+            ours,
+            rival,
+            theirs,
+        });
+    };
+    let redis = named(REDIS);
     for placement in [Placement::Free, Placement::Apart] {
-        let mut add = |name: String, work: Work, ours, rival, theirs| {
-            cases.push(Case {
-                name: format!("{PREFIX}{name}"),
-                work,
-                placement,
-                ours,
-                rival,
-                theirs,
-            });
-        };
+        let [apart, fused, linux] =
+            [Stack::Apart, Stack::Fused, Stack::Linux].map(|stack| Side::of(stack, placement));
         let works = WORKS_OF_STACKS.map(named).into_iter().chain([MEMCACHED]);
         for work in works.take(if quick { 1 } else { usize::MAX }) {
-            let name = work.name;
-            add(name.to_owned(), work, apart, "linux", linux);
-            add(format!("fused-{name}"), work, fused, "linux", linux);
+            add(work.name, work, apart, "linux", linux);
+            add(&format!("fused-{}", work.name), work, fused, "linux", linux);
         }
-        let work = named(WORK_OF_RULES);
-        add(
-            format!("{WORK_OF_RULES}-apart"),
-            work,
-            apart,
-            "fused",
-            fused,
-        );
-        let (name, rival) = (format!("{WORK_OF_RULES}-rules-{RULES}"), "no rules");
-        add(name.clone(), work, with_rules(Stack::Apart), rival, apart);
-        let name = format!("linux-{name}");
-        add(name, work, with_rules(Stack::Linux), rival, linux);
+        for (name, side) in [("", apart), ("fused-", fused)] {
+            let two = |side| Side {
+                instances: 2,
+                ..side
+            };
+            let both = Side {
+                client: side.stack,
+                ..side
+            };
+            let row = |what: &str| format!("{name}{what}-{REDIS}");
+            add(&row("two"), redis, two(side), "linux", two(linux));
+            add(&row("both"), redis, both, "linux", linux);
+        }
+        add(&format!("{REDIS}-apart"), redis, apart, "fused", fused);
+        for (name, side) in [("", apart), ("linux-", linux)] {
+            let with_rules = Side {
+                has_rules: true,
+                ..side
+            };
+            let name = format!("{name}{REDIS}-rules-{RULES}");
+            add(&name, redis, with_rules, "no rules", side);
+        }
+    }
+    // The scheduler may use both CPUs, or what serves is on one of them.
+    for (name, stack) in [("", Stack::Apart), ("fused-", Stack::Fused)] {
+        let side = |placement| Side::of(stack, placement);
+        let name = format!("{name}{REDIS}-two-cpus");
+        let (two, one) = (side(Placement::Free), side(Placement::Apart));
+        add(&name, redis, two, "one CPU", one);
     }
     cases
 }
@@ -218,7 +272,7 @@ fn measure(lab: &Lab, options: &Options, cases: &[Case], json: &mut JsonLines) -
     Ok(rows)
 }
 
-type Servers = BTreeMap<(ServerKind, Stack), Server>;
+type Servers = BTreeMap<(ServerKind, Stack, Instance), Server>;
 
 /// `None`: no pair of samples saw one distance of the CPUs.
 fn row(
@@ -230,25 +284,32 @@ fn row(
 ) -> Result<Option<Row>> {
     let kind = case.work.server;
     for side in [case.ours, case.theirs] {
-        let (place, path) = (side.stack.place(), side.stack.path());
-        let server = match servers.entry((kind, side.stack)) {
-            Entry::Occupied(runs) => runs.into_mut(),
-            Entry::Vacant(free) => free.insert(Server::start(lab, kind, &place, path, None)?),
-        };
-        pin(lab, server, &place, case.placement)?;
+        for instance in 0..side.instances {
+            if let Entry::Vacant(free) = servers.entry((kind, side.stack, instance)) {
+                let (place, path) = (side.stack.place(instance), side.stack.path());
+                free.insert(Server::start(lab, kind, &place, path, None)?);
+            }
+        }
     }
+    let servers = &*servers;
     let contender = |side: Side| {
-        let setting = Setting {
-            place: client_place(),
-            path: PathChoice::Kernel,
-            cpu: case.placement.cpus().1,
-            unix: false,
-            through: None,
-        };
-        let server = &servers[&(kind, side.stack)];
-        (side, Runner::new(case.work, server, setting))
+        let ends = (0..side.instances).map(|instance| {
+            let server = &servers[&(kind, side.stack, instance)];
+            let [_, cpus] = side.cpus(instance);
+            let cpus = cpus.iter().map(usize::to_string).collect::<Vec<_>>();
+            let setting = Setting {
+                place: side.client.client_place(),
+                path: side.client.path(),
+                cpu: Some(cpus.join(",")),
+                unix: false,
+                through: None,
+            };
+            (server, Runner::new(case.work, server, setting))
+        });
+        (side, ends.collect::<Vec<_>>())
     };
     let (mut ours, mut theirs) = (contender(case.ours), contender(case.theirs));
+    // The first run makes the client's domain, whose stack can be held to a CPU from then on.
     sample(lab, &mut ours, work::WARM_UP_SECONDS)?;
     sample(lab, &mut theirs, work::WARM_UP_SECONDS)?;
     let seconds = options.seconds;
@@ -259,7 +320,7 @@ fn row(
         || sample(lab, &mut ours, seconds),
         || sample(lab, &mut theirs, seconds),
     )?;
-    let (unit, placement) = (case.work.unit, case.placement);
+    let (unit, placement) = (case.work.unit, case.ours.placement);
     let row = |regime| Row {
         path: "stack".into(),
         ..Row::new(&case.name, case.rival, unit, regime, placement)
@@ -267,23 +328,28 @@ fn row(
     Ok(taken.map(|taken| taken.row(row(taken.regime))))
 }
 
-/// Holds a server, and its stack and driver, to the CPU of servers, or lets them go.
-fn pin(lab: &Lab, server: &Server, place: &Place, placement: Placement) -> Result<()> {
-    let domains = lab.domains()?;
-    let of_server = domains
-        .into_iter()
-        .find(|domain| domain.ip == Some(place.ip()));
-    let stack = of_server.and_then(|domain| domain.stack);
-    let parts = stack.map(|stack| stack.pids).unwrap_or_default();
+/// Holds a server to its CPUs, and the stacks and drivers of both ends to theirs.
+fn pin(lab: &Lab, side: Side, instance: Instance, server: &Server) -> Result<()> {
+    let [own, clients] = side.cpus(instance);
     let tree = proc::tree(server.program.pid()).into_iter();
-    let own = tree.map(|process| process.pid as i32);
-    let mut set = CpuSet::new();
-    for cpu in [placement::SERVER_CPU, placement::CLIENT_CPU] {
-        if placement == Placement::Free || cpu == placement::SERVER_CPU {
-            set.set(cpu);
+    let programs = tree.map(|process| process.pid as i32);
+    let ends = [
+        (side.stack.place(instance), own.clone()),
+        (side.client.client_place(), clients),
+    ];
+    let mut pinned: Vec<_> = programs.map(|pid| (pid, own.clone())).collect();
+    for domain in lab.domains()? {
+        for (place, cpus) in &ends {
+            if let Some(stack) = &domain.stack
+                && domain.ip == Some(place.ip())
+            {
+                pinned.extend(stack.pids.iter().map(|pid| (*pid, cpus.clone())));
+            }
         }
     }
-    for pid in own.chain(parts) {
+    for (pid, cpus) in pinned {
+        let mut set = CpuSet::new();
+        cpus.into_iter().for_each(|cpu| set.set(cpu));
         for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
             let thread = thread?.file_name().to_string_lossy().parse()?;
             let thread = Pid::from_raw(thread).context("a thread without a number")?;
@@ -293,7 +359,10 @@ fn pin(lab: &Lab, server: &Server, place: &Place, placement: Placement) -> Resul
     Ok(())
 }
 
-fn sample(lab: &Lab, (side, runner): &mut (Side, Runner<'_>), seconds: f64) -> Result<Sample> {
+type Contender<'s> = (Side, Vec<(&'s Server, Runner<'s>)>);
+
+/// The sum of all instances, which run at once.
+fn sample(lab: &Lab, (side, ends): &mut Contender<'_>, seconds: f64) -> Result<Sample> {
     let load = Request::FilterLoad {
         text: rules(side.has_rules),
         epoch: None,
@@ -301,12 +370,25 @@ fn sample(lab: &Lab, (side, runner): &mut (Side, Runner<'_>), seconds: f64) -> R
     if let Reply::Error { message, .. } = lab.ask(&load)? {
         bail!("the rules: {message}");
     }
+    for (instance, (server, _)) in (0..INSTANCES_MAX).zip(&*ends) {
+        pin(lab, *side, instance, server)?;
+    }
     let (busy_before, rings_before) = (busy_s()?, lab.ring_bytes()?);
-    let taken = runner.sample(lab, seconds)?;
+    let taken = thread::scope(|scope| {
+        let runs = ends.iter_mut();
+        let runs = runs.map(|(_, runner)| scope.spawn(|| runner.sample(lab, seconds)));
+        let runs: Vec<_> = runs.collect();
+        let ended = runs.into_iter().map(|run| match run.join() {
+            Ok(taken) => taken,
+            Err(panic) => panic::resume_unwind(panic),
+        });
+        ended.collect::<Result<Vec<Sample>>>()
+    })?;
     Ok(Sample {
+        value: taken.iter().map(|one| one.value).sum(),
+        done: taken.iter().map(|one| one.done).sum(),
         cpu_s: busy_s()? - busy_before,
         ring_bytes: lab.ring_bytes()? - rings_before,
-        ..taken
     })
 }
 
@@ -333,7 +415,7 @@ mod tests {
         let cases = cases(false);
         let mut names: Vec<_> = cases
             .iter()
-            .map(|case| (&case.name, case.placement, case.rival))
+            .map(|case| (&case.name, case.ours.placement, case.rival))
             .collect();
         names.sort();
         names.dedup();
