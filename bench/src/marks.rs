@@ -401,6 +401,24 @@ const MARKS: &[Mark] = &[
         "stack-fused-redis-get-c50",
         1.21,
     ),
+    on_stack(
+        "stack: redis GET, two servers, each on a CPU, total",
+        "stack-two-redis-get-c50",
+        1.28,
+    ),
+    on_stack(
+        "stack: redis GET, two servers, with their drivers in one process each",
+        "stack-fused-two-redis-get-c50",
+        1.28,
+    ),
+    ratio(
+        "stack: redis GET, 50 clients, two CPUs against one",
+        "stack-redis-get-c50-two-cpus",
+        "free",
+        "one CPU",
+        1.0,
+        1.0,
+    ),
     on_stack("stack: memcached, UDP", "stack-memcached-udp-c10", 1.3),
     on_stack("stack: iperf3 to the server", "stack-iperf3-128k", 1.0),
     on_stack(

@@ -94,7 +94,10 @@ impl Stack {
             Stack::Fused => ("fused", 14),
             Stack::Linux => ("linux", 15),
         };
-        Place::domain(&format!("{name}-{instance}"), [10, 77, 0, ip + 10 * instance])
+        Place::domain(
+            &format!("{name}-{instance}"),
+            [10, 77, 0, ip + 10 * instance],
+        )
     }
 
     /// The domain of a client that is not on Linux's stack, as most are.
