@@ -29,6 +29,7 @@ const SCRIPTS: &[(&str, &str, &[Needs])] = &[
         &[Needs::Httpd],
     ),
     ("off", include_str!("../bench/off.sh"), &[Needs::Httpd]),
+    ("loss", include_str!("../bench/loss.sh"), &[Needs::Httpd]),
 ];
 
 /// What must be better by how much: less time, or more work in it.
@@ -102,6 +103,27 @@ const MARKS: &[Mark] = &[
         "httpd",
         "boot_s",
         Goal::AtMost(0.05),
+    ),
+    mark(
+        "2 MB over 100 Mbit/s and 4 ms, MB/s",
+        &["nginx"],
+        "httpd",
+        "lost0_mb_per_s",
+        Goal::AtLeast(0.8),
+    ),
+    mark(
+        "the same, 1 % lost",
+        &["nginx"],
+        "httpd",
+        "lost1_mb_per_s",
+        Goal::AtLeast(0.8),
+    ),
+    mark(
+        "the same, 5 % lost",
+        &["nginx"],
+        "httpd",
+        "lost5_mb_per_s",
+        Goal::AtLeast(0.8),
     ),
     mark(
         "100 rules of the filter, requests/s against none",

@@ -5,12 +5,13 @@ use fordway_xen_testbed::cpio::Archive;
 use fordway_xen_testbed::{Job, Source};
 
 /// Name and size of each. index.html is the small page of the marks.
-const FILES: [(&str, usize); 6] = [
+const FILES: [(&str, usize); 7] = [
     ("index.html", 100),
     ("empty", 0),
     ("1k", 1 << 10),
     ("100k", 100 << 10),
     ("1m", 1 << 20),
+    ("2m", 2 << 20),
     ("16m", 16 << 20),
 ];
 

@@ -113,6 +113,8 @@ const DOM0_MODULES: &[&str] = &[
     "bridge",
     "af_packet",
     "veth",
+    "sch_netem",
+    "sch_tbf",
 ];
 const GUEST_MODULES: &[&str] = &["xen-netfront", "af_packet"];
 
