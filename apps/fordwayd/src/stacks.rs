@@ -361,6 +361,7 @@ impl Stacks {
                 netns: namespace.as_fd(),
                 variables: &[],
                 user: None,
+                gives_way: false,
             }
             .start()
         }))
@@ -436,6 +437,8 @@ impl Stacks {
                 netns: namespace.as_fd(),
                 variables: &variables,
                 user: Some(PartUser { uid, capabilities }),
+                // Frames wake its driver, which takes the CPU at once. Fused, nobody else would take them.
+                gives_way: link.is_some(),
             }
             .start()?;
             way.take(laid);

@@ -166,6 +166,9 @@ pub struct Part<'a> {
     pub variables: &'a [(&'a str, OsString)],
     /// Who it is, or root.
     pub user: Option<PartUser>,
+    /// Woken, it waits until who runs has done (SCHED_BATCH of sched(7)), instead of taking the CPU from it: what has come by
+    /// then is one batch.
+    pub gives_way: bool,
 }
 
 /// A part that never was root.
@@ -194,7 +197,7 @@ impl Part<'_> {
             .current_dir("/")
             .stdin(Stdio::null())
             .stdout(Stdio::null());
-        let user = self.user;
+        let (user, gives_way) = (self.user, self.gives_way);
         let prepare = move || -> io::Result<()> {
             unblock_signals()?;
             rustix::process::setsid()?;
@@ -202,6 +205,9 @@ impl Part<'_> {
                 // SAFETY: a descriptor that the parent had open when it forked, and holds until it has.
                 let fd = unsafe { BorrowedFd::borrow_raw(number) };
                 rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::empty())?;
+            }
+            if gives_way {
+                give_way()?;
             }
             if let Some(user) = user {
                 become_user(user.uid, user.capabilities)?;
@@ -216,6 +222,19 @@ impl Part<'_> {
             rustix::process::PidfdFlags::empty(),
         )?;
         Ok((child, pidfd))
+    }
+}
+
+/// The calling thread, and what it executes, takes no CPU from who runs.
+fn give_way() -> io::Result<()> {
+    // SAFETY: plain numbers, of which the priority has to be 0; the call reads them.
+    let done = unsafe {
+        let zero: libc::sched_param = std::mem::zeroed();
+        libc::sched_setscheduler(0, libc::SCHED_BATCH, &raw const zero)
+    };
+    match done {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 

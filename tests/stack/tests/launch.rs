@@ -15,6 +15,9 @@ use std::time::{Duration, Instant};
 const DIR: &str = "FORDWAY_TEST_LAUNCH";
 const DRIVER: &str = env!("CARGO_BIN_EXE_driver");
 const PATIENCE: Duration = Duration::from_secs(20);
+/// Of sched(7).
+const SCHED_OTHER: u32 = 0;
+const SCHED_BATCH: u32 = 3;
 
 /// What [`Broker::start`] starts.
 #[test]
@@ -170,6 +173,14 @@ fn is_there(pid: i32) -> bool {
         .is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }
 
+/// How a process is scheduled: field `policy` of proc_pid_stat(5).
+fn policy(pid: i32) -> u32 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("procfs");
+    let behind_name = stat.rsplit_once(") ").expect("a name").1;
+    let policy = behind_name.split(' ').nth(41 - 3);
+    policy.expect("a field").parse().expect("a number")
+}
+
 fn status(pid: i32, word: &str) -> String {
     let text = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("procfs");
     let line = text
@@ -278,6 +289,9 @@ fn a_domain_has_a_stack_that_is_confined_and_comes_back() {
         );
     }
     assert_ne!(status(driver, "Uid:"), status(stack, "Uid:"));
+    // Woken by its driver, a stack does not push it off the CPU; the driver, woken by a frame, does not wait.
+    assert_eq!(policy(driver), SCHED_OTHER);
+    assert_eq!(policy(stack), SCHED_BATCH);
     for pid in [driver, stack] {
         assert_eq!(status(pid, "Seccomp:"), "2");
         assert_eq!(status(pid, "SigBlk:"), "0000000000000000");
@@ -452,6 +466,7 @@ fn fused_they_are_one_process() {
     echo(&mut stream, 1, 3 << 20).expect("echoed");
     assert_ne!(status(stack, "Uid:"), "0\t0\t0\t0");
     assert_eq!(status(stack, "CapPrm:"), "0000000000000000");
+    assert_eq!(policy(stack), SCHED_OTHER);
     let other = broker.ask(&with_stack(false));
     assert!(matches!(other, Reply::Error { .. }), "{other:?}");
     let other = broker.ask(&plain("st"));

@@ -115,6 +115,7 @@ impl Hosts {
             netns: self.middle.as_fd(),
             variables: &[],
             user: None,
+            gives_way: false,
         };
         part.start().expect("a driver").0
     }
