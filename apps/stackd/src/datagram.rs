@@ -1,18 +1,19 @@
 //! Sockets of UDP, each of which is one of the stack's, too.
 //!
 //! **Room.** A program's datagrams are taken from its pair as long as the stack has room for them; what lies there else holds the program
-//! up, as a full send buffer does. What comes for a program whose pair is full is lost and counted.
+//! up, as a full send buffer does. What comes for a program whose pair is full is lost and counted. Several at a time, both ways:
+//! never more are taken than the stack has room for, whatever their length.
 //!
 //! **Errors** of connected sockets (ICMP) are kept for SO_ERROR, and shown by a message that is none ([`head::FAILED`]): so a receive that
 //! waits returns, and poll tells.
 
 use crate::bound::Bound;
 use crate::names;
-use crate::pair::Got;
 use crate::server::{EINVAL, Server, errno};
 use crate::table::Place;
 use fordway_abi::stack::{DATAGRAM_BYTES_MAX, HEAD_BYTES, Head, INET, INET6, head, level, name};
 use fordway_netstack::{Error, UdpId, UdpOptions};
+use fordway_platform::messages::MESSAGES_MAX;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use zerocopy::{FromBytes, IntoBytes};
@@ -24,6 +25,8 @@ const SEND_ROUNDS_MAX: usize = 64;
 const SEND_BYTES_MAX: usize = 128 * 1024;
 /// A head, and more than the longest payload, so that a longer one is seen.
 const ROOM_BYTES: usize = HEAD_BYTES + 65_536;
+/// Messages that are taken by one call. The stack has seldom room for more of the longest.
+const TAKEN_MAX: usize = 8;
 
 const ENETUNREACH: i32 = 101;
 
@@ -35,6 +38,7 @@ pub(crate) struct Datagrams {
     places: Vec<Option<(UdpId, Place)>>,
     /// Those that have more to send than there is room for.
     held: Vec<Place>,
+    /// For messages that come and go; of memory only what was used once.
     room: Vec<u8>,
     /// Datagrams for which a program's pair had no room.
     lost: u64,
@@ -46,10 +50,20 @@ impl Default for Datagrams {
             ids: HashMap::new(),
             places: Vec::new(),
             held: Vec::new(),
-            room: vec![0; ROOM_BYTES],
+            room: vec![0; TAKEN_MAX * ROOM_BYTES],
             lost: 0,
         }
     }
+}
+
+/// What is left of a program's datagrams when some were sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Left {
+    Nothing,
+    /// Its turn comes again.
+    More,
+    /// Nothing, and it sends no more: it has shut its sending side, or closed its end.
+    End,
 }
 
 impl Datagrams {
@@ -98,7 +112,7 @@ impl Server {
     ) -> Result<(), i32> {
         // What was sent before went to whom it was for.
         for _ in 0..SEND_ROUNDS_MAX {
-            if !self.send_datagrams(place) {
+            if self.send_datagrams(place) != Left::More {
                 break;
             }
         }
@@ -124,43 +138,49 @@ impl Server {
         Ok(())
     }
 
-    /// Sends what the program has given, as far as there is room; whether there may be more. What is left fills the pair, so that the
-    /// program's own sends wait.
-    pub(crate) fn send_datagrams(&mut self, place: Place) -> bool {
+    /// Sends what the program has given, as far as there is room. What is left fills the pair, so that the program's own sends wait.
+    pub(crate) fn send_datagrams(&mut self, place: Place) -> Left {
         let mut room = std::mem::take(&mut self.datagrams.room);
+        let left = self.send_by(place, &mut room);
+        self.datagrams.room = room;
+        left
+    }
+
+    fn send_by(&mut self, place: Place, room: &mut [u8]) -> Left {
+        let mut lengths = [0; TAKEN_MAX];
         let (mut count, mut bytes) = (0, 0);
-        let mut is_held = false;
         while count < SENDS_MAX && bytes < SEND_BYTES_MAX {
-            is_held = !self.stack.udp_has_room() && self.waits_for_room();
-            if is_held {
-                break;
-            }
+            let most = match self.stack.udp_room() {
+                0 if self.waits_for_room() => {
+                    self.datagrams.held.push(place);
+                    return Left::More;
+                }
+                0 => TAKEN_MAX,
+                fitting => fitting.min(TAKEN_MAX),
+            };
             let socket = self.table.look(place);
             let Some(pair) = socket.and_then(|socket| socket.pair.as_ref()) else {
-                break;
+                return Left::Nothing;
             };
-            let Got::Bytes(length) = pair.receive(&mut room) else {
-                break;
-            };
-            count += 1;
-            bytes += length;
-            self.send_one(place, &room[..length]);
+            let got = pair.receive_messages(room, ROOM_BYTES, &mut lengths[..most]);
+            for (message, length) in room.chunks(ROOM_BYTES).zip(&lengths[..got]) {
+                self.send_one(place, &message[..*length]);
+                bytes += length;
+            }
+            count += got;
+            match got {
+                _ if got > 0 && lengths[got - 1] == 0 => return Left::End,
+                _ if got < most => return Left::Nothing,
+                _ => {}
+            }
         }
-        self.datagrams.room = room;
-        if is_held {
-            self.datagrams.held.push(place);
-            return true;
-        }
-        let has_more = count == SENDS_MAX || bytes >= SEND_BYTES_MAX;
-        if has_more {
-            self.put_off(place);
-        }
-        has_more
+        self.put_off(place);
+        Left::More
     }
 
     /// Frames have left: those that have more to send go on.
     pub(crate) fn release_datagrams(&mut self) {
-        let may_go_on = self.stack.udp_has_room() || !self.waits_for_room();
+        let may_go_on = self.stack.udp_room() > 0 || !self.waits_for_room();
         if !self.datagrams.held.is_empty() && may_go_on {
             for place in std::mem::take(&mut self.datagrams.held) {
                 self.put_off(place);
@@ -223,37 +243,53 @@ impl Server {
             return;
         };
         let mut room = std::mem::take(&mut self.datagrams.room);
-        loop {
-            let (length, from, own) = match self.stack.udp_receive(id, &mut room[HEAD_BYTES..]) {
+        while self.give_some(place, id, &mut room) {}
+        self.datagrams.room = room;
+    }
+
+    /// As many as one call takes; whether there may be more.
+    fn give_some(&mut self, place: Place, id: UdpId, room: &mut [u8]) -> bool {
+        let Some(socket) = self.table.look(place) else {
+            return false;
+        };
+        let (Some(pair), is_inet6) = (&socket.pair, socket.is_inet6) else {
+            return false;
+        };
+        let wants_info = match is_inet6 {
+            true => socket.options.is_set(level::IPV6, name::IPV6_RECVPKTINFO),
+            false => socket.options.is_set(level::IP, name::IP_PKTINFO),
+        };
+        let mut bounds = [0; MESSAGES_MAX + 1];
+        let (mut count, mut end) = (0, 0);
+        let ended = loop {
+            if count == MESSAGES_MAX || room.len() - end < ROOM_BYTES {
+                break None;
+            }
+            let message = &mut room[end..];
+            let received = self.stack.udp_receive(id, &mut message[HEAD_BYTES..]);
+            let (length, from, own) = match received {
                 Ok((length, _, from, own)) => (length, from, own),
-                Err(Error::WouldBlock | Error::NoSuch) => break,
-                Err(error) => {
-                    self.fail_datagrams(place, error);
-                    continue;
-                }
-            };
-            let Some(socket) = self.table.look(place) else {
-                break;
-            };
-            let wants_info = match socket.is_inet6 {
-                true => socket.options.is_set(level::IPV6, name::IPV6_RECVPKTINFO),
-                false => socket.options.is_set(level::IP, name::IP_PKTINFO),
+                Err(error) => break Some(error),
             };
             let head = Head {
-                name: names::write(from, socket.is_inet6),
-                own: names::bytes_of(own, socket.is_inet6),
+                name: names::write(from, is_inet6),
+                own: names::bytes_of(own, is_inet6),
                 flags: if wants_info { head::PACKET_INFO } else { 0 },
                 reserved: 0,
             };
-            room[..HEAD_BYTES].copy_from_slice(head.as_bytes());
-            let sent = socket
-                .pair
-                .as_ref()
-                .map(|pair| pair.send(&room[..HEAD_BYTES + length]));
-            if !matches!(sent, Some(Ok(count)) if count > 0) {
-                self.datagrams.lost += 1;
+            message[..HEAD_BYTES].copy_from_slice(head.as_bytes());
+            end += HEAD_BYTES + length;
+            count += 1;
+            bounds[count] = end;
+        };
+        self.datagrams.lost += pair.send_messages(&room[..end], &bounds[..=count]) as u64;
+        match ended {
+            None => true,
+            Some(Error::WouldBlock | Error::NoSuch) => false,
+            Some(error) => {
+                self.fail_datagrams(place, error);
+                true
             }
         }
-        self.datagrams.room = room;
     }
 }

@@ -4,7 +4,7 @@
 //! is bound to.
 
 use fordway_abi::stack::{Id, PLUG_BYTES, name_of};
-use fordway_platform::sockinfo;
+use fordway_platform::{messages, sockinfo};
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::ffi::OsStr;
 use std::io::{self, Read};
@@ -14,6 +14,10 @@ use std::os::unix::ffi::OsStrExt;
 
 /// MSG_NOSIGNAL (linux/socket.h).
 const NO_SIGNAL: i32 = 0x4000;
+
+const ENOMEM: i32 = 12;
+const EMSGSIZE: i32 = 90;
+const ENOBUFS: i32 = 105;
 
 /// Memory of the kernel that unread bytes of all sockets take, as far as each has the least.
 const UNREAD_BYTES_MAX: usize = 256 << 20;
@@ -104,6 +108,47 @@ impl Pair {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(0),
             sent => sent,
         }
+    }
+
+    /// The lengths of the messages that wait, which come into `room`, the first at its beginning and each next one `each_bytes` further
+    /// on; one more, of nothing, where the program has shut its sending side or closed its end.
+    pub(crate) fn receive_messages(
+        &self,
+        room: &mut [u8],
+        each_bytes: usize,
+        lengths: &mut [usize],
+    ) -> usize {
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            match messages::receive(&self.0, room, each_bytes, lengths) {
+                Ok(count) => return count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return 0,
+                // It has closed its end, and has not read all: what it has sent stands behind that.
+                Err(_) if tries == 1 => {}
+                Err(_) => {
+                    lengths[0] = 0;
+                    return 1;
+                }
+            }
+        }
+    }
+
+    /// Sends the messages between neighbours of `bounds`; how many found no room, or nobody.
+    pub(crate) fn send_messages(&self, bytes: &[u8], bounds: &[usize]) -> usize {
+        let (mut done, mut lost, all) = (0, 0, bounds.len().saturating_sub(1));
+        while done < all {
+            match messages::send(&self.0, bytes, &bounds[done..]) {
+                Ok(count) => done += count.max(1),
+                // The kernel has no memory for this one, say.
+                Err(error) if matches!(error.raw_os_error(), Some(ENOBUFS | ENOMEM | EMSGSIZE)) => {
+                    (done, lost) = (done + 1, lost + 1);
+                }
+                // Room is not a matter of the length (linux: sock_alloc_send_pskb).
+                Err(_) => return lost + all - done,
+            }
+        }
+        lost
     }
 
     /// Whether the library has bytes of earlier sends that find no room in the pair yet: then not even an empty send does.

@@ -3,6 +3,8 @@
 use crate::bound::{Bound, Ports};
 use crate::config::Config;
 use crate::control::Clients;
+#[cfg(feature = "udp")]
+use crate::datagram::Left;
 use crate::names;
 use crate::options::Options;
 use crate::orders;
@@ -403,12 +405,11 @@ impl Server {
             }
             #[cfg(feature = "udp")]
             Body::Datagrams => {
-                let has_more = self.send_datagrams(place);
-                let pair = self
-                    .table
-                    .look(place)
-                    .and_then(|socket| socket.pair.as_ref());
-                if !has_more && (is_gone || pair.is_some_and(Pair::is_closed)) {
+                let left = self.send_datagrams(place);
+                let socket = self.table.look(place);
+                let pair = socket.and_then(|socket| socket.pair.as_ref());
+                let is_gone = is_gone || left == Left::End && pair.is_some_and(Pair::is_closed);
+                if is_gone && left != Left::More {
                     self.forget(place);
                 }
             }

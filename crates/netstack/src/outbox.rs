@@ -48,13 +48,13 @@ impl Outbox {
         }
     }
 
-    pub(crate) fn has_room(&self, bytes: usize) -> bool {
-        self.bytes + bytes <= self.bytes_max
+    pub(crate) fn room_bytes(&self) -> usize {
+        self.bytes_max - self.bytes
     }
 
     /// False if there was no room.
     pub(crate) fn push(&mut self, frame: Waiting) -> bool {
-        if !self.has_room(frame.bytes.len()) {
+        if frame.bytes.len() > self.room_bytes() {
             self.give_back(frame.bytes);
             return false;
         }

@@ -345,12 +345,13 @@ impl Stack {
         Ok(())
     }
 
-    /// Whether a datagram of any length that is sent now finds room. If not, there is some when
+    /// How many datagrams of any length find room now. If none, there is some when
     /// [`Stack::transmit`] was asked for frames.
-    pub fn udp_has_room(&self) -> bool {
+    pub fn udp_room(&self) -> usize {
         // In fragments, each with a header of its own.
         let most = crate::ip::IP_BYTES_MAX + crate::ip::IP_BYTES_MAX / 16;
-        self.outbox.has_room(most) && self.loopback.len() < crate::ip::LOOPBACK_MAX / 2
+        let on_loopback = (crate::ip::LOOPBACK_MAX / 2).saturating_sub(self.loopback.len());
+        (self.outbox.room_bytes() / most).min(on_loopback)
     }
 
     pub fn udp_send(&mut self, id: UdpId, to: SocketAddr, payload: &[u8]) -> Result<(), Error> {
