@@ -49,7 +49,7 @@ struct Shared {
     address: Option<IpAddr>,
     port: u16,
     members: Vec<Place>,
-    /// A connection that could not be handed over for want of a descriptor or a place.
+    /// A connection that none of them could be given, for want of a descriptor or a place.
     waits: Option<(TcpId, SocketAddr)>,
 }
 
@@ -460,8 +460,13 @@ impl Server {
             else {
                 return;
             };
-            let spread = usize::from(remote.port()).wrapping_mul(0x9e37) >> 3;
-            if self.hand_over(ready[spread % ready.len()], id, remote) == Handed::Later {
+            // One whose process has its share, say, leaves it to the next one.
+            let first = usize::from(remote.port()).wrapping_mul(0x9e37) >> 3;
+            let handed = (0..ready.len())
+                .map(|step| ready[(first + step) % ready.len()])
+                .map(|place| self.hand_over(place, id, remote))
+                .find(|handed| *handed != Handed::Later);
+            if handed.is_none() {
                 if let Some(shared) = self.streams.listeners.get_mut(&listener) {
                     shared.waits = Some((id, remote));
                 }

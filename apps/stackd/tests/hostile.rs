@@ -410,3 +410,48 @@ fn what_lacks_a_descriptor_is_not_lost() {
     assert_eq!(program.line(), "[(0, []), (0, []), (0, []), (0, [])]");
     assert_eq!(caller.line(), "b'hello'");
 }
+
+/// Listens on a port that several share; with a word more it takes all the sockets that it gets, and accepts nothing.
+const SHARES: &str = r#"
+import resource, socket, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (20000, 20000))
+listener = socket.create_server(("", 5001), backlog=64, reuse_port=True)
+held = []
+while len(sys.argv) > 1:
+    try:
+        held.append(socket.socket())
+    except OSError:
+        break
+print("listens", flush=True)
+while not held:
+    sock, _ = listener.accept()
+    sock.sendall(b"served")
+    sock.close()
+sys.stdin.read()
+"#;
+
+const ASKS: &str = r#"
+import socket
+served = 0
+for _ in range(40):
+    with socket.create_connection(("10.70.0.5", 5001), 30) as sock:
+        sock.settimeout(30)
+        served += sock.recv(9) == b"served"
+print(served)
+"#;
+
+#[test]
+fn a_listener_whose_process_has_its_share_leaves_connections_to_others() {
+    let Some(bed) = Bed::start(Stack::Own) else {
+        return;
+    };
+    let listen = |words: &[&str]| {
+        let mut all = vec!["timeout", "100", "python3", "-c", SHARES];
+        all.extend(words);
+        let mut program = Talk::start(bed.near(&all));
+        assert_eq!(program.line(), "listens");
+        program
+    };
+    let _both = [listen(&["all"]), listen(&[])];
+    assert_eq!(said(bed.far(&["python3", "-c", ASKS])), "40\n");
+}
