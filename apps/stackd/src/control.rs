@@ -294,7 +294,7 @@ impl Server {
             && !socket.is_stream()
             && socket.bound.is_none()
         {
-            self.send_datagrams(place);
+            self.send_datagrams(place, true);
         }
     }
 

@@ -110,11 +110,13 @@ impl Server {
         place: Place,
         to: Option<SocketAddr>,
     ) -> Result<(), i32> {
-        // What was sent before went to whom it was for.
+        // What was sent before goes to whom it was for. It does not wait: what finds no room is lost, as in a device's full queue.
         for _ in 0..SEND_ROUNDS_MAX {
-            if self.send_datagrams(place) != Left::More {
+            if self.send_datagrams(place, false) != Left::More {
                 break;
             }
+            // A port that fails does so again in the loop.
+            let _ = self.send_frames();
         }
         let source = match to {
             Some(to) => Some(self.stack.source_for(&to.ip()).ok_or(ENETUNREACH)?),
@@ -138,20 +140,21 @@ impl Server {
         Ok(())
     }
 
-    /// Sends what the program has given, as far as there is room. What is left fills the pair, so that the program's own sends wait.
-    pub(crate) fn send_datagrams(&mut self, place: Place) -> Left {
+    /// Sends what the program has given, as far as there is room if it `waits` for that. What is left fills the pair, so that the
+    /// program's own sends wait.
+    pub(crate) fn send_datagrams(&mut self, place: Place, waits: bool) -> Left {
         let mut room = std::mem::take(&mut self.datagrams.room);
-        let left = self.send_by(place, &mut room);
+        let left = self.send_by(place, waits && self.waits_for_room(), &mut room);
         self.datagrams.room = room;
         left
     }
 
-    fn send_by(&mut self, place: Place, room: &mut [u8]) -> Left {
+    fn send_by(&mut self, place: Place, waits: bool, room: &mut [u8]) -> Left {
         let mut lengths = [0; TAKEN_MAX];
         let (mut count, mut bytes) = (0, 0);
         while count < SENDS_MAX && bytes < SEND_BYTES_MAX {
             let most = match self.stack.udp_room() {
-                0 if self.waits_for_room() => {
+                0 if waits => {
                     self.datagrams.held.push(place);
                     return Left::More;
                 }

@@ -293,7 +293,7 @@ impl Server {
     }
 
     /// Whether something may have happened in the stack meanwhile.
-    fn send_frames(&mut self) -> Result<bool> {
+    pub(crate) fn send_frames(&mut self) -> Result<bool> {
         let now = self.now();
         let mut has_sent = false;
         let stack = &mut self.stack;
@@ -405,7 +405,7 @@ impl Server {
             }
             #[cfg(feature = "udp")]
             Body::Datagrams => {
-                let left = self.send_datagrams(place);
+                let left = self.send_datagrams(place, true);
                 let socket = self.table.look(place);
                 let pair = socket.and_then(|socket| socket.pair.as_ref());
                 let is_gone = is_gone || left == Left::End && pair.is_some_and(Pair::is_closed);

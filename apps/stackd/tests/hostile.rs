@@ -455,3 +455,53 @@ fn a_listener_whose_process_has_its_share_leaves_connections_to_others() {
     let _both = [listen(&["all"]), listen(&[])];
     assert_eq!(said(bed.far(&["python3", "-c", ASKS])), "40\n");
 }
+
+/// Has more lie in its pair than the stack takes at once, and gets another far end.
+const TURNS: &str = r#"
+import socket, sys
+a, b, sock = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(3)]
+for far_end in a, b:
+    far_end.bind(("127.0.0.1", 0))
+    far_end.settimeout(60)
+name = b.getsockname()
+sock.connect(a.getsockname())
+sock.send(b"first")
+print(a.recv(9), flush=True)
+sys.stdin.readline()
+for index in range(200):
+    sock.send(b"%d" % index)
+print("sent", flush=True)
+sock.connect(name)
+sock.send(b"last")
+print(b.recv(9), [a.recv(9) for _ in range(200)] == [b"%d" % index for index in range(200)])
+"#;
+
+/// Until it waits for an answer of its stack.
+fn await_question(pid: u32) {
+    let path = format!("/proc/{pid}/syscall");
+    let began = std::time::Instant::now();
+    let wanted = libc::SYS_recvmsg.to_string();
+    while std::fs::read_to_string(&path)
+        .is_ok_and(|text| text.split(' ').next() != Some(wanted.as_str()))
+    {
+        assert!(began.elapsed().as_secs() < 60, "it asks nothing");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn what_was_sent_before_a_connect_goes_to_the_former_far_end() {
+    use rustix::process::{Pid, Signal, kill_process};
+    let Some(bed) = Bed::start(Stack::Own) else {
+        return;
+    };
+    let stack = Pid::from_raw(bed.stack_pid() as i32).expect("a number");
+    let mut program = Talk::start(bed.near(&["python3", "-c", TURNS]));
+    assert_eq!(program.line(), "b'first'");
+    kill_process(stack, Signal::STOP).expect("stopped");
+    program.go_on();
+    assert_eq!(program.line(), "sent");
+    await_question(program.child.id());
+    kill_process(stack, Signal::CONT).expect("goes on");
+    assert_eq!(program.line(), "b'last' True");
+}
