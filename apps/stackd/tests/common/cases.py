@@ -458,6 +458,33 @@ def datagrams_before_a_close():
 
 
 @case
+def datagrams_unread():
+    # A connection is served meanwhile, so that each datagram has come when its answer has.
+    beside = blocking(pair(7075))
+    beside.settimeout(30)
+    sock = udp()
+    sock.bind(("", 7076))
+    far("u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); u.settimeout(30)")
+    answered = 0
+    for first in range(0, 3200, 32):
+        far(f"[u.sendto(b'%08d' % i + bytes(992), ('{OWN}', 7076)) for i in range({first}, {first + 32})]; c.sendall(b'x')")
+        beside.sendall(beside.recv(1))
+        answered += far("take(1, c)") == b"x"
+    yield answered
+    # What found no room is lost, and nothing else.
+    sock.setblocking(False)
+    got = []
+    while (message := e(sock.recv, 2000)) != "EAGAIN":
+        got.append(message)
+    yield 16 < len(got) < 3200, got == [b"%08d" % i + bytes(992) for i in range(len(got))]
+    far(f"u.sendto(b'next', ('{OWN}', 7076))")
+    sock.settimeout(30)
+    message, name = sock.recvfrom(9)
+    yield message, name[0], sock.sendto(b"back", name), far("u.recv(9)")
+    far("u.close()")
+
+
+@case
 def datagrams_connected():
     far("u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); u.bind(('', 7071)); u.settimeout(30)")
     far("w = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)")
