@@ -454,6 +454,15 @@ def datagrams_before_a_close():
         sock.sendto(b"one", (FAR, 7073))
     sock.close()
     yield far("sum(len(u.recv(9)) for _ in range(150))")
+    # Also of who has not read all that came.
+    sock = udp()
+    sock.bind(("", 7078))
+    far(f"u.sendto(b'unread', ('{OWN}', 7078))")
+    select.select([sock], [], [], 30)
+    for _ in range(150):
+        sock.sendto(b"one", (FAR, 7073))
+    sock.close()
+    yield far("sum(len(u.recv(9)) for _ in range(150))")
     far("u.close()")
 
 
