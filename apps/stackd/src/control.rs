@@ -283,6 +283,12 @@ impl Server {
         if of == (level::TCP, name::TCP_INFO) {
             return self.tcp_info(place);
         }
+        #[cfg(feature = "tcp")]
+        if of == (level::TCP, name::TCP_MAXSEG)
+            && let Some(bytes) = self.segment_bytes(place)
+        {
+            return Ok(bytes.to_ne_bytes().to_vec());
+        }
         let socket = self.table.look(place).ok_or(ESTALE)?;
         crate::options::get(socket, of)
     }

@@ -26,6 +26,9 @@ const BACKLOG_MAX: i32 = 4096;
 const RECEIVE_BYTES: usize = 256 * 1024;
 const SEND_BYTES: usize = 256 * 1024;
 
+/// What a segment is said to take before there is a connection (linux: TCP_MSS_DEFAULT).
+const UNCONNECTED_MSS_BYTES: u32 = 536;
+
 const EPIPE: i32 = 32;
 const EISCONN: i32 = 106;
 const EALREADY: i32 = 114;
@@ -696,12 +699,13 @@ impl Server {
             _ => None,
         };
         let is_listening = matches!(socket.body, Body::Listening(_));
-        let state = match id.map(|id| self.stack.tcp_state(id)) {
-            Some(Ok(state)) => number_of(state),
-            _ if is_listening => LISTEN,
-            _ => CLOSED,
+        let known = id.and_then(|id| self.stack.tcp_info(id).ok());
+        let state = match &known {
+            Some(known) => number_of(known.state),
+            None if is_listening => LISTEN,
+            None => CLOSED,
         };
-        let mss = self.stack.link().mtu_bytes.saturating_sub(52) as u32;
+        let mss = known.map_or(UNCONNECTED_MSS_BYTES, |known| known.mss_bytes as u32);
         let mut info = vec![0; 104];
         info[0] = state;
         let mut put =
@@ -715,7 +719,19 @@ impl Server {
         put(80, 10);
         put(84, mss);
         put(88, 3);
+        // tcpi_total_retrans
+        put(100, known.map_or(0, |known| known.retransmits as u32));
         Ok(info)
+    }
+
+    /// What one segment takes (TCP_MAXSEG of a connection). Without one it is what the program has set.
+    pub(crate) fn segment_bytes(&mut self, place: Place) -> Option<u32> {
+        let id = match &self.table.look(place)?.body {
+            Body::Connected(conn) => conn.id,
+            _ => return None,
+        };
+        let info = self.stack.tcp_info(id).ok()?;
+        Some(info.mss_bytes as u32)
     }
 }
 

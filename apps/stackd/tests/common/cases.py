@@ -225,6 +225,20 @@ def connects():
 
 
 @case
+def segments():
+    """What a program cuts its datagrams by that asks a connection beside them (iperf3)."""
+    T = socket.IPPROTO_TCP
+    told = lambda sock: (sock.getsockopt(T, socket.TCP_MAXSEG), struct.unpack_from("I", sock.getsockopt(T, socket.TCP_INFO, 104), 16))
+    yield tcp().getsockopt(T, socket.TCP_MAXSEG), listener(7024).getsockopt(T, socket.TCP_MAXSEG)
+    yield told(pair(7015)), told(to_far(7016))
+    far("l = socket.create_server(('', 7017), family=socket.AF_INET6)")
+    six = tcp(socket.AF_INET6)
+    six.connect((FAR6, 7017))
+    yield told(six)
+    far("l.close()")
+
+
+@case
 def connects_by_epoll():
     far("l = socket.create_server(('', 7014), reuse_port=True)")
     epoll = select.epoll()
