@@ -26,6 +26,7 @@ pub(crate) const EINPROGRESS: i32 = 115;
 const EINVAL: i32 = 22;
 const EAFNOSUPPORT: i32 = 97;
 const ENOBUFS: i32 = 105;
+const ENOTCONN: i32 = 107;
 const ETOOMANYREFS: i32 = 109;
 const ESTALE: i32 = 116;
 const EPROTONOSUPPORT: i32 = 93;
@@ -290,7 +291,13 @@ impl Server {
             return Ok(bytes.to_ne_bytes().to_vec());
         }
         let socket = self.table.look(place).ok_or(ESTALE)?;
-        crate::options::get(socket, of)
+        let kept = crate::options::get(socket, of)?;
+        if let (level::IP, name::IP_MTU) | (level::IPV6, name::IPV6_MTU) = of {
+            // Linux says it of the path to the far end, of whatever family.
+            let to = socket.remote.ok_or(ENOTCONN)?.ip().to_canonical();
+            return Ok((self.stack.path_mtu(&to) as u32).to_ne_bytes().to_vec());
+        }
+        Ok(kept)
     }
 
     /// Makes what the program has sent before it asked be true.

@@ -130,6 +130,8 @@ pub(crate) fn set(socket: &mut Socket, of: (i32, i32), value: &[u8]) -> Result<(
         (level::TCP, name::TCP_KEEPIDLE | 5) => !(1..=32_767).contains(&number),
         (level::TCP, 6) => !(1..=127).contains(&number),
         (level::TCP, name::TCP_USER_TIMEOUT) => number < 0,
+        // linux: IPV6_MIN_MTU.
+        (level::IPV6, name::IPV6_MTU) => number != 0 && number < 1280,
         _ => false,
     };
     if is_bad {

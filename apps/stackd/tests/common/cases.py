@@ -239,6 +239,19 @@ def segments():
 
 
 @case
+def paths():
+    """Name servers set it, and stop where they cannot (unbound)."""
+    P, V, MTU, MTU6 = socket.IPPROTO_IP, socket.IPPROTO_IPV6, 14, 24
+    four, six = udp(), udp(socket.AF_INET6)
+    yield [e(six.setsockopt, V, MTU6, value) for value in (1280, 1279, 1, 0, 70000)], e(six.getsockopt, V, MTU6)
+    yield e(four.setsockopt, P, MTU, 1280), e(four.getsockopt, P, MTU), e(four.setsockopt, V, MTU6, 1280), e(four.getsockopt, V, MTU6)
+    four.connect((FAR, 9))
+    six.connect((FAR6, 9))
+    yield four.getsockopt(P, MTU), six.getsockopt(V, MTU6), e(six.getsockopt, P, MTU)
+    yield to_far(7018).getsockopt(P, MTU), e(listener(7019).getsockopt, P, MTU)
+
+
+@case
 def connects_by_epoll():
     far("l = socket.create_server(('', 7014), reuse_port=True)")
     epoll = select.epoll()

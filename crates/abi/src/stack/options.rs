@@ -53,12 +53,14 @@ pub mod name {
     pub const PROTOCOL: i32 = 38;
     pub const DOMAIN: i32 = 39;
     pub const IP_PKTINFO: i32 = 8;
+    pub const IP_MTU: i32 = 14;
     pub const TCP_NODELAY: i32 = 1;
     pub const TCP_MAXSEG: i32 = 2;
     pub const TCP_KEEPIDLE: i32 = 4;
     pub const TCP_INFO: i32 = 11;
     pub const TCP_CONGESTION: i32 = 13;
     pub const TCP_USER_TIMEOUT: i32 = 18;
+    pub const IPV6_MTU: i32 = 24;
     pub const V6ONLY: i32 = 26;
     pub const IPV6_RECVPKTINFO: i32 = 49;
 }
@@ -117,10 +119,11 @@ const TABLE: &[Row] = &[
     row(IP, 1, Kept, 0),                     // IP_TOS
     row(IP, 2, Kept, 64),                    // IP_TTL
     row(IP, name::IP_PKTINFO, Served, 0),
-    row(IP, 10, Kept, 1),    // IP_MTU_DISCOVER
-    row(IP, 11, Kept, 0),    // IP_RECVERR
-    row(IP, 12, Kept, 0),    // IP_RECVTTL
-    row(IP, 13, Kept, 0),    // IP_RECVTOS
+    row(IP, 10, Kept, 1), // IP_MTU_DISCOVER
+    row(IP, 11, Kept, 0), // IP_RECVERR
+    row(IP, 12, Kept, 0), // IP_RECVTTL
+    row(IP, 13, Kept, 0), // IP_RECVTOS
+    row(IP, name::IP_MTU, Told, 0),
     row(IP, 15, Kept, 0),    // IP_FREEBIND
     row(IP, 24, Kept, 0),    // IP_BIND_ADDRESS_NO_PORT
     row(IP, 33, Kept, 1),    // IP_MULTICAST_TTL
@@ -130,7 +133,8 @@ const TABLE: &[Row] = &[
     row(IPV6, 18, Kept, 1),  // IPV6_MULTICAST_HOPS
     row(IPV6, 19, Kept, 1),  // IPV6_MULTICAST_LOOP
     row(IPV6, 23, Kept, 1),  // IPV6_MTU_DISCOVER
-    row(IPV6, 25, Kept, 0),  // IPV6_RECVERR
+    row(IPV6, name::IPV6_MTU, Kept, 0),
+    row(IPV6, 25, Kept, 0), // IPV6_RECVERR
     row(IPV6, name::V6ONLY, Served, 0),
     row(IPV6, name::IPV6_RECVPKTINFO, Served, 0),
     row(IPV6, 51, Kept, 0), // IPV6_RECVHOPLIMIT
