@@ -3,7 +3,7 @@
 use crate::admin::{ADMIN_SOCKET, CONTROL_DIR, CONTROL_SOCKET};
 use crate::domains::ATTACHED_FILE;
 use crate::filter::RULES_FILE;
-use crate::{BrokerError, doing};
+use crate::{BrokerError, doing, stacks};
 use fordway_abi::{INSISTED_FILE, insisted};
 use fordway_platform::fabric::Fabric;
 use fordway_platform::{ipc, process};
@@ -141,12 +141,13 @@ fn end_insisted(dir: &Path) -> Result<(), BrokerError> {
     remove(&path)
 }
 
-/// Clears away what a broker that is no more has left: domains, rules, sockets. Says whether there
+/// Clears away what a broker that is no more has left: stacks, domains, rules, sockets. Says whether there
 /// was anything. One that runs and does not answer has its lock still: [`BrokerError::Taken`].
 pub fn clear(dir: &Path) -> Result<bool, BrokerError> {
     let is_locked = dir.join(LOCK_FILE).exists();
     let _lock = is_locked.then(|| lock(dir)).transpose()?;
-    let mut had_any = Fabric::remove(dir)?;
+    let mut had_any = stacks::clear(dir).map_err(doing("clearing away stacks".to_owned()))?;
+    had_any |= Fabric::remove(dir)?;
     for name in [ATTACHED_FILE, RULES_FILE, CONTROL_SOCKET, ADMIN_SOCKET] {
         had_any |= dir.join(name).exists();
         remove(&dir.join(name))?;

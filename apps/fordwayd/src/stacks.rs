@@ -201,6 +201,35 @@ struct Stack {
     way: Rc<Way>,
 }
 
+/// What a broker of this boot has written down.
+fn written(runtime_dir: &Path) -> Vec<StackRecord> {
+    let text = std::fs::read_to_string(runtime_dir.join(STACKS_FILE));
+    let record = text
+        .ok()
+        .and_then(|text| serde_json::from_str::<Record>(&text).ok());
+    let record = record.filter(|record| record.boot_id == boot_id());
+    record.map(|record| record.stacks).unwrap_or_default()
+}
+
+/// Ends what a broker that is no more has left running, and removes its files. Says whether there was anything.
+pub(crate) fn clear(runtime_dir: &Path) -> io::Result<bool> {
+    let stacks = written(runtime_dir);
+    let parts = stacks.iter().flat_map(|stack| &stack.parts);
+    let found: Vec<Found> = parts.filter_map(PartRecord::find).collect();
+    for part in &found {
+        let _ = pidfd_send_signal(&part.pidfd, Signal::KILL);
+    }
+    let had_file = match std::fs::remove_file(runtime_dir.join(STACKS_FILE)) {
+        Err(reason) if reason.kind() == io::ErrorKind::NotFound => false,
+        removed => removed.map(|()| true)?,
+    };
+    match std::fs::remove_dir_all(runtime_dir.join(STACKS_DIR)) {
+        Err(reason) if reason.kind() != io::ErrorKind::NotFound => Err(reason),
+        // An empty one may be left of a broker that has removed all.
+        _ => Ok(had_file),
+    }
+}
+
 /// The stacks of the broker's domains.
 pub(crate) struct Stacks {
     runtime_dir: PathBuf,
@@ -220,12 +249,7 @@ impl Stacks {
         programs: &Programs,
         rules: Packed,
     ) -> Self {
-        let text = std::fs::read_to_string(runtime_dir.join(STACKS_FILE));
-        let record = text
-            .ok()
-            .and_then(|text| serde_json::from_str::<Record>(&text).ok());
-        let record = record.filter(|record| record.boot_id == boot_id());
-        let before = record.into_iter().flat_map(|record| record.stacks);
+        let before = written(runtime_dir).into_iter();
         Self {
             runtime_dir: runtime_dir.to_owned(),
             control_socket: control_socket.to_owned(),

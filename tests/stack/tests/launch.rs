@@ -394,6 +394,29 @@ fn a_driver_that_is_killed_under_load_leaves_nothing() {
     }
 }
 
+/// `fordway down` after the broker has died: the parts, which outlive it, end as well.
+#[test]
+fn what_a_dead_broker_has_left_is_cleared_away() {
+    if !is_root() {
+        return;
+    }
+    let dir = Dir::new("cleared");
+    let broker = Broker::start(&dir.0);
+    broker.domain(&with_stack(false));
+    let pids = broker.parts(2, &[]);
+    broker.kill();
+    assert!(pids.iter().all(|pid| is_there(*pid)));
+    assert!(fordwayd::clear(&dir.0).expect("cleared"), "nothing there");
+    let until = Instant::now() + PATIENCE;
+    while pids.iter().any(|pid| is_there(*pid)) {
+        assert!(Instant::now() < until, "{pids:?} are still there");
+        std::thread::yield_now();
+    }
+    let left = |name: &str| dir.0.join(name).exists();
+    assert!(!left("stacks.json") && !left("stacks"));
+    assert!(!fordwayd::clear(&dir.0).expect("cleared"), "still there");
+}
+
 /// Mounts below a directory.
 fn mount_count(dir: &Path) -> usize {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").expect("procfs");
