@@ -135,6 +135,8 @@ impl Server {
         stack_config.link.mtu_bytes = config.mtu_bytes;
         stack_config.link.offloads = port::OFFLOADS;
         stack_config.limits.flows_max = stack_config.limits.flows_max.max(config.sockets_max);
+        // Those that peers keep from ending leave most of the sockets to others.
+        stack_config.limits.left_max = config.sockets_max / 4;
         stack_config.limits.tcp_buffer_bytes_max = BUFFER_BYTES_MAX;
         let mut stack = Stack::new(stack_config);
         stack.set_addresses(&config.addresses()?);

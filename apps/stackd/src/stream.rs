@@ -169,9 +169,6 @@ fn tcp_options(socket: &Socket) -> TcpOptions {
 /// Moves what can be moved.
 fn move_bytes(stack: &mut Stack, conn: &mut Connected, pair: &Pair, breaks_off: bool) -> Fate {
     let id = conn.id;
-    if conn.is_gone && breaks_off {
-        return Fate::Gone(End::Break);
-    }
     let mut has_more = false;
     let mut is_broken = false;
     if !conn.out_is_over {
@@ -201,6 +198,9 @@ fn move_bytes(stack: &mut Stack, conn: &mut Connected, pair: &Pair, breaks_off: 
         }
     }
     if conn.is_gone {
+        if breaks_off && !has_more {
+            return Fate::Gone(End::Break);
+        }
         if conn.out_is_over || is_broken {
             // Whether all was read that had been given.
             let is_unread = pair.receive(&mut [0]) == Got::Broken;
@@ -210,7 +210,12 @@ fn move_bytes(stack: &mut Stack, conn: &mut Connected, pair: &Pair, breaks_off: 
                 false => End::Close,
             });
         }
-        return if has_more { Fate::HasMore } else { Fate::Goes };
+        if has_more {
+            return Fate::HasMore;
+        }
+        // It is there still: what takes nothing for long ends it.
+        let _ = stack.tcp_leave(id);
+        return Fate::Goes;
     }
     if !conn.in_is_over {
         let mut pieces = 0;

@@ -505,3 +505,49 @@ fn what_was_sent_before_a_connect_goes_to_the_former_far_end() {
     kill_process(stack, Signal::CONT).expect("goes on");
     assert_eq!(program.line(), "b'last' True");
 }
+
+/// Answers at once and at length, and closes.
+const WORDY: &str = r#"
+import socket
+listens = socket.socket()
+listens.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+listens.bind(("", 5000))
+listens.listen(16)
+listens.settimeout(30)
+print("listens", flush=True)
+for _ in range(120):
+    sock, _ = listens.accept()
+    sock.setblocking(False)
+    try:
+        while True:
+            sock.send(bytes(1 << 16))
+    except BlockingIOError:
+        pass
+    sock.close()
+print("sockets", len([socket.socket() for _ in range(32)]), flush=True)
+"#;
+
+/// Connects, and never reads.
+const DEAF: &str = r#"
+import socket, sys
+held = []
+for _ in range(120):
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    sock.settimeout(30)
+    sock.connect(("10.70.0.5", 5000))
+    held.append(sock)
+sys.stdin.read()
+"#;
+
+#[test]
+fn who_never_reads_keeps_no_sockets_that_were_closed() {
+    let Some(mut bed) = Bed::start_small(Stack::Own, 64) else {
+        return;
+    };
+    let mut server = Talk::start(bed.near(&["timeout", "100", "python3", "-c", WORDY]));
+    assert_eq!(server.line(), "listens");
+    let _deaf = Talk::start(bed.far(&["timeout", "100", "python3", "-c", DEAF]));
+    assert_eq!(server.line(), "sockets 32");
+    assert!(bed.stack_lives());
+}

@@ -28,6 +28,8 @@ pub struct Offloads {
 #[derive(Clone, Debug)]
 pub struct Limits {
     pub flows_max: usize,
+    /// Connections that their programs have closed, and that are not over.
+    pub left_max: usize,
     /// Buffers of all connections together: 8 KB for each, and what they grow by. Beyond it none
     /// is made, taken or grows.
     pub tcp_buffer_bytes_max: usize,
@@ -71,6 +73,7 @@ impl Limits {
         let fits = |share: usize, each: usize, max: usize| (bytes / share / each).clamp(16, max);
         Limits {
             flows_max: fits(16, 1024, most.flows_max),
+            left_max: fits(64, 1024, most.left_max),
             tcp_buffer_bytes_max: (bytes / 4).min(most.tcp_buffer_bytes_max),
             half_open_max: fits(64, 256, most.half_open_max),
             time_wait_max: fits(64, 256, most.time_wait_max),
@@ -91,6 +94,7 @@ impl Default for Limits {
     fn default() -> Limits {
         Limits {
             flows_max: 16_384,
+            left_max: 4_096,
             tcp_buffer_bytes_max: 1 << 30,
             half_open_max: 1_024,
             time_wait_max: 4_096,

@@ -389,6 +389,141 @@ fn closing_with_bytes_unread_resets() {
     );
 }
 
+/// Sends until no more goes, to a peer that reads nothing.
+fn fill(world: &mut World, id: TcpId) {
+    loop {
+        let sent = world.sides[1].tcp_send(id, &[7; 60_000]);
+        world.run(1_000_000);
+        if sent.is_err() {
+            return;
+        }
+    }
+}
+
+#[test]
+fn what_was_sent_before_a_reset_arrives() {
+    for unread in [true, false] {
+        let mut world = World::new(Conditions::default());
+        let (client, server) = pair(&mut world, TcpOptions::default());
+        if unread {
+            world.sides[0].tcp_send(client, b"unread").expect("sends");
+            world.run(20_000);
+        }
+        // Nothing has left when it ends.
+        world.sides[1].tcp_send(server, &[7; 9000]).expect("sends");
+        match unread {
+            true => world.sides[1].tcp_close(server).expect("closes"),
+            false => world.sides[1].tcp_abort(server).expect("aborts"),
+        }
+        world.run(20_000);
+        let got = world.sides[0].tcp_receive(client, &mut [0; 9999]);
+        assert_eq!(got, Ok(9000));
+        let got = world.sides[0].tcp_receive(client, &mut [0; 4]);
+        assert_eq!(got, Err(Error::Reset));
+        assert_eq!(world.sides[1].tcp_counts(), (0, 0, 0));
+    }
+    // What a shut window keeps back is lost, as on Linux.
+    let mut world = World::new(Conditions::default());
+    let (client, server) = pair(&mut world, TcpOptions::default());
+    fill(&mut world, server);
+    world.sides[1].tcp_abort(server).expect("aborts");
+    world.run(20_000);
+    assert_eq!(world.sides[1].tcp_counts(), (0, 0, 0));
+    let state = world.sides[0].tcp_state(client);
+    assert_eq!(state, Ok(TcpState::Closed));
+}
+
+#[test]
+fn a_peer_that_takes_nothing_keeps_no_connection_without_a_program() {
+    let patient = TcpOptions {
+        user_timeout_us: 3_600_000_000,
+        ..TcpOptions::default()
+    };
+    let mut world = World::new(Conditions::default());
+    let (client, server) = pair(&mut world, patient);
+    fill(&mut world, server);
+    // A program is waited for as long as it likes.
+    world.run(1_000_000_000);
+    let state = |world: &mut World| world.sides[1].tcp_state(server);
+    assert_eq!(state(&mut world), Ok(TcpState::Established));
+    // It goes, and leaves bytes for which there is no room.
+    world.sides[1].tcp_leave(server).expect("leaves");
+    world.run(100_000_000);
+    assert_eq!(state(&mut world), Ok(TcpState::Established));
+    // A peer that takes some is waited for anew.
+    while world.sides[0].tcp_receive(client, &mut [0; 9000]).is_ok() {}
+    world.run(1_000_000);
+    fill(&mut world, server);
+    world.run(100_000_000);
+    assert_eq!(state(&mut world), Ok(TcpState::Established));
+    world.run(30_000_000);
+    assert_eq!(state(&mut world), Ok(TcpState::Closed));
+    let sent = world.sides[1].tcp_send(server, b"x");
+    assert_eq!(sent, Err(Error::TimedOut));
+}
+
+#[test]
+fn a_wait_begins_when_it_begins_however_long_nothing_happened_before() {
+    let mut world = World::new(Conditions {
+        delay_us: 1000,
+        ..Conditions::default()
+    });
+    let (client, server) = pair(&mut world, TcpOptions::default());
+    world.sides[1].tcp_send(server, b"x").expect("sends");
+    world.run(10_000_000_000);
+    let got = world.sides[0].tcp_receive(client, &mut [0; 4]);
+    assert_eq!(got, Ok(1));
+    world.sides[1].tcp_shutdown(server).expect("shuts");
+    world.run(10_000_000);
+    let got = world.sides[0].tcp_receive(client, &mut [0; 4]);
+    assert_eq!(got, Ok(0));
+    assert!(segments(&world, 1).iter().all(|s| s.0 & RST == 0));
+    // After a close it waits for our end as long as it should.
+    world.run(10_000_000_000);
+    world.sides[1].tcp_close(server).expect("closes");
+    world.run(40_000_000);
+    assert_eq!(world.sides[1].tcp_counts().0, 1);
+}
+
+#[test]
+fn the_oldest_of_too_many_connections_without_a_program_ends() {
+    let mut bounded = config(1);
+    bounded.limits.left_max = 16;
+    let mut world = World::with([config(0), bounded], Conditions::default());
+    let options = TcpOptions::default();
+    let listener = world.sides[1].tcp_listen(None, 80, 64, options);
+    let listener = listener.expect("listens");
+    let mut kept = Vec::new();
+    for round in 0..60 {
+        let now = world.now;
+        let client = world.sides[0].tcp_connect(now, at(1, 80), None, options);
+        world.run(20_000);
+        let (server, _) = world.sides[1].tcp_accept(listener).expect("accepts");
+        world.sides[1]
+            .tcp_send(server, &[7; 60_000])
+            .expect("sends");
+        // Each way to lose its program.
+        match round % 3 {
+            0 => world.sides[1].tcp_leave(server).expect("leaves"),
+            1 => world.sides[1].tcp_close(server).expect("closes"),
+            _ => world.sides[1].tcp_shut_both(server).expect("shuts"),
+        }
+        kept.push(client.expect("begins"));
+        world.run(20_000);
+        assert!(world.sides[1].tcp_counts().0 <= 16);
+    }
+    let is_over = |world: &mut World, id: &TcpId| {
+        matches!(world.sides[0].tcp_state(*id), Ok(TcpState::Closed))
+    };
+    let over: Vec<_> = kept.iter().map(|id| is_over(&mut world, id)).collect();
+    let live = over.iter().filter(|is_over| !**is_over).count();
+    assert!((14..=16).contains(&live), "{over:?}");
+    assert!(
+        over.is_sorted_by(|before, after| before >= after),
+        "{over:?}"
+    );
+}
+
 #[test]
 fn connections_of_an_address_that_goes_away_end() {
     let mut world = World::new(Conditions::default());

@@ -93,6 +93,16 @@ def to_far(port):
     return ours
 
 
+def talked(ours):
+    """The same connection after so many words that it has rings where there are any."""
+    far("t = threading.Thread(target=lambda: [c.sendall(c.recv(1)) for _ in range(500)]); t.start()")
+    for _ in range(500):
+        ours.sendall(b"x")
+        ours.recv(1)
+    far("t.join()")
+    return ours
+
+
 CASES = {}
 
 
@@ -390,6 +400,30 @@ def resets():
     shown(ours, select.POLLIN, 30000)
     ours.close()
     yield far("e(c.recv, 1)")
+
+
+@case
+def last_words():
+    for number_, talks in enumerate((lambda ours: ours, talked)):
+        # Those before a close that resets arrive.
+        ours = talks(pair(7045 + number_))
+        far("c.sendall(b'never read')")
+        shown(ours, select.POLLIN, 30000)
+        ours.sendall(b"last")
+        ours.close()
+        yield far("e(take, 4, c)"), far("e(c.recv, 1)")
+        ours = talks(pair(7047 + number_))
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        ours.sendall(b"last")
+        ours.close()
+        yield far("e(take, 4, c)"), far("e(c.recv, 1)")
+        # What is unread when both ways are shut resets nothing.
+        ours = talks(pair(7051 + number_))
+        far("c.sendall(b'never read')")
+        shown(ours, select.POLLIN, 30000)
+        ours.sendall(b"last")
+        ours.shutdown(socket.SHUT_RDWR)
+        yield far("e(take, 9, c)"), take(9, ours), far("e(c.recv, 1)")
 
 
 @case

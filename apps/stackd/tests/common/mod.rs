@@ -43,7 +43,11 @@ pub struct Bed {
     others: Vec<Child>,
     /// Descriptors that the stack may have; 0: the usual ones.
     files_max: u32,
+    sockets_max: u32,
 }
+
+/// Sockets that a stack may have, if a test does not say.
+const SOCKETS_MAX: u32 = 8192;
 
 fn ip(words: &str) {
     let status = Command::new("ip").args(words.split(' ')).status();
@@ -66,20 +70,30 @@ fn shim() -> Option<PathBuf> {
 impl Bed {
     /// `None`, with a line that says why, where it cannot be.
     pub fn start(stack: Stack) -> Option<Bed> {
-        Bed::start_of(stack, "", 0)
+        Bed::start_of(stack, "", 0, SOCKETS_MAX)
     }
 
     /// With a stack that has these protocols: words in quotes, with commas between.
     pub fn start_with(stack: Stack, protocols: &'static str) -> Option<Bed> {
-        Bed::start_of(stack, protocols, 0)
+        Bed::start_of(stack, protocols, 0, SOCKETS_MAX)
     }
 
     /// With a stack that may have no more descriptors than this.
     pub fn start_short(stack: Stack, files_max: u32) -> Option<Bed> {
-        Bed::start_of(stack, "", files_max)
+        Bed::start_of(stack, "", files_max, SOCKETS_MAX)
     }
 
-    fn start_of(stack: Stack, protocols: &'static str, files_max: u32) -> Option<Bed> {
+    /// With a stack that may have no more sockets than this.
+    pub fn start_small(stack: Stack, sockets_max: u32) -> Option<Bed> {
+        Bed::start_of(stack, "", 0, sockets_max)
+    }
+
+    fn start_of(
+        stack: Stack,
+        protocols: &'static str,
+        files_max: u32,
+        sockets_max: u32,
+    ) -> Option<Bed> {
         if !rustix::process::geteuid().is_root() {
             fordway_test_skip::skipped("namespaces need root");
             return None;
@@ -103,6 +117,7 @@ impl Bed {
             protocols,
             others: Vec::new(),
             files_max,
+            sockets_max,
         };
         bed.make_network();
         if stack == Stack::Own {
@@ -159,8 +174,9 @@ impl Bed {
     pub fn start_stack(&mut self) {
         let config = format!(
             r#"{{"control_socket": "{}", "port": {{"packet": "w0"}}, "mac": "02:70:00:00:00:05",
-                "addresses": ["{OWN}/16", "fd70::5/64"], "routes": [], "sockets_max": 8192, "netns_cookie": {}, "uid": {}, "protocols": [{}]}}"#,
+                "addresses": ["{OWN}/16", "fd70::5/64"], "routes": [], "sockets_max": {}, "netns_cookie": {}, "uid": {}, "protocols": [{}]}}"#,
             self.control_socket().display(),
+            self.sockets_max,
             self.cookie(),
             self.uid,
             self.protocols

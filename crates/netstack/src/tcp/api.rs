@@ -215,7 +215,7 @@ impl Stack {
         }
         let len = write(space).min(space.len());
         tcp.send.written(len);
-        self.settle(id.index);
+        self.touched(id.index);
         Ok(len)
     }
 
@@ -296,65 +296,72 @@ impl Stack {
     pub fn tcp_set_nodelay(&mut self, id: TcpId, nodelay: bool) -> Result<(), Error> {
         let flow = self.tcp.flow_of(id).ok_or(Error::NoSuch)?;
         flow.tcp.send.is_nagle = !nodelay;
-        self.settle(id.index);
+        self.touched(id.index);
         Ok(())
     }
 
     pub fn tcp_set_keepalive(&mut self, id: TcpId, after_us: Option<Micros>) -> Result<(), Error> {
         let flow = self.tcp.flow_of(id).ok_or(Error::NoSuch)?;
         flow.tcp.options.keepalive_us = after_us;
-        self.settle(id.index);
+        self.touched(id.index);
         Ok(())
     }
 
     /// Ends the sending side: what was sent goes out, then a FIN. Receiving goes on.
     pub fn tcp_shutdown(&mut self, id: TcpId) -> Result<(), Error> {
-        let now = self.now;
         let flow = self.tcp.flow_of(id).ok_or(Error::NoSuch)?;
         if flow.tcp.state == TcpState::SynSent {
             return Err(Error::NotConnected);
         }
-        flow.tcp.shut(now);
-        self.settle(id.index);
+        flow.tcp.shut();
+        self.touched(id.index);
         Ok(())
     }
 
     /// Gives the connection up: what was sent still goes out. With bytes unread, or coming
     /// later, the peer gets a RST. The id is no longer valid.
     pub fn tcp_close(&mut self, id: TcpId) -> Result<(), Error> {
-        let now = self.now;
         let flow = self.tcp.flow_of(id).ok_or(Error::NoSuch)?;
         if flow.tcp.receive.unread() > 0 {
-            flow.tcp.abort();
+            flow.tcp.break_off();
         } else {
-            flow.tcp.shut(now);
+            flow.tcp.shut();
         }
         self.let_go(id)
+    }
+
+    /// The program of a connection is gone, and what it has sent is still being brought by [`Stack::tcp_send_with`]. A peer that takes
+    /// nothing is waited for as behind a close.
+    pub fn tcp_leave(&mut self, id: TcpId) -> Result<(), Error> {
+        self.tcp.flow_of(id).ok_or(Error::NoSuch)?;
+        self.leave(id);
+        self.touched(id.index);
+        Ok(())
     }
 
     /// Gives the connection up, as by a shutdown of both ways: what is unread is nobody's any more, but breaks nothing off. What comes
     /// from now on does (linux: tcp_rcv_state_process, TCP_FIN_WAIT2).
     pub fn tcp_shut_both(&mut self, id: TcpId) -> Result<(), Error> {
-        let now = self.now;
         let flow = self.tcp.flow_of(id).ok_or(Error::NoSuch)?;
         flow.tcp.abandoned = flow.tcp.receive.unread();
-        flow.tcp.shut(now);
+        flow.tcp.shut();
         self.let_go(id)
     }
 
-    /// Breaks the connection off with a RST. The id is no longer valid.
+    /// Breaks the connection off with a RST, behind what was sent and may go now. The id is no longer valid.
     pub fn tcp_abort(&mut self, id: TcpId) -> Result<(), Error> {
         let flow = self.tcp.flow_of(id).ok_or(Error::NoSuch)?;
-        flow.tcp.abort();
+        flow.tcp.break_off();
         self.let_go(id)
     }
 
     fn let_go(&mut self, id: TcpId) -> Result<(), Error> {
+        self.leave(id);
         let flow = self.tcp.flow_of(id).ok_or(Error::NoSuch)?;
         flow.tcp.is_orphan = true;
         flow.listener = None;
         if flow.is_attached {
-            self.settle(id.index);
+            self.touched(id.index);
         } else {
             self.free_flow(id.index);
         }

@@ -23,6 +23,9 @@ use crate::{Micros, SECOND_US};
 /// A connection that its owner has closed waits so long for the peer's FIN (Linux's
 /// tcp_fin_timeout).
 const ORPHAN_US: Micros = 60 * SECOND_US;
+/// Without its program a connection waits no longer for a peer that takes nothing, whatever the program was willing to
+/// (Linux's tcp_orphan_retries: some 100 s).
+const LEFT_US: Micros = 120 * SECOND_US;
 /// A connection that is being made: as long as six SYNs take.
 const CONNECT_US: Micros = 64 * SECOND_US;
 /// Probes without an answer before a silent connection ends.
@@ -76,6 +79,10 @@ pub(super) struct Connection {
     pub clock: Option<Clock>,
     /// Its owner is gone.
     pub is_orphan: bool,
+    /// Its program is gone: nobody reads, though its owner may still bring what was sent.
+    is_left: bool,
+    /// A RST follows what may go now.
+    pub breaks_off: bool,
     /// Bytes that nobody will read any more, and that are no reason to break off.
     pub abandoned: usize,
     /// The RST that is due has no acknowledgement.
@@ -125,6 +132,8 @@ impl Connection {
             receive: Receiver::new(0, 0, None),
             clock: None,
             is_orphan: false,
+            is_left: false,
+            breaks_off: false,
             abandoned: 0,
             is_reset_bare: false,
             wants_room: false,
@@ -221,7 +230,7 @@ impl Connection {
 
     // What the owner does.
 
-    pub(super) fn shut(&mut self, now: Micros) {
+    pub(super) fn shut(&mut self) {
         self.state = match self.state {
             TcpState::Established => TcpState::FinWait1,
             TcpState::CloseWait => TcpState::LastAck,
@@ -229,7 +238,37 @@ impl Connection {
             _ => return,
         };
         self.send.is_shut = true;
-        self.waits_since = Some(now);
+        self.waits_since = None;
+    }
+
+    /// Its program goes; false: it has gone before.
+    pub(super) fn leave(&mut self) -> bool {
+        if self.is_left {
+            return false;
+        }
+        // Patience begins here.
+        (self.is_left, self.waits_since) = (true, None);
+        true
+    }
+
+    /// Over, with a RST behind what may go now: Linux has sent that before it hears of the end (tcp_sendmsg, tcp_close).
+    pub(super) fn break_off(&mut self) {
+        use TcpState::*;
+        match self.state {
+            Established | CloseWait | FinWait1 | Closing | LastAck => self.breaks_off = true,
+            _ => self.abort(),
+        }
+    }
+
+    /// Whether the RST that ends it is due.
+    pub(super) fn is_to_break(&self) -> bool {
+        let is_unread = self.receive.unread() > self.abandoned;
+        self.state != TcpState::Closed
+            && match self.breaks_off {
+                true => self.send.plan(self.send.mss).is_none(),
+                // Whoever has closed it will not read (RFC 9293 section 3.10.4, as Linux does).
+                false => self.is_orphan && is_unread,
+            }
     }
 
     /// Over, with a RST if the peer knows of the connection.
@@ -704,7 +743,7 @@ impl Connection {
             SynReceived => since.max(self.heard_at) + CONNECT_US,
             FinWait2 => since + ORPHAN_US,
             // Nobody is left who could lose patience with a peer that answers, and takes nothing.
-            _ if self.is_orphan => since + self.options.user_timeout_us,
+            _ if self.is_left => since + self.options.user_timeout_us.min(LEFT_US),
             _ => since.max(self.heard_at) + self.options.user_timeout_us,
         })
     }

@@ -128,6 +128,9 @@ pub(crate) struct Tcp {
     flows: Vec<FlowSlot>,
     free_flows: Vec<u32>,
     dirty: VecDeque<u32>,
+    /// Connections without a program, the oldest first, and some that are over.
+    left: VecDeque<TcpId>,
+    left_max: usize,
     timers: Timers,
     listeners: Vec<Listener>,
     ports: BTreeMap<u16, Vec<u32>>,
@@ -168,6 +171,8 @@ impl Tcp {
             flows: Vec::new(),
             free_flows: Vec::new(),
             dirty: VecDeque::new(),
+            left: VecDeque::new(),
+            left_max: limits.left_max,
             timers: Timers::default(),
             listeners: Vec::new(),
             ports: BTreeMap::new(),

@@ -4,15 +4,25 @@
 use alloc::boxed::Box;
 
 use super::flow::{Flow, TcpState};
-use super::{FlowSlot, Slot};
+use super::{FlowSlot, Slot, TcpId};
+use crate::Micros;
 use crate::config::Congestion;
 use crate::route::Hop;
 use crate::stack::{Error, Source, Stack};
 
 impl Stack {
-    /// Looks at a flow after a segment, its owner or time has touched it.
+    /// Looks at a flow after a segment or time has touched it.
     pub(super) fn settle(&mut self, index: u32) {
-        let now = self.now;
+        self.look_at(index, Some(self.now));
+    }
+
+    /// The same after its owner has, who does not say what time it is. The stack may have slept for long: a wait that began at
+    /// the time it knows would be over at once. So `transmit`, which is told, looks again.
+    pub(super) fn touched(&mut self, index: u32) {
+        self.look_at(index, None);
+    }
+
+    fn look_at(&mut self, index: u32, now: Option<Micros>) {
         let Some(flow) = self.tcp.flows[index as usize].flow.as_deref_mut() else {
             return;
         };
@@ -24,8 +34,7 @@ impl Stack {
             tcp.wants_room = false;
             tcp.ready.is_writable = true;
         }
-        // Whoever has closed it will not read (RFC 9293 section 3.10.4, as Linux does).
-        if tcp.is_orphan && tcp.receive.unread() > tcp.abandoned && tcp.state != TcpState::Closed {
+        if tcp.is_to_break() {
             tcp.abort();
         }
         let is_news = tcp.ready != super::Ready::default() && !tcp.is_orphan;
@@ -40,9 +49,11 @@ impl Stack {
             self.enter_time_wait(index);
         } else if tcp.is_over() {
             self.detach(index);
-        } else {
+        } else if let Some(now) = now {
             let deadline = tcp.deadline(now);
             self.tcp.timers.set(index, deadline);
+        } else {
+            self.tcp.mark_dirty(index);
         }
     }
 
@@ -87,6 +98,37 @@ impl Stack {
         self.tcp.timers.set(index, None);
         if is_orphan {
             self.free_flow(index);
+        }
+    }
+
+    /// A connection has lost its program. Of too many the oldest are broken off, so that who takes nothing cannot keep room from others
+    /// (linux: tcp_max_orphans, which breaks off the new ones).
+    pub(super) fn leave(&mut self, id: TcpId) {
+        let Some(flow) = self.tcp.flow_of(id) else {
+            return;
+        };
+        if !flow.tcp.leave() {
+            return;
+        }
+        let tcp = &mut self.tcp;
+        tcp.left.push_back(id);
+        if tcp.left.len() <= tcp.left_max {
+            return;
+        }
+        let flows = &tcp.flows;
+        tcp.left.retain(|id| {
+            let slot = &flows[id.index as usize];
+            let flow = slot.flow.as_deref();
+            slot.generation == id.generation
+                && flow.is_some_and(|flow| flow.tcp.state != TcpState::Closed)
+        });
+        // A part of them at once: all are looked at each time.
+        while self.tcp.left.len() > self.tcp.left_max - self.tcp.left_max / 8
+            && let Some(oldest) = self.tcp.left.pop_front()
+            && let Some(flow) = self.tcp.flow(oldest.index)
+        {
+            flow.tcp.abort();
+            self.settle(oldest.index);
         }
     }
 

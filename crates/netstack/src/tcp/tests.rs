@@ -583,7 +583,7 @@ fn by_chance_all_bytes_arrive_and_both_ends_close() {
                     written[side] += len;
                 }
                 if written[side] == total && end.is_open() {
-                    end.shut(now);
+                    end.shut();
                 }
                 let unread = end.receive.unread();
                 if unread > 0 && rng.u32(..10) > 0 {
