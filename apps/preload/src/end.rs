@@ -20,9 +20,11 @@ const PAUSE_MS: i32 = 1;
 const ROOM_WAIT_MS: i32 = 100;
 /// Longest wait for bytes that were taken back and are on their way: a peer that has lost its CPU
 /// in the middle of that comes back within this time, unless it was stopped.
-const BYTES_WAIT_MS: i32 = 1000;
+const BYTES_WAIT_MS: u64 = 1000;
 
 static PATIENCE: Patience = Patience::new();
+/// A stack serves all programs of its domain, and waits for none of them.
+static STACKS_PATIENCE: Patience = Patience::none();
 
 /// [`At::fd`]: whichever the connection has, when it is used. One of several may be closed, and its
 /// number be another socket's: under a lock of a half, the connection's own is not.
@@ -344,7 +346,10 @@ impl End for At<'_> {
     }
 
     fn patience(&self) -> &Patience {
-        &PATIENCE
+        match self.conn.is_served() {
+            true => &STACKS_PATIENCE,
+            false => &PATIENCE,
+        }
     }
 
     fn now_ns(&self) -> u64 {
@@ -365,8 +370,9 @@ impl End for At<'_> {
         self.poll(libc::POLLOUT, ROOM_WAIT_MS);
     }
 
-    fn await_bytes(&self) -> bool {
-        self.poll(libc::POLLIN, BYTES_WAIT_MS)
+    fn await_bytes(&self, most_ns: u64) -> bool {
+        let most_ms = most_ns.div_ceil(1_000_000).min(BYTES_WAIT_MS);
+        self.poll(libc::POLLIN, most_ms as i32)
             .is_none_or(|shown| shown != 0)
     }
 }

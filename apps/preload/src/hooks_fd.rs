@@ -1,7 +1,7 @@
 //! The calls that make, copy, close and configure descriptors. They keep the
 //! table of descriptors true; what they do to the socket itself is the kernel's.
 
-use crate::state::{self, Conn, kind, slot};
+use crate::state::{self, Conn, PROGRAMS_END, STACKS_END, kind, slot};
 use crate::sys::{self, give, set_errno, sys};
 use crate::transfer::Unaware;
 use crate::{
@@ -237,7 +237,13 @@ fn adopt_unix(fd: c_int, of_stack: u32) -> bool {
     let Some(conn) = state::add_conn(fd, stack::is_nonblocking(fd)) else {
         return false;
     };
-    conn.unix.store(1, Ordering::Relaxed);
+    let is_programs = of_stack & kind::OF_STACK != 0;
+    let end = if is_programs {
+        PROGRAMS_END
+    } else {
+        STACKS_END
+    };
+    conn.unix.store(end, Ordering::Relaxed);
     if let Some(word) = slot(fd) {
         word.fetch_or(of_stack & (kind::OF_STACK | stack::ALL), Ordering::Release);
     }

@@ -52,6 +52,11 @@ pub mod kind {
     pub const MASK: u32 = 0xff << 24;
 }
 
+/// See [`Conn::unix`].
+pub const PROGRAMS_END: u32 = 1;
+/// The same.
+pub const STACKS_END: u32 = 2;
+
 /// A stream socket of this process.
 #[repr(C, align(128))]
 #[derive(Debug)]
@@ -117,7 +122,7 @@ pub struct Conn {
     pub rings_until_ns: AtomicU64,
     /// SO_COOKIE of the socket, once it was offered.
     pub cookie: AtomicU64,
-    /// 1: the socket is one of a pair of AF_UNIX, between a program and its own stack.
+    /// [`PROGRAMS_END`], [`STACKS_END`]: the socket is one of a pair of AF_UNIX, between a program and its own stack.
     pub unix: AtomicU32,
     /// Own endpoint.
     pub own: AtomicPtr<Endpoint>,
@@ -305,6 +310,11 @@ impl Conn {
         self.unix.load(Ordering::Relaxed) != 0
     }
 
+    /// Whether it is a stack's end of a pair.
+    pub fn is_served(&self) -> bool {
+        self.unix.load(Ordering::Relaxed) == STACKS_END
+    }
+
     /// Whether it has a channel.
     #[inline]
     pub fn is_paired(&self) -> bool {
@@ -456,6 +466,19 @@ mod tests {
             assert!(add_conn(fd, false).is_none());
         }
         assert!(slot(FD_COUNT as i32 - 1).is_some());
+    }
+
+    #[test]
+    fn a_stack_waits_for_no_program() {
+        use fordway_sockets::End;
+        let _turn = tables();
+        let conn = add_conn(FD_COUNT as i32 - 3, true).expect("a place");
+        for (end, waits) in [(0, true), (PROGRAMS_END, true), (STACKS_END, false)] {
+            conn.unix.store(end, Ordering::Relaxed);
+            let left_ns = conn.end().patience().left_ns(1 << 40);
+            assert_eq!(left_ns > 0, waits, "{end}");
+        }
+        free(conn);
     }
 
     #[test]

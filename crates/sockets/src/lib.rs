@@ -237,6 +237,6 @@ pub trait End {
     fn pause(&self);
     /// Sleeps a little, until the kernel can take bytes.
     fn await_room(&self);
-    /// Sleeps until the kernel has bytes, within a bound; whether it has.
-    fn await_bytes(&self) -> bool;
+    /// Sleeps until the kernel has bytes, within a bound and so long at most; whether it has.
+    fn await_bytes(&self, most_ns: u64) -> bool;
 }

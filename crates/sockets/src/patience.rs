@@ -28,6 +28,13 @@ impl Patience {
         }
     }
 
+    /// Of who never waits: it looks again at its next event.
+    pub const fn none() -> Self {
+        Self {
+            even_at_ns: AtomicU64::new(u64::MAX),
+        }
+    }
+
     /// How long a wait that begins now may last.
     pub fn left_ns(&self, now_ns: u64) -> u64 {
         let debt_ns = self.even_at_ns.load(Ordering::Relaxed);
@@ -37,7 +44,7 @@ impl Patience {
     /// A wait is over.
     pub fn spent(&self, from_ns: u64, to_ns: u64) {
         let cost_ns = to_ns.saturating_sub(from_ns) * SHARE;
-        let add = |even_at: u64| Some(even_at.max(from_ns) + cost_ns);
+        let add = |even_at: u64| Some(even_at.max(from_ns).saturating_add(cost_ns));
         let _ = self
             .even_at_ns
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
@@ -61,6 +68,15 @@ mod tests {
         }
         assert!(waited_ns > 10_000_000_000, "{waited_ns}");
         assert!(waited_ns <= 10_000_000_000 + 2 * BURST_NS, "{waited_ns}");
+    }
+
+    #[test]
+    fn who_has_none_never_waits() {
+        let patience = Patience::none();
+        for now_ns in [0, 1 << 40, u64::MAX / 2] {
+            patience.spent(now_ns, now_ns + 1_000);
+            assert_eq!(patience.left_ns(now_ns), 0);
+        }
     }
 
     #[test]

@@ -327,10 +327,14 @@ fn is_on_its_way(end: &impl End, state: u32) -> bool {
     }
     let was_awaited = end.state().awaited.swap(true, Ordering::Relaxed);
     let begin = end.now_ns();
-    if was_awaited || end.is_nonblocking() && end.patience().left_ns(begin) == 0 {
+    let most_ns = match end.is_nonblocking() {
+        true => end.patience().left_ns(begin),
+        false => u64::MAX,
+    };
+    if was_awaited || most_ns == 0 {
         return false;
     }
-    let came = end.await_bytes();
+    let came = end.await_bytes(most_ns);
     if end.is_nonblocking() {
         end.patience().spent(begin, end.now_ns());
     }

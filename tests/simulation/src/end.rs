@@ -295,8 +295,8 @@ impl End for At<'_> {
         self.await_kernel(libc::POLLOUT, ROOM_WAIT_NS);
     }
 
-    fn await_bytes(&self) -> bool {
-        self.await_kernel(libc::POLLIN, BYTES_WAIT_NS)
+    fn await_bytes(&self, most_ns: u64) -> bool {
+        self.await_kernel(libc::POLLIN, most_ns.min(BYTES_WAIT_NS))
     }
 }
 
