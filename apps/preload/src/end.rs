@@ -341,6 +341,12 @@ impl End for At<'_> {
         }
     }
 
+    fn shut_sending(&self) {
+        // What it could say was said to the program when it asked: it is connected.
+        let _ = sys!(SYS_shutdown, self.fd(), libc::SHUT_WR);
+        wait::acted();
+    }
+
     fn is_nonblocking(&self) -> bool {
         self.conn.is_nonblocking()
     }

@@ -367,11 +367,15 @@ pub fn shutdown(fd: c_int, how: c_int) -> c_int {
     // Without a channel, none is to be used before the kernel's FIN has gone: it would have
     // to announce it.
     let unaware = conn.filter(|conn| !conn.is_paired()).map(Unaware::reader);
-    if let Some(conn) = conn {
+    let is_free = conn.is_none_or(|conn| {
         let sends = how != libc::SHUT_RD && conn.is_paired();
-        ends::before_shutdown(&conn.at(fd), sends, how != libc::SHUT_WR);
-    }
-    let result = real::shutdown(fd, how);
+        ends::before_shutdown(&conn.at(fd), sends, how != libc::SHUT_WR)
+    });
+    let result = match (is_free, how) {
+        (true, _) => real::shutdown(fd, how),
+        (false, libc::SHUT_RDWR) => real::shutdown(fd, libc::SHUT_RD),
+        (false, _) => 0,
+    };
     let errno = sys::errno();
     // Also of an unconnected one, of which it says that it is not connected (linux: inet_shutdown).
     datagram::shut(fd, how);

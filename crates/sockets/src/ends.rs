@@ -198,18 +198,31 @@ fn withdraw_from_gone(end: &impl End) {
     }
 }
 
-/// The program is about to shut halves down by the kernel.
-pub fn before_shutdown(end: &impl End, sends: bool, receives: bool) {
+/// The program is about to shut halves down by the kernel. Whether its sending half may be: a FIN would overtake bytes that were taken
+/// back from the ring, and for which a call that may not wait has found no room. Then [`crate::flush_back`] does it behind them.
+pub fn before_shutdown(end: &impl End, sends: bool, receives: bool) -> bool {
+    let mut is_free = true;
     if sends {
         withdraw_from_gone(end);
         // Before the kernel's FIN, so that the peer knows that this end of file is clean.
-        down::announce_end(end, tx_flags::SHUT);
+        is_free = down::announce_end(end, tx_flags::SHUT) || !put_off(end);
     }
     if receives {
         // Who sees the end of file sees that it is our own.
         end.state().receive_shut.store(true, Ordering::Relaxed);
         end.state().note((libc::POLLIN | libc::POLLRDHUP) as u32);
     }
+    is_free
+}
+
+/// Leaves the end to whoever sends the rest; false: there is none (any more).
+fn put_off(end: &impl End) -> bool {
+    let is_owed = holding(end, Half::Sending, || {
+        let is_owed = end.producer().back_bytes_or_zero() != 0;
+        end.state().end_due.store(is_owed, Ordering::Relaxed);
+        is_owed
+    });
+    is_owed == Some(true)
 }
 
 /// The last descriptor is about to be closed by the program, or by its exit: with

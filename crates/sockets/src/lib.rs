@@ -227,6 +227,9 @@ pub trait End {
     /// Lets go of a channel that is a parent's, and perhaps another connection's by now.
     fn disown(&self);
 
+    /// Shuts the sending half by the kernel.
+    fn shut_sending(&self);
+
     /// Whether the program wants no call on it to sleep (O_NONBLOCK).
     fn is_nonblocking(&self) -> bool;
     /// What all connections of the process may wait although they are non-blocking.

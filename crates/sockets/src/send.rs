@@ -107,6 +107,9 @@ fn off_ring<E: End>(end: &E, guard: E::Guard<'_>, source: &mut impl Source) -> R
     };
     match flushed {
         Ok(true) => {}
+        Ok(false) if end.state().end_due.load(Ordering::Relaxed) => {
+            return Err(broken(source, libc::EPIPE));
+        }
         Ok(false) => return Ok(Moved::Nothing),
         Err(error) => return Err(broken(source, error)),
     }
@@ -200,7 +203,7 @@ fn enter(end: &impl End) -> bool {
     false
 }
 
-/// Sends by the kernel what was left in the ring; true when all of it went. Under the lock.
+/// Sends by the kernel what was left in the ring, and the end that is due behind it; true when all of it went. Under the lock.
 pub fn flush_back(end: &impl End) -> Result<bool> {
     let producer = end.producer();
     while producer.back_bytes_or_zero() != 0 {
@@ -211,6 +214,9 @@ pub fn flush_back(end: &impl End) -> Result<bool> {
             Err(libc::EAGAIN) => return Ok(false),
             Err(error) => return Err(error),
         }
+    }
+    if end.state().end_due.swap(false, Ordering::Relaxed) {
+        end.shut_sending();
     }
     Ok(true)
 }

@@ -35,6 +35,9 @@ pub struct State {
     pub reads: AtomicBool,
     /// The program has shut its receiving half.
     pub receive_shut: AtomicBool,
+    /// The program has shut its sending half, and the kernel hears of it behind what was taken back from the ring. Changed with the
+    /// lock of the sending half.
+    pub end_due: AtomicBool,
     /// The process at the far end is gone (its socket may live on in another one).
     pub peer_gone: AtomicBool,
     /// The program was told of a reset that the kernel does not know of.
@@ -141,6 +144,7 @@ impl State {
         self.shown.store(0, Ordering::Relaxed);
         self.reads.store(false, Ordering::Relaxed);
         self.receive_shut.store(false, Ordering::Relaxed);
+        self.end_due.store(false, Ordering::Relaxed);
         self.forget_peer();
     }
 

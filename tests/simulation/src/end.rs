@@ -275,11 +275,16 @@ impl End for At<'_> {
     }
 
     fn is_nonblocking(&self) -> bool {
-        false
+        self.conn.script.hurries.get()
     }
 
     fn patience(&self) -> &Patience {
-        &self.world.patience
+        // Whoever hurries has waited enough elsewhere.
+        static NONE: Patience = Patience::none();
+        match self.is_nonblocking() {
+            true => &NONE,
+            false => &self.world.patience,
+        }
     }
 
     fn now_ns(&self) -> u64 {
@@ -289,6 +294,11 @@ impl End for At<'_> {
     fn pause(&self) {
         self.ctx().compute(PAUSE_NS);
         self.ctx().check_mail();
+    }
+
+    fn shut_sending(&self) {
+        self.world.figures.borrow_mut().late_ends += 1;
+        kernel::shut(&mut self.world.sockets.borrow_mut(), self.conn.socket);
     }
 
     fn await_room(&self) {

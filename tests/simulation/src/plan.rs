@@ -42,6 +42,8 @@ pub struct Script {
     pub raw: Cell<bool>,
     /// ... which does not get what was left in a ring.
     pub gap: Cell<bool>,
+    /// It shuts its sending half, and does not wait.
+    pub hurries: Cell<bool>,
     pub sent: AtomicU64,
     pub received: AtomicU64,
     pub ended: Cell<bool>,
@@ -143,6 +145,7 @@ impl Script {
             threads: Cell::new(0),
             raw: Cell::new(false),
             gap: Cell::new(false),
+            hurries: Cell::new(false),
             sent: AtomicU64::new(0),
             received: AtomicU64::new(0),
             ended: Cell::new(false),

@@ -17,6 +17,9 @@ use fordway_sockets::ready::{Want, binding, is_ready};
 use fordway_sockets::{down, ends};
 use std::sync::atomic::Ordering;
 
+/// So much is moved to the kernel just before an end: the slowest readers take it within a close's patience.
+const MOVED_AT_END_MAX: u64 = 32 << 10;
+
 /// Connection number `number` is there.
 pub fn connect(world: &'static World, number: usize) {
     let ends = [&world.conns[2 * number], &world.conns[2 * number + 1]];
@@ -111,7 +114,18 @@ fn shut_or_close(ctx: &Ctx<'_>, conn: &'static Conn) {
         back_from_kernel(ctx, conn, &conn.state.unaware);
     }
     if conn.is_paired() {
-        ends::before_shutdown(&At::new(ctx, conn), true, false);
+        let end = At::new(ctx, conn);
+        let unread = conn.producer().unread_hint();
+        if unread < MOVED_AT_END_MAX && ctx.world.once_in(4) {
+            // Between the last bytes and the end, as the watchdog does.
+            down::withdraw(&end);
+        }
+        script.hurries.set(script.style == Style::Polls);
+        let is_free = !conn.is_paired() || ends::before_shutdown(&end, true, false);
+        script.hurries.set(false);
+        if !is_free {
+            return;
+        }
     }
     shut_by_kernel(ctx, conn);
 }

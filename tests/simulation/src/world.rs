@@ -74,6 +74,8 @@ pub struct Figures {
     pub kernel_bytes: u64,
     pub sent_back_bytes: u64,
     pub stale_ends: u64,
+    /// FINs that had to wait for bytes of a ring.
+    pub late_ends: u64,
     pub given_up: u64,
     pub rescued: u64,
     pub killed: u64,
@@ -92,7 +94,7 @@ impl Figures {
     }
 
     /// With their names.
-    pub fn words(&mut self) -> [(&'static str, &mut u64); 14] {
+    pub fn words(&mut self) -> [(&'static str, &mut u64); 15] {
         [
             ("steps", &mut self.steps),
             ("channels", &mut self.paired),
@@ -101,6 +103,10 @@ impl Figures {
             ("bytes by the kernel", &mut self.kernel_bytes),
             ("bytes sent back", &mut self.sent_back_bytes),
             ("ends that are not true", &mut self.stale_ends),
+            (
+                "ends behind bytes that were taken back",
+                &mut self.late_ends,
+            ),
             ("channels given up", &mut self.given_up),
             ("rescues", &mut self.rescued),
             ("processes killed", &mut self.killed),
