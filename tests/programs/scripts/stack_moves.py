@@ -1,17 +1,19 @@
 """A server under a stack of its own that hands its connection on in every way, and its client, which knows each byte.
 
     stack_moves.py serve PORT | ask HOST PORT | go-on NUMBER
-    stack_moves.py endure PORT | insist HOST PORT | killed PORT | bereaved HOST PORT
+    stack_moves.py endure PORT | insist HOST PORT | killed PORT | bereaved HOST PORT | part PORT | parted HOST PORT
 
 Both say nothing but how far they are. A wrong byte, or one too many, is an error.
 """
 import array
+import fcntl
 import os
 import random
 import select
 import signal
 import socket
 import sys
+import termios
 import time
 
 STEP = 150
@@ -217,6 +219,72 @@ def bereaved(host, port):
             print("done", flush=True)
 
 
+WAYS = ("close", "linger", "both", "moved")
+# More than the pair's kernel queue takes, in a ring.
+MUCH = random.Random(7).randbytes(600_000)
+
+
+def part(port):
+    """Ends in each way, with bytes unread in the ring and some just sent."""
+    listener = socket.create_server(("", port))
+    print("ready", flush=True)
+    for way in WAYS:
+        connection = listener.accept()[0]
+        answer(connection, 0)
+        # What comes now is not read, or late.
+        select.select([connection], [], [])
+        if way == "moved":
+            drained_late(connection)
+            continue
+        connection.sendall(b"last")
+        if way == "linger":
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        if way == "both":
+            connection.shutdown(socket.SHUT_RDWR)
+            if connection.recv(99) != b"never read":
+                raise ValueError("what was unread is gone")
+        connection.close()
+    print("done", flush=True)
+
+
+def drained_late(connection):
+    """Leaves the ring with more in it than the kernel has room for, and reads only after the far end has ended."""
+    unread = array.array("i", [0])
+    while unread[0] < len(MUCH) // 2:
+        fcntl.ioctl(connection, termios.FIONREAD, unread)
+    connection = passed(connection)
+    connection.sendall(b"last")
+    poll = select.poll()
+    poll.register(connection, select.POLLRDHUP)
+    poll.poll(300)
+    got = bytearray()
+    while more := connection.recv(1 << 16):
+        got += more
+    if got != MUCH:
+        raise ValueError(f"{len(got)} bytes of {len(MUCH)}")
+    connection.close()
+
+
+def parted(host, port):
+    """The far end of one that ends in each way."""
+    for way in WAYS:
+        with socket.create_connection((host, port)) as connection:
+            ask(connection, 0)
+            connection.sendall(MUCH if way == "moved" else b"never read")
+            if connection.recv(4, socket.MSG_WAITALL) != b"last":
+                raise ValueError(f"{way}: the last word is lost")
+            if way == "moved":
+                connection.shutdown(socket.SHUT_WR)
+            try:
+                end = connection.recv(1)
+            except ConnectionResetError:
+                end = "a reset"
+            if end != (b"" if way in ("both", "moved") else "a reset"):
+                raise ValueError(f"{way}: {end}")
+            print(way, flush=True)
+    print("done", flush=True)
+
+
 match sys.argv[1:]:
     case ["serve", port]:
         serve(int(port))
@@ -232,3 +300,7 @@ match sys.argv[1:]:
         killed(int(port))
     case ["bereaved", host, port]:
         bereaved(host, int(port))
+    case ["part", port]:
+        part(int(port))
+    case ["parted", host, port]:
+        parted(host, int(port))

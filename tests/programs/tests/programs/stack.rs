@@ -52,6 +52,26 @@ fn stack_program_killed() -> Result<()> {
     bed.finish(&line)
 }
 
+/// Connections end in each way with bytes unread in the ring: the last words arrive, and a reset comes where Linux has one. What the
+/// ring has given back, and for which there is no room at once, goes before the end.
+#[test]
+fn stack_ends() -> Result<()> {
+    let Some(bed) = Bed::start("ends under a stack", &["python3"])? else {
+        return Ok(());
+    };
+    let watch = bed.watch()?;
+    let [server, client] = both(&bed, "part", "parted")?;
+    let asked = bed.end_of(client, CLIENT_LIMIT, "the client")?.ok()?;
+    ensure!(asked.text().ends_with("done\n"), "{}", asked.text());
+    let served = bed.end_of(server, CLIENT_LIMIT, "the server")?.ok()?;
+    ensure!(served.text().ends_with("done\n"), "{}", served.text());
+    let line = watch
+        .end(&bed)?
+        .between_program_and_stack(STACK, 2_000_000)?;
+    bed.remove_domain(STACK)?;
+    bed.finish(&line)
+}
+
 /// A connection goes over forks, copies, messages and an exec, rings in use before each, and each byte is the right one.
 #[test]
 fn stack_moves() -> Result<()> {
