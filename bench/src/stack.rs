@@ -1,8 +1,8 @@
 //! Suite `stack`: servers whose domain has a network stack of its own, beside the same servers on Linux's.
 //!
 //! ```text
-//!   client (kernel path) ── veth ─┐          ┌─ veth ── driver ══ stackd ══ server   `apart`
-//!                                 ├ bridge ──┼─ veth ──────────── stackd ══ server   `fused`
+//!   client (kernel path) ── veth ─┐          ┌─ tap ─── driver ══ stackd ══ server   `apart`
+//!                                 ├ bridge ──┼─ tap ──────────── stackd ══ server   `fused`
 //!                                 │          └─ veth ─────────────────────── server  `linux`
 //! ```
 //! The client, the bridge and its rules are the same for all. Where a server has a CPU of its own, its stack and driver are

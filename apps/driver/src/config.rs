@@ -11,8 +11,8 @@ pub enum Wire {
     Packet(String),
     /// AF_XDP on this interface.
     Xdp(String),
-    /// A tap device, which is made.
-    Tap(String),
+    /// An inherited descriptor: the end of a tap device.
+    Tap(i32),
 }
 
 /// The document.

@@ -58,6 +58,18 @@ pub const DRIVER_CALLS: &[libc::c_long] = &[
     libc::SYS_exit_group,
 ];
 
+/// Requests of ioctl(2), for whom it is listed.
+const REQUESTS: &[u64] = &[
+    libc::FIONREAD,
+    libc::TIOCOUTQ,
+    libc::FIONBIO,
+    libc::FIOCLEX,
+    libc::FIONCLEX,
+    SIOCATMARK,
+];
+/// asm-generic/sockios.h.
+const SIOCATMARK: u64 = 0x8905;
+
 /// What is left of a part.
 #[derive(Clone, Copy, Debug)]
 pub struct Confined<'a> {
@@ -108,16 +120,26 @@ pub fn confine(to: &Confined<'_>) -> io::Result<()> {
 }
 
 /// Any other call ends the process from now on. Nothing that it may execute later gets more rights than it has. Of sockets, those of
-/// AF_UNIX alone are made.
+/// AF_UNIX alone are made, and of ioctl(2) there is what asks a socket: by others the end of a tap device changes the address
+/// of the bridge's port.
 pub fn allow_only(calls: &[libc::c_long]) -> io::Result<()> {
     let rule = |call: libc::c_long| -> Result<_, seccompiler::BackendError> {
         const FAMILY: u8 = 0;
+        const REQUEST: u8 = 1;
         let (length, is_unix) = (SeccompCmpArgLen::Dword, SeccompCmpOp::Eq);
         let rules = match call {
             libc::SYS_socket | libc::SYS_socketpair => {
                 let unix = libc::AF_UNIX as u64;
                 let condition = SeccompCondition::new(FAMILY, length, is_unix, unix)?;
                 vec![SeccompRule::new(vec![condition])?]
+            }
+            libc::SYS_ioctl => {
+                let asked = REQUESTS.iter().map(|&request| {
+                    let (length, is) = (SeccompCmpArgLen::Dword, SeccompCmpOp::Eq);
+                    let condition = SeccompCondition::new(REQUEST, length, is, request)?;
+                    SeccompRule::new(vec![condition])
+                });
+                asked.collect::<Result<_, _>>()?
             }
             _ => Vec::new(),
         };
@@ -136,4 +158,37 @@ pub fn allow_only(calls: &[libc::c_long]) -> io::Result<()> {
         .and_then(TryInto::try_into)
         .map_err(io::Error::other)?;
     seccompiler::apply_filter(&program).map_err(io::Error::other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::IsTerminal as _;
+    use std::os::unix::net::UnixStream;
+    use std::os::unix::process::ExitStatusExt as _;
+    use std::process::{Command, Stdio};
+
+    const CHILD: &str = "FORDWAY_TEST_CONFINED";
+
+    #[test]
+    fn of_ioctl_there_is_only_what_asks_a_socket() {
+        if std::env::var_os(CHILD).is_some() {
+            let (socket, _other) = UnixStream::pair().expect("a pair");
+            let with_ioctl = [DRIVER_CALLS, &[libc::SYS_ioctl]].concat();
+            allow_only(&with_ioctl).expect("a filter");
+            rustix::io::ioctl_fionread(&socket).expect("how much there is");
+            println!("asked");
+            // TCGETS, as any other.
+            let _ = std::io::stdin().is_terminal();
+            println!("asked more");
+            std::process::exit(0);
+        }
+        let name = "confine::tests::of_ioctl_there_is_only_what_asks_a_socket";
+        let mut child = Command::new(std::env::current_exe().expect("this file"));
+        child.args(["--exact", name, "--nocapture"]).env(CHILD, "");
+        let ended = child.stdin(Stdio::null()).output().expect("ended");
+        let said = String::from_utf8_lossy(&ended.stdout);
+        assert!(said.contains("asked") && !said.contains("more"), "{said}");
+        assert_eq!(ended.status.signal(), Some(libc::SIGSYS), "{said}");
+    }
 }

@@ -1,8 +1,8 @@
 //! A driver: the frames of one port of the fabric, for the stack of one program.
 //!
 //! ```text
-//!   bridge ── veth ── packet socket or tap ══ Forwarder ══ queue ══ stack          two processes
-//!   bridge ── veth ── packet socket or tap ══ stack                                one ("fused")
+//!   bridge ── tap ══ Forwarder ══ queue ══ stack          two processes
+//!   bridge ── tap ══ stack                                one ("fused")
 //! ```
 //! - `port`: what a stack sends and receives by: a queue to a driver, or the kernel's port itself.
 //! - `forward`: the loop of a driver that is a process of its own.
@@ -13,7 +13,7 @@
 //! - `config`: what a driver is told when it is started; `process`: from there to the loop.
 //!
 //! # What the process is for
-//! It alone has the right to send and to see frames, and does nothing else: it reads of each frame the addresses in its
+//! It alone has the port, the end of a tap device that it inherits, and does nothing else: it reads of each frame the addresses in its
 //! header. A stack, which reads all that comes from a network, has no right but to its two queues.
 #![forbid(unsafe_code)]
 

@@ -4,7 +4,7 @@ use crate::config;
 use fordway_platform::frames::{FrameFile, FrameNotes};
 use fordway_platform::queue::Foreign;
 use fordway_platform::xdp::Xdp;
-use fordway_platform::{packet, tap};
+use fordway_platform::{launch, packet};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -22,7 +22,7 @@ impl Wire {
     pub fn open(wire: &config::Wire) -> io::Result<Wire> {
         Ok(match wire {
             config::Wire::Packet(interface) => Wire::File(packet::open(interface)?),
-            config::Wire::Tap(interface) => Wire::File(tap::open(interface, true)?),
+            config::Wire::Tap(end) => Wire::File(FrameFile::of_tap(launch::inherited(*end)?)),
             config::Wire::Xdp(interface) => Wire::Xdp(Box::new(Xdp::open(interface)?)),
         })
     }

@@ -180,12 +180,14 @@ impl Domains {
 
     /// Where the stack of a domain lies, if it has one of its own.
     fn site(&self, domain: &Domain, lease: &Lease, paths: &DomainPaths) -> Option<Site> {
+        let fabric = self.fabric.as_ref().filter(|_| paths.has_driver)?;
         Some(Site {
             id: domain.id,
             name: domain.name.clone(),
             lease: *lease,
             netns_cookie: domain.netns_cookie,
-            netns_path: paths.driver_netns_path.clone()?,
+            netns_path: paths.netns_path.clone(),
+            port: fabric.driver_port(lease),
             gateway: self.uplink,
         })
     }

@@ -1,17 +1,18 @@
 //! Domains with a network stack of their own: a driver, which has the domain's port, and a stack, which serves its programs.
 //!
 //! ```text
-//!   programs ── <runtime>/stacks/NAME/control.sock ── fordway-stackd ══ link, queues ══ fordway-driver ── port of the fabric
-//!   (loopback only)                                  (no network)                       (the port's namespace)
+//!   programs ── <runtime>/stacks/NAME/control.sock ── fordway-stackd ══ link, queues ══ fordway-driver ── tap, port of the fabric
+//!   (loopback only)                                  (no network)                       (no network)
 //! ```
 //! Both are parts ([`crate::parts`]): the broker starts them, watches them and starts them again. It keeps both ends of the
-//! link between them, so that a new process finds the old one by it. With `fuse` there is one process, the stack, in the
-//! port's namespace.
+//! link between them, so that a new process finds the old one by it. With `fuse` there is one process, the stack, which has the
+//! tap.
 //!
 //! A stack takes orders of the broker ([`fordway_driver::orders`]): `orders` in this directory.
 //!
-//! Each has a user of its own, which nobody else is: neither one may signal or trace another. A driver is root until it has its
-//! port; a stack never is, but has two rights of root's until it has confined itself (`fordway_driver::confine`).
+//! Each has a user of its own, which nobody else is: neither one may signal or trace another. Neither is ever root; until it has
+//! confined itself (`fordway_driver::confine`) it has one right of root's, to empty its root directory. The port is a tap device of
+//! the fabric's, of which each process that is started anew inherits the program's end, ready made; one at a time can have it.
 //!
 //! The parts outlive the broker. Who they are stands in [`STACKS_FILE`], which a new broker reads: it takes the ends of the
 //! link from the processes themselves (pidfd_getfd(2)). Where one of them is gone, both are started anew.
@@ -24,7 +25,7 @@ use crate::{Programs, runtime};
 use fordway_abi::env as names;
 use fordway_driver::config::{DriverConfig, Mac, Wire};
 use fordway_driver::orders::Ends;
-use fordway_platform::fabric::Lease;
+use fordway_platform::fabric::{DriverPort, Lease};
 use fordway_platform::launch::{Part, PartUser};
 use fordway_platform::{netns, process};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
@@ -97,7 +98,7 @@ impl Default for StackOptions {
 struct StackConfig {
     control_socket: PathBuf,
     netns_cookie: u64,
-    port: StackPort,
+    port: Option<StackPort>,
     mac: Mac,
     mtu_bytes: usize,
     addresses: Vec<String>,
@@ -111,7 +112,7 @@ struct StackConfig {
 #[derive(Clone, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum StackPort {
-    Packet(&'static str),
+    Tap(i32),
     Queue { link: i32 },
 }
 
@@ -129,8 +130,9 @@ pub(crate) struct Site {
     pub(crate) lease: Lease,
     /// Of the namespace that the domain's programs lie in.
     pub(crate) netns_cookie: u64,
-    /// The namespace of its port.
+    /// That namespace.
     pub(crate) netns_path: PathBuf,
+    pub(crate) port: DriverPort,
     /// The way out, if there is one.
     pub(crate) gateway: Option<Ipv4Addr>,
 }
@@ -341,7 +343,7 @@ impl Stacks {
         if !options.fuse
             && let Some(link) = links.next()
         {
-            let start = self.driver(&site, driver_uid, link.clone())?;
+            let start = self.driver(&site, driver_uid, link.clone());
             let id = parts.add(
                 format!("the driver of {}", site.name),
                 start,
@@ -364,31 +366,35 @@ impl Stacks {
         Ok(())
     }
 
-    fn driver(&self, site: &Site, uid: u32, link: Arc<OwnedFd>) -> io::Result<Start> {
+    fn driver(&self, site: &Site, uid: u32, link: Arc<OwnedFd>) -> Start {
         let lease = &site.lease;
         let six = lease.six.map(|(six, _)| [six, lease.link_local()]);
         let six = six.into_iter().flatten().map(IpAddr::V6);
-        let config = serde_json::to_vec(&DriverConfig {
-            wire: Wire::Packet(DEVICE.to_owned()),
-            link: link.as_raw_fd(),
-            mac: Mac(lease.mac()),
-            addresses: [IpAddr::V4(lease.ip)].into_iter().chain(six).collect(),
-            uid,
-        })?;
-        let (program, netns_path) = (self.programs.driver.clone(), site.netns_path.clone());
-        Ok(Box::new(move || {
-            let namespace = open(&netns_path)?;
+        let mac = Mac(lease.mac());
+        let addresses: Vec<_> = [IpAddr::V4(lease.ip)].into_iter().chain(six).collect();
+        let (program, port) = (self.programs.driver.clone(), site.port.clone());
+        Box::new(move || {
+            let tap = port.open()?;
+            let config = serde_json::to_vec(&DriverConfig {
+                wire: Wire::Tap(tap.as_raw_fd()),
+                link: link.as_raw_fd(),
+                mac,
+                addresses: addresses.clone(),
+                uid,
+            })?;
+            let namespace = netns::anonymous()?;
+            let capabilities = CapabilitySet::SYS_ADMIN;
             Part {
                 program: &program,
                 config: &config,
-                inherits: &[link.as_fd()],
+                inherits: &[link.as_fd(), tap.as_fd()],
                 netns: namespace.as_fd(),
                 variables: &[],
-                user: None,
+                user: Some(PartUser { uid, capabilities }),
                 gives_way: false,
             }
             .start()
-        }))
+        })
     }
 
     fn stack(
@@ -414,12 +420,7 @@ impl Stacks {
         let config = StackConfig {
             control_socket: self.control_of(&site.name),
             netns_cookie: site.netns_cookie,
-            port: match &link {
-                Some(link) => StackPort::Queue {
-                    link: link.as_raw_fd(),
-                },
-                None => StackPort::Packet(DEVICE),
-            },
+            port: None,
             mac: Mac(lease.mac()),
             mtu_bytes: MTU_BYTES,
             addresses: [four]
@@ -438,22 +439,29 @@ impl Stacks {
             (names::SOCKET, self.control_socket.clone().into()),
         ];
         let program = program(&self.programs.stack, options);
-        let netns_path = site.netns_path.clone();
-        let mut capabilities = CapabilitySet::SYS_ADMIN;
-        capabilities.set(CapabilitySet::NET_RAW, link.is_none());
+        let own_port = site.port.clone();
         Box::new(move || {
             let laid = Way::lay(&rules.borrow())?;
+            let tap;
+            let (fd, port) = match &link {
+                Some(link) => {
+                    let fd = link.as_fd();
+                    let link = fd.as_raw_fd();
+                    (fd, StackPort::Queue { link })
+                }
+                None => {
+                    tap = own_port.open()?;
+                    (tap.as_fd(), StackPort::Tap(tap.as_raw_fd()))
+                }
+            };
             let config = serde_json::to_vec(&StackConfig {
                 orders: Some(laid.ends()),
+                port: Some(port),
                 ..config.clone()
             })?;
-            // Without a port it is to have no network at all.
-            let namespace = match &link {
-                Some(_) => netns::anonymous()?,
-                None => open(&netns_path)?,
-            };
-            let link_fd = link.as_ref().map(|link| link.as_fd());
-            let inherits: Vec<_> = link_fd.into_iter().chain(laid.fds()).collect();
+            let namespace = netns::anonymous()?;
+            let capabilities = CapabilitySet::SYS_ADMIN;
+            let inherits: Vec<_> = [fd].into_iter().chain(laid.fds()).collect();
             let started = Part {
                 program: &program,
                 config: &config,
@@ -603,18 +611,10 @@ impl Stacks {
     }
 }
 
-/// The domain's end of its port.
-const DEVICE: &str = "eth0";
-
 /// The users of a domain's driver and stack.
 fn uids(id: u32) -> [u32; 2] {
     let first = UID_BASE + (id % (1 << (UID_BITS - 1))) * 2;
     [first, first + 1]
-}
-
-fn open(path: &Path) -> io::Result<OwnedFd> {
-    netns::open(path)?
-        .ok_or_else(|| io::Error::other(format!("{} is no namespace", path.display())))
 }
 
 #[cfg(test)]

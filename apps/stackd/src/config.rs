@@ -45,6 +45,8 @@ pub struct Config {
 pub enum PortConfig {
     /// A packet socket on this interface of the process's network namespace.
     Packet(String),
+    /// An inherited descriptor: the end of a tap device.
+    Tap(i32),
     /// By a queue to a driver; the inherited descriptor of the link between the two.
     Queue { link: i32 },
 }

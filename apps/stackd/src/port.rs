@@ -4,6 +4,7 @@ use crate::config::PortConfig;
 use anyhow::{Context, Result};
 use fordway_driver::{Frame, FrameNotes, Port};
 use fordway_netstack::{Offloads, RxChecksum, TxFrame};
+use fordway_platform::frames::FrameFile;
 use fordway_platform::{launch, packet};
 
 /// What the far side does for the stack, whichever port it is.
@@ -22,6 +23,10 @@ pub fn open(config: &PortConfig) -> Result<Port> {
             let socket =
                 packet::open(interface).with_context(|| format!("interface {interface}"))?;
             Ok(Port::kernel(socket))
+        }
+        PortConfig::Tap(end) => {
+            let end = launch::inherited(*end).with_context(|| format!("tap, descriptor {end}"))?;
+            Ok(Port::kernel(FrameFile::of_tap(end)))
         }
         PortConfig::Queue { link } => {
             let queue = launch::inherited(*link).and_then(Port::queue);

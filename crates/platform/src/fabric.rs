@@ -11,7 +11,8 @@
 //! ```
 //!
 //! Each veth pair is created inside the fabric with its far end born in the domain,
-//! so the host never sees a device. A switch port is named after the address that
+//! so the host never sees a device. A domain with a network stack of its own has loopback only; its port is a tap device, of
+//! which a driver has the program's end ([`DriverPort`]). A switch port is named after the address that
 //! was assigned to it, and its alias is `NAME/PREFIX` or, with IPv6, `NAME/PREFIX/ADDRESS/PREFIX`: the
 //! kernel's own list of ports is the only record of what exists, and it lies where no domain can change it. A
 //! broker that starts again reads it ([`Fabric::existing`]).
@@ -37,7 +38,6 @@ mod leader;
 mod places;
 mod rules;
 mod tool;
-mod trains;
 mod uplink;
 
 pub use rules::{
@@ -47,7 +47,7 @@ pub use tool::find_tool;
 pub use uplink::Publication;
 
 use crate::launch::HOSTS;
-use crate::netns;
+use crate::{netns, tap};
 use filter::{LEADER, RULES, elements, joined_port_name, leads, link_local_of, mac_of, port_name};
 use fordway_abi::vsock;
 use joined::Joined;
@@ -64,16 +64,10 @@ const BRIDGE: &str = "fw0";
 /// Holds the fabric's own namespace, beside the domains'.
 pub(crate) const FABRIC_FILE: &str = ".fabric";
 const DOMAIN_DEVICE: &str = "eth0";
-/// Before a domain's name: the file of the namespace in which its port is, if a driver has it.
+/// Before a domain's name: an empty file beside its namespace, which says that its port is a driver's.
 const DRIVER_PREFIX: &str = ".port.";
-/// What comes to a driver's port is for its socket, and none of the kernel's business.
-const DRIVER_RULES: &str = "
-table netdev fordway {
-	chain none {
-		type filter hook ingress device eth0 priority 0; policy drop;
-	}
-}
-";
+/// Frames that wait for a driver, each up to a train of 64 KB.
+const DRIVER_FRAMES: u32 = 1000;
 /// The domains' /etc/hosts, one for all. No domain's name begins with a dot.
 const HOSTS_FILE: &str = ".domains";
 /// The switch port of the uplink, and its far end in the host.
@@ -138,8 +132,8 @@ pub struct DomainPaths {
     pub hosts_path: PathBuf,
     /// SO_NETNS_COOKIE of its namespace.
     pub netns_cookie: u64,
-    /// nsfs mount of the namespace that has its port, if that is a driver's: then its own has loopback only.
-    pub driver_netns_path: Option<PathBuf>,
+    /// Its port is a driver's, and its namespace has loopback only.
+    pub has_driver: bool,
 }
 
 /// The addresses of a port.
@@ -270,7 +264,7 @@ impl Fabric {
         self.make_domain(name, lease, false)
     }
 
-    /// Makes a domain whose own namespace has loopback only: its port lies in a namespace beside it, for a driver.
+    /// Makes a domain whose own namespace has loopback only: its port is a tap device, for a driver ([`DriverPort`]).
     pub fn add_domain_with_driver(&self, name: &str, lease: &Lease) -> Result<DomainPaths> {
         self.make_domain(name, lease, true)
     }
@@ -320,7 +314,7 @@ impl Fabric {
             self.unplug(&port.lease.port_name(), &port.lease)?;
         }
         netns::remove(&file).map_err(doing("removing a network namespace"))?;
-        netns::remove(&self.driver_file(name)).map_err(doing("removing a driver's namespace"))?;
+        netns::remove(&self.driver_file(name)).map_err(doing("removing a driver's port"))?;
         match fs::remove_file(self.hosts_dir.join(name)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 Err(doing("removing a hosts file")(error))
@@ -441,23 +435,24 @@ impl Fabric {
                 .map_err(doing("opening a network namespace"))?
                 .ok_or_else(|| FabricError::NotFound(name.into()))
         };
-        let mut namespace = open(file)?;
+        let namespace = open(file)?;
         ip_batch(namespace.as_fd(), "link set lo up\n")?;
         let driver_file = self.driver_file(name);
         netns::remove(&driver_file).map_err(doing("removing an unfinished domain"))?;
+        let (port, alias) = (&lease.port_name(), &alias(name, lease));
         if for_driver {
-            netns::create(&driver_file).map_err(doing("making a network namespace"))?;
-            namespace = open(&driver_file)?;
+            fs::write(&driver_file, "").map_err(doing("noting whose a port is"))?;
+            self.plug_driver(port, alias, lease)?;
+        } else {
+            self.plug(&Plug {
+                port,
+                alias,
+                device: DOMAIN_DEVICE,
+                namespace: namespace.as_fd(),
+                namespace_path: file,
+                lease,
+            })?;
         }
-        self.plug(&Plug {
-            port: &lease.port_name(),
-            alias: &alias(name, lease),
-            device: DOMAIN_DEVICE,
-            namespace: namespace.as_fd(),
-            namespace_path: if for_driver { &driver_file } else { file },
-            lease,
-            for_driver,
-        })?;
         if let Some(host) = self.uplink_address() {
             self.route_by_uplink(name, host)?;
         }
@@ -474,8 +469,7 @@ impl Fabric {
             namespace,
             namespace_path,
             lease,
-            for_driver,
-            ..
+            alias,
         } = plug;
         let &Lease {
             ip, prefix, six, ..
@@ -489,9 +483,6 @@ impl Fabric {
         no_ipv6_address(&mut batch, port);
         ip_batch(self.namespace.as_fd(), &batch)?;
 
-        if for_driver {
-            return self.plug_driver(plug);
-        }
         batch.clear();
         no_ipv6_address(&mut batch, device);
         if lease.is_of_network() {
@@ -513,33 +504,31 @@ impl Fabric {
         let _ = writeln!(batch, "link set {device} up");
         batch += &lease.led_routes(device);
         ip_batch(namespace, &batch)?;
-        self.join_bridge(plug)
+        self.join_bridge(port, alias, lease)
     }
 
-    /// The far end of a port that a driver has: no address, no protocol of the kernel's.
-    fn plug_driver(&self, plug: &Plug<'_>) -> Result<()> {
-        let &Plug {
-            port,
-            device,
-            namespace,
-            ..
-        } = plug;
-        netns::within(self.namespace.as_fd(), || trains::of_tcp_only(port))
-            .and_then(|done| done)
-            .map_err(doing("switching off what a driver cannot take"))?;
-        let mut batch = String::new();
-        no_ipv6_address(&mut batch, device);
-        let _ = writeln!(batch, "link set {device} arp off up");
-        ip_batch(namespace, &batch)?;
-        run_in(namespace, "nft", &["-f", "-"], DRIVER_RULES)?;
-        self.join_bridge(plug)
+    /// A port that a driver has: a tap device of the bridge's own namespace. The device stays when the driver ends.
+    fn plug_driver(&self, port: &str, alias: &str, lease: &Lease) -> Result<()> {
+        self.nft_in_fabric(&["-f", "-"], &elements("add", port, lease))?;
+        netns::within(self.namespace.as_fd(), || tap::make(port))
+            .and_then(|made| made)
+            .map_err(doing("making a tap device (/dev/net/tun)"))?;
+        let mut batch = format!("link set {port} txqueuelen {DRIVER_FRAMES}\n");
+        no_ipv6_address(&mut batch, port);
+        ip_batch(self.namespace.as_fd(), &batch)?;
+        self.join_bridge(port, alias, lease)
+    }
+
+    /// The port of a domain that has a driver.
+    pub fn driver_port(&self, lease: &Lease) -> DriverPort {
+        DriverPort {
+            fabric: self.netns_dir.join(FABRIC_FILE),
+            port: lease.port_name(),
+        }
     }
 
     /// The port joins the bridge when both ends are up, so that it forwards at once.
-    fn join_bridge(&self, plug: &Plug<'_>) -> Result<()> {
-        let &Plug {
-            port, alias, lease, ..
-        } = plug;
+    fn join_bridge(&self, port: &str, alias: &str, lease: &Lease) -> Result<()> {
         let mut batch = String::new();
         let _ = writeln!(batch, "link set {port} up");
         let _ = writeln!(batch, "link set {port} master {BRIDGE}");
@@ -571,17 +560,15 @@ impl Fabric {
         let netns_cookie =
             netns::cookie(namespace.as_fd()).map_err(doing("reading SO_NETNS_COOKIE"))?;
         let hosts_path = self.hosts_dir.join(HOSTS_FILE);
-        let driver = self.driver_file(name);
-        let has_driver = netns::open(&driver).map_err(doing("opening a driver's namespace"))?;
         Ok(Some(DomainPaths {
             netns_path,
             hosts_path,
             netns_cookie,
-            driver_netns_path: has_driver.map(|_| driver),
+            has_driver: self.driver_file(name).exists(),
         }))
     }
 
-    /// Holds the namespace of a domain's port, if a driver has that.
+    /// Is there if a driver has a domain's port.
     fn driver_file(&self, name: &str) -> PathBuf {
         self.netns_dir.join(format!("{DRIVER_PREFIX}{name}"))
     }
@@ -613,8 +600,23 @@ struct Plug<'a> {
     namespace: BorrowedFd<'a>,
     namespace_path: &'a Path,
     lease: &'a Lease,
-    /// The namespace is a driver's.
-    for_driver: bool,
+}
+
+/// A port that is a tap device of the fabric's.
+#[derive(Clone, Debug)]
+pub struct DriverPort {
+    /// nsfs mount of the fabric's namespace.
+    fabric: PathBuf,
+    port: String,
+}
+
+impl DriverPort {
+    /// The end for a driver; nobody else has it then.
+    pub fn open(&self) -> io::Result<OwnedFd> {
+        let fabric = netns::open(&self.fabric)?;
+        let fabric = fabric.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
+        netns::within(fabric.as_fd(), || tap::end_of(&self.port))?
+    }
 }
 
 impl Lease {

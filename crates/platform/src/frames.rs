@@ -113,6 +113,11 @@ impl FrameFile {
         }
     }
 
+    /// A program's end of a tap device ([`crate::tap::end_of`]).
+    pub fn of_tap(end: OwnedFd) -> FrameFile {
+        FrameFile::new(end)
+    }
+
     /// Gives the kernel a frame, from its Ethernet header on. `WouldBlock`: not now.
     pub fn send(&self, frame: &[u8], notes: FrameNotes) -> io::Result<()> {
         self.send_behind(frame, &Foreign::NONE, 0, notes)
@@ -171,8 +176,7 @@ impl FrameFile {
         }
     }
 
-    /// Frames that were dropped because they are trains of something else than TCP. Who makes the interface switches
-    /// them off at its far end ([`crate::fabric`]).
+    /// Frames that were dropped because they are trains of something else than TCP. The kernel gives a tap none.
     pub fn trains_refused(&self) -> u64 {
         self.trains_refused.load(Ordering::Relaxed)
     }

@@ -176,7 +176,7 @@ pub struct Part<'a> {
 pub struct PartUser {
     /// User and group.
     pub uid: u32,
-    /// What it may do besides until it gives that up: SYS_ADMIN to empty its root, NET_RAW to open its port.
+    /// What it may do besides until it gives that up: SYS_ADMIN to empty its root.
     pub capabilities: CapabilitySet,
 }
 

@@ -4,11 +4,13 @@
 use crate::frames::FrameFile;
 use std::fs::OpenOptions;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
 const TUNSETIFF: libc::c_ulong = 0x4004_54ca;
+const TUNSETPERSIST: libc::c_ulong = 0x4004_54cb;
 const TUNSETOFFLOAD: libc::c_ulong = 0x4004_54d0;
+const ETHTOOL_GLINK: u32 = 0x0a;
 const IFF_TAP: i16 = 2;
 const IFF_NO_PI: i16 = 0x1000;
 const IFF_VNET_HDR: i16 = 0x4000;
@@ -19,11 +21,43 @@ const OFFLOADS: libc::c_ulong = 1 | 2 | 4;
 /// interface. Needs CAP_NET_ADMIN there. With `offloads`, the kernel gives trains and blank checksums; it takes them in any
 /// case.
 pub fn open(name: &str, offloads: bool) -> io::Result<FrameFile> {
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC)
-        .open("/dev/net/tun")?;
+    let file = attach(name)?;
+    let wanted = if offloads { OFFLOADS } else { 0 };
+    set(&file, TUNSETOFFLOAD, wanted)?;
+    Ok(FrameFile::new(file))
+}
+
+/// Makes the interface there. It stays until it is deleted, without a carrier while no program has its end.
+pub fn make(name: &str) -> io::Result<()> {
+    set(&attach(name)?, TUNSETPERSIST, 1)
+}
+
+/// The program's end of an interface that is there, with trains of TCP and blank checksums; `EBUSY`: another one has it.
+/// Whoever is given it needs no right, and no namespace, to use it ([`FrameFile::of_tap`]).
+pub fn end_of(name: &str) -> io::Result<OwnedFd> {
+    let file = attach(name)?;
+    set(&file, TUNSETOFFLOAD, OFFLOADS)?;
+    settle(name)?;
+    Ok(file)
+}
+
+/// Has everybody know by now that an interface has a carrier since its end is open. Otherwise a bridge learns of it some
+/// milliseconds later, and drops what comes until then.
+fn settle(name: &str) -> io::Result<()> {
+    // linux/ethtool.h: to ask for the link is what the kernel itself settles it for (ethtool_op_get_link, since 6.8).
+    let mut asked = [ETHTOOL_GLINK, 0];
+    let socket = std::net::UdpSocket::bind((std::net::Ipv4Addr::UNSPECIFIED, 0))?;
+    let mut request = named(name)?;
+    request.ifr_ifru.ifru_data = asked.as_mut_ptr().cast();
+    // SAFETY: the request is a live ifreq, and its data a live ethtool_value, two numbers.
+    let done = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut request) };
+    match done {
+        0.. => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn named(name: &str) -> io::Result<libc::ifreq> {
     // SAFETY: all zeros are a valid ifreq: plain numbers and an empty name.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     if name.len() >= request.ifr_name.len() {
@@ -32,17 +66,29 @@ pub fn open(name: &str, offloads: bool) -> io::Result<FrameFile> {
     for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
         *to = from.cast_signed();
     }
+    Ok(request)
+}
+
+fn attach(name: &str) -> io::Result<OwnedFd> {
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC)
+        .open("/dev/net/tun")?;
+    let mut request = named(name)?;
     request.ifr_ifru.ifru_flags = IFF_TAP | IFF_NO_PI | IFF_VNET_HDR;
     // SAFETY: TUNSETIFF reads and writes one ifreq, which is live.
     let done = unsafe { libc::ioctl(file.as_raw_fd(), TUNSETIFF, &raw mut request) };
-    if done < 0 {
-        return Err(io::Error::last_os_error());
+    match done {
+        0.. => Ok(file.into()),
+        _ => Err(io::Error::last_os_error()),
     }
-    let wanted = if offloads { OFFLOADS } else { 0 };
-    // SAFETY: TUNSETOFFLOAD takes a number, no memory.
-    let done = unsafe { libc::ioctl(file.as_raw_fd(), TUNSETOFFLOAD, wanted) };
-    if done < 0 {
-        return Err(io::Error::last_os_error());
+}
+
+fn set(file: &OwnedFd, what: libc::c_ulong, value: libc::c_ulong) -> io::Result<()> {
+    // SAFETY: both TUNSETOFFLOAD and TUNSETPERSIST take a number, no memory.
+    match unsafe { libc::ioctl(file.as_raw_fd(), what, value) } {
+        0.. => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
-    Ok(FrameFile::new(file.into()))
 }

@@ -2,7 +2,9 @@
 
 use fordway_abi::vsock;
 use fordway_platform::fabric::{Fabric, FabricError, Lease, has_ipv6, port_of};
+use fordway_platform::frames::{FRAME_BYTES_MAX, FrameFile, FrameNotes};
 use fordway_platform::netns;
+use rustix::event::{PollFd, PollFlags, poll};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsFd;
@@ -319,6 +321,118 @@ fn a_second_broker_finds_what_the_first_one_made() {
         !mounts.contains(runtime.0.to_str().expect("path")),
         "a mount is left"
     );
+}
+
+/// A datagram by IPv4, from its Ethernet header on, without UDP's checksum.
+fn datagram(source_mac: [u8; 6], source: Ipv4Addr, to: Ipv4Addr, port: u16) -> Vec<u8> {
+    let [a, b, c, d] = to.octets();
+    let mut frame = vec![0x02, 0x46, a, b, c, d];
+    frame.extend(source_mac);
+    frame.extend([8, 0, 0x45, 0, 0, 32, 0, 0, 0, 0, 64, 17, 0, 0]);
+    frame.extend(source.octets());
+    frame.extend(to.octets());
+    let words = frame[14..34].chunks(2);
+    let sum: u32 = words
+        .map(|word| u32::from(word[0]) << 8 | u32::from(word[1]))
+        .sum();
+    let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
+    frame[24..26].copy_from_slice(&sum.to_be_bytes());
+    for word in [1, port, 12, 0] {
+        frame.extend(word.to_be_bytes());
+    }
+    frame.extend(b"here");
+    frame
+}
+
+/// A request of ARP for `to`.
+fn arp(source_mac: [u8; 6], sender_mac: [u8; 6], sender: Ipv4Addr, to: Ipv4Addr) -> Vec<u8> {
+    let mut frame = vec![0xff; 6];
+    frame.extend(source_mac);
+    frame.extend([8, 6, 0, 1, 8, 0, 6, 4, 0, 1]);
+    frame.extend(sender_mac);
+    frame.extend(sender.octets());
+    frame.extend([0; 6]);
+    frame.extend(to.octets());
+    frame
+}
+
+#[test]
+fn a_drivers_port_outlives_the_driver_and_cannot_lie() {
+    let Some(runtime) = Runtime::new("tap") else {
+        return;
+    };
+    let fabric = Fabric::ensure(&runtime.0).expect("fabric");
+    let db = fabric.add_domain("db", &lease(3)).expect("db");
+    let (own, other) = (lease(6), lease(7));
+    let paths = fabric.add_domain_with_driver("st", &own).expect("st");
+    assert!(paths.has_driver && !db.has_driver);
+    let listener = inside(&db.netns_path, || UdpSocket::bind((ip(3), 9))).expect("bind");
+    listener
+        .set_read_timeout(Some(Duration::from_secs(1)))
+        .expect("a bound");
+    let heard = || {
+        let from = listener.recv_from(&mut [0; 16]).map(|(_, from)| from.ip());
+        assert!(
+            from.as_ref().is_ok_and(|from| *from == own.ip) || from.is_err(),
+            "{from:?}"
+        );
+        from.is_ok()
+    };
+    let port = fabric.driver_port(&own);
+    let device = port_of(own.ip);
+    let spoofed = || fabric.spoofed_frames(&device).expect("a counter");
+    for round in 0..2 {
+        // Whoever had the port before is gone; one at a time has it.
+        let end = FrameFile::of_tap(port.open().expect("the port"));
+        let busy = port.open().expect_err("two have the port");
+        assert_eq!(busy.raw_os_error(), Some(libc::EBUSY));
+        let send = |frame: &[u8]| end.send(frame, FrameNotes::default()).expect("sent");
+        let before = spoofed();
+        let forged = [
+            datagram(own.mac(), other.ip, ip(3), 9),
+            datagram(other.mac(), own.ip, ip(3), 9),
+            datagram(other.mac(), other.ip, ip(3), 9),
+            arp(own.mac(), own.mac(), other.ip, ip(3)),
+            arp(own.mac(), other.mac(), own.ip, ip(3)),
+            arp(other.mac(), own.mac(), own.ip, ip(3)),
+        ];
+        forged.iter().for_each(|frame| send(frame));
+        assert_eq!(spoofed() - before, forged.len() as u64, "round {round}");
+        // What is true passes, and what is for it arrives. What others flood the CPU's queue with may push a frame out of it.
+        let answered = || {
+            let mut frame = vec![0; FRAME_BYTES_MAX];
+            let bound = rustix::event::Timespec {
+                tv_sec: 1,
+                tv_nsec: 0,
+            };
+            let mut waited = [PollFd::new(&end, PollFlags::IN)];
+            let count = poll(&mut waited, Some(&bound)).expect("poll");
+            let got = end.receive(&mut frame).expect("read");
+            assert!(count == 0 || got.is_some_and(|_| frame[12..14] == [8, 6]));
+            got.is_some()
+        };
+        let passes = (0..10).any(|_| {
+            send(&arp(own.mac(), own.mac(), own.ip, ip(3)));
+            send(&datagram(own.mac(), own.ip, ip(3), 9));
+            heard() && answered()
+        });
+        assert!(passes, "round {round}");
+        assert_eq!(spoofed() - before, forged.len() as u64, "round {round}");
+    }
+    drop(fabric);
+    let fabric = Fabric::ensure(&runtime.0).expect("again");
+    let existing = fabric.existing().expect("existing");
+    let st = existing.iter().find(|domain| domain.name == "st");
+    assert_eq!(st.map(|st| (st.lease, &st.paths)), Some((own, &paths)));
+    // With its end in somebody's hands it goes all the same.
+    let end = FrameFile::of_tap(port.open().expect("the port"));
+    fabric.remove_domain("st", own.ip).expect("removed");
+    assert!(!fabric.has_device(&device) && fabric.spoofed_frames(&device).is_err());
+    let gone = end
+        .send(&[0; 64], FrameNotes::default())
+        .expect_err("a port");
+    assert_eq!(gone.raw_os_error(), Some(libc::EBADFD));
+    fabric.teardown().expect("teardown");
 }
 
 /// A namespace that others made joins for AF_VSOCK alone, and speaks as nobody but its CID.

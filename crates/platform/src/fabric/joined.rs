@@ -118,7 +118,6 @@ impl Fabric {
                 namespace: namespace.as_fd(),
                 namespace_path: &path,
                 lease,
-                for_driver: false,
             });
             if let Err(reason) = laid {
                 let _ = self.unplug(&port, lease);

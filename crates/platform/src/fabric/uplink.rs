@@ -364,7 +364,6 @@ impl Fabric {
                 namespace: host.as_fd(),
                 namespace_path: Path::new(&path),
                 lease,
-                for_driver: false,
             })?;
         }
         match lease.vsock_address() {

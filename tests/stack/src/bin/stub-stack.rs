@@ -6,7 +6,8 @@ use fordway_driver::confine::{self, Confined};
 use fordway_driver::orders::{self, Order, Report, Said};
 use fordway_driver::{Frame, FrameNotes, Port};
 use fordway_netstack::{Cidr, Config, Event, Offloads, RxChecksum, RxFrame, Stack, TcpOptions};
-use fordway_platform::{ipc, launch, packet};
+use fordway_platform::frames::FrameFile;
+use fordway_platform::{ipc, launch};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::error::Error;
 use std::fs::File;
@@ -34,7 +35,10 @@ fn main() -> Result<(), Box<dyn Error>> {
             let link = link.as_i64().ok_or("no descriptor")?;
             Port::queue(launch::inherited(link as i32)?)?
         }
-        _ => Port::kernel(packet::open(&text(&config["port"]["packet"])?)?),
+        _ => {
+            let end = config["port"]["tap"].as_i64().ok_or("no descriptor")?;
+            Port::kernel(FrameFile::of_tap(launch::inherited(end as i32)?))
+        }
     };
     let mac = fordway_driver::config::Mac::try_from(text(&config["mac"])?)?;
     let mut made = Config::new(mac.0, 7);
