@@ -190,7 +190,12 @@ impl Forwarder {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        self.queue.woken()
+        // Most often a frame of the kernel's has ended the sleep.
+        match both[0].revents().is_empty() {
+            true => self.queue.awake(),
+            false => self.queue.woken()?,
+        }
+        Ok(())
     }
 }
 

@@ -1,8 +1,8 @@
 //! What a stack sends and receives frames by: a queue to a driver in another process, or the kernel's port itself.
 //!
-//! Who waits polls the port for [`Port::interest`] after [`Port::may_sleep`] said that nothing is there, and calls [`Port::woken`]
-//! afterwards. All copies are here: a frame that comes is copied once into memory that is the stack's alone, which it may change;
-//! one that goes is made where the driver or the kernel takes it from.
+//! Who waits polls the port for [`Port::interest`] after [`Port::may_sleep`] said that nothing is there. Afterwards it calls
+//! [`Port::awake`], and [`Port::woken`] if the port has shown something. All copies are here: a frame that comes is copied once into
+//! memory that is the stack's alone, which it may change; one that goes is made where the driver or the kernel takes it from.
 
 use fordway_platform::frames::{FRAME_BYTES_MAX, FrameFile, FrameNotes};
 use fordway_platform::queue::{Frame, QueueCounters, QueueEnd, Received, Role, Sent};
@@ -138,7 +138,14 @@ impl Port {
         }
     }
 
-    /// To be called after a sleep, or every now and then.
+    /// To be called after each sleep: nobody knocks any more.
+    pub fn awake(&self) {
+        if let End::Queue(queue) = &self.end {
+            queue.awake();
+        }
+    }
+
+    /// To be called when the port has shown something, or every now and then.
     pub fn woken(&mut self) -> io::Result<()> {
         match &mut self.end {
             End::Queue(queue) => queue.woken(),

@@ -206,6 +206,7 @@ impl Server {
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
                 result => result?,
             }
+            self.port.awake();
             for event in &events {
                 match event.token() {
                     PORT => {

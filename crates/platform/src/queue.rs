@@ -371,7 +371,8 @@ impl QueueEnd {
     }
 
     /// To be called before a sleep on this descriptor: the other end is to wake us for frames and, with `for_room`, for
-    /// room. False if something is there already; then the caller does not sleep. Either way it calls [`QueueEnd::woken`].
+    /// room. False if something is there already; then the caller does not sleep. Either way it calls [`QueueEnd::awake`], and
+    /// [`QueueEnd::woken`] if this descriptor has shown something.
     pub fn may_sleep(&mut self, for_room: bool) -> bool {
         let Some(joined) = &mut self.joined else {
             return true;
@@ -384,10 +385,17 @@ impl QueueEnd {
         !is_readable && !has_room
     }
 
-    /// To be called after a sleep, or every now and then: hears the bell, and what the link says.
-    pub fn woken(&mut self) -> io::Result<()> {
+    /// Nobody knocks any more, whatever has ended the sleep. No system call.
+    pub fn awake(&self) {
         if let Some(joined) = &self.joined {
             joined.sleeper().retract();
+        }
+    }
+
+    /// To be called when this descriptor has shown something, or every now and then: hears the bell, and what the link says.
+    pub fn woken(&mut self) -> io::Result<()> {
+        self.awake();
+        if let Some(joined) = &self.joined {
             hear(&joined.half.bell);
         }
         for _ in 0..LINK_PACKETS_MAX {
