@@ -69,13 +69,29 @@ const DOMAINS: [(&str, [u8; 4]); 3] = [
     (PROXY, [10, 77, 0, 13]),
 ];
 /// Of the domain with a stack of its own.
-const STACK_IP: [u8; 4] = [10, 77, 0, 14];
+pub const STACK_IP: [u8; 4] = [10, 77, 0, 14];
+/// Of the clients that have one.
+const ASKER_IP: [u8; 4] = [10, 77, 0, 15];
 /// The domain of the servers.
 pub const SERVER: &str = "server";
 /// The domain of the clients.
 pub const CLIENT: &str = "client";
 /// The domain of what stands in between.
 pub const PROXY: &str = "proxy";
+
+/// The domain of clients with a stack of their own.
+pub const ASKER: &str = "asker";
+
+/// How a client is started that asks a program under a stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asks {
+    /// With the library switched off.
+    ByKernel,
+    /// As any client; it finds nobody who takes its rings.
+    ByRings,
+    /// Under a stack of its own, in the domain [`ASKER`].
+    ByStack,
+}
 
 /// One test's lab.
 #[derive(Debug)]
@@ -210,6 +226,18 @@ impl Bed {
     pub fn run(&self, spawn: Spawn) -> Result<Output> {
         let name = spawn.argv.join(" ");
         let program = self.spawn(CLIENT, spawn)?;
+        self.end_of(program, CLIENT_LIMIT, &name)?.ok()
+    }
+
+    /// The same of a client that asks in one of these ways.
+    pub fn run_as(&self, asks: Asks, spawn: Spawn) -> Result<Output> {
+        let (place, path) = match asks {
+            Asks::ByKernel => (self.place(CLIENT)?, PathChoice::Kernel),
+            Asks::ByRings => (self.place(CLIENT)?, PathChoice::Auto),
+            Asks::ByStack => (Place::domain(ASKER, ASKER_IP), PathChoice::Stack),
+        };
+        let name = format!("{asks:?}: {}", spawn.argv.join(" "));
+        let program = self.lab.spawn(&place, path, &spawn.time_limit(LAB_LIMIT))?;
         self.end_of(program, CLIENT_LIMIT, &name)?.ok()
     }
 

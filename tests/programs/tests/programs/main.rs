@@ -19,6 +19,7 @@ mod redis;
 mod socat;
 mod ssh;
 mod stack;
+mod stack_table;
 mod statsd;
 mod syslog;
 mod udp;
