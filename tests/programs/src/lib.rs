@@ -82,6 +82,15 @@ pub const PROXY: &str = "proxy";
 /// The domain of clients with a stack of their own.
 pub const ASKER: &str = "asker";
 
+/// Of a domain with a stack of its own, in the order of their listing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Has the port.
+    Driver,
+    /// Serves the sockets.
+    Stack,
+}
+
 /// How a client is started that asks a program under a stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asks {
@@ -198,21 +207,31 @@ impl Bed {
             PathChoice::Kernel => PathChoice::Kernel,
             _ => PathChoice::Stack,
         };
-        let place = Place::domain(domain, STACK_IP);
+        let ip = if domain == ASKER { ASKER_IP } else { STACK_IP };
+        let place = Place::domain(domain, ip);
         let program = self.lab.spawn(&place, path, &spawn.time_limit(LAB_LIMIT))?;
         program.wait_for_output(says)?;
         Ok(program)
     }
 
-    /// Kills the stack of such a domain, not its driver.
-    pub fn kill_stack(&self, domain: &str) -> Result<()> {
-        let all = self.lab.domains()?;
-        let known = all.iter().find(|known| known.name == domain);
-        let stack = known.and_then(|known| known.stack.as_ref());
-        let pid = stack.and_then(|stack| stack.pids.last());
-        let process = proc::stat(*pid.context("no stack")? as u32).context("no process")?;
+    /// Kills a part of such a domain; returns when its successor runs.
+    pub fn kill_part(&self, domain: &str, part: Part) -> Result<()> {
+        let before = self.parts(domain)?;
+        let pid = before.get(part as usize).context("no such part")?;
+        let process = proc::stat(*pid as u32).context("no process")?;
         proc::signal(&process, Signal::KILL);
-        Ok(())
+        self.lab.wait_until(CLIENT_LIMIT, "its successor runs", || {
+            let now = self.parts(domain)?;
+            Ok(now.len() == before.len() && !now.contains(pid))
+        })
+    }
+
+    /// The processes of a domain's stack, by [`Part`].
+    pub fn parts(&self, domain: &str) -> Result<Vec<i32>> {
+        let all = self.lab.domains()?;
+        let known = all.into_iter().find(|known| known.name == domain);
+        let stack = known.and_then(|known| known.stack);
+        Ok(stack.context("no stack")?.pids)
     }
 
     /// The same of a server of datagrams; returns when it has the port.

@@ -1,7 +1,11 @@
 //! Programs under a stack of their own, whose bytes go by rings between program and stack; their clients are by the kernel.
 
-use anyhow::{Result, ensure};
-use fordway_test_programs::{Bed, CLIENT, CLIENT_LIMIT, Program, Spawn, path_of, script};
+use anyhow::{Context, Result, ensure};
+use fordway_test_programs::{
+    ASKER, Bed, CLIENT, CLIENT_LIMIT, Part, Program, Spawn, Stdin, path_of, script,
+};
+use rustix::process::Signal;
+use std::io::Write;
 
 const STACK: &str = "stack";
 const PORT: u16 = 7000;
@@ -25,7 +29,7 @@ fn stack_killed() -> Result<()> {
     let watch = bed.watch()?;
     let [server, client] = both(&bed, "endure", "insist")?;
     server.wait_for_output("warm")?;
-    bed.kill_stack(STACK)?;
+    bed.kill_part(STACK, Part::Stack)?;
     let asked = bed.end_of(client, CLIENT_LIMIT, "the client")?.ok()?;
     ensure!(asked.text() == "warm\nwarm\ndone\n", "{}", asked.text());
     let served = bed.end_of(server, CLIENT_LIMIT, "the server")?.ok()?;
@@ -69,6 +73,66 @@ fn stack_ends() -> Result<()> {
         .end(&bed)?
         .between_program_and_stack(STACK, 2_000_000)?;
     bed.remove_domain(STACK)?;
+    bed.finish(&line)
+}
+
+/// Driver, stack and program are killed in turns under load: each time the client is served anew, a second domain's
+/// connection goes on, and nothing is left.
+#[test]
+fn stack_kills() -> Result<()> {
+    const KILLS: usize = 20;
+    let Some(bed) = Bed::start("parts and programs that are killed", &["python3"])? else {
+        return Ok(());
+    };
+    let (python, script) = (path_of("python3")?, script("stack_kills.py"));
+    let line = |words: &str| Spawn::line(&format!("{python} {script} {words}"));
+    let serve = |domain| bed.serve_under_a_stack(domain, line(&format!("serve {PORT}")), "ready");
+    let mut server = serve(STACK)?;
+    let other = serve(ASKER)?;
+    let watch = bed.watch()?;
+    let ask = |words: String| bed.spawn(CLIENT, line(&words).stdin(Stdin::Pipe));
+    let mut client = ask(format!("insist {STACK} {PORT}"))?;
+    let mut asks = client.take_stdin().context("no input")?;
+    let mut steady = ask(format!("steady {ASKER} {PORT}"))?;
+    client.wait_for_output("served 0\n")?;
+    steady.wait_for_output("served\n")?;
+    let held = |domain: &str| -> Result<usize> {
+        let files = |pid: i32| Ok(std::fs::read_dir(format!("/proc/{pid}/fd"))?.count());
+        bed.parts(domain)?.into_iter().map(files).sum()
+    };
+    let (parts, mut before) = (bed.parts(ASKER)?, 0);
+    for round in 0..3 * KILLS {
+        if round == KILLS {
+            // Its connection has its rings by now.
+            before = held(ASKER)?;
+        }
+        match round % 3 {
+            0 => bed.kill_part(STACK, Part::Driver)?,
+            1 => bed.kill_part(STACK, Part::Stack)?,
+            _ => {
+                server.signal(Signal::KILL);
+                bed.end_of(server, CLIENT_LIMIT, "the server")?;
+                server = serve(STACK)?;
+            }
+        }
+        asks.write_all(b"\n")?;
+        client.wait_for_output(&format!("served {}\n", round + 1))?;
+    }
+    let (parts_now, now) = (bed.parts(ASKER)?, held(ASKER)?);
+    ensure!(parts_now == parts, "{parts_now:?}, before {parts:?}");
+    ensure!(now <= before, "{now} descriptors, before {before}");
+    drop(asks);
+    bed.end_of(client, CLIENT_LIMIT, "the client")?.ok()?;
+    drop(steady.take_stdin());
+    bed.end_of(steady, CLIENT_LIMIT, "the other client")?.ok()?;
+    let line = watch
+        .end(&bed)?
+        .between_program_and_stack(STACK, 10_000_000)?;
+    for server in [server, other] {
+        bed.stop(server)?;
+    }
+    bed.remove_domain(STACK)?;
+    bed.remove_domain(ASKER)?;
     bed.finish(&line)
 }
 
