@@ -157,12 +157,8 @@ impl Server {
         if operation == Operation::Open {
             return self.open(owner, request, answer).map(Some);
         }
-        let holds = |place: &Place| {
-            let socket = self.table.look(*place);
-            socket.is_some_and(|socket| socket.key == request.key)
-        };
         let place = match self.table.find(request.id) {
-            Some(place) if holds(&place) => place,
+            Some(place) if self.is_held(place, request) => place,
             // Who knows its name only does not have it.
             Some(_) => return Err(EPERM),
             // It ended well, or its error was taken: of one that ended otherwise more is kept, for a while.
@@ -241,6 +237,12 @@ impl Server {
         }
     }
 
+    /// Whether who asks has the socket's descriptor.
+    fn is_held(&self, place: Place, request: &Request) -> bool {
+        let socket = self.table.look(place);
+        socket.is_some_and(|socket| socket.key == request.key)
+    }
+
     fn open(
         &mut self,
         owner: Owner,
@@ -259,8 +261,13 @@ impl Server {
             DATAGRAM if cfg!(feature = "udp") && self.serves_udp => Body::Datagrams,
             _ => return Err(EPROTONOSUPPORT),
         };
+        // It takes the place of another one.
+        let former = self.table.find(request.id);
+        let former = former.filter(|place| self.is_held(*place, request));
+        let former = former.and_then(|place| self.table.look(place));
+        let options = former.map(|former| former.options.clone());
         let (id, fd) = self
-            .add_socket(owner, is_inet6, body, Default::default())
+            .add_socket(owner, is_inet6, body, options.unwrap_or_default())
             .ok_or(ENOBUFS)?;
         self.describe(id.index, answer);
         Ok(fd)

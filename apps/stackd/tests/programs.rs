@@ -146,14 +146,15 @@ fn names_are_looked_up() {
     assert!(bed.stack_lives());
 }
 
-/// A server that waits by epoll, in two processes that share the listener, and answers each connection with what it has sent.
+/// A server that waits by epoll, one of many instances that have the listener, in two processes that share it, and answers each connection with what it has sent.
 const ECHO: &str = r#"
 import os, select, socket
 listener = socket.create_server(("", 7000), backlog=64)
 listener.setblocking(False)
 os.fork()
-epoll = select.epoll()
-epoll.register(listener, select.EPOLLIN)
+instances = [select.epoll() for _ in range(20)]
+for epoll in instances:
+    epoll.register(listener, select.EPOLLIN)
 open_ = {}
 while True:
     for fd, events in epoll.poll():

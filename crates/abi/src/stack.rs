@@ -123,7 +123,8 @@ pub const DATAGRAM: u32 = 2;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Operation {
-    /// A new socket of family `first` and type `second`. The program's end comes with the answer.
+    /// A new socket of family `first` and type `second`. The program's end comes with the answer. With the id and the key of another one
+    /// it takes its place: it has its options.
     Open = 1,
     /// As bind(2), to `name`. With an id and a key in `value`, those that a listener had at a former stack: sockets that show the same ones
     /// share the name, and have that key.

@@ -9,15 +9,15 @@
 //! Processes that share the listener each get one of their own of the new stack, which spreads connections over them; that it
 //! is the same one they show by the number that it had at its first stack, and its key, which stays.
 //!
-//! Limits: instances of epoll that the library does not know, or of which /proc does not tell, show the old pair's end until the program
+//! Limits: instances of epoll that the library does not know, or of which /proc does not tell, or beyond 64, show the old pair's end until the program
 //! closes them. Sizes of buffers and lesser options are as of a new socket.
 
 use super::{LISTENS, SIX, asked, is_nonblocking, request, set_bits, talk};
-use crate::epoll;
 use crate::process::PROCESS;
 use crate::sys::{self, sys};
+use crate::{epoll, identity};
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicU32, Ordering};
 use fordway_abi::stack::{Answer, INET, INET6, Id, LISTENER_PREFIX, Listener, Operation, STREAM};
 use fordway_abi::stack::{KEY_OPTION, level, name};
 use zerocopy::{FromBytes, IntoBytes};
@@ -31,19 +31,25 @@ const OPTIONS: [(c_int, c_int); 5] = [
     (level::TCP, name::TCP_NODELAY),
 ];
 /// Epoll instances in which a listener is told of again.
-const REGISTRATIONS_MAX: usize = 8;
+const REGISTRATIONS_MAX: usize = 64;
 /// How often a stack is looked for, a second or two each time.
 const TRIES: usize = 8;
 /// How long another thread may take that makes the same one again.
 const PATIENCE_MS: i32 = 20_000;
 
-/// Of the process: a thread makes a listener again.
-pub struct Again(AtomicBool);
+/// Of the process: the number of one in which a thread makes a listener again; 0: none does. A parent's has no such thread here.
+pub struct Again(AtomicU32);
 
 impl Again {
     /// As a process begins.
     pub const fn new() -> Self {
-        Self(AtomicBool::new(false))
+        Self(AtomicU32::new(0))
+    }
+
+    fn take(&self) -> bool {
+        let (own, held) = (identity::pid() as u32, self.0.load(Ordering::Relaxed));
+        let (taken, not) = (Ordering::Acquire, Ordering::Relaxed);
+        held != own && self.0.compare_exchange(held, own, taken, not).is_ok()
     }
 }
 
@@ -105,9 +111,9 @@ fn has_end(fd: c_int) -> bool {
 /// An accept has found the end of a listener's pair. `Ok(false)`: the listener is at its end, too; true: accept may try once more.
 #[cold]
 pub fn make_again(fd: c_int) -> sys::Result<bool> {
-    let lock = &PROCESS.stack_again.0;
+    let lock = &PROCESS.stack_again;
     let mut waited_ms = 0;
-    while lock.swap(true, Ordering::Acquire) && waited_ms < PATIENCE_MS {
+    while !lock.take() && waited_ms < PATIENCE_MS {
         let _ = sys!(SYS_poll, 0, 0, 1);
         waited_ms += 1;
     }
@@ -116,7 +122,7 @@ pub fn make_again(fd: c_int) -> sys::Result<bool> {
         false => Ok(true),
         true => make(fd),
     };
-    lock.store(false, Ordering::Release);
+    lock.0.store(0, Ordering::Release);
     made
 }
 
@@ -199,6 +205,16 @@ pub fn replace(fd: c_int, of: Option<Id>, new: c_int) -> sys::Result<()> {
             libc::O_RDWR | libc::O_NONBLOCK
         );
     }
+    // What the stack does not know of.
+    for option in [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO] {
+        let none = libc::timeval {
+            tv_sec: 0,
+            tv_usec: 0,
+        };
+        if let Ok((time, _)) = sys::option(fd, libc::SOL_SOCKET, option, none) {
+            sys::set_option(new, libc::SOL_SOCKET, option, time);
+        }
+    }
     let mut told = [(-1, libc::epoll_event { events: 0, u64: 0 }); REGISTRATIONS_MAX];
     let mut count = 0;
     epoll::registrations(fd, |instance, events, data| {
@@ -222,4 +238,18 @@ pub fn replace(fd: c_int, of: Option<Id>, new: c_int) -> sys::Result<()> {
         );
     }
     replaced
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_a_fork_has_left_behind_holds_nobody_up() {
+        let lock = Again::new();
+        assert!(lock.take() && !lock.take());
+        // As a child finds it.
+        lock.0.store(identity::pid() as u32 + 1, Ordering::Relaxed);
+        assert!(lock.take() && !lock.take());
+    }
 }

@@ -204,12 +204,16 @@ def refused():
 @case
 def refused_and_again():
     sock = blocking(tcp())
+    kept = [(6, socket.TCP_NODELAY, 1), (1, socket.SO_KEEPALIVE, 1), (6, socket.TCP_KEEPIDLE, 77), (1, socket.SO_LINGER, struct.pack("ii", 1, 9)),
+        (1, socket.SO_RCVTIMEO, struct.pack("ll", 3, 0))]
+    for option in kept:
+        sock.setsockopt(*option)
     yield e(sock.connect, (FAR, 7))
     far("l = socket.create_server(('', 7011), reuse_port=True)")
     yield e(sock.connect, (FAR, 7011)), sock.getpeername()
     far("d = l.accept()[0]; l.close()")
     sock.sendall(b"again")
-    yield far("take(5, d)")
+    yield far("take(5, d)"), [sock.getsockopt(level, name, 16) for level, name, _ in kept]
 
 
 @case
