@@ -5,7 +5,7 @@
 //!   broker ◄────── Report, in parts ────── stack
 //! ```
 //! One packet (SOCK_SEQPACKET) is one message, in JSON. Each order has a number, and its reports bear it; the last one says that it is. The stack
-//! answers in order, and at once. It never waits for room: a broker that asks reads, and what finds no room is not said.
+//! answers in order, and at once. It never waits for room: a broker that asks reads. Of a listing that finds none the rest comes when there is some.
 //!
 //! The first order lies in the stack's queue before the stack is started: the rules in force. The stack holds the broker's end open,
 //! beside its own, and never uses it: a broker that was started again takes it from there.

@@ -303,8 +303,13 @@ impl Broker {
     /// Connected sockets of the stacks, each with its domain's number.
     pub(crate) fn stack_connections(&mut self) -> Vec<(u32, Connection)> {
         let told = self.tell(&What::Connections, None);
-        let said = self.hear(told, ANSWER_MAX).said.into_iter();
-        let connections = said.filter_map(|(id, said)| match said {
+        let Heard { said, silent } = self.hear(told, ANSWER_MAX);
+        for id in silent {
+            tracing::warn!(
+                "the stack of domain {id} has not told of all its connections in time; the listing lacks some"
+            );
+        }
+        let connections = said.into_iter().filter_map(|(id, said)| match said {
             Said::Connections(all) => Some(all.into_iter().map(move |one| (id, one))),
             Said::InForce | Said::Refused(_) | Said::Counts { .. } => None,
         });

@@ -17,6 +17,7 @@ use fordway_netstack::fordway_filter::{Counter, rules};
 use fordway_platform::fabric::RULES_DEVICE;
 use fordway_platform::ipc::ReceiveError;
 use fordway_platform::launch;
+use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 
 /// Orders that are taken in one round.
@@ -28,6 +29,15 @@ pub(crate) struct Broker {
     pub(crate) own: OwnedFd,
     /// Its own end, for the one that comes after it.
     _brokers: OwnedFd,
+    /// What of a listing is still to be told, once there is room.
+    telling: Option<Telling>,
+}
+
+/// A listing that is under way.
+#[derive(Debug)]
+struct Telling {
+    number: u64,
+    places: VecDeque<Place>,
 }
 
 impl Broker {
@@ -39,6 +49,7 @@ impl Broker {
         Ok(Some(Broker {
             own: inherited(ends.own)?,
             _brokers: inherited(ends.brokers)?,
+            telling: None,
         }))
     }
 }
@@ -46,6 +57,7 @@ impl Broker {
 impl Server {
     /// Does what the broker has ordered.
     pub(crate) fn take_orders(&mut self) {
+        self.tell_on();
         for _ in 0..ORDERS_MAX {
             let Some(broker) = &self.broker else {
                 return;
@@ -151,16 +163,35 @@ impl Server {
 
     fn tell_connections(&mut self, number: u64) {
         let connected = |socket: &Socket| socket.remote.is_some();
-        let places = self.table.places(connected);
-        let mut parts = places.chunks(CONNECTIONS_MAX).peekable();
+        let places = self.table.places(connected).into();
+        if let Some(broker) = &mut self.broker {
+            // Who asks anew does not hear the rest of the one before.
+            broker.telling = Some(Telling { number, places });
+        }
+        self.tell_on();
+    }
+
+    /// As much of a listing as there is room for. The rest goes when the broker has read some.
+    fn tell_on(&mut self) {
+        let broker = self.broker.as_mut();
+        let Some(mut telling) = broker.and_then(|broker| broker.telling.take()) else {
+            return;
+        };
         loop {
-            let part = parts.next().unwrap_or_default();
-            let is_last = parts.peek().is_none();
-            let of = part.iter().filter_map(|place| self.connection(*place));
-            let said = Said::Connections(of.collect());
-            if !self.report(number, is_last, said) || is_last {
+            let count = telling.places.len().min(CONNECTIONS_MAX);
+            let is_last = count == telling.places.len();
+            let part = telling.places.range(..count);
+            let of = part.filter_map(|place| self.connection(*place)).collect();
+            if !self.report(telling.number, is_last, Said::Connections(of)) {
+                break;
+            }
+            telling.places.drain(..count);
+            if is_last {
                 return;
             }
+        }
+        if let Some(broker) = &mut self.broker {
+            broker.telling = Some(telling);
         }
     }
 

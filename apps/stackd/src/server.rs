@@ -155,7 +155,8 @@ impl Server {
         let broker = orders::Broker::of(config)?;
         if let Some(broker) = &broker {
             let own = broker.own.as_raw_fd();
-            registry.register(&mut SourceFd(&own), ORDERS, Interest::READABLE)?;
+            let both = Interest::READABLE | Interest::WRITABLE;
+            registry.register(&mut SourceFd(&own), ORDERS, both)?;
         }
         let both = Interest::READABLE | Interest::WRITABLE;
         registry.register(&mut SourceFd(&port.as_fd().as_raw_fd()), PORT, both)?;

@@ -2,6 +2,7 @@
 
     stack_moves.py serve PORT | ask HOST PORT | go-on NUMBER
     stack_moves.py endure PORT | insist HOST PORT | killed PORT | bereaved HOST PORT | part PORT | parted HOST PORT
+    stack_moves.py crowd PORT
 
 Both say nothing but how far they are. A wrong byte, or one too many, is an error.
 """
@@ -9,6 +10,7 @@ import array
 import fcntl
 import os
 import random
+import resource
 import select
 import signal
 import socket
@@ -285,6 +287,19 @@ def parted(host, port):
     print("done", flush=True)
 
 
+def crowd(port):
+    """Connections of a program with itself."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (8192, 8192))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    listener = socket.create_server(("", port))
+    held = []
+    for _ in range(2000):
+        held.append(socket.create_connection(("127.0.0.1", port)))
+        held.append(listener.accept()[0])
+    print("ready", flush=True)
+    signal.pause()
+
+
 match sys.argv[1:]:
     case ["serve", port]:
         serve(int(port))
@@ -304,3 +319,5 @@ match sys.argv[1:]:
         part(int(port))
     case ["parted", host, port]:
         parted(host, int(port))
+    case ["crowd", port]:
+        crowd(int(port))

@@ -214,6 +214,13 @@ impl Bed {
         Ok(program)
     }
 
+    /// Sockets that the stack of such a domain lists.
+    pub fn listed_by_stack(&self, domain: &str) -> Result<usize> {
+        let rows = self.lab.connections()?.into_iter();
+        let of_stack = rows.filter(|row| row.path == "stack" && row.domain == domain);
+        Ok(of_stack.count())
+    }
+
     /// Kills a part of such a domain; returns when its successor runs.
     pub fn kill_part(&self, domain: &str, part: Part) -> Result<()> {
         let before = self.parts(domain)?;

@@ -155,3 +155,19 @@ fn stack_moves() -> Result<()> {
     bed.remove_domain(STACK)?;
     bed.finish(&line)
 }
+
+/// More connections than one queue holds are listed all the same.
+#[test]
+fn stack_lists_all() -> Result<()> {
+    let Some(bed) = Bed::start("a long listing of a stack", &["python3"])? else {
+        return Ok(());
+    };
+    let (python, script) = (path_of("python3")?, script("stack_moves.py"));
+    let crowd = Spawn::line(&format!("{python} {script} crowd {PORT}")).dir(&bed.dir());
+    let program = bed.serve_under_a_stack(STACK, crowd, "ready")?;
+    let listed = bed.listed_by_stack(STACK)?;
+    ensure!(listed == 4000, "{listed} are listed");
+    bed.stop(program)?;
+    bed.remove_domain(STACK)?;
+    bed.finish(&format!("{listed} sockets listed"))
+}
