@@ -11,6 +11,7 @@ use fordwayd::admin::{Domain, ErrorKind, Reply, Request};
 use std::io::{BufRead, BufReader, Read};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -504,6 +505,41 @@ fn process_with_a_channel() {
     let _linked = link(&a, &b, [1, 2], [x.as_fd(), y.as_fd()]);
     println!("\nlinked {}", x.local_addr().expect("name"));
     std::io::stdin().read_to_end(&mut Vec::new()).expect("end");
+}
+
+/// An AF_UNIX pair has rings between a program and its own stack only, whoever holds its ends.
+#[test]
+fn a_pair_without_a_stack_gets_no_rings() {
+    if !is_root() {
+        return;
+    }
+    let dir = TempDir::new();
+    let broker = Broker::start(dir.path());
+    let domains = Domains(&broker);
+    let [web, db] = ["web", "db"].map(|name| domains.add(name, None));
+    let of_pair = |socket: &UnixStream| wire::Claim {
+        protocol: wire::protocol::UNIX,
+        ..claim_named(socket, [None, None])
+    };
+    let pair = || UnixStream::pair().expect("a pair");
+    let (here, within_one) = (
+        pair(),
+        netns::within(open(&web).as_fd(), pair).expect("enter"),
+    );
+    for (x, y) in [here, within_one] {
+        // Of the host, of the domain that the pair was made in, and of another one.
+        for place in [None, Some(&web), Some(&db)] {
+            let join = || Shim::join(dir.path());
+            let shim = match place {
+                None => join(),
+                Some(domain) => netns::within(open(domain).as_fd(), join).expect("enter"),
+            };
+            for (conn_id, end) in [(1, &x), (2, &y)] {
+                shim.claim(conn_id, of_pair(end));
+                assert_eq!(refusal(&shim), Some(Reason::Unproven), "{place:?}");
+            }
+        }
+    }
 }
 
 #[test]

@@ -277,6 +277,30 @@ fn what_only_the_bridge_can_decide_passes() {
     }
 }
 
+/// The bridge has seen pieces, to which the names of ports are not known; so what it lets pass comes in whole.
+#[test]
+fn a_datagram_that_came_in_pieces_passes() {
+    if !is_root() {
+        return;
+    }
+    let mut world = World::new(Conditions::default());
+    rules_beside(
+        &mut world,
+        "table inet fw { chain c { type filter hook forward priority 0; udp dport 4000 drop
+        } }",
+    );
+    let far = world.sides[0].udp_bind(None, 53).expect("binds");
+    let own = world.sides[1].udp_bind(None, 4000).expect("binds");
+    let mut comes = |bytes: usize| {
+        let sent = world.sides[0].udp_send(far, at(1, 4000), &vec![7; bytes]);
+        sent.expect("sent");
+        world.run(10_000);
+        let got = world.sides[1].udp_receive(own, &mut vec![0; bytes]);
+        got.map(|got| got.0).ok()
+    };
+    assert_eq!([100, 4000].map(&mut comes), [None, Some(4000)]);
+}
+
 /// Rules come while a connection lives that they would let begin no more.
 #[test]
 fn only_what_has_been_seen_to_begin_has_a_state() {
