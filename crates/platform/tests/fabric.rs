@@ -1,13 +1,13 @@
 //! The fabric on a real kernel. Needs root; without it the tests say so and pass.
 
 use fordway_abi::vsock;
-use fordway_platform::fabric::{Fabric, FabricError, Lease, has_ipv6, port_of};
+use fordway_platform::fabric::{DriverPort, Fabric, FabricError, Lease, has_ipv6, port_of};
 use fordway_platform::frames::{FRAME_BYTES_MAX, FrameFile, FrameNotes};
 use fordway_platform::netns;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -356,6 +356,20 @@ fn arp(source_mac: [u8; 6], sender_mac: [u8; 6], sender: Ipv4Addr, to: Ipv4Addr)
     frame
 }
 
+/// The end of a port that nobody has. A child that another test forks has a copy of ours until it executes.
+fn opened(port: &DriverPort) -> OwnedFd {
+    let began = Instant::now();
+    loop {
+        match port.open() {
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
+                assert!(began.elapsed().as_secs() < 60, "the port stays busy");
+                std::thread::yield_now();
+            }
+            opened => return opened.expect("the port"),
+        }
+    }
+}
+
 #[test]
 fn a_drivers_port_outlives_the_driver_and_cannot_lie() {
     let Some(runtime) = Runtime::new("tap") else {
@@ -383,7 +397,7 @@ fn a_drivers_port_outlives_the_driver_and_cannot_lie() {
     let spoofed = || fabric.spoofed_frames(&device).expect("a counter");
     for round in 0..2 {
         // Whoever had the port before is gone; one at a time has it.
-        let end = FrameFile::of_tap(port.open().expect("the port"));
+        let end = FrameFile::of_tap(opened(&port));
         let busy = port.open().expect_err("two have the port");
         assert_eq!(busy.raw_os_error(), Some(libc::EBUSY));
         let send = |frame: &[u8]| end.send(frame, FrameNotes::default()).expect("sent");
@@ -425,7 +439,7 @@ fn a_drivers_port_outlives_the_driver_and_cannot_lie() {
     let st = existing.iter().find(|domain| domain.name == "st");
     assert_eq!(st.map(|st| (st.lease, &st.paths)), Some((own, &paths)));
     // With its end in somebody's hands it goes all the same.
-    let end = FrameFile::of_tap(port.open().expect("the port"));
+    let end = FrameFile::of_tap(opened(&port));
     fabric.remove_domain("st", own.ip).expect("removed");
     assert!(!fabric.has_device(&device) && fabric.spoofed_frames(&device).is_err());
     let gone = end
