@@ -22,6 +22,7 @@ use fordway_platform::memfd;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::cell::{Ref, RefCell};
+use std::collections::BTreeSet;
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -148,6 +149,8 @@ struct Heard {
     said: Vec<(u32, Said)>,
     /// Who has not said all in time.
     silent: Vec<u32>,
+    /// Who has said that it cannot have the rules in force, and why: also to an order that nobody waited for.
+    refuse: Vec<(u32, String)>,
 }
 
 impl Broker {
@@ -211,7 +214,12 @@ impl Broker {
                                     heard.silent.push(*id);
                                     return false;
                                 }
-                                // What answers an earlier order is not heard any more.
+                                Said::Refused(why) if report.number != 0 => {
+                                    // Once is enough.
+                                    heard.refuse.retain(|(other, _)| other != id);
+                                    heard.refuse.push((*id, why));
+                                }
+                                // What else answers an earlier order is not heard any more.
                                 other if report.number == told.number => {
                                     heard.said.push((*id, other));
                                 }
@@ -251,7 +259,20 @@ impl Broker {
             let _ = poll(&mut fds, Some(&left));
         }
         heard.silent.extend(waiting.iter().map(|(id, _)| *id));
+        for (id, why) in &heard.refuse {
+            let why: String = why.chars().take(REASON_CHARS).collect();
+            tracing::warn!("the stack of domain {id} cannot read its rules: {why:?}");
+            self.end_stack(*id);
+        }
         heard
+    }
+
+    /// Has a stack that does not go by the rules started again, with them.
+    fn end_stack(&mut self, id: u32) {
+        if let Some(part) = self.stacks.stack_part(id) {
+            tracing::warn!("the stack of domain {id} does not take new rules; it is killed");
+            self.parts.kill(part);
+        }
     }
 
     /// Has all stacks, and those that are started from now on, go by these rules; to be heard by [`Broker::hear_rules`].
@@ -268,26 +289,15 @@ impl Broker {
         };
         let bytes = told.ids.len() as u64 * self.stacks.rules().bytes as u64;
         let compiling = Duration::from_nanos(bytes.saturating_mul(TAKE_NS_PER_BYTE));
-        let Heard { said, mut silent } = self.hear(told, TAKE_MAX + compiling);
-        for (id, said) in said {
-            if let Said::Refused(why) = said
-                && !silent.contains(&id)
-            {
-                let why: String = why.chars().take(REASON_CHARS).collect();
-                tracing::warn!("the stack of domain {id} cannot read its rules: {why:?}");
-                silent.push(id);
-            }
+        let Heard { silent, refuse, .. } = self.hear(told, TAKE_MAX + compiling);
+        let mut ended: BTreeSet<u32> = silent.iter().copied().collect();
+        ended.retain(|id| refuse.iter().all(|(other, _)| other != id));
+        for id in &ended {
+            self.end_stack(*id);
         }
-        silent.sort_unstable();
-        silent.dedup();
-        for id in silent {
-            if let Some(part) = self.stacks.stack_part(id) {
-                tracing::warn!("the stack of domain {id} does not take new rules; it is killed");
-                self.parts.kill(part);
-                taken.restarted += 1;
-                taken.changed -= 1;
-            }
-        }
+        ended.extend(refuse.iter().map(|(id, _)| *id));
+        taken.restarted = ended.len() as u64;
+        taken.changed -= taken.restarted;
         if taken.restarted != 0 {
             self.start_parts();
         }
@@ -303,7 +313,7 @@ impl Broker {
     /// Connected sockets of the stacks, each with its domain's number.
     pub(crate) fn stack_connections(&mut self) -> Vec<(u32, Connection)> {
         let told = self.tell(&What::Connections, None);
-        let Heard { said, silent } = self.hear(told, ANSWER_MAX);
+        let Heard { said, silent, .. } = self.hear(told, ANSWER_MAX);
         for id in silent {
             tracing::warn!(
                 "the stack of domain {id} has not told of all its connections in time; the listing lacks some"
@@ -317,7 +327,7 @@ impl Broker {
     }
 
     /// Has stacks that an earlier broker started go by the rules in force. They most likely do: nobody waits for them. What they
-    /// have counted is told by and by.
+    /// have counted, and whether one refuses, is heard with the answers to the next order.
     pub(crate) fn give_rules_to_found(&mut self) {
         self.tell(&What::Counts, None);
         let rules = self.stacks.rules();

@@ -473,6 +473,38 @@ fn a_stack_that_does_not_take_rules_is_another_one_then() {
     }
 }
 
+/// A broker that finds a stack tells it the rules in force: one that cannot have them is another one soon.
+#[test]
+fn a_found_stack_that_refuses_rules_is_another_one_then() {
+    if !is_root() {
+        return;
+    }
+    let dir = Dir::new("refuses");
+    let broker = Broker::start(&dir.0);
+    let Request::DomainAddWithStack { stack, .. } = with_stack(false) else {
+        panic!("another request");
+    };
+    broker.domain(&Request::DomainAddWithStack {
+        name: "refuser".into(),
+        ip: None,
+        publish: Vec::new(),
+        stack,
+    });
+    let before = broker.parts(2, &[]);
+    broker.kill();
+    let broker = Broker::start(&dir.0);
+    let until = Instant::now() + PATIENCE;
+    while is_there(before[1]) {
+        assert!(Instant::now() < until, "it goes on");
+        // Each question hears what was said to earlier ones.
+        broker.ask(&Request::Connections);
+    }
+    assert_eq!(broker.parts(2, &before[1..])[0], before[0], "the driver");
+    broker.ask(&Request::Down {
+        keep_domains: false,
+    });
+}
+
 #[test]
 fn fused_they_are_one_process() {
     if !is_root() {

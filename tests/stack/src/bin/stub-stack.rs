@@ -1,9 +1,10 @@
 //! The smallest stack that can be started in `fordway-stackd`'s place: it listens on its control socket, and echoes what comes to
-//! TCP port 7. The tests of the launch run it. It takes no orders; that of a domain named `liar` answers them with all that it should not.
+//! TCP port 7. The tests of the launch run it. It takes no orders; that of a domain named `liar` answers them with all that it should not,
+//! and that of `refuser` says that it cannot read rules.
 #![forbid(unsafe_code)]
 
 use fordway_driver::confine::{self, Confined};
-use fordway_driver::orders::{self, Order, Report, Said};
+use fordway_driver::orders::{self, Order, Report, Said, What};
 use fordway_driver::{Frame, FrameNotes, Port};
 use fordway_netstack::{Cidr, Config, Event, Offloads, RxChecksum, RxFrame, Stack, TcpOptions};
 use fordway_platform::frames::FrameFile;
@@ -25,10 +26,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     let text = |value: &serde_json::Value| value.as_str().map(str::to_owned).ok_or("no text");
     let control = text(&config["control_socket"])?;
     let _control = ipc::listen(Path::new(&control), ipc::Kind::Packets, 0o666)?;
-    if control.contains("/liar/") {
-        let own = config["orders"]["own"].as_i64().ok_or("no orders")?;
-        let own = launch::inherited(own as i32)?;
-        std::thread::spawn(move || lie(&own));
+    for (name, answer) in [("/liar/", lie as fn(&OwnedFd)), ("/refuser/", refuse)] {
+        if control.contains(name) {
+            let own = config["orders"]["own"].as_i64().ok_or("no orders")?;
+            let own = launch::inherited(own as i32)?;
+            std::thread::spawn(move || answer(&own));
+        }
     }
     let mut port = match &config["port"]["queue"]["link"] {
         serde_json::Value::Number(link) => {
@@ -109,6 +112,25 @@ fn lie(own: &OwnedFd) {
             if ipc::send(own, message, &[]).is_err() {
                 break;
             }
+        }
+    }
+}
+
+/// To each order of rules: that they are not in force.
+fn refuse(own: &OwnedFd) {
+    loop {
+        let _ = poll(&mut [PollFd::new(own, PollFlags::IN)], None);
+        if let Ok((order, _)) = orders::receive::<Order>(own) {
+            let said = match order.what {
+                What::Rules { .. } => Said::Refused("a test".into()),
+                _ => Said::Connections(Vec::new()),
+            };
+            let report = Report {
+                number: order.number,
+                is_last: true,
+                said,
+            };
+            let _ = orders::send(own, &report, &[]);
         }
     }
 }
