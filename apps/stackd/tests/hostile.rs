@@ -524,7 +524,13 @@ for _ in range(120):
     except BlockingIOError:
         pass
     sock.close()
-print("sockets", len([socket.socket() for _ in range(32)]), flush=True)
+held = []
+while len(held) < 32:
+    try:
+        held.append(socket.socket())
+    except OSError:
+        pass  # The stack sees the last closes in its own time.
+print("sockets", len(held), flush=True)
 "#;
 
 /// Connects, and never reads.
