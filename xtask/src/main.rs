@@ -49,7 +49,7 @@ const TASKS: [Task; 27] = [
     },
     Task {
         name: "conformance",
-        what: "the table of all cases, the kernel beside the fast path ([--musl] [--between] [WORD...])",
+        what: "the table of all cases, the kernel beside the fast path ([--musl] [--between] [--stack] [WORD...])",
         run: conformance,
     },
     Task {

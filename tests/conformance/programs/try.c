@@ -3,6 +3,7 @@
 
 char me = '-';
 int by_kernel;
+static int by_stack;
 static const char *name = "?";
 
 void say(const char *format, ...) {
@@ -106,17 +107,23 @@ int meet(void) {
     return fd;
 }
 
-uint64_t kernel_sent(int fd) {
+// What the kernel knows of a connection; or the stack that serves this program, which the kernel knows nothing of.
+static struct tcp_info tcp_info(int fd) {
     struct tcp_info info = {0};
     socklen_t length = sizeof info;
-    if (raw_syscall(SYS_getsockopt, fd, IPPROTO_TCP, TCP_INFO, (long)&info, (long)&length, 0)) die("TCP_INFO");
+    long failed = by_stack ? getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length)
+                           : raw_syscall(SYS_getsockopt, fd, IPPROTO_TCP, TCP_INFO, (long)&info, (long)&length, 0);
+    if (failed) die("TCP_INFO");
+    return info;
+}
+
+uint64_t kernel_sent(int fd) {
+    struct tcp_info info = tcp_info(fd);
     return info.tcpi_bytes_sent + info.tcpi_notsent_bytes;
 }
 
 static int tcp_state(int fd) {
-    struct tcp_info info = {0};
-    socklen_t length = sizeof info;
-    if (raw_syscall(SYS_getsockopt, fd, IPPROTO_TCP, TCP_INFO, (long)&info, (long)&length, 0)) die("TCP_INFO");
+    struct tcp_info info = tcp_info(fd);
     return info.tcpi_state;
 }
 
@@ -357,9 +364,7 @@ void halt(pid_t pid) {
 // Whether bytes are on their way that may make room when they arrive: the kernel keeps none
 // back only once the peer's window is shut.
 static int is_under_way(int fd) {
-    struct tcp_info info = {0};
-    socklen_t length = sizeof info;
-    if (raw_syscall(SYS_getsockopt, fd, IPPROTO_TCP, TCP_INFO, (long)&info, (long)&length, 0)) die("TCP_INFO");
+    struct tcp_info info = tcp_info(fd);
     return info.tcpi_unacked || (info.tcpi_notsent_bytes && info.tcpi_snd_wnd);
 }
 
@@ -442,6 +447,7 @@ static void where(pid_t pid) {
 
 int main(int count, char **arguments) {
     by_kernel = getenv("TRY_KERNEL") != NULL;
+    by_stack = getenv("FORDWAY_STACK") != NULL;
     if (count < 2) {
         for (const struct test_case *s = cases; s->name; s++) puts(s->name);
         return 0;
