@@ -348,7 +348,7 @@ pub struct Run {
     /// Datagrams of its UDP sockets stay with the kernel
     #[arg(long)]
     pub no_datagrams: bool,
-    /// CPUs that the program may use, such as 0-2,5
+    /// CPUs that the program may use, such as 0-2,5; the domain's own stack as well, which its first program has made
     #[arg(long, value_name = "LIST")]
     pub cpu: Option<CpuList>,
     /// The program and its arguments

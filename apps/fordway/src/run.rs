@@ -71,18 +71,18 @@ pub fn run(run: &Run, broker: Result<Broker, Failure>) -> Outcome {
     if shim.is_some() {
         look_at_image(program, path).map_err(launcher)?;
     }
+    if let Some(list) = &run.cpu {
+        launch::set_cpus(&list.0).map_err(|error| {
+            launcher(Failure::internal(format!(
+                "setting the CPUs: {error}; do they all exist?"
+            )))
+        })?;
+    }
     let mut stack = None;
     if let Some(name) = &run.domain {
         let domain = join(broker, name, run, path).map_err(launcher)?;
         enter(&domain).map_err(launcher)?;
         stack = domain.stack;
-    }
-    if let Some(list) = &run.cpu {
-        launch::set_cpus(list).map_err(|error| {
-            launcher(Failure::internal(format!(
-                "setting the CPUs: {error}; do they all exist?"
-            )))
-        })?;
     }
     let mut variables = variables(shim.as_deref(), path, broker);
     if let Some(stack) = stack {
@@ -185,20 +185,20 @@ fn join(broker: &Broker, name: &str, run: &Run, path: PathChoice) -> Result<Doma
             let mut protocols = run.stack.clone();
             protocols.sort_unstable();
             protocols.dedup();
+            let cpus = run.cpu.as_ref().map(|list| list.0.clone());
+            let mut stack = StackOptions {
+                fuse: run.fuse,
+                cpus: cpus.unwrap_or_default(),
+                ..StackOptions::default()
+            };
+            if !protocols.is_empty() {
+                stack.protocols = protocols.iter().map(|one| one.word().to_owned()).collect();
+            }
             Request::DomainAddWithStack {
                 name,
                 ip,
                 publish,
-                stack: match protocols.is_empty() {
-                    true => StackOptions {
-                        fuse: run.fuse,
-                        ..StackOptions::default()
-                    },
-                    false => StackOptions {
-                        protocols: protocols.iter().map(|one| one.word().to_owned()).collect(),
-                        fuse: run.fuse,
-                    },
-                },
+                stack,
             }
         }
         _ => Request::DomainAdd { name, ip, publish },

@@ -488,6 +488,14 @@ impl Broker {
         self.give_rules_to_found();
     }
 
+    /// Whether a domain has a stack as is asked for, or none.
+    fn has_such_stack(&self, domain: u32, asked: Option<&StackOptions>) -> bool {
+        match (self.stacks.options(domain), asked) {
+            (Some(has), Some(asked)) => asked.is_met_by(has),
+            (has, asked) => has.is_none() && asked.is_none(),
+        }
+    }
+
     pub(crate) fn domain_add(
         &mut self,
         name: &str,
@@ -505,7 +513,7 @@ impl Broker {
                     ErrorKind::Taken,
                     format_args!("\"{name}\" is the broker's own network namespace"),
                 ),
-                _ if self.stacks.options(existing.id) != stack.as_ref() => error(
+                _ if !self.has_such_stack(existing.id, stack.as_ref()) => error(
                     ErrorKind::Taken,
                     match self.stacks.options(existing.id) {
                         Some(has) => format!(

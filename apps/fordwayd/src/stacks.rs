@@ -32,7 +32,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{
     Pid, PidfdFlags, PidfdGetfdFlags, Signal, pidfd_getfd, pidfd_open, pidfd_send_signal,
 };
-use rustix::thread::CapabilitySet;
+use rustix::thread::{CapabilitySet, CpuSet};
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -82,6 +82,22 @@ pub struct StackOptions {
     /// Stack and driver are one process.
     #[serde(default)]
     pub fuse: bool,
+    /// The CPUs of stack and driver; none: any.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cpus: Vec<usize>,
+}
+
+impl StackOptions {
+    /// Whether a program that asks for this finds it in a stack of `has`. On which CPUs that runs is its own.
+    pub(crate) fn is_met_by(&self, has: &StackOptions) -> bool {
+        (&self.protocols, self.fuse) == (&has.protocols, has.fuse)
+    }
+
+    /// A CPU that cannot be.
+    pub(crate) fn wrong_cpu(&self) -> Option<usize> {
+        let mut cpus = self.cpus.iter().copied();
+        cpus.find(|cpu| *cpu >= CpuSet::MAX_CPU)
+    }
 }
 
 impl Default for StackOptions {
@@ -89,6 +105,7 @@ impl Default for StackOptions {
         Self {
             protocols: ["tcp", "udp", "icmp", "ipv6"].map(str::to_owned).into(),
             fuse: false,
+            cpus: Vec::new(),
         }
     }
 }
@@ -284,6 +301,9 @@ impl Stacks {
         site: Site,
         options: StackOptions,
     ) -> io::Result<()> {
+        if let Some(cpu) = options.wrong_cpu() {
+            return Err(io::Error::other(format!("there is no CPU {cpu}")));
+        }
         self.start(parts, site, options, Vec::new())?;
         self.save(parts);
         Ok(())
@@ -343,7 +363,7 @@ impl Stacks {
         if !options.fuse
             && let Some(link) = links.next()
         {
-            let start = self.driver(&site, driver_uid, link.clone());
+            let start = self.driver(&site, driver_uid, &options, link.clone());
             let id = parts.add(
                 format!("the driver of {}", site.name),
                 start,
@@ -366,13 +386,14 @@ impl Stacks {
         Ok(())
     }
 
-    fn driver(&self, site: &Site, uid: u32, link: Arc<OwnedFd>) -> Start {
+    fn driver(&self, site: &Site, uid: u32, options: &StackOptions, link: Arc<OwnedFd>) -> Start {
         let lease = &site.lease;
         let six = lease.six.map(|(six, _)| [six, lease.link_local()]);
         let six = six.into_iter().flatten().map(IpAddr::V6);
         let mac = Mac(lease.mac());
         let addresses: Vec<_> = [IpAddr::V4(lease.ip)].into_iter().chain(six).collect();
         let (program, port) = (self.programs.driver.clone(), site.port.clone());
+        let cpus = options.cpus.clone();
         Box::new(move || {
             let tap = port.open()?;
             let config = serde_json::to_vec(&DriverConfig {
@@ -392,6 +413,7 @@ impl Stacks {
                 variables: &[],
                 user: Some(PartUser { uid, capabilities }),
                 gives_way: false,
+                cpus: &cpus,
             }
             .start()
         })
@@ -439,7 +461,7 @@ impl Stacks {
             (names::SOCKET, self.control_socket.clone().into()),
         ];
         let program = program(&self.programs.stack, options);
-        let own_port = site.port.clone();
+        let (own_port, cpus) = (site.port.clone(), options.cpus.clone());
         Box::new(move || {
             let laid = Way::lay(&rules.borrow())?;
             let tap;
@@ -471,6 +493,7 @@ impl Stacks {
                 user: Some(PartUser { uid, capabilities }),
                 // Frames wake its driver, which takes the CPU at once. Fused, nobody else would take them.
                 gives_way: link.is_some(),
+                cpus: &cpus,
             }
             .start()?;
             way.take(laid);
@@ -629,7 +652,7 @@ mod tests {
         let chosen = |protocols: &[&str]| {
             let options = StackOptions {
                 protocols: protocols.iter().map(|one| (*one).to_owned()).collect(),
-                fuse: false,
+                ..StackOptions::default()
             };
             let file = program(&all, &options);
             file.file_name()

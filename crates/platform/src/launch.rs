@@ -169,6 +169,8 @@ pub struct Part<'a> {
     /// Woken, it waits until who runs has done (SCHED_BATCH of sched(7)), instead of taking the CPU from it: what has come by
     /// then is one batch.
     pub gives_way: bool,
+    /// The CPUs that it may use, each below [`CpuSet::MAX_CPU`]; none: as the broker.
+    pub cpus: &'a [usize],
 }
 
 /// A part that never was root.
@@ -198,6 +200,7 @@ impl Part<'_> {
             .stdin(Stdio::null())
             .stdout(Stdio::null());
         let (user, gives_way) = (self.user, self.gives_way);
+        let cpus = (!self.cpus.is_empty()).then(|| set_of(self.cpus));
         let prepare = move || -> io::Result<()> {
             unblock_signals()?;
             rustix::process::setsid()?;
@@ -208,6 +211,9 @@ impl Part<'_> {
             }
             if gives_way {
                 give_way()?;
+            }
+            if let Some(cpus) = &cpus {
+                rustix::thread::sched_setaffinity(None, cpus)?;
             }
             if let Some(user) = user {
                 become_user(user.uid, user.capabilities)?;
@@ -301,18 +307,20 @@ fn unescape(text: &[u8]) -> Vec<u8> {
     plain
 }
 
-/// Restricts the process to the CPUs of a list such as `0-2,5`.
-pub fn set_cpus(list: &CpuList) -> io::Result<()> {
+/// Restricts the process to these CPUs, each below [`CpuSet::MAX_CPU`].
+pub fn set_cpus(cpus: &[usize]) -> io::Result<()> {
+    Ok(rustix::thread::sched_setaffinity(None, &set_of(cpus))?)
+}
+
+fn set_of(cpus: &[usize]) -> CpuSet {
     let mut set = CpuSet::new();
-    for &cpu in &list.0 {
-        set.set(cpu);
-    }
-    Ok(rustix::thread::sched_setaffinity(None, &set)?)
+    cpus.iter().for_each(|&cpu| set.set(cpu));
+    set
 }
 
 /// CPUs, as taskset(1) writes them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CpuList(Vec<usize>);
+pub struct CpuList(pub Vec<usize>);
 
 impl std::str::FromStr for CpuList {
     type Err = String;

@@ -227,6 +227,7 @@ fn with_stack(fuse: bool) -> Request {
         stack: StackOptions {
             protocols: vec!["tcp".into()],
             fuse,
+            cpus: vec![0],
         },
     }
 }
@@ -289,6 +290,9 @@ fn a_domain_has_a_stack_that_is_confined_and_comes_back() {
         );
     }
     assert_ne!(status(driver, "Uid:"), status(stack, "Uid:"));
+    for pid in [driver, stack] {
+        assert_eq!(status(pid, "Cpus_allowed_list:"), "0");
+    }
     // Woken by its driver, a stack does not push it off the CPU; the driver, woken by a frame, does not wait.
     assert_eq!(policy(driver), SCHED_OTHER);
     assert_eq!(policy(stack), SCHED_BATCH);

@@ -116,6 +116,7 @@ impl Hosts {
             variables: &[],
             user: None,
             gives_way: false,
+            cpus: &[],
         };
         part.start().expect("a driver").0
     }
