@@ -220,20 +220,8 @@ fn of_stack(made: sys::Result<(c_int, u32)>) -> c_int {
 /// A socket of the program's own stack is under `fd` from now on.
 pub fn stack_socket(fd: c_int, word: u32) {
     forget(fd);
-    if word & stack::LISTENS != 0 || !adopt_unix(fd, word) {
+    if word & (stack::UDP | stack::LISTENS) != 0 || !adopt_unix(fd, word) {
         set_kind(fd, word);
-    }
-}
-
-/// The same of one of UDP that others may have, or have had: it stays on the kernel path.
-pub fn stack_datagrams_by_kernel(fd: c_int, word: u32) {
-    if may_change(fd) {
-        forget(fd);
-        if adopt_unix(fd, word)
-            && let Some(conn) = state::conn(fd)
-        {
-            down::bar(&conn.end(), Reason::Exec);
-        }
     }
 }
 

@@ -1,14 +1,10 @@
-//! SOCK_SEQPACKET of AF_VSOCK, in terms of a stream: each record has its length before it ([`fordway_abi::record`]). UDP of a program's
-//! own stack goes so, too ([`crate::hooks_datagrams`]).
+//! SOCK_SEQPACKET of AF_VSOCK, in terms of a stream: each record has its length before it ([`fordway_abi::record`]).
 //!
 //! # Taking
 //! A record is looked at where it lies (MSG_PEEK), in the kernel or in a ring, and taken when all of it is there: by
 //! one receive that copies nothing (MSG_TRUNC). So no part of one is kept anywhere: who has the socket too, since a
 //! dup, a fork, an exec or in a message, finds the next record. Threads take turns (`Conn::taking`), and so do
 //! processes ([`record::Alone`]); who has to wait does that outside, by a look that sleeps.
-//!
-//! AF_UNIX cannot take bytes without a copy (MSG_TRUNC). There they are copied a second time, and the rest of a record that is longer
-//! than the program's buffers is waited for behind the copy: the stack sends it as soon as there is room.
 //!
 //! # Sending
 //! [`record`] says how a record goes in one piece.
@@ -41,10 +37,6 @@ const PARTS_MAX: usize = libc::UIO_MAXIOV as usize;
 const NONBLOCKING_NS_MAX: u64 = 1_000_000_000;
 /// How long the rest of a record that has been copied is waited for at a time, in milliseconds.
 const TRY_MS: i32 = 100;
-/// How long the rest of a pair's record is waited for at a time, in milliseconds.
-const REST_MS: i32 = 1;
-/// Bytes of a pair's record that are passed over at a time.
-const COPY_BYTES: usize = 4096;
 
 /// What was taken.
 pub struct Taken {
@@ -206,20 +198,11 @@ pub fn receive(
                 return Err(libc::EAGAIN);
             }
             Err(Not::Yet(needed, true)) if flags & libc::MSG_DONTWAIT != 0 => {
-                return match conn.is_unix() {
-                    true => Err(libc::EAGAIN),
-                    false => still(fd, needed),
-                };
+                return still(fd, needed);
             }
             Err(Not::Yet(needed, _)) => needed,
         };
         let looks = libc::MSG_PEEK | libc::MSG_TRUNC | libc::MSG_WAITALL;
-        if conn.is_unix() {
-            if await_rest(fd, needed)? {
-                continue;
-            }
-            return Ok(None);
-        }
         let there = look(fd, needed, looks)?;
         if there == 0 {
             return Ok(None);
@@ -269,8 +252,7 @@ fn take(conn: &Conn, fd: c_int, buffers: &Buffers, peeks: bool) -> Result<Option
     };
     let all = HEAD_BYTES + length;
     let copied = buffers.total.min(length);
-    // Of a pair the rest is under way, once there is room for it.
-    if copied < length && !conn.is_unix() && seen(look(fd, all, LOOKS | libc::MSG_TRUNC))? < all {
+    if copied < length && seen(look(fd, all, LOOKS | libc::MSG_TRUNC))? < all {
         return Err(Not::Yet(all, true));
     }
     let there = match buffers.part_count() < PARTS_FEW {
@@ -281,7 +263,6 @@ fn take(conn: &Conn, fd: c_int, buffers: &Buffers, peeks: bool) -> Result<Option
         return Err(Not::Yet(all, true));
     }
     if !peeks {
-        let pass = if conn.is_unix() { pass_copies } else { pass };
         pass(fd, all).map_err(Not::Failed)?;
     }
     Ok(Some(Taken {
@@ -360,51 +341,6 @@ fn pass(fd: c_int, bytes: usize) -> sys::Result<()> {
         }
         let _ = record::shown(fd, libc::POLLIN, TRY_MS);
     }
-}
-
-/// Of a pair of AF_UNIX sockets, whose kernel cannot take bytes without a copy of them: sleeps until something is there, or until more
-/// is than a part of a record; false: nothing will come.
-fn await_rest(fd: c_int, needed: usize) -> sys::Result<bool> {
-    if needed > HEAD_BYTES {
-        let _ = record::shown(fd, 0, REST_MS);
-        return match has_end(fd) {
-            true => Err(libc::ECONNRESET),
-            false => Ok(true),
-        };
-    }
-    let mut byte = 0u8;
-    let part = libc::iovec {
-        iov_base: (&raw mut byte).cast(),
-        iov_len: 1,
-    };
-    let received = hooks_io::receive_stream(fd, &Buffers::new(&raw const part, 1)?, libc::MSG_PEEK);
-    let there = usize::try_from(received).map_err(|_| sys::errno())?;
-    Ok(there != 0)
-}
-
-/// As [`pass`], of such a pair.
-fn pass_copies(fd: c_int, bytes: usize) -> sys::Result<()> {
-    let mut copies = [0u8; COPY_BYTES];
-    let mut left = bytes;
-    let until_ns = down::deadline(sys::now_ns());
-    while left > 0 {
-        let part = libc::iovec {
-            iov_base: copies.as_mut_ptr().cast(),
-            iov_len: left.min(COPY_BYTES),
-        };
-        let buffers = Buffers::new(&raw const part, 1)?;
-        let received = hooks_io::receive_stream(fd, &buffers, libc::MSG_DONTWAIT);
-        match usize::try_from(received).map_err(|_| sys::errno()) {
-            Ok(0) => return Err(record::torn(fd)),
-            Ok(count) => left -= count,
-            Err(libc::EAGAIN | libc::EINTR) if sys::now_ns() < until_ns => {
-                let _ = record::shown(fd, libc::POLLIN, TRY_MS);
-            }
-            Err(libc::EAGAIN | libc::EINTR) => return Err(record::torn(fd)),
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
 }
 
 /// FIONREAD: the bytes of the next record.

@@ -19,7 +19,7 @@
 //! # Against tcp(7) and udp(7)
 //! docs/stack-sockets.md has the differences.
 
-use crate::hooks_datagrams::{Place, receive_datagram, send_datagram, source_of};
+use crate::stack::datagram::{Place, receive_datagram, send_datagram, source_of};
 use crate::stack::stream::{receive_stream, send_stream};
 use crate::stack::{
     CONNECTED, IN6_BYTES_MIN, LISTENS, ROOMY, SIX, UDP, again, asked, give_name, is_nonblocking,
@@ -28,7 +28,7 @@ use crate::stack::{
 use crate::state::{self as table, kind};
 use crate::sys::{self, give, sys};
 use crate::transfer::Buffers;
-use crate::{config, epoll, faults, hooks_fd, hooks_io, hooks_records, real};
+use crate::{config, epoll, faults, hooks_fd, hooks_io, real};
 use core::ffi::{c_int, c_void};
 use fordway_abi::stack::{
     Accepted, DATAGRAM, GOT_BYTES_MAX, HEAD_BYTES, Handling, INET, INET6, Id, Operation, Request,
@@ -355,7 +355,9 @@ fn give_option(target: *mut c_void, length: *mut u32, value: &[u8]) -> sys::Resu
 pub fn ioctl(fd: c_int, word: u32, request_number: u64, argument: usize) -> Option<c_int> {
     let count = match request_number {
         libc::FIONREAD if word & UDP != 0 => {
-            let there = hooks_records::next_bytes(fd).unwrap_or(0) as usize;
+            let mut byte = 0u8;
+            let flags = libc::MSG_PEEK | libc::MSG_TRUNC | libc::MSG_DONTWAIT;
+            let there = sys!(SYS_recvfrom, fd, &raw mut byte, 1, flags, 0, 0).unwrap_or(0);
             Ok(there.saturating_sub(HEAD_BYTES))
         }
         libc::FIONREAD if word & LISTENS != 0 => Err(libc::EINVAL),

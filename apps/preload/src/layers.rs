@@ -27,7 +27,6 @@ const LAYERS: [&[&str]; 7] = [
     &["poll", "select"],
     // What the program calls.
     &[
-        "hooks_datagrams",
         "hooks_fd",
         "hooks_io",
         "hooks_many",
@@ -46,7 +45,7 @@ const LAYERS: [&[&str]; 7] = [
 ];
 
 /// Who calls up.
-const UP: [(&str, &str); 12] = [
+const UP: [(&str, &str); 11] = [
     // Mail moves connections, and flows of datagrams.
     ("broker", "datagram"),
     ("broker", "end"),
@@ -61,8 +60,6 @@ const UP: [(&str, &str); 12] = [
     ("signals", "wait"),
     // What was learnt of waiting belongs to a peer.
     ("spin", "link"),
-    // A socket of UDP that came over an exec, or in a message, gets its place in the table when it is used.
-    ("stack", "hooks_fd"),
     // The last descriptor is closed.
     ("stay", "upgrade"),
     // Options that rings do not know keep a connection from them.

@@ -44,7 +44,6 @@ mod faults;
 mod fork;
 mod headroom;
 mod hidden;
-mod hooks_datagrams;
 mod hooks_fd;
 mod hooks_io;
 mod hooks_many;

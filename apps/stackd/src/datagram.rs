@@ -1,24 +1,19 @@
 //! Sockets of UDP, each of which is one of the stack's, too.
 //!
 //! **Room.** A program's datagrams are taken from its pair as long as the stack has room for them; what lies there else holds the program
-//! up, as a full send buffer does. What comes for a program whose pair is full is lost and counted.
-//!
-//! **Records.** A pair is a stream, so that it gets rings. Each datagram is a record on it (`fordway_abi::record`), and the stack
-//! takes and gives as many as there are by one call. Of what it has taken it keeps what there is no room for yet, and the
-//! beginning of a record; of what it gives, the rest of a record of which the pair has taken a part. A program that writes what is no
-//! record loses the socket.
+//! up, as a full send buffer does. What comes for a program whose pair is full is lost and counted. Several at a time, both ways:
+//! never more are taken than the stack has room for, whatever their length.
 //!
 //! **Errors** of connected sockets (ICMP) are kept for SO_ERROR, and shown by a message that is none ([`head::FAILED`]): so a receive that
 //! waits returns, and poll tells.
 
 use crate::bound::Bound;
 use crate::names;
-use crate::pair::Got;
 use crate::server::{EINVAL, Server, errno};
 use crate::table::Place;
-use fordway_abi::record;
 use fordway_abi::stack::{DATAGRAM_BYTES_MAX, HEAD_BYTES, Head, INET, INET6, head, level, name};
 use fordway_netstack::{Error, UdpId, UdpOptions};
+use fordway_platform::messages::MESSAGES_MAX;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use zerocopy::{FromBytes, IntoBytes};
@@ -30,15 +25,8 @@ const SEND_ROUNDS_MAX: usize = 64;
 const SEND_BYTES_MAX: usize = 128 * 1024;
 /// A head, and more than the longest payload, so that a longer one is seen.
 const ROOM_BYTES: usize = HEAD_BYTES + 65_536;
-/// The longest record.
-const RECORD_BYTES_MAX: usize = record::HEAD_BYTES + ROOM_BYTES;
-/// What one call takes, behind the beginning of a record.
-const TAKEN_BYTES: usize = 32 * 1024;
-/// Records that one call gives, and bytes of them before the last one.
-const GIVES_MAX: usize = 64;
-const GIVEN_BYTES: usize = 32 * 1024;
-/// What is kept of programs' records, in all: who makes it more loses the socket.
-const KEPT_BYTES_MAX: usize = 256 << 20;
+/// Messages that are taken by one call. The stack has seldom room for more of the longest.
+const TAKEN_MAX: usize = 8;
 
 const ENETUNREACH: i32 = 101;
 
@@ -50,12 +38,7 @@ pub(crate) struct Datagrams {
     places: Vec<Option<(UdpId, Place)>>,
     /// Those that have more to send than there is room for.
     held: Vec<Place>,
-    /// Of what programs send: what was taken and could not go yet, and the beginning of a record.
-    taken: HashMap<Place, Vec<u8>>,
-    taken_bytes: usize,
-    /// Of what they are given: the rest of a record.
-    rests: HashMap<Place, Vec<u8>>,
-    /// For records that come and go; of memory only what was used once.
+    /// For messages that come and go; of memory only what was used once.
     room: Vec<u8>,
     /// Datagrams for which a program's pair had no room.
     lost: u64,
@@ -67,10 +50,7 @@ impl Default for Datagrams {
             ids: HashMap::new(),
             places: Vec::new(),
             held: Vec::new(),
-            taken: HashMap::new(),
-            taken_bytes: 0,
-            rests: HashMap::new(),
-            room: vec![0; 2 * RECORD_BYTES_MAX + TAKEN_BYTES],
+            room: vec![0; TAKEN_MAX * ROOM_BYTES],
             lost: 0,
         }
     }
@@ -84,28 +64,6 @@ pub(crate) enum Left {
     More,
     /// Nothing, and it sends no more: it has shut its sending side, or closed its end.
     End,
-    /// It has written what is no record.
-    Broken,
-}
-
-/// What stands first in what a program has written.
-enum Next {
-    /// All of a record, with so many bytes.
-    Record(usize),
-    /// Not all of one.
-    Part,
-    Broken,
-}
-
-fn next_record(bytes: &[u8]) -> Next {
-    let Some((head, rest)) = bytes.split_first_chunk() else {
-        return Next::Part;
-    };
-    match record::read(*head).0 {
-        length if !(HEAD_BYTES..=ROOM_BYTES).contains(&length) => Next::Broken,
-        length if length > rest.len() => Next::Part,
-        length => Next::Record(length),
-    }
 }
 
 impl Datagrams {
@@ -192,78 +150,35 @@ impl Server {
     }
 
     fn send_by(&mut self, place: Place, waits: bool, room: &mut [u8]) -> Left {
-        let mut end = self.take_kept(place, room);
-        let (mut at, mut count, mut bytes) = (0, 0, 0);
-        let mut was_told = false;
-        let left = loop {
-            if count >= SENDS_MAX || bytes >= SEND_BYTES_MAX {
-                self.put_off(place);
-                break Left::More;
-            }
-            if self.stack.udp_room() == 0 && waits {
-                self.datagrams.held.push(place);
-                break Left::More;
-            }
-            match next_record(&room[at..end]) {
-                Next::Record(length) => {
-                    let start = at + record::HEAD_BYTES;
-                    at = start + length;
-                    self.send_one(place, &room[start..at]);
-                    count += 1;
-                    bytes += length;
-                    continue;
+        let mut lengths = [0; TAKEN_MAX];
+        let (mut count, mut bytes) = (0, 0);
+        while count < SENDS_MAX && bytes < SEND_BYTES_MAX {
+            let most = match self.stack.udp_room() {
+                0 if waits => {
+                    self.datagrams.held.push(place);
+                    return Left::More;
                 }
-                Next::Broken => break Left::Broken,
-                Next::Part => {}
-            }
-            room.copy_within(at..end, 0);
-            (at, end) = (0, end - at);
+                0 => TAKEN_MAX,
+                fitting => fitting.min(TAKEN_MAX),
+            };
             let socket = self.table.look(place);
             let Some(pair) = socket.and_then(|socket| socket.pair.as_ref()) else {
-                break Left::Nothing;
+                return Left::Nothing;
             };
-            match pair.receive(&mut room[end..end + TAKEN_BYTES]) {
-                Got::Bytes(more) => end += more,
-                Got::Nothing => break Left::Nothing,
-                // What it has sent stands behind that it has closed its end with something unread: it is told once.
-                Got::Broken if !was_told => was_told = true,
-                Got::Broken | Got::End => break Left::End,
+            let got = pair.receive_messages(room, ROOM_BYTES, &mut lengths[..most]);
+            for (message, length) in room.chunks(ROOM_BYTES).zip(&lengths[..got]) {
+                self.send_one(place, &message[..*length]);
+                bytes += length;
             }
-        };
-        self.keep_rest(place, &room[at..end], left)
-    }
-
-    /// What was kept of a program's records, at the beginning of `room`; how much.
-    fn take_kept(&mut self, place: Place, room: &mut [u8]) -> usize {
-        let Some(kept) = self.datagrams.taken.remove(&place) else {
-            return 0;
-        };
-        self.datagrams.taken_bytes -= kept.len();
-        room[..kept.len()].copy_from_slice(&kept);
-        kept.len()
-    }
-
-    fn keep_rest(&mut self, place: Place, kept: &[u8], left: Left) -> Left {
-        if left == Left::Broken {
-            self.put_off(place);
+            count += got;
+            match got {
+                _ if got > 0 && lengths[got - 1] == 0 => return Left::End,
+                _ if got < most => return Left::Nothing,
+                _ => {}
+            }
         }
-        if kept.is_empty() || left == Left::End {
-            return left;
-        }
-        let datagrams = &mut self.datagrams;
-        if datagrams.taken_bytes + kept.len() > KEPT_BYTES_MAX {
-            return Left::Broken;
-        }
-        datagrams.taken_bytes += kept.len();
-        datagrams.taken.insert(place, kept.to_vec());
-        left
-    }
-
-    /// Nobody has the socket any more.
-    pub(crate) fn forget_rests(&mut self, place: Place) {
-        let kept = self.datagrams.taken.remove(&place);
-        self.datagrams.taken_bytes -= kept.map_or(0, |kept| kept.len());
-        self.datagrams.rests.remove(&place);
+        self.put_off(place);
+        Left::More
     }
 
     /// Frames have left: those that have more to send go on.
@@ -319,43 +234,9 @@ impl Server {
             flags: head::FAILED,
             ..Head::default()
         };
-        let mut bytes = [0; record::HEAD_BYTES + HEAD_BYTES];
-        put_record(&mut bytes, &head, 0);
-        // Without room something else can be read, and the error is kept.
-        self.give(place, &bytes, &[0, bytes.len()]);
-    }
-
-    /// Gives the records between neighbours of `bounds`; what finds no room is lost, but for the rest of a record that was begun.
-    fn give(&mut self, place: Place, bytes: &[u8], bounds: &[usize]) {
-        let socket = self.table.look(place);
-        let pair = socket.and_then(|socket| socket.pair.as_ref());
-        let datagrams = &mut self.datagrams;
-        let sent = match pair {
-            Some(pair) if !datagrams.rests.contains_key(&place) => pair.send(bytes).unwrap_or(0),
-            _ => 0,
-        };
-        // The end of the last record of which something has gone.
-        let begun = bounds.partition_point(|bound| *bound < sent);
-        let end = bounds.get(begun).copied().unwrap_or(sent);
-        if end > sent {
-            datagrams.rests.insert(place, bytes[sent..end].to_vec());
-        }
-        datagrams.lost += (bounds.len() - 1 - begun.min(bounds.len() - 1)) as u64;
-    }
-
-    /// The pair may have room for the rest of a record.
-    pub(crate) fn give_rest(&mut self, place: Place) {
-        let Some(mut rest) = self.datagrams.rests.remove(&place) else {
-            return;
-        };
-        let socket = self.table.look(place);
-        if let Some(pair) = socket.and_then(|socket| socket.pair.as_ref()) {
-            // Whoever has closed its end, or reads no more, wants no rest.
-            let sent = pair.send(&rest).unwrap_or(rest.len());
-            if sent < rest.len() {
-                rest.drain(..sent);
-                self.datagrams.rests.insert(place, rest);
-            }
+        if let Some(pair) = &socket.pair {
+            // Without room something else can be read, and the error is kept.
+            let _ = pair.send(head.as_bytes());
         }
     }
 
@@ -374,21 +255,21 @@ impl Server {
         let Some(socket) = self.table.look(place) else {
             return false;
         };
-        let is_inet6 = socket.is_inet6;
+        let (Some(pair), is_inet6) = (&socket.pair, socket.is_inet6) else {
+            return false;
+        };
         let wants_info = match is_inet6 {
             true => socket.options.is_set(level::IPV6, name::IPV6_RECVPKTINFO),
             false => socket.options.is_set(level::IP, name::IP_PKTINFO),
         };
-        let mut bounds = [0; GIVES_MAX + 1];
+        let mut bounds = [0; MESSAGES_MAX + 1];
         let (mut count, mut end) = (0, 0);
         let ended = loop {
-            if count == GIVES_MAX || end >= GIVEN_BYTES {
+            if count == MESSAGES_MAX || room.len() - end < ROOM_BYTES {
                 break None;
             }
-            let record = &mut room[end..];
-            let received = self
-                .stack
-                .udp_receive(id, &mut record[record::HEAD_BYTES + HEAD_BYTES..]);
+            let message = &mut room[end..];
+            let received = self.stack.udp_receive(id, &mut message[HEAD_BYTES..]);
             let (length, from, own) = match received {
                 Ok((length, _, from, own)) => (length, from, own),
                 Err(error) => break Some(error),
@@ -399,13 +280,12 @@ impl Server {
                 flags: if wants_info { head::PACKET_INFO } else { 0 },
                 reserved: 0,
             };
-            end += put_record(record, &head, length);
+            message[..HEAD_BYTES].copy_from_slice(head.as_bytes());
+            end += HEAD_BYTES + length;
             count += 1;
             bounds[count] = end;
         };
-        if count > 0 {
-            self.give(place, &room[..end], &bounds[..=count]);
-        }
+        self.datagrams.lost += pair.send_messages(&room[..end], &bounds[..=count]) as u64;
         match ended {
             None => true,
             Some(Error::WouldBlock | Error::NoSuch) => false,
@@ -415,13 +295,4 @@ impl Server {
             }
         }
     }
-}
-
-/// Writes what stands before a datagram of so many bytes, which is there; the length of the record.
-fn put_record(at: &mut [u8], head: &Head, payload_bytes: usize) -> usize {
-    let length = HEAD_BYTES + payload_bytes;
-    let (first, rest) = at.split_at_mut(record::HEAD_BYTES);
-    first.copy_from_slice(&record::head(length, false));
-    rest[..HEAD_BYTES].copy_from_slice(head.as_bytes());
-    record::HEAD_BYTES + length
 }

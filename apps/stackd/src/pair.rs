@@ -4,7 +4,7 @@
 //! is bound to.
 
 use fordway_abi::stack::{Id, PLUG_BYTES, name_of};
-use fordway_platform::sockinfo;
+use fordway_platform::{messages, sockinfo};
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::ffi::OsStr;
 use std::io::{self, Read};
@@ -14,6 +14,10 @@ use std::os::unix::ffi::OsStrExt;
 
 /// MSG_NOSIGNAL (linux/socket.h).
 const NO_SIGNAL: i32 = 0x4000;
+
+const ENOMEM: i32 = 12;
+const EMSGSIZE: i32 = 90;
+const ENOBUFS: i32 = 105;
 
 /// Memory of the kernel that unread bytes of all sockets take, as far as each has the least.
 const UNREAD_BYTES_MAX: usize = 256 << 20;
@@ -40,8 +44,18 @@ pub(crate) enum Got {
 
 impl Pair {
     /// A pair for this socket, and the program's end of it. With a plug, that end cannot be written to by poll's measure.
-    pub(crate) fn new(id: Id, key: u64, has_plug: bool) -> io::Result<(Pair, OwnedFd)> {
-        let (ours, theirs) = Socket::pair(Domain::UNIX, Type::STREAM, None)?;
+    pub(crate) fn new(
+        id: Id,
+        key: u64,
+        is_stream: bool,
+        has_plug: bool,
+    ) -> io::Result<(Pair, OwnedFd)> {
+        let kind = if is_stream {
+            Type::STREAM
+        } else {
+            Type::SEQPACKET
+        };
+        let (ours, theirs) = Socket::pair(Domain::UNIX, kind, None)?;
         ours.set_nonblocking(true)?;
         // An older kernel closes them as soon as the bytes beside them are read.
         let _ = sockinfo::refuse_descriptors(&ours);
@@ -94,6 +108,47 @@ impl Pair {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(0),
             sent => sent,
         }
+    }
+
+    /// The lengths of the messages that wait, which come into `room`, the first at its beginning and each next one `each_bytes` further
+    /// on; one more, of nothing, where the program has shut its sending side or closed its end.
+    pub(crate) fn receive_messages(
+        &self,
+        room: &mut [u8],
+        each_bytes: usize,
+        lengths: &mut [usize],
+    ) -> usize {
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            match messages::receive(&self.0, room, each_bytes, lengths) {
+                Ok(count) => return count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return 0,
+                // It has closed its end, and has not read all: what it has sent stands behind that.
+                Err(_) if tries == 1 => {}
+                Err(_) => {
+                    lengths[0] = 0;
+                    return 1;
+                }
+            }
+        }
+    }
+
+    /// Sends the messages between neighbours of `bounds`; how many found no room, or nobody.
+    pub(crate) fn send_messages(&self, bytes: &[u8], bounds: &[usize]) -> usize {
+        let (mut done, mut lost, all) = (0, 0, bounds.len().saturating_sub(1));
+        while done < all {
+            match messages::send(&self.0, bytes, &bounds[done..]) {
+                Ok(count) => done += count.max(1),
+                // The kernel has no memory for this one, say.
+                Err(error) if matches!(error.raw_os_error(), Some(ENOBUFS | ENOMEM | EMSGSIZE)) => {
+                    (done, lost) = (done + 1, lost + 1);
+                }
+                // Room is not a matter of the length (linux: sock_alloc_send_pskb).
+                Err(_) => return lost + all - done,
+            }
+        }
+        lost
     }
 
     /// Whether the library has bytes of earlier sends that find no room in the pair yet: then not even an empty send does.
@@ -179,7 +234,7 @@ mod tests {
 
     #[test]
     fn a_plug_keeps_the_program_from_writing_until_it_is_pulled() {
-        let (ours, theirs) = Pair::new(id(), 0, true).expect("a pair");
+        let (ours, theirs) = Pair::new(id(), 0, true, true).expect("a pair");
         assert_eq!(shown(&theirs), PollFlags::empty());
         assert!(ours.pull_plug());
         assert_eq!(shown(&theirs), PollFlags::OUT);
@@ -188,7 +243,7 @@ mod tests {
 
     #[test]
     fn no_descriptors_are_taken() {
-        let (ours, theirs) = Pair::new(id(), 0, false).expect("a pair");
+        let (ours, theirs) = Pair::new(id(), 0, true, false).expect("a pair");
         let sent = fordway_platform::ipc::send(&theirs, b"x", &[theirs.as_fd()]);
         if sockinfo::refuse_descriptors(&ours).is_ok() {
             let kind = sent.map_err(|error| error.kind());
@@ -198,7 +253,7 @@ mod tests {
 
     #[test]
     fn a_failure_shows_as_one() {
-        let (ours, theirs) = Pair::new(id(), 0, true).expect("a pair");
+        let (ours, theirs) = Pair::new(id(), 0, true, true).expect("a pair");
         drop(ours);
         let all =
             PollFlags::IN | PollFlags::OUT | PollFlags::ERR | PollFlags::HUP | PollFlags::RDHUP;
@@ -207,13 +262,13 @@ mod tests {
 
     #[test]
     fn the_end_and_a_close_with_unread_bytes_differ() {
-        let (ours, theirs) = Pair::new(id(), 0, false).expect("a pair");
+        let (ours, theirs) = Pair::new(id(), 0, true, false).expect("a pair");
         assert_eq!(ours.receive(&mut [0; 8]), Got::Nothing);
         rustix::io::write(&theirs, b"last").expect("write");
         drop(theirs);
         assert_eq!(ours.receive(&mut [0; 8]), Got::Bytes(4));
         assert_eq!(ours.receive(&mut [0; 8]), Got::End);
-        let (ours, theirs) = Pair::new(id(), 0, false).expect("a pair");
+        let (ours, theirs) = Pair::new(id(), 0, true, false).expect("a pair");
         assert_eq!(ours.send(b"unread").expect("send"), 6);
         drop(theirs);
         assert_eq!(ours.receive(&mut [0; 8]), Got::Broken);

@@ -351,7 +351,7 @@ impl Server {
         let is_stream = !matches!(body, Body::Datagrams);
         let has_plug = matches!(body, Body::Idle);
         let key = random().ok()?;
-        let (pair, theirs) = Pair::new(id, key, has_plug).ok()?;
+        let (pair, theirs) = Pair::new(id, key, is_stream, has_plug).ok()?;
         pair.bound_memory(is_stream, self.table.live()).ok()?;
         let token = Token(id.index as usize);
         let both = Interest::READABLE | Interest::WRITABLE;
@@ -409,12 +409,11 @@ impl Server {
             }
             #[cfg(feature = "udp")]
             Body::Datagrams => {
-                self.give_rest(place);
                 let left = self.send_datagrams(place, true);
                 let socket = self.table.look(place);
                 let pair = socket.and_then(|socket| socket.pair.as_ref());
                 let is_gone = is_gone || left == Left::End && pair.is_some_and(Pair::is_closed);
-                if left == Left::Broken || is_gone && left != Left::More {
+                if is_gone && left != Left::More {
                     self.forget(place);
                 }
             }
@@ -446,8 +445,6 @@ impl Server {
     /// The program has let go of a socket.
     pub(crate) fn forget(&mut self, place: Place) {
         self.unbind(place);
-        #[cfg(feature = "udp")]
-        self.forget_rests(place);
         self.table.remove(place);
     }
 

@@ -468,12 +468,12 @@ sock.connect(a.getsockname())
 sock.send(b"first")
 print(a.recv(9), flush=True)
 sys.stdin.readline()
-for index in range(60):
+for index in range(200):
     sock.send(b"%d" % index)
 print("sent", flush=True)
 sock.connect(name)
 sock.send(b"last")
-print(b.recv(9), [a.recv(9) for _ in range(60)] == [b"%d" % index for index in range(60)])
+print(b.recv(9), [a.recv(9) for _ in range(200)] == [b"%d" % index for index in range(200)])
 "#;
 
 /// Until it waits for an answer of its stack.

@@ -1,5 +1,4 @@
-//! Records on a stream: how SOCK_SEQPACKET goes over a TCP connection, of AF_VSOCK and of the native API, and datagrams over a
-//! pair between a program and its own stack.
+//! Records on a stream: how SOCK_SEQPACKET goes over a TCP connection, of AF_VSOCK and of the native API.
 //!
 //! A record is its head, which is [`HEAD_BYTES`] long, and its bytes. The head stands in the stream itself, so that
 //! kernel path and rings carry the same, and nobody has to keep where a record begins who takes whole ones only.

@@ -15,6 +15,7 @@ pub mod frames;
 pub mod ipc;
 pub mod launch;
 pub mod memfd;
+pub mod messages;
 mod netlink;
 pub mod netns;
 pub mod nftables;

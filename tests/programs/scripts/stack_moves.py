@@ -3,7 +3,6 @@
     stack_moves.py serve PORT | ask HOST PORT | go-on NUMBER
     stack_moves.py endure PORT | insist HOST PORT | killed PORT | bereaved HOST PORT | part PORT | parted HOST PORT
     stack_moves.py crowd PORT
-    stack_moves.py serve-datagrams PORT | ask-datagrams HOST PORT | go-on-datagrams NUMBER
 
 Both say nothing but how far they are. A wrong byte, or one too many, is an error.
 """
@@ -301,51 +300,7 @@ def crowd(port):
     signal.pause()
 
 
-def answer_datagrams(sock, step):
-    for number in range(step * STEP, (step + 1) * STEP):
-        message, name = sock.recvfrom(70_000)
-        if message != record(number):
-            raise ValueError(f"datagram {number} is wrong")
-        sock.sendto(record(number + 1_000_000), name)
-
-
-def serve_datagrams(port):
-    """Alone, in a child, alone again, as a message brings it, and behind an exec."""
-    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    sock.bind(("", port))
-    print("ready", flush=True)
-    answer_datagrams(sock, 0)
-    waited(in_child(lambda: answer_datagrams(sock, 1)))
-    answer_datagrams(sock, 2)
-    sock = passed(sock)
-    answer_datagrams(sock, 3)
-    os.set_inheritable(sock.fileno(), True)
-    os.execv(sys.executable, [sys.executable, sys.argv[0], "go-on-datagrams", str(sock.fileno())])
-
-
-def go_on_datagrams(number):
-    answer_datagrams(socket.socket(fileno=number), 4)
-    print("done", flush=True)
-
-
-def ask_datagrams(host, port):
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        sock.connect((host, port))
-        sock.settimeout(60)
-        for number in range(5 * STEP):
-            sock.send(record(number))
-            if sock.recv(70_000) != record(number + 1_000_000):
-                raise ValueError(f"answer {number} is wrong")
-    print("done", flush=True)
-
-
 match sys.argv[1:]:
-    case ["serve-datagrams", port]:
-        serve_datagrams(int(port))
-    case ["ask-datagrams", host, port]:
-        ask_datagrams(host, int(port))
-    case ["go-on-datagrams", number]:
-        go_on_datagrams(int(number))
     case ["serve", port]:
         serve(int(port))
     case ["ask", host, port]:

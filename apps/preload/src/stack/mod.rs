@@ -1,7 +1,8 @@
 //! What the library knows of sockets of the program's own stack ([`crate::hooks_stack`] has the calls): words of the table of
-//! descriptors, questions to the stack ([`talk`]), names, waits; bytes of streams ([`stream`]).
+//! descriptors, questions to the stack ([`talk`]), names, waits; bytes of streams ([`stream`]) and of UDP ([`datagram`]).
 
 pub mod again;
+pub mod datagram;
 pub mod stream;
 pub mod talk;
 
@@ -9,7 +10,7 @@ use crate::deadline::Deadline;
 use crate::signals::Call;
 use crate::state::{kind, look, slot};
 use crate::sys::{self, sys};
-use crate::{config, faults, hooks_fd, identity, wait};
+use crate::{config, faults, identity, wait};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering;
 use fordway_abi::stack::{
@@ -65,10 +66,6 @@ fn find(fd: c_int) -> Option<u32> {
         },
     };
     sys::set_errno(errno);
-    if word != kind::OTHER && word & UDP != 0 {
-        hooks_fd::stack_datagrams_by_kernel(fd, word);
-        return Some(word);
-    }
     if let Some(slot) = slot(fd).filter(|_| !identity::in_borrowed_memory()) {
         let order = Ordering::AcqRel;
         let _ = slot.compare_exchange(kind::UNKNOWN, word, order, Ordering::Relaxed);

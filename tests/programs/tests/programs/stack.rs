@@ -171,21 +171,3 @@ fn stack_lists_all() -> Result<()> {
     bed.remove_domain(STACK)?;
     bed.finish(&format!("{listed} sockets listed"))
 }
-
-/// Datagrams go by rings, over forks, messages and an exec by the pair, and each byte is the right one.
-#[test]
-fn stack_datagrams() -> Result<()> {
-    let Some(bed) = Bed::start("datagrams under a stack", &["python3"])? else {
-        return Ok(());
-    };
-    let watch = bed.watch()?;
-    let [server, client] = both(&bed, "serve-datagrams", "ask-datagrams")?;
-    let asked = bed.end_of(client, CLIENT_LIMIT, "the client")?.ok()?;
-    ensure!(asked.text() == "done\n", "{}", asked.text());
-    let served = bed.end_of(server, CLIENT_LIMIT, "the server")?.ok()?;
-    ensure!(served.text() == "ready\ndone\n", "{}", served.text());
-    // A step moves 900 KB both ways. The first one begins without rings, and the next one is a child's.
-    let line = watch.end(&bed)?.between_program_and_stack(STACK, 600_000)?;
-    bed.remove_domain(STACK)?;
-    bed.finish(&line)
-}

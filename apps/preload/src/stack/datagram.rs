@@ -1,15 +1,13 @@
-//! Datagrams under a stack: a record of the pair each ([`crate::hooks_records`]), by a ring or by the kernel, with a head
-//! (`fordway_abi::stack::Head`) before the program's bytes.
+//! Datagrams under a stack: one message of the pair each, with a head (`fordway_abi::stack::Head`) before the program's bytes.
 
-use crate::stack::stream::is_closed;
-use crate::stack::{CONNECTED, SIX, give_name, names, read_name, take_error};
-use crate::state::{self, Conn};
-use crate::sys::{self, give};
+use super::stream::is_closed;
+use super::{CONNECTED, SIX, give_name, names, read_name, take_error};
+use crate::sys::{self, give, sys};
 use crate::transfer::Buffers;
-use crate::{faults, hooks_records, libcs};
+use crate::{faults, libcs, real};
 use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
-use fordway_abi::stack::{self, DATAGRAM_BYTES_MAX, HEAD_BYTES, Head, Name, head};
+use fordway_abi::stack::{DATAGRAM_BYTES_MAX, HEAD_BYTES, Head, Name, head, state};
 use zerocopy::IntoBytes;
 
 /// Parts of a datagram for which there is room without much ado, the head's among them.
@@ -60,8 +58,12 @@ impl<const N: usize> Parts<N> {
         Ok(made)
     }
 
-    fn buffers(&self) -> sys::Result<Buffers> {
-        Buffers::new(self.parts.as_ptr().cast(), self.count)
+    fn message(&mut self) -> libc::msghdr {
+        // SAFETY: a msghdr of zeros is an empty message.
+        let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
+        message.msg_iov = self.parts.as_mut_ptr().cast();
+        message.msg_iovlen = self.count as _;
+        message
     }
 }
 
@@ -107,26 +109,23 @@ fn receive_parts<const N: usize>(
         return Err(libc::EINVAL);
     }
     let mut head = Head::default();
-    let parts = Parts::<N>::new(&mut head, buffers)?;
-    let conn = state::conn(fd).ok_or(libc::ENOBUFS)?;
-    let (told, received) = loop {
-        let all = parts.buffers()?;
-        let taken = match hooks_records::receive(conn, fd, &all, flags) {
-            // Its stack has ended, with something unread.
-            Err(libc::ECONNRESET) => None,
-            taken => taken?,
-        };
-        let Some(taken) = taken.filter(|taken| taken.result(0) >= HEAD_BYTES) else {
+    let mut parts = Parts::<N>::new(&mut head, buffers)?;
+    let (message, received) = loop {
+        let mut message = parts.message();
+        // SAFETY: a message of ours, with the program's parts.
+        let received = unsafe { real::recvmsg(fd, &raw mut message, flags) };
+        let received = usize::try_from(received).map_err(|_| sys::errno())?;
+        if received < HEAD_BYTES {
             // The program has shut it, or its stack has ended.
             return match is_closed(fd) && names(fd).is_err() {
                 true => Err(libc::ENETDOWN),
                 false => Ok(0),
             };
-        };
-        if head.flags & head::FAILED == 0 {
-            break (taken.flags() & libc::MSG_TRUNC, taken.result(flags));
         }
-        failed(conn, fd, word, flags)?;
+        if head.flags & head::FAILED == 0 {
+            break (message, received);
+        }
+        failed(fd, word, flags)?;
     };
     match place {
         Place::None => {}
@@ -136,7 +135,7 @@ fn receive_parts<const N: usize>(
         }
         // SAFETY: the program's own message, found readable with its parts.
         Place::Message(target) => unsafe {
-            let told = told | flags & libc::MSG_CMSG_CLOEXEC;
+            let told = message.msg_flags & libc::MSG_TRUNC | flags & libc::MSG_CMSG_CLOEXEC;
             give_message(target, word, &head, told)?;
         },
     }
@@ -145,16 +144,12 @@ fn receive_parts<const N: usize>(
 
 /// A message that says that an error waits; nothing, if it was told meanwhile.
 #[cold]
-fn failed(conn: &Conn, fd: c_int, word: u32, flags: c_int) -> sys::Result<()> {
+fn failed(fd: c_int, word: u32, flags: c_int) -> sys::Result<()> {
     if flags & libc::MSG_PEEK != 0 {
         // The error is told once also to who looks only (linux: sock_error).
         let mut head = Head::default();
-        let part = libc::iovec {
-            iov_base: head.as_mut_bytes().as_mut_ptr().cast(),
-            iov_len: HEAD_BYTES,
-        };
-        let only = Buffers::new(&raw const part, 1)?;
-        let _ = hooks_records::receive(conn, fd, &only, libc::MSG_DONTWAIT);
+        let (at, count) = (head.as_mut_bytes().as_mut_ptr(), HEAD_BYTES);
+        let _ = sys!(SYS_recvfrom, fd, at, count, libc::MSG_DONTWAIT, 0, 0);
     }
     match take_error(fd, word) {
         0 => Ok(()),
@@ -289,8 +284,7 @@ pub fn send_datagram(
         if name.family != 0 && name.port == 0 {
             return Err(libc::EINVAL);
         }
-        if name.family == 0 && word & CONNECTED == 0 && names(fd)?.state != stack::state::CONNECTED
-        {
+        if name.family == 0 && word & CONNECTED == 0 && names(fd)?.state != state::CONNECTED {
             return Err(libc::EDESTADDRREQ);
         }
         if buffers.total > DATAGRAM_BYTES_MAX {
@@ -327,15 +321,15 @@ fn send_parts<const N: usize>(
     buffers: &Buffers,
     flags: c_int,
 ) -> sys::Result<usize> {
-    let parts = Parts::<N>::new(head, buffers)?;
-    let conn = state::conn(fd).ok_or(libc::ENOBUFS)?;
+    let mut parts = Parts::<N>::new(head, buffers)?;
+    let message = parts.message();
     let flags = flags & libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-    let sent = hooks_records::send(conn, fd, parts.buffers(), flags);
+    // SAFETY: a message of ours, with the program's parts.
+    let sent = unsafe { real::sendmsg(fd, &raw const message, flags) };
     match usize::try_from(sent) {
         Ok(sent) => Ok(sent.saturating_sub(HEAD_BYTES)),
         Err(_) => Err(match sys::errno() {
             libc::ECONNRESET | libc::ECONNREFUSED | libc::ENOTCONN => libc::ENETDOWN,
-            libc::EPIPE if is_closed(fd) && names(fd).is_err() => libc::ENETDOWN,
             error => error,
         }),
     }
