@@ -200,9 +200,9 @@ impl Broker {
                     if Instant::now() > until {
                         return true;
                     }
-                    *count += 1;
                     match orders::receive::<Report>(&*end) {
                         Ok((report, _)) => {
+                            *count += 1;
                             let is_last = report.number == told.number && report.is_last;
                             match report.said {
                                 Said::Counts {

@@ -31,6 +31,8 @@ pub(crate) struct Broker {
     _brokers: OwnedFd,
     /// What of a listing is still to be told, once there is room.
     telling: Option<Telling>,
+    /// The answer to rules, for which there was no room yet.
+    owed: Option<Report>,
 }
 
 /// A listing that is under way.
@@ -50,6 +52,7 @@ impl Broker {
             own: inherited(ends.own)?,
             _brokers: inherited(ends.brokers)?,
             telling: None,
+            owed: None,
         }))
     }
 }
@@ -57,6 +60,7 @@ impl Broker {
 impl Server {
     /// Does what the broker has ordered.
     pub(crate) fn take_orders(&mut self) {
+        self.answer_broker();
         self.tell_on();
         for _ in 0..ORDERS_MAX {
             let Some(broker) = &self.broker else {
@@ -69,6 +73,10 @@ impl Server {
                 Err(ReceiveError::Malformed(..)) => continue,
                 Err(ReceiveError::Closed | ReceiveError::System(_)) => return,
             };
+            // The broker hears the answers to one order at a time.
+            if let Some(broker) = &mut self.broker {
+                (broker.telling, broker.owed) = (None, None);
+            }
             let said = match order.what {
                 What::Rules { epoch, bytes } => match self.set_rules(epoch, bytes, beside) {
                     Ok(()) => Said::InForce,
@@ -83,9 +91,27 @@ impl Server {
                     continue;
                 }
             };
-            self.report(order.number, true, said);
+            let answer = Report {
+                number: order.number,
+                is_last: true,
+                said,
+            };
+            if let Some(broker) = &mut self.broker {
+                broker.owed = Some(answer);
+            }
+            self.answer_broker();
         }
         self.unfinished.push_back(Work::Orders);
+    }
+
+    /// What is owed, if there is room for it.
+    fn answer_broker(&mut self) {
+        if let Some(broker) = &mut self.broker
+            && let Some(owed) = &broker.owed
+            && orders::send(&broker.own, owed, &[]).is_ok()
+        {
+            broker.owed = None;
+        }
     }
 
     /// False if there is no room: the broker does not read.

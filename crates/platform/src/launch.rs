@@ -213,7 +213,8 @@ impl Part<'_> {
                 give_way()?;
             }
             if let Some(cpus) = &cpus {
-                rustix::thread::sched_setaffinity(None, cpus)?;
+                // None of them is there (any more): then it runs where it can.
+                let _ = rustix::thread::sched_setaffinity(None, cpus);
             }
             if let Some(user) = user {
                 become_user(user.uid, user.capabilities)?;

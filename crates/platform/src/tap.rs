@@ -35,6 +35,11 @@ pub fn make(name: &str) -> io::Result<()> {
 /// The program's end of an interface that is there, with trains of TCP and blank checksums; `EBUSY`: another one has it.
 /// Whoever is given it needs no right, and no namespace, to use it ([`FrameFile::of_tap`]).
 pub fn end_of(name: &str) -> io::Result<OwnedFd> {
+    // To attach would make it, and that would be nobody's port.
+    rustix::net::netdevice::name_to_index(
+        std::net::UdpSocket::bind((std::net::Ipv4Addr::UNSPECIFIED, 0))?,
+        name,
+    )?;
     let file = attach(name)?;
     set(&file, TUNSETOFFLOAD, OFFLOADS)?;
     settle(name)?;

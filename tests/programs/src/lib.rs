@@ -214,11 +214,17 @@ impl Bed {
         Ok(program)
     }
 
-    /// Sockets that the stack of such a domain lists.
-    pub fn listed_by_stack(&self, domain: &str) -> Result<usize> {
-        let rows = self.lab.connections()?.into_iter();
-        let of_stack = rows.filter(|row| row.path == "stack" && row.domain == domain);
-        Ok(of_stack.count())
+    /// Returns when the stack of such a domain lists so many sockets; a listing leaves out what a busy stack has not told in time.
+    pub fn lists_of_stack(&self, domain: &str, wanted: usize) -> Result<()> {
+        let mut most = 0;
+        let waited = self.lab.wait_until(CLIENT_LIMIT, "all are listed", || {
+            let rows = self.lab.connections()?.into_iter();
+            let of_stack = rows.filter(|row| row.path == "stack" && row.domain == domain);
+            let listed = of_stack.count();
+            most = most.max(listed);
+            Ok(listed == wanted)
+        });
+        waited.with_context(|| format!("{most} are listed, not {wanted}"))
     }
 
     /// Kills a part of such a domain; returns when its successor runs.
