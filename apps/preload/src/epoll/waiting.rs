@@ -21,6 +21,8 @@ pub const ROOM_MAX: i32 = i32::MAX / size_of::<libc::epoll_event>() as i32;
 pub const BATCH_ITEMS: usize = 32;
 /// Between two waits that showed what is another process's.
 const STRANGE_PAUSE_MS: i32 = 1;
+/// Looks of one wait that own events alone may fill: doors of peers, which others may knock at again and again.
+const HIDDEN_MAX: u32 = 16;
 
 /// Reports up to `room` items at `events`, in the array that begins at `first`; returns how
 /// many, and whether the kernel is to be asked before the next one. `now`: it may be, and how
@@ -522,7 +524,7 @@ fn wait_on(
     (begun, call): (u64, Call),
     mask: *const c_void,
 ) -> sys::Result<usize> {
-    let mut deadline = None;
+    let (mut deadline, mut hidden) = (None, 0);
     loop {
         // Of the room of UDP sockets, which is told again and again, the kernel alone knows.
         if timeout_ns != Some(0) && datagram::are_in(instance) && datagram::wants_room(instance) {
@@ -571,6 +573,11 @@ fn wait_on(
         let (mut count, is_late) = report(instance, events, room, woken, Some(0));
         if is_late && count == 0 {
             count = gather(instance, events, room, 0);
+        }
+        // Own ones took all the room: what is the program's may stand behind them, and is there now.
+        if count == 0 && woken == room && hidden < HIDDEN_MAX {
+            hidden += 1;
+            continue;
         }
         if count != 0 || timeout_ns == Some(0) || deadline.has_passed() {
             pass_on(instance, count == room);
