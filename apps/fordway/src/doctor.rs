@@ -11,7 +11,7 @@ use crate::show;
 use crate::table::wrap;
 use fordway_abi::ABI_VERSION;
 use fordway_platform::fabric::{self, Fabric};
-use fordway_platform::{launch, probe};
+use fordway_platform::{launch, probe, tap};
 use fordwayd::admin::SCHEMA;
 use serde::Serialize;
 use serde_json::json;
@@ -54,6 +54,7 @@ pub fn doctor(broker: Result<Broker, Failure>, json: bool) -> Outcome {
         tool("ip", root),
         tool("nft", root),
         domains(root),
+        tun(),
         ipv6(),
         mounts(root),
         shim(),
@@ -162,6 +163,25 @@ fn domains(root: bool) -> Check {
                 "the kernel needs network namespaces, bridge and nf_tables (bridge family)";
             bad("domains", State::Fail, error.to_string(), advice)
         }
+    }
+}
+
+/// What ports of domains with a stack of their own are made of. Root makes them: that others may not open it is no fault.
+fn tun() -> Check {
+    match tap::device() {
+        Err(error) if error.kind() != io::ErrorKind::PermissionDenied => {
+            let text = format!(
+                "{}: {error}; domains have no network stack of their own (--path stack)",
+                tap::DEVICE
+            );
+            bad(
+                "tun",
+                State::Warn,
+                text,
+                "load the kernel module: modprobe tun",
+            )
+        }
+        Ok(_) | Err(_) => ok("tun", format!("{} is there", tap::DEVICE)),
     }
 }
 

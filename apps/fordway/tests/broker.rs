@@ -311,6 +311,11 @@ fn doctor_says_what_this_machine_lacks() {
             0,
             "warn  mounts        there is no /etc/hosts",
         ),
+        (
+            "mount -t tmpfs none /dev/net; $F $R doctor",
+            0,
+            "domains have no network stack of their own (--path stack); load the kernel module: modprobe tun",
+        ),
         (chroot, 10, "fail  mounts        / is no mount point"),
         (
             "FORDWAY_LIB=$D/old.so $F $R doctor",
