@@ -101,6 +101,9 @@ const KEEP_S: u32 = 5 * 24 * 3600;
 pub(crate) const KEEP_DATAGRAMS_EVERY_NS: u64 = 20 * 1_000_000_000;
 pub(crate) const KEEP_DATAGRAMS_S: u32 = 60;
 
+/// How soon the fabric is given again chains that it could not be given.
+const CHAINS_EVERY_NS: u64 = 1_000_000_000;
+
 /// What is credited of a channel. It only goes up.
 #[derive(Clone, Copy, Debug, Default)]
 struct Credited {
@@ -140,6 +143,8 @@ pub(crate) struct Rules {
     host: u64,
     /// When the kernel is told again that connections go on.
     keep_at_ns: u64,
+    /// When chains that the fabric may lack are tried again, if there are any.
+    chains_at_ns: Option<u64>,
 }
 
 impl Rules {
@@ -158,6 +163,7 @@ impl Rules {
             expiry_ns: None,
             host: diag::own_netns_cookie().unwrap_or(0),
             keep_at_ns: KEEP_EVERY_NS,
+            chains_at_ns: None,
         }
     }
 
@@ -196,6 +202,7 @@ impl Rules {
         self.moved = made.for_kernel.moved;
         self.filter.replace(made.rules, epoch, now_ns);
         self.counts = self.filter.counts_anything();
+        self.chains_at_ns = None;
         self.find_expiry();
     }
 
@@ -230,7 +237,8 @@ impl Rules {
 
     /// How long the loop may sleep, in nanoseconds.
     pub(crate) fn patience_ns(&self) -> u64 {
-        let next = self.keep_at_ns.min(self.expiry_ns.unwrap_or(u64::MAX));
+        let next = [Some(self.keep_at_ns), self.expiry_ns, self.chains_at_ns];
+        let next = next.into_iter().flatten().min().unwrap_or(u64::MAX);
         next.saturating_sub(self.now_ns())
     }
 
@@ -633,9 +641,14 @@ impl Broker {
         Ok(())
     }
 
+    fn try_restore(&mut self, epoch: u64) -> Result<(), Fault> {
+        self.restore_kernel(epoch)?;
+        self.give_rules_again()
+    }
+
     /// The fabric has counted on and kept what packets added, if it is the one that had these rules.
     /// One that was laid anew, or that somebody changed, gets them as they were written.
-    fn try_restore(&mut self, epoch: u64) -> Result<(), Fault> {
+    fn restore_kernel(&mut self, epoch: u64) -> Result<(), Fault> {
         let mut made = match self.made_of_fabric()? {
             Some(made) => made,
             None => {
@@ -661,7 +674,7 @@ impl Broker {
             }
         }
         self.rules.put_in_force(made, epoch);
-        self.give_rules_again()
+        Ok(())
     }
 
     /// Stacks get the rules that are in force in the broker.
@@ -672,20 +685,34 @@ impl Broker {
         Ok(())
     }
 
-    /// A domain has got its port: chains that name it see its packets from now on, also where the
-    /// kernel had dropped them with the port before.
+    /// A domain has got its port, or another device as its port: chains that name it see its packets from now on, also where the
+    /// kernel had dropped them with the device before. That is the fabric's matter alone. Nobody waits for stacks here: one that is
+    /// just being started waits for this broker.
     pub(crate) fn port_came(&mut self, ip: Ipv4Addr) {
         let port = port_of(ip);
         let tables = self.rules.filter.rules().tables.iter();
         let mut bases = tables
             .flat_map(|table| &table.chains)
             .filter_map(|chain| chain.base.as_ref());
-        if bases.any(|base| base.devices.contains(&port))
-            && let Err(fault) = self.try_restore(self.rules.epoch())
-        {
-            tracing::warn!(
-                "the fabric may lack chains of port {port}; load the rules again: {fault}"
-            );
+        if bases.any(|base| base.devices.contains(&port)) {
+            self.restore_chains();
+        }
+    }
+
+    /// Gives the fabric chains that it may lack; if that fails, again and again, until it has them.
+    fn restore_chains(&mut self) {
+        let was_lacking = self.rules.chains_at_ns.take().is_some();
+        match self.restore_kernel(self.rules.epoch()) {
+            Ok(()) if was_lacking => tracing::info!("the fabric has the chains of all ports again"),
+            Ok(()) => {}
+            Err(fault) => {
+                self.rules.chains_at_ns = Some(self.rules.now_ns() + CHAINS_EVERY_NS);
+                if !was_lacking {
+                    tracing::warn!(
+                        "the fabric may lack chains of a port that came; that is tried again: {fault}"
+                    );
+                }
+            }
         }
     }
 
@@ -937,9 +964,12 @@ impl Broker {
         }
     }
 
-    /// When the time of an element is over, or an hour.
+    /// When the time of an element is over, or an hour, or chains are lacking.
     pub(crate) fn on_time(&mut self) {
         let now_ns = self.rules.now_ns();
+        if self.rules.chains_at_ns.is_some_and(|at| at <= now_ns) {
+            self.restore_chains();
+        }
         if self.rules.must_keep(now_ns) {
             self.keep_connections(Protocol::Tcp, KEEP_S);
         }
