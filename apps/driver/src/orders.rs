@@ -17,6 +17,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+/// Goes up with each change of what is said here, by the link between the parts, or in a part's configuration.
+pub const VERSION: u32 = 1;
 /// Longest message.
 pub const BYTES_MAX: usize = 32 << 10;
 /// Counts of a report, and connections: so many fit, whatever their numbers.

@@ -1,13 +1,12 @@
 //! The process of a driver, from its configuration to its loop.
 
-use crate::config::DriverConfig;
+use crate::config::{self, DriverConfig};
 use crate::confine::{self, Confined};
 use crate::forward::Forwarder;
 use crate::guard::{Guard, Refusal};
 use crate::wire::Wire;
 use fordway_platform::launch;
 use fordway_platform::queue::{QueueEnd, Role};
-use std::fs::File;
 use std::io;
 use std::process::ExitCode;
 
@@ -27,7 +26,7 @@ fn drive() -> io::Result<()> {
     let number = number.ok_or_else(|| {
         io::Error::other("usage: fordway-driver CONFIG_FD (the broker starts it)")
     })?;
-    let config: DriverConfig = serde_json::from_reader(File::from(launch::inherited(number)?))?;
+    let config: DriverConfig = config::read(number)?;
     let link = launch::inherited(config.link)?;
     let wire = Wire::open(&config.wire)?;
     confine::confine(&Confined {

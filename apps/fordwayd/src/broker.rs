@@ -299,7 +299,7 @@ impl Broker {
             return;
         }
         if self.parts.on_time() {
-            self.stacks.save(&self.parts);
+            self.settle_stacks();
         }
     }
 

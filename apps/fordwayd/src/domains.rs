@@ -187,7 +187,7 @@ impl Domains {
             lease: *lease,
             netns_cookie: domain.netns_cookie,
             netns_path: paths.netns_path.clone(),
-            port: fabric.driver_port(lease),
+            port: fabric.driver_port(&domain.name, lease),
             gateway: self.uplink,
         })
     }
@@ -485,7 +485,17 @@ impl Broker {
                 tracing::warn!("the stack of domain {name}: {reason}");
             }
         }
+        self.stacks.end_unclaimed();
+        self.settle_stacks();
         self.give_rules_to_found();
+    }
+
+    /// Parts were started. They are told so once the fabric knows their ports and it is written down who they are.
+    pub(crate) fn settle_stacks(&mut self) {
+        for ip in self.stacks.take_remade() {
+            self.port_came(ip);
+        }
+        self.stacks.save(&mut self.parts);
     }
 
     /// Whether a domain has a stack as is asked for, or none.
@@ -547,16 +557,31 @@ impl Broker {
             let what = format!("a stack needs files that are not installed: {missing}");
             return error(ErrorKind::Missing, what);
         }
+        if let Some(dir) = self.stacks.closed_directory().filter(|_| stack.is_some()) {
+            let dir = dir.display();
+            return error(
+                ErrorKind::Privilege,
+                format_args!(
+                    "a stack is a user of its own, which cannot pass {dir}; let it: chmod o+x {dir}"
+                ),
+            );
+        }
         let mut lease = self.domains.lease(ip, self.registry.network());
         // AF_VSOCK is the library's, and its datagrams need the kernel's UDP in the domain.
         lease.vsock &= stack.is_none();
+        if let Some(options) = &stack {
+            self.stacks.promise(&mut self.parts, name, options);
+        }
         let made = self.domains.fabric().and_then(|fabric| match stack {
             Some(_) => fabric.add_domain_with_driver(name, &lease),
             None => fabric.add_domain(name, &lease),
         });
         let paths = match made {
             Ok(paths) => paths,
-            Err(reason) => return error(kind_of(&reason), &reason),
+            Err(reason) => {
+                self.stacks.forget(&mut self.parts, name);
+                return error(kind_of(&reason), &reason);
+            }
         };
         let assigned = Assigned {
             ip,
@@ -574,9 +599,11 @@ impl Broker {
                 if let Some((site, options)) = site.zip(stack)
                     && let Err(reason) = self.stacks.raise(&mut self.parts, site, options)
                 {
+                    self.stacks.forget(&mut self.parts, name);
                     self.domain_remove(name, true);
                     return error(ErrorKind::Internal, format_args!("its stack: {reason}"));
                 }
+                self.settle_stacks();
                 match self.publish(&domain, ip, publish) {
                     Ok(()) => Reply::Domain(self.describe(&domain)),
                     Err((kind, what)) => {
@@ -589,6 +616,7 @@ impl Broker {
                 if let Ok(fabric) = self.domains.fabric() {
                     let _ = fabric.remove_domain(name, ip);
                 }
+                self.stacks.forget(&mut self.parts, name);
                 refused(&reason)
             }
         }

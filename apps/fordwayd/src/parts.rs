@@ -8,8 +8,10 @@
 //! [`PAUSE_MAX`], unless somebody killed it; so does one that could not be started. A part outlives the broker: the next one is given it back by
 //! [`Parts::add`], as a pidfd, and cannot learn its status, which init then has.
 //!
-//! How a part is started, its owner knows ([`Start`]); that may differ each time.
+//! How a part is started, its owner knows ([`Start`]); that may differ each time. Its process waits for its configuration until the
+//! owner has written down who it is ([`Parts::tell_started`]).
 
+use fordway_platform::launch::{Started, Untold};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::process::{Signal, pidfd_send_signal};
 use std::collections::BTreeMap;
@@ -39,8 +41,8 @@ const GONE_MAX: Timespec = Timespec {
 /// Parts that are seen to have ended at one look.
 const EVENTS_MAX: usize = 64;
 
-/// Starts a part: its process, and its pidfd.
-pub(crate) type Start = Box<dyn Fn() -> io::Result<(Child, OwnedFd)>>;
+/// Starts a part.
+pub(crate) type Start = Box<dyn Fn() -> io::Result<Started>>;
 
 /// Number of a part.
 pub(crate) type PartId = u64;
@@ -61,6 +63,8 @@ struct Running {
     pidfd: OwnedFd,
     pid: i32,
     since: Instant,
+    /// What it waits for.
+    untold: Option<Untold>,
 }
 
 /// See the module.
@@ -97,7 +101,7 @@ impl Parts {
         };
         self.parts.insert(self.number_next, part);
         match found {
-            Some((pid, pidfd)) => self.watch(self.number_next, None, pid, pidfd),
+            Some((pid, pidfd)) => self.watch(self.number_next, pid, pidfd, None),
             None => self.start(self.number_next),
         }
         self.number_next
@@ -166,10 +170,14 @@ impl Parts {
             return;
         };
         match (part.start)() {
-            Ok((child, pidfd)) => {
+            Ok(Started {
+                child,
+                pidfd,
+                untold,
+            }) => {
                 let pid = child.id().cast_signed();
                 tracing::debug!("{} is process {pid}", part.name);
-                self.watch(id, Some(child), pid, pidfd);
+                self.watch(id, pid, pidfd, Some((child, untold)));
             }
             Err(reason) => {
                 tracing::warn!("{} cannot be started: {reason}", part.name);
@@ -179,7 +187,28 @@ impl Parts {
         }
     }
 
-    fn watch(&mut self, id: PartId, child: Option<Child>, pid: i32, pidfd: OwnedFd) {
+    /// Gives the processes that were started since the last time what they wait for. Who they are is written down.
+    pub(crate) fn tell_started(&mut self) {
+        for part in self.parts.values_mut() {
+            if let Some(running) = &mut part.running
+                && let Some(untold) = running.untold.take()
+            {
+                running.since = Instant::now();
+                // One that has ended already is started again.
+                if let Err(reason) = untold.tell() {
+                    tracing::debug!("{} is told nothing: {reason}", part.name);
+                }
+            }
+        }
+    }
+
+    fn watch(
+        &mut self,
+        id: PartId,
+        pid: i32,
+        pidfd: OwnedFd,
+        started: Option<(Child, Option<Untold>)>,
+    ) {
         let Some(part) = self.parts.get_mut(&id) else {
             return;
         };
@@ -188,11 +217,14 @@ impl Parts {
             // It would not be started again: said, and seen in its absence.
             tracing::warn!("{} is not watched: {reason}", part.name);
         }
+        let (child, untold) = started.unzip();
+        let untold = untold.flatten();
         part.running = Some(Running {
             child,
             pidfd,
             pid,
             since: Instant::now(),
+            untold,
         });
     }
 
@@ -273,7 +305,11 @@ mod tests {
             let child = Command::new("sh").args(["-c", script]).spawn()?;
             let pid = rustix::process::Pid::from_child(&child);
             let pidfd = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty())?;
-            Ok((child, pidfd))
+            Ok(Started {
+                child,
+                pidfd,
+                untold: None,
+            })
         })
     }
 

@@ -10,12 +10,19 @@
 //!
 //! A stack takes orders of the broker ([`fordway_driver::orders`]): `orders` in this directory.
 //!
-//! Each has a user of its own, which nobody else is: neither one may signal or trace another. Neither is ever root; until it has
+//! Each has a user of its own, which nobody else is: neither one may signal or trace another. The users follow from the cookie of the
+//! domain's namespace, which no other one has before the next boot. Neither is ever root; until it has
 //! confined itself (`fordway_driver::confine`) it has one right of root's, to empty its root directory. The port is a tap device of
 //! the fabric's, of which each process that is started anew inherits the program's end, ready made; one at a time can have it.
 //!
+//! A port whose end somebody has still is made anew, and so is that of a fused stack before each next one: it may have given the end
+//! to a program, which can change the device. Chains of the filter that name the port are the kernel's to have again then
+//! (`Broker::port_came`), before the process is told anything.
+//!
 //! The parts outlive the broker. Who they are stands in [`STACKS_FILE`], which a new broker reads: it takes the ends of the
-//! link from the processes themselves (pidfd_getfd(2)). Where one of them is gone, both are started anew.
+//! link from the processes themselves (pidfd_getfd(2)), by the numbers that they have *there*. Where one of them is gone, or of
+//! another version, both are started anew. A process is told its configuration when it is written down, and ends without, so that
+//! no broker dies between the two and leaves one of which nobody knows.
 
 use crate::admin;
 use crate::domains::boot_id;
@@ -23,26 +30,27 @@ use crate::orders::{self, Packed, Way};
 use crate::parts::{PartId, Parts, Start};
 use crate::{Programs, runtime};
 use fordway_abi::env as names;
-use fordway_driver::config::{DriverConfig, Mac, Wire};
+use fordway_driver::config::{self, DriverConfig, Mac, Version, Wire};
 use fordway_driver::orders::Ends;
 use fordway_platform::fabric::{DriverPort, Lease};
 use fordway_platform::launch::{Part, PartUser};
 use fordway_platform::{netns, process};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{
     Pid, PidfdFlags, PidfdGetfdFlags, Signal, pidfd_getfd, pidfd_open, pidfd_send_signal,
 };
 use rustix::thread::{CapabilitySet, CpuSet};
 use serde::{Deserialize, Serialize};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::{self, Write as _};
 use std::net::{IpAddr, Ipv4Addr};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::sync::Arc;
 
 /// Who the parts are, in the runtime directory.
 pub(crate) const STACKS_FILE: &str = "stacks.json";
@@ -52,6 +60,11 @@ const STACKS_DIR: &str = "stacks";
 const CONTROL: &str = "control.sock";
 /// Users of parts: two for each domain from here on. Nobody gives these out (systemd's "Users, Groups, UIDs and GIDs").
 const UID_BASE: u32 = 0x7000_0000;
+/// How long those that are ended together may take. Who is not gone then has nothing of the next ones'.
+const GONE_MAX: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 50_000_000,
+};
 const UID_BITS: u32 = 27;
 /// Of the fabric's devices.
 const MTU_BYTES: usize = 1500;
@@ -158,13 +171,16 @@ pub(crate) struct Site {
 struct Found {
     pid: i32,
     pidfd: OwnedFd,
-    link: Option<OwnedFd>,
+    link: Option<(OwnedFd, i32)>,
     way: Option<orders::Found>,
 }
 
 #[derive(Serialize, Deserialize)]
 struct Record {
     boot_id: String,
+    /// Of the broker that wrote it, and so of the parts. None: older than versions are.
+    #[serde(default)]
+    version: Option<Version>,
     stacks: Vec<StackRecord>,
 }
 
@@ -175,7 +191,7 @@ struct StackRecord {
     parts: Vec<PartRecord>,
 }
 
-/// A process, and the number that the link has in it.
+/// A process, and the number that the link has there.
 #[derive(Clone, Serialize, Deserialize)]
 struct PartRecord {
     pid: i32,
@@ -188,55 +204,85 @@ struct PartRecord {
 
 impl PartRecord {
     /// The process, if it is the one that was written down.
-    fn find(&self) -> Option<Found> {
+    fn process(&self) -> Option<OwnedFd> {
         let pidfd = pidfd_open(Pid::from_raw(self.pid)?, PidfdFlags::empty()).ok()?;
         // Asked when the pidfd holds the process: the number is nobody else's.
-        if process::start_ticks(self.pid) != Some(self.start_ticks) || !process::is_alive(&pidfd) {
-            return None;
-        }
+        let same = process::start_ticks(self.pid) == Some(self.start_ticks);
+        (same && process::is_alive(&pidfd)).then_some(pidfd)
+    }
+
+    /// The process with its ends, if it has them.
+    fn find(&self) -> Option<Found> {
+        let pidfd = self.process()?;
         let get = |number: Option<i32>| {
             let get = |number| pidfd_getfd(&pidfd, number, PidfdGetfdFlags::empty());
             number.map(get).transpose()
         };
-        let (Ok(link), Ok(way)) = (get(self.link), get(self.way)) else {
-            // Its successor is not to have it beside: two would share the port. It may have ended meanwhile.
-            let _ = pidfd_send_signal(&pidfd, Signal::KILL);
-            return None;
-        };
+        let (link, way) = (get(self.link).ok()?, get(self.way).ok()?);
         Some(Found {
             pid: self.pid,
-            link,
+            link: link.zip(self.link),
             way: way.zip(self.way),
             pidfd,
         })
     }
 }
 
+/// Ends parts of an earlier broker: their successors are not to have them beside, for two would share the port.
+fn end_found(parts: &[PartRecord]) -> bool {
+    let pidfds: Vec<OwnedFd> = parts.iter().filter_map(PartRecord::process).collect();
+    for pidfd in &pidfds {
+        let _ = pidfd_send_signal(pidfd, Signal::KILL);
+    }
+    for pidfd in &pidfds {
+        let _ = poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&GONE_MAX));
+    }
+    !pidfds.is_empty()
+}
+
+/// One end of the link between driver and stack.
+struct Link {
+    end: OwnedFd,
+    /// The number that it has in the part that runs.
+    there: Cell<i32>,
+}
+
+impl Link {
+    /// A part that is about to be started inherits it under the number that it has here.
+    fn inherit(&self) -> (BorrowedFd<'_>, i32) {
+        self.there.set(self.end.as_raw_fd());
+        (self.end.as_fd(), self.there.get())
+    }
+}
+
+/// A process of a stack's.
+struct Member {
+    id: PartId,
+    link: Option<Rc<Link>>,
+}
+
 struct Stack {
     site: Site,
     options: StackOptions,
-    /// The driver first, if there is one; each with its end of the link.
-    parts: Vec<(PartId, Option<Arc<OwnedFd>>)>,
+    /// The driver first, if there is one.
+    members: Vec<Member>,
     way: Rc<Way>,
 }
 
 /// What a broker of this boot has written down.
-fn written(runtime_dir: &Path) -> Vec<StackRecord> {
+fn written(runtime_dir: &Path) -> Option<Record> {
     let text = std::fs::read_to_string(runtime_dir.join(STACKS_FILE));
-    let record = text
-        .ok()
-        .and_then(|text| serde_json::from_str::<Record>(&text).ok());
-    let record = record.filter(|record| record.boot_id == boot_id());
-    record.map(|record| record.stacks).unwrap_or_default()
+    let record = serde_json::from_str::<Record>(&text.ok()?).ok()?;
+    (record.boot_id == boot_id()).then_some(record)
 }
 
 /// Ends what a broker that is no more has left running, and removes its files. Says whether there was anything.
 pub(crate) fn clear(runtime_dir: &Path) -> io::Result<bool> {
-    let stacks = written(runtime_dir);
-    let parts = stacks.iter().flat_map(|stack| &stack.parts);
-    let found: Vec<Found> = parts.filter_map(PartRecord::find).collect();
-    for part in &found {
-        let _ = pidfd_send_signal(&part.pidfd, Signal::KILL);
+    for stack in written(runtime_dir)
+        .iter()
+        .flat_map(|record| &record.stacks)
+    {
+        end_found(&stack.parts);
     }
     let had_file = match std::fs::remove_file(runtime_dir.join(STACKS_FILE)) {
         Err(reason) if reason.kind() == io::ErrorKind::NotFound => false,
@@ -249,6 +295,28 @@ pub(crate) fn clear(runtime_dir: &Path) -> io::Result<bool> {
     }
 }
 
+/// The program's end of a domain's port, which nobody has: if somebody has it still, or the device is gone, of another device. The
+/// address of a port that was made anew is noted in `remade`.
+fn end_of(
+    port: &DriverPort,
+    must_remake: bool,
+    remade: &RefCell<Vec<Ipv4Addr>>,
+) -> io::Result<OwnedFd> {
+    const BUSY: Option<i32> = Some(rustix::io::Errno::BUSY.raw_os_error());
+    const GONE: Option<i32> = Some(rustix::io::Errno::NODEV.raw_os_error());
+    if !must_remake {
+        match port.open() {
+            Err(reason) if [BUSY, GONE].contains(&reason.raw_os_error()) => {
+                tracing::warn!("port of {}: {reason}; it is made anew", port.ip());
+            }
+            opened => return opened,
+        }
+    }
+    port.remake().map_err(io::Error::other)?;
+    remade.borrow_mut().push(port.ip());
+    port.open()
+}
+
 /// The stacks of the broker's domains.
 pub(crate) struct Stacks {
     runtime_dir: PathBuf,
@@ -257,8 +325,12 @@ pub(crate) struct Stacks {
     stacks: BTreeMap<u32, Stack>,
     /// In force, for processes that are started from now on.
     rules: Rc<RefCell<Rc<Packed>>>,
-    /// What an earlier broker has written, until it is asked for.
+    /// What an earlier broker has written, until it is asked for; and stacks whose domains are just being made.
     before: BTreeMap<String, StackRecord>,
+    /// The parts of that broker are of this version.
+    are_alike: bool,
+    /// Ports that were made anew.
+    remade: Rc<RefCell<Vec<Ipv4Addr>>>,
 }
 
 impl Stacks {
@@ -268,7 +340,11 @@ impl Stacks {
         programs: &Programs,
         rules: Packed,
     ) -> Self {
-        let before = written(runtime_dir).into_iter();
+        let record = written(runtime_dir);
+        let are_alike = record
+            .as_ref()
+            .is_some_and(|record| record.version == Some(Version::OWN));
+        let before = record.into_iter().flat_map(|record| record.stacks);
         Self {
             runtime_dir: runtime_dir.to_owned(),
             control_socket: control_socket.to_owned(),
@@ -276,6 +352,8 @@ impl Stacks {
             stacks: BTreeMap::new(),
             rules: Rc::new(RefCell::new(Rc::new(rules))),
             before: before.map(|one| (one.name.clone(), one)).collect(),
+            are_alike,
+            remade: Rc::default(),
         }
     }
 
@@ -294,7 +372,33 @@ impl Stacks {
         missing.reduce(|all, one| format!("{all}, {one}"))
     }
 
-    /// Starts the stack of a domain.
+    /// A directory that stacks, which are users of their own, could not pass on their way to the sockets.
+    pub(crate) fn closed_directory(&self) -> Option<&Path> {
+        let may_pass = |dir: &Path| std::fs::metadata(dir).is_ok_and(|of| of.mode() & 1 != 0);
+        let mut dirs = self.runtime_dir.ancestors();
+        dirs.find(|dir| !dir.as_os_str().is_empty() && !may_pass(dir))
+    }
+
+    /// Writes down what the stack of a domain is to be that is about to be made: a broker that dies meanwhile leaves that to the
+    /// next one. Then [`Stacks::raise`] or [`Stacks::forget`].
+    pub(crate) fn promise(&mut self, parts: &mut Parts, name: &str, options: &StackOptions) {
+        let record = StackRecord {
+            name: name.to_owned(),
+            options: options.clone(),
+            parts: Vec::new(),
+        };
+        self.before.insert(name.to_owned(), record);
+        self.save(parts);
+    }
+
+    /// There is no such domain.
+    pub(crate) fn forget(&mut self, parts: &mut Parts, name: &str) {
+        if self.before.remove(name).is_some() {
+            self.save(parts);
+        }
+    }
+
+    /// Starts the stack of a domain. To be saved.
     pub(crate) fn raise(
         &mut self,
         parts: &mut Parts,
@@ -304,39 +408,66 @@ impl Stacks {
         if let Some(cpu) = options.wrong_cpu() {
             return Err(io::Error::other(format!("there is no CPU {cpu}")));
         }
-        self.start(parts, site, options, Vec::new())?;
-        self.save(parts);
+        let name = site.name.clone();
+        self.start(parts, site, options, Vec::new(), true)?;
+        self.before.remove(&name);
         Ok(())
     }
 
-    /// Takes over the stack of a domain that an earlier broker had, or starts it anew.
+    /// Takes over the stack of a domain that an earlier broker had, or starts it anew. To be saved.
     pub(crate) fn adopt(&mut self, parts: &mut Parts, site: Site) -> io::Result<()> {
         let record = self.before.remove(&site.name);
         let options = record
             .as_ref()
             .map_or_else(StackOptions::default, |record| record.options.clone());
         let written = record.map(|record| record.parts).unwrap_or_default();
-        let mut found: Vec<Found> = written.iter().filter_map(PartRecord::find).collect();
-        // One that takes no orders is of another version.
+        let mut found: Vec<Found> = match self.are_alike {
+            true => written.iter().filter_map(PartRecord::find).collect(),
+            false => Vec::new(),
+        };
         let takes_orders = found.last().is_some_and(|stack| stack.way.is_some());
         if !takes_orders || found.len() != if options.fuse { 1 } else { 2 } {
-            for part in found.drain(..) {
-                let _ = pidfd_send_signal(&part.pidfd, Signal::KILL);
-            }
+            end_found(&written);
+            found.clear();
         }
-        self.start(parts, site, options, found)?;
-        self.save(parts);
-        Ok(())
+        let started = self.start(parts, site, options, found, false);
+        if started.is_err() {
+            end_found(&written);
+        }
+        started
     }
 
+    /// Ends what an earlier broker had for domains that are no more.
+    pub(crate) fn end_unclaimed(&mut self) {
+        for (name, record) in std::mem::take(&mut self.before) {
+            if end_found(&record.parts) {
+                tracing::warn!("the stack of {name}, a domain that is no more, was ended");
+            }
+        }
+    }
+
+    /// Ports that were made anew since the last time.
+    pub(crate) fn take_remade(&self) -> Vec<Ipv4Addr> {
+        self.remade.take()
+    }
+
+    /// `is_new`: nobody has had the port.
     fn start(
         &mut self,
         parts: &mut Parts,
         site: Site,
         options: StackOptions,
         found: Vec<Found>,
+        is_new: bool,
     ) -> io::Result<()> {
-        let [driver_uid, stack_uid] = uids(site.id);
+        let users @ [driver_uid, stack_uid] = uids(site.netns_cookie);
+        let mut others = self.stacks.values();
+        if let Some(other) = others.find(|other| uids(other.site.netns_cookie) == users) {
+            return Err(io::Error::other(format!(
+                "its users would be those of domain {}; make it once more",
+                other.site.name
+            )));
+        }
         let dir = self.dir_of(&site.name);
         std::fs::create_dir_all(&dir)?;
         std::os::unix::fs::chown(&dir, Some(stack_uid), Some(stack_uid))?;
@@ -355,50 +486,59 @@ impl Stacks {
                 SocketFlags::CLOEXEC,
                 None,
             )?;
-            links = vec![a, b];
+            links = [a, b].map(|end| (end, -1)).into();
         }
-        let mut links = links.into_iter().map(Arc::new);
+        let mut links = links.into_iter().map(|(end, there)| {
+            let there = Cell::new(there);
+            Rc::new(Link { end, there })
+        });
         let mut running = running.into_iter();
-        let mut ids = Vec::new();
+        let mut members = Vec::new();
         if !options.fuse
             && let Some(link) = links.next()
         {
             let start = self.driver(&site, driver_uid, &options, link.clone());
-            let id = parts.add(
-                format!("the driver of {}", site.name),
-                start,
-                running.next(),
-            );
-            ids.push((id, Some(link)));
+            let name = format!("the driver of {}", site.name);
+            let id = parts.add(name, start, running.next());
+            let link = Some(link);
+            members.push(Member { id, link });
         }
         let link = links.next();
         let way = Rc::new(Way::new(way));
-        let start = self.stack(&site, stack_uid, &options, link.clone(), way.clone());
+        let start = self.stack(
+            &site,
+            stack_uid,
+            &options,
+            link.clone(),
+            way.clone(),
+            is_new,
+        );
         let id = parts.add(format!("the stack of {}", site.name), start, running.next());
-        ids.push((id, link));
+        members.push(Member { id, link });
         let stack = Stack {
             site,
             options,
-            parts: ids,
+            members,
             way,
         };
         self.stacks.insert(stack.site.id, stack);
         Ok(())
     }
 
-    fn driver(&self, site: &Site, uid: u32, options: &StackOptions, link: Arc<OwnedFd>) -> Start {
+    fn driver(&self, site: &Site, uid: u32, options: &StackOptions, link: Rc<Link>) -> Start {
         let lease = &site.lease;
         let six = lease.six.map(|(six, _)| [six, lease.link_local()]);
         let six = six.into_iter().flatten().map(IpAddr::V6);
         let mac = Mac(lease.mac());
         let addresses: Vec<_> = [IpAddr::V4(lease.ip)].into_iter().chain(six).collect();
         let (program, port) = (self.programs.driver.clone(), site.port.clone());
-        let cpus = options.cpus.clone();
+        let (cpus, remade) = (options.cpus.clone(), self.remade.clone());
         Box::new(move || {
-            let tap = port.open()?;
-            let config = serde_json::to_vec(&DriverConfig {
+            let tap = end_of(&port, false, &remade)?;
+            let (link, number) = link.inherit();
+            let config = config::written(&DriverConfig {
                 wire: Wire::Tap(tap.as_raw_fd()),
-                link: link.as_raw_fd(),
+                link: number,
                 mac,
                 addresses: addresses.clone(),
                 uid,
@@ -408,7 +548,7 @@ impl Stacks {
             Part {
                 program: &program,
                 config: &config,
-                inherits: &[link.as_fd(), tap.as_fd()],
+                inherits: &[link, tap.as_fd()],
                 netns: namespace.as_fd(),
                 variables: &[],
                 user: Some(PartUser { uid, capabilities }),
@@ -424,8 +564,9 @@ impl Stacks {
         site: &Site,
         uid: u32,
         options: &StackOptions,
-        link: Option<Arc<OwnedFd>>,
+        link: Option<Rc<Link>>,
         way: Rc<Way>,
+        is_new: bool,
     ) -> Start {
         let lease = &site.lease;
         let six = lease.six.map(|(six, prefix)| {
@@ -462,21 +603,22 @@ impl Stacks {
         ];
         let program = program(&self.programs.stack, options);
         let (own_port, cpus) = (site.port.clone(), options.cpus.clone());
+        let (remade, is_new) = (self.remade.clone(), Cell::new(is_new));
         Box::new(move || {
             let laid = Way::lay(&rules.borrow())?;
             let tap;
             let (fd, port) = match &link {
                 Some(link) => {
-                    let fd = link.as_fd();
-                    let link = fd.as_raw_fd();
+                    let (fd, link) = link.inherit();
                     (fd, StackPort::Queue { link })
                 }
                 None => {
-                    tap = own_port.open()?;
+                    tap = end_of(&own_port, !is_new.get(), &remade)?;
+                    is_new.set(false);
                     (tap.as_fd(), StackPort::Tap(tap.as_raw_fd()))
                 }
             };
-            let config = serde_json::to_vec(&StackConfig {
+            let config = config::written(&StackConfig {
                 orders: Some(laid.ends()),
                 port: Some(port),
                 ..config.clone()
@@ -504,8 +646,8 @@ impl Stacks {
     /// Ends the stack of a domain, if it has one.
     pub(crate) fn end(&mut self, parts: &mut Parts, id: u32) {
         if let Some(stack) = self.stacks.remove(&id) {
-            for (part, _) in &stack.parts {
-                parts.end(*part);
+            for member in &stack.members {
+                parts.end(member.id);
             }
             let _ = std::fs::remove_dir_all(self.dir_of(&stack.site.name));
             self.save(parts);
@@ -535,8 +677,7 @@ impl Stacks {
 
     /// The part that is the stack of a domain.
     pub(crate) fn stack_part(&self, id: u32) -> Option<PartId> {
-        let (part, _) = self.stacks.get(&id)?.parts.last()?;
-        Some(*part)
+        Some(self.stacks.get(&id)?.members.last()?.id)
     }
 
     /// What stacks are started with.
@@ -559,7 +700,7 @@ impl Stacks {
     /// The process that is the stack of a domain, while it runs.
     pub(crate) fn process_of(&self, parts: &Parts, id: u32) -> Option<i32> {
         // The driver stands before it.
-        parts.pid(self.stacks.get(&id)?.parts.last()?.0)
+        parts.pid(self.stacks.get(&id)?.members.last()?.id)
     }
 
     /// The domain of which a process is the stack.
@@ -571,7 +712,7 @@ impl Stacks {
     /// The stack of a domain, as listings have it.
     pub(crate) fn describe(&self, parts: &Parts, id: u32) -> Option<admin::Stack> {
         let stack = self.stacks.get(&id)?;
-        let ids = || stack.parts.iter().map(|(id, _)| *id);
+        let ids = || stack.members.iter().map(|member| member.id);
         Some(admin::Stack {
             options: stack.options.clone(),
             control_path: self.control_of(&stack.site.name).display().to_string(),
@@ -588,19 +729,24 @@ impl Stacks {
         self.dir_of(name).join(CONTROL)
     }
 
-    /// Writes [`STACKS_FILE`] anew; a reader sees the old one or the new one.
-    pub(crate) fn save(&self, parts: &Parts) {
-        let part = |(id, link): &(PartId, Option<Arc<OwnedFd>>)| {
-            let pid = parts.pid(*id)?;
+    /// Writes [`STACKS_FILE`] anew; a reader sees the old one or the new one. Then whoever was started is told what it waits for.
+    pub(crate) fn save(&self, parts: &mut Parts) {
+        self.write_down(parts);
+        parts.tell_started();
+    }
+
+    fn write_down(&self, parts: &Parts) {
+        let part = |member: &Member| {
+            let pid = parts.pid(member.id)?;
             Some(PartRecord {
                 pid,
                 start_ticks: process::start_ticks(pid)?,
-                link: link.as_ref().map(AsRawFd::as_raw_fd),
+                link: member.link.as_ref().map(|link| link.there.get()),
                 way: None,
             })
         };
         let stacks = self.stacks.values().map(|stack| {
-            let mut records: Vec<_> = stack.parts.iter().filter_map(part).collect();
+            let mut records: Vec<_> = stack.members.iter().filter_map(part).collect();
             if let Some(record) = records.last_mut() {
                 record.way = stack.way.number();
             }
@@ -612,7 +758,8 @@ impl Stacks {
         });
         let record = Record {
             boot_id: boot_id(),
-            stacks: stacks.collect(),
+            version: Some(Version::OWN),
+            stacks: stacks.chain(self.before.values().cloned()).collect(),
         };
         let path = self.runtime_dir.join(STACKS_FILE);
         let written = match record.stacks.is_empty() {
@@ -634,9 +781,9 @@ impl Stacks {
     }
 }
 
-/// The users of a domain's driver and stack.
-fn uids(id: u32) -> [u32; 2] {
-    let first = UID_BASE + (id % (1 << (UID_BITS - 1))) * 2;
+/// The users of the driver and the stack of the domain that has this namespace.
+fn uids(netns_cookie: u64) -> [u32; 2] {
+    let first = UID_BASE + (netns_cookie % (1 << (UID_BITS - 1))) as u32 * 2;
     [first, first + 1]
 }
 
@@ -667,5 +814,19 @@ mod tests {
         assert_eq!(chosen(&["tcp", "udp"]).as_deref(), whole);
         assert_eq!(chosen(&[]).as_deref(), whole);
         std::fs::remove_dir_all(&dir).expect("removed");
+    }
+
+    #[test]
+    fn each_namespace_has_users_of_its_own() {
+        let all: Vec<u32> = (1..1000).flat_map(uids).collect();
+        let some: std::collections::BTreeSet<u32> = all.iter().copied().collect();
+        assert_eq!(some.len(), all.len());
+        // However large the number is, they are the parts' and neither anybody's nor nobody's.
+        let last = uids(u64::MAX)[1];
+        assert!(
+            all.into_iter()
+                .chain([last])
+                .all(|uid| uid >> UID_BITS == UID_BASE >> UID_BITS)
+        );
     }
 }

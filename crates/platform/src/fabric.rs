@@ -64,7 +64,8 @@ const BRIDGE: &str = "fw0";
 /// Holds the fabric's own namespace, beside the domains'.
 pub(crate) const FABRIC_FILE: &str = ".fabric";
 const DOMAIN_DEVICE: &str = "eth0";
-/// Before a domain's name: an empty file beside its namespace, which says that its port is a driver's.
+/// Before a domain's name: a file beside its namespace, which says that its port is a driver's. It is empty but while the port
+/// is made anew; then it says which, for whoever has to finish that.
 const DRIVER_PREFIX: &str = ".port.";
 /// Frames that wait for a driver, each up to a train of 64 KB.
 const DRIVER_FRAMES: u32 = 1000;
@@ -335,6 +336,7 @@ impl Fabric {
     /// The domains that are whole, in order of their addresses; what an earlier
     /// broker left half made (or a domain broke) is cleared away.
     pub fn existing(&self) -> Result<Vec<ExistingDomain>> {
+        self.finish_remaking()?;
         let mut whole = Vec::new();
         for device in self.ip_in_fabric(&["-o", "link", "show"])?.lines() {
             if let (Some(lease), None) = (parse_device(device), parse_port(device)) {
@@ -510,9 +512,13 @@ impl Fabric {
     /// A port that a driver has: a tap device of the bridge's own namespace. The device stays when the driver ends.
     fn plug_driver(&self, port: &str, alias: &str, lease: &Lease) -> Result<()> {
         self.nft_in_fabric(&["-f", "-"], &elements("add", port, lease))?;
+        self.make_tap(port, alias, lease)
+    }
+
+    fn make_tap(&self, port: &str, alias: &str, lease: &Lease) -> Result<()> {
         netns::within(self.namespace.as_fd(), || tap::make(port))
             .and_then(|made| made)
-            .map_err(doing("making a tap device (/dev/net/tun)"))?;
+            .map_err(no_tap)?;
         let mut batch = format!("link set {port} txqueuelen {DRIVER_FRAMES}\n");
         no_ipv6_address(&mut batch, port);
         ip_batch(self.namespace.as_fd(), &batch)?;
@@ -520,11 +526,49 @@ impl Fabric {
     }
 
     /// The port of a domain that has a driver.
-    pub fn driver_port(&self, lease: &Lease) -> DriverPort {
+    pub fn driver_port(&self, name: &str, lease: &Lease) -> DriverPort {
         DriverPort {
-            fabric: self.netns_dir.join(FABRIC_FILE),
-            port: lease.port_name(),
+            netns_dir: self.netns_dir.clone(),
+            name: name.to_owned(),
+            lease: *lease,
         }
+    }
+
+    /// Deletes the tap device of a port, whoever has its end, and makes one of the same name. What the bridge's filter knows of it
+    /// stays. Who dies meanwhile leaves in the driver's file what the next broker finishes.
+    fn remake(&self, name: &str, lease: &Lease) -> Result<()> {
+        let (file, port, alias) = (
+            self.driver_file(name),
+            lease.port_name(),
+            alias(name, lease),
+        );
+        let noted = format!("0: {port}: alias {alias}");
+        fs::write(&file, noted).map_err(doing("noting that a port is made anew"))?;
+        let deleted = self.ip_in_fabric(&["link", "del", "dev", &port]);
+        if deleted.is_err() && self.has_device(&port) {
+            return deleted.map(drop);
+        }
+        self.make_tap(&port, &alias, lease)?;
+        fs::write(&file, "").map_err(doing("noting that a port is whole"))
+    }
+
+    /// Makes the ports whole that a broker was making anew when it died.
+    fn finish_remaking(&self) -> Result<()> {
+        let entries = fs::read_dir(&self.netns_dir).map_err(doing("listing the namespaces"))?;
+        for file in entries.flatten() {
+            let name = file.file_name();
+            if let Some(name) = name
+                .to_str()
+                .and_then(|name| name.strip_prefix(DRIVER_PREFIX))
+                && let Some(port) = parse_port(&fs::read_to_string(file.path()).unwrap_or_default())
+                && port.name == name
+                && self.paths(name)?.is_some()
+            {
+                // Where that cannot be, the domain counts as half made.
+                let _ = self.remake(name, &port.lease);
+            }
+        }
+        Ok(())
     }
 
     /// The port joins the bridge when both ends are up, so that it forwards at once.
@@ -605,17 +649,30 @@ struct Plug<'a> {
 /// A port that is a tap device of the fabric's.
 #[derive(Clone, Debug)]
 pub struct DriverPort {
-    /// nsfs mount of the fabric's namespace.
-    fabric: PathBuf,
-    port: String,
+    netns_dir: PathBuf,
+    name: String,
+    lease: Lease,
 }
 
 impl DriverPort {
-    /// The end for a driver; nobody else has it then.
+    /// The end for a driver; nobody else has it then. `EBUSY`: somebody has it.
     pub fn open(&self) -> io::Result<OwnedFd> {
-        let fabric = netns::open(&self.fabric)?;
+        let fabric = netns::open(&self.netns_dir.join(FABRIC_FILE))?;
         let fabric = fabric.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
-        netns::within(fabric.as_fd(), || tap::end_of(&self.port))?
+        let port = self.lease.port_name();
+        netns::within(fabric.as_fd(), || tap::end_of(&port))?
+    }
+
+    /// Makes the device anew: who has its end has nothing any more, and what he has changed is undone.
+    pub fn remake(&self) -> Result<()> {
+        let fabric = Fabric::look(self.netns_dir.parent().unwrap_or(Path::new("/")))?;
+        let fabric = fabric.ok_or_else(|| FabricError::NotFound(FABRIC_FILE.into()))?;
+        fabric.remake(&self.name, &self.lease)
+    }
+
+    /// The address after which it is named.
+    pub fn ip(&self) -> Ipv4Addr {
+        self.lease.ip
     }
 }
 
@@ -786,6 +843,18 @@ fn check_file_name(name: &str) -> Result<()> {
         return Err(FabricError::BadName(name.into()));
     }
     Ok(())
+}
+
+/// Why a tap device cannot be made.
+fn no_tap(source: io::Error) -> FabricError {
+    match source.raw_os_error() {
+        // The file is not there, or nothing is behind it.
+        Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => FabricError::Unsupported(format!(
+            "there is no {}, which a network stack of a domain's own needs; load it with: modprobe tun",
+            tap::DEVICE
+        )),
+        _ => doing("making a tap device (/dev/net/tun)")(source),
+    }
 }
 
 fn doing(what: &'static str) -> impl Fn(io::Error) -> FabricError {

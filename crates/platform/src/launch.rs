@@ -10,7 +10,7 @@ use rustix::fs::CWD;
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 use rustix::thread::{CapabilitySet, CapabilitySets, CpuSet, LinkNameSpaceType, UnshareFlags};
 use std::ffi::{CString, OsStr, OsString};
-use std::io::{self, Seek as _, Write as _};
+use std::io::{self, Write as _};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::CommandExt as _;
@@ -156,7 +156,8 @@ pub fn inherited(number: i32) -> io::Result<OwnedFd> {
 pub struct Part<'a> {
     /// Its program.
     pub program: &'a Path,
-    /// What it is told: a JSON document, in the descriptor that is its one argument.
+    /// What it is told: a JSON document, in the descriptor that is its one argument. It comes by a pipe, when it is given
+    /// ([`Untold::tell`]).
     pub config: &'a [u8],
     /// Descriptors that it inherits, under their numbers here.
     pub inherits: &'a [BorrowedFd<'a>],
@@ -182,18 +183,42 @@ pub struct PartUser {
     pub capabilities: CapabilitySet,
 }
 
+/// A part that was started.
+#[derive(Debug)]
+pub struct Started {
+    /// Its process.
+    pub child: Child,
+    /// That process's pidfd.
+    pub pidfd: OwnedFd,
+    /// What it waits for, if it does. So whoever starts it can write down first whom it has started.
+    pub untold: Option<Untold>,
+}
+
+/// The configuration of a part that was started. Without it, the part ends as soon as this is dropped: so none is left of who
+/// started it and died.
+#[derive(Debug)]
+pub struct Untold {
+    pipe: OwnedFd,
+    config: Vec<u8>,
+}
+
+impl Untold {
+    /// Gives it. It has to fit into a pipe: nobody waits for the part.
+    pub fn tell(self) -> io::Result<()> {
+        std::fs::File::from(self.pipe).write_all(&self.config)
+    }
+}
+
 impl Part<'_> {
     /// Starts it, in a session of its own, so that the terminal's signals are not for it. It lives on when this process ends.
-    pub fn start(&self) -> io::Result<(Child, OwnedFd)> {
-        let config = crate::memfd::create("fordway-config", 0)?;
-        let mut file = std::fs::File::from(config);
-        file.write_all(self.config)?;
-        file.rewind()?;
+    pub fn start(&self) -> io::Result<Started> {
+        let (told, pipe) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+        rustix::fs::fcntl_setfl(&pipe, rustix::fs::OFlags::NONBLOCK)?;
         let mut passed: Vec<i32> = self.inherits.iter().map(AsRawFd::as_raw_fd).collect();
-        passed.push(file.as_raw_fd());
+        passed.push(told.as_raw_fd());
         let mut command = Command::new(self.program);
         command
-            .arg(file.as_raw_fd().to_string())
+            .arg(told.as_raw_fd().to_string())
             .env_clear()
             .envs(self.variables.iter().map(|(name, value)| (name, value)))
             .current_dir("/")
@@ -228,7 +253,12 @@ impl Part<'_> {
             rustix::process::Pid::from_child(&child),
             rustix::process::PidfdFlags::empty(),
         )?;
-        Ok((child, pidfd))
+        let config = self.config.to_vec();
+        Ok(Started {
+            child,
+            pidfd,
+            untold: Some(Untold { pipe, config }),
+        })
     }
 }
 

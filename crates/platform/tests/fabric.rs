@@ -356,6 +356,10 @@ fn arp(source_mac: [u8; 6], sender_mac: [u8; 6], sender: Ipv4Addr, to: Ipv4Addr)
     frame
 }
 
+fn spoofed_now(fabric: &Fabric, device: &str) -> u64 {
+    fabric.spoofed_frames(device).expect("a counter")
+}
+
 /// The end of a port that nobody has. A child that another test forks has a copy of ours until it executes.
 fn opened(port: &DriverPort) -> OwnedFd {
     let began = Instant::now();
@@ -392,7 +396,7 @@ fn a_drivers_port_outlives_the_driver_and_cannot_lie() {
         );
         from.is_ok()
     };
-    let port = fabric.driver_port(&own);
+    let port = fabric.driver_port("st", &own);
     let device = port_of(own.ip);
     let spoofed = || fabric.spoofed_frames(&device).expect("a counter");
     for round in 0..2 {
@@ -438,6 +442,38 @@ fn a_drivers_port_outlives_the_driver_and_cannot_lie() {
     let existing = fabric.existing().expect("existing");
     let st = existing.iter().find(|domain| domain.name == "st");
     assert_eq!(st.map(|st| (st.lease, &st.paths)), Some((own, &paths)));
+    // Made anew, it is another one: who had its end has nothing.
+    let is_dead = |end: &FrameFile| {
+        let gone = end.send(&[0; 64], FrameNotes::default());
+        assert_eq!(gone.expect_err("a port").raw_os_error(), Some(libc::EBADFD));
+    };
+    let end = FrameFile::of_tap(opened(&port));
+    port.remake().expect("made anew");
+    is_dead(&end);
+    let end = FrameFile::of_tap(opened(&port));
+    let sent = arp(own.mac(), own.mac(), other.ip, ip(3));
+    let before = spoofed_now(&fabric, &device);
+    end.send(&sent, FrameNotes::default()).expect("sent");
+    assert_eq!(
+        spoofed_now(&fabric, &device),
+        before + 1,
+        "without a filter"
+    );
+    // A broker that dies while it does so leaves the rest to the next one.
+    let noted = runtime.0.join("netns/.port.st");
+    let alias = format!("0: {device}: alias st/{}", own.prefix);
+    std::fs::write(&noted, alias).expect("noted");
+    let deleted = inside(&runtime.0.join("netns/.fabric"), || {
+        let mut ip = std::process::Command::new("ip");
+        ip.args(["link", "del", "dev", &device]).status()
+    });
+    assert!(deleted.expect("ip").success());
+    is_dead(&end);
+    drop(end);
+    let existing = fabric.existing().expect("existing");
+    let st = existing.iter().find(|domain| domain.name == "st");
+    assert_eq!(st.map(|st| (st.lease, &st.paths)), Some((own, &paths)));
+    assert_eq!(std::fs::read(&noted).expect("a file"), b"");
     // With its end in somebody's hands it goes all the same.
     let end = FrameFile::of_tap(opened(&port));
     fabric.remove_domain("st", own.ip).expect("removed");

@@ -388,3 +388,53 @@ while True:
     sender.stop()?;
     run.finish()
 }
+
+/// Rules name the port of a fused stack, whose device is another one with each process. The broker waits for nobody then.
+#[test]
+fn a_fused_stack_comes_back_under_rules_of_its_port() -> Result<()> {
+    const KILLS: usize = 5;
+    let Some(bed) = Bed::start("fused")? else {
+        return Ok(());
+    };
+    let echo = bed.spawn(&db(), &program("echo 7000", BINARY))?;
+    echo.wait_for_port(7000)?;
+    let connects = || -> Result<String> {
+        let mut command = bed.lab.command("run");
+        command.args(["--domain", "own", "--path", "stack", "--fuse", "--"]);
+        let output = command.args([BINARY, "try", ECHO]).output()?;
+        Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    let stackd = || -> Result<i32> {
+        let domains = bed.lab.domains()?;
+        let stack = domains.into_iter().find_map(|domain| domain.stack);
+        let pids = stack.context("no stack")?.pids;
+        pids.last().copied().context("no process")
+    };
+    let reached = connects()?;
+    let own = bed.lab.domains()?.into_iter().find(|one| one.name == "own");
+    let port = own.and_then(|own| own.ip).context("no address")?;
+    let port = fordway_platform::fabric::port_of(port);
+    let rule = "tcp dport 7000";
+    bed.load_text(
+        &format!(
+            "table netdev t {{\n chain c {{\n type filter hook ingress device \"{port}\" priority 0; policy accept;\n {rule} counter\n }}\n}}\n"
+        ),
+        false,
+    )?;
+    for round in 0..KILLS {
+        let pid = stackd()?;
+        signal(pid, Signal::KILL)?;
+        bed.lab.wait_until(LIMIT, "another stack", || {
+            Ok(stackd().is_ok_and(|next| next != pid))
+        })?;
+        let next = stackd()?;
+        let before = packets(&bed.rules()?.text, rule)?;
+        let said = connects()?;
+        ensure!(said == reached, "{round}: {said}");
+        let after = packets(&bed.rules()?.text, rule)?;
+        ensure!(after > before, "{round}: the chain sees nothing");
+        ensure!(stackd()? == next, "{round}: it was killed");
+    }
+    echo.stop()?;
+    bed.finish()
+}

@@ -118,7 +118,10 @@ impl Hosts {
             gives_way: false,
             cpus: &[],
         };
-        part.start().expect("a driver").0
+        let started = part.start().expect("a driver");
+        let untold = started.untold.expect("something to tell");
+        untold.tell().expect("told");
+        started.child
     }
 }
 
