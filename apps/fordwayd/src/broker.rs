@@ -16,6 +16,7 @@ use crate::limits::Grumbles;
 use crate::memory::Memory;
 use crate::messages::Break;
 use crate::numbers::Numbers;
+use crate::orders::{FOUND_LOOK, Told};
 use crate::parts::Parts;
 use crate::proof::Places;
 use crate::purses::Purses;
@@ -115,6 +116,10 @@ pub(crate) struct Broker {
     pub(crate) rules: Rules,
     pub(crate) parts: Parts,
     pub(crate) stacks: Stacks,
+    /// Of the last order to a stack.
+    pub(crate) order_number: u64,
+    /// Stacks of an earlier broker that have not answered yet, and until when they may.
+    pub(crate) found: Option<(Told, Instant)>,
     pub(crate) connections: BTreeMap<u64, Connection>,
     pub(crate) by_process: BTreeMap<ProcessId, u64>,
     pub(crate) reaper: Reaper,
@@ -204,6 +209,9 @@ impl Broker {
             rules,
             parts,
             stacks,
+            // An earlier broker has not given so many: none of its numbers comes again.
+            order_number: monotonic_ns(),
+            found: None,
             connections: BTreeMap::new(),
             by_process: BTreeMap::new(),
             reaper: Reaper::default(),
@@ -286,6 +294,7 @@ impl Broker {
             }
         }
         self.on_time();
+        self.hear_found();
         self.start_parts();
         self.look_at_datagrams();
         let actions = self.registry.on_time(self.now_ns());
@@ -317,6 +326,7 @@ impl Broker {
             registry,
             self.datagrams_patience_ns(),
             self.parts.patience_ns(),
+            self.found.as_ref().map(|_| FOUND_LOOK.as_nanos() as u64),
         ]
         .into_iter()
         .flatten();
@@ -542,6 +552,12 @@ impl Broker {
             self.carry_out(actions);
         }
     }
+}
+
+/// Since the machine was started, without the time that it slept.
+fn monotonic_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    (now.tv_sec as u64).saturating_mul(1_000_000_000) + now.tv_nsec as u64
 }
 
 /// Rounded up: a turn that comes too early would find nothing to do.

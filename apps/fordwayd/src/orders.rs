@@ -12,6 +12,11 @@
 //! All stacks are told before any is heard, so that one bound holds for all together. Who has died is no matter: the next process
 //! is started with the rules that are in force then ([`Way::lay`]). Nothing that a stack says is believed further than it can be
 //! checked: a count of a counter that is not there is left out, and none can go back.
+//!
+//! A stack owes an answer to the last rules that it was given ([`Way`]), and to no earlier ones: what it says of those ends nothing.
+//! The answer is heard whenever it comes, and once. Numbers of orders are no earlier broker's, whose answers may lie there still.
+//!
+//! Stacks of an earlier broker are given the rules as well, and heard beside the broker's other work ([`Broker::hear_found`]).
 
 use crate::admin::Taken;
 use crate::broker::Broker;
@@ -21,7 +26,7 @@ use fordway_platform::ipc::ReceiveError;
 use fordway_platform::memfd;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-use std::cell::{Ref, RefCell};
+use std::cell::{Cell, Ref, RefCell};
 use std::collections::BTreeSet;
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -34,6 +39,10 @@ const TAKE_MAX: Duration = Duration::from_millis(1500);
 /// And for each byte of them beyond, in nanoseconds: 10,000 rules are some megabytes, and a stack compiles them in some tens of
 /// milliseconds. All stacks do so at once, on one CPU perhaps.
 const TAKE_NS_PER_BYTE: u64 = 20;
+/// How long stacks of an earlier broker may take. Nobody waits for them.
+const FOUND_MAX: Duration = Duration::from_secs(5);
+/// And how often they are looked at until then.
+pub(crate) const FOUND_LOOK: Duration = Duration::from_millis(10);
 /// How long a listing waits. What is said later, the next one has.
 const ANSWER_MAX: Duration = Duration::from_millis(100);
 /// Reports of one stack to one order, with those that are late: of all its sockets, and of 100,000 counters.
@@ -78,6 +87,8 @@ pub(crate) type Found = (OwnedFd, i32);
 #[derive(Debug)]
 pub(crate) struct Way {
     end: RefCell<Option<Found>>,
+    /// The rules that it was given and has not answered to, by their order's number.
+    owes: Cell<Option<u64>>,
 }
 
 /// The ends for a process that is about to be started.
@@ -91,6 +102,7 @@ impl Way {
     pub(crate) fn new(found: Option<Found>) -> Self {
         Self {
             end: RefCell::new(found),
+            owes: Cell::new(None),
         }
     }
 
@@ -110,6 +122,8 @@ impl Way {
     pub(crate) fn take(&self, laid: Laid) {
         let number = laid.brokers.as_raw_fd();
         self.end.replace(Some((laid.brokers, number)));
+        // To the rules that it found it owes no answer: one that cannot have them could not be helped by another process.
+        self.owes.set(None);
     }
 
     /// What the next broker asks the process for.
@@ -149,13 +163,16 @@ struct Heard {
     said: Vec<(u32, Said)>,
     /// Who has not said all in time.
     silent: Vec<u32>,
-    /// Who has said that it cannot have the rules in force, and why: also to an order that nobody waited for.
+    /// Who says nothing any more: it has died, most likely.
+    gone: Vec<u32>,
+    /// Who has said that it cannot have the rules in force, and why.
     refuse: Vec<(u32, String)>,
 }
 
 impl Broker {
     fn tell(&mut self, what: &What, beside: Option<&Packed>) -> Told {
-        let number = self.new_number();
+        self.order_number += 1;
+        let number = self.order_number;
         let order = Order {
             number,
             what: what.clone(),
@@ -166,14 +183,19 @@ impl Broker {
             let Some(end) = way.end() else {
                 continue;
             };
-            match orders::send(&*end, &order, beside.as_slice()) {
+            let sent = orders::send(&*end, &order, beside.as_slice());
+            if matches!(what, What::Rules { .. }) {
+                way.owes.set(Some(number));
+            }
+            match sent {
                 Ok(()) => ids.push(id),
-                // It has died, and its successor has what is in force.
+                // It has died, or hears nothing any more, and its successor has what is in force. It is asked for nothing.
                 Err(reason)
-                    if matches!(
-                        reason.kind(),
-                        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset
-                    ) => {}
+                    if matches!(what, What::Counts | What::Connections)
+                        && matches!(
+                            reason.kind(),
+                            io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset
+                        ) => {}
                 // It was told nothing, so it will be silent.
                 Err(_) => ids.push(id),
             }
@@ -189,7 +211,10 @@ impl Broker {
         let (stacks, rules) = (&self.stacks, &mut self.rules);
         loop {
             waiting.retain_mut(|(id, count)| {
-                let Some(end) = stacks.way(*id).and_then(Way::end) else {
+                let Some(way) = stacks.way(*id) else {
+                    return false;
+                };
+                let Some(end) = way.end() else {
                     return false;
                 };
                 loop {
@@ -197,7 +222,7 @@ impl Broker {
                         heard.silent.push(*id);
                         return false;
                     }
-                    if Instant::now() > until {
+                    if *count > 0 && Instant::now() > until {
                         return true;
                     }
                     match orders::receive::<Report>(&*end) {
@@ -214,9 +239,11 @@ impl Broker {
                                     heard.silent.push(*id);
                                     return false;
                                 }
-                                Said::Refused(why) if report.number != 0 => {
-                                    // Once is enough.
-                                    heard.refuse.retain(|(other, _)| other != id);
+                                Said::InForce if way.owes.get() == Some(report.number) => {
+                                    way.owes.set(None);
+                                }
+                                Said::Refused(why) if way.owes.get() == Some(report.number) => {
+                                    way.owes.set(None);
                                     heard.refuse.push((*id, why));
                                 }
                                 // What else answers an earlier order is not heard any more.
@@ -234,8 +261,10 @@ impl Broker {
                             heard.silent.push(*id);
                             return false;
                         }
-                        // It is gone.
-                        Err(ReceiveError::Closed | ReceiveError::System(_)) => return false,
+                        Err(ReceiveError::Closed | ReceiveError::System(_)) => {
+                            heard.gone.push(*id);
+                            return false;
+                        }
                     }
                 }
             });
@@ -283,25 +312,37 @@ impl Broker {
 
     /// Until all stacks have the rules. Who has not in time is started again, with them.
     pub(crate) fn hear_rules(&mut self, told: Told) -> Taken {
-        let mut taken = Taken {
-            changed: told.ids.len() as u64,
-            restarted: 0,
-        };
         let bytes = told.ids.len() as u64 * self.stacks.rules().bytes as u64;
         let compiling = Duration::from_nanos(bytes.saturating_mul(TAKE_NS_PER_BYTE));
-        let Heard { silent, refuse, .. } = self.hear(told, TAKE_MAX + compiling);
-        let mut ended: BTreeSet<u32> = silent.iter().copied().collect();
+        let ids = told.ids.clone();
+        let Heard {
+            silent,
+            gone,
+            refuse,
+            ..
+        } = self.hear(told, TAKE_MAX + compiling);
+        let mut ended: BTreeSet<u32> = silent.into_iter().chain(gone).collect();
         ended.retain(|id| refuse.iter().all(|(other, _)| other != id));
         for id in &ended {
             self.end_stack(*id);
         }
         ended.extend(refuse.iter().map(|(id, _)| *id));
-        taken.restarted = ended.len() as u64;
-        taken.changed -= taken.restarted;
+        let has = |id: &&u32| !ended.contains(id) && !self.owes(**id);
+        let taken = Taken {
+            changed: ids.iter().filter(has).count() as u64,
+            restarted: ended.len() as u64,
+        };
         if taken.restarted != 0 {
             self.start_parts();
         }
         taken
+    }
+
+    /// Whether a stack has not said yet that it has the rules in force.
+    fn owes(&self, id: u32) -> bool {
+        self.stacks
+            .way(id)
+            .is_none_or(|way| way.owes.get().is_some())
     }
 
     /// Adds what the stacks have counted since the last time to the counts of the rules.
@@ -326,11 +367,34 @@ impl Broker {
         connections.flatten().collect()
     }
 
-    /// Has stacks that an earlier broker started go by the rules in force. They most likely do: nobody waits for them. What they
-    /// have counted, and whether one refuses, is heard with the answers to the next order.
+    /// Has stacks that an earlier broker started go by the rules in force. They most likely do. What they have counted is told first.
     pub(crate) fn give_rules_to_found(&mut self) {
         self.tell(&What::Counts, None);
         let rules = self.stacks.rules();
-        self.tell(&rules.order(), Some(&rules));
+        let told = self.tell(&rules.order(), Some(&rules));
+        self.found = (!told.ids.is_empty()).then(|| (told, Instant::now() + FOUND_MAX));
+    }
+
+    /// Hears stacks that an earlier broker started, without waiting. Who has not said in time that it has the rules, or that it cannot
+    /// have them, is started again.
+    pub(crate) fn hear_found(&mut self) {
+        let Some((Told { number, mut ids }, until)) = self.found.take() else {
+            return;
+        };
+        let told = Told {
+            number,
+            ids: ids.clone(),
+        };
+        self.hear(told, Duration::ZERO);
+        // Later rules have a bound of their own.
+        ids.retain(|id| {
+            let way = self.stacks.way(*id);
+            way.is_some_and(|way| way.owes.get() == Some(number))
+        });
+        if Instant::now() < until {
+            self.found = (!ids.is_empty()).then_some((Told { number, ids }, until));
+            return;
+        }
+        ids.into_iter().for_each(|id| self.end_stack(id));
     }
 }

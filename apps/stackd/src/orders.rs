@@ -73,9 +73,9 @@ impl Server {
                 Err(ReceiveError::Malformed(..)) => continue,
                 Err(ReceiveError::Closed | ReceiveError::System(_)) => return,
             };
-            // The broker hears the answers to one order at a time.
+            // The broker hears one listing at a time. An answer to rules that is owed stays so until there are others.
             if let Some(broker) = &mut self.broker {
-                (broker.telling, broker.owed) = (None, None);
+                broker.telling = None;
             }
             let said = match order.what {
                 What::Rules { epoch, bytes } => match self.set_rules(epoch, bytes, beside) {

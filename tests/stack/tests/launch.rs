@@ -1,12 +1,16 @@
 //! A broker starts driver and stack of a domain, and starts them again; with a stack that is a stub.
 
+use fordway_platform::frames::{FrameFile, FrameNotes};
 use fordway_platform::netns;
-use fordwayd::admin::{ADMIN_SOCKET, Domain, Reply, Request, Stack};
+use fordwayd::admin::{ADMIN_SOCKET, Domain, ErrorKind, Reply, Request, Stack};
 use fordwayd::{Config, Network, Programs, StackOptions};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{
+    Pid, PidfdFlags, PidfdGetfdFlags, Signal, kill_process, pidfd_getfd, pidfd_open,
+};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, TcpStream};
 use std::os::fd::AsFd;
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -61,7 +65,12 @@ struct Broker {
 
 impl Broker {
     fn start(dir: &Path) -> Broker {
-        let mut child = Command::new(std::env::current_exe().expect("our file"))
+        let command = Command::new(std::env::current_exe().expect("our file"));
+        Self::start_by(command, dir)
+    }
+
+    fn start_by(mut command: Command, dir: &Path) -> Broker {
+        let mut child = command
             .args(["broker_process", "--exact", "--nocapture"])
             .env(DIR, dir)
             .stdout(Stdio::piped())
@@ -324,13 +333,16 @@ fn a_domain_has_a_stack_that_is_confined_and_comes_back() {
     };
     echo(&mut stream, 3, 1 << 20).expect("echoed");
 
-    // A broker that is killed is missed by neither, and the next one finds both.
+    // A broker that is killed is missed by neither, and the next one finds both; and so does each one after it.
     let before = broker.parts(2, &[]);
     assert_eq!(before[0], second);
-    broker.kill();
-    echo(&mut stream, 4, 1 << 20).expect("echoed");
-    let broker = Broker::start(&dir.0);
-    assert_eq!(broker.parts(2, &[]), before);
+    let mut broker = broker;
+    for round in 0..4 {
+        broker.kill();
+        echo(&mut stream, 4, 1 << 20).expect("echoed");
+        broker = Broker::start(&dir.0);
+        assert_eq!(broker.parts(2, &[]), before, "restart {round}");
+    }
     kill(second);
     let after = broker.parts(2, &[second]);
     assert_eq!(after[1], before[1]);
@@ -440,7 +452,7 @@ fn a_stack_that_does_not_take_rules_is_another_one_then() {
             "table inet t {{\n chain c {{\n type filter hook forward priority 0;\n {rule}\n }}\n}}\n"
         )
     };
-    for (name, liars) in [("hangs", false), ("liar", true)] {
+    for (name, liars) in [("hangs", false), ("liar", true), ("closer", false)] {
         let dir = Dir::new(name);
         let broker = Broker::start(&dir.0);
         let Request::DomainAddWithStack { stack, .. } = with_stack(false) else {
@@ -477,6 +489,41 @@ fn a_stack_that_does_not_take_rules_is_another_one_then() {
     }
 }
 
+/// What a stack says of earlier rules ends nothing: it has those that are in force.
+#[test]
+fn a_refusal_of_earlier_rules_ends_nothing() {
+    if !is_root() {
+        return;
+    }
+    let dir = Dir::new("stale");
+    let broker = Broker::start(&dir.0);
+    let Request::DomainAddWithStack { stack, .. } = with_stack(false) else {
+        panic!("another request");
+    };
+    broker.domain(&Request::DomainAddWithStack {
+        name: "stale".into(),
+        ip: None,
+        publish: Vec::new(),
+        stack,
+    });
+    let before = broker.parts(2, &[]);
+    for port in 1000..1003 {
+        let text = format!(
+            "table inet t {{\n chain c {{\n type filter hook forward priority 0;\n tcp dport {port} drop\n }}\n}}\n"
+        );
+        match broker.ask(&Request::FilterLoad { text, epoch: None }) {
+            Reply::FilterChange(change) => {
+                assert_eq!((change.stacks.changed, change.stacks.restarted), (1, 0));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(broker.parts(2, &[]), before);
+    broker.ask(&Request::Down {
+        keep_domains: false,
+    });
+}
+
 /// A broker that finds a stack tells it the rules in force: one that cannot have them is another one soon.
 #[test]
 fn a_found_stack_that_refuses_rules_is_another_one_then() {
@@ -499,11 +546,187 @@ fn a_found_stack_that_refuses_rules_is_another_one_then() {
     let broker = Broker::start(&dir.0);
     let until = Instant::now() + PATIENCE;
     while is_there(before[1]) {
+        // Nobody has to ask it anything.
         assert!(Instant::now() < until, "it goes on");
-        // Each question hears what was said to earlier ones.
-        broker.ask(&Request::Connections);
+        std::thread::yield_now();
     }
     assert_eq!(broker.parts(2, &before[1..])[0], before[0], "the driver");
+    broker.ask(&Request::Down {
+        keep_domains: false,
+    });
+}
+
+/// Who has an end of a domain's port beside its part: a program that a part has given it to.
+fn tap_of(pid: i32) -> FrameFile {
+    let dir = format!("/proc/{pid}/fd");
+    let files = std::fs::read_dir(dir).expect("procfs").flatten();
+    let mut taps = files.filter(|file| {
+        std::fs::read_link(file.path()).is_ok_and(|target| target == Path::new("/dev/net/tun"))
+    });
+    let tap = taps.next().expect("a tap").file_name();
+    let number = tap.to_str().and_then(|tap| tap.parse().ok());
+    let pidfd = pidfd_open(Pid::from_raw(pid).expect("a number"), PidfdFlags::empty());
+    let end = pidfd_getfd(
+        pidfd.expect("a pidfd"),
+        number.expect("a number"),
+        PidfdGetfdFlags::empty(),
+    );
+    FrameFile::of_tap(end.expect("the tap"))
+}
+
+/// A port whose end somebody keeps is made anew: the next part has it, and who kept the end has nothing.
+#[test]
+fn an_end_that_somebody_keeps_is_worth_nothing() {
+    if !is_root() {
+        return;
+    }
+    for fuse in [false, true] {
+        let dir = Dir::new(if fuse { "keepf" } else { "keep" });
+        let broker = Broker::start(&dir.0);
+        let domain = broker.domain(&with_stack(fuse));
+        let client = broker.domain(&plain("pc"));
+        let count = if fuse { 1 } else { 2 };
+        let before = broker.parts(count, &[]);
+        drop(reached(&client, &domain));
+        let kept = tap_of(before[0]);
+        kill(before[0]);
+        broker.parts(count, &before[..1]);
+        drop(reached(&client, &domain));
+        let sent = kept.send(&[0; 64], FrameNotes::default());
+        assert_eq!(sent.expect_err("sent").raw_os_error(), Some(77), "EBADFD");
+        broker.ask(&Request::Down {
+            keep_domains: false,
+        });
+    }
+}
+
+/// A connection to a stack that may just be being started.
+fn reached(client: &Domain, domain: &Domain) -> TcpStream {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match connect(client, domain) {
+            Ok(mut stream) => match echo(&mut stream, 1, 1000) {
+                Ok(()) => return stream,
+                Err(error) => assert!(Instant::now() < until, "{error}"),
+            },
+            Err(error) => assert!(Instant::now() < until, "{error}"),
+        }
+    }
+}
+
+/// A broker counts domains anew. Users of their parts do not come from that number.
+#[test]
+fn two_domains_parts_are_never_one_user() {
+    if !is_root() {
+        return;
+    }
+    let dir = Dir::new("users");
+    let broker = Broker::start(&dir.0);
+    broker.domain(&plain("first"));
+    broker.domain(&with_stack(false));
+    let old = broker.parts(2, &[]);
+    let users = |pids: &[i32]| -> Vec<String> {
+        let of = |pid: &i32| status(*pid, "Uid:").split('\t').next().map(str::to_owned);
+        pids.iter().filter_map(of).collect()
+    };
+    let before = users(&old);
+    broker.ask(&Request::DomainRemove {
+        name: "first".into(),
+        force: false,
+    });
+    broker.kill();
+    let broker = Broker::start(&dir.0);
+    assert_eq!(broker.parts(2, &[]), old);
+    let Request::DomainAddWithStack { stack, .. } = with_stack(false) else {
+        panic!("another request");
+    };
+    let other = broker.domain(&Request::DomainAddWithStack {
+        name: "other".into(),
+        ip: None,
+        publish: Vec::new(),
+        stack,
+    });
+    let new = other.stack.expect("a stack").pids;
+    assert_eq!((users(&old), new.len()), (before.clone(), 2));
+    let new = users(&new);
+    assert!(
+        new.iter().all(|user| !before.contains(user)),
+        "{new:?}, {before:?}"
+    );
+    broker.ask(&Request::Down {
+        keep_domains: false,
+    });
+}
+
+/// Parts of another version are ended together, and so are those of which one is gone.
+#[test]
+fn parts_of_another_version_are_replaced_in_pairs() {
+    if !is_root() {
+        return;
+    }
+    let dir = Dir::new("version");
+    let broker = Broker::start(&dir.0);
+    let domain = broker.domain(&with_stack(false));
+    let client = broker.domain(&plain("pc"));
+    let before = broker.parts(2, &[]);
+    broker.kill();
+    let file = dir.0.join("stacks.json");
+    let text = std::fs::read_to_string(&file).expect("a record");
+    let mut record: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    record["version"]["orders"] = 0.into();
+    std::fs::write(&file, record.to_string()).expect("written");
+    let broker = Broker::start(&dir.0);
+    broker.parts(2, &before);
+    assert!(before.iter().all(|pid| !is_there(*pid)), "they live on");
+    drop(reached(&client, &domain));
+    broker.ask(&Request::Down {
+        keep_domains: false,
+    });
+}
+
+/// A broker that dies before it has written down whom it started leaves a part that is told nothing.
+#[test]
+fn a_part_that_is_told_nothing_ends() {
+    let mut driver = Command::new(DRIVER);
+    driver.arg("0").stdin(Stdio::null());
+    let ended = driver.output().expect("a driver");
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert!(
+        !ended.status.success() && said.contains("the broker has ended"),
+        "{said}"
+    );
+}
+
+#[test]
+fn what_a_stack_lacks_is_said_in_one_line() {
+    if !is_root() {
+        return;
+    }
+    let dir = Dir::new("lacks");
+    let mut command = Command::new("unshare");
+    let script = "mount -t tmpfs none /dev/net && exec \"$0\" \"$@\"";
+    command.args(["-m", "sh", "-c", script]);
+    command.arg(std::env::current_exe().expect("our file"));
+    let broker = Broker::start_by(command, &dir.0);
+    let refused = |request: &Request| match broker.ask(request) {
+        Reply::Error { kind, message } => (kind, message),
+        other => panic!("{other:?}"),
+    };
+    let (kind, said) = refused(&with_stack(false));
+    assert!(
+        kind == ErrorKind::Missing && said.contains("modprobe tun"),
+        "{said}"
+    );
+    // A user of its own has to come to its sockets.
+    let mode = |mode| std::fs::set_permissions(&dir.0, std::fs::Permissions::from_mode(mode));
+    mode(0o700).expect("a mode");
+    let (kind, said) = refused(&with_stack(false));
+    assert!(
+        kind == ErrorKind::Privilege && said.contains("chmod o+x"),
+        "{said}"
+    );
+    mode(0o755).expect("a mode");
+    assert!(!dir.0.join("stacks.json").exists());
     broker.ask(&Request::Down {
         keep_domains: false,
     });

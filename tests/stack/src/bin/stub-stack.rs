@@ -1,6 +1,6 @@
 //! The smallest stack that can be started in `fordway-stackd`'s place: it listens on its control socket, and echoes what comes to
 //! TCP port 7. The tests of the launch run it. It takes no orders; that of a domain named `liar` answers them with all that it should not,
-//! and that of `refuser` says that it cannot read rules.
+//! that of `refuser` says that it cannot read rules, that of `stale` says so of the rules before, and that of `closer` closes its end.
 #![forbid(unsafe_code)]
 
 use fordway_driver::confine::{self, Confined};
@@ -26,7 +26,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     let text = |value: &serde_json::Value| value.as_str().map(str::to_owned).ok_or("no text");
     let control = text(&config["control_socket"])?;
     let _control = ipc::listen(Path::new(&control), ipc::Kind::Packets, 0o666)?;
-    for (name, answer) in [("/liar/", lie as fn(&OwnedFd)), ("/refuser/", refuse)] {
+    for (name, answer) in [
+        ("/liar/", lie as fn(&OwnedFd)),
+        ("/refuser/", refuse),
+        ("/stale/", refuse_earlier),
+        ("/closer/", close),
+    ] {
         if control.contains(name) {
             let own = config["orders"]["own"].as_i64().ok_or("no orders")?;
             let own = launch::inherited(own as i32)?;
@@ -106,7 +111,7 @@ fn lie(own: &OwnedFd) {
             vec![b'['; orders::BYTES_MAX + 1],
         ];
         // Until there is no room; what comes first, differs.
-        let at = order.number as usize;
+        let at = order.number as usize % messages.len();
         let messages = messages.iter().cycle().skip(at);
         for message in messages {
             if ipc::send(own, message, &[]).is_err() {
@@ -133,6 +138,36 @@ fn refuse(own: &OwnedFd) {
             let _ = orders::send(own, &report, &[]);
         }
     }
+}
+
+/// To each order of rules: that those before it are not in force, and that these are.
+fn refuse_earlier(own: &OwnedFd) {
+    let mut before = 0;
+    loop {
+        let _ = poll(&mut [PollFd::new(own, PollFlags::IN)], None);
+        let Ok((order, _)) = orders::receive::<Order>(own) else {
+            continue;
+        };
+        let about = [
+            (before, Said::Refused("a test".into())),
+            (order.number, Said::InForce),
+        ];
+        before = order.number;
+        for (number, said) in about {
+            let report = Report {
+                number,
+                is_last: true,
+                said,
+            };
+            let _ = orders::send(own, &report, &[]);
+        }
+    }
+}
+
+/// To the first order: nothing, ever. (The broker's end is open here as well.)
+fn close(own: &OwnedFd) {
+    let _ = poll(&mut [PollFd::new(own, PollFlags::IN)], None);
+    let _ = rustix::net::shutdown(own, rustix::net::Shutdown::Both);
 }
 
 fn serve(stack: &mut Stack, port: &mut Port) -> Result<(), Box<dyn Error>> {
