@@ -506,7 +506,7 @@ impl Fabric {
         let _ = writeln!(batch, "link set {device} up");
         batch += &lease.led_routes(device);
         ip_batch(namespace, &batch)?;
-        self.join_bridge(port, alias, lease)
+        self.join_bridge(String::new(), port, alias, lease)
     }
 
     /// A port that a driver has: a tap device of the bridge's own namespace. The device stays when the driver ends.
@@ -521,8 +521,7 @@ impl Fabric {
             .map_err(no_tap)?;
         let mut batch = format!("link set {port} txqueuelen {DRIVER_FRAMES}\n");
         no_ipv6_address(&mut batch, port);
-        ip_batch(self.namespace.as_fd(), &batch)?;
-        self.join_bridge(port, alias, lease)
+        self.join_bridge(batch, port, alias, lease)
     }
 
     /// The port of a domain that has a driver.
@@ -571,9 +570,8 @@ impl Fabric {
         Ok(())
     }
 
-    /// The port joins the bridge when both ends are up, so that it forwards at once.
-    fn join_bridge(&self, port: &str, alias: &str, lease: &Lease) -> Result<()> {
-        let mut batch = String::new();
+    /// The port joins the bridge when both ends are up, so that it forwards at once. What comes before stands in the batch.
+    fn join_bridge(&self, mut batch: String, port: &str, alias: &str, lease: &Lease) -> Result<()> {
         let _ = writeln!(batch, "link set {port} up");
         let _ = writeln!(batch, "link set {port} master {BRIDGE}");
         if !alias.is_empty() {

@@ -10,7 +10,6 @@
 use crate::queue::Foreign;
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Before each frame: `struct virtio_net_hdr` of linux/virtio_net.h.
 const HEADER_BYTES: usize = 10;
@@ -102,15 +101,11 @@ impl FrameNotes {
 #[derive(Debug)]
 pub struct FrameFile {
     file: OwnedFd,
-    trains_refused: AtomicU64,
 }
 
 impl FrameFile {
     pub(crate) fn new(file: OwnedFd) -> FrameFile {
-        FrameFile {
-            file,
-            trains_refused: AtomicU64::new(0),
-        }
+        FrameFile { file }
     }
 
     /// A program's end of a tap device ([`crate::tap::end_of`]).
@@ -163,26 +158,19 @@ impl FrameFile {
             let mut header = [0; HEADER_BYTES];
             let parts = &mut [IoSliceMut::new(&mut header), IoSliceMut::new(buffer)];
             match rustix::io::readv(&self.file, parts) {
-                Ok(bytes) if bytes >= HEADER_BYTES => match FrameNotes::from_header(&header) {
-                    Some(notes) => return Ok(Some((bytes - HEADER_BYTES, notes))),
-                    None => self.refuse_train(),
-                },
+                Ok(bytes) if bytes >= HEADER_BYTES => {
+                    // What has none is a train of something else than TCP, of which the kernel gives a tap none. It is gone.
+                    if let Some(notes) = FrameNotes::from_header(&header) {
+                        return Ok(Some((bytes - HEADER_BYTES, notes)));
+                    }
+                }
                 Ok(_) => return Err(io::ErrorKind::InvalidData.into()),
                 Err(rustix::io::Errno::AGAIN) => return Ok(None),
-                // A train that the header has no words for; it is gone.
-                Err(rustix::io::Errno::INVAL) => self.refuse_train(),
+                // One that the header has no words for.
+                Err(rustix::io::Errno::INVAL) => {}
                 Err(error) => return Err(error.into()),
             }
         }
-    }
-
-    /// Frames that were dropped because they are trains of something else than TCP. The kernel gives a tap none.
-    pub fn trains_refused(&self) -> u64 {
-        self.trains_refused.load(Ordering::Relaxed)
-    }
-
-    fn refuse_train(&self) {
-        self.trains_refused.fetch_add(1, Ordering::Relaxed);
     }
 }
 
