@@ -47,6 +47,8 @@ pub(crate) const FOUND_LOOK: Duration = Duration::from_millis(10);
 const ANSWER_MAX: Duration = Duration::from_millis(100);
 /// Reports of one stack to one order, with those that are late: of all its sockets, and of 100,000 counters.
 const REPORTS_MAX: usize = 512;
+/// So many are taken even when the time is over, or nobody waits.
+const REPORTS_MIN: usize = 16;
 /// So much of what a stack gives as its reason is logged.
 const REASON_CHARS: usize = 200;
 
@@ -222,7 +224,7 @@ impl Broker {
                         heard.silent.push(*id);
                         return false;
                     }
-                    if *count > 0 && Instant::now() > until {
+                    if *count >= REPORTS_MIN && Instant::now() > until {
                         return true;
                     }
                     match orders::receive::<Report>(&*end) {

@@ -1,6 +1,6 @@
 //! The smallest stack that can be started in `fordway-stackd`'s place: it listens on its control socket, and echoes what comes to
-//! TCP port 7. The tests of the launch run it. It takes no orders; that of a domain named `liar` answers them with all that it should not,
-//! that of `refuser` says that it cannot read rules, that of `stale` says so of the rules before, and that of `closer` closes its end.
+//! TCP port 7. The tests of the launch run it. It says that it has the rules, without having any; that of a domain named `hangs` says
+//! nothing, that of `liar` answers with all that it should not, that of `refuser` says that it cannot read rules, that of `stale` says so of the rules before, and that of `closer` closes its end.
 #![forbid(unsafe_code)]
 
 use fordway_driver::confine::{self, Confined};
@@ -26,17 +26,19 @@ fn main() -> Result<(), Box<dyn Error>> {
     let text = |value: &serde_json::Value| value.as_str().map(str::to_owned).ok_or("no text");
     let control = text(&config["control_socket"])?;
     let _control = ipc::listen(Path::new(&control), ipc::Kind::Packets, 0o666)?;
-    for (name, answer) in [
-        ("/liar/", lie as fn(&OwnedFd)),
-        ("/refuser/", refuse),
-        ("/stale/", refuse_earlier),
-        ("/closer/", close),
-    ] {
-        if control.contains(name) {
-            let own = config["orders"]["own"].as_i64().ok_or("no orders")?;
-            let own = launch::inherited(own as i32)?;
-            std::thread::spawn(move || answer(&own));
-        }
+    let answers = [
+        ("/hangs/", None),
+        ("/liar/", Some(lie as fn(&OwnedFd))),
+        ("/refuser/", Some(refuse)),
+        ("/stale/", Some(refuse_earlier)),
+        ("/closer/", Some(close)),
+    ];
+    let mut answers = answers.into_iter();
+    let answer = answers.find(|(name, _)| control.contains(name));
+    if let Some(answer) = answer.map_or(Some(take as fn(&OwnedFd)), |(_, answer)| answer) {
+        let own = config["orders"]["own"].as_i64().ok_or("no orders")?;
+        let own = launch::inherited(own as i32)?;
+        std::thread::spawn(move || answer(&own));
     }
     let mut port = match &config["port"]["queue"]["link"] {
         serde_json::Value::Number(link) => {
@@ -123,37 +125,36 @@ fn lie(own: &OwnedFd) {
 
 /// To each order of rules: that they are not in force.
 fn refuse(own: &OwnedFd) {
-    loop {
-        let _ = poll(&mut [PollFd::new(own, PollFlags::IN)], None);
-        if let Ok((order, _)) = orders::receive::<Order>(own) {
-            let said = match order.what {
-                What::Rules { .. } => Said::Refused("a test".into()),
-                _ => Said::Connections(Vec::new()),
-            };
-            let report = Report {
-                number: order.number,
-                is_last: true,
-                said,
-            };
-            let _ = orders::send(own, &report, &[]);
-        }
-    }
+    answer_rules(own, |order| vec![(order, Said::Refused("a test".into()))]);
+}
+
+/// To each order of rules: that they are in force.
+fn take(own: &OwnedFd) {
+    answer_rules(own, |order| vec![(order, Said::InForce)]);
 }
 
 /// To each order of rules: that those before it are not in force, and that these are.
 fn refuse_earlier(own: &OwnedFd) {
     let mut before = 0;
+    answer_rules(own, |order| {
+        let earlier = std::mem::replace(&mut before, order);
+        let refused = Said::Refused("a test".into());
+        vec![(earlier, refused), (order, Said::InForce)]
+    });
+}
+
+/// Says this to orders of rules, and to others that there is nothing.
+fn answer_rules(own: &OwnedFd, mut answer: impl FnMut(u64) -> Vec<(u64, Said)>) {
     loop {
         let _ = poll(&mut [PollFd::new(own, PollFlags::IN)], None);
         let Ok((order, _)) = orders::receive::<Order>(own) else {
             continue;
         };
-        let about = [
-            (before, Said::Refused("a test".into())),
-            (order.number, Said::InForce),
-        ];
-        before = order.number;
-        for (number, said) in about {
+        let said = match order.what {
+            What::Rules { .. } => answer(order.number),
+            _ => vec![(order.number, Said::Connections(Vec::new()))],
+        };
+        for (number, said) in said {
             let report = Report {
                 number,
                 is_last: true,
