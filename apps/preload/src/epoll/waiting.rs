@@ -454,32 +454,46 @@ fn is_plain(instance: &Instance) -> bool {
     instance.plain.load(Ordering::Relaxed) != 0 && shared::is_left(instance)
 }
 
+/// Looks of one wait that own events alone have filled.
+#[derive(Default)]
+struct Hidden(u32);
+
+impl Hidden {
+    /// Whether a look is to be made again at once: own events took all the `room`, and what is the program's may
+    /// stand behind them, and is there now.
+    fn looks_again(&mut self, (count, woken, room): (usize, usize, usize)) -> bool {
+        let is_hidden = count == 0 && woken == room && self.0 < HIDDEN_MAX;
+        self.0 += u32::from(is_hidden);
+        is_hidden
+    }
+}
+
 /// The kernel's wait alone, in an instance that was let go of. Other processes may not
-/// have done so yet: what is theirs is not the program's.
+/// have done so yet: what is theirs is not the program's. `None`: it was taken up again.
 fn wait_plain(
     instance: &Instance,
     events: *mut libc::epoll_event,
     room: usize,
-    timeout_ns: Option<u64>,
+    deadline: Deadline,
     mask: *const c_void,
-) -> sys::Result<usize> {
-    let deadline = Deadline::after(timeout_ns);
+) -> sys::Result<Option<usize>> {
+    let mut hidden = Hidden::default();
     loop {
         let left = deadline.left_ns(None);
         let woken = kernel_wait(instance, events, room, left, mask)?;
-        let mut kept = 0;
-        for at in 0..woken {
-            // SAFETY: the kernel has just filled `woken` events of the program's array; `kept <= at`.
-            unsafe {
-                let event = events.add(at).read_unaligned();
-                if (event.u64 >> 32) as u32 != PROCESS.epoll.tag.load(Ordering::Relaxed) {
-                    events.add(kept).write_unaligned(event);
-                    kept += 1;
-                }
-            }
+        // Of what was added since it was taken up again, this may be the only word.
+        let (kept, _) = translate(instance, events, woken);
+        if hidden.looks_again((kept, woken, room)) {
+            continue;
         }
-        if kept != 0 || deadline.has_passed() {
-            return Ok(kept);
+        if kept != 0 {
+            return Ok(Some(kept));
+        }
+        if !is_plain(instance) {
+            return Ok(None);
+        }
+        if deadline.has_passed() {
+            return Ok(Some(0));
         }
         let _ = sys!(SYS_poll, 0, 0, STRANGE_PAUSE_MS);
     }
@@ -494,9 +508,16 @@ fn wait_equipped(
     mask: *const c_void,
 ) -> sys::Result<usize> {
     thread::cancellation_point();
-    if is_plain(instance) {
-        return wait_plain(instance, events, room, timeout_ns, mask);
-    }
+    let timeout_ns = match is_plain(instance) {
+        false => timeout_ns,
+        true => {
+            let deadline = Deadline::after(timeout_ns);
+            match wait_plain(instance, events, room, deadline, mask)? {
+                Some(count) => return Ok(count),
+                None => deadline.left_ns(None),
+            }
+        }
+    };
     let call = Call::begin();
     broker::check_mail();
     let begun = sys::ticks();
@@ -524,7 +545,7 @@ fn wait_on(
     (begun, call): (u64, Call),
     mask: *const c_void,
 ) -> sys::Result<usize> {
-    let (mut deadline, mut hidden) = (None, 0);
+    let (mut deadline, mut hidden) = (None, Hidden::default());
     loop {
         // Of the room of UDP sockets, which is told again and again, the kernel alone knows.
         if timeout_ns != Some(0) && datagram::are_in(instance) && datagram::wants_room(instance) {
@@ -564,8 +585,10 @@ fn wait_on(
         }
         let deadline = *deadline.get_or_insert_with(|| Deadline::after_ticks(begun, timeout_ns));
         if is_plain(instance) {
-            let left = deadline.left_ns(None);
-            return wait_plain(instance, events, room, left, mask);
+            match wait_plain(instance, events, room, deadline, mask)? {
+                Some(count) => return Ok(count),
+                None => continue,
+            }
         }
         let (woken, watch) = sleep(instance, events, room, timeout_ns, (deadline, call), mask)?;
         serve(instance, watch);
@@ -574,9 +597,7 @@ fn wait_on(
         if is_late && count == 0 {
             count = gather(instance, events, room, 0);
         }
-        // Own ones took all the room: what is the program's may stand behind them, and is there now.
-        if count == 0 && woken == room && hidden < HIDDEN_MAX {
-            hidden += 1;
+        if hidden.looks_again((count, woken, room)) {
             continue;
         }
         if count != 0 || timeout_ns == Some(0) || deadline.has_passed() {
@@ -670,6 +691,7 @@ mod tests {
     use super::super::items::new_item;
     use super::*;
     use crate::testing::{free, tables};
+    use fordway_abi::reason::Reason;
 
     /// The kernel's answer has events of the program, of a registration, and of former ones.
     #[test]
@@ -722,6 +744,100 @@ mod tests {
             if let Some(word) = state::slot(fd) {
                 word.store(state::kind::UNKNOWN, Ordering::Relaxed);
             }
+        }
+    }
+
+    /// Doors that were knocked at stand in front of the program's event; there is room for one, and no time.
+    #[test]
+    fn own_events_hide_none_of_the_programs() {
+        let _turn = tables();
+        // SAFETY: makes descriptors, which the test closes.
+        let fds = unsafe {
+            let flags = libc::EFD_NONBLOCK;
+            let files = [(); 4].map(|()| libc::eventfd(1, flags));
+            [
+                libc::epoll_create1(0),
+                files[0],
+                files[1],
+                files[2],
+                files[3],
+            ]
+        };
+        let [epoll, first, second, third, own] = fds;
+        created(epoll);
+        let (_, instance) = super::super::instance(epoll).expect("an instance");
+        let add = |fd, u64| {
+            let event = libc::epoll_event {
+                events: IN | ET,
+                u64,
+            };
+            let added = sys!(
+                SYS_epoll_ctl,
+                epoll,
+                libc::EPOLL_CTL_ADD,
+                fd,
+                &raw const event
+            );
+            assert_eq!(added, Ok(0));
+        };
+        for reason in [Reason::Forked as u32, 0] {
+            instance.plain.store(reason, Ordering::Relaxed);
+            for door in [first, second, third] {
+                add(door, tag(TAG_BELL));
+            }
+            add(own, 7);
+            let mut event = libc::epoll_event { events: 0, u64: 0 };
+            let none = core::ptr::null();
+            let shown = wait_in(instance, &raw mut event, 1, Some(0), none);
+            assert_eq!((shown, { event.u64 }), (Ok(1), 7), "{reason}");
+            for fd in [first, second, third, own] {
+                let gone = sys!(SYS_epoll_ctl, epoll, libc::EPOLL_CTL_DEL, fd, 0);
+                assert_eq!(gone, Ok(0));
+            }
+        }
+        instance.used.store(0, Ordering::Relaxed);
+        if let Some(word) = state::slot(epoll) {
+            word.store(state::kind::UNKNOWN, Ordering::Relaxed);
+        }
+        for fd in fds {
+            let _ = sys!(SYS_close, fd);
+        }
+    }
+
+    /// A thread that waits by the kernel alone is told of what was added once the instance was taken up again.
+    #[test]
+    fn a_plain_wait_ends_where_the_instance_is_taken_up_again() {
+        let _turn = tables();
+        // SAFETY: makes descriptors, which the test closes.
+        let fds = unsafe { [libc::epoll_create1(0), libc::eventfd(1, libc::EFD_NONBLOCK)] };
+        let [epoll, door] = fds;
+        created(epoll);
+        let (_, instance) = super::super::instance(epoll).expect("an instance");
+        let event = libc::epoll_event {
+            events: IN | ET,
+            u64: tag(TAG_BELL),
+        };
+        let added = sys!(
+            SYS_epoll_ctl,
+            epoll,
+            libc::EPOLL_CTL_ADD,
+            door,
+            &raw const event
+        );
+        assert_eq!(added, Ok(0));
+        // It was, just as the thread had begun to wait.
+        instance.plain.store(0, Ordering::Relaxed);
+        let mut events = [event; 2];
+        let none = core::ptr::null();
+        let late = Deadline::after(Some(5_000_000_000));
+        let waited = wait_plain(instance, events.as_mut_ptr(), 2, late, none);
+        assert_eq!(waited, Ok(None));
+        instance.used.store(0, Ordering::Relaxed);
+        if let Some(word) = state::slot(epoll) {
+            word.store(state::kind::UNKNOWN, Ordering::Relaxed);
+        }
+        for fd in fds {
+            let _ = sys!(SYS_close, fd);
         }
     }
 }
