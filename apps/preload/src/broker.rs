@@ -16,7 +16,7 @@ use crate::process::PROCESS;
 use crate::state::{self, Conn, phase};
 use crate::sys::{self, sys};
 use crate::thread::Shield;
-use crate::{claim, config, datagram, hidden, identity, link, purse, upgrade, wait};
+use crate::{claim, config, datagram, hidden, identity, late, link, purse, upgrade, wait};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use fordway_abi::control::{
     Door, DoorAck, Downgrade, HELLO_MAGIC, Hello, Link, Message, Offer, OwnDoor, Pair, Peer,
@@ -135,6 +135,7 @@ fn attach_surely() {
 /// Other threads may send as soon as `Broker::fd` is set: not before the broker has answered
 /// `Hello`, which must be the first packet.
 fn open() -> sys::Result<()> {
+    late::give();
     let page_fd = wait::set_up()?;
     let socket = sys!(
         SYS_socket,
@@ -454,6 +455,7 @@ fn not_paired(conn: &Conn) {
 
 /// Registers a doorbell and waits until every peer has been sent it.
 pub fn register_door(door: u64) -> bool {
+    late::give();
     if send(&Door { door }, &[]).is_err() {
         return false;
     }

@@ -5,7 +5,7 @@ use crate::lock::{Guard, lock_shared, rank};
 use crate::spin;
 use crate::state::Conn;
 use crate::sys::{self, sys};
-use crate::{broker, epoll, link, stay, transfer, upgrade, wait};
+use crate::{broker, epoll, late, link, stay, transfer, upgrade, wait};
 use core::sync::atomic::Ordering;
 use fordway_abi::control::status;
 use fordway_abi::reason::Reason;
@@ -114,6 +114,9 @@ impl<'a> At<'a> {
 
     /// `None`: nothing was learned; the number may have been closed meanwhile, and be another's.
     fn poll(&self, events: i16, time_ms: i32) -> Option<u32> {
+        if time_ms != 0 {
+            late::give();
+        }
         let fd = self.fd();
         let mut entry = libc::pollfd {
             fd,
@@ -206,13 +209,13 @@ impl End for At<'_> {
     #[inline(always)]
     fn tell(&self, doors: u64) {
         self.conn.mark();
-        self.conn.knock(doors);
+        late::knock(self.conn, doors);
         spin::note_cpu(self.conn);
     }
 
     #[inline]
     fn knock(&self, doors: u64) {
-        self.conn.knock(doors);
+        late::knock(self.conn, doors);
     }
 
     fn knock_all(&self) {
@@ -368,6 +371,7 @@ impl End for At<'_> {
         // SAFETY: mapped as long as the connection has its channel; an atomic load.
         self.conn
             .knock(unsafe { (*page).sleeping.load(Ordering::SeqCst) });
+        late::give();
         let _ = sys!(SYS_poll, 0, 0, PAUSE_MS);
         broker::check_mail();
     }

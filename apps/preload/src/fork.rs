@@ -16,7 +16,7 @@ use crate::process::PROCESS;
 use crate::state::{self, Held, attention};
 use crate::sys;
 use crate::{
-    broker, datagram, epoll, headroom, hidden, identity, libcs, link, shared_bell, stay, wait,
+    broker, datagram, epoll, headroom, hidden, identity, late, libcs, link, shared_bell, stay, wait,
 };
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use fordway_sockets::{Event, down};
@@ -245,6 +245,7 @@ pub fn leaving() {
         let_go(&conn.held);
     }
     datagram::let_go_all();
+    late::give();
 }
 
 #[cfg(test)]

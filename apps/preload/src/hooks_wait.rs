@@ -4,7 +4,7 @@
 use crate::select::Sets;
 use crate::state::{self, kind};
 use crate::sys::{self, give, sys};
-use crate::{broker, config, datagram, epoll, faults, libcs, poll, real, upgrade};
+use crate::{broker, config, datagram, epoll, faults, late, libcs, poll, real, upgrade};
 use core::ffi::{c_int, c_void};
 use fordway_abi::reason::Reason;
 
@@ -61,6 +61,7 @@ fn takes_part() -> bool {
     let takes_part =
         config::is_active() && (state::conn_high() != 0 || epoll::is_used() || datagram::is_used());
     if takes_part {
+        late::give();
         // A forked child may wait for what its parent listens to.
         broker::attach();
     }

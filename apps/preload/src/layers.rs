@@ -20,7 +20,15 @@ const LAYERS: [&[&str]; 7] = [
         "aside", "cork", "deadline", "headroom", "hidden", "insisted", "purse", "spin", "state",
     ],
     // Other processes: peers, relatives, the broker; doorbells.
-    &["broker", "fork", "link", "shared_bell", "stay", "wait"],
+    &[
+        "broker",
+        "fork",
+        "late",
+        "link",
+        "shared_bell",
+        "stay",
+        "wait",
+    ],
     // A connection's way up and down, its bytes, and who waits for them by epoll.
     &["datagram", "end", "epoll", "stack", "transfer", "upgrade"],
     // Those who wait for several at once.

@@ -57,6 +57,7 @@ mod hooks_vsock;
 mod hooks_wait;
 mod identity;
 mod insisted;
+mod late;
 #[cfg(test)]
 mod layers;
 mod libcs;

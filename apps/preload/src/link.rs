@@ -6,6 +6,7 @@
 //! mapped). A link is never unmapped while a connection uses it; when the peer's
 //! process is gone and the last connection closed, it is given back.
 
+use crate::late::Held;
 use crate::lock::{Lock, lock_shared, rank};
 use crate::process::PROCESS;
 use crate::spin::Spins;
@@ -77,6 +78,8 @@ pub struct Link {
     pub views: [[AtomicI32; DOOR_COUNT]; 2],
     /// `sleep_count` at which each door was knocked at last.
     pub knocked: [AtomicU32; DOOR_COUNT],
+    /// Knocks that are held back.
+    pub late: Held,
     /// What waits for this peer have shown.
     pub spins: Spins,
 }

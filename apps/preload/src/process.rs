@@ -15,6 +15,7 @@ use crate::headroom::Headroom;
 use crate::hidden::Hidden;
 use crate::identity::Identity;
 use crate::insisted::Insisted;
+use crate::late::Late;
 use crate::link::Links;
 use crate::poll::Polled;
 use crate::purse::DomainsPurse;
@@ -32,6 +33,8 @@ pub struct Process {
     pub table: Table,
     /// What it shares with other processes.
     pub links: Links,
+    /// Knocks that are held back.
+    pub late: Late,
     /// The conversation with the broker.
     pub broker: Broker,
     /// The conversation with the program's own stack.
@@ -73,6 +76,7 @@ pub struct Process {
 pub static PROCESS: Process = Process {
     table: Table::new(),
     links: Links::new(),
+    late: Late::new(),
     broker: Broker::new(),
     talk: Talk::new(),
     stack_again: Again::new(),

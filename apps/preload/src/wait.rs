@@ -17,7 +17,7 @@ use crate::spin::{self, Look};
 use crate::state::Conn;
 use crate::sys::{self, sys};
 use crate::thread::{self, Shield};
-use crate::{broker, hidden, link, real, shared_bell, stay, upgrade};
+use crate::{broker, hidden, late, link, real, shared_bell, stay, upgrade};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use fordway_abi::shm::{DOOR_COUNT, DOOR_SHARED, WAIT_PAGE_BYTES, WAIT_PAGE_MAGIC, WaitPage};
@@ -189,9 +189,10 @@ pub fn forget_own() {
 }
 
 /// A thread begins to wait in the library: peers see that the process is alive in there
-/// ([`down::watch`]). Two threads may count as one.
+/// ([`down::watch`]). Two threads may count as one. What it has held back, it does now.
 #[inline]
 pub fn beat() {
+    late::give();
     // SAFETY: the page stays mapped once it is made.
     if let Some(page) = unsafe { PROCESS.doors.page.load(Ordering::Relaxed).as_ref() } {
         let beat = page.beat.load(Ordering::Relaxed);

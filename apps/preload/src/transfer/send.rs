@@ -5,7 +5,7 @@ use crate::lock::{Guard, lock_word, rank};
 use crate::state::Conn;
 use crate::sys::{self, sys};
 use crate::wait;
-use crate::{epoll, faults, real};
+use crate::{epoll, faults, late, real};
 use core::sync::atomic::Ordering;
 use fordway_ring::Producer;
 use fordway_ring::copy::Kernel;
@@ -155,6 +155,7 @@ impl<'a> Transfer for Sending<'a> {
 /// A send that may not wait found no room: that there is some again is an event.
 fn await_room(conn: &Conn) {
     conn.own().tx_own.no_space.store(1, Ordering::SeqCst);
+    late::give();
     epoll::warm_all(conn);
 }
 
