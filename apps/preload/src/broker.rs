@@ -137,22 +137,14 @@ fn attach_surely() {
 fn open() -> sys::Result<()> {
     late::give();
     let page_fd = wait::set_up()?;
-    let socket = sys!(
-        SYS_socket,
-        libc::AF_UNIX,
-        libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK,
-        0
-    )? as i32;
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    let socket = hidden::make(|| sys!(SYS_socket, libc::AF_UNIX, kind, 0))?;
     let mut address = [0u8; 2 + config::SOCKET_PATH_BYTES];
     address[..2].copy_from_slice(&(libc::AF_UNIX as u16).to_ne_bytes());
     // SAFETY: written once by the constructor.
     address[2..].copy_from_slice(unsafe { &*config::socket_path() });
-    if let Err(error) = sys!(SYS_connect, socket, address.as_ptr(), address.len()) {
-        let _ = sys!(SYS_close, socket);
-        return Err(error);
-    }
-    let socket = hidden::hide(socket)?;
-    match greet(socket, &[page_fd]) {
+    let connected = sys!(SYS_connect, socket, address.as_ptr(), address.len());
+    match connected.and_then(|_| greet(socket, &[page_fd])) {
         Ok(mailbox) => {
             PROCESS.broker.mail_seen.store(0, Ordering::Relaxed);
             PROCESS.broker.mailbox.store(mailbox, Ordering::Release);

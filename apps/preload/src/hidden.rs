@@ -33,6 +33,8 @@ pub struct Hidden {
     /// How many there are, and how many there can be.
     count: AtomicU32,
     count_max: AtomicU32,
+    /// How often one began or ended to be made by [`make`]: odd, while it has a number that may be the program's.
+    makings: AtomicU32,
     /// The limit is raised for a moment: by one thread at a time, or it would stay raised.
     raising: Lock<{ rank::RAISING }>,
 }
@@ -43,6 +45,7 @@ impl Hidden {
         Self {
             count: AtomicU32::new(0),
             count_max: AtomicU32::new(0),
+            makings: AtomicU32::new(0),
             raising: Lock::new(),
         }
     }
@@ -141,6 +144,44 @@ pub fn hide(fd: i32) -> sys::Result<i32> {
     moved
 }
 
+/// A new hidden descriptor, by the call of the kernel that makes it. It has the lowest free number before it has a
+/// high one: [`lowest`] knows of that.
+pub fn make(call: impl FnOnce() -> sys::Result<usize>) -> sys::Result<i32> {
+    within(|span| {
+        // SYNC POINT with `lowest`.
+        PROCESS.hidden.makings.fetch_add(1, Ordering::SeqCst);
+        let made = call().and_then(|made| {
+            let moved = duplicate(made as i32, span.first);
+            let _ = sys!(SYS_close, made);
+            moved
+        });
+        PROCESS.hidden.makings.fetch_add(1, Ordering::SeqCst);
+        made
+    })
+}
+
+/// To be asked before a descriptor comes to the program through the library; see [`lowest`].
+pub fn makings() -> u32 {
+    PROCESS.hidden.makings.load(Ordering::SeqCst)
+}
+
+/// A descriptor that has come to the program since [`makings`] was `before`, under the number that it would have if
+/// none of ours had been made meanwhile. Nobody knows the one yet that it has.
+pub fn lowest(fd: i32, before: u32) -> i32 {
+    if before & 1 == 0 && makings() == before {
+        return fd;
+    }
+    let _guard = PROCESS.hidden.raising.lock();
+    match sys!(SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, 0) {
+        Ok(other) => {
+            let (lower, higher) = (fd.min(other as i32), fd.max(other as i32));
+            let _ = sys!(SYS_close, higher);
+            lower
+        }
+        Err(_) => fd,
+    }
+}
+
 /// A hidden descriptor of the same file. For a moment, or for a file of which the program has
 /// just let go: where no other number can be had, one of the program's will do.
 pub fn copy(fd: i32) -> sys::Result<i32> {
@@ -216,6 +257,27 @@ mod tests {
             rlim_max: hard,
         };
         assert_eq!(set_limit(&before), Ok(()));
+    }
+
+    #[test]
+    fn one_that_is_made_takes_no_number_of_the_programs() {
+        let _turn = tables();
+        // Another test may take the number as soon as it is free.
+        let is_lower = (0..100).any(|_| {
+            let (mut before, mut came) = (0, -1);
+            let made = make(|| {
+                let made = sys!(SYS_dup, 0)?;
+                before = makings();
+                came = sys!(SYS_dup, 0)? as i32;
+                Ok(made)
+            });
+            let fd = lowest(came, before);
+            assert_eq!(lowest(fd, makings()), fd, "nothing was made");
+            close(made.expect("a hidden descriptor"));
+            assert_eq!(sys!(SYS_close, fd), Ok(0));
+            fd < came
+        });
+        assert!(is_lower);
     }
 
     #[test]

@@ -66,8 +66,8 @@ fn open() -> sys::Result<c_int> {
     address[2..].copy_from_slice(unsafe { &*config::stack_path() });
     let until_ns = sys::now_ns() + TRY_NS;
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
+    let socket = hidden::make(|| sys!(SYS_socket, libc::AF_UNIX, kind, 0))?;
     loop {
-        let socket = sys!(SYS_socket, libc::AF_UNIX, kind, 0)? as c_int;
         match sys!(SYS_connect, socket, address.as_ptr(), address.len()) {
             Ok(_) => {
                 let patience = libc::timeval {
@@ -75,12 +75,12 @@ fn open() -> sys::Result<c_int> {
                     tv_usec: 0,
                 };
                 sys::set_option(socket, libc::SOL_SOCKET, libc::SO_RCVTIMEO, patience);
-                return hidden::hide(socket);
+                return Ok(socket);
             }
             Err(error) => {
-                let _ = sys!(SYS_close, socket);
                 let may_come = matches!(error, libc::ECONNREFUSED | libc::ENOENT | libc::EINTR);
                 if !may_come || sys::now_ns() > until_ns {
+                    hidden::close(socket);
                     return Err(libc::ENETDOWN);
                 }
                 let _ = sys!(SYS_poll, 0, 0, PAUSE_MS);
@@ -139,7 +139,7 @@ fn talk(fd: c_int, request: &Request) -> sys::Result<(Answer, Option<c_int>)> {
 #[repr(C, align(8))]
 struct Ancillary([u8; 24]);
 
-/// One message of up to `count` bytes, and the descriptor beside it. It is close-on-exec.
+/// One message of up to `count` bytes, and the descriptor beside it, which is the program's. It is close-on-exec.
 pub fn receive_with_fd(
     receive: impl FnOnce(*mut libc::msghdr, c_int) -> sys::Result<usize>,
     at: *mut u8,
@@ -156,6 +156,7 @@ pub fn receive_with_fd(
     message.msg_iovlen = 1;
     message.msg_control = ancillary.0.as_mut_ptr().cast();
     message.msg_controllen = ancillary.0.len() as _;
+    let makings = hidden::makings();
     let count = receive(&raw mut message, libc::MSG_CMSG_CLOEXEC)?;
     let word = |from: usize| {
         let bytes = ancillary.0[from..from + 4].try_into();
@@ -164,7 +165,8 @@ pub fn receive_with_fd(
     // A header of 16 bytes (socket.h), and one number.
     let has_one = crate::libcs::count(message.msg_controllen) >= 20
         && (word(8), word(12)) == (libc::SOL_SOCKET, libc::SCM_RIGHTS);
-    Ok((count, has_one.then(|| word(16))))
+    let came = has_one.then(|| hidden::lowest(word(16), makings));
+    Ok((count, came))
 }
 
 /// Which socket of a stack a descriptor is: the name of its other end says so.
