@@ -445,11 +445,22 @@ fn not_paired(conn: &Conn) {
     upgrade::rejected(conn, Reason::NoMemory as u32);
 }
 
-/// Registers a doorbell and waits until every peer has been sent it.
+/// Whether some process is a peer, or what this one has offered may make it one. To be asked behind a
+/// message to the broker: what is offered from here on, the broker reads later.
+fn may_have_peers() -> bool {
+    let is_offered = |conn: &Conn| conn.phase.load(Ordering::SeqCst) != phase::KERNEL;
+    link::own().next().is_some() || state::conns().any(is_offered) || datagram::is_any_offered()
+}
+
+/// Registers a doorbell and waits until every peer has been sent it. Where there can be none, nothing is waited for.
 pub fn register_door(door: u64) -> bool {
     late::give();
     if send(&Door { door }, &[]).is_err() {
         return false;
+    }
+    if !may_have_peers() {
+        wait::registered(door);
+        return true;
     }
     let deadline = sys::now_ns() + ANSWER_MS as u64 * 1_000_000;
     while !wait::is_registered(door) && sys::now_ns() < deadline {
@@ -773,6 +784,32 @@ mod tests {
         for conn in [conn, other] {
             free(conn);
         }
+    }
+
+    #[test]
+    fn an_answer_about_a_door_is_waited_for_where_there_may_be_a_peer() {
+        let _turn = tables();
+        let door = 40;
+        let registers = |offers: &dyn Fn()| {
+            let Files([ours, broker]) = &pretended();
+            pretend(hidden::copy(*ours).expect("a hidden descriptor"));
+            // It reads and says nothing, and its end comes where an answer would.
+            let shut = sys!(SYS_shutdown, *broker, libc::SHUT_WR);
+            assert_eq!(shut, Ok(0));
+            offers();
+            let is_registered = register_door(door);
+            let packet = told(*broker).expect("a message");
+            assert_eq!(packet.body::<Door>().map(|Door { door }| door), Some(door));
+            hidden::close(PROCESS.broker.fd.swap(-1, Ordering::Relaxed));
+            wait::forget(door);
+            is_registered
+        };
+        assert!(registers(&|| ()), "nobody would knock");
+        let Files([fd, ..]) = &connection();
+        let conn = state::add_conn(*fd, false).expect("a place");
+        assert!(registers(&|| ()), "it was not offered");
+        assert!(!registers(&|| conn.phase.advance(Event::Offered)));
+        free(conn);
     }
 
     #[test]

@@ -22,6 +22,8 @@ const AGAIN_NS: u64 = 100_000_000;
 /// Cgroups above each other that are looked at.
 const DEPTH_MAX: u32 = 32;
 const TEXT_BYTES: usize = 4096;
+/// From here on a limit is none (linux: PAGE_COUNTER_MAX, in the first version).
+const UNLIMITED: u64 = 1 << 62;
 
 /// Of the process: what its memory has room for.
 pub struct Headroom {
@@ -146,7 +148,8 @@ fn left_at(files: &Files, path: &[u8]) -> Option<u64> {
         let mut text = [0; 32];
         number(read(&[files.root, path, name], &mut text)?)
     };
-    let limit = files.limits.iter().filter_map(|name| figure(name)).min()?;
+    let limits = files.limits.iter().filter_map(|name| figure(name));
+    let limit = limits.filter(|limit| *limit < UNLIMITED).min()?;
     let used = figure(files.used)?;
     let mut text = [0; TEXT_BYTES];
     let stat = read(&[files.root, path, b"/memory.stat"], &mut text).unwrap_or(&[]);
@@ -228,6 +231,26 @@ mod tests {
         for line in [&b""[..], b"0", b"7:cpu,cpuacct:/", b"1:name=systemd:/"] {
             assert_eq!(left_by(line), None);
         }
+    }
+
+    #[test]
+    fn a_cgroup_without_a_limit_is_not_asked_what_it_uses() {
+        let root = std::env::temp_dir().join(format!("fordway-cgroup-{}", std::process::id()));
+        std::fs::create_dir_all(&root).expect("a directory");
+        let write = |name: &str, text: &str| {
+            std::fs::write(root.join(name), text).expect("a file");
+        };
+        let name = root.clone().into_os_string().into_encoded_bytes();
+        let files = Files {
+            root: Box::leak(name.into_boxed_slice()),
+            ..V1
+        };
+        write("memory.usage_in_bytes", "4096\n");
+        write("memory.limit_in_bytes", "9223372036854771712\n");
+        assert_eq!(left_at(&files, b"/"), None);
+        write("memory.limit_in_bytes", "12288\n");
+        assert_eq!(left_at(&files, b"/"), Some(8192));
+        std::fs::remove_dir_all(&root).expect("ours");
     }
 
     #[test]

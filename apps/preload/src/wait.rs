@@ -308,6 +308,13 @@ pub fn registered(door: u64) {
         .fetch_or(1 << (door % DOOR_COUNT as u64), Ordering::AcqRel);
 }
 
+/// The opposite.
+#[cfg(test)]
+pub fn forget(door: u64) {
+    let mask = !(1 << door);
+    PROCESS.doors.registered.fetch_and(mask, Ordering::AcqRel);
+}
+
 /// Whether every peer has been told of bell `door`.
 pub fn is_registered(door: u64) -> bool {
     PROCESS.doors.registered.load(Ordering::Acquire) >> door & 1 != 0

@@ -204,6 +204,11 @@ fn make_way(socket: &Socket, newcomer: Name) -> Option<()> {
     freed
 }
 
+/// Whether one has a channel, or may get one.
+pub fn is_any_offered() -> bool {
+    all().any(|flow| flow.phase.load(Ordering::SeqCst) > phase::KERNEL)
+}
+
 /// The broker is gone: offers are void, and what has a channel goes back to the kernel, for nobody would
 /// see that another socket has its datagrams. Under the lock of the mail.
 pub fn lost() {

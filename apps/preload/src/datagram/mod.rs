@@ -50,7 +50,7 @@ mod tests;
 mod watch;
 
 pub use all::told;
-pub use flow::{Flow, lost};
+pub use flow::{Flow, is_any_offered, lost};
 pub use receive::{Place, next_bytes, note_received, receive, receive_unaware};
 pub use send::{To, note_sent, send};
 pub use watch::{

@@ -644,7 +644,9 @@ fn a_socket_that_is_closed_as_its_flow_gets_a_channel_keeps_none() {
     let _turn = tables();
     let (a, b) = acquainted();
     let flow = a.ours().flow_to(b.name()).expect("a flow");
+    assert!(!is_any_offered());
     flow.pretend_offered();
+    assert!(is_any_offered());
     // As if it were found in BINDING.
     flow.closing.store(1, Ordering::SeqCst);
     flow.paired(link_to_nobody(), 0, 7, 98);
