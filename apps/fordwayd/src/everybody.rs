@@ -290,7 +290,7 @@ impl Broker {
                 netns_cookie: domain.netns_cookie,
                 local: name,
                 remote: facts.local,
-                shown: Shown { fd: 0, thread: 0 },
+                shown: Shown::default(),
                 ..*facts
             };
             if self.rules.hears([&from, &to], facts.remote)? {

@@ -37,7 +37,7 @@ use fordway_platform::{diag, netns, process};
 use fordway_registry::{
     ChannelView, ConnectionView, FarEnd, Path, ProcessId, Shown, SocketFacts, Usage, inode_of,
 };
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 
@@ -88,35 +88,38 @@ fn on_its_way(own: Option<Progress>, peer: Option<Progress>) -> Option<Reason> {
     }
 }
 
-/// Sockets of stacks, with the program and the number of those whose pair with their program has a channel.
 /// Longest protocol or state of a stack's.
 const WORD_CHARS: usize = 16;
 
-fn with_pairs(mut of_stacks: Vec<Connection>, rows: &[Connection]) -> Vec<Connection> {
-    let pairs = || {
-        let pairs = rows
-            .iter()
-            .filter(|row| row.protocol == Protocol::Unix.word());
-        pairs.filter_map(|row| Some((row, row.channel?)))
-    };
-    // The end that the stack has is known by its cookie, the program's by the number that both have.
-    let ends: HashMap<&str, u64> = pairs().map(|(row, id)| (row.cookie.as_str(), id)).collect();
-    let mut others: HashMap<u64, Vec<&Connection>> = HashMap::new();
-    for (row, id) in pairs() {
-        others.entry(id).or_default().push(row);
+/// Sockets of stacks, with the program that has the other end of each pair, and the number of that end's channel. Where the channel goes
+/// past the stack, to the far end, the socket has its bytes, and the rows of the pair's ends go: nothing is carried between these two.
+fn with_pairs(of_stacks: &mut [Connection], rows: &mut Vec<Connection>, past: &HashSet<String>) {
+    let is_pair = |row: &&Connection| row.protocol == Protocol::Unix.word();
+    // The end that the stack has is known by its cookie, the program's by the name of that one.
+    let pairs = rows.iter().filter(is_pair);
+    let ends: HashMap<&str, &Connection> = pairs.map(|row| (row.cookie.as_str(), row)).collect();
+    let pairs = rows
+        .iter()
+        .filter(is_pair)
+        .filter(|row| row.channel.is_some());
+    let others: HashMap<&str, &Connection> = pairs.map(|row| (row.remote.as_str(), row)).collect();
+    let mut shown = HashSet::new();
+    for one in of_stacks {
+        let own = ends.get(one.cookie.as_str());
+        let Some((own, other)) = own.and_then(|own| Some((own, others.get(own.local.as_str())?)))
+        else {
+            continue;
+        };
+        (one.channel, one.pid) = (other.channel, other.pid);
+        if past.contains(&other.cookie) {
+            one.path.clone_from(&other.path);
+            one.reason.clone_from(&other.reason);
+            one.ring_bytes_tx = other.ring_bytes_tx;
+            one.ring_bytes_rx = other.ring_bytes_rx;
+            shown.extend([own.cookie.clone(), other.cookie.clone()]);
+        }
     }
-    for one in &mut of_stacks {
-        one.channel = ends.get(one.cookie.as_str()).copied();
-        let both = one
-            .channel
-            .and_then(|id| others.get(&id))
-            .into_iter()
-            .flatten();
-        one.pid = both
-            .filter(|end| end.cookie != one.cookie)
-            .find_map(|end| end.pid);
-    }
-    of_stacks
+    rows.retain(|row| !shown.contains(&row.cookie));
 }
 
 fn is_waiting(view: &ConnectionView) -> bool {
@@ -188,11 +191,13 @@ impl Broker {
         });
         rows.extend(others.iter().map(|end| self.describe_other(end)));
         let of_stacks = self.stack_connections().into_iter();
-        let of_stacks: Vec<_> = of_stacks
+        let mut of_stacks: Vec<_> = of_stacks
             .filter_map(|(id, one)| self.describe_of_stack(id, one))
             .collect();
-        let with_pairs = with_pairs(of_stacks, &rows);
-        rows.extend(with_pairs);
+        let past = self.registry.ends_past_stacks();
+        let past = past.map(|cookie| cookie.to_string()).collect();
+        with_pairs(&mut of_stacks, &mut rows, &past);
+        rows.extend(of_stacks);
         let channels = rows.iter_mut().filter_map(|row| row.channel.as_mut());
         self.numbers.shorten(channels);
         rows

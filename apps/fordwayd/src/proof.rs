@@ -343,10 +343,11 @@ impl<'b> Witness<'b> {
     pub(crate) fn still_true(&self, process: ProcessId, facts: &SocketFacts) -> Result<(), Reason> {
         let number = self.by_process.get(&process).ok_or(Reason::NoPeer)?;
         let connection = self.connections.get(number).ok_or(Reason::NoPeer)?;
+        let facts = facts.as_offered();
         let open = || namespace_of(self.connections, facts.netns_cookie);
         let places = &mut self.places.borrow_mut();
-        let seen = look(places, *number, connection, facts, open).map_err(Untrue::reason)?;
-        match seen == *facts {
+        let seen = look(places, *number, connection, &facts, open).map_err(Untrue::reason)?;
+        match seen == facts {
             true => Ok(()),
             false => Err(Reason::NoPeer),
         }
@@ -379,9 +380,14 @@ impl Broker {
         sender: i32,
         claim: &Claim,
     ) -> Result<SocketFacts, Reason> {
-        let facts = claimed(claim).ok_or(Reason::Unsupported)?;
+        let mut facts = claimed(claim).ok_or(Reason::Unsupported)?;
         let connection = self.connections.get(&number).ok_or(Reason::NoPeer)?;
         let peer = &connection.peer;
+        if facts.protocol == Protocol::Unix && claim.remote_port != 0 {
+            // Of what it serves, a stack is believed, and nobody else.
+            let served = self.stacks.served_by(&self.parts, peer.pid);
+            facts.shown.serves = served.map(|_| (facts.local, facts.remote));
+        }
         if sender != peer.pid {
             // A child that shares its parent's memory (vfork) may be the one that speaks.
             return Err(Reason::Shared);
@@ -532,6 +538,7 @@ fn claimed(claim: &Claim) -> Option<SocketFacts> {
         shown: Shown {
             fd: claim.fd,
             thread: claim.thread,
+            ..Shown::default()
         },
     })
 }

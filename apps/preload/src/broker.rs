@@ -23,6 +23,7 @@ use fordway_abi::control::{
     PeerDoor, PeerGone, Refuse, Region, Reject, RejoinChannel, RejoinLink, Status, kind, status,
 };
 use fordway_abi::reason::Reason;
+use fordway_abi::stack::Served;
 use fordway_sockets::{Event, down, ends};
 
 /// Size of a mailbox.
@@ -297,9 +298,19 @@ pub fn offer(conn: &Conn, end: &At<'_>) -> bool {
     }
     // No handler jumps out before the broker has what the phase says that it has.
     let _shield = Shield::new();
-    let Some(claim) = claim::of(end.fd()) else {
+    let Some(mut claim) = claim::of(end.fd()) else {
         return false;
     };
+    let Served {
+        local_ip,
+        remote_ip,
+        local_port,
+        remote_port,
+    } = conn.served();
+    if remote_port != 0 {
+        (claim.local_ip, claim.local_port) = (local_ip, local_port);
+        (claim.remote_ip, claim.remote_port) = (remote_ip, remote_port);
+    }
     if conn.phase.transition(Event::Offered).is_err() {
         return false;
     }
@@ -575,25 +586,19 @@ fn handle(mut packet: Packet) -> bool {
         }
         Some(kind::Peer) => join_link(&mut packet),
         Some(kind::Pair) => {
-            if let Some(Pair {
-                conn_id,
-                channel_id,
-                link_id,
-                slot,
-                generation,
-            }) = packet.body()
-            {
-                let link = link::by_id(link_id).filter(|(_, link)| {
+            if let Some(pair) = packet.body::<Pair>() {
+                let conn_id = pair.conn_id;
+                let link = link::by_id(pair.link_id).filter(|(_, link)| {
                     link.state.load(Ordering::Acquire) == link::link_state::LIVE
                         && link.useless.load(Ordering::Acquire) == 0
                         && link.has_shared_bells()
                 });
                 match (link, Flow::by_id(conn_id), Conn::by_id(conn_id)) {
                     (Some((index, _)), Some(flow), _) => {
-                        flow.paired(index, slot, generation, channel_id);
+                        flow.paired(index, pair.slot, pair.generation, pair.channel_id);
                     }
                     (Some((index, _)), None, Some(conn)) => {
-                        upgrade::paired(conn, index, slot, generation, channel_id);
+                        upgrade::paired(conn, index, &pair);
                     }
                     (None, None, Some(conn)) => not_paired(conn),
                     _ => {}

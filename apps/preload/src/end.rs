@@ -5,7 +5,7 @@ use crate::lock::{Guard, lock_shared, rank};
 use crate::spin;
 use crate::state::Conn;
 use crate::sys::{self, sys};
-use crate::{broker, epoll, late, link, stay, transfer, upgrade, wait};
+use crate::{broker, epoll, late, link, stack, stay, transfer, upgrade, wait};
 use core::sync::atomic::Ordering;
 use fordway_abi::control::status;
 use fordway_abi::reason::Reason;
@@ -110,6 +110,12 @@ impl<'a> At<'a> {
             ANY => self.conn.fd.load(Ordering::Acquire),
             fd => fd,
         }
+    }
+
+    /// Whether its channel goes past its stack: then the stack has the positions of the stream, which has a far end behind it
+    /// as a connection of the kernel's has.
+    fn cuts_through(&self) -> bool {
+        self.conn.cuts_through.load(Ordering::Relaxed) != 0
     }
 
     /// `None`: nothing was learned; the number may have been closed meanwhile, and be another's.
@@ -263,7 +269,7 @@ impl End for At<'_> {
     }
 
     fn is_unix(&self) -> bool {
-        self.conn.is_unix()
+        self.conn.is_unix() && !self.cuts_through()
     }
 
     fn is_drained(&self) -> bool {
@@ -276,34 +282,45 @@ impl End for At<'_> {
         let asked = sys!(SYS_ioctl, self.fd(), libc::TIOCOUTQ, &raw mut queued);
         // The buffer counts what it costs to keep the bytes; the window is the peer's.
         let window = match asked {
-            Ok(_) if !self.is_unix() => 64 * 1024,
+            Ok(_) if !self.conn.is_unix() => 64 * 1024,
             _ => 0,
         };
         (buffer / 2 - queued).max(0) as u64 + window
     }
 
     fn sent_position(&self) -> Option<u64> {
-        match self.is_unix() {
-            true => transfer::can_send(self.fd()).then_some(0),
-            false => transfer::sent_position(self.fd()),
+        if !self.conn.is_unix() {
+            return transfer::sent_position(self.fd());
+        }
+        let can_send = transfer::can_send(self.fd());
+        match self.cuts_through() {
+            true if can_send => stack::sent_position(self.fd()),
+            _ => can_send.then_some(0),
         }
     }
 
     fn push_kernel_tail(&self) {
-        if !self.is_unix() {
+        if !self.conn.is_unix() {
             transfer::push_kernel_tail(self.fd());
         }
     }
 
     fn received_position(&self) -> Option<u64> {
-        match self.is_unix() {
-            true => (self.kernel_shows() & libc::POLLRDHUP as u32 == 0).then_some(0),
-            false => transfer::received_position(self.fd()),
+        if !self.conn.is_unix() {
+            return transfer::received_position(self.fd());
+        }
+        let has_end = self.kernel_shows() & libc::POLLRDHUP as u32 != 0;
+        match self.cuts_through() {
+            true if !has_end => stack::received_position(self.fd()),
+            _ => (!has_end).then_some(0),
         }
     }
 
     fn reset_at_close(&self) {
-        if self.is_unix() {
+        if self.cuts_through() {
+            return stack::reset_at_close(self.fd());
+        }
+        if self.conn.is_unix() {
             return;
         }
         let at_once = libc::linger {

@@ -12,6 +12,7 @@ use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering;
 use fordway_abi::reason::Reason;
 use fordway_abi::shm::tx_state;
+use fordway_abi::stack::SERVED_LEVEL;
 use fordway_sockets::{Half, carried, down, ends, holding, is_at_mark, ready};
 
 /// linux/sockios.h.
@@ -37,6 +38,9 @@ pub unsafe fn setsockopt(
     if stack::of(fd).is_some() && !hooks_stack::is_of_pair(level, name) {
         // SAFETY: the program's own arguments.
         return unsafe { hooks_stack::setsockopt(fd, (level, name), value, length) };
+    }
+    if level == SERVED_LEVEL && hooks_stack::serve(fd, value, length) {
+        return 0;
     }
     if level == libc::AF_VSOCK
         && let Some(result) = hooks_vsock::set_option(fd, name, value, length)

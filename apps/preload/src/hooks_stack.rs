@@ -32,10 +32,10 @@ use crate::{config, epoll, faults, hooks_fd, hooks_io, real};
 use core::ffi::{c_int, c_void};
 use fordway_abi::stack::{
     Accepted, DATAGRAM, GOT_BYTES_MAX, HEAD_BYTES, Handling, INET, INET6, Id, Operation, Request,
-    SET_BYTES_MAX, STREAM, level, name, option, state,
+    SET_BYTES_MAX, STREAM, Served, level, name, option, state,
 };
 use libc::sockaddr_in;
-use zerocopy::{FromZeros, IntoBytes};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 /// linux/sockios.h.
 const SIOCOUTQNSD: u64 = 0x894b;
@@ -269,6 +269,24 @@ pub fn before_shutdown(fd: c_int, word: u32, how: c_int) -> sys::Result<()> {
         }
     }
     Ok(())
+}
+
+/// A stack says which connection it serves by its end of a pair. False: it is no such end.
+#[cold]
+pub fn serve(fd: c_int, value: *const c_void, length: u32) -> bool {
+    let at = value.cast::<[u8; size_of::<Served>()]>();
+    let conn = table::conn(fd).filter(|conn| conn.is_served());
+    let Some(conn) =
+        conn.filter(|_| length as usize == size_of::<Served>() && faults::can_read(at))
+    else {
+        return false;
+    };
+    // SAFETY: found readable; bytes.
+    let bytes = unsafe { at.read_unaligned() };
+    Served::read_from_bytes(&bytes).is_ok_and(|served| {
+        conn.serve(&served);
+        true
+    })
 }
 
 /// Whether the pair itself has an option.

@@ -17,8 +17,10 @@ use crate::process::PROCESS;
 use crate::sys::{self, map_anonymous};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use fordway_abi::shm::{Endpoint, WaitPage};
+use fordway_abi::stack::Served;
 use fordway_sockets::{Event, Phase, State};
 pub use fordway_sockets::{attention, phase};
+use zerocopy::{FromBytes, IntoBytes};
 
 /// Descriptors that are watched.
 pub const FD_COUNT: usize = 1 << 20;
@@ -124,6 +126,10 @@ pub struct Conn {
     pub cookie: AtomicU64,
     /// [`PROGRAMS_END`], [`STACKS_END`]: the socket is one of a pair of AF_UNIX, between a program and its own stack.
     pub unix: AtomicU32,
+    /// 1: its channel goes past its stack, to the far end of the connection ([`crate::end`]).
+    pub cuts_through: AtomicU32,
+    /// Of a stack's end: which connection it serves ([`Served`]).
+    served: [AtomicU64; SERVED_WORDS],
     /// Own endpoint.
     pub own: AtomicPtr<Endpoint>,
     /// Own region.
@@ -139,6 +145,9 @@ pub struct Conn {
     /// What the machine remembers of it.
     state: State,
 }
+
+/// Words of a [`Served`], the last one half used.
+const SERVED_WORDS: usize = size_of::<Served>().div_ceil(8);
 
 /// Which processes hold a socket since a fork ([`crate::fork`]).
 #[derive(Debug)]
@@ -315,6 +324,25 @@ impl Conn {
         self.unix.load(Ordering::Relaxed) == STACKS_END
     }
 
+    /// Notes which connection a stack serves by its end of a pair. The stack has one thread.
+    pub fn serve(&self, served: &Served) {
+        let mut words = [0u64; SERVED_WORDS];
+        words.as_mut_bytes()[..size_of::<Served>()].copy_from_slice(served.as_bytes());
+        for (kept, word) in self.served.iter().zip(words) {
+            kept.store(word, Ordering::Relaxed);
+        }
+    }
+
+    /// Which connection that is; nothing of a program's end.
+    pub fn served(&self) -> Served {
+        let mut words = [0u64; SERVED_WORDS];
+        for (kept, word) in self.served.iter().zip(&mut words) {
+            *word = kept.load(Ordering::Relaxed);
+        }
+        let read = Served::read_from_prefix(words.as_bytes());
+        read.map_or_else(|_| Served::default(), |(served, _)| served)
+    }
+
     /// Whether it has a channel.
     #[inline]
     pub fn is_paired(&self) -> bool {
@@ -376,6 +404,7 @@ pub fn add_conn(fd: i32, nonblock: bool) -> Option<&'static Conn> {
         &conn.turn,
         &conn.records,
         &conn.unix,
+        &conn.cuts_through,
         &conn.taking,
         &conn.record_turn,
         &conn.cork,
@@ -385,6 +414,7 @@ pub fn add_conn(fd: i32, nonblock: bool) -> Option<&'static Conn> {
     ] {
         zeroed.store(0, Ordering::Relaxed);
     }
+    conn.serve(&Served::default());
     conn.nonblock.store(u32::from(nonblock), Ordering::Relaxed);
     conn.rings_until_ns.store(0, Ordering::Relaxed);
     conn.calm.store(0, Ordering::Relaxed);

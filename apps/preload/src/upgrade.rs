@@ -12,7 +12,7 @@ use crate::{
     spin, thread,
 };
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use fordway_abi::control::status;
+use fordway_abi::control::{Pair, status};
 use fordway_abi::reason::Reason;
 use fordway_abi::shm::{Endpoint, tx_flags, tx_state};
 use fordway_sockets::{End, Event, Half, NoLock, down, ends, up};
@@ -483,12 +483,14 @@ pub fn asked_late(conn: &Conn) {
 }
 
 /// The broker has cut a channel for the connection.
-pub fn paired(conn: &Conn, index: u32, slot: u32, generation: u32, channel_id: u64) {
+pub fn paired(conn: &Conn, index: u32, pair: &Pair) {
     if conn.phase.load(Ordering::Acquire) != phase::OFFERED {
         return;
     }
     faults::arm();
-    link::bind(conn, index, slot, generation, channel_id);
+    conn.cuts_through
+        .store(pair.cuts_through, Ordering::Relaxed);
+    link::bind(conn, index, pair.slot, pair.generation, pair.channel_id);
     conn.ask(|fd| {
         if let Ok(flags) = sys!(SYS_fcntl, fd, libc::F_GETFL) {
             let nonblock = u32::from(flags as i32 & libc::O_NONBLOCK != 0);

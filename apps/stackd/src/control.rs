@@ -199,6 +199,9 @@ impl Server {
                 got.extend((all as u32).to_ne_bytes());
                 got.extend((unsent as u32).to_ne_bytes());
             }),
+            Operation::Positions => self.positions_of(place).map(|both| {
+                got.extend_from_slice(both.as_bytes());
+            }),
         };
         got.truncate(GOT_BYTES_MAX);
         answer.value[..got.len()].copy_from_slice(&got);
@@ -316,6 +319,13 @@ impl Server {
         {
             self.send_datagrams(place, true);
         }
+    }
+
+    fn positions_of(&mut self, place: Place) -> Result<[u64; 2], i32> {
+        #[cfg(feature = "tcp")]
+        return self.positions(place);
+        #[cfg(not(feature = "tcp"))]
+        Err(ENOTCONN)
     }
 
     fn unsent(&mut self, place: Place) -> Result<(usize, usize), i32> {

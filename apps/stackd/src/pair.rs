@@ -3,7 +3,7 @@
 //! Bytes move by libc's functions, so that the preloaded library can move them by rings; it knows the end by the name that it
 //! is bound to.
 
-use fordway_abi::stack::{Id, PLUG_BYTES, name_of};
+use fordway_abi::stack::{Id, PLUG_BYTES, SERVED_LEVEL, Served, name_of};
 use fordway_platform::{messages, sockinfo};
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::ffi::OsStr;
@@ -11,6 +11,7 @@ use std::io::{self, Read};
 use std::net::Shutdown;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
+use zerocopy::IntoBytes;
 
 /// MSG_NOSIGNAL (linux/socket.h).
 const NO_SIGNAL: i32 = 0x4000;
@@ -168,6 +169,11 @@ impl Pair {
             }
         }
         true
+    }
+
+    /// Tells the library which connection is served. Without it there is nobody to tell.
+    pub(crate) fn serve(&self, served: &Served) {
+        let _ = sockinfo::set_option(&self.0, SERVED_LEVEL, 0, served.as_bytes());
     }
 
     /// The program reads the end behind all that was sent.

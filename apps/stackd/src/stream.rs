@@ -5,7 +5,7 @@ use crate::names;
 use crate::pair::{Got, Pair};
 use crate::server::{EADDRINUSE, EINVAL, Server, errno};
 use crate::table::{Body, Place, Socket};
-use fordway_abi::stack::{Accepted, level, name};
+use fordway_abi::stack::{Accepted, Served, level, name};
 use fordway_netstack::{Congestion, Error, ListenerId, Ready, Stack, TcpId, TcpOptions, TcpState};
 use fordway_platform::{ipc, sockinfo};
 use std::collections::HashMap;
@@ -29,6 +29,7 @@ const SEND_BYTES: usize = 256 * 1024;
 /// What a segment is said to take before there is a connection (linux: TCP_MSS_DEFAULT).
 const UNCONNECTED_MSS_BYTES: u32 = 536;
 
+const EAGAIN: i32 = 11;
 const EPIPE: i32 = 32;
 const EISCONN: i32 = 106;
 const EALREADY: i32 = 114;
@@ -79,6 +80,9 @@ pub(crate) struct Connected {
     discards: bool,
     /// connect has told that it is there.
     was_told: bool,
+    /// Bytes that were taken from the program, and given to it.
+    taken: u64,
+    given: u64,
 }
 
 impl Connected {
@@ -90,6 +94,8 @@ impl Connected {
             is_gone: false,
             discards: false,
             was_told,
+            taken: 0,
+            given: 0,
         }
     }
 }
@@ -182,6 +188,9 @@ fn move_bytes(stack: &mut Stack, conn: &mut Connected, pair: &Pair, breaks_off: 
                     _ => 0,
                 }
             });
+            if let Got::Bytes(count) = got {
+                conn.taken += count as u64;
+            }
             has_more = matches!((sent, got), (Ok(_), Got::Bytes(_)));
             match (sent, got) {
                 (Ok(_), Got::End) => conn.out_is_over = true,
@@ -223,6 +232,7 @@ fn move_bytes(stack: &mut Stack, conn: &mut Connected, pair: &Pair, breaks_off: 
             let (mut was_called, mut is_full, mut has_failed) = (false, false, false);
             let mut is_short = false;
             let discards = conn.discards;
+            let given = &mut conn.given;
             let taken = stack.tcp_receive_with(id, |bytes| {
                 was_called = true;
                 if discards {
@@ -231,6 +241,7 @@ fn move_bytes(stack: &mut Stack, conn: &mut Connected, pair: &Pair, breaks_off: 
                 match pair.send(bytes) {
                     Ok(count) => {
                         is_full = count == 0;
+                        *given += count as u64;
                         count
                     }
                     Err(error) => {
@@ -540,6 +551,7 @@ impl Server {
         self.streams.enter(id, new.index);
         self.apply_option(new.index, (level::TCP, name::TCP_NODELAY));
         self.apply_option(new.index, (level::SOCKET, name::KEEPALIVE));
+        self.tell_served(new.index);
         self.put_off(new.index);
         Some(Handed::Over)
     }
@@ -576,6 +588,7 @@ impl Server {
             // Nobody but the program can have taken it, and it cannot.
             return self.end_connection(place, Some(ECONNABORTED), true);
         }
+        self.tell_served(place);
         self.pump(place);
     }
 
@@ -689,6 +702,37 @@ impl Server {
             }
             Body::Listening(_) => None,
             _ => Some((0, 0)),
+        }
+    }
+
+    /// See `fordway_abi::stack::Operation::Positions`.
+    pub(crate) fn positions(&mut self, place: Place) -> Result<[u64; 2], i32> {
+        let socket = self.table.look(place).ok_or(ENOTCONN)?;
+        let (Body::Connected(conn), Some(pair)) = (&socket.body, &socket.pair) else {
+            return Err(ENOTCONN);
+        };
+        if pair.is_owed() {
+            return Err(EAGAIN);
+        }
+        Ok([conn.taken + pair.unread_bytes() as u64, conn.given])
+    }
+
+    /// Has the library put a connection's names into what it tells the broker of the pair: the far end may be a program, too.
+    fn tell_served(&self, place: Place) {
+        if let Some(socket) = self.table.look(place)
+            && let (Some(local), Some(remote)) = (socket.local, socket.remote)
+            && let Some(pair) = &socket.pair
+        {
+            let ip = |name: SocketAddr| match name.ip() {
+                IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+                IpAddr::V6(ip) => ip.octets(),
+            };
+            pair.serve(&Served {
+                local_ip: ip(local),
+                remote_ip: ip(remote),
+                local_port: local.port(),
+                remote_port: remote.port(),
+            });
         }
     }
 

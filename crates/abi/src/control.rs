@@ -319,6 +319,11 @@ messages! {
         slot: u32,
         /// Generation to set in the own endpoint and to await in the peer's.
         generation: u32,
+        /// 1: the socket is a program's end of a pair with its stack, and the channel's other end is the far end of the
+        /// connection that the stack serves by it.
+        cuts_through: u32,
+        /// Always 0.
+        pad: u32,
     }
     /// Shim → broker: a new waiter. Every process has door 0 from the start.
     Door = 10, fds 0..=0 {
@@ -423,8 +428,8 @@ pub mod protocol {
     pub const TCP: u32 = 6;
     /// A pair: two sockets that send each other datagrams under two names. A socket may be in many.
     pub const UDP: u32 = 17;
-    /// The pair of AF_UNIX sockets between a program and its own stack ([`crate::stack`]). The claim has no names: the kernel
-    /// says which socket is the other end.
+    /// The pair of AF_UNIX sockets between a program and its own stack ([`crate::stack`]): the kernel says which socket is the
+    /// other end. A stack's claim has the names of the connection that it serves by the pair, if there is one; a program's has none.
     pub const UNIX: u32 = 256;
 }
 

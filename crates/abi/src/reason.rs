@@ -75,4 +75,6 @@ reasons! {
     Unseen = 21, "unseen", "a program sent past the library while a ring was in use";
     /// The broker could not see whose the socket is.
     Unproven = 22, "unproven", "the broker may not look at the program's descriptors or network namespace, or did not find the socket there";
+    /// The far end is a program, too: the rings to the own stack make way for rings to it.
+    CutThrough = 23, "cut-through", "rings to the program's own stack make way for rings to the far end's program";
 }

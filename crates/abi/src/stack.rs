@@ -94,6 +94,26 @@ pub fn id_of(name: &[u8]) -> Option<Id> {
 /// Of the program's end, at SOL_SOCKET: SO_MAX_PACING_RATE (asm-generic/socket.h), whose eight bytes are the socket's key.
 pub const KEY_OPTION: i32 = 47;
 
+/// Of the stack's end, at this level of setsockopt(2), which no kernel has: a [`Served`] that the library in the stack puts into
+/// its claims.
+pub const SERVED_LEVEL: i32 = 0x4657;
+
+/// The names of the connection that a stack serves by a pair.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct Served {
+    /// IPv6, or IPv4 in IPv6 (RFC 4291, 2.5.5.2).
+    pub local_ip: [u8; 16],
+    /// The far end's, in the same form.
+    pub remote_ip: [u8; 16],
+    /// In the host's byte order.
+    pub local_port: u16,
+    /// In the host's byte order. 0: nothing is served yet.
+    pub remote_port: u16,
+}
+
 /// An address and a port. All zeros: none.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
@@ -143,6 +163,9 @@ pub enum Operation {
     TakeError = 8,
     /// Bytes that the far end has not acknowledged (SIOCOUTQ), and those not sent yet (SIOCOUTQNSD), in `value`.
     Unsent = 9,
+    /// Of a connection, two numbers of 64 bits in `value`: bytes that the program has sent, whether or not the stack has taken
+    /// them; bytes that the stack has given the program, whether or not these were read. ENOTCONN: none can be sent any more.
+    Positions = 10,
 }
 
 impl Operation {
@@ -158,6 +181,7 @@ impl Operation {
             7 => Self::GetOption,
             8 => Self::TakeError,
             9 => Self::Unsent,
+            10 => Self::Positions,
             _ => return None,
         })
     }

@@ -9,7 +9,9 @@ use fordway_abi::ABI_VERSION;
 use fordway_abi::control::{self, *};
 use fordway_abi::reason::Reason;
 use fordway_abi::shm::{self, *};
-use fordway_abi::stack::{self, Accepted, Answer, Head, Id, Listener, Name, Operation, Request};
+use fordway_abi::stack::{
+    self, Accepted, Answer, Head, Id, Listener, Name, Operation, Request, Served,
+};
 use std::fmt::Write;
 use std::mem::{align_of, offset_of};
 
@@ -190,6 +192,15 @@ fn present_layout() -> String {
     );
     layout!(
         text,
+        Served {
+            local_ip,
+            remote_ip,
+            local_port,
+            remote_port
+        }
+    );
+    layout!(
+        text,
         Request {
             magic,
             operation,
@@ -246,7 +257,7 @@ fn present_layout() -> String {
         Link { link_id, link_key }
         Region { link_id }
         Peer { link_id }
-        Pair { conn_id, channel_id, link_id, slot, generation }
+        Pair { conn_id, channel_id, link_id, slot, generation, cuts_through, pad }
         Door { door }
         DoorAck { door }
         PeerDoor { link_id, door }

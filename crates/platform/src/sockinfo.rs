@@ -82,21 +82,22 @@ fn count(fd: impl AsFd, request: libc::Ioctl) -> io::Result<usize> {
 /// An older kernel does not know it.
 pub fn refuse_descriptors(fd: impl AsFd) -> io::Result<()> {
     const SO_PASSRIGHTS: libc::c_int = 83;
-    set_option(fd, SO_PASSRIGHTS, &[0; 4])
+    set_option(fd, libc::SOL_SOCKET, SO_PASSRIGHTS, &[0; 4])
 }
 
 /// Gives a UNIX socket a number that whoever has a descriptor of it can read, and nobody else: SO_MAX_PACING_RATE, which means
 /// nothing there, and is the socket's, not the descriptor's.
 pub fn set_key(fd: impl AsFd, key: u64) -> io::Result<()> {
-    set_option(fd, libc::SO_MAX_PACING_RATE, &key.to_ne_bytes())
+    let name = libc::SO_MAX_PACING_RATE;
+    set_option(fd, libc::SOL_SOCKET, name, &key.to_ne_bytes())
 }
 
-/// Of SOL_SOCKET.
-fn set_option(fd: impl AsFd, name: libc::c_int, value: &[u8]) -> io::Result<()> {
+/// setsockopt(2), by libc's function, so that the preloaded library sees it.
+pub fn set_option(fd: impl AsFd, level: i32, name: i32, value: &[u8]) -> io::Result<()> {
     let (at, length) = (value.as_ptr().cast(), value.len() as libc::socklen_t);
     let fd = fd.as_fd().as_raw_fd();
     // SAFETY: the kernel reads `length` bytes of the value.
-    match unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, name, at, length) } {
+    match unsafe { libc::setsockopt(fd, level, name, at, length) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }

@@ -51,7 +51,8 @@
 //!
 //! # Pairs of AF_UNIX sockets
 //! A socket of a program's own stack is one of a pair, whose other end the stack has. Its names are inodes ([`of_inode`]): its
-//! own and its peer's, both as the kernel says. So names mirror each other only in one pair, of one namespace.
+//! own and its peer's, both as the kernel says. So names mirror each other only in one pair, of one namespace. Where the far end of the
+//! connection is a program as well, the two get a channel past the stack (`cut_through`).
 //!
 //! # Links
 //! Two processes share links; a link has a side for each (both sides may be the same
@@ -69,6 +70,7 @@
 
 mod alone;
 mod counts;
+mod cut_through;
 mod datagrams;
 mod domains;
 mod insist;
@@ -108,6 +110,21 @@ pub struct Shown {
     pub fd: u32,
     /// The thread whose number it is, if not every thread's.
     pub thread: u32,
+    /// Of a stack's end of a pair: local and remote name of the connection that it serves by it.
+    pub serves: Option<(SocketAddr, SocketAddr)>,
+    /// It is a program's end of a pair with its stack, and goes by the names of the connection that is served by it.
+    pub pair: Option<OfPair>,
+}
+
+/// What an end of a pair of AF_UNIX sockets is as such (see the module).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OfPair {
+    /// Where the pair was made.
+    pub netns_cookie: u64,
+    /// [`of_inode`].
+    pub local: SocketAddr,
+    /// [`of_inode`] of the stack's end.
+    pub remote: SocketAddr,
 }
 
 /// Shows that a process still has this socket, connected under these names; or why not. Of UDP: that
@@ -261,6 +278,8 @@ pub struct Registry {
     by_end: BTreeMap<EndId, processes::ConnKey>,
     /// Offers without a partner, by their names.
     offers: BTreeMap<pairing::Names, processes::ConnKey>,
+    /// Programs' ends of pairs with their stacks, by the names of the connections that are served by them.
+    served: BTreeMap<pairing::Names, processes::ConnKey>,
     /// What only one side has rejoined.
     alone: alone::Alone,
     /// Offers that may not wait for long.
@@ -299,6 +318,7 @@ impl Registry {
             channels: BTreeMap::new(),
             by_end: BTreeMap::new(),
             offers: BTreeMap::new(),
+            served: BTreeMap::new(),
             alone: alone::Alone::default(),
             insisting: insist::Insisting::default(),
             datagrams: datagrams::Datagrams::default(),

@@ -229,12 +229,16 @@ impl Registry {
             let (Some(end), Some(side)) = (end, side) else {
                 continue;
             };
+            let conn = self.conn((end.process, end.conn_id));
+            let cuts_through = conn.is_some_and(|conn| conn.facts.shown.pair.is_some());
             let message = Outgoing::Pair(control::Pair {
                 conn_id: end.conn_id,
                 channel_id: channel.id,
                 link_id: side.link_id,
                 slot: channel.slot,
                 generation: channel.generation,
+                cuts_through: cuts_through.into(),
+                pad: 0,
             });
             actions.push(Action::Send {
                 to: end.process,

@@ -53,29 +53,36 @@ impl Registry {
         }
         if let Some(conn) = self.conn(key) {
             let stands = !matches!(conn.state, ConnState::Kernel(_));
-            let is_same = conn.facts.cookie == facts.cookie && names(&conn.facts) == names(&facts);
+            let offered = conn.facts.as_offered();
+            let is_same = offered.cookie == facts.cookie && names(&offered) == names(&facts);
             if stands && is_same {
                 return actions;
             }
-            self.end_conn(key, &mut actions);
         }
+        let served = self.served_by(&facts);
+        self.end_conn(key, &mut actions);
         if !self.free_end(key, &facts, witness, &mut actions) {
             self.reject(key, Reason::Shared, false, &mut actions);
             return actions;
         }
-        let Some(owner) = self.processes.get_mut(&process) else {
+        let Some(owner) = self.processes.get(&process) else {
             return actions;
         };
         if !owner.has_room_for_conn() {
             self.reject(key, Reason::NoMemory, false, &mut actions);
             return actions;
         }
+        let facts = self.offered_as(key, &facts, served, witness, gate, &mut actions);
         let conn = Conn {
             facts,
             state: ConnState::Offered { told: None },
+            served: None,
         };
-        owner.conns.insert(conn_id, conn);
+        if let Some(owner) = self.processes.get_mut(&process) {
+            owner.conns.insert(conn_id, conn);
+        }
         self.by_end.insert(facts.end_id(), key);
+        self.note_served_again(key, served);
         if let Some(reason) = unpairable(&facts) {
             self.turn_down(key, reason, &mut actions);
             return actions;
@@ -88,8 +95,16 @@ impl Registry {
         }
         match self.find_partner(&facts, witness, translate, &mut actions) {
             Some((partner, table)) => {
-                self.pair_through([key, partner], table, gate, &mut actions);
+                let ends = [key, partner];
+                let (ends, table) = match facts.protocol {
+                    Protocol::Unix => self.past_the_stack(ends, witness, gate, &mut actions),
+                    _ => (Some(ends), table),
+                };
+                if let Some(ends) = ends {
+                    self.pair_through(ends, table, gate, &mut actions);
+                }
             }
+            None if self.has_made_way(&facts, gate, &mut actions) => {}
             None => {
                 self.far_end_has_no_channel(&facts, &mut actions);
                 self.tell_alone(key, translate, &mut actions);
@@ -138,7 +153,13 @@ impl Registry {
         };
         let past = OnKernel::never_had_one(reason);
         let state = ConnState::Kernel(past);
-        owner.conns.insert(conn_id, Conn { facts, state });
+        let served = None;
+        let conn = Conn {
+            facts,
+            state,
+            served,
+        };
+        owner.conns.insert(conn_id, conn);
         self.by_end.insert(facts.end_id(), key);
         self.remember_on_kernel(key, past);
         actions
@@ -191,7 +212,7 @@ impl Registry {
 
     /// The offer whose names mirror this socket's, and whose socket is there
     /// now. One whose socket is gone ends: the names may be another's since.
-    fn live_partner_of(
+    pub(crate) fn live_partner_of(
         &mut self,
         facts: &SocketFacts,
         witness: &mut Witness<'_>,

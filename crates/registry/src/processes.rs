@@ -1,5 +1,6 @@
 //! Processes: their connections, doorbells, reports and death.
 
+use crate::cut_through::Served;
 use crate::links::{ChannelRef, LinkRef};
 use crate::{Action, Outgoing, ProcessId, Registry, SocketFacts, UNKNOWN_DOMAIN, Violation};
 use fordway_abi::control::{self, PathPolicy, Protocol, status};
@@ -20,8 +21,11 @@ pub(crate) type ConnKey = (ProcessId, u64);
 /// A connection as one process holds it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Conn {
+    /// As it is paired: of a pair with a stack, perhaps by the connection that is served.
     pub(crate) facts: SocketFacts,
     pub(crate) state: ConnState,
+    /// Of a pair with a stack: that connection, once the stack has told of it.
+    pub(crate) served: Option<Served>,
 }
 
 /// Where a connection stands.
@@ -372,10 +376,14 @@ impl Registry {
             return;
         };
         process.on_kernel.remove(&key.1);
-        if let Some(conn) = process.conns.remove(&key.1)
-            && self.by_end.get(&conn.facts.end_id()) == Some(&key)
-        {
+        let Some(conn) = process.conns.remove(&key.1) else {
+            return;
+        };
+        if self.by_end.get(&conn.facts.end_id()) == Some(&key) {
             self.by_end.remove(&conn.facts.end_id());
+        }
+        if let Some(served) = conn.served {
+            self.forget_served(key, &conn.facts.as_offered(), served);
         }
     }
 

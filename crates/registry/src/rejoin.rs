@@ -156,7 +156,13 @@ impl Registry {
             side,
         };
         if let Some(owner) = self.processes.get_mut(&process) {
-            owner.conns.insert(shown.conn_id, Conn { facts, state });
+            let served = None;
+            let conn = Conn {
+                facts,
+                state,
+                served,
+            };
+            owner.conns.insert(shown.conn_id, conn);
         }
         let mut asked = None;
         let other = self.channels.get_mut(&channel_ref).and_then(|channel| {

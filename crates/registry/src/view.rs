@@ -87,8 +87,22 @@ impl Registry {
     /// What is known of what is no TCP, one for each end of a pair.
     pub fn other_ends(&self) -> Vec<ConnectionView> {
         let ends = self.by_end.values().filter_map(|key| self.view(*key));
-        ends.filter(|view| view.facts.protocol != Protocol::Tcp)
+        let offered = ends.map(|view| ConnectionView {
+            facts: view.facts.as_offered(),
+            ..view
+        });
+        offered
+            .filter(|view| view.facts.protocol != Protocol::Tcp)
             .collect()
+    }
+
+    /// SO_COOKIE of programs' ends of pairs with their stacks whose channels go past these.
+    pub fn ends_past_stacks(&self) -> impl Iterator<Item = u64> + '_ {
+        let ends = self.by_end.values().filter_map(|key| self.conn(*key));
+        let past = ends.filter(|conn| {
+            conn.facts.shown.pair.is_some() && matches!(conn.state, ConnState::Channel { .. })
+        });
+        past.map(|conn| conn.facts.cookie)
     }
 
     fn view(&self, key: ConnKey) -> Option<ConnectionView> {

@@ -96,9 +96,9 @@ pub enum Part {
 pub enum Asks {
     /// With the library switched off.
     ByKernel,
-    /// As any client; it finds nobody who takes its rings.
+    /// As any client: its rings go to the program, past the stack.
     ByRings,
-    /// Under a stack of its own, in the domain [`ASKER`].
+    /// Under a stack of its own, in the domain [`ASKER`]: the same, past both.
     ByStack,
 }
 
@@ -263,14 +263,19 @@ impl Bed {
 
     /// The same of a client that asks in one of these ways.
     pub fn run_as(&self, asks: Asks, spawn: Spawn) -> Result<Output> {
+        let name = format!("{asks:?}: {}", spawn.argv.join(" "));
+        let program = self.spawn_as(asks, spawn)?;
+        self.end_of(program, CLIENT_LIMIT, &name)?.ok()
+    }
+
+    /// Starts such a client.
+    pub fn spawn_as(&self, asks: Asks, spawn: Spawn) -> Result<Program> {
         let (place, path) = match asks {
             Asks::ByKernel => (self.place(CLIENT)?, PathChoice::Kernel),
             Asks::ByRings => (self.place(CLIENT)?, PathChoice::Auto),
             Asks::ByStack => (Place::domain(ASKER, ASKER_IP), PathChoice::Stack),
         };
-        let name = format!("{asks:?}: {}", spawn.argv.join(" "));
-        let program = self.lab.spawn(&place, path, &spawn.time_limit(LAB_LIMIT))?;
-        self.end_of(program, CLIENT_LIMIT, &name)?.ok()
+        self.lab.spawn(&place, path, &spawn.time_limit(LAB_LIMIT))
     }
 
     /// Waits for the end of a program; one that takes too long is a failure that says

@@ -315,6 +315,7 @@ fn facts(world: &World, conn: usize) -> Option<SocketFacts> {
         shown: Shown {
             fd: conn.number as u32,
             thread: 0,
+            ..Shown::default()
         },
     })
 }

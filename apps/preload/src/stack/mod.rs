@@ -14,9 +14,10 @@ use crate::{config, faults, identity, wait};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering;
 use fordway_abi::stack::{
-    Answer, DATAGRAM, INET, INET6, NAME_BYTES, Name, Operation, Request, id_of, state,
+    Answer, DATAGRAM, INET, INET6, NAME_BYTES, Name, Operation, Request, id_of, level, name, state,
 };
 use libc::{sockaddr_in, sockaddr_in6};
+use zerocopy::FromBytes;
 
 /// Beside [`kind::OF_STACK`]: it is of UDP.
 pub const UDP: u32 = 1 << kind::OF_STACK_SHIFT;
@@ -31,6 +32,8 @@ pub const ROOMY: u32 = 16 << kind::OF_STACK_SHIFT;
 /// All of these.
 pub const ALL: u32 = 31 << kind::OF_STACK_SHIFT;
 
+/// How often positions are asked for while bytes come.
+const POSITIONS_TRIES: usize = 8;
 /// Longest name that the kernel reads (linux: sockaddr_storage).
 const NAME_BYTES_MAX: usize = 128;
 /// linux/in6.h: SIN6_LEN_RFC2133.
@@ -113,6 +116,53 @@ pub fn request(fd: c_int, operation: Operation) -> sys::Result<Request> {
 
 pub fn names(fd: c_int) -> sys::Result<Answer> {
     asked(&request(fd, Operation::Names)?).map(|(answer, _)| answer)
+}
+
+/// Bytes that the program has sent on a connection and that the stack has given, as the stack counts both.
+fn positions(fd: c_int) -> sys::Result<[u64; 2]> {
+    let (answer, _) = asked(&request(fd, Operation::Positions)?)?;
+    let words = <[u64; 2]>::read_from_prefix(&answer.value);
+    words.map(|(words, _)| words).map_err(|_| libc::EPROTO)
+}
+
+/// As the kernel's position of what was sent: bytes that the stack has from this end, or will have. The caller keeps others from sending.
+/// `None`: nothing can be sent.
+pub fn sent_position(fd: c_int) -> Option<u64> {
+    positions(fd).ok().map(|[sent, _]| sent)
+}
+
+/// As the kernel's position of what was read: bytes of those that the stack has given. The caller keeps others from reading. `None`: it
+/// cannot be known, for the stack has bytes for which there is no room in the pair.
+pub fn received_position(fd: c_int) -> Option<u64> {
+    let unread = || {
+        let mut queued: c_int = 0;
+        let asked = sys!(SYS_ioctl, fd, libc::FIONREAD, &raw mut queued);
+        asked.ok().map(|_| queued as u64)
+    };
+    // Bytes may come between the questions: until none came.
+    for _ in 0..POSITIONS_TRIES {
+        let before = unread()?;
+        match positions(fd) {
+            Ok([_, given]) if unread()? == before => return given.checked_sub(before),
+            Ok(_) => {}
+            Err(libc::EAGAIN) => {
+                let _ = sys!(SYS_poll, 0, 0, 1);
+            }
+            Err(_) => return None,
+        }
+    }
+    None
+}
+
+/// The stack is to break the connection off when its last descriptor is closed, which is now.
+pub fn reset_at_close(fd: c_int) {
+    let at_once = [1, 0, 0, 0, 0, 0, 0, 0];
+    let _ = request(fd, Operation::SetOption).and_then(|mut request| {
+        (request.first, request.second) = (level::SOCKET, name::LINGER);
+        request.length = at_once.len() as u32;
+        request.value[..at_once.len()].copy_from_slice(&at_once);
+        asked(&request)
+    });
 }
 
 /// A name of the program's.

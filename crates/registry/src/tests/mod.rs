@@ -1,6 +1,7 @@
 //! Tests by example (of rejoining in `rejoin` and `alone`, of the gate in `policy`, of UDP in `datagrams`); `random` holds what must be true after any sequence of events.
 
 mod alone;
+mod cut_through;
 mod datagrams;
 mod policy;
 mod random;

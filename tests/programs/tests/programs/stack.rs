@@ -1,8 +1,9 @@
-//! Programs under a stack of their own, whose bytes go by rings between program and stack; their clients are by the kernel.
+//! Programs under a stack of their own. Their bytes go by rings between program and stack where the client is by the kernel, and past the
+//! stack where it is not.
 
 use anyhow::{Context, Result, ensure};
 use fordway_test_programs::{
-    ASKER, Bed, CLIENT, CLIENT_LIMIT, Part, Program, Spawn, Stdin, path_of, script,
+    ASKER, Asks, Bed, CLIENT, CLIENT_LIMIT, Part, Program, Spawn, Stdin, Watch, path_of, script,
 };
 use rustix::process::Signal;
 use std::io::Write;
@@ -10,13 +11,25 @@ use std::io::Write;
 const STACK: &str = "stack";
 const PORT: u16 = 7000;
 
+/// Rings between the program and its stack, and past that.
+const WAYS: [Asks; 2] = [Asks::ByKernel, Asks::ByRings];
+
+/// That so many bytes went by the rings of this way.
+fn carried(bed: &Bed, watch: Watch, asks: Asks, bytes: u64) -> Result<String> {
+    let carried = watch.end(bed)?;
+    match asks {
+        Asks::ByKernel => carried.between_program_and_stack(STACK, bytes),
+        _ => carried.rings_at_both_ends([CLIENT, STACK], PORT, bytes),
+    }
+}
+
 /// A server and its client, each by one word of the script.
-fn both(bed: &Bed, server: &str, client: &str) -> Result<[Program; 2]> {
+fn both(bed: &Bed, asks: Asks, server: &str, client: &str) -> Result<[Program; 2]> {
     let (python, script) = (path_of("python3")?, script("stack_moves.py"));
     let serve = Spawn::line(&format!("{python} {script} {server} {PORT}")).dir(&bed.dir());
     let server = bed.serve_under_a_stack(STACK, serve, "ready")?;
     let ask = Spawn::line(&format!("{python} {script} {client} {STACK} {PORT}"));
-    let client = bed.spawn(CLIENT, ask.dir(&bed.dir()))?;
+    let client = bed.spawn_as(asks, ask.dir(&bed.dir()))?;
     Ok([server, client])
 }
 
@@ -26,18 +39,21 @@ fn stack_killed() -> Result<()> {
     let Some(bed) = Bed::start("a stack that is killed", &["python3"])? else {
         return Ok(());
     };
-    let watch = bed.watch()?;
-    let [server, client] = both(&bed, "endure", "insist")?;
-    server.wait_for_output("warm")?;
-    bed.kill_part(STACK, Part::Stack)?;
-    let asked = bed.end_of(client, CLIENT_LIMIT, "the client")?.ok()?;
-    ensure!(asked.text() == "warm\nwarm\ndone\n", "{}", asked.text());
-    let served = bed.end_of(server, CLIENT_LIMIT, "the server")?.ok()?;
-    let wanted = "ready\nwarm\nbroken: ConnectionResetError\nready\nwarm\ndone\n";
-    ensure!(served.text() == wanted, "{}", served.text());
-    let line = watch.end(&bed)?.between_program_and_stack(STACK, 800_000)?;
+    let mut lines = Vec::new();
+    for asks in WAYS {
+        let watch = bed.watch()?;
+        let [server, client] = both(&bed, asks, "endure", "insist")?;
+        server.wait_for_output("warm")?;
+        bed.kill_part(STACK, Part::Stack)?;
+        let asked = bed.end_of(client, CLIENT_LIMIT, "the client")?.ok()?;
+        ensure!(asked.text() == "warm\nwarm\ndone\n", "{}", asked.text());
+        let served = bed.end_of(server, CLIENT_LIMIT, "the server")?.ok()?;
+        let wanted = "ready\nwarm\nbroken: ConnectionResetError\nready\nwarm\ndone\n";
+        ensure!(served.text() == wanted, "{}", served.text());
+        lines.push(carried(&bed, watch, asks, 800_000)?);
+    }
     bed.remove_domain(STACK)?;
-    bed.finish(&line)
+    bed.finish(&lines.join("; "))
 }
 
 /// The program is killed with bytes unread in its ring: its client sees a reset.
@@ -46,14 +62,17 @@ fn stack_program_killed() -> Result<()> {
     let Some(bed) = Bed::start("a program under a stack that is killed", &["python3"])? else {
         return Ok(());
     };
-    let watch = bed.watch()?;
-    let [server, client] = both(&bed, "killed", "bereaved")?;
-    let asked = bed.end_of(client, CLIENT_LIMIT, "the client")?.ok()?;
-    ensure!(asked.text() == "done\n", "{}", asked.text());
-    bed.end_of(server, CLIENT_LIMIT, "the server")?;
-    let line = watch.end(&bed)?.between_program_and_stack(STACK, 400_000)?;
+    let mut lines = Vec::new();
+    for asks in WAYS {
+        let watch = bed.watch()?;
+        let [server, client] = both(&bed, asks, "killed", "bereaved")?;
+        let asked = bed.end_of(client, CLIENT_LIMIT, "the client")?.ok()?;
+        ensure!(asked.text() == "done\n", "{}", asked.text());
+        bed.end_of(server, CLIENT_LIMIT, "the server")?;
+        lines.push(carried(&bed, watch, asks, 400_000)?);
+    }
     bed.remove_domain(STACK)?;
-    bed.finish(&line)
+    bed.finish(&lines.join("; "))
 }
 
 /// Connections end in each way with bytes unread in the ring: the last words arrive, and a reset comes where Linux has one. What the
@@ -63,17 +82,18 @@ fn stack_ends() -> Result<()> {
     let Some(bed) = Bed::start("ends under a stack", &["python3"])? else {
         return Ok(());
     };
-    let watch = bed.watch()?;
-    let [server, client] = both(&bed, "part", "parted")?;
-    let asked = bed.end_of(client, CLIENT_LIMIT, "the client")?.ok()?;
-    ensure!(asked.text().ends_with("done\n"), "{}", asked.text());
-    let served = bed.end_of(server, CLIENT_LIMIT, "the server")?.ok()?;
-    ensure!(served.text().ends_with("done\n"), "{}", served.text());
-    let line = watch
-        .end(&bed)?
-        .between_program_and_stack(STACK, 2_000_000)?;
+    let mut lines = Vec::new();
+    for asks in WAYS {
+        let watch = bed.watch()?;
+        let [server, client] = both(&bed, asks, "part", "parted")?;
+        let asked = bed.end_of(client, CLIENT_LIMIT, "the client")?.ok()?;
+        ensure!(asked.text().ends_with("done\n"), "{}", asked.text());
+        let served = bed.end_of(server, CLIENT_LIMIT, "the server")?.ok()?;
+        ensure!(served.text().ends_with("done\n"), "{}", served.text());
+        lines.push(carried(&bed, watch, asks, 2_000_000)?);
+    }
     bed.remove_domain(STACK)?;
-    bed.finish(&line)
+    bed.finish(&lines.join("; "))
 }
 
 /// Driver, stack and program are killed in turns under load: each time the client is served anew, a second domain's
@@ -142,18 +162,19 @@ fn stack_moves() -> Result<()> {
     let Some(bed) = Bed::start("moves under a stack", &["python3"])? else {
         return Ok(());
     };
-    let watch = bed.watch()?;
-    let [server, client] = both(&bed, "serve", "ask")?;
-    let asked = bed.end_of(client, CLIENT_LIMIT, "the client")?.ok()?;
-    ensure!(asked.text().ends_with("done\n"), "{}", asked.text());
-    let served = bed.end_of(server, CLIENT_LIMIT, "the server")?.ok()?;
-    ensure!(served.text().ends_with("done\n"), "{}", served.text());
-    // A step moves 900 KB both ways. Four of the eight begin on rings, and all but their first messages stay there.
-    let line = watch
-        .end(&bed)?
-        .between_program_and_stack(STACK, 3_000_000)?;
+    let mut lines = Vec::new();
+    for asks in WAYS {
+        let watch = bed.watch()?;
+        let [server, client] = both(&bed, asks, "serve", "ask")?;
+        let asked = bed.end_of(client, CLIENT_LIMIT, "the client")?.ok()?;
+        ensure!(asked.text().ends_with("done\n"), "{}", asked.text());
+        let served = bed.end_of(server, CLIENT_LIMIT, "the server")?.ok()?;
+        ensure!(served.text().ends_with("done\n"), "{}", served.text());
+        // A step moves 900 KB both ways. Four of the eight begin on rings, and all but their first messages stay there.
+        lines.push(carried(&bed, watch, asks, 3_000_000)?);
+    }
     bed.remove_domain(STACK)?;
-    bed.finish(&line)
+    bed.finish(&lines.join("; "))
 }
 
 /// More connections than one queue holds are listed all the same.

@@ -3,13 +3,15 @@
 
 use anyhow::{Context, Result};
 use fordway_bench::work::postgres;
-use fordway_test_programs::{ASKER, Asks, Bed, STACK_IP, Spawn, path_of, script};
+use fordway_test_programs::{ASKER, Asks, Bed, CLIENT, STACK_IP, Spawn, path_of, script};
 use rustix::process::Signal;
 use std::fs;
 
 const STACK: &str = "stack";
-/// What all clients of all rows move by rings of the server's, at the least.
+/// What all clients of all rows move by rings, at the least: to the server's stack, and past it.
 const RING_BYTES: u64 = 400_000_000;
+/// Of the row with the most bytes, whose clients' rings are looked at.
+const FETCHED_PORT: u16 = 5201;
 
 /// A server and its clients.
 struct Row {
@@ -233,9 +235,11 @@ fn stack_table() -> Result<()> {
             began.elapsed().as_secs_f64()
         );
     }
-    let line = watch
-        .end(&bed)?
-        .between_program_and_stack(STACK, RING_BYTES)?;
+    let carried = watch.end(&bed)?;
+    let line = carried.between_program_and_stack(STACK, RING_BYTES)?;
+    for asker in [CLIENT, ASKER] {
+        carried.rings_at_both_ends([asker, STACK], FETCHED_PORT, RING_BYTES)?;
+    }
     bed.remove_domain(STACK)?;
     bed.remove_domain(ASKER)?;
     bed.finish(&line)
