@@ -7,7 +7,7 @@ use fordway_abi::stack::{Id, PLUG_BYTES, SERVED_LEVEL, Served, name_of};
 use fordway_platform::{messages, sockinfo};
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::ffi::OsStr;
-use std::io::{self, Read};
+use std::io::{self, IoSlice, Read};
 use std::net::Shutdown;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
@@ -104,11 +104,16 @@ impl Pair {
 
     /// `Ok(0)`: there is no room.
     pub(crate) fn send(&self, bytes: &[u8]) -> io::Result<usize> {
-        match self.0.send_with_flags(bytes, NO_SIGNAL) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(0),
-            sent => sent,
+        sent(self.0.send_with_flags(bytes, NO_SIGNAL))
+    }
+
+    /// The same of two pieces that go on from each other, in one message: who reads gets both, or nothing of them.
+    pub(crate) fn send_pieces(&self, [first, second]: [&[u8]; 2]) -> io::Result<usize> {
+        if second.is_empty() {
+            return self.send(first);
         }
+        let both = [IoSlice::new(first), IoSlice::new(second)];
+        sent(self.0.send_vectored_with_flags(&both, NO_SIGNAL))
     }
 
     /// The lengths of the messages that wait, which come into `room`, the first at its beginning and each next one `each_bytes` further
@@ -198,6 +203,15 @@ impl Pair {
     /// Bytes of the program that lie in the queue.
     pub(crate) fn unread_bytes(&self) -> usize {
         sockinfo::unread_bytes(&self.0).unwrap_or(0)
+    }
+}
+
+/// `Ok(0)` of a send that has found no room.
+fn sent(sent: io::Result<usize>) -> io::Result<usize> {
+    match sent {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(0),
+        sent => sent,
     }
 }
 

@@ -523,12 +523,19 @@ impl Server {
         if ports(self) {
             return true;
         }
-        // Who closes a socket and binds the next one is not to meet the first: its end may not have been seen yet.
-        let others = match is_stream {
-            true => self.tcp_ports.of(bound.port),
-            false => self.udp_ports.of(bound.port),
+        // Who closes a socket and binds the next one is not to meet the first.
+        self.see_ends(place, bound.port);
+        ports(self)
+    }
+
+    /// Ends the sockets of a port that programs have closed, which may not have been seen yet. Not the one at `place`, for which
+    /// this is asked.
+    pub(crate) fn see_ends(&mut self, place: Place, port: u16) {
+        let others = match self.table.look(place).is_some_and(Socket::is_stream) {
+            true => self.tcp_ports.of(port),
+            false => self.udp_ports.of(port),
         };
-        for other in others {
+        for other in others.into_iter().filter(|other| *other != place) {
             let pair = self
                 .table
                 .look(other)
@@ -537,7 +544,6 @@ impl Server {
                 self.pair_event(other, true);
             }
         }
-        ports(self)
     }
 
     fn is_broadcast(&self, address: &IpAddr) -> bool {

@@ -16,10 +16,12 @@ use zerocopy::IntoBytes;
 
 /// Pieces that a connection moves each way in one round.
 const PIECES_MAX: usize = 16;
-/// Connections that lie in a listener's pair; more wait in the stack.
-const IN_PAIR_MAX: usize = 128;
-/// Connections for which the stack has room at least: one that it has no room for may be lost to a client that says nothing.
-const IN_STACK_MIN: usize = 16;
+/// Connections that lie in a listener's pair; more wait in the stack. So few that the pair stays writable by its own measure (linux:
+/// unix_writable), and each accept shows by an edge.
+const IN_PAIR_MAX: usize = 32;
+/// Half-open connections of a listener at least, before SYN cookies answer: what a cookie has brought may be lost to a client that says
+/// nothing.
+const HALF_OPEN_MIN: usize = 16;
 /// Largest backlog (linux: net.core.somaxconn).
 const BACKLOG_MAX: i32 = 4096;
 /// Buffers of a connection, of which only used pages cost memory.
@@ -61,9 +63,20 @@ struct Shared {
 #[derive(Debug)]
 pub(crate) struct Listening {
     listener: ListenerId,
-    in_pair_max: usize,
+    /// Connections that may wait for accept, here and in the stack.
+    waiting_max: usize,
     /// What one connection takes of the pair's memory; 0: not known yet.
     each_bytes: usize,
+}
+
+impl Listening {
+    /// Connections that lie in its pair.
+    fn in_pair(&self, pair: &Pair) -> usize {
+        match sockinfo::queued_memory(pair) {
+            Ok(queued) => queued.checked_div(self.each_bytes).unwrap_or(0),
+            Err(_) => usize::MAX,
+        }
+    }
 }
 
 /// A socket with a connection.
@@ -193,7 +206,11 @@ fn move_bytes(stack: &mut Stack, conn: &mut Connected, pair: &Pair, breaks_off: 
             }
             has_more = matches!((sent, got), (Ok(_), Got::Bytes(_)));
             match (sent, got) {
-                (Ok(_), Got::End) => conn.out_is_over = true,
+                (Ok(_), Got::End) => {
+                    conn.out_is_over = true;
+                    // Behind a close something may lie unread: then RST goes, and no FIN.
+                    conn.is_gone |= pair.is_closed();
+                }
                 (Ok(_), Got::Broken) => return Fate::Gone(End::Break),
                 (Ok(_) | Err(Error::WouldBlock), _) => {}
                 (Err(_), _) => is_broken = true,
@@ -233,12 +250,12 @@ fn move_bytes(stack: &mut Stack, conn: &mut Connected, pair: &Pair, breaks_off: 
             let mut is_short = false;
             let discards = conn.discards;
             let given = &mut conn.given;
-            let taken = stack.tcp_receive_with(id, |bytes| {
+            let taken = stack.tcp_receive_with(id, |pieces| {
                 was_called = true;
                 if discards {
-                    return bytes.len();
+                    return pieces.map(<[u8]>::len).iter().sum();
                 }
-                match pair.send(bytes) {
+                match pair.send_pieces(pieces) {
                     Ok(count) => {
                         is_full = count == 0;
                         *given += count as u64;
@@ -327,6 +344,9 @@ impl Server {
             _ => {}
         }
         let to = to.ok_or(EINVAL)?;
+        // A listener that was closed before refuses.
+        self.see_ends(place, to.port());
+        let socket = self.table.look(place).ok_or(EINVAL)?;
         let is_v6only = socket.options.is_set(level::IPV6, name::V6ONLY);
         if to.is_ipv4() && socket.is_inet6 && is_v6only || to.ip().is_multicast() {
             return Err(ENETUNREACH);
@@ -371,11 +391,12 @@ impl Server {
         };
         // One more than is asked for may wait (linux: sk_acceptq_is_full).
         let waiting_max = backlog as usize + 1;
-        let in_pair_max = waiting_max.div_ceil(2).min(IN_PAIR_MAX);
         match &mut socket.body {
             Body::Idle => {}
             Body::Listening(listening) => {
-                listening.in_pair_max = in_pair_max;
+                listening.waiting_max = waiting_max;
+                let listener = listening.listener;
+                self.take_connections(listener);
                 return Ok(());
             }
             Body::Datagrams => return Err(EOPNOTSUPP),
@@ -398,8 +419,8 @@ impl Server {
                 *listener
             }
             None => {
-                let backlog = (waiting_max - in_pair_max).max(IN_STACK_MIN);
-                let made = self.stack.tcp_listen(address, port, backlog, options);
+                let half_open_max = waiting_max.max(HALF_OPEN_MIN);
+                let made = self.stack.tcp_listen(address, port, half_open_max, options);
                 let listener = made.map_err(errno)?;
                 let members = vec![place];
                 let shared = Shared {
@@ -415,10 +436,11 @@ impl Server {
         if let Some(socket) = self.table.get(place) {
             socket.body = Body::Listening(Listening {
                 listener,
-                in_pair_max,
+                waiting_max,
                 each_bytes: 0,
             });
         }
+        self.set_queue(listener);
         Ok(())
     }
 
@@ -437,6 +459,8 @@ impl Server {
                 self.streams.listeners.remove(&listener);
                 // It is there: nobody else ends it.
                 let _ = self.stack.tcp_unlisten(listener);
+            } else {
+                self.set_queue(listener);
             }
         }
     }
@@ -449,13 +473,38 @@ impl Server {
         let (Body::Listening(listening), Some(pair)) = (&socket.body, &socket.pair) else {
             return false;
         };
-        let queued = sockinfo::queued_memory(pair).unwrap_or(usize::MAX);
-        queued == 0
-            || listening.each_bytes != 0 && queued / listening.each_bytes < listening.in_pair_max
+        listening.in_pair(pair) < listening.waiting_max.min(IN_PAIR_MAX)
+    }
+
+    /// Has the stack take so many connections more as backlogs leave room for.
+    fn set_queue(&mut self, listener: ListenerId) {
+        let Some(shared) = self.streams.listeners.get(&listener) else {
+            return;
+        };
+        let room_of = |place: &Place| {
+            let socket = self.table.look(*place)?;
+            let (Body::Listening(listening), Some(pair)) = (&socket.body, &socket.pair) else {
+                return None;
+            };
+            Some(
+                listening
+                    .waiting_max
+                    .saturating_sub(listening.in_pair(pair)),
+            )
+        };
+        let room: usize = shared.members.iter().filter_map(room_of).sum();
+        let room = room.saturating_sub(usize::from(shared.waits.is_some()));
+        // It is there as long as it has members.
+        let _ = self.stack.tcp_set_queue(listener, room);
     }
 
     /// Hands connections to those who listen.
     pub(crate) fn take_connections(&mut self, listener: ListenerId) {
+        self.hand_out(listener);
+        self.set_queue(listener);
+    }
+
+    fn hand_out(&mut self, listener: ListenerId) {
         loop {
             let Some(shared) = self.streams.listeners.get(&listener) else {
                 return;
@@ -544,7 +593,8 @@ impl Server {
             && let Body::Listening(listening) = &mut socket.body
             && listening.each_bytes == 0
         {
-            listening.each_bytes = queued.max(1);
+            // Nothing, if it was accepted at once.
+            listening.each_bytes = queued;
         }
         let socket = self.table.get(new.index)?;
         (socket.local, socket.remote) = (Some(local), Some(remote));
@@ -560,9 +610,11 @@ impl Server {
         let Some(place) = self.streams.place_of(id) else {
             return;
         };
-        let body = self.table.look(place).map(|socket| &socket.body);
-        if !matches!(body, Some(Body::Connecting(_))) {
-            return self.pump(place);
+        match self.table.look(place).map(|socket| &socket.body) {
+            Some(Body::Connecting(own)) if *own == id => {}
+            Some(Body::Connected(conn)) if conn.id == id => return self.pump(place),
+            // The place is another socket's now.
+            _ => return,
         }
         if ready.is_connected {
             return self.made(place, id);

@@ -116,7 +116,7 @@ fn drive<S: Service>(serving: &Serving<S>, id: TcpId, conn: &mut S::Conn) -> boo
         }
         let span = PROFILE.span(Procedure::AppReceive);
         let mut was_called = false;
-        let received = stack.tcp_receive_with(id, |bytes| {
+        let received = stack.tcp_receive_with(id, |[bytes, _]| {
             was_called = true;
             server.receive(conn, now_us, bytes)
         });

@@ -238,6 +238,34 @@ fn a_full_accept_queue_takes_no_more_until_there_is_room() {
 }
 
 #[test]
+fn an_accept_queue_is_as_long_as_was_said_last() {
+    let mut world = World::new(Conditions::default());
+    let listener = world.sides[1]
+        .tcp_listen(None, 80, 16, small())
+        .expect("listens");
+    let waiting = |world: &mut World, queue_max: usize| {
+        assert_eq!(world.sides[1].tcp_set_queue(listener, queue_max), Ok(()));
+        let now = world.now;
+        for _ in 0..3 {
+            world.sides[0]
+                .tcp_connect(now, at(1, 80), None, small())
+                .expect("begins");
+            world.run(20_000);
+        }
+        world.sides[1].tcp_counts().0
+    };
+    assert_eq!(waiting(&mut world, 0), 0);
+    assert_eq!(waiting(&mut world, 2), 2);
+    // Those that wait stay.
+    assert_eq!(waiting(&mut world, 1), 2);
+    assert_eq!(world.sides[1].tcp_unlisten(listener), Ok(()));
+    assert_eq!(
+        world.sides[1].tcp_set_queue(listener, 1),
+        Err(Error::NoSuch)
+    );
+}
+
+#[test]
 fn flows_beyond_the_limit_are_refused() {
     let limited = |side: usize| -> Config {
         let mut config = config(side);

@@ -35,6 +35,26 @@ fn pair(world: &mut World) -> (TcpId, TcpId) {
 }
 
 #[test]
+fn a_reader_sees_all_that_waits_at_once() {
+    let mut world = World::new(Conditions::default());
+    let (client, server) = pair(&mut world);
+    let mut in_two = 0;
+    // The buffer has 2 KB: some of these lie across its end.
+    for round in 0..8u8 {
+        let sent = [round; 1000];
+        assert_eq!(world.sides[0].tcp_send(client, &sent), Ok(sent.len()));
+        world.run(50_000);
+        let seen = world.sides[1].tcp_receive_with(server, |pieces| {
+            in_two += usize::from(!pieces[1].is_empty());
+            assert_eq!(pieces.concat(), sent);
+            sent.len()
+        });
+        assert_eq!(seen, Ok(sent.len()));
+    }
+    assert!((1..8).contains(&in_two), "{in_two}");
+}
+
+#[test]
 fn a_request_and_its_reply() {
     let mut world = World::new(Conditions::default());
     let (client, server) = pair(&mut world);

@@ -19,7 +19,7 @@ const EPHEMERAL: core::ops::Range<u16> = 32_768..60_999;
 
 impl Stack {
     /// Listens on a port of one address, of a family (the unspecified address), or of all. At most `backlog` connections wait for
-    /// accept, and as many are half open before SYN cookies answer.
+    /// accept, until [`Stack::tcp_set_queue`] says otherwise, and as many are half open before SYN cookies answer.
     pub fn tcp_listen(
         &mut self,
         address: Option<IpAddr>,
@@ -45,7 +45,8 @@ impl Stack {
             generation,
             address,
             port,
-            backlog: backlog.max(1),
+            half_open_max: backlog.max(1),
+            queue_max: backlog.max(1),
             options,
             is_open: true,
             is_queued: false,
@@ -61,11 +62,15 @@ impl Stack {
         Ok(ListenerId { index, generation })
     }
 
+    /// From now on at most so many connections wait for accept. Those that do already stay.
+    pub fn tcp_set_queue(&mut self, id: ListenerId, count_max: usize) -> Result<(), Error> {
+        self.listener(id).ok_or(Error::NoSuch)?.queue_max = count_max;
+        Ok(())
+    }
+
     /// The next connection and its peer. It may have something to read already: an event says so.
     pub fn tcp_accept(&mut self, id: ListenerId) -> Result<(TcpId, SocketAddr), Error> {
-        let found = self.tcp.listeners.get_mut(id.index as usize);
-        let listener = found.filter(|l| l.is_open && l.generation == id.generation);
-        let listener = listener.ok_or(Error::NoSuch)?;
+        let listener = self.listener(id).ok_or(Error::NoSuch)?;
         let index = listener.accepted.pop_front().ok_or(Error::WouldBlock)?;
         let flow = self.tcp.flow(index).ok_or(Error::NoSuch)?;
         flow.listener = None;
@@ -80,9 +85,7 @@ impl Stack {
 
     /// Stops listening; connections nobody has accepted are reset.
     pub fn tcp_unlisten(&mut self, id: ListenerId) -> Result<(), Error> {
-        let found = self.tcp.listeners.get_mut(id.index as usize);
-        let listener = found.filter(|l| l.is_open && l.generation == id.generation);
-        let listener = listener.ok_or(Error::NoSuch)?;
+        let listener = self.listener(id).ok_or(Error::NoSuch)?;
         listener.is_open = false;
         let (port, waiting) = (listener.port, core::mem::take(&mut listener.accepted));
         if let Some(bound) = self.tcp.ports.get_mut(&port) {
@@ -223,7 +226,7 @@ impl Stack {
     pub fn tcp_receive(&mut self, id: TcpId, buffer: &mut [u8]) -> Result<usize, Error> {
         let mut taken = 0;
         while taken < buffer.len() {
-            let read = self.tcp_receive_with(id, |bytes| {
+            let read = self.tcp_receive_with(id, |[bytes, _]| {
                 let len = bytes.len().min(buffer.len() - taken);
                 buffer[taken..taken + len].copy_from_slice(&bytes[..len]);
                 len
@@ -238,12 +241,12 @@ impl Stack {
         Ok(taken)
     }
 
-    /// Lets `read` look at what has arrived, without a copy; it gives how much of it is done
-    /// with. `Ok(0)` without a call of `read` is the end.
+    /// Lets `read` look at all that has arrived, without a copy; it gives how much of it is done with. The second piece goes on where the
+    /// first one ends. `Ok(0)` without a call of `read` is the end.
     pub fn tcp_receive_with(
         &mut self,
         id: TcpId,
-        read: impl FnOnce(&[u8]) -> usize,
+        read: impl FnOnce([&[u8]; 2]) -> usize,
     ) -> Result<usize, Error> {
         let super::Tcp { flows, pool, .. } = &mut self.tcp;
         let flow = super::flow_in(flows, id).ok_or(Error::NoSuch)?;
@@ -257,8 +260,7 @@ impl Stack {
                 (None, _) => Err(Error::WouldBlock),
             };
         }
-        let bytes = tcp.receive.ring.piece(tcp.receive.read, unread);
-        let len = read(bytes).min(bytes.len());
+        let len = read(tcp.receive.ring.pieces(tcp.receive.read, unread)).min(unread);
         tcp.consumed(len, pool);
         if flow.is_attached && !flow.is_dirty && flow.tcp.wants() {
             self.tcp.mark_dirty(id.index);

@@ -3,7 +3,7 @@
 //! ```text
 //!   SYN ──► HalfOpen (120 bytes; SYN-ACK sent, again after 1, 2, 4, 8 s, then gone)
 //!    │          └── ACK ──► Flow ──► accept queue
-//!    └─ backlog full ──► SYN cookie, nothing kept ── ACK with it ──► Flow
+//!    └─ too many of them ──► SYN cookie, nothing kept ── ACK with it ──► Flow
 //! ```
 //! No buffer exists before the peer has shown that it is where it says. A full accept queue
 //! takes no SYN and no ACK: the peer tries again, as with Linux.
@@ -30,13 +30,22 @@ pub(super) struct Listener {
     pub generation: u32,
     pub address: Option<IpAddr>,
     pub port: u16,
-    pub backlog: usize,
+    /// Half-open connections, beyond which SYN cookies answer.
+    pub half_open_max: usize,
+    /// Connections that wait for accept.
+    pub queue_max: usize,
     pub options: TcpOptions,
     pub is_open: bool,
     pub is_queued: bool,
     pub half_open: usize,
     /// Flows that wait for accept.
     pub accepted: VecDeque<u32>,
+}
+
+impl Listener {
+    fn is_full(&self) -> bool {
+        self.accepted.len() >= self.queue_max
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -79,7 +88,7 @@ impl Stack {
         })
     }
 
-    fn listener(&mut self, id: ListenerId) -> Option<&mut Listener> {
+    pub(super) fn listener(&mut self, id: ListenerId) -> Option<&mut Listener> {
         let found = self.tcp.listeners.get_mut(id.index as usize)?;
         (found.is_open && found.generation == id.generation).then_some(found)
     }
@@ -116,10 +125,10 @@ impl Stack {
         let all = self.tcp.half_open.len() - self.tcp.free_half_open.len();
         let own_mss = self.own_mss(&remote);
         let listener = self.listener(id).ok_or(Drop::Protocol)?;
-        if listener.accepted.len() >= listener.backlog {
+        if listener.is_full() {
             return Err(Drop::Backlog);
         }
-        let is_full = listener.half_open >= listener.backlog || all >= half_open_max;
+        let is_full = listener.half_open >= listener.half_open_max || all >= half_open_max;
         let mss = options
             .mss
             .filter(|mss| *mss != 0)
@@ -329,7 +338,7 @@ impl Stack {
     ) -> Result<(), Drop> {
         let now = self.now;
         let listener = self.listener(half_open.listener).ok_or(Drop::Protocol)?;
-        let is_full = listener.accepted.len() >= listener.backlog;
+        let is_full = listener.is_full();
         let options = listener.options;
         if is_full || !self.tcp.has_room() {
             return Err(Drop::Backlog);

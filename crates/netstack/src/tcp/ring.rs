@@ -36,6 +36,12 @@ impl Ring {
         &self.bytes[self.piece_at(at, len)]
     }
 
+    /// All `len` bytes from `at`: those before the ring's end, and those that go on at its beginning.
+    pub(super) fn pieces(&self, at: u64, len: usize) -> [&[u8]; 2] {
+        let first = self.piece(at, len);
+        [first, &self.bytes[..len - first.len()]]
+    }
+
     pub(super) fn piece_mut(&mut self, at: u64, len: usize) -> &mut [u8] {
         let piece = self.piece_at(at, len);
         &mut self.bytes[piece]
