@@ -22,8 +22,8 @@
 use crate::stack::datagram::{Place, receive_datagram, send_datagram, source_of};
 use crate::stack::stream::{receive_stream, send_stream};
 use crate::stack::{
-    CONNECTED, IN6_BYTES_MIN, LISTENS, ROOMY, SIX, UDP, again, asked, give_name, is_nonblocking,
-    names, read_name, request, set_bits, take_error, talk, wait_connected, word_of,
+    CONNECTED, IN6_BYTES_MIN, LISTENS, ROOMY, SIX, UDP, again, asked, copy_timeouts, give_name,
+    is_nonblocking, names, read_name, request, set_bits, take_error, talk, wait_connected, word_of,
 };
 use crate::state::{self as table, kind};
 use crate::sys::{self, give, sys};
@@ -165,6 +165,7 @@ pub fn accept(
         }
     };
     settle(new, flags);
+    copy_timeouts(fd, new);
     if !target.is_null()
         && let Err(error) = give_name(target, length, &accepted.remote)
     {
@@ -200,7 +201,7 @@ pub fn connect(fd: c_int, word: u32, at: *const c_void, length: u32) -> c_int {
                     if is_nonblocking(fd) {
                         return Err(error);
                     }
-                    wait_connected(fd, libc::EINPROGRESS)?;
+                    wait_connected(fd, error)?;
                 }
                 // A former connection is over, and was told of: a socket may be connected once more.
                 libc::ECONNABORTED if answer.state == state::OVER && !is_anew => {
@@ -387,6 +388,7 @@ pub fn ioctl(fd: c_int, word: u32, request_number: u64, argument: usize) -> Opti
                 u32::from_ne_bytes(bytes.unwrap_or([0; 4])) as usize
             })
         }
+        SIOCATMARK if word & UDP != 0 => Err(libc::ENOTTY),
         SIOCATMARK => Ok(0),
         _ => return None,
     };
@@ -456,13 +458,11 @@ pub unsafe fn send(
 
 /// As readv(2), with flags of recvmsg.
 pub fn readv(fd: c_int, word: u32, parts: *const libc::iovec, count: c_int, flags: c_int) -> isize {
-    let buffers = Buffers::new(parts, count as usize);
-    if word & UDP != 0 {
-        return receive_datagram(fd, word, buffers, flags, Place::None);
-    }
-    match buffers {
+    match Buffers::new(parts, count as usize) {
         Err(error) => give(Err(error)),
+        // No socket is asked (linux: do_iter_read).
         Ok(buffers) if buffers.total == 0 => 0,
+        buffers if word & UDP != 0 => receive_datagram(fd, word, buffers, flags, Place::None),
         Ok(buffers) => receive_parts(fd, word, &buffers, flags),
     }
 }
@@ -475,14 +475,11 @@ pub fn writev(
     count: c_int,
     flags: c_int,
 ) -> isize {
-    let buffers = Buffers::new(parts, count as usize);
     let none = (core::ptr::null(), 0);
-    if word & UDP != 0 {
-        return send_datagram(fd, word, buffers, flags, none, [0; 16]);
-    }
-    match buffers {
+    match Buffers::new(parts, count as usize) {
         Err(error) => give(Err(error)),
         Ok(buffers) if buffers.total == 0 => 0,
+        buffers if word & UDP != 0 => send_datagram(fd, word, buffers, flags, none, [0; 16]),
         Ok(buffers) => send_parts(fd, word, &buffers, flags),
     }
 }
@@ -524,7 +521,11 @@ pub unsafe fn sendmsg(fd: c_int, word: u32, message: *const libc::msghdr, flags:
     let given = unsafe { message.read_unaligned() };
     let buffers = Buffers::of_message(&given);
     if word & UDP != 0 {
-        let target = (given.msg_name.cast_const(), given.msg_namelen);
+        // A name of no length is none (linux: copy_msghdr_from_user); to sendto it is a bad one.
+        let target = match given.msg_namelen {
+            0 => (core::ptr::null(), 0),
+            length => (given.msg_name.cast_const(), length),
+        };
         // SAFETY: found readable.
         let own = unsafe { source_of(&given, word) };
         return send_datagram(fd, word, buffers, flags, target, own);

@@ -22,6 +22,7 @@ const REQUESTS_MAX: usize = 32;
 const CLIENTS_MAX: usize = 4096;
 
 const EPERM: i32 = 1;
+const EPIPE: i32 = 32;
 pub(crate) const EINPROGRESS: i32 = 115;
 const EINVAL: i32 = 22;
 const EAFNOSUPPORT: i32 = 97;
@@ -192,7 +193,10 @@ impl Server {
             Operation::GetOption => self.get_option(place, of).map(|value| got = value),
             Operation::TakeError => {
                 let socket = self.table.get(place).ok_or(ESTALE)?;
-                got = socket.error.take().unwrap_or(0).to_ne_bytes().to_vec();
+                // linux: tcp_recvmsg looks for the end before it looks for an error.
+                let is_told = |error: &mut i32| request.first == 0 || *error != EPIPE;
+                let error = socket.error.take_if(is_told).unwrap_or(0);
+                got = error.to_ne_bytes().to_vec();
                 Ok(())
             }
             Operation::Unsent => self.unsent(place).map(|(all, unsent)| {

@@ -8,8 +8,11 @@ const ENOPROTOOPT: i32 = 92;
 const ENOENT: i32 = 2;
 const EOPNOTSUPP: i32 = 95;
 
-/// Largest buffer that a program can ask for (linux: net.core.wmem_max, doubled), and the least that it gets.
-const BUFFER_BYTES: std::ops::RangeInclusive<i32> = 4_608..=8_388_608;
+/// Largest buffer that a program can ask for (linux: net.core.wmem_max), which is doubled then.
+const BUFFER_BYTES_MAX: u32 = 4_194_304;
+/// The least that it gets (linux: SOCK_MIN_SNDBUF, SOCK_MIN_RCVBUF).
+const SEND_BYTES_MIN: i32 = 4608;
+const RECEIVE_BYTES_MIN: i32 = 2304;
 /// The name of the congestion control, as TCP_CONGESTION has it.
 const CONGESTION: &[u8] = b"reno";
 /// Bytes of such a name (linux: TCP_CA_NAME_MAX).
@@ -119,9 +122,15 @@ pub(crate) fn set(socket: &mut Socket, of: (i32, i32), value: &[u8]) -> Result<(
     };
     let number = match of {
         of if is_switch(of) => i32::from(number != 0),
-        (level::SOCKET, name::SNDBUF | name::RCVBUF) => number
-            .saturating_mul(2)
-            .clamp(*BUFFER_BYTES.start(), *BUFFER_BYTES.end()),
+        (level::SOCKET, name::SNDBUF | name::RCVBUF) => {
+            let least = match of.1 {
+                name::SNDBUF => SEND_BYTES_MIN,
+                _ => RECEIVE_BYTES_MIN,
+            };
+            // A negative one is the largest (linux: sk_setsockopt compares without sign).
+            let asked = number.cast_unsigned().min(BUFFER_BYTES_MAX);
+            (2 * asked.cast_signed()).max(least)
+        }
         _ => number,
     };
     let is_bad = match of {

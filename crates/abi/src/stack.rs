@@ -159,7 +159,8 @@ pub enum Operation {
     SetOption = 6,
     /// The value of option `second` of level `first`.
     GetOption = 7,
-    /// SO_ERROR: the error that waits, once, in `value`, and both names.
+    /// SO_ERROR: the error that waits, once, in `value`, and both names. With a `first` of 1 a receive asks, to which the end is told: EPIPE,
+    /// of a reset behind the end, stays for others.
     TakeError = 8,
     /// Bytes that the far end has not acknowledged (SIOCOUTQ), and those not sent yet (SIOCOUTQNSD), in `value`.
     Unsent = 9,

@@ -12,7 +12,7 @@
 //! Limits: instances of epoll that the library does not know, or of which /proc does not tell, or beyond 64, show the old pair's end until the program
 //! closes them. Sizes of buffers and lesser options are as of a new socket.
 
-use super::{LISTENS, SIX, asked, is_nonblocking, request, set_bits, talk};
+use super::{LISTENS, SIX, asked, copy_timeouts, is_nonblocking, request, set_bits, talk};
 use crate::process::PROCESS;
 use crate::sys::{self, sys};
 use crate::{epoll, identity};
@@ -205,16 +205,7 @@ pub fn replace(fd: c_int, of: Option<Id>, new: c_int) -> sys::Result<()> {
             libc::O_RDWR | libc::O_NONBLOCK
         );
     }
-    // What the stack does not know of.
-    for option in [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO] {
-        let none = libc::timeval {
-            tv_sec: 0,
-            tv_usec: 0,
-        };
-        if let Ok((time, _)) = sys::option(fd, libc::SOL_SOCKET, option, none) {
-            sys::set_option(new, libc::SOL_SOCKET, option, time);
-        }
-    }
+    copy_timeouts(fd, new);
     let mut told = [(-1, libc::epoll_event { events: 0, u64: 0 }); REGISTRATIONS_MAX];
     let mut count = 0;
     epoll::registrations(fd, |instance, events, data| {

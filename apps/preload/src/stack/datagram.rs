@@ -105,9 +105,8 @@ fn receive_parts<const N: usize>(
     if flags & libc::MSG_ERRQUEUE != 0 {
         return Err(libc::EAGAIN);
     }
-    if flags & libc::MSG_OOB != 0 {
-        return Err(libc::EINVAL);
-    }
+    // UDP does not know it, and the pair would refuse it (linux: udp_recvmsg).
+    let flags = flags & !libc::MSG_OOB;
     let mut head = Head::default();
     let mut parts = Parts::<N>::new(&mut head, buffers)?;
     let (message, received) = loop {
@@ -119,7 +118,7 @@ fn receive_parts<const N: usize>(
             // The program has shut it, or its stack has ended.
             return match is_closed(fd) && names(fd).is_err() {
                 true => Err(libc::ENETDOWN),
-                false => Ok(0),
+                false => end(place).map(|()| 0),
             };
         }
         if head.flags & head::FAILED == 0 {
@@ -140,6 +139,19 @@ fn receive_parts<const N: usize>(
         },
     }
     Ok(received - HEAD_BYTES)
+}
+
+/// The end of a socket that was shut comes from nobody.
+#[cold]
+fn end(place: Place) -> sys::Result<()> {
+    let length = match place {
+        Place::None => return Ok(()),
+        Place::Name(target, _) if target.is_null() => return Ok(()),
+        Place::Name(_, length) => length,
+        // SAFETY: the program's own message, found readable with its parts; the field is only named.
+        Place::Message(target) => unsafe { &raw mut (*target).msg_namelen },
+    };
+    faults::check(faults::give(length, 0))
 }
 
 /// A message that says that an error waits; nothing, if it was told meanwhile.
@@ -277,7 +289,7 @@ pub fn send_datagram(
         if flags & libc::MSG_OOB != 0 {
             return Err(libc::EOPNOTSUPP);
         }
-        let name = match target.is_null() || length == 0 {
+        let name = match target.is_null() {
             true => Name::default(),
             false => read_name(word, target, length)?,
         };

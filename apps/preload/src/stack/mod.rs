@@ -245,6 +245,22 @@ fn timeout_ns(fd: c_int, name: c_int) -> Option<u64> {
     (time_ns != 0).then_some(time_ns)
 }
 
+/// Time-outs are the pair's own, of which the stack does not know: a socket that takes another one's place, or comes from a listener,
+/// gets them here.
+pub fn copy_timeouts(from: c_int, to: c_int) {
+    const NONE: libc::timeval = libc::timeval {
+        tv_sec: 0,
+        tv_usec: 0,
+    };
+    for option in [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO] {
+        if let Ok((time, _)) = sys::option(from, libc::SOL_SOCKET, option, NONE)
+            && (time.tv_sec, time.tv_usec) != (0, 0)
+        {
+            sys::set_option(to, libc::SOL_SOCKET, option, time);
+        }
+    }
+}
+
 /// Waits until a connection that is under way is made, or has failed. `Err(late)`: the time is over.
 pub fn wait_connected(fd: c_int, late: c_int) -> sys::Result<()> {
     let call = Call::begin();
@@ -270,9 +286,15 @@ pub fn wait_connected(fd: c_int, late: c_int) -> sys::Result<()> {
 
 /// The error that the stack has kept for the socket, once; 0: none. A stack that has ended has broken all off.
 pub fn take_error(fd: c_int, word: u32) -> c_int {
-    let Ok(request) = request(fd, Operation::TakeError) else {
+    take_error_as(fd, word, false)
+}
+
+/// The same, as far as a receive is told of it.
+pub fn take_error_as(fd: c_int, word: u32, is_receive: bool) -> c_int {
+    let Ok(mut request) = request(fd, Operation::TakeError) else {
         return 0;
     };
+    request.first = is_receive.into();
     match asked(&request) {
         Ok((answer, _)) => {
             if answer.state == state::CONNECTED && word & UDP == 0 {

@@ -2,7 +2,8 @@
 //! ended, and which of its ends is SIGPIPE's.
 
 use super::{
-    CONNECTED, LISTENS, ROOMY, UDP, is_nonblocking, names, of, set_bits, take_error, wait_connected,
+    CONNECTED, LISTENS, ROOMY, UDP, is_nonblocking, names, of, set_bits, take_error, take_error_as,
+    wait_connected,
 };
 use crate::sys::{self, give, sys};
 use core::ffi::c_int;
@@ -85,7 +86,7 @@ pub fn receive_stream(
 /// Nothing more comes: what the program is told.
 #[cold]
 fn end_of_stream(fd: c_int, word: u32) -> isize {
-    match is_closed(fd).then(|| take_error(fd, word)) {
+    match is_closed(fd).then(|| take_error_as(fd, word, true)) {
         None | Some(0) => 0,
         Some(error) => give(Err(error)),
     }
@@ -115,7 +116,7 @@ pub fn send_stream(fd: c_int, word: u32, flags: c_int, by_libc: impl Fn(c_int) -
     }
     match is_closed(fd).then(|| take_error(fd, word)) {
         None | Some(0) => broken(libc::EPIPE, flags),
-        Some(error) => give(Err(error)),
+        Some(error) => broken(error, flags),
     }
 }
 

@@ -365,6 +365,12 @@ def shut_behind_the_far_end():
         if ended is not None:
             break
     yield ended in ("EPIPE", "ECONNRESET")
+    ours = pair(7037)
+    far("c.close()")
+    shown(ours, select.POLLRDHUP, 30000)
+    ours.sendall(b"x")
+    shown(ours, 0, 30000)
+    yield e(ours.recv, 1), [ours.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) for _ in range(2)], e(ours.recv, 1)
 
 
 @case
