@@ -380,6 +380,7 @@ pub fn ioctl(fd: c_int, word: u32, request_number: u64, argument: usize) -> Opti
             Ok(there.saturating_sub(HEAD_BYTES))
         }
         libc::FIONREAD if word & LISTENS != 0 => Err(libc::EINVAL),
+        SIOCATMARK | SIOCOUTQNSD if word & UDP != 0 => Err(libc::ENOTTY),
         libc::TIOCOUTQ | SIOCOUTQNSD => {
             let asked = request(fd, Operation::Unsent).and_then(|request| asked(&request));
             asked.map(|(answer, _)| {
@@ -388,7 +389,6 @@ pub fn ioctl(fd: c_int, word: u32, request_number: u64, argument: usize) -> Opti
                 u32::from_ne_bytes(bytes.unwrap_or([0; 4])) as usize
             })
         }
-        SIOCATMARK if word & UDP != 0 => Err(libc::ENOTTY),
         SIOCATMARK => Ok(0),
         _ => return None,
     };

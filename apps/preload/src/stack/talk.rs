@@ -33,7 +33,8 @@ impl Talk {
     }
 }
 
-fn take() -> sys::Result<c_int> {
+/// A control connection, and whether it may stay for the next question.
+fn take() -> sys::Result<(c_int, bool)> {
     let known = PROCESS.talk.0.swap(0, Ordering::AcqRel);
     let fd = (known as u32).wrapping_sub(1) as c_int;
     if known == 0 {
@@ -44,7 +45,7 @@ fn take() -> sys::Result<c_int> {
         hidden::close(fd);
         return open();
     }
-    Ok(fd)
+    Ok((fd, true))
 }
 
 fn put(fd: c_int) {
@@ -59,14 +60,25 @@ fn put(fd: c_int) {
     }
 }
 
-fn open() -> sys::Result<c_int> {
+fn open() -> sys::Result<(c_int, bool)> {
     let mut address = [0u8; 2 + config::SOCKET_PATH_BYTES];
     address[..2].copy_from_slice(&(libc::AF_UNIX as u16).to_ne_bytes());
     // SAFETY: written once by the constructor.
     address[2..].copy_from_slice(unsafe { &*config::stack_path() });
     let until_ns = sys::now_ns() + TRY_NS;
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
-    let socket = hidden::make(|| sys!(SYS_socket, libc::AF_UNIX, kind, 0))?;
+    let make = || sys!(SYS_socket, libc::AF_UNIX, kind, 0);
+    // Where no hidden number can be had, it has one of the program's for this question.
+    let is_kept = hidden::can_be_had();
+    let socket = match is_kept {
+        true => hidden::make(make)?,
+        false => {
+            let made = make()? as c_int;
+            let copied = hidden::copy(made);
+            let _ = sys!(SYS_close, made);
+            copied?
+        }
+    };
     loop {
         match sys!(SYS_connect, socket, address.as_ptr(), address.len()) {
             Ok(_) => {
@@ -75,7 +87,7 @@ fn open() -> sys::Result<c_int> {
                     tv_usec: 0,
                 };
                 sys::set_option(socket, libc::SOL_SOCKET, libc::SO_RCVTIMEO, patience);
-                return Ok(socket);
+                return Ok((socket, is_kept));
             }
             Err(error) => {
                 let may_come = matches!(error, libc::ECONNREFUSED | libc::ENOENT | libc::EINTR);
@@ -92,10 +104,13 @@ fn open() -> sys::Result<c_int> {
 /// Asks the stack; the answer, with the descriptor that came beside it. `Err`: there is no stack.
 pub fn ask(request: &Request) -> sys::Result<(Answer, Option<c_int>)> {
     for _ in 0..2 {
-        let fd = take()?;
+        let (fd, is_kept) = take()?;
         match talk(fd, request) {
             Ok(answered) => {
-                put(fd);
+                match is_kept {
+                    true => put(fd),
+                    false => hidden::close(fd),
+                }
                 return Ok(answered);
             }
             // The stack may have ended since; the next one says what it knows.
