@@ -148,8 +148,19 @@ fn end(place: Place) -> sys::Result<()> {
         Place::None => return Ok(()),
         Place::Name(target, _) if target.is_null() => return Ok(()),
         Place::Name(_, length) => length,
-        // SAFETY: the program's own message, found readable with its parts; the field is only named.
-        Place::Message(target) => unsafe { &raw mut (*target).msg_namelen },
+        Place::Message(target) => {
+            // SAFETY: the program's own message, found readable with its parts; its fields are only named.
+            let (length, room, flags) = unsafe {
+                (
+                    &raw mut (*target).msg_namelen,
+                    &raw mut (*target).msg_controllen,
+                    &raw mut (*target).msg_flags,
+                )
+            };
+            faults::give(room, 0);
+            faults::give(flags, 0);
+            length
+        }
     };
     faults::check(faults::give(length, 0))
 }
