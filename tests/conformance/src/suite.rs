@@ -150,12 +150,14 @@ pub fn hold_between(family: Between, program: &str) -> Result<()> {
     }
 }
 
-/// Plays all cases of a program under a stack of its own.
-pub fn hold_under_a_stack(program: &str) -> Result<()> {
+/// Plays the cases of a program under a stack of its own, but for those whose names begin with one of these.
+pub fn hold_under_a_stack(program: &str, left_out: &[&str]) -> Result<()> {
     let Some(mut bed) = Bed::with_stack()? else {
         return Ok(());
     };
-    for case in bed.cases(program)? {
+    let mut cases = bed.cases(program)?;
+    cases.retain(|case| !left_out.iter().any(|begin| case.name.starts_with(begin)));
+    for case in cases {
         bed.play(&case)?;
     }
     bed.finish()

@@ -6,12 +6,47 @@ use fordway_test_conformance::suite::{self, Known, hold_under_a_stack};
 
 #[test]
 fn stream() -> Result<()> {
-    hold_under_a_stack("stream")
+    hold_under_a_stack("stream", &[])
 }
 
 #[test]
 fn epoll() -> Result<()> {
-    hold_under_a_stack("epoll")
+    hold_under_a_stack("epoll", &[])
+}
+
+// Of these, what takes a second or more is left to the whole table, and what is about the way to rings, which there are none of.
+
+#[test]
+fn wait() -> Result<()> {
+    hold_under_a_stack("wait", &["idle", "edge"])
+}
+
+#[test]
+fn among() -> Result<()> {
+    hold_under_a_stack(
+        "among",
+        &["in_order_", "order_of_", "many_instances", "cold_"],
+    )
+}
+
+#[test]
+fn polls() -> Result<()> {
+    hold_under_a_stack("polls", &["upgrade_"])
+}
+
+#[test]
+fn connect() -> Result<()> {
+    hold_under_a_stack("connect", &[])
+}
+
+#[test]
+fn listen() -> Result<()> {
+    hold_under_a_stack("listen", &["reuseport_workers"])
+}
+
+#[test]
+fn udp_peer() -> Result<()> {
+    hold_under_a_stack("udp_peer", &[])
 }
 
 /// Each case of the list is there, and stands there once.
