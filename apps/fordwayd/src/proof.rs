@@ -589,6 +589,7 @@ mod tests {
             shown: Shown {
                 fd: socket.as_fd().as_raw_fd() as u32,
                 thread: 0,
+                ..Shown::default()
             },
         };
         let mut places = Places::new(facts.netns_cookie);

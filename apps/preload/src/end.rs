@@ -265,6 +265,9 @@ impl End for At<'_> {
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
         let sent = sys!(SYS_sendto, self.fd(), base, length, flags, 0, 0);
         wait::acted();
+        if sent == Err(libc::EAGAIN) {
+            upgrade::owes_bytes();
+        }
         sent
     }
 

@@ -189,6 +189,7 @@ pub fn poll(
     thread::cancellation_point();
     let call = Call::begin();
     broker::check_mail();
+    upgrade::serve_owing();
     for entry in fds.iter() {
         if let Some(conn) = paired(entry.fd)
             && conn.attention.load(Ordering::Relaxed) != 0

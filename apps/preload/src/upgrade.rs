@@ -576,6 +576,8 @@ pub struct Looks {
     next_look_ticks: AtomicU64,
     /// 1: a look was left out.
     look_owed: AtomicU32,
+    /// 1: bytes that were taken back from a ring have found no room by the kernel.
+    owes_bytes: AtomicU32,
 }
 
 impl Looks {
@@ -584,6 +586,7 @@ impl Looks {
         Self {
             next_look_ticks: AtomicU64::new(0),
             look_owed: AtomicU32::new(0),
+            owes_bytes: AtomicU32::new(0),
         }
     }
 }
@@ -591,6 +594,20 @@ impl Looks {
 /// Whether a look at all connections was left out: the next sleep is a short one.
 pub fn owes_a_look() -> bool {
     PROCESS.looks.look_owed.load(Ordering::Relaxed) != 0
+}
+
+/// Bytes that were taken back from a ring have found no room: they go by the kernel with a later call.
+pub fn owes_bytes() {
+    PROCESS.looks.owes_bytes.store(1, Ordering::Relaxed);
+}
+
+/// A call asks what is ready, perhaps again and again without ever sleeping, and its program may send nothing more by the connection
+/// that owes bytes.
+#[inline]
+pub fn serve_owing() {
+    if PROCESS.looks.owes_bytes.load(Ordering::Relaxed) != 0 {
+        serve_others();
+    }
 }
 
 /// A thread was woken and has nothing to do for its own connections: some peer may wait for
@@ -613,8 +630,11 @@ pub fn serve_others() {
 }
 
 fn serve_all() {
+    // Who finds no room again says so again.
+    PROCESS.looks.owes_bytes.store(0, Ordering::Relaxed);
     for conn in state::conns().filter(|conn| conn.is_paired() && conn.peer_is_there()) {
-        if conn.producer().must_leave() {
+        let producer = conn.producer();
+        if producer.must_leave() || producer.back_bytes_or_zero() != 0 {
             down::serve(&conn.end());
         }
     }

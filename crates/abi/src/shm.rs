@@ -156,6 +156,9 @@ pub mod tx_state {
     /// As BACK, but the consumer must not take what is left in the ring: the
     /// producer sends it again by the kernel.
     pub const WITHDRAWN: u32 = 3;
+    /// On the way to WITHDRAWN, or back to RING where the consumer is just taking. For the consumer it is WITHDRAWN, but nothing
+    /// that lasts: an end that takes it for that gives its channel up while the ring goes on.
+    pub const WITHDRAWING: u32 = 4;
 }
 
 /// State of a direction as its consumer has it (`Endpoint::rx_state`).

@@ -64,7 +64,7 @@ fn present_layout() -> String {
         LINE_BYTES, REGION_MAGIC, WAIT_PAGE_MAGIC, SLOT_COUNT, ENDPOINT_BYTES, MARKS_OFFSET,
         ENDPOINTS_OFFSET, ARENA_OFFSET, REGION_BYTES, SEGMENT_LOG2_MIN, SEGMENT_LOG2_MAX,
         SEGMENT_COUNT, MOMENT_COUNT, DOOR_COUNT, DOOR_SHARED, WAIT_PAGE_BYTES,
-        shm::tx_state::KERNEL, shm::tx_state::RING, shm::tx_state::BACK, shm::tx_state::WITHDRAWN,
+        shm::tx_state::KERNEL, shm::tx_state::RING, shm::tx_state::BACK, shm::tx_state::WITHDRAWN, shm::tx_state::WITHDRAWING,
         shm::rx_state::OFF, shm::rx_state::READY, shm::rx_state::STOP,
         shm::rx_state::DRAIN,
         shm::tx_flags::SHUT, shm::tx_flags::CLOSED, shm::tx_flags::TELLS,

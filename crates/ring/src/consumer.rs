@@ -51,9 +51,17 @@ impl Consumer {
 
     /// What the producer says of this direction (a [`tx_state`]). Needs no lock; but only
     /// under the rx lock, taken by a sequentially consistent exchange, is it sure that
-    /// the ring is not being withdrawn meanwhile.
+    /// the ring is not being withdrawn meanwhile. WITHDRAWN may be RING again: the producer tries.
     #[inline]
     pub fn producer_state(&self) -> u32 {
+        match self.producer_state_now() {
+            tx_state::WITHDRAWING => tx_state::WITHDRAWN,
+            state => state,
+        }
+    }
+
+    #[inline]
+    fn producer_state_now(&self) -> u32 {
         // SYNC POINT with `Producer::withdraw`: the lock before the look at the state.
         #[cfg(loom)]
         // loom takes sequentially consistent accesses for acquire and release.
@@ -522,7 +530,7 @@ impl Consumer {
     /// Whether everything that went through the ring was taken and the producer
     /// has left it for good.
     pub fn is_over(&self) -> Result<bool, Violation> {
-        let state = self.producer_state();
+        let state = self.producer_state_now();
         Ok(state == tx_state::WITHDRAWN || state == tx_state::BACK && self.fill_bytes()? == 0)
     }
 }

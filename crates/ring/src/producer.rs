@@ -214,10 +214,13 @@ impl Producer {
         by_ring.wrapping_add(peer.rx_own.kernel_position.load(Ordering::Relaxed))
     }
 
-    /// State of this direction (a [`tx_state`]).
+    /// State of this direction (a [`tx_state`]). Who has no lock sees WITHDRAWN also while that is tried.
     #[inline]
     pub fn state(&self) -> u32 {
-        self.own().tx.tx_state.mine()
+        match self.own().tx.tx_state.mine() {
+            tx_state::WITHDRAWING => tx_state::WITHDRAWN,
+            state => state,
+        }
     }
 
     /// Why the peer's side says that it wants the kernel path (a word of the peer's), or 0.
@@ -415,9 +418,9 @@ impl Producer {
             return Ok(false);
         }
         let state = &self.own().tx.tx_state;
-        state.store(tx_state::WITHDRAWN, Ordering::SeqCst);
+        state.store(tx_state::WITHDRAWING, Ordering::SeqCst);
         // SYNC POINT with `Consumer::producer_state`, behind the consumer's lock:
-        // either it sees WITHDRAWN, or its lock is seen here.
+        // either it sees WITHDRAWING, or its lock is seen here.
         fence(Ordering::SeqCst);
         if self.peer().rx_own.lock.load(Ordering::SeqCst) != 0 {
             state.store(tx_state::RING, Ordering::SeqCst);

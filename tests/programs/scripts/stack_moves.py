@@ -214,6 +214,8 @@ def bereaved(host, port):
         ask(connection, 0)
         if connection.recv(3, socket.MSG_WAITALL) != b"now":
             raise ValueError("another word")
+        print("warm", flush=True)
+        sys.stdin.readline()
         connection.sendall(b"never read")
         try:
             raise ValueError(f"no reset, but {connection.recv(1)}")

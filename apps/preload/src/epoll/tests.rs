@@ -258,7 +258,16 @@ fn who_sees_a_channel_finds_the_connection_attached() {
     conn.phase.advance(fordway_sockets::Event::Offered);
     // Who attaches, or gives a channel up, walks the connection's registrations.
     let list = PROCESS.epoll.list_lock.lock();
-    let other = std::thread::spawn(move || upgrade::paired(conn, index, 0, 1, 1));
+    let pair = fordway_abi::control::Pair {
+        conn_id: conn.id(),
+        channel_id: 1,
+        link_id: 0,
+        slot: 0,
+        generation: 1,
+        cuts_through: 0,
+        pad: 0,
+    };
+    let other = std::thread::spawn(move || upgrade::paired(conn, index, &pair));
     while conn.shown() & IN == 0 {
         std::thread::yield_now();
     }

@@ -29,7 +29,7 @@ fn both(bed: &Bed, asks: Asks, server: &str, client: &str) -> Result<[Program; 2
     let serve = Spawn::line(&format!("{python} {script} {server} {PORT}")).dir(&bed.dir());
     let server = bed.serve_under_a_stack(STACK, serve, "ready")?;
     let ask = Spawn::line(&format!("{python} {script} {client} {STACK} {PORT}"));
-    let client = bed.spawn_as(asks, ask.dir(&bed.dir()))?;
+    let client = bed.spawn_as(asks, ask.dir(&bed.dir()).stdin(Stdin::Pipe))?;
     Ok([server, client])
 }
 
@@ -65,9 +65,14 @@ fn stack_program_killed() -> Result<()> {
     let mut lines = Vec::new();
     for asks in WAYS {
         let watch = bed.watch()?;
-        let [server, client] = both(&bed, asks, "killed", "bereaved")?;
+        let [server, mut client] = both(&bed, asks, "killed", "bereaved")?;
+        client.wait_for_output("warm")?;
+        if asks == Asks::ByRings {
+            watch.until_rings(&bed, [CLIENT, STACK], PORT)?;
+        }
+        drop(client.take_stdin());
         let asked = bed.end_of(client, CLIENT_LIMIT, "the client")?.ok()?;
-        ensure!(asked.text() == "done\n", "{}", asked.text());
+        ensure!(asked.text() == "warm\ndone\n", "{}", asked.text());
         bed.end_of(server, CLIENT_LIMIT, "the server")?;
         lines.push(carried(&bed, watch, asks, 400_000)?);
     }
