@@ -34,8 +34,8 @@ use std::time::{Duration, Instant};
 
 /// How long stacks may take for new rules. A stack looks at its orders each round; on a machine that is worked hard a round may
 /// wait, and who is killed loses all connections. The library in a stack may wait for this broker, which hears the stack's orders
-/// just now, for a second (`apps/preload/src/packet.rs`): so it is longer than that.
-const TAKE_MAX: Duration = Duration::from_millis(1500);
+/// just now, for a second (`apps/preload/src/packet.rs`), and for another one when it connects anew: so it is longer than both.
+const TAKE_MAX: Duration = Duration::from_millis(2500);
 /// And for each byte of them beyond, in nanoseconds: 10,000 rules are some megabytes, and a stack compiles them in some tens of
 /// milliseconds. All stacks do so at once, on one CPU perhaps.
 const TAKE_NS_PER_BYTE: u64 = 20;

@@ -296,6 +296,8 @@ pub fn offer(conn: &Conn, end: &At<'_>) -> bool {
     if !connect() {
         return false;
     }
+    // A broker that is busy may be waited for.
+    late::give();
     // No handler jumps out before the broker has what the phase says that it has.
     let _shield = Shield::new();
     let Some(mut claim) = claim::of(end.fd()) else {

@@ -302,6 +302,13 @@ impl End for At<'_> {
         }
     }
 
+    fn may_send(&self) -> bool {
+        match self.conn.is_unix() {
+            true => transfer::can_send(self.fd()),
+            false => transfer::sent_position(self.fd()).is_some(),
+        }
+    }
+
     fn push_kernel_tail(&self) {
         if !self.conn.is_unix() {
             transfer::push_kernel_tail(self.fd());

@@ -126,6 +126,8 @@ fn receive_watched(
         if !stay::is_callable(conn, fd) {
             return None;
         }
+        // It may have left its rings in this very call.
+        upgrade::sight(conn, fd);
         if flags & libc::MSG_DONTWAIT == 0
             && upgrade::is_undecided(conn)
             && let Err(error) = upgrade::await_rings(conn, fd)

@@ -34,6 +34,7 @@ use fordway_abi::stack::{
     Accepted, DATAGRAM, GOT_BYTES_MAX, HEAD_BYTES, Handling, INET, INET6, Id, Operation, Request,
     SET_BYTES_MAX, STREAM, Served, level, name, option, state,
 };
+use fordway_sockets::ends;
 use libc::sockaddr_in;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
@@ -344,7 +345,11 @@ pub unsafe fn getsockopt(
     if (at_level, number) == (level::SOCKET, name::ERROR) {
         // That of the pair says less, and is told once, too.
         let _ = sys::int_option(fd, libc::SOL_SOCKET, libc::SO_ERROR);
-        let error = take_error(fd, word).to_ne_bytes();
+        let error = match (take_error(fd, word), table::conn(fd)) {
+            (0, Some(conn)) if conn.is_paired() => ends::socket_error(&conn.end()),
+            (error, _) => error,
+        };
+        let error = error.to_ne_bytes();
         return give(give_option(value, length, &error).map(|()| 0)) as c_int;
     }
     let got = || {

@@ -9,7 +9,7 @@ use crate::state::{self, Conn, attention, phase};
 use crate::sys::{self, sys};
 use crate::{
     broker, claim, config, epoll, faults, fork, hidden, hooks_options, identity, insisted, link,
-    spin, thread,
+    spin, stack, thread,
 };
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use fordway_abi::control::{Pair, status};
@@ -423,6 +423,15 @@ fn offer(conn: &Conn, fd: i32) {
     fork::hold_again(&conn.held);
     if is_shared(conn) {
         tell(conn, fd, Reason::Forked as u32);
+        conn.operations.store(0, Ordering::Relaxed);
+        return;
+    }
+    if conn.is_unix()
+        && !conn.is_served()
+        && conn.channels.load(Ordering::Relaxed) != 0
+        && stack::is_owed(fd)
+    {
+        // Rings past the stack begin at a position that is not known before all has come.
         conn.operations.store(0, Ordering::Relaxed);
         return;
     }

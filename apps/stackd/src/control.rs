@@ -203,8 +203,8 @@ impl Server {
                 got.extend((all as u32).to_ne_bytes());
                 got.extend((unsent as u32).to_ne_bytes());
             }),
-            Operation::Positions => self.positions_of(place).map(|both| {
-                got.extend_from_slice(both.as_bytes());
+            Operation::Positions => self.positions_of(place).map(|all| {
+                got.extend_from_slice(all.as_bytes());
             }),
         };
         got.truncate(GOT_BYTES_MAX);
@@ -325,7 +325,7 @@ impl Server {
         }
     }
 
-    fn positions_of(&mut self, place: Place) -> Result<[u64; 2], i32> {
+    fn positions_of(&mut self, place: Place) -> Result<[u64; 3], i32> {
         #[cfg(feature = "tcp")]
         return self.positions(place);
         #[cfg(not(feature = "tcp"))]

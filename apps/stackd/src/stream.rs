@@ -31,7 +31,6 @@ const SEND_BYTES: usize = 256 * 1024;
 /// What a segment is said to take before there is a connection (linux: TCP_MSS_DEFAULT).
 const UNCONNECTED_MSS_BYTES: u32 = 536;
 
-const EAGAIN: i32 = 11;
 const EPIPE: i32 = 32;
 const EISCONN: i32 = 106;
 const EALREADY: i32 = 114;
@@ -636,11 +635,16 @@ impl Server {
         let names = self.stack.tcp_names(id).ok();
         (socket.local, socket.remote) = (names.map(|names| names.0), names.map(|names| names.1));
         socket.body = Body::Connected(Connected::new(id, false));
-        if !socket.pair.as_ref().is_some_and(Pair::pull_plug) {
+        // Before the library sees the first byte.
+        self.tell_served(place);
+        let pair = self
+            .table
+            .look(place)
+            .and_then(|socket| socket.pair.as_ref());
+        if !pair.is_some_and(Pair::pull_plug) {
             // Nobody but the program can have taken it, and it cannot.
             return self.end_connection(place, Some(ECONNABORTED), true);
         }
-        self.tell_served(place);
         self.pump(place);
     }
 
@@ -758,15 +762,15 @@ impl Server {
     }
 
     /// See `fordway_abi::stack::Operation::Positions`.
-    pub(crate) fn positions(&mut self, place: Place) -> Result<[u64; 2], i32> {
+    pub(crate) fn positions(&mut self, place: Place) -> Result<[u64; 3], i32> {
         let socket = self.table.look(place).ok_or(ENOTCONN)?;
         let (Body::Connected(conn), Some(pair)) = (&socket.body, &socket.pair) else {
             return Err(ENOTCONN);
         };
-        if pair.is_owed() {
-            return Err(EAGAIN);
-        }
-        Ok([conn.taken + pair.unread_bytes() as u64, conn.given])
+        // First: behind it the library has given up a channel that is over, whose bytes would count as unread.
+        let is_owed = pair.is_owed();
+        let sent = conn.taken + pair.unread_bytes() as u64;
+        Ok([sent, conn.given, is_owed.into()])
     }
 
     /// Has the library put a connection's names into what it tells the broker of the pair: the far end may be a program, too.

@@ -164,8 +164,8 @@ pub enum Operation {
     TakeError = 8,
     /// Bytes that the far end has not acknowledged (SIOCOUTQ), and those not sent yet (SIOCOUTQNSD), in `value`.
     Unsent = 9,
-    /// Of a connection, two numbers of 64 bits in `value`: bytes that the program has sent, whether or not the stack has taken
-    /// them; bytes that the stack has given the program, whether or not these were read. ENOTCONN: none can be sent any more.
+    /// Of a connection, three numbers of 64 bits in `value`: bytes that the program has sent, whether or not the stack has taken
+    /// them; bytes that the stack has given the program, whether or not these were read; 1: some of them found no room in the pair yet.
     Positions = 10,
 }
 

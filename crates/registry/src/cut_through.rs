@@ -16,19 +16,29 @@
 //! A stack is believed about its domain alone: A's process lies there, and the local address is that domain's. Where both ends
 //! are one stack's, over its loopback, the namespace in which they mirror each other is that of the pairs: no socket of the kernel's is there.
 //!
-//! If the filter refuses rings between the two, A has its stack's, as if there were no far end. One that waits for a far end that
-//! does not come (a fork has barred it, say) has no rings meanwhile.
+//! If the filter refuses rings between the two, A has its stack's, as if there were no far end; a socket of the kernel's is held back, and gets
+//! them when the rules allow it. One that waits for a far end that does not come (a fork has barred it, say) has no rings meanwhile.
 
 use crate::pairing::{Names, names};
-use crate::policy::Gate;
+use crate::policy::{BothEnds, Gate};
 use crate::processes::{ConnKey, ConnState};
-use crate::{Action, OfPair, Registry, SocketFacts, Witness};
-use fordway_abi::control::Protocol;
+use crate::{Action, OfPair, Outgoing, Registry, SocketFacts, Witness};
+use fordway_abi::control::{self, Protocol};
 use fordway_abi::reason::Reason;
 use std::net::SocketAddr;
 
 /// Local and remote name of a connection.
-pub(crate) type Served = (SocketAddr, SocketAddr);
+type Served = (SocketAddr, SocketAddr);
+
+/// What stands in the way of rings to a far end that has a channel with its stack.
+pub(crate) enum Way {
+    /// There is no such far end.
+    Nobody,
+    /// The packet filter, or whoever else was asked.
+    Refused(Reason),
+    /// Nothing: that far end was asked to leave its stack.
+    Made,
+}
 
 impl SocketFacts {
     /// As its process has offered it.
@@ -75,7 +85,7 @@ impl Registry {
     }
 
     /// The connection of an end that was paired with its stack's once.
-    pub(crate) fn served_by(&self, end: &SocketFacts) -> Option<Served> {
+    pub(crate) fn served_by(&self, end: &SocketFacts) -> Option<Names> {
         self.conn(*self.by_end.get(&end.end_id())?)?.served
     }
 
@@ -84,18 +94,63 @@ impl Registry {
         &mut self,
         key: ConnKey,
         offered: &SocketFacts,
-        served: Option<Served>,
+        served: Option<Names>,
         witness: &mut Witness<'_>,
         gate: &mut Gate<'_>,
         actions: &mut Vec<Action>,
     ) -> SocketFacts {
-        let through = served.and_then(|served| {
-            let facts = self.as_connection(key, offered, served)?;
-            let far = self.live_partner_of(&facts, witness, actions)?;
-            let far = self.conn(far)?.facts;
-            gate(&facts, &far, None).is_none().then_some(facts)
-        });
-        through.unwrap_or(*offered)
+        let facts = served
+            .and_then(|(_, local, remote, _)| self.as_connection(key, offered, (local, remote)));
+        let Some(facts) = facts else {
+            return *offered;
+        };
+        let far = self.live_partner_of(&facts, witness, actions);
+        let far = far.and_then(|far| Some((far, self.conn(far)?.facts)));
+        match far {
+            None => *offered,
+            Some((far, of_far)) => match gate(&facts, &of_far, None) {
+                None => facts,
+                Some(reason) => {
+                    self.gives_up(far, reason, witness, actions);
+                    *offered
+                }
+            },
+        }
+    }
+
+    /// An end that waits for a far end may not have rings with it. One of a pair goes back to its stack.
+    fn gives_up(
+        &mut self,
+        key: ConnKey,
+        reason: Reason,
+        witness: &mut Witness<'_>,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(facts) = self.conn(key).map(|conn| conn.facts) else {
+            return;
+        };
+        if facts.shown.pair.is_none() {
+            return self.hold_back(key, reason, actions);
+        }
+        let offered = facts.as_offered();
+        self.is_offered_as(key, &offered, actions);
+        if let Some(stack) = self.live_partner_of(&offered, witness, actions) {
+            self.pair([key, stack], None, actions);
+        }
+    }
+
+    /// An offer goes by other facts from now on.
+    fn is_offered_as(&mut self, key: ConnKey, facts: &SocketFacts, actions: &mut Vec<Action>) {
+        let Some(former) = self.conn(key).map(|conn| conn.facts) else {
+            return;
+        };
+        self.take_offer_down(key, &former);
+        if let Some(conn) = self.conn_mut(key) {
+            conn.facts = *facts;
+        }
+        if let Some(stale) = self.offers.insert(names(facts), key) {
+            self.turn_down(stale, Reason::NoPeer, actions);
+        }
     }
 
     /// The two ends of a pair have met: what the stack says of the connection is the program's end's from now on. The ends that are to get a
@@ -120,80 +175,103 @@ impl Registry {
         let Some(facts) = self.as_connection(program, &offered, served) else {
             return stay;
         };
-        self.note_served(program, &facts, served);
+        self.note_served(program, &facts);
         let far = self.live_partner_of(&facts, witness, actions);
         let far = far.and_then(|far| Some((far, self.conn(far)?.facts)));
         let partner = match far {
-            Some((_, of_far)) if gate(&facts, &of_far, None).is_some() => return stay,
-            Some((far, _)) => Some(far),
-            None if self.has_made_way(&facts, gate, actions) => None,
-            None => return stay,
+            Some((far, of_far)) => match gate(&facts, &of_far, None) {
+                None => Some(far),
+                Some(reason) => {
+                    self.gives_up(far, reason, witness, actions);
+                    return stay;
+                }
+            },
+            None => match self.way_to(&facts, gate, actions) {
+                Way::Made => None,
+                Way::Nobody | Way::Refused(_) => return stay,
+            },
         };
-        self.take_offer_down(program, &offered);
-        if let Some(conn) = self.conn_mut(program) {
-            conn.facts = facts;
-        }
-        self.offers.insert(names(&facts), program);
+        self.is_offered_as(program, &facts, actions);
         (partner.map(|far| [program, far]), None)
     }
 
     /// Enters the connection of an end of a pair.
-    fn note_served(&mut self, key: ConnKey, facts: &SocketFacts, served: Served) {
+    fn note_served(&mut self, key: ConnKey, facts: &SocketFacts) {
+        let names = names(facts);
         if let Some(conn) = self.conn_mut(key) {
-            conn.served = Some(served);
-            self.served.insert(names(facts), key);
+            let former = conn.served.replace(names);
+            self.forget_served(key, former);
+            self.served.insert(names, key);
         }
     }
 
     /// The same of an end that is offered anew.
-    pub(crate) fn note_served_again(&mut self, key: ConnKey, served: Option<Served>) {
-        let Some((conn, served)) = self.conn(key).copied().zip(served) else {
-            return;
-        };
-        if let Some(facts) = self.as_connection(key, &conn.facts.as_offered(), served) {
-            self.note_served(key, &facts, served);
-        }
-    }
-
-    /// An end is forgotten, and its connection with it.
-    pub(crate) fn forget_served(&mut self, key: ConnKey, offered: &SocketFacts, served: Served) {
-        let facts = self.as_connection(key, offered, served);
-        if let Some(facts) = facts
-            && self.served.get(&names(&facts)) == Some(&key)
+    pub(crate) fn note_served_again(&mut self, key: ConnKey, served: Option<Names>) {
+        if let Some(names) = served
+            && let Some(conn) = self.conn_mut(key)
         {
-            self.served.remove(&names(&facts));
+            conn.served = Some(names);
+            self.served.insert(names, key);
         }
     }
 
-    /// The far end of this connection, if it has a channel with its stack, is asked to leave that; whether there is one.
-    pub(crate) fn has_made_way(
+    /// An end is forgotten, or its connection another one.
+    pub(crate) fn forget_served(&mut self, key: ConnKey, served: Option<Names>) {
+        if let Some(names) = served
+            && self.served.get(&names) == Some(&key)
+        {
+            self.served.remove(&names);
+        }
+    }
+
+    /// Whether a connection's far end has a channel with its stack, which it is asked to leave then.
+    pub(crate) fn way_to(
         &mut self,
         facts: &SocketFacts,
         gate: &mut Gate<'_>,
         actions: &mut Vec<Action>,
-    ) -> bool {
+    ) -> Way {
         if facts.protocol != Protocol::Tcp || self.served.is_empty() {
-            return false;
+            return Way::Nobody;
         }
         let far = self.mirrors(facts).into_iter().flatten();
-        let far = far.filter_map(|names: Names| self.served.get(&names).copied());
-        let far = far.filter_map(|key| {
+        let mut far = far.filter_map(|names: Names| {
+            let key = self.served.get(&names).copied()?;
             let conn = self.conn(key)?;
             let ConnState::Channel { channel, .. } = conn.state else {
                 return None;
             };
             let offered = Some(conn.facts).filter(|facts| facts.protocol == Protocol::Unix)?;
             let is_leaving = self.channels.get(&channel)?.downgrading.is_some();
-            let far = self.as_connection(key, &offered, conn.served?)?;
+            let far = self.as_connection(key, &offered, (names.1, names.2))?;
             (!is_leaving && self.rule_holds(facts, &far)).then_some((channel, far))
         });
-        let Some((channel, far)) = far.collect::<Vec<_>>().pop() else {
-            return false;
+        let Some((channel, far)) = far.next() else {
+            return Way::Nobody;
         };
-        if gate(facts, &far, None).is_some() {
-            return false;
+        if let Some(reason) = gate(facts, &far, None) {
+            return Way::Refused(reason);
         }
         self.downgrade_or_note(channel, Reason::CutThrough, actions);
-        true
+        Way::Made
+    }
+
+    /// Has the programs' ends among these that go past their stacks be broken off: the kernel has no socket of that connection.
+    pub fn break_off_past_stacks(&self, channels: &[BothEnds]) -> Vec<Action> {
+        let mut actions = Vec::new();
+        for channel in channels {
+            for key in channel.facts.iter().filter_map(|end| {
+                end.shown.pair?;
+                self.by_end.get(&end.end_id()).copied()
+            }) {
+                let message = Outgoing::Downgrade(control::Downgrade {
+                    channel_id: channel.id,
+                    reason: Reason::Protocol as u32,
+                    pad: 0,
+                });
+                actions.push(Action::Send { to: key.0, message });
+            }
+        }
+        actions
     }
 }

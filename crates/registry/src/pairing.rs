@@ -1,6 +1,7 @@
 //! Offers and the rule by which two of them are one connection (see the crate).
 
 use crate::counts::Counted;
+use crate::cut_through::Way;
 use crate::links::{Channel, End};
 use crate::policy::Gate;
 use crate::processes::{Conn, ConnKey, ConnState, OnKernel};
@@ -54,7 +55,9 @@ impl Registry {
         if let Some(conn) = self.conn(key) {
             let stands = !matches!(conn.state, ConnState::Kernel(_));
             let offered = conn.facts.as_offered();
-            let is_same = offered.cookie == facts.cookie && names(&offered) == names(&facts);
+            let is_same = offered.cookie == facts.cookie
+                && names(&offered) == names(&facts)
+                && offered.shown.serves == facts.shown.serves;
             if stands && is_same {
                 return actions;
             }
@@ -104,11 +107,14 @@ impl Registry {
                     self.pair_through(ends, table, gate, &mut actions);
                 }
             }
-            None if self.has_made_way(&facts, gate, &mut actions) => {}
-            None => {
-                self.far_end_has_no_channel(&facts, &mut actions);
-                self.tell_alone(key, translate, &mut actions);
-            }
+            None => match self.way_to(&facts, gate, &mut actions) {
+                Way::Made => {}
+                Way::Refused(reason) => self.hold_back(key, reason, &mut actions),
+                Way::Nobody => {
+                    self.far_end_has_no_channel(&facts, &mut actions);
+                    self.tell_alone(key, translate, &mut actions);
+                }
+            },
         }
         actions
     }

@@ -95,6 +95,8 @@ impl Registry {
             // Both are old.
             let found = self.find_partner(&conn.facts, witness, translate, &mut actions);
             let Some((partner, table)) = found else {
+                // The far end may have rings with its stack.
+                self.way_to(&conn.facts, gate, &mut actions);
                 continue;
             };
             match witness(key.0, &conn.facts) {

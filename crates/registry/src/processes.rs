@@ -1,7 +1,7 @@
 //! Processes: their connections, doorbells, reports and death.
 
-use crate::cut_through::Served;
 use crate::links::{ChannelRef, LinkRef};
+use crate::pairing::Names;
 use crate::{Action, Outgoing, ProcessId, Registry, SocketFacts, UNKNOWN_DOMAIN, Violation};
 use fordway_abi::control::{self, PathPolicy, Protocol, status};
 use fordway_abi::{reason::Reason, shm::DOOR_COUNT};
@@ -25,7 +25,7 @@ pub(crate) struct Conn {
     pub(crate) facts: SocketFacts,
     pub(crate) state: ConnState,
     /// Of a pair with a stack: that connection, once the stack has told of it.
-    pub(crate) served: Option<Served>,
+    pub(crate) served: Option<Names>,
 }
 
 /// Where a connection stands.
@@ -382,9 +382,7 @@ impl Registry {
         if self.by_end.get(&conn.facts.end_id()) == Some(&key) {
             self.by_end.remove(&conn.facts.end_id());
         }
-        if let Some(served) = conn.served {
-            self.forget_served(key, &conn.facts.as_offered(), served);
-        }
+        self.forget_served(key, conn.served);
     }
 
     /// The other end of the channel that an end of UDP has, or had.

@@ -207,6 +207,10 @@ pub trait End {
     /// Bytes that the kernel has taken from this end since the connection began; `None` if
     /// they cannot be told. Of a pair 0, or `None` if nothing can be sent. The caller keeps others from sending.
     fn sent_position(&self) -> Option<u64>;
+    /// Whether the program has not shut its sending half, nor the kernel for it.
+    fn may_send(&self) -> bool {
+        self.sent_position().is_some()
+    }
     /// The stream goes on by the ring: what the kernel holds back in the hope of more is to
     /// go now.
     fn push_kernel_tail(&self);

@@ -59,7 +59,7 @@ pub fn try_ready(end: &impl End) {
     }
     match end.received_position() {
         Some(position) => {
-            if end.sent_position().is_none() {
+            if !end.may_send() {
                 // Our sending half was shut before there was a channel: before the peer may
                 // have bytes in its ring, it must know that this end of file is clean.
                 let flags = &end.own().tx.tx_flags;

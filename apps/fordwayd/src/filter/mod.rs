@@ -985,8 +985,11 @@ impl Broker {
             let actions = self.registry.downgrade_these(channels, Reason::Filter);
             self.carry_out(actions);
         }
+        let actions = self.registry.break_off_past_stacks(cut);
+        self.carry_out(actions);
         let mut victims: BTreeMap<u64, Vec<Named>> = BTreeMap::new();
-        for facts in cut.iter().flat_map(|channel| &channel.facts) {
+        let ends = cut.iter().flat_map(|channel| &channel.facts);
+        for facts in ends.filter(|end| end.shown.pair.is_none()) {
             victims.entry(facts.netns_cookie).or_default().push(Named {
                 protocol: facts.protocol,
                 local: facts.local,

@@ -34,6 +34,8 @@ pub const ALL: u32 = 31 << kind::OF_STACK_SHIFT;
 
 /// How often positions are asked for while bytes come.
 const POSITIONS_TRIES: usize = 8;
+/// How long a stack may take to tell of them.
+const POSITIONS_WAIT_MS: i32 = 200;
 /// Longest name that the kernel reads (linux: sockaddr_storage).
 const NAME_BYTES_MAX: usize = 128;
 /// linux/in6.h: SIN6_LEN_RFC2133.
@@ -118,21 +120,39 @@ pub fn names(fd: c_int) -> sys::Result<Answer> {
     asked(&request(fd, Operation::Names)?).map(|(answer, _)| answer)
 }
 
-/// Bytes that the program has sent on a connection and that the stack has given, as the stack counts both.
-fn positions(fd: c_int) -> sys::Result<[u64; 2]> {
-    let (answer, _) = asked(&request(fd, Operation::Positions)?)?;
-    let words = <[u64; 2]>::read_from_prefix(&answer.value);
-    words.map(|(words, _)| words).map_err(|_| libc::EPROTO)
+/// Where a stream stands, as its stack counts.
+struct Positions {
+    /// Bytes that the program has sent.
+    sent: u64,
+    /// Bytes that the stack has given.
+    given: u64,
+    /// Some of these have found no room in the pair yet.
+    is_owed: bool,
+}
+
+/// Asked under a connection's locks: a stack that does not answer soon is not waited for.
+fn positions(fd: c_int) -> sys::Result<Positions> {
+    let (answer, _) = talk::ask_soon(&request(fd, Operation::Positions)?, POSITIONS_WAIT_MS)?;
+    let words = <[u64; 3]>::read_from_prefix(&answer.value);
+    let (words, _) = words.map_err(|_| libc::EPROTO)?;
+    match answer.error {
+        0 => Ok(Positions {
+            sent: words[0],
+            given: words[1],
+            is_owed: words[2] != 0,
+        }),
+        error => Err(error),
+    }
 }
 
 /// As the kernel's position of what was sent: bytes that the stack has from this end, or will have. The caller keeps others from sending.
-/// `None`: nothing can be sent.
+/// `None`: it cannot be known.
 pub fn sent_position(fd: c_int) -> Option<u64> {
-    positions(fd).ok().map(|[sent, _]| sent)
+    positions(fd).ok().map(|positions| positions.sent)
 }
 
 /// As the kernel's position of what was read: bytes of those that the stack has given. The caller keeps others from reading. `None`: it
-/// cannot be known, for the stack has bytes for which there is no room in the pair.
+/// cannot be known.
 pub fn received_position(fd: c_int) -> Option<u64> {
     let unread = || {
         let mut queued: c_int = 0;
@@ -142,16 +162,17 @@ pub fn received_position(fd: c_int) -> Option<u64> {
     // Bytes may come between the questions: until none came.
     for _ in 0..POSITIONS_TRIES {
         let before = unread()?;
-        match positions(fd) {
-            Ok([_, given]) if unread()? == before => return given.checked_sub(before),
-            Ok(_) => {}
-            Err(libc::EAGAIN) => {
-                let _ = sys!(SYS_poll, 0, 0, 1);
-            }
-            Err(_) => return None,
+        let positions = positions(fd).ok().filter(|positions| !positions.is_owed)?;
+        if unread()? == before {
+            return positions.given.checked_sub(before);
         }
     }
     None
+}
+
+/// Whether the stack has bytes for the program that have found no room in the pair: what the rings between them have given back.
+pub fn is_owed(fd: c_int) -> bool {
+    positions(fd).is_ok_and(|positions| positions.is_owed)
 }
 
 /// The stack is to break the connection off when its last descriptor is closed, which is now.

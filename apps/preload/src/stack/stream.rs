@@ -5,8 +5,10 @@ use super::{
     CONNECTED, LISTENS, ROOMY, UDP, is_nonblocking, names, of, set_bits, take_error, take_error_as,
     wait_connected,
 };
+use crate::state::{attention, conn};
 use crate::sys::{self, give, sys};
 use core::ffi::c_int;
+use core::sync::atomic::Ordering;
 use fordway_abi::stack::state;
 
 /// What a connected socket's send buffer is: that of a pair as it is made (linux: net.core.wmem_default).
@@ -80,7 +82,20 @@ pub fn receive_stream(
     if received > 0 || received < 0 && sys::errno() != libc::ECONNRESET {
         return received;
     }
+    if received < 0 && is_of_rings(fd) {
+        return give(Err(libc::ECONNRESET));
+    }
     end_of_stream(fd, word)
+}
+
+/// Whether a reset is the library's own finding, of which neither the pair nor the stack knows: the far end's program, past the
+/// stack, died with bytes unread in its ring, or the connection was broken off.
+#[cold]
+fn is_of_rings(fd: c_int) -> bool {
+    conn(fd).is_some_and(|conn| {
+        let is_broken = conn.attention.load(Ordering::Relaxed) & attention::BROKEN != 0;
+        is_broken || conn.is_paired() && !is_closed(fd)
+    })
 }
 
 /// Nothing more comes: what the program is told.
@@ -111,8 +126,12 @@ pub fn send_stream(fd: c_int, word: u32, flags: c_int, by_libc: impl Fn(c_int) -
         make_room(fd);
     }
     let sent = by_libc(kept | libc::MSG_NOSIGNAL);
-    if sent >= 0 || !matches!(sys::errno(), libc::EPIPE | libc::ECONNRESET) {
+    let errno = sys::errno();
+    if sent >= 0 || !matches!(errno, libc::EPIPE | libc::ECONNRESET) {
         return sent;
+    }
+    if is_of_rings(fd) {
+        return broken(errno, flags);
     }
     match is_closed(fd).then(|| take_error(fd, word)) {
         None | Some(0) => broken(libc::EPIPE, flags),

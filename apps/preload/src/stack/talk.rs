@@ -120,7 +120,38 @@ pub fn ask(request: &Request) -> sys::Result<(Answer, Option<c_int>)> {
     Err(libc::ENETDOWN)
 }
 
+/// The same of a question whose answer is worth little time: `Err` also where the stack does not answer within it.
+pub fn ask_soon(request: &Request, wait_ms: c_int) -> sys::Result<(Answer, Option<c_int>)> {
+    let (fd, is_kept) = take()?;
+    let mut entry = libc::pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    let mut shown = || loop {
+        match sys!(SYS_poll, &raw mut entry, 1, wait_ms) {
+            Err(libc::EINTR) => {}
+            shown => return shown,
+        }
+    };
+    let answered = send(fd, request).and_then(|()| match shown()? {
+        0 => Err(libc::ETIMEDOUT),
+        _ => receive(fd),
+    });
+    match answered.is_ok() && is_kept {
+        true => put(fd),
+        // An answer may still come, and would be taken for that to the next question.
+        false => hidden::close(fd),
+    }
+    answered
+}
+
 fn talk(fd: c_int, request: &Request) -> sys::Result<(Answer, Option<c_int>)> {
+    send(fd, request)?;
+    receive(fd)
+}
+
+fn send(fd: c_int, request: &Request) -> sys::Result<()> {
     let bytes = request.as_bytes();
     let (at, count) = (bytes.as_ptr(), bytes.len());
     let flags = libc::MSG_NOSIGNAL;
@@ -129,6 +160,10 @@ fn talk(fd: c_int, request: &Request) -> sys::Result<(Answer, Option<c_int>)> {
             return Err(error);
         }
     }
+    Ok(())
+}
+
+fn receive(fd: c_int) -> sys::Result<(Answer, Option<c_int>)> {
     let mut answer = Answer::new_zeroed();
     let at = answer.as_mut_bytes().as_mut_ptr();
     loop {

@@ -170,10 +170,49 @@ fn what_the_filter_refuses_stays_with_the_stack() {
     let actions = f
         .registry
         .offer_through(f.stacks[0], 1, own, witness, refuses, &mut none);
+    let told = rejects(&actions);
+    assert_eq!(told, [(f.programs[1], Reason::Filter, 1)]);
+    let actions = f.answered(actions);
+    let made = pairs(&actions);
+    assert_eq!(who(&made), [(f.programs[0], 0), (f.stacks[0], 0)]);
+    // Other rules: the program is asked to leave its stack then.
+    let allows = &mut |_: &SocketFacts, _: &SocketFacts, _| None;
+    let actions = f
+        .registry
+        .retry_held_back(Reason::Filter, witness, allows, &mut none);
+    assert_eq!(downgrades(&actions).len(), 2);
+    f.leave(0, made[0].1.channel_id);
+    let actions = f.registry.offer(f.programs[0], 1, program);
+    let actions = f.answered(actions);
+    let past = [(f.programs[0], 1), (f.programs[1], 0)];
+    assert_eq!(who(&pairs(&actions)), past);
+    // And rules that cut: the end of which the kernel knows nothing is broken off.
+    let cut: Vec<_> = f.registry.channels_with_both_ends().collect();
+    let told = downgrades(&f.registry.break_off_past_stacks(&cut));
+    let told: Vec<_> = told.iter().map(|(to, _, why)| (*to, *why)).collect();
+    assert_eq!(told, [(f.programs[0], Reason::Protocol)]);
+}
+
+/// One that waits for a far end with which it may not have rings goes back to its stack.
+#[test]
+fn who_waits_in_vain_has_its_stack() {
+    let mut f = four();
+    let channel = pairs(&f.offer_pair(0))[0].1.channel_id;
+    // The second one waits for the first, which leaves its stack, and finds other rules.
+    assert_eq!(pairs(&f.offer_pair(1)), []);
+    f.leave(0, channel);
+    let refuses = &mut |a: &SocketFacts, _: &SocketFacts, _| {
+        (a.protocol == Protocol::Tcp).then_some(Reason::Filter)
+    };
+    let witness = &mut |_, _: &_| Ok(());
+    let (program, _) = f.pairs[0];
+    let actions = f
+        .registry
+        .offer_through(f.programs[0], 1, program, witness, refuses, &mut none);
     let actions = f.answered(actions);
     assert_eq!(
         who(&pairs(&actions)),
-        [(f.programs[0], 0), (f.stacks[0], 0)]
+        [(f.programs[1], 0), (f.stacks[1], 0)]
     );
 }
 
