@@ -434,6 +434,14 @@ const MARKS: &[Mark] = &[
         0.97,
         0.97,
     ),
+    ratio(
+        "stack: redis GET, 50 clients, stack to stack past both, over rings",
+        "stack-through-redis-get-c50",
+        "apart",
+        "rings",
+        0.95,
+        0.95,
+    ),
     memcached("apart"),
     memcached("free"),
     Mark {

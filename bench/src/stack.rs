@@ -7,7 +7,8 @@
 //! ```
 //! The client, the bridge and its rules are the same for all. Where a server has a CPU of its own, its stack and driver are
 //! on that CPU, too, and the client is on the other one. Rows of two servers (`two`) have each on a CPU of its own, with the other
-//! one's client. Rows of `both` have the client on a stack of its own as well; no bytes go from one program to the other without a packet.
+//! one's client. Rows of `both` have the client on a stack of its own as well, and a rule that has to see each packet; without that rule rings go
+//! past both stacks (`through`), and the rival is the same pair of programs on the kernel's stack, with rings between them (`rings`).
 //!
 //! CPU seconds are those of the whole machine meanwhile: what Linux does for a packet is in no process's account. So nothing
 //! else may run.
@@ -80,6 +81,8 @@ enum Stack {
     /// Its own, with the driver in it.
     Fused,
     Linux,
+    /// The kernel's, with rings between the programs.
+    Rings,
 }
 
 /// Number of a server of a side, from 0, and of its client.
@@ -93,6 +96,7 @@ impl Stack {
             Stack::Apart => ("apart", 13),
             Stack::Fused => ("fused", 14),
             Stack::Linux => ("linux", 15),
+            Stack::Rings => ("rings", 18),
         };
         Place::domain(
             &format!("{name}-{instance}"),
@@ -106,6 +110,7 @@ impl Stack {
             Stack::Apart => Place::domain("apart-client", [10, 77, 0, 16]),
             Stack::Fused => Place::domain("fused-client", [10, 77, 0, 17]),
             Stack::Linux => client_place(),
+            Stack::Rings => Place::domain("rings-client", [10, 77, 0, 19]),
         }
     }
 
@@ -114,8 +119,19 @@ impl Stack {
             Stack::Apart => PathChoice::Stack,
             Stack::Fused => PathChoice::FusedStack,
             Stack::Linux => PathChoice::Kernel,
+            Stack::Rings => PathChoice::Auto,
         }
     }
+}
+
+/// What the packet filter has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rules {
+    None,
+    /// [`RULES`] that each packet is asked about, and that none meets.
+    Many,
+    /// One that has to see each packet, and stops none: no rings past a stack.
+    EachPacket,
 }
 
 /// One contender.
@@ -123,7 +139,7 @@ impl Stack {
 struct Side {
     stack: Stack,
     placement: Placement,
-    has_rules: bool,
+    rules: Rules,
     /// Of the client.
     client: Stack,
     /// Servers, each with a client. The second ones have their CPUs the other way round.
@@ -135,7 +151,7 @@ impl Side {
         Side {
             stack,
             placement,
-            has_rules: false,
+            rules: Rules::None,
             client: Stack::Linux,
             instances: 1,
         }
@@ -189,18 +205,27 @@ fn cases(quick: bool) -> Vec<Case> {
                 instances: 2,
                 ..side
             };
-            let both = Side {
+            let through = Side {
                 client: side.stack,
                 ..side
+            };
+            let both = Side {
+                rules: Rules::EachPacket,
+                ..through
+            };
+            let rings = Side {
+                client: Stack::Rings,
+                ..Side::of(Stack::Rings, placement)
             };
             let row = |what: &str| format!("{name}{what}-{REDIS}");
             add(&row("two"), redis, two(side), "linux", two(linux));
             add(&row("both"), redis, both, "linux", linux);
+            add(&row("through"), redis, through, "rings", rings);
         }
         add(&format!("{REDIS}-apart"), redis, apart, "fused", fused);
         for (name, side) in [("", apart), ("linux-", linux)] {
             let with_rules = Side {
-                has_rules: true,
+                rules: Rules::Many,
                 ..side
             };
             let name = format!("{name}{REDIS}-rules-{RULES}");
@@ -222,15 +247,20 @@ fn named(name: &str) -> Work {
     work.expect("the bench has this work")
 }
 
-/// Rules that each packet is asked about, and that none meets.
-fn rules(has_rules: bool) -> String {
+fn rules(rules: Rules) -> String {
     let mut text = "table inet bench {
 	chain c {
 		type filter hook forward priority 0; policy accept;
 "
     .to_owned();
-    for rule in (0..RULES).filter(|_| has_rules) {
-        let _ = writeln!(text, "\t\tip saddr 192.0.2.{rule} counter drop");
+    match rules {
+        Rules::None => {}
+        Rules::Many => {
+            for rule in 0..RULES {
+                let _ = writeln!(text, "\t\tip saddr 192.0.2.{rule} counter drop");
+            }
+        }
+        Rules::EachPacket => text += "\t\tlimit rate over 1000000000/second drop\n",
     }
     text + "\t}\n}\n"
 }
@@ -367,7 +397,7 @@ type Contender<'s> = (Side, Vec<(&'s Server, Runner<'s>)>);
 /// The sum of all instances, which run at once.
 fn sample(lab: &Lab, (side, ends): &mut Contender<'_>, seconds: f64) -> Result<Sample> {
     let load = Request::FilterLoad {
-        text: rules(side.has_rules),
+        text: rules(side.rules),
         epoch: None,
     };
     if let Reply::Error { message, .. } = lab.ask(&load)? {
@@ -427,7 +457,12 @@ mod tests {
 
     #[test]
     fn rules_are_as_many_as_they_are_said_to_be() {
-        assert_eq!(rules(true).matches("drop").count(), RULES);
-        assert_eq!(rules(false).matches("drop").count(), 0);
+        for (has, count) in [
+            (Rules::Many, RULES),
+            (Rules::None, 0),
+            (Rules::EachPacket, 1),
+        ] {
+            assert_eq!(rules(has).matches("drop").count(), count);
+        }
     }
 }

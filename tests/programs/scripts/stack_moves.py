@@ -2,6 +2,7 @@
 
     stack_moves.py serve PORT | ask HOST PORT | go-on NUMBER
     stack_moves.py endure PORT | insist HOST PORT | killed PORT | bereaved HOST PORT | part PORT | parted HOST PORT
+    stack_moves.py survive PORT | die HOST PORT
     stack_moves.py crowd PORT
 
 Both say nothing but how far they are. A wrong byte, or one too many, is an error.
@@ -223,6 +224,35 @@ def bereaved(host, port):
             print("done", flush=True)
 
 
+def die(host, port):
+    """A client that is killed with bytes unread, rings in use."""
+    with socket.create_connection((host, port)) as connection:
+        answer(connection, 0)
+        print("warm", flush=True)
+        sys.stdin.readline()
+        connection.sendall(b"now")
+        select.select([connection], [], [])
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def survive(port):
+    """The server of one that is killed: the reset is known by its error, too, and once."""
+    listener = socket.create_server(("", port))
+    print("ready", flush=True)
+    connection = listener.accept()[0]
+    ask(connection, 0)
+    if connection.recv(3, socket.MSG_WAITALL) != b"now":
+        raise ValueError("another word")
+    connection.sendall(b"never read")
+    try:
+        raise ValueError(f"no reset, but {connection.recv(1)}")
+    except ConnectionResetError:
+        pass
+    if connection.recv(1) != b"":
+        raise ValueError("a byte too many")
+    print("done", flush=True)
+
+
 WAYS = ("close", "linger", "both", "moved")
 # More than the pair's kernel queue takes, in a ring.
 MUCH = random.Random(7).randbytes(600_000)
@@ -317,6 +347,10 @@ match sys.argv[1:]:
         killed(int(port))
     case ["bereaved", host, port]:
         bereaved(host, int(port))
+    case ["survive", port]:
+        survive(int(port))
+    case ["die", host, port]:
+        die(host, int(port))
     case ["part", port]:
         part(int(port))
     case ["parted", host, port]:

@@ -118,6 +118,27 @@ impl Carried {
         self.at_both_ends(TCP, domains, port, 1)
     }
 
+    /// Rings carried at least `bytes` in all; at this TCP port a client moved some both ways, and the server's connection, which is a stack's,
+    /// had the same rings. Of an end that a stack lists, the figures are those of a connection that lives.
+    pub fn past_the_stack(
+        &self,
+        [client, server]: [&str; 2],
+        port: u16,
+        bytes: u64,
+    ) -> Result<String> {
+        let (near, far) = (self.end(TCP, client, port), self.end(TCP, server, port));
+        ensure!(
+            self.ring_bytes >= bytes
+                && near.sent > 0
+                && near.received > 0
+                && far.fast_connections > 0,
+            "{} bytes went through rings, {bytes} were expected; {}",
+            self.ring_bytes,
+            self.seen(TCP, [client, server], port)
+        );
+        self.at_both_ends(TCP, [client, client], port, 1)
+    }
+
     /// At least `bytes` went through rings, and both programs of a domain and their stack were seen to move some.
     pub fn between_program_and_stack(&self, domain: &str, bytes: u64) -> Result<String> {
         let pairs = self

@@ -19,7 +19,7 @@ fn carried(bed: &Bed, watch: Watch, asks: Asks, bytes: u64) -> Result<String> {
     let carried = watch.end(bed)?;
     match asks {
         Asks::ByKernel => carried.between_program_and_stack(STACK, bytes),
-        _ => carried.rings_at_both_ends([CLIENT, STACK], PORT, bytes),
+        _ => carried.past_the_stack([CLIENT, STACK], PORT, bytes),
     }
 }
 
@@ -74,6 +74,34 @@ fn stack_program_killed() -> Result<()> {
         let asked = bed.end_of(client, CLIENT_LIMIT, "the client")?.ok()?;
         ensure!(asked.text() == "warm\ndone\n", "{}", asked.text());
         bed.end_of(server, CLIENT_LIMIT, "the server")?;
+        lines.push(carried(&bed, watch, asks, 400_000)?);
+    }
+    bed.remove_domain(STACK)?;
+    bed.finish(&lines.join("; "))
+}
+
+/// The client is killed with bytes unread in its ring: the program on the stack sees a reset.
+#[test]
+fn stack_client_killed() -> Result<()> {
+    let Some(bed) = Bed::start(
+        "a client of a program under a stack that is killed",
+        &["python3"],
+    )?
+    else {
+        return Ok(());
+    };
+    let mut lines = Vec::new();
+    for asks in WAYS {
+        let watch = bed.watch()?;
+        let [server, mut client] = both(&bed, asks, "survive", "die")?;
+        client.wait_for_output("warm")?;
+        if asks == Asks::ByRings {
+            watch.until_rings(&bed, [CLIENT, STACK], PORT)?;
+        }
+        drop(client.take_stdin());
+        bed.end_of(client, CLIENT_LIMIT, "the client")?;
+        let served = bed.end_of(server, CLIENT_LIMIT, "the server")?.ok()?;
+        ensure!(served.text() == "ready\ndone\n", "{}", served.text());
         lines.push(carried(&bed, watch, asks, 400_000)?);
     }
     bed.remove_domain(STACK)?;
