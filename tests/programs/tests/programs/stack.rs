@@ -19,7 +19,7 @@ fn carried(bed: &Bed, watch: Watch, asks: Asks, bytes: u64) -> Result<String> {
     let carried = watch.end(bed)?;
     match asks {
         Asks::ByKernel => carried.between_program_and_stack(STACK, bytes),
-        _ => carried.past_the_stack([CLIENT, STACK], PORT, bytes),
+        _ => carried.past_the_stack(CLIENT, PORT, bytes),
     }
 }
 
@@ -44,6 +44,9 @@ fn stack_killed() -> Result<()> {
         let watch = bed.watch()?;
         let [server, client] = both(&bed, asks, "endure", "insist")?;
         server.wait_for_output("warm")?;
+        if asks == Asks::ByRings {
+            watch.until_rings(&bed, [CLIENT, STACK], PORT)?;
+        }
         bed.kill_part(STACK, Part::Stack)?;
         let asked = bed.end_of(client, CLIENT_LIMIT, "the client")?.ok()?;
         ensure!(asked.text() == "warm\nwarm\ndone\n", "{}", asked.text());

@@ -237,8 +237,9 @@ fn stack_table() -> Result<()> {
     }
     let carried = watch.end(&bed)?;
     let line = carried.between_program_and_stack(STACK, RING_BYTES)?;
-    carried.past_the_stack([CLIENT, STACK], FETCHED_PORT, RING_BYTES)?;
-    carried.rings_at_both_ends([ASKER, STACK], FETCHED_PORT, RING_BYTES)?;
+    for asker in [CLIENT, ASKER] {
+        carried.past_the_stack(asker, FETCHED_PORT, RING_BYTES)?;
+    }
     bed.remove_domain(STACK)?;
     bed.remove_domain(ASKER)?;
     bed.finish(&line)
