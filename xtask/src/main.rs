@@ -634,10 +634,16 @@ impl Sum {
 
     /// Who reads the end of a long output sees what failed.
     fn keep_failure(&mut self, line: &str) {
-        if line.contains("FAILED") || line.contains("panicked at") {
+        // Of a test that fails, its runner tells the name at once, and the words in a part of their own at the end.
+        let words = line.starts_with("---- ") && line.ends_with(" ----");
+        if words || line.contains("FAILED") || line.starts_with("Error: ") {
             self.failure_left = AFTER_FAILURE;
         }
-        let says_something = !line.trim().is_empty() && !line.ends_with("... ok");
+        let of_stack = line
+            .trim_start()
+            .starts_with(|first: char| first.is_ascii_digit())
+            || line.trim_start().starts_with("at ");
+        let says_something = !line.trim().is_empty() && !line.contains("... ") && !of_stack;
         if self.failure_left != 0 && says_something && self.failures.len() < FAILURES_SHOWN {
             self.failures.push(line.to_owned());
         }

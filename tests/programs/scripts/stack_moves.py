@@ -5,7 +5,8 @@
     stack_moves.py survive PORT | die HOST PORT
     stack_moves.py crowd PORT
 
-Both say nothing but how far they are. A wrong byte, or one too many, is an error.
+Both say nothing but how far they are. A wrong byte, or one too many, is an error. A client that has said "warm" goes on
+when its standard input ends: its rings are looked at until then.
 """
 import array
 import fcntl
@@ -61,6 +62,11 @@ def pour(connection):
 def drink(connection):
     for number in range(POURED):
         receive(connection, number + 2_000_000)
+
+
+def looked_at():
+    print("warm", flush=True)
+    sys.stdin.readline()
 
 
 def in_child(act):
@@ -133,6 +139,8 @@ def client(host, port):
         for step in range(6):
             ask(connection, step)
             print(step, flush=True)
+            if step == 0:
+                looked_at()
         with socket.create_connection((host, port)) as other:
             drink(other)
             pour(other)
@@ -178,7 +186,7 @@ def insist(host, port):
         connection = connected(host, port)
         with connection:
             ask(connection, 0)
-            print("warm", flush=True)
+            looked_at()
             if breaks:
                 # A stack that is gone answers nothing, or that it knows of no such connection: asked again and again, it does.
                 while True:
@@ -215,8 +223,7 @@ def bereaved(host, port):
         ask(connection, 0)
         if connection.recv(3, socket.MSG_WAITALL) != b"now":
             raise ValueError("another word")
-        print("warm", flush=True)
-        sys.stdin.readline()
+        looked_at()
         connection.sendall(b"never read")
         try:
             raise ValueError(f"no reset, but {connection.recv(1)}")
@@ -228,8 +235,7 @@ def die(host, port):
     """A client that is killed with bytes unread, rings in use."""
     with socket.create_connection((host, port)) as connection:
         answer(connection, 0)
-        print("warm", flush=True)
-        sys.stdin.readline()
+        looked_at()
         connection.sendall(b"now")
         select.select([connection], [], [])
         os.kill(os.getpid(), signal.SIGKILL)
@@ -304,6 +310,7 @@ def parted(host, port):
     for way in WAYS:
         with socket.create_connection((host, port)) as connection:
             ask(connection, 0)
+            looked_at()
             connection.sendall(MUCH if way == "moved" else b"never read")
             if connection.recv(4, socket.MSG_WAITALL) != b"last":
                 raise ValueError(f"{way}: the last word is lost")

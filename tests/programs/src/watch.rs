@@ -40,12 +40,23 @@ impl Watch {
     pub fn until_rings(&self, bed: &crate::Bed, domains: [&str; 2], port: u16) -> Result<()> {
         let what = "bytes go through rings at both ends";
         bed.lab().wait_until(COUNTED_LIMIT, what, || {
-            let so_far = Carried {
-                ring_bytes: 0,
-                rows: self.watch.rows(),
-            };
-            Ok(so_far.at_both_ends(TCP, domains, port, 1).is_ok())
+            Ok(self.so_far().at_both_ends(TCP, domains, port, 1).is_ok())
         })
+    }
+
+    /// The same of the rings between a domain's program and its stack.
+    pub fn until_pairs(&self, bed: &crate::Bed, domain: &str) -> Result<()> {
+        let what = "bytes go through rings between program and stack";
+        bed.lab().wait_until(COUNTED_LIMIT, what, || {
+            Ok(self.so_far().between_program_and_stack(domain, 0).is_ok())
+        })
+    }
+
+    fn so_far(&self) -> Carried {
+        Carried {
+            ring_bytes: 0,
+            rows: self.watch.rows(),
+        }
     }
 
     /// Ends it.
@@ -116,24 +127,6 @@ impl Carried {
             self.seen(TCP, domains, port)
         );
         self.at_both_ends(TCP, domains, port, 1)
-    }
-
-    /// Rings carried at least `bytes` in all, and at this TCP port a client moved some both ways: what it has received by its ring, the program
-    /// on the stack has sent by its own. That end's row is seen with rings only while the connection lives ([`Watch::until_rings`]).
-    pub fn past_the_stack(&self, client: &str, port: u16, bytes: u64) -> Result<String> {
-        let end = self.end(TCP, client, port);
-        ensure!(
-            self.ring_bytes >= bytes && end.sent > 0 && end.received > 0,
-            "{} bytes went through rings, {bytes} were expected; {}",
-            self.ring_bytes,
-            self.seen(TCP, [client, client], port)
-        );
-        Ok(format!(
-            "{:.1} MB through rings past the stack (seen at {client}: sent {:.1} received {:.1})",
-            self.ring_bytes as f64 / 1e6,
-            end.sent as f64 / 1e6,
-            end.received as f64 / 1e6
-        ))
     }
 
     /// At least `bytes` went through rings, and both programs of a domain and their stack were seen to move some.

@@ -19,8 +19,19 @@ fn carried(bed: &Bed, watch: Watch, asks: Asks, bytes: u64) -> Result<String> {
     let carried = watch.end(bed)?;
     match asks {
         Asks::ByKernel => carried.between_program_and_stack(STACK, bytes),
-        _ => carried.past_the_stack(CLIENT, PORT, bytes),
+        _ => carried.rings_at_both_ends([CLIENT, STACK], PORT, bytes),
     }
+}
+
+/// The client has said that its connection is warm: it goes on once rings were seen at both ends.
+fn warm(bed: &Bed, watch: &Watch, asks: Asks, client: &mut Program) -> Result<()> {
+    client.wait_for_output("warm")?;
+    match asks {
+        Asks::ByKernel => watch.until_pairs(bed, STACK)?,
+        _ => watch.until_rings(bed, [CLIENT, STACK], PORT)?,
+    }
+    drop(client.take_stdin());
+    Ok(())
 }
 
 /// A server and its client, each by one word of the script.
@@ -42,11 +53,9 @@ fn stack_killed() -> Result<()> {
     let mut lines = Vec::new();
     for asks in WAYS {
         let watch = bed.watch()?;
-        let [server, client] = both(&bed, asks, "endure", "insist")?;
+        let [server, mut client] = both(&bed, asks, "endure", "insist")?;
         server.wait_for_output("warm")?;
-        if asks == Asks::ByRings {
-            watch.until_rings(&bed, [CLIENT, STACK], PORT)?;
-        }
+        warm(&bed, &watch, asks, &mut client)?;
         bed.kill_part(STACK, Part::Stack)?;
         let asked = bed.end_of(client, CLIENT_LIMIT, "the client")?.ok()?;
         ensure!(asked.text() == "warm\nwarm\ndone\n", "{}", asked.text());
@@ -69,11 +78,7 @@ fn stack_program_killed() -> Result<()> {
     for asks in WAYS {
         let watch = bed.watch()?;
         let [server, mut client] = both(&bed, asks, "killed", "bereaved")?;
-        client.wait_for_output("warm")?;
-        if asks == Asks::ByRings {
-            watch.until_rings(&bed, [CLIENT, STACK], PORT)?;
-        }
-        drop(client.take_stdin());
+        warm(&bed, &watch, asks, &mut client)?;
         let asked = bed.end_of(client, CLIENT_LIMIT, "the client")?.ok()?;
         ensure!(asked.text() == "warm\ndone\n", "{}", asked.text());
         bed.end_of(server, CLIENT_LIMIT, "the server")?;
@@ -97,11 +102,7 @@ fn stack_client_killed() -> Result<()> {
     for asks in WAYS {
         let watch = bed.watch()?;
         let [server, mut client] = both(&bed, asks, "survive", "die")?;
-        client.wait_for_output("warm")?;
-        if asks == Asks::ByRings {
-            watch.until_rings(&bed, [CLIENT, STACK], PORT)?;
-        }
-        drop(client.take_stdin());
+        warm(&bed, &watch, asks, &mut client)?;
         bed.end_of(client, CLIENT_LIMIT, "the client")?;
         let served = bed.end_of(server, CLIENT_LIMIT, "the server")?.ok()?;
         ensure!(served.text() == "ready\ndone\n", "{}", served.text());
@@ -121,7 +122,8 @@ fn stack_ends() -> Result<()> {
     let mut lines = Vec::new();
     for asks in WAYS {
         let watch = bed.watch()?;
-        let [server, client] = both(&bed, asks, "part", "parted")?;
+        let [server, mut client] = both(&bed, asks, "part", "parted")?;
+        warm(&bed, &watch, asks, &mut client)?;
         let asked = bed.end_of(client, CLIENT_LIMIT, "the client")?.ok()?;
         ensure!(asked.text().ends_with("done\n"), "{}", asked.text());
         let served = bed.end_of(server, CLIENT_LIMIT, "the server")?.ok()?;
@@ -201,7 +203,8 @@ fn stack_moves() -> Result<()> {
     let mut lines = Vec::new();
     for asks in WAYS {
         let watch = bed.watch()?;
-        let [server, client] = both(&bed, asks, "serve", "ask")?;
+        let [server, mut client] = both(&bed, asks, "serve", "ask")?;
+        warm(&bed, &watch, asks, &mut client)?;
         let asked = bed.end_of(client, CLIENT_LIMIT, "the client")?.ok()?;
         ensure!(asked.text().ends_with("done\n"), "{}", asked.text());
         let served = bed.end_of(server, CLIENT_LIMIT, "the server")?.ok()?;

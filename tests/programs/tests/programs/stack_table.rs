@@ -3,15 +3,16 @@
 
 use anyhow::{Context, Result};
 use fordway_bench::work::postgres;
-use fordway_test_programs::{ASKER, Asks, Bed, CLIENT, STACK_IP, Spawn, path_of, script};
+use fordway_test_programs::{ASKER, Asks, Bed, CLIENT, STACK_IP, Spawn, Watch, path_of, script};
 use rustix::process::Signal;
 use std::fs;
 
 const STACK: &str = "stack";
 /// What all clients of all rows move by rings, at the least: to the server's stack, and past it.
 const RING_BYTES: u64 = 400_000_000;
-/// Of the row with the most bytes, whose clients' rings are looked at.
-const FETCHED_PORT: u16 = 5201;
+/// A client of the row with this port goes on until its rings are seen; those of a short connection come and go between two looks.
+const LONG_PORT: u16 = 5201;
+const LONG: &str = "exec iperf3 -c $H -p $P -t 60 --bidir >/dev/null";
 
 /// A server and its clients.
 struct Row {
@@ -196,7 +197,7 @@ fn line(bed: &Bed, text: &str, port: u16) -> Result<Spawn> {
 /// Ends once somebody listens.
 const LISTENS: &str = "until (: >/dev/tcp/$H/$P) 2>/dev/null; do :; done";
 
-fn play(bed: &Bed, row: &Row) -> Result<()> {
+fn play(bed: &Bed, watch: &Watch, row: &Row) -> Result<()> {
     let spawn = match row.serve {
         Serve::Line(text) => line(bed, text, row.port)?,
         Serve::Made(make) => make(bed, row.port)?,
@@ -207,6 +208,13 @@ fn play(bed: &Bed, row: &Row) -> Result<()> {
         for client in row.clients {
             bed.run_as(asks, line(bed, client, row.port)?)
                 .with_context(|| format!("{asks:?}: {client}\n{}", server.stderr_so_far()))?;
+        }
+    }
+    if row.port == LONG_PORT {
+        for (asks, domain) in [(Asks::ByRings, CLIENT), (Asks::ByStack, ASKER)] {
+            let long = bed.spawn_as(asks, line(bed, LONG, row.port)?)?;
+            watch.until_rings(bed, [domain, STACK], row.port)?;
+            bed.stop(long)?;
         }
     }
     bed.stop_by(server, row.ends_by)?;
@@ -228,7 +236,7 @@ fn stack_table() -> Result<()> {
     let watch = bed.watch()?;
     for row in ROWS {
         let began = std::time::Instant::now();
-        play(&bed, row).with_context(|| row.programs[0])?;
+        play(&bed, &watch, row).with_context(|| row.programs[0])?;
         println!(
             "{}: {:.1} s",
             row.programs[0],
@@ -238,7 +246,7 @@ fn stack_table() -> Result<()> {
     let carried = watch.end(&bed)?;
     let line = carried.between_program_and_stack(STACK, RING_BYTES)?;
     for asker in [CLIENT, ASKER] {
-        carried.past_the_stack(asker, FETCHED_PORT, RING_BYTES)?;
+        carried.rings_at_both_ends([asker, STACK], LONG_PORT, RING_BYTES)?;
     }
     bed.remove_domain(STACK)?;
     bed.remove_domain(ASKER)?;
