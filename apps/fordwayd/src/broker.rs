@@ -12,6 +12,7 @@ use crate::domains::Domains;
 use crate::dump::Dumps;
 use crate::everybody::Everybody;
 use crate::filter::Rules;
+use crate::groups::Groups;
 use crate::limits::Grumbles;
 use crate::memory::Memory;
 use crate::messages::Break;
@@ -126,6 +127,7 @@ pub(crate) struct Broker {
     pub(crate) places: Places,
     pub(crate) dumps: Dumps,
     pub(crate) datagrams: Datagrams,
+    pub(crate) groups: Groups,
     pub(crate) everybody: Everybody,
     pub(crate) numbers: Numbers,
     pub(crate) protocol_errors: u64,
@@ -218,6 +220,7 @@ impl Broker {
             places: Places::new(own.netns_cookie),
             dumps: Dumps::default(),
             datagrams: Datagrams::default(),
+            groups: Groups::default(),
             everybody: Everybody::default(),
             numbers: Numbers::default(),
             protocol_errors: 0,
@@ -297,6 +300,7 @@ impl Broker {
         self.hear_found();
         self.start_parts();
         self.look_at_datagrams();
+        self.look_at_groups();
         let actions = self.registry.on_time(self.now_ns());
         self.carry_out(actions);
     }
@@ -325,6 +329,7 @@ impl Broker {
         let due = [
             registry,
             self.datagrams_patience_ns(),
+            self.groups_patience_ns(),
             self.parts.patience_ns(),
             self.found.as_ref().map(|_| FOUND_LOOK.as_nanos() as u64),
         ]

@@ -46,6 +46,7 @@ mod doorbell;
 mod dump;
 mod everybody;
 pub mod filter;
+mod groups;
 mod limits;
 mod listing;
 mod memory;

@@ -26,6 +26,7 @@
 
 use crate::admin;
 use crate::domains::boot_id;
+use crate::groups::Groupable;
 use crate::orders::{self, Packed, Way};
 use crate::parts::{PartId, Parts, Start};
 use crate::{Programs, runtime};
@@ -95,7 +96,7 @@ pub struct StackOptions {
     /// Stack and driver are one process.
     #[serde(default)]
     pub fuse: bool,
-    /// The CPUs of stack and driver; none: any.
+    /// The CPUs of stack and driver; none: where its program runs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cpus: Vec<usize>,
 }
@@ -707,6 +708,23 @@ impl Stacks {
     pub(crate) fn served_by(&self, parts: &Parts, pid: i32) -> Option<u32> {
         let mut ids = self.stacks.keys().copied();
         ids.find(|id| self.process_of(parts, *id) == Some(pid))
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.stacks.is_empty()
+    }
+
+    /// Those that were not given CPUs.
+    pub(crate) fn groupable(&self, parts: &Parts) -> impl Iterator<Item = Groupable> {
+        let free = self.stacks.iter();
+        let free = free.filter(|(_, stack)| stack.options.cpus.is_empty());
+        free.map(|(id, stack)| Groupable {
+            id: *id,
+            netns_cookie: stack.site.netns_cookie,
+            pids: (stack.members.iter())
+                .filter_map(|member| parts.pid(member.id))
+                .collect(),
+        })
     }
 
     /// The stack of a domain, as listings have it.

@@ -9,6 +9,8 @@
 //! are spread like this run in turns of the scheduler's slices, since who spins in vain for a peer that does
 //! not run sleeps, and gives its CPU to a pair whose other half does.
 //!
+//! A program and its stack are left together: the stack is put where its program runs (`apps/fordwayd/src/groups.rs`).
+//!
 //! Limits: not in a process that ran under a seccomp filter when it started (the calls may be
 //! forbidden). A change of the thread's affinity by somebody else in these few
 //! microseconds is lost.

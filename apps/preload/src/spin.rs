@@ -186,6 +186,8 @@ pub struct Peer {
     pub own: *const Endpoint,
     /// The peer's.
     pub peer: *const Endpoint,
+    /// A program's stack, or the program of one: the broker puts them on one CPU ([`aside`]).
+    pub is_grouped: bool,
 }
 
 impl Peer {
@@ -195,6 +197,7 @@ impl Peer {
             link: conn.link.load(Ordering::Relaxed),
             own: conn.own.load(Ordering::Relaxed),
             peer: conn.peer.load(Ordering::Relaxed),
+            is_grouped: conn.is_unix() && conn.cuts_through.load(Ordering::Relaxed) == 0,
         }
     }
 
@@ -235,7 +238,9 @@ pub fn spin_for(peer: Option<Peer>, ready: impl FnMut(Look) -> bool) -> Option<u
         return None;
     }
     if peer_cpu == sys::current_cpu() && peer_cpu != u32::MAX {
-        since.store(sys::ticks() | TOGETHER, Ordering::Relaxed);
+        let counts = peer.is_some_and(|peer| !peer.is_grouped);
+        let now = if counts { sys::ticks() | TOGETHER } else { 0 };
+        since.store(now, Ordering::Relaxed);
         return None;
     }
     let begun = sys::ticks() & !(TOGETHER | KNOCKED);

@@ -168,10 +168,44 @@ pub fn socket_behind(pid: i32, thread: u32, fd: u32) -> io::Result<Option<u32>> 
 /// When a process began, in ticks since the machine did (proc_pid_stat(5), field 22): with its
 /// number, which one it is.
 pub fn start_ticks(pid: i32) -> Option<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name, in brackets, may have spaces in it.
-    let (_, behind_name) = stat.rsplit_once(')')?;
-    behind_name.split_whitespace().nth(19)?.parse().ok()
+    stat_field(&stat(format!("/proc/{pid}/stat"))?, 22)
+}
+
+/// What stands behind the name in such a file. The name, in brackets, may have spaces in it.
+fn stat(file: String) -> Option<String> {
+    let mut stat = std::fs::read_to_string(file).ok()?;
+    let end = stat.rfind(')')?;
+    Some(stat.split_off(end + 1))
+}
+
+fn stat_field(behind_name: &str, number: usize) -> Option<u64> {
+    let mut fields = behind_name.split_ascii_whitespace();
+    fields.nth(number - 3)?.parse().ok()
+}
+
+/// What a thread has used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Use {
+    /// Of the CPU: 10 ms each (sysconf(3), _SC_CLK_TCK).
+    pub ticks: u64,
+    /// Where it ran last.
+    pub cpu: usize,
+}
+
+/// The same of a thread of a process (proc_pid_stat(5), fields 14, 15 and 39).
+pub fn thread_use(pid: i32, thread: i32) -> Option<Use> {
+    let stat = stat(format!("/proc/{pid}/task/{thread}/stat"))?;
+    Some(Use {
+        ticks: stat_field(&stat, 14)? + stat_field(&stat, 15)?,
+        cpu: stat_field(&stat, 39)? as usize,
+    })
+}
+
+/// The threads of a process; none, if there is no such process.
+pub fn threads(pid: i32) -> impl Iterator<Item = i32> {
+    let entries = std::fs::read_dir(format!("/proc/{pid}/task"));
+    let entries = entries.into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
 /// Of what /proc/PID/fd/NUMBER points to.

@@ -393,6 +393,7 @@ impl Flow {
             link: self.link.load(Ordering::Relaxed),
             own: self.own.load(Ordering::Relaxed),
             peer: self.peer.load(Ordering::Relaxed),
+            is_grouped: false,
         }
     }
 

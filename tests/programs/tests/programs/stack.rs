@@ -194,6 +194,45 @@ fn stack_kills() -> Result<()> {
     bed.finish(&line)
 }
 
+/// Stack and driver that are at work are put where their program runs, and may run anywhere again when they are not.
+#[test]
+fn stack_grouped() -> Result<()> {
+    let Some(bed) = Bed::start("a stack where its program runs", &["python3"])? else {
+        return Ok(());
+    };
+    let (python, script) = (path_of("python3")?, script("stack_kills.py"));
+    let line = |words: &str| Spawn::line(&format!("{python} {script} {words}"));
+    let server = bed.serve_under_a_stack(STACK, line(&format!("serve {PORT}")), "ready")?;
+    let cpus = |pid: i32| -> Result<u32> {
+        let set = rustix::thread::sched_getaffinity(rustix::process::Pid::from_raw(pid))?;
+        Ok(set.count())
+    };
+    let all = cpus(0)?;
+    if all < 2 {
+        fordway_test_skip::skipped("one CPU");
+        return Ok(());
+    }
+    let parts = bed.parts(STACK)?;
+    let watch = bed.watch()?;
+    let client = line(&format!("steady {STACK} {PORT}"));
+    let mut client = bed.spawn_as(Asks::ByKernel, client.stdin(Stdin::Pipe))?;
+    let until = |what: &str, wanted: u32| {
+        bed.lab().wait_until(CLIENT_LIMIT, what, || {
+            let now = parts.iter().map(|pid| cpus(*pid));
+            Ok(now.collect::<Result<Vec<_>>>()? == [wanted, wanted])
+        })
+    };
+    until("driver and stack are on one CPU", 1)?;
+    drop(client.take_stdin());
+    bed.end_of(client, CLIENT_LIMIT, "the client")?.ok()?;
+    until("driver and stack may run anywhere", all)?;
+    let line = watch.end(&bed)?;
+    let line = line.between_program_and_stack(STACK, 1_000_000)?;
+    bed.stop(server)?;
+    bed.remove_domain(STACK)?;
+    bed.finish(&line)
+}
+
 /// A connection goes over forks, copies, messages and an exec, rings in use before each, and each byte is the right one.
 #[test]
 fn stack_moves() -> Result<()> {

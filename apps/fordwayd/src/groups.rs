@@ -1,0 +1,204 @@
+//! A stack and its driver are put on the CPU where their program runs: they are *grouped*.
+//!
+//! The scheduler wakes each where there is room, and parts what belongs together: a request then goes over two or three CPUs, a
+//! frame at a time. On one CPU frames come in batches (docs/stack.md). The program runs where it likes, and its stack follows.
+//!
+//! ```text
+//! any CPU ──(at work, and one thread has most of the program's time)──► that thread's CPU ──(it runs elsewhere)──► there
+//!    ▲──────────────────(at work no more, or no thread has most)──────────────┘
+//! ```
+//! Who has used how much time, and where it ran last, is read from /proc at each look ([`LOOK_NS`]). Use before the last look counts half as much,
+//! because the kernel tells time in ticks of 10 ms. While no stack is at work the looks are seldom ([`IDLE_LOOK_NS`]) and at the stacks alone.
+//! Without stacks there are none.
+//!
+//! Limits: a stack that was given CPUs (`run --cpu`), or whose CPUs somebody else has changed meanwhile, is left alone. Of a program the
+//! first [`THREADS_MAX`] threads are looked at.
+
+use crate::broker::Broker;
+use fordway_platform::process::{self, Use};
+use rustix::process::Pid;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use std::collections::BTreeMap;
+
+const LOOK_NS: u64 = 100_000_000;
+const IDLE_LOOK_NS: u64 = 500_000_000;
+/// A stack and its driver that have used so much, as above, are at work: a fifth of a CPU.
+const AT_WORK_TICKS: f32 = 4.0;
+/// Of all programs of one stack.
+const THREADS_MAX: usize = 256;
+
+/// A stack whose CPUs are the broker's to choose.
+pub(crate) struct Groupable {
+    pub(crate) id: u32,
+    /// Of its programs.
+    pub(crate) netns_cookie: u64,
+    pub(crate) pids: Vec<i32>,
+}
+
+/// What looks have shown.
+#[derive(Default)]
+pub(crate) struct Groups {
+    look_at_ns: u64,
+    threads: Weights,
+    /// The CPU that a stack was put on.
+    at: BTreeMap<u32, usize>,
+}
+
+/// How much each thread has used lately, in ticks.
+#[derive(Default)]
+struct Weights(BTreeMap<i32, Weight>);
+
+#[derive(Clone, Copy)]
+struct Weight {
+    total_ticks: u64,
+    lately: f32,
+    is_new: bool,
+}
+
+impl Weights {
+    fn add(&mut self, thread: i32, used: &Use) -> f32 {
+        let new = Weight {
+            total_ticks: used.ticks,
+            lately: 0.0,
+            is_new: true,
+        };
+        let weight = self.0.entry(thread).or_insert(new);
+        // A number that another thread has by now begins at less.
+        let more = used.ticks.saturating_sub(weight.total_ticks);
+        *weight = Weight {
+            total_ticks: used.ticks,
+            lately: weight.lately / 2.0 + more as f32,
+            is_new: true,
+        };
+        weight.lately
+    }
+
+    /// Those that were not added since the last time are gone.
+    fn forget_gone(&mut self) {
+        self.0
+            .retain(|_, weight| std::mem::take(&mut weight.is_new));
+    }
+}
+
+/// The CPU of a stack: `lately` of its parts, and of each thread of its programs with the CPU where it ran.
+fn chosen(parts: f32, threads: &[(f32, usize)], now: Option<usize>) -> Option<usize> {
+    if parts < AT_WORK_TICKS {
+        return None;
+    }
+    let all: f32 = threads.iter().map(|(lately, _)| lately).sum();
+    let most = threads.iter().max_by(|a, b| a.0.total_cmp(&b.0));
+    match most {
+        // It uses less than a tick.
+        Some((lately, _)) if *lately < 1.0 => now,
+        Some((lately, cpu)) => (lately * 2.0 > all).then_some(*cpu),
+        None => now,
+    }
+}
+
+fn set_of(cpu: usize) -> CpuSet {
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    set
+}
+
+/// Changes the CPUs of a part, if nobody else has. It may be gone, or its cpuset may be another: then it stays as it is.
+fn change(pid: i32, ours: [CpuSet; 2], after: CpuSet) {
+    let pid = Pid::from_raw(pid);
+    if sched_getaffinity(pid).is_ok_and(|now| now != after && ours.contains(&now)) {
+        let _ = sched_setaffinity(pid, &after);
+    }
+}
+
+impl Broker {
+    /// How long the loop may sleep, in nanoseconds, if it is not as long as it likes.
+    pub(crate) fn groups_patience_ns(&self) -> Option<u64> {
+        let due = self.groups.look_at_ns;
+        (!self.stacks.is_empty()).then(|| due.saturating_sub(self.now_ns()))
+    }
+
+    /// Puts each stack where its program runs.
+    pub(crate) fn look_at_groups(&mut self) {
+        if self.groups_patience_ns() != Some(0) {
+            return;
+        }
+        // What a part was started with.
+        let Ok(any) = sched_getaffinity(None) else {
+            return;
+        };
+        let stacks: Vec<Groupable> = self.stacks.groupable(&self.parts).collect();
+        let groups = &mut self.groups;
+        let mut are_at_work = false;
+        for stack in &stacks {
+            let used = stack.pids.iter().filter_map(|pid| {
+                let used = process::thread_use(*pid, *pid)?;
+                Some(groups.threads.add(*pid, &used))
+            });
+            let parts = used.sum();
+            let is_at_work = parts >= AT_WORK_TICKS;
+            are_at_work |= is_at_work;
+            let programs = self.connections.values().map(|connection| &connection.peer);
+            let programs = programs.filter(|peer| {
+                is_at_work
+                    && peer.netns_cookie == stack.netns_cookie
+                    && !stack.pids.contains(&peer.pid)
+            });
+            let threads = programs.flat_map(|peer| {
+                let threads = process::threads(peer.pid);
+                threads.map(move |thread| (peer.pid, thread))
+            });
+            let threads: Vec<_> = threads
+                .take(THREADS_MAX)
+                .filter_map(|(pid, thread)| {
+                    let used = process::thread_use(pid, thread)?;
+                    Some((groups.threads.add(thread, &used), used.cpu))
+                })
+                .collect();
+            let before = groups.at.get(&stack.id).copied();
+            let after = chosen(parts, &threads, before);
+            let set = |cpu: Option<usize>| cpu.map_or(any, set_of);
+            for pid in &stack.pids {
+                // A part that was started again has any CPU.
+                change(*pid, [set(before), any], set(after));
+            }
+            match after {
+                Some(cpu) => groups.at.insert(stack.id, cpu),
+                None => groups.at.remove(&stack.id),
+            };
+        }
+        groups.threads.forget_gone();
+        groups
+            .at
+            .retain(|id, _| stacks.iter().any(|stack| stack.id == *id));
+        let pause = if are_at_work { LOOK_NS } else { IDLE_LOOK_NS };
+        self.groups.look_at_ns = self.now_ns() + pause;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stack_at_work_follows_the_thread_that_works_most() {
+        assert_eq!(chosen(9.0, &[(2.0, 1), (1.0, 0)], None), Some(1));
+        assert_eq!(chosen(9.0, &[(2.0, 1), (2.0, 0)], Some(1)), None);
+        assert_eq!(chosen(3.0, &[(9.0, 1)], Some(1)), None);
+        // Too little to be seen: where it was.
+        assert_eq!(chosen(9.0, &[(0.5, 1)], Some(0)), Some(0));
+        assert_eq!(chosen(9.0, &[], None), None);
+    }
+
+    #[test]
+    fn use_fades_and_the_gone_are_forgotten() {
+        let mut weights = Weights::default();
+        let used = |ticks| Use { ticks, cpu: 0 };
+        assert_eq!(weights.add(7, &used(100)), 0.0);
+        assert_eq!(weights.add(7, &used(104)), 4.0);
+        assert_eq!(weights.add(7, &used(105)), 3.0);
+        // Another thread of the same number.
+        assert_eq!(weights.add(7, &used(1)), 1.5);
+        weights.forget_gone();
+        weights.forget_gone();
+        assert_eq!(weights.add(7, &used(50)), 0.0);
+    }
+}
