@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! any CPU ──(at work, and one thread has most of the program's time)──► that thread's CPU ──(it runs elsewhere)──► there
-//!    ▲──────────────────(at work no more, or no thread has most)──────────────┘
+//!    ▲──────────────────(at rest for a while, or no thread has most)──────────┘
 //! ```
 //! Who has used how much time, and where it ran last, is read from /proc at each look ([`LOOK_NS`]). Use before the last look counts half as much,
 //! because the kernel tells time in ticks of 10 ms. While no stack is at work the looks are seldom ([`IDLE_LOOK_NS`]) and at the stacks alone.
@@ -24,6 +24,8 @@ const LOOK_NS: u64 = 100_000_000;
 const IDLE_LOOK_NS: u64 = 500_000_000;
 /// A stack and its driver that have used so much, as above, are at work: a fifth of a CPU.
 const AT_WORK_TICKS: f32 = 4.0;
+/// So long a stack stays where it was put without work: work comes in bursts.
+const REST_NS: u64 = 2_000_000_000;
 /// Of all programs of one stack.
 const THREADS_MAX: usize = 256;
 
@@ -40,8 +42,8 @@ pub(crate) struct Groupable {
 pub(crate) struct Groups {
     look_at_ns: u64,
     threads: Weights,
-    /// The CPU that a stack was put on.
-    at: BTreeMap<u32, usize>,
+    /// The CPU that a stack was put on, and when it was at work there last.
+    at: BTreeMap<u32, (usize, u64)>,
 }
 
 /// How much each thread has used lately, in ticks.
@@ -80,18 +82,14 @@ impl Weights {
     }
 }
 
-/// The CPU of a stack: `lately` of its parts, and of each thread of its programs with the CPU where it ran.
-fn chosen(parts: f32, threads: &[(f32, usize)], now: Option<usize>) -> Option<usize> {
-    if parts < AT_WORK_TICKS {
-        return None;
-    }
+/// The CPU of a stack that is at work: `lately` of each thread of its programs, with the CPU where it ran.
+fn chosen(threads: &[(f32, usize)], now: Option<usize>) -> Option<usize> {
     let all: f32 = threads.iter().map(|(lately, _)| lately).sum();
     let most = threads.iter().max_by(|a, b| a.0.total_cmp(&b.0));
     match most {
-        // It uses less than a tick.
-        Some((lately, _)) if *lately < 1.0 => now,
-        Some((lately, cpu)) => (lately * 2.0 > all).then_some(*cpu),
-        None => now,
+        Some((lately, cpu)) if *lately >= 1.0 => (lately * 2.0 > all).then_some(*cpu),
+        // None, or it uses less than a tick.
+        _ => now,
     }
 }
 
@@ -126,14 +124,18 @@ impl Broker {
             return;
         };
         let stacks: Vec<Groupable> = self.stacks.groupable(&self.parts).collect();
+        let now_ns = self.now_ns();
         let groups = &mut self.groups;
         let mut are_at_work = false;
         for stack in &stacks {
-            let used = stack.pids.iter().filter_map(|pid| {
-                let used = process::thread_use(*pid, *pid)?;
-                Some(groups.threads.add(*pid, &used))
-            });
-            let parts = used.sum();
+            let parts: f32 = stack
+                .pids
+                .iter()
+                .filter_map(|pid| {
+                    let used = process::thread_use(*pid, *pid)?;
+                    Some(groups.threads.add(*pid, &used))
+                })
+                .sum();
             let is_at_work = parts >= AT_WORK_TICKS;
             are_at_work |= is_at_work;
             let programs = self.connections.values().map(|connection| &connection.peer);
@@ -154,14 +156,18 @@ impl Broker {
                 })
                 .collect();
             let before = groups.at.get(&stack.id).copied();
-            let after = chosen(parts, &threads, before);
+            let cpu_before = before.map(|(cpu, _)| cpu);
+            let after = match is_at_work {
+                true => chosen(&threads, cpu_before).map(|cpu| (cpu, now_ns)),
+                false => before.filter(|(_, at_ns)| now_ns - at_ns < REST_NS),
+            };
             let set = |cpu: Option<usize>| cpu.map_or(any, set_of);
             for pid in &stack.pids {
                 // A part that was started again has any CPU.
-                change(*pid, [set(before), any], set(after));
+                change(*pid, [set(cpu_before), any], set(after.map(|(cpu, _)| cpu)));
             }
             match after {
-                Some(cpu) => groups.at.insert(stack.id, cpu),
+                Some(after) => groups.at.insert(stack.id, after),
                 None => groups.at.remove(&stack.id),
             };
         }
@@ -170,7 +176,7 @@ impl Broker {
             .at
             .retain(|id, _| stacks.iter().any(|stack| stack.id == *id));
         let pause = if are_at_work { LOOK_NS } else { IDLE_LOOK_NS };
-        self.groups.look_at_ns = self.now_ns() + pause;
+        self.groups.look_at_ns = now_ns + pause;
     }
 }
 
@@ -179,13 +185,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stack_at_work_follows_the_thread_that_works_most() {
-        assert_eq!(chosen(9.0, &[(2.0, 1), (1.0, 0)], None), Some(1));
-        assert_eq!(chosen(9.0, &[(2.0, 1), (2.0, 0)], Some(1)), None);
-        assert_eq!(chosen(3.0, &[(9.0, 1)], Some(1)), None);
+    fn a_stack_follows_the_thread_that_works_most() {
+        assert_eq!(chosen(&[(2.0, 1), (1.0, 0)], None), Some(1));
+        assert_eq!(chosen(&[(2.0, 1), (2.0, 0)], Some(1)), None);
         // Too little to be seen: where it was.
-        assert_eq!(chosen(9.0, &[(0.5, 1)], Some(0)), Some(0));
-        assert_eq!(chosen(9.0, &[], None), None);
+        assert_eq!(chosen(&[(0.5, 1)], Some(0)), Some(0));
+        assert_eq!(chosen(&[], None), None);
     }
 
     #[test]
