@@ -11,6 +11,8 @@
 //! because the kernel tells time in ticks of 10 ms. While no stack is at work the looks are seldom ([`IDLE_LOOK_NS`]) and at the stacks alone.
 //! Without stacks there are none.
 //!
+//! A broker that finds a stack of an earlier one on a single CPU takes that for the earlier one's choice, and begins anew.
+//!
 //! Limits: a stack that was given CPUs (`run --cpu`), or whose CPUs somebody else has changed meanwhile, is left alone. Of a program the
 //! first [`THREADS_MAX`] threads are looked at.
 
@@ -42,8 +44,8 @@ pub(crate) struct Groupable {
 pub(crate) struct Groups {
     look_at_ns: u64,
     threads: Weights,
-    /// The CPU that a stack was put on, and when it was at work there last.
-    at: BTreeMap<u32, (usize, u64)>,
+    /// The CPU that a stack was put on, and when it was at work last.
+    at: BTreeMap<u32, (Option<usize>, u64)>,
 }
 
 /// How much each thread has used lately, in ticks.
@@ -100,9 +102,9 @@ fn set_of(cpu: usize) -> CpuSet {
 }
 
 /// Changes the CPUs of a part, if nobody else has. It may be gone, or its cpuset may be another: then it stays as it is.
-fn change(pid: i32, ours: [CpuSet; 2], after: CpuSet) {
+fn change(pid: i32, is_ours: impl Fn(&CpuSet) -> bool, after: CpuSet) {
     let pid = Pid::from_raw(pid);
-    if sched_getaffinity(pid).is_ok_and(|now| now != after && ours.contains(&now)) {
+    if sched_getaffinity(pid).is_ok_and(|now| now != after && is_ours(&now)) {
         let _ = sched_setaffinity(pid, &after);
     }
 }
@@ -155,21 +157,22 @@ impl Broker {
                     Some((groups.threads.add(thread, &used), used.cpu))
                 })
                 .collect();
-            let before = groups.at.get(&stack.id).copied();
-            let cpu_before = before.map(|(cpu, _)| cpu);
+            let known = groups.at.get(&stack.id).copied();
+            let (before, since_ns) = known.unwrap_or((None, 0));
             let after = match is_at_work {
-                true => chosen(&threads, cpu_before).map(|cpu| (cpu, now_ns)),
-                false => before.filter(|(_, at_ns)| now_ns - at_ns < REST_NS),
+                true => chosen(&threads, before),
+                false => before.filter(|_| now_ns - since_ns < REST_NS),
             };
             let set = |cpu: Option<usize>| cpu.map_or(any, set_of);
             for pid in &stack.pids {
+                let was_earlier_brokers = |now: &CpuSet| known.is_none() && now.count() == 1;
                 // A part that was started again has any CPU.
-                change(*pid, [set(cpu_before), any], set(after.map(|(cpu, _)| cpu)));
+                let is_ours =
+                    |now: &CpuSet| *now == set(before) || *now == any || was_earlier_brokers(now);
+                change(*pid, is_ours, set(after));
             }
-            match after {
-                Some(after) => groups.at.insert(stack.id, after),
-                None => groups.at.remove(&stack.id),
-            };
+            let since_ns = if is_at_work { now_ns } else { since_ns };
+            groups.at.insert(stack.id, (after, since_ns));
         }
         groups.threads.forget_gone();
         groups
