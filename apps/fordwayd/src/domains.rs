@@ -203,6 +203,12 @@ impl Domains {
         };
         fabric.renew()?;
         for found in fabric.existing()? {
+            if let Some(reason) = &found.unfinished {
+                let name = &found.name;
+                tracing::warn!(
+                    "the port of domain {name} cannot be made anew: {reason}; that is tried again"
+                );
+            }
             let network = registry.network();
             let lease = found.lease;
             let Lease {

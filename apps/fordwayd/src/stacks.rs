@@ -296,8 +296,8 @@ pub(crate) fn clear(runtime_dir: &Path) -> io::Result<bool> {
     }
 }
 
-/// The program's end of a domain's port, which nobody has: if somebody has it still, or the device is gone, of another device. The
-/// address of a port that was made anew is noted in `remade`.
+/// The program's end of a domain's port, which nobody has: if somebody has it still, or the device is gone or not whole, of another
+/// device. The address of a port that is made anew is noted in `remade`, whether that can be finished now or not.
 fn end_of(
     port: &DriverPort,
     must_remake: bool,
@@ -305,7 +305,7 @@ fn end_of(
 ) -> io::Result<OwnedFd> {
     const BUSY: Option<i32> = Some(rustix::io::Errno::BUSY.raw_os_error());
     const GONE: Option<i32> = Some(rustix::io::Errno::NODEV.raw_os_error());
-    if !must_remake {
+    if !must_remake && !port.is_unfinished() {
         match port.open() {
             Err(reason) if [BUSY, GONE].contains(&reason.raw_os_error()) => {
                 tracing::warn!("port of {}: {reason}; it is made anew", port.ip());
@@ -313,8 +313,8 @@ fn end_of(
             opened => return opened,
         }
     }
-    port.remake().map_err(io::Error::other)?;
     remade.borrow_mut().push(port.ip());
+    port.remake().map_err(io::Error::other)?;
     port.open()
 }
 

@@ -65,7 +65,7 @@ const BRIDGE: &str = "fw0";
 pub(crate) const FABRIC_FILE: &str = ".fabric";
 const DOMAIN_DEVICE: &str = "eth0";
 /// Before a domain's name: a file beside its namespace, which says that its port is a driver's. It is empty but while the port
-/// is made anew; then it says which, for whoever has to finish that.
+/// is made anew; then it says which, for whoever has to finish that: the next broker, or whoever opens the port next.
 const DRIVER_PREFIX: &str = ".port.";
 /// Frames that wait for a driver, each up to a train of 64 KB.
 const DRIVER_FRAMES: u32 = 1000;
@@ -160,6 +160,8 @@ pub struct ExistingDomain {
     pub lease: Lease,
     /// How it is entered.
     pub paths: DomainPaths,
+    /// Why its port, which was being made anew, is not whole: [`DriverPort::remake`] is to be tried again.
+    pub unfinished: Option<String>,
 }
 
 /// A switch port of a domain, as the kernel lists it.
@@ -306,6 +308,7 @@ impl Fabric {
             false => String::new(),
         };
         let port = parse_port(&line).filter(|port| port.name == name);
+        let port = port.or_else(|| self.unfinished_port(name));
         let file = self.netns_dir.join(name);
         if port.is_none() && !file.exists() {
             return Err(FabricError::NotFound(name.into()));
@@ -334,21 +337,30 @@ impl Fabric {
     }
 
     /// The domains that are whole, in order of their addresses; what an earlier
-    /// broker left half made (or a domain broke) is cleared away.
+    /// broker left half made (or a domain broke) is cleared away. A domain whose port cannot be made anew stays.
     pub fn existing(&self) -> Result<Vec<ExistingDomain>> {
-        self.finish_remaking()?;
-        let mut whole = Vec::new();
+        let mut whole = self.finish_remaking()?;
+        let unfinished: Vec<String> = whole.iter().map(|one| one.lease.port_name()).collect();
+        let is_unfinished = |lease: &Lease| unfinished.contains(&lease.port_name());
         for device in self.ip_in_fabric(&["-o", "link", "show"])?.lines() {
-            if let (Some(lease), None) = (parse_device(device), parse_port(device)) {
+            if let (Some(lease), None) = (parse_device(device), parse_port(device))
+                && !is_unfinished(&lease)
+            {
                 // What was laid of its IPv6 stays, for the next port of this name: the address that ends
                 // in the port's own is nobody else's in any network.
                 self.unplug(&lease.port_name(), &lease)?;
             }
         }
         let ports = self.ports()?.into_iter();
-        for Port { name, lease } in ports.filter(|port| port.lease.is_of_network()) {
+        let ports = ports.filter(|port| port.lease.is_of_network() && !is_unfinished(&port.lease));
+        for Port { name, lease } in ports {
             if let Some(paths) = self.paths(&name)? {
-                whole.push(ExistingDomain { name, lease, paths });
+                whole.push(ExistingDomain {
+                    name,
+                    lease,
+                    paths,
+                    unfinished: None,
+                });
             } else {
                 self.unplug(&lease.port_name(), &lease)?;
             }
@@ -551,23 +563,34 @@ impl Fabric {
         fs::write(&file, "").map_err(doing("noting that a port is whole"))
     }
 
-    /// Makes the ports whole that a broker was making anew when it died.
-    fn finish_remaking(&self) -> Result<()> {
+    /// Makes the ports whole that a broker was making anew when it died. The domains of those that cannot be.
+    fn finish_remaking(&self) -> Result<Vec<ExistingDomain>> {
+        let mut unfinished = Vec::new();
         let entries = fs::read_dir(&self.netns_dir).map_err(doing("listing the namespaces"))?;
         for file in entries.flatten() {
             let name = file.file_name();
             if let Some(name) = name
                 .to_str()
                 .and_then(|name| name.strip_prefix(DRIVER_PREFIX))
-                && let Some(port) = parse_port(&fs::read_to_string(file.path()).unwrap_or_default())
-                && port.name == name
-                && self.paths(name)?.is_some()
+                && let Some(Port { name, lease }) = self.unfinished_port(name)
+                && let Some(paths) = self.paths(&name)?
+                && let Err(reason) = self.remake(&name, &lease)
             {
-                // Where that cannot be, the domain counts as half made.
-                let _ = self.remake(name, &port.lease);
+                unfinished.push(ExistingDomain {
+                    name,
+                    lease,
+                    paths,
+                    unfinished: Some(reason.to_string()),
+                });
             }
         }
-        Ok(())
+        Ok(unfinished)
+    }
+
+    /// The port of a domain that was being made anew.
+    fn unfinished_port(&self, name: &str) -> Option<Port> {
+        let noted = fs::read_to_string(self.driver_file(name)).ok()?;
+        parse_port(&noted).filter(|port| port.name == name)
     }
 
     /// The port joins the bridge when both ends are up, so that it forwards at once. What comes before stands in the batch.
@@ -612,7 +635,7 @@ impl Fabric {
 
     /// Is there if a driver has a domain's port.
     fn driver_file(&self, name: &str) -> PathBuf {
-        self.netns_dir.join(format!("{DRIVER_PREFIX}{name}"))
+        driver_file(&self.netns_dir, name)
     }
 
     /// The directory of all of them, which nobody outside is to have a copy of.
@@ -632,6 +655,10 @@ impl Fabric {
     fn nft_in_fabric(&self, args: &[&str], input: &str) -> Result<String> {
         run_in(self.namespace.as_fd(), "nft", args, input)
     }
+}
+
+fn driver_file(netns_dir: &Path, name: &str) -> PathBuf {
+    netns_dir.join(format!("{DRIVER_PREFIX}{name}"))
 }
 
 /// A veth pair to be laid.
@@ -666,6 +693,11 @@ impl DriverPort {
         let fabric = Fabric::look(self.netns_dir.parent().unwrap_or(Path::new("/")))?;
         let fabric = fabric.ok_or_else(|| FabricError::NotFound(FABRIC_FILE.into()))?;
         fabric.remake(&self.name, &self.lease)
+    }
+
+    /// Whether somebody began to make it anew and did not finish that: the device may be there and not be whole.
+    pub fn is_unfinished(&self) -> bool {
+        fs::metadata(driver_file(&self.netns_dir, &self.name)).is_ok_and(|file| file.len() > 0)
     }
 
     /// The address after which it is named.

@@ -470,7 +470,27 @@ fn a_drivers_port_outlives_the_driver_and_cannot_lie() {
     assert!(deleted.expect("ip").success());
     is_dead(&end);
     drop(end);
+    // Where that cannot be, as another device has the name that cannot go, domain and note stay for the next time.
+    let altname = |verb: &str| {
+        inside(&runtime.0.join("netns/.fabric"), || {
+            let mut ip = std::process::Command::new("ip");
+            ip.args(["link", "property", verb, "dev", "lo", "altname", &device])
+                .status()
+        })
+    };
+    assert!(altname("add").expect("ip").success());
+    for _ in 0..2 {
+        let existing = fabric.existing().expect("existing");
+        let st = existing.iter().find(|domain| domain.name == "st");
+        let st = st.expect("it stays");
+        assert_eq!((st.lease, &st.paths), (own, &paths));
+        assert!(st.unfinished.is_some() && port.is_unfinished());
+        assert!(port.remake().is_err() && port.is_unfinished());
+    }
+    assert!(altname("del").expect("ip").success());
     let existing = fabric.existing().expect("existing");
+    assert!(existing.iter().all(|domain| domain.unfinished.is_none()));
+    assert!(!port.is_unfinished());
     let st = existing.iter().find(|domain| domain.name == "st");
     assert_eq!(st.map(|st| (st.lease, &st.paths)), Some((own, &paths)));
     assert_eq!(std::fs::read(&noted).expect("a file"), b"");
