@@ -52,6 +52,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::time::{Duration, Instant};
 
 /// Who the parts are, in the runtime directory.
 pub(crate) const STACKS_FILE: &str = "stacks.json";
@@ -61,11 +62,8 @@ const STACKS_DIR: &str = "stacks";
 const CONTROL: &str = "control.sock";
 /// Users of parts: two for each domain from here on. Nobody gives these out (systemd's "Users, Groups, UIDs and GIDs").
 const UID_BASE: u32 = 0x7000_0000;
-/// How long those that are ended together may take. Who is not gone then has nothing of the next ones'.
-const GONE_MAX: Timespec = Timespec {
-    tv_sec: 0,
-    tv_nsec: 50_000_000,
-};
+/// How long those that are ended together may take. Their memory is what takes time, and they may wait for the kernel.
+const GONE_MAX: Duration = Duration::from_secs(5);
 const UID_BITS: u32 = 27;
 /// Of the fabric's devices.
 const MTU_BYTES: usize = 1500;
@@ -229,14 +227,28 @@ impl PartRecord {
     }
 }
 
-/// Ends parts of an earlier broker: their successors are not to have them beside, for two would share the port.
+/// Ends parts of an earlier broker, and waits until they are gone: their successors are not to have them beside, for two would
+/// share the port.
 fn end_found(parts: &[PartRecord]) -> bool {
     let pidfds: Vec<OwnedFd> = parts.iter().filter_map(PartRecord::process).collect();
     for pidfd in &pidfds {
         let _ = pidfd_send_signal(pidfd, Signal::KILL);
     }
+    let until = Instant::now() + GONE_MAX;
     for pidfd in &pidfds {
-        let _ = poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&GONE_MAX));
+        let mut left = until.saturating_duration_since(Instant::now());
+        while process::is_alive(pidfd) && !left.is_zero() {
+            let most = Timespec {
+                tv_sec: left.as_secs() as i64,
+                tv_nsec: left.subsec_nanos().into(),
+            };
+            // Interrupted, or not: it is looked at again.
+            let _ = poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&most));
+            left = until.saturating_duration_since(Instant::now());
+        }
+        if process::is_alive(pidfd) {
+            tracing::warn!("a part of an earlier broker was killed and does not end");
+        }
     }
     !pidfds.is_empty()
 }
@@ -832,6 +844,65 @@ mod tests {
         assert_eq!(chosen(&["tcp", "udp"]).as_deref(), whole);
         assert_eq!(chosen(&[]).as_deref(), whole);
         std::fs::remove_dir_all(&dir).expect("removed");
+    }
+
+    /// The first process of a PID namespace ends when all others of it were waited for: here when their parent, who is outside and
+    /// stopped, goes on.
+    #[test]
+    fn who_was_found_is_gone_when_it_was_ended() {
+        if !rustix::process::geteuid().is_root() {
+            fordway_test_skip::skipped("needs root");
+            return;
+        }
+        let child_of = |parent: u32| -> i32 {
+            let file = format!("/proc/{parent}/task/{parent}/children");
+            let until = Instant::now() + Duration::from_secs(30);
+            loop {
+                let children = std::fs::read_to_string(&file).expect("children");
+                if let Some(child) = children.split_whitespace().next() {
+                    return child.parse().expect("a number");
+                }
+                assert!(Instant::now() < until, "no child of {parent}");
+                std::thread::yield_now();
+            }
+        };
+        let spawn = |words: &[&str]| {
+            let mut command = std::process::Command::new(words[0]);
+            command
+                .args(&words[1..])
+                .stderr(std::process::Stdio::null());
+            command.spawn().expect("util-linux")
+        };
+        let mut outer = spawn(&["unshare", "--pid", "--fork", "sleep", "100"]);
+        let first = child_of(outer.id());
+        let target = first.to_string();
+        let mut parent = spawn(&["nsenter", "--target", &target, "--pid", "sleep", "100"]);
+        child_of(parent.id());
+        let signal = |child: &std::process::Child, signal| {
+            let _ = rustix::process::kill_process(Pid::from_child(child), signal);
+        };
+        signal(&parent, Signal::STOP);
+        let record = PartRecord {
+            pid: first,
+            start_ticks: process::start_ticks(first).expect("it runs"),
+            link: None,
+            way: None,
+        };
+        let pidfd = record.process().expect("it runs");
+        let is_gone = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // It takes its time to end.
+                std::thread::sleep(Duration::from_millis(500));
+                signal(&parent, Signal::CONT);
+            });
+            assert!(end_found(&[record]));
+            !process::is_alive(&pidfd)
+        });
+        for child in [&mut parent, &mut outer] {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        assert!(is_gone);
     }
 
     #[test]
