@@ -305,13 +305,13 @@ impl Broker {
         self.carry_out(actions);
     }
 
-    /// Starts the parts that are due.
+    /// Starts the parts that are due, and has those begin that waited for their record.
     pub(crate) fn start_parts(&mut self) {
         // One that ends with the broker is the next one's to start.
         if self.ending.is_some() {
             return;
         }
-        if self.parts.on_time() {
+        if self.parts.on_time() || self.stacks.is_save_due() {
             self.settle_stacks();
         }
     }
@@ -331,6 +331,7 @@ impl Broker {
             self.datagrams_patience_ns(),
             self.groups_patience_ns(),
             self.parts.patience_ns(),
+            self.stacks.patience_ns(),
             self.found.as_ref().map(|_| FOUND_LOOK.as_nanos() as u64),
         ]
         .into_iter()

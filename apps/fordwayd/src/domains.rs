@@ -496,12 +496,19 @@ impl Broker {
         self.give_rules_to_found();
     }
 
-    /// Parts were started. They are told so once the fabric knows their ports and it is written down who they are.
+    /// Parts were started, or what held them back may be over. Each is told to begin once it is written down who they are and the
+    /// fabric has the chains of its port. What fails of that is tried again, and comes here again.
     pub(crate) fn settle_stacks(&mut self) {
         for ip in self.stacks.take_remade() {
             self.port_came(ip);
         }
-        self.stacks.save(&mut self.parts);
+        if self.stacks.save(&self.parts) {
+            let (stacks, rules) = (&self.stacks, &self.rules);
+            self.parts.tell_started(|part| {
+                let port = stacks.port_of_part(part);
+                port.is_none_or(|ip| rules.has_chains_of(ip))
+            });
+        }
     }
 
     /// Whether a domain has a stack as is asked for, or none.
@@ -576,7 +583,7 @@ impl Broker {
         // AF_VSOCK is the library's, and its datagrams need the kernel's UDP in the domain.
         lease.vsock &= stack.is_none();
         if let Some(options) = &stack {
-            self.stacks.promise(&mut self.parts, name, options);
+            self.stacks.promise(&self.parts, name, options);
         }
         let made = self.domains.fabric().and_then(|fabric| match stack {
             Some(_) => fabric.add_domain_with_driver(name, &lease),
@@ -585,7 +592,7 @@ impl Broker {
         let paths = match made {
             Ok(paths) => paths,
             Err(reason) => {
-                self.stacks.forget(&mut self.parts, name);
+                self.stacks.forget(&self.parts, name);
                 return error(kind_of(&reason), &reason);
             }
         };
@@ -605,7 +612,7 @@ impl Broker {
                 if let Some((site, options)) = site.zip(stack)
                     && let Err(reason) = self.stacks.raise(&mut self.parts, site, options)
                 {
-                    self.stacks.forget(&mut self.parts, name);
+                    self.stacks.forget(&self.parts, name);
                     self.domain_remove(name, true);
                     return error(ErrorKind::Internal, format_args!("its stack: {reason}"));
                 }
@@ -622,7 +629,7 @@ impl Broker {
                 if let Ok(fabric) = self.domains.fabric() {
                     let _ = fabric.remove_domain(name, ip);
                 }
-                self.stacks.forget(&mut self.parts, name);
+                self.stacks.forget(&self.parts, name);
                 refused(&reason)
             }
         }

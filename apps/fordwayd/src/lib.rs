@@ -21,6 +21,7 @@
 //! - `limits`, `shares`: how much is kept for all, and for one user or namespace.
 //! - `parts`: the supervisor of Fordway's other processes; `stacks`: which of them a domain with a stack of its own has;
 //!   `orders`: what such a stack is told and asked.
+//! - `again`: what failed and is tried again.
 //! - `reaper`: closing descriptors of strangers where it may block.
 //!
 //! # What holds whatever a program does
@@ -38,6 +39,7 @@
 mod actions;
 pub mod admin;
 mod admin_socket;
+mod again;
 mod broker;
 mod connection;
 mod datagrams;

@@ -185,6 +185,11 @@ impl Broker {
             let Some(end) = way.end() else {
                 continue;
             };
+            // It has done nothing that could be asked for, and hears nothing yet.
+            let part = self.stacks.stack_part(id);
+            if part.is_some_and(|part| self.parts.is_untold(part)) {
+                continue;
+            }
             let sent = orders::send(&*end, &order, beside.as_slice());
             if matches!(what, What::Rules { .. }) {
                 way.owes.set(Some(number));
@@ -309,6 +314,16 @@ impl Broker {
     /// Has all stacks, and those that are started from now on, go by these rules; to be heard by [`Broker::hear_rules`].
     pub(crate) fn give_rules(&mut self, packed: Packed) -> Told {
         let packed = self.stacks.set_rules(packed);
+        // Who was not told to begin hears no order: its successor finds these rules.
+        let parts = self.stacks.ways().map(|(id, _)| id).collect::<Vec<_>>();
+        for part in parts
+            .into_iter()
+            .filter_map(|id| self.stacks.stack_part(id))
+        {
+            if self.parts.is_untold(part) {
+                self.parts.kill(part);
+            }
+        }
         self.tell(&packed.order(), Some(&packed))
     }
 

@@ -9,7 +9,7 @@
 //! [`Parts::add`], as a pidfd, and cannot learn its status, which init then has.
 //!
 //! How a part is started, its owner knows ([`Start`]); that may differ each time. Its process waits for its configuration until the
-//! owner has written down who it is ([`Parts::tell_started`]).
+//! owner has written down who it is, and whatever else has to be there ([`Parts::tell_started`]).
 
 use fordway_platform::launch::{Started, Untold};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
@@ -136,6 +136,12 @@ impl Parts {
         Some(self.parts.get(&id)?.running.as_ref()?.pid)
     }
 
+    /// Whether the process of a part waits for its configuration, and so does nothing.
+    pub(crate) fn is_untold(&self, id: PartId) -> bool {
+        let running = self.parts.get(&id).and_then(|part| part.running.as_ref());
+        running.is_some_and(|running| running.untold.is_some())
+    }
+
     /// How often a part was started again.
     pub(crate) fn restarts(&self, id: PartId) -> u64 {
         self.parts.get(&id).map_or(0, |part| part.restarts)
@@ -187,11 +193,11 @@ impl Parts {
         }
     }
 
-    /// Gives the processes that were started since the last time what they wait for. Who they are is written down.
-    pub(crate) fn tell_started(&mut self) {
-        for part in self.parts.values_mut() {
+    /// Gives the processes that wait for their configuration what they wait for, if they may begin. Who they are is written down.
+    pub(crate) fn tell_started(&mut self, may_begin: impl Fn(PartId) -> bool) {
+        for (id, part) in &mut self.parts {
             if let Some(running) = &mut part.running
-                && let Some(untold) = running.untold.take()
+                && let Some(untold) = running.untold.take_if(|_| may_begin(*id))
             {
                 running.since = Instant::now();
                 // One that has ended already is started again.

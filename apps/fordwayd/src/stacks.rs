@@ -17,14 +17,16 @@
 //!
 //! A port whose end somebody has still is made anew, and so is that of a fused stack before each next one: it may have given the end
 //! to a program, which can change the device. Chains of the filter that name the port are the kernel's to have again then
-//! (`Broker::port_came`), before the process is told anything.
+//! (`Broker::port_came`), before the process is told anything: until the kernel has them, the process waits.
 //!
 //! The parts outlive the broker. Who they are stands in [`STACKS_FILE`], which a new broker reads: it takes the ends of the
 //! link from the processes themselves (pidfd_getfd(2)), by the numbers that they have *there*. Where one of them is gone, or of
 //! another version, both are started anew. A process is told its configuration when it is written down, and ends without, so that
-//! no broker dies between the two and leaves one of which nobody knows.
+//! no broker dies between the two and leaves one of which nobody knows. Where it cannot be written down, that is tried again, and
+//! the process waits.
 
 use crate::admin;
+use crate::again::Again;
 use crate::domains::boot_id;
 use crate::groups::Groupable;
 use crate::orders::{self, Packed, Way};
@@ -344,6 +346,8 @@ pub(crate) struct Stacks {
     are_alike: bool,
     /// Ports that were made anew.
     remade: Rc<RefCell<Vec<Ipv4Addr>>>,
+    /// How [`STACKS_FILE`] could be written.
+    record: Again,
 }
 
 impl Stacks {
@@ -367,6 +371,7 @@ impl Stacks {
             before: before.map(|one| (one.name.clone(), one)).collect(),
             are_alike,
             remade: Rc::default(),
+            record: Again::default(),
         }
     }
 
@@ -394,7 +399,7 @@ impl Stacks {
 
     /// Writes down what the stack of a domain is to be that is about to be made: a broker that dies meanwhile leaves that to the
     /// next one. Then [`Stacks::raise`] or [`Stacks::forget`].
-    pub(crate) fn promise(&mut self, parts: &mut Parts, name: &str, options: &StackOptions) {
+    pub(crate) fn promise(&mut self, parts: &Parts, name: &str, options: &StackOptions) {
         let record = StackRecord {
             name: name.to_owned(),
             options: options.clone(),
@@ -405,7 +410,7 @@ impl Stacks {
     }
 
     /// There is no such domain.
-    pub(crate) fn forget(&mut self, parts: &mut Parts, name: &str) {
+    pub(crate) fn forget(&mut self, parts: &Parts, name: &str) {
         if self.before.remove(name).is_some() {
             self.save(parts);
         }
@@ -693,6 +698,12 @@ impl Stacks {
         Some(self.stacks.get(&id)?.members.last()?.id)
     }
 
+    /// The address of the port that a part has, if it has one.
+    pub(crate) fn port_of_part(&self, part: PartId) -> Option<Ipv4Addr> {
+        let has = |stack: &&Stack| stack.members.first().is_some_and(|first| first.id == part);
+        Some(self.stacks.values().find(has)?.site.port.ip())
+    }
+
     /// What stacks are started with.
     pub(crate) fn rules(&self) -> Rc<Packed> {
         self.rules.borrow().clone()
@@ -759,13 +770,40 @@ impl Stacks {
         self.dir_of(name).join(CONTROL)
     }
 
-    /// Writes [`STACKS_FILE`] anew; a reader sees the old one or the new one. Then whoever was started is told what it waits for.
-    pub(crate) fn save(&self, parts: &mut Parts) {
-        self.write_down(parts);
-        parts.tell_started();
+    /// Writes [`STACKS_FILE`] anew; a reader sees the old one or the new one. Whether that could be done; if not, it is due again
+    /// later.
+    pub(crate) fn save(&mut self, parts: &Parts) -> bool {
+        let path = self.runtime_dir.join(STACKS_FILE);
+        let path = path.display();
+        match self.write_down(parts) {
+            Ok(()) => {
+                if self.record.worked() {
+                    tracing::info!("{path} is written again");
+                }
+                true
+            }
+            Err(reason) => {
+                if self.record.failed() {
+                    tracing::warn!(
+                        "{path}: {reason}; that is tried again, and no part of a stack begins before"
+                    );
+                }
+                false
+            }
+        }
     }
 
-    fn write_down(&self, parts: &Parts) {
+    /// Whether [`Stacks::save`] is to be tried again now.
+    pub(crate) fn is_save_due(&self) -> bool {
+        self.record.is_due()
+    }
+
+    /// Until then.
+    pub(crate) fn patience_ns(&self) -> Option<u64> {
+        self.record.patience_ns()
+    }
+
+    fn write_down(&self, parts: &Parts) -> io::Result<()> {
         let part = |member: &Member| {
             let pid = parts.pid(member.id)?;
             Some(PartRecord {
@@ -792,7 +830,7 @@ impl Stacks {
             stacks: stacks.chain(self.before.values().cloned()).collect(),
         };
         let path = self.runtime_dir.join(STACKS_FILE);
-        let written = match record.stacks.is_empty() {
+        match record.stacks.is_empty() {
             true => match std::fs::remove_file(&path) {
                 Err(reason) if reason.kind() != io::ErrorKind::NotFound => Err(reason),
                 _ => Ok(()),
@@ -804,9 +842,6 @@ impl Stacks {
                     runtime::private_file(&new)?.write_all(&text)?;
                     std::fs::rename(new, &path)
                 }),
-        };
-        if let Err(reason) = written {
-            tracing::warn!("{}: {reason}", path.display());
         }
     }
 }

@@ -7,6 +7,8 @@ use fordway_lab::{PathChoice, Place, Program, proc};
 use fordway_test_enforce::{Bed, db, program, web};
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeSet;
+use std::io::Write as _;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_fordway-test-enforce");
@@ -50,10 +52,12 @@ impl Run {
 
     /// The stack's process.
     fn stackd(&self) -> Result<i32> {
-        let domains = self.bed.lab.domains()?;
-        let stack = domains.into_iter().find_map(|domain| domain.stack);
-        let pids = stack.context("no stack")?.pids;
-        pids.last().copied().context("no process")
+        stackd(&self.bed)
+    }
+
+    /// Kills the stack's process; the next one.
+    fn next_stackd(&self) -> Result<i32> {
+        next_stackd(&self.bed)
     }
 
     /// Tries a connection from a domain; what came of it.
@@ -88,6 +92,49 @@ fn packets(listing: &str, words: &str) -> Result<u64> {
     let line = line.with_context(|| format!("no {words} in {listing}"))?;
     let (_, behind) = line.split_once("packets ").context("no counter")?;
     Ok(behind.split(' ').next().context("no number")?.parse()?)
+}
+
+/// The process of the only stack.
+fn stackd(bed: &Bed) -> Result<i32> {
+    let domains = bed.lab.domains()?;
+    let stack = domains.into_iter().find_map(|domain| domain.stack);
+    let pids = stack.context("no stack")?.pids;
+    pids.last().copied().context("no process")
+}
+
+/// Kills it; the next one.
+fn next_stackd(bed: &Bed) -> Result<i32> {
+    let pid = stackd(bed)?;
+    signal(pid, Signal::KILL)?;
+    stackd_after(bed, pid)
+}
+
+/// The stack's process, once it is another one.
+fn stackd_after(bed: &Bed, pid: i32) -> Result<i32> {
+    let mut next = pid;
+    bed.lab.wait_until(LIMIT, "another stack", || {
+        let domains = bed.lab.domains()?;
+        let stack = domains.into_iter().find_map(|domain| domain.stack);
+        let stack = stack.context("no stack")?;
+        // Without it, the driver is the last one.
+        let is_whole = stack.pids.len() == if stack.options.fuse { 1 } else { 2 };
+        let last = stack.pids.last().copied();
+        next = last.filter(|_| is_whole).unwrap_or(pid);
+        Ok(next != pid)
+    })?;
+    Ok(next)
+}
+
+/// Whether a part waits to be told to begin: the broker has the other end of a pipe of its. Who is listed has been told, if he was
+/// to be.
+fn is_held(bed: &Bed, pid: i32) -> Result<bool> {
+    let pipes = |pid: u32| -> BTreeSet<String> {
+        let all = proc::descriptors(pid).into_iter();
+        all.filter(|target| target.starts_with("pipe:")).collect()
+    };
+    // What all inherit of whoever started this test says nothing.
+    let both = &pipes(pid as u32) & &pipes(bed.lab.broker_pid()?);
+    Ok(!both.is_subset(&pipes(std::process::id())))
 }
 
 fn signal(pid: i32, signal: Signal) -> Result<()> {
@@ -446,12 +493,6 @@ fn a_fused_stack_comes_back_under_rules_of_its_port() -> Result<()> {
         let output = command.args([BINARY, "try", ECHO]).output()?;
         Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
     };
-    let stackd = || -> Result<i32> {
-        let domains = bed.lab.domains()?;
-        let stack = domains.into_iter().find_map(|domain| domain.stack);
-        let pids = stack.context("no stack")?.pids;
-        pids.last().copied().context("no process")
-    };
     let reached = connects()?;
     let own = bed.lab.domains()?.into_iter().find(|one| one.name == "own");
     let port = own.and_then(|own| own.ip).context("no address")?;
@@ -464,20 +505,78 @@ fn a_fused_stack_comes_back_under_rules_of_its_port() -> Result<()> {
         false,
     )?;
     for round in 0..KILLS {
-        let pid = stackd()?;
-        signal(pid, Signal::KILL)?;
-        bed.lab.wait_until(LIMIT, "another stack", || {
-            Ok(stackd().is_ok_and(|next| next != pid))
-        })?;
-        let next = stackd()?;
+        let next = next_stackd(&bed)?;
         let before = packets(&bed.rules()?.text, rule)?;
         // The library looks for a stack for a second: on a machine that is busy it begins later.
         bed.lab
             .wait_until(LIMIT, "a stack that serves", || Ok(connects()? == reached))?;
         let after = packets(&bed.rules()?.text, rule)?;
         ensure!(after > before, "{round}: the chain sees nothing");
-        ensure!(stackd()? == next, "{round}: it was killed");
+        ensure!(stackd(&bed)? == next, "{round}: it was killed");
     }
+    // Somebody owns the table, so that nobody else may change it: until he goes, the chain is lacking.
+    let fabric = bed.lab.runtime_dir().join("netns/.fabric");
+    let mut owner = Command::new("nsenter")
+        .arg(format!("--net={}", fabric.display()))
+        .args(["nft", "-i"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()?;
+    let mut words = owner.stdin.take().context("a pipe")?;
+    words.write_all(b"delete table netdev t\nadd table netdev t { flags owner; }\n")?;
+    let owned = bed.lab.wait_until(LIMIT, "a table with an owner", || {
+        Ok(bed.kernel_rules()?.contains("flags owner"))
+    });
+    let held = owned.and_then(|()| {
+        // Each next one, and a listing does not wait for it.
+        (0..2).try_for_each(|_| {
+            let next = next_stackd(&bed)?;
+            ensure!(is_held(&bed, next)?, "it has begun without its chain");
+            ensure!(bed.rules()?.text.contains(rule));
+            Ok(())
+        })
+    });
+    drop(words);
+    owner.kill()?;
+    owner.wait()?;
+    held?;
+    bed.lab
+        .wait_until(LIMIT, "a stack that serves", || Ok(connects()? == reached))?;
+    ensure!(!is_held(&bed, stackd(&bed)?)?);
+    ensure!(
+        packets(&bed.kernel_rules()?, rule)? > 0,
+        "without its chain"
+    );
     echo.stop()?;
     bed.finish()
+}
+
+/// A part that no later broker could find does nothing.
+#[test]
+fn a_stack_begins_when_it_is_written_down() -> Result<()> {
+    let Some(mut run) = Run::start("record")? else {
+        return Ok(());
+    };
+    let record = run.bed.lab.runtime_dir().join("stacks.json");
+    std::fs::remove_file(&record)?;
+    std::fs::create_dir(&record)?;
+    let held = run.next_stackd()?;
+    ensure!(is_held(&run.bed, held)?, "it has begun and nobody knows");
+    // It hears of no load: another one, with these rules, waits in its place.
+    run.load("tcp dport 7001 counter reject with tcp reset")?;
+    let held = stackd_after(&run.bed, held)?;
+    ensure!(is_held(&run.bed, held)?, "it has begun and nobody knows");
+    std::fs::remove_dir(&record)?;
+    let rule = "tcp dport 7001";
+    run.bed.lab.wait_until(LIMIT, "a stack that refuses", || {
+        run.connect(&own(), PathChoice::Stack, 7001)?;
+        Ok(run.counts(rule)?.0 > 0)
+    })?;
+    let stackd = run.stackd()?;
+    ensure!(stackd == held && !is_held(&run.bed, held)?);
+    ensure!(std::fs::read_to_string(&record)?.contains(&stackd.to_string()));
+    ensure!(run.counts(rule)?.1 == 0, "the bridge refused");
+    run.bed.lab.restart_broker(false)?;
+    ensure!(run.stackd()? == stackd);
+    run.finish()
 }

@@ -51,6 +51,7 @@ pub(crate) use store::FILE as RULES_FILE;
 
 use crate::admin::{ErrorKind, FilterChange, FilterRules, Looked, Reply};
 use crate::admin_socket::error;
+use crate::again::Again;
 use crate::broker::Broker;
 use crate::memory::Progress;
 use crate::orders::Packed;
@@ -66,7 +67,7 @@ use fordway_platform::diag::{self, Named};
 use fordway_platform::fabric::{FabricError, handshake_has_passed, keep_connections, port_of};
 use fordway_platform::nftables::{LoadError, Scratch, Source};
 use fordway_registry::{BothEnds, Network, SocketFacts};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -100,9 +101,6 @@ const KEEP_S: u32 = 5 * 24 * 3600;
 /// The same of UDP (linux: nf_conntrack_udp_timeout is 30 s).
 pub(crate) const KEEP_DATAGRAMS_EVERY_NS: u64 = 20 * 1_000_000_000;
 pub(crate) const KEEP_DATAGRAMS_S: u32 = 60;
-
-/// How soon the fabric is given again chains that it could not be given.
-const CHAINS_EVERY_NS: u64 = 1_000_000_000;
 
 /// What is credited of a channel. It only goes up.
 #[derive(Clone, Copy, Debug, Default)]
@@ -143,8 +141,10 @@ pub(crate) struct Rules {
     host: u64,
     /// When the kernel is told again that connections go on.
     keep_at_ns: u64,
-    /// When chains that the fabric may lack are tried again, if there are any.
-    chains_at_ns: Option<u64>,
+    /// How the fabric could be given chains of ports that came.
+    chains: Again,
+    /// Those ports, by their addresses, while it may lack them.
+    bare: BTreeSet<Ipv4Addr>,
 }
 
 impl Rules {
@@ -163,7 +163,8 @@ impl Rules {
             expiry_ns: None,
             host: diag::own_netns_cookie().unwrap_or(0),
             keep_at_ns: KEEP_EVERY_NS,
-            chains_at_ns: None,
+            chains: Again::default(),
+            bare: BTreeSet::new(),
         }
     }
 
@@ -202,8 +203,14 @@ impl Rules {
         self.moved = made.for_kernel.moved;
         self.filter.replace(made.rules, epoch, now_ns);
         self.counts = self.filter.counts_anything();
-        self.chains_at_ns = None;
+        self.chains.worked();
+        self.bare.clear();
         self.find_expiry();
+    }
+
+    /// Whether the fabric has all chains that name a port, as far as is known.
+    pub(crate) fn has_chains_of(&self, ip: Ipv4Addr) -> bool {
+        !self.bare.contains(&ip)
     }
 
     /// As stacks get them.
@@ -237,9 +244,9 @@ impl Rules {
 
     /// How long the loop may sleep, in nanoseconds.
     pub(crate) fn patience_ns(&self) -> u64 {
-        let next = [Some(self.keep_at_ns), self.expiry_ns, self.chains_at_ns];
-        let next = next.into_iter().flatten().min().unwrap_or(u64::MAX);
-        next.saturating_sub(self.now_ns())
+        let next = self.keep_at_ns.min(self.expiry_ns.unwrap_or(u64::MAX));
+        let patience_ns = next.saturating_sub(self.now_ns());
+        patience_ns.min(self.chains.patience_ns().unwrap_or(u64::MAX))
     }
 
     /// What the rules say of the connection of two sockets, for each time that it crosses the fabric,
@@ -649,14 +656,11 @@ impl Broker {
     /// The fabric has counted on and kept what packets added, if it is the one that had these rules.
     /// One that was laid anew, or that somebody changed, gets them as they were written.
     fn restore_kernel(&mut self, epoch: u64) -> Result<(), Fault> {
-        let mut made = match self.made_of_fabric()? {
+        let of_fabric = self.made_of_fabric()?;
+        let was_other = of_fabric.is_none();
+        let mut made = match of_fabric {
             Some(made) => made,
-            None => {
-                tracing::warn!(
-                    "the fabric had other rules than the broker, whose are in force now"
-                );
-                Made::of(&self.rules.listed(&self.rules.listing))?
-            }
+            None => Made::of(&self.rules.listed(&self.rules.listing))?,
         };
         let loaded = self.load_kernel(&made.for_kernel.text, made.for_kernel.sees_ip);
         if let Err(refused) = loaded {
@@ -673,6 +677,9 @@ impl Broker {
                 tracing::warn!("chain {chain} waits for the port of a domain that is not there");
             }
         }
+        if was_other {
+            tracing::warn!("the fabric had other rules than the broker, whose are in force now");
+        }
         self.rules.put_in_force(made, epoch);
         Ok(())
     }
@@ -686,8 +693,8 @@ impl Broker {
     }
 
     /// A domain has got its port, or another device as its port: chains that name it see its packets from now on, also where the
-    /// kernel had dropped them with the device before. That is the fabric's matter alone. Nobody waits for stacks here: one that is
-    /// just being started waits for this broker.
+    /// kernel had dropped them with the device before. Until the fabric has them, no part begins that has the port. That is the fabric's
+    /// matter alone. Nobody waits for stacks here: one that is just being started waits for this broker.
     pub(crate) fn port_came(&mut self, ip: Ipv4Addr) {
         let port = port_of(ip);
         let tables = self.rules.filter.rules().tables.iter();
@@ -695,19 +702,19 @@ impl Broker {
             .flat_map(|table| &table.chains)
             .filter_map(|chain| chain.base.as_ref());
         if bases.any(|base| base.devices.contains(&port)) {
+            self.rules.bare.insert(ip);
             self.restore_chains();
         }
     }
 
     /// Gives the fabric chains that it may lack; if that fails, again and again, until it has them.
     fn restore_chains(&mut self) {
-        let was_lacking = self.rules.chains_at_ns.take().is_some();
+        let was_lacking = self.rules.chains.is_failing();
         match self.restore_kernel(self.rules.epoch()) {
             Ok(()) if was_lacking => tracing::info!("the fabric has the chains of all ports again"),
             Ok(()) => {}
             Err(fault) => {
-                self.rules.chains_at_ns = Some(self.rules.now_ns() + CHAINS_EVERY_NS);
-                if !was_lacking {
+                if self.rules.chains.failed() {
                     tracing::warn!(
                         "the fabric may lack chains of a port that came; that is tried again: {fault}"
                     );
@@ -776,7 +783,11 @@ impl Broker {
             });
         }
         let tracked = self.rules.filter.tracks_connections();
+        let was_lacking = self.rules.chains.is_failing();
         self.rules.put_in_force(made, epoch);
+        if was_lacking {
+            self.settle_stacks();
+        }
         let told = self.give_rules(packed);
         let channels = self.look_again(match tracked {
             true => Phase::Established,
@@ -967,8 +978,9 @@ impl Broker {
     /// When the time of an element is over, or an hour, or chains are lacking.
     pub(crate) fn on_time(&mut self) {
         let now_ns = self.rules.now_ns();
-        if self.rules.chains_at_ns.is_some_and(|at| at <= now_ns) {
+        if self.rules.chains.is_due() {
             self.restore_chains();
+            self.settle_stacks();
         }
         if self.rules.must_keep(now_ns) {
             self.keep_connections(Protocol::Tcp, KEEP_S);
