@@ -1,11 +1,12 @@
 //! What the broker orders: rules, and reports. See `fordway_driver::orders`.
 //!
-//! Rules come into force between two packets, whole: one thread takes orders and packets. Those that lie in the queue when the stack
+//! Rules come into force between two packets, whole: one thread takes orders and packets. Orders are taken when a round begins, and what
+//! the round before had for others is theirs then. Those that lie in the queue when the stack
 //! is started are taken before its first frame. They are the rules of the fabric's bridge, which each packet crosses as well; what
 //! this copy of them decides is in crates/filter (`live/beside.rs`). A stack without the feature `filter` leaves all to the bridge.
 
 use crate::config::Config;
-use crate::server::{Server, Work};
+use crate::server::Server;
 use crate::table::{Body, Place, Socket};
 use anyhow::{Context, Result};
 use fordway_driver::orders::{
@@ -101,7 +102,7 @@ impl Server {
             }
             self.answer_broker();
         }
-        self.unfinished.push_back(Work::Orders);
+        self.has_orders = true;
     }
 
     /// What is owed, if there is room for it.

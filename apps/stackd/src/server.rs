@@ -54,7 +54,6 @@ const EAFNOSUPPORT: i32 = 97;
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Work {
     Control,
-    Orders,
     Client(usize),
     Socket(Place),
 }
@@ -84,6 +83,9 @@ pub struct Server {
     began: Instant,
     /// Something could not be taken for want of a descriptor or a place: when it is tried again.
     again_at: Option<Instant>,
+    /// The broker has said something that is to be heard when the next round begins: to compile rules takes long, and nothing of this
+    /// round, knocks at programs least of all, is to wait for it.
+    pub(crate) has_orders: bool,
     /// Since when the port has had no room for more.
     full_since: Option<Instant>,
     has_frames: bool,
@@ -181,6 +183,7 @@ impl Server {
             poll,
             began: Instant::now(),
             again_at: None,
+            has_orders: false,
             full_since: None,
             has_frames: true,
         };
@@ -208,6 +211,9 @@ impl Server {
                 result => result?,
             }
             self.port.awake();
+            if std::mem::take(&mut self.has_orders) {
+                self.take_orders();
+            }
             for event in &events {
                 match event.token() {
                     PORT => {
@@ -215,7 +221,7 @@ impl Server {
                         self.has_frames = true;
                     }
                     CONTROL => self.accept_clients(),
-                    ORDERS => self.take_orders(),
+                    ORDERS => self.has_orders = true,
                     Token(at) if at >= CLIENTS => self.serve_client(at - CLIENTS),
                     Token(at) => self.pair_event(at as Place, event.is_write_closed()),
                 }
@@ -224,7 +230,6 @@ impl Server {
             for _ in 0..self.unfinished.len() {
                 match self.unfinished.pop_front() {
                     Some(Work::Control) => self.accept_clients(),
-                    Some(Work::Orders) => self.take_orders(),
                     Some(Work::Client(place)) => self.serve_client(place),
                     Some(Work::Socket(place)) => self.go_on(place),
                     None => break,
@@ -247,7 +252,11 @@ impl Server {
     }
 
     fn patience(&self) -> Option<Duration> {
-        if !self.unfinished.is_empty() || self.has_frames || self.stack.has_events() {
+        if !self.unfinished.is_empty()
+            || self.has_orders
+            || self.has_frames
+            || self.stack.has_events()
+        {
             return Some(Duration::ZERO);
         }
         if self.full_since.is_some() {
