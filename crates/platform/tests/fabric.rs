@@ -463,11 +463,14 @@ fn a_drivers_port_outlives_the_driver_and_cannot_lie() {
     let noted = runtime.0.join("netns/.port.st");
     let alias = format!("0: {device}: alias st/{}", own.prefix);
     std::fs::write(&noted, alias).expect("noted");
-    let deleted = inside(&runtime.0.join("netns/.fabric"), || {
-        let mut ip = std::process::Command::new("ip");
-        ip.args(["link", "del", "dev", &device]).status()
-    });
-    assert!(deleted.expect("ip").success());
+    let delete = |device: &str| {
+        let deleted = inside(&runtime.0.join("netns/.fabric"), || {
+            let mut ip = std::process::Command::new("ip");
+            ip.args(["link", "del", "dev", device]).status()
+        });
+        assert!(deleted.expect("ip").success());
+    };
+    delete(&device);
     is_dead(&end);
     drop(end);
     // Where that cannot be, as another device has the name that cannot go, domain and note stay for the next time.
@@ -494,6 +497,15 @@ fn a_drivers_port_outlives_the_driver_and_cannot_lie() {
     let st = existing.iter().find(|domain| domain.name == "st");
     assert_eq!(st.map(|st| (st.lease, &st.paths)), Some((own, &paths)));
     assert_eq!(std::fs::read(&noted).expect("a file"), b"");
+    // One whose port is not there goes with all that the filter knows of it.
+    let left = lease(7);
+    fabric.add_domain_with_driver("left", &left).expect("left");
+    let its = port_of(left.ip);
+    let alias = format!("0: {its}: alias left/{}", left.prefix);
+    std::fs::write(runtime.0.join("netns/.port.left"), alias).expect("noted");
+    delete(&its);
+    fabric.remove_domain("left", left.ip).expect("removed");
+    assert!(fabric.spoofed_frames(&its).is_err());
     // With its end in somebody's hands it goes all the same.
     let end = FrameFile::of_tap(opened(&port));
     fabric.remove_domain("st", own.ip).expect("removed");
