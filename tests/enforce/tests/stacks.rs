@@ -307,9 +307,7 @@ fn a_stack_that_dies_or_hangs_has_the_rules_of_the_load() -> Result<()> {
     let stackd = run.stackd()?;
     signal(stackd, Signal::STOP)?;
     run.load(&rule(9000))?;
-    run.bed.lab.wait_until(LIMIT, "another stack", || {
-        Ok(run.stackd().is_ok_and(|pid| pid != stackd))
-    })?;
+    stackd_after(&run.bed, stackd)?;
     refuses(9000)?;
     // A listing does not wait for one that hangs, either.
     let stackd = run.stackd()?;
@@ -465,11 +463,7 @@ while True:
             .lab
             .wait_until(LIMIT, "packets", || Ok(run.counts(rule)?.0 > before))?;
         ensure!(seen == 0, "{seen} of {before}");
-        let stackd = run.stackd()?;
-        signal(stackd, Signal::KILL)?;
-        run.bed.lab.wait_until(LIMIT, "another stack", || {
-            Ok(run.stackd().is_ok_and(|pid| pid != stackd))
-        })?;
+        run.next_stackd()?;
     }
     let (all, seen) = run.counts(rule)?;
     println!("{all} packets refused by {KILLS} stacks, {seen} by the bridge");
