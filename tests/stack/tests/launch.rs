@@ -8,6 +8,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{
     Pid, PidfdFlags, PidfdGetfdFlags, Signal, kill_process, pidfd_getfd, pidfd_open,
 };
+use rustix::thread::{CpuSet, sched_getaffinity};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, TcpStream};
 use std::os::fd::AsFd;
@@ -15,6 +16,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 const DIR: &str = "FORDWAY_TEST_LAUNCH";
@@ -71,22 +73,25 @@ impl Broker {
     }
 
     fn start_by(mut command: Command, dir: &Path) -> Broker {
-        let mut child = command
+        let child = command
             .args(["broker_process", "--exact", "--nocapture"])
             .env(DIR, dir)
             .stdout(Stdio::piped())
             .spawn()
             .expect("a broker");
-        let stdout = BufReader::new(child.stdout.take().expect("a pipe"));
-        let mut lines = stdout.lines().map_while(Result::ok);
-        assert!(
-            lines.any(|line| line.ends_with("broker ready")),
-            "no broker"
-        );
-        Broker {
+        let mut broker = Broker {
             child,
             dir: dir.to_owned(),
-        }
+        };
+        let stdout = BufReader::new(broker.child.stdout.take().expect("a pipe"));
+        // A read of a pipe has no bound, but that of a channel.
+        let (said, ready) = mpsc::channel();
+        std::thread::spawn(move || {
+            let mut lines = stdout.lines().map_while(Result::ok);
+            let _ = said.send(lines.any(|line| line.ends_with("broker ready")));
+        });
+        assert_eq!(ready.recv_timeout(PATIENCE), Ok(true), "no broker");
+        broker
     }
 
     fn ask(&self, request: &Request) -> Reply {
@@ -229,6 +234,13 @@ fn echo(stream: &mut TcpStream, number: usize, bytes: usize) -> std::io::Result<
     Ok(())
 }
 
+/// One that this process may run on: that need not be CPU 0.
+fn cpu() -> usize {
+    let own = sched_getaffinity(None).expect("CPUs");
+    let mut all = 0..CpuSet::MAX_CPU;
+    all.find(|cpu| own.is_set(*cpu)).expect("a CPU")
+}
+
 fn with_stack(fuse: bool) -> Request {
     Request::DomainAddWithStack {
         name: "st".into(),
@@ -237,7 +249,7 @@ fn with_stack(fuse: bool) -> Request {
         stack: StackOptions {
             protocols: vec!["tcp".into()],
             fuse,
-            cpus: vec![0],
+            cpus: vec![cpu()],
         },
     }
 }
@@ -301,7 +313,7 @@ fn a_domain_has_a_stack_that_is_confined_and_comes_back() {
     }
     assert_ne!(status(driver, "Uid:"), status(stack, "Uid:"));
     for pid in [driver, stack] {
-        assert_eq!(status(pid, "Cpus_allowed_list:"), "0");
+        assert_eq!(status(pid, "Cpus_allowed_list:"), cpu().to_string());
     }
     // Woken by its driver, a stack does not push it off the CPU; the driver, woken by a frame, does not wait.
     assert_eq!(policy(driver), SCHED_OTHER);
