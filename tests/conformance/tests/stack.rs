@@ -1,8 +1,20 @@
 //! Under a stack of the program's own: some programs of cases, with the list of those that differ. All are played by
 //! `./x conformance --stack`.
+//!
+//! One after the other, whatever the number of test threads: each test has a bed of broker, stack, driver and the roles of two paths,
+//! and with all beds at once what a case waits for comes late. Its time is mostly waiting, so the sum of time is about the same.
 
 use anyhow::{Result, ensure};
-use fordway_test_conformance::suite::{self, Known, hold_under_a_stack};
+use fordway_test_conformance::suite::{self, Known};
+use std::sync::{Mutex, PoisonError};
+
+/// Who has it has the one bed.
+static TURN: Mutex<()> = Mutex::new(());
+
+fn hold_under_a_stack(program: &str, left_out: &[&str]) -> Result<()> {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    suite::hold_under_a_stack(program, left_out)
+}
 
 #[test]
 fn stream() -> Result<()> {
