@@ -1,5 +1,6 @@
 //! Real programs, one module each; see the library for what is asserted of all.
 
+mod capture;
 mod chrony;
 mod datagrams;
 mod dns;
