@@ -527,10 +527,14 @@ impl Made {
         scratch.load(Source::text(text))?;
         let listing = scratch.list()?;
         // The fabric gets what nft has listed. Where nft lists a rule as another one, rings are under
-        // that other one, too.
-        let scratch = Scratch::new()?;
-        scratch.load(Source::text(&listing))?;
-        let dump = scratch.dump()?;
+        // that other one, too. `fordway filter load` sends what nft has listed, so mostly there is none.
+        let dump = if listing == text {
+            scratch.dump()?
+        } else {
+            let scratch = Scratch::new()?;
+            scratch.load(Source::text(&listing))?;
+            scratch.dump()?
+        };
         let read = rules::read(&dump).map_err(|what| Fault::Rules(what.0.to_owned()));
         let mut rules = read?;
         let for_kernel = kernel::translate(&listing, &rules).map_err(Fault::Rules)?;
@@ -756,9 +760,12 @@ impl Broker {
         if on.is_some_and(|on| on != before) {
             return Err(Fault::Late);
         }
-        let old = self.fabric_listing().map_err(Fault::Fabric)?;
-        let old = old.unwrap_or_else(|| self.rules.listing.clone());
         let made = Made::of(text)?;
+        // What the kernel would have back, whoever has written it.
+        let fabric = self.domains.fabric().map_err(Fault::Fabric)?;
+        let back = fabric.list_rules().map_err(Fault::Fabric)?;
+        let old = self.listing_of(&back).map_err(Fault::Fabric)?;
+        let old = old.unwrap_or_else(|| self.rules.listing.clone());
         let changes = changes::changes(&old, &made.listing);
         let epoch = before + 1;
         let stored = store::Stored {
@@ -766,9 +773,6 @@ impl Broker {
             rules: made.listing.clone(),
             credited: self.credited(),
         };
-        // What the kernel would have back, whoever has written it.
-        let fabric = self.domains.fabric().map_err(Fault::Fabric)?;
-        let back = fabric.list_rules().map_err(Fault::Fabric)?;
         let packed = Packed::new(epoch, &made.dump).map_err(Fault::File)?;
         let file = store::prepare(&self.rules.runtime_dir, &stored).map_err(Fault::File)?;
         if let Err(fault) = self.load_kernel(&made.for_kernel.text, made.for_kernel.sees_ip) {
@@ -829,20 +833,25 @@ impl Broker {
     /// The rules in force with the counts of both paths. `None`: the fabric has others, which
     /// somebody has put there past the broker.
     fn fabric_listing(&mut self) -> Result<Option<String>, FabricError> {
+        if self.rules.filter.rules().tables.is_empty() {
+            return Ok(Some(String::new()));
+        }
+        let text = self.domains.fabric()?.list_rules()?;
+        self.listing_of(&text)
+    }
+
+    /// The same, of what the kernel has listed just now.
+    fn listing_of(&mut self, text: &str) -> Result<Option<String>, FabricError> {
         self.credit_all();
         let in_force = self.rules.filter.rules();
         if in_force.tables.is_empty() {
             return Ok(Some(String::new()));
         }
-        let fabric = self.domains.fabric()?;
-        let Ok(mut there) = rules::read(&fabric.dump_rules()?) else {
+        let Ok(mut there) = rules::read(&self.domains.fabric()?.dump_rules()?) else {
             return Ok(None);
         };
         there.tables.retain(|table| !kernel::is_own(table));
-        match there.is_alike(in_force) {
-            true => Ok(Some(self.rules.listed(&fabric.list_rules()?))),
-            false => Ok(None),
-        }
+        Ok(there.is_alike(in_force).then(|| self.rules.listed(text)))
     }
 
     /// Credits what every live channel has carried so far.
