@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_fordway-test-enforce");
 const LIMIT: Duration = Duration::from_secs(60);
@@ -277,6 +277,78 @@ fn a_load_that_fails_leaves_stacks_as_they_were() -> Result<()> {
     ensure!(!run.talker.stdout_so_far().contains("down"));
     ensure!(run.stackd()? == stackd);
     run.finish()
+}
+
+/// Many rules for many stacks: each load reaches all of them, or none.
+#[test]
+fn many_rules_reach_many_stacks_or_none() -> Result<()> {
+    const STACKS: u8 = 12;
+    const RULES: u16 = 3000;
+    let Some(bed) = Bed::start("many")? else {
+        return Ok(());
+    };
+    let places: Vec<Place> = (0..STACKS)
+        .map(|at| Place::domain(&format!("own{at}"), [10, 77, 0, 20 + at]))
+        .collect();
+    let held = places.iter().map(|place| {
+        let cat = fordway_lab::Spawn::new(["cat"]).stdin(fordway_lab::Stdin::Pipe);
+        bed.lab
+            .spawn(place, PathChoice::Stack, &cat.time_limit(LIMIT * 2))
+    });
+    let held: Vec<Program> = held.collect::<Result<_>>()?;
+    let stacks = || -> Result<Vec<Vec<i32>>> {
+        let domains = bed.lab.domains()?.into_iter();
+        let stacks = domains.filter_map(|domain| domain.stack);
+        Ok(stacks.map(|stack| stack.pids).collect())
+    };
+    bed.lab.wait_until(LIMIT, "all stacks", || {
+        Ok(stacks()?.iter().filter(|pids| pids.len() == 2).count() == places.len())
+    })?;
+    let before = stacks()?;
+    let load = |port: u16| -> Result<String> {
+        let others = (1..RULES).map(|at| {
+            let [high, low] = at.to_be_bytes();
+            format!("ip saddr 10.99.{high}.{low} tcp dport {at} drop\n")
+        });
+        let last = format!("tcp dport {port} counter reject with tcp reset");
+        let started = Instant::now();
+        let said = bed.load_text(&chain(&(others.collect::<String>() + &last)), false)?;
+        println!("{RULES} rules in {:?}: {}", started.elapsed(), said.trim());
+        Ok(said)
+    };
+    // By the last rule; the bridge sees nothing of what a stack refuses.
+    let all_refuse = |port: u16, times: u64| -> Result<()> {
+        for place in &places {
+            let words = program(&format!("try 10.77.0.3:{port}"), BINARY);
+            let output = bed.lab.run(place, PathChoice::Stack, &words)?;
+            ensure!(output.text().trim() == "connection refused");
+        }
+        let rule = format!("tcp dport {port} counter");
+        let all = packets(&bed.rules()?.text, &rule)?;
+        let seen = packets(&bed.kernel_rules()?, &rule)?;
+        ensure!(
+            all == times * u64::from(STACKS) && seen == 0,
+            "{all}, {seen}"
+        );
+        Ok(())
+    };
+    let reached = format!("stacks: {STACKS} (");
+    ensure!(load(9001)?.contains(&reached));
+    all_refuse(9001, 1)?;
+    // The kernel has had the new rules, and gets the old ones back: no stack has them.
+    let file = bed.lab.runtime_dir().join("filter.json");
+    std::fs::remove_file(&file)?;
+    std::fs::create_dir(&file)?;
+    ensure!(load(9002).is_err());
+    std::fs::remove_dir(&file)?;
+    all_refuse(9001, 2)?;
+    ensure!(load(9003)?.contains(&reached));
+    all_refuse(9003, 1)?;
+    ensure!(stacks()? == before, "a stack was started again");
+    for program in held {
+        program.stop()?;
+    }
+    bed.finish()
 }
 
 #[test]
