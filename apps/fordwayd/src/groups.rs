@@ -1,14 +1,15 @@
 //! A stack and its driver are put on the CPU where their program runs: they are *grouped*.
 //!
 //! The scheduler wakes each where there is room, and parts what belongs together: a request then goes over two or three CPUs, a
-//! frame at a time. On one CPU frames come in batches (docs/stack.md). The program runs where it likes, and its stack follows.
+//! frame at a time. On one CPU frames come in batches (docs/stack.md). The program runs where it likes, and its stack follows. One that
+//! sends much in large trains ([`BULK_BYTES_PER_S`]) has its batches anyway, and work for more than a CPU: it is left alone.
 //!
 //! ```text
 //! any CPU ──(at work, and one thread has most of the program's time)──► that thread's CPU ──(it runs elsewhere)──► there
-//!    ▲──────────────────(at rest for a while, or no thread has most)──────────┘
+//!    ▲──────────────────(at rest for a while, sends much, or no thread has most)──────────┘
 //! ```
 //! Who has used how much time, and where it ran last, is read from /proc at each look ([`LOOK_NS`]). Use before the last look counts half as much,
-//! because the kernel tells time in ticks of 10 ms. While no stack is at work the looks are seldom ([`IDLE_LOOK_NS`]) and at the stacks alone.
+//! because the kernel tells time in ticks of 10 ms. While no stack is at work or grouped the looks are seldom ([`IDLE_LOOK_NS`]) and at the stacks alone.
 //! Without stacks there are none.
 //!
 //! A broker that finds a stack of an earlier one on a single CPU takes that for the earlier one's choice, and begins anew.
@@ -28,6 +29,8 @@ const IDLE_LOOK_NS: u64 = 500_000_000;
 const AT_WORK_TICKS: f32 = 4.0;
 /// So long a stack stays where it was put without work: work comes in bursts.
 const REST_NS: u64 = 2_000_000_000;
+/// What stack and driver write by system calls: nearly all of it are frames.
+const BULK_BYTES_PER_S: u64 = 200_000_000;
 /// Of all programs of one stack.
 const THREADS_MAX: usize = 256;
 
@@ -43,9 +46,19 @@ pub(crate) struct Groupable {
 #[derive(Default)]
 pub(crate) struct Groups {
     look_at_ns: u64,
+    looked_at_ns: u64,
     threads: Weights,
-    /// The CPU that a stack was put on, and when it was at work last.
-    at: BTreeMap<u32, (Option<usize>, u64)>,
+    places: BTreeMap<u32, Place>,
+}
+
+/// Of a stack.
+#[derive(Clone, Copy, Default)]
+struct Place {
+    /// That it was put on.
+    cpu: Option<usize>,
+    /// When it was at work last.
+    at_work_ns: u64,
+    written_bytes: u64,
 }
 
 /// How much each thread has used lately, in ticks.
@@ -128,7 +141,8 @@ impl Broker {
         let stacks: Vec<Groupable> = self.stacks.groupable(&self.parts).collect();
         let now_ns = self.now_ns();
         let groups = &mut self.groups;
-        let mut are_at_work = false;
+        let since_ns = now_ns - std::mem::replace(&mut groups.looked_at_ns, now_ns);
+        let mut is_idle = true;
         for stack in &stacks {
             let parts: f32 = stack
                 .pids
@@ -139,7 +153,6 @@ impl Broker {
                 })
                 .sum();
             let is_at_work = parts >= AT_WORK_TICKS;
-            are_at_work |= is_at_work;
             let programs = self.connections.values().map(|connection| &connection.peer);
             let programs = programs.filter(|peer| {
                 is_at_work
@@ -157,28 +170,47 @@ impl Broker {
                     Some((groups.threads.add(thread, &used), used.cpu))
                 })
                 .collect();
-            let known = groups.at.get(&stack.id).copied();
-            let (before, since_ns) = known.unwrap_or((None, 0));
+            let written = stack.pids.iter().map(|pid| process::written_bytes(*pid));
+            let written_bytes: u64 = written.sum();
+            let known = groups.places.get(&stack.id).copied();
+            let before = known.unwrap_or(Place {
+                written_bytes,
+                ..Place::default()
+            });
+            let sent = u128::from(written_bytes.saturating_sub(before.written_bytes));
+            let is_bulk =
+                sent * 1_000_000_000 > u128::from(BULK_BYTES_PER_S) * u128::from(since_ns);
             let after = match is_at_work {
-                true => chosen(&threads, before),
-                false => before.filter(|_| now_ns - since_ns < REST_NS),
+                true if is_bulk => None,
+                true => chosen(&threads, before.cpu),
+                false => (before.cpu).filter(|_| now_ns - before.at_work_ns < REST_NS),
             };
             let set = |cpu: Option<usize>| cpu.map_or(any, set_of);
             for pid in &stack.pids {
                 let was_earlier_brokers = |now: &CpuSet| known.is_none() && now.count() == 1;
                 // A part that was started again has any CPU.
-                let is_ours =
-                    |now: &CpuSet| *now == set(before) || *now == any || was_earlier_brokers(now);
+                let is_ours = |now: &CpuSet| {
+                    *now == set(before.cpu) || *now == any || was_earlier_brokers(now)
+                };
                 change(*pid, is_ours, set(after));
             }
-            let since_ns = if is_at_work { now_ns } else { since_ns };
-            groups.at.insert(stack.id, (after, since_ns));
+            is_idle &= !is_at_work && after.is_none();
+            let place = Place {
+                cpu: after,
+                at_work_ns: if is_at_work {
+                    now_ns
+                } else {
+                    before.at_work_ns
+                },
+                written_bytes,
+            };
+            groups.places.insert(stack.id, place);
         }
         groups.threads.forget_gone();
         groups
-            .at
+            .places
             .retain(|id, _| stacks.iter().any(|stack| stack.id == *id));
-        let pause = if are_at_work { LOOK_NS } else { IDLE_LOOK_NS };
+        let pause = if is_idle { IDLE_LOOK_NS } else { LOOK_NS };
         self.groups.look_at_ns = now_ns + pause;
     }
 }

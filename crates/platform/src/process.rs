@@ -201,6 +201,14 @@ pub fn thread_use(pid: i32, thread: i32) -> Option<Use> {
     })
 }
 
+/// What a process has written by system calls so far (proc_pid_io(5), `wchar`); 0, if the kernel does not tell.
+pub fn written_bytes(pid: i32) -> u64 {
+    let io = std::fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
+    let mut lines = io.lines();
+    let count = lines.find_map(|line| line.strip_prefix("wchar:")?.trim().parse().ok());
+    count.unwrap_or(0)
+}
+
 /// The threads of a process; none, if there is no such process.
 pub fn threads(pid: i32) -> impl Iterator<Item = i32> {
     let entries = std::fs::read_dir(format!("/proc/{pid}/task"));
