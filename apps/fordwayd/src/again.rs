@@ -19,8 +19,11 @@ pub(crate) struct Again {
 }
 
 impl Again {
-    /// It could not be done; whether it could be done the last time.
+    /// It could not be done; whether it could be done the last time. A try before its time changes nothing.
     pub(crate) fn failed(&mut self) -> bool {
+        if self.is_failing() && !self.is_due() {
+            return false;
+        }
         let pause = self.next.map(|(_, pause)| (pause * 2).min(PAUSE_MAX));
         let is_news = pause.is_none();
         let pause = pause.unwrap_or(PAUSE_MIN);
@@ -60,10 +63,13 @@ mod tests {
         let mut pauses = Vec::new();
         for round in 0..10 {
             assert_eq!(again.failed(), round == 0);
-            pauses.push(again.next.expect("it fails").1.as_secs());
+            let (_, pause) = again.next.expect("it fails");
+            assert!(!again.failed() && again.next.expect("it fails").1 == pause);
+            pauses.push(pause.as_secs());
+            again.next = Some((Instant::now(), pause));
         }
         assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60, 60, 60]);
-        assert!(again.is_failing() && !again.is_due());
+        assert!(again.is_failing() && again.is_due());
         assert!(again.worked() && !again.worked());
         assert!(again.failed());
         assert_eq!(again.next.expect("it fails").1, PAUSE_MIN);

@@ -311,7 +311,9 @@ impl Broker {
         if self.ending.is_some() {
             return;
         }
-        if self.parts.on_time() || self.stacks.is_save_due() {
+        let works = !self.stacks.is_save_failing() && !self.rules.lacks_chains();
+        let may_begin = works && self.parts.have_untold();
+        if self.parts.on_time() || self.stacks.is_save_due() || may_begin {
             self.settle_stacks();
         }
     }
@@ -361,6 +363,7 @@ impl Broker {
     /// connection when all is done.
     fn end(mut self, ending: Ending) {
         self.save_rules();
+        self.free_groups();
         let Self {
             rules,
             connections,

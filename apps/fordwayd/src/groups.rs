@@ -14,8 +14,9 @@
 //!
 //! A broker that finds a stack of an earlier one on a single CPU takes that for the earlier one's choice, and begins anew.
 //!
-//! Limits: a stack that was given CPUs (`run --cpu`), or whose CPUs somebody else has changed meanwhile, is left alone. Of a program the
-//! first [`THREADS_MAX`] threads are looked at.
+//! Limits: a stack that was given CPUs (`run --cpu`), or whose CPUs somebody else has changed meanwhile, is left alone. Each look
+//! is at [`THREADS_MAX`] threads, and begins with another stack. While rules are loaded, which takes an answer of each stack, none is grouped; nor when
+//! the broker has ended.
 
 use crate::broker::Broker;
 use fordway_platform::process::{self, Use};
@@ -25,13 +26,13 @@ use std::collections::BTreeMap;
 
 const LOOK_NS: u64 = 100_000_000;
 const IDLE_LOOK_NS: u64 = 500_000_000;
-/// A stack and its driver that have used so much, as above, are at work: a fifth of a CPU.
+/// A stack and its driver that have used so much, as above, are at work: a fifth of a CPU, by looks of [`LOOK_NS`].
 const AT_WORK_TICKS: f32 = 4.0;
 /// So long a stack stays where it was put without work: work comes in bursts.
 const REST_NS: u64 = 2_000_000_000;
-/// What stack and driver write by system calls: nearly all of it are frames.
+/// What stack and driver write by system calls: frames, and what a program without rings gets.
 const BULK_BYTES_PER_S: u64 = 200_000_000;
-/// Of all programs of one stack.
+/// Of all programs, in one look.
 const THREADS_MAX: usize = 256;
 
 /// A stack whose CPUs are the broker's to choose.
@@ -47,6 +48,7 @@ pub(crate) struct Groupable {
 pub(crate) struct Groups {
     look_at_ns: u64,
     looked_at_ns: u64,
+    looks: usize,
     threads: Weights,
     places: BTreeMap<u32, Place>,
 }
@@ -129,18 +131,38 @@ impl Broker {
         (!self.stacks.is_empty()).then(|| due.saturating_sub(self.now_ns()))
     }
 
+    /// All may run anywhere, until the next look.
+    pub(crate) fn free_groups(&mut self) {
+        let Ok(any) = sched_getaffinity(None) else {
+            return;
+        };
+        for stack in self.stacks.groupable(&self.parts) {
+            let place = self.groups.places.get_mut(&stack.id);
+            let Some(cpu) = place.and_then(|place| place.cpu.take()) else {
+                continue;
+            };
+            let pids = stack.pids.iter();
+            pids.for_each(|pid| change(*pid, |now| *now == set_of(cpu), any));
+        }
+    }
+
     /// Puts each stack where its program runs.
     pub(crate) fn look_at_groups(&mut self) {
         if self.groups_patience_ns() != Some(0) {
             return;
         }
-        // What a part was started with.
+        let now_ns = self.now_ns();
+        self.groups.look_at_ns = now_ns + IDLE_LOOK_NS;
+        // What a part was started with. Of more CPUs than a set has the kernel tells nothing.
         let Ok(any) = sched_getaffinity(None) else {
             return;
         };
-        let stacks: Vec<Groupable> = self.stacks.groupable(&self.parts).collect();
-        let now_ns = self.now_ns();
+        let mut stacks: Vec<Groupable> = self.stacks.groupable(&self.parts).collect();
         let groups = &mut self.groups;
+        groups.looks = groups.looks.wrapping_add(1);
+        let first = groups.looks % stacks.len().max(1);
+        stacks.rotate_left(first);
+        let mut threads_left = THREADS_MAX;
         let since_ns = now_ns - std::mem::replace(&mut groups.looked_at_ns, now_ns);
         let mut is_idle = true;
         for stack in &stacks {
@@ -153,23 +175,24 @@ impl Broker {
                 })
                 .sum();
             let is_at_work = parts >= AT_WORK_TICKS;
-            let programs = self.connections.values().map(|connection| &connection.peer);
+            let connections = is_at_work.then(|| self.connections.values());
+            let programs = connections.into_iter().flatten();
+            let programs = programs.map(|connection| &connection.peer);
             let programs = programs.filter(|peer| {
-                is_at_work
-                    && peer.netns_cookie == stack.netns_cookie
-                    && !stack.pids.contains(&peer.pid)
+                peer.netns_cookie == stack.netns_cookie && !stack.pids.contains(&peer.pid)
             });
             let threads = programs.flat_map(|peer| {
                 let threads = process::threads(peer.pid);
                 threads.map(move |thread| (peer.pid, thread))
             });
             let threads: Vec<_> = threads
-                .take(THREADS_MAX)
+                .take(threads_left)
                 .filter_map(|(pid, thread)| {
                     let used = process::thread_use(pid, thread)?;
                     Some((groups.threads.add(thread, &used), used.cpu))
                 })
                 .collect();
+            threads_left -= threads.len();
             let written = stack.pids.iter().map(|pid| process::written_bytes(*pid));
             let written_bytes: u64 = written.sum();
             let known = groups.places.get(&stack.id).copied();
@@ -182,7 +205,8 @@ impl Broker {
                 sent * 1_000_000_000 > u128::from(BULK_BYTES_PER_S) * u128::from(since_ns);
             let after = match is_at_work {
                 true if is_bulk => None,
-                true => chosen(&threads, before.cpu),
+                true => chosen(&threads, before.cpu)
+                    .filter(|cpu| *cpu < CpuSet::MAX_CPU && any.is_set(*cpu)),
                 false => (before.cpu).filter(|_| now_ns - before.at_work_ns < REST_NS),
             };
             let set = |cpu: Option<usize>| cpu.map_or(any, set_of);
@@ -211,7 +235,7 @@ impl Broker {
             .places
             .retain(|id, _| stacks.iter().any(|stack| stack.id == *id));
         let pause = if is_idle { IDLE_LOOK_NS } else { LOOK_NS };
-        self.groups.look_at_ns = now_ns + pause;
+        self.groups.look_at_ns = self.now_ns() + pause;
     }
 }
 

@@ -12,6 +12,7 @@
 //! owner has written down who it is, and whatever else has to be there ([`Parts::tell_started`]).
 
 use fordway_platform::launch::{Started, Untold};
+use fordway_platform::process;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::process::{Signal, pidfd_send_signal};
 use std::collections::BTreeMap;
@@ -140,6 +141,17 @@ impl Parts {
     pub(crate) fn is_untold(&self, id: PartId) -> bool {
         let running = self.parts.get(&id).and_then(|part| part.running.as_ref());
         running.is_some_and(|running| running.untold.is_some())
+    }
+
+    /// Whether there are such.
+    pub(crate) fn have_untold(&self) -> bool {
+        self.parts.keys().any(|id| self.is_untold(*id))
+    }
+
+    /// The process of a part, if it has not ended, whether that was seen or not.
+    pub(crate) fn live_pid(&self, id: PartId) -> Option<i32> {
+        let running = self.parts.get(&id)?.running.as_ref()?;
+        process::is_alive(&running.pidfd).then_some(running.pid)
     }
 
     /// How often a part was started again.

@@ -327,8 +327,9 @@ fn end_of(
             opened => return opened,
         }
     }
-    remade.borrow_mut().push(port.ip());
+    // Until it is whole, whoever opens it makes it anew.
     port.remake().map_err(io::Error::other)?;
+    remade.borrow_mut().push(port.ip());
     port.open()
 }
 
@@ -745,7 +746,7 @@ impl Stacks {
             id: *id,
             netns_cookie: stack.site.netns_cookie,
             pids: (stack.members.iter())
-                .filter_map(|member| parts.pid(member.id))
+                .filter_map(|member| parts.live_pid(member.id))
                 .collect(),
         })
     }
@@ -793,6 +794,11 @@ impl Stacks {
         }
     }
 
+    /// Whether the last one failed.
+    pub(crate) fn is_save_failing(&self) -> bool {
+        self.record.is_failing()
+    }
+
     /// Whether [`Stacks::save`] is to be tried again now.
     pub(crate) fn is_save_due(&self) -> bool {
         self.record.is_due()
@@ -804,6 +810,12 @@ impl Stacks {
     }
 
     fn write_down(&self, parts: &Parts) -> io::Result<()> {
+        let members = self.stacks.values().flat_map(|stack| &stack.members);
+        let mut new = members.filter(|member| parts.is_untold(member.id));
+        let is_unknown = |pid| process::start_ticks(pid).is_none();
+        if new.any(|member| parts.pid(member.id).is_some_and(is_unknown)) {
+            return Err(io::Error::other("/proc does not tell when a part began"));
+        }
         let part = |member: &Member| {
             let pid = parts.pid(member.id)?;
             Some(PartRecord {

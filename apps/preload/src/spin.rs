@@ -186,7 +186,7 @@ pub struct Peer {
     pub own: *const Endpoint,
     /// The peer's.
     pub peer: *const Endpoint,
-    /// A program's stack, or the program of one: the broker puts them on one CPU ([`aside`]).
+    /// A program's stack, or the program of one: the broker says whether they are on one CPU ([`aside`]).
     pub is_grouped: bool,
 }
 

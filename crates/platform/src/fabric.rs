@@ -416,7 +416,8 @@ impl Fabric {
 
     /// Whether a device of this name is there.
     pub fn has_device(&self, name: &str) -> bool {
-        self.ip_in_fabric(&["link", "show", "dev", name]).is_ok()
+        let shown = self.ip_in_fabric(&["link", "show", "dev", name]);
+        !matches!(shown, Err(FabricError::Tool { .. }))
     }
 
     /// Ends the fabric and everything in it.
@@ -554,7 +555,10 @@ impl Fabric {
             alias(name, lease),
         );
         let noted = format!("0: {port}: alias {alias}");
-        fs::write(&file, noted).map_err(doing("noting that a port is made anew"))?;
+        // A write that fails would leave nothing of a note that is there.
+        if !fs::read_to_string(&file).is_ok_and(|earlier| earlier == noted) {
+            fs::write(&file, noted).map_err(doing("noting that a port is made anew"))?;
+        }
         let deleted = self.ip_in_fabric(&["link", "del", "dev", &port]);
         if deleted.is_err() && self.has_device(&port) {
             return deleted.map(drop);

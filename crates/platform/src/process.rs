@@ -171,11 +171,11 @@ pub fn start_ticks(pid: i32) -> Option<u64> {
     stat_field(&stat(format!("/proc/{pid}/stat"))?, 22)
 }
 
-/// What stands behind the name in such a file. The name, in brackets, may have spaces in it.
+/// What stands behind the name in such a file. The name, in brackets, may be any bytes.
 fn stat(file: String) -> Option<String> {
-    let mut stat = std::fs::read_to_string(file).ok()?;
-    let end = stat.rfind(')')?;
-    Some(stat.split_off(end + 1))
+    let mut stat = std::fs::read(file).ok()?;
+    let end = stat.iter().rposition(|byte| *byte == b')')?;
+    String::from_utf8(stat.split_off(end + 1)).ok()
 }
 
 fn stat_field(behind_name: &str, number: usize) -> Option<u64> {

@@ -213,6 +213,11 @@ impl Rules {
         !self.bare.contains(&ip)
     }
 
+    /// Whether it may lack any.
+    pub(crate) fn lacks_chains(&self) -> bool {
+        self.chains.is_failing()
+    }
+
     /// As stacks get them.
     pub(crate) fn packed(&self) -> io::Result<Packed> {
         Packed::new(self.epoch(), &self.dump)
@@ -668,6 +673,9 @@ impl Broker {
         };
         let loaded = self.load_kernel(&made.for_kernel.text, made.for_kernel.sees_ip);
         if let Err(refused) = loaded {
+            if !matches!(refused, Fault::Fabric(FabricError::Tool { .. })) {
+                return Err(refused);
+            }
             // Before Linux 6.16 the kernel drops chains with their device, and takes none of a device
             // that is not there.
             let fabric = self.domains.fabric().map_err(Fault::Fabric)?;
@@ -789,15 +797,16 @@ impl Broker {
         let tracked = self.rules.filter.tracks_connections();
         let was_lacking = self.rules.chains.is_failing();
         self.rules.put_in_force(made, epoch);
-        if was_lacking {
-            self.settle_stacks();
-        }
+        self.free_groups();
         let told = self.give_rules(packed);
         let channels = self.look_again(match tracked {
             true => Phase::Established,
             false => Phase::New,
         });
         let stacks = self.hear_rules(told);
+        if was_lacking {
+            self.settle_stacks();
+        }
         let look_us = in_force.elapsed().as_micros() as u64;
         tracing::info!(
             "rules of epoch {epoch} are in force: {} channels stay, {} go to the kernel path, {} are cut; {} stacks have them, {} were killed",
