@@ -311,7 +311,7 @@ pub(crate) fn clear(runtime_dir: &Path) -> io::Result<bool> {
 }
 
 /// The program's end of a domain's port, which nobody has: if somebody has it still, or the device is gone or not whole, of another
-/// device. The address of a port that is made anew is noted in `remade`, whether that can be finished now or not.
+/// device. The address of a port that was made anew is noted in `remade`.
 fn end_of(
     port: &DriverPort,
     must_remake: bool,
