@@ -277,7 +277,7 @@ impl Fabric {
         let ip = lease.ip;
         let file = self.netns_dir.join(name);
         // Only who finds something asks for all of it.
-        let found = file.exists() || places::is_there(self.namespace.as_fd(), &port_name(ip));
+        let found = file.exists() || self.has_in_namespace(&port_name(ip))?;
         for port in if found { self.ports()? } else { Vec::new() } {
             if port.name == name {
                 return Err(FabricError::Taken(format!("the domain \"{name}\" exists")));
@@ -299,11 +299,15 @@ impl Fabric {
         made
     }
 
+    fn has_in_namespace(&self, device: &str) -> Result<bool> {
+        places::is_there(self.namespace.as_fd(), device).map_err(doing("looking for a port"))
+    }
+
     /// Removes a domain that has this address. Programs in it keep their namespace, without a network.
     pub fn remove_domain(&self, name: &str, ip: Ipv4Addr) -> Result<()> {
         check_file_name(name)?;
         let device = port_name(ip);
-        let line = match places::is_there(self.namespace.as_fd(), &device) {
+        let line = match self.has_in_namespace(&device)? {
             true => self.ip_in_fabric(&["-o", "link", "show", "dev", &device])?,
             false => String::new(),
         };

@@ -19,12 +19,15 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// How long anything may take before a test fails.
 const PATIENCE_S: i64 = 10;
+/// How long a broker may take to begin.
+const START_PATIENCE_S: u64 = 60;
 /// The doorbell that [`Shim::expect_silence`] makes.
 const PROBE_DOOR: u64 = 63;
 const DIR_VARIABLE: &str = "FORDWAYD_TEST_DIR";
@@ -166,15 +169,27 @@ impl Broker {
             }
         });
         let stdout = BufReader::new(child.stdout.take().expect("stdout"));
-        for line in stdout.lines().map_while(Result::ok) {
-            if line.ends_with("broker ready") {
-                return Ok(broker);
+        let (says, said) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            for line in stdout.lines().map_while(Result::ok) {
+                if line.ends_with("broker ready") || line.contains("broker error: ") {
+                    let _ = says.send(line);
+                }
             }
-            if let Some((_, error)) = line.split_once("broker error: ") {
-                return Err(error.to_owned());
+        });
+        match said.recv_timeout(Duration::from_secs(START_PATIENCE_S)) {
+            Ok(line) => match line.split_once("broker error: ") {
+                None => Ok(broker),
+                Some((_, error)) => Err(error.to_owned()),
+            },
+            Err(RecvTimeoutError::Disconnected) => {
+                Err("the broker ended without a word".to_owned())
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                let log = broker.log.lock().expect("log");
+                panic!("the broker is not ready after {START_PATIENCE_S} s: {log:#?}");
             }
         }
-        Err("the broker ended without a word".to_owned())
     }
 
     /// Waits for a line of the log that has all of `words`, and returns it.

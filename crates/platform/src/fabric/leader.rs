@@ -35,7 +35,7 @@ table ip6 leader {
 impl Fabric {
     /// Lays it, unless it is there or the kernel has no IPv6.
     pub(super) fn ensure_leader(&self) -> Result<()> {
-        if !has_ipv6() || places::is_there(self.namespace.as_fd(), PORT) {
+        if !has_ipv6() || self.has_in_namespace(PORT)? {
             return Ok(());
         }
         let file = self.netns_dir.join(FILE);

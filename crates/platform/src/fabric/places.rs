@@ -31,9 +31,13 @@ pub(super) fn place(namespace: BorrowedFd<'_>, port: &str, ip: Ipv4Addr) -> io::
     })?
 }
 
-/// Whether a namespace has a device of this name.
-pub(super) fn is_there(namespace: BorrowedFd<'_>, device: &str) -> bool {
-    netns::within(namespace, || index_of(device).is_ok()).unwrap_or(false)
+/// Whether a namespace has a device of this name. An error says nothing of the device: want of a descriptor, say.
+pub(super) fn is_there(namespace: BorrowedFd<'_>, device: &str) -> io::Result<bool> {
+    match netns::within(namespace, || index_of(device))? {
+        Ok(_) => Ok(true),
+        Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// Of a device in the namespace of the calling thread.
