@@ -63,6 +63,15 @@ struct Place {
     written_bytes: u64,
 }
 
+/// What all stacks of a look share.
+struct Look {
+    any: CpuSet,
+    now_ns: u64,
+    /// From the look before.
+    since_ns: u64,
+    threads_left: usize,
+}
+
 /// How much each thread has used lately, in ticks.
 #[derive(Default)]
 struct Weights(BTreeMap<i32, Weight>);
@@ -162,80 +171,93 @@ impl Broker {
         groups.looks = groups.looks.wrapping_add(1);
         let first = groups.looks % stacks.len().max(1);
         stacks.rotate_left(first);
-        let mut threads_left = THREADS_MAX;
-        let since_ns = now_ns - std::mem::replace(&mut groups.looked_at_ns, now_ns);
+        let mut look = Look {
+            any,
+            now_ns,
+            since_ns: now_ns - std::mem::replace(&mut groups.looked_at_ns, now_ns),
+            threads_left: THREADS_MAX,
+        };
         let mut is_idle = true;
         for stack in &stacks {
-            let parts: f32 = stack
-                .pids
-                .iter()
-                .filter_map(|pid| {
-                    let used = process::thread_use(*pid, *pid)?;
-                    Some(groups.threads.add(*pid, &used))
-                })
-                .sum();
-            let is_at_work = parts >= AT_WORK_TICKS;
-            let connections = is_at_work.then(|| self.connections.values());
-            let programs = connections.into_iter().flatten();
-            let programs = programs.map(|connection| &connection.peer);
-            let programs = programs.filter(|peer| {
-                peer.netns_cookie == stack.netns_cookie && !stack.pids.contains(&peer.pid)
-            });
-            let threads = programs.flat_map(|peer| {
-                let threads = process::threads(peer.pid);
-                threads.map(move |thread| (peer.pid, thread))
-            });
-            let threads: Vec<_> = threads
-                .take(threads_left)
-                .filter_map(|(pid, thread)| {
-                    let used = process::thread_use(pid, thread)?;
-                    Some((groups.threads.add(thread, &used), used.cpu))
-                })
-                .collect();
-            threads_left -= threads.len();
-            let written = stack.pids.iter().map(|pid| process::written_bytes(*pid));
-            let written_bytes: u64 = written.sum();
-            let known = groups.places.get(&stack.id).copied();
-            let before = known.unwrap_or(Place {
-                written_bytes,
-                ..Place::default()
-            });
-            let sent = u128::from(written_bytes.saturating_sub(before.written_bytes));
-            let is_bulk =
-                sent * 1_000_000_000 > u128::from(BULK_BYTES_PER_S) * u128::from(since_ns);
-            let after = match is_at_work {
-                true if is_bulk => None,
-                true => chosen(&threads, before.cpu)
-                    .filter(|cpu| *cpu < CpuSet::MAX_CPU && any.is_set(*cpu)),
-                false => (before.cpu).filter(|_| now_ns - before.at_work_ns < REST_NS),
-            };
-            let set = |cpu: Option<usize>| cpu.map_or(any, set_of);
-            for pid in &stack.pids {
-                let was_earlier_brokers = |now: &CpuSet| known.is_none() && now.count() == 1;
-                // A part that was started again has any CPU.
-                let is_ours = |now: &CpuSet| {
-                    *now == set(before.cpu) || *now == any || was_earlier_brokers(now)
-                };
-                change(*pid, is_ours, set(after));
-            }
-            is_idle &= !is_at_work && after.is_none();
-            let place = Place {
-                cpu: after,
-                at_work_ns: if is_at_work {
-                    now_ns
-                } else {
-                    before.at_work_ns
-                },
-                written_bytes,
-            };
-            groups.places.insert(stack.id, place);
+            is_idle &= self.look_at_stack(stack, &mut look);
         }
+        let groups = &mut self.groups;
         groups.threads.forget_gone();
         groups
             .places
             .retain(|id, _| stacks.iter().any(|stack| stack.id == *id));
         let pause = if is_idle { IDLE_LOOK_NS } else { LOOK_NS };
         self.groups.look_at_ns = self.now_ns() + pause;
+    }
+
+    /// Puts one stack where its program runs, or lets it run anywhere; whether it is neither at work nor grouped.
+    fn look_at_stack(&mut self, stack: &Groupable, look: &mut Look) -> bool {
+        let threads = &mut self.groups.threads;
+        let used = stack.pids.iter().filter_map(|pid| {
+            let used = process::thread_use(*pid, *pid)?;
+            Some(threads.add(*pid, &used))
+        });
+        let is_at_work = used.sum::<f32>() >= AT_WORK_TICKS;
+        let threads = match is_at_work {
+            true => self.threads_of_programs(stack, look.threads_left),
+            false => Vec::new(),
+        };
+        look.threads_left -= threads.len();
+        let written = stack.pids.iter().map(|pid| process::written_bytes(*pid));
+        let written_bytes: u64 = written.sum();
+        let known = self.groups.places.get(&stack.id).copied();
+        let before = known.unwrap_or(Place {
+            written_bytes,
+            ..Place::default()
+        });
+        let sent = u128::from(written_bytes.saturating_sub(before.written_bytes));
+        let is_bulk =
+            sent * 1_000_000_000 > u128::from(BULK_BYTES_PER_S) * u128::from(look.since_ns);
+        let any = look.any;
+        let after = match is_at_work {
+            true if is_bulk => None,
+            true => chosen(&threads, before.cpu)
+                .filter(|cpu| *cpu < CpuSet::MAX_CPU && any.is_set(*cpu)),
+            false => (before.cpu).filter(|_| look.now_ns - before.at_work_ns < REST_NS),
+        };
+        let set = |cpu: Option<usize>| cpu.map_or(any, set_of);
+        for pid in &stack.pids {
+            let was_earlier_brokers = |now: &CpuSet| known.is_none() && now.count() == 1;
+            // A part that was started again has any CPU.
+            let is_ours =
+                |now: &CpuSet| *now == set(before.cpu) || *now == any || was_earlier_brokers(now);
+            change(*pid, is_ours, set(after));
+        }
+        let place = Place {
+            cpu: after,
+            at_work_ns: if is_at_work {
+                look.now_ns
+            } else {
+                before.at_work_ns
+            },
+            written_bytes,
+        };
+        self.groups.places.insert(stack.id, place);
+        !is_at_work && after.is_none()
+    }
+
+    /// The threads of the programs that a stack serves, at most so many: how much each has used lately, and the CPU where it ran.
+    fn threads_of_programs(&mut self, stack: &Groupable, most: usize) -> Vec<(f32, usize)> {
+        let programs = self.connections.values();
+        let programs = programs.map(|connection| &connection.peer);
+        let programs = programs.filter(|peer| {
+            peer.netns_cookie == stack.netns_cookie && !stack.pids.contains(&peer.pid)
+        });
+        let threads = programs.flat_map(|peer| {
+            let threads = process::threads(peer.pid);
+            threads.map(move |thread| (peer.pid, thread))
+        });
+        let weights = &mut self.groups.threads;
+        let used = threads.take(most).filter_map(|(pid, thread)| {
+            let used = process::thread_use(pid, thread)?;
+            Some((weights.add(thread, &used), used.cpu))
+        });
+        used.collect()
     }
 }
 
