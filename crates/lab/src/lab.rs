@@ -27,6 +27,7 @@ pub use crate::program::{Output, Program, Spawn, Stdin, Stdout};
 use crate::{interrupt, proc, program};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use fordwayd::admin::{ADMIN_SOCKET, Connection, Domain, Info, Reply, Request};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
 use std::collections::BTreeSet;
 use std::fs;
@@ -122,6 +123,7 @@ pub struct Lab {
     fordway: PathBuf,
     dir: PathBuf,
     broker_arguments: Vec<String>,
+    broker_variables: Vec<(String, String)>,
     broker: Option<Program>,
     next_file: AtomicU32,
 }
@@ -157,6 +159,7 @@ impl Lab {
                 .iter()
                 .map(|&argument| argument.to_owned())
                 .collect(),
+            broker_variables: Vec::new(),
             broker: None,
             next_file: AtomicU32::new(0),
         };
@@ -275,6 +278,8 @@ impl Lab {
     pub fn start_broker(&mut self) -> Result<()> {
         let mut command = self.command("up");
         command.args(&self.broker_arguments);
+        let variables = self.broker_variables.iter();
+        command.envs(variables.map(|(name, value)| (name, value)));
         let spawn = Spawn::new(["fordway up"]);
         let broker = self.start_program(command, &spawn)?;
         let dir = self.runtime_dir();
@@ -283,6 +288,12 @@ impl Lab {
         })?;
         self.broker = Some(broker);
         Ok(())
+    }
+
+    /// Brokers that are started from now on have this in their environment.
+    pub fn set_broker_variable(&mut self, name: &str, value: &str) {
+        let variable = (name.to_owned(), value.to_owned());
+        self.broker_variables.push(variable);
     }
 
     /// What the broker has written.
@@ -297,6 +308,11 @@ impl Lab {
     pub fn ask(&self, request: &Request) -> Result<Reply> {
         interrupt::check()?;
         ask(&self.runtime_dir(), request)
+    }
+
+    /// Asks the broker, and does not wait for its answer.
+    pub fn put(&self, request: &Request) -> Result<Question> {
+        Question::put(&self.runtime_dir(), request)
     }
 
     /// What the broker says of itself.
@@ -466,18 +482,49 @@ fn enter(pid: u32, command: &Command) -> Command {
 
 /// Asks the broker of a runtime directory.
 pub fn ask(runtime_dir: &Path, request: &Request) -> Result<Reply> {
-    let socket = runtime_dir.join(ADMIN_SOCKET);
-    let mut stream = UnixStream::connect(&socket)
-        .with_context(|| format!("no broker answers on {}", socket.display()))?;
-    stream.set_read_timeout(Some(BROKER_LIMIT))?;
-    stream.write_all(format!("{}\n", serde_json::to_string(request)?).as_bytes())?;
-    let mut line = String::new();
-    BufReader::new(stream)
-        .read_line(&mut line)
-        .context("the broker does not answer")?;
-    match serde_json::from_str(&line).context("the broker's answer is not understood")? {
+    match Question::put(runtime_dir, request)?.answer()? {
         Reply::Error { message, .. } => bail!("the broker: {message}"),
         reply => Ok(reply),
+    }
+}
+
+/// A question to a broker. Who drops it hangs up.
+#[derive(Debug)]
+pub struct Question {
+    stream: BufReader<UnixStream>,
+}
+
+impl Question {
+    /// Asks the broker of a runtime directory, and does not wait for its answer.
+    pub fn put(runtime_dir: &Path, request: &Request) -> Result<Question> {
+        let socket = runtime_dir.join(ADMIN_SOCKET);
+        let stream = UnixStream::connect(&socket)
+            .with_context(|| format!("no broker answers on {}", socket.display()))?;
+        stream.set_read_timeout(Some(BROKER_LIMIT))?;
+        let stream = BufReader::new(stream);
+        let mut question = Question { stream };
+        question.add(request)?;
+        Ok(question)
+    }
+
+    /// Asks one more, on the same connection.
+    pub fn add(&mut self, request: &Request) -> Result<()> {
+        let line = format!("{}\n", serde_json::to_string(request)?);
+        Ok(self.stream.get_mut().write_all(line.as_bytes())?)
+    }
+
+    /// The answer, whatever it says.
+    pub fn answer(&mut self) -> Result<Reply> {
+        let mut line = String::new();
+        let read = self.stream.read_line(&mut line);
+        read.context("the broker does not answer")?;
+        serde_json::from_str(&line).context("the broker's answer is not understood")
+    }
+
+    /// Whether the answer has come, or the broker has gone.
+    pub fn is_answered(&self) -> Result<bool> {
+        let mut fds = [PollFd::new(self.stream.get_ref(), PollFlags::IN)];
+        Ok(poll(&mut fds, Some(&Timespec::default()))? == 1)
     }
 }
 
