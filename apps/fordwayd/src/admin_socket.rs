@@ -1,4 +1,10 @@
 //! Connections of administrators: lines in, lines out, never waiting for them.
+//!
+//! ```text
+//!   a line ─► answered at once
+//!        └──► waits: nothing more is read ──(Broker::answer_admin)──► answered, and what came behind it
+//! ```
+//! Who hangs up while it waits takes nothing back: what it has asked for is done, and nobody is told.
 
 use crate::admin::{ErrorKind, FilterChange, Info, Reply, Request, SCHEMA};
 use crate::broker::{ADMINS_MAX, Broker, Ending, Token};
@@ -57,8 +63,10 @@ impl Asker {
 #[derive(Debug)]
 pub(crate) struct AdminConnection {
     pub(crate) socket: OwnedFd,
-    /// It wants to be told of changes of the rules.
-    pub(crate) monitors: bool,
+    /// It wants to be told of changes of the rules behind this epoch.
+    monitors: Option<u64>,
+    /// What it has asked is answered later.
+    waits: bool,
     from: Asker,
     input: Vec<u8>,
     output: Vec<u8>,
@@ -68,7 +76,8 @@ impl AdminConnection {
     fn new(socket: OwnedFd, from: Asker) -> Self {
         Self {
             socket,
-            monitors: false,
+            monitors: None,
+            waits: false,
             from,
             input: Vec::new(),
             output: Vec::new(),
@@ -79,10 +88,15 @@ impl AdminConnection {
         !self.output.is_empty()
     }
 
-    /// Reads, answers, writes what there is room for. False: the connection is over.
-    pub(crate) fn serve(&mut self, mut answer: impl FnMut(&str) -> Reply) -> bool {
+    /// Reads, answers, writes what there is room for. An answer that is `None` comes later, by [`AdminConnection::go_on`].
+    /// False: the connection is over.
+    fn serve(&mut self, answer: impl FnMut(&str) -> Option<Reply>) -> bool {
         if self.is_behind() {
             return self.write();
+        }
+        // Nothing is asked of epoll then, which tells of its end all the same.
+        if self.waits {
+            return false;
         }
         let mut buffer = [0; READ_BYTES];
         let old = self.input.len();
@@ -96,23 +110,42 @@ impl AdminConnection {
             Err(_) => return false,
         };
         // What was there before has no end of line.
-        let mut looked = old;
-        while let Some(end) = self.input[looked..].iter().position(|byte| *byte == b'\n') {
+        self.answer_lines(old, answer) && open
+    }
+
+    /// Gives the answer for which it waits, and goes on with what was asked behind that. False: the connection is over.
+    fn go_on(&mut self, reply: &Reply, answer: impl FnMut(&str) -> Option<Reply>) -> bool {
+        self.waits = false;
+        self.push(reply);
+        self.answer_lines(0, answer)
+    }
+
+    fn answer_lines(
+        &mut self,
+        mut looked: usize,
+        mut answer: impl FnMut(&str) -> Option<Reply>,
+    ) -> bool {
+        while !self.waits
+            && let Some(end) = self.input[looked..].iter().position(|byte| *byte == b'\n')
+        {
             let end = looked + end;
             looked = 0;
             let line: Vec<u8> = self.input.drain(..=end).collect();
             let reply = match std::str::from_utf8(&line) {
                 Ok(line) => answer(line),
-                Err(_) => error(ErrorKind::BadInput, "the request is not UTF-8"),
+                Err(_) => Some(error(ErrorKind::BadInput, "the request is not UTF-8")),
             };
-            self.push(&reply);
+            match reply {
+                Some(reply) => self.push(&reply),
+                None => self.waits = true,
+            }
         }
-        if self.input.len() > LINE_BYTES_MAX {
+        if !self.waits && self.input.len() > LINE_BYTES_MAX {
             self.push(&error(ErrorKind::BadInput, "the request is too long"));
             self.write();
             return false;
         }
-        self.write() && open
+        self.write()
     }
 
     /// Says something that was not asked for just now. False: the connection is over.
@@ -201,22 +234,39 @@ impl Broker {
     }
 
     pub(crate) fn serve_admin(&mut self, number: u64) {
+        self.serve_with(number, None);
+    }
+
+    /// Answers who waits. It may be gone.
+    pub(crate) fn answer_admin(&mut self, number: u64, reply: Reply) {
+        self.serve_with(number, Some(reply));
+    }
+
+    fn serve_with(&mut self, number: u64, awaited: Option<Reply>) {
         let Some(mut admin) = self.admins.remove(&number) else {
             return;
         };
         let from = admin.from;
-        let mut monitors = false;
-        let open = admin.serve(|line| self.answer(line, from, &mut monitors));
-        admin.monitors |= monitors;
+        let mut monitors = None;
+        let answer = |line: &str| self.answer(line, number, from, &mut monitors);
+        let open = match awaited {
+            None => admin.serve(answer),
+            Some(reply) => admin.go_on(&reply, answer),
+        };
+        admin.monitors = admin.monitors.or(monitors);
         self.put_back(number, admin, open);
     }
 
-    /// Tells who monitors of a change of the rules.
-    pub(crate) fn tell_monitors(&mut self, change: &FilterChange) {
+    /// Tells who monitors of a change of the rules; `asker` is answered.
+    pub(crate) fn tell_monitors(&mut self, change: &FilterChange, asker: u64) {
+        let tells = |admin: &AdminConnection| {
+            let shown = admin.monitors;
+            shown.is_some_and(|epoch| epoch < change.epoch)
+        };
         let monitors: Vec<u64> = self
             .admins
             .iter()
-            .filter(|(_, admin)| admin.monitors)
+            .filter(|(number, admin)| **number != asker && tells(admin))
             .map(|(number, _)| *number)
             .collect();
         for number in monitors {
@@ -234,7 +284,8 @@ impl Broker {
         }
         let mut flags = epoll::EventFlags::empty();
         flags.set(epoll::EventFlags::OUT, admin.is_behind());
-        flags.set(epoll::EventFlags::IN, !admin.is_behind());
+        let reads = !admin.is_behind() && !admin.waits;
+        flags.set(epoll::EventFlags::IN, reads);
         let token = Token::Admin(number).data();
         let _ = epoll::modify(&self.epoll, &admin.socket, token, flags);
         self.admins.insert(number, admin);
@@ -242,20 +293,29 @@ impl Broker {
 
     /// Does what one line asks for.
     ///
-    /// `monitors` is set if it wants to hear more.
-    fn answer(&mut self, line: &str, from: Asker, monitors: &mut bool) -> Reply {
+    /// `None`: it is answered later. `monitors` is set if it wants to hear more.
+    fn answer(
+        &mut self,
+        line: &str,
+        asker: u64,
+        from: Asker,
+        monitors: &mut Option<u64>,
+    ) -> Option<Reply> {
         let request = match serde_json::from_str(line) {
             Ok(request) => request,
-            Err(reason) => return error(ErrorKind::BadInput, format_args!("request: {reason}")),
+            Err(reason) => {
+                let what = format_args!("request: {reason}");
+                return Some(error(ErrorKind::BadInput, what));
+            }
         };
         if let Some(why) = from.refusal(&request) {
-            return error(ErrorKind::Privilege, why);
+            return Some(error(ErrorKind::Privilege, why));
         }
-        match request {
-            Request::FilterLoad { text, epoch } => self.filter_load(&text, epoch),
+        Some(match request {
+            Request::FilterLoad { text, epoch } => return self.filter_load(asker, text, epoch),
             Request::FilterList => self.filter_list(),
             Request::FilterMonitor => {
-                *monitors = true;
+                *monitors = Some(self.rules.epoch());
                 self.filter_list()
             }
             Request::Info => Reply::Info(self.info()),
@@ -281,7 +341,7 @@ impl Broker {
                 self.ending = Some(Ending::Asked { keep_domains });
                 Reply::Done
             }
-        }
+        })
     }
 
     fn downgrade(&mut self, number: Option<u64>) -> Reply {

@@ -11,13 +11,13 @@ use crate::datagrams::Datagrams;
 use crate::domains::Domains;
 use crate::dump::Dumps;
 use crate::everybody::Everybody;
-use crate::filter::Rules;
+use crate::filter::{Loads, Rules};
 use crate::groups::Groups;
 use crate::limits::Grumbles;
 use crate::memory::Memory;
 use crate::messages::Break;
 use crate::numbers::Numbers;
-use crate::orders::{FOUND_LOOK, Told};
+use crate::orders::{LOOK, Told};
 use crate::parts::Parts;
 use crate::proof::Places;
 use crate::purses::Purses;
@@ -72,8 +72,13 @@ const FIXED_CONTROL: u64 = 0;
 const FIXED_ADMIN: u64 = 1;
 const FIXED_SIGNAL: u64 = 2;
 const FIXED_PARTS: u64 = 3;
+const FIXED_MADE: u64 = 4;
+const FIXED_ANSWERS: u64 = 5;
 
 impl Token {
+    /// Stacks that answer to new rules.
+    pub(crate) const ANSWERS: Token = Token::Fixed(FIXED_ANSWERS);
+
     pub(crate) fn data(self) -> epoll::EventData {
         epoll::EventData::new_u64(match self {
             Token::Fixed(number) => number << 2,
@@ -115,6 +120,7 @@ pub(crate) struct Broker {
     pub(crate) purses: Purses,
     pub(crate) domains: Domains,
     pub(crate) rules: Rules,
+    pub(crate) loads: Loads,
     pub(crate) parts: Parts,
     pub(crate) stacks: Stacks,
     /// Of the last order to a stack.
@@ -197,6 +203,7 @@ impl Broker {
         let mut registry = Registry::new(config.network, u64::from_ne_bytes(epoch), Box::new(keys));
         let domains = Domains::start(config, &mut registry)?;
         let (rules, had_rules) = Rules::start(config)?;
+        let loads = Loads::new().map_err(doing("eventfd"))?;
         let parts = Parts::new().map_err(doing("epoll_create1"))?;
         let control = config.runtime_dir.join(CONTROL_SOCKET);
         let packed = rules.packed().map_err(doing("memfd_create"))?;
@@ -209,6 +216,7 @@ impl Broker {
             purses: Purses::new(config.ring_bytes_max),
             domains,
             rules,
+            loads,
             parts,
             stacks,
             // An earlier broker has not given so many: none of its numbers comes again.
@@ -253,6 +261,7 @@ impl Broker {
             (broker.runtime.admin.as_fd(), FIXED_ADMIN),
             (broker.signals.as_fd(), FIXED_SIGNAL),
             (broker.parts.as_fd(), FIXED_PARTS),
+            (broker.loads.as_fd(), FIXED_MADE),
         ];
         for (fd, number) in fixed {
             let token = Token::Fixed(number).data();
@@ -287,6 +296,9 @@ impl Broker {
                 Token::Fixed(FIXED_CONTROL) => self.accept_shims(),
                 Token::Fixed(FIXED_ADMIN) => self.accept_admins(),
                 Token::Fixed(FIXED_PARTS) => self.parts.bury(),
+                Token::Fixed(FIXED_MADE) => self.rules_are_made(),
+                // Heard below.
+                Token::Fixed(FIXED_ANSWERS) => {}
                 Token::Fixed(_) => self.read_signal(),
                 Token::Shim(number) => {
                     self.flush(number, event.flags);
@@ -298,6 +310,7 @@ impl Broker {
         }
         self.on_time();
         self.hear_found();
+        self.go_on_with_loads();
         self.start_parts();
         self.look_at_datagrams();
         self.look_at_groups();
@@ -334,7 +347,7 @@ impl Broker {
             self.groups_patience_ns(),
             self.parts.patience_ns(),
             self.stacks.patience_ns(),
-            self.found.as_ref().map(|_| FOUND_LOOK.as_nanos() as u64),
+            (self.found.is_some() || self.loads.is_heard()).then_some(LOOK.as_nanos() as u64),
         ]
         .into_iter()
         .flatten();
@@ -362,6 +375,7 @@ impl Broker {
     /// Established channels go on without us. Administrators see the end of their
     /// connection when all is done.
     fn end(mut self, ending: Ending) {
+        self.give_up_loads();
         self.save_rules();
         self.free_groups();
         let Self {

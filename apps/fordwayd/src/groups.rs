@@ -15,7 +15,7 @@
 //! A broker that finds a stack of an earlier one on a single CPU takes that for the earlier one's choice, and begins anew.
 //!
 //! Limits: a stack that was given CPUs (`run --cpu`), or whose CPUs somebody else has changed meanwhile, is left alone. Each look
-//! is at [`THREADS_MAX`] threads, and begins with another stack. While rules are loaded, which takes an answer of each stack, none is grouped; nor when
+//! is at [`THREADS_MAX`] threads, and begins with another stack. While stacks are heard, each of which is to say that it has new rules, none is grouped; nor when
 //! the broker has ended.
 
 use crate::broker::Broker;
@@ -137,7 +137,8 @@ impl Broker {
     /// How long the loop may sleep, in nanoseconds, if it is not as long as it likes.
     pub(crate) fn groups_patience_ns(&self) -> Option<u64> {
         let due = self.groups.look_at_ns;
-        (!self.stacks.is_empty()).then(|| due.saturating_sub(self.now_ns()))
+        let may_be = !self.stacks.is_empty() && !self.loads.is_heard();
+        may_be.then(|| due.saturating_sub(self.now_ns()))
     }
 
     /// All may run anywhere, until the next look.

@@ -1,48 +1,51 @@
 //! Orders to the stacks: rules that come into force, counts and connections that are listed.
 //!
 //! ```text
-//!   rules:  prepared ─► kernel ─► file ─► broker ─► told to each stack ─► channels ─► each has said that it has them
-//!             (a fault up to here: nothing is told)                                     └ else: killed, started with them
+//!   rules:  prepared ─► kernel ─► file ─► broker ─► told to each stack ─► channels ┊ each has said that it has them
+//!             (a fault up to here: nothing is told)                    one turn ┘    └ else: killed, started with them
 //! ```
 //! Stacks come last in a change of rules, and none of them can refuse: what the broker has compiled, a stack reads, and what it does
 //! not know is left to the bridge. So nothing is ever taken back from a stack, and there is no second phase. One that does not say within
 //! [`TAKE_MAX`] that it has the rules is killed; the next one has them before its first frame. Until then the bridge, which has them
 //! already, sees each of its packets.
 //!
-//! All stacks are told before any is heard, so that one bound holds for all together. Who has died is no matter: the next process
-//! is started with the rules that are in force then ([`Way::lay`]). Nothing that a stack says is believed further than it can be
-//! checked: a count of a counter that is not there is left out, and none can go back.
+//! All stacks are told before any is heard, so that one bound holds for all together. The broker goes on with its other work
+//! while it hears them ([`Hearing`]): what wakes it is an epoll of their ways, and a look each [`LOOK`] where that cannot be had.
+//! Who has died is no matter: the next process is started with the rules that are in force then ([`Way::lay`]). Nothing that a
+//! stack says is believed further than it can be checked: a count of a counter that is not there is left out, and none can go back.
 //!
 //! A stack owes an answer to the last rules that it was given ([`Way`]), and to no earlier ones: what it says of those ends nothing.
 //! The answer is heard whenever it comes, and once. Numbers of orders are no earlier broker's, whose answers may lie there still.
 //!
-//! Stacks of an earlier broker are given the rules as well, and heard beside the broker's other work ([`Broker::hear_found`]).
+//! Stacks of an earlier broker are given the rules as well, and heard in the same way ([`Broker::hear_found`]).
 
 use crate::admin::Taken;
-use crate::broker::Broker;
+use crate::broker::{Broker, Token};
 use fordway_driver::orders::{self, CONNECTIONS_MAX, Connection, Ends, Order, Report, Said, What};
 use fordway_filter::rules;
 use fordway_platform::ipc::ReceiveError;
 use fordway_platform::memfd;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::cell::{Cell, Ref, RefCell};
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 /// How long stacks may take for new rules. A stack looks at its orders each round; on a machine that is worked hard a round may
-/// wait, and who is killed loses all connections. The library in a stack may wait for this broker, which hears the stack's orders
-/// just now, for a second (`apps/preload/src/packet.rs`), and for another one when it connects anew: so it is longer than both.
+/// wait, and who is killed loses all connections. The library in a stack may wait for this broker, which may have long work just
+/// now, for a second (`apps/preload/src/packet.rs`), and for another one when it connects anew: so it is longer than both.
 const TAKE_MAX: Duration = Duration::from_millis(2500);
 /// And for each byte of them beyond, in nanoseconds: 10,000 rules are some megabytes, and a stack compiles them in some tens of
 /// milliseconds. All stacks do so at once, on one CPU perhaps.
 const TAKE_NS_PER_BYTE: u64 = 20;
 /// How long stacks of an earlier broker may take. Nobody waits for them.
 const FOUND_MAX: Duration = Duration::from_secs(5);
-/// And how often they are looked at until then.
-pub(crate) const FOUND_LOOK: Duration = Duration::from_millis(10);
+/// How often stacks that are heard are looked at.
+pub(crate) const LOOK: Duration = Duration::from_millis(10);
+/// Of a hearing, at one look.
+const EVENTS_MAX: usize = 64;
 /// How long a listing waits. What is said later, the next one has.
 const ANSWER_MAX: Duration = Duration::from_millis(100);
 /// Reports of one stack to one order, with those that are late: of all its sockets, and of 100,000 counters.
@@ -91,6 +94,8 @@ pub(crate) struct Way {
     end: RefCell<Option<Found>>,
     /// The rules that it was given and has not answered to, by their order's number.
     owes: Cell<Option<u64>>,
+    /// The process was killed, for it does not go by its rules; the next one has not been started yet.
+    is_ended: Cell<bool>,
 }
 
 /// The ends for a process that is about to be started.
@@ -105,6 +110,7 @@ impl Way {
         Self {
             end: RefCell::new(found),
             owes: Cell::new(None),
+            is_ended: Cell::new(false),
         }
     }
 
@@ -126,6 +132,7 @@ impl Way {
         self.end.replace(Some((laid.brokers, number)));
         // To the rules that it found it owes no answer: one that cannot have them could not be helped by another process.
         self.owes.set(None);
+        self.is_ended.set(false);
     }
 
     /// What the next broker asks the process for.
@@ -159,12 +166,25 @@ pub(crate) struct Told {
     ids: Vec<u32>,
 }
 
+/// Rules that stacks were told of, until each has them.
+#[derive(Debug)]
+pub(crate) struct Hearing {
+    told: Told,
+    /// How often each stack had been started again before.
+    restarts: BTreeMap<u32, u64>,
+    until: Instant,
+    /// The ways to them, edge-triggered: a dead process's, which somebody else may hold, wakes nobody for ever.
+    answers: Option<OwnedFd>,
+}
+
 /// What stacks have said to it.
 #[derive(Debug, Default)]
 struct Heard {
     said: Vec<(u32, Said)>,
     /// Who has not said all in time.
-    silent: Vec<u32>,
+    late: Vec<u32>,
+    /// Who says too much, or what is no report.
+    wrong: Vec<u32>,
     /// Who says nothing any more: it has died, most likely.
     gone: Vec<u32>,
     /// Who has said that it cannot have the rules in force, and why.
@@ -226,7 +246,7 @@ impl Broker {
                 };
                 loop {
                     if *count == REPORTS_MAX {
-                        heard.silent.push(*id);
+                        heard.wrong.push(*id);
                         return false;
                     }
                     if *count >= REPORTS_MIN && Instant::now() > until {
@@ -243,7 +263,7 @@ impl Broker {
                                     of,
                                 } => rules.add_counts(epoch, counters, &of),
                                 Said::Connections(all) if all.len() > CONNECTIONS_MAX => {
-                                    heard.silent.push(*id);
+                                    heard.wrong.push(*id);
                                     return false;
                                 }
                                 Said::InForce if way.owes.get() == Some(report.number) => {
@@ -265,7 +285,7 @@ impl Broker {
                         }
                         Err(ReceiveError::Empty) => return true,
                         Err(ReceiveError::Malformed(..)) => {
-                            heard.silent.push(*id);
+                            heard.wrong.push(*id);
                             return false;
                         }
                         Err(ReceiveError::Closed | ReceiveError::System(_)) => {
@@ -294,7 +314,7 @@ impl Broker {
             // Interrupted, or not: they are looked at again.
             let _ = poll(&mut fds, Some(&left));
         }
-        heard.silent.extend(waiting.iter().map(|(id, _)| *id));
+        heard.late.extend(waiting.iter().map(|(id, _)| *id));
         for (id, why) in &heard.refuse {
             let why: String = why.chars().take(REASON_CHARS).collect();
             tracing::warn!("the stack of domain {id} cannot read its rules: {why:?}");
@@ -307,59 +327,124 @@ impl Broker {
     fn end_stack(&mut self, id: u32) {
         if let Some(part) = self.stacks.stack_part(id) {
             tracing::warn!("the stack of domain {id} does not take new rules; it is killed");
+            if let Some(way) = self.stacks.way(id) {
+                way.is_ended.set(true);
+            }
             self.parts.kill(part);
         }
     }
 
+    /// How often the stack of a domain was started again.
+    fn restarts_of(&self, id: u32) -> Option<u64> {
+        let part = self.stacks.stack_part(id)?;
+        Some(self.parts.restarts(part))
+    }
+
     /// Has all stacks, and those that are started from now on, go by these rules; to be heard by [`Broker::hear_rules`].
-    pub(crate) fn give_rules(&mut self, packed: Packed) -> Told {
+    pub(crate) fn give_rules(&mut self, packed: Packed) -> Hearing {
         let packed = self.stacks.set_rules(packed);
+        let ids: Vec<u32> = self.stacks.ways().map(|(id, _)| id).collect();
+        let restarts = ids
+            .iter()
+            .filter_map(|id| Some((*id, self.restarts_of(*id)?)));
+        let restarts = restarts.collect();
         // Who was not told to begin hears no order: its successor finds these rules.
-        let parts = self.stacks.ways().map(|(id, _)| id).collect::<Vec<_>>();
-        for part in parts
-            .into_iter()
-            .filter_map(|id| self.stacks.stack_part(id))
-        {
+        for part in ids.into_iter().filter_map(|id| self.stacks.stack_part(id)) {
             if self.parts.is_untold(part) {
                 self.parts.kill(part);
             }
         }
-        self.tell(&packed.order(), Some(&packed))
+        let told = self.tell(&packed.order(), Some(&packed));
+        let bytes = told.ids.len() as u64 * packed.bytes as u64;
+        let compiling = Duration::from_nanos(bytes.saturating_mul(TAKE_NS_PER_BYTE));
+        Hearing {
+            answers: self.watch_answers(&told),
+            told,
+            restarts,
+            until: Instant::now() + TAKE_MAX + compiling,
+        }
     }
 
-    /// Until all stacks have the rules. Who has not in time is started again, with them.
-    pub(crate) fn hear_rules(&mut self, told: Told) -> Taken {
-        let bytes = told.ids.len() as u64 * self.stacks.rules().bytes as u64;
-        let compiling = Duration::from_nanos(bytes.saturating_mul(TAKE_NS_PER_BYTE));
-        let ids = told.ids.clone();
-        let Heard {
-            silent,
-            gone,
-            refuse,
-            ..
-        } = self.hear(told, TAKE_MAX + compiling);
-        let mut ended: BTreeSet<u32> = silent.into_iter().chain(gone).collect();
-        ended.retain(|id| refuse.iter().all(|(other, _)| other != id));
-        for id in &ended {
-            self.end_stack(*id);
+    /// Has the loop woken when one of them says something.
+    fn watch_answers(&self, told: &Told) -> Option<OwnedFd> {
+        let answers = epoll::create(epoll::CreateFlags::CLOEXEC).ok()?;
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        for end in told.ids.iter().filter_map(|id| self.stacks.way(*id)?.end()) {
+            let _ = epoll::add(&answers, &*end, epoll::EventData::new_u64(0), flags);
         }
-        ended.extend(refuse.iter().map(|(id, _)| *id));
-        let has = |id: &&u32| !ended.contains(id) && !self.owes(**id);
-        let taken = Taken {
-            changed: ids.iter().filter(has).count() as u64,
-            restarted: ended.len() as u64,
+        let token = Token::ANSWERS.data();
+        epoll::add(&self.epoll, &answers, token, epoll::EventFlags::IN).ok()?;
+        Some(answers)
+    }
+
+    /// Hears stacks, without waiting. What became of them, when each has said that it has the rules, or the time is over. Who has not
+    /// by then is started again, with them.
+    pub(crate) fn hear_rules(&mut self, hearing: &Hearing) -> Option<Taken> {
+        if let Some(answers) = &hearing.answers {
+            // What comes from here on wakes the loop again.
+            let mut events = Vec::with_capacity(EVENTS_MAX);
+            let room = rustix::buffer::spare_capacity(&mut events);
+            let _ = epoll::wait(answers, room, Some(&Timespec::default()));
+        }
+        let told = Told {
+            number: hearing.told.number,
+            ids: self.owing(hearing),
         };
+        let Heard { wrong, gone, .. } = self.hear(told, Duration::ZERO);
+        // Nothing is to be waited for.
+        for id in wrong.into_iter().chain(gone) {
+            self.end_stack(id);
+        }
+        let late = self.owing(hearing);
+        if !late.is_empty() && Instant::now() < hearing.until {
+            return None;
+        }
+        late.into_iter().for_each(|id| self.end_stack(id));
+        let taken = self.taken(hearing);
         if taken.restarted != 0 {
             self.start_parts();
+        }
+        Some(taken)
+    }
+
+    /// Who has not said that it has the rules, and is to: neither its domain is gone, nor its process is another one by now.
+    fn owing(&self, hearing: &Hearing) -> Vec<u32> {
+        let ids = hearing.told.ids.iter().copied();
+        ids.filter(|id| {
+            let owes = |way: &Way| {
+                way.owes.get() == Some(hearing.told.number) && !self.is_another(hearing, *id, way)
+            };
+            self.stacks.way(*id).is_some_and(owes)
+        })
+        .collect()
+    }
+
+    /// Whether the process of a stack is not, or not for long, the one that was told.
+    fn is_another(&self, hearing: &Hearing, id: u32, way: &Way) -> bool {
+        way.is_ended.get() || self.restarts_of(id) != hearing.restarts.get(&id).copied()
+    }
+
+    /// What became of stacks so far.
+    pub(crate) fn taken(&self, hearing: &Hearing) -> Taken {
+        let mut taken = Taken::default();
+        for id in &hearing.told.ids {
+            let Some(way) = self.stacks.way(*id) else {
+                continue;
+            };
+            if self.is_another(hearing, *id, way) {
+                taken.restarted += 1;
+            } else if way.owes.get() != Some(hearing.told.number) {
+                taken.changed += 1;
+            }
         }
         taken
     }
 
-    /// Whether a stack has not said yet that it has the rules in force.
-    fn owes(&self, id: u32) -> bool {
-        self.stacks
-            .way(id)
-            .is_none_or(|way| way.owes.get().is_some())
+    /// Nobody is heard any more.
+    pub(crate) fn end_hearing(&self, hearing: Hearing) {
+        if let Some(answers) = hearing.answers {
+            let _ = epoll::delete(&self.epoll, &answers);
+        }
     }
 
     /// Adds what the stacks have counted since the last time to the counts of the rules.
@@ -371,8 +456,10 @@ impl Broker {
     /// Connected sockets of the stacks, each with its domain's number.
     pub(crate) fn stack_connections(&mut self) -> Vec<(u32, Connection)> {
         let told = self.tell(&What::Connections, None);
-        let Heard { said, silent, .. } = self.hear(told, ANSWER_MAX);
-        for id in silent {
+        let Heard {
+            said, late, wrong, ..
+        } = self.hear(told, ANSWER_MAX);
+        for id in late.into_iter().chain(wrong) {
             tracing::warn!(
                 "the stack of domain {id} has not told of all its connections in time; the listing lacks some"
             );

@@ -2,12 +2,12 @@
 //! by the kernel in the fabric.
 //!
 //! ```text
-//!   load ─► nft beside, dump ─► file beside ─► nft in the fabric ─► file in place ─► here ─► each live channel
-//!             (a fault up to here: nothing has changed anywhere)                  one turn of the loop
+//!   load ─► nft beside, dump ─┊► file beside ─► nft in the fabric ─► file in place ─► here ─► each live channel
+//!           (beside the loop) ┊  (a fault up to here: nothing has changed anywhere)        one turn of the loop
 //! ```
 //! The broker does nothing else between the kernel's change and its own last word to a
 //! channel, so no offer is answered by rules that the kernel does not have. What old and
-//! new rules both refuse passes at no moment.
+//! new rules both refuse passes at no moment. What is before and behind that turn: [`loads`].
 //!
 //! # What is asked
 //! - When two offers are one connection: is every packet of an established connection let
@@ -45,11 +45,13 @@ mod changes;
 pub mod crossing;
 mod kernel;
 pub mod listing;
+mod loads;
 mod store;
 
+pub(crate) use loads::Loads;
 pub(crate) use store::FILE as RULES_FILE;
 
-use crate::admin::{ErrorKind, FilterChange, FilterRules, Looked, Reply};
+use crate::admin::{ErrorKind, FilterRules, Looked, Reply};
 use crate::admin_socket::error;
 use crate::again::Again;
 use crate::broker::Broker;
@@ -64,7 +66,9 @@ use fordway_abi::shm::SEGMENT_LOG2_MAX;
 use fordway_filter::rules;
 use fordway_filter::{Answer, Decision, Filter, Phase};
 use fordway_platform::diag::{self, Named};
-use fordway_platform::fabric::{FabricError, handshake_has_passed, keep_connections, port_of};
+use fordway_platform::fabric::{
+    Fabric, FabricError, handshake_has_passed, keep_connections, port_of,
+};
 use fordway_platform::nftables::{LoadError, Scratch, Source};
 use fordway_registry::{BothEnds, Network, SocketFacts};
 use std::collections::{BTreeMap, BTreeSet};
@@ -122,6 +126,8 @@ pub(crate) struct Rules {
     listing: String,
     /// As the kernel had them then.
     dump: Vec<u8>,
+    /// How often this broker has given the fabric rules, or tried to.
+    given: u64,
     moved: kernel::Moved,
     runtime_dir: PathBuf,
     /// The domains'.
@@ -154,6 +160,7 @@ impl Rules {
             filter: new_filter(),
             listing: String::new(),
             dump: Vec::new(),
+            given: 0,
             moved: kernel::Moved::new(),
             runtime_dir,
             start: Instant::now(),
@@ -553,6 +560,25 @@ impl Made {
     }
 }
 
+/// What the fabric has.
+struct There {
+    /// As nft lists it, with the kernel's counts.
+    text: String,
+    /// Without the broker's own table. `None`: it cannot be read.
+    rules: Option<rules::Rules>,
+}
+
+impl There {
+    fn of(fabric: &Fabric) -> Result<There, FabricError> {
+        let text = fabric.list_rules()?;
+        let mut rules = rules::read(&fabric.dump_rules()?).ok();
+        if let Some(rules) = &mut rules {
+            rules.tables.retain(|table| !kernel::is_own(table));
+        }
+        Ok(There { text, rules })
+    }
+}
+
 /// What of the rules cannot be put in force, and how to say it.
 #[derive(Debug, thiserror::Error)]
 enum Fault {
@@ -650,7 +676,7 @@ impl Broker {
         self.load_kernel(&made.for_kernel.text, made.for_kernel.sees_ip)?;
         file.take_place().map_err(Fault::File)?;
         self.rules.put_in_force(made, EPOCH);
-        self.give_rules_again()?;
+        self.keep_for_stacks()?;
         tracing::warn!(
             "the fabric had rules that filter.json does not have: they are in force as epoch {EPOCH}"
         );
@@ -659,7 +685,7 @@ impl Broker {
 
     fn try_restore(&mut self, epoch: u64) -> Result<(), Fault> {
         self.restore_kernel(epoch)?;
-        self.give_rules_again()
+        self.keep_for_stacks()
     }
 
     /// The fabric has counted on and kept what packets added, if it is the one that had these rules.
@@ -696,11 +722,10 @@ impl Broker {
         Ok(())
     }
 
-    /// Stacks get the rules that are in force in the broker.
-    fn give_rules_again(&mut self) -> Result<(), Fault> {
+    /// The broker begins, and has found no stack yet: those that it finds or starts get these rules.
+    fn keep_for_stacks(&mut self) -> Result<(), Fault> {
         let packed = self.rules.packed().map_err(Fault::File)?;
-        let told = self.give_rules(packed);
-        self.hear_rules(told);
+        self.stacks.set_rules(packed);
         Ok(())
     }
 
@@ -742,87 +767,9 @@ impl Broker {
     }
 
     fn load_kernel(&mut self, text: &str, sees_ip: bool) -> Result<(), Fault> {
+        self.rules.given += 1;
         let fabric = self.domains.fabric().map_err(Fault::Fabric)?;
         fabric.load_rules(text, sees_ip).map_err(Fault::Fabric)
-    }
-
-    /// `FilterLoad`.
-    pub(crate) fn filter_load(&mut self, text: &str, epoch: Option<u64>) -> Reply {
-        if !self.domains.possible() {
-            return error(
-                ErrorKind::Privilege,
-                "this broker has no domains between which rules could be in force: start it as root (fordway up)",
-            );
-        }
-        match self.try_load(text, epoch) {
-            Ok(change) => {
-                self.tell_monitors(&change);
-                Reply::FilterChange(change)
-            }
-            Err(fault) => fault.reply(),
-        }
-    }
-
-    fn try_load(&mut self, text: &str, on: Option<u64>) -> Result<FilterChange, Fault> {
-        let before = self.rules.epoch();
-        if on.is_some_and(|on| on != before) {
-            return Err(Fault::Late);
-        }
-        let made = Made::of(text)?;
-        // What the kernel would have back, whoever has written it.
-        let fabric = self.domains.fabric().map_err(Fault::Fabric)?;
-        let back = fabric.list_rules().map_err(Fault::Fabric)?;
-        let old = self.listing_of(&back).map_err(Fault::Fabric)?;
-        let old = old.unwrap_or_else(|| self.rules.listing.clone());
-        let changes = changes::changes(&old, &made.listing);
-        let epoch = before + 1;
-        let stored = store::Stored {
-            epoch,
-            rules: made.listing.clone(),
-            credited: self.credited(),
-        };
-        let packed = Packed::new(epoch, &made.dump).map_err(Fault::File)?;
-        let file = store::prepare(&self.rules.runtime_dir, &stored).map_err(Fault::File)?;
-        if let Err(fault) = self.load_kernel(&made.for_kernel.text, made.for_kernel.sees_ip) {
-            file.discard();
-            return Err(fault);
-        }
-        let in_force = Instant::now();
-        if let Err(reason) = file.take_place() {
-            return Err(match self.load_kernel(&back, false) {
-                Ok(()) => Fault::File(reason),
-                Err(fault) => Fault::Apart(fault.to_string()),
-            });
-        }
-        let tracked = self.rules.filter.tracks_connections();
-        let was_lacking = self.rules.chains.is_failing();
-        self.rules.put_in_force(made, epoch);
-        self.free_groups();
-        let told = self.give_rules(packed);
-        let channels = self.look_again(match tracked {
-            true => Phase::Established,
-            false => Phase::New,
-        });
-        let stacks = self.hear_rules(told);
-        if was_lacking {
-            self.settle_stacks();
-        }
-        let look_us = in_force.elapsed().as_micros() as u64;
-        tracing::info!(
-            "rules of epoch {epoch} are in force: {} channels stay, {} go to the kernel path, {} are cut; {} stacks have them, {} were killed",
-            channels.stay,
-            channels.moved,
-            channels.cut,
-            stacks.changed,
-            stacks.restarted
-        );
-        Ok(FilterChange {
-            epoch,
-            changes,
-            channels,
-            stacks,
-            look_us,
-        })
     }
 
     /// `FilterList`.
@@ -845,22 +792,19 @@ impl Broker {
         if self.rules.filter.rules().tables.is_empty() {
             return Ok(Some(String::new()));
         }
-        let text = self.domains.fabric()?.list_rules()?;
-        self.listing_of(&text)
+        let there = There::of(self.domains.fabric()?)?;
+        Ok(self.listing_of(&there))
     }
 
     /// The same, of what the kernel has listed just now.
-    fn listing_of(&mut self, text: &str) -> Result<Option<String>, FabricError> {
+    fn listing_of(&mut self, there: &There) -> Option<String> {
         self.credit_all();
         let in_force = self.rules.filter.rules();
         if in_force.tables.is_empty() {
-            return Ok(Some(String::new()));
+            return Some(String::new());
         }
-        let Ok(mut there) = rules::read(&self.domains.fabric()?.dump_rules()?) else {
-            return Ok(None);
-        };
-        there.tables.retain(|table| !kernel::is_own(table));
-        Ok(there.is_alike(in_force).then(|| self.rules.listed(text)))
+        let is_alike = there.rules.as_ref()?.is_alike(in_force);
+        is_alike.then(|| self.rules.listed(&there.text))
     }
 
     /// Credits what every live channel has carried so far.
