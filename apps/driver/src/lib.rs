@@ -27,6 +27,6 @@ mod process;
 pub mod wire;
 
 pub use fordway_platform::frames::{FRAME_BYTES_MAX, FrameNotes};
-pub use fordway_platform::queue::Frame;
-pub use port::Port;
+pub use fordway_platform::queue::{Foreign, Frame};
+pub use port::{Arrived, Port};
 pub use process::main;

@@ -1,14 +1,28 @@
 //! What a stack sends and receives frames by: a queue to a driver in another process, or the kernel's port itself.
 //!
 //! Who waits polls the port for [`Port::interest`] after [`Port::may_sleep`] said that nothing is there. Afterwards it calls
-//! [`Port::awake`], and [`Port::woken`] if the port has shown something. All copies are here: a frame that comes is copied once into
-//! memory that is the stack's alone, which it may change; one that goes is made where the driver or the kernel takes it from.
+//! [`Port::awake`], and [`Port::woken`] if the port has shown something. A frame that comes is copied once into
+//! memory that is the stack's alone, which it may change, or its head is, and the stack copies the rest; one that goes is made where
+//! the driver or the kernel takes it from.
 
 use fordway_platform::frames::{FRAME_BYTES_MAX, FrameFile, FrameNotes};
-use fordway_platform::queue::{Frame, QueueCounters, QueueEnd, Received, Role, Sent};
+use fordway_platform::queue::{Foreign, Frame, QueueCounters, QueueEnd, Received, Role, Sent};
 use rustix::event::PollFlags;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// A frame that has come.
+#[derive(Debug)]
+pub struct Arrived<'a> {
+    /// Of its length.
+    pub bytes: &'a mut [u8],
+    pub notes: FrameNotes,
+    /// If only so many bytes were copied: where the whole frame lies, and may change at any moment.
+    pub rest: Option<(usize, Foreign<'a>)>,
+}
+
+/// Shorter frames are copied whole: that costs less than two copies.
+const BULK_BYTES_MIN: usize = 1024;
 
 /// See the module.
 #[derive(Debug)]
@@ -60,13 +74,27 @@ impl Port {
 
     /// Gives each frame that has come, up to [`Port::BURST`]; how many. With fewer, there are no more.
     pub fn receive(&mut self, mut take: impl FnMut(&mut [u8], FrameNotes)) -> io::Result<usize> {
+        self.receive_heads(usize::MAX, |arrived| take(arrived.bytes, arrived.notes))
+    }
+
+    /// The same; of a large frame in a queue only the first `head_bytes` are copied.
+    pub fn receive_heads(
+        &mut self,
+        head_bytes: usize,
+        mut take: impl FnMut(Arrived<'_>),
+    ) -> io::Result<usize> {
         let buffer = &mut self.buffer;
         for count in 0..Port::BURST {
             match &mut self.end {
                 End::Queue(queue) => {
                     let received = queue.receive(|frame, notes| {
-                        let bytes = frame.copy_to(0, buffer);
-                        take(&mut buffer[..bytes], notes);
+                        let length = frame.bytes().min(buffer.len());
+                        let bytes = &mut buffer[..length];
+                        let is_bulk = length >= BULK_BYTES_MIN && length > head_bytes;
+                        let here = if is_bulk { head_bytes } else { length };
+                        frame.copy_to(0, &mut bytes[..here]);
+                        let rest = is_bulk.then_some((here, frame));
+                        take(Arrived { bytes, notes, rest });
                         true
                     });
                     if received == Received::Nothing {
@@ -74,7 +102,11 @@ impl Port {
                     }
                 }
                 End::Kernel { file, .. } => match file.receive(buffer) {
-                    Ok(Some((bytes, notes))) => take(&mut buffer[..bytes], notes),
+                    Ok(Some((length, notes))) => take(Arrived {
+                        bytes: &mut buffer[..length],
+                        notes,
+                        rest: None,
+                    }),
                     Ok(None) => return Ok(count),
                     // The link is down: each socket is told once.
                     Err(error) if error.raw_os_error() == Some(libc::ENETDOWN) => {

@@ -2,8 +2,8 @@
 
 use crate::config::PortConfig;
 use anyhow::{Context, Result};
-use fordway_driver::{Frame, FrameNotes, Port};
-use fordway_netstack::{Offloads, RxChecksum, TxFrame};
+use fordway_driver::{Arrived, Foreign, Frame, FrameNotes, Port};
+use fordway_netstack::{Behind, Offloads, RxChecksum, RxFrame, Stack, TxFrame};
 use fordway_platform::frames::FrameFile;
 use fordway_platform::{launch, packet};
 
@@ -35,8 +35,31 @@ pub fn open(config: &PortConfig) -> Result<Port> {
     }
 }
 
+/// A frame in the driver's memory.
+#[derive(Debug)]
+struct Block<'a>(Foreign<'a>);
+
+impl Behind for Block<'_> {
+    fn copy_to(&self, at: usize, target: &mut [u8]) {
+        // It has as many: its length does not change.
+        self.0.copy_to(at, target);
+    }
+}
+
+/// Gives a frame to the stack.
+pub(crate) fn take_in(stack: &mut Stack, now: u64, arrived: Arrived<'_>) {
+    let mut frame = RxFrame {
+        checksum: checksum_of(arrived.notes),
+        bytes: arrived.bytes,
+    };
+    match arrived.rest {
+        None => stack.receive(now, &mut frame),
+        Some((here, rest)) => stack.receive_head(now, &mut frame, here, &Block(rest)),
+    }
+}
+
 /// What is known of a checksum that came.
-pub(crate) fn checksum_of(notes: FrameNotes) -> RxChecksum {
+fn checksum_of(notes: FrameNotes) -> RxChecksum {
     match notes {
         _ if notes.checksum.is_some() => RxChecksum::Blank,
         _ if notes.is_checksum_good => RxChecksum::Good,

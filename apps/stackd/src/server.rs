@@ -15,7 +15,7 @@ use crate::table::{Body, Place, Socket, Table};
 use anyhow::{Context, Result};
 use fordway_abi::stack::{Id, level, name};
 use fordway_driver::Port;
-use fordway_netstack::{Config as StackConfig, Error, Event, RxFrame, Stack};
+use fordway_netstack::{Config as StackConfig, Error, Event, HEAD_BYTES_MIN, Stack};
 use fordway_platform::ipc::{self, Kind};
 use fordway_platform::sockinfo;
 use mio::unix::SourceFd;
@@ -296,9 +296,8 @@ impl Server {
             }
             let now = self.now();
             let stack = &mut self.stack;
-            let taken = self.port.receive(|bytes, notes| {
-                let checksum = port::checksum_of(notes);
-                stack.receive(now, &mut RxFrame { bytes, checksum });
+            let taken = self.port.receive_heads(HEAD_BYTES_MIN, |arrived| {
+                port::take_in(stack, now, arrived);
             })?;
             self.has_frames = taken == Port::BURST;
         }

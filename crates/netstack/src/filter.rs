@@ -23,6 +23,7 @@ use fordway_filter::{
 
 use crate::Micros;
 use crate::counters::Drop;
+use crate::frame::{HEADER_BYTES_MAX, Rest};
 use crate::hash::Random;
 use crate::ip::Origin;
 use crate::packet::{self, Ip};
@@ -43,6 +44,8 @@ pub(crate) struct Hooks {
     filter: Option<Box<Filter>>,
     /// No rules: nothing is asked.
     is_active: bool,
+    /// Some rule looks behind the headers of a TCP segment.
+    pub(crate) looks_behind: bool,
     link: Iface,
     loopback: Iface,
     /// If the rules are a bridge's.
@@ -65,6 +68,7 @@ impl Hooks {
         Hooks {
             filter: Some(Box::new(Filter::new(config, seed))),
             is_active: false,
+            looks_behind: false,
             link: Iface::new(2, "eth0"),
             loopback,
             bridge: None,
@@ -191,6 +195,7 @@ impl Stack {
             return Err(what.clone());
         }
         self.hooks.is_active = !rules.tables.is_empty();
+        self.hooks.looks_behind = rules.look_behind(HEADER_BYTES_MAX);
         self.hooks.bridge = None;
         let epoch = filter.epoch() + 1;
         filter.replace(rules, epoch, now.saturating_mul(1000));
@@ -205,6 +210,7 @@ impl Stack {
         };
         rules.forget_counts();
         self.hooks.is_active = !rules.tables.is_empty();
+        self.hooks.looks_behind = rules.look_behind(HEADER_BYTES_MAX);
         self.hooks.bridge = Some(Bridge {
             crossings: crossings(bridge),
             judge: Stack::judge_beside,
@@ -323,6 +329,7 @@ impl Stack {
         ip: &Ip,
         class: Class,
         origin: Origin,
+        rest: Option<Rest<'_>>,
     ) -> Result<(), Drop> {
         let interface = match origin {
             Origin::Link(_) => self.hooks.link,
@@ -346,6 +353,10 @@ impl Stack {
             Judged::Pass => Ok(()),
             Judged::Drop => Err(Drop::Filter),
             Judged::Reject(reject) => {
+                // The answer quotes it.
+                if let Some(rest) = rest {
+                    rest.fill(bytes);
+                }
                 self.answer_reject(bytes, ip, class, reject);
                 Err(Drop::Filter)
             }

@@ -11,7 +11,7 @@ use crate::Mac;
 use crate::checksum;
 use crate::config::Offloads;
 use crate::counters::Drop;
-use crate::frame::{ChecksumRequest, RxChecksum};
+use crate::frame::{ChecksumRequest, Rest, RxChecksum};
 use crate::neighbor::{Answer, Request};
 use crate::outbox::Waiting;
 use crate::packet::{self, ETHERNET, Ip};
@@ -40,7 +40,12 @@ pub(crate) enum Origin {
 }
 
 impl Stack {
-    pub(crate) fn ethernet_input(&mut self, frame: &mut [u8], checksum: RxChecksum) {
+    pub(crate) fn ethernet_input(
+        &mut self,
+        frame: &mut [u8],
+        checksum: RxChecksum,
+        rest: Option<Rest<'_>>,
+    ) {
         let Some((header, packet)) = frame.split_at_mut_checked(ETHERNET) else {
             return self.counters.drop(Drop::Malformed);
         };
@@ -54,23 +59,30 @@ impl Stack {
         match u16::from_be_bytes([header[12], header[13]]) {
             packet::ETHERTYPE_ARP => self.arp_input(packet),
             packet::ETHERTYPE_IPV4 if packet.first().is_some_and(|b| b >> 4 == 4) => {
-                self.ip_input(packet, Origin::Link(source), checksum);
+                self.ip_input(packet, Origin::Link(source), checksum, rest);
             }
             #[cfg(feature = "ipv6")]
             packet::ETHERTYPE_IPV6 if packet.first().is_some_and(|b| b >> 4 == 6) => {
-                self.ip_input(packet, Origin::Link(source), checksum);
+                self.ip_input(packet, Origin::Link(source), checksum, rest);
             }
             _ => self.counters.drop(Drop::Protocol),
         }
     }
 
     pub(crate) fn loopback_input(&mut self, mut frame: Vec<u8>) {
-        self.ip_input(&mut frame[ETHERNET..], Origin::Loopback, RxChecksum::Blank);
+        let packet = &mut frame[ETHERNET..];
+        self.ip_input(packet, Origin::Loopback, RxChecksum::Blank, None);
         self.outbox.give_back(frame);
     }
 
-    pub(crate) fn ip_input(&mut self, bytes: &mut [u8], origin: Origin, known: RxChecksum) {
-        if let Err(why) = self.ip_checked(bytes, origin, known) {
+    fn ip_input(
+        &mut self,
+        bytes: &mut [u8],
+        origin: Origin,
+        known: RxChecksum,
+        rest: Option<Rest<'_>>,
+    ) {
+        if let Err(why) = self.ip_checked(bytes, origin, known, rest) {
             self.counters.drop(why);
         }
     }
@@ -80,6 +92,7 @@ impl Stack {
         bytes: &mut [u8],
         origin: Origin,
         known: RxChecksum,
+        rest: Option<Rest<'_>>,
     ) -> Result<(), Drop> {
         let ip = packet::parse(bytes).ok_or(Drop::Malformed)?;
         if ip.dst.is_ipv4() && origin != Origin::Loopback {
@@ -97,7 +110,7 @@ impl Stack {
         let names = self.names_to_check(bytes, &ip, origin);
         #[cfg(feature = "tcp")]
         if names.is_some() && names == self.checked_names {
-            return self.own_input(bytes, &ip, Class::Own, origin, known);
+            return self.own_input(bytes, &ip, Class::Own, origin, known, rest);
         }
         self.check_source(&ip, origin)?;
         let class = self.routing.classify(&ip.dst);
@@ -118,8 +131,8 @@ impl Stack {
                 {
                     self.hooks.is_whole_of_pieces = true;
                 }
-                let checked =
-                    self.ip_checked(&mut whole[ETHERNET..], origin, RxChecksum::Unchecked);
+                let packet = &mut whole[ETHERNET..];
+                let checked = self.ip_checked(packet, origin, RxChecksum::Unchecked, None);
                 #[cfg(feature = "filter")]
                 {
                     self.hooks.is_whole_of_pieces = false;
@@ -136,7 +149,7 @@ impl Stack {
         if names.is_some() && class == Class::Own {
             self.checked_names = names;
         }
-        self.own_input(bytes, &ip, class, origin, known)
+        self.own_input(bytes, &ip, class, origin, known, rest)
     }
 
     /// What decides whether a whole TCP segment over IPv4 is for us.
@@ -156,6 +169,7 @@ impl Stack {
         class: Class,
         origin: Origin,
         known: RxChecksum,
+        rest: Option<Rest<'_>>,
     ) -> Result<(), Drop> {
         let end = ip.end;
         if known == RxChecksum::Unchecked && !transport_checksum_is_good(bytes, ip) {
@@ -164,16 +178,16 @@ impl Stack {
         #[cfg(feature = "filter")]
         if self.has_rules() {
             let before = names(bytes);
-            self.filter_input(&mut bytes[..end], ip, class, origin)?;
+            self.filter_input(&mut bytes[..end], ip, class, origin, rest)?;
             if names(bytes) == before {
-                return self.deliver(&mut bytes[..end], ip, class, origin);
+                return self.deliver(&mut bytes[..end], ip, class, origin, rest);
             }
             // NAT has changed the names.
             let ip = packet::parse(bytes).ok_or(Drop::Malformed)?;
             let class = self.routing.classify(&ip.dst);
-            return self.deliver(&mut bytes[..end], &ip, class, origin);
+            return self.deliver(&mut bytes[..end], &ip, class, origin, rest);
         }
-        self.deliver(&mut bytes[..end], ip, class, origin)
+        self.deliver(&mut bytes[..end], ip, class, origin, rest)
     }
 
     /// A source that is a group, ourselves seen from outside, or unset where it must not be.
@@ -201,10 +215,17 @@ impl Stack {
         ip: &Ip,
         class: Class,
         origin: Origin,
+        rest: Option<Rest<'_>>,
     ) -> Result<(), Drop> {
+        #[cfg(feature = "tcp")]
+        if ip.protocol == packet::TCP && class == Class::Own {
+            return self.tcp_input(bytes, ip, rest);
+        }
+        // Nobody else knows of a rest.
+        if let Some(rest) = rest {
+            rest.fill(bytes);
+        }
         match ip.protocol {
-            #[cfg(feature = "tcp")]
-            packet::TCP if class == Class::Own => self.tcp_input(bytes, ip, origin),
             #[cfg(feature = "udp")]
             packet::UDP => {
                 #[cfg(feature = "dhcp")]

@@ -104,7 +104,7 @@ pub use dhcp::Lease;
 pub use dns::{DnsError, DnsId};
 #[cfg(feature = "filter")]
 pub use fordway_filter;
-pub use frame::{ChecksumRequest, RxChecksum, RxFrame, TxFrame};
+pub use frame::{Behind, ChecksumRequest, HEAD_BYTES_MIN, RxChecksum, RxFrame, TxFrame};
 #[cfg(feature = "icmp")]
 pub use icmp::PingReply;
 pub use route::{Cidr, Route};

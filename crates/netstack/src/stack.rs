@@ -6,7 +6,7 @@ use core::net::IpAddr;
 
 use crate::config::{Config, Limits, Link};
 use crate::counters::{Counters, Drop};
-use crate::frame::{RxFrame, TxFrame};
+use crate::frame::{Behind, Rest, RxFrame, TxFrame};
 use crate::hash::Random;
 use crate::neighbor::{Neighbors, Released};
 use crate::outbox::{Outbox, Waiting};
@@ -274,10 +274,35 @@ impl Stack {
 
     /// Takes in a frame.
     pub fn receive(&mut self, now: Micros, frame: &mut RxFrame<'_>) {
+        self.take_in(now, frame, None);
+    }
+
+    /// Takes in a frame of which the first `here` bytes have been copied to where it has room, and the rest lies behind them.
+    pub fn receive_head(
+        &mut self,
+        now: Micros,
+        frame: &mut RxFrame<'_>,
+        here: usize,
+        source: &dyn Behind,
+    ) {
+        let Some((head, room)) = frame.bytes.split_at_mut_checked(here) else {
+            return self.receive(now, frame);
+        };
+        let is_bulk = cfg!(feature = "tcp") && crate::frame::is_bulk(head, frame.checksum);
+        #[cfg(feature = "filter")]
+        let is_bulk = is_bulk && !self.hooks.looks_behind;
+        if !is_bulk {
+            source.copy_to(here, room);
+        }
+        let rest = is_bulk.then_some(Rest { at: here, source });
+        self.take_in(now, frame, rest);
+    }
+
+    fn take_in(&mut self, now: Micros, frame: &mut RxFrame<'_>, rest: Option<Rest<'_>>) {
         self.advance(now);
         self.counters.rx_frames += 1;
         self.counters.rx_bytes += frame.bytes.len() as u64;
-        self.ethernet_input(frame.bytes, frame.checksum);
+        self.ethernet_input(frame.bytes, frame.checksum, rest);
         self.send_neighbor_requests();
     }
 

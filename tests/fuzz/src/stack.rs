@@ -7,8 +7,8 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crate::Bytes;
 use fordway_netstack::{
-    Cidr, Config, Event, Ipv6Options, Limits, ListenerId, RxChecksum, RxFrame, Stack, TcpId,
-    TcpOptions, UdpId, UdpOptions,
+    Behind, Cidr, Config, Event, HEAD_BYTES_MIN, Ipv6Options, Limits, ListenerId, RxChecksum,
+    RxFrame, Stack, TcpId, TcpOptions, UdpId, UdpOptions,
 };
 
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
@@ -20,6 +20,16 @@ const STEPS_MAX: usize = 400;
 const IS_WIDE: u8 = 0xe0;
 const OURS_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1);
 const THEIRS_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2);
+
+/// The rest of a frame whose sender has written something else there meanwhile.
+#[derive(Debug)]
+struct Changed;
+
+impl Behind for Changed {
+    fn copy_to(&self, at: usize, target: &mut [u8]) {
+        target.fill(at as u8);
+    }
+}
 
 struct Run {
     stack: Stack,
@@ -339,7 +349,14 @@ impl Run {
             bytes: &mut frame,
             checksum,
         };
-        self.stack.receive(self.now, &mut frame);
+        // Some come as their head alone.
+        match frame.bytes.len() {
+            len @ HEAD_BYTES_MIN.. if len % 2 == 1 => {
+                let stack = &mut self.stack;
+                stack.receive_head(self.now, &mut frame, HEAD_BYTES_MIN, &Changed);
+            }
+            _ => self.stack.receive(self.now, &mut frame),
+        }
     }
 
     fn raw(&mut self, bytes: &mut Bytes) {

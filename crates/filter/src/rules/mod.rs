@@ -126,6 +126,46 @@ impl Rules {
         shape(self) == shape(other)
     }
 
+    /// Whether a rule looks at, or writes, bytes that lie more than `bytes` behind the beginning of a packet's network or
+    /// transport header: bytes of what a TCP segment carries, if no header is longer than that.
+    pub fn look_behind(&self, bytes: usize) -> bool {
+        let is_far = |offset: u16, len: u8| usize::from(offset) + usize::from(len) > bytes;
+        let far = |at: &Bytes| at.base == PayloadBase::Inner || is_far(at.offset, at.len);
+        let mut exprs = self.ids().flat_map(|(_, rule)| &rule.exprs);
+        exprs.any(|expr| match expr {
+            Expr::Payload { at, .. } => far(at),
+            Expr::PayloadSet { at, sum, .. } => far(at) || sum.at.is_some_and(|at| is_far(at, 2)),
+            // An extension header has a number of its own, which may be that of TCP.
+            Expr::Exthdr { offset, len, .. } => is_far(*offset, *len),
+            // These look at no more than addresses and ports.
+            Expr::Meta { .. }
+            | Expr::MetaSet { .. }
+            | Expr::Ct { .. }
+            | Expr::CtSet { .. }
+            | Expr::Fib { .. }
+            | Expr::Nat(_)
+            | Expr::Reject { .. }
+            | Expr::Log(_)
+            | Expr::Notrack => false,
+            // These know what others have read.
+            Expr::Numgen { .. }
+            | Expr::Hash { .. }
+            | Expr::Immediate { .. }
+            | Expr::Verdict(_)
+            | Expr::Bitwise { .. }
+            | Expr::Byteorder { .. }
+            | Expr::Cmp { .. }
+            | Expr::Range { .. }
+            | Expr::Lookup { .. }
+            | Expr::Dynset { .. }
+            | Expr::Object { .. }
+            | Expr::ObjectMap { .. }
+            | Expr::Stateful(_) => false,
+            // Not done here.
+            Expr::Unknown(_) => false,
+        })
+    }
+
     /// Each rule with its place.
     pub fn ids(&self) -> impl Iterator<Item = (RuleId, &Rule)> {
         let tables = self.tables.iter().enumerate();
@@ -487,4 +527,71 @@ pub enum ElementData {
     Verdict(Verdict),
     Value(Vec<u8>),
     Object(String),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+
+    fn looks_behind(expr: Expr) -> bool {
+        let chain = Chain {
+            name: "c".into(),
+            base: None,
+            rules: vec![Rule { exprs: vec![expr] }],
+        };
+        let table = Table {
+            family: Family::Inet,
+            name: "t".into(),
+            dormant: false,
+            chains: vec![chain],
+            sets: vec![],
+            objects: vec![],
+        };
+        let tables = vec![table];
+        Rules { tables }.look_behind(60)
+    }
+
+    #[test]
+    fn what_looks_behind_headers_is_told() {
+        use PayloadBase::{Inner, Network, Transport};
+        let to = Some(0);
+        for (base, offset, len, expected) in [
+            (Network, 16, 4, false),
+            (Transport, 56, 4, false),
+            (Transport, 57, 4, true),
+            (Network, 60, 1, true),
+            (Transport, u16::MAX, 16, true),
+            (Inner, 0, 1, true),
+        ] {
+            let at = Bytes { base, offset, len };
+            assert_eq!(looks_behind(Expr::Payload { to, at }), expected, "{at:?}");
+            let sum = Sum {
+                at: None,
+                pseudo: false,
+            };
+            let set = Expr::PayloadSet { from: to, at, sum };
+            assert_eq!(looks_behind(set), expected, "{at:?}");
+        }
+        let at = Bytes {
+            base: Transport,
+            offset: 0,
+            len: 2,
+        };
+        let sum = Sum {
+            at: Some(100),
+            pseudo: false,
+        };
+        assert!(looks_behind(Expr::PayloadSet { from: to, at, sum }));
+        let option = |offset| Expr::Exthdr {
+            to,
+            op: 0,
+            kind: 6,
+            offset,
+            len: 4,
+            present: false,
+        };
+        assert!(!looks_behind(option(2)));
+        assert!(looks_behind(option(100)));
+    }
 }

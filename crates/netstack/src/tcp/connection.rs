@@ -11,6 +11,7 @@
 //! here when its handshake is over (`handshake` does that), an active one with its SYN.
 
 use super::flow::{Ready, TcpInfo, TcpState};
+use super::payload::Payload;
 use super::position;
 use super::receiver::{BLOCKS_MAX, Receiver, Taken};
 use super::ring::Pool;
@@ -315,7 +316,7 @@ impl Connection {
         &mut self,
         tcp: &Tcp,
         options: &[u8],
-        payload: &[u8],
+        payload: Payload<'_>,
         pool: &mut Pool,
         now: Micros,
     ) -> bool {
@@ -464,12 +465,12 @@ impl Connection {
         }
     }
 
-    fn hear_text(&mut self, at: u64, bytes: &[u8], fin: bool, pool: &mut Pool, now: Micros) {
+    fn hear_text(&mut self, at: u64, text: Payload<'_>, fin: bool, pool: &mut Pool, now: Micros) {
         let before = self.receive.next;
-        let taken = self.receive.take(at, bytes, fin, pool);
+        let taken = self.receive.take(at, text, fin, pool);
         self.heard_mss = self
             .heard_mss
-            .max(bytes.len() as u64)
+            .max(text.len() as u64)
             .min(self.own_mss.into());
         if self.receive.next > before {
             self.ready.is_readable = true;

@@ -367,7 +367,7 @@ impl Stack {
                     .push_back(Source::Listener(half_open.listener.index));
             }
         }
-        self.flow_input(index, bytes, ip, tcp)
+        self.flow_input(index, bytes, ip, tcp, None)
     }
 }
 

@@ -4,9 +4,10 @@ use core::net::SocketAddr;
 
 use super::connection::Clock;
 use super::flow::TcpState;
+use super::payload::Payload;
 use super::{Key, Slot, Tcp as Table};
 use crate::counters::Drop;
-use crate::ip::Origin;
+use crate::frame::Rest;
 use crate::packet::{self, Ip, SegmentOptions, SynOptions, Tcp, flag};
 use crate::route::Hop;
 use crate::stack::Stack;
@@ -20,7 +21,7 @@ impl Stack {
         &mut self,
         bytes: &mut [u8],
         ip: &Ip,
-        _origin: Origin,
+        rest: Option<Rest<'_>>,
     ) -> Result<(), Drop> {
         let segment = &bytes[ip.payload..];
         let tcp = Tcp::parse(segment).ok_or(Drop::Malformed)?;
@@ -30,8 +31,14 @@ impl Stack {
         let local = SocketAddr::new(ip.dst, tcp.dst_port);
         let remote = SocketAddr::new(ip.src, tcp.src_port);
         let key = Key::new(&local, &remote);
-        match self.tcp.table.get(&key).copied() {
-            Some(Slot::Flow(index)) => self.flow_input(index, bytes, ip, &tcp),
+        let slot = self.tcp.table.get(&key).copied();
+        if let Some(rest) = rest
+            && !matches!(slot, Some(Slot::Flow(_)))
+        {
+            rest.fill(bytes);
+        }
+        match slot {
+            Some(Slot::Flow(index)) => self.flow_input(index, bytes, ip, &tcp, rest),
             Some(Slot::HalfOpen(index)) => self.half_open_input(index, bytes, ip, &tcp),
             Some(Slot::TimeWait(number)) => {
                 self.time_wait_input(number, local, remote, bytes, ip, &tcp)
@@ -157,9 +164,10 @@ impl Stack {
     pub(super) fn flow_input(
         &mut self,
         index: u32,
-        bytes: &mut [u8],
+        bytes: &[u8],
         ip: &Ip,
         tcp: &Tcp,
+        rest: Option<Rest<'_>>,
     ) -> Result<(), Drop> {
         let now = self.now;
         self.counters.flow_visits += 1;
@@ -167,8 +175,10 @@ impl Stack {
         let Some(flow) = flows[index as usize].flow.as_deref_mut() else {
             return Err(Drop::Protocol);
         };
-        let (header, payload) = bytes[ip.payload..ip.end].split_at(tcp.header);
-        let wants_reset = flow.tcp.input(tcp, &header[20..], payload, pool, now);
+        let text_at = ip.payload + tcp.header;
+        let options = &bytes[ip.payload + 20..text_at];
+        let payload = Payload::of(&bytes[..ip.end], text_at, rest);
+        let wants_reset = flow.tcp.input(tcp, options, payload, pool, now);
         let (local, remote) = (flow.local, flow.remote);
         let is_proof = tcp.has(flag::ACK) && !wants_reset;
         if is_proof && now.saturating_sub(flow.tcp.confirmed_at) >= CONFIRM_US {

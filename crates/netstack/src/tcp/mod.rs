@@ -28,6 +28,7 @@ mod flow;
 mod handshake;
 mod input;
 mod output;
+mod payload;
 mod receiver;
 mod ring;
 mod rtt;

@@ -11,6 +11,7 @@
 
 use alloc::vec::Vec;
 
+use super::payload::Payload;
 use super::ring::{Pool, Ring};
 
 /// The window of the handshake has 16 bits.
@@ -124,8 +125,8 @@ impl Receiver {
     }
 
     /// Takes a segment's bytes in, as far as they are new, in the window and have room.
-    pub(super) fn take(&mut self, at: u64, bytes: &[u8], fin: bool, pool: &mut Pool) -> Taken {
-        let end = at + bytes.len() as u64;
+    pub(super) fn take(&mut self, at: u64, text: Payload<'_>, fin: bool, pool: &mut Pool) -> Taken {
+        let end = at + text.len() as u64;
         if fin && end >= self.next && end <= self.edge {
             self.fin_at.get_or_insert(end);
         }
@@ -142,11 +143,11 @@ impl Receiver {
             if at < self.next {
                 self.twice = Some((at, self.next));
             }
-            let piece = &bytes[(start - at) as usize..(stop - at) as usize];
+            let piece = text.cut((start - at) as usize, (stop - at) as usize);
             self.place(start, stop, piece)
         } else {
-            self.came_twice(at, bytes.len());
-            if fin && bytes.is_empty() && end == self.next {
+            self.came_twice(at, text.len());
+            if fin && text.is_empty() && end == self.next {
                 Taken::InOrder
             } else {
                 Taken::OutOfOrder
@@ -158,9 +159,9 @@ impl Receiver {
         taken
     }
 
-    fn place(&mut self, start: u64, stop: u64, bytes: &[u8]) -> Taken {
+    fn place(&mut self, start: u64, stop: u64, text: Payload<'_>) -> Taken {
         if start == self.next && self.pieces.is_empty() {
-            self.ring.put(start, bytes);
+            self.ring.put(start, text);
             self.next = stop;
             return Taken::InOrder;
         }
@@ -177,7 +178,7 @@ impl Receiver {
             whole = (start.min(left.0), stop.max(right.1));
         }
         if start == self.next {
-            self.ring.put(start, bytes);
+            self.ring.put(start, text);
             self.next = whole.1;
             self.pieces.drain(..behind);
             return Taken::OutOfOrder;
@@ -185,7 +186,7 @@ impl Receiver {
         if first == behind && self.pieces.len() >= PIECES_MAX {
             return Taken::OutOfOrder;
         }
-        self.ring.put(start, bytes);
+        self.ring.put(start, text);
         self.pieces.splice(first..behind, [whole]);
         let old = self.recent.iter().position(|at| *at == whole.0);
         self.recent[..=old.unwrap_or(BLOCKS_MAX - 1)].rotate_right(1);

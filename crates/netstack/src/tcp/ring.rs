@@ -9,6 +9,8 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
 
+use super::payload::Payload;
+
 /// What each ring may hold whatever others hold.
 const ALWAYS_BYTES: usize = 4096;
 /// Both rings of a connection at least.
@@ -48,11 +50,13 @@ impl Ring {
     }
 
     /// Copies in what fits into the capacity, which the caller has seen to.
-    pub(super) fn put(&mut self, at: u64, bytes: &[u8]) {
-        let piece = self.piece_at(at, bytes.len());
-        let (first, second) = bytes.split_at(piece.len());
-        self.bytes[piece].copy_from_slice(first);
-        self.bytes[..second.len()].copy_from_slice(second);
+    pub(super) fn put(&mut self, at: u64, text: Payload<'_>) {
+        let (piece, len) = (self.piece_at(at, text.len()), text.len());
+        let first = piece.len();
+        text.cut(0, first).copy_to(&mut self.bytes[piece]);
+        if first < len {
+            text.cut(first, len).copy_to(&mut self.bytes[..len - first]);
+        }
     }
 
     pub(super) fn get(&self, at: u64, buffer: &mut [u8]) {
@@ -69,7 +73,7 @@ impl Ring {
         let mut at = kept.start;
         while at < kept.end {
             let piece = self.piece(at, (kept.end - at) as usize);
-            larger.put(at, piece);
+            larger.put(at, piece.into());
             at += piece.len() as u64;
         }
         *self = larger;

@@ -111,8 +111,13 @@ impl Bench {
             .map(|block| (OURS.wrapping_add(block.0), OURS.wrapping_add(block.1)))
             .collect();
         len += packet::put_blocks(&mut options[len..], &blocks);
-        self.tcp
-            .input(&header, &options[..len], bytes, &mut self.pool, self.now)
+        self.tcp.input(
+            &header,
+            &options[..len],
+            bytes.into(),
+            &mut self.pool,
+            self.now,
+        )
     }
 
     /// The timestamp that an answer to what has just been sent carries.
@@ -318,9 +323,13 @@ fn a_timeout_that_was_wrong_is_taken_back() {
         window: 60_000,
         ..Tcp::default()
     };
-    bench
-        .tcp
-        .input(&header, &options, b"", &mut bench.pool, bench.now);
+    bench.tcp.input(
+        &header,
+        &options,
+        b"".as_slice().into(),
+        &mut bench.pool,
+        bench.now,
+    );
     assert!(bench.tcp.info().cwnd_bytes >= before);
     assert!(bench.sent_at().iter().all(|at| *at >= 10_000));
 }
@@ -633,7 +642,8 @@ fn by_chance_all_bytes_arrive_and_both_ends_close() {
                 for frame in due {
                     let tcp = Tcp::parse(&frame).expect("a header");
                     let (header, payload) = frame.split_at(tcp.header);
-                    ends[side].input(&tcp, &header[20..], payload, &mut pools[side], now);
+                    let options = &header[20..];
+                    ends[side].input(&tcp, options, payload.into(), &mut pools[side], now);
                 }
             }
         }
