@@ -6,7 +6,9 @@ use crate::pace::Pace;
 use crate::pairs::PAIRS_MIN;
 use crate::placement::Placement;
 use crate::report::{JsonLines, Row};
-use crate::{apps, compare, document, filter, instructions, marks, publish, reach, stack, wide};
+use crate::{
+    apps, compare, count, document, filter, instructions, marks, publish, reach, stack, wide,
+};
 use anyhow::{Result, ensure};
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -84,6 +86,11 @@ pub enum Command {
     },
     /// Instructions of the library for a small write, read and wait, by function.
     Instructions,
+    /// Instructions of a request on a stack of the domain's own, beside Linux's, in an emulated machine.
+    StackCount(count::CountArgs),
+    /// What runs in that machine.
+    #[command(hide = true)]
+    Counted(count::inside::CountedArgs),
     /// One end of a conversation that is measured.
     #[command(hide = true)]
     End(EndArgs),
@@ -213,6 +220,8 @@ pub fn run(command: &Command) -> Result<()> {
         Command::End(args) => end::run(args),
         Command::Instructions => instructions::run(),
         Command::Stepped(args) => instructions::stepped(args),
+        Command::StackCount(args) => count::run(args),
+        Command::Counted(args) => count::inside::run(args),
     }
 }
 

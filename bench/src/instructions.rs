@@ -304,7 +304,7 @@ impl Code {
 }
 
 /// A name of Rust's as people write it: of `_ZN7fordway5epoll4waitE`, each part behind its length.
-fn plain(name: &str) -> String {
+pub(crate) fn plain(name: &str) -> String {
     let Some(mut rest) = name.strip_prefix("_ZN") else {
         return name.to_owned();
     };

@@ -8,7 +8,7 @@
 //! - [`micro`]: suites of plain programs
 //! - [`filter`]: what rules cost packets and the fast path
 //! - [`reach`]: where rings reach: behind published ports and proxies, into musl; [`stack`]: stacks of domains' own; [`wide`]: what grows with domains and busy connections
-//! - [`compare`]: two builds in alternation; [`instructions`]: what a small message costs, counted
+//! - [`compare`]: two builds in alternation; [`instructions`]: what a small message costs, counted; [`count`]: what a request costs on a stack, counted in an emulated machine
 //! - [`apps`]: the suite of real programs; [`cli`]: the suites' arguments
 //! - [`demo`]: real programs for people, a program of its own
 #![forbid(unsafe_code)]
@@ -17,6 +17,7 @@ pub mod alternate;
 pub mod apps;
 pub mod cli;
 pub mod compare;
+pub mod count;
 pub mod demo;
 pub mod distance;
 pub mod document;

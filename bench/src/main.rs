@@ -26,9 +26,14 @@ fn main() -> ExitCode {
     exit::finish("fordway-bench", may.and_then(|()| cli::run(&command)))
 }
 
-/// One end of a conversation runs as whoever the launcher makes it; the others read files.
+/// One end of a conversation runs as whoever the launcher makes it; the others read files, or
+/// have a machine of their own.
 fn needs_root(command: &Command) -> bool {
     let reads = matches!(command, Command::Report { .. } | Command::Publish { .. });
-    let plain = matches!(command, Command::End(_) | Command::Stepped(_));
-    !reads && !plain
+    let plain = matches!(
+        command,
+        Command::End(_) | Command::Stepped(_) | Command::Counted(_)
+    );
+    let emulated = matches!(command, Command::StackCount(_));
+    !reads && !plain && !emulated
 }

@@ -31,7 +31,7 @@ struct Task {
     run: fn(&[String]) -> Outcome,
 }
 
-const TASKS: [Task; 27] = [
+const TASKS: [Task; 28] = [
     Task {
         name: "help",
         what: "this list",
@@ -76,6 +76,11 @@ const TASKS: [Task; 27] = [
         name: "xen-bench",
         what: "its figures beside a Linux guest's, into bench-report/ ([WORD...])",
         run: xen::bench,
+    },
+    Task {
+        name: "stack-count",
+        what: "instructions of a request on a stack of a domain's own beside Linux's, under emulation ([--json FILE] ...)",
+        run: xen::stack_count,
     },
     Task {
         name: "fuzz",

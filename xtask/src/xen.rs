@@ -1,6 +1,6 @@
 //! Tasks on Xen's test bed: the unikernel's images, then `fordway-test-xen`.
 
-use crate::{Outcome, cargo, program, run, unikernel};
+use crate::{BENCH, Outcome, build, cargo, program, run, unikernel};
 use std::process::Command;
 
 const PACKAGE: &str = "fordway-test-xen";
@@ -22,6 +22,14 @@ pub(crate) fn bench(arguments: &[String]) -> Outcome {
     let mut bench = program(&[PROGRAM, "--bench", "bench-report"]);
     bench.args(arguments);
     run(bench)
+}
+
+/// `stack-count`: of the build, in the same emulation without Xen.
+pub(crate) fn stack_count(arguments: &[String]) -> Outcome {
+    build(&[])?;
+    let mut count = program(&[BENCH, "stack-count"]);
+    count.args(arguments);
+    run(count)
 }
 
 /// The short form, as a step of `test`.

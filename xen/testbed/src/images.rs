@@ -53,6 +53,21 @@ const GUEST_PACKAGES: &[&str] = &[
     "lighttpd",
     "redis-server",
 ];
+/// Linux without Xen: what Fordway needs, and perf(1).
+const LINUX_PACKAGES: &[&str] = &[
+    "linux-image-cloud-amd64",
+    "linux-perf",
+    "bash",
+    "coreutils",
+    "grep",
+    "iproute2",
+    "kmod",
+    "mount",
+    "nftables",
+    "procps",
+    "python3",
+    "util-linux",
+];
 /// What they are wanted for. An image without one of these is not kept.
 const GUEST_PROGRAMS: &[&str] = &[
     "usr/bin/busybox",
@@ -81,6 +96,9 @@ const LEFT_OUT: &[&str] = &[
     "udev",
     "xen-hypervisor-",
 ];
+/// perf(1) is linked to this one, which is left out elsewhere; and files of it that perf does not read.
+const PERL: &str = "libperl";
+const PERL_PATHS: &[&str] = &["usr/lib/x86_64-linux-gnu/perl", "usr/share/perl"];
 /// Files that nothing in dom0 reads.
 const PATHS_LEFT_OUT: &[&str] = &[
     "usr/share/doc",
@@ -117,6 +135,34 @@ const DOM0_MODULES: &[&str] = &[
     "sch_tbf",
 ];
 const GUEST_MODULES: &[&str] = &["xen-netfront", "af_packet"];
+const LINUX_MODULES: &[&str] = &[
+    "af_packet",
+    "bridge",
+    "inet_diag",
+    "nf_conntrack",
+    "nf_conntrack_bridge",
+    "nf_conntrack_netlink",
+    "nf_tables",
+    "nft_chain_nat",
+    "nft_ct",
+    "nft_fib_inet",
+    "nft_limit",
+    "nft_log",
+    "nft_masq",
+    "nft_meta_bridge",
+    "nft_nat",
+    "nft_objref",
+    "nft_redir",
+    "nft_reject_bridge",
+    "nft_reject_inet",
+    "nft_reject_ipv4",
+    "nft_reject_ipv6",
+    "tcp_diag",
+    "tun",
+    "udp_diag",
+    "unix_diag",
+    "veth",
+];
 
 const GUEST_INIT: &str = include_str!("../assets/guest-init.sh");
 const GUEST_NGINX: &str = include_str!("../assets/guest-nginx.conf");
@@ -145,10 +191,20 @@ impl Source {
     }
 }
 
+/// The machine that jobs run on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bed {
+    /// Xen, with a Linux dom0.
+    Xen,
+    /// Linux alone, with perf(1).
+    Linux,
+}
+
 /// A directory of images, complete.
 #[derive(Clone, Debug)]
 pub struct Images {
     directory: PathBuf,
+    bed: Bed,
 }
 
 impl Images {
@@ -161,13 +217,38 @@ impl Images {
     /// The Linux guest's kernel, its smallest initramfs, and the one with servers.
     pub const LINUX: [&str; 3] = ["kernel", "small.cpio", "servers.cpio"];
 
+    /// The kernel of Linux alone, as QEMU's -kernel takes it, and its initramfs.
+    pub const ALONE: [&str; 2] = ["alone-kernel", "alone.cpio"];
+
     /// One of its files.
     pub fn path(&self, name: &str) -> PathBuf {
         self.directory.join(name)
     }
 
+    /// Which machine they are of.
+    pub fn bed(&self) -> Bed {
+        self.bed
+    }
+
+    /// The initramfs of the system in which jobs run.
+    pub(crate) fn system(&self) -> PathBuf {
+        self.path(match self.bed {
+            Bed::Xen => Images::DOM0,
+            Bed::Linux => Images::ALONE[1],
+        })
+    }
+
     /// The images, from the cache or made now; `say` is told what takes time.
     pub fn prepare(say: &dyn Fn(&str)) -> Result<Images, Error> {
+        Images::of(Bed::Xen, &[DOM0_PACKAGES, GUEST_PACKAGES], say)
+    }
+
+    /// The same of Linux alone.
+    pub fn prepare_linux(say: &dyn Fn(&str)) -> Result<Images, Error> {
+        Images::of(Bed::Linux, &[LINUX_PACKAGES], say)
+    }
+
+    fn of(bed: Bed, lists: &[&[&str]], say: &dyn Fn(&str)) -> Result<Images, Error> {
         let cache = cache();
         std::fs::create_dir_all(&cache).map_err(|error| Error::file(&cache, error))?;
         // One that makes them at a time; the others find them made.
@@ -176,31 +257,39 @@ impl Images {
         lock.lock().map_err(|error| Error::file(&cache, error))?;
 
         let apt = Apt::at(&cache.join("apt"))?;
-        let dom0 = apt.resolve(DOM0_PACKAGES)?;
-        let guest = apt.resolve(GUEST_PACKAGES)?;
-        let directory = cache.join(format!("images-{:016x}", key(&dom0, &guest)));
+        let resolved = lists.iter().map(|list| apt.resolve(list));
+        let packages = resolved.collect::<Result<Vec<_>, _>>()?;
+        let directory = cache.join(format!("images-{:016x}", key(bed, &packages)));
         if directory.is_dir() {
-            return Ok(Images { directory });
+            return Ok(Images { directory, bed });
         }
         say("fetching Debian's packages");
         // One by one: of alternatives, both together might take another.
-        apt.fetch(DOM0_PACKAGES)?;
-        apt.fetch(GUEST_PACKAGES)?;
+        lists.iter().try_for_each(|list| apt.fetch(list))?;
         let work = cache.join("work");
         let _ = std::fs::remove_dir_all(&work);
         let images = Images {
             directory: work.join("images"),
+            bed,
         };
         std::fs::create_dir_all(&images.directory)
             .map_err(|error| Error::file(&images.directory, error))?;
-        say("unpacking them and making dom0's image");
-        images.make_dom0(&apt, &dom0, &work.join("dom0"))?;
-        say("making the Linux guest's images");
-        images.make_guest(&apt, &guest, &work.join("guest"))?;
+        match bed {
+            Bed::Xen => {
+                say("unpacking them and making dom0's image");
+                images.make_dom0(&apt, &packages[0], &work.join("dom0"))?;
+                say("making the Linux guest's images");
+                images.make_guest(&apt, &packages[1], &work.join("guest"))?;
+            }
+            Bed::Linux => {
+                say("unpacking them and making the image");
+                images.make_alone(&apt, &packages[0], &work.join("alone"))?;
+            }
+        }
         std::fs::rename(&images.directory, &directory)
             .map_err(|error| Error::file(&directory, error))?;
         let _ = std::fs::remove_dir_all(&work);
-        Ok(Images { directory })
+        Ok(Images { directory, bed })
     }
 
     fn make_dom0(&self, apt: &Apt, packages: &[Package], tree: &Path) -> Result<(), Error> {
@@ -226,30 +315,26 @@ impl Images {
         let xen = kernel::unpack("gzip", "gzip", &xen)?;
         self.write(Images::XEN, &xen)?;
 
-        let wanted = |path: &str| !PATHS_LEFT_OUT.contains(&path) && !path.ends_with("/test");
         self.archive(Images::DOM0, |archive| {
-            archive.tree(tree, &wanted)?;
-            for directory in ["dev", "proc", "sys", "run", "tmp", "root", "modules"] {
-                let made = tree.join(directory).is_dir();
-                if !made {
-                    archive.directory(directory)?;
-                }
-            }
-            archive.device("dev/console", 5, 1)?;
-            add_modules(archive, &modules)?;
-            // What maintainer scripts would have linked.
-            for (link, target) in [
-                ("sh", "bash"),
-                ("awk", "gawk"),
-                ("which", "which.debianutils"),
-            ] {
-                archive.link(&format!("usr/bin/{link}"), target)?;
-            }
+            add_system(archive, tree, &modules, &[])?;
             archive.directory("root/.siege")?;
-            archive.file("root/.siege/siege.conf", 0o644, SIEGE.as_bytes())?;
-            archive.file("etc/passwd", 0o644, b"root:x:0:0:root:/root:/bin/bash\n")?;
-            archive.file("etc/group", 0o644, b"root:x:0:\n")?;
-            archive.file("etc/hosts", 0o644, b"127.0.0.1 localhost\n")
+            archive.file("root/.siege/siege.conf", 0o644, SIEGE.as_bytes())
+        })
+    }
+
+    fn make_alone(&self, apt: &Apt, packages: &[Package], tree: &Path) -> Result<(), Error> {
+        merged_tree(tree)?;
+        for package in packages {
+            if !left_out(package) || package.name.starts_with(PERL) {
+                unpack(&apt.archive(package), tree)?;
+            }
+        }
+        let kernel_tree = tree.with_extension("kernel");
+        let (packed, modules) = unpack_kernel(apt, packages, &kernel_tree, LINUX_MODULES)?;
+        let [kernel, system] = Images::ALONE;
+        self.write(kernel, &packed)?;
+        self.archive(system, |archive| {
+            add_system(archive, tree, &modules, PERL_PATHS)
         })
     }
 
@@ -353,16 +438,19 @@ fn cache() -> PathBuf {
         .join("fordway/xen")
 }
 
-fn key(dom0: &[Package], guest: &[Package]) -> u64 {
+fn key(bed: Bed, packages: &[Vec<Package>]) -> u64 {
     let mut hasher = DefaultHasher::new();
     RECIPE.hash(&mut hasher);
-    for package in dom0.iter().chain(guest) {
+    for package in packages.iter().flatten() {
         (&package.name, &package.version).hash(&mut hasher);
     }
     let assets = [GUEST_INIT, GUEST_NGINX, GUEST_LIGHTTPD, SIEGE];
     assets.hash(&mut hasher);
     let lists = [LEFT_OUT, PATHS_LEFT_OUT, DOM0_MODULES, GUEST_MODULES];
     lists.hash(&mut hasher);
+    if bed == Bed::Linux {
+        (PERL_PATHS, LINUX_MODULES).hash(&mut hasher);
+    }
     hasher.finish()
 }
 
@@ -405,6 +493,37 @@ fn only_file(directory: &Path, prefix: &str, suffix: &str) -> Result<PathBuf, Er
             name.starts_with(prefix) && name.ends_with(suffix)
         })
         .ok_or_else(|| Error::Image(format!("no {prefix}*{suffix} in {}", directory.display())))
+}
+
+/// A system with bash and Python: the tree but for the paths `without`, and what makes it one that boots.
+fn add_system<W: io::Write>(
+    archive: &mut Archive<W>,
+    tree: &Path,
+    modules: &[PathBuf],
+    without: &[&str],
+) -> io::Result<()> {
+    archive.tree(tree, &|path| {
+        !PATHS_LEFT_OUT.contains(&path) && !without.contains(&path) && !path.ends_with("/test")
+    })?;
+    for directory in ["dev", "proc", "sys", "run", "tmp", "root", "modules"] {
+        let made = tree.join(directory).is_dir();
+        if !made {
+            archive.directory(directory)?;
+        }
+    }
+    archive.device("dev/console", 5, 1)?;
+    add_modules(archive, modules)?;
+    // What maintainer scripts would have linked.
+    for (link, target) in [
+        ("sh", "bash"),
+        ("awk", "gawk"),
+        ("which", "which.debianutils"),
+    ] {
+        archive.link(&format!("usr/bin/{link}"), target)?;
+    }
+    archive.file("etc/passwd", 0o644, b"root:x:0:0:root:/root:/bin/bash\n")?;
+    archive.file("etc/group", 0o644, b"root:x:0:\n")?;
+    archive.file("etc/hosts", 0o644, b"127.0.0.1 localhost\n")
 }
 
 /// Numbered in the order of insertion, so that an init needs no list of dependencies.

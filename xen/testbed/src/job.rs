@@ -1,15 +1,16 @@
-//! What is to be done in dom0: cases, and the files that they need. It goes into the
-//! initrd as a second archive behind dom0's, and lies in /job there. dom0's first process
+//! What is to be done in dom0, or in Linux alone: cases, and the files that they need. It goes into the
+//! initrd as a second archive behind the system's, and lies in /job there. The system's first process
 //! and the runner of the cases come with it, so that they are no part of the cache.
 
 use crate::Error;
 use crate::cpio::Archive;
-use crate::images::{Images, Source};
+use crate::images::{Bed, Images, Source};
 use serde::Serialize;
 use std::io::{self, Write};
 use std::path::Path;
 
 const INIT: &str = include_str!("../assets/dom0-init.sh");
+const INIT_ALONE: &str = include_str!("../assets/linux-init.sh");
 const RUNNER: &str = include_str!("../assets/runner.py");
 const VIF_PLUG: &str = include_str!("../assets/vif-plug.sh");
 
@@ -49,12 +50,12 @@ struct Entry<'a> {
 }
 
 impl Job {
-    /// Writes the initrd: dom0's archive and the job's.
+    /// Writes the initrd: the system's archive and the job's.
     pub(crate) fn write(&self, images: &Images, to: &Path) -> Result<(), Error> {
         let written = (|| {
             let mut file = io::BufWriter::new(std::fs::File::create(to)?);
-            let mut dom0 = std::fs::File::open(images.path(Images::DOM0))?;
-            io::copy(&mut dom0, &mut file)?;
+            let mut system = std::fs::File::open(images.system())?;
+            io::copy(&mut system, &mut file)?;
             self.archive(images, file)
         })();
         written.map_err(|error| Error::file(to, error))
@@ -62,9 +63,14 @@ impl Job {
 
     fn archive(&self, images: &Images, to: impl Write) -> io::Result<()> {
         let mut archive = Archive::new(to);
-        archive.file("init", 0o755, INIT.as_bytes())?;
         archive.file("runner.py", 0o755, RUNNER.as_bytes())?;
-        archive.file("etc/xen/scripts/vif-plug", 0o755, VIF_PLUG.as_bytes())?;
+        match images.bed() {
+            Bed::Xen => {
+                archive.file("init", 0o755, INIT.as_bytes())?;
+                archive.file("etc/xen/scripts/vif-plug", 0o755, VIF_PLUG.as_bytes())?;
+            }
+            Bed::Linux => archive.file("init", 0o755, INIT_ALONE.as_bytes())?,
+        }
         archive.directory("job")?;
         archive.directory("job/cases")?;
         let mut list = Vec::new();

@@ -10,6 +10,9 @@
 //!        └─ second serial port: one line a frame, read as it comes ──> events, report
 //! ```
 //!
+//! The same bed without Xen ([`Bed::Linux`]) is Linux and perf(1) alone, where instructions of processes and of the
+//! kernel are counted: its scheduler's nanoseconds are instructions.
+//!
 //! Nothing is installed on the host, and no privilege is needed: apt resolves against an
 //! empty system into a cache of ours, and the initramfs are written by [`cpio`], which
 //! needs no root to name device nodes. The host gives `qemu-system-x86_64`, `apt-get`,
@@ -31,7 +34,7 @@ pub mod packages;
 pub mod qemu;
 mod scratch;
 
-pub use images::{Images, Source};
+pub use images::{Bed, Images, Source};
 pub use job::{Case, Job};
 pub use qemu::{Event, Limits, Report, Run};
 

@@ -1,4 +1,4 @@
-//! One run: QEMU is started, dom0's frames are read as they come, QEMU is ended.
+//! One run: QEMU is started, dom0's frames (or those of Linux alone) are read as they come, QEMU is ended.
 //!
 //! It never hangs: QEMU runs under timeout(1), silence on the second serial port for
 //! longer than a limit ends it, and so does our own death (setpriv's pdeathsig, twice:
@@ -7,7 +7,7 @@
 
 use crate::Error;
 use crate::frames::{Frame, from_hex, is_plain};
-use crate::images::Images;
+use crate::images::{Bed, Images};
 use crate::job::Job;
 use crate::scratch::Scratch;
 use std::io::{BufRead, BufReader};
@@ -186,15 +186,6 @@ impl Machine {
                 package: "qemu-system-x86",
             });
         }
-        let modules = format!(
-            "{} console=hvc0 nomodeset panic=-1 quiet,{}",
-            images.path(Images::DOM0_KERNEL).display(),
-            initrd.display()
-        );
-        // eager-fpu: by default Xen loads a domain's vector registers at the first fault by CR0.TS. Under
-        // QEMU 7.2 some instructions do without, and programs of dom0 went on with a guest's registers.
-        let xen = "console=com1 com1=115200,8n1 dom0_mem=1024M,max:1024M dom0_max_vcpus=1 \
-                   loglvl=warning guest_loglvl=warning spec-ctrl=eager-fpu";
         let mut command = Command::new("setpriv");
         command
             .args(["--pdeathsig", "TERM", "timeout", "--kill-after=5"])
@@ -202,16 +193,13 @@ impl Machine {
             .args(["setpriv", "--pdeathsig", "KILL", QEMU])
             .args(["-accel", "tcg,thread=single"])
             .args(["-icount", "shift=0,sleep=off"])
-            // With SMAP a PV dom0 dies in Xen 4.17's create_bounce_frame under TCG.
-            .args(["-cpu", "max,-smap", "-M", "q35", "-smp", "1"])
+            .args(["-M", "q35", "-smp", "1"])
             .args(["-m", &limits.memory_mib.to_string()])
             .args(["-display", "none", "-vga", "none", "-net", "none"])
             .args(["-no-reboot", "-monitor", "none"])
             .args(["-serial", &format!("file:{}", console.display())])
             .args(["-serial", "file:/dev/stdout"])
-            .arg("-kernel")
-            .arg(images.path(Images::XEN))
-            .args(["-append", xen, "-initrd", &modules])
+            .args(boots(images, initrd))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::null());
@@ -243,6 +231,39 @@ impl Drop for Machine {
     fn drop(&mut self) {
         self.end();
     }
+}
+
+/// The CPU, and what is started on it.
+fn boots(images: &Images, initrd: &Path) -> Vec<String> {
+    let path = |name| images.path(name).display().to_string();
+    let initrd = initrd.display();
+    let (cpu, kernel, line, initrd) = match images.bed() {
+        Bed::Xen => (
+            // With SMAP a PV dom0 dies in Xen 4.17's create_bounce_frame under TCG.
+            "max,-smap",
+            path(Images::XEN),
+            // eager-fpu: by default Xen loads a domain's vector registers at the first fault by CR0.TS. Under
+            // QEMU 7.2 some instructions do without, and programs of dom0 went on with a guest's registers.
+            "console=com1 com1=115200,8n1 dom0_mem=1024M,max:1024M dom0_max_vcpus=1 \
+             loglvl=warning guest_loglvl=warning spec-ctrl=eager-fpu",
+            format!(
+                "{} console=hvc0 nomodeset panic=-1 quiet,{initrd}",
+                path(Images::DOM0_KERNEL)
+            ),
+        ),
+        Bed::Linux => (
+            // Of a string instruction each repetition counts: the kernel copies by eight bytes at a time then.
+            "max,-erms,-fsrm",
+            path(Images::ALONE[0]),
+            // The clock is the time stamp counter, as on hardware; the kernel does not trust an emulated one.
+            "console=ttyS0 panic=-1 quiet tsc=reliable clocksource=tsc",
+            initrd.to_string(),
+        ),
+    };
+    let words = [
+        "-cpu", cpu, "-kernel", &kernel, "-append", line, "-initrd", &initrd,
+    ];
+    words.map(str::to_owned).to_vec()
 }
 
 pub(crate) fn on_path(program: &str) -> bool {
