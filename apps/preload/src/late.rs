@@ -3,7 +3,8 @@
 //! A stack (apps/stackd) takes a batch of frames, and writes to the rings of its programs meanwhile. A knock in between
 //! lets the program take the CPU on which both are, in the middle of the batch: then each frame is a batch of its own. So
 //! what a process does at connections that it serves ([`Conn::is_served`]) it knocks for *late*: when it waits or polls the
-//! next time ([`crate::wait::beat`]), when a ring is full, and when the library sleeps or exits for another reason.
+//! next time ([`crate::wait::beat`]), before each sleep of a wait, when a ring is full, and when the library sleeps or exits for
+//! another reason.
 //!
 //! Only where somebody sleeps is anything held, and asked whose the connection is. Links with knocks that are held are a
 //! list, newest first; `Link::late` has the doors, and a link is in the list while it has some. Who gives them out takes the
@@ -49,7 +50,7 @@ pub fn knock(conn: &Conn, doors: u64) {
 }
 
 #[cold]
-fn hold(index: u32, doors: u64) {
+pub(crate) fn hold(index: u32, doors: u64) {
     // No handler may find it neither in the list nor knocked for.
     let _shield = Shield::new();
     let held = &link::at(index).late;
@@ -84,6 +85,12 @@ fn give_all(knock: impl Fn(&Link, u64)) {
         // From here on it may be in the list again.
         knock(link, link.late.doors.swap(0, Ordering::AcqRel));
     }
+}
+
+/// Whether knocks are held.
+#[cfg(test)]
+pub fn is_any_held() -> bool {
+    PROCESS.late.0.load(Ordering::Relaxed) != 0
 }
 
 #[cfg(test)]

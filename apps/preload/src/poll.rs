@@ -15,7 +15,7 @@ use crate::state::{self, Conn, attention, kind, phase};
 use crate::sys::{self, sys};
 use crate::thread::{self, Shield};
 use crate::wait::{self, Bell};
-use crate::{broker, datagram, epoll, faults, link, stay, upgrade};
+use crate::{broker, datagram, epoll, faults, late, link, stay, upgrade};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use fordway_abi::reason::Reason;
@@ -441,6 +441,7 @@ fn sleep(
     mask: *const c_void,
     call: Call,
 ) -> sys::Result<usize> {
+    late::give();
     let shield = Shield::new();
     let mut scratch = Scratch::new(fds.len())?;
     // Sockets that have no channel yet may get one from another thread.

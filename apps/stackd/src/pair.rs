@@ -92,13 +92,17 @@ impl Pair {
     }
 
     pub(crate) fn receive(&self, buffer: &mut [u8]) -> Got {
-        match (&self.0).read(buffer) {
-            Ok(0) if !buffer.is_empty() => Got::End,
-            Ok(count) => Got::Bytes(count),
-            Err(error) => match error.kind() {
-                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Got::Nothing,
-                _ => Got::Broken,
-            },
+        loop {
+            return match (&self.0).read(buffer) {
+                Ok(0) if !buffer.is_empty() => Got::End,
+                Ok(count) => Got::Bytes(count),
+                Err(error) => match error.kind() {
+                    // Nothing would be an edge for it later.
+                    io::ErrorKind::Interrupted => continue,
+                    io::ErrorKind::WouldBlock => Got::Nothing,
+                    _ => Got::Broken,
+                },
+            };
         }
     }
 

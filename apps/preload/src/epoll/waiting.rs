@@ -9,7 +9,7 @@ use crate::signals::Call;
 use crate::spin::{self, Look};
 use crate::thread::{self, Shield};
 use crate::wait::{self, Bell};
-use crate::{broker, datagram, faults, link, real, upgrade};
+use crate::{broker, datagram, faults, late, link, real, upgrade};
 use core::ffi::c_void;
 use fordway_abi::shm::tx_state;
 use fordway_sockets::down;
@@ -390,6 +390,7 @@ fn serve(instance: &Instance, watch: bool) {
     }
 }
 
+/// Whether bytes of ours lie in a ring, or were taken back from one and are owed.
 fn unread(instance: &Instance) -> bool {
     let Some(_guard) = instance.lock.lock() else {
         return true;
@@ -397,10 +398,11 @@ fn unread(instance: &Instance) -> bool {
     walk(instance)
         .filter_map(|(_, item)| conn_of(item))
         .any(|conn| {
-            conn.is_paired()
-                && conn.peer_is_there()
-                && conn.producer().state() == tx_state::RING
-                && conn.producer().unread_hint() != 0
+            let producer = conn.is_paired().then(|| conn.producer());
+            producer.is_some_and(|producer| {
+                let is_unread = producer.state() == tx_state::RING && producer.unread_hint() != 0;
+                conn.peer_is_there() && (is_unread || producer.back_bytes_or_zero() != 0)
+            })
         })
 }
 
@@ -590,6 +592,8 @@ fn wait_on(
                 None => continue,
             }
         }
+        // A look without a sleep may have taken the edge by which the kernel tells of room for bytes that are owed.
+        upgrade::serve_owing();
         let (woken, watch) = sleep(instance, events, room, timeout_ns, (deadline, call), mask)?;
         serve(instance, watch);
         // What the kernel has not shown, it shows before the rings' next.
@@ -647,6 +651,8 @@ fn sleep(
     if broker::is_orphaned() {
         broker::connect();
     }
+    // Of what this wait has done so far: it may have left a ring, and nobody else would say so.
+    late::give();
     let empty = instance.items.load(Ordering::Acquire) == 0 && !instance.has_datagrams();
     let bell = if empty {
         bell_of(instance)
@@ -745,6 +751,44 @@ mod tests {
                 word.store(state::kind::UNKNOWN, Ordering::Relaxed);
             }
         }
+    }
+
+    /// A wait that leaves a ring, and sleeps on, has told so.
+    #[test]
+    fn what_a_wait_holds_back_it_gives_before_it_sleeps() {
+        let _turn = tables();
+        link::make(13, [13; 16]).expect("a link");
+        let (index, link) = link::by_id(13).expect("the link");
+        let page = sys::map_anonymous(fordway_abi::shm::WAIT_PAGE_BYTES, false).expect("a page");
+        let none = link.peer_page.swap(page.cast(), Ordering::Relaxed);
+        link.users.store(1, Ordering::Relaxed);
+        let fd = sys!(SYS_epoll_create1, libc::EPOLL_CLOEXEC).expect("an instance") as i32;
+        created(fd);
+        let (_, instance) = super::super::instance(fd).expect("the instance");
+        // Who has no broker looks for one, which gives them as well.
+        let flags = libc::EFD_NONBLOCK | libc::EFD_CLOEXEC;
+        let broker = sys!(SYS_eventfd2, 0, flags).expect("a file") as i32;
+        broker::pretend(broker);
+        crate::late::hold(index, 1);
+        let mut event = libc::epoll_event { events: 0, u64: 0 };
+        let time_ns = Some(1);
+        let deadline = Deadline::after(time_ns);
+        let at = (deadline, Call::begin());
+        let slept = sleep(instance, &raw mut event, 1, time_ns, at, core::ptr::null());
+        assert_eq!(slept.map(|(count, _)| count), Ok(0));
+        assert!(!crate::late::is_any_held());
+        if let Some(word) = state::slot(fd) {
+            word.store(state::kind::UNKNOWN, Ordering::Relaxed);
+        }
+        instance.used.store(0, Ordering::Relaxed);
+        broker::pretend(-1);
+        for fd in [fd, broker] {
+            let _ = sys!(SYS_close, fd);
+        }
+        link.peer_page.store(none, Ordering::Relaxed);
+        link.peer_gone.store(1, Ordering::Relaxed);
+        link::unbind(index);
+        assert!(link::by_id(13).is_none());
     }
 
     /// Doors that were knocked at stand in front of the program's event; there is room for one, and no time.
