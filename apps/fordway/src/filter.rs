@@ -16,13 +16,17 @@ use crate::table::folded;
 use crate::trace;
 use fordway_abi::control::Protocol;
 use fordway_abi::vsock;
+use fordway_platform::fabric::FabricError;
 use fordway_platform::nftables::{LoadError, Name, Scratch, Source, own_user_namespace};
 use fordwayd::admin::{FilterChange, FilterRules, Reply, Request, SCHEMA};
 use serde_json::json;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Times that rules are added anew because somebody else was quicker.
 const ATTEMPTS_MAX: usize = 10;
+/// How long the broker may take for a load: one that waits behind others has to wait for nft and for stacks of each.
+const LOAD_LIMIT: Duration = Duration::from_secs(600);
 
 /// Carries out a subcommand.
 pub fn filter(command: &FilterCommand, broker: impl Fn() -> Result<Broker, Failure>) -> Outcome {
@@ -147,7 +151,10 @@ pub fn failure(error: LoadError) -> Failure {
             exit: Exit::Rules,
             message: format!("nft refuses the rules:\n{said}"),
         },
-        LoadError::Tool(reason) => Failure::new(Exit::Missing, reason),
+        LoadError::Tool(reason @ FabricError::MissingProgram { .. }) => {
+            Failure::new(Exit::Missing, reason)
+        }
+        LoadError::Tool(reason) => Failure::new(Exit::Internal, reason),
         LoadError::Io(reason) => Failure::new(Exit::Internal, reason),
     }
 }
@@ -180,6 +187,8 @@ fn compile(file: &Path, include: &[PathBuf], names: &[Name], out: &Path) -> Outc
 
 fn load_rules(broker: &Broker, file: &Path, add: bool, include: &[PathBuf], json: bool) -> Outcome {
     let names = names(Ok(Broker::at(broker.runtime_dir())));
+    // Others' loads may come first.
+    let patient = Broker::at(broker.runtime_dir()).within(LOAD_LIMIT);
     for attempts_left in (0..ATTEMPTS_MAX).rev() {
         let scratch = scratch()?;
         let mut epoch = None;
@@ -194,13 +203,15 @@ fn load_rules(broker: &Broker, file: &Path, add: bool, include: &[PathBuf], json
         }
         load_file(&scratch, file, include, &names)?;
         let text = scratch.list().map_err(failure)?;
-        match broker.ask(&Request::FilterLoad { text, epoch }) {
+        match patient.ask(&Request::FilterLoad { text, epoch }) {
             Ok(Reply::FilterChange(change)) if json => return document(&change),
             Ok(Reply::FilterChange(change)) => {
                 return print(&folded(&format!("{}\n", summary(&change)), "  ", ""));
             }
             Ok(other) => return Err(unexpected(&other)),
-            Err(failure) if failure.exit == Exit::Busy && attempts_left != 0 => {}
+            // The rules in force are others by now.
+            Err(failure) if failure.exit == Exit::Busy && epoch.is_some() && attempts_left != 0 => {
+            }
             Err(failure) => return Err(failure),
         }
     }

@@ -11,7 +11,7 @@ use crate::broker::{ADMINS_MAX, Broker, Ending, Token};
 use fordway_abi::reason::Reason;
 use fordway_platform::{ipc, process};
 use fordway_registry::HOST_DOMAIN;
-use rustix::event::epoll;
+use rustix::event::epoll::{self, EventFlags};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 
@@ -90,13 +90,13 @@ impl AdminConnection {
 
     /// Reads, answers, writes what there is room for. An answer that is `None` comes later, by [`AdminConnection::go_on`].
     /// False: the connection is over.
-    fn serve(&mut self, answer: impl FnMut(&str) -> Option<Reply>) -> bool {
+    fn serve(&mut self, shown: EventFlags, answer: impl FnMut(&str) -> Option<Reply>) -> bool {
         if self.is_behind() {
             return self.write();
         }
-        // Nothing is asked of epoll then, which tells of its end all the same.
+        // Nothing is asked of epoll then, which tells of its end all the same. What it was asked before may show still.
         if self.waits {
-            return false;
+            return !shown.intersects(EventFlags::HUP | EventFlags::ERR);
         }
         let mut buffer = [0; READ_BYTES];
         let old = self.input.len();
@@ -211,7 +211,7 @@ impl Broker {
                 continue;
             }
             let number = self.new_number();
-            let flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP;
+            let flags = EventFlags::IN | EventFlags::RDHUP;
             let token = Token::Admin(number).data();
             if epoll::add(&self.epoll, &admin.socket, token, flags).is_ok() {
                 self.admins.insert(number, admin);
@@ -233,16 +233,24 @@ impl Broker {
             && count(&|one| one == from) < most
     }
 
-    pub(crate) fn serve_admin(&mut self, number: u64) {
-        self.serve_with(number, None);
+    pub(crate) fn serve_admin(&mut self, number: u64, shown: EventFlags) {
+        self.serve_with(number, Err(shown));
     }
 
     /// Answers who waits. It may be gone.
     pub(crate) fn answer_admin(&mut self, number: u64, reply: Reply) {
-        self.serve_with(number, Some(reply));
+        self.serve_with(number, Ok(reply));
     }
 
-    fn serve_with(&mut self, number: u64, awaited: Option<Reply>) {
+    /// The same, and does nothing of what was asked behind that.
+    pub(crate) fn refuse_admin(&mut self, number: u64, reply: Reply) {
+        if let Some(admin) = self.admins.get_mut(&number) {
+            admin.input.clear();
+        }
+        self.answer_admin(number, reply);
+    }
+
+    fn serve_with(&mut self, number: u64, awaited: Result<Reply, EventFlags>) {
         let Some(mut admin) = self.admins.remove(&number) else {
             return;
         };
@@ -250,8 +258,8 @@ impl Broker {
         let mut monitors = None;
         let answer = |line: &str| self.answer(line, number, from, &mut monitors);
         let open = match awaited {
-            None => admin.serve(answer),
-            Some(reply) => admin.go_on(&reply, answer),
+            Err(shown) => admin.serve(shown, answer),
+            Ok(reply) => admin.go_on(&reply, answer),
         };
         admin.monitors = admin.monitors.or(monitors);
         self.put_back(number, admin, open);
@@ -282,10 +290,10 @@ impl Broker {
             let _ = epoll::delete(&self.epoll, &admin.socket);
             return;
         }
-        let mut flags = epoll::EventFlags::empty();
-        flags.set(epoll::EventFlags::OUT, admin.is_behind());
+        let mut flags = EventFlags::empty();
+        flags.set(EventFlags::OUT, admin.is_behind());
         let reads = !admin.is_behind() && !admin.waits;
-        flags.set(epoll::EventFlags::IN, reads);
+        flags.set(EventFlags::IN, reads);
         let token = Token::Admin(number).data();
         let _ = epoll::modify(&self.epoll, &admin.socket, token, flags);
         self.admins.insert(number, admin);

@@ -305,7 +305,7 @@ impl Broker {
                     self.read_packets(number, share);
                 }
                 Token::Pid(number) => self.bury(number),
-                Token::Admin(number) => self.serve_admin(number),
+                Token::Admin(number) => self.serve_admin(number, event.flags),
             }
         }
         self.on_time();

@@ -830,6 +830,8 @@ impl Broker {
             }
             self.domains.paths.remove(&domain.id);
             self.domains.read_published();
+            // Chains of its port are gone from the kernel, or may be.
+            self.rules.given += 1;
         }
         if let Some(attached) = self.domains.attached.remove(&domain.id) {
             self.domains.part(&attached);

@@ -44,6 +44,7 @@ pub use rules::{
     OWN_TABLE, RULES_DEVICE, handshake_has_passed, keep_connections, port_of, port_of_cid,
 };
 pub use tool::find_tool;
+pub(crate) use tool::output_in;
 pub use uplink::Publication;
 
 use crate::launch::HOSTS;

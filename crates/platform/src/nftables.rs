@@ -11,14 +11,13 @@
 //! of them nft cannot have (a word of its language, one that the text defines itself, perhaps in what
 //! it includes), nft says: such a name is left out, and the text is read again.
 
-use crate::fabric::find_tool;
+use crate::fabric::output_in;
 pub use crate::rules::dump_of_thread;
 use crate::{netns, rules};
-use std::io::{self, Write as _};
+use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
 
 /// A name that a text of rules may use as a variable, and its address.
 pub type Name = (String, IpAddr);
@@ -161,24 +160,7 @@ impl Scratch {
         args: &[&str],
         input: Option<&str>,
     ) -> Result<String, LoadError> {
-        let mut command = Command::new(find_tool(program)?);
-        command
-            .args(args)
-            .env("LC_ALL", "C")
-            .env_remove("LD_PRELOAD");
-        command.stdin(match input {
-            Some(_) => Stdio::piped(),
-            None => Stdio::null(),
-        });
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let output = netns::within(self.fd(), || -> io::Result<Output> {
-            let mut child = command.spawn()?;
-            if let (Some(mut stdin), Some(input)) = (child.stdin.take(), input) {
-                // A tool that stops reading has failed; its status says so.
-                let _ = stdin.write_all(input.as_bytes());
-            }
-            child.wait_with_output()
-        })??;
+        let output = output_in(self.fd(), program, args, input)?;
         match output.status.success() {
             true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
             false => {

@@ -61,7 +61,7 @@ struct Load {
 struct Making {
     asker: u64,
     by: JoinHandle<Result<Beside, Fault>>,
-    /// How often the fabric had been given rules when it began.
+    /// How often the fabric had been given rules, or had lost a port's, when it began.
     given: u64,
 }
 
@@ -118,9 +118,10 @@ impl Loads {
         text: String,
         runtime_dir: PathBuf,
     ) -> io::Result<JoinHandle<Result<Beside, Fault>>> {
-        let bell = Bell(self.ended.clone());
+        let ended = self.ended.clone();
         Builder::new().name("rules".into()).spawn(move || {
-            let _bell = bell;
+            // Made here: a thread that could not be started has not ended.
+            let _bell = Bell(ended);
             Beside::of(&text, &runtime_dir)
         })
     }
@@ -156,6 +157,10 @@ impl Broker {
                 ErrorKind::Privilege,
                 "this broker has no domains between which rules could be in force: start it as root (fordway up)",
             ));
+        }
+        // Epochs go up only.
+        if on.is_some_and(|on| on != self.rules.epoch()) {
+            return Some(Fault::Late.reply());
         }
         if self.loads.waiting.len() == WAITING_MAX {
             return Some(error(
@@ -306,12 +311,13 @@ impl Broker {
             self.finish_load(load, stacks);
         }
         let making = self.loads.making.take().map(|making| making.asker);
-        let mut next = making;
-        // Those that are answered may have asked for more.
-        while let Some(asker) = next {
+        let waiting = std::mem::take(&mut self.loads.waiting);
+        for asker in making
+            .into_iter()
+            .chain(waiting.into_iter().map(|load| load.asker))
+        {
             let what = "the broker ends; nothing was changed";
-            self.answer_admin(asker, error(ErrorKind::Busy, what));
-            next = self.loads.waiting.pop_front().map(|load| load.asker);
+            self.refuse_admin(asker, error(ErrorKind::Busy, what));
         }
     }
 }

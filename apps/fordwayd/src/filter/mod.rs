@@ -126,8 +126,8 @@ pub(crate) struct Rules {
     listing: String,
     /// As the kernel had them then.
     dump: Vec<u8>,
-    /// How often this broker has given the fabric rules, or tried to.
-    given: u64,
+    /// How often this broker has given the fabric rules, tried to, or removed a port, whose chains went with it.
+    pub(crate) given: u64,
     moved: kernel::Moved,
     runtime_dir: PathBuf,
     /// The domains'.
