@@ -182,8 +182,8 @@ impl Stack {
             if names(bytes) == before {
                 return self.deliver(&mut bytes[..end], ip, class, origin, rest);
             }
-            // NAT has changed the names.
-            let ip = packet::parse(bytes).ok_or(Drop::Malformed)?;
+            // NAT has changed the names, or a rule the header: padding does not come in by that.
+            let ip = packet::parse(&bytes[..end]).ok_or(Drop::Malformed)?;
             let class = self.routing.classify(&ip.dst);
             return self.deliver(&mut bytes[..end], &ip, class, origin, rest);
         }

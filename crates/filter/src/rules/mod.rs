@@ -134,7 +134,12 @@ impl Rules {
         let mut exprs = self.ids().flat_map(|(_, rule)| &rule.exprs);
         exprs.any(|expr| match expr {
             Expr::Payload { at, .. } => far(at),
-            Expr::PayloadSet { at, sum, .. } => far(at) || sum.at.is_some_and(|at| is_far(at, 2)),
+            // What is written to the first bytes of an IP header may move where the next one begins.
+            Expr::PayloadSet { at, sum, .. } => {
+                far(at)
+                    || at.base == PayloadBase::Network && at.offset < 10
+                    || sum.at.is_some_and(|at| is_far(at, 2))
+            }
             // An extension header has a number of its own, which may be that of TCP.
             Expr::Exthdr { offset, len, .. } => is_far(*offset, *len),
             // These look at no more than addresses and ports.
@@ -573,6 +578,18 @@ mod tests {
             let set = Expr::PayloadSet { from: to, at, sum };
             assert_eq!(looks_behind(set), expected, "{at:?}");
         }
+        // The next header of IPv6: the payload may begin elsewhere then.
+        let at = Bytes {
+            base: Network,
+            offset: 6,
+            len: 1,
+        };
+        let sum = Sum {
+            at: None,
+            pseudo: false,
+        };
+        assert!(!looks_behind(Expr::Payload { to, at }));
+        assert!(looks_behind(Expr::PayloadSet { from: to, at, sum }));
         let at = Bytes {
             base: Transport,
             offset: 0,

@@ -23,7 +23,7 @@ impl<'a> Payload<'a> {
         let split = rest.map_or(packet.len(), |rest| rest.at - ETHERNET);
         let split = split.min(packet.len());
         let rest = rest.map(|rest| (rest, packet.len() - split));
-        let here = &packet[at..split];
+        let here = &packet[at.min(split)..split];
         Payload { here, rest }
     }
 

@@ -494,8 +494,10 @@ impl Sender {
         let was_limited = self.in_flight() + self.mss > self.window.limit() / 2;
         let same_window = self.una.max(heard.ack) + heard.window == self.edge;
         let is_later = (heard.seq, heard.ack) >= self.edge_by;
+        let mut has_opened = false;
         if heard.ack > self.una || heard.ack == self.una && is_later {
             let was_shut = self.edge <= self.nxt;
+            has_opened = self.edge <= self.una && heard.ack == self.una && heard.window > 0;
             self.edge = heard.ack + heard.window;
             self.edge_by = (heard.seq, heard.ack);
             self.window_max = self.window_max.max(heard.window);
@@ -532,10 +534,31 @@ impl Sender {
         if moved {
             self.rtt.end_backoff();
         }
+        if has_opened && self.lost > 0 {
+            self.lose_refused();
+            self.arm(now);
+        }
         if moved || waits.is_some() || self.timer != Timer::Retransmit {
             self.arm(now);
         }
         moved
+    }
+
+    /// A peer that had taken its window back, for want of memory (linux: tcp_select_window, ICSK_ACK_NOMEM), has it open again. What was
+    /// sent again meanwhile it has not taken: that goes now, and not when a wait is over that has doubled with each try.
+    fn lose_refused(&mut self) {
+        self.lose_all();
+        self.rtt.end_backoff();
+    }
+
+    /// All that flies is lost.
+    fn lose_all(&mut self) {
+        for run in &mut self.runs {
+            if run.state == State::Flying {
+                run.state = State::Lost;
+                self.lost += run.end - run.start;
+            }
+        }
     }
 
     /// Marks what the peer has beyond holes. True if it names something that it had already.
@@ -913,12 +936,7 @@ impl Sender {
         {
             self.clear(State::Sacked);
         }
-        for run in &mut self.runs {
-            if run.state == State::Flying {
-                run.state = State::Lost;
-                self.lost += run.end - run.start;
-            }
-        }
+        self.lose_all();
         (self.duplicates, self.probe, self.probe_due) = (0, None, false);
         match self.phase {
             Phase::Open => self.shrink(Phase::Timeout(self.nxt)),

@@ -371,6 +371,35 @@ fn a_shut_window_is_asked_and_opens() {
 }
 
 #[test]
+fn a_window_that_was_taken_back_and_opens_is_used_at_once() {
+    let mut bench = Bench::new(&options(), true, false);
+    bench.write(20_000);
+    assert_eq!(bench.sent_at(), segments(0..10));
+    bench.now += 10_000;
+    bench.window = 0;
+    bench.hear(0, 0, flag::ACK, b"", &[]);
+    for _ in 0..6 {
+        bench.pass(100_000_000);
+        bench.sent();
+        bench.hear(0, 0, flag::ACK, b"", &[]);
+    }
+    let start = bench.now;
+    bench.window = 60_000;
+    bench.hear(0, 0, flag::ACK, b"", &[]);
+    assert_eq!(bench.sent_at(), [0]);
+    bench.now += 10_000;
+    bench.hear(0, 1000, flag::ACK, b"", &[]);
+    assert_eq!(bench.sent_at(), [1000, 2000]);
+    assert_eq!(bench.now - start, 10_000);
+    // A wait that follows is a short one again.
+    bench.hear(0, 3000, flag::ACK, b"", &[]);
+    bench.sent();
+    let start = bench.now;
+    bench.pass(100_000_000);
+    assert!(bench.now - start < 300_000, "{}", bench.now - start);
+}
+
+#[test]
 fn old_timestamps_are_refused_and_newer_ones_taken() {
     let mut bench = Bench::new(&options(), true, true);
     bench.their_clock = 200;
