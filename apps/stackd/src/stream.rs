@@ -25,8 +25,8 @@ const HALF_OPEN_MIN: usize = 16;
 /// Largest backlog (linux: net.core.somaxconn).
 const BACKLOG_MAX: i32 = 4096;
 /// Buffers of a connection, of which only used pages cost memory.
-const RECEIVE_BYTES: usize = 256 * 1024;
-const SEND_BYTES: usize = 256 * 1024;
+const RECEIVE_BYTES: usize = 1 << 20;
+const SEND_BYTES: usize = 1 << 20;
 
 /// What a segment is said to take before there is a connection (linux: TCP_MSS_DEFAULT).
 const UNCONNECTED_MSS_BYTES: u32 = 536;
