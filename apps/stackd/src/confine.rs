@@ -182,4 +182,28 @@ mod tests {
         assert!(listed.len() > 60);
         assert!(missing.is_empty(), "{missing:?}");
     }
+
+    #[test]
+    fn the_document_has_the_calls_of_both() {
+        let document = include_str!("../../../docs/stack.md");
+        for (part, source) in [
+            ("driver", include_str!("../../driver/src/confine.rs")),
+            ("stack", include_str!("confine.rs")),
+        ] {
+            let begin = format!("The calls of a {part}");
+            let (_, behind) = document.split_once(&begin).expect("a table");
+            let rows = behind.lines().skip_while(|line| !line.starts_with("| for"));
+            let rows = rows.skip(2).take_while(|line| line.starts_with('|'));
+            let told: BTreeSet<&str> = rows
+                .filter_map(|row| row.split('|').nth(2))
+                .flat_map(|calls| calls.split(',').map(str::trim))
+                .collect();
+            let (_, list) = source
+                .split_once("CALLS: &[libc::c_long] = &[")
+                .expect("a list");
+            let (list, _) = list.split_once("\n];").expect("its end");
+            let listed: BTreeSet<&str> = named(list, "    libc::").collect();
+            assert_eq!(told, listed, "{part}");
+        }
+    }
 }

@@ -289,7 +289,9 @@ impl Server {
         let socket = self.table.get(place).ok_or(ESTALE)?;
         crate::options::set(socket, of, value)?;
         #[cfg(feature = "tcp")]
-        self.apply_option(place, of);
+        self.apply_options(place);
+        #[cfg(feature = "udp")]
+        self.apply_datagram_options(place);
         Ok(())
     }
 

@@ -10,7 +10,7 @@
 use crate::bound::Bound;
 use crate::names;
 use crate::server::{EINVAL, Server, errno};
-use crate::table::Place;
+use crate::table::{Place, Socket};
 use fordway_abi::stack::{DATAGRAM_BYTES_MAX, HEAD_BYTES, Head, INET, INET6, head, level, name};
 use fordway_netstack::{Error, UdpId, UdpOptions};
 use fordway_platform::messages::MESSAGES_MAX;
@@ -73,16 +73,35 @@ impl Datagrams {
     }
 }
 
+/// A socket of AF_INET6 has IPv6's marks, also towards addresses of IPv4.
+fn udp_options(socket: &Socket) -> UdpOptions {
+    let (hop_limit, class) = socket.options.marks(!socket.is_inet6);
+    UdpOptions {
+        // Who may share a port was asked before.
+        shares_port: true,
+        spreads: socket.options.is_set(level::SOCKET, name::REUSEPORT),
+        hop_limit: Some(hop_limit),
+        class,
+        ..UdpOptions::default()
+    }
+}
+
 impl Server {
+    /// Has a socket heed what was set.
+    pub(crate) fn apply_datagram_options(&mut self, place: Place) {
+        let Some(id) = self.datagrams.ids.get(&place) else {
+            return;
+        };
+        if let Some(socket) = self.table.look(place) {
+            // The port of a socket that is there cannot be refused.
+            let _ = self.stack.udp_set_options(*id, udp_options(socket));
+        }
+    }
+
     /// Has the stack take what comes for a socket that is about to be bound so.
     pub(crate) fn open_datagrams(&mut self, place: Place, bound: &Bound) -> Result<(), i32> {
         let socket = self.table.look(place).ok_or(EINVAL)?;
-        // Who may share a port was asked before.
-        let options = UdpOptions {
-            shares_port: true,
-            spreads: socket.options.is_set(level::SOCKET, name::REUSEPORT),
-            ..UdpOptions::default()
-        };
+        let options = udp_options(socket);
         let made = self
             .stack
             .udp_bind_with(bound.address_of_stack(), bound.port, options);

@@ -54,6 +54,19 @@ impl Options {
         }
     }
 
+    /// Time to live or hop limit, and type of service or traffic class, of packets of this version of IP.
+    pub(crate) fn marks(&self, is_v4: bool) -> (u8, u8) {
+        let names = match is_v4 {
+            true => [(level::IP, name::IP_TTL), (level::IP, name::IP_TOS)],
+            false => [
+                (level::IPV6, name::IPV6_UNICAST_HOPS),
+                (level::IPV6, name::IPV6_TCLASS),
+            ],
+        };
+        let [hops, class] = names.map(|(level, name)| self.get(level, name) as u8);
+        (hops, class)
+    }
+
     /// A size that was asked for by SO_SNDBUF or SO_RCVBUF.
     pub(crate) fn buffer_bytes(&self, name: i32) -> Option<usize> {
         let mut set = self.values.iter();
@@ -136,16 +149,29 @@ pub(crate) fn set(socket: &mut Socket, of: (i32, i32), value: &[u8]) -> Result<(
     let is_bad = match of {
         (level::IPV6, name::V6ONLY) => socket.bound.is_some(),
         // linux: MAX_TCP_KEEPIDLE, MAX_TCP_KEEPINTVL, MAX_TCP_KEEPCNT.
-        (level::TCP, name::TCP_KEEPIDLE | 5) => !(1..=32_767).contains(&number),
-        (level::TCP, 6) => !(1..=127).contains(&number),
+        (level::TCP, name::TCP_KEEPIDLE | name::TCP_KEEPINTVL) => !(1..=32_767).contains(&number),
+        (level::TCP, name::TCP_KEEPCNT) => !(1..=127).contains(&number),
         (level::TCP, name::TCP_USER_TIMEOUT) => number < 0,
         // linux: IPV6_MIN_MTU.
         (level::IPV6, name::IPV6_MTU) => number != 0 && number < 1280,
+        (level::IP, name::IP_TTL) => number != -1 && !(1..=255).contains(&number),
+        (level::IPV6, name::IPV6_UNICAST_HOPS | name::IPV6_TCLASS) => !(-1..=255).contains(&number),
         _ => false,
     };
     if is_bad {
         return Err(EINVAL);
     }
+    let number = match of {
+        (level::IP, name::IP_TTL) | (level::IPV6, name::IPV6_UNICAST_HOPS) if number == -1 => {
+            row.usual
+        }
+        (level::IP, name::IP_TOS) | (level::IPV6, name::IPV6_TCLASS) => {
+            // The lowest two bits of TCP's are its own (RFC 3168).
+            let own = if socket.is_stream() { 3 } else { 0 };
+            number.max(0) & 0xff & !own
+        }
+        _ => number,
+    };
     socket.options.put(of.0, of.1, number);
     Ok(())
 }

@@ -6,7 +6,9 @@ use crate::pair::{Got, Pair};
 use crate::server::{EADDRINUSE, EINVAL, Server, errno};
 use crate::table::{Body, Place, Socket};
 use fordway_abi::stack::{Accepted, Served, level, name};
-use fordway_netstack::{Congestion, Error, ListenerId, Ready, Stack, TcpId, TcpOptions, TcpState};
+use fordway_netstack::{
+    Congestion, Error, Keepalive, ListenerId, Ready, Stack, TcpId, TcpOptions, TcpState,
+};
 use fordway_platform::{ipc, sockinfo};
 use std::collections::HashMap;
 use std::io::ErrorKind;
@@ -164,22 +166,31 @@ impl Streams {
     }
 }
 
-fn tcp_options(socket: &Socket) -> TcpOptions {
+/// Of a connection by this version of IP.
+fn tcp_options(socket: &Socket, is_v4: bool) -> TcpOptions {
     let options = &socket.options;
-    let keepalive = options.is_set(level::SOCKET, name::KEEPALIVE);
-    let idle_s = options.get(level::TCP, name::TCP_KEEPIDLE) as u64;
+    let seconds = |name| options.get(level::TCP, name) as u64 * 1_000_000;
+    let keepalive = Keepalive {
+        idle_us: seconds(name::TCP_KEEPIDLE),
+        interval_us: seconds(name::TCP_KEEPINTVL),
+        probes: options.get(level::TCP, name::TCP_KEEPCNT) as u32,
+    };
+    let keeps = options.is_set(level::SOCKET, name::KEEPALIVE);
+    let (hop_limit, class) = options.marks(is_v4);
     let usual = TcpOptions::default();
     let patience_ms = options.get(level::TCP, name::TCP_USER_TIMEOUT) as u64;
     TcpOptions {
         receive_bytes: options.buffer_bytes(name::RCVBUF).unwrap_or(RECEIVE_BYTES),
         send_bytes: options.buffer_bytes(name::SNDBUF).unwrap_or(SEND_BYTES),
         is_nagle: !options.is_set(level::TCP, name::TCP_NODELAY),
-        keepalive_us: keepalive.then_some(idle_s * 1_000_000),
+        keepalive: keeps.then_some(keepalive),
         user_timeout_us: match patience_ms {
             0 => usual.user_timeout_us,
             ms => ms * 1000,
         },
         congestion: Congestion::UntilLoss,
+        hop_limit,
+        class,
         ..usual
     }
 }
@@ -360,7 +371,7 @@ impl Server {
             };
             SocketAddr::new(address, bound.port)
         });
-        let options = tcp_options(socket);
+        let options = tcp_options(socket, to.is_ipv4());
         let now = self.now();
         let id = self
             .stack
@@ -409,7 +420,7 @@ impl Server {
         }
         let socket = self.table.look(place).ok_or(EINVAL)?;
         let (address, port) = (bound.address_of_stack(), bound.port);
-        let options = tcp_options(socket);
+        let options = tcp_options(socket, !socket.is_inet6);
         let mut known = self.streams.listeners.iter_mut();
         let shared = known.find(|(_, shared)| (shared.address, shared.port) == (address, port));
         let listener = match shared {
@@ -598,8 +609,7 @@ impl Server {
         let socket = self.table.get(new.index)?;
         (socket.local, socket.remote) = (Some(local), Some(remote));
         self.streams.enter(id, new.index);
-        self.apply_option(new.index, (level::TCP, name::TCP_NODELAY));
-        self.apply_option(new.index, (level::SOCKET, name::KEEPALIVE));
+        self.apply_options(new.index);
         self.tell_served(new.index);
         self.put_off(new.index);
         Some(Handed::Over)
@@ -728,23 +738,18 @@ impl Server {
         self.keep(place);
     }
 
-    /// An option that a connection heeds was set.
-    pub(crate) fn apply_option(&mut self, place: Place, of: (i32, i32)) {
+    /// Has a connection heed what was set.
+    pub(crate) fn apply_options(&mut self, place: Place) {
         let Some(socket) = self.table.look(place) else {
             return;
         };
         let Some(id) = socket.body.flow() else {
             return;
         };
-        let options = tcp_options(socket);
+        let is_v4 = socket.remote.map_or(!socket.is_inet6, |to| to.is_ipv4());
+        let options = tcp_options(socket, is_v4);
         // A connection that is over heeds nothing.
-        let _ = match of {
-            (level::TCP, name::TCP_NODELAY) => self.stack.tcp_set_nodelay(id, !options.is_nagle),
-            (level::SOCKET, name::KEEPALIVE) | (level::TCP, name::TCP_KEEPIDLE) => {
-                self.stack.tcp_set_keepalive(id, options.keepalive_us)
-            }
-            _ => Ok(()),
-        };
+        let _ = self.stack.tcp_set_options(id, options);
     }
 
     /// Bytes that the far end has not acknowledged, and those of them that are still in the pair.

@@ -35,7 +35,7 @@ use fordway_executor::{Executor, Next};
 use fordway_netfront as netfront;
 use fordway_netfront::{Netfront, Wait};
 use fordway_netstack as netstack;
-use fordway_netstack::{Cidr, Limits, Offloads, Route, Stack, TcpOptions};
+use fordway_netstack::{Cidr, Keepalive, Limits, Offloads, Route, Stack, TcpOptions};
 use fordway_profile::{Procedure, Profile};
 use fordway_xen_guest::entropy::Entropy;
 use fordway_xen_guest::lifecycle;
@@ -192,7 +192,7 @@ fn main(domain: Domain) -> ! {
         congestion: options.congestion,
         // Clients of the key-value server may be silent for as long as they like, and nobody else
         // would notice that one is gone for good.
-        keepalive_us: cfg!(feature = "kv").then_some(KEEPALIVE_US),
+        keepalive: cfg!(feature = "kv").then_some(Keepalive::each(KEEPALIVE_US)),
         ..TcpOptions::default()
     };
     let listening = serve::listen(serving.clone(), port, tcp);

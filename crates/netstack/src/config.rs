@@ -128,12 +128,45 @@ pub struct TcpOptions {
     pub is_nagle: bool,
     /// How long an acknowledgement may wait for company; `None` never waits.
     pub ack_delay_us: Option<Micros>,
-    /// Probes after so much silence; the connection ends after three probes without an answer.
-    pub keepalive_us: Option<Micros>,
+    /// Asks a silent peer whether it is there.
+    pub keepalive: Option<Keepalive>,
     /// Gives up when the peer has been silent so long while we waited for an acknowledgement.
     pub user_timeout_us: Micros,
     pub congestion: Congestion,
+    /// Time to live or hop limit.
     pub hop_limit: u8,
+    /// Type of service or traffic class.
+    pub class: u8,
+}
+
+/// Probes of a connection on which nothing is under way (RFC 1122, 4.2.3.6). The connection ends where the probe behind the last one
+/// would be due.
+#[cfg(feature = "tcp")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Keepalive {
+    /// Silence before the first probe.
+    pub idle_us: Micros,
+    /// Silence before each further probe.
+    pub interval_us: Micros,
+    /// Probes without an answer.
+    pub probes: u32,
+}
+
+#[cfg(feature = "tcp")]
+impl Keepalive {
+    /// Three probes, the first one and the others after as much silence.
+    pub fn each(every_us: Micros) -> Keepalive {
+        Keepalive {
+            idle_us: every_us,
+            interval_us: every_us,
+            probes: 3,
+        }
+    }
+
+    /// Silence after which the connection is over.
+    pub(crate) fn silence_us(&self) -> Micros {
+        self.idle_us + self.interval_us * Micros::from(self.probes)
+    }
 }
 
 #[cfg(feature = "tcp")]
@@ -155,10 +188,11 @@ impl Default for TcpOptions {
             send_bytes: 64 * 1024,
             is_nagle: true,
             ack_delay_us: Some(10_000),
-            keepalive_us: None,
+            keepalive: None,
             user_timeout_us: 120 * SECOND_US,
             congestion: Congestion::Cubic,
             hop_limit: 64,
+            class: 0,
         }
     }
 }

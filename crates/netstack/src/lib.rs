@@ -96,7 +96,7 @@ pub use autoconf::{AddressState, Ipv6Options};
 pub use config::UdpOptions;
 pub use config::{Config, Limits, Link, Offloads};
 #[cfg(feature = "tcp")]
-pub use config::{Congestion, TcpOptions};
+pub use config::{Congestion, Keepalive, TcpOptions};
 pub use counters::{Counters, Drop};
 #[cfg(feature = "dhcp")]
 pub use dhcp::Lease;

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Conditions, World, at, config, ip};
-use fordway_netstack::{Config, Congestion, Error, RxChecksum, RxFrame};
+use fordway_netstack::{Config, Congestion, Error, Keepalive, RxChecksum, RxFrame};
 use fordway_netstack::{TcpId, TcpOptions, TcpState};
 
 const ACK: u8 = 16;
@@ -107,7 +107,7 @@ fn nagle_gathers_small_writes_and_nodelay_does_not() {
 #[test]
 fn keepalive_finds_out_who_is_gone() {
     let options = TcpOptions {
-        keepalive_us: Some(10_000_000),
+        keepalive: Some(Keepalive::each(10_000_000)),
         ..TcpOptions::default()
     };
     let mut world = World::new(Conditions::default());
@@ -170,7 +170,13 @@ fn holes_are_named_by_sack() {
     world.flush();
     world.conditions.loss_per_mille = 0;
     world.sides[0].tcp_send(client, &[2; 500]).expect("sends");
-    world.sides[0].tcp_set_nodelay(client, true).expect("sets");
+    let options = TcpOptions {
+        is_nagle: false,
+        ..TcpOptions::default()
+    };
+    world.sides[0]
+        .tcp_set_options(client, options)
+        .expect("sets");
     world.run(1_000);
     let acks = segments(&world, 1);
     let sacks = acks

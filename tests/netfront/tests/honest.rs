@@ -138,27 +138,30 @@ fn several_queues_where_offered() {
             bench.settle();
             assert_eq!(bench.received.pop().map(|frame| frame.bytes), Some(bytes));
         }
-        // A flow keeps to one queue; many flows take all.
-        let mut used = vec![0; count];
-        for flow in 0..64_u8 {
-            let mut bytes = frame(60, 0);
-            bytes[35] = flow;
-            for _ in 0..2 {
-                bench.send(&bytes).expect("room");
-                bench.netfront.flush(&mut bench.world);
-                let (busy, queue) = (0..count)
-                    .map(|queue| (bench.backend.queues[queue].tx.requests(&bench.world), queue))
-                    .max()
-                    .expect("a queue");
-                assert_eq!(busy, 1);
-                used[queue] += 1;
-                bench.settle();
+        // A flow keeps to one queue; many flows take all. IPv4's and IPv6's, known by a port number.
+        for (kind, port_at) in [([8, 0], 35), ([0x86, 0xdd], 55)] {
+            let mut used = vec![0; count];
+            for flow in 0..64_u8 {
+                let mut bytes = frame(60, 0);
+                bytes[12..14].copy_from_slice(&kind);
+                bytes[port_at] = flow;
+                for _ in 0..2 {
+                    bench.send(&bytes).expect("room");
+                    bench.netfront.flush(&mut bench.world);
+                    let (busy, queue) = (0..count)
+                        .map(|queue| (bench.backend.queues[queue].tx.requests(&bench.world), queue))
+                        .max()
+                        .expect("a queue");
+                    assert_eq!(busy, 1);
+                    used[queue] += 1;
+                    bench.settle();
+                }
             }
+            assert!(
+                used.iter().all(|frames| *frames > 0 && frames % 2 == 0),
+                "{used:?}"
+            );
         }
-        assert!(
-            used.iter().all(|frames| *frames > 0 && frames % 2 == 0),
-            "{used:?}"
-        );
     }
 }
 

@@ -148,6 +148,13 @@ impl Linux {
                     let keepalive = keepalive.with_time(every).with_interval(every);
                     socket.set_tcp_keepalive(&keepalive.with_retries(3))?;
                 }
+                "keepalive_interval_s" if is_tcp => {
+                    let every = Duration::from_secs((*value).into());
+                    socket.set_tcp_keepalive(&TcpKeepalive::new().with_interval(every))?;
+                }
+                "keepalive_probes" if is_tcp => {
+                    socket.set_tcp_keepalive(&TcpKeepalive::new().with_retries(*value))?;
+                }
                 "ttl" if self.is_ipv6 => socket.set_unicast_hops_v6(*value)?,
                 "ttl" => socket.set_ttl_v4(*value)?,
                 "tos" if self.is_ipv6 => socket.set_tclass_v6(*value)?,

@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 
 use anyhow::{Context, Result, bail};
 use fordway_netstack::{
-    Cidr, Config, Error, ListenerId, RxChecksum, RxFrame, Stack, TcpId, TcpOptions, TcpState,
-    UdpId, UdpOptions,
+    Cidr, Config, Error, Keepalive, ListenerId, RxChecksum, RxFrame, Stack, TcpId, TcpOptions,
+    TcpState, UdpId, UdpOptions,
 };
 
 use crate::call::{Answer, Call};
@@ -86,12 +86,20 @@ impl StackSide {
                 "nodelay" => tcp.is_nagle = value == 0,
                 "rcvbuf" => tcp.receive_bytes = value,
                 "sndbuf" => tcp.send_bytes = value,
-                "keepalive_s" => tcp.keepalive_us = Some(value as u64 * 1_000_000),
+                "keepalive_s" => tcp.keepalive = Some(Keepalive::each(value as u64 * 1_000_000)),
+                "keepalive_interval_s" => {
+                    let keepalive = tcp.keepalive.as_mut().context("keepalive_s comes first")?;
+                    keepalive.interval_us = value as u64 * 1_000_000;
+                }
+                "keepalive_probes" => {
+                    let keepalive = tcp.keepalive.as_mut().context("keepalive_s comes first")?;
+                    keepalive.probes = value as u32;
+                }
                 "ttl" => {
                     tcp.hop_limit = value as u8;
                     udp.hop_limit = Some(value as u8);
                 }
-                "tos" => udp.class = value as u8,
+                "tos" => (tcp.class, udp.class) = (value as u8, value as u8),
                 "reuseport" => udp.shares_port = value != 0,
                 _ => bail!("sockets of the stack have no {name}"),
             }

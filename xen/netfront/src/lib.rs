@@ -294,9 +294,15 @@ impl<G: Guest> Netfront<G> {
     }
 }
 
-/// Frames of one flow stay in order in one queue: by addresses, and IPv4's ports.
+/// Frames of one flow stay in order in one queue. A flow is known by IPv4's addresses and what follows
+/// them (TCP's and UDP's ports), or by IPv6's destination and what follows that.
 fn flow_of(frame: &TxFrame<'_>) -> usize {
-    let header = frame.parts.first().and_then(|part| part.get(26..38));
-    let bytes = header.unwrap_or_default().iter();
+    const IPV6: [u8; 2] = [0x86, 0xdd];
+    let head: &[u8] = frame.parts.first().copied().unwrap_or_default();
+    let names = match head.get(12..14) {
+        Some(kind) if kind == IPV6 => 38..58,
+        _ => 26..38,
+    };
+    let bytes = head.get(names).unwrap_or_default().iter();
     bytes.fold(0, |sum, byte| sum * 3 % 65_521 + usize::from(*byte))
 }

@@ -146,9 +146,14 @@ def options():
     yield set_(T, socket.TCP_KEEPIDLE, 0), set_(T, socket.TCP_KEEPCNT, 200), set_(T, 99, 1), get(T, 99)
     yield sock.getsockopt(S, socket.SO_LINGER, 8), set_(S, socket.SO_LINGER, struct.pack("ii", 1, 3)), sock.getsockopt(S, socket.SO_LINGER, 8)
     yield get(P, socket.IP_TOS), set_(P, socket.IP_TOS, 16), get(P, socket.IP_TOS), get(P, socket.IP_TTL), set_(V, socket.IPV6_V6ONLY, 1)
+    four, six = udp(), tcp(socket.AF_INET6)
+    for own, level, name, values in (
+        (sock, P, socket.IP_TTL, (0, 1, 255, 256, -1, -2)), (sock, P, socket.IP_TOS, (3, 255, 256, -1, b"\x18")), (four, P, socket.IP_TOS, (3, 256, -1)),
+        (six, V, socket.IPV6_UNICAST_HOPS, (0, 255, 256, -1, -2)), (six, V, socket.IPV6_TCLASS, (3, 255, 256, -1, -2)), (six, P, socket.IP_TTL, (9,)),
+    ):
+        yield level, name, e(own.getsockopt, level, name), [(e(own.setsockopt, level, name, value), e(own.getsockopt, level, name)) for value in values]
     yield set_(S, socket.SO_RCVTIMEO, struct.pack("ll", 1, 500000)), sock.getsockopt(S, socket.SO_RCVTIMEO, 16)
     yield set_(T, socket.TCP_NODELAY, b""), e(udp().setsockopt, T, socket.TCP_NODELAY, 1), e(udp().getsockopt, T, socket.TCP_NODELAY)
-    six = tcp(socket.AF_INET6)
     yield six.getsockopt(V, socket.IPV6_V6ONLY), e(six.setsockopt, V, socket.IPV6_V6ONLY, 1), six.getsockopt(V, socket.IPV6_V6ONLY)
     sock.setsockopt(S, socket.SO_SNDBUF, 50000)
     yield sock.getsockopt(S, socket.SO_SNDBUF), len(sock.getsockopt(T, socket.TCP_INFO, 8)), sock.getsockopt(T, socket.TCP_INFO, 1)

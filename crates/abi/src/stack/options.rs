@@ -52,17 +52,23 @@ pub mod name {
     pub const ACCEPTCONN: i32 = 30;
     pub const PROTOCOL: i32 = 38;
     pub const DOMAIN: i32 = 39;
+    pub const IP_TOS: i32 = 1;
+    pub const IP_TTL: i32 = 2;
     pub const IP_PKTINFO: i32 = 8;
     pub const IP_MTU: i32 = 14;
     pub const TCP_NODELAY: i32 = 1;
     pub const TCP_MAXSEG: i32 = 2;
     pub const TCP_KEEPIDLE: i32 = 4;
+    pub const TCP_KEEPINTVL: i32 = 5;
+    pub const TCP_KEEPCNT: i32 = 6;
     pub const TCP_INFO: i32 = 11;
     pub const TCP_CONGESTION: i32 = 13;
     pub const TCP_USER_TIMEOUT: i32 = 18;
+    pub const IPV6_UNICAST_HOPS: i32 = 16;
     pub const IPV6_MTU: i32 = 24;
     pub const V6ONLY: i32 = 26;
     pub const IPV6_RECVPKTINFO: i32 = 49;
+    pub const IPV6_TCLASS: i32 = 67;
 }
 
 const EPERM: i32 = 1;
@@ -116,23 +122,23 @@ const TABLE: &[Row] = &[
     row(SOCKET, 66, Pair, 0),                // SO_RCVTIMEO of 64 bits
     row(SOCKET, 67, Pair, 0),                // SO_SNDTIMEO of 64 bits
     row(SOCKET, 71, Pair, 0),                // SO_NETNS_COOKIE
-    row(IP, 1, Kept, 0),                     // IP_TOS
-    row(IP, 2, Kept, 64),                    // IP_TTL
+    row(IP, name::IP_TOS, Served, 0),
+    row(IP, name::IP_TTL, Served, 64),
     row(IP, name::IP_PKTINFO, Served, 0),
     row(IP, 10, Kept, 1), // IP_MTU_DISCOVER
     row(IP, 11, Kept, 0), // IP_RECVERR
     row(IP, 12, Kept, 0), // IP_RECVTTL
     row(IP, 13, Kept, 0), // IP_RECVTOS
     row(IP, name::IP_MTU, Told, 0),
-    row(IP, 15, Kept, 0),    // IP_FREEBIND
-    row(IP, 24, Kept, 0),    // IP_BIND_ADDRESS_NO_PORT
-    row(IP, 33, Kept, 1),    // IP_MULTICAST_TTL
-    row(IP, 34, Kept, 1),    // IP_MULTICAST_LOOP
-    row(IP, 49, Kept, 1),    // IP_MULTICAST_ALL
-    row(IPV6, 16, Kept, 64), // IPV6_UNICAST_HOPS
-    row(IPV6, 18, Kept, 1),  // IPV6_MULTICAST_HOPS
-    row(IPV6, 19, Kept, 1),  // IPV6_MULTICAST_LOOP
-    row(IPV6, 23, Kept, 1),  // IPV6_MTU_DISCOVER
+    row(IP, 15, Kept, 0), // IP_FREEBIND
+    row(IP, 24, Kept, 0), // IP_BIND_ADDRESS_NO_PORT
+    row(IP, 33, Kept, 1), // IP_MULTICAST_TTL
+    row(IP, 34, Kept, 1), // IP_MULTICAST_LOOP
+    row(IP, 49, Kept, 1), // IP_MULTICAST_ALL
+    row(IPV6, name::IPV6_UNICAST_HOPS, Served, 64),
+    row(IPV6, 18, Kept, 1), // IPV6_MULTICAST_HOPS
+    row(IPV6, 19, Kept, 1), // IPV6_MULTICAST_LOOP
+    row(IPV6, 23, Kept, 1), // IPV6_MTU_DISCOVER
     row(IPV6, name::IPV6_MTU, Kept, 0),
     row(IPV6, 25, Kept, 0), // IPV6_RECVERR
     row(IPV6, name::V6ONLY, Served, 0),
@@ -140,14 +146,14 @@ const TABLE: &[Row] = &[
     row(IPV6, 51, Kept, 0), // IPV6_RECVHOPLIMIT
     row(IPV6, 62, Kept, 0), // IPV6_DONTFRAG
     row(IPV6, 66, Kept, 0), // IPV6_RECVTCLASS
-    row(IPV6, 67, Kept, 0), // IPV6_TCLASS
+    row(IPV6, name::IPV6_TCLASS, Served, 0),
     row(IPV6, 72, Kept, 0), // IPV6_ADDR_PREFERENCES
     row(TCP, name::TCP_NODELAY, Served, 0),
     row(TCP, name::TCP_MAXSEG, Kept, 536),
     row(TCP, 3, Kept, 0), // TCP_CORK
     row(TCP, name::TCP_KEEPIDLE, Served, 7200),
-    row(TCP, 5, Kept, 75), // TCP_KEEPINTVL
-    row(TCP, 6, Kept, 9),  // TCP_KEEPCNT
+    row(TCP, name::TCP_KEEPINTVL, Served, 75),
+    row(TCP, name::TCP_KEEPCNT, Served, 9),
     row(TCP, 7, Kept, 6),  // TCP_SYNCNT
     row(TCP, 8, Kept, 60), // TCP_LINGER2
     row(TCP, 9, Kept, 0),  // TCP_DEFER_ACCEPT

@@ -295,16 +295,17 @@ impl Stack {
         Ok((flow.local, flow.remote))
     }
 
-    pub fn tcp_set_nodelay(&mut self, id: TcpId, nodelay: bool) -> Result<(), Error> {
+    /// Buffers and congestion control stay as the connection began with them; all else holds from now on.
+    pub fn tcp_set_options(&mut self, id: TcpId, options: TcpOptions) -> Result<(), Error> {
         let flow = self.tcp.flow_of(id).ok_or(Error::NoSuch)?;
-        flow.tcp.send.is_nagle = !nodelay;
-        self.touched(id.index);
-        Ok(())
-    }
-
-    pub fn tcp_set_keepalive(&mut self, id: TcpId, after_us: Option<Micros>) -> Result<(), Error> {
-        let flow = self.tcp.flow_of(id).ok_or(Error::NoSuch)?;
-        flow.tcp.options.keepalive_us = after_us;
+        let first = flow.tcp.options;
+        flow.tcp.options = TcpOptions {
+            receive_bytes: first.receive_bytes,
+            send_bytes: first.send_bytes,
+            congestion: first.congestion,
+            ..options
+        };
+        flow.tcp.send.is_nagle = options.is_nagle;
         self.touched(id.index);
         Ok(())
     }

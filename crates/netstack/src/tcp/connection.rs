@@ -29,8 +29,6 @@ const ORPHAN_US: Micros = 60 * SECOND_US;
 const LEFT_US: Micros = 120 * SECOND_US;
 /// A connection that is being made: as long as six SYNs take.
 const CONNECT_US: Micros = 64 * SECOND_US;
-/// Probes without an answer before a silent connection ends.
-const KEEPALIVE_PROBES: u64 = 3;
 /// Acknowledgements that go at once while the peer's window is small, if we have nothing to say.
 const QUICK_ACKS: u8 = 16;
 /// What is out of the window is answered once in so long (Linux's tcp_invalid_ratelimit).
@@ -735,8 +733,8 @@ impl Connection {
         };
         if !waits {
             self.waits_since = None;
-            let silence = self.options.keepalive_us? * (KEEPALIVE_PROBES + 1);
-            return self.is_open().then_some(self.heard_at + silence);
+            let silence_us = self.options.keepalive?.silence_us();
+            return self.is_open().then_some(self.heard_at + silence_us);
         }
         let since = *self.waits_since.get_or_insert(now);
         Some(match self.state {
@@ -750,9 +748,13 @@ impl Connection {
     }
 
     fn keepalive_at(&self) -> Option<Micros> {
-        let after = self.options.keepalive_us?;
+        let keepalive = self.options.keepalive?;
         let is_idle = self.is_open() && self.send.unacknowledged() == 0;
-        is_idle.then_some(self.heard_at.max(self.asked_at) + after)
+        is_idle.then_some(if self.asked_at > self.heard_at {
+            self.asked_at + keepalive.interval_us
+        } else {
+            self.heard_at + keepalive.idle_us
+        })
     }
 
     /// When `on_time` wants to be called, if nothing happens before.

@@ -180,7 +180,7 @@ impl Stack {
             return;
         };
         let tcp_options = listener.options;
-        let hop_limit = tcp_options.hop_limit;
+        let (hop_limit, class) = (tcp_options.hop_limit, tcp_options.class);
         let options = SynOptions {
             mss: Some(self.own_mss(&half_open.remote)),
             window_scale: half_open
@@ -205,7 +205,7 @@ impl Stack {
         let mut written = [0; 24];
         let len = options.put(&mut written);
         let (local, remote) = (half_open.local, half_open.remote);
-        self.send_header(local, remote, header, &written[..len], hop_limit);
+        self.send_header(local, remote, header, &written[..len], hop_limit, class);
     }
 
     /// Sends a segment without payload.
@@ -216,6 +216,7 @@ impl Stack {
         mut header: Tcp,
         options: &[u8],
         hop_limit: u8,
+        class: u8,
     ) {
         header.header = 20 + options.len();
         let (src, dst) = (local.ip(), remote.ip());
@@ -224,6 +225,9 @@ impl Stack {
             packet::start(buffer, &src, &dst, packet::TCP, hop_limit, header.header);
         packet::put_tcp(&mut frame[at..], &header);
         frame[at + 20..].copy_from_slice(options);
+        if class != 0 {
+            packet::mark(&mut frame[packet::ETHERNET..], class, 0);
+        }
         self.send(frame, src, dst, 16);
     }
 

@@ -95,7 +95,7 @@ impl Stack {
             header: 20,
         };
         self.counters.resets_sent += 1;
-        self.send_header(local, remote, header, &[], 64);
+        self.send_header(local, remote, header, &[], 64, 0);
     }
 
     /// The filter has refused a segment and wants its sender to know.
@@ -156,7 +156,7 @@ impl Stack {
             packet::put_times(&mut times, (clock.stamp(self.now), clock.recent));
             options = &times;
         }
-        self.send_header(local, remote, header, options, 64);
+        self.send_header(local, remote, header, options, 64, 0);
         Ok(())
     }
 

@@ -178,6 +178,7 @@ impl Stack {
         let payload_max = bytes_max.saturating_sub(network + 20 + TIMES) as u64;
         let payload_max = (payload_max - payload_max % mss).max(mss);
         let hop_limit = flow.tcp.options.hop_limit.max(1);
+        let class = flow.tcp.options.class;
         let (header, payload) = flow.tcp.write(&mut packet[network..], payload_max, now)?;
         packet::put16(packet, network, local.port());
         packet::put16(packet, network + 2, remote.port());
@@ -190,6 +191,9 @@ impl Stack {
             hop_limit,
             len,
         );
+        if class != 0 {
+            packet::mark(packet, class, 0);
+        }
         let cut = (payload as u64 > mss).then_some(mss as u16);
         Some((network + len, cut))
     }
