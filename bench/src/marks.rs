@@ -419,13 +419,26 @@ const MARKS: &[Mark] = &[
         1.0,
         1.0,
     ),
-    on_stack("stack: memcached, UDP", "stack-memcached-udp-c10", 1.3),
+    on_stack(
+        "stack: memcached, UDP, a stack without TCP",
+        "stack-udp-alone-memcached-udp-c10",
+        1.3,
+    ),
     on_stack("stack: iperf3 to the server", "stack-iperf3-128k", 1.0),
     on_stack(
         "stack: iperf3 from the server",
         "stack-iperf3-128k-reverse",
         1.0,
     ),
+    Mark {
+        what: "stack: iperf3 from the server, over to the server",
+        goal: Goal::Against {
+            work: "stack-iperf3-128k-reverse",
+            base: "stack-iperf3-128k",
+            place: "apart",
+            most: 1.2,
+        },
+    },
     ratio(
         "stack: redis GET, 50 clients, with 100 rules, over none",
         "stack-redis-get-c50-rules-100",

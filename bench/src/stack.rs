@@ -9,6 +9,7 @@
 //! on that CPU, too, and the client is on the other one. Rows of two servers (`two`) have each on a CPU of its own, with the other
 //! one's client. Rows of `both` have the client on a stack of its own as well, and a rule that has to see each packet; without that rule rings go
 //! past both stacks (`through`), and the rival is the same pair of programs on the kernel's stack, with rings between them (`rings`).
+//! The server of `udp-alone` has a stack without TCP.
 //!
 //! CPU seconds are those of the whole machine meanwhile: what Linux does for a packet is in no process's account. So nothing
 //! else may run.
@@ -48,6 +49,8 @@ const MEMCACHED: Work = Work {
 /// The work that is measured in all arrangements.
 const REDIS: &str = "redis-get-c50";
 const RULES: usize = 100;
+/// Least length of a sample of rings past two stacks: each connection begins by frames, which is not to be measured.
+const THROUGH_SECONDS_MIN: f64 = 2.0;
 /// What a sample takes beside its length.
 const SAMPLE_OVERHEAD: Duration = Duration::from_millis(400);
 
@@ -67,7 +70,7 @@ impl Options {
     pub fn estimate_all(&self) -> Duration {
         let samples = cases(self.quick).into_iter().map(|case| {
             let least = f64::from(u8::from(case.work.client.counts_whole_seconds()));
-            Duration::from_secs_f64(self.seconds.max(least)) + SAMPLE_OVERHEAD
+            Duration::from_secs_f64(case.seconds(self.seconds).max(least)) + SAMPLE_OVERHEAD
         });
         samples.sum::<Duration>() * 2 * (self.runs as u32 + 1)
     }
@@ -80,6 +83,8 @@ enum Stack {
     Apart,
     /// Its own, with the driver in it.
     Fused,
+    /// Its own, without TCP, with a driver apart.
+    Udp,
     Linux,
     /// The kernel's, with rings between the programs.
     Rings,
@@ -95,6 +100,7 @@ impl Stack {
         let (name, ip) = match self {
             Stack::Apart => ("apart", 13),
             Stack::Fused => ("fused", 14),
+            Stack::Udp => ("udp", 20),
             Stack::Linux => ("linux", 15),
             Stack::Rings => ("rings", 18),
         };
@@ -109,7 +115,7 @@ impl Stack {
         match self {
             Stack::Apart => Place::domain("apart-client", [10, 77, 0, 16]),
             Stack::Fused => Place::domain("fused-client", [10, 77, 0, 17]),
-            Stack::Linux => client_place(),
+            Stack::Udp | Stack::Linux => client_place(),
             Stack::Rings => Place::domain("rings-client", [10, 77, 0, 19]),
         }
     }
@@ -118,6 +124,7 @@ impl Stack {
         match self {
             Stack::Apart => PathChoice::Stack,
             Stack::Fused => PathChoice::FusedStack,
+            Stack::Udp => PathChoice::UdpStack,
             Stack::Linux => PathChoice::Kernel,
             Stack::Rings => PathChoice::Auto,
         }
@@ -178,6 +185,16 @@ struct Case {
     theirs: Side,
 }
 
+impl Case {
+    /// Length of a sample, of `usual` length elsewhere.
+    fn seconds(&self, usual: f64) -> f64 {
+        match self.rival {
+            "rings" => usual.max(THROUGH_SECONDS_MIN),
+            _ => usual,
+        }
+    }
+}
+
 /// All rows.
 fn cases(quick: bool) -> Vec<Case> {
     let mut cases = Vec::new();
@@ -199,6 +216,11 @@ fn cases(quick: bool) -> Vec<Case> {
         for work in works.take(if quick { 1 } else { usize::MAX }) {
             add(work.name, work, apart, "linux", linux);
             add(&format!("fused-{}", work.name), work, fused, "linux", linux);
+        }
+        if !quick {
+            let udp = Side::of(Stack::Udp, placement);
+            let name = format!("udp-alone-{}", MEMCACHED.name);
+            add(&name, MEMCACHED, udp, "linux", linux);
         }
         for (name, side) in [("", apart), ("fused-", fused)] {
             let two = |side| Side {
@@ -345,7 +367,7 @@ fn row(
     // The first run makes the client's domain, whose stack can be held to a CPU from then on.
     sample(lab, &mut ours, work::WARM_UP_SECONDS)?;
     sample(lab, &mut theirs, work::WARM_UP_SECONDS)?;
-    let seconds = options.seconds;
+    let seconds = case.seconds(options.seconds);
     let taken = alternate::pairs(
         options.runs,
         &Pace::unbounded(),

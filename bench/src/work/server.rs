@@ -228,7 +228,10 @@ impl Server {
 
 /// Whether the kernel does not know what the server listens on, and nobody is by the server's side.
 fn is_own_stack(path: PathChoice) -> bool {
-    matches!(path, PathChoice::Stack | PathChoice::FusedStack)
+    matches!(
+        path,
+        PathChoice::Stack | PathChoice::FusedStack | PathChoice::UdpStack
+    )
 }
 
 /// Returns when a connection from another domain is accepted.

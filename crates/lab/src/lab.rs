@@ -99,6 +99,8 @@ pub enum PathChoice {
     Stack,
     /// The same, with its driver in one process.
     FusedStack,
+    /// One without TCP.
+    UdpStack,
 }
 
 impl PathChoice {
@@ -108,7 +110,7 @@ impl PathChoice {
             PathChoice::Auto => "auto",
             PathChoice::Kernel => "kernel",
             PathChoice::Fast => "fast",
-            PathChoice::Stack | PathChoice::FusedStack => "stack",
+            PathChoice::Stack | PathChoice::FusedStack | PathChoice::UdpStack => "stack",
         }
     }
 }
@@ -215,9 +217,11 @@ impl Lab {
             command = enter(*pid, &command);
         }
         command.args(["--path", path.word()]);
-        if path == PathChoice::FusedStack {
-            command.arg("--fuse");
-        }
+        match path {
+            PathChoice::FusedStack => command.arg("--fuse"),
+            PathChoice::UdpStack => command.args(["--stack", "udp,icmp"]),
+            _ => &mut command,
+        };
         if let Some(list) = &spawn.cpu {
             command.arg("--cpu").arg(list);
         }
