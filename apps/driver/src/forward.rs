@@ -15,7 +15,7 @@ use crate::wire::Wire;
 use fordway_platform::frames::{FRAME_BYTES_MAX, FrameNotes};
 use fordway_platform::queue::{Foreign, Frame, QueueCounters, QueueEnd, Received, Sent};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::AsFd;
 
 /// Frames of one way before the other gets its turn.
@@ -146,7 +146,11 @@ impl Forwarder {
                     }
                     Err(refusal) => refusal,
                 };
-                self.counters.refused[refusal as usize] += 1;
+                let count = &mut self.counters.refused[refusal as usize];
+                *count += 1;
+                if count.is_power_of_two() {
+                    tell(&self.guard, refusal, *count);
+                }
                 true
             });
             if let Some(error) = gone.take() {
@@ -213,6 +217,17 @@ fn looked_at(
     guard.check(&head[..length])?;
     guard::check_notes(&head[..length], notes)?;
     Ok(length)
+}
+
+/// A line in the log for the first refused frame of a kind, the second, the fourth and so on: so few that a stack which sends
+/// nothing else fills no log, and that a log nobody reads does not hold the driver.
+fn tell(guard: &Guard, refusal: Refusal, count: u64) {
+    let (name, word) = (guard.name(), refusal.word());
+    // A log that is gone is no reason to end.
+    let _ = writeln!(
+        io::stderr(),
+        "fordway-driver of {name}: frames refused ({word}): {count}"
+    );
 }
 
 /// An interface that is down says so once to each socket.

@@ -107,6 +107,15 @@ impl Guard {
         guard
     }
 
+    /// What the log calls the domain: its first address, or else its Ethernet address.
+    pub fn name(&self) -> String {
+        match (self.four.first(), self.six.get(1)) {
+            (Some(four), _) => Ipv4Addr::from(*four).to_string(),
+            (None, Some(six)) => Ipv6Addr::from(*six).to_string(),
+            (None, None) => self.mac.map(|byte| format!("{byte:02x}")).join(":"),
+        }
+    }
+
     /// `head` is the beginning of a frame, as much as there is of [`HEAD_BYTES`].
     pub fn check(&self, head: &[u8]) -> Result<(), Refusal> {
         let ethernet = head.first_chunk::<ETHERNET_BYTES>().ok_or(Refusal::Short)?;

@@ -3,7 +3,7 @@
 use crate::config::{self, DriverConfig};
 use crate::confine::{self, Confined};
 use crate::forward::Forwarder;
-use crate::guard::{Guard, Refusal};
+use crate::guard::Guard;
 use crate::wire::Wire;
 use fordway_platform::launch;
 use fordway_platform::queue::{QueueEnd, Role};
@@ -40,15 +40,5 @@ fn drive() -> io::Result<()> {
     })?;
     let queue = QueueEnd::new(link, Role::Driver)?;
     let mut forwarder = Forwarder::new(wire, queue, Guard::new(config.mac, &config.addresses));
-    let ended = forwarder.run();
-    let counters = forwarder.counters();
-    for (refusal, count) in Refusal::ALL.into_iter().zip(counters.refused) {
-        if count != 0 {
-            eprintln!(
-                "fordway-driver: frames refused ({}): {count}",
-                refusal.word()
-            );
-        }
-    }
-    ended
+    forwarder.run()
 }

@@ -168,7 +168,13 @@ pub(crate) fn set(socket: &mut Socket, of: (i32, i32), value: &[u8]) -> Result<(
         (level::IP, name::IP_TOS) | (level::IPV6, name::IPV6_TCLASS) => {
             // The lowest two bits of TCP's are its own (RFC 3168).
             let own = if socket.is_stream() { 3 } else { 0 };
-            number.max(0) & 0xff & !own
+            // Of -1 IPv6 makes 0, and IPv4 its lowest byte (linux: do_ipv6_setsockopt, __ip_sock_set_tos).
+            let least = if of.0 == level::IP {
+                number
+            } else {
+                number.max(0)
+            };
+            least & 0xff & !own
         }
         _ => number,
     };

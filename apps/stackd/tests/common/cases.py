@@ -589,6 +589,27 @@ def datagrams_connected():
 
 
 @case
+def marked():
+    P = socket.IPPROTO_IP
+    far("r = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_UDP); r.settimeout(30)")
+    far("t = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_TCP); t.settimeout(30)")
+    sock = udp()
+    for ttl, tos in ((64, 0), (9, 16), (200, 255)):
+        sock.setsockopt(P, socket.IP_TTL, ttl)
+        sock.setsockopt(P, socket.IP_TOS, tos)
+        yield sock.sendto(b"marked by UDP", (FAR, 7073)), far("marks(r, b'marked by UDP')")
+    far("l = socket.create_server(('', 7074))")
+    sock = blocking(tcp())
+    sock.setsockopt(P, socket.IP_TTL, 33)
+    sock.connect((FAR, 7074))
+    yield sock.send(b"first"), far("marks(t, b'first')")
+    sock.setsockopt(P, socket.IP_TOS, 0x48)
+    sock.setsockopt(P, socket.IP_TTL, 34)
+    yield sock.send(b"second"), far("marks(t, b'second')")
+    far("l.close(); r.close(); t.close()")
+
+
+@case
 def datagrams_refused():
     sock = udp()
     blocking(sock)

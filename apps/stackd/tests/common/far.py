@@ -31,6 +31,14 @@ def sha_of(from_socket):
     return sum_.hexdigest()
 
 
+def marks(raw, text):
+    """TOS and TTL of the next packet of IPv4 that ends so."""
+    while True:
+        packet = raw.recv(1 << 16)
+        if packet.endswith(text):
+            return packet[1], packet[8]
+
+
 def serve(client):
     lines = client.makefile("rwb")
     for line in lines:
