@@ -72,7 +72,10 @@ impl Taken {
             )
         };
         let (unit_size, cpu_unit) = work::cpu_unit(&row.unit);
-        let per_unit = of(&|sample| sample.cpu_s / sample.done * unit_size);
+        let cpu_of = |sample: &Sample| sample.cpu_s / sample.done * unit_size;
+        let per_unit = of(&cpu_of);
+        let pairs = self.pairs.iter();
+        let cpu_samples = pairs.map(|(mine, theirs)| [cpu_of(mine), cpu_of(theirs)]);
         let (cpu_s, rival_cpu_s) = of(&|sample| sample.cpu_s);
         let figures = self.pairs.iter();
         let figures = figures.map(|(mine, theirs)| [mine.value, theirs.value]);
@@ -82,6 +85,7 @@ impl Taken {
             cpu_s_per_unit: Some(per_unit.0),
             rival_cpu_s_per_unit: Some(per_unit.1),
             cpu_unit: Some(cpu_unit.into()),
+            cpu_samples: cpu_samples.collect(),
             ring_bytes: of(&|sample| sample.ring_bytes as f64).0 as u64,
             ..row
         }

@@ -3,7 +3,7 @@
 //! For each row and rival, pairs of samples are taken in alternation ([`crate::alternate`]).
 //!
 //! What is made and closed by the kernel either way (connections of one request) is compared
-//! over one and the same network, loopback.
+//! over one and the same network: loopback, or the bridge between the same two domains.
 //!
 //! Once the placements are known, [`best`] says where each side of a work was fastest, and the
 //! work is measured once more with each side there.
@@ -29,8 +29,6 @@ const IDLE_WINDOW: Duration = Duration::from_secs(10);
 const UPGRADE_LIMIT: Duration = Duration::from_secs(5);
 /// What a sample takes beside its length.
 const SAMPLE_OVERHEAD: Duration = Duration::from_millis(250);
-/// Shortest sample of a client that counts whole seconds.
-const WHOLE_SECONDS_MIN: f64 = 1.0;
 
 /// What to measure.
 #[derive(Clone, Debug)]
@@ -61,7 +59,7 @@ impl Options {
     }
 
     fn rivals(&self, work: &Work) -> &'static [Rival] {
-        if self.all_rivals {
+        if self.all_rivals || work.client.is_short_between_domains() {
             Rival::of(work)
         } else {
             &[Rival::KernelLoopback]
@@ -76,10 +74,7 @@ impl Options {
 
     /// One row against one rival.
     fn estimate(&self, work: &Work) -> Duration {
-        let least = match work.client.counts_whole_seconds() {
-            true => WHOLE_SECONDS_MIN,
-            false => 0.0,
-        };
+        let least = work.client.least_seconds();
         let length = |seconds: f64| Duration::from_secs_f64(seconds.max(least)) + SAMPLE_OVERHEAD;
         (length(self.seconds) * self.runs as u32 + length(work::WARM_UP_SECONDS)) * 2
     }
@@ -130,6 +125,7 @@ impl Rival {
 
     fn of(work: &Work) -> &'static [Rival] {
         match work.server {
+            _ if work.client.is_short_between_domains() => &[Rival::KernelBridge],
             _ if !work::FIRST.contains(&work.name) || work.client.is_short() => {
                 &[Rival::KernelLoopback]
             }
@@ -250,7 +246,8 @@ struct Bench<'a> {
 impl Bench<'_> {
     /// `None`: no pair of samples saw one distance of the CPUs.
     fn row(&mut self, work: &Work, rival: Rival) -> Result<Option<Row>> {
-        let in_domains = !work.client.is_short();
+        let is_short = work.client.is_short();
+        let in_domains = !is_short || work.client.is_short_between_domains();
         let fast_place = if in_domains {
             client_place()
         } else {
@@ -282,7 +279,7 @@ impl Bench<'_> {
             |run| self.progress.step(&format!("{what}, run {run}")),
             || {
                 let sample = fast.sample(lab, self.options.seconds)?;
-                if sample.ring_bytes == 0 && in_domains {
+                if sample.ring_bytes == 0 && !is_short {
                     bail!("nothing went through rings ({})", alternate::reasons(lab));
                 }
                 Ok(sample)

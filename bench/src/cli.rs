@@ -326,7 +326,7 @@ fn run_all(args: &AllArgs) -> Result<()> {
         vec![app(&QUICK_APPS, Placement::Apart, false, false)]
     } else {
         vec![
-            app(&marked, Placement::Free, false, false),
+            app(&marks::works_free(), Placement::Free, false, false),
             app(&[], Placement::Apart, false, true),
             app(&marked, Placement::Together, false, false),
             app(&marked, Placement::Free, true, false),

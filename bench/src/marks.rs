@@ -18,6 +18,9 @@ use crate::{reach, stack};
 /// The kernel path within one domain.
 pub(crate) const LOOPBACK: &str = "kernel-loopback";
 
+/// The kernel path between domains.
+const BRIDGE: &str = "kernel-bridge";
+
 /// A goal.
 #[derive(Clone, Copy)]
 struct Mark {
@@ -35,6 +38,12 @@ enum Goal {
         rival: &'static str,
         near: f64,
         far: f64,
+    },
+    /// The CPU time of a row for the same work is at most the rival's.
+    Cpu {
+        work: &'static str,
+        place: &'static str,
+        rival: &'static str,
     },
     /// The ratio of each row that `of` picks, to TCP as the row has it, is at least 1.
     NeverBelow { of: fn(&Row) -> bool },
@@ -136,6 +145,9 @@ const fn on_stack(what: &'static str, work: &'static str, least: f64) -> Mark {
 
 /// More CPU than the kernel's path, beyond what the clock's ticks make of equal times.
 const CPU_MORE: f64 = 1.02;
+
+/// A connection for each request, of nginx between domains.
+const CLOSES: &str = "nginx-1k-c50-close";
 
 /// 1.5 times the bare ring's time, as a ratio of speeds.
 const NEAR_THE_RING: f64 = 1.0 / 1.5;
@@ -241,10 +253,34 @@ const MARKS: &[Mark] = &[
         "the same between domains",
         "request-domains",
         "free",
-        "kernel-bridge",
+        BRIDGE,
         1.0,
         1.0,
     ),
+    ratio(
+        "the same, offered at once",
+        "request-domains-at-once",
+        "free",
+        BRIDGE,
+        1.0,
+        1.0,
+    ),
+    ratio(
+        "nginx 1 KB, 50 clients, a connection for each request",
+        CLOSES,
+        "free",
+        BRIDGE,
+        1.0,
+        1.0,
+    ),
+    Mark {
+        what: "the same, CPU time",
+        goal: Goal::Cpu {
+            work: CLOSES,
+            place: "free",
+            rival: BRIDGE,
+        },
+    },
     Mark {
         what: "two CPU hogs beside, worst row",
         goal: Goal::NeverBelow { of: |row| row.hogs },
@@ -522,6 +558,13 @@ pub fn works() -> Vec<&'static str> {
     APPS.iter().map(|app| app.work).collect()
 }
 
+/// And of those that are to be measured where the scheduler places programs.
+pub fn works_free() -> Vec<&'static str> {
+    let mut works = works();
+    works.push(CLOSES);
+    works
+}
+
 /// What users ask for first, each with its row.
 pub fn of_users() -> impl Iterator<Item = (&'static str, &'static str)> {
     let plain = [
@@ -604,6 +647,7 @@ impl Goal {
     fn work(&self) -> Option<&'static str> {
         match *self {
             Goal::Ratio { work, .. }
+            | Goal::Cpu { work, .. }
             | Goal::Against { work, .. }
             | Goal::AtMost { work, .. }
             | Goal::AtMostRival { work } => Some(work),
@@ -633,9 +677,19 @@ impl Goal {
                 };
                 mine.filter_map(outcome).collect()
             }
+            Goal::Cpu { work, place, rival } => {
+                let is_it =
+                    |row: &&Row| row.work == work && row.place() == place && row.rival == rival;
+                let outcome = |row: &Row| {
+                    let times = pairs::ratios(&row.cpu_samples, false);
+                    let written = |times| report::ratio(Some(times));
+                    Outcome::at_most(row, &times, 1.0, &written)
+                };
+                rows.iter().filter(is_it).map(outcome).collect()
+            }
             Goal::NeverBelow { of } => {
                 // The kernel's path between domains is the bridge.
-                let is_kernel = |row: &Row| [LOOPBACK, "kernel-bridge"].contains(&&*row.rival);
+                let is_kernel = |row: &Row| [LOOPBACK, BRIDGE].contains(&&*row.rival);
                 let some = rows.iter().filter(|row| is_kernel(row) && of(row));
                 extreme(some, 1.0, true)
             }
@@ -828,6 +882,24 @@ mod tests {
         assert_eq!(cpu(&row(LOOPBACK, 1.09)).as_deref(), Some("1.09x MORE"));
         assert_eq!(cpu(&row(LOOPBACK, 0.5)).as_deref(), Some("0.50x"));
         assert_eq!(cpu(&row("unix", 2.0)).as_deref(), Some("2.00x"));
+    }
+
+    #[test]
+    fn cpu_time_is_judged_pair_by_pair() {
+        let cpu = |mine: f64| {
+            let row = row(CLOSES, BRIDGE, Regime::Near, 1.0);
+            let place = Placement::Free.word().into();
+            let cpu_samples = vec![[mine, 100.0]; PAIRS_MIN];
+            let rows = [Row {
+                placement: place,
+                cpu_samples,
+                ..row
+            }];
+            let line = lines(&rows, "the same, CPU time").remove(0);
+            [2, 3, 6].map(|at| line[at].clone())
+        };
+        assert_eq!(cpu(99.0), ["at most 1.00x", "0.99x", "met"]);
+        assert_eq!(cpu(103.0), ["at most 1.00x", "1.03x", "MISSED"]);
     }
 
     #[test]

@@ -48,6 +48,9 @@ pub struct Row {
     pub rival_cpu_s_per_unit: Option<f64>,
     /// What that work is: a million requests, or a GB.
     pub cpu_unit: Option<Cow<'static, str>>,
+    /// The same of each pair of samples, of applications.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cpu_samples: Vec<[f64; 2]>,
     /// Bytes through rings, median of a fast sample.
     pub ring_bytes: u64,
     /// Distance of the two CPUs.
@@ -101,6 +104,7 @@ impl Row {
             cpu_s_per_unit: None,
             rival_cpu_s_per_unit: None,
             cpu_unit: None,
+            cpu_samples: Vec::new(),
             ring_bytes: 0,
             regime,
             pinned: placement != Placement::Free,

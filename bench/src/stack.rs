@@ -69,7 +69,7 @@ impl Options {
     /// About how long it takes.
     pub fn estimate_all(&self) -> Duration {
         let samples = cases(self.quick).into_iter().map(|case| {
-            let least = f64::from(u8::from(case.work.client.counts_whole_seconds()));
+            let least = case.work.client.least_seconds();
             Duration::from_secs_f64(case.seconds(self.seconds).max(least)) + SAMPLE_OVERHEAD
         });
         samples.sum::<Duration>() * 2 * (self.runs as u32 + 1)

@@ -125,6 +125,8 @@ pub struct Job {
     pub best: Option<Contender>,
     /// Connections of one request between domains, not over loopback.
     pub is_between_domains: bool,
+    /// Connections are offered with their first call, not after several.
+    pub at_once: bool,
     /// With a busy loop on each CPU beside.
     pub hogs: bool,
     /// Capacity of the bare ring, if the job is about that.
@@ -148,6 +150,7 @@ impl Job {
             only: None,
             best: None,
             is_between_domains: false,
+            at_once: false,
             hogs: false,
             ring: None,
         }
@@ -237,16 +240,21 @@ pub fn jobs(suite: Suite, quick: bool) -> Vec<Job> {
             let at = [(Placement::Apart, false)].iter().chain(elsewhere);
             at.flat_map(|&(at, hogs)| {
                 let job = |name: &str, talk| Job::new(name.to_owned(), talk, REQUEST_BYTES);
-                let between_domains = Job {
-                    is_between_domains: true,
-                    ..job("request-domains", Talk::Request)
+                let request = |name, is_between_domains, at_once| Job {
+                    is_between_domains,
+                    at_once,
+                    ..job(name, Talk::Request)
                 };
                 let jobs = [
                     job("connect", Talk::Connect),
-                    job("request", Talk::Request),
-                    between_domains,
+                    request("request", false, false),
+                    request("request-at-once", false, true),
+                    request("request-domains", true, false),
+                    request("request-domains-at-once", true, true),
                 ];
-                jobs.map(|job| job.at(at, hogs))
+                // At once is nobody's default: it is not judged beside hogs.
+                let wanted = jobs.into_iter().filter(move |job| !(hogs && job.at_once));
+                wanted.map(move |job| job.at(at, hogs))
             })
             .collect()
         }

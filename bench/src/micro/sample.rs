@@ -322,6 +322,9 @@ pub fn start(lab: &Lab, contender: Contender, job: &Job, length: Duration) -> Re
             let mut argv = argv(contender, job, role, &at)?;
             argv.extend_from_slice(more);
             let mut spawn = Spawn::new(argv);
+            if job.at_once {
+                spawn = spawn.env("FORDWAY_OFFER_AFTER", "0");
+            }
             spawn.cpu = cpu.clone();
             spawn.time_limit = length + SLACK;
             lab.spawn(place, contender.path(), &spawn)

@@ -44,8 +44,6 @@ const GET_BYTES: f64 = 45.0;
 const DOCUMENT_BYTES: f64 = 1024.0;
 /// What a sample takes beside its length.
 const SAMPLE_OVERHEAD: Duration = Duration::from_millis(350);
-/// Shortest sample of a client that counts whole seconds.
-const WHOLE_SECONDS_MIN: f64 = 1.0;
 
 /// What to measure.
 #[derive(Clone, Copy, Debug)]
@@ -62,10 +60,7 @@ impl Options {
     /// About how long it takes, without what is to be built.
     pub fn estimate_all(&self) -> Duration {
         let samples = cases(self.quick).into_iter().map(|case| {
-            let least = match case.ours.work.client.counts_whole_seconds() {
-                true => WHOLE_SECONDS_MIN,
-                false => 0.0,
-            };
+            let least = case.ours.work.client.least_seconds();
             Duration::from_secs_f64(self.seconds.max(least)) + SAMPLE_OVERHEAD
         });
         samples.sum::<Duration>() * 2 * (self.runs as u32 + 1)

@@ -14,6 +14,10 @@ use std::path::PathBuf;
 const REDIS_REQUESTS_FIRST: f64 = 10_000.0;
 /// Requests for each connection that bring it to its upgrade and past it.
 const REDIS_REQUESTS_EACH: f64 = 100.0;
+/// First guess of ab's number of requests.
+const AB_REQUESTS_FIRST: f64 = 5_000.0;
+/// And the least of them in a sample: seven samples are 100,000 connections.
+const AB_REQUESTS_MIN: f64 = 15_000.0;
 /// Largest message of NetPIPE.
 const NETPIPE_BYTES_MAX: u32 = 1 << 20;
 
@@ -35,6 +39,13 @@ pub enum Client {
         document: &'static str,
         /// Connections.
         connections: u32,
+    },
+    /// ab on one document: a connection for each request, by HTTP/1.0.
+    Ab {
+        /// Its name.
+        document: &'static str,
+        /// Connections at the same time.
+        clients: u32,
     },
     /// curl on a large file; every byte is compared.
     Curl,
@@ -76,6 +87,7 @@ impl Client {
         match self {
             Client::Redis { .. } => &["redis-benchmark"],
             Client::Wrk { .. } => &["wrk"],
+            Client::Ab { .. } => &["ab"],
             Client::Curl => &["curl"],
             Client::Iperf3 { .. } => &["iperf3"],
             Client::Memcached { .. } | Client::Plain { .. } => &[],
@@ -86,15 +98,25 @@ impl Client {
 
     /// Whether its connections end before rings would pay.
     pub fn is_short(self) -> bool {
-        matches!(self, Client::Plain { talk, .. } if talk.is_short())
+        match self {
+            Client::Plain { talk, .. } => talk.is_short(),
+            _ => self.is_short_between_domains(),
+        }
     }
 
-    /// Whether it can run for whole seconds only.
-    pub fn counts_whole_seconds(self) -> bool {
-        matches!(
-            self,
-            Client::Wrk { .. } | Client::Iperf3 { .. } | Client::Pgbench { .. }
-        )
+    /// The same of those that are between domains on both paths.
+    pub fn is_short_between_domains(self) -> bool {
+        matches!(self, Client::Ab { .. })
+    }
+
+    /// Its shortest sample, in seconds. Some count whole seconds. Of ab's a second is too few: the kernel's
+    /// work for a connection goes to whom its softirq meets, and the scheduler moves both programs.
+    pub fn least_seconds(self) -> f64 {
+        match self {
+            Client::Wrk { .. } | Client::Iperf3 { .. } | Client::Pgbench { .. } => 1.0,
+            Client::Ab { .. } => 2.0,
+            _ => 0.0,
+        }
     }
 
     /// Its command line for about `seconds`; `rate` is its last figure.
@@ -140,6 +162,13 @@ impl Client {
                 let program = packages::path_of("wrk")?;
                 Spawn::line(&format!(
                     "{program} -t1 -c {connections} -d {whole_seconds}s http://{host}:{port}/{document}"
+                ))
+            }
+            Client::Ab { document, clients } => {
+                let program = packages::path_of("ab")?;
+                let requests = self.ab_requests(rate, seconds);
+                Spawn::line(&format!(
+                    "{program} -q -c {clients} -n {requests} http://{host}:{port}/{document}"
                 ))
             }
             Client::Curl => {
@@ -216,6 +245,7 @@ impl Client {
                 Ok((redis_rate(text, &command.to_uppercase())?, done as f64))
             }
             Client::Wrk { .. } => wrk_rate(text),
+            Client::Ab { .. } => ab_rate(text),
             Client::Curl => {
                 let got = fs::read(curl_file(server))?;
                 if got != contents(CURL_BYTES) {
@@ -242,6 +272,14 @@ impl Client {
             Client::Pgbench { .. } => pgbench_rate(text),
             Client::Netpipe => netpipe_rate(&fs::read_to_string(netpipe_file(server))?),
         }
+    }
+}
+
+impl Client {
+    /// How many requests of ab take about `seconds`, and at least as long as a sample of it.
+    fn ab_requests(self, rate: Option<f64>, seconds: f64) -> u64 {
+        let asked = |rate| f64::max(rate * seconds.max(self.least_seconds()), AB_REQUESTS_MIN);
+        rate.map_or(AB_REQUESTS_FIRST, asked) as u64
     }
 }
 
@@ -288,6 +326,23 @@ fn wrk_rate(text: &str) -> Result<(f64, f64)> {
         .find_map(|line| line.trim().split_once(" requests in "))
         .context("no count")?;
     Ok((rate.trim().parse()?, done.0.parse()?))
+}
+
+/// Requests a second and requests in all, from ab's report. What failed or was no document says so there.
+fn ab_rate(text: &str) -> Result<(f64, f64)> {
+    let number = |start: &str| -> Result<f64> {
+        let line = text.lines().find_map(|line| line.strip_prefix(start));
+        let line = line.with_context(|| format!("no {start:?}"))?;
+        let number = line.split_whitespace().next().unwrap_or_default();
+        Ok(number.parse()?)
+    };
+    if number("Failed requests:")? != 0.0 || text.contains("Non-2xx responses:") {
+        bail!("requests failed");
+    }
+    Ok((
+        number("Requests per second:")?,
+        number("Complete requests:")?,
+    ))
 }
 
 /// GB/s and bytes, from `--write-out`. The time from the first byte on counts:
@@ -363,6 +418,10 @@ mod tests {
         let wrk = "  95361 requests in 2.00s, 114.60MB read\nRequests/sec:  47661.07\nTransfer/sec:     57.28MB\n";
         assert_eq!(wrk_rate(wrk).unwrap(), (47661.07, 95361.0));
         assert!(wrk_rate(&format!("  Socket errors: connect 0, read 3\n{wrk}")).is_err());
+        let ab = "Complete requests:      5000\nFailed requests:        0\nRequests per second:    15490.96 [#/sec] (mean)\n";
+        assert_eq!(ab_rate(ab).unwrap(), (15490.96, 5000.0));
+        assert!(ab_rate(&ab.replace("        0", "        2")).is_err());
+        assert!(ab_rate(&format!("{ab}Non-2xx responses:      7\n")).is_err());
         assert_eq!(
             curl_rate("67108864 0.060000 0.010000").unwrap().1,
             67_108_864.0

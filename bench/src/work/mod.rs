@@ -128,7 +128,7 @@ const fn plain(
 }
 
 /// Everything that can be measured; the bench's suite `apps` is all but curl's.
-pub const WORKS: [Work; 34] = [
+pub const WORKS: [Work; 35] = [
     redis("redis-get-c1", "redis GET, 1 client", "get", 1, 1),
     redis("redis-get-c16", "redis GET, 16 clients", "get", 16, 1),
     redis("redis-get-c50", "redis GET, 50 clients", "get", 50, 1),
@@ -230,6 +230,16 @@ pub const WORKS: [Work; 34] = [
         "nginx 10 MB, wrk, 100 connections",
         "10m",
         100,
+    ),
+    work(
+        "nginx-1k-c50-close",
+        "nginx 1 KB, ab, 50 clients, a connection for each request",
+        "conn/s",
+        ServerKind::Nginx,
+        Client::Ab {
+            document: "1k",
+            clients: 50,
+        },
     ),
     work(
         "memcached-get-c10",
