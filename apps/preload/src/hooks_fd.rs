@@ -490,7 +490,12 @@ pub unsafe fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
     if matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {
         copied_for_exec(fd);
     }
-    if result < 0 || !may_change(fd) {
+    // What changes nothing need not be asked whose the table is.
+    let changes = matches!(
+        command,
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC | libc::F_SETFL
+    );
+    if result < 0 || !changes || !may_change(fd) {
         return result;
     }
     match command {

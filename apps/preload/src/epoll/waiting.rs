@@ -4,7 +4,7 @@ use super::hot::{self, conn_of, walk};
 use super::instances::{bell_of, equip};
 use super::ready::{by_kernel, evaluate, stirs};
 use super::*;
-use crate::deadline::{self, Deadline};
+use crate::deadline::{self, Begun, Deadline};
 use crate::signals::Call;
 use crate::spin::{self, Look};
 use crate::thread::{self, Shield};
@@ -547,7 +547,7 @@ fn wait_on(
     (begun, call): (u64, Call),
     mask: *const c_void,
 ) -> sys::Result<usize> {
-    let (mut deadline, mut hidden) = (None, Hidden::default());
+    let (mut due, mut hidden) = (Begun::at(begun, timeout_ns), Hidden::default());
     loop {
         // Of the room of UDP sockets, which is told again and again, the kernel alone knows.
         if timeout_ns != Some(0) && datagram::are_in(instance) && datagram::wants_room(instance) {
@@ -585,16 +585,15 @@ fn wait_on(
                 }
             }
         }
-        let deadline = *deadline.get_or_insert_with(|| Deadline::after_ticks(begun, timeout_ns));
         if is_plain(instance) {
-            match wait_plain(instance, events, room, deadline, mask)? {
+            match wait_plain(instance, events, room, due.deadline(), mask)? {
                 Some(count) => return Ok(count),
                 None => continue,
             }
         }
         // A look without a sleep may have taken the edge by which the kernel tells of room for bytes that are owed.
         upgrade::serve_owing();
-        let (woken, watch) = sleep(instance, events, room, timeout_ns, (deadline, call), mask)?;
+        let (woken, watch) = sleep(instance, events, room, timeout_ns, (&mut due, call), mask)?;
         serve(instance, watch);
         // What the kernel has not shown, it shows before the rings' next.
         let (mut count, is_late) = report(instance, events, room, woken, Some(0));
@@ -604,7 +603,7 @@ fn wait_on(
         if hidden.looks_again((count, woken, room)) {
             continue;
         }
-        if count != 0 || timeout_ns == Some(0) || deadline.has_passed() {
+        if count != 0 || timeout_ns == Some(0) || due.deadline().has_passed() {
             pass_on(instance, count == room);
             return Ok(count);
         }
@@ -642,7 +641,7 @@ fn sleep(
     events: *mut libc::epoll_event,
     room: usize,
     timeout_ns: Option<u64>,
-    (deadline, call): (Deadline, Call),
+    (due, call): (&mut Begun, Call),
     mask: *const c_void,
 ) -> sys::Result<(usize, bool)> {
     if timeout_ns == Some(0) {
@@ -675,7 +674,7 @@ fn sleep(
             None if attached => Some(wait::BLIND_SLICE_NS),
             _ => wait::slice_ns(bell, unread),
         };
-        let left = deadline.left_ns(slice);
+        let left = due.left_ns(slice);
         let mut announced = bell;
         let way_out = (abandon as extern "C" fn(_), (&raw mut announced).cast());
         let body = || {
@@ -772,8 +771,8 @@ mod tests {
         crate::late::hold(index, 1);
         let mut event = libc::epoll_event { events: 0, u64: 0 };
         let time_ns = Some(1);
-        let deadline = Deadline::after(time_ns);
-        let at = (deadline, Call::begin());
+        let mut due = Begun::at(sys::ticks(), time_ns);
+        let at = (&mut due, Call::begin());
         let slept = sleep(instance, &raw mut event, 1, time_ns, at, core::ptr::null());
         assert_eq!(slept.map(|(count, _)| count), Ok(0));
         assert!(!crate::late::is_any_held());
