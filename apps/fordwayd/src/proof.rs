@@ -475,11 +475,15 @@ fn look_at_names(
     };
     let found = found.filter(|found| may_carry(found.state) && found.inode != 0);
     let found = found.ok_or(Untrue::Gone)?;
-    let own = peer.uid == 0 || found.uid == peer.uid;
-    if !own || !shows(peer.pid, &facts.shown)?.contains(&Some(found.inode)) {
+    if peer.uid != 0 && found.uid != peer.uid {
         return Err(Untrue::NotHeld);
     }
-    Ok(*facts)
+    for inode in shows(peer.pid, &facts.shown) {
+        if inode? == Some(found.inode) {
+            return Ok(*facts);
+        }
+    }
+    Err(Untrue::NotHeld)
 }
 
 /// Of the pair between a program and its stack.
@@ -490,7 +494,7 @@ fn look_at_pair(
     facts: &SocketFacts,
     open: impl FnOnce() -> io::Result<OwnedFd>,
 ) -> Result<SocketFacts, Untrue> {
-    let shown = shows(peer.pid, &facts.shown)?;
+    let shown = shows(peer.pid, &facts.shown).collect::<Result<Vec<_>, _>>()?;
     let found = places.ask(facts.netns_cookie, number, open, |asker| {
         for inode in shown.into_iter().flatten() {
             if let Some(far) = asker.peer_of_unix(inode, facts.cookie)? {
@@ -513,16 +517,15 @@ fn hidden(pid: i32, error: &io::Error) -> Untrue {
     Untrue::Hidden
 }
 
-/// The inodes of what a process has under the number that it says.
-fn shows(pid: i32, shown: &Shown) -> Result<[Option<u32>; 2], Untrue> {
+/// The inodes of what a process has under the number that it says. They are looked at as they are asked for, each
+/// by a walk through /proc: mostly the first one is the one.
+fn shows(pid: i32, shown: &Shown) -> impl Iterator<Item = Result<Option<u32>, Untrue>> {
     // All threads have the same numbers, but after unshare(2); and a first thread that has ended
     // before the others has none. A thread of another PID namespace has another number here.
-    let by = |thread| process::socket_behind(pid, thread, shown.fd).map_err(|_| Untrue::Hidden);
-    let of_thread = match shown.thread {
-        0 => None,
-        thread => by(thread)?,
-    };
-    Ok([by(0)?, of_thread])
+    let fd = shown.fd;
+    let by = move |thread| process::socket_behind(pid, thread, fd).map_err(|_| Untrue::Hidden);
+    let of_thread = Some(shown.thread).filter(|thread| *thread != 0);
+    [Some(0), of_thread].into_iter().flatten().map(by)
 }
 
 /// The claim as the registry takes it, if it is of a protocol that is known. Names are normalised as
