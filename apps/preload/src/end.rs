@@ -266,7 +266,7 @@ impl End for At<'_> {
         let sent = sys!(SYS_sendto, self.fd(), base, length, flags, 0, 0);
         wait::acted();
         if sent == Err(libc::EAGAIN) {
-            upgrade::owes_bytes();
+            upgrade::note_owed_bytes();
         }
         sent
     }

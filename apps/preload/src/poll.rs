@@ -126,9 +126,9 @@ fn is_told_by_rings(fd: i32) -> bool {
 }
 
 /// Whether any of the descriptors is a stream socket, with a channel or without. Epoll
-/// instances among them are told that they are waited for.
+/// instances among them are told that they are waited for. Nor is a sleep without them the kernel's while bytes are owed.
 pub fn concerns(fds: impl Iterator<Item = i32>) -> bool {
-    fds.fold(false, |concerns, fd| {
+    fds.fold(upgrade::owes_bytes(), |concerns, fd| {
         let kind = state::look(fd) & kind::MASK;
         if kind == kind::EPOLL {
             epoll::let_go_of(fd, Reason::Unsupported);
@@ -189,7 +189,6 @@ pub fn poll(
     thread::cancellation_point();
     let call = Call::begin();
     broker::check_mail();
-    upgrade::serve_owing();
     for entry in fds.iter() {
         if let Some(conn) = paired(entry.fd)
             && conn.attention.load(Ordering::Relaxed) != 0
@@ -199,13 +198,17 @@ pub fn poll(
     }
     let deadline = Deadline::after(timeout_ns);
     loop {
+        upgrade::serve_owing();
         for entry in fds.iter() {
             if let Some(conn) = state::conn(entry.fd) {
                 upgrade::sight(conn, entry.fd);
             }
         }
         if !fds.iter().any(|entry| has_rings(entry.fd)) && !is_any_undecided(fds) {
-            return unaware(fds, deadline, mask);
+            match unaware(fds, (deadline, call), mask)? {
+                0 if !deadline.has_passed() => continue,
+                count => return Ok(count),
+            }
         }
         wait::beat();
         let ready = look(fds);
@@ -265,7 +268,7 @@ fn is_due(fds: &[libc::pollfd]) -> bool {
 /// would not notice if one got a channel meanwhile.
 fn unaware(
     fds: &mut [libc::pollfd],
-    deadline: Deadline,
+    (deadline, call): (Deadline, Call),
     mask: *const c_void,
 ) -> sys::Result<usize> {
     let shield = Shield::new();
@@ -278,20 +281,21 @@ fn unaware(
     count_unaware(taken.fds, taken.counted);
     // A channel that came before the count was seen must be waited for with the rings.
     let too_late = taken.fds.iter().any(|entry| has_rings(entry.fd));
-    let time = if too_late {
+    // Between two sleeps a handler may run of which the kernel does not say that it ends the call.
+    let is_over = call.behind(mask).is_interrupted(true);
+    let time = if too_late || is_over {
         Some(0)
     } else {
-        deadline.left_ns(None)
+        deadline.left_ns(wait::plain_slice_ns())
     };
     let (base, count) = (taken.fds.as_mut_ptr(), taken.fds.len());
     let (result, shield) = thread::guarded(shield, abandon, (&raw mut taken).cast(), || {
         wait::ppoll(base, count, time, mask)
     });
     taken.give_back();
-    let fds = taken.fds;
     drop(shield);
     match result {
-        Ok(0) if too_late && !deadline.has_passed() => poll(fds, deadline.left_ns(None), mask),
+        Ok(0) if is_over => Err(libc::EINTR),
         result => result,
     }
 }

@@ -1,10 +1,16 @@
 //! What tests of the library's functions share: its tables, one test at a time, and memory of
 //! which some pages cannot be used.
 
-use crate::{config, datagram, epoll, fork, link, state};
+use crate::state::Conn;
+use crate::sys::{self, sys};
+use crate::{broker, config, datagram, epoll, fork, link, state, upgrade, wait};
 use core::sync::atomic::Ordering;
-use fordway_sockets::Event;
+use fordway_abi::control;
+use fordway_abi::reason::Reason;
+use fordway_ring::Entered;
+use fordway_sockets::{Event, down};
 use std::ffi::CString;
+use std::ptr;
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
 /// The tables, for one test at a time.
@@ -15,7 +21,7 @@ pub fn tables() -> MutexGuard<'static, ()> {
         let socket = CString::new(format!("{}=/no/broker", fordway_abi::env::SOCKET));
         let socket = socket.expect("a name and a path");
         // SAFETY: an environment of one variable.
-        unsafe { config::read([socket.as_ptr(), std::ptr::null()].as_ptr()) };
+        unsafe { config::read([socket.as_ptr(), ptr::null()].as_ptr()) };
         let made = state::set_up().and_then(|()| link::set_up());
         let made = made.and_then(|()| epoll::set_up());
         let made = made.and_then(|()| datagram::set_up());
@@ -46,6 +52,152 @@ pub fn free(conn: &state::Conn) {
     state::free_conn(conn);
 }
 
+/// A control connection to a broker that says nothing.
+pub struct Silent([i32; 2]);
+
+impl Silent {
+    pub fn broker() -> Self {
+        let ends = pair_of(libc::SOCK_SEQPACKET);
+        broker::pretend(ends[0]);
+        Self(ends)
+    }
+}
+
+impl Drop for Silent {
+    fn drop(&mut self) {
+        broker::pretend(-1);
+        close(self.0);
+    }
+}
+
+fn pair_of(kind: i32) -> [i32; 2] {
+    let mut ends = [-1; 2];
+    let kind = kind | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    let made = sys!(SYS_socketpair, libc::AF_UNIX, kind, 0, ends.as_mut_ptr());
+    made.map(|_| ends).expect("two sockets")
+}
+
+fn close(fds: [i32; 2]) {
+    for fd in fds {
+        let _ = sys!(SYS_close, fd);
+    }
+}
+
+/// Both ends of a connection, this process's, between which bytes may go by rings. While there is a broker.
+pub struct Channel {
+    pub ends: [&'static Conn; 2],
+    pub fds: [i32; 2],
+    links: [u32; 2],
+}
+
+impl Channel {
+    /// By links of these numbers. `before` comes between the connection and its channel.
+    pub fn new(ids: [u64; 2], before: impl FnOnce([&'static Conn; 2], [i32; 2])) -> Self {
+        let page = wait::set_up().expect("a page");
+        let fds = pair_of(libc::SOCK_STREAM);
+        let ends = fds.map(|fd| {
+            let conn = state::add_conn(fd, true).expect("a place");
+            conn.unix.store(state::PROGRAMS_END, Ordering::Relaxed);
+            // Its program reads.
+            conn.reads.store(true, Ordering::Relaxed);
+            conn
+        });
+        for door in 1..4 {
+            wait::make_known(door).expect("a bell");
+        }
+        before(ends, fds);
+        let links = ids.map(|id| {
+            link::make(id, [id as u8; 16]).expect("a link");
+            let (index, link) = link::by_id(id).expect("the link");
+            // Other tests have put there what is not to be mapped over.
+            link.peer_base.store(ptr::null_mut(), Ordering::Relaxed);
+            link.peer_page.store(ptr::null_mut(), Ordering::Relaxed);
+            (index, link)
+        });
+        for at in 0..2 {
+            let region = links[1 - at].1.own_fd.load(Ordering::Relaxed);
+            let [region, page] = [region, page].map(|fd| sys!(SYS_dup, fd).expect("a copy") as i32);
+            links[at].1.join(region, page).expect("the other side");
+        }
+        let links = links.map(|(index, _)| index);
+        for (conn, link) in ends.into_iter().zip(links) {
+            conn.phase.advance(Event::Offered);
+            let pair = control::Pair {
+                conn_id: conn.id(),
+                channel_id: ids[0],
+                link_id: 0,
+                slot: 0,
+                generation: 1,
+                cuts_through: 0,
+                pad: 0,
+            };
+            upgrade::paired(conn, link, &pair);
+        }
+        Self { ends, fds, links }
+    }
+
+    /// The first end owes bytes: the other one has asked for the kernel path, and there is no room for all that lay in the ring.
+    /// How many lay there.
+    pub fn owe(&self) -> usize {
+        let [near, far] = self.ends;
+        let least = 1;
+        sys::set_option(self.fds[0], libc::SOL_SOCKET, libc::SO_SNDBUF, least);
+        let producer = near.producer();
+        assert_eq!(producer.enter(|| Some(0)), Entered::Yes);
+        let count = producer.room_bytes(0).expect("room");
+        producer.publish(count);
+        down::leave_and_stop(&far.end(), Reason::Asked);
+        down::serve(&near.end());
+        let left = self.owed();
+        assert!(left != 0 && left < count as u64, "{left} of {count}");
+        count
+    }
+
+    /// Bytes that the first end owes.
+    pub fn owed(&self) -> u64 {
+        let near = self.ends[0];
+        match near.is_paired() {
+            true => near.producer().back_bytes_or_zero(),
+            false => 0,
+        }
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        for conn in self.ends {
+            if conn.is_paired() {
+                epoll::detach(conn);
+                conn.phase.advance(Event::Left);
+            }
+            free(conn);
+        }
+        for link in self.links.map(link::at) {
+            link.users.store(0, Ordering::Relaxed);
+            link.peer_gone.store(1, Ordering::Relaxed);
+            link.drop_if_over();
+        }
+        close(self.fds);
+    }
+}
+
+/// Takes all that comes by `fd` up to `count` bytes, or for ten seconds at each of them: how many came. Then `last` is written to.
+pub fn take_all(fd: i32, count: usize, last: i32) -> usize {
+    let mut buffer = vec![0_u8; count];
+    let mut taken = 0;
+    let mut entry = libc::pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    while taken < count && sys!(SYS_poll, &raw mut entry, 1, 10_000) == Ok(1) {
+        taken += sys!(SYS_read, fd, buffer.as_mut_ptr(), count).unwrap_or(0);
+    }
+    let one = 1_u64;
+    let _ = sys!(SYS_write, last, &raw const one, 8);
+    taken
+}
+
 pub const PAGE: usize = 4096;
 
 /// Pages in a row, each with a protection of its own.
@@ -59,7 +211,7 @@ impl Pages {
         let (count, all) = (protections.len(), libc::PROT_READ | libc::PROT_WRITE);
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         // SAFETY: new memory.
-        let base = unsafe { libc::mmap(std::ptr::null_mut(), count * PAGE, all, flags, -1, 0) };
+        let base = unsafe { libc::mmap(ptr::null_mut(), count * PAGE, all, flags, -1, 0) };
         assert_ne!(base, libc::MAP_FAILED);
         let pages = Self {
             base: base.cast(),
@@ -83,7 +235,7 @@ impl Pages {
             assert_eq!(libc::ftruncate(file, bytes as i64), 0);
             let all = libc::PROT_READ | libc::PROT_WRITE;
             let flags = libc::MAP_SHARED;
-            let base = libc::mmap(std::ptr::null_mut(), count * PAGE, all, flags, file, 0);
+            let base = libc::mmap(ptr::null_mut(), count * PAGE, all, flags, file, 0);
             libc::close(file);
             base
         };

@@ -606,15 +606,21 @@ pub fn owes_a_look() -> bool {
 }
 
 /// Bytes that were taken back from a ring have found no room: they go by the kernel with a later call.
-pub fn owes_bytes() {
+pub fn note_owed_bytes() {
     PROCESS.looks.owes_bytes.store(1, Ordering::Relaxed);
+}
+
+/// Whether there are such bytes. Nothing need tell of room for them: each sleep is a short one.
+#[inline]
+pub fn owes_bytes() -> bool {
+    PROCESS.looks.owes_bytes.load(Ordering::Relaxed) != 0
 }
 
 /// A call asks what is ready, perhaps again and again without ever sleeping, and its program may send nothing more by the connection
 /// that owes bytes.
 #[inline]
 pub fn serve_owing() {
-    if PROCESS.looks.owes_bytes.load(Ordering::Relaxed) != 0 {
+    if owes_bytes() {
         serve_others();
     }
 }
@@ -645,6 +651,11 @@ fn serve_all() {
         let producer = conn.producer();
         if producer.must_leave() || producer.back_bytes_or_zero() != 0 {
             down::serve(&conn.end());
+        }
+        // Nobody has tried where an error stands before them, or where this is a handler in the middle of a send.
+        let is_over = conn.shown() & libc::POLLHUP as u32 != 0;
+        if producer.back_bytes_or_zero() != 0 && !is_over {
+            note_owed_bytes();
         }
     }
 }

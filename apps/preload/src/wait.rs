@@ -29,7 +29,7 @@ use fordway_sockets::{down, sends_by_kernel};
 pub const BLIND_SLICE_NS: u64 = 5_000_000;
 /// Longest sleep while the broker is away, so that a new one is found.
 const ORPHAN_SLICE_NS: u64 = 500_000_000;
-/// Longest sleep while bytes of ours lie unread in some ring: the watchdog's period.
+/// Longest sleep while bytes of ours lie unread in some ring, the watchdog's period, or are owed.
 const WATCH_SLICE_NS: u64 = 50_000_000;
 /// Longest sleep while a look at all connections is owed.
 const OWED_SLICE_NS: u64 = 5_000_000;
@@ -315,6 +315,16 @@ pub fn forget(door: u64) {
     PROCESS.doors.registered.fetch_and(mask, Ordering::AcqRel);
 }
 
+/// Makes bell `door`, of which every peer is taken to have been told.
+#[cfg(test)]
+pub fn make_known(door: usize) -> sys::Result<()> {
+    if PROCESS.doors.doors[door].load(Ordering::Acquire) < 0 {
+        make_door(door)?;
+    }
+    registered(door as u64);
+    Ok(())
+}
+
 /// Whether every peer has been told of bell `door`.
 pub fn is_registered(door: u64) -> bool {
     PROCESS.doors.registered.load(Ordering::Acquire) >> door & 1 != 0
@@ -444,13 +454,18 @@ pub fn slice_ns(bell: Option<Bell>, unread: bool) -> Option<u64> {
         Some(BLIND_SLICE_NS)
     } else if upgrade::owes_a_look() {
         Some(OWED_SLICE_NS)
-    } else if unread {
+    } else if unread || upgrade::owes_bytes() {
         Some(WATCH_SLICE_NS)
     } else if broker::is_orphaned() {
         Some(ORPHAN_SLICE_NS)
     } else {
         None
     }
+}
+
+/// How long a sleep may last that is the kernel's alone, and in which no ring is looked at.
+pub fn plain_slice_ns() -> Option<u64> {
+    upgrade::owes_bytes().then_some(WATCH_SLICE_NS)
 }
 
 /// Whether a sleep that began at `since_ns` with bytes unread was long enough for
@@ -603,7 +618,7 @@ pub fn for_conn(
     // The number may have been closed meanwhile.
     down::serve(&conn.end());
     let woken = result == Ok(Some(true));
-    if (woken || upgrade::owes_a_look()) && !ready() {
+    if (woken || upgrade::owes_a_look() || upgrade::owes_bytes()) && !ready() {
         upgrade::serve_others();
     }
     result.map(|_| ())

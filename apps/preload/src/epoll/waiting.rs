@@ -390,7 +390,7 @@ fn serve(instance: &Instance, watch: bool) {
     }
 }
 
-/// Whether bytes of ours lie in a ring, or were taken back from one and are owed.
+/// Whether bytes of ours lie in a ring.
 fn unread(instance: &Instance) -> bool {
     let Some(_guard) = instance.lock.lock() else {
         return true;
@@ -398,11 +398,11 @@ fn unread(instance: &Instance) -> bool {
     walk(instance)
         .filter_map(|(_, item)| conn_of(item))
         .any(|conn| {
-            let producer = conn.is_paired().then(|| conn.producer());
-            producer.is_some_and(|producer| {
-                let is_unread = producer.state() == tx_state::RING && producer.unread_hint() != 0;
-                conn.peer_is_there() && (is_unread || producer.back_bytes_or_zero() != 0)
-            })
+            // The peer's index is of this channel once the peer is there.
+            conn.is_paired()
+                && conn.producer().state() == tx_state::RING
+                && conn.peer_is_there()
+                && conn.producer().unread_hint() != 0
         })
 }
 
@@ -476,12 +476,19 @@ fn wait_plain(
     instance: &Instance,
     events: *mut libc::epoll_event,
     room: usize,
-    deadline: Deadline,
+    (deadline, call): (Deadline, Call),
     mask: *const c_void,
 ) -> sys::Result<Option<usize>> {
     let mut hidden = Hidden::default();
     loop {
-        let left = deadline.left_ns(None);
+        upgrade::serve_owing();
+        // Between two sleeps a handler may run of which the kernel does not say that it ends the call.
+        let is_over = call.behind(mask).is_interrupted(true);
+        let slice = match is_over {
+            true => Some(0),
+            false => wait::plain_slice_ns(),
+        };
+        let left = deadline.left_ns(slice);
         let woken = kernel_wait(instance, events, room, left, mask)?;
         // Of what was added since it was taken up again, this may be the only word.
         let (kept, _) = translate(instance, events, woken);
@@ -497,7 +504,12 @@ fn wait_plain(
         if deadline.has_passed() {
             return Ok(Some(0));
         }
-        let _ = sys!(SYS_poll, 0, 0, STRANGE_PAUSE_MS);
+        if is_over {
+            return Err(libc::EINTR);
+        }
+        if woken != 0 {
+            let _ = sys!(SYS_poll, 0, 0, STRANGE_PAUSE_MS);
+        }
     }
 }
 
@@ -510,21 +522,22 @@ fn wait_equipped(
     mask: *const c_void,
 ) -> sys::Result<usize> {
     thread::cancellation_point();
+    let call = Call::begin();
     let timeout_ns = match is_plain(instance) {
         false => timeout_ns,
         true => {
             let deadline = Deadline::after(timeout_ns);
-            match wait_plain(instance, events, room, deadline, mask)? {
+            match wait_plain(instance, events, room, (deadline, call), mask)? {
                 Some(count) => return Ok(count),
                 None => deadline.left_ns(None),
             }
         }
     };
-    let call = Call::begin();
     broker::check_mail();
     let begun = sys::ticks();
     let now = if is_turn(instance) {
         serve(instance, false);
+        upgrade::serve_owing();
         u64::MAX
     } else {
         begun
@@ -586,7 +599,7 @@ fn wait_on(
             }
         }
         if is_plain(instance) {
-            match wait_plain(instance, events, room, due.deadline(), mask)? {
+            match wait_plain(instance, events, room, (due.deadline(), call), mask)? {
                 Some(count) => return Ok(count),
                 None => continue,
             }
@@ -695,8 +708,10 @@ fn sleep(
 mod tests {
     use super::super::items::new_item;
     use super::*;
-    use crate::testing::{free, tables};
+    use crate::poll;
+    use crate::testing::{Channel, Silent, free, tables, take_all};
     use fordway_abi::reason::Reason;
+    use fordway_sockets::ready::Want;
 
     /// The kernel's answer has events of the program, of a registration, and of former ones.
     #[test]
@@ -790,6 +805,132 @@ mod tests {
         assert!(link::by_id(13).is_none());
     }
 
+    /// An instance of its own, with what is made for it; gone when that is.
+    fn in_new_instance<R>(run: impl FnOnce(i32, &'static Instance) -> R) -> R {
+        let epoll = sys!(SYS_epoll_create1, libc::EPOLL_CLOEXEC).expect("an instance") as i32;
+        created(epoll);
+        let (number, instance) = super::super::instance(epoll).expect("the instance");
+        let result = run(epoll, instance);
+        super::super::instances::closed(number, None);
+        if let Some(word) = state::slot(epoll) {
+            word.store(state::kind::UNKNOWN, Ordering::Relaxed);
+        }
+        let _ = sys!(SYS_close, epoll);
+        result
+    }
+
+    const FOREVER_NS: Option<u64> = Some(60_000_000_000);
+
+    /// The kernel tells of room once, and a look without a sleep was told. The wait that follows sends what is owed.
+    #[test]
+    fn owed_bytes_go_although_a_look_has_taken_the_word_of_room() {
+        let _turn = tables();
+        let _broker = Silent::broker();
+        in_new_instance(|epoll, instance| {
+            let mut event = libc::epoll_event {
+                events: IN | ET,
+                u64: 7,
+            };
+            let channel = Channel::new([21, 22], |[near, _], [fd, _]| {
+                let add = libc::EPOLL_CTL_ADD;
+                let added = control(epoll, add, near, fd, &raw const event);
+                assert_eq!(added, Some(Ok(0)));
+            });
+            let count = channel.owe();
+            let [_, far] = channel.fds;
+            let look = |event| gather_late(instance, event, 1);
+            let _ = look(&raw mut event);
+            let mut bytes = vec![0_u8; count];
+            let first = sys!(SYS_read, far, bytes.as_mut_ptr(), count).expect("bytes");
+            assert_eq!(look(&raw mut event), 0);
+            let owed = channel.owed();
+            assert!(owed != 0 && first != 0, "{owed}, {first}");
+            let taker = std::thread::spawn(move || take_all(far, count - first, far));
+            let none = core::ptr::null();
+            let shown = wait_in(instance, &raw mut event, 1, FOREVER_NS, none);
+            let rest = taker.join().expect("its end");
+            assert_eq!(rest, count - first, "of what was owed");
+            assert_eq!((shown, { event.u64 }), (Ok(1), 7));
+        });
+    }
+
+    /// Whichever wait a thread sleeps in, and although nothing in there tells of room for what another connection owes.
+    #[test]
+    fn owed_bytes_go_in_each_wait() {
+        let _turn = tables();
+        let _broker = Silent::broker();
+        in_new_instance(|epoll, instance| {
+            let beside = Channel::new([23, 24], |_, _| ());
+            let [near, far] = beside.fds;
+            // Of which the library knows nothing.
+            let flags = libc::EFD_NONBLOCK | libc::EFD_CLOEXEC;
+            let own = sys!(SYS_eventfd2, 0, flags).expect("a file") as i32;
+            let mut event = libc::epoll_event { events: IN, u64: 7 };
+            let add = libc::EPOLL_CTL_ADD;
+            sys!(SYS_epoll_ctl, epoll, add, own, &raw const event).expect("its place");
+            let none = core::ptr::null();
+            let entry = |fd| {
+                let (events, revents) = (libc::POLLIN, 0);
+                let entries = &mut [libc::pollfd {
+                    fd,
+                    events,
+                    revents,
+                }];
+                assert!(poll::concerns(entries.iter().map(|entry| entry.fd)));
+                poll::poll(entries, FOREVER_NS, none)
+            };
+            let place = &raw mut event;
+            let in_epoll = |plain: u32| {
+                instance.plain.store(plain, Ordering::Relaxed);
+                let shown = wait_in(instance, place, 1, FOREVER_NS, none);
+                instance.plain.store(0, Ordering::Relaxed);
+                shown
+            };
+            let in_call = || {
+                let conn = beside.ends[0];
+                let call = (Call::begin(), false);
+                let deadline = Deadline::after(FOREVER_NS);
+                // Who sleeps there tries again, and sleeps again.
+                loop {
+                    wait::for_conn(conn, near, Want::Bytes, deadline, call)?;
+                    let mut byte = 0_u8;
+                    let (byte, flags) = (&raw mut byte, libc::MSG_PEEK | libc::MSG_DONTWAIT);
+                    match sys!(SYS_recvfrom, near, byte, 1, flags, 0, 0) {
+                        Err(libc::EAGAIN) => {}
+                        peeked => return peeked,
+                    }
+                }
+            };
+            let let_go = Reason::Forked as u32;
+            type Wait<'a> = &'a dyn Fn() -> sys::Result<usize>;
+            let waits: [(&str, i32, Wait<'_>); 5] = [
+                ("poll, by the kernel", own, &|| entry(own)),
+                ("poll, with rings", far, &|| entry(near)),
+                ("epoll", own, &|| in_epoll(0)),
+                ("epoll, let go of", own, &|| in_epoll(let_go)),
+                ("a call", far, &in_call),
+            ];
+            let mut faults = Vec::new();
+            for (name, last, wait) in waits {
+                let channel = Channel::new([21, 22], |_, _| ());
+                let count = channel.owe();
+                let [_, far] = channel.fds;
+                let taker = std::thread::spawn(move || take_all(far, count, last));
+                let shown = wait();
+                let taken = taker.join().expect("its end");
+                if (taken, shown) != (count, Ok(1)) {
+                    faults.push((name, taken, shown));
+                }
+                let mut rest = [0_u8; 8];
+                for fd in [near, own] {
+                    let _ = sys!(SYS_read, fd, rest.as_mut_ptr(), rest.len());
+                }
+            }
+            let _ = sys!(SYS_close, own);
+            assert_eq!(faults, []);
+        });
+    }
+
     /// Doors that were knocked at stand in front of the program's event; there is room for one, and no time.
     #[test]
     fn own_events_hide_none_of_the_programs() {
@@ -872,7 +1013,7 @@ mod tests {
         instance.plain.store(0, Ordering::Relaxed);
         let mut events = [event; 2];
         let none = core::ptr::null();
-        let late = Deadline::after(Some(5_000_000_000));
+        let late = (Deadline::after(Some(5_000_000_000)), Call::begin());
         let waited = wait_plain(instance, events.as_mut_ptr(), 2, late, none);
         assert_eq!(waited, Ok(None));
         instance.used.store(0, Ordering::Relaxed);
