@@ -141,6 +141,45 @@ fn output_rules_hold_our_own_packets() {
     );
 }
 
+/// The least of Ethernet is longer than a short packet. What fills it up is none of the packet, whatever a rule writes to the header.
+#[test]
+fn padding_is_no_part_of_a_packet_that_a_rule_makes_longer() {
+    if !is_root() {
+        return;
+    }
+    const LEAST: usize = 60;
+    let mut world = World::new(Conditions::default());
+    let server = world.sides[1].udp_bind(None, 53).expect("binds");
+    let client = world.sides[0].udp_bind(None, 0).expect("binds");
+    world.keeps_sent = true;
+    let came = |world: &mut World| {
+        let got = world.sides[1].udp_receive(server, &mut [0; 64]);
+        got.map(|got| got.0)
+    };
+    let sent = world.sides[0].udp_send(client, at(1, 53), b"abc");
+    sent.expect("goes");
+    world.run(100_000);
+    assert_eq!(came(&mut world), Ok(3));
+    let (.., mut frame, _) = world.sent.pop().expect("a frame");
+    assert!(frame.len() < LEAST);
+    frame.resize(LEAST, 7);
+    world.inject(1, &frame);
+    assert_eq!(came(&mut world), Ok(3));
+    rules(
+        &mut world,
+        "table inet fw {
+            chain input {
+                type filter hook input priority filter;
+                ip length 31 ip length set 46
+            }
+        }",
+    );
+    world.inject(1, &frame);
+    assert_eq!(came(&mut world), Err(Error::WouldBlock));
+    let malformed = fordway_netstack::Drop::Malformed as usize;
+    assert_eq!(world.sides[1].counters().drops[malformed], 1);
+}
+
 /// As [`rules`], those of a bridge between the two.
 fn rules_beside(world: &mut World, text: &str) {
     let now = world.now;
