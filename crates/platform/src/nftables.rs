@@ -74,7 +74,7 @@ impl Scratch {
         Ok(Scratch { namespace })
     }
 
-    fn fd(&self) -> BorrowedFd<'_> {
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.namespace.as_fd()
     }
 

@@ -66,6 +66,17 @@ pub(crate) fn output_in(
     args: &[&str],
     input: Option<&str>,
 ) -> Result<Output> {
+    output_within(TIME_MAX, namespace, program, args, input)
+}
+
+/// The same, or for `most`.
+fn output_within(
+    most: Duration,
+    namespace: BorrowedFd<'_>,
+    program: &'static str,
+    args: &[&str],
+    input: Option<&str>,
+) -> Result<Output> {
     let mut command = Command::new(find_tool(program)?);
     command
         .args(args)
@@ -76,12 +87,12 @@ pub(crate) fn output_in(
         None => Stdio::null(),
     });
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let output = netns::within(namespace, || output_of(&mut command, input, TIME_MAX));
+    let output = netns::within(namespace, || output_of(&mut command, input, most));
     let output = output.and_then(|result| result);
     output.map_err(|error| match error.kind() {
         io::ErrorKind::TimedOut => FabricError::Tool {
             program,
-            output: format!("it did not end within {TIME_MAX:?}, and was killed"),
+            output: format!("it did not end within {most:?}, and was killed"),
         },
         _ => doing("running ip or nft")(error),
     })
@@ -132,6 +143,21 @@ mod tests {
         let ended = output_of(&mut hangs, Some(&input), Duration::from_millis(1));
         let kind = ended.map(drop).map_err(|error| error.kind());
         assert_eq!(kind, Err(io::ErrorKind::TimedOut));
+    }
+
+    #[test]
+    fn an_nft_that_hangs_is_told_of() {
+        let Ok(scratch) = crate::nftables::Scratch::new() else {
+            return fordway_test_skip::skipped("network namespaces need root");
+        };
+        let most = Duration::from_millis(1);
+        // It waits for what others change.
+        let ended = output_within(most, scratch.fd(), "nft", &["monitor"], None);
+        let Err(FabricError::Tool { program, output }) = ended else {
+            panic!("{ended:?}");
+        };
+        assert_eq!(program, "nft");
+        assert_eq!(output, "it did not end within 1ms, and was killed");
     }
 
     #[test]
