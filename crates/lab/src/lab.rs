@@ -314,9 +314,9 @@ impl Lab {
         ask(&self.runtime_dir(), request)
     }
 
-    /// Asks the broker, and does not wait for its answer.
-    pub fn put(&self, request: &Request) -> Result<Question> {
-        Question::put(&self.runtime_dir(), request)
+    /// Asks the broker all of this at once, and does not wait for its answers.
+    pub fn put(&self, requests: &[Request]) -> Result<Question> {
+        put(&self.runtime_dir(), requests)
     }
 
     /// What the broker says of itself.
@@ -486,38 +486,32 @@ fn enter(pid: u32, command: &Command) -> Command {
 
 /// Asks the broker of a runtime directory.
 pub fn ask(runtime_dir: &Path, request: &Request) -> Result<Reply> {
-    match Question::put(runtime_dir, request)?.answer()? {
+    match put(runtime_dir, std::slice::from_ref(request))?.answer()? {
         Reply::Error { message, .. } => bail!("the broker: {message}"),
         reply => Ok(reply),
     }
 }
 
-/// A question to a broker. Who drops it hangs up.
+fn put(runtime_dir: &Path, requests: &[Request]) -> Result<Question> {
+    let socket = runtime_dir.join(ADMIN_SOCKET);
+    let mut stream = UnixStream::connect(&socket)
+        .with_context(|| format!("no broker answers on {}", socket.display()))?;
+    stream.set_read_timeout(Some(BROKER_LIMIT))?;
+    let lines = requests.iter().map(serde_json::to_string);
+    let lines: Vec<String> = lines.collect::<Result<_, _>>()?;
+    stream.write_all(format!("{}\n", lines.join("\n")).as_bytes())?;
+    let stream = BufReader::new(stream);
+    Ok(Question { stream })
+}
+
+/// What a broker was asked. Who drops it hangs up.
 #[derive(Debug)]
 pub struct Question {
     stream: BufReader<UnixStream>,
 }
 
 impl Question {
-    /// Asks the broker of a runtime directory, and does not wait for its answer.
-    pub fn put(runtime_dir: &Path, request: &Request) -> Result<Question> {
-        let socket = runtime_dir.join(ADMIN_SOCKET);
-        let stream = UnixStream::connect(&socket)
-            .with_context(|| format!("no broker answers on {}", socket.display()))?;
-        stream.set_read_timeout(Some(BROKER_LIMIT))?;
-        let stream = BufReader::new(stream);
-        let mut question = Question { stream };
-        question.add(request)?;
-        Ok(question)
-    }
-
-    /// Asks one more, on the same connection.
-    pub fn add(&mut self, request: &Request) -> Result<()> {
-        let line = format!("{}\n", serde_json::to_string(request)?);
-        Ok(self.stream.get_mut().write_all(line.as_bytes())?)
-    }
-
-    /// The answer, whatever it says.
+    /// The next answer, whatever it says.
     pub fn answer(&mut self) -> Result<Reply> {
         let mut line = String::new();
         let read = self.stream.read_line(&mut line);

@@ -17,9 +17,10 @@ use std::time::Duration;
 const BINARY: &str = env!("CARGO_BIN_EXE_fordway-test-enforce");
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Who takes the file `hold` away waits for a line.
+/// Who takes the file `hold` away waits for a line, and may die of it.
 const NFT: &str = "#!/bin/sh
 mv DIR/hold DIR/held 2>/dev/null && read -r line <DIR/gate
+[ \"$line\" != die ] || kill -9 $$
 exec NFT \"$@\"
 ";
 
@@ -50,8 +51,13 @@ impl Gate {
 
     /// A load whose rules are being made, until [`Gate::open`].
     fn held_load(&self, bed: &Bed, text: &str) -> Result<Question> {
+        self.held(bed, &[loading(text)])
+    }
+
+    /// The same, and what is asked behind it.
+    fn held(&self, bed: &Bed, requests: &[Request]) -> Result<Question> {
         fs::write(self.dir.join("hold"), "")?;
-        let question = load(bed, text)?;
+        let question = bed.lab.put(requests)?;
         let held = self.dir.join("held");
         bed.lab
             .wait_until(LIMIT, "nft is held back", || Ok(held.exists()))?;
@@ -62,11 +68,20 @@ impl Gate {
     fn open(&mut self) -> Result<()> {
         Ok(self.gate.write_all(b"\n")?)
     }
+
+    /// As nft ends that hangs.
+    fn kill(&mut self) -> Result<()> {
+        Ok(self.gate.write_all(b"die\n")?)
+    }
 }
 
 fn load(bed: &Bed, text: &str) -> Result<Question> {
+    bed.lab.put(&[loading(text)])
+}
+
+fn loading(text: &str) -> Request {
     let (text, epoch) = (text.to_owned(), None);
-    bed.lab.put(&Request::FilterLoad { text, epoch })
+    Request::FilterLoad { text, epoch }
 }
 
 fn change(question: &mut Question) -> Result<FilterChange> {
@@ -166,7 +181,7 @@ fn loads_at_once_end_in_order() -> Result<()> {
     let epoch = Some(all.len() as u64);
     let on = |text: &str| {
         let text = rules(text);
-        bed.lab.put(&Request::FilterLoad { text, epoch })
+        bed.lab.put(&[Request::FilterLoad { text, epoch }])
     };
     let mut questions = [held, on("tcp dport 9001 drop")?, on("tcp dport 9002 drop")?];
     gate.open()?;
@@ -191,10 +206,10 @@ fn a_load_is_done_whoever_waits_for_it() -> Result<()> {
         return Ok(());
     };
     let mut gate = Gate::new(&mut bed)?;
-    let mut monitor = bed.lab.put(&Request::FilterMonitor)?;
+    let mut monitor = bed.lab.put(&[Request::FilterMonitor])?;
     monitor.answer()?;
-    let mut first = gate.held_load(&bed, &rules("tcp dport 8001 drop"))?;
-    first.add(&Request::Info)?;
+    let asked = [loading(&rules("tcp dport 8001 drop")), Request::Info];
+    let mut first = gate.held(&bed, &asked)?;
     drop(load(&bed, &rules("tcp dport 8002 drop"))?);
     bed.lab.info()?;
     ensure!(!first.is_answered()?);
@@ -211,9 +226,10 @@ fn a_load_is_done_whoever_waits_for_it() -> Result<()> {
     gate.open()?;
     ensure!(change(&mut monitor)?.epoch == 3);
     are_in_force(&bed, 3, "tcp dport 8003 drop")?;
-    // A broker that ends says that it does nothing more.
-    let mut held = gate.held_load(&bed, &rules("tcp dport 8004 drop"))?;
-    let mut waits = load(&bed, &rules("tcp dport 8005 drop"))?;
+    // A broker that ends says that it does nothing more, nor what was asked behind that.
+    let again = || loading(&rules("tcp dport 8004 drop"));
+    let mut held = gate.held(&bed, &[again(), again(), Request::Info])?;
+    let mut waits = bed.lab.put(&[again(), Request::Info])?;
     bed.lab.info()?;
     bed.lab.ask(&Request::Down { keep_domains: true })?;
     for question in [&mut held, &mut waits] {
@@ -222,11 +238,36 @@ fn a_load_is_done_whoever_waits_for_it() -> Result<()> {
             bail!("{said:?}");
         };
         ensure!(kind == ErrorKind::Busy);
+        let behind = question.answer();
+        ensure!(behind.is_err(), "{behind:?}");
     }
     gate.open()?;
     bed.lab.stop_broker(true)?;
     bed.lab.start_broker()?;
     are_in_force(&bed, 3, "tcp dport 8003 drop")?;
+    bed.finish()
+}
+
+/// An nft that hangs is killed in the end. Its load is refused, and what was asked behind it is done.
+#[test]
+fn an_nft_that_was_killed_holds_nothing_up() -> Result<()> {
+    let Some(mut bed) = Bed::start("killed-nft")? else {
+        return Ok(());
+    };
+    let mut gate = Gate::new(&mut bed)?;
+    let one = loading(&rules("tcp dport 8001 drop"));
+    let other = loading(&rules("tcp dport 8002 drop"));
+    let mut held = gate.held(&bed, &[one, Request::Info, other])?;
+    let mut waits = load(&bed, &rules("tcp dport 8003 drop"))?;
+    bed.lab.info()?;
+    gate.kill()?;
+    let said = held.answer()?;
+    ensure!(matches!(said, Reply::Error { .. }), "{said:?}");
+    ensure!(matches!(held.answer()?, Reply::Info(_)));
+    // That one was asked first.
+    ensure!(change(&mut waits)?.epoch == 1);
+    ensure!(change(&mut held)?.epoch == 2);
+    are_in_force(&bed, 2, "tcp dport 8002 drop")?;
     bed.finish()
 }
 
