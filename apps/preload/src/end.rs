@@ -275,6 +275,10 @@ impl End for At<'_> {
         self.conn.is_unix() && !self.cuts_through()
     }
 
+    fn is_to_stack(&self) -> bool {
+        self.is_unix() && !self.conn.is_served()
+    }
+
     fn is_drained(&self) -> bool {
         transfer::is_drained(self.fd())
     }
@@ -411,5 +415,41 @@ impl End for At<'_> {
         let most_ms = most_ns.div_ceil(1_000_000).min(BYTES_WAIT_MS);
         self.poll(libc::POLLIN, most_ms as i32)
             .is_none_or(|shown| shown != 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::{PROGRAMS_END, STACKS_END};
+    use crate::testing::{Channel, Silent, tables};
+    use fordway_abi::shm::tx_state;
+    use fordway_sockets::down;
+
+    /// A stack whose far end takes little leaves bytes in a ring for seconds, and need not sleep meanwhile; a program may read
+    /// past the library.
+    #[test]
+    fn a_stack_without_room_is_no_unseen_reader() {
+        const LOOKS: u32 = 100;
+        let _turn = tables();
+        let _broker = Silent::broker();
+        let keeps_ring = |whose: u32, is_alive: bool| {
+            let channel = Channel::new([31, 32], |_, _| ());
+            let [near, _] = channel.ends;
+            near.unix.store(whose, Ordering::Relaxed);
+            channel.fill();
+            for _ in 0..LOOKS {
+                if is_alive {
+                    // Both ends have one page.
+                    wait::beat();
+                }
+                down::watch(&near.end());
+            }
+            near.is_paired() && near.producer().state() == tx_state::RING
+        };
+        for is_alive in [true, false] {
+            assert!(keeps_ring(PROGRAMS_END, is_alive), "to a stack");
+            assert!(!keeps_ring(STACKS_END, is_alive), "to a program");
+        }
     }
 }

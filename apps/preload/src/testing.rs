@@ -136,16 +136,22 @@ impl Channel {
         Self { ends, fds, links }
     }
 
+    /// The first end has sent as much as its ring has room for: how much.
+    pub fn fill(&self) -> usize {
+        let producer = self.ends[0].producer();
+        assert_eq!(producer.enter(|| Some(0)), Entered::Yes);
+        let count = producer.room_bytes(0).expect("room");
+        producer.publish(count);
+        count
+    }
+
     /// The first end owes bytes: the other one has asked for the kernel path, and there is no room for all that lay in the ring.
     /// How many lay there.
     pub fn owe(&self) -> usize {
         let [near, far] = self.ends;
         let least = 1;
         sys::set_option(self.fds[0], libc::SOL_SOCKET, libc::SO_SNDBUF, least);
-        let producer = near.producer();
-        assert_eq!(producer.enter(|| Some(0)), Entered::Yes);
-        let count = producer.room_bytes(0).expect("room");
-        producer.publish(count);
+        let count = self.fill();
         down::leave_and_stop(&far.end(), Reason::Asked);
         down::serve(&near.end());
         let left = self.owed();

@@ -274,7 +274,7 @@ pub fn serve(end: &impl End) {
 
 /// Bytes of ours have been unread for a while. If nobody on the far side waits for
 /// them in the library, a waiter that the shim did not see may wait in the kernel:
-/// they are taken back and sent there.
+/// they are taken back and sent there. A stack is no such waiter: its far end may be slow.
 pub fn watch(end: &impl End) {
     if !end.has_channel() || !end.peer_is_there() {
         return;
@@ -285,7 +285,7 @@ pub fn watch(end: &impl End) {
     }
     let (doors, _) = producer.peer_waits();
     let gone = end.state().peer_gone.load(Ordering::Relaxed);
-    if !gone && (has_progressed(end) || is_excused(end, doors)) {
+    if !gone && (end.is_to_stack() || has_progressed(end) || is_excused(end, doors)) {
         return;
     }
     if !withdraw(end) {

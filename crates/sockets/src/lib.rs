@@ -201,6 +201,10 @@ pub trait End {
     fn kernel_room(&self) -> u64;
     /// Whether the kernel's connection is a pair of AF_UNIX sockets.
     fn is_unix(&self) -> bool;
+    /// Of such a pair: whether the far end is a stack, which reads by the library or not at all, and nothing while it has no room.
+    fn is_to_stack(&self) -> bool {
+        false
+    }
     /// Of such a pair: whether the far end has received all that this end has sent by the kernel. The caller keeps others
     /// from sending.
     fn is_drained(&self) -> bool;
