@@ -1,5 +1,5 @@
 //! How much ring memory a domain may have: one purse for each, a page that its processes share
-//! ([`shm::Purse`]).
+//! ([`Purse`](fordway_abi::shm::Purse)).
 //!
 //! A process takes out of it what the arenas of its regions grow by, before they grow; with an
 //! empty purse a connection gets no rings (reason `no-memory`) or keeps the small one. The broker

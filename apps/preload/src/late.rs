@@ -3,8 +3,8 @@
 //! A stack (apps/stackd) takes a batch of frames, and writes to the rings of its programs meanwhile. A knock in between
 //! lets the program take the CPU on which both are, in the middle of the batch: then each frame is a batch of its own. So
 //! what a process does at connections that it serves ([`Conn::is_served`]) it knocks for *late*: when it waits or polls the
-//! next time ([`crate::wait::beat`]), before each sleep of a wait, when a ring is full, and when the library sleeps or exits for
-//! another reason.
+//! next time ([`crate::wait::beat`]), before each sleep of epoll and poll (a stack has no others), when a ring is full, and when the
+//! library sleeps or exits for another reason.
 //!
 //! Only where somebody sleeps is anything held, and asked whose the connection is. Links with knocks that are held are a
 //! list, newest first; `Link::late` has the doors, and a link is in the list while it has some. Who gives them out takes the

@@ -13,7 +13,8 @@
 //! chains of a port again: both credit counts, which are to lose nothing on the way.
 //!
 //! One load at a time, in the order in which they came: the next one is begun when the one before is answered. Epochs so go up by
-//! one, and [`Request::FilterLoad`](crate::admin::Request::FilterLoad) with an epoch is late or not when its turn comes, and stays so.
+//! one, and [`Request::FilterLoad`](crate::admin::Request::FilterLoad) with an epoch may be late when it comes, or when its turn comes.
+//! Late it stays.
 //!
 //! # Which rules hold
 //! - While a load is made: those before, everywhere. Nothing of it is seen.
