@@ -171,8 +171,10 @@ impl Dir {
     }
 }
 
+/// Parts outlive their broker, and have the test's own descriptors: who reads those to their end would wait for them.
 impl Drop for Dir {
     fn drop(&mut self) {
+        let _ = fordwayd::clear(&self.0);
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
