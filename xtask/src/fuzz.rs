@@ -8,13 +8,15 @@ use crate::{Outcome, program, run as run_one};
 use std::process::{Command, Stdio};
 
 /// The targets of `fuzz/Cargo.toml`.
-const TARGETS: [&str; 10] = [
+const TARGETS: [&str; 12] = [
     "control",
+    "driver",
     "http",
     "machine",
     "netfront",
     "netstack",
     "packet",
+    "queue",
     "resp",
     "ring_consumer",
     "ring_producer",

@@ -9,24 +9,33 @@
 //!   into its own memory between (and, by what it leaves there, within) our calls.
 //! * [`rules`], [`packet`]: the packet filter's rules and frames.
 //! * [`netfront`]: a Xen backend, its toolstack and the driver's user do anything in any order.
+//! * [`queue`]: the packet queue and its ends against a liar at the other one.
+//! * [`driver`]: what a stack may have its driver send.
 //! * [`netstack`]: what a hostile network sends to a program's own TCP/IP stack.
 //! * [`http`], [`resp`]: a client's bytes to the servers of files and of keys, cut anywhere.
 //! * [`machine`]: the bytes are the schedule of a simulated run of honest ends.
 
 mod control;
+mod driver;
 mod filter;
 #[path = "../../../crates/ring/tests/memory/mod.rs"]
 mod memory;
+mod queue;
 mod ring;
 mod servers;
 mod stack;
 #[path = "../../../crates/ring/tests/hostile/victim.rs"]
 #[allow(dead_code)]
 mod victim;
+#[path = "../../../crates/ring/tests/queue/whole.rs"]
+#[allow(dead_code)]
+mod whole;
 
 pub use control::control;
+pub use driver::driver;
 pub use filter::{packet, rules};
 pub use fordway_test_netfront::chaos as netfront;
+pub use queue::queue;
 pub use ring::{ring_consumer, ring_producer};
 pub use servers::{http, resp};
 pub use stack::netstack;
@@ -35,10 +44,12 @@ pub use stack::netstack;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All of them, by the names of their corpora.
-pub const TARGETS: [Target; 10] = [
+pub const TARGETS: [Target; 12] = [
     ("control", control),
     ("ring_consumer", ring_consumer),
     ("ring_producer", ring_producer),
+    ("queue", queue),
+    ("driver", driver),
     ("rules", rules),
     ("netfront", netfront),
     ("netstack", netstack),
