@@ -155,6 +155,16 @@ fn serves(bed: &mut Bed) {
     );
 }
 
+/// What a process may have of something, and may not raise (/proc/PID/limits of proc(5)).
+fn limit(pid: u32, name: &str) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/limits")).expect("procfs");
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
+    let mut words = line.expect("a line").split_whitespace();
+    let (soft, hard) = (words.next(), words.next());
+    assert_eq!(soft, hard, "{name}");
+    soft.expect("a limit").parse().expect("a number")
+}
+
 /// A line of its status.
 fn status(pid: u32, word: &str) -> String {
     let text = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("procfs");
@@ -176,6 +186,24 @@ fn a_stack_can_do_nothing_but_its_work() {
     }
     assert_eq!(status(pid, "NoNewPrivs:"), "1");
     assert_eq!(status(pid, "Seccomp:"), "2");
+    // As docs/stack.md has them.
+    for (what, most) in [
+        ("processes", 0),
+        ("core file size", 0),
+        ("locked memory", 0),
+        ("data size", 3 << 29),
+        ("file size", 4 << 30),
+    ] {
+        assert_eq!(limit(pid, &format!("Max {what} ")), most, "{what}");
+    }
+    // Or fewer, if we may have no more ourselves.
+    let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum;
+    let files = (u64::from(common::SOCKETS_MAX) + 16_384).min(files.unwrap_or(u64::MAX));
+    assert_eq!(limit(pid, "Max open files "), files);
+    for kind in ["mnt", "ipc", "uts"] {
+        let of = |who: &str| std::fs::read_link(format!("/proc/{who}/ns/{kind}")).expect("procfs");
+        assert_ne!(of(&pid.to_string()), of("self"), "{kind}");
+    }
     // It sees the directory of the broker's socket, and that only.
     let mut place = std::path::PathBuf::from(format!("/proc/{pid}/root"));
     for word in bed.dir.join("control").components().skip(1) {
@@ -269,22 +297,30 @@ fn floods_are_bounded() {
     serves(&mut bed);
 }
 
-/// Takes all that it gets, and keeps it until it is ended.
+/// Asks for more than there is, keeps what it gets, and goes on asking until it is told a line; then it keeps it until it is ended.
 const HOG: &str = r#"
-import os, resource, socket, sys
+import errno, os, resource, select, socket, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (20000, 20000))
-held = []
-for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
-    for _ in range(100000):
+held, refused = [], 0
+def ask(count):
+    global refused
+    for index in range(count):
         try:
-            held.append(socket.socket(socket.AF_INET, kind))
-        except OSError:
-            break
+            held.append(socket.socket(socket.AF_INET, (socket.SOCK_STREAM, socket.SOCK_DGRAM)[index % 2]))
+        except OSError as error:
+            assert error.errno == errno.ENOBUFS, error
+            refused += 1
+ask(100000)
+got = len(held)
 for _ in range(6000):
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     sock.connect(sys.argv[1])
     held.append(sock)
-print(len(held), flush=True)
+print(got, refused, len(held) - got, flush=True)
+while not select.select([sys.stdin], [], [], 0)[0]:
+    ask(100)
+sys.stdin.readline()
+print("still", len(held) - 6000, flush=True)
 sys.stdin.read()
 "#;
 
@@ -328,12 +364,19 @@ fn a_hog_leaves_others_their_share() {
     };
     let control = bed.control_socket().display().to_string();
     let mut hogs = Vec::new();
-    for sockets in [6145, 1536] {
+    // Three quarters of what there is, and of the rest; all else is refused.
+    let shares = [6145, 1536];
+    for sockets in shares {
         let mut hog = Talk::start(bed.near(&["timeout", "100", "python3", "-c", HOG, &control]));
-        assert_eq!(hog.line(), (sockets + 6000).to_string());
+        assert_eq!(hog.line(), format!("{sockets} {} 6000", 100_000 - sockets));
         hogs.push(hog);
     }
+    // While both ask on.
     serves(&mut bed);
+    for (hog, sockets) in hogs.iter_mut().zip(shares) {
+        hog.go_on();
+        assert_eq!(hog.line(), format!("still {sockets}"));
+    }
 }
 
 /// Asks by hand, so that each step is known.

@@ -207,6 +207,16 @@ fn status(pid: i32, word: &str) -> String {
     line.trim().to_owned()
 }
 
+/// What a process may have of something, and may not raise (/proc/PID/limits of proc(5)).
+fn limit(pid: i32, name: &str) -> String {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/limits")).expect("procfs");
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
+    let mut words = line.expect("a line").split_whitespace();
+    let (soft, hard) = (words.next(), words.next());
+    assert_eq!(soft, hard, "{name} of {pid}");
+    soft.expect("a limit").to_owned()
+}
+
 /// A connection to the echo of a stack, from another domain.
 fn connect(from: &Domain, to: &Domain) -> std::io::Result<TcpStream> {
     let path = from.netns_path.as_ref().expect("a namespace");
@@ -307,11 +317,33 @@ fn a_domain_has_a_stack_that_is_confined_and_comes_back() {
         assert_ne!(status(pid, "Uid:"), "0\t0\t0\t0", "{pid}");
         assert_eq!(status(pid, "CapPrm:"), "0000000000000000", "{pid}");
         assert_eq!(status(pid, "NoNewPrivs:"), "1", "{pid}");
-        let own = std::fs::read_link("/proc/self/ns/net").expect("procfs");
-        assert_ne!(
-            std::fs::read_link(format!("/proc/{pid}/ns/net")).expect("procfs"),
-            own
+        for limited in ["processes", "core file size", "locked memory"] {
+            assert_eq!(
+                limit(pid, &format!("Max {limited} ")),
+                "0",
+                "{limited} of {pid}"
+            );
+        }
+    }
+    // As docs/stack.md has them. Those of the stack are its stub's; of the real one see apps/stackd/tests/hostile.rs.
+    for (what, most) in [
+        ("address space", 256 << 20),
+        ("data size", 256 << 20),
+        ("open files", 32),
+        ("file size", 16 << 20),
+    ] {
+        assert_eq!(
+            limit(driver, &format!("Max {what} ")),
+            most.to_string(),
+            "{what}"
         );
+    }
+    // Nobody shares a namespace of these kinds: not with the broker, and not with each other.
+    for kind in ["net", "mnt", "ipc", "uts"] {
+        let of = |who: &str| std::fs::read_link(format!("/proc/{who}/ns/{kind}")).expect("procfs");
+        let all = ["self".to_owned(), driver.to_string(), stack.to_string()].map(|who| of(&who));
+        let is_alone = |at: &usize| all.iter().filter(|other| **other == all[*at]).count() == 1;
+        assert!((0..3).all(|at| is_alone(&at)), "{kind}: {all:?}");
     }
     assert_ne!(status(driver, "Uid:"), status(stack, "Uid:"));
     for pid in [driver, stack] {

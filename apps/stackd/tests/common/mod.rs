@@ -47,7 +47,7 @@ pub struct Bed {
 }
 
 /// Sockets that a stack may have, if a test does not say.
-const SOCKETS_MAX: u32 = 8192;
+pub const SOCKETS_MAX: u32 = 8192;
 
 fn ip(words: &str) {
     let status = Command::new("ip").args(words.split(' ')).status();
