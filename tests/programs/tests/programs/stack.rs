@@ -269,3 +269,22 @@ fn stack_lists_all() -> Result<()> {
     bed.remove_domain(STACK)?;
     bed.finish("4000 sockets listed")
 }
+
+/// A program holds ten thousand connections of another domain's, and all are served while all are open.
+#[test]
+fn stack_holds_ten_thousand() -> Result<()> {
+    const COUNT: usize = 10_000;
+    let Some(bed) = Bed::start("ten thousand connections of a stack", &["python3"])? else {
+        return Ok(());
+    };
+    let (python, script) = (path_of("python3")?, script("stack_crowd.py"));
+    let line = |words: &str| Spawn::line(&format!("{python} {script} {words}"));
+    let server = bed.serve_under_a_stack(STACK, line(&format!("serve {PORT}")), "ready")?;
+    let client = line(&format!("ask {STACK} {PORT} {COUNT}"));
+    let asked = bed.run_as(Asks::ByKernel, client)?.text();
+    ensure!(asked == "all are there\ndone\n", "{asked}");
+    let served = bed.stop(server)?.text();
+    ensure!(served == format!("ready\nmost {COUNT}\n"), "{served}");
+    bed.remove_domain(STACK)?;
+    bed.finish(&format!("{COUNT} connections at once, each asked twice"))
+}
