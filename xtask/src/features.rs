@@ -6,8 +6,11 @@
 
 use crate::{Outcome, program};
 use std::path::Path;
+use std::process::Command;
 
 const CRATE: &str = "fordway-netstack";
+/// The stack of UDP alone, and what the compiler must say of one that has TCP.
+const SMALLER: (&str, &str) = ("fordway-stackd-udp", "fordway-stackd-udp has no TCP");
 const SETS: [&str; 12] = [
     "icmp",
     "udp",
@@ -33,29 +36,35 @@ const REFUSED: [(&str, &str); 7] = [
     ("tcp,fragments", "fragments needs udp or icmp"),
 ];
 
-/// `./x features`.
-pub fn run(_: &[String]) -> Outcome {
+const REFUSED_ONLY: &str = "--refused";
+
+/// `./x features [--refused]`: with that word, without the sizes, which take many builds.
+pub fn run(words: &[String]) -> Outcome {
+    let refused_only = match words {
+        [] => false,
+        [word] if word == REFUSED_ONLY => true,
+        _ => return Err(format!("features takes {REFUSED_ONLY} and nothing else")),
+    };
     for (set, why) in REFUSED {
-        let words = [
-            "cargo",
-            "check",
-            "--quiet",
+        must_refuse(
+            &["-p", CRATE, "--no-default-features", "--features", set],
+            why,
+        )?;
+    }
+    let (binary, why) = SMALLER;
+    must_refuse(
+        &[
             "-p",
-            CRATE,
-            "--no-default-features",
+            "fordway-stackd",
+            "--bin",
+            binary,
             "--features",
-            set,
-        ];
-        let done = program(&words)
-            .output()
-            .map_err(|error| error.to_string())?;
-        let said = String::from_utf8_lossy(&done.stderr);
-        if done.status.success() || !said.contains(why) {
-            return Err(format!(
-                "features {set:?} must be refused with {why:?}, but: {said}"
-            ));
-        }
-        println!("refused   {:<46} {why}", format!("{set:?}"));
+            "without-tcp",
+        ],
+        why,
+    )?;
+    if refused_only {
+        return Ok(());
     }
     let empty = size("size_empty", "icmp")?;
     for set in SETS {
@@ -63,6 +72,28 @@ pub fn run(_: &[String]) -> Outcome {
         println!("{:>7.1} K {set}", bytes as f64 / 1024.0);
     }
     Ok(())
+}
+
+/// That the compiler says this, and makes nothing. What stands before it is built once.
+fn must_refuse(words: &[&str], why: &str) -> Outcome {
+    let mut check = program(&["cargo", "check", "--quiet"]);
+    check.args(words);
+    let done = check.output().map_err(|error| error.to_string())?;
+    let said = String::from_utf8_lossy(&done.stderr);
+    let words = words[1..].join(" ");
+    if done.status.success() || !said.contains(why) {
+        return Err(format!("{words} must be refused with {why:?}, but: {said}"));
+    }
+    println!("refused   {words:<74} {why}");
+    Ok(())
+}
+
+/// What `./x test` plays, as a process of its own.
+pub fn refused() -> Result<Command, String> {
+    let own = std::env::current_exe().map_err(|error| error.to_string())?;
+    let mut command = Command::new(own);
+    command.args(["features", REFUSED_ONLY]);
+    Ok(command)
 }
 
 /// Code and constants of one example, in bytes.

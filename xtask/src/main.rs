@@ -89,7 +89,7 @@ const TASKS: [Task; 28] = [
     },
     Task {
         name: "features",
-        what: "the network stack's protocols: size of each set, and what must not be combined",
+        what: "the network stack's protocols: what must not be combined, and the size of each set ([--refused]: without sizes)",
         run: features::run,
     },
     Task {
@@ -443,6 +443,7 @@ fn test(arguments: &[String]) -> Outcome {
         sum.step(&format!("lock file of {workspace}"), locked(workspace));
     }
     sum.step("clippy", clippy());
+    sum.step("features that must not be combined", features::refused()?);
     for (name, check) in unikernel::checks() {
         sum.step(&name, check);
     }
@@ -474,6 +475,8 @@ fn test(arguments: &[String]) -> Outcome {
     if all_roots {
         let cases = ["run", "--quiet", "-p", CONFORMANCE, "--", "--musl"];
         sum.step("all cases, with musl", cargo(&cases));
+        let cases = ["run", "--quiet", "-p", CONFORMANCE, "--", "--stack"];
+        sum.step("all cases, under a stack", cargo(&cases));
     }
     if fuzz::is_there() {
         sum.step("fuzz targets, 60 s each", fuzz::tested());

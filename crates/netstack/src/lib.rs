@@ -53,6 +53,9 @@ compile_error!("dns is asked over UDP: enable udp too");
 #[cfg(all(feature = "fragments", not(any(feature = "udp", feature = "icmp"))))]
 compile_error!("TCP never sends fragments: fragments needs udp or icmp");
 
+/// Whether this build has TCP: who counts on none says so where it is compiled.
+pub const HAS_TCP: bool = cfg!(feature = "tcp");
+
 #[cfg(feature = "autoconf")]
 mod advertised;
 #[cfg(feature = "autoconf")]
