@@ -64,7 +64,7 @@ const TASKS: [Task; 28] = [
     },
     Task {
         name: "storm",
-        what: "many connections, threads, deaths and shortages, whole, with figures ([NAME]; day [--minutes N])",
+        what: "many connections, threads, deaths and shortages, whole, with figures ([NAME]; day [--minutes N]; stack [--kills N])",
         run: storm,
     },
     Task {

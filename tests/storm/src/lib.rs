@@ -60,15 +60,18 @@ impl Scale {
     }
 }
 
-/// How the storm of a day is played.
+/// What storms are told that have something to choose.
 #[derive(Clone, Debug, Default, clap::Args)]
-pub struct Day {
+pub struct Told {
     /// Minutes that the day of storm `day` takes [default: 60]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=24 * 60))]
     pub minutes: Option<u64>,
     /// Write its rows to this file, as CSV
     #[arg(long, value_name = "FILE")]
     pub rows: Option<PathBuf>,
+    /// Kills of storm `stack` [default: 1000]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(3..=100_000))]
+    pub kills: Option<u64>,
 }
 
 /// The stage of a storm.
@@ -78,8 +81,8 @@ pub struct Storm {
     pub lab: Lab,
     /// How much of it.
     pub scale: Scale,
-    /// How a day is played.
-    pub day: Day,
+    /// What else it is told.
+    pub told: Told,
     binary: PathBuf,
     before: BrokerState,
     /// The broker's own memory, before.
@@ -91,7 +94,7 @@ impl Storm {
     /// `binary` plays the roles.
     pub fn start(
         binary: &Path,
-        (scale, day): (Scale, &Day),
+        (scale, told): (Scale, &Told),
         broker_arguments: &[&str],
     ) -> Result<Storm> {
         raise_descriptor_limit()?;
@@ -103,7 +106,7 @@ impl Storm {
         Ok(Storm {
             lab,
             scale,
-            day: day.clone(),
+            told: told.clone(),
             binary: binary.to_owned(),
             before,
             before_kb,

@@ -3,7 +3,7 @@
 
 use anyhow::{Result, ensure};
 use clap::{Parser, Subcommand};
-use fordway_test_storm::{Day, Scale, roles, storms};
+use fordway_test_storm::{Scale, Told, roles, storms};
 
 /// Many connections, many deaths, and little of everything.
 #[derive(Debug, Parser)]
@@ -17,13 +17,13 @@ struct Cli {
 enum Command {
     /// Let it storm: one by its name, or all but a day
     Storm {
-        /// held, churn, kills, descriptors, memory, threads or day
+        /// held, churn, kills, descriptors, memory, threads, stack or day
         name: Option<String>,
         /// Seconds, or as much as was promised
         #[arg(long, value_enum, default_value_t = Scale::Whole)]
         scale: Scale,
         #[command(flatten)]
-        day: Day,
+        told: Told,
     },
     /// Play a part in a storm (started by it)
     #[command(hide = true, subcommand)]
@@ -33,7 +33,7 @@ enum Command {
 fn main() -> Result<()> {
     match Cli::parse().command {
         Command::Role(role) => roles::play(&role),
-        Command::Storm { name, scale, day } => {
+        Command::Storm { name, scale, told } => {
             let known = |name: &String| storms::ALL.iter().any(|(known, ..)| known == name);
             ensure!(
                 name.as_ref().is_none_or(known),
@@ -50,7 +50,7 @@ fn main() -> Result<()> {
                 if !played {
                     continue;
                 }
-                match storms::run(storm, &binary, (scale, &day)) {
+                match storms::run(storm, &binary, (scale, &told)) {
                     Ok(()) => passed += 1,
                     Err(error) => {
                         println!("  FAILED: {error:#}");

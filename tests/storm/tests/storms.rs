@@ -1,14 +1,14 @@
 //! A short piece of each storm.
 
 use anyhow::Result;
-use fordway_test_storm::{Day, Scale, storms};
+use fordway_test_storm::{Scale, Told, storms};
 use std::path::Path;
 
 fn short(name: &str) -> Result<()> {
     storms::run(
         name,
         Path::new(env!("CARGO_BIN_EXE_fordway-test")),
-        (Scale::Short, &Day::default()),
+        (Scale::Short, &Told::default()),
     )
 }
 
@@ -40,6 +40,15 @@ fn memory() -> Result<()> {
 #[test]
 fn threads() -> Result<()> {
     short("threads")
+}
+
+#[test]
+fn stack() -> Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        fordway_test_skip::skipped("domains need root");
+        return Ok(());
+    }
+    short("stack")
 }
 
 #[test]

@@ -17,10 +17,10 @@ struct Connection {
     pending: Vec<u8>,
 }
 
-pub fn run(ip: Ipv4Addr) -> Result<()> {
+pub fn run(ip: Ipv4Addr, port: u16) -> Result<()> {
     let mut poll = Poll::new()?;
     let mut events = Events::with_capacity(1024);
-    let mut listener = TcpListener::bind((ip, 0).into())?;
+    let mut listener = TcpListener::bind((ip, port).into())?;
     poll.registry()
         .register(&mut listener, LISTENER, Interest::READABLE)?;
     say(format_args!("listening {}", listener.local_addr()?.port()))?;

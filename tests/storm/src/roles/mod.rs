@@ -25,6 +25,9 @@ pub enum Role {
         /// Where it listens
         #[arg(default_value_t = Ipv4Addr::LOCALHOST)]
         ip: Ipv4Addr,
+        /// At which port, or any
+        #[arg(default_value_t = 0)]
+        port: u16,
     },
     /// Holds connections, uses them all, closes them all
     Hold {
@@ -78,7 +81,7 @@ pub enum Role {
 /// Plays a role to its end.
 pub fn play(role: &Role) -> Result<()> {
     match role {
-        Role::Echo { ip } => echo::run(*ip),
+        Role::Echo { ip, port } => echo::run(*ip, *port),
         Role::Hold { port, count } => crowd::hold(*port, *count),
         Role::Churn { port, count, ip } => crowd::churn(*port, *count, *ip),
         Role::Paced(paced) => day::paced(paced),
@@ -97,7 +100,7 @@ fn connect(port: u16) -> std::io::Result<TcpStream> {
 }
 
 /// Sends `bytes` bytes of a stream to an echo and checks what comes back.
-fn talk(stream: &mut TcpStream, seed: u64, bytes: usize) -> Result<()> {
+pub(crate) fn talk(stream: &mut TcpStream, seed: u64, bytes: usize) -> Result<()> {
     let mut sent = vec![0; bytes];
     crate::content::fill(seed, 0, &mut sent);
     stream.write_all(&sent)?;

@@ -12,7 +12,7 @@
 //! A day shorter than [`JUDGED_FROM`] is played, but not judged.
 
 use crate::trend::Trend;
-use crate::{Day, Scale, Storm, go_on, watch};
+use crate::{Scale, Storm, Told, go_on, watch};
 use anyhow::{Context, Result, ensure};
 use fordway_lab::{PathChoice, Place, Program, Spawn};
 use fordwayd::admin::Request;
@@ -72,7 +72,7 @@ struct Played<'a> {
 }
 
 pub fn run(storm: &mut Storm) -> Result<()> {
-    let (part, seconds) = match (storm.day.minutes, storm.scale) {
+    let (part, seconds) = match (storm.told.minutes, storm.scale) {
         (Some(minutes), _) => (1, minutes as f64 * 60.0),
         (None, Scale::Short) => SHORT,
         (None, Scale::Whole) => (1, 3600.0),
@@ -115,7 +115,7 @@ pub fn run(storm: &mut Storm) -> Result<()> {
     };
 
     let domains = DOMAINS / part;
-    let mut rows = Rows::create(&storm.day)?;
+    let mut rows = Rows::create(&storm.told)?;
     let began = Instant::now();
     for tick in 1..=ROWS {
         let due = began + length.mul_f64(tick as f64 / ROWS as f64);
@@ -286,8 +286,8 @@ struct Rows {
 }
 
 impl Rows {
-    fn create(day: &Day) -> Result<Rows> {
-        let file = day.rows.as_ref().map(fs::File::create).transpose()?;
+    fn create(told: &Told) -> Result<Rows> {
+        let file = told.rows.as_ref().map(fs::File::create).transpose()?;
         let mut rows = Rows {
             taken: Vec::new(),
             file,

@@ -6,9 +6,10 @@ mod descriptors;
 mod held;
 mod kills;
 mod memory;
+mod stack;
 mod threads;
 
-use crate::{Day, Scale, Storm};
+use crate::{Scale, Storm, Told};
 use anyhow::Result;
 use std::path::Path;
 
@@ -18,18 +19,19 @@ type Run = fn(&mut Storm) -> Result<()>;
 pub const DAY: &str = "day";
 
 /// All of them by name, with what their brokers are told.
-pub const ALL: [(&str, Run, &[&str]); 7] = [
+pub const ALL: [(&str, Run, &[&str]); 8] = [
     ("held", held::run, &[]),
     ("churn", churn::run, &[]),
     ("kills", kills::run, &[]),
     ("descriptors", descriptors::run, &[]),
     ("memory", memory::run, &memory::BROKER_ARGUMENTS),
     ("threads", threads::run, &[]),
+    ("stack", stack::run, &[]),
     (DAY, day::run, &[]),
 ];
 
 /// Runs one, prints its figures, and looks for leaks.
-pub fn run(name: &str, binary: &Path, how: (Scale, &Day)) -> Result<()> {
+pub fn run(name: &str, binary: &Path, how: (Scale, &Told)) -> Result<()> {
     let (_, run, broker_arguments) = ALL
         .iter()
         .find(|(known, ..)| *known == name)
