@@ -8,8 +8,8 @@
 //! between costs its region new segments, not its channels: `take` gives up after
 //! a bound and the ring stays as large as it is.
 
-use crate::{Mine, Ordering};
-use fordway_abi::shm::{ARENA_OFFSET, Purse, REGION_BYTES, RegionHeader};
+use crate::{Geometry, Mine, Ordering};
+use fordway_abi::shm::{Purse, RegionHeader};
 
 /// Takes `bytes` out of a purse, or nothing. Other processes of the domain do the same; what
 /// one of them writes there in malice is its own domain's loss.
@@ -42,13 +42,14 @@ const LOCK_SPINS_MAX: u32 = 10_000;
 #[derive(Clone, Copy, Debug)]
 pub struct Arena {
     base: *mut u8,
+    geometry: Geometry,
 }
 
 impl Arena {
     /// # Safety
-    /// `base` is a writable mapping of a whole region with a valid header.
-    pub unsafe fn new(base: *mut u8) -> Self {
-        Self { base }
+    /// `base` is a writable mapping of a whole region of this geometry, with a valid header.
+    pub unsafe fn new(base: *mut u8, geometry: Geometry) -> Self {
+        Self { base, geometry }
     }
 
     fn header(&self) -> &RegionHeader {
@@ -85,8 +86,9 @@ impl Arena {
                 free.store(next, Ordering::Relaxed);
                 return Some(first);
             }
-            let next = (header.arena_next.mine() as usize).max(ARENA_OFFSET);
-            if REGION_BYTES - next < 1 << log2 || !draw_from_all(purses, 1 << log2) {
+            let first = self.geometry.arena_offset as usize;
+            let next = (header.arena_next.mine() as usize).max(first);
+            if !self.geometry.holds(next, log2) || !draw_from_all(purses, 1 << log2) {
                 return None;
             }
             header

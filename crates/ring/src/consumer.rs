@@ -2,7 +2,7 @@
 //! every `&self` call, except where a call says otherwise.
 
 use crate::copy::{Copier, Kernel};
-use crate::{Mine, Ordering, Segment, Violation, fence};
+use crate::{Geometry, Mine, Ordering, Segment, Violation, fence};
 use fordway_abi::shm::{Endpoint, SEGMENT_COUNT, SEGMENT_LOG2_MAX, rx_state, tx_state};
 
 /// `RxOwnLine::drains`: up to where the ring is drained is known, ...
@@ -16,6 +16,7 @@ pub struct Consumer {
     own: *const Endpoint,
     peer: *const Endpoint,
     peer_base: *const u8,
+    geometry: Geometry,
 }
 
 /// Where a stream index lies.
@@ -30,13 +31,23 @@ struct Reached {
 impl Consumer {
     /// # Safety
     /// `own` lies in our writable region; `peer` lies in the peer's region, mapped
-    /// read-only as a whole at `peer_base`; both stay mapped as long as this is used.
+    /// read-only as a whole at `peer_base`; both stay mapped as long as this is used. The region is of
+    /// [`Geometry::HOST`], or of the one that [`Consumer::within`] is given before any use.
     pub unsafe fn new(own: *const Endpoint, peer: *const Endpoint, peer_base: *const u8) -> Self {
         Self {
             own,
             peer,
             peer_base,
+            geometry: Geometry::HOST,
         }
+    }
+
+    /// The same, with a peer's region of this geometry.
+    ///
+    /// # Safety
+    /// The region is at least as large as that says.
+    pub unsafe fn within(self, geometry: Geometry) -> Self {
+        Self { geometry, ..self }
     }
 
     fn own(&self) -> &Endpoint {
@@ -199,7 +210,7 @@ impl Consumer {
     fn load_segment(&self, index: u32) -> Result<Segment, Violation> {
         let words = &self.peer().cold.segments[index as usize % SEGMENT_COUNT];
         let place = words.place.load(Ordering::Relaxed);
-        Segment::unpack(words.start.load(Ordering::Relaxed), place)
+        Segment::unpack(words.start.load(Ordering::Relaxed), place, self.geometry)
     }
 
     /// The segment that was entered last, if the producer has published none behind it.

@@ -104,6 +104,42 @@ pub enum Violation {
     Acknowledgement,
 }
 
+/// Where ring memory lies in a region. Both sides of a link know it before there is a ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    arena_offset: u32,
+    region_bytes: u32,
+}
+
+impl Geometry {
+    /// Of the regions that processes of one host share: sparse, hence large.
+    pub const HOST: Self = match Self::new(ARENA_OFFSET, REGION_BYTES) {
+        Some(geometry) => geometry,
+        None => panic!(),
+    };
+
+    /// Ring memory from `arena_offset` up to the region's end; `None` if there is no sense in it.
+    pub const fn new(arena_offset: usize, region_bytes: usize) -> Option<Self> {
+        if arena_offset == 0
+            || !arena_offset.is_multiple_of(64)
+            || arena_offset > region_bytes
+            || region_bytes > REGION_BYTES
+        {
+            return None;
+        }
+        Some(Self {
+            arena_offset: arena_offset as u32,
+            region_bytes: region_bytes as u32,
+        })
+    }
+
+    /// Whether `1 << log2` bytes at `offset` are ring memory.
+    fn holds(self, offset: usize, log2: u32) -> bool {
+        let end = self.region_bytes as usize;
+        (self.arena_offset as usize..=end).contains(&offset) && end - offset >= 1 << log2
+    }
+}
+
 /// A place of ring memory, checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
@@ -126,13 +162,12 @@ impl Segment {
     }
 
     /// Reads back what [`Segment::pack`] made, whoever wrote it.
-    fn unpack(start: u64, place: u64) -> Result<Self, Violation> {
+    fn unpack(start: u64, place: u64, geometry: Geometry) -> Result<Self, Violation> {
         let log2 = (place & 0xff) as u32;
         let offset = (place >> 8) as usize;
         if !(SEGMENT_LOG2_MIN..=SEGMENT_LOG2_MAX).contains(&log2)
-            || !(ARENA_OFFSET..=REGION_BYTES).contains(&offset)
             || !offset.is_multiple_of(64)
-            || REGION_BYTES - offset < 1 << log2
+            || !geometry.holds(offset, log2)
         {
             return Err(Violation::Segment);
         }

@@ -3,7 +3,7 @@
 
 use crate::arena::Arena;
 use crate::copy::{Copier, Kernel};
-use crate::{Mine, Ordering, Segment, Violation, fence};
+use crate::{Geometry, Mine, Ordering, Segment, Violation, fence};
 use fordway_abi::shm::{
     Endpoint, Purse, SEGMENT_COUNT, SEGMENT_LOG2_MIN, rx_state, tx_flags, tx_state,
 };
@@ -26,6 +26,7 @@ pub struct Producer {
     own_base: *mut u8,
     peer: *const Endpoint,
     purses: fn() -> [*const Purse; 2],
+    geometry: Geometry,
 }
 
 /// Result of [`Producer::enter`].
@@ -43,15 +44,24 @@ pub enum Entered {
 
 impl Producer {
     /// # Safety
-    /// `own` lies in the writable region mapped at `own_base`; `peer` lies in the
-    /// peer's region, mapped read-only; both stay mapped as long as this is used.
+    /// `own` lies in the writable region of [`Geometry::HOST`] mapped at `own_base`, or of the one that
+    /// [`Producer::within`] is given before any use; `peer` lies in the peer's region, mapped read-only; both stay mapped as long as this is used.
     pub unsafe fn new(own: *const Endpoint, own_base: *mut u8, peer: *const Endpoint) -> Self {
         Self {
             own,
             own_base,
             peer,
             purses: || [core::ptr::null(); 2],
+            geometry: Geometry::HOST,
         }
+    }
+
+    /// The same, in a region of our own of this geometry.
+    ///
+    /// # Safety
+    /// The region is at least as large as that says.
+    pub unsafe fn within(self, geometry: Geometry) -> Self {
+        Self { geometry, ..self }
     }
 
     /// The same, with ring memory that each of the purses pays for; null: one that need not.
@@ -75,7 +85,7 @@ impl Producer {
 
     fn arena(&self) -> Arena {
         // SAFETY: by the contract of `new`.
-        unsafe { Arena::new(self.own_base) }
+        unsafe { Arena::new(self.own_base, self.geometry) }
     }
 
     fn take_memory(&self, log2: u32) -> Option<usize> {

@@ -9,10 +9,10 @@ mod victim;
 
 use fordway_abi::shm::{
     ARENA_OFFSET, ENDPOINTS_OFFSET, MARKS_OFFSET, MOMENT_COUNT, MarkPage, REGION_BYTES,
-    SEGMENT_COUNT, SEGMENT_LOG2_MAX, SEGMENT_LOG2_MIN, SLOT_COUNT, WaitPage,
+    SEGMENT_COUNT, SEGMENT_LOG2_MAX, SEGMENT_LOG2_MIN, SLOT_COUNT, WaitPage, rx_state,
 };
 use fordway_ring::marks::Marks;
-use fordway_ring::{Violation, doors_to_knock_at};
+use fordway_ring::{Entered, Geometry, Violation, doors_to_knock_at};
 use memory::{Guarded, own_region};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
@@ -244,6 +244,56 @@ fn a_segment_lies_in_the_arena() {
         let victim = shown(100, pack(ARENA_OFFSET, log2));
         assert_eq!(peeked(&victim, 100), Err(Violation::Segment), "log2 {log2}");
     }
+}
+
+#[test]
+fn a_segment_lies_in_the_arena_of_a_small_region() {
+    let capacity = 1usize << SEGMENT_LOG2_MIN;
+    let (first, end) = (5 * 4096, 5 * 4096 + 2 * capacity);
+    let geometry = Geometry::new(first, end).unwrap();
+    let peeked_at = |offset: usize, log2: u32| {
+        let mut victim = shown(100, (offset as u64) << 8 | u64::from(log2));
+        // SAFETY: the region is larger.
+        victim.consumer = unsafe { victim.consumer.within(geometry) };
+        peeked(&victim, 100)
+    };
+    for offset in [first, first + 64, end - capacity] {
+        assert_eq!(peeked_at(offset, SEGMENT_LOG2_MIN), Ok(100), "{offset:#x}");
+    }
+    assert_eq!(peeked_at(first, SEGMENT_LOG2_MIN + 1), Ok(100));
+    let outside = [0, 64, first - 64, end - capacity + 64, end, end + 64];
+    for offset in outside.into_iter().chain([ARENA_OFFSET, REGION_BYTES]) {
+        let segment = peeked_at(offset, SEGMENT_LOG2_MIN);
+        assert_eq!(segment, Err(Violation::Segment), "{offset:#x}");
+    }
+    let too_large = peeked_at(first + 64, SEGMENT_LOG2_MIN + 1);
+    assert_eq!(too_large, Err(Violation::Segment));
+    for [first, end] in [
+        [0, 4096],
+        [65, 4096],
+        [4096, 4095],
+        [4096, REGION_BYTES + 64],
+    ] {
+        assert_eq!(Geometry::new(first, end), None);
+    }
+}
+
+#[test]
+fn a_ring_grows_within_its_region() {
+    let (first, small, large) = (5 * 4096, SEGMENT_LOG2_MIN, SEGMENT_LOG2_MIN + 4);
+    let geometry = Geometry::new(first, first + (1 << small) + (1 << large)).unwrap();
+    let mut victim = Victim::new();
+    // SAFETY: the region is larger.
+    victim.producer = unsafe { victim.producer.within(geometry) };
+    victim.scribble(Scribble::RxState(rx_state::READY));
+    assert_eq!(victim.producer.enter(|| Some(0)), Entered::Yes);
+    assert!(!victim.producer.grow_to(large + 1));
+    assert!(victim.producer.grow_to(large));
+    assert!(!victim.producer.grow_to(small), "the region is used up");
+    assert_eq!(victim.producer.capacity_bytes(), 1 << large);
+    let [(start, _), _] = victim.producer.runs(1);
+    let room = victim.own_base().wrapping_add(first + (1 << small));
+    assert_eq!(start, room, "behind the first segment");
 }
 
 #[test]

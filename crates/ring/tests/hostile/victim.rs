@@ -282,6 +282,11 @@ impl Victim {
         (ARENA_OFFSET..=REGION_BYTES).contains(&offset) && length <= REGION_BYTES - offset
     }
 
+    /// Where our own region begins.
+    pub fn own_base(&self) -> *mut u8 {
+        self.own.base()
+    }
+
     pub fn assert_untouched(&self) {
         for beside in [SLOT - 1, SLOT + 1] {
             let start = endpoint(self.own.base(), beside).cast::<u8>();
