@@ -7,6 +7,8 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+extern crate alloc;
+
 pub mod console;
 pub mod elfnote;
 pub mod event;

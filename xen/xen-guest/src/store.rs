@@ -13,8 +13,6 @@
 //!   watch:    type WatchEvent, id 0, path \0 token \0, at any moment
 //! ```
 
-pub mod wire;
-
 use crate::events::{self, Bits};
 use crate::shared::SharedPage;
 use crate::time::Clock;
@@ -22,8 +20,9 @@ use alloc::collections::VecDeque;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::sync::atomic::{Ordering, fence};
+pub use fordway_xen_abi::store::wire::Fired;
+use fordway_xen_abi::store::wire::{self, Assembly, Header, text};
 use fordway_xen_abi::store::{Kind, RING_SIZE, offset};
-use wire::{Assembly, Header};
 
 /// How long an answer is waited for.
 const PATIENCE_NS: u64 = 10_000_000_000;
@@ -59,13 +58,6 @@ pub struct Transaction(u32);
 impl Transaction {
     /// Outside of any transaction.
     pub const NONE: Transaction = Transaction(0);
-}
-
-/// A watch that fired: what changed, and the token the watch was made with.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fired {
-    pub path: String,
-    pub token: String,
 }
 
 /// The connection to XenStore.
@@ -118,7 +110,7 @@ impl Store {
     /// The value at `path`; a path without a leading slash begins at the domain's own directory.
     pub fn read(&mut self, transaction: Transaction, path: &str) -> Result<String, Error> {
         self.call(Kind::Read, transaction, &[path.as_bytes()])
-            .map(text)
+            .map(|value| text(&value))
     }
 
     pub fn write(
@@ -138,9 +130,7 @@ impl Store {
     /// The names below `path`.
     pub fn list(&mut self, transaction: Transaction, path: &str) -> Result<Vec<String>, Error> {
         let payload = self.call(Kind::Directory, transaction, &[path.as_bytes()])?;
-        Ok(wire::strings(&payload)
-            .map(|name| text(name.to_vec()))
-            .collect())
+        Ok(wire::strings(&payload).map(text).collect())
     }
 
     pub fn make_directory(&mut self, transaction: Transaction, path: &str) -> Result<(), Error> {
@@ -184,7 +174,7 @@ impl Store {
     pub fn begin(&mut self) -> Result<Transaction, Error> {
         let id = self
             .call(Kind::TransactionStart, Transaction::NONE, &[b""])
-            .map(text)?;
+            .map(|id| text(&id))?;
         id.parse().map(Transaction).map_err(|_| Error::Silent)
     }
 
@@ -224,7 +214,7 @@ impl Store {
                     self.keep_event(header, &payload);
                 } else if header.request == id && header.kind == Kind::Error as u32 {
                     return Err(Error::Refused(text(
-                        wire::strings(&payload).next().unwrap_or_default().to_vec(),
+                        wire::strings(&payload).next().unwrap_or_default(),
                     )));
                 } else if header.request == id && header.kind == kind as u32 {
                     return Ok(payload);
@@ -306,22 +296,11 @@ impl Store {
         if header.kind != Kind::WatchEvent as u32 {
             return;
         }
-        let mut parts = wire::strings(payload);
-        if let (Some(path), Some(token)) = (parts.next(), parts.next()) {
+        if let Some(fired) = Fired::from_payload(payload) {
             if self.fired.len() == FIRED_MAX {
                 self.fired.pop_front();
             }
-            self.fired.push_back(Fired {
-                path: text(path.to_vec()),
-                token: text(token.to_vec()),
-            });
+            self.fired.push_back(fired);
         }
     }
-}
-
-/// Bytes of the store as text. Names and values are ASCII by the protocol; what is not UTF-8 is
-/// replaced.
-fn text(bytes: Vec<u8>) -> String {
-    String::from_utf8(bytes)
-        .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }

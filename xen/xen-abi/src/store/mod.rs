@@ -1,5 +1,7 @@
 //! io/xs_wire.h: XenStore's messages and the page that carries them.
 
+pub mod wire;
+
 /// Offsets in `struct xenstore_domain_interface`.
 pub mod offset {
     pub const REQUESTS: usize = 0;

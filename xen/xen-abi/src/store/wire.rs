@@ -1,7 +1,8 @@
 //! XenStore's messages as bytes: building requests, and cutting responses out of a stream.
 
+use super::{HEADER_SIZE, Kind, PAYLOAD_MAX};
+use alloc::string::String;
 use alloc::vec::Vec;
-use fordway_xen_abi::store::{HEADER_SIZE, Kind, PAYLOAD_MAX};
 
 /// The header of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,6 +84,31 @@ impl Assembly {
             len: word(12) as usize,
         })
     }
+}
+
+/// A watch that fired: what changed, and the token the watch was made with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fired {
+    pub path: String,
+    pub token: String,
+}
+
+impl Fired {
+    /// What a message of kind [`Kind::WatchEvent`] says.
+    pub fn from_payload(payload: &[u8]) -> Option<Self> {
+        let mut parts = strings(payload);
+        let (path, token) = (parts.next()?, parts.next()?);
+        Some(Self {
+            path: text(path),
+            token: text(token),
+        })
+    }
+}
+
+/// Bytes of the store as text. Names and values are ASCII by the protocol; what is not UTF-8 is
+/// replaced.
+pub fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
 }
 
 /// The strings of a payload, each ended by a zero byte (the last one may lack it).
