@@ -5,6 +5,8 @@ use std::process::Command;
 
 const PACKAGE: &str = "fordway-test-xen";
 const PROGRAM: &str = "target/release/fordway-test-xen";
+/// What two Linux guests run, and where the cases look for it.
+const PAIR: [&str; 2] = ["target/release/examples/pair", "target/xen/pair"];
 
 /// `xen-test`.
 pub(crate) fn test(arguments: &[String]) -> Outcome {
@@ -55,5 +57,12 @@ fn build_program() -> Outcome {
         PACKAGE,
         "-p",
         "fordway",
-    ]))
+    ]))?;
+    let example = ["-p", "fordway-xen-user", "--example", "pair"];
+    run(cargo(
+        &[&["build", "--quiet", "--release"], &example[..]].concat(),
+    ))?;
+    let [from, to] = PAIR;
+    std::fs::copy(from, to).map_err(|error| format!("{from}: {error}"))?;
+    Ok(())
 }

@@ -16,10 +16,12 @@ pub enum Needs {
     Filter,
     /// The unikernel's image with the key-value server.
     Kv,
+    /// The program with which two Linux guests try grants and event channels.
+    Pair,
 }
 
 impl Needs {
-    /// The file of an image of ours.
+    /// The file of an image or a program of ours.
     pub fn image(self) -> Option<&'static str> {
         match self {
             Needs::Linux => None,
@@ -27,6 +29,7 @@ impl Needs {
             Needs::Profile => Some("profile"),
             Needs::Filter => Some("httpd-filter"),
             Needs::Kv => Some("kv"),
+            Needs::Pair => Some("pair"),
         }
     }
 
@@ -120,6 +123,7 @@ cases! {
     "create-destroy", [Httpd], long, 200, 120, "50 times created and destroyed";
     "linux-ping", [Linux], short, 60, 15, "the Linux guest is reached";
     "linux-servers", [Linux], long, 120, 40, "nginx and redis-server in the Linux guest";
+    "guests", [Linux, Pair], long, 90, 60, "two Linux guests carry messages over granted pages; wrong grants, deaths, the limit";
     "linux-client", [Linux, Httpd], long, 120, 60, "a Linux guest fetches from the unikernel";
 }
 

@@ -6,6 +6,7 @@
 
 mod bench;
 mod cases;
+mod guests;
 mod machines;
 mod rules;
 mod www;
@@ -127,7 +128,13 @@ fn job(cases: &[&Case], images: &Path) -> Result<Job> {
 
 /// The unikernel's images, as far as they are there, programs for dom0, rules, and files to serve.
 fn add_files(job: &mut Job, images: &Path) -> Result<()> {
-    for need in [Needs::Httpd, Needs::Profile, Needs::Filter, Needs::Kv] {
+    for need in [
+        Needs::Httpd,
+        Needs::Profile,
+        Needs::Filter,
+        Needs::Kv,
+        Needs::Pair,
+    ] {
         if need.is_there(images) {
             let name = need.image().expect("it is an image").to_owned();
             let path = images.join(&name);
@@ -138,6 +145,7 @@ fn add_files(job: &mut Job, images: &Path) -> Result<()> {
         let source = Source::Bytes(text.as_bytes().to_vec());
         job.files.push(((*name).to_owned(), source));
     }
+    guests::add_to(job)?;
     rules::add_to(job)?;
     Ok(www::add_to(job)?)
 }

@@ -2,6 +2,7 @@
 # The Linux guest's first process. Its command line says its address and what it serves:
 # fw_ip=10.0.0.2 fw_run=nginx,lighttpd,redis; and what it is to fetch,
 # whose hashes it tells on its console: fw_get=http://10.0.0.3/file,http://...
+# A program /start, if there is one, is started last.
 busybox=/bin/busybox
 [ -x $busybox ] || busybox=/usr/bin/busybox
 $busybox mount -t proc proc /proc
@@ -30,4 +31,5 @@ done
 for url in $(echo "$get" | $busybox tr , ' '); do
     $busybox wget -q -O - "$url" | $busybox sha256sum
 done
+[ ! -x /start ] || /start &
 while :; do $busybox sleep 3600; done

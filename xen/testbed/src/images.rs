@@ -135,6 +135,14 @@ const DOM0_MODULES: &[&str] = &[
     "sch_tbf",
 ];
 const GUEST_MODULES: &[&str] = &["xen-netfront", "af_packet"];
+/// What programs of a guest need for grants and event channels.
+const USER_MODULES: &[&str] = &["xen-evtchn", "xen-gntdev", "xen-gntalloc"];
+/// What programs of ours are linked to, from Debian's tree.
+const USER_LIBRARIES: &[&str] = &[
+    "usr/lib64/ld-linux-x86-64.so.2",
+    "usr/lib/x86_64-linux-gnu/libc.so.6",
+    "usr/lib/x86_64-linux-gnu/libgcc_s.so.1",
+];
 const LINUX_MODULES: &[&str] = &[
     "af_packet",
     "bridge",
@@ -169,7 +177,7 @@ const GUEST_NGINX: &str = include_str!("../assets/guest-nginx.conf");
 const GUEST_LIGHTTPD: &str = include_str!("../assets/guest-lighttpd.conf");
 const SIEGE: &str = include_str!("../assets/siege.conf");
 /// Raised when the same inputs are made into something else.
-const RECIPE: u32 = 1;
+const RECIPE: u32 = 2;
 
 /// A file for the test bed.
 #[derive(Clone, Debug)]
@@ -214,8 +222,9 @@ impl Images {
     pub const DOM0_KERNEL: &str = "dom0-kernel";
     /// dom0's initramfs.
     pub const DOM0: &str = "dom0.cpio";
-    /// The Linux guest's kernel, its smallest initramfs, and the one with servers.
-    pub const LINUX: [&str; 3] = ["kernel", "small.cpio", "servers.cpio"];
+    /// The Linux guest's kernel, its smallest initramfs, the one with servers, and what goes behind either
+    /// for programs of ours that use grants and event channels.
+    pub const LINUX: [&str; 4] = ["kernel", "small.cpio", "servers.cpio", "user.cpio"];
 
     /// The kernel of Linux alone, as QEMU's -kernel takes it, and its initramfs.
     pub const ALONE: [&str; 2] = ["alone-kernel", "alone.cpio"];
@@ -351,16 +360,32 @@ impl Images {
                 return Err(Error::Image(format!("the Linux guest has no {program}")));
             }
         }
-        let [kernel, small, servers] = Images::LINUX;
+        let [kernel, small, servers, user] = Images::LINUX;
         let kernel_tree = tree.with_extension("kernel");
         let (packed, modules) = unpack_kernel(apt, packages, &kernel_tree, GUEST_MODULES)?;
         // xl unpacks it.
         self.write(kernel, &packed)?;
+        let of_user = kernel::modules(&kernel_tree.join("lib/modules"), USER_MODULES)?;
+        self.archive(user, |archive| {
+            archive.directory("modules")?;
+            // Behind those of the first archive.
+            add_modules(archive, &of_user, 50)?;
+            for directory in ["usr", "usr/lib", "usr/lib64", "usr/lib/x86_64-linux-gnu"] {
+                archive.directory(directory)?;
+            }
+            for (link, target) in [("lib", "usr/lib"), ("lib64", "usr/lib64")] {
+                archive.link(link, target)?;
+            }
+            for name in USER_LIBRARIES {
+                archive.file(name, 0o755, &std::fs::read(tree.join(name))?)?;
+            }
+            Ok(())
+        })?;
         let busybox = tree.join("usr/bin/busybox");
         let busybox = std::fs::read(&busybox).map_err(|error| Error::file(&busybox, error))?;
         let common = |archive: &mut Archive<_>| {
             archive.device("dev/console", 5, 1)?;
-            add_modules(archive, &modules)?;
+            add_modules(archive, &modules, 0)?;
             archive.file("init", 0o755, GUEST_INIT.as_bytes())?;
             archive.directory("www")?;
             archive.file("etc/passwd", 0o644, b"root:x:0:0:root:/:/bin/sh\n")?;
@@ -447,7 +472,7 @@ fn key(bed: Bed, packages: &[Vec<Package>]) -> u64 {
     let assets = [GUEST_INIT, GUEST_NGINX, GUEST_LIGHTTPD, SIEGE];
     assets.hash(&mut hasher);
     let lists = [LEFT_OUT, PATHS_LEFT_OUT, DOM0_MODULES, GUEST_MODULES];
-    lists.hash(&mut hasher);
+    (lists, USER_MODULES, USER_LIBRARIES).hash(&mut hasher);
     if bed == Bed::Linux {
         (PERL_PATHS, LINUX_MODULES).hash(&mut hasher);
     }
@@ -512,7 +537,7 @@ fn add_system<W: io::Write>(
         }
     }
     archive.device("dev/console", 5, 1)?;
-    add_modules(archive, modules)?;
+    add_modules(archive, modules, 0)?;
     // What maintainer scripts would have linked.
     for (link, target) in [
         ("sh", "bash"),
@@ -527,8 +552,12 @@ fn add_system<W: io::Write>(
 }
 
 /// Numbered in the order of insertion, so that an init needs no list of dependencies.
-fn add_modules<W: io::Write>(archive: &mut Archive<W>, modules: &[PathBuf]) -> io::Result<()> {
-    for (number, path) in modules.iter().enumerate() {
+fn add_modules<W: io::Write>(
+    archive: &mut Archive<W>,
+    modules: &[PathBuf],
+    first: usize,
+) -> io::Result<()> {
+    for (number, path) in (first..).zip(modules) {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let content = std::fs::read(path)?;
         archive.file(&format!("modules/{number:02}-{name}"), 0o644, &content)?;

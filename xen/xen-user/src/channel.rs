@@ -1,0 +1,201 @@
+//! A channel between two guests: `fordway_ring` each way over two regions, with a doorbell.
+//!
+//! It has no kernel path beneath, so it can only be on its rings or over.
+
+use crate::doorbell::DOOR;
+use crate::{Doorbell, Error, OwnRegion, PeerRegion};
+use fordway_ring::copy::{Copier, Kernel};
+use fordway_ring::{Consumer, Entered, Producer};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+const SLOT: usize = 0;
+/// As the shim publishes long writes.
+const PIECE_BYTES: usize = 64 * 1024;
+
+/// One side of it. Sending and receiving wait.
+#[derive(Debug)]
+pub struct Channel {
+    producer: Producer,
+    consumer: Consumer,
+    copier: Copier,
+    own: OwnRegion,
+    peer: PeerRegion,
+    doorbell: Doorbell,
+    patience: Option<Duration>,
+}
+
+impl Channel {
+    /// Over a region of each side. A peer that is silent for `patience` while it is waited for is given up.
+    pub fn new(
+        own: OwnRegion,
+        peer: PeerRegion,
+        doorbell: Doorbell,
+        patience: Option<Duration>,
+    ) -> Result<Self, Error> {
+        let port = doorbell.channel().port();
+        own.tell_end(port)?;
+        peer.mapped().at_end(port)?;
+        // SAFETY: both regions are mapped as long as the channel lives, and are as large as they say.
+        let (producer, consumer) = unsafe {
+            let (mine, theirs) = (own.endpoint(SLOT), peer.endpoint(SLOT));
+            (
+                Producer::new(mine, own.base(), theirs).within(own.geometry()),
+                Consumer::new(mine, theirs, peer.base()).within(peer.geometry()),
+            )
+        };
+        consumer.get_ready();
+        // It may wait for that.
+        doorbell.channel().ring()?;
+        Ok(Self {
+            producer,
+            consumer,
+            copier: Copier::detect(),
+            own,
+            peer,
+            doorbell,
+            patience,
+        })
+    }
+
+    /// With another patience.
+    pub fn with_patience(self, patience: Option<Duration>) -> Self {
+        Self { patience, ..self }
+    }
+
+    /// With vectors no wider than these.
+    pub fn with_copier(self, copier: Copier) -> Self {
+        Self { copier, ..self }
+    }
+
+    /// Our region.
+    pub fn own(&self) -> &OwnRegion {
+        &self.own
+    }
+
+    /// The peer's region.
+    pub fn peer(&self) -> &PeerRegion {
+        &self.peer
+    }
+
+    /// Capacity of the ring to the peer, 0 before its first byte.
+    pub fn capacity_bytes(&self) -> usize {
+        self.producer.capacity_bytes()
+    }
+
+    /// Hands over all of `bytes`, as there is room.
+    pub fn send(&self, mut bytes: &[u8]) -> Result<(), Error> {
+        if self.producer.state() == fordway_abi::shm::tx_state::KERNEL {
+            self.enter()?;
+        }
+        while !bytes.is_empty() {
+            let wanted = bytes.len().min(PIECE_BYTES);
+            let mut room = self.producer.room_bytes(wanted)?;
+            if room < wanted && self.producer.grow(bytes.len()) {
+                room = self.producer.room_bytes(wanted)?;
+            }
+            if room == 0 {
+                self.wait_for_room()?;
+                continue;
+            }
+            let count = room.min(wanted);
+            let tail = self.producer.tail();
+            // SAFETY: within `bytes`, and within the room.
+            unsafe {
+                let from = bytes.as_ptr();
+                self.producer
+                    .write(&self.copier, Kernel::Plain, tail, from, count);
+            }
+            self.producer.publish(count);
+            // Whatever it sleeps for: it has no other ring at this door. Had it to say that it wants bytes, the
+            // publication would be dated (`rx_doors`), and Xen may trap each look at the clock.
+            self.knock(DOOR)?;
+            bytes = &bytes[count..];
+        }
+        Ok(())
+    }
+
+    /// Fills `buffer`.
+    pub fn receive(&self, buffer: &mut [u8]) -> Result<(), Error> {
+        let mut done = 0;
+        while done < buffer.len() {
+            let mut fill = self.consumer.fill_bytes()?;
+            if fill == 0 {
+                fill = self.wait_for_bytes()?;
+            }
+            let count = fill.min((buffer.len() - done) as u64) as usize;
+            let target = buffer[done..].as_mut_ptr();
+            // SAFETY: within `buffer`.
+            let count = unsafe {
+                self.consumer
+                    .peek(&self.copier, Kernel::Plain, 0, target, count)
+            }?;
+            if self.consumer.take(count)? {
+                self.knock(self.consumer.peer_waits())?;
+            }
+            done += count;
+        }
+        Ok(())
+    }
+
+    /// Waits until the peer has ended or taken its region back; false if it is silent for longer than the patience.
+    pub fn wait_for_end(&self) -> Result<bool, Error> {
+        match self.sleep_until(|| Ok(None::<()>)) {
+            Err(Error::PeerGone) => Ok(true),
+            other => other.map(|_| false),
+        }
+    }
+
+    /// Puts our direction onto its ring, which the peer has to be ready for.
+    fn enter(&self) -> Result<(), Error> {
+        let entered = self.sleep_until(|| match self.producer.enter(|| Some(0)) {
+            Entered::Yes => Ok(Some(())),
+            Entered::NotYet => Ok(None),
+            Entered::Never | Entered::NoMemory => Err(Error::Malformed),
+        });
+        entered?.ok_or(Error::PeerGone)
+    }
+
+    #[cold]
+    fn wait_for_room(&self) -> Result<(), Error> {
+        let doors = &self.own.endpoint(SLOT).wait.tx_doors;
+        self.producer.ask_for_room();
+        doors.fetch_or(DOOR, Ordering::SeqCst);
+        let room = self.sleep_until(|| {
+            let room = self.producer.room_bytes(PIECE_BYTES)?;
+            Ok((room != 0).then_some(()))
+        });
+        doors.fetch_and(!DOOR, Ordering::SeqCst);
+        room?.ok_or(Error::PeerGone)
+    }
+
+    #[cold]
+    fn wait_for_bytes(&self) -> Result<u64, Error> {
+        let fill = self.sleep_until(|| {
+            let fill = self.consumer.fill_bytes()?;
+            Ok((fill != 0).then_some(fill))
+        });
+        fill?.ok_or(Error::PeerGone)
+    }
+
+    /// As [`Doorbell::sleep_until`]; what the peer left is found before its end.
+    fn sleep_until<T>(
+        &self,
+        mut look: impl FnMut() -> Result<Option<T>, Error>,
+    ) -> Result<Option<T>, Error> {
+        self.doorbell
+            .sleep_until(self.own.wait_page(), self.patience, || {
+                // In this order: what it wrote before its end is there once the end shows.
+                let is_alive = self.peer.is_alive();
+                match look()? {
+                    None if !is_alive => Err(Error::PeerGone),
+                    found => Ok(found),
+                }
+            })
+    }
+
+    fn knock(&self, wanted: u64) -> Result<(), Error> {
+        // SAFETY: mapped as long as the channel lives.
+        unsafe { self.doorbell.knock(self.peer.wait_page(), wanted) }
+    }
+}
