@@ -2,7 +2,7 @@
 //! every `&self` call, except where a call says otherwise.
 
 use crate::copy::{Copier, Kernel};
-use crate::{Geometry, Mine, Ordering, Segment, Violation, fence};
+use crate::{Geometry, Host, Layout, Mine, Ordering, Segment, Violation, fence};
 use fordway_abi::shm::{Endpoint, SEGMENT_COUNT, SEGMENT_LOG2_MAX, rx_state, tx_state};
 
 /// `RxOwnLine::drains`: up to where the ring is drained is known, ...
@@ -12,11 +12,11 @@ const FINAL: u32 = 2;
 
 /// View of the receiving half: own endpoint (written), peer's endpoint and region (read).
 #[derive(Clone, Copy, Debug)]
-pub struct Consumer {
+pub struct Consumer<L = Host> {
     own: *const Endpoint,
     peer: *const Endpoint,
     peer_base: *const u8,
-    geometry: Geometry,
+    layout: L,
 }
 
 /// Where a stream index lies.
@@ -38,16 +38,23 @@ impl Consumer {
             own,
             peer,
             peer_base,
-            geometry: Geometry::HOST,
+            layout: Host,
         }
     }
+}
 
+impl<L: Layout> Consumer<L> {
     /// The same, with a peer's region of this geometry.
     ///
     /// # Safety
     /// The region is at least as large as that says.
-    pub unsafe fn within(self, geometry: Geometry) -> Self {
-        Self { geometry, ..self }
+    pub unsafe fn within(self, geometry: Geometry) -> Consumer<Geometry> {
+        Consumer {
+            own: self.own,
+            peer: self.peer,
+            peer_base: self.peer_base,
+            layout: geometry,
+        }
     }
 
     fn own(&self) -> &Endpoint {
@@ -210,7 +217,11 @@ impl Consumer {
     fn load_segment(&self, index: u32) -> Result<Segment, Violation> {
         let words = &self.peer().cold.segments[index as usize % SEGMENT_COUNT];
         let place = words.place.load(Ordering::Relaxed);
-        Segment::unpack(words.start.load(Ordering::Relaxed), place, self.geometry)
+        Segment::unpack(
+            words.start.load(Ordering::Relaxed),
+            place,
+            self.layout.geometry(),
+        )
     }
 
     /// The segment that was entered last, if the producer has published none behind it.

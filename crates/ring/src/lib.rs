@@ -140,6 +140,28 @@ impl Geometry {
     }
 }
 
+/// How a producer or a consumer knows its region's [`Geometry`]: [`Host`], which takes no memory, or the geometry itself.
+pub trait Layout: Copy {
+    /// What it is.
+    fn geometry(self) -> Geometry;
+}
+
+/// [`Geometry::HOST`], known when the program is built.
+#[derive(Clone, Copy, Debug)]
+pub struct Host;
+
+impl Layout for Host {
+    fn geometry(self) -> Geometry {
+        Geometry::HOST
+    }
+}
+
+impl Layout for Geometry {
+    fn geometry(self) -> Geometry {
+        self
+    }
+}
+
 /// A place of ring memory, checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {

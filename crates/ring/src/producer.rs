@@ -3,7 +3,7 @@
 
 use crate::arena::Arena;
 use crate::copy::{Copier, Kernel};
-use crate::{Geometry, Mine, Ordering, Segment, Violation, fence};
+use crate::{Geometry, Host, Layout, Mine, Ordering, Segment, Violation, fence};
 use fordway_abi::shm::{
     Endpoint, Purse, SEGMENT_COUNT, SEGMENT_LOG2_MIN, rx_state, tx_flags, tx_state,
 };
@@ -21,12 +21,12 @@ const WITHDRAW_TRIES: u32 = if cfg!(loom) { 1 } else { 1000 };
 
 /// View of the sending half: own endpoint and arena (written), peer's endpoint (read).
 #[derive(Clone, Copy, Debug)]
-pub struct Producer {
+pub struct Producer<L = Host> {
     own: *const Endpoint,
     own_base: *mut u8,
     peer: *const Endpoint,
     purses: fn() -> [*const Purse; 2],
-    geometry: Geometry,
+    layout: L,
 }
 
 /// Result of [`Producer::enter`].
@@ -52,16 +52,24 @@ impl Producer {
             own_base,
             peer,
             purses: || [core::ptr::null(); 2],
-            geometry: Geometry::HOST,
+            layout: Host,
         }
     }
+}
 
+impl<L: Layout> Producer<L> {
     /// The same, in a region of our own of this geometry.
     ///
     /// # Safety
     /// The region is at least as large as that says.
-    pub unsafe fn within(self, geometry: Geometry) -> Self {
-        Self { geometry, ..self }
+    pub unsafe fn within(self, geometry: Geometry) -> Producer<Geometry> {
+        Producer {
+            own: self.own,
+            own_base: self.own_base,
+            peer: self.peer,
+            purses: self.purses,
+            layout: geometry,
+        }
     }
 
     /// The same, with ring memory that each of the purses pays for; null: one that need not.
@@ -85,7 +93,7 @@ impl Producer {
 
     fn arena(&self) -> Arena {
         // SAFETY: by the contract of `new`.
-        unsafe { Arena::new(self.own_base, self.geometry) }
+        unsafe { Arena::new(self.own_base, self.layout.geometry()) }
     }
 
     fn take_memory(&self, log2: u32) -> Option<usize> {

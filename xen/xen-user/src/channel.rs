@@ -5,7 +5,7 @@
 use crate::doorbell::DOOR;
 use crate::{Doorbell, Error, OwnRegion, PeerRegion};
 use fordway_ring::copy::{Copier, Kernel};
-use fordway_ring::{Consumer, Entered, Producer};
+use fordway_ring::{Consumer, Entered, Geometry, Producer};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -16,8 +16,8 @@ const PIECE_BYTES: usize = 64 * 1024;
 /// One side of it. Sending and receiving wait.
 #[derive(Debug)]
 pub struct Channel {
-    producer: Producer,
-    consumer: Consumer,
+    producer: Producer<Geometry>,
+    consumer: Consumer<Geometry>,
     copier: Copier,
     own: OwnRegion,
     peer: PeerRegion,

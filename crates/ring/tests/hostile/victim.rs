@@ -6,7 +6,7 @@ use fordway_abi::shm::{
     ARENA_OFFSET, ENDPOINT_BYTES, Endpoint, REGION_BYTES, SEGMENT_LOG2_MIN, rx_state, tx_state,
 };
 use fordway_ring::copy::{Copier, Kernel};
-use fordway_ring::{Consumer, Producer, Violation};
+use fordway_ring::{Consumer, Geometry, Producer, Violation};
 use std::ptr::null_mut;
 use std::sync::atomic::Ordering;
 
@@ -105,8 +105,8 @@ impl Drop for PeerRegion {
 pub struct Victim {
     own: Guarded,
     peer: PeerRegion,
-    pub producer: Producer,
-    pub consumer: Consumer,
+    pub producer: Producer<Geometry>,
+    pub consumer: Consumer<Geometry>,
     /// The program's buffer.
     buffer: Guarded,
 }
@@ -126,10 +126,10 @@ impl Victim {
         let peer_end = endpoint(peer.region.base(), SLOT);
         // SAFETY: both regions are mapped as long as the victim lives.
         let (producer, consumer) = unsafe {
-            let producer = Producer::new(own_end, own.base(), peer_end);
+            let consumer = Consumer::new(own_end, peer_end, peer.region.base());
             (
-                producer,
-                Consumer::new(own_end, peer_end, peer.region.base()),
+                Producer::new(own_end, own.base(), peer_end).within(Geometry::HOST),
+                consumer.within(Geometry::HOST),
             )
         };
         let buffer = Guarded::new(4 << 20, libc::PROT_READ | libc::PROT_WRITE);
