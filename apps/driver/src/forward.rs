@@ -15,7 +15,7 @@ use crate::wire::Wire;
 use fordway_platform::frames::{FRAME_BYTES_MAX, FrameNotes};
 use fordway_platform::queue::{Foreign, Frame, QueueCounters, QueueEnd, Received, Sent};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use std::io::{self, Write};
+use std::io;
 use std::os::fd::AsFd;
 
 /// Frames of one way before the other gets its turn.
@@ -41,6 +41,8 @@ pub struct Forwarder {
     queue: QueueEnd,
     guard: Guard,
     counters: Counters,
+    /// Writes a line to the log.
+    tell: fn(&str),
     /// The stack that is served, by the number of its join.
     joins: u64,
     /// The queue to the stack has no room.
@@ -50,13 +52,15 @@ pub struct Forwarder {
 }
 
 impl Forwarder {
-    /// Between these two.
-    pub fn new(wire: Wire, queue: QueueEnd, guard: Guard) -> Forwarder {
+    /// Between these two. Of refused frames `tell` is given a line for the first of a kind, the second, the fourth and so on: so
+    /// few that a stack which sends nothing else fills no log.
+    pub fn new(wire: Wire, queue: QueueEnd, guard: Guard, tell: fn(&str)) -> Forwarder {
         Forwarder {
             wire,
             queue,
             guard,
             counters: Counters::default(),
+            tell,
             joins: 0,
             is_full: false,
             is_held: false,
@@ -73,8 +77,18 @@ impl Forwarder {
         self.queue.counters()
     }
 
-    /// Until nobody has the other end of the link, or the port is gone.
+    /// Until nobody has the other end of the link, or the port is gone. The last counts are told then, if they were not.
     pub fn run(&mut self) -> io::Result<()> {
+        let ended = self.serve();
+        for (refusal, count) in Refusal::ALL.into_iter().zip(self.counters.refused) {
+            if count != 0 && !count.is_power_of_two() {
+                (self.tell)(&told(&self.guard, refusal, count));
+            }
+        }
+        ended
+    }
+
+    fn serve(&mut self) -> io::Result<()> {
         let mut turns = 0;
         while !self.queue.is_alone() {
             turns = match self.turn()? {
@@ -149,7 +163,7 @@ impl Forwarder {
                 let count = &mut self.counters.refused[refusal as usize];
                 *count += 1;
                 if count.is_power_of_two() {
-                    tell(&self.guard, refusal, *count);
+                    (self.tell)(&told(&self.guard, refusal, *count));
                 }
                 true
             });
@@ -219,15 +233,9 @@ fn looked_at(
     Ok(length)
 }
 
-/// A line in the log for the first refused frame of a kind, the second, the fourth and so on: so few that a stack which sends
-/// nothing else fills no log, and that a log nobody reads does not hold the driver.
-fn tell(guard: &Guard, refusal: Refusal, count: u64) {
+fn told(guard: &Guard, refusal: Refusal, count: u64) -> String {
     let (name, word) = (guard.name(), refusal.word());
-    // A log that is gone is no reason to end.
-    let _ = writeln!(
-        io::stderr(),
-        "fordway-driver of {name}: frames refused ({word}): {count}"
-    );
+    format!("fordway-driver of {name}: frames refused ({word}): {count}\n")
 }
 
 /// An interface that is down says so once to each socket.

@@ -93,8 +93,12 @@ pub unsafe fn polled(
             // SAFETY: as above.
             return unsafe { poll::poll_in_copy(fds, count, time_ns, mask) };
         }
-        // SAFETY: the program's array of `count` entries, found readable and writable.
-        let entries = unsafe { core::slice::from_raw_parts_mut(fds, count) };
+        let entries = match count {
+            // Where none are may be nowhere: a program that sleeps by poll(2) gives no array.
+            0 => &mut [],
+            // SAFETY: the program's array of `count` entries, found readable and writable.
+            _ => unsafe { core::slice::from_raw_parts_mut(fds, count) },
+        };
         poll::poll(entries, time_ns, mask)
     }))
 }

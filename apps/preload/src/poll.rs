@@ -186,8 +186,17 @@ pub fn poll(
     timeout_ns: Option<u64>,
     mask: *const c_void,
 ) -> sys::Result<usize> {
+    poll_since(fds, timeout_ns, mask, Call::begin())
+}
+
+/// The same as a part of a call of the program's that began before.
+pub fn poll_since(
+    fds: &mut [libc::pollfd],
+    timeout_ns: Option<u64>,
+    mask: *const c_void,
+    call: Call,
+) -> sys::Result<usize> {
     thread::cancellation_point();
-    let call = Call::begin();
     broker::check_mail();
     for entry in fds.iter() {
         if let Some(conn) = paired(entry.fd)
@@ -196,16 +205,18 @@ pub fn poll(
             let _ = down::attend(&conn.end());
         }
     }
-    let deadline = Deadline::after(timeout_ns);
+    let (deadline, mut slices) = (Deadline::after(timeout_ns), None);
     loop {
         upgrade::serve_owing();
+        // Once in slices, always: a handler that runs behind the next look is seen at the end of one.
+        slices = slices.or(wait::plain_slice_ns());
         for entry in fds.iter() {
             if let Some(conn) = state::conn(entry.fd) {
                 upgrade::sight(conn, entry.fd);
             }
         }
         if !fds.iter().any(|entry| has_rings(entry.fd)) && !is_any_undecided(fds) {
-            match unaware(fds, (deadline, call), mask)? {
+            match unaware(fds, (deadline, slices, call), mask)? {
                 0 if !deadline.has_passed() => continue,
                 count => return Ok(count),
             }
@@ -268,7 +279,7 @@ fn is_due(fds: &[libc::pollfd]) -> bool {
 /// would not notice if one got a channel meanwhile.
 fn unaware(
     fds: &mut [libc::pollfd],
-    (deadline, call): (Deadline, Call),
+    (deadline, slice_ns, call): (Deadline, Option<u64>, Call),
     mask: *const c_void,
 ) -> sys::Result<usize> {
     let shield = Shield::new();
@@ -281,23 +292,23 @@ fn unaware(
     count_unaware(taken.fds, taken.counted);
     // A channel that came before the count was seen must be waited for with the rings.
     let too_late = taken.fds.iter().any(|entry| has_rings(entry.fd));
-    // Between two sleeps a handler may run of which the kernel does not say that it ends the call.
-    let is_over = call.behind(mask).is_interrupted(true);
-    let time = if too_late || is_over {
-        Some(0)
-    } else {
-        deadline.left_ns(wait::plain_slice_ns())
+    let time = match too_late {
+        true => Some(0),
+        false => deadline.left_ns(slice_ns),
     };
     let (base, count) = (taken.fds.as_mut_ptr(), taken.fds.len());
     let (result, shield) = thread::guarded(shield, abandon, (&raw mut taken).cast(), || {
-        wait::ppoll(base, count, time, mask)
+        // Between two sleeps a handler may run of which the kernel does not say that it ends the call.
+        let is_over = call.behind(mask).is_interrupted(true);
+        let time = if is_over { Some(0) } else { time };
+        match wait::ppoll(base, count, time, mask) {
+            Ok(0) if is_over => Err(libc::EINTR),
+            result => result,
+        }
     });
     taken.give_back();
     drop(shield);
-    match result {
-        Ok(0) if is_over => Err(libc::EINTR),
-        result => result,
-    }
+    result
 }
 
 /// Counts this thread as unaware for each socket without a channel; notes which in `counted`.

@@ -7,10 +7,13 @@
 //! as it was when the program began, with room for each descriptor that was in a set, was
 //! closed, or became a copy.
 
+use crate::deadline::Deadline;
 use crate::faults;
-use crate::poll::{Scratch, concerns, poll};
+use crate::poll::{Scratch, concerns, poll_since};
+use crate::signals::Call;
 use crate::state::{self, kind};
 use crate::sys::{self, sys};
+use crate::wait;
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicUsize, Ordering};
 
@@ -134,21 +137,46 @@ impl Sets {
         // The bits of select in terms of poll's: man 2 select, "Correspondence between select()
         // and poll()".
         for (entry, fd) in entries.iter_mut().zip(members) {
-            let wanted = [libc::POLLIN, libc::POLLOUT, libc::POLLPRI];
-            let events = self.sets.iter().zip(wanted);
-            let events = events.filter(|(set, _)| has(**set, fd)).map(|(_, bit)| bit);
+            let events = self.sets.iter().zip(SETS);
+            let events = events
+                .filter(|(set, _)| has(**set, fd))
+                .map(|(_, (asked, _))| asked);
             *entry = libc::pollfd {
                 fd: fd as i32,
                 events: events.sum(),
                 revents: 0,
             };
         }
-        Some(poll(entries, timeout_ns, mask).and_then(|_| self.give(entries)))
+        let deadline = match timeout_ns {
+            Some(0) => Deadline::At(0),
+            _ => Deadline::after(timeout_ns),
+        };
+        let (call, mut left_ns) = (Call::begin(), timeout_ns);
+        Some(loop {
+            let shown = match poll_since(entries, left_ns, mask, call) {
+                Err(error) => break Err(error),
+                Ok(shown) => shown,
+            };
+            let is_aside = |entry: &libc::pollfd| entry.fd < 0;
+            let is_over = shown == 0 && !entries.iter().any(is_aside);
+            if is_over || entries.iter().any(is_told) || deadline.has_passed() {
+                break self.give(entries);
+            }
+            // An end of which select says nothing here: poll would say so again at once, so that its descriptor is put aside for a while.
+            let turned = |entry: &&mut libc::pollfd| match shown {
+                0 => is_aside(entry),
+                _ => entry.revents != 0,
+            };
+            for entry in entries.iter_mut().filter(turned) {
+                (entry.fd, entry.revents) = (-1 - entry.fd, 0);
+            }
+            let slice_ns = (shown != 0).then_some(wait::WATCH_SLICE_NS);
+            left_ns = deadline.left_ns(slice_ns);
+        })
     }
 
     /// Writes the sets as they are afterwards.
     fn give(&self, entries: &[libc::pollfd]) -> sys::Result<usize> {
-        let is_closed = |entry: &libc::pollfd| entry.revents & libc::POLLNVAL != 0;
         if entries.iter().any(is_closed) {
             return Err(libc::EBADF);
         }
@@ -160,16 +188,10 @@ impl Sets {
                 unsafe { set.add(word).write_unaligned(0) };
             }
         }
-        let shown = [
-            libc::POLLIN | libc::POLLHUP | libc::POLLERR,
-            libc::POLLOUT | libc::POLLERR,
-            libc::POLLPRI,
-        ];
-        let asked = [libc::POLLIN, libc::POLLOUT, libc::POLLPRI];
         let mut ready = 0;
         for entry in entries {
-            for ((set, shown), asked) in self.sets.iter().zip(shown).zip(asked) {
-                if entry.events & asked != 0 && entry.revents & shown != 0 {
+            for (set, of) in self.sets.iter().zip(SETS) {
+                if is_in(entry, of) {
                     let (word, bit) =
                         (entry.fd as usize / WORD_BITS, entry.fd as usize % WORD_BITS);
                     // SAFETY: found writable.
@@ -183,6 +205,26 @@ impl Sets {
         }
         Ok(ready)
     }
+}
+
+/// What poll is asked for each set, and by what of its answers a descriptor stays in the set.
+const SETS: [(i16, i16); 3] = [
+    (libc::POLLIN, libc::POLLIN | libc::POLLHUP | libc::POLLERR),
+    (libc::POLLOUT, libc::POLLOUT | libc::POLLERR),
+    (libc::POLLPRI, libc::POLLPRI),
+];
+
+fn is_in(entry: &libc::pollfd, (asked, shown): (i16, i16)) -> bool {
+    entry.events & asked != 0 && entry.revents & shown != 0
+}
+
+fn is_closed(entry: &libc::pollfd) -> bool {
+    entry.revents & libc::POLLNVAL != 0
+}
+
+/// Whether select has anything to say of it.
+fn is_told(entry: &libc::pollfd) -> bool {
+    is_closed(entry) || SETS.into_iter().any(|of| is_in(entry, of))
 }
 
 /// A word of a set that can be read so far.

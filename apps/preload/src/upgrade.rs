@@ -9,7 +9,7 @@ use crate::state::{self, Conn, attention, phase};
 use crate::sys::{self, sys};
 use crate::{
     broker, claim, config, epoll, faults, fork, hidden, hooks_options, identity, insisted, link,
-    spin, stack, thread,
+    spin, stack, thread, wait,
 };
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use fordway_abi::control::{Pair, status};
@@ -585,7 +585,7 @@ pub struct Looks {
     next_look_ticks: AtomicU64,
     /// 1: a look was left out.
     look_owed: AtomicU32,
-    /// 1: bytes that were taken back from a ring have found no room by the kernel.
+    /// Whether bytes that were taken back from a ring have found no room by the kernel: see [`owed`].
     owes_bytes: AtomicU32,
 }
 
@@ -605,15 +605,26 @@ pub fn owes_a_look() -> bool {
     PROCESS.looks.look_owed.load(Ordering::Relaxed) != 0
 }
 
-/// Bytes that were taken back from a ring have found no room: they go by the kernel with a later call.
+/// Values of `Looks::owes_bytes`: none, some, and a look is under way at whose end there may be none.
+mod owed {
+    pub const NONE: u32 = 0;
+    pub const SOME: u32 = 1;
+    pub const LOOKED_AT: u32 = 2;
+}
+
+/// Bytes that were taken back from a ring have found no room: they go by the kernel with a later call. Who sleeps already, without a
+/// bound, begins anew with one: the thread of that later call may have gone to sleep elsewhere. A sleep that is the kernel's alone
+/// has no doorbell, and goes on.
 pub fn note_owed_bytes() {
-    PROCESS.looks.owes_bytes.store(1, Ordering::Relaxed);
+    if PROCESS.looks.owes_bytes.swap(owed::SOME, Ordering::SeqCst) == owed::NONE {
+        wait::knock_for_sleepers(u64::MAX);
+    }
 }
 
 /// Whether there are such bytes. Nothing need tell of room for them: each sleep is a short one.
 #[inline]
 pub fn owes_bytes() -> bool {
-    PROCESS.looks.owes_bytes.load(Ordering::Relaxed) != 0
+    PROCESS.looks.owes_bytes.load(Ordering::Relaxed) != owed::NONE
 }
 
 /// A call asks what is ready, perhaps again and again without ever sleeping, and its program may send nothing more by the connection
@@ -645,8 +656,10 @@ pub fn serve_others() {
 }
 
 fn serve_all() {
-    // Who finds no room again says so again.
-    PROCESS.looks.owes_bytes.store(0, Ordering::Relaxed);
+    // Who finds no room again says so again. Until then nobody sleeps for long. Where nothing was owed, a note in here is the first.
+    let owes = &PROCESS.looks.owes_bytes;
+    let (some, seen) = (owed::SOME, owed::LOOKED_AT);
+    let _ = owes.compare_exchange(some, seen, Ordering::SeqCst, Ordering::SeqCst);
     for conn in state::conns().filter(|conn| conn.is_paired() && conn.peer_is_there()) {
         let producer = conn.producer();
         if producer.must_leave() || producer.back_bytes_or_zero() != 0 {
@@ -658,6 +671,8 @@ fn serve_all() {
             note_owed_bytes();
         }
     }
+    // What another thread has noted meanwhile stands.
+    let _ = owes.compare_exchange(seen, owed::NONE, Ordering::SeqCst, Ordering::SeqCst);
 }
 
 /// The program's last descriptor of this connection is about to be closed.

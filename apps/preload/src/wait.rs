@@ -30,7 +30,7 @@ pub const BLIND_SLICE_NS: u64 = 5_000_000;
 /// Longest sleep while the broker is away, so that a new one is found.
 const ORPHAN_SLICE_NS: u64 = 500_000_000;
 /// Longest sleep while bytes of ours lie unread in some ring, the watchdog's period, or are owed.
-const WATCH_SLICE_NS: u64 = 50_000_000;
+pub const WATCH_SLICE_NS: u64 = 50_000_000;
 /// Longest sleep while a look at all connections is owed.
 const OWED_SLICE_NS: u64 = 5_000_000;
 

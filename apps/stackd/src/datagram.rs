@@ -92,9 +92,15 @@ impl Server {
         let Some(id) = self.datagrams.ids.get(&place) else {
             return;
         };
-        if let Some(socket) = self.table.look(place) {
-            // The port of a socket that is there cannot be refused.
-            let _ = self.stack.udp_set_options(*id, udp_options(socket));
+        if let Some(socket) = self.table.look(place)
+            && let Ok(bound) = self.stack.udp_options(*id)
+        {
+            // Who shares its port, and how, is settled when it is bound.
+            let options = UdpOptions {
+                spreads: bound.spreads,
+                ..udp_options(socket)
+            };
+            let _ = self.stack.udp_set_options(*id, options);
         }
     }
 

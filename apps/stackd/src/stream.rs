@@ -738,18 +738,21 @@ impl Server {
         self.keep(place);
     }
 
-    /// Has a connection heed what was set.
+    /// Has a connection, or a listener, heed what was set.
     pub(crate) fn apply_options(&mut self, place: Place) {
         let Some(socket) = self.table.look(place) else {
             return;
         };
-        let Some(id) = socket.body.flow() else {
-            return;
-        };
         let is_v4 = socket.remote.map_or(!socket.is_inet6, |to| to.is_ipv4());
         let options = tcp_options(socket, is_v4);
-        // A connection that is over heeds nothing.
-        let _ = self.stack.tcp_set_options(id, options);
+        // What is over heeds nothing.
+        let _ = match (&socket.body, socket.body.flow()) {
+            (Body::Listening(listening), _) => {
+                self.stack.tcp_set_listener(listening.listener, options)
+            }
+            (_, Some(id)) => self.stack.tcp_set_options(id, options),
+            _ => Ok(()),
+        };
     }
 
     /// Bytes that the far end has not acknowledged, and those of them that are still in the pair.

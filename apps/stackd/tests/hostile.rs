@@ -367,7 +367,7 @@ fn a_hog_leaves_others_their_share() {
     // Three quarters of what there is, and of the rest; all else is refused.
     let shares = [6145, 1536];
     for sockets in shares {
-        let mut hog = Talk::start(bed.near(&["timeout", "100", "python3", "-c", HOG, &control]));
+        let mut hog = Talk::start(bed.near(&["timeout", "400", "python3", "-c", HOG, &control]));
         assert_eq!(hog.line(), format!("{sockets} {} 6000", 100_000 - sockets));
         hogs.push(hog);
     }

@@ -140,7 +140,7 @@ pub struct TcpOptions {
 }
 
 /// Probes of a connection on which nothing is under way (RFC 1122, 4.2.3.6). The connection ends where the probe behind the last one
-/// would be due.
+/// would be due. At least one probe goes.
 #[cfg(feature = "tcp")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keepalive {
@@ -161,11 +161,6 @@ impl Keepalive {
             interval_us: every_us,
             probes: 3,
         }
-    }
-
-    /// Silence after which the connection is over.
-    pub(crate) fn silence_us(&self) -> Micros {
-        self.idle_us + self.interval_us * Micros::from(self.probes)
     }
 }
 

@@ -397,7 +397,7 @@ impl Stack {
         }
         let hops = match options.hop_limit {
             _ if dst.is_multicast() => options.group_hop_limit,
-            Some(hops) => hops,
+            Some(hops) => hops.max(1),
             None => self.hop_limit(&dst),
         };
         let label = self.flow_label(&from, &to);

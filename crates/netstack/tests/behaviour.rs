@@ -105,6 +105,25 @@ fn nagle_gathers_small_writes_and_nodelay_does_not() {
 }
 
 #[test]
+fn keepalive_asks_before_it_ends_a_connection_that_was_silent_before() {
+    let mut world = World::new(Conditions::default());
+    let (client, server) = pair(&mut world, TcpOptions::default());
+    world.run(100_000_000);
+    assert!(segments(&world, 0).is_empty(), "nobody has asked");
+    let options = TcpOptions {
+        keepalive: Some(Keepalive::each(1_000_000)),
+        ..TcpOptions::default()
+    };
+    let set = world.sides[0].tcp_set_options(client, options);
+    set.expect("a connection");
+    world.run(10_000_000);
+    for (side, id) in [(0, client), (1, server)] {
+        assert_eq!(world.sides[side].tcp_state(id), Ok(TcpState::Established));
+    }
+    assert!(segments(&world, 0).len() >= 8, "probes");
+}
+
+#[test]
 fn keepalive_finds_out_who_is_gone() {
     let options = TcpOptions {
         keepalive: Some(Keepalive::each(10_000_000)),

@@ -285,7 +285,11 @@ pub fn watch(end: &impl End) {
     }
     let (doors, _) = producer.peer_waits();
     let gone = end.state().peer_gone.load(Ordering::Relaxed);
-    if !gone && (end.is_to_stack() || has_progressed(end) || is_excused(end, doors)) {
+    if !gone && end.is_to_stack() {
+        // All that this look can do for it.
+        return end.knock_all();
+    }
+    if !gone && (has_progressed(end) || is_excused(end, doors)) {
         return;
     }
     if !withdraw(end) {

@@ -286,6 +286,17 @@ static void select_time_left(int fd) {
     say("none %s", outcome(select(fd + 1, &in, NULL, NULL, &time)));
     say("left %ld %ld", (long)time.tv_sec, (long)time.tv_usec);
 }
+// The end of a connection is for those who want bytes or room.
+static void select_what_is_over(int fd) {
+    fd_set except;
+    ask(RESET, 0);
+    no_longer_established(fd);
+    FD_ZERO(&except);
+    FD_SET(fd, &except);
+    struct timeval time = {0, 50000};
+    say("none %s", outcome(select(fd + 1, NULL, NULL, &except, &time)));
+    say("left %ld %ld", (long)time.tv_sec, (long)time.tv_usec);
+}
 static void select_high_descriptor(int fd) {
     fd_set in, out, except;
     struct timeval time = {0, 0};
@@ -502,6 +513,7 @@ const struct test_case cases[] = {
     {"select_looks_below_n", WARM, select_looks_below_n, servant},
     {"select_of_something_closed", WARM, select_of_something_closed, servant},
     {"select_time_left", WARM, select_time_left, servant},
+    {"select_what_is_over", WARM, select_what_is_over, servant},
     {"select_high_descriptor", WARM, select_high_descriptor, servant},
     {"select_beside_others", WARM, select_beside_others, servant},
     {0},

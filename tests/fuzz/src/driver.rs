@@ -36,7 +36,8 @@ pub fn driver(bytes: &[u8]) {
     stack.woken().expect("the link");
     let addresses = [Ipv4Addr::from(FOUR).into(), Ipv6Addr::from(SIX).into()];
     let wire = Wire::File(FrameFile::of_tap(tap));
-    let mut forwarder = Forwarder::new(wire, queue, Guard::new(Mac(MAC), &addresses));
+    let guard = Guard::new(Mac(MAC), &addresses);
+    let mut forwarder = Forwarder::new(wire, queue, guard, |_| {});
 
     let (mut sent, mut total) = (Vec::new(), 0);
     let made = stack.send(|buffer| {

@@ -138,13 +138,18 @@ fn several_queues_where_offered() {
             bench.settle();
             assert_eq!(bench.received.pop().map(|frame| frame.bytes), Some(bytes));
         }
-        // A flow keeps to one queue; many flows take all. IPv4's and IPv6's, known by a port number.
-        for (kind, port_at) in [([8, 0], 35), ([0x86, 0xdd], 55)] {
+        // A flow keeps to one queue; many flows take all. IPv4's and IPv6's, known by a port number; fragments have none.
+        let four = (&[8, 0, 0x45, 0, 0, 46, 0, 1, 0x40, 0, 64, 6][..], 35);
+        let six = (&[0x86, 0xdd, 0x60, 0, 0, 0, 0, 6, 17][..], 55);
+        let more = (&[8, 0, 0x45, 0, 0, 46, 0, 1, 0x20, 0, 64, 17][..], 35);
+        let other = (&[0x86, 0xdd, 0x60, 0, 0, 0, 0, 6, 44][..], 55);
+        for ((header, flow_at), flows) in [(four, true), (six, true), (more, false), (other, false)]
+        {
             let mut used = vec![0; count];
             for flow in 0..64_u8 {
                 let mut bytes = frame(60, 0);
-                bytes[12..14].copy_from_slice(&kind);
-                bytes[port_at] = flow;
+                bytes[12..12 + header.len()].copy_from_slice(header);
+                bytes[flow_at] = flow;
                 for _ in 0..2 {
                     bench.send(&bytes).expect("room");
                     bench.netfront.flush(&mut bench.world);
@@ -157,10 +162,9 @@ fn several_queues_where_offered() {
                     bench.settle();
                 }
             }
-            assert!(
-                used.iter().all(|frames| *frames > 0 && frames % 2 == 0),
-                "{used:?}"
-            );
+            assert!(used.iter().all(|frames| frames % 2 == 0), "{used:?}");
+            let busy = used.iter().filter(|frames| **frames > 0).count();
+            assert_eq!(busy, if flows { count } else { 1 }, "{used:?}");
         }
     }
 }

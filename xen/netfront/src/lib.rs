@@ -294,14 +294,20 @@ impl<G: Guest> Netfront<G> {
     }
 }
 
-/// Frames of one flow stay in order in one queue. A flow is known by IPv4's addresses and what follows
-/// them (TCP's and UDP's ports), or by IPv6's destination and what follows that.
+/// Frames of one flow stay in order in one queue. A flow is known by its addresses (of IPv6 by the destination alone, which differs more),
+/// and by the ports of TCP and UDP where these stand right behind the header: not in fragments, nor behind options.
 fn flow_of(frame: &TxFrame<'_>) -> usize {
-    const IPV6: [u8; 2] = [0x86, 0xdd];
+    const TCP_UDP: [u8; 2] = [6, 17];
     let head: &[u8] = frame.parts.first().copied().unwrap_or_default();
-    let names = match head.get(12..14) {
-        Some(kind) if kind == IPV6 => 38..58,
-        _ => 26..38,
+    let names = match head.get(12..24) {
+        Some(&[0x86, 0xdd, .., next, _, _, _]) if TCP_UDP.contains(&next) => 38..58,
+        Some(&[0x86, 0xdd, ..]) => 38..54,
+        Some(&[_, _, 0x45, _, _, _, _, _, high, low, _, protocol])
+            if high & 0x3f == 0 && low == 0 && TCP_UDP.contains(&protocol) =>
+        {
+            26..38
+        }
+        _ => 26..34,
     };
     let bytes = head.get(names).unwrap_or_default().iter();
     bytes.fold(0, |sum, byte| sum * 3 % 65_521 + usize::from(*byte))

@@ -16,19 +16,15 @@
 use crate::events::{self, Bits};
 use crate::shared::SharedPage;
 use crate::time::Clock;
-use alloc::collections::VecDeque;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::sync::atomic::{Ordering, fence};
 pub use fordway_xen_abi::store::wire::Fired;
-use fordway_xen_abi::store::wire::{self, Assembly, Header, text};
+use fordway_xen_abi::store::wire::{self, Assembly, Header, Waiting, text};
 use fordway_xen_abi::store::{Kind, RING_SIZE, offset};
 
 /// How long an answer is waited for.
 const PATIENCE_NS: u64 = 10_000_000_000;
-/// Fired watches that are kept. More are dropped, the oldest first: a watcher reads the
-/// tree again anyway.
-const FIRED_MAX: usize = 256;
 
 /// Why a request failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,7 +64,7 @@ pub struct Store {
     clock: Clock,
     next_request: u32,
     assembly: Assembly,
-    fired: VecDeque<Fired>,
+    fired: Waiting,
     broken: bool,
 }
 
@@ -81,7 +77,7 @@ impl Store {
             clock,
             next_request: 1,
             assembly: Assembly::default(),
-            fired: VecDeque::new(),
+            fired: Waiting::default(),
             broken: false,
         }
     }
@@ -97,7 +93,7 @@ impl Store {
             self.page
                 .store_u32(offset::RESPONSE_CONSUMER, produced, Ordering::Release);
             self.assembly = Assembly::default();
-            self.fired.clear();
+            self.fired = Waiting::default();
             self.broken = false;
         }
     }
@@ -191,9 +187,9 @@ impl Store {
     /// Whether a watch has fired, or may have.
     pub fn next_event(&mut self) -> Option<Fired> {
         while let Some((header, payload)) = self.receive() {
-            self.keep_event(header, &payload);
+            self.fired.keep(header, &payload);
         }
-        self.fired.pop_front()
+        self.fired.take()
     }
 
     fn call(
@@ -211,7 +207,7 @@ impl Store {
             self.events.clear(self.port);
             while let Some((header, payload)) = self.receive() {
                 if header.kind == Kind::WatchEvent as u32 {
-                    self.keep_event(header, &payload);
+                    self.fired.keep(header, &payload);
                 } else if header.request == id && header.kind == Kind::Error as u32 {
                     return Err(Error::Refused(text(
                         wire::strings(&payload).next().unwrap_or_default(),
@@ -289,18 +285,6 @@ impl Store {
                 .store_u32(offset::RESPONSE_CONSUMER, consumed, Ordering::Release);
             fence(Ordering::SeqCst);
             let _ = events::notify(self.port);
-        }
-    }
-
-    fn keep_event(&mut self, header: Header, payload: &[u8]) {
-        if header.kind != Kind::WatchEvent as u32 {
-            return;
-        }
-        if let Some(fired) = Fired::from_payload(payload) {
-            if self.fired.len() == FIRED_MAX {
-                self.fired.pop_front();
-            }
-            self.fired.push_back(fired);
         }
     }
 }

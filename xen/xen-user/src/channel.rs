@@ -1,11 +1,13 @@
 //! A channel between two guests: `fordway_ring` each way over two regions, with a doorbell.
 //!
-//! It has no kernel path beneath, so it can only be on its rings or over.
+//! It has no kernel path beneath, so it can only be on its rings or over. An error of sending or receiving ends it for good: how much
+//! had gone is not told, and a peer that has broken the protocol once has no channel any more.
 
 use crate::doorbell::DOOR;
 use crate::{Doorbell, Error, OwnRegion, PeerRegion};
 use fordway_ring::copy::{Copier, Kernel};
 use fordway_ring::{Consumer, Entered, Geometry, Producer};
+use std::cell::Cell;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -23,6 +25,7 @@ pub struct Channel {
     peer: PeerRegion,
     doorbell: Doorbell,
     patience: Option<Duration>,
+    is_over: Cell<bool>,
 }
 
 impl Channel {
@@ -55,6 +58,7 @@ impl Channel {
             peer,
             doorbell,
             patience,
+            is_over: Cell::new(false),
         })
     }
 
@@ -84,7 +88,25 @@ impl Channel {
     }
 
     /// Hands over all of `bytes`, as there is room.
-    pub fn send(&self, mut bytes: &[u8]) -> Result<(), Error> {
+    pub fn send(&self, bytes: &[u8]) -> Result<(), Error> {
+        self.unless_over(|| self.send_all(bytes))
+    }
+
+    /// Fills `buffer`.
+    pub fn receive(&self, buffer: &mut [u8]) -> Result<(), Error> {
+        self.unless_over(|| self.receive_all(buffer))
+    }
+
+    fn unless_over(&self, act: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
+        if self.is_over.get() {
+            return Err(Error::PeerGone);
+        }
+        let done = act();
+        self.is_over.set(done.is_err());
+        done
+    }
+
+    fn send_all(&self, mut bytes: &[u8]) -> Result<(), Error> {
         if self.producer.state() == fordway_abi::shm::tx_state::KERNEL {
             self.enter()?;
         }
@@ -115,8 +137,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Fills `buffer`.
-    pub fn receive(&self, buffer: &mut [u8]) -> Result<(), Error> {
+    fn receive_all(&self, buffer: &mut [u8]) -> Result<(), Error> {
         let mut done = 0;
         while done < buffer.len() {
             let mut fill = self.consumer.fill_bytes()?;

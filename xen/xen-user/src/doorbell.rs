@@ -11,7 +11,7 @@ use crate::{Error, EventChannel};
 use fordway_abi::shm::{DOOR_SHARED, WaitPage};
 use fordway_ring::{Sleeper, doors_to_knock_at};
 use std::cell::Cell;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The door that a side has, as a bit.
 pub(crate) const DOOR: u64 = 1 << DOOR_SHARED;
@@ -50,7 +50,7 @@ impl Doorbell {
         }
     }
 
-    /// Sleeps until `look` finds something; `Ok(None)` when the peer was silent for so long.
+    /// Sleeps until `look` finds something; `Ok(None)` when it has not for so long, however often the peer rings.
     pub(crate) fn sleep_until<T>(
         &self,
         page: &WaitPage,
@@ -58,13 +58,15 @@ impl Doorbell {
         mut look: impl FnMut() -> Result<Option<T>, Error>,
     ) -> Result<Option<T>, Error> {
         let sleeper = Sleeper::new(page, DOOR_SHARED);
+        let until = patience.and_then(|time| Instant::now().checked_add(time));
         loop {
             sleeper.announce();
             let found = match look() {
-                Ok(None) => self
-                    .channel
-                    .wait(patience)
-                    .map(|rung| (!rung).then_some(None)),
+                Ok(None) => {
+                    let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+                    let rung = self.channel.wait(left);
+                    rung.map(|rung| (!rung || left == Some(Duration::ZERO)).then_some(None))
+                }
                 found => found.map(Some),
             };
             sleeper.retract();

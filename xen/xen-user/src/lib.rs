@@ -12,10 +12,11 @@
 //!
 //! **Who may write what.** A page is granted for reading only. That stands in for the seal of a memfd
 //! (docs/abi.md): Xen refuses a mapping for writing, whatever the peer's kernel wants. What a peer's
-//! page says is loaded by `fordway_ring`'s atomics, once, and checked. No reference is made to its bytes.
+//! page says is loaded by `fordway_ring`'s atomics, once, and checked. No reference but to atomics is made to its bytes.
 //!
 //! **Death.** Linux takes back what a process had, however it ends, and does what was asked for that
-//! moment (UNMAP_NOTIFY): it clears a byte of the region and rings the peer.
+//! moment (UNMAP_NOTIFY): it clears a byte of the region and rings the peer. A forked child that has not executed has the same
+//! pages, so that nothing is taken back, and nobody told, while it lives.
 //!
 //! **Not used**: /dev/xen/privcmd, which can make any hypercall and is closed to guests since XSA-482.
 //!
@@ -58,7 +59,11 @@ pub enum Error {
     /// What stands in a peer's region cannot be.
     #[error("the peer's region is malformed")]
     Malformed,
-    /// The peer's process has ended, or has taken its region back.
+    /// A region of our own would be smaller than one ring, or larger than its directory can name.
+    #[error("a region has room for one ring of 64 KB at least, and is of 1,020 pages at most")]
+    NoSuchSize,
+    /// The peer's process has ended, has taken its region back, or was silent for longer than it was waited for; and whatever is
+    /// asked of a channel once an error has ended it.
     #[error("the peer is gone")]
     PeerGone,
     /// The peer broke the ring's protocol.

@@ -15,8 +15,8 @@
 use crate::{Access, Domain, Error, Granted, Mapped, PAGE_SIZE, Reference};
 use fordway_abi::ABI_VERSION;
 use fordway_abi::shm::{
-    ENDPOINT_BYTES, ENDPOINTS_OFFSET, Endpoint, REGION_MAGIC, RegionHeader, WAIT_PAGE_MAGIC,
-    WaitPage,
+    ENDPOINT_BYTES, ENDPOINTS_OFFSET, Endpoint, REGION_MAGIC, RegionHeader, SEGMENT_LOG2_MIN,
+    WAIT_PAGE_MAGIC, WaitPage,
 };
 use fordway_ring::Geometry;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
@@ -49,10 +49,13 @@ pub struct OwnRegion {
 impl OwnRegion {
     /// One with so much ring memory (rounded up to pages), for `peer`.
     pub fn new(peer: Domain, arena_bytes: usize) -> Result<Self, Error> {
-        let pages = 1 + (ARENA_OFFSET + arena_bytes).div_ceil(PAGE_SIZE);
-        if pages > PAGES_MAX {
-            return Err(Error::GrantsUsedUp);
+        // No ring is smaller, and one directory names no more pages.
+        let least = 1 << SEGMENT_LOG2_MIN;
+        let most = (PAGES_MAX - 1) * PAGE_SIZE - ARENA_OFFSET;
+        if !(least..=most).contains(&arena_bytes) {
+            return Err(Error::NoSuchSize);
         }
+        let pages = 1 + (ARENA_OFFSET + arena_bytes).div_ceil(PAGE_SIZE);
         let granted = Granted::new(peer, pages as u32, Access::Read)?;
         let geometry = geometry((pages - 1) * PAGE_SIZE).ok_or(Error::Malformed)?;
         let own = Self { granted, geometry };

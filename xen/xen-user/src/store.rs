@@ -5,10 +5,9 @@
 
 use crate::Error;
 use crate::sys::{self, told};
-use fordway_xen_abi::store::wire::{self, Assembly, Header, text};
+use fordway_xen_abi::store::wire::{self, Assembly, Header, Waiting, text};
 use fordway_xen_abi::store::{HEADER_SIZE, Kind, PAYLOAD_MAX};
 use rustix::fs::OFlags;
-use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -18,15 +17,13 @@ const DEVICE: &str = "/dev/xen/xenbus";
 const DEVICE_OF_XENFS: &str = "/proc/xen/xenbus";
 /// How long an answer is waited for.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Fired watches that are kept. More are dropped, the oldest first: a watcher reads the tree again anyway.
-const FIRED_MAX: usize = 256;
 
 /// A connection. Closing it ends its watches.
 pub struct Store {
     device: OwnedFd,
     next_request: u32,
     assembly: Assembly,
-    fired: VecDeque<Fired>,
+    fired: Waiting,
 }
 
 impl Store {
@@ -38,7 +35,7 @@ impl Store {
             device,
             next_request: 1,
             assembly: Assembly::default(),
-            fired: VecDeque::new(),
+            fired: Waiting::default(),
         })
     }
 
@@ -92,13 +89,15 @@ impl Store {
     /// The next watch that fired; `None` if none does for so long.
     pub fn next_event(&mut self, patience: Duration) -> Result<Option<Fired>, Error> {
         let until = Instant::now() + patience;
-        while self.fired.is_empty() {
+        loop {
+            if let Some(fired) = self.fired.take() {
+                return Ok(Some(fired));
+            }
             match self.receive(until)? {
                 None => return Ok(None),
-                Some((header, payload)) => self.keep_event(header, &payload),
+                Some((header, payload)) => self.fired.keep(header, &payload),
             }
         }
-        Ok(self.fired.pop_front())
     }
 
     fn call(&mut self, kind: Kind, parts: &[&[u8]]) -> Result<Vec<u8>, Error> {
@@ -112,7 +111,10 @@ impl Store {
         let until = Instant::now() + PATIENCE;
         while let Some((header, payload)) = self.receive(until)? {
             if header.kind == Kind::WatchEvent as u32 {
-                self.keep_event(header, &payload);
+                self.fired.keep(header, &payload);
+                if Instant::now() >= until {
+                    break;
+                }
             } else if header.request == id && header.kind == Kind::Error as u32 {
                 let name = wire::strings(&payload).next().unwrap_or_default();
                 return Err(Error::Refused(text(name)));
@@ -140,18 +142,6 @@ impl Store {
             let count =
                 rustix::io::read(&self.device, &mut piece[..wanted]).map_err(told(DEVICE))?;
             self.assembly.push(&piece[..count]);
-        }
-    }
-
-    fn keep_event(&mut self, header: Header, payload: &[u8]) {
-        if header.kind != Kind::WatchEvent as u32 {
-            return;
-        }
-        if let Some(fired) = Fired::from_payload(payload) {
-            if self.fired.len() == FIRED_MAX {
-                self.fired.pop_front();
-            }
-            self.fired.push_back(fired);
         }
     }
 }

@@ -153,9 +153,11 @@ pub(crate) fn readable(
     patience: Option<std::time::Duration>,
 ) -> io::Result<bool> {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    let timeout = patience.and_then(|time| Timespec::try_from(time).ok());
+    let until = patience.and_then(|time| std::time::Instant::now().checked_add(time));
     let mut polled = [PollFd::new(&device, PollFlags::IN)];
     loop {
+        let left = until.map(|until| until.saturating_duration_since(std::time::Instant::now()));
+        let timeout = left.and_then(|left| Timespec::try_from(left).ok());
         match poll(&mut polled, timeout.as_ref()) {
             Err(Errno::INTR) => {}
             ready => return Ok(ready? != 0),

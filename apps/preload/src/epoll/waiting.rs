@@ -479,15 +479,14 @@ fn wait_plain(
     (deadline, call): (Deadline, Call),
     mask: *const c_void,
 ) -> sys::Result<Option<usize>> {
-    let mut hidden = Hidden::default();
+    let (mut hidden, mut slices) = (Hidden::default(), None);
     loop {
         upgrade::serve_owing();
+        // Once in slices, always: a handler that runs behind the next look is seen at the end of one.
+        slices = slices.or(wait::plain_slice_ns());
         // Between two sleeps a handler may run of which the kernel does not say that it ends the call.
         let is_over = call.behind(mask).is_interrupted(true);
-        let slice = match is_over {
-            true => Some(0),
-            false => wait::plain_slice_ns(),
-        };
+        let slice = if is_over { Some(0) } else { slices };
         let left = deadline.left_ns(slice);
         let woken = kernel_wait(instance, events, room, left, mask)?;
         // Of what was added since it was taken up again, this may be the only word.

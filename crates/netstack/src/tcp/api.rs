@@ -68,6 +68,16 @@ impl Stack {
         Ok(())
     }
 
+    /// What holds for connections that come from now on; the receive buffer stays, whose window scale some may have been offered.
+    pub fn tcp_set_listener(&mut self, id: ListenerId, options: TcpOptions) -> Result<(), Error> {
+        let listener = self.listener(id).ok_or(Error::NoSuch)?;
+        listener.options = TcpOptions {
+            receive_bytes: listener.options.receive_bytes,
+            ..options
+        };
+        Ok(())
+    }
+
     /// The next connection and its peer. It may have something to read already: an event says so.
     pub fn tcp_accept(&mut self, id: ListenerId) -> Result<(TcpId, SocketAddr), Error> {
         let listener = self.listener(id).ok_or(Error::NoSuch)?;
@@ -306,6 +316,9 @@ impl Stack {
             ..options
         };
         flow.tcp.send.is_nagle = options.is_nagle;
+        if first.keepalive.is_none() {
+            flow.tcp.begin_probes();
+        }
         self.touched(id.index);
         Ok(())
     }

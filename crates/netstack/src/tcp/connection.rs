@@ -107,6 +107,8 @@ pub(super) struct Connection {
     challenged_at: Micros,
     heard_at: Micros,
     asked_at: Micros,
+    /// Probes of keepalive since the peer was heard last.
+    probes: u32,
     /// Since when we have waited for an acknowledgement, a FIN, an answer.
     waits_since: Option<Micros>,
     /// Bytes that the owner has taken since the window was last looked at.
@@ -151,6 +153,7 @@ impl Connection {
             challenged_at: 0,
             heard_at: now,
             asked_at: 0,
+            probes: 0,
             waits_since: None,
             taken: 0,
         }
@@ -325,7 +328,7 @@ impl Connection {
                 self.challenge(!payload.is_empty() || tcp.has(flag::FIN), now);
                 return false;
             }
-            _ => self.heard_at = now,
+            _ => (self.heard_at, self.probes) = (now, 0),
         }
         let said = SegmentOptions::parse(options);
         let next = self.receive.acknowledged();
@@ -733,8 +736,10 @@ impl Connection {
         };
         if !waits {
             self.waits_since = None;
-            let silence_us = self.options.keepalive?.silence_us();
-            return self.is_open().then_some(self.heard_at + silence_us);
+            let keepalive = self.options.keepalive?;
+            // Silence alone is none: it may be older than the option, or this side's own.
+            let is_over = self.is_open() && self.probes >= keepalive.probes.max(1);
+            return is_over.then_some(self.asked_at.saturating_add(keepalive.interval_us));
         }
         let since = *self.waits_since.get_or_insert(now);
         Some(match self.state {
@@ -747,14 +752,19 @@ impl Connection {
         })
     }
 
+    /// Probes of an earlier time, whose end was not waited for, count no more.
+    pub(super) fn begin_probes(&mut self) {
+        self.probes = 0;
+    }
+
     fn keepalive_at(&self) -> Option<Micros> {
         let keepalive = self.options.keepalive?;
         let is_idle = self.is_open() && self.send.unacknowledged() == 0;
-        is_idle.then_some(if self.asked_at > self.heard_at {
-            self.asked_at + keepalive.interval_us
-        } else {
-            self.heard_at + keepalive.idle_us
-        })
+        let (since, wait_us) = match self.probes {
+            0 => (self.heard_at.max(self.asked_at), keepalive.idle_us),
+            _ => (self.asked_at, keepalive.interval_us),
+        };
+        is_idle.then_some(since.saturating_add(wait_us))
     }
 
     /// When `on_time` wants to be called, if nothing happens before.
@@ -786,6 +796,8 @@ impl Connection {
         }
         if self.keepalive_at().is_some_and(|at| at <= now) {
             self.send.ask_due = true;
+            // Also one that cannot leave is one.
+            (self.asked_at, self.probes) = (now, self.probes.saturating_add(1));
         }
     }
 

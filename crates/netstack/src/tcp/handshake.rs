@@ -180,7 +180,7 @@ impl Stack {
             return;
         };
         let tcp_options = listener.options;
-        let (hop_limit, class) = (tcp_options.hop_limit, tcp_options.class);
+        let (hop_limit, class) = (tcp_options.hop_limit.max(1), tcp_options.class);
         let options = SynOptions {
             mss: Some(self.own_mss(&half_open.remote)),
             window_scale: half_open

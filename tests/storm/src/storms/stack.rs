@@ -396,8 +396,18 @@ struct Felt {
 
 /// One connection, which may not break.
 fn steady(address: SocketAddr, done: &AtomicBool) -> Result<Felt> {
-    let mut stream = connect(address)?;
+    let begun = Instant::now();
+    let mut stream = loop {
+        match connect(address) {
+            // Refused at once, it would be asked as fast as it can be.
+            Err(_) if begun.elapsed() < LET_GO_LIMIT => {
+                std::thread::sleep(Duration::from_millis(10))
+            }
+            made => break made?,
+        }
+    };
     stream.set_read_timeout(Some(LET_GO_LIMIT))?;
+    stream.set_write_timeout(Some(LET_GO_LIMIT))?;
     let mut felt = Felt::default();
     while !done.load(Ordering::Acquire) {
         let asked = Instant::now();

@@ -1,6 +1,7 @@
 //! XenStore's messages as bytes: building requests, and cutting responses out of a stream.
 
 use super::{HEADER_SIZE, Kind, PAYLOAD_MAX};
+use alloc::collections::VecDeque;
 use alloc::string::String;
 use alloc::vec::Vec;
 
@@ -105,6 +106,41 @@ impl Fired {
     }
 }
 
+/// Fired watches that are kept.
+const WAITING_MAX: usize = 256;
+
+/// Fired watches that wait to be taken, in order. Of too many the oldest of a watch that has fired again since is dropped, of the same
+/// watch first: its watcher reads the tree again anyway, and who changes what one watch sees cannot push out the only word of another.
+#[derive(Debug, Default)]
+pub struct Waiting(VecDeque<Fired>);
+
+impl Waiting {
+    /// Keeps what a message says, if it is of a watch.
+    pub fn keep(&mut self, header: Header, payload: &[u8]) {
+        if header.kind != Kind::WatchEvent as u32 {
+            return;
+        }
+        let Some(fired) = Fired::from_payload(payload) else {
+            return;
+        };
+        if self.0.len() == WAITING_MAX {
+            let has = |from: usize, token: &str| {
+                self.0.iter().skip(from).any(|other| other.token == token)
+            };
+            let same = self.0.iter().position(|other| other.token == fired.token);
+            let again = || (0..self.0.len()).find(|&at| has(at + 1, &self.0[at].token));
+            let dropped = same.or_else(again).unwrap_or(0);
+            self.0.remove(dropped);
+        }
+        self.0.push_back(fired);
+    }
+
+    /// The next one.
+    pub fn take(&mut self) -> Option<Fired> {
+        self.0.pop_front()
+    }
+}
+
 /// Bytes of the store as text. Names and values are ASCII by the protocol; what is not UTF-8 is
 /// replaced.
 pub fn text(bytes: &[u8]) -> String {
@@ -157,6 +193,26 @@ mod tests {
             assert_eq!(kinds, [(2, 1), (15, 2)]);
             assert_eq!(assembly.wanted(), Ok(16));
         }
+    }
+
+    #[test]
+    fn a_watch_that_fires_much_pushes_no_other_out() {
+        let mut waiting = Waiting::default();
+        let mut keep = |path: &[u8], token: &[u8]| {
+            let bytes = request(Kind::WatchEvent, 0, 0, &[path, token]).unwrap();
+            let mut assembly = Assembly::default();
+            assembly.push(&bytes);
+            let (header, payload) = assembly.take().unwrap();
+            waiting.keep(header, &payload);
+        };
+        keep(b"gone", b"life");
+        for _ in 0..2 * WAITING_MAX {
+            keep(b"a/b", b"noise");
+        }
+        keep(b"c", b"third");
+        assert_eq!(waiting.take().unwrap().token, "life");
+        let left = core::iter::from_fn(|| waiting.take()).count();
+        assert_eq!(left, WAITING_MAX - 1);
     }
 
     #[test]
