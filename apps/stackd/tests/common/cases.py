@@ -591,6 +591,8 @@ def datagrams_connected():
 @case
 def marked():
     P = socket.IPPROTO_IP
+    # Somebody has the port: of what is refused the kernel tells only so often.
+    far("u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); u.bind(('', 7073))")
     far("r = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_UDP); r.settimeout(30)")
     far("t = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_TCP); t.settimeout(30)")
     sock = udp()
@@ -606,7 +608,7 @@ def marked():
     sock.setsockopt(P, socket.IP_TOS, 0x48)
     sock.setsockopt(P, socket.IP_TTL, 34)
     yield sock.send(b"second"), far("marks(t, b'second')")
-    far("l.close(); r.close(); t.close()")
+    far("l.close(); r.close(); t.close(); u.close()")
 
 
 @case
