@@ -52,12 +52,14 @@ impl Broker {
                     let body = wire::OwnDoor {
                         link_id: sleeper_link_id,
                         door,
+                        port: 0,
                     };
                     let sent = self.send_with(sleeper, &body, bell.shows);
                     self.note_sent(sleeper, sent, &mut doomed);
                     let body = wire::PeerDoor {
                         link_id: knocker_link_id,
                         door,
+                        port: 0,
                     };
                     (knocker, self.send_with(knocker, &body, bell.knocks))
                 }

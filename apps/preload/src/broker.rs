@@ -618,7 +618,7 @@ fn handle(mut packet: Packet) -> bool {
             }
         }
         Some(kind::PeerDoor) => {
-            if let Some(PeerDoor { link_id, door }) = packet.body()
+            if let Some(PeerDoor { link_id, door, .. }) = packet.body()
                 && let Some((index, link)) = link::by_id(link_id)
                 && !link.add_door(door, packet.take_fd(0))
             {
@@ -627,7 +627,7 @@ fn handle(mut packet: Packet) -> bool {
             }
         }
         Some(kind::OwnDoor) => {
-            if let Some(OwnDoor { link_id, door }) = packet.body()
+            if let Some(OwnDoor { link_id, door, .. }) = packet.body()
                 && let Some((index, link)) = link::by_id(link_id)
                 && !link.add_view(door, packet.take_fd(0))
             {

@@ -335,13 +335,15 @@ messages! {
         /// From `Door`.
         door: u64,
     }
-    /// Broker → shim: a peer has a new waiter. Descriptor: the eventfd that wakes it. The
-    /// newest for a door takes the place of those before it.
+    /// Broker → shim: a peer has a new waiter. Descriptor: the eventfd that wakes it; of a guest's process,
+    /// /dev/xen/evtchn. The newest for a door takes the place of those before it.
     PeerDoor = 12, fds 1..=1 {
         /// The link over which that peer is reached.
         link_id: u64,
         /// Index of the doorbell.
         door: u64,
+        /// 0: the descriptor is an eventfd. Else the event channel that is to be notified by it.
+        port: u64,
     }
     /// Shim → broker: a connection changed its path or went away.
     Status = 13, fds 0..=0 {
@@ -397,12 +399,15 @@ messages! {
         claim: Claim,
     }
     /// Broker → shim: how a waiter of its own sees the peer's rings. Descriptor: an epoll
-    /// instance that becomes readable at each.
+    /// instance that becomes readable at each; of a guest's process, /dev/xen/evtchn.
     OwnDoor = 18, fds 1..=1 {
         /// The link over which the peer is reached.
         link_id: u64,
         /// Index of the door.
         door: u64,
+        /// 0: the descriptor is an epoll instance. Else the event channel that shows by it, and is masked from then
+        /// on: it is read, and written to, before the next sleep.
+        port: u64,
     }
     /// Broker → shim: who receives what is sent to a broadcast address. While `reason` is 0, that is the one
     /// socket of this port at each of these addresses, which is bound to any, and nobody else.
@@ -419,6 +424,18 @@ messages! {
         pad: u32,
         /// Addresses of IPv4, as they stand in a packet; 0 behind the last one.
         ips: [[u8; 4]; EVERYBODY_MAX],
+    }
+    /// Broker → shim: a link to a process of another guest of Xen, with both sides' memory: it stands for `Link` and
+    /// `Peer`. No later broker can be shown it. Descriptors: pages that are granted to the peer's guest
+    /// (/dev/xen/gntalloc), pages that it has granted to ours (/dev/xen/gntdev). In each file the head of a region
+    /// ([`crate::shm::GUEST_HEAD_BYTES`]) comes first and its arena behind it; each is mapped at its place in the region.
+    Guest = 20, fds 2..=2 {
+        /// Number of the link's side (unique with this broker for ever).
+        link_id: u64,
+        /// So much of our arena has memory.
+        arena_bytes: u64,
+        /// So much of the peer's.
+        peer_arena_bytes: u64,
     }
 }
 

@@ -68,6 +68,19 @@ pub const PURSE_MAGIC: u32 = 0x4657_5055; // "FWPU"
 /// Size of a purse memfd.
 pub const PURSE_BYTES: usize = 4096;
 
+/// Channels of a link between two guests.
+pub const GUEST_SLOT_COUNT: usize = 64;
+/// Bytes at the start of a region that have memory between two guests, besides the arena's: header, marks, endpoints.
+pub const GUEST_HEAD_BYTES: usize = ENDPOINTS_OFFSET + GUEST_SLOT_COUNT * ENDPOINT_BYTES;
+/// Where a process's [`WaitPage`] lies between two guests: in its region, behind the header.
+pub const GUEST_WAIT_OFFSET: usize = 2048;
+
+#[cfg(not(loom))]
+const _: () = assert!(core::mem::size_of::<RegionHeader>() <= GUEST_WAIT_OFFSET);
+#[cfg(not(loom))]
+const _: () = assert!(GUEST_WAIT_OFFSET + core::mem::size_of::<WaitPage>() <= MARKS_OFFSET);
+const _: () = assert!(GUEST_HEAD_BYTES.is_multiple_of(4096));
+
 const _: () =
     assert!(ARENA_OFFSET + (SLOT_COUNT << SEGMENT_LOG2_MIN) <= REGION_BYTES / 2 + ARENA_OFFSET);
 const _: () = assert!(ENDPOINTS_OFFSET + SLOT_COUNT * ENDPOINT_BYTES <= ARENA_OFFSET);
@@ -97,6 +110,8 @@ pub struct RegionHeader {
     /// Private: heads of the free lists by log2 of the size (0: empty, else offset
     /// from the region's start); the first word of a free block is the next one's.
     pub arena_free: [AtomicU64; 32],
+    /// Private: first byte behind what has memory of the arena; 0: all of it has.
+    pub arena_end: AtomicU64,
 }
 
 /// What the rings of one domain may take in all. Made by the broker; its processes add what

@@ -93,7 +93,7 @@ fn present_layout() -> String {
             bytes_taken
         }
     );
-    layout!(text, RegionHeader with fillers { magic, abi_version, arena_lock, arena_next, arena_free });
+    layout!(text, RegionHeader with fillers { magic, abi_version, arena_lock, arena_next, arena_free, arena_end });
     layout!(text, MarkBits { summary, words });
     layout!(text, MarkPage { marks, seen });
     layout!(text, SegmentWords { start, place });
@@ -260,14 +260,15 @@ fn present_layout() -> String {
         Pair { conn_id, channel_id, link_id, slot, generation, cuts_through, pad }
         Door { door }
         DoorAck { door }
-        PeerDoor { link_id, door }
+        PeerDoor { link_id, door, port }
         Status { conn_id, channel_id, status, reason, ring_bytes_tx, ring_bytes_rx }
         Downgrade { channel_id, reason, pad }
         PeerGone { link_id }
         RejoinLink { link_id, link_key }
         RejoinChannel { conn_id, channel_id, link_id, slot, generation, claim }
-        OwnDoor { link_id, door }
+        OwnDoor { link_id, door, port }
         Everybody { conn_id, reason, own, count, pad, ips }
+        Guest { link_id, arena_bytes, peer_arena_bytes }
     );
     let known: Vec<u32> = (0..KINDS_MAX)
         .filter(|kind| control::shape(*kind).is_some())
