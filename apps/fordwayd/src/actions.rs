@@ -18,6 +18,9 @@ impl Broker {
     pub(crate) fn carry_out(&mut self, actions: Vec<Action>) {
         let mut doomed = BTreeMap::new();
         for action in actions {
+            if self.carry_out_afar(&action) {
+                continue;
+            }
             let (to, result) = match action {
                 Action::Send { to, message } => {
                     if let Outgoing::Reject(reject) = message
@@ -73,6 +76,7 @@ impl Broker {
         for (number, error) in doomed {
             self.give_up_unsendable(number, &error);
         }
+        self.report_allotted();
     }
 
     fn note_sent(

@@ -13,6 +13,7 @@ use crate::dump::Dumps;
 use crate::everybody::Everybody;
 use crate::filter::{Loads, Rules};
 use crate::groups::Groups;
+use crate::guests::Guests;
 use crate::limits::Grumbles;
 use crate::memory::Memory;
 use crate::messages::Break;
@@ -74,10 +75,18 @@ const FIXED_SIGNAL: u64 = 2;
 const FIXED_PARTS: u64 = 3;
 const FIXED_MADE: u64 = 4;
 const FIXED_ANSWERS: u64 = 5;
+const FIXED_STORE: u64 = 6;
+/// And the domain ids of other guests from here on.
+const FIXED_GUESTS: u64 = 64;
 
 impl Token {
     /// Stacks that answer to new rules.
     pub(crate) const ANSWERS: Token = Token::Fixed(FIXED_ANSWERS);
+
+    /// The broker of another guest.
+    pub(crate) fn of_guest(domid: u16) -> Token {
+        Token::Fixed(FIXED_GUESTS + u64::from(domid))
+    }
 
     pub(crate) fn data(self) -> epoll::EventData {
         epoll::EventData::new_u64(match self {
@@ -135,6 +144,8 @@ pub(crate) struct Broker {
     pub(crate) datagrams: Datagrams,
     pub(crate) groups: Groups,
     pub(crate) everybody: Everybody,
+    /// Of a guest of Xen's.
+    pub(crate) guests: Option<Guests>,
     pub(crate) numbers: Numbers,
     pub(crate) protocol_errors: u64,
     /// Complaints of processes about their peers.
@@ -230,6 +241,7 @@ impl Broker {
             datagrams: Datagrams::default(),
             groups: Groups::default(),
             everybody: Everybody::default(),
+            guests: Guests::start(),
             numbers: Numbers::default(),
             protocol_errors: 0,
             channel_errors: 0,
@@ -263,7 +275,9 @@ impl Broker {
             (broker.parts.as_fd(), FIXED_PARTS),
             (broker.loads.as_fd(), FIXED_MADE),
         ];
-        for (fd, number) in fixed {
+        let store = broker.guests.as_ref().map(|guests| guests.descriptor());
+        let store = store.map(|store| (store, FIXED_STORE));
+        for (fd, number) in fixed.into_iter().chain(store) {
             let token = Token::Fixed(number).data();
             epoll::add(&broker.epoll, fd, token, epoll::EventFlags::IN)
                 .map_err(|error| doing("epoll_ctl")(error.into()))?;
@@ -299,6 +313,10 @@ impl Broker {
                 Token::Fixed(FIXED_MADE) => self.rules_are_made(),
                 // Heard below.
                 Token::Fixed(FIXED_ANSWERS) => {}
+                Token::Fixed(FIXED_STORE) => self.hear_of_guests(),
+                Token::Fixed(number @ FIXED_GUESTS..) => {
+                    self.listen_to((number - FIXED_GUESTS) as u16);
+                }
                 Token::Fixed(_) => self.read_signal(),
                 Token::Shim(number) => {
                     self.flush(number, event.flags);
@@ -316,6 +334,7 @@ impl Broker {
         self.look_at_groups();
         let actions = self.registry.on_time(self.now_ns());
         self.carry_out(actions);
+        self.go_on_with_guests();
     }
 
     /// Starts the parts that are due, and has those begin that waited for their record.
@@ -348,6 +367,9 @@ impl Broker {
             self.parts.patience_ns(),
             self.stacks.patience_ns(),
             (self.found.is_some() || self.loads.is_heard()).then_some(LOOK.as_nanos() as u64),
+            self.guests
+                .as_ref()
+                .and_then(|guests| guests.has_more.then_some(0)),
         ]
         .into_iter()
         .flatten();
@@ -559,6 +581,7 @@ impl Broker {
         if let Some(process) = process {
             self.by_process.remove(&process);
             self.everybody.forget(process);
+            self.relay_end(process);
             if self.insists(process) {
                 self.count_insisting(self.insisting - 1);
             }

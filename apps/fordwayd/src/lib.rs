@@ -17,6 +17,7 @@
 //! - `proof`: whose socket an offer is, by the kernel's word.
 //! - `memory`: regions that are mapped, read-only, for listings.
 //! - `admin_socket`, `domains`, `listing`: what administrators may ask; `numbers`: how listings name channels.
+//! - `guests`: other guests of Xen, whose programs ours have rings with.
 //! - `filter`: the rules in force, and which connections they let have rings.
 //! - `limits`, `shares`: how much is kept for all, and for one user or namespace.
 //! - `parts`: the supervisor of Fordway's other processes; `stacks`: which of them a domain with a stack of its own has;
@@ -49,6 +50,7 @@ mod dump;
 mod everybody;
 pub mod filter;
 mod groups;
+mod guests;
 mod limits;
 mod listing;
 mod memory;

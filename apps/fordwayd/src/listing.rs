@@ -274,7 +274,7 @@ impl Broker {
 
     fn describe_connection(&self, one: &Found, all: &[Found], tables: &Tables) -> Connection {
         let row = &one.row;
-        let known = self.registry.connection(row.cookie);
+        let known = self.connection_with(row.cookie);
         let holder = known
             .map(|view| view.process)
             .or_else(|| tables.holders.get(&row.inode).copied());
@@ -561,6 +561,7 @@ impl Broker {
             .map(|progress| progress.ring_bytes_tx);
         // Programs say what they like of themselves.
         [
+            self.ring_bytes_relayed(),
             self.ring_bytes_of_the_dead,
             self.registry.ring_bytes_reported(),
         ]

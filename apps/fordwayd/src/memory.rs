@@ -8,8 +8,8 @@
 use crate::purses::Purse;
 use fordway_abi::reason::Reason;
 use fordway_abi::shm::{
-    self, ColdLine, ENDPOINT_BYTES, ENDPOINTS_OFFSET, Endpoint, REGION_BYTES, RegionHeader, RxLine,
-    SLOT_COUNT, TxLine, TxOwnLine, WaitLine, rx_state, tx_state,
+    self, ColdLine, ENDPOINT_BYTES, ENDPOINTS_OFFSET, Endpoint, GUEST_HEAD_BYTES, REGION_BYTES,
+    RegionHeader, RxLine, SLOT_COUNT, TxLine, TxOwnLine, WaitLine, rx_state, tx_state,
 };
 use fordway_platform::memfd::{self, NotShared, ReadOnly};
 use fordway_registry::{ChannelView, LinkSide};
@@ -95,6 +95,27 @@ impl Memory {
                 self.sides.insert(side, memory);
             }
             // Listings will lack its figures; the channel does not suffer.
+            Err(error) => tracing::warn!("mapping a region: {error}"),
+        }
+    }
+
+    /// Maps the endpoints of a region that is granted to another guest.
+    pub(crate) fn insert_of_guest(
+        &mut self,
+        side: LinkSide,
+        region: &OwnedFd,
+        purse: Option<Arc<Purse>>,
+    ) {
+        match ReadOnly::map(region, GUEST_HEAD_BYTES) {
+            Ok(endpoints) => {
+                let memory = SideMemory {
+                    endpoints,
+                    region: None,
+                    purse,
+                };
+                memory.settle(true);
+                self.sides.insert(side, memory);
+            }
             Err(error) => tracing::warn!("mapping a region: {error}"),
         }
     }

@@ -11,7 +11,9 @@ use fordway_abi::control::{self as wire, Header, Message, PathPolicy, kind};
 use fordway_abi::reason::Reason;
 use fordway_abi::shm::WAIT_PAGE_BYTES;
 use fordway_platform::memfd::{self, OwnPage};
-use fordway_registry::{Action, ChannelView, LinkSide, Outgoing, ProcessId, Violation};
+use fordway_registry::{
+    Action, ChannelView, LinkSide, Outgoing, ProcessId, SocketFacts, Violation,
+};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use zerocopy::FromBytes;
@@ -93,6 +95,9 @@ impl Broker {
             kind::Status => {
                 let report: wire::Status = read(body)?;
                 if self.everybody.end(process, report.conn_id) {
+                    return Ok(());
+                }
+                if self.relay_status(process, &report) {
                     return Ok(());
                 }
                 self.credit_ending(self.registry.both_ends_of(process, report.conn_id));
@@ -244,16 +249,16 @@ impl Broker {
         }
         let actions = match facts {
             Ok(facts) => {
-                let rules = &self.rules;
-                let gate = &mut |a: &_, b: &_, table| rules.gate([a, b], table);
+                let id = offer.conn_id;
+                let Some(why) = declined else {
+                    if !self.relay_offer(process, id, &facts) {
+                        self.offer_proved(process, id, facts);
+                    }
+                    return;
+                };
                 let older = Witness::new(&mut self.places, &self.connections, &self.by_process);
                 let witness = &mut |process, facts: &_| older.still_true(process, facts);
-                let translate = &mut |question: &_| older.translate(question);
-                let (id, registry) = (offer.conn_id, &mut self.registry);
-                match declined {
-                    None => registry.offer_through(process, id, facts, witness, gate, translate),
-                    Some(why) => registry.decline(process, id, facts, why, witness),
-                }
+                self.registry.decline(process, id, facts, why, witness)
             }
             Err(_) if declined.is_some() => Vec::new(),
             Err(reason) => vec![Action::Send {
@@ -267,6 +272,20 @@ impl Broker {
         };
         let now_ns = self.now_ns();
         self.registry.insists(process, offer.conn_id, now_ns);
+        self.carry_out(actions);
+    }
+
+    /// An offer of which the kernel has shown that it is true, ours or another guest's.
+    pub(crate) fn offer_proved(&mut self, process: ProcessId, conn_id: u64, facts: SocketFacts) {
+        let rules = &self.rules;
+        let gate = &mut |a: &_, b: &_, table| rules.gate([a, b], table);
+        let older = Witness::new(&mut self.places, &self.connections, &self.by_process);
+        let witness = &mut |process, facts: &_| older.still_true(process, facts);
+        let translate = &mut |question: &_| older.translate(question);
+        let registry = &mut self.registry;
+        let actions = registry.offer_through(process, conn_id, facts, witness, gate, translate);
+        let now_ns = self.now_ns();
+        self.registry.insists(process, conn_id, now_ns);
         self.carry_out(actions);
     }
 
@@ -332,7 +351,7 @@ impl Broker {
         Ok(())
     }
 
-    fn purse_of(&self, process: ProcessId) -> Option<Arc<Purse>> {
+    pub(crate) fn purse_of(&self, process: ProcessId) -> Option<Arc<Purse>> {
         Some(self.member(process)?.purse.clone())
     }
 

@@ -4,6 +4,9 @@
 //! its sockets pair among themselves, and with others only where its connection tracking shows the
 //! connection (`translated`). A namespace that nobody registered is in
 //! no domain: its sockets, too, pair among themselves only.
+//!
+//! A guest of Xen knows other guests, each by the one address that dom0 says it has. Such a guest is a *place*
+//! ([`place_of_guest`]), which stands where the cookie of a namespace stands; the broker's own namespace has this guest's address then.
 
 use crate::Registry;
 use fordway_abi::vsock;
@@ -14,6 +17,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 pub const HOST_DOMAIN: u32 = 0;
 /// What a process in an unregistered namespace is told as its domain.
 pub const UNKNOWN_DOMAIN: u32 = u32::MAX;
+/// Places of guests are no cookies of namespaces, which the kernel counts upwards from 1.
+const GUEST_PLACE: u64 = 1 << 63;
 /// Longest name of a domain, in bytes (a host name's label, RFC 1035, 2.3.4).
 const NAME_BYTES_MAX: usize = 63;
 
@@ -28,6 +33,16 @@ const RESERVED_NAMES: [&str; 8] = [
     "ip6-allnodes",
     "ip6-allrouters",
 ];
+
+/// Where the sockets of another guest of Xen lie, of this domain id: what its broker says of itself.
+pub fn place_of_guest(domid: u16) -> u64 {
+    GUEST_PLACE | u64::from(domid)
+}
+
+/// The guest whose place it is.
+pub fn guest_of_place(place: u64) -> Option<u16> {
+    (place & GUEST_PLACE != 0).then_some(place as u16)
+}
 
 /// The network from which addresses are leased.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -207,6 +222,8 @@ pub(crate) struct Domains {
     by_id: BTreeMap<u32, Domain>,
     by_netns: BTreeMap<u64, u32>,
     by_ip: BTreeMap<IpAddr, u32>,
+    /// Of guests, this one among them: their places.
+    guests: BTreeMap<IpAddr, u64>,
 }
 
 impl Domains {
@@ -217,12 +234,16 @@ impl Domains {
             by_id: BTreeMap::new(),
             by_netns: BTreeMap::new(),
             by_ip: BTreeMap::new(),
+            guests: BTreeMap::new(),
         }
     }
 
     /// The namespace to which an address is assigned.
     pub(crate) fn owner_of(&self, ip: IpAddr) -> Option<u64> {
-        Some(self.by_id.get(self.by_ip.get(&ip)?)?.netns_cookie)
+        match self.by_ip.get(&ip) {
+            Some(id) => Some(self.by_id.get(id)?.netns_cookie),
+            None => self.guests.get(&ip).copied(),
+        }
     }
 
     /// The broker's own namespace.
@@ -258,6 +279,26 @@ impl Registry {
             cid,
             netns_cookie,
         });
+    }
+
+    /// The broker's own namespace.
+    pub fn host_netns(&self) -> Option<u64> {
+        self.domains.host()
+    }
+
+    /// What dom0 says of guests: this one's address, and those of the ones that it may meet. Channels with others are
+    /// downgraded.
+    pub fn set_guests(
+        &mut self,
+        own: Option<Ipv4Addr>,
+        others: impl Iterator<Item = (u16, Ipv4Addr)>,
+    ) -> Vec<crate::Action> {
+        let places = others.map(|(domid, ip)| (ip.into(), place_of_guest(domid)));
+        self.domains.guests = places.collect();
+        if let (Some(own), Some(host)) = (own, self.domains.host()) {
+            self.domains.guests.insert(own.into(), host);
+        }
+        self.downgrade_unassigned()
     }
 
     /// Whether a domain of this name and address could be registered, and under which
@@ -373,7 +414,10 @@ impl Registry {
     pub fn name_of_netns(&self, netns_cookie: u64) -> String {
         match self.domain_of_netns(netns_cookie) {
             Some(domain) => domain.name.clone(),
-            None => format!("netns-{netns_cookie}"),
+            None => match guest_of_place(netns_cookie) {
+                Some(domid) => format!("guest-{domid}"),
+                None => format!("netns-{netns_cookie}"),
+            },
         }
     }
 

@@ -87,7 +87,10 @@ mod tests;
 
 pub use alone::ALONE_NS_MAX;
 pub use counts::{Counts, ENOUGH_CALLS, Usage};
-pub use domains::{Assigned, Domain, DomainError, HOST_DOMAIN, Network, Network6, UNKNOWN_DOMAIN};
+pub use domains::{
+    Assigned, Domain, DomainError, HOST_DOMAIN, Network, Network6, UNKNOWN_DOMAIN, guest_of_place,
+    place_of_guest,
+};
 pub use insist::INSIST_NS_MAX;
 pub use policy::{BothEnds, Gate};
 pub use processes::{KERNEL_REMEMBERED_MAX, LINKS_MAX, OFFERS_MAX};

@@ -2,8 +2,9 @@
 
 use crate::alone::Wait;
 use crate::counts::Counted;
-use crate::{Action, Outgoing, ProcessId, Registry};
-use fordway_abi::{control, reason::Reason, shm::SLOT_COUNT};
+use crate::{Action, LinkSide, Outgoing, ProcessId, Registry};
+use fordway_abi::shm::{GUEST_SLOT_COUNT, SLOT_COUNT};
+use fordway_abi::{control, reason::Reason};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Our own handle of a link (its two sides have numbers of their own).
@@ -56,10 +57,11 @@ struct Slots {
 }
 
 impl Slots {
-    fn take(&mut self) -> Option<(u32, u32)> {
+    /// One below `limit`.
+    fn take(&mut self, limit: usize) -> Option<(u32, u32)> {
         let slot = match self.free.pop_first() {
             Some(slot) => slot,
-            None if self.generations.len() < SLOT_COUNT => {
+            None if self.generations.len() < limit => {
                 self.generations.push(0);
                 self.generations.len() as u32 - 1
             }
@@ -119,6 +121,12 @@ impl Registry {
         b: ProcessId,
         actions: &mut Vec<Action>,
     ) -> Option<(LinkRef, usize, u32, u32)> {
+        let of_guests = [a, b].iter().any(|process| self.is_of_guest(*process));
+        let limit = if of_guests {
+            GUEST_SLOT_COUNT
+        } else {
+            SLOT_COUNT
+        };
         let between = (a.min(b), a.max(b));
         for &link_ref in self.links_between.get(&between).into_iter().flatten() {
             let Some(link) = self.links.get_mut(&link_ref) else {
@@ -127,7 +135,7 @@ impl Registry {
             if link.rejoined || link.dead() {
                 continue;
             }
-            if let Some((slot, generation)) = link.slots.take() {
+            if let Some((slot, generation)) = link.slots.take(limit) {
                 let side_of_a = link
                     .sides
                     .iter()
@@ -136,8 +144,25 @@ impl Registry {
             }
         }
         let link_ref = self.make_link(a, b, actions)?;
-        let (slot, generation) = self.links.get_mut(&link_ref)?.slots.take()?;
+        let (slot, generation) = self.links.get_mut(&link_ref)?.slots.take(limit)?;
         Some((link_ref, 0, slot, generation))
+    }
+
+    /// Who is at the other side of a process's link, and its number for it.
+    pub fn far_side(&self, process: ProcessId, link_id: u64) -> Option<LinkSide> {
+        let &(link, side) = self.processes.get(&process)?.links.get(&link_id)?;
+        let far = self.links.get(&link)?.sides[1 - side]?;
+        Some(LinkSide {
+            process: far.process,
+            link_id: far.link_id,
+        })
+    }
+
+    /// The processes at the other sides of a process's links.
+    pub fn far_processes_of(&self, process: ProcessId) -> impl Iterator<Item = ProcessId> + '_ {
+        let links = self.processes.get(&process).map(|process| &process.links);
+        let links = links.into_iter().flat_map(|links| links.values());
+        links.filter_map(|(link, side)| Some(self.links.get(link)?.sides[1 - side]?.process))
     }
 
     /// A new link, `a` on side 0; both sides are asked for their regions.

@@ -1,5 +1,6 @@
 //! Processes: their connections, doorbells, reports and death.
 
+use crate::domains::guest_of_place;
 use crate::links::{ChannelRef, LinkRef};
 use crate::pairing::Names;
 use crate::{Action, Outgoing, ProcessId, Registry, SocketFacts, UNKNOWN_DOMAIN, Violation};
@@ -119,6 +120,19 @@ impl Registry {
         self.processes.insert(id, process);
         let domain = self.domain_of_netns(netns_cookie);
         (id, domain.map_or(UNKNOWN_DOMAIN, |domain| domain.id))
+    }
+
+    /// Whether a process is another guest's ([`crate::place_of_guest`]).
+    pub fn is_of_guest(&self, process: ProcessId) -> bool {
+        let process = self.processes.get(&process);
+        process.is_some_and(|process| guest_of_place(process.netns_cookie).is_some())
+    }
+
+    /// Doorbells that a process has, as bits.
+    pub fn doors_of(&self, process: ProcessId) -> u64 {
+        self.processes
+            .get(&process)
+            .map_or(0, |process| process.doors)
     }
 
     /// How many connections of a process are known: offered, with a channel, or remembered.

@@ -8,7 +8,8 @@ use crate::{Doorbell, Error, OwnRegion, PeerRegion};
 use fordway_ring::copy::{Copier, Kernel};
 use fordway_ring::{Consumer, Entered, Geometry, Producer};
 use std::cell::Cell;
-use std::sync::atomic::Ordering;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
 const SLOT: usize = 0;
@@ -157,6 +158,58 @@ impl Channel {
             done += count;
         }
         Ok(())
+    }
+
+    /// For an event loop, of which [`Channel::descriptor`] was readable, and once in the beginning: the peer rings from now
+    /// on. What there is to receive and to send is looked at afterwards.
+    pub fn stand_by(&self) -> Result<(), Error> {
+        self.doorbell.stand_by(self.own.wait_page())
+    }
+
+    /// Readable once the peer has rung.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.doorbell.channel().descriptor()
+    }
+
+    /// Receives what there is, 0 if nothing is.
+    pub fn try_receive(&self, buffer: &mut [u8]) -> Result<usize, Error> {
+        let mut count = 0;
+        self.unless_over(|| {
+            // In this order: what it wrote before its end is there once the end shows.
+            let is_alive = self.peer.is_alive();
+            match self.consumer.fill_bytes()? {
+                0 if !is_alive => return Err(Error::PeerGone),
+                0 => return Ok(()),
+                fill => count = fill.min(buffer.len() as u64) as usize,
+            }
+            self.receive_all(&mut buffer[..count])
+        })?;
+        Ok(count)
+    }
+
+    /// Hands over as many of `bytes` as there is room for. If that is not all, the peer rings when there is more.
+    pub fn try_send(&self, bytes: &[u8]) -> Result<usize, Error> {
+        let mut count = 0;
+        self.unless_over(|| {
+            if self.producer.state() == fordway_abi::shm::tx_state::KERNEL {
+                match self.producer.enter(|| Some(0)) {
+                    Entered::Yes => {}
+                    Entered::NotYet => return Ok(()),
+                    Entered::Never | Entered::NoMemory => return Err(Error::Malformed),
+                }
+            }
+            let doors = &self.own.endpoint(SLOT).wait.tx_doors;
+            doors.fetch_or(DOOR, Ordering::SeqCst);
+            count = self.producer.room_bytes(bytes.len())?.min(bytes.len());
+            if count < bytes.len() {
+                // Asked for before the last look.
+                self.producer.ask_for_room();
+                fence(Ordering::SeqCst);
+                count = self.producer.room_bytes(bytes.len())?.min(bytes.len());
+            }
+            self.send_all(&bytes[..count])
+        })?;
+        Ok(count)
     }
 
     /// Waits until the peer has ended or taken its region back; false if it is silent for longer than the patience.

@@ -50,6 +50,13 @@ impl Doorbell {
         }
     }
 
+    /// For an event loop: says that it sleeps, after it has taken a ring that came. It looks once more afterwards.
+    pub(crate) fn stand_by(&self, page: &WaitPage) -> Result<(), Error> {
+        self.channel.take()?;
+        Sleeper::new(page, DOOR_SHARED).announce();
+        Ok(())
+    }
+
     /// Sleeps until `look` finds something; `Ok(None)` when it has not for so long, however often the peer rings.
     pub(crate) fn sleep_until<T>(
         &self,

@@ -70,6 +70,28 @@ impl EventChannel {
         self.device.as_fd()
     }
 
+    /// The same, given away to a process that does not wait in it.
+    pub fn into_descriptor(self) -> Result<OwnedFd, Error> {
+        self.unblock()?;
+        Ok(self.device)
+    }
+
+    /// From now on [`EventChannel::take`] returns at once.
+    pub fn unblock(&self) -> Result<(), Error> {
+        rustix::fs::fcntl_setfl(&self.device, OFlags::RDWR | OFlags::NONBLOCK).map_err(told(DEVICE))
+    }
+
+    /// For an event loop, of one that does not block: takes a ring that came, and lets rings through again.
+    pub fn take(&self) -> Result<(), Error> {
+        let mut port = [0; size_of::<u32>()];
+        match rustix::io::read(&self.device, &mut port) {
+            Ok(_) => self.masked.store(true, Ordering::Relaxed),
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            Err(error) => return Err(told(DEVICE)(error)),
+        }
+        self.open_again()
+    }
+
     /// Rings the peer.
     pub fn ring(&self) -> Result<(), Error> {
         // SAFETY: struct ioctl_evtchn_notify: port (4 bytes).

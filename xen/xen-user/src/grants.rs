@@ -23,16 +23,14 @@ pub enum Access {
     ReadAndWrite,
 }
 
-/// Granted pages, mapped here for writing.
+/// Granted pages that are not mapped here: for another process of ours.
 #[derive(Debug)]
-pub struct Granted {
-    // Unmapped before the descriptor is closed.
-    mapping: Mapping,
+pub struct Allotted {
     device: OwnedFd,
     references: Vec<u32>,
 }
 
-impl Granted {
+impl Allotted {
     /// So many new pages, zeroed, for `peer`.
     pub fn new(peer: Domain, pages: u32, access: Access) -> Result<Self, Error> {
         let device = sys::open(DEVICE, OFlags::RDWR)?;
@@ -54,7 +52,38 @@ impl Granted {
             .iter()
             .flat_map(|w| [*w as u32, (*w >> 32) as u32]);
         let references = halves.take(pages as usize).collect();
-        Self::mapped(device, pages, references)
+        Ok(Self { device, references })
+    }
+
+    /// What the peer maps them by, in order.
+    pub fn references(&self) -> &[u32] {
+        &self.references
+    }
+
+    /// The descriptor, by which they are mapped: the first one at offset 0.
+    pub fn into_descriptor(self) -> OwnedFd {
+        self.device
+    }
+
+    fn map(self) -> Result<Granted, Error> {
+        let pages = self.references.len() as u32;
+        Granted::mapped(self.device, pages, self.references)
+    }
+}
+
+/// Granted pages, mapped here for writing.
+#[derive(Debug)]
+pub struct Granted {
+    // Unmapped before the descriptor is closed.
+    mapping: Mapping,
+    device: OwnedFd,
+    references: Vec<u32>,
+}
+
+impl Granted {
+    /// So many new pages, zeroed, for `peer`.
+    pub fn new(peer: Domain, pages: u32, access: Access) -> Result<Self, Error> {
+        Allotted::new(peer, pages, access)?.map()
     }
 
     /// The pages of a descriptor that another process of ours made. It knows their references.

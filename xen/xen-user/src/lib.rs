@@ -35,7 +35,7 @@ pub use channel::Channel;
 pub use doorbell::Doorbell;
 pub use events::EventChannel;
 pub use fordway_xen_abi::PAGE_SIZE;
-pub use grants::{Access, Granted};
+pub use grants::{Access, Allotted, Granted};
 pub use mappings::{Mapped, Reference, Wanted};
 pub use region::{OwnRegion, PAGES_MAX, PeerRegion};
 pub use store::{Fired, Store};

@@ -33,6 +33,12 @@ impl Wanted {
     /// Notes them. Whether they are granted shows in the mapping.
     pub fn new(references: impl ExactSizeIterator<Item = Reference>) -> Result<Self, Error> {
         let device = sys::open(DEVICE, OFlags::RDWR)?;
+        let none = Self { device, pages: 0 };
+        none.and(references)
+    }
+
+    /// Notes more by the same descriptor. They are mapped by themselves, at the offset behind those before.
+    pub fn and(self, references: impl ExactSizeIterator<Item = Reference>) -> Result<Self, Error> {
         let pages = references.len();
         // count, pad | index | domid and reference of each.
         let mut words = vec![pages as u64, 0];
@@ -41,8 +47,9 @@ impl Wanted {
             return Err(Error::Malformed);
         }
         // SAFETY: struct ioctl_gntdev_map_grant_ref (24 bytes with one reference), with all references.
-        unsafe { request(&device, code(b'G', 0, 24), &mut words) }.map_err(told(DEVICE))?;
-        Ok(Self { device, pages })
+        unsafe { request(&self.device, code(b'G', 0, 24), &mut words) }.map_err(told(DEVICE))?;
+        let pages = self.pages + pages;
+        Ok(Self { pages, ..self })
     }
 
     /// Those that another process of ours had noted.
@@ -53,6 +60,11 @@ impl Wanted {
     /// The descriptor, to be handed to whom is to map it.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.device.as_fd()
+    }
+
+    /// The same, given away.
+    pub fn into_descriptor(self) -> OwnedFd {
+        self.device
     }
 
     /// Maps them, for reading.

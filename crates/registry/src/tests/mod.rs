@@ -1,8 +1,9 @@
-//! Tests by example (of rejoining in `rejoin` and `alone`, of the gate in `policy`, of UDP in `datagrams`); `random` holds what must be true after any sequence of events.
+//! Tests by example (of rejoining in `rejoin` and `alone`, of the gate in `policy`, of UDP in `datagrams`, of guests in `guests`); `random` holds what must be true after any sequence of events.
 
 mod alone;
 mod cut_through;
 mod datagrams;
+mod guests;
 mod policy;
 mod random;
 mod rejoin;

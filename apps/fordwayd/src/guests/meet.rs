@@ -1,0 +1,399 @@
+//! How the brokers of two guests find each other, and the channel between them.
+//!
+//! ```text
+//!   dom0      fordway/address, fordway/peers/N      who we are, whom we may meet: written by dom0, for us to read
+//!   senior    data/fordway/N = NONCE GRANT PORT     region and event channel that are laid out for guest N
+//!   junior    data/fordway/N = NONCE GRANT          its own region, in answer to that nonce
+//! ```
+//! A node of ours is readable by the guest that it is for. A broker that starts or has lost the other one lays out anew, with
+//! another nonce, if it is the senior, and waits for another nonce if it is the junior. So nothing of an earlier conversation is taken
+//! for the present one. Xen proves that grants and port are the other guest's.
+
+use super::talk::LINE_BYTES_MAX;
+use fordway_platform::process;
+use fordway_xen_user::{
+    Channel, Domain, Doorbell, Error, EventChannel, OwnRegion, PeerRegion, Store,
+};
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+/// Ring memory to the other broker.
+const ARENA_BYTES: usize = 256 << 10;
+/// What may wait to be sent: more is a broker that does not read.
+const OUTGOING_BYTES_MAX: usize = 4 << 20;
+/// Lines that are acted on in a turn.
+const PIECES_PER_TURN: usize = 64;
+
+/// Where a conversation stands.
+#[derive(Debug)]
+enum Meeting {
+    /// The other one has something to lay out, or has not answered.
+    Waits,
+    /// The senior's: laid out.
+    Offers {
+        nonce: String,
+        own: OwnRegion,
+        events: EventChannel,
+    },
+    /// They talk.
+    Talks(Channel),
+}
+
+/// Another guest.
+#[derive(Debug)]
+pub(super) struct Other {
+    pub(super) address: Ipv4Addr,
+    meeting: Meeting,
+    /// What its node said when it was acted on.
+    heard: String,
+    incoming: Vec<u8>,
+    outgoing: Vec<u8>,
+}
+
+/// Why two brokers talk no more.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Parted {
+    #[error("{0}")]
+    Xen(#[from] Error),
+    #[error("its node is gone, and so is the guest")]
+    Destroyed,
+    #[error("it does not read what it is told")]
+    Behind,
+    #[error("what it says cannot be read")]
+    Nonsense,
+    #[error("dom0 does not let us meet it any more")]
+    Forbidden,
+}
+
+/// Of this guest: its place in XenStore, and the others.
+pub(super) struct Meetings {
+    store: Store,
+    pub(super) own: Domain,
+    pub(super) address: Option<Ipv4Addr>,
+    pub(super) others: BTreeMap<Domain, Other>,
+}
+
+/// What a look at XenStore has brought.
+#[derive(Debug, Default)]
+pub(super) struct News {
+    /// Addresses have changed.
+    pub(super) is_told_otherwise: bool,
+    /// These talk from now on.
+    pub(super) met: Vec<Domain>,
+    /// These talk no more, and why.
+    pub(super) parted: Vec<(Domain, Parted)>,
+}
+
+fn node_for(other: Domain) -> String {
+    format!("data/fordway/{other}")
+}
+
+fn node_of(other: Domain, own: Domain) -> String {
+    format!("/local/domain/{other}/data/fordway/{own}")
+}
+
+impl Meetings {
+    /// `None`: this is no guest of Xen's.
+    pub(super) fn open() -> Option<Self> {
+        let mut store = Store::open().ok()?;
+        let own = store.read("domid").ok()?.parse().ok()?;
+        // dom0 is no guest: it says who may meet.
+        if own == 0 || store.watch("fordway", "said").is_err() {
+            return None;
+        }
+        Some(Self {
+            store,
+            own,
+            address: None,
+            others: BTreeMap::new(),
+        })
+    }
+
+    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.store.descriptor()
+    }
+
+    pub(super) fn is_senior_to(&self, other: Domain) -> bool {
+        self.own < other
+    }
+
+    /// Watches that have fired.
+    pub(super) fn hear(&mut self) -> News {
+        let mut news = News::default();
+        loop {
+            match self.store.next_event(Duration::ZERO) {
+                Ok(Some(fired)) if fired.token == "said" => self.read_what_is_said(&mut news),
+                Ok(Some(fired)) => {
+                    if let Ok(other) = fired.token.parse() {
+                        self.look_at(other, &mut news);
+                    }
+                }
+                Ok(None) => return news,
+                Err(error) => {
+                    tracing::warn!("XenStore: {error}");
+                    return news;
+                }
+            }
+        }
+    }
+
+    fn read_what_is_said(&mut self, news: &mut News) {
+        let address = self.store.read("fordway/address").ok();
+        let address = address.and_then(|address| address.parse().ok());
+        let names = self.store.directory("fordway/peers").unwrap_or_default();
+        let mut said: BTreeMap<Domain, Ipv4Addr> = BTreeMap::new();
+        for other in names.iter().filter_map(|name| name.parse().ok()) {
+            let address = self.store.read(&format!("fordway/peers/{other}"));
+            if let Some(address) = address.ok().and_then(|address| address.parse().ok()) {
+                said.insert(other, address);
+            }
+        }
+        if address.is_none() {
+            said.clear();
+        }
+        said.remove(&self.own);
+        let known = |other: &Domain| said.contains_key(other);
+        let gone: Vec<Domain> = self.others.keys().copied().filter(|o| !known(o)).collect();
+        for other in gone {
+            news.is_told_otherwise = true;
+            let _ = self
+                .store
+                .unwatch(&node_of(other, self.own), &other.to_string());
+            let _ = self.store.remove(&node_for(other));
+            if let Some(Other {
+                meeting: Meeting::Talks(_),
+                ..
+            }) = self.others.remove(&other)
+            {
+                news.parted.push((other, Parted::Forbidden));
+            }
+        }
+        news.is_told_otherwise |= address != self.address;
+        self.address = address;
+        for (other, address) in said {
+            match self.others.get_mut(&other) {
+                Some(known) => {
+                    news.is_told_otherwise |= known.address != address;
+                    known.address = address;
+                }
+                None => {
+                    news.is_told_otherwise = true;
+                    let known = Other {
+                        address,
+                        meeting: Meeting::Waits,
+                        heard: String::new(),
+                        incoming: Vec::new(),
+                        outgoing: Vec::new(),
+                    };
+                    self.others.insert(other, known);
+                    self.lay_out(other);
+                    let watched = self
+                        .store
+                        .watch(&node_of(other, self.own), &other.to_string());
+                    if let Err(error) = watched {
+                        tracing::warn!("guest {other} is not met: {error}");
+                    }
+                }
+            }
+        }
+    }
+
+    /// As the senior: anew.
+    fn lay_out(&mut self, other: Domain) {
+        if !self.is_senior_to(other) {
+            return;
+        }
+        let made = (|| {
+            let nonce = process::random::<8>().map_err(|e| Error::Device("getrandom", e))?;
+            let nonce = format!("{:016x}", u64::from_ne_bytes(nonce));
+            let own = OwnRegion::new(other, ARENA_BYTES)?;
+            let events = EventChannel::offer(other)?;
+            events.unblock()?;
+            self.say(
+                other,
+                &format!("{nonce} {} {}", own.reference(), events.port()),
+            )?;
+            Ok::<_, Error>(Meeting::Offers { nonce, own, events })
+        })();
+        let meeting = made.unwrap_or_else(|error| {
+            tracing::warn!("guest {other} is not met: {error}");
+            Meeting::Waits
+        });
+        if let Some(known) = self.others.get_mut(&other) {
+            known.meeting = meeting;
+        }
+    }
+
+    fn say(&mut self, other: Domain, value: &str) -> Result<(), Error> {
+        let node = node_for(other);
+        self.store.write(&node, value)?;
+        let entries = [format!("n{}", self.own), format!("r{other}")];
+        self.store
+            .set_permissions(&node, &[&entries[0], &entries[1]])
+    }
+
+    /// The other one's node may say something new.
+    fn look_at(&mut self, other: Domain, news: &mut News) {
+        let is_senior = self.is_senior_to(other);
+        let said = self.store.read(&node_of(other, self.own));
+        let Some(known) = self.others.get_mut(&other) else {
+            return;
+        };
+        let said = match said {
+            Ok(said) => said,
+            Err(_) => {
+                // A broker never removes it while it talks.
+                if matches!(known.meeting, Meeting::Talks(_)) {
+                    known.meeting = Meeting::Waits;
+                    news.parted.push((other, Parted::Destroyed));
+                }
+                return;
+            }
+        };
+        if said == known.heard {
+            return;
+        }
+        known.heard.clone_from(&said);
+        let words: Vec<&str> = said.split(' ').collect();
+        let met = match (&known.meeting, &words[..]) {
+            (Meeting::Offers { nonce, .. }, [answered, grant]) if answered == nonce => {
+                self.finish(other, grant)
+            }
+            // Its last word to somebody before us, or from before we have laid out anew.
+            (_, [_, _]) => return,
+            (_, [nonce, grant, port]) if !is_senior => {
+                if let Meeting::Talks(_) = known.meeting {
+                    known.meeting = Meeting::Waits;
+                    news.parted.push((other, Error::PeerGone.into()));
+                }
+                self.answer(other, nonce, grant, port)
+            }
+            _ => Err(Error::Malformed),
+        };
+        match met {
+            Ok(()) => news.met.push(other),
+            // It was laid out for a broker before us: another one follows.
+            Err(error) => tracing::debug!("guest {other} is not met: {error}"),
+        }
+    }
+
+    fn finish(&mut self, other: Domain, grant: &str) -> Result<(), Error> {
+        let grant = grant.parse().map_err(|_| Error::Malformed)?;
+        let known = self.others.get_mut(&other).ok_or(Error::PeerGone)?;
+        let Meeting::Offers { own, events, .. } =
+            std::mem::replace(&mut known.meeting, Meeting::Waits)
+        else {
+            return Err(Error::Malformed);
+        };
+        let made = PeerRegion::map(other, grant)
+            .and_then(|peer| Channel::new(own, peer, Doorbell::new(events), None));
+        match made {
+            Ok(channel) => known.begin(channel),
+            Err(error) => {
+                self.lay_out(other);
+                Err(error)
+            }
+        }
+    }
+
+    fn answer(&mut self, other: Domain, nonce: &str, grant: &str, port: &str) -> Result<(), Error> {
+        let number = |text: &str| text.parse().map_err(|_| Error::Malformed);
+        let peer = PeerRegion::map(other, number(grant)?)?;
+        let events = EventChannel::accept(other, number(port)?)?;
+        events.unblock()?;
+        let own = OwnRegion::new(other, ARENA_BYTES)?;
+        let reference = own.reference();
+        let channel = Channel::new(own, peer, Doorbell::new(events), None)?;
+        self.say(other, &format!("{nonce} {reference}"))?;
+        let known = self.others.get_mut(&other).ok_or(Error::PeerGone)?;
+        known.begin(channel)
+    }
+
+    /// The conversation is over; another one may come.
+    pub(super) fn part(&mut self, other: Domain) {
+        if let Some(known) = self.others.get_mut(&other) {
+            known.meeting = Meeting::Waits;
+            self.lay_out(other);
+        }
+    }
+}
+
+impl Other {
+    fn begin(&mut self, channel: Channel) -> Result<(), Error> {
+        self.incoming.clear();
+        self.outgoing.clear();
+        channel.stand_by()?;
+        self.meeting = Meeting::Talks(channel);
+        Ok(())
+    }
+
+    pub(super) fn talks(&self) -> bool {
+        matches!(self.meeting, Meeting::Talks(_))
+    }
+
+    /// Readable once the other one has rung.
+    pub(super) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        match &self.meeting {
+            Meeting::Talks(channel) => Some(channel.descriptor()),
+            _ => None,
+        }
+    }
+
+    /// To be sent with [`Other::flush`]; nobody hears it if they do not talk.
+    pub(super) fn tell(&mut self, message: &impl serde::Serialize) {
+        if self.talks()
+            && let Ok(mut line) = serde_json::to_vec(message)
+        {
+            line.push(b'\n');
+            self.outgoing.extend(line);
+        }
+    }
+
+    pub(super) fn flush(&mut self) -> Result<(), Parted> {
+        let Meeting::Talks(channel) = &self.meeting else {
+            return Ok(());
+        };
+        if !self.outgoing.is_empty() {
+            let sent = channel.try_send(&self.outgoing)?;
+            self.outgoing.drain(..sent);
+        }
+        match self.outgoing.len() > OUTGOING_BYTES_MAX {
+            true => Err(Parted::Behind),
+            false => Ok(()),
+        }
+    }
+
+    /// The lines that have come, and whether there may be more at once.
+    pub(super) fn listen(&mut self) -> Result<(Vec<Vec<u8>>, bool), Parted> {
+        let Meeting::Talks(channel) = &self.meeting else {
+            return Ok((Vec::new(), false));
+        };
+        channel.stand_by()?;
+        let mut piece = [0; 4096];
+        let mut more = true;
+        for _ in 0..PIECES_PER_TURN {
+            let count = channel.try_receive(&mut piece)?;
+            self.incoming.extend(&piece[..count]);
+            more = count != 0;
+            if !more {
+                break;
+            }
+        }
+        let end = self.incoming.iter().rposition(|byte| *byte == b'\n');
+        let lines = end.map_or(Vec::new(), |end| {
+            let rest = self.incoming.split_off(end + 1);
+            let whole = std::mem::replace(&mut self.incoming, rest);
+            let lines = whole.split(|byte| *byte == b'\n');
+            lines
+                .filter(|line| !line.is_empty())
+                .map(<[u8]>::to_vec)
+                .collect()
+        });
+        match self.incoming.len() > LINE_BYTES_MAX {
+            true => Err(Parted::Nonsense),
+            false => Ok((lines, more)),
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Guests of Xen as places: whose word counts for which address.
+
+use super::*;
+
+const OWN: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 8);
+const OTHER: (u16, Ipv4Addr) = (5, Ipv4Addr::new(10, 0, 0, 9));
+const THIRD: (u16, Ipv4Addr) = (6, Ipv4Addr::new(10, 0, 0, 10));
+
+/// Our process, one of guest 5, and one of guest 6.
+fn meeting() -> (Registry, ProcessId, [ProcessId; 2]) {
+    let mut registry = registry();
+    let told = registry.set_guests(Some(OWN), [OTHER, THIRD].into_iter());
+    assert_eq!(told, []);
+    let (ours, _) = registry.add_process(HOST, PathPolicy::Auto);
+    let afar = [OTHER, THIRD].map(|(domid, _)| {
+        let place = place_of_guest(domid);
+        registry.add_process(place, PathPolicy::Auto).0
+    });
+    (registry, ours, afar)
+}
+
+fn ours(port: u16) -> SocketFacts {
+    facts(
+        port.into(),
+        HOST,
+        "10.0.0.8:6379",
+        &format!("10.0.0.9:{port}"),
+    )
+}
+
+/// The other end of it, in the place of this guest.
+fn theirs(port: u16, domid: u16) -> SocketFacts {
+    let cookie = 1 << 63 | u64::from(port);
+    let local = format!("10.0.0.9:{port}");
+    facts(cookie, place_of_guest(domid), &local, "10.0.0.8:6379")
+}
+
+#[test]
+fn a_guests_socket_is_paired_with_ours() {
+    let (mut registry, here, [there, _]) = meeting();
+    assert_eq!(registry.offer(there, 7, theirs(4000, 5)), []);
+    let asked = registry.offer(here, 1, ours(4000));
+    let sides = links(&asked);
+    let [(first, one), (second, two)] = sides[..] else {
+        panic!("{sides:?}");
+    };
+    let far = registry.far_side(first, one.link_id);
+    let (process, link_id) = (second, two.link_id);
+    assert_eq!(far, Some(LinkSide { process, link_id }));
+    assert!(registry.is_of_guest(there) && !registry.is_of_guest(here));
+    for (process, link) in sides {
+        let (_, actions) = registry.region(process, link.link_id).expect("a side");
+        let told = pairs(&actions);
+        assert_eq!(told.len(), if process == second { 2 } else { 0 });
+    }
+}
+
+#[test]
+fn a_guest_lies_about_itself_alone() {
+    let (mut registry, here, [_, third]) = meeting();
+    // It says that it has another guest's address, and that it has ours.
+    assert_eq!(pairs(&registry.offer(third, 7, theirs(4000, 6))), []);
+    let mut as_ours = ours(4000);
+    as_ours.netns_cookie = place_of_guest(6);
+    registry.offer(third, 8, as_ours);
+    let answers = registry.offer(here, 1, ours(4000));
+    assert_eq!((pairs(&answers), links(&answers)), (vec![], vec![]));
+    // A namespace of ours that is not the host's has not the host's address.
+    let (mut registry, _, [there, _]) = meeting();
+    let (stranger, _) = registry.add_process(STRANGER, PathPolicy::Auto);
+    let mut of_stranger = ours(4000);
+    of_stranger.netns_cookie = STRANGER;
+    registry.offer(there, 7, theirs(4000, 5));
+    assert_eq!(links(&registry.offer(stranger, 1, of_stranger)), []);
+}
+
+#[test]
+fn a_guest_that_may_not_be_met_any_more_loses_its_channels() {
+    let (mut registry, here, [there, _]) = meeting();
+    registry.offer(there, 7, theirs(4000, 5));
+    let asked = registry.offer(here, 1, ours(4000));
+    for (process, link) in links(&asked) {
+        registry.region(process, link.link_id).expect("a side");
+    }
+    assert_eq!(registry.set_guests(Some(OWN), [OTHER].into_iter()), []);
+    let cut = downgrades(&registry.set_guests(Some(OWN), [THIRD].into_iter()));
+    let told: Vec<_> = cut.iter().map(|(to, _, reason)| (*to, *reason)).collect();
+    for process in [here, there] {
+        assert!(told.contains(&(process, Reason::Unassigned)), "{told:?}");
+    }
+}
+
+#[test]
+fn a_link_between_guests_has_few_slots() {
+    let (mut registry, here, [there, _]) = meeting();
+    let count = fordway_abi::shm::GUEST_SLOT_COUNT as u16;
+    let mut made = Vec::new();
+    for at in 0..=count {
+        let port = 4000 + at;
+        registry.offer(there, port.into(), theirs(port, 5));
+        made.extend(links(&registry.offer(here, port.into(), ours(port))));
+    }
+    assert_eq!(made.len(), 2 * 2, "two links, of two sides each");
+}
