@@ -88,7 +88,12 @@ impl Arena {
             }
             let first = self.geometry.arena_offset as usize;
             let next = (header.arena_next.mine() as usize).max(first);
-            if !self.geometry.holds(next, log2) || !draw_from_all(purses, 1 << log2) {
+            let has_memory = match header.arena_end.mine() as usize {
+                0 => true,
+                end => next + (1 << log2) <= end,
+            };
+            let is_there = has_memory && self.geometry.holds(next, log2);
+            if !is_there || !draw_from_all(purses, 1 << log2) {
                 return None;
             }
             header
@@ -110,5 +115,48 @@ impl Arena {
             free.store(offset as u64, Ordering::Relaxed);
             Some(())
         });
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::alloc::Layout;
+
+    const FIRST: usize = 4096;
+    const LOG2: u32 = 12;
+    const BLOCKS: usize = 8;
+
+    #[test]
+    fn what_has_no_memory_is_not_handed_out() {
+        let bytes = FIRST + (BLOCKS << LOG2);
+        let geometry = Geometry::new(FIRST, bytes).expect("a region");
+        let taken = |arena_end: usize| {
+            let layout = Layout::from_size_align(bytes, 4096).expect("a layout");
+            // SAFETY: of some bytes; zeros are a header.
+            let base = unsafe { std::alloc::alloc_zeroed(layout) };
+            assert!(!base.is_null());
+            // SAFETY: a region of ours.
+            let arena = unsafe { Arena::new(base, geometry) };
+            let end = &arena.header().arena_end;
+            end.store(arena_end as u64, Ordering::Relaxed);
+            let next = || arena.take(LOG2, [None; 2]);
+            let places: Vec<usize> = std::iter::from_fn(next).collect();
+            if let Some(last) = places.last() {
+                arena.give(*last, LOG2);
+                assert_eq!(next(), Some(*last), "what was given back is there");
+            }
+            // SAFETY: of above.
+            unsafe { std::alloc::dealloc(base, layout) };
+            let is_next = |(at, place): (usize, &usize)| *place == FIRST + (at << LOG2);
+            assert!(places.iter().enumerate().all(is_next));
+            places.len()
+        };
+        let behind = |count: usize| FIRST + (count << LOG2);
+        assert_eq!(taken(0), BLOCKS);
+        assert_eq!(taken(behind(3)), 3);
+        assert_eq!(taken(behind(3) - 1), 2);
+        assert_eq!(taken(FIRST), 0);
+        assert_eq!(taken(behind(BLOCKS + 1)), BLOCKS);
     }
 }
