@@ -16,10 +16,12 @@ use crate::process::PROCESS;
 use crate::state::{self, Conn, phase};
 use crate::sys::{self, sys};
 use crate::thread::Shield;
-use crate::{claim, config, datagram, hidden, identity, late, link, purse, upgrade, wait};
+use crate::{
+    claim, config, datagram, fork, guest, hidden, identity, late, link, purse, upgrade, wait,
+};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use fordway_abi::control::{
-    Door, DoorAck, Downgrade, HELLO_MAGIC, Hello, Link, Message, Offer, OwnDoor, Pair, Peer,
+    Door, DoorAck, Downgrade, Guest, HELLO_MAGIC, Hello, Link, Message, Offer, OwnDoor, Pair, Peer,
     PeerDoor, PeerGone, Refuse, Region, Reject, RejoinChannel, RejoinLink, Status, kind, status,
 };
 use fordway_abi::reason::Reason;
@@ -96,7 +98,7 @@ pub fn connect() -> bool {
     if fd() >= 0 {
         return true;
     }
-    let Some(_guard) = PROCESS.broker.mail_lock.try_lock() else {
+    let Some(guard) = PROCESS.broker.mail_lock.try_lock() else {
         return false;
     };
     let now = sys::now_ns();
@@ -108,7 +110,11 @@ pub fn connect() -> bool {
         .retry_at_ns
         .store(now + RETRY_NS, Ordering::Relaxed);
     if open().is_err() {
-        lost();
+        let turned = lost();
+        drop(guard);
+        if turned {
+            attend_all();
+        }
         return false;
     }
     rejoin();
@@ -166,7 +172,7 @@ fn greet(socket: i32, fds: &[i32]) -> sys::Result<*mut AtomicU32> {
         magic: HELLO_MAGIC,
         abi_version: fordway_abi::ABI_VERSION,
         path_policy: config::policy() as u32,
-        rejoining: u32::from(link::own().next().is_some()),
+        rejoining: u32::from(link::own().any(link::Link::can_rejoin)),
     };
     send_on(socket, &hello, fds)?;
     if !poll_one(socket, libc::POLLIN, ANSWER_MS) {
@@ -206,8 +212,9 @@ fn refused(packet: &Packet) {
     }
 }
 
-/// The broker is gone: offers are void, channels live on. Under `Broker::mail_lock`.
-fn lost() {
+/// The broker is gone: offers are void, channels live on, but for those to other guests. Under `Broker::mail_lock`;
+/// whether connections are to be attended to behind it.
+fn lost() -> bool {
     hidden::close(PROCESS.broker.fd.swap(-1, Ordering::AcqRel));
     PROCESS
         .broker
@@ -225,6 +232,13 @@ fn lost() {
         void(conn);
     }
     datagram::lost();
+    guest::lost()
+}
+
+/// Behind mail, or a broker, that asked for the kernel path.
+fn attend_all() {
+    upgrade::attend_all();
+    datagram::attend_all();
 }
 
 /// A connection that was on offer is to be offered again, to the next broker.
@@ -237,7 +251,7 @@ fn void(conn: &Conn) {
 /// Registers doors, links and channels with a broker that does not know them yet.
 fn rejoin() {
     wait::register_doors();
-    for link in link::own() {
+    for link in link::own().filter(|link| link.can_rejoin()) {
         let mut link_key = [0; 16];
         link_key[..8].copy_from_slice(&link.key[0].load(Ordering::Relaxed).to_ne_bytes());
         link_key[8..].copy_from_slice(&link.key[1].load(Ordering::Relaxed).to_ne_bytes());
@@ -254,7 +268,7 @@ fn rejoin() {
 
 fn rejoin_channel(conn: &Conn) {
     let link = link::at(conn.link.load(Ordering::Relaxed));
-    if link.inherited.load(Ordering::Relaxed) != 0 {
+    if link.inherited.load(Ordering::Relaxed) != 0 || !link.can_rejoin() {
         return;
     }
     // One that is not connected any more needs no broker.
@@ -334,10 +348,12 @@ pub fn offer(conn: &Conn, end: &At<'_>) -> bool {
     if !sent {
         void(conn);
         // Who reads the mail finds out too: another thread, or the one that this call interrupted.
-        if let Some(_guard) = PROCESS.broker.mail_lock.lock()
-            && self::fd() == socket
-        {
-            lost();
+        let turned = match PROCESS.broker.mail_lock.lock() {
+            Some(_guard) => self::fd() == socket && lost(),
+            None => false,
+        };
+        if turned {
+            attend_all();
         }
     }
     sent
@@ -543,13 +559,12 @@ fn read_mail(guard: Guard<'_>) {
         match Packet::receive(fd()) {
             Ok(Some(packet)) => turned |= handle(packet),
             Ok(None) => break,
-            Err(_) => lost(),
+            Err(_) => turned |= lost(),
         }
     }
     drop(guard);
     if turned {
-        upgrade::attend_all();
-        datagram::attend_all();
+        attend_all();
     }
 }
 
@@ -587,6 +602,12 @@ fn handle(mut packet: Packet) -> bool {
             }
         }
         Some(kind::Peer) => join_link(&mut packet),
+        Some(kind::Guest) => {
+            if let Some(guest) = packet.body::<Guest>() {
+                // Without memory for it, its connections stay on the kernel path.
+                let _ = guest::make(&guest, packet.take_fd(0), packet.take_fd(1));
+            }
+        }
         Some(kind::Pair) => {
             if let Some(pair) = packet.body::<Pair>() {
                 let conn_id = pair.conn_id;
@@ -598,6 +619,12 @@ fn handle(mut packet: Packet) -> bool {
                 match (link, Flow::by_id(conn_id), Conn::by_id(conn_id)) {
                     (Some((index, _)), Some(flow), _) => {
                         flow.paired(index, pair.slot, pair.generation, pair.channel_id);
+                    }
+                    // It would have to go back at once.
+                    (Some((_, link)), None, Some(conn))
+                        if link.is_guest() && fork::is_under_way() =>
+                    {
+                        not_paired(conn);
                     }
                     (Some((index, _)), None, Some(conn)) => {
                         upgrade::paired(conn, index, &pair);
@@ -618,11 +645,15 @@ fn handle(mut packet: Packet) -> bool {
             }
         }
         Some(kind::PeerDoor) => {
-            if let Some(PeerDoor { link_id, door, .. }) = packet.body()
+            if let Some(PeerDoor {
+                link_id,
+                door,
+                port,
+            }) = packet.body()
                 && let Some((index, link)) = link::by_id(link_id)
-                && !link.add_door(door, packet.take_fd(0))
+                && !link.add_door(door, packet.take_fd(0), port as u32)
             {
-                link.give_up(index);
+                link.give_up(index, Reason::NoMemory);
                 return true;
             }
         }
@@ -631,7 +662,7 @@ fn handle(mut packet: Packet) -> bool {
                 && let Some((index, link)) = link::by_id(link_id)
                 && !link.add_view(door, packet.take_fd(0))
             {
-                link.give_up(index);
+                link.give_up(index, Reason::NoMemory);
                 return true;
             }
         }
@@ -688,7 +719,7 @@ fn without_descriptors(packet: &Packet) -> bool {
     };
     let link = link_id.and_then(link::by_id);
     link.is_some_and(|(index, link)| {
-        link.give_up(index);
+        link.give_up(index, Reason::NoMemory);
         true
     })
 }
@@ -716,7 +747,7 @@ pub fn after_fork() {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{free, pair, tables};
+    use crate::testing::{GUEST_ARENA_BYTES, GuestFiles, free, pair, tables};
 
     /// A test that is held up for longer than a send waits for room is made again.
     const TRIES_MAX: usize = 10;
@@ -838,6 +869,82 @@ mod tests {
         assert!(!answer(Reason::NoMemory), "asked for no reason");
         assert!(answer(Reason::Version));
         assert_eq!(conn.passing.load(Ordering::Relaxed), Reason::Version as u32);
+        free(conn);
+    }
+
+    #[test]
+    fn a_link_to_another_guest_goes_with_its_broker() {
+        let _turn = tables();
+        let files = GuestFiles::new();
+        let Files([ours, broker]) = &pretended();
+        pretend(hidden::copy(*ours).expect("a hidden descriptor"));
+        let Files([fd, ..]) = &connection();
+        wait::set_up().expect("a page");
+        let first = link::at(link::free_place().expect("a place"));
+        first
+            .peer_base
+            .store(core::ptr::null_mut(), Ordering::Relaxed);
+        let (link_id, arena_bytes) = (70, GUEST_ARENA_BYTES as u64);
+        let guest = Guest {
+            link_id,
+            arena_bytes,
+            peer_arena_bytes: arena_bytes,
+        };
+        let bell = || sys!(SYS_eventfd2, 0, libc::EFD_NONBLOCK).expect("a bell") as i32;
+        let bells = Files([bell(), bell()]);
+        let (door, port) = (0, 5);
+        let tell = |told: sys::Result<()>| {
+            told.expect("room");
+            drain_mail();
+        };
+        tell(send_on(*broker, &guest, &files.0));
+        let (_, link) = link::by_id(link_id).expect("the link");
+        assert_eq!(
+            link.state.load(Ordering::Relaxed),
+            link::link_state::LIVE,
+            "at once"
+        );
+        let own = OwnDoor {
+            link_id,
+            door,
+            port,
+        };
+        tell(send_on(*broker, &own, &bells.0[..1]));
+        let peers = PeerDoor {
+            link_id,
+            door,
+            port,
+        };
+        tell(send_on(*broker, &peers, &bells.0[1..]));
+        assert_eq!(link.ports[0].load(Ordering::Relaxed), 5);
+        let conn = state::add_conn(*fd, false).expect("a place");
+        conn.phase.advance(Event::Offered);
+        let pair = Pair {
+            conn_id: conn.id(),
+            channel_id: 8,
+            link_id,
+            slot: 3,
+            generation: 1,
+            cuts_through: 0,
+            pad: 0,
+        };
+        // A child would not have the peer's memory.
+        fork::pretend_under_way(true);
+        tell(send_on(*broker, &pair, &[]));
+        fork::pretend_under_way(false);
+        assert_eq!(conn.phase.load(Ordering::Relaxed), phase::KERNEL);
+        let over = told(*broker).and_then(|packet| packet.body::<Status>());
+        let is_over = over.is_some_and(|over| over.status == status::KERNEL);
+        assert!(is_over, "its peer waits");
+        conn.phase.advance(Event::Offered);
+        tell(send_on(*broker, &pair, &[]));
+        assert!(conn.is_paired() && told(*broker).is_none());
+        // No later one could be shown it.
+        assert!(!link.can_rejoin() && link::has_guests());
+        sys!(SYS_shutdown, *broker, libc::SHUT_RDWR).expect("its end");
+        drain_mail();
+        assert!(!conn.is_paired() && super::fd() < 0);
+        assert!(link::by_id(link_id).is_none() && !link::has_guests());
         free(conn);
     }
 

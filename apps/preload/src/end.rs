@@ -5,7 +5,7 @@ use crate::lock::{Guard, lock_shared, rank};
 use crate::spin;
 use crate::state::Conn;
 use crate::sys::{self, sys};
-use crate::{broker, epoll, late, link, stack, stay, transfer, upgrade, wait};
+use crate::{broker, epoll, guest, late, link, stack, stay, transfer, upgrade, wait};
 use core::sync::atomic::Ordering;
 use fordway_abi::control::status;
 use fordway_abi::reason::Reason;
@@ -369,6 +369,10 @@ impl End for At<'_> {
 
     fn disown(&self) {
         let link = self.conn.link.load(Ordering::Relaxed);
+        if guest::is_cut_off(self.conn) {
+            // Its parent need not have done it.
+            epoll::detach(self.conn);
+        }
         // Of several threads that find it out, one lets go.
         if self.conn.phase.transition(Event::Left).is_ok() {
             link::unbind(link);

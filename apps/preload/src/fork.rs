@@ -8,6 +8,8 @@
 //! A child does not use an inherited channel: doorbells and wait page are the
 //! parent's. Its first call on such a connection moves it to the kernel path, for
 //! both. A child that never touches it (redis saving to disk) harms nothing.
+//! Of a channel to another guest a child has not even the memory: the parent moves the
+//! connection before the fork ([`guest`]).
 //!
 //! Forks are seen by libc's own hook. vfork and posix_spawn children run in the parent's
 //! memory until they exec; they change nothing here.
@@ -16,7 +18,8 @@ use crate::process::PROCESS;
 use crate::state::{self, Held, attention};
 use crate::sys;
 use crate::{
-    broker, datagram, epoll, headroom, hidden, identity, late, libcs, link, shared_bell, stay, wait,
+    broker, datagram, epoll, guest, headroom, hidden, identity, late, libcs, link, shared_bell,
+    stay, wait,
 };
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use fordway_sockets::{Event, down};
@@ -76,9 +79,22 @@ pub fn holders(of: &Held) -> u32 {
     cell(of).map_or(1, |cell| cell.load(Ordering::Acquire) + u32::from(gone))
 }
 
+/// Whether a fork is under way. Who asks under the lock of the mail, and is told that none is, has acted on it before
+/// the fork looks at connections ([`guest::before_fork`]).
+pub fn is_under_way() -> bool {
+    PROCESS.family.under_way.load(Ordering::SeqCst) != 0
+}
+
+/// What a fork begins with, and its end.
+#[cfg(test)]
+pub fn pretend_under_way(is_so: bool) {
+    let count = u32::from(is_so);
+    PROCESS.family.under_way.store(count, Ordering::SeqCst);
+}
+
 /// Whether this process alone holds it, and no fork is about to change that. Under the lock of the tables.
 pub fn is_alone(of: &Held) -> bool {
-    PROCESS.family.under_way.load(Ordering::SeqCst) == 0 && holders(of) == 1
+    !is_under_way() && holders(of) == 1
 }
 
 /// This process lets go of it; once, however often it says so.
@@ -143,6 +159,7 @@ fn free_cell() -> Option<u32> {
 /// that fails leaves the count too high, which costs an upgrade, nothing else.
 unsafe extern "C" fn prepare() {
     PROCESS.family.under_way.fetch_add(1, Ordering::SeqCst);
+    guest::before_fork();
     loop {
         datagram::before_fork();
         epoll::before_fork();
@@ -190,9 +207,10 @@ fn let_go_tables() {
     }
 }
 
-/// What is the parent's. The cells first: they keep what rings the parent's bells, which are closed
-/// in the child then.
-const AFTER_FORK: [fn(); 8] = [
+/// What is the parent's. Guests' memory first, where there would be none. The cells before the bells: they keep what
+/// rings the parent's, which are closed in the child then.
+const AFTER_FORK: [fn(); 9] = [
+    guest::after_fork,
     broker::after_fork,
     epoll::cells_after_fork,
     epoll::after_fork,
@@ -223,7 +241,11 @@ unsafe extern "C" fn child() {
             lock.store(0, Ordering::Relaxed);
         }
         if conn.is_paired() {
-            let marks = attention::FOREIGN | attention::INHERITED;
+            let lost = match guest::misses_bytes(conn) {
+                true => attention::BROKEN,
+                false => 0,
+            };
+            let marks = attention::FOREIGN | attention::INHERITED | lost;
             conn.attention.fetch_or(marks, Ordering::Relaxed);
         } else {
             // An offer is the parent's, if there is one.

@@ -23,6 +23,7 @@ const LAYERS: [&[&str]; 7] = [
     &[
         "broker",
         "fork",
+        "guest",
         "late",
         "link",
         "shared_bell",

@@ -42,6 +42,7 @@ mod end;
 mod epoll;
 mod faults;
 mod fork;
+mod guest;
 mod headroom;
 mod hidden;
 mod hooks_fd;

@@ -5,6 +5,9 @@
 //! States: FREE; MADE (our region exists and was sent); LIVE (the peer's side is
 //! mapped). A link is never unmapped while a connection uses it; when the peer's
 //! process is gone and the last connection closed, it is given back.
+//!
+//! A link to a process of another guest of Xen is one too, but for how it is made and what its doorbells are
+//! ([`crate::guest`]).
 
 use crate::late::Held;
 use crate::lock::{Lock, lock_shared, rank};
@@ -13,7 +16,7 @@ use crate::spin::Spins;
 use crate::state::{self, Conn, attention};
 use crate::sys::{self, sys};
 use crate::thread::Shield;
-use crate::{broker, headroom, hidden, purse, thread, wait};
+use crate::{broker, guest, headroom, hidden, purse, thread, wait};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use fordway_abi::reason::Reason;
 use fordway_abi::shm::{
@@ -47,8 +50,10 @@ pub struct Link {
     pub peer_gone: AtomicU32,
     /// 1: inherited over a fork; its registration is the parent's.
     pub inherited: AtomicU32,
-    /// 1: descriptors of it were lost; it takes no connections any more.
+    /// 1: descriptors of it were lost, or its broker; it takes no connections any more.
     pub useless: AtomicU32,
+    /// 1: the peer is a process of another guest.
+    pub guest: AtomicU32,
     /// Connections that use it.
     pub users: AtomicU32,
     /// The peer's `kernel_acts` when they were looked at last.
@@ -69,9 +74,13 @@ pub struct Link {
     pub peer_base: AtomicPtr<u8>,
     /// The peer's wait page.
     pub peer_page: AtomicPtr<WaitPage>,
+    /// Where such a page was mapped last that lies in no region.
+    page_place: AtomicPtr<u8>,
     /// The peer's doorbells (0: unknown, else descriptor plus one).
     pub doors: [AtomicI32; DOOR_COUNT],
-    /// Threads that knock at one of them, by a number that is not closed before they have.
+    /// The event channel of each that has one. Set before the doorbell is.
+    pub ports: [AtomicU32; DOOR_COUNT],
+    /// Threads that knock at one of them, or open a view again, by a number that is not closed before they have.
     knockers: AtomicU32,
     /// What shows the peer's rings at our doors (0: not there, else descriptor plus one):
     /// the newest, and the one before, by which a peer knocks that has not heard of it yet.
@@ -90,6 +99,8 @@ pub struct Links {
     link_high: AtomicU32,
     /// How often some peer was seen to have acted on the kernel's sockets.
     acts_seen: AtomicU32,
+    /// Links of this process to other guests.
+    pub guests: AtomicU32,
 }
 
 impl Links {
@@ -99,6 +110,7 @@ impl Links {
             links: AtomicPtr::new(core::ptr::null_mut()),
             link_high: AtomicU32::new(0),
             acts_seen: AtomicU32::new(0),
+            guests: AtomicU32::new(0),
         }
     }
 }
@@ -143,18 +155,40 @@ pub fn own() -> impl Iterator<Item = &'static Link> {
         .filter(|link| link.inherited.load(Ordering::Relaxed) == 0)
 }
 
+/// Whether this process has links to other guests: one load where there are none.
+#[inline(always)]
+pub fn has_guests() -> bool {
+    PROCESS.links.guests.load(Ordering::Relaxed) != 0
+}
+
+/// Whether link number `index` is one of those.
+#[inline(always)]
+pub fn is_guests(index: u32) -> bool {
+    has_guests() && at(index).is_guest()
+}
+
+/// The peer's CPU by its word; unknown of another guest's, whose CPUs are not ours.
+#[inline(always)]
+pub fn cpu_by(index: u32, word: &AtomicU32) -> u32 {
+    match is_guests(index) {
+        true => u32::MAX,
+        false => word.load(Ordering::Relaxed),
+    }
+}
+
 /// In a forked child: all links are the parent's. Connections that were inherited still
 /// use their memory until they are on the kernel path.
 pub fn after_fork() {
+    // Also of links that are over: who has come too late rings none, and is counted.
+    for index in 0..PROCESS.links.link_high.load(Ordering::Acquire) {
+        at(index).knockers.store(0, Ordering::Relaxed);
+    }
     for (_, link) in all() {
         link.inherited.store(1, Ordering::Relaxed);
         link.sweeping.reset();
         link.close_views();
     }
-    // Also of links that are over: who has come too late rings none, and is counted.
-    for index in 0..PROCESS.links.link_high.load(Ordering::Acquire) {
-        at(index).knockers.store(0, Ordering::Relaxed);
-    }
+    PROCESS.links.guests.store(0, Ordering::Relaxed);
 }
 
 /// The link with the broker's number `id`.
@@ -194,18 +228,22 @@ pub fn make_memory(
     }
 }
 
+/// Lays empty memory over the range at `place`, or anywhere if that is null.
+pub fn cover(place: *mut u8, bytes: usize, protection: i32) -> sys::Result<*mut u8> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    sys::map(-1, bytes, protection, flags, place)
+}
+
 /// Puts empty memory in the place of a region: a thread of the program may still be
 /// about to look at it, and the next link of this slot is laid over it.
-fn blank(base: *mut u8, bytes: usize) {
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+pub fn blank(base: *mut u8, bytes: usize) {
     if !base.is_null() {
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let _ = sys::map(-1, bytes, protection, flags, base);
+        let _ = cover(base, bytes, libc::PROT_READ | libc::PROT_WRITE);
     }
 }
 
-/// A new link with a region of its own; returns its region's descriptor.
-pub fn make(id: u64, key: [u8; 16]) -> sys::Result<i32> {
+/// A place for one more link, if there is address space for its regions.
+pub fn free_place() -> sys::Result<u32> {
     let index = (0..LINK_COUNT as u32)
         .find(|index| at(*index).state.load(Ordering::Relaxed) == link_state::FREE)
         .ok_or(libc::ENOBUFS)?;
@@ -219,48 +257,82 @@ pub fn make(id: u64, key: [u8; 16]) -> sys::Result<i32> {
     if place.is_null() && !sys::may_have_space(links * 2 * REGION_BYTES as u64) {
         return Err(libc::ENOMEM);
     }
-    let (fd, base) = make_memory(c"fordway-region", REGION_BYTES, place)?;
-    // SAFETY: a fresh, zeroed, writable mapping of a region.
+    Ok(index)
+}
+
+/// Makes an empty region of ours known as one.
+///
+/// # Safety
+/// A zeroed, writable mapping of a region's header.
+pub unsafe fn begin_region<'a>(base: *mut u8) -> &'a RegionHeader {
+    // SAFETY: by contract.
     let header = unsafe { &*base.cast::<RegionHeader>() };
     header.magic.store(REGION_MAGIC, Ordering::Relaxed);
     header
         .abi_version
         .store(fordway_abi::ABI_VERSION, Ordering::Relaxed);
+    header
+}
+
+/// A new link with a region of its own; returns its region's descriptor.
+pub fn make(id: u64, key: [u8; 16]) -> sys::Result<i32> {
+    let index = free_place()?;
     let link = at(index);
+    let place = link.own_base.load(Ordering::Relaxed);
+    let (fd, base) = make_memory(c"fordway-region", REGION_BYTES, place)?;
+    // SAFETY: just mapped.
+    unsafe { begin_region(base) };
     for (word, bytes) in link.key.iter().zip(key.chunks_exact(8)) {
         word.store(
             u64::from_ne_bytes(bytes.try_into().unwrap_or([0; 8])),
             Ordering::Relaxed,
         );
     }
+    link.own_fd.store(fd, Ordering::Relaxed);
+    link.own_base.store(base, Ordering::Relaxed);
+    begin(index, id, link_state::MADE);
+    Ok(fd)
+}
+
+/// The link in this place is in use from here on. Its own memory is there.
+pub fn begin(index: u32, id: u64, state: u32) {
+    let link = at(index);
     for (door, knocked) in link.doors.iter().zip(&link.knocked) {
         door.store(0, Ordering::Relaxed);
         knocked.store(0, Ordering::Relaxed);
     }
     link.id.store(id, Ordering::Relaxed);
-    link.own_fd.store(fd, Ordering::Relaxed);
-    link.own_base.store(base, Ordering::Relaxed);
     link.users.store(0, Ordering::Relaxed);
     link.spins.forget();
     link.acts_seen.store(0, Ordering::Relaxed);
     link.peer_gone.store(0, Ordering::Relaxed);
     link.useless.store(0, Ordering::Relaxed);
     link.inherited.store(0, Ordering::Relaxed);
-    link.state.store(link_state::MADE, Ordering::Release);
+    link.state.store(state, Ordering::Release);
     PROCESS
         .links
         .link_high
         .fetch_max(index + 1, Ordering::AcqRel);
-    Ok(fd)
 }
 
 impl Link {
+    /// Whether the peer is a process of another guest.
+    #[inline(always)]
+    pub fn is_guest(&self) -> bool {
+        self.guest.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether a later broker can be shown it.
+    pub fn can_rejoin(&self) -> bool {
+        !self.is_guest()
+    }
+
     /// The peer's side has come.
     pub fn join(&self, region: i32, page: i32) -> sys::Result<()> {
         let place = self.peer_base.load(Ordering::Relaxed);
         let base = sys::map_sealed(region, REGION_BYTES, libc::PROT_READ, place);
-        let place = self.peer_page.load(Ordering::Relaxed);
-        let page = sys::map_sealed(page, WAIT_PAGE_BYTES, libc::PROT_READ, place.cast());
+        let place = self.page_place.load(Ordering::Relaxed);
+        let page = sys::map_sealed(page, WAIT_PAGE_BYTES, libc::PROT_READ, place);
         let (base, page) = (base?, page?.cast::<WaitPage>());
         // SAFETY: both were just mapped, whole; read through atomics only.
         let (region_magic, page_magic) = unsafe {
@@ -275,28 +347,31 @@ impl Link {
         }
         self.peer_base.store(base, Ordering::Relaxed);
         self.peer_page.store(page, Ordering::Relaxed);
+        self.page_place.store(page.cast(), Ordering::Relaxed);
         self.state.store(link_state::LIVE, Ordering::Release);
         Ok(())
     }
 
     /// Moves its connections to the kernel path, and takes no others.
-    pub fn give_up(&self, index: u32) {
+    pub fn give_up(&self, index: u32, reason: Reason) {
         self.useless.store(1, Ordering::Release);
         for conn in users(index) {
-            down::ask(conn, Reason::NoMemory as u32);
+            down::ask(conn, reason as u32);
         }
     }
 
-    /// A doorbell of the peer has come. False: it cannot be kept, and the link must be
-    /// given up.
-    pub fn add_door(&self, door: u64, fd: i32) -> bool {
+    /// A doorbell of the peer has come, with the port of its event channel if it is one. False: it cannot be
+    /// kept, and the link must be given up.
+    pub fn add_door(&self, door: u64, fd: i32, port: u32) -> bool {
         let (Some(word), Ok(fd)) = (self.doors.get(door as usize), self.keep(door, fd)) else {
             return false;
         };
+        // Whoever finds the descriptor finds its port. One that still has the former descriptor rings none.
+        self.ports[door as usize].store(port, Ordering::SeqCst);
         let former = word.swap(fd + 1, Ordering::SeqCst);
         // A ring may have gone astray before the door was here (the peer has found a new
         // broker before we did), or by the one before, at which the peer does not look any more.
-        knock_by(fd);
+        knock_by(fd, port);
         self.close_door(former);
         true
     }
@@ -307,8 +382,8 @@ impl Link {
             return false;
         };
         let before = &self.views[1][door as usize];
-        let former = newest.swap(fd + 1, Ordering::Relaxed);
-        hidden::close(before.swap(former, Ordering::Relaxed) - 1);
+        let former = newest.swap(fd + 1, Ordering::SeqCst);
+        self.close_door(before.swap(former, Ordering::SeqCst));
         wait::watch_view(door as usize, fd).is_ok()
     }
 
@@ -330,7 +405,7 @@ impl Link {
 
     fn close_views(&self) {
         for view in self.views.iter().flatten() {
-            hidden::close(view.swap(0, Ordering::Relaxed) - 1);
+            self.close_door(view.swap(0, Ordering::SeqCst));
         }
     }
 
@@ -420,25 +495,33 @@ impl Link {
 
     /// Knocks at a door, if there is one.
     fn knock_at_door(&self, door: usize) -> bool {
+        self.by_numbers(|| {
+            let known = self.doors[door].load(Ordering::SeqCst);
+            if known != 0 {
+                knock_by(known - 1, self.ports[door].load(Ordering::SeqCst));
+            }
+            known != 0
+        })
+    }
+
+    /// Runs `body`, in which no door and no view is closed whose number it finds.
+    pub fn by_numbers<R>(&self, body: impl FnOnce() -> R) -> R {
         // No handler may come in between, and close a door: it would wait for this.
         let _shield = Shield::new();
         // SYNC POINT with `close_door`: counted before the number is looked at.
         self.knockers.fetch_add(1, Ordering::SeqCst);
-        let known = self.doors[door].load(Ordering::SeqCst);
-        if known != 0 {
-            knock_by(known - 1);
-        }
+        let result = body();
         self.knockers.fetch_sub(1, Ordering::Release);
-        known != 0
+        result
     }
 
-    /// Closes what a door was, once nobody can be about to knock at it: the number is another file's
+    /// Closes what a door was, or a view, once nobody can be about to use it: the number is another file's
     /// then, perhaps a socket's of the program ([`crate::stay`]).
     fn close_door(&self, former: i32) {
         if former == 0 {
             return;
         }
-        // They write eight bytes, without sleeping.
+        // They read and write a few bytes, without sleeping.
         while self.knockers.load(Ordering::SeqCst) != 0 {
             let _ = sys!(SYS_sched_yield);
         }
@@ -483,13 +566,14 @@ impl Link {
             // SAFETY: mapped since `make`.
             let header = unsafe { &*own.cast::<RegionHeader>() };
             headroom::give_back(header.arena_next.load(Ordering::Relaxed));
+            if self.is_guest() {
+                PROCESS.links.guests.fetch_sub(1, Ordering::Relaxed);
+            }
         }
+        self.guest.store(0, Ordering::Relaxed);
         blank(own, REGION_BYTES);
         blank(self.peer_base.load(Ordering::Relaxed), REGION_BYTES);
-        blank(
-            self.peer_page.load(Ordering::Relaxed).cast(),
-            WAIT_PAGE_BYTES,
-        );
+        blank(self.page_place.load(Ordering::Relaxed), WAIT_PAGE_BYTES);
         hidden::close(self.own_fd.load(Ordering::Relaxed));
         for door in &self.doors {
             self.close_door(door.swap(0, Ordering::SeqCst));
@@ -499,9 +583,14 @@ impl Link {
 }
 
 /// Knocks at a bell that the broker gave to us alone: this never blocks.
-fn knock_by(eventfd: i32) {
-    let one = 1u64;
-    let _ = sys!(SYS_write, eventfd, &raw const one, 8);
+fn knock_by(fd: i32, port: u32) {
+    match port {
+        0 => {
+            let one = 1u64;
+            let _ = sys!(SYS_write, fd, &raw const one, 8);
+        }
+        port => guest::notify(fd, port),
+    }
 }
 
 /// Endpoint `slot` of a region, by its bounds.
@@ -573,13 +662,16 @@ pub fn bind(conn: &Conn, index: u32, slot: u32, generation: u32, channel_id: u64
     conn.generation.store(generation, Ordering::Relaxed);
     conn.far.store(0, Ordering::Relaxed);
     conn.channel_id.store(channel_id, Ordering::Relaxed);
+    conn.off_rings.store(0, Ordering::Relaxed);
     conn.attention.store(0, Ordering::Relaxed);
     conn.bound.fetch_add(1, Ordering::Release);
 }
 
-/// Whether our endpoint is still that of the connection's channel.
+/// Whether our endpoint is still that of the connection's channel, and this process has the peer's.
 pub fn is_bound(conn: &Conn) -> bool {
-    conn.own().cold.generation.load(Ordering::Acquire) == conn.generation.load(Ordering::Relaxed)
+    let generation = &conn.own().cold.generation;
+    generation.load(Ordering::Acquire) == conn.generation.load(Ordering::Relaxed)
+        && !guest::is_cut_off(conn)
 }
 
 /// Runs `body` while door `door` shows no peer's knocks. Links whose knocks cannot be shown afterwards
@@ -600,7 +692,7 @@ pub fn without_views<R>(door: usize, body: impl FnOnce() -> R) -> R {
         for view in views(link) {
             let view = view.load(Ordering::Relaxed) - 1;
             if view >= 0 && wait::watch_view(door, view).is_err() {
-                link.give_up(index);
+                link.give_up(index, Reason::NoMemory);
                 given_up = true;
             }
         }
@@ -701,12 +793,8 @@ impl Conn {
     #[inline(always)]
     pub fn peer_cpu(&self) -> u32 {
         // SAFETY: mapped by `bind`; an atomic load.
-        unsafe {
-            (*self.peer.load(Ordering::Relaxed))
-                .wait
-                .cpu
-                .load(Ordering::Relaxed)
-        }
+        let word = unsafe { &(*self.peer.load(Ordering::Relaxed)).wait.cpu };
+        cpu_by(self.link.load(Ordering::Relaxed), word)
     }
 
     /// Whether the peer looks at the ring, or has a waiter that is to be told of bytes there.
@@ -851,7 +939,7 @@ mod tests {
         let (index, link) = by_id(9).expect("the link");
         let flags = libc::EFD_NONBLOCK | libc::EFD_CLOEXEC;
         let bell = sys!(SYS_eventfd2, 0, flags).expect("a bell") as i32;
-        assert!(link.add_door(DOOR_SHARED as u64, bell));
+        assert!(link.add_door(DOOR_SHARED as u64, bell, 0));
         let fd = link.doors[DOOR_SHARED].load(Ordering::Relaxed) - 1;
         let is_open = || sys!(SYS_fcntl, fd, libc::F_GETFD).is_ok();
         assert!(link.knock_at_door(DOOR_SHARED) && is_open());

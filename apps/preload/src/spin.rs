@@ -205,7 +205,7 @@ impl Peer {
     fn exchange_cpus(self) -> u32 {
         // SAFETY: what was mapped for a channel stays so, be it with other memory ([`link`]); atomics.
         let (own, peer) = unsafe { (&(*self.own).wait.cpu, &(*self.peer).wait.cpu) };
-        let peer_cpu = || peer.load(Ordering::Relaxed);
+        let peer_cpu = || link::cpu_by(self.link, peer);
         note(own, peer_cpu);
         peer_cpu()
     }

@@ -114,6 +114,8 @@ pub struct Conn {
     pub peer_there: AtomicU32,
     /// The channel's number.
     pub channel_id: AtomicU64,
+    /// 1: at the last fork neither ring had anything for this end any more ([`crate::guest`]).
+    pub off_rings: AtomicU32,
     /// SO_RCVTIMEO in nanoseconds; 0: none.
     pub receive_timeout_ns: AtomicU64,
     /// SO_SNDTIMEO in nanoseconds; 0: none.

@@ -233,6 +233,19 @@ pub fn map(
     settled.map(|base| base as *mut u8)
 }
 
+/// Maps pages of a device over a range that is ours, in one step and with the rights that they keep: where
+/// the kernel has put another guest's pages, they can be neither moved nor given others. Devices keep theirs
+/// out of core dumps, and have none of them locked.
+pub fn map_over(
+    (fd, offset): (c_int, usize),
+    bytes: usize,
+    protection: c_int,
+    place: *mut u8,
+) -> Result<()> {
+    let flags = libc::MAP_SHARED | libc::MAP_FIXED;
+    sys!(SYS_mmap, place, bytes, protection, flags, fd, offset).map(drop)
+}
+
 /// Maps somebody else's memfd after looking at its size and seals, and closes it. The broker has
 /// looked too; the library trusts nobody it need not.
 pub fn map_sealed(fd: c_int, bytes: usize, protection: c_int, place: *mut u8) -> Result<*mut u8> {

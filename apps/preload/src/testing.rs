@@ -3,10 +3,11 @@
 
 use crate::state::Conn;
 use crate::sys::{self, sys};
-use crate::{broker, config, datagram, epoll, fork, link, state, upgrade, wait};
+use crate::{broker, config, datagram, epoll, fork, guest, link, state, upgrade, wait};
 use core::sync::atomic::Ordering;
 use fordway_abi::control;
 use fordway_abi::reason::Reason;
+use fordway_abi::shm::GUEST_HEAD_BYTES;
 use fordway_ring::Entered;
 use fordway_sockets::{Event, down};
 use std::ffi::CString;
@@ -83,17 +84,92 @@ fn close(fds: [i32; 2]) {
     }
 }
 
+/// Bytes of ring memory of a link between guests.
+pub const GUEST_ARENA_BYTES: usize = 256 * 1024;
+
+/// What stands in the place of the devices by which two guests have each other's pages: the pages of each.
+pub struct GuestFiles(pub [i32; 2]);
+
+impl GuestFiles {
+    pub fn new() -> Self {
+        Self([(); 2].map(|()| {
+            let fd = sys!(SYS_memfd_create, c"pages".as_ptr(), libc::MFD_CLOEXEC);
+            let fd = fd.expect("a file") as i32;
+            let bytes = GUEST_HEAD_BYTES + GUEST_ARENA_BYTES;
+            sys!(SYS_ftruncate, fd, bytes).expect("its size");
+            fd
+        }))
+    }
+
+    /// The link of one side.
+    pub fn link(&self, side: usize, id: u64) -> u32 {
+        let index = link::free_place().expect("a place");
+        // As in `host_link`.
+        let former = &link::at(index).peer_base;
+        former.store(ptr::null_mut(), Ordering::Relaxed);
+        let copy = |side: usize| sys!(SYS_dup, self.0[side]).expect("a copy") as i32;
+        let guest = control::Guest {
+            link_id: id,
+            arena_bytes: GUEST_ARENA_BYTES as u64,
+            peer_arena_bytes: GUEST_ARENA_BYTES as u64,
+        };
+        guest::make(&guest, copy(side), copy(1 - side)).expect("a link");
+        assert!(link::by_id(id).is_some_and(|(its, _)| its == index));
+        index
+    }
+}
+
+impl Drop for GuestFiles {
+    fn drop(&mut self) {
+        close(self.0);
+    }
+}
+
+/// A link whose peer's side has not come.
+fn host_link(id: u64) -> u32 {
+    link::make(id, [id as u8; 16]).expect("a link");
+    let (index, link) = link::by_id(id).expect("the link");
+    // Other tests have put there what is not to be mapped over.
+    link.peer_base.store(ptr::null_mut(), Ordering::Relaxed);
+    index
+}
+
 /// Both ends of a connection, this process's, between which bytes may go by rings. While there is a broker.
 pub struct Channel {
     pub ends: [&'static Conn; 2],
     pub fds: [i32; 2],
-    links: [u32; 2],
+    pub links: [u32; 2],
 }
 
 impl Channel {
     /// By links of these numbers. `before` comes between the connection and its channel.
     pub fn new(ids: [u64; 2], before: impl FnOnce([&'static Conn; 2], [i32; 2])) -> Self {
-        let page = wait::set_up().expect("a page");
+        let links = || {
+            let page = wait::set_up().expect("a page");
+            let links = ids.map(host_link);
+            for at in 0..2 {
+                let region = link::at(links[1 - at]).own_fd.load(Ordering::Relaxed);
+                let copy = |fd| sys!(SYS_dup, fd).expect("a copy") as i32;
+                let joined = link::at(links[at]).join(copy(region), copy(page));
+                joined.expect("the other side");
+            }
+            links
+        };
+        Self::by(links, ids[0], before)
+    }
+
+    /// The same as between two guests.
+    pub fn between_guests(ids: [u64; 2], files: &GuestFiles) -> Self {
+        let links = || [0, 1].map(|side| files.link(side, ids[side]));
+        Self::by(links, ids[0], |_, _| ())
+    }
+
+    fn by(
+        links: impl FnOnce() -> [u32; 2],
+        channel_id: u64,
+        before: impl FnOnce([&'static Conn; 2], [i32; 2]),
+    ) -> Self {
+        wait::set_up().expect("a page");
         let fds = pair_of(libc::SOCK_STREAM);
         let ends = fds.map(|fd| {
             let conn = state::add_conn(fd, true).expect("a place");
@@ -106,25 +182,12 @@ impl Channel {
             wait::make_known(door).expect("a bell");
         }
         before(ends, fds);
-        let links = ids.map(|id| {
-            link::make(id, [id as u8; 16]).expect("a link");
-            let (index, link) = link::by_id(id).expect("the link");
-            // Other tests have put there what is not to be mapped over.
-            link.peer_base.store(ptr::null_mut(), Ordering::Relaxed);
-            link.peer_page.store(ptr::null_mut(), Ordering::Relaxed);
-            (index, link)
-        });
-        for at in 0..2 {
-            let region = links[1 - at].1.own_fd.load(Ordering::Relaxed);
-            let [region, page] = [region, page].map(|fd| sys!(SYS_dup, fd).expect("a copy") as i32);
-            links[at].1.join(region, page).expect("the other side");
-        }
-        let links = links.map(|(index, _)| index);
+        let links = links();
         for (conn, link) in ends.into_iter().zip(links) {
             conn.phase.advance(Event::Offered);
             let pair = control::Pair {
                 conn_id: conn.id(),
-                channel_id: ids[0],
+                channel_id,
                 link_id: 0,
                 slot: 0,
                 generation: 1,

@@ -7,7 +7,8 @@
 //! that peer's knocks by (`fordway_abi::control`). Bells of epoll
 //! instances belong to them until close; bells of threads are borrowed for one
 //! sleep. Bell 0 is everybody's: it is used when no other can be had
-//! ([`crate::shared_bell`]). A sleeper without any bell looks around every [`BLIND_SLICE_NS`].
+//! ([`crate::shared_bell`]). Peers in other guests have pages of their own, in which the same is said, and event channels
+//! for views ([`crate::guest`]). A sleeper without any bell looks around every [`BLIND_SLICE_NS`].
 
 use crate::deadline::{Deadline, timespec};
 use crate::lock::{Lock, rank};
@@ -17,7 +18,7 @@ use crate::spin::{self, Look};
 use crate::state::Conn;
 use crate::sys::{self, sys};
 use crate::thread::{self, Shield};
-use crate::{broker, hidden, late, link, real, shared_bell, stay, upgrade};
+use crate::{broker, guest, hidden, late, link, real, shared_bell, stay, upgrade};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use fordway_abi::shm::{DOOR_COUNT, DOOR_SHARED, WAIT_PAGE_BYTES, WAIT_PAGE_MAGIC, WaitPage};
@@ -87,14 +88,14 @@ impl Bell {
 
     /// Publishes that its waiter is about to sleep; rings are to be looked at once more.
     pub fn announce(self) {
-        PROCESS.doors.sleepers[self.door].fetch_add(1, Ordering::SeqCst);
-        self.stand_by();
+        self.sleepers().fetch_add(1, Ordering::SeqCst);
+        self.stand_by_beside(1);
     }
 
     /// Its waiter runs again. While others sleep behind the same bell (threads in one
     /// epoll instance), the bell stays announced.
     pub fn retract(self) {
-        if PROCESS.doors.sleepers[self.door].fetch_sub(1, Ordering::SeqCst) != 1 {
+        if self.sleepers().fetch_sub(1, Ordering::SeqCst) != 1 {
             // Peers have knocked for this sleep. What comes while the waiter works is for the
             // others: peers must knock anew. What came before, the waiter looks for.
             self.stand_by();
@@ -102,6 +103,9 @@ impl Bell {
         }
         if let Some(sleeper) = self.page() {
             sleeper.retract();
+            if link::has_guests() {
+                guest::retract(self.door);
+            }
         }
         if self.has_sleepers() {
             // Somebody announced between the two steps: what was missed since, he looks for.
@@ -112,7 +116,11 @@ impl Bell {
 
     /// Whether a thread sleeps behind it.
     pub fn has_sleepers(self) -> bool {
-        PROCESS.doors.sleepers[self.door].load(Ordering::SeqCst) != 0
+        self.sleepers().load(Ordering::SeqCst) != 0
+    }
+
+    fn sleepers(self) -> &'static AtomicU32 {
+        &PROCESS.doors.sleepers[self.door]
     }
 
     /// Wakes a thread that sleeps behind it, as a peer would.
@@ -131,8 +139,25 @@ impl Bell {
 
     /// Has peers ring it, whether or not a thread of ours sleeps behind it.
     pub fn stand_by(self) {
+        self.stand_by_beside(0);
+    }
+
+    /// The same, for so many of its sleepers.
+    fn stand_by_beside(self, own: u32) {
         if let Some(sleeper) = self.page() {
             sleeper.announce();
+            // SYNC POINT with `guest::make`: the announcement, which fences, before the look for links.
+            if link::has_guests() && guest::stand_by(self.door) {
+                self.pass_on(own);
+            }
+        }
+    }
+
+    /// A ring was taken by a thread that opened its view: others, for whom it may have been, look for it.
+    #[cold]
+    fn pass_on(self, own: u32) {
+        if self.sleepers().load(Ordering::SeqCst) > own {
+            self.knock();
         }
     }
 
@@ -197,6 +222,9 @@ pub fn beat() {
     if let Some(page) = unsafe { PROCESS.doors.page.load(Ordering::Relaxed).as_ref() } {
         let beat = page.beat.load(Ordering::Relaxed);
         page.beat.store(beat.wrapping_add(1), Ordering::Relaxed);
+        if link::has_guests() {
+            guest::beat();
+        }
     }
 }
 
@@ -208,6 +236,20 @@ pub fn acted() {
     if let Some(page) = unsafe { PROCESS.doors.page.load(Ordering::Relaxed).as_ref() } {
         // SYNC POINT with `Link::has_acted_since`: behind the act, before the next tail.
         page.kernel_acts.fetch_add(1, Ordering::SeqCst);
+        if link::has_guests() {
+            guest::acted();
+        }
+    }
+}
+
+/// Says in a page for another guest's process who is said to sleep. One who wakes meanwhile may be said to sleep until
+/// he wakes the next time, which costs his peer a ring.
+pub fn show_sleepers(page: &WaitPage) {
+    // SAFETY: the page stays mapped once it is made.
+    if let Some(own) = unsafe { PROCESS.doors.page.load(Ordering::Acquire).as_ref() } {
+        let sleeping = own.sleeping.load(Ordering::SeqCst);
+        let doors = (0..DOOR_COUNT).filter(|door| sleeping >> door & 1 != 0);
+        doors.for_each(|door| Sleeper::new(page, door).announce());
     }
 }
 

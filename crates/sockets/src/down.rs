@@ -13,7 +13,7 @@
 //! | step | from, to | asked by | lock |
 //! |---|---|---|---|
 //! | [`downgrade`] | all of the below, both halves | the administrator, the program, a fork | - |
-//! | [`leave_and_stop`], [`settle`] | the same in two steps, of many connections | exec, a passed descriptor | - |
+//! | [`leave_and_stop`], [`settle`] | the same in two steps, of many connections | exec, a passed descriptor, a fork | - |
 //! | `leave` | RING to WITHDRAWN if the kernel has room for all that is unread, else to BACK | this end, or a peer that stopped | sending |
 //! | `withdraw` | RING to WITHDRAWN, however much is unread | [`watch`], a close | sending |
 //! | `send_rest` | WITHDRAWN: the rest goes by the kernel | each call and wake-up ([`serve`]) | sending |
@@ -149,6 +149,25 @@ pub fn settle(end: &impl End, deadline_ns: u64) {
         wait_for_peer(end, deadline_ns);
     }
     give_up_if_over(end);
+}
+
+/// Whether this end can do without the channel from here on, behind [`settle`]: all that it sends goes by the kernel, and
+/// so does all that comes. Without the peer's answer it keeps the channel, for the peer may still drain the ring.
+pub fn is_off_rings(end: &impl End) -> bool {
+    let Ok(_tx) = end.lock(Half::Sending) else {
+        return !end.has_channel();
+    };
+    let Ok(_rx) = end.lock(Half::Receiving) else {
+        return !end.has_channel();
+    };
+    let (producer, consumer) = (end.producer(), end.consumer());
+    let sends = matches!(producer.state(), tx_state::BACK | tx_state::WITHDRAWN);
+    // Who comes later finds the ring stopped.
+    let has_stopped = match end.peer_is_there() {
+        true => consumer.has_stopped() || consumer.is_over().unwrap_or(false),
+        false => end.own().wait.rx_state.load(Ordering::Relaxed) == rx_state::STOP,
+    };
+    sends && producer.back_bytes_or_zero() == 0 && has_stopped
 }
 
 fn ask_for_kernel(end: &impl End, reason: Reason) {

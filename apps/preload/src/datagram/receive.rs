@@ -408,7 +408,7 @@ impl Receiving<'_> {
             flow,
             remote: flow.remote(),
             tos: header.tos,
-            moment: header.moment,
+            moment: flow.moment(header.moment),
         });
         Ok(Got::Datagram(taken))
     }

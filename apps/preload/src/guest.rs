@@ -1,0 +1,534 @@
+//! Links to processes of other guests of Xen (docs/guests.md): what of a link is otherwise there.
+//!
+//! # Memory
+//! The broker has had pages granted to the peer's guest, and noted those that it was granted: two files, in each of
+//! which the head of a region comes first and its arena behind it. Both are laid at their places in a range of a whole
+//! region, so that whoever uses a channel need not know. In the rest of the range there are zeros, which a peer that
+//! names places without memory has us read.
+//!
+//! The kernel maps a peer's pages once, and gives them to no forked child (VM_DONTCOPY). So before a fork each
+//! connection is taken back to the kernel, and waited for as before an exec ([`before_fork`]). In the child zeros lie in
+//! the place of the peer's pages, and it locks no half of such a channel ([`is_cut_off`]): its first call lets go
+//! of it, or fails with ECONNRESET where the peer has not answered in time, for bytes would be missing.
+//!
+//! # Wait pages
+//! A peer of another guest cannot map our wait page. Each such link has one in its own region, in which the same is
+//! said: [`crate::wait`] says it here as well, behind the process's page. A link that comes is told who sleeps already.
+//! Either the sleeper finds the link, or the link the sleeper: each fences between what it says and its look.
+//!
+//! # Doorbells
+//! Event channels (/dev/xen/evtchn, include/uapi/xen/evtchn.h). A ring masks the channel until its port was read from the
+//! view and written back. Each sleeper does that before it says that it sleeps ([`stand_by`]). A port that it finds may have been
+//! the ring of another sleeper behind the same door, whom the kernel has not run yet: that one is woken by hand.
+//!
+//! # Limits
+//! A link lives as long as the broker that made it: a later one can be shown neither its pages nor its channels.
+//! Children of a fork that libc does not see (a bare system call) are killed when they touch the peer's pages.
+
+use crate::link::{self, Link, at, link_state};
+use crate::process::PROCESS;
+use crate::state::Conn;
+use crate::sys::{self, sys};
+use crate::{broker, wait};
+use core::sync::atomic::{AtomicI32, AtomicPtr, Ordering, fence};
+use fordway_abi::control::Guest;
+use fordway_abi::reason::Reason;
+use fordway_abi::shm::{
+    ARENA_OFFSET, GUEST_HEAD_BYTES, GUEST_WAIT_OFFSET, REGION_BYTES, WAIT_PAGE_MAGIC, WaitPage,
+};
+use fordway_ring::Sleeper;
+use fordway_sockets::down;
+
+const PAGE_BYTES: u64 = 4096;
+/// IOCTL_EVTCHN_NOTIFY: `_IOC(_IOC_NONE, 'E', 4, sizeof(struct ioctl_evtchn_notify))`.
+const NOTIFY: usize = 4 << 16 | (b'E' as usize) << 8 | 4;
+/// Ports that are read at once; a view has one.
+const PORTS: usize = 16;
+
+/// Links of this process to other guests, with their indices.
+fn all() -> impl Iterator<Item = (u32, &'static Link)> {
+    link::all().filter(|(_, link)| {
+        link.is_guest()
+            && link.inherited.load(Ordering::Relaxed) == 0
+            && link.state.load(Ordering::Acquire) == link_state::LIVE
+    })
+}
+
+/// A link, live at once. Its files are closed, for what they are is mapped.
+pub fn make(guest: &Guest, own: i32, peer: i32) -> sys::Result<()> {
+    let made = link::free_place().and_then(|index| {
+        lay_regions(guest, at(index), own, peer).inspect_err(|_| forget_regions(at(index)))?;
+        begin(guest, index);
+        Ok(())
+    });
+    for fd in [own, peer] {
+        let _ = sys!(SYS_close, fd);
+    }
+    made
+}
+
+fn lay_regions(guest: &Guest, link: &Link, own: i32, peer: i32) -> sys::Result<()> {
+    let (reads, writes) = (libc::PROT_READ, libc::PROT_READ | libc::PROT_WRITE);
+    // Threads that come too late for a former link of the place write to ours.
+    lay(&link.own_base, own, guest.arena_bytes, writes)?;
+    lay(&link.peer_base, peer, guest.peer_arena_bytes, reads)
+}
+
+/// Lays a file's pages over the range of a region.
+fn lay(place: &AtomicPtr<u8>, fd: i32, arena_bytes: u64, protection: i32) -> sys::Result<()> {
+    let room = (REGION_BYTES - ARENA_OFFSET) as u64;
+    if arena_bytes > room || arena_bytes == 0 || !arena_bytes.is_multiple_of(PAGE_BYTES) {
+        return Err(libc::EPROTO);
+    }
+    let base = link::cover(place.load(Ordering::Relaxed), REGION_BYTES, protection)?;
+    place.store(base, Ordering::Relaxed);
+    let arena = base.wrapping_add(ARENA_OFFSET);
+    sys::map_over((fd, 0), GUEST_HEAD_BYTES, protection, base)?;
+    let arena_at = (fd, GUEST_HEAD_BYTES);
+    sys::map_over(arena_at, arena_bytes as usize, protection, arena)
+}
+
+/// The range stays for the next link.
+fn forget_regions(link: &Link) {
+    for base in [&link.own_base, &link.peer_base] {
+        link::blank(base.load(Ordering::Relaxed), REGION_BYTES);
+    }
+}
+
+fn begin(guest: &Guest, index: u32) {
+    let link = at(index);
+    let own_base = link.own_base.load(Ordering::Relaxed);
+    // SAFETY: just mapped, for writing.
+    let header = unsafe { link::begin_region(own_base) };
+    let page = own_page(link);
+    let arena_end = ARENA_OFFSET as u64 + guest.arena_bytes;
+    header.arena_end.store(arena_end, Ordering::Relaxed);
+    page.magic.store(WAIT_PAGE_MAGIC, Ordering::Relaxed);
+    page.abi_version
+        .store(fordway_abi::ABI_VERSION, Ordering::Relaxed);
+    let peer_page = page_in(link.peer_base.load(Ordering::Relaxed));
+    link.peer_page.store(peer_page, Ordering::Relaxed);
+    link.own_fd.store(-1, Ordering::Relaxed);
+    link.guest.store(1, Ordering::Relaxed);
+    link::begin(index, guest.link_id, link_state::LIVE);
+    PROCESS.links.guests.fetch_add(1, Ordering::SeqCst);
+    // SYNC POINT with `Bell::stand_by`: the link is there before the look at who sleeps.
+    fence(Ordering::SeqCst);
+    wait::show_sleepers(page);
+}
+
+/// The wait page in a region.
+fn page_in(base: *mut u8) -> *mut WaitPage {
+    base.wrapping_add(GUEST_WAIT_OFFSET).cast()
+}
+
+/// Our wait page for such a link's peer.
+fn own_page(link: &Link) -> &'static WaitPage {
+    // SAFETY: what was mapped as a region of ours stays so, be it with other memory; atomics.
+    unsafe { &*page_in(link.own_base.load(Ordering::Relaxed)) }
+}
+
+/// As [`wait::beat`](crate::wait::beat).
+#[cold]
+pub fn beat() {
+    for (_, link) in all() {
+        own_page(link).beat.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// As [`wait::acted`](crate::wait::acted).
+#[cold]
+pub fn acted() {
+    for (_, link) in all() {
+        own_page(link).kernel_acts.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// The waiter behind `door` is about to sleep: its views are opened again, and peers are told. Whether one had been shut
+/// by a ring.
+#[cold]
+pub fn stand_by(door: usize) -> bool {
+    let mut has_come = false;
+    for (_, link) in all() {
+        has_come |= open_views(link, door);
+        Sleeper::new(own_page(link), door).announce();
+    }
+    has_come
+}
+
+/// The opposite.
+#[cold]
+pub fn retract(door: usize) {
+    for (_, link) in all() {
+        Sleeper::new(own_page(link), door).retract();
+    }
+}
+
+fn open_views(link: &Link, door: usize) -> bool {
+    link.by_numbers(|| {
+        let views = link.views.iter().map(|list| &list[door]);
+        let open = |has_come: bool, view: &AtomicI32| {
+            let fd = view.load(Ordering::SeqCst) - 1;
+            has_come | (fd >= 0 && open_again(fd))
+        };
+        views.fold(false, open)
+    })
+}
+
+/// Takes the ports that have rung, and has them ring again.
+fn open_again(fd: i32) -> bool {
+    let mut ports = [0u32; PORTS];
+    let room = size_of_val(&ports);
+    let mut has_come = false;
+    loop {
+        let bytes = match sys!(SYS_read, fd, ports.as_mut_ptr(), room) {
+            Ok(bytes) if bytes != 0 => bytes,
+            _ => return has_come,
+        };
+        has_come = true;
+        let _ = sys!(SYS_write, fd, ports.as_ptr(), bytes);
+        if bytes < room {
+            // What rings now has the view shown anew.
+            return has_come;
+        }
+    }
+}
+
+/// Rings by an event channel: this never blocks.
+pub fn notify(fd: i32, port: u32) {
+    let _ = sys!(SYS_ioctl, fd, NOTIFY, &raw const port);
+}
+
+/// The broker is gone, and its links with it: connections go down, and others do not come. Whether some have to be
+/// attended to.
+pub fn lost() -> bool {
+    let mut any = false;
+    for (index, link) in all() {
+        if link.useless.load(Ordering::Relaxed) == 0 {
+            link.give_up(index, Reason::NoBroker);
+            any = true;
+        }
+        // It goes with its last connection.
+        link.peer_gone.store(1, Ordering::Release);
+        link.drop_if_over();
+    }
+    any
+}
+
+/// A fork is under way, and no connection gets such a channel any more. Those that have one are moved, and it is noted
+/// which of them can do without it.
+pub fn before_fork() {
+    if PROCESS.links.guests.load(Ordering::SeqCst) != 0 {
+        take_back();
+    }
+}
+
+#[cold]
+fn take_back() {
+    // Who has begun to bind one before that has done so.
+    drop(broker::hold_mail());
+    let conns = || all().flat_map(|(index, _)| link::users(index));
+    for conn in conns() {
+        down::leave_and_stop(&conn.end(), Reason::Forked);
+    }
+    let deadline_ns = down::deadline(sys::now_ns());
+    for conn in conns() {
+        down::settle(&conn.end(), deadline_ns);
+        let is_off = down::is_off_rings(&conn.end());
+        conn.off_rings.store(u32::from(is_off), Ordering::Relaxed);
+    }
+}
+
+/// In a forked child, before anything looks at a peer's pages: there are none. Zeros are laid there without other
+/// room for them meanwhile, of which a child may have none: no other thread looks.
+pub fn after_fork() {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+    for (_, link) in all() {
+        let (base, none) = (link.peer_base.load(Ordering::Relaxed), -1_isize);
+        let reads = libc::PROT_READ;
+        let _ = sys!(SYS_mmap, base, REGION_BYTES, reads, flags, none, 0);
+        let _ = sys!(SYS_madvise, base, REGION_BYTES, libc::MADV_DONTDUMP);
+    }
+}
+
+/// Whether it is a forked child's connection, and the channel its parent's alone.
+#[inline]
+pub fn is_cut_off(conn: &Conn) -> bool {
+    let link = at(conn.link.load(Ordering::Relaxed));
+    link.is_guest() && link.inherited.load(Ordering::Relaxed) != 0
+}
+
+/// In a forked child: whether bytes of such a connection went to its parent alone.
+pub fn misses_bytes(conn: &Conn) -> bool {
+    is_cut_off(conn) && conn.off_rings.load(Ordering::Relaxed) == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Channel, GUEST_ARENA_BYTES, GuestFiles, Silent, tables};
+    use crate::wait::Bell;
+    use fordway_abi::shm::{ENDPOINTS_OFFSET, Endpoint, GUEST_SLOT_COUNT, REGION_MAGIC};
+    use fordway_ring::Entered;
+    use fordway_sockets::End as _;
+    use std::mem::offset_of;
+
+    /// What stands in a file.
+    fn word(fd: i32, offset: usize) -> u32 {
+        let mut word = 0u32;
+        let read = sys!(SYS_pread64, fd, &raw mut word, 4, offset);
+        assert_eq!(read, Ok(4));
+        word
+    }
+
+    #[test]
+    fn regions_of_guests_have_memory_at_their_places_and_zeros_elsewhere() {
+        let _turn = tables();
+        let _broker = Silent::broker();
+        let files = GuestFiles::new();
+        let channel = Channel::between_guests([51, 52], &files);
+        let [near, far] = channel.ends;
+        let producer = near.producer();
+        assert_eq!(producer.enter(|| Some(0)), Entered::Yes);
+        let (place, room) = producer.runs(4)[0];
+        assert_eq!(room, 4);
+        // SAFETY: room in our ring.
+        unsafe { place.cast::<[u8; 4]>().write(*b"ring") };
+        producer.publish(4);
+        let [own, _] = files.0;
+        assert_eq!(word(own, 0), REGION_MAGIC);
+        assert_eq!(word(own, GUEST_WAIT_OFFSET), WAIT_PAGE_MAGIC);
+        let generation = offset_of!(Endpoint, cold.generation);
+        assert_eq!(word(own, ENDPOINTS_OFFSET + generation), 1);
+        assert_eq!(word(own, GUEST_HEAD_BYTES), u32::from_ne_bytes(*b"ring"));
+        let (place, length) = far.consumer().run().expect("a ring").expect("bytes");
+        // SAFETY: of the peer's ring.
+        let bytes = unsafe { std::slice::from_raw_parts(place, length) };
+        assert_eq!(bytes, b"ring");
+        // What a peer may name, and nobody has.
+        for link in channel.links.map(at) {
+            let bases = [&link.own_base, &link.peer_base].map(|base| base.load(Ordering::Relaxed));
+            let behind_head = ARENA_OFFSET - 4;
+            let behind_arena = [ARENA_OFFSET + GUEST_ARENA_BYTES, REGION_BYTES - 4];
+            for offset in [GUEST_HEAD_BYTES, behind_head]
+                .into_iter()
+                .chain(behind_arena)
+            {
+                for base in bases {
+                    // SAFETY: in the range of a region.
+                    assert_eq!(unsafe { base.add(offset).cast::<u32>().read() }, 0);
+                }
+            }
+        }
+        assert!(!producer.grow_to(18), "more than there is");
+        assert!(producer.grow_to(17) && !producer.grow_to(17));
+        assert_eq!(near.peer_cpu(), u32::MAX);
+        const { assert!(GUEST_HEAD_BYTES == ENDPOINTS_OFFSET + (GUEST_SLOT_COUNT << 10)) };
+    }
+
+    #[test]
+    fn a_link_without_all_of_its_memory_is_none() {
+        let _turn = tables();
+        let files = GuestFiles::new();
+        let make = |arena_bytes: usize, peer_arena_bytes: usize| {
+            let index = link::free_place().expect("a place");
+            let former = &at(index).peer_base;
+            former.store(core::ptr::null_mut(), Ordering::Relaxed);
+            let guest = Guest {
+                link_id: 53,
+                arena_bytes: arena_bytes as u64,
+                peer_arena_bytes: peer_arena_bytes as u64,
+            };
+            let [own, peer] = files.0.map(|fd| sys!(SYS_dup, fd).expect("a copy") as i32);
+            let made = make(&guest, own, peer);
+            let is_open = |fd: i32| sys!(SYS_fcntl, fd, libc::F_GETFD).is_ok();
+            assert!(
+                !is_open(own) && !is_open(peer),
+                "nobody needs them any more"
+            );
+            made
+        };
+        let room = REGION_BYTES - ARENA_OFFSET;
+        for odd in [0, 4095, 4097, room + 4096, usize::MAX & !4095] {
+            assert!(make(odd, GUEST_ARENA_BYTES).is_err());
+            assert!(make(GUEST_ARENA_BYTES, odd).is_err());
+        }
+        assert!(link::by_id(53).is_none() && !link::has_guests());
+    }
+
+    /// What peers in other guests see of a door.
+    fn seen(channel: &Channel, door: usize) -> [(bool, u32); 2] {
+        channel.links.map(|index| {
+            let page = own_page(at(index));
+            let is_asleep = page.sleeping.load(Ordering::SeqCst) >> door & 1 != 0;
+            (is_asleep, page.sleep_count[door].load(Ordering::Relaxed))
+        })
+    }
+
+    #[test]
+    fn pages_for_other_guests_say_what_the_processes_page_says() {
+        let _turn = tables();
+        let _broker = Silent::broker();
+        let files = GuestFiles::new();
+        let bell = Bell { door: 2, fd: -1 };
+        wait::set_up().expect("a page");
+        bell.announce();
+        // The links come while a thread sleeps.
+        let channel = Channel::between_guests([54, 55], &files);
+        let seen = || seen(&channel, bell.door);
+        assert_eq!(seen(), [(true, 1); 2]);
+        bell.announce();
+        assert_eq!(seen(), [(true, 2); 2]);
+        // Peers have to ring anew for the other one.
+        bell.retract();
+        assert_eq!(seen(), [(true, 3); 2]);
+        bell.retract();
+        assert_eq!(seen(), [(false, 3); 2]);
+        let [first, second] = channel.links.map(|index| own_page(at(index)));
+        let counts = |page: &WaitPage| {
+            let (beat, acts) = (&page.beat, &page.kernel_acts);
+            (beat.load(Ordering::Relaxed), acts.load(Ordering::Relaxed))
+        };
+        let before = [first, second].map(counts);
+        wait::beat();
+        wait::acted();
+        let after = before.map(|(beat, acts)| (beat + 1, acts + 1));
+        assert_eq!([first, second].map(counts), after);
+        // The far end is told by this page, and no other.
+        assert_eq!(channel.ends[0].end().peer_beat(), after[1].0);
+    }
+
+    /// Whether a bell shows a ring.
+    fn rings(bell: Bell) -> bool {
+        let mut entry = libc::pollfd {
+            fd: bell.fd,
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        sys!(SYS_poll, &raw mut entry, 1, 0) == Ok(1)
+    }
+
+    #[test]
+    fn a_ring_is_taken_before_each_sleep_and_lost_by_nobody() {
+        let _turn = tables();
+        let _broker = Silent::broker();
+        let files = GuestFiles::new();
+        let channel = Channel::between_guests([56, 57], &files);
+        let mut ends = [-1; 2];
+        let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+        let made = sys!(SYS_socketpair, libc::AF_UNIX, kind, 0, ends.as_mut_ptr());
+        made.expect("what stands for a port");
+        let [view, port] = ends;
+        let ring = || {
+            let number = 7u32;
+            assert_eq!(sys!(SYS_write, port, &raw const number, 4), Ok(4));
+        };
+        let opened = || {
+            let mut number = 0u32;
+            sys!(SYS_read, port, &raw mut number, 4).map(|_| number)
+        };
+        let bell = wait::acquire();
+        assert!(bell.door != 0 && bell.fd >= 0);
+        assert!(at(channel.links[0]).add_view(bell.door as u64, view));
+        bell.announce();
+        wait::harvest(bell.fd);
+        assert_eq!(opened(), Err(libc::EAGAIN), "nobody has rung");
+        ring();
+        assert!(rings(bell));
+        // Another thread goes to sleep before the first one runs.
+        bell.announce();
+        assert_eq!(opened(), Ok(7));
+        assert!(rings(bell), "the first one sleeps on");
+        wait::harvest(bell.fd);
+        // One of them wakes for another reason.
+        ring();
+        bell.retract();
+        assert_eq!(opened(), Ok(7));
+        assert!(rings(bell), "the other one sleeps on");
+        bell.retract();
+        wait::harvest(bell.fd);
+        // Who is alone looks at the rings behind the announcement.
+        ring();
+        bell.announce();
+        assert_eq!(opened(), Ok(7));
+        assert!(!rings(bell), "woken for nothing");
+        ring();
+        assert!(rings(bell), "the next one was not shown");
+        bell.retract();
+        wait::release(bell);
+        drop(channel);
+        let _ = sys!(SYS_close, port);
+    }
+
+    /// As the kernel has it with another guest's pages.
+    fn keep_from_children(link: &Link) {
+        let base = link.peer_base.load(Ordering::Relaxed);
+        let arena = base.wrapping_add(ARENA_OFFSET);
+        for (place, bytes) in [(base, GUEST_HEAD_BYTES), (arena, GUEST_ARENA_BYTES)] {
+            sys!(SYS_madvise, place, bytes, libc::MADV_DONTFORK).expect("ours");
+        }
+    }
+
+    #[test]
+    fn a_child_goes_on_by_the_kernel_or_is_told_of_a_reset() {
+        let _turn = tables();
+        let _broker = Silent::broker();
+        let files = [GuestFiles::new(), GuestFiles::new()];
+        let silent = Channel::between_guests([58, 59], &files[0]);
+        let cut = Channel::between_guests([60, 61], &files[1]);
+        for channel in [&silent, &cut] {
+            channel
+                .links
+                .map(at)
+                .into_iter()
+                .for_each(keep_from_children);
+        }
+        // The far end of this one is nobody that the fork asks: it does not answer in time.
+        let [near, far] = silent.ends;
+        let nobody = at(silent.links[1]);
+        nobody.inherited.store(1, Ordering::Relaxed);
+        assert_eq!(far.producer().enter(|| Some(0)), Entered::Yes);
+        // And here are bytes that only the parent can take: there is no room for them by the kernel.
+        let [leaves, misses] = cut.ends;
+        sys::set_option(cut.fds[0], libc::SOL_SOCKET, libc::SO_SNDBUF, 1);
+        let count = cut.fill();
+        down::downgrade(&leaves.end(), Reason::Asked, false);
+        // SAFETY: the child asks a few things and ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let generation = |conn: &Conn| {
+                // SAFETY: mapped by `bind`, if the child has it.
+                let peer = unsafe { &*conn.peer.load(Ordering::Relaxed) };
+                peer.cold.generation.load(Ordering::Relaxed)
+            };
+            let attended = [near, leaves, misses].map(|conn| down::attend(&conn.end()));
+            let again = down::attend(&misses.end());
+            let byte = 1u8;
+            let sent = sys!(SYS_write, silent.fds[0], &raw const byte, 1);
+            let facts = [
+                generation(near) == 0 && generation(misses) == 0,
+                attended[..2] == [Ok(()); 2],
+                !near.is_paired() && !leaves.is_paired(),
+                attended[2] == Err(libc::ECONNRESET) && again == attended[2],
+                sent == Ok(1),
+                !link::has_guests(),
+            ];
+            let held = facts.iter().enumerate();
+            let code = held.fold(0, |code, (at, holds)| code | i32::from(*holds) << at);
+            // SAFETY: the child's end.
+            unsafe { libc::_exit(code) };
+        }
+        let mut status = -1;
+        // SAFETY: a child of ours.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert!(libc::WIFEXITED(status), "killed: {status:#x}");
+        assert_eq!(libc::WEXITSTATUS(status), 0b11_1111);
+        // In the parent nothing is lost, and nobody goes on by rings.
+        assert!(near.is_paired(), "its far end has not answered");
+        assert_eq!(misses.consumer().fill_bytes(), Ok(count as u64));
+        let byte = &mut 0u8;
+        let received = sys!(SYS_read, silent.fds[1], core::ptr::from_mut(byte), 1);
+        assert_eq!((received, *byte), (Ok(1), 1), "from the child");
+        nobody.inherited.store(0, Ordering::Relaxed);
+    }
+}
