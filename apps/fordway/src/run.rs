@@ -93,6 +93,12 @@ pub fn run(run: &Run, broker: Result<Broker, Failure>) -> Outcome {
         variables.retain(|(name, _)| name != names::DATAGRAMS);
         variables.push((names::DATAGRAMS.into(), "0".into()));
     }
+    if shim.is_some() {
+        launch::forbid_grants_in_guests().map_err(|error| {
+            let text = format!("a filter of system calls (seccomp): {error}");
+            launcher(Failure::internal(text))
+        })?;
+    }
     let error = launch::exec(program, arguments, &variables);
     Err(not_executed(program, &error))
 }

@@ -416,6 +416,97 @@ pub fn exec(
     error
 }
 
+/// In a guest of Xen: requests of /dev/xen/gntalloc and gntdev are refused (EPERM) to this thread from now on, and to all that it
+/// executes. By a descriptor of either, which the broker hands to programs, one could grant or map whatever the guest can. Ordinary
+/// users, who may not do this otherwise, give up setuid programs for it (PR_SET_NO_NEW_PRIVS). Elsewhere nothing happens.
+pub fn forbid_grants_in_guests() -> io::Result<()> {
+    let is_there = |path: &str| Path::new(path).exists();
+    let devices = ["/dev/xen/gntalloc", "/dev/xen/gntdev"];
+    // Programs of dom0 manage guests.
+    let manages = std::fs::read_to_string("/proc/xen/capabilities");
+    let is_dom0 = manages.is_ok_and(|words| words.contains("control_d"));
+    match devices.into_iter().any(is_there) && !is_dom0 {
+        true => forbid_grants(),
+        false => Ok(()),
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn forbid_grants() -> io::Result<()> {
+    Ok(())
+}
+
+/// A filter of system calls (seccomp(2)), by hand: seccompiler's ends programs of 32 bits, which are none of our business.
+#[cfg(target_arch = "x86_64")]
+fn forbid_grants() -> io::Result<()> {
+    // linux/audit.h; offsets in struct seccomp_data (linux/seccomp.h).
+    const ARCH_X86_64: u32 = 0xc000_003e;
+    const ARCH_I386: u32 = 0x4000_0003;
+    const NUMBER: u32 = 0;
+    const ARCH: u32 = 4;
+    const REQUEST: u32 = 24;
+    // ioctl(2) in each of the three tables (asm/unistd_64.h, _x32.h, _32.h).
+    const IOCTL: u32 = libc::SYS_ioctl as u32;
+    const IOCTL_X32: u32 = 0x4000_0000 + 514;
+    const IOCTL_I386: u32 = 54;
+    // Both devices' requests are _IOC(_IOC_NONE, 'G', ...), of several sizes (include/uapi/xen).
+    const DIRECTION_AND_GROUP: u32 = 3 << 30 | 0xff << 8;
+    const OF_GRANTS: u32 = (b'G' as u32) << 8;
+    let load = |offset| step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, offset, (0, 0));
+    let is = |value, yes, no| {
+        step(
+            libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
+            value,
+            (yes, no),
+        )
+    };
+    let end = |verdict| step(libc::BPF_RET | libc::BPF_K, verdict, (0, 0));
+    let mut filter = [
+        load(ARCH),
+        is(ARCH_X86_64, 2, 0),
+        is(ARCH_I386, 4, 0),
+        end(libc::SECCOMP_RET_ALLOW),
+        load(NUMBER),
+        is(IOCTL, 4, 0),
+        is(IOCTL_X32, 3, 6),
+        load(NUMBER),
+        is(IOCTL_I386, 1, 0),
+        end(libc::SECCOMP_RET_ALLOW),
+        load(REQUEST),
+        step(
+            libc::BPF_ALU | libc::BPF_AND | libc::BPF_K,
+            DIRECTION_AND_GROUP,
+            (0, 0),
+        ),
+        is(OF_GRANTS, 1, 0),
+        end(libc::SECCOMP_RET_ALLOW),
+        end(libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+    ];
+    if !has_sys_admin() {
+        rustix::thread::set_no_new_privs(true)?;
+    }
+    let program = libc::sock_fprog {
+        len: filter.len() as u16,
+        filter: filter.as_mut_ptr(),
+    };
+    let mode = libc::SECCOMP_SET_MODE_FILTER;
+    // SAFETY: the kernel copies the program, which it checks.
+    match unsafe { libc::syscall(libc::SYS_seccomp, mode, 0, &raw const program) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn step(code: u32, k: u32, (jt, jf): (u8, u8)) -> libc::sock_filter {
+    libc::sock_filter {
+        code: code as u16,
+        jt,
+        jf,
+        k,
+    }
+}
+
 /// Whether the process may make and enter namespaces.
 pub fn has_sys_admin() -> bool {
     rustix::thread::capabilities(None).is_ok_and(|sets| {
@@ -453,6 +544,34 @@ fn pointers(strings: &[CString]) -> Vec<*const libc::c_char> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn requests_of_grants_are_refused_and_no_others() {
+        let (reads, writes) = rustix::pipe::pipe().expect("a pipe");
+        let written = rustix::io::write(&writes, b"four");
+        assert_eq!(written, Ok(4));
+        let ask = |request: libc::c_ulong| {
+            let mut answer = [0u32; 16];
+            // SAFETY: no request that is made here writes more.
+            let done = unsafe { libc::ioctl(reads.as_raw_fd(), request, answer.as_mut_ptr()) };
+            let error = io::Error::last_os_error().raw_os_error();
+            if done == 0 { Ok(answer[0]) } else { Err(error) }
+        };
+        // IOCTL_GNTALLOC_ALLOC_GREF, IOCTL_GNTDEV_MAP_GRANT_REF, IOCTL_EVTCHN_NOTIFY: none of a pipe's.
+        let (alloc, map, notify) = (0x18_4705, 0x18_4700, 0x04_4504);
+        let not_a_pipes = Err(Some(libc::ENOTTY));
+        std::thread::scope(|scope| {
+            let confined = scope.spawn(|| {
+                forbid_grants().expect("a filter");
+                [alloc, map, notify, libc::FIONREAD].map(ask)
+            });
+            let refused = Err(Some(libc::EPERM));
+            let found = confined.join().expect("its end");
+            assert_eq!(found, [refused, refused, not_a_pipes, Ok(4)]);
+        });
+        assert_eq!(ask(alloc), not_a_pipes, "of that thread alone");
+    }
 
     #[test]
     fn fabrics_are_found_among_the_mounts() {
