@@ -282,6 +282,7 @@ impl Broker {
             epoll::add(&broker.epoll, fd, token, epoll::EventFlags::IN)
                 .map_err(|error| doing("epoll_ctl")(error.into()))?;
         }
+        broker.go_on_with_guests();
         Ok(broker)
     }
 

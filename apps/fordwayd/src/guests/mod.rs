@@ -271,6 +271,8 @@ impl Broker {
 
     /// Once a turn: what is to be told is sent; who is left by all of ours is forgotten.
     pub(crate) fn go_on_with_guests(&mut self) {
+        // A watch may have fired between a question to XenStore and its answer: then nothing is readable.
+        self.hear_of_guests();
         let Some(guests) = &mut self.guests else {
             return;
         };
