@@ -322,6 +322,8 @@ mod tests {
         }
         assert!(!producer.grow_to(18), "more than there is");
         assert!(producer.grow_to(17) && !producer.grow_to(17));
+        // Its third CPU is not ours.
+        far.own().wait.cpu.store(3, Ordering::Relaxed);
         assert_eq!(near.peer_cpu(), u32::MAX);
         const { assert!(GUEST_HEAD_BYTES == ENDPOINTS_OFFSET + (GUEST_SLOT_COUNT << 10)) };
     }
