@@ -3,6 +3,7 @@
 
 use crate::cdi::DEFAULT_DIR;
 use crate::demo::options::DemoArgs;
+use crate::guests::Party;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use fordway_abi::reason::Reason;
@@ -60,6 +61,13 @@ pub enum Command {
     /// Put rules of the packet filter in force, in nftables' language, and look at them
     #[command(subcommand)]
     Filter(FilterCommand),
+    /// Say in dom0 which guests of Xen may have channels to each other
+    ///
+    /// Each guest learns by XenStore its own address and those of whom it may meet, and has
+    /// to have a broker. dom0 alone can write that, and no guest reads what another one is
+    /// told. It is for the guest's life: one that was started again has to be named again.
+    #[command(subcommand)]
+    Guests(Guests),
     /// Check what Fordway needs on this machine, and say what to do
     Doctor(Json),
     /// Print what a container needs for joining: variables and mounts
@@ -496,6 +504,26 @@ pub struct Watch {
     /// Another socket of the engine's
     #[arg(long, value_name = "FILE")]
     pub socket: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Guests {
+    /// Let guests meet, each of them all others, and say which address each has
+    ///
+    /// Whom they might meet before, they still may. A new address is told to all of them.
+    Meet {
+        /// The guest, by its name in xl list, and its IPv4 address
+        #[arg(required = true, num_args = 2.., value_name = "NAME=ADDRESS")]
+        guests: Vec<Party>,
+    },
+    /// Have guests meet nobody any more
+    Part {
+        /// The guest, by its name in xl list
+        #[arg(required = true, value_name = "NAME")]
+        names: Vec<String>,
+    },
+    /// List the guests, and whom each may meet
+    List,
 }
 
 #[derive(Debug, Args)]

@@ -44,7 +44,7 @@ exits! {
     /// In use.
     Taken = 6, "the name, the address or the runtime directory is taken";
     /// Not there.
-    NotFound = 7, "there is no such domain, connection or file";
+    NotFound = 7, "there is no such domain, guest, connection or file";
     /// No broker.
     NoBroker = 8, "no broker answers";
     /// In use by programs.

@@ -16,6 +16,7 @@ mod engine;
 mod exit;
 mod filter;
 mod frames;
+mod guests;
 mod manual;
 mod pages;
 mod places;
@@ -72,6 +73,7 @@ fn dispatch(cli: &Cli) -> Outcome {
         }
         Command::Domain(command) => show::domain(&broker()?, command),
         Command::Filter(command) => filter::filter(command, broker),
+        Command::Guests(command) => guests::guests(command),
         Command::Downgrade(downgrade) => show::downgrade(&broker()?, downgrade),
         Command::Doctor(json) => doctor::doctor(broker(), json.json),
         Command::Env(json) => container::environment(&broker()?, json.json),

@@ -487,6 +487,60 @@ pub const PAGES: &[Page] = &[
         see: &["nft(8)", "pcap(3PCAP)"],
     },
     Page {
+        command: "guests",
+        examples: &[
+            (
+                "fordway guests meet web=10.0.0.2 db=10.0.0.3",
+                "the two may have channels to each other",
+            ),
+            ("fordway guests list", "says who may meet whom"),
+        ],
+        columns: &[],
+        exits: &[],
+        see: &["xl(1)"],
+    },
+    Page {
+        command: "guests meet",
+        examples: &[
+            (
+                "fordway guests meet web=10.0.0.2 db=10.0.0.3",
+                "the two may have channels to each other",
+            ),
+            (
+                "fordway guests meet db=10.0.0.3 log=10.0.0.9",
+                "db may meet log as well, and web not",
+            ),
+        ],
+        columns: &[],
+        exits: &[PRIVILEGE, Exit::Missing, Exit::Taken, Exit::NotFound],
+        see: &["xl(1)"],
+    },
+    Page {
+        command: "guests part",
+        examples: &[(
+            "fordway guests part log",
+            "log meets nobody any more; the others go on",
+        )],
+        columns: &[],
+        exits: &[PRIVILEGE, Exit::Missing, Exit::NotFound],
+        see: &["xl(1)"],
+    },
+    Page {
+        command: "guests list",
+        examples: &[("fordway guests list", "each guest of this machine")],
+        columns: &[
+            ("NAME, ID", "as xl list has them"),
+            ("ADDRESS", "the address that the guest was told is its own"),
+            (
+                "MAY MEET",
+                "the guests that it may have channels to; a number in parentheses is left of one that has ended, \
+                 and goes at the next change",
+            ),
+        ],
+        exits: &[PRIVILEGE, Exit::Missing],
+        see: &["xl(1)"],
+    },
+    Page {
         command: "doctor",
         examples: &[
             ("fordway doctor", "each point, and what to do"),

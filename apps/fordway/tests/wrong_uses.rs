@@ -244,6 +244,27 @@ const ANYBODY: &[Row] = &[
     ("$F cdi install --dir $D/rules.nft", 2, "give a directory"),
     ("$F cdi install --dir $D/no/such", 7, "give a directory"),
     ("$F cdi remove --dir $D/open", 7, "nothing is installed"),
+    ("$F guests", 2, "see: fordway guests --help"),
+    ("$F guests mete", 2, "'meet'"),
+    ("$F guests meet", 2, "<NAME=ADDRESS>"),
+    ("$F guests meet web=10.0.0.2", 2, "2 values required"),
+    ("$F guests meet web db=10.0.0.3", 2, "as web=10.0.0.2"),
+    (
+        "$F guests meet web=10.0.0.300 db=10.0.0.3",
+        2,
+        "as web=10.0.0.2",
+    ),
+    (
+        "$F guests meet web=10.0.0.2 db=10.0.0.2",
+        2,
+        "10.0.0.2 is given twice",
+    ),
+    (
+        "$F guests meet web=10.0.0.2 web=10.0.0.3",
+        2,
+        "web is given twice",
+    ),
+    ("$F guests part", 2, "<NAME>"),
     ("$F watch", 2, "--docker|--podman"),
     ("$F watch --podman --docker", 2, "cannot be used with"),
     // No broker, or not there.

@@ -8,6 +8,7 @@ use crate::sys::{self, told};
 use fordway_xen_abi::store::wire::{self, Assembly, Header, Waiting, text};
 use fordway_xen_abi::store::{HEADER_SIZE, Kind, PAYLOAD_MAX};
 use rustix::fs::OFlags;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -29,8 +30,12 @@ pub struct Store {
 impl Store {
     /// A new one.
     pub fn open() -> Result<Self, Error> {
-        let device = sys::open(DEVICE, OFlags::RDWR)
-            .or_else(|_| sys::open(DEVICE_OF_XENFS, OFlags::RDWR))?;
+        let device = match sys::open(DEVICE, OFlags::RDWR) {
+            Err(Error::Device(_, error)) if error.kind() == io::ErrorKind::NotFound => {
+                sys::open(DEVICE_OF_XENFS, OFlags::RDWR)
+            }
+            opened => opened,
+        }?;
         Ok(Self {
             device,
             next_request: 1,
