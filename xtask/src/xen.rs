@@ -48,7 +48,7 @@ pub(crate) fn short() -> Command {
 }
 
 fn build_program() -> Outcome {
-    // fordway compiles rules for guests.
+    // fordway compiles rules for guests, and runs in them.
     run(cargo(&[
         "build",
         "--quiet",
@@ -57,6 +57,8 @@ fn build_program() -> Outcome {
         PACKAGE,
         "-p",
         "fordway",
+        "-p",
+        "fordway-preload",
     ]))?;
     let example = ["-p", "fordway-xen-user", "--example", "pair"];
     run(cargo(

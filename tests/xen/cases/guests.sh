@@ -16,26 +16,6 @@ for guest in server:client client:server; do
     xenstore-write "/local/domain/$(xl domid "$name")/data/pair" "$name $(xl domid "${guest#*:}")"
 done
 
-# has_said NAME LINE: in a while, unless one of them has failed before. An emulated second
-# of sleep is nothing to the host, but processes are.
-has_said() {
-    local i logs=/var/log/xen/console
-    for i in $(seq 80); do
-        ! grep -q "^$2" "$logs/guest-$1.log" || return 0
-        ! grep -q '^pair: FAILED' "$logs/guest-server.log" "$logs/guest-client.log" || break
-        sleep 0.5
-    done
-    ended
-    fail "$1 does not say: $2"
-}
-
-ended() {
-    local name
-    for name in server client; do
-        console "$name" | tr -d '\r' | sed "s/^/$name: /"
-    done
-}
-
 xl unpause server
 xl unpause client
 has_said server 'pair: done'

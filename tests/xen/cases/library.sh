@@ -75,3 +75,24 @@ rules() {
     done
     fail 'the guest says nothing of its rules'
 }
+
+# has_said NAME LINE [SECONDS]: in a while, unless the server or the client has failed before. An emulated second
+# of sleep is nothing to the host, but processes are.
+has_said() {
+    local i logs=/var/log/xen/console
+    for i in $(seq $((2 * ${3:-40}))); do
+        ! grep -q "^$2" "$logs/guest-$1.log" || return 0
+        ! grep -q '^[a-z]*: FAILED' "$logs/guest-server.log" "$logs/guest-client.log" || break
+        sleep 0.5
+    done
+    ended
+    fail "$1 does not say: $2"
+}
+
+# What the two have said.
+ended() {
+    local name
+    for name in server client; do
+        console "$name" | tr -d '\r' | sed "s/^/$name: /"
+    done
+}

@@ -1,6 +1,7 @@
 //! The table of cases. A case is a shell script in `cases/`, run in dom0; guests that it
 //! starts by name may be found running by the next one on the same machine.
 
+use crate::guests;
 use std::path::Path;
 
 /// What a case needs beside dom0.
@@ -18,13 +19,15 @@ pub enum Needs {
     Kv,
     /// The program with which two Linux guests try grants and event channels.
     Pair,
+    /// The command, with the broker in it, and the library.
+    Fordway,
 }
 
 impl Needs {
     /// The file of an image or a program of ours.
     pub fn image(self) -> Option<&'static str> {
         match self {
-            Needs::Linux => None,
+            Needs::Linux | Needs::Fordway => None,
             Needs::Httpd => Some("httpd"),
             Needs::Profile => Some("profile"),
             Needs::Filter => Some("httpd-filter"),
@@ -35,7 +38,10 @@ impl Needs {
 
     /// Whether it can be had.
     pub fn is_there(self, images: &Path) -> bool {
-        self.image().is_none_or(|name| images.join(name).is_file())
+        match self {
+            Needs::Fordway => guests::fordway().is_some(),
+            _ => self.image().is_none_or(|name| images.join(name).is_file()),
+        }
     }
 }
 
@@ -47,6 +53,8 @@ pub struct Case {
     pub needs: &'static [Needs],
     /// Whether the short form has it.
     pub short: bool,
+    /// Whether it runs only if its whole name is given.
+    pub named: bool,
     /// Emulated seconds after which it has failed.
     pub limit_s: u32,
     /// About how long it keeps the host, for spreading them.
@@ -71,6 +79,7 @@ pub const PROGRAMS: &[(&str, &str)] = &[
 enum Form {
     short,
     long,
+    named,
 }
 
 macro_rules! cases {
@@ -81,6 +90,7 @@ macro_rules! cases {
             what: $what,
             needs: &[$(Needs::$need),*],
             short: matches!(Form::$form, Form::short),
+            named: matches!(Form::$form, Form::named),
             limit_s: $limit_s,
             weight_s: $weight_s,
             script: include_str!(concat!("../cases/", $name, ".sh")),
@@ -124,6 +134,7 @@ cases! {
     "linux-ping", [Linux], short, 60, 15, "the Linux guest is reached";
     "linux-servers", [Linux], long, 120, 40, "nginx and redis-server in the Linux guest";
     "guests", [Linux, Pair], long, 90, 60, "two Linux guests carry messages over granted pages; wrong grants, deaths, the limit";
+    "guests-programs", [Linux, Fordway], named, 300, 120, "redis, its benchmark and its client in two Linux guests, each with a broker";
     "linux-client", [Linux, Httpd], long, 120, 60, "a Linux guest fetches from the unikernel";
 }
 

@@ -143,6 +143,28 @@ const USER_LIBRARIES: &[&str] = &[
     "usr/lib/x86_64-linux-gnu/libc.so.6",
     "usr/lib/x86_64-linux-gnu/libgcc_s.so.1",
 ];
+/// What a broker of Fordway asks its guest's kernel by.
+const BROKER_MODULES: &[&str] = &["tcp_diag", "udp_diag", "unix_diag"];
+/// Programs for such a guest, and what they are linked to beside the libraries above.
+const PROGRAM_FILES: &[&str] = &[
+    "usr/bin/redis-benchmark",
+    "usr/bin/redis-cli",
+    "usr/bin/redis-server",
+    "usr/lib/x86_64-linux-gnu/libatomic.so.1",
+    "usr/lib/x86_64-linux-gnu/libcap.so.2",
+    "usr/lib/x86_64-linux-gnu/libcrypto.so.3",
+    "usr/lib/x86_64-linux-gnu/libgcrypt.so.20",
+    "usr/lib/x86_64-linux-gnu/libgpg-error.so.0",
+    "usr/lib/x86_64-linux-gnu/libjemalloc.so.2",
+    "usr/lib/x86_64-linux-gnu/liblz4.so.1",
+    "usr/lib/x86_64-linux-gnu/liblzf.so.1",
+    "usr/lib/x86_64-linux-gnu/liblzma.so.5",
+    "usr/lib/x86_64-linux-gnu/libm.so.6",
+    "usr/lib/x86_64-linux-gnu/libssl.so.3",
+    "usr/lib/x86_64-linux-gnu/libstdc++.so.6",
+    "usr/lib/x86_64-linux-gnu/libsystemd.so.0",
+    "usr/lib/x86_64-linux-gnu/libzstd.so.1",
+];
 const LINUX_MODULES: &[&str] = &[
     "af_packet",
     "bridge",
@@ -222,9 +244,15 @@ impl Images {
     pub const DOM0_KERNEL: &str = "dom0-kernel";
     /// dom0's initramfs.
     pub const DOM0: &str = "dom0.cpio";
-    /// The Linux guest's kernel, its smallest initramfs, the one with servers, and what goes behind either
-    /// for programs of ours that use grants and event channels.
-    pub const LINUX: [&str; 4] = ["kernel", "small.cpio", "servers.cpio", "user.cpio"];
+    /// The Linux guest's kernel, its smallest initramfs, the one with servers, what goes behind either
+    /// for programs of ours that use grants and event channels, and behind that for a broker and redis.
+    pub const LINUX: [&str; 5] = [
+        "kernel",
+        "small.cpio",
+        "servers.cpio",
+        "user.cpio",
+        "programs.cpio",
+    ];
 
     /// The kernel of Linux alone, as QEMU's -kernel takes it, and its initramfs.
     pub const ALONE: [&str; 2] = ["alone-kernel", "alone.cpio"];
@@ -360,7 +388,7 @@ impl Images {
                 return Err(Error::Image(format!("the Linux guest has no {program}")));
             }
         }
-        let [kernel, small, servers, user] = Images::LINUX;
+        let [kernel, small, servers, user, programs] = Images::LINUX;
         let kernel_tree = tree.with_extension("kernel");
         let (packed, modules) = unpack_kernel(apt, packages, &kernel_tree, GUEST_MODULES)?;
         // xl unpacks it.
@@ -377,6 +405,16 @@ impl Images {
                 archive.link(link, target)?;
             }
             for name in USER_LIBRARIES {
+                archive.file(name, 0o755, &std::fs::read(tree.join(name))?)?;
+            }
+            Ok(())
+        })?;
+        let of_broker = kernel::modules(&kernel_tree.join("lib/modules"), BROKER_MODULES)?;
+        self.archive(programs, |archive| {
+            // Behind those of the archive before.
+            add_modules(archive, &of_broker, 60)?;
+            archive.directory("usr/bin")?;
+            for name in PROGRAM_FILES {
                 archive.file(name, 0o755, &std::fs::read(tree.join(name))?)?;
             }
             Ok(())
@@ -473,6 +511,7 @@ fn key(bed: Bed, packages: &[Vec<Package>]) -> u64 {
     assets.hash(&mut hasher);
     let lists = [LEFT_OUT, PATHS_LEFT_OUT, DOM0_MODULES, GUEST_MODULES];
     (lists, USER_MODULES, USER_LIBRARIES).hash(&mut hasher);
+    (BROKER_MODULES, PROGRAM_FILES).hash(&mut hasher);
     if bed == Bed::Linux {
         (PERL_PATHS, LINUX_MODULES).hash(&mut hasher);
     }
