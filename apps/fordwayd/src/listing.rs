@@ -522,7 +522,8 @@ impl Broker {
     fn domain_with(&self, ip: IpAddr) -> Option<String> {
         let mut domains = self.registry.domains();
         let owner = domains.find(|domain| domain.addresses().any(|own| own == ip));
-        owner.map(|domain| domain.name.clone())
+        let owner = owner.map(|domain| domain.name.clone());
+        owner.or_else(|| self.registry.name_of_guest_at(ip))
     }
 
     pub(crate) fn pid_of(&self, process: ProcessId) -> Option<i32> {

@@ -405,6 +405,12 @@ impl Registry {
         self.domains().find(|domain| domain.name == name)
     }
 
+    /// What the guest at this address is called in listings.
+    pub fn name_of_guest_at(&self, ip: IpAddr) -> Option<String> {
+        let place = *self.domains.guests.get(&ip)?;
+        guest_of_place(place).map(|_| self.name_of_netns(place))
+    }
+
     /// The domain of this namespace.
     pub fn domain_of_netns(&self, netns_cookie: u64) -> Option<&Domain> {
         self.domains.of_netns(netns_cookie)

@@ -66,6 +66,12 @@ serve() {
     fail 'the redis without the library has ended'
 }
 
+is_saved() {
+    redis-cli -h $server -p 6379 info persistence | tr -d '\r' >/tmp/saving
+    grep -q '^rdb_bgsave_in_progress:0' /tmp/saving && grep -q '^rdb_last_bgsave_status:ok' /tmp/saving &&
+        grep -q '^rdb_saves:[1-9]' /tmp/saving
+}
+
 # look WORD: both guests look at their connections.
 look() {
     shown "$1"
@@ -104,12 +110,19 @@ ask() {
     until_so 60 redis-cli -h $server -p 6379 ping
     until_so 60 redis-cli -h $server -p 6380 ping
     figures plain 6380 1 2000
-    figures fordway 6379 1 2000 fordway run --here --
+    figures fordway 6379 1 10000 fordway run --here --
     figures plain 6380 50 10000
-    figures fordway 6379 50 10000 fordway run --here --
+    figures fordway 6379 50 40000 fordway run --here --
     stream
-    fordway run --here -- redis-benchmark -h $server -t get -c 50 -n 1000 -l -q >/dev/null &
+    fordway run --here -- redis-benchmark -h $server -t get -c 50 -n 100000000 -q >/dev/null &
     look crowd
+    # A fork of the server, which has no peer's memory.
+    redis-cli -h $server -p 6379 bgsave
+    until_so 30 is_saved
+    echo "guest: saved"
+    sleep 1
+    kill -0 $! || fail 'the crowd has ended'
+    shown forked
     kill $!
     wait $!
     echo 'guest: done'
