@@ -9,7 +9,7 @@
 //! The kernel maps a peer's pages once, and gives them to no forked child (VM_DONTCOPY). So before a fork each
 //! connection is taken back to the kernel, and waited for as before an exec ([`before_fork`]). In the child zeros lie in
 //! the place of the peer's pages, and it locks no half of such a channel ([`is_cut_off`]): its first call lets go
-//! of it, or fails with ECONNRESET where the peer has not answered in time, for bytes would be missing.
+//! of it, or fails with ECONNRESET where either end still owed bytes at the fork, which the child would miss or overtake.
 //!
 //! # Wait pages
 //! A peer of another guest cannot map our wait page. Each such link has one in its own region, in which the same is
@@ -258,7 +258,7 @@ pub fn is_cut_off(conn: &Conn) -> bool {
     link.is_guest() && link.inherited.load(Ordering::Relaxed) != 0
 }
 
-/// In a forked child: whether bytes of such a connection went to its parent alone.
+/// In a forked child: whether bytes of such a connection were its parent's alone to take, or to send.
 pub fn misses_bytes(conn: &Conn) -> bool {
     is_cut_off(conn) && conn.off_rings.load(Ordering::Relaxed) == 0
 }
@@ -498,6 +498,8 @@ mod tests {
         // SAFETY: the child asks a few things and ends.
         let child = unsafe { libc::fork() };
         if child == 0 {
+            // SAFETY: one that hangs is killed, and the parent says so.
+            unsafe { libc::alarm(30) };
             let generation = |conn: &Conn| {
                 // SAFETY: mapped by `bind`, if the child has it.
                 let peer = unsafe { &*conn.peer.load(Ordering::Relaxed) };
