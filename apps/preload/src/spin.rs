@@ -89,6 +89,12 @@ impl Spins {
         if are_usual(&self.short_sleeps) {
             return Some(LONG);
         }
+        self.ordinary()
+    }
+
+    /// The same, but that long ones are none: a short sleep speaks for one only if the peer can run meanwhile, and
+    /// two guests may share a CPU without either knowing.
+    fn ordinary(&self) -> Option<u64> {
         let failures = self.failures.load(Ordering::Relaxed);
         if failures < SPIN_FAILURES_MAX {
             return Some(1);
@@ -248,7 +254,12 @@ pub fn spin_for(peer: Option<Peer>, ready: impl FnMut(Look) -> bool) -> Option<u
     let link = peer.map_or(0, |peer| peer.link.wrapping_add(1));
     thread.spin_link.store(link, Ordering::Relaxed);
     let spins = Spins::of(link);
-    let end = begun + spins.times(knocked)? * limit_us * ticks_per_us();
+    let is_guest = peer.is_some_and(|peer| link::at(peer.link).is_guest());
+    let times = match is_guest {
+        true => spins.ordinary()?,
+        false => spins.times(knocked)?,
+    };
+    let end = begun + times * limit_us * ticks_per_us();
     look((spins, knocked), begun, end, ready)
 }
 
@@ -425,6 +436,7 @@ mod tests {
         slow.fails();
         assert_eq!(slow.times(true), None);
         assert_eq!(fast.times(true), Some(LONG));
+        assert_eq!(fast.ordinary(), Some(1), "for another guest's process");
         slow.forget();
         fast.forget();
     }
