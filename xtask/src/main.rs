@@ -483,11 +483,11 @@ fn test(arguments: &[String]) -> Outcome {
     } else {
         sum.skip("fuzz targets: no nightly with cargo-fuzz here; their corpus was played above");
     }
-    match unikernel::build(&[]) {
+    match unikernel::build(&[]).and_then(|()| xen::build_program()) {
         Ok(()) => sum.step("Xen, short form", xen::short()),
         Err(error) => {
             println!("== Xen: {error}");
-            sum.step("the unikernel's images", program(&["false"]));
+            sum.step("images and programs for Xen", program(&["false"]));
         }
     }
     sum.step("the package's life", package::tested(all_roots));

@@ -6,7 +6,12 @@ use std::process::Command;
 const PACKAGE: &str = "fordway-test-xen";
 const PROGRAM: &str = "target/release/fordway-test-xen";
 /// What two Linux guests run, and where the cases look for it.
-const PAIR: [&str; 2] = ["target/release/examples/pair", "target/xen/pair"];
+const OF_GUESTS: [[&str; 2]; 3] = [
+    ["target/release/examples/pair", "target/xen/pair"],
+    // Where the command is, there is the library.
+    ["target/release/libfordway.so", "target/xen/libfordway.so"],
+    ["target/release/fordway", "target/xen/fordway"],
+];
 
 /// `xen-test`.
 pub(crate) fn test(arguments: &[String]) -> Outcome {
@@ -36,18 +41,11 @@ pub(crate) fn stack_count(arguments: &[String]) -> Outcome {
 
 /// The short form, as a step of `test`.
 pub(crate) fn short() -> Command {
-    cargo(&[
-        "run",
-        "--quiet",
-        "--release",
-        "-p",
-        PACKAGE,
-        "--",
-        "--short",
-    ])
+    program(&[PROGRAM, "--short"])
 }
 
-fn build_program() -> Outcome {
+/// What the cases need beside the unikernel's images.
+pub(crate) fn build_program() -> Outcome {
     // fordway compiles rules for guests, and runs in them.
     run(cargo(&[
         "build",
@@ -64,7 +62,8 @@ fn build_program() -> Outcome {
     run(cargo(
         &[&["build", "--quiet", "--release"], &example[..]].concat(),
     ))?;
-    let [from, to] = PAIR;
-    std::fs::copy(from, to).map_err(|error| format!("{from}: {error}"))?;
-    Ok(())
+    // What helps a debugger is most of them, and would lie in the emulated memory several times.
+    OF_GUESTS
+        .iter()
+        .try_for_each(|[from, to]| run(program(&["strip", "--strip-debug", "-o", to, from])))
 }

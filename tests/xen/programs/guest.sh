@@ -110,9 +110,9 @@ ask() {
     until_so 60 redis-cli -h $server -p 6379 ping
     until_so 60 redis-cli -h $server -p 6380 ping
     figures plain 6380 1 2000
-    figures fordway 6379 1 10000 fordway run --here --
+    figures fordway 6379 1 4000 fordway run --here --
     figures plain 6380 50 10000
-    figures fordway 6379 50 40000 fordway run --here --
+    figures fordway 6379 50 20000 fordway run --here --
     stream
     fordway run --here -- redis-benchmark -h $server -t get -c 50 -n 100000000 -q >/dev/null &
     look crowd

@@ -3,57 +3,46 @@
 
 use fordway_xen_testbed::cpio::Archive;
 use fordway_xen_testbed::{Job, Source};
+use std::io;
 use std::path::PathBuf;
 
-/// The name of the program among the job's files.
-const PROGRAM: &str = "pair";
-/// What cases call the command in dom0, and the archive with it.
+/// The names of the programs among the job's files.
+const PAIR: &str = "pair";
 const FORDWAY: &str = "fordway";
-const FORDWAY_ARCHIVE: &str = "fordway.cpio";
+/// Lies beside the command.
 const LIBRARY: &str = "libfordway.so";
-/// What both guests start.
+/// What both guests with the command start.
 const SCRIPT: &str = include_str!("../programs/guest.sh");
 
-/// The command, and the library beside it, if both are built.
-pub fn fordway() -> Option<[PathBuf; 2]> {
-    let fordway = fordway_lab::find_fordway().ok()?;
-    let library = fordway.with_file_name(LIBRARY);
-    library.is_file().then_some([fordway, library])
-}
-
-/// What the job's cases need of this.
-pub fn add_to(job: &mut Job) -> std::io::Result<()> {
-    add_pair(job)?;
-    let wanted = |script: &String| script.contains(FORDWAY_ARCHIVE);
-    match fordway() {
-        Some(files) if job.cases.iter().any(|case| wanted(&case.script)) => add_fordway(job, files),
-        _ => Ok(()),
+/// /job/pair.cpio and /job/fordway.cpio, as far as the programs are there.
+pub fn add_to(job: &mut Job) -> io::Result<()> {
+    if let Some(pair) = given(job, PAIR) {
+        let mut archive = Archive::new(Vec::new());
+        archive.file("start", 0o755, &std::fs::read(pair)?)?;
+        add(job, PAIR, archive)?;
     }
-}
-
-/// /job/pair.cpio, if the program is there.
-fn add_pair(job: &mut Job) -> std::io::Result<()> {
-    let mut programs = job.files.iter().filter(|(name, _)| name == PROGRAM);
-    let Some((_, Source::Path(path))) = programs.next() else {
-        return Ok(());
-    };
-    let mut archive = Archive::new(Vec::new());
-    archive.file("start", 0o755, &std::fs::read(path)?)?;
-    let archive = Source::Bytes(archive.finish()?);
-    job.files.push(("pair.cpio".to_owned(), archive));
+    if let Some(fordway) = given(job, FORDWAY) {
+        let mut archive = Archive::new(Vec::new());
+        archive.file("start", 0o755, SCRIPT.as_bytes())?;
+        archive.file("usr/bin/fordway", 0o755, &std::fs::read(&fordway)?)?;
+        archive.directory("usr/lib/fordway")?;
+        let library = std::fs::read(fordway.with_file_name(LIBRARY))?;
+        archive.file(&format!("usr/lib/fordway/{LIBRARY}"), 0o644, &library)?;
+        add(job, FORDWAY, archive)?;
+    }
     Ok(())
 }
 
-/// /job/fordway for dom0, and /job/fordway.cpio for guests.
-fn add_fordway(job: &mut Job, [fordway, library]: [PathBuf; 2]) -> std::io::Result<()> {
-    let mut archive = Archive::new(Vec::new());
-    archive.file("start", 0o755, SCRIPT.as_bytes())?;
-    archive.file("usr/bin/fordway", 0o755, &std::fs::read(&fordway)?)?;
-    archive.directory("usr/lib/fordway")?;
-    let place = format!("usr/lib/fordway/{LIBRARY}");
-    archive.file(&place, 0o644, &std::fs::read(library)?)?;
+fn given(job: &Job, program: &str) -> Option<PathBuf> {
+    let mut files = job.files.iter().filter(|(name, _)| name == program);
+    match files.next()? {
+        (_, Source::Path(path)) => Some(path.clone()),
+        _ => None,
+    }
+}
+
+fn add(job: &mut Job, name: &str, archive: Archive<Vec<u8>>) -> io::Result<()> {
     let archive = Source::Bytes(archive.finish()?);
-    job.files.push((FORDWAY_ARCHIVE.to_owned(), archive));
-    job.files.push((FORDWAY.to_owned(), Source::Path(fordway)));
+    job.files.push((format!("{name}.cpio"), archive));
     Ok(())
 }
