@@ -28,6 +28,8 @@ use std::net::Ipv4Addr;
 use std::str::FromStr;
 
 const DOM0: Domain = 0;
+/// Held while nodes are changed.
+const LOCK: &str = "/run/fordway-guests.lock";
 /// All domains' directories.
 const DOMAINS: &str = "/local/domain";
 const ADDRESS: &str = "address";
@@ -244,6 +246,11 @@ fn listing(state: &State, nodes: &Nodes) -> Table {
 /// Makes of what is there what `with` says.
 fn change(with: impl FnOnce(&mut State) -> Result<(), Failure>) -> Outcome {
     let mut store = open()?;
+    // One at a time: each reads, and writes the difference.
+    let lock = std::fs::File::create(LOCK)
+        .and_then(|file| file.lock().map(|()| file))
+        .map_err(|error| Failure::internal(format!("{LOCK}: {error}")));
+    let _lock = lock?;
     let (names, before) = look(&mut store)?;
     let mut state = State::of(names, &before);
     with(&mut state)?;
@@ -284,7 +291,7 @@ fn make_directories(store: &mut Store, domain: Domain) -> Result<(), Failure> {
         if there(store.read(&directory))?.is_none() {
             store.write(&directory, "").map_err(failure)?;
         }
-        permit(store, &directory, domain).map_err(failure)?;
+        there(permit(store, &directory, domain))?;
     }
     Ok(())
 }

@@ -56,7 +56,15 @@ pub fn run(run: &Run, broker: Result<Broker, Failure>) -> Outcome {
         .split_first()
         .ok_or_else(|| Failure::internal("no program"))?;
 
-    let shim = match shim_for(path, run, broker) {
+    let confined = match path {
+        PathChoice::Kernel => Ok(()),
+        _ => launch::forbid_grants_in_guests(),
+    };
+    let confined = confined.map_err(|error| {
+        let text = format!("a filter of system calls (seccomp(2)), which a guest needs: {error}");
+        Failure::new(Exit::Missing, text)
+    });
+    let shim = match confined.and_then(|()| shim_for(path, run, broker)) {
         Ok(shim) => shim,
         // `--here --path auto` and a missing shim leave the kernel path.
         Err(cause) if path == PathChoice::Auto && (run.here || cause.exit == Exit::Missing) => {
@@ -92,12 +100,6 @@ pub fn run(run: &Run, broker: Result<Broker, Failure>) -> Outcome {
     if run.no_datagrams {
         variables.retain(|(name, _)| name != names::DATAGRAMS);
         variables.push((names::DATAGRAMS.into(), "0".into()));
-    }
-    if shim.is_some() {
-        launch::forbid_grants_in_guests().map_err(|error| {
-            let text = format!("a filter of system calls (seccomp): {error}");
-            launcher(Failure::internal(text))
-        })?;
     }
     let error = launch::exec(program, arguments, &variables);
     Err(not_executed(program, &error))

@@ -368,9 +368,7 @@ impl Broker {
             self.parts.patience_ns(),
             self.stacks.patience_ns(),
             (self.found.is_some() || self.loads.is_heard()).then_some(LOOK.as_nanos() as u64),
-            self.guests
-                .as_ref()
-                .and_then(|guests| guests.has_more.then_some(0)),
+            self.guests.as_ref().and_then(Guests::patience_ns),
         ]
         .into_iter()
         .flatten();

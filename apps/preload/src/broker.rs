@@ -460,18 +460,18 @@ pub fn report(conn: &Conn, status: u32, reason: u32) {
 /// The connection was given a channel of a link that was given up, for want of descriptors or memory: it
 /// stays on the kernel path, and so do the peer and who lists connections have to hear.
 #[cold]
-fn not_paired(conn: &Conn) {
+fn not_paired(conn: &Conn, reason: Reason) {
     let over = Status {
         conn_id: conn.id(),
         // It never had it.
         channel_id: 0,
         status: status::KERNEL,
-        reason: Reason::NoMemory as u32,
+        reason: reason as u32,
         ring_bytes_tx: 0,
         ring_bytes_rx: 0,
     };
     let _ = send(&over, &[]);
-    upgrade::rejected(conn, Reason::NoMemory as u32);
+    upgrade::rejected(conn, reason as u32);
 }
 
 /// Whether some process is a peer, or what this one has offered may make it one. To be asked behind a
@@ -624,12 +624,12 @@ fn handle(mut packet: Packet) -> bool {
                     (Some((_, link)), None, Some(conn))
                         if link.is_guest() && fork::is_under_way() =>
                     {
-                        not_paired(conn);
+                        not_paired(conn, Reason::Waiting);
                     }
                     (Some((index, _)), None, Some(conn)) => {
                         upgrade::paired(conn, index, &pair);
                     }
-                    (None, None, Some(conn)) => not_paired(conn),
+                    (None, None, Some(conn)) => not_paired(conn, Reason::NoMemory),
                     _ => {}
                 }
             }

@@ -42,6 +42,10 @@ use fordway_sockets::down;
 const PAGE_BYTES: u64 = 4096;
 /// IOCTL_EVTCHN_NOTIFY: `_IOC(_IOC_NONE, 'E', 4, sizeof(struct ioctl_evtchn_notify))`.
 const NOTIFY: usize = 4 << 16 | (b'E' as usize) << 8 | 4;
+/// What a fork has found of a connection: it can do without the channel.
+const OFF: u32 = 1;
+/// The peer has let the fork wait in vain. It does so once.
+const VAIN: u32 = 2;
 /// Ports that are read at once; a view has one.
 const PORTS: usize = 16;
 
@@ -233,9 +237,16 @@ fn take_back() {
     }
     let deadline_ns = down::deadline(sys::now_ns());
     for conn in conns() {
-        down::settle(&conn.end(), deadline_ns);
+        let was_in_vain = conn.off_rings.load(Ordering::Relaxed) == VAIN;
+        let until_ns = if was_in_vain {
+            sys::now_ns()
+        } else {
+            deadline_ns
+        };
+        down::settle(&conn.end(), until_ns);
         let is_off = down::is_off_rings(&conn.end());
-        conn.off_rings.store(u32::from(is_off), Ordering::Relaxed);
+        let found = if is_off { OFF } else { VAIN };
+        conn.off_rings.store(found, Ordering::Relaxed);
     }
 }
 
@@ -243,8 +254,16 @@ fn take_back() {
 /// room for them meanwhile, of which a child may have none: no other thread looks.
 pub fn after_fork() {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
-    for (_, link) in all() {
+    // Also places that are free: another thread may have been about to make a link there, or to end one.
+    for link in link::places() {
+        let is_free = link.state.load(Ordering::Relaxed) == link_state::FREE;
         let (base, none) = (link.peer_base.load(Ordering::Relaxed), -1_isize);
+        if base.is_null() || !(is_free || link.is_guest()) {
+            continue;
+        }
+        if is_free {
+            link.guest.store(0, Ordering::Relaxed);
+        }
         let reads = libc::PROT_READ;
         let _ = sys!(SYS_mmap, base, REGION_BYTES, reads, flags, none, 0);
         let _ = sys!(SYS_madvise, base, REGION_BYTES, libc::MADV_DONTDUMP);
@@ -260,7 +279,7 @@ pub fn is_cut_off(conn: &Conn) -> bool {
 
 /// In a forked child: whether bytes of such a connection were its parent's alone to take, or to send.
 pub fn misses_bytes(conn: &Conn) -> bool {
-    is_cut_off(conn) && conn.off_rings.load(Ordering::Relaxed) == 0
+    is_cut_off(conn) && conn.off_rings.load(Ordering::Relaxed) != OFF
 }
 
 #[cfg(test)]

@@ -148,6 +148,12 @@ pub fn all() -> impl Iterator<Item = (u32, &'static Link)> {
         .filter(|(_, link)| link.state.load(Ordering::Acquire) != link_state::FREE)
 }
 
+/// All places that were ever in use, and the next one, which another thread may be about to use.
+pub fn places() -> impl Iterator<Item = &'static Link> {
+    let high = PROCESS.links.link_high.load(Ordering::Acquire);
+    (0..(high + 1).min(LINK_COUNT as u32)).map(at)
+}
+
 /// Those that are this process's own, not inherited.
 pub fn own() -> impl Iterator<Item = &'static Link> {
     all()
@@ -290,6 +296,7 @@ pub fn make(id: u64, key: [u8; 16]) -> sys::Result<i32> {
     }
     link.own_fd.store(fd, Ordering::Relaxed);
     link.own_base.store(base, Ordering::Relaxed);
+    link.guest.store(0, Ordering::Relaxed);
     begin(index, id, link_state::MADE);
     Ok(fd)
 }
@@ -441,7 +448,9 @@ impl Link {
     /// Calls `act` with each connection that the peer has marked. Unless `surely`, leaves
     /// it to another thread that is at it; the last look before a sleep must be sure.
     pub fn sweep(&self, surely: bool, mut act: impl FnMut(&'static Conn)) {
-        if self.state.load(Ordering::Acquire) != link_state::LIVE {
+        // What an inherited one has marked is the parent's to see.
+        let is_inherited = self.inherited.load(Ordering::Relaxed) != 0;
+        if self.state.load(Ordering::Acquire) != link_state::LIVE || is_inherited {
             return;
         }
         let lock = &self.sweeping;

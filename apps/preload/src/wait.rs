@@ -26,6 +26,8 @@ use fordway_ring::Sleeper;
 use fordway_sockets::ready::{Want, announce, binding, is_ready, retract};
 use fordway_sockets::{down, sends_by_kernel};
 
+/// How long no door is made known after one was not answered.
+const DOOR_AGAIN_NS: u64 = 10_000_000_000;
 /// Longest sleep without a bell.
 pub const BLIND_SLICE_NS: u64 = 5_000_000;
 /// Longest sleep while the broker is away, so that a new one is found.
@@ -50,6 +52,8 @@ pub struct Doors {
     /// Doors that every peer was told of.
     registered: AtomicU64,
     door_lock: Lock<{ rank::DOOR }>,
+    /// When the broker is told of a new door at the earliest.
+    again_ns: AtomicU64,
     /// The parent's page, in a forked child.
     parent_page: AtomicPtr<WaitPage>,
 }
@@ -66,6 +70,7 @@ impl Doors {
             busy: AtomicU64::new(1 << DOOR_SHARED),
             registered: AtomicU64::new(0),
             door_lock: Lock::new(),
+            again_ns: AtomicU64::new(0),
             parent_page: AtomicPtr::new(core::ptr::null_mut()),
         }
     }
@@ -440,7 +445,16 @@ fn door_fd(door: usize) -> Option<i32> {
         make_door(door).ok()?;
     }
     let fd = PROCESS.doors.doors[door].load(Ordering::Acquire);
-    broker::register_door(door as u64).then_some(fd)
+    // A broker that waits for another one (of a guest that is paused, say) would be waited for at each sleep.
+    let again_ns = &PROCESS.doors.again_ns;
+    if sys::now_ns() < again_ns.load(Ordering::Relaxed) {
+        return None;
+    }
+    let is_known = broker::register_door(door as u64);
+    if !is_known && broker::fd() >= 0 {
+        again_ns.store(sys::now_ns() + DOOR_AGAIN_NS, Ordering::Relaxed);
+    }
+    is_known.then_some(fd)
 }
 
 /// Gives a bell back.

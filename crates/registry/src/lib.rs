@@ -330,6 +330,11 @@ impl Registry {
         }
     }
 
+    /// A number for something that is no link or channel of this registry's, and is known by a number like theirs.
+    pub fn number(&mut self) -> u64 {
+        self.new_id()
+    }
+
     fn new_id(&mut self) -> u64 {
         let id = self.id_next;
         self.id_next += 1;

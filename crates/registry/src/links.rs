@@ -158,6 +158,26 @@ impl Registry {
         })
     }
 
+    /// A side of a link that is not ready cannot be had: what waits for the link is turned down, and it is forgotten.
+    pub fn link_failed(&mut self, process: ProcessId, link_id: u64) -> Vec<Action> {
+        let mut actions = Vec::new();
+        let owner = self.processes.get(&process);
+        let Some(&(link_ref, _)) = owner.and_then(|owner| owner.links.get(&link_id)) else {
+            return actions;
+        };
+        let Some(link) = self.links.get_mut(&link_ref).filter(|link| !link.ready) else {
+            return actions;
+        };
+        link.overdue = true;
+        for channel in std::mem::take(&mut link.waiting) {
+            for side in [0, 1] {
+                self.cancel_other_end(channel, side, Reason::NoMemory, &mut actions);
+            }
+        }
+        self.close_link_if_over(link_ref, &mut actions);
+        actions
+    }
+
     /// The processes at the other sides of a process's links.
     pub fn far_processes_of(&self, process: ProcessId) -> impl Iterator<Item = ProcessId> + '_ {
         let links = self.processes.get(&process).map(|process| &process.links);

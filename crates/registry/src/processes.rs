@@ -436,7 +436,7 @@ impl Registry {
 
     /// The other end was not told of the channel yet: its offer is turned down. It is not remembered where its
     /// peer has gone: it ends next, and nobody reports the end of a socket that was turned down.
-    fn cancel_other_end(
+    pub(crate) fn cancel_other_end(
         &mut self,
         channel: ChannelRef,
         side: usize,

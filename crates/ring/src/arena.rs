@@ -3,12 +3,14 @@
 //! this; the words are private words of [`RegionHeader`], so nothing here is input.
 //!
 //! A freed block keeps its pages warm and is handed out first (last in, first
-//! out). Blocks are never merged: sizes are few, and a region is sparse.
+//! out). Blocks are never merged: sizes are few, and a region is sparse. Where only a part of it has
+//! memory, a larger block that is free is cut for what finds no other room.
 //! The lock is held for a handful of instructions; a holder that was killed in
 //! between costs its region new segments, not its channels: `take` gives up after
 //! a bound and the ring stays as large as it is.
 
 use crate::{Geometry, Mine, Ordering};
+use fordway_abi::atomic::AtomicU64;
 use fordway_abi::shm::{Purse, RegionHeader};
 
 /// Takes `bytes` out of a purse, or nothing. Other processes of the domain do the same; what
@@ -79,11 +81,7 @@ impl Arena {
     pub fn take(&self, log2: u32, purses: [Option<&Purse>; 2]) -> Option<usize> {
         self.locked(|header| {
             let free = &header.arena_free[log2 as usize];
-            let first = free.mine() as usize;
-            if first != 0 {
-                // SAFETY: a free block's first word belongs to the list; it lies in our own region.
-                let next = unsafe { self.base.add(first).cast::<u64>().read() };
-                free.store(next, Ordering::Relaxed);
+            if let Some(first) = self.pop(free) {
                 return Some(first);
             }
             let first = self.geometry.arena_offset as usize;
@@ -92,7 +90,10 @@ impl Arena {
                 0 => true,
                 end => next + (1 << log2) <= end,
             };
-            let is_there = has_memory && self.geometry.holds(next, log2);
+            if !has_memory {
+                return self.cut(header, log2);
+            }
+            let is_there = self.geometry.holds(next, log2);
             if !is_there || !draw_from_all(purses, 1 << log2) {
                 return None;
             }
@@ -103,16 +104,46 @@ impl Arena {
         })
     }
 
+    /// The first block of a list, taken out of it.
+    fn pop(&self, free: &AtomicU64) -> Option<usize> {
+        let first = free.mine() as usize;
+        if first == 0 {
+            return None;
+        }
+        // SAFETY: a free block's first word belongs to the list; it lies in our own region.
+        let next = unsafe { self.base.add(first).cast::<u64>().read() };
+        free.store(next, Ordering::Relaxed);
+        Some(first)
+    }
+
+    fn push(&self, free: &AtomicU64, offset: usize) {
+        #[cfg(loom)]
+        crate::shadow::write(offset, size_of::<u64>());
+        // SAFETY: the block is ours and unused; its first word joins the list.
+        unsafe { self.base.add(offset).cast::<u64>().write(free.mine()) };
+        free.store(offset as u64, Ordering::Relaxed);
+    }
+
+    /// A part of the smallest larger block that is free, whose other parts become free. It was paid for.
+    #[cold]
+    fn cut(&self, header: &RegionHeader, log2: u32) -> Option<usize> {
+        let lists = &header.arena_free;
+        let larger = log2 as usize + 1..lists.len();
+        let (from, first) = larger
+            .into_iter()
+            .find_map(|larger| Some((larger, self.pop(&lists[larger])?)))?;
+        let halves = lists.iter().enumerate().take(from).skip(log2 as usize);
+        for (half, list) in halves {
+            self.push(list, first + (1 << half));
+        }
+        Some(first)
+    }
+
     /// Gives a block back. It must have come from [`Arena::take`] with this size,
     /// and the peer must have left it (its content may be read until overwritten).
     pub fn give(&self, offset: usize, log2: u32) {
         self.locked(|header| {
-            let free = &header.arena_free[log2 as usize];
-            #[cfg(loom)]
-            crate::shadow::write(offset, size_of::<u64>());
-            // SAFETY: the block is ours and unused; its first word joins the list.
-            unsafe { self.base.add(offset).cast::<u64>().write(free.mine()) };
-            free.store(offset as u64, Ordering::Relaxed);
+            self.push(&header.arena_free[log2 as usize], offset);
             Some(())
         });
     }
@@ -158,5 +189,30 @@ mod tests {
         assert_eq!(taken(behind(3) - 1), 2);
         assert_eq!(taken(FIRST), 0);
         assert_eq!(taken(behind(BLOCKS + 1)), BLOCKS);
+    }
+
+    #[test]
+    fn a_large_block_is_cut_where_nothing_else_has_memory() {
+        let bytes = FIRST + (BLOCKS << LOG2);
+        let geometry = Geometry::new(FIRST, bytes).expect("a region");
+        let layout = Layout::from_size_align(bytes, 4096).expect("a layout");
+        // SAFETY: of some bytes; zeros are a header.
+        let base = unsafe { std::alloc::alloc_zeroed(layout) };
+        assert!(!base.is_null());
+        // SAFETY: a region of ours.
+        let arena = unsafe { Arena::new(base, geometry) };
+        let end = &arena.header().arena_end;
+        end.store(bytes as u64, Ordering::Relaxed);
+        let whole = arena.take(LOG2 + 3, [None; 2]);
+        assert_eq!(whole, Some(FIRST));
+        assert_eq!(arena.take(LOG2, [None; 2]), None);
+        arena.give(FIRST, LOG2 + 3);
+        let next = || arena.take(LOG2, [None; 2]);
+        let mut places: Vec<usize> = std::iter::from_fn(next).collect();
+        places.sort_unstable();
+        let all: Vec<usize> = (0..BLOCKS).map(|at| FIRST + (at << LOG2)).collect();
+        assert_eq!(places, all);
+        // SAFETY: of above.
+        unsafe { std::alloc::dealloc(base, layout) };
     }
 }

@@ -46,7 +46,11 @@ expect 'what came back' "$(nodes server; nodes client)" = "$said"
 
 xl unpause server
 xl unpause client
-has_said client 'guest: done' 150
+has_said client 'guest: shown forked' 150
+/job/fordway guests part client
+has_said client 'guest: parted'
+$meet
+has_said client 'guest: done'
 has_said server 'guest: shown crowd'
 for guest in server client; do
     has_said "$guest" 'guest: fordway guests: status 4'
@@ -58,6 +62,7 @@ per_s() { console client | tr -d '\r' | awk -v key="$1 $2 $3" '/^FIGURE / && $2 
 for connections in c1 c50; do
     for command in SET GET; do
         plain=$(per_s plain $connections $command) fordway=$(per_s fordway $connections $command)
+        expect "figures of $connections $command: $plain, $fordway" -n "$plain" -a -n "$fordway"
         echo "$connections $command: $plain requests/s without the library, $fordway with it," \
             "$(awk "BEGIN { printf \"%.2f\", $fordway / $plain }") times"
     done
@@ -71,12 +76,11 @@ expect 'what is left of the server' "$(/job/fordway guests list | grep -c "($dom
 expect 'all is gone' "$(nodes client | grep -c address || true) $(/job/fordway guests list | grep -c "($domain)" || true)" = '0 0'
 
 # Bytes went by rings, each way, as both brokers have it.
-for word in stream crowd; do
-    for guest in server client; do
-        line=$(console "$guest" | tr -d '\r' | grep "^guest: RINGS $word ") || fail "$guest says nothing of $word"
-        for bytes in $(echo "$line" | awk '{ print $5, $7 }'); do
-            expect "bytes by rings, $guest: $line" "$bytes" -gt 0
-        done
+for place in stream:server stream:client crowd:server crowd:client forked:client; do
+    word=${place%:*} guest=${place#*:}
+    line=$(console "$guest" | tr -d '\r' | grep "^guest: RINGS $word ") || fail "$guest says nothing of $word"
+    for bytes in $(echo "$line" | awk '{ print $5, $7 }'); do
+        expect "bytes by rings, $guest: $line" "$bytes" -gt 0
     done
 done
 stop client

@@ -66,6 +66,10 @@ serve() {
     fail 'the redis without the library has ended'
 }
 
+# are_fast COUNT: so many ends here are on rings.
+are_fast() { [ "$(fordway ss --json | grep -c '"path": "fast"')" = "$1" ]; }
+has_met_again() { [ "$(grep -c 'the broker of guest .* is met' /run/fordway/broker.log)" = 2 ]; }
+
 is_saved() {
     redis-cli -h $server -p 6379 info persistence | tr -d '\r' >/tmp/saving
     grep -q '^rdb_bgsave_in_progress:0' /tmp/saving && grep -q '^rdb_last_bgsave_status:ok' /tmp/saving &&
@@ -115,14 +119,25 @@ ask() {
     figures fordway 6379 50 20000 fordway run --here --
     stream
     fordway run --here -- redis-benchmark -h $server -t get -c 50 -n 100000000 -q >/dev/null &
+    until_so 30 are_fast 50
     look crowd
     # A fork of the server, which has no peer's memory.
     redis-cli -h $server -p 6379 bgsave
     until_so 30 is_saved
     echo "guest: saved"
-    sleep 1
-    kill -0 $! || fail 'the crowd has ended'
+    until_so 30 are_fast 50
     shown forked
+    # dom0 says now that the two may not meet any more.
+    until_so 60 are_fast 0
+    kill -0 $! || fail 'the crowd has ended'
+    echo 'guest: parted'
+    kill $!
+    wait $!
+    # And that they may again.
+    until_so 60 has_met_again
+    fordway run --here -- redis-benchmark -h $server -t get -c 50 -n 100000000 -q >/dev/null &
+    until_so 60 are_fast 50
+    echo 'guest: met again'
     kill $!
     wait $!
     echo 'guest: done'

@@ -91,6 +91,11 @@ impl Store {
             .map(drop)
     }
 
+    /// Whether a watch has fired that came before an answer: the descriptor does not show it.
+    pub fn has_fired(&self) -> bool {
+        !self.fired.is_empty()
+    }
+
     /// The next watch that fired; `None` if none does for so long.
     pub fn next_event(&mut self, patience: Duration) -> Result<Option<Fired>, Error> {
         let until = Instant::now() + patience;

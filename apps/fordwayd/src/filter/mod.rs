@@ -70,7 +70,7 @@ use fordway_platform::fabric::{
     Fabric, FabricError, handshake_has_passed, keep_connections, port_of,
 };
 use fordway_platform::nftables::{LoadError, Scratch, Source};
-use fordway_registry::{BothEnds, Network, SocketFacts};
+use fordway_registry::{BothEnds, Network, SocketFacts, guest_of_place};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -873,6 +873,7 @@ impl Broker {
         }
         (looked.moved, looked.cut) = (moved.len() as u64, cut.len() as u64);
         self.leave(&moved, &cut);
+        self.look_at_relayed();
         self.ask_anew_about_everybody();
         let rules = &self.rules;
         let gate = &mut |a: &_, b: &_, table| {
@@ -915,7 +916,9 @@ impl Broker {
         let mut translated: BTreeMap<u64, Vec<_>> = BTreeMap::new();
         for channel in self.registry.channels_with_both_ends() {
             let [a, b] = &channel.facts;
-            if a.protocol != protocol {
+            // Between guests no packet crosses the fabric.
+            let is_of_guest = |end: &SocketFacts| guest_of_place(end.netns_cookie).is_some();
+            if a.protocol != protocol || is_of_guest(a) || is_of_guest(b) {
                 continue;
             }
             let legs = self.rules.legs([a, b], channel.table);

@@ -17,14 +17,17 @@ use fordway_xen_user::{
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::os::fd::BorrowedFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Ring memory to the other broker.
 const ARENA_BYTES: usize = 256 << 10;
 /// What may wait to be sent: more is a broker that does not read.
 const OUTGOING_BYTES_MAX: usize = 4 << 20;
-/// Lines that are acted on in a turn.
-const PIECES_PER_TURN: usize = 64;
+/// Before what has failed is tried again.
+const AGAIN: Duration = Duration::from_secs(1);
+/// Lines of one broker, and watches, that are acted on before others get their turn.
+const LINES_PER_TURN: usize = 64;
+const WATCHES_PER_TURN: usize = 16;
 
 /// Where a conversation stands.
 #[derive(Debug)]
@@ -72,6 +75,8 @@ pub(super) struct Meetings {
     store: Store,
     pub(super) own: Domain,
     pub(super) address: Option<Ipv4Addr>,
+    /// When something that has failed is tried again.
+    again_at: Option<Instant>,
     pub(super) others: BTreeMap<Domain, Other>,
 }
 
@@ -84,6 +89,15 @@ pub(super) struct News {
     pub(super) met: Vec<Domain>,
     /// These talk no more, and why.
     pub(super) parted: Vec<(Domain, Parted)>,
+}
+
+/// Nothing, where there is no such node, or it is not for us to read.
+fn found<T>(read: Result<T, Error>) -> Result<Option<T>, Error> {
+    match read {
+        Ok(value) => Ok(Some(value)),
+        Err(Error::Refused(_)) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 fn node_for(other: Domain) -> String {
@@ -107,6 +121,7 @@ impl Meetings {
             store,
             own,
             address: None,
+            again_at: None,
             others: BTreeMap::new(),
         })
     }
@@ -115,14 +130,19 @@ impl Meetings {
         self.store.descriptor()
     }
 
+    /// Whether watches have fired that no descriptor shows.
+    pub(super) fn has_fired(&self) -> bool {
+        self.store.has_fired()
+    }
+
     pub(super) fn is_senior_to(&self, other: Domain) -> bool {
         self.own < other
     }
 
-    /// Watches that have fired.
+    /// Watches that have fired, or some of them.
     pub(super) fn hear(&mut self) -> News {
         let mut news = News::default();
-        loop {
+        for _ in 0..WATCHES_PER_TURN {
             match self.store.next_event(Duration::ZERO) {
                 Ok(Some(fired)) if fired.token == "said" => self.read_what_is_said(&mut news),
                 Ok(Some(fired)) => {
@@ -137,12 +157,18 @@ impl Meetings {
                 }
             }
         }
+        news
     }
 
     fn read_what_is_said(&mut self, news: &mut News) {
-        let address = self.store.read("fordway/address").ok();
+        let address = found(self.store.read("fordway/address"));
+        let names = found(self.store.directory("fordway/peers"));
+        let (Ok(address), Ok(names)) = (address, names) else {
+            // XenStore does not answer: what was said before holds.
+            return;
+        };
         let address = address.and_then(|address| address.parse().ok());
-        let names = self.store.directory("fordway/peers").unwrap_or_default();
+        let names = names.unwrap_or_default();
         let mut said: BTreeMap<Domain, Ipv4Addr> = BTreeMap::new();
         for other in names.iter().filter_map(|name| name.parse().ok()) {
             let address = self.store.read(&format!("fordway/peers/{other}"));
@@ -219,11 +245,37 @@ impl Meetings {
         })();
         let meeting = made.unwrap_or_else(|error| {
             tracing::warn!("guest {other} is not met: {error}");
+            self.again_at = Some(Instant::now() + AGAIN);
             Meeting::Waits
         });
         if let Some(known) = self.others.get_mut(&other) {
             known.meeting = meeting;
         }
+    }
+
+    /// What has failed is tried again, once it is time.
+    pub(super) fn try_again(&mut self, news: &mut News) {
+        if self.again_at.is_none_or(|at| Instant::now() < at) {
+            return;
+        }
+        self.again_at = None;
+        let waits = |(other, known): (&Domain, &mut Other)| {
+            known.heard.clear();
+            matches!(known.meeting, Meeting::Waits).then_some(*other)
+        };
+        let others: Vec<Domain> = self.others.iter_mut().filter_map(waits).collect();
+        for other in others {
+            match self.is_senior_to(other) {
+                true => self.lay_out(other),
+                false => self.look_at(other, news),
+            }
+        }
+    }
+
+    /// How long that is from now.
+    pub(super) fn patience_ns(&self) -> Option<u64> {
+        let left = self.again_at?.saturating_duration_since(Instant::now());
+        Some(left.as_nanos() as u64)
     }
 
     fn say(&mut self, other: Domain, value: &str) -> Result<(), Error> {
@@ -237,20 +289,22 @@ impl Meetings {
     /// The other one's node may say something new.
     fn look_at(&mut self, other: Domain, news: &mut News) {
         let is_senior = self.is_senior_to(other);
-        let said = self.store.read(&node_of(other, self.own));
+        let Ok(said) = found(self.store.read(&node_of(other, self.own))) else {
+            return;
+        };
+        if said.is_none() {
+            // A broker removes it only when dom0 has said no, which is found out first.
+            self.read_what_is_said(news);
+        }
         let Some(known) = self.others.get_mut(&other) else {
             return;
         };
-        let said = match said {
-            Ok(said) => said,
-            Err(_) => {
-                // A broker never removes it while it talks.
-                if matches!(known.meeting, Meeting::Talks(_)) {
-                    known.meeting = Meeting::Waits;
-                    news.parted.push((other, Parted::Destroyed));
-                }
-                return;
+        let Some(said) = said else {
+            if matches!(known.meeting, Meeting::Talks(_)) {
+                known.meeting = Meeting::Waits;
+                news.parted.push((other, Parted::Destroyed));
             }
+            return;
         };
         if said == known.heard {
             return;
@@ -274,8 +328,11 @@ impl Meetings {
         };
         match met {
             Ok(()) => news.met.push(other),
-            // It was laid out for a broker before us: another one follows.
-            Err(error) => tracing::debug!("guest {other} is not met: {error}"),
+            // It was laid out for a broker before us, and another one follows; or it can be met later.
+            Err(error) => {
+                tracing::debug!("guest {other} is not met: {error}");
+                self.again_at = Some(Instant::now() + AGAIN);
+            }
         }
     }
 
@@ -365,33 +422,45 @@ impl Other {
         }
     }
 
-    /// The lines that have come, and whether there may be more at once.
+    /// Lines that have come, and whether there may be more at once.
     pub(super) fn listen(&mut self) -> Result<(Vec<Vec<u8>>, bool), Parted> {
         let Meeting::Talks(channel) = &self.meeting else {
             return Ok((Vec::new(), false));
         };
-        channel.stand_by()?;
         let mut piece = [0; 4096];
         let mut more = true;
-        for _ in 0..PIECES_PER_TURN {
-            let count = channel.try_receive(&mut piece)?;
-            self.incoming.extend(&piece[..count]);
-            more = count != 0;
-            if !more {
-                break;
+        let mut end = channel.stand_by().err();
+        while more && end.is_none() && self.incoming.len() <= LINE_BYTES_MAX {
+            match channel.try_receive(&mut piece) {
+                Ok(count) => {
+                    self.incoming.extend(&piece[..count]);
+                    more = count != 0;
+                }
+                Err(error) => end = Some(error),
             }
         }
-        let end = self.incoming.iter().rposition(|byte| *byte == b'\n');
-        let lines = end.map_or(Vec::new(), |end| {
-            let rest = self.incoming.split_off(end + 1);
-            let whole = std::mem::replace(&mut self.incoming, rest);
-            let lines = whole.split(|byte| *byte == b'\n');
-            lines
-                .filter(|line| !line.is_empty())
-                .map(<[u8]>::to_vec)
-                .collect()
-        });
-        match self.incoming.len() > LINE_BYTES_MAX {
+        if let Some(error) = end {
+            // Its last words come first.
+            if !self.incoming.contains(&b'\n') {
+                return Err(error.into());
+            }
+            more = true;
+        }
+        let mut lines = Vec::new();
+        let mut taken = 0;
+        for line in self.incoming.split_inclusive(|byte| *byte == b'\n') {
+            if lines.len() == LINES_PER_TURN {
+                more = true;
+                break;
+            }
+            let Some(text) = line.strip_suffix(b"\n") else {
+                break;
+            };
+            lines.push(text.to_vec());
+            taken += line.len();
+        }
+        self.incoming.drain(..taken);
+        match lines.is_empty() && self.incoming.len() > LINE_BYTES_MAX {
             true => Err(Parted::Nonsense),
             false => Ok((lines, more)),
         }

@@ -20,8 +20,8 @@
 //! **Ends.** A process that is gone: as between processes. The other broker is gone: the channels go down, which the two libraries do by
 //! themselves, and its processes are forgotten once ours have left them. The other guest is destroyed: its processes are gone.
 //!
-//! **Limits.** gntalloc's, which is raised to [`GRANTS_MAX`]; [`PROCESSES_MAX`] processes of one guest. Without memory a link never comes,
-//! and its connections stay on the kernel path. Only TCP, between the addresses that dom0 has told.
+//! **Limits.** gntalloc's, which is raised to [`GRANTS_MAX`]; [`LINKS_MAX`] links to one guest, [`PROCESSES_MAX`] of its processes with
+//! [`CONNECTIONS_MAX`] connections each. Beyond them connections stay on the kernel path. Only TCP, between the addresses that dom0 has told.
 
 mod meet;
 mod talk;
@@ -31,7 +31,7 @@ use crate::connection::SendError;
 use crate::proof::Witness;
 use fordway_abi::control::{self as wire, PathPolicy, Protocol};
 use fordway_abi::reason::Reason;
-use fordway_abi::shm::{DOOR_COUNT, GUEST_HEAD_BYTES};
+use fordway_abi::shm::{DOOR_COUNT, GUEST_HEAD_BYTES, GUEST_SLOT_COUNT};
 use fordway_registry::{
     Action, ChannelView, ConnectionView, LinkSide, Outgoing, Path, ProcessId, Shown, SocketFacts,
     place_of_guest,
@@ -42,6 +42,7 @@ use fordway_xen_user::{
 use meet::{Meetings, Parted};
 use rustix::event::epoll;
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use talk::{Down, Up};
@@ -50,21 +51,50 @@ use talk::{Down, Up};
 const ARENA_BYTES: usize = 4 << 20;
 const HEAD_PAGES: usize = GUEST_HEAD_BYTES / PAGE_SIZE;
 const PAGES: usize = HEAD_PAGES + ARENA_BYTES / PAGE_SIZE;
-/// Pages that this guest may grant by gntalloc: Xen's own limit (64 frames of grants) is as large.
-const GRANTS_MAX: u32 = 32 << 10;
+/// Pages that this guest may grant by gntalloc: three quarters of Xen's own limit (64 frames of grants), for disks and
+/// networks need some, too.
+const GRANTS_MAX: u32 = 24 << 10;
 const GRANTS_LIMIT: &str = "/sys/module/xen_gntalloc/parameters/limit";
 /// Of one guest.
-const PROCESSES_MAX: usize = 4096;
+const PROCESSES_MAX: usize = 256;
+/// Connections of a process, there or here: more than its links have slots for.
+const CONNECTIONS_MAX: usize = 1024;
+/// Links to one guest: half of what the grants are enough for, so that others have some, too.
+const LINKS_MAX: usize = GRANTS_MAX as usize / PAGES / 2;
 
 /// A process of another guest's, by that guest's number for it.
 type Afar = (Domain, u64);
 
+/// A link that a senior has made.
+#[derive(Debug)]
+struct FarLink {
+    other: Domain,
+    /// Its number there.
+    number: u64,
+    was_handed_over: bool,
+    /// Doors that were made, and who sleeps behind them.
+    bells: BTreeSet<(u64, bool)>,
+}
+
+/// One side of a link: pages for a process of ours.
+#[derive(Debug)]
+struct Pages {
+    other: Domain,
+    /// Until the process was handed it.
+    descriptor: Option<OwnedFd>,
+    grants: Vec<u32>,
+}
+
 /// A connection that a senior pairs.
 #[derive(Clone, Copy, Debug)]
 struct Relayed {
-    other: Domain,
+    /// `None`: it is gone, and our end has not left the channel yet.
+    other: Option<Domain>,
     facts: SocketFacts,
+    /// By a number of our own.
     channel: Option<ChannelView>,
+    /// The senior's number for it.
+    far_channel: u64,
 }
 
 impl Relayed {
@@ -85,31 +115,30 @@ pub(crate) struct Guests {
     joined: BTreeMap<ProcessId, BTreeSet<Domain>>,
     /// What was offered there, by its process's number for it.
     relayed: BTreeMap<(ProcessId, u64), Relayed>,
-    /// Links that came of it.
-    links: BTreeMap<LinkSide, Domain>,
+    /// Links that came of it, by numbers of our own: a senior may name what it likes.
+    links: BTreeMap<LinkSide, FarLink>,
     /// Bytes that processes say they sent through rings of it.
     ring_bytes_reported: u64,
-    /// Pages for a process of ours that it was not handed yet; their grants.
-    allotted: BTreeMap<LinkSide, (Option<OwnedFd>, Vec<u32>)>,
+    /// Those whose senior is gone, until our processes have left them.
+    left_links: BTreeSet<LinkSide>,
+    /// Pages of processes of ours.
+    allotted: BTreeMap<LinkSide, Pages>,
     /// Grants of a process afar.
     granted: BTreeMap<LinkSide, Vec<u32>>,
-    /// Regions that were allotted while actions were carried out.
+    /// Regions that were allotted while actions were carried out, and those that could not be.
     to_report: Vec<LinkSide>,
+    failed: Vec<LinkSide>,
     /// Who has not said yet that a new door of ours is known.
     unknown_doors: BTreeMap<(ProcessId, u64), BTreeSet<Domain>>,
     /// Somebody had more to say than was read in a turn.
-    pub(crate) has_more: bool,
+    has_more: bool,
 }
 
 impl Guests {
     /// `None`: this is no guest of Xen's.
     pub(crate) fn start() -> Option<Self> {
         let meetings = Meetings::open()?;
-        // Where the module is not there, each link says so.
-        let limit = std::fs::read_to_string(GRANTS_LIMIT).ok();
-        if limit.and_then(|limit| limit.trim().parse().ok()) < Some(GRANTS_MAX) {
-            let _ = std::fs::write(GRANTS_LIMIT, GRANTS_MAX.to_string());
-        }
+        raise_limit();
         tracing::info!("guest {} of Xen", meetings.own);
         Some(Self {
             meetings,
@@ -120,12 +149,22 @@ impl Guests {
             relayed: BTreeMap::new(),
             links: BTreeMap::new(),
             ring_bytes_reported: 0,
+            left_links: BTreeSet::new(),
             allotted: BTreeMap::new(),
             granted: BTreeMap::new(),
             to_report: Vec::new(),
+            failed: Vec::new(),
             unknown_doors: BTreeMap::new(),
             has_more: false,
         })
+    }
+
+    /// Until there is something to be done that nothing rings for.
+    pub(crate) fn patience_ns(&self) -> Option<u64> {
+        match self.has_more || self.meetings.has_fired() {
+            true => Some(0),
+            false => self.meetings.patience_ns(),
+        }
     }
 
     /// XenStore's.
@@ -164,11 +203,76 @@ impl Guests {
     }
 
     fn allot(&mut self, side: LinkSide, other: Domain) -> Result<(), Error> {
-        let pages = Allotted::new(other, PAGES as u32, Access::Read)?;
-        let grants = pages.references().to_vec();
-        self.allotted
-            .insert(side, (Some(pages.into_descriptor()), grants));
+        let of_it = self.allotted.values().filter(|pages| pages.other == other);
+        if of_it.count() >= LINKS_MAX {
+            return Err(Error::GrantsUsedUp);
+        }
+        let make = || Allotted::new(other, PAGES as u32, Access::Read);
+        let made = match make() {
+            // The module may have come after us.
+            Err(Error::GrantsUsedUp) => {
+                raise_limit();
+                make()?
+            }
+            made => made?,
+        };
+        let pages = Pages {
+            other,
+            grants: made.references().to_vec(),
+            descriptor: Some(made.into_descriptor()),
+        };
+        self.allotted.insert(side, pages);
         Ok(())
+    }
+
+    fn grants_of(&self, side: LinkSide) -> Vec<u32> {
+        let pages = self.allotted.get(&side);
+        pages.map_or(Vec::new(), |pages| pages.grants.clone())
+    }
+
+    /// The link of a process that a senior knows by this number.
+    fn link_of(&self, other: Domain, process: ProcessId, number: u64) -> Option<LinkSide> {
+        let sides = LinkSide {
+            process,
+            link_id: 0,
+        }..=LinkSide {
+            process,
+            link_id: u64::MAX,
+        };
+        let mut links = self.links.range(sides);
+        let found = links.find(|(_, link)| (link.other, link.number) == (other, number));
+        found.map(|(side, _)| *side)
+    }
+
+    /// Links that a senior had made, and of which no connection of ours is left.
+    fn links_over(&mut self) -> Vec<LinkSide> {
+        let relayed = &self.relayed;
+        let is_over = |side: &LinkSide| {
+            let mut of_it = relayed.range((side.process, 0)..=(side.process, u64::MAX));
+            !of_it.any(|(_, one)| one.channel.is_some_and(|channel| channel.own == *side))
+        };
+        self.left_links.extract_if(.., is_over).collect()
+    }
+}
+
+/// gntalloc's limit. Where its module is not there, each link says so.
+fn raise_limit() {
+    let limit = std::fs::read_to_string(GRANTS_LIMIT).ok();
+    let limit = limit.and_then(|limit| limit.trim().parse().ok());
+    if limit.is_some_and(|limit: u32| limit < GRANTS_MAX) {
+        let _ = std::fs::write(GRANTS_LIMIT, GRANTS_MAX.to_string());
+    }
+}
+
+/// The other end of a connection to another guest, as far as rules ask.
+fn far_end(facts: &SocketFacts, other: Domain) -> SocketFacts {
+    SocketFacts {
+        cookie: !facts.cookie,
+        netns_cookie: place_of_guest(other),
+        local: facts.remote,
+        remote: facts.local,
+        shown: Shown::default(),
+        ..*facts
     }
 }
 
@@ -195,7 +299,8 @@ impl Broker {
         let Some(guests) = &mut self.guests else {
             return;
         };
-        let news = guests.meetings.hear();
+        let mut news = guests.meetings.hear();
+        guests.meetings.try_again(&mut news);
         if news.is_told_otherwise {
             let own = guests.meetings.address;
             let others = guests.meetings.others.iter();
@@ -327,9 +432,17 @@ impl Broker {
             .filter(|((domain, _), _)| *domain == other);
         let processes: Vec<ProcessId> = of_it.map(|(_, process)| *process).collect();
         guests.numbers.retain(|(domain, _), _| *domain != other);
-        let relayed = guests.relayed.extract_if(.., |_, one| one.other == other);
-        let relayed: Vec<_> = relayed.collect();
-        let links = guests.links.extract_if(.., |_, domain| *domain == other);
+        let of_it = |one: &Relayed| one.other == Some(other);
+        // Without a channel there is nothing to leave.
+        guests
+            .relayed
+            .retain(|_, one| !of_it(one) || one.channel.is_some());
+        let mut relayed = Vec::new();
+        for (key, one) in guests.relayed.iter_mut().filter(|(_, one)| of_it(one)) {
+            one.other = None;
+            relayed.push((*key, one.channel_id()));
+        }
+        let links = guests.links.extract_if(.., |_, link| link.other == other);
         let links: Vec<LinkSide> = links.map(|(side, _)| side).collect();
         for joined in guests.joined.values_mut() {
             joined.remove(&other);
@@ -347,27 +460,41 @@ impl Broker {
             self.carry_out(actions);
         }
         let mut actions = Vec::new();
-        for ((to, _), one) in relayed {
-            if let Some(channel) = one.channel {
-                let message = Outgoing::Downgrade(wire::Downgrade {
-                    channel_id: channel.id,
-                    reason: Reason::NoPeer as u32,
-                    pad: 0,
-                });
-                actions.push(Action::Send { to, message });
-            }
+        for &((to, _), channel_id) in &relayed {
+            let message = Outgoing::Downgrade(wire::Downgrade {
+                channel_id,
+                reason: Reason::NoPeer as u32,
+                pad: 0,
+            });
+            actions.push(Action::Send { to, message });
         }
-        for side in links {
-            self.memory.remove(side);
+        if let Some(guests) = &mut self.guests {
+            guests.left_links.extend(&links);
             if is_destroyed {
-                let link_id = side.link_id;
-                let message = Outgoing::PeerGone(wire::PeerGone { link_id });
-                let to = side.process;
-                actions.push(Action::Send { to, message });
+                // Nobody answers at the other end: what is in the rings is all that there will be.
+                for (key, _) in &relayed {
+                    guests.relayed.remove(key);
+                }
             }
         }
         self.carry_out(actions);
+        self.end_links();
         self.release_doors();
+    }
+
+    /// Our processes let go of links whose senior is gone.
+    fn end_links(&mut self) {
+        let over = self.guests.as_mut().map(Guests::links_over);
+        for side in over.unwrap_or_default() {
+            self.memory.remove(side);
+            if let Some(guests) = &mut self.guests {
+                guests.allotted.remove(&side);
+            }
+            let link_id = side.link_id;
+            let message = Outgoing::PeerGone(wire::PeerGone { link_id });
+            let to = side.process;
+            self.carry_out(vec![Action::Send { to, message }]);
+        }
     }
 
     /// Doors that are known everywhere.
@@ -424,10 +551,35 @@ impl Broker {
                 remote,
             } => {
                 let Some(id) = known(process) else { return };
+                // Nothing else could be paired.
+                let theirs = guests
+                    .meetings
+                    .others
+                    .get(&other)
+                    .map(|other| other.address);
+                let ours = guests.meetings.address;
+                if theirs.map(IpAddr::V4) != Some(local.ip())
+                    || ours.map(IpAddr::V4) != Some(remote.ip())
+                {
+                    return;
+                }
+                if self.registry.connection_count(id) >= CONNECTIONS_MAX {
+                    let reason = Reason::NoMemory as u32;
+                    let pending = 0;
+                    return guests.tell(
+                        other,
+                        &Down::Reject {
+                            process,
+                            conn,
+                            reason,
+                            pending,
+                        },
+                    );
+                }
                 let facts = SocketFacts {
                     protocol: Protocol::Tcp,
                     // No cookie of ours (the kernel counts upwards), and none of another guest's.
-                    cookie: cookie | u64::from(other) << 48 | 1 << 63,
+                    cookie: cookie & ((1 << 48) - 1) | u64::from(other) << 48 | 1 << 63,
                     netns_cookie: place_of_guest(other),
                     local,
                     remote,
@@ -454,8 +606,14 @@ impl Broker {
                     }
                 }
             }
-            Up::Door { process, door } => {
+            Up::NoRegion { process, link } => {
                 let Some(id) = known(process) else { return };
+                self.registry.link_failed(id, link)
+            }
+            Up::Door { process, door } => {
+                let Some(id) = known(process) else {
+                    return guests.tell(other, &Down::DoorAck { process, door });
+                };
                 self.registry.door(id, door).unwrap_or_default()
             }
             Up::Status {
@@ -496,16 +654,10 @@ impl Broker {
         };
         let knows = |process: u64| {
             let id = ProcessId(process);
-            let joined = guests.joined.get(&id);
-            joined
-                .is_some_and(|joined| joined.contains(&other))
-                .then_some(id)
+            let joined = guests.joined.get(&id)?;
+            joined.contains(&other).then_some(id)
         };
-        let has_link = |process: ProcessId, link_id: u64| {
-            let side = LinkSide { process, link_id };
-            guests.links.get(&side) == Some(&other)
-        };
-        let (to, message) = match down {
+        match down {
             Down::Reject {
                 process,
                 conn,
@@ -513,42 +665,60 @@ impl Broker {
                 pending,
             } => {
                 let Some(to) = knows(process) else { return };
+                // Of an offer to this guest, and to no other.
+                match guests.relayed.get(&(to, conn)) {
+                    Some(one) if one.other == Some(other) && one.channel.is_none() => {}
+                    _ => return,
+                }
+                if pending == 0 {
+                    guests.relayed.remove(&(to, conn));
+                }
                 let body = wire::Reject {
                     conn_id: conn,
                     reason,
                     pending,
                 };
-                (to, Outgoing::Reject(body))
+                self.tell_ours(to, Outgoing::Reject(body));
             }
             Down::Link { process, link } => {
-                let Some(id) = knows(process) else { return };
+                let Some(to) = knows(process) else { return };
+                if guests.link_of(other, to, link).is_some() {
+                    return;
+                }
                 let side = LinkSide {
-                    process: id,
-                    link_id: link,
+                    process: to,
+                    link_id: self.registry.number(),
                 };
                 if let Err(error) = guests.allot(side, other) {
                     tracing::warn!("no memory for rings to guest {other}: {error}");
-                    return;
+                    return guests.tell(other, &Up::NoRegion { process, link });
                 }
-                guests.links.insert(side, other);
-                let grants = guests.allotted.get(&side).map(|(_, grants)| grants.clone());
-                let grants = grants.unwrap_or_default();
+                let far = FarLink {
+                    other,
+                    number: link,
+                    was_handed_over: false,
+                    bells: BTreeSet::new(),
+                };
+                guests.links.insert(side, far);
+                let grants = guests.grants_of(side);
                 let up = Up::Region {
                     process,
                     link,
                     grants,
                 };
-                return guests.tell(other, &up);
+                guests.tell(other, &up);
             }
             Down::Peer {
                 process,
                 link,
                 grants,
             } => {
-                let Some(id) = knows(process).filter(|id| has_link(*id, link)) else {
-                    return;
-                };
-                return self.hand_over(id, link, other, &grants);
+                let side = knows(process).and_then(|to| guests.link_of(other, to, link));
+                let Some(side) = side else { return };
+                let far = guests.links.get_mut(&side);
+                if far.is_some_and(|far| !std::mem::replace(&mut far.was_handed_over, true)) {
+                    self.hand_over(side, other, &grants);
+                }
             }
             Down::Bell {
                 process,
@@ -557,11 +727,15 @@ impl Broker {
                 port,
                 sleeps,
             } => {
-                let Some(id) = knows(process).filter(|id| has_link(*id, link)) else {
+                let side = knows(process).and_then(|to| guests.link_of(other, to, link));
+                let Some(side) = side.filter(|_| door < DOOR_COUNT as u64) else {
                     return;
                 };
-                let bell = EventChannel::accept(other, port);
-                return self.hand_bell(id, link, door, bell, sleeps);
+                let far = guests.links.get_mut(&side);
+                if far.is_some_and(|far| far.bells.insert((door, sleeps))) {
+                    let bell = EventChannel::accept(other, port);
+                    self.hand_bell(side, door, bell, sleeps);
+                }
             }
             Down::Pair {
                 process,
@@ -571,34 +745,32 @@ impl Broker {
                 slot,
                 generation,
             } => {
-                let Some(to) = knows(process).filter(|id| has_link(*id, link)) else {
+                let own = knows(process).and_then(|to| guests.link_of(other, to, link));
+                let Some(own) = own.filter(|_| (slot as usize) < GUEST_SLOT_COUNT) else {
                     return;
                 };
-                let own = LinkSide {
-                    process: to,
-                    link_id: link,
-                };
-                let view = ChannelView {
-                    id: channel,
-                    slot,
-                    generation,
-                    own,
-                    peer: None,
-                    downgrading: None,
-                };
-                // Of an offer to this guest, and to no other.
+                let to = own.process;
                 let facts = match guests.relayed.get_mut(&(to, conn)) {
-                    Some(one) if one.other == other => {
-                        one.channel = Some(view);
+                    Some(one) if one.other == Some(other) && one.channel.is_none() => {
+                        one.channel = Some(ChannelView {
+                            id: self.registry.number(),
+                            slot,
+                            generation,
+                            own,
+                            peer: None,
+                            downgrading: None,
+                        });
+                        one.far_channel = channel;
                         one.facts
                     }
                     _ => return,
                 };
+                let channel_id = guests.relayed[&(to, conn)].channel_id();
                 let older = Witness::new(&mut self.places, &self.connections, &self.by_process);
                 if older.still_true(to, &facts).is_err() {
                     let closed = wire::Status {
                         conn_id: conn,
-                        channel_id: channel,
+                        channel_id,
                         status: wire::status::CLOSED,
                         reason: 0,
                         ring_bytes_tx: 0,
@@ -609,17 +781,17 @@ impl Broker {
                 }
                 let body = wire::Pair {
                     conn_id: conn,
-                    channel_id: channel,
-                    link_id: link,
+                    channel_id,
+                    link_id: own.link_id,
                     slot,
                     generation,
                     cuts_through: 0,
                     pad: 0,
                 };
-                (to, Outgoing::Pair(body))
+                self.tell_ours(to, Outgoing::Pair(body));
             }
             Down::DoorAck { process, door } => {
-                return self.door_is_known(ProcessId(process), door, other);
+                self.door_is_known(ProcessId(process), door, other);
             }
             Down::Downgrade {
                 process,
@@ -628,45 +800,43 @@ impl Broker {
             } => {
                 let Some(to) = knows(process) else { return };
                 let mut of_it = guests.relayed.range((to, 0)..=(to, u64::MAX));
-                if !of_it.any(|(_, one)| (one.other, one.channel_id()) == (other, channel)) {
-                    return;
-                }
+                let one = of_it.find(|(_, one)| {
+                    one.channel.is_some() && (one.other, one.far_channel) == (Some(other), channel)
+                });
+                let Some((_, one)) = one else { return };
                 let body = wire::Downgrade {
-                    channel_id: channel,
+                    channel_id: one.channel_id(),
                     reason,
                     pad: 0,
                 };
-                (to, Outgoing::Downgrade(body))
+                self.tell_ours(to, Outgoing::Downgrade(body));
             }
             Down::PeerGone { process, link } => {
-                let Some(to) = knows(process).filter(|id| has_link(*id, link)) else {
-                    return;
-                };
-                let side = LinkSide {
-                    process: to,
-                    link_id: link,
-                };
+                let side = knows(process).and_then(|to| guests.link_of(other, to, link));
+                let Some(side) = side else { return };
                 guests.links.remove(&side);
+                guests.allotted.remove(&side);
                 self.memory.remove(side);
-                (to, Outgoing::PeerGone(wire::PeerGone { link_id: link }))
+                let link_id = side.link_id;
+                let message = Outgoing::PeerGone(wire::PeerGone { link_id });
+                self.tell_ours(side.process, message);
             }
-            Down::Ask { process, door } => {
-                return guests.tell(other, &Up::Answer { process, door });
-            }
-        };
+            Down::Ask { process, door } => guests.tell(other, &Up::Answer { process, door }),
+        }
+    }
+
+    fn tell_ours(&mut self, to: ProcessId, message: Outgoing) {
         self.carry_out(vec![Action::Send { to, message }]);
     }
 
     /// Both sides' pages for a process of ours.
-    fn hand_over(&mut self, process: ProcessId, link_id: u64, other: Domain, grants: &[u32]) {
-        let side = LinkSide { process, link_id };
+    fn hand_over(&mut self, side: LinkSide, other: Domain, grants: &[u32]) {
+        let LinkSide { process, link_id } = side;
         let Some(guests) = &mut self.guests else {
             return;
         };
-        let own = guests
-            .allotted
-            .get_mut(&side)
-            .and_then(|(own, _)| own.take());
+        let own = guests.allotted.get_mut(&side);
+        let own = own.and_then(|pages| pages.descriptor.take());
         let Some(own) = own else {
             return;
         };
@@ -689,17 +859,29 @@ impl Broker {
 
     fn hand_bell(
         &mut self,
-        process: ProcessId,
-        link_id: u64,
+        side: LinkSide,
         door: u64,
         bell: Result<EventChannel, Error>,
         sleeps: bool,
     ) {
+        let LinkSide { process, link_id } = side;
         let bell = bell.and_then(|bell| Ok((u64::from(bell.port()), bell.into_descriptor()?)));
         let (port, bell) = match bell {
             Ok(bell) => bell,
-            // Without it the process gives the link up once it would need it.
-            Err(error) => return tracing::warn!("no doorbell between guests: {error}"),
+            Err(error) => {
+                tracing::warn!("no doorbell between guests: {error}");
+                // What cannot be watched: the process gives the link up.
+                let Ok(nothing) = std::fs::File::open("/dev/null") else {
+                    return;
+                };
+                let port = 1;
+                let body = wire::OwnDoor {
+                    link_id,
+                    door,
+                    port,
+                };
+                return self.send_or_give_up(process, &body, vec![nothing.into()]);
+            }
         };
         match sleeps {
             true => {
@@ -769,6 +951,7 @@ impl Broker {
                             Ok(()) => guests.to_report.push(side),
                             Err(error) => {
                                 tracing::warn!("no memory for rings to guest {other}: {error}");
+                                guests.failed.push(side);
                             }
                         }
                         true
@@ -788,11 +971,10 @@ impl Broker {
                     link_id: peer_link_id,
                 };
                 if let Some(&(other, process)) = guests.afar.get(&to) {
-                    let grants = guests.allotted.get(&side).map(|(_, grants)| grants.clone());
                     let down = Down::Peer {
                         process,
                         link: link_id,
-                        grants: grants.unwrap_or_default(),
+                        grants: guests.grants_of(side),
                     };
                     guests.tell(other, &down);
                     return true;
@@ -801,7 +983,11 @@ impl Broker {
                     return false;
                 };
                 let grants = guests.granted.remove(&side).unwrap_or_default();
-                self.hand_over(to, link_id, other, &grants);
+                let own = LinkSide {
+                    process: to,
+                    link_id,
+                };
+                self.hand_over(own, other, &grants);
                 true
             }
             Action::Doorbell {
@@ -832,7 +1018,11 @@ impl Broker {
                     };
                     guests.tell(other, &down);
                 }
-                self.hand_bell(ours, our_link, door, bell, !sleeps);
+                let own = LinkSide {
+                    process: ours,
+                    link_id: our_link,
+                };
+                self.hand_bell(own, door, bell, !sleeps);
                 true
             }
             Action::LinkClosed { process, link_id } => {
@@ -852,6 +1042,7 @@ impl Broker {
         let juniors: BTreeSet<Domain> = self
             .registry
             .far_processes_of(process)
+            .filter(|far| !guests.left.contains(far))
             .filter_map(|far| guests.afar.get(&far).map(|(other, _)| *other))
             .collect();
         let seniors = guests.joined.get(&process).cloned().unwrap_or_default();
@@ -883,6 +1074,10 @@ impl Broker {
                 self.carry_out(actions);
             }
         }
+        while let Some(side) = self.guests.as_mut().and_then(|guests| guests.failed.pop()) {
+            let actions = self.registry.link_failed(side.process, side.link_id);
+            self.carry_out(actions);
+        }
     }
 
     /// Whether an offer is a senior's to pair; then it is on its way there.
@@ -906,6 +1101,39 @@ impl Broker {
         if facts.protocol != Protocol::Tcp || !is_its || guests.meetings.is_senior_to(other) {
             return false;
         }
+        // The senior asks its own rules.
+        if let Some(reason) = self.rules.gate([facts, &far_end(facts, other)], None) {
+            let message = Outgoing::Reject(wire::Reject {
+                conn_id: conn,
+                reason: reason as u32,
+                pending: 0,
+            });
+            let to = process;
+            self.carry_out(vec![Action::Send { to, message }]);
+            return true;
+        }
+        let Some(guests) = &mut self.guests else {
+            return false;
+        };
+        // The socket may have been offered under another number.
+        let mut same = guests.relayed.range((process, 0)..=(process, u64::MAX));
+        let same = same.find(|(_, one)| one.facts.cookie == facts.cookie);
+        if let Some(key) = same.map(|(key, _)| *key).filter(|key| key.1 != conn) {
+            if guests.relayed[&key].channel.is_some() {
+                return true;
+            }
+            guests.relayed.remove(&key);
+        }
+        let of_it = guests.relayed.range((process, 0)..=(process, u64::MAX));
+        if of_it.count() >= CONNECTIONS_MAX {
+            let message = Outgoing::Reject(wire::Reject {
+                conn_id: conn,
+                reason: Reason::NoMemory as u32,
+                pending: 0,
+            });
+            self.tell_ours(process, message);
+            return true;
+        }
         let joined = guests.joined.entry(process).or_default();
         if joined.insert(other) {
             let doors = self.registry.doors_of(process);
@@ -913,9 +1141,10 @@ impl Broker {
             guests.tell(other, &Up::Join { process, doors });
         }
         let one = Relayed {
-            other,
+            other: Some(other),
             facts: *facts,
             channel: None,
+            far_channel: 0,
         };
         guests.relayed.insert((process, conn), one);
         let up = Up::Offer {
@@ -927,6 +1156,29 @@ impl Broker {
         };
         guests.tell(other, &up);
         true
+    }
+
+    /// Rules have changed: relayed connections that they do not let have rings go back.
+    pub(crate) fn look_at_relayed(&mut self) {
+        let Some(guests) = &self.guests else {
+            return;
+        };
+        let mut actions = Vec::new();
+        for ((to, _), one) in &guests.relayed {
+            let (Some(other), Some(channel)) = (one.other, one.channel) else {
+                continue;
+            };
+            let far = far_end(&one.facts, other);
+            if let Some(reason) = self.rules.gate([&one.facts, &far], None) {
+                let message = Outgoing::Downgrade(wire::Downgrade {
+                    channel_id: channel.id,
+                    reason: reason as u32,
+                    pad: 0,
+                });
+                actions.push(Action::Send { to: *to, message });
+            }
+        }
+        self.carry_out(actions);
     }
 
     /// Whether a report is about a relayed connection; then it is on its way.
@@ -942,13 +1194,19 @@ impl Broker {
         let up = Up::Status {
             process: process.0,
             conn: report.conn_id,
-            channel: report.channel_id,
+            channel: match report.channel_id {
+                0 => 0,
+                _ => one.far_channel,
+            },
             status: report.status,
             reason: report.reason,
             tx: report.ring_bytes_tx,
             rx: report.ring_bytes_rx,
         };
-        guests.tell(one.other, &up);
+        match one.other {
+            Some(other) => guests.tell(other, &up),
+            None => self.end_links(),
+        }
         true
     }
 
@@ -978,7 +1236,11 @@ impl Broker {
         let links = guests
             .links
             .extract_if(.., |side, _| side.process == process);
-        links.for_each(|(side, _)| self.memory.remove(side));
+        let links = links.map(|(side, _)| side);
+        let left = guests
+            .left_links
+            .extract_if(.., |side| side.process == process);
+        links.chain(left).for_each(|side| self.memory.remove(side));
         guests.allotted.retain(|side, _| side.process != process);
         guests.unknown_doors.retain(|(of, _), _| *of != process);
         for other in guests.joined.remove(&process).unwrap_or_default() {

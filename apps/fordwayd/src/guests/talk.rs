@@ -48,6 +48,11 @@ pub(super) enum Up {
         link: u64,
         grants: Vec<u32>,
     },
+    /// It cannot be had.
+    NoRegion {
+        process: u64,
+        link: u64,
+    },
     Door {
         process: u64,
         door: u64,

@@ -102,3 +102,33 @@ fn a_link_between_guests_has_few_slots() {
     }
     assert_eq!(made.len(), 2 * 2, "two links, of two sides each");
 }
+
+#[test]
+fn a_link_without_memory_is_given_up_and_made_anew() {
+    let (mut registry, here, [there, _]) = meeting();
+    for first in [here, there] {
+        registry.offer(there, 7, theirs(4000, 5));
+        let asked = registry.offer(here, 1, ours(4000));
+        let sides = links(&asked);
+        let of = |process| {
+            sides
+                .iter()
+                .find(|(to, _)| *to == process)
+                .expect("a side")
+                .1
+        };
+        // One side has memory, the other one has not.
+        let other = if first == here { there } else { here };
+        let (_, actions) = registry.region(other, of(other).link_id).expect("a side");
+        assert_eq!(pairs(&actions), []);
+        let actions = registry.link_failed(first, of(first).link_id);
+        let told = rejects(&actions);
+        for process in [here, there] {
+            assert!(told.contains(&(process, Reason::NoMemory, 0)), "{told:?}");
+        }
+        assert_eq!(registry.channel_count(), 0);
+        let closed = |action: &&Action| matches!(action, Action::LinkClosed { .. });
+        assert_eq!(actions.iter().filter(closed).count(), 2);
+        assert_eq!(registry.link_failed(first, of(first).link_id), []);
+    }
+}

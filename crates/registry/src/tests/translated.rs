@@ -83,11 +83,15 @@ fn kernel(entries: Vec<Entry>) -> impl FnMut(&Question) -> Option<FarEnd> {
     }
 }
 
-/// Channels after both ends were offered, in either order.
+/// Channels after both ends were offered, in either order, on a host and in a guest of Xen, whose own address is known.
 #[track_caller]
 fn offered(entries: &[Entry], ends: [SocketFacts; 2]) -> usize {
-    let counts = [ends, [ends[1], ends[0]]].map(|ends| {
+    let orders = [ends, [ends[1], ends[0]]];
+    let own = [None, Some(Ipv4Addr::new(192, 0, 2, 1))];
+    let cases = own.map(|own| orders.map(|ends| (own, ends)));
+    let counts = cases.as_flattened().iter().map(|&(own, ends)| {
         let mut registry = registry();
+        registry.set_guests(own, std::iter::empty());
         for (number, end) in ends.into_iter().enumerate() {
             let (process, _) = registry.add_process(end.netns_cookie, PathPolicy::Auto);
             let mut kernel = kernel(entries.to_vec());
@@ -103,7 +107,8 @@ fn offered(entries: &[Entry], ends: [SocketFacts; 2]) -> usize {
         }
         registry.channel_count()
     });
-    assert_eq!(counts[0], counts[1], "the order counts");
+    let counts: Vec<usize> = counts.collect();
+    assert!(counts.iter().all(|count| *count == counts[0]), "{counts:?}");
     counts[0]
 }
 

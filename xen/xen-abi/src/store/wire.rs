@@ -135,6 +135,11 @@ impl Waiting {
         self.0.push_back(fired);
     }
 
+    /// Whether none is left.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// The next one.
     pub fn take(&mut self) -> Option<Fired> {
         self.0.pop_front()
