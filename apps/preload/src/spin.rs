@@ -254,7 +254,7 @@ pub fn spin_for(peer: Option<Peer>, ready: impl FnMut(Look) -> bool) -> Option<u
     let link = peer.map_or(0, |peer| peer.link.wrapping_add(1));
     thread.spin_link.store(link, Ordering::Relaxed);
     let spins = Spins::of(link);
-    let is_guest = peer.is_some_and(|peer| link::at(peer.link).is_guest());
+    let is_guest = peer.is_some_and(|peer| link::is_guests(peer.link));
     let times = match is_guest {
         true => spins.ordinary()?,
         false => spins.times(knocked)?,

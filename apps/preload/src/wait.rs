@@ -501,6 +501,7 @@ pub fn after_fork() {
         .busy
         .store(1 << DOOR_SHARED, Ordering::Relaxed);
     PROCESS.doors.registered.store(0, Ordering::Relaxed);
+    PROCESS.doors.again_ns.store(0, Ordering::Relaxed);
 }
 
 /// How long a sleep may last for the shim's own sake; `None`: for ever.

@@ -260,8 +260,10 @@ impl Meetings {
         }
         self.again_at = None;
         let waits = |(other, known): (&Domain, &mut Other)| {
-            known.heard.clear();
-            matches!(known.meeting, Meeting::Waits).then_some(*other)
+            let waits = matches!(known.meeting, Meeting::Waits);
+            // What it said is looked at anew. Of others it stays heard, or the next watch would end their talk.
+            waits.then(|| known.heard.clear());
+            waits.then_some(*other)
         };
         let others: Vec<Domain> = self.others.iter_mut().filter_map(waits).collect();
         for other in others {
