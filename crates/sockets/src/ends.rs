@@ -27,10 +27,12 @@ const ERR: u32 = libc::POLLERR as u32;
 /// Whether nobody will take bytes at the far end any more. Only when the peer is there.
 #[inline(always)]
 pub fn is_dead(end: &impl End) -> bool {
-    is_dead_by(end, end.state().shown())
+    let shown = end.state().shown();
+    let closed = end.consumer().producer_flags() & tx_flags::CLOSED;
+    closed | shown & (OVER | RDHUP) != 0 && is_dead_by(end, shown)
 }
 
-#[inline(always)]
+#[cold]
 fn is_dead_by(end: &impl End, shown: u32) -> bool {
     let state = end.state();
     let flags = end.consumer().producer_flags();
@@ -103,6 +105,8 @@ pub fn is_reset(end: &impl End) -> bool {
         && !(end.is_unix() && has_only_shut(end))
         && end.producer().unread_hint() != 0
         && is_by_ring(end)
+        // One that has left the ring may live, without the library: what lies there is about to go by the kernel.
+        && !end.producer().must_leave()
 }
 
 /// Whether the far end has announced the end of what it sends, and not that it closes.
@@ -150,7 +154,15 @@ pub(crate) fn send<E: End>(
     source: &mut impl Source,
 ) -> Result<Moved> {
     let reset = is_reset(end).then(|| fetch_error(end));
+    let leaves = end.producer().must_leave();
     drop(guard);
+    if leaves {
+        down::leave(end, None);
+        return match end.producer().state() {
+            tx_state::RING => Ok(Moved::Nothing),
+            _ => crate::send(end, source),
+        };
+    }
     match reset {
         None => source.by_kernel(),
         Some(Some(libc::ECONNRESET)) => Err(libc::ECONNRESET),

@@ -76,13 +76,20 @@ impl Ctx<'_> {
         if process.connected.get() || now < process.retry_at_ns.get() {
             return process.connected.get();
         }
+        // Who reads mail has its lock, which a new connection is made under.
+        if process.mail_reader.get() != 0 {
+            return false;
+        }
         process.retry_at_ns.set(now + RETRY_NS);
         process.mail.borrow_mut().clear();
         if !self.world.broker.borrow_mut().hello(process.number) {
             return false;
         }
         process.connected.set(true);
+        // No channel of the new broker's comes in between.
+        process.mail_reader.set(self.id());
         self.rejoin();
+        process.mail_reader.set(0);
         true
     }
 
