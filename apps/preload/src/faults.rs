@@ -75,11 +75,28 @@ core::arch::global_asm!(
 );
 
 unsafe extern "C" {
-    fn fordway_touch_to_read(first: usize, last: usize) -> u32;
-    fn fordway_touch_to_write(first: usize, last: usize) -> u32;
-    fn fordway_touch_to_keep(first: usize, last: usize) -> u32;
-    fn fordway_touch_to_refill(first: usize, last: usize) -> u32;
+    fn fordway_touch_to_read();
+    fn fordway_touch_to_write();
+    fn fordway_touch_to_keep();
+    fn fordway_touch_to_refill();
     fn fordway_touch_fault();
+}
+
+/// Calls a routine for `$count` bytes, at least one, at `$base`; false: a fault. Not as C would: the routine leaves all registers
+/// but three alone.
+macro_rules! touch {
+    ($routine:ident, $base:expr, $count:expr) => {{
+        let first: usize = $base.addr();
+        let fault: u32;
+        core::arch::asm!(
+            "call {routine}",
+            routine = sym $routine,
+            inout("rdi") first => _,
+            in("rsi") first + $count - 1,
+            out("eax") fault,
+        );
+        fault == 0
+    }};
 }
 
 /// Whether `count` bytes at `base` may be addresses of a program at all (linux: access_ok).
@@ -90,28 +107,25 @@ pub fn is_user_range(base: *const u8, count: usize) -> bool {
 }
 
 /// Whether `count` bytes at `base`, a user range, can be read.
-#[inline]
+#[inline(always)]
 pub fn is_readable(base: *const u8, count: usize) -> bool {
-    let first = base.addr();
     // SAFETY: a fault in the routine is answered; loads change nothing.
-    count == 0 || unsafe { fordway_touch_to_read(first, first + count - 1) == 0 }
+    count == 0 || unsafe { touch!(fordway_touch_to_read, base, count) }
 }
 
 /// Whether `count` bytes at `base`, a user range that the caller is about to overwrite, can be written.
-#[inline]
+#[inline(always)]
 pub fn is_writable(base: *mut u8, count: usize) -> bool {
-    let first = base.addr();
     // SAFETY: a fault in the routine is answered; the caller overwrites the bytes anyway.
-    count == 0 || unsafe { fordway_touch_to_write(first, first + count - 1) == 0 }
+    count == 0 || unsafe { touch!(fordway_touch_to_write, base, count) }
 }
 
 /// As [`is_writable`] for bytes that may stay what they are, and that another thread may be
 /// writing: a store of what was loaded before would undo that.
 #[inline]
 fn could_be_written(base: *mut u8, count: usize) -> bool {
-    let first = base.addr();
     // SAFETY: a fault in the routine is answered; it changes nothing.
-    count == 0 || unsafe { fordway_touch_to_keep(first, first + count - 1) == 0 }
+    count == 0 || unsafe { touch!(fordway_touch_to_keep, base, count) }
 }
 
 /// As [`is_writable`] for a place of results that may stay what it is, but that nobody else writes
@@ -119,9 +133,8 @@ fn could_be_written(base: *mut u8, count: usize) -> bool {
 /// which would wait for what was stored into rings before.
 #[inline]
 pub fn may_be_filled<T>(place: *mut T) -> bool {
-    let first = place.addr();
     // SAFETY: a fault in the routine is answered; it stores what was there.
-    unsafe { fordway_touch_to_refill(first, first + size_of::<T>() - 1) == 0 }
+    unsafe { touch!(fordway_touch_to_refill, place, size_of::<T>()) }
 }
 
 /// Whether a value of the program can be read.

@@ -5,7 +5,7 @@ use crate::datagram::{self, Place, To};
 use crate::state::{self, Conn, phase};
 use crate::sys::{self, give, sys};
 use crate::thread::{self, Shield};
-use crate::transfer::{self, Buffers, Done, Unaware};
+use crate::transfer::{self, Buffers, Done, Unaware, short};
 use crate::upgrade::Does;
 use crate::{
     broker, config, faults, hooks_records, hooks_stack, libcs, real, stack, stay, upgrade,
@@ -24,6 +24,42 @@ const SEND_KERNEL: i32 = libc::MSG_OOB | libc::MSG_ZEROCOPY | libc::MSG_FASTOPEN
 /// No error: the parts have no bytes, and readv and writev then ask the socket nothing.
 const NO_BYTES: i32 = 0;
 
+/// What a descriptor moves bytes of.
+pub enum Of {
+    /// A stream socket; `None`: nothing of ours.
+    Stream(Option<&'static Conn>),
+    /// One over which records go.
+    Records(&'static Conn),
+    /// A UDP socket.
+    Datagrams(&'static datagram::Socket),
+    /// A socket of the program's own stack, and what the table says of it.
+    Stack(u32),
+}
+
+impl Of {
+    /// One look for a stream socket; what is seldom is found behind it.
+    #[inline(always)]
+    fn fd(fd: c_int) -> Self {
+        match state::plain_conn(fd) {
+            Some(conn) => Self::Stream(Some(conn)),
+            None => Self::other(fd),
+        }
+    }
+
+    #[inline(never)]
+    fn other(fd: c_int) -> Self {
+        if let Some(socket) = datagram::of(fd) {
+            Self::Datagrams(socket)
+        } else if let Some(word) = stack::of(fd) {
+            Self::Stack(word)
+        } else if let Some(conn) = state::records(fd) {
+            Self::Records(conn)
+        } else {
+            Self::Stream(state::conn(fd))
+        }
+    }
+}
+
 /// What a call on a descriptor has to do.
 enum Way {
     /// libc's function.
@@ -37,11 +73,8 @@ enum Way {
 }
 
 #[inline(always)]
-fn way(fd: c_int, does: Does) -> Way {
-    if !config::is_active() {
-        return Way::Libc;
-    }
-    let Some(conn) = state::conn(fd) else {
+fn way(found: Option<&'static Conn>, fd: c_int, does: Does) -> Way {
+    let Some(conn) = found.filter(|_| config::is_active()) else {
         return Way::Libc;
     };
     thread::cancellation_point();
@@ -57,9 +90,11 @@ fn way(fd: c_int, does: Does) -> Way {
     }
 }
 
-/// A receive: by the channel, or by `by_libc`, with the thread counted as unaware.
+/// A receive of `found`, the stream socket behind `fd`: by the channel, or by `by_libc`, with the thread counted as
+/// unaware.
 #[inline(always)]
 pub fn receive(
+    mut found: Option<&'static Conn>,
     fd: c_int,
     flags: c_int,
     buffers: impl Fn() -> sys::Result<Buffers> + Copy,
@@ -70,7 +105,7 @@ pub fn receive(
         _ => Does::Look,
     };
     loop {
-        let (conn, has_channel) = match way(fd, does) {
+        let (conn, has_channel) = match way(found, fd, does) {
             Way::Libc => return by_libc(),
             Way::Refused(error) => return give(Err(error)),
             Way::Watched(conn) => (conn, false),
@@ -95,6 +130,7 @@ pub fn receive(
         if let Some(result) = receive_watched(conn, fd, flags, &{ buffers }, &{ by_libc }) {
             return result;
         }
+        found = state::conn(fd);
     }
 }
 
@@ -153,16 +189,18 @@ fn given(done: sys::Result<Done>) -> Option<isize> {
     }
 }
 
-/// A send: by the channel, or by `by_libc`, with the thread counted as a sender.
+/// A send over `found`, the stream socket behind `fd`: by the channel, or by `by_libc`, with the thread counted as a
+/// sender.
 #[inline(always)]
 pub fn transmit(
+    mut found: Option<&'static Conn>,
     fd: c_int,
     flags: c_int,
     buffers: impl Fn() -> sys::Result<Buffers> + Copy,
     by_libc: impl Fn() -> isize + Copy,
 ) -> isize {
     loop {
-        let conn = match way(fd, Does::Send) {
+        let conn = match way(found, fd, Does::Send) {
             Way::Libc => return by_libc(),
             Way::Refused(error) => return give(Err(error)),
             Way::Watched(conn) => conn,
@@ -184,6 +222,7 @@ pub fn transmit(
         if let Some(result) = transmit_watched(conn, fd, flags, &{ buffers }, &{ by_libc }) {
             return result;
         }
+        found = state::conn(fd);
     }
 }
 
@@ -248,7 +287,7 @@ pub fn receive_stream(fd: c_int, buffers: &Buffers, flags: c_int) -> isize {
             _ => give(sys!(SYS_recvmsg, fd, message, flags)),
         }
     };
-    receive(fd, flags, || Ok(*buffers), by_libc)
+    receive(state::conn(fd), fd, flags, || Ok(*buffers), by_libc)
 }
 
 /// A send over a stream, or `by_libc`.
@@ -258,7 +297,7 @@ pub fn send_stream(
     flags: c_int,
     by_libc: impl Fn() -> isize + Copy,
 ) -> isize {
-    transmit(fd, flags, || Ok(*buffers), by_libc)
+    transmit(state::conn(fd), fd, flags, || Ok(*buffers), by_libc)
 }
 
 fn part_of(base: *const c_void, length: usize) -> libc::iovec {
@@ -271,31 +310,43 @@ fn part_of(base: *const c_void, length: usize) -> libc::iovec {
 /// # Safety
 /// As read(2).
 pub unsafe fn read(fd: c_int, buffer: *mut c_void, count: usize) -> isize {
+    match short::received(fd, buffer.cast(), count) {
+        Some(received) => received,
+        // SAFETY: the program's own arguments.
+        None => unsafe { read_any(fd, buffer, count) },
+    }
+}
+
+/// # Safety
+/// As read(2).
+#[inline(never)]
+unsafe fn read_any(fd: c_int, buffer: *mut c_void, count: usize) -> isize {
     if count == 0 {
         // Linux asks a socket nothing then; recv with a length of 0 may wait.
         // SAFETY: the program's own arguments.
         return unsafe { real::read(fd, buffer, count) };
     }
-    if let Some(word) = stack::of(fd) {
-        // A length that is none of memory, recv cuts.
-        if !faults::is_user_range(buffer.cast(), count) {
+    let part = part_of(buffer, count);
+    let found = match Of::fd(fd) {
+        Of::Stream(found) => found,
+        // A length that is none of memory, read refuses, and recv cuts.
+        Of::Stack(_) | Of::Datagrams(_) if !faults::is_user_range(buffer.cast(), count) => {
             return give(Err(libc::EFAULT));
         }
-        let nobody = (core::ptr::null_mut(), core::ptr::null_mut());
+        Of::Stack(word) => {
+            let nobody = (core::ptr::null_mut(), core::ptr::null_mut());
+            // SAFETY: the program's own arguments.
+            return unsafe { hooks_stack::recv(fd, word, (buffer, count), 0, nobody) };
+        }
+        Of::Records(conn) => {
+            return hooks_records::recv(conn, fd, Buffers::one(part, true), 0);
+        }
         // SAFETY: the program's own arguments.
-        return unsafe { hooks_stack::recv(fd, word, (buffer, count), 0, nobody) };
-    }
-    let part = part_of(buffer, count);
-    if let Some(conn) = state::records(fd) {
-        return hooks_records::recv(conn, fd, Buffers::one(part, true), 0);
-    }
-    // A length that is none of memory, read refuses, and recv cuts.
-    if datagram::of(fd).is_some() && faults::is_user_range(buffer.cast(), count) {
-        // SAFETY: the program's own arguments.
-        return unsafe { recv_named(fd, buffer, count, 0) };
-    }
+        Of::Datagrams(_) => return unsafe { recv_named(fd, buffer, count, 0) },
+    };
     // SAFETY: the program's own arguments.
     receive(
+        found,
         fd,
         0,
         || Buffers::one(part, true),
@@ -338,51 +389,64 @@ pub unsafe fn receive_parts(
     flags: c_int,
     by_libc: impl Fn() -> isize + Copy,
 ) -> isize {
-    if let Some(word) = stack::of(fd) {
-        return hooks_stack::readv(fd, word, parts, count, flags);
-    }
-    if let Some(conn) = state::records(fd) {
-        let buffers = Buffers::new(parts, count as usize);
-        return hooks_records::recv(conn, fd, buffers, flags);
-    }
-    if let Some(socket) = datagram::of(fd) {
-        let mut name = [0u8; datagram::ADDRESS_BYTES];
-        let mut message = message_of(parts, count);
-        message.msg_name = name.as_mut_ptr().cast();
-        message.msg_namelen = name.len() as u32;
-        let message = &raw mut message;
-        let buffers = || some_bytes(Buffers::new(parts, count as usize)?);
-        let by_libc = |more: c_int| match buffers() {
-            // SAFETY: the program's own parts, in a message of ours.
-            Ok(_) => unsafe { real::recvmsg(fd, message, flags | more) },
-            // What is wrong, and what is nothing, the kernel says.
-            Err(_) => by_libc(),
-        };
-        let place = Place::Message(message);
-        return datagram::receive(socket, fd, flags, place, &buffers, &by_libc);
-    }
-    let by_channel = || some_bytes(Buffers::new(parts, count as usize)?);
-    receive(fd, flags, by_channel, by_libc)
+    let all = || Buffers::new(parts, count as usize);
+    let found = match Of::fd(fd) {
+        Of::Stream(found) => found,
+        Of::Stack(word) => return hooks_stack::readv(fd, word, parts, count, flags),
+        Of::Records(conn) => return hooks_records::recv(conn, fd, all(), flags),
+        Of::Datagrams(socket) => {
+            let mut name = [0u8; datagram::ADDRESS_BYTES];
+            let mut message = message_of(parts, count);
+            message.msg_name = name.as_mut_ptr().cast();
+            message.msg_namelen = name.len() as u32;
+            let message = &raw mut message;
+            let buffers = || some_bytes(all()?);
+            let by_libc = |more: c_int| match buffers() {
+                // SAFETY: the program's own parts, in a message of ours.
+                Ok(_) => unsafe { real::recvmsg(fd, message, flags | more) },
+                // What is wrong, and what is nothing, the kernel says.
+                Err(_) => by_libc(),
+            };
+            let place = Place::Message(message);
+            return datagram::receive(socket, fd, flags, place, &buffers, &by_libc);
+        }
+    };
+    receive(found, fd, flags, || some_bytes(all()?), by_libc)
 }
 
 /// # Safety
 /// As recv(2).
 pub unsafe fn recv(fd: c_int, buffer: *mut c_void, count: usize, flags: c_int) -> isize {
-    if let Some(word) = stack::of(fd) {
-        let nobody = (core::ptr::null_mut(), core::ptr::null_mut());
-        // SAFETY: the program's own arguments.
-        return unsafe { hooks_stack::recv(fd, word, (buffer, count), flags, nobody) };
-    }
-    let part = part_of(buffer, count);
-    if let Some(conn) = state::records(fd) {
-        return hooks_records::recv(conn, fd, Buffers::one(part, false), flags);
-    }
-    if datagram::of(fd).is_some() {
-        // SAFETY: the program's own arguments.
-        return unsafe { recv_named(fd, buffer, count, flags) };
+    if flags & !short::FLAGS == 0
+        && let Some(received) = short::received(fd, buffer.cast(), count)
+    {
+        return received;
     }
     // SAFETY: the program's own arguments.
+    unsafe { recv_any(fd, buffer, count, flags) }
+}
+
+/// # Safety
+/// As recv(2).
+#[inline(never)]
+unsafe fn recv_any(fd: c_int, buffer: *mut c_void, count: usize, flags: c_int) -> isize {
+    let part = part_of(buffer, count);
+    let found = match Of::fd(fd) {
+        Of::Stream(found) => found,
+        Of::Stack(word) => {
+            let nobody = (core::ptr::null_mut(), core::ptr::null_mut());
+            // SAFETY: the program's own arguments.
+            return unsafe { hooks_stack::recv(fd, word, (buffer, count), flags, nobody) };
+        }
+        Of::Records(conn) => {
+            return hooks_records::recv(conn, fd, Buffers::one(part, false), flags);
+        }
+        // SAFETY: the program's own arguments.
+        Of::Datagrams(_) => return unsafe { recv_named(fd, buffer, count, flags) },
+    };
+    // SAFETY: the program's own arguments.
     receive(
+        found,
         fd,
         flags,
         || Buffers::one(part, false),
@@ -420,34 +484,37 @@ pub unsafe fn recvfrom(
     name: *mut c_void,
     length: *mut u32,
 ) -> isize {
-    if let Some(word) = stack::of(fd) {
-        let sender = (name, length);
-        // SAFETY: the program's own arguments.
-        return unsafe { hooks_stack::recv(fd, word, (buffer, count), flags, sender) };
-    }
     let part = part_of(buffer, count);
-    if let Some(conn) = state::records(fd) {
-        let received = hooks_records::recv(conn, fd, Buffers::one(part, false), flags);
-        return match received >= 0 && !name.is_null() {
-            true => give(no_name(length).map(|()| received as usize)),
-            false => received,
-        };
-    }
-    if let Some(socket) = datagram::of(fd) {
-        let buffers = || Buffers::one(part, false);
-        let by_libc = |more: c_int| {
+    let buffers = || Buffers::one(part, false);
+    let found = match Of::fd(fd) {
+        Of::Stream(found) => found,
+        Of::Stack(word) => {
+            let sender = (name, length);
             // SAFETY: the program's own arguments.
-            unsafe { real::recvfrom(fd, buffer, count, flags | more, name, length) }
-        };
-        let place = Place::Name(name, length);
-        return datagram::receive(socket, fd, flags, place, &buffers, &by_libc);
-    }
+            return unsafe { hooks_stack::recv(fd, word, (buffer, count), flags, sender) };
+        }
+        Of::Records(conn) => {
+            let received = hooks_records::recv(conn, fd, buffers(), flags);
+            return match received >= 0 && !name.is_null() {
+                true => give(no_name(length).map(|()| received as usize)),
+                false => received,
+            };
+        }
+        Of::Datagrams(socket) => {
+            let by_libc = |more: c_int| {
+                // SAFETY: the program's own arguments.
+                unsafe { real::recvfrom(fd, buffer, count, flags | more, name, length) }
+            };
+            let place = Place::Name(name, length);
+            return datagram::receive(socket, fd, flags, place, &buffers, &by_libc);
+        }
+    };
     let ours = Cell::new(false);
     let by_channel = || {
         ours.set(true);
-        Buffers::one(part, false)
+        buffers()
     };
-    let received = receive(fd, flags, by_channel, || {
+    let received = receive(found, fd, flags, by_channel, || {
         ours.set(false);
         // SAFETY: the program's own arguments.
         unsafe { real::recvfrom(fd, buffer, count, flags, name, length) }
@@ -495,37 +562,32 @@ fn check_name_of(message: &libc::msghdr, sends: bool) -> sys::Result<()> {
 /// # Safety
 /// As recvmsg(2).
 pub unsafe fn recvmsg(fd: c_int, message: *mut libc::msghdr, flags: c_int) -> isize {
-    if let Some(word) = stack::of(fd) {
-        // SAFETY: the program's own arguments.
-        return unsafe { hooks_stack::recvmsg(fd, word, message, flags) };
-    }
-    if let Some(conn) = state::records(fd) {
-        // SAFETY: the program's own arguments.
-        return unsafe { hooks_records::recvmsg(conn, fd, message, flags) };
-    }
-    if let Some(socket) = datagram::of(fd) {
-        let buffers = || {
-            faults::check(faults::can_read(message))?;
-            // SAFETY: the program's own message, found readable.
-            let message = unsafe { &*message };
-            check_name_of(message, false)?;
-            Buffers::of_message(message)
-        };
-        // SAFETY: the program's own arguments.
-        let by_libc = |more: c_int| unsafe { real::recvmsg(fd, message, flags | more) };
-        let place = Place::Message(message);
-        return datagram::receive(socket, fd, flags, place, &buffers, &by_libc);
-    }
-    let ours = Cell::new(false);
-    let by_channel = || {
-        ours.set(true);
+    let buffers = || {
         faults::check(faults::can_read(message))?;
         // SAFETY: the program's own message, found readable.
         let message = unsafe { &*message };
         check_name_of(message, false)?;
         Buffers::of_message(message)
     };
-    let received = receive(fd, flags, by_channel, || {
+    let found = match Of::fd(fd) {
+        Of::Stream(found) => found,
+        // SAFETY: the program's own arguments.
+        Of::Stack(word) => return unsafe { hooks_stack::recvmsg(fd, word, message, flags) },
+        // SAFETY: the program's own arguments.
+        Of::Records(conn) => return unsafe { hooks_records::recvmsg(conn, fd, message, flags) },
+        Of::Datagrams(socket) => {
+            // SAFETY: the program's own arguments.
+            let by_libc = |more: c_int| unsafe { real::recvmsg(fd, message, flags | more) };
+            let place = Place::Message(message);
+            return datagram::receive(socket, fd, flags, place, &buffers, &by_libc);
+        }
+    };
+    let ours = Cell::new(false);
+    let by_channel = || {
+        ours.set(true);
+        buffers()
+    };
+    let received = receive(found, fd, flags, by_channel, || {
         ours.set(false);
         // SAFETY: the program's own arguments.
         unsafe { real::recvmsg(fd, message, flags) }
@@ -560,31 +622,32 @@ pub unsafe fn no_more_than_bytes(message: *mut libc::msghdr, flags: c_int, told:
 /// # Safety
 /// As write(2).
 pub unsafe fn write(fd: c_int, buffer: *const c_void, count: usize) -> isize {
-    if let Some(word) = stack::of(fd) {
-        if !faults::is_user_range(buffer.cast(), count) {
-            return give(Err(libc::EFAULT));
-        }
-        let nobody = (core::ptr::null(), 0);
-        // SAFETY: the program's own arguments.
-        return unsafe { hooks_stack::send(fd, word, (buffer, count), 0, nobody) };
-    }
-    let part = part_of(buffer, count);
-    if let Some(conn) = state::records(fd) {
-        return hooks_records::send(conn, fd, Buffers::one(part, true), 0);
-    }
-    if let Some(socket) = datagram::of(fd) {
-        let buffers = || Buffers::one(part, true);
-        // SAFETY: the program's own arguments.
-        let by_libc = || unsafe { real::write(fd, buffer, count) };
-        return datagram::send(socket, fd, 0, To::Connected, &buffers, &by_libc);
+    if short::has_sent(fd, buffer.cast(), count) {
+        return count as isize;
     }
     // SAFETY: the program's own arguments.
-    transmit(
-        fd,
-        0,
-        || Buffers::one(part, true),
-        || unsafe { real::write(fd, buffer, count) },
-    )
+    unsafe { write_any(fd, buffer, count) }
+}
+
+/// # Safety
+/// As write(2).
+#[inline(never)]
+unsafe fn write_any(fd: c_int, buffer: *const c_void, count: usize) -> isize {
+    let part = part_of(buffer, count);
+    let buffers = || Buffers::one(part, true);
+    // SAFETY: the program's own arguments.
+    let by_libc = || unsafe { real::write(fd, buffer, count) };
+    match Of::fd(fd) {
+        Of::Stream(found) => transmit(found, fd, 0, buffers, by_libc),
+        Of::Stack(_) if !faults::is_user_range(buffer.cast(), count) => give(Err(libc::EFAULT)),
+        Of::Stack(word) => {
+            let nobody = (core::ptr::null(), 0);
+            // SAFETY: the program's own arguments.
+            unsafe { hooks_stack::send(fd, word, (buffer, count), 0, nobody) }
+        }
+        Of::Records(conn) => hooks_records::send(conn, fd, buffers(), 0),
+        Of::Datagrams(socket) => datagram::send(socket, fd, 0, To::Connected, &buffers, &by_libc),
+    }
 }
 
 /// # Safety
@@ -605,46 +668,49 @@ pub unsafe fn send_parts(
     flags: c_int,
     by_libc: impl Fn() -> isize + Copy,
 ) -> isize {
-    if let Some(word) = stack::of(fd) {
-        return hooks_stack::writev(fd, word, parts, count, flags);
+    let all = || Buffers::new(parts, count as usize);
+    // Without a byte nothing is sent.
+    let buffers = || some_bytes(all()?);
+    match Of::fd(fd) {
+        Of::Stream(found) => transmit(found, fd, flags, buffers, by_libc),
+        Of::Stack(word) => hooks_stack::writev(fd, word, parts, count, flags),
+        Of::Records(conn) => hooks_records::send(conn, fd, all(), flags),
+        Of::Datagrams(socket) => {
+            datagram::send(socket, fd, flags, To::Connected, &buffers, &by_libc)
+        }
     }
-    if let Some(conn) = state::records(fd) {
-        return hooks_records::send(conn, fd, Buffers::new(parts, count as usize), flags);
-    }
-    if let Some(socket) = datagram::of(fd) {
-        // Without a byte nothing is sent.
-        let buffers = || some_bytes(Buffers::new(parts, count as usize)?);
-        return datagram::send(socket, fd, flags, To::Connected, &buffers, &by_libc);
-    }
-    let by_channel = || some_bytes(Buffers::new(parts, count as usize)?);
-    transmit(fd, flags, by_channel, by_libc)
 }
 
 /// # Safety
 /// As send(2).
 pub unsafe fn send(fd: c_int, buffer: *const c_void, count: usize, flags: c_int) -> isize {
-    if let Some(word) = stack::of(fd) {
-        let nobody = (core::ptr::null(), 0);
-        // SAFETY: the program's own arguments.
-        return unsafe { hooks_stack::send(fd, word, (buffer, count), flags, nobody) };
-    }
-    let part = part_of(buffer, count);
-    if let Some(conn) = state::records(fd) {
-        return hooks_records::send(conn, fd, Buffers::one(part, false), flags);
-    }
-    if let Some(socket) = datagram::of(fd) {
-        let buffers = || Buffers::one(part, false);
-        // SAFETY: the program's own arguments.
-        let by_libc = || unsafe { real::send(fd, buffer, count, flags) };
-        return datagram::send(socket, fd, flags, To::Connected, &buffers, &by_libc);
+    if flags & !short::FLAGS == 0 && short::has_sent(fd, buffer.cast(), count) {
+        return count as isize;
     }
     // SAFETY: the program's own arguments.
-    transmit(
-        fd,
-        flags,
-        || Buffers::one(part, false),
-        || unsafe { real::send(fd, buffer, count, flags) },
-    )
+    unsafe { send_any(fd, buffer, count, flags) }
+}
+
+/// # Safety
+/// As send(2).
+#[inline(never)]
+unsafe fn send_any(fd: c_int, buffer: *const c_void, count: usize, flags: c_int) -> isize {
+    let part = part_of(buffer, count);
+    let buffers = || Buffers::one(part, false);
+    // SAFETY: the program's own arguments.
+    let by_libc = || unsafe { real::send(fd, buffer, count, flags) };
+    match Of::fd(fd) {
+        Of::Stream(found) => transmit(found, fd, flags, buffers, by_libc),
+        Of::Stack(word) => {
+            let nobody = (core::ptr::null(), 0);
+            // SAFETY: the program's own arguments.
+            unsafe { hooks_stack::send(fd, word, (buffer, count), flags, nobody) }
+        }
+        Of::Records(conn) => hooks_records::send(conn, fd, buffers(), flags),
+        Of::Datagrams(socket) => {
+            datagram::send(socket, fd, flags, To::Connected, &buffers, &by_libc)
+        }
+    }
 }
 
 /// # Safety
@@ -657,58 +723,50 @@ pub unsafe fn sendto(
     name: *const c_void,
     length: u32,
 ) -> isize {
-    if let Some(word) = stack::of(fd) {
-        let target = (name, length);
-        // SAFETY: the program's own arguments.
-        return unsafe { hooks_stack::send(fd, word, (buffer, count), flags, target) };
-    }
     let part = part_of(buffer, count);
-    if let Some(conn) = state::records(fd) {
-        let buffers = Buffers::one(part, false);
-        return hooks_records::sendto(conn, fd, buffers, flags, (name, length));
-    }
-    if let Some(socket) = datagram::of(fd) {
-        let buffers = || Buffers::one(part, false);
-        // SAFETY: the program's own arguments.
-        let by_libc = || unsafe { real::sendto(fd, buffer, count, flags, name, length) };
-        let to = To::Name(name, length);
-        return datagram::send(socket, fd, flags, to, &buffers, &by_libc);
-    }
+    let buffers = || Buffers::one(part, false);
     // SAFETY: the program's own arguments.
-    transmit(
-        fd,
-        flags,
-        || {
-            check_name(name, length)?;
-            Buffers::one(part, false)
-        },
-        || unsafe { real::sendto(fd, buffer, count, flags, name, length) },
-    )
+    let by_libc = || unsafe { real::sendto(fd, buffer, count, flags, name, length) };
+    match Of::fd(fd) {
+        Of::Stream(found) => {
+            let by_channel = || check_name(name, length).and_then(|()| buffers());
+            transmit(found, fd, flags, by_channel, by_libc)
+        }
+        Of::Stack(word) => {
+            let target = (name, length);
+            // SAFETY: the program's own arguments.
+            unsafe { hooks_stack::send(fd, word, (buffer, count), flags, target) }
+        }
+        Of::Records(conn) => hooks_records::sendto(conn, fd, buffers(), flags, (name, length)),
+        Of::Datagrams(socket) => {
+            let to = To::Name(name, length);
+            datagram::send(socket, fd, flags, to, &buffers, &by_libc)
+        }
+    }
 }
 
 /// # Safety
 /// As sendmsg(2).
 pub unsafe fn sendmsg(fd: c_int, message: *const libc::msghdr, flags: c_int) -> isize {
-    if let Some(word) = stack::of(fd) {
+    // SAFETY: the program's own arguments.
+    let by_libc = || unsafe { real::sendmsg(fd, message, flags) };
+    let found = match Of::fd(fd) {
+        Of::Stream(found) => found,
         // SAFETY: the program's own arguments.
-        return unsafe { hooks_stack::sendmsg(fd, word, message, flags) };
-    }
-    if let Some(conn) = state::records(fd) {
+        Of::Stack(word) => return unsafe { hooks_stack::sendmsg(fd, word, message, flags) },
         // SAFETY: the program's own arguments.
-        return unsafe { hooks_records::sendmsg(conn, fd, message, flags) };
-    }
-    if let Some(socket) = datagram::of(fd) {
-        let buffers = || {
-            faults::check(faults::can_read(message))?;
-            // SAFETY: the program's own message, found readable.
-            Buffers::of_message(unsafe { &*message })
-        };
-        // SAFETY: the program's own arguments.
-        let by_libc = || unsafe { real::sendmsg(fd, message, flags) };
-        let to = To::Message(message);
-        return datagram::send(socket, fd, flags, to, &buffers, &by_libc);
-    }
-    if config::is_active() && state::conn(fd).is_none() {
+        Of::Records(conn) => return unsafe { hooks_records::sendmsg(conn, fd, message, flags) },
+        Of::Datagrams(socket) => {
+            let buffers = || {
+                faults::check(faults::can_read(message))?;
+                // SAFETY: the program's own message, found readable.
+                Buffers::of_message(unsafe { &*message })
+            };
+            let to = To::Message(message);
+            return datagram::send(socket, fd, flags, to, &buffers, &by_libc);
+        }
+    };
+    if config::is_active() && found.is_none() {
         // SAFETY: the program's own message.
         unsafe { crate::hooks_fd::before_passing(message) };
     }
@@ -722,10 +780,7 @@ pub unsafe fn sendmsg(fd: c_int, message: *const libc::msghdr, flags: c_int) -> 
         }
         Buffers::of_message(message)
     };
-    // SAFETY: the program's own arguments.
-    transmit(fd, flags, by_channel, || unsafe {
-        real::sendmsg(fd, message, flags)
-    })
+    transmit(found, fd, flags, by_channel, by_libc)
 }
 
 /// Nothing in a stream's control data moves bytes, but the kernel judges it: a message
@@ -755,7 +810,7 @@ pub unsafe fn sendfile(out: c_int, file: c_int, offset: *mut i64, count: usize) 
     datagram::bar(out, Reason::Unsupported);
     // SAFETY: the program's own arguments.
     let by_libc = || unsafe { real::sendfile(out, file, offset, count) };
-    let conn = match way(out, Does::Send) {
+    let conn = match way(state::conn(out), out, Does::Send) {
         Way::Refused(error) => return give(Err(error)),
         Way::Libc => return by_libc(),
         Way::Watched(conn) | Way::Channel(conn) => conn,

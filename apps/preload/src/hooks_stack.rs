@@ -429,7 +429,7 @@ pub unsafe fn recv(
         let buffers = || Buffers::one(part, false);
         // SAFETY: the program's own arguments.
         let by_libc = || unsafe { real::recv(fd, buffer, count, flags) };
-        hooks_io::receive(fd, flags, buffers, by_libc)
+        hooks_io::receive(table::conn(fd), fd, flags, buffers, by_libc)
     });
     match received >= 0 && !target.is_null() {
         true => give(hooks_io::no_name(length).map(|()| received as usize)),
@@ -457,7 +457,7 @@ pub unsafe fn send(
         let buffers = || Buffers::one(part, false);
         // SAFETY: the program's own arguments.
         let by_libc = || unsafe { real::send(fd, buffer, count, flags) };
-        hooks_io::transmit(fd, flags, buffers, by_libc)
+        hooks_io::transmit(table::conn(fd), fd, flags, buffers, by_libc)
     })
 }
 

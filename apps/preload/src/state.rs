@@ -114,7 +114,8 @@ pub struct Conn {
     pub peer_there: AtomicU32,
     /// The channel's number.
     pub channel_id: AtomicU64,
-    /// 1: at the last fork neither ring had anything for this end any more ([`crate::guest`]).
+    /// What the last fork found: 1, neither ring had anything for this end any more; 2, it waited in vain
+    /// for that; 0, none has looked ([`crate::guest`]).
     pub off_rings: AtomicU32,
     /// SO_RCVTIMEO in nanoseconds; 0: none.
     pub receive_timeout_ns: AtomicU64,
@@ -144,6 +145,8 @@ pub struct Conn {
     pub peer_page: AtomicPtr<WaitPage>,
     /// Next free entry, plus one.
     next_free: AtomicU32,
+    /// Kind and index, as a descriptor's word has them; the same for good once it was in use.
+    word: AtomicU32,
     /// What the machine remembers of it.
     state: State,
 }
@@ -230,6 +233,14 @@ pub fn conn(fd: i32) -> Option<&'static Conn> {
     (word & kind::MASK == kind::CONN).then(|| conn_at(word & !kind::MASK))
 }
 
+/// The same, if its bytes go over it as they are, and by no stack: what almost every call is about.
+#[inline(always)]
+pub fn plain_conn(fd: i32) -> Option<&'static Conn> {
+    let word = look(fd);
+    let kinds = kind::MASK | kind::RECORDS | kind::OF_STACK;
+    (word & kinds == kind::CONN).then(|| conn_at(word))
+}
+
 /// The connection behind a descriptor, if what goes over it are records.
 #[inline]
 pub fn records(fd: i32) -> Option<&'static Conn> {
@@ -314,6 +325,12 @@ impl Conn {
         (conn.serial.load(Ordering::Relaxed) == (id >> 32) as u32
             && conn.phase.load(Ordering::Acquire) != phase::FREE)
             .then_some(conn)
+    }
+
+    /// Whether a descriptor's word names it.
+    #[inline(always)]
+    pub fn is_named_by(&self, word: u32) -> bool {
+        word & (kind::MASK | (CONN_COUNT as u32 - 1)) == self.word.load(Ordering::Relaxed)
     }
 
     /// Whether it is one of a pair of AF_UNIX sockets.
@@ -426,6 +443,7 @@ pub fn add_conn(fd: i32, nonblock: bool) -> Option<&'static Conn> {
     conn.receive_timeout_ns.store(0, Ordering::Relaxed);
     conn.send_timeout_ns.store(0, Ordering::Relaxed);
     conn.phase.advance(Event::Opened);
+    conn.word.store(kind::CONN | index, Ordering::Relaxed);
     word.store(kind::CONN | index, Ordering::Release);
     Some(conn)
 }

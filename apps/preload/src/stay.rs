@@ -65,10 +65,7 @@ pub fn if_still(conn: &Conn, fd: i32, serial: u32, act: impl FnOnce()) {
 #[inline(always)]
 pub fn is_its(conn: &Conn, fd: i32) -> bool {
     let word = state::look(fd);
-    match word & kind::MASK {
-        kind::CONN => core::ptr::eq(state::conn_at(word & !kind::MASK), conn),
-        kind => kind == kind::HIDDEN,
-    }
+    conn.is_named_by(word) || word & kind::MASK == kind::HIDDEN
 }
 
 /// Whether a call by `fd` that has found the connection may act on it. While the last number is

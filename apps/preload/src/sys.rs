@@ -150,6 +150,7 @@ pub fn thread_pointer() -> usize {
 /// CPU on which the caller runs, without a system call where glibc registered
 /// restartable sequences (man 2 rseq: `cpu_id_start` is always a valid CPU once registered), or where
 /// libc asks the kernel's code in the process (man 7 vdso).
+#[inline(always)]
 pub fn current_cpu() -> u32 {
     let offset = weak_address!("__rseq_offset") as *const isize;
     if offset.is_null() {

@@ -171,13 +171,7 @@ fn look<E: End>(end: &E, target: &mut impl Target) -> Result<Option<Moved>> {
     if let Some((count, crowded)) = moved {
         let head = consumer.head();
         drop(guard);
-        end.state().empty_reads.store(0, Ordering::Relaxed);
-        if is_time_to_look(head, count as u64) {
-            look_behind(end);
-        }
-        if crowded {
-            end.knock(consumer.peer_waits());
-        }
+        took(end, &consumer, head, count, crowded);
         return Ok(Some(Moved::Bytes(count)));
     }
     if state == tx_state::BACK {
@@ -190,6 +184,18 @@ fn look<E: End>(end: &E, target: &mut impl Target) -> Result<Option<Moved>> {
         down::leave_and_stop(end, Reason::Unseen);
     }
     Ok(moved)
+}
+
+/// Behind a receive of `count` bytes that lie before `head`; `crowded`: the producer may wait for their room. Without lock.
+#[inline(always)]
+pub(crate) fn took(end: &impl End, consumer: &Consumer, head: u64, count: usize, crowded: bool) {
+    end.state().empty_reads.store(0, Ordering::Relaxed);
+    if is_time_to_look(head, count as u64) {
+        look_behind(end);
+    }
+    if crowded {
+        end.knock(consumer.peer_waits());
+    }
 }
 
 /// Whether the kernel has bytes although the producer's go by the ring. Under the lock.

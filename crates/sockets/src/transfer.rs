@@ -4,6 +4,8 @@
 //! it is decided here, once for all who make calls ([`Caller`], [`Transfer`]): the library, with the program's
 //! buffers, and the simulation, with streams that it knows.
 //!
+//! Whoever makes many calls tries [`crate::send_short`] and [`crate::receive_short`] first.
+//!
 //! * A call that may not wait ends with what it has moved, or EAGAIN.
 //! * One that may wait sends all, and receives at least what SO_RCVLOWAT or MSG_WAITALL ask for. It
 //!   sleeps without any lock ([`Transfer::sleep`]).
@@ -69,16 +71,9 @@ pub trait Receive: Transfer {
 
 /// Sends `total` bytes.
 pub fn send_all(call: &mut impl Transfer, total: usize) -> Result<Done> {
-    let first = attempt(call, 0);
-    send_on(call, total, first)
-}
-
-/// Sends what is left of `total` bytes behind the call's first attempt ([`attend`]).
-pub fn send_on(call: &mut impl Transfer, total: usize, first: Result<Moved>) -> Result<Done> {
     let mut done = 0;
-    let mut moved = Some(first);
     loop {
-        match moved.take().unwrap_or_else(|| attempt(call, done)) {
+        match attempt(call, done) {
             Ok(Moved::Bytes(count)) => {
                 done += count;
                 if count == 0 || done == total {
@@ -109,24 +104,11 @@ pub fn send_on(call: &mut impl Transfer, total: usize, first: Result<Moved>) -> 
 /// Receives up to `total` bytes; 0: the end of file.
 pub fn receive_enough(call: &mut impl Receive, total: usize) -> Result<Done> {
     let before = Place::of(&call.caller().end());
-    let first = attempt(call, 0);
-    receive_on(call, total, before, first)
-}
-
-/// Receives what is left of `total` bytes behind the call's first attempt ([`attend`]), which
-/// began at `before`.
-pub fn receive_on(
-    call: &mut impl Receive,
-    total: usize,
-    before: Place,
-    first: Result<Moved>,
-) -> Result<Done> {
     let mut done = 0;
-    let mut moved = Some(first);
     let enough = call.enough();
     loop {
         let has_enough = done != 0 && done >= enough;
-        match moved.take().unwrap_or_else(|| attempt(call, done)) {
+        match attempt(call, done) {
             Ok(Moved::Bytes(count)) if call.peeks() => {
                 let is_over = count == 0 || count >= enough || !call.caller().may_wait();
                 if is_over || has_end(&call.caller().end()) || !call.look_again() {
@@ -169,11 +151,6 @@ pub fn receive_on(
 }
 
 /// Before an attempt: what the connection asks for besides data.
-///
-/// The first attempt of a call on a connection that was seen to have a channel is most often its last.
-/// So whoever makes many calls makes it before anything that only sleepers need, and goes on by
-/// [`send_on`] and [`receive_on`].
-#[inline(always)]
 pub fn attend(end: &impl End) -> Result<()> {
     match end.state().attention.load(Ordering::Relaxed) {
         0 => Ok(()),

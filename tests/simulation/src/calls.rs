@@ -7,9 +7,13 @@ use crate::plan::Script;
 use crate::process::{Conn, ORPHAN_SLICE_NS};
 use crate::world::{Ctx, Wait};
 use fordway_abi::shm::tx_state;
+use fordway_ring::{Consumer, Producer};
 use fordway_sockets::End;
 use fordway_sockets::ready::{Want, announce, binding, retract};
-use fordway_sockets::{Done, Moved, Transfer, down, receive_enough, send_all, sends_by_kernel, up};
+use fordway_sockets::{Done, Moved, Source as _, Target as _, Transfer};
+use fordway_sockets::{
+    down, receive_enough, receive_short, send_all, send_short, sends_by_kernel, up,
+};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Longest sleep without a doorbell, and with unread bytes of ours at a peer.
@@ -270,6 +274,11 @@ impl<'a> Transfer for Sending<'a> {
             conn.state.note(stale as u32);
             ctx.world.figures.borrow_mut().stale_ends += 1;
         }
+        let put = |producer: &Producer| piece.by_ring(producer, self.count).is_ok();
+        if done == 0 && ctx.world.once_in(2) && send_short(&end, self.count, put) {
+            ctx.world.figures.borrow_mut().short_sends += 1;
+            return Ok(Moved::Bytes(self.count));
+        }
         fordway_sockets::send(&end, &mut piece)
     }
 
@@ -399,8 +408,19 @@ impl<'a> Transfer for Receiving<'a, '_> {
     }
 
     fn attempt(&mut self, done: usize) -> Result<Moved, i32> {
-        let end = At::new(self.caller.ctx, self.caller.conn);
-        fordway_sockets::receive(&end, self.target(done).target)
+        let Caller { ctx, conn, .. } = self.caller;
+        let end = At::new(ctx, conn);
+        let target = &mut *self.target(done).target;
+        if done == 0 && !target.peek && ctx.world.once_in(2) {
+            let range = (target.room, 1);
+            let fetch = |consumer: &Consumer, count| target.by_ring(consumer, count).is_ok();
+            let count = receive_short(&end, range, fetch)?;
+            if count != 0 {
+                ctx.world.figures.borrow_mut().short_receives += 1;
+                return Ok(Moved::Bytes(count));
+            }
+        }
+        fordway_sockets::receive(&end, target)
     }
 
     fn rest_by_kernel(&mut self, done: usize) -> Option<Result<usize, i32>> {

@@ -74,6 +74,8 @@ pub struct Figures {
     pub kernel_bytes: u64,
     pub sent_back_bytes: u64,
     pub stale_ends: u64,
+    pub short_sends: u64,
+    pub short_receives: u64,
     /// FINs that had to wait for bytes of a ring.
     pub late_ends: u64,
     pub given_up: u64,
@@ -94,7 +96,7 @@ impl Figures {
     }
 
     /// With their names.
-    pub fn words(&mut self) -> [(&'static str, &mut u64); 15] {
+    pub fn words(&mut self) -> [(&'static str, &mut u64); 17] {
         [
             ("steps", &mut self.steps),
             ("channels", &mut self.paired),
@@ -103,6 +105,8 @@ impl Figures {
             ("bytes by the kernel", &mut self.kernel_bytes),
             ("bytes sent back", &mut self.sent_back_bytes),
             ("ends that are not true", &mut self.stale_ends),
+            ("short sends", &mut self.short_sends),
+            ("short receives", &mut self.short_receives),
             (
                 "ends behind bytes that were taken back",
                 &mut self.late_ends,

@@ -8,7 +8,7 @@ use faults::check;
 const PARTS_FEW: usize = 16;
 const PARTS_MAX: usize = libc::UIO_MAXIOV as usize;
 /// Most that one call moves (man 2 read).
-const BYTES_MAX: usize = 0x7fff_f000;
+pub const BYTES_MAX: usize = 0x7fff_f000;
 
 const NO_PART: libc::iovec = libc::iovec {
     iov_base: core::ptr::null_mut(),

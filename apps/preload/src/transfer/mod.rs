@@ -11,6 +11,7 @@ mod position;
 mod receive;
 pub mod record;
 mod send;
+pub mod short;
 pub mod tcp_info;
 
 pub use buffers::Buffers;

@@ -1,6 +1,6 @@
 //! The receiving side of a transfer.
 
-use super::{Begun, Buffers, Caller, Unaware, by_libc, copier, message};
+use super::{Begun, Buffers, Caller, Unaware, by_libc, copier, message, short};
 use crate::deadline::Deadline;
 use crate::end::At;
 use crate::state::Conn;
@@ -12,8 +12,8 @@ use fordway_ring::Consumer;
 use fordway_ring::copy::Kernel;
 use fordway_sockets::ready::{Want, is_ready, kernel_part_bytes};
 use fordway_sockets::{
-    Caller as _, Done, End, Moved, NotCopied, Place, Receive, Target, Transfer, attend,
-    has_crossed, is_owed, receive_on,
+    Caller as _, Done, End, Moved, NotCopied, Receive, Target, Transfer, is_owed, receive_enough,
+    receive_short,
 };
 
 /// Between two looks for bytes of which no bell and no event tells.
@@ -22,51 +22,25 @@ const LOOK_AGAIN_MS: i32 = 1;
 const LOOK_SELDOM_MS: i32 = 10;
 
 /// recv and its kin.
-#[inline(always)]
 pub fn receive(conn: &Conn, fd: i32, buffers: &Buffers, flags: i32) -> sys::Result<Done> {
     let Some(begun) = Begun::now(conn, fd, flags & libc::MSG_DONTWAIT == 0) else {
         return Ok(Done::Kernel);
     };
-    let end = begun.end;
-    let before = Place::of(&end);
-    let parts = &mut Parts {
-        buffers,
-        fd,
-        skip: 0,
-        flags,
-    };
-    let first = match attend(&end) {
-        Ok(()) => fordway_sockets::receive(&end, parts),
-        Err(error) => Err(error),
-    };
-    match first {
-        Ok(Moved::Bytes(count))
-            if flags & libc::MSG_PEEK == 0
-                && (count == buffers.total
-                    || count >= enough(conn, buffers, flags) && !has_crossed(&end, before)) =>
-        {
-            Ok(Done::Bytes(count))
+    if flags & !short::FLAGS == 0 {
+        let range = (buffers.total, enough(conn, buffers, flags).max(1));
+        let count = receive_short(&begun.end, range, |ring, count| {
+            fetch_all(ring, buffers, (0, count)).is_ok()
+        })?;
+        if count != 0 {
+            return Ok(Done::Bytes(count));
         }
-        _ => receive_behind(conn, fd, begun, buffers, flags, (before, first)),
     }
-}
-
-/// Behind a first attempt that may not have been the whole call.
-#[cold]
-fn receive_behind(
-    conn: &Conn,
-    fd: i32,
-    begun: Begun<'_>,
-    buffers: &Buffers,
-    flags: i32,
-    (before, first): (Place, sys::Result<Moved>),
-) -> sys::Result<Done> {
     let call = &mut Receiving {
         caller: Caller::new(conn, fd, begun),
         buffers,
         flags,
     };
-    receive_on(call, buffers.total, before, first)
+    receive_enough(call, buffers.total)
 }
 
 /// With fewer bytes a receive goes on to wait.
@@ -187,25 +161,42 @@ struct Parts<'a> {
 
 /// Copies `count` bytes, `skip` behind the head, to `base`.
 #[inline(always)]
-fn fetch(consumer: &Consumer, skip: u64, base: *mut u8, count: usize) -> Result<(), NotCopied> {
+pub fn fetch(consumer: &Consumer, skip: u64, base: *mut u8, count: usize) -> Result<(), NotCopied> {
     faults::check(faults::is_writable(base, count)).map_err(NotCopied::Refused)?;
     // SAFETY: the program's buffer, found writable.
     unsafe { consumer.peek(copier(), Kernel::Plain, skip, base, count)? };
     Ok(())
 }
 
-impl Parts<'_> {
-    /// As [`fetch`], to several parts, from the head on.
-    #[inline(never)]
-    fn fetch_pieces(&self, consumer: &Consumer, count: usize) -> Result<(), NotCopied> {
-        let mut at = 0u64;
-        self.buffers.pieces(self.skip, count, |base, length| {
-            fetch(consumer, at, base, length)?;
-            at += length as u64;
-            Ok(())
-        })
+/// Copies the bytes behind the head to the buffers' `[skip, skip + count)`.
+#[inline(always)]
+fn fetch_all(
+    consumer: &Consumer,
+    buffers: &Buffers,
+    (skip, count): (usize, usize),
+) -> Result<(), NotCopied> {
+    match buffers.one_piece(skip, count) {
+        Some(base) => fetch(consumer, 0, base, count),
+        None => fetch_pieces(consumer, buffers, (skip, count)),
     }
+}
 
+/// As [`fetch`], to several parts, from the head on.
+#[inline(never)]
+fn fetch_pieces(
+    consumer: &Consumer,
+    buffers: &Buffers,
+    (skip, count): (usize, usize),
+) -> Result<(), NotCopied> {
+    let mut at = 0u64;
+    buffers.pieces(skip, count, |base, length| {
+        fetch(consumer, at, base, length)?;
+        at += length as u64;
+        Ok(())
+    })
+}
+
+impl Parts<'_> {
     /// The rest by libc, which may sleep. `None`: there is a channel again.
     fn rest_by_kernel(&self, conn: &Conn) -> Option<sys::Result<usize>> {
         let left = self.buffers.total - self.skip;
@@ -242,10 +233,7 @@ impl Target for Parts<'_> {
         if self.flags & libc::MSG_TRUNC != 0 {
             return Ok(());
         }
-        match self.buffers.one_piece(self.skip, count) {
-            Some(base) => fetch(consumer, 0, base, count),
-            None => self.fetch_pieces(consumer, count),
-        }
+        fetch_all(consumer, self.buffers, (self.skip, count))
     }
 }
 

@@ -10,73 +10,31 @@ use core::sync::atomic::Ordering;
 use fordway_ring::Producer;
 use fordway_ring::copy::Kernel;
 use fordway_sockets::ready::Want;
-use fordway_sockets::{Caller as _, Done, Moved, Source, Transfer, attend, send_all, send_on};
+use fordway_sockets::{Caller as _, Done, Moved, Source, Transfer, send_all, send_short};
 
 /// From this size on, bytes are written around the caches if the ring is large and the
 /// peer far: three times as fast then, and half as fast if it is near.
-const NON_TEMPORAL_BYTES: usize = 16 * 1024;
+pub const NON_TEMPORAL_BYTES: usize = 16 * 1024;
 /// A long write is handed over in pieces, so that the peer copies while we do.
 const PIECE_BYTES: usize = 64 * 1024;
 
 /// A write of up to so much that may wait goes as a whole, as a pipe would have it.
-const SHORT_BYTES_MAX: usize = 4096;
+const WHOLE_BYTES_MAX: usize = 4096;
 
 /// What sendfile by the kernel copies at once, on the stack.
 const FILE_PIECE_BYTES: usize = 16 * 1024;
 
 /// send and its kin.
-#[inline(always)]
 pub fn send(conn: &Conn, fd: i32, buffers: &Buffers, flags: i32) -> sys::Result<Done> {
     let Some(begun) = Begun::now(conn, fd, flags & libc::MSG_DONTWAIT == 0) else {
         return Ok(Done::Kernel);
     };
-    let is_lent = conn.reserved.load(Ordering::Relaxed) != 0;
-    if buffers.total >= NON_TEMPORAL_BYTES || conn.turn.load(Ordering::Relaxed) != 0 || is_lent {
-        return send_long(conn, fd, begun, buffers, flags);
+    let total = buffers.total;
+    let is_short = total < NON_TEMPORAL_BYTES && conn.turn.load(Ordering::Relaxed) == 0;
+    if is_short && send_short(&begun.end, total, |ring| put_all(ring, buffers).is_ok()) {
+        return Ok(Done::Bytes(total));
     }
-    let parts = &mut Parts::<false> {
-        conn,
-        buffers,
-        fd,
-        skip: 0,
-        flags,
-        may_wait: begun.may_wait,
-    };
-    let first = match attend(&begun.end) {
-        Ok(()) => fordway_sockets::send(&begun.end, parts),
-        Err(error) => Err(error),
-    };
-    match first {
-        Ok(Moved::Bytes(count)) if count == buffers.total => Ok(Done::Bytes(count)),
-        _ => send_behind(conn, fd, begun, buffers, flags, first),
-    }
-}
-
-/// Behind a first attempt that was not the whole call.
-#[cold]
-fn send_behind(
-    conn: &Conn,
-    fd: i32,
-    begun: Begun<'_>,
-    buffers: &Buffers,
-    flags: i32,
-    first: sys::Result<Moved>,
-) -> sys::Result<Done> {
-    let call = &mut Sending::new(conn, fd, begun, buffers, flags);
-    send_on(call, buffers.total, first)
-}
-
-/// A send of many bytes, or behind one, or of what was lent.
-#[inline(never)]
-fn send_long(
-    conn: &Conn,
-    fd: i32,
-    begun: Begun<'_>,
-    buffers: &Buffers,
-    flags: i32,
-) -> sys::Result<Done> {
-    let call = &mut Sending::new(conn, fd, begun, buffers, flags);
-    send_all(call, buffers.total)
+    send_all(&mut Sending::new(conn, fd, begun, buffers, flags), total)
 }
 
 /// A send of the program's buffers.
@@ -98,7 +56,7 @@ impl<'a> Sending<'a> {
         }
     }
 
-    fn parts(&self, done: usize) -> Parts<'_, true> {
+    fn parts(&self, done: usize) -> Parts<'_> {
         Parts {
             conn: self.caller.conn,
             buffers: self.buffers,
@@ -159,8 +117,8 @@ fn await_room(conn: &Conn) {
     epoll::warm_all(conn);
 }
 
-/// The buffers of one attempt. `LENT`: they may lie in the ring already ([`crate::loan`]).
-struct Parts<'a, const LENT: bool> {
+/// The buffers of one attempt.
+struct Parts<'a> {
     conn: &'a Conn,
     buffers: &'a Buffers,
     fd: i32,
@@ -169,9 +127,40 @@ struct Parts<'a, const LENT: bool> {
     may_wait: bool,
 }
 
+/// All of the buffers, behind the tail.
+#[inline(always)]
+fn put_all(producer: &Producer, buffers: &Buffers) -> sys::Result<()> {
+    match buffers.one_piece(0, buffers.total) {
+        Some(base) => put(
+            producer,
+            Kernel::Plain,
+            producer.tail(),
+            base,
+            buffers.total,
+        ),
+        None => put_pieces(producer, Kernel::Plain, buffers, (0, buffers.total)),
+    }
+}
+
+/// As [`put`], of several parts: the bytes `[skip, skip + count)`, behind the tail.
+#[inline(never)]
+fn put_pieces(
+    producer: &Producer,
+    kernel: Kernel,
+    buffers: &Buffers,
+    (skip, count): (usize, usize),
+) -> sys::Result<()> {
+    let mut at = producer.tail();
+    buffers.pieces(skip, count, |base, length| {
+        put(producer, kernel, at, base, length)?;
+        at = at.wrapping_add(length as u64);
+        Ok(())
+    })
+}
+
 /// Copies `count` bytes at `base` to stream index `at`, within the room.
 #[inline(always)]
-fn put(
+pub fn put(
     producer: &Producer,
     kernel: Kernel,
     at: u64,
@@ -184,18 +173,7 @@ fn put(
     Ok(())
 }
 
-impl<const LENT: bool> Parts<'_, LENT> {
-    /// As [`put`], of several parts, behind the tail.
-    #[inline(never)]
-    fn put_pieces(&self, producer: &Producer, kernel: Kernel, count: usize) -> sys::Result<()> {
-        let mut at = producer.tail();
-        self.buffers.pieces(self.skip, count, |base, length| {
-            put(producer, kernel, at, base, length)?;
-            at = at.wrapping_add(length as u64);
-            Ok(())
-        })
-    }
-
+impl Parts<'_> {
     /// Whether they were written where they are to go.
     fn lies_there(&self, producer: &Producer, count: usize) -> bool {
         let reserved = self.conn.reserved.load(Ordering::Relaxed);
@@ -218,8 +196,7 @@ impl<const LENT: bool> Parts<'_, LENT> {
     }
 }
 
-impl<const LENT: bool> Source for Parts<'_, LENT> {
-    #[inline]
+impl Source for Parts<'_> {
     fn wanted(&self) -> usize {
         match self.buffers.is_record {
             false => (self.buffers.total - self.skip).min(PIECE_BYTES),
@@ -227,9 +204,8 @@ impl<const LENT: bool> Source for Parts<'_, LENT> {
         }
     }
 
-    #[inline]
     fn least(&self) -> usize {
-        let short = self.may_wait && self.buffers.total <= SHORT_BYTES_MAX;
+        let short = self.may_wait && self.buffers.total <= WHOLE_BYTES_MAX;
         if short || self.buffers.is_record {
             self.buffers.total - self.skip
         } else {
@@ -247,7 +223,7 @@ impl<const LENT: bool> Source for Parts<'_, LENT> {
 
     #[inline(always)]
     fn place(&self) -> usize {
-        let base = self.buffers.one_piece(0, 0).filter(|_| LENT);
+        let base = self.buffers.one_piece(0, 0);
         base.map_or(0, |base| base.addr())
     }
 
@@ -257,7 +233,7 @@ impl<const LENT: bool> Source for Parts<'_, LENT> {
 
     #[inline(always)]
     fn by_ring(&mut self, producer: &Producer, count: usize) -> sys::Result<usize> {
-        if LENT && self.lies_there(producer, count) {
+        if self.lies_there(producer, count) {
             return Ok(count);
         }
         let around = count >= NON_TEMPORAL_BYTES && distance::is_far(self.conn);
@@ -271,7 +247,7 @@ impl<const LENT: bool> Source for Parts<'_, LENT> {
         };
         match self.buffers.one_piece(self.skip, count) {
             Some(base) => put(producer, kernel, producer.tail(), base, count)?,
-            None => self.put_pieces(producer, kernel, count)?,
+            None => put_pieces(producer, kernel, self.buffers, (self.skip, count))?,
         }
         Ok(count)
     }
