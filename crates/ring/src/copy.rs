@@ -42,12 +42,14 @@ pub const NON_TEMPORAL_BYTES_MIN: usize = 1024;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[repr(u8)]
 pub enum Level {
+    /// No vectors but `rep movsb`, as kernels copy: for measuring beside them, never detected.
+    Strings,
     /// What every CPU of this architecture has: SSE2 on x86-64, the compiler's copy elsewhere.
-    Baseline = 0,
+    Baseline,
     /// 32-byte vectors.
-    Avx2 = 1,
+    Avx2,
     /// 64-byte vectors: one cache line each.
-    Avx512 = 2,
+    Avx512,
 }
 
 /// The copy routine fit for this CPU.
@@ -231,7 +233,18 @@ mod arch {
                 (Level::Avx2, true) => avx2::non_temporal(dst, src, n),
                 (Level::Baseline, false) => sse2::plain(dst, src, n),
                 (Level::Baseline, true) => sse2::non_temporal(dst, src, n),
+                (Level::Strings, _) => strings(dst, src, n),
             }
+        }
+    }
+
+    /// # Safety
+    /// As [`super::Copier::copy`].
+    unsafe fn strings(dst: *mut u8, src: *const u8, n: usize) {
+        // SAFETY: the caller's promise; the ABI keeps the direction flag clear.
+        unsafe {
+            asm!("rep movsb", inout("rcx") n => _, inout("rdi") dst => _, inout("rsi") src => _,
+                options(nostack, preserves_flags));
         }
     }
 
@@ -401,7 +414,7 @@ mod tests {
 
     fn every_copier() -> Vec<Copier> {
         let best = Copier::detect();
-        [Level::Baseline, Level::Avx2, Level::Avx512]
+        [Level::Strings, Level::Baseline, Level::Avx2, Level::Avx512]
             .into_iter()
             .filter(|&level| level <= best.level())
             .map(|level| best.at_most(level))
