@@ -52,6 +52,8 @@ const GUEST_PACKAGES: &[&str] = &[
     "nginx-light",
     "lighttpd",
     "redis-server",
+    // What ours is compared with between guests.
+    "libxenmisc4.17",
 ];
 /// Linux without Xen: what Fordway needs, and perf(1).
 const LINUX_PACKAGES: &[&str] = &[
@@ -121,6 +123,7 @@ const PATHS_LEFT_OUT: &[&str] = &[
     "usr/lib/xen-4.17/boot",
     "boot",
 ];
+const XEN_PATH: &str = "usr/lib/xen-4.17";
 const DOM0_MODULES: &[&str] = &[
     "xen-evtchn",
     "xen-gntdev",
@@ -137,11 +140,17 @@ const DOM0_MODULES: &[&str] = &[
 const GUEST_MODULES: &[&str] = &["xen-netfront", "af_packet"];
 /// What programs of a guest need for grants and event channels.
 const USER_MODULES: &[&str] = &["xen-evtchn", "xen-gntdev", "xen-gntalloc"];
-/// What programs of ours are linked to, from Debian's tree.
+/// What programs of ours are linked to, and libxenvchan with what that is, from Debian's tree.
 const USER_LIBRARIES: &[&str] = &[
     "usr/lib64/ld-linux-x86-64.so.2",
     "usr/lib/x86_64-linux-gnu/libc.so.6",
     "usr/lib/x86_64-linux-gnu/libgcc_s.so.1",
+    "usr/lib/x86_64-linux-gnu/libxenevtchn.so.1",
+    "usr/lib/x86_64-linux-gnu/libxengnttab.so.1",
+    "usr/lib/x86_64-linux-gnu/libxenstore.so.4",
+    "usr/lib/x86_64-linux-gnu/libxentoolcore.so.1",
+    "usr/lib/x86_64-linux-gnu/libxentoollog.so.1",
+    "usr/lib/x86_64-linux-gnu/libxenvchan.so.4.17",
 ];
 /// What a broker of Fordway asks its guest's kernel by.
 const BROKER_MODULES: &[&str] = &["tcp_diag", "udp_diag", "unix_diag"];
@@ -438,7 +447,10 @@ impl Images {
             common(archive)
         })?;
         self.archive(servers, |archive| {
-            archive.tree(tree, &|path| !PATHS_LEFT_OUT.contains(&path))?;
+            // Servers use nothing of Xen's.
+            archive.tree(tree, &|path| {
+                !PATHS_LEFT_OUT.contains(&path) && !path.contains("/libxen") && path != XEN_PATH
+            })?;
             for directory in ["dev", "proc", "sys", "run", "tmp", "modules"] {
                 if !tree.join(directory).is_dir() {
                     archive.directory(directory)?;
