@@ -4,13 +4,17 @@
 //!   sleeper                                   waker
 //!   announce (bit, fence)                     publish (index, fence)
 //!   look again ── found: no system call       looks at the sleeper's bit ── not set: no system call
-//!   wait                                      notify, once for each sleep
+//!   wait                                      notify, once for each sleep, through the port of its number
 //! ```
+//!
+//! A waker that was slow rings for a sleep that is over, maybe through a masked port. Nothing is lost by that: what it
+//! has published was there before the sleeper looked, in the sleep that it does not know of yet.
 
 use crate::{Error, EventChannel};
 use fordway_abi::shm::{DOOR_SHARED, WaitPage};
 use fordway_ring::{Sleeper, doors_to_knock_at};
 use std::cell::Cell;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// The door that a side has, as a bit.
@@ -46,7 +50,7 @@ impl Doorbell {
         // SAFETY: by contract.
         match unsafe { doors_to_knock_at(page, wanted & DOOR, is_new) } {
             0 => Ok(()),
-            _ => self.channel.ring(),
+            _ => self.channel.ring_in(self.knocked.get()),
         }
     }
 
@@ -71,7 +75,8 @@ impl Doorbell {
             let found = match look() {
                 Ok(None) => {
                     let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-                    let rung = self.channel.wait(left);
+                    let number = page.sleep_count[DOOR_SHARED].load(Ordering::Relaxed);
+                    let rung = self.channel.wait_in(number, left);
                     rung.map(|rung| (!rung || left == Some(Duration::ZERO)).then_some(None))
                 }
                 found => found.map(Some),
