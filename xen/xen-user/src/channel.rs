@@ -88,6 +88,13 @@ impl Channel {
         self.producer.capacity_bytes()
     }
 
+    /// Goes on to a ring of so many bytes, a power of two; false before the first byte, and where the region has no room for it.
+    pub fn grow_to(&self, bytes: usize) -> bool {
+        bytes.is_power_of_two()
+            && (1..bytes).contains(&self.capacity_bytes())
+            && self.producer.grow_to(bytes.trailing_zeros())
+    }
+
     /// Hands over all of `bytes`, as there is room.
     pub fn send(&self, bytes: &[u8]) -> Result<(), Error> {
         self.unless_over(|| self.send_all(bytes))
@@ -114,12 +121,8 @@ impl Channel {
         while !bytes.is_empty() {
             let wanted = bytes.len().min(PIECE_BYTES);
             let mut room = self.producer.room_bytes(wanted)?;
-            if room < wanted && self.producer.grow(bytes.len()) {
-                room = self.producer.room_bytes(wanted)?;
-            }
-            if room == 0 {
-                self.wait_for_room()?;
-                continue;
+            if room < wanted {
+                room = self.more_room(room, wanted, bytes.len())?;
             }
             let count = room.min(wanted);
             let tail = self.producer.tail();
@@ -220,7 +223,26 @@ impl Channel {
         }
     }
 
+    /// Room in a ring that has less than `wanted` of `all` bytes: it grows, or there is some in a while.
+    #[cold]
+    fn more_room(&self, mut room: usize, wanted: usize, all: usize) -> Result<usize, Error> {
+        loop {
+            if self.producer.grow(all) {
+                room = self.producer.room_bytes(wanted)?;
+            }
+            if room != 0 {
+                return Ok(room);
+            }
+            self.wait_for_room()?;
+            room = self.producer.room_bytes(wanted)?;
+            if room >= wanted {
+                return Ok(room);
+            }
+        }
+    }
+
     /// Puts our direction onto its ring, which the peer has to be ready for.
+    #[cold]
     fn enter(&self) -> Result<(), Error> {
         let entered = self.sleep_until(|| match self.producer.enter(|| Some(0)) {
             Entered::Yes => Ok(Some(())),
