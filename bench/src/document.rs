@@ -311,6 +311,62 @@ pub(crate) fn day(text: &str) -> Result<Vec<Plot>> {
     ])
 }
 
+/// The plots of figures between two guests of Xen, as `fordway-test-xen --bench` has written them: one way, by the sizes of
+/// messages over rings of 1 MB, and by the rings for messages of 512 KB.
+pub(crate) fn guests(text: &str) -> Result<Vec<Plot>> {
+    #[derive(serde::Deserialize)]
+    struct Document {
+        figures: BTreeMap<String, BTreeMap<String, String>>,
+    }
+    const RATE: &str = "mb_per_s_";
+    let document: Document = serde_json::from_str(text)?;
+    let mut lines = [BTreeMap::new(), BTreeMap::new()];
+    for (subject, figures) in &document.figures {
+        let (name, ring) = match subject.rsplit_once('-') {
+            Some((name, ring)) if ring.ends_with('k') => (name, Some(ring.trim_end_matches('k'))),
+            _ => (subject.as_str(), None),
+        };
+        for (key, figure) in figures {
+            let Some(bytes) = key.strip_prefix(RATE) else {
+                continue;
+            };
+            let (bytes, y) = (bytes.parse::<f64>()?, figure.parse::<f64>()?);
+            let ring_bytes = ring.map(|kb| kb.parse::<f64>()).transpose()?;
+            let ring_bytes = ring_bytes.map(|kb| kb * 1024.0);
+            let by_size = ring_bytes.is_none_or(|ring| ring == 1048576.0);
+            let by_ring = ring_bytes.filter(|_| bytes == 524288.0);
+            for (lines, x) in lines.iter_mut().zip([by_size.then_some(bytes), by_ring]) {
+                if let Some(x) = x {
+                    let line: &mut BTreeMap<Regime, Vec<Point>> =
+                        lines.entry(name.to_owned()).or_default();
+                    line.entry(Regime::Near).or_default().push(Point { x, y });
+                }
+            }
+        }
+    }
+    for line in lines.iter_mut().flat_map(BTreeMap::values_mut) {
+        let points = line.values_mut();
+        points.for_each(|points| points.sort_by(|a, b| a.x.total_cmp(&b.x)));
+    }
+    let [by_size, by_ring] = lines;
+    Ok(vec![
+        Plot {
+            name: "xen-guests-sizes",
+            title: "Between two guests of Xen, one way, rings of 1 MB",
+            x: "bytes of a message",
+            y: "MB a second",
+            lines: by_size,
+        },
+        Plot {
+            name: "xen-guests-rings",
+            title: "Between two guests of Xen, messages of 512 KB one way",
+            x: "bytes of a ring",
+            y: "MB a second",
+            lines: by_ring,
+        },
+    ])
+}
+
 impl Plot {
     fn of<'a>(
         name: &'static str,

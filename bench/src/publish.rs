@@ -6,6 +6,8 @@
 //! docs/performance/CPU/wide.json     rows of suite `wide`
 //! docs/performance/CPU/day.csv       rows of a day's storm (`fordway-test storm day --rows`)
 //! docs/performance/CPU/*.svg         the curves of both
+//! docs/performance/xen-guests.json   figures between two guests of Xen (`./x xen-bench guests`)
+//! docs/performance/xen-guests-*.svg  their curves
 //! docs/performance.md, README.md     what stands between the marks is printed from rows.json
 //! ```
 //! A test prints both documents anew and compares: a figure that was changed by hand, or a mark whose
@@ -22,6 +24,8 @@ use std::path::{Path, PathBuf};
 const KEPT: [&str; 4] = ["rows.json", "report.md", WIDE, DAY];
 const WIDE: &str = "wide.json";
 const DAY: &str = "day.csv";
+/// Of no CPU: emulated.
+const GUESTS: &str = "xen-guests.json";
 /// Where runs are kept, from the tree's root.
 const RUNS: &str = "docs/performance";
 const BEGIN: &str = "<!-- printed by fordway-bench publish: begin -->\n";
@@ -46,7 +50,10 @@ struct Run {
 /// Keeps the run in directory `run` as that of its CPU, in the tree at `root`, and prints the documents
 /// anew. Without a run: only the latter.
 pub fn publish(root: &Path, run: Option<&Path>) -> Result<()> {
-    if let Some(run) = run {
+    if let Some(guests) = run.map(|run| run.join(GUESTS)).filter(|file| file.exists()) {
+        fs::copy(&guests, root.join(RUNS).join(GUESTS))?;
+    }
+    if let Some(run) = run.filter(|run| KEPT.iter().any(|file| run.join(file).exists())) {
         let rows = ["rows.json", WIDE].map(|file| run.join(file));
         let rows = rows.iter().find(|file| file.exists());
         let model = match rows {
@@ -89,6 +96,13 @@ fn printed(root: &Path) -> Result<Vec<(PathBuf, String)>> {
         Ok((path, text))
     };
     let mut all: Vec<_> = DOCUMENTS.iter().map(print).collect::<Result<_>>()?;
+    let guests = root.join(RUNS).join(GUESTS);
+    if guests.exists() {
+        for plot in document::guests(&fs::read_to_string(&guests)?)? {
+            let file = format!("{RUNS}/{}.svg", plot.name);
+            all.push((root.join(file), plot.svg()?));
+        }
+    }
     for run in &runs {
         let dir = root.join(RUNS).join(&run.name);
         let mut plots = Vec::new();

@@ -89,6 +89,29 @@ has_said() {
     fail "$1 does not say: $2"
 }
 
+# pair_of_guests [WORDS]: a server and a client, which run xen/xen-user/examples/pair, and are told WORDS.
+pair_of_guests() {
+    local guest name address
+    cat /job/linux/small.cpio /job/linux/user.cpio /job/pair.cpio >/tmp/pair.cpio
+
+    for guest in server:8 client:9; do
+        name=${guest%:*} address=10.0.0.${guest#*:}
+        configure "$name" "$address" /job/linux/kernel 192 \
+            "console=hvc0 quiet panic=-1 fw_ip=$address" /tmp/pair.cpio
+        # As Xen does by itself on hardware, whose counter is invariant. QEMU's does not say so, and each
+        # look at the clock would be a trap.
+        echo 'tsc_mode = "native"' >>"/run/guests/$name.cfg"
+        create "$name"
+    done
+    for guest in server:client client:server; do
+        name=${guest%:*}
+        xenstore-write "/local/domain/$(xl domid "$name")/data/pair" "$name $(xl domid "${guest#*:}")${1:-}"
+    done
+
+    xl unpause server
+    xl unpause client
+}
+
 # What the two have said.
 ended() {
     local name

@@ -1,7 +1,9 @@
 //! The marks: the unikernel beside the Linux guest in one machine and one run. Figures
 //! come as lines `FIGURE SUBJECT KEY VALUE` of the scripts in `bench/`; the raw ones go
-//! into DIR/xen.json, the tables are printed and go into DIR/xen.md.
+//! into DIR/xen.json, those between two Linux guests into DIR/xen-guests.json; the tables are printed and go
+//! into DIR/xen.md.
 
+use crate::between;
 use crate::cases::{FUNCTIONS, Needs};
 use anyhow::{Context, Result, ensure};
 use fordway_xen_testbed::{Case, Event, Images, Job, Limits, qemu};
@@ -30,7 +32,11 @@ const SCRIPTS: &[(&str, &str, &[Needs])] = &[
     ),
     ("off", include_str!("../bench/off.sh"), &[Needs::Httpd]),
     ("loss", include_str!("../bench/loss.sh"), &[Needs::Httpd]),
+    (GUESTS, include_str!("../bench/guests.sh"), &[Needs::Pair]),
 ];
+
+/// The script whose figures are between two Linux guests.
+const GUESTS: &str = "guests";
 
 /// What must be better by how much: less time, or more work in it.
 enum Goal {
@@ -155,7 +161,7 @@ const fn mark(
 }
 
 /// Figures by subject and key.
-type Figures = BTreeMap<String, BTreeMap<String, String>>;
+pub(crate) type Figures = BTreeMap<String, BTreeMap<String, String>>;
 
 /// Measures (all scripts, or those whose names have one of the words) and writes.
 pub fn run(images: &Images, ours: &Path, directory: &Path, words: &[String]) -> Result<()> {
@@ -190,10 +196,13 @@ pub fn run(images: &Images, ours: &Path, directory: &Path, words: &[String]) -> 
         whole: std::time::Duration::from_secs(3600),
         ..Limits::default()
     };
-    let mut figures = Figures::new();
+    let [mut figures, mut of_guests] = [Figures::new(), Figures::new()];
+    let has_unikernel = job.cases.iter().any(|case| case.name != GUESTS);
     for need in [Needs::Httpd, Needs::Kv] {
         let name = need.image().expect("it is an image");
-        if let Ok(metadata) = std::fs::metadata(ours.join(name)) {
+        if let Ok(metadata) = std::fs::metadata(ours.join(name))
+            && has_unikernel
+        {
             let kb = format!("{:.1}", metadata.len() as f64 / 1000.0);
             let of_image = figures.entry(name.to_owned()).or_default();
             of_image.insert("image_kb".to_owned(), kb);
@@ -207,14 +216,18 @@ pub fn run(images: &Images, ours: &Path, directory: &Path, words: &[String]) -> 
             if run.status != 0 {
                 println!("{}\n{}", run.output, run.diagnosis);
             }
-            take_figures(&run.output, &mut figures);
+            let taken = match run.name.as_str() {
+                GUESTS => &mut of_guests,
+                _ => &mut figures,
+            };
+            take_figures(&run.output, taken);
             // An interrupted run leaves what it has measured.
-            if let Err(error) = write(directory, &figures) {
+            if let Err(error) = write(directory, &figures, &of_guests) {
                 println!("{error:#}");
             }
         }
     })?;
-    print!("{}", tables(&figures));
+    print!("{}", all_tables(&figures, &of_guests));
     ensure!(
         report.runs.iter().all(|run| run.status == 0),
         "a measurement failed"
@@ -222,14 +235,31 @@ pub fn run(images: &Images, ours: &Path, directory: &Path, words: &[String]) -> 
     Ok(())
 }
 
-fn write(directory: &Path, figures: &Figures) -> Result<()> {
-    std::fs::write(directory.join("xen.md"), tables(figures))?;
-    let document = serde_json::json!({ "schema": 1, "figures": figures });
-    let text = serde_json::to_string_pretty(&document)?;
-    Ok(std::fs::write(directory.join("xen.json"), text)?)
+fn write(directory: &Path, figures: &Figures, of_guests: &Figures) -> Result<()> {
+    std::fs::write(directory.join("xen.md"), all_tables(figures, of_guests))?;
+    for (file, figures) in [("xen.json", figures), ("xen-guests.json", of_guests)] {
+        if !figures.is_empty() {
+            let document = serde_json::json!({ "schema": 1, "figures": figures });
+            let text = serde_json::to_string_pretty(&document)?;
+            std::fs::write(directory.join(file), text + "\n")?;
+        }
+    }
+    Ok(())
 }
 
-fn take_figures(output: &str, figures: &mut Figures) {
+fn all_tables(figures: &Figures, of_guests: &Figures) -> String {
+    let mut text = String::new();
+    if !figures.is_empty() {
+        text += &tables(figures);
+    }
+    if !of_guests.is_empty() {
+        text += "\n";
+        text += &between::tables(of_guests);
+    }
+    text
+}
+
+pub(crate) fn take_figures(output: &str, figures: &mut Figures) {
     for line in output.lines() {
         let mut words = line.split(' ');
         let (Some("FIGURE"), Some(subject), Some(key), Some(value)) =
@@ -242,7 +272,7 @@ fn take_figures(output: &str, figures: &mut Figures) {
     }
 }
 
-fn number(figures: &Figures, subject: &str, key: &str) -> Option<f64> {
+pub(crate) fn number(figures: &Figures, subject: &str, key: &str) -> Option<f64> {
     figures.get(subject)?.get(key)?.parse().ok()
 }
 

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod between;
 mod cases;
 mod guests;
 mod machines;

@@ -10,7 +10,10 @@
 //! ```
 //!
 //! Lines `FIGURE SUBJECT KEY VALUE` are figures, `FACT` what was found out, `ok` a trial; the last one begins
-//! with `pair:`.
+//! with `pair:`. With the word "measure" behind the other's domain id, figures are taken instead ([`measure`]).
+
+mod measure;
+mod vchan;
 
 use fordway_ring::copy::Copier;
 use fordway_xen_user::{
@@ -36,23 +39,29 @@ type Outcome<T = ()> = Result<T, Box<dyn Fault>>;
 /// Nothing here takes so long.
 const PATIENCE: Duration = Duration::from_secs(20);
 const TCP: (&str, u16) = ("10.0.0.8", 7000);
+/// Of an event channel: one in four sleeps opens them again.
+const PORTS: usize = 5;
 const MESSAGE_BYTES: usize = 512 << 10;
 /// A ring of 64 KB, and the one of 1 MB that it grows to.
 const ARENA_BYTES: usize = (64 << 10) + (1 << 20);
-const ROUND_TRIPS: u32 = 500;
-const MESSAGES: usize = 48;
-const SMALL_MESSAGES: usize = 16 << 10;
 
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let outcome = match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["victim"] => Guest::here(true).and_then(|mut guest| guest.victim()),
+        ["victim"] => Guest::here("victim").and_then(|mut guest| guest.victim()),
         ["helper", what] => helper(what),
-        _ => Guest::here(false).and_then(|mut guest| guest.all()),
+        ["vchan", copy] => Guest::here(copy).and_then(|mut guest| measure::vchan(&mut guest)),
+        _ => Guest::here("main").and_then(|mut guest| match guest.measures {
+            true => measure::all(&mut guest),
+            false => guest.all(),
+        }),
     };
     match outcome {
         Ok(()) => println!("pair: done"),
-        Err(error) => println!("pair: FAILED: {error}"),
+        Err(error) => {
+            println!("pair: FAILED: {error}");
+            std::process::exit(1);
+        }
     }
 }
 
@@ -62,23 +71,34 @@ struct Guest {
     is_server: bool,
     peer: Domain,
     steps: u32,
-    is_victim: bool,
+    /// Of this process or thread: it has nodes of its own.
+    name: String,
+    /// Whether dom0 wants figures.
+    measures: bool,
+    /// Of the event channel that was linked last, as its device takes them.
+    ports: Vec<u8>,
 }
 
 impl Guest {
     /// Who we are, as dom0 says.
-    fn here(is_victim: bool) -> Outcome<Self> {
+    fn here(name: &str) -> Outcome<Self> {
         let mut guest = Self {
             store: Store::open()?,
             is_server: false,
             peer: 0,
             steps: 0,
-            is_victim,
+            name: name.to_owned(),
+            measures: false,
+            ports: Vec::new(),
         };
         let said = guest.await_node("data/pair")?;
-        let (role, peer) = said.split_once(' ').ok_or("dom0 says nothing of us")?;
-        guest.is_server = role == "server";
+        let words: Vec<&str> = said.split(' ').collect();
+        let [role, peer, rest @ ..] = &words[..] else {
+            return Err("dom0 says nothing of us".into());
+        };
+        guest.is_server = *role == "server";
         guest.peer = peer.parse()?;
+        guest.measures = rest == ["measure"];
         Ok(guest)
     }
 
@@ -104,8 +124,7 @@ impl Guest {
     }
 
     fn node(&self) -> String {
-        let who = if self.is_victim { "victim" } else { "main" };
-        format!("data/{who}-{}", self.steps)
+        format!("data/{}-{}", self.name, self.steps)
     }
 
     fn tell(&mut self, mine: &str) -> Outcome {
@@ -132,15 +151,8 @@ impl Guest {
     fn all(&mut self) -> Outcome {
         let names = self.store.directory("data")?;
         check(names.iter().any(|name| name == "pair"), "data has its node")?;
-        self.setup_times()?;
         let channel = self.link(ARENA_BYTES, None)?;
         println!("ok link");
-        let began = Instant::now();
-        for _ in 0..1000 {
-            std::hint::black_box(fordway_ring::ticks());
-        }
-        self.figure("clock", "tsc_ns", began.elapsed().as_secs_f64() * 1e6);
-        self.exchange("the clock is read")?;
         self.messages(&mut Ring(&channel), "ring")?;
         println!("FACT ring {} bytes", channel.capacity_bytes());
         self.exchange("rings are done")?;
@@ -154,7 +166,7 @@ impl Guest {
         self.messages(&mut Ring(&small), "ring-64k")?;
         self.exchange("64k is done")?;
         drop(small);
-        let mut stream = self.tcp()?;
+        let mut stream = self.tcp(0)?;
         self.messages(&mut stream, "tcp")?;
         self.exchange("tcp is done")?;
         self.hostile(&channel)?;
@@ -213,24 +225,33 @@ impl Guest {
         let own = OwnRegion::new(self.peer, arena)?;
         let (bell, said);
         if self.is_server {
-            bell = EventChannel::offer(self.peer)?;
-            said = self.exchange(&format!("{} {}", own.reference(), bell.port()))?;
+            bell = EventChannel::offer_several(self.peer, PORTS)?;
+            let ports: Vec<String> = bell.ports().iter().map(u32::to_string).collect();
+            said = self.exchange(&format!("{} {}", own.reference(), ports.join(" ")))?;
         } else {
-            said = self.exchange(&format!("{} 0", own.reference()))?;
-            bell = EventChannel::accept(self.peer, numbers(&said)?[1])?;
+            said = self.exchange(&own.reference().to_string())?;
+            bell = EventChannel::accept_several(self.peer, &numbers(&said)?[1..])?;
         }
+        self.ports = bell
+            .ports()
+            .iter()
+            .flat_map(|port| port.to_ne_bytes())
+            .collect();
         let peer = PeerRegion::map(self.peer, numbers(&said)?[0])?;
         Ok(Channel::new(own, peer, Doorbell::new(bell), patience)?)
     }
 
-    fn tcp(&mut self) -> Outcome<TcpStream> {
+    /// One of some connections.
+    fn tcp(&mut self, number: u16) -> Outcome<TcpStream> {
+        let (address, port) = TCP;
+        let at = (address, port + number);
         let stream = if self.is_server {
-            let listener = TcpListener::bind(TCP)?;
+            let listener = TcpListener::bind(at)?;
             self.exchange("listens")?;
             listener.accept()?.0
         } else {
             self.exchange("waits")?;
-            TcpStream::connect(TCP)?
+            TcpStream::connect(at)?
         };
         stream.set_nodelay(true)?;
         Ok(stream)
@@ -252,7 +273,7 @@ impl Guest {
         Ok(())
     }
 
-    /// Verified ones, then measured ones. Nothing is printed meanwhile: dom0 would run for the console.
+    /// Verified ones.
     fn messages(&self, pipe: &mut dyn Pipe, subject: &str) -> Outcome {
         let mut buffer = vec![0; MESSAGE_BYTES];
         for turn in 0..8u8 {
@@ -268,66 +289,7 @@ impl Guest {
             }
         }
         self.echo(pipe, 200)?;
-        let began = Instant::now();
-        self.echo(pipe, ROUND_TRIPS)?;
-        let each = began.elapsed().as_secs_f64() / f64::from(ROUND_TRIPS);
-        let mut figures = vec![("round_trip_us", each * 1e6)];
-        for (key, bytes, count) in [
-            ("mb_per_s_512k", MESSAGE_BYTES, MESSAGES),
-            ("mb_per_s_1k", 1 << 10, SMALL_MESSAGES),
-        ] {
-            self.echo(pipe, 1)?;
-            let began = Instant::now();
-            for _ in 0..count {
-                if self.is_server {
-                    pipe.receive(&mut buffer[..bytes])?;
-                } else {
-                    pipe.send(&buffer[..bytes])?;
-                }
-            }
-            self.echo(pipe, 1)?;
-            let rate = (bytes * count) as f64 / began.elapsed().as_secs_f64();
-            figures.push((key, rate / 1e6));
-        }
         println!("ok {subject} 8 messages of 512 KB each way");
-        for (key, value) in figures {
-            self.figure(subject, key, value);
-        }
-        Ok(())
-    }
-
-    fn figure(&self, subject: &str, key: &str, value: f64) {
-        if !self.is_server {
-            println!("FIGURE {subject} {key} {value:.1}");
-        }
-    }
-
-    /// How long regions of two sizes take, on either side.
-    fn setup_times(&mut self) -> Outcome {
-        // Who has never mapped anything first makes room for it.
-        for (turn, kb) in [("first_", 64), ("", 64), ("", 1024)] {
-            let key = |what| format!("{turn}{what}_{kb}k_us");
-            let took = |began: Instant| began.elapsed().as_secs_f64() * 1e6;
-            if self.is_server {
-                let began = Instant::now();
-                let own = OwnRegion::new(self.peer, kb << 10)?;
-                println!("FIGURE setup {} {:.0}", key("grant"), took(began));
-                self.exchange(&own.reference().to_string())?;
-                self.exchange("")?;
-                let began = Instant::now();
-                drop(own);
-                println!("FIGURE setup {} {:.0}", key("take_back"), took(began));
-            } else {
-                let said = self.exchange("")?;
-                let began = Instant::now();
-                let peer = PeerRegion::map(self.peer, said.parse()?)?;
-                println!("FIGURE setup {} {:.0}", key("map"), took(began));
-                let began = Instant::now();
-                drop(peer);
-                println!("FIGURE setup {} {:.0}", key("unmap"), took(began));
-                self.exchange("")?;
-            }
-        }
         Ok(())
     }
 
@@ -468,7 +430,7 @@ impl Guest {
                 child.wait()?;
                 self.hear_next()?;
             } else {
-                let mut mourner = Guest::here(true)?;
+                let mut mourner = Guest::here("victim")?;
                 mourner.steps = if victim_is_server { 0 } else { 10 };
                 let channel = mourner.link(64 << 10, Some(PATIENCE))?;
                 self.echo_with_victim(&channel)?;
