@@ -508,12 +508,14 @@ pub struct Watch {
 
 #[derive(Debug, Subcommand)]
 pub enum Guests {
-    /// Let guests meet, each of them all others, and say which address each has
+    /// Let guests meet, each of them all others, and say which addresses each has
     ///
-    /// Whom they might meet before, they still may. A new address is told to all of them.
+    /// Whom they might meet before, they still may. New addresses are told to all of them. Behind
+    /// its own address come those that the guest routes to its namespaces, one by one or
+    /// as networks; an address is one guest's alone.
     Meet {
-        /// The guest, by its name in xl list, and its IPv4 address
-        #[arg(required = true, num_args = 2.., value_name = "NAME=ADDRESS")]
+        /// The guest, by its name in xl list, and its IPv4 addresses, its own first
+        #[arg(required = true, num_args = 2.., value_name = "NAME=ADDRESSES")]
         guests: Vec<Party>,
     },
     /// Have guests meet nobody any more

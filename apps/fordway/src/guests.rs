@@ -2,9 +2,10 @@
 //!
 //! ```text
 //!   /local/domain/<domid>/name                          xl's
-//!                        /fordway/address               the guest's own IPv4 address
+//!                        /fordway/address               the guest's own IPv4 address, and further ones behind a comma each
 //!                        /fordway/peers/<other domid>   the other's, if the two may meet
 //! ```
+//! Further ones are addresses or networks that the guest routes to its namespaces; the syntax is [`GuestAddresses`]'s.
 //!
 //! A command reads what XenStore has of all guests, makes of it what is to be ([`State`], without I/O),
 //! and writes the nodes that differ. So the same command again writes nothing, and no guest's watch fires.
@@ -22,9 +23,9 @@ use crate::exit::{Exit, Failure, Outcome};
 use crate::show::print;
 use crate::table::Table;
 use fordway_xen_user::{Domain, Error, Store};
+use fordwayd::GuestAddresses;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::net::Ipv4Addr;
 use std::str::FromStr;
 
 const DOM0: Domain = 0;
@@ -35,32 +36,26 @@ const DOMAINS: &str = "/local/domain";
 const ADDRESS: &str = "address";
 const PEERS: &str = "peers";
 
-/// A guest and the address that it has.
+/// A guest and the addresses that it has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Party {
     name: String,
-    address: Ipv4Addr,
+    addresses: GuestAddresses,
 }
 
 impl FromStr for Party {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (name, address) = text.rsplit_once('=').unwrap_or_default();
-        let address: Option<Ipv4Addr> = address.parse().ok();
-        let address = address.filter(|address| {
-            !(address.is_unspecified()
-                || address.is_loopback()
-                || address.is_multicast()
-                || address.is_broadcast())
-        });
-        match address {
-            Some(address) if !name.is_empty() => Ok(Party {
-                name: name.to_owned(),
-                address,
-            }),
-            _ => Err("give a guest's name and its own IPv4 address, as web=10.0.0.2".into()),
+        let (name, addresses) = text.rsplit_once('=').unwrap_or_default();
+        if name.is_empty() {
+            return Err("give a guest's name and its IPv4 address, as web=10.0.0.2".into());
         }
+        let addresses = addresses.parse::<GuestAddresses>().map_err(|error| {
+            format!("{error}; give it as web=10.0.0.2, or web=10.0.0.2,10.0.0.16/28")
+        })?;
+        let name = name.to_owned();
+        Ok(Party { name, addresses })
     }
 }
 
@@ -72,7 +67,7 @@ type Nodes = BTreeMap<(Domain, String), String>;
 struct State {
     /// The guests that run, by xl's names.
     names: BTreeMap<Domain, String>,
-    addresses: BTreeMap<Domain, Ipv4Addr>,
+    addresses: BTreeMap<Domain, GuestAddresses>,
     /// The lower number first.
     pairs: BTreeSet<(Domain, Domain)>,
 }
@@ -87,7 +82,7 @@ pub fn guests(command: &Guests) -> Outcome {
         Guests::Part { names } => change(|state| state.part(names)),
         Guests::List => {
             let (names, nodes) = look(&mut open()?)?;
-            print(&listing(&State::of(names, &nodes), &nodes).render_cut(&[0, 3]))
+            print(&listing(&State::of(names, &nodes), &nodes).render_cut(&[0, 2, 3]))
         }
     }
 }
@@ -98,14 +93,15 @@ fn once_each(guests: &[Party]) -> Result<(), Failure> {
         let before = &guests[..at];
         let twice = |what: &str| {
             let text =
-                format!("{what} is given twice; each guest has a name and an address of its own");
+                format!("{what} is given twice; each guest has a name and addresses of its own");
             Err(Failure::new(Exit::Usage, text))
         };
         if before.iter().any(|other| other.name == one.name) {
             return twice(&one.name);
         }
-        if before.iter().any(|other| other.address == one.address) {
-            return twice(&one.address.to_string());
+        let mut shared = before.iter();
+        if let Some(shared) = shared.find_map(|other| one.addresses.shared_with(&other.addresses)) {
+            return twice(&shared);
         }
     }
     Ok(())
@@ -116,7 +112,7 @@ impl State {
     fn of(names: BTreeMap<Domain, String>, nodes: &Nodes) -> State {
         let value = |domain: Domain, path: String| {
             let value = nodes.get(&(domain, path))?;
-            value.parse::<Ipv4Addr>().ok()
+            value.parse::<GuestAddresses>().ok()
         };
         let mut state = State::default();
         for &domain in names.keys() {
@@ -124,10 +120,10 @@ impl State {
                 state.addresses.insert(domain, address);
             }
         }
-        for (&one, &address) in &state.addresses {
-            for (&other, &its) in state.addresses.iter().filter(|(other, _)| **other > one) {
-                let both = value(one, peer(other)) == Some(its)
-                    && value(other, peer(one)) == Some(address);
+        for (&one, addresses) in &state.addresses {
+            for (&other, its) in state.addresses.iter().filter(|(other, _)| **other > one) {
+                let both = value(one, peer(other)).as_ref() == Some(its)
+                    && value(other, peer(one)).as_ref() == Some(addresses);
                 if both {
                     state.pairs.insert((one, other));
                 }
@@ -139,14 +135,14 @@ impl State {
     /// What XenStore is to have.
     fn nodes(&self) -> Nodes {
         let addresses = self.addresses.iter();
-        let own = addresses.map(|(&domain, address)| ((domain, ADDRESS.to_owned()), address));
+        let own = addresses.map(|(&domain, own)| ((domain, ADDRESS.to_owned()), own));
         let both = self
             .pairs
             .iter()
             .flat_map(|&(low, high)| [(low, high), (high, low)]);
         let peers = both.map(|(one, other)| ((one, peer(other)), &self.addresses[&other]));
         own.chain(peers)
-            .map(|(node, address)| (node, address.to_string()))
+            .map(|(node, addresses)| (node, addresses.to_string()))
             .collect()
     }
 
@@ -155,19 +151,22 @@ impl State {
         let domains = guests.iter().map(|guest| self.find(&guest.name));
         let domains = domains.collect::<Result<Vec<_>, _>>()?;
         for (domain, guest) in domains.iter().zip(guests) {
-            self.addresses.insert(*domain, guest.address);
+            self.addresses.insert(*domain, guest.addresses.clone());
         }
         // Of those that were not named, for the named ones differ.
-        for (&other, address) in self
+        for (&other, addresses) in self
             .addresses
             .iter()
             .filter(|(domain, _)| !domains.contains(domain))
         {
-            if let Some(guest) = guests.iter().find(|guest| guest.address == *address) {
+            for guest in guests {
+                let Some(shared) = guest.addresses.shared_with(addresses) else {
+                    continue;
+                };
                 let name = &self.names[&other];
                 let text = format!(
-                    "{} of {} is the address of guest \"{name}\"; take it away with: fordway guests part {name}",
-                    guest.address, guest.name
+                    "{shared} of {} is guest \"{name}\"'s; take it away with: fordway guests part {name}",
+                    guest.name
                 );
                 return Err(Failure::new(Exit::Taken, text));
             }
@@ -216,7 +215,7 @@ fn listing(state: &State, nodes: &Nodes) -> Table {
     let counting = state.nodes();
     let mut table = Table::new(&["NAME", "ID", "ADDRESS", "MAY MEET"], &[1]);
     for (&domain, name) in &state.names {
-        let address = state.addresses.get(&domain);
+        let addresses = state.addresses.get(&domain);
         let peers = nodes.keys().filter_map(|node| {
             let (_, path) = Some(node).filter(|(whose, _)| *whose == domain)?;
             let other = path.strip_prefix(PEERS)?.strip_prefix('/')?;
@@ -232,7 +231,7 @@ fn listing(state: &State, nodes: &Nodes) -> Table {
         table.row([
             name.clone(),
             domain.to_string(),
-            address.map_or_else(dash, Ipv4Addr::to_string),
+            addresses.map_or_else(dash, GuestAddresses::to_string),
             if peers.is_empty() {
                 dash()
             } else {
@@ -412,11 +411,19 @@ mod tests {
 
     #[test]
     fn a_party_is_a_name_and_an_address() {
-        let party: Party = "a=b=10.0.0.2".parse().expect("the last sign counts");
-        assert_eq!(
-            (party.name.as_str(), party.address.octets()),
-            ("a=b", [10, 0, 0, 2])
-        );
+        for addresses in [
+            "10.0.0.2",
+            "10.0.0.2,10.0.0.3",
+            "10.0.0.2,10.0.0.16/28,10.1.0.0/16",
+        ] {
+            let party: Party = format!("a=b={addresses}")
+                .parse()
+                .expect("the last sign counts");
+            assert_eq!(
+                (party.name.as_str(), party.addresses.to_string()),
+                ("a=b", addresses.to_owned())
+            );
+        }
         for wrong in [
             "web",
             "web=",
@@ -429,6 +436,11 @@ mod tests {
             "web=127.0.0.1",
             "web=224.0.0.1",
             "web=255.255.255.255",
+            "web=10.0.0.2,",
+            "web=,10.0.0.2",
+            "web=10.0.0.2,10.0.0.17/28",
+            "web=10.0.0.16/28,10.0.0.2",
+            "web=10.0.0.2,log",
             "",
         ] {
             assert!(wrong.parse::<Party>().is_err(), "{wrong}");
@@ -441,6 +453,14 @@ mod tests {
         assert_eq!(refused(&["web=10.0.0.2", "db=10.0.0.3"]), Ok(()));
         assert_eq!(refused(&["web=10.0.0.2", "web=10.0.0.3"]), Err(Exit::Usage));
         assert_eq!(refused(&["web=10.0.0.2", "db=10.0.0.2"]), Err(Exit::Usage));
+        let within = ["web=10.0.0.2,10.1.0.0/16", "db=10.0.0.3,10.1.2.0/24"];
+        assert_eq!(refused(&within), Err(Exit::Usage));
+        assert_eq!(
+            refused(&["web=10.0.0.2,10.0.0.0/28", "db=10.0.0.32"]),
+            Ok(())
+        );
+        // Of one guest it means nothing else.
+        assert_eq!(refused(&["web=10.0.0.2,10.0.0.0/28"]), Ok(()));
     }
 
     #[test]
@@ -472,6 +492,36 @@ mod tests {
             lines(&state.nodes()),
             ["1 address 10.0.0.2", "9 address 10.0.0.4"]
         );
+    }
+
+    #[test]
+    fn further_addresses_are_told_and_no_other_guest_has_them() {
+        let mut state = running(&THREE, &Nodes::new());
+        meet(&mut state, &["web=10.0.0.2", "db=10.0.0.3,10.0.0.16/28"]).expect("they meet");
+        let two = [
+            "1 address 10.0.0.2",
+            "1 peers/2 10.0.0.3,10.0.0.16/28",
+            "2 address 10.0.0.3,10.0.0.16/28",
+            "2 peers/1 10.0.0.2",
+        ];
+        assert_eq!(lines(&state.nodes()), two);
+        assert_eq!(running(&THREE, &state.nodes()), state);
+        for taken in [
+            "10.0.0.17",
+            "10.0.0.9,10.0.0.31",
+            "10.0.0.9,10.0.0.0/16",
+            "10.0.0.9,10.0.0.24/29",
+        ] {
+            let refused = meet(
+                &mut state.clone(),
+                &["web=10.0.0.2", &format!("log={taken}")],
+            );
+            assert_eq!(refused, Err(Exit::Taken), "{taken}");
+        }
+        // Without them they are free.
+        meet(&mut state, &["web=10.0.0.2", "db=10.0.0.3"]).expect("they meet");
+        assert_eq!(state.nodes()[&(1, peer(2))], "10.0.0.3");
+        meet(&mut state, &["web=10.0.0.2", "log=10.0.0.17"]).expect("they meet");
     }
 
     #[test]

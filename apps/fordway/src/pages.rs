@@ -510,6 +510,10 @@ pub const PAGES: &[Page] = &[
                 "fordway guests meet db=10.0.0.3 log=10.0.0.9",
                 "db may meet log as well, and web not",
             ),
+            (
+                "fordway guests meet web=10.0.0.2 db=10.0.0.3,10.0.0.16/28",
+                "programs in db's containers, too, whose addresses are of that network",
+            ),
         ],
         columns: &[],
         exits: &[PRIVILEGE, Exit::Missing, Exit::Taken, Exit::NotFound],
@@ -530,7 +534,10 @@ pub const PAGES: &[Page] = &[
         examples: &[("fordway guests list", "each guest of this machine")],
         columns: &[
             ("NAME, ID", "as xl list has them"),
-            ("ADDRESS", "the address that the guest was told is its own"),
+            (
+                "ADDRESS",
+                "the addresses that the guest was told are its own",
+            ),
             (
                 "MAY MEET",
                 "the guests that it may have channels to; a number in parentheses is left of one that has ended, \

@@ -246,7 +246,7 @@ const ANYBODY: &[Row] = &[
     ("$F cdi remove --dir $D/open", 7, "nothing is installed"),
     ("$F guests", 2, "see: fordway guests --help"),
     ("$F guests mete", 2, "'meet'"),
-    ("$F guests meet", 2, "<NAME=ADDRESS>"),
+    ("$F guests meet", 2, "<NAME=ADDRESSES>"),
     ("$F guests meet web=10.0.0.2", 2, "2 values required"),
     ("$F guests meet web db=10.0.0.3", 2, "as web=10.0.0.2"),
     (
@@ -258,6 +258,16 @@ const ANYBODY: &[Row] = &[
         "$F guests meet web=10.0.0.2 db=10.0.0.2",
         2,
         "10.0.0.2 is given twice",
+    ),
+    (
+        "$F guests meet web=10.0.0.2,10.0.0.17/28 db=10.0.0.3",
+        2,
+        "\"10.0.0.17/28\" is no IPv4 address",
+    ),
+    (
+        "$F guests meet web=10.0.0.2,10.0.0.0/24 db=10.0.0.3",
+        2,
+        "10.0.0.3 is given twice",
     ),
     (
         "$F guests meet web=10.0.0.2 web=10.0.0.3",

@@ -68,7 +68,7 @@ mod stacks;
 mod unlike;
 
 pub use broker::run;
-pub use fordway_registry::{Network, Network6};
+pub use fordway_registry::{GuestAddresses, Network, Network6};
 pub use runtime::clear;
 pub use stacks::StackOptions;
 

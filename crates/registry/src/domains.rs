@@ -5,10 +5,12 @@
 //! connection (`translated`). A namespace that nobody registered is in
 //! no domain: its sockets, too, pair among themselves only.
 //!
-//! A guest of Xen knows other guests, each by the one address that dom0 says it has. Such a guest is a *place*
-//! ([`place_of_guest`]), which stands where the cookie of a namespace stands; the broker's own namespace has this guest's address then.
+//! A guest of Xen knows other guests by the addresses that dom0 says they have (`guests`). Such a guest is a *place*
+//! ([`place_of_guest`]), which stands where the cookie of a namespace stands; the broker's own namespace has those of this guest
+//! that no domain has.
 
 use crate::Registry;
+use crate::guests::Guests;
 use fordway_abi::vsock;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -222,8 +224,8 @@ pub(crate) struct Domains {
     by_id: BTreeMap<u32, Domain>,
     by_netns: BTreeMap<u64, u32>,
     by_ip: BTreeMap<IpAddr, u32>,
-    /// Of guests, this one among them: their places.
-    guests: BTreeMap<IpAddr, u64>,
+    /// This guest of Xen and others.
+    pub(crate) guests: Guests,
 }
 
 impl Domains {
@@ -234,7 +236,7 @@ impl Domains {
             by_id: BTreeMap::new(),
             by_netns: BTreeMap::new(),
             by_ip: BTreeMap::new(),
-            guests: BTreeMap::new(),
+            guests: Guests::default(),
         }
     }
 
@@ -242,7 +244,7 @@ impl Domains {
     pub(crate) fn owner_of(&self, ip: IpAddr) -> Option<u64> {
         match self.by_ip.get(&ip) {
             Some(id) => Some(self.by_id.get(id)?.netns_cookie),
-            None => self.guests.get(&ip).copied(),
+            None => self.guests.place_with(ip, self.host()),
         }
     }
 
@@ -284,21 +286,6 @@ impl Registry {
     /// The broker's own namespace.
     pub fn host_netns(&self) -> Option<u64> {
         self.domains.host()
-    }
-
-    /// What dom0 says of guests: this one's address, and those of the ones that it may meet. Channels with others are
-    /// downgraded.
-    pub fn set_guests(
-        &mut self,
-        own: Option<Ipv4Addr>,
-        others: impl Iterator<Item = (u16, Ipv4Addr)>,
-    ) -> Vec<crate::Action> {
-        let places = others.map(|(domid, ip)| (ip.into(), place_of_guest(domid)));
-        self.domains.guests = places.collect();
-        if let (Some(own), Some(host)) = (own, self.domains.host()) {
-            self.domains.guests.insert(own.into(), host);
-        }
-        self.downgrade_unassigned()
     }
 
     /// Whether a domain of this name and address could be registered, and under which
@@ -403,12 +390,6 @@ impl Registry {
     /// The domain of this name.
     pub fn domain_by_name(&self, name: &str) -> Option<&Domain> {
         self.domains().find(|domain| domain.name == name)
-    }
-
-    /// What the guest at this address is called in listings.
-    pub fn name_of_guest_at(&self, ip: IpAddr) -> Option<String> {
-        let place = *self.domains.guests.get(&ip)?;
-        guest_of_place(place).map(|_| self.name_of_netns(place))
     }
 
     /// The domain of this namespace.

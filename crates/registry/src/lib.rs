@@ -73,6 +73,7 @@ mod counts;
 mod cut_through;
 mod datagrams;
 mod domains;
+mod guests;
 mod insist;
 mod links;
 mod pairing;
@@ -91,6 +92,7 @@ pub use domains::{
     Assigned, Domain, DomainError, HOST_DOMAIN, Network, Network6, UNKNOWN_DOMAIN, guest_of_place,
     place_of_guest,
 };
+pub use guests::{GuestAddresses, GuestAddressesError};
 pub use insist::INSIST_NS_MAX;
 pub use policy::{BothEnds, Gate};
 pub use processes::{KERNEL_REMEMBERED_MAX, LINKS_MAX, OFFERS_MAX};

@@ -1,7 +1,7 @@
 //! How the brokers of two guests find each other, and the channel between them.
 //!
 //! ```text
-//!   dom0      fordway/address, fordway/peers/N      who we are, whom we may meet: written by dom0, for us to read
+//!   dom0      fordway/address, fordway/peers/N      who we are, whom we may meet, by addresses: written by dom0, for us to read
 //!   senior    data/fordway/N = NONCE GRANT PORT     region and event channel that are laid out for guest N
 //!   junior    data/fordway/N = NONCE GRANT          its own region, in answer to that nonce
 //! ```
@@ -11,11 +11,11 @@
 
 use super::talk::LINE_BYTES_MAX;
 use fordway_platform::process;
+use fordway_registry::GuestAddresses;
 use fordway_xen_user::{
     Channel, Domain, Doorbell, Error, EventChannel, OwnRegion, PeerRegion, Store,
 };
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
@@ -47,7 +47,7 @@ enum Meeting {
 /// Another guest.
 #[derive(Debug)]
 pub(super) struct Other {
-    pub(super) address: Ipv4Addr,
+    pub(super) addresses: GuestAddresses,
     meeting: Meeting,
     /// What its node said when it was acted on.
     heard: String,
@@ -74,7 +74,7 @@ pub(super) enum Parted {
 pub(super) struct Meetings {
     store: Store,
     pub(super) own: Domain,
-    pub(super) address: Option<Ipv4Addr>,
+    pub(super) addresses: Option<GuestAddresses>,
     /// When something that has failed is tried again.
     again_at: Option<Instant>,
     pub(super) others: BTreeMap<Domain, Other>,
@@ -120,7 +120,7 @@ impl Meetings {
         Some(Self {
             store,
             own,
-            address: None,
+            addresses: None,
             again_at: None,
             others: BTreeMap::new(),
         })
@@ -161,22 +161,22 @@ impl Meetings {
     }
 
     fn read_what_is_said(&mut self, news: &mut News) {
-        let address = found(self.store.read("fordway/address"));
+        let addresses = found(self.store.read("fordway/address"));
         let names = found(self.store.directory("fordway/peers"));
-        let (Ok(address), Ok(names)) = (address, names) else {
+        let (Ok(addresses), Ok(names)) = (addresses, names) else {
             // XenStore does not answer: what was said before holds.
             return;
         };
-        let address = address.and_then(|address| address.parse().ok());
+        let addresses = addresses.and_then(|addresses| addresses.parse().ok());
         let names = names.unwrap_or_default();
-        let mut said: BTreeMap<Domain, Ipv4Addr> = BTreeMap::new();
+        let mut said: BTreeMap<Domain, GuestAddresses> = BTreeMap::new();
         for other in names.iter().filter_map(|name| name.parse().ok()) {
-            let address = self.store.read(&format!("fordway/peers/{other}"));
-            if let Some(address) = address.ok().and_then(|address| address.parse().ok()) {
-                said.insert(other, address);
+            let theirs = self.store.read(&format!("fordway/peers/{other}"));
+            if let Some(theirs) = theirs.ok().and_then(|theirs| theirs.parse().ok()) {
+                said.insert(other, theirs);
             }
         }
-        if address.is_none() {
+        if addresses.is_none() {
             said.clear();
         }
         said.remove(&self.own);
@@ -196,18 +196,18 @@ impl Meetings {
                 news.parted.push((other, Parted::Forbidden));
             }
         }
-        news.is_told_otherwise |= address != self.address;
-        self.address = address;
-        for (other, address) in said {
+        news.is_told_otherwise |= addresses != self.addresses;
+        self.addresses = addresses;
+        for (other, addresses) in said {
             match self.others.get_mut(&other) {
                 Some(known) => {
-                    news.is_told_otherwise |= known.address != address;
-                    known.address = address;
+                    news.is_told_otherwise |= known.addresses != addresses;
+                    known.addresses = addresses;
                 }
                 None => {
                     news.is_told_otherwise = true;
                     let known = Other {
-                        address,
+                        addresses,
                         meeting: Meeting::Waits,
                         heard: String::new(),
                         incoming: Vec::new(),

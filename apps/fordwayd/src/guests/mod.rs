@@ -42,7 +42,6 @@ use fordway_xen_user::{
 use meet::{Meetings, Parted};
 use rustix::event::epoll;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use talk::{Down, Up};
@@ -178,13 +177,6 @@ impl Guests {
         }
     }
 
-    /// The guest whose address it is, if its broker can be spoken to.
-    fn guest_at(&self, address: std::net::IpAddr) -> Option<Domain> {
-        let mut others = self.meetings.others.iter();
-        let found = others.find(|(_, other)| other.address == address && other.talks());
-        found.map(|(domain, _)| *domain)
-    }
-
     /// What is known of a TCP socket whose connection a senior pairs.
     fn connection(&self, cookie: u64) -> Option<ConnectionView> {
         let mut relayed = self.relayed.iter();
@@ -302,13 +294,13 @@ impl Broker {
         let mut news = guests.meetings.hear();
         guests.meetings.try_again(&mut news);
         if news.is_told_otherwise {
-            let own = guests.meetings.address;
+            let own = guests.meetings.addresses.clone();
             let others = guests.meetings.others.iter();
             let others: Vec<_> = others
-                .map(|(domain, other)| (*domain, other.address))
+                .map(|(domain, other)| (*domain, other.addresses.clone()))
                 .collect();
-            for (domain, address) in &others {
-                tracing::info!("dom0: guest {domain}, {address}, may be met");
+            for (domain, addresses) in &others {
+                tracing::info!("dom0: guest {domain}, {addresses}, may be met");
             }
             let actions = self.registry.set_guests(own, others.into_iter());
             self.carry_out(actions);
@@ -551,16 +543,17 @@ impl Broker {
                 remote,
             } => {
                 let Some(id) = known(process) else { return };
+                let facts = SocketFacts {
+                    protocol: Protocol::Tcp,
+                    // No cookie of ours (the kernel counts upwards), and none of another guest's.
+                    cookie: cookie & ((1 << 48) - 1) | u64::from(other) << 48 | 1 << 63,
+                    netns_cookie: place_of_guest(other),
+                    local,
+                    remote,
+                    shown: Shown::default(),
+                };
                 // Nothing else could be paired.
-                let theirs = guests
-                    .meetings
-                    .others
-                    .get(&other)
-                    .map(|other| other.address);
-                let ours = guests.meetings.address;
-                if theirs.map(IpAddr::V4) != Some(local.ip())
-                    || ours.map(IpAddr::V4) != Some(remote.ip())
-                {
+                if !self.registry.is_for_this_guest(&facts) {
                     return;
                 }
                 if self.registry.connection_count(id) >= CONNECTIONS_MAX {
@@ -576,15 +569,6 @@ impl Broker {
                         },
                     );
                 }
-                let facts = SocketFacts {
-                    protocol: Protocol::Tcp,
-                    // No cookie of ours (the kernel counts upwards), and none of another guest's.
-                    cookie: cookie & ((1 << 48) - 1) | u64::from(other) << 48 | 1 << 63,
-                    netns_cookie: place_of_guest(other),
-                    local,
-                    remote,
-                    shown: Shown::default(),
-                };
                 return self.offer_proved(id, conn, facts);
             }
             Up::Region {
@@ -1087,18 +1071,18 @@ impl Broker {
         conn: u64,
         facts: &SocketFacts,
     ) -> bool {
-        let Some(guests) = &mut self.guests else {
+        let Some(guests) = &self.guests else {
             return false;
         };
-        let Some(other) = guests.guest_at(facts.remote.ip()) else {
+        let Some(other) = self.registry.guest_with(facts.remote.ip()) else {
             return false;
         };
-        let is_its = guests
-            .meetings
-            .address
-            .is_some_and(|own| facts.local.ip() == own)
-            && Some(facts.netns_cookie) == self.registry.host_netns();
-        if facts.protocol != Protocol::Tcp || !is_its || guests.meetings.is_senior_to(other) {
+        let talker = guests.meetings.others.get(&other);
+        if facts.protocol != Protocol::Tcp
+            || !self.registry.is_of_this_guest(facts)
+            || guests.meetings.is_senior_to(other)
+            || !talker.is_some_and(|other| other.talks())
+        {
             return false;
         }
         // The senior asks its own rules.

@@ -6,11 +6,16 @@ const OWN: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 8);
 const OTHER: (u16, Ipv4Addr) = (5, Ipv4Addr::new(10, 0, 0, 9));
 const THIRD: (u16, Ipv4Addr) = (6, Ipv4Addr::new(10, 0, 0, 10));
 
+/// What dom0 says: OWN, and these others.
+fn set_guests(registry: &mut Registry, others: &[(u16, Ipv4Addr)]) -> Vec<Action> {
+    let others = others.iter().map(|&(domid, ip)| (domid, ip.into()));
+    registry.set_guests(Some(OWN.into()), others)
+}
+
 /// Our process, one of guest 5, and one of guest 6.
 fn meeting() -> (Registry, ProcessId, [ProcessId; 2]) {
     let mut registry = registry();
-    let told = registry.set_guests(Some(OWN), [OTHER, THIRD].into_iter());
-    assert_eq!(told, []);
+    assert_eq!(set_guests(&mut registry, &[OTHER, THIRD]), []);
     let (ours, _) = registry.add_process(HOST, PathPolicy::Auto);
     let afar = [OTHER, THIRD].map(|(domid, _)| {
         let place = place_of_guest(domid);
@@ -74,6 +79,102 @@ fn a_guest_lies_about_itself_alone() {
     assert_eq!(links(&registry.offer(stranger, 1, of_stranger)), []);
 }
 
+/// What dom0 says of two guests with namespaces behind them, of which WEB and DB are domains here.
+fn with_namespaces() -> Registry {
+    let mut registry = registry();
+    let addresses = |text: &str| text.parse().expect("addresses");
+    let other = (5, addresses("10.0.0.9,10.0.0.16/28"));
+    let own = addresses("10.0.0.8,10.77.0.0/24,192.0.2.1");
+    assert_eq!(registry.set_guests(Some(own), [other].into_iter()), []);
+    registry
+}
+
+#[test]
+fn namespaces_of_two_guests_are_paired() {
+    let own = |ip: Ipv4Addr| format!("{ip}:6379");
+    let host = ["10.0.0.8:6379", "192.0.2.1:6379"].map(|name| (HOST, name.to_owned()));
+    let places = [(DB, own(DB_IP)), (WEB, own(WEB_IP))];
+    for (netns, local) in places.into_iter().chain(host) {
+        for remote in ["10.0.0.9:4000", "10.0.0.16:4000", "10.0.0.31:4000"] {
+            let mut registry = with_namespaces();
+            let (here, _) = registry.add_process(netns, PathPolicy::Auto);
+            let place = place_of_guest(5);
+            let (there, _) = registry.add_process(place, PathPolicy::Auto);
+            let near = facts(1, netns, &local, remote);
+            let far = facts(1 << 63, place, remote, &local);
+            assert!(registry.is_of_this_guest(&near) && registry.is_for_this_guest(&far));
+            assert_eq!(registry.guest_with(near.remote.ip()), Some(5));
+            assert_eq!(registry.guest_with(far.remote.ip()), None);
+            registry.offer(there, 7, far);
+            let asked = registry.offer(here, 1, near);
+            assert_eq!(links(&asked).len(), 2, "{local} {remote}");
+        }
+    }
+}
+
+#[test]
+fn a_namespace_has_its_own_address_alone() {
+    let mut registry = with_namespaces();
+    let remote = "10.0.0.17:4000";
+    let place = place_of_guest(5);
+    let (there, _) = registry.add_process(place, PathPolicy::Auto);
+    let local = format!("{DB_IP}:6379");
+    registry.offer(there, 7, facts(1 << 63, place, remote, &local));
+    // Neither another namespace, nor the host, nor one that nobody knows.
+    for netns in [WEB, HOST, STRANGER] {
+        let false_end = facts(1, netns, &local, remote);
+        assert!(!registry.is_of_this_guest(&false_end));
+        let (here, _) = registry.add_process(netns, PathPolicy::Auto);
+        assert_eq!(links(&registry.offer(here, 1, false_end)), []);
+    }
+    // What is no domain's is the host's, and not a stranger's.
+    let nobodys = |netns| facts(1, netns, "10.77.0.77:6379", remote);
+    assert!(registry.is_of_this_guest(&nobodys(HOST)));
+    assert!(!registry.is_of_this_guest(&nobodys(STRANGER)));
+    // An address that dom0 has not said.
+    let unsaid = facts(1, HOST, "10.0.0.7:6379", remote);
+    assert!(!registry.is_of_this_guest(&unsaid));
+}
+
+#[test]
+fn a_guest_speaks_of_its_own_addresses_alone() {
+    let registry = with_namespaces();
+    let place = place_of_guest(5);
+    let said = |netns, local: &str, remote: &str| {
+        registry.is_for_this_guest(&facts(1 << 63, netns, local, remote))
+    };
+    assert!(said(place, "10.0.0.17:4000", "10.77.0.3:6379"));
+    for (netns, local, remote) in [
+        (place_of_guest(6), "10.0.0.17:4000", "10.77.0.3:6379"),
+        (place, "10.0.0.32:4000", "10.77.0.3:6379"),
+        (place, "10.77.0.2:4000", "10.77.0.3:6379"),
+        (place, "10.0.0.17:4000", "10.0.0.7:6379"),
+        (place, "10.0.0.17:4000", "10.0.0.9:6379"),
+        (HOST, "10.0.0.17:4000", "10.77.0.3:6379"),
+    ] {
+        assert!(!said(netns, local, remote), "{netns} {local} {remote}");
+    }
+}
+
+#[test]
+fn a_namespace_that_is_behind_a_guest_no_more_loses_its_channels() {
+    let mut registry = with_namespaces();
+    let (here, _) = registry.add_process(DB, PathPolicy::Auto);
+    let place = place_of_guest(5);
+    let (there, _) = registry.add_process(place, PathPolicy::Auto);
+    let (local, remote) = (format!("{DB_IP}:6379"), "10.0.0.17:4000");
+    registry.offer(there, 7, facts(1 << 63, place, remote, &local));
+    let asked = registry.offer(here, 1, facts(1, DB, &local, remote));
+    for (process, link) in links(&asked) {
+        registry.region(process, link.link_id).expect("a side");
+    }
+    let cut = downgrades(&set_guests(&mut registry, &[OTHER]));
+    let told: Vec<_> = cut.iter().map(|(to, _, reason)| (*to, *reason)).collect();
+    for process in [here, there] {
+        assert!(told.contains(&(process, Reason::Unassigned)), "{told:?}");
+    }
+}
+
 #[test]
 fn a_guest_that_may_not_be_met_any_more_loses_its_channels() {
     let (mut registry, here, [there, _]) = meeting();
@@ -82,8 +183,8 @@ fn a_guest_that_may_not_be_met_any_more_loses_its_channels() {
     for (process, link) in links(&asked) {
         registry.region(process, link.link_id).expect("a side");
     }
-    assert_eq!(registry.set_guests(Some(OWN), [OTHER].into_iter()), []);
-    let cut = downgrades(&registry.set_guests(Some(OWN), [THIRD].into_iter()));
+    assert_eq!(set_guests(&mut registry, &[OTHER]), []);
+    let cut = downgrades(&set_guests(&mut registry, &[THIRD]));
     let told: Vec<_> = cut.iter().map(|(to, _, reason)| (*to, *reason)).collect();
     for process in [here, there] {
         assert!(told.contains(&(process, Reason::Unassigned)), "{told:?}");

@@ -91,7 +91,7 @@ fn offered(entries: &[Entry], ends: [SocketFacts; 2]) -> usize {
     let cases = own.map(|own| orders.map(|ends| (own, ends)));
     let counts = cases.as_flattened().iter().map(|&(own, ends)| {
         let mut registry = registry();
-        registry.set_guests(own, std::iter::empty());
+        registry.set_guests(own.map(GuestAddresses::from), std::iter::empty());
         for (number, end) in ends.into_iter().enumerate() {
             let (process, _) = registry.add_process(end.netns_cookie, PathPolicy::Auto);
             let mut kernel = kernel(entries.to_vec());
