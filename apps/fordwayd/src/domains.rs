@@ -778,6 +778,7 @@ impl Broker {
             }
             let actions = self.registry.remove_domain(id);
             self.carry_out(actions);
+            self.look_at_relayed();
         }
     }
 
@@ -840,6 +841,7 @@ impl Broker {
         self.places.close(domain.netns_cookie);
         let actions = self.registry.remove_domain(domain.id);
         self.carry_out(actions);
+        self.look_at_relayed();
         self.domains.tell_of_domains(&self.registry);
         tracing::info!("domain {name} was removed");
         Reply::Done

@@ -304,6 +304,7 @@ impl Broker {
             }
             let actions = self.registry.set_guests(own, others.into_iter());
             self.carry_out(actions);
+            self.look_at_relayed();
         }
         self.part_from(news.parted);
         for other in news.met {
@@ -751,7 +752,8 @@ impl Broker {
                 };
                 let channel_id = guests.relayed[&(to, conn)].channel_id();
                 let older = Witness::new(&mut self.places, &self.connections, &self.by_process);
-                if older.still_true(to, &facts).is_err() {
+                if !self.registry.is_of_this_guest(&facts) || older.still_true(to, &facts).is_err()
+                {
                     let closed = wire::Status {
                         conn_id: conn,
                         channel_id,
@@ -1142,7 +1144,7 @@ impl Broker {
         true
     }
 
-    /// Rules have changed: relayed connections that they do not let have rings go back.
+    /// Rules have changed, or who has which address: relayed connections that may not have rings any more go back.
     pub(crate) fn look_at_relayed(&mut self) {
         let Some(guests) = &self.guests else {
             return;
@@ -1153,7 +1155,11 @@ impl Broker {
                 continue;
             };
             let far = far_end(&one.facts, other);
-            if let Some(reason) = self.rules.gate([&one.facts, &far], None) {
+            let reason = match self.registry.is_of_this_guest(&one.facts) {
+                true => self.rules.gate([&one.facts, &far], None),
+                false => Some(Reason::Unassigned),
+            };
+            if let Some(reason) = reason {
                 let message = Outgoing::Downgrade(wire::Downgrade {
                     channel_id: channel.id,
                     reason: reason as u32,
