@@ -1,17 +1,7 @@
 # Unmodified programs in two Linux guests, each with a broker of its own: redis, its benchmark and its
 # client. dom0 says that the two may meet, and what addresses they have. What they do is in
-# programs/guest.sh; what came of it is on their consoles, in lines `guest: ...`.
-cat /job/linux/small.cpio /job/linux/user.cpio /job/linux/programs.cpio /job/fordway.cpio >/tmp/programs.cpio
-
-for guest in server:8 client:9; do
-    name=${guest%:*} address=10.0.0.${guest#*:}
-    configure "$name" "$address" /job/linux/kernel 256 \
-        "console=hvc0 quiet panic=-1 fw_ip=$address fw_role=$name" /tmp/programs.cpio
-    # As in the case `guests`.
-    echo 'tsc_mode = "native"' >>"/run/guests/$name.cfg"
-    create "$name"
-done
-rm /tmp/programs.cpio
+# programs/guests-programs.sh; what came of it is on their consoles, in lines `guest: ...`.
+program_guests guests-programs server:8 client:9
 
 # Who may meet. The guests have not begun yet.
 # nodes NAME: what dom0 has told the guest, with permissions.
@@ -57,16 +47,7 @@ for guest in server client; do
 done
 ended
 
-# per_s PATH CONNECTIONS COMMAND: requests in a second, as the client says.
-per_s() { console client | tr -d '\r' | awk -v key="$1 $2 $3" '/^FIGURE / && $2 " " $3 " " $4 == key { print $5 }'; }
-for connections in c1 c50; do
-    for command in SET GET; do
-        plain=$(per_s plain $connections $command) fordway=$(per_s fordway $connections $command)
-        expect "figures of $connections $command: $plain, $fordway" -n "$plain" -a -n "$fordway"
-        echo "$connections $command: $plain requests/s without the library, $fordway with it," \
-            "$(awk "BEGIN { printf \"%.2f\", $fordway / $plain }") times"
-    done
-done
+compared client 'c1 c50' 'SET GET'
 
 # What a guest has left with its peers is seen, and goes.
 domain=$(xl domid server)
@@ -75,12 +56,6 @@ expect 'what is left of the server' "$(/job/fordway guests list | grep -c "($dom
 /job/fordway guests part client
 expect 'all is gone' "$(nodes client | grep -c address || true) $(/job/fordway guests list | grep -c "($domain)" || true)" = '0 0'
 
-# Bytes went by rings, each way, as both brokers have it.
-for place in stream:server stream:client crowd:server crowd:client forked:client; do
-    word=${place%:*} guest=${place#*:}
-    line=$(console "$guest" | tr -d '\r' | grep "^guest: RINGS $word ") || fail "$guest says nothing of $word"
-    for bytes in $(echo "$line" | awk '{ print $5, $7 }'); do
-        expect "bytes by rings, $guest: $line" "$bytes" -gt 0
-    done
-done
+rings_of server stream crowd
+rings_of client stream crowd forked
 stop client

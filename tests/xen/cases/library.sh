@@ -76,13 +76,36 @@ rules() {
     fail 'the guest says nothing of its rules'
 }
 
-# has_said NAME LINE [SECONDS]: in a while, unless the server or the client has failed before. An emulated second
+# The guests that a case has, by their names.
+guests='server client'
+
+# program_guests CASE NAME:NUMBER...: such guests at 10.0.0.NUMBER, paused. What they do is in programs/CASE.sh, by their names;
+# it is on their consoles, in lines `guest: ...`.
+program_guests() {
+    local case=$1 guest name address
+    shift
+    cat /job/linux/small.cpio /job/linux/user.cpio /job/linux/programs.cpio /job/fordway.cpio >/tmp/programs.cpio
+    guests=
+    for guest in "$@"; do
+        name=${guest%:*} address=10.0.0.${guest#*:}
+        configure "$name" "$address" /job/linux/kernel 256 \
+            "console=hvc0 quiet panic=-1 fw_ip=$address fw_case=$case fw_role=$name" /tmp/programs.cpio
+        # As in the case `guests`.
+        echo 'tsc_mode = "native"' >>"/run/guests/$name.cfg"
+        create "$name"
+        guests="$guests $name"
+    done
+    rm /tmp/programs.cpio
+}
+
+# has_said NAME LINE [SECONDS]: in a while, unless one of the guests has failed before. An emulated second
 # of sleep is nothing to the host, but processes are.
 has_said() {
-    local i logs=/var/log/xen/console
+    local i name logs=()
+    for name in $guests; do logs+=("/var/log/xen/console/guest-$name.log"); done
     for i in $(seq $((2 * ${3:-40}))); do
-        ! grep -q "^$2" "$logs/guest-$1.log" || return 0
-        ! grep -q '^[a-z]*: FAILED' "$logs/guest-server.log" "$logs/guest-client.log" || break
+        ! grep -q "^$2" "/var/log/xen/console/guest-$1.log" || return 0
+        ! grep -q '^[a-z]*: FAILED' "${logs[@]}" || break
         sleep 0.5
     done
     ended
@@ -112,10 +135,37 @@ pair_of_guests() {
     xl unpause client
 }
 
-# What the two have said.
+# What such guests have said.
 ended() {
     local name
-    for name in server client; do
+    for name in $guests; do
         console "$name" | tr -d '\r' | sed "s/^/$name: /"
+    done
+}
+
+# compared GUEST "KEY..." "KEY...": of each two keys, figures without the library and with it, as the guest says them in lines
+# `FIGURE plain|fordway KEY KEY PER_SECOND`.
+compared() {
+    local guest=$1 one other plain fordway
+    per_s() { console "$guest" | tr -d '\r' | awk -v key="$1 $2 $3" '/^FIGURE / && $2 " " $3 " " $4 == key { print $5 }'; }
+    for one in $2; do
+        for other in $3; do
+            plain=$(per_s plain "$one" "$other") fordway=$(per_s fordway "$one" "$other")
+            expect "figures of $guest, $one $other: $plain, $fordway" -n "$plain" -a -n "$fordway"
+            echo "$guest, $one $other: $plain/s without the library, $fordway/s with it," \
+                "$(awk "BEGIN { printf \"%.2f\", $fordway / $plain }") times"
+        done
+    done
+}
+
+# rings_of GUEST WORD...: at each of these looks bytes had gone by rings, each way, as the guest's broker had it.
+rings_of() {
+    local guest=$1 word line bytes
+    shift
+    for word in "$@"; do
+        line=$(console "$guest" | tr -d '\r' | grep "^guest: RINGS $word ") || fail "$guest says nothing of $word"
+        for bytes in $(echo "$line" | awk '{ print $5, $7 }'); do
+            expect "bytes by rings, $guest: $line" "$bytes" -gt 0
+        done
     done
 }

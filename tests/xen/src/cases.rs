@@ -128,6 +128,9 @@ cases! {
     "linux-servers", [Linux], long, 120, 40, "nginx and redis-server in the Linux guest";
     "guests", [Linux, Pair], long, 90, 60, "two Linux guests carry messages over granted pages; wrong grants, deaths, the limit";
     "guests-programs", [Linux, Fordway], short, 300, 80, "redis, its benchmark and its client in two Linux guests, each with a broker";
+    "guests-namespaces", [Linux, Fordway], long, 300, 100, "redis in a namespace of a guest, clients in the other one and in a namespace of its";
+    "guests-others", [Linux, Fordway], long, 300, 100, "nginx with ab, and iperf3, in two Linux guests";
+    "guests-four", [Linux, Fordway], long, 300, 120, "two pairs of Linux guests at once, and a server with three clients";
     "linux-client", [Linux, Httpd], long, 120, 60, "a Linux guest fetches from the unikernel";
 }
 

@@ -1,5 +1,5 @@
 //! What Linux guests with programs of ours get behind their initramfs: `pair`, as what the guest's init starts; or the
-//! command and the library, and a script that is started.
+//! command and the library, a script that is started, and one for each case, which that one reads.
 
 use fordway_xen_testbed::cpio::Archive;
 use fordway_xen_testbed::{Job, Source};
@@ -11,8 +11,24 @@ const PAIR: &str = "pair";
 const FORDWAY: &str = "fordway";
 /// Lies beside the command.
 const LIBRARY: &str = "libfordway.so";
-/// What both guests with the command start.
+/// What guests with the command start.
 const SCRIPT: &str = include_str!("../programs/guest.sh");
+/// What they do in each case.
+const CASES: &[(&str, &str)] = &[
+    (
+        "guests-programs",
+        include_str!("../programs/guests-programs.sh"),
+    ),
+    (
+        "guests-namespaces",
+        include_str!("../programs/guests-namespaces.sh"),
+    ),
+    (
+        "guests-others",
+        include_str!("../programs/guests-others.sh"),
+    ),
+    ("guests-four", include_str!("../programs/guests-four.sh")),
+];
 
 /// /job/pair.cpio and /job/fordway.cpio, as far as the programs are there.
 pub fn add_to(job: &mut Job) -> io::Result<()> {
@@ -24,6 +40,10 @@ pub fn add_to(job: &mut Job) -> io::Result<()> {
     if let Some(fordway) = given(job, FORDWAY) {
         let mut archive = Archive::new(Vec::new());
         archive.file("start", 0o755, SCRIPT.as_bytes())?;
+        archive.directory("cases")?;
+        for (name, script) in CASES {
+            archive.file(&format!("cases/{name}.sh"), 0o644, script.as_bytes())?;
+        }
         archive.file("usr/bin/fordway", 0o755, &std::fs::read(&fordway)?)?;
         archive.directory("usr/lib/fordway")?;
         let library = std::fs::read(fordway.with_file_name(LIBRARY))?;

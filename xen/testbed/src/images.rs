@@ -46,7 +46,10 @@ const DOM0_PACKAGES: &[&str] = &[
 /// The Linux guest: what ours is compared with.
 const GUEST_PACKAGES: &[&str] = &[
     "linux-image-cloud-amd64",
+    "apache2-utils",
     "busybox-static",
+    "iperf3",
+    "iproute2",
     // The fastest small web servers that Debian has, for new and for kept connections
     // (against webfs, h2o, mini-httpd and busybox's).
     "nginx-light",
@@ -72,7 +75,10 @@ const LINUX_PACKAGES: &[&str] = &[
 ];
 /// What they are wanted for. An image without one of these is not kept.
 const GUEST_PROGRAMS: &[&str] = &[
+    "usr/bin/ab",
     "usr/bin/busybox",
+    "usr/bin/ip",
+    "usr/bin/iperf3",
     "usr/bin/redis-server",
     "usr/sbin/lighttpd",
     "usr/sbin/nginx",
@@ -152,26 +158,44 @@ const USER_LIBRARIES: &[&str] = &[
     "usr/lib/x86_64-linux-gnu/libxentoollog.so.1",
     "usr/lib/x86_64-linux-gnu/libxenvchan.so.4.17",
 ];
-/// What a broker of Fordway asks its guest's kernel by.
-const BROKER_MODULES: &[&str] = &["tcp_diag", "udp_diag", "unix_diag"];
+/// What a broker of Fordway asks its guest's kernel by, and what leads into namespaces.
+const BROKER_MODULES: &[&str] = &["tcp_diag", "udp_diag", "unix_diag", "veth"];
 /// Programs for such a guest, and what they are linked to beside the libraries above.
 const PROGRAM_FILES: &[&str] = &[
+    "usr/bin/ab",
+    "usr/bin/ip",
+    "usr/bin/iperf3",
     "usr/bin/redis-benchmark",
     "usr/bin/redis-cli",
     "usr/bin/redis-server",
+    "usr/sbin/nginx",
+    "usr/lib/x86_64-linux-gnu/libapr-1.so.0",
+    "usr/lib/x86_64-linux-gnu/libaprutil-1.so.0",
     "usr/lib/x86_64-linux-gnu/libatomic.so.1",
+    "usr/lib/x86_64-linux-gnu/libbpf.so.1",
+    "usr/lib/x86_64-linux-gnu/libbsd.so.0",
     "usr/lib/x86_64-linux-gnu/libcap.so.2",
+    "usr/lib/x86_64-linux-gnu/libcrypt.so.1",
     "usr/lib/x86_64-linux-gnu/libcrypto.so.3",
+    "usr/lib/x86_64-linux-gnu/libelf.so.1",
+    "usr/lib/x86_64-linux-gnu/libexpat.so.1",
     "usr/lib/x86_64-linux-gnu/libgcrypt.so.20",
     "usr/lib/x86_64-linux-gnu/libgpg-error.so.0",
+    "usr/lib/x86_64-linux-gnu/libiperf.so.0",
     "usr/lib/x86_64-linux-gnu/libjemalloc.so.2",
     "usr/lib/x86_64-linux-gnu/liblz4.so.1",
     "usr/lib/x86_64-linux-gnu/liblzf.so.1",
     "usr/lib/x86_64-linux-gnu/liblzma.so.5",
     "usr/lib/x86_64-linux-gnu/libm.so.6",
+    "usr/lib/x86_64-linux-gnu/libmd.so.0",
+    "usr/lib/x86_64-linux-gnu/libmnl.so.0",
+    "usr/lib/x86_64-linux-gnu/libpcre2-8.so.0",
+    "usr/lib/x86_64-linux-gnu/libsctp.so.1",
     "usr/lib/x86_64-linux-gnu/libssl.so.3",
     "usr/lib/x86_64-linux-gnu/libstdc++.so.6",
     "usr/lib/x86_64-linux-gnu/libsystemd.so.0",
+    "usr/lib/x86_64-linux-gnu/libuuid.so.1",
+    "usr/lib/x86_64-linux-gnu/libz.so.1",
     "usr/lib/x86_64-linux-gnu/libzstd.so.1",
 ];
 const LINUX_MODULES: &[&str] = &[
@@ -254,7 +278,7 @@ impl Images {
     /// dom0's initramfs.
     pub const DOM0: &str = "dom0.cpio";
     /// The Linux guest's kernel, its smallest initramfs, the one with servers, what goes behind either
-    /// for programs of ours that use grants and event channels, and behind that for a broker and redis.
+    /// for programs of ours that use grants and event channels, and behind that for a broker and programs under it.
     pub const LINUX: [&str; 5] = [
         "kernel",
         "small.cpio",
@@ -423,6 +447,7 @@ impl Images {
             // Behind those of the archive before.
             add_modules(archive, &of_broker, 60)?;
             archive.directory("usr/bin")?;
+            archive.directory("usr/sbin")?;
             for name in PROGRAM_FILES {
                 archive.file(name, 0o755, &std::fs::read(tree.join(name))?)?;
             }

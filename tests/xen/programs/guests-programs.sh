@@ -1,0 +1,63 @@
+# What the two guests of the case `guests-programs` do:
+#
+#   server: redis twice, with the library (port 6379) and without (6380)
+#   client: redis-benchmark against either, a stream whose bytes are compared, 50 connections that stay
+#
+# Figures are `FIGURE plain|fordway c1|c50 SET|GET REQUESTS/S`.
+
+serve() {
+    local options='--bind 0.0.0.0 --protected-mode no --appendonly no --dir /tmp'
+    fordway run --here -- redis-server --port 6379 --save '' $options >/tmp/redis.log &
+    redis-server --port 6380 --save '' $options >/tmp/plain.log &
+    until_so 30 redis-cli -p 6379 ping
+    until_so 30 redis-cli -p 6380 ping
+    echo 'guest: serves'
+    looks
+}
+
+has_met_again() { [ "$(grep -c 'the broker of guest .* is met' /run/fordway/broker.log)" = 2 ]; }
+
+is_saved() {
+    redis-cli -h $server -p 6379 info persistence | tr -d '\r' >/tmp/saving
+    grep -q '^rdb_bgsave_in_progress:0' /tmp/saving && grep -q '^rdb_last_bgsave_status:ok' /tmp/saving &&
+        grep -q '^rdb_saves:[1-9]' /tmp/saving
+}
+
+ask() {
+    until_so 60 redis-cli -h $server -p 6379 ping
+    until_so 60 redis-cli -h $server -p 6380 ping
+    figures plain 6380 1 2000
+    figures fordway 6379 1 4000 fordway run --here --
+    figures plain 6380 50 10000
+    figures fordway 6379 50 20000 fordway run --here --
+    stream stream fordway run --here -- redis-cli -h $server
+    fordway run --here -- redis-benchmark -h $server -t get -c 50 -n 100000000 -q >/dev/null &
+    until_so 30 are_fast 50
+    look crowd
+    # A fork of the server, which has no peer's memory.
+    redis-cli -h $server -p 6379 bgsave
+    until_so 30 is_saved
+    echo "guest: saved"
+    until_so 30 are_fast 50
+    shown forked
+    # dom0 says now that the two may not meet any more.
+    until_so 60 are_fast 0
+    kill -0 $! || fail 'the crowd has ended'
+    echo 'guest: parted'
+    kill $!
+    wait $!
+    # And that they may again.
+    until_so 60 has_met_again
+    fordway run --here -- redis-benchmark -h $server -t get -c 50 -n 100000000 -q >/dev/null &
+    until_so 60 are_fast 50
+    echo 'guest: met again'
+    kill $!
+    wait $!
+    echo 'guest: done'
+}
+
+start_broker
+case $role in
+    server) serve ;;
+    client) ask ;;
+esac
