@@ -73,6 +73,13 @@ impl Channel {
         Self { copier, ..self }
     }
 
+    /// It is over, which the peer is told as if our region were gone; that may serve another one ([`OwnRegion::clear`]).
+    pub fn into_own(self) -> OwnRegion {
+        self.own.end();
+        let _ = self.doorbell.channel().ring();
+        self.own
+    }
+
     /// Our region.
     pub fn own(&self) -> &OwnRegion {
         &self.own

@@ -19,7 +19,7 @@ use fordway_abi::shm::{
     WAIT_PAGE_MAGIC, WaitPage,
 };
 use fordway_ring::Geometry;
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 /// Words of the directory before the references.
 const HEAD_WORDS: usize = 3;
@@ -59,14 +59,7 @@ impl OwnRegion {
         let granted = Granted::new(peer, pages as u32, Access::Read)?;
         let geometry = geometry((pages - 1) * PAGE_SIZE).ok_or(Error::Malformed)?;
         let own = Self { granted, geometry };
-        own.header().magic.store(REGION_MAGIC, Ordering::Relaxed);
-        own.header()
-            .abi_version
-            .store(ABI_VERSION, Ordering::Relaxed);
-        let page = own.wait_page();
-        page.magic.store(WAIT_PAGE_MAGIC, Ordering::Relaxed);
-        page.abi_version.store(ABI_VERSION, Ordering::Relaxed);
-        own.alive().store(1, Ordering::Relaxed);
+        own.begin();
         let head = [DIRECTORY_MAGIC, ABI_VERSION, (pages - 1) as u32];
         let words = head.iter().chain(&own.granted.references()[1..]);
         for (at, word) in words.enumerate() {
@@ -75,6 +68,33 @@ impl OwnRegion {
             place.store(*word, Ordering::Release);
         }
         Ok(own)
+    }
+
+    fn begin(&self) {
+        self.header().magic.store(REGION_MAGIC, Ordering::Relaxed);
+        self.header()
+            .abi_version
+            .store(ABI_VERSION, Ordering::Relaxed);
+        let page = self.wait_page();
+        page.magic.store(WAIT_PAGE_MAGIC, Ordering::Relaxed);
+        page.abi_version.store(ABI_VERSION, Ordering::Relaxed);
+        self.alive().store(1, Ordering::Release);
+    }
+
+    pub(crate) fn end(&self) {
+        self.alive().store(0, Ordering::Release);
+    }
+
+    /// As new, for another channel with the same peer, who may have it mapped still: pages that we gave back would be
+    /// kept from everybody for as long as it has.
+    pub fn clear(&mut self) {
+        let words = (self.granted.bytes() - PAGE_SIZE) / size_of::<AtomicU64>();
+        for at in 0..words {
+            // SAFETY: within our own region, behind the directory, and aligned; nobody else here has it.
+            let word = unsafe { &*self.base().cast::<AtomicU64>().add(at) };
+            word.store(0, Ordering::Relaxed);
+        }
+        self.begin();
     }
 
     /// What the peer is told.

@@ -8,6 +8,9 @@
 //! A node of ours is readable by the guest that it is for. A broker that starts or has lost the other one lays out anew, with
 //! another nonce, if it is the senior, and waits for another nonce if it is the junior. So nothing of an earlier conversation is taken
 //! for the present one. Xen proves that grants and port are the other guest's.
+//!
+//! A guest that begins anew without an end is met once a second. Each conversation with it has the same region of ours: what it
+//! still has mapped would stay allocated if we gave it back, and be counted by nobody.
 
 use super::talk::LINE_BYTES_MAX;
 use fordway_platform::process;
@@ -49,6 +52,10 @@ enum Meeting {
 pub(super) struct Other {
     pub(super) addresses: GuestAddresses,
     meeting: Meeting,
+    /// Our region, between two meetings.
+    region: Option<OwnRegion>,
+    /// When it was met last.
+    met_at: Option<Instant>,
     /// What its node said when it was acted on.
     heard: String,
     incoming: Vec<u8>,
@@ -209,6 +216,8 @@ impl Meetings {
                     let known = Other {
                         addresses,
                         meeting: Meeting::Waits,
+                        region: None,
+                        met_at: None,
                         heard: String::new(),
                         incoming: Vec::new(),
                         outgoing: Vec::new(),
@@ -228,29 +237,72 @@ impl Meetings {
 
     /// As the senior: anew.
     fn lay_out(&mut self, other: Domain) {
-        if !self.is_senior_to(other) {
+        if !self.is_senior_to(other) || self.is_too_early(other) {
             return;
         }
         let made = (|| {
             let nonce = process::random::<8>().map_err(|e| Error::Device("getrandom", e))?;
             let nonce = format!("{:016x}", u64::from_ne_bytes(nonce));
-            let own = OwnRegion::new(other, ARENA_BYTES)?;
             let events = EventChannel::offer(other)?;
             events.unblock()?;
-            self.say(
-                other,
-                &format!("{nonce} {} {}", own.reference(), events.port()),
-            )?;
-            Ok::<_, Error>(Meeting::Offers { nonce, own, events })
+            let own = self.region_for(other)?;
+            let (reference, port) = (own.reference(), events.port());
+            let meeting = Meeting::Offers {
+                nonce: nonce.clone(),
+                own,
+                events,
+            };
+            Ok::<_, Error>((meeting, format!("{nonce} {reference} {port}")))
         })();
-        let meeting = made.unwrap_or_else(|error| {
+        let said = made.and_then(|(meeting, said)| {
+            if let Some(known) = self.others.get_mut(&other) {
+                known.meeting = meeting;
+            }
+            self.say(other, &said)
+        });
+        if let Err(error) = said {
             tracing::warn!("guest {other} is not met: {error}");
             self.again_at = Some(Instant::now() + AGAIN);
-            Meeting::Waits
-        });
-        if let Some(known) = self.others.get_mut(&other) {
-            known.meeting = meeting;
+            self.end(other);
         }
+    }
+
+    /// The region of the last meeting, or a new one.
+    fn region_for(&mut self, other: Domain) -> Result<OwnRegion, Error> {
+        self.end(other);
+        let known = self.others.get_mut(&other).ok_or(Error::PeerGone)?;
+        match known.region.take() {
+            Some(mut own) => {
+                own.clear();
+                Ok(own)
+            }
+            None => OwnRegion::new(other, ARENA_BYTES),
+        }
+    }
+
+    /// Nothing is laid out for it any more, and nothing is said.
+    fn end(&mut self, other: Domain) {
+        if let Some(known) = self.others.get_mut(&other) {
+            known.region = match std::mem::replace(&mut known.meeting, Meeting::Waits) {
+                Meeting::Offers { own, .. } => Some(own),
+                Meeting::Talks(channel) => Some(channel.into_own()),
+                Meeting::Waits => known.region.take(),
+            };
+        }
+    }
+
+    /// Whether it was met a moment ago; then it is tried again.
+    fn is_too_early(&mut self, other: Domain) -> bool {
+        let met_at = self.others.get(&other).and_then(|known| known.met_at);
+        let Some(again_at) = met_at.map(|at| at + AGAIN) else {
+            return false;
+        };
+        let is_too_early = Instant::now() < again_at;
+        if is_too_early {
+            let again_at = self.again_at.map_or(again_at, |at| at.min(again_at));
+            self.again_at = Some(again_at);
+        }
+        is_too_early
     }
 
     /// What has failed is tried again, once it is time.
@@ -303,7 +355,7 @@ impl Meetings {
         };
         let Some(said) = said else {
             if matches!(known.meeting, Meeting::Talks(_)) {
-                known.meeting = Meeting::Waits;
+                self.end(other);
                 news.parted.push((other, Parted::Destroyed));
             }
             return;
@@ -321,8 +373,11 @@ impl Meetings {
             (_, [_, _]) => return,
             (_, [nonce, grant, port]) if !is_senior => {
                 if let Meeting::Talks(_) = known.meeting {
-                    known.meeting = Meeting::Waits;
+                    self.end(other);
                     news.parted.push((other, Error::PeerGone.into()));
+                }
+                if self.is_too_early(other) {
+                    return;
                 }
                 self.answer(other, nonce, grant, port)
             }
@@ -339,18 +394,17 @@ impl Meetings {
     }
 
     fn finish(&mut self, other: Domain, grant: &str) -> Result<(), Error> {
-        let grant = grant.parse().map_err(|_| Error::Malformed)?;
+        let grant = grant.parse().map_err(|_| Error::Malformed);
         let known = self.others.get_mut(&other).ok_or(Error::PeerGone)?;
-        let Meeting::Offers { own, events, .. } =
-            std::mem::replace(&mut known.meeting, Meeting::Waits)
-        else {
-            return Err(Error::Malformed);
-        };
-        let made = PeerRegion::map(other, grant)
-            .and_then(|peer| Channel::new(own, peer, Doorbell::new(events), None));
-        match made {
-            Ok(channel) => known.begin(channel),
+        match grant.and_then(|grant| PeerRegion::map(other, grant)) {
+            Ok(peer) => match std::mem::replace(&mut known.meeting, Meeting::Waits) {
+                Meeting::Offers { own, events, .. } => known.begin(own, peer, events),
+                _ => Err(Error::Malformed),
+            },
             Err(error) => {
+                // Not at once: it might answer wrongly without an end.
+                known.met_at = Some(Instant::now());
+                self.end(other);
                 self.lay_out(other);
                 Err(error)
             }
@@ -362,27 +416,32 @@ impl Meetings {
         let peer = PeerRegion::map(other, number(grant)?)?;
         let events = EventChannel::accept(other, number(port)?)?;
         events.unblock()?;
-        let own = OwnRegion::new(other, ARENA_BYTES)?;
+        let own = self.region_for(other)?;
         let reference = own.reference();
-        let channel = Channel::new(own, peer, Doorbell::new(events), None)?;
-        self.say(other, &format!("{nonce} {reference}"))?;
         let known = self.others.get_mut(&other).ok_or(Error::PeerGone)?;
-        known.begin(channel)
+        known.begin(own, peer, events)?;
+        let said = self.say(other, &format!("{nonce} {reference}"));
+        said.inspect_err(|_| self.end(other))
     }
 
     /// The conversation is over; another one may come.
     pub(super) fn part(&mut self, other: Domain) {
-        if let Some(known) = self.others.get_mut(&other) {
-            known.meeting = Meeting::Waits;
-            self.lay_out(other);
-        }
+        self.end(other);
+        self.lay_out(other);
     }
 }
 
 impl Other {
-    fn begin(&mut self, channel: Channel) -> Result<(), Error> {
+    fn begin(
+        &mut self,
+        own: OwnRegion,
+        peer: PeerRegion,
+        events: EventChannel,
+    ) -> Result<(), Error> {
         self.incoming.clear();
         self.outgoing.clear();
+        self.met_at = Some(Instant::now());
+        let channel = Channel::new(own, peer, Doorbell::new(events), None)?;
         channel.stand_by()?;
         self.meeting = Meeting::Talks(channel);
         Ok(())
