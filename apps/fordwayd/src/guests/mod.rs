@@ -21,7 +21,7 @@
 //! themselves, and its processes are forgotten once ours have left them. The other guest is destroyed: its processes are gone.
 //!
 //! **Limits.** gntalloc's, which is raised to [`GRANTS_MAX`]; [`LINKS_MAX`] links to one guest, [`PROCESSES_MAX`] of its processes with
-//! [`CONNECTIONS_MAX`] connections each. Beyond them connections stay on the kernel path. Only TCP, between the addresses that dom0 has told.
+//! [`CONNECTIONS_MAX`] connections each, and [`CONNECTIONS_OF_GUEST_MAX`] in all. Beyond them connections stay on the kernel path. Only TCP, between the addresses that dom0 has told.
 
 mod meet;
 mod talk;
@@ -58,6 +58,8 @@ const GRANTS_LIMIT: &str = "/sys/module/xen_gntalloc/parameters/limit";
 const PROCESSES_MAX: usize = 256;
 /// Connections of a process, there or here: more than its links have slots for.
 const CONNECTIONS_MAX: usize = 1024;
+/// Connections of all processes of one guest: several times what its links have slots for. Each is memory of ours.
+const CONNECTIONS_OF_GUEST_MAX: usize = 4096;
 /// Links to one guest: half of what the grants are enough for, so that others have some, too.
 const LINKS_MAX: usize = GRANTS_MAX as usize / PAGES / 2;
 
@@ -94,6 +96,8 @@ struct Relayed {
     channel: Option<ChannelView>,
     /// The senior's number for it.
     far_channel: u64,
+    /// Why its process was asked to leave it, by the reasons' numbers as bits: once for each, for a senior may say it without end.
+    asked: u64,
 }
 
 impl Relayed {
@@ -557,7 +561,10 @@ impl Broker {
                 if !self.registry.is_for_this_guest(&facts) {
                     return;
                 }
-                if self.registry.connection_count(id) >= CONNECTIONS_MAX {
+                let of_it = guests.numbers.range((other, 0)..=(other, u64::MAX));
+                let count = |id: &ProcessId| self.registry.connection_count(*id);
+                let in_all: usize = of_it.map(|(_, id)| count(id)).sum();
+                if count(&id) >= CONNECTIONS_MAX || in_all >= CONNECTIONS_OF_GUEST_MAX {
                     let reason = Reason::NoMemory as u32;
                     let pending = 0;
                     return guests.tell(
@@ -655,9 +662,11 @@ impl Broker {
                     Some(one) if one.other == Some(other) && one.channel.is_none() => {}
                     _ => return,
                 }
-                if pending == 0 {
-                    guests.relayed.remove(&(to, conn));
+                // That it waits there is no news for its process, whose mail is not for others to fill.
+                if pending != 0 {
+                    return;
                 }
+                guests.relayed.remove(&(to, conn));
                 let body = wire::Reject {
                     conn_id: conn,
                     reason,
@@ -785,11 +794,16 @@ impl Broker {
                 reason,
             } => {
                 let Some(to) = knows(process) else { return };
-                let mut of_it = guests.relayed.range((to, 0)..=(to, u64::MAX));
+                let mut of_it = guests.relayed.range_mut((to, 0)..=(to, u64::MAX));
                 let one = of_it.find(|(_, one)| {
                     one.channel.is_some() && (one.other, one.far_channel) == (Some(other), channel)
                 });
                 let Some((_, one)) = one else { return };
+                let asked = 1u64.checked_shl(reason).unwrap_or(0);
+                if one.asked & asked == asked {
+                    return;
+                }
+                one.asked |= asked;
                 let body = wire::Downgrade {
                     channel_id: one.channel_id(),
                     reason,
@@ -1131,6 +1145,7 @@ impl Broker {
             facts: *facts,
             channel: None,
             far_channel: 0,
+            asked: 0,
         };
         guests.relayed.insert((process, conn), one);
         let up = Up::Offer {
