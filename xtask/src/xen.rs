@@ -6,8 +6,9 @@ use std::process::Command;
 const PACKAGE: &str = "fordway-test-xen";
 const PROGRAM: &str = "target/release/fordway-test-xen";
 /// What two Linux guests run, and where the cases look for it.
-const OF_GUESTS: [[&str; 2]; 3] = [
+const OF_GUESTS: [[&str; 2]; 4] = [
     ["target/release/examples/pair", "target/xen/pair"],
+    ["target/release/examples/hostile", "target/xen/hostile"],
     // Where the command is, there is the library.
     ["target/release/libfordway.so", "target/xen/libfordway.so"],
     ["target/release/fordway", "target/xen/fordway"],
@@ -58,9 +59,9 @@ pub(crate) fn build_program() -> Outcome {
         "-p",
         "fordway-preload",
     ]))?;
-    let example = ["-p", "fordway-xen-user", "--example", "pair"];
+    let examples = ["-p", "fordway-xen-user", "--examples"];
     run(cargo(
-        &[&["build", "--quiet", "--release"], &example[..]].concat(),
+        &[&["build", "--quiet", "--release"], &examples[..]].concat(),
     ))?;
     // What helps a debugger is most of them, and would lie in the emulated memory several times.
     OF_GUESTS

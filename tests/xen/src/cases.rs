@@ -20,6 +20,8 @@ pub enum Needs {
     Pair,
     /// The command, with the broker in it, and the library beside it.
     Fordway,
+    /// The program of a hostile guest.
+    Hostile,
 }
 
 impl Needs {
@@ -33,6 +35,7 @@ impl Needs {
             Needs::Kv => Some("kv"),
             Needs::Pair => Some("pair"),
             Needs::Fordway => Some("fordway"),
+            Needs::Hostile => Some("hostile"),
         }
     }
 
@@ -131,6 +134,7 @@ cases! {
     "guests-namespaces", [Linux, Fordway], long, 300, 100, "redis in a namespace of a guest, clients in the other one and in a namespace of its";
     "guests-others", [Linux, Fordway], long, 300, 100, "nginx with ab, and iperf3, in two Linux guests";
     "guests-four", [Linux, Fordway], long, 300, 120, "two pairs of Linux guests at once, and a server with three clients";
+    "guests-hostile", [Linux, Fordway, Hostile], long, 900, 300, "a broker against guests that lie, flood, ring and keep what they are granted";
     "linux-client", [Linux, Httpd], long, 120, 60, "a Linux guest fetches from the unikernel";
 }
 

@@ -136,6 +136,7 @@ fn add_files(job: &mut Job, images: &Path) -> Result<()> {
         Needs::Kv,
         Needs::Pair,
         Needs::Fordway,
+        Needs::Hostile,
     ] {
         if need.is_there(images) {
             let name = need.image().expect("it is an image").to_owned();

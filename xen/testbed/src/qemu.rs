@@ -37,7 +37,7 @@ impl Default for Limits {
     fn default() -> Limits {
         Limits {
             silence: Duration::from_secs(300),
-            whole: Duration::from_secs(900),
+            whole: Duration::from_secs(1800),
             memory_mib: 3072,
         }
     }
