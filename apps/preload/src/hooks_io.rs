@@ -330,9 +330,10 @@ unsafe fn read_any(fd: c_int, buffer: *mut c_void, count: usize) -> isize {
     let found = match Of::fd(fd) {
         Of::Stream(found) => found,
         // A length that is none of memory, read refuses, and recv cuts.
-        Of::Stack(_) | Of::Datagrams(_) if !faults::is_user_range(buffer.cast(), count) => {
+        Of::Stack(_) if !faults::is_user_range(buffer.cast(), count) => {
             return give(Err(libc::EFAULT));
         }
+        Of::Datagrams(_) if !faults::is_user_range(buffer.cast(), count) => None,
         Of::Stack(word) => {
             let nobody = (core::ptr::null_mut(), core::ptr::null_mut());
             // SAFETY: the program's own arguments.
@@ -484,6 +485,10 @@ pub unsafe fn recvfrom(
     name: *mut c_void,
     length: *mut u32,
 ) -> isize {
+    if name.is_null() {
+        // SAFETY: the program's own arguments.
+        return unsafe { recv(fd, buffer, count, flags) };
+    }
     let part = part_of(buffer, count);
     let buffers = || Buffers::one(part, false);
     let found = match Of::fd(fd) {
@@ -495,7 +500,7 @@ pub unsafe fn recvfrom(
         }
         Of::Records(conn) => {
             let received = hooks_records::recv(conn, fd, buffers(), flags);
-            return match received >= 0 && !name.is_null() {
+            return match received >= 0 {
                 true => give(no_name(length).map(|()| received as usize)),
                 false => received,
             };
@@ -519,7 +524,7 @@ pub unsafe fn recvfrom(
         // SAFETY: the program's own arguments.
         unsafe { real::recvfrom(fd, buffer, count, flags, name, length) }
     });
-    if received >= 0 && ours.get() && !name.is_null() {
+    if received >= 0 && ours.get() {
         return give(no_name(length).map(|()| received as usize));
     }
     received
@@ -723,6 +728,10 @@ pub unsafe fn sendto(
     name: *const c_void,
     length: u32,
 ) -> isize {
+    if name.is_null() {
+        // SAFETY: the program's own arguments.
+        return unsafe { send(fd, buffer, count, flags) };
+    }
     let part = part_of(buffer, count);
     let buffers = || Buffers::one(part, false);
     // SAFETY: the program's own arguments.

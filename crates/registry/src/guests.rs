@@ -10,7 +10,8 @@
 //! own broker knows and vouches for. An address is one guest's; dom0 sees to that (`fordway guests`).
 
 use crate::domains::guest_of_place;
-use crate::{Registry, SocketFacts, place_of_guest};
+use crate::processes::ConnState;
+use crate::{ProcessId, Registry, SocketFacts, place_of_guest};
 use std::fmt::{self, Display, Formatter};
 use std::net::{IpAddr, Ipv4Addr};
 use std::str::FromStr;
@@ -182,9 +183,27 @@ impl Registry {
         self.downgrade_unassigned()
     }
 
-    /// The other guest that has this address.
+    /// The other guest that has this address. What a domain of ours has is nobody else's.
     pub fn guest_with(&self, ip: IpAddr) -> Option<u16> {
-        self.domains.guests.other_with(ip)
+        guest_of_place(self.domains.owner_of(ip)?)
+    }
+
+    /// Whether the connection of a socket of ours is one with this other guest.
+    pub fn is_with_guest(&self, facts: &SocketFacts, other: u16) -> bool {
+        self.is_of_this_guest(facts) && self.guest_with(facts.remote.ip()) == Some(other)
+    }
+
+    /// What a process of another guest has on offer is not any more.
+    pub fn end_offers_of(&mut self, process: ProcessId) {
+        let conns = self.processes.get(&process).map(|process| &process.conns);
+        let offered = conns
+            .into_iter()
+            .flatten()
+            .filter(|(_, conn)| matches!(conn.state, ConnState::Offered { .. }))
+            .map(|(conn_id, _)| (process, *conn_id));
+        for key in offered.collect::<Vec<_>>() {
+            self.end_conn(key, &mut Vec::new());
+        }
     }
 
     /// Whether a socket of ours is one that another guest may be told of: in the namespace that has its local

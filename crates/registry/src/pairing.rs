@@ -2,6 +2,7 @@
 
 use crate::counts::Counted;
 use crate::cut_through::Way;
+use crate::domains::guest_of_place;
 use crate::links::{Channel, End};
 use crate::policy::Gate;
 use crate::processes::{Conn, ConnKey, ConnState, OnKernel};
@@ -282,10 +283,15 @@ impl Registry {
     pub(crate) fn rule_holds(&self, a: &SocketFacts, b: &SocketFacts) -> bool {
         let owner = |end: &SocketFacts| self.domains.owner_of(end.local.ip());
         let owns = |end: &SocketFacts| owner(end) == Some(end.netns_cookie);
+        let is_named = |end: &SocketFacts| {
+            guest_of_place(end.netns_cookie).is_none() || self.is_for_this_guest(end)
+        };
         let mirrored = a.protocol == b.protocol
             && a.local == b.remote
             && a.remote == b.local
-            && a.cookie != b.cookie;
+            && a.cookie != b.cookie
+            && is_named(a)
+            && is_named(b);
         let together = a.netns_cookie == b.netns_cookie
             && [a, b].iter().all(|end| self.may_be_of(end, end.local));
         mirrored && (together || (owns(a) && owns(b)))

@@ -86,12 +86,7 @@ pub fn is_by_ring(end: &impl End) -> bool {
     let producer = end.producer();
     match producer.state() {
         tx_state::RING => true,
-        tx_state::BACK => {
-            let unread = producer.unread_hint() != 0;
-            // A far end that has drained it may have given the channel up, and begun the next one.
-            fence(Ordering::Acquire);
-            unread && end.peer_is_there()
-        }
+        tx_state::BACK => producer.unread_hint() != 0 && is_drained_by_peer(end),
         _ => false,
     }
 }
@@ -100,13 +95,33 @@ pub fn is_by_ring(end: &impl End) -> bool {
 pub fn is_reset(end: &impl End) -> bool {
     // The end first: who drains the ring gives the channel up, and says so, behind the last byte.
     let known = if end.is_unix() { ERR } else { OVER };
-    end.state().shown() & known == 0
-        && is_dead(end)
-        && !(end.is_unix() && has_only_shut(end))
-        && end.producer().unread_hint() != 0
-        && is_by_ring(end)
-        // One that has left the ring may live, without the library: what lies there is about to go by the kernel.
-        && !end.producer().must_leave()
+    if end.state().shown() & known != 0
+        || !is_dead(end)
+        || end.is_unix() && has_only_shut(end)
+        || end.producer().unread_hint() == 0
+    {
+        return false;
+    }
+    // One look at the state: another thread may be leaving the ring just now.
+    match end.producer().state() {
+        tx_state::RING => !is_about_to_leave(end),
+        state => state == tx_state::BACK && is_drained_by_peer(end),
+    }
+}
+
+/// A far end that has left the ring may live, without the library: what lies there is about to go by the kernel. Not so
+/// behind our own end of file.
+fn is_about_to_leave(end: &impl End) -> bool {
+    let ended = tx_flags::SHUT | tx_flags::CLOSED;
+    let has_ended = end.own().tx.tx_flags.load(Ordering::Relaxed) & ended != 0;
+    !has_ended && end.producer().peer_waits().1
+}
+
+/// Of a ring that was left to be drained, with bytes in it: whether this peer still has to do that.
+fn is_drained_by_peer(end: &impl End) -> bool {
+    // A far end that has drained it may have given the channel up, and begun the next one.
+    fence(Ordering::Acquire);
+    end.peer_is_there()
 }
 
 /// Whether the far end has announced the end of what it sends, and not that it closes.
@@ -153,13 +168,14 @@ pub(crate) fn send<E: End>(
     guard: E::Guard<'_>,
     source: &mut impl Source,
 ) -> Result<Moved> {
-    let reset = is_reset(end).then(|| fetch_error(end));
     let leaves = end.producer().must_leave();
+    let reset = (!leaves && is_reset(end)).then(|| fetch_error(end));
     drop(guard);
     if leaves {
+        // What lies there goes before.
         down::leave(end, None);
         return match end.producer().state() {
-            tx_state::RING => Ok(Moved::Nothing),
+            tx_state::RING => crate::attend(end).map(|()| Moved::Nothing),
             _ => crate::send(end, source),
         };
     }

@@ -122,7 +122,7 @@ fn off_ring<E: End>(end: &E, guard: E::Guard<'_>, source: &mut impl Source) -> R
 /// A send to a far end that is dead.
 #[cold]
 fn at_dead<E: End>(end: &E, guard: E::Guard<'_>, source: &mut impl Source) -> Result<Moved> {
-    match source.has_begun() {
+    match source.has_begun() && !end.producer().must_leave() {
         true => Err(WENT_SO_FAR),
         false => ends::send(end, guard, source),
     }

@@ -1,6 +1,6 @@
 //! A short call over rings, as almost every call is: all that is asked for is there, and nothing else is to be done.
 //!
-//! Each of these either does the whole of it, in one look under the lock of its half, or changes nothing; then
+//! Each of these either does the whole of it, in one look under the lock of its half, or nothing; then
 //! [`crate::send()`] and [`crate::receive()`] find what the matter is. So what is not plain need only be noticed here, and no
 //! state is passed on from here to there.
 
@@ -74,11 +74,11 @@ pub fn receive_short<E: End>(
     }
     let fill = consumer.fill_bytes().unwrap_or(0);
     let count = (wanted as u64).min(fill) as usize;
-    if count < least || !copy(&consumer, count) {
-        return Ok(0);
-    }
-    // A program that waits for edges takes a short read for the end of what there is.
-    if count < wanted && consumer.producer_state() != tx_state::RING {
+    if count < least
+        // A program that waits for edges takes a short read for the end of what there is.
+        || count < wanted && consumer.producer_state() != tx_state::RING
+        || !copy(&consumer, count)
+    {
         return Ok(0);
     }
     let crowded = consumer.take(count);

@@ -1,6 +1,6 @@
 #!/bin/sh
-# What the guests of the cases `guests-programs`, `guests-namespaces` and `guests-others` have in common; what they do is in
-# the file of the case's name, fw_case=NAME, by their words fw_role=server|client|...
+# What the guests of the cases `guests-programs`, `guests-namespaces`, `guests-others` and `guests-four` have in common; what
+# they do is in the file of the case's name, fw_case=NAME, by their words fw_role=server|client|...
 #
 # Lines `FIGURE ...` are figures; `guest: RINGS WORD tx N rx N` are bytes that this guest's ends have sent and received by
 # rings. A client tells when it is time to look at connections; it tells by a redis of the server's that has no library, and

@@ -5,6 +5,7 @@
 
 use crate::doorbell::DOOR;
 use crate::{Doorbell, Error, OwnRegion, PeerRegion};
+use fordway_abi::shm::{SEGMENT_LOG2_MAX, tx_state};
 use fordway_ring::copy::{Copier, Kernel};
 use fordway_ring::{Consumer, Entered, Geometry, Producer};
 use std::cell::Cell;
@@ -92,13 +93,17 @@ impl Channel {
 
     /// Capacity of the ring to the peer, 0 before its first byte.
     pub fn capacity_bytes(&self) -> usize {
-        self.producer.capacity_bytes()
+        match self.producer.state() {
+            tx_state::KERNEL => 0,
+            _ => self.producer.capacity_bytes(),
+        }
     }
 
     /// Goes on to a ring of so many bytes, a power of two; false before the first byte, and where the region has no room for it.
     pub fn grow_to(&self, bytes: usize) -> bool {
         bytes.is_power_of_two()
             && (1..bytes).contains(&self.capacity_bytes())
+            && bytes <= 1 << SEGMENT_LOG2_MAX
             && self.producer.grow_to(bytes.trailing_zeros())
     }
 
@@ -122,7 +127,7 @@ impl Channel {
     }
 
     fn send_all(&self, mut bytes: &[u8]) -> Result<(), Error> {
-        if self.producer.state() == fordway_abi::shm::tx_state::KERNEL {
+        if self.producer.state() == tx_state::KERNEL {
             self.enter()?;
         }
         while !bytes.is_empty() {
@@ -201,7 +206,7 @@ impl Channel {
     pub fn try_send(&self, bytes: &[u8]) -> Result<usize, Error> {
         let mut count = 0;
         self.unless_over(|| {
-            if self.producer.state() == fordway_abi::shm::tx_state::KERNEL {
+            if self.producer.state() == tx_state::KERNEL {
                 match self.producer.enter(|| Some(0)) {
                     Entered::Yes => {}
                     Entered::NotYet => return Ok(()),

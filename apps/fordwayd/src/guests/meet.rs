@@ -84,6 +84,8 @@ pub(super) struct Meetings {
     pub(super) addresses: Option<GuestAddresses>,
     /// When something that has failed is tried again.
     again_at: Option<Instant>,
+    /// XenStore did not say all that dom0 has said.
+    is_unread: bool,
     pub(super) others: BTreeMap<Domain, Other>,
 }
 
@@ -129,6 +131,7 @@ impl Meetings {
             own,
             addresses: None,
             again_at: None,
+            is_unread: false,
             others: BTreeMap::new(),
         })
     }
@@ -171,15 +174,16 @@ impl Meetings {
         let addresses = found(self.store.read("fordway/address"));
         let names = found(self.store.directory("fordway/peers"));
         let (Ok(addresses), Ok(names)) = (addresses, names) else {
-            // XenStore does not answer: what was said before holds.
-            return;
+            return self.read_later();
         };
         let addresses = addresses.and_then(|addresses| addresses.parse().ok());
         let names = names.unwrap_or_default();
         let mut said: BTreeMap<Domain, GuestAddresses> = BTreeMap::new();
         for other in names.iter().filter_map(|name| name.parse().ok()) {
-            let theirs = self.store.read(&format!("fordway/peers/{other}"));
-            if let Some(theirs) = theirs.ok().and_then(|theirs| theirs.parse().ok()) {
+            let Ok(theirs) = found(self.store.read(&format!("fordway/peers/{other}"))) else {
+                return self.read_later();
+            };
+            if let Some(theirs) = theirs.and_then(|theirs| theirs.parse().ok()) {
                 said.insert(other, theirs);
             }
         }
@@ -229,10 +233,25 @@ impl Meetings {
                         .watch(&node_of(other, self.own), &other.to_string());
                     if let Err(error) = watched {
                         tracing::warn!("guest {other} is not met: {error}");
+                        // As if it had not been named yet.
+                        self.others.remove(&other);
+                        self.read_later();
                     }
                 }
             }
         }
+    }
+
+    /// XenStore does not answer: what was said before holds, and is read again.
+    fn read_later(&mut self) {
+        self.is_unread = true;
+        self.again();
+    }
+
+    /// Something is to be tried again. Not later than what waits for that already.
+    fn again(&mut self) {
+        let at = Instant::now() + AGAIN;
+        self.again_at = Some(self.again_at.map_or(at, |sooner| sooner.min(at)));
     }
 
     /// As the senior: anew.
@@ -262,7 +281,7 @@ impl Meetings {
         });
         if let Err(error) = said {
             tracing::warn!("guest {other} is not met: {error}");
-            self.again_at = Some(Instant::now() + AGAIN);
+            self.again();
             self.end(other);
         }
     }
@@ -311,15 +330,18 @@ impl Meetings {
             return;
         }
         self.again_at = None;
+        if std::mem::take(&mut self.is_unread) {
+            self.read_what_is_said(news);
+        }
         let waits = |(other, known): (&Domain, &mut Other)| {
             let waits = matches!(known.meeting, Meeting::Waits);
             // What it said is looked at anew. Of others it stays heard, or the next watch would end their talk.
             waits.then(|| known.heard.clear());
-            waits.then_some(*other)
+            (!known.talks()).then_some((*other, waits))
         };
-        let others: Vec<Domain> = self.others.iter_mut().filter_map(waits).collect();
-        for other in others {
-            match self.is_senior_to(other) {
+        let others: Vec<_> = self.others.iter_mut().filter_map(waits).collect();
+        for (other, waits) in others {
+            match waits && self.is_senior_to(other) {
                 true => self.lay_out(other),
                 false => self.look_at(other, news),
             }
@@ -344,10 +366,10 @@ impl Meetings {
     fn look_at(&mut self, other: Domain, news: &mut News) {
         let is_senior = self.is_senior_to(other);
         let Ok(said) = found(self.store.read(&node_of(other, self.own))) else {
-            return;
+            return self.again();
         };
         if said.is_none() {
-            // A broker removes it only when dom0 has said no, which is found out first.
+            // A broker removes it when dom0 has said no.
             self.read_what_is_said(news);
         }
         let Some(known) = self.others.get_mut(&other) else {
@@ -369,6 +391,8 @@ impl Meetings {
             (Meeting::Offers { nonce, .. }, [answered, grant]) if answered == nonce => {
                 self.finish(other, grant)
             }
+            // It has been here, and nothing is laid out for it.
+            (Meeting::Waits, [_, _]) if is_senior => return self.lay_out(other),
             // Its last word to somebody before us, or from before we have laid out anew.
             (_, [_, _]) => return,
             (_, [nonce, grant, port]) if !is_senior => {
@@ -388,7 +412,7 @@ impl Meetings {
             // It was laid out for a broker before us, and another one follows; or it can be met later.
             Err(error) => {
                 tracing::debug!("guest {other} is not met: {error}");
-                self.again_at = Some(Instant::now() + AGAIN);
+                self.again();
             }
         }
     }
@@ -412,6 +436,10 @@ impl Meetings {
     }
 
     fn answer(&mut self, other: Domain, nonce: &str, grant: &str, port: &str) -> Result<(), Error> {
+        if let Some(known) = self.others.get_mut(&other) {
+            // However it ends.
+            known.met_at = Some(Instant::now());
+        }
         let number = |text: &str| text.parse().map_err(|_| Error::Malformed);
         let peer = PeerRegion::map(other, number(grant)?)?;
         let events = EventChannel::accept(other, number(port)?)?;
@@ -421,7 +449,13 @@ impl Meetings {
         let known = self.others.get_mut(&other).ok_or(Error::PeerGone)?;
         known.begin(own, peer, events)?;
         let said = self.say(other, &format!("{nonce} {reference}"));
-        said.inspect_err(|_| self.end(other))
+        said.inspect_err(|_| {
+            self.end(other);
+            // It holds the port, which is to be asked for again.
+            if let Some(known) = self.others.get_mut(&other) {
+                known.region = None;
+            }
+        })
     }
 
     /// The conversation is over; another one may come.

@@ -449,6 +449,7 @@ impl Broker {
                 self.forget_afar(process);
                 continue;
             }
+            self.registry.end_offers_of(process);
             let channels = self.registry.both_ends_in(process);
             let actions = self.registry.downgrade_these(&channels, Reason::NoPeer);
             if let Some(guests) = &mut self.guests {
@@ -761,7 +762,8 @@ impl Broker {
                 };
                 let channel_id = guests.relayed[&(to, conn)].channel_id();
                 let older = Witness::new(&mut self.places, &self.connections, &self.by_process);
-                if !self.registry.is_of_this_guest(&facts) || older.still_true(to, &facts).is_err()
+                if !self.registry.is_with_guest(&facts, other)
+                    || older.still_true(to, &facts).is_err()
                 {
                     let closed = wire::Status {
                         conn_id: conn,
@@ -1170,7 +1172,7 @@ impl Broker {
                 continue;
             };
             let far = far_end(&one.facts, other);
-            let reason = match self.registry.is_of_this_guest(&one.facts) {
+            let reason = match self.registry.is_with_guest(&one.facts, other) {
                 true => self.rules.gate([&one.facts, &far], None),
                 false => Some(Reason::Unassigned),
             };

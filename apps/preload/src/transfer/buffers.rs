@@ -91,6 +91,11 @@ impl Buffers {
         }
     }
 
+    /// Whether they are an array of parts. A single one was tried as a short call already ([`super::short`]).
+    pub fn are_parts(&self) -> bool {
+        !self.parts.is_null()
+    }
+
     /// In how many parts they are.
     pub fn part_count(&self) -> usize {
         self.count.max(1)

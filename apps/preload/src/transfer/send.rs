@@ -31,7 +31,10 @@ pub fn send(conn: &Conn, fd: i32, buffers: &Buffers, flags: i32) -> sys::Result<
     };
     let total = buffers.total;
     let is_short = total < NON_TEMPORAL_BYTES && conn.turn.load(Ordering::Relaxed) == 0;
-    if is_short && send_short(&begun.end, total, |ring| put_all(ring, buffers).is_ok()) {
+    if is_short
+        && buffers.are_parts()
+        && send_short(&begun.end, total, |ring| put_all(ring, buffers).is_ok())
+    {
         return Ok(Done::Bytes(total));
     }
     send_all(&mut Sending::new(conn, fd, begun, buffers, flags), total)
