@@ -1,29 +1,17 @@
 # A victim (broker, redis), an honest guest with a connection by rings, and two hostile guests that speak the
 # brokers' protocol: one above the victim by its domain id, which is the senior, and one below. After each trial the
 # victim's broker answers, is no larger, and the honest guest's connection goes on, right byte by byte and by rings.
-cat /job/linux/small.cpio /job/linux/user.cpio /job/linux/programs.cpio /job/hostile.cpio >/tmp/hostile.cpio
-
-guests='upper:7 server:8 client:9 lower:10'
-names=
-for guest in $guests; do
-    name=${guest%:*} address=10.0.0.${guest#*:}
-    configure "$name" "$address" /job/linux/kernel 256 \
-        "console=hvc0 quiet panic=-1 fw_ip=$address fw_role=$name" /tmp/hostile.cpio
-    echo 'tsc_mode = "native"' >>"/run/guests/$name.cfg"
-    create "$name"
-    names="$names $name=$address"
-done
-rm /tmp/hostile.cpio
+program_guests guests-hostile upper:7 server:8 client:9 lower:10
 # Each pair of them, but not the hostile ones with the honest client.
 /job/fordway guests meet server=10.0.0.8 client=10.0.0.9
 /job/fordway guests meet server=10.0.0.8 upper=10.0.0.7
 /job/fordway guests meet server=10.0.0.8 lower=10.0.0.10
-for guest in server client upper lower; do xl unpause "$guest"; done
+for guest in $guests; do xl unpause "$guest"; done
 
 # What guests said, when the case fails.
 all_said() {
     local name
-    for name in server client upper lower; do
+    for name in $guests; do
         console "$name" | tr -d '\r' | tail -n 25 | sed "s/^/$name| /"
     done
 }

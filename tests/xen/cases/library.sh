@@ -84,7 +84,8 @@ guests='server client'
 program_guests() {
     local case=$1 guest name address
     shift
-    cat /job/linux/small.cpio /job/linux/user.cpio /job/linux/programs.cpio /job/fordway.cpio >/tmp/programs.cpio
+    cat /job/linux/small.cpio /job/linux/user.cpio /job/linux/programs.cpio /job/fordway.cpio \
+        $(ls /job/hostile.cpio 2>/dev/null) >/tmp/programs.cpio
     guests=
     for guest in "$@"; do
         name=${guest%:*} address=10.0.0.${guest#*:}

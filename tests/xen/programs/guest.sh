@@ -1,6 +1,5 @@
 #!/bin/sh
-# What the guests of the cases `guests-programs`, `guests-namespaces`, `guests-others` and `guests-four` have in common; what
-# they do is in the file of the case's name, fw_case=NAME, by their words fw_role=server|client|...
+# What Linux guests with programs of ours have in common; what they do in a case is in the file of its name, fw_case=NAME, by their words fw_role=server|client|...
 #
 # Lines `FIGURE ...` are figures; `guest: RINGS WORD tx N rx N` are bytes that this guest's ends have sent and received by
 # rings. A client tells when it is time to look at connections; it tells by a redis of the server's that has no library, and
@@ -48,6 +47,15 @@ start_broker() {
     # Only dom0 says who may meet.
     fordway guests list
     echo "guest: fordway guests: status $?"
+}
+
+# serve_or_ask: what a case's file has as `serve` of its server, and as `ask` of its client, behind a broker.
+serve_or_ask() {
+    start_broker
+    case $role in
+        server) serve ;;
+        *) ask ;;
+    esac
 }
 
 # looks: whenever the client says so, at the connections.

@@ -56,8 +56,4 @@ ask() {
     echo 'guest: done'
 }
 
-start_broker
-case $role in
-    server) serve ;;
-    client) ask ;;
-esac
+serve_or_ask

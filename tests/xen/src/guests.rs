@@ -4,7 +4,7 @@
 use fordway_xen_testbed::cpio::Archive;
 use fordway_xen_testbed::{Job, Source};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// The names of the programs among the job's files.
 const PAIR: &str = "pair";
@@ -14,8 +14,6 @@ const HOSTILE: &str = "hostile";
 const LIBRARY: &str = "libfordway.so";
 /// What guests with the command start.
 const SCRIPT: &str = include_str!("../programs/guest.sh");
-/// The same of those of the case with hostile ones.
-const SCRIPT_HOSTILE: &str = include_str!("../programs/guest-hostile.sh");
 /// What they do in each case.
 const CASES: &[(&str, &str)] = &[
     (
@@ -31,6 +29,10 @@ const CASES: &[(&str, &str)] = &[
         include_str!("../programs/guests-others.sh"),
     ),
     ("guests-four", include_str!("../programs/guests-four.sh")),
+    (
+        "guests-hostile",
+        include_str!("../programs/guests-hostile.sh"),
+    ),
 ];
 
 /// /job/pair.cpio, /job/fordway.cpio and /job/hostile.cpio, as far as the programs are there.
@@ -41,29 +43,24 @@ pub fn add_to(job: &mut Job) -> io::Result<()> {
         add(job, PAIR, archive)?;
     }
     if let Some(fordway) = given(job, FORDWAY) {
-        let mut archive = with_command(SCRIPT, &fordway)?;
+        let mut archive = Archive::new(Vec::new());
+        archive.file("start", 0o755, SCRIPT.as_bytes())?;
         archive.directory("cases")?;
         for (name, script) in CASES {
             archive.file(&format!("cases/{name}.sh"), 0o644, script.as_bytes())?;
         }
+        archive.file("usr/bin/fordway", 0o755, &std::fs::read(&fordway)?)?;
+        archive.directory("usr/lib/fordway")?;
+        let library = std::fs::read(fordway.with_file_name(LIBRARY))?;
+        archive.file(&format!("usr/lib/fordway/{LIBRARY}"), 0o644, &library)?;
         add(job, FORDWAY, archive)?;
-        if let Some(hostile) = given(job, HOSTILE) {
-            let mut archive = with_command(SCRIPT_HOSTILE, &fordway)?;
-            archive.file("usr/bin/hostile", 0o755, &std::fs::read(hostile)?)?;
-            add(job, HOSTILE, archive)?;
-        }
+    }
+    if let Some(hostile) = given(job, HOSTILE) {
+        let mut archive = Archive::new(Vec::new());
+        archive.file("usr/bin/hostile", 0o755, &std::fs::read(hostile)?)?;
+        add(job, HOSTILE, archive)?;
     }
     Ok(())
-}
-
-fn with_command(script: &str, fordway: &Path) -> io::Result<Archive<Vec<u8>>> {
-    let mut archive = Archive::new(Vec::new());
-    archive.file("start", 0o755, script.as_bytes())?;
-    archive.file("usr/bin/fordway", 0o755, &std::fs::read(fordway)?)?;
-    archive.directory("usr/lib/fordway")?;
-    let library = std::fs::read(fordway.with_file_name(LIBRARY))?;
-    archive.file(&format!("usr/lib/fordway/{LIBRARY}"), 0o644, &library)?;
-    Ok(archive)
 }
 
 fn given(job: &Job, program: &str) -> Option<PathBuf> {

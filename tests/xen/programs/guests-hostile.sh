@@ -1,4 +1,3 @@
-#!/bin/sh
 # What the guests of the case `guests-hostile` do, each by its word fw_role:
 #
 #   server        the victim: a broker, redis with the library (port 6379) and without (6380)
@@ -6,35 +5,12 @@
 #   upper, lower  hostile guests (xen/xen-user/examples/hostile.rs) above and below the victim by domain id
 #
 # dom0 tells each what to do next by a list of the redis without the library, and is answered by another one.
-export PATH=/bin:/usr/bin
-/bin/busybox --install -s /bin
-server=10.0.0.8
-for word in $(cat /proc/cmdline); do
-    case $word in fw_role=*) role=${word#fw_role=} ;; esac
-done
-
-fail() {
-    echo "$role: FAILED: $*"
-    exit 1
-}
-
-# until_so SECONDS COMMAND...: the command has worked.
-until_so() {
-    local left=$(($1 * 10))
-    shift
-    until "$@" >/dev/null 2>&1; do
-        left=$((left - 1))
-        [ $left -gt 0 ] || fail "$*"
-        sleep 0.1
-    done
-}
-
-plain() { redis-cli -h $server -p 6380 "$@"; }
-
-start_broker() {
-    fordway up --detach || fail "fordway up: $(tail -n 3 /run/fordway/broker.log)"
+begin_broker() {
+    start_broker
     broker=$(pidof fordway)
 }
+plain() { redis-cli -h $server -p 6380 "$@"; }
+
 lives() { grep -q '^State:[^Z]*$' "/proc/$1/status" 2>/dev/null; }
 # bounded COMMAND...: it works, and within ten seconds.
 bounded() { timeout 10 "$@" >/tmp/said 2>&1 || { echo "$* does not answer: $(tail -n 2 /tmp/said)"; return 1; }; }
@@ -46,7 +22,7 @@ log_bytes() { wc -c </run/fordway/broker.log; }
 
 serve() {
     local options='--bind 0.0.0.0 --protected-mode no --appendonly no --dir /tmp'
-    start_broker
+    begin_broker
     fordway run --here -- redis-server --port 6379 --save '' $options >/tmp/redis.log &
     redis-server --port 6380 --save '' $options >/tmp/plain.log &
     until_so 30 redis-cli -p 6379 ping
@@ -113,7 +89,7 @@ case $role in
         ;;
     client)
         until_so 60 redis-cli -h $server -p 6380 ping
-        start_broker
+        begin_broker
         begin_stream
         follow client_does
         ;;
