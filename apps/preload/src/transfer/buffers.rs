@@ -91,7 +91,7 @@ impl Buffers {
         }
     }
 
-    /// Whether they are an array of parts. A single one was tried as a short call already ([`super::short`]).
+    /// Whether they are an array of parts.
     pub fn are_parts(&self) -> bool {
         !self.parts.is_null()
     }

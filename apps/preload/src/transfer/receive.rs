@@ -26,7 +26,7 @@ pub fn receive(conn: &Conn, fd: i32, buffers: &Buffers, flags: i32) -> sys::Resu
     let Some(begun) = Begun::now(conn, fd, flags & libc::MSG_DONTWAIT == 0) else {
         return Ok(Done::Kernel);
     };
-    if flags & !short::FLAGS == 0 && buffers.are_parts() {
+    if flags & !short::FLAGS == 0 && short::is_untried(conn, buffers) {
         let range = (buffers.total, enough(conn, buffers, flags).max(1));
         let count = receive_short(&begun.end, range, |ring, count| {
             fetch_all(ring, buffers, (0, count)).is_ok()

@@ -1,6 +1,6 @@
 //! The sending side of a transfer.
 
-use super::{Begun, Buffers, Caller, Unaware, by_libc, copier, distance, message, record};
+use super::{Begun, Buffers, Caller, Unaware, by_libc, copier, distance, message, record, short};
 use crate::lock::{Guard, lock_word, rank};
 use crate::state::Conn;
 use crate::sys::{self, sys};
@@ -32,7 +32,7 @@ pub fn send(conn: &Conn, fd: i32, buffers: &Buffers, flags: i32) -> sys::Result<
     let total = buffers.total;
     let is_short = total < NON_TEMPORAL_BYTES && conn.turn.load(Ordering::Relaxed) == 0;
     if is_short
-        && buffers.are_parts()
+        && short::is_untried(conn, buffers)
         && send_short(&begun.end, total, |ring| put_all(ring, buffers).is_ok())
     {
         return Ok(Done::Bytes(total));

@@ -2,7 +2,7 @@
 //! all calls are such. They are tried before what a descriptor may be besides is looked at ([`crate::hooks_io`]), and what
 //! they find out of the ordinary they leave, as it was, to the calls' general way.
 
-use super::{buffers, receive, send};
+use super::{Buffers, buffers, receive, send};
 use crate::end::At;
 use crate::state::{self, Conn};
 use crate::upgrade::{self, Does};
@@ -13,6 +13,11 @@ use fordway_sockets::{receive_short, send_short};
 
 /// Flags that say nothing to a short call.
 pub const FLAGS: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+
+/// Whether a call with these buffers may not have been tried here yet.
+pub fn is_untried(conn: &Conn, buffers: &Buffers) -> bool {
+    buffers.are_parts() || conn.is_unix() || buffers.is_record
+}
 
 /// The connection behind `fd`, if its calls go over rings.
 #[inline(always)]
