@@ -94,7 +94,8 @@ fn leave_small<E: End>(end: &E, guard: E::Guard<'_>, source: &mut impl Source) -
 #[cold]
 fn off_ring<E: End>(end: &E, guard: E::Guard<'_>, source: &mut impl Source) -> Result<Moved> {
     let producer = end.producer();
-    if source.has_begun() && ends::has_error(end) {
+    let met = &end.state().error;
+    if source.has_begun() && (ends::has_error(end) || met.load(Ordering::Relaxed) != 0) {
         return Err(WENT_SO_FAR);
     }
     if producer.state() == tx_state::BACK && ends::is_reset(end) && ends::is_dead_now(end) {

@@ -281,6 +281,9 @@ impl Meetings {
         });
         if let Err(error) = said {
             tracing::warn!("guest {other} is not met: {error}");
+            if let Some(known) = self.others.get_mut(&other) {
+                known.met_at = Some(Instant::now());
+            }
             self.again();
             self.end(other);
         }
