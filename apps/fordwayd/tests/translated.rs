@@ -11,7 +11,7 @@ mod common;
 
 use common::*;
 use fordway_abi::control::{self as wire, Message, Protocol};
-use fordway_platform::conntrack;
+use fordway_platform::{conntrack, sockinfo};
 use fordwayd::admin::{Reply, Request};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -244,6 +244,15 @@ fn connect(from: &Place, to: &str, listener: &TcpListener) -> (TcpStream, TcpStr
     // The third packet of the handshake has gone, and come.
     x.write_all(b"x").expect("sent");
     y.read_exact(&mut [0]).expect("received");
+    // Nor is anything of it on its way when a test takes its entry away: a late acknowledgement would reach
+    // the host itself then, and be answered by a reset.
+    rustix::net::sockopt::set_tcp_quickack(&y, true).expect("acknowledged");
+    let is_quiet = |_| sockinfo::queued_memory(&x).expect("SIOCOUTQ") == 0;
+    assert!(
+        (0..1_000_000)
+            .map(|_| std::thread::yield_now())
+            .any(is_quiet)
+    );
     (x, y)
 }
 

@@ -57,7 +57,7 @@ pub fn peer_groups(fd: impl AsFd) -> io::Result<Vec<u32>> {
     Ok(groups)
 }
 
-/// Memory that a UNIX socket's messages take in the queue of its peer (unix(7), SIOCOUTQ).
+/// Memory that a UNIX socket's messages take in the queue of its peer (unix(7), SIOCOUTQ), or what TCP's far end has not acknowledged (tcp(7)).
 pub fn queued_memory(fd: impl AsFd) -> io::Result<usize> {
     count(fd, libc::TIOCOUTQ)
 }
