@@ -801,8 +801,9 @@ impl Broker {
                     one.channel.is_some() && (one.other, one.far_channel) == (Some(other), channel)
                 });
                 let Some((_, one)) = one else { return };
-                let asked = 1u64.checked_shl(reason).unwrap_or(0);
-                if one.asked & asked == asked {
+                // Reasons that nobody knows share the last bit.
+                let asked = 1u64 << reason.min(u64::BITS - 1);
+                if one.asked & asked != 0 {
                     return;
                 }
                 one.asked |= asked;
