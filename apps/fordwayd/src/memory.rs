@@ -152,7 +152,7 @@ impl Memory {
             return None;
         }
         let tail = offset_of!(Endpoint, tx) + offset_of!(TxLine, tail);
-        let state = offset_of!(Endpoint, tx) + offset_of!(TxLine, tx_state);
+        let state = offset_of!(Endpoint, cold) + offset_of!(ColdLine, tx_state);
         let head = offset_of!(Endpoint, rx) + offset_of!(RxLine, head);
         let calls = offset_of!(Endpoint, tx_own) + offset_of!(TxOwnLine, calls);
         let lost = offset_of!(Endpoint, tx_own) + offset_of!(TxOwnLine, lost);

@@ -114,7 +114,7 @@ pub fn count_anew(conn: &Conn, reason: u32) {
 /// Of a connection with a channel: goes on counting until this side sends by its ring.
 #[inline(always)]
 pub fn note_call(conn: &Conn, does: Does) {
-    if conn.own().tx.tx_state.load(Ordering::Relaxed) == tx_state::KERNEL {
+    if conn.own().cold.tx_state.load(Ordering::Relaxed) == tx_state::KERNEL {
         note_call_before_ring(conn, does);
     }
 }
@@ -763,7 +763,7 @@ pub fn dissolved(conn: &Conn) {
         drop(mail);
         epoll::detach(conn);
         leave_closed(conn, |own| {
-            let flags = &own.tx.tx_flags;
+            let flags = &own.cold.tx_flags;
             flags.fetch_or(tx_flags::CLOSED, Ordering::Release);
             true
         });

@@ -235,18 +235,12 @@ pub struct Endpoint {
     _pad: TxPad,
 }
 
-/// Line 0 of an [`Endpoint`].
+/// Line 0 of an [`Endpoint`]: written with each publication, and so in the peer's cache no longer.
 #[repr(C, align(128))]
 #[derive(Debug, Default)]
 pub struct TxLine {
     /// Bytes published to the peer.
     pub tail: AtomicU64,
-    /// One of [`tx_state`].
-    pub tx_state: AtomicU32,
-    /// Bits of [`tx_flags`].
-    pub tx_flags: AtomicU32,
-    /// Segments published so far; the newest is `segments[segment_count - 1]`.
-    pub segment_count: AtomicU32,
     /// The last publication: the lower half of the stream index at which it began, above the
     /// moment in which it was made (lower half of the processor's ticks / 128); 0: none.
     pub moment: AtomicU64,
@@ -281,7 +275,7 @@ pub struct WaitLine {
     pub wants_mark: AtomicU32,
 }
 
-/// Line 3 of an [`Endpoint`].
+/// Line 3 of an [`Endpoint`]: written seldom, and looked at by the peer with each message, from its own cache.
 #[repr(C, align(128))]
 #[derive(Debug, Default)]
 pub struct ColdLine {
@@ -296,6 +290,12 @@ pub struct ColdLine {
     pub switch_at: AtomicU64,
     /// The segments, each larger than the one before.
     pub segments: [SegmentWords; SEGMENT_COUNT],
+    /// One of [`tx_state`].
+    pub tx_state: AtomicU32,
+    /// Bits of [`tx_flags`].
+    pub tx_flags: AtomicU32,
+    /// Segments published so far; the newest is `segments[segment_count - 1]`.
+    pub segment_count: AtomicU32,
 }
 
 /// Line 4 of an [`Endpoint`] (private).

@@ -99,16 +99,7 @@ fn present_layout() -> String {
     layout!(text, SegmentWords { start, place });
     layout!(text, Endpoint with fillers { tx, rx, wait, cold, tx_own, rx_own, moments });
     layout!(text, MomentLine { moments, count });
-    layout!(
-        text,
-        TxLine {
-            tail,
-            tx_state,
-            tx_flags,
-            segment_count,
-            moment
-        }
-    );
+    layout!(text, TxLine { tail, moment });
     layout!(text, RxLine { head, segment_seen });
     layout!(
         text,
@@ -127,7 +118,10 @@ fn present_layout() -> String {
             generation,
             left_for,
             switch_at,
-            segments
+            segments,
+            tx_state,
+            tx_flags,
+            segment_count
         }
     );
     layout!(

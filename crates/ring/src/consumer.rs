@@ -84,12 +84,12 @@ impl<L: Layout> Consumer<L> {
         #[cfg(loom)]
         // loom takes sequentially consistent accesses for acquire and release.
         fence(Ordering::SeqCst);
-        self.peer().tx.tx_state.load(Ordering::SeqCst)
+        self.peer().cold.tx_state.load(Ordering::SeqCst)
     }
 
     /// What the producer says of its side besides (`tx_flags`). Needs no lock.
     pub fn producer_flags(&self) -> u32 {
-        self.peer().tx.tx_flags.load(Ordering::Acquire)
+        self.peer().cold.tx_flags.load(Ordering::Acquire)
     }
 
     /// Stream position in the kernel's connection at which the ring begins; valid
@@ -189,6 +189,16 @@ impl<L: Layout> Consumer<L> {
         Ok(tail.wrapping_sub(self.head()))
     }
 
+    /// The same, unless `wanted` bytes are known to be there: then what is known, without a look at the peer's
+    /// index, whose line the producer would have to fetch back for its next publication.
+    #[inline(always)]
+    pub fn fill_bytes_for(&self, wanted: usize) -> Result<u64, Violation> {
+        match self.knows(0, wanted) {
+            true => Ok(self.known_bytes()),
+            false => self.fill_bytes(),
+        }
+    }
+
     /// The same after this side has asked for the kernel path.
     #[cold]
     fn fill_bytes_left(&self) -> Result<u64, Violation> {
@@ -228,7 +238,7 @@ impl<L: Layout> Consumer<L> {
     #[inline(always)]
     fn last_segment(&self) -> Option<Segment> {
         let seen = self.own().rx.segment_seen.mine();
-        let count = self.peer().tx.segment_count.load(Ordering::Acquire);
+        let count = self.peer().cold.segment_count.load(Ordering::Acquire);
         (count == seen && count != 0).then(|| self.entered_segment())
     }
 
@@ -248,7 +258,7 @@ impl<L: Layout> Consumer<L> {
     /// one's start is its end.
     fn segment_for(&self, at: u64) -> Result<Reached, Violation> {
         let seen = self.own().rx.segment_seen.mine();
-        let count = self.peer().tx.segment_count.load(Ordering::Acquire);
+        let count = self.peer().cold.segment_count.load(Ordering::Acquire);
         if count as usize > SEGMENT_COUNT || count < seen || count == 0 {
             return Err(Violation::Segment);
         }
@@ -306,9 +316,15 @@ impl<L: Layout> Consumer<L> {
     /// peer's index.
     #[inline(always)]
     fn knows(&self, skip: u64, count: usize) -> bool {
-        let own = self.own();
-        let known = own.rx_own.tail_seen.mine().wrapping_sub(own.rx.head.mine());
+        let known = self.known_bytes();
         skip <= known && count as u64 <= known - skip && !self.has_asked()
+    }
+
+    /// Bytes behind `head` that were seen to be there.
+    #[inline(always)]
+    fn known_bytes(&self) -> u64 {
+        let own = self.own();
+        own.rx_own.tail_seen.mine().wrapping_sub(own.rx.head.mine())
     }
 
     /// # Safety
@@ -412,6 +428,8 @@ impl<L: Layout> Consumer<L> {
         if crowded {
             // SYNC POINT with `Sleeper::announce`: room before the look at who sleeps.
             fence(Ordering::SeqCst);
+            // What is known to be there was published before F, or after it: never less than what was at F.
+            self.tail()?;
         }
         Ok(crowded)
     }
@@ -546,7 +564,7 @@ impl<L: Layout> Consumer<L> {
     /// Whether the producer ever put this direction on the ring.
     #[inline]
     pub fn was_entered(&self) -> bool {
-        self.peer().tx.segment_count.load(Ordering::Acquire) != 0
+        self.peer().cold.segment_count.load(Ordering::Acquire) != 0
     }
 
     /// Whether everything that went through the ring was taken and the producer

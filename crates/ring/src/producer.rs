@@ -106,7 +106,7 @@ impl<L: Layout> Producer<L> {
     #[inline(always)]
     fn segment(&self) -> Segment {
         let own = self.own();
-        let count = own.tx.segment_count.mine();
+        let count = own.cold.segment_count.mine();
         self.segment_at(count.wrapping_sub(1))
     }
 
@@ -124,11 +124,11 @@ impl<L: Layout> Producer<L> {
     /// Publishes `segment` as the one that takes bytes from its `start` on.
     fn publish_segment(&self, segment: Segment) {
         let own = self.own();
-        let count = own.tx.segment_count.mine();
+        let count = own.cold.segment_count.mine();
         let words = &own.cold.segments[count as usize % SEGMENT_COUNT];
         words.start.store(segment.start, Ordering::Relaxed);
         words.place.store(segment.pack(), Ordering::Relaxed);
-        own.tx
+        own.cold
             .segment_count
             .store(count.wrapping_add(1), Ordering::Release);
     }
@@ -155,13 +155,13 @@ impl<L: Layout> Producer<L> {
             log2: SEGMENT_LOG2_MIN,
         });
         own.cold.switch_at.store(position, Ordering::Relaxed);
-        own.tx.tx_state.store(tx_state::RING, Ordering::Release);
+        own.cold.tx_state.store(tx_state::RING, Ordering::Release);
         Entered::Yes
     }
 
     fn refuse(&self) -> Entered {
         self.own()
-            .tx
+            .cold
             .tx_state
             .store(tx_state::BACK, Ordering::Release);
         Entered::Never
@@ -235,7 +235,7 @@ impl<L: Layout> Producer<L> {
     /// State of this direction (a [`tx_state`]). Who has no lock sees WITHDRAWN also while that is tried.
     #[inline]
     pub fn state(&self) -> u32 {
-        match self.own().tx.tx_state.mine() {
+        match self.own().cold.tx_state.mine() {
             tx_state::WITHDRAWING => tx_state::WITHDRAWN,
             state => state,
         }
@@ -299,7 +299,7 @@ impl<L: Layout> Producer<L> {
     /// no memory for it, or the ring has grown often enough.
     pub fn grow_to(&self, log2: u32) -> bool {
         let own = self.own();
-        if own.tx.segment_count.mine() as usize == SEGMENT_COUNT {
+        if own.cold.segment_count.mine() as usize == SEGMENT_COUNT {
             return false;
         }
         let Some(offset) = self.take_memory(log2) else {
@@ -413,14 +413,14 @@ impl<L: Layout> Producer<L> {
     pub fn leave(&self) -> Result<u64, Violation> {
         let own = self.own();
         match self.state() {
-            tx_state::KERNEL => own.tx.tx_state.store(tx_state::BACK, Ordering::Release),
+            tx_state::KERNEL => own.cold.tx_state.store(tx_state::BACK, Ordering::Release),
             tx_state::RING if self.may_resend() && self.peer_rx() == rx_state::STOP => {
                 self.take_back()?;
             }
             tx_state::RING if self.peer_rx() == rx_state::DRAIN && self.withdraw_soon()? => {}
             tx_state::RING => {
                 own.tx_own.back_at.store(self.tail(), Ordering::Relaxed);
-                own.tx.tx_state.store(tx_state::BACK, Ordering::Release);
+                own.cold.tx_state.store(tx_state::BACK, Ordering::Release);
             }
             _ => {}
         }
@@ -435,7 +435,7 @@ impl<L: Layout> Producer<L> {
         if self.state() != tx_state::RING || !self.may_resend() {
             return Ok(false);
         }
-        let state = &self.own().tx.tx_state;
+        let state = &self.own().cold.tx_state;
         state.store(tx_state::WITHDRAWING, Ordering::SeqCst);
         // SYNC POINT with `Consumer::producer_state`, behind the consumer's lock:
         // either it sees WITHDRAWING, or its lock is seen here.
@@ -465,7 +465,7 @@ impl<L: Layout> Producer<L> {
     fn take_back(&self) -> Result<(), Violation> {
         let own = self.own();
         own.tx_own.back_at.store(self.head()?, Ordering::Relaxed);
-        own.tx
+        own.cold
             .tx_state
             .store(tx_state::WITHDRAWN, Ordering::Release);
         Ok(())
@@ -473,7 +473,7 @@ impl<L: Layout> Producer<L> {
 
     /// Behind the kernel's FIN nothing can be sent again: the consumer has to drain the ring.
     fn may_resend(&self) -> bool {
-        self.own().tx.tx_flags.mine() & (tx_flags::SHUT | tx_flags::CLOSED) == 0
+        self.own().cold.tx_flags.mine() & (tx_flags::SHUT | tx_flags::CLOSED) == 0
     }
 
     #[inline]
@@ -506,7 +506,7 @@ impl<L: Layout> Producer<L> {
         let left = self.back_bytes();
         let mut segment = self.segment();
         let mut end = self.tail();
-        for index in (0..self.own().tx.segment_count.mine().saturating_sub(1)).rev() {
+        for index in (0..self.own().cold.segment_count.mine().saturating_sub(1)).rev() {
             if at >= segment.start {
                 break;
             }
@@ -530,7 +530,7 @@ impl<L: Layout> Producer<L> {
     /// Gives the ring memory back. Only when the channel is over on both sides.
     pub fn release_memory(&self) {
         let own = self.own();
-        let count = own.tx.segment_count.swap(0, Ordering::Relaxed);
+        let count = own.cold.segment_count.swap(0, Ordering::Relaxed);
         for index in 0..count.min(SEGMENT_COUNT as u32) {
             let segment = self.segment_at(index);
             self.arena().give(segment.offset, segment.log2);

@@ -315,7 +315,9 @@ fn nothing_is_taken_back_behind_a_fin() {
     });
     // SAFETY: our own endpoint.
     let own = unsafe { &*endpoint(from.base(), 0) };
-    own.tx.tx_flags.fetch_or(tx_flags::SHUT, Ordering::Relaxed);
+    own.cold
+        .tx_flags
+        .fetch_or(tx_flags::SHUT, Ordering::Relaxed);
     assert_eq!(channel.producer.withdraw(), Ok(false));
     channel.consumer.stop();
     assert_eq!(channel.consumer.fill_bytes(), Ok(0));

@@ -442,7 +442,7 @@ fn give_up<E: End>(end: &E) -> E::Link {
         },
         reason => reason,
     };
-    let flags = &end.own().tx.tx_flags;
+    let flags = &end.own().cold.tx_flags;
     flags.fetch_or(tx_flags::CLOSED, Ordering::Release);
     let link = end.give_up(reason);
     end.wake_own();
@@ -520,7 +520,7 @@ pub(crate) fn announce_end(end: &impl End, flag: u32) -> bool {
             let left = end.producer().back_bytes_or_zero() != 0;
             let says = !all || !left || attempts_left == 0;
             if says {
-                let flags = &end.own().tx.tx_flags;
+                let flags = &end.own().cold.tx_flags;
                 flags.fetch_or(flag, Ordering::Release);
             }
             says

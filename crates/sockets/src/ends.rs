@@ -113,7 +113,7 @@ pub fn is_reset(end: &impl End) -> bool {
 /// behind our own end of file.
 fn is_about_to_leave(end: &impl End) -> bool {
     let ended = tx_flags::SHUT | tx_flags::CLOSED;
-    let has_ended = end.own().tx.tx_flags.load(Ordering::Relaxed) & ended != 0;
+    let has_ended = end.own().cold.tx_flags.load(Ordering::Relaxed) & ended != 0;
     !has_ended && end.producer().peer_waits().1
 }
 

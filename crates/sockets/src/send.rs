@@ -67,6 +67,13 @@ pub fn send<E: End>(end: &E, source: &mut impl Source) -> Result<Moved> {
         };
     }
     let count = source.by_ring(&producer, count)?;
+    hand_over(end, guard, &producer, count);
+    Ok(Moved::Bytes(count))
+}
+
+/// Publishes `count` bytes behind the tail, and wakes who waits for them.
+#[inline(always)]
+pub(crate) fn hand_over<E: End>(end: &E, guard: E::Guard<'_>, producer: &Producer, count: usize) {
     producer.publish(count);
     drop(guard);
     let (doors, stopped) = producer.peer_waits();
@@ -74,7 +81,6 @@ pub fn send<E: End>(end: &E, source: &mut impl Source) -> Result<Moved> {
     if stopped {
         down::leave(end, None);
     }
-    Ok(Moved::Bytes(count))
 }
 
 /// A ring that is too small for what is to go in one piece, and cannot grow: who waits for room is told
@@ -169,7 +175,7 @@ pub fn sends_by_kernel(end: &impl End) -> bool {
 /// Whether bytes may go to the ring; enters it if the time has come. Under the lock.
 #[inline(always)]
 pub(crate) fn on_ring(end: &impl End) -> bool {
-    let own = &end.own().tx;
+    let own = &end.own().cold;
     if own.tx_flags.load(Ordering::Relaxed) & tx_flags::SHUT != 0 {
         return false;
     }

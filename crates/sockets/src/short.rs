@@ -4,6 +4,7 @@
 //! [`crate::send()`] and [`crate::receive()`] find what the matter is. So what is not plain need only be noticed here, and no
 //! state is passed on from here to there.
 
+use crate::send::hand_over;
 use crate::{End, Half, Result, down, ends, receive};
 use core::sync::atomic::Ordering;
 use fordway_abi::shm::{rx_state, tx_flags, tx_state};
@@ -23,7 +24,7 @@ pub fn send_short<E: End>(end: &E, count: usize, copy: impl FnOnce(&Producer) ->
     let Ok(guard) = end.lock(Half::Sending) else {
         return false;
     };
-    let own = &end.own().tx;
+    let own = &end.own().cold;
     if own.tx_state.load(Ordering::Relaxed) != tx_state::RING
         || own.tx_flags.load(Ordering::Relaxed) & tx_flags::SHUT != 0
         // Ring memory may have been lent since.
@@ -37,13 +38,7 @@ pub fn send_short<E: End>(end: &E, count: usize, copy: impl FnOnce(&Producer) ->
     if !has_room || !copy(&producer) {
         return false;
     }
-    producer.publish(count);
-    drop(guard);
-    let (doors, stopped) = producer.peer_waits();
-    end.tell(doors);
-    if stopped {
-        down::leave(end, None);
-    }
+    hand_over(end, guard, &producer, count);
     true
 }
 
@@ -72,7 +67,7 @@ pub fn receive_short<E: End>(
     {
         return Ok(0);
     }
-    let fill = consumer.fill_bytes().unwrap_or(0);
+    let fill = consumer.fill_bytes_for(wanted).unwrap_or(0);
     let count = (wanted as u64).min(fill) as usize;
     if count < least
         // A program that waits for edges takes a short read for the end of what there is.

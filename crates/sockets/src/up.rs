@@ -62,7 +62,7 @@ pub fn try_ready(end: &impl End) {
             if !end.may_send() {
                 // Our sending half was shut before there was a channel: before the peer may
                 // have bytes in its ring, it must know that this end of file is clean.
-                let flags = &end.own().tx.tx_flags;
+                let flags = &end.own().cold.tx_flags;
                 flags.fetch_or(tx_flags::SHUT, Ordering::Release);
             }
             let counted = &end.own().rx_own.kernel_position;

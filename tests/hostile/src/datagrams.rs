@@ -379,8 +379,8 @@ impl Trudy {
         let place = (ARENA_OFFSET as u64 + ((at as u64) << SEGMENT_LOG2)) << 8;
         let place = place | u64::from(SEGMENT_LOG2);
         self.set_u64(at, offset_of!(Endpoint, cold.segments) + 8, place);
-        self.set_u32(at, offset_of!(Endpoint, tx.segment_count), 1);
-        self.set_u32(at, offset_of!(Endpoint, tx.tx_state), tx_state::RING);
+        self.set_u32(at, offset_of!(Endpoint, cold.segment_count), 1);
+        self.set_u32(at, offset_of!(Endpoint, cold.tx_state), tx_state::RING);
         // Of what went by the kernel some may be lost: the ring is known by an answer to a record.
         self.put(at, FIRST);
         until("the answer to a record", || {
@@ -538,7 +538,7 @@ impl Trudy {
 
     /// Words of the victim's ring from an index on.
     fn byte_words(&self, at: usize, index: u64, count: u64) -> Option<Vec<u64>> {
-        let segments = self.peer_u32(at, offset_of!(Endpoint, tx.segment_count));
+        let segments = self.peer_u32(at, offset_of!(Endpoint, cold.segment_count));
         let segment = |number: u32| {
             let words = offset_of!(Endpoint, cold.segments) + number as usize % 4 * 16;
             let (start, place) = (self.peer_u64(at, words), self.peer_u64(at, words + 8));

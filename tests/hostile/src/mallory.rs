@@ -215,7 +215,7 @@ impl Mallory {
         mallory.enter(kernel_bytes);
         mallory.got = 0;
         mallory.echo(1)?;
-        let state = mallory.peer_u32(offset_of!(Endpoint, tx.tx_state));
+        let state = mallory.peer_u32(offset_of!(Endpoint, cold.tx_state));
         ensure!(state != tx_state::WITHDRAWN, Moved);
         ensure!(state == tx_state::RING, "the victim is in state {state}");
         Ok(mallory)
@@ -256,8 +256,8 @@ impl Mallory {
         let place = (ARENA_OFFSET as u64) << 8 | u64::from(SEGMENT_LOG2_MIN);
         self.set_u64(offset_of!(Endpoint, cold.segments) + 8, place);
         self.set_u64(offset_of!(Endpoint, cold.switch_at), kernel_bytes);
-        self.set_u32(offset_of!(Endpoint, tx.segment_count), 1);
-        self.set_u32(offset_of!(Endpoint, tx.tx_state), tx_state::RING);
+        self.set_u32(offset_of!(Endpoint, cold.segment_count), 1);
+        self.set_u32(offset_of!(Endpoint, cold.tx_state), tx_state::RING);
     }
 
     /// Knocks at every door of the victim that he knows, asleep or not.
@@ -335,7 +335,7 @@ impl Mallory {
         self.socket.set_nonblocking(false)?;
         let tail = self.peer_u64(offset_of!(Endpoint, tx.tail));
         // What the victim took back comes by the kernel.
-        let back = self.peer_u32(offset_of!(Endpoint, tx.tx_state)) == tx_state::WITHDRAWN;
+        let back = self.peer_u32(offset_of!(Endpoint, cold.tx_state)) == tx_state::WITHDRAWN;
         let by_ring = if back { 0 } else { tail - self.head };
         self.head += by_ring;
         self.set_u64(offset_of!(Endpoint, rx.head), self.head);
@@ -405,9 +405,9 @@ impl Mallory {
         }
         endpoint! {
             8: tx.tail;
-            4: tx.tx_state;
-            4: tx.tx_flags;
-            4: tx.segment_count;
+            4: cold.tx_state;
+            4: cold.tx_flags;
+            4: cold.segment_count;
             8: rx.head;
             4: rx.segment_seen;
             4: wait.rx_state;

@@ -52,7 +52,7 @@ const LIES: &[Lie] = &[
         let segments = offset_of!(Endpoint, cold.segments);
         trudy.set_u64(0, segments + 16, trudy.taken_up_to(0));
         trudy.set_u64(0, segments + 24, (3_u64 << 30) << 8 | 20);
-        trudy.set_u32(0, offset_of!(Endpoint, tx.segment_count), 2);
+        trudy.set_u32(0, offset_of!(Endpoint, cold.segment_count), 2);
         trudy.put(0, BODY);
     }),
 ];
@@ -71,7 +71,7 @@ fn a_lie_costs_the_ring_and_nothing_else() -> Result<()> {
             })
             .with_context(|| format!("{waits:?}: {what}"))?;
             // It has left its ring, so that no answer goes by it.
-            let state = trudy.peer_u32(0, offset_of!(Endpoint, tx.tx_state));
+            let state = trudy.peer_u32(0, offset_of!(Endpoint, cold.tx_state));
             ensure!(state >= tx_state::BACK, "{what}: state {state}");
             // By the kernel the same socket is served, with its own bytes.
             until("an answer by the kernel", || {
@@ -189,7 +189,7 @@ fn who_goes_on_behind_her_leave_starves_nobody() -> Result<()> {
         let mut trudy = Trudy::join(&bed)?;
         trudy.lay(0, 0, BODY);
         trudy.flood(0);
-        trudy.set_u32(0, offset_of!(Endpoint, tx.tx_state), tx_state::BACK);
+        trudy.set_u32(0, offset_of!(Endpoint, cold.tx_state), tx_state::BACK);
         let name = "on behind her leave";
         bed.goes_on_beside(name, || flood(&mut trudy, 0))?;
         // She has no ring any more, in which she came back and forth.
@@ -200,7 +200,7 @@ fn who_goes_on_behind_her_leave_starves_nobody() -> Result<()> {
             tx_state::BACK,
             77,
         ] {
-            trudy.set_u32(0, offset_of!(Endpoint, tx.tx_state), state);
+            trudy.set_u32(0, offset_of!(Endpoint, cold.tx_state), state);
             bed.goes_on_beside(name, || flood(&mut trudy, 0))?;
         }
         drop(trudy);
@@ -264,7 +264,7 @@ fn is_left_for_good(bed: &mut Bed, trudy: &mut Trudy) -> Result<()> {
         trudy.flood(0);
         let _ = trudy.flows[0].socket.send(BODY);
         // Both halves: a socket whose datagrams lie unread stops sending by a ring that it still reads.
-        trudy.peer_u32(0, offset_of!(Endpoint, tx.tx_state)) >= tx_state::BACK
+        trudy.peer_u32(0, offset_of!(Endpoint, cold.tx_state)) >= tx_state::BACK
             && trudy.peer_u32(0, offset_of!(Endpoint, wait.rx_state)) >= rx_state::STOP
     })?;
     let last = trudy.flows[0].tail;
@@ -322,7 +322,7 @@ fn who_is_gone_is_forgotten() -> Result<()> {
         for state in [tx_state::RING, tx_state::BACK] {
             let mut trudy = Trudy::join(&bed)?;
             fill(&mut trudy, 0, |own| (own, 0))?;
-            trudy.set_u32(0, offset_of!(Endpoint, tx.tx_state), state);
+            trudy.set_u32(0, offset_of!(Endpoint, cold.tx_state), state);
             drop(trudy);
             bed.goes_on_beside("without her", || Ok(()))?;
             until("the broker has no channel of hers", || {

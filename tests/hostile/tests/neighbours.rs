@@ -98,7 +98,7 @@ fn taking_down_in_any_order() -> Result<()> {
         mallory.put(100);
         match random.u8(..3) {
             0 => mallory.socket.shutdown(Shutdown::Both)?,
-            1 => mallory.set_u32(offset_of!(Endpoint, tx.tx_state), tx_state::WITHDRAWN),
+            1 => mallory.set_u32(offset_of!(Endpoint, cold.tx_state), tx_state::WITHDRAWN),
             _ => rustix::net::shutdown(&mallory.shim.socket, rustix::net::Shutdown::Both)?,
         }
         mallory.put(100);

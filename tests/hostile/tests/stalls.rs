@@ -82,7 +82,7 @@ fn closing_waits_for_no_hostile_peer() -> Result<()> {
             mallory.set_u32(offset_of!(Endpoint, wait.rx_state), rx_state::STOP);
             mallory.knock();
             until("the victim takes its bytes back", || {
-                mallory.peer_u32(offset_of!(Endpoint, tx.tx_state)) == tx_state::WITHDRAWN
+                mallory.peer_u32(offset_of!(Endpoint, cold.tx_state)) == tx_state::WITHDRAWN
             })?;
             let ends = bed.all_ends();
             let begin = Instant::now();
@@ -106,7 +106,7 @@ fn promised_bytes_are_not_waited_for_without_end() -> Result<()> {
         for _ in 0..100 {
             let mut mallory = Mallory::join(bed)?;
             let tail = mallory.tail + 10;
-            mallory.set_u32(offset_of!(Endpoint, tx.tx_state), tx_state::WITHDRAWN);
+            mallory.set_u32(offset_of!(Endpoint, cold.tx_state), tx_state::WITHDRAWN);
             mallory.set_u64(offset_of!(Endpoint, tx.tail), tail);
             (&mallory.socket).write_all(&[0x55])?;
             mallory.knock();

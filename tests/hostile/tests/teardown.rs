@@ -27,8 +27,8 @@ fn child() -> Result<()> {
 fn take_down(mallory: Mallory, random: &mut Rng) -> Result<()> {
     let [tail_at, state_at, flags_at] = [
         offset_of!(Endpoint, tx.tail),
-        offset_of!(Endpoint, tx.tx_state),
-        offset_of!(Endpoint, tx.tx_flags),
+        offset_of!(Endpoint, cold.tx_state),
+        offset_of!(Endpoint, cold.tx_flags),
     ]
     .map(|offset| mallory.own(offset));
     let Mallory {

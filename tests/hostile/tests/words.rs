@@ -37,13 +37,13 @@ const LIES: &[Lie] = &[
         second(mallory, ARENA_OFFSET as u64, 63)
     }),
     ("more segments than there can be", |mallory| {
-        mallory.set_u32(offset_of!(Endpoint, tx.segment_count), 5);
+        mallory.set_u32(offset_of!(Endpoint, cold.segment_count), 5);
         mallory.put(10);
     }),
     ("fewer segments than there were", |mallory| {
-        mallory.set_u32(offset_of!(Endpoint, tx.segment_count), 0);
+        mallory.set_u32(offset_of!(Endpoint, cold.segment_count), 0);
         mallory.put(10);
-        mallory.set_u32(offset_of!(Endpoint, tx.segment_count), u32::MAX);
+        mallory.set_u32(offset_of!(Endpoint, cold.segment_count), u32::MAX);
         mallory.put(10);
     }),
     ("a head beyond the tail", |mallory| {
@@ -60,7 +60,7 @@ fn second(mallory: &mut Mallory, offset: u64, log2: u64) {
     let segments = offset_of!(Endpoint, cold.segments);
     mallory.set_u64(segments + 16, mallory.tail);
     mallory.set_u64(segments + 24, offset << 8 | log2);
-    mallory.set_u32(offset_of!(Endpoint, tx.segment_count), 2);
+    mallory.set_u32(offset_of!(Endpoint, cold.segment_count), 2);
     mallory.put(10);
 }
 

@@ -282,7 +282,7 @@ impl Conn {
         format!(
             "{name} attention {} tx {} rx {} tail {} head {} switch_at {} at {} back {}",
             self.state.attention.load(Ordering::Relaxed),
-            bound.own.tx.tx_state.load(Ordering::Relaxed),
+            bound.own.cold.tx_state.load(Ordering::Relaxed),
             bound.own.wait.rx_state.load(Ordering::Relaxed),
             bound.own.tx.tail.load(Ordering::Relaxed),
             bound.own.rx.head.load(Ordering::Relaxed),

@@ -248,7 +248,7 @@ impl Flow {
         let has_it = |flow: &&Self| {
             flow.is_paired()
                 && flow.channel_id.load(Ordering::Relaxed) == channel_id
-                && flow.own().tx.tx_flags.load(Ordering::Relaxed) & tx_flags::SHUT == 0
+                && flow.own().cold.tx_flags.load(Ordering::Relaxed) & tx_flags::SHUT == 0
         };
         all().find(has_it)
     }
@@ -363,7 +363,7 @@ impl Flow {
 
     /// Whether it has a channel that this side has left.
     pub(super) fn is_on_its_way_out(&self) -> bool {
-        self.is_paired() && self.own().tx.tx_flags.load(Ordering::Relaxed) & tx_flags::SHUT != 0
+        self.is_paired() && self.own().cold.tx_flags.load(Ordering::Relaxed) & tx_flags::SHUT != 0
     }
 
     /// Whether the peer uses the ring no more.
@@ -624,7 +624,7 @@ impl Flow {
         if stops {
             self.consumer().drain();
         }
-        let flags = &self.own().tx.tx_flags;
+        let flags = &self.own().cold.tx_flags;
         if flags.fetch_or(tx_flags::SHUT, Ordering::Release) & tx_flags::SHUT == 0 {
             // Nothing is sent again: what is in the ring is the peer's to read.
             let producer = self.producer();
@@ -653,7 +653,7 @@ impl Flow {
     /// Says whether its socket tells to whom a datagram was sent, if it has a channel.
     pub(super) fn show_tells(&self, socket: &Socket) {
         if self.is_paired() && socket.tells.load(Ordering::SeqCst) != 0 {
-            let flags = &self.own().tx.tx_flags;
+            let flags = &self.own().cold.tx_flags;
             flags.fetch_or(tx_flags::TELLS, Ordering::Release);
         }
     }
@@ -661,8 +661,8 @@ impl Flow {
     /// Whether the peer's socket does.
     pub(super) fn peer_tells(&self) -> bool {
         // SAFETY: mapped by `paired`; an atomic load.
-        let tx = unsafe { &(*self.peer.load(Ordering::Relaxed)).tx };
-        tx.tx_flags.load(Ordering::Acquire) & tx_flags::TELLS != 0
+        let cold = unsafe { &(*self.peer.load(Ordering::Relaxed)).cold };
+        cold.tx_flags.load(Ordering::Acquire) & tx_flags::TELLS != 0
     }
 
     /// Its socket may send to everybody no more, or now.

@@ -368,7 +368,7 @@ impl Receiving<'_> {
         if flow.goes_on_behind_leave() {
             return Err(Violation::Tail);
         }
-        let fill = consumer.fill_bytes()?;
+        let fill = consumer.fill_bytes_for(1)?;
         if fill == 0 {
             return Ok(Got::Nothing);
         }

@@ -152,9 +152,11 @@ impl Victim {
         let peer: &Endpoint = unsafe { &*endpoint(self.peer.writable(), SLOT) };
         match scribble {
             Scribble::Tail(value) => peer.tx.tail.store(at(value, head), Ordering::Relaxed),
-            Scribble::TxState(value) => peer.tx.tx_state.store(value, Ordering::Relaxed),
-            Scribble::TxFlags(value) => peer.tx.tx_flags.store(value, Ordering::Relaxed),
-            Scribble::SegmentCount(value) => peer.tx.segment_count.store(value, Ordering::Relaxed),
+            Scribble::TxState(value) => peer.cold.tx_state.store(value, Ordering::Relaxed),
+            Scribble::TxFlags(value) => peer.cold.tx_flags.store(value, Ordering::Relaxed),
+            Scribble::SegmentCount(value) => {
+                peer.cold.segment_count.store(value, Ordering::Relaxed)
+            }
             Scribble::SegmentStart(segment, value) => {
                 peer.cold.segments[segment]
                     .start
@@ -187,7 +189,7 @@ impl Victim {
         let (producer, consumer) = (&self.producer, &self.consumer);
         match call {
             Call::Receive { skip, count, take } => {
-                consumer.fill_bytes()?;
+                consumer.fill_bytes_for(count)?;
                 let target = self.buffer.end(count);
                 // SAFETY: the buffer's last `count` bytes.
                 let got = unsafe {

@@ -373,8 +373,9 @@ pub struct Receiver {
 impl Receiver {
     /// Takes up to `units` from the ring; how many.
     pub fn try_receive(&self, units: usize) -> usize {
-        let fill = self.consumer.fill_bytes().unwrap() as usize;
-        let count = fill.min(units * UNIT_BYTES);
+        let wanted = units * UNIT_BYTES;
+        let fill = self.consumer.fill_bytes_for(wanted).unwrap() as usize;
+        let count = fill.min(wanted);
         if count == 0 {
             return 0;
         }
