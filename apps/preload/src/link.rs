@@ -670,6 +670,7 @@ pub fn bind(conn: &Conn, index: u32, slot: u32, generation: u32, channel_id: u64
     conn.slot.store(slot, Ordering::Relaxed);
     conn.generation.store(generation, Ordering::Relaxed);
     conn.far.store(0, Ordering::Relaxed);
+    conn.pause.store(0, Ordering::Relaxed);
     conn.channel_id.store(channel_id, Ordering::Relaxed);
     conn.off_rings.store(0, Ordering::Relaxed);
     conn.attention.store(0, Ordering::Relaxed);

@@ -194,6 +194,8 @@ pub struct Peer {
     pub peer: *const Endpoint,
     /// A program's stack, or the program of one: the broker says whether they are on one CPU ([`aside`]).
     pub is_grouped: bool,
+    /// How long the first look is put off, in quarters of a microsecond ([`crate::transfer`]).
+    pub pause: u32,
 }
 
 impl Peer {
@@ -204,6 +206,7 @@ impl Peer {
             own: conn.own.load(Ordering::Relaxed),
             peer: conn.peer.load(Ordering::Relaxed),
             is_grouped: conn.is_unix() && conn.cuts_through.load(Ordering::Relaxed) == 0,
+            pause: 0,
         }
     }
 
@@ -260,6 +263,10 @@ pub fn spin_for(peer: Option<Peer>, ready: impl FnMut(Look) -> bool) -> Option<u
         false => spins.times(knocked)?,
     };
     let end = begun + times * limit_us * ticks_per_us();
+    let pause = peer.map_or(0, |peer| u64::from(peer.pause));
+    while pause != 0 && sys::ticks() < begun + pause * ticks_per_us() / 4 {
+        core::hint::spin_loop();
+    }
     look((spins, knocked), begun, end, ready)
 }
 

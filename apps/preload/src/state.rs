@@ -81,6 +81,14 @@ pub struct Conn {
     pub looked_head: AtomicU64,
     /// How many looks found the peer's CPU far away ([`crate::transfer`]).
     pub far: AtomicU32,
+    /// Indices of this side, when it waited for bytes last ([`crate::transfer`]).
+    pub waited_head: AtomicU64,
+    /// See `waited_head`.
+    pub waited_tail: AtomicU64,
+    /// Waits that might have been paused before.
+    pub waits: AtomicU32,
+    /// How long the last pause was.
+    pub pause: AtomicU32,
     /// O_NONBLOCK.
     pub nonblock: AtomicU32,
     /// The reason for the kernel path that the broker was told last, or has told, or 0.

@@ -649,7 +649,15 @@ pub fn for_conn(
     let ready = || is_ready(&end, want);
     beat();
     let look = |what| what == Look::Rings && ready();
-    if conn.peer_is_there() && spin::spin_for(Some(spin::Peer::of(conn)), look).is_some() {
+    let pause = match want {
+        Want::Bytes => conn.pause.load(Ordering::Relaxed),
+        Want::Room => 0,
+    };
+    let peer = || spin::Peer {
+        pause,
+        ..spin::Peer::of(conn)
+    };
+    if conn.peer_is_there() && spin::spin_for(Some(peer()), look).is_some() {
         return Ok(());
     }
     let before = binding(&end);

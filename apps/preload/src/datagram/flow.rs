@@ -402,6 +402,7 @@ impl Flow {
             own: self.own.load(Ordering::Relaxed),
             peer: self.peer.load(Ordering::Relaxed),
             is_grouped: false,
+            pause: 0,
         }
     }
 

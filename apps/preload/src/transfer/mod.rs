@@ -7,6 +7,7 @@
 
 mod buffers;
 mod distance;
+mod pace;
 mod position;
 mod receive;
 pub mod record;

@@ -1,6 +1,6 @@
 //! The receiving side of a transfer.
 
-use super::{Begun, Buffers, Caller, Unaware, by_libc, copier, message, short};
+use super::{Begun, Buffers, Caller, Unaware, by_libc, copier, message, pace, short};
 use crate::deadline::Deadline;
 use crate::end::At;
 use crate::state::Conn;
@@ -106,6 +106,9 @@ impl<'a> Transfer for Receiving<'a> {
                 true => Err(libc::EINTR),
                 false => Ok(()),
             };
+        }
+        if done == 0 && caller.end().has_channel() && caller.end().peer_is_there() {
+            pace::note(caller.conn, self.buffers.total);
         }
         let goes_on = |end: &At<'_>| low && end.has_channel() && !has_cause(end);
         caller.sleep(Want::Bytes, done, goes_on)
