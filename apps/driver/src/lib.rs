@@ -29,4 +29,4 @@ pub mod wire;
 pub use fordway_platform::frames::{FRAME_BYTES_MAX, FrameNotes};
 pub use fordway_platform::queue::{Foreign, Frame};
 pub use port::{Arrived, Port};
-pub use process::main;
+pub use process::{main, tell};

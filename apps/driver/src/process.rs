@@ -28,8 +28,8 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// The log may be a pipe that nobody reads, or a file at the driver's own limit: frames go on, and the line is lost.
-fn tell(line: &str) {
+/// Writes a line to the log. That may be a pipe that nobody reads, or a file at the driver's own limit: frames go on, and the line is lost.
+pub fn tell(line: &str) {
     let stderr = io::stderr();
     let at_once = Timespec {
         tv_sec: 0,

@@ -35,6 +35,10 @@ pub struct Config {
     /// others give no sockets.
     #[serde(default)]
     pub protocols: Vec<String>,
+    /// Whether the others on the link are asked for each address of IPv6 before it is used (RFC 4862), and whether routers are heard
+    /// (RFC 4861). If it is not said, the port says so (`six`).
+    pub detects_duplicates: Option<bool>,
+    pub router_advertisements: Option<bool>,
     /// The inherited descriptors by which the broker gives orders. Without, nobody does.
     pub orders: Option<Ends>,
 }

@@ -80,7 +80,7 @@ fn udp_options(socket: &Socket) -> UdpOptions {
         // Who may share a port was asked before.
         shares_port: true,
         spreads: socket.options.is_set(level::SOCKET, name::REUSEPORT),
-        hop_limit: Some(hop_limit),
+        hop_limit,
         class,
         ..UdpOptions::default()
     }

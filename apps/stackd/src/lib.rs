@@ -44,6 +44,8 @@ mod pair;
 pub mod port;
 mod server;
 mod shares;
+#[cfg(feature = "ipv6")]
+mod six;
 #[cfg(feature = "tcp")]
 mod stream;
 mod table;

@@ -29,14 +29,15 @@ pub(crate) struct Options {
 
 impl Options {
     pub(crate) fn get(&self, level: i32, name: i32) -> i32 {
-        let set = self
-            .values
-            .iter()
-            .find(|(l, n, _)| (*l, *n) == (level, name));
-        match set {
-            Some((.., value)) => *value,
-            None => option(level, name).map_or(0, |row| row.usual),
-        }
+        let usual = || option(level, name).map_or(0, |row| row.usual);
+        self.set_value((level, name)).unwrap_or_else(usual)
+    }
+
+    /// What was set, if anything was.
+    fn set_value(&self, of: (i32, i32)) -> Option<i32> {
+        let mut set = self.values.iter();
+        let found = set.find(|(level, name, _)| (*level, *name) == of);
+        found.map(|(.., value)| *value)
     }
 
     pub(crate) fn is_set(&self, level: i32, name: i32) -> bool {
@@ -54,8 +55,8 @@ impl Options {
         }
     }
 
-    /// Time to live or hop limit, and type of service or traffic class, of packets of this version of IP.
-    pub(crate) fn marks(&self, is_v4: bool) -> (u8, u8) {
+    /// Time to live or hop limit, if one was set, and type of service or traffic class, of packets of this version of IP.
+    pub(crate) fn marks(&self, is_v4: bool) -> (Option<u8>, u8) {
         let names = match is_v4 {
             true => [(level::IP, name::IP_TTL), (level::IP, name::IP_TOS)],
             false => [
@@ -63,15 +64,20 @@ impl Options {
                 (level::IPV6, name::IPV6_TCLASS),
             ],
         };
-        let [hops, class] = names.map(|(level, name)| self.get(level, name) as u8);
-        (hops, class)
+        let [hops, class] = names;
+        let hops = self.set_value(hops).map(|hops| hops as u8);
+        (hops, self.get(class.0, class.1) as u8)
     }
 
     /// A size that was asked for by SO_SNDBUF or SO_RCVBUF.
     pub(crate) fn buffer_bytes(&self, name: i32) -> Option<usize> {
-        let mut set = self.values.iter();
-        let found = set.find(|(l, n, _)| (*l, *n) == (level::SOCKET, name));
-        found.map(|(.., value)| *value as usize)
+        self.set_value((level::SOCKET, name))
+            .map(|value| value as usize)
+    }
+
+    /// As if it had never been set.
+    fn clear(&mut self, of: (i32, i32)) {
+        self.values.retain(|(level, name, _)| (*level, *name) != of);
     }
 }
 
@@ -163,7 +169,8 @@ pub(crate) fn set(socket: &mut Socket, of: (i32, i32), value: &[u8]) -> Result<(
     }
     let number = match of {
         (level::IP, name::IP_TTL) | (level::IPV6, name::IPV6_UNICAST_HOPS) if number == -1 => {
-            row.usual
+            socket.options.clear(of);
+            return Ok(());
         }
         (level::IP, name::IP_TOS) | (level::IPV6, name::IPV6_TCLASS) => {
             // The lowest two bits of TCP's are its own (RFC 3168).

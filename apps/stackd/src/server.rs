@@ -78,6 +78,9 @@ pub struct Server {
     pub(crate) streams: crate::stream::Streams,
     #[cfg(feature = "udp")]
     pub(crate) datagrams: crate::datagram::Datagrams,
+    /// Addresses that another host has, and that were told of.
+    #[cfg(feature = "ipv6")]
+    pub(crate) taken_addresses: Vec<IpAddr>,
     port: Port,
     poll: Poll,
     began: Instant,
@@ -141,6 +144,10 @@ impl Server {
         stack_config.limits.left_max = config.sockets_max / 4;
         stack_config.limits.tcp_buffer_bytes_max = BUFFER_BYTES_MAX;
         let mut stack = Stack::new(stack_config);
+        let began = Instant::now();
+        #[cfg(feature = "ipv6")]
+        crate::six::begin(&mut stack, config, 1)?;
+        #[cfg(not(feature = "ipv6"))]
         stack.set_addresses(&config.addresses()?);
         stack.set_routes(&config.routes()?);
         let control = ipc::listen(&config.control_socket, Kind::Packets, 0o666)
@@ -179,9 +186,11 @@ impl Server {
             streams: Default::default(),
             #[cfg(feature = "udp")]
             datagrams: Default::default(),
+            #[cfg(feature = "ipv6")]
+            taken_addresses: Vec::new(),
             port,
             poll,
-            began: Instant::now(),
+            began,
             again_at: None,
             has_orders: false,
             full_since: None,
@@ -333,6 +342,8 @@ impl Server {
                 Event::Tcp(id, ready) => self.flow_event(id, ready),
                 #[cfg(feature = "udp")]
                 Event::Udp(id) => self.give_datagrams(id),
+                #[cfg(feature = "ipv6")]
+                Event::Ipv6 => self.heed_addresses(),
                 #[allow(unreachable_patterns)]
                 _ => {}
             }

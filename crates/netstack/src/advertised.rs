@@ -1,7 +1,8 @@
 //! Router advertisements (RFC 4861 section 6.3.4): prefixes on the link and addresses in them
 //! (RFC 4862 section 5.5.3), default routers with their preference (RFC 4191), hop limit, MTU.
 //!
-//! Only a neighbor is believed: hop limit 255, a link-local source. What each option may do is
+//! Only a neighbor is believed: hop limit 255, a link-local source, no fragments (`ip`; RFC 6980).
+//! What each option may do is
 //! bounded: routers, prefixes and addresses in number (`Limits::advertised_max`, then
 //! [`Drop::Discovery`]), the MTU from below by 1,280 and from above by our link, and an
 //! address that is in use cannot be taken away in less than two hours (RFC 4862 section 5.5.3 e).
@@ -148,7 +149,8 @@ impl Stack {
                 None => result = Err(Drop::Discovery),
             }
         }
-        if flags & IS_AUTONOMOUS != 0 && prefix_len == 64 && preferred <= valid {
+        let makes = self.autoconf.makes_addresses();
+        if makes && flags & IS_AUTONOMOUS != 0 && prefix_len == 64 && preferred <= valid {
             let own = Cidr::link_local(&self.link.mac).address;
             let IpAddr::V6(own) = own else {
                 return result;
@@ -165,7 +167,8 @@ impl Stack {
         let (valid_until, preferred_until) = (until(now, valid), until(now, preferred));
         let mut own = self.autoconf.own.iter_mut();
         if let Some(own) = own.find(|own| own.address == address) {
-            if matches!(own.status, Status::Duplicate) {
+            // Nor does a router have a say in what the owner has set.
+            if matches!(own.status, Status::Duplicate) || !own.is_advertised {
                 return Ok(());
             }
             own.preferred_until = preferred_until;
@@ -182,11 +185,11 @@ impl Stack {
         if valid == 0 || is_set {
             return Ok(());
         }
-        if self.autoconf_add(address, 128, preferred_until, valid_until) {
-            Ok(())
-        } else {
-            Err(Drop::Discovery)
+        if self.autoconf.advertised_len() >= self.limits.advertised_max {
+            return Err(Drop::Discovery);
         }
+        self.autoconf_add(address, 128, [preferred_until, valid_until], true);
+        Ok(())
     }
 
     /// A neighbor says that it is no router (any more).

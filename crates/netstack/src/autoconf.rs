@@ -14,9 +14,9 @@
 //! When the link-local address is taken, there is nothing to speak to routers with, and no
 //! more addresses are made.
 //!
-//! **Limits.** `Limits::advertised_max` addresses, prefixes and routers. Timers are walked: all
-//! lists are that short. Addresses set by `set_addresses` are not asked for (Linux's `nodad`);
-//! those given to [`Stack::ipv6_add`] are.
+//! **Limits.** `Limits::advertised_max` routers, prefixes, and addresses in them. Timers are
+//! walked: all lists are that short. Addresses set by `set_addresses` are not asked for (Linux's
+//! `nodad`); those given to [`Stack::ipv6_add`] are, as many as the owner wants.
 
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv6Addr};
@@ -42,6 +42,9 @@ pub struct Ipv6Options {
     pub detects_duplicates: bool,
     /// Whether routers are asked for addresses and ways, and believed.
     pub asks_routers: bool,
+    /// Whether we make addresses in the networks that routers name. Off where the network lets
+    /// nothing pass but what comes from addresses that it has given.
+    pub makes_addresses: bool,
 }
 
 impl Default for Ipv6Options {
@@ -49,6 +52,7 @@ impl Default for Ipv6Options {
         Ipv6Options {
             detects_duplicates: true,
             asks_routers: true,
+            makes_addresses: true,
         }
     }
 }
@@ -86,6 +90,8 @@ pub(crate) struct Own {
     pub status: Status,
     pub preferred_until: Micros,
     pub valid_until: Micros,
+    /// Made from a router's prefix.
+    pub is_advertised: bool,
 }
 
 impl Own {
@@ -142,6 +148,15 @@ impl Autoconf {
         self.options.is_some_and(|options| options.asks_routers)
     }
 
+    pub(crate) fn makes_addresses(&self) -> bool {
+        self.options.is_some_and(|options| options.makes_addresses)
+    }
+
+    /// How many addresses are made from routers' prefixes.
+    pub(crate) fn advertised_len(&self) -> usize {
+        self.own.iter().filter(|own| own.is_advertised).count()
+    }
+
     /// The tentative address and the nonce of its question.
     pub(crate) fn tentative(&self, address: &Ipv6Addr) -> Option<[u8; 6]> {
         let own = self.own.iter().find(|own| own.address == *address)?;
@@ -192,7 +207,7 @@ impl Stack {
         if self.routing.is_own(&own.address) {
             self.begin_soliciting();
         } else {
-            self.autoconf_add(address, own.prefix_len, FOREVER, FOREVER);
+            self.autoconf_add(address, own.prefix_len, [FOREVER; 2], false);
         }
         self.autoconf_settle();
     }
@@ -217,8 +232,9 @@ impl Stack {
         if self.routing.is_own(&own.address) || address.is_multicast() {
             return Err(Error::AddressInUse);
         }
-        if !self.autoconf_add(address, own.prefix_len, FOREVER, FOREVER) {
-            return Err(Error::Full);
+        // Known to be there if it is tentative, too.
+        if !self.autoconf_add(address, own.prefix_len, [FOREVER; 2], false) {
+            return Err(Error::AddressInUse);
         }
         self.autoconf_settle();
         Ok(())
@@ -242,18 +258,16 @@ impl Stack {
         &self.routing.routers
     }
 
-    /// False if there are too many, or it is there already.
+    /// `until`: preferred, valid. False if it is there already.
     pub(crate) fn autoconf_add(
         &mut self,
         address: Ipv6Addr,
         prefix_len: u8,
-        preferred_until: Micros,
-        valid_until: Micros,
+        until: [Micros; 2],
+        is_advertised: bool,
     ) -> bool {
-        let own = &self.autoconf.own;
-        let is_there = own.iter().any(|own| own.address == address);
-        // One more for the link-local address.
-        if is_there || own.len() > self.limits.advertised_max {
+        let [preferred_until, valid_until] = until;
+        if self.autoconf.own.iter().any(|own| own.address == address) {
             return false;
         }
         let detects = self.autoconf.options.unwrap_or_default().detects_duplicates;
@@ -275,6 +289,7 @@ impl Stack {
             status,
             preferred_until,
             valid_until,
+            is_advertised,
         });
         if !detects {
             self.autoconf_good(self.autoconf.own.len() - 1);
@@ -300,6 +315,7 @@ impl Stack {
         let mut own = self.autoconf.own.iter_mut();
         if let Some(own) = own.find(|own| own.address == *address) {
             own.status = Status::Duplicate;
+            self.counters.duplicate_addresses += 1;
             self.autoconf_news();
             self.autoconf_settle();
         }

@@ -133,8 +133,8 @@ pub struct TcpOptions {
     /// Gives up when the peer has been silent so long while we waited for an acknowledgement.
     pub user_timeout_us: Micros,
     pub congestion: Congestion,
-    /// Time to live or hop limit.
-    pub hop_limit: u8,
+    /// Time to live or hop limit; `None` is what the link says, else 64.
+    pub hop_limit: Option<u8>,
     /// Type of service or traffic class.
     pub class: u8,
 }
@@ -186,7 +186,7 @@ impl Default for TcpOptions {
             keepalive: None,
             user_timeout_us: 120 * SECOND_US,
             congestion: Congestion::Cubic,
-            hop_limit: 64,
+            hop_limit: None,
             class: 0,
         }
     }

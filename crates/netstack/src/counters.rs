@@ -62,6 +62,8 @@ pub struct Counters {
     /// there are.
     pub flow_visits: u64,
     pub syn_cookies: u64,
+    /// Addresses that we wanted, and that somebody else had.
+    pub duplicate_addresses: u64,
     pub resets_sent: u64,
 }
 

@@ -100,7 +100,7 @@ impl Stack {
         };
         let kind = if to.is_ipv4() { ECHO_REQUEST } else { 128 };
         let buffer = self.outbox.buffer();
-        let hops = self.hop_limit(&to);
+        let hops = self.hop_limit(to.is_ipv6());
         let (mut frame, at) = packet::start(buffer, &src, &to, protocol, hops, 8 + payload.len());
         frame[at] = kind;
         packet::put16(&mut frame, at + 4, ident);
@@ -142,7 +142,7 @@ impl Stack {
     pub(crate) fn echo_reply(&mut self, message: &[u8], ip: &Ip, protocol: u8, kind: u8) {
         let (src, dst) = (ip.dst, ip.src);
         let buffer = self.outbox.buffer();
-        let hops = self.hop_limit(&dst);
+        let hops = self.hop_limit(dst.is_ipv6());
         let (mut frame, at) = packet::start(buffer, &src, &dst, protocol, hops, message.len());
         frame[at..].copy_from_slice(message);
         frame[at] = kind;
@@ -210,7 +210,7 @@ impl Stack {
         let quote = &bytes[..bytes.len().min(quote_max)];
         let buffer = self.outbox.buffer();
         let (src, dst) = (ip.dst, ip.src);
-        let hops = self.hop_limit(&dst);
+        let hops = self.hop_limit(dst.is_ipv6());
         let (mut frame, at) = packet::start(buffer, &src, &dst, protocol, hops, 8 + quote.len());
         frame[at] = kind;
         frame[at + 1] = code;

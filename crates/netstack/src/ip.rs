@@ -127,6 +127,11 @@ impl Stack {
         if ip.fragment.is_some() {
             #[cfg(feature = "fragments")]
             if let Some(mut whole) = self.reassemble(bytes, &ip)? {
+                #[cfg(feature = "ipv6")]
+                if crate::ndp::is_discovery(&whole[ETHERNET..]) {
+                    self.outbox.give_back(whole);
+                    return Err(Drop::Discovery);
+                }
                 #[cfg(feature = "filter")]
                 {
                     self.hooks.is_whole_of_pieces = true;
@@ -426,14 +431,12 @@ impl Stack {
     }
 
     /// Time to live or hop limit of packets for which nobody says one.
-    pub(crate) fn hop_limit(&self, dst: &IpAddr) -> u8 {
+    pub(crate) fn hop_limit(&self, is_ipv6: bool) -> u8 {
         #[cfg(feature = "autoconf")]
-        if dst.is_ipv6()
-            && let Some(hop_limit) = self.autoconf.hop_limit
-        {
+        if is_ipv6 && let Some(hop_limit) = self.autoconf.hop_limit {
             return hop_limit;
         }
-        let _ = dst;
+        let _ = is_ipv6;
         HOP_LIMIT
     }
 

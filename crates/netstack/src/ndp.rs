@@ -1,7 +1,8 @@
 //! ICMPv6 (RFC 4443) with neighbor discovery (RFC 4861): echo, errors, solicitations and
 //! advertisements. What routers advertise is for `advertised`, where that is wanted.
 //!
-//! Every discovery message must have a hop limit of 255: it has crossed no router.
+//! Every discovery message must have a hop limit of 255: it has crossed no router. None may come in
+//! fragments.
 
 use core::net::{IpAddr, Ipv6Addr};
 
@@ -74,6 +75,17 @@ pub(crate) fn are_sound(bytes: &[u8]) -> bool {
         .map(|(_, option)| option.len())
         .sum::<usize>()
         == bytes.len()
+}
+
+/// Whether a packet is a message of neighbor discovery. One that came in fragments is not to be
+/// believed (RFC 6980): a switch that looks for forged ones sees the first fragment alone.
+#[cfg_attr(not(feature = "fragments"), expect(dead_code))]
+pub(crate) fn is_discovery(bytes: &[u8]) -> bool {
+    packet::parse(bytes).is_some_and(|ip| {
+        let kind = bytes.get(ip.payload).copied();
+        let is_one = |kind| (ROUTER_SOLICITATION..=REDIRECT).contains(&kind);
+        ip.dst.is_ipv6() && ip.protocol == packet::ICMPV6 && kind.is_some_and(is_one)
+    })
 }
 
 /// The Ethernet address in an option.

@@ -398,7 +398,7 @@ impl Stack {
         let hops = match options.hop_limit {
             _ if dst.is_multicast() => options.group_hop_limit,
             Some(hops) => hops.max(1),
-            None => self.hop_limit(&dst),
+            None => self.hop_limit(dst.is_ipv6()),
         };
         let label = self.flow_label(&from, &to);
         let buffer = self.outbox.buffer();

@@ -8,7 +8,9 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use common::wire::{frame, icmpv6, packet};
 use common::{Conditions, MAC, World, config, ip};
-use fordway_netstack::{AddressState, Cidr, Drop, Event, Ipv6Options, Micros};
+use fordway_netstack::{
+    AddressState, Cidr, Drop, Event, Ipv6Options, Micros, TcpOptions, UdpOptions,
+};
 
 const SECOND: Micros = 1_000_000;
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
@@ -174,6 +176,121 @@ fn a_router_brings_an_address_a_way_and_the_link_s_size() {
 }
 
 #[test]
+fn what_sockets_send_has_the_router_s_hop_limit_unless_they_say_one() {
+    let mut world = begun(without_questions());
+    let option = prefix(PREFIX, BOTH, 7200, 1800);
+    advertise(&mut world, link_local(1), &advertisement(1800, 0, &option));
+    let link = [1, 1, 2, 0, 0, 0, 0, 2];
+    advertise(&mut world, link_local(1), &advertisement(1800, 0, &link));
+    let far: IpAddr = "2001:db8:ffff::1".parse().expect("an address");
+    let far = std::net::SocketAddr::new(far, 9);
+    for (set, shown) in [(None, 50), (Some(7), 7)] {
+        world.sent.clear();
+        let udp = UdpOptions {
+            hop_limit: set,
+            ..UdpOptions::default()
+        };
+        let tcp = TcpOptions {
+            hop_limit: set,
+            ..TcpOptions::default()
+        };
+        let now = world.now;
+        let side = &mut world.sides[0];
+        let id = side.udp_bind_with(None, 0, udp).expect("binds");
+        side.udp_send(id, far, b"x").expect("sends");
+        side.tcp_connect(now, far, None, tcp).expect("begins");
+        world.run(1_000);
+        let sent: Vec<_> = world.sent.iter().filter(|sent| sent.0 == 0).collect();
+        // Of UDP, of TCP: next header and hop limit.
+        for protocol in [17, 6] {
+            let found = sent.iter().find(|sent| sent.1[20] == protocol);
+            assert_eq!(found.map(|sent| sent.1[21]), Some(shown), "{protocol}");
+        }
+    }
+}
+
+#[test]
+fn where_only_given_addresses_pass_none_is_made() {
+    let mut world = begun(Ipv6Options {
+        makes_addresses: false,
+        ..without_questions()
+    });
+    let option = prefix(PREFIX, BOTH, 7200, 1800);
+    advertise(&mut world, ROUTER, &advertisement(1800, 0, &option));
+    assert_eq!(state_of(&world, made(PREFIX)), None);
+    assert!(!has(&world, made(PREFIX)));
+    // The rest is heard: the way, and what is on the link.
+    assert_eq!(world.sides[0].ipv6_routers(), [IpAddr::V6(ROUTER)]);
+    let near = Ipv6Addr::from_bits(PREFIX.to_bits() | 0x77);
+    world.sent.clear();
+    world.sides[0].ping(near.into(), 1, 1, &[]).expect("pings");
+    world.run(1_000);
+    let asked = messages(&world).into_iter().find(|m| m.0 == 135);
+    let asked = asked.expect("asked for itself");
+    assert_eq!(asked.3[8..24], near.octets());
+}
+
+/// A packet of IPv6 in two fragments, the first of `first` bytes behind the header.
+#[cfg(feature = "fragments")]
+fn in_fragments(packet: &[u8], first: usize) -> [Vec<u8>; 2] {
+    let (header, payload) = packet.split_at(40);
+    [(0, &payload[..first]), (first, &payload[first..])].map(|(at, piece)| {
+        let more = u16::from(at == 0);
+        let mut all = header.to_vec();
+        all[4..6].copy_from_slice(&(8 + piece.len() as u16).to_be_bytes());
+        let protocol = std::mem::replace(&mut all[6], 44);
+        all.extend_from_slice(&[protocol, 0]);
+        all.extend_from_slice(&(at as u16 | more).to_be_bytes());
+        all.extend_from_slice(&[0, 0, 0, 9]);
+        all.extend_from_slice(piece);
+        all
+    })
+}
+
+#[test]
+#[cfg(feature = "fragments")]
+fn a_router_s_word_in_fragments_is_not_believed() {
+    let mut world = begun(without_questions());
+    let word = advertisement(1800, 0, &prefix(PREFIX, BOTH, 7200, 1800));
+    let word = icmpv6(ROUTER, ALL_NODES, 255, &word);
+    for piece in in_fragments(&word, 24) {
+        world.inject(0, &frame(0, &piece));
+    }
+    assert!(world.sides[0].ipv6_routers().is_empty());
+    assert!(!has(&world, made(PREFIX)));
+    assert_eq!(discovery(&world), 1);
+    // What is no word of discovery comes in fragments as ever.
+    let id = world.sides[0].udp_bind(None, 53).expect("binds");
+    let mut datagram = vec![0, 9, 0, 53, 0, 40, 0, 0];
+    datagram.extend_from_slice(&[7; 32]);
+    let datagram = packet(ROUTER.into(), link_local(0).into(), 17, 64, datagram, 6);
+    for piece in in_fragments(&datagram, 24) {
+        world.inject(0, &frame(0, &piece));
+    }
+    assert!(world.sides[0].udp_receive(id, &mut [0; 64]).is_ok());
+}
+
+#[test]
+fn routers_have_no_say_in_the_owner_s_addresses() {
+    let mut world = begun(Ipv6Options::default());
+    let now = world.now;
+    // As many as the owner wants.
+    for n in 0..20 {
+        let own = Ipv6Addr::from_bits(PREFIX.to_bits() | (0x100 + n));
+        let own = Cidr::new(own.into(), 64);
+        world.sides[0].ipv6_add(now, own).expect("adds");
+    }
+    let own = Cidr::new(made(PREFIX).into(), 64);
+    world.sides[0].ipv6_add(now, own).expect("adds");
+    world.run(3 * SECOND);
+    assert_eq!(world.sides[0].ipv6_addresses().count(), 22);
+    let option = prefix(PREFIX, BOTH, 100, 50);
+    advertise(&mut world, ROUTER, &advertisement(1800, 0, &option));
+    world.run(3 * 3600 * SECOND);
+    assert_eq!(state_of(&world, made(PREFIX)), Some(AddressState::Good));
+}
+
+#[test]
 fn solicitations_become_rare() {
     let mut world = begun(without_questions());
     world.run(3600 * SECOND);
@@ -218,6 +335,7 @@ fn what_somebody_else_has_is_not_used() {
         world.inject(0, &frame(0, &bytes));
         assert_eq!(state_of(&world, own), Some(AddressState::Duplicate));
         assert_eq!(world.events(0), [Event::Ipv6]);
+        assert_eq!(world.sides[0].counters().duplicate_addresses, 1);
         world.run(20 * SECOND);
         assert!(!has(&world, own));
         assert!(!kinds(&world).contains(&133), "nothing to ask with");
@@ -399,6 +517,7 @@ fn a_lying_neighbor_is_bounded_and_counted() {
     // Off, nothing of it is believed.
     let quiet = Ipv6Options {
         asks_routers: false,
+        makes_addresses: true,
         detects_duplicates: false,
     };
     let mut world = begun(quiet);
@@ -426,6 +545,7 @@ fn records(world: &World) -> Vec<(u8, Ipv6Addr)> {
 fn groups_are_reported_when_joined_asked_for_and_left() {
     let mut world = begun(Ipv6Options {
         asks_routers: false,
+        makes_addresses: true,
         detects_duplicates: false,
     });
     let group = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00, 1);

@@ -408,6 +408,7 @@ fn a_drivers_port_outlives_the_driver_and_cannot_lie() {
         let before = spoofed();
         let forged = [
             datagram(own.mac(), other.ip, ip(3), 9),
+            datagram(own.mac(), other.ip, Ipv4Addr::new(239, 1, 2, 3), 9),
             datagram(other.mac(), own.ip, ip(3), 9),
             datagram(other.mac(), other.ip, ip(3), 9),
             arp(own.mac(), own.mac(), other.ip, ip(3)),
@@ -514,6 +515,88 @@ fn a_drivers_port_outlives_the_driver_and_cannot_lie() {
         .send(&[0; 64], FrameNotes::default())
         .expect_err("a port");
     assert_eq!(gone.raw_os_error(), Some(libc::EBADFD));
+    fabric.teardown().expect("teardown");
+}
+
+/// A packet of IPv6 from a domain to all nodes, from its Ethernet header on. The bridge looks at no checksum.
+fn to_all_nodes(own: &Lease, source: Ipv6Addr, next_header: u8, payload: &[u8]) -> Vec<u8> {
+    let mut frame = vec![0x33, 0x33, 0, 0, 0, 1];
+    frame.extend(own.mac());
+    frame.extend([0x86, 0xdd, 0x60, 0, 0, 0]);
+    frame.extend((payload.len() as u16).to_be_bytes());
+    frame.extend([next_header, 255]);
+    frame.extend(source.octets());
+    frame.extend(Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1).octets());
+    frame.extend(payload);
+    frame
+}
+
+/// No domain is the router of another one, nor sends it elsewhere (RFC 4861): whichever way it says so.
+#[test]
+fn no_domain_advertises_a_router() {
+    let Some(runtime) = Runtime::new("ra") else {
+        return;
+    };
+    if !has_ipv6() {
+        fordway_test_skip::skipped("the kernel has IPv6 off");
+        return;
+    }
+    let fabric = Fabric::ensure(&runtime.0).expect("fabric");
+    let (own, other) = (with_six(8), with_six(9));
+    let near = fabric.add_domain("near", &with_six(3)).expect("near");
+    fabric.add_domain_with_driver("st", &own).expect("st");
+    let end = FrameFile::of_tap(opened(&fabric.driver_port("st", &own)));
+    let device = port_of(own.ip);
+    let counted = |frames: &[Vec<u8>]| {
+        let before = spoofed_now(&fabric, &device);
+        for frame in frames {
+            end.send(frame, FrameNotes::default()).expect("sent");
+        }
+        spoofed_now(&fabric, &device) - before
+    };
+    let mut word = vec![134, 0, 0, 0, 64, 0, 7, 8, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1];
+    word.extend(own.mac());
+    let prefix: Ipv6Addr = "2001:db8::".parse().expect("an address");
+    word.extend([3, 4, 64, 0xc0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0]);
+    word.extend(prefix.octets());
+    let redirect = [&[137, 0, 0, 0, 0, 0, 0, 0][..], &[0; 32]].concat();
+    let behind = |header: &[u8]| [header, &word].concat();
+    let source = own.link_local();
+    let forged = [
+        to_all_nodes(&own, source, 58, &word),
+        to_all_nodes(&own, other.link_local(), 58, &word),
+        to_all_nodes(&own, source, 58, &redirect),
+        // Behind options for all routers, and for the receiver; in fragments.
+        to_all_nodes(&own, source, 0, &behind(&[58, 0, 1, 4, 0, 0, 0, 0])),
+        to_all_nodes(&own, source, 60, &behind(&[58, 0, 1, 4, 0, 0, 0, 0])),
+        to_all_nodes(&own, source, 44, &behind(&[58, 0, 0, 1, 0, 0, 0, 9])),
+        // To a group, from another's address.
+        to_all_nodes(&own, other.link_local(), 17, &[0, 9, 0, 9, 0, 8, 0, 0]),
+        // The header that it is behind is in the next fragment.
+        to_all_nodes(
+            &own,
+            source,
+            44,
+            &[60, 0, 0, 1, 0, 0, 0, 9, 58, 0, 1, 4, 0, 0, 0, 0],
+        ),
+    ];
+    assert_eq!(counted(&forged), forged.len() as u64);
+    // What any host says without a lie, and nobody needs, goes uncounted: a question to routers, a report of groups.
+    let quiet = [
+        to_all_nodes(&own, source, 58, &[133, 0, 0, 0, 0, 0, 0, 0]),
+        to_all_nodes(
+            &own,
+            source,
+            0,
+            &[58, 0, 5, 2, 0, 0, 1, 0, 143, 0, 0, 0, 0, 0, 0, 0],
+        ),
+    ];
+    assert_eq!(counted(&quiet), 0);
+    assert_eq!(
+        ip_in(&near.netns_path, "-6 route show default proto ra"),
+        ""
+    );
+    drop(end);
     fabric.teardown().expect("teardown");
 }
 

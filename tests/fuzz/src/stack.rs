@@ -118,6 +118,7 @@ impl Run {
             let options = Ipv6Options {
                 detects_duplicates: kind & 8 != 0,
                 asks_routers: kind & 16 == 0,
+                makes_addresses: true,
             };
             stack.ipv6_start(1, options);
         } else {

@@ -96,7 +96,7 @@ impl StackSide {
                     keepalive.probes = value as u32;
                 }
                 "ttl" => {
-                    tcp.hop_limit = value as u8;
+                    tcp.hop_limit = Some(value as u8);
                     udp.hop_limit = Some(value as u8);
                 }
                 "tos" => (tcp.class, udp.class) = (value as u8, value as u8),

@@ -44,6 +44,16 @@ pub struct Bed {
     /// Descriptors that the stack may have; 0: the usual ones.
     files_max: u32,
     sockets_max: u32,
+    kind: Kind,
+}
+
+/// What the stack does of IPv6 by itself, and what lies between the two hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Nothing, as what it is compared with has `nodad`; a cable.
+    Quiet,
+    /// All that a Linux host does; a bridge that passes groups on to who has reported them only (mcast_snooping).
+    Whole,
 }
 
 /// Sockets that a stack may have, if a test does not say.
@@ -70,22 +80,41 @@ fn shim() -> Option<PathBuf> {
 impl Bed {
     /// `None`, with a line that says why, where it cannot be.
     pub fn start(stack: Stack) -> Option<Bed> {
-        Bed::start_of(stack, "", 0, SOCKETS_MAX)
+        Bed::start_of(stack, "", 0, SOCKETS_MAX, Kind::Quiet)
+    }
+
+    /// With a stack that is one more host among others. `far` is done at the far end before the stack begins.
+    pub fn start_whole(far: &[&str]) -> Option<Bed> {
+        let mut bed = Bed::make(Stack::Own, "", 0, SOCKETS_MAX, Kind::Whole)?;
+        for words in far {
+            said(bed.far(&words.split(' ').collect::<Vec<_>>()));
+        }
+        // The far host is heard of by the bridge, too, once it has reported the group of its last address.
+        let group = match far.iter().any(|words| words.contains("fd70::5/")) {
+            true => "port br0 grp ff02::1:ff00:5",
+            false => "port br0 grp ff02::1:ff00:1",
+        };
+        let began = Instant::now();
+        while !said(bed.far(&["bridge", "mdb", "show", "dev", "br0"])).contains(group) {
+            assert!(began.elapsed() < LIMIT / 4, "no {group}");
+        }
+        bed.start_stack();
+        Some(bed)
     }
 
     /// With a stack that has these protocols: words in quotes, with commas between.
     pub fn start_with(stack: Stack, protocols: &'static str) -> Option<Bed> {
-        Bed::start_of(stack, protocols, 0, SOCKETS_MAX)
+        Bed::start_of(stack, protocols, 0, SOCKETS_MAX, Kind::Quiet)
     }
 
     /// With a stack that may have no more descriptors than this.
     pub fn start_short(stack: Stack, files_max: u32) -> Option<Bed> {
-        Bed::start_of(stack, "", files_max, SOCKETS_MAX)
+        Bed::start_of(stack, "", files_max, SOCKETS_MAX, Kind::Quiet)
     }
 
     /// With a stack that may have no more sockets than this.
     pub fn start_small(stack: Stack, sockets_max: u32) -> Option<Bed> {
-        Bed::start_of(stack, "", 0, sockets_max)
+        Bed::start_of(stack, "", 0, sockets_max, Kind::Quiet)
     }
 
     fn start_of(
@@ -93,6 +122,21 @@ impl Bed {
         protocols: &'static str,
         files_max: u32,
         sockets_max: u32,
+        kind: Kind,
+    ) -> Option<Bed> {
+        let mut bed = Bed::make(stack, protocols, files_max, sockets_max, kind)?;
+        if stack == Stack::Own {
+            bed.start_stack();
+        }
+        Some(bed)
+    }
+
+    fn make(
+        stack: Stack,
+        protocols: &'static str,
+        files_max: u32,
+        sockets_max: u32,
+        kind: Kind,
     ) -> Option<Bed> {
         if !rustix::process::geteuid().is_root() {
             fordway_test_skip::skipped("namespaces need root");
@@ -107,7 +151,7 @@ impl Bed {
         let name = format!("fws{}-{number}", std::process::id());
         let dir = std::env::temp_dir().join(&name);
         std::fs::create_dir_all(&dir).expect("a directory");
-        let mut bed = Bed {
+        let bed = Bed {
             uid: UID + number,
             dir,
             stack,
@@ -118,11 +162,9 @@ impl Bed {
             others: Vec::new(),
             files_max,
             sockets_max,
+            kind,
         };
         bed.make_network();
-        if stack == Stack::Own {
-            bed.start_stack();
-        }
         Some(bed)
     }
 
@@ -143,8 +185,22 @@ impl Bed {
         ip(&format!(
             "-n {near} link add w0 type veth peer name f0 netns {far}"
         ));
-        ip(&format!("-n {far} addr add {FAR}/16 dev f0"));
-        ip(&format!("-n {far} addr add fd70::1/64 dev f0 nodad"));
+        let mut far_device = "f0";
+        if self.kind == Kind::Whole {
+            far_device = "br0";
+            // It asks each second, waits half a second for answers, and forgets after three. What nobody has reported goes nowhere then.
+            ip(&format!(
+                "-n {far} link add br0 type bridge mcast_snooping 1 mcast_querier 1 mcast_query_interval 100 \
+                 mcast_startup_query_interval 100 mcast_query_response_interval 50 mcast_membership_interval 300"
+            ));
+            ip(&format!("-n {far} link set f0 master br0"));
+            said(self.far(&["sysctl", "-qw", "net.ipv6.conf.br0.accept_dad=0"]));
+            ip(&format!("-n {far} link set br0 up"));
+        }
+        ip(&format!("-n {far} addr add {FAR}/16 dev {far_device}"));
+        ip(&format!(
+            "-n {far} addr add fd70::1/64 dev {far_device} nodad"
+        ));
         match self.stack {
             Stack::Own => ip(&format!("-n {near} link set w0 addrgenmode none")),
             Stack::Kernels => {
@@ -170,16 +226,26 @@ impl Bed {
         netns::cookie(self.program_netns().as_fd()).expect("a cookie")
     }
 
+    /// What the stack has written.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.dir.join("log")).unwrap_or_default()
+    }
+
     /// Starts the stack, also once more.
     pub fn start_stack(&mut self) {
+        let alone = match self.kind {
+            Kind::Quiet => r#", "detects_duplicates": false, "router_advertisements": false"#,
+            Kind::Whole => "",
+        };
         let config = format!(
             r#"{{"control_socket": "{}", "port": {{"packet": "w0"}}, "mac": "02:70:00:00:00:05",
-                "addresses": ["{OWN}/16", "fd70::5/64"], "routes": [], "sockets_max": {}, "netns_cookie": {}, "uid": {}, "protocols": [{}]}}"#,
+                "addresses": ["{OWN}/16", "fd70::5/64"], "routes": [], "sockets_max": {}, "netns_cookie": {}, "uid": {}, "protocols": [{}]{}}}"#,
             self.control_socket().display(),
             self.sockets_max,
             self.cookie(),
             self.uid,
-            self.protocols
+            self.protocols,
+            alone
         );
         // As the broker starts it, but for the broker: with the library, and confined.
         let broker = self.dir.join("control");
@@ -196,6 +262,10 @@ impl Bed {
         let path = self.dir.join("config");
         std::fs::write(&path, config).expect("a configuration");
         command.stdin(std::fs::File::open(path).expect("a configuration"));
+        let mut log = std::fs::File::options();
+        log.create(true).append(true);
+        let log = log.open(self.dir.join("log")).expect("a log");
+        command.stderr(log);
         self.stackd = Some(command.spawn().expect("stackd"));
         let began = Instant::now();
         while std::os::unix::net::UnixStream::connect(self.control_socket())
@@ -245,6 +315,11 @@ impl Bed {
     /// A program where the stack's programs are, without the library.
     pub fn bare(&self, words: &[&str]) -> Command {
         self.command_in("p", words)
+    }
+
+    /// A program where the stack's port is.
+    pub fn wire(&self, words: &[&str]) -> Command {
+        self.command_in("s", words)
     }
 
     /// A program at the far end.

@@ -180,7 +180,11 @@ impl Stack {
             return;
         };
         let tcp_options = listener.options;
-        let (hop_limit, class) = (tcp_options.hop_limit.max(1), tcp_options.class);
+        let hop_limit = match tcp_options.hop_limit {
+            Some(hops) => hops.max(1),
+            None => self.hop_limit(half_open.remote.is_ipv6()),
+        };
+        let class = tcp_options.class;
         let options = SynOptions {
             mss: Some(self.own_mss(&half_open.remote)),
             window_scale: half_open

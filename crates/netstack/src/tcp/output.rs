@@ -171,13 +171,17 @@ impl Stack {
     ) -> Option<(usize, Option<u16>)> {
         let now = self.now;
         self.counters.flow_visits += 1;
+        let usual_hops = [false, true].map(|is_ipv6| self.hop_limit(is_ipv6));
         let flow = self.tcp.flow(index)?;
         let (local, remote) = (flow.local, flow.remote);
         let network = packet::header_len(&remote.ip());
         let mss = flow.tcp.send.mss;
         let payload_max = bytes_max.saturating_sub(network + 20 + TIMES) as u64;
         let payload_max = (payload_max - payload_max % mss).max(mss);
-        let hop_limit = flow.tcp.options.hop_limit.max(1);
+        let hop_limit = match flow.tcp.options.hop_limit {
+            Some(hops) => hops.max(1),
+            None => usual_hops[usize::from(remote.is_ipv6())],
+        };
         let class = flow.tcp.options.class;
         let (header, payload) = flow.tcp.write(&mut packet[network..], payload_max, now)?;
         packet::put16(packet, network, local.port());
