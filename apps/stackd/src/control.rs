@@ -30,6 +30,7 @@ const ENOBUFS: i32 = 105;
 const ENOTCONN: i32 = 107;
 const ETOOMANYREFS: i32 = 109;
 const ESTALE: i32 = 116;
+const ENOPROTOOPT: i32 = 92;
 const EPROTONOSUPPORT: i32 = 93;
 
 /// The connections, by the places that are their tokens.
@@ -286,8 +287,15 @@ impl Server {
     }
 
     fn set_option(&mut self, place: Place, of: (i32, i32), value: &[u8]) -> Result<(), i32> {
-        let socket = self.table.get(place).ok_or(ESTALE)?;
-        crate::options::set(socket, of, value)?;
+        #[cfg(feature = "udp")]
+        let done = self.set_group_option(place, of, value);
+        #[cfg(not(feature = "udp"))]
+        let done = None;
+        let set_plain = |server: &mut Server| {
+            let socket = server.table.get(place).ok_or(ESTALE)?;
+            crate::options::set(socket, of, value)
+        };
+        done.unwrap_or_else(|| set_plain(self))?;
         #[cfg(feature = "tcp")]
         self.apply_options(place);
         #[cfg(feature = "udp")]
@@ -308,6 +316,12 @@ impl Server {
         }
         let socket = self.table.look(place).ok_or(ESTALE)?;
         let kept = crate::options::get(socket, of)?;
+        #[cfg(feature = "udp")]
+        match of {
+            of if crate::groups::is_order(of) => return Err(ENOPROTOOPT),
+            (level::IP, name::IP_MULTICAST_IF) => return Ok(crate::groups::interface_of(socket)),
+            _ => {}
+        }
         if let (level::IP, name::IP_MTU) | (level::IPV6, name::IPV6_MTU) = of {
             // Linux says it of the path to the far end, of whatever family.
             let to = socket.remote.ok_or(ENOTCONN)?.ip().to_canonical();

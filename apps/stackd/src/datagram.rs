@@ -15,7 +15,7 @@ use fordway_abi::stack::{DATAGRAM_BYTES_MAX, HEAD_BYTES, Head, INET, INET6, head
 use fordway_netstack::{Error, UdpId, UdpOptions};
 use fordway_platform::messages::MESSAGES_MAX;
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Datagrams, and bytes of them, that a socket sends in one round.
@@ -76,13 +76,29 @@ impl Datagrams {
 /// A socket of AF_INET6 has IPv6's marks, also towards addresses of IPv4.
 fn udp_options(socket: &Socket) -> UdpOptions {
     let (hop_limit, class) = socket.options.marks(!socket.is_inet6);
+    let of_groups = match socket.is_inet6 {
+        true => [
+            (level::IPV6, name::IPV6_MULTICAST_HOPS),
+            (level::IPV6, name::IPV6_MULTICAST_LOOP),
+            (level::IPV6, name::IPV6_MULTICAST_ALL),
+        ],
+        false => [
+            (level::IP, name::IP_MULTICAST_TTL),
+            (level::IP, name::IP_MULTICAST_LOOP),
+            (level::IP, name::IP_MULTICAST_ALL),
+        ],
+    };
+    let [hops, loops, all] = of_groups.map(|(level, name)| socket.options.get(level, name));
     UdpOptions {
         // Who may share a port was asked before.
         shares_port: true,
         spreads: socket.options.is_set(level::SOCKET, name::REUSEPORT),
         hop_limit,
+        group_hop_limit: hops as u8,
+        group_sources: socket.options.group_sources(),
+        loops_groups: loops != 0,
+        hears_all_groups: all != 0,
         class,
-        ..UdpOptions::default()
     }
 }
 
@@ -118,7 +134,17 @@ impl Server {
             places.resize(id.index() + 1, None);
         }
         places[id.index()] = Some((id, place));
+        self.tell_groups(place);
         Ok(())
+    }
+
+    /// Tells the stack which groups a socket is in.
+    pub(crate) fn tell_groups(&mut self, place: Place) {
+        let id = self.datagrams.ids.get(&place);
+        if let (Some(id), Some(socket)) = (id, self.table.look(place)) {
+            // It is there.
+            let _ = self.stack.udp_set_groups(*id, &socket.groups);
+        }
     }
 
     pub(crate) fn close_datagrams(&mut self, place: Place) {
@@ -144,7 +170,14 @@ impl Server {
             let _ = self.send_frames();
         }
         let source = match to {
-            Some(to) => Some(self.stack.source_for(&to.ip()).ok_or(ENETUNREACH)?),
+            Some(to) => {
+                let socket = self.table.look(place).ok_or(EINVAL)?;
+                let sources = socket.options.group_sources().into_iter().flatten();
+                let mut of_family = sources.filter(|own| own.is_ipv4() == to.is_ipv4());
+                let chosen = of_family.next().filter(|_| to.ip().is_multicast());
+                let source = chosen.or_else(|| self.stack.source_for(&to.ip()));
+                Some(source.ok_or(ENETUNREACH)?)
+            }
             None => None,
         };
         if to.is_some() {
@@ -275,6 +308,15 @@ impl Server {
         self.datagrams.room = room;
     }
 
+    /// Which of our own addresses answers what came to this one: a group, or all, have none.
+    fn answering(&self, to: IpAddr, from: IpAddr) -> Option<IpAddr> {
+        let mut own = self.stack.addresses().iter();
+        match to.is_loopback() || own.any(|own| own.address == to) {
+            true => Some(to),
+            false => self.stack.source_for(&from),
+        }
+    }
+
     /// As many as one call takes; whether there may be more.
     fn give_some(&mut self, place: Place, id: UdpId, room: &mut [u8]) -> bool {
         let Some(socket) = self.table.look(place) else {
@@ -283,10 +325,15 @@ impl Server {
         let (Some(pair), is_inet6) = (&socket.pair, socket.is_inet6) else {
             return false;
         };
-        let wants_info = match is_inet6 {
-            true => socket.options.is_set(level::IPV6, name::IPV6_RECVPKTINFO),
-            false => socket.options.is_set(level::IP, name::IP_PKTINFO),
+        let wanted = match is_inet6 {
+            true => [
+                (level::IPV6, name::IPV6_RECVPKTINFO),
+                (level::IPV6, name::IPV6_RECVHOPLIMIT),
+            ],
+            false => [(level::IP, name::IP_PKTINFO), (level::IP, name::IP_RECVTTL)],
         };
+        let [wants_info, wants_hops] =
+            wanted.map(|(level, name)| socket.options.is_set(level, name));
         let mut bounds = [0; MESSAGES_MAX + 1];
         let (mut count, mut end) = (0, 0);
         let ended = loop {
@@ -294,19 +341,28 @@ impl Server {
                 break None;
             }
             let message = &mut room[end..];
-            let received = self.stack.udp_receive(id, &mut message[HEAD_BYTES..]);
-            let (length, from, own) = match received {
-                Ok((length, _, from, own)) => (length, from, own),
+            let came = match self.stack.udp_take(id, &mut message[HEAD_BYTES..]) {
+                Ok(came) => came,
                 Err(error) => break Some(error),
             };
-            let head = Head {
-                name: names::write(from, is_inet6),
-                own: names::bytes_of(own, is_inet6),
+            let mut head = Head {
+                name: names::write(came.from, is_inet6),
+                own: names::bytes_of(came.to, is_inet6),
                 flags: if wants_info { head::PACKET_INFO } else { 0 },
                 reserved: 0,
             };
+            // A socket of IPv6 is told nothing of a packet of IPv4.
+            if wants_hops && came.from.is_ipv6() == is_inet6 {
+                head.flags |= head::HOP_LIMIT | u32::from(came.hop_limit) << head::HOPS_SHIFT;
+            }
+            if wants_info
+                && !is_inet6
+                && let Some(own) = self.answering(came.to, came.from.ip())
+            {
+                head.own[4..8].copy_from_slice(&names::bytes_of(own, false)[..4]);
+            }
             message[..HEAD_BYTES].copy_from_slice(head.as_bytes());
-            end += HEAD_BYTES + length;
+            end += HEAD_BYTES + came.copied;
             count += 1;
             bounds[count] = end;
         };

@@ -37,6 +37,8 @@ pub mod confine;
 mod control;
 #[cfg(feature = "udp")]
 mod datagram;
+#[cfg(feature = "udp")]
+mod groups;
 mod names;
 mod options;
 mod orders;

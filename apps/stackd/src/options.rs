@@ -2,6 +2,7 @@
 
 use crate::table::{Body, Socket};
 use fordway_abi::stack::{Handling, level, name, option};
+use std::net::Ipv4Addr;
 
 const EINVAL: i32 = 22;
 const ENOPROTOOPT: i32 = 92;
@@ -19,12 +20,26 @@ const CONGESTION: &[u8] = b"reno";
 const CONGESTION_BYTES: usize = 16;
 
 /// What was set of a socket's options.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Options {
     /// Level, name, value. Not more than the table of options has rows.
     values: Vec<(i32, i32, i32)>,
     /// SO_LINGER, in seconds.
     pub linger_s: Option<i32>,
+    /// IP_MULTICAST_IF.
+    pub group_index: u32,
+    pub group_address: Ipv4Addr,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            values: Vec::new(),
+            linger_s: None,
+            group_index: 0,
+            group_address: Ipv4Addr::UNSPECIFIED,
+        }
+    }
 }
 
 impl Options {
@@ -44,7 +59,7 @@ impl Options {
         self.get(level, name) != 0
     }
 
-    fn put(&mut self, level: i32, name: i32, value: i32) {
+    pub(crate) fn put(&mut self, level: i32, name: i32, value: i32) {
         let set = self
             .values
             .iter_mut()
@@ -82,7 +97,7 @@ impl Options {
 }
 
 /// Whether an option of this level is one of the socket's at all.
-fn has_level(socket: &Socket, of: i32) -> bool {
+pub(crate) fn has_level(socket: &Socket, of: i32) -> bool {
     match of {
         level::TCP => socket.is_stream(),
         level::UDP => !socket.is_stream(),
@@ -101,8 +116,17 @@ fn is_switch(of: (i32, i32)) -> bool {
             level::SOCKET,
             name::REUSEADDR | name::REUSEPORT | name::KEEPALIVE | SO_BROADCAST | SO_OOBINLINE
         ) | (level::TCP, name::TCP_NODELAY | TCP_CORK)
-            | (level::IPV6, name::V6ONLY | name::IPV6_RECVPKTINFO)
-            | (level::IP, name::IP_PKTINFO)
+            | (
+                level::IPV6,
+                name::V6ONLY
+                    | name::IPV6_RECVPKTINFO
+                    | name::IPV6_RECVHOPLIMIT
+                    | name::IPV6_MULTICAST_ALL
+            )
+            | (
+                level::IP,
+                name::IP_PKTINFO | name::IP_RECVTTL | name::IP_MULTICAST_LOOP
+            )
     )
 }
 
@@ -161,14 +185,23 @@ pub(crate) fn set(socket: &mut Socket, of: (i32, i32), value: &[u8]) -> Result<(
         // linux: IPV6_MIN_MTU.
         (level::IPV6, name::IPV6_MTU) => number != 0 && number < 1280,
         (level::IP, name::IP_TTL) => number != -1 && !(1..=255).contains(&number),
-        (level::IPV6, name::IPV6_UNICAST_HOPS | name::IPV6_TCLASS) => !(-1..=255).contains(&number),
+        (level::IPV6, name::IPV6_UNICAST_HOPS | name::IPV6_TCLASS | name::IPV6_MULTICAST_HOPS) => {
+            !(-1..=255).contains(&number)
+        }
+        (level::IP, name::IP_MULTICAST_TTL) => socket.is_stream() || !(-1..=255).contains(&number),
+        (level::IP, name::IP_MULTICAST_ALL) | (level::IPV6, name::IPV6_MULTICAST_LOOP) => {
+            !(0..=1).contains(&number)
+        }
         _ => false,
     };
     if is_bad {
         return Err(EINVAL);
     }
     let number = match of {
-        (level::IP, name::IP_TTL) | (level::IPV6, name::IPV6_UNICAST_HOPS) if number == -1 => {
+        (level::IP, name::IP_TTL | name::IP_MULTICAST_TTL)
+        | (level::IPV6, name::IPV6_UNICAST_HOPS | name::IPV6_MULTICAST_HOPS)
+            if number == -1 =>
+        {
             socket.options.clear(of);
             return Ok(());
         }

@@ -385,6 +385,8 @@ impl Server {
             owner: Some(owner),
             bound: None,
             options,
+            #[cfg(feature = "udp")]
+            groups: Vec::new(),
             error: None,
             local: None,
             remote: None,
@@ -463,6 +465,8 @@ impl Server {
 
     /// The program has let go of a socket.
     pub(crate) fn forget(&mut self, place: Place) {
+        #[cfg(feature = "udp")]
+        self.leave_all(place);
         self.unbind(place);
         self.table.remove(place);
     }
@@ -489,9 +493,9 @@ impl Server {
             (false, true) if is_v6only => return Err(EINVAL),
             _ => {}
         }
-        let is_group =
-            !is_stream && (wanted.ip().is_multicast() || self.is_broadcast(&wanted.ip()));
-        if !self.is_own(&wanted.ip()) && !is_group {
+        let is_to_all = !is_stream && self.is_broadcast(&wanted.ip());
+        let is_group = !is_stream && wanted.ip().is_multicast();
+        if !self.is_own(&wanted.ip()) && !is_group && !is_to_all {
             return Err(EADDRNOTAVAIL);
         }
         if has_name {
@@ -507,7 +511,7 @@ impl Server {
             0 => ports.choose(random).ok_or(EADDRINUSE)?,
             port => port,
         };
-        let address = if is_group {
+        let address = if is_to_all {
             names::any(false)
         } else {
             wanted.ip()

@@ -18,6 +18,9 @@ use fordway_driver::tell;
 use fordway_netstack::{AddressState, Cidr, Ipv6Options, Stack};
 use std::net::IpAddr;
 
+/// Duplicates that have a line each; of more, only some have.
+const LINES_MAX: u64 = 16;
+
 impl Config {
     /// How IPv6 begins, if programs are to have it.
     fn ipv6_options(&self) -> Option<Ipv6Options> {
@@ -67,9 +70,6 @@ impl Server {
         }
     }
 }
-
-/// Duplicates that have a line each; of more, only some have.
-const LINES_MAX: u64 = 16;
 
 #[cfg(test)]
 mod tests {

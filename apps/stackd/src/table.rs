@@ -27,6 +27,9 @@ pub(crate) struct Socket {
     /// Its name, once it has one.
     pub bound: Option<Bound>,
     pub options: Options,
+    /// Groups that it is in.
+    #[cfg(feature = "udp")]
+    pub groups: Vec<fordway_netstack::Membership>,
     /// For SO_ERROR, once.
     pub error: Option<i32>,
     /// Names of a connection, or of UDP's far end.
@@ -220,6 +223,8 @@ mod tests {
             owner: Some(1),
             bound: None,
             options: Options::default(),
+            #[cfg(feature = "udp")]
+            groups: Vec::new(),
             error: None,
             local: None,
             remote: None,

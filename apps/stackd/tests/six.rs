@@ -5,6 +5,8 @@
 mod common;
 
 use common::{Bed, said, said_soon};
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 /// Longest that anything takes to come to pass.
@@ -69,8 +71,60 @@ fn a_bridge_that_wants_reports_passes_questions_on() {
         said(bed.far(&["ip", "neigh", "flush", "dev", "br0"]));
         ping(&bed, to);
     }
+    // Its port takes what is for groups, whichever ones the port's own host is in.
+    let port = said(bed.wire(&["ip", "-d", "link", "show", "dev", "w0"]));
+    assert!(port.contains("allmulti 1"), "{port}");
     assert!(bed.stack_lives());
     assert_eq!(bed.log(), "");
+}
+
+#[test]
+fn groups_of_sockets_are_reported_to_the_bridge() {
+    let Some(mut bed) = Bed::start_whole(&[]) else {
+        return;
+    };
+    let client = "import socket, struct, sys
+four, six = socket.socket(socket.AF_INET, socket.SOCK_DGRAM), socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+four.setsockopt(0, 35, socket.inet_aton('239.70.1.2') + socket.inet_aton('0.0.0.0'))
+six.setsockopt(41, 26, 1)
+six.setsockopt(41, 20, socket.inet_pton(socket.AF_INET6, 'ff05::70:2') + struct.pack('I', 0))
+for sock in (four, six): sock.bind(('', 7150)); sock.settimeout(60)
+print('there', flush=True)
+for sock in (four, six): print(sock.recv(100).decode(), flush=True)
+sys.stdin.read()";
+    let mut client = bed.near(&["python3", "-c", client]);
+    client.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut client = client.spawn().expect("python3");
+    let lines = client.stdout.take().expect("its output");
+    let mut lines = BufReader::new(lines).lines().map_while(Result::ok);
+    assert_eq!(lines.next().as_deref(), Some("there"));
+    let shown = |group: &str| {
+        said(bed.far(&["bridge", "mdb", "show", "dev", "br0"]))
+            .contains(&format!("port f0 grp {group} "))
+    };
+    for (group, what) in [("239.70.1.2", "four"), ("ff05::70:2", "six")] {
+        until("a report", || shown(group));
+        let kind = if what == "four" {
+            "AF_INET"
+        } else {
+            "AF_INET6"
+        };
+        let send = format!(
+            "import socket; s = socket.socket(socket.{kind}, socket.SOCK_DGRAM)
+if s.family == socket.AF_INET: s.setsockopt(0, 32, socket.inet_aton('10.70.0.1'))
+else: s.setsockopt(41, 17, socket.if_nametoindex('br0'))
+s.sendto(b'{what}', ('{group}', 7150))"
+        );
+        said(bed.far(&["python3", "-c", &send]));
+        assert_eq!(lines.next().as_deref(), Some(what));
+    }
+    // A socket that is gone is in no group, and the bridge is told so.
+    drop(client.stdin.take());
+    assert!(client.wait().expect("its end").success());
+    for group in ["239.70.1.2", "ff05::70:2"] {
+        until("the group is left", || !shown(group));
+    }
+    assert!(bed.stack_lives());
 }
 
 #[test]

@@ -308,7 +308,8 @@ pub struct Listener {
 pub struct Head {
     /// Who has sent it, or gets it; without a family: the far end that the socket is connected to.
     pub name: Name,
-    /// The own address that it came to, or goes from; all zeros: as the stack chooses. IPv4 in the first four bytes.
+    /// The address that it came to, or the own one that it goes from; all zeros: as the stack chooses. IPv4 in the first four bytes; in the next
+    /// four, of what came, the own address that answers it.
     pub own: [u8; 16],
     /// Of [`head`].
     pub flags: u32,
@@ -322,6 +323,10 @@ pub mod head {
     pub const PACKET_INFO: u32 = 1;
     /// No datagram: an error waits (SO_ERROR), which this receive tells unless it was told meanwhile.
     pub const FAILED: u32 = 2;
+    /// The program wants to know how many hops were left to it (IP_RECVTTL, IPV6_RECVHOPLIMIT): the byte at [`HOPS_SHIFT`].
+    pub const HOP_LIMIT: u32 = 4;
+    /// Of the lowest of eight bits that are a number.
+    pub const HOPS_SHIFT: u32 = 8;
 }
 
 /// Bytes of a [`Head`].

@@ -56,6 +56,13 @@ fn protocols(stack: &mut Stack, now: u64) {
         let _ = black_box(stack.udp_receive(id, &mut buffer));
         let _ = black_box(stack.udp_connect(id, Some(peer)));
         let _ = black_box(stack.udp_error(id));
+        let group = fordway_netstack::Membership {
+            group: Ipv4Addr::new(239, 1, 2, 3).into(),
+            is_loopback: false,
+        };
+        let _ = black_box(stack.join_group(black_box(group)));
+        let _ = black_box(stack.udp_set_groups(id, &[group]));
+        stack.leave_group(black_box(group));
         let _ = black_box(stack.udp_close(id));
     }
     #[cfg(feature = "icmp")]

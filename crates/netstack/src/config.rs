@@ -1,5 +1,8 @@
 //! What a stack is told when it is made: its link, its bounds, how its connections behave.
 
+#[cfg(feature = "udp")]
+use core::net::IpAddr;
+
 use crate::{Mac, Micros, SECOND_US};
 
 /// The network card, as far as the stack must know it.
@@ -47,6 +50,8 @@ pub struct Limits {
     pub udp_queue_bytes_max: usize,
     /// Datagrams that wait for all of them.
     pub udp_bytes_max: usize,
+    /// Groups that sockets are in.
+    pub groups_max: usize,
     /// Bytes of all packets that are being put together from fragments.
     pub reassembly_bytes_max: usize,
     pub reassembly_packets_max: usize,
@@ -104,6 +109,7 @@ impl Default for Limits {
             outbox_bytes_max: 512 * 1024,
             udp_queue_bytes_max: 256 * 1024,
             udp_bytes_max: 64 * 1024 * 1024,
+            groups_max: 256,
             reassembly_bytes_max: 512 * 1024,
             reassembly_packets_max: 32,
             paths_max: 256,
@@ -205,6 +211,13 @@ pub struct UdpOptions {
     /// Time to live or hop limit; `None` is what the link says, else 64.
     pub hop_limit: Option<u8>,
     pub group_hop_limit: u8,
+    /// Sources of what goes to groups of this or that version of IP, from a socket that is bound
+    /// to no address (IP_MULTICAST_IF). By a loopback address it stays with us.
+    pub group_sources: [Option<IpAddr>; 2],
+    /// What goes to a group that we are in comes back to us (IP_MULTICAST_LOOP).
+    pub loops_groups: bool,
+    /// Hears all groups that somebody here is in, not its own alone (IP_MULTICAST_ALL).
+    pub hears_all_groups: bool,
     /// Type of service or traffic class.
     pub class: u8,
 }
@@ -217,6 +230,9 @@ impl Default for UdpOptions {
             spreads: true,
             hop_limit: None,
             group_hop_limit: 1,
+            group_sources: [None; 2],
+            loops_groups: true,
+            hears_all_groups: true,
             class: 0,
         }
     }

@@ -114,11 +114,7 @@ impl Stack {
         }
         self.check_source(&ip, origin)?;
         let class = self.routing.classify(&ip.dst);
-        let is_foreign_group = match ip.dst {
-            #[cfg(feature = "ipv6")]
-            IpAddr::V6(group) => class == Class::Multicast && !self.is_own_group(&group),
-            _ => false,
-        };
+        let is_foreign_group = class == Class::Multicast && !self.hears_group(&ip);
         #[cfg(feature = "dhcp")]
         let class = self.class_for_dhcp(bytes, &ip, class);
         if class == Class::Other || is_foreign_group {
@@ -195,6 +191,22 @@ impl Stack {
         self.deliver(&mut bytes[..end], ip, class, origin, rest)
     }
 
+    /// Whether we are in the group that a packet goes to.
+    fn hears_group(&self, ip: &Ip) -> bool {
+        #[cfg(feature = "udp")]
+        if self.groups.has(&ip.dst, ip.src.is_loopback()) {
+            return true;
+        }
+        match ip.dst {
+            #[cfg(feature = "udp")]
+            IpAddr::V4(group) => group == crate::groups::ALL_HOSTS,
+            #[cfg(feature = "ipv6")]
+            IpAddr::V6(group) => self.is_own_group(&group),
+            #[allow(unreachable_patterns)]
+            _ => false,
+        }
+    }
+
     /// A source that is a group, ourselves seen from outside, or unset where it must not be.
     fn check_source(&self, ip: &Ip, origin: Origin) -> Result<(), Drop> {
         let src = &ip.src;
@@ -207,8 +219,10 @@ impl Stack {
         if is_group || (from_outside && is_ours) {
             return Err(Drop::Source);
         }
-        // Only who looks for an address has none: DHCP, duplicate address detection.
-        if src.is_unspecified() && ip.protocol != packet::UDP && ip.protocol != packet::ICMPV6 {
+        // Only who looks for an address has none (DHCP, duplicate address detection), and a switch
+        // that asks for groups (RFC 4541 section 2.1.1).
+        let may_lack_one = [packet::UDP, packet::ICMPV6, packet::IGMP];
+        if src.is_unspecified() && !may_lack_one.contains(&ip.protocol) {
             return Err(Drop::Source);
         }
         Ok(())
@@ -243,6 +257,8 @@ impl Stack {
                 }
                 self.udp_input(bytes, ip, class)
             }
+            #[cfg(feature = "udp")]
+            packet::IGMP if ip.dst.is_ipv4() => self.igmp_input(bytes, ip),
             #[cfg(feature = "icmp")]
             packet::ICMP if ip.dst.is_ipv4() => self.icmp_input(bytes, ip, class),
             #[cfg(feature = "ipv6")]
@@ -272,7 +288,7 @@ impl Stack {
         dst: IpAddr,
         field: usize,
     ) -> Result<(), (Drop, Vec<u8>)> {
-        let Some(hop) = self.routing.hop(&dst) else {
+        let Some(hop) = self.routing.hop_from(&src, &dst) else {
             return Err((Drop::Unreachable, frame));
         };
         #[cfg(feature = "filter")]
@@ -298,7 +314,7 @@ impl Stack {
         dst: IpAddr,
         field: usize,
     ) -> Result<(), (Drop, Vec<u8>)> {
-        match self.routing.hop(&dst) {
+        match self.routing.hop_from(&src, &dst) {
             Some(hop) => self.send_sealed(hop, frame, src, dst, field),
             None => Err((Drop::Unreachable, frame)),
         }
@@ -314,6 +330,11 @@ impl Stack {
     ) -> Result<(), (Drop, Vec<u8>)> {
         if hop == Hop::Own {
             return self.send_to_hop(hop, frame, None);
+        }
+        #[cfg(feature = "udp")]
+        if self.loop_group(hop, &frame, &dst) {
+            self.outbox.give_back(frame);
+            return Ok(());
         }
         let mtu_bytes = self.path_mtu(&dst);
         if frame.len() - ETHERNET > mtu_bytes {
@@ -547,7 +568,7 @@ fn names(packet: &[u8]) -> [u8; packet::IPV6] {
 }
 
 /// The Ethernet group of a multicast address (RFC 1112 section 6.4, RFC 2464 section 7).
-fn group_mac(packet: &[u8], is_v6: bool) -> Mac {
+pub(crate) fn group_mac(packet: &[u8], is_v6: bool) -> Mac {
     if is_v6 {
         [0x33, 0x33, packet[36], packet[37], packet[38], packet[39]]
     } else {

@@ -6,9 +6,9 @@
 //!        │                                                                   ▲
 //!        ▼                                                                   │
 //!   Ethernet ── ARP, ND ◄──────────── neighbors ──────────────► replies, datagrams (outbox)
-//!        │       └── autoconf: addresses, routers, groups                    │
+//!        │       └── autoconf: addresses, routers; reports of groups         │
 //!       IP ── fragments ── filter ──┬── ICMP: echo, errors, ping ──► path MTUs
-//!                                   ├── UDP: both names or port ──► queue    │ filter
+//!                                   ├── UDP: both names or port, groups ► queue  filter
 //!                                   └── TCP: 5-tuple ──hash──► one flow ── dirty flows only
 //!                                             │              half-open · TIME_WAIT
 //!                                             └── listeners ──► accept queue
@@ -24,7 +24,8 @@
 //!
 //! **Limits.** Everything that a foreign host can make grow is bounded by [`Limits`]: neighbors,
 //! half-open connections (then SYN cookies), accept queues, flows, TIME_WAIT, reassembly, queued
-//! datagrams, frames to be sent, path MTUs, what routers advertise, ICMP errors per second.
+//! datagrams, frames to be sent, path MTUs, what routers advertise, ICMP errors per second; and
+//! groups that our own sockets join.
 #![no_std]
 #![forbid(unsafe_code)]
 // What only a protocol that is left out uses is left out by the linker.
@@ -74,9 +75,13 @@ mod filter;
 #[cfg(feature = "fragments")]
 mod fragments;
 mod frame;
+#[cfg(feature = "udp")]
+mod groups;
 mod hash;
 #[cfg(feature = "icmp")]
 mod icmp;
+#[cfg(feature = "udp")]
+mod igmp;
 mod ip;
 #[cfg(feature = "autoconf")]
 mod mld;
@@ -86,6 +91,8 @@ mod neighbor;
 mod outbox;
 mod packet;
 mod path;
+#[cfg(any(feature = "udp", feature = "autoconf"))]
+mod reports;
 mod route;
 mod stack;
 #[cfg(feature = "tcp")]
@@ -108,6 +115,8 @@ pub use dns::{DnsError, DnsId};
 #[cfg(feature = "filter")]
 pub use fordway_filter;
 pub use frame::{Behind, ChecksumRequest, HEAD_BYTES_MIN, RxChecksum, RxFrame, TxFrame};
+#[cfg(feature = "udp")]
+pub use groups::Membership;
 #[cfg(feature = "icmp")]
 pub use icmp::PingReply;
 pub use route::{Cidr, Route};
@@ -115,7 +124,7 @@ pub use stack::{Error, Event, Stack};
 #[cfg(feature = "tcp")]
 pub use tcp::{ListenerId, Ready, TcpId, TcpInfo, TcpState};
 #[cfg(feature = "udp")]
-pub use udp::UdpId;
+pub use udp::{Arrival, UdpId};
 
 /// Microseconds of a clock that only goes forward.
 pub type Micros = u64;

@@ -22,6 +22,7 @@ pub(crate) const BROADCAST: Mac = [0xff; 6];
 pub(crate) const IPV4: usize = 20;
 pub(crate) const IPV6: usize = 40;
 pub(crate) const ICMP: u8 = 1;
+pub(crate) const IGMP: u8 = 2;
 pub(crate) const TCP: u8 = 6;
 pub(crate) const UDP: u8 = 17;
 pub(crate) const ICMPV6: u8 = 58;

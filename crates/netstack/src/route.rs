@@ -129,6 +129,14 @@ impl Routing {
         route.or_else(advertised).map(Hop::Neighbor)
     }
 
+    /// The same of a packet with this source: to a group, a loopback address speaks to us alone.
+    pub(crate) fn hop_from(&self, src: &IpAddr, dst: &IpAddr) -> Option<Hop> {
+        if dst.is_multicast() && src.is_loopback() {
+            return Some(Hop::Own);
+        }
+        self.hop(dst)
+    }
+
     /// Whether a destination is a neighbor.
     pub(crate) fn is_on_link(&self, address: &IpAddr) -> bool {
         let mut networks = self.addresses.iter().chain(&self.on_link);

@@ -151,6 +151,8 @@ pub struct Stack {
     pub(crate) tcp: crate::tcp::Tcp,
     #[cfg(feature = "udp")]
     pub(crate) udp: crate::udp::Udp,
+    #[cfg(feature = "udp")]
+    pub(crate) groups: crate::groups::Groups,
     #[cfg(feature = "icmp")]
     pub(crate) icmp: crate::icmp::Icmp,
     #[cfg(feature = "fragments")]
@@ -187,6 +189,8 @@ impl Stack {
             tcp: crate::tcp::Tcp::new(&limits, &mut random),
             #[cfg(feature = "udp")]
             udp: crate::udp::Udp::new(random.next()),
+            #[cfg(feature = "udp")]
+            groups: crate::groups::Groups::default(),
             #[cfg(feature = "icmp")]
             icmp: crate::icmp::Icmp::new(&limits),
             #[cfg(feature = "fragments")]
@@ -379,6 +383,8 @@ impl Stack {
             self.tcp.poll_at(self.now),
             #[cfg(feature = "fragments")]
             self.fragments.next_at(),
+            #[cfg(feature = "udp")]
+            self.groups.igmp.reports.next_at(),
             #[cfg(feature = "autoconf")]
             self.autoconf.next_at(),
             #[cfg(feature = "dhcp")]
@@ -454,6 +460,10 @@ impl Stack {
         }
         #[cfg(feature = "fragments")]
         self.fragments.advance(now);
+        #[cfg(feature = "udp")]
+        if is_due(self.groups.igmp.reports.next_at()) {
+            self.igmp_advance();
+        }
         #[cfg(feature = "autoconf")]
         if is_due(self.autoconf.next_at()) {
             self.autoconf_advance();

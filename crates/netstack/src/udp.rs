@@ -6,9 +6,10 @@
 //!      └── port ──► bound to this very address, else to its family, else to all
 //!                     several share the port: the hash of both names chooses one
 //! ```
-//! A connected socket hears its peer alone. A datagram to a group goes to every socket that it
-//! fits. What no socket wants is answered by ICMP. A full queue drops the newest, as on Linux;
-//! so does the bound on all queues together.
+//! A connected socket hears its peer alone. A datagram to all goes to every socket that it fits;
+//! one to a group, of those, to the ones that are in it, or that take all (`groups`). What no
+//! socket wants is answered by ICMP. A full queue drops the newest, as on Linux; so does the
+//! bound on all queues together.
 //!
 //! **Errors.** A hard ICMP error about a datagram of a connected socket is kept, an event tells
 //! of it, and the next call that sends or receives fails with it, once (udp(7), as `sock_error`
@@ -23,6 +24,7 @@ use hashbrown::HashMap;
 
 use crate::config::UdpOptions;
 use crate::counters::Drop;
+use crate::groups::Membership;
 use crate::hash::Keyed;
 use crate::packet::{self, Ip};
 use crate::route::Class;
@@ -51,7 +53,20 @@ impl UdpId {
 struct Datagram {
     from: SocketAddr,
     to: IpAddr,
+    hop_limit: u8,
     bytes: Vec<u8>,
+}
+
+/// What is known of a datagram that came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    /// Bytes that found room, and all there were.
+    pub copied: usize,
+    pub whole: usize,
+    pub from: SocketAddr,
+    /// The address of ours, or the group, that it came to.
+    pub to: IpAddr,
+    pub hop_limit: u8,
 }
 
 #[derive(Debug)]
@@ -63,6 +78,7 @@ struct Socket {
     /// Both names while it is connected.
     names: Option<Names>,
     options: UdpOptions,
+    groups: Vec<Membership>,
     error: Option<Error>,
     is_open: bool,
     is_queued: bool,
@@ -79,6 +95,29 @@ impl Socket {
             None => 1,
             Some(_) => 0,
         }
+    }
+
+    /// Whether what comes to a group is for it, as far as that goes (linux: ip_mc_sf_allow,
+    /// inet6_mc_check, which does not ask where).
+    fn hears(&self, group: &IpAddr, is_loopback: bool) -> bool {
+        let is_it = |joined: &Membership| {
+            let is_there = group.is_ipv6() || joined.is_loopback == is_loopback;
+            joined.group == *group && is_there
+        };
+        self.options.hears_all_groups || self.groups.iter().any(is_it)
+    }
+
+    /// Its own address, if it is bound to one.
+    fn own(&self) -> Option<IpAddr> {
+        let own = self.names.map(|names| names.local.ip()).or(self.bound);
+        own.filter(|own| !own.is_unspecified() && !own.is_multicast())
+    }
+
+    /// The address that it has chosen for what goes to groups, if `to` is one.
+    fn group_source(&self, to: &IpAddr) -> Option<IpAddr> {
+        let sources = self.options.group_sources.into_iter().flatten();
+        let mut of_family = sources.filter(|source| source.is_ipv4() == to.is_ipv4());
+        of_family.next().filter(|_| to.is_multicast())
     }
 
     /// Whether a datagram could be for both.
@@ -214,7 +253,8 @@ impl Stack {
         port: u16,
         options: UdpOptions,
     ) -> Result<UdpId, Error> {
-        if address.is_some_and(|a| !self.routing.can_bind(&a)) {
+        // Bound to a group, it hears that alone.
+        if address.is_some_and(|a| !self.routing.can_bind(&a) && !a.is_multicast()) {
             return Err(Error::AddressNotAvailable);
         }
         let port = match port {
@@ -236,6 +276,7 @@ impl Stack {
             port,
             names: None,
             options,
+            groups: Vec::new(),
             error: None,
             is_open: true,
             is_queued: false,
@@ -275,7 +316,8 @@ impl Stack {
         let names = match remote {
             None => None,
             Some(remote) => {
-                let own = bound.filter(|own| !own.is_unspecified());
+                let own = bound.filter(|own| !own.is_unspecified() && !own.is_multicast());
+                let own = own.or(socket.group_source(&remote.ip()));
                 let own = own.or_else(|| self.routing.source_for(&remote.ip()));
                 let own = own.ok_or(Error::Unreachable)?;
                 let is_family = bound.is_none_or(|bound| bound.is_ipv4() == remote.is_ipv4());
@@ -321,6 +363,12 @@ impl Stack {
         Ok(())
     }
 
+    /// The groups that it is in. That we hear them is asked for by [`Stack::join_group`].
+    pub fn udp_set_groups(&mut self, id: UdpId, groups: &[Membership]) -> Result<(), Error> {
+        self.udp.socket(id)?.groups = groups.to_vec();
+        Ok(())
+    }
+
     /// The error that is kept (SO_ERROR); it is told once.
     pub fn udp_error(&mut self, id: UdpId) -> Result<Option<Error>, Error> {
         Ok(self.udp.socket(id)?.error.take())
@@ -332,6 +380,7 @@ impl Stack {
         let socket = self.udp.socket(id)?;
         socket.is_open = false;
         socket.queue = VecDeque::new();
+        socket.groups = Vec::new();
         socket.error = None;
         let (port, bytes) = (socket.port, core::mem::take(&mut socket.queue_bytes));
         self.udp.bytes -= bytes;
@@ -371,11 +420,11 @@ impl Stack {
             return Err(error);
         }
         let (port, options) = (socket.port, socket.options);
-        let own = socket.names.map(|names| names.local.ip()).or(socket.bound);
-        let bound = own.filter(|own| !own.is_unspecified());
-        let chosen = from.or(bound).or_else(|| self.routing.source_for(&to.ip()));
+        let of_family = socket.names.map(|names| names.local.ip()).or(socket.bound);
+        let chosen = from.or(socket.own()).or(socket.group_source(&to.ip()));
+        let chosen = chosen.or_else(|| self.routing.source_for(&to.ip()));
         let src = chosen.ok_or(Error::Unreachable)?;
-        let is_family = own.is_none_or(|own| own.is_ipv4() == to.is_ipv4());
+        let is_family = of_family.is_none_or(|own| own.is_ipv4() == to.is_ipv4());
         if !is_family || src.is_ipv4() != to.is_ipv4() || !self.routing.is_own(&src) {
             return Err(Error::AddressNotAvailable);
         }
@@ -408,7 +457,9 @@ impl Stack {
         packet::put16(&mut frame, at + 2, to.port());
         packet::put16(&mut frame, at + 4, len as u16);
         frame[at + HEADER..].copy_from_slice(payload);
+        self.groups.loops = options.loops_groups;
         self.send(frame, src, dst, 6);
+        self.groups.loops = false;
         Ok(())
     }
 
@@ -419,6 +470,12 @@ impl Stack {
         id: UdpId,
         buffer: &mut [u8],
     ) -> Result<(usize, usize, SocketAddr, IpAddr), Error> {
+        let came = self.udp_take(id, buffer)?;
+        Ok((came.copied, came.whole, came.from, came.to))
+    }
+
+    /// The same, with all that is known of it.
+    pub fn udp_take(&mut self, id: UdpId, buffer: &mut [u8]) -> Result<Arrival, Error> {
         let socket = self.udp.socket(id)?;
         if let Some(error) = socket.error.take() {
             return Err(error);
@@ -429,9 +486,15 @@ impl Stack {
         self.udp.bytes -= cost;
         let copied = datagram.bytes.len().min(buffer.len());
         buffer[..copied].copy_from_slice(&datagram.bytes[..copied]);
-        let whole = datagram.bytes.len();
+        let came = Arrival {
+            copied,
+            whole: datagram.bytes.len(),
+            from: datagram.from,
+            to: datagram.to,
+            hop_limit: datagram.hop_limit,
+        };
         self.outbox.give_back(datagram.bytes);
-        Ok((copied, whole, datagram.from, datagram.to))
+        Ok(came)
     }
 
     pub(crate) fn udp_input(&mut self, bytes: &[u8], ip: &Ip, class: Class) -> Result<(), Drop> {
@@ -444,14 +507,14 @@ impl Stack {
         let local = SocketAddr::new(ip.dst, u16::from_be_bytes([datagram[2], datagram[3]]));
         let payload = &datagram[HEADER..len];
         if matches!(class, Class::Broadcast | Class::Multicast) {
-            return self.udp_group_input(&local, &remote, payload);
+            return self.udp_group_input(&local, &remote, ip.hop_limit, payload);
         }
         let Some(index) = self.udp.find(&local, &remote).filter(|_| local.port() != 0) else {
             #[cfg(feature = "icmp")]
             self.icmp_unreachable(bytes, ip, class, crate::icmp::Unreachable::Port);
             return Err(Drop::Protocol);
         };
-        self.udp_queue(index, &local, &remote, payload)
+        self.udp_queue(index, &local, &remote, ip.hop_limit, payload)
     }
 
     /// Each socket that it fits gets a copy.
@@ -459,6 +522,7 @@ impl Stack {
         &mut self,
         local: &SocketAddr,
         remote: &SocketAddr,
+        hop_limit: u8,
         payload: &[u8],
     ) -> Result<(), Drop> {
         let count = self.udp.ports.get(&local.port()).map_or(0, Vec::len);
@@ -467,8 +531,11 @@ impl Stack {
             let index = self.udp.ports[&local.port()][nth];
             let socket = &self.udp.sockets[index as usize];
             let is_peer = socket.names.is_none_or(|names| names.remote == *remote);
-            if is_peer && socket.rank(&local.ip()) > 0 {
-                let queued = self.udp_queue(index, local, remote, payload);
+            let group = local.ip();
+            let is_member =
+                !group.is_multicast() || socket.hears(&group, remote.ip().is_loopback());
+            if is_peer && is_member && socket.rank(&group) > 0 {
+                let queued = self.udp_queue(index, local, remote, hop_limit, payload);
                 taken = taken.or(queued);
             }
         }
@@ -480,6 +547,7 @@ impl Stack {
         index: u32,
         local: &SocketAddr,
         remote: &SocketAddr,
+        hop_limit: u8,
         payload: &[u8],
     ) -> Result<(), Drop> {
         let cost = payload.len() + DATAGRAM_COST;
@@ -495,6 +563,7 @@ impl Stack {
         socket.queue.push_back(Datagram {
             from: *remote,
             to: local.ip(),
+            hop_limit,
             bytes: copy,
         });
         self.udp_news(index);

@@ -15,6 +15,9 @@ const SHARED: UdpOptions = UdpOptions {
     spreads: true,
     hop_limit: None,
     group_hop_limit: 1,
+    group_sources: [None; 2],
+    loops_groups: true,
+    hears_all_groups: true,
     class: 0,
 };
 

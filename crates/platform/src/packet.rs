@@ -12,7 +12,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 const WAITING_BYTES: libc::c_int = 8 << 20;
 
 /// A socket that is bound to one interface: sees what comes in there and sends out there. Needs CAP_NET_RAW in the
-/// namespace. Frames that this host sends out by the interface are not seen.
+/// namespace. Frames that this host sends out by the interface are not seen; frames to groups are, whichever ones the host itself is in.
 pub fn open(interface: &str) -> io::Result<FrameFile> {
     let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // Protocol 0: nothing is queued before the socket is bound to its interface.
@@ -26,6 +26,13 @@ pub fn open(interface: &str) -> io::Result<FrameFile> {
     let index = rustix::net::netdevice::name_to_index(&fd, interface)?;
     set(&fd, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, 1)?;
     set(&fd, libc::SOL_PACKET, libc::PACKET_VNET_HDR, 1)?;
+    let groups = libc::packet_mreq {
+        mr_ifindex: index as i32,
+        mr_type: libc::PACKET_MR_ALLMULTI as u16,
+        mr_alen: 0,
+        mr_address: [0; 8],
+    };
+    set(&fd, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, groups)?;
     // Who may not have so much has what the system lets everybody have.
     let _ = set(&fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, WAITING_BYTES)
         .or_else(|_| set(&fd, libc::SOL_SOCKET, libc::SO_RCVBUF, WAITING_BYTES));
@@ -52,8 +59,8 @@ pub fn open(interface: &str) -> io::Result<FrameFile> {
     Ok(FrameFile::new(fd))
 }
 
-fn set(fd: &OwnedFd, level: libc::c_int, name: libc::c_int, value: libc::c_int) -> io::Result<()> {
-    // SAFETY: the option's value is a live int of the length that is given.
+fn set<T>(fd: &OwnedFd, level: libc::c_int, name: libc::c_int, value: T) -> io::Result<()> {
+    // SAFETY: the option's value is alive, and of the length that is given.
     let done = unsafe {
         libc::setsockopt(
             fd.as_raw_fd(),

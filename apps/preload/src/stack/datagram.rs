@@ -16,6 +16,8 @@ const PARTS_MAX: usize = libc::UIO_MAXIOV as usize + 1;
 /// linux/in.h, linux/in6.h: what stands beside a datagram.
 const IP_PKTINFO: c_int = 8;
 const IPV6_PKTINFO: c_int = 50;
+const IP_TTL: c_int = 2;
+const IPV6_HOPLIMIT: c_int = 52;
 
 /// Where the name of a datagram's sender goes, or stands.
 #[derive(Clone, Copy)]
@@ -204,52 +206,81 @@ unsafe fn give_message(
     if !at.is_null() {
         give_name(at, length, &head.name)?;
     }
-    let (mut bytes, count) = match head.flags & head::PACKET_INFO != 0 {
-        true => packet_info(word, head),
-        false => ([0; 40], 0),
-    };
-    let used = count.min(room);
-    let mut told = told;
-    if count > room {
-        told |= libc::MSG_CTRUNC;
-        bytes[..8].copy_from_slice(&used.to_ne_bytes());
-    }
-    let used = if used < 16 { 0 } else { used };
-    if used != 0 {
-        faults::check(faults::can_write_all(control, used))?;
+    let (mut told, mut used) = (told, 0);
+    for (header, count) in beside(word, head).into_iter().flatten() {
+        let (mut header, left) = (header, room - used);
+        if left < HEADER_BYTES || control.is_null() {
+            told |= libc::MSG_CTRUNC;
+            break;
+        }
+        // linux: put_cmsg.
+        let given = count.min(left);
+        if given < count {
+            told |= libc::MSG_CTRUNC;
+            header[..8].copy_from_slice(&given.to_ne_bytes());
+        }
+        let at = control.wrapping_add(used);
+        faults::check(faults::can_write_all(at, given))?;
         // SAFETY: found writable.
-        unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), control, used) };
+        unsafe { core::ptr::copy_nonoverlapping(header.as_ptr(), at, given) };
+        used += count.next_multiple_of(8).min(left);
     }
     faults::give(room_at, used as _);
     faults::give(flags_at, told);
     Ok(())
 }
 
-/// A control message that says to which address a datagram came (struct cmsghdr; in_pktinfo, in6_pktinfo).
-fn packet_info(word: u32, head: &Head) -> ([u8; 40], usize) {
-    let mut bytes = [0u8; 40];
-    let (at_level, number, data): (c_int, c_int, usize) = match word & SIX != 0 {
-        true => (libc::IPPROTO_IPV6, IPV6_PKTINFO, 20),
-        false => (libc::IPPROTO_IP, IP_PKTINFO, 12),
-    };
-    let length = 16 + data;
+/// Bytes of a cmsghdr, and of the longest control message here.
+const HEADER_BYTES: usize = 16;
+const BESIDE_BYTES_MAX: usize = 40;
+
+/// A control message and its length.
+type Beside = ([u8; BESIDE_BYTES_MAX], usize);
+
+/// A control message (struct cmsghdr) but for its data.
+fn control_message((at_level, number): (c_int, c_int), data: usize) -> Beside {
+    let mut bytes = [0u8; BESIDE_BYTES_MAX];
+    let length = HEADER_BYTES + data;
     bytes[..8].copy_from_slice(&(length as u64).to_ne_bytes());
     bytes[8..12].copy_from_slice(&at_level.to_ne_bytes());
     bytes[12..16].copy_from_slice(&number.to_ne_bytes());
+    (bytes, length)
+}
+
+/// What the program wants to know of a datagram, in Linux's order.
+fn beside(word: u32, head: &Head) -> [Option<Beside>; 2] {
+    let info = (head.flags & head::PACKET_INFO != 0).then(|| packet_info(word, head));
+    let hops = (head.flags & head::HOP_LIMIT != 0).then(|| {
+        let of = match word & SIX != 0 {
+            true => (libc::IPPROTO_IPV6, IPV6_HOPLIMIT),
+            false => (libc::IPPROTO_IP, IP_TTL),
+        };
+        let (mut bytes, length) = control_message(of, 4);
+        let hops = head.flags >> head::HOPS_SHIFT & 0xff;
+        bytes[16..20].copy_from_slice(&hops.to_ne_bytes());
+        (bytes, length)
+    });
+    [info, hops]
+}
+
+/// To which address it came, and which one of our own answers (in_pktinfo, in6_pktinfo).
+fn packet_info(word: u32, head: &Head) -> Beside {
     // The one interface that a stack has.
     const INTERFACE: u32 = 1;
-    match word & SIX != 0 {
-        true => {
-            bytes[16..32].copy_from_slice(&head.own);
-            bytes[32..36].copy_from_slice(&INTERFACE.to_ne_bytes());
-        }
-        false => {
-            bytes[16..20].copy_from_slice(&INTERFACE.to_ne_bytes());
-            bytes[20..24].copy_from_slice(&head.own[..4]);
-            bytes[24..28].copy_from_slice(&head.own[..4]);
-        }
+    if word & SIX != 0 {
+        let (mut bytes, length) = control_message((libc::IPPROTO_IPV6, IPV6_PKTINFO), 20);
+        bytes[16..32].copy_from_slice(&head.own);
+        bytes[32..36].copy_from_slice(&INTERFACE.to_ne_bytes());
+        return (bytes, length);
     }
-    (bytes, length.next_multiple_of(8))
+    let (mut bytes, length) = control_message((libc::IPPROTO_IP, IP_PKTINFO), 12);
+    let (came_to, answers) = (&head.own[..4], &head.own[4..8]);
+    // A stack of an older version says nothing of that.
+    let answers = if answers == [0; 4] { came_to } else { answers };
+    bytes[16..20].copy_from_slice(&INTERFACE.to_ne_bytes());
+    bytes[20..24].copy_from_slice(answers);
+    bytes[24..28].copy_from_slice(came_to);
+    (bytes, length)
 }
 
 /// The own address that a message asks to go from (IP_PKTINFO, IPV6_PKTINFO beside it).

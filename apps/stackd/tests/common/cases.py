@@ -905,6 +905,77 @@ def interrupted():
     yield e(os.write, ours.fileno(), b"x"), len(caught), e(ours.send, b"x", socket.MSG_NOSIGNAL), len(caught)
 
 
+@case
+def groups():
+    L, IF, TTL, LOOP, JOIN, LEAVE, PORT = socket.IPPROTO_IP, 32, 33, 34, 35, 36, 7150
+    group = lambda last, at=OWN: socket.inet_aton(f"239.70.1.{last}") + socket.inet_aton(at)
+    name = ("239.70.1.2", PORT)
+    one, two = udp(), udp()
+    for sock in (one, two):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(("", PORT))
+        sock.setsockopt(L, 49, 0)
+    bad = [group(2), socket.inet_aton(FAR) * 2, group(2, "10.1.2.3"), group(2)[:7]]
+    yield [e(one.setsockopt, L, JOIN, value) for value in [group(2)] + bad]
+    far(f"""m = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); m.settimeout(30); m.bind(('', {PORT}))
+for o, v in (({JOIN}, '239.70.1.2'), ({IF}, None)):
+    m.setsockopt(0, o, (socket.inet_aton(v) if v else b'') + socket.inet_aton('{FAR}'))
+m.setsockopt(0, {TTL}, 5); m.setsockopt(0, {LOOP}, 0)""")
+    one.setsockopt(L, 8, 1)
+    one.setsockopt(L, 12, 1)
+
+    def came():
+        data, beside, flags, whence = one.recvmsg(100, 200)
+        # The number of an interface is not the same here and there.
+        return data, [(kind, value[4:] if kind == 8 else value) for _, kind, value in beside], flags, whence
+
+    far(f"m.sendto(b'to one', {name})")
+    yield came(), shown(two)
+    yield [e(two.setsockopt, L, IF, value) for value in (b"123", socket.inet_aton("10.1.2.3"), socket.inet_aton(OWN))]
+    yield two.getsockopt(L, IF, 4)
+    yield [(e(two.setsockopt, L, o, v), two.getsockopt(L, o)) for o, v in ((TTL, 256), (TTL, 0), (TTL, -1), (LOOP, 2), (49, 2), (TTL, 4))]
+    two.sendto(b"ours", name)
+    yield came(), far("m.recvfrom(100)")
+    two.setsockopt(L, LOOP, 0)
+    two.sendto(b"not back", name)
+    yield far("m.recvfrom(100)")
+    far(f"m.sendto(b'behind', {name})")
+    yield one.recv(100), [e(one.setsockopt, L, LEAVE, group(2)) for _ in range(2)]
+    many = [e(one.setsockopt, L, JOIN, group(last)) for last in range(100, 121)]
+    yield many.count(None), many[-1], e(tcp().setsockopt, L, JOIN, group(2)), e(one.getsockopt, L, JOIN)
+    own = udp()
+    own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    yield e(own.bind, ("239.70.1.7", PORT)), own.getsockname(), e(own.setsockopt, L, JOIN, group(7))
+    far(f"m.sendto(b'of its name', ('239.70.1.7', {PORT})); m.sendto(b'no', ('{OWN}', {PORT}))")
+    yield own.recv(100), shown(own), two.recv(100) if shown(two) != "-" else one.recv(100)
+
+
+@case
+def groups_six():
+    V6, HOPS, LOOP, JOIN, LEAVE, PORT = socket.IPPROTO_IPV6, 18, 19, 20, 21, 7151
+    group = lambda last, index=0: socket.inet_pton(socket.AF_INET6, f"ff05::70:{last}") + struct.pack("I", index)
+    any_ = lambda last: struct.pack("I4xHHI", 0, 10, 0, 0) + group(last)[:16] + bytes(104)
+    six = udp(socket.AF_INET6)
+    six.bind(("", PORT))
+    yield [e(six.setsockopt, V6, o, v) for o, v in ((JOIN, group(2)), (JOIN, group(2)), (JOIN, group(2)[:19]), (JOIN, group(3, 99)),
+                                                    (JOIN, bytes(20)), (LEAVE, group(9)), (42, any_(2)), (42, any_(4)), (45, any_(4)), (45, any_(4)))]
+    yield [(e(six.setsockopt, V6, o, v), six.getsockopt(V6, o)) for o, v in ((HOPS, 256), (HOPS, -1), (HOPS, 3), (LOOP, 2), (LOOP, 0), (17, 99), (17, 0))]
+    for option in (49, 51):
+        six.setsockopt(V6, option, 1)
+    far(f"""m6 = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM); m6.settimeout(30); m6.bind(('', {PORT}))
+m6.setsockopt(41, 17, socket.if_nametoindex('f0')); m6.setsockopt(41, {HOPS}, 7); m6.setsockopt(41, {LOOP}, 0)
+m6.setsockopt(41, {JOIN}, {group(2)!r})""")
+    # A kernel's device that was just made hears groups of IPv6 a moment later.
+    for _ in range(30):
+        far(f"m6.sendto(b'to six', ('ff05::70:2', {PORT}))")
+        if select.select([six], [], [], 1)[0]:
+            break
+    data, beside, flags, whence = six.recvmsg(100, 200)
+    yield data, [(kind, value[:16]) for _, kind, value in beside], flags, whence[:2]
+    six.sendto(b"ours", ("ff05::70:2", PORT))
+    yield far("m6.recvfrom(100)")[0], shown(six), e(six.setsockopt, V6, LEAVE, group(2))
+
+
 for name, function in CASES.items():
     if len(sys.argv) > 2 and name not in sys.argv[2:]:
         continue

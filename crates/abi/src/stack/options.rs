@@ -55,7 +55,16 @@ pub mod name {
     pub const IP_TOS: i32 = 1;
     pub const IP_TTL: i32 = 2;
     pub const IP_PKTINFO: i32 = 8;
+    pub const IP_RECVTTL: i32 = 12;
     pub const IP_MTU: i32 = 14;
+    pub const IP_MULTICAST_IF: i32 = 32;
+    pub const IP_MULTICAST_TTL: i32 = 33;
+    pub const IP_MULTICAST_LOOP: i32 = 34;
+    pub const IP_ADD_MEMBERSHIP: i32 = 35;
+    pub const IP_DROP_MEMBERSHIP: i32 = 36;
+    pub const MCAST_JOIN_GROUP: i32 = 42;
+    pub const MCAST_LEAVE_GROUP: i32 = 45;
+    pub const IP_MULTICAST_ALL: i32 = 49;
     pub const TCP_NODELAY: i32 = 1;
     pub const TCP_MAXSEG: i32 = 2;
     pub const TCP_KEEPIDLE: i32 = 4;
@@ -65,9 +74,16 @@ pub mod name {
     pub const TCP_CONGESTION: i32 = 13;
     pub const TCP_USER_TIMEOUT: i32 = 18;
     pub const IPV6_UNICAST_HOPS: i32 = 16;
+    pub const IPV6_MULTICAST_IF: i32 = 17;
+    pub const IPV6_MULTICAST_HOPS: i32 = 18;
+    pub const IPV6_MULTICAST_LOOP: i32 = 19;
+    pub const IPV6_JOIN_GROUP: i32 = 20;
+    pub const IPV6_LEAVE_GROUP: i32 = 21;
     pub const IPV6_MTU: i32 = 24;
     pub const V6ONLY: i32 = 26;
+    pub const IPV6_MULTICAST_ALL: i32 = 29;
     pub const IPV6_RECVPKTINFO: i32 = 49;
+    pub const IPV6_RECVHOPLIMIT: i32 = 51;
     pub const IPV6_TCLASS: i32 = 67;
 }
 
@@ -127,23 +143,34 @@ const TABLE: &[Row] = &[
     row(IP, name::IP_PKTINFO, Served, 0),
     row(IP, 10, Kept, 1), // IP_MTU_DISCOVER
     row(IP, 11, Kept, 0), // IP_RECVERR
-    row(IP, 12, Kept, 0), // IP_RECVTTL
+    row(IP, name::IP_RECVTTL, Served, 0),
     row(IP, 13, Kept, 0), // IP_RECVTOS
     row(IP, name::IP_MTU, Told, 0),
     row(IP, 15, Kept, 0), // IP_FREEBIND
     row(IP, 24, Kept, 0), // IP_BIND_ADDRESS_NO_PORT
-    row(IP, 33, Kept, 1), // IP_MULTICAST_TTL
-    row(IP, 34, Kept, 1), // IP_MULTICAST_LOOP
-    row(IP, 49, Kept, 1), // IP_MULTICAST_ALL
+    row(IP, name::IP_MULTICAST_IF, Served, 0),
+    row(IP, name::IP_MULTICAST_TTL, Served, 1),
+    row(IP, name::IP_MULTICAST_LOOP, Served, 1),
+    row(IP, name::IP_ADD_MEMBERSHIP, Served, 0),
+    row(IP, name::IP_DROP_MEMBERSHIP, Served, 0),
+    row(IP, name::MCAST_JOIN_GROUP, Served, 0),
+    row(IP, name::MCAST_LEAVE_GROUP, Served, 0),
+    row(IP, name::IP_MULTICAST_ALL, Served, 1),
     row(IPV6, name::IPV6_UNICAST_HOPS, Served, 64),
-    row(IPV6, 18, Kept, 1), // IPV6_MULTICAST_HOPS
-    row(IPV6, 19, Kept, 1), // IPV6_MULTICAST_LOOP
+    row(IPV6, name::IPV6_MULTICAST_IF, Served, 0),
+    row(IPV6, name::IPV6_MULTICAST_HOPS, Served, 1),
+    row(IPV6, name::IPV6_MULTICAST_LOOP, Served, 1),
+    row(IPV6, name::IPV6_JOIN_GROUP, Served, 0),
+    row(IPV6, name::IPV6_LEAVE_GROUP, Served, 0),
     row(IPV6, 23, Kept, 1), // IPV6_MTU_DISCOVER
     row(IPV6, name::IPV6_MTU, Kept, 0),
     row(IPV6, 25, Kept, 0), // IPV6_RECVERR
     row(IPV6, name::V6ONLY, Served, 0),
+    row(IPV6, name::IPV6_MULTICAST_ALL, Served, 1),
+    row(IPV6, name::MCAST_JOIN_GROUP, Served, 0),
+    row(IPV6, name::MCAST_LEAVE_GROUP, Served, 0),
     row(IPV6, name::IPV6_RECVPKTINFO, Served, 0),
-    row(IPV6, 51, Kept, 0), // IPV6_RECVHOPLIMIT
+    row(IPV6, name::IPV6_RECVHOPLIMIT, Served, 0),
     row(IPV6, 62, Kept, 0), // IPV6_DONTFRAG
     row(IPV6, 66, Kept, 0), // IPV6_RECVTCLASS
     row(IPV6, name::IPV6_TCLASS, Served, 0),
