@@ -206,8 +206,7 @@ pub fn transmit(
             Way::Watched(conn) => conn,
             Way::Channel(conn) => {
                 if flags & SEND_KERNEL != 0 {
-                    leave_for_send(conn, fd, flags);
-                    return by_libc();
+                    return send_by_kernel(conn, fd, flags, &by_libc);
                 }
                 let done = match buffers() {
                     Ok(buffers) => transfer::send(conn, fd, &buffers, flags),
@@ -239,8 +238,7 @@ fn transmit_watched(
     loop {
         if conn.is_paired() {
             if flags & SEND_KERNEL != 0 {
-                leave_for_send(conn, fd, flags);
-                return Some(by_libc());
+                return Some(send_by_kernel(conn, fd, flags, by_libc));
             }
             let done = buffers().and_then(|buffers| transfer::send(conn, fd, &buffers, flags));
             if let Some(result) = given(done) {
@@ -262,16 +260,19 @@ fn transmit_watched(
     }
 }
 
-/// Before a send that only the kernel carries: behind what is in the ring.
+/// A send that only the kernel carries: behind what is in the ring.
 #[cold]
-fn leave_for_send(conn: &Conn, fd: c_int, flags: c_int) {
+fn send_by_kernel(conn: &Conn, fd: c_int, flags: c_int, by_libc: &dyn Fn() -> isize) -> isize {
     let urgent = flags & libc::MSG_OOB != 0;
     let reason = if urgent {
         Reason::Oob
     } else {
         Reason::Unsupported
     };
-    down::send_by_kernel(&conn.at(fd), reason);
+    match down::send_by_kernel(&conn.at(fd), reason) {
+        true => by_libc(),
+        false => give(Err(libc::EAGAIN)),
+    }
 }
 
 /// A receive of what goes over a stream, into parts that [`Buffers::new`] was given. One that does not wait
@@ -875,4 +876,35 @@ pub unsafe fn splice(
     }
     // SAFETY: the program's own arguments.
     unsafe { real::splice(input, input_offset, output, output_offset, count, flags) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Channel, Silent, tables};
+
+    #[test]
+    fn no_urgent_byte_overtakes_what_is_owed() {
+        let _turn = tables();
+        let _broker = Silent::broker();
+        let channel = Channel::new([25, 26], |_, _| ());
+        let count = channel.owe();
+        let [near, far] = channel.fds;
+        let urgent = || {
+            // SAFETY: a byte of ours.
+            let sent = unsafe { send(near, b"!".as_ptr().cast(), 1, libc::MSG_OOB) };
+            (sent, sys::errno())
+        };
+        assert_eq!(urgent(), (-1, libc::EAGAIN));
+        assert_ne!(channel.owed(), 0);
+        let (mut bytes, mut taken, mut is_sent) = (vec![0_u8; count], 0, false);
+        for _ in 0..100_000 {
+            taken += sys!(SYS_read, far, bytes.as_mut_ptr(), count).unwrap_or(0);
+            if is_sent && taken == count {
+                return;
+            }
+            is_sent = is_sent || urgent().0 == 1;
+        }
+        panic!("{taken} of {count}, sent: {is_sent}");
+    }
 }

@@ -37,7 +37,11 @@ pub unsafe fn setsockopt(
 ) -> c_int {
     if stack::of(fd).is_some() && !hooks_stack::is_of_pair(level, name) {
         // SAFETY: the program's own arguments.
-        return unsafe { hooks_stack::setsockopt(fd, (level, name), value, length) };
+        let result = unsafe { hooks_stack::setsockopt(fd, (level, name), value, length) };
+        if result != 0 || (level, name) != (libc::SOL_SOCKET, libc::SO_OOBINLINE) {
+            return result;
+        }
+        // The stack has it for those that a listener accepts, and the pair heeds it.
     }
     if level == SERVED_LEVEL && hooks_stack::serve(fd, value, length) {
         return 0;

@@ -394,7 +394,11 @@ pub fn ioctl(fd: c_int, word: u32, request_number: u64, argument: usize) -> Opti
                 u32::from_ne_bytes(bytes.unwrap_or([0; 4])) as usize
             })
         }
-        SIOCATMARK => Ok(0),
+        SIOCATMARK if !table::conn(fd).is_some_and(|conn| conn.is_paired()) => {
+            let mut at: c_int = 0;
+            // A kernel whose AF_UNIX has no urgent bytes does not know it.
+            Ok(sys!(SYS_ioctl, fd, SIOCATMARK, &raw mut at).map_or(0, |_| at as usize))
+        }
         _ => return None,
     };
     let given =
@@ -509,7 +513,7 @@ pub unsafe fn recvmsg(fd: c_int, word: u32, message: *mut libc::msghdr, flags: c
     };
     if received >= 0 {
         // SAFETY: found readable.
-        unsafe { hooks_io::no_more_than_bytes(message, flags, 0) };
+        unsafe { hooks_io::no_more_than_bytes(message, flags, flags & libc::MSG_OOB) };
     }
     received
 }

@@ -406,7 +406,7 @@ fn offer(conn: &Conn, fd: i32) {
     let Some(end) = At::called(conn, fd) else {
         return;
     };
-    let reason = unsuited(fd);
+    let reason = unsuited(conn, fd);
     let is_connected = end.sent_position().is_some();
     if !end.is_callable() {
         return;
@@ -455,9 +455,10 @@ pub fn is_under(conn: &Conn, fd: i32) -> bool {
 }
 
 /// Options, perhaps inherited from the listening socket, that only the kernel heeds.
-fn unsuited(fd: i32) -> Option<Reason> {
+fn unsuited(conn: &Conn, fd: i32) -> Option<Reason> {
     let option = |name| sys::int_option(fd, libc::SOL_SOCKET, name);
-    if option(libc::SO_OOBINLINE) != 0 {
+    // A stack looks for marks by itself.
+    if !conn.is_served() && option(libc::SO_OOBINLINE) != 0 {
         return Some(Reason::Oob);
     }
     let flags = sys!(SYS_fcntl, fd, libc::F_GETFL).unwrap_or(0) as i32;

@@ -207,6 +207,11 @@ impl Server {
             Operation::Positions => self.positions_of(place).map(|all| {
                 got.extend_from_slice(all.as_bytes());
             }),
+            Operation::Urgent => {
+                #[cfg(feature = "tcp")]
+                self.heed_marks(place);
+                Ok(())
+            }
         };
         got.truncate(GOT_BYTES_MAX);
         answer.value[..got.len()].copy_from_slice(&got);

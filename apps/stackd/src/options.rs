@@ -108,13 +108,12 @@ pub(crate) fn has_level(socket: &Socket, of: i32) -> bool {
 
 fn is_switch(of: (i32, i32)) -> bool {
     const SO_BROADCAST: i32 = 6;
-    const SO_OOBINLINE: i32 = 10;
     const TCP_CORK: i32 = 3;
     matches!(
         of,
         (
             level::SOCKET,
-            name::REUSEADDR | name::REUSEPORT | name::KEEPALIVE | SO_BROADCAST | SO_OOBINLINE
+            name::REUSEADDR | name::REUSEPORT | name::KEEPALIVE | SO_BROADCAST | name::OOBINLINE
         ) | (level::TCP, name::TCP_NODELAY | TCP_CORK)
             | (
                 level::IPV6,

@@ -8,16 +8,19 @@ use fordway_platform::{messages, sockinfo};
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::ffi::OsStr;
 use std::io::{self, IoSlice, Read};
+use std::mem::MaybeUninit;
 use std::net::Shutdown;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use zerocopy::IntoBytes;
 
-/// MSG_NOSIGNAL (linux/socket.h).
+/// MSG_NOSIGNAL and MSG_OOB (linux/socket.h).
 const NO_SIGNAL: i32 = 0x4000;
+const URGENT: i32 = 1;
 
 const ENOMEM: i32 = 12;
 const EMSGSIZE: i32 = 90;
+const EOPNOTSUPP: i32 = 95;
 const ENOBUFS: i32 = 105;
 
 /// Memory of the kernel that unread bytes of all sockets take, as far as each has the least.
@@ -60,6 +63,10 @@ impl Pair {
         ours.set_nonblocking(true)?;
         // An older kernel closes them as soon as the bytes beside them are read.
         let _ = sockinfo::refuse_descriptors(&ours);
+        if is_stream {
+            // No byte is left out of what is read.
+            ours.set_out_of_band_inline(true)?;
+        }
         let mut name = [0; fordway_abi::stack::NAME_BYTES + 1];
         name[1..].copy_from_slice(&name_of(id));
         ours.bind(&SockAddr::unix(OsStr::from_bytes(&name))?)?;
@@ -92,17 +99,26 @@ impl Pair {
     }
 
     pub(crate) fn receive(&self, buffer: &mut [u8]) -> Got {
-        loop {
-            return match (&self.0).read(buffer) {
-                Ok(0) if !buffer.is_empty() => Got::End,
-                Ok(count) => Got::Bytes(count),
-                Err(error) => match error.kind() {
-                    // Nothing would be an edge for it later.
-                    io::ErrorKind::Interrupted => continue,
-                    io::ErrorKind::WouldBlock => Got::Nothing,
-                    _ => Got::Broken,
-                },
-            };
+        got(|| (&self.0).read(buffer))
+    }
+
+    /// The same of a program that sends urgent bytes: it ends before each, and gives each by itself. True: it is one.
+    pub(crate) fn receive_marked(&self, buffer: &mut [u8]) -> (Got, bool) {
+        // What is there now stays the next one, whatever comes meanwhile.
+        match got(|| self.0.peek(&mut [MaybeUninit::uninit()])) {
+            Got::Bytes(_) => {}
+            other => return (other, false),
+        }
+        let is_urgent = sockinfo::is_at_mark(&self.0).unwrap_or(false);
+        let most = if is_urgent { 1 } else { buffer.len() };
+        (self.receive(&mut buffer[..most]), is_urgent)
+    }
+
+    /// An urgent byte, or an ordinary one where AF_UNIX has none (linux before 5.15). `Ok(0)`: there is no room.
+    pub(crate) fn send_urgent(&self, byte: u8) -> io::Result<usize> {
+        match sent(self.0.send_with_flags(&[byte], NO_SIGNAL | URGENT)) {
+            Err(error) if error.raw_os_error() == Some(EOPNOTSUPP) => self.send(&[byte]),
+            sent => sent,
         }
     }
 
@@ -210,6 +226,22 @@ impl Pair {
     }
 }
 
+/// What a receive into some room says.
+fn got(mut receive: impl FnMut() -> io::Result<usize>) -> Got {
+    loop {
+        return match receive() {
+            Ok(0) => Got::End,
+            Ok(count) => Got::Bytes(count),
+            Err(error) => match error.kind() {
+                // Nothing would be an edge for it later.
+                io::ErrorKind::Interrupted => continue,
+                io::ErrorKind::WouldBlock => Got::Nothing,
+                _ => Got::Broken,
+            },
+        };
+    }
+}
+
 /// `Ok(0)` of a send that has found no room.
 fn sent(sent: io::Result<usize>) -> io::Result<usize> {
     match sent {
@@ -248,10 +280,11 @@ mod tests {
     }
 
     fn shown(fd: &OwnedFd) -> PollFlags {
-        let mut asked = [PollFd::new(
-            fd,
-            PollFlags::IN | PollFlags::OUT | PollFlags::RDHUP,
-        )];
+        shown_of(fd, PollFlags::IN | PollFlags::OUT | PollFlags::RDHUP)
+    }
+
+    fn shown_of(fd: &impl AsFd, asked: PollFlags) -> PollFlags {
+        let mut asked = [PollFd::new(fd, asked)];
         poll(&mut asked, Some(&Timespec::default())).expect("poll");
         asked[0].revents()
     }
@@ -282,6 +315,32 @@ mod tests {
         let all =
             PollFlags::IN | PollFlags::OUT | PollFlags::ERR | PollFlags::HUP | PollFlags::RDHUP;
         assert_eq!(shown(&theirs), all);
+    }
+
+    #[test]
+    fn an_urgent_byte_comes_by_itself_where_it_stands() {
+        let (ours, theirs) = Pair::new(id(), 0, true, false).expect("a pair");
+        let theirs = Socket::from(theirs);
+        let mut room = [0; 16];
+        assert_eq!(ours.receive_marked(&mut room), (Got::Nothing, false));
+        for (bytes, flags) in [(&b"ab"[..], 0), (b"!", URGENT), (b"cd", 0), (b"?", URGENT)] {
+            theirs.send_with_flags(bytes, flags).expect("send");
+        }
+        theirs.shutdown(Shutdown::Write).expect("shutdown");
+        let mut all = Vec::new();
+        loop {
+            match ours.receive_marked(&mut room) {
+                (Got::Bytes(count), is_urgent) => all.push((room[..count].to_vec(), is_urgent)),
+                (end, _) => {
+                    assert_eq!(end, Got::End);
+                    break;
+                }
+            }
+        }
+        // One that another follows before it was taken is an ordinary one.
+        assert_eq!(all, [(b"ab!cd".to_vec(), false), (b"?".to_vec(), true)]);
+        assert_eq!(ours.send_urgent(b'!').expect("send"), 1);
+        assert!(shown_of(&theirs, PollFlags::PRI).contains(PollFlags::PRI));
     }
 
     #[test]

@@ -20,6 +20,7 @@ use fordway_platform::ipc::{self, Kind};
 use fordway_platform::sockinfo;
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
+use socket2::SockRef;
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -372,6 +373,10 @@ impl Server {
         let key = random().ok()?;
         let (pair, theirs) = Pair::new(id, key, is_stream, has_plug).ok()?;
         pair.bound_memory(is_stream, self.table.live()).ok()?;
+        if options.is_set(level::SOCKET, name::OOBINLINE) {
+            // The library sets it when it is asked to: of a listener's connections nobody else does.
+            SockRef::from(&theirs).set_out_of_band_inline(true).ok()?;
+        }
         let token = Token(id.index as usize);
         let both = Interest::READABLE | Interest::WRITABLE;
         let registry = self.poll.registry();

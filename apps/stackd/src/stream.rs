@@ -94,6 +94,8 @@ pub(crate) struct Connected {
     discards: bool,
     /// connect has told that it is there.
     was_told: bool,
+    /// The program sends urgent bytes.
+    has_marks: bool,
     /// Bytes that were taken from the program, and given to it.
     taken: u64,
     given: u64,
@@ -108,6 +110,7 @@ impl Connected {
             is_gone: false,
             discards: false,
             was_told,
+            has_marks: false,
             taken: 0,
             given: 0,
         }
@@ -195,6 +198,13 @@ fn tcp_options(socket: &Socket, is_v4: bool) -> TcpOptions {
     }
 }
 
+/// So many of the bytes of two pieces.
+fn first_of([first, second]: [&[u8]; 2], count: usize) -> [&[u8]; 2] {
+    let of_first = count.min(first.len());
+    let of_second = (count - of_first).min(second.len());
+    [&first[..of_first], &second[..of_second]]
+}
+
 /// Moves what can be moved.
 fn move_bytes(stack: &mut Stack, conn: &mut Connected, pair: &Pair, breaks_off: bool) -> Fate {
     let id = conn.id;
@@ -203,9 +213,12 @@ fn move_bytes(stack: &mut Stack, conn: &mut Connected, pair: &Pair, breaks_off: 
     if !conn.out_is_over {
         has_more = true;
         for _ in 0..PIECES_MAX {
-            let mut got = Got::Nothing;
+            let (mut got, mut is_urgent) = (Got::Nothing, false);
             let sent = stack.tcp_send_with(id, |room| {
-                got = pair.receive(room);
+                (got, is_urgent) = match conn.has_marks {
+                    false => (pair.receive(room), false),
+                    true => pair.receive_marked(room),
+                };
                 match got {
                     Got::Bytes(count) => count,
                     _ => 0,
@@ -213,6 +226,10 @@ fn move_bytes(stack: &mut Stack, conn: &mut Connected, pair: &Pair, breaks_off: 
             });
             if let Got::Bytes(count) = got {
                 conn.taken += count as u64;
+                // What has just been put there is marked.
+                if is_urgent {
+                    let _ = stack.tcp_mark_urgent(id);
+                }
             }
             has_more = matches!((sent, got), (Ok(_), Got::Bytes(_)));
             match (sent, got) {
@@ -260,12 +277,18 @@ fn move_bytes(stack: &mut Stack, conn: &mut Connected, pair: &Pair, breaks_off: 
             let mut is_short = false;
             let discards = conn.discards;
             let given = &mut conn.given;
+            let before_urgent = stack.tcp_before_urgent(id);
             let taken = stack.tcp_receive_with(id, |pieces| {
                 was_called = true;
                 if discards {
                     return pieces.map(<[u8]>::len).iter().sum();
                 }
-                match pair.send_pieces(pieces) {
+                let sent = match before_urgent {
+                    None => pair.send_pieces(pieces),
+                    Some(0) => pair.send_urgent(pieces[0][0]),
+                    Some(count) => pair.send_pieces(first_of(pieces, count)),
+                };
+                match sent {
                     Ok(count) => {
                         is_full = count == 0;
                         *given += count as u64;
@@ -766,6 +789,15 @@ impl Server {
             }
             Body::Listening(_) => None,
             _ => Some((0, 0)),
+        }
+    }
+
+    /// See `fordway_abi::stack::Operation::Urgent`.
+    pub(crate) fn heed_marks(&mut self, place: Place) {
+        if let Some(socket) = self.table.get(place)
+            && let Body::Connected(conn) = &mut socket.body
+        {
+            conn.has_marks = true;
         }
     }
 

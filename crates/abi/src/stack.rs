@@ -167,6 +167,8 @@ pub enum Operation {
     /// Of a connection, three numbers of 64 bits in `value`: bytes that the program has sent, whether or not the stack has taken
     /// them; bytes that the stack has given the program, whether or not these were read; 1: some of them found no room in the pair yet.
     Positions = 10,
+    /// The program is about to send urgent bytes (MSG_OOB): from now on the stack looks which byte is one before it takes it.
+    Urgent = 11,
 }
 
 impl Operation {
@@ -183,6 +185,7 @@ impl Operation {
             8 => Self::TakeError,
             9 => Self::Unsent,
             10 => Self::Positions,
+            11 => Self::Urgent,
             _ => return None,
         })
     }

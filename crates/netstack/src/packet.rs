@@ -306,6 +306,7 @@ pub(crate) mod flag {
     pub(crate) const RST: u8 = 4;
     pub(crate) const PSH: u8 = 8;
     pub(crate) const ACK: u8 = 16;
+    pub(crate) const URG: u8 = 32;
 }
 
 /// The fixed part of a TCP header.
@@ -317,6 +318,8 @@ pub(crate) struct Tcp {
     pub ack: u32,
     pub flags: u8,
     pub window: u16,
+    /// With URG: how far behind `seq` the urgent byte ends.
+    pub urgent: u16,
     /// Length of the header with its options.
     pub header: usize,
 }
@@ -336,6 +339,7 @@ impl Tcp {
             ack: u32::from_be_bytes([fixed[8], fixed[9], fixed[10], fixed[11]]),
             flags: fixed[13],
             window: u16::from_be_bytes([fixed[14], fixed[15]]),
+            urgent: u16::from_be_bytes([fixed[18], fixed[19]]),
             header,
         })
     }
@@ -480,5 +484,6 @@ pub(crate) fn put_tcp(bytes: &mut [u8], tcp: &Tcp) {
     bytes[12] = ((tcp.header / 4) as u8) << 4;
     bytes[13] = tcp.flags;
     put16(bytes, 14, tcp.window);
-    put32(bytes, 16, 0);
+    // The checksum follows when all is there.
+    put32(bytes, 16, tcp.urgent.into());
 }

@@ -233,3 +233,44 @@ fn the_own_loopback_goes_on_when_no_frame_can_leave() {
     world.run(100_000);
     assert_eq!(world.sides[1].tcp_receive(far, &mut buffer), Ok(8));
 }
+
+#[test]
+fn an_urgent_byte_stands_where_it_was_sent_over_a_bad_link() {
+    for seed in 0..8 {
+        let mut world = World::new(Conditions {
+            delay_us: 1_000,
+            ..Conditions::default()
+        });
+        let (client, server) = pair(&mut world);
+        world.rng = fastrand::Rng::with_seed(seed);
+        world.conditions.loss_per_mille = 100;
+        world.conditions.reorder_per_mille = 100;
+        let long = vec![b'-'; 30_000];
+        for bytes in [&long[..], b"!", &long[..]] {
+            assert_eq!(world.sides[0].tcp_send(client, bytes), Ok(bytes.len()));
+            if bytes == b"!" {
+                assert_eq!(world.sides[0].tcp_mark_urgent(client), Ok(()));
+            }
+        }
+        let (mut got, mut urgent) = (Vec::new(), None);
+        for _ in 0..10_000 {
+            world.run(10_000);
+            let before = world.sides[1].tcp_before_urgent(server);
+            let most = before.filter(|before| *before > 0).unwrap_or(usize::MAX);
+            if before == Some(0) {
+                urgent = Some(got.len());
+            }
+            let _ = world.sides[1].tcp_receive_with(server, |pieces| {
+                let all = pieces.concat();
+                let count = all.len().min(most);
+                got.extend_from_slice(&all[..count]);
+                count
+            });
+            if got.len() == 60_001 {
+                break;
+            }
+        }
+        assert_eq!((got.len(), urgent), (60_001, Some(30_000)), "seed {seed}");
+        assert_eq!(got[30_000], b'!');
+    }
+}

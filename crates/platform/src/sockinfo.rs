@@ -9,6 +9,8 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 const SO_NETNS_COOKIE: libc::c_int = 71;
 /// Since Linux 6.5 (asm-generic/socket.h); not in the libc crate.
 const SO_PEERPIDFD: libc::c_int = 77;
+/// asm-generic/sockios.h; not in the libc crate.
+const SIOCATMARK: libc::Ioctl = 0x8905;
 
 /// A socket option of fixed size.
 fn option<const BYTES: usize>(
@@ -68,9 +70,14 @@ pub fn unread_bytes(fd: impl AsFd) -> io::Result<usize> {
     count(fd, libc::FIONREAD)
 }
 
+/// Whether the next byte is an urgent one (sockatmark(3)), by libc's ioctl, so that a preloaded library says it of its rings as well.
+pub fn is_at_mark(fd: impl AsFd) -> io::Result<bool> {
+    count(fd, SIOCATMARK).map(|at| at != 0)
+}
+
 fn count(fd: impl AsFd, request: libc::Ioctl) -> io::Result<usize> {
     let mut bytes: libc::c_int = 0;
-    // SAFETY: both requests store one int.
+    // SAFETY: each of these requests stores one int.
     let done = unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), request, &raw mut bytes) };
     match done {
         0 => Ok(usize::try_from(bytes).unwrap_or(0)),

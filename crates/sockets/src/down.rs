@@ -203,13 +203,15 @@ fn wait_for_peer(end: &impl End, deadline_ns: u64) {
 }
 
 /// Takes the sending direction off the ring for good, for a writer that the library
-/// does not see; what the peer gave back has gone by the kernel when this returns.
-pub fn send_by_kernel(end: &impl End, reason: Reason) {
+/// does not see; what the peer gave back has gone by the kernel when this returns. False: it
+/// found no room in time, and nothing may go before it.
+pub fn send_by_kernel(end: &impl End, reason: Reason) -> bool {
     bar(end, reason);
-    if end.has_channel() {
-        leave(end, Some(reason));
-        flush_before_end(end);
+    if !end.has_channel() {
+        return true;
     }
+    leave(end, Some(reason));
+    flush_before_end(end)
 }
 
 /// Takes the sending direction off the ring; if the peer has stopped taking, what

@@ -3,6 +3,7 @@
     stack_moves.py serve PORT | ask HOST PORT | go-on NUMBER
     stack_moves.py endure PORT | insist HOST PORT | killed PORT | bereaved HOST PORT | part PORT | parted HOST PORT
     stack_moves.py survive PORT | die HOST PORT
+    stack_moves.py urge PORT | urged HOST PORT
     stack_moves.py crowd PORT
 
 Both say nothing but how far they are. A wrong byte, or one too many, is an error. A client that has said "warm" goes on
@@ -326,6 +327,53 @@ def parted(host, port):
     print("done", flush=True)
 
 
+def send_urgent(connection, number):
+    """A record with an urgent byte in its midst."""
+    whole = record(number)
+    connection.sendall(whole[:len(whole) // 2])
+    connection.send(b"!", socket.MSG_OOB)
+    connection.sendall(whole[len(whole) // 2:])
+
+
+def receive_urgent(connection, number):
+    want, got = record(number), bytearray()
+    if select.select([], [], [connection], 60)[2] != [connection]:
+        raise ValueError("no urgent byte shows")
+    while len(got) < len(want) // 2:
+        got += connection.recv(len(want))
+    if len(got) != len(want) // 2:
+        raise ValueError(f"a receive of {len(got)} bytes goes over the mark")
+    if connection.recv(1, socket.MSG_OOB) != b"!":
+        raise ValueError("another urgent byte")
+    while len(got) < len(want):
+        got += connection.recv(len(want) - len(got))
+    if got != want:
+        raise ValueError("wrong bytes beside the urgent one")
+
+
+def urge(port):
+    """Urgent bytes both ways, rings in use before the first."""
+    with socket.create_server(("", port)) as listener:
+        print("ready", flush=True)
+        with listener.accept()[0] as connection:
+            connection.settimeout(60)
+            answer(connection, 0)
+            receive_urgent(connection, 900)
+            send_urgent(connection, 901)
+            answer(connection, 1)
+    print("done", flush=True)
+
+
+def urged(host, port):
+    with socket.create_connection((host, port), 60) as connection:
+        ask(connection, 0)
+        looked_at()
+        send_urgent(connection, 900)
+        receive_urgent(connection, 901)
+        ask(connection, 1)
+    print("done", flush=True)
+
+
 def crowd(port):
     """Connections of a program with itself."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (8192, 8192))
@@ -362,5 +410,9 @@ match sys.argv[1:]:
         part(int(port))
     case ["parted", host, port]:
         parted(host, int(port))
+    case ["urge", port]:
+        urge(int(port))
+    case ["urged", host, port]:
+        urged(host, int(port))
     case ["crowd", port]:
         crowd(int(port))

@@ -8,6 +8,7 @@
 //! | `udp NAME PORT` | a bound UDP socket |
 //! | `peer NAME PORT` | connects it |
 //! | `sendto NAME PORT BYTES`, `send NAME BYTES` | BYTES is a number or `"bytes"` |
+//! | `urgent NAME BYTES` | the last of them is an urgent one |
 //! | `recv NAME [MAX]` | what is there |
 //! | `ping SEQ BYTES` | an echo request |
 //! | `pong` | the sequence number of an answer to it |
@@ -27,6 +28,7 @@ pub enum Call {
     Udp(String, u16),
     Peer(String, u16),
     Send(String, Vec<u8>),
+    Urgent(String, Vec<u8>),
     SendTo(String, u16, Vec<u8>),
     Receive(String, usize),
     Ping(u16, Vec<u8>),
@@ -74,6 +76,7 @@ impl Call {
             ["udp", s, p] => Call::Udp(name(s), port(p)?),
             ["peer", s, p] => Call::Peer(name(s), port(p)?),
             ["send", s, b] => Call::Send(name(s), bytes(b)?),
+            ["urgent", s, b] => Call::Urgent(name(s), bytes(b)?),
             ["sendto", s, p, b] => Call::SendTo(name(s), port(p)?, bytes(b)?),
             ["recv", s] => Call::Receive(name(s), 65_536),
             ["recv", s, max] => Call::Receive(name(s), max.parse()?),

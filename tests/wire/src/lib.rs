@@ -29,7 +29,7 @@
 //! * Ports: `p=40000` is the peer's, `o=80` ours; both stay until they are said again. Sequence
 //!   numbers count from each side's SYN. What a `>` does not say is not compared, but flags,
 //!   protocol and length are. `*` is any.
-//! * `tcp FLAGS [seq N] [ack N] [win N] [<options>] [len N | "bytes"]`, options `mss N`,
+//! * `tcp FLAGS [seq N] [ack N] [win N] [urg N] [<options>] [len N | "bytes"]`, options `mss N`,
 //!   `sackOK`, `wscale N`, `ts N` (the echo is what was last seen), `sack N:M ...`.
 //! * `udp [len N | "bytes"]`; `icmp TYPE CODE [id N] [seq N] [mtu N] [quote] ["bytes"]`, where
 //!   `quote` is the packet that came out last; `frag OFFSET LEN [more]` is a fragment that comes out.

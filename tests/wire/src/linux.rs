@@ -212,6 +212,9 @@ impl Linux {
                 Ok(Answer::Done)
             }
             Call::Send(name, bytes) => Ok(Answer::Number(self.find(name)?.send(bytes)?)),
+            Call::Urgent(name, bytes) => {
+                Ok(Answer::Number(self.find(name)?.send_out_of_band(bytes)?))
+            }
             Call::SendTo(name, port, bytes) => {
                 self.find(name)?.send_to(bytes, &peer(*port).into())?;
                 Ok(Answer::Done)

@@ -46,6 +46,7 @@ pub struct Packet {
     pub seq: Some32,
     pub ack: Some32,
     pub win: Some32,
+    pub urg: Some32,
     pub options: Option<Vec<TcpOption>>,
     pub payload: Option<Vec<u8>>,
     /// Only its length is said.
@@ -112,6 +113,7 @@ impl Packet {
             seq: None,
             ack: None,
             win: None,
+            urg: None,
             options: None,
             payload: None,
             is_length: false,
@@ -133,6 +135,7 @@ impl Packet {
                 "seq" => packet.seq = number(value()?)?,
                 "ack" => packet.ack = number(value()?)?,
                 "win" => packet.win = number(value()?)?,
+                "urg" => packet.urg = number(value()?)?,
                 "id" => packet.id = number(value()?)?,
                 "mtu" => packet.mtu = number(value()?)?,
                 "ttl" => packet.ttl = number(value()?)?,
@@ -375,7 +378,8 @@ impl Packet {
         body.extend_from_slice(&ack.to_be_bytes());
         body.extend_from_slice(&[(5 + options.len() as u8 / 4) << 4, bits]);
         body.extend_from_slice(&(self.win.unwrap_or(65_535) as u16).to_be_bytes());
-        body.extend_from_slice(&[0; 4]);
+        body.extend_from_slice(&[0; 2]);
+        body.extend_from_slice(&(self.urg.unwrap_or(0) as u16).to_be_bytes());
         body.extend_from_slice(&options);
         body.extend_from_slice(payload);
         Ok(body)
@@ -624,6 +628,7 @@ impl Seen {
                 let ack = long(&self.body, 8).wrapping_sub(PEER_ISN);
                 hold("ack", ack, wanted.ack);
                 hold("win", word(&self.body, 14).into(), wanted.win);
+                hold("urg", word(&self.body, 18).into(), wanted.urg);
                 // PSH says nothing that a receiver needs.
                 let bits = self.body[13] & 0x37;
                 let wanted_bits = flag_bits(flags).unwrap_or(0) & 0x37;

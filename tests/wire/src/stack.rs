@@ -188,6 +188,7 @@ impl StackSide {
             }
             Call::Peer(name, _)
             | Call::Send(name, _)
+            | Call::Urgent(name, _)
             | Call::SendTo(name, ..)
             | Call::Receive(name, _)
             | Call::Shutdown(name)
@@ -213,6 +214,11 @@ impl StackSide {
         let stack = &mut self.stack;
         match call {
             Call::Send(_, bytes) => return Ok(Answer::Number(stack.tcp_send(id, bytes)?)),
+            Call::Urgent(_, bytes) => {
+                let sent = stack.tcp_send(id, bytes)?;
+                stack.tcp_mark_urgent(id)?;
+                return Ok(Answer::Number(sent));
+            }
             Call::Receive(_, most) => {
                 let mut buffer = vec![0; *most];
                 let len = stack.tcp_receive(id, &mut buffer)?;

@@ -2,14 +2,14 @@
 //! ended, and which of its ends is SIGPIPE's.
 
 use super::{
-    CONNECTED, LISTENS, ROOMY, UDP, is_nonblocking, names, of, set_bits, take_error, take_error_as,
-    wait_connected,
+    CONNECTED, LISTENS, ROOMY, UDP, asked, is_nonblocking, names, of, request, set_bits,
+    take_error, take_error_as, wait_connected,
 };
 use crate::state::{attention, conn};
 use crate::sys::{self, give, sys};
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
-use fordway_abi::stack::state;
+use fordway_abi::stack::{Operation, state};
 
 /// What a connected socket's send buffer is: that of a pair as it is made (linux: net.core.wmem_default).
 const SEND_BYTES: c_int = 212_992 / 2;
@@ -69,7 +69,7 @@ pub fn receive_stream(
         return give(Err(libc::EAGAIN));
     }
     if flags & libc::MSG_OOB != 0 {
-        return give(Err(libc::EINVAL));
+        return receive_urgent(fd, word, || by_libc(flags));
     }
     if word & CONNECTED == 0 {
         match before_bytes(fd, false, flags) {
@@ -86,6 +86,19 @@ pub fn receive_stream(
         return give(Err(libc::ECONNRESET));
     }
     end_of_stream(fd, word)
+}
+
+/// The urgent byte, of which there is none where AF_UNIX has none (linux: tcp_recv_urg).
+#[cold]
+fn receive_urgent(fd: c_int, word: u32, receive: impl FnOnce() -> isize) -> isize {
+    if word & CONNECTED == 0 && before_bytes(fd, false, 0) != Ok(true) {
+        return give(Err(libc::EINVAL));
+    }
+    let received = receive();
+    match received < 0 && sys::errno() == libc::EOPNOTSUPP {
+        true => give(Err(libc::EINVAL)),
+        false => received,
+    }
 }
 
 /// Whether a reset is the library's own finding, of which neither the pair nor the stack knows: the far end's program, past the
@@ -110,9 +123,6 @@ fn end_of_stream(fd: c_int, word: u32) -> isize {
 /// A send of a stream; `by_libc` makes it with these flags.
 #[inline(always)]
 pub fn send_stream(fd: c_int, word: u32, flags: c_int, by_libc: impl Fn(c_int) -> isize) -> isize {
-    if flags & libc::MSG_OOB != 0 {
-        return give(Err(libc::EOPNOTSUPP));
-    }
     // Of the others, none has to do with a pair.
     let kept = flags & (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
     if word & CONNECTED == 0 {
@@ -125,7 +135,11 @@ pub fn send_stream(fd: c_int, word: u32, flags: c_int, by_libc: impl Fn(c_int) -
     if word & ROOMY == 0 {
         make_room(fd);
     }
-    let sent = by_libc(kept | libc::MSG_NOSIGNAL);
+    let send = |urgent| by_libc(kept | libc::MSG_NOSIGNAL | urgent);
+    let sent = match flags & libc::MSG_OOB {
+        0 => send(0),
+        _ => send_urgent(fd, send),
+    };
     let errno = sys::errno();
     if sent >= 0 || !matches!(errno, libc::EPIPE | libc::ECONNRESET) {
         return sent;
@@ -136,6 +150,19 @@ pub fn send_stream(fd: c_int, word: u32, flags: c_int, by_libc: impl Fn(c_int) -
     match is_closed(fd).then(|| take_error(fd, word)) {
         None | Some(0) => broken(libc::EPIPE, flags),
         Some(error) => broken(error, flags),
+    }
+}
+
+/// The stack is to look for the byte before it takes it. Of nothing, none is urgent, nor where AF_UNIX has none: then what is sent is
+/// ordinary.
+#[cold]
+fn send_urgent(fd: c_int, send: impl Fn(c_int) -> isize) -> isize {
+    // A stack that has ended shows at the pair.
+    let _ = request(fd, Operation::Urgent).and_then(|request| asked(&request));
+    let sent = send(libc::MSG_OOB);
+    match sent < 0 && sys::errno() == libc::EOPNOTSUPP {
+        true => send(0),
+        false => sent,
     }
 }
 

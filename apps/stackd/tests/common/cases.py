@@ -50,6 +50,14 @@ def number(sock, request):
     return place[0]
 
 
+def until(test):
+    for _ in range(30000):
+        if test():
+            return
+        time.sleep(0.001)
+    raise TimeoutError
+
+
 def tcp(family=socket.AF_INET):
     sock = socket.socket(family, socket.SOCK_STREAM)
     sock.settimeout(30)
@@ -869,6 +877,54 @@ def threads():
     for thread in all_:
         thread.join()
     yield sums
+
+
+@case
+def urgent():
+    OOB, SIOCATMARK = socket.MSG_OOB, 0x8905
+    urgent_of = lambda sock: (select.select([], [], [sock], 30)[2] == [sock], number(sock, SIOCATMARK))
+    far("fcntl, array = __import__('fcntl'), __import__('array')")
+    far_urgent = "a = array.array('i', [0]); p = select.select([], [], [c], 30)[2] == [c]; fcntl.ioctl(c, 0x8905, a)"
+    ours = blocking(pair(7131))
+    yield e(ours.recv, 1, OOB), number(ours, SIOCATMARK), e(ours.send, b"", OOB)
+    # There, twice: the mark, the byte, what comes behind it.
+    for text in (b"!", b"xyz"):
+        yield ours.sendall(b"ab"), e(ours.send, text, OOB), ours.sendall(b"cd")
+        far(far_urgent)
+        yield far("p, a[0], take(%d, c)" % (1 + len(text)))
+        far("fcntl.ioctl(c, 0x8905, a)")
+        yield far("a[0], c.recv(1, socket.MSG_OOB), e(c.recv, 1, socket.MSG_OOB), take(2, c)")
+    # Here, read and not read.
+    for reads in (True, False):
+        far("c.sendall(b'ab'); c.send(b'!', socket.MSG_OOB); c.sendall(b'cd')")
+        yield urgent_of(ours), take(2, ours), number(ours, SIOCATMARK)
+        if reads:
+            yield ours.recvmsg(9, 0, OOB), e(ours.recv, 1, OOB)
+        yield take(2, ours), number(ours, SIOCATMARK), e(ours.recv, 1, OOB)
+    # Of two, the first is an ordinary one.
+    far("c.sendall(b'a'); c.send(b'1', socket.MSG_OOB); c.sendall(b'b'); c.send(b'2', socket.MSG_OOB); c.sendall(b'c')")
+    until(lambda: ours.recv(9, socket.MSG_PEEK) == b"a1b")
+    yield urgent_of(ours)[0], take(3, ours), ours.recv(1, OOB), take(1, ours)
+    # With a signal.
+    came = []
+    signal.signal(signal.SIGURG, lambda *_: came.append(1))
+    fcntl.fcntl(ours, fcntl.F_SETOWN, os.getpid())
+    far("c.send(b'!', socket.MSG_OOB)")
+    until(lambda: came)
+    yield urgent_of(ours)[0], ours.recv(1, OOB), came
+    # One of the stream.
+    with listener(7132) as listens:
+        listens.setsockopt(socket.SOL_SOCKET, socket.SO_OOBINLINE, 1)
+        far(f"c = socket.create_connection(('{OWN}', 7132), 30)")
+        inherits, _ = listens.accept()
+    blocking(inherits)
+    far("c.sendall(b'ab'); c.send(b'!', socket.MSG_OOB); c.sendall(b'cd')")
+    yield inherits.getsockopt(socket.SOL_SOCKET, socket.SO_OOBINLINE), urgent_of(inherits), inherits.recv(9), number(inherits, SIOCATMARK)
+    yield e(inherits.recv, 1, OOB), take(3, inherits)
+    ours = to_far(7133)
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_OOBINLINE, 1)
+    far("d.sendall(b'ab'); d.send(b'!', socket.MSG_OOB); d.close()")
+    yield urgent_of(ours)[0], take(9, ours)
 
 
 @case

@@ -47,6 +47,7 @@ pub mod name {
     pub const SNDBUF: i32 = 7;
     pub const RCVBUF: i32 = 8;
     pub const KEEPALIVE: i32 = 9;
+    pub const OOBINLINE: i32 = 10;
     pub const LINGER: i32 = 13;
     pub const REUSEPORT: i32 = 15;
     pub const ACCEPTCONN: i32 = 30;
@@ -116,7 +117,7 @@ const TABLE: &[Row] = &[
     row(SOCKET, name::SNDBUF, Served, 87_040),
     row(SOCKET, name::RCVBUF, Served, 131_072),
     row(SOCKET, name::KEEPALIVE, Served, 0),
-    row(SOCKET, 10, Kept, 0), // SO_OOBINLINE
+    row(SOCKET, name::OOBINLINE, Served, 0),
     row(SOCKET, 12, Kept, 0), // SO_PRIORITY
     row(SOCKET, name::LINGER, Served, 0),
     row(SOCKET, name::REUSEPORT, Served, 0),

@@ -203,6 +203,18 @@ impl Stack {
         self.fill(id, None, write)
     }
 
+    /// The byte that was sent last is urgent (MSG_OOB).
+    pub fn tcp_mark_urgent(&mut self, id: TcpId) -> Result<(), Error> {
+        self.tcp
+            .flow_of(id)
+            .ok_or(Error::NoSuch)?
+            .tcp
+            .send
+            .mark_urgent();
+        self.touched(id.index);
+        Ok(())
+    }
+
     fn fill(
         &mut self,
         id: TcpId,
@@ -276,6 +288,11 @@ impl Stack {
             self.tcp.mark_dirty(id.index);
         }
         Ok(len)
+    }
+
+    /// How many of the bytes that wait to be read stand before an urgent one (0: SIOCATMARK), which waits as well. Reads do not heed it.
+    pub fn tcp_before_urgent(&mut self, id: TcpId) -> Option<usize> {
+        self.tcp.flow_of(id)?.tcp.receive.before_urgent()
     }
 
     /// Bytes that wait to be read.

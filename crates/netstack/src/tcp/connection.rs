@@ -401,6 +401,9 @@ impl Connection {
             self.send.consume_acked(pool);
             self.hear_fin_acked();
         }
+        if tcp.has(flag::URG) && self.hears_text() && !tcp.has(flag::SYN) {
+            self.receive.hear_urgent(seq, tcp.urgent);
+        }
         if end > seq && self.hears_text() && !tcp.has(flag::SYN) {
             self.hear_text(seq, payload, tcp.has(flag::FIN), pool, now);
         } else if end > seq {
@@ -653,10 +656,12 @@ impl Connection {
         now: Micros,
     ) -> Option<(usize, usize)> {
         // What is beyond holes is told by an acknowledgement alone.
-        let is_urgent = self.acks_due > 0 && self.send.is_sack && self.receive.has_blocks();
+        let is_due = self.acks_due > 0 && self.send.is_sack && self.receive.has_blocks();
         let planned = match self.state {
             TcpState::TimeWait => None,
-            _ if is_urgent => None,
+            _ if is_due => None,
+            // Whoever cuts a segment gives each part the same pointer.
+            _ if self.send.is_urgent() => self.send.plan(payload_max.min(self.send.mss)),
             _ => self.send.plan(payload_max),
         };
         if let Some(plan) = planned {
@@ -710,11 +715,13 @@ impl Connection {
             len += packet::put_blocks(&mut bytes[len..], &blocks[..count]);
         }
         self.told = self.receive.acknowledged();
+        let pointer = self.send.pointer(at).filter(|_| flags & flag::RST == 0);
         let header = Tcp {
             seq: at as u32,
             ack: self.told as u32,
-            flags,
+            flags: flags | pointer.map_or(0, |_| flag::URG),
             window: self.receive.window(self.send.mss),
+            urgent: pointer.unwrap_or(0),
             header: len,
             ..Tcp::default()
         };

@@ -204,6 +204,7 @@ impl Stack {
             ack: half_open.their_seq.wrapping_add(1),
             flags: flag::SYN | flag::ACK,
             window: u16::try_from(tcp_options.receive_bytes()).unwrap_or(u16::MAX),
+            urgent: 0,
             header: 20,
         };
         let mut written = [0; 24];

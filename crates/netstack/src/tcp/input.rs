@@ -92,6 +92,7 @@ impl Stack {
             ack,
             flags,
             window: 0,
+            urgent: 0,
             header: 20,
         };
         self.counters.resets_sent += 1;
@@ -148,6 +149,7 @@ impl Stack {
             ack: wait.ack,
             flags: flag::ACK,
             window: 0,
+            urgent: 0,
             header: 20,
         };
         let mut times = [0; packet::TIMES];

@@ -33,6 +33,8 @@ pub(super) struct Receiver {
     pub next: u64,
     /// The peer's FIN was taken; it stands at `next`.
     pub is_over: bool,
+    /// The last urgent byte that the peer has told of. It may have been read, or never come.
+    urgent: Option<u64>,
     fin_at: Option<u64>,
     edge: u64,
     limit: u64,
@@ -70,6 +72,7 @@ impl Receiver {
             read: start,
             next: start,
             is_over: false,
+            urgent: None,
             fin_at: None,
             edge: start + limit,
             limit,
@@ -102,6 +105,21 @@ impl Receiver {
 
     pub(super) fn unread(&self) -> usize {
         (self.next - self.read) as usize
+    }
+
+    /// The segment at `at` has an urgent pointer: behind the byte, as all give it (RFC 6093). What is here already is urgent no more,
+    /// and a byte before another urgent one is an ordinary one (linux: tcp_check_urg).
+    pub(super) fn hear_urgent(&mut self, at: u64, pointer: u16) {
+        let byte = at + u64::from(pointer.saturating_sub(1));
+        if byte >= self.next && self.urgent.is_none_or(|known| byte > known) {
+            self.urgent = Some(byte);
+        }
+    }
+
+    /// How many bytes that wait to be read stand before the urgent one, if it waits as well.
+    pub(super) fn before_urgent(&self) -> Option<usize> {
+        let before = self.urgent?.checked_sub(self.read)? as usize;
+        (before < self.unread()).then_some(before)
     }
 
     pub(super) fn edge(&self) -> u64 {

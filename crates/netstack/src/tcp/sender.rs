@@ -128,6 +128,8 @@ pub(super) struct Sender {
     pub end: u64,
     /// The owner has shut the sending side: a FIN follows `end`.
     pub is_shut: bool,
+    /// Where the last urgent byte ends, as long as it is not acknowledged.
+    urgent: Option<u64>,
     pub is_nagle: bool,
     pub is_sack: bool,
     pub mss: u64,
@@ -183,6 +185,7 @@ impl Sender {
             nxt: start,
             end: start + 1,
             is_shut: false,
+            urgent: None,
             is_nagle: options.is_nagle,
             is_sack: false,
             mss: 536,
@@ -284,6 +287,22 @@ impl Sender {
         self.end += len as u64;
     }
 
+    /// The byte that was written last is urgent.
+    pub(super) fn mark_urgent(&mut self) {
+        self.urgent = Some(self.end).filter(|end| *end > self.una);
+    }
+
+    pub(super) fn is_urgent(&self) -> bool {
+        self.urgent.is_some()
+    }
+
+    /// The urgent pointer of a segment that begins at `at`: behind the byte, as all take it (RFC 6093). One that does not reach so far
+    /// has none: nearer segments say it.
+    pub(super) fn pointer(&self, at: u64) -> Option<u16> {
+        let ahead = self.urgent?.checked_sub(at).filter(|ahead| *ahead > 0)?;
+        u16::try_from(ahead).ok()
+    }
+
     pub(super) fn ring(&self) -> &Ring {
         &self.ring
     }
@@ -377,7 +396,13 @@ impl Sender {
             } else if room < self.mss || !is_worth {
                 return None;
             }
-        } else if tail > 0 && fin == 0 && self.is_nagle && self.small_end > self.una {
+        } else if tail > 0
+            && fin == 0
+            && self.is_nagle
+            && self.small_end > self.una
+            && !self.is_urgent()
+        {
+            // What is urgent goes at once (linux: tcp_nagle_test).
             len -= tail;
         }
         let ends = fin == 1 && len == bytes && len < most.max(1);
@@ -653,6 +678,7 @@ impl Sender {
             }
         }
         self.una = ack;
+        self.urgent = self.urgent.filter(|end| *end > ack);
         self.furthest = self.furthest.max(ack);
     }
 

@@ -34,6 +34,7 @@ struct Sent {
     ack: u32,
     flags: u8,
     window: u16,
+    urgent: u16,
     blocks: Vec<(u32, u32)>,
 }
 
@@ -93,11 +94,25 @@ impl Bench {
 
     /// A segment from the peer: `seq` and `ack` count from the beginnings of both streams.
     fn hear(&mut self, seq: u32, ack: u32, flags: u8, bytes: &[u8], blocks: &[(u32, u32)]) -> bool {
+        self.hear_with(seq, ack, flags, 0, bytes, blocks)
+    }
+
+    /// The same with an urgent pointer.
+    fn hear_with(
+        &mut self,
+        seq: u32,
+        ack: u32,
+        flags: u8,
+        urgent: u16,
+        bytes: &[u8],
+        blocks: &[(u32, u32)],
+    ) -> bool {
         let header = Tcp {
             seq: THEIRS.wrapping_add(seq),
             ack: OURS.wrapping_add(ack),
             flags,
             window: self.window,
+            urgent,
             ..Tcp::default()
         };
         let mut options = [0; 64];
@@ -138,6 +153,7 @@ impl Bench {
             ack: theirs(tcp.ack),
             flags: tcp.flags,
             window: tcp.window,
+            urgent: tcp.urgent,
             blocks: said
                 .blocks()
                 .iter()
@@ -739,4 +755,137 @@ fn a_hostile_peer_finds_bounds() {
             assert!(bench.tcp.info().buffer_bytes <= 512 * 1024);
         }
     }
+}
+
+/// Where segments with payload begin, and their urgent pointers.
+fn pointers(sent: &[Sent]) -> Vec<(u32, Option<u16>)> {
+    let pointer = |s: &Sent| (s.flags & flag::URG != 0).then_some(s.urgent);
+    let texts = sent.iter().filter(|s| s.len > 0);
+    texts.map(|s| (s.at, pointer(s))).collect()
+}
+
+#[test]
+fn an_urgent_byte_goes_at_once_and_is_told_of_until_it_has_arrived() {
+    let mut bench = Bench::new(&options(), true, true);
+    bench.write(10);
+    assert_eq!(pointers(&bench.sent()), [(0, None)]);
+    bench.write(5);
+    assert_eq!(bench.sent(), [], "Nagle holds it back");
+    bench.write(1);
+    bench.tcp.send.mark_urgent();
+    assert_eq!(pointers(&bench.sent()), [(10, Some(6))]);
+    bench.write(4);
+    assert_eq!(pointers(&bench.sent()), [(16, None)]);
+    // Lost, and sent again.
+    bench.pass(1_000_000);
+    bench.sent();
+    bench.pass(1_000_000);
+    assert_eq!(pointers(&bench.sent()), [(0, Some(16))]);
+    bench.now += 10_000;
+    bench.hear(0, 16, flag::ACK, b"", &[]);
+    bench.write(7);
+    let sent = bench.sent();
+    assert!(sent.iter().all(|s| s.flags & flag::URG == 0), "{sent:?}");
+}
+
+#[test]
+fn segments_that_reach_the_urgent_byte_point_to_it_and_are_not_to_be_cut() {
+    let options = TcpOptions {
+        congestion: Congestion::None,
+        ..options()
+    };
+    let mut bench = Bench::new(&options, true, true);
+    bench.write(70_000);
+    bench.tcp.send.mark_urgent();
+    bench.write(2000);
+    let mut all = Vec::new();
+    for _ in 0..1000 {
+        let sent: Vec<_> = core::iter::from_fn(|| bench.sent_one(64_000)).collect();
+        let Some(last) = sent.last() else {
+            break;
+        };
+        let end = last.at + last.len as u32;
+        all.extend(sent);
+        bench.now += 10_000;
+        bench.hear(0, end, flag::ACK, b"", &[]);
+    }
+    let told = pointers(&all);
+    assert_eq!(all.iter().map(|s| s.len).sum::<usize>(), 72_000);
+    for (at, pointer) in &told {
+        let ahead = 70_000u32.checked_sub(*at).filter(|ahead| *ahead > 0);
+        assert_eq!(*pointer, ahead.and_then(|ahead| u16::try_from(ahead).ok()));
+    }
+    let before = all.iter().filter(|s| s.at < 70_000);
+    assert!(before.clone().all(|s| s.len <= MSS), "{told:?}");
+    assert!(told.iter().any(|(_, pointer)| pointer.is_none()));
+    assert!(told.iter().any(|(_, pointer)| pointer.is_some()));
+}
+
+#[test]
+fn who_asks_at_a_shut_window_tells_of_an_urgent_byte() {
+    let mut bench = Bench::new(&options(), true, false);
+    bench.window = 0;
+    bench.hear(0, 0, flag::ACK, b"", &[]);
+    bench.write(3);
+    bench.tcp.send.mark_urgent();
+    bench.pass(100_000_000);
+    let asked = bench.sent();
+    assert_eq!(
+        (asked[0].at, asked[0].len, asked[0].flags, asked[0].urgent),
+        (u32::MAX, 0, flag::ACK | flag::URG, 4)
+    );
+    bench.tcp.abort();
+    let reset = bench.sent();
+    assert_eq!(reset[0].flags, flag::RST | flag::ACK);
+}
+
+#[test]
+fn urgent_pointers_of_any_value_delay_nothing() {
+    // Before "abcde", of which 'c' is the byte that a pointer of 3 ends behind.
+    for (pointer, before) in [
+        (0, Some(0)),
+        (1, Some(0)),
+        (3, Some(2)),
+        (5, Some(4)),
+        (6, None),
+        (100, None),
+        (u16::MAX, None),
+    ] {
+        let mut bench = Bench::new(&options(), true, true);
+        bench.hear_with(0, 0, flag::ACK | flag::URG, pointer, b"abcde", &[]);
+        assert_eq!(bench.tcp.receive.before_urgent(), before, "{pointer}");
+        assert!(bench.tcp.ready.is_readable);
+        assert_eq!(bench.tcp.receive.unread(), 5);
+        assert_eq!(bench.sent().last().map(|s| s.ack), Some(5));
+        // Told again, of what is here by now: it is urgent no more than before.
+        bench.hear_with(0, 0, flag::ACK | flag::URG, pointer, b"abcde", &[]);
+        assert_eq!(bench.tcp.receive.before_urgent(), before, "{pointer}");
+        assert_eq!(bench.read(), 5);
+        assert_eq!(bench.tcp.receive.before_urgent(), None, "{pointer}");
+    }
+}
+
+#[test]
+fn the_last_urgent_byte_that_was_told_of_is_the_one() {
+    let mut bench = Bench::new(&options(), true, true);
+    let urgent = flag::ACK | flag::URG;
+    // Beyond a hole, and before its byte has come at all.
+    bench.hear_with(5, 0, urgent, 2, b"fg", &[]);
+    assert_eq!(bench.tcp.receive.before_urgent(), None);
+    bench.hear(0, 0, flag::ACK, b"abcde", &[]);
+    assert_eq!(bench.tcp.receive.before_urgent(), Some(6));
+    // One that lies further back is none, one that is to come is.
+    bench.hear_with(0, 0, urgent, 3, b"abcdefg", &[]);
+    assert_eq!(bench.tcp.receive.before_urgent(), Some(6));
+    bench.hear_with(7, 0, urgent, 0, b"", &[]);
+    bench.hear(7, 0, flag::ACK, b"h", &[]);
+    assert_eq!(bench.tcp.receive.before_urgent(), Some(7));
+    bench.tcp.consumed(7, &mut bench.pool);
+    assert_eq!(bench.tcp.receive.before_urgent(), Some(0));
+    bench.tcp.consumed(1, &mut bench.pool);
+    assert_eq!(bench.tcp.receive.before_urgent(), None);
+    // Far ahead of all that comes: nothing waits for it.
+    bench.hear_with(8, 0, urgent, u16::MAX, b"i", &[]);
+    assert_eq!(bench.read(), 1);
+    assert_eq!(bench.tcp.receive.before_urgent(), None);
 }

@@ -255,6 +255,30 @@ fn stack_moves() -> Result<()> {
     bed.finish(&lines.join("; "))
 }
 
+/// Urgent bytes take a connection off its rings, both ways, and stand where they were sent.
+#[test]
+fn stack_urgent() -> Result<()> {
+    let Some(bed) = Bed::start("urgent bytes under a stack", &["python3"])? else {
+        return Ok(());
+    };
+    let mut lines = Vec::new();
+    for asks in WAYS {
+        let watch = bed.watch()?;
+        let [server, mut client] = both(&bed, asks, "urge", "urged")?;
+        warm(&bed, &watch, asks, &mut client)?;
+        let asked = bed.end_of(client, CLIENT_LIMIT, "the client")?.ok()?;
+        ensure!(asked.text() == "warm\ndone\n", "{}", asked.text());
+        let served = bed.end_of(server, CLIENT_LIMIT, "the server")?.ok()?;
+        ensure!(served.text() == "ready\ndone\n", "{}", served.text());
+        // Past the stack, what an end has carried that left its rings is not told any more: that both had them, `warm` has seen.
+        if asks == Asks::ByKernel {
+            lines.push(carried(&bed, watch, asks, 400_000)?);
+        }
+    }
+    bed.remove_domain(STACK)?;
+    bed.finish(&lines.join("; "))
+}
+
 /// More connections than one queue holds are listed all the same.
 #[test]
 fn stack_lists_all() -> Result<()> {
