@@ -51,6 +51,8 @@ mod six;
 #[cfg(feature = "tcp")]
 mod stream;
 mod table;
+#[cfg(feature = "tcp")]
+mod tcp_info;
 
 pub use server::Server;
 

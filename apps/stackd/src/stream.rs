@@ -30,9 +30,6 @@ const BACKLOG_MAX: i32 = 4096;
 const RECEIVE_BYTES: usize = 1 << 20;
 const SEND_BYTES: usize = 1 << 20;
 
-/// What a segment is said to take before there is a connection (linux: TCP_MSS_DEFAULT).
-const UNCONNECTED_MSS_BYTES: u32 = 536;
-
 const EPIPE: i32 = 32;
 const EISCONN: i32 = 106;
 const EALREADY: i32 = 114;
@@ -706,7 +703,7 @@ impl Server {
         }
     }
 
-    fn pump(&mut self, place: Place) {
+    pub(crate) fn pump(&mut self, place: Place) {
         let Some(socket) = self.table.get(place) else {
             return;
         };
@@ -778,14 +775,15 @@ impl Server {
         };
     }
 
-    /// Bytes that the far end has not acknowledged, and those of them that are still in the pair.
+    /// Bytes that the far end has not acknowledged, and those of them that were not sent yet, in the pair or behind it.
     pub(crate) fn unsent_bytes(&mut self, place: Place) -> Option<(usize, usize)> {
         let socket = self.table.look(place)?;
         let in_pair = socket.pair.as_ref().map_or(0, Pair::unread_bytes);
         match &socket.body {
             Body::Connected(conn) => {
-                let in_stack = self.stack.tcp_unsent(conn.id).unwrap_or(0);
-                Some((in_pair + in_stack, in_pair))
+                let known = self.stack.tcp_info(conn.id);
+                let in_stack = known.map_or((0, 0), |info| (info.unacked_bytes, info.unsent_bytes));
+                Some((in_pair + in_stack.0, in_pair + in_stack.1))
             }
             Body::Listening(_) => None,
             _ => Some((0, 0)),
@@ -832,43 +830,6 @@ impl Server {
         }
     }
 
-    /// `struct tcp_info` (linux/tcp.h), as far as the stack has it.
-    pub(crate) fn tcp_info(&mut self, place: Place) -> Result<Vec<u8>, i32> {
-        const CLOSED: u8 = 7;
-        const LISTEN: u8 = 10;
-        let socket = self.table.look(place).ok_or(EINVAL)?;
-        let id = match &socket.body {
-            Body::Datagrams => return Err(ENOTCONN),
-            Body::Connecting(id) => Some(*id),
-            Body::Connected(conn) => Some(conn.id),
-            _ => None,
-        };
-        let is_listening = matches!(socket.body, Body::Listening(_));
-        let known = id.and_then(|id| self.stack.tcp_info(id).ok());
-        let state = match &known {
-            Some(known) => number_of(known.state),
-            None if is_listening => LISTEN,
-            None => CLOSED,
-        };
-        let mss = known.map_or(UNCONNECTED_MSS_BYTES, |known| known.mss_bytes as u32);
-        let mut info = vec![0; 104];
-        info[0] = state;
-        let mut put =
-            |at: usize, value: u32| info[at..at + 4].copy_from_slice(&value.to_ne_bytes());
-        put(8, 204_000);
-        put(12, 40_000);
-        put(16, mss);
-        put(20, mss);
-        put(60, self.stack.link().mtu_bytes as u32);
-        put(76, 0x7fff_ffff);
-        put(80, 10);
-        put(84, mss);
-        put(88, 3);
-        // tcpi_total_retrans
-        put(100, known.map_or(0, |known| known.retransmits as u32));
-        Ok(info)
-    }
-
     /// What one segment takes (TCP_MAXSEG of a connection). Without one it is what the program has set.
     pub(crate) fn segment_bytes(&mut self, place: Place) -> Option<u32> {
         let id = match &self.table.look(place)?.body {
@@ -877,21 +838,5 @@ impl Server {
         };
         let info = self.stack.tcp_info(id).ok()?;
         Some(info.mss_bytes as u32)
-    }
-}
-
-/// Numbers of linux/tcp_states.h.
-fn number_of(state: TcpState) -> u8 {
-    match state {
-        TcpState::Established => 1,
-        TcpState::SynSent => 2,
-        TcpState::SynReceived => 3,
-        TcpState::FinWait1 => 4,
-        TcpState::FinWait2 => 5,
-        TcpState::TimeWait => 6,
-        TcpState::Closed => 7,
-        TcpState::CloseWait => 8,
-        TcpState::LastAck => 9,
-        TcpState::Closing => 11,
     }
 }

@@ -122,7 +122,7 @@ pub use icmp::PingReply;
 pub use route::{Cidr, Route};
 pub use stack::{Error, Event, Stack};
 #[cfg(feature = "tcp")]
-pub use tcp::{ListenerId, Ready, TcpId, TcpInfo, TcpState};
+pub use tcp::{ListenerId, Ready, TcpCounts, TcpId, TcpInfo, TcpState};
 #[cfg(feature = "udp")]
 pub use udp::{Arrival, UdpId};
 

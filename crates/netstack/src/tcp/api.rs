@@ -301,12 +301,6 @@ impl Stack {
         Ok(flow.tcp.receive.unread())
     }
 
-    /// Bytes that were sent and not acknowledged yet, and those not sent.
-    pub fn tcp_unsent(&mut self, id: TcpId) -> Result<usize, Error> {
-        let flow = self.tcp.flow_of(id).ok_or(Error::NoSuch)?;
-        Ok(flow.tcp.send.unacknowledged())
-    }
-
     pub fn tcp_state(&mut self, id: TcpId) -> Result<TcpState, Error> {
         Ok(self.tcp.flow_of(id).ok_or(Error::NoSuch)?.tcp.state)
     }

@@ -10,7 +10,7 @@
 //! Positions are 64 bits wide; only the header has 32 ([`position`]). A passive connection begins
 //! here when its handshake is over (`handshake` does that), an active one with its SYN.
 
-use super::flow::{Ready, TcpInfo, TcpState};
+use super::flow::{Ready, TcpCounts, TcpInfo, TcpState};
 use super::payload::Payload;
 use super::position;
 use super::receiver::{BLOCKS_MAX, Receiver, Taken};
@@ -113,6 +113,7 @@ pub(super) struct Connection {
     waits_since: Option<Micros>,
     /// Bytes that the owner has taken since the window was last looked at.
     taken: u64,
+    counts: TcpCounts,
 }
 
 /// The shift that is offered for a receive buffer of this size.
@@ -156,6 +157,7 @@ impl Connection {
             probes: 0,
             waits_since: None,
             taken: 0,
+            counts: TcpCounts::default(),
         }
     }
 
@@ -184,6 +186,9 @@ impl Connection {
         let mut connection = Connection::new(shaken.our_seq, own_mss, options, now);
         connection.hear_syn(shaken, now);
         connection.establish(shaken, now);
+        // The SYN and its answer.
+        connection.counts.comes(0, 1);
+        connection.counts.goes(0, 1, now);
         connection
     }
 
@@ -211,6 +216,7 @@ impl Connection {
         }
         let (seq, window) = (self.receive.next, u64::from(shaken.window));
         self.send.begin(seq, window, now);
+        self.counts.begin(now);
         self.state = TcpState::Established;
         (self.syn_due, self.syn_at) = (false, Micros::MAX);
         self.waits_since = None;
@@ -321,6 +327,7 @@ impl Connection {
         pool: &mut Pool,
         now: Micros,
     ) -> bool {
+        self.counts.comes(payload.len() as u64, self.own_mss.into());
         match self.state {
             TcpState::SynSent => return self.input_syn(tcp, options, now),
             TcpState::Closed => return false,
@@ -387,6 +394,7 @@ impl Connection {
         {
             (clock.recent, clock.recent_at) = (stamp, now);
         }
+        self.counts.acked_at = now;
         let heard = Heard {
             seq,
             ack,
@@ -478,6 +486,7 @@ impl Connection {
             .min(self.own_mss.into());
         if self.receive.next > before {
             self.ready.is_readable = true;
+            self.counts.heard_at = now;
         }
         let waiting = self.receive.next - self.told.min(self.receive.next);
         if taken == Taken::OutOfOrder {
@@ -510,21 +519,35 @@ impl Connection {
 
     pub(super) fn info(&self) -> TcpInfo {
         let (send, receive) = (&self.send, &self.receive);
+        let [out_bytes, sacked_bytes, lost_bytes] = send.outstanding();
+        let (receive_window_bytes, receive_shift) = receive.open();
         TcpInfo {
             state: self.state,
             rtt_us: send.rtt.smooth_us,
             rttvar_us: send.rtt.variance_us,
             rto_us: send.rtt.timeout_us(),
+            min_rtt_us: send.rtt.min_us,
             cwnd_bytes: send.window.limit(),
             ssthresh_bytes: send.window.threshold,
             mss_bytes: send.mss,
+            heard_mss_bytes: self.heard_mss,
             retransmits: send.retransmits,
             sent_bytes: send.sent_bytes,
+            sent_again_bytes: send.again_bytes,
             acked_bytes: send.acked_bytes(),
             received_bytes: receive.received_bytes(),
             unacked_bytes: send.unacknowledged(),
             unsent_bytes: send.unsent(),
+            out_bytes,
+            sacked_bytes,
+            lost_bytes,
             send_window_bytes: send.peer_window(),
+            receive_window_bytes,
+            window_shifts: (send.shift, receive_shift),
+            is_sack: send.is_sack,
+            has_timestamps: self.clock.is_some(),
+            probes: self.probes,
+            counts: self.counts,
             buffer_bytes: send.ring().capacity() + receive.ring.capacity(),
         }
     }
@@ -595,7 +618,7 @@ impl Connection {
         payload_max: u64,
         now: Micros,
     ) -> Option<(usize, usize)> {
-        match self.state {
+        let written = match self.state {
             TcpState::SynSent | TcpState::SynReceived => self.write_syn(bytes, now),
             TcpState::Closed => {
                 let is_due = core::mem::take(&mut self.reset_due);
@@ -606,7 +629,11 @@ impl Connection {
                 is_due.then(|| (self.put(bytes, self.send.nxt, flags, false, now), 0))
             }
             _ => self.write_text(bytes, payload_max, now),
+        };
+        if let Some((_, len)) = written {
+            self.counts.goes(len as u64, self.send.mss, now);
         }
+        written
     }
 
     fn write_syn(&mut self, bytes: &mut [u8], now: Micros) -> Option<(usize, usize)> {

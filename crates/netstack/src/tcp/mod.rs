@@ -51,7 +51,7 @@ use crate::config::Limits;
 use crate::hash::{Keyed, Random};
 use crate::stack::Event;
 
-pub use flow::{Ready, TcpInfo, TcpState};
+pub use flow::{Ready, TcpCounts, TcpInfo, TcpState};
 
 use flow::Flow;
 use handshake::{HalfOpen, Listener};

@@ -126,6 +126,11 @@ impl Receiver {
         self.edge
     }
 
+    /// What the peer may send still, and by how much its window is shifted.
+    pub(super) fn open(&self) -> (u64, u8) {
+        (self.edge.saturating_sub(self.acknowledged()), self.shift)
+    }
+
     /// The window as it stands in a header. Opens only by steps that are worth it (RFC 9293
     /// section 3.8.6.2.2).
     pub(super) fn window(&mut self, mss: u64) -> u16 {

@@ -172,6 +172,7 @@ pub(super) struct Sender {
     pub ask_due: bool,
     pub retransmits: u64,
     pub sent_bytes: u64,
+    pub again_bytes: u64,
 }
 
 impl Sender {
@@ -219,6 +220,7 @@ impl Sender {
             ask_due: false,
             retransmits: 0,
             sent_bytes: 0,
+            again_bytes: 0,
         }
     }
 
@@ -245,6 +247,11 @@ impl Sender {
 
     pub(super) fn acked_bytes(&self) -> u64 {
         self.una.min(self.end).saturating_sub(self.start)
+    }
+
+    /// Sent and not acknowledged: all of it, what the peer has beyond holes, and what is lost.
+    pub(super) fn outstanding(&self) -> [u64; 3] {
+        [self.nxt - self.una, self.sacked, self.lost]
     }
 
     pub(super) fn unsent(&self) -> usize {
@@ -421,10 +428,15 @@ impl Sender {
     /// The planned segment leaves.
     pub(super) fn commit(&mut self, plan: Plan, stamp: u32, now: Micros) {
         let was_empty = self.nxt == self.una;
-        self.sent_bytes += plan.end - plan.start;
+        // Without the FIN.
+        let bytes = plan.end.min(self.end).saturating_sub(plan.start);
+        self.sent_bytes += bytes;
         self.order += 1;
         match plan.again {
-            Some(found) => self.commit_again(found, plan, stamp, now),
+            Some(found) => {
+                self.again_bytes += bytes;
+                self.commit_again(found, plan, stamp, now);
+            }
             None => self.commit_new(plan, now),
         }
         if self.probe_due {

@@ -889,3 +889,43 @@ fn the_last_urgent_byte_that_was_told_of_is_the_one() {
     assert_eq!(bench.read(), 1);
     assert_eq!(bench.tcp.receive.before_urgent(), None);
 }
+
+#[test]
+fn bytes_and_segments_are_counted_with_what_was_sent_again() {
+    let mut bench = Bench::new(&options(), true, true);
+    let start = bench.tcp.info().counts;
+    let began = bench.now;
+    bench.write(2500);
+    bench.sent();
+    bench.now += 10_000;
+    bench.hear(0, 1000, flag::ACK, b"four", &[(2000, 2500)]);
+    bench.pass(100_000);
+    assert_eq!(bench.sent_at(), [1000]);
+    let again_at = bench.now;
+    bench.now += 10_000;
+    bench.hear(4, 2500, flag::ACK, b"", &[]);
+    // Twice the same.
+    bench.hear(0, 2500, flag::ACK, b"four", &[]);
+    bench.tcp.shut();
+    bench.sent();
+    let info = bench.tcp.info();
+    assert_eq!((info.sent_bytes, info.sent_again_bytes), (3500, 1000));
+    assert_eq!((info.acked_bytes, info.received_bytes), (2500, 4));
+    assert_eq!(
+        (info.out_bytes, info.sacked_bytes, info.lost_bytes),
+        (1, 0, 0)
+    );
+    let counts = info.counts;
+    assert_eq!(counts.texts_out - start.texts_out, 4);
+    assert_eq!(counts.segments_in - start.segments_in, 3);
+    assert_eq!(counts.texts_in - start.texts_in, 2);
+    assert_eq!(
+        (counts.sent_at, counts.heard_at, counts.acked_at),
+        (again_at, began + 10_000, bench.now)
+    );
+    // A long segment is as many as it is cut to.
+    bench = Bench::new(&options(), true, true);
+    bench.write(4500);
+    bench.sent_one(64_000);
+    assert_eq!(bench.tcp.info().counts.texts_out, 5);
+}
