@@ -10,7 +10,7 @@ use core::sync::atomic::Ordering;
 use fordway_abi::control::status;
 use fordway_abi::reason::Reason;
 use fordway_abi::shm::Endpoint;
-use fordway_ring::{Consumer, Producer};
+use fordway_ring::{Consumer, Host, Producer};
 use fordway_sockets::{End, Event, Half, Lost, NoLock, Patience, Result, State};
 
 /// asm-generic/sockios.h.
@@ -145,6 +145,7 @@ impl End for At<'_> {
         Self: 'a;
     /// Its index.
     type Link = u32;
+    type Layout = Host;
 
     #[inline(always)]
     fn state(&self) -> &State {

@@ -79,7 +79,7 @@ pub use state::{Last, State, attention};
 pub use transfer::{Caller, Done, Receive, Transfer, attend, receive_enough, send_all};
 
 use fordway_abi::shm::Endpoint;
-use fordway_ring::{Consumer, Producer, Violation};
+use fordway_ring::{Consumer, Layout, Producer, Violation};
 
 /// What a step came to; the error is an errno.
 pub type Result<T> = core::result::Result<T, i32>;
@@ -152,6 +152,8 @@ pub trait End {
         Self: 'a;
     /// The link that a channel belongs to.
     type Link;
+    /// Where ring memory lies in the peer's region.
+    type Layout: Layout;
 
     /// What this end remembers.
     fn state(&self) -> &State;
@@ -168,7 +170,7 @@ pub trait End {
     /// The sending half of the channel.
     fn producer(&self) -> Producer;
     /// The receiving half of the channel.
-    fn consumer(&self) -> Consumer;
+    fn consumer(&self) -> Consumer<Self::Layout>;
     /// Takes the lock of a half of the channel that the connection has now, by a sequentially
     /// consistent exchange. Under it the connection keeps that channel. Another one may have
     /// come while the lock was waited for: it is to be looked at again with the lock taken.

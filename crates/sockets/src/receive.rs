@@ -5,7 +5,7 @@ use crate::{End, Half, Lost, Moved, Result, State, down, ends};
 use core::sync::atomic::Ordering;
 use fordway_abi::reason::Reason;
 use fordway_abi::shm::{rx_state, tx_flags, tx_state};
-use fordway_ring::{Consumer, Violation};
+use fordway_ring::{Consumer, Layout, Violation};
 
 /// Empty reads of a ring in a row before the kernel is asked for an end of file.
 const EMPTY_READS_MAX: u32 = 8;
@@ -26,8 +26,11 @@ pub trait Target {
     /// `peek` they stay there, as if the program had asked for that.
     fn by_kernel(&mut self, limit: usize, peek: bool) -> Result<usize>;
     /// Copies `count` bytes from behind the head, which are there.
-    fn by_ring(&mut self, consumer: &Consumer, count: usize)
-    -> core::result::Result<(), NotCopied>;
+    fn by_ring<L: Layout>(
+        &mut self,
+        consumer: &Consumer<L>,
+        count: usize,
+    ) -> core::result::Result<(), NotCopied>;
 }
 
 /// Why bytes that lie in the ring were not copied.
@@ -188,7 +191,13 @@ fn look<E: End>(end: &E, target: &mut impl Target) -> Result<Option<Moved>> {
 
 /// Behind a receive of `count` bytes that lie before `head`; `crowded`: the producer may wait for their room. Without lock.
 #[inline(always)]
-pub(crate) fn took(end: &impl End, consumer: &Consumer, head: u64, count: usize, crowded: bool) {
+pub(crate) fn took<E: End>(
+    end: &E,
+    consumer: &Consumer<E::Layout>,
+    head: u64,
+    count: usize,
+    crowded: bool,
+) {
     end.state().empty_reads.store(0, Ordering::Relaxed);
     if is_time_to_look(head, count as u64) {
         look_behind(end);
@@ -363,8 +372,8 @@ fn lacks_bytes(end: &impl End) -> bool {
 
 /// Copies from the ring: how much, and whether the producer may wait for the room.
 #[inline(always)]
-fn by_ring(
-    consumer: &Consumer,
+fn by_ring<L: Layout>(
+    consumer: &Consumer<L>,
     target: &mut impl Target,
     wanted: usize,
 ) -> core::result::Result<Option<(usize, bool)>, NotCopied> {

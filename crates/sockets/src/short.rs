@@ -48,7 +48,7 @@ pub fn send_short<E: End>(end: &E, count: usize, copy: impl FnOnce(&Producer) ->
 pub fn receive_short<E: End>(
     end: &E,
     (wanted, least): (usize, usize),
-    copy: impl FnOnce(&Consumer, usize) -> bool,
+    copy: impl FnOnce(&Consumer<E::Layout>, usize) -> bool,
 ) -> Result<usize> {
     let state = end.state();
     if state.attention.load(Ordering::Relaxed) != 0 {

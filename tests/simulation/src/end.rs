@@ -8,7 +8,7 @@ use fordway_abi::control::status;
 use fordway_abi::reason::Reason;
 use fordway_abi::shm::Endpoint;
 use fordway_ring::copy::{Copier, Kernel};
-use fordway_ring::{Consumer, Producer};
+use fordway_ring::{Consumer, Host, Layout, Producer};
 use fordway_sockets::{
     End, Half, Lost, Moved, NoLock, NotCopied, Patience, Result, Source, State, Target,
 };
@@ -81,6 +81,7 @@ impl End for At<'_> {
     where
         Self: 'b;
     type Link = &'static Link;
+    type Layout = Host;
 
     fn state(&self) -> &State {
         &self.conn.state
@@ -450,7 +451,11 @@ impl Target for Checked<'_> {
         received
     }
 
-    fn by_ring(&mut self, consumer: &Consumer, count: usize) -> std::result::Result<(), NotCopied> {
+    fn by_ring<L: Layout>(
+        &mut self,
+        consumer: &Consumer<L>,
+        count: usize,
+    ) -> std::result::Result<(), NotCopied> {
         let mut buffer = [0u8; RECEIVE_BYTES_MAX];
         let first = self.ctx.world.below(count as u64 + 1) as usize;
         for (at, count) in [(0, first), (first, count - first)] {

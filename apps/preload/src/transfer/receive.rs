@@ -8,8 +8,8 @@ use crate::sys::{self, sys};
 use crate::{faults, real};
 use core::sync::atomic::Ordering;
 use fordway_abi::shm::{rx_state, tx_state};
-use fordway_ring::Consumer;
 use fordway_ring::copy::Kernel;
+use fordway_ring::{Consumer, Layout};
 use fordway_sockets::ready::{Want, is_ready, kernel_part_bytes};
 use fordway_sockets::{
     Caller as _, Done, End, Moved, NotCopied, Receive, Target, Transfer, is_owed, receive_enough,
@@ -164,7 +164,12 @@ struct Parts<'a> {
 
 /// Copies `count` bytes, `skip` behind the head, to `base`.
 #[inline(always)]
-pub fn fetch(consumer: &Consumer, skip: u64, base: *mut u8, count: usize) -> Result<(), NotCopied> {
+pub fn fetch<L: Layout>(
+    consumer: &Consumer<L>,
+    skip: u64,
+    base: *mut u8,
+    count: usize,
+) -> Result<(), NotCopied> {
     faults::check(faults::is_writable(base, count)).map_err(NotCopied::Refused)?;
     // SAFETY: the program's buffer, found writable.
     unsafe { consumer.peek(copier(), Kernel::Plain, skip, base, count)? };
@@ -173,8 +178,8 @@ pub fn fetch(consumer: &Consumer, skip: u64, base: *mut u8, count: usize) -> Res
 
 /// Copies the bytes behind the head to the buffers' `[skip, skip + count)`.
 #[inline(always)]
-fn fetch_all(
-    consumer: &Consumer,
+fn fetch_all<L: Layout>(
+    consumer: &Consumer<L>,
     buffers: &Buffers,
     (skip, count): (usize, usize),
 ) -> Result<(), NotCopied> {
@@ -186,8 +191,8 @@ fn fetch_all(
 
 /// As [`fetch`], to several parts, from the head on.
 #[inline(never)]
-fn fetch_pieces(
-    consumer: &Consumer,
+fn fetch_pieces<L: Layout>(
+    consumer: &Consumer<L>,
     buffers: &Buffers,
     (skip, count): (usize, usize),
 ) -> Result<(), NotCopied> {
@@ -232,7 +237,11 @@ impl Target for Parts<'_> {
     }
 
     #[inline(always)]
-    fn by_ring(&mut self, consumer: &Consumer, count: usize) -> Result<(), NotCopied> {
+    fn by_ring<L: Layout>(
+        &mut self,
+        consumer: &Consumer<L>,
+        count: usize,
+    ) -> Result<(), NotCopied> {
         if self.flags & libc::MSG_TRUNC != 0 {
             return Ok(());
         }
