@@ -74,6 +74,29 @@ pub const GUEST_SLOT_COUNT: usize = 64;
 pub const GUEST_HEAD_BYTES: usize = ENDPOINTS_OFFSET + GUEST_SLOT_COUNT * ENDPOINT_BYTES;
 /// Where a process's [`WaitPage`] lies between two guests: in its region, behind the header.
 pub const GUEST_WAIT_OFFSET: usize = 2048;
+/// Ring memory of one side of such a link.
+pub const GUEST_ARENA_BYTES: usize = 4 << 20;
+
+/// The small region by which the brokers of two guests talk: granted page by page, behind a page that names the grants.
+pub mod granted {
+    use super::{ENDPOINT_BYTES, ENDPOINTS_OFFSET};
+
+    const PAGE_BYTES: usize = 4096;
+    /// First word of the directory.
+    pub const DIRECTORY_MAGIC: u32 = 0x4657_4452; // "FWDR"
+    /// Words of the directory before the references: magic, ABI version, pages that follow.
+    pub const HEAD_WORDS: usize = 3;
+    /// Pages of a region, with its directory.
+    pub const PAGES_MAX: usize = 1 + PAGE_BYTES / size_of::<u32>() - HEAD_WORDS;
+    /// Endpoints.
+    pub const SLOTS: usize = PAGE_BYTES / ENDPOINT_BYTES;
+    /// Where the wait page lies, behind the directory as the others.
+    pub const WAIT_OFFSET: usize = ENDPOINTS_OFFSET + PAGE_BYTES;
+    /// A byte that is 1 while the owner lives.
+    pub const ALIVE_OFFSET: usize = WAIT_OFFSET + PAGE_BYTES - 1;
+    /// Where ring memory begins.
+    pub const ARENA_OFFSET: usize = WAIT_OFFSET + PAGE_BYTES;
+}
 
 #[cfg(not(loom))]
 const _: () = assert!(core::mem::size_of::<RegionHeader>() <= GUEST_WAIT_OFFSET);

@@ -14,23 +14,16 @@
 
 use crate::{Access, Domain, Error, Granted, Mapped, PAGE_SIZE, Reference};
 use fordway_abi::ABI_VERSION;
+pub use fordway_abi::shm::granted::PAGES_MAX;
+use fordway_abi::shm::granted::{
+    ALIVE_OFFSET, ARENA_OFFSET, DIRECTORY_MAGIC, HEAD_WORDS, SLOTS, WAIT_OFFSET,
+};
 use fordway_abi::shm::{
-    ENDPOINT_BYTES, ENDPOINTS_OFFSET, Endpoint, REGION_MAGIC, RegionHeader, SEGMENT_LOG2_MIN,
-    WAIT_PAGE_MAGIC, WaitPage,
+    ENDPOINTS_OFFSET, Endpoint, REGION_MAGIC, RegionHeader, SEGMENT_LOG2_MIN, WAIT_PAGE_MAGIC,
+    WaitPage,
 };
 use fordway_ring::Geometry;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
-
-/// Words of the directory before the references.
-const HEAD_WORDS: usize = 3;
-/// Pages of a region, with its directory.
-pub const PAGES_MAX: usize = 1 + PAGE_SIZE / size_of::<u32>() - HEAD_WORDS;
-const DIRECTORY_MAGIC: u32 = 0x4657_4452; // "FWDR"
-const SLOTS: usize = PAGE_SIZE / ENDPOINT_BYTES;
-/// Offsets in the region, which begins behind the directory.
-const WAIT_OFFSET: usize = ENDPOINTS_OFFSET + PAGE_SIZE;
-const ALIVE_OFFSET: usize = WAIT_OFFSET + PAGE_SIZE - 1;
-const ARENA_OFFSET: usize = WAIT_OFFSET + PAGE_SIZE;
 
 const _: () = assert!(size_of::<WaitPage>() < PAGE_SIZE);
 

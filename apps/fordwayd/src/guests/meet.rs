@@ -1,20 +1,15 @@
 //! How the brokers of two guests find each other, and the channel between them.
 //!
-//! ```text
-//!   dom0      fordway/address, fordway/peers/N      who we are, whom we may meet, by addresses: written by dom0, for us to read
-//!   senior    data/fordway/N = NONCE GRANT PORT     region and event channel that are laid out for guest N
-//!   junior    data/fordway/N = NONCE GRANT          its own region, in answer to that nonce
-//! ```
-//! A node of ours is readable by the guest that it is for. A broker that starts or has lost the other one lays out anew, with
-//! another nonce, if it is the senior, and waits for another nonce if it is the junior. So nothing of an earlier conversation is taken
-//! for the present one. Xen proves that grants and port are the other guest's.
+//! What the nodes of XenStore are, and who writes them, stands in [`fordway_guests::meet`]. Xen proves that grants and port are
+//! the other guest's.
 //!
 //! A guest that begins anew without an end is met once a second. Each conversation with it has the same region of ours: what it
 //! still has mapped would stay allocated if we gave it back, and be counted by nobody.
 
-use super::talk::LINE_BYTES_MAX;
+use fordway_guests::GuestAddresses;
+use fordway_guests::meet::{self as nodes, Word, node_for, node_of};
+use fordway_guests::talk::{self, Lines};
 use fordway_platform::process;
-use fordway_registry::GuestAddresses;
 use fordway_xen_user::{
     Channel, Domain, Doorbell, Error, EventChannel, OwnRegion, PeerRegion, Store,
 };
@@ -58,7 +53,7 @@ pub(super) struct Other {
     met_at: Option<Instant>,
     /// What its node said when it was acted on.
     heard: String,
-    incoming: Vec<u8>,
+    incoming: Lines,
     outgoing: Vec<u8>,
 }
 
@@ -109,21 +104,13 @@ fn found<T>(read: Result<T, Error>) -> Result<Option<T>, Error> {
     }
 }
 
-fn node_for(other: Domain) -> String {
-    format!("data/fordway/{other}")
-}
-
-fn node_of(other: Domain, own: Domain) -> String {
-    format!("/local/domain/{other}/data/fordway/{own}")
-}
-
 impl Meetings {
     /// `None`: this is no guest of Xen's.
     pub(super) fn open() -> Option<Self> {
         let mut store = Store::open().ok()?;
         let own = store.read("domid").ok()?.parse().ok()?;
         // dom0 is no guest: it says who may meet.
-        if own == 0 || store.watch("fordway", "said").is_err() {
+        if own == 0 || store.watch(nodes::SAID, "said").is_err() {
             return None;
         }
         Some(Self {
@@ -171,8 +158,8 @@ impl Meetings {
     }
 
     fn read_what_is_said(&mut self, news: &mut News) {
-        let addresses = found(self.store.read("fordway/address"));
-        let names = found(self.store.directory("fordway/peers"));
+        let addresses = found(self.store.read(nodes::ADDRESS));
+        let names = found(self.store.directory(nodes::PEERS));
         let (Ok(addresses), Ok(names)) = (addresses, names) else {
             return self.read_later();
         };
@@ -180,7 +167,7 @@ impl Meetings {
         let names = names.unwrap_or_default();
         let mut said: BTreeMap<Domain, GuestAddresses> = BTreeMap::new();
         for other in names.iter().filter_map(|name| name.parse().ok()) {
-            let Ok(theirs) = found(self.store.read(&format!("fordway/peers/{other}"))) else {
+            let Ok(theirs) = found(self.store.read(&nodes::peer(other))) else {
                 return self.read_later();
             };
             if let Some(theirs) = theirs.and_then(|theirs| theirs.parse().ok()) {
@@ -223,7 +210,7 @@ impl Meetings {
                         region: None,
                         met_at: None,
                         heard: String::new(),
-                        incoming: Vec::new(),
+                        incoming: Lines::default(),
                         outgoing: Vec::new(),
                     };
                     self.others.insert(other, known);
@@ -271,7 +258,12 @@ impl Meetings {
                 own,
                 events,
             };
-            Ok::<_, Error>((meeting, format!("{nonce} {reference} {port}")))
+            let said = Word::Offer {
+                nonce: &nonce,
+                grant: reference,
+                port,
+            };
+            Ok::<_, Error>((meeting, said.to_string()))
         })();
         let said = made.and_then(|(meeting, said)| {
             if let Some(known) = self.others.get_mut(&other) {
@@ -360,7 +352,7 @@ impl Meetings {
     fn say(&mut self, other: Domain, value: &str) -> Result<(), Error> {
         let node = node_for(other);
         self.store.write(&node, value)?;
-        let entries = [format!("n{}", self.own), format!("r{other}")];
+        let entries = nodes::permissions(other, self.own);
         self.store
             .set_permissions(&node, &[&entries[0], &entries[1]])
     }
@@ -389,16 +381,17 @@ impl Meetings {
             return;
         }
         known.heard.clone_from(&said);
-        let words: Vec<&str> = said.split(' ').collect();
-        let met = match (&known.meeting, &words[..]) {
-            (Meeting::Offers { nonce, .. }, [answered, grant]) if answered == nonce => {
+        let met = match (&known.meeting, Word::read(&said)) {
+            (Meeting::Offers { nonce, .. }, Some(Word::Answer { nonce: n, grant }))
+                if n == nonce =>
+            {
                 self.finish(other, grant)
             }
             // It has been here, and nothing is laid out for it.
-            (Meeting::Waits, [_, _]) if is_senior => return self.lay_out(other),
+            (Meeting::Waits, Some(Word::Answer { .. })) if is_senior => return self.lay_out(other),
             // Its last word to somebody before us, or from before we have laid out anew.
-            (_, [_, _]) => return,
-            (_, [nonce, grant, port]) if !is_senior => {
+            (_, Some(Word::Answer { .. })) => return,
+            (_, Some(Word::Offer { nonce, grant, port })) if !is_senior => {
                 if let Meeting::Talks(_) = known.meeting {
                     self.end(other);
                     news.parted.push((other, Error::PeerGone.into()));
@@ -420,10 +413,9 @@ impl Meetings {
         }
     }
 
-    fn finish(&mut self, other: Domain, grant: &str) -> Result<(), Error> {
-        let grant = grant.parse().map_err(|_| Error::Malformed);
+    fn finish(&mut self, other: Domain, grant: u32) -> Result<(), Error> {
         let known = self.others.get_mut(&other).ok_or(Error::PeerGone)?;
-        match grant.and_then(|grant| PeerRegion::map(other, grant)) {
+        match PeerRegion::map(other, grant) {
             Ok(peer) => match std::mem::replace(&mut known.meeting, Meeting::Waits) {
                 Meeting::Offers { own, events, .. } => known.begin(own, peer, events),
                 _ => Err(Error::Malformed),
@@ -438,20 +430,20 @@ impl Meetings {
         }
     }
 
-    fn answer(&mut self, other: Domain, nonce: &str, grant: &str, port: &str) -> Result<(), Error> {
+    fn answer(&mut self, other: Domain, nonce: &str, grant: u32, port: u32) -> Result<(), Error> {
         if let Some(known) = self.others.get_mut(&other) {
             // However it ends.
             known.met_at = Some(Instant::now());
         }
-        let number = |text: &str| text.parse().map_err(|_| Error::Malformed);
-        let peer = PeerRegion::map(other, number(grant)?)?;
-        let events = EventChannel::accept(other, number(port)?)?;
+        let peer = PeerRegion::map(other, grant)?;
+        let events = EventChannel::accept(other, port)?;
         events.unblock()?;
         let own = self.region_for(other)?;
         let reference = own.reference();
         let known = self.others.get_mut(&other).ok_or(Error::PeerGone)?;
         known.begin(own, peer, events)?;
-        let said = self.say(other, &format!("{nonce} {reference}"));
+        let grant = reference;
+        let said = self.say(other, &Word::Answer { nonce, grant }.to_string());
         said.inspect_err(|_| {
             self.end(other);
             // It holds the port, which is to be asked for again.
@@ -475,7 +467,7 @@ impl Other {
         peer: PeerRegion,
         events: EventChannel,
     ) -> Result<(), Error> {
-        self.incoming.clear();
+        self.incoming = Lines::default();
         self.outgoing.clear();
         self.met_at = Some(Instant::now());
         let channel = Channel::new(own, peer, Doorbell::new(events), None)?;
@@ -499,9 +491,8 @@ impl Other {
     /// To be sent with [`Other::flush`]; nobody hears it if they do not talk.
     pub(super) fn tell(&mut self, message: &impl serde::Serialize) {
         if self.talks()
-            && let Ok(mut line) = serde_json::to_vec(message)
+            && let Some(line) = talk::line(message)
         {
-            line.push(b'\n');
             self.outgoing.extend(line);
         }
     }
@@ -528,10 +519,10 @@ impl Other {
         let mut piece = [0; 4096];
         let mut more = true;
         let mut end = channel.stand_by().err();
-        while more && end.is_none() && self.incoming.len() <= LINE_BYTES_MAX {
+        while more && end.is_none() && !self.incoming.is_full() {
             match channel.try_receive(&mut piece) {
                 Ok(count) => {
-                    self.incoming.extend(&piece[..count]);
+                    self.incoming.push(&piece[..count]);
                     more = count != 0;
                 }
                 Err(error) => end = Some(error),
@@ -539,28 +530,15 @@ impl Other {
         }
         if let Some(error) = end {
             // Its last words come first.
-            if !self.incoming.contains(&b'\n') {
+            if !self.incoming.has_line() {
                 return Err(error.into());
             }
             more = true;
         }
-        let mut lines = Vec::new();
-        let mut taken = 0;
-        for line in self.incoming.split_inclusive(|byte| *byte == b'\n') {
-            if lines.len() == LINES_PER_TURN {
-                more = true;
-                break;
-            }
-            let Some(text) = line.strip_suffix(b"\n") else {
-                break;
-            };
-            lines.push(text.to_vec());
-            taken += line.len();
+        if self.incoming.is_nonsense() {
+            return Err(Parted::Nonsense);
         }
-        self.incoming.drain(..taken);
-        match lines.is_empty() && self.incoming.len() > LINE_BYTES_MAX {
-            true => Err(Parted::Nonsense),
-            false => Ok((lines, more)),
-        }
+        let lines = self.incoming.take(LINES_PER_TURN);
+        Ok((lines, more || self.incoming.has_line()))
     }
 }

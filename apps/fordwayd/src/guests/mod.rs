@@ -1,6 +1,6 @@
 //! Other guests of Xen: connections between their programs and ours get rings over granted pages.
 //!
-//! Each guest has a broker. Two brokers meet as dom0 allows (`meet`), and talk (`talk`): the senior's registry pairs, the junior
+//! Each guest has a broker. Two brokers meet as dom0 allows (`meet`), and talk ([`fordway_guests::talk`]): the senior's registry pairs, the junior
 //! relays. To the senior's registry a process of the other guest is a process like others, in the place of that guest
 //! (`fordway_registry::place_of_guest`), whose packets go by the other broker. A junior's registry knows nothing of what it relays.
 //!
@@ -24,14 +24,16 @@
 //! [`CONNECTIONS_MAX`] connections each, and [`CONNECTIONS_OF_GUEST_MAX`] in all. Beyond them connections stay on the kernel path. Only TCP, between the addresses that dom0 has told.
 
 mod meet;
-mod talk;
 
 use crate::broker::{Broker, Token};
 use crate::connection::SendError;
 use crate::proof::Witness;
 use fordway_abi::control::{self as wire, PathPolicy, Protocol};
 use fordway_abi::reason::Reason;
-use fordway_abi::shm::{DOOR_COUNT, GUEST_HEAD_BYTES, GUEST_SLOT_COUNT};
+use fordway_abi::shm::{
+    DOOR_COUNT, GUEST_ARENA_BYTES as ARENA_BYTES, GUEST_HEAD_BYTES, GUEST_SLOT_COUNT,
+};
+use fordway_guests::talk::{self, Down, Up};
 use fordway_registry::{
     Action, ChannelView, ConnectionView, LinkSide, Outgoing, Path, ProcessId, Shown, SocketFacts,
     place_of_guest,
@@ -44,10 +46,7 @@ use rustix::event::epoll;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use talk::{Down, Up};
 
-/// Ring memory of one side of a link.
-const ARENA_BYTES: usize = 4 << 20;
 const HEAD_PAGES: usize = GUEST_HEAD_BYTES / PAGE_SIZE;
 const PAGES: usize = HEAD_PAGES + ARENA_BYTES / PAGE_SIZE;
 /// Pages that this guest may grant by gntalloc: three quarters of Xen's own limit (64 frames of grants), for disks and
@@ -289,6 +288,46 @@ fn wanted(other: Domain, grants: &[u32]) -> Result<OwnedFd, Error> {
     Ok(noted.into_descriptor())
 }
 
+/// What the registry wants a process of the junior's to be told.
+fn down_of(process: u64, message: &Outgoing) -> Down {
+    match *message {
+        Outgoing::Reject(wire::Reject {
+            conn_id,
+            reason,
+            pending,
+        }) => Down::Reject {
+            process,
+            conn: conn_id,
+            reason,
+            pending,
+        },
+        Outgoing::Link(wire::Link { link_id, .. }) => Down::Link {
+            process,
+            link: link_id,
+        },
+        Outgoing::Pair(pair) => Down::Pair {
+            process,
+            conn: pair.conn_id,
+            channel: pair.channel_id,
+            link: pair.link_id,
+            slot: pair.slot,
+            generation: pair.generation,
+        },
+        Outgoing::DoorAck(wire::DoorAck { door }) => Down::DoorAck { process, door },
+        Outgoing::Downgrade(wire::Downgrade {
+            channel_id, reason, ..
+        }) => Down::Downgrade {
+            process,
+            channel: channel_id,
+            reason,
+        },
+        Outgoing::PeerGone(wire::PeerGone { link_id }) => Down::PeerGone {
+            process,
+            link: link_id,
+        },
+    }
+}
+
 impl Broker {
     /// XenStore has something to say.
     pub(crate) fn hear_of_guests(&mut self) {
@@ -357,12 +396,10 @@ impl Broker {
                 guests.has_more |= more;
                 for line in lines {
                     let heard = match is_senior {
-                        true => serde_json::from_slice(&line).map(|up| self.hear_up(other, up)),
-                        false => {
-                            serde_json::from_slice(&line).map(|down| self.hear_down(other, down))
-                        }
+                        true => talk::read(&line).map(|up| self.hear_up(other, up)),
+                        false => talk::read(&line).map(|down| self.hear_down(other, down)),
                     };
-                    if heard.is_err() {
+                    if heard.is_none() {
                         return self.break_off(vec![(other, Parted::Nonsense)]);
                     }
                 }
@@ -935,7 +972,7 @@ impl Broker {
             Action::Send { to, message } => {
                 if let Some(&(other, process)) = guests.afar.get(&to) {
                     if !guests.left.contains(&to) {
-                        guests.tell(other, &Down::of(process, &message));
+                        guests.tell(other, &down_of(process, &message));
                     }
                     return true;
                 }

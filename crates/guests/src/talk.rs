@@ -18,17 +18,73 @@
 //! Each believes of the other what it says of its own processes, and nothing else: a process is looked up among those of the
 //! guest that speaks, an address must be the guest's own. A line that cannot be read ends the conversation.
 
-use fordway_abi::control as wire;
-use fordway_registry::Outgoing;
+use alloc::vec::Vec;
+use core::net::SocketAddr;
 use serde::{Deserialize, Serialize};
-use std::net::SocketAddr;
 
 /// Longest line: a region's grants, ten digits and a comma for each.
-pub(super) const LINE_BYTES_MAX: usize = 64 << 10;
+const LINE_BYTES_MAX: usize = 64 << 10;
+
+/// What has come of lines, as it came.
+#[derive(Debug, Default)]
+pub struct Lines(Vec<u8>);
+
+impl Lines {
+    /// Whether what has come is to be looked at before more is taken.
+    pub fn is_full(&self) -> bool {
+        self.0.len() > LINE_BYTES_MAX
+    }
+
+    /// More has come.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
+    }
+
+    /// Whether there is a whole line.
+    pub fn has_line(&self) -> bool {
+        self.0.contains(&b'\n')
+    }
+
+    /// Whether no line is so long.
+    pub fn is_nonsense(&self) -> bool {
+        self.is_full() && !self.has_line()
+    }
+
+    /// So many lines at most, without their ends.
+    pub fn take(&mut self, count_max: usize) -> Vec<Vec<u8>> {
+        let mut lines = Vec::new();
+        let mut taken = 0;
+        for line in self
+            .0
+            .split_inclusive(|byte| *byte == b'\n')
+            .take(count_max)
+        {
+            let Some(text) = line.strip_suffix(b"\n") else {
+                break;
+            };
+            lines.push(text.to_vec());
+            taken += line.len();
+        }
+        self.0.drain(..taken);
+        lines
+    }
+}
+
+/// A message as a line.
+pub fn line(message: &impl Serialize) -> Option<Vec<u8>> {
+    let mut line = serde_json::to_vec(message).ok()?;
+    line.push(b'\n');
+    Some(line)
+}
+
+/// What a line says; nothing, if it cannot be read.
+pub fn read<'l, T: Deserialize<'l>>(line: &'l [u8]) -> Option<T> {
+    serde_json::from_slice(line).ok()
+}
 
 /// What the junior says.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) enum Up {
+pub enum Up {
     /// A process that is going to offer something, with its doors as bits.
     Join {
         process: u64,
@@ -77,7 +133,7 @@ pub(super) enum Up {
 
 /// What the senior says. Processes are the junior's.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) enum Down {
+pub enum Down {
     Reject {
         process: u64,
         conn: u64,
@@ -129,44 +185,60 @@ pub(super) enum Down {
     },
 }
 
-impl Down {
-    /// What the registry wants a process of the junior's to be told.
-    pub(super) fn of(process: u64, message: &Outgoing) -> Self {
-        match *message {
-            Outgoing::Reject(wire::Reject {
-                conn_id,
-                reason,
-                pending,
-            }) => Self::Reject {
-                process,
-                conn: conn_id,
-                reason,
-                pending,
-            },
-            Outgoing::Link(wire::Link { link_id, .. }) => Self::Link {
-                process,
-                link: link_id,
-            },
-            Outgoing::Pair(pair) => Self::Pair {
-                process,
-                conn: pair.conn_id,
-                channel: pair.channel_id,
-                link: pair.link_id,
-                slot: pair.slot,
-                generation: pair.generation,
-            },
-            Outgoing::DoorAck(wire::DoorAck { door }) => Self::DoorAck { process, door },
-            Outgoing::Downgrade(wire::Downgrade {
-                channel_id, reason, ..
-            }) => Self::Downgrade {
-                process,
-                channel: channel_id,
-                reason,
-            },
-            Outgoing::PeerGone(wire::PeerGone { link_id }) => Self::PeerGone {
-                process,
-                link: link_id,
-            },
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_taken_whole_and_in_order_however_they_come() {
+        let up = |door| line(&Up::Door { process: 7, door }).unwrap();
+        let all: Vec<u8> = (0..10).flat_map(up).collect();
+        for piece_bytes in [1, 3, 64, 1000] {
+            let (mut lines, mut doors) = (Lines::default(), Vec::new());
+            for piece in all.chunks(piece_bytes) {
+                lines.push(piece);
+                for text in lines.take(2) {
+                    match read(&text) {
+                        Some(Up::Door { process: 7, door }) => doors.push(door),
+                        other => panic!("{other:?}"),
+                    }
+                }
+            }
+            while lines.has_line() {
+                let text = &lines.take(1)[0];
+                let Some(Up::Door { door, .. }) = read(text) else {
+                    panic!("another line");
+                };
+                doors.push(door);
+            }
+            assert!((0..10).eq(doors), "{piece_bytes}");
         }
+    }
+
+    #[test]
+    fn a_line_without_an_end_is_nonsense() {
+        let mut lines = Lines::default();
+        while !lines.is_full() {
+            assert!(!lines.is_nonsense());
+            lines.push(&[b'x'; 1000]);
+        }
+        assert!(lines.is_nonsense() && lines.take(1).is_empty());
+        lines.push(b"\n");
+        assert!(!lines.is_nonsense());
+        assert_eq!(lines.take(9).len(), 1);
+        assert!(!lines.is_full());
+    }
+
+    #[test]
+    fn names_of_sockets_are_written_as_ever() {
+        let offer = Up::Offer {
+            process: 1,
+            conn: 2,
+            cookie: 3,
+            local: "10.0.0.9:80".parse().unwrap(),
+            remote: "10.0.0.8:4000".parse().unwrap(),
+        };
+        let expected = br#"{"Offer":{"process":1,"conn":2,"cookie":3,"local":"10.0.0.9:80","remote":"10.0.0.8:4000"}}"#;
+        assert_eq!(line(&offer).unwrap().strip_suffix(b"\n").unwrap(), expected);
     }
 }
