@@ -1,5 +1,6 @@
 //! event_channel.h.
 
+pub const BIND_INTERDOMAIN: usize = 0;
 pub const CLOSE: usize = 3;
 pub const SEND: usize = 4;
 pub const ALLOC_UNBOUND: usize = 6;
@@ -9,6 +10,14 @@ pub const UNMASK: usize = 9;
 pub struct AllocUnbound {
     pub domain: u16,
     pub remote_domain: u16,
+    /// out
+    pub port: u32,
+}
+
+#[repr(C)]
+pub struct BindInterdomain {
+    pub remote_domain: u16,
+    pub remote_port: u32,
     /// out
     pub port: u32,
 }

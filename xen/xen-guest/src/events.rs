@@ -14,7 +14,10 @@ use crate::hypercall::{self, Refused};
 use crate::shared::SharedPage;
 use crate::time;
 use core::sync::atomic::Ordering;
-use fordway_xen_abi::event::{ALLOC_UNBOUND, AllocUnbound, CHANNELS_MAX, CLOSE, Port, SEND, WORDS};
+use fordway_xen_abi::event::{
+    ALLOC_UNBOUND, AllocUnbound, BIND_INTERDOMAIN, BindInterdomain, CHANNELS_MAX, CLOSE, Port,
+    SEND, WORDS,
+};
 use fordway_xen_abi::sched::{POLL, POLL_PORTS_MAX, Poll};
 use fordway_xen_abi::shared::offset;
 use fordway_xen_abi::{DOMID_SELF, hypercall as number};
@@ -153,6 +156,31 @@ impl Events {
         };
         self.open(request.port);
         Ok(request.port)
+    }
+
+    /// A channel to a port that domain `remote` offers. Nobody listens to it yet: it can be notified, and
+    /// [`Events::listen`] does the rest.
+    pub fn accept(&mut self, remote: u16, port: u32) -> Result<u32, Refused> {
+        let mut request = BindInterdomain {
+            remote_domain: remote,
+            remote_port: port,
+            port: 0,
+        };
+        // SAFETY: the request is ours, and Xen writes its port only.
+        unsafe {
+            hypercall::command::<{ number::EVENT_CHANNEL_OP }, _>(BIND_INTERDOMAIN, &mut request)?
+        };
+        Ok(request.port)
+    }
+
+    /// Listens to a channel, if one more can end a sleep.
+    #[must_use]
+    pub fn listen(&mut self, port: u32) -> bool {
+        let has_room = self.port_count < POLL_PORTS_MAX && port < CHANNELS_MAX;
+        if has_room {
+            self.open(port);
+        }
+        has_room
     }
 
     /// Closes a channel for good.

@@ -12,7 +12,8 @@
 //! looks for events when it wants to and sleeps in the hypervisor (`events`). That is why
 //! plain cells serve as statics (`local`).
 //!
-//! Memory that another domain can write is reached through `shared` only.
+//! Memory that another domain can write is reached through `shared` only; what another guest grants for rings, through
+//! `rings`.
 //!
 //! The crate compiles for the host, too, where its logic is tested; entry, heap and
 //! panic handler come with the feature `image`, which an image's crate turns on. Such a crate
@@ -28,11 +29,15 @@ pub mod console;
 pub mod copy;
 pub mod entropy;
 pub mod events;
+#[cfg(any(feature = "rings", test))]
+pub mod foreign;
 pub mod grants;
 pub mod hypercall;
 pub mod lifecycle;
 pub mod local;
 pub mod memory;
+#[cfg(any(feature = "rings", test))]
+pub mod rings;
 pub mod shared;
 pub mod store;
 pub mod suspend;

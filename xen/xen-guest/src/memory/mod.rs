@@ -210,6 +210,37 @@ impl Memory {
         }
     }
 
+    /// Addresses of the window at which nothing is mapped, in tables of their own. They are never given back: who has no
+    /// use for them keeps them for the next one.
+    pub fn take_range(&mut self, bytes: usize) -> usize {
+        let base = self.window.next_multiple_of(span(2));
+        self.window = (base + bytes).next_multiple_of(span(2));
+        base
+    }
+
+    /// Makes the tables for the pages from `address` on (PV), which Xen wants before it maps a grant there.
+    #[cfg(any(feature = "rings", test))]
+    pub(crate) fn make_tables(&mut self, address: usize, pages: usize) -> Result<(), Refused> {
+        let first = address / span(2);
+        let end = (address + pages * PAGE_SIZE).div_ceil(span(2));
+        (first..end).try_for_each(|table| self.tables_to(table * span(2)))
+    }
+
+    /// Shows a page of ours at an address of the window, too (PV).
+    ///
+    /// # Safety
+    /// The address is of a range that the caller has; what was there is used by nobody any more.
+    #[cfg(any(feature = "rings", test))]
+    pub(crate) unsafe fn show_also(
+        &mut self,
+        address: usize,
+        page: SharedPage,
+    ) -> Result<(), Refused> {
+        let frame = self.machine_frame(page.address());
+        // SAFETY: as the caller promises; the page is ours.
+        unsafe { self.set_mapping(address, entry(frame, PAGE_FLAGS)) }
+    }
+
     /// Takes the mapping of one of our pages away (PV), so that touching it traps.
     ///
     /// # Safety
@@ -275,13 +306,7 @@ impl Memory {
     /// # Safety
     /// What was mapped there is not used any more, and the entry is one that Xen grants.
     unsafe fn set_mapping(&mut self, address: usize, page_entry: u64) -> Result<(), Refused> {
-        for level in [4, 3, 2] {
-            if self.slot(level, address).is_none() {
-                let table = self.new_table()?;
-                // SAFETY: an empty table.
-                unsafe { self.hook(level, address, table)? };
-            }
-        }
+        self.tables_to(address)?;
         // SAFETY: the tables exist; Xen checks the entry.
         unsafe {
             hypercall::words::<{ number::UPDATE_VA_MAPPING }>(
@@ -290,6 +315,22 @@ impl Memory {
                 UVMF_INVLPG,
                 0,
             )?;
+        }
+        Ok(())
+    }
+
+    /// Makes the tables for `address` that are missing.
+    fn tables_to(&mut self, address: usize) -> Result<(), Refused> {
+        const NOT_THERE: Refused = Refused(38);
+        if matches!(self.translation, Translation::Same) {
+            return Err(NOT_THERE);
+        }
+        for level in [4, 3, 2] {
+            if self.slot(level, address).is_none() {
+                let table = self.new_table()?;
+                // SAFETY: an empty table.
+                unsafe { self.hook(level, address, table)? };
+            }
         }
         Ok(())
     }
